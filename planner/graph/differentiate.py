@@ -1,0 +1,57 @@
+"""Reverse-mode differentiation: appends backward nodes from each op's gradient rule.
+
+A backward node lists exactly the forward values it needs (relu its output, batch-norm its input and saved
+statistics, dropout its mask): memory planning lives on those lists (DESIGN section 4).
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from planner.errors import UserError
+from planner.graph.gradient import GradientContext
+from planner.graph.model import Attrs, DType, Node, Role, TensorType
+from planner.ops import op_named
+
+if TYPE_CHECKING:
+    from planner.graph.builder import GraphBuilder
+
+_DIFFERENTIABLE = frozenset({DType.FLOAT32, DType.BFLOAT16, DType.FLOAT64})
+
+
+def append_backward(builder: "GraphBuilder", forward: Sequence[Node], loss: str) -> dict[str, str]:
+    """Append the backward pass of `loss` to the builder. Returns parameter id -> gradient value id.
+
+    A parameter whose gradient is applied sparsely in place (embedding) has no gradient value: its rule marks the
+    update itself and it is missing from the result.
+    """
+    trainable = {
+        v.id for v in builder.values.values() if v.role is Role.PARAMETER and v.id not in builder.frozen
+    }
+    needed = set(trainable)
+    for node in forward:
+        if any(v in needed for v in node.inputs):
+            needed.update(v for v in node.outputs if builder.type(v).dtype in _DIFFERENTIABLE)
+    if loss not in needed:
+        raise UserError(
+            "SP1006", f"the loss {loss!r} depends on no trainable parameter", "mark parameters trainable"
+        )
+    arrived: dict[str, list[str]] = {}
+    for node in reversed(forward):
+        seeded = loss in node.outputs
+        if not (seeded or any(arrived.get(v) for v in node.outputs)):
+            continue
+        if not any(v in needed for v in node.inputs):
+            continue
+        if seeded:
+            (one,) = builder.op(
+                "ones", [], _ones_attrs(builder.type(loss)), name=f"{loss}.seed", phase="backward", like=loss
+            )
+            arrived[loss] = [one]
+        op_named(node.op).gradient(GradientContext(builder, node, needed, arrived))
+    return {p: arrived[p][0] for p in sorted(trainable) if arrived.get(p)}
+
+
+def _ones_attrs(type_: TensorType) -> Attrs:
+    from planner.ops.shape import FillAttrs
+
+    return FillAttrs(shape=type_.shape)

@@ -1,0 +1,252 @@
+"""The training graph: values, nodes and programs, as frozen models.
+
+Shapes are the framework's logical shapes (images are N, C, H, W); `layout` says how the elements lie in memory.
+Nodes are listed in a valid execution order; a node that modifies a value in place names it in `updates`, and
+everything listed before it that reads that value must run before it.
+"""
+
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from functools import cached_property
+from math import prod
+
+from pydantic import BaseModel, ConfigDict, SerializeAsAny, field_validator
+
+from planner.errors import UserError
+from planner.units import Bytes
+
+ID_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,199}")
+
+
+class Frozen(BaseModel):
+    """Base of all artefact models: immutable, unknown fields are errors, NaN and infinity are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class DType(StrEnum):
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    INT64 = "int64"
+    INT32 = "int32"
+    UINT8 = "uint8"
+    FLOAT64 = "float64"
+
+    @property
+    def itemsize(self) -> int:
+        return {"float32": 4, "bfloat16": 2, "int64": 8, "int32": 4, "uint8": 1, "float64": 8}[self.value]
+
+    @property
+    def short(self) -> str:
+        return {
+            "float32": "f32",
+            "bfloat16": "bf16",
+            "int64": "i64",
+            "int32": "i32",
+            "uint8": "u8",
+            "float64": "f64",
+        }[self.value]
+
+
+class Layout(StrEnum):
+    ROW_MAJOR = "row_major"
+    CHANNELS_LAST = "channels_last"
+    """Only for rank 4: N, C, H, W lie in memory as N, H, W, C."""
+
+
+class TensorType(Frozen):
+    shape: tuple[int, ...]
+    dtype: DType = DType.FLOAT32
+    layout: Layout = Layout.ROW_MAJOR
+
+    @field_validator("shape")
+    @classmethod
+    def _positive(cls, shape: tuple[int, ...]) -> tuple[int, ...]:
+        if any(d < 1 for d in shape):
+            raise ValueError(f"every dimension must be at least 1, not {shape}")
+        return shape
+
+    @cached_property
+    def elements(self) -> int:
+        return prod(self.shape)
+
+    @cached_property
+    def bytes(self) -> Bytes:
+        return Bytes(self.elements * self.dtype.itemsize)
+
+    @cached_property
+    def physical_shape(self) -> tuple[int, ...]:
+        """The dimensions in memory order, outermost first."""
+        if self.layout is Layout.CHANNELS_LAST:
+            n, c, h, w = self.shape
+            return (n, h, w, c)
+        return self.shape
+
+    def text(self) -> str:
+        """`f32[16,64,56,56]cl`: how signatures and comments spell a type."""
+        suffix = "cl" if self.layout is Layout.CHANNELS_LAST else ""
+        return f"{self.dtype.short}[{','.join(map(str, self.shape))}]{suffix}"
+
+
+class Role(StrEnum):
+    INPUT = "input"
+    PARAMETER = "parameter"
+    STATE = "state"
+    """Lives across steps without being trained: running statistics, momentum."""
+    ACTIVATION = "activation"
+    SAVED = "saved"
+    """Kept by a forward node for its backward node only: masks, argmax, batch statistics."""
+    GRADIENT = "gradient"
+    OUTPUT = "output"
+
+
+PERSISTENT = frozenset({Role.PARAMETER, Role.STATE})
+
+
+class Init(Frozen):
+    """How a persistent value starts: `kind` in zeros, ones, constant, uniform(-bound, bound), normal(0, std), data."""
+
+    kind: str
+    value: float = 0.0
+
+
+class Value(Frozen):
+    id: str
+    type: TensorType
+    role: Role
+    name: str = ""
+    """The framework's name of a parameter or state (`layer1.0.conv1.weight`); empty otherwise."""
+    gradient_of: str = ""
+    init: Init | None = None
+
+    @field_validator("id")
+    @classmethod
+    def _valid_id(cls, text: str) -> str:
+        return valid_id(text)
+
+    @field_validator("name")
+    @classmethod
+    def _valid_name(cls, text: str) -> str:
+        if text and not re.fullmatch(r"[A-Za-z0-9_.\-]{1,200}", text):
+            raise ValueError(f"name {text!r} may hold only letters, digits, '.', '_' and '-'")
+        return text
+
+
+class Attrs(Frozen):
+    """An op's attributes; every op family declares its own subclass."""
+
+    def text(self) -> str:
+        """`stride=(1,1) padding=(0,0)`: sorted, without spaces inside a value; part of the signature."""
+        pairs = sorted(self.model_dump(mode="json").items())
+        return " ".join(f"{k}={_attr_text(v)}" for k, v in pairs)
+
+
+def _attr_text(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return "(" + ",".join(_attr_text(v) for v in value) + ")"
+    return repr(value) if isinstance(value, float) else str(value)
+
+
+class Node(Frozen):
+    id: str
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    updates: tuple[str, ...] = ()
+    """Values read and modified in place (parameters, momentum, running statistics)."""
+    attrs: SerializeAsAny[Attrs] = Attrs()
+    phase: str = "forward"
+    """forward, backward or update."""
+    origin: str = ""
+    """Where the node came from: the layer or source line, for comments and error messages."""
+
+    @field_validator("id")
+    @classmethod
+    def _valid_id(cls, text: str) -> str:
+        return valid_id(text)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return self.inputs + self.updates
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        return self.outputs + self.updates
+
+
+class Program(Frozen):
+    """One runnable sequence over the graph's values: `train_step` or `predict`."""
+
+    name: str
+    nodes: tuple[Node, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    @cached_property
+    def node(self) -> Mapping[str, Node]:
+        return {n.id: n for n in self.nodes}
+
+
+class Graph(Frozen):
+    name: str
+    values: tuple[Value, ...]
+    programs: tuple[Program, ...]
+
+    @field_validator("name")
+    @classmethod
+    def _valid_name(cls, text: str) -> str:
+        return valid_id(text)
+
+    @cached_property
+    def value(self) -> Mapping[str, Value]:
+        return {v.id: v for v in self.values}
+
+    @cached_property
+    def program(self) -> Mapping[str, Program]:
+        return {p.name: p for p in self.programs}
+
+    def types(self, ids: tuple[str, ...]) -> tuple[TensorType, ...]:
+        return tuple(self.value[i].type for i in ids)
+
+
+def valid_id(text: str) -> str:
+    """Ids become identifiers and comments of emitted code, so nothing else than these characters may pass."""
+    if not ID_PATTERN.fullmatch(text):
+        raise ValueError(f"id {text!r} must start with a letter and hold only letters, digits, '.' and '_'")
+    return text
+
+
+def dependencies(program: Program) -> dict[str, tuple[str, ...]]:
+    """node id -> ids of the nodes that must finish before it, in program order.
+
+    Read after write, write after read and write after write; the last two arise from `updates` only.
+    """
+    writer: dict[str, str] = {}
+    readers: dict[str, list[str]] = {}
+    result: dict[str, tuple[str, ...]] = {}
+    for node in program.nodes:
+        needed: dict[str, None] = {}
+        for value in node.reads:
+            if value in writer:
+                needed[writer[value]] = None
+        for value in node.writes:
+            for reader in readers.pop(value, []):
+                needed[reader] = None
+            if value in writer:
+                needed[writer[value]] = None
+        for value in node.inputs:
+            readers.setdefault(value, []).append(node.id)
+        for value in node.writes:
+            writer[value] = node.id
+        needed.pop(node.id, None)
+        result[node.id] = tuple(needed)
+    return result
+
+
+def unsupported(node: str, op: str, nearest: str, where: str = "") -> UserError:
+    """The error for an op that stepplan lacks: names node, op, source line where known, and the nearest op."""
+    place = f" ({where})" if where else ""
+    return UserError(
+        "SP1001", f"node {node!r}{place} uses unsupported op {op!r}", f"the nearest supported op is {nearest}"
+    )

@@ -1,0 +1,60 @@
+"""Update nodes: one per parameter, so that a gradient dies as soon as it is applied."""
+
+from typing import TYPE_CHECKING, Literal
+
+from planner.graph.model import Frozen, Init, Role
+
+if TYPE_CHECKING:
+    from planner.graph.builder import GraphBuilder
+
+
+class Optimizer(Frozen):
+    """Hyper-parameters with PyTorch's meaning. `lr` is where training starts: executors can change it later."""
+
+    kind: Literal["sgd", "adam", "adamw"] = "sgd"
+    lr: float = 0.1
+    momentum: float = 0.0
+    nesterov: bool = False
+    weight_decay: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+
+
+def append_updates(builder: "GraphBuilder", gradients: dict[str, str], optimizer: Optimizer) -> None:
+    """Append an update for every (parameter, gradient), in the order in which the gradients become ready."""
+    from planner.ops.optimizer import AdamAttrs, SgdAttrs
+
+    ready = {value: position for position, node in enumerate(builder.nodes) for value in node.outputs}
+    for parameter, gradient in sorted(gradients.items(), key=lambda item: (ready[item[1]], item[0])):
+        gradient = builder.convert(gradient, builder.type(parameter).layout)
+        shape = builder.shape(parameter)
+
+        def slot(name: str, parameter: str = parameter, shape: tuple[int, ...] = shape) -> str:
+            return builder.state(f"{parameter}.{name}", shape, Init(kind="zeros"))
+
+        if optimizer.kind == "sgd":
+            attrs = SgdAttrs(
+                lr=optimizer.lr,
+                momentum=optimizer.momentum,
+                nesterov=optimizer.nesterov,
+                weight_decay=optimizer.weight_decay,
+            )
+            updates = [parameter] + ([slot("momentum")] if optimizer.momentum else [])
+            builder.op(
+                "sgd_update", [gradient], attrs, name=f"{parameter}.update", updates=updates, phase="update"
+            )
+        else:
+            adam = AdamAttrs(
+                lr=optimizer.lr,
+                beta1=optimizer.beta1,
+                beta2=optimizer.beta2,
+                eps=optimizer.eps,
+                weight_decay=optimizer.weight_decay,
+                decoupled=optimizer.kind == "adamw",
+            )
+            updates = [parameter, slot("exp_avg"), slot("exp_avg_sq")]
+            builder.op(
+                "adam_update", [gradient], adam, name=f"{parameter}.update", updates=updates, phase="update"
+            )
+    assert all(builder.values[p].role is Role.PARAMETER for p in gradients)

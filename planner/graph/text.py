@@ -1,0 +1,123 @@
+"""graph.json: reading and writing the training graph as canonical text."""
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from planner.artefact import canonical_json, read_json, sha256, write_text
+from planner.errors import UserError
+from planner.graph.model import Graph, Node, Program, Value
+from planner.ops.base import find_op, op_named
+
+SCHEMA = 1
+
+
+def graph_text(graph: Graph) -> str:
+    document = {
+        "schema": SCHEMA,
+        "name": graph.name,
+        "values": [v.model_dump(mode="json", exclude_defaults=True) for v in graph.values],
+        "programs": [
+            {
+                "name": p.name,
+                "inputs": list(p.inputs),
+                "outputs": list(p.outputs),
+                "nodes": [n.model_dump(mode="json", exclude_defaults=True) for n in p.nodes],
+            }
+            for p in graph.programs
+        ],
+    }
+    return canonical_json(document)
+
+
+def graph_hash(graph: Graph) -> str:
+    return sha256(graph_text(graph))
+
+
+def write_graph(graph: Graph, path: Path | str) -> None:
+    write_text(path, graph_text(graph))
+
+
+def read_graph(path: Path | str) -> Graph:
+    """Read and validate graph.json: unknown ops, broken references and shapes that do not fit are errors."""
+    return parse_graph(read_json(path, "graph"))
+
+
+def parse_graph(document: dict[str, Any]) -> Graph:
+    if document.get("schema") != SCHEMA:
+        raise UserError(
+            "SP1007", f"graph schema {document.get('schema')!r} is not {SCHEMA}", "capture the model again"
+        )
+    try:
+        values = tuple(Value.model_validate(v) for v in document["values"])
+        programs = tuple(
+            Program(
+                name=p["name"],
+                inputs=tuple(p["inputs"]),
+                outputs=tuple(p["outputs"]),
+                nodes=tuple(_parse_node(n) for n in p["nodes"]),
+            )
+            for p in document["programs"]
+        )
+        graph = Graph(name=document["name"], values=values, programs=programs)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UserError(
+            "SP1008", f"the graph is malformed at {where}: {first['msg']}", "capture it again"
+        ) from error
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            "SP1008", f"the graph lacks or mistypes {error}", "capture the model again"
+        ) from error
+    validate(graph)
+    return graph
+
+
+def _parse_node(entry: dict[str, Any]) -> Node:
+    if find_op(entry["op"]) is None:
+        op_named(entry["op"])
+    attrs = op_named(entry["op"]).attrs_type.model_validate(entry.get("attrs", {}))
+    return Node.model_validate({**entry, "attrs": attrs})
+
+
+def validate(graph: Graph) -> None:
+    """Every reference resolves, every value is written before it is read, every shape follows from its op."""
+    if len(graph.value) != len(graph.values):
+        raise UserError("SP1009", "two values have the same id", "capture the model again")
+    for program in graph.programs:
+        available = {v.id for v in graph.values if v.name} | set(program.inputs)
+        seen: set[str] = set()
+        for node in program.nodes:
+            if node.id in seen:
+                raise UserError("SP1009", f"two nodes of {program.name} are called {node.id!r}", "rename one")
+            seen.add(node.id)
+            for value in (*node.reads, *node.writes):
+                if value not in graph.value:
+                    raise UserError(
+                        "SP1009", f"node {node.id!r} names unknown value {value!r}", "capture it again"
+                    )
+            for value in node.reads:
+                if value not in available:
+                    raise UserError(
+                        "SP1009", f"node {node.id!r} reads {value!r} before it is written", "reorder"
+                    )
+            op = op_named(node.op)
+            expected = op.infer(node.attrs, graph.types(node.inputs))
+            actual = graph.types(node.outputs)
+            if expected[: len(actual)] != actual:
+                raise UserError(
+                    "SP1009", f"node {node.id!r}: the outputs' types do not follow from {node.op}", "fix them"
+                )
+            for value in node.outputs:
+                if value in available:
+                    raise UserError(
+                        "SP1009", f"node {node.id!r} writes {value!r} a second time", "use a new value"
+                    )
+            available.update(node.outputs)
+        for value in (*program.inputs, *program.outputs):
+            if value not in available:
+                raise UserError(
+                    "SP1009", f"{program.name} names {value!r}, which nothing makes", "capture it again"
+                )

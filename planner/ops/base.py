@@ -1,0 +1,245 @@
+"""What every op declares: shape rule, gradient, cost, slice rule, NumPy reference and samples, in one class.
+
+A **mode** says how a node runs: which kernel, along which dimension it is sliced, in how many slices. A node runs
+in one or more **stages**; within a stage every slice is independent, between stages all slices of the node meet.
+Slice i of k of an extent n covers [n*i//k, n*(i+1)//k): the same rule as `split` in runtime/slices.hpp.
+"""
+
+from abc import ABC
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from planner.graph.model import Attrs, Layout, Node, TensorType
+from planner.units import Bytes, align
+
+if TYPE_CHECKING:
+    from planner.graph.gradient import GradientContext
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def split(extent: int, parts: int, index: int) -> tuple[int, int]:
+    """The half-open range of slice `index` out of `parts`."""
+    return (extent * index // parts, extent * (index + 1) // parts)
+
+
+class Mode(NamedTuple):
+    """How one node runs on the CPU."""
+
+    kernel: str
+    """`onednn` or `loops`; which implementation family computes the node."""
+    dim: str
+    """The dimension that is sliced, in the op's own words: batch, rows, columns, channels, elements, whole."""
+    slices: int
+
+    def text(self) -> str:
+        return f"{self.kernel}/{self.dim}x{self.slices}"
+
+
+class Access(NamedTuple):
+    """One slice touches part of one operand: the rectangle rows x cols of the operand's elements, laid out in
+    memory order as lines of `width` elements. A contiguous span is a rectangle of width 1.
+
+    `operand` is in0.., out0.., up0.., or the name of a scratch part; a scratch part counts in shares of its own
+    (usually one per slice), which are only ever compared with each other.
+    """
+
+    operand: str
+    write: bool
+    rows: tuple[int, int]
+    cols: tuple[int, int] = (0, 1)
+    width: int = 1
+
+    @property
+    def hull(self) -> tuple[int, int]:
+        """The smallest contiguous span of elements that holds the rectangle."""
+        if self.rows[0] >= self.rows[1] or self.cols[0] >= self.cols[1]:
+            return (0, 0)
+        return (self.rows[0] * self.width + self.cols[0], (self.rows[1] - 1) * self.width + self.cols[1])
+
+    def overlaps(self, other: "Access") -> bool:
+        """Whether both may touch the same element of the same operand; exact for equal widths, else by hulls."""
+        a, b = self.hull, other.hull
+        if a[0] >= b[1] or b[0] >= a[1] or a[0] == a[1] or b[0] == b[1]:
+            return False
+        if self.width == other.width and self.width > 1:
+            return self.cols[0] < other.cols[1] and other.cols[0] < self.cols[1]
+        return True
+
+
+def reads(operand: str, lo: int, hi: int) -> Access:
+    """Reads the contiguous elements [lo, hi)."""
+    return Access(operand, False, (lo, hi))
+
+
+def writes(operand: str, lo: int, hi: int) -> Access:
+    """Writes the contiguous elements [lo, hi)."""
+    return Access(operand, True, (lo, hi))
+
+
+@dataclass(frozen=True)
+class ScratchPart:
+    """A named piece of a node's scratch block."""
+
+    name: str
+    bytes: Bytes
+
+
+Facts = Mapping[str, int]
+"""What only the kernel library knows about a (signature, mode): packed_bytes, scratch_bytes (per slice), partial_bytes."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A test case that pytest collects: attributes and input types (inputs are drawn at random, see Op.draw)."""
+
+    attrs: Attrs
+    inputs: tuple[TensorType, ...]
+
+
+@dataclass(frozen=True)
+class Signature:
+    """An op with its attributes and types: what a cost is keyed by."""
+
+    op: str
+    attrs: Attrs
+    inputs: tuple[TensorType, ...]
+    outputs: tuple[TensorType, ...]
+    updates: tuple[TensorType, ...] = ()
+    text: str = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        types = ",".join(t.text() for t in self.inputs + self.updates)
+        results = ",".join(t.text() for t in self.outputs)
+        attrs = self.attrs.text()
+        object.__setattr__(self, "text", f"{self.op}({types}{';' + attrs if attrs else ''})->({results})")
+
+
+class Op(ABC):
+    """An op. Subclasses are stateless; one instance each is registered under `name`."""
+
+    name: ClassVar[str]
+    family: ClassVar[str]
+    """The template that renders it: templates/cpu/ops/<family>.cpp.j2."""
+    attrs_type: ClassVar[type[Attrs]] = Attrs
+    input_layout: ClassVar[Layout | None] = None
+    """The layout that rank-4 inputs must have; None takes any. The builder inserts conversions."""
+    output_names: ClassVar[tuple[str, ...]] = ("y",)
+    """Suffixes of the output ids; ops with fewer results use the first ones."""
+    saved_outputs: ClassVar[frozenset[str]] = frozenset()
+    """Outputs that only the op's own backward node reads."""
+    stages: ClassVar[int] = 1
+
+    # -- meaning -----------------------------------------------------------------------------------------------
+    def infer(self, attrs: Any, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        """Output types from input types. Raises UserError SP1002 when the shapes do not fit the op."""
+        raise NotImplementedError
+
+    def gradient(self, context: "GradientContext") -> None:
+        """Add backward nodes: read `context.grad_outputs`, call `context.give(input_index, gradient_value_id)`."""
+        raise NotImplementedError
+
+    def evaluation(self, node: Node, inputs: list[str]) -> tuple[str, Attrs, list[str]] | None:
+        """(op, attrs, inputs) of this node in evaluation mode; None when it passes its first input through."""
+        return (node.op, node.attrs, inputs)
+
+    def reference(self, attrs: Any, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        """The op in NumPy, on logical shapes, in the inputs' precision. For an op with `updates`, those arrays
+        follow the inputs and their new contents follow the outputs."""
+        raise NotImplementedError
+
+    # -- cost --------------------------------------------------------------------------------------------------
+    def flops(self, signature: Signature) -> int:
+        """Floating-point operations, multiply and add counted apart."""
+        return sum(t.elements for t in signature.outputs)
+
+    def bytes_moved(self, signature: Signature) -> Bytes:
+        """Bytes read and written at least once."""
+        return Bytes(
+            sum(t.bytes for t in signature.inputs)
+            + sum(t.bytes for t in signature.outputs)
+            + 2 * sum(t.bytes for t in signature.updates)
+        )
+
+    # -- slicing -----------------------------------------------------------------------------------------------
+    def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
+        """(kernel, dim) -> the largest useful number of slices. Must not be empty; every count up to it is valid."""
+        raise NotImplementedError
+
+    def stage_count(self, signature: Signature, mode: Mode, facts: Facts) -> int:
+        return self.stages
+
+    def scratch(self, signature: Signature, mode: Mode, facts: Facts) -> tuple[ScratchPart, ...]:
+        """The node's scratch block, part after part, each aligned to a cache line."""
+        return ()
+
+    def accesses(
+        self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts
+    ) -> tuple[Access, ...]:
+        """Everything slice `index` of `stage` reads and writes. The checker and the sync pass live on this."""
+        raise NotImplementedError
+
+    def inplace(self, signature: Signature, mode: Mode) -> tuple[tuple[int, int], ...]:
+        """(output, input) pairs that may be the same bytes: every slice touches only its own part of both,
+        in every stage."""
+        return ()
+
+    def alias(self, signature: Signature) -> tuple[int, int] | None:
+        """(output, input) when the op is only another view of the same bytes and nothing runs (reshape)."""
+        return None
+
+    def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
+        """Random inputs for a sample; ops with index inputs override it."""
+        return tuple(rng.standard_normal(t.shape).astype(np.float64) for t in sample.inputs)
+
+    def samples(self) -> Sequence[Sample]:
+        return ()
+
+
+_REGISTRY: dict[str, Op] = {}
+
+
+def register(cls: type[Op]) -> type[Op]:
+    """Class decorator: make an op known by its name."""
+    _REGISTRY[cls.name] = cls()
+    return cls
+
+
+def find_op(name: str) -> Op | None:
+    return _REGISTRY.get(name)
+
+
+def op_named(name: str) -> Op:
+    """The op; an unknown name in a graph file is SP1003 (the frontends report SP1001 themselves)."""
+    import difflib
+
+    from planner.errors import UserError
+
+    op = _REGISTRY.get(name)
+    if op is None:
+        near = difflib.get_close_matches(name, _REGISTRY, 1, 0.0)
+        raise UserError(
+            "SP1003", f"unknown op {name!r}", f"the nearest supported op is {near[0] if near else 'none'}"
+        )
+    return op
+
+
+def all_ops() -> Mapping[str, Op]:
+    return dict(sorted(_REGISTRY.items()))
+
+
+def scratch_bytes(parts: Sequence[ScratchPart]) -> Bytes:
+    """Size of a scratch block: its parts one after the other, each rounded up to a cache line."""
+    return Bytes(sum(align(p.bytes) for p in parts))
+
+
+def scratch_offsets(parts: Sequence[ScratchPart]) -> dict[str, Bytes]:
+    """Where each part starts within the block."""
+    offsets, position = {}, 0
+    for part in parts:
+        offsets[part.name] = Bytes(position)
+        position += align(part.bytes)
+    return offsets

@@ -1,0 +1,357 @@
+"""2-D convolution: forward, gradient w.r.t. data, gradient w.r.t. weights (and bias).
+
+Activations are channels-last; weights are O, I/groups, KH, KW as in PyTorch. The kernels want weights packed:
+stage 0 packs them, stage 1 computes (one stage when the library takes the plain layout).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from planner.errors import UserError
+from planner.graph.gradient import GradientContext
+from planner.graph.model import Attrs, Layout, TensorType
+from planner.ops.base import (
+    Access,
+    Array,
+    Facts,
+    Mode,
+    Op,
+    Sample,
+    ScratchPart,
+    Signature,
+    reads,
+    register,
+    split,
+    writes,
+)
+from planner.units import Bytes, align
+
+Pair = tuple[int, int]
+
+
+class ConvAttrs(Attrs):
+    """Padding is (top, bottom, left, right), so that asymmetric padding needs no pad node."""
+
+    stride: Pair = (1, 1)
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0)
+    dilation: Pair = (1, 1)
+    groups: int = 1
+
+
+class ConvGradAttrs(ConvAttrs):
+    """`shape`: the forward input's (data) or the weight's (weights) shape. `bias`: also return db."""
+
+    shape: tuple[int, int, int, int]
+    bias: bool = False
+
+
+def output_size(extent: int, kernel: int, stride: int, dilation: int, pad: int) -> int:
+    return (extent + pad - dilation * (kernel - 1) - 1) // stride + 1
+
+
+class _Conv(Op):
+    """What the three directions share: packing, slicing over the batch, FLOPs."""
+
+    family = "conv"
+    input_layout = Layout.CHANNELS_LAST
+    attrs_type = ConvAttrs
+
+    def flops(self, signature: Signature) -> int:
+        n, _, oh, ow = self.large_output(signature).shape
+        oc, icg, kh, kw = self.weight_shape(signature)
+        return 2 * n * oh * ow * oc * icg * kh * kw
+
+    def large_output(self, signature: Signature) -> TensorType:
+        raise NotImplementedError
+
+    def weight_shape(self, signature: Signature) -> tuple[int, ...]:
+        raise NotImplementedError
+
+    def stage_count(self, signature: Signature, mode: Mode, facts: Facts) -> int:
+        return 2 if facts.get("packed_bytes") else 1
+
+    def scratch(self, signature: Signature, mode: Mode, facts: Facts) -> tuple[ScratchPart, ...]:
+        parts = []
+        if facts.get("packed_bytes"):
+            parts.append(ScratchPart("packed", Bytes(facts["packed_bytes"])))
+        if facts.get("scratch_bytes"):
+            parts.append(ScratchPart("library", Bytes(align(facts["scratch_bytes"]) * mode.slices)))
+        return tuple(parts)
+
+    def _library(self, mode: Mode, index: int, facts: Facts) -> tuple[Access, ...]:
+        return (writes("library", index, index + 1),) if facts.get("scratch_bytes") else ()
+
+
+@register
+class Conv2d(_Conv):
+    """y[n,o,p,q] = b[o] + sum over i,r,s of w[o,i,r,s] x[n,i,p*stride+r*dilation-pad,...]. Inputs: x, w, [b]."""
+
+    name = "conv2d"
+
+    def infer(self, attrs: ConvAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        x, w = inputs[0], inputs[1]
+        if len(x.shape) != 4 or len(w.shape) != 4 or x.shape[1] != w.shape[1] * attrs.groups:
+            raise UserError(
+                "SP1002",
+                f"conv2d cannot combine data {x.text()} with weights {w.text()} in {attrs.groups} groups",
+                "weights are (out channels, in channels / groups, height, width)",
+            )
+        if w.shape[0] % attrs.groups:
+            raise UserError(
+                "SP1002",
+                f"{w.shape[0]} output channels do not divide into {attrs.groups} groups",
+                "fix groups",
+            )
+        top, bottom, left, right = attrs.padding
+        oh = output_size(x.shape[2], w.shape[2], attrs.stride[0], attrs.dilation[0], top + bottom)
+        ow = output_size(x.shape[3], w.shape[3], attrs.stride[1], attrs.dilation[1], left + right)
+        if oh < 1 or ow < 1:
+            raise UserError(
+                "SP1002", f"the kernel {w.text()} is larger than the padded data {x.text()}", "pad more"
+            )
+        return (
+            TensorType(shape=(x.shape[0], w.shape[0], oh, ow), dtype=x.dtype, layout=Layout.CHANNELS_LAST),
+        )
+
+    def gradient(self, context: GradientContext) -> None:
+        attrs = context.attrs
+        assert isinstance(attrs, ConvAttrs)
+        x, w, *bias = context.node.inputs
+        common = attrs.model_dump()
+        if context.needs(1) or (bias and context.needs(2)):
+            grad_attrs = ConvGradAttrs(**common, shape=context.type(w).shape, bias=bool(bias))
+            results = context.emit(
+                "conv2d_backward_weights", [x, context.grad], grad_attrs, "backward_weights", of=1
+            )
+            for index, gradient in enumerate(results, start=1):
+                context.give(index, gradient)
+        if context.needs(0):
+            data_attrs = ConvGradAttrs(**common, shape=context.type(x).shape)
+            (dx,) = context.emit("conv2d_backward_data", [context.grad, w], data_attrs, "backward_data", of=0)
+            context.give(0, dx)
+
+    def large_output(self, signature: Signature) -> TensorType:
+        return signature.outputs[0]
+
+    def weight_shape(self, signature: Signature) -> tuple[int, ...]:
+        return signature.inputs[1].shape
+
+    def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
+        return {("onednn", "batch"): signature.inputs[0].shape[0]}
+
+    def accesses(
+        self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts
+    ) -> tuple[Access, ...]:
+        packs = bool(facts.get("packed_bytes"))
+        x, w, y = signature.inputs[0], signature.inputs[1], signature.outputs[0]
+        if packs and stage == 0:
+            return (reads("in1", 0, w.elements), writes("packed", index, index + 1))
+        n = x.shape[0]
+        lo, hi = split(n, mode.slices, index)
+        weights = reads("packed", 0, mode.slices) if packs else reads("in1", 0, w.elements)
+        bias = tuple(reads("in2", 0, t.elements) for t in signature.inputs[2:])
+        per_x, per_y = x.elements // n, y.elements // n
+        return (
+            reads("in0", lo * per_x, hi * per_x),
+            weights,
+            *bias,
+            writes("out0", lo * per_y, hi * per_y),
+            *self._library(mode, index, facts),
+        )
+
+    def reference(self, attrs: ConvAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        x, w = inputs[0], inputs[1]
+        windows = _windows(x, attrs, w.shape)
+        n, c, kh, kw, oh, ow = windows.shape
+        g, o = attrs.groups, w.shape[0]
+        cols = windows.reshape(n, g, c // g, kh, kw, oh, ow)
+        y = np.einsum("ngckrpq,gockr->ngopq", cols, w.reshape(g, o // g, c // g, kh, kw)).reshape(
+            n, o, oh, ow
+        )
+        return (y + inputs[2][:, None, None] if len(inputs) > 2 else y,)
+
+    def samples(self) -> Sequence[Sample]:
+        def case(x: tuple[int, ...], w: tuple[int, ...], bias: bool = False, **attrs: Any) -> Sample:
+            types = [TensorType(shape=x, layout=Layout.CHANNELS_LAST), TensorType(shape=w)]
+            return Sample(ConvAttrs(**attrs), (*types, TensorType(shape=w[:1])) if bias else tuple(types))
+
+        return (
+            case((4, 3, 12, 13), (16, 3, 3, 3), padding=(1, 1, 1, 1)),
+            case((5, 16, 9, 9), (24, 16, 1, 1), True, stride=(2, 2)),
+            case((2, 8, 11, 10), (12, 4, 3, 2), groups=2, dilation=(2, 1), padding=(2, 2, 0, 1)),
+            case((3, 6, 8, 8), (6, 1, 5, 5), True, groups=6, padding=(2, 2, 2, 2), stride=(2, 1)),
+        )
+
+
+@register
+class Conv2dBackwardData(_Conv):
+    """dx from dy and w. Inputs: dy, w. Output: dx with the forward input's shape."""
+
+    name = "conv2d_backward_data"
+    attrs_type = ConvGradAttrs
+    output_names = ("dx",)
+
+    def infer(self, attrs: ConvGradAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        return (TensorType(shape=attrs.shape, dtype=inputs[0].dtype, layout=Layout.CHANNELS_LAST),)
+
+    def large_output(self, signature: Signature) -> TensorType:
+        return signature.inputs[0]
+
+    def weight_shape(self, signature: Signature) -> tuple[int, ...]:
+        return signature.inputs[1].shape
+
+    def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
+        return {("onednn", "batch"): signature.inputs[0].shape[0]}
+
+    def accesses(
+        self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts
+    ) -> tuple[Access, ...]:
+        packs = bool(facts.get("packed_bytes"))
+        dy, w, dx = signature.inputs[0], signature.inputs[1], signature.outputs[0]
+        if packs and stage == 0:
+            return (reads("in1", 0, w.elements), writes("packed", index, index + 1))
+        n = dy.shape[0]
+        lo, hi = split(n, mode.slices, index)
+        weights = reads("packed", 0, mode.slices) if packs else reads("in1", 0, w.elements)
+        return (
+            reads("in0", lo * dy.elements // n, hi * dy.elements // n),
+            weights,
+            writes("out0", lo * dx.elements // n, hi * dx.elements // n),
+            *self._library(mode, index, facts),
+        )
+
+    def reference(self, attrs: ConvGradAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        dy, w = inputs
+        n, c, h, width = attrs.shape
+        g, (o, icg, kh, kw) = attrs.groups, w.shape
+        top, bottom, left, right = attrs.padding
+        dx = np.zeros((n, c, h + top + bottom, width + left + right), dy.dtype)
+        oh, ow = dy.shape[2:]
+        contribution = np.einsum(
+            "ngopq,gockr->ngckrpq", dy.reshape(n, g, o // g, oh, ow), w.reshape(g, o // g, icg, kh, kw)
+        ).reshape(n, c, kh, kw, oh, ow)
+        for r in range(kh):
+            for s in range(kw):
+                rows = slice(
+                    r * attrs.dilation[0], r * attrs.dilation[0] + oh * attrs.stride[0], attrs.stride[0]
+                )
+                cols = slice(
+                    s * attrs.dilation[1], s * attrs.dilation[1] + ow * attrs.stride[1], attrs.stride[1]
+                )
+                dx[:, :, rows, cols] += contribution[:, :, r, s]
+        return (dx[:, :, top : top + h, left : left + width],)
+
+    def samples(self) -> Sequence[Sample]:
+        return tuple(_backward_samples(data=True))
+
+
+@register
+class Conv2dBackwardWeights(_Conv):
+    """dw (and db) from x and dy. `batch`: every slice makes a partial dw, stage 1 adds them in slice order and
+    unpacks. `channels`: every slice packs its channels of dy and computes its rows of dw whole."""
+
+    name = "conv2d_backward_weights"
+    attrs_type = ConvGradAttrs
+    output_names = ("dw", "db")
+
+    def infer(self, attrs: ConvGradAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        dw = TensorType(shape=attrs.shape, dtype=inputs[0].dtype)
+        return (dw, TensorType(shape=attrs.shape[:1], dtype=inputs[0].dtype)) if attrs.bias else (dw,)
+
+    def large_output(self, signature: Signature) -> TensorType:
+        return signature.inputs[1]
+
+    def weight_shape(self, signature: Signature) -> tuple[int, ...]:
+        return signature.outputs[0].shape
+
+    def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
+        attrs = signature.attrs
+        assert isinstance(attrs, ConvGradAttrs)
+        found = {("onednn", "batch"): signature.inputs[0].shape[0]}
+        if attrs.groups == 1 and attrs.shape[0] >= 32:
+            found["onednn", "channels"] = attrs.shape[0] // 16
+        return found
+
+    def stage_count(self, signature: Signature, mode: Mode, facts: Facts) -> int:
+        return 2 if mode.dim == "batch" else 1
+
+    def scratch(self, signature: Signature, mode: Mode, facts: Facts) -> tuple[ScratchPart, ...]:
+        parts = [ScratchPart("partial", Bytes(align(facts.get("partial_bytes", 0)) * mode.slices))]
+        if facts.get("scratch_bytes"):
+            parts.append(ScratchPart("library", Bytes(align(facts["scratch_bytes"]) * mode.slices)))
+        return tuple(parts)
+
+    def accesses(
+        self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts
+    ) -> tuple[Access, ...]:
+        x, dy = signature.inputs
+        oc = signature.outputs[0].shape[0]
+        lo, hi = split(oc, mode.slices, index)
+        gradients = tuple(
+            writes(f"out{i}", lo * t.elements // oc, hi * t.elements // oc)
+            for i, t in enumerate(signature.outputs)
+        )
+        if mode.dim == "batch" and stage == 1:
+            return (reads("partial", 0, mode.slices), *gradients)
+        own = (writes("partial", index, index + 1), *self._library(mode, index, facts))
+        if mode.dim == "channels":
+            rows = dy.elements // oc
+            return (
+                reads("in0", 0, x.elements),
+                Access("in1", False, (0, rows), (lo, hi), oc),
+                *own,
+                *gradients,
+            )
+        n = x.shape[0]
+        first, last = split(n, mode.slices, index)
+        return (
+            reads("in0", first * x.elements // n, last * x.elements // n),
+            reads("in1", first * dy.elements // n, last * dy.elements // n),
+            *own,
+        )
+
+    def reference(self, attrs: ConvGradAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        x, dy = inputs
+        o, icg, kh, kw = attrs.shape
+        windows = _windows(x, attrs, attrs.shape)
+        n, c, _, _, oh, ow = windows.shape
+        g = attrs.groups
+        dw = np.einsum(
+            "ngckrpq,ngopq->gockr",
+            windows.reshape(n, g, c // g, kh, kw, oh, ow),
+            dy.reshape(n, g, o // g, oh, ow),
+        ).reshape(o, icg, kh, kw)
+        return (dw, dy.sum((0, 2, 3))) if attrs.bias else (dw,)
+
+    def samples(self) -> Sequence[Sample]:
+        return tuple(_backward_samples(data=False))
+
+
+def _windows(x: Array, attrs: ConvAttrs, weight_shape: Sequence[int]) -> Array:
+    """x (n, c, h, w) -> every window, (n, c, kh, kw, oh, ow)."""
+    top, bottom, left, right = attrs.padding
+    padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
+    kh, kw = weight_shape[2:]
+    span = ((kh - 1) * attrs.dilation[0] + 1, (kw - 1) * attrs.dilation[1] + 1)
+    view = np.lib.stride_tricks.sliding_window_view(padded, span, axis=(2, 3))
+    view = view[:, :, :: attrs.stride[0], :: attrs.stride[1], :: attrs.dilation[0], :: attrs.dilation[1]]
+    return view.transpose(0, 1, 4, 5, 2, 3)
+
+
+def _backward_samples(data: bool) -> list[Sample]:
+    """The forward samples turned around: dy (and w, or x) with the shapes that the gradient rule would pass."""
+    forward = Conv2d()
+    found = []
+    for sample in forward.samples():
+        attrs = sample.attrs
+        assert isinstance(attrs, ConvAttrs)
+        (dy,) = forward.infer(attrs, sample.inputs)
+        x, w = sample.inputs[:2]
+        if data:
+            found.append(Sample(ConvGradAttrs(**attrs.model_dump(), shape=x.shape), (dy, w)))
+        else:
+            bias = len(sample.inputs) > 2
+            found.append(Sample(ConvGradAttrs(**attrs.model_dump(), shape=w.shape, bias=bias), (x, dy)))
+    return found

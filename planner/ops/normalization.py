@@ -1,0 +1,315 @@
+"""Batch normalisation in training and evaluation mode, fused with relu and a residual addition where a graph has
+them (y = relu(bn(x) + r)), and its gradient. Statistics are per channel over N, H, W.
+
+Two stages: every slice sums its own rows (shifted by the first row, in double), all slices meet, then every slice
+adds all partial sums in slice order and normalises its rows. The order of additions is therefore fixed by the plan.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Literal
+
+import numpy as np
+
+from planner.errors import UserError
+from planner.graph.gradient import GradientContext
+from planner.graph.model import Attrs, Node, TensorType
+from planner.ops.base import (
+    Access,
+    Array,
+    Facts,
+    Mode,
+    Op,
+    Sample,
+    ScratchPart,
+    Signature,
+    reads,
+    register,
+    split,
+    writes,
+)
+from planner.units import Bytes
+
+
+class BatchNormAttrs(Attrs):
+    """`momentum` weighs the new batch in the running statistics (PyTorch's meaning)."""
+
+    eps: float = 1e-5
+    momentum: float = 0.1
+    activation: Literal["none", "relu"] = "none"
+    residual: bool = False
+
+
+def _rows(type_: TensorType) -> tuple[int, int]:
+    """(positions, channels) of a channels-last or (N, C) tensor."""
+    channels = type_.shape[1]
+    return type_.elements // channels, channels
+
+
+class _BatchNorm(Op):
+    family = "batch_norm"
+    attrs_type = BatchNormAttrs
+
+    def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
+        return {("loops", "rows"): _rows(signature.inputs[0])[0]}
+
+    def _own(self, operand: str, write: bool, signature: Signature, mode: Mode, index: int) -> Access:
+        rows, channels = _rows(signature.inputs[0])
+        lo, hi = split(rows, mode.slices, index)
+        return Access(operand, write, (lo * channels, hi * channels))
+
+
+@register
+class BatchNorm(_BatchNorm):
+    """Training mode. Inputs: x, gamma, beta, [residual]; updates: running_mean, running_var (unbiased), both or none;
+    outputs: y, mean, inv_std."""
+
+    name = "batch_norm"
+    output_names = ("y", "mean", "inv_std")
+    saved_outputs = frozenset({"mean", "inv_std"})
+    stages = 2
+
+    def infer(self, attrs: BatchNormAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        x, channels = inputs[0], inputs[0].shape[1:2]
+        if len(x.shape) not in (2, 4) or inputs[1].shape != channels or inputs[2].shape != channels:
+            raise UserError(
+                "SP1002",
+                f"batch_norm cannot normalise {x.text()}",
+                "use (N, C) or (N, C, H, W) with C scales",
+            )
+        if attrs.residual and inputs[3] != x:
+            raise UserError(
+                "SP1002", f"residual {inputs[3].text()} differs from {x.text()}", "make both alike"
+            )
+        stats = TensorType(shape=channels)
+        return (x, stats, stats)
+
+    def evaluation(self, node: Node, inputs: list[str]) -> tuple[str, Attrs, list[str]]:
+        return ("batch_norm_inference", node.attrs, [*inputs, *node.updates])
+
+    def gradient(self, context: GradientContext) -> None:
+        attrs = context.attrs
+        assert isinstance(attrs, BatchNormAttrs)
+        x, gamma, beta, *_ = context.node.inputs
+        y, mean, inv_std = context.node.outputs
+        inputs = [context.grad, x, gamma, beta, mean, inv_std]
+        if attrs.residual and attrs.activation == "relu":
+            inputs.append(y)
+        gradients = context.emit("batch_norm_backward", inputs, attrs)
+        for index, gradient in zip((0, 1, 2), gradients, strict=False):
+            context.give(index, gradient)
+        if attrs.residual:
+            context.give(3, gradients[3] if attrs.activation == "relu" else context.grad)
+
+    def flops(self, signature: Signature) -> int:
+        return 7 * signature.inputs[0].elements
+
+    def bytes_moved(self, signature: Signature) -> Bytes:
+        x = signature.inputs[0].bytes
+        return Bytes(x * (4 if len(signature.inputs) > 3 else 3))
+
+    def scratch(self, signature: Signature, mode: Mode, facts: Facts) -> tuple[ScratchPart, ...]:
+        channels = signature.inputs[0].shape[1]
+        return (
+            ScratchPart("partial", Bytes(mode.slices * 2 * channels * 8)),
+            ScratchPart("scale", Bytes(mode.slices * 2 * channels * 4)),
+        )
+
+    def accesses(
+        self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts
+    ) -> tuple[Access, ...]:
+        channels = signature.inputs[0].shape[1]
+        x = self._own("in0", False, signature, mode, index)
+        # The shift that keeps the sums accurate is the very first row, read by every slice.
+        if stage == 0:
+            return (x, reads("in0", 0, channels), writes("partial", index, index + 1))
+        found = [
+            x,
+            reads("in0", 0, channels),
+            reads("partial", 0, mode.slices),
+            writes("scale", index, index + 1),
+            reads("in1", 0, channels),
+            reads("in2", 0, channels),
+            self._own("out0", True, signature, mode, index),
+        ]
+        if len(signature.inputs) > 3:
+            found.append(self._own("in3", False, signature, mode, index))
+        if index == 0:
+            found += [writes("out1", 0, channels), writes("out2", 0, channels)]
+            found += [writes(f"up{i}", 0, channels) for i in range(len(signature.updates))]
+        return tuple(found)
+
+    def inplace(self, signature: Signature, mode: Mode) -> tuple[tuple[int, int], ...]:
+        return ((0, 3),) if len(signature.inputs) > 3 else ()
+
+    def reference(self, attrs: BatchNormAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        n_in = 4 if attrs.residual else 3
+        x, gamma, beta = inputs[:3]
+        axes = (0, *range(2, x.ndim))
+        shape = (1, -1) + (1,) * (x.ndim - 2)
+        count = prod(x.shape[a] for a in axes)
+        mean, var = x.mean(axes), x.var(axes)
+        inv_std = 1 / np.sqrt(var + attrs.eps)
+        y = (x - mean.reshape(shape)) * (inv_std * gamma).reshape(shape) + beta.reshape(shape)
+        y = _activate(attrs, y, inputs)
+        updated = tuple(
+            old + attrs.momentum * (new - old)
+            for old, new in zip(inputs[n_in:], (mean, var * count / max(count - 1, 1)), strict=False)
+        )
+        return (y, mean, inv_std, *updated)
+
+    def samples(self) -> Sequence[Sample]:
+        def case(shape: tuple[int, ...], **attrs: object) -> Sample:
+            x = TensorType(shape=shape, layout="channels_last" if len(shape) == 4 else "row_major")
+            c = TensorType(shape=shape[1:2])
+            residual = (x,) if attrs.get("residual") else ()
+            return Sample(BatchNormAttrs(**attrs), (x, c, c, *residual))
+
+        return (
+            case((4, 16, 7, 5)),
+            case((3, 10, 6, 6), activation="relu"),
+            case((2, 33, 5, 4), activation="relu", residual=True),
+            case((5, 3, 4, 4), residual=True),
+            case((12, 20)),
+        )
+
+
+def _activate(attrs: BatchNormAttrs, y: Array, inputs: Sequence[Array]) -> Array:
+    if attrs.residual:
+        y = y + inputs[3]
+    return np.maximum(y, 0) if attrs.activation == "relu" else y
+
+
+@register
+class BatchNormInference(_BatchNorm):
+    """Evaluation mode. Inputs: x, gamma, beta, [residual], running_mean, running_var; output: y."""
+
+    name = "batch_norm_inference"
+
+    def infer(self, attrs: BatchNormAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        return (inputs[0],)
+
+    def scratch(self, signature: Signature, mode: Mode, facts: Facts) -> tuple[ScratchPart, ...]:
+        return (ScratchPart("scale", Bytes(mode.slices * 2 * signature.inputs[0].shape[1] * 4)),)
+
+    def accesses(
+        self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts
+    ) -> tuple[Access, ...]:
+        attrs = signature.attrs
+        assert isinstance(attrs, BatchNormAttrs)
+        found = [
+            self._own("in0", False, signature, mode, index),
+            self._own("out0", True, signature, mode, index),
+        ]
+        found.append(writes("scale", index, index + 1))
+        for position, type_ in enumerate(signature.inputs[1:], start=1):
+            if attrs.residual and position == 3:
+                found.append(self._own("in3", False, signature, mode, index))
+            else:
+                found.append(reads(f"in{position}", 0, type_.elements))
+        return tuple(found)
+
+    def inplace(self, signature: Signature, mode: Mode) -> tuple[tuple[int, int], ...]:
+        return ((0, 0), (0, 3)) if len(signature.inputs) > 5 else ((0, 0),)
+
+    def reference(self, attrs: BatchNormAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        x, gamma, beta = inputs[:3]
+        mean, var = inputs[-2:]
+        shape = (1, -1) + (1,) * (x.ndim - 2)
+        scale = gamma / np.sqrt(var + attrs.eps)
+        y = (x - mean.reshape(shape)) * scale.reshape(shape) + beta.reshape(shape)
+        return (_activate(attrs, y, inputs),)
+
+    def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
+        drawn = super().draw(sample, rng)
+        return (*drawn[:-1], np.abs(drawn[-1]) + 0.1)
+
+    def samples(self) -> Sequence[Sample]:
+        return tuple(Sample(s.attrs, (*s.inputs, s.inputs[1], s.inputs[1])) for s in BatchNorm().samples())
+
+
+@register
+class BatchNormBackward(_BatchNorm):
+    """Inputs: dy, x, gamma, beta, mean, inv_std, [y when relu follows a residual addition].
+    Outputs: dx, dgamma, dbeta, [dresidual likewise]. Without a residual the relu's mask comes from x again."""
+
+    name = "batch_norm_backward"
+    output_names = ("dx", "dgamma", "dbeta", "dresidual")
+    stages = 2
+
+    def infer(self, attrs: BatchNormAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        x, c = inputs[1], inputs[2]
+        return (x, c, c, x) if attrs.residual and attrs.activation == "relu" else (x, c, c)
+
+    def flops(self, signature: Signature) -> int:
+        return 11 * signature.inputs[1].elements
+
+    def bytes_moved(self, signature: Signature) -> Bytes:
+        return Bytes(signature.inputs[1].bytes * (7 if len(signature.outputs) > 3 else 5))
+
+    def scratch(self, signature: Signature, mode: Mode, facts: Facts) -> tuple[ScratchPart, ...]:
+        channels = signature.inputs[1].shape[1]
+        return (
+            ScratchPart("partial", Bytes(mode.slices * 2 * channels * 8)),
+            ScratchPart("scale", Bytes(mode.slices * 5 * channels * 4)),
+        )
+
+    def accesses(
+        self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts
+    ) -> tuple[Access, ...]:
+        channels = signature.inputs[1].shape[1]
+        masked = len(signature.outputs) > 3
+        parameters = tuple(reads(f"in{i}", 0, channels) for i in (2, 3, 4, 5))
+        x = self._own("in1", False, signature, mode, index)
+        own_scale = writes("scale", index, index + 1)
+        if stage == 0:
+            found = [self._own("in0", False, signature, mode, index), x, *parameters, own_scale]
+            found.append(writes("partial", index, index + 1))
+            if masked:
+                found.append(self._own("in6", False, signature, mode, index))
+                found.append(self._own("out3", True, signature, mode, index))
+            return tuple(found)
+        source = self._own("out3" if masked else "in0", False, signature, mode, index)
+        found = [source, x, *parameters, own_scale, reads("partial", 0, mode.slices)]
+        found.append(self._own("out0", True, signature, mode, index))
+        if index == 0:
+            found += [writes("out1", 0, channels), writes("out2", 0, channels)]
+        return tuple(found)
+
+    def inplace(self, signature: Signature, mode: Mode) -> tuple[tuple[int, int], ...]:
+        # dx over dy, or, where the residual's gradient is wanted too, that over dy and dx over nothing.
+        return ((3, 0),) if len(signature.outputs) > 3 else ((0, 0),)
+
+    def reference(self, attrs: BatchNormAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        dy, x, gamma, beta, mean, inv_std = inputs[:6]
+        axes = (0, *range(2, x.ndim))
+        shape = (1, -1) + (1,) * (x.ndim - 2)
+        count = prod(x.shape[a] for a in axes)
+        normal = (x - mean.reshape(shape)) * inv_std.reshape(shape)
+        if attrs.activation == "relu":
+            y = inputs[6] if attrs.residual else normal * gamma.reshape(shape) + beta.reshape(shape)
+            dy = dy * (y > 0)
+        dbeta, dgamma = dy.sum(axes), (dy * normal).sum(axes)
+        centred = dy - (dbeta / count).reshape(shape) - normal * (dgamma / count).reshape(shape)
+        dx = centred * (gamma * inv_std).reshape(shape)
+        return (
+            (dx, dgamma, dbeta, dy) if attrs.residual and attrs.activation == "relu" else (dx, dgamma, dbeta)
+        )
+
+    def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
+        attrs = sample.attrs
+        assert isinstance(attrs, BatchNormAttrs)
+        dy, x, gamma, beta, *_ = super().draw(sample, rng)
+        residual = (rng.standard_normal(x.shape),) if attrs.residual else ()
+        y, mean, inv_std = BatchNorm().reference(attrs, (x, gamma, beta, *residual))[:3]
+        masked = (y,) if attrs.residual and attrs.activation == "relu" else ()
+        return (dy, x, gamma, beta, mean, inv_std, *masked)
+
+    def samples(self) -> Sequence[Sample]:
+        found = []
+        for s in BatchNorm().samples():
+            attrs, (x, c, *_) = s.attrs, s.inputs
+            assert isinstance(attrs, BatchNormAttrs)
+            masked = (x,) if attrs.residual and attrs.activation == "relu" else ()
+            found.append(Sample(attrs, (x, x, c, c, c, c, *masked)))
+        return tuple(found)

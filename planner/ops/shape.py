@@ -1,0 +1,142 @@
+"""Ops that move or make data without arithmetic: reshape, layout conversion, fills."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from planner.errors import UserError
+from planner.graph.gradient import GradientContext
+from planner.graph.model import Attrs, Layout, TensorType
+from planner.ops.base import Access, Array, Facts, Mode, Op, Sample, Signature, register, split, writes
+
+
+class ConvertLayoutAttrs(Attrs):
+    layout: Layout
+
+
+class ReshapeAttrs(Attrs):
+    shape: tuple[int, ...]
+
+
+class FillAttrs(Attrs):
+    shape: tuple[int, ...]
+    value: float = 1.0
+
+
+@register
+class ConvertLayout(Op):
+    """The same logical tensor with its elements in another memory order. Sliced over the batch."""
+
+    name = "convert_layout"
+    family = "shape"
+    attrs_type = ConvertLayoutAttrs
+
+    def infer(self, attrs: ConvertLayoutAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        if len(inputs[0].shape) != 4:
+            raise UserError(
+                "SP1002", f"only rank 4 has layouts, not {inputs[0].text()}", "leave the layout alone"
+            )
+        return (inputs[0].model_copy(update={"layout": attrs.layout}),)
+
+    def gradient(self, context: GradientContext) -> None:
+        source = context.type(context.node.inputs[0]).layout
+        (dx,) = context.emit("convert_layout", [context.grad], ConvertLayoutAttrs(layout=source))
+        context.give(0, dx)
+
+    def flops(self, signature: Signature) -> int:
+        return 0
+
+    def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
+        return {("loops", "batch"): signature.inputs[0].shape[0]}
+
+    def accesses(
+        self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts
+    ) -> tuple[Access, ...]:
+        x = signature.inputs[0]
+        lo, hi = (b * (x.elements // x.shape[0]) for b in split(x.shape[0], mode.slices, index))
+        return (Access("in0", False, (lo, hi)), writes("out0", lo, hi))
+
+    def reference(self, attrs: ConvertLayoutAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        return (inputs[0],)
+
+    def samples(self) -> Sequence[Sample]:
+        return tuple(
+            Sample(ConvertLayoutAttrs(layout=to), (TensorType(shape=(5, 7, 4, 6), layout=source),))
+            for source, to in (
+                (Layout.ROW_MAJOR, Layout.CHANNELS_LAST),
+                (Layout.CHANNELS_LAST, Layout.ROW_MAJOR),
+            )
+        )
+
+
+@register
+class Reshape(Op):
+    """Another view of the same row-major bytes; nothing runs."""
+
+    name = "reshape"
+    family = "shape"
+    attrs_type = ReshapeAttrs
+    input_layout = Layout.ROW_MAJOR
+
+    def infer(self, attrs: ReshapeAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        result = TensorType(shape=attrs.shape, dtype=inputs[0].dtype)
+        if result.elements != inputs[0].elements:
+            raise UserError(
+                "SP1002", f"cannot view {inputs[0].text()} as {result.text()}", "keep the element count"
+            )
+        return (result,)
+
+    def gradient(self, context: GradientContext) -> None:
+        shape = context.type(context.node.inputs[0]).shape
+        (dx,) = context.emit("reshape", [context.grad], ReshapeAttrs(shape=shape))
+        context.give(0, dx)
+
+    def flops(self, signature: Signature) -> int:
+        return 0
+
+    def alias(self, signature: Signature) -> tuple[int, int] | None:
+        return (0, 0)
+
+    def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
+        return {("alias", "whole"): 1}
+
+    def accesses(
+        self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts
+    ) -> tuple[Access, ...]:
+        return ()
+
+    def reference(self, attrs: ReshapeAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        return (inputs[0].reshape(attrs.shape),)
+
+    def samples(self) -> Sequence[Sample]:
+        return (Sample(ReshapeAttrs(shape=(6, 20)), (TensorType(shape=(6, 4, 5)),)),)
+
+
+@register
+class Ones(Op):
+    """A constant-filled tensor, for instance the gradient of the loss w.r.t. itself. No inputs."""
+
+    name = "ones"
+    family = "shape"
+    attrs_type = FillAttrs
+
+    def infer(self, attrs: FillAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        return (TensorType(shape=attrs.shape),)
+
+    def flops(self, signature: Signature) -> int:
+        return 0
+
+    def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
+        return {("loops", "elements"): max(1, signature.outputs[0].elements // 16)}
+
+    def accesses(
+        self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts
+    ) -> tuple[Access, ...]:
+        lo, hi = split(signature.outputs[0].elements, mode.slices, index)
+        return (writes("out0", lo, hi),)
+
+    def reference(self, attrs: FillAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        return (np.full(attrs.shape, attrs.value),)
+
+    def samples(self) -> Sequence[Sample]:
+        return (Sample(FillAttrs(shape=(3, 4)), ()), Sample(FillAttrs(shape=(40,), value=0.5), ()))
