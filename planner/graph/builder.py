@@ -110,9 +110,7 @@ class GraphBuilder:
             role = Role.SAVED if suffix in definition.saved_outputs else Role.ACTIVATION
             role = Role.GRADIENT if phase == "backward" else role
             target = like if index == 0 and phase == "backward" else ""
-            outputs.append(
-                self.add_value(Value(id=f"{node_id}.{suffix}", type=type_, role=role, gradient_of=target))
-            )
+            outputs.append(self.add_value(Value(id=f"{node_id}.{suffix}", type=type_, role=role, gradient_of=target)))
         self.nodes.append(
             Node(
                 id=node_id,
@@ -154,9 +152,7 @@ class GraphBuilder:
         loss: a one-element value; prediction: what `predict` returns (usually the logits).
         """
         if self.type(loss).elements != 1:
-            raise UserError(
-                "SP1005", f"the loss {loss!r} has shape {self.shape(loss)}", "reduce it to one element"
-            )
+            raise UserError("SP1005", f"the loss {loss!r} has shape {self.shape(loss)}", "reduce it to one element")
         forward = list(self.nodes)
         predict = self._predict_program(forward, prediction)
         gradients = append_backward(self, forward, loss)
@@ -205,11 +201,7 @@ class GraphBuilder:
         for value in twin.values.values():
             self.values.setdefault(value.id, value)
         self.values[result] = self.values[result].model_copy(
-            update={
-                "role": Role.OUTPUT
-                if self.values[result].role is Role.ACTIVATION
-                else self.values[result].role
-            }
+            update={"role": Role.OUTPUT if self.values[result].role is Role.ACTIVATION else self.values[result].role}
         )
         inputs = [i for i in self.inputs if any(i in n.inputs for n in twin.nodes)]
         return Program(name="predict", nodes=tuple(twin.nodes), inputs=tuple(inputs), outputs=(result,))

@@ -24,17 +24,13 @@ def append_backward(builder: "GraphBuilder", forward: Sequence[Node], loss: str)
     A parameter whose gradient is applied sparsely in place (embedding) has no gradient value: its rule marks the
     update itself and it is missing from the result.
     """
-    trainable = {
-        v.id for v in builder.values.values() if v.role is Role.PARAMETER and v.id not in builder.frozen
-    }
+    trainable = {v.id for v in builder.values.values() if v.role is Role.PARAMETER and v.id not in builder.frozen}
     needed = set(trainable)
     for node in forward:
         if any(v in needed for v in node.inputs):
             needed.update(v for v in node.outputs if builder.type(v).dtype in _DIFFERENTIABLE)
     if loss not in needed:
-        raise UserError(
-            "SP1006", f"the loss {loss!r} depends on no trainable parameter", "mark parameters trainable"
-        )
+        raise UserError("SP1006", f"the loss {loss!r} depends on no trainable parameter", "mark parameters trainable")
     arrived: dict[str, list[str]] = {}
     for node in reversed(forward):
         seeded = loss in node.outputs

@@ -12,9 +12,7 @@ if TYPE_CHECKING:
 class GradientContext:
     """What a gradient rule sees of one forward node."""
 
-    def __init__(
-        self, builder: "GraphBuilder", node: Node, needed: set[str], arrived: dict[str, list[str]]
-    ) -> None:
+    def __init__(self, builder: "GraphBuilder", node: Node, needed: set[str], arrived: dict[str, list[str]]) -> None:
         self._builder = builder
         self._needed = needed
         self._arrived = arrived

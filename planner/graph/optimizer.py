@@ -41,9 +41,7 @@ def append_updates(builder: "GraphBuilder", gradients: dict[str, str], optimizer
                 weight_decay=optimizer.weight_decay,
             )
             updates = [parameter] + ([slot("momentum")] if optimizer.momentum else [])
-            builder.op(
-                "sgd_update", [gradient], attrs, name=f"{parameter}.update", updates=updates, phase="update"
-            )
+            builder.op("sgd_update", [gradient], attrs, name=f"{parameter}.update", updates=updates, phase="update")
         else:
             adam = AdamAttrs(
                 lr=optimizer.lr,
@@ -54,7 +52,5 @@ def append_updates(builder: "GraphBuilder", gradients: dict[str, str], optimizer
                 decoupled=optimizer.kind == "adamw",
             )
             updates = [parameter, slot("exp_avg"), slot("exp_avg_sq")]
-            builder.op(
-                "adam_update", [gradient], adam, name=f"{parameter}.update", updates=updates, phase="update"
-            )
+            builder.op("adam_update", [gradient], adam, name=f"{parameter}.update", updates=updates, phase="update")
     assert all(builder.values[p].role is Role.PARAMETER for p in gradients)

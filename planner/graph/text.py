@@ -46,9 +46,7 @@ def read_graph(path: Path | str) -> Graph:
 
 def parse_graph(document: dict[str, Any]) -> Graph:
     if document.get("schema") != SCHEMA:
-        raise UserError(
-            "SP1007", f"graph schema {document.get('schema')!r} is not {SCHEMA}", "capture the model again"
-        )
+        raise UserError("SP1007", f"graph schema {document.get('schema')!r} is not {SCHEMA}", "capture the model again")
     try:
         values = tuple(Value.model_validate(v) for v in document["values"])
         programs = tuple(
@@ -64,13 +62,9 @@ def parse_graph(document: dict[str, Any]) -> Graph:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise UserError(
-            "SP1008", f"the graph is malformed at {where}: {first['msg']}", "capture it again"
-        ) from error
+        raise UserError("SP1008", f"the graph is malformed at {where}: {first['msg']}", "capture it again") from error
     except (KeyError, TypeError, AttributeError) as error:
-        raise UserError(
-            "SP1008", f"the graph lacks or mistypes {error}", "capture the model again"
-        ) from error
+        raise UserError("SP1008", f"the graph lacks or mistypes {error}", "capture the model again") from error
     validate(graph)
     return graph
 
@@ -95,14 +89,10 @@ def validate(graph: Graph) -> None:
             seen.add(node.id)
             for value in (*node.reads, *node.writes):
                 if value not in graph.value:
-                    raise UserError(
-                        "SP1009", f"node {node.id!r} names unknown value {value!r}", "capture it again"
-                    )
+                    raise UserError("SP1009", f"node {node.id!r} names unknown value {value!r}", "capture it again")
             for value in node.reads:
                 if value not in available:
-                    raise UserError(
-                        "SP1009", f"node {node.id!r} reads {value!r} before it is written", "reorder"
-                    )
+                    raise UserError("SP1009", f"node {node.id!r} reads {value!r} before it is written", "reorder")
             op = op_named(node.op)
             expected = op.infer(node.attrs, graph.types(node.inputs))
             actual = graph.types(node.outputs)
@@ -112,12 +102,8 @@ def validate(graph: Graph) -> None:
                 )
             for value in node.outputs:
                 if value in available:
-                    raise UserError(
-                        "SP1009", f"node {node.id!r} writes {value!r} a second time", "use a new value"
-                    )
+                    raise UserError("SP1009", f"node {node.id!r} writes {value!r} a second time", "use a new value")
             available.update(node.outputs)
         for value in (*program.inputs, *program.outputs):
             if value not in available:
-                raise UserError(
-                    "SP1009", f"{program.name} names {value!r}, which nothing makes", "capture it again"
-                )
+                raise UserError("SP1009", f"{program.name} names {value!r}, which nothing makes", "capture it again")

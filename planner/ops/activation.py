@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from planner.graph.gradient import GradientContext
-from planner.graph.model import Attrs, TensorType
+from planner.graph.model import Attrs, Layout, TensorType
 from planner.ops.base import Array, Sample, register
 from planner.ops.elementwise import Elementwise
 
@@ -14,9 +14,7 @@ _SHAPES = ((3, 8, 5, 7), (33,), (6, 10))
 
 def _unary_samples(count: int) -> tuple[Sample, ...]:
     return tuple(
-        Sample(
-            Attrs(), (TensorType(shape=s, layout="channels_last" if len(s) == 4 else "row_major"),) * count
-        )
+        Sample(Attrs(), (TensorType(shape=s, layout=Layout.CHANNELS_LAST if len(s) == 4 else Layout.ROW_MAJOR),) * count)
         for s in _SHAPES
     )
 

@@ -176,9 +176,7 @@ class Op(ABC):
         """The node's scratch block, part after part, each aligned to a cache line."""
         return ()
 
-    def accesses(
-        self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts
-    ) -> tuple[Access, ...]:
+    def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
         """Everything slice `index` of `stage` reads and writes. The checker and the sync pass live on this."""
         raise NotImplementedError
 
@@ -221,9 +219,7 @@ def op_named(name: str) -> Op:
     op = _REGISTRY.get(name)
     if op is None:
         near = difflib.get_close_matches(name, _REGISTRY, 1, 0.0)
-        raise UserError(
-            "SP1003", f"unknown op {name!r}", f"the nearest supported op is {near[0] if near else 'none'}"
-        )
+        raise UserError("SP1003", f"unknown op {name!r}", f"the nearest supported op is {near[0] if near else 'none'}")
     return op
 
 

@@ -5,7 +5,7 @@ stage 0 packs them, stage 1 computes (one stage when the library takes the plain
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -43,7 +43,7 @@ class ConvAttrs(Attrs):
 class ConvGradAttrs(ConvAttrs):
     """`shape`: the forward input's (data) or the weight's (weights) shape. `bias`: also return db."""
 
-    shape: tuple[int, int, int, int]
+    shape: tuple[int, ...]
     bias: bool = False
 
 
@@ -56,7 +56,7 @@ class _Conv(Op):
 
     family = "conv"
     input_layout = Layout.CHANNELS_LAST
-    attrs_type = ConvAttrs
+    attrs_type: ClassVar[type[Attrs]] = ConvAttrs
 
     def flops(self, signature: Signature) -> int:
         n, _, oh, ow = self.large_output(signature).shape
@@ -108,12 +108,8 @@ class Conv2d(_Conv):
         oh = output_size(x.shape[2], w.shape[2], attrs.stride[0], attrs.dilation[0], top + bottom)
         ow = output_size(x.shape[3], w.shape[3], attrs.stride[1], attrs.dilation[1], left + right)
         if oh < 1 or ow < 1:
-            raise UserError(
-                "SP1002", f"the kernel {w.text()} is larger than the padded data {x.text()}", "pad more"
-            )
-        return (
-            TensorType(shape=(x.shape[0], w.shape[0], oh, ow), dtype=x.dtype, layout=Layout.CHANNELS_LAST),
-        )
+            raise UserError("SP1002", f"the kernel {w.text()} is larger than the padded data {x.text()}", "pad more")
+        return (TensorType(shape=(x.shape[0], w.shape[0], oh, ow), dtype=x.dtype, layout=Layout.CHANNELS_LAST),)
 
     def gradient(self, context: GradientContext) -> None:
         attrs = context.attrs
@@ -122,9 +118,7 @@ class Conv2d(_Conv):
         common = attrs.model_dump()
         if context.needs(1) or (bias and context.needs(2)):
             grad_attrs = ConvGradAttrs(**common, shape=context.type(w).shape, bias=bool(bias))
-            results = context.emit(
-                "conv2d_backward_weights", [x, context.grad], grad_attrs, "backward_weights", of=1
-            )
+            results = context.emit("conv2d_backward_weights", [x, context.grad], grad_attrs, "backward_weights", of=1)
             for index, gradient in enumerate(results, start=1):
                 context.give(index, gradient)
         if context.needs(0):
@@ -141,9 +135,7 @@ class Conv2d(_Conv):
     def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
         return {("onednn", "batch"): signature.inputs[0].shape[0]}
 
-    def accesses(
-        self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts
-    ) -> tuple[Access, ...]:
+    def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
         packs = bool(facts.get("packed_bytes"))
         x, w, y = signature.inputs[0], signature.inputs[1], signature.outputs[0]
         if packs and stage == 0:
@@ -167,9 +159,7 @@ class Conv2d(_Conv):
         n, c, kh, kw, oh, ow = windows.shape
         g, o = attrs.groups, w.shape[0]
         cols = windows.reshape(n, g, c // g, kh, kw, oh, ow)
-        y = np.einsum("ngckrpq,gockr->ngopq", cols, w.reshape(g, o // g, c // g, kh, kw)).reshape(
-            n, o, oh, ow
-        )
+        y = np.einsum("ngckrpq,gockr->ngopq", cols, w.reshape(g, o // g, c // g, kh, kw)).reshape(n, o, oh, ow)
         return (y + inputs[2][:, None, None] if len(inputs) > 2 else y,)
 
     def samples(self) -> Sequence[Sample]:
@@ -205,9 +195,7 @@ class Conv2dBackwardData(_Conv):
     def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
         return {("onednn", "batch"): signature.inputs[0].shape[0]}
 
-    def accesses(
-        self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts
-    ) -> tuple[Access, ...]:
+    def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
         packs = bool(facts.get("packed_bytes"))
         dy, w, dx = signature.inputs[0], signature.inputs[1], signature.outputs[0]
         if packs and stage == 0:
@@ -234,12 +222,8 @@ class Conv2dBackwardData(_Conv):
         ).reshape(n, c, kh, kw, oh, ow)
         for r in range(kh):
             for s in range(kw):
-                rows = slice(
-                    r * attrs.dilation[0], r * attrs.dilation[0] + oh * attrs.stride[0], attrs.stride[0]
-                )
-                cols = slice(
-                    s * attrs.dilation[1], s * attrs.dilation[1] + ow * attrs.stride[1], attrs.stride[1]
-                )
+                rows = slice(r * attrs.dilation[0], r * attrs.dilation[0] + oh * attrs.stride[0], attrs.stride[0])
+                cols = slice(s * attrs.dilation[1], s * attrs.dilation[1] + ow * attrs.stride[1], attrs.stride[1])
                 dx[:, :, rows, cols] += contribution[:, :, r, s]
         return (dx[:, :, top : top + h, left : left + width],)
 
@@ -283,15 +267,12 @@ class Conv2dBackwardWeights(_Conv):
             parts.append(ScratchPart("library", Bytes(align(facts["scratch_bytes"]) * mode.slices)))
         return tuple(parts)
 
-    def accesses(
-        self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts
-    ) -> tuple[Access, ...]:
+    def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
         x, dy = signature.inputs
         oc = signature.outputs[0].shape[0]
         lo, hi = split(oc, mode.slices, index)
         gradients = tuple(
-            writes(f"out{i}", lo * t.elements // oc, hi * t.elements // oc)
-            for i, t in enumerate(signature.outputs)
+            writes(f"out{i}", lo * t.elements // oc, hi * t.elements // oc) for i, t in enumerate(signature.outputs)
         )
         if mode.dim == "batch" and stage == 1:
             return (reads("partial", 0, mode.slices), *gradients)

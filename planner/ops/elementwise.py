@@ -14,9 +14,7 @@ class Elementwise(Op):
     def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
         return {("loops", "elements"): max(1, signature.outputs[0].elements // CHUNK)}
 
-    def accesses(
-        self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts
-    ) -> tuple[Access, ...]:
+    def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
         lo, hi = split(signature.outputs[0].elements, mode.slices, index)
         inputs = tuple(Access(f"in{i}", False, (lo, hi)) for i in range(len(signature.inputs)))
         return (*inputs, *(Access(f"out{i}", True, (lo, hi)) for i in range(len(signature.outputs))))

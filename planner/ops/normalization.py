@@ -7,13 +7,13 @@ adds all partial sums in slice order and normalises its rows. The order of addit
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from planner.errors import UserError
 from planner.graph.gradient import GradientContext
-from planner.graph.model import Attrs, Node, TensorType
+from planner.graph.model import Attrs, Layout, Node, TensorType
 from planner.ops.base import (
     Access,
     Array,
@@ -78,9 +78,7 @@ class BatchNorm(_BatchNorm):
                 "use (N, C) or (N, C, H, W) with C scales",
             )
         if attrs.residual and inputs[3] != x:
-            raise UserError(
-                "SP1002", f"residual {inputs[3].text()} differs from {x.text()}", "make both alike"
-            )
+            raise UserError("SP1002", f"residual {inputs[3].text()} differs from {x.text()}", "make both alike")
         stats = TensorType(shape=channels)
         return (x, stats, stats)
 
@@ -115,9 +113,7 @@ class BatchNorm(_BatchNorm):
             ScratchPart("scale", Bytes(mode.slices * 2 * channels * 4)),
         )
 
-    def accesses(
-        self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts
-    ) -> tuple[Access, ...]:
+    def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
         channels = signature.inputs[0].shape[1]
         x = self._own("in0", False, signature, mode, index)
         # The shift that keeps the sums accurate is the very first row, read by every slice.
@@ -159,8 +155,8 @@ class BatchNorm(_BatchNorm):
         return (y, mean, inv_std, *updated)
 
     def samples(self) -> Sequence[Sample]:
-        def case(shape: tuple[int, ...], **attrs: object) -> Sample:
-            x = TensorType(shape=shape, layout="channels_last" if len(shape) == 4 else "row_major")
+        def case(shape: tuple[int, ...], **attrs: Any) -> Sample:
+            x = TensorType(shape=shape, layout=Layout.CHANNELS_LAST if len(shape) == 4 else Layout.ROW_MAJOR)
             c = TensorType(shape=shape[1:2])
             residual = (x,) if attrs.get("residual") else ()
             return Sample(BatchNormAttrs(**attrs), (x, c, c, *residual))
@@ -192,9 +188,7 @@ class BatchNormInference(_BatchNorm):
     def scratch(self, signature: Signature, mode: Mode, facts: Facts) -> tuple[ScratchPart, ...]:
         return (ScratchPart("scale", Bytes(mode.slices * 2 * signature.inputs[0].shape[1] * 4)),)
 
-    def accesses(
-        self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts
-    ) -> tuple[Access, ...]:
+    def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
         attrs = signature.attrs
         assert isinstance(attrs, BatchNormAttrs)
         found = [
@@ -254,9 +248,7 @@ class BatchNormBackward(_BatchNorm):
             ScratchPart("scale", Bytes(mode.slices * 5 * channels * 4)),
         )
 
-    def accesses(
-        self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts
-    ) -> tuple[Access, ...]:
+    def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
         channels = signature.inputs[1].shape[1]
         masked = len(signature.outputs) > 3
         parameters = tuple(reads(f"in{i}", 0, channels) for i in (2, 3, 4, 5))
@@ -292,9 +284,7 @@ class BatchNormBackward(_BatchNorm):
         dbeta, dgamma = dy.sum(axes), (dy * normal).sum(axes)
         centred = dy - (dbeta / count).reshape(shape) - normal * (dgamma / count).reshape(shape)
         dx = centred * (gamma * inv_std).reshape(shape)
-        return (
-            (dx, dgamma, dbeta, dy) if attrs.residual and attrs.activation == "relu" else (dx, dgamma, dbeta)
-        )
+        return (dx, dgamma, dbeta, dy) if attrs.residual and attrs.activation == "relu" else (dx, dgamma, dbeta)
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
         attrs = sample.attrs

@@ -38,9 +38,7 @@ class _Update(Op):
     def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
         return {("loops", "elements"): max(1, signature.inputs[0].elements // 16)}
 
-    def accesses(
-        self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts
-    ) -> tuple[Access, ...]:
+    def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
         lo, hi = split(signature.inputs[0].elements, mode.slices, index)
         changed = tuple(Access(f"up{i}", True, (lo, hi)) for i in range(len(signature.updates)))
         return (Access("in0", False, (lo, hi)), *changed)
@@ -99,6 +97,4 @@ class AdamUpdate(_Update):
 
     def samples(self) -> Sequence[Sample]:
         w = TensorType(shape=(7, 30))
-        return tuple(
-            Sample(AdamAttrs(lr=1e-2, weight_decay=0.01, decoupled=d), (w, w, w, w)) for d in (False, True)
-        )
+        return tuple(Sample(AdamAttrs(lr=1e-2, weight_decay=0.01, decoupled=d), (w, w, w, w)) for d in (False, True))

@@ -33,9 +33,7 @@ class ConvertLayout(Op):
 
     def infer(self, attrs: ConvertLayoutAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         if len(inputs[0].shape) != 4:
-            raise UserError(
-                "SP1002", f"only rank 4 has layouts, not {inputs[0].text()}", "leave the layout alone"
-            )
+            raise UserError("SP1002", f"only rank 4 has layouts, not {inputs[0].text()}", "leave the layout alone")
         return (inputs[0].model_copy(update={"layout": attrs.layout}),)
 
     def gradient(self, context: GradientContext) -> None:
@@ -49,9 +47,7 @@ class ConvertLayout(Op):
     def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
         return {("loops", "batch"): signature.inputs[0].shape[0]}
 
-    def accesses(
-        self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts
-    ) -> tuple[Access, ...]:
+    def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
         x = signature.inputs[0]
         lo, hi = (b * (x.elements // x.shape[0]) for b in split(x.shape[0], mode.slices, index))
         return (Access("in0", False, (lo, hi)), writes("out0", lo, hi))
@@ -81,9 +77,7 @@ class Reshape(Op):
     def infer(self, attrs: ReshapeAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         result = TensorType(shape=attrs.shape, dtype=inputs[0].dtype)
         if result.elements != inputs[0].elements:
-            raise UserError(
-                "SP1002", f"cannot view {inputs[0].text()} as {result.text()}", "keep the element count"
-            )
+            raise UserError("SP1002", f"cannot view {inputs[0].text()} as {result.text()}", "keep the element count")
         return (result,)
 
     def gradient(self, context: GradientContext) -> None:
@@ -100,9 +94,7 @@ class Reshape(Op):
     def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
         return {("alias", "whole"): 1}
 
-    def accesses(
-        self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts
-    ) -> tuple[Access, ...]:
+    def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
         return ()
 
     def reference(self, attrs: ReshapeAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
@@ -129,9 +121,7 @@ class Ones(Op):
     def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
         return {("loops", "elements"): max(1, signature.outputs[0].elements // 16)}
 
-    def accesses(
-        self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts
-    ) -> tuple[Access, ...]:
+    def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
         lo, hi = split(signature.outputs[0].elements, mode.slices, index)
         return (writes("out0", lo, hi),)
 
