@@ -14,7 +14,9 @@ _SHAPES = ((3, 8, 5, 7), (33,), (6, 10))
 
 def _unary_samples(count: int) -> tuple[Sample, ...]:
     return tuple(
-        Sample(Attrs(), (TensorType(shape=s, layout=Layout.CHANNELS_LAST if len(s) == 4 else Layout.ROW_MAJOR),) * count)
+        Sample(
+            Attrs(), (TensorType(shape=s, layout=Layout.CHANNELS_LAST if len(s) == 4 else Layout.ROW_MAJOR),) * count
+        )
         for s in _SHAPES
     )
 

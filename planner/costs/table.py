@@ -1,0 +1,111 @@
+"""The cost table: measured times per (signature, mode), as reviewable text.
+
+Keyed by signature, not by model: profiling a second model reuses what the first measured. A time has two ends:
+`warm_ns` with the operands in the caches that the slices' cores reach, `cold_ns` with the operands out of them; a
+node inside a step lies between (costs/residency.py).
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError, field_validator
+
+from planner.artefact import canonical_json, read_json, sha256, write_text
+from planner.errors import UserError
+from planner.graph.model import Frozen
+from planner.ops.base import Mode
+
+SCHEMA = 1
+
+
+class CostEntry(Frozen):
+    """One measured (signature, mode, affinity). Times are medians over warm repetitions, ns per stage."""
+
+    signature: str
+    kernel: str
+    dim: str
+    slices: int
+    affinity: str = "compact"
+    warm_ns: tuple[float, ...]
+    cold_ns: tuple[float, ...]
+    spread: float = 0.0
+    """Interquartile range / median of the cold measurement."""
+    facts: dict[str, int] = {}
+    """Sizes that the kernel library asks for; see ops.base.Facts."""
+    impl: str = ""
+    """The library's name of the implementation, for people."""
+
+    @field_validator("warm_ns", "cold_ns")
+    @classmethod
+    def _positive(cls, times: tuple[float, ...]) -> tuple[float, ...]:
+        if not times or any(not math.isfinite(t) or t < 0 for t in times):
+            raise ValueError(f"times must be finite and not negative, not {times}")
+        return times
+
+    @property
+    def mode(self) -> Mode:
+        return Mode(self.kernel, self.dim, self.slices)
+
+
+class CostTable(Frozen):
+    target: str
+    fingerprint: str
+    """The machine it was measured on (Target.fingerprint())."""
+    entries: tuple[CostEntry, ...] = ()
+    sync_ns: float = 200.0
+    """Latency of one lane seeing another lane's signal, measured."""
+    bandwidth: float = 0.0
+    """Bytes per second that all lanes together read and write in a copy, measured; 0 when not measured."""
+    flops: float = 0.0
+    """Float32 operations per second of one core in the matrix kernels, measured; 0 when not measured."""
+
+    @cached_property
+    def by_signature(self) -> Mapping[str, tuple[CostEntry, ...]]:
+        found: dict[str, list[CostEntry]] = {}
+        for entry in self.entries:
+            found.setdefault(entry.signature, []).append(entry)
+        return {k: tuple(v) for k, v in found.items()}
+
+    def modes(self, signature: str) -> tuple[CostEntry, ...]:
+        """All measured modes of a signature; empty when it was never measured."""
+        return self.by_signature.get(signature, ())
+
+    def with_entries(self, entries: Iterable[CostEntry]) -> "CostTable":
+        """A table that also holds `entries`; one of the same (signature, mode, affinity) is replaced."""
+        merged = {(e.signature, e.mode, e.affinity): e for e in self.entries}
+        merged.update({(e.signature, e.mode, e.affinity): e for e in entries})
+        return self.model_copy(update={"entries": tuple(merged[k] for k in sorted(merged))})
+
+
+def costs_text(table: CostTable) -> str:
+    entries = [e.model_dump(mode="json", exclude_defaults=True) for e in table.entries]
+    for entry in entries:
+        for key in ("warm_ns", "cold_ns"):
+            entry[key] = [round(t, 1) for t in entry[key]]
+    head = table.model_dump(mode="json", exclude={"entries"})
+    return canonical_json({"schema": SCHEMA, **head, "entries": entries})
+
+
+def costs_hash(table: CostTable) -> str:
+    return sha256(costs_text(table))
+
+
+def write_costs(table: CostTable, path: Path | str) -> None:
+    write_text(path, costs_text(table))
+
+
+def read_costs(path: Path | str) -> CostTable:
+    """Read costs.json; NaN, negative times and unknown fields are SP1201."""
+    document: dict[str, Any] = read_json(path, "cost table")
+    fix = "correct the entry or profile again"
+    if document.pop("schema", None) != SCHEMA:
+        raise UserError("SP1201", f"{Path(path).name} is not a cost table of schema {SCHEMA}", fix)
+    try:
+        return CostTable.model_validate(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UserError("SP1201", f"{Path(path).name} is malformed at {where}: {first['msg']}", fix) from error

@@ -1,0 +1,151 @@
+"""The plan: everything an executor needs to know, as frozen models. Written as plan.json (see plan/text.py).
+
+Names used in lane programs: a **slice** is `node/stage#index`, for instance `layer1.0.conv1/1#0`. A lane entry runs
+one slice after waiting for others; a lane's entries run in order, so only waits that lane order does not already
+imply are listed. A wait names a slice of another lane that must have finished.
+"""
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Annotated
+
+from pydantic import Field
+
+from planner.graph.model import Frozen
+from planner.ops.base import Mode
+
+SCHEMA = 1
+
+Natural = Annotated[int, Field(ge=0)]
+
+
+class PoolUse(Frozen):
+    """One memory pool and the single allocation that the executor makes in it."""
+
+    name: str
+    capacity: Natural
+    """Bytes that the plan may use: the pool's size, or the memory budget where that is smaller."""
+    arena: Natural
+    """Bytes of the allocation: no placed byte lies at or behind it."""
+
+
+class Lane(Frozen):
+    """One hardware thread."""
+
+    id: Natural
+    cpu: Natural
+    """Logical processor that the thread is pinned to."""
+
+
+class Placement(Frozen):
+    """Where a value lies. Persistent values (parameters, states) keep their bytes over all programs."""
+
+    value: str
+    pool: str
+    offset: Natural
+    bytes: Natural
+    shares: str = ""
+    """The value whose bytes this one takes over in place (or views); empty when it has its own."""
+
+
+class NodePlan(Frozen):
+    """How one node runs."""
+
+    node: str
+    kernel: str
+    dim: str
+    slices: Annotated[int, Field(ge=1)]
+    stages: Natural
+    """Stages that run, one after the other; 0 for a node that is only a view."""
+    scratch_offset: Natural = 0
+    scratch_bytes: Natural = 0
+    facts: dict[str, int] = {}
+    """Sizes that the kernel library asked for: packed_bytes, scratch_bytes (per slice), partial_bytes."""
+    predicted_ns: Natural = 0
+    """From the first slice's start to the last slice's end, on idle lanes."""
+
+    @property
+    def mode(self) -> Mode:
+        return Mode(self.kernel, self.dim, self.slices)
+
+
+class Entry(Frozen):
+    """One slice in a lane program."""
+
+    run: str
+    wait: tuple[str, ...] = ()
+
+
+class Bounds(Frozen):
+    """Lower bounds on a program's time, each in ns, and what they say about the plan."""
+
+    critical_path_ns: Natural
+    """Longest dependent chain, every node at its best measured time."""
+    work_ns: Natural
+    """Sum over nodes of the least core time (slices x time) / cores."""
+    bandwidth_ns: Natural
+    """Bytes that must move at least once / the pool's bandwidth."""
+
+    @property
+    def best_ns(self) -> int:
+        """The tightest of the bounds."""
+        return max(self.critical_path_ns, self.work_ns, self.bandwidth_ns)
+
+
+class ProgramPlan(Frozen):
+    name: str
+    nodes: tuple[NodePlan, ...]
+    """In the order in which the schedule starts them."""
+    lanes: tuple[tuple[Entry, ...], ...]
+    predicted_ns: Natural
+    peak_bytes: Natural
+    """The most bytes live at once, in every accounting included: persistent values, activations, scratch."""
+    bounds: Bounds
+
+    @cached_property
+    def node(self) -> Mapping[str, NodePlan]:
+        return {n.node: n for n in self.nodes}
+
+    @property
+    def gap(self) -> float:
+        """predicted / lower bound - 1: at most this much is left to gain by scheduling."""
+        return self.predicted_ns / self.bounds.best_ns - 1 if self.bounds.best_ns else 0.0
+
+
+class Plan(Frozen):
+    name: str
+    policy: str
+    strategies: tuple[int, ...] = ()
+    target: str
+    graph_hash: str
+    target_hash: str
+    costs_hash: str
+    pools: tuple[PoolUse, ...]
+    lanes: tuple[Lane, ...]
+    placements: tuple[Placement, ...]
+    programs: tuple[ProgramPlan, ...]
+
+    @cached_property
+    def placement(self) -> Mapping[str, Placement]:
+        return {p.value: p for p in self.placements}
+
+    @cached_property
+    def program(self) -> Mapping[str, ProgramPlan]:
+        return {p.name: p for p in self.programs}
+
+    @cached_property
+    def pool(self) -> Mapping[str, PoolUse]:
+        return {p.name: p for p in self.pools}
+
+
+def slice_name(node: str, stage: int, index: int) -> str:
+    return f"{node}/{stage}#{index}"
+
+
+def parse_slice(name: str) -> tuple[str, int, int]:
+    """`conv1/1#0` -> ("conv1", 1, 0); ValueError when it is not a slice name."""
+    node, _, rest = name.rpartition("/")
+    stage, _, index = rest.partition("#")
+    if not node:
+        raise ValueError(f"{name!r} is not node/stage#slice")
+    return node, int(stage), int(index)

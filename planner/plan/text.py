@@ -1,0 +1,60 @@
+"""plan.json: canonical text of a plan. One node, value and slice per line, so that a git diff stays small.
+
+A digest of the content is part of the file: a truncated or hand-edited plan is noticed (SP1402) and must be
+confirmed with `stepplan check --accept-edits`, which checks it from scratch and writes a new digest.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from planner import __version__
+from planner.artefact import canonical_json, read_json, sha256, write_text
+from planner.errors import UserError
+from planner.plan.schema import SCHEMA, Plan
+
+
+def plan_document(plan: Plan) -> dict[str, Any]:
+    document: dict[str, Any] = {"schema": SCHEMA, "tool": f"stepplan {__version__}", **plan.model_dump(mode="json")}
+    for program in document["programs"]:
+        program["nodes"] = [{k: v for k, v in n.items() if v not in (0, {}) or k == "stages"} for n in program["nodes"]]
+        program["lanes"] = [[{k: v for k, v in e.items() if v != []} for e in lane] for lane in program["lanes"]]
+    document["placements"] = [{k: v for k, v in p.items() if v != ""} for p in document["placements"]]
+    return document
+
+
+def plan_text(plan: Plan) -> str:
+    document = plan_document(plan)
+    document["digest"] = sha256(canonical_json(document))
+    return canonical_json(document)
+
+
+def plan_hash(plan: Plan) -> str:
+    return sha256(plan_text(plan))
+
+
+def write_plan(plan: Plan, path: Path | str) -> None:
+    write_text(path, plan_text(plan))
+
+
+def read_plan(path: Path | str, *, accept_edits: bool = False) -> Plan:
+    """Read plan.json. SP1401: not a plan; SP1402: its content does not match its digest (edited or truncated)."""
+    document = read_json(path, "plan")
+    if document.get("schema") != SCHEMA:
+        raise UserError("SP1401", f"plan schema {document.get('schema')!r} is not {SCHEMA}", "plan again")
+    digest = document.pop("digest", None)
+    if not accept_edits and digest != sha256(canonical_json(document)):
+        raise UserError(
+            "SP1402",
+            f"{Path(path).name} was edited or cut: its content does not match its digest",
+            "run `stepplan check --accept-edits PLAN` to check the edit and renew the digest, or plan again",
+        )
+    document.pop("schema")
+    document.pop("tool", None)
+    try:
+        return Plan.model_validate(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UserError("SP1401", f"the plan is malformed at {where}: {first['msg']}", "plan again") from error
