@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator
 
 from planner.artefact import canonical_json, read_json, sha256, write_text
 from planner.errors import UserError
@@ -33,7 +33,7 @@ class CostEntry(Frozen):
     cold_ns: tuple[float, ...]
     spread: float = 0.0
     """Interquartile range / median of the cold measurement."""
-    facts: dict[str, int] = {}
+    facts: dict[str, int] = Field(default_factory=dict)
     """Sizes that the kernel library asks for; see ops.base.Facts."""
     impl: str = ""
     """The library's name of the implementation, for people."""

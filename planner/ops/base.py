@@ -89,7 +89,7 @@ class ScratchPart:
 
 
 Facts = Mapping[str, int]
-"""What only the kernel library knows about a (signature, mode): packed_bytes, scratch_bytes (per slice), partial_bytes."""
+"""What only the kernel library knows of a (signature, mode): packed_bytes, scratch_bytes and partial_bytes per slice."""
 
 
 @dataclass(frozen=True)

@@ -55,14 +55,21 @@ class NodePlan(Frozen):
     kernel: str
     dim: str
     slices: Annotated[int, Field(ge=1)]
-    stages: Natural
-    """Stages that run, one after the other; 0 for a node that is only a view."""
+    stage_ns: tuple[Natural, ...] = ()
+    """Predicted time of one slice in each stage, in its place in the step; empty for a node that is only a view."""
     scratch_offset: Natural = 0
     scratch_bytes: Natural = 0
-    facts: dict[str, int] = {}
+    facts: dict[str, int] = Field(default_factory=dict)
     """Sizes that the kernel library asked for: packed_bytes, scratch_bytes (per slice), partial_bytes."""
-    predicted_ns: Natural = 0
-    """From the first slice's start to the last slice's end, on idle lanes."""
+
+    @property
+    def stages(self) -> int:
+        return len(self.stage_ns)
+
+    @property
+    def predicted_ns(self) -> int:
+        """From the first slice's start to the last slice's end, on lanes that are free."""
+        return sum(self.stage_ns)
 
     @property
     def mode(self) -> Mode:
