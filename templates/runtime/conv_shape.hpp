@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "onednn_common.hpp"
@@ -38,8 +39,16 @@ inline void require_valid(const ConvShape& s) {
   if (s.ic % s.groups || s.oc % s.groups) throw std::invalid_argument("groups must divide the channels of a convolution");
 }
 
-/// The name under which kernels run 1x1 convolutions as matrix products on plain weights.
-constexpr std::string_view kMatMulImplementation = "matmul";
+/// 1x1 convolutions also run as matrix products on plain weights, which need no packing. Their implementations are
+/// named "matmul/" and oneDNN's name for the product; "matmul" alone accepts its first choice.
+constexpr std::string_view kMatMulPrefix = "matmul";
+
+/// Whether `implementation` names a matrix product, which the shape must then allow.
+inline bool chooses_matmul(const ConvShape& shape, std::string_view implementation) {
+  if (implementation.substr(0, kMatMulPrefix.size()) != kMatMulPrefix) return false;
+  if (!shape.is_matmul()) throw std::invalid_argument("only dense 1x1 convolutions run as matmul");
+  return true;
+}
 
 /// Consecutive rows of every image's input and output, and the padding this part sees. A slab of one NHWC image is
 /// dense, so it is an ordinary convolution on fewer rows.
@@ -103,6 +112,8 @@ struct ConvPart {
     return {{0, s.n}, 1, s.n, slab};
   }
 
+  int64_t output_pixels(const ConvShape& s) const { return images * slab.out.size() * s.ow; }
+
   std::vector<int64_t> size() const {
     auto key = slab.size();
     key.push_back(images);
@@ -161,13 +172,34 @@ inline Backward<dnnl::convolution_backward_weights::primitive_desc> describe_bac
 }
 
 /// c (m x n) = a (m x k) * b (k x n), each given with its strides.
-inline dnnl::matmul::primitive_desc describe_product(int64_t m, int64_t n, int64_t k, dnnl::memory::dims a_strides,
-                                                     dnnl::memory::dims b_strides, dnnl::memory::dims c_strides,
-                                                     bool bias, bool relu) {
-  constexpr auto f32 = dnnl::memory::data_type::f32;
-  const dnnl::memory::desc a({m, k}, f32, a_strides), b({k, n}, f32, b_strides), c({m, n}, f32, c_strides);
-  const dnnl::memory::desc row({1, n}, f32, dnnl::memory::dims{n, 1});
-  return {cpu_engine(), a, b, bias ? row : dnnl::memory::desc(), c, kernel_attributes(relu)};
+struct Product {
+  int64_t m, n, k;
+  dnnl::memory::dims a_strides, b_strides, c_strides;
+  bool bias, relu;
+
+  dnnl::matmul::primitive_desc describe(std::string_view implementation = "") const {
+    constexpr auto f32 = dnnl::memory::data_type::f32;
+    const dnnl::memory::desc a({m, k}, f32, a_strides), b({k, n}, f32, b_strides), c({m, n}, f32, c_strides);
+    const dnnl::memory::desc row({1, n}, f32, dnnl::memory::dims{n, 1});
+    dnnl::matmul::primitive_desc d(cpu_engine(), a, b, bias ? row : dnnl::memory::desc(), c, kernel_attributes(relu));
+    select_implementation(d, implementation.substr(std::min(implementation.size(), kMatMulPrefix.size() + 1)));
+    return d;
+  }
+};
+
+/// One image slab's pixels (rows) times the weights, forward: y = x * transposed weights.
+inline Product forward_product(const ConvShape& s, int64_t pixels) {
+  return {pixels, s.oc, s.ic, {s.ic, 1}, {1, s.ic}, {s.oc, 1}, s.bias, s.relu};
+}
+
+/// dx = dy * weights.
+inline Product backward_data_product(const ConvShape& s, int64_t pixels) {
+  return {pixels, s.ic, s.oc, {s.oc, 1}, {s.ic, 1}, {s.ic, 1}, false, false};
+}
+
+/// Rows of dw for `channels` of the output channels: transposed dy * x, where dy stays a view of all channels.
+inline Product backward_weights_product(const ConvShape& s, int64_t pixels, int64_t channels) {
+  return {channels, s.ic, pixels, {1, s.oc}, {s.ic, 1}, {s.ic, 1}, false, false};
 }
 
 /// The plain layout of one convolution's weights.
@@ -176,13 +208,21 @@ inline WeightLayout plain_layout(const ConvShape& s) {
   return WeightLayout({dims, dnnl::memory::data_type::f32, dnnl::memory::format_tag::oihw});
 }
 
-/// Every implementation name of a descriptor, in oneDNN's order, then "matmul" where that applies.
+/// Adds every implementation name of a descriptor, in oneDNN's order. A name that occurs twice means the first.
 template <class Descriptor>
-std::vector<std::string> list_implementations(Descriptor descriptor, bool matmul) {
+void list_implementations(Descriptor descriptor, const std::string& prefix, std::vector<std::string>& names) {
+  do {
+    const std::string name = prefix + descriptor.impl_info_str();
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  } while (descriptor.next_impl());
+}
+
+/// The names for a convolution, then, if its shape allows, those of the product that computes the same.
+template <class Descriptor>
+std::vector<std::string> list_implementations(const ConvShape& shape, Descriptor descriptor, const Product& product) {
   std::vector<std::string> names;
-  do names.push_back(descriptor.impl_info_str());
-  while (descriptor.next_impl());
-  if (matmul) names.emplace_back(kMatMulImplementation);
+  list_implementations(std::move(descriptor), "", names);
+  if (shape.is_matmul()) list_implementations(product.describe(), std::string(kMatMulPrefix) + "/", names);
   return names;
 }
 

@@ -23,9 +23,9 @@ namespace stepplan {
 class ConvBackwardWeights {
  public:
   ConvBackwardWeights(const ConvShape& shape, Slicing slicing, std::string_view implementation = "")
-      : shape_(shape), slicing_(slicing), matmul_(implementation == kMatMulImplementation) {
+      : shape_(shape), slicing_(slicing), matmul_(chooses_matmul(shape, implementation)) {
     const SingleThreaded creation;
-    check(shape, slicing, matmul_);
+    check(shape, slicing);
     std::map<std::vector<int64_t>, Made> made;  // slices of equal size share one primitive
     for (int slice = 0; slice < slicing.slices; ++slice) {
       Part part{{0, shape.n}, {0, shape.oc}};
@@ -102,12 +102,13 @@ class ConvBackwardWeights {
 
   static std::vector<std::string> implementations(const ConvShape& shape, Slicing slicing) {
     const SingleThreaded creation;
-    check(shape, slicing, false);
-    ConvShape part = shape;
+    check(shape, slicing);
+    ConvShape part = shape;  // the first slice stands for all
     if (slicing.dim == SliceDim::channels) part.oc = split_channels(shape.oc, slicing.slices, 0).size();
-    const int64_t images = slicing.dim == SliceDim::batch ? split(shape.n, slicing.slices, 0).size() : shape.n;
-    if (part.oc * images == 0) throw std::invalid_argument("more weight gradient slices than items to divide");
-    return list_implementations(describe_backward_weights({part, images, Slab::whole(part)}), shape.is_matmul());
+    if (slicing.dim == SliceDim::batch) part.n = split(shape.n, slicing.slices, 0).size();
+    if (part.oc * part.n == 0) throw std::invalid_argument("more weight gradient slices than items to divide");
+    return list_implementations(part, describe_backward_weights({part, part.n, Slab::whole(part)}),
+                                backward_weights_product(shape, part.n * part.oh * part.ow, part.oc));
   }
 
  private:
@@ -120,12 +121,11 @@ class ConvBackwardWeights {
     size_t scratchpad_bytes;
   };
 
-  static void check(const ConvShape& shape, Slicing slicing, bool matmul) {
+  static void check(const ConvShape& shape, Slicing slicing) {
     require_valid(shape);
     if (slicing.dim == SliceDim::rows) throw std::invalid_argument("weight gradients are sliced over batch or channels");
     if (slicing.dim == SliceDim::channels && shape.groups > 1)
       throw std::invalid_argument("a grouped weight gradient can't be sliced over channels");
-    if (matmul && !shape.is_matmul()) throw std::invalid_argument("only dense 1x1 convolutions run as matmul");
   }
 
   bool by_channels() const { return slicing_.dim == SliceDim::channels; }
@@ -149,9 +149,8 @@ class ConvBackwardWeights {
     ConvShape shape = shape_;
     shape.oc = part.channels.size();
     if (matmul_) {  // dw (oc x ic) = transposed dy (oc x pixels) * x (pixels x ic)
-      const auto d = describe_product(shape.oc, shape.ic, pixels(part), {1, shape_.oc}, {shape.ic, 1}, {shape.ic, 1},
-                                      false, false);
-      implementation_ = std::string(kMatMulImplementation) + "/" + d.impl_info_str();
+      const auto d = backward_weights_product(shape_, pixels(part), shape.oc).describe(implementation);
+      implementation_ = std::string(kMatMulPrefix) + "/" + d.impl_info_str();
       return {Call(dnnl::matmul(d), {{DNNL_ARG_SRC, d.src_desc()},
                                      {DNNL_ARG_WEIGHTS, d.weights_desc()},
                                      {DNNL_ARG_DST, d.dst_desc()},

@@ -23,8 +23,7 @@ class ConvForward {
   ConvForward(const ConvShape& shape, Slicing slicing, std::string_view implementation = "")
       : shape_(shape), slicing_(slicing) {
     const SingleThreaded creation;
-    const bool matmul = implementation == kMatMulImplementation;
-    if (matmul && !shape.is_matmul()) throw std::invalid_argument("only dense 1x1 convolutions run as matmul");
+    const bool matmul = chooses_matmul(shape, implementation);
     if (matmul) layout_ = plain_layout(shape);
 
     std::map<std::vector<int64_t>, std::pair<Call, size_t>> made;  // parts of equal size share one primitive
@@ -33,10 +32,9 @@ class ConvForward {
       const ConvPart part = ConvPart::of(shape, slicing, slice, /*by_input_rows=*/false);
       auto found = made.find(part.size());
       if (found == made.end() && matmul) {
-        const auto d = describe_product(part.images * part.slab.out.size() * shape.ow, shape.oc, shape.ic,
-                                        {shape.ic, 1}, {1, shape.ic}, {shape.oc, 1}, shape.bias, shape.relu);
+        const auto d = forward_product(shape, part.output_pixels(shape)).describe(implementation);
         found = made.emplace(part.size(), prepare(d, dnnl::matmul(d))).first;
-        implementation_ = std::string(kMatMulImplementation) + "/" + d.impl_info_str();
+        implementation_ = std::string(kMatMulPrefix) + "/" + d.impl_info_str();
       } else if (found == made.end()) {
         auto d = describe_forward({shape, part.images, part.slab, weights}, shape.relu);
         select_implementation(d, implementation);
@@ -73,7 +71,8 @@ class ConvForward {
   static std::vector<std::string> implementations(const ConvShape& shape, Slicing slicing) {
     const SingleThreaded creation;
     const ConvPart part = ConvPart::of(shape, slicing, 0, false);
-    return list_implementations(describe_forward({shape, part.images, part.slab}, shape.relu), shape.is_matmul());
+    return list_implementations(shape, describe_forward({shape, part.images, part.slab}, shape.relu),
+                                forward_product(shape, part.output_pixels(shape)));
   }
 
  private:
@@ -102,8 +101,7 @@ class ConvBackwardData {
   ConvBackwardData(const ConvShape& shape, Slicing slicing, std::string_view implementation = "")
       : shape_(shape), slicing_(slicing) {
     const SingleThreaded creation;
-    const bool matmul = implementation == kMatMulImplementation;
-    if (matmul && !shape.is_matmul()) throw std::invalid_argument("only dense 1x1 convolutions run as matmul");
+    const bool matmul = chooses_matmul(shape, implementation);
     if (matmul) layout_ = plain_layout(shape);
 
     std::map<std::vector<int64_t>, std::pair<Call, size_t>> made;
@@ -119,11 +117,10 @@ class ConvBackwardData {
       }
       auto found = made.find(part.size());
       if (found == made.end() && matmul) {
-        const auto d = describe_product(part.images * part.slab.in.size() * shape.iw, shape.ic, shape.oc,
-                                        {shape.oc, 1}, {shape.ic, 1}, {shape.ic, 1}, false, false);
+        const auto d = backward_data_product(shape, part.output_pixels(shape)).describe(implementation);
         found = made.emplace(part.size(), prepare(d, dnnl::matmul(d), d.src_desc(), DNNL_ARG_SRC, d.dst_desc(),
                                                   DNNL_ARG_DST)).first;
-        implementation_ = std::string(kMatMulImplementation) + "/" + d.impl_info_str();
+        implementation_ = std::string(kMatMulPrefix) + "/" + d.impl_info_str();
       } else if (found == made.end()) {
         auto choice = describe_backward_data({shape, part.images, part.slab, weights});
         select_implementation(choice, implementation);
@@ -164,7 +161,8 @@ class ConvBackwardData {
   static std::vector<std::string> implementations(const ConvShape& shape, Slicing slicing) {
     const SingleThreaded creation;
     const ConvPart part = ConvPart::of(shape, slicing, 0, true);
-    return list_implementations(describe_backward_data({shape, part.images, part.slab}), shape.is_matmul());
+    return list_implementations(shape, describe_backward_data({shape, part.images, part.slab}),
+                                backward_data_product(shape, part.output_pixels(shape)));
   }
 
  private:
