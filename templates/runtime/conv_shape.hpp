@@ -39,15 +39,20 @@ inline void require_valid(const ConvShape& s) {
   if (s.ic % s.groups || s.oc % s.groups) throw std::invalid_argument("groups must divide the channels of a convolution");
 }
 
-/// 1x1 convolutions also run as matrix products on plain weights, which need no packing. Their implementations are
-/// named "matmul/" and oneDNN's name for the product; "matmul" alone accepts its first choice.
-constexpr std::string_view kMatMulPrefix = "matmul";
+/// How an implementation computes a convolution. The prefix of its name says which.
+enum class Method {
+  convolution,  // oneDNN's convolution primitive: no prefix
+  product,      // "matmul/...": a 1x1 convolution as a matrix product on plain weights, which need no packing
+  gathered,     // "gather/...": weight gradients only; gathers the pixels under each kernel row, then multiplies
+};
+constexpr std::string_view kProductPrefix = "matmul", kGatherPrefix = "gather";
 
-/// Whether `implementation` names a matrix product, which the shape must then allow.
-inline bool chooses_matmul(const ConvShape& shape, std::string_view implementation) {
-  if (implementation.substr(0, kMatMulPrefix.size()) != kMatMulPrefix) return false;
-  if (!shape.is_matmul()) throw std::invalid_argument("only dense 1x1 convolutions run as matmul");
-  return true;
+inline Method method_of(const ConvShape& shape, std::string_view implementation) {
+  const std::string_view prefix = implementation.substr(0, implementation.find('/'));
+  if (prefix == kProductPrefix && !shape.is_matmul())
+    throw std::invalid_argument("only dense 1x1 convolutions run as matmul");
+  if (prefix == kGatherPrefix && shape.groups > 1) throw std::invalid_argument("grouped convolutions can't gather");
+  return prefix == kProductPrefix ? Method::product : prefix == kGatherPrefix ? Method::gathered : Method::convolution;
 }
 
 /// Consecutive rows of every image's input and output, and the padding this part sees. A slab of one NHWC image is
@@ -177,12 +182,15 @@ struct Product {
   dnnl::memory::dims a_strides, b_strides, c_strides;
   bool bias, relu;
 
+  /// `implementation` has one of the prefixes above. Without a slash, oneDNN's first choice is accepted.
   dnnl::matmul::primitive_desc describe(std::string_view implementation = "") const {
+    const size_t slash = implementation.find('/');
+    const std::string_view name = slash == std::string_view::npos ? "" : implementation.substr(slash + 1);
     constexpr auto f32 = dnnl::memory::data_type::f32;
     const dnnl::memory::desc a({m, k}, f32, a_strides), b({k, n}, f32, b_strides), c({m, n}, f32, c_strides);
     const dnnl::memory::desc row({1, n}, f32, dnnl::memory::dims{n, 1});
     dnnl::matmul::primitive_desc d(cpu_engine(), a, b, bias ? row : dnnl::memory::desc(), c, kernel_attributes(relu));
-    select_implementation(d, implementation.substr(std::min(implementation.size(), kMatMulPrefix.size() + 1)));
+    select_implementation(d, name);
     return d;
   }
 };
@@ -200,6 +208,13 @@ inline Product backward_data_product(const ConvShape& s, int64_t pixels) {
 /// Rows of dw for `channels` of the output channels: transposed dy * x, where dy stays a view of all channels.
 inline Product backward_weights_product(const ConvShape& s, int64_t pixels, int64_t channels) {
   return {channels, s.ic, pixels, {1, s.oc}, {s.ic, 1}, {s.ic, 1}, false, false};
+}
+
+/// The part of dw under one kernel row: transposed dy * gathered pixels. dw is laid out (O, H, W, I), in which the
+/// floats of one kernel row of one output channel are consecutive.
+inline Product gathered_product(const ConvShape& s, int64_t pixels, int64_t channels) {
+  const int64_t row = s.kw * s.ic;
+  return {channels, row, pixels, {1, s.oc}, {row, 1}, {s.kh * row, 1}, false, false};
 }
 
 /// The plain layout of one convolution's weights.
@@ -222,7 +237,7 @@ template <class Descriptor>
 std::vector<std::string> list_implementations(const ConvShape& shape, Descriptor descriptor, const Product& product) {
   std::vector<std::string> names;
   list_implementations(std::move(descriptor), "", names);
-  if (shape.is_matmul()) list_implementations(product.describe(), std::string(kMatMulPrefix) + "/", names);
+  if (shape.is_matmul()) list_implementations(product.describe(), std::string(kProductPrefix) + "/", names);
   return names;
 }
 

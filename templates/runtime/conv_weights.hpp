@@ -19,11 +19,11 @@ namespace stepplan {
 ///              the partials in the order of the slices and writes the plain layout;
 ///   channels   each slice computes its output channels over all images. There are no partials, but oneDNN is slow on
 ///              a view of dy's channels, so each slice first copies its channels into a dense slab in its scratch.
-///              Needs groups == 1. The "matmul" implementation reads the view directly.
+///              Needs groups == 1. Implementations with a prefix (see Method) read the view directly.
 class ConvBackwardWeights {
  public:
   ConvBackwardWeights(const ConvShape& shape, Slicing slicing, std::string_view implementation = "")
-      : shape_(shape), slicing_(slicing), matmul_(chooses_matmul(shape, implementation)) {
+      : shape_(shape), slicing_(slicing), method_(method_of(shape, implementation)) {
     const SingleThreaded creation;
     check(shape, slicing);
     std::map<std::vector<int64_t>, Made> made;  // slices of equal size share one primitive
@@ -49,7 +49,7 @@ class ConvBackwardWeights {
   bool needs_reduce() const { return !by_channels() && !(slicing_.slices == 1 && layouts_[0].plain()); }
   size_t partial_bytes() const { return needs_reduce() ? slicing_.slices * partial_stride() : 0; }
 
-  size_t scratch_bytes(int slice) const { return dy_bytes(slice) + dw_bytes(slice) + scratchpad_bytes_[slice]; }
+  size_t scratch_bytes(int slice) const { return dy_bytes(slice) + dw_bytes(slice) + gather_bytes(slice) + scratchpad_bytes_[slice]; }
   const std::string& impl_name() const { return implementation_; }
 
   /// All tensors are whole. Writes slice `slice` of `partials`, or of dw and db if !needs_reduce().
@@ -70,8 +70,12 @@ class ConvBackwardWeights {
       dw = reinterpret_cast<float*>(free_scratch);
       free_scratch += dw_bytes(slice);
     }
-    if (matmul_) {
-      calls_[slice].run({dy + part.channels.begin, x, dw, free_scratch});
+    if (method_ != Method::convolution) {
+      if (method_ == Method::product)
+        calls_[slice].run({dy + part.channels.begin, x, dw, free_scratch});
+      else
+        run_gathered(slice, x, dy + part.channels.begin, dw, free_scratch);
+      if (dw_bytes(slice)) layouts_[slice].unpack_sum(0, 1, dw, 1, 0, plain_dw);
       if (shape_.bias) bias_gradient(dy, pixels(part), shape_.oc, part.channels, db - part.channels.begin);
       return;
     }
@@ -107,8 +111,12 @@ class ConvBackwardWeights {
     if (slicing.dim == SliceDim::channels) part.oc = split_channels(shape.oc, slicing.slices, 0).size();
     if (slicing.dim == SliceDim::batch) part.n = split(shape.n, slicing.slices, 0).size();
     if (part.oc * part.n == 0) throw std::invalid_argument("more weight gradient slices than items to divide");
-    return list_implementations(part, describe_backward_weights({part, part.n, Slab::whole(part)}),
-                                backward_weights_product(shape, part.n * part.oh * part.ow, part.oc));
+    const int64_t pixels = part.n * part.oh * part.ow;
+    auto names = list_implementations(part, describe_backward_weights({part, part.n, Slab::whole(part)}),
+                                      backward_weights_product(shape, pixels, part.oc));
+    if (shape.groups == 1 && !shape.is_matmul())
+      list_implementations(gathered_product(shape, pixels, part.oc).describe(), std::string(kGatherPrefix) + "/", names);
+    return names;
   }
 
  private:
@@ -137,7 +145,12 @@ class ConvBackwardWeights {
   /// Scratch for the dense copy of this slice's channels of dy.
   size_t dy_bytes(int slice) const {
     const bool dense = parts_[slice].channels.size() == shape_.oc;
-    return matmul_ || dense ? 0 : aligned(pixels(parts_[slice]) * parts_[slice].channels.size() * sizeof(float));
+    return method_ != Method::convolution || dense ? 0 : aligned(pixels(parts_[slice]) * parts_[slice].channels.size() * sizeof(float));
+  }
+
+  /// Scratch for the pixels under one kernel row.
+  size_t gather_bytes(int slice) const {
+    return method_ == Method::gathered ? aligned(pixels(parts_[slice]) * shape_.kw * shape_.ic * sizeof(float)) : 0;
   }
 
   /// Scratch for the gradient in oneDNN's layout, where it goes neither to dw nor to the partials.
@@ -148,14 +161,19 @@ class ConvBackwardWeights {
   Made make(const Part& part, std::string_view implementation) {
     ConvShape shape = shape_;
     shape.oc = part.channels.size();
-    if (matmul_) {  // dw (oc x ic) = transposed dy (oc x pixels) * x (pixels x ic)
-      const auto d = backward_weights_product(shape_, pixels(part), shape.oc).describe(implementation);
-      implementation_ = std::string(kMatMulPrefix) + "/" + d.impl_info_str();
+    if (method_ != Method::convolution) {
+      const bool gathered = method_ == Method::gathered;
+      const Product product = gathered ? gathered_product(shape_, pixels(part), shape.oc)
+                                       : backward_weights_product(shape_, pixels(part), shape.oc);
+      const auto d = product.describe(implementation);
+      const dnnl::memory::desc by_rows({shape.oc, shape.ic, shape.kh, shape.kw}, dnnl::memory::data_type::f32,
+                                       dnnl::memory::format_tag::ohwi);
+      implementation_ = std::string(gathered ? kGatherPrefix : kProductPrefix) + "/" + d.impl_info_str();
       return {Call(dnnl::matmul(d), {{DNNL_ARG_SRC, d.src_desc()},
                                      {DNNL_ARG_WEIGHTS, d.weights_desc()},
                                      {DNNL_ARG_DST, d.dst_desc()},
                                      {DNNL_ARG_SCRATCHPAD, d.scratchpad_desc()}}),
-              plain_layout(shape), aligned(d.scratchpad_desc().get_size())};
+              gathered ? WeightLayout(by_rows) : plain_layout(shape), aligned(d.scratchpad_desc().get_size())};
     }
     // Partials are added element by element, so all batch slices must use the layout that the first one chose.
     auto choice = describe_backward_weights(
@@ -171,6 +189,33 @@ class ConvBackwardWeights {
             WeightLayout(d.diff_weights_desc()), aligned(d.scratchpad_desc().get_size())};
   }
 
+  /// One product per kernel row; the gathered pixels are used while they are in the cache.
+  void run_gathered(int slice, const float* x, const float* dy, float* dw, char* scratch) const {
+    float* pixels_under_row = reinterpret_cast<float*>(scratch);
+    for (int64_t kernel_row = 0; kernel_row < shape_.kh; ++kernel_row) {
+      gather(x, parts_[slice].images.size(), kernel_row, pixels_under_row);
+      calls_[slice].run({dy, pixels_under_row, dw + kernel_row * shape_.kw * shape_.ic, scratch + gather_bytes(slice)});
+    }
+  }
+
+  /// target (images, oh, ow, kw, ic) = the pixels of x that one kernel row touches at each output pixel, 0 outside.
+  void gather(const float* x, int64_t images, int64_t kernel_row, float* target) const {
+    const ConvShape& s = shape_;
+    for (int64_t image = 0; image < images; ++image)
+      for (int64_t oy = 0; oy < s.oh; ++oy) {
+        const int64_t iy = oy * s.stride_h - s.pad_h + kernel_row * s.dilation_h;
+        const float* row = x + (image * s.ih + iy) * s.iw * s.ic;
+        for (int64_t ox = 0; ox < s.ow; ++ox)
+          for (int64_t kx = 0; kx < s.kw; ++kx, target += s.ic) {
+            const int64_t ix = ox * s.stride_w - s.pad_w + kx * s.dilation_w;
+            if (iy < 0 || iy >= s.ih || ix < 0 || ix >= s.iw)
+              std::fill_n(target, s.ic, 0.0f);
+            else
+              std::copy_n(row + ix * s.ic, s.ic, target);
+          }
+      }
+  }
+
   static void copy_channels(const float* dy, int64_t pixels, int64_t channels, Range mine, float* slab) {
     for (int64_t pixel = 0; pixel < pixels; ++pixel)
       std::copy_n(dy + pixel * channels + mine.begin, mine.size(), slab + pixel * mine.size());
@@ -178,7 +223,7 @@ class ConvBackwardWeights {
 
   ConvShape shape_;
   Slicing slicing_;
-  bool matmul_;
+  Method method_;
   std::string implementation_;
   dnnl::memory::desc shared_;  // the partials' layout
   std::vector<Part> parts_;

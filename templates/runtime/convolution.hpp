@@ -23,7 +23,7 @@ class ConvForward {
   ConvForward(const ConvShape& shape, Slicing slicing, std::string_view implementation = "")
       : shape_(shape), slicing_(slicing) {
     const SingleThreaded creation;
-    const bool matmul = chooses_matmul(shape, implementation);
+    const bool matmul = method_of(shape, implementation) == Method::product;
     if (matmul) layout_ = plain_layout(shape);
 
     std::map<std::vector<int64_t>, std::pair<Call, size_t>> made;  // parts of equal size share one primitive
@@ -34,7 +34,7 @@ class ConvForward {
       if (found == made.end() && matmul) {
         const auto d = forward_product(shape, part.output_pixels(shape)).describe(implementation);
         found = made.emplace(part.size(), prepare(d, dnnl::matmul(d))).first;
-        implementation_ = std::string(kMatMulPrefix) + "/" + d.impl_info_str();
+        implementation_ = std::string(kProductPrefix) + "/" + d.impl_info_str();
       } else if (found == made.end()) {
         auto d = describe_forward({shape, part.images, part.slab, weights}, shape.relu);
         select_implementation(d, implementation);
@@ -101,7 +101,7 @@ class ConvBackwardData {
   ConvBackwardData(const ConvShape& shape, Slicing slicing, std::string_view implementation = "")
       : shape_(shape), slicing_(slicing) {
     const SingleThreaded creation;
-    const bool matmul = chooses_matmul(shape, implementation);
+    const bool matmul = method_of(shape, implementation) == Method::product;
     if (matmul) layout_ = plain_layout(shape);
 
     std::map<std::vector<int64_t>, std::pair<Call, size_t>> made;
@@ -120,7 +120,7 @@ class ConvBackwardData {
         const auto d = backward_data_product(shape, part.output_pixels(shape)).describe(implementation);
         found = made.emplace(part.size(), prepare(d, dnnl::matmul(d), d.src_desc(), DNNL_ARG_SRC, d.dst_desc(),
                                                   DNNL_ARG_DST)).first;
-        implementation_ = std::string(kMatMulPrefix) + "/" + d.impl_info_str();
+        implementation_ = std::string(kProductPrefix) + "/" + d.impl_info_str();
       } else if (found == made.end()) {
         auto choice = describe_backward_data({shape, part.images, part.slab, weights});
         select_implementation(choice, implementation);

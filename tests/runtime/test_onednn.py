@@ -198,7 +198,7 @@ def test_random_convolutions_match_float64(library, seed):
 
 
 @pytest.mark.parametrize("kind,dim", MODES)
-@pytest.mark.parametrize("name", ["pointwise", "plain3x3", "odd_wide", "depthwise", "strided1x1"])
+@pytest.mark.parametrize("name", ["pointwise", "plain3x3", "odd_wide", "depthwise", "strided1x1", "dilated", "leftover"])
 def test_every_implementation_matches_float64(library, name, kind, dim):
     shape = NAMED[name]
     if not possible(shape, kind, dim, 2):
@@ -212,6 +212,7 @@ def test_every_implementation_matches_float64(library, name, kind, dim):
     ((FORWARD, NAMED["strided1x1"], CHANNELS, 2, ""), IMPOSSIBLE, "sliced over batch or rows"),
     ((BACKWARD_WEIGHTS, NAMED["depthwise"], CHANNELS, 2, ""), IMPOSSIBLE, "grouped"),
     ((FORWARD, NAMED["plain3x3"], BATCH, 2, "matmul"), IMPOSSIBLE, "1x1"),
+    ((BACKWARD_WEIGHTS, NAMED["depthwise"], BATCH, 2, "gather"), IMPOSSIBLE, "gather"),
     ((FORWARD, NAMED["plain3x3"], BATCH, 2, "nonsense"), IMPOSSIBLE, "no implementation named 'nonsense'"),
     ((FORWARD, NAMED["plain3x3"], 7, 2, ""), IMPOSSIBLE, "slice dimension"),
     ((9, NAMED["plain3x3"], BATCH, 2, ""), IMPOSSIBLE, "convolution kind"),
