@@ -1,0 +1,244 @@
+// The shape of a convolution, its oneDNN descriptors, and how it is cut into slices.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "onednn_common.hpp"
+#include "weight_layout.hpp"
+
+namespace stepplan {
+
+/// Activations are dense NHWC, weights (O, I / groups, kh, kw). `pad_h` and `pad_w` are the top and left padding;
+/// bottom and right follow from the output size. A dilation of 1 means none.
+struct ConvShape {
+  int64_t n, ic, ih, iw, oc, oh, ow, kh, kw;
+  int64_t stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, groups;
+  bool bias, relu;  // relu: fused into the forward pass, ignored by the backward passes
+
+  int64_t weight_row() const { return ic / groups * kh * kw; }  // floats per output channel
+  int64_t reach_h() const { return (kh - 1) * dilation_h; }     // rows from a window's first tap to its last
+
+  /// A convolution that multiplies each pixel's channels by one matrix.
+  bool is_matmul() const {
+    return kh * kw * groups * stride_h * stride_w == 1 && pad_h == 0 && pad_w == 0 && ih == oh && iw == ow;
+  }
+};
+
+/// Shapes come from plans, and plans from anywhere: refuse what would divide by zero or index outside a tensor.
+inline void require_valid(const ConvShape& s) {
+  for (int64_t positive : {s.n, s.ic, s.ih, s.iw, s.oc, s.oh, s.ow, s.kh, s.kw, s.stride_h, s.stride_w, s.dilation_h,
+                           s.dilation_w, s.groups})
+    if (positive < 1) throw std::invalid_argument("a convolution's sizes, strides, dilations and groups are positive");
+  if (s.pad_h < 0 || s.pad_w < 0) throw std::invalid_argument("a convolution's padding is not negative");
+  if (s.ic % s.groups || s.oc % s.groups) throw std::invalid_argument("groups must divide the channels of a convolution");
+}
+
+/// How an implementation computes a convolution. The prefix of its name says which.
+enum class Method {
+  convolution,  // oneDNN's convolution primitive: no prefix
+  product,      // "matmul/...": a 1x1 convolution as a matrix product on plain weights, which need no packing
+  gathered,     // "gather/...": weight gradients only; gathers the pixels under each kernel row, then multiplies
+};
+constexpr std::string_view kProductPrefix = "matmul", kGatherPrefix = "gather";
+
+inline Method method_of(const ConvShape& shape, std::string_view implementation) {
+  const std::string_view prefix = implementation.substr(0, implementation.find('/'));
+  if (prefix == kProductPrefix && !shape.is_matmul())
+    throw std::invalid_argument("only dense 1x1 convolutions run as matmul");
+  if (prefix == kGatherPrefix && shape.groups > 1) throw std::invalid_argument("grouped convolutions can't gather");
+  return prefix == kProductPrefix ? Method::product : prefix == kGatherPrefix ? Method::gathered : Method::convolution;
+}
+
+/// Consecutive rows of every image's input and output, and the padding this part sees. A slab of one NHWC image is
+/// dense, so it is an ordinary convolution on fewer rows.
+struct Slab {
+  Range in, out;
+  int64_t pad_top, pad_bottom;
+
+  static Slab whole(const ConvShape& s) { return fit(s, {0, s.ih}, {0, s.oh}, s.pad_h); }
+
+  /// The slab that computes these output rows: its input is every row that their windows touch.
+  static Slab of_output(const ConvShape& s, Range out) {
+    const int64_t top = out.begin * s.stride_h - s.pad_h;
+    const int64_t bottom = (out.end - 1) * s.stride_h - s.pad_h + s.reach_h() + 1;
+    const Range in{std::max<int64_t>(0, top), std::min(s.ih, bottom)};
+    if (in.size() <= 0) throw std::invalid_argument("a row slice lies wholly in the padding; use fewer slices");
+    return fit(s, in, out, in.begin - top);
+  }
+
+  /// Part `i` of `parts` of the input rows, and every output row whose window touches them (backward data). Slabs
+  /// begin where a window begins: elsewhere the first window would start inside the slab, and oneDNN has no word
+  /// for that (a negative top padding).
+  static Slab of_input(const ConvShape& s, int64_t parts, int64_t i) {
+    const int64_t steps = (s.ih + s.pad_h + s.stride_h - 1) / s.stride_h;
+    const Range mine = split(steps, parts, i);
+    const Range in{std::clamp<int64_t>(mine.begin * s.stride_h - s.pad_h, 0, s.ih),
+                   std::clamp<int64_t>(mine.end * s.stride_h - s.pad_h, 0, s.ih)};
+    const int64_t first = in.begin + s.pad_h - s.reach_h();  // of the windows' tops, in padded rows
+    const Range out{first <= 0 ? 0 : (first + s.stride_h - 1) / s.stride_h,
+                    std::min(s.oh, (in.end - 1 + s.pad_h) / s.stride_h + 1)};
+    return fit(s, in, out, in.begin + s.pad_h - out.begin * s.stride_h);
+  }
+
+  std::vector<int64_t> size() const { return {in.size(), out.size(), pad_top, pad_bottom}; }
+
+ private:
+  /// Windows may leave rows at the bottom unused, so the padding there is never negative.
+  static Slab fit(const ConvShape& s, Range in, Range out, int64_t pad_top) {
+    const int64_t end = (out.size() - 1) * s.stride_h + s.reach_h() + 1;
+    return {in, out, pad_top, std::max<int64_t>(0, end - pad_top - in.size())};
+  }
+};
+
+/// What one slice computes: a slab of some images. `calls` consecutive calls of `images` images each.
+struct ConvPart {
+  Range all_images;
+  int64_t images, calls;
+  Slab slab;
+
+  static ConvPart of(const ConvShape& s, Slicing slicing, int slice, bool by_input_rows) {
+    require_valid(s);
+    if (slicing.dim == SliceDim::batch) {
+      const Range images = split(s.n, slicing.slices, slice);
+      if (images.size() == 0) throw std::invalid_argument("more batch slices than images");
+      return {images, images.size(), 1, Slab::whole(s)};
+    }
+    if (slicing.dim != SliceDim::rows) throw std::invalid_argument("this convolution is sliced over batch or rows");
+    if (!by_input_rows && slicing.slices > s.oh) throw std::invalid_argument("more row slices than rows");
+    const Slab slab = by_input_rows ? Slab::of_input(s, slicing.slices, slice)
+                                    : Slab::of_output(s, split(s.oh, slicing.slices, slice));
+    // Slabs of different images are not next to each other, so each image is a call of its own.
+    return {{0, s.n}, 1, s.n, slab};
+  }
+
+  int64_t output_pixels(const ConvShape& s) const { return images * slab.out.size() * s.ow; }
+
+  std::vector<int64_t> size() const {
+    auto key = slab.size();
+    key.push_back(images);
+    return key;
+  }
+};
+
+/// The descriptors of one part. Weights are in the layout `weights`, or in oneDNN's choice if that is empty.
+struct ConvDescriptors {
+  dnnl::memory::desc x, y, weights, bias;
+  dnnl::memory::dims strides, dilations, pad_before, pad_after;
+
+  ConvDescriptors(const ConvShape& s, int64_t images, const Slab& slab, const dnnl::memory::desc& layout = {}) {
+    using Tag = dnnl::memory::format_tag;
+    constexpr auto f32 = dnnl::memory::data_type::f32;
+    const dnnl::memory::dims grouped{s.groups, s.oc / s.groups, s.ic / s.groups, s.kh, s.kw};
+    const dnnl::memory::dims single{s.oc, s.ic, s.kh, s.kw};
+    x = {{images, s.ic, slab.in.size(), s.iw}, f32, Tag::nhwc};
+    y = {{images, s.oc, slab.out.size(), s.ow}, f32, Tag::nhwc};
+    weights = layout.get_size() ? layout : dnnl::memory::desc(s.groups > 1 ? grouped : single, f32, Tag::any);
+    if (s.bias) bias = {{s.oc}, f32, Tag::x};
+    strides = {s.stride_h, s.stride_w};
+    dilations = {s.dilation_h - 1, s.dilation_w - 1};  // oneDNN counts the gaps
+    const int64_t end = (s.ow - 1) * s.stride_w + (s.kw - 1) * s.dilation_w + 1;
+    pad_before = {slab.pad_top, s.pad_w};
+    pad_after = {slab.pad_bottom, std::max<int64_t>(0, end - s.pad_w - s.iw)};
+  }
+};
+
+inline dnnl::convolution_forward::primitive_desc describe_forward(const ConvDescriptors& d, bool relu) {
+  return {cpu_engine(), dnnl::prop_kind::forward_training, dnnl::algorithm::convolution_direct, d.x, d.weights, d.bias,
+          d.y, d.strides, d.dilations, d.pad_before, d.pad_after, kernel_attributes(relu)};
+}
+
+/// A backward descriptor and the forward one it was made with. oneDNN looks at the latter again when asked for the
+/// next implementation, but doesn't keep it alive.
+template <class Descriptor>
+struct Backward {
+  dnnl::convolution_forward::primitive_desc hint;
+  Descriptor descriptor;
+
+  bool next_impl() { return descriptor.next_impl(); }
+  const char* impl_info_str() const { return descriptor.impl_info_str(); }
+};
+
+inline Backward<dnnl::convolution_backward_data::primitive_desc> describe_backward_data(const ConvDescriptors& d) {
+  const auto hint = describe_forward(d, false);
+  return {hint, {cpu_engine(), dnnl::algorithm::convolution_direct, d.x, d.weights, d.y, d.strides, d.dilations,
+                 d.pad_before, d.pad_after, hint, kernel_attributes(false)}};
+}
+
+inline Backward<dnnl::convolution_backward_weights::primitive_desc> describe_backward_weights(const ConvDescriptors& d) {
+  const auto hint = describe_forward(d, false);
+  return {hint, {cpu_engine(), dnnl::algorithm::convolution_direct, d.x, d.weights, d.bias, d.y, d.strides, d.dilations,
+                 d.pad_before, d.pad_after, hint, kernel_attributes(false)}};
+}
+
+/// c (m x n) = a (m x k) * b (k x n), each given with its strides.
+struct Product {
+  int64_t m, n, k;
+  dnnl::memory::dims a_strides, b_strides, c_strides;
+  bool bias, relu;
+
+  /// `implementation` has one of the prefixes above. Without a slash, oneDNN's first choice is accepted.
+  dnnl::matmul::primitive_desc describe(std::string_view implementation = "") const {
+    const size_t slash = implementation.find('/');
+    const std::string_view name = slash == std::string_view::npos ? "" : implementation.substr(slash + 1);
+    constexpr auto f32 = dnnl::memory::data_type::f32;
+    const dnnl::memory::desc a({m, k}, f32, a_strides), b({k, n}, f32, b_strides), c({m, n}, f32, c_strides);
+    const dnnl::memory::desc row({1, n}, f32, dnnl::memory::dims{n, 1});
+    dnnl::matmul::primitive_desc d(cpu_engine(), a, b, bias ? row : dnnl::memory::desc(), c, kernel_attributes(relu));
+    select_implementation(d, name);
+    return d;
+  }
+};
+
+/// One image slab's pixels (rows) times the weights, forward: y = x * transposed weights.
+inline Product forward_product(const ConvShape& s, int64_t pixels) {
+  return {pixels, s.oc, s.ic, {s.ic, 1}, {1, s.ic}, {s.oc, 1}, s.bias, s.relu};
+}
+
+/// dx = dy * weights.
+inline Product backward_data_product(const ConvShape& s, int64_t pixels) {
+  return {pixels, s.ic, s.oc, {s.oc, 1}, {s.ic, 1}, {s.ic, 1}, false, false};
+}
+
+/// Rows of dw for `channels` of the output channels: transposed dy * x, where dy stays a view of all channels.
+inline Product backward_weights_product(const ConvShape& s, int64_t pixels, int64_t channels) {
+  return {channels, s.ic, pixels, {1, s.oc}, {s.ic, 1}, {s.ic, 1}, false, false};
+}
+
+/// The part of dw under one kernel row: transposed dy * gathered pixels. dw is laid out (O, H, W, I), in which the
+/// floats of one kernel row of one output channel are consecutive.
+inline Product gathered_product(const ConvShape& s, int64_t pixels, int64_t channels) {
+  const int64_t row = s.kw * s.ic;
+  return {channels, row, pixels, {1, s.oc}, {row, 1}, {s.kh * row, 1}, false, false};
+}
+
+/// The plain layout of one convolution's weights.
+inline WeightLayout plain_layout(const ConvShape& s) {
+  const dnnl::memory::dims dims{s.oc, s.ic / s.groups, s.kh, s.kw};
+  return WeightLayout({dims, dnnl::memory::data_type::f32, dnnl::memory::format_tag::oihw});
+}
+
+/// Adds every implementation name of a descriptor, in oneDNN's order. A name that occurs twice means the first.
+template <class Descriptor>
+void list_implementations(Descriptor descriptor, const std::string& prefix, std::vector<std::string>& names) {
+  do {
+    const std::string name = prefix + descriptor.impl_info_str();
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  } while (descriptor.next_impl());
+}
+
+/// The names for a convolution, then, if its shape allows, those of the product that computes the same.
+template <class Descriptor>
+std::vector<std::string> list_implementations(const ConvShape& shape, Descriptor descriptor, const Product& product) {
+  std::vector<std::string> names;
+  list_implementations(std::move(descriptor), "", names);
+  if (shape.is_matmul()) list_implementations(product.describe(), std::string(kProductPrefix) + "/", names);
+  return names;
+}
+
+}  // namespace stepplan

@@ -1,0 +1,235 @@
+// The gradient of a convolution's weights and bias.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "conv_shape.hpp"
+#include "matmul.hpp"
+
+namespace stepplan {
+
+/// dw and db of conv(x, weights) + bias, given dy. Two ways to divide the work:
+///   batch      each slice sums over its images into a partial gradient of its own; after a barrier, reduce() adds
+///              the partials in the order of the slices and writes the plain layout;
+///   channels   each slice computes its output channels over all images. There are no partials, but oneDNN is slow on
+///              a view of dy's channels, so each slice first copies its channels into a dense slab in its scratch.
+///              Needs groups == 1. Implementations with a prefix (see Method) read the view directly.
+class ConvBackwardWeights {
+ public:
+  ConvBackwardWeights(const ConvShape& shape, Slicing slicing, std::string_view implementation = "")
+      : shape_(shape), slicing_(slicing), method_(method_of(shape, implementation)) {
+    const SingleThreaded creation;
+    check(shape, slicing);
+    std::map<std::vector<int64_t>, Made> made;  // slices of equal size share one primitive
+    for (int slice = 0; slice < slicing.slices; ++slice) {
+      Part part{{0, shape.n}, {0, shape.oc}};
+      if (by_channels()) part.channels = split_channels(shape.oc, slicing.slices, slice);
+      if (!by_channels()) part.images = split(shape.n, slicing.slices, slice);
+      if (part.images.size() * part.channels.size() == 0)
+        throw std::invalid_argument("more weight gradient slices than there are items to divide");
+      const std::vector<int64_t> size{part.images.size(), part.channels.size()};
+      auto found = made.find(size);
+      if (found == made.end()) found = made.emplace(size, make(part, implementation)).first;
+      parts_.push_back(part);
+      layouts_.push_back(found->second.layout);
+      calls_.push_back(found->second.call.for_another_thread());
+      scratchpad_bytes_.push_back(found->second.scratchpad_bytes);
+    }
+  }
+
+  size_t packed_bytes() const { return 0; }
+
+  /// Whether reduce() has work; without it, run() writes dw and db itself and needs no partials.
+  bool needs_reduce() const { return !by_channels() && !(slicing_.slices == 1 && layouts_[0].plain()); }
+  size_t partial_bytes() const { return needs_reduce() ? slicing_.slices * partial_stride() : 0; }
+
+  size_t scratch_bytes(int slice) const { return dy_bytes(slice) + dw_bytes(slice) + gather_bytes(slice) + scratchpad_bytes_[slice]; }
+  const std::string& impl_name() const { return implementation_; }
+
+  /// All tensors are whole. Writes slice `slice` of `partials`, or of dw and db if !needs_reduce().
+  void run(int slice, const float* x, const float* dy, void* partials, float* dw, float* db, void* scratch) const {
+    const Part& part = parts_[slice];
+    char* free_scratch = static_cast<char*>(scratch);
+    x += part.images.begin * shape_.ih * shape_.iw * shape_.ic;
+    dy += part.images.begin * shape_.oh * shape_.ow * shape_.oc;
+    dw += part.channels.begin * shape_.weight_row();
+    if (db) db += part.channels.begin;
+    float* plain_dw = dw;
+
+    if (needs_reduce()) {
+      char* mine = static_cast<char*>(partials) + slice * partial_stride();
+      dw = reinterpret_cast<float*>(mine);
+      db = reinterpret_cast<float*>(mine + layouts_[0].bytes());
+    } else if (dw_bytes(slice)) {
+      dw = reinterpret_cast<float*>(free_scratch);
+      free_scratch += dw_bytes(slice);
+    }
+    if (method_ != Method::convolution) {
+      if (method_ == Method::product)
+        calls_[slice].run({dy + part.channels.begin, x, dw, free_scratch});
+      else
+        run_gathered(slice, x, dy + part.channels.begin, dw, free_scratch);
+      if (dw_bytes(slice)) layouts_[slice].unpack_sum(0, 1, dw, 1, 0, plain_dw);
+      if (shape_.bias) bias_gradient(dy, pixels(part), shape_.oc, part.channels, db - part.channels.begin);
+      return;
+    }
+    if (dy_bytes(slice)) {
+      float* slab = reinterpret_cast<float*>(free_scratch);
+      free_scratch += dy_bytes(slice);
+      copy_channels(dy, pixels(part), shape_.oc, part.channels, slab);
+      dy = slab;
+    }
+    calls_[slice].run({x, dy, dw, db, free_scratch});
+    if (dw_bytes(slice)) layouts_[slice].unpack_sum(0, 1, dw, 1, 0, plain_dw);
+  }
+
+  /// Adds the partials of all slices in order, for this slice's part of dw and db.
+  void reduce(int slice, const void* partials, float* dw, float* db) const {
+    if (!needs_reduce()) return;
+    const int64_t stride = partial_stride() / sizeof(float);
+    const float* first = static_cast<const float*>(partials);
+    layouts_[0].unpack_sum(slice, slicing_.slices, first, slicing_.slices, stride, dw);
+    if (!shape_.bias) return;
+    const float* bias = first + layouts_[0].bytes() / sizeof(float);
+    const Range mine = split(shape_.oc, slicing_.slices, slice);
+    for (int64_t c = mine.begin; c < mine.end; ++c) {
+      db[c] = bias[c];
+      for (int part = 1; part < slicing_.slices; ++part) db[c] += bias[part * stride + c];
+    }
+  }
+
+  static std::vector<std::string> implementations(const ConvShape& shape, Slicing slicing) {
+    const SingleThreaded creation;
+    check(shape, slicing);
+    ConvShape part = shape;  // the first slice stands for all
+    if (slicing.dim == SliceDim::channels) part.oc = split_channels(shape.oc, slicing.slices, 0).size();
+    if (slicing.dim == SliceDim::batch) part.n = split(shape.n, slicing.slices, 0).size();
+    if (part.oc * part.n == 0) throw std::invalid_argument("more weight gradient slices than items to divide");
+    const int64_t pixels = part.n * part.oh * part.ow;
+    auto names = list_implementations(part, describe_backward_weights({part, part.n, Slab::whole(part)}),
+                                      backward_weights_product(shape, pixels, part.oc));
+    if (shape.groups == 1 && !shape.is_matmul())
+      list_implementations(gathered_product(shape, pixels, part.oc).describe(), std::string(kGatherPrefix) + "/", names);
+    return names;
+  }
+
+ private:
+  struct Part {
+    Range images, channels;
+  };
+  struct Made {
+    Call call;
+    WeightLayout layout;
+    size_t scratchpad_bytes;
+  };
+
+  static void check(const ConvShape& shape, Slicing slicing) {
+    require_valid(shape);
+    if (slicing.dim == SliceDim::rows) throw std::invalid_argument("weight gradients are sliced over batch or channels");
+    if (slicing.dim == SliceDim::channels && shape.groups > 1)
+      throw std::invalid_argument("a grouped weight gradient can't be sliced over channels");
+  }
+
+  bool by_channels() const { return slicing_.dim == SliceDim::channels; }
+  int64_t pixels(const Part& part) const { return part.images.size() * shape_.oh * shape_.ow; }
+  size_t partial_stride() const {
+    return layouts_[0].bytes() + (shape_.bias ? aligned(shape_.oc * sizeof(float)) : 0);
+  }
+
+  /// Scratch for the dense copy of this slice's channels of dy.
+  size_t dy_bytes(int slice) const {
+    const bool dense = parts_[slice].channels.size() == shape_.oc;
+    return method_ != Method::convolution || dense ? 0 : aligned(pixels(parts_[slice]) * parts_[slice].channels.size() * sizeof(float));
+  }
+
+  /// Scratch for the pixels under one kernel row.
+  size_t gather_bytes(int slice) const {
+    return method_ == Method::gathered ? aligned(pixels(parts_[slice]) * shape_.kw * shape_.ic * sizeof(float)) : 0;
+  }
+
+  /// Scratch for the gradient in oneDNN's layout, where it goes neither to dw nor to the partials.
+  size_t dw_bytes(int slice) const {
+    return needs_reduce() || layouts_[slice].plain() ? 0 : layouts_[slice].bytes();
+  }
+
+  Made make(const Part& part, std::string_view implementation) {
+    ConvShape shape = shape_;
+    shape.oc = part.channels.size();
+    if (method_ != Method::convolution) {
+      const bool gathered = method_ == Method::gathered;
+      const Product product = gathered ? gathered_product(shape_, pixels(part), shape.oc)
+                                       : backward_weights_product(shape_, pixels(part), shape.oc);
+      const auto d = product.describe(implementation);
+      const dnnl::memory::desc by_rows({shape.oc, shape.ic, shape.kh, shape.kw}, dnnl::memory::data_type::f32,
+                                       dnnl::memory::format_tag::ohwi);
+      implementation_ = std::string(gathered ? kGatherPrefix : kProductPrefix) + "/" + d.impl_info_str();
+      return {Call(dnnl::matmul(d), {{DNNL_ARG_SRC, d.src_desc()},
+                                     {DNNL_ARG_WEIGHTS, d.weights_desc()},
+                                     {DNNL_ARG_DST, d.dst_desc()},
+                                     {DNNL_ARG_SCRATCHPAD, d.scratchpad_desc()}}),
+              gathered ? WeightLayout(by_rows) : plain_layout(shape), aligned(d.scratchpad_desc().get_size())};
+    }
+    // Partials are added element by element, so all batch slices must use the layout that the first one chose.
+    auto choice = describe_backward_weights(
+        {shape, part.images.size(), Slab::whole(shape), by_channels() ? dnnl::memory::desc() : shared_});
+    select_implementation(choice, implementation);
+    const auto& d = choice.descriptor;
+    if (implementation_.empty()) shared_ = d.diff_weights_desc(), implementation_ = d.impl_info_str();
+    return {Call(dnnl::convolution_backward_weights(d), {{DNNL_ARG_SRC, d.src_desc()},
+                                                         {DNNL_ARG_DIFF_DST, d.diff_dst_desc()},
+                                                         {DNNL_ARG_DIFF_WEIGHTS, d.diff_weights_desc()},
+                                                         {DNNL_ARG_DIFF_BIAS, d.diff_bias_desc()},
+                                                         {DNNL_ARG_SCRATCHPAD, d.scratchpad_desc()}}),
+            WeightLayout(d.diff_weights_desc()), aligned(d.scratchpad_desc().get_size())};
+  }
+
+  /// One product per kernel row; the gathered pixels are used while they are in the cache.
+  void run_gathered(int slice, const float* x, const float* dy, float* dw, char* scratch) const {
+    float* pixels_under_row = reinterpret_cast<float*>(scratch);
+    for (int64_t kernel_row = 0; kernel_row < shape_.kh; ++kernel_row) {
+      gather(x, parts_[slice].images.size(), kernel_row, pixels_under_row);
+      calls_[slice].run({dy, pixels_under_row, dw + kernel_row * shape_.kw * shape_.ic, scratch + gather_bytes(slice)});
+    }
+  }
+
+  /// target (images, oh, ow, kw, ic) = the pixels of x that one kernel row touches at each output pixel, 0 outside.
+  void gather(const float* x, int64_t images, int64_t kernel_row, float* target) const {
+    const ConvShape& s = shape_;
+    for (int64_t image = 0; image < images; ++image)
+      for (int64_t oy = 0; oy < s.oh; ++oy) {
+        const int64_t iy = oy * s.stride_h - s.pad_h + kernel_row * s.dilation_h;
+        const float* row = x + (image * s.ih + iy) * s.iw * s.ic;
+        for (int64_t ox = 0; ox < s.ow; ++ox)
+          for (int64_t kx = 0; kx < s.kw; ++kx, target += s.ic) {
+            const int64_t ix = ox * s.stride_w - s.pad_w + kx * s.dilation_w;
+            if (iy < 0 || iy >= s.ih || ix < 0 || ix >= s.iw)
+              std::fill_n(target, s.ic, 0.0f);
+            else
+              std::copy_n(row + ix * s.ic, s.ic, target);
+          }
+      }
+  }
+
+  static void copy_channels(const float* dy, int64_t pixels, int64_t channels, Range mine, float* slab) {
+    for (int64_t pixel = 0; pixel < pixels; ++pixel)
+      std::copy_n(dy + pixel * channels + mine.begin, mine.size(), slab + pixel * mine.size());
+  }
+
+  ConvShape shape_;
+  Slicing slicing_;
+  Method method_;
+  std::string implementation_;
+  dnnl::memory::desc shared_;  // the partials' layout
+  std::vector<Part> parts_;
+  std::vector<WeightLayout> layouts_;  // by slice
+  std::vector<Call> calls_;
+  std::vector<size_t> scratchpad_bytes_;
+};
+
+}  // namespace stepplan

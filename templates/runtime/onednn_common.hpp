@@ -1,0 +1,131 @@
+// What the oneDNN kernels share: the engine, single-threaded creation, and prepared calls.
+//
+// Every kernel here is created once, when an executor loads, and run many times from inside a parallel region in
+// which each hardware thread computes one slice. Two facts about oneDNN make that work:
+//   * a primitive divides its work for the number of threads that OpenMP offers while it is *created*, so creation
+//     is wrapped in `SingleThreaded`;
+//   * inside a parallel region oneDNN runs with one thread, and an executing primitive keeps all its state in the
+//     scratchpad that the caller passes, so several threads may run one primitive at once.
+// All memory comes from the caller. Every buffer passed to a kernel must start at a multiple of `kAlignment` bytes,
+// except inputs and outputs of the step, which only need the alignment of a float.
+#pragma once
+
+#include <dnnl_debug.h>
+#include <omp.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <dnnl.hpp>
+#include <initializer_list>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "slices.hpp"
+
+namespace stepplan {
+
+constexpr size_t kAlignment = 64;
+
+/// `bytes` rounded up so that whatever follows is aligned again.
+constexpr size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+enum class SliceDim { batch, rows, channels };
+
+/// How a node is divided: along which dimension, into how many slices.
+struct Slicing {
+  SliceDim dim;
+  int slices;
+};
+
+inline const dnnl::engine& cpu_engine() {
+  static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  return engine;
+}
+
+/// While alive, whatever oneDNN creates is made for one thread.
+class SingleThreaded {
+ public:
+  SingleThreaded() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
+  ~SingleThreaded() { omp_set_num_threads(before_); }
+  SingleThreaded(const SingleThreaded&) = delete;
+  SingleThreaded& operator=(const SingleThreaded&) = delete;
+
+ private:
+  int before_;
+};
+
+/// Attributes every kernel uses: the scratchpad is ours, and results may be clamped by a fused relu.
+inline dnnl::primitive_attr kernel_attributes(bool relu) {
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  if (relu) {
+    dnnl::post_ops after;
+    after.append_eltwise(dnnl::algorithm::eltwise_relu, 0.0f, 0.0f);
+    attributes.set_post_ops(after);
+  }
+  return attributes;
+}
+
+/// Moves `descriptor` on to the implementation of this name; an empty name accepts the library's first choice.
+template <class Descriptor>
+void select_implementation(Descriptor& descriptor, std::string_view name) {
+  while (!name.empty() && name != descriptor.impl_info_str())
+    if (!descriptor.next_impl())
+      throw std::invalid_argument("oneDNN has no implementation named '" + std::string(name) + "' for this shape");
+}
+
+/// A primitive, one argument list, and the stream to run it on: everything one slice needs to execute without
+/// creating anything. Not to be shared between threads; the primitive inside may be.
+class Call {
+ public:
+  using Arguments = std::initializer_list<std::pair<int, dnnl::memory::desc>>;
+
+  /// `arguments` in the order in which `run` takes their addresses. An empty descriptor (no bias, no scratchpad)
+  /// keeps its place in that order, and its address is ignored.
+  Call(dnnl::primitive primitive, Arguments arguments) : primitive_(std::move(primitive)), stream_(cpu_engine()) {
+    for (const auto& [argument, descriptor] : arguments) {
+      const bool present = descriptor.get_size() != 0;
+      slots_.push_back(present ? dnnl::memory(descriptor, cpu_engine(), nullptr) : dnnl::memory());
+      if (present) list_.push_back({argument, slots_.back().get()});
+    }
+  }
+
+  /// The same primitive and argument types, with memory objects and a stream of its own.
+  Call for_another_thread() const {
+    Call copy = *this;
+    copy.stream_ = dnnl::stream(cpu_engine());
+    size_t present = 0;
+    for (dnnl::memory& slot : copy.slots_) {
+      if (!slot) continue;
+      slot = dnnl::memory(slot.get_desc(), cpu_engine(), nullptr);
+      copy.list_[present++].memory = slot.get();
+    }
+    return copy;
+  }
+
+  void run(std::initializer_list<const void*> addresses) const {
+    const void* const* address = addresses.begin();
+    for (const dnnl::memory& slot : slots_) {
+      // oneDNN has one type for memory it reads and memory it writes, hence the cast.
+      if (slot) check(dnnl_memory_set_data_handle(slot.get(), const_cast<void*>(*address)));
+      ++address;
+    }
+    // The C function takes a plain array; its C++ wrapper would build a hash map on every call.
+    check(dnnl_primitive_execute(primitive_.get(), stream_.get(), static_cast<int>(list_.size()), list_.data()));
+  }
+
+ private:
+  static void check(dnnl_status_t status) {
+    if (status != dnnl_success) throw std::runtime_error(std::string("oneDNN: ") + dnnl_status2str(status));
+  }
+
+  dnnl::primitive primitive_;
+  dnnl::stream stream_;
+  std::vector<dnnl::memory> slots_;
+  std::vector<dnnl_exec_arg_t> list_;
+};
+
+}  // namespace stepplan

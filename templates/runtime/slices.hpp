@@ -1,0 +1,29 @@
+// Slices: how the work of one node is divided among hardware threads.
+#pragma once
+
+#include <cstdint>
+
+namespace stepplan {
+
+/// The half-open interval [begin, end).
+struct Range {
+  int64_t begin, end;
+  constexpr int64_t size() const { return end - begin; }
+};
+
+/// Part `i` of `n` items divided into `parts`: sizes differ by at most one.
+constexpr Range split(int64_t n, int64_t parts, int64_t i) {
+  return {n * i / parts, n * (i + 1) / parts};
+}
+
+/// Part `i` of `n` channels. Boundaries fall on multiples of 16, a full vector register of float32, when
+/// there are enough channels for that; an odd boundary would send every kernel to its slow tail code.
+constexpr Range split_channels(int64_t n, int64_t parts, int64_t i) {
+  constexpr int64_t vector = 16;
+  if (n < vector * parts) return split(n, parts, i);
+  const Range blocks = split((n + vector - 1) / vector, parts, i);
+  const int64_t end = blocks.end * vector;
+  return {blocks.begin * vector, end < n ? end : n};
+}
+
+}  // namespace stepplan

@@ -1,0 +1,155 @@
+// Weights in a layout that oneDNN chose, and the way to and from the plain (G, O, I, H, W) order.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <dnnl.hpp>
+#include <stdexcept>
+#include <vector>
+
+#include "onednn_common.hpp"
+
+namespace stepplan {
+
+/// A blocked layout such as "OIhw16i16o" (in blocks of 16 x 16 channels), as tables of offsets. An element's
+/// offset is a sum with one term per coordinate, however the coordinates are blocked, so four short tables
+/// describe the layout exactly:
+///
+///     packed[row_offset[g, o] + column_offset[i] + tap_offset[h, w]] == plain[g, o, i, h, w]
+///
+/// Channel counts are padded up to whole blocks; oneDNN requires zeros there.
+class WeightLayout {
+ public:
+  WeightLayout() = default;
+
+  /// `descriptor` has the dimensions (O, I, H, W), or (G, O, I, H, W) with groups.
+  explicit WeightLayout(const dnnl::memory::desc& descriptor) : bytes_(aligned(descriptor.get_size())) {
+    if (descriptor.get_format_kind() != dnnl::memory::format_kind::blocked)
+      throw std::invalid_argument("these weights have a layout that only oneDNN understands");
+    const auto dims = descriptor.get_dims();
+    const int grouped = dims.size() == 5 ? 1 : 0;
+    const auto padded = descriptor.get_padded_dims();
+    const auto o = offsets_along(descriptor, grouped), i = offsets_along(descriptor, grouped + 1);
+    const auto h = offsets_along(descriptor, grouped + 2), w = offsets_along(descriptor, grouped + 3);
+    const auto g = grouped ? offsets_along(descriptor, 0) : std::vector<int64_t>{0};
+    const int64_t groups = grouped ? dims[0] : 1;
+
+    for (int64_t group = 0; group < int64_t(g.size()); ++group)
+      for (int64_t channel = 0; channel < int64_t(o.size()); ++channel) {
+        const bool exists = group < groups && channel < dims[grouped];
+        row_offset_.push_back(g[group] + o[channel]);
+        row_source_.push_back(exists ? group * dims[grouped] + channel : kPadding);
+      }
+    column_offset_ = i;
+    columns_ = dims[grouped + 1];
+    for (int64_t y : h)
+      for (int64_t x : w) tap_offset_.push_back(y + x);
+    plain_ = is_plain();
+  }
+
+  size_t bytes() const { return bytes_; }
+
+  /// True if packed and plain weights are the same bytes.
+  bool plain() const { return plain_; }
+
+  /// Writes part `slice` of `slices` of the packed weights, padding included.
+  void pack(int slice, int slices, const float* plain, float* packed) const {
+    for_each_tile(slice, slices, columns_padded(), [&](Range rows, Range columns) {
+      for (size_t tap = 0; tap < tap_offset_.size(); ++tap)
+        for (int64_t c = columns.begin; c < columns.end; ++c) {
+          float* target = packed + column_offset_[c] + tap_offset_[tap];
+          for (int64_t r = rows.begin; r < rows.end; ++r) {
+            const bool exists = row_source_[r] != kPadding && c < columns_;
+            target[row_offset_[r]] = exists ? plain[plain_offset(row_source_[r], c, tap)] : 0.0f;
+          }
+        }
+    });
+  }
+
+  /// Adds `count` packed tensors, `stride` floats apart, always in the order 0, 1, 2, ..., and writes part `slice`
+  /// of `slices` of the plain sum.
+  void unpack_sum(int slice, int slices, const float* packed, int count, int64_t stride, float* plain) const {
+    if (plain_) return sum_plain(slice, slices, packed, count, stride, plain);
+    for_each_tile(slice, slices, columns_, [&](Range rows, Range columns) {
+      for (size_t tap = 0; tap < tap_offset_.size(); ++tap)
+        for (int64_t c = columns.begin; c < columns.end; ++c) {
+          const float* source = packed + column_offset_[c] + tap_offset_[tap];
+          for (int64_t r = rows.begin; r < rows.end; ++r) {
+            if (row_source_[r] == kPadding) continue;
+            float sum = source[row_offset_[r]];
+            for (int part = 1; part < count; ++part) sum += source[row_offset_[r] + part * stride];
+            plain[plain_offset(row_source_[r], c, tap)] = sum;
+          }
+        }
+    });
+  }
+
+ private:
+  static constexpr int64_t kPadding = -1;
+  static constexpr int64_t kTile = 16;  // a cache line of floats: a tile's lines are used whole on both sides
+  static constexpr int64_t kPlainBlock = 256;
+
+  int64_t columns_padded() const { return int64_t(column_offset_.size()); }
+  int64_t plain_offset(int64_t row, int64_t column, int64_t tap) const {
+    return (row * columns_ + column) * int64_t(tap_offset_.size()) + tap;
+  }
+
+  void sum_plain(int slice, int slices, const float* parts, int count, int64_t stride, float* sum) const {
+    const int64_t row = columns_ * int64_t(tap_offset_.size());
+    const Range mine = split(int64_t(row_offset_.size()) * row, slices, slice);
+    for (int64_t at = mine.begin; at < mine.end; at += kPlainBlock) {
+      const int64_t size = std::min(kPlainBlock, mine.end - at);
+      float block[kPlainBlock];
+      std::copy_n(parts + at, size, block);
+      for (int part = 1; part < count; ++part)
+        for (int64_t e = 0; e < size; ++e) block[e] += parts[part * stride + at + e];
+      std::copy_n(block, size, sum + at);
+    }
+  }
+
+  template <class Body>
+  void for_each_tile(int slice, int slices, int64_t columns, const Body& body) const {
+    const int64_t rows = int64_t(row_offset_.size());
+    const Range mine = split((rows + kTile - 1) / kTile, slices, slice);
+    for (int64_t r = mine.begin * kTile; r < std::min(rows, mine.end * kTile); r += kTile)
+      for (int64_t c = 0; c < columns; c += kTile)
+        body(Range{r, std::min(rows, r + kTile)}, Range{c, std::min(columns, c + kTile)});
+  }
+
+  /// The term that each coordinate of dimension `d` adds to an element's offset, padding included.
+  static std::vector<int64_t> offsets_along(const dnnl::memory::desc& descriptor, int d) {
+    const auto blocks = descriptor.get_inner_blks(), dims_of_blocks = descriptor.get_inner_idxs();
+    const int64_t outer_stride = descriptor.get_strides()[d];
+    std::vector<int64_t> offsets(descriptor.get_padded_dims()[d]);
+    for (int64_t coordinate = 0; coordinate < int64_t(offsets.size()); ++coordinate) {
+      int64_t rest = coordinate, inner_stride = 1, offset = 0;
+      for (size_t b = blocks.size(); b-- > 0;) {  // innermost block first
+        if (dims_of_blocks[b] == d) {
+          offset += rest % blocks[b] * inner_stride;
+          rest /= blocks[b];
+        }
+        inner_stride *= blocks[b];
+      }
+      offsets[coordinate] = offset + rest * outer_stride;
+    }
+    return offsets;
+  }
+
+  bool is_plain() const {
+    if (columns_padded() != columns_) return false;
+    for (size_t r = 0; r < row_offset_.size(); ++r)
+      if (row_source_[r] == kPadding || row_offset_[r] != plain_offset(row_source_[r], 0, 0)) return false;
+    for (int64_t c = 0; c < columns_; ++c)
+      if (column_offset_[c] != plain_offset(0, c, 0)) return false;
+    for (size_t t = 0; t < tap_offset_.size(); ++t)
+      if (tap_offset_[t] != int64_t(t)) return false;
+    return true;
+  }
+
+  size_t bytes_ = 0;
+  int64_t columns_ = 0;
+  bool plain_ = false;
+  std::vector<int64_t> row_offset_, row_source_, column_offset_, tap_offset_;
+};
+
+}  // namespace stepplan
