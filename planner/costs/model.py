@@ -1,0 +1,70 @@
+"""Modelled costs: times from FLOPs and bytes where nothing was measured.
+
+For planning past the machine at hand and for tests. Every entry says so (`impl = "modelled"`), and so does whatever
+shows them. Compute scales with slices up to an efficiency; memory traffic up to the target's bandwidth.
+"""
+
+from collections.abc import Callable, Iterator
+
+from planner.costs.table import CostEntry, CostTable
+from planner.graph.model import Graph
+from planner.ops.base import Facts, Mode, Op, Signature, op_named
+from planner.ops.signature import signature_of
+from planner.target.model import Target
+
+START_NS = 300.0
+"""Time of a slice that computes nothing: the call and its bookkeeping."""
+
+FactsOf = Callable[[Signature, Mode], Facts]
+
+
+def modelled_costs(graph: Graph, target: Target, facts: FactsOf | None = None, lanes: int | None = None) -> CostTable:
+    """A cost table for every signature of the graph at 1 and all lanes (and powers of two between)."""
+    count = len(target.lanes(lanes))
+    entries = {}
+    for program in graph.programs:
+        for node in program.nodes:
+            signature = signature_of(graph, node)
+            op = op_named(node.op)
+            if op.alias(signature) is None:
+                for mode in candidate_modes(op, signature, count):
+                    known = facts(signature, mode) if facts else modelled_facts(op, signature, mode)
+                    entries[signature.text, mode] = _entry(op, signature, mode, known, target, count)
+    return CostTable(
+        target=target.name, fingerprint=target.fingerprint(), entries=tuple(entries[k] for k in sorted(entries))
+    )
+
+
+def candidate_modes(op: Op, signature: Signature, lanes: int) -> Iterator[Mode]:
+    """Every (kernel, dim) with 1, 2, 4, ... slices and with as many as there are lanes."""
+    counts = sorted({1, lanes, *(2**i for i in range(lanes.bit_length()) if 2**i <= lanes)})
+    for (kernel, dim), limit in sorted(op.dims(signature).items()):
+        for count in counts:
+            if count <= limit:
+                yield Mode(kernel, dim, count)
+
+
+def modelled_facts(op: Op, signature: Signature, mode: Mode) -> Facts:
+    """Sizes that the kernel library would ask for, roughly: one packed copy of the weights, one partial per slice."""
+    if mode.kernel != "onednn":
+        return {}
+    smallest = min((t.bytes for t in (*signature.inputs, *signature.outputs) if len(t.shape) > 1), default=0)
+    return {"packed_bytes": smallest, "partial_bytes": smallest, "scratch_bytes": 4096}
+
+
+def _entry(op: Op, signature: Signature, mode: Mode, facts: Facts, target: Target, lanes: int) -> CostEntry:
+    stages = op.stage_count(signature, mode, facts)
+    compute = op.flops(signature) / (mode.slices * target.flops_per_core)
+    share = min(1.0, mode.slices / max(1, lanes) * 2)
+    memory = op.bytes_moved(signature) / (target.memory_bandwidth * share)
+    cold, warm = max(compute, memory) * 1e9, max(compute, memory / 4) * 1e9
+    return CostEntry(
+        signature=signature.text,
+        kernel=mode.kernel,
+        dim=mode.dim,
+        slices=mode.slices,
+        warm_ns=tuple(round(warm / stages + START_NS, 1) for _ in range(stages)),
+        cold_ns=tuple(round(cold / stages + START_NS, 1) for _ in range(stages)),
+        facts=dict(facts),
+        impl="modelled",
+    )

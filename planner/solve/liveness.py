@@ -1,0 +1,119 @@
+"""Pass *liveness*: who shares bytes in place, and from which node to which each block of bytes is needed.
+
+Blocks are storage roots (a value together with the values that take over its bytes) and scratch. Times are positions
+in the concatenation of all programs' orders: programs never run at the same time, so they may share bytes too.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from planner.graph.model import PERSISTENT, Graph, Node, Program
+from planner.ops.base import op_named, scratch_bytes
+from planner.ops.signature import signature_of
+from planner.solve.threads import Choice
+from planner.units import Bytes
+
+
+@dataclass(frozen=True)
+class Block:
+    """Bytes needed from position `lower` up to, not including, `upper` (half-open)."""
+
+    id: str
+    lower: int
+    upper: int
+    size: Bytes
+
+
+@dataclass(frozen=True)
+class Liveness:
+    blocks: tuple[Block, ...]
+    """One per storage root and per node with scratch (`scratch:<program>:<node>`)."""
+    root: Mapping[str, str]
+    """value -> the value whose bytes it uses (itself when it has its own)."""
+    shares: Mapping[str, str]
+    """value -> the value whose bytes it takes over directly."""
+
+
+def scratch_id(program: str, node: str) -> str:
+    return f"scratch:{program}:{node}"
+
+
+def liveness(
+    graph: Graph, orders: Mapping[str, Sequence[Node]], choices: Mapping[str, Mapping[str, Choice]]
+) -> Liveness:
+    """`orders` and `choices` by program name."""
+    shares: dict[str, str] = {}
+    blocks: list[Block] = []
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    start = 0
+    for program in graph.programs:
+        order = orders[program.name]
+        shares.update(_shared(graph, program, order, choices[program.name]))
+        for position, node in enumerate(order, start):
+            for value in (*node.reads, *node.writes):
+                first.setdefault(value, position)
+                last[value] = position
+            size = _scratch_size(graph, node, choices[program.name][node.id])
+            if size:
+                blocks.append(Block(scratch_id(program.name, node.id), position, position + 1, size))
+        for value in program.outputs:
+            last[value] = start + len(order)
+        start += len(order) + 1
+    root = {value.id: _root(value.id, shares) for value in graph.values}
+    spans: dict[str, tuple[int, int]] = {}
+    whole = {v.id for v in graph.values if v.role in PERSISTENT}
+    whole.update(v for p in graph.programs for v in p.inputs)
+    for value in graph.values:
+        if value.id not in first and value.id not in whole:
+            continue
+        lower, upper = (0, start) if value.id in whole else (first[value.id], last[value.id] + 1)
+        known = spans.get(root[value.id], (lower, upper))
+        spans[root[value.id]] = (min(lower, known[0]), max(upper, known[1]))
+    blocks += [Block(r, lo, hi, graph.value[r].type.bytes) for r, (lo, hi) in spans.items()]
+    return Liveness(tuple(blocks), root, shares)
+
+
+def _shared(
+    graph: Graph, program: Program, order: Sequence[Node], choices: Mapping[str, Choice]
+) -> dict[str, str]:
+    """Views, and outputs that overwrite an input which nobody reads afterwards."""
+    never = len(order)
+    last_read = {v: position for position, node in enumerate(order) for v in node.reads}
+    last_read.update(dict.fromkeys(program.outputs, never))
+    untouchable = {v.id for v in graph.values if v.role in PERSISTENT} | set(program.inputs)
+    shares: dict[str, str] = {}
+    group: dict[str, list[str]] = {}
+    """root -> all values that use its bytes"""
+    for position, node in enumerate(order):
+        signature = signature_of(graph, node)
+        op = op_named(node.op)
+        view = op.alias(signature)
+        taken: set[str] = set()
+        for output, source in (view,) if view else op.inplace(signature, choices[node.id].mode):
+            out, inp = node.outputs[output], node.inputs[source]
+            root = _root(inp, shares)
+            members = group.setdefault(root, [root])
+            if not view:
+                done = all(last_read.get(v, -1) < position + (v == inp) for v in members)
+                same_size = graph.value[out].type.bytes == graph.value[inp].type.bytes
+                if out in shares or root in taken or root in untouchable or not done or not same_size:
+                    continue
+                if node.inputs.count(inp) > 1:
+                    continue
+            shares[out] = inp
+            members.append(out)
+            taken.add(root)
+    return shares
+
+
+def _root(value: str, shares: Mapping[str, str]) -> str:
+    while value in shares:
+        value = shares[value]
+    return value
+
+
+def _scratch_size(graph: Graph, node: Node, choice: Choice) -> Bytes:
+    if not choice.stage_ns:
+        return Bytes(0)
+    return scratch_bytes(op_named(node.op).scratch(signature_of(graph, node), choice.mode, choice.facts))

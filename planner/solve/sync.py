@@ -1,0 +1,183 @@
+"""Pass *sync*: the waits that make a schedule right under every timing.
+
+Slices are visited in schedule order with everything they read and write. A slice must wait for every earlier slice
+that touched an overlapping part of the same bytes when one of the two writes: a value's producer, the readers of
+what is overwritten in place, and the last users of bytes that a new block takes over. Vector clocks then drop every
+wait that lane order or another wait already implies (transitive reduction).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from planner.graph.model import Graph, Node
+from planner.ops.base import Access, op_named, scratch_offsets
+from planner.ops.signature import signature_of
+from planner.plan.schema import Entry, slice_name
+from planner.solve.liveness import Liveness, scratch_id
+from planner.solve.threads import Choice
+
+
+@dataclass(slots=True)
+class _Block:
+    """What has happened to one block of bytes so far."""
+
+    lo: int
+    hi: int
+    history: list[tuple[int, Access, int, int]] = field(default_factory=list)
+    """(slice, access, first byte, byte behind the last one) in schedule order."""
+    inherited: list[tuple[int, int, int]] = field(default_factory=list)
+    """(slice, first byte, byte behind) of the blocks that held these bytes before."""
+
+
+class _Clocks:
+    """Which entries of every lane are known to be finished when a slice starts."""
+
+    def __init__(self, lanes: int) -> None:
+        self.lane_of: list[int] = []
+        self.position: list[int] = []
+        self.known: list[tuple[int, ...]] = []
+        self.latest: list[tuple[int, ...]] = [(0,) * lanes for _ in range(lanes)]
+        self.length = [0] * lanes
+
+    def add(self, lane: int, needed: Iterable[int]) -> list[int]:
+        """Append a slice to a lane; returns the slices it has to wait for, earliest lanes first."""
+        clock = list(self.latest[lane])
+        missing: dict[int, int] = {}
+        for other in needed:
+            at = self.lane_of[other]
+            if at != lane and self.position[other] >= clock[at] and self.position[other] >= missing.get(at, (-1, -1))[0]:
+                missing[at] = (self.position[other], other)
+        # A wait is superfluous when another wait's own knowledge covers it.
+        chosen = [
+            other
+            for at, (position, other) in missing.items()
+            if not any(self.known[second][at] > position for where, (_, second) in missing.items() if where != at)
+        ]
+        for other in (second for _, second in missing.values()):
+            at = self.lane_of[other]
+            clock = [max(a, b) for a, b in zip(clock, self.known[other], strict=True)]
+            clock[at] = max(clock[at], self.position[other] + 1)
+        self.lane_of.append(lane)
+        self.position.append(self.length[lane])
+        self.known.append(tuple(clock))
+        self.length[lane] += 1
+        clock[lane] = self.length[lane]
+        self.latest[lane] = tuple(clock)
+        return sorted(chosen, key=lambda s: self.lane_of[s])
+
+
+def lane_programs(
+    graph: Graph,
+    program: str,
+    order: Sequence[Node],
+    choices: Mapping[str, Choice],
+    live: Liveness,
+    offsets: Mapping[str, int],
+    lanes: int,
+) -> tuple[tuple[Entry, ...], ...]:
+    """Lane i runs slice i of every node, stage after stage, with the waits that are needed."""
+    clocks = _Clocks(lanes)
+    arena = _Arena(graph, live, offsets)
+    names: list[str] = []
+    entries: list[list[Entry]] = [[] for _ in range(lanes)]
+    for node in order:
+        choice = choices[node.id]
+        if not choice.stage_ns:
+            continue
+        signature, op = signature_of(graph, node), op_named(node.op)
+        operands = {f"in{i}": v for i, v in enumerate(node.inputs)}
+        operands |= {f"out{i}": v for i, v in enumerate(node.outputs)}
+        operands |= {f"up{i}": v for i, v in enumerate(node.updates)}
+        parts = op.scratch(signature, choice.mode, choice.facts)
+        scratch = arena.open_scratch(scratch_id(program, node.id), scratch_offsets(parts), {p.name: p.bytes for p in parts})
+        for stage in range(len(choice.stage_ns)):
+            for index in range(choice.mode.slices):
+                touched = op.accesses(signature, choice.mode, stage, index, choice.facts)
+                number = len(names)
+                needed: set[int] = set()
+                for access in touched:
+                    value = operands.get(access.operand)
+                    if value is None:
+                        arena.touch(scratch[access.operand], access, 0, number, needed)
+                    else:
+                        itemsize = graph.value[value].type.dtype.itemsize
+                        arena.touch(arena.block(value), access, itemsize, number, needed)
+                needed.discard(number)
+                waits = clocks.add(index, needed)
+                names.append(slice_name(node.id, stage, index))
+                entries[index].append(Entry(run=names[-1], wait=tuple(names[w] for w in waits)))
+    return tuple(tuple(lane) for lane in entries)
+
+
+class _Arena:
+    """Which block holds which bytes now."""
+
+    def __init__(self, graph: Graph, live: Liveness, offsets: Mapping[str, int]) -> None:
+        self._graph, self._live, self._offsets = graph, live, offsets
+        self._blocks: dict[str, _Block] = {}
+        self._held: list[tuple[int, int, _Block]] = []
+        """Disjoint (lo, hi, block), sorted: the last block that took each byte."""
+
+    def block(self, value: str) -> _Block:
+        root = self._live.root[value]
+        if root not in self._blocks:
+            lo = self._offsets[root]
+            self._blocks[root] = self._open(lo, lo + self._graph.value[root].type.bytes)
+        return self._blocks[root]
+
+    def open_scratch(self, block: str, starts: Mapping[str, int], sizes: Mapping[str, int]) -> dict[str, _Block]:
+        if not starts:
+            return {}
+        base = self._offsets[block]
+        return {name: self._open(base + at, base + at + sizes[name]) for name, at in starts.items() if sizes[name]}
+
+    def _open(self, lo: int, hi: int) -> _Block:
+        """A new block over [lo, hi): it inherits what happened to those bytes under their previous holders."""
+        new = _Block(lo, hi)
+        first = _first_reaching(self._held, lo)
+        last = first
+        kept: list[tuple[int, int, _Block]] = []
+        while last < len(self._held) and self._held[last][0] < hi:
+            start, end, old = self._held[last]
+            new.inherited += [(s, a, b) for s, _, a, b in old.history if a < hi and lo < b]
+            new.inherited += [(s, a, b) for s, a, b in old.inherited if a < hi and lo < b and not _replaced(old, a, b)]
+            if start < lo:
+                kept.append((start, lo, old))
+            if hi < end:
+                kept.append((hi, end, old))
+            last += 1
+        self._held[first:last] = sorted([*kept, (lo, hi, new)], key=lambda h: h[0])
+        return new
+
+    @staticmethod
+    def touch(block: _Block, access: Access, itemsize: int, number: int, needed: set[int]) -> None:
+        """Record an access and add the slices that must come before it to `needed`."""
+        if itemsize:
+            lo, hi = (block.lo + edge * itemsize for edge in access.hull)
+        else:  # scratch shares have no known bytes: any of them may reach the whole part
+            lo, hi = block.lo, block.hi
+        if access.write:
+            needed.update(s for s, a, b in block.inherited if a < hi and lo < b)
+        for other, earlier, _, _ in block.history:
+            if (access.write or earlier.write) and other != number and access.overlaps(earlier):
+                needed.add(other)
+        block.history.append((number, access, lo, hi))
+
+
+def _replaced(block: _Block, lo: int, hi: int) -> bool:
+    """Whether one write to the block covers [lo, hi): it waited for whatever was there, so later blocks that wait
+    for it need not wait for that again."""
+    lo, hi = max(lo, block.lo), min(hi, block.hi)
+    return any(access.write and a <= lo and hi <= b for _, access, a, b in block.history)
+
+
+def _first_reaching(held: Sequence[tuple[int, int, _Block]], lo: int) -> int:
+    """Index of the first held interval that ends behind `lo` (binary search)."""
+    low, high = 0, len(held)
+    while low < high:
+        middle = (low + high) // 2
+        if held[middle][1] <= lo:
+            low = middle + 1
+        else:
+            high = middle
+    return low

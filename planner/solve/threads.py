@@ -1,0 +1,100 @@
+"""Pass *threads*: how many slices each node gets (Liu et al., strategies 1 and 2).
+
+Strategy 1 takes each node's best measured mode. Strategy 2 takes one slice count per op type, from its most
+time-consuming instance: published because resizing a thread team costs time. Here lanes are permanent, so the cost
+of changing counts is nil and strategy 2 is off unless asked for. `sequential` gives every node all lanes.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from planner.costs.residency import cold_fractions, stage_times
+from planner.costs.table import CostEntry, CostTable
+from planner.errors import UserError
+from planner.graph.model import Graph, Node
+from planner.ops.base import Facts, Mode, op_named
+from planner.ops.signature import signature_of
+
+
+class Choice(NamedTuple):
+    """The mode of one node with its predicted time per stage."""
+
+    mode: Mode
+    facts: Facts
+    stage_ns: tuple[int, ...]
+
+    @property
+    def total_ns(self) -> int:
+        return sum(self.stage_ns)
+
+
+def choose_modes(
+    graph: Graph,
+    order: Sequence[Node],
+    costs: CostTable,
+    lanes: int,
+    cache_bytes: int,
+    *,
+    policy: str,
+    strategies: Sequence[int],
+    pinned: Mapping[str, int],
+) -> dict[str, Choice]:
+    """node id -> its mode. SP1202: a signature was never measured."""
+    cold = cold_fractions(graph, order, cache_bytes)
+    options = {node.id: _options(graph, node, costs, lanes, cold[node.id]) for node in order}
+    if policy == "sequential":
+        wanted = {node.id: lanes for node in order}
+    elif 2 in strategies:
+        wanted = _uniform_counts(order, options)
+    else:
+        wanted = {}
+    wanted.update(pinned)
+    return {node.id: _pick(node, options[node.id], wanted.get(node.id), node.id in pinned) for node in order}
+
+
+def _options(graph: Graph, node: Node, costs: CostTable, lanes: int, cold: float) -> tuple[Choice, ...]:
+    signature = signature_of(graph, node)
+    op = op_named(node.op)
+    if op.alias(signature) is not None:
+        return (Choice(Mode("alias", "whole", 1), {}, ()),)
+    entries = [e for e in costs.modes(signature.text) if e.slices <= lanes and _valid(op.dims(signature), e)]
+    if not entries:
+        raise UserError(
+            "SP1202",
+            f"the cost table has no usable entry for node {node.id!r}: {signature.text}",
+            "run `stepplan profile` on this graph with the same target",
+        )
+    return tuple(Choice(e.mode, e.facts, stage_times(e, cold)) for e in entries)
+
+
+def _valid(dims: Mapping[tuple[str, str], int], entry: CostEntry) -> bool:
+    return entry.slices <= dims.get((entry.kernel, entry.dim), 0)
+
+
+def _uniform_counts(order: Sequence[Node], options: Mapping[str, tuple[Choice, ...]]) -> dict[str, int]:
+    """Strategy 2: the best count of each op type's most time-consuming instance."""
+    slowest: dict[str, Choice] = {}
+    for node in order:
+        best = min(options[node.id], key=_rank)
+        if node.op not in slowest or best.total_ns > slowest[node.op].total_ns:
+            slowest[node.op] = best
+    return {node.id: slowest[node.op].mode.slices for node in order}
+
+
+def _pick(node: Node, options: Sequence[Choice], count: int | None, pinned: bool) -> Choice:
+    """The fastest option with `count` slices, or with the nearest smaller count there is."""
+    if count is not None:
+        exact = [o for o in options if o.mode.slices == count]
+        if pinned and not exact:
+            raise UserError(
+                "SP1302",
+                f"node {node.id!r} is pinned to {count} slices, which its op or the cost table does not offer",
+                f"pin one of {sorted({o.mode.slices for o in options})}",
+            )
+        largest = max((o.mode.slices for o in options if o.mode.slices <= count), default=1)
+        options = exact or [o for o in options if o.mode.slices == largest] or options
+    return min(options, key=_rank)
+
+
+def _rank(choice: Choice) -> tuple[int, int, Mode]:
+    return (choice.total_ns, choice.mode.slices, choice.mode)

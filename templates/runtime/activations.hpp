@@ -1,0 +1,139 @@
+// Element functions with their derivatives.
+//
+// forward(x) is y; backward(dy, x, y) is dx. `reads_x` and `reads_y` say what backward reads, so that
+// the other value need not be kept (its pointer may be null).
+#pragma once
+
+#include <cmath>
+
+#include "map.hpp"
+#include "vector_math.hpp"
+
+namespace stepplan {
+
+struct Relu {
+  static constexpr bool reads_x = false, reads_y = true;
+  static float forward(float x) { return x < 0.0f ? 0.0f : x; }  // keeps NaN
+  static float backward(float dy, float, float y) { return y > 0.0f ? dy : 0.0f; }
+};
+
+// slope > 0, so the sign of y is the sign of x.
+struct LeakyRelu {
+  static constexpr bool reads_x = false, reads_y = true;
+  float slope = 0.01f;
+  float forward(float x) const { return x > 0.0f ? x : slope * x; }
+  float backward(float dy, float, float y) const { return y > 0.0f ? dy : slope * dy; }
+};
+
+struct Sigmoid {
+  static constexpr bool reads_x = false, reads_y = true;
+  static float forward(float x) { return math::sigmoid(x); }
+  static float backward(float dy, float, float y) { return dy * (y * (1.0f - y)); }
+};
+
+struct Tanh {
+  static constexpr bool reads_x = false, reads_y = true;
+  static float forward(float x) { return math::tanh(x); }
+  static float backward(float dy, float, float y) { return dy * (1.0f - y * y); }
+};
+
+struct Silu {
+  static constexpr bool reads_x = true, reads_y = false;
+  static float forward(float x) { return x * math::sigmoid(x); }
+  static float backward(float dy, float x, float) {
+    const float s = math::sigmoid(x);
+    return dy * (s * (1.0f + x * (1.0f - s)));
+  }
+};
+
+// x Phi(x) with the exact normal distribution.
+struct Gelu {
+  static constexpr bool reads_x = true, reads_y = false;
+  static float forward(float x) { return x * (0.5f + 0.5f * math::erf(x * 0.70710678f)); }
+  static float backward(float dy, float x, float) {
+    const float cdf = 0.5f + 0.5f * math::erf(x * 0.70710678f);
+    const float pdf = 0.39894228f * math::exp(-0.5f * x * x);
+    return dy * (cdf + x * pdf);
+  }
+};
+
+// x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
+struct GeluTanh {
+  static constexpr bool reads_x = true, reads_y = false;
+  static float forward(float x) {
+    const float t = math::tanh(0.79788456f * (x + 0.044715f * x * x * x));
+    return 0.5f * x * (1.0f + t);
+  }
+  static float backward(float dy, float x, float) {
+    const float t = math::tanh(0.79788456f * (x + 0.044715f * x * x * x));
+    const float slope = 0.79788456f * (1.0f + 0.134145f * x * x);
+    return dy * (0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * slope);
+  }
+};
+
+struct Exp {
+  static constexpr bool reads_x = false, reads_y = true;
+  static float forward(float x) { return math::exp(x); }
+  static float backward(float dy, float, float y) { return dy * y; }
+};
+
+struct Log {
+  static constexpr bool reads_x = true, reads_y = false;
+  static float forward(float x) { return math::log(x); }
+  static float backward(float dy, float x, float) { return dy / x; }
+};
+
+struct Sqrt {
+  static constexpr bool reads_x = false, reads_y = true;
+  static float forward(float x) { return std::sqrt(x); }
+  static float backward(float dy, float, float y) { return dy / (2.0f * y); }
+};
+
+struct Neg {
+  static constexpr bool reads_x = false, reads_y = false;
+  static float forward(float x) { return -x; }
+  static float backward(float dy, float, float) { return -dy; }
+};
+
+struct Abs {
+  static constexpr bool reads_x = true, reads_y = false;
+  static float forward(float x) { return std::fabs(x); }
+  static float backward(float dy, float x, float) {
+    const float sign = static_cast<float>(x > 0.0f) - static_cast<float>(x < 0.0f);
+    return dy * sign;
+  }
+};
+
+struct Square {
+  static constexpr bool reads_x = true, reads_y = false;
+  static float forward(float x) { return x * x; }
+  static float backward(float dy, float x, float) { return 2.0f * x * dy; }
+};
+
+struct Reciprocal {
+  static constexpr bool reads_x = false, reads_y = true;
+  static float forward(float x) { return 1.0f / x; }
+  static float backward(float dy, float, float y) { return -dy * (y * y); }
+};
+
+// y = f(x) over the range; y may equal x.
+template <class F, class T>
+void map_forward(const T* x, T* y, Range range, F f = {}) {
+  map(y, range, [f](float v) { return f.forward(v); }, x);
+}
+
+// dx = dy f'(x); dx may equal dy, x or y.
+template <class F, class T>
+void map_backward(const T* dy, const T* x, const T* y, T* dx, Range range, F f = {}) {
+  if constexpr (F::reads_x && F::reads_y) {
+    map(dx, range, [f](float d, float v, float w) { return f.backward(d, v, w); }, dy, x, y);
+  } else if constexpr (F::reads_x) {
+    map(dx, range, [f](float d, float v) { return f.backward(d, v, 0.0f); }, dy, x);
+  } else if constexpr (F::reads_y) {
+    map(dx, range, [f](float d, float w) { return f.backward(d, 0.0f, w); }, dy, y);
+  } else {
+    map(dx, range, [f](float d) { return f.backward(d, 0.0f, 0.0f); }, dy);
+  }
+}
+
+}  // namespace stepplan

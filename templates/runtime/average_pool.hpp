@@ -1,0 +1,131 @@
+// 2-D average pooling, channels-last: fixed windows, adaptive windows and global (adaptive to 1 x 1).
+//
+// A window rule says for each output which inputs it covers and by what it divides; forward and backward are
+// written once over such rules. The backward pass gathers, so that slices over input rows never race.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "max_pool.hpp"
+#include "slices.hpp"
+
+namespace stepplan {
+
+// Windows of one axis. `divisor` counts padding if asked to, but never positions beyond the padded input, which
+// ceil_mode windows can reach.
+struct FixedWindows {
+  int64_t in, out, kernel, stride, pad;
+  bool count_pad;
+
+  Range inputs(int64_t o) const {
+    return {std::max<int64_t>(o * stride - pad, 0), std::min(o * stride - pad + kernel, in)};
+  }
+  Range outputs(int64_t i) const {  // the windows that contain input i
+    const int64_t past = i + pad - kernel + 1;
+    return {past <= 0 ? 0 : (past + stride - 1) / stride, std::min((i + pad) / stride + 1, out)};
+  }
+  int64_t divisor(int64_t o) const {
+    const Range r = inputs(o);
+    return count_pad ? std::min(o * stride - pad + kernel, in + pad) - (o * stride - pad) : r.end - r.begin;
+  }
+};
+
+struct AdaptiveWindows {
+  int64_t in, out;
+
+  Range inputs(int64_t o) const { return {o * in / out, ((o + 1) * in + out - 1) / out}; }
+  Range outputs(int64_t i) const { return {i * out / in, ((i + 1) * out + in - 1) / in}; }
+  int64_t divisor(int64_t o) const { return inputs(o).end - inputs(o).begin; }
+};
+
+template <class Windows, class T>
+void average_windows_forward(const T* x, T* y, int64_t channels, Windows high, Windows wide, Range out_rows) {
+  constexpr int64_t panel = 64;
+  for (int64_t row = out_rows.begin; row < out_rows.end; ++row) {
+    const T* image = x + row / high.out * high.in * wide.in * channels;
+    const int64_t oh = row % high.out;
+    const Range ih = high.inputs(oh);
+    for (int64_t ow = 0; ow < wide.out; ++ow) {
+      const Range iw = wide.inputs(ow);
+      const float scale = 1.0f / static_cast<float>(high.divisor(oh) * wide.divisor(ow));
+      for (int64_t first = 0; first < channels; first += panel) {
+        const int64_t width = std::min(panel, channels - first);
+        alignas(64) double total[panel] = {};
+        for (int64_t h = ih.begin; h < ih.end; ++h) {  // float along a window row, double across rows
+          alignas(64) float sum[panel] = {};
+          for (int64_t w = iw.begin; w < iw.end; ++w) {
+            const T* xi = image + (h * wide.in + w) * channels + first;
+#pragma omp simd
+            for (int64_t c = 0; c < width; ++c) sum[c] += static_cast<float>(xi[c]);
+          }
+          for (int64_t c = 0; c < width; ++c) total[c] += sum[c];
+        }
+        T* out = y + (row * wide.out + ow) * channels + first;
+        for (int64_t c = 0; c < width; ++c) out[c] = static_cast<T>(static_cast<float>(total[c]) * scale);
+      }
+    }
+  }
+}
+
+template <class Windows, class T>
+void average_windows_backward(const T* dy, T* dx, int64_t channels, Windows high, Windows wide, Range in_rows) {
+  constexpr int64_t panel = 64;
+  for (int64_t row = in_rows.begin; row < in_rows.end; ++row) {
+    const int64_t n = row / high.in;
+    const Range oh = high.outputs(row % high.in);
+    for (int64_t iw = 0; iw < wide.in; ++iw) {
+      const Range ow = wide.outputs(iw);
+      for (int64_t first = 0; first < channels; first += panel) {
+        const int64_t width = std::min(panel, channels - first);
+        alignas(64) float sum[panel] = {};
+        for (int64_t h = oh.begin; h < oh.end; ++h) {
+          for (int64_t w = ow.begin; w < ow.end; ++w) {
+            const T* d = dy + ((n * high.out + h) * wide.out + w) * channels + first;
+            const float scale = 1.0f / static_cast<float>(high.divisor(h) * wide.divisor(w));
+#pragma omp simd
+            for (int64_t c = 0; c < width; ++c) sum[c] += static_cast<float>(d[c]) * scale;
+          }
+        }
+        T* out = dx + (row * wide.in + iw) * channels + first;
+        for (int64_t c = 0; c < width; ++c) out[c] = static_cast<T>(sum[c]);
+      }
+    }
+  }
+}
+
+inline FixedWindows high_windows(const Pool2d& p, bool count_pad) {
+  return {p.height, p.out_height, p.kernel_h, p.stride_h, p.pad_h, count_pad};
+}
+inline FixedWindows wide_windows(const Pool2d& p, bool count_pad) {
+  return {p.width, p.out_width, p.kernel_w, p.stride_w, p.pad_w, count_pad};
+}
+
+// Slices: a range of the batch * out_height output rows.
+template <class T>
+void average_pool_forward(const T* x, T* y, const Pool2d& p, bool count_include_pad, Range out_rows) {
+  average_windows_forward(x, y, p.channels, high_windows(p, count_include_pad), wide_windows(p, count_include_pad),
+                          out_rows);
+}
+
+// Slices: a range of the batch * height input rows.
+template <class T>
+void average_pool_backward(const T* dy, T* dx, const Pool2d& p, bool count_include_pad, Range in_rows) {
+  average_windows_backward(dy, dx, p.channels, high_windows(p, count_include_pad),
+                           wide_windows(p, count_include_pad), in_rows);
+}
+
+// Adaptive average pooling reads only the sizes of `p`. Global pooling: out_height = out_width = 1.
+template <class T>
+void adaptive_average_pool_forward(const T* x, T* y, const Pool2d& p, Range out_rows) {
+  average_windows_forward(x, y, p.channels, AdaptiveWindows{p.height, p.out_height},
+                          AdaptiveWindows{p.width, p.out_width}, out_rows);
+}
+
+template <class T>
+void adaptive_average_pool_backward(const T* dy, T* dx, const Pool2d& p, Range in_rows) {
+  average_windows_backward(dy, dx, p.channels, AdaptiveWindows{p.height, p.out_height},
+                           AdaptiveWindows{p.width, p.out_width}, in_rows);
+}
+
+}  // namespace stepplan

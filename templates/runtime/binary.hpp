@@ -1,0 +1,111 @@
+// Element-wise functions of two operands, with broadcasting.
+//
+// forward(a, b) is y; grad_a and grad_b are the gradients of the operands from (dy, a, b). Gradients of
+// broadcast operands are summed with sum_reduce (reduce.hpp). Same shapes: use map() or map_binary(). A scalar
+// operand is captured by the function that map() is given.
+#pragma once
+
+#include <cmath>
+
+#include "map.hpp"
+#include "strides.hpp"
+
+namespace stepplan {
+
+struct Add {
+  static float forward(float a, float b) { return a + b; }
+  static float grad_a(float dy, float, float) { return dy; }
+  static float grad_b(float dy, float, float) { return dy; }
+};
+
+struct Sub {
+  static float forward(float a, float b) { return a - b; }
+  static float grad_a(float dy, float, float) { return dy; }
+  static float grad_b(float dy, float, float) { return -dy; }
+};
+
+struct Mul {
+  static float forward(float a, float b) { return a * b; }
+  static float grad_a(float dy, float, float b) { return dy * b; }
+  static float grad_b(float dy, float a, float) { return dy * a; }
+};
+
+struct Div {
+  static float forward(float a, float b) { return a / b; }
+  static float grad_a(float dy, float, float b) { return dy / b; }
+  static float grad_b(float dy, float a, float b) { return -dy * ((a / b) / b); }
+};
+
+// NaN in either operand is kept. Equal operands share the gradient.
+struct Max {
+  static float forward(float a, float b) { return a > b || a != a ? a : b; }
+  static float grad_a(float dy, float a, float b) { return a == b ? 0.5f * dy : (a > b ? dy : 0.0f); }
+  static float grad_b(float dy, float a, float b) { return a == b ? 0.5f * dy : (a > b ? 0.0f : dy); }
+};
+
+struct Min {
+  static float forward(float a, float b) { return a < b || a != a ? a : b; }
+  static float grad_a(float dy, float a, float b) { return a == b ? 0.5f * dy : (a < b ? dy : 0.0f); }
+  static float grad_b(float dy, float a, float b) { return a == b ? 0.5f * dy : (a < b ? 0.0f : dy); }
+};
+
+// Same dense shapes. y may equal a or b.
+template <class F, class T>
+void map_binary(const T* a, const T* b, T* y, Range range) {
+  map(y, range, [](float u, float v) { return F::forward(u, v); }, a, b);
+}
+
+// y = f(a, b) over a range of the elements of the dense output; y may equal an operand of the same shape.
+template <class T, class F>
+void map_broadcast(const T* a, const Strides& a_strides, const T* b, const Strides& b_strides, T* y,
+                   const Shape& shape, Range elements, F f) {
+  const int64_t sa = a_strides[max_rank - 1], sb = b_strides[max_rank - 1];
+  visit_row_runs<2>(shape, {a_strides, b_strides}, elements,
+                    [&](const RowCursor<2>& cursor, int64_t first, int64_t column, int64_t length) {
+    const T* ar = a + cursor.offset(0) + column * sa;
+    const T* br = b + cursor.offset(1) + column * sb;
+    T* yr = y + first;
+    if (sa == 1 && sb == 1) {
+      map(yr, {0, length}, f, ar, br);
+    } else if (sa == 1 && sb == 0) {
+      map(yr, {0, length}, [f, v = static_cast<float>(*br)](float u) { return f(u, v); }, ar);
+    } else if (sa == 0 && sb == 1) {
+      map(yr, {0, length}, [f, u = static_cast<float>(*ar)](float v) { return f(u, v); }, br);
+    } else {
+      for (int64_t i = 0; i < length; ++i) {
+        yr[i] = static_cast<T>(f(static_cast<float>(ar[i * sa]), static_cast<float>(br[i * sb])));
+      }
+    }
+  });
+}
+
+// y = x^p. Common exponents avoid the library's pow, which is not vectorised.
+template <class T>
+void pow_scalar_forward(const T* x, float p, T* y, Range range) {
+  if (p == 2.0f) return map(y, range, [](float v) { return v * v; }, x);
+  if (p == 3.0f) return map(y, range, [](float v) { return v * v * v; }, x);
+  if (p == 1.0f) return map(y, range, [](float v) { return v; }, x);
+  if (p == 0.0f) return map(y, range, [](float) { return 1.0f; }, x);
+  if (p == -1.0f) return map(y, range, [](float v) { return 1.0f / v; }, x);
+  if (p == 0.5f) return map(y, range, [](float v) { return std::sqrt(v); }, x);
+  if (p == -0.5f) return map(y, range, [](float v) { return 1.0f / std::sqrt(v); }, x);
+  for (int64_t i = range.begin; i < range.end; ++i) {
+    y[i] = static_cast<T>(std::pow(static_cast<float>(x[i]), p));
+  }
+}
+
+// dx = dy p x^(p-1); dx may equal dy.
+template <class T>
+void pow_scalar_backward(const T* dy, const T* x, float p, T* dx, Range range) {
+  if (p == 0.0f) return map(dx, range, [](float) { return 0.0f; }, x);
+  if (p == 1.0f) return map(dx, range, [](float d) { return d; }, dy);
+  if (p == 2.0f) return map(dx, range, [](float d, float v) { return 2.0f * v * d; }, dy, x);
+  if (p == 3.0f) return map(dx, range, [](float d, float v) { return 3.0f * v * v * d; }, dy, x);
+  if (p == 0.5f) return map(dx, range, [](float d, float v) { return 0.5f / std::sqrt(v) * d; }, dy, x);
+  for (int64_t i = range.begin; i < range.end; ++i) {
+    const float power = std::pow(static_cast<float>(x[i]), p - 1.0f);
+    dx[i] = static_cast<T>(static_cast<float>(dy[i]) * p * power);
+  }
+}
+
+}  // namespace stepplan

@@ -1,0 +1,68 @@
+// Walks channels-last rows in panels of channels, so that per-channel coefficients stay in the first-level cache.
+//
+// Wide tensors are cut into panels of at most 512 channels. Narrow rows are short loops, so several of them
+// are taken side by side as one wide row, and the coefficients repeat:
+//   C = 3, repeat = 64:  r0c0 r0c1 r0c2 r1c0 ... r63c2   one wide row of 192 values
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+
+#include "slices.hpp"
+
+namespace stepplan {
+
+constexpr int64_t max_panel_channels = 512;
+constexpr int64_t max_panel_width = 1024;
+
+// `count` wide rows of `width` values; row r begins at element offset + r * stride.
+struct WideRows {
+  int64_t offset, stride, count, width;
+};
+
+enum class RowOrder { ascending, descending };
+
+struct ChannelPanel {
+  int64_t all_channels;  // of the tensor
+  int64_t first, channels;
+  int64_t repeat;        // rows side by side
+
+  int64_t width() const { return channels * repeat; }
+
+  // Copies the coefficients of one row to its neighbours.
+  void repeat_values(float* values) const {
+    for (int64_t i = channels; i < width(); ++i) values[i] = values[i - channels];
+  }
+
+  // Adds the sums of a wide row to the sums per channel.
+  void fold_into(const float* wide, double* sums) const {
+    for (int64_t r = 0; r < repeat; ++r) {
+      for (int64_t c = 0; c < channels; ++c) sums[c] += wide[r * channels + c];
+    }
+  }
+
+  // Visits the rows in blocks of at most 128 wide rows, short enough to sum in float.
+  template <class Visit>
+  void visit_rows(Range rows, RowOrder order, Visit visit) const {
+    constexpr int64_t block = 128;
+    const int64_t offset = rows.begin * all_channels + first, stride = repeat * all_channels;
+    const int64_t full = (rows.end - rows.begin) / repeat, rest = (rows.end - rows.begin) % repeat;
+    const int64_t blocks = (full + block - 1) / block;
+    for (int64_t i = 0; i < blocks; ++i) {
+      const int64_t r = (order == RowOrder::ascending ? i : blocks - 1 - i) * block;
+      visit(WideRows{offset + r * stride, stride, std::min(block, full - r), width()});
+    }
+    if (rest > 0) visit(WideRows{offset + full * stride, stride, 1, rest * channels});
+  }
+};
+
+constexpr ChannelPanel channel_panel(int64_t all_channels, int64_t first) {
+  const int64_t channels = std::min(all_channels - first, max_panel_channels);
+  // Odd narrow widths become whole vectors of 16, so that there is no remainder loop.
+  int64_t repeat = all_channels < 64 ? 16 / std::gcd(all_channels, int64_t{16}) : 1;
+  while (repeat * all_channels < 256) repeat *= 2;
+  return {all_channels, first, channels, repeat};
+}
+
+}  // namespace stepplan

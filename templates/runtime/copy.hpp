@@ -1,0 +1,80 @@
+// Data movement: fills, strided copies (permute, slice, index, broadcast), concatenation, layout changes.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "strides.hpp"
+
+namespace stepplan {
+
+template <class T>
+void fill(T* out, T value, Range range) {
+  std::fill(out + range.begin, out + range.end, value);
+}
+
+// out[index] = in[index] over a range of the row-major elements of `shape`, each side with its own strides:
+//   permute: permuted input strides     slice or index: an offset pointer and multiplied strides
+//   broadcast: input stride 0           write into a slice: output strides of the larger tensor
+// The operands must not overlap.
+template <class T>
+void copy_strided(const T* in, const Strides& in_strides, T* out, const Strides& out_strides, const Shape& shape,
+                  Range elements) {
+  const int64_t si = in_strides[max_rank - 1], so = out_strides[max_rank - 1];
+  visit_row_runs<2>(shape, {in_strides, out_strides}, elements,
+                    [&](const RowCursor<2>& cursor, int64_t, int64_t column, int64_t length) {
+    const T* from = in + cursor.offset(0) + column * si;
+    T* to = out + cursor.offset(1) + column * so;
+    if (si == 1 && so == 1) {
+      std::copy_n(from, length, to);
+    } else if (si == 0 && so == 1) {
+      std::fill_n(to, length, *from);
+    } else {
+      for (int64_t i = 0; i < length; ++i) to[i * so] = from[i * si];
+    }
+  });
+}
+
+// Copies `length` contiguous elements per block, for a range of blocks. One call per operand concatenates or
+// splits along any axis: a tensor [outer, axis, inner] is `outer` blocks of axis * inner elements, `pitch` being
+// that product for the tensor on each side.
+template <class T>
+void copy_blocks(const T* in, int64_t in_pitch, T* out, int64_t out_pitch, int64_t length, Range blocks) {
+  for (int64_t b = blocks.begin; b < blocks.end; ++b) std::copy_n(in + b * in_pitch, length, out + b * out_pitch);
+}
+
+// [batch, rows, columns] -> [batch, columns, rows], in tiles that fit the first-level cache. Slices: a range of
+// the batch * columns output rows.
+template <class T>
+void transpose(const T* in, T* out, int64_t rows, int64_t columns, Range out_rows) {
+  constexpr int64_t tile = 32;
+  for (int64_t first = out_rows.begin; first < out_rows.end;) {
+    const int64_t batch = first / columns, c0 = first % columns;
+    const int64_t width = std::min({tile, columns - c0, out_rows.end - first});
+    const T* from = in + batch * rows * columns + c0;
+    T* to = out + first * rows;
+    for (int64_t r0 = 0; r0 < rows; r0 += tile) {
+      const int64_t height = std::min(tile, rows - r0);
+      alignas(64) T block[tile][tile];
+      for (int64_t r = 0; r < height; ++r) std::copy_n(from + (r0 + r) * columns, width, block[r]);
+      for (int64_t c = 0; c < width; ++c) {
+        for (int64_t r = 0; r < height; ++r) to[c * rows + r0 + r] = block[r][c];
+      }
+    }
+    first += width;
+  }
+}
+
+// Slices: a range of the batch * height * width positions.
+template <class T>
+void nchw_to_nhwc(const T* in, T* out, int64_t channels, int64_t positions, Range out_rows) {
+  transpose(in, out, channels, positions, out_rows);
+}
+
+// Slices: a range of the batch * channels planes. `positions` = height * width.
+template <class T>
+void nhwc_to_nchw(const T* in, T* out, int64_t channels, int64_t positions, Range out_rows) {
+  transpose(in, out, positions, channels, out_rows);
+}
+
+}  // namespace stepplan

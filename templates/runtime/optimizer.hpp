@@ -1,0 +1,70 @@
+// Parameter updates, PyTorch's formulas, one pass over a range of elements. Parameters and state are float;
+// gradients may be narrower.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "slices.hpp"
+
+namespace stepplan {
+
+struct SgdOptions {
+  float momentum = 0.0f;
+  float weight_decay = 0.0f;
+  bool nesterov = false;
+};
+
+// velocity starts at zero, which equals PyTorch's first step; it is null without momentum.
+template <class T>
+void sgd_update(float* weight, const T* gradient, float* velocity, float lr, const SgdOptions& o, Range range) {
+  if (o.momentum == 0.0f) {
+#pragma omp simd
+    for (int64_t i = range.begin; i < range.end; ++i) {
+      weight[i] -= lr * (static_cast<float>(gradient[i]) + o.weight_decay * weight[i]);
+    }
+    return;
+  }
+  const float ahead = o.nesterov ? 1.0f : 0.0f;               // share of the plain gradient
+  const float along = o.nesterov ? o.momentum : 1.0f;         // share of the velocity
+#pragma omp simd
+  for (int64_t i = range.begin; i < range.end; ++i) {
+    const float g = static_cast<float>(gradient[i]) + o.weight_decay * weight[i];
+    const float v = o.momentum * velocity[i] + g;
+    velocity[i] = v;
+    weight[i] -= lr * (ahead * g + along * v);
+  }
+}
+
+struct AdamOptions {
+  double beta1 = 0.9, beta2 = 0.999;
+  float eps = 1e-8f;
+  float weight_decay = 0.0f;
+  bool decoupled = false;  // true: AdamW
+};
+
+// `step` counts from 1. The bias corrections are computed in double.
+template <class T>
+void adam_update(float* weight, const T* gradient, float* mean, float* square, float lr, int64_t step,
+                 const AdamOptions& o, Range range) {
+  const double correction1 = 1.0 - std::pow(o.beta1, static_cast<double>(step));
+  const double correction2 = 1.0 - std::pow(o.beta2, static_cast<double>(step));
+  const float step_size = static_cast<float>(lr / correction1);
+  const float root = static_cast<float>(std::sqrt(correction2));
+  const float shrink = o.decoupled ? static_cast<float>(1.0 - static_cast<double>(lr) * o.weight_decay) : 1.0f;
+  const float decay = o.decoupled ? 0.0f : o.weight_decay;
+  const float new1 = static_cast<float>(1.0 - o.beta1);
+  const float old2 = static_cast<float>(o.beta2), new2 = static_cast<float>(1.0 - o.beta2);
+#pragma omp simd
+  for (int64_t i = range.begin; i < range.end; ++i) {
+    const float w = weight[i] * shrink;
+    const float g = static_cast<float>(gradient[i]) + decay * w;
+    const float m = mean[i] + new1 * (g - mean[i]);
+    const float v = old2 * square[i] + new2 * (g * g);
+    mean[i] = m;
+    square[i] = v;
+    weight[i] = w - step_size * (m / (std::sqrt(v) / root + o.eps));
+  }
+}
+
+}  // namespace stepplan

@@ -1,0 +1,115 @@
+// Branch-free float functions that the compiler turns into vector code inside `omp simd` loops.
+//
+// Errors are within 2-3 ulp. Infinities, NaN, zeros and subnormal results behave as in <cmath>.
+// A select is written `condition ? a : b` with both sides already computed.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+namespace stepplan::math {
+
+inline float float_of(uint32_t bits) { return std::bit_cast<float>(bits); }
+inline uint32_t bits_of(float value) { return std::bit_cast<uint32_t>(value); }
+
+// 2^n for -126 <= n <= 127.
+inline float power_of_two(int32_t n) { return float_of(static_cast<uint32_t>(n + 127) << 23); }
+
+inline float exp(float x) {
+  // Outside these bounds the result is 0 or infinity. The comparisons keep NaN.
+  x = x > 89.0f ? 89.0f : x;
+  x = x < -104.0f ? -104.0f : x;
+  // x = n ln 2 + r. Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
+  constexpr float round_to_int = 12582912.0f;
+  const float shifted = x * 1.44269504f + round_to_int;
+  const float n = shifted - round_to_int;
+  const int32_t k = static_cast<int32_t>(bits_of(shifted) - bits_of(round_to_int));
+  const float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = (p * r) * r + r + 1.0f;
+  // Two factors, because n = 128 overflows a single one and n < -126 is subnormal.
+  const int32_t half = k >> 1;
+  return p * power_of_two(half) * power_of_two(k - half);
+}
+
+inline float log(float x) {
+  const bool subnormal = x < std::numeric_limits<float>::min();
+  const float scaled_up = x * 8388608.0f;  // 2^23
+  const float normal = subnormal ? scaled_up : x;
+  // normal = 2^e m with m in [sqrt(1/2), sqrt(2)): 0x3f3504f3 is sqrt(1/2).
+  const uint32_t offset = bits_of(normal) - 0x3f3504f3u;
+  const float e = static_cast<float>(static_cast<int32_t>(offset) >> 23) - (subnormal ? 23.0f : 0.0f);
+  const float m = float_of((offset & 0x007fffffu) + 0x3f3504f3u) - 1.0f;
+  float p = 7.0376836292e-2f;
+  p = p * m - 1.1514610310e-1f;
+  p = p * m + 1.1676998740e-1f;
+  p = p * m - 1.2420140846e-1f;
+  p = p * m + 1.4249322787e-1f;
+  p = p * m - 1.6668057665e-1f;
+  p = p * m + 2.0000714765e-1f;
+  p = p * m - 2.4999993993e-1f;
+  p = p * m + 3.3333331174e-1f;
+  const float square = m * m;
+  float y = p * m * square + e * -2.12194440e-4f - 0.5f * square;
+  y = m + y + e * 0.693359375f;
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  y = x == infinity ? infinity : y;
+  y = x == 0.0f ? -infinity : y;
+  return x >= 0.0f ? y : std::numeric_limits<float>::quiet_NaN();
+}
+
+// log(1 + u) for finite u >= 0, accurate for tiny u: the rounding of 1 + u is divided out again (Kahan).
+inline float log1p(float u) {
+  const float w = 1.0f + u;
+  const float exact = w - 1.0f;
+  const float corrected = log(w) * (u / (exact == 0.0f ? 1.0f : exact));
+  return exact == 0.0f ? u : corrected;
+}
+
+inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
+
+inline float tanh(float x) {
+  const float magnitude = std::fabs(x);
+  const float square = x * x;
+  float p = -5.70498872745e-3f;
+  p = p * square + 2.06390887954e-2f;
+  p = p * square - 5.37397155531e-2f;
+  p = p * square + 1.33314422036e-1f;
+  p = p * square - 3.33332819422e-1f;
+  const float small = p * square * x + x;
+  const float large = std::copysign(1.0f - 2.0f / (exp(2.0f * magnitude) + 1.0f), x);
+  return magnitude < 0.625f ? small : large;
+}
+
+// Two minimax polynomials after N. Juffa: x + x p(x^2) near zero, 1 - exp(q(|x|)) in the tail.
+inline float erf(float x) {
+  const float t = std::fabs(x);
+  const float square = x * x;
+  float q = -1.72853470e-5f * t + 3.83197126e-4f;
+  const float u = -3.88396438e-3f * t + 2.42546219e-2f;
+  q = q * square + u;
+  q = q * t - 1.06777877e-1f;
+  q = q * t - 6.34846687e-1f;
+  q = q * t - 1.28717512e-1f;
+  q = q * t - t;
+  // Beyond 4 the result is 1 and the polynomial would turn infinity into NaN.
+  const float tail = t > 4.0f ? 1.0f : 1.0f - exp(q);
+  const float large = std::copysign(tail, x);
+  float p = -5.96761703e-4f;
+  p = p * square + 4.99119423e-3f;
+  p = p * square - 2.67681349e-2f;
+  p = p * square + 1.12819925e-1f;
+  p = p * square - 3.76125336e-1f;
+  p = p * square + 1.28379166e-1f;
+  const float small = p * x + x;
+  return t > 0.927734375f ? large : small;  // NaN takes the polynomial
+}
+
+}  // namespace stepplan::math
