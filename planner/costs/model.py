@@ -1,6 +1,6 @@
 """Modelled costs: times from FLOPs and bytes where nothing was measured.
 
-For planning past the machine at hand and for tests. Every entry says so (`impl = "modelled"`), and so does whatever
+For planning past the machine at hand and for tests. Every entry says so (`source = "modelled"`), and so does whatever
 shows them. Compute scales with slices up to an efficiency; memory traffic up to the target's bandwidth.
 """
 
@@ -54,7 +54,7 @@ def modelled_facts(op: Op, signature: Signature, mode: Mode) -> Facts:
 
 def _entry(op: Op, signature: Signature, mode: Mode, facts: Facts, target: Target, lanes: int) -> CostEntry:
     stages = op.stage_count(signature, mode, facts)
-    compute = op.flops(signature) / (mode.slices * target.flops_per_core)
+    compute = op.flops(signature) / (mode.slices * target.cpu.flops_per_core)
     share = min(1.0, mode.slices / max(1, lanes) * 2)
     memory = op.bytes_moved(signature) / (target.memory_bandwidth * share)
     cold, warm = max(compute, memory) * 1e9, max(compute, memory / 4) * 1e9
@@ -66,5 +66,5 @@ def _entry(op: Op, signature: Signature, mode: Mode, facts: Facts, target: Targe
         warm_ns=tuple(round(warm / stages + START_NS, 1) for _ in range(stages)),
         cold_ns=tuple(round(cold / stages + START_NS, 1) for _ in range(stages)),
         facts=dict(facts),
-        impl="modelled",
+        source="modelled",
     )

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError, field_validator
 
@@ -35,6 +35,7 @@ class CostEntry(Frozen):
     """Interquartile range / median of the cold measurement."""
     facts: dict[str, int] = Field(default_factory=dict)
     """Sizes that the kernel library asks for; see ops.base.Facts."""
+    source: Literal["measured", "interpolated", "modelled"] = "measured"
     impl: str = ""
     """The library's name of the implementation, for people."""
 

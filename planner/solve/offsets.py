@@ -41,7 +41,7 @@ def pack(blocks: Sequence[Block], alignment: int = ALIGNMENT) -> Packing:
     tried = [_best_fit(sorted(rest, key=key), alignment) for key in (keys if len(rest) <= 6000 else keys[:1])]
     best = min(tried, key=lambda result: result[1])
     offsets.update({name: Bytes(base + offset) for name, offset in best[0].items()})
-    return Packing(offsets, Bytes(base + best[1]), Bytes(base + _most_alive(rest, alignment)))
+    return Packing(offsets, Bytes(base + best[1]), Bytes(base + most_alive(rest, alignment)))
 
 
 def _best_fit(order: Sequence[Block], alignment: int) -> tuple[dict[str, int], int]:
@@ -65,7 +65,8 @@ def _best_fit(order: Sequence[Block], alignment: int) -> tuple[dict[str, int], i
     return found, height
 
 
-def _most_alive(blocks: Sequence[Block], alignment: int) -> int:
+def most_alive(blocks: Sequence[Block], alignment: int = ALIGNMENT) -> int:
+    """The largest sum of aligned sizes alive at one time."""
     events: dict[int, int] = {}
     for block in blocks:
         size = align(block.size, alignment)

@@ -10,13 +10,11 @@ from planner.costs.table import CostTable, costs_hash
 from planner.errors import UserError
 from planner.graph.model import Graph, Node, Program
 from planner.graph.text import graph_hash
-from planner.ops.base import op_named
-from planner.ops.signature import signature_of
 from planner.plan.bounds import bounds
-from planner.plan.schema import Lane, NodePlan, Placement, Plan, PoolUse, ProgramPlan
+from planner.plan.schema import Entry, Lane, NodePlan, Placement, Plan, PoolUse, ProgramPlan
 from planner.plan.simulate import simulate
 from planner.solve.liveness import Liveness, liveness, scratch_id
-from planner.solve.offsets import Packing, pack
+from planner.solve.offsets import Packing, most_alive, pack
 from planner.solve.options import PlanOptions
 from planner.solve.route import route
 from planner.solve.sync import lane_programs
@@ -53,7 +51,7 @@ def make_plan(
             order,
             costs,
             len(cpus),
-            target.last_level_cache,
+            last_level_cache(target),
             policy=options.policy,
             strategies=options.strategies,
             pinned={k: v for k, v in options.pins.slices.items() if any(n.id == k for n in order)},
@@ -65,7 +63,7 @@ def make_plan(
     say(f"liveness: {len(live.blocks)} blocks, {len(live.shares)} values in place")
     packing = pack(live.blocks)
     say(f"offsets: {format_bytes(packing.height)}, lower bound {format_bytes(packing.lower_bound)}")
-    pool = target.pools[0]
+    pool = target.memory
     capacity = min(pool.capacity, options.memory_budget or pool.capacity)
     if packing.height > capacity:
         raise _too_small(graph, orders, live, packing, capacity)
@@ -95,7 +93,7 @@ def _program_plan(
     program: Program,
     order: Sequence[Node],
     choices: Mapping[str, Choice],
-    lanes: tuple[tuple, ...],  # type: ignore[type-arg]
+    lanes: tuple[tuple[Entry, ...], ...],
     live: Liveness,
     packing: Packing,
     costs: CostTable,
@@ -140,13 +138,13 @@ def _peak(graph: Graph, program: Program, order: Sequence[Node], live: Liveness)
     first = starts[program.name]
     window = range(first, first + len(order) + 1)
     inside = [b for b in live.blocks if b.lower < window.stop and b.upper > window.start]
-    return pack_bound(inside)
+    return most_alive(inside)
 
 
-def pack_bound(blocks: Sequence) -> int:  # type: ignore[type-arg]
-    from planner.solve.offsets import most_alive
-
-    return most_alive(blocks)
+def last_level_cache(target: Target) -> int:
+    """Bytes of the outermost cache."""
+    caches = target.cpu.caches
+    return caches.l3 or caches.l2 or caches.l1d
 
 
 def _placements(graph: Graph, live: Liveness, packing: Packing, pool: str) -> tuple[Placement, ...]:
@@ -181,8 +179,3 @@ def _too_small(
         f"most is alive at node {binding}: {format_bytes(most)}",
         f"the smallest budget that this policy can meet is {packing.height} bytes ({format_bytes(packing.height)})",
     )
-
-
-def view_only(graph: Graph, node: Node) -> bool:
-    """Whether the node is another view of the same bytes and never runs."""
-    return op_named(node.op).alias(signature_of(graph, node)) is not None
