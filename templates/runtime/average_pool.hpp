@@ -39,9 +39,15 @@ struct AdaptiveWindows {
   int64_t divisor(int64_t o) const { return inputs(o).end - inputs(o).begin; }
 };
 
+template <class T>
+inline void add_scaled(const T* x, float scale, int64_t width, float* sum) {
+#pragma omp simd
+  for (int64_t c = 0; c < width; ++c) sum[c] += static_cast<float>(x[c]) * scale;
+}
+
 template <class Windows, class T>
 void average_windows_forward(const T* x, T* y, int64_t channels, Windows high, Windows wide, Range out_rows) {
-  constexpr int64_t panel = 64;
+  constexpr int64_t panel = pool_panel;
   for (int64_t row = out_rows.begin; row < out_rows.end; ++row) {
     const T* image = x + row / high.out * high.in * wide.in * channels;
     const int64_t oh = row % high.out;
@@ -56,8 +62,8 @@ void average_windows_forward(const T* x, T* y, int64_t channels, Windows high, W
           alignas(64) float sum[panel] = {};
           for (int64_t w = iw.begin; w < iw.end; ++w) {
             const T* xi = image + (h * wide.in + w) * channels + first;
-#pragma omp simd
-            for (int64_t c = 0; c < width; ++c) sum[c] += static_cast<float>(xi[c]);
+            if (width == panel) add_scaled(xi, 1.0f, panel, sum);
+            else add_scaled(xi, 1.0f, width, sum);
           }
           for (int64_t c = 0; c < width; ++c) total[c] += sum[c];
         }
@@ -70,7 +76,7 @@ void average_windows_forward(const T* x, T* y, int64_t channels, Windows high, W
 
 template <class Windows, class T>
 void average_windows_backward(const T* dy, T* dx, int64_t channels, Windows high, Windows wide, Range in_rows) {
-  constexpr int64_t panel = 64;
+  constexpr int64_t panel = pool_panel;
   for (int64_t row = in_rows.begin; row < in_rows.end; ++row) {
     const int64_t n = row / high.in;
     const Range oh = high.outputs(row % high.in);
@@ -83,8 +89,8 @@ void average_windows_backward(const T* dy, T* dx, int64_t channels, Windows high
           for (int64_t w = ow.begin; w < ow.end; ++w) {
             const T* d = dy + ((n * high.out + h) * wide.out + w) * channels + first;
             const float scale = 1.0f / static_cast<float>(high.divisor(h) * wide.divisor(w));
-#pragma omp simd
-            for (int64_t c = 0; c < width; ++c) sum[c] += static_cast<float>(d[c]) * scale;
+            if (width == panel) add_scaled(d, scale, panel, sum);
+            else add_scaled(d, scale, width, sum);
           }
         }
         T* out = dx + (row * wide.in + iw) * channels + first;

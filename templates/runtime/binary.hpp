@@ -56,6 +56,7 @@ void map_binary(const T* a, const T* b, T* y, Range range) {
 }
 
 // y = f(a, b) over a range of the elements of the dense output; y may equal an operand of the same shape.
+// f is a lambda, so that it is inlined and vectorised (a function pointer would be called per element).
 template <class T, class F>
 void map_broadcast(const T* a, const Strides& a_strides, const T* b, const Strides& b_strides, T* y,
                    const Shape& shape, Range elements, F f) {
@@ -77,6 +78,12 @@ void map_broadcast(const T* a, const Strides& a_strides, const T* b, const Strid
       }
     }
   });
+}
+
+template <class F, class T>
+void broadcast_binary(const T* a, const Strides& a_strides, const T* b, const Strides& b_strides, T* y,
+                      const Shape& shape, Range elements) {
+  map_broadcast(a, a_strides, b, b_strides, y, shape, elements, [](float u, float v) { return F::forward(u, v); });
 }
 
 // y = x^p. Common exponents avoid the library's pow, which is not vectorised.

@@ -20,11 +20,34 @@ struct Pool2d {
   int64_t dilation_h = 1, dilation_w = 1;     // max pooling only
 };
 
+constexpr int64_t pool_panel = 64;  // channels whose running results stay in the first-level cache
+
+// One window position. Callers pass the constant pool_panel where they can: the loop is then unrolled.
+template <class T>
+inline void take_larger(const T* x, int32_t index, int64_t width, float* best, int32_t* chosen) {
+#pragma omp simd
+  for (int64_t c = 0; c < width; ++c) {
+    const float v = static_cast<float>(x[c]);
+    const bool wins = (v > best[c]) | (v != v);
+    best[c] = wins ? v : best[c];
+    chosen[c] = wins ? index : chosen[c];
+  }
+}
+
+template <class T>
+inline void add_if_chosen(const T* dy, const uint8_t* chosen, uint8_t index, int64_t width, float* sum) {
+#pragma omp simd
+  for (int64_t c = 0; c < width; ++c) {
+    const float v = static_cast<float>(dy[c]);
+    sum[c] += chosen[c] == index ? v : 0.0f;
+  }
+}
+
 // Slices: a range of the batch * out_height output rows.
 // As in PyTorch the first maximum of the scan wins, and NaN wins over everything.
 template <class T>
 void max_pool_forward(const T* x, T* y, uint8_t* argmax, const Pool2d& p, Range out_rows) {
-  constexpr int64_t panel = 64;
+  constexpr int64_t panel = pool_panel;
   for (int64_t row = out_rows.begin; row < out_rows.end; ++row) {
     const T* image = x + row / p.out_height * p.height * p.width * p.channels;
     const int64_t top = row % p.out_height * p.stride_h - p.pad_h;
@@ -47,13 +70,8 @@ void max_pool_forward(const T* x, T* y, uint8_t* argmax, const Pool2d& p, Range 
             const int32_t index = static_cast<int32_t>(kh * p.kernel_w + kw);
             if (first_in_window) std::fill_n(chosen, panel, index);
             first_in_window = false;
-#pragma omp simd
-            for (int64_t c = 0; c < width; ++c) {
-              const float v = static_cast<float>(xi[c]);
-              const bool wins = (v > best[c]) | (v != v);
-              best[c] = wins ? v : best[c];
-              chosen[c] = wins ? index : chosen[c];
-            }
+            if (width == panel) take_larger(xi, index, panel, best, chosen);
+            else take_larger(xi, index, width, best, chosen);
           }
         }
         for (int64_t c = 0; c < width; ++c) y[out + first + c] = static_cast<T>(best[c]);
@@ -94,7 +112,7 @@ void max_pool_evaluate(const T* x, T* y, const Pool2d& p, Range out_rows) {
 // Slices: a range of the batch * height input rows. dx must not overlap dy.
 template <class T>
 void max_pool_backward(const T* dy, const uint8_t* argmax, T* dx, const Pool2d& p, Range in_rows) {
-  constexpr int64_t panel = 64;
+  constexpr int64_t panel = pool_panel;
   for (int64_t row = in_rows.begin; row < in_rows.end; ++row) {
     const int64_t n = row / p.height, ih = row % p.height;
     for (int64_t iw = 0; iw < p.width; ++iw) {
@@ -111,13 +129,8 @@ void max_pool_backward(const T* dy, const uint8_t* argmax, T* dx, const Pool2d& 
             const int64_t out =
                 ((n * p.out_height + h / p.stride_h) * p.out_width + w / p.stride_w) * p.channels + first;
             const uint8_t index = static_cast<uint8_t>(kh * p.kernel_w + kw);
-            const T* d = dy + out;
-            const uint8_t* chosen = argmax + out;
-#pragma omp simd
-            for (int64_t c = 0; c < width; ++c) {
-              const float v = static_cast<float>(d[c]);
-              sum[c] += chosen[c] == index ? v : 0.0f;
-            }
+            if (width == panel) add_if_chosen(dy + out, argmax + out, index, panel, sum);
+            else add_if_chosen(dy + out, argmax + out, index, width, sum);
           }
         }
         T* out = dx + (row * p.width + iw) * p.channels + first;

@@ -1,0 +1,54 @@
+"""Compiles the C++ wrappers of the runtime's kernels and calls them on NumPy arrays."""
+
+import ctypes
+import hashlib
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+RUNTIME = Path(__file__).resolve().parents[2] / "templates" / "runtime"
+FLAGS = ["-std=c++20", "-O3", "-march=native", "-fopenmp", "-ffp-contract=fast", "-fno-math-errno",
+         "-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers", "-shared", "-fPIC"]
+
+
+class Library:
+    """Calls `extern "C"` functions: arrays become pointers, int is int64_t, float is float, None a null pointer."""
+
+    def __init__(self, path: Path):
+        self._library = ctypes.CDLL(str(path))
+
+    def __call__(self, name: str, *arguments, result=None):
+        function = getattr(self._library, name)
+        function.restype = result
+        return function(*[_convert(a) for a in arguments])
+
+
+def _convert(argument):
+    if argument is None:
+        return ctypes.c_void_p(None)
+    if isinstance(argument, np.ndarray):
+        assert argument.flags.c_contiguous
+        return ctypes.c_void_p(argument.ctypes.data)
+    if isinstance(argument, (bool, int, np.integer)):
+        return ctypes.c_int64(int(argument))
+    return ctypes.c_float(argument)
+
+
+def compile_library(source: Path, extra_flags: tuple[str, ...] = ()) -> Library:
+    """Builds `source` into a shared library, cached in the temporary folder by the hash of all it includes."""
+    digest = hashlib.sha256(" ".join([*FLAGS, *extra_flags]).encode())
+    for file in [source, *sorted(RUNTIME.glob("*.hpp"))]:
+        digest.update(file.read_bytes())
+    folder = Path(tempfile.gettempdir()) / f"stepplan-tests-{os.getuid()}"
+    folder.mkdir(exist_ok=True)
+    target = folder / f"{source.stem}-{digest.hexdigest()[:16]}.so"
+    if not target.exists():
+        partial = target.with_suffix(f".{os.getpid()}")
+        command = [os.environ.get("CXX", "g++"), *FLAGS, f"-I{RUNTIME}", *extra_flags, str(source), "-o", str(partial)]
+        outcome = subprocess.run(command, capture_output=True, text=True)
+        assert outcome.returncode == 0, outcome.stderr
+        partial.rename(target)
+    return Library(target)

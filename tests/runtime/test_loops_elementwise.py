@@ -1,0 +1,271 @@
+"""Activations, broadcasting, reductions, copies and pooling against PyTorch in float64."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from build import compile_library
+from loops_cases import SLICES, assert_close, poisoned, run_slices
+
+
+@pytest.fixture(scope="module")
+def lib():
+    return compile_library(Path(__file__).with_name("loops_elementwise.cpp"))
+
+
+def tensor(array):
+    return torch.tensor(array, dtype=torch.float64, requires_grad=True)
+
+
+def cut(n, slices, s):
+    return n * s // slices, n * (s + 1) // slices
+
+
+ACTIVATIONS = [torch.relu, F.leaky_relu, torch.sigmoid, torch.tanh, F.silu, F.gelu,
+               lambda x: F.gelu(x, approximate="tanh"), torch.exp, torch.log, torch.sqrt, torch.neg, torch.abs,
+               torch.square, torch.reciprocal]
+POSITIVE_ONLY = {8, 9}
+
+
+@pytest.mark.parametrize("slices", SLICES)
+@pytest.mark.parametrize("kind", range(len(ACTIVATIONS)))
+def test_activation(lib, kind, slices):
+    rng = np.random.default_rng(kind)
+    x = (rng.standard_normal(1003) * 3).astype(np.float32)
+    x = np.abs(x) + np.float32(0.01) if kind in POSITIVE_ONLY else x
+    dy = rng.standard_normal(1003).astype(np.float32)
+    tx = tensor(x)
+    expected = ACTIVATIONS[kind](tx)
+    y = poisoned(1003)
+    run_slices(slices, lambda s: lib("activation", kind, None, x, None, y, *cut(1003, slices, s)))
+    assert_close(y, expected, 3e-7)
+    expected.backward(tensor(dy).detach())
+    run_slices(slices, lambda s: lib("activation", kind, dy, x, y, dy, *cut(1003, slices, s)))  # in place
+    assert_close(dy, tx.grad, 1e-6)
+
+
+@pytest.mark.parametrize("kind", range(len(ACTIVATIONS)))
+def test_activation_at_the_edges(lib, kind):
+    x = np.array([np.inf, -np.inf, np.nan, 0.0, 1e-40, -1e-40, 88.5, -88.5, 200, -200, 1e30, -1e30] * 4, np.float32)
+    y = poisoned(x.size)
+    lib("activation", kind, None, x, None, y, 0, x.size)
+    with np.errstate(all="ignore"):
+        expected = ACTIVATIONS[kind](torch.tensor(x)).numpy()
+    if kind in (4, 5, 6):  # infinity * 0: PyTorch's vector and scalar code differ here
+        finite = ~np.isinf(x)
+        x, y, expected = x[finite], y[finite], expected[finite]
+    np.testing.assert_allclose(y, expected, rtol=1e-6, atol=1e-37)
+
+
+@pytest.mark.parametrize("p", [0.0, 1.0, 2.0, 3.0, -1.0, 0.5, -0.5, 1.7])
+def test_power(lib, p):
+    x, dy = (np.random.default_rng(0).random((2, 77)) + 0.1).astype(np.float32)
+    tx = tensor(x)
+    expected = tx**p
+    y, dx = poisoned(77), poisoned(77)
+    run_slices(3, lambda s: lib("power", None, x, float(p), y, *cut(77, 3, s)))
+    assert_close(y, expected, 1e-6)
+    expected.backward(tensor(dy).detach())
+    run_slices(3, lambda s: lib("power", dy, x, float(p), dx, *cut(77, 3, s)))
+    assert_close(dx, tx.grad, 1e-6)
+
+
+def six(values, fill):
+    return np.array([fill] * (6 - len(values)) + list(values), np.int64)
+
+
+def strides_of(array):
+    return [s // array.itemsize for s in array.strides]
+
+
+BINARY = [torch.add, torch.sub, torch.mul, torch.div, torch.maximum, torch.minimum]
+BROADCASTS = [((40,), (40,)), ((4, 5, 6), (6,)), ((4, 1, 6), (5, 1)), ((3,), (2, 7, 1)), ((), (2, 3)),
+              ((2, 3, 1, 2, 1, 4), (1, 3, 2, 1, 5, 1))]
+
+
+@pytest.mark.parametrize("slices", SLICES)
+@pytest.mark.parametrize("kind", range(len(BINARY)))
+@pytest.mark.parametrize("shapes", BROADCASTS)
+def test_broadcast(lib, kind, shapes, slices):
+    rng = np.random.default_rng(kind)
+    a, b = (np.asarray(rng.integers(1, 6, s), np.float32) for s in shapes)  # integers: ties in max and min
+    wide_a, wide_b = np.broadcast_arrays(a, b)
+    shape, n = wide_a.shape, wide_a.size
+    y = poisoned(*shape)
+    arguments = (a, six(strides_of(wide_a), 0), b, six(strides_of(wide_b), 0), y, six(shape, 1))
+    run_slices(slices, lambda s: lib("binary", kind, 0, None, *arguments, *cut(n, slices, s)))
+    ta, tb = tensor(wide_a.copy()), tensor(wide_b.copy())
+    expected = BINARY[kind](ta, tb)
+    assert_close(y, expected, 1e-6)
+    dy = rng.standard_normal(shape).astype(np.float32)
+    expected.backward(torch.tensor(dy).double())
+    full_a, full_b = np.ascontiguousarray(wide_a), np.ascontiguousarray(wide_b)
+    for which, gradient in ((1, ta.grad), (2, tb.grad)):
+        out = poisoned(*shape)
+        lib("binary", kind, which, dy, full_a, None, full_b, None, out, None, 0, n)
+        assert_close(out, gradient, 1e-6)
+
+
+@pytest.mark.parametrize("kind", [4, 5])
+def test_max_and_min_keep_nan(lib, kind):
+    a, b = np.array([1, np.nan, 2], np.float32), np.array([np.nan, 1, 3], np.float32)
+    y, ones = np.zeros(3, np.float32), six([1], 1)
+    lib("binary", kind, 0, None, a, ones, b, ones, y, six([3], 1), 0, 3)
+    assert np.isnan(y[:2]).all() and np.isfinite(y[2])
+
+
+@pytest.mark.parametrize("slices", SLICES)
+@pytest.mark.parametrize("axes", [(0,), (1,), (2,), (3,), (0, 1, 2), (1, 2), (2, 3), (0, 3), (0, 1, 2, 3)])
+@pytest.mark.parametrize("shape", [(5, 6, 7, 70), (2, 300, 3, 4)])
+def test_reduce(lib, axes, shape, slices):
+    x = (np.random.default_rng(0).random(shape)).astype(np.float32)
+    strides, kept = strides_of(x), [d for d in range(4) if d not in axes]
+    pick = lambda dims, values, fill: six([values[d] for d in dims], fill)
+    n = math.prod(shape[d] for d in kept)
+    count = x.size // n
+    y = poisoned(n)
+    run_slices(slices, lambda s: lib("reduce", x, pick(kept, shape, 1), pick(kept, strides, 0), pick(axes, shape, 1),
+                                     pick(axes, strides, 0), 1.0 / count, y, *cut(n, slices, s)))
+    assert_close(y, x.astype(np.float64).mean(axes), 2e-7)
+
+
+@pytest.mark.parametrize("slices", SLICES)
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3), (0, 2, 3, 1), (3, 2, 1, 0), (1, 0, 3, 2)])
+def test_permute(lib, order, slices):
+    x = np.random.default_rng(0).random((3, 4, 5, 6)).astype(np.float32)
+    view = x.transpose(order)
+    y = poisoned(*view.shape)
+    run_slices(slices, lambda s: lib("copy", x, six(strides_of(view), 0), y, six(strides_of(y), 0),
+                                     six(view.shape, 1), *cut(x.size, slices, s)))
+    assert np.array_equal(y, view)
+
+
+def test_strided_slice_write_and_broadcast(lib):
+    x = np.random.default_rng(0).random((5, 8)).astype(np.float32)
+    y = np.zeros((10, 30), np.float32)
+    view = y[1::2, 3:27:3]
+    first = y.reshape(-1)[33:]
+    run_slices(3, lambda s: lib("copy", x, six([8, 1], 0), first, six(strides_of(view), 0), six((5, 8), 1),
+                                *cut(40, 3, s)))
+    assert np.array_equal(view, x) and np.count_nonzero(y) == 40
+    filled = poisoned(7, 8)
+    lib("copy", x, six([0, 1], 0), filled, six([8, 1], 0), six((7, 8), 1), 0, 56)
+    assert np.array_equal(filled, np.broadcast_to(x[0], (7, 8)))
+    lib("copy", x, six([0, 0], 0), filled, six([8, 1], 0), six((7, 8), 1), 0, 56)
+    assert (filled == x[0, 0]).all()
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_concatenate_and_split(lib, axis):
+    rng = np.random.default_rng(0)
+    shapes = [[3, 4, 5] for _ in range(3)]
+    for i, shape in enumerate(shapes):
+        shape[axis] = i + 2
+    parts = [rng.random(s).astype(np.float32) for s in shapes]
+    expected = np.concatenate(parts, axis)
+    y, outer = np.full_like(expected, np.nan), math.prod(expected.shape[:axis])
+    flat, start = y.reshape(-1), 0
+    pitch = y.size // outer
+    for part in parts:
+        length = part.size // outer
+        run_slices(2, lambda s: lib("blocks", part, length, flat[start:], pitch, length, *cut(outer, 2, s)))
+        back = np.full_like(part, np.nan)
+        run_slices(2, lambda s: lib("blocks", flat[start:], pitch, back, length, length, *cut(outer, 2, s)))
+        assert np.array_equal(back, part)
+        start += length
+    assert np.array_equal(y, expected)
+
+
+@pytest.mark.parametrize("slices", SLICES)
+@pytest.mark.parametrize("batch,rows,columns", [(2, 3, 1000), (3, 100, 70), (1, 32, 32), (4, 1, 5)])
+def test_transpose(lib, batch, rows, columns, slices):
+    x = np.random.default_rng(0).random((batch, rows, columns)).astype(np.float32)
+    y = poisoned(batch, columns, rows)
+    run_slices(slices, lambda s: lib("transposed", x, y, rows, columns, *cut(batch * columns, slices, s)))
+    assert np.array_equal(y, x.transpose(0, 2, 1))
+
+
+def nchw(x):
+    return torch.tensor(x, dtype=torch.float64).permute(0, 3, 1, 2).contiguous().requires_grad_()
+
+
+def nhwc(t):
+    return t.detach().permute(0, 2, 3, 1).numpy()
+
+
+# kernel, stride, padding, dilation, ceil
+POOLS = [((2, 2), (2, 2), (0, 0), 1, False), ((3, 3), (2, 2), (1, 1), 1, False), ((3, 3), (2, 2), (0, 0), 1, True),
+         ((3, 2), (1, 3), (1, 1), 1, True), ((3, 3), (1, 2), (1, 0), 2, False), ((5, 3), (3, 2), (2, 1), 1, True)]
+
+
+@pytest.mark.parametrize("slices", SLICES)
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("channels", [3, 64, 70])
+def test_max_pool(lib, pool, channels, slices):
+    kernel, stride, pad, dilation, ceil = pool
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 9, (2, 13, 11, channels)).astype(np.float32)  # ties
+    tx = nchw(x)
+    expected = F.max_pool2d(tx, kernel, stride, pad, dilation, ceil)
+    oh, ow = expected.shape[2:]
+    sizes = np.array([*x.shape, oh, ow, *kernel, *stride, *pad, dilation, dilation], np.int64)
+    y, argmax = poisoned(2, oh, ow, channels), np.full((2, oh, ow, channels), 255, np.uint8)
+    run_slices(slices, lambda s: lib("max_pool", None, x, argmax, y, sizes, *cut(2 * oh, slices, s)))
+    assert np.array_equal(y, nhwc(expected))
+    evaluated = poisoned(2, oh, ow, channels)
+    run_slices(slices, lambda s: lib("max_pool", None, x, None, evaluated, sizes, *cut(2 * oh, slices, s)))
+    assert np.array_equal(y, evaluated)
+    dy, dx = rng.standard_normal(y.shape).astype(np.float32), poisoned(*x.shape)
+    expected.backward(nchw(dy).detach())
+    run_slices(slices, lambda s: lib("max_pool", dy, None, argmax, dx, sizes, *cut(26, slices, s)))
+    assert_close(dx, nhwc(tx.grad), 1e-6)
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_max_pool_special_values(lib, value):
+    x = np.random.default_rng(0).random((1, 6, 6, 5)).astype(np.float32)
+    x[0, 1:4, 2:5] = value
+    expected, index = F.max_pool2d(nchw(x), 3, 1, 1, return_indices=True)
+    y, argmax = np.zeros((1, 6, 6, 5), np.float32), np.zeros((1, 6, 6, 5), np.uint8)
+    lib("max_pool", None, x, argmax, y, np.array([1, 6, 6, 5, 6, 6, 3, 3, 1, 1, 1, 1, 1, 1], np.int64), 0, 6)
+    np.testing.assert_array_equal(y, nhwc(expected))
+    h, w = np.arange(6)[:, None, None], np.arange(6)[None, :, None]
+    chosen = argmax.astype(np.int64)
+    assert np.array_equal((h - 1 + chosen // 3) * 6 + (w - 1 + chosen % 3), nhwc(index))
+
+
+@pytest.mark.parametrize("slices", SLICES)
+@pytest.mark.parametrize("pool", [p for p in POOLS if p[3] == 1])
+@pytest.mark.parametrize("channels", [3, 70])
+@pytest.mark.parametrize("count_pad", [False, True])
+def test_average_pool(lib, pool, channels, count_pad, slices):
+    kernel, stride, pad, _, ceil = pool
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((2, 13, 11, channels)).astype(np.float32)
+    tx = nchw(x)
+    expected = F.avg_pool2d(tx, kernel, stride, pad, ceil, count_pad)
+    check_average(lib, int(count_pad), x, tx, expected, [*kernel, *stride, *pad], slices)
+
+
+@pytest.mark.parametrize("slices", SLICES)
+@pytest.mark.parametrize("size", [(1, 1), (6, 6), (7, 3), (20, 2)])
+def test_adaptive_average_pool(lib, size, slices):
+    x = np.random.default_rng(0).standard_normal((3, 13, 11, 70)).astype(np.float32)
+    tx = nchw(x)
+    check_average(lib, 2, x, tx, F.adaptive_avg_pool2d(tx, size), [0] * 6, slices)
+
+
+def check_average(lib, mode, x, tx, expected, window, slices):
+    batch, height, width, channels = x.shape
+    oh, ow = expected.shape[2:]
+    sizes = np.array([*x.shape, oh, ow, *window, 1, 1], np.int64)
+    y, dx = poisoned(batch, oh, ow, channels), poisoned(*x.shape)
+    run_slices(slices, lambda s: lib("average_pool", mode, None, x, y, sizes, *cut(batch * oh, slices, s)))
+    assert_close(y, nhwc(expected), 1e-6)
+    dy = np.random.default_rng(1).standard_normal(y.shape).astype(np.float32)
+    expected.backward(nchw(dy).detach())
+    run_slices(slices, lambda s: lib("average_pool", mode, dy, None, dx, sizes, *cut(batch * height, slices, s)))
+    assert_close(dx, nhwc(tx.grad), 1e-6)
