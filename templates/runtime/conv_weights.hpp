@@ -49,7 +49,9 @@ class ConvBackwardWeights {
   bool needs_reduce() const { return !by_channels() && !(slicing_.slices == 1 && layouts_[0].plain()); }
   size_t partial_bytes() const { return needs_reduce() ? slicing_.slices * partial_stride() : 0; }
 
-  size_t scratch_bytes(int slice) const { return dy_bytes(slice) + dw_bytes(slice) + gather_bytes(slice) + scratchpad_bytes_[slice]; }
+  size_t scratch_bytes(int slice) const {
+    return dy_bytes(slice) + dw_bytes(slice) + gather_bytes(slice) + scratchpad_bytes_[slice];
+  }
   const std::string& impl_name() const { return implementation_; }
 
   /// All tensors are whole. Writes slice `slice` of `partials`, or of dw and db if !needs_reduce().
@@ -145,7 +147,8 @@ class ConvBackwardWeights {
   /// Scratch for the dense copy of this slice's channels of dy.
   size_t dy_bytes(int slice) const {
     const bool dense = parts_[slice].channels.size() == shape_.oc;
-    return method_ != Method::convolution || dense ? 0 : aligned(pixels(parts_[slice]) * parts_[slice].channels.size() * sizeof(float));
+    if (dense || method_ != Method::convolution) return 0;
+    return aligned(pixels(parts_[slice]) * parts_[slice].channels.size() * sizeof(float));
   }
 
   /// Scratch for the pixels under one kernel row.

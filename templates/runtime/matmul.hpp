@@ -109,6 +109,7 @@ class MatMul {
   }
 
   Descriptor describe(int64_t images, int64_t m, int64_t n, std::string_view implementation) const {
+    if (images < 1 || m < 1 || n < 1 || shape_.k < 1) throw std::invalid_argument("a matmul's sizes are positive");
     const auto a = matrix(images, m, shape_.k, shape_.a), b = matrix(images, shape_.k, n, shape_.b);
     const auto c = matrix(images, m, n, shape_.c);
     const auto attributes = kernel_attributes(shape_.relu);

@@ -6,8 +6,8 @@
 //     is wrapped in `SingleThreaded`;
 //   * inside a parallel region oneDNN runs with one thread, and an executing primitive keeps all its state in the
 //     scratchpad that the caller passes, so several threads may run one primitive at once.
-// All memory comes from the caller. Every buffer passed to a kernel must start at a multiple of `kAlignment` bytes,
-// except inputs and outputs of the step, which only need the alignment of a float.
+// All memory comes from the caller. Packed weights, partials and scratch must start at a multiple of `kAlignment`
+// bytes; every size a kernel reports is a multiple of it. Activations, parameters and gradients may start at any float.
 #pragma once
 
 #include <dnnl_debug.h>

@@ -204,7 +204,9 @@ def test_every_implementation_matches_float64(library, name, kind, dim):
     if not possible(shape, kind, dim, 2):
         pytest.skip("not sliced this way")
     for implementation in implementations(library, kind, shape, dim, 2):
-        check_conv(library, shape, kind, dim, 2, implementation)
+        for slices in (1, 2, 3):
+            if possible(shape, kind, dim, slices):
+                check_conv(library, shape, kind, dim, slices, implementation)
 
 
 @pytest.mark.parametrize("arguments,code,message", [
@@ -225,6 +227,13 @@ def test_the_probe_explains_what_is_impossible(library, arguments, code, message
     text, facts = ctypes.create_string_buffer(512), integers([0] * 3)
     assert library.stepplan_conv_facts(kind, integers(astuple(shape)), dim, slices, implementation.encode(), facts, text, 512) == code
     assert message in text.value.decode()
+
+
+def test_the_probe_refuses_empty_matrices(library):
+    text, facts = ctypes.create_string_buffer(512), integers([0] * 3)
+    shape = integers([1, 4, 4, 0, 0, 1, 1, 0, 4, 1, 0, 4, 1, 0, 0])
+    assert library.stepplan_matmul_facts(shape, ROWS, 2, b"", facts, text, 512) == IMPOSSIBLE
+    assert "positive" in text.value.decode()
 
 
 def test_partials_cost_one_gradient_per_slice(library):
