@@ -22,7 +22,9 @@ def cold_fractions(graph: Graph, order: Sequence[Node], cache_bytes: int) -> dic
         for node in order:
             operands = dict.fromkeys((*node.reads, *node.writes))
             sizes = {v: graph.value[v].type.bytes for v in operands}
-            cold = sum(size * _missing(touched - last.get(v, -(10**15)) , size, cache_bytes) for v, size in sizes.items())
+            cold = sum(
+                size * _missing(touched - last.get(v, -(10**15)), size, cache_bytes) for v, size in sizes.items()
+            )
             found[node.id] = cold / max(1, sum(sizes.values()))
             touched += sum(sizes.values())
             last.update(dict.fromkeys(operands, touched))

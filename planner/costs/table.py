@@ -28,6 +28,8 @@ class CostEntry(Frozen):
     kernel: str
     dim: str
     slices: int
+    implementation: str = ""
+    """The library's name of the implementation; see ops.base.Mode."""
     affinity: str = "compact"
     warm_ns: tuple[float, ...]
     cold_ns: tuple[float, ...]
@@ -36,8 +38,6 @@ class CostEntry(Frozen):
     facts: dict[str, int] = Field(default_factory=dict)
     """Sizes that the kernel library asks for; see ops.base.Facts."""
     source: Literal["measured", "interpolated", "modelled"] = "measured"
-    impl: str = ""
-    """The library's name of the implementation, for people."""
 
     @field_validator("warm_ns", "cold_ns")
     @classmethod
@@ -48,7 +48,7 @@ class CostEntry(Frozen):
 
     @property
     def mode(self) -> Mode:
-        return Mode(self.kernel, self.dim, self.slices)
+        return Mode(self.kernel, self.dim, self.slices, self.implementation)
 
 
 class CostTable(Frozen):

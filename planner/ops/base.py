@@ -26,6 +26,14 @@ def split(extent: int, parts: int, index: int) -> tuple[int, int]:
     return (extent * index // parts, extent * (index + 1) // parts)
 
 
+def split_channels(extent: int, parts: int, index: int) -> tuple[int, int]:
+    """As `split`, but boundaries fall on multiples of 16 channels where there are enough (runtime/slices.hpp)."""
+    if extent < 16 * parts:
+        return split(extent, parts, index)
+    lo, hi = split(-(-extent // 16), parts, index)
+    return (lo * 16, min(extent, hi * 16))
+
+
 class Mode(NamedTuple):
     """How one node runs on the CPU."""
 
@@ -34,9 +42,12 @@ class Mode(NamedTuple):
     dim: str
     """The dimension that is sliced, in the op's own words: batch, rows, columns, channels, elements, whole."""
     slices: int
+    implementation: str = ""
+    """The library's name of one of several implementations (`brgconv:avx512_core`); empty: there is only one."""
 
     def text(self) -> str:
-        return f"{self.kernel}/{self.dim}x{self.slices}"
+        name = f" {self.implementation}" if self.implementation else ""
+        return f"{self.kernel}/{self.dim}x{self.slices}{name}"
 
 
 class Access(NamedTuple):
@@ -89,7 +100,8 @@ class ScratchPart:
 
 
 Facts = Mapping[str, int]
-"""What only the kernel library knows of a (signature, mode): packed_bytes, scratch_bytes and partial_bytes per slice."""
+"""What only the kernel library knows of a (signature, mode): packed_bytes, scratch_bytes (per slice) and partial_bytes
+(of all slices together)."""
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from planner.ops.base import (
     reads,
     register,
     split,
+    split_channels,
     writes,
 )
 from planner.units import Bytes, align
@@ -234,7 +235,8 @@ class Conv2dBackwardData(_Conv):
 @register
 class Conv2dBackwardWeights(_Conv):
     """dw (and db) from x and dy. `batch`: every slice makes a partial dw, stage 1 adds them in slice order and
-    unpacks. `channels`: every slice packs its channels of dy and computes its rows of dw whole."""
+    unpacks (facts without partial_bytes: one slice writes dw itself). `channels`: every slice computes its rows of
+    dw whole."""
 
     name = "conv2d_backward_weights"
     attrs_type = ConvGradAttrs
@@ -255,14 +257,14 @@ class Conv2dBackwardWeights(_Conv):
         assert isinstance(attrs, ConvGradAttrs)
         found = {("onednn", "batch"): signature.inputs[0].shape[0]}
         if attrs.groups == 1 and attrs.shape[0] >= 32:
-            found["onednn", "channels"] = attrs.shape[0] // 16
+            found["onednn", "channels"] = attrs.shape[0] // 16  # thinner slabs of channels starve the kernels
         return found
 
     def stage_count(self, signature: Signature, mode: Mode, facts: Facts) -> int:
-        return 2 if mode.dim == "batch" else 1
+        return 2 if facts.get("partial_bytes") else 1
 
     def scratch(self, signature: Signature, mode: Mode, facts: Facts) -> tuple[ScratchPart, ...]:
-        parts = [ScratchPart("partial", Bytes(align(facts.get("partial_bytes", 0)) * mode.slices))]
+        parts = [ScratchPart("partial", Bytes(facts["partial_bytes"]))] if facts.get("partial_bytes") else []
         if facts.get("scratch_bytes"):
             parts.append(ScratchPart("library", Bytes(align(facts["scratch_bytes"]) * mode.slices)))
         return tuple(parts)
@@ -270,27 +272,24 @@ class Conv2dBackwardWeights(_Conv):
     def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
         x, dy = signature.inputs
         oc = signature.outputs[0].shape[0]
-        lo, hi = split(oc, mode.slices, index)
+        lo, hi = split_channels(oc, mode.slices, index)
         gradients = tuple(
             writes(f"out{i}", lo * t.elements // oc, hi * t.elements // oc) for i, t in enumerate(signature.outputs)
         )
-        if mode.dim == "batch" and stage == 1:
+        reduces = bool(facts.get("partial_bytes"))
+        if reduces and stage == 1:
             return (reads("partial", 0, mode.slices), *gradients)
-        own = (writes("partial", index, index + 1), *self._library(mode, index, facts))
+        library = self._library(mode, index, facts)
         if mode.dim == "channels":
-            rows = dy.elements // oc
-            return (
-                reads("in0", 0, x.elements),
-                Access("in1", False, (0, rows), (lo, hi), oc),
-                *own,
-                *gradients,
-            )
+            columns = Access("in1", False, (0, dy.elements // oc), (lo, hi), oc)
+            return (reads("in0", 0, x.elements), columns, *library, *gradients)
         n = x.shape[0]
         first, last = split(n, mode.slices, index)
         return (
             reads("in0", first * x.elements // n, last * x.elements // n),
             reads("in1", first * dy.elements // n, last * dy.elements // n),
-            *own,
+            *library,
+            *((writes("partial", index, index + 1),) if reduces else gradients),
         )
 
     def reference(self, attrs: ConvGradAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:

@@ -28,7 +28,7 @@ from planner.ops.base import (
     split,
     writes,
 )
-from planner.units import Bytes
+from planner.units import Bytes, align
 
 
 class BatchNormAttrs(Attrs):
@@ -109,8 +109,8 @@ class BatchNorm(_BatchNorm):
     def scratch(self, signature: Signature, mode: Mode, facts: Facts) -> tuple[ScratchPart, ...]:
         channels = signature.inputs[0].shape[1]
         return (
-            ScratchPart("partial", Bytes(mode.slices * 2 * channels * 8)),
-            ScratchPart("scale", Bytes(mode.slices * 2 * channels * 4)),
+            ScratchPart("partial", Bytes(mode.slices * align(2 * channels * 8))),
+            ScratchPart("pivot", Bytes(channels * 4)),
         )
 
     def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
@@ -118,12 +118,12 @@ class BatchNorm(_BatchNorm):
         x = self._own("in0", False, signature, mode, index)
         # The shift that keeps the sums accurate is the very first row, read by every slice.
         if stage == 0:
-            return (x, reads("in0", 0, channels), writes("partial", index, index + 1))
+            pivot = (writes("pivot", 0, 1),) if index == 0 else ()
+            return (x, reads("in0", 0, channels), writes("partial", index, index + 1), *pivot)
         found = [
             x,
-            reads("in0", 0, channels),
             reads("partial", 0, mode.slices),
-            writes("scale", index, index + 1),
+            reads("pivot", 0, 1),
             reads("in1", 0, channels),
             reads("in2", 0, channels),
             self._own("out0", True, signature, mode, index),
@@ -185,9 +185,6 @@ class BatchNormInference(_BatchNorm):
     def infer(self, attrs: BatchNormAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         return (inputs[0],)
 
-    def scratch(self, signature: Signature, mode: Mode, facts: Facts) -> tuple[ScratchPart, ...]:
-        return (ScratchPart("scale", Bytes(mode.slices * 2 * signature.inputs[0].shape[1] * 4)),)
-
     def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
         attrs = signature.attrs
         assert isinstance(attrs, BatchNormAttrs)
@@ -195,7 +192,6 @@ class BatchNormInference(_BatchNorm):
             self._own("in0", False, signature, mode, index),
             self._own("out0", True, signature, mode, index),
         ]
-        found.append(writes("scale", index, index + 1))
         for position, type_ in enumerate(signature.inputs[1:], start=1):
             if attrs.residual and position == 3:
                 found.append(self._own("in3", False, signature, mode, index))
@@ -243,26 +239,22 @@ class BatchNormBackward(_BatchNorm):
 
     def scratch(self, signature: Signature, mode: Mode, facts: Facts) -> tuple[ScratchPart, ...]:
         channels = signature.inputs[1].shape[1]
-        return (
-            ScratchPart("partial", Bytes(mode.slices * 2 * channels * 8)),
-            ScratchPart("scale", Bytes(mode.slices * 5 * channels * 4)),
-        )
+        return (ScratchPart("partial", Bytes(mode.slices * align(2 * channels * 8))),)
 
     def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
         channels = signature.inputs[1].shape[1]
         masked = len(signature.outputs) > 3
         parameters = tuple(reads(f"in{i}", 0, channels) for i in (2, 3, 4, 5))
         x = self._own("in1", False, signature, mode, index)
-        own_scale = writes("scale", index, index + 1)
         if stage == 0:
-            found = [self._own("in0", False, signature, mode, index), x, *parameters, own_scale]
+            found = [self._own("in0", False, signature, mode, index), x, *parameters]
             found.append(writes("partial", index, index + 1))
             if masked:
                 found.append(self._own("in6", False, signature, mode, index))
                 found.append(self._own("out3", True, signature, mode, index))
             return tuple(found)
         source = self._own("out3" if masked else "in0", False, signature, mode, index)
-        found = [source, x, *parameters, own_scale, reads("partial", 0, mode.slices)]
+        found = [source, x, *parameters, reads("partial", 0, mode.slices)]
         found.append(self._own("out0", True, signature, mode, index))
         if index == 0:
             found += [writes("out1", 0, channels), writes("out2", 0, channels)]

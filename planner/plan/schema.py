@@ -55,6 +55,8 @@ class NodePlan(Frozen):
     kernel: str
     dim: str
     slices: Annotated[int, Field(ge=1)]
+    implementation: Annotated[str, Field(pattern=r"^[A-Za-z0-9_:/.+\-]{0,80}$")] = ""
+    """The kernel library's name of the implementation; empty when there is only one."""
     stage_ns: tuple[Natural, ...] = ()
     """Predicted time of one slice in each stage, in its place in the step; empty for a node that is only a view."""
     scratch_offset: Natural = 0
@@ -73,7 +75,7 @@ class NodePlan(Frozen):
 
     @property
     def mode(self) -> Mode:
-        return Mode(self.kernel, self.dim, self.slices)
+        return Mode(self.kernel, self.dim, self.slices, self.implementation)
 
 
 class Entry(Frozen):

@@ -74,9 +74,7 @@ def liveness(
     return Liveness(tuple(blocks), root, shares)
 
 
-def _shared(
-    graph: Graph, program: Program, order: Sequence[Node], choices: Mapping[str, Choice]
-) -> dict[str, str]:
+def _shared(graph: Graph, program: Program, order: Sequence[Node], choices: Mapping[str, Choice]) -> dict[str, str]:
     """Views, and outputs that overwrite an input which nobody reads afterwards."""
     never = len(order)
     last_read = {v: position for position, node in enumerate(order) for v in node.reads}

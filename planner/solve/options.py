@@ -40,4 +40,6 @@ def read_pins(path: Path | str) -> Pins:
     try:
         return Pins.model_validate(tomllib.loads(Path(path).read_text()))
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError, ValidationError) as error:
-        raise UserError("SP1303", f"cannot use pins {path}: {error}", 'write lines like "conv1" = 1 under [slices]') from error
+        raise UserError(
+            "SP1303", f"cannot use pins {path}: {error}", 'write lines like "conv1" = 1 under [slices]'
+        ) from error

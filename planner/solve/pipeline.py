@@ -111,6 +111,7 @@ def _program_plan(
                 kernel=choice.mode.kernel,
                 dim=choice.mode.dim,
                 slices=choice.mode.slices,
+                implementation=choice.mode.implementation,
                 stage_ns=choice.stage_ns,
                 scratch_offset=used,
                 scratch_bytes=sizes.get(scratch, 0),

@@ -45,7 +45,11 @@ class _Clocks:
         missing: dict[int, int] = {}
         for other in needed:
             at = self.lane_of[other]
-            if at != lane and self.position[other] >= clock[at] and self.position[other] >= missing.get(at, (-1, -1))[0]:
+            if (
+                at != lane
+                and self.position[other] >= clock[at]
+                and self.position[other] >= missing.get(at, (-1, -1))[0]
+            ):
                 missing[at] = (self.position[other], other)
         # A wait is superfluous when another wait's own knowledge covers it.
         chosen = [
@@ -89,7 +93,9 @@ def lane_programs(
         operands |= {f"out{i}": v for i, v in enumerate(node.outputs)}
         operands |= {f"up{i}": v for i, v in enumerate(node.updates)}
         parts = op.scratch(signature, choice.mode, choice.facts)
-        scratch = arena.open_scratch(scratch_id(program, node.id), scratch_offsets(parts), {p.name: p.bytes for p in parts})
+        scratch = arena.open_scratch(
+            scratch_id(program, node.id), scratch_offsets(parts), {p.name: p.bytes for p in parts}
+        )
         for stage in range(len(choice.stage_ns)):
             for index in range(choice.mode.slices):
                 touched = op.accesses(signature, choice.mode, stage, index, choice.facts)
