@@ -41,6 +41,11 @@ def misfit(problem: str, fix: str) -> UserError:
     return UserError("SP1002", problem, fix)
 
 
+def misfit(problem: str, fix: str) -> UserError:
+    """SP1002: the operands' shapes do not fit the op."""
+    return UserError("SP1002", problem, fix)
+
+
 class Mode(NamedTuple):
     """How one node runs on the CPU."""
 
