@@ -99,9 +99,11 @@ class GraphBuilder:
         definition = op_named(op)
         attrs = attrs if attrs is not None else definition.attrs_type()
         node_id = self.unique(name or op)
-        inputs = [self.convert(v, definition.input_layout) for v in inputs]
+        layouts = definition.layouts(attrs, [self.type(v) for v in inputs])
+        inputs = [self.convert(v, layout) for v, layout in zip(inputs, layouts, strict=True)]
         types = [self.type(v) for v in inputs]
         try:
+            attrs = definition.settle(attrs, node_id, types)
             results = definition.infer(attrs, types)
         except UserError as error:
             raise UserError(error.code, f"node {node_id!r} ({op}): {error.problem}", error.fix) from None

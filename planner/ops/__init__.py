@@ -2,11 +2,34 @@
 
 from planner.ops import (
     activation,
+    binary,
     conv,
+    loss,
+    matmul,
     normalization,
     optimizer,
+    pool,
+    reduce,
+    scalar,
     shape,
+    softmax,
 )
 from planner.ops.base import all_ops, find_op, op_named
 
-__all__ = ["activation", "all_ops", "conv", "find_op", "normalization", "op_named", "optimizer", "shape"]
+__all__ = [
+    "activation",
+    "all_ops",
+    "binary",
+    "conv",
+    "find_op",
+    "loss",
+    "matmul",
+    "normalization",
+    "op_named",
+    "optimizer",
+    "pool",
+    "reduce",
+    "scalar",
+    "shape",
+    "softmax",
+]

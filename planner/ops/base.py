@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from planner.errors import UserError
 from planner.graph.model import Attrs, Layout, Node, TensorType
 from planner.units import Bytes, align
 
@@ -27,11 +28,17 @@ def split(extent: int, parts: int, index: int) -> tuple[int, int]:
 
 
 def split_channels(extent: int, parts: int, index: int) -> tuple[int, int]:
-    """As `split`, but boundaries fall on multiples of 16 channels where there are enough (runtime/slices.hpp)."""
+    """As `split`, but on boundaries of 16 (one vector of float32) where there are enough channels: the rule of
+    `split_channels` in runtime/slices.hpp, which the library kernels use."""
     if extent < 16 * parts:
         return split(extent, parts, index)
     lo, hi = split(-(-extent // 16), parts, index)
-    return (lo * 16, min(extent, hi * 16))
+    return (lo * 16, min(hi * 16, extent))
+
+
+def misfit(problem: str, fix: str) -> UserError:
+    """SP1002: the operands' shapes do not fit the op."""
+    return UserError("SP1002", problem, fix)
 
 
 class Mode(NamedTuple):
@@ -130,6 +137,13 @@ class Signature:
         object.__setattr__(self, "text", f"{self.op}({types}{';' + attrs if attrs else ''})->({results})")
 
 
+def common_layout(inputs: Sequence[TensorType]) -> tuple[Layout | None, ...]:
+    """All rank-4 operands in the layout of the largest one (the first of these)."""
+    rank4 = [t for t in inputs if len(t.shape) == 4]
+    layout = max(rank4, key=lambda t: t.elements).layout if rank4 else None
+    return (layout,) * len(inputs)
+
+
 class Op(ABC):
     """An op. Subclasses are stateless; one instance each is registered under `name`."""
 
@@ -146,6 +160,15 @@ class Op(ABC):
     stages: ClassVar[int] = 1
 
     # -- meaning -----------------------------------------------------------------------------------------------
+    def layouts(self, attrs: Any, inputs: Sequence[TensorType]) -> tuple[Layout | None, ...]:
+        """The layout that each rank-4 input must have (None: as it is)."""
+        return (self.input_layout,) * len(inputs)
+
+    def settle(self, attrs: Any, node: str, inputs: Sequence[TensorType]) -> Attrs:
+        """The attributes with what only the builder knows filled in; `inputs` already have their layouts."""
+        settled: Attrs = attrs
+        return settled
+
     def infer(self, attrs: Any, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         """Output types from input types. Raises UserError SP1002 when the shapes do not fit the op."""
         raise NotImplementedError
@@ -225,8 +248,6 @@ def find_op(name: str) -> Op | None:
 def op_named(name: str) -> Op:
     """The op; an unknown name in a graph file is SP1003 (the frontends report SP1001 themselves)."""
     import difflib
-
-    from planner.errors import UserError
 
     op = _REGISTRY.get(name)
     if op is None:

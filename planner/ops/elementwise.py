@@ -1,8 +1,10 @@
 """Base of ops that compute every element from the elements at the same place: sliced over elements, one stage."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from planner.ops.base import Access, Facts, Mode, Op, Signature, split
+from planner.graph.model import Layout, TensorType
+from planner.ops.base import Access, Facts, Mode, Op, Signature, common_layout, split
 
 CHUNK = 16
 """Slices of element-wise nodes are whole cache lines of float32, so that no two lanes write one line."""
@@ -10,6 +12,9 @@ CHUNK = 16
 
 class Elementwise(Op):
     family = "elementwise"
+
+    def layouts(self, attrs: Any, inputs: Sequence[TensorType]) -> tuple[Layout | None, ...]:
+        return common_layout(inputs)
 
     def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
         return {("loops", "elements"): max(1, signature.outputs[0].elements // CHUNK)}

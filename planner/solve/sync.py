@@ -23,8 +23,8 @@ class _Block:
 
     lo: int
     hi: int
-    history: list[tuple[int, Access, int, int]] = field(default_factory=list)
-    """(slice, access, first byte, byte behind the last one) in schedule order."""
+    history: list[tuple[int, int, bool, int, int, Access]] = field(default_factory=list)
+    """(slice, lane, writes, first byte, byte behind the last one, access) in schedule order."""
     inherited: list[tuple[int, int, int]] = field(default_factory=list)
     """(slice, first byte, byte behind) of the blocks that held these bytes before."""
 
@@ -40,34 +40,31 @@ class _Clocks:
         self.length = [0] * lanes
 
     def add(self, lane: int, needed: Iterable[int]) -> list[int]:
-        """Append a slice to a lane; returns the slices it has to wait for, earliest lanes first."""
+        """Append a slice to a lane; returns the slices it has to wait for, by lane."""
         clock = list(self.latest[lane])
+        position, lane_of = self.position, self.lane_of
         missing: dict[int, int] = {}
+        """lane -> the latest needed slice there that is not known to be finished"""
         for other in needed:
-            at = self.lane_of[other]
-            if (
-                at != lane
-                and self.position[other] >= clock[at]
-                and self.position[other] >= missing.get(at, (-1, -1))[0]
+            at = lane_of[other]
+            if at != lane and position[other] >= clock[at] and (
+                at not in missing or position[other] > position[missing[at]]
             ):
-                missing[at] = (self.position[other], other)
-        # A wait is superfluous when another wait's own knowledge covers it.
-        chosen = [
-            other
-            for at, (position, other) in missing.items()
-            if not any(self.known[second][at] > position for where, (_, second) in missing.items() if where != at)
-        ]
-        for other in (second for _, second in missing.values()):
-            at = self.lane_of[other]
-            clock = [max(a, b) for a, b in zip(clock, self.known[other], strict=True)]
-            clock[at] = max(clock[at], self.position[other] + 1)
-        self.lane_of.append(lane)
-        self.position.append(self.length[lane])
-        self.known.append(tuple(clock))
+                missing[at] = other
+        # A wait is superfluous when the knowledge that comes with another wait covers it.
+        heard = list(clock)
+        for other in missing.values():
+            heard = [a if a > b else b for a, b in zip(heard, self.known[other], strict=True)]
+        chosen = [other for at, other in sorted(missing.items()) if position[other] >= heard[at]]
+        for at, other in missing.items():
+            heard[at] = max(heard[at], position[other] + 1)
+        lane_of.append(lane)
+        position.append(self.length[lane])
+        self.known.append(tuple(heard))
         self.length[lane] += 1
-        clock[lane] = self.length[lane]
-        self.latest[lane] = tuple(clock)
-        return sorted(chosen, key=lambda s: self.lane_of[s])
+        heard[lane] = self.length[lane]
+        self.latest[lane] = tuple(heard)
+        return chosen
 
 
 def lane_programs(
@@ -104,11 +101,10 @@ def lane_programs(
                 for access in touched:
                     value = operands.get(access.operand)
                     if value is None:
-                        arena.touch(scratch[access.operand], access, 0, number, needed)
+                        arena.touch(scratch[access.operand], access, 0, number, index, needed)
                     else:
                         itemsize = graph.value[value].type.dtype.itemsize
-                        arena.touch(arena.block(value), access, itemsize, number, needed)
-                needed.discard(number)
+                        arena.touch(arena.block(value), access, itemsize, number, index, needed)
                 waits = clocks.add(index, needed)
                 names.append(slice_name(node.id, stage, index))
                 entries[index].append(Entry(run=names[-1], wait=tuple(names[w] for w in waits)))
@@ -145,7 +141,7 @@ class _Arena:
         kept: list[tuple[int, int, _Block]] = []
         while last < len(self._held) and self._held[last][0] < hi:
             start, end, old = self._held[last]
-            new.inherited += [(s, a, b) for s, _, a, b in old.history if a < hi and lo < b]
+            new.inherited += [(s, a, b) for s, _, _, a, b, _ in old.history if a < hi and lo < b]
             new.inherited += [(s, a, b) for s, a, b in old.inherited if a < hi and lo < b and not _replaced(old, a, b)]
             if start < lo:
                 kept.append((start, lo, old))
@@ -156,25 +152,27 @@ class _Arena:
         return new
 
     @staticmethod
-    def touch(block: _Block, access: Access, itemsize: int, number: int, needed: set[int]) -> None:
-        """Record an access and add the slices that must come before it to `needed`."""
+    def touch(block: _Block, access: Access, itemsize: int, number: int, lane: int, needed: set[int]) -> None:
+        """Record an access and add the slices of other lanes that must come before it to `needed`."""
         if itemsize:
-            lo, hi = (block.lo + edge * itemsize for edge in access.hull)
+            first, behind = access.hull
+            lo, hi = block.lo + first * itemsize, block.lo + behind * itemsize
         else:  # scratch shares have no known bytes: any of them may reach the whole part
             lo, hi = block.lo, block.hi
-        if access.write:
+        write = access.write
+        if write:
             needed.update(s for s, a, b in block.inherited if a < hi and lo < b)
-        for other, earlier, _, _ in block.history:
-            if (access.write or earlier.write) and other != number and access.overlaps(earlier):
+        for other, where, wrote, a, b, earlier in block.history:
+            if where != lane and (write or wrote) and a < hi and lo < b and access.overlaps(earlier):
                 needed.add(other)
-        block.history.append((number, access, lo, hi))
+        block.history.append((number, lane, write, lo, hi, access))
 
 
 def _replaced(block: _Block, lo: int, hi: int) -> bool:
     """Whether one write to the block covers [lo, hi): it waited for whatever was there, so later blocks that wait
     for it need not wait for that again."""
     lo, hi = max(lo, block.lo), min(hi, block.hi)
-    return any(access.write and a <= lo and hi <= b for _, access, a, b in block.history)
+    return any(write and a <= lo and hi <= b for _, _, write, a, b, _ in block.history)
 
 
 def _first_reaching(held: Sequence[tuple[int, int, _Block]], lo: int) -> int:

@@ -1,0 +1,243 @@
+"""Element-wise functions of two operands, broadcast by NumPy's rules, and their gradients.
+
+Rank-4 operands take the layout of the larger one. Slices cut the elements of the result, in its memory order; a
+broadcast operand is read where the slice needs it (`strides.broadcast_strides`).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from planner.graph.gradient import GradientContext
+from planner.graph.model import Attrs, Layout, TensorType
+from planner.ops.base import Access, Array, Facts, Mode, Sample, Signature, common_layout, misfit, reads, register, split
+from planner.ops.elementwise import Elementwise
+from planner.ops.reduce import sum_to
+from planner.ops.strides import broadcast_strides, merge, span
+
+
+class BinaryGradAttrs(Attrs):
+    """`operand`: whose gradient, 0 or 1."""
+
+    operand: int
+
+
+class _Binary(Elementwise):
+    """Inputs: a, b. Output: y with the broadcast shape."""
+
+    family = "binary"
+    function: ClassVar[Callable[..., Any]]
+
+    def infer(self, attrs: Attrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        a, b = inputs
+        if a.shape == b.shape:
+            return (a,)
+        try:
+            shape = np.broadcast_shapes(a.shape, b.shape)
+        except ValueError:
+            raise misfit(
+                f"{self.name} cannot broadcast {a.text()} and {b.text()} to one shape",
+                "aligned to the right, dimensions must be equal or 1",
+            ) from None
+        layout = next((t.layout for t in inputs if len(t.shape) == 4), Layout.ROW_MAJOR)
+        return (TensorType(shape=shape, dtype=a.dtype, layout=layout if len(shape) == 4 else Layout.ROW_MAJOR),)
+
+    def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
+        y = signature.outputs[0]
+        lo, hi = split(y.elements, mode.slices, index)
+        found = []
+        for position, type_ in enumerate(signature.inputs):
+            if type_.shape == y.shape:
+                found.append(reads(f"in{position}", lo, hi))
+            else:
+                shape, (walk,) = merge(y.physical_shape, broadcast_strides(type_, y))
+                found.append(reads(f"in{position}", *span(shape, walk, lo, hi)))
+        return (*found, Access("out0", True, (lo, hi)))
+
+    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        return (type(self).function(*inputs),)
+
+    def samples(self) -> Sequence[Sample]:
+        cl = Layout.CHANNELS_LAST
+        image = TensorType(shape=(3, 8, 5, 7), layout=cl)
+        cases = (
+            (TensorType(shape=(33,)), TensorType(shape=(33,))),
+            (image, image),
+            (image, TensorType(shape=(1, 8, 1, 1), layout=cl)),
+            (TensorType(shape=(3, 8, 1, 1), layout=cl), image),
+            (image, TensorType(shape=(8, 1, 1))),
+            (TensorType(shape=(4, 1, 6)), TensorType(shape=(5, 1))),
+            (TensorType(shape=(6, 10)), TensorType(shape=())),
+        )
+        return tuple(Sample(Attrs(), case) for case in cases)
+
+
+@register
+class Add(_Binary):
+    """y = a + b."""
+
+    name = "add"
+    function = np.add
+
+    def gradient(self, context: GradientContext) -> None:
+        for index in (0, 1):
+            if context.needs(index):
+                _give(context, index, context.grad)
+
+
+@register
+class Sub(_Binary):
+    """y = a - b."""
+
+    name = "sub"
+    function = np.subtract
+
+    def gradient(self, context: GradientContext) -> None:
+        if context.needs(0):
+            _give(context, 0, context.grad)
+        if context.needs(1):
+            total = sum_to(context, context.grad, context.type(context.node.inputs[1]).shape, 1)
+            context.give(1, context.emit("neg", [total], of=1)[0])
+
+
+@register
+class Mul(_Binary):
+    """y = a b."""
+
+    name = "mul"
+    function = np.multiply
+
+    def gradient(self, context: GradientContext) -> None:
+        for index in (0, 1):
+            if context.needs(index):
+                other = context.node.inputs[1 - index]
+                _give(context, index, context.emit("mul", [context.grad, other], of=index)[0])
+
+
+@register
+class Div(_Binary):
+    """y = a / b."""
+
+    name = "div"
+    function = np.divide
+
+    def gradient(self, context: GradientContext) -> None:
+        a, b = context.node.inputs
+        if context.needs(0):
+            _give(context, 0, context.emit("div", [context.grad, b], of=0)[0])
+        if context.needs(1):
+            operands = [context.grad, _expanded(context, a), _expanded(context, b)]
+            _give(context, 1, context.emit("div_backward", operands, BinaryGradAttrs(operand=1), of=1)[0])
+
+    def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
+        a, b = super().draw(sample, rng)
+        return (a, np.sign(b) * (np.abs(b) + 0.5))
+
+
+class _Extremum(_Binary):
+    def gradient(self, context: GradientContext) -> None:
+        a, b = context.node.inputs
+        for index in (0, 1):
+            if context.needs(index):
+                operands = [context.grad, _expanded(context, a), _expanded(context, b)]
+                attrs = BinaryGradAttrs(operand=index)
+                _give(context, index, context.emit(f"{self.name}_backward", operands, attrs, of=index)[0])
+
+
+@register
+class Maximum(_Extremum):
+    """y = max(a, b)."""
+
+    name = "maximum"
+    function = np.maximum
+
+
+@register
+class Minimum(_Extremum):
+    """y = min(a, b)."""
+
+    name = "minimum"
+    function = np.minimum
+
+
+class _BinaryBackward(Elementwise):
+    """Inputs: dy, a, b, all of one shape. Output: the gradient of operand `attrs.operand`."""
+
+    family = "binary"
+    attrs_type = BinaryGradAttrs
+    output_names = ("dx",)
+
+    def layouts(self, attrs: Any, inputs: Sequence[TensorType]) -> tuple[Layout | None, ...]:
+        return common_layout(inputs)
+
+    def infer(self, attrs: BinaryGradAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        if not all(t.shape == inputs[0].shape for t in inputs):
+            raise misfit(f"{self.name} needs operands of one shape", "expand them first")
+        if attrs.operand not in (0, 1):
+            raise misfit(f"{self.name} has operands 0 and 1, not {attrs.operand}", "choose one of them")
+        return (inputs[0],)
+
+    def flops(self, signature: Signature) -> int:
+        return 3 * signature.outputs[0].elements
+
+    def samples(self) -> Sequence[Sample]:
+        shapes = ((33,), (3, 8, 5, 7))
+        types = [TensorType(shape=s, layout=Layout.CHANNELS_LAST if len(s) == 4 else Layout.ROW_MAJOR) for s in shapes]
+        return tuple(Sample(BinaryGradAttrs(operand=o), (t, t, t)) for t in types for o in (0, 1))
+
+
+@register
+class DivBackward(_BinaryBackward):
+    """da = dy / b; db = -dy a / b^2."""
+
+    name = "div_backward"
+
+    def reference(self, attrs: BinaryGradAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        dy, a, b = inputs
+        return (-dy * a / (b * b) if attrs.operand else dy / b,)
+
+    def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
+        dy, a, b = super().draw(sample, rng)
+        return (dy, a, np.sign(b) * (np.abs(b) + 0.5))
+
+
+class _ExtremumBackward(_BinaryBackward):
+    """dy goes to the operand that was chosen, half to each where they are equal."""
+
+    sign: ClassVar[int]
+
+    def reference(self, attrs: BinaryGradAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        dy, *operands = inputs
+        own, other = operands[attrs.operand], operands[1 - attrs.operand]
+        share = np.where(own == other, 0.5, (own - other) * self.sign > 0)
+        return (dy * share,)
+
+
+@register
+class MaximumBackward(_ExtremumBackward):
+    name = "maximum_backward"
+    sign = 1
+
+
+@register
+class MinimumBackward(_ExtremumBackward):
+    name = "minimum_backward"
+    sign = -1
+
+
+def _give(context: GradientContext, index: int, gradient: str) -> None:
+    """Deliver a gradient of the broadcast shape."""
+    context.give(index, sum_to(context, gradient, context.type(context.node.inputs[index]).shape, index))
+
+
+def _expanded(context: GradientContext, value: str) -> str:
+    """An operand repeated to the result's shape."""
+    from planner.ops.copy import ExpandAttrs
+
+    target = context.type(context.node.outputs[0])
+    if context.type(value).shape == target.shape:
+        return value
+    return context.emit("expand", [value], ExpandAttrs(shape=target.shape, layout=target.layout), "expand")[0]
+
+

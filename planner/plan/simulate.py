@@ -1,0 +1,229 @@
+"""Replay a program's lane programs: when every slice starts and ends if each takes its predicted time.
+
+The replay is exact for the executor's rules (DESIGN section 9): a lane runs its entries in order; an entry starts
+when its lane is free and every slice that it waits for has finished, plus the latency of seeing a signal when that
+slice ran on another lane. Slice i of stage s of node n takes `NodePlan.stage_ns[s]`, whatever i is.
+
+Example, sync 10 ns, a takes 100 ns and b 50 ns:
+
+    lane 0:  a/0#0                 0..100
+    lane 1:  b/0#0 after a/0#0         110..160      total 160, lane 1 waited 110
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+
+from planner.errors import UserError
+from planner.plan.schema import ProgramPlan
+
+Times = np.ndarray[Any, np.dtype[np.float64]]
+Indices = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class Noise(Protocol):
+    """What `simulate` draws from: a seeded `random.Random` fits."""
+
+    def lognormvariate(self, mu: float, sigma: float) -> float: ...
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """When every slice ran. Arrays are parallel, lane by lane and in each lane's own order; times in ns."""
+
+    program: str
+    slices: tuple[str, ...]
+    lane: Indices
+    start_ns: Times
+    end_ns: Times
+    held_by: Indices
+    """Index of the waited slice whose signal arrived last and later than the lane was free; -1 where the lane
+    itself, or nothing, held the slice up."""
+    lanes: int
+    busy_ns: Times
+    """Per lane: time inside slices."""
+    waiting_ns: Times
+    """Per lane: time between being free and starting the next slice."""
+    waits: int
+    """How many waits the lane programs list."""
+
+    @property
+    def total_ns(self) -> float:
+        return float(self.end_ns.max()) if len(self.end_ns) else 0.0
+
+    @cached_property
+    def index(self) -> Mapping[str, int]:
+        """Slice name -> its row in the arrays."""
+        return {name: row for row, name in enumerate(self.slices)}
+
+    @property
+    def utilisation(self) -> float:
+        """Busy time over all lanes / (lanes x total), 0..1."""
+        total = self.total_ns * self.lanes
+        return float(self.busy_ns.sum()) / total if total else 0.0
+
+    def rows(self) -> list[tuple[str, int, float, float]]:
+        """(slice, lane, start_ns, end_ns) of every slice: the form that measured traces have as well."""
+        columns = (self.lane.tolist(), self.start_ns.tolist(), self.end_ns.tolist())
+        return list(zip(self.slices, *columns, strict=True))
+
+    def critical_slices(self) -> list[str]:
+        """The chain of slices that makes the total: from the last slice to end back to one that nothing held."""
+        if not self.slices:
+            return []
+        first_of_lane = {int(lane): row for row, lane in reversed(list(enumerate(self.lane.tolist())))}
+        row, chain = int(self.end_ns.argmax()), []
+        while row >= 0:
+            chain.append(self.slices[row])
+            held = int(self.held_by[row])
+            row = held if held >= 0 else (row - 1 if row > first_of_lane[int(self.lane[row])] else -1)
+        return chain[::-1]
+
+
+def simulate(
+    program: ProgramPlan,
+    *,
+    sync_ns: float = 200.0,
+    noise: Noise | None = None,
+    noise_spread: float = 0.05,
+    stage_ns: Mapping[str, Sequence[float]] | None = None,
+) -> Timeline:
+    """Replay `program`.
+
+    `sync_ns`: latency of a signal between two lanes. `noise`: where given, every slice's time is multiplied by a
+    log-normal factor of median 1 and sigma `noise_spread`, drawn lane by lane, so that a seed fixes the result.
+    `stage_ns`: ns per stage of some nodes, instead of the plan's own. SP1404: the lanes cannot finish, because
+    slices wait for each other in a circle or for one that never runs.
+    """
+    names = [entry.run for lane in program.lanes for entry in lane]
+    index = {name: row for row, name in enumerate(names)}
+    if len(index) < len(names):
+        twice = next(n for i, n in enumerate(names) if index[n] != i)
+        raise _stuck(program, f"slice {twice!r} is listed more than once")
+    waits = [_rows(program, index, entry.run, entry.wait) for lane in program.lanes for entry in lane]
+    took = _durations(program, names, stage_ns or {})
+    if noise is not None:
+        took = [time * noise.lognormvariate(0.0, noise_spread) for time in took]
+    lane_of = [lane for lane, entries in enumerate(program.lanes) for _ in entries]
+    start, end, held_by = _replay(program, names, waits, took, lane_of, float(sync_ns))
+
+    lanes = np.array(lane_of, dtype=np.int64)
+    starts, ends = np.array(start, dtype=np.float64), np.array(end, dtype=np.float64)
+    count = len(program.lanes)
+    busy, last = np.zeros(count), np.zeros(count)
+    np.add.at(busy, lanes, np.array(took, dtype=np.float64))
+    np.maximum.at(last, lanes, ends)
+    return Timeline(
+        program=program.name,
+        slices=tuple(names),
+        lane=lanes,
+        start_ns=starts,
+        end_ns=ends,
+        held_by=np.array(held_by, dtype=np.int64),
+        lanes=count,
+        busy_ns=busy,
+        # Rounding may leave a lane that never waited a hair below zero.
+        waiting_ns=np.maximum(last - busy, 0.0),
+        waits=sum(map(len, waits)),
+    )
+
+
+def _replay(
+    program: ProgramPlan,
+    names: Sequence[str],
+    waits: Sequence[tuple[int, ...]],
+    took: Sequence[float],
+    lane_of: Sequence[int],
+    sync_ns: float,
+) -> tuple[list[float], list[float], list[int]]:
+    """Start, end and holder of every slice. Each lane runs until it meets a wait that is not finished and is
+    queued again when that slice ends: every slice is looked at once per wait, whatever the number of lanes."""
+    total = len(names)
+    start, end, held_by = [0.0] * total, [-1.0] * total, [-1] * total
+    at, stop = [], []
+    position = 0
+    for entries in program.lanes:
+        at.append(position)
+        position += len(entries)
+        stop.append(position)
+    free = [0.0] * len(program.lanes)
+    sleeping: dict[int, list[int]] = {}
+    """slice -> lanes that wait for it to end"""
+    runnable = list(range(len(program.lanes)))
+    done = 0
+    while runnable:
+        lane = runnable.pop()
+        row = at[lane]
+        while row < stop[lane]:
+            begin, holder = free[lane], -1
+            blocked = -1
+            for other in waits[row]:
+                finished = end[other]
+                if finished < 0:
+                    blocked = other
+                    break
+                if lane_of[other] != lane:
+                    finished += sync_ns
+                if finished > begin:
+                    begin, holder = finished, other
+            if blocked >= 0:
+                sleeping.setdefault(blocked, []).append(lane)
+                break
+            start[row], held_by[row] = begin, holder
+            end[row] = free[lane] = begin + took[row]
+            done += 1
+            if row in sleeping:
+                runnable.extend(sleeping.pop(row))
+            row += 1
+        at[lane] = row
+    if done < total:
+        raise _stuck(program, _circle(names, waits, at, stop, end, lane_of))
+    return start, end, held_by
+
+
+def _rows(program: ProgramPlan, index: Mapping[str, int], run: str, wait: Sequence[str]) -> tuple[int, ...]:
+    try:
+        return tuple(index[name] for name in wait)
+    except KeyError as error:
+        raise _stuck(program, f"{run!r} waits for {error.args[0]!r}, which no lane runs") from None
+
+
+def _durations(program: ProgramPlan, names: Sequence[str], override: Mapping[str, Sequence[float]]) -> list[float]:
+    times = {node.node: override.get(node.node, node.stage_ns) for node in program.nodes}
+    found = []
+    for name in names:
+        node, _, rest = name.rpartition("/")
+        try:
+            found.append(float(times[node][int(rest.partition("#")[0])]))
+        except (KeyError, ValueError, IndexError):
+            raise _stuck(program, f"slice {name!r} belongs to no stage of a planned node") from None
+    return found
+
+
+def _circle(
+    names: Sequence[str],
+    waits: Sequence[tuple[int, ...]],
+    at: Sequence[int],
+    stop: Sequence[int],
+    end: Sequence[float],
+    lane_of: Sequence[int],
+) -> str:
+    """Name the circle: each stuck lane's next slice waits for one that lies on, or behind, another lane's."""
+    lane = next(i for i, row in enumerate(at) if row < stop[i])
+    seen: list[int] = []
+    while lane not in seen:
+        seen.append(lane)
+        blocked = next(w for w in waits[at[lane]] if end[w] < 0)
+        lane = lane_of[blocked]
+    steps = []
+    for member in seen[seen.index(lane) :]:
+        blocked = next(w for w in waits[at[member]] if end[w] < 0)
+        steps.append(f"{names[at[member]]} (lane {member}) waits for {names[blocked]} (lane {lane_of[blocked]})")
+    return "; ".join(steps)
+
+
+def _stuck(program: ProgramPlan, why: str) -> UserError:
+    return UserError("SP1404", f"program {program.name!r} can never finish: {why}", "plan again, or undo the edit")
