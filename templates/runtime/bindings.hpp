@@ -1,0 +1,162 @@
+// The Python face of an executor: functions over a handle, so that several executors' modules live side by side in one
+// process (classes of one C++ name would collide). codegen/executor.py makes a class of them.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "executor.hpp"
+
+namespace stepplan {
+
+namespace nb = nanobind;
+
+/// A mistake becomes planner.errors.UserError.
+[[noreturn]] inline void raise(const UserMistake& mistake) {
+  const nb::object type = nb::module_::import_("planner.errors").attr("UserError");
+  const nb::tuple arguments = nb::make_tuple(mistake.code, std::string(mistake.what()), mistake.fix);
+  PyErr_SetObject(type.ptr(), arguments.ptr());
+  throw nb::python_error();
+}
+
+template <class Body>
+auto guarded(const Body& body) {
+  try {
+    return body();
+  } catch (const UserMistake& mistake) {
+    raise(mistake);
+  }
+}
+
+inline Executor& executor_of(const nb::capsule& handle) { return *static_cast<Executor*>(handle.data("stepplan")); }
+
+template <class Shape>
+std::string shape_text(int rank, const Shape& shape) {
+  std::string text = "(";
+  for (int d = 0; d < rank; ++d) text += (d > 0 ? ", " : "") + std::to_string(shape(d));
+  return text + ")";
+}
+
+inline UserMistake misfit(const InputSpec& input, const std::string& given, const std::string& fix) {
+  const auto expected = shape_text(input.rank, [&](int d) { return input.shape[static_cast<size_t>(d)]; });
+  return {"SP1601",
+          std::string("input ") + input.name + " must be " + input.type.name() + " of shape " + expected + ", not " + given,
+          fix};
+}
+
+/// Looks at one argument; `owner` keeps its memory alive.
+inline GivenArray array_of(const InputSpec& input, nb::handle argument, nb::ndarray<nb::ro>& owner) {
+  if (!nb::try_cast(argument, owner)) {
+    PyErr_Clear();
+    const std::string type = nb::cast<std::string>(nb::str(argument.type().attr("__name__")));
+    throw misfit(input, "an object of type " + type,
+                 "pass a NumPy array, or anything with DLPack or the buffer protocol (detached, if it has a gradient)");
+  }
+  const ElementType type{owner.dtype().code, owner.dtype().bits};
+  const int rank = static_cast<int>(owner.ndim());
+  const std::string given = type.name() + " of shape " + shape_text(rank, [&](int d) { return owner.shape(size_t(d)); });
+  if (owner.device_type() != nb::device::cpu::value && owner.device_type() != nb::device::cuda_host::value)
+    throw misfit(input, given + " on another device", "move it to the processor's memory first");
+  if (!(type == input.type) || owner.dtype().lanes != 1) throw misfit(input, given, "convert it before the call");
+  bool same = rank == input.rank;
+  for (int d = 0; same && d < rank; ++d) same = int64_t(owner.shape(size_t(d))) == input.shape[size_t(d)];
+  if (!same) throw misfit(input, given, "shapes are part of a plan: pass that shape, or plan for this one");
+  GivenArray array{static_cast<const std::byte*>(owner.data()), {}};
+  for (int d = 0; d < rank; ++d) array.strides[size_t(d)] = owner.stride(size_t(d));
+  return array;
+}
+
+inline nb::capsule create(bool pin, bool poison) {
+  return guarded([&] {
+    Executor* executor;
+    {
+      const nb::gil_scoped_release released;
+      executor = new Executor(pin, poison);
+    }
+    return nb::capsule(executor, "stepplan", [](void* made) noexcept { delete static_cast<Executor*>(made); });
+  });
+}
+
+/// Runs program number `program`. `gradients`: per parameter an array to fill, or None; null: apply the updates.
+inline void run(const nb::capsule& handle, size_t program, const nb::tuple& arguments, float lr, int64_t step,
+                uint64_t seed, const nb::object& gradients) {
+  Executor& executor = executor_of(handle);
+  constexpr size_t few = 16;  // inputs beyond these cost an allocation
+  std::array<nb::ndarray<nb::ro>, few> owners;
+  std::array<GivenArray, few> given;
+  std::vector<nb::ndarray<nb::ro>> more_owners;
+  std::vector<GivenArray> more;
+  std::vector<void*> targets;
+  const ProgramSpec& spec = executor.spec().programs[program];
+  const size_t count = spec.inputs.size();
+  if (count > few) more_owners.resize(count), more.resize(count);
+  nb::ndarray<nb::ro>* owner = count > few ? more_owners.data() : owners.data();
+  GivenArray* array = count > few ? more.data() : given.data();
+  guarded([&] {
+    for (size_t i = 0; i < count; ++i)
+      array[i] = array_of(executor.spec().inputs[static_cast<size_t>(spec.inputs[i])], arguments[i], owner[i]);
+    Context context;
+    context.lr = lr;
+    context.step = step;
+    context.seed = seed;
+    if (!gradients.is_none()) {
+      for (nb::handle gradient : gradients)
+        targets.push_back(gradient.is_none() ? nullptr : nb::cast<nb::ndarray<float, nb::c_contig>>(gradient).data());
+      context.apply_updates = false;
+      context.gradients = targets.data();
+    }
+    const nb::gil_scoped_release released;
+    executor.run(program, {array, count}, context);
+  });
+}
+
+/// The arena's bytes as an array that keeps the executor alive.
+inline nb::ndarray<nb::numpy, uint8_t> arena(const nb::capsule& handle) {
+  Executor& executor = executor_of(handle);
+  const size_t bytes = executor.arena_bytes();
+  return nb::ndarray<nb::numpy, uint8_t>(executor.arena(), 1, &bytes, handle);
+}
+
+/// Records the following runs, or stops recording.
+inline void trace(const nb::capsule& handle, bool on) {
+  Executor& executor = executor_of(handle);
+  size_t longest = 0;
+  for (const ProgramSpec& program : executor.spec().programs)
+    for (const LaneProgram& lane : program.lanes) longest = std::max(longest, lane.size());
+  executor.team().trace(on ? longest : 0);
+}
+
+/// (start, end) in ns of every entry of the last run, by lane.
+inline nb::list spans(const nb::capsule& handle, size_t program) {
+  Executor& executor = executor_of(handle);
+  nb::list lanes;
+  for (size_t lane = 0; lane < executor.team().size(); ++lane) {
+    nb::list entries;
+    const auto recorded = executor.team().spans(lane);
+    const size_t length = std::min(recorded.size(), executor.spec().programs[program].lanes[lane].size());
+    for (const Span& span : recorded.first(length)) entries.append(nb::make_tuple(span.start, span.end));
+    lanes.append(entries);
+  }
+  return lanes;
+}
+
+inline void bind(nb::module_& module) {
+  module.attr("plan_hash") = executor_spec.plan_hash;
+  module.def("create", create, nb::arg("pin"), nb::arg("poison"));
+  module.def("run", run, nb::arg("handle"), nb::arg("program"), nb::arg("arguments"), nb::arg("lr"), nb::arg("step"),
+             nb::arg("seed"), nb::arg("gradients").none());
+  module.def("arena", arena);
+  module.def("trace", trace);
+  module.def("spans", spans);
+  module.def("delays", [](const nb::capsule& handle, uint64_t seed) { executor_of(handle).team().delays(seed); });
+  module.def("close", [](const nb::capsule& handle) {
+    const nb::gil_scoped_release released;
+    executor_of(handle).team().stop();
+  });
+}
+
+}  // namespace stepplan

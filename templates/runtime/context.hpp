@@ -1,0 +1,71 @@
+// What a node's function sees of the run it belongs to.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <mutex>
+
+#include "slices.hpp"
+
+namespace stepplan {
+
+/// The prepared library calls of one executor, one member per node: generated (kernels.hpp), because a node's calls
+/// must not be shared with another node that may run at the same time.
+struct Kernels;
+class Executor;
+
+/// The first label or index of a run that is out of range: of several, the one of the lowest input and row, so that
+/// the report does not depend on timing.
+class BadIndex {
+ public:
+  struct Report {
+    int node = -1;  // the node's number in its program, -1: nothing was wrong
+    int64_t row = 0, value = 0;
+  };
+
+  void clear() { report_ = {}; }
+  void report(int node, int64_t row, int64_t value) {
+    const std::lock_guard lock(mutex_);
+    const bool earlier = report_.node < 0 || node < report_.node || (node == report_.node && row < report_.row);
+    if (earlier) report_ = {node, row, value};
+  }
+  const Report& first() const { return report_; }
+
+ private:
+  std::mutex mutex_;
+  Report report_;
+};
+
+/// One run of a program. Values are addressed by their byte offsets in the arena, see the generated values.hpp.
+struct Context {
+  Executor* executor = nullptr;
+  std::byte* arena = nullptr;
+  const Kernels* kernels = nullptr;
+  const void* const* inputs = nullptr;  // per input of the graph: the caller's array, or its staged copy
+  void* const* gradients = nullptr;     // per parameter: where `gradients()` wants its gradient
+  BadIndex* bad_index = nullptr;
+  uint64_t seed = 0;
+  int64_t step = 1;                     // counts from 1
+  float lr = 0.0f;
+  bool apply_updates = true;            // false for `gradients()`: nothing that outlives the run may change
+
+  template <class T>
+  T* at(int64_t offset) const {
+    return reinterpret_cast<T*>(arena + offset);
+  }
+
+  template <class T>
+  const T* input(int index) const {
+    return static_cast<const T*>(inputs[index]);
+  }
+
+  /// What an update node does instead of updating when only gradients are wanted.
+  void keep_gradient(int parameter, const float* gradient, Range range) const {
+    float* kept = static_cast<float*>(gradients[parameter]);
+    if (kept && range.size() > 0)
+      std::memcpy(kept + range.begin, gradient + range.begin, static_cast<size_t>(range.size()) * sizeof(float));
+  }
+};
+
+}  // namespace stepplan

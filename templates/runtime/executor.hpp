@@ -1,0 +1,170 @@
+// An executor: arena, threads and kernels of one plan, and how a program of it runs.
+#pragma once
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "arena.hpp"
+#include "context.hpp"
+#include "lanes.hpp"
+#include "staging.hpp"
+
+namespace stepplan {
+
+struct ProgramSpec {
+  const char* name;
+  std::span<const LaneProgram> lanes;
+  std::span<const int> inputs;  // indices into ExecutorSpec::inputs, in the order of the program's arguments
+  std::span<const char* const> index_sources;  // by the number that a node reports a bad index with
+};
+
+/// Everything that the generated code says about its plan.
+struct ExecutorSpec {
+  const char* plan_hash;
+  size_t arena_bytes;
+  std::span<const int> cpus;  // by lane
+  std::span<const InputSpec> inputs;
+  std::span<const ProgramSpec> programs;
+};
+
+/// Generated: the plan's constants, and its library calls. `make_kernels` checks that the library asks for the sizes
+/// that the plan reserved.
+extern const ExecutorSpec executor_spec;
+std::shared_ptr<const Kernels> make_kernels();
+
+/// `kernel` of node `node` wants `actual` bytes where the plan has `planned`.
+inline void require_size(const char* node, const char* what, size_t planned, size_t actual) {
+  if (planned != actual)
+    throw UserMistake("SP1605",
+                      std::string("node ") + node + ": the kernel library needs " + std::to_string(actual) + " " + what +
+                          ", but the plan reserved " + std::to_string(planned),
+                      "the plan was made with another library or processor: profile and plan again on this machine");
+}
+
+/// The largest scratch that any of a kernel's slices asks for.
+template <class Kernel>
+size_t most_scratch(const Kernel& kernel, int slices) {
+  size_t most = 0;
+  for (int slice = 0; slice < slices; ++slice) most = std::max(most, kernel.scratch_bytes(slice));
+  return most;
+}
+
+class Executor {
+ public:
+  Executor(bool pin, bool poison)
+      : spec_(executor_spec),
+        process_(getpid()),
+        kernels_(make_kernels()),
+        arena_(spec_.arena_bytes, poison),
+        team_(spec_.cpus, pin),
+        given_(spec_.inputs.size()),
+        pointers_(spec_.inputs.size(), nullptr) {
+    for (int lane = 0; lane < static_cast<int>(team_.size()); ++lane) staging_tasks_.push_back({stage_on_lane, 0, lane, {}});
+    for (const Task& task : staging_tasks_) staging_lanes_.push_back({&task, 1});
+  }
+
+  const ExecutorSpec& spec() const { return spec_; }
+  std::byte* arena() const { return arena_.base(); }
+  size_t arena_bytes() const { return arena_.bytes(); }
+  Team& team() { return team_; }
+
+  /// Runs a program. `given` are the caller's arrays in the order of the program's inputs; of `run`, the scalars and
+  /// gradient pointers must be set. Allocates nothing unless it fails.
+  void run(size_t program_number, std::span<const GivenArray> given, Context run) {
+    const std::lock_guard lock(mutex_);
+    if (getpid() != process_)
+      throw UserMistake("SP1606", "this executor was made in another process: its threads do not exist after a fork",
+                        "make the executor in the process that runs it");
+    if (!team_.running())
+      throw UserMistake("SP1607", "the executor is closed", "make a new executor");
+    const ProgramSpec& program = spec_.programs[program_number];
+    std::fill(given_.begin(), given_.end(), GivenArray{nullptr, {}});
+    bool staged = false;
+    for (size_t i = 0; i < given.size(); ++i) {
+      const size_t number = static_cast<size_t>(program.inputs[i]);
+      const InputSpec& input = spec_.inputs[number];
+      const bool in_place = given[i].agrees(input);
+      if (!in_place) given_[number] = given[i];
+      pointers_[number] = in_place ? static_cast<const void*>(given[i].data) : arena_.base() + input.offset;
+      staged |= !in_place;
+    }
+    run.executor = this;
+    run.arena = arena_.base();
+    run.kernels = kernels_.get();
+    run.inputs = pointers_.data();
+    run.bad_index = &bad_index_;
+    bad_index_.clear();
+    if (staged) stage(program, run);
+    for (int number : program.inputs)
+      require_indices(spec_.inputs[static_cast<size_t>(number)], pointers_[static_cast<size_t>(number)]);
+    team_.run(program.lanes, run);
+    if (const auto& bad = bad_index_.first(); bad.node >= 0)
+      throw out_of_range(program.index_sources[static_cast<size_t>(bad.node)], bad.row, bad.value);
+  }
+
+ private:
+  /// Copies the arrays that lie in another layout: every lane its part, or, where they are so small that they are
+  /// copied sooner than the lanes wake up, the caller.
+  void stage(const ProgramSpec& program, const Context& run) {
+    int64_t bytes = 0;
+    for (int number : program.inputs) {
+      const InputSpec& input = spec_.inputs[static_cast<size_t>(number)];
+      if (given_[static_cast<size_t>(number)].data != nullptr) bytes += input.elements() * input.type.bits / 8;
+    }
+    if (bytes > 65'536) return team_.run(staging_lanes_, run);
+    for (int number : program.inputs) stage_part(number, 0, 1);
+  }
+
+  static void stage_on_lane(const Context& run, int, int lane) {
+    Executor& self = *run.executor;
+    const int lanes = static_cast<int>(self.staging_lanes_.size());
+    for (size_t number = 0; number < self.given_.size(); ++number) self.stage_part(static_cast<int>(number), lane, lanes);
+  }
+
+  void stage_part(int number, int slice, int slices) {
+    const GivenArray& given = given_[static_cast<size_t>(number)];
+    if (given.data != nullptr) stage_input(spec_.inputs[static_cast<size_t>(number)], given, arena_.base(), slice, slices);
+  }
+
+  /// Labels and indices are looked at before anything runs, so that a bad one leaves everything as it was.
+  static void require_indices(const InputSpec& input, const void* data) {
+    if (!input.holds_indices()) return;
+    const int64_t* index = static_cast<const int64_t*>(data);
+    const int64_t count = input.elements();
+    int64_t bad = 0;
+#pragma omp simd reduction(+ : bad)
+    for (int64_t i = 0; i < count; ++i)
+      bad += (index[i] < input.first_index || index[i] >= input.end_index) && index[i] != input.ignored_index;
+    for (int64_t i = 0; bad != 0 && i < count; ++i)
+      if ((index[i] < input.first_index || index[i] >= input.end_index) && index[i] != input.ignored_index)
+        throw out_of_range(input.name, i, index[i]);
+  }
+
+  static UserMistake out_of_range(const char* name, int64_t row, int64_t value) {
+    return {"SP1608",
+            std::string("input ") + name + " has the value " + std::to_string(value) + " at position " +
+                std::to_string(row) + ", which is out of range",
+            "labels and indices count from 0 up to, not including, the number of classes or entries"};
+  }
+
+  const ExecutorSpec& spec_;
+  const pid_t process_;
+  std::shared_ptr<const Kernels> kernels_;
+  Arena arena_;
+  Team team_;
+  std::mutex mutex_;
+  BadIndex bad_index_;
+  std::vector<GivenArray> given_;       // by input; no data: read where it is
+  std::vector<const void*> pointers_;   // by input
+  std::vector<Task> staging_tasks_;     // by lane
+  std::vector<LaneProgram> staging_lanes_;
+};
+
+}  // namespace stepplan

@@ -1,0 +1,252 @@
+// Lanes: one OpenMP thread per lane for the executor's whole life, each running its own program.
+#pragma once
+
+#include <omp.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <time.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <initializer_list>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "context.hpp"
+#include "signal.hpp"
+
+namespace stepplan {
+
+using NodeFunction = void (*)(const Context& run, int stage, int slice);
+
+/// A lane must have finished this many entries of its program.
+struct Wait {
+  int lane;
+  uint32_t position;
+};
+
+/// One slice of one stage of a node, and what must be finished before it starts.
+struct Task {
+  NodeFunction node;
+  int stage, slice;
+  std::initializer_list<Wait> waits;
+};
+
+/// The entries of one lane, in order.
+using LaneProgram = std::span<const Task>;
+
+/// When an entry ran: steady clock, in ns.
+struct Span {
+  int64_t start, end;
+};
+
+/// A mistake that the user can fix: reported with its code and fix.
+class UserMistake : public std::runtime_error {
+ public:
+  UserMistake(std::string code, const std::string& problem, std::string fix)
+      : std::runtime_error(problem), code(std::move(code)), fix(std::move(fix)) {}
+  std::string code, fix;
+};
+
+/// The threads. A command (a program to run) is announced with one signal; every lane tells its progress with its own
+/// signal, one count per entry plus one at the end of a run, which is what `run` waits for.
+class Team {
+ public:
+  /// Starts one thread per element of `cpus` and pins it to that logical processor (unless `pin` is false).
+  Team(std::span<const int> cpus, bool pin)
+      : cpus_(cpus.begin(), cpus.end()), progress_(cpus.size()), finished_(cpus.size(), 0), spans_(cpus.size()) {
+    const int available = available_cpus();
+    // Lanes that share a processor, with each other or with the caller, must not burn each other's time.
+    spins_ = static_cast<int>(cpus.size()) > available ? 50 : 5000;
+    idle_spins_ = static_cast<int>(cpus.size()) >= available ? 500 : 20'000;
+    driver_ = std::thread([this, pin] { drive(pin); });
+    started_.wait_for(1, 0);
+    if (!start_error_) return;
+    driver_.join();
+    throw *start_error_;
+  }
+
+  Team(const Team&) = delete;
+  Team& operator=(const Team&) = delete;
+
+  ~Team() { stop(); }
+
+  /// Ends the threads; `run` must not be called any more.
+  void stop() {
+    if (!driver_.joinable()) return;
+    programs_ = nullptr;
+    command_.publish(++command_count_);
+    // The lanes are waited for one by one before the region's own barrier: their last words are then known to be
+    // read by this thread whatever the OpenMP library does.
+    for (size_t lane = 0; lane < progress_.size(); ++lane) progress_[lane].wait_for(finished_[lane] + 1, 0);
+    driver_.join();
+  }
+
+  bool running() const { return driver_.joinable(); }
+  size_t size() const { return cpus_.size(); }
+
+  /// Runs one program, program[i] on lane i, and returns when all lanes are done. If a node threw, the rest of the
+  /// run is skipped and the exception comes out here.
+  void run(std::span<const LaneProgram> program, const Context& context) {
+    programs_ = program.data();
+    context_ = &context;
+    failed_.store(false, std::memory_order_relaxed);
+    command_.publish(++command_count_);
+    for (size_t lane = 0; lane < program.size(); ++lane) {
+      const uint32_t end = finished_[lane] + static_cast<uint32_t>(program[lane].size()) + 1;
+      progress_[lane].wait_for(end, idle_spins_);
+    }
+    // Lanes read `finished_` while they run, so it changes only now that all of them are done.
+    for (size_t lane = 0; lane < program.size(); ++lane)
+      finished_[lane] += static_cast<uint32_t>(program[lane].size()) + 1;
+    if (failed_.load(std::memory_order_relaxed)) std::rethrow_exception(std::exchange(failure_, nullptr));
+  }
+
+  /// From now on, every run records when its entries ran; `longest` is the length of the longest lane program.
+  void trace(size_t longest) {
+    for (auto& spans : spans_) spans.assign(longest, {});
+  }
+  std::span<const Span> spans(size_t lane) const { return spans_[lane]; }
+
+  /// For tests: a pseudo-random delay before and after the waits of every entry. 0 switches them off.
+  void delays(uint64_t seed) { delay_seed_ = seed; }
+
+ private:
+  static int available_cpus() {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+  }
+
+  void drive(bool pin) {
+    // Signals are the application's: Python's handlers run on its main thread.
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, nullptr);
+    omp_set_dynamic(0);
+    const int wanted = static_cast<int>(cpus_.size());
+    std::atomic<int> ready{0}, unpinned{-1};
+#pragma omp parallel num_threads(wanted) shared(ready, unpinned)
+    {
+      const int lane = omp_get_thread_num();
+      const bool complete = omp_get_num_threads() == wanted;
+      if (complete && pin && !pin_to(cpus_[static_cast<size_t>(lane)])) unpinned.store(lane);
+      // Library calls made by a lane run on that lane alone.
+      omp_set_num_threads(1);
+      ready.fetch_add(1);
+      if (lane == 0) {
+        while (ready.load() < omp_get_num_threads()) std::this_thread::yield();
+        if (!complete) start_error_ = too_few_threads(omp_get_num_threads());
+        if (unpinned.load() >= 0) start_error_ = cannot_pin(unpinned.load());
+        refused_.store(start_error_ != nullptr);
+        started_.publish(1);
+      }
+      started_.wait_for(1, 0);
+      if (!refused_.load()) serve(static_cast<size_t>(lane));
+    }
+  }
+
+  static bool pin_to(int cpu) {
+    if (cpu < 0 || cpu >= CPU_SETSIZE) return false;
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(cpu, &set);
+    return pthread_setaffinity_np(pthread_self(), sizeof(set), &set) == 0;
+  }
+
+  std::unique_ptr<UserMistake> too_few_threads(int got) const {
+    return std::make_unique<UserMistake>(
+        "SP1602", "the plan needs " + std::to_string(cpus_.size()) + " threads, but OpenMP gave " + std::to_string(got),
+        "raise or unset OMP_THREAD_LIMIT and OMP_MAX_ACTIVE_LEVELS, or plan with fewer lanes");
+  }
+
+  std::unique_ptr<UserMistake> cannot_pin(int lane) const {
+    return std::make_unique<UserMistake>(
+        "SP1603",
+        "lane " + std::to_string(lane) + " cannot run on logical processor " +
+            std::to_string(cpus_[static_cast<size_t>(lane)]) + ": this process may not use it",
+        "give the process that processor (taskset, container limits), plan for the processors it has, or pass "
+        "pin=False");
+  }
+
+  /// One lane's life: wait for a command, run the program, tell it.
+  void serve(size_t lane) {
+    uint32_t command = 0, count = 0;
+    for (;;) {
+      command_.wait_for(++command, idle_spins_);
+      const LaneProgram* programs = programs_;
+      if (programs != nullptr) count = execute(lane, programs[lane], *context_, count, command);
+      progress_[lane].publish(++count);
+      if (programs == nullptr) return;
+    }
+  }
+
+  uint32_t execute(size_t lane, LaneProgram program, const Context& context, uint32_t count, uint32_t command) {
+    uint64_t random = delay_seed_ == 0 ? 0 : (delay_seed_ * 1000003 + lane) * 1000003 + command;
+    std::vector<Span>& spans = spans_[lane];
+    for (const Task& task : program) {
+      if (random != 0) delay(random);
+      for (const Wait& wait : task.waits)
+        progress_[static_cast<size_t>(wait.lane)].wait_for(finished_[static_cast<size_t>(wait.lane)] + wait.position,
+                                                           spins_);
+      if (random != 0) delay(random);
+      const size_t entry = static_cast<size_t>(&task - program.data());
+      if (entry < spans.size()) spans[entry].start = now();
+      if (!failed_.load(std::memory_order_relaxed)) call(task, context);
+      if (entry < spans.size()) spans[entry].end = now();
+      progress_[lane].publish(++count);
+    }
+    return count;
+  }
+
+  void call(const Task& task, const Context& context) {
+    try {
+      task.node(context, task.stage, task.slice);
+    } catch (...) {
+      const std::lock_guard lock(failure_mutex_);
+      if (!failure_) failure_ = std::current_exception();
+      failed_.store(true, std::memory_order_relaxed);
+    }
+  }
+
+  static int64_t now() {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+  }
+
+  static void delay(uint64_t& random) {
+    random = random * 6364136223846793005u + 1442695040888963407u;
+    const uint64_t draw = random >> 33;
+    if (draw % 4 != 0) return;
+    const int64_t until = now() + static_cast<int64_t>(draw / 4 % 60'000);
+    while (now() < until) std::this_thread::yield();
+  }
+
+  std::vector<int> cpus_;
+  std::vector<Signal> progress_;       // by lane
+  std::vector<uint32_t> finished_;     // by lane: the count when the last run ended
+  Signal command_, started_;
+  uint32_t command_count_ = 0;
+  const LaneProgram* programs_ = nullptr;  // by lane; null: end
+  const Context* context_ = nullptr;
+  std::atomic<bool> failed_{false}, refused_{false};
+  std::mutex failure_mutex_;
+  std::exception_ptr failure_;
+  std::unique_ptr<UserMistake> start_error_;
+  std::vector<std::vector<Span>> spans_;  // by lane; empty: not traced
+  uint64_t delay_seed_ = 0;
+  int spins_ = 0, idle_spins_ = 0;
+  std::thread driver_;
+};
+
+}  // namespace stepplan
