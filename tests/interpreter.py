@@ -30,6 +30,4 @@ def draw_values(graph: Graph, rng: np.random.Generator) -> dict[str, Array]:
         return rng.standard_normal(value.type.shape)
 
     wanted = {v for p in graph.programs for v in p.inputs}
-    return {
-        v.id: draw(v) for v in graph.values if (v.name or v.id in wanted) and v.type.dtype is not DType.INT64
-    }
+    return {v.id: draw(v) for v in graph.values if (v.name or v.id in wanted) and v.type.dtype is not DType.INT64}

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from planner.errors import UserError
 from planner.graph.differentiate import append_backward
+from planner.graph.fuse import fuse as fuse_nodes
 from planner.graph.model import (
     Attrs,
     Graph,
@@ -148,13 +149,16 @@ class GraphBuilder:
         return self._conversions[key]
 
     # -- whole graphs ------------------------------------------------------------------------------------------
-    def finish(self, loss: str, prediction: str, optimizer: Optimizer) -> Graph:
+    def finish(self, loss: str, prediction: str, optimizer: Optimizer, *, fuse: bool = True) -> Graph:
         """The training graph: `train_step` (forward, backward, updates; output: the loss) and `predict`.
 
         loss: a one-element value; prediction: what `predict` returns (usually the logits).
+        fuse: merge batch norm with the relu and the addition behind it (graph/fuse.py).
         """
         if self.type(loss).elements != 1:
             raise UserError("SP1005", f"the loss {loss!r} has shape {self.shape(loss)}", "reduce it to one element")
+        if fuse:
+            self.nodes = fuse_nodes(self.nodes, self.values, {loss, prediction})
         forward = list(self.nodes)
         predict = self._predict_program(forward, prediction)
         gradients = append_backward(self, forward, loss)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from functools import cached_property
 from math import prod
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, SerializeAsAny, field_validator
 
@@ -23,6 +24,13 @@ class Frozen(BaseModel):
     """Base of all artefact models: immutable, unknown fields are errors, NaN and infinity are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """As pydantic's, but without the cached properties of the original, which the update may contradict."""
+        copy = super().model_copy(update=update, deep=deep)
+        for name in set(copy.__dict__) - set(type(self).model_fields):
+            del copy.__dict__[name]
+        return copy
 
 
 class DType(StrEnum):

@@ -94,7 +94,11 @@ def validate(graph: Graph) -> None:
                 if value not in available:
                     raise UserError("SP1009", f"node {node.id!r} reads {value!r} before it is written", "reorder")
             op = op_named(node.op)
-            expected = op.infer(node.attrs, graph.types(node.inputs))
+            types = graph.types(node.inputs)
+            for value, type_, layout in zip(node.inputs, types, op.layouts(node.attrs, types), strict=True):
+                if layout is not None and len(type_.shape) == 4 and type_.layout is not layout:
+                    raise UserError("SP1009", f"node {node.id!r} needs {value!r} as {layout.value}", "convert it")
+            expected = op.infer(node.attrs, types)
             actual = graph.types(node.outputs)
             if expected[: len(actual)] != actual:
                 raise UserError(

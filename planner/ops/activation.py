@@ -1,44 +1,92 @@
-"""Activations and their gradients, each from the value it needs (relu, sigmoid, tanh their output)."""
+"""Element-wise functions of one tensor and their gradients, each from the cheapest value it needs: relu, leaky_relu,
+sigmoid, tanh, exp, sqrt and reciprocal their output, the others their input."""
 
 from collections.abc import Sequence
+from math import erf
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from planner.graph.gradient import GradientContext
 from planner.graph.model import Attrs, Layout, TensorType
-from planner.ops.base import Array, Sample, register
+from planner.ops.base import Array, Sample, Signature, misfit, register
 from planner.ops.elementwise import Elementwise
 
-_SHAPES = ((3, 8, 5, 7), (33,), (6, 10))
+_TYPES = (
+    TensorType(shape=(3, 8, 5, 7), layout=Layout.CHANNELS_LAST),
+    TensorType(shape=(33,)),
+    TensorType(shape=(6, 10)),
+)
 
 
-def _unary_samples(count: int) -> tuple[Sample, ...]:
-    return tuple(
-        Sample(
-            Attrs(), (TensorType(shape=s, layout=Layout.CHANNELS_LAST if len(s) == 4 else Layout.ROW_MAJOR),) * count
-        )
-        for s in _SHAPES
-    )
+_GELU = np.sqrt(2 / np.pi)
+
+
+def _normal_cdf(x: Array) -> Array:
+    result: Array = 0.5 + 0.5 * np.vectorize(erf, otypes=[x.dtype])(x / np.sqrt(2))
+    return result
+
+
+class LeakyReluAttrs(Attrs):
+    slope: float = 0.01
+
+
+class GeluAttrs(Attrs):
+    approximate: Literal["none", "tanh"] = "none"
 
 
 class _Unary(Elementwise):
-    def infer(self, attrs: Attrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    """y = f(x); `needs` says which value the backward op reads beside dy."""
+
+    needs: ClassVar[Literal["x", "y"]]
+    cost: ClassVar[int] = 1
+    positive: ClassVar[bool] = False
+    """Whether f is only defined for positive x."""
+
+    def infer(self, attrs: Any, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         return (inputs[0],)
 
+    def gradient(self, context: GradientContext) -> None:
+        value = context.node.inputs[0] if self.needs == "x" else context.node.outputs[0]
+        context.give(0, context.emit(f"{self.name}_backward", [context.grad, value], context.attrs)[0])
+
+    def flops(self, signature: Signature) -> int:
+        return self.cost * signature.outputs[0].elements
+
+    def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
+        x = rng.standard_normal(sample.inputs[0].shape)
+        return (np.abs(x) + 0.1 if self.positive else x,)
+
+    def cases(self) -> tuple[Attrs, ...]:
+        return (Attrs(),)
+
     def samples(self) -> Sequence[Sample]:
-        return _unary_samples(1)
+        return tuple(Sample(attrs, (t,)) for attrs in self.cases() for t in _TYPES)
 
 
 class _UnaryBackward(Elementwise):
-    """Inputs: dy, and the forward input or output. Output: dx."""
+    """dx = dy f'(x). Inputs: dy, and x or y of the forward op. Output: dx."""
 
     output_names = ("dx",)
+    forward: ClassVar[type[_Unary]]
 
-    def infer(self, attrs: Attrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    def infer(self, attrs: Any, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        if inputs[0].shape != inputs[1].shape:
+            raise misfit(f"gradient {inputs[0].text()} differs from {inputs[1].text()}", "make both alike")
         return (inputs[0],)
 
+    def flops(self, signature: Signature) -> int:
+        return (self.forward.cost + 2) * signature.outputs[0].elements
+
+    def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
+        forward = self.forward()
+        (x,) = forward.draw(sample, rng)
+        value = x if forward.needs == "x" else forward.reference(sample.attrs, (x,))[0]
+        dy: Array = rng.standard_normal(x.shape)
+        return (dy, value)
+
     def samples(self) -> Sequence[Sample]:
-        return _unary_samples(2)
+        return tuple(Sample(s.attrs, s.inputs * 2) for s in self.forward().samples())
 
 
 @register
@@ -46,10 +94,7 @@ class Relu(_Unary):
     """y = max(x, 0)."""
 
     name = "relu"
-
-    def gradient(self, context: GradientContext) -> None:
-        (dx,) = context.emit("relu_backward", [context.grad, context.node.outputs[0]])
-        context.give(0, dx)
+    needs = "y"
 
     def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
         return (np.maximum(inputs[0], 0),)
@@ -60,6 +105,308 @@ class ReluBackward(_UnaryBackward):
     """dx = dy where the forward output y > 0. Inputs: dy, y."""
 
     name = "relu_backward"
+    forward = Relu
 
     def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        return (inputs[0] * (inputs[1] > 0),)
+        dy, y = inputs
+        return (dy * (y > 0),)
+
+
+@register
+class LeakyRelu(_Unary):
+    """y = x where x > 0, else slope x; a positive slope, so that y has the sign of x."""
+
+    name = "leaky_relu"
+    attrs_type = LeakyReluAttrs
+    needs = "y"
+    cost = 2
+
+    def infer(self, attrs: LeakyReluAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        if attrs.slope < 0:
+            raise misfit(f"leaky_relu has the negative slope {attrs.slope}", "use a slope of at least 0")
+        return (inputs[0],)
+
+    def cases(self) -> tuple[Attrs, ...]:
+        return (LeakyReluAttrs(), LeakyReluAttrs(slope=0.2))
+
+    def reference(self, attrs: LeakyReluAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        return (np.where(inputs[0] > 0, inputs[0], attrs.slope * inputs[0]),)
+
+
+@register
+class LeakyReluBackward(_UnaryBackward):
+    """dx = dy where y > 0, else slope dy. Inputs: dy, y."""
+
+    name = "leaky_relu_backward"
+    attrs_type = LeakyReluAttrs
+    forward = LeakyRelu
+
+    def reference(self, attrs: LeakyReluAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        dy, y = inputs
+        return (np.where(y > 0, dy, attrs.slope * dy),)
+
+
+@register
+class Sigmoid(_Unary):
+    """y = 1 / (1 + exp(-x))."""
+
+    name = "sigmoid"
+    needs = "y"
+    cost = 10
+
+    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        y: Array = 1 / (1 + np.exp(-inputs[0]))
+        return (y,)
+
+
+@register
+class SigmoidBackward(_UnaryBackward):
+    """dx = dy y (1 - y). Inputs: dy, y."""
+
+    name = "sigmoid_backward"
+    forward = Sigmoid
+
+    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        dy, y = inputs
+        return (dy * y * (1 - y),)
+
+
+@register
+class Tanh(_Unary):
+    """y = tanh(x)."""
+
+    name = "tanh"
+    needs = "y"
+    cost = 10
+
+    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        return (np.tanh(inputs[0]),)
+
+
+@register
+class TanhBackward(_UnaryBackward):
+    """dx = dy (1 - y^2). Inputs: dy, y."""
+
+    name = "tanh_backward"
+    forward = Tanh
+
+    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        dy, y = inputs
+        return (dy * (1 - y * y),)
+
+
+@register
+class Silu(_Unary):
+    """y = x sigmoid(x)."""
+
+    name = "silu"
+    needs = "x"
+    cost = 11
+
+    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        return (inputs[0] / (1 + np.exp(-inputs[0])),)
+
+
+@register
+class SiluBackward(_UnaryBackward):
+    """dx = dy s (1 + x (1 - s)) with s = sigmoid(x). Inputs: dy, x."""
+
+    name = "silu_backward"
+    forward = Silu
+
+    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        dy, x = inputs
+        sigmoid = 1 / (1 + np.exp(-x))
+        return (dy * sigmoid * (1 + x * (1 - sigmoid)),)
+
+
+@register
+class Gelu(_Unary):
+    """y = x P(normal < x), or its approximation x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))."""
+
+    name = "gelu"
+    attrs_type = GeluAttrs
+    needs = "x"
+    cost = 15
+
+    def cases(self) -> tuple[Attrs, ...]:
+        return (GeluAttrs(), GeluAttrs(approximate="tanh"))
+
+    def reference(self, attrs: GeluAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        (x,) = inputs
+        if attrs.approximate == "tanh":
+            return (0.5 * x * (1 + np.tanh(_GELU * (x + 0.044715 * x**3))),)
+        return (x * _normal_cdf(x),)
+
+
+@register
+class GeluBackward(_UnaryBackward):
+    """dx = dy (P(normal < x) + x density(x)), or the approximation's derivative. Inputs: dy, x."""
+
+    name = "gelu_backward"
+    attrs_type = GeluAttrs
+    forward = Gelu
+
+    def reference(self, attrs: GeluAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        dy, x = inputs
+        if attrs.approximate == "tanh":
+            t = np.tanh(_GELU * (x + 0.044715 * x**3))
+            slope = _GELU * (1 + 3 * 0.044715 * x * x)
+            return (dy * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * slope),)
+        return (dy * (_normal_cdf(x) + x * np.exp(-0.5 * x * x) / np.sqrt(2 * np.pi)),)
+
+
+@register
+class Exp(_Unary):
+    """y = exp(x)."""
+
+    name = "exp"
+    needs = "y"
+    cost = 8
+
+    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        return (np.exp(inputs[0]),)
+
+
+@register
+class ExpBackward(_UnaryBackward):
+    """dx = dy y. Inputs: dy, y."""
+
+    name = "exp_backward"
+    forward = Exp
+
+    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        dy, y = inputs
+        return (dy * y,)
+
+
+@register
+class Log(_Unary):
+    """y = log(x)."""
+
+    name = "log"
+    needs = "x"
+    cost = 8
+    positive = True
+
+    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        return (np.log(inputs[0]),)
+
+
+@register
+class LogBackward(_UnaryBackward):
+    """dx = dy / x. Inputs: dy, x."""
+
+    name = "log_backward"
+    forward = Log
+
+    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        dy, x = inputs
+        return (dy / x,)
+
+
+@register
+class Sqrt(_Unary):
+    """y = sqrt(x)."""
+
+    name = "sqrt"
+    needs = "y"
+    positive = True
+
+    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        return (np.sqrt(inputs[0]),)
+
+
+@register
+class SqrtBackward(_UnaryBackward):
+    """dx = dy / (2 y). Inputs: dy, y."""
+
+    name = "sqrt_backward"
+    forward = Sqrt
+
+    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        dy, y = inputs
+        return (dy / (2 * y),)
+
+
+@register
+class Abs(_Unary):
+    """y = |x|."""
+
+    name = "abs"
+    needs = "x"
+
+    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        return (np.abs(inputs[0]),)
+
+
+@register
+class AbsBackward(_UnaryBackward):
+    """dx = dy sign(x), 0 at 0. Inputs: dy, x."""
+
+    name = "abs_backward"
+    forward = Abs
+
+    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        dy, x = inputs
+        return (dy * np.sign(x),)
+
+
+@register
+class Square(_Unary):
+    """y = x^2."""
+
+    name = "square"
+    needs = "x"
+
+    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        return (inputs[0] * inputs[0],)
+
+
+@register
+class SquareBackward(_UnaryBackward):
+    """dx = 2 x dy. Inputs: dy, x."""
+
+    name = "square_backward"
+    forward = Square
+
+    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        dy, x = inputs
+        return (2 * x * dy,)
+
+
+@register
+class Reciprocal(_Unary):
+    """y = 1 / x."""
+
+    name = "reciprocal"
+    needs = "y"
+    positive = True
+
+    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        return (1 / inputs[0],)
+
+
+@register
+class ReciprocalBackward(_UnaryBackward):
+    """dx = -dy y^2. Inputs: dy, y."""
+
+    name = "reciprocal_backward"
+    forward = Reciprocal
+
+    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        dy, y = inputs
+        return (-dy * y * y,)
+
+
+@register
+class Neg(_Unary):
+    """y = -x."""
+
+    name = "neg"
+
+    def gradient(self, context: GradientContext) -> None:
+        context.give(0, context.emit("neg", [context.grad])[0])
+
+    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        return (-inputs[0],)

@@ -28,12 +28,11 @@ def split(extent: int, parts: int, index: int) -> tuple[int, int]:
 
 
 def split_channels(extent: int, parts: int, index: int) -> tuple[int, int]:
-    """As `split`, but on boundaries of 16 (one vector of float32) where there are enough channels: the rule of
-    `split_channels` in runtime/slices.hpp, which the library kernels use."""
+    """As `split`, but boundaries fall on multiples of 16 channels where there are enough (runtime/slices.hpp)."""
     if extent < 16 * parts:
         return split(extent, parts, index)
     lo, hi = split(-(-extent // 16), parts, index)
-    return (lo * 16, min(hi * 16, extent))
+    return (lo * 16, min(extent, hi * 16))
 
 
 def misfit(problem: str, fix: str) -> UserError:

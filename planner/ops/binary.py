@@ -11,7 +11,19 @@ import numpy as np
 
 from planner.graph.gradient import GradientContext
 from planner.graph.model import Attrs, Layout, TensorType
-from planner.ops.base import Access, Array, Facts, Mode, Sample, Signature, common_layout, misfit, reads, register, split
+from planner.ops.base import (
+    Access,
+    Array,
+    Facts,
+    Mode,
+    Sample,
+    Signature,
+    common_layout,
+    misfit,
+    reads,
+    register,
+    split,
+)
 from planner.ops.elementwise import Elementwise
 from planner.ops.reduce import sum_to
 from planner.ops.strides import broadcast_strides, merge, span
@@ -239,5 +251,3 @@ def _expanded(context: GradientContext, value: str) -> str:
     if context.type(value).shape == target.shape:
         return value
     return context.emit("expand", [value], ExpandAttrs(shape=target.shape, layout=target.layout), "expand")[0]
-
-

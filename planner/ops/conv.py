@@ -56,8 +56,15 @@ class _Conv(Op):
     """What the three directions share: packing, slicing over the batch, FLOPs."""
 
     family = "conv"
-    input_layout = Layout.CHANNELS_LAST
     attrs_type: ClassVar[type[Attrs]] = ConvAttrs
+
+    activations: ClassVar[tuple[int, ...]] = (0,)
+    """Inputs that are activations: channels-last. Weights stay as the framework has them."""
+
+    def layouts(self, attrs: Any, inputs: Sequence[TensorType]) -> tuple[Layout | None, ...]:
+        return tuple(
+            Layout.CHANNELS_LAST if i in self.activations else Layout.ROW_MAJOR for i in range(len(inputs))
+        )
 
     def flops(self, signature: Signature) -> int:
         n, _, oh, ow = self.large_output(signature).shape
@@ -241,6 +248,7 @@ class Conv2dBackwardWeights(_Conv):
     name = "conv2d_backward_weights"
     attrs_type = ConvGradAttrs
     output_names = ("dw", "db")
+    activations = (0, 1)
 
     def infer(self, attrs: ConvGradAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         dw = TensorType(shape=attrs.shape, dtype=inputs[0].dtype)

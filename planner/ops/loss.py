@@ -6,7 +6,7 @@ the gradient of the loss itself.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -56,7 +56,7 @@ class _Loss(Op):
     """Outputs: loss (), [log_probs], scale ()."""
 
     family = "loss"
-    output_names = ("loss", "scale")
+    output_names: ClassVar[tuple[str, ...]] = ("loss", "scale")
     saved_outputs = frozenset({"log_probs", "scale"})
     stages = 2
 
@@ -142,8 +142,8 @@ class _ClassLoss(_Loss):
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
         assert isinstance(sample.attrs, ClassLossAttrs)
-        shape = sample.inputs[0].shape
-        return (rng.standard_normal(shape) * 3, _draw_labels(sample.attrs, *shape, rng))
+        rows, classes = sample.inputs[0].shape
+        return (rng.standard_normal((rows, classes)) * 3, _draw_labels(sample.attrs, rows, classes, rng))
 
     def samples(self) -> Sequence[Sample]:
         def case(rows: int, classes: int, **attrs: Any) -> Sample:
@@ -159,7 +159,7 @@ class _ClassLoss(_Loss):
 
 
 class _ClassLossBackward(_LossBackward):
-    attrs_type = ClassLossAttrs
+    attrs_type: ClassVar[type[Attrs]] = ClassLossAttrs
 
     def unit(self, signature: Signature) -> int:
         return signature.outputs[0].shape[1]

@@ -7,7 +7,7 @@ windows touch, as one contiguous span.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -193,7 +193,7 @@ class MaxPool2d(_Forward):
 
     name = "max_pool2d"
     attrs_type = MaxPoolAttrs
-    output_names = ("y", "argmax")
+    output_names: ClassVar[tuple[str, ...]] = ("y", "argmax")
     saved_outputs = frozenset({"argmax"})
 
     def check(self, attrs: MaxPoolAttrs) -> None:
@@ -399,7 +399,8 @@ def _divisors(attrs: AvgPoolAttrs, high: Windows, wide: Windows) -> Array:
             padded = min(begin + windows.reach, windows.extent + windows.pad) - begin
             axis.append(padded if attrs.count_include_pad else last - first)
         counts.append(np.array(axis))
-    return np.multiply.outer(counts[0], counts[1])
+    divisors: Array = np.multiply.outer(counts[0], counts[1])
+    return divisors
 
 
 def _padded(attrs: Any, windows: tuple[Windows, Windows]) -> tuple[Pair, Pair]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from math import prod
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -23,9 +24,9 @@ class SumToAttrs(Attrs):
 
 class _Reduce(Op):
     family = "reduce"
-    attrs_type = ReduceAttrs
+    attrs_type: ClassVar[type[Attrs]] = ReduceAttrs
 
-    def infer(self, attrs: ReduceAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    def infer(self, attrs: Any, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         (x,) = inputs
         if len(set(attrs.axes)) != len(attrs.axes) or any(not 0 <= a < len(x.shape) for a in attrs.axes):
             raise misfit(f"{self.name} cannot reduce axes {attrs.axes} of {x.text()}", "name each axis once, from 0")

@@ -1,0 +1,36 @@
+# `make run`: train the example from nothing. `make test`: lint and tests. Both set up .venv themselves.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: run test lint format clean
+
+run: .venv/.run
+	$(BIN)/python examples/digits.py
+
+test: .venv/.test lint
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+lint: .venv/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/.test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+.venv/.run: pyproject.toml constraints.txt | .venv/bin/python
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[examples]'
+	touch $@
+
+.venv/.test: pyproject.toml constraints.txt | .venv/bin/python
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[examples,test]'
+	touch $@
+
+clean:
+	rm -rf .venv build out generated/*/build generated/.build-cache
+	find generated -name '*.so' -delete

@@ -1,0 +1,67 @@
+"""Fusion before differentiation: batch norm + relu, batch norm + add (+ relu) become one node.
+
+Before, so that gradient rules and memory needs are those of the fused node: relu(bn(x)) needs only x for its
+gradient, where two nodes would also keep the batch norm's output. The fused node keeps the batch norm's id and
+takes the id of the last fused output, so nothing behind it changes.
+
+    bn -> relu              batch_norm(activation=relu)
+    bn -> add(., r) -> relu batch_norm(activation=relu, residual) with r as fourth input
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from planner.graph.model import Node, Value
+from planner.ops.normalization import BatchNormAttrs
+
+
+def fuse(nodes: Sequence[Node], values: Mapping[str, Value], wanted: Collection[str]) -> list[Node]:
+    """The forward nodes with every fusable chain replaced. `wanted`: values that must stay (loss, prediction)."""
+    readers: dict[str, list[Node]] = {}
+    for node in nodes:
+        for value in node.reads:
+            readers.setdefault(value, []).append(node)
+    replaced: dict[str, Node | None] = {}
+    """node id -> the fused node that stands at its place, or None where it disappears"""
+    # Of two batch norms that meet in one addition the later one takes it: the other is then computed before it.
+    for node in reversed(nodes):
+        if node.op != "batch_norm" or node.id in replaced:
+            continue
+        fused, chain = node, [node]
+        while step := _next(fused, readers, values, wanted, replaced):
+            follower, fused = step
+            chain.append(follower)
+        if len(chain) > 1:
+            replaced.update({n.id: None for n in chain})
+            replaced[chain[-1].id] = fused
+    found = (replaced.get(n.id, n) for n in nodes)
+    return [n for n in found if n is not None]
+
+
+def _next(
+    bn: Node,
+    readers: Mapping[str, list[Node]],
+    values: Mapping[str, Value],
+    wanted: Collection[str],
+    replaced: Mapping[str, Node | None],
+) -> tuple[Node, Node] | None:
+    """The only reader of the batch norm's output, if it can be fused, and the batch norm with it fused in."""
+    attrs, y = bn.attrs, bn.outputs[0]
+    assert isinstance(attrs, BatchNormAttrs)
+    following = readers.get(y, [])
+    if len(following) != 1 or y in wanted or attrs.activation != "none" or following[0].id in replaced:
+        return None
+    follower = following[0]
+    outputs = (follower.outputs[0], *bn.outputs[1:])
+    if follower.op == "relu":
+        update = {"attrs": attrs.model_copy(update={"activation": "relu"}), "outputs": outputs}
+        return follower, bn.model_copy(update=update)
+    if follower.op == "add" and not attrs.residual:
+        others = [v for v in follower.inputs if v != y]
+        if len(others) == 1 and values[others[0]].type == values[y].type:
+            update = {
+                "attrs": attrs.model_copy(update={"residual": True}),
+                "inputs": (*bn.inputs, others[0]),
+                "outputs": outputs,
+            }
+            return follower, bn.model_copy(update=update)
+    return None

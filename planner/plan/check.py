@@ -1,0 +1,164 @@
+"""Is a plan safe to execute? An independent validator: it shares no code with the solvers and reads only the graph,
+the target and the plan (and from `planner.ops` what each slice touches).
+
+Meaning of a plan. Programs never overlap in time, and all lanes of a program start together and end together. Every
+lane runs its entries in order; an entry starts when all slices in its `wait` have finished. Nothing else is known
+about timing, so one slice certainly comes before another only if lane order and waits, chained, say so.
+
+The plan is safe when, under every timing,
+- every slice of every node runs exactly once, in a mode that its op offers, and no slices wait for each other,
+- every slice reads what the graph says: writers come before readers, readers before those that overwrite in place,
+- values and scratch that lie on the same bytes take turns, and parameters, states and inputs keep theirs,
+- everything lies aligned inside its arena, and every arena is within the capacity,
+- lanes have processors of their own, and the stated peak is true.
+
+Each part is a module: check_structure, check_memory, check_order, check_touches, check_dependencies, check_races,
+check_peak. Later parts run only where the earlier ones found nothing to stumble over. Plans come from strangers:
+whatever a parsed plan holds, the outcome is a list of findings.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from planner.errors import UserError
+from planner.graph.model import Graph
+from planner.graph.text import graph_hash, validate
+from planner.plan.check_dependencies import check_dependencies
+from planner.plan.check_memory import (
+    check_placements,
+    check_pools,
+    check_protected,
+    check_scratch,
+    check_shares,
+)
+from planner.plan.check_order import happens_before
+from planner.plan.check_peak import check_peak
+from planner.plan.check_races import Races
+from planner.plan.check_structure import Slices, check_lanes, check_programs, check_slices
+from planner.plan.check_touches import touches, view_roots
+from planner.plan.findings import Finding, Report, shown, shown_number
+from planner.plan.schema import Placement, Plan
+
+if TYPE_CHECKING:
+    from planner.target.model import Target
+
+__all__ = ["Finding", "check", "require_safe"]
+
+TOLD = 5
+"""Findings that `require_safe` puts into its error."""
+
+
+def check(graph: Graph, plan: Plan, target: "Target | None" = None) -> list[Finding]:
+    """Every reason why the plan is not safe to execute; an empty list when it is safe."""
+    report = Report()
+    try:
+        validate(graph)
+        if len(graph.program) < len(graph.programs):
+            raise UserError("SP1009", "two programs have the same name", "rename one")
+        roots = {p.name: view_roots(graph, p) for p in graph.programs}
+        _check_views(roots)
+    except UserError as error:
+        report.add("SP1403", "", f"the graph is not valid: {error.problem}")
+        return report.findings()
+    except Exception as error:  # an op that trusts its node's inputs
+        report.add("SP1403", "", f"the graph is not valid ({type(error).__name__})")
+        return report.findings()
+    _check_identity(graph, plan, report)
+    if target is not None:
+        _check_target(plan, target, report)
+    check_lanes(plan, report)
+    check_pools(plan, report)
+    programs = [
+        check_slices(graph, program, planned, report) for program, planned in check_programs(graph, plan, report)
+    ]
+    complete = [slices for slices in programs if slices is not None]
+    for slices in complete:
+        check_scratch(plan, slices, report)
+    placements = check_placements(graph, plan, roots, report)
+    memory_known = placements is not None and plan.pools and not _stumbles(report)
+    if placements is not None and memory_known:
+        for slices in complete:
+            check_shares(slices, placements, roots[slices.program.name], report)
+        check_protected(graph, plan, placements, roots, complete, report)
+    for slices in complete:
+        known = placements if memory_known else None
+        _check_execution(graph, plan, slices, known, roots[slices.program.name], report)
+    return report.findings()
+
+
+def require_safe(graph: Graph, plan: Plan, target: "Target | None" = None) -> None:
+    """Raise the first findings as one `UserError`, under the first one's code, unless the plan is safe."""
+    found = check(graph, plan, target)
+    if not found:
+        return
+    first = found[0]
+    lines = [f"plan {shown(plan.name)} is not safe: {first.message}"]
+    lines += [f"{f.code}: {f.message}" for f in found[1:TOLD]]
+    if len(found) > TOLD:
+        lines.append(f"... and {len(found) - TOLD} more; `stepplan check` lists them")
+    raise UserError(first.code, "\n  ".join(lines), first.fix)
+
+
+def _check_views(roots: Mapping[str, Mapping[str, str]]) -> None:
+    """A value is a view of the same value in every program, or what one protects another could overwrite."""
+    merged: dict[str, str] = {}
+    for used in roots.values():
+        for value, root in used.items():
+            if merged.setdefault(value, root) != root:
+                problem = f"value {value} is a view of {merged[value]} and, in another program, of {root}"
+                raise UserError("SP1009", problem, "let every program make its own values")
+
+
+def _stumbles(report: Report) -> bool:
+    """Whether numbers may be too large to compute with."""
+    return any(f.code in ("SP1431", "SP1419") for f in report.findings())
+
+
+def _check_identity(graph: Graph, plan: Plan, report: Report) -> None:
+    if plan.graph_hash != graph_hash(graph):
+        made = f"graph {graph.name} has hash {graph_hash(graph)}"
+        report.add("SP1403", "", f"the plan was made for a graph with hash {shown(plan.graph_hash)}; {made}")
+
+
+def _check_target(plan: Plan, target: "Target", report: Report) -> None:
+    from planner.target.text import target_hash
+
+    if plan.target != target.name:
+        report.add("SP1404", "", f"the plan was made for target {shown(plan.target)}, not {target.name}")
+    elif plan.target_hash != target_hash(target):
+        made = f"target {target.name} has hash {target_hash(target)}"
+        report.add("SP1404", "", f"the plan was made for a target with hash {shown(plan.target_hash)}; {made}")
+    for lane in plan.lanes:
+        if lane.cpu not in target.core_of:
+            report.add(
+                "SP1427",
+                "",
+                f"lane {shown_number(lane.id)} is pinned to processor {shown_number(lane.cpu)}, "
+                f"which target {target.name} does not have",
+            )
+    for pool in plan.pools:
+        if pool.name not in target.pool:
+            report.add("SP1428", "", f"target {target.name} has no pool {shown(pool.name)}")
+        elif pool.capacity > target.pool[pool.name].capacity:
+            room = target.pool[pool.name].capacity
+            message = f"pool {pool.name} has {room} bytes but the plan counts on {shown_number(pool.capacity)}"
+            report.add("SP1428", "", message)
+
+
+def _check_execution(
+    graph: Graph,
+    plan: Plan,
+    slices: Slices,
+    placements: Mapping[str, Placement] | None,
+    roots: Mapping[str, str],
+    report: Report,
+) -> None:
+    """Order, dependencies and, where placements are sound, races and the peak of one program."""
+    touched = touches(graph, slices, roots, report)
+    order = happens_before(slices, report)
+    if touched is None or order is None:
+        return
+    check_dependencies(slices, touched, order, report)
+    if placements is not None:
+        Races(graph, plan, slices, roots, placements, touched, order).run(report)
+        check_peak(graph, plan, slices, placements, roots, touched, order, report)

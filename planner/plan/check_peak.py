@@ -1,0 +1,64 @@
+"""Part of `check`: the stated peak is neither below what is certainly alive at once nor above the allocations."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from planner.graph.model import Graph
+from planner.plan.check_memory import protected
+from planner.plan.check_order import Order
+from planner.plan.check_structure import Slices
+from planner.plan.check_touches import Touches
+from planner.plan.findings import Report, shown_number
+from planner.plan.schema import Placement, Plan
+
+
+def check_peak(
+    graph: Graph,
+    plan: Plan,
+    slices: Slices,
+    placements: Mapping[str, Placement],
+    roots: Mapping[str, str],
+    touched: Touches,
+    order: Order,
+    report: Report,
+) -> None:
+    """SP1429. Bytes are needed from the first to the last access in one legal order, which no execution order of
+    the plan can be sure to undercut; a value and what overwrites it in place count once."""
+    groups: dict[str, list[int]] = {}
+    for number, tensor in enumerate(touched.tensors):
+        name = _storage(tensor.value, placements, roots) if tensor.value else f"{tensor.node}/{tensor.part}"
+        groups.setdefault(name, []).append(number)
+    outputs = {_storage(roots[v], placements, roots) for v in slices.program.outputs}
+    keep = protected(graph)
+    always = sum(graph.value[v].type.bytes for v in keep if v in placements and not placements[v].shares)
+    end = len(order.rank) + 1
+    change = np.zeros(end + 1, np.int64)
+    for name, members in groups.items():
+        accesses = np.concatenate([touched.of(m) for m in members])
+        if name in keep or not len(accesses):
+            continue
+        ranks = order.rank[touched.slice[accesses]]
+        size = max(touched.tensors[m].bytes for m in members)
+        change[int(ranks.min())] += size
+        change[end if name in outputs else int(ranks.max()) + 1] -= size
+    alive = always + int(np.cumsum(change).max(initial=0))
+    stated, arenas = slices.plan.peak_bytes, sum(p.arena for p in plan.pools)
+    if stated < alive:
+        message = f"the stated peak of {shown_number(stated)} bytes is too low: {alive} are alive at once"
+        report.add("SP1429", slices.plan.name, message)
+    elif stated > arenas:
+        message = f"the stated peak of {shown_number(stated)} bytes exceeds the arenas' {arenas}"
+        report.add("SP1429", slices.plan.name, message)
+
+
+def _storage(value: str, placements: Mapping[str, Placement], roots: Mapping[str, str]) -> str:
+    """The value that brought the bytes, found by following shares."""
+    seen: set[str] = set()
+    while value not in seen:
+        seen.add(value)
+        below = placements[value].shares
+        if below not in roots:
+            break
+        value = roots[below]
+    return value

@@ -1,0 +1,79 @@
+"""Small training graphs for tests: fixed ones and random ones (fans, joins, shared weights, in-place chances)."""
+
+import random
+
+from planner.graph.builder import GraphBuilder
+from planner.graph.model import DType, Graph, Init, Layout, TensorType
+from planner.graph.optimizer import Optimizer
+from planner.ops.conv import ConvAttrs
+from planner.ops.normalization import BatchNormAttrs
+from planner.ops.pool import AdaptivePoolAttrs, MaxPoolAttrs
+from planner.ops.shape import ReshapeAttrs
+
+NORMAL = Init(kind="normal", value=0.2)
+
+
+def images(b: GraphBuilder, batch: int = 4, channels: int = 3, size: int = 8) -> str:
+    return b.input("images", TensorType(shape=(batch, channels, size, size), layout=Layout.CHANNELS_LAST))
+
+
+def conv(b: GraphBuilder, x: str, out: int, name: str, kernel: int = 3, bias: bool = False) -> str:
+    weight = b.parameter(f"{name}.weight", (out, b.shape(x)[1], kernel, kernel), NORMAL)
+    inputs = [x, weight] + ([b.parameter(f"{name}.bias", (out,), NORMAL)] if bias else [])
+    return b.op("conv2d", inputs, ConvAttrs(padding=(kernel // 2,) * 4), name=name)[0]
+
+
+def batch_norm(b: GraphBuilder, x: str, name: str, activation: str = "none", residual: str = "") -> str:
+    shape = b.shape(x)[1:2]
+    inputs = [x, b.parameter(f"{name}.weight", shape, NORMAL), b.parameter(f"{name}.bias", shape, NORMAL)]
+    states = [
+        b.state(f"{name}.running_mean", shape, Init(kind="zeros")),
+        b.state(f"{name}.running_var", shape, Init(kind="ones")),
+    ]
+    attrs = BatchNormAttrs(activation=activation, residual=bool(residual))
+    return b.op("batch_norm", inputs + ([residual] if residual else []), attrs, name=name, updates=states)[0]
+
+
+def classifier(b: GraphBuilder, x: str, classes: int = 5, optimizer: Optimizer | None = None) -> Graph:
+    """Global pooling, a linear layer and cross-entropy on `labels`."""
+    (pooled,) = b.op("adaptive_avg_pool2d", [x], AdaptivePoolAttrs(output=(1, 1)), name="pool")
+    n, c = b.shape(pooled)[:2]
+    (flat,) = b.op("reshape", [pooled], ReshapeAttrs(shape=(n, c)), name="flat")
+    weight, bias = b.parameter("fc.weight", (classes, c), NORMAL), b.parameter("fc.bias", (classes,), NORMAL)
+    (logits,) = b.op("linear", [flat, weight, bias], name="fc")
+    labels = b.input("labels", TensorType(shape=(n,), dtype=DType.INT64))
+    loss = b.op("cross_entropy", [logits, labels], name="loss")[0]
+    return b.finish(loss, logits, optimizer or Optimizer(lr=0.1, momentum=0.9, weight_decay=1e-4))
+
+
+def small_net(batch: int = 4, size: int = 8) -> Graph:
+    """Convolution, batch norm with relu, a residual block, max pooling, classifier."""
+    b = GraphBuilder("small_net")
+    x = batch_norm(b, conv(b, images(b, batch, size=size), 8, "conv1"), "bn1", "relu")
+    y = batch_norm(b, conv(b, x, 8, "conv2"), "bn2", "relu", residual=x)
+    (y,) = b.op("max_pool2d", [y], MaxPoolAttrs(kernel=(2, 2), stride=(2, 2)), name="maxpool")[:1]
+    return classifier(b, y)
+
+
+def random_net(rng: random.Random, nodes: int = 12, batch: int = 4) -> Graph:
+    """A random graph of `nodes` forward layers over equal shapes, so that any two values can be joined."""
+    b = GraphBuilder("random_net")
+    values = [conv(b, images(b, batch, size=6), 8, "stem", bias=True)]
+    for index in range(nodes):
+        x = rng.choice(values[-4:])
+        kind = rng.choice(["conv", "conv1", "bn", "bn_relu", "bn_add_relu", "relu", "add", "mul"])
+        if kind.startswith("conv"):
+            y = conv(b, x, 8, f"n{index}", kernel=1 if kind == "conv1" else 3, bias=rng.random() < 0.5)
+        elif kind.startswith("bn"):
+            residual = rng.choice(values) if kind == "bn_add_relu" else ""
+            y = batch_norm(b, x, f"n{index}", "relu" if "relu" in kind else "none", residual)
+        elif kind == "relu":
+            (y,) = b.op("relu", [x], name=f"n{index}")
+        else:
+            (y,) = b.op(kind, [x, rng.choice(values)], name=f"n{index}")
+        values.append(y)
+    joined = values[-1]
+    for index, other in enumerate(v for v in values[:-1] if rng.random() < 0.3):
+        (joined,) = b.op("add", [joined, other], name=f"join{index}")
+    optimizer = rng.choice([Optimizer(lr=0.05), Optimizer(lr=0.05, momentum=0.9), Optimizer(kind="adam", lr=1e-3)])
+    return classifier(b, joined, optimizer=optimizer)

@@ -1,0 +1,92 @@
+"""Whole plans of random graphs: safe by the independent checker, deterministic, honest about budgets and pins."""
+
+import random
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.costs.model import modelled_costs
+from planner.errors import UserError
+from planner.plan.check import check
+from planner.plan.text import plan_text
+from planner.solve.options import Pins, PlanOptions
+from planner.solve.pipeline import make_plan
+from planner.target.text import load_target
+from tests.graphs import random_net, small_net
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**9), st.sampled_from(["sequential", "liu", "auto"]), st.integers(1, 5))
+def test_every_plan_is_safe(seed: int, policy: str, lanes: int) -> None:
+    graph = random_net(random.Random(seed))
+    target = load_target("cpu16")
+    costs = modelled_costs(graph, target, lanes=lanes)
+    plan = make_plan(graph, target, costs, PlanOptions(policy=policy, lanes=lanes))
+    assert check(graph, plan, target) == []
+    for program in plan.programs:
+        assert program.predicted_ns >= program.bounds.best_ns
+
+
+def test_auto_is_never_slower_than_sequential() -> None:
+    for seed in range(5):
+        graph, target = random_net(random.Random(seed)), load_target("cpu16")
+        costs = modelled_costs(graph, target, lanes=8)
+        time = {
+            policy: make_plan(graph, target, costs, PlanOptions(policy=policy, lanes=8)).program["train_step"].predicted_ns
+            for policy in ("auto", "sequential")
+        }
+        assert time["auto"] <= time["sequential"]
+
+
+def test_pins_are_honoured_or_refused() -> None:
+    graph, target = small_net(), load_target("cpu2")
+    costs = modelled_costs(graph, target)
+    pinned = make_plan(graph, target, costs, PlanOptions(pins=Pins(slices={"conv2": 1})))
+    assert pinned.program["train_step"].node["conv2"].slices == 1
+    with pytest.raises(UserError, match="SP1302"):
+        make_plan(graph, target, costs, PlanOptions(pins=Pins(slices={"conv2": 7})))
+
+
+def test_a_budget_too_small_names_the_smallest_and_the_node_that_binds() -> None:
+    graph, target = small_net(), load_target("cpu2")
+    costs = modelled_costs(graph, target)
+    need = make_plan(graph, target, costs, PlanOptions(policy="sequential")).pools[0].arena
+    with pytest.raises(UserError, match="SP1301") as caught:
+        make_plan(graph, target, costs, PlanOptions(policy="sequential", memory_budget=need - 1))
+    assert str(need) in caught.value.fix
+    exact = make_plan(graph, target, costs, PlanOptions(policy="sequential", memory_budget=need))
+    assert exact.pools[0].arena == need
+
+
+def test_unmeasured_signature_is_named() -> None:
+    graph, target = small_net(), load_target("cpu2")
+    costs = modelled_costs(graph, target)
+    partial = costs.model_copy(update={"entries": tuple(e for e in costs.entries if "max_pool2d(" not in e.signature)})
+    with pytest.raises(UserError, match=r"SP1202.*maxpool"):
+        make_plan(graph, target, partial)
+
+
+def test_same_bytes_under_every_hash_seed() -> None:
+    script = (
+        "import random; from tests.graphs import random_net; from planner.costs.model import modelled_costs;"
+        "from planner.solve.pipeline import make_plan; from planner.target.text import load_target;"
+        "from planner.plan.text import plan_text; from planner.graph.text import graph_text;"
+        "g = random_net(random.Random(3)); t = load_target('cpu2');"
+        "print(graph_text(g) + plan_text(make_plan(g, t, modelled_costs(g, t))))"
+    )
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", script], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+        ).stdout
+        for seed in ("0", "1", "77")
+    }
+    assert len(outputs) == 1
+
+
+def test_text_round_trip() -> None:
+    graph, target = small_net(), load_target("cpu2")
+    plan = make_plan(graph, target, modelled_costs(graph, target))
+    assert "predicted_ns" in plan_text(plan)
