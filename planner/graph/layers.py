@@ -70,7 +70,9 @@ def batch_norm(b: GraphBuilder, x: str, *, eps: float = 1e-5, momentum: float = 
         b.state(f"{name}.running_mean", shape, Init(kind="zeros")),
         b.state(f"{name}.running_var", shape, Init(kind="ones")),
     ]
-    return b.op("batch_norm", [x, scale, shift], BatchNormAttrs(eps=eps, momentum=momentum), name=name, updates=running)[0]
+    return b.op(
+        "batch_norm", [x, scale, shift], BatchNormAttrs(eps=eps, momentum=momentum), name=name, updates=running
+    )[0]
 
 
 def relu(b: GraphBuilder, x: str, *, name: str) -> str:
