@@ -45,7 +45,7 @@ def render(plan: Plan, graph: Graph, target: Target) -> dict[str, str]:
     from planner.plan.check import require_safe
 
     _require_together(plan, graph, target)
-    require_safe(plan, graph, target)
+    require_safe(graph, plan, target)
     if set(plan.program) - {"train_step", "predict"}:
         raise UserError("SP1502", f"cannot emit programs {sorted(plan.program)}", "use train_step and predict")
     text = plan_text(plan)
