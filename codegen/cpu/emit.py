@@ -93,6 +93,4 @@ def _require_together(plan: Plan, graph: Graph, target: Target) -> None:
         ("target", plan.target_hash, target_hash(target)),
     ):
         if expected != actual:
-            raise UserError(
-                "SP1501", f"the plan was made for another {what} ({expected}, not {actual})", "plan again"
-            )
+            raise UserError("SP1501", f"the plan was made for another {what} ({expected}, not {actual})", "plan again")

@@ -21,7 +21,9 @@ new noexcept not not_eq nullptr operator or or_eq private protected public regis
 short signed sizeof static static_assert static_cast struct switch template this thread_local throw true try typedef
 typeid typename union unsigned using virtual void volatile wchar_t while xor xor_eq final override import module
 """
-_SYSTEM = "assert errno linux unix i386 stdin stdout stderr major minor makedev main run stage slice value input scratch"
+_SYSTEM = (
+    "assert errno linux unix i386 stdin stdout stderr major minor makedev main run stage slice value input scratch"
+)
 
 
 @cache

@@ -129,7 +129,9 @@ class Addresses:
             return Operand(value, type_, f"run.at<{ctype}>(value::{self._values[value]})")
         if written:
             raise UserError(
-                "SP1505", f"the plan writes {value!r} over the caller's array {root!r}", "plan again: inputs are read only"
+                "SP1505",
+                f"the plan writes {value!r} over the caller's array {root!r}",
+                "plan again: inputs are read only",
             )
         return Operand(value, type_, f"run.input<{ctype}>(input::{self._inputs[root]})")
 
