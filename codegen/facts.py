@@ -8,7 +8,6 @@ import functools
 from collections.abc import Sequence
 
 from codegen import toolchain
-from codegen.build import COMMON
 from codegen.cpu.shapes import CONV_KINDS, conv_shape, matmul_shape, slice_dim
 from codegen.paths import TEMPLATES
 from planner.errors import InternalError
@@ -59,7 +58,7 @@ def _integers(values: Sequence[int]) -> "ctypes.Array[ctypes.c_int64]":
 @functools.cache
 def _library() -> ctypes.CDLL:
     source = TEMPLATES / "cpu" / "probe.cpp"
-    made = toolchain.compile_object(source, (*COMMON, "-O1"))
+    made = toolchain.compile_object(source, ("-std=c++20", "-fPIC", "-fopenmp", "-O1"))
     library = made.with_suffix(".so")
     if not library.exists():
         folder = toolchain.onednn() / "lib"
