@@ -37,6 +37,15 @@ def matmul_shape(signature: Signature) -> tuple[int, ...]:
     return (p.batch, p.m, p.n, p.k, *strides, int(bool(p.bias)), 0)
 
 
+def pool_shape(attrs: Any, x: tuple[int, ...], y: tuple[int, ...]) -> tuple[int, ...]:
+    """The fields of Pool2d (runtime/max_pool.hpp) for data (N, C, H, W) x and result y; adaptive windows read only the
+    sizes."""
+    sizes = (x[0], x[2], x[3], x[1], y[2], y[3])
+    if not hasattr(attrs, "kernel"):
+        return (*sizes, 1, 1, 1, 1, 0, 0)
+    return (*sizes, *attrs.kernel, *attrs.stride, attrs.padding[0], attrs.padding[2], *attrs.dilation)
+
+
 def slice_dim(signature: Signature, mode: Mode) -> str:
     """The dimension as enum SliceDim spells it."""
     op: Any = op_named(signature.op)

@@ -2,6 +2,7 @@
 
 from planner.ops import (
     activation,
+    average_pool,
     binary,
     conv,
     copy,
@@ -11,9 +12,9 @@ from planner.ops import (
     loss,
     lrn,
     matmul,
+    max_pool,
     normalization,
     optimizer,
-    pool,
     reduce,
     scalar,
     shape,
@@ -24,6 +25,7 @@ from planner.ops.base import all_ops, find_op, op_named
 __all__ = [
     "activation",
     "all_ops",
+    "average_pool",
     "binary",
     "conv",
     "copy",
@@ -34,10 +36,10 @@ __all__ = [
     "loss",
     "lrn",
     "matmul",
+    "max_pool",
     "normalization",
     "op_named",
     "optimizer",
-    "pool",
     "reduce",
     "scalar",
     "shape",

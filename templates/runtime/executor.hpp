@@ -28,6 +28,7 @@ struct ProgramSpec {
 /// Everything that the generated code says about its plan.
 struct ExecutorSpec {
   const char* plan_hash;
+  const char* march;  // the instruction set that it is compiled for
   size_t arena_bytes;
   std::span<const int> cpus;  // by lane
   std::span<const InputSpec> inputs;

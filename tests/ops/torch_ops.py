@@ -3,7 +3,8 @@
 import torch
 import torch.nn.functional as F
 
-from planner.ops.pool import AvgPool2d, MaxPool2d
+from planner.ops.average_pool import AvgPool2d
+from planner.ops.max_pool import MaxPool2d
 
 
 def conv2d(a, t):
