@@ -4,6 +4,7 @@ Names come from files of strangers, so everything that is not printable ASCII is
 or a page. Columns are cut in the middle where a line would grow beyond the width, so output is the same everywhere.
 """
 
+import textwrap
 from collections.abc import Sequence
 
 WIDTH = 120
@@ -61,6 +62,14 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]], left: Seq
 def cell(text: str) -> str:
     """Text that Markdown shows as it is: everything that could start markup is escaped."""
     return "".join("\\" + c if c in "\\`*_{}[]<>()#|!~" else c for c in printable(text))
+
+
+def field(name: str, text: str, width: int = WIDTH) -> list[str]:
+    """`  name        text`, wrapped below its own start."""
+    lead = f"  {name:<11} "
+    return textwrap.wrap(
+        printable(text), width, initial_indent=lead, subsequent_indent=" " * len(lead), break_on_hyphens=False
+    ) or [lead.rstrip()]
 
 
 def percent(before: float, after: float) -> str:
