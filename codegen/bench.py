@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from codegen.load import load
+from codegen.load import executor_class
 from planner.bundle import read_bundle
 from planner.costs.table import CostTable
 from planner.graph.model import DType, Graph, Layout
@@ -41,7 +41,7 @@ def bench(
     bundle = read_bundle(folder)
     inputs = random_inputs(bundle.graph)
     before = resident_bytes()
-    ex = load(folder)(seed=0)
+    ex = executor_class(folder)(seed=0)
     step: Step = lambda: ex.step(*inputs)  # noqa: E731
     say("warming up")
     for _ in range(3):
@@ -138,7 +138,7 @@ def busiest_lane(ex: Any, step: Step) -> dict[str, float]:
     for _ in range(5):
         steps.append(next(timed(step, 1)))
         lanes: dict[int, float] = {}
-        for event in ex.trace_events():
+        for event in ex.trace_events()[-1]:
             lanes[event.lane] = lanes.get(event.lane, 0.0) + event.end_ns - event.start_ns
         kernels.append(max(lanes.values()))
     ex.trace(on=False)
