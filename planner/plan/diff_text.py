@@ -42,7 +42,7 @@ def render(diff: "PlanDiff", markdown: bool, limit: int) -> str:
     page.title(f"plan {diff.before} -> {diff.after}" if diff.before != diff.after else f"plan {diff.after}", 1)
     if not diff.changed:
         page.line("no difference")
-        return "\n".join(page.lines) + "\n"
+        return "\n".join(page.lines)
     _totals(page, diff)
     if diff.settings:
         page.title("settings", 2)
@@ -51,7 +51,7 @@ def render(diff: "PlanDiff", markdown: bool, limit: int) -> str:
         if program.status == "changed":
             _program(page, program)
     _placement(page, diff)
-    return "\n".join(page.lines) + "\n"
+    return "\n".join(page.lines)
 
 
 def _totals(page: _Page, diff: "PlanDiff") -> None:

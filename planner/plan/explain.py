@@ -24,7 +24,7 @@ class Explanation(Frozen):
 
     def text(self) -> str:
         parts = [*(n.lines() for n in self.nodes), *(v.lines() for v in self.values)]
-        return "\n\n".join("\n".join(lines) for lines in parts) + "\n"
+        return "\n\n".join("\n".join(lines) for lines in parts)
 
 
 def explain(name: str, graph: Graph, plan: Plan, costs: CostTable | None = None) -> Explanation:
