@@ -6,7 +6,7 @@ import pytest
 
 from planner.errors import UserError
 from planner.graph.builder import GraphBuilder
-from planner.graph.model import Graph, TensorType
+from planner.graph.model import Graph, Program, TensorType
 from planner.graph.text import graph_hash
 from planner.plan.check import check, require_safe
 from planner.plan.findings import FIXES, Finding
@@ -489,3 +489,40 @@ def test_every_code_is_documented() -> None:
     pages = "".join(p.read_text() for p in Path("docs").glob("errors*.md"))
     for code in FIXES:
         assert f"## {code}" in pages
+
+
+# -- tensors that come in an order of their own ------------------------------------------------------------------------
+def patchwork(a_waits: tuple[str, ...]) -> tuple[Graph, Plan]:
+    """z's second half lies where first x and then a lie, and z's first half is written before a is.
+
+        lane 0: x, x2 (reads x)        lane 1: z#0, a, a2 (reads a)        lane 2: z#1 after x2 and a2
+    """
+    b = GraphBuilder("patchwork")
+    made = {}
+    for name, size in (("x", 32), ("z", 64), ("a", 32)):
+        source = b.input(f"{name}_in", TensorType(shape=(size,)))
+        (made[name],) = b.op("relu", [source], name=name)
+    ends = [b.op("relu", [made[name]], name=f"{name}2")[0] for name in ("x", "a")]
+    program = Program(name="run", nodes=tuple(b.nodes), inputs=tuple(b.inputs), outputs=(*ends, made["z"]))
+    graph = Graph(name="patchwork", values=tuple(b.values.values()), programs=(program,))
+    plan = make(graph, Choices(lanes=3, reuse=False, inplace=False, slices=1))
+    plan = edit_node(plan, "run", "z", slices=2)
+    lanes = [
+        [Entry(run="x/0#0"), Entry(run="x2/0#0")],
+        [Entry(run="z/0#0"), Entry(run="a/0#0", wait=a_waits), Entry(run="a2/0#0")],
+        [Entry(run="z/0#1", wait=("x2/0#0", "a2/0#0"))],
+    ]
+    plan = edit_lanes(plan, "run", lanes)
+    half = plan.placement["z.y"].offset + 128
+    return graph, edit_value(edit_value(plan, "x.y", offset=half), "a.y", offset=half)
+
+
+def test_a_tensor_may_come_before_one_that_began_earlier() -> None:
+    assert check(*patchwork(("x2/0#0",))) == []
+
+
+def test_but_not_unordered_to_those_before_that() -> None:
+    found = check(*patchwork(()))
+    assert codes(found) == {"SP1423"}
+    assert "value x.y" in found[0].message
+    assert "value a.y" in found[0].message
