@@ -39,6 +39,7 @@ class _Binary(Elementwise):
     """Inputs: a, b. Output: y with the broadcast shape."""
 
     family = "binary"
+    input_counts = (2,)
     function: ClassVar[Callable[..., Any]]
 
     def infer(self, attrs: Attrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -177,6 +178,7 @@ class _BinaryBackward(Elementwise):
     """Inputs: dy, a, b, all of one shape. Output: the gradient of operand `attrs.operand`."""
 
     family = "binary"
+    input_counts = (3,)
     attrs_type = BinaryGradAttrs
     output_names = ("dx",)
 
