@@ -172,8 +172,10 @@ class GraphBuilder:
         )
         return self._graph((train, predict))
 
-    def finish_inference(self, prediction: str) -> Graph:
+    def finish_inference(self, prediction: str, *, fuse: bool = True) -> Graph:
         """A graph with `predict` only."""
+        if fuse:
+            self.nodes = fuse_nodes(self.nodes, self.values, {prediction})
         return self._graph((self._predict_program(list(self.nodes), prediction),))
 
     def _graph(self, programs: tuple[Program, ...]) -> Graph:

@@ -66,6 +66,9 @@ class GradientContext:
         gradient = self._builder.convert(gradient, self.type(target).layout)
         if self.type(gradient).shape != self.type(target).shape:
             raise AssertionError(f"{self.node.id}: gradient {gradient} does not have the shape of {target}")
+        if not self._builder.values[gradient].gradient_of:  # a second result: db, dgamma
+            value = self._builder.values[gradient]
+            self._builder.values[gradient] = value.model_copy(update={"gradient_of": target})
         pending = self._arrived.setdefault(target, [])
         if pending:
             (total,) = self._builder.op(

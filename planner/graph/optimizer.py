@@ -25,6 +25,7 @@ def append_updates(builder: "GraphBuilder", gradients: dict[str, str], optimizer
     """Append an update for every (parameter, gradient), in the order in which the gradients become ready."""
     from planner.ops.optimizer import AdamAttrs, SgdAttrs
 
+    gradients = _apply_sparsely(builder, gradients, optimizer)
     ready = {value: position for position, node in enumerate(builder.nodes) for value in node.outputs}
     for parameter, gradient in sorted(gradients.items(), key=lambda item: (ready[item[1]], item[0])):
         gradient = builder.convert(gradient, builder.type(parameter).layout)
@@ -54,3 +55,34 @@ def append_updates(builder: "GraphBuilder", gradients: dict[str, str], optimizer
             updates = [parameter, slot("exp_avg"), slot("exp_avg_sq")]
             builder.op("adam_update", [gradient], adam, name=f"{parameter}.update", updates=updates, phase="update")
     assert all(builder.values[p].role is Role.PARAMETER for p in gradients)
+
+
+def _apply_sparsely(builder: "GraphBuilder", gradients: dict[str, str], optimizer: Optimizer) -> dict[str, str]:
+    """Replace `embedding_backward` and the dense update by an update of the picked rows, where that is the same:
+    plain SGD, and nothing else contributes to the table's gradient or reads it. Returns the other gradients."""
+    from planner.ops.embedding import EmbeddingGradAttrs, EmbeddingSgdAttrs
+
+    if optimizer.kind != "sgd" or optimizer.momentum or optimizer.weight_decay:
+        return gradients
+    writer = {value: node for node in builder.nodes for value in node.outputs}
+    read = {value for node in builder.nodes for value in node.reads}
+    dense = {}
+    for parameter, gradient in gradients.items():
+        node = writer[gradient]
+        if node.op != "embedding_backward" or gradient in read:
+            dense[parameter] = gradient
+            continue
+        assert isinstance(node.attrs, EmbeddingGradAttrs)
+        builder.nodes.remove(node)
+        del builder.values[gradient]
+        attrs = EmbeddingSgdAttrs(padding_index=node.attrs.padding_index, lr=optimizer.lr)
+        builder.op(
+            "embedding_sgd_update",
+            node.inputs,
+            attrs,
+            name=f"{parameter}.update",
+            updates=[parameter],
+            phase="update",
+            origin=node.origin,
+        )
+    return dense

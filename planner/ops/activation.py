@@ -82,8 +82,7 @@ class _UnaryBackward(Elementwise):
         forward = self.forward()
         (x,) = forward.draw(sample, rng)
         value = x if forward.needs == "x" else forward.reference(sample.attrs, (x,))[0]
-        dy: Array = rng.standard_normal(x.shape)
-        return (dy, value)
+        return (rng.standard_normal(sample.inputs[0].shape), value)
 
     def samples(self) -> Sequence[Sample]:
         return tuple(Sample(s.attrs, s.inputs * 2) for s in self.forward().samples())

@@ -62,9 +62,7 @@ class _Conv(Op):
     """Inputs that are activations: channels-last. Weights stay as the framework has them."""
 
     def layouts(self, attrs: Any, inputs: Sequence[TensorType]) -> tuple[Layout | None, ...]:
-        return tuple(
-            Layout.CHANNELS_LAST if i in self.activations else Layout.ROW_MAJOR for i in range(len(inputs))
-        )
+        return tuple(Layout.CHANNELS_LAST if i in self.activations else Layout.ROW_MAJOR for i in range(len(inputs)))
 
     def flops(self, signature: Signature) -> int:
         n, _, oh, ow = self.large_output(signature).shape

@@ -48,6 +48,7 @@ def _rows(type_: TensorType) -> tuple[int, int]:
 
 class _BatchNorm(Op):
     family = "batch_norm"
+    input_layout = Layout.CHANNELS_LAST
     attrs_type = BatchNormAttrs
 
     def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
@@ -83,6 +84,8 @@ class BatchNorm(_BatchNorm):
         return (x, stats, stats)
 
     def evaluation(self, node: Node, inputs: list[str]) -> tuple[str, Attrs, list[str]]:
+        if not node.updates:
+            return (node.op, node.attrs, inputs)  # without running statistics, evaluation uses the batch's
         return ("batch_norm_inference", node.attrs, [*inputs, *node.updates])
 
     def gradient(self, context: GradientContext) -> None:

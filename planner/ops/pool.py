@@ -1,5 +1,4 @@
-"""2-D pooling, channels-last: maximum, average over fixed windows, average over adaptive windows (global pooling is
-adaptive pooling to 1 x 1), and their gradients.
+"""What the 2-D poolings of max_pool.py and average_pool.py share: attributes, windows and slice rules.
 
 Forward slices cut the (image, output row) pairs, backward slices the (image, input row) pairs: the gradient of an
 input element is gathered from the windows that hold it, so slices never race. A slice reads the rows that its
@@ -7,13 +6,12 @@ windows touch, as one contiguous span.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from planner.graph.gradient import GradientContext
-from planner.graph.model import Attrs, DType, Layout, Node, TensorType
-from planner.ops.base import Access, Array, Facts, Mode, Op, Sample, Signature, misfit, reads, register, split, writes
+from planner.graph.model import Attrs, DType, Layout, TensorType
+from planner.ops.base import Access, Array, Facts, Mode, Op, Signature, misfit, reads, split, writes
 
 Pair = tuple[int, int]
 
@@ -127,7 +125,7 @@ class _Pool(Op):
         return min(small, large) * attrs.kernel[0] * attrs.kernel[1]
 
 
-class _Forward(_Pool):
+class PoolForward(_Pool):
     def infer(self, attrs: Any, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         (x,) = inputs
         if len(x.shape) != 4:
@@ -160,7 +158,7 @@ class _Forward(_Pool):
         return (reads("in0", first * line, max(first, last) * line), *results)
 
 
-class _Backward(_Pool):
+class PoolBackward(_Pool):
     output_names = ("dx",)
 
     def infer(self, attrs: Any, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -186,223 +184,6 @@ class _Backward(_Pool):
         return (*sources, writes("out0", lo * out_line, hi * out_line))
 
 
-@register
-class MaxPool2d(_Forward):
-    """y = maximum of each window. Outputs: y, argmax (which element of its window, kh * kernel width + kw, the
-    first of equals)."""
-
-    name = "max_pool2d"
-    attrs_type = MaxPoolAttrs
-    output_names: ClassVar[tuple[str, ...]] = ("y", "argmax")
-    saved_outputs = frozenset({"argmax"})
-
-    def check(self, attrs: MaxPoolAttrs) -> None:
-        super().check(attrs)
-        if attrs.kernel[0] * attrs.kernel[1] > 255:
-            raise misfit(f"a window of {attrs.kernel} has more than 255 elements", "pool in two steps")
-
-    def evaluation(self, node: Node, inputs: list[str]) -> tuple[str, Attrs, list[str]]:
-        return ("max_pool2d_inference", node.attrs, inputs)
-
-    def gradient(self, context: GradientContext) -> None:
-        attrs = context.attrs
-        assert isinstance(attrs, MaxPoolAttrs)
-        full = MaxPoolGradAttrs(**attrs.model_dump(), shape=context.type(context.node.inputs[0]).shape)
-        (dx,) = context.emit("max_pool2d_backward", [context.grad, context.node.outputs[1]], full)
-        context.give(0, dx)
-
-    def reference(self, attrs: MaxPoolAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        (x,) = inputs
-        high, wide = self.windows(attrs, x.shape)
-        windows = _gather(x, attrs, high, wide, -np.inf)
-        flat = windows.reshape(*windows.shape[:4], -1)
-        chosen = flat.argmax(-1)
-        return (np.take_along_axis(flat, chosen[..., None], -1)[..., 0], chosen.astype(np.uint8))
-
-    def samples(self) -> Sequence[Sample]:
-        def case(shape: tuple[int, ...], **attrs: Any) -> Sample:
-            return Sample(MaxPoolAttrs(**attrs), (TensorType(shape=shape, layout=Layout.CHANNELS_LAST),))
-
-        return (
-            case((2, 3, 9, 11), kernel=(3, 3), stride=(2, 2), padding=(1, 1, 1, 1)),
-            case((3, 70, 8, 8), kernel=(2, 2), stride=(2, 2)),
-            case((1, 5, 10, 7), kernel=(3, 2), stride=(2, 3), padding=(1, 0, 0, 1), ceil_mode=True),
-            case((2, 4, 12, 9), kernel=(3, 3), stride=(1, 2), padding=(1, 1, 1, 1), dilation=(2, 1)),
-            case((2, 4, 9, 9), kernel=(2, 2), stride=(3, 3)),
-        )
-
-
-@register
-class MaxPool2dInference(MaxPool2d):
-    """Evaluation mode: no argmax."""
-
-    name = "max_pool2d_inference"
-    output_names = ("y",)
-    saved_outputs = frozenset()
-
-    def gradient(self, context: GradientContext) -> None:
-        raise NotImplementedError
-
-    def reference(self, attrs: MaxPoolAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        return super().reference(attrs, inputs)[:1]
-
-
-@register
-class MaxPool2dBackward(_Backward):
-    """dx from dy and argmax."""
-
-    name = "max_pool2d_backward"
-    attrs_type = MaxPoolGradAttrs
-
-    def reference(self, attrs: MaxPoolGradAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        dy, argmax = inputs
-        chosen = np.arange(attrs.kernel[0] * attrs.kernel[1]) == argmax[..., None]
-        return (_scatter(dy[..., None] * chosen, attrs, self.windows(attrs, attrs.shape), attrs.shape),)
-
-    def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
-        attrs = sample.attrs
-        assert isinstance(attrs, MaxPoolGradAttrs)
-        x = rng.standard_normal(attrs.shape)
-        return (rng.standard_normal(sample.inputs[0].shape), MaxPool2d().reference(attrs, (x,))[1])
-
-    def samples(self) -> Sequence[Sample]:
-        found = []
-        for s in MaxPool2d().samples():
-            attrs = MaxPoolGradAttrs(**s.attrs.model_dump(), shape=s.inputs[0].shape)
-            found.append(Sample(attrs, MaxPool2d().infer(attrs, s.inputs)))
-        return tuple(found)
-
-
-@register
-class AvgPool2d(_Forward):
-    """y = mean of each window; the divisor counts padding if `count_include_pad`, but never what lies behind it."""
-
-    name = "avg_pool2d"
-    attrs_type = AvgPoolAttrs
-
-    def check(self, attrs: AvgPoolAttrs) -> None:
-        super().check(attrs)
-        if attrs.count_include_pad and attrs.padding[::2] != attrs.padding[1::2]:
-            raise misfit(f"padding {attrs.padding} differs between the sides", "pad with zeros first")
-
-    def gradient(self, context: GradientContext) -> None:
-        attrs = context.attrs
-        assert isinstance(attrs, AvgPoolAttrs)
-        full = AvgPoolGradAttrs(**attrs.model_dump(), shape=context.type(context.node.inputs[0]).shape)
-        context.give(0, context.emit("avg_pool2d_backward", [context.grad], full)[0])
-
-    def reference(self, attrs: AvgPoolAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        (x,) = inputs
-        high, wide = self.windows(attrs, x.shape)
-        return (_gather(x, attrs, high, wide, 0.0).sum((-1, -2)) / _divisors(attrs, high, wide),)
-
-    def samples(self) -> Sequence[Sample]:
-        def case(shape: tuple[int, ...], **attrs: Any) -> Sample:
-            return Sample(AvgPoolAttrs(**attrs), (TensorType(shape=shape, layout=Layout.CHANNELS_LAST),))
-
-        return (
-            case((2, 3, 9, 11), kernel=(3, 3), stride=(1, 1), padding=(1, 1, 1, 1)),
-            case((3, 70, 8, 8), kernel=(2, 2), stride=(2, 2)),
-            case((1, 5, 10, 7), kernel=(3, 2), stride=(2, 3), padding=(1, 1, 1, 1), ceil_mode=True),
-            case((1, 5, 10, 7), kernel=(3, 2), stride=(2, 3), padding=(1, 0, 0, 1), count_include_pad=False),
-        )
-
-
-@register
-class AvgPool2dBackward(_Backward):
-    """dx[i] = sum over the windows that hold i of dy / divisor. Input: dy."""
-
-    name = "avg_pool2d_backward"
-    attrs_type = AvgPoolGradAttrs
-
-    def reference(self, attrs: AvgPoolGradAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        windows = self.windows(attrs, attrs.shape)
-        each = (inputs[0] / _divisors(attrs, *windows))[..., None]
-        spread = np.broadcast_to(each, (*each.shape[:4], attrs.kernel[0] * attrs.kernel[1]))
-        return (_scatter(spread, attrs, windows, attrs.shape),)
-
-    def samples(self) -> Sequence[Sample]:
-        found = []
-        for s in AvgPool2d().samples():
-            attrs = AvgPoolGradAttrs(**s.attrs.model_dump(), shape=s.inputs[0].shape)
-            found.append(Sample(attrs, AvgPool2d().infer(attrs, s.inputs)))
-        return tuple(found)
-
-
-@register
-class AdaptiveAvgPool2d(_Forward):
-    """y = mean of each adaptive window; `output` (1, 1) is global average pooling."""
-
-    name = "adaptive_avg_pool2d"
-    attrs_type = AdaptivePoolAttrs
-
-    def check(self, attrs: AdaptivePoolAttrs) -> None:
-        if min(attrs.output) < 1:
-            raise misfit(f"{self.name} cannot make {attrs.output} rows and columns", "ask for at least one of each")
-
-    def gradient(self, context: GradientContext) -> None:
-        attrs = context.attrs
-        assert isinstance(attrs, AdaptivePoolAttrs)
-        full = AdaptivePoolGradAttrs(output=attrs.output, shape=context.type(context.node.inputs[0]).shape)
-        context.give(0, context.emit("adaptive_avg_pool2d_backward", [context.grad], full)[0])
-
-    def reference(self, attrs: AdaptivePoolAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        high, wide = self.windows(attrs, inputs[0].shape)
-        rows, columns = _means(high, inputs[0].dtype), _means(wide, inputs[0].dtype)
-        return (np.einsum("ph,nchw,qw->ncpq", rows, inputs[0], columns),)
-
-    def samples(self) -> Sequence[Sample]:
-        x = TensorType(shape=(2, 70, 7, 9), layout=Layout.CHANNELS_LAST)
-        small = TensorType(shape=(3, 5, 2, 3), layout=Layout.CHANNELS_LAST)
-        cases = ((x, (1, 1)), (x, (3, 4)), (small, (5, 3)))
-        return tuple(Sample(AdaptivePoolAttrs(output=output), (t,)) for t, output in cases)
-
-
-@register
-class AdaptiveAvgPool2dBackward(_Backward):
-    """dx[i] = sum over the windows that hold i of dy / size. Input: dy."""
-
-    name = "adaptive_avg_pool2d_backward"
-    attrs_type = AdaptivePoolGradAttrs
-
-    def reference(self, attrs: AdaptivePoolGradAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        high, wide = self.windows(attrs, attrs.shape)
-        rows, columns = _means(high, inputs[0].dtype), _means(wide, inputs[0].dtype)
-        return (np.einsum("ph,ncpq,qw->nchw", rows, inputs[0], columns),)
-
-    def samples(self) -> Sequence[Sample]:
-        found = []
-        for s in AdaptiveAvgPool2d().samples():
-            assert isinstance(s.attrs, AdaptivePoolAttrs)
-            attrs = AdaptivePoolGradAttrs(output=s.attrs.output, shape=s.inputs[0].shape)
-            found.append(Sample(attrs, AdaptiveAvgPool2d().infer(attrs, s.inputs)))
-        return tuple(found)
-
-
-def _means(windows: Windows, dtype: Any) -> Array:
-    """(out, in) matrix whose rows average the windows."""
-    matrix = np.zeros((windows.out, windows.extent), dtype)
-    for o in range(windows.out):
-        first, last = windows.inputs(o)
-        matrix[o, first:last] = 1 / (last - first)
-    return matrix
-
-
-def _divisors(attrs: AvgPoolAttrs, high: Windows, wide: Windows) -> Array:
-    """(out height, out width) numbers of counted elements."""
-    counts = []
-    for windows in (high, wide):
-        axis = []
-        for o in range(windows.out):
-            first, last = windows.inputs(o)
-            begin = o * windows.stride - windows.pad
-            padded = min(begin + windows.reach, windows.extent + windows.pad) - begin
-            axis.append(padded if attrs.count_include_pad else last - first)
-        counts.append(np.array(axis))
-    divisors: Array = np.multiply.outer(counts[0], counts[1])
-    return divisors
-
-
 def _padded(attrs: Any, windows: tuple[Windows, Windows]) -> tuple[Pair, Pair]:
     """Padding that every window fits into."""
     pads = ((w.pad, max(0, (w.out - 1) * w.stride + w.reach - w.extent - w.pad)) for w in windows)
@@ -410,7 +191,7 @@ def _padded(attrs: Any, windows: tuple[Windows, Windows]) -> tuple[Pair, Pair]:
     return first, second
 
 
-def _gather(x: Array, attrs: Any, high: Windows, wide: Windows, fill: float) -> Array:
+def gather(x: Array, attrs: Any, high: Windows, wide: Windows, fill: float) -> Array:
     """x (n, c, h, w) -> its windows (n, c, oh, ow, kh, kw)."""
     padded = np.pad(x, ((0, 0), (0, 0), *_padded(attrs, (high, wide))), constant_values=fill)
     view = np.lib.stride_tricks.sliding_window_view(padded, (high.reach, wide.reach), axis=(2, 3))
@@ -418,7 +199,7 @@ def _gather(x: Array, attrs: Any, high: Windows, wide: Windows, fill: float) -> 
     return view[:, :, : high.out, : wide.out]
 
 
-def _scatter(each: Array, attrs: Any, windows: tuple[Windows, Windows], shape: Sequence[int]) -> Array:
+def scatter(each: Array, attrs: Any, windows: tuple[Windows, Windows], shape: Sequence[int]) -> Array:
     """Adds (n, c, oh, ow, kh * kw) contributions into an array of `shape`."""
     (high, wide), (rows, columns) = windows, _padded(attrs, windows)
     dx = np.zeros((*shape[:2], shape[2] + sum(rows), shape[3] + sum(columns)), each.dtype)

@@ -10,10 +10,11 @@ Example, sync 10 ns, a takes 100 ns and b 50 ns:
     lane 1:  b/0#0 after a/0#0         110..160      total 160, lane 1 waited 110
 """
 
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -22,12 +23,6 @@ from planner.plan.schema import ProgramPlan
 
 Times = np.ndarray[Any, np.dtype[np.float64]]
 Indices = np.ndarray[Any, np.dtype[np.int64]]
-
-
-class Noise(Protocol):
-    """What `simulate` draws from: a seeded `random.Random` fits."""
-
-    def lognormvariate(self, mu: float, sigma: float) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -87,16 +82,16 @@ def simulate(
     program: ProgramPlan,
     *,
     sync_ns: float = 200.0,
-    noise: Noise | None = None,
-    noise_spread: float = 0.05,
+    noise: float = 0.0,
+    seed: int = 0,
     stage_ns: Mapping[str, Sequence[float]] | None = None,
 ) -> Timeline:
     """Replay `program`.
 
-    `sync_ns`: latency of a signal between two lanes. `noise`: where given, every slice's time is multiplied by a
-    log-normal factor of median 1 and sigma `noise_spread`, drawn lane by lane, so that a seed fixes the result.
-    `stage_ns`: ns per stage of some nodes, instead of the plan's own. SP1404: the lanes cannot finish, because
-    slices wait for each other in a circle or for one that never runs.
+    `sync_ns`: latency of a signal between two lanes. `noise`: every slice's time is multiplied by a log-normal
+    factor of median 1 and this sigma (0.1: mostly within 10 %); `seed` fixes all of them. `stage_ns`: ns per stage
+    of some nodes, instead of the plan's own. SP1404: the lanes cannot finish, because slices wait for each other in a
+    circle or for one that never runs.
     """
     names = [entry.run for lane in program.lanes for entry in lane]
     index = {name: row for row, name in enumerate(names)}
@@ -105,8 +100,9 @@ def simulate(
         raise _stuck(program, f"slice {twice!r} is listed more than once")
     waits = [_rows(program, index, entry.run, entry.wait) for lane in program.lanes for entry in lane]
     took = _durations(program, names, stage_ns or {})
-    if noise is not None:
-        took = [time * noise.lognormvariate(0.0, noise_spread) for time in took]
+    if noise:
+        draw = random.Random(seed)
+        took = [time * draw.lognormvariate(0.0, noise) for time in took]
     lane_of = [lane for lane, entries in enumerate(program.lanes) for _ in entries]
     start, end, held_by = _replay(program, names, waits, took, lane_of, float(sync_ns))
 

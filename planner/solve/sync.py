@@ -47,8 +47,10 @@ class _Clocks:
         """lane -> the latest needed slice there that is not known to be finished"""
         for other in needed:
             at = lane_of[other]
-            if at != lane and position[other] >= clock[at] and (
-                at not in missing or position[other] > position[missing[at]]
+            if (
+                at != lane
+                and position[other] >= clock[at]
+                and (at not in missing or position[other] > position[missing[at]])
             ):
                 missing[at] = other
         # A wait is superfluous when the knowledge that comes with another wait covers it.

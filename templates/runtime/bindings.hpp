@@ -146,6 +146,7 @@ inline nb::list spans(const nb::capsule& handle, size_t program) {
 
 inline void bind(nb::module_& module) {
   module.attr("plan_hash") = executor_spec.plan_hash;
+  module.attr("march") = executor_spec.march;
   module.def("create", create, nb::arg("pin"), nb::arg("poison"));
   module.def("run", run, nb::arg("handle"), nb::arg("program"), nb::arg("arguments"), nb::arg("lr"), nb::arg("step"),
              nb::arg("seed"), nb::arg("gradients").none());

@@ -28,6 +28,7 @@ struct ProgramSpec {
 /// Everything that the generated code says about its plan.
 struct ExecutorSpec {
   const char* plan_hash;
+  const char* march;  // the instruction set that it is compiled for
   size_t arena_bytes;
   std::span<const int> cpus;  // by lane
   std::span<const InputSpec> inputs;
@@ -39,21 +40,26 @@ struct ExecutorSpec {
 extern const ExecutorSpec executor_spec;
 std::shared_ptr<const Kernels> make_kernels();
 
-/// `kernel` of node `node` wants `actual` bytes where the plan has `planned`.
+/// The bytes that a plan reserved for a library call: packed weights, scratch per slice, all partial sums.
+struct PlannedSizes {
+  size_t packed, scratch, partial;
+};
+
 inline void require_size(const char* node, const char* what, size_t planned, size_t actual) {
   if (planned != actual)
     throw UserMistake("SP1605",
-                      std::string("node ") + node + ": the kernel library needs " + std::to_string(actual) + " " + what +
-                          ", but the plan reserved " + std::to_string(planned),
+                      std::string("node ") + node + ": the kernel library needs " + std::to_string(actual) + " bytes of " +
+                          what + ", but the plan reserved " + std::to_string(planned),
                       "the plan was made with another library or processor: profile and plan again on this machine");
 }
 
-/// The largest scratch that any of a kernel's slices asks for.
 template <class Kernel>
-size_t most_scratch(const Kernel& kernel, int slices) {
-  size_t most = 0;
-  for (int slice = 0; slice < slices; ++slice) most = std::max(most, kernel.scratch_bytes(slice));
-  return most;
+void require_sizes(const char* node, const Kernel& kernel, int slices, const PlannedSizes& planned) {
+  size_t scratch = 0;
+  for (int slice = 0; slice < slices; ++slice) scratch = std::max(scratch, kernel.scratch_bytes(slice));
+  require_size(node, "packed weights", planned.packed, kernel.packed_bytes());
+  require_size(node, "scratch", planned.scratch, scratch);
+  require_size(node, "partial sums", planned.partial, kernel.partial_bytes());
 }
 
 class Executor {

@@ -140,10 +140,10 @@ def test_equals_brute_force(seed: int, nodes: int, lanes: int, sync: int) -> Non
 
 def test_noise_is_fixed_by_its_seed() -> None:
     plan = random_program(1, 40, 3)
-    first, again = (simulate(plan, noise=random.Random(7), noise_spread=0.1).rows() for _ in range(2))
+    first, again = (simulate(plan, noise=0.1, seed=7).rows() for _ in range(2))
     assert first == again
-    assert first != simulate(plan, noise=random.Random(8), noise_spread=0.1).rows()
-    assert simulate(plan, noise=random.Random(7), noise_spread=0.0).rows() == simulate(plan).rows()
+    assert first != simulate(plan, noise=0.1, seed=8).rows()
+    assert simulate(plan, noise=0.0, seed=7).rows() == simulate(plan).rows()
 
 
 @pytest.mark.parametrize("lanes", [2, 16])

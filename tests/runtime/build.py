@@ -10,8 +10,20 @@ from pathlib import Path
 import numpy as np
 
 RUNTIME = Path(__file__).resolve().parents[2] / "templates" / "runtime"
-FLAGS = ["-std=c++20", "-O3", "-march=native", "-fopenmp", "-ffp-contract=fast", "-fno-math-errno",
-         "-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers", "-shared", "-fPIC"]
+FLAGS = [
+    "-std=c++20",
+    "-O3",
+    "-march=native",
+    "-fopenmp",
+    "-ffp-contract=fast",
+    "-fno-math-errno",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-Wno-missing-field-initializers",
+    "-shared",
+    "-fPIC",
+]
 
 
 class Library:

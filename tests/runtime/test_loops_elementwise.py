@@ -24,9 +24,22 @@ def cut(n, slices, s):
     return n * s // slices, n * (s + 1) // slices
 
 
-ACTIVATIONS = [torch.relu, F.leaky_relu, torch.sigmoid, torch.tanh, F.silu, F.gelu,
-               lambda x: F.gelu(x, approximate="tanh"), torch.exp, torch.log, torch.sqrt, torch.neg, torch.abs,
-               torch.square, torch.reciprocal]
+ACTIVATIONS = [
+    torch.relu,
+    F.leaky_relu,
+    torch.sigmoid,
+    torch.tanh,
+    F.silu,
+    F.gelu,
+    lambda x: F.gelu(x, approximate="tanh"),
+    torch.exp,
+    torch.log,
+    torch.sqrt,
+    torch.neg,
+    torch.abs,
+    torch.square,
+    torch.reciprocal,
+]
 POSITIVE_ONLY = {8, 9}
 
 
@@ -82,8 +95,14 @@ def strides_of(array):
 
 
 BINARY = [torch.add, torch.sub, torch.mul, torch.div, torch.maximum, torch.minimum]
-BROADCASTS = [((40,), (40,)), ((4, 5, 6), (6,)), ((4, 1, 6), (5, 1)), ((3,), (2, 7, 1)), ((), (2, 3)),
-              ((2, 3, 1, 2, 1, 4), (1, 3, 2, 1, 5, 1))]
+BROADCASTS = [
+    ((40,), (40,)),
+    ((4, 5, 6), (6,)),
+    ((4, 1, 6), (5, 1)),
+    ((3,), (2, 7, 1)),
+    ((), (2, 3)),
+    ((2, 3, 1, 2, 1, 4), (1, 3, 2, 1, 5, 1)),
+]
 
 
 @pytest.mark.parametrize("slices", SLICES)
@@ -127,8 +146,20 @@ def test_reduce(lib, axes, shape, slices):
     n = math.prod(shape[d] for d in kept)
     count = x.size // n
     y = poisoned(n)
-    run_slices(slices, lambda s: lib("reduce", x, pick(kept, shape, 1), pick(kept, strides, 0), pick(axes, shape, 1),
-                                     pick(axes, strides, 0), 1.0 / count, y, *cut(n, slices, s)))
+    run_slices(
+        slices,
+        lambda s: lib(
+            "reduce",
+            x,
+            pick(kept, shape, 1),
+            pick(kept, strides, 0),
+            pick(axes, shape, 1),
+            pick(axes, strides, 0),
+            1.0 / count,
+            y,
+            *cut(n, slices, s),
+        ),
+    )
     assert_close(y, x.astype(np.float64).mean(axes), 2e-7)
 
 
@@ -138,8 +169,12 @@ def test_permute(lib, order, slices):
     x = np.random.default_rng(0).random((3, 4, 5, 6)).astype(np.float32)
     view = x.transpose(order)
     y = poisoned(*view.shape)
-    run_slices(slices, lambda s: lib("copy", x, six(strides_of(view), 0), y, six(strides_of(y), 0),
-                                     six(view.shape, 1), *cut(x.size, slices, s)))
+    run_slices(
+        slices,
+        lambda s: lib(
+            "copy", x, six(strides_of(view), 0), y, six(strides_of(y), 0), six(view.shape, 1), *cut(x.size, slices, s)
+        ),
+    )
     assert np.array_equal(y, view)
 
 
@@ -148,8 +183,9 @@ def test_strided_slice_write_and_broadcast(lib):
     y = np.zeros((10, 30), np.float32)
     view = y[1::2, 3:27:3]
     first = y.reshape(-1)[33:]
-    run_slices(3, lambda s: lib("copy", x, six([8, 1], 0), first, six(strides_of(view), 0), six((5, 8), 1),
-                                *cut(40, 3, s)))
+    run_slices(
+        3, lambda s: lib("copy", x, six([8, 1], 0), first, six(strides_of(view), 0), six((5, 8), 1), *cut(40, 3, s))
+    )
     assert np.array_equal(view, x) and np.count_nonzero(y) == 40
     filled = poisoned(7, 8)
     lib("copy", x, six([0, 1], 0), filled, six([8, 1], 0), six((7, 8), 1), 0, 56)
@@ -197,8 +233,14 @@ def nhwc(t):
 
 
 # kernel, stride, padding, dilation, ceil
-POOLS = [((2, 2), (2, 2), (0, 0), 1, False), ((3, 3), (2, 2), (1, 1), 1, False), ((3, 3), (2, 2), (0, 0), 1, True),
-         ((3, 2), (1, 3), (1, 1), 1, True), ((3, 3), (1, 2), (1, 0), 2, False), ((5, 3), (3, 2), (2, 1), 1, True)]
+POOLS = [
+    ((2, 2), (2, 2), (0, 0), 1, False),
+    ((3, 3), (2, 2), (1, 1), 1, False),
+    ((3, 3), (2, 2), (0, 0), 1, True),
+    ((3, 2), (1, 3), (1, 1), 1, True),
+    ((3, 3), (1, 2), (1, 0), 2, False),
+    ((5, 3), (3, 2), (2, 1), 1, True),
+]
 
 
 @pytest.mark.parametrize("slices", SLICES)

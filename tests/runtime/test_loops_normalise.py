@@ -44,8 +44,29 @@ def test_batch_norm(lib, rows, channels, fusion, slices, in_place):
 
     # Evaluation first, with the running statistics before their update.
     y = poisoned(rows, channels)
-    run_slices(slices, lambda s: lib("bn_forward", 2, fusion, rows, channels, x, residual, y, gamma, beta, None, None,
-                                     running_mean, running_var, 0, s, slices, None))
+    run_slices(
+        slices,
+        lambda s: lib(
+            "bn_forward",
+            2,
+            fusion,
+            rows,
+            channels,
+            x,
+            residual,
+            y,
+            gamma,
+            beta,
+            None,
+            None,
+            running_mean,
+            running_var,
+            0,
+            s,
+            slices,
+            None,
+        ),
+    )
     assert_close(y, finish(F.batch_norm(tx, tm, tv, tg, tb, False)), 1e-6)
 
     expected = finish(F.batch_norm(tx, tm, tv, tg, tb, True, 0.1))
@@ -54,8 +75,29 @@ def test_batch_norm(lib, rows, channels, fusion, slices, in_place):
     if in_place and fusion >= 2:
         y = source
     block = scratch(lib("bn_scratch", channels, slices, result=ctypes.c_int64))
-    stages = [lambda s, k=k: lib("bn_forward", k, fusion, rows, channels, x, source, y, gamma, beta, mean, inv_std,
-                                 running_mean, running_var, 1, s, slices, block) for k in (0, 1)]
+    stages = [
+        lambda s, k=k: lib(
+            "bn_forward",
+            k,
+            fusion,
+            rows,
+            channels,
+            x,
+            source,
+            y,
+            gamma,
+            beta,
+            mean,
+            inv_std,
+            running_mean,
+            running_var,
+            1,
+            s,
+            slices,
+            block,
+        )
+        for k in (0, 1)
+    ]
     run_slices(slices, *stages)
     check_guard(block)
     assert_close(y, expected, 2e-6)
@@ -71,8 +113,30 @@ def test_batch_norm(lib, rows, channels, fusion, slices, in_place):
         dx = gradient
     dgamma, dbeta = (poisoned(channels), poisoned(channels)) if affine else (None, None)
     block = scratch(lib("bn_scratch", channels, slices, result=ctypes.c_int64))
-    stages = [lambda s, k=k: lib("bn_backward", k, fusion, rows, channels, gradient, x, y, dx, dresidual, gamma, beta,
-                                 mean, inv_std, dgamma, dbeta, s, slices, block) for k in (0, 1)]
+    stages = [
+        lambda s, k=k: lib(
+            "bn_backward",
+            k,
+            fusion,
+            rows,
+            channels,
+            gradient,
+            x,
+            y,
+            dx,
+            dresidual,
+            gamma,
+            beta,
+            mean,
+            inv_std,
+            dgamma,
+            dbeta,
+            s,
+            slices,
+            block,
+        )
+        for k in (0, 1)
+    ]
     run_slices(slices, *stages)
     check_guard(block)
     assert_close(dx, tx.grad, 1e-5)
@@ -88,8 +152,15 @@ def test_batch_norm_far_from_zero(lib):
     x = (1000 + np.random.default_rng(0).standard_normal((5000, 16))).astype(np.float32)
     y, mean, inv_std = poisoned(5000, 16), poisoned(16), poisoned(16)
     block = scratch(lib("bn_scratch", 16, 2, result=ctypes.c_int64))
-    run_slices(2, *[lambda s, k=k: lib("bn_forward", k, 0, 5000, 16, x, None, y, None, None, mean, inv_std, None, None,
-                                       0, s, 2, block) for k in (0, 1)])
+    run_slices(
+        2,
+        *[
+            lambda s, k=k: lib(
+                "bn_forward", k, 0, 5000, 16, x, None, y, None, None, mean, inv_std, None, None, 0, s, 2, block
+            )
+            for k in (0, 1)
+        ],
+    )
     exact = x.astype(np.float64)
     assert_close(inv_std, 1 / np.sqrt(exact.var(0) + 1e-5), 1e-6)
     assert_close(mean, exact.mean(0), 1e-7)
@@ -103,8 +174,15 @@ def test_batch_norm_same_bits_when_repeated_and_in_place(lib):
         y = source if in_place else poisoned(999, 48)
         mean, inv_std = poisoned(48), poisoned(48)
         block = scratch(lib("bn_scratch", 48, 3, result=ctypes.c_int64))
-        run_slices(3, *[lambda s, k=k: lib("bn_forward", k, 1, 999, 48, source, None, y, None, None, mean, inv_std,
-                                           None, None, 0, s, 3, block) for k in (0, 1)])
+        run_slices(
+            3,
+            *[
+                lambda s, k=k: lib(
+                    "bn_forward", k, 1, 999, 48, source, None, y, None, None, mean, inv_std, None, None, 0, s, 3, block
+                )
+                for k in (0, 1)
+            ],
+        )
         results.append(y)
     assert np.array_equal(*results)
 
@@ -126,8 +204,12 @@ def test_layer_norm(lib, rows, columns, slices):
     expected.backward(tensor(dy).detach())
     dx, dgamma, dbeta = dy.copy(), poisoned(columns), poisoned(columns)
     block = scratch(lib("ln_scratch", columns, slices, result=ctypes.c_int64)) if affine else None
-    stages = [lambda s, k=k: lib("ln_backward", k, dx, x, gamma, mean, inv_std, dx, dgamma, dbeta, rows, columns, s,
-                                 slices, block) for k in ((0, 1) if affine else (0,))]
+    stages = [
+        lambda s, k=k: lib(
+            "ln_backward", k, dx, x, gamma, mean, inv_std, dx, dgamma, dbeta, rows, columns, s, slices, block
+        )
+        for k in ((0, 1) if affine else (0,))
+    ]
     run_slices(slices, *stages)
     assert_close(dx, tx.grad, 1e-5)
     if affine:

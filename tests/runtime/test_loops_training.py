@@ -64,19 +64,29 @@ def test_class_losses(lib, rows, classes, logits, smoothing, reduction, slices):
     labels[rng.random(rows) < 0.2] = -100
     labels[0] = 1
     tx, tl = tensor(x), torch.tensor(labels)
-    expected = (F.cross_entropy(tx, tl, reduction=reduction, label_smoothing=smoothing) if logits
-                else F.nll_loss(tx, tl, reduction=reduction))
+    expected = (
+        F.cross_entropy(tx, tl, reduction=reduction, label_smoothing=smoothing)
+        if logits
+        else F.nll_loss(tx, tl, reduction=reduction)
+    )
     saved = poisoned(rows, classes) if logits else None
     loss, scale, bad_row = run_loss(
-        lib, slices,
-        lambda s, block: lib("class_loss", x, labels, classes, smoothing, saved, rows, s, slices, block), reduction)
+        lib,
+        slices,
+        lambda s, block: lib("class_loss", x, labels, classes, smoothing, saved, rows, s, slices, block),
+        reduction,
+    )
     assert bad_row == -1
     assert_close(loss, expected.reshape(1), 1e-6)
     (expected * 3).backward()
     dloss = np.array([3], np.float32)
     dx = saved if logits else poisoned(rows, classes)  # in place on the saved log-probabilities
-    run_slices(slices, lambda s: lib("class_loss_backward", dloss, scale, saved, labels, classes, smoothing, dx,
-                                     *cut(rows, slices, s)))
+    run_slices(
+        slices,
+        lambda s: lib(
+            "class_loss_backward", dloss, scale, saved, labels, classes, smoothing, dx, *cut(rows, slices, s)
+        ),
+    )
     assert_close(dx, tx.grad, 2e-6)
 
 
@@ -86,7 +96,8 @@ def test_label_out_of_range_is_reported(lib, label):
     labels[[5, 9]] = label
     saved = poisoned(12, 10)
     loss, scale, bad_row = run_loss(
-        lib, 3, lambda s, block: lib("class_loss", x, labels, 10, 0.0, saved, 12, s, 3, block), "mean")
+        lib, 3, lambda s, block: lib("class_loss", x, labels, 10, 0.0, saved, 12, s, 3, block), "mean"
+    )
     assert bad_row == 5 and np.isclose(loss[0], np.log(10))
     lib("class_loss_backward", np.ones(1, np.float32), scale, saved, labels, 10, 0.0, saved, 0, 12)
     assert (saved[[5, 9]] == 0).all()
@@ -174,8 +185,9 @@ def test_embedding(lib, slices):
     expected = F.embedding(torch.tensor(ids), tt, padding_idx=4)
     y = poisoned(200, 37)
     found = []
-    run_slices(slices, lambda s: found.append(lib("embed", table, ids, y, 50, 37, *cut(200, slices, s),
-                                                  result=ctypes.c_int64)))
+    run_slices(
+        slices, lambda s: found.append(lib("embed", table, ids, y, 50, 37, *cut(200, slices, s), result=ctypes.c_int64))
+    )
     assert set(found) == {-1}
     assert_close(y, expected, 0)
     expected.backward(tensor(dy).detach())
@@ -196,7 +208,9 @@ def test_embedding_id_out_of_range(lib):
 
 
 @pytest.mark.parametrize("slices", [1, 3])
-@pytest.mark.parametrize("momentum,decay,nesterov", [(0, 0, 0), (0, 1e-2, 0), (0.9, 0, 0), (0.9, 1e-2, 0), (0.9, 1e-2, 1)])
+@pytest.mark.parametrize(
+    "momentum,decay,nesterov", [(0, 0, 0), (0, 1e-2, 0), (0.9, 0, 0), (0.9, 1e-2, 0), (0.9, 1e-2, 1)]
+)
 def test_sgd(lib, momentum, decay, nesterov, slices):
     rng = np.random.default_rng(0)
     weight, velocity = rng.standard_normal(301).astype(np.float32), np.zeros(301, np.float32)
@@ -206,8 +220,20 @@ def test_sgd(lib, momentum, decay, nesterov, slices):
         gradient = rng.standard_normal(301).astype(np.float32)
         tw.grad = tensor(gradient).detach()
         optimizer.step()
-        run_slices(slices, lambda s: lib("sgd", weight, gradient, velocity if momentum else None, 0.1, float(momentum),
-                                         float(decay), nesterov, *cut(301, slices, s)))
+        run_slices(
+            slices,
+            lambda s: lib(
+                "sgd",
+                weight,
+                gradient,
+                velocity if momentum else None,
+                0.1,
+                float(momentum),
+                float(decay),
+                nesterov,
+                *cut(301, slices, s),
+            ),
+        )
     assert_close(weight, tw, 1e-6)
 
 
@@ -224,6 +250,8 @@ def test_adam(lib, decay, decoupled, slices):
         gradient = rng.standard_normal(301).astype(np.float32)
         tw.grad = tensor(gradient).detach()
         optimizer.step()
-        run_slices(slices, lambda s: lib("adam", weight, gradient, mean, square, 0.01, step, decay, decoupled,
-                                         *cut(301, slices, s)))
+        run_slices(
+            slices,
+            lambda s: lib("adam", weight, gradient, mean, square, 0.01, step, decay, decoupled, *cut(301, slices, s)),
+        )
     assert_close(weight, tw, 1e-6)

@@ -43,8 +43,12 @@ class Conv:
     relu: int = 0
 
     def torch_arguments(self):
-        return dict(stride=(self.stride_h, self.stride_w), padding=(self.pad_h, self.pad_w),
-                    dilation=(self.dilation_h, self.dilation_w), groups=self.groups)
+        return dict(
+            stride=(self.stride_h, self.stride_w),
+            padding=(self.pad_h, self.pad_w),
+            dilation=(self.dilation_h, self.dilation_w),
+            groups=self.groups,
+        )
 
 
 def conv(n, ic, size, oc, kernel, stride=1, pad=0, dilation=1, groups=1, bias=0, relu=0):
@@ -58,9 +62,29 @@ def library(tmp_path_factory):
     if not (PREFIX / "include" / "dnnl.hpp").exists():
         pytest.skip("oneDNN is not installed")
     built = tmp_path_factory.mktemp("onednn") / "harness.so"
-    subprocess.run(["g++", "-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror",
-                    f"-I{RUNTIME}", f"-I{PREFIX / 'include'}", str(HERE / "onednn_harness.cpp"), "-o", str(built),
-                    f"-L{PREFIX / 'lib'}", "-ldnnl", f"-Wl,-rpath,{PREFIX / 'lib'}"], check=True)
+    subprocess.run(
+        [
+            "g++",
+            "-std=c++17",
+            "-O3",
+            "-march=native",
+            "-fopenmp",
+            "-shared",
+            "-fPIC",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            f"-I{RUNTIME}",
+            f"-I{PREFIX / 'include'}",
+            str(HERE / "onednn_harness.cpp"),
+            "-o",
+            str(built),
+            f"-L{PREFIX / 'lib'}",
+            "-ldnnl",
+            f"-Wl,-rpath,{PREFIX / 'lib'}",
+        ],
+        check=True,
+    )
     return ctypes.CDLL(str(built))
 
 
@@ -78,8 +102,22 @@ def integers(values):
 
 def run_conv(library, kind, shape, dim, slices, implementation, in1, in2, bias, out1, out2=None, repeats=2):
     text, seconds = ctypes.create_string_buffer(4096), (ctypes.c_double * 2)()
-    code = library.harness_conv(kind, integers(astuple(shape)), dim, slices, implementation.encode(), pointer(in1),
-                                pointer(in2), pointer(bias), pointer(out1), pointer(out2), repeats, seconds, text, 4096)
+    code = library.harness_conv(
+        kind,
+        integers(astuple(shape)),
+        dim,
+        slices,
+        implementation.encode(),
+        pointer(in1),
+        pointer(in2),
+        pointer(bias),
+        pointer(out1),
+        pointer(out2),
+        repeats,
+        seconds,
+        text,
+        4096,
+    )
     if code:
         raise KernelError(code, text.value.decode())
     return text.value.decode(), list(seconds)
@@ -161,8 +199,14 @@ NAMED = {
     "four_stride": conv(1, 8, (40, 40), 16, (4, 4), 4, 0, bias=1),
     "big_stride": conv(2, 8, (23, 23), 16, (2, 2), 3, 1),
 }
-MODES = [(FORWARD, BATCH), (FORWARD, ROWS), (BACKWARD_DATA, BATCH), (BACKWARD_DATA, ROWS), (BACKWARD_WEIGHTS, BATCH),
-         (BACKWARD_WEIGHTS, CHANNELS)]
+MODES = [
+    (FORWARD, BATCH),
+    (FORWARD, ROWS),
+    (BACKWARD_DATA, BATCH),
+    (BACKWARD_DATA, ROWS),
+    (BACKWARD_WEIGHTS, BATCH),
+    (BACKWARD_WEIGHTS, CHANNELS),
+]
 
 
 def possible(shape, kind, dim, slices):
@@ -186,9 +230,19 @@ def test_random_convolutions_match_float64(library, seed):
     choose = random.Random(seed)
     while True:
         groups = choose.choice([1, 1, 1, 2, 3])
-        shape = conv(choose.randint(1, 5), groups * choose.randint(1, 24), (choose.randint(3, 20), choose.randint(3, 20)),
-                     groups * choose.randint(1, 40), (choose.randint(1, 5), choose.randint(1, 5)), choose.randint(1, 3),
-                     choose.randint(0, 2), choose.randint(1, 2), groups, choose.randint(0, 1), choose.randint(0, 1))
+        shape = conv(
+            choose.randint(1, 5),
+            groups * choose.randint(1, 24),
+            (choose.randint(3, 20), choose.randint(3, 20)),
+            groups * choose.randint(1, 40),
+            (choose.randint(1, 5), choose.randint(1, 5)),
+            choose.randint(1, 3),
+            choose.randint(0, 2),
+            choose.randint(1, 2),
+            groups,
+            choose.randint(0, 1),
+            choose.randint(0, 1),
+        )
         if shape.oh > 0 and shape.ow > 0 and shape.pad_h < shape.kh and shape.pad_w < shape.kw:
             break
     for kind, dim in MODES:
@@ -198,7 +252,9 @@ def test_random_convolutions_match_float64(library, seed):
 
 
 @pytest.mark.parametrize("kind,dim", MODES)
-@pytest.mark.parametrize("name", ["pointwise", "plain3x3", "odd_wide", "depthwise", "strided1x1", "dilated", "leftover"])
+@pytest.mark.parametrize(
+    "name", ["pointwise", "plain3x3", "odd_wide", "depthwise", "strided1x1", "dilated", "leftover"]
+)
 def test_every_implementation_matches_float64(library, name, kind, dim):
     shape = NAMED[name]
     if not possible(shape, kind, dim, 2):
@@ -209,23 +265,31 @@ def test_every_implementation_matches_float64(library, name, kind, dim):
                 check_conv(library, shape, kind, dim, slices, implementation)
 
 
-@pytest.mark.parametrize("arguments,code,message", [
-    ((FORWARD, NAMED["strided1x1"], BATCH, 3, ""), IMPOSSIBLE, "more batch slices than images"),
-    ((FORWARD, NAMED["strided1x1"], CHANNELS, 2, ""), IMPOSSIBLE, "sliced over batch or rows"),
-    ((BACKWARD_WEIGHTS, NAMED["depthwise"], CHANNELS, 2, ""), IMPOSSIBLE, "grouped"),
-    ((FORWARD, NAMED["plain3x3"], BATCH, 2, "matmul"), IMPOSSIBLE, "1x1"),
-    ((BACKWARD_WEIGHTS, NAMED["depthwise"], BATCH, 2, "gather"), IMPOSSIBLE, "gather"),
-    ((FORWARD, NAMED["plain3x3"], BATCH, 2, "nonsense"), IMPOSSIBLE, "no implementation named 'nonsense'"),
-    ((FORWARD, NAMED["plain3x3"], 7, 2, ""), IMPOSSIBLE, "slice dimension"),
-    ((9, NAMED["plain3x3"], BATCH, 2, ""), IMPOSSIBLE, "convolution kind"),
-    ((FORWARD, replace(NAMED["plain3x3"], oh=3), BATCH, 2, ""), ONEDNN_REFUSED, "oneDNN"),
-    ((BACKWARD_DATA, replace(NAMED["plain3x3"], stride_h=0), ROWS, 2, ""), IMPOSSIBLE, "positive"),
-    ((FORWARD, replace(NAMED["plain3x3"], groups=5), BATCH, 2, ""), IMPOSSIBLE, "groups"),
-])
+@pytest.mark.parametrize(
+    "arguments,code,message",
+    [
+        ((FORWARD, NAMED["strided1x1"], BATCH, 3, ""), IMPOSSIBLE, "more batch slices than images"),
+        ((FORWARD, NAMED["strided1x1"], CHANNELS, 2, ""), IMPOSSIBLE, "sliced over batch or rows"),
+        ((BACKWARD_WEIGHTS, NAMED["depthwise"], CHANNELS, 2, ""), IMPOSSIBLE, "grouped"),
+        ((FORWARD, NAMED["plain3x3"], BATCH, 2, "matmul"), IMPOSSIBLE, "1x1"),
+        ((BACKWARD_WEIGHTS, NAMED["depthwise"], BATCH, 2, "gather"), IMPOSSIBLE, "gather"),
+        ((FORWARD, NAMED["plain3x3"], BATCH, 2, "nonsense"), IMPOSSIBLE, "no implementation named 'nonsense'"),
+        ((FORWARD, NAMED["plain3x3"], 7, 2, ""), IMPOSSIBLE, "slice dimension"),
+        ((9, NAMED["plain3x3"], BATCH, 2, ""), IMPOSSIBLE, "convolution kind"),
+        ((FORWARD, replace(NAMED["plain3x3"], oh=3), BATCH, 2, ""), ONEDNN_REFUSED, "oneDNN"),
+        ((BACKWARD_DATA, replace(NAMED["plain3x3"], stride_h=0), ROWS, 2, ""), IMPOSSIBLE, "positive"),
+        ((FORWARD, replace(NAMED["plain3x3"], groups=5), BATCH, 2, ""), IMPOSSIBLE, "groups"),
+    ],
+)
 def test_the_probe_explains_what_is_impossible(library, arguments, code, message):
     kind, shape, dim, slices, implementation = arguments
     text, facts = ctypes.create_string_buffer(512), integers([0] * 3)
-    assert library.stepplan_conv_facts(kind, integers(astuple(shape)), dim, slices, implementation.encode(), facts, text, 512) == code
+    assert (
+        library.stepplan_conv_facts(
+            kind, integers(astuple(shape)), dim, slices, implementation.encode(), facts, text, 512
+        )
+        == code
+    )
     assert message in text.value.decode()
 
 
@@ -271,8 +335,20 @@ def test_matrix_products_match_float64(library, batch, m, n, k, transposed_a, tr
             c = nan(batch, m, n + pads)
             shape = [batch, m, n, k, *strides(a), *strides(b), c.stride(0), c.stride(1), 1, bias, 0]
             text, seconds = ctypes.create_string_buffer(512), (ctypes.c_double * 1)()
-            code = library.harness_matmul(integers(shape), dim, slices, b"", pointer(a), pointer(b), pointer(bias_values),
-                                          pointer(c), 2, seconds, text, 512)
+            code = library.harness_matmul(
+                integers(shape),
+                dim,
+                slices,
+                b"",
+                pointer(a),
+                pointer(b),
+                pointer(bias_values),
+                pointer(c),
+                2,
+                seconds,
+                text,
+                512,
+            )
             assert code == 0, text.value
             assert_as_good_as_torch(c[..., :n], truth, torchs)
             assert c[..., n:].isnan().all()

@@ -35,7 +35,9 @@ def test_auto_is_never_slower_than_sequential() -> None:
         graph, target = random_net(random.Random(seed)), load_target("cpu16")
         costs = modelled_costs(graph, target, lanes=8)
         time = {
-            policy: make_plan(graph, target, costs, PlanOptions(policy=policy, lanes=8)).program["train_step"].predicted_ns
+            policy: make_plan(graph, target, costs, PlanOptions(policy=policy, lanes=8))
+            .program["train_step"]
+            .predicted_ns
             for policy in ("auto", "sequential")
         }
         assert time["auto"] <= time["sequential"]

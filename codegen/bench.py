@@ -1,0 +1,198 @@
+"""`stepplan bench`: an executor against its plan, and side by side with PyTorch.
+
+Everything is a ratio within one run: a contender's steps alternate with the executor's, so a machine that slows down
+slows both. Inputs are random every time. Medians; the spread is reported beside them.
+"""
+
+import gc
+import resource
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from codegen.load import load
+from planner.bundle import read_bundle
+from planner.costs.table import CostTable
+from planner.graph.model import DType, Graph, Layout
+from planner.ops.base import op_named
+from planner.ops.signature import signature_of
+
+Step = Callable[[], object]
+
+
+def bench(
+    folder: Path | str,
+    *,
+    against: str | None = None,
+    repetitions: int = 10,
+    costs: CostTable | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> dict[str, Any]:
+    """Measure a built executor. `against="torch"` adds eager and compiled PyTorch in both memory formats.
+
+    Returns step_ms, predicted_ms, overhead (step / kernels on the busiest lane - 1), memory (bytes the process gained
+    against the plan), the floor where a cost table is given, and per contender its milliseconds and the ratio
+    executor / contender (below 1: the executor is faster).
+    """
+    bundle = read_bundle(folder)
+    inputs = random_inputs(bundle.graph)
+    before = resident_bytes()
+    ex = load(folder)(seed=0)
+    step: Step = lambda: ex.step(*inputs)  # noqa: E731
+    say("warming up")
+    for _ in range(3):
+        step()
+    gained = resident_bytes() - before
+    planned = bundle.plan.pools[0].arena
+    times = list(timed(step, repetitions))
+    busiest = busiest_lane(ex, step)
+    predicted = bundle.plan.program["train_step"].predicted_ns
+    result: dict[str, Any] = {
+        "name": bundle.plan.name,
+        "target": bundle.plan.target,
+        "lanes": len(bundle.plan.lanes),
+        "step_ms": median(times) / 1e6,
+        "spread": spread(times),
+        "predicted_ms": predicted / 1e6,
+        "measured_over_predicted": median(times) / max(1, predicted),
+        "overhead": busiest["step"] / busiest["kernels"] - 1,
+        "memory": {"planned_bytes": planned, "gained_bytes": gained, "over": gained - planned},
+    }
+    if costs is not None:
+        result["floor_ms"] = floor_ns(bundle.graph, costs, len(bundle.plan.lanes)) / 1e6
+        result["over_floor"] = result["step_ms"] / result["floor_ms"]
+    if against == "torch":
+        result["against"] = {}
+        for name, contender in torch_contenders(bundle.graph, inputs, ex.state_dict(), len(bundle.plan.lanes), say):
+            say(f"against {name}")
+            pairs = [(next(timed(step, 1)), next(timed(contender, 1))) for _ in range(repetitions)]
+            ours, theirs = [a for a, _ in pairs], [b for _, b in pairs]
+            result["against"][name] = {
+                "ms": median(theirs) / 1e6,
+                "stepplan_ms": median(ours) / 1e6,
+                "ratio": median(a / b for a, b in pairs),
+            }
+            del contender
+            gc.collect()
+        if result["against"]:
+            fastest = min(result["against"], key=lambda n: result["against"][n]["ms"])
+            result["fastest"] = {"name": fastest, "ratio": result["against"][fastest]["ratio"]}
+    ex.close()
+    return result
+
+
+def random_inputs(graph: Graph, seed: int | None = None) -> list[np.ndarray]:
+    """Inputs of the training step: normal images (channels-last memory where the graph wants it), uniform labels."""
+    rng = np.random.default_rng(seed)
+    classes = graph.value[graph.program["predict"].outputs[0]].type.shape[-1]
+    found = []
+    for name in graph.program["train_step"].inputs:
+        type_ = graph.value[name].type
+        if type_.dtype is DType.INT64:
+            found.append(rng.integers(0, _index_limit(graph, name, classes), type_.shape, dtype=np.int64))
+            continue
+        values = rng.standard_normal(type_.physical_shape, dtype=np.float32)
+        found.append(values.transpose(0, 3, 1, 2) if type_.layout is Layout.CHANNELS_LAST else values)
+    return found
+
+
+def _index_limit(graph: Graph, name: str, classes: int) -> int:
+    """Rows of the table that the input indexes, or the number of classes."""
+    for node in graph.program["train_step"].nodes:
+        if node.op == "embedding" and node.inputs[1] == name:
+            return graph.value[node.inputs[0]].type.shape[0]
+    return classes
+
+
+def timed(step: Step, repetitions: int) -> Iterator[float]:
+    """ns of each call."""
+    for _ in range(repetitions):
+        start = time.perf_counter_ns()
+        step()
+        yield float(time.perf_counter_ns() - start)
+
+
+def spread(times: list[float]) -> float:
+    """Interquartile range / median."""
+    ordered = sorted(times)
+    return (ordered[3 * len(ordered) // 4] - ordered[len(ordered) // 4]) / median(ordered)
+
+
+def resident_bytes() -> int:
+    """What the process holds in memory now; the peak where the platform does not tell."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * resource.getpagesize()
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def busiest_lane(ex: Any, step: Step) -> dict[str, float]:
+    """A traced step's wall time and the time inside kernels on the lane that has most of it, medians over five, ns."""
+    steps, kernels = [], []
+    ex.trace()
+    for _ in range(5):
+        steps.append(next(timed(step, 1)))
+        lanes: dict[int, float] = {}
+        for event in ex.trace_events():
+            lanes[event.lane] = lanes.get(event.lane, 0.0) + event.end_ns - event.start_ns
+        kernels.append(max(lanes.values()))
+    ex.trace(on=False)
+    return {"step": median(steps), "kernels": median(kernels)}
+
+
+def floor_ns(graph: Graph, costs: CostTable, lanes: int) -> float:
+    """What no schedule of these kernels beats: convolutions and matrix products at their best measured time, and the
+    bytes that everything else moves over the measured bandwidth."""
+    total = 0.0
+    for node in graph.program["train_step"].nodes:
+        signature = signature_of(graph, node)
+        op = op_named(node.op)
+        if op.alias(signature) is not None:
+            continue
+        entries = [e for e in costs.modes(signature.text) if e.slices <= lanes]
+        if any(e.kernel == "onednn" for e in entries):
+            total += min(sum(e.warm_ns) for e in entries)
+        elif costs.bandwidth:
+            total += op.bytes_moved(signature) / costs.bandwidth * 1e9
+    return total
+
+
+def torch_contenders(
+    graph: Graph, inputs: list[np.ndarray], state: dict[str, Any], threads: int, say: Callable[[str], None]
+) -> Iterator[tuple[str, Step]]:
+    """Eager and torch.compile, each in NCHW and channels-last, warmed up, one at a time."""
+    import torch
+
+    from codegen.torch_twin import Twin, optimizer_for
+
+    torch.set_num_threads(threads)
+    for compiled in (False, True):
+        for format_ in (torch.contiguous_format, torch.channels_last):
+            name = f"{'compile' if compiled else 'eager'} {'NCHW' if format_ is torch.contiguous_format else 'NHWC'}"
+            say(f"preparing {name}")
+            torch._dynamo.reset()
+            module = Twin(graph).load(state).to(memory_format=format_)
+            optimizer = optimizer_for(graph, module)
+            forward = torch.compile(module) if compiled else module
+            tensors = [_tensor(torch, a, format_) for a in inputs]
+
+            def step(forward: Any = forward, optimizer: Any = optimizer, tensors: Any = tensors) -> float:
+                optimizer.zero_grad(set_to_none=True)
+                loss, _ = forward(*tensors)
+                loss.backward()
+                optimizer.step()
+                return float(loss)
+
+            for _ in range(3):
+                step()
+            yield name, step
+
+
+def _tensor(torch: Any, array: np.ndarray, format_: Any) -> Any:
+    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    return tensor.contiguous(memory_format=format_) if tensor.ndim == 4 else tensor

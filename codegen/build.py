@@ -1,0 +1,129 @@
+"""Compile an emitted folder into its Python module, `_executor.<hash of the sources>.so`."""
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from codegen import toolchain
+from codegen.cpu.emit import ARTEFACTS, HEADERS, SOURCES
+from codegen.paths import RUNTIME
+from planner.errors import UserError
+from planner.target.text import read_target
+
+Progress = Callable[[int, int, str], None]
+"""(done, all, what was just made)."""
+
+COMMON = ("-std=c++20", "-fPIC", "-fopenmp", "-fvisibility=hidden", "-pthread")
+FAST = ("-O3", "-ffp-contract=fast", "-fno-math-errno")
+"""As the kernels were written for: fused multiply-add, no errno; NaN and infinity keep their meaning."""
+
+FLAGS = {
+    # Tables and construction run once: compile them quickly.
+    "executor.cpp": ("-O2",),
+    "lanes.cpp": ("-O1",),
+    "kernels.cpp": ("-O1",),
+    "module.cpp": ("-Os", "-fno-strict-aliasing"),
+}
+
+SLOWEST_FIRST = ("backward.cpp", "forward.cpp", "module.cpp", "kernels.cpp", "predict.cpp", "update.cpp")
+
+
+def build(
+    folder: Path | str,
+    *,
+    sanitize: Literal["thread", "address", "undefined"] | None = None,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+    flags: Sequence[str] = (),
+) -> Path:
+    """Build the module of an emitted folder and return it; what did not change is not compiled again.
+
+    `jobs`: compilers at once, one per processor by default. SP1506 to SP1509: the toolchain is not complete; SP1510:
+    the folder holds no emitted plan. A compiler error is an InternalError with its first lines.
+    """
+    place = Path(folder).resolve()
+    with _locked(place):
+        digest = source_digest(place)
+        target = read_target(place / "target.toml")
+        extra = (f"-march={target.cpu.march}", *flags)
+        if sanitize:
+            extra += (f"-fsanitize={sanitize}", "-g")
+        module = place / f"_executor.{digest}.so"
+        objects = _compile(place, extra, jobs or len(os.sched_getaffinity(0)), progress)
+        _link(objects, module, extra)
+        for other in place.glob("_executor.*.so"):
+            if other != module:
+                other.unlink()
+        toolchain.drop_old_objects()
+    return module
+
+
+def source_digest(folder: Path) -> str:
+    """Hash of everything an executor is made of: the emitted folder and the runtime. SP1510: not an emitted folder."""
+    missing = [n for n in (*ARTEFACTS, "executor.cpp", "lanes.cpp", "module.cpp") if not (folder / n).is_file()]
+    if missing:
+        raise UserError(
+            "SP1510", f"{folder.name} is no emitted plan: it lacks {missing[0]}", "run stepplan emit PLAN -o FOLDER"
+        )
+    emitted = [folder / n for n in (*ARTEFACTS, *HEADERS, *SOURCES) if (folder / n).is_file()]
+    return toolchain.digest_of([*emitted, *sorted(RUNTIME.glob("*.hpp"))])
+
+
+def _compile(folder: Path, extra: Sequence[str], jobs: int, progress: Progress | None) -> list[Path]:
+    sources = [folder / name for name in SOURCES if (folder / name).is_file()]
+    sources.sort(key=lambda s: SLOWEST_FIRST.index(s.name) if s.name in SLOWEST_FIRST else len(SLOWEST_FIRST))
+    done: list[str] = []
+
+    def one(make: Callable[[], Path], name: str) -> Path:
+        made = make()
+        done.append(name)
+        if progress:
+            progress(len(done), len(sources) + 1, name)
+        return made
+
+    with ThreadPoolExecutor(max_workers=max(1, jobs)) as pool:
+        waiting = [pool.submit(one, _nanobind, "nanobind")]
+        for source in sources:
+            chosen = (*COMMON, *FLAGS.get(source.name, FAST), *extra)
+            waiting.append(pool.submit(one, lambda s=source, c=chosen: toolchain.compile_object(s, c), source.name))
+        try:
+            return [w.result() for w in waiting]
+        except BaseException:
+            for other in waiting:
+                other.cancel()
+            raise
+
+
+def _nanobind() -> Path:
+    """nanobind's own code, the same for every plan."""
+    import nanobind
+
+    source = Path(nanobind.source_dir()) / "nb_combined.cpp"
+    flags = (*COMMON, "-O2", "-fno-strict-aliasing", "-DNDEBUG", "-DNB_COMPACT_ASSERTIONS", "-ffunction-sections")
+    return toolchain.compile_object(source, (*flags, "-fdata-sections"), (source.parent,))
+
+
+def _link(objects: Sequence[Path], module: Path, extra: Sequence[str]) -> None:
+    key = hashlib.sha256("\n".join(o.name for o in objects).encode()).hexdigest()
+    stamp = toolchain.cache_folder() / "locks" / f"{module.name}-{hashlib.sha256(bytes(module)).hexdigest()[:16]}.made"
+    if module.exists() and stamp.exists() and stamp.read_text() == key:
+        return
+    library = toolchain.onednn() / "lib"
+    command = [toolchain.compiler().path, "-shared", "-fopenmp", "-pthread", *extra, *map(str, objects)]
+    command += [f"-L{library}", "-ldnnl", f"-Wl,-rpath,{library}", "-Wl,--gc-sections"]
+    toolchain.run_compiler(command, module)
+    stamp.write_text(key)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One build of a folder at a time; a second one waits and then finds everything made."""
+    name = hashlib.sha256(bytes(folder)).hexdigest()[:16]
+    with open(toolchain.cache_folder() / "locks" / f"{name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

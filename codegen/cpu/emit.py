@@ -1,0 +1,96 @@
+"""From a checked plan to the sources of its executor.
+
+Everything is rendered in memory first and then written file by file, atomically. The same plan, graph and target
+give the same bytes. Only validated ids, numbers and escaped comment text reach a source file.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from codegen.cpu import tables
+from codegen.cpu.render import environment, render_node
+from codegen.cpu.view import NodeView
+from planner.artefact import write_text
+from planner.errors import UserError
+from planner.graph.model import Graph
+from planner.graph.text import graph_hash, graph_text
+from planner.plan.schema import Plan
+from planner.plan.text import plan_hash, plan_text
+from planner.target.model import Target
+from planner.target.text import target_hash, target_text
+
+SOURCES = ("forward.cpp", "backward.cpp", "update.cpp", "predict.cpp", "kernels.cpp", "lanes.cpp", "executor.cpp", "module.cpp")  # fmt: skip
+HEADERS = ("values.hpp", "nodes.hpp", "kernels.hpp")
+ARTEFACTS = ("plan.json", "graph.json", "target.toml")
+
+
+def emit(plan: Plan, graph: Graph, target: Target, out: Path | str) -> tuple[Path, ...]:
+    """Write the executor's sources into folder `out`; returns the files.
+
+    A plan that `check` rejects is refused with its findings. SP1501: plan, graph and target do not belong together.
+    SP1503, SP1504, SP1505: something in the plan or graph cannot stand in source text.
+    """
+    files = render(plan, graph, target)
+    folder = Path(out)
+    for stale in (*SOURCES, *HEADERS):
+        if stale not in files and (folder / stale).exists():
+            (folder / stale).unlink()
+    for name, text in files.items():
+        write_text(folder / name, text)
+    return tuple(folder / name for name in files)
+
+
+def render(plan: Plan, graph: Graph, target: Target) -> dict[str, str]:
+    """File name -> text, checked but not written."""
+    from planner.plan.check import require_safe
+
+    _require_together(plan, graph, target)
+    require_safe(graph, plan, target)
+    if set(plan.program) - {"train_step", "predict"}:
+        raise UserError("SP1502", f"cannot emit programs {sorted(plan.program)}", "use train_step and predict")
+    text = plan_text(plan)
+    model = tables.build(plan, graph, text)
+    common = {"plan": plan, "graph": graph, "target": target, "model": model, "plan_hash": plan_hash(plan)}
+    env = environment()
+
+    def fill(template: str, **more: object) -> str:
+        return env.get_template(f"cpu/{template}").render(**common, **more)
+
+    files = {"plan.json": text, "graph.json": graph_text(graph), "target.toml": target_text(target)}
+    files["values.hpp"] = fill("values.hpp.j2")
+    files["nodes.hpp"] = fill("nodes.hpp.j2")
+    for phase, views in _phases(model.views).items():
+        bodies = [(view, render_node(env, view)) for view in views]
+        headers = sorted({h for view in views for h in tables.headers_of(view)})
+        files[f"{phase}.cpp"] = fill("phase.cpp.j2", phase=phase, bodies=bodies, headers=headers)
+    library = [view for view in model.all_views if view.uses_library]
+    made = [(view, render_node(env, view, "kernel")) for view in library]
+    headers = sorted({h for view in library for h in tables.headers_of(view)})
+    files["kernels.hpp"] = fill("kernels.hpp.j2", kernels=made, headers=headers)
+    files["kernels.cpp"] = fill("kernels.cpp.j2", kernels=made)
+    files["lanes.cpp"] = fill("lanes.cpp.j2")
+    files["executor.cpp"] = fill("executor.cpp.j2")
+    files["module.cpp"] = fill("module.cpp.j2")
+    files["__init__.py"] = fill("__init__.py.j2")
+    return files
+
+
+def _phases(views: Mapping[str, tuple[NodeView, ...]]) -> dict[str, list[NodeView]]:
+    """File -> its nodes: the training step by phase, prediction in one file."""
+    found: dict[str, list[NodeView]] = {}
+    for program, nodes in views.items():
+        for view in nodes:
+            phase = view.node.phase if program == "train_step" else program
+            if phase not in ("forward", "backward", "update", "predict"):
+                raise UserError("SP1502", f"node {view.id!r} has no phase {phase!r}", "use forward, backward or update")
+            found.setdefault(phase, []).append(view)
+    return found
+
+
+def _require_together(plan: Plan, graph: Graph, target: Target) -> None:
+    for what, expected, actual in (
+        ("graph", plan.graph_hash, graph_hash(graph)),
+        ("target", plan.target_hash, target_hash(target)),
+    ):
+        if expected != actual:
+            raise UserError("SP1501", f"the plan was made for another {what} ({expected}, not {actual})", "plan again")

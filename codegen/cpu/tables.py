@@ -1,0 +1,248 @@
+"""The tables behind an executor: names, offsets, node views, lane programs, inputs."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from codegen.cpu.names import identifiers
+from codegen.cpu.view import Addresses, NodeView, scratch_expressions
+from planner.graph.model import Graph, Node, Role, TensorType, Value
+from planner.ops.signature import signature_of
+from planner.ops.strides import strides
+from planner.plan.schema import Plan, parse_slice
+
+INDEX_OPERANDS = {
+    "cross_entropy": 1,
+    "nll_loss": 1,
+    "cross_entropy_backward": 3,
+    "nll_loss_backward": 2,
+    "embedding": 1,
+    "embedding_backward": 1,
+    "embedding_sgd_update": 1,
+}
+"""Op -> which operand holds labels or indices."""
+
+REPORTS_BAD_INDEX = ("cross_entropy", "nll_loss", "embedding")
+
+HEADERS = {
+    "batch_norm": ("batch_norm.hpp", "batch_norm_backward.hpp"),
+    "binary": ("binary.hpp",),
+    "conv": ("convolution.hpp", "conv_weights.hpp"),
+    "copy": ("copy.hpp",),
+    "dropout": ("dropout.hpp",),
+    "elementwise": ("activations.hpp", "binary.hpp"),
+    "embedding": ("embedding.hpp",),
+    "layer_norm": ("layer_norm.hpp",),
+    "loss": ("losses.hpp",),
+    "lrn": ("lrn.hpp",),
+    "matmul": ("matmul.hpp",),
+    "optimizer": ("optimizer.hpp",),
+    "pool": ("max_pool.hpp", "average_pool.hpp"),
+    "reduce": ("reduce.hpp",),
+    "shape": ("copy.hpp",),
+    "softmax": ("softmax.hpp",),
+}
+
+
+def headers_of(view: NodeView) -> tuple[str, ...]:
+    return HEADERS[view.op.family]
+
+
+@dataclass(frozen=True)
+class WaitView:
+    lane: int
+    position: int
+    run: str
+
+
+@dataclass(frozen=True)
+class TaskView:
+    function: str
+    stage: int
+    slice: int
+    run: str
+    waits: tuple[WaitView, ...]
+
+
+@dataclass(frozen=True)
+class InputView:
+    """One input of the graph; `staged`: a program returns it, so it must lie in the arena."""
+
+    id: str
+    name: str
+    type: TensorType
+    strides: tuple[int, ...]
+    staged: bool
+    indices: tuple[int, int, int] | None
+    """First and last valid index + 1, and the index that is ignored, where it holds labels or indices."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """Everything that templates print."""
+
+    values: tuple[tuple[str, Value, int], ...]
+    """(C++ name, value, byte offset), in the graph's order."""
+    scratch: tuple[tuple[str, int, int, str], ...]
+    """(C++ name, offset, bytes, node)."""
+    inputs: tuple[InputView, ...]
+    parameters: tuple[tuple[str, str], ...]
+    """(C++ name, value id) of what is trained; the order is the gradients' order."""
+    views: Mapping[str, tuple[NodeView, ...]]
+    lanes: Mapping[str, tuple[tuple[TaskView, ...], ...]]
+    index_sources: Mapping[str, tuple[str, ...]]
+
+    @property
+    def all_views(self) -> tuple[NodeView, ...]:
+        return tuple(v for views in self.views.values() for v in views)
+
+
+def trained_parameters(graph: Graph) -> tuple[str, ...]:
+    """Parameters that an update node trains, in the order of the graph's values."""
+    program = graph.program.get("train_step")
+    trained = {n.updates[0] for n in program.nodes if n.phase == "update"} if program else set()
+    return tuple(v.id for v in graph.values if v.id in trained and v.role is Role.PARAMETER)
+
+
+def graph_inputs(graph: Graph) -> tuple[str, ...]:
+    """Inputs of all programs, in the order of the graph's values."""
+    used = {i for p in graph.programs for i in p.inputs}
+    return tuple(v.id for v in graph.values if v.id in used)
+
+
+def build(plan: Plan, graph: Graph, plan_text: str) -> Model:
+    """Resolve every name and offset. The plan has been checked."""
+    placed = [v for v in graph.values if v.id in plan.placement]
+    value_names = identifiers([v.id for v in placed], "value")
+    inputs = graph_inputs(graph)
+    input_names = identifiers(inputs, "input")
+    parameters = trained_parameters(graph)
+    parameter_names = identifiers(parameters, "parameter")
+    addresses = Addresses(graph, plan, value_names, input_names)
+    nodes = [(p.name, n.node) for p in plan.programs for n in p.nodes if n.stage_ns]
+    names = dict(zip(nodes, identifiers_of_pairs(nodes), strict=True))
+    lines = _plan_lines(plan_text)
+    views: dict[str, tuple[NodeView, ...]] = {}
+    lanes: dict[str, tuple[tuple[TaskView, ...], ...]] = {}
+    sources: dict[str, tuple[str, ...]] = {}
+    scratch = []
+    first_lr = _first_lr(graph)
+    for program in plan.programs:
+        reported: list[str] = []
+        found = []
+        for entry in program.nodes:
+            if not entry.stage_ns:
+                continue
+            node = graph.program[program.name].node[entry.node]
+            name = names[program.name, entry.node]
+            signature = signature_of(graph, node)
+            number = -1
+            if node.op in REPORTS_BAD_INDEX:
+                number = len(reported)
+                reported.append(addresses.root(node.inputs[INDEX_OPERANDS[node.op]]))
+            if entry.scratch_bytes:
+                scratch.append((name, entry.scratch_offset, entry.scratch_bytes, node.id))
+            found.append(
+                NodeView(
+                    node=node,
+                    name=name,
+                    plan=entry,
+                    line=lines.get((program.name, entry.node), 0),
+                    signature=signature,
+                    inputs=tuple(addresses.operand(v) for v in node.inputs),
+                    outputs=tuple(addresses.operand(v, True) for v in node.outputs),
+                    updates=tuple(addresses.operand(v, True) for v in node.updates),
+                    scratch=scratch_expressions(entry, signature, name),
+                    gradient_index=parameters.index(node.updates[0]) if node.phase == "update" else -1,
+                    lr_factor=_lr(node) / first_lr if _lr(node) and first_lr else 1.0,
+                    bad_index=number,
+                )
+            )
+        views[program.name] = tuple(found)
+        sources[program.name] = tuple(reported)
+        lanes[program.name] = _lanes(program.lanes, {n: names[p, n] for p, n in nodes if p == program.name})
+    return Model(
+        values=tuple((value_names[v.id], v, plan.placement[v.id].offset) for v in placed),
+        scratch=tuple(scratch),
+        inputs=tuple(_input(graph, addresses, i, input_names[i]) for i in inputs),
+        parameters=tuple((parameter_names[p], p) for p in parameters),
+        views=views,
+        lanes=lanes,
+        index_sources=sources,
+    )
+
+
+def identifiers_of_pairs(nodes: list[tuple[str, str]]) -> list[str]:
+    """One identifier per (program, node), even where two programs use one id."""
+    taken: set[str] = set()
+    unique = []
+    for program, node in nodes:
+        unique.append(node if node not in taken else f"{program}.{node}")
+        taken.add(unique[-1])
+    names = identifiers(unique, "node")
+    return [names[u] for u in unique]
+
+
+def _lr(node: Node) -> float:
+    return float(getattr(node.attrs, "lr", 0.0)) if node.phase == "update" else 0.0
+
+
+def _first_lr(graph: Graph) -> float:
+    """Where the executor's learning rate starts: the first update node's."""
+    nodes = graph.program["train_step"].nodes if "train_step" in graph.program else ()
+    return next((_lr(n) for n in nodes if _lr(n)), 0.0)
+
+
+def _plan_lines(text: str) -> dict[tuple[str, str], int]:
+    """(program, node) -> the line of plan.json that says how the node runs.
+
+    Keys are sorted, so the programs are the last list, and in each the name comes before the nodes.
+    """
+    found: dict[tuple[str, str], int] = {}
+    program = ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        if name := re.fullmatch(r'\s*"name": "([^"]+)",', line):
+            program = name[1]
+        elif node := re.search(r'"node": "([^"]+)"', line):
+            found.setdefault((program, node[1]), number)
+    return found
+
+
+def _lanes(lanes: Any, names: Mapping[str, str]) -> tuple[tuple[TaskView, ...], ...]:
+    position = {e.run: (lane, i) for lane, entries in enumerate(lanes) for i, e in enumerate(entries)}
+    result = []
+    for entries in lanes:
+        tasks = []
+        for entry in entries:
+            node, stage, index = parse_slice(entry.run)
+            waits = tuple(WaitView(position[w][0], position[w][1] + 1, w) for w in entry.wait)
+            tasks.append(TaskView(names[node], stage, index, entry.run, waits))
+        result.append(tuple(tasks))
+    return tuple(result)
+
+
+def _input(graph: Graph, addresses: Addresses, value: str, name: str) -> InputView:
+    type_ = graph.value[value].type
+    outputs = {addresses.root(o) for p in graph.programs for o in p.outputs}
+    ranges = set()
+    for program in graph.programs:
+        for node in program.nodes:
+            operand = INDEX_OPERANDS.get(node.op)
+            if operand is not None and addresses.root(node.inputs[operand]) == value:
+                ranges.add(_index_range(graph, node))
+    indices = None
+    if ranges and len({r[2] for r in ranges}) == 1:
+        indices = (0, min(r[1] for r in ranges), next(iter(ranges))[2])
+    return InputView(value, name, type_, strides(type_), value in outputs, indices)
+
+
+def _index_range(graph: Graph, node: Node) -> tuple[int, int, int]:
+    """First valid index, last + 1, and the one that is ignored (one that is valid anyway, if none is)."""
+    attrs: Any = node.attrs
+    types = graph.types(node.inputs)
+    if node.op.startswith(("cross_entropy", "nll_loss")):
+        classes = getattr(attrs, "classes", None) or next(t.shape[1] for t in types if len(t.shape) == 2)
+        return (0, classes, attrs.ignore_index)
+    entries = types[0].shape[0] if node.op == "embedding" else graph.types(node.outputs + node.updates)[0].shape[0]
+    return (0, entries, 0)

@@ -1,0 +1,149 @@
+"""What templates see of a node: its operands as C++ expressions, its mode, its scratch, its names."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from codegen.cpu import shapes
+from planner.errors import InternalError, UserError
+from planner.graph.model import DType, Graph, Node, Role, TensorType
+from planner.ops.base import Mode, Op, Signature, op_named, scratch_offsets
+from planner.ops.signature import signature_of
+from planner.plan.schema import NodePlan, Plan
+
+CTYPES = {
+    DType.FLOAT32: "float",
+    DType.FLOAT64: "double",
+    DType.BFLOAT16: "uint16_t",
+    DType.INT64: "int64_t",
+    DType.INT32: "int32_t",
+    DType.UINT8: "uint8_t",
+}
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A value as a node uses it; as text, the C++ expression of its address."""
+
+    id: str
+    type: TensorType
+    expression: str
+
+    def __str__(self) -> str:
+        return self.expression
+
+    @property
+    def ctype(self) -> str:
+        return CTYPES[self.type.dtype]
+
+
+@dataclass(frozen=True)
+class NodeView:
+    """One node of one program, ready for a template."""
+
+    node: Node
+    name: str
+    """Its C++ identifier."""
+    plan: NodePlan
+    line: int
+    """Of plan.json."""
+    signature: Signature
+    inputs: tuple[Operand, ...]
+    outputs: tuple[Operand, ...]
+    updates: tuple[Operand, ...]
+    scratch: Mapping[str, str]
+    """Scratch part -> the expression of its byte offset in the arena."""
+    gradient_index: int = -1
+    """The parameter's number, for nodes that update one."""
+    lr_factor: float = 1.0
+    """This node's learning rate / the executor's."""
+    bad_index: int = -1
+    """The number with which the node reports a label or index out of range."""
+    shapes: Any = field(default=shapes, repr=False)
+
+    @property
+    def id(self) -> str:
+        return self.node.id
+
+    @property
+    def attrs(self) -> Any:
+        return self.node.attrs
+
+    @property
+    def mode(self) -> Mode:
+        return self.plan.mode
+
+    @property
+    def slices(self) -> int:
+        return self.plan.slices
+
+    @property
+    def facts(self) -> dict[str, int]:
+        return self.plan.facts
+
+    @property
+    def stages(self) -> int:
+        return self.plan.stages
+
+    @cached_property
+    def op(self) -> Op:
+        return op_named(self.node.op)
+
+    @property
+    def dim(self) -> str:
+        """The sliced dimension in the words of the library kernels."""
+        return shapes.slice_dim(self.signature, self.mode)
+
+    @property
+    def uses_library(self) -> bool:
+        return self.plan.kernel == "onednn"
+
+    def operand(self, name: str) -> Operand:
+        """`in0`, `out1`, `up0`: as ops name them."""
+        for prefix, operands in (("in", self.inputs), ("out", self.outputs), ("up", self.updates)):
+            if name.startswith(prefix) and name[len(prefix) :].isdecimal():
+                return operands[int(name[len(prefix) :])]
+        raise InternalError(f"node {self.id} has no operand {name}")
+
+
+class Addresses:
+    """Where every value is: in the arena, or, for what views an input, in the caller's array."""
+
+    def __init__(self, graph: Graph, plan: Plan, values: Mapping[str, str], inputs: Mapping[str, str]) -> None:
+        self._graph, self._plan, self._values, self._inputs = graph, plan, values, inputs
+
+    def root(self, value: str) -> str:
+        """The value whose bytes this one uses."""
+        seen: set[str] = set()
+        while (shares := self._plan.placement[value].shares) and value not in seen:
+            seen.add(value)
+            value = shares
+        return value
+
+    def operand(self, value: str, written: bool = False) -> Operand:
+        type_ = self._graph.value[value].type
+        root = self.root(value)
+        ctype = CTYPES[type_.dtype]
+        if self._graph.value[root].role is not Role.INPUT:
+            return Operand(value, type_, f"run.at<{ctype}>(value::{self._values[value]})")
+        if written:
+            raise UserError(
+                "SP1505",
+                f"the plan writes {value!r} over the caller's array {root!r}",
+                "plan again: inputs are read only",
+            )
+        return Operand(value, type_, f"run.input<{ctype}>(input::{self._inputs[root]})")
+
+
+def scratch_expressions(plan: NodePlan, signature: Signature, constant: str) -> dict[str, str]:
+    """Scratch part -> its offset as an expression."""
+    parts = op_named(signature.op).scratch(signature, plan.mode, plan.facts)
+    return {
+        name: f"scratch::{constant}" + (f" + {offset}" if offset else "")
+        for name, offset in scratch_offsets(parts).items()
+    }
+
+
+def node_signature(graph: Graph, node: Node) -> Signature:
+    return signature_of(graph, node)

@@ -1,0 +1,226 @@
+"""The public face of a built plan: `Executor`.
+
+    from generated.resnet50 import Executor
+    executor = Executor(seed=0)
+    loss = executor.step(images, labels)
+
+Everything that could differ from run to run is an argument; nothing is decided while a step runs.
+"""
+
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from codegen.initial import initial_values
+from codegen.state import State
+from codegen.tracing import TraceEvent, events_of_step
+from planner.errors import InternalError, UserError
+from planner.graph.model import DType, Graph, Program, Value
+from planner.ops.strides import memory_order
+from planner.plan.schema import Plan
+
+Array = np.ndarray[Any, Any]
+
+
+class Executor:
+    """Runs the programs of one plan. Made by `codegen.load.executor_class`; generated folders export it.
+
+    One step at a time: calls from several threads run one after the other. The executor owns its threads, one per lane
+    of the plan, and the GIL is released while they run.
+    """
+
+    plan: ClassVar[Plan]
+    _native: ClassVar[ModuleType]
+    _folder: ClassVar[Path]
+    _graph: ClassVar[Graph]
+
+    def __init__(self, seed: int = 0, *, pin: bool = True, poison: bool = False) -> None:
+        """`seed` fixes initial parameters (where no weights.npz lies beside the plan) and dropout.
+
+        `pin=False`: let the system move the threads. `poison=True`: fill the memory with NaN first, so that reading
+        before writing shows. SP1602, SP1603: not the threads or processors that the plan needs; SP1604: not the
+        memory; SP1605: another kernel library than planned.
+        """
+        if not 0 <= seed < 2**64:
+            raise UserError("SP1610", f"seed {seed} is not an unsigned 64-bit number", "use one from 0 to 2**64 - 1")
+        self._lock = threading.Lock()
+        self._handle: Any = self._native.create(pin, poison)
+        self._arena: Array = self._native.arena(self._handle)
+        self._state = State(self._graph, self._view)
+        self._programs = {p.name: i for i, p in enumerate(self.plan.programs)}
+        self._steps_done = 0
+        self._seed = seed
+        self._lr = self._state.first_lr
+        self._trace_path: Path | None = None
+        self._traced: list[list[TraceEvent]] | None = None
+        self._train = self._graph.program.get("train_step")
+        self._loss = self._view(self._graph.value[self._train.outputs[0]]).reshape(-1) if self._train else None
+        weights = self._folder / "weights.npz"
+        given = dict(np.load(weights)) if weights.exists() else {}
+        for value, data in initial_values(self._state.values, seed, given):
+            self._state.write(value, data)
+
+    # -- running -----------------------------------------------------------------------------------------------
+    def step(self, *inputs: Any, lr: float | None = None, **named: Any) -> float:
+        """One training step on one batch; returns the loss before the update.
+
+        Inputs in the order of `input_names`, or by name: NumPy arrays or anything with DLPack or the buffer protocol.
+        No copy is made where the memory layout is the planned one. `lr`: the learning rate from now on.
+        SP1601: an input has the wrong type, shape or place; SP1608: a label or index is out of range. After either,
+        nothing has changed.
+        """
+        if lr is not None:
+            self.lr = lr
+        with self._lock:
+            arguments = self._arguments("train_step", inputs, named)
+            self._run("train_step", arguments, None)
+            self._steps_done += 1
+            assert self._loss is not None
+            return float(self._loss[0])
+
+    def predict(self, *inputs: Any, **named: Any) -> Array:
+        """The model's output in evaluation mode, in the framework's shape: an array of its own."""
+        with self._lock:
+            self._run("predict", self._arguments("predict", inputs, named), None)
+            return self._copy(self._graph.value[self._program("predict").outputs[0]])
+
+    def gradients(self, *inputs: Any, **named: Any) -> tuple[float, dict[str, Array]]:
+        """The loss and the gradient of every trained parameter, by the framework's name. Changes nothing."""
+        with self._lock:
+            arguments = self._arguments("train_step", inputs, named)
+            found = {n: np.zeros(self._graph.value[v].type.shape, np.float32) for v, n in self._state.trained.items()}
+            self._run("train_step", arguments, list(found.values()))
+            assert self._loss is not None
+            return float(self._loss[0]), found
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """What `step` takes, in order."""
+        return (self._train or self._graph.programs[0]).inputs
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the next step."""
+        return self._lr
+
+    @lr.setter
+    def lr(self, value: float) -> None:
+        rate = float(value)
+        if not np.isfinite(rate):
+            raise UserError("SP1610", f"the learning rate {value!r} is not a finite number", "use a number like 0.1")
+        self._lr = rate
+
+    @property
+    def steps_done(self) -> int:
+        """How many training steps the state has seen."""
+        return self._steps_done
+
+    # -- state -------------------------------------------------------------------------------------------------
+    def state_dict(self) -> dict[str, Array]:
+        """Parameters and states by the framework's names, optimizer state as `NAME.momentum` and the like, and
+        `stepplan.step`, `stepplan.seed`, `stepplan.lr`. Arrays of their own, in PyTorch's layout."""
+        with self._lock:
+            self._require_open()
+            extra = {"step": np.int64(self._steps_done), "seed": np.uint64(self._seed), "lr": np.float64(self._lr)}
+            return self._state.read_all() | {f"stepplan.{k}": np.asarray(v) for k, v in extra.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
+        """Take over parameters and states: from `state_dict` of this or another executor (training goes on with the
+        same bits), or from a PyTorch module (optimizer state then stays as it is).
+
+        SP1611: names are missing or unknown (only with `strict`), or a shape or type differs. Nothing has changed then.
+        """
+        with self._lock:
+            self._require_open()
+            extra = self._state.load(state, strict)
+            self._steps_done = int(extra.get("step", self._steps_done))
+            self._seed = int(extra.get("seed", self._seed))
+            self._lr = float(extra.get("lr", self._lr))
+
+    # -- looking inside ----------------------------------------------------------------------------------------
+    def trace(self, path: Path | str | None = None, on: bool = True) -> None:
+        """Record the coming runs: when each slice of each node ran. With `path`, every run rewrites that file as a
+        Chrome trace of everything recorded. `trace(on=False)` stops."""
+        with self._lock:
+            self._require_open()
+            self._native.trace(self._handle, on)
+            self._traced = [] if on else None
+            self._trace_path = Path(path) if path is not None and on else None
+
+    def trace_events(self) -> list[list[TraceEvent]]:
+        """What was recorded: per run, one event per slice."""
+        return [list(run) for run in self._traced or ()]
+
+    def delays(self, seed: int) -> None:
+        """For tests: pseudo-random delays between slices, so that every order that the plan allows can happen."""
+        self._native.delays(self._handle, seed)
+
+    def close(self) -> None:
+        """End the threads. Later calls are errors (SP1607)."""
+        with self._lock:
+            if self._handle is not None:
+                self._native.close(self._handle)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    # -- helpers -----------------------------------------------------------------------------------------------
+    def _require_open(self) -> None:
+        if self._handle is None:
+            raise UserError("SP1607", "the executor is closed", "make a new executor")
+
+    def _program(self, name: str) -> Program:
+        if name not in self._programs:
+            raise UserError("SP1612", f"plan {self.plan.name} has no program {name}", "capture the model with it")
+        return self._graph.program[name]
+
+    def _arguments(self, name: str, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+        wanted = self._program(name).inputs
+        if not named and len(inputs) == len(wanted):
+            return inputs
+        rest = wanted[len(inputs) :]
+        if len(inputs) > len(wanted) or set(named) != set(rest):
+            given = [*map(str, range(len(inputs))), *named]
+            raise UserError(
+                "SP1601",
+                f"{name} takes the inputs {', '.join(wanted)}, not {len(given)} ({', '.join(given) or 'none'})",
+                "pass every input once, in this order or by name",
+            )
+        return (*inputs, *(named[i] for i in rest))
+
+    def _run(self, name: str, arguments: tuple[Any, ...], gradients: list[Array] | None) -> None:
+        self._require_open()
+        number = self._programs[name]
+        try:
+            self._native.run(
+                self._handle, number, arguments, self._lr, self._steps_done + 1, self._seed, gradients
+            )
+        except RuntimeError as error:
+            raise InternalError(f"{name} of plan {self.plan.name}: {error}") from error
+        if self._traced is not None:
+            lanes = self.plan.programs[number].lanes
+            self._traced.append(events_of_step(lanes, self._native.spans(self._handle, number)))
+            if self._trace_path is not None:
+                from codegen.tracing import write_chrome_trace
+
+                write_chrome_trace(self._traced, self._trace_path)
+
+    def _view(self, value: Value) -> Array:
+        """A value's bytes in the arena as an array in its memory order."""
+        placement = self.plan.placement[value.id]
+        data = self._arena[placement.offset : placement.offset + placement.bytes]
+        dtype = np.uint16 if value.type.dtype is DType.BFLOAT16 else np.dtype(value.type.dtype.value)
+        return data.view(dtype).reshape(value.type.physical_shape)
+
+    def _copy(self, value: Value) -> Array:
+        """A value's contents in its logical shape."""
+        order = memory_order(value.type)
+        back: Iterable[int] = np.argsort(order)
+        return np.ascontiguousarray(self._view(value).transpose(tuple(back)))

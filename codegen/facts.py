@@ -1,0 +1,67 @@
+"""What only the kernel library knows of a (signature, mode): sizes it will ask for, implementations it has.
+
+Asked of a small library built once from templates/cpu/probe.cpp; nothing is run and no data is needed.
+"""
+
+import ctypes
+import functools
+from collections.abc import Sequence
+
+from codegen import toolchain
+from codegen.cpu.shapes import CONV_KINDS, conv_shape, matmul_shape, slice_dim
+from codegen.paths import TEMPLATES
+from planner.errors import InternalError
+from planner.ops.base import Facts, Mode, Signature, op_named
+
+_DIMS = {"batch": 0, "rows": 1, "channels": 2}
+_TEXT = 8192
+
+
+def facts(signature: Signature, mode: Mode) -> Facts:
+    """packed_bytes, scratch_bytes (largest slice) and partial_bytes (all slices), without zeros; {} for ops that no
+    library computes. InternalError: the library refuses the mode, which the op then should not offer."""
+    if mode.kernel != "onednn":
+        return {}
+    sizes = (ctypes.c_int64 * 3)()
+    _ask(signature, mode, "facts", mode.implementation.encode(), sizes)
+    names = ("packed_bytes", "scratch_bytes", "partial_bytes")
+    return {name: size for name, size in zip(names, sizes, strict=True) if size}
+
+
+def implementations(signature: Signature, mode: Mode) -> tuple[str, ...]:
+    """The library's implementations of a mode, its favourite first; empty for ops that no library computes."""
+    if mode.kernel != "onednn":
+        return ()
+    return tuple(_ask(signature, mode, "implementations").splitlines())
+
+
+def _ask(signature: Signature, mode: Mode, what: str, *more: object) -> str:
+    conv = signature.op in CONV_KINDS
+    if not conv and op_named(signature.op).family != "matmul":
+        raise InternalError(f"no library computes {signature.op}")
+    shape = conv_shape(signature) if conv else matmul_shape(signature)
+    head = (ctypes.c_int(CONV_KINDS[signature.op]),) if conv else ()
+    text = ctypes.create_string_buffer(_TEXT)
+    function = getattr(_library(), f"stepplan_{'conv' if conv else 'matmul'}_{what}")
+    dim = _DIMS[slice_dim(signature, mode)]
+    code = function(*head, _integers(shape), ctypes.c_int(dim), ctypes.c_int(mode.slices), *more, text, _TEXT)
+    answer = text.value.decode(errors="replace")
+    if code:
+        raise InternalError(f"{mode.text()} of {signature.text}: {answer}")
+    return answer
+
+
+def _integers(values: Sequence[int]) -> "ctypes.Array[ctypes.c_int64]":
+    return (ctypes.c_int64 * len(values))(*values)
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    source = TEMPLATES / "cpu" / "probe.cpp"
+    made = toolchain.compile_object(source, ("-std=c++20", "-fPIC", "-fopenmp", "-O1"))
+    library = made.with_suffix(".so")
+    if not library.exists():
+        folder = toolchain.onednn() / "lib"
+        command = [toolchain.compiler().path, "-shared", "-fopenmp", str(made), f"-L{folder}", "-ldnnl"]
+        toolchain.run_compiler([*command, f"-Wl,-rpath,{folder}"], library)
+    return ctypes.CDLL(str(library))

@@ -1,0 +1,62 @@
+"""`stepplan make`: the whole way from a model to an importable executor."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from codegen.build import build
+from codegen.cpu.emit import emit
+from codegen.profile import Progress, profile
+from planner.capture import capture
+from planner.costs.table import read_costs, write_costs
+from planner.graph.model import Graph
+from planner.plan.schema import Plan
+from planner.solve.options import PlanOptions
+from planner.solve.pipeline import make_plan
+from planner.target.detect import detect
+from planner.target.model import Target
+from planner.target.text import load_target
+
+
+class Made(NamedTuple):
+    folder: Path
+    plan: Plan
+    graph: Graph
+    target: Target
+
+
+def make(
+    model: object,
+    *,
+    batch: int | None = None,
+    target: str | Path | Target | None = None,
+    out: Path | str = "generated",
+    options: PlanOptions | None = None,
+    budget_s: float | None = None,
+    progress: Progress = lambda what, done, total: None,
+) -> Made:
+    """Detect, capture, profile, plan, check, emit and build into `out/<graph>_<target>`.
+
+    The cost table lies in `out/costs/<target>.json`, where it can be reviewed, and is shared by all models of that
+    target: only new signatures are measured.
+    """
+    hardware = target if isinstance(target, Target) else load_target(target) if target else detect(measure=True)
+    captured = capture(model, batch=batch)
+    costs_file = Path(out) / "costs" / f"{hardware.name}.json"
+    table = profile(
+        [captured.graph],
+        hardware,
+        read_costs(costs_file) if costs_file.exists() else None,
+        budget_s=budget_s,
+        progress=progress,
+        save=lambda t: write_costs(t, costs_file),
+    )
+    write_costs(table, costs_file)
+    progress("planning", 0, 3)
+    plan = make_plan(captured.graph, hardware, table, options)
+    folder = Path(out) / f"{captured.graph.name}_{hardware.name}"
+    progress("planning", 1, 3)
+    emit(plan, captured.graph, hardware, folder)
+    captured.write_weights(folder / "weights.npz")
+    progress("planning", 2, 3)
+    build(folder)
+    return Made(folder, plan, captured.graph, hardware)

@@ -1,0 +1,118 @@
+"""Times cases on a generated executor: warm (the same bytes again and again) and cold (bytes that left the cache)."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from codegen.build import build
+from codegen.cpu.emit import emit_unchecked
+from codegen.load import load_native
+from codegen.profile_cases import INDEX_TYPES, Case, Footprint, cases_plan
+from planner.target.model import Target
+
+WARM_REPETITIONS, COLD_REPETITIONS = (5, 60), (4, 30)
+"""(least, most)"""
+MOST_ARENA = 2 * 2**30
+
+
+class Sampled(NamedTuple):
+    """Median times per stage, ns, and the cold measurement's interquartile range / median."""
+
+    warm_ns: tuple[float, ...]
+    cold_ns: tuple[float, ...]
+    spread: float
+
+
+class Bench:
+    """An executor with one program per case, and the memory to run each at many places."""
+
+    def __init__(self, cases: Sequence[Case], target: Target, cpus: Sequence[int], folder: Path) -> None:
+        self._native: Any = None
+        if not cases:
+            return
+        caches = target.cpu.caches
+        self._evict = 2 * (caches.l3 or caches.l2 or 2**25)
+        _, _, footprints = cases_plan(cases, target, cpus, arena=0)
+        self._footprints = footprints
+        self._arena_bytes = max(2 * self._evict, *(f.bytes * self._replicas(f) for f in footprints))
+        graph, plan, _ = cases_plan(cases, target, cpus, arena=self._arena_bytes)
+        emit_unchecked(plan, graph, target, folder)
+        build(folder)
+        self._native = load_native(folder)
+        self._handle = self._native.create(pin=True, poison=False)
+        self._arena = self._native.arena(self._handle)
+        rng = np.random.default_rng(0)
+        self._noise = rng.uniform(0.5, 1.5, 2**20).astype(np.float32)
+        self._native.trace(self._handle, True)
+
+    def close(self) -> None:
+        if self._native is not None:
+            self._native.close(self._handle)
+
+    def cold(self, case: int, budget_s: float) -> tuple[float, ...]:
+        """Per stage, with every operand out of the caches."""
+        return self._medians(self._cold_runs(case, budget_s))
+
+    def sample(self, case: int, budget_s: float) -> Sampled:
+        cold = self._cold_runs(case, budget_s)
+        warm = self._runs(case, stride=0, replicas=1, budget_s=budget_s, bounds=WARM_REPETITIONS)
+        totals = sorted(sum(run) for run in cold)
+        spread = (totals[3 * len(totals) // 4] - totals[len(totals) // 4]) / max(1.0, median(totals))
+        return Sampled(self._medians(warm), self._medians(cold), spread)
+
+    def _replicas(self, footprint: Footprint) -> int:
+        """Enough copies that the caches have forgotten the first when the last has run, within reason."""
+        wanted = min(COLD_REPETITIONS[1], -(-self._evict // max(1, footprint.bytes)) + 1)
+        return max(1, min(wanted, MOST_ARENA // max(1, footprint.bytes)))
+
+    def _cold_runs(self, case: int, budget_s: float) -> list[tuple[float, ...]]:
+        footprint = self._footprints[case]
+        replicas = self._replicas(footprint)
+        self._fill(footprint, replicas)
+        # Touching other memory evicts the copies; small ones would otherwise still lie in the cache.
+        if footprint.bytes * replicas < self._evict:
+            self._arena[-self._evict :].fill(0)
+        return self._runs(case, footprint.bytes, replicas, budget_s, COLD_REPETITIONS, once=replicas)
+
+    def _fill(self, footprint: Footprint, replicas: int) -> None:
+        """Random positive numbers in floats, zeros in indices: valid for every op."""
+        for replica in range(replicas):
+            base = replica * footprint.bytes
+            for offset, type_ in footprint.tensors:
+                part = self._arena[base + offset : base + offset + type_.bytes]
+                if type_.dtype in INDEX_TYPES:
+                    part.fill(0)
+                else:
+                    floats = part.view(np.float32)
+                    for start in range(0, len(floats), len(self._noise)):
+                        chunk = floats[start : start + len(self._noise)]
+                        chunk[:] = self._noise[: len(chunk)]
+
+    def _runs(
+        self, case: int, stride: int, replicas: int, budget_s: float, bounds: tuple[int, int], once: int = 0
+    ) -> list[tuple[float, ...]]:
+        """Stage times of every repetition; the first warm ones are discarded."""
+        least, most = bounds
+        runs: list[tuple[float, ...]] = []
+        if not once:
+            self._run(case, 0)
+        deadline = time.perf_counter() + budget_s
+        # Small cold cases run once per copy: a copy that has run is warm.
+        limit = once if once and stride * replicas < self._evict else most
+        while len(runs) < limit and (len(runs) < least or time.perf_counter() < deadline):
+            runs.append(self._run(case, stride * (len(runs) % replicas)))
+        return runs
+
+    def _run(self, case: int, shift: int) -> tuple[float, ...]:
+        """The longest slice of every stage, ns."""
+        self._native.run_shifted(self._handle, case, shift)
+        lanes = [lane for lane in self._native.spans(self._handle, case) if lane]
+        return tuple(float(max(end - start for start, end in stage)) for stage in zip(*lanes, strict=True))
+
+    @staticmethod
+    def _medians(runs: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
+        return tuple(median(stage) for stage in zip(*runs, strict=True))

@@ -1,0 +1,209 @@
+"""Measures the cost table: hill climbing over slices, on the kernels and lanes that executors use.
+
+Two rounds, each one generated executor. The first times every implementation of every library op on all lanes, cold,
+and keeps the best two per slice dimension; the second times what is left at every slice count that hill climbing
+asks for, warm and cold. Finished signatures are handed to `save` as they come, so an interrupted run resumes.
+"""
+
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from codegen.facts import facts_of, implementations
+from codegen.measure import Bench, Sampled
+from codegen.profile_cases import Case
+from planner.costs.hill_climb import counts_to_try, default_interval, hill_climb, interpolate
+from planner.costs.table import CostEntry, CostTable
+from planner.errors import UserError
+from planner.graph.model import Graph
+from planner.ops.base import Mode, Signature, op_named
+from planner.ops.signature import signature_of
+from planner.target.model import Target
+
+KEPT = 2
+"""Implementations per (signature, dimension) that survive the first round."""
+
+Progress = Callable[[str, int, int], None]
+"""(what, done, total)"""
+
+
+class Profiled(NamedTuple):
+    """One (signature, kernel, dimension, implementation) with its times by slice count."""
+
+    signature: Signature
+    mode: Mode
+    times: Mapping[int, Sampled]
+
+
+def profile(
+    graphs: Sequence[Graph],
+    target: Target,
+    table: CostTable | None = None,
+    *,
+    lanes: int | None = None,
+    interval: int | None = None,
+    budget_s: float | None = None,
+    progress: Progress = lambda what, done, total: None,
+    save: Callable[[CostTable], None] = lambda table: None,
+) -> CostTable:
+    """Times for every signature of the graphs that `table` lacks, ns.
+
+    `budget_s` divides evenly over the signatures: less time means fewer repetitions, never a missing signature.
+    SP1204: the table was measured on another machine.
+    """
+    cpus = target.lanes(lanes)
+    table = table or CostTable(target=target.name, fingerprint=target.fingerprint())
+    if table.fingerprint != target.fingerprint():
+        raise UserError(
+            "SP1204",
+            f"the cost table was measured on {table.fingerprint!r}, this is {target.fingerprint()!r}",
+            "profile into a new file",
+        )
+    todo = [s for s in signatures_of(graphs) if not _complete(table, s, len(cpus))]
+    if not todo:
+        return table
+    case_budget = (budget_s or 3.0 * len(todo)) / len(todo) / 12
+    finalists = _first_round(todo, target, cpus, case_budget, progress)
+    steps = interval or default_interval(len(cpus))
+    for affinity, order in _affinities(target, cpus):
+        table = _second_round(finalists, target, order, affinity, steps, case_budget, table, progress, save)
+    return table
+
+
+def signatures_of(graphs: Iterable[Graph]) -> list[Signature]:
+    """Every signature that runs, each once, in order of appearance."""
+    found: dict[str, Signature] = {}
+    for graph in graphs:
+        for program in graph.programs:
+            for node in program.nodes:
+                signature = signature_of(graph, node)
+                if op_named(node.op).alias(signature) is None:
+                    found.setdefault(signature.text, signature)
+    return list(found.values())
+
+
+def _complete(table: CostTable, signature: Signature, lanes: int) -> bool:
+    """Whether the signature was measured at one slice and at as many as these lanes allow."""
+    counts = {e.slices for e in table.modes(signature.text) if e.source == "measured"}
+    widest = max(min(lanes, limit) for limit in op_named(signature.op).dims(signature).values())
+    return {1, widest} <= counts
+
+
+def _affinities(target: Target, cpus: Sequence[int]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Compact, and spread where it pins some prefix of the lanes to other processors."""
+    compact = target.lanes(len(cpus), affinity="compact")
+    spread = target.lanes(len(cpus), affinity="spread")
+    yield "compact", compact
+    if spread != compact:
+        yield "spread", spread
+
+
+def _first_round(
+    todo: Sequence[Signature], target: Target, cpus: Sequence[int], budget_s: float, progress: Progress
+) -> list[tuple[Signature, Mode]]:
+    """(signature, mode on as many lanes as it can use) worth a closer look."""
+    contenders: dict[tuple[str, str, str], list[Case]] = {}
+    finalists: list[tuple[Signature, Mode]] = []
+    for signature in todo:
+        for (kernel, dim), limit in sorted(op_named(signature.op).dims(signature).items()):
+            mode = Mode(kernel, dim, min(limit, len(cpus)))
+            names = implementations(signature, mode)
+            found = [mode._replace(implementation=name) for name in names] or [mode]
+            cases = [Case(signature, m, facts_of(signature, m)) for m in found]
+            if len(cases) <= KEPT:
+                finalists += [(signature, c.mode) for c in cases]
+            else:
+                contenders[signature.text, kernel, dim] = cases
+    flat = [case for cases in contenders.values() for case in cases]
+    with tempfile.TemporaryDirectory(prefix="stepplan-profile-") as folder:
+        bench = Bench(flat, target, cpus, Path(folder) / "round1")
+        times: dict[tuple[str, Mode], float] = {}
+        for number, case in enumerate(flat):
+            progress("choosing implementations", number, len(flat))
+            times[case.signature.text, case.mode] = sum(bench.cold(number, budget_s))
+        bench.close()
+    for cases in contenders.values():
+        best = sorted(cases, key=lambda c: times[c.signature.text, c.mode])[:KEPT]
+        finalists += [(c.signature, c.mode) for c in best]
+    return finalists
+
+
+def _second_round(
+    finalists: Sequence[tuple[Signature, Mode]],
+    target: Target,
+    cpus: Sequence[int],
+    affinity: str,
+    interval: int,
+    budget_s: float,
+    table: CostTable,
+    progress: Progress,
+    save: Callable[[CostTable], None],
+) -> CostTable:
+    index: dict[tuple[str, Mode], int] = {}
+    cases: list[Case] = []
+    for signature, widest in finalists:
+        for count in counts_to_try(widest.slices, len(cpus), interval):
+            mode = widest._replace(slices=count)
+            index[signature.text, mode] = len(cases)
+            cases.append(Case(signature, mode, facts_of(signature, mode)))
+    with tempfile.TemporaryDirectory(prefix="stepplan-profile-") as folder:
+        bench = Bench(cases, target, cpus, Path(folder) / "round2")
+        last_save = time.monotonic()
+        for number, (signature, widest) in enumerate(finalists):
+            progress(f"timing {signature.op}", number, len(finalists))
+            sampled: dict[int, Sampled] = {}
+
+            def total(count: int, signature: Signature = signature, widest: Mode = widest) -> float:
+                case = index[signature.text, widest._replace(slices=count)]
+                sampled[count] = bench.sample(case, budget_s)  # noqa: B023
+                return sum(sampled[count].cold_ns)  # noqa: B023
+
+            counts = counts_to_try(widest.slices, len(cpus), interval)
+            hill_climb(counts, total)
+            table = table.with_entries(_entries(signature, widest, sampled, cases, index, affinity))
+            if time.monotonic() - last_save > 5:
+                save(table)
+                last_save = time.monotonic()
+        bench.close()
+    save(table)
+    return table
+
+
+def _entries(
+    signature: Signature,
+    widest: Mode,
+    sampled: Mapping[int, Sampled],
+    cases: Sequence[Case],
+    index: Mapping[tuple[str, Mode], int],
+    affinity: str,
+) -> Iterator[CostEntry]:
+    """The measured counts, and linear interpolations for those between them."""
+    for count in range(1, max(sampled) + 1):
+        mode = widest._replace(slices=count)
+        measured = sampled.get(count)
+        near = sampled[count] if measured else sampled[max(c for c in sampled if c < count)]
+        if measured:
+            facts = cases[index[signature.text, mode]].facts
+            warm, cold = measured.warm_ns, measured.cold_ns
+        else:
+            facts = facts_of(signature, mode)
+            stages = range(len(near.warm_ns))
+            warm = tuple(interpolate({c: s.warm_ns[i] for c, s in sampled.items()}, count) for i in stages)
+            cold = tuple(interpolate({c: s.cold_ns[i] for c, s in sampled.items()}, count) for i in stages)
+        if len(warm) != op_named(signature.op).stage_count(signature, mode, facts):
+            continue  # one slice needs no reduction, so its stages cannot be interpolated with the others'
+        yield CostEntry(
+            signature=signature.text,
+            kernel=mode.kernel,
+            dim=mode.dim,
+            slices=count,
+            implementation=mode.implementation,
+            affinity=affinity,
+            warm_ns=warm,
+            cold_ns=cold,
+            spread=round(near.spread, 3),
+            facts=dict(facts),
+            source="measured" if measured else "interpolated",
+        )

@@ -1,0 +1,176 @@
+"""The compiler and the libraries that executors are built with, and the cache of what was compiled before.
+
+Every object is kept under a key that hashes all it depends on (compiler, flags, source, every header it includes), so
+nothing is compiled twice and two builds at once can only write the same file twice.
+"""
+
+import functools
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from codegen.paths import RUNTIME
+from planner.errors import InternalError, UserError
+
+OLDEST_COMPILER = 11
+KEPT_OBJECTS = 400
+"""The cache drops its oldest objects beyond these."""
+
+
+@dataclass(frozen=True)
+class Compiler:
+    path: str
+    version: str
+
+
+@functools.lru_cache(maxsize=8)
+def _compiler(path: str | None) -> Compiler:
+    fix = f"install g++ {OLDEST_COMPILER} or newer (Debian, Ubuntu: apt install g++)"
+    if path is None:
+        raise UserError("SP1506", "there is no C++ compiler: g++ is not on the PATH", fix)
+    try:
+        answer = subprocess.run([path, "-dumpfullversion"], capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise UserError("SP1506", f"{path} does not run: {error}", fix) from error
+    version = answer.stdout.strip()
+    major = re.match(r"\d+", version)
+    if not major or int(major[0]) < OLDEST_COMPILER:
+        raise UserError("SP1507", f"{path} has version {version or 'unknown'}, which is too old for C++20", fix)
+    return Compiler(path, version)
+
+
+def compiler() -> Compiler:
+    """g++ from the PATH, at least version 11 (SP1506, SP1507)."""
+    return _compiler(shutil.which("g++"))
+
+
+@functools.cache
+def onednn() -> Path:
+    """The prefix under which the oneDNN wheels put include/ and lib/ (SP1508)."""
+    for prefix in (Path(sysconfig.get_path("data")), Path(sys.prefix)):
+        if (prefix / "include" / "dnnl.hpp").exists() and (prefix / "lib" / "libdnnl.so").exists():
+            return prefix
+    raise UserError(
+        "SP1508",
+        "oneDNN's headers and library are not installed in this Python environment",
+        "pip install onednn-cpu-gomp==2023.2.0 onednn-devel-cpu-gomp==2023.2.0",
+    )
+
+
+def cache_folder() -> Path:
+    """$STEPPLAN_CACHE, or stepplan in the user's cache folder (SP1509 when it cannot be written)."""
+    named = os.environ.get("STEPPLAN_CACHE")
+    base = Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stepplan"
+    try:
+        for name in ("objects", "locks"):
+            (base / name).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            "SP1509",
+            f"the folder for compiled objects, {base}, cannot be made: {error.strerror}",
+            "set STEPPLAN_CACHE to a folder that you can write",
+        ) from error
+    return base
+
+
+def include_flags() -> tuple[str, ...]:
+    import nanobind
+
+    folders = (
+        RUNTIME,
+        onednn() / "include",
+        Path(nanobind.include_dir()),
+        Path(nanobind.source_dir()).parent / "ext" / "robin_map" / "include",
+        Path(sysconfig.get_path("include")),
+    )
+    return tuple(flag for folder in folders for flag in ("-isystem" if folder != RUNTIME else "-I", str(folder)))
+
+
+def headers_of(source: Path, folders: Sequence[Path]) -> tuple[Path, ...]:
+    """Every header that a source includes with quotes, found in `folders`, and what those include; sorted."""
+    found: dict[Path, None] = {}
+    pending = [source]
+    while pending:
+        text = pending.pop().read_text(errors="replace")
+        for name in re.findall(r'^\s*#include "([^"]+)"', text, re.MULTILINE):
+            header = next((f / name for f in folders if (f / name).exists()), None)
+            if header is not None and header not in found:
+                found[header] = None
+                pending.append(header)
+    return tuple(sorted(found))
+
+
+def compile_object(source: Path, flags: Sequence[str], folders: Sequence[Path] = (RUNTIME,)) -> Path:
+    """The object file of a source, compiled now or before. A compiler error is an InternalError: generated code and
+    runtime are ours, whatever the plan."""
+    made_by = compiler()
+    key = hashlib.sha256()
+    for part in (made_by.path, made_by.version, sys.version, library_versions(), *flags, source.name):
+        key.update(part.encode() + b"\0")
+    for file in (source, *headers_of(source, (source.parent, *folders))):
+        key.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+    target = cache_folder() / "objects" / f"{source.stem}-{key.hexdigest()[:24]}.o"
+    if target.exists():
+        os.utime(target)
+        return target
+    command = [made_by.path, *flags, *include_flags(), f"-I{source.parent}", "-c", str(source)]
+    run_compiler(command, target)
+    return target
+
+
+@functools.cache
+def library_versions() -> str:
+    """What the system headers depend on."""
+    import nanobind
+
+    version = onednn() / "include" / "dnnl_version.h"
+    numbers = re.findall(r"#define DNNL_VERSION_\w+ (\w+)", version.read_text()) if version.exists() else []
+    return f"nanobind {nanobind.__version__} oneDNN {'.'.join(numbers)}"
+
+
+def run_compiler(command: Sequence[str], target: Path) -> None:
+    """Compile or link into a temporary file that is then renamed, so that nobody ever sees half a result."""
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    os.close(handle)
+    try:
+        done = subprocess.run([*command, "-o", temporary], capture_output=True, text=True)
+        if done.returncode:
+            lines = [line for line in done.stderr.splitlines() if line.strip()]
+            first = next((i for i, line in enumerate(lines) if "error" in line), 0)
+            shown = "\n  ".join(lines[first : first + 12]) or f"exit status {done.returncode}"
+            raise InternalError(f"{Path(command[0]).name} failed on {target.name}:\n  {shown}")
+        os.chmod(temporary, 0o755)
+        os.replace(temporary, target)
+    finally:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+
+
+def drop_old_objects() -> None:
+    """Keep the cache's newest objects."""
+    objects = sorted((cache_folder() / "objects").glob("*.o"), key=_age, reverse=True)
+    for old in objects[KEPT_OBJECTS:]:
+        old.unlink(missing_ok=True)
+
+
+def _age(file: Path) -> float:
+    try:
+        return file.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def digest_of(files: Iterable[Path]) -> str:
+    """One hash over names and contents."""
+    total = hashlib.sha256()
+    for file in files:
+        total.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+    return total.hexdigest()[:16]

@@ -1,0 +1,139 @@
+"""Every differentiable op in PyTorch, in float64: name -> function(attrs, tensors) -> first output."""
+
+import torch
+import torch.nn.functional as F
+
+from planner.ops.average_pool import AvgPool2d
+from planner.ops.max_pool import MaxPool2d
+
+
+def conv2d(a, t):
+    top, bottom, left, right = a.padding
+    padded = F.pad(t[0], (left, right, top, bottom))
+    return F.conv2d(padded, *t[1:], stride=a.stride, dilation=a.dilation, groups=a.groups)
+
+
+def matmul(a, t):
+    x = t[0].transpose(-1, -2) if a.transpose_a else t[0]
+    y = t[1].transpose(-1, -2) if a.transpose_b else t[1]
+    return x @ y
+
+
+def batch_norm(a, t):
+    y = F.batch_norm(t[0], None, None, t[1], t[2], training=True, eps=a.eps)
+    y = y + t[3] if a.residual else y
+    return torch.relu(y) if a.activation == "relu" else y
+
+
+def layer_norm(a, t):
+    gamma = t[1] if a.scale else None
+    beta = t[-1] if a.shift else None
+    return F.layer_norm(t[0], t[0].shape[t[0].ndim - a.dims :], gamma, beta, a.eps)
+
+
+def max_pool2d(a, t):
+    top, bottom, left, right = a.padding
+    if a.padding[::2] == a.padding[1::2]:
+        return F.max_pool2d(t[0], a.kernel, a.stride, (top, left), a.dilation, a.ceil_mode)
+    high, wide = MaxPool2d().windows(a, t[0].shape)
+    padded = F.pad(t[0], (left, right + 9, top, bottom + 9), value=float("-inf"))
+    return F.max_pool2d(padded, a.kernel, a.stride, 0, a.dilation)[:, :, : high.out, : wide.out]
+
+
+def avg_pool2d(a, t):
+    top, bottom, left, right = a.padding
+    if a.padding[::2] == a.padding[1::2]:
+        return F.avg_pool2d(t[0], a.kernel, a.stride, (top, left), a.ceil_mode, a.count_include_pad)
+    high, wide = AvgPool2d().windows(a, t[0].shape)
+
+    def sums(x):
+        padded = F.pad(x, (left, right, top, bottom))
+        return F.avg_pool2d(padded, a.kernel, a.stride, divisor_override=1)[:, :, : high.out, : wide.out]
+
+    return sums(t[0]) / sums(torch.ones_like(t[0]))
+
+
+def reduce_of(function):
+    return lambda a, t: function(t[0], a.axes, a.keepdims)
+
+
+def sliced(a, t):
+    index = [slice(None)] * t[0].ndim
+    index[a.axis] = slice(a.start, a.stop, a.step)
+    return t[0][tuple(index)]
+
+
+def pad(a, t):
+    return F.pad(t[0], [p for pair in reversed(a.pads) for p in pair], value=a.value)
+
+
+def cross_entropy(a, t):
+    return F.cross_entropy(
+        t[0], t[1], reduction=a.reduction, ignore_index=a.ignore_index, label_smoothing=a.label_smoothing
+    )
+
+
+def embedding(a, t):
+    return F.embedding(t[1], t[0], padding_idx=a.padding_index if a.padding_index >= 0 else None)
+
+
+def nll_loss(a, t):
+    """With label smoothing, cross entropy of unnormalised rows that happen to be log-probabilities."""
+    if not a.label_smoothing:
+        return F.nll_loss(t[0], t[1], reduction=a.reduction, ignore_index=a.ignore_index)
+    counted = t[1] != a.ignore_index
+    own = t[0].gather(1, t[1].clamp(min=0)[:, None])[:, 0]
+    loss = -((1 - a.label_smoothing) * own + a.label_smoothing * t[0].mean(1))[counted]
+    return loss.mean() if a.reduction == "mean" else loss.sum()
+
+
+TORCH = {
+    "abs": lambda a, t: t[0].abs(),
+    "adaptive_avg_pool2d": lambda a, t: F.adaptive_avg_pool2d(t[0], a.output),
+    "add": lambda a, t: t[0] + t[1],
+    "add_scalar": lambda a, t: t[0] + a.value,
+    "avg_pool2d": avg_pool2d,
+    "batch_norm": batch_norm,
+    "bce_with_logits": lambda a, t: F.binary_cross_entropy_with_logits(t[0], t[1], reduction=a.reduction),
+    "concat": lambda a, t: torch.cat(list(t), a.axis),
+    "conv2d": conv2d,
+    "convert_layout": lambda a, t: t[0] * 1,
+    "cross_entropy": cross_entropy,
+    "div": lambda a, t: t[0] / t[1],
+    "embedding": embedding,
+    "exp": lambda a, t: t[0].exp(),
+    "expand": lambda a, t: t[0].expand(a.shape),
+    "gelu": lambda a, t: F.gelu(t[0], approximate=a.approximate),
+    "layer_norm": layer_norm,
+    "leaky_relu": lambda a, t: F.leaky_relu(t[0], a.slope),
+    "linear": lambda a, t: F.linear(*t),
+    "log": lambda a, t: t[0].log(),
+    "log_softmax": lambda a, t: t[0].log_softmax(-1),
+    "lrn": lambda a, t: F.local_response_norm(t[0][..., None], a.size, a.alpha, a.beta, a.k)[..., 0],
+    "matmul": matmul,
+    "max_pool2d": max_pool2d,
+    "maximum": lambda a, t: torch.maximum(*t),
+    "minimum": lambda a, t: torch.minimum(*t),
+    "mse_loss": lambda a, t: F.mse_loss(t[0], t[1], reduction=a.reduction),
+    "mul": lambda a, t: t[0] * t[1],
+    "neg": lambda a, t: -t[0],
+    "nll_loss": nll_loss,
+    "pad": pad,
+    "permute": lambda a, t: t[0].permute(a.axes),
+    "pow_scalar": lambda a, t: t[0] ** a.value,
+    "reciprocal": lambda a, t: 1 / t[0],
+    "reduce_mean": reduce_of(torch.mean),
+    "reduce_sum": reduce_of(torch.sum),
+    "relu": lambda a, t: t[0].relu(),
+    "reshape": lambda a, t: t[0].reshape(a.shape),
+    "scale": lambda a, t: t[0] * a.value,
+    "sigmoid": lambda a, t: t[0].sigmoid(),
+    "silu": lambda a, t: F.silu(t[0]),
+    "slice": sliced,
+    "softmax": lambda a, t: t[0].softmax(-1),
+    "sqrt": lambda a, t: t[0].sqrt(),
+    "square": lambda a, t: t[0] ** 2,
+    "sub": lambda a, t: t[0] - t[1],
+    "sum_to": lambda a, t: t[0].sum_to_size(a.shape),
+    "tanh": lambda a, t: t[0].tanh(),
+}

@@ -1,0 +1,126 @@
+"""Lower bounds: arithmetic by hand, and never above what a valid plan is predicted to take."""
+
+import time
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.costs.table import CostEntry, CostTable
+from planner.graph.model import Graph, Init, Node, Program, Role, TensorType, Value
+from planner.ops.optimizer import SgdAttrs
+from planner.ops.signature import signature_of
+from planner.plan.bounds import bounds, least_traffic
+from planner.plan.simulate import simulate
+from tests.plan.example import costs, planned, small_graph, target
+
+VECTOR = TensorType(shape=(256,))  # 1024 bytes
+
+
+def chain(length: int) -> Graph:
+    """x -> relu -> relu -> ..., and one update of w by the last value."""
+    values = [Value(id="x", type=VECTOR, role=Role.INPUT)]
+    values += [Value(id="w", type=VECTOR, role=Role.PARAMETER, name="w", init=Init(kind="ones"))]
+    nodes = []
+    for number in range(length):
+        values.append(Value(id=f"v{number}", type=VECTOR, role=Role.ACTIVATION))
+        source = f"v{number - 1}" if number else "x"
+        nodes.append(Node(id=f"relu{number}", op="relu", inputs=(source,), outputs=(f"v{number}",)))
+    last = f"v{length - 1}"
+    nodes.append(
+        Node(
+            id="update",
+            op="sgd_update",
+            inputs=(last,),
+            outputs=(),
+            updates=("w",),
+            attrs=SgdAttrs(lr=1),
+            phase="update",
+        )
+    )
+    program = Program(name="train_step", nodes=tuple(nodes), inputs=("x",), outputs=(last,))
+    return Graph(name="chain", values=tuple(values), programs=(program,))
+
+
+def table(graph: Graph, times: dict[str, dict[int, float]]) -> CostTable:
+    """Times by op and slice count, one stage each."""
+    entries = {}
+    for node in graph.programs[0].nodes:
+        for slices, ns in times[node.op].items():
+            text = signature_of(graph, node).text
+            entries[text, slices] = CostEntry(
+                signature=text, kernel="loops", dim="elements", slices=slices, warm_ns=(ns,), cold_ns=(2 * ns,)
+            )
+    return CostTable(target="t", fingerprint="f", entries=tuple(entries.values()))
+
+
+def test_by_hand() -> None:
+    graph = chain(3)
+    measured = table(graph, {"relu": {1: 100, 2: 60.7, 4: 10}, "sgd_update": {1: 50}})
+    found = bounds(graph, "train_step", measured, cores=2, bandwidth=1e9)
+    # Critical path: 3 relus at their best on at most 2 cores, 60 each (cut to whole ns), then the update: 3 x 60 + 50.
+    assert found.critical_path_ns == 230
+    # Work: a relu takes min(1 x 100, 2 x 60) of core time: (3 x 100 + 50) / 2.
+    assert found.work_ns == 175
+    # Bytes: x read, w read and written, v2 written as the output: 4 x 1024, at one byte per ns.
+    assert found.bandwidth_ns == 4096
+    assert found.best_ns == 4096
+
+
+def test_a_cache_may_hold_values_from_step_to_step() -> None:
+    graph = chain(3)
+    measured = table(graph, {"relu": {1: 100}, "sgd_update": {1: 50}})
+    # A cache of 1 KiB can save reading and writing back 1 KiB: 4096 - 2 x 1024.
+    assert bounds(graph, "train_step", measured, 2, 1e9, cache_bytes=1024).bandwidth_ns == 2048
+    assert bounds(graph, "train_step", measured, 2, 1e9, cache_bytes=4096).bandwidth_ns == 0
+    assert bounds(graph, "train_step", measured, 2, 0.0).bandwidth_ns == 0
+
+
+def test_what_was_never_measured_counts_no_time() -> None:
+    graph = chain(3)
+    found = bounds(graph, "train_step", table(graph, {"relu": {1: 100}, "sgd_update": {}}), 2, 0)
+    assert (found.critical_path_ns, found.work_ns) == (300, 150)
+
+
+def test_gathered_rows_count_only_what_the_op_moves() -> None:
+    graph = chain(1)
+    # The update says that it moves 100 bytes of its 1024: w counts 100 read and 100 written; x 1024, v0 1024.
+    assert least_traffic(graph, graph.programs[0], {"relu0": 2048, "update": 100}) == 100 + 100 + 1024 + 1024
+
+
+def test_a_first_stage_need_not_wait_for_inputs_that_it_does_not_read() -> None:
+    graph, machine = small_graph(), target()
+    measured = costs(graph, machine)
+    program = graph.program["predict"]
+    by_node = sum(
+        min(sum(map(int, e.warm_ns)) for e in measured.modes(signature_of(graph, n).text))
+        for n in program.nodes
+        if n.op != "reshape"
+    )
+    conv2 = next(n for n in program.nodes if n.id == "predict.conv2")
+    packing = min(int(e.warm_ns[0]) for e in measured.modes(signature_of(graph, conv2).text))
+    # predict is a chain but for the layout conversions of the weights, and every product packs its weights first.
+    assert bounds(graph, "predict", measured, 2, 0).critical_path_ns <= by_node - packing
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from(["cpu2", "cpu16"]),
+    st.sampled_from([("sequential", ()), ("liu", (1,)), ("liu", (1, 2))]),
+    st.sampled_from([0.0, 200.0]),
+)
+def test_no_plan_beats_its_bounds(seed: int, machine: str, policy: tuple[str, tuple[int, ...]], sync: float) -> None:
+    graph, hardware = small_graph(), target(machine)
+    plan = planned(graph, hardware, costs(graph, hardware, seed), *policy)
+    for program in plan.programs:
+        total = simulate(program, sync_ns=sync).total_ns
+        assert total >= program.bounds.critical_path_ns
+        assert total >= program.bounds.work_ns
+
+
+def test_sixteen_thousand_nodes_are_quick() -> None:
+    graph = chain(16000)
+    measured = table(graph, {"relu": {s: 100 + s for s in range(1, 17)}, "sgd_update": {1: 50}})
+    started = time.perf_counter()
+    assert bounds(graph, "train_step", measured, 16, 1e9).critical_path_ns == 16000 * 101 + 50
+    assert time.perf_counter() - started < 6
