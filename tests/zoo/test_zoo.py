@@ -98,7 +98,8 @@ def test_resnet_computes_what_its_twin_computes(bottleneck: bool) -> None:
 
 def test_alexnet_lrn_has_the_published_sizes() -> None:
     graph = build("alexnet_lrn", 200)
-    shapes = {n.id: graph.value[n.outputs[0]].type.shape[1:] for n in graph.program["train_step"].nodes}
+    nodes = graph.program["predict"].nodes
+    shapes = {n.origin: graph.value[n.outputs[0]].type.shape[1:] for n in nodes}
     assert shapes["conv1"] == (96, 55, 55) and shapes["lrn1"] == (96, 55, 55) and shapes["pool1"] == (96, 27, 27)
     assert shapes["conv2"] == (256, 27, 27) and shapes["pool5"] == (256, 6, 6) and shapes["fc6"] == (4096,)
 
