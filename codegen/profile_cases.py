@@ -134,5 +134,5 @@ def _lanes(node: str, stages: int, slices: int, lanes: int) -> tuple[tuple[Entry
     )
 
 
-INDEX_TYPES = (DType.INT64, DType.INT32, DType.UINT8)
-"""Filled with zeros: a valid label, index, argmax or mask whatever the op."""
+INDEX_TYPES = (DType.INT64, DType.INT32)
+"""Filled with zeros: a valid label or index whatever the op."""
