@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from codegen.build import build
-from codegen.cpu.emit import emit_unchecked
-from codegen.load import load_native
+from codegen.cpu.emit import emit_cases
+from codegen.load import native_module
 from codegen.profile_cases import INDEX_TYPES, Case, Footprint, cases_plan
 from planner.target.model import Target
 
@@ -40,10 +40,10 @@ class Bench:
         self._footprints = footprints
         self._arena_bytes = max(2 * self._evict, *(f.bytes * self._replicas(f) for f in footprints))
         graph, plan, _ = cases_plan(cases, target, cpus, arena=self._arena_bytes)
-        emit_unchecked(plan, graph, target, folder)
+        emit_cases(plan, graph, target, folder)
         build(folder)
-        self._native = load_native(folder)
-        self._handle = self._native.create(pin=True, poison=False)
+        self._native = native_module(folder)
+        self._handle = self._native.create(True, False)
         self._arena = self._native.arena(self._handle)
         rng = np.random.default_rng(0)
         self._noise = rng.uniform(0.5, 1.5, 2**20).astype(np.float32)

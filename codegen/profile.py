@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from codegen.facts import facts_of, implementations
+from codegen.facts import facts, implementations
 from codegen.measure import Bench, Sampled
 from codegen.profile_cases import Case
 from planner.costs.hill_climb import counts_to_try, default_interval, hill_climb, interpolate
@@ -64,7 +64,7 @@ def profile(
     todo = [s for s in signatures_of(graphs) if not _complete(table, s, len(cpus))]
     if not todo:
         return table
-    case_budget = (budget_s or 3.0 * len(todo)) / len(todo) / 12
+    case_budget = (budget_s or 1.0 * len(todo)) / len(todo) / 12
     finalists = _first_round(todo, target, cpus, case_budget, progress)
     steps = interval or default_interval(len(cpus))
     for affinity, order in _affinities(target, cpus):
@@ -109,9 +109,9 @@ def _first_round(
     for signature in todo:
         for (kernel, dim), limit in sorted(op_named(signature.op).dims(signature).items()):
             mode = Mode(kernel, dim, min(limit, len(cpus)))
-            names = implementations(signature, mode)
+            names = _worth_timing(implementations(signature, mode))
             found = [mode._replace(implementation=name) for name in names] or [mode]
-            cases = [Case(signature, m, facts_of(signature, m)) for m in found]
+            cases = [Case(signature, m, facts(signature, m)) for m in found]
             if len(cases) <= KEPT:
                 finalists += [(signature, c.mode) for c in cases]
             else:
@@ -128,6 +128,13 @@ def _first_round(
         best = sorted(cases, key=lambda c: times[c.signature.text, c.mode])[:KEPT]
         finalists += [(c.signature, c.mode) for c in best]
     return finalists
+
+
+def _worth_timing(names: Sequence[str]) -> list[str]:
+    """Without reference code, and without narrower vectors where wider ones are on offer."""
+    real = [n for n in names if "ref" not in n.split("/")[-1].split(":")] or list(names)
+    wide = [n for n in real if "avx512" in n or "gemm" in n]
+    return [n for n in wide if "avx2" not in n and "sse41" not in n] or real
 
 
 def _second_round(
@@ -147,7 +154,7 @@ def _second_round(
         for count in counts_to_try(widest.slices, len(cpus), interval):
             mode = widest._replace(slices=count)
             index[signature.text, mode] = len(cases)
-            cases.append(Case(signature, mode, facts_of(signature, mode)))
+            cases.append(Case(signature, mode, facts(signature, mode)))
     with tempfile.TemporaryDirectory(prefix="stepplan-profile-") as folder:
         bench = Bench(cases, target, cpus, Path(folder) / "round2")
         last_save = time.monotonic()
@@ -185,14 +192,14 @@ def _entries(
         measured = sampled.get(count)
         near = sampled[count] if measured else sampled[max(c for c in sampled if c < count)]
         if measured:
-            facts = cases[index[signature.text, mode]].facts
+            sizes = cases[index[signature.text, mode]].facts
             warm, cold = measured.warm_ns, measured.cold_ns
         else:
-            facts = facts_of(signature, mode)
+            sizes = facts(signature, mode)
             stages = range(len(near.warm_ns))
             warm = tuple(interpolate({c: s.warm_ns[i] for c, s in sampled.items()}, count) for i in stages)
             cold = tuple(interpolate({c: s.cold_ns[i] for c, s in sampled.items()}, count) for i in stages)
-        if len(warm) != op_named(signature.op).stage_count(signature, mode, facts):
+        if len(warm) != op_named(signature.op).stage_count(signature, mode, sizes):
             continue  # one slice needs no reduction, so its stages cannot be interpolated with the others'
         yield CostEntry(
             signature=signature.text,
@@ -204,6 +211,6 @@ def _entries(
             warm_ns=warm,
             cold_ns=cold,
             spread=round(near.spread, 3),
-            facts=dict(facts),
+            facts=dict(sizes),
             source="measured" if measured else "interpolated",
         )

@@ -79,6 +79,7 @@ def cases_plan(
             outputs=place("out", signature.outputs, Role.ACTIVATION),
             updates=place("up", signature.updates, Role.PARAMETER),
             attrs=signature.attrs,
+            phase=("forward", "backward")[number % 2],  # only says in which of two files the case is compiled
         )
         scratch = scratch_bytes(op.scratch(signature, mode, facts))
         stages = op.stage_count(signature, mode, facts)

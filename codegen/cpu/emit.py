@@ -30,8 +30,16 @@ def emit(plan: Plan, graph: Graph, target: Target, out: Path | str) -> tuple[Pat
     A plan that `check` rejects is refused with its findings. SP1501: plan, graph and target do not belong together.
     SP1503, SP1504, SP1505: something in the plan or graph cannot stand in source text.
     """
-    files = render(plan, graph, target)
-    folder = Path(out)
+    return _write(render(plan, graph, target), Path(out))
+
+
+def emit_cases(plan: Plan, graph: Graph, target: Target, out: Path | str) -> tuple[Path, ...]:
+    """As `emit`, for the profiler's own plans: any program names, and programs that share bytes on purpose."""
+    _require_together(plan, graph, target)
+    return _write(_render(plan, graph, target), Path(out))
+
+
+def _write(files: Mapping[str, str], folder: Path) -> tuple[Path, ...]:
     for stale in (*SOURCES, *HEADERS):
         if stale not in files and (folder / stale).exists():
             (folder / stale).unlink()
@@ -48,6 +56,10 @@ def render(plan: Plan, graph: Graph, target: Target) -> dict[str, str]:
     require_safe(graph, plan, target)
     if set(plan.program) - {"train_step", "predict"}:
         raise UserError("SP1502", f"cannot emit programs {sorted(plan.program)}", "use train_step and predict")
+    return _render(plan, graph, target)
+
+
+def _render(plan: Plan, graph: Graph, target: Target) -> dict[str, str]:
     text = plan_text(plan)
     model = tables.build(plan, graph, text)
     common = {"plan": plan, "graph": graph, "target": target, "model": model, "plan_hash": plan_hash(plan)}
@@ -80,7 +92,7 @@ def _phases(views: Mapping[str, tuple[NodeView, ...]]) -> dict[str, list[NodeVie
     found: dict[str, list[NodeView]] = {}
     for program, nodes in views.items():
         for view in nodes:
-            phase = view.node.phase if program == "train_step" else program
+            phase = program if program == "predict" else view.node.phase
             if phase not in ("forward", "backward", "update", "predict"):
                 raise UserError("SP1502", f"node {view.id!r} has no phase {phase!r}", "use forward, backward or update")
             found.setdefault(phase, []).append(view)

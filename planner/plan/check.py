@@ -34,7 +34,7 @@ from planner.plan.check_memory import (
 from planner.plan.check_order import happens_before
 from planner.plan.check_peak import check_peak
 from planner.plan.check_races import Races
-from planner.plan.check_structure import Slices, check_lanes, check_programs, check_slices
+from planner.plan.check_structure import LARGEST, Slices, check_lanes, check_programs, check_slices
 from planner.plan.check_touches import touches, view_roots
 from planner.plan.findings import Finding, Report, shown, shown_number
 from planner.plan.schema import Placement, Plan
@@ -62,6 +62,11 @@ def check(graph: Graph, plan: Plan, target: "Target | None" = None) -> list[Find
         return report.findings()
     except Exception as error:  # an op that trusts its node's inputs
         report.add("SP1403", "", f"the graph is not valid ({type(error).__name__})")
+        return report.findings()
+    for value in graph.values:
+        if value.type.bytes >= LARGEST:
+            report.add("SP1431", "", f"value {value.id} has {shown_number(value.type.bytes)} bytes")
+    if len(report):
         return report.findings()
     _check_identity(graph, plan, report)
     if target is not None:

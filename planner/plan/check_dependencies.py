@@ -13,29 +13,34 @@ import numpy as np
 from planner.plan.check_order import BoolArray, IntArray, Order
 from planner.plan.check_structure import Slices
 from planner.plan.check_touches import Touches
-from planner.plan.findings import KEPT, Report
+from planner.plan.findings import Report
 
 PAIRS_AT_ONCE = 1 << 20
 """Bounds the memory that a comparison takes."""
+
+TOLD = 2000
+"""Broken pairs that are looked at one by one; the earliest of every kind are reported."""
 
 
 def check_dependencies(slices: Slices, touched: Touches, order: Order, report: Report) -> None:
     """SP1414 read after write, SP1415 in-place updates, SP1416 stages of one node."""
     broken: list[tuple[IntArray, IntArray]] = []
-    count = 0
+    count = told = 0
     for write, other in _overlapping(touched):
         first, second, bad = _unordered(touched, order, write, other)
         count += int(bad.sum())
-        if len(broken) < KEPT and bad.any():
-            broken.append((first[bad][:KEPT], second[bad][:KEPT]))
-    said = 0
-    for firsts, seconds in broken:
-        for first, second in zip(firsts.tolist(), seconds.tolist(), strict=True):
-            said += 1
-            code, message = _message(slices, touched, first, second)
-            report.add(code, slices.plan.name, message, more=count - said if said == KEPT else 0)
-            if said == KEPT:
-                return
+        if told < TOLD and bad.any():
+            broken.append((first[bad][: TOLD - told], second[bad][: TOLD - told]))
+            told += len(broken[-1][0])
+    if not broken:
+        return
+    firsts, seconds = (np.concatenate(parts) for parts in zip(*broken, strict=True))
+    earliest = np.argsort(order.rank[touched.slice[seconds]], kind="stable")
+    for index in earliest.tolist():
+        code, message = _message(slices, touched, int(firsts[index]), int(seconds[index]))
+        report.add(code, slices.plan.name, message)
+    if count > told:
+        report.add(code, slices.plan.name, message, more=count - told)
 
 
 def _overlapping(touched: Touches) -> Iterator[tuple[IntArray, IntArray]]:

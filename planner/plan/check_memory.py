@@ -5,7 +5,7 @@ Everything here holds whatever the order of slices; values that take turns on th
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from planner.graph.model import PERSISTENT, Graph
@@ -186,14 +186,12 @@ def _report_overlaps(kept: list[Span], others: list[tuple[str, Span]], report: R
             held.append(span)
     starts = {pool: [s.lo for s in held] for pool, held in union.items()}
     for program, span in others:
-        for guard in _meeting(union.get(span.pool, []), starts.get(span.pool, []), span):
+        guard = _meeting(union.get(span.pool, []), starts.get(span.pool, []), span)
+        if guard:
             report.add("SP1422", program, f"{span.what} lies over {guard.what}, which keeps its bytes")
 
 
-def _meeting(held: Sequence[Span], starts: Sequence[int], span: Span) -> Iterator[Span]:
-    """Of disjoint sorted spans, those that overlap `span`."""
+def _meeting(held: Sequence[Span], starts: Sequence[int], span: Span) -> Span | None:
+    """Of disjoint sorted spans, the first that overlaps `span`."""
     at = max(0, bisect_right(starts, span.lo) - 1)
-    while at < len(held) and held[at].lo < span.hi:
-        if held[at].hi > span.lo:
-            yield held[at]
-        at += 1
+    return next((h for h in held[at : at + 2] if h.lo < span.hi and span.lo < h.hi), None)

@@ -6,6 +6,7 @@ happens before slice b exactly if clock[b, lane of a] > position of a: one compa
 
 import heapq
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,9 @@ from planner.plan.findings import Report
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
 BoolArray = np.ndarray[Any, np.dtype[np.bool_]]
+
+CLOCK_ENTRIES = 2**30
+"""Slices x lanes of the largest program that is checked: 4 GiB of clocks."""
 
 CYCLE_SHOWN = 12
 """Slices of a deadlock's cycle that are spelled out."""
@@ -43,15 +47,16 @@ def happens_before(slices: Slices, report: Report) -> Order | None:
     Slices are visited in a topological order that prefers low numbers; numbers follow the plan's order of nodes.
     """
     count, lanes = len(slices.names), len(slices.plan.lanes)
+    if count * lanes > CLOCK_ENTRIES:
+        report.add("SP1433", slices.plan.name, f"{count} slices on {lanes} lanes are too many to check")
+        return None
     lane_of, position_of = slices.lane, slices.position
     program: list[list[int]] = [[-1] * len(entries) for entries in slices.plan.lanes]
     for number, (where, at) in enumerate(zip(lane_of, position_of, strict=True)):
         program[where][at] = number
     blockers = [len(w) + (at > 0) for w, at in zip(slices.waits, position_of, strict=True)]
-    waiting: list[list[int]] = [[] for _ in range(count)]
-    for number, waits in enumerate(slices.waits):
-        for wait in waits:
-            waiting[wait].append(number)
+    begin, waiting = _followers(slices)
+    # While building, a row says what is finished when the slice has ended: its own entry counts too.
     clock = np.zeros((count, lanes), np.int32)
     rank = np.zeros(count, np.int64)
     ready = [number for number, blocked in enumerate(blockers) if not blocked]
@@ -60,18 +65,19 @@ def happens_before(slices: Slices, report: Report) -> Order | None:
     while ready:
         number = heapq.heappop(ready)
         where, at = lane_of[number], position_of[number]
-        row = clock[number]
+        row, waits = clock[number], slices.waits[number]
         if at:
             row[:] = clock[program[where][at - 1]]
-        for wait in slices.waits[number]:
-            np.maximum(row, clock[wait], out=row)
-            row[lane_of[wait]] = max(row[lane_of[wait]], position_of[wait] + 1)
-        row[where] = at
+        if len(waits) == 1:
+            np.maximum(row, clock[waits[0]], out=row)
+        elif waits:
+            np.maximum(row, clock[list(waits)].max(axis=0), out=row)
+        row[where] = at + 1
         rank[number] = done
         done += 1
-        released = waiting[number]
+        released = waiting[begin[number] : begin[number + 1]]
         if at + 1 < len(program[where]):
-            released = [*released, program[where][at + 1]]
+            released.append(program[where][at + 1])
         for follower in released:
             blockers[follower] -= 1
             if not blockers[follower]:
@@ -79,7 +85,19 @@ def happens_before(slices: Slices, report: Report) -> Order | None:
     if done < count:
         report.add("SP1413", slices.plan.name, _cycle(slices, program, blockers))
         return None
-    return Order(np.asarray(lane_of, np.int64), np.asarray(position_of, np.int64), clock, rank)
+    lane = np.asarray(lane_of, np.int64)
+    clock[np.arange(count), lane] -= 1
+    return Order(lane, np.asarray(position_of, np.int64), clock, rank)
+
+
+def _followers(slices: Slices) -> tuple[list[int], list[int]]:
+    """Slice s is waited for by waiting[begin[s]:begin[s + 1]]: two flat lists, because hundreds of thousands of
+    small ones keep the garbage collector busy."""
+    sizes = np.fromiter(map(len, slices.waits), np.int64, len(slices.waits))
+    waited = np.fromiter(chain.from_iterable(slices.waits), np.int64, int(sizes.sum()))
+    order = np.argsort(waited, kind="stable")
+    begin = np.searchsorted(waited[order], np.arange(len(sizes) + 1))
+    return begin.tolist(), np.repeat(np.arange(len(sizes)), sizes)[order].tolist()
 
 
 def _cycle(slices: Slices, program: list[list[int]], blockers: list[int]) -> str:

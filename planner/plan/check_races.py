@@ -26,8 +26,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from planner.graph.model import Graph
+from planner.plan.check_dependencies import PAIRS_AT_ONCE
 from planner.plan.check_memory import inplace_inputs, protected
-from planner.plan.check_order import IntArray, Order
+from planner.plan.check_order import BoolArray, IntArray, Order
 from planner.plan.check_structure import Slices
 from planner.plan.check_touches import Touches
 from planner.plan.findings import Report
@@ -175,23 +176,32 @@ class Races:
     def _before(self, first: int, second: int) -> bool:
         if bool((self._last[first] < self._known[second]).all()):
             return True
-        bad, _, _ = self._conflicts(first, second)
-        return not bad.any()
+        return self._conflict(first, second) is None
 
-    def _conflicts(self, first: int, second: int) -> tuple[np.ndarray, IntArray, IntArray]:
-        """(accesses of first x writes of second that overlap without being ordered, those accesses, those writes)."""
+    def _conflict(self, first: int, second: int) -> tuple[int, int] | None:
+        """An access to `first` and a write to `second` that overlap without being ordered; None if there are none."""
+        every, writes = self._touched.of(first), self._writes[second]
+        at_once = max(1, PAIRS_AT_ONCE // max(1, len(writes)))
+        for begin in range(0, len(every), at_once):
+            x, w = every[begin : begin + at_once, None], writes[None, :]
+            bad = self._unordered(first, second, x, w)
+            if bad.any():
+                row, column = divmod(int(np.argmax(bad)), len(writes))
+                return int(x[row, 0]), int(writes[column])
+        return None
+
+    def _unordered(self, first: int, second: int, x: IntArray, w: IntArray) -> BoolArray:
         touched, order = self._touched, self._order
-        x, w = touched.of(first)[:, None], self._writes[second][None, :]
-        overlap = (self._lo[x] < self._hi[w]) & (self._lo[w] < self._hi[x])
+        overlap: BoolArray = (self._lo[x] < self._hi[w]) & (self._lo[w] < self._hi[x])
         if self._base[first] == self._base[second]:
             overlap &= self._whole[x] | self._whole[w] | ~touched.columns_apart(x, w)
         if touched.tensors[first].value in self._outputs:
-            return overlap, x[:, 0], w[0]
+            return overlap
         ordered = order.before(touched.slice[x], touched.slice[w])
         sources = self._inplace(first, second)
         if sources:
             ordered |= (touched.slice[x] == touched.slice[w]) & np.isin(touched.source[x], sources)
-        return overlap & ~ordered, x[:, 0], w[0]
+        return overlap & ~ordered
 
     def _inplace(self, first: int, second: int) -> tuple[int, ...]:
         """The operands k through which a slice that writes `second` may read `first` on the same bytes."""
@@ -209,9 +219,10 @@ class Races:
 
     def _report(self, first: int, second: int, report: Report) -> None:
         touched, names = self._touched, self._slices.names
-        bad, x, w = self._conflicts(first, second)
-        at = int(np.argmax(bad)) if bad.size else 0
-        earlier, later = int(x[at // bad.shape[1]]), int(w[at % bad.shape[1]])
+        found = self._conflict(first, second)
+        if found is None:
+            return
+        earlier, later = found
         lo, hi = max(self._lo[earlier], self._lo[later]), min(self._hi[earlier], self._hi[later])
         below, above = touched.tensors[first], touched.tensors[second]
         user, writer = names[int(touched.slice[earlier])], names[int(touched.slice[later])]

@@ -17,6 +17,8 @@ from planner.plan.schema import NodePlan, Plan, ProgramPlan, slice_name
 LARGEST = 2**60
 """Sizes and offsets below this keep every sum in 64 bits."""
 
+MOST_LANES = 4096
+
 ENUMERATED = 1_000_000
 """At most so many slices that no lane runs are looked for by name."""
 
@@ -56,6 +58,9 @@ class Slices:
 
 def check_lanes(plan: Plan, report: Report) -> None:
     """Lane ids count from 0; no two lanes are pinned to one processor; every program has all lanes."""
+    if len(plan.lanes) > MOST_LANES:
+        report.add("SP1433", "", f"{len(plan.lanes)} lanes are too many to check; {MOST_LANES} are allowed")
+        return
     for index, lane in enumerate(plan.lanes):
         if lane.id != index:
             report.add("SP1426", "", f"lane {index} calls itself {shown_number(lane.id)}")
@@ -88,6 +93,9 @@ def check_slices(graph: Graph, program: Program, plan: ProgramPlan, report: Repo
     """The program's slices where it is complete and every mode exists; None after findings that leave it open
     what runs where."""
     before = len(report)
+    if len(plan.lanes) > MOST_LANES:
+        report.add("SP1433", plan.name, f"{len(plan.lanes)} lanes are too many to check; {MOST_LANES} are allowed")
+        return None
     nodes = _planned_nodes(graph, program, plan, report)
     if len(report) > before:
         return None
@@ -192,10 +200,11 @@ def _placed_slices(program: Program, plan: ProgramPlan, nodes: tuple[PlannedNode
                 report.add("SP1411", plan.name, f"{entry.run} runs in lane {lane[known]} and again in lane {where}")
                 continue
             lane[known], position[known] = where, at
-            for wait in entry.wait:
-                if wait not in number:
-                    report.add("SP1412", plan.name, f"{entry.run} waits for {shown(wait)}, which is no slice of a node")
-            waits[known] = tuple(number[w] for w in entry.wait if w in number)
+            try:
+                waits[known] = tuple(map(number.__getitem__, entry.wait))
+            except KeyError as unknown:
+                wait = shown(unknown.args[0])
+                report.add("SP1412", plan.name, f"{entry.run} waits for {wait}, which is no slice of a node")
     for name, where in zip(names, lane, strict=True):
         if where < 0:
             report.add("SP1410", plan.name, f"{name} runs in no lane")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from planner.graph.model import Graph, Program
-from planner.ops.base import Access, op_named, scratch_offsets
+from planner.ops.base import Access, Op, op_named, scratch_offsets
 from planner.plan.check_order import BoolArray, IntArray
 from planner.plan.check_structure import LARGEST, PlannedNode, Slices, ask, signature_of
 from planner.plan.findings import Report
@@ -78,7 +78,9 @@ def view_roots(graph: Graph, program: Program) -> dict[str, str]:
     for node in program.nodes:
         for value in (*node.reads, *node.writes):
             roots.setdefault(value, value)
-        alias = op_named(node.op).alias(signature_of(graph, node))
+        op = op_named(node.op)
+        # Making a signature costs, and hardly any op has views.
+        alias = op.alias(signature_of(graph, node)) if type(op).alias is not Op.alias else None
         if alias is not None:
             roots[node.outputs[alias[0]]] = roots[node.inputs[alias[1]]]
     return roots

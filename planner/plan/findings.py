@@ -42,6 +42,7 @@ FIXES = {
     "SP1430": "times are whole nanoseconds, zero or more; " + _AGAIN,
     "SP1431": "sizes and offsets must stay below 2^60 bytes",
     "SP1432": "the facts or the mode do not fit the node; " + _AGAIN,
+    "SP1433": "use fewer lanes or slices",
 }
 """code -> the usual way out; docs/errors-14xx.md says the same at length."""
 

@@ -114,6 +114,11 @@ inline void run(const nb::capsule& handle, size_t program, const nb::tuple& argu
   });
 }
 
+inline void run_shifted(const nb::capsule& handle, size_t program, int64_t shift) {
+  const nb::gil_scoped_release released;
+  executor_of(handle).run_shifted(program, shift, Context{});
+}
+
 /// The arena's bytes as an array that keeps the executor alive.
 inline nb::ndarray<nb::numpy, uint8_t> arena(const nb::capsule& handle) {
   Executor& executor = executor_of(handle);
@@ -150,6 +155,7 @@ inline void bind(nb::module_& module) {
   module.def("create", create, nb::arg("pin"), nb::arg("poison"));
   module.def("run", run, nb::arg("handle"), nb::arg("program"), nb::arg("arguments"), nb::arg("lr"), nb::arg("step"),
              nb::arg("seed"), nb::arg("gradients").none());
+  module.def("run_shifted", run_shifted, nb::arg("handle"), nb::arg("program"), nb::arg("shift"));
   module.def("arena", arena);
   module.def("trace", trace);
   module.def("spans", spans);

@@ -27,6 +27,8 @@ class Choices:
     inplace: bool = True
     barrier: bool = False
     """Every stage waits for all of the one before, instead of only where bytes are in conflict."""
+    reduced: bool = True
+    """Leave out waits that lane order or other waits imply."""
     rng: random.Random | None = None
     slices: int = 0
     """Slices per node where the op allows as many; 0: as many as lanes."""
@@ -266,6 +268,7 @@ def _lanes(
     lanes: list[list[Entry]] = [[] for _ in range(choices.lanes)]
     history: list[Touch] = []
     previous: list[str] = []
+    known: dict[str, set[str]] = {}
     for node in planned.nodes:
         touches = touches_of(graph, program, node, plan)
         for stage in range(node.stages):
@@ -275,10 +278,23 @@ def _lanes(
                 lane = choices.rng.randrange(choices.lanes) if choices.rng else index % choices.lanes
                 mine = [t for t in own if t.slice == name]
                 wait = previous if choices.barrier else _needed(mine, history)
+                before = lanes[lane][-1].run if lanes[lane] else ""
+                known[name] = {before} | known.get(before, set())
+                if choices.reduced:
+                    newest_first = sorted(wait, key=list(known).index, reverse=True)
+                    wait = [w for w in newest_first if _learn(known, name, w)]
                 lanes[lane].append(Entry(run=name, wait=tuple(wait)))
             history += own
             previous = started
     return tuple(map(tuple, lanes))
+
+
+def _learn(known: dict[str, set[str]], name: str, wait: str) -> bool:
+    """Whether waiting tells `name` anything; if so it now knows."""
+    if wait in known[name]:
+        return False
+    known[name] |= {wait} | known[wait]
+    return True
 
 
 def _needed(mine: list[Touch], history: list[Touch]) -> list[str]:
