@@ -9,6 +9,9 @@ from planner.graph.builder import GraphBuilder
 from planner.graph.model import Graph, Init, Program, TensorType
 from planner.graph.text import graph_hash
 from planner.ops import op_named
+from planner.ops.activation import Relu
+from planner.ops.base import Access, Mode, Signature, reads, writes
+from planner.ops.conv import Conv2d
 from planner.ops.optimizer import SgdAttrs
 from planner.ops.shape import ReshapeAttrs
 from planner.plan.check import check, require_safe
@@ -434,8 +437,6 @@ def test_values_too_large_to_compute_with() -> None:
 
 
 def test_facts_that_an_op_cannot_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    from planner.ops.conv import Conv2d
-
     def refuse(*_: object) -> None:
         raise ZeroDivisionError
 
@@ -446,9 +447,6 @@ def test_facts_that_an_op_cannot_use(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_op_that_reaches_beyond_its_operand(monkeypatch: pytest.MonkeyPatch) -> None:
-    from planner.ops.base import Access, reads
-    from planner.ops.conv import Conv2d
-
     def beyond(*_: object) -> tuple[Access, ...]:
         return (reads("in0", 0, 10**9),)
 
@@ -532,24 +530,24 @@ def test_but_not_unordered_to_those_before_that() -> None:
 
 
 def test_a_tensor_that_is_not_written_completely_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """x, then z over x and a, then a: z does not write the bytes that x and a have in common."""
-    from planner.ops.activation import Relu
-    from planner.ops.base import Access, Mode, Signature, reads, writes
+    """x, then z around both x and a, then a: z writes only before and behind the bytes that x and a have in common."""
 
-    def half(_: Relu, signature: Signature, mode: Mode, stage: int, index: int, facts: object) -> tuple[Access, ...]:
+    def around(_: Relu, signature: Signature, mode: Mode, stage: int, index: int, facts: object) -> tuple[Access, ...]:
         size = signature.outputs[0].elements
-        return (reads("in0", 0, size), writes("out0", 0, size if size < 64 else size // 2))
+        edges = (writes("out0", 0, 16), writes("out0", 48, 64)) if size == 64 else (writes("out0", 0, size),)
+        return (reads("in0", 0, size), *edges)
 
-    monkeypatch.setattr(Relu, "accesses", half)
+    monkeypatch.setattr(Relu, "accesses", around)
     graph, plan = patchwork(())
-    plan = edit_node(plan, "run", "z", slices=1)
+    middle = plan.placement["z.y"].offset + 64
+    plan = edit_value(edit_value(edit_node(plan, "run", "z", slices=1), "x.y", offset=middle), "a.y", offset=middle)
     x, z, a, x2, a2 = (Entry(run=f"{n}/0#0") for n in ("x", "z", "a", "x2", "a2"))
-    after = {"x": x2.run, "z": z.run}
-    lanes = [[x, x2], [z.model_copy(update={"wait": (after["x"],)})], [a, a2]]
-    found = check(graph, edit_lanes(plan, "run", lanes))
-    assert any("value x.y" in f.message and "value a.y" in f.message for f in found)
-    lanes[2][0] = a.model_copy(update={"wait": (after["x"], after["z"])})
-    assert {f.message.count("x.y") for f in check(graph, edit_lanes(plan, "run", lanes))} <= {0}
+    lanes = [[x, x2], [z], [a, a2]]
+    (found,) = check(graph, edit_lanes(plan, "run", lanes))
+    assert found.code == "SP1423"
+    assert "x.y" in found.message and "a.y" in found.message
+    lanes[2][0] = a.model_copy(update={"wait": (x2.run,)})
+    assert check(graph, edit_lanes(plan, "run", lanes)) == []
 
 
 def test_writes_of_different_widths_to_one_value() -> None:
