@@ -8,7 +8,7 @@ Everything that could differ from run to run is an argument; nothing is decided 
 """
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Self
@@ -20,7 +20,6 @@ from codegen.state import State
 from codegen.tracing import TraceEvent, events_of_step
 from planner.errors import InternalError, UserError
 from planner.graph.model import DType, Graph, Program, Value
-from planner.ops.strides import memory_order
 from planner.plan.schema import Plan
 
 Array = np.ndarray[Any, Any]
@@ -221,6 +220,4 @@ class Executor:
 
     def _copy(self, value: Value) -> Array:
         """A value's contents in its logical shape."""
-        order = memory_order(value.type)
-        back: Iterable[int] = np.argsort(order)
-        return np.ascontiguousarray(self._view(value).transpose(tuple(back)))
+        return self._state.read(value)

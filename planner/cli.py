@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ParamSpec, TypeVar
 
 import typer
 from rich.console import Console
@@ -34,6 +34,9 @@ from planner.solve.pipeline import make_plan
 from planner.target.detect import detect as detect_target
 from planner.target.text import load_target, target_text, write_target
 from planner.units import parse_bytes
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 stdout = Console(highlight=False, soft_wrap=True)
@@ -73,7 +76,7 @@ def friendly_errors() -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
-def command[**P, R](function: Callable[P, R]) -> Callable[P, R]:
+def command(function: Callable[P, R]) -> Callable[P, R]:
     """Register a function as a command with readable errors."""
 
     @wraps(function)

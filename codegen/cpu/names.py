@@ -21,15 +21,20 @@ new noexcept not not_eq nullptr operator or or_eq private protected public regis
 short signed sizeof static static_assert static_cast struct switch template this thread_local throw true try typedef
 typeid typename union unsigned using virtual void volatile wchar_t while xor xor_eq final override import module
 """
-_SYSTEM = (
-    "assert errno linux unix i386 stdin stdout stderr major minor makedev main run stage slice value input scratch"
-)
+_MACROS = "assert errno linux unix i386 stdin stdout stderr major minor makedev signbit isnan isinf isfinite"
+_OURS = "main run stage slice value input scratch parameter nodes"
 
 
 @cache
-def reserved_words() -> frozenset[str]:
-    """Keywords, macros, and every word of the runtime's sources."""
-    words = set(_KEYWORDS.split()) | set(_SYSTEM.split())
+def _never() -> frozenset[str]:
+    """Keywords, and macros of system headers."""
+    return frozenset(_KEYWORDS.split()) | frozenset(_MACROS.split())
+
+
+@cache
+def _runtime_words() -> frozenset[str]:
+    """Every word of the runtime's sources, and what the templates themselves declare."""
+    words = set(_OURS.split())
     for header in sorted(RUNTIME.glob("*.hpp")):
         words.update(re.findall(r"[A-Za-z_]\w*", header.read_text()))
     return frozenset(words)
@@ -46,18 +51,21 @@ def require_valid_id(text: str) -> str:
     return text
 
 
-def identifiers(ids: Iterable[str], kind: str) -> dict[str, str]:
+def identifiers(ids: Iterable[str], kind: str, qualified: bool = False) -> dict[str, str]:
     """One C++ identifier per id, all different. `kind` is appended where the plain name is reserved.
+
+    `qualified`: the names are only ever used behind a namespace's name, so they can hide nothing.
 
     >>> identifiers(["layer1.0.conv1", "relu", "a.b", "a_b"], "node")
     {'layer1.0.conv1': 'layer1_0_conv1', 'relu': 'relu_node', 'a.b': 'a_b', 'a_b': 'a_b_2'}
     """
+    reserved = _never() if qualified else _never() | _runtime_words()
     found: dict[str, str] = {}
     taken: set[str] = set()
     for text in ids:
         base = re.sub(r"_+", "_", require_valid_id(text).replace(".", "_")).strip("_")
         # Names without a lower-case letter are left to macros.
-        plain = base[:1].isalpha() and base not in reserved_words() and re.search("[a-z]", base)
+        plain = base[:1].isalpha() and base not in reserved and re.search("[a-z]", base)
         base = base if plain else f"{base}_{kind}" if base[:1].isalpha() else f"{kind}_{base}".rstrip("_")
         name, count = base, 1
         while name in taken:

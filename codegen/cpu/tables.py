@@ -114,11 +114,11 @@ def graph_inputs(graph: Graph) -> tuple[str, ...]:
 def build(plan: Plan, graph: Graph, plan_text: str) -> Model:
     """Resolve every name and offset. The plan has been checked."""
     placed = [v for v in graph.values if v.id in plan.placement]
-    value_names = identifiers([v.id for v in placed], "value")
+    value_names = identifiers([v.id for v in placed], "value", qualified=True)
     inputs = graph_inputs(graph)
-    input_names = identifiers(inputs, "input")
+    input_names = identifiers(inputs, "input", qualified=True)
     parameters = trained_parameters(graph)
-    parameter_names = identifiers(parameters, "parameter")
+    parameter_names = identifiers(parameters, "parameter", qualified=True)
     addresses = Addresses(graph, plan, value_names, input_names)
     nodes = [(p.name, n.node) for p in plan.programs for n in p.nodes if n.stage_ns]
     names = dict(zip(nodes, identifiers_of_pairs(nodes), strict=True))

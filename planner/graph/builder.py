@@ -7,6 +7,8 @@ are written once. `finish` differentiates the loss, appends one update node per 
 
 from collections.abc import Sequence
 
+from pydantic import ValidationError
+
 from planner.errors import UserError
 from planner.graph.differentiate import append_backward
 from planner.graph.fuse import fuse as fuse_nodes
@@ -104,10 +106,14 @@ class GraphBuilder:
         inputs = [self.convert(v, layout) for v, layout in zip(inputs, layouts, strict=True)]
         types = [self.type(v) for v in inputs]
         try:
+            definition.check(attrs, types, [self.type(v) for v in updates])
             attrs = definition.settle(attrs, node_id, types)
             results = definition.infer(attrs, types)
         except UserError as error:
             raise UserError(error.code, f"node {node_id!r} ({op}): {error.problem}", error.fix) from None
+        except ValidationError as error:
+            problem = error.errors()[0]["msg"]
+            raise UserError("SP1002", f"node {node_id!r} ({op}): {problem}", "make every size at least 1") from None
         outputs = []
         for index, (type_, suffix) in enumerate(zip(results, definition.output_names, strict=False)):
             role = Role.SAVED if suffix in definition.saved_outputs else Role.ACTIVATION

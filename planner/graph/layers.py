@@ -9,8 +9,9 @@ from planner.graph.builder import GraphBuilder
 from planner.graph.model import Attrs, Init
 from planner.ops.activation import GeluAttrs, LeakyReluAttrs
 from planner.ops.base import misfit
+from planner.ops.concat import ConcatAttrs
 from planner.ops.conv import ConvAttrs
-from planner.ops.copy import ConcatAttrs, PermuteAttrs, SliceAttrs
+from planner.ops.copy import PermuteAttrs, SliceAttrs
 from planner.ops.dropout import DropoutAttrs
 from planner.ops.embedding import EmbeddingAttrs
 from planner.ops.layer_norm import LayerNormAttrs

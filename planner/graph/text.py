@@ -80,8 +80,9 @@ def validate(graph: Graph) -> None:
     """Every reference resolves, every value is written before it is read, every shape follows from its op."""
     if len(graph.value) != len(graph.values):
         raise UserError("SP1009", "two values have the same id", "capture the model again")
+    persistent = {v.id for v in graph.values if v.name}
     for program in graph.programs:
-        available = {v.id for v in graph.values if v.name} | set(program.inputs)
+        available = persistent | set(program.inputs)
         seen: set[str] = set()
         for node in program.nodes:
             if node.id in seen:
@@ -95,12 +96,21 @@ def validate(graph: Graph) -> None:
                     raise UserError("SP1009", f"node {node.id!r} reads {value!r} before it is written", "reorder")
             op = op_named(node.op)
             types = graph.types(node.inputs)
+            if not set(node.updates) <= persistent or len({*node.updates}) < len(node.updates):
+                raise UserError("SP1009", f"node {node.id!r} updates values that do not persist", "use new values")
             for value, type_, layout in zip(node.inputs, types, op.layouts(node.attrs, types), strict=True):
                 if layout is not None and len(type_.shape) == 4 and type_.layout is not layout:
                     raise UserError("SP1009", f"node {node.id!r} needs {value!r} as {layout.value}", "convert it")
-            expected = op.infer(node.attrs, types)
-            actual = graph.types(node.outputs)
-            if expected[: len(actual)] != actual:
+            try:
+                op.check(node.attrs, types, graph.types(node.updates))
+                expected = op.infer(node.attrs, types)
+            except UserError as error:
+                raise UserError(error.code, f"node {node.id!r} ({node.op}): {error.problem}", error.fix) from None
+            except (ValueError, TypeError, IndexError, ArithmeticError) as error:
+                raise UserError(
+                    "SP1009", f"node {node.id!r}: {node.op} has impossible attributes", "fix them"
+                ) from error
+            if expected != graph.types(node.outputs):
                 raise UserError(
                     "SP1009", f"node {node.id!r}: the outputs' types do not follow from {node.op}", "fix them"
                 )

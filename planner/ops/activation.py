@@ -35,7 +35,7 @@ class GeluAttrs(Attrs):
     approximate: Literal["none", "tanh"] = "none"
 
 
-class _Unary(Elementwise):
+class Unary(Elementwise):
     """y = f(x); `needs` says which value the backward op reads beside dy."""
 
     needs: ClassVar[Literal["x", "y"]]
@@ -64,11 +64,12 @@ class _Unary(Elementwise):
         return tuple(Sample(attrs, (t,)) for attrs in self.cases() for t in _TYPES)
 
 
-class _UnaryBackward(Elementwise):
+class UnaryBackward(Elementwise):
     """dx = dy f'(x). Inputs: dy, and x or y of the forward op. Output: dx."""
 
     output_names = ("dx",)
-    forward: ClassVar[type[_Unary]]
+    input_counts = (2,)
+    forward: ClassVar[type[Unary]]
 
     def infer(self, attrs: Any, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         if inputs[0].shape != inputs[1].shape:
@@ -89,7 +90,7 @@ class _UnaryBackward(Elementwise):
 
 
 @register
-class Relu(_Unary):
+class Relu(Unary):
     """y = max(x, 0)."""
 
     name = "relu"
@@ -100,7 +101,7 @@ class Relu(_Unary):
 
 
 @register
-class ReluBackward(_UnaryBackward):
+class ReluBackward(UnaryBackward):
     """dx = dy where the forward output y > 0. Inputs: dy, y."""
 
     name = "relu_backward"
@@ -112,7 +113,7 @@ class ReluBackward(_UnaryBackward):
 
 
 @register
-class LeakyRelu(_Unary):
+class LeakyRelu(Unary):
     """y = x where x > 0, else slope x; a positive slope, so that y has the sign of x."""
 
     name = "leaky_relu"
@@ -133,7 +134,7 @@ class LeakyRelu(_Unary):
 
 
 @register
-class LeakyReluBackward(_UnaryBackward):
+class LeakyReluBackward(UnaryBackward):
     """dx = dy where y > 0, else slope dy. Inputs: dy, y."""
 
     name = "leaky_relu_backward"
@@ -146,7 +147,7 @@ class LeakyReluBackward(_UnaryBackward):
 
 
 @register
-class Sigmoid(_Unary):
+class Sigmoid(Unary):
     """y = 1 / (1 + exp(-x))."""
 
     name = "sigmoid"
@@ -159,7 +160,7 @@ class Sigmoid(_Unary):
 
 
 @register
-class SigmoidBackward(_UnaryBackward):
+class SigmoidBackward(UnaryBackward):
     """dx = dy y (1 - y). Inputs: dy, y."""
 
     name = "sigmoid_backward"
@@ -171,7 +172,7 @@ class SigmoidBackward(_UnaryBackward):
 
 
 @register
-class Tanh(_Unary):
+class Tanh(Unary):
     """y = tanh(x)."""
 
     name = "tanh"
@@ -183,7 +184,7 @@ class Tanh(_Unary):
 
 
 @register
-class TanhBackward(_UnaryBackward):
+class TanhBackward(UnaryBackward):
     """dx = dy (1 - y^2). Inputs: dy, y."""
 
     name = "tanh_backward"
@@ -195,7 +196,7 @@ class TanhBackward(_UnaryBackward):
 
 
 @register
-class Silu(_Unary):
+class Silu(Unary):
     """y = x sigmoid(x)."""
 
     name = "silu"
@@ -207,7 +208,7 @@ class Silu(_Unary):
 
 
 @register
-class SiluBackward(_UnaryBackward):
+class SiluBackward(UnaryBackward):
     """dx = dy s (1 + x (1 - s)) with s = sigmoid(x). Inputs: dy, x."""
 
     name = "silu_backward"
@@ -220,7 +221,7 @@ class SiluBackward(_UnaryBackward):
 
 
 @register
-class Gelu(_Unary):
+class Gelu(Unary):
     """y = x P(normal < x), or its approximation x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))."""
 
     name = "gelu"
@@ -239,7 +240,7 @@ class Gelu(_Unary):
 
 
 @register
-class GeluBackward(_UnaryBackward):
+class GeluBackward(UnaryBackward):
     """dx = dy (P(normal < x) + x density(x)), or the approximation's derivative. Inputs: dy, x."""
 
     name = "gelu_backward"
@@ -253,159 +254,3 @@ class GeluBackward(_UnaryBackward):
             slope = _GELU * (1 + 3 * 0.044715 * x * x)
             return (dy * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * slope),)
         return (dy * (_normal_cdf(x) + x * np.exp(-0.5 * x * x) / np.sqrt(2 * np.pi)),)
-
-
-@register
-class Exp(_Unary):
-    """y = exp(x)."""
-
-    name = "exp"
-    needs = "y"
-    cost = 8
-
-    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        return (np.exp(inputs[0]),)
-
-
-@register
-class ExpBackward(_UnaryBackward):
-    """dx = dy y. Inputs: dy, y."""
-
-    name = "exp_backward"
-    forward = Exp
-
-    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        dy, y = inputs
-        return (dy * y,)
-
-
-@register
-class Log(_Unary):
-    """y = log(x)."""
-
-    name = "log"
-    needs = "x"
-    cost = 8
-    positive = True
-
-    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        return (np.log(inputs[0]),)
-
-
-@register
-class LogBackward(_UnaryBackward):
-    """dx = dy / x. Inputs: dy, x."""
-
-    name = "log_backward"
-    forward = Log
-
-    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        dy, x = inputs
-        return (dy / x,)
-
-
-@register
-class Sqrt(_Unary):
-    """y = sqrt(x)."""
-
-    name = "sqrt"
-    needs = "y"
-    positive = True
-
-    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        return (np.sqrt(inputs[0]),)
-
-
-@register
-class SqrtBackward(_UnaryBackward):
-    """dx = dy / (2 y). Inputs: dy, y."""
-
-    name = "sqrt_backward"
-    forward = Sqrt
-
-    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        dy, y = inputs
-        return (dy / (2 * y),)
-
-
-@register
-class Abs(_Unary):
-    """y = |x|."""
-
-    name = "abs"
-    needs = "x"
-
-    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        return (np.abs(inputs[0]),)
-
-
-@register
-class AbsBackward(_UnaryBackward):
-    """dx = dy sign(x), 0 at 0. Inputs: dy, x."""
-
-    name = "abs_backward"
-    forward = Abs
-
-    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        dy, x = inputs
-        return (dy * np.sign(x),)
-
-
-@register
-class Square(_Unary):
-    """y = x^2."""
-
-    name = "square"
-    needs = "x"
-
-    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        return (inputs[0] * inputs[0],)
-
-
-@register
-class SquareBackward(_UnaryBackward):
-    """dx = 2 x dy. Inputs: dy, x."""
-
-    name = "square_backward"
-    forward = Square
-
-    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        dy, x = inputs
-        return (2 * x * dy,)
-
-
-@register
-class Reciprocal(_Unary):
-    """y = 1 / x."""
-
-    name = "reciprocal"
-    needs = "y"
-    positive = True
-
-    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        return (1 / inputs[0],)
-
-
-@register
-class ReciprocalBackward(_UnaryBackward):
-    """dx = -dy y^2. Inputs: dy, y."""
-
-    name = "reciprocal_backward"
-    forward = Reciprocal
-
-    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        dy, y = inputs
-        return (-dy * y * y,)
-
-
-@register
-class Neg(_Unary):
-    """y = -x."""
-
-    name = "neg"
-
-    def gradient(self, context: GradientContext) -> None:
-        context.give(0, context.emit("neg", [context.grad])[0])
-
-    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        return (-inputs[0],)

@@ -28,8 +28,8 @@ class AvgPool2d(PoolForward):
     name = "avg_pool2d"
     attrs_type = AvgPoolAttrs
 
-    def check(self, attrs: AvgPoolAttrs) -> None:
-        super().check(attrs)
+    def check_windows(self, attrs: AvgPoolAttrs) -> None:
+        super().check_windows(attrs)
         if attrs.count_include_pad and attrs.padding[::2] != attrs.padding[1::2]:
             raise misfit(f"padding {attrs.padding} differs between the sides", "pad with zeros first")
 
@@ -61,6 +61,7 @@ class AvgPool2dBackward(PoolBackward):
     """dx[i] = sum over the windows that hold i of dy / divisor. Input: dy."""
 
     name = "avg_pool2d_backward"
+    forward = AvgPool2d
     attrs_type = AvgPoolGradAttrs
 
     def reference(self, attrs: AvgPoolGradAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
@@ -84,7 +85,7 @@ class AdaptiveAvgPool2d(PoolForward):
     name = "adaptive_avg_pool2d"
     attrs_type = AdaptivePoolAttrs
 
-    def check(self, attrs: AdaptivePoolAttrs) -> None:
+    def check_windows(self, attrs: AdaptivePoolAttrs) -> None:
         if min(attrs.output) < 1:
             raise misfit(f"{self.name} cannot make {attrs.output} rows and columns", "ask for at least one of each")
 
@@ -111,6 +112,7 @@ class AdaptiveAvgPool2dBackward(PoolBackward):
     """dx[i] = sum over the windows that hold i of dy / size. Input: dy."""
 
     name = "adaptive_avg_pool2d_backward"
+    forward = AdaptiveAvgPool2d
     attrs_type = AdaptivePoolGradAttrs
 
     def reference(self, attrs: AdaptivePoolGradAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:

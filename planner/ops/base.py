@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from planner.errors import UserError
-from planner.graph.model import Attrs, Layout, Node, TensorType
+from planner.graph.model import Attrs, DType, Layout, Node, TensorType
 from planner.units import Bytes, align
 
 if TYPE_CHECKING:
@@ -136,6 +136,13 @@ class Signature:
         object.__setattr__(self, "text", f"{self.op}({types}{';' + attrs if attrs else ''})->({results})")
 
 
+FLOATING = frozenset({DType.FLOAT32, DType.BFLOAT16, DType.FLOAT64})
+
+
+def _counts(allowed: tuple[int, ...]) -> str:
+    return " or ".join(map(str, allowed)) or "any number of"
+
+
 def common_layout(inputs: Sequence[TensorType]) -> tuple[Layout | None, ...]:
     """All rank-4 operands in the layout of the largest one (the first of these)."""
     rank4 = [t for t in inputs if len(t.shape) == 4]
@@ -157,6 +164,13 @@ class Op(ABC):
     saved_outputs: ClassVar[frozenset[str]] = frozenset()
     """Outputs that only the op's own backward node reads."""
     stages: ClassVar[int] = 1
+    input_counts: ClassVar[tuple[int, ...]] = (1,)
+    """How many inputs the op takes; empty: one or more."""
+    update_counts: ClassVar[tuple[int, ...]] = (0,)
+    integers: ClassVar[Mapping[int, DType]] = {}
+    """Positions of inputs that are not floating point, with their dtype."""
+    any_dtype: ClassVar[bool] = False
+    """Whether the op moves data of every dtype."""
 
     # -- meaning -----------------------------------------------------------------------------------------------
     def layouts(self, attrs: Any, inputs: Sequence[TensorType]) -> tuple[Layout | None, ...]:
@@ -167,6 +181,24 @@ class Op(ABC):
         """The attributes with what only the builder knows filled in; `inputs` already have their layouts."""
         settled: Attrs = attrs
         return settled
+
+    def check(self, attrs: Any, inputs: Sequence[TensorType], updates: Sequence[TensorType]) -> None:
+        """SP1002 unless number and dtypes of the operands, and the types of the updates, fit. Called before `infer`,
+        which checks the shapes of the inputs."""
+        if len(inputs) not in (self.input_counts or (max(1, len(inputs)),)) or len(updates) not in self.update_counts:
+            raise misfit(
+                f"{self.name} takes {_counts(self.input_counts)} inputs and {_counts(self.update_counts)} updates, "
+                f"not {len(inputs)} and {len(updates)}",
+                "give it the operands that its documentation lists",
+            )
+        for position, type_ in enumerate(inputs):
+            wanted = self.integers.get(position)
+            if not self.any_dtype and (type_.dtype is not wanted if wanted else type_.dtype not in FLOATING):
+                expected = wanted.value if wanted else "floating point"
+                raise misfit(f"input {position} of {self.name} is {type_.text()}, not {expected}", "cast it first")
+        for type_ in updates:
+            if type_.dtype not in FLOATING:
+                raise misfit(f"{self.name} cannot update {type_.text()}", "update floating point values")
 
     def infer(self, attrs: Any, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         """Output types from input types. Raises UserError SP1002 when the shapes do not fit the op."""

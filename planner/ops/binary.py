@@ -26,7 +26,7 @@ from planner.ops.base import (
 )
 from planner.ops.elementwise import Elementwise
 from planner.ops.reduce import sum_to
-from planner.ops.strides import broadcast_strides, merge, span
+from planner.ops.strides import broadcast_strides, check_rank, merge, span
 
 
 class BinaryGradAttrs(Attrs):
@@ -39,6 +39,7 @@ class _Binary(Elementwise):
     """Inputs: a, b. Output: y with the broadcast shape."""
 
     family = "binary"
+    input_counts = (2,)
     function: ClassVar[Callable[..., Any]]
 
     def infer(self, attrs: Attrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -52,6 +53,7 @@ class _Binary(Elementwise):
                 f"{self.name} cannot broadcast {a.text()} and {b.text()} to one shape",
                 "aligned to the right, dimensions must be equal or 1",
             ) from None
+        check_rank(self.name, shape)
         layout = next((t.layout for t in inputs if len(t.shape) == 4), Layout.ROW_MAJOR)
         return (TensorType(shape=shape, dtype=a.dtype, layout=layout if len(shape) == 4 else Layout.ROW_MAJOR),)
 
@@ -177,6 +179,7 @@ class _BinaryBackward(Elementwise):
     """Inputs: dy, a, b, all of one shape. Output: the gradient of operand `attrs.operand`."""
 
     family = "binary"
+    input_counts = (3,)
     attrs_type = BinaryGradAttrs
     output_names = ("dx",)
 

@@ -21,6 +21,7 @@ from planner.ops.base import (
     Sample,
     ScratchPart,
     Signature,
+    misfit,
     reads,
     register,
     split,
@@ -75,6 +76,12 @@ class _Conv(Op):
     def weight_shape(self, signature: Signature) -> tuple[int, ...]:
         raise NotImplementedError
 
+    def check_forward(self, attrs: ConvAttrs, x: TensorType, w: TensorType, y: TensorType) -> None:
+        """SP1002 unless x and w make y."""
+        (expected,) = Conv2d().infer(attrs, (x, w))
+        if expected.shape != y.shape:
+            raise misfit(f"the gradient {y.text()} does not fit {x.text()} and {w.text()}", f"use {expected.text()}")
+
     def stage_count(self, signature: Signature, mode: Mode, facts: Facts) -> int:
         return 2 if facts.get("packed_bytes") else 1
 
@@ -95,9 +102,14 @@ class Conv2d(_Conv):
     """y[n,o,p,q] = b[o] + sum over i,r,s of w[o,i,r,s] x[n,i,p*stride+r*dilation-pad,...]. Inputs: x, w, [b]."""
 
     name = "conv2d"
+    input_counts = (2, 3)
 
     def infer(self, attrs: ConvAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         x, w = inputs[0], inputs[1]
+        if min((*attrs.stride, *attrs.dilation, attrs.groups)) < 1 or min(attrs.padding) < 0:
+            raise misfit(f"conv2d has impossible attributes {attrs.text()}", "strides, dilations, groups count from 1")
+        if any(t.shape != w.shape[:1] for t in inputs[2:]):
+            raise misfit(f"the bias {inputs[2].text()} does not fit weights {w.text()}", "one number per out channel")
         if len(x.shape) != 4 or len(w.shape) != 4 or x.shape[1] != w.shape[1] * attrs.groups:
             raise UserError(
                 "SP1002",
@@ -186,11 +198,15 @@ class Conv2dBackwardData(_Conv):
     """dx from dy and w. Inputs: dy, w. Output: dx with the forward input's shape."""
 
     name = "conv2d_backward_data"
+    input_counts = (2,)
     attrs_type = ConvGradAttrs
     output_names = ("dx",)
 
     def infer(self, attrs: ConvGradAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-        return (TensorType(shape=attrs.shape, dtype=inputs[0].dtype, layout=Layout.CHANNELS_LAST),)
+        dy, w = inputs
+        dx = TensorType(shape=attrs.shape, dtype=dy.dtype, layout=Layout.CHANNELS_LAST)
+        self.check_forward(attrs, dx, w, dy)
+        return (dx,)
 
     def large_output(self, signature: Signature) -> TensorType:
         return signature.inputs[0]
@@ -244,12 +260,14 @@ class Conv2dBackwardWeights(_Conv):
     dw whole."""
 
     name = "conv2d_backward_weights"
+    input_counts = (2,)
     attrs_type = ConvGradAttrs
     output_names = ("dw", "db")
     activations = (0, 1)
 
     def infer(self, attrs: ConvGradAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         dw = TensorType(shape=attrs.shape, dtype=inputs[0].dtype)
+        self.check_forward(attrs, inputs[0], dw, inputs[1])
         return (dw, TensorType(shape=attrs.shape[:1], dtype=inputs[0].dtype)) if attrs.bias else (dw,)
 
     def large_output(self, signature: Signature) -> TensorType:

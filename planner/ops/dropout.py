@@ -5,8 +5,8 @@ Philox4x32-10 (Salmon et al., SC 2011): key = seed, counter = (i / 4 as 64 bits,
 memory order, takes word i % 4. Mirrors runtime/dropout.hpp bit for bit.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 from zlib import crc32
 
 import numpy as np
@@ -88,13 +88,15 @@ class DropoutBackward(Elementwise):
     """dx = dy / (1 - p) where mask is 1, else 0. Inputs: dy, mask."""
 
     name = "dropout_backward"
+    input_counts = (2,)
+    integers: ClassVar[Mapping[int, DType]] = {1: DType.UINT8}
     family = "dropout"
     attrs_type = DropoutGradAttrs
     output_names = ("dx",)
 
     def infer(self, attrs: DropoutGradAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         dy, mask = inputs
-        if dy.shape != mask.shape or mask.dtype is not DType.UINT8:
+        if dy.shape != mask.shape or dy.layout is not mask.layout:
             raise misfit(f"the mask {mask.text()} does not fit {dy.text()}", "use the mask of the forward node")
         return (dy,)
 
@@ -119,11 +121,11 @@ def _apply(x: Array, mask: Array, p: float) -> Array:
     return kept
 
 
-def philox(seed: int, stream: int, step: int, groups: int) -> Array:
-    """(groups, 4) random 32-bit words."""
+def philox(seed: int, stream: int, step: int, groups: int, first: int = 0) -> Array:
+    """(groups, 4) random 32-bit words of the counters from `first` on."""
     low = np.uint64(0xFFFFFFFF)
     half = np.uint64(32)
-    index = np.arange(groups, dtype=np.uint64)
+    index = np.arange(groups, dtype=np.uint64) + np.uint64(first)
     counter: list[Any] = [index & low, index >> half]
     counter += [np.full(groups, word, np.uint64) for word in (stream, step & 0xFFFFFFFF)]
     key = [seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF]

@@ -5,6 +5,7 @@ positions whatever the number of slices.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 
@@ -32,6 +33,8 @@ class EmbeddingSgdAttrs(EmbeddingAttrs):
 
 class _Embedding(Op):
     family = "embedding"
+    input_counts = (2,)
+    integers: ClassVar[Mapping[int, DType]] = {1: DType.INT64}
     input_layout = Layout.ROW_MAJOR
 
 
@@ -44,10 +47,8 @@ class Embedding(_Embedding):
 
     def infer(self, attrs: EmbeddingAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         table, ids = inputs
-        if len(table.shape) != 2 or ids.dtype is not DType.INT64:
-            raise misfit(
-                f"embedding cannot pick rows {ids.text()} of {table.text()}", "use int64 ids and a table of rank 2"
-            )
+        if len(table.shape) != 2:
+            raise misfit(f"embedding cannot pick rows of {table.text()}", "use a table [entries, columns]")
         return (TensorType(shape=(*ids.shape, table.shape[1]), dtype=table.dtype),)
 
     def gradient(self, context: GradientContext) -> None:
@@ -146,6 +147,12 @@ class EmbeddingSgdUpdate(_ByColumns):
 
     name = "embedding_sgd_update"
     attrs_type = EmbeddingSgdAttrs
+    update_counts = (1,)
+
+    def check(self, attrs: Attrs, inputs: Sequence[TensorType], updates: Sequence[TensorType]) -> None:
+        super().check(attrs, inputs, updates)
+        if len(updates[0].shape) != 2 or updates[0].shape[1:] != inputs[0].shape[-1:]:
+            raise misfit(f"gradient {inputs[0].text()} does not fit table {updates[0].text()}", "use its columns")
 
     def infer(self, attrs: EmbeddingSgdAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         if inputs[0].shape[:-1] != inputs[1].shape or not inputs[0].shape:

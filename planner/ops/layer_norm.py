@@ -61,6 +61,7 @@ class LayerNorm(_LayerNorm):
     """y = gamma (x - mean) inv_std + beta. Inputs: x, [gamma], [beta]; outputs: y, mean, inv_std (one per row)."""
 
     name = "layer_norm"
+    input_counts = (1, 2, 3)
     output_names = ("y", "mean", "inv_std")
     saved_outputs = frozenset({"mean", "inv_std"})
 
@@ -138,14 +139,16 @@ class LayerNormBackward(_LayerNorm):
     """
 
     name = "layer_norm_backward"
-
+    input_counts = (4, 5)
     output_names = ("dx", "dgamma", "dbeta")
 
     def infer(self, attrs: LayerNormAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         x = inputs[1]
-        if inputs[0].shape != x.shape or len(inputs) != 4 + attrs.scale:
-            raise misfit(f"gradient {inputs[0].text()} does not fit {x.text()}", "make both alike")
         row = TensorType(shape=x.shape[len(x.shape) - attrs.dims :])
+        stats = TensorType(shape=(x.elements // row.elements,))
+        expected = (x, x, stats, stats, *(row,) * attrs.scale)
+        if not 1 <= attrs.dims <= len(x.shape) or [t.shape for t in inputs] != [t.shape for t in expected]:
+            raise misfit(f"gradient {inputs[0].text()} does not fit {x.text()}", "use what the forward node saved")
         return (x, *(row,) * (attrs.scale + attrs.shift))
 
     def flops(self, signature: Signature) -> int:

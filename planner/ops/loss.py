@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from planner.graph.gradient import GradientContext
-from planner.graph.model import Attrs, DType, Layout, TensorType
+from planner.graph.model import Attrs, Layout, TensorType
 from planner.ops.base import (
     Access,
     Array,
@@ -28,7 +28,6 @@ from planner.ops.base import (
     split,
     writes,
 )
-from planner.ops.softmax import log_softmax
 from planner.units import Bytes
 
 PARTIAL_BYTES = 64
@@ -46,16 +45,11 @@ class ClassLossAttrs(LossAttrs):
     label_smoothing: float = 0.0
 
 
-class NllGradAttrs(ClassLossAttrs):
-    """`classes`: the columns of the result."""
-
-    classes: int
-
-
-class _Loss(Op):
+class Loss(Op):
     """Outputs: loss (), [log_probs], scale ()."""
 
     family = "loss"
+    input_counts = (2,)
     output_names: ClassVar[tuple[str, ...]] = ("loss", "scale")
     saved_outputs = frozenset({"log_probs", "scale"})
     stages = 2
@@ -87,11 +81,17 @@ class _Loss(Op):
         return (*found, writes("partial", index, index + 1))
 
 
-class _LossBackward(Op):
+class LossBackward(Op):
     """Inputs: dloss (), scale (), then what the gradient is made of. Output: dx."""
 
     family = "loss"
+    input_counts = (4,)
     output_names = ("dx",)
+
+    def check(self, attrs: Attrs, inputs: Sequence[TensorType], updates: Sequence[TensorType]) -> None:
+        super().check(attrs, inputs, updates)
+        if inputs[0].elements != 1 or inputs[1].elements != 1:
+            raise misfit(f"{self.name} scales by {inputs[0].text()} and {inputs[1].text()}", "use single numbers")
 
     def flops(self, signature: Signature) -> int:
         return 3 * signature.outputs[0].elements
@@ -113,185 +113,10 @@ class _LossBackward(Op):
         return tuple((0, i) for i, t in enumerate(signature.inputs) if i > 1 and t == dx)
 
 
-_SCALAR = TensorType(shape=())
+SCALAR = TensorType(shape=())
 
 
-# -- labels ----------------------------------------------------------------------------------------------------
-class _ClassLoss(_Loss):
-    """Inputs: rows [items, classes], int64 labels [items]. Slices cut the rows."""
-
-    attrs_type = ClassLossAttrs
-    input_layout = Layout.ROW_MAJOR
-
-    def infer(self, attrs: ClassLossAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-        x, labels = inputs
-        if len(x.shape) != 2 or labels.shape != x.shape[:1] or labels.dtype is not DType.INT64:
-            raise misfit(
-                f"{self.name} cannot compare {x.text()} with labels {labels.text()}",
-                "use scores [rows, classes] and int64 labels [rows]",
-            )
-        if not 0 <= attrs.label_smoothing <= 1:
-            raise misfit(f"label smoothing {attrs.label_smoothing} is not a share", "use a number from 0 to 1")
-        return (_SCALAR, x, _SCALAR) if len(self.output_names) > 2 else (_SCALAR, _SCALAR)
-
-    def unit(self, signature: Signature) -> int:
-        return signature.inputs[0].shape[1]
-
-    def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
-        return {("loops", "rows"): signature.inputs[0].shape[0]}
-
-    def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
-        assert isinstance(sample.attrs, ClassLossAttrs)
-        rows, classes = sample.inputs[0].shape
-        return (rng.standard_normal((rows, classes)) * 3, _draw_labels(sample.attrs, rows, classes, rng))
-
-    def samples(self) -> Sequence[Sample]:
-        def case(rows: int, classes: int, **attrs: Any) -> Sample:
-            types = (TensorType(shape=(rows, classes)), TensorType(shape=(rows,), dtype=DType.INT64))
-            return Sample(ClassLossAttrs(**attrs), types)
-
-        return (
-            case(7, 10),
-            case(33, 5, reduction="sum", label_smoothing=0.1),
-            case(6, 1000, ignore_index=3),
-            case(9, 4, ignore_index=1, label_smoothing=0.2),
-        )
-
-
-class _ClassLossBackward(_LossBackward):
-    attrs_type: ClassVar[type[Attrs]] = ClassLossAttrs
-
-    def unit(self, signature: Signature) -> int:
-        return signature.outputs[0].shape[1]
-
-    def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
-        return {("loops", "rows"): signature.outputs[0].shape[0]}
-
-
-@register
-class NllLoss(_ClassLoss):
-    """loss = -sum over rows of log_probs[row, label], over the counted rows for the mean. Outputs: loss, scale."""
-
-    name = "nll_loss"
-
-    def gradient(self, context: GradientContext) -> None:
-        log_probs, labels = context.node.inputs
-        attrs = NllGradAttrs(**context.attrs.model_dump(), classes=context.type(log_probs).shape[1])
-        inputs = [context.grad, context.node.outputs[1], labels]
-        context.give(0, context.emit("nll_loss_backward", inputs, attrs)[0])
-
-    def reference(self, attrs: ClassLossAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        log_probs, labels = inputs
-        targets = _targets(attrs, labels, log_probs.shape[1])
-        scale = 1 / _counted(attrs, labels, log_probs.shape[1]).sum() if attrs.reduction == "mean" else 1.0
-        return (np.asarray(-(targets * log_probs).sum() * scale), np.asarray(scale, log_probs.dtype))
-
-
-@register
-class NllLossBackward(_ClassLossBackward):
-    """dx[row, label] = -dloss scale. Inputs: dloss, scale, labels."""
-
-    name = "nll_loss_backward"
-    attrs_type = NllGradAttrs
-
-    def infer(self, attrs: NllGradAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-        return (TensorType(shape=(*inputs[2].shape, attrs.classes)),)
-
-    def reference(self, attrs: NllGradAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        dloss, scale, labels = inputs
-        return (-dloss * scale * _targets(attrs, labels, attrs.classes),)
-
-    def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
-        assert isinstance(sample.attrs, NllGradAttrs)
-        labels = _draw_labels(sample.attrs, sample.inputs[2].shape[0], sample.attrs.classes, rng)
-        return (rng.standard_normal(()), np.abs(rng.standard_normal(())), labels)
-
-    def samples(self) -> Sequence[Sample]:
-        found = []
-        for s in NllLoss().samples():
-            attrs = NllGradAttrs(**s.attrs.model_dump(), classes=s.inputs[0].shape[1])
-            found.append(Sample(attrs, (_SCALAR, _SCALAR, s.inputs[1])))
-        return tuple(found)
-
-
-@register
-class CrossEntropy(_ClassLoss):
-    """loss = nll(log_softmax(logits)). Outputs: loss, log_probs, scale."""
-
-    name = "cross_entropy"
-    output_names = ("loss", "log_probs", "scale")
-
-    def gradient(self, context: GradientContext) -> None:
-        _, log_probs, scale = context.node.outputs
-        inputs = [context.grad, scale, log_probs, context.node.inputs[1]]
-        context.give(0, context.emit("cross_entropy_backward", inputs, context.attrs)[0])
-
-    def inplace(self, signature: Signature, mode: Mode) -> tuple[tuple[int, int], ...]:
-        return ((1, 0),)
-
-    def flops(self, signature: Signature) -> int:
-        return 8 * signature.inputs[0].elements
-
-    def reference(self, attrs: ClassLossAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        log_probs = log_softmax(inputs[0])
-        loss, scale = NllLoss().reference(attrs, (log_probs, inputs[1]))
-        return (loss, log_probs, scale)
-
-
-@register
-class CrossEntropyBackward(_ClassLossBackward):
-    """dx = (exp(log_probs) - target) dloss scale on counted rows. Inputs: dloss, scale, log_probs, labels."""
-
-    name = "cross_entropy_backward"
-
-    def infer(self, attrs: ClassLossAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-        return (inputs[2],)
-
-    def flops(self, signature: Signature) -> int:
-        return 4 * signature.outputs[0].elements
-
-    def reference(self, attrs: ClassLossAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        dloss, scale, log_probs, labels = inputs
-        classes = log_probs.shape[1]
-        counted = _counted(attrs, labels, classes)[:, None]
-        return ((np.exp(log_probs) * counted - _targets(attrs, labels, classes)) * dloss * scale,)
-
-    def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
-        assert isinstance(sample.attrs, ClassLossAttrs)
-        rows, classes = sample.inputs[2].shape
-        labels = _draw_labels(sample.attrs, rows, classes, rng)
-        log_probs = log_softmax(rng.standard_normal((rows, classes)) * 3)
-        return (rng.standard_normal(()), np.abs(rng.standard_normal(())), log_probs, labels)
-
-    def samples(self) -> Sequence[Sample]:
-        return tuple(Sample(s.attrs, (_SCALAR, _SCALAR, *s.inputs)) for s in CrossEntropy().samples())
-
-
-def _counted(attrs: ClassLossAttrs, labels: Array, classes: int) -> Array:
-    """Which rows count. A label out of range does not: the executor reports it after the step."""
-    counted: Array = (labels != attrs.ignore_index) & (labels >= 0) & (labels < classes)
-    return counted
-
-
-def _targets(attrs: ClassLossAttrs, labels: Array, classes: int) -> Array:
-    """Smoothed one-hot rows, zero where the label does not count."""
-    one_hot = (np.arange(classes) == labels[:, None]).astype(np.float64)
-    smoothed = one_hot * (1 - attrs.label_smoothing) + attrs.label_smoothing / classes
-    result: Array = smoothed * _counted(attrs, labels, classes)[:, None]
-    return result
-
-
-def _draw_labels(attrs: ClassLossAttrs, rows: int, classes: int, rng: np.random.Generator) -> Array:
-    """At least one row counts, and one is ignored where `ignore_index` is a class."""
-    labels = rng.integers(0, classes, rows)
-    labels[0] = (attrs.ignore_index + 1) % classes
-    if attrs.ignore_index >= 0:
-        labels[-1] = attrs.ignore_index
-    return labels
-
-
-# -- real targets ----------------------------------------------------------------------------------------------
-class _PairLoss(_Loss):
+class _PairLoss(Loss):
     """Inputs: x, target of the same shape. Outputs: loss, scale."""
 
     attrs_type = LossAttrs
@@ -302,7 +127,7 @@ class _PairLoss(_Loss):
     def infer(self, attrs: LossAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         if inputs[0] != inputs[1]:
             raise misfit(f"{self.name} cannot compare {inputs[0].text()} with {inputs[1].text()}", "make them alike")
-        return (_SCALAR, _SCALAR)
+        return (SCALAR, SCALAR)
 
     def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
         return {("loops", "elements"): max(1, signature.inputs[0].elements // 16)}
@@ -320,7 +145,7 @@ class _PairLoss(_Loss):
         return tuple(Sample(LossAttrs(reduction=r), (t, t)) for r, t in zip(reductions, types, strict=True))
 
 
-class _PairLossBackward(_LossBackward):
+class _PairLossBackward(LossBackward):
     """Inputs: dloss, scale, x, target."""
 
     attrs_type = LossAttrs
@@ -329,13 +154,15 @@ class _PairLossBackward(_LossBackward):
         return common_layout(inputs)
 
     def infer(self, attrs: LossAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        if inputs[2] != inputs[3]:
+            raise misfit(f"{self.name} cannot compare {inputs[2].text()} with {inputs[3].text()}", "make them alike")
         return (inputs[2],)
 
     def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
         return {("loops", "elements"): max(1, signature.outputs[0].elements // 16)}
 
     def samples(self) -> Sequence[Sample]:
-        return tuple(Sample(s.attrs, (_SCALAR, _SCALAR, *s.inputs)) for s in MseLoss().samples())
+        return tuple(Sample(s.attrs, (SCALAR, SCALAR, *s.inputs)) for s in MseLoss().samples())
 
 
 @register

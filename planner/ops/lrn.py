@@ -83,6 +83,7 @@ class LrnBackward(_Lrn):
     Inputs: dy, x."""
 
     name = "lrn_backward"
+    input_counts = (2,)
     output_names = ("dx",)
     cost = 14
 

@@ -164,6 +164,7 @@ class Linear(_Product):
     """y[..., o] = b[o] + sum over i of x[..., i] w[o, i]. Inputs: x [..., in], w [out, in], [b [out]]."""
 
     name = "linear"
+    input_counts = (2, 3)
 
     def infer(self, attrs: Attrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         x, w = inputs[0], inputs[1]
@@ -207,6 +208,7 @@ class LinearBackwardData(_Product):
     """dx = dy w. Inputs: dy [..., out], w [out, in]. Output: dx [..., in]."""
 
     name = "linear_backward_data"
+    input_counts = (2,)
     output_names = ("dx",)
 
     def infer(self, attrs: Attrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -237,6 +239,7 @@ class LinearBackwardWeights(_Product):
     """
 
     name = "linear_backward_weights"
+    input_counts = (2,)
     attrs_type = LinearGradAttrs
     output_names = ("dw", "db")
 
@@ -283,6 +286,7 @@ class Matmul(_Product):
     other's (all its leading dimensions are 1 or missing)."""
 
     name = "matmul"
+    input_counts = (2,)
     attrs_type = MatmulAttrs
 
     def infer(self, attrs: MatmulAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:

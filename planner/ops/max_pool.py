@@ -1,12 +1,12 @@
 """2-D maximum pooling. The forward pass saves which element of its window each output chose, as one byte."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
 from planner.graph.gradient import GradientContext
-from planner.graph.model import Attrs, Layout, Node, TensorType
+from planner.graph.model import Attrs, DType, Layout, Node, TensorType
 from planner.ops.base import Array, Sample, misfit, register
 from planner.ops.pool import (
     MaxPoolAttrs,
@@ -28,8 +28,8 @@ class MaxPool2d(PoolForward):
     output_names: ClassVar[tuple[str, ...]] = ("y", "argmax")
     saved_outputs = frozenset({"argmax"})
 
-    def check(self, attrs: MaxPoolAttrs) -> None:
-        super().check(attrs)
+    def check_windows(self, attrs: MaxPoolAttrs) -> None:
+        super().check_windows(attrs)
         if attrs.kernel[0] * attrs.kernel[1] > 255:
             raise misfit(f"a window of {attrs.kernel} has more than 255 elements", "pool in two steps")
 
@@ -84,6 +84,9 @@ class MaxPool2dBackward(PoolBackward):
     """dx from dy and argmax."""
 
     name = "max_pool2d_backward"
+    forward = MaxPool2d
+    input_counts = (2,)
+    integers: ClassVar[Mapping[int, DType]] = {1: DType.UINT8}
     attrs_type = MaxPoolGradAttrs
 
     def reference(self, attrs: MaxPoolGradAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:

@@ -7,11 +7,10 @@ adds all partial sums in slice order and normalises its rows. The order of addit
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from planner.errors import UserError
 from planner.graph.gradient import GradientContext
 from planner.graph.model import Attrs, Layout, Node, TensorType
 from planner.ops.base import (
@@ -23,6 +22,7 @@ from planner.ops.base import (
     Sample,
     ScratchPart,
     Signature,
+    misfit,
     reads,
     register,
     split,
@@ -50,9 +50,31 @@ class _BatchNorm(Op):
     family = "batch_norm"
     input_layout = Layout.CHANNELS_LAST
     attrs_type = BatchNormAttrs
+    data: ClassVar[int] = 0
+    """Position of x."""
 
     def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
         return {("loops", "rows"): _rows(signature.inputs[0])[0]}
+
+    def check(self, attrs: BatchNormAttrs, inputs: Sequence[TensorType], updates: Sequence[TensorType]) -> None:
+        super().check(attrs, inputs, updates)
+        x = inputs[self.data]
+        channels = x.shape[1:2]
+        parameters = [t for i, t in enumerate(inputs) if i in self.parameters(attrs)]
+        images = [t for i, t in enumerate(inputs) if i not in self.parameters(attrs)]
+        if len(x.shape) not in (2, 4) or any(t.shape != channels for t in (*parameters, *updates)):
+            raise misfit(f"{self.name} cannot normalise {x.text()}", "use (N, C) or (N, C, H, W) with C scales")
+        if len(inputs) != self.operands(attrs) or any(t.shape != x.shape for t in images):
+            others = ", ".join(t.text() for t in images)
+            raise misfit(f"{self.name} cannot combine {others}", "data, gradient and residual have one shape")
+
+    def operands(self, attrs: BatchNormAttrs) -> int:
+        """How many inputs the op takes."""
+        raise NotImplementedError
+
+    def parameters(self, attrs: BatchNormAttrs) -> tuple[int, ...]:
+        """Positions of the inputs that hold one number per channel."""
+        raise NotImplementedError
 
     def _own(self, operand: str, write: bool, signature: Signature, mode: Mode, index: int) -> Access:
         rows, channels = _rows(signature.inputs[0])
@@ -66,22 +88,22 @@ class BatchNorm(_BatchNorm):
     outputs: y, mean, inv_std."""
 
     name = "batch_norm"
+    input_counts = (3, 4)
+    update_counts = (0, 2)
     output_names = ("y", "mean", "inv_std")
     saved_outputs = frozenset({"mean", "inv_std"})
     stages = 2
 
     def infer(self, attrs: BatchNormAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-        x, channels = inputs[0], inputs[0].shape[1:2]
-        if len(x.shape) not in (2, 4) or inputs[1].shape != channels or inputs[2].shape != channels:
-            raise UserError(
-                "SP1002",
-                f"batch_norm cannot normalise {x.text()}",
-                "use (N, C) or (N, C, H, W) with C scales",
-            )
-        if attrs.residual and inputs[3] != x:
-            raise UserError("SP1002", f"residual {inputs[3].text()} differs from {x.text()}", "make both alike")
-        stats = TensorType(shape=channels)
+        x = inputs[0]
+        stats = TensorType(shape=x.shape[1:2])
         return (x, stats, stats)
+
+    def operands(self, attrs: BatchNormAttrs) -> int:
+        return 4 if attrs.residual else 3
+
+    def parameters(self, attrs: BatchNormAttrs) -> tuple[int, ...]:
+        return (1, 2)
 
     def evaluation(self, node: Node, inputs: list[str]) -> tuple[str, Attrs, list[str]]:
         if not node.updates:
@@ -184,6 +206,13 @@ class BatchNormInference(_BatchNorm):
     """Evaluation mode. Inputs: x, gamma, beta, [residual], running_mean, running_var; output: y."""
 
     name = "batch_norm_inference"
+    input_counts = (5, 6)
+
+    def operands(self, attrs: BatchNormAttrs) -> int:
+        return 6 if attrs.residual else 5
+
+    def parameters(self, attrs: BatchNormAttrs) -> tuple[int, ...]:
+        return (1, 2, 4, 5) if attrs.residual else (1, 2, 3, 4)
 
     def infer(self, attrs: BatchNormAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         return (inputs[0],)
@@ -227,8 +256,16 @@ class BatchNormBackward(_BatchNorm):
     Outputs: dx, dgamma, dbeta, [dresidual likewise]. Without a residual the relu's mask comes from x again."""
 
     name = "batch_norm_backward"
+    input_counts = (6, 7)
+    data = 1
     output_names = ("dx", "dgamma", "dbeta", "dresidual")
     stages = 2
+
+    def operands(self, attrs: BatchNormAttrs) -> int:
+        return 7 if attrs.residual and attrs.activation == "relu" else 6
+
+    def parameters(self, attrs: BatchNormAttrs) -> tuple[int, ...]:
+        return (2, 3, 4, 5)
 
     def infer(self, attrs: BatchNormAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         x, c = inputs[1], inputs[2]

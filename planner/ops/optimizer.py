@@ -2,11 +2,12 @@
 of the executor; `lr` here is only where they start."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from planner.graph.model import Attrs, TensorType
-from planner.ops.base import Access, Array, Facts, Mode, Op, Sample, Signature, register, split
+from planner.ops.base import Access, Array, Facts, Mode, Op, Sample, Signature, misfit, register, split
 
 
 class SgdAttrs(Attrs):
@@ -29,6 +30,11 @@ class AdamAttrs(Attrs):
 class _Update(Op):
     family = "optimizer"
 
+    def check(self, attrs: Any, inputs: Sequence[TensorType], updates: Sequence[TensorType]) -> None:
+        super().check(attrs, inputs, updates)
+        if any(t.shape != inputs[0].shape or t.layout is not inputs[0].layout for t in updates):
+            raise misfit(f"{self.name} cannot apply {inputs[0].text()} to {updates[0].text()}", "make them alike")
+
     def infer(self, attrs: Attrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         return ()
 
@@ -49,7 +55,13 @@ class SgdUpdate(_Update):
     """Input: gradient; updates: parameter, [momentum]. v = momentum v + g + wd w; w -= lr v."""
 
     name = "sgd_update"
+    update_counts = (1, 2)
     attrs_type = SgdAttrs
+
+    def check(self, attrs: SgdAttrs, inputs: Sequence[TensorType], updates: Sequence[TensorType]) -> None:
+        super().check(attrs, inputs, updates)
+        if len(updates) != (2 if attrs.momentum else 1):
+            raise misfit(f"sgd_update with momentum {attrs.momentum} updates {len(updates)} values", "add its state")
 
     def reference(self, attrs: SgdAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
         g, w, *rest = inputs
@@ -74,6 +86,7 @@ class AdamUpdate(_Update):
     """Input: gradient; updates: parameter, exp_avg, exp_avg_sq. Kingma and Ba, algorithm 1; AdamW if decoupled."""
 
     name = "adam_update"
+    update_counts = (3,)
     attrs_type = AdamAttrs
 
     def flops(self, signature: Signature) -> int:

@@ -6,7 +6,7 @@ windows touch, as one contiguous span.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -130,14 +130,14 @@ class PoolForward(_Pool):
         (x,) = inputs
         if len(x.shape) != 4:
             raise misfit(f"{self.name} needs images (N, C, H, W), not {x.text()}", "reshape the data to rank 4")
-        self.check(attrs)
+        self.check_windows(attrs)
         high, wide = self.windows(attrs, x.shape)
         if high.out < 1 or wide.out < 1:
             raise misfit(f"the window {attrs.text()} is larger than the padded data {x.text()}", "pad more")
         y = TensorType(shape=(*x.shape[:2], high.out, wide.out), dtype=x.dtype, layout=Layout.CHANNELS_LAST)
         return (y, y.model_copy(update={"dtype": DType.UINT8}))[: len(self.output_names)]
 
-    def check(self, attrs: Any) -> None:
+    def check_windows(self, attrs: Any) -> None:
         if min((*attrs.kernel, *attrs.stride, *attrs.dilation)) < 1 or min(attrs.padding) < 0:
             raise misfit(f"{self.name} has sizes below 1: {attrs.text()}", "use positive kernel, stride and dilation")
         if any(2 * p > attrs.kernel[i // 2] for i, p in enumerate(attrs.padding)):
@@ -160,13 +160,14 @@ class PoolForward(_Pool):
 
 class PoolBackward(_Pool):
     output_names = ("dx",)
+    forward: ClassVar[type[PoolForward]]
 
     def infer(self, attrs: Any, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-        dy = inputs[0]
-        high, wide = self.windows(attrs, attrs.shape) if len(attrs.shape) == 4 else (None, None)
-        if high is None or wide is None or dy.shape != (*attrs.shape[:2], high.out, wide.out):
-            raise misfit(f"gradient {dy.text()} does not fit data of shape {attrs.shape}", "keep the pooled shape")
-        return (TensorType(shape=attrs.shape, dtype=dy.dtype, layout=Layout.CHANNELS_LAST),)
+        dx = TensorType(shape=attrs.shape, dtype=inputs[0].dtype, layout=Layout.CHANNELS_LAST)
+        expected = self.forward().infer(attrs, (dx,))[0]
+        if any(t.shape != expected.shape for t in inputs):
+            raise misfit(f"gradient {inputs[0].text()} does not fit data {dx.text()}", f"use {expected.text()}")
+        return (dx,)
 
     def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
         dx = signature.outputs[0]

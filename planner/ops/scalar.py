@@ -75,6 +75,7 @@ class PowScalarBackward(PowScalar):
     """dx = dy v x ** (v - 1). Inputs: dy, x."""
 
     name = "pow_scalar_backward"
+    input_counts = (2,)
     output_names = ("dx",)
 
     def infer(self, attrs: ScalarAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:

@@ -29,6 +29,7 @@ class ConvertLayout(Op):
 
     name = "convert_layout"
     family = "shape"
+    any_dtype = True
     attrs_type = ConvertLayoutAttrs
 
     def infer(self, attrs: ConvertLayoutAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -81,6 +82,7 @@ class Reshape(Op):
 
     name = "reshape"
     family = "shape"
+    any_dtype = True
     attrs_type = ReshapeAttrs
     input_layout = Layout.ROW_MAJOR
 
@@ -120,6 +122,7 @@ class Ones(Op):
 
     name = "ones"
     family = "shape"
+    input_counts = (0,)
     attrs_type = FillAttrs
 
     def infer(self, attrs: FillAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:

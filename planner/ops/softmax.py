@@ -59,6 +59,7 @@ class _RowsBackward(_Rows):
     """Inputs: dy, y. Output: dx."""
 
     output_names = ("dx",)
+    input_counts = (2,)
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
         dy, x = super().draw(sample, rng)

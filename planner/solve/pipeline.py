@@ -125,7 +125,7 @@ def _program_plan(
         lanes=lanes,
         predicted_ns=0,
         peak_bytes=_peak(graph, program, order, live),
-        bounds=bounds(graph, program.name, costs, cores, bandwidth),
+        bounds=bounds(graph, program.name, costs, cores, bandwidth, cache_bytes=all_caches(target)),
     )
     return draft.model_copy(update={"predicted_ns": round(simulate(draft, sync_ns=costs.sync_ns).total_ns)})
 
@@ -146,6 +146,13 @@ def last_level_cache(target: Target) -> int:
     """Bytes of the outermost cache."""
     caches = target.cpu.caches
     return caches.l3 or caches.l2 or caches.l1d
+
+
+def all_caches(target: Target) -> int:
+    """Bytes of all data caches together: what need not come from memory again within a step."""
+    caches = target.cpu.caches
+    shared = caches.l3 * len(target.sharing("l3")) + caches.l2 * len(target.sharing("l2"))
+    return shared + caches.l1d * target.physical_cores
 
 
 def _placements(graph: Graph, live: Liveness, packing: Packing, pool: str) -> tuple[Placement, ...]:

@@ -74,6 +74,9 @@ def build(
 ) -> Graph:
     """A training graph called `<name>_b<batch>` with inputs `images` (channels-last float32) and `labels` (int64)."""
     network = find(name)
+    for what, given in (("batch", batch), ("image size", image_size), ("number of classes", classes)):
+        if given is not None and given < 1:
+            raise UserError("SP1011", f"the {what} of {name} is {given}", "use a number of at least 1")
     n, size = batch or network.batch, image_size or network.image_size
     suffix = f"_{size}px" if size != network.image_size else ""
     b = GraphBuilder(f"{name}_b{n}{suffix}")

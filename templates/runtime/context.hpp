@@ -60,11 +60,14 @@ struct Context {
     return static_cast<const T*>(inputs[index]);
   }
 
+  /// Where a parameter's gradient goes when only gradients are wanted; null: nobody asked for it.
+  float* gradient(int parameter) const { return static_cast<float*>(gradients[parameter]); }
+
   /// What an update node does instead of updating when only gradients are wanted.
-  void keep_gradient(int parameter, const float* gradient, Range range) const {
-    float* kept = static_cast<float*>(gradients[parameter]);
+  void keep_gradient(int parameter, const float* from, Range range) const {
+    float* kept = gradient(parameter);
     if (kept && range.size() > 0)
-      std::memcpy(kept + range.begin, gradient + range.begin, static_cast<size_t>(range.size()) * sizeof(float));
+      std::memcpy(kept + range.begin, from + range.begin, static_cast<size_t>(range.size()) * sizeof(float));
   }
 };
 

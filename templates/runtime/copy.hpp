@@ -35,6 +35,11 @@ void copy_strided(const T* in, const Strides& in_strides, T* out, const Strides&
   });
 }
 
+template <class T>
+void copy_elements(const T* in, T* out, Range range) {
+  std::copy(in + range.begin, in + range.end, out + range.begin);
+}
+
 // Copies `length` contiguous elements per block, for a range of blocks. One call per operand concatenates or
 // splits along any axis: a tensor [outer, axis, inner] is `outer` blocks of axis * inner elements, `pitch` being
 // that product for the tensor on each side.

@@ -9,7 +9,6 @@ from planner.graph.builder import GraphBuilder
 from planner.graph.differentiate import append_backward
 from planner.graph.model import DType, Init, TensorType
 from planner.ops import all_ops
-from planner.ops.base import Op
 from planner.ops.reduce import ReduceAttrs
 from tests.interpreter import run_nodes
 from tests.ops.torch_ops import TORCH
@@ -19,10 +18,6 @@ NO_GRADIENT = {
     "ones": "a constant",
     "slice_backward": "the transpose of slice, differentiated only for second derivatives",
 }
-
-
-def differentiable() -> list[Op]:
-    return [op for op in all_ops().values() if type(op).gradient is not Op.gradient and not hasattr(op, "forward")]
 
 
 def test_every_gradient_is_tested():

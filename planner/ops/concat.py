@@ -1,0 +1,117 @@
+"""Concatenation along any axis, in either layout."""
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+import numpy as np
+
+from planner.graph.gradient import GradientContext
+from planner.graph.model import Attrs, Layout, TensorType
+from planner.ops.base import (
+    Access,
+    Array,
+    Facts,
+    Mode,
+    Op,
+    Sample,
+    Signature,
+    common_layout,
+    misfit,
+    reads,
+    register,
+    split,
+    writes,
+)
+from planner.ops.copy import SliceAttrs
+from planner.ops.strides import memory_order
+
+
+class ConcatAttrs(Attrs):
+    axis: int
+
+
+@register
+class Concat(Op):
+    """y = the inputs one after the other along `axis`, all in the layout of the largest.
+
+    Seen as [outer, axis, inner] in memory order, every input is `outer` blocks. Mode `blocks` slices those; where
+    there is only one, mode `elements` slices the elements of each input."""
+
+    name = "concat"
+    family = "copy"
+    any_dtype = True
+    input_counts = ()
+    attrs_type = ConcatAttrs
+
+    def layouts(self, attrs: ConcatAttrs, inputs: Sequence[TensorType]) -> tuple[Layout | None, ...]:
+        return common_layout(inputs)
+
+    def infer(self, attrs: ConcatAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        first = inputs[0]
+        if not 0 <= attrs.axis < len(first.shape):
+            raise misfit(f"concat has no axis {attrs.axis} in {first.text()}", "count axes from 0")
+
+        def rest(type_: TensorType) -> tuple[int, ...]:
+            return (*type_.shape[: attrs.axis], *type_.shape[attrs.axis + 1 :])
+
+        if any((len(t.shape), t.dtype, rest(t)) != (len(first.shape), first.dtype, rest(first)) for t in inputs):
+            shapes = ", ".join(t.text() for t in inputs)
+            raise misfit(
+                f"concat cannot join {shapes} along axis {attrs.axis}",
+                "all other dimensions and the dtypes must be equal",
+            )
+        total = sum(t.shape[attrs.axis] for t in inputs)
+        shape = (*first.shape[: attrs.axis], total, *first.shape[attrs.axis + 1 :])
+        return (first.model_copy(update={"shape": shape}),)
+
+    def gradient(self, context: GradientContext) -> None:
+        attrs = context.attrs
+        assert isinstance(attrs, ConcatAttrs)
+        start = 0
+        for index, value in enumerate(context.node.inputs):
+            stop = start + context.type(value).shape[attrs.axis]
+            if context.needs(index):
+                part = SliceAttrs(axis=attrs.axis, start=start, stop=stop)
+                context.give(index, context.emit("slice", [context.grad], part, f"backward_{index}", of=index)[0])
+            start = stop
+
+    def blocks(self, signature: Signature) -> tuple[int, tuple[int, ...]]:
+        """Number of blocks, and the elements of one block of every input."""
+        attrs, y = signature.attrs, signature.outputs[0]
+        assert isinstance(attrs, ConcatAttrs)
+        outer = prod(y.physical_shape[: memory_order(y).index(attrs.axis)])
+        return outer, tuple(t.elements // outer for t in signature.inputs)
+
+    def flops(self, signature: Signature) -> int:
+        return 0
+
+    def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
+        outer, lengths = self.blocks(signature)
+        return {("loops", "blocks"): outer} if outer > 1 else {("loops", "elements"): max(1, max(lengths) // 16)}
+
+    def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
+        outer, lengths = self.blocks(signature)
+        if mode.dim == "blocks":
+            lo, hi = split(outer, mode.slices, index)
+            found = [reads(f"in{i}", lo * length, hi * length) for i, length in enumerate(lengths)]
+            return (*found, writes("out0", lo * sum(lengths), hi * sum(lengths)))
+        found, start = [], 0
+        for i, length in enumerate(lengths):
+            lo, hi = split(length, mode.slices, index)
+            found += [reads(f"in{i}", lo, hi), writes("out0", start + lo, start + hi)]
+            start += length
+        return tuple(found)
+
+    def reference(self, attrs: ConcatAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        return (np.concatenate(inputs, attrs.axis),)
+
+    def samples(self) -> Sequence[Sample]:
+        def case(axis: int, *shapes: tuple[int, ...], layout: Layout = Layout.ROW_MAJOR) -> Sample:
+            return Sample(ConcatAttrs(axis=axis), tuple(TensorType(shape=s, layout=layout) for s in shapes))
+
+        return (
+            case(1, (2, 8, 5, 7), (2, 3, 5, 7), (2, 1, 5, 7), layout=Layout.CHANNELS_LAST),
+            case(0, (6, 10), (3, 10)),
+            case(2, (3, 4, 5), (3, 4, 2)),
+            case(0, (2, 8, 5, 7), (1, 8, 5, 7), layout=Layout.CHANNELS_LAST),
+        )

@@ -1,0 +1,206 @@
+"""Losses of class scores against integer labels; rows are sliced. See loss.py for stages and scratch."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from planner.graph.gradient import GradientContext
+from planner.graph.model import Attrs, DType, Layout, TensorType
+from planner.ops.base import (
+    Array,
+    Mode,
+    Sample,
+    Signature,
+    misfit,
+    register,
+)
+from planner.ops.loss import SCALAR, ClassLossAttrs, Loss, LossBackward
+from planner.ops.softmax import log_softmax
+
+
+class NllGradAttrs(ClassLossAttrs):
+    """`classes`: the columns of the result."""
+
+    classes: int
+
+
+class _ClassLoss(Loss):
+    """Inputs: rows [items, classes], int64 labels [items]. Slices cut the rows."""
+
+    attrs_type = ClassLossAttrs
+    input_layout = Layout.ROW_MAJOR
+    integers: ClassVar[Mapping[int, DType]] = {1: DType.INT64}
+
+    def infer(self, attrs: ClassLossAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        x, labels = inputs
+        if len(x.shape) != 2 or labels.shape != x.shape[:1]:
+            raise misfit(
+                f"{self.name} cannot compare {x.text()} with labels {labels.text()}",
+                "use scores [rows, classes] and int64 labels [rows]",
+            )
+        if not 0 <= attrs.label_smoothing <= 1:
+            raise misfit(f"label smoothing {attrs.label_smoothing} is not a share", "use a number from 0 to 1")
+        return (SCALAR, x, SCALAR) if len(self.output_names) > 2 else (SCALAR, SCALAR)
+
+    def unit(self, signature: Signature) -> int:
+        return signature.inputs[0].shape[1]
+
+    def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
+        return {("loops", "rows"): signature.inputs[0].shape[0]}
+
+    def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
+        assert isinstance(sample.attrs, ClassLossAttrs)
+        rows, classes = sample.inputs[0].shape
+        return (rng.standard_normal((rows, classes)) * 3, _draw_labels(sample.attrs, rows, classes, rng))
+
+    def samples(self) -> Sequence[Sample]:
+        def case(rows: int, classes: int, **attrs: Any) -> Sample:
+            types = (TensorType(shape=(rows, classes)), TensorType(shape=(rows,), dtype=DType.INT64))
+            return Sample(ClassLossAttrs(**attrs), types)
+
+        return (
+            case(7, 10),
+            case(33, 5, reduction="sum", label_smoothing=0.1),
+            case(6, 1000, ignore_index=3),
+            case(9, 4, ignore_index=1, label_smoothing=0.2),
+        )
+
+
+class _ClassLossBackward(LossBackward):
+    attrs_type: ClassVar[type[Attrs]] = ClassLossAttrs
+
+    def unit(self, signature: Signature) -> int:
+        return signature.outputs[0].shape[1]
+
+    def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
+        return {("loops", "rows"): signature.outputs[0].shape[0]}
+
+
+@register
+class NllLoss(_ClassLoss):
+    """loss = -sum over rows of log_probs[row, label], over the counted rows for the mean. Outputs: loss, scale."""
+
+    name = "nll_loss"
+
+    def gradient(self, context: GradientContext) -> None:
+        log_probs, labels = context.node.inputs
+        attrs = NllGradAttrs(**context.attrs.model_dump(), classes=context.type(log_probs).shape[1])
+        inputs = [context.grad, context.node.outputs[1], labels]
+        context.give(0, context.emit("nll_loss_backward", inputs, attrs)[0])
+
+    def reference(self, attrs: ClassLossAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        log_probs, labels = inputs
+        targets = _targets(attrs, labels, log_probs.shape[1])
+        scale = 1 / _counted(attrs, labels, log_probs.shape[1]).sum() if attrs.reduction == "mean" else 1.0
+        return (np.asarray(-(targets * log_probs).sum() * scale), np.asarray(scale, log_probs.dtype))
+
+
+@register
+class NllLossBackward(_ClassLossBackward):
+    """dx[row, label] = -dloss scale. Inputs: dloss, scale, labels."""
+
+    name = "nll_loss_backward"
+    input_counts = (3,)
+    integers: ClassVar[Mapping[int, DType]] = {2: DType.INT64}
+    attrs_type = NllGradAttrs
+
+    def infer(self, attrs: NllGradAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        if len(inputs[2].shape) != 1:
+            raise misfit(f"{self.name} has labels {inputs[2].text()}", "use labels [rows]")
+        return (TensorType(shape=(*inputs[2].shape, attrs.classes)),)
+
+    def reference(self, attrs: NllGradAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        dloss, scale, labels = inputs
+        return (-dloss * scale * _targets(attrs, labels, attrs.classes),)
+
+    def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
+        assert isinstance(sample.attrs, NllGradAttrs)
+        labels = _draw_labels(sample.attrs, sample.inputs[2].shape[0], sample.attrs.classes, rng)
+        return (rng.standard_normal(()), np.abs(rng.standard_normal(())), labels)
+
+    def samples(self) -> Sequence[Sample]:
+        found = []
+        for s in NllLoss().samples():
+            attrs = NllGradAttrs(**s.attrs.model_dump(), classes=s.inputs[0].shape[1])
+            found.append(Sample(attrs, (SCALAR, SCALAR, s.inputs[1])))
+        return tuple(found)
+
+
+@register
+class CrossEntropy(_ClassLoss):
+    """loss = nll(log_softmax(logits)). Outputs: loss, log_probs, scale."""
+
+    name = "cross_entropy"
+    output_names = ("loss", "log_probs", "scale")
+
+    def gradient(self, context: GradientContext) -> None:
+        _, log_probs, scale = context.node.outputs
+        inputs = [context.grad, scale, log_probs, context.node.inputs[1]]
+        context.give(0, context.emit("cross_entropy_backward", inputs, context.attrs)[0])
+
+    def inplace(self, signature: Signature, mode: Mode) -> tuple[tuple[int, int], ...]:
+        return ((1, 0),)
+
+    def flops(self, signature: Signature) -> int:
+        return 8 * signature.inputs[0].elements
+
+    def reference(self, attrs: ClassLossAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        log_probs = log_softmax(inputs[0])
+        loss, scale = NllLoss().reference(attrs, (log_probs, inputs[1]))
+        return (loss, log_probs, scale)
+
+
+@register
+class CrossEntropyBackward(_ClassLossBackward):
+    """dx = (exp(log_probs) - target) dloss scale on counted rows. Inputs: dloss, scale, log_probs, labels."""
+
+    name = "cross_entropy_backward"
+    integers: ClassVar[Mapping[int, DType]] = {3: DType.INT64}
+
+    def infer(self, attrs: ClassLossAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        if len(inputs[2].shape) != 2 or inputs[3].shape != inputs[2].shape[:1]:
+            raise misfit(f"{self.name} has rows {inputs[2].text()} but labels {inputs[3].text()}", "one label per row")
+        return (inputs[2],)
+
+    def flops(self, signature: Signature) -> int:
+        return 4 * signature.outputs[0].elements
+
+    def reference(self, attrs: ClassLossAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        dloss, scale, log_probs, labels = inputs
+        classes = log_probs.shape[1]
+        counted = _counted(attrs, labels, classes)[:, None]
+        return ((np.exp(log_probs) * counted - _targets(attrs, labels, classes)) * dloss * scale,)
+
+    def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
+        assert isinstance(sample.attrs, ClassLossAttrs)
+        rows, classes = sample.inputs[2].shape
+        labels = _draw_labels(sample.attrs, rows, classes, rng)
+        log_probs = log_softmax(rng.standard_normal((rows, classes)) * 3)
+        return (rng.standard_normal(()), np.abs(rng.standard_normal(())), log_probs, labels)
+
+    def samples(self) -> Sequence[Sample]:
+        return tuple(Sample(s.attrs, (SCALAR, SCALAR, *s.inputs)) for s in CrossEntropy().samples())
+
+
+def _counted(attrs: ClassLossAttrs, labels: Array, classes: int) -> Array:
+    """Which rows count. A label out of range does not: the executor reports it after the step."""
+    counted: Array = (labels != attrs.ignore_index) & (labels >= 0) & (labels < classes)
+    return counted
+
+
+def _targets(attrs: ClassLossAttrs, labels: Array, classes: int) -> Array:
+    """Smoothed one-hot rows, zero where the label does not count."""
+    one_hot = (np.arange(classes) == labels[:, None]).astype(np.float64)
+    smoothed = one_hot * (1 - attrs.label_smoothing) + attrs.label_smoothing / classes
+    result: Array = smoothed * _counted(attrs, labels, classes)[:, None]
+    return result
+
+
+def _draw_labels(attrs: ClassLossAttrs, rows: int, classes: int, rng: np.random.Generator) -> Array:
+    """At least one row counts, and one is ignored where `ignore_index` is a class."""
+    labels = rng.integers(0, classes, rows)
+    labels[0] = (attrs.ignore_index + 1) % classes
+    if attrs.ignore_index >= 0:
+        labels[-1] = attrs.ignore_index
+    return labels

@@ -1,0 +1,328 @@
+"""Semantic difference of two plans: what changed for whoever runs the step, ranked by effect.
+
+Compared are decisions and predictions, never texts: two plans that only differ in the version of the tool that wrote
+them, or in a cost table that led to the same plan, are the same. Nodes and values are matched by their ids, which
+are the layers' names. `diff_text.py` renders the result.
+"""
+
+import json
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+from planner.errors import UserError
+from planner.graph.model import Frozen, Graph, Node
+from planner.plan import diff_text
+from planner.plan.schema import NodePlan, Placement, Plan, ProgramPlan
+
+
+class Setting(Frozen):
+    """One thing that holds for the whole plan: target, lanes, policy, budget, inputs."""
+
+    name: str
+    before: str
+    after: str
+
+
+class NodeSide(Frozen):
+    """How one of the two plans runs a node."""
+
+    mode: str
+    kind: str
+    """The mode without its slice count."""
+    slices: int
+    predicted_ns: int
+    scratch_bytes: int
+
+
+class NodeChange(Frozen):
+    """A node that runs in another way or is predicted to take another time; `before` or `after` is None for one that
+    only one of the plans has."""
+
+    node: str
+    op: str = ""
+    origin: str = ""
+    before: NodeSide | None
+    after: NodeSide | None
+
+    @property
+    def delta_ns(self) -> int:
+        return (self.after.predicted_ns if self.after else 0) - (self.before.predicted_ns if self.before else 0)
+
+    @property
+    def delta_scratch(self) -> int:
+        return (self.after.scratch_bytes if self.after else 0) - (self.before.scratch_bytes if self.before else 0)
+
+
+class Schedule(Frozen):
+    """What changed in who runs what when."""
+
+    moved_nodes: tuple[str, ...]
+    """Nodes that start earlier or later than before, relative to the rest; the most time-consuming first."""
+    other_lane: int
+    """Slices that run on another lane."""
+    reordered_lanes: int
+    """Lanes that run the slices which both plans give them in another order."""
+    waits_before: int
+    waits_after: int
+    changed_waits: int
+    """Slices of both plans that wait for others than before."""
+
+
+class ProgramDiff(Frozen):
+    name: str
+    status: Literal["changed", "added", "removed", "same"]
+    predicted_before: int
+    predicted_after: int
+    peak_before: int
+    peak_after: int
+    bound_before: int
+    bound_after: int
+    added: tuple[NodeChange, ...]
+    removed: tuple[NodeChange, ...]
+    modes: tuple[NodeChange, ...]
+    """Nodes with another kernel, dimension, slice count or implementation."""
+    times: tuple[NodeChange, ...]
+    """Nodes of the same mode with another predicted time."""
+    scratch: tuple[NodeChange, ...]
+    """Nodes of the same mode with other scratch bytes or kernel facts."""
+    schedule: Schedule
+
+
+class ValueChange(Frozen):
+    value: str
+    change: Literal["added", "removed", "resized", "pool", "shares"]
+    before: str
+    after: str
+    bytes: int
+
+
+class PlacementDiff(Frozen):
+    changes: tuple[ValueChange, ...]
+    """All but values that merely moved; the largest first."""
+    moved: int
+    """Values and scratch blocks that lie at another offset, and nothing else."""
+    moved_bytes: int
+
+
+class PlanDiff(Frozen):
+    before: str
+    after: str
+    settings: tuple[Setting, ...]
+    programs: tuple[ProgramDiff, ...]
+    placement: PlacementDiff
+
+    @property
+    def changed(self) -> bool:
+        return bool(
+            self.settings
+            or self.placement.changes
+            or self.placement.moved
+            or any(p.status != "same" for p in self.programs)
+        )
+
+    def document(self) -> dict[str, object]:
+        """Everything, for `--json`."""
+        return {"changed": self.changed, **self.model_dump(mode="json")}
+
+    def render(self, form: str = "text", limit: int = 20) -> str:
+        """`text`, `markdown` or `json`. The first two list at most `limit` entries per section and say how many
+        they left out; JSON has all."""
+        if form == "json":
+            return json.dumps(self.document(), indent=1, sort_keys=True)
+        if form not in ("text", "markdown"):
+            raise UserError("SP1451", f"unknown format {form!r}", "choose text, markdown or json")
+        return diff_text.render(self, markdown=form == "markdown", limit=limit)
+
+
+def diff(a: Plan, b: Plan, graph_a: Graph | None = None, graph_b: Graph | None = None) -> PlanDiff:
+    """From plan `a` to plan `b`. With the graphs, changes also name ops and where layers come from."""
+    names = [*a.program, *(n for n in b.program if n not in a.program)]
+    programs = [
+        _program(name, a.program.get(name), b.program.get(name), _nodes(name, graph_a) | _nodes(name, graph_b))
+        for name in names
+    ]
+    return PlanDiff(
+        before=a.name,
+        after=b.name,
+        settings=_settings(a, b),
+        programs=tuple(sorted(programs, key=lambda p: (-abs(p.predicted_after - p.predicted_before), p.name))),
+        placement=_placement(a, b),
+    )
+
+
+def _nodes(program: str, graph: Graph | None) -> dict[str, Node]:
+    return dict(graph.program[program].node) if graph and program in graph.program else {}
+
+
+def _settings(a: Plan, b: Plan) -> tuple[Setting, ...]:
+    def pools(plan: Plan) -> str:
+        return ", ".join(f"{p.name} arena {p.arena} of {p.capacity} bytes" for p in plan.pools)
+
+    pairs = [
+        ("name", a.name, b.name),
+        ("target", a.target, b.target),
+        ("lanes", str(len(a.lanes)), str(len(b.lanes))),
+        ("processors", _ids(x.cpu for x in a.lanes), _ids(x.cpu for x in b.lanes)),
+        ("policy", a.policy, b.policy),
+        ("strategies", _ids(a.strategies), _ids(b.strategies)),
+        ("memory", pools(a), pools(b)),
+        ("graph", a.graph_hash, b.graph_hash),
+        ("target description", a.target_hash, b.target_hash),
+    ]
+    return tuple(Setting(name=n, before=x, after=y) for n, x, y in pairs if x != y)
+
+
+def _ids(numbers: Iterable[int]) -> str:
+    return ",".join(map(str, numbers)) or "none"
+
+
+def _program(name: str, a: ProgramPlan | None, b: ProgramPlan | None, known: Mapping[str, Node]) -> ProgramDiff:
+    before = a.node if a else {}
+    after = b.node if b else {}
+
+    def change(node: str) -> NodeChange:
+        graph_node = known.get(node)
+        return NodeChange(
+            node=node,
+            op=graph_node.op if graph_node else "",
+            origin=graph_node.origin if graph_node and graph_node.origin != node else "",
+            before=_side(before.get(node)),
+            after=_side(after.get(node)),
+        )
+
+    common = [n for n in before if n in after]
+    modes = [n for n in common if before[n].mode != after[n].mode]
+    same = [n for n in common if before[n].mode == after[n].mode]
+    times = [n for n in same if before[n].stage_ns != after[n].stage_ns]
+    scratch = [n for n in same if _asked(before[n]) != _asked(after[n])]
+    found = ProgramDiff(
+        name=name,
+        status="added" if not a else "removed" if not b else "changed",
+        predicted_before=a.predicted_ns if a else 0,
+        predicted_after=b.predicted_ns if b else 0,
+        peak_before=a.peak_bytes if a else 0,
+        peak_after=b.peak_bytes if b else 0,
+        bound_before=a.bounds.best_ns if a else 0,
+        bound_after=b.bounds.best_ns if b else 0,
+        added=_ranked(change(n) for n in after if n not in before),
+        removed=_ranked(change(n) for n in before if n not in after),
+        modes=_ranked(map(change, modes)),
+        times=_ranked(map(change, times)),
+        scratch=tuple(sorted(map(change, scratch), key=lambda c: (-abs(c.delta_scratch), c.node))),
+        schedule=_schedule(a, b),
+    )
+    if a and b and _without_offsets(a) == _without_offsets(b):
+        return found.model_copy(update={"status": "same"})
+    return found
+
+
+def _without_offsets(program: ProgramPlan) -> ProgramPlan:
+    """Where scratch lies is counted with the placement."""
+    nodes = tuple(n.model_copy(update={"scratch_offset": 0}) for n in program.nodes)
+    return program.model_copy(update={"nodes": nodes})
+
+
+def _side(plan: NodePlan | None) -> NodeSide | None:
+    if plan is None:
+        return None
+    return NodeSide(
+        mode=plan.mode.text(),
+        kind=" ".join(filter(None, (f"{plan.kernel}/{plan.dim}", plan.implementation))),
+        slices=plan.slices,
+        predicted_ns=plan.predicted_ns,
+        scratch_bytes=plan.scratch_bytes,
+    )
+
+
+def _asked(plan: NodePlan) -> tuple[int, dict[str, int]]:
+    return plan.scratch_bytes, plan.facts
+
+
+def _ranked(changes: Iterable[NodeChange]) -> tuple[NodeChange, ...]:
+    """By effect on time, then on bytes, then by name."""
+    return tuple(sorted(changes, key=lambda c: (-abs(c.delta_ns), -abs(c.delta_scratch), c.node)))
+
+
+def _schedule(a: ProgramPlan | None, b: ProgramPlan | None) -> Schedule:
+    lanes_a, lanes_b = (p.lanes if p else () for p in (a, b))
+    waits_a, waits_b = ({e.run: e.wait for lane in lanes for e in lane} for lanes in (lanes_a, lanes_b))
+    at_a, at_b = ({e.run: i for i, lane in enumerate(lanes) for e in lane} for lanes in (lanes_a, lanes_b))
+    reordered = 0
+    for lane, (old, new) in enumerate(zip(lanes_a, lanes_b, strict=False)):
+        kept_old = [e.run for e in old if at_b.get(e.run) == lane]
+        kept_new = [e.run for e in new if at_a.get(e.run) == lane]
+        reordered += kept_old != kept_new
+    moved = _moved([n.node for n in a.nodes], [n.node for n in b.nodes]) if a and b else []
+    return Schedule(
+        moved_nodes=tuple(sorted(moved, key=lambda n: (-b.node[n].predicted_ns, n))) if b else (),
+        other_lane=sum(at_b[s] != lane for s, lane in at_a.items() if s in at_b),
+        reordered_lanes=reordered,
+        waits_before=sum(map(len, waits_a.values())),
+        waits_after=sum(map(len, waits_b.values())),
+        changed_waits=sum(set(w) != set(waits_b[s]) for s, w in waits_a.items() if s in waits_b),
+    )
+
+
+def _moved(before: Sequence[str], after: Sequence[str]) -> list[str]:
+    """The fewest nodes whose moves turn one order into the other: all that are not on a longest common
+    subsequence (ids are unique, so that is a longest increasing subsequence)."""
+    position = {n: i for i, n in enumerate(after)}
+    common = [n for n in before if n in position]
+    tails: list[int] = []
+    ends: list[str] = []
+    previous: dict[str, str] = {}
+    for name in common:
+        at = bisect_left(tails, position[name])
+        if at:
+            previous[name] = ends[at - 1]
+        tails[at : at + 1] = [position[name]]
+        ends[at : at + 1] = [name]
+    kept: set[str] = set()
+    step: str | None = ends[-1] if ends else None
+    while step is not None:
+        kept.add(step)
+        step = previous.get(step)
+    return [n for n in common if n not in kept]
+
+
+def _placement(a: Plan, b: Plan) -> PlacementDiff:
+    changes: list[ValueChange] = []
+    moved = moved_bytes = 0
+    for value in [*a.placement, *(v for v in b.placement if v not in a.placement)]:
+        old, new = a.placement.get(value), b.placement.get(value)
+        change = _value_change(value, old, new)
+        if change:
+            changes.append(change)
+        elif old and new and old.offset != new.offset:
+            moved += 1
+            moved_bytes += new.bytes
+    for name in [n for n in a.program if n in b.program]:
+        earlier = a.program[name].node
+        for node, plan in b.program[name].node.items():
+            same_size = node in earlier and earlier[node].scratch_bytes == plan.scratch_bytes
+            if same_size and earlier[node].scratch_offset != plan.scratch_offset:
+                moved += 1
+                moved_bytes += plan.scratch_bytes
+    changes.sort(key=lambda c: (-c.bytes, c.value))
+    return PlacementDiff(changes=tuple(changes), moved=moved, moved_bytes=moved_bytes)
+
+
+def _value_change(value: str, old: Placement | None, new: Placement | None) -> ValueChange | None:
+    if new is None or old is None:
+        there = new or old
+        assert there is not None
+        kind: Literal["added", "removed"] = "added" if new else "removed"
+        words = f"{there.bytes} bytes"
+        return ValueChange(
+            value=value, change=kind, before="" if new else words, after=words if new else "", bytes=there.bytes
+        )
+    if old.bytes != new.bytes:
+        size = abs(new.bytes - old.bytes)
+        return ValueChange(value=value, change="resized", before=str(old.bytes), after=str(new.bytes), bytes=size)
+    if old.pool != new.pool:
+        return ValueChange(value=value, change="pool", before=old.pool, after=new.pool, bytes=new.bytes)
+    if old.shares != new.shares:
+        before, after = old.shares or "its own bytes", new.shares or "its own bytes"
+        return ValueChange(value=value, change="shares", before=before, after=after, bytes=new.bytes)
+    return None

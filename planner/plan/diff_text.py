@@ -1,0 +1,166 @@
+"""Text and Markdown of a plan difference: times and memory first, then what caused them, the largest effect first."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from planner.plan.render import cell, markdown_table, percent, printable, signed, text_table
+from planner.units import format_bytes, format_ns
+
+if TYPE_CHECKING:
+    from planner.plan.diff import NodeChange, PlanDiff, ProgramDiff, Schedule
+
+
+class _Page:
+    """Collects lines in one of the two forms."""
+
+    def __init__(self, markdown: bool, limit: int) -> None:
+        self.markdown, self.limit = markdown, limit
+        self.lines: list[str] = []
+
+    def title(self, text: str, level: int) -> None:
+        if self.lines:
+            self.lines.append("")
+        self.lines.append(f"{'#' * level} {cell(text)}" if self.markdown else printable(text))
+        if self.markdown:
+            self.lines.append("")
+
+    def line(self, text: str) -> None:
+        self.lines.append(f"- {cell(text)}" if self.markdown else f"  {printable(text)}")
+
+    def table(self, head: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int], rest: str = "") -> None:
+        """The first `limit` rows; `rest` says what the others come to."""
+        shown = rows[: self.limit]
+        self.lines += markdown_table(head, shown, left) if self.markdown else text_table(head, shown, left, indent=2)
+        if len(rows) > len(shown):
+            if self.markdown:
+                self.lines.append("")
+            self.line(f"and {len(rows) - len(shown)} more{rest}")
+
+
+def render(diff: "PlanDiff", markdown: bool, limit: int) -> str:
+    page = _Page(markdown, limit)
+    page.title(f"plan {diff.before} -> {diff.after}" if diff.before != diff.after else f"plan {diff.after}", 1)
+    if not diff.changed:
+        page.line("no difference")
+        return "\n".join(page.lines)
+    _totals(page, diff)
+    if diff.settings:
+        page.title("settings", 2)
+        page.table(("what", "before", "after"), [(s.name, s.before, s.after) for s in diff.settings], (0, 1, 2))
+    for program in diff.programs:
+        if program.status == "changed":
+            _program(page, program)
+    _placement(page, diff)
+    return "\n".join(page.lines)
+
+
+def _totals(page: _Page, diff: "PlanDiff") -> None:
+    rows = []
+    for p in diff.programs:
+        rows.append(
+            (
+                p.name if p.status in ("changed", "same") else f"{p.name} ({p.status})",
+                _arrow(format_ns(p.predicted_before), format_ns(p.predicted_after)),
+                percent(p.predicted_before, p.predicted_after) if p.predicted_after else "",
+                _arrow(format_bytes(p.peak_before), format_bytes(p.peak_after)),
+                percent(p.peak_before, p.peak_after) if p.peak_after else "",
+                _arrow(format_ns(p.bound_before), format_ns(p.bound_after)),
+                _arrow(str(p.schedule.waits_before), str(p.schedule.waits_after)),
+            )
+        )
+    page.table(("program", "predicted", "", "peak", "", "lower bound", "waits"), rows, (0,))
+
+
+def _arrow(before: str, after: str) -> str:
+    return before if before == after else f"{before} -> {after}"
+
+
+def _program(page: _Page, program: "ProgramDiff") -> None:
+    sections = (
+        ("nodes added to", program.added),
+        ("nodes removed from", program.removed),
+        ("modes of", program.modes),
+        ("times of unchanged modes of", program.times),
+        ("scratch of unchanged modes of", program.scratch),
+    )
+    for what, changes in sections:
+        if changes:
+            page.title(f"{what} {program.name}: {len(changes)}", 2)
+            _changes(page, changes, what.startswith("scratch"))
+    _schedule(page, program.name, program.schedule)
+
+
+def _changes(page: _Page, changes: "Sequence[NodeChange]", scratch: bool) -> None:
+    head = ["node", "mode", "time", "effect", "scratch"]
+    rows = []
+    for c in changes:
+        sides = [s for s in (c.before, c.after) if s]
+        rows.append(
+            [
+                _layer(c),
+                _mode(c),
+                " -> ".join(dict.fromkeys(format_ns(s.predicted_ns) for s in sides)),
+                signed(format_ns(abs(c.delta_ns)), c.delta_ns),
+                " -> ".join(dict.fromkeys(format_bytes(s.scratch_bytes) for s in sides)),
+            ]
+        )
+    if any(c.op for c in changes):
+        head.insert(1, "op")
+        rows = [[row[0], c.op, *row[1:]] for row, c in zip(rows, changes, strict=True)]
+    left = changes[page.limit :]
+    time, size = sum(c.delta_ns for c in left), sum(c.delta_scratch for c in left)
+    total = signed(format_bytes(abs(size)), size) if scratch else signed(format_ns(abs(time)), time)
+    page.table(head, rows, range(head.index("time")), f", {total} together")
+
+
+def _layer(change: "NodeChange") -> str:
+    """The id, and where the layer comes from unless the id says so already."""
+    return f"{change.node} ({change.origin})" if change.origin and change.origin not in change.node else change.node
+
+
+def _mode(change: "NodeChange") -> str:
+    """`loops/rows x1 -> x8`: what both modes have in common is said once."""
+    before, after = change.before, change.after
+    if not (before and after):
+        side = before or after
+        return side.mode if side else ""
+    if before.mode == after.mode:
+        return before.mode
+    if before.kind == after.kind:
+        return f"{before.kind} x{before.slices} -> x{after.slices}"
+    return f"{before.mode} -> {after.mode}"
+
+
+def _schedule(page: _Page, program: str, schedule: "Schedule") -> None:
+    lines = []
+    if schedule.moved_nodes:
+        names = ", ".join(schedule.moved_nodes[: page.limit])
+        more = len(schedule.moved_nodes) - page.limit
+        lines.append(f"{len(schedule.moved_nodes)} nodes moved: {names}" + (f" and {more} more" if more > 0 else ""))
+    if schedule.other_lane:
+        lines.append(f"{schedule.other_lane} slices run on another lane")
+    if schedule.reordered_lanes:
+        lines.append(f"{schedule.reordered_lanes} lanes run their slices in another order")
+    if schedule.changed_waits or schedule.waits_before != schedule.waits_after:
+        lines.append(
+            f"waits: {_arrow(str(schedule.waits_before), str(schedule.waits_after))}, "
+            f"{schedule.changed_waits} slices wait for others than before"
+        )
+    if lines:
+        page.title(f"order of {program}", 2)
+        for line in lines:
+            page.line(line)
+
+
+def _placement(page: _Page, diff: "PlanDiff") -> None:
+    placement = diff.placement
+    if not (placement.changes or placement.moved):
+        return
+    page.title("placement", 2)
+    if placement.moved:
+        page.line(f"{placement.moved} blocks merely moved, {format_bytes(placement.moved_bytes)}")
+    if placement.changes:
+        if page.markdown and placement.moved:
+            page.lines.append("")
+        rows = [(c.value, c.change, c.before, c.after, format_bytes(c.bytes)) for c in placement.changes]
+        page.table(("value", "change", "before", "after", "bytes"), rows, (0, 1, 2, 3))

@@ -1,0 +1,82 @@
+"""Plain text and Markdown tables: what `diff`, `explain` and the reports print with.
+
+Names come from files of strangers, so everything that is not printable ASCII is escaped before it reaches a terminal
+or a page. Columns are cut in the middle where a line would grow beyond the width, so output is the same everywhere.
+"""
+
+import textwrap
+from collections.abc import Sequence
+
+WIDTH = 120
+
+
+def printable(text: str) -> str:
+    """Control characters, line ends and everything beyond ASCII as backslash escapes."""
+    escaped = (c if " " <= c <= "~" else c.encode("unicode_escape").decode("ascii") for c in text)
+    return "".join(escaped)
+
+
+def shorten(text: str, width: int) -> str:
+    """Cut in the middle: both ends of a layer's name say most. `layer1.0.conv1.backward` -> `layer1.0..backward`"""
+    if len(text) <= width:
+        return text
+    head = (width - 2 + 1) // 2
+    return text[:head] + ".." + text[len(text) - (width - 2 - head) :]
+
+
+def text_table(
+    head: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int] = (0,), width: int = WIDTH, indent: int = 0
+) -> list[str]:
+    """Aligned lines, two blanks between columns; the columns in `left` are flush left, and the widest of those is
+    cut where lines would be longer than `width`."""
+    cells = [[printable(c) for c in row] for row in (head, *rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
+    excess = indent + sum(widths) + 2 * (len(widths) - 1) - width
+    while excess > 0:
+        widest = max(left, key=lambda i: widths[i])
+        cut = min(excess, max(0, widths[widest] - 12))
+        if not cut:
+            break
+        # Take no more than brings the widest column down to the next one, so that two long columns share the cut.
+        others = max((widths[i] for i in left if i != widest), default=0)
+        cut = min(cut, max(1, widths[widest] - others))
+        widths[widest] -= cut
+        excess -= cut
+    lines = []
+    for row in cells:
+        parts = [
+            shorten(c, w).ljust(w) if i in left else c.rjust(w)
+            for i, (c, w) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append((" " * indent + "  ".join(parts)).rstrip())
+    lines.insert(1, " " * indent + "  ".join("-" * w for w in widths))
+    return lines
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> list[str]:
+    """A GitHub table; cells cannot break out of it."""
+    rule = ["---" if i in left else "---:" for i in range(len(head))]
+    return ["| " + " | ".join(row) + " |" for row in (list(head), rule, *([cell(c) for c in row] for row in rows))]
+
+
+def cell(text: str) -> str:
+    """Text that Markdown shows as it is: everything that could start markup is escaped."""
+    return "".join("\\" + c if c in "\\`*_{}[]<>()#|!~" else c for c in printable(text))
+
+
+def field(name: str, text: str, width: int = WIDTH) -> list[str]:
+    """`  name        text`, wrapped below its own start."""
+    lead = f"  {name:<11} "
+    return textwrap.wrap(
+        printable(text), width, initial_indent=lead, subsequent_indent=" " * len(lead), break_on_hyphens=False
+    ) or [lead.rstrip()]
+
+
+def percent(before: float, after: float) -> str:
+    """`-6.5 %`; empty when nothing changed or there is nothing to compare with."""
+    return f"{100 * (after / before - 1):+.1f} %" if before and before != after else ""
+
+
+def signed(text: str, value: float) -> str:
+    """A sign in front of what `text` says of the absolute value."""
+    return ("+" if value > 0 else "-" if value < 0 else "") + text

@@ -1,0 +1,101 @@
+"""Chrome / Perfetto traces: programs as processes, lanes as threads, one event per slice.
+
+A planned timeline and a measured one have the same form, rows of (slice, lane, start ns, end ns), so both open side
+by side: `compared_trace` writes them into one file, as two processes on one clock.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from planner.graph.model import Graph, Program
+from planner.plan.render import printable
+from planner.plan.schema import Plan, ProgramPlan, parse_slice
+from planner.plan.simulate import simulate
+
+Row = tuple[str, int, float, float]
+"""(slice name, lane, start ns, end ns)"""
+
+
+def perfetto_trace(plan: Plan, graph: Graph, *, sync_ns: float = 200.0) -> str:
+    """The plan's own prediction, every program from time 0."""
+    events: list[dict[str, Any]] = []
+    for pid, program in enumerate(plan.programs):
+        rows = simulate(program, sync_ns=sync_ns).rows()
+        events += _process(pid, f"{plan.name} {program.name}", program, graph.program[program.name], rows)
+    return _document(events)
+
+
+def measured_trace(plan: Plan, graph: Graph, measured: Mapping[str, Sequence[Row]]) -> str:
+    """Real runs, by program name. A program may hold several runs one after the other; its first slice starts at 0."""
+    events: list[dict[str, Any]] = []
+    for pid, program in enumerate(p for p in plan.programs if p.name in measured):
+        rows = from_zero(measured[program.name])
+        events += _process(pid, f"{plan.name} {program.name} measured", program, graph.program[program.name], rows)
+    return _document(events)
+
+
+def compared_trace(plan: Plan, graph: Graph, program: str, measured: Sequence[Row], *, sync_ns: float = 200.0) -> str:
+    """One program, planned and measured: two processes that start at the same time."""
+    part, known = plan.program[program], graph.program[program]
+    planned = simulate(part, sync_ns=sync_ns).rows()
+    return _document(
+        _process(0, f"{plan.name} {program} planned", part, known, planned)
+        + _process(1, f"{plan.name} {program} measured", part, known, from_zero(measured))
+    )
+
+
+def from_zero(rows: Sequence[Row]) -> list[Row]:
+    """The rows with the earliest start at 0."""
+    first = min((start for _, _, start, _ in rows), default=0.0)
+    return [(name, lane, start - first, end - first) for name, lane, start, end in rows]
+
+
+def _process(pid: int, title: str, plan: ProgramPlan, program: Program, rows: Iterable[Row]) -> list[dict[str, Any]]:
+    events = [
+        _name("process_name", pid, 0, title),
+        {**_name("process_sort_index", pid, 0, ""), "args": {"sort_index": pid}},
+    ]
+    lanes: set[int] = set()
+    for name, lane, start, end in rows:
+        if lane not in lanes:
+            lanes.add(lane)
+            events.append(_name("thread_name", pid, lane, f"lane {lane}"))
+        node, stage, index = parse_slice(name)
+        events.append(
+            {
+                "name": printable(node),
+                "cat": program.node[node].phase if node in program.node else "unknown",
+                "ph": "X",
+                "pid": pid,
+                "tid": lane,
+                # Trace files count in microseconds.
+                "ts": round(start / 1e3, 4),
+                "dur": round((end - start) / 1e3, 4),
+                "args": {"stage": stage, "slice": index, **_about(node, stage, plan, program)},
+            }
+        )
+    return events
+
+
+def _about(node: str, stage: int, plan: ProgramPlan, program: Program) -> dict[str, Any]:
+    """What a click on a slice shows."""
+    about: dict[str, Any] = {}
+    if node in program.node:
+        about["op"] = program.node[node].op
+        about["origin"] = printable(program.node[node].origin)
+    if node in plan.node:
+        about["mode"] = plan.node[node].mode.text()
+        if stage < plan.node[node].stages:
+            about["planned_us"] = plan.node[node].stage_ns[stage] / 1e3
+    return about
+
+
+def _name(kind: str, pid: int, tid: int, name: str) -> dict[str, Any]:
+    return {"name": kind, "ph": "M", "pid": pid, "tid": tid, "args": {"name": printable(name)}}
+
+
+def _document(events: Sequence[Mapping[str, Any]]) -> str:
+    """One event per line."""
+    lines = ",\n".join(json.dumps(e, sort_keys=True) for e in events)
+    return '{"displayTimeUnit": "ns", "traceEvents": [\n' + lines + "\n]}\n"

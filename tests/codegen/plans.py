@@ -1,0 +1,180 @@
+"""Plans for tests: nets through the pipeline, and every op's samples in one plan."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from codegen.build import build
+from codegen.cpu.emit import emit
+from codegen.executor import Executor
+from codegen.facts import facts
+from codegen.load import executor_class
+from planner.costs.model import modelled_costs
+from planner.graph.model import Graph, Node, Program, Role, Value
+from planner.graph.text import graph_hash
+from planner.ops import all_ops
+from planner.ops.base import Mode, Op, Sample
+from planner.ops.signature import signature_of
+from planner.plan.schema import Bounds, Lane, NodePlan, Placement, Plan, PoolUse, ProgramPlan
+from planner.solve.liveness import liveness, scratch_id
+from planner.solve.offsets import most_alive, pack
+from planner.solve.options import PlanOptions
+from planner.solve.pipeline import make_plan
+from planner.solve.sync import lane_programs
+from planner.solve.threads import Choice
+from planner.target.model import Target
+from planner.target.text import load_target, target_hash
+
+NO_BOUNDS = Bounds(critical_path_ns=0, work_ns=0, bandwidth_ns=0)
+
+
+def target_of(lanes: int) -> Target:
+    """cpu16's processor with fewer cores. Executors for more lanes than this machine has run with pin=False."""
+    return load_target("cpu16").restrict(lanes)
+
+
+def plan_for(graph: Graph, lanes: int = 2, options: PlanOptions | None = None) -> tuple[Plan, Target]:
+    target = target_of(lanes)
+    costs = modelled_costs(graph, target, facts)
+    return make_plan(graph, target, costs, options or PlanOptions(policy="sequential")), target
+
+
+def make(graph: Graph, folder: Path, lanes: int = 2, **build_options: object) -> type[Executor]:
+    """Plan, emit and build; returns the Executor class."""
+    plan, target = plan_for(graph, lanes)
+    emit(plan, graph, target, folder)
+    build(folder, **build_options)  # type: ignore[arg-type]
+    return executor_class(folder)
+
+
+def by_hand(graph: Graph, target: Target, choices: Mapping[str, Mapping[str, Choice]]) -> Plan:
+    """The pipeline's last passes for modes that somebody else chose."""
+    lanes = target.lanes()
+    orders = {p.name: p.nodes for p in graph.programs}
+    live = liveness(graph, orders, choices)
+    packing = pack(live.blocks)
+    sizes = {b.id: b.size for b in live.blocks}
+    programs = []
+    for program in graph.programs:
+        nodes = []
+        for node in program.nodes:
+            choice, block = choices[program.name][node.id], scratch_id(program.name, node.id)
+            nodes.append(
+                NodePlan(
+                    node=node.id,
+                    kernel=choice.mode.kernel,
+                    dim=choice.mode.dim,
+                    slices=choice.mode.slices,
+                    implementation=choice.mode.implementation,
+                    stage_ns=choice.stage_ns,
+                    scratch_offset=packing.offsets.get(block, 0),
+                    scratch_bytes=sizes.get(block, 0),
+                    facts=dict(choice.facts),
+                )
+            )
+        entries = lane_programs(
+            graph, program.name, program.nodes, choices[program.name], live, packing.offsets, len(lanes)
+        )
+        programs.append(
+            ProgramPlan(
+                name=program.name,
+                nodes=tuple(nodes),
+                lanes=entries,
+                predicted_ns=0,
+                peak_bytes=most_alive(live.blocks),
+                bounds=NO_BOUNDS,
+            )
+        )
+    return Plan(
+        name=graph.name,
+        policy="liu",
+        target=target.name,
+        graph_hash=graph_hash(graph),
+        target_hash=target_hash(target),
+        costs_hash="0" * 16,
+        pools=(PoolUse(name=target.memory.name, capacity=target.memory.capacity, arena=packing.height),),
+        lanes=tuple(Lane(id=i, cpu=cpu) for i, cpu in enumerate(lanes)),
+        placements=tuple(
+            Placement(
+                value=v.id,
+                pool=target.memory.name,
+                offset=packing.offsets[live.root[v.id]],
+                bytes=v.type.bytes,
+                shares=live.shares.get(v.id, ""),
+            )
+            for v in graph.values
+            if live.root[v.id] in packing.offsets
+        ),
+        programs=tuple(programs),
+    )
+
+
+class Case:
+    """One sample of one op in one mode, as a node of a large graph."""
+
+    def __init__(self, number: int, op: Op, sample: Sample, mode: Mode) -> None:
+        self.op, self.sample, self.mode = op, sample, mode
+        self.node_id = f"case{number}.{op.name}"
+        inputs, updates = self.split()
+        results = op.infer(sample.attrs, sample.inputs[:inputs])
+        self.inputs = [f"{self.node_id}.in{i}" for i in range(inputs)]
+        self.updates = [f"{self.node_id}.up{i}" for i in range(updates)]
+        self.outputs = [f"{self.node_id}.out{i}" for i in range(len(results))]
+        types = (*sample.inputs, *results)
+        names = (*self.inputs, *self.updates, *self.outputs)
+        self.values = tuple(
+            Value(id=n, type=t, role=Role.ACTIVATION)
+            if n in self.outputs
+            else Value(id=n, type=t, role=Role.STATE, name=n)
+            for n, t in zip(names, types, strict=True)
+        )
+        self.node = Node(
+            id=self.node_id,
+            op=op.name,
+            inputs=tuple(self.inputs),
+            outputs=tuple(self.outputs),
+            updates=tuple(self.updates),
+            attrs=sample.attrs,
+        )
+
+    def split(self) -> tuple[int, int]:
+        """(inputs, updates) among the sample's types: what an update op changes comes last."""
+        changed = {"sgd_update": len(self.sample.inputs) - 1, "adam_update": 3, "embedding_sgd_update": 1}
+        updates = changed.get(self.op.name, 0)
+        return len(self.sample.inputs) - updates, updates
+
+    @property
+    def label(self) -> str:
+        return f"{self.node_id} {self.mode.text()} {[t.text() for t in self.sample.inputs]} {self.sample.attrs.text()}"
+
+
+def every_case(slices: Iterable[int] = (1, 2, 3, 4, 5)) -> list[Case]:
+    found: list[Case] = []
+    for op in all_ops().values():
+        for sample in op.samples():
+            probe = Case(0, op, sample, Mode("", "", 1))
+            graph = graph_of([probe])
+            signature = signature_of(graph, probe.node)
+            if op.alias(signature) is not None:
+                continue
+            for (kernel, dim), limit in sorted(op.dims(signature).items()):
+                for count in slices:
+                    if count <= limit:
+                        found.append(Case(len(found), op, sample, Mode(kernel, dim, count)))
+    return found
+
+
+def graph_of(cases: list[Case]) -> Graph:
+    """All cases as nodes of one `predict` program; every result is kept until the end."""
+    outputs = tuple(o for c in cases for o in c.outputs)
+    program = Program(name="predict", nodes=tuple(c.node for c in cases), inputs=(), outputs=outputs)
+    return Graph(name="every_op", values=tuple(v for c in cases for v in c.values), programs=(program,))
+
+
+def plan_of(cases: list[Case], graph: Graph, target: Target) -> Plan:
+    choices = {}
+    for case in cases:
+        signature = signature_of(graph, case.node)
+        known = facts(signature, case.mode)
+        stages = case.op.stage_count(signature, case.mode, known)
+        choices[case.node_id] = Choice(case.mode, known, (1,) * stages)
+    return by_hand(graph, target, {"predict": choices})

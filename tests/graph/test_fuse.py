@@ -1,0 +1,133 @@
+"""Fusion: which nodes merge, which ids survive, and that nothing else changes."""
+
+import numpy as np
+import pytest
+
+from planner.graph import layers
+from planner.graph.builder import GraphBuilder
+from planner.graph.fuse import fuse
+from planner.graph.model import Layout, TensorType, dependencies
+from planner.graph.optimizer import Optimizer
+from tests.interpreter import draw_values, run_program
+
+SHAPE = (4, 3, 5, 6)
+
+
+def start():
+    b = GraphBuilder("net")
+    return b, b.input("x", TensorType(shape=SHAPE, layout=Layout.CHANNELS_LAST))
+
+
+def bn(b, x, name):
+    return layers.batch_norm(b, layers.conv2d(b, x, 3, 1, name=f"{name}_conv"), name=name)
+
+
+def norms(nodes):
+    return {n.id: (n.attrs.activation, n.attrs.residual, n.inputs[3:]) for n in nodes if n.op == "batch_norm"}
+
+
+def fused(b, *wanted):
+    return fuse(b.nodes, b.values, set(wanted))
+
+
+def test_relu():
+    b, x = start()
+    y = layers.relu(b, bn(b, x, "bn"), name="relu")
+    nodes = fused(b, y)
+    assert norms(nodes) == {"bn": ("relu", False, ())}
+    assert nodes[-1].outputs == (y, "bn.mean", "bn.inv_std")
+    assert [n.op for n in nodes] == ["conv2d", "batch_norm"]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_add_in_either_order(first):
+    b, x = start()
+    y = bn(b, x, "bn")
+    z = layers.add(b, *((y, x) if first else (x, y)), name="add")
+    nodes = fused(b, z)
+    assert norms(nodes) == {"bn": ("none", True, (x,))}
+    assert nodes[-1].outputs[0] == z
+
+
+def test_add_and_relu():
+    b, x = start()
+    z = layers.relu(b, layers.add(b, bn(b, x, "bn"), x, name="add"), name="relu")
+    nodes = fused(b, z)
+    assert norms(nodes) == {"bn": ("relu", True, (x,))}
+    assert nodes[-1].outputs[0] == z
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_of_two_batch_norms_the_later_takes_the_addition(first):
+    b, x = start()
+    early, late = bn(b, x, "early"), bn(b, x, "late")
+    z = layers.relu(b, layers.add(b, *((early, late) if first else (late, early)), name="add"), name="relu")
+    assert norms(fused(b, z)) == {"early": ("none", False, ()), "late": ("relu", True, ("early.y",))}
+
+
+def test_a_residual_that_comes_late():
+    b, x = start()
+    y = bn(b, x, "bn")
+    late = layers.conv2d(b, x, 3, 1, name="late")
+    nodes = fused(b, layers.add(b, y, late, name="add"))
+    assert [n.id for n in nodes] == ["bn_conv", "late", "bn"]
+
+
+def test_two_readers_keep_the_value():
+    b, x = start()
+    y = bn(b, x, "bn")
+    z = layers.add(b, layers.relu(b, y, name="relu"), y, name="add")
+    assert norms(fused(b, z)) == {"bn": ("none", False, ())}
+
+
+def test_wanted_values_stay():
+    b, x = start()
+    y = bn(b, x, "bn")
+    z = layers.relu(b, y, name="relu")
+    assert norms(fused(b, z, y)) == {"bn": ("none", False, ())}
+
+
+def test_addition_to_itself_stays():
+    b, x = start()
+    y = bn(b, x, "bn")
+    assert norms(fused(b, layers.add(b, y, y, name="add"))) == {"bn": ("none", False, ())}
+
+
+def test_broadcast_addition_stays():
+    b, x = start()
+    bias = b.input("bias", TensorType(shape=(1, 3, 1, 1), layout=Layout.CHANNELS_LAST))
+    assert norms(fused(b, layers.add(b, bn(b, x, "bn"), bias, name="add"))) == {"bn": ("none", False, ())}
+
+
+def test_a_layer_that_runs_twice_stays():
+    b, x = start()
+    first = layers.batch_norm(b, x, name="bn")
+    node = b.nodes[-1]
+    (second, *_) = b.op("batch_norm", [first, *node.inputs[1:]], node.attrs, name="again", updates=node.updates)
+    z = layers.relu(b, second, name="relu")
+    assert norms(fused(b, z)) == {"bn": ("none", False, ()), "again": ("none", False, ())}
+
+
+def residual_net(fuse_nodes):
+    b, x = start()
+    y = layers.relu(b, bn(b, x, "bn1"), name="relu1")
+    z = layers.add(b, bn(b, y, "bn2"), bn(b, x, "down"), name="add")
+    z = layers.relu(b, z, name="relu2")
+    z = layers.add(b, bn(b, z, "bn3"), z, name="add2")
+    target = b.input("target", TensorType(shape=SHAPE, layout=Layout.CHANNELS_LAST))
+    return b.finish(layers.mse(b, z, target), z, Optimizer(lr=0.1), fuse=fuse_nodes)
+
+
+def test_the_step_stays_the_same():
+    plain, merged = residual_net(False), residual_net(True)
+    train = merged.program["train_step"]
+    assert len(train.nodes) < len(plain.program["train_step"].nodes)
+    assert not {"relu", "relu_backward"} & {n.op for n in train.nodes}
+    dependencies(train)
+    values = draw_values(plain, np.random.default_rng(0))
+    before, after = (run_program(g, "train_step", values) for g in (plain, merged))
+    for value in plain.values:
+        if value.name or value.id == "loss.loss":
+            np.testing.assert_allclose(after[value.id], before[value.id], rtol=1e-9, atol=1e-12, err_msg=value.id)
+    first, second = (run_program(g, "predict", values)[g.program["predict"].outputs[0]] for g in (plain, merged))
+    np.testing.assert_allclose(first, second)

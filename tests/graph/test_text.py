@@ -1,0 +1,109 @@
+"""graph.json: round trip, canonical bytes, and malformed input."""
+
+import copy
+import json
+import subprocess
+import sys
+
+import pytest
+
+from planner.errors import UserError
+from planner.graph.text import graph_hash, graph_text, parse_graph, read_graph, write_graph
+from tests.graph.test_builder import classifier
+from tests.graph.test_fuse import residual_net
+
+
+@pytest.fixture
+def document():
+    return json.loads(graph_text(classifier()))
+
+
+def test_round_trip(tmp_path):
+    for graph in (classifier(), residual_net(True)):
+        write_graph(graph, tmp_path / "graph.json")
+        again = read_graph(tmp_path / "graph.json")
+        assert again == graph
+        assert graph_text(again) == graph_text(graph)
+        assert graph_hash(again) == graph_hash(graph)
+
+
+def test_same_bytes_under_every_hash_seed():
+    code = (
+        "from tests.graph.test_builder import classifier; from planner.graph.text import graph_hash;"
+        "print(graph_hash(classifier()))"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code], env={"PYTHONHASHSEED": str(seed)}, capture_output=True, text=True, check=True
+        ).stdout
+        for seed in (0, 1)
+    }
+    assert len(found) == 1
+
+
+def test_one_entry_per_line():
+    text = graph_text(classifier())
+    assert sum('"id"' in line for line in text.splitlines()) == text.count('"id"')
+
+
+def nodes(document):
+    return document["programs"][0]["nodes"]
+
+
+def find(document, op):
+    return next(n for n in nodes(document) if n["op"] == op)
+
+
+def set_attr(document, op, name, value):
+    find(document, op).setdefault("attrs", {})[name] = value
+
+
+MISTAKES = {
+    "schema": ("SP1007", lambda d: d.update(schema=99)),
+    "no values": ("SP1008", lambda d: d.pop("values")),
+    "values of another type": ("SP1008", lambda d: d.update(values=3)),
+    "negative size": ("SP1008", lambda d: d["values"][0]["type"].update(shape=[-1])),
+    "unknown field": ("SP1008", lambda d: d["values"][0].update(extra=1)),
+    "bad id": ("SP1008", lambda d: d["values"][0].update(id='x"; rm -rf')),
+    "unknown op": ("SP1003", lambda d: nodes(d)[0].update(op="konv2d")),
+    "unknown attribute": ("SP1008", lambda d: set_attr(d, "conv2d", "extra", 1)),
+    "attribute of another type": ("SP1008", lambda d: set_attr(d, "conv2d", "stride", "two")),
+    "unknown value": ("SP1009", lambda d: nodes(d)[0].update(inputs=["nothing", "conv.weight", "conv.bias"])),
+    "value twice": ("SP1009", lambda d: d["values"].append(copy.deepcopy(d["values"][0]))),
+    "node twice": ("SP1009", lambda d: nodes(d).append(copy.deepcopy(nodes(d)[0]))),
+    "read before written": ("SP1009", lambda d: nodes(d).reverse()),
+    "output of another type": ("SP1009", lambda d: set_attr(d, "max_pool2d", "stride", [1, 1])),
+    "wrong layout": ("SP1009", lambda d: next(v for v in d["values"] if v["id"] == "x")["type"].pop("layout")),
+    "shapes that do not fit": ("SP1002", lambda d: set_attr(d, "conv2d", "groups", 2)),
+    "too few inputs": ("SP1002", lambda d: find(d, "linear").update(inputs=["flat.y"])),
+    "too many inputs": ("SP1002", lambda d: find(d, "max_pool2d").update(inputs=["conv.y", "conv.y"])),
+    "mask of another type": ("SP1002", lambda d: find(d, "dropout_backward").update(inputs=["flat.y", "flat.y"])),
+    "labels of another type": ("SP1002", lambda d: find(d, "cross_entropy").update(inputs=["fc.y", "fc.bias"])),
+    "update of another shape": ("SP1002", lambda d: find(d, "sgd_update").update(updates=["conv.bias"])),
+    "update of an activation": ("SP1009", lambda d: find(d, "sgd_update").update(updates=["fc.y"])),
+    "fewer outputs": ("SP1009", lambda d: find(d, "batch_norm").update(outputs=["relu.y"])),
+    "gradient of another shape": ("SP1002", lambda d: set_attr(d, "conv2d_backward_weights", "shape", [6, 3, 5, 5])),
+    "impossible stride": ("SP1002", lambda d: set_attr(d, "conv2d", "stride", [0, 1])),
+    "unknown output": ("SP1009", lambda d: d["programs"][0].update(outputs=["nothing"])),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_malformed(document, mistake):
+    code, spoil = MISTAKES[mistake]
+    spoil(document)
+    with pytest.raises(UserError) as caught:
+        parse_graph(document)
+    assert caught.value.code == code, caught.value
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "nonsense", '{"schema": 1'])
+def test_not_json(tmp_path, text):
+    (tmp_path / "graph.json").write_text(text)
+    with pytest.raises(UserError, match="SP1701"):
+        read_graph(tmp_path / "graph.json")
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(UserError, match="SP1701"):
+        read_graph(tmp_path / "graph.json")

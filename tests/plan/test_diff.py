@@ -1,0 +1,207 @@
+"""Plan differences: what counts as one, what it says, and in which order."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner import __version__
+from planner.errors import UserError
+from planner.plan.diff import _moved, diff
+from planner.plan.schema import Bounds, Entry, Lane, NodePlan, Placement, Plan, PoolUse, ProgramPlan
+from planner.plan.text import plan_text, read_plan
+from tests.plan.example import small_plan
+
+
+def node(name: str, slices: int = 1, ns: int = 1000, scratch: int = 0, dim: str = "batch") -> NodePlan:
+    return NodePlan(node=name, kernel="onednn", dim=dim, slices=slices, stage_ns=(ns,), scratch_bytes=scratch)
+
+
+def program(nodes: list[NodePlan], lanes: list[list[str]], predicted: int, peak: int = 4096) -> ProgramPlan:
+    """Lanes as lists of `slice < wait < wait`."""
+    entries = tuple(tuple(Entry(run=e.split("<")[0], wait=tuple(e.split("<")[1:])) for e in lane) for lane in lanes)
+    bounds = Bounds(critical_path_ns=1000, work_ns=0, bandwidth_ns=0)
+    return ProgramPlan(
+        name="train_step", nodes=tuple(nodes), lanes=entries, predicted_ns=predicted, peak_bytes=peak, bounds=bounds
+    )
+
+
+def plan(part: ProgramPlan, placements: list[Placement] | None = None, **update: object) -> Plan:
+    return Plan(
+        name="net",
+        policy="liu",
+        target="cpu2",
+        graph_hash="g",
+        target_hash="t",
+        costs_hash="c",
+        pools=(PoolUse(name="dram", capacity=2**20, arena=8192),),
+        lanes=(Lane(id=0, cpu=0), Lane(id=1, cpu=1)),
+        placements=tuple(placements or ()),
+        programs=(part,),
+    ).model_copy(update=update)
+
+
+def place(value: str, offset: int, size: int = 1024, shares: str = "", pool: str = "dram") -> Placement:
+    return Placement(value=value, pool=pool, offset=offset, bytes=size, shares=shares)
+
+
+def before() -> Plan:
+    nodes = [node("conv1", 1, 4000), node("pool1", 1, 500), node("fc", 1, 1000, 64), node("old", 1, 700)]
+    lanes = [["conv1/0#0", "pool1/0#0", "old/0#0", "fc/0#0"], []]
+    return plan(program(nodes, lanes, 6200), [place("x", 0), place("y", 1024), place("z", 2048), place("gone", 4096)])
+
+
+def after() -> Plan:
+    nodes = [node("conv1", 2, 2100), node("fc", 1, 900, 128), node("pool1", 1, 500), node("new", 1, 300)]
+    lanes = [["conv1/0#0", "fc/0#0<conv1/0#1", "new/0#0"], ["conv1/0#1", "pool1/0#0<conv1/0#0"]]
+    found = plan(
+        program(nodes, lanes, 3600, 5120),
+        [place("x", 512), place("y", 1024, shares="x"), place("z", 2048, 512)],
+        policy="sequential",
+    )
+    return found
+
+
+def test_what_changed_in_order_of_effect() -> None:
+    found = diff(before(), after())
+    (part,) = found.programs
+    assert [(s.name, s.before, s.after) for s in found.settings] == [("policy", "liu", "sequential")]
+    # conv1: 2100 - 4000 = -1900 ns in another mode; fc keeps its mode, 900 - 1000 = -100 ns, 64 bytes more scratch.
+    assert [(c.node, c.delta_ns) for c in part.modes] == [("conv1", -1900)]
+    assert [(c.node, c.delta_ns) for c in part.times] == [("fc", -100)]
+    assert [(c.node, c.delta_scratch) for c in part.scratch] == [("fc", 64)]
+    assert [c.node for c in part.added] == ["new"]
+    assert [c.node for c in part.removed] == ["old"]
+    # Common nodes: conv1 pool1 fc -> conv1 fc pool1: one of fc and pool1 moved.
+    assert len(part.schedule.moved_nodes) == 1
+    assert (part.schedule.waits_before, part.schedule.waits_after) == (0, 2)
+    assert part.schedule.other_lane == 1  # pool1
+    assert part.schedule.changed_waits == 2  # fc and pool1
+    assert [(c.value, c.change) for c in found.placement.changes] == [
+        ("gone", "removed"),
+        ("y", "shares"),
+        ("z", "resized"),
+    ]
+    assert (found.placement.moved, found.placement.moved_bytes) == (1, 1024)  # x
+
+
+def test_text_starts_with_time_and_memory() -> None:
+    text = diff(before(), after()).render()
+    lines = text.splitlines()
+    assert lines[0] == "plan net"
+    # 3600 / 6200 - 1 = -41.9 %, 5120 / 4096 - 1 = +25.0 %
+    totals = "train_step 6.20 us -> 3.60 us -41.9 % 4.0 KiB -> 5.0 KiB +25.0 % 1.00 us 0 -> 2"
+    assert " ".join(lines[3].split()) == totals
+    assert "  conv1  onednn/batch x1 -> x2  4.00 us -> 2.10 us  -1.90 us      0 B" in lines
+    assert text.index("settings") < text.index("modes of") < text.index("order of") < text.index("placement")
+    assert all(len(line) <= 120 for line in lines)
+
+
+def test_markdown_and_json() -> None:
+    found = diff(before(), after())
+    markdown = found.render("markdown")
+    assert markdown.startswith("# plan net\n\n| program | predicted |")
+    assert "| conv1 | onednn/batch x1 -\\> x2 |" in markdown
+    document = json.loads(found.render("json"))
+    assert document["changed"] is True
+    assert document["programs"][0]["modes"][0]["after"]["slices"] == 2
+    with pytest.raises(UserError, match="SP1451"):
+        found.render("yaml")
+
+
+def test_the_same_plan_has_no_difference() -> None:
+    graph, plan_, _ = small_plan()
+    found = diff(plan_, plan_, graph, graph)
+    assert not found.changed
+    assert "no difference" in found.render()
+    assert json.loads(found.render("json"))["changed"] is False
+
+
+def test_a_newer_tool_and_another_cost_table_alone_are_no_difference(tmp_path, monkeypatch) -> None:
+    _, first, _ = small_plan()
+    (tmp_path / "a.json").write_text(plan_text(first))
+    monkeypatch.setattr("planner.plan.text.__version__", __version__ + ".post1")
+    second = first.model_copy(update={"costs_hash": "0" * 16})
+    (tmp_path / "b.json").write_text(plan_text(second))
+    assert (tmp_path / "a.json").read_text() != (tmp_path / "b.json").read_text()
+    assert not diff(read_plan(tmp_path / "a.json"), read_plan(tmp_path / "b.json")).changed
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        {"graph_hash": "other"},
+        {"target_hash": "other"},
+        {"lanes": (Lane(id=0, cpu=0), Lane(id=1, cpu=3))},
+        {"pools": (PoolUse(name="dram", capacity=2**20, arena=8256),)},
+        {"placements": (place("x", 64),)},
+        {"programs": ()},
+    ],
+)
+def test_every_other_field_is_a_difference(update: dict[str, object]) -> None:
+    base = plan(program([node("a")], [["a/0#0"], []], 1000), [place("x", 0)])
+    assert diff(base, base.model_copy(update=update)).changed
+    assert diff(base.model_copy(update=update), base).changed
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        program([node("a"), node("b")], [["b/0#0", "a/0#0"], []], 2000),
+        program([node("a"), node("b")], [["a/0#0"], ["b/0#0"]], 2000),
+        program([node("a"), node("b")], [["a/0#0", "b/0#0<a/0#0"], []], 2000),
+        program([node("b"), node("a")], [["a/0#0", "b/0#0"], []], 2000),
+        program([node("a"), node("b", scratch=64)], [["a/0#0", "b/0#0"], []], 2000),
+        program([node("a"), node("b").model_copy(update={"scratch_offset": 64})], [["a/0#0", "b/0#0"], []], 2000),
+        program([node("a"), node("b").model_copy(update={"facts": {"k": 1}})], [["a/0#0", "b/0#0"], []], 2000),
+        program([node("a"), node("b").model_copy(update={"implementation": "x"})], [["a/0#0", "b/0#0"], []], 2000),
+        program([node("a"), node("b", dim="rows")], [["a/0#0", "b/0#0"], []], 2000),
+        program([node("a"), node("b", ns=999)], [["a/0#0", "b/0#0"], []], 2000),
+        program([node("a"), node("b")], [["a/0#0", "b/0#0"], []], 2001),
+        program([node("a"), node("b")], [["a/0#0", "b/0#0"], []], 2000, peak=4097),
+    ],
+)
+def test_every_field_of_a_program_is_a_difference(other: ProgramPlan) -> None:
+    base = program([node("a"), node("b")], [["a/0#0", "b/0#0"], []], 2000)
+    assert diff(plan(base), plan(other)).changed
+    assert "no difference" not in diff(plan(base), plan(other)).render()
+
+
+def test_graphs_name_ops_and_origins() -> None:
+    graph, a, _ = small_plan("liu")
+    _, b, _ = small_plan("sequential")
+    text = diff(a, b, graph, graph).render()
+    assert "batch_norm_backward" in text
+    found = next(c for p in diff(a, b, graph, graph).programs for c in p.modes if c.node == "bn1")
+    assert found.op == "batch_norm"
+
+
+def test_long_lists_are_cut_and_say_so() -> None:
+    count = 30
+    nodes = [[node(f"n{i:02}", 1, 1000 + side * i) for i in range(count)] for side in (0, 1)]
+    lanes = [[f"n{i:02}/0#0" for i in range(count)], []]
+    found = diff(plan(program(nodes[0], lanes, 1)), plan(program(nodes[1], lanes, 1)))
+    # n01..n29 changed; the largest 20 are n29..n10, the other nine come to 1 + ... + 9 = 45 ns.
+    assert "and 9 more, +45 ns together" in found.render()
+    assert "more" not in found.render(limit=29)
+
+
+def test_names_cannot_break_out_of_the_page() -> None:
+    name = "a|b`\x1b[31m\n# x"
+    a, b = (plan(program([node(name, n)], [[], []], 1000)) for n in (1, 2))
+    text, markdown = diff(a, b).render(), diff(a, b).render("markdown")
+    assert "\x1b" not in text + markdown
+    assert "a\\|b\\`\\\\x1b\\[31m\\\\n\\# x" in markdown
+
+
+@given(st.permutations(list(range(9))))
+def test_the_fewest_nodes_move(order: list[int]) -> None:
+    before, after = [str(i) for i in range(9)], [str(i) for i in order]
+    moved = set(_moved(before, after))
+    kept = [n for n in after if n not in moved]
+    assert kept == [n for n in before if n not in moved]
+    longest = [1] * 9
+    for i in range(9):
+        longest[i] = 1 + max((longest[j] for j in range(i) if order[j] < order[i]), default=0)
+    assert len(kept) == max(longest)

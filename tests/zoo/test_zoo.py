@@ -1,0 +1,144 @@
+"""The zoo against its PyTorch twins: names, shapes, losses, gradients."""
+
+from math import prod
+
+import numpy as np
+import pytest
+import torch
+
+from planner.errors import UserError
+from planner.graph.model import DType, Graph, Layout, Role
+from planner.graph.optimizer import Optimizer
+from planner.graph.text import graph_text, validate
+from planner.zoo import NETWORKS, build
+from tests.interpreter import run_program
+from tests.zoo.torch_models import MODELS, DigitsCnn, Mlp, ResNet
+
+SMALLEST = {"mlp": 28, "digits_cnn": 8, "alexnet": 64, "alexnet_lrn": 227, "vgg16": 32}
+"""An image size that keeps a test quick; 32 for the others."""
+
+PARAMETERS = {
+    "alexnet": 61_100_840,
+    "vgg16": 138_357_544,
+    "resnet18": 11_689_512,
+    "resnet34": 21_797_672,
+    "resnet50": 25_557_032,
+    "resnet101": 44_549_160,
+    "resnet152": 60_192_808,
+}
+
+
+def named(graph: Graph, role: Role) -> dict[str, tuple[int, ...]]:
+    return {v.name: v.type.shape for v in graph.values if v.role is role and v.name}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_names_and_shapes_equal_the_twins(name: str) -> None:
+    graph = build(name, 2, image_size=SMALLEST.get(name, 32))
+    validate(graph)
+    with torch.device("meta"):
+        module = MODELS[name]()
+    assert named(graph, Role.PARAMETER) == {k: tuple(p.shape) for k, p in module.named_parameters()}
+    states = {k: tuple(b.shape) for k, b in module.named_buffers() if not k.endswith("num_batches_tracked")}
+    momenta = {f"{k}.momentum" for k in named(graph, Role.PARAMETER)}
+    assert {k: s for k, s in named(graph, Role.STATE).items() if k not in momenta} == states
+    if name in PARAMETERS:
+        assert sum(prod(s) for s in named(graph, Role.PARAMETER).values()) == PARAMETERS[name]
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_network_has_a_twin_and_documented_inputs(name: str) -> None:
+    assert name in MODELS
+    graph = build(name, 3)
+    size = NETWORKS[name].image_size
+    assert graph.name == f"{name}_b3"
+    assert graph.program["train_step"].inputs == ("images", "labels")
+    assert graph.program["predict"].inputs == ("images",)
+    images, labels = graph.value["images"].type, graph.value["labels"].type
+    assert images.shape == (3, NETWORKS[name].channels, size, size) and images.layout is Layout.CHANNELS_LAST
+    assert labels.shape == (3,) and labels.dtype is DType.INT64
+
+
+def loss_and_gradients(graph: Graph, module: torch.nn.Module, classes: int) -> None:
+    """The graph's loss and every gradient (an update with lr 1 moves a parameter by it) equal the module's."""
+    rng = np.random.default_rng(0)
+    module = module.double().train()
+    images = rng.standard_normal(graph.value["images"].type.shape)
+    labels = rng.integers(0, classes, graph.value["labels"].type.shape)
+    values = {k: v.detach().numpy().copy() for k, v in module.state_dict().items()}
+    results = run_program(graph, "train_step", {**values, "images": images, "labels": labels})
+    loss = torch.nn.functional.cross_entropy(module(torch.from_numpy(images)), torch.from_numpy(labels))
+    loss.backward()
+    assert np.allclose(results[graph.program["train_step"].outputs[0]], loss.item(), rtol=1e-9)
+    for name, parameter in module.named_parameters():
+        moved = values[name] - results[name]
+        assert np.allclose(moved, parameter.grad.numpy(), rtol=1e-6, atol=1e-9), name
+    for name, buffer in module.named_buffers():
+        if not name.endswith("num_batches_tracked"):
+            assert np.allclose(results[name], buffer.numpy(), rtol=1e-9), name
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+def test_digits_cnn_computes_what_its_twin_computes(fuse: bool) -> None:
+    graph = build("digits_cnn", 3, optimizer=Optimizer(lr=1.0), fuse=fuse)
+    loss_and_gradients(graph, DigitsCnn(), 10)
+
+
+def test_mlp_computes_what_its_twin_computes() -> None:
+    loss_and_gradients(build("mlp", 4, image_size=6, optimizer=Optimizer(lr=1.0)), Mlp(36), 10)
+
+
+@pytest.mark.parametrize("bottleneck", [True, False])
+def test_resnet_computes_what_its_twin_computes(bottleneck: bool) -> None:
+    name, counts = ("resnet_1_2_1_1", (1, 2, 1, 1)) if bottleneck else ("resnet18", (2, 2, 2, 2))
+    graph = build(name, 2, image_size=32, classes=7, optimizer=Optimizer(lr=1.0))
+    torch.manual_seed(0)
+    loss_and_gradients(graph, ResNet(counts, bottleneck, 7), 7)
+
+
+def test_alexnet_lrn_has_the_published_sizes() -> None:
+    graph = build("alexnet_lrn", 200)
+    nodes = graph.program["predict"].nodes
+    shapes = {n.origin: graph.value[n.outputs[0]].type.shape[1:] for n in nodes}
+    assert shapes["conv1"] == (96, 55, 55) and shapes["lrn1"] == (96, 55, 55) and shapes["pool1"] == (96, 27, 27)
+    assert shapes["conv2"] == (256, 27, 27) and shapes["pool5"] == (256, 6, 6) and shapes["fc6"] == (4096,)
+
+
+def test_fused_resnets_keep_only_what_gradients_need() -> None:
+    """53 batch norms: 33 with relu, 16 with the addition and relu, 4 on shortcuts."""
+    graph = build("resnet50", 2, image_size=32)
+    ops = [n.op for n in graph.program["train_step"].nodes if n.phase == "forward"]
+    assert ops.count("conv2d") == 53 and ops.count("batch_norm") == 53
+    assert ops.count("relu") == 0 and ops.count("add") == 0
+    plain = build("resnet50", 2, image_size=32, fuse=False)
+    ops = [n.op for n in plain.program["train_step"].nodes if n.phase == "forward"]
+    assert ops.count("relu") == 49 and ops.count("add") == 16
+
+
+def test_the_same_name_gives_the_same_bytes() -> None:
+    assert graph_text(build("resnet18", 2)) == graph_text(build("resnet18", 2))
+    assert graph_text(build("resnet18", 2)) != graph_text(build("resnet18", 3))
+
+
+def test_deep_resnets_by_their_counts() -> None:
+    graph = build("resnet_6_32_10_6", 1, image_size=32)
+    assert sum(n.op == "conv2d" for n in graph.program["train_step"].nodes) == 1 + 3 * (6 + 32 + 10 + 6) + 4
+
+
+@pytest.mark.parametrize("name", ["resnet5", "resnet_3_4_6", "resnet_0_1_1_1", "RESNET50", "", "vgg"])
+def test_unknown_names_list_near_ones(name: str) -> None:
+    with pytest.raises(UserError, match="SP1010") as caught:
+        build(name)
+    assert name != "resnet5" or "resnet50" in caught.value.fix
+
+
+@pytest.mark.parametrize("arguments", [{"batch": 0}, {"batch": -1}, {"image_size": 0}, {"classes": 0}])
+def test_sizes_below_one_are_refused(arguments: dict[str, int]) -> None:
+    with pytest.raises(UserError, match="SP1011"):
+        build("mlp", **arguments)
+
+
+def test_images_that_are_too_small_name_the_layer() -> None:
+    with pytest.raises(UserError, match="SP1002") as caught:
+        build("alexnet_lrn", 1, image_size=16)
+    assert "pool" in caught.value.problem
