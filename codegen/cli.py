@@ -18,7 +18,7 @@ from planner.graph.text import read_graph
 from planner.report.table import plan_table
 from planner.solve.options import PlanOptions
 from planner.target.text import load_target
-from planner.units import parse_bytes
+from planner.units import format_bytes, parse_bytes
 
 
 def progress_bar() -> Progress:
@@ -129,7 +129,7 @@ def bench_text(result: dict[str, Any]) -> str:
         f"step        {result['step_ms']:.3f} ms (spread {result['spread']:.1%})",
         f"predicted   {result['predicted_ms']:.3f} ms (measured / predicted {result['measured_over_predicted']:.3f})",
         f"overhead    {result['overhead']:.2%} over the kernels of the busiest lane",
-        f"memory      {memory['planned_bytes'] / 2**20:.1f} MiB planned, {memory['gained_bytes'] / 2**20:.1f} MiB gained",
+        f"memory      {format_bytes(memory['planned_bytes'])} planned, {format_bytes(memory['gained_bytes'])} gained",
     ]
     if "floor_ms" in result:
         lines.append(f"floor       {result['floor_ms']:.3f} ms (step / floor {result['over_floor']:.3f})")

@@ -6,6 +6,7 @@ caches, so the copies that are run in turn cover more than those hold.
 
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -37,6 +38,8 @@ class Bench:
 
     def __init__(self, cases: Sequence[Case], target: Target, cpus: Sequence[int], folder: Path) -> None:
         self._native: Any = None
+        self.sync_ns: list[int] = []
+        """How long after the end of a stage's last slice another lane began the next stage, of every run."""
         if not cases:
             return
         caches = target.cpu.caches
@@ -124,7 +127,11 @@ class Bench:
         """The longest slice of every stage, ns."""
         self._native.run_shifted(self._handle, case, shift)
         lanes = [lane for lane in self._native.spans(self._handle, case) if lane]
-        return tuple(float(max(end - start for start, end in stage)) for stage in zip(*lanes, strict=True))
+        stages = list(zip(*lanes, strict=True))
+        if len(lanes) > 1:
+            for before, after in pairwise(stages):
+                self.sync_ns.append(max(s for s, _ in after) - max(e for _, e in before))
+        return tuple(float(max(end - start for start, end in stage)) for stage in stages)
 
     @staticmethod
     def _medians(runs: Sequence[tuple[float, ...]]) -> tuple[float, ...]:

@@ -216,7 +216,8 @@ def diff(
     as_json: AsJson = False,
 ) -> None:
     """What changed between two plans, ranked by effect. Exit code 1 when they differ."""
-    found = diff_plans(*(read_plan(p / "plan.json" if p.is_dir() else p) for p in (a, b)))
+    before, after = (read_plan(p / "plan.json" if p.is_dir() else p) for p in (a, b))
+    found = diff_plans(before, after)
     print(found.render("json" if as_json else format_.value))
     if found.changed:
         raise typer.Exit(1)
