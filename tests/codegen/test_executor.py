@@ -11,7 +11,9 @@ import pytest
 
 from codegen.executor import Executor
 from planner.errors import UserError
-from planner.graph.model import Graph
+from planner.graph.builder import GraphBuilder
+from planner.graph.model import Graph, Layout, TensorType
+from planner.ops.scalar import ScalarAttrs
 from tests.codegen.plans import make
 from tests.graphs import random_net, small_net
 from tests.interpreter import run_program
@@ -58,7 +60,7 @@ def test_steps_follow_the_reference(small: Executor) -> None:
 @pytest.mark.parametrize("seed", [3, 4])
 def test_random_nets_follow_the_reference(tmp_path: Path, seed: int) -> None:
     graph = random_net(random.Random(seed))
-    with make(graph, tmp_path / "net", lanes=3)(pin=False, poison=True) as executor:
+    with make(graph, tmp_path / "net", lanes=3, flags=("-O1",))(pin=False, poison=True) as executor:
         executor.delays(seed)
         assert_follows_reference(executor, graph, steps=2)
 
@@ -144,12 +146,17 @@ def test_layouts_and_libraries_give_the_same_bits(small_class: type[Executor]) -
 
 
 def test_large_inputs_are_staged_by_the_lanes(tmp_path: Path) -> None:
-    graph = small_net(batch=7, size=64)
-    with make(graph, tmp_path / "net", lanes=2)(seed=1, pin=False) as executor:
-        images, labels = batch(graph)
-        last = np.ascontiguousarray(images.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
-        assert np.array_equal(executor.predict(images), executor.predict(last))
-        assert np.array_equal(executor.predict(images[:, ::-1][:, ::-1]), executor.predict(last))
+    b = GraphBuilder("doubled")
+    x = b.input("x", TensorType(shape=(7, 5, 40, 30), layout=Layout.CHANNELS_LAST))
+    graph = b.finish_inference(b.op("scale", [x], ScalarAttrs(value=2.0), name="double")[0])
+    images = np.random.default_rng(0).standard_normal((7, 5, 40, 30)).astype(np.float32)
+    with make(graph, tmp_path / "net", lanes=2)(pin=False) as executor:
+        for variant in (images, np.asfortranarray(images), images[:, ::-1].copy()[:, ::-1], images[::-1].copy()[::-1]):
+            assert np.array_equal(executor.predict(variant), 2 * images)
+        assert executor.input_names == ("x",)
+        for call in (executor.step, executor.gradients):
+            with pytest.raises(UserError, match="SP1612"):
+                call(images)
 
 
 @pytest.mark.parametrize(
