@@ -64,7 +64,7 @@ def profile(
     todo = [s for s in signatures_of(graphs) if not _complete(table, s, len(cpus))]
     if not todo:
         return table
-    case_budget = (budget_s or 3.0 * len(todo)) / len(todo) / 12
+    case_budget = (budget_s or 1.0 * len(todo)) / len(todo) / 12
     finalists = _first_round(todo, target, cpus, case_budget, progress)
     steps = interval or default_interval(len(cpus))
     for affinity, order in _affinities(target, cpus):
