@@ -175,4 +175,4 @@ def bench_text(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    app()
+    app(prog_name="stepplan")

@@ -72,7 +72,7 @@ def detect(
     emit_result(as_json, target.model_dump(mode="json"), f"wrote {out}" if out else target_text(target).rstrip())
 
 
-def capture_options(batch: int | None, image_size: int | None) -> dict[str, int]:
+def capture_options(batch: int | None, image_size: int | None) -> dict[str, Any]:
     """The options that were given: a model without a size to choose is not asked for one."""
     given = {"batch": batch, "image_size": image_size}
     return {k: v for k, v in given.items() if v is not None}
@@ -134,7 +134,9 @@ def plan(
         solved = make_plan(training_graph, hardware, table, options, stderr.print if verbose else lambda text: None)
     write_bundle(out, solved, training_graph, hardware)
     copy_weights(weights_beside(graph), out / "weights.npz")
-    emit_result(as_json, {**summary(solved), "folder": str(out)}, f"{plan_table(solved, training_graph)}\n\nwrote {out}")
+    emit_result(
+        as_json, {**summary(solved), "folder": str(out)}, f"{plan_table(solved, training_graph)}\n\nwrote {out}"
+    )
 
 
 def parse_strategies(text: str) -> tuple[int, ...]:
@@ -208,7 +210,7 @@ def diff(
     as_json: AsJson = False,
 ) -> None:
     """What changed between two plans, ranked by effect. Exit code 1 when they differ."""
-    found = diff_plans(*(read_plan(plan_file(p)) for p in (a, b)))
+    found = diff_plans(read_plan(plan_file(a)), read_plan(plan_file(b)))
     if as_json:
         print(json.dumps(found.document(), sort_keys=True))
     else:

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Annotated, Any, ParamSpec, TypeVar
 
-import click
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -71,7 +70,7 @@ def friendly_errors() -> Iterator[None]:
     """A user's mistake is one readable message and exit code 2; only a defect of stepplan shows a traceback."""
     try:
         yield
-    except (click.exceptions.Exit, click.ClickException, click.Abort):
+    except (typer.Exit, typer.Abort, typer.BadParameter):
         raise
     except UserError as error:
         raise _ended(str(error), 2) from None
