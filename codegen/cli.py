@@ -165,7 +165,7 @@ def bench_text(result: dict[str, Any]) -> str:
         f"step        {result['step_ms']:.3f} ms (spread {result['spread']:.1%})",
         f"predicted   {result['predicted_ms']:.3f} ms (measured / predicted {result['measured_over_predicted']:.3f})",
         f"overhead    {result['overhead']:.2%} over the kernels of the busiest lane",
-        f"memory      {memory['planned_bytes'] / 2**20:.1f} MiB planned, {memory['gained_bytes'] / 2**20:.1f} MiB gained",
+        f"memory      {format_bytes(memory['planned_bytes'])} planned, {format_bytes(memory['gained_bytes'])} gained",
     ]
     if "floor_ms" in result:
         lines.append(f"floor       {result['floor_ms']:.3f} ms (step / floor {result['over_floor']:.3f})")

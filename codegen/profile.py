@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 from codegen.facts import facts, implementations
@@ -25,6 +26,9 @@ from planner.target.model import Target
 
 KEPT = 2
 """Implementations per (signature, dimension) that survive the first round."""
+
+MEASURABLE_BYTES = 2**26
+"""A loop over fewer bytes says nothing about memory bandwidth."""
 
 Progress = Callable[[str, int, int], None]
 """(what, done, total)"""
@@ -71,7 +75,7 @@ def profile(
     steps = interval or default_interval(len(cpus))
     for affinity, order in _affinities(target, cpus):
         table = _second_round(finalists, target, order, affinity, steps, case_budget, table, progress, save)
-    return table
+    return _with_peaks(table, todo)
 
 
 def signatures_of(graphs: Iterable[Graph]) -> list[Signature]:
@@ -176,8 +180,25 @@ def _second_round(
                 save(table)
                 last_save = time.monotonic()
         bench.close()
+    if bench.sync_ns:
+        table = table.model_copy(update={"sync_ns": round(float(median(bench.sync_ns)), 1)})
     save(table)
     return table
+
+
+def _with_peaks(table: CostTable, signatures: Sequence[Signature]) -> CostTable:
+    """Measured peaks: the most bytes per second that a cold loop moved, the most FLOP/s that a core reached in a
+    library kernel. Never lower than what the table already has."""
+    bandwidth, flops = table.bandwidth, table.flops
+    for signature in signatures:
+        op = op_named(signature.op)
+        for entry in table.modes(signature.text):
+            seconds = max(1e-9, sum(entry.cold_ns) / 1e9)
+            if entry.kernel == "onednn":
+                flops = max(flops, op.flops(signature) / (entry.slices * seconds))
+            elif op.bytes_moved(signature) > MEASURABLE_BYTES:
+                bandwidth = max(bandwidth, op.bytes_moved(signature) / seconds)
+    return table.model_copy(update={"bandwidth": float(round(bandwidth)), "flops": float(round(flops))})
 
 
 def _entries(

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 from planner.errors import UserError
 from planner.graph.model import Graph, Node, Role

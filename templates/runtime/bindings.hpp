@@ -159,6 +159,11 @@ inline void bind(nb::module_& module) {
   module.def("arena", arena);
   module.def("trace", trace);
   module.def("spans", spans);
+  module.def("run_entry", [](const nb::capsule& handle, size_t program, size_t lane, size_t entry, float lr) {
+    Context context;
+    context.lr = lr;
+    executor_of(handle).run_entry(program, lane, entry, context);
+  });
   module.def("delays", [](const nb::capsule& handle, uint64_t seed) { executor_of(handle).team().delays(seed); });
   module.def("close", [](const nb::capsule& handle) {
     const nb::gil_scoped_release released;
