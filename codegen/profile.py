@@ -13,6 +13,7 @@ from statistics import median
 from typing import NamedTuple
 
 from codegen.facts import facts, implementations
+from codegen.load import require_processor
 from codegen.measure import Bench, Sampled
 from codegen.profile_cases import Case
 from planner.costs.hill_climb import counts_to_try, default_interval, hill_climb, interpolate
@@ -55,8 +56,9 @@ def profile(
     """Times for every signature of the graphs that `table` lacks, ns.
 
     `budget_s` divides evenly over the signatures: less time means fewer repetitions, never a missing signature.
-    SP1204: the table was measured on another machine.
+    SP1204: the table was measured on another machine. SP1609: this machine cannot run the target's code.
     """
+    require_processor(target)
     cpus = target.lanes(lanes)
     table = table or CostTable(target=target.name, fingerprint=target.fingerprint())
     if table.fingerprint != target.fingerprint():

@@ -64,7 +64,7 @@ def make_plan(
     packing = pack(live.blocks)
     say(f"offsets: {format_bytes(packing.height)}, lower bound {format_bytes(packing.lower_bound)}")
     pool = target.memory
-    capacity = min(pool.capacity, options.memory_budget or pool.capacity)
+    capacity = pool.capacity if options.memory_budget is None else min(pool.capacity, options.memory_budget)
     if packing.height > capacity:
         raise _too_small(graph, orders, live, packing, capacity)
     programs = []
