@@ -5,6 +5,7 @@ slows both. Inputs are random every time. Medians; the spread is reported beside
 """
 
 import gc
+import re
 import resource
 import time
 from collections.abc import Callable, Iterator
@@ -40,13 +41,13 @@ def bench(
     """
     bundle = read_bundle(folder)
     inputs = random_inputs(bundle.graph)
-    before = resident_bytes()
+    before = anonymous_bytes()
     ex = executor_class(folder)(seed=0)
     step: Step = lambda: ex.step(*inputs)  # noqa: E731
     say("warming up")
     for _ in range(3):
         step()
-    gained = resident_bytes() - before
+    gained = anonymous_bytes() - before
     planned = bundle.plan.pools[0].arena
     times = list(timed(step, repetitions))
     busiest = busiest_lane(ex, step)
@@ -122,12 +123,12 @@ def spread(times: list[float]) -> float:
     return (ordered[3 * len(ordered) // 4] - ordered[len(ordered) // 4]) / median(ordered)
 
 
-def resident_bytes() -> int:
-    """What the process holds in memory now; the peak where the platform does not tell."""
+def anonymous_bytes() -> int:
+    """Memory of its own that the process holds now: without pages of files (libraries), which any process shares."""
     try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        return pages * resource.getpagesize()
-    except OSError:
+        status = Path("/proc/self/status").read_text()
+        return int(re.search(r"RssAnon:\s*(\d+) kB", status)[1]) * 1024  # type: ignore[index]
+    except (OSError, TypeError):
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

@@ -198,9 +198,7 @@ class Executor:
         self._require_open()
         number = self._programs[name]
         try:
-            self._native.run(
-                self._handle, number, arguments, self._lr, self._steps_done + 1, self._seed, gradients
-            )
+            self._native.run(self._handle, number, arguments, self._lr, self._steps_done + 1, self._seed, gradients)
         except RuntimeError as error:
             raise InternalError(f"{name} of plan {self.plan.name}: {error}") from error
         if self._traced is not None:

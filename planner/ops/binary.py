@@ -26,7 +26,7 @@ from planner.ops.base import (
 )
 from planner.ops.elementwise import Elementwise
 from planner.ops.reduce import sum_to
-from planner.ops.strides import broadcast_strides, merge, span
+from planner.ops.strides import broadcast_strides, check_rank, merge, span
 
 
 class BinaryGradAttrs(Attrs):
@@ -53,6 +53,7 @@ class _Binary(Elementwise):
                 f"{self.name} cannot broadcast {a.text()} and {b.text()} to one shape",
                 "aligned to the right, dimensions must be equal or 1",
             ) from None
+        check_rank(self.name, shape)
         layout = next((t.layout for t in inputs if len(t.shape) == 4), Layout.ROW_MAJOR)
         return (TensorType(shape=shape, dtype=a.dtype, layout=layout if len(shape) == 4 else Layout.ROW_MAJOR),)
 

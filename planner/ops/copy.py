@@ -26,7 +26,7 @@ from planner.ops.base import (
     split,
     writes,
 )
-from planner.ops.strides import Strides, broadcast_strides, memory_order, span, strides
+from planner.ops.strides import Strides, broadcast_strides, check_rank, memory_order, span, strides
 
 _CL = Layout.CHANNELS_LAST
 
@@ -62,6 +62,10 @@ class SliceGradAttrs(SliceAttrs):
 class _Copy(Op):
     family = "copy"
     any_dtype = True
+
+    def check(self, attrs: Any, inputs: Sequence[TensorType], updates: Sequence[TensorType]) -> None:
+        super().check(attrs, inputs, updates)
+        check_rank(self.name, inputs[0].shape)
 
     def source(self, signature: Signature) -> tuple[int, Strides]:
         """Offset and strides of the input over the dimensions of the result, in the result's memory order."""
@@ -147,6 +151,7 @@ class Expand(_Copy):
 
     def infer(self, attrs: ExpandAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         (x,) = inputs
+        check_rank(self.name, attrs.shape)
         missing = len(attrs.shape) - len(x.shape)
         if missing < 0 or any(d not in (1, e) for d, e in zip(x.shape, attrs.shape[missing:], strict=True)):
             raise misfit(f"{x.text()} cannot be expanded to {attrs.shape}", "aligned to the right, only 1 expands")

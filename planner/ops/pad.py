@@ -1,6 +1,7 @@
 """Copies into a larger result that is filled first: padding with a constant, and the gradient of a slice."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from planner.ops.base import (
     writes,
 )
 from planner.ops.copy import Slice, SliceAttrs, SliceGradAttrs, window
-from planner.ops.strides import Strides, memory_order, strides
+from planner.ops.strides import Strides, check_rank, memory_order, strides
 
 
 class PadAttrs(Attrs):
@@ -38,6 +39,10 @@ class _Placed(Op):
     family = "copy"
     any_dtype = True
     stages = 2
+
+    def check(self, attrs: Any, inputs: Sequence[TensorType], updates: Sequence[TensorType]) -> None:
+        super().check(attrs, inputs, updates)
+        check_rank(self.name, inputs[0].shape)
 
     def target(self, signature: Signature) -> tuple[int, Strides]:
         """Offset and strides of the result over the dimensions of the input, in the input's memory order."""

@@ -9,6 +9,7 @@ import numpy as np
 from planner.graph.gradient import GradientContext
 from planner.graph.model import Attrs, Layout, TensorType
 from planner.ops.base import Access, Array, Facts, Mode, Op, Sample, Signature, misfit, reads, register, split, writes
+from planner.ops.strides import check_rank
 
 
 class ReduceAttrs(Attrs):
@@ -34,6 +35,10 @@ class _Reduce(Op):
         if not attrs.keepdims:
             kept = [d for a, d in enumerate(kept) if a not in attrs.axes]
         return (_reduced_type(x, tuple(kept)),)
+
+    def check(self, attrs: Any, inputs: Sequence[TensorType], updates: Sequence[TensorType]) -> None:
+        super().check(attrs, inputs, updates)
+        check_rank(self.name, inputs[0].shape)
 
     def reduced_axes(self, signature: Signature) -> tuple[int, ...]:
         """The input dimensions that are added up."""

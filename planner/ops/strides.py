@@ -6,11 +6,18 @@ The kernels of runtime/strides.hpp walk up to six dimensions, so templates merge
 from collections.abc import Sequence
 
 from planner.graph.model import Layout, TensorType
+from planner.ops.base import misfit
 
 Strides = tuple[int, ...]
 
 MAX_RANK = 6
 """Dimensions that the strided kernels walk, after merging."""
+
+
+def check_rank(name: str, shape: Sequence[int]) -> None:
+    """SP1002 where a strided kernel would have to walk too many dimensions."""
+    if sum(d > 1 for d in shape) > MAX_RANK:
+        raise misfit(f"{name} walks {len(shape)} dimensions, more than {MAX_RANK}", "join neighbouring dimensions")
 
 
 def memory_order(type_: TensorType) -> tuple[int, ...]:

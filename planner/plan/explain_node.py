@@ -62,7 +62,7 @@ class NodeExplanation(Frozen):
     waits: dict[str, int]
     """Node -> how many of its slices it waits for; what lane order implies is not in here."""
     held_ns: int
-    """The longest that one of its slices kept a free lane waiting."""
+    """The longest that one of its slices kept a free lane waiting, for other nodes or for its own earlier stage."""
     scratch_bytes: int
     scratch_offset: int
     facts: dict[str, int]
@@ -90,7 +90,7 @@ class NodeExplanation(Frozen):
         if self.stage_ns:
             waits = ", ".join(f"{n} ({c} slice{'s' if c > 1 else ''})" for n, c in self.waits.items())
             held = f"; a lane idles up to {format_ns(self.held_ns)}" if self.held_ns else ""
-            say("waits for", (waits or "nothing: lane order is enough") + held)
+            say("waits for", (waits or "no slice of another node: lane order is enough") + held)
         if self.scratch_bytes:
             facts = "".join(f", {k} {v}" for k, v in sorted(self.facts.items()))
             say("scratch", f"{format_bytes(self.scratch_bytes)} at offset {self.scratch_offset}{facts}")

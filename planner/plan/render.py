@@ -73,8 +73,8 @@ def field(name: str, text: str, width: int = WIDTH) -> list[str]:
 
 
 def percent(before: float, after: float) -> str:
-    """`-6.5 %`; empty when there is nothing to compare with."""
-    return f"{100 * (after / before - 1):+.1f} %" if before else ""
+    """`-6.5 %`; empty when nothing changed or there is nothing to compare with."""
+    return f"{100 * (after / before - 1):+.1f} %" if before and before != after else ""
 
 
 def signed(text: str, value: float) -> str:

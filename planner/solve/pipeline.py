@@ -64,7 +64,7 @@ def make_plan(
     packing = pack(live.blocks)
     say(f"offsets: {format_bytes(packing.height)}, lower bound {format_bytes(packing.lower_bound)}")
     pool = target.memory
-    capacity = min(pool.capacity, options.memory_budget or pool.capacity)
+    capacity = pool.capacity if options.memory_budget is None else min(pool.capacity, options.memory_budget)
     if packing.height > capacity:
         raise _too_small(graph, orders, live, packing, capacity)
     programs = []
@@ -125,9 +125,10 @@ def _program_plan(
         lanes=lanes,
         predicted_ns=0,
         peak_bytes=_peak(graph, program, order, live),
-        bounds=bounds(graph, program.name, costs, cores, bandwidth),
+        bounds=bounds(graph, program.name, costs, cores, bandwidth, cache_bytes=all_caches(target)),
     )
-    return draft.model_copy(update={"predicted_ns": round(simulate(draft, sync_ns=costs.sync_ns).total_ns)})
+    total = simulate(draft, sync_ns=costs.sync_ns).total_ns + costs.launch_ns
+    return draft.model_copy(update={"predicted_ns": round(total)})
 
 
 def _peak(graph: Graph, program: Program, order: Sequence[Node], live: Liveness) -> int:
@@ -146,6 +147,13 @@ def last_level_cache(target: Target) -> int:
     """Bytes of the outermost cache."""
     caches = target.cpu.caches
     return caches.l3 or caches.l2 or caches.l1d
+
+
+def all_caches(target: Target) -> int:
+    """Bytes of all data caches together: what need not come from memory again within a step."""
+    caches = target.cpu.caches
+    shared = caches.l3 * len(target.sharing("l3")) + caches.l2 * len(target.sharing("l2"))
+    return shared + caches.l1d * target.physical_cores
 
 
 def _placements(graph: Graph, live: Liveness, packing: Packing, pool: str) -> tuple[Placement, ...]:

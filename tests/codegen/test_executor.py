@@ -246,9 +246,11 @@ def test_trace_has_every_slice_once(small: Executor, tmp_path: Path) -> None:
 def test_several_executors_and_threads(small_class: type[Executor]) -> None:
     graph = small_net()
     executors = [small_class(seed=s, pin=False) for s in (1, 2)]
+
     def work(executor: Executor) -> None:
         for number in range(20):
             executor.step(*batch(graph, number))
+
     threads = [threading.Thread(target=work, args=(e,)) for e in executors * 2]
     for thread in threads:
         thread.start()
