@@ -11,7 +11,7 @@ import pytest
 from codegen.build import build
 from codegen.cpu.emit import emit
 from codegen.executor import Executor
-from tests.codegen.plans import plan_for
+from tests.codegen.plans import STRICT, plan_for
 from tests.graphs import small_net
 
 ROOT = Path(__file__).parents[2]
@@ -139,7 +139,7 @@ def edited(folder: Path, source: Path, file: str, old: str, new: str) -> Path:
     text = (folder / file).read_text()
     assert old in text
     (folder / file).write_text(text.replace(old, new))
-    build(folder)
+    build(folder, flags=STRICT)
     return folder
 
 
