@@ -90,7 +90,7 @@ def test_nothing_is_compiled_twice(copy: Path, monkeypatch: pytest.MonkeyPatch) 
     build(copy, flags=STRICT)
     assert len(made) <= 1
     lanes = copy / "lanes.cpp"
-    lanes.write_text(lanes.read_text() + "// changed\n")
+    lanes.write_text(lanes.read_text() + f"// {copy}\n")
     made.clear()
     second = build(copy, flags=STRICT)
     assert sorted(n.split("-")[0] for n in made) == sorted(["lanes", second.name])
