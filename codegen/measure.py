@@ -40,6 +40,8 @@ class Bench:
         self._native: Any = None
         self.sync_ns: list[int] = []
         """How long after the end of a stage's last slice another lane began the next stage, of every run."""
+        self.launch_ns: list[int] = []
+        """What a run took besides its slices, of every run."""
         if not cases:
             return
         caches = target.cpu.caches
@@ -125,9 +127,12 @@ class Bench:
 
     def _run(self, case: int, shift: int) -> tuple[float, ...]:
         """The longest slice of every stage, ns."""
+        begun = time.perf_counter_ns()
         self._native.run_shifted(self._handle, case, shift)
+        wall = time.perf_counter_ns() - begun
         lanes = [lane for lane in self._native.spans(self._handle, case) if lane]
         stages = list(zip(*lanes, strict=True))
+        self.launch_ns.append(wall - (max(e for lane in lanes for _, e in lane) - min(lane[0][0] for lane in lanes)))
         if len(lanes) > 1:
             for before, after in pairwise(stages):
                 self.sync_ns.append(max(s for s, _ in after) - max(e for _, e in before))

@@ -181,7 +181,8 @@ def _second_round(
                 last_save = time.monotonic()
         bench.close()
     if bench.sync_ns:
-        table = table.model_copy(update={"sync_ns": round(float(median(bench.sync_ns)), 1)})
+        latencies = {"sync_ns": median(bench.sync_ns), "launch_ns": median(bench.launch_ns)}
+        table = table.model_copy(update={k: round(float(v), 1) for k, v in latencies.items()})
     save(table)
     return table
 

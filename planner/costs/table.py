@@ -66,6 +66,8 @@ class CostTable(Frozen):
     entries: tuple[CostEntry, ...] = ()
     sync_ns: Annotated[float, Field(ge=0, lt=LONGEST_NS)] = 200.0
     """Latency of one lane seeing another lane's signal, measured."""
+    launch_ns: Annotated[float, Field(ge=0)] = 0.0
+    """What a step takes besides its slices: waking the lanes, and the caller when they are done, measured."""
     bandwidth: Annotated[float, Field(ge=0)] = 0.0
     """Bytes per second that all lanes together read and write in a copy, measured; 0 when not measured."""
     flops: Annotated[float, Field(ge=0)] = 0.0

@@ -127,7 +127,8 @@ def _program_plan(
         peak_bytes=_peak(graph, program, order, live),
         bounds=bounds(graph, program.name, costs, cores, bandwidth, cache_bytes=all_caches(target)),
     )
-    return draft.model_copy(update={"predicted_ns": round(simulate(draft, sync_ns=costs.sync_ns).total_ns)})
+    total = simulate(draft, sync_ns=costs.sync_ns).total_ns + costs.launch_ns
+    return draft.model_copy(update={"predicted_ns": round(total)})
 
 
 def _peak(graph: Graph, program: Program, order: Sequence[Node], live: Liveness) -> int:
