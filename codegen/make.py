@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from planner.capture import capture
-
 from codegen.build import build
 from codegen.cpu.emit import emit
 from codegen.profile import Progress, profile
+from planner.capture import capture
 from planner.costs.table import read_costs, write_costs
 from planner.graph.model import Graph
 from planner.plan.schema import Plan
