@@ -4,121 +4,157 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from codegen.bench import bench as bench_folder
-from codegen.build import build as build_folder
-from codegen.cpu.emit import emit as emit_plan
-from codegen.make import make as make_model
-from codegen.profile import profile as profile_graphs
-from planner.bundle import read_bundle
-from planner.cli import AsJson, Policy, app, command, emit_result, stderr, summary
+from planner.bundle import copy_weights, read_bundle
+from planner.cli import (
+    Batch,
+    ImageSize,
+    MemoryBudget,
+    ModelArgument,
+    PlanArgument,
+    Policy,
+    PolicyOption,
+    capture_options,
+    summary,
+)
+from planner.console import AsJson, app, command, emit_result, progress, stderr
 from planner.costs.table import read_costs, write_costs
+from planner.errors import UserError
 from planner.graph.text import read_graph
-from planner.report.table import plan_table
+from planner.report.table import summary_lines
 from planner.solve.options import PlanOptions
 from planner.target.text import load_target
-from planner.units import parse_bytes
+from planner.units import format_bytes, parse_bytes
 
-
-def progress_bar() -> Progress:
-    """Shown on the error stream, so that results can be piped."""
-    return Progress(
-        TextColumn("{task.description:32}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=stderr
-    )
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="A generated folder, as emit wrote it.")]
 
 
 @command
 def profile(
-    graph: list[Path],
+    graphs: Annotated[list[Path], typer.Argument(metavar="GRAPH...", help="Training graphs; each time once for all.")],
     target: Annotated[str, typer.Option(help="A target file or a checked-in target's name.")],
     out: Annotated[Path, typer.Option("-o", "--out", help="The cost table; an existing one is extended.")] = Path(
         "costs.json"
     ),
-    budget: Annotated[float | None, typer.Option(help="Seconds to spend.")] = None,
-    interval: Annotated[int | None, typer.Option(help="Step of the hill climbing over slices.")] = None,
+    budget: Annotated[float | None, typer.Option(min=0.1, help="Seconds to spend, roughly.")] = None,
+    interval: Annotated[int | None, typer.Option(min=1, help="Step of the hill climbing over slices.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure every signature of the graphs on this machine. Can be interrupted and resumed."""
+    from codegen.profile import profile as profile_graphs
+
     table = read_costs(out) if out.exists() else None
-    with progress_bar() as bar:
+    before = len(table.entries) if table else 0
+    with progress() as update:
         table = profile_graphs(
-            [read_graph(g) for g in graph],
+            [read_graph(g) for g in graphs],
             load_target(target),
             table,
             interval=interval,
             budget_s=budget,
-            progress=bar_updates(bar),
+            progress=update,
             save=lambda t: write_costs(t, out),
         )
     write_costs(table, out)
-    emit_result(as_json, {"entries": len(table.entries)}, f"wrote {out}: {len(table.entries)} entries")
-
-
-def bar_updates(bar: Progress) -> Any:
-    """Turn (what, done, total) into one bar per kind of work."""
-    tasks: dict[str, Any] = {}
-
-    def update(what: str, done: int, total: int) -> None:
-        kind = what.split()[0]
-        if kind not in tasks:
-            tasks[kind] = bar.add_task(what, total=total)
-        bar.update(tasks[kind], description=what, completed=done + 1, total=total)
-
-    return update
+    new = len(table.entries) - before
+    document = {"file": str(out), "entries": len(table.entries), "new": new}
+    emit_result(as_json, document, f"wrote {out}: {len(table.entries)} entries, {new} of them new")
 
 
 @command
 def emit(
-    plan_file: Annotated[Path, typer.Argument(metavar="PLAN")],
+    path: PlanArgument,
     out: Annotated[Path, typer.Option("-o", "--out", help="Folder for the executor's sources.")],
     as_json: AsJson = False,
 ) -> None:
     """Check a plan and render its executor."""
-    bundle = read_bundle(plan_file)
+    from codegen.cpu.emit import emit as emit_plan
+
+    bundle = read_bundle(path)
     files = emit_plan(bundle.plan, bundle.graph, bundle.target, out)
-    emit_result(as_json, {"files": [f.name for f in files]}, f"wrote {len(files)} files to {out}")
+    copy_weights(bundle.folder / "weights.npz", out / "weights.npz")
+    text = f"wrote {len(files)} files to {out}; next: stepplan build {out}"
+    emit_result(as_json, {"folder": str(out), "files": [f.name for f in files]}, text)
 
 
 @command
-def build(folder: Path, as_json: AsJson = False) -> None:
+def build(
+    folder: Folder,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Compilers at once; one per processor by default.")] = None,
+    as_json: AsJson = False,
+) -> None:
     """Compile an emitted executor."""
-    built = build_folder(folder)
-    emit_result(as_json, {"module": built.name}, f"built {folder / built.name}")
+    from codegen.build import build as build_folder
+
+    with progress() as update:
+        built = build_folder(folder, jobs=jobs, progress=lambda done, total, what: update("compiling", done, total))
+    text = f"built {folder / built.name}\n{how_to_import(folder)}"
+    emit_result(as_json, {"folder": str(folder), "module": built.name}, text)
+
+
+def how_to_import(folder: Path) -> str:
+    """The lines that load a generated folder: an import where its path can be one, else by its path."""
+    parts = folder.parts
+    if not folder.is_absolute() and parts and all(part.isidentifier() for part in parts):
+        return f"from {'.'.join(parts)} import Executor"
+    return f"from codegen.load import executor_class\nExecutor = executor_class({str(folder)!r})"
 
 
 @command
 def make(
-    model: Annotated[str, typer.Argument(help="A zoo name, package.module:factory, or an .onnx file.")],
-    batch: Annotated[int | None, typer.Option(min=1)] = None,
+    model: ModelArgument,
+    batch: Batch = None,
+    image_size: ImageSize = None,
     target: Annotated[str | None, typer.Option(help="A target file or name; this machine by default.")] = None,
     out: Annotated[Path, typer.Option("-o", "--out", help="Where generated packages go.")] = Path("generated"),
-    policy: Policy = Policy.AUTO,
-    memory_budget: Annotated[str | None, typer.Option(help="Such as 2GiB; everything counted.")] = None,
-    budget: Annotated[float | None, typer.Option(help="Seconds to spend on profiling.")] = None,
+    policy: PolicyOption = Policy.AUTO,
+    memory_budget: MemoryBudget = None,
+    budget: Annotated[float | None, typer.Option(min=0.1, help="Seconds to spend on profiling, roughly.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Everything: detect, capture, profile, plan, check, emit, build."""
-    options = PlanOptions(policy=policy.value, memory_budget=parse_bytes(memory_budget) if memory_budget else None)
-    with progress_bar() as bar:
+    from codegen.make import make as make_model
+
+    options = PlanOptions(
+        policy=policy.value, memory_budget=parse_bytes(memory_budget) if memory_budget is not None else None
+    )
+    with progress() as update:
         made = make_model(
-            model, batch=batch, target=target, out=out, options=options, budget_s=budget, progress=bar_updates(bar)
+            model,
+            **capture_options(batch, image_size),
+            target=target,
+            out=out,
+            options=options,
+            budget_s=budget,
+            progress=update,
         )
-    text = f"{plan_table(made.plan, made.graph)}\nfrom {'.'.join(made.folder.parts)} import Executor"
-    emit_result(as_json, {**summary(made.plan), "folder": str(made.folder)}, text)
+    lines = [
+        f"{made.plan.name} on {made.plan.target}, {len(made.plan.lanes)} lanes, policy {made.plan.policy}, "
+        f"{format_bytes(made.plan.pools[0].arena)} of memory",
+        *summary_lines(made.plan),
+        "",
+        f"the package is {made.folder}; stepplan show {made.folder} prints its plan",
+        how_to_import(made.folder),
+    ]
+    emit_result(as_json, {**summary(made.plan), "folder": str(made.folder)}, "\n".join(lines))
 
 
 @command
 def bench(
-    folder: Path,
+    folder: Folder,
     against: Annotated[str | None, typer.Option(help="`torch`: alternate with eager and compiled PyTorch.")] = None,
-    repetitions: Annotated[int, typer.Option(min=1)] = 10,
+    repetitions: Annotated[int, typer.Option(min=1, help="Steps of each contender.")] = 10,
     costs: Annotated[Path | None, typer.Option(help="The cost table, for the floor.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Time a built executor: against its plan, its kernels, its memory, and PyTorch."""
+    from codegen.bench import bench as bench_folder
+
+    if against not in (None, "torch"):
+        raise UserError("SP1803", f"cannot compare against {against!r}", "name torch")
     table = read_costs(costs) if costs else None
-    result = bench_folder(folder, against=against, repetitions=repetitions, costs=table, say=stderr.print)
+    with stderr.status("warming up") as status:
+        result = bench_folder(folder, against=against, repetitions=repetitions, costs=table, say=status.update)
     emit_result(as_json, result, bench_text(result))
 
 
@@ -129,7 +165,7 @@ def bench_text(result: dict[str, Any]) -> str:
         f"step        {result['step_ms']:.3f} ms (spread {result['spread']:.1%})",
         f"predicted   {result['predicted_ms']:.3f} ms (measured / predicted {result['measured_over_predicted']:.3f})",
         f"overhead    {result['overhead']:.2%} over the kernels of the busiest lane",
-        f"memory      {memory['planned_bytes'] / 2**20:.1f} MiB planned, {memory['gained_bytes'] / 2**20:.1f} MiB gained",
+        f"memory      {format_bytes(memory['planned_bytes'])} planned, {format_bytes(memory['gained_bytes'])} gained",
     ]
     if "floor_ms" in result:
         lines.append(f"floor       {result['floor_ms']:.3f} ms (step / floor {result['over_floor']:.3f})")
@@ -139,4 +175,4 @@ def bench_text(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    app()
+    app(prog_name="stepplan")

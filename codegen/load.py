@@ -37,7 +37,9 @@ def executor_class(folder: Path | str) -> "type[Executor]":
     place = Path(folder).resolve()
     plan, graph, target = read_plan(place / "plan.json"), read_graph(place / "graph.json"), None
     target = read_target(place / "target.toml")
-    _require_together(place, plan_hash(plan), plan.graph_hash == graph_hash(graph), plan.target_hash == target_hash(target))
+    _require_together(
+        place, plan_hash(plan), plan.graph_hash == graph_hash(graph), plan.target_hash == target_hash(target)
+    )
     require_processor(target)
     return type(
         "Executor",

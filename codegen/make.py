@@ -28,6 +28,7 @@ def make(
     model: object,
     *,
     batch: int | None = None,
+    image_size: int | None = None,
     target: str | Path | Target | None = None,
     out: Path | str = "generated",
     options: PlanOptions | None = None,
@@ -40,7 +41,8 @@ def make(
     target: only new signatures are measured.
     """
     hardware = target if isinstance(target, Target) else load_target(target) if target else detect(measure=True)
-    captured = capture(model, batch=batch)
+    sizes = {"image_size": image_size} if image_size is not None else {}
+    captured = capture(model, batch=batch, **sizes)
     costs_file = Path(out) / "costs" / f"{hardware.name}.json"
     table = profile(
         [captured.graph],
@@ -51,12 +53,11 @@ def make(
         save=lambda t: write_costs(t, costs_file),
     )
     write_costs(table, costs_file)
-    progress("planning", 0, 3)
+    progress("planning", 0, 1)
     plan = make_plan(captured.graph, hardware, table, options)
     folder = Path(out) / f"{captured.graph.name}_{hardware.name}"
-    progress("planning", 1, 3)
     emit(plan, captured.graph, hardware, folder)
     captured.write_weights(folder / "weights.npz")
-    progress("planning", 2, 3)
-    build(folder)
+    progress("planning", 1, 1)
+    build(folder, progress=lambda done, total, what: progress("compiling", done, total))
     return Made(folder, plan, captured.graph, hardware)

@@ -1,7 +1,12 @@
-"""Times cases on a generated executor: warm (the same bytes again and again) and cold (bytes that left the cache)."""
+"""Times cases on a generated executor: warm (operands in the outermost cache) and cold (operands out of it).
+
+Warm is not "the same bytes again": in a step other nodes run in between and push a node's operands out of the inner
+caches, so the copies that are run in turn cover more than those hold.
+"""
 
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -12,6 +17,7 @@ from codegen.build import build
 from codegen.cpu.emit import emit_cases
 from codegen.load import native_module
 from codegen.profile_cases import INDEX_TYPES, Case, Footprint, cases_plan
+from planner.graph.model import DType
 from planner.target.model import Target
 
 WARM_REPETITIONS, COLD_REPETITIONS = (5, 60), (4, 30)
@@ -32,10 +38,16 @@ class Bench:
 
     def __init__(self, cases: Sequence[Case], target: Target, cpus: Sequence[int], folder: Path) -> None:
         self._native: Any = None
+        self.sync_ns: list[int] = []
+        """How long after the end of a stage's last slice another lane began the next stage, of every run."""
+        self.launch_ns: list[int] = []
+        """What a run took besides its slices, of every run."""
         if not cases:
             return
         caches = target.cpu.caches
-        self._evict = 2 * (caches.l3 or caches.l2 or 2**25)
+        outermost = caches.l3 or caches.l2 or 2**25
+        self._evict = 2 * outermost
+        self._inner = min(outermost // 2, 2 * caches.l2 * len(target.sharing("l2")))
         _, _, footprints = cases_plan(cases, target, cpus, arena=0)
         self._footprints = footprints
         self._arena_bytes = max(2 * self._evict, *(f.bytes * self._replicas(f) for f in footprints))
@@ -47,19 +59,23 @@ class Bench:
         self._arena = self._native.arena(self._handle)
         rng = np.random.default_rng(0)
         self._noise = rng.uniform(0.5, 1.5, 2**20).astype(np.float32)
+        self._small = rng.integers(0, 4, 2**16, dtype=np.uint8)
         self._native.trace(self._handle, True)
 
     def close(self) -> None:
         if self._native is not None:
             self._native.close(self._handle)
 
-    def cold(self, case: int, budget_s: float) -> tuple[float, ...]:
-        """Per stage, with every operand out of the caches."""
-        return self._medians(self._cold_runs(case, budget_s))
+    def quickest(self, case: int, budget_s: float) -> float:
+        """The shortest of a few runs with every operand out of the caches, ns: for ranking, where a disturbed run
+        should not decide."""
+        return min(sum(run) for run in self._cold_runs(case, budget_s))
 
     def sample(self, case: int, budget_s: float) -> Sampled:
         cold = self._cold_runs(case, budget_s)
-        warm = self._runs(case, stride=0, replicas=1, budget_s=budget_s, bounds=WARM_REPETITIONS)
+        footprint = self._footprints[case]
+        turns = max(1, min(self._replicas(footprint), -(-self._inner // max(1, footprint.bytes))))
+        warm = self._runs(case, footprint.bytes, turns, budget_s, WARM_REPETITIONS)
         totals = sorted(sum(run) for run in cold)
         spread = (totals[3 * len(totals) // 4] - totals[len(totals) // 4]) / max(1.0, median(totals))
         return Sampled(self._medians(warm), self._medians(cold), spread)
@@ -79,12 +95,15 @@ class Bench:
         return self._runs(case, footprint.bytes, replicas, budget_s, COLD_REPETITIONS, once=replicas)
 
     def _fill(self, footprint: Footprint, replicas: int) -> None:
-        """Random positive numbers in floats, zeros in indices: valid for every op."""
+        """Random positive numbers in floats, zeros in labels and indices, 0 to 3 in masks and argmax: valid for every
+        op, and no easier to predict for a branch than real data."""
         for replica in range(replicas):
             base = replica * footprint.bytes
             for offset, type_ in footprint.tensors:
                 part = self._arena[base + offset : base + offset + type_.bytes]
-                if type_.dtype in INDEX_TYPES:
+                if type_.dtype is DType.UINT8:
+                    part[:] = np.resize(self._small, len(part))
+                elif type_.dtype in INDEX_TYPES:
                     part.fill(0)
                 else:
                     floats = part.view(np.float32)
@@ -95,11 +114,11 @@ class Bench:
     def _runs(
         self, case: int, stride: int, replicas: int, budget_s: float, bounds: tuple[int, int], once: int = 0
     ) -> list[tuple[float, ...]]:
-        """Stage times of every repetition; the first warm ones are discarded."""
+        """Stage times of every repetition. Warm runs begin with one round over the copies that does not count."""
         least, most = bounds
         runs: list[tuple[float, ...]] = []
-        if not once:
-            self._run(case, 0)
+        for replica in range(0 if once else replicas):
+            self._run(case, stride * replica)
         deadline = time.perf_counter() + budget_s
         # Small cold cases run once per copy: a copy that has run is warm.
         limit = once if once and stride * replicas < self._evict else most
@@ -109,9 +128,16 @@ class Bench:
 
     def _run(self, case: int, shift: int) -> tuple[float, ...]:
         """The longest slice of every stage, ns."""
+        begun = time.perf_counter_ns()
         self._native.run_shifted(self._handle, case, shift)
+        wall = time.perf_counter_ns() - begun
         lanes = [lane for lane in self._native.spans(self._handle, case) if lane]
-        return tuple(float(max(end - start for start, end in stage)) for stage in zip(*lanes, strict=True))
+        stages = list(zip(*lanes, strict=True))
+        self.launch_ns.append(wall - (max(e for lane in lanes for _, e in lane) - min(lane[0][0] for lane in lanes)))
+        if len(lanes) > 1:
+            for before, after in pairwise(stages):
+                self.sync_ns.append(max(s for s, _ in after) - max(e for _, e in before))
+        return tuple(float(max(end - start for start, end in stage)) for stage in stages)
 
     @staticmethod
     def _medians(runs: Sequence[tuple[float, ...]]) -> tuple[float, ...]:

@@ -9,9 +9,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 from codegen.facts import facts, implementations
+from codegen.load import require_processor
 from codegen.measure import Bench, Sampled
 from codegen.profile_cases import Case
 from planner.costs.hill_climb import counts_to_try, default_interval, hill_climb, interpolate
@@ -24,6 +26,9 @@ from planner.target.model import Target
 
 KEPT = 2
 """Implementations per (signature, dimension) that survive the first round."""
+
+MEASURABLE_BYTES = 2**26
+"""A loop over fewer bytes says nothing about memory bandwidth."""
 
 Progress = Callable[[str, int, int], None]
 """(what, done, total)"""
@@ -51,8 +56,9 @@ def profile(
     """Times for every signature of the graphs that `table` lacks, ns.
 
     `budget_s` divides evenly over the signatures: less time means fewer repetitions, never a missing signature.
-    SP1204: the table was measured on another machine.
+    SP1204: the table was measured on another machine. SP1609: this machine cannot run the target's code.
     """
+    require_processor(target)
     cpus = target.lanes(lanes)
     table = table or CostTable(target=target.name, fingerprint=target.fingerprint())
     if table.fingerprint != target.fingerprint():
@@ -69,7 +75,7 @@ def profile(
     steps = interval or default_interval(len(cpus))
     for affinity, order in _affinities(target, cpus):
         table = _second_round(finalists, target, order, affinity, steps, case_budget, table, progress, save)
-    return table
+    return _with_peaks(table, todo)
 
 
 def signatures_of(graphs: Iterable[Graph]) -> list[Signature]:
@@ -122,7 +128,7 @@ def _first_round(
         times: dict[tuple[str, Mode], float] = {}
         for number, case in enumerate(flat):
             progress("choosing implementations", number, len(flat))
-            times[case.signature.text, case.mode] = sum(bench.cold(number, budget_s))
+            times[case.signature.text, case.mode] = bench.quickest(number, budget_s)
         bench.close()
     for cases in contenders.values():
         best = sorted(cases, key=lambda c: times[c.signature.text, c.mode])[:KEPT]
@@ -174,8 +180,26 @@ def _second_round(
                 save(table)
                 last_save = time.monotonic()
         bench.close()
+    if bench.sync_ns:
+        latencies = {"sync_ns": median(bench.sync_ns), "launch_ns": median(bench.launch_ns)}
+        table = table.model_copy(update={k: round(float(v), 1) for k, v in latencies.items()})
     save(table)
     return table
+
+
+def _with_peaks(table: CostTable, signatures: Sequence[Signature]) -> CostTable:
+    """Measured peaks: the most bytes per second that a cold loop moved, the most FLOP/s that a core reached in a
+    library kernel. Never lower than what the table already has."""
+    bandwidth, flops = table.bandwidth, table.flops
+    for signature in signatures:
+        op = op_named(signature.op)
+        for entry in table.modes(signature.text):
+            seconds = max(1e-9, sum(entry.cold_ns) / 1e9)
+            if entry.kernel == "onednn":
+                flops = max(flops, op.flops(signature) / (entry.slices * seconds))
+            elif op.bytes_moved(signature) > MEASURABLE_BYTES:
+                bandwidth = max(bandwidth, op.bytes_moved(signature) / seconds)
+    return table.model_copy(update={"bandwidth": float(round(bandwidth)), "flops": float(round(flops))})
 
 
 def _entries(

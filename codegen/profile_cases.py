@@ -43,6 +43,26 @@ class Footprint(NamedTuple):
     tensors: tuple[tuple[int, TensorType], ...]
 
 
+class _Memory:
+    """Lays out one case's tensors one after the other from byte 0."""
+
+    def __init__(self, node: str, pool: str) -> None:
+        self.node, self.pool, self.top = node, pool, 0
+        self.values: list[Value] = []
+        self.placements: list[Placement] = []
+        self.tensors: list[tuple[int, TensorType]] = []
+
+    def place(self, kind: str, types: Sequence[TensorType], role: Role) -> tuple[str, ...]:
+        ids = tuple(f"{self.node}.{kind}{index}" for index in range(len(types)))
+        for name, type_ in zip(ids, types, strict=True):
+            named = {"name": name, "init": Init(kind="zeros")} if role is Role.PARAMETER else {}
+            self.values.append(Value(id=name, type=type_, role=role, **named))
+            self.placements.append(Placement(value=name, pool=self.pool, offset=self.top, bytes=type_.bytes))
+            self.tensors.append((self.top, type_))
+            self.top += align(type_.bytes)
+        return ids
+
+
 def cases_plan(
     cases: Sequence[Case], target: Target, cpus: Sequence[int], arena: int
 ) -> tuple[Graph, Plan, list[Footprint]]:
@@ -55,52 +75,39 @@ def cases_plan(
     pool = target.memory.name
     for number, case in enumerate(cases):
         signature, mode, facts = case
-        node_id, top = f"case{number}", 0
-        tensors: list[tuple[int, TensorType]] = []
-
-        def place(kind: str, types: Sequence[TensorType], role: Role, node_id: str = node_id) -> tuple[str, ...]:
-            nonlocal top
-            ids = []
-            for index, type_ in enumerate(types):
-                name = f"{node_id}.{kind}{index}"
-                named = {"name": name, "init": Init(kind="zeros")} if role is Role.PARAMETER else {}
-                values.append(Value(id=name, type=type_, role=role, **named))
-                placements.append(Placement(value=name, pool=pool, offset=top, bytes=type_.bytes))
-                tensors.append((top, type_))
-                top += align(type_.bytes)
-                ids.append(name)
-            return tuple(ids)
-
+        memory = _Memory(f"case{number}", pool)
         op = op_named(signature.op)
         node = Node(
-            id=node_id,
+            id=memory.node,
             op=signature.op,
-            inputs=place("in", signature.inputs, Role.ACTIVATION),
-            outputs=place("out", signature.outputs, Role.ACTIVATION),
-            updates=place("up", signature.updates, Role.PARAMETER),
+            inputs=memory.place("in", signature.inputs, Role.ACTIVATION),
+            outputs=memory.place("out", signature.outputs, Role.ACTIVATION),
+            updates=memory.place("up", signature.updates, Role.PARAMETER),
             attrs=signature.attrs,
             phase=("forward", "backward")[number % 2],  # only says in which of two files the case is compiled
         )
         scratch = scratch_bytes(op.scratch(signature, mode, facts))
         stages = op.stage_count(signature, mode, facts)
         node_plan = NodePlan(
-            node=node_id,
+            node=memory.node,
             kernel=mode.kernel,
             dim=mode.dim,
             slices=mode.slices,
             implementation=mode.implementation,
             stage_ns=(1,) * stages,
-            scratch_offset=top,
+            scratch_offset=memory.top,
             scratch_bytes=scratch,
             facts=dict(facts),
         )
-        footprints.append(Footprint(top + align(scratch), tuple(tensors)))
+        values += memory.values
+        placements += memory.placements
+        footprints.append(Footprint(memory.top + align(scratch), tuple(memory.tensors)))
         programs.append(Program(name=f"program{number}", nodes=(node,), inputs=(), outputs=()))
         plans.append(
             ProgramPlan(
                 name=f"program{number}",
                 nodes=(node_plan,),
-                lanes=_lanes(node_id, stages, mode.slices, len(cpus)),
+                lanes=_lanes(memory.node, stages, mode.slices, len(cpus)),
                 predicted_ns=1,
                 peak_bytes=footprints[-1].bytes,
                 bounds=_NO_BOUNDS,
@@ -134,5 +141,5 @@ def _lanes(node: str, stages: int, slices: int, lanes: int) -> tuple[tuple[Entry
     )
 
 
-INDEX_TYPES = (DType.INT64, DType.INT32, DType.UINT8)
-"""Filled with zeros: a valid label, index, argmax or mask whatever the op."""
+INDEX_TYPES = (DType.INT64, DType.INT32)
+"""Filled with zeros: a valid label or index whatever the op."""

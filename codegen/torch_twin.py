@@ -4,13 +4,14 @@ Built from the graph's forward nodes, unfused where the graph is fused, with in-
 that eager mode and torch.compile run what a PyTorch user would write. Needs torch.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
+from codegen.torch_ops import TORCH
 from planner.errors import UserError
 from planner.graph.model import Graph, Node, Role
 
@@ -18,10 +19,14 @@ Tensor = torch.Tensor
 
 
 class Twin(nn.Module):
-    """`forward(*inputs) -> (loss, prediction)`; parameters and buffers under their names, dots as in PyTorch."""
+    """`forward(*inputs) -> (loss, prediction)`; parameters and buffers under their names, dots as in PyTorch.
 
-    def __init__(self, graph: Graph) -> None:
+    `calls`: op -> what its nodes do instead of PyTorch's own, for instance to draw the executor's dropout masks.
+    """
+
+    def __init__(self, graph: Graph, calls: "Mapping[str, Call] | None" = None) -> None:
         super().__init__()
+        self.calls = {**_CALLS, **(calls or {})}
         program = graph.program["train_step"]
         self.graph = graph
         self.nodes = [n for n in program.nodes if n.phase == "forward"]
@@ -35,15 +40,19 @@ class Twin(nn.Module):
             elif value.role is Role.STATE and any(value.id in n.reads for n in self.nodes):
                 self.register_buffer(slot, torch.empty(value.type.shape))
         for node in self.nodes:
-            if node.op not in _CALLS:
+            if node.op not in self.calls:
                 raise UserError("SP1904", f"no PyTorch twin for op {node.op!r}", "compare without --against torch")
 
     def load(self, state: dict[str, Any]) -> "Twin":
         """Take parameters and running statistics from an executor's state_dict."""
         with torch.no_grad():
-            for name, tensor in [*self.named_parameters(), *self.named_buffers()]:
-                tensor.copy_(torch.as_tensor(state[_name(name)]))
+            for name, tensor in self.named_values():
+                tensor.copy_(torch.as_tensor(state[name]))
         return self
+
+    def named_values(self) -> list[tuple[str, Tensor]]:
+        """Parameters and buffers under the graph's names."""
+        return [(_name(slot), tensor) for slot, tensor in [*self.named_parameters(), *self.named_buffers()]]
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
         held: dict[str, Tensor] = dict(zip(self.inputs, inputs, strict=True))
@@ -52,7 +61,8 @@ class Twin(nn.Module):
             return held[value] if value in held else getattr(self, _slot(value))
 
         for node in self.nodes:
-            held[node.outputs[0]] = _CALLS[node.op](node, [get(v) for v in node.inputs], [get(v) for v in node.updates])
+            given, updated = [get(v) for v in node.inputs], [get(v) for v in node.updates]
+            held[node.outputs[0]] = self.calls[node.op](node, given, updated)
         return held[self.loss], held[self.prediction]
 
     def gradients(self) -> dict[str, Tensor]:
@@ -89,19 +99,13 @@ def _training_value(graph: Graph) -> str:
     return predict.removeprefix("predict.")
 
 
-def _pad(x: Tensor, padding: tuple[int, int, int, int], value: float = 0.0) -> tuple[Tensor, tuple[int, int]]:
-    """Symmetric padding goes to the op; anything else is padded before."""
-    top, bottom, left, right = padding
-    if (top, left) == (bottom, right):
-        return x, (top, left)
-    return F.pad(x, (left, right, top, bottom), value=value), (0, 0)
-
-
 def _conv2d(node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Tensor:
+    """Symmetric padding goes to PyTorch's convolution, as a user would write it."""
     a: Any = node.attrs
-    x, padding = _pad(inputs[0], a.padding)
-    bias = inputs[2] if len(inputs) > 2 else None
-    return F.conv2d(x, inputs[1], bias, a.stride, padding, a.dilation, a.groups)
+    top, bottom, left, right = a.padding
+    if (top, left) != (bottom, right):
+        return TORCH["conv2d"](a, inputs)
+    return F.conv2d(*inputs, stride=a.stride, padding=(top, left), dilation=a.dilation, groups=a.groups)
 
 
 def _batch_norm(node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Tensor:
@@ -113,42 +117,20 @@ def _batch_norm(node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Tens
     return F.relu_(y) if a.activation == "relu" else y
 
 
-def _max_pool(node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Tensor:
+def _lrn(node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Tensor:
     a: Any = node.attrs
-    x, padding = _pad(inputs[0], a.padding, float("-inf"))
-    return F.max_pool2d(x, a.kernel, a.stride, padding, a.dilation, a.ceil_mode)
+    return F.local_response_norm(inputs[0], a.size, a.alpha, a.beta, a.k)
 
 
-def _avg_pool(node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Tensor:
-    a: Any = node.attrs
-    x, padding = _pad(inputs[0], a.padding)
-    return F.avg_pool2d(x, a.kernel, a.stride, padding, a.ceil_mode, a.count_include_pad)
-
-
-def _cross_entropy(node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Tensor:
-    a: Any = node.attrs
-    return F.cross_entropy(
-        inputs[0], inputs[1], reduction=a.reduction, ignore_index=a.ignore_index, label_smoothing=a.label_smoothing
-    )
+def _plain(call: Callable[[Any, Sequence[Tensor]], Tensor]) -> "Call":
+    return lambda node, inputs, updates: call(node.attrs, inputs)
 
 
 Call = Callable[[Node, list[Tensor], list[Tensor]], Tensor]
-_CALLS: dict[str, Call] = {
-    "conv2d": _conv2d,
+_CALLS: dict[str, Call] = {name: _plain(call) for name, call in TORCH.items()} | {
     "batch_norm": _batch_norm,
-    "max_pool2d": _max_pool,
-    "avg_pool2d": _avg_pool,
-    "cross_entropy": _cross_entropy,
-    "adaptive_avg_pool2d": lambda n, x, u: F.adaptive_avg_pool2d(x[0], n.attrs.output),  # type: ignore[attr-defined]
-    "linear": lambda n, x, u: F.linear(*x),
-    "relu": lambda n, x, u: F.relu(x[0]),
-    "sigmoid": lambda n, x, u: torch.sigmoid(x[0]),
-    "tanh": lambda n, x, u: torch.tanh(x[0]),
-    "add": lambda n, x, u: x[0] + x[1],
-    "sub": lambda n, x, u: x[0] - x[1],
-    "mul": lambda n, x, u: x[0] * x[1],
-    "reshape": lambda n, x, u: x[0].reshape(n.attrs.shape),  # type: ignore[attr-defined]
-    "convert_layout": lambda n, x, u: x[0],
-    "dropout": lambda n, x, u: F.dropout(x[0], n.attrs.p),  # type: ignore[attr-defined]
-    "lrn": lambda n, x, u: F.local_response_norm(x[0], n.attrs.size, n.attrs.alpha, n.attrs.beta, n.attrs.k),  # type: ignore[attr-defined]
+    "conv2d": _conv2d,
+    "convert_layout": lambda node, inputs, updates: inputs[0],
+    "dropout": lambda node, inputs, updates: F.dropout(inputs[0], node.attrs.p),  # type: ignore[attr-defined]
+    "lrn": _lrn,
 }

@@ -17,9 +17,9 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from codegen.bench import anonymous_bytes
-from codegen.cli import bar_updates, progress_bar
 from codegen.load import executor_class
 from codegen.make import make
+from planner.console import progress
 from planner.report.table import summary_lines
 from planner.units import format_bytes, format_ns
 
@@ -33,8 +33,8 @@ def main() -> int:
     options = parser.parse_args()
     console = Console(stderr=True)
 
-    with progress_bar() as bar:
-        made = make("digits_cnn", batch=BATCH, out=options.out, progress=bar_updates(bar))
+    with progress() as update:
+        made = make("digits_cnn", batch=BATCH, out=options.out, progress=update)
     console.print(f"built {made.folder}")
 
     before = anonymous_bytes()

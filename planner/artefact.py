@@ -6,12 +6,17 @@ the same inputs give the same bytes everywhere and a git diff shows what changed
 
 import hashlib
 import json
+import math
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from planner.errors import UserError
+
+DEEPEST = 40
+"""Levels of nesting in an artefact; ours have fewer than ten."""
 
 
 def canonical_json(document: dict[str, Any]) -> str:
@@ -63,10 +68,10 @@ def write_bytes(path: Path | str, data: bytes) -> None:
         os.chmod(temporary, 0o644)
         os.replace(temporary, target)
         temporary = None
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise UserError(
             "SP1702",
-            f"cannot write {target.name}: {error.strerror}",
+            f"cannot write {target.name}: {_reason(error)}",
             "free space or choose a writable folder",
         ) from error
     finally:
@@ -79,11 +84,58 @@ def read_json(path: Path | str, what: str) -> dict[str, Any]:
     file = Path(path)
     fix = f"name an existing {what} file, or make it again with stepplan"
     try:
-        document = json.loads(file.read_text())
-    except OSError as error:
-        raise UserError("SP1701", f"cannot read {what} {file}: {error.strerror}", fix) from error
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        data = file.read_bytes()
+    except (OSError, ValueError) as error:
+        raise UserError("SP1701", f"cannot read {what} {file}: {_reason(error)}", fix) from error
+    if not data.strip():
+        raise UserError("SP1701", f"{what} {file} is empty", fix)
+    try:
+        document = json.loads(
+            data.decode(), parse_constant=_refuse, parse_float=_finite, object_pairs_hook=_different_keys
+        )
+    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, numbers of thousands of digits
         raise UserError("SP1701", f"{what} {file} is not complete JSON: {error}", fix) from error
     if not isinstance(document, dict):
         raise UserError("SP1701", f"{what} {file} is not a JSON object", fix)
+    _require_shallow(document, f"{what} {file}", fix)
     return document
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not a number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:40]} is too large for a number")
+    return number
+
+
+def _different_keys(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """A key written twice would let a reader see one value and stepplan use another."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        twice = next(k for k, _ in pairs if k in seen or seen.add(k))  # type: ignore[func-returns-value]
+        raise ValueError(f"the key {twice[:80]!r} is there twice in one object")
+    return found
+
+
+def _require_shallow(document: dict[str, Any], where: str, fix: str) -> None:
+    """Nesting is bounded, so that nothing that walks a document can run out of stack."""
+    level: list[Any] = [document]
+    for _ in range(DEEPEST):
+        level = [
+            child
+            for node in level
+            for child in (node.values() if isinstance(node, dict) else node)
+            if isinstance(child, dict | list)
+        ]
+        if not level:
+            return
+    raise UserError("SP1701", f"{where} is nested more than {DEEPEST} levels deep", fix)

@@ -7,7 +7,7 @@ by whoever receives the folder.
 from pathlib import Path
 from typing import NamedTuple
 
-from planner.artefact import write_text
+from planner.artefact import write_bytes, write_text
 from planner.errors import UserError
 from planner.graph.model import Graph
 from planner.graph.text import graph_hash, graph_text, read_graph
@@ -24,20 +24,25 @@ class Bundle(NamedTuple):
     folder: Path
 
 
-def read_bundle(path: Path | str, *, accept_edits: bool = False) -> Bundle:
-    """`path` is the folder or its plan.json. SP1403: graph or target are not those of the plan."""
+def plan_file(path: Path | str) -> Path:
+    """The plan.json that a command's PLAN argument means: the file itself, or the one in a folder."""
     file = Path(path)
-    file = file / "plan.json" if file.is_dir() else file
+    return file / "plan.json" if file.is_dir() else file
+
+
+def read_bundle(path: Path | str, *, accept_edits: bool = False) -> Bundle:
+    """`path` is the folder or its plan.json. SP1403, SP1404: graph or target are not those of the plan."""
+    file = plan_file(path)
     plan = read_plan(file, accept_edits=accept_edits)
     graph = read_graph(file.parent / "graph.json")
     target = read_target(file.parent / "target.toml")
-    for what, expected, found in (
-        ("graph.json", plan.graph_hash, graph_hash(graph)),
-        ("target.toml", plan.target_hash, target_hash(target)),
+    for code, what, expected, found in (
+        ("SP1403", "graph.json", plan.graph_hash, graph_hash(graph)),
+        ("SP1404", "target.toml", plan.target_hash, target_hash(target)),
     ):
         if expected != found:
             raise UserError(
-                "SP1403",
+                code,
                 f"{what} beside the plan is not the one it was made for ({found}, not {expected})",
                 "put the original back or plan again",
             )
@@ -50,3 +55,14 @@ def write_bundle(folder: Path | str, plan: Plan, graph: Graph, target: Target) -
     write_text(where / "graph.json", graph_text(graph))
     write_text(where / "target.toml", target_text(target))
     write_text(where / "plan.json", plan_text(plan))
+
+
+def weights_beside(graph: Path) -> Path:
+    """Where `capture` puts a graph's initial weights: graph.json -> graph.weights.npz."""
+    return graph.with_name(f"{graph.stem}.weights.npz")
+
+
+def copy_weights(source: Path, to: Path) -> None:
+    """Pass initial weights on; a model without any has no file."""
+    if source.is_file() and source.resolve() != to.resolve():
+        write_bytes(to, source.read_bytes())

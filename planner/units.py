@@ -23,8 +23,11 @@ def parse_bytes(text: str) -> Bytes:
     """`2GiB`, `512 MiB`, `100MB` or a plain number of bytes."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     if not match or match[2].upper() not in _SIZES:
-        raise UserError("SP1801", f"cannot read {text!r} as a size", "write it like 2GiB, 512MiB or 1000000")
-    return Bytes(int(float(match[1]) * _SIZES[match[2].upper()]))
+        raise UserError("SP1801", f"cannot read {text[:40]!r} as a size", "write it like 2GiB, 512MiB or 1000000")
+    size = float(match[1]) * _SIZES[match[2].upper()]
+    if size >= 2**63:
+        raise UserError("SP1801", f"{text[:40]!r} is more than 2^63 bytes", "write it like 2GiB, 512MiB or 1000000")
+    return Bytes(int(size))
 
 
 def format_bytes(size: int) -> str:

@@ -19,7 +19,8 @@ from planner.plan.text import plan_hash, plan_text
 from planner.target.model import Target
 from planner.target.text import target_hash, target_text
 
-SOURCES = ("forward.cpp", "backward.cpp", "update.cpp", "predict.cpp", "kernels.cpp", "lanes.cpp", "executor.cpp", "module.cpp")  # fmt: skip
+NODES = ("forward.cpp", "backward.cpp", "update.cpp", "predict.cpp")
+SOURCES = (*NODES, "kernels.cpp", "lanes.cpp", "executor.cpp", "module.cpp")
 HEADERS = ("values.hpp", "nodes.hpp", "kernels.hpp")
 ARTEFACTS = ("plan.json", "graph.json", "target.toml")
 

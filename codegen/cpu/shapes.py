@@ -3,10 +3,10 @@
 from math import prod
 from typing import Any
 
+from planner.errors import InternalError
 from planner.graph.model import TensorType
 from planner.ops.base import Mode, Signature, op_named
 from planner.ops.strides import MAX_RANK, Strides, broadcast_strides, merge
-from planner.errors import InternalError
 
 CONV_KINDS = {"conv2d": 0, "conv2d_backward_data": 1, "conv2d_backward_weights": 2}
 

@@ -5,13 +5,12 @@ Keyed by signature, not by model: profiling a second model reuses what the first
 node inside a step lies between (costs/residency.py).
 """
 
-import math
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from planner.artefact import canonical_json, read_json, sha256, write_text
 from planner.errors import UserError
@@ -20,6 +19,9 @@ from planner.ops.base import Mode
 
 SCHEMA = 1
 
+LONGEST_NS = 1e15
+"""No kernel takes eleven days; larger numbers are mistakes."""
+
 
 class CostEntry(Frozen):
     """One measured (signature, mode, affinity). Times are medians over warm repetitions, ns per stage."""
@@ -27,24 +29,30 @@ class CostEntry(Frozen):
     signature: str
     kernel: str
     dim: str
-    slices: int
-    implementation: str = ""
+    slices: Annotated[int, Field(ge=1, le=2**20)]
+    implementation: Annotated[str, Field(pattern=r"^[A-Za-z0-9_:/.+\-]{0,80}$")] = ""
     """The library's name of the implementation; see ops.base.Mode."""
     affinity: str = "compact"
     warm_ns: tuple[float, ...]
     cold_ns: tuple[float, ...]
     spread: float = 0.0
     """Interquartile range / median of the cold measurement."""
-    facts: dict[str, int] = Field(default_factory=dict)
+    facts: dict[str, Annotated[int, Field(ge=0, lt=2**60)]] = Field(default_factory=dict)
     """Sizes that the kernel library asks for; see ops.base.Facts."""
     source: Literal["measured", "interpolated", "modelled"] = "measured"
 
     @field_validator("warm_ns", "cold_ns")
     @classmethod
     def _positive(cls, times: tuple[float, ...]) -> tuple[float, ...]:
-        if not times or any(not math.isfinite(t) or t < 0 for t in times):
-            raise ValueError(f"times must be finite and not negative, not {times}")
+        if not times or any(not 0 <= t < LONGEST_NS for t in times):  # NaN is not, either
+            raise ValueError(f"times must be finite, not negative and below {LONGEST_NS:.0e} ns, not {times}")
         return times
+
+    @model_validator(mode="after")
+    def _same_stages(self) -> Self:
+        if len(self.warm_ns) != len(self.cold_ns):
+            raise ValueError("warm_ns and cold_ns must have one time per stage")
+        return self
 
     @property
     def mode(self) -> Mode:
@@ -56,11 +64,13 @@ class CostTable(Frozen):
     fingerprint: str
     """The machine it was measured on (Target.fingerprint())."""
     entries: tuple[CostEntry, ...] = ()
-    sync_ns: float = 200.0
+    sync_ns: Annotated[float, Field(ge=0, lt=LONGEST_NS)] = 200.0
     """Latency of one lane seeing another lane's signal, measured."""
-    bandwidth: float = 0.0
+    launch_ns: Annotated[float, Field(ge=0)] = 0.0
+    """What a step takes besides its slices: waking the lanes, and the caller when they are done, measured."""
+    bandwidth: Annotated[float, Field(ge=0)] = 0.0
     """Bytes per second that all lanes together read and write in a copy, measured; 0 when not measured."""
-    flops: float = 0.0
+    flops: Annotated[float, Field(ge=0)] = 0.0
     """Float32 operations per second of one core in the matrix kernels, measured; 0 when not measured."""
 
     @cached_property
@@ -102,8 +112,10 @@ def read_costs(path: Path | str) -> CostTable:
     """Read costs.json; NaN, negative times and unknown fields are SP1201."""
     document: dict[str, Any] = read_json(path, "cost table")
     fix = "correct the entry or profile again"
-    if document.pop("schema", None) != SCHEMA:
-        raise UserError("SP1201", f"{Path(path).name} is not a cost table of schema {SCHEMA}", fix)
+    schema = document.pop("schema", None)
+    if schema != SCHEMA or "fingerprint" not in document:
+        what = f"has schema {schema!r}" if schema != SCHEMA else "names no machine"
+        raise UserError("SP1201", f"{Path(path).name} is no cost table of schema {SCHEMA}: it {what}", fix)
     try:
         return CostTable.model_validate(document)
     except ValidationError as error:

@@ -137,7 +137,7 @@ class Value(Frozen):
     @classmethod
     def _valid_name(cls, text: str) -> str:
         if text and not re.fullmatch(r"[A-Za-z0-9_.\-]{1,200}", text):
-            raise ValueError(f"name {text!r} may hold only letters, digits, '.', '_' and '-'")
+            raise ValueError(f"name {text[:80]!r} may hold only letters, digits, '.', '_' and '-'")
         return text
 
 
@@ -191,6 +191,11 @@ class Program(Frozen):
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
+    @field_validator("name")
+    @classmethod
+    def _valid_name(cls, text: str) -> str:
+        return valid_id(text)
+
     @cached_property
     def node(self) -> Mapping[str, Node]:
         return {n.id: n for n in self.nodes}
@@ -221,7 +226,7 @@ class Graph(Frozen):
 def valid_id(text: str) -> str:
     """Ids become identifiers and comments of emitted code, so nothing else than these characters may pass."""
     if not ID_PATTERN.fullmatch(text):
-        raise ValueError(f"id {text!r} must start with a letter and hold only letters, digits, '.' and '_'")
+        raise ValueError(f"id {text[:80]!r} must start with a letter and hold only letters, digits, '.' and '_'")
     return text
 
 

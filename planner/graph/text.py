@@ -48,12 +48,15 @@ def parse_graph(document: dict[str, Any]) -> Graph:
     if document.get("schema") != SCHEMA:
         raise UserError("SP1007", f"graph schema {document.get('schema')!r} is not {SCHEMA}", "capture the model again")
     try:
+        _known_fields(document, {"schema", "name", "values", "programs"}, "")
+        for number, entry in enumerate(document["programs"]):
+            _known_fields(entry, {"name", "inputs", "outputs", "nodes"}, f"programs.{number}.")
         values = tuple(Value.model_validate(v) for v in document["values"])
         programs = tuple(
             Program(
                 name=p["name"],
-                inputs=tuple(p["inputs"]),
-                outputs=tuple(p["outputs"]),
+                inputs=p["inputs"],
+                outputs=p["outputs"],
                 nodes=tuple(_parse_node(n) for n in p["nodes"]),
             )
             for p in document["programs"]
@@ -67,6 +70,12 @@ def parse_graph(document: dict[str, Any]) -> Graph:
         raise UserError("SP1008", f"the graph lacks or mistypes {error}", "capture the model again") from error
     validate(graph)
     return graph
+
+
+def _known_fields(entry: dict[str, Any], known: set[str], where: str) -> None:
+    unknown = sorted(set(entry) - known)
+    if unknown:
+        raise UserError("SP1008", f"the graph has the unknown field {where}{unknown[0][:80]}", "remove it")
 
 
 def _parse_node(entry: dict[str, Any]) -> Node:

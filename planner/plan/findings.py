@@ -44,7 +44,7 @@ FIXES = {
     "SP1432": "the facts or the mode do not fit the node; " + _AGAIN,
     "SP1433": "use fewer lanes or slices",
 }
-"""code -> the usual way out; docs/errors-14xx.md says the same at length."""
+"""code -> the usual way out; docs/errors.md says the same at length."""
 
 
 class Finding(Frozen):

@@ -107,6 +107,7 @@ class ProgramPlan(Frozen):
     """In the order in which the schedule starts them."""
     lanes: tuple[tuple[Entry, ...], ...]
     predicted_ns: Natural
+    """One call as its caller sees it: the replayed lane programs plus the time to wake lanes and caller."""
     peak_bytes: Natural
     """The most bytes live at once, in every accounting included: persistent values, activations, scratch."""
     bounds: Bounds

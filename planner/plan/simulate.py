@@ -90,7 +90,7 @@ def simulate(
 
     `sync_ns`: latency of a signal between two lanes. `noise`: every slice's time is multiplied by a log-normal
     factor of median 1 and this sigma (0.1: mostly within 10 %); `seed` fixes all of them. `stage_ns`: ns per stage
-    of some nodes, instead of the plan's own. SP1404: the lanes cannot finish, because slices wait for each other in a
+    of some nodes, instead of the plan's own. SP1452: the lanes cannot finish, because slices wait for each other in a
     circle or for one that never runs.
     """
     names = [entry.run for lane in program.lanes for entry in lane]
@@ -222,4 +222,4 @@ def _circle(
 
 
 def _stuck(program: ProgramPlan, why: str) -> UserError:
-    return UserError("SP1404", f"program {program.name!r} can never finish: {why}", "plan again, or undo the edit")
+    return UserError("SP1452", f"program {program.name!r} can never finish: {why}", "plan again, or undo the edit")

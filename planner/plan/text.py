@@ -41,8 +41,12 @@ def write_plan(plan: Plan, path: Path | str) -> None:
 def read_plan(path: Path | str, *, accept_edits: bool = False) -> Plan:
     """Read plan.json. SP1401: not a plan; SP1402: its content does not match its digest (edited or truncated)."""
     document = read_json(path, "plan")
+    if "lanes" not in document and "placements" not in document:
+        raise UserError("SP1401", f"{Path(path).name} is not a plan", "name a plan.json, or its folder")
     if document.get("schema") != SCHEMA:
-        raise UserError("SP1401", f"plan schema {document.get('schema')!r} is not {SCHEMA}", "plan again")
+        raise UserError(
+            "SP1401", f"plan schema {document.get('schema')!r} is not {SCHEMA}, which this stepplan reads", "plan again"
+        )
     digest = document.pop("digest", None)
     if not accept_edits and digest != sha256(canonical_json(document)):
         raise UserError(

@@ -64,12 +64,12 @@ def liveness(
     spans: dict[str, tuple[int, int]] = {}
     whole = {v.id for v in graph.values if v.role in PERSISTENT}
     whole.update(v for p in graph.programs for v in p.inputs)
-    for value in graph.values:
-        if value.id not in first and value.id not in whole:
+    for placed in graph.values:
+        if placed.id not in first and placed.id not in whole:
             continue
-        lower, upper = (0, start) if value.id in whole else (first[value.id], last[value.id] + 1)
-        known = spans.get(root[value.id], (lower, upper))
-        spans[root[value.id]] = (min(lower, known[0]), max(upper, known[1]))
+        lower, upper = (0, start) if placed.id in whole else (first[placed.id], last[placed.id] + 1)
+        known = spans.get(root[placed.id], (lower, upper))
+        spans[root[placed.id]] = (min(lower, known[0]), max(upper, known[1]))
     blocks += [Block(r, lo, hi, graph.value[r].type.bytes) for r, (lo, hi) in spans.items()]
     return Liveness(tuple(blocks), root, shares)
 

@@ -4,7 +4,7 @@ import tomllib
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from planner.errors import UserError
 from planner.graph.model import Frozen
@@ -38,8 +38,8 @@ class PlanOptions(Frozen):
 def read_pins(path: Path | str) -> Pins:
     """Read pins.toml: `[slices]` maps node ids to counts."""
     try:
-        return Pins.model_validate(tomllib.loads(Path(path).read_text()))
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError, ValidationError) as error:
+        return Pins.model_validate(tomllib.loads(Path(path).read_text(encoding="utf-8")))
+    except (OSError, ValueError, RecursionError) as error:  # ValidationError is a ValueError
         raise UserError(
             "SP1303", f"cannot use pins {path}: {error}", 'write lines like "conv1" = 1 under [slices]'
         ) from error

@@ -64,7 +64,7 @@ def make_plan(
     packing = pack(live.blocks)
     say(f"offsets: {format_bytes(packing.height)}, lower bound {format_bytes(packing.lower_bound)}")
     pool = target.memory
-    capacity = min(pool.capacity, options.memory_budget or pool.capacity)
+    capacity = pool.capacity if options.memory_budget is None else min(pool.capacity, options.memory_budget)
     if packing.height > capacity:
         raise _too_small(graph, orders, live, packing, capacity)
     programs = []
@@ -127,7 +127,8 @@ def _program_plan(
         peak_bytes=_peak(graph, program, order, live),
         bounds=bounds(graph, program.name, costs, cores, bandwidth, cache_bytes=all_caches(target)),
     )
-    return draft.model_copy(update={"predicted_ns": round(simulate(draft, sync_ns=costs.sync_ns).total_ns)})
+    total = simulate(draft, sync_ns=costs.sync_ns).total_ns + costs.launch_ns
+    return draft.model_copy(update={"predicted_ns": round(total)})
 
 
 def _peak(graph: Graph, program: Program, order: Sequence[Node], live: Liveness) -> int:

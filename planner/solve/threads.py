@@ -12,7 +12,7 @@ from planner.costs.residency import cold_fractions, stage_times
 from planner.costs.table import CostEntry, CostTable
 from planner.errors import UserError
 from planner.graph.model import Graph, Node
-from planner.ops.base import Facts, Mode, op_named
+from planner.ops.base import Facts, Mode, Op, Signature, op_named
 from planner.ops.signature import signature_of
 
 
@@ -57,7 +57,7 @@ def _options(graph: Graph, node: Node, costs: CostTable, lanes: int, cold: float
     op = op_named(node.op)
     if op.alias(signature) is not None:
         return (Choice(Mode("alias", "whole", 1), {}, ()),)
-    entries = [e for e in costs.modes(signature.text) if e.slices <= lanes and _valid(op.dims(signature), e)]
+    entries = [e for e in costs.modes(signature.text) if e.slices <= lanes and _valid(op, signature, e)]
     if not entries:
         raise UserError(
             "SP1202",
@@ -67,8 +67,11 @@ def _options(graph: Graph, node: Node, costs: CostTable, lanes: int, cold: float
     return tuple(Choice(e.mode, e.facts, stage_times(e, cold)) for e in entries)
 
 
-def _valid(dims: Mapping[tuple[str, str], int], entry: CostEntry) -> bool:
-    return entry.slices <= dims.get((entry.kernel, entry.dim), 0)
+def _valid(op: Op, signature: Signature, entry: CostEntry) -> bool:
+    """Whether the op offers the entry's mode, with as many stages as were timed."""
+    if entry.slices > op.dims(signature).get((entry.kernel, entry.dim), 0):
+        return False
+    return op.stage_count(signature, entry.mode, entry.facts) == len(entry.warm_ns)
 
 
 def _uniform_counts(order: Sequence[Node], options: Mapping[str, tuple[Choice, ...]]) -> dict[str, int]:

@@ -18,7 +18,7 @@ namespace nb = nanobind;
 /// A mistake becomes planner.errors.UserError.
 [[noreturn]] inline void raise(const UserMistake& mistake) {
   const nb::object type = nb::module_::import_("planner.errors").attr("UserError");
-  const nb::tuple arguments = nb::make_tuple(mistake.code, std::string(mistake.what()), mistake.fix);
+  const nb::tuple arguments = nb::make_tuple(mistake.code.c_str(), mistake.what(), mistake.fix.c_str());
   PyErr_SetObject(type.ptr(), arguments.ptr());
   throw nb::python_error();
 }
@@ -52,8 +52,8 @@ inline UserMistake misfit(const InputSpec& input, const std::string& given, cons
 inline GivenArray array_of(const InputSpec& input, nb::handle argument, nb::ndarray<nb::ro>& owner) {
   if (!nb::try_cast(argument, owner)) {
     PyErr_Clear();
-    const std::string type = nb::cast<std::string>(nb::str(argument.type().attr("__name__")));
-    throw misfit(input, "an object of type " + type,
+    const nb::str type(argument.type().attr("__name__"));
+    throw misfit(input, std::string("an object of type ") + type.c_str(),
                  "pass a NumPy array, or anything with DLPack or the buffer protocol (detached, if it has a gradient)");
   }
   const ElementType type{owner.dtype().code, owner.dtype().bits};
@@ -159,6 +159,11 @@ inline void bind(nb::module_& module) {
   module.def("arena", arena);
   module.def("trace", trace);
   module.def("spans", spans);
+  module.def("run_entry", [](const nb::capsule& handle, size_t program, size_t lane, size_t entry, float lr) {
+    Context context;
+    context.lr = lr;
+    executor_of(handle).run_entry(program, lane, entry, context);
+  });
   module.def("delays", [](const nb::capsule& handle, uint64_t seed) { executor_of(handle).team().delays(seed); });
   module.def("close", [](const nb::capsule& handle) {
     const nb::gil_scoped_release released;

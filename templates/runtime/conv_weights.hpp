@@ -99,7 +99,7 @@ class ConvBackwardWeights {
     layouts_[0].unpack_sum(slice, slicing_.slices, first, slicing_.slices, stride, dw);
     if (!shape_.bias) return;
     const float* bias = first + layouts_[0].bytes() / sizeof(float);
-    const Range mine = split(shape_.oc, slicing_.slices, slice);
+    const Range mine = split_channels(shape_.oc, slicing_.slices, slice);
     for (int64_t c = mine.begin; c < mine.end; ++c) {
       db[c] = bias[c];
       for (int part = 1; part < slicing_.slices; ++part) db[c] += bias[part * stride + c];

@@ -81,6 +81,21 @@ class Executor {
   size_t arena_bytes() const { return arena_.bytes(); }
   Team& team() { return team_; }
 
+  /// For tests: runs one entry of a program that takes no inputs, alone and in the calling thread.
+  void run_entry(size_t program, size_t lane, size_t entry, Context run) {
+    const std::lock_guard lock(mutex_);
+    const Task& task = spec_.programs[program].lanes[lane][entry];
+    run.executor = this;
+    run.arena = arena_.base();
+    run.kernels = kernels_.get();
+    run.inputs = pointers_.data();
+    run.bad_index = &bad_index_;
+    const int before = omp_get_max_threads();
+    omp_set_num_threads(1);
+    task.node(run, task.stage, task.slice);
+    omp_set_num_threads(before);
+  }
+
   /// Runs a program. `given` are the caller's arrays in the order of the program's inputs; of `run`, the scalars and
   /// gradient pointers must be set. Allocates nothing unless it fails.
   void run(size_t program_number, std::span<const GivenArray> given, Context run) {

@@ -72,7 +72,7 @@ class Team {
     driver_ = std::thread([this, pin] { drive(pin); });
     started_.wait_for(1, 0);
     if (!start_error_) return;
-    driver_.join();
+    join();
     throw *start_error_;
   }
 
@@ -86,10 +86,7 @@ class Team {
     if (!driver_.joinable()) return;
     programs_ = nullptr;
     command_.publish(++command_count_);
-    // The lanes are waited for one by one before the region's own barrier: their last words are then known to be
-    // read by this thread whatever the OpenMP library does.
-    for (size_t lane = 0; lane < progress_.size(); ++lane) progress_[lane].wait_for(finished_[lane] + 1, 0);
-    driver_.join();
+    join();
   }
 
   bool running() const { return driver_.joinable(); }
@@ -128,6 +125,13 @@ class Team {
     return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
   }
 
+  /// The region's own barrier is inside the OpenMP library, where no tool can see it: that lanes touch nothing any more
+  /// is said once again by `departed_`.
+  void join() {
+    driver_.join();
+    while (departed_.load() < size_of_region_.load()) std::this_thread::yield();
+  }
+
   void drive(bool pin) {
     // Signals are the application's: Python's handlers run on its main thread.
     sigset_t all;
@@ -146,6 +150,7 @@ class Team {
       ready.fetch_add(1);
       if (lane == 0) {
         while (ready.load() < omp_get_num_threads()) std::this_thread::yield();
+        size_of_region_.store(omp_get_num_threads());
         if (!complete) start_error_ = too_few_threads(omp_get_num_threads());
         if (unpinned.load() >= 0) start_error_ = cannot_pin(unpinned.load());
         refused_.store(start_error_ != nullptr);
@@ -153,6 +158,7 @@ class Team {
       }
       started_.wait_for(1, 0);
       if (!refused_.load()) serve(static_cast<size_t>(lane));
+      departed_.fetch_add(1);
     }
   }
 
@@ -240,6 +246,7 @@ class Team {
   const LaneProgram* programs_ = nullptr;  // by lane; null: end
   const Context* context_ = nullptr;
   std::atomic<bool> failed_{false}, refused_{false};
+  std::atomic<int> departed_{0}, size_of_region_{0};
   std::mutex failure_mutex_;
   std::exception_ptr failure_;
   std::unique_ptr<UserMistake> start_error_;

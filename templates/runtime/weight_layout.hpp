@@ -37,6 +37,7 @@ class WeightLayout {
     for (int64_t group = 0; group < int64_t(g.size()); ++group)
       for (int64_t channel = 0; channel < int64_t(o.size()); ++channel) {
         const bool exists = group < groups && channel < dims[grouped];
+        if (exists) row_position_.push_back(int64_t(row_offset_.size()));
         row_offset_.push_back(g[group] + o[channel]);
         row_source_.push_back(exists ? group * dims[grouped] + channel : kPadding);
       }
@@ -54,17 +55,23 @@ class WeightLayout {
 
   /// Writes part `slice` of `slices` of the packed weights, padding included.
   void pack(int slice, int slices, const float* plain, float* packed) const {
-    for_each_element(slice, slices, columns_padded(), packed_order(), [&](int64_t r, int64_t c, int64_t tap) {
+    const int64_t rows = int64_t(row_offset_.size());
+    const Range tiles = split((rows + kTile - 1) / kTile, slices, slice);
+    const Range mine{tiles.begin * kTile, std::min(rows, tiles.end * kTile)};
+    for_each_element(mine, columns_padded(), packed_order(), [&](int64_t r, int64_t c, int64_t tap) {
       const bool exists = row_source_[r] != kPadding && c < columns_;
       packed[packed_offset(r, c, tap)] = exists ? plain[plain_offset(row_source_[r], c, tap)] : 0.0f;
     });
   }
 
-  /// Adds `count` packed tensors, `stride` floats apart, always in the order 0, 1, 2, ..., and writes part `slice`
-  /// of `slices` of the plain sum.
+  /// Adds `count` packed tensors, `stride` floats apart, always in the order 0, 1, 2, ..., and writes the plain sum
+  /// of the output channels that `split_channels` gives part `slice` of `slices`.
   void unpack_sum(int slice, int slices, const float* packed, int count, int64_t stride, float* plain) const {
-    if (plain_) return sum_plain(slice, slices, packed, count, stride, plain);
-    for_each_element(slice, slices, columns_, packed_order(), [&](int64_t r, int64_t c, int64_t tap) {
+    const Range channels = split_channels(int64_t(row_position_.size()), slices, slice);
+    if (channels.size() <= 0) return;
+    if (plain_) return sum_plain(channels, packed, count, stride, plain);
+    const Range mine{row_position_[channels.begin], row_position_[channels.end - 1] + 1};
+    for_each_element(mine, columns_, packed_order(), [&](int64_t r, int64_t c, int64_t tap) {
       if (row_source_[r] == kPadding) return;
       const float* source = packed + packed_offset(r, c, tap);
       float sum = source[0];
@@ -86,9 +93,9 @@ class WeightLayout {
     return (row * columns_ + column) * int64_t(tap_offset_.size()) + tap;
   }
 
-  void sum_plain(int slice, int slices, const float* parts, int count, int64_t stride, float* sum) const {
+  void sum_plain(Range channels, const float* parts, int count, int64_t stride, float* sum) const {
     const int64_t row = columns_ * int64_t(tap_offset_.size());
-    const Range mine = split(int64_t(row_offset_.size()) * row, slices, slice);
+    const Range mine{channels.begin * row, channels.end * row};
     for (int64_t at = mine.begin; at < mine.end; at += kPlainBlock) {
       const int64_t size = std::min(kPlainBlock, mine.end - at);
       float block[kPlainBlock];
@@ -108,14 +115,13 @@ class WeightLayout {
     return columns_contiguous ? Order::row_tap_column : Order::tap_column_row;
   }
 
-  /// visit(row, column, tap) for a slice's rows, tile by tile.
+  /// visit(row, column, tap) for some packed rows, tile by tile.
   template <class Visit>
-  void for_each_element(int slice, int slices, int64_t columns, Order order, const Visit& visit) const {
-    const int64_t rows = int64_t(row_offset_.size()), taps = int64_t(tap_offset_.size());
-    const Range mine = split((rows + kTile - 1) / kTile, slices, slice);
-    for (int64_t top = mine.begin * kTile; top < std::min(rows, mine.end * kTile); top += kTile)
+  void for_each_element(Range rows, int64_t columns, Order order, const Visit& visit) const {
+    const int64_t taps = int64_t(tap_offset_.size());
+    for (int64_t top = rows.begin; top < rows.end; top += kTile)
       for (int64_t left = 0; left < columns; left += kTile) {
-        const int64_t bottom = std::min(rows, top + kTile), right = std::min(columns, left + kTile);
+        const int64_t bottom = std::min(rows.end, top + kTile), right = std::min(columns, left + kTile);
         switch (order) {
           case Order::row_tap_column:
             for (int64_t r = top; r < bottom; ++r)
@@ -165,6 +171,7 @@ class WeightLayout {
   int64_t columns_ = 0;
   bool plain_ = false;
   std::vector<int64_t> row_offset_, row_source_, column_offset_, tap_offset_;
+  std::vector<int64_t> row_position_;  // by output channel: its packed row
 };
 
 }  // namespace stepplan

@@ -1,6 +1,7 @@
 """Every op's samples in every slicing, in one executor, against the ops' NumPy references."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,12 +10,18 @@ from codegen.build import build
 from codegen.cpu.emit import emit
 from codegen.executor import Executor
 from codegen.load import executor_class
-from planner.graph.model import DType
+from planner.ops.base import Access
+from planner.ops.signature import signature_of
+from planner.plan.schema import slice_name
 from tests.codegen.plans import Case, every_case, graph_of, plan_of, target_of
+
+Array = np.ndarray[Any, Any]
 
 LANES = 5
 RATE = 0.1
 """The executor's learning rate, whatever the samples say."""
+HIDDEN = {"f": np.nan}
+"""What undeclared elements hold; indices and masks are left alone."""
 
 
 @pytest.fixture(scope="module")
@@ -31,33 +38,89 @@ def executor(cases: list[Case], tmp_path_factory: pytest.TempPathFactory) -> Exe
     return executor_class(folder)(pin=False, poison=True)
 
 
-def test_every_op_in_every_slicing(executor: Executor, cases: list[Case]) -> None:
-    rng = np.random.default_rng(0)
-    drawn = {c.node_id: c.op.draw(c.sample, rng) for c in cases}
-    state = {}
+@pytest.fixture(scope="module")
+def state(cases: list[Case]) -> dict[str, Array]:
+    """What every case reads and changes, by value name."""
+    rng, found = np.random.default_rng(0), {}
     for case in cases:
-        for name, array, type_ in zip(case.inputs + case.updates, drawn[case.node_id], case.sample.inputs, strict=True):
-            state[name] = np.asarray(array).astype(type_.dtype.value)
+        drawn = case.op.draw(case.sample, rng)
+        for name, array, type_ in zip(case.inputs + case.updates, drawn, case.sample.inputs, strict=True):
+            found[name] = np.asarray(array).astype(type_.dtype.value)
+    return found
+
+
+def load(executor: Executor, state: dict[str, Array]) -> None:
     executor.load_state_dict(state, strict=False)
     executor.lr = RATE
+
+
+def mistakes(executor: Executor, case: Case, state: dict[str, Array]) -> list[str]:
+    """Where the results of a case differ from its op's reference in double."""
+    read = [state[n] for n in case.inputs + case.updates]
+    attrs = case.sample.attrs
+    if hasattr(attrs, "lr"):
+        attrs = attrs.model_copy(update={"lr": RATE})
+    expected = case.op.reference(attrs, [a.astype(np.float64) if a.dtype.kind == "f" else a for a in read])
+    found = []
+    for name, want in zip(case.outputs + case.updates, expected, strict=True):
+        got = executor._copy(executor._graph.value[name])
+        if got.shape != want.shape:
+            found.append(f"{case.label}: {name} has shape {got.shape}, not {want.shape}")
+            continue
+        error = np.abs(got.astype(np.float64) - want).max(initial=0)
+        allowed = 0 if got.dtype == np.uint8 else 2e-5 * np.abs(want).max(initial=0) + 1e-6
+        if not error <= allowed:
+            found.append(f"{case.label}: {name} is off by {error}")
+    return found
+
+
+def test_every_op_in_every_slicing(executor: Executor, cases: list[Case], state: dict[str, Array]) -> None:
+    load(executor, state)
     executor.predict()
-    after = executor.state_dict()
+    wrong = [m for case in cases for m in mistakes(executor, case, state)]
+    assert not wrong, "\n".join(wrong[:20]) + f"\n{len(wrong)} of {len(cases)}"
+
+
+def test_slices_touch_only_what_their_ops_declare(
+    executor: Executor, cases: list[Case], state: dict[str, Array]
+) -> None:
+    """Slices run one by one. Whatever a slice has not declared to read is NaN meanwhile, and whatever it has not
+    declared to write must keep its bytes: plans are only as safe as these declarations."""
+    load(executor, state)
+    graph, plan = executor._graph, executor.plan
+    where = {e.run: (lane, i) for lane, entries in enumerate(plan.programs[0].lanes) for i, e in enumerate(entries)}
     wrong = []
     for case in cases:
-        inputs = [state[n].astype(np.float64) if state[n].dtype.kind == "f" else state[n]
-                  for n in case.inputs + case.updates]  # fmt: skip
-        attrs = case.sample.attrs
-        if hasattr(attrs, "lr"):
-            attrs = attrs.model_copy(update={"lr": RATE})
-        expected = case.op.reference(attrs, inputs)
-        for name, want in zip(case.outputs + case.updates, expected, strict=True):
-            got = after[name] if name in case.updates else executor._copy(executor._graph.value[name])
-            if case.values[-1].type.dtype is DType.UINT8 and got.dtype == np.uint8:
-                same = np.array_equal(got, want)
-            else:
-                scale = np.abs(want).max(initial=0) + 1e-6
-                same = got.shape == want.shape and np.abs(got - want).max(initial=0) <= 2e-5 * scale + 1e-6
-            if not same:
-                error = np.abs(got.astype(float) - want).max(initial=0) if got.shape == want.shape else "shape"
-                wrong.append(f"{case.label}: {name} is off by {error}")
+        signature, node = signature_of(graph, case.node), plan.programs[0].node[case.node_id]
+        operands = {f"in{i}": v for i, v in enumerate(case.inputs)}
+        operands |= {f"out{i}": v for i, v in enumerate(case.outputs)}
+        operands |= {f"up{i}": v for i, v in enumerate(case.updates)}
+        arrays = {o: executor._view(graph.value[v]).reshape(-1) for o, v in operands.items()}
+        for stage in range(node.stages):
+            for index in range(node.slices):
+                declared = case.op.accesses(signature, node.mode, stage, index, node.facts)
+                hidden, kept = {}, {}
+                for operand, array in arrays.items():
+                    mask = np.ones(array.size, bool)
+                    for access in (a for a in declared if a.operand == operand):
+                        mask[elements(access)] = False
+                    hidden[operand], kept[operand] = mask, array[mask].copy()
+                    array[mask] = HIDDEN.get(array.dtype.kind, array[mask])
+                before = {o: a.copy() for o, a in arrays.items()}
+                executor._native.run_entry(executor._handle, 0, *where[slice_name(case.node_id, stage, index)], RATE)
+                for operand, array in arrays.items():
+                    touched = np.flatnonzero(array.view(np.uint8) != before[operand].view(np.uint8))
+                    writable = np.zeros(array.size, bool)
+                    for access in (a for a in declared if a.operand == operand and a.write):
+                        writable[elements(access)] = True
+                    if not writable[touched // array.itemsize].all():
+                        wrong.append(f"{case.label} stage {stage} slice {index} writes more of {operand} than it says")
+                    array[hidden[operand]] = kept[operand]
+        wrong += mistakes(executor, case, state)
     assert not wrong, "\n".join(wrong[:20]) + f"\n{len(wrong)} of {len(cases)}"
+
+
+def elements(access: Access) -> Array:
+    """Positions of an access in its operand's memory order."""
+    rows, columns = np.arange(*access.rows), np.arange(*access.cols)
+    return (rows[:, None] * access.width + columns).reshape(-1)

@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 import torch
 
+from codegen.torch_ops import TORCH
 from planner.graph.builder import GraphBuilder
 from planner.graph.differentiate import append_backward
 from planner.graph.model import DType, Init, TensorType
 from planner.ops import all_ops
 from planner.ops.reduce import ReduceAttrs
 from tests.interpreter import run_nodes
-from tests.ops.torch_ops import TORCH
 
 NO_GRADIENT = {
     "dropout": "its mask comes from its own generator; see test_dropout",

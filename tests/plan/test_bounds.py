@@ -1,6 +1,5 @@
 """Lower bounds: arithmetic by hand, and never above what a valid plan is predicted to take."""
 
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -74,7 +74,7 @@ def test_an_empty_program_takes_no_time() -> None:
     ],
 )
 def test_what_can_never_finish_is_an_error(lanes: list[list[tuple[str, ...]]], why: str) -> None:
-    with pytest.raises(UserError, match="SP1404") as caught:
+    with pytest.raises(UserError, match="SP1452") as caught:
         simulate(program({"a": (5,), "b": (5,)}, lanes))
     assert why in str(caught.value)
 

@@ -1,37 +1,43 @@
-"""Every differentiable op in PyTorch, in float64: name -> function(attrs, tensors) -> first output."""
+"""Every differentiable op in PyTorch: name -> function(attrs, tensors) -> first output. Needs torch."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional as F
 
 from planner.ops.average_pool import AvgPool2d
 from planner.ops.max_pool import MaxPool2d
 
+Tensor = torch.Tensor
+Call = Callable[[Any, Sequence[Tensor]], Tensor]
 
-def conv2d(a, t):
+
+def conv2d(a: Any, t: Sequence[Tensor]) -> Tensor:
     top, bottom, left, right = a.padding
     padded = F.pad(t[0], (left, right, top, bottom))
     return F.conv2d(padded, *t[1:], stride=a.stride, dilation=a.dilation, groups=a.groups)
 
 
-def matmul(a, t):
+def matmul(a: Any, t: Sequence[Tensor]) -> Tensor:
     x = t[0].transpose(-1, -2) if a.transpose_a else t[0]
     y = t[1].transpose(-1, -2) if a.transpose_b else t[1]
     return x @ y
 
 
-def batch_norm(a, t):
+def batch_norm(a: Any, t: Sequence[Tensor]) -> Tensor:
     y = F.batch_norm(t[0], None, None, t[1], t[2], training=True, eps=a.eps)
     y = y + t[3] if a.residual else y
     return torch.relu(y) if a.activation == "relu" else y
 
 
-def layer_norm(a, t):
+def layer_norm(a: Any, t: Sequence[Tensor]) -> Tensor:
     gamma = t[1] if a.scale else None
     beta = t[-1] if a.shift else None
     return F.layer_norm(t[0], t[0].shape[t[0].ndim - a.dims :], gamma, beta, a.eps)
 
 
-def max_pool2d(a, t):
+def max_pool2d(a: Any, t: Sequence[Tensor]) -> Tensor:
     top, bottom, left, right = a.padding
     if a.padding[::2] == a.padding[1::2]:
         return F.max_pool2d(t[0], a.kernel, a.stride, (top, left), a.dilation, a.ceil_mode)
@@ -40,44 +46,44 @@ def max_pool2d(a, t):
     return F.max_pool2d(padded, a.kernel, a.stride, 0, a.dilation)[:, :, : high.out, : wide.out]
 
 
-def avg_pool2d(a, t):
+def avg_pool2d(a: Any, t: Sequence[Tensor]) -> Tensor:
     top, bottom, left, right = a.padding
     if a.padding[::2] == a.padding[1::2]:
         return F.avg_pool2d(t[0], a.kernel, a.stride, (top, left), a.ceil_mode, a.count_include_pad)
     high, wide = AvgPool2d().windows(a, t[0].shape)
 
-    def sums(x):
+    def sums(x: Tensor) -> Tensor:
         padded = F.pad(x, (left, right, top, bottom))
         return F.avg_pool2d(padded, a.kernel, a.stride, divisor_override=1)[:, :, : high.out, : wide.out]
 
     return sums(t[0]) / sums(torch.ones_like(t[0]))
 
 
-def reduce_of(function):
+def reduce_of(function: Callable[..., Tensor]) -> Call:
     return lambda a, t: function(t[0], a.axes, a.keepdims)
 
 
-def sliced(a, t):
+def sliced(a: Any, t: Sequence[Tensor]) -> Tensor:
     index = [slice(None)] * t[0].ndim
     index[a.axis] = slice(a.start, a.stop, a.step)
     return t[0][tuple(index)]
 
 
-def pad(a, t):
+def pad(a: Any, t: Sequence[Tensor]) -> Tensor:
     return F.pad(t[0], [p for pair in reversed(a.pads) for p in pair], value=a.value)
 
 
-def cross_entropy(a, t):
+def cross_entropy(a: Any, t: Sequence[Tensor]) -> Tensor:
     return F.cross_entropy(
         t[0], t[1], reduction=a.reduction, ignore_index=a.ignore_index, label_smoothing=a.label_smoothing
     )
 
 
-def embedding(a, t):
+def embedding(a: Any, t: Sequence[Tensor]) -> Tensor:
     return F.embedding(t[1], t[0], padding_idx=a.padding_index if a.padding_index >= 0 else None)
 
 
-def nll_loss(a, t):
+def nll_loss(a: Any, t: Sequence[Tensor]) -> Tensor:
     """With label smoothing, cross entropy of unnormalised rows that happen to be log-probabilities."""
     if not a.label_smoothing:
         return F.nll_loss(t[0], t[1], reduction=a.reduction, ignore_index=a.ignore_index)
@@ -87,7 +93,7 @@ def nll_loss(a, t):
     return loss.mean() if a.reduction == "mean" else loss.sum()
 
 
-TORCH = {
+TORCH: dict[str, Call] = {
     "abs": lambda a, t: t[0].abs(),
     "adaptive_avg_pool2d": lambda a, t: F.adaptive_avg_pool2d(t[0], a.output),
     "add": lambda a, t: t[0] + t[1],

@@ -1,0 +1,72 @@
+"""How long planning takes: ResNet-50, and chains of residual blocks up to 16,000 nodes, with modelled costs.
+
+    python examples/scale_study.py [--lanes 2] [--json]
+"""
+
+import argparse
+import json
+import time
+
+from planner.costs.model import modelled_costs
+from planner.graph import layers
+from planner.graph.builder import GraphBuilder
+from planner.graph.model import DType, Graph, Layout, TensorType
+from planner.graph.optimizer import Optimizer
+from planner.plan.check import check
+from planner.plan.text import plan_text
+from planner.solve.options import PlanOptions
+from planner.solve.pipeline import make_plan
+from planner.target.text import load_target
+from planner.zoo import build
+
+
+def residual_chain(blocks: int, batch: int = 16) -> Graph:
+    """`blocks` residual blocks of two convolutions each; about 19 training nodes per block."""
+    b = GraphBuilder(f"chain_{blocks}")
+    x = b.input("images", TensorType(shape=(batch, 16, 8, 8), layout=Layout.CHANNELS_LAST))
+    labels = b.input("labels", TensorType(shape=(batch,), dtype=DType.INT64))
+    for index in range(blocks):
+        y = layers.conv2d(b, x, 16, 3, padding=1, bias=False, name=f"b{index}.conv1")
+        y = layers.relu(b, layers.batch_norm(b, y, name=f"b{index}.bn1"), name=f"b{index}.relu1")
+        y = layers.conv2d(b, y, 16, 3, padding=1, bias=False, name=f"b{index}.conv2")
+        y = layers.add(b, layers.batch_norm(b, y, name=f"b{index}.bn2"), x, name=f"b{index}.add")
+        x = layers.relu(b, y, name=f"b{index}.relu2")
+    x = layers.flatten(b, layers.adaptive_avg_pool(b, x, 1, name="pool"), name="flatten")
+    logits = layers.linear(b, x, 10, name="fc")
+    return b.finish(layers.cross_entropy(b, logits, labels), logits, Optimizer(momentum=0.9))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--lanes", type=int, default=2)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    target = load_target("cpu2" if options.lanes <= 2 else "cpu16")
+    rows = []
+    for make in (lambda: build("resnet50"), lambda: residual_chain(80), lambda: residual_chain(850)):
+        graph = make()
+        costs = modelled_costs(graph, target, lanes=options.lanes)
+        begun = time.perf_counter()
+        plan = make_plan(graph, target, costs, PlanOptions(policy="liu", strategies=(1,), lanes=options.lanes))
+        planned = time.perf_counter()
+        findings = check(graph, plan, target)
+        checked = time.perf_counter()
+        text = plan_text(plan)
+        rows.append(
+            {
+                "graph": graph.name,
+                "nodes": sum(len(p.nodes) for p in graph.programs),
+                "plan_s": round(planned - begun, 2),
+                "check_s": round(checked - planned, 2),
+                "findings": len(findings),
+                "plan_mib": round(len(text) / 2**20, 2),
+            }
+        )
+        if not options.json:
+            print(rows[-1], flush=True)
+    if options.json:
+        print(json.dumps(rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,17 @@
+"""One function per command of the planning half, each under its command's name.
+
+    from planner.api import capture, check, plan
+
+(`planner.plan` and `planner.capture` are modules, so the functions live here. The building half: codegen.api.)
+"""
+
+from planner.capture import capture
+from planner.plan.check import check
+from planner.plan.diff import diff
+from planner.plan.explain import explain
+from planner.plan.simulate import simulate
+from planner.report.table import plan_table as show
+from planner.solve.pipeline import make_plan as plan
+from planner.target.detect import detect
+
+__all__ = ["capture", "check", "detect", "diff", "explain", "plan", "show", "simulate"]

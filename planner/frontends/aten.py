@@ -1,0 +1,138 @@
+"""The lowering of one exported PyTorch graph: context, constants, and the table of operators.
+
+`aten_layers`, `aten_math` and `aten_shapes` fill the table. A handler gets the context and the operator's arguments
+in schema order (defaults filled in); tensors arrive as value ids, or as torch tensors where they are constants.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from planner.errors import InternalError, UserError
+from planner.frontends.emitter import Emitter
+from planner.graph.builder import GraphBuilder
+from planner.graph.model import Role
+from planner.ops.base import Array
+
+Handler = Callable[..., Any]
+AnyHandler = TypeVar("AnyHandler", bound=Handler)
+HANDLERS: dict[str, Handler] = {}
+
+
+def lowers(*names: str) -> Callable[[AnyHandler], AnyHandler]:
+    """Decorator: the handler of these ATen operators (without overload names)."""
+
+    def add(handler: AnyHandler) -> AnyHandler:
+        for name in names:
+            HANDLERS[f"aten.{name}"] = handler
+        return handler
+
+    return add
+
+
+class Unsupported(Exception):
+    """An operator is known, but not with these arguments; the message says which."""
+
+
+class Context(Emitter):
+    """An emitter that also knows the exported graph's constants. `torch` is the module (an optional dependency)."""
+
+    def __init__(self, builder: GraphBuilder, torch: Any) -> None:
+        super().__init__(builder)
+        self.torch = torch
+        self.buffers: dict[int, str] = {}
+        """id of a buffer's tensor -> its name"""
+        self._states: dict[int, str] = {}
+        self._kept: list[Any] = []
+
+    def is_constant(self, x: Any) -> bool:
+        return isinstance(x, self.torch.Tensor)
+
+    def number(self, x: Any) -> float | None:
+        """A Python number or a one-element constant as a number; None where `x` is something else."""
+        if self.is_constant(x) and x.numel() == 1 and x.dim() == 0:
+            x = x.item()
+        return float(x) if isinstance(x, bool | int | float) else None
+
+    def val(self, x: Any) -> str:
+        """The value id; constants become values on first use, buffers under their names."""
+        if isinstance(x, str):
+            return x
+        if self.is_constant(x):
+            if id(x) not in self._states:
+                self._kept.append(x)
+                self._states[id(x)] = self.constant(_numpy(x), self.buffers.get(id(x), ""))
+            return self._states[id(x)]
+        if isinstance(x, bool | int | float):
+            return self.fill((), float(x))
+        raise InternalError(f"{self.name}: no value for {x!r}")
+
+    def state(self, x: Any) -> str:
+        """A buffer as a state that a node may update."""
+        if id(x) not in self._states:
+            name = self.buffers.get(id(x)) or self._constant_name()
+            self._states[id(x)] = self.stored(name, _numpy(x), Role.STATE)
+            self._kept.append(x)
+        return self._states[id(x)]
+
+    def shape_of(self, x: Any) -> tuple[int, ...]:
+        return tuple(x.shape) if self.is_constant(x) else () if not isinstance(x, str) else self.shape(x)
+
+    def mask(self, x: Any) -> Any:
+        """A constant boolean tensor; anything else is not supported."""
+        if not self.is_constant(x):
+            raise Unsupported("a mask that depends on the data")
+        return x
+
+
+def _numpy(x: Any) -> Array:
+    array: Array = x.detach().cpu().numpy()
+    kind = np.int64 if array.dtype.kind in "iu" else np.float32
+    return np.ascontiguousarray(array, kind).reshape(array.shape)
+
+
+def call(context: Context, node: Any, arguments: Sequence[Any], keywords: dict[str, Any]) -> Any:
+    """Lower one call: constants are computed now, everything else through the table."""
+    torch = context.torch
+    bound = bind(node.target, arguments, keywords)
+    tensors = [a for a in _flat(bound) if isinstance(a, str) or context.is_constant(a)]
+    random = torch.Tag.nondeterministic_seeded in node.target.tags
+    if not any(isinstance(t, str) for t in tensors) and not random:
+        with torch.no_grad():
+            return node.target(*arguments, **keywords)
+    handler = HANDLERS.get(packet(node.target))
+    if handler is None:
+        raise Unsupported("")
+    return handler(context, *bound)
+
+
+def packet(target: Any) -> str:
+    """`aten.add` for the overload aten.add.Tensor."""
+    return str(target).rsplit(".", 1)[0]
+
+
+def bind(target: Any, arguments: Sequence[Any], keywords: dict[str, Any]) -> list[Any]:
+    """All arguments in schema order, defaults filled in."""
+    bound = list(arguments)
+    for argument in target._schema.arguments[len(arguments) :]:
+        bound.append(keywords.get(argument.name, argument.default_value))
+    return bound
+
+
+def _flat(values: Any) -> list[Any]:
+    if isinstance(values, list | tuple):
+        return [leaf for value in values for leaf in _flat(value)]
+    return [values]
+
+
+def require(condition: bool, what: str) -> None:
+    """Raise Unsupported with the arguments that a handler cannot lower."""
+    if not condition:
+        raise Unsupported(what)
+
+
+def dtype_error(name: str, dtype: Any) -> UserError:
+    return UserError(
+        "SP1017", f"{name} is {dtype}, not float32 (or int64 for indices)", "convert it: module.float(), inputs.float()"
+    )

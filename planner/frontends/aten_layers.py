@@ -1,0 +1,342 @@
+"""ATen's layers: convolution, linear, pooling, normalisation, embedding, attention, dropout, losses."""
+
+from math import prod
+from typing import Any
+
+from planner.frontends.aten import Context, lowers, require
+from planner.ops.conv import ConvAttrs
+from planner.ops.dropout import DropoutAttrs
+from planner.ops.embedding import EmbeddingAttrs
+from planner.ops.layer_norm import LayerNormAttrs
+from planner.ops.loss import ClassLossAttrs, LossAttrs
+from planner.ops.normalization import BatchNormAttrs
+from planner.ops.pool import AdaptivePoolAttrs, AvgPoolAttrs, MaxPoolAttrs
+
+_REDUCTIONS = {1: "mean", 2: "sum"}
+
+
+def _pair(size: Any) -> tuple[int, int]:
+    sizes = [size] if isinstance(size, int) else list(size)
+    return (int(sizes[0]), int(sizes[-1]))
+
+
+def _sides(padding: Any) -> tuple[int, int, int, int]:
+    high, wide = _pair(padding)
+    return (high, high, wide, wide)
+
+
+@lowers("conv2d")
+def _conv2d(c: Context, x: Any, w: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> str:
+    x, w = c.val(x), c.val(w)
+    single = c.rank(x) == 3
+    x = c.unsqueeze(x, 0) if single else x
+    sides = (
+        _same(c.shape(w)[2:], _pair(dilation)) if padding == "same" else _sides(0 if padding == "valid" else padding)
+    )
+    attrs = ConvAttrs(stride=_pair(stride), padding=sides, dilation=_pair(dilation), groups=groups)
+    y = c.op("conv2d", x, w, *([c.val(bias)] if bias is not None else []), attrs=attrs)
+    return c.select(y, 0, 0) if single else y
+
+
+def _same(kernel: tuple[int, ...], dilation: tuple[int, int]) -> tuple[int, int, int, int]:
+    """Padding that keeps the size; the odd element is behind."""
+    total = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
+    return (total[0] // 2, total[0] - total[0] // 2, total[1] // 2, total[1] - total[1] // 2)
+
+
+@lowers("conv1d")
+def _conv1d(c: Context, x: Any, w: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> str:
+    """A convolution over images of one row."""
+    x, w = c.val(x), c.val(w)
+    one = [1, *(stride if isinstance(stride, list) else [stride])]
+    pads = padding if isinstance(padding, str) else [0, *padding]
+    y = _conv2d(c, c.unsqueeze(x, -2), c.unsqueeze(w, 2), bias, one, pads, [1, *dilation], groups)
+    return c.squeeze(y, [-2])
+
+
+@lowers("convolution")
+def _convolution(c: Context, x: Any, w: Any, bias: Any, stride: Any, padding: Any, dilation: Any, *rest: Any) -> str:
+    transposed, _, groups = rest
+    require(not transposed, "a transposed convolution")
+    require(len(stride) <= 2, "three dimensions")
+    convolve = _conv2d if len(stride) == 2 else _conv1d
+    return convolve(c, x, w, bias, stride, padding, dilation, groups)
+
+
+@lowers("linear")
+def _linear(c: Context, x: Any, w: Any, bias: Any) -> str:
+    return c.op("linear", c.val(x), c.val(w), *([c.val(bias)] if bias is not None else []))
+
+
+@lowers("embedding")
+def _embedding(c: Context, table: Any, ids: Any, padding_index: int, scale: bool, sparse: bool) -> str:
+    """Constant consecutive ids (positions) are a slice of the table."""
+    require(not scale, "scale_grad_by_freq")
+    table = c.val(table)
+    if c.is_constant(ids) and padding_index < 0:
+        first = int(ids.reshape(-1)[0])
+        if ids.reshape(-1).tolist() == list(range(first, first + ids.numel())):
+            rows = c.slice(table, 0, first, first + ids.numel())
+            return c.reshape(rows, (*ids.shape, c.shape(table)[1]))
+    return c.op("embedding", table, c.val(ids), attrs=EmbeddingAttrs(padding_index=padding_index))
+
+
+# -- normalisation ---------------------------------------------------------------------------------------------
+def _affine(c: Context, weight: Any, bias: Any, channels: int) -> tuple[str, str]:
+    scale = c.val(weight) if weight is not None else c.fill((channels,), 1.0)
+    return scale, c.val(bias) if bias is not None else c.fill((channels,), 0.0)
+
+
+def _batch_norm(c: Context, x: str, weight: Any, bias: Any, mean: Any, var: Any, momentum: Any, eps: float) -> str:
+    """Training mode. Rank 3 (N, C, L) is an image of one row."""
+    shape = c.shape(x)
+    inputs = c.unsqueeze(x, 2) if len(shape) == 3 else x
+    updates = [] if mean is None else [c.state(mean), c.state(var)]
+    attrs = BatchNormAttrs(eps=eps, momentum=float(momentum))
+    scale, shift = _affine(c, weight, bias, shape[1])
+    return c.reshape(c.op("batch_norm", inputs, scale, shift, attrs=attrs, updates=updates), shape)
+
+
+def _frozen_norm(c: Context, x: str, weight: Any, bias: Any, mean: Any, var: Any, eps: float) -> str:
+    """Evaluation mode within training: a scale and a shift per channel."""
+    channels = (c.shape(x)[1], *([1] * (c.rank(x) - 2)))
+    scale = c.op("reciprocal", c.op("sqrt", c.shift(c.state(var), eps)))
+    scale = c.op("mul", scale, c.val(weight)) if weight is not None else scale
+    y = c.op("mul", c.op("sub", x, c.reshape(c.state(mean), channels)), c.reshape(scale, channels))
+    return c.op("add", y, c.reshape(c.val(bias), channels)) if bias is not None else y
+
+
+@lowers("batch_norm")
+def _any_batch_norm(c: Context, x: str, w: Any, b: Any, mean: Any, var: Any, training: bool, *rest: Any) -> str:
+    if training:
+        return _batch_norm(c, x, w, b, mean, var, rest[0], rest[1])
+    return _frozen_norm(c, x, w, b, mean, var, rest[1])
+
+
+@lowers("_native_batch_norm_legit_functional", "_native_batch_norm_legit", "native_batch_norm")
+def _native_batch_norm(c: Context, x: str, w: Any, b: Any, *rest: Any) -> Any:
+    """With running statistics (mean, var, training, momentum, eps) or without (training, momentum, eps)."""
+    mean, var = (None, None) if len(rest) == 3 else rest[:2]
+    training, momentum, eps = rest[-3:]
+    y = _any_batch_norm(c, x, w, b, mean, var, training, momentum, eps)
+    return (y, None, None, mean, var)
+
+
+@lowers("_native_batch_norm_legit_no_training")
+def _native_frozen_norm(c: Context, x: str, w: Any, b: Any, mean: Any, var: Any, momentum: Any, eps: float) -> Any:
+    return (_frozen_norm(c, x, w, b, mean, var, eps), None, None)
+
+
+@lowers("layer_norm")
+def _layer_norm(c: Context, x: str, shape: list[int], w: Any, b: Any, eps: float, *_: Any) -> str:
+    inputs = [c.val(v) for v in (w, b) if v is not None]
+    attrs = LayerNormAttrs(dims=len(shape), eps=eps, scale=w is not None, shift=b is not None)
+    return c.op("layer_norm", x, *inputs, attrs=attrs)
+
+
+@lowers("native_layer_norm")
+def _native_layer_norm(c: Context, *arguments: Any) -> Any:
+    return (_layer_norm(c, *arguments), None, None)
+
+
+@lowers("rms_norm")
+def _rms_norm(c: Context, x: str, shape: list[int], w: Any, eps: Any) -> str:
+    axes = list(range(-len(shape), 0))
+    mean = c.reduce("reduce_mean", c.op("square", x), axes, True)
+    eps = float(c.torch.finfo(c.torch.float32).eps) if eps is None else float(eps)
+    y = c.op("mul", x, c.op("reciprocal", c.op("sqrt", c.shift(mean, eps))))
+    return y if w is None else c.op("mul", y, c.val(w))
+
+
+@lowers("native_group_norm")
+def _group_norm(c: Context, x: str, w: Any, b: Any, n: int, channels: int, size: int, groups: int, eps: float) -> Any:
+    """Layer norm over every group, then a scale and a shift per channel."""
+    shape = c.shape(x)
+    rows = c.reshape(x, (n, groups, channels // groups * size))
+    attrs = LayerNormAttrs(dims=1, eps=eps, scale=False, shift=False)
+    y = c.reshape(c.op("layer_norm", rows, attrs=attrs), shape)
+    per_channel = (channels, *([1] * (len(shape) - 2)))
+    y = y if w is None else c.op("mul", y, c.reshape(c.val(w), per_channel))
+    return (y if b is None else c.op("add", y, c.reshape(c.val(b), per_channel)), None, None)
+
+
+@lowers("group_norm")
+def _plain_group_norm(c: Context, x: str, groups: int, w: Any, b: Any, eps: float, *_: Any) -> Any:
+    n, channels, *rest = c.shape(x)
+    return _group_norm(c, x, w, b, n, channels, prod(rest), groups, eps)[0]
+
+
+@lowers("dropout", "feature_dropout")
+def _dropout(c: Context, x: str, p: float, train: bool | None) -> str:
+    return c.op("dropout", x, attrs=DropoutAttrs(p=float(p))) if train is not False and p else x
+
+
+@lowers("native_dropout")
+def _native_dropout(c: Context, x: str, p: float, train: bool | None) -> Any:
+    return (_dropout(c, x, p, train), None)
+
+
+# -- pooling ---------------------------------------------------------------------------------------------------
+def _pooled(c: Context, x: str, op: str, attrs: Any) -> str:
+    """(C, H, W) is a batch of one."""
+    single = c.rank(x) == 3
+    y = c.op(op, c.unsqueeze(x, 0) if single else x, attrs=attrs)
+    return c.select(y, 0, 0) if single else y
+
+
+@lowers("max_pool2d")
+def _max_pool(c: Context, x: str, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool) -> str:
+    attrs = MaxPoolAttrs(
+        kernel=_pair(kernel),
+        stride=_pair(stride or kernel),
+        padding=_sides(padding),
+        dilation=_pair(dilation),
+        ceil_mode=ceil_mode,
+    )
+    return _pooled(c, x, "max_pool2d", attrs)
+
+
+@lowers("max_pool2d_with_indices")
+def _max_pool_indices(c: Context, *arguments: Any) -> Any:
+    return (_max_pool(c, *arguments), None)
+
+
+@lowers("max_pool1d")
+def _max_pool1d(c: Context, x: str, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool) -> str:
+    window, step = [1, *kernel], [1, *(stride or kernel)]
+    y = _max_pool(c, c.unsqueeze(x, -2), window, step, [0, *padding], [1, *dilation], ceil_mode)
+    return c.squeeze(y, [-2])
+
+
+@lowers("avg_pool2d")
+def _avg_pool(
+    c: Context, x: str, kernel: Any, stride: Any, padding: Any, ceil_mode: bool, include: bool, divisor: Any
+) -> str:
+    attrs = AvgPoolAttrs(
+        kernel=_pair(kernel),
+        stride=_pair(stride or kernel),
+        padding=_sides(padding),
+        ceil_mode=ceil_mode,
+        count_include_pad=include,
+    )
+    require(not divisor, "divisor_override")
+    return _pooled(c, x, "avg_pool2d", attrs)
+
+
+@lowers("avg_pool1d")
+def _avg_pool1d(c: Context, x: str, kernel: Any, stride: Any, padding: Any, ceil_mode: bool, include: bool) -> str:
+    window, step = [1, *kernel], [1, *(stride or kernel)]
+    return c.squeeze(_avg_pool(c, c.unsqueeze(x, -2), window, step, [0, *padding], ceil_mode, include, None), [-2])
+
+
+@lowers("avg_pool3d")
+def _avg_pool3d(c: Context, x: str, kernel: Any, stride: Any, padding: Any, *rest: Any) -> str:
+    """Only along the first of the three dimensions (PyTorch's local response normalisation)."""
+    stride = stride or kernel
+    require((kernel[1:], stride[1:], padding[1:]) == ([1, 1], [1, 1], [0, 0]), "windows over three dimensions")
+    *lead, depth, height, width = c.shape(x)
+    flat = c.reshape(x, (prod(lead), 1, depth, height * width))
+    y = _avg_pool(c, flat, [kernel[0], 1], [stride[0], 1], [padding[0], 0], *rest)
+    return c.reshape(y, (*lead, c.shape(y)[2], height, width))
+
+
+@lowers("adaptive_avg_pool2d", "_adaptive_avg_pool2d")
+def _adaptive(c: Context, x: str, size: Any) -> str:
+    return _pooled(c, x, "adaptive_avg_pool2d", AdaptivePoolAttrs(output=_pair(size)))
+
+
+@lowers("adaptive_avg_pool1d")
+def _adaptive1d(c: Context, x: str, size: Any) -> str:
+    return c.squeeze(_adaptive(c, c.unsqueeze(x, -2), [1, *size]), [-2])
+
+
+@lowers("adaptive_max_pool2d")
+def _adaptive_max(c: Context, x: str, size: Any) -> Any:
+    extent = c.shape(x)[-2:]
+    require(all(e % s == 0 for e, s in zip(extent, _pair(size), strict=True)), "windows of different sizes")
+    kernel = [e // s for e, s in zip(extent, _pair(size), strict=True)]
+    return (_max_pool(c, x, kernel, kernel, 0, 1, False), None)
+
+
+# -- attention -------------------------------------------------------------------------------------------------
+@lowers("scaled_dot_product_attention")
+def _attention(c: Context, q: Any, k: Any, v: Any, mask: Any, p: float, causal: bool, scale: Any, gqa: bool) -> str:
+    require(not p, "dropout inside attention")
+    require(not gqa, "grouped queries")
+    torch = c.torch
+    q, k, v = c.val(q), c.val(k), c.val(v)
+    if causal:
+        mask = torch.ones(c.shape(q)[-2], c.shape(k)[-2], dtype=torch.bool).tril()
+    if c.is_constant(mask) and mask.dtype == torch.bool:
+        mask = torch.zeros(mask.shape).masked_fill(~mask, float("-inf"))
+    return c.attention(q, k, v, scale, None if mask is None else c.val(mask))
+
+
+# -- losses ----------------------------------------------------------------------------------------------------
+def class_loss(c: Context, op: str, x: str, labels: Any, attrs: ClassLossAttrs) -> str:
+    """Classes are dimension 1 (0 of a vector); further dimensions are rows."""
+    rank = c.rank(x)
+    labels = c.val(labels)
+    if rank > 2:
+        x = c.permute(x, (0, *range(2, rank), 1))
+    if rank != 2:
+        x, labels = c.reshape(x, (-1, c.shape(x)[-1])), c.reshape(labels, (-1,))
+    return c.op(op, x, labels, attrs=attrs)
+
+
+def _loss_attrs(reduction: int, ignore_index: int = -100, smoothing: float = 0.0) -> ClassLossAttrs:
+    require(reduction in _REDUCTIONS, "reduction='none'")
+    values = {"reduction": _REDUCTIONS[reduction], "ignore_index": ignore_index, "label_smoothing": smoothing}
+    return ClassLossAttrs.model_validate(values)
+
+
+@lowers("cross_entropy_loss")
+def _cross_entropy(c: Context, x: str, target: Any, weight: Any, reduction: int, ignored: int, smoothing: float) -> str:
+    require(weight is None, "class weights")
+    if c.b.type(c.val(target)).dtype.value != "int64":
+        require(smoothing == 0 and reduction in _REDUCTIONS, "label smoothing of probabilities, or reduction='none'")
+        total = c.reduce(
+            "reduce_sum", c.op("mul", c.along_last("log_softmax", x, 1 if c.rank(x) > 1 else 0), target), None
+        )
+        rows = prod(c.shape(x)) // c.shape(x)[1] if c.rank(x) > 1 else 1
+        return c.scale(total, -1 / rows if reduction == 1 else -1)
+    return class_loss(c, "cross_entropy", x, target, _loss_attrs(reduction, ignored, smoothing))
+
+
+@lowers("nll_loss", "nll_loss_nd", "nll_loss2d")
+def _nll(c: Context, x: str, target: Any, weight: Any, reduction: int, ignored: int) -> str:
+    require(weight is None, "class weights")
+    return class_loss(c, "nll_loss", x, target, _loss_attrs(reduction, ignored))
+
+
+@lowers("nll_loss_forward", "nll_loss2d_forward")
+def _nll_forward(c: Context, *arguments: Any) -> Any:
+    return (_nll(c, *arguments), None)
+
+
+def _pair_loss(c: Context, op: str, x: Any, target: Any, reduction: int) -> str:
+    x, target = c.val(x), c.val(target)
+    require(reduction in _REDUCTIONS, "reduction='none'")
+    require(c.shape(x) == c.shape(target), "operands of different shapes")
+    return c.op(op, x, target, attrs=LossAttrs.model_validate({"reduction": _REDUCTIONS[reduction]}))
+
+
+@lowers("mse_loss")
+def _mse(c: Context, x: Any, target: Any, reduction: int) -> str:
+    if reduction not in _REDUCTIONS:
+        return c.op("square", c.op("sub", c.val(x), c.val(target)))
+    return _pair_loss(c, "mse_loss", x, target, reduction)
+
+
+@lowers("binary_cross_entropy_with_logits")
+def _bce(c: Context, x: Any, target: Any, weight: Any, positive: Any, reduction: int) -> str:
+    require(weight is None and positive is None, "weights")
+    return _pair_loss(c, "bce_with_logits", x, target, reduction)
+
+
+@lowers("l1_loss")
+def _l1(c: Context, x: Any, target: Any, reduction: int) -> str:
+    distance = c.op("abs", c.op("sub", c.val(x), c.val(target)))
+    if reduction not in _REDUCTIONS:
+        return distance
+    return c.reduce(f"reduce_{_REDUCTIONS[reduction]}", distance, None)

@@ -1,0 +1,290 @@
+"""ATen's arithmetic, activations and reductions."""
+
+from math import log, prod
+from typing import Any
+
+from planner.frontends.aten import Context, Unsupported, lowers, require
+from planner.ops.activation import GeluAttrs, LeakyReluAttrs
+
+_SIMPLE = ("relu", "sigmoid", "tanh", "silu", "exp", "log", "sqrt", "abs", "square", "reciprocal", "neg")
+for _name in _SIMPLE:
+    lowers(_name)(lambda c, x, op=_name: c.op(op, x))
+
+
+@lowers("leaky_relu")
+def _leaky_relu(c: Context, x: str, slope: float) -> str:
+    return c.op("leaky_relu", x, attrs=LeakyReluAttrs(slope=float(slope)))
+
+
+@lowers("gelu")
+def _gelu(c: Context, x: str, approximate: str) -> str:
+    return c.op("gelu", x, attrs=GeluAttrs.model_validate({"approximate": approximate}))
+
+
+@lowers("rsqrt")
+def _rsqrt(c: Context, x: str) -> str:
+    return c.op("reciprocal", c.op("sqrt", x))
+
+
+@lowers("log1p")
+def _log1p(c: Context, x: str) -> str:
+    return c.op("log", c.shift(x, 1))
+
+
+@lowers("expm1")
+def _expm1(c: Context, x: str) -> str:
+    return c.shift(c.op("exp", x), -1)
+
+
+@lowers("hardtanh", "clamp")
+def _clamp(c: Context, x: str, low: Any, high: Any) -> str:
+    for bound in (low, high):
+        require(bound is None or c.number(bound) is not None, "bounds that are tensors")
+    return c.clamp(x, None if low is None else c.number(low), None if high is None else c.number(high))
+
+
+@lowers("clamp_min")
+def _clamp_min(c: Context, x: str, low: Any) -> str:
+    return _clamp(c, x, low, None)
+
+
+@lowers("clamp_max")
+def _clamp_max(c: Context, x: str, high: Any) -> str:
+    return _clamp(c, x, None, high)
+
+
+@lowers("relu6")
+def _relu6(c: Context, x: str) -> str:
+    return c.clamp(x, 0, 6)
+
+
+@lowers("hardsigmoid")
+def _hard_sigmoid(c: Context, x: str) -> str:
+    return c.hard_sigmoid(x)
+
+
+@lowers("hardswish")
+def _hard_swish(c: Context, x: str) -> str:
+    return c.op("mul", x, c.hard_sigmoid(x))
+
+
+@lowers("softplus")
+def _softplus(c: Context, x: str, beta: float, threshold: float) -> str:
+    return c.softplus(x, float(beta))
+
+
+@lowers("log_sigmoid")
+def _log_sigmoid(c: Context, x: str) -> str:
+    return c.op("neg", c.softplus(c.op("neg", x)))
+
+
+@lowers("log_sigmoid_forward")
+def _log_sigmoid_forward(c: Context, x: str) -> Any:
+    return (_log_sigmoid(c, x), None)
+
+
+@lowers("mish")
+def _mish(c: Context, x: str) -> str:
+    return c.op("mul", x, c.op("tanh", c.softplus(x)))
+
+
+@lowers("elu")
+def _elu(c: Context, x: str, alpha: float, scale: float, input_scale: float) -> str:
+    return c.elu(x, float(alpha), float(scale), float(input_scale))
+
+
+@lowers("selu")
+def _selu(c: Context, x: str) -> str:
+    return c.elu(x, 1.6732632423543772, 1.0507009873554805)
+
+
+@lowers("celu")
+def _celu(c: Context, x: str, alpha: float) -> str:
+    return c.elu(x, float(alpha), 1.0, 1 / float(alpha))
+
+
+@lowers("prelu", "_prelu_kernel")
+def _prelu(c: Context, x: str, weight: str) -> str:
+    """relu(x) - w relu(-x); one w, or one per channel (dimension 1)."""
+    w, rank = c.val(weight), c.rank(x)
+    if c.rank(w) == 1 and rank > 2 and c.shape(w)[0] > 1:
+        w = c.reshape(w, (c.shape(w)[0], *([1] * (rank - 2))))
+    return c.op("sub", c.op("relu", x), c.op("mul", w, c.op("relu", c.op("neg", x))))
+
+
+@lowers("glu")
+def _glu(c: Context, x: str, axis: int) -> str:
+    axis %= c.rank(x)
+    half = c.shape(x)[axis] // 2
+    return c.op("mul", c.slice(x, axis, 0, half), c.op("sigmoid", c.slice(x, axis, half, 2 * half)))
+
+
+@lowers("softmax", "_softmax")
+def _softmax(c: Context, x: str, axis: int, *_: Any) -> str:
+    return c.along_last("softmax", x, axis)
+
+
+@lowers("log_softmax", "_log_softmax")
+def _log_softmax(c: Context, x: str, axis: int, *_: Any) -> str:
+    return c.along_last("log_softmax", x, axis)
+
+
+# -- two operands ----------------------------------------------------------------------------------------------
+@lowers("add")
+def _add(c: Context, a: Any, b: Any, alpha: float = 1) -> str:
+    for x, y, factor in ((a, b, alpha), (b, a, alpha)):
+        number = c.number(y)
+        if isinstance(x, str) and number is not None:
+            return c.shift(x, number * factor) if x is a else c.shift(c.scale(x, factor), number)
+    return c.op("add", c.val(a), c.scale(c.val(b), float(alpha)))
+
+
+@lowers("sub")
+def _sub(c: Context, a: Any, b: Any, alpha: float = 1) -> str:
+    if c.number(a) is not None or c.number(b) is not None:
+        return _add(c, a, b, -alpha)
+    return c.op("sub", c.val(a), c.scale(c.val(b), float(alpha)))
+
+
+@lowers("rsub")
+def _rsub(c: Context, a: Any, b: Any, alpha: float = 1) -> str:
+    return _sub(c, b, a, alpha)
+
+
+@lowers("mul")
+def _mul(c: Context, a: Any, b: Any) -> str:
+    for x, y in ((a, b), (b, a)):
+        number = c.number(y)
+        if isinstance(x, str) and number is not None:
+            return c.scale(x, number)
+    return c.op("mul", c.val(a), c.val(b))
+
+
+@lowers("div")
+def _div(c: Context, a: Any, b: Any, rounding: str | None = None) -> str:
+    require(rounding is None, f"rounding mode {rounding!r}")
+    number = c.number(b)
+    if number is not None:
+        require(number != 0, "a division by zero")
+        return c.scale(c.val(a), 1 / number)
+    number = c.number(a)
+    if number is not None:
+        return c.scale(c.op("reciprocal", b), number)
+    return c.op("div", c.val(a), c.val(b))
+
+
+@lowers("maximum")
+def _maximum(c: Context, a: Any, b: Any) -> str:
+    return c.op("maximum", c.val(a), c.val(b))
+
+
+@lowers("minimum")
+def _minimum(c: Context, a: Any, b: Any) -> str:
+    return c.op("minimum", c.val(a), c.val(b))
+
+
+@lowers("pow")
+def _pow(c: Context, a: Any, b: Any) -> str:
+    exponent, base = c.number(b), c.number(a)
+    if exponent is not None:
+        return c.power(a, exponent)
+    if base is not None:
+        require(base > 0, "a power of a number that is not positive")
+        return c.op("exp", c.scale(b, log(base)))
+    raise Unsupported("two tensors")
+
+
+@lowers("addcmul")
+def _addcmul(c: Context, x: Any, a: Any, b: Any, value: float) -> str:
+    return _add(c, x, _mul(c, a, b), value)
+
+
+@lowers("addcdiv")
+def _addcdiv(c: Context, x: Any, a: Any, b: Any, value: float) -> str:
+    return _add(c, x, _div(c, a, b), value)
+
+
+@lowers("lerp")
+def _lerp(c: Context, a: Any, b: Any, weight: Any) -> str:
+    return _add(c, a, _mul(c, _sub(c, b, a), weight))
+
+
+# -- masks -----------------------------------------------------------------------------------------------------
+@lowers("where")
+def _where(c: Context, condition: Any, a: Any, b: Any) -> str:
+    """a mask + b (1 - mask), exactly: of a masked-out constant nothing remains, so that -inf is allowed there."""
+    mask = c.mask(condition)
+    return c.op("add", _masked(c, a, mask), _masked(c, b, ~mask))
+
+
+def _masked(c: Context, x: Any, mask: Any) -> str:
+    if isinstance(x, str):
+        return c.op("mul", x, c.val(mask))
+    torch = c.torch
+    value = x if c.is_constant(x) else torch.tensor(float(x))
+    return c.val(torch.where(mask, value.float(), torch.zeros(())))
+
+
+@lowers("masked_fill")
+def _masked_fill(c: Context, x: Any, mask: Any, value: Any) -> str:
+    return _where(c, mask, value, x)
+
+
+# -- reductions ------------------------------------------------------------------------------------------------
+lowers("mean")(lambda c, x, *rest: c.reduce("reduce_mean", x, *_axes(rest)))
+lowers("sum")(lambda c, x, *rest: c.reduce("reduce_sum", x, *_axes(rest)))
+
+
+def _axes(rest: tuple[Any, ...]) -> tuple[list[int] | None, bool]:
+    """(axes, keepdim) of the overloads (dtype) and (dim, keepdim, dtype)."""
+    if len(rest) < 2:
+        return None, False
+    axes = [rest[0]] if isinstance(rest[0], int) else rest[0]
+    return axes or None, bool(rest[1])
+
+
+def _correction(value: Any) -> float:
+    return 1.0 if value is None else float(value)
+
+
+@lowers("var")
+def _var(c: Context, x: str, axes: Any = None, correction: Any = None, keepdim: bool = False) -> str:
+    if isinstance(axes, bool):  # the overload (unbiased)
+        axes, correction = None, float(axes)
+    return c.variance(x, axes, _correction(correction), keepdim)[0]
+
+
+@lowers("std")
+def _std(c: Context, *arguments: Any) -> str:
+    return c.op("sqrt", _var(c, *arguments))
+
+
+@lowers("var_mean")
+def _var_mean(c: Context, x: str, axes: Any = None, correction: Any = None, keepdim: bool = False) -> Any:
+    return c.variance(x, axes, _correction(correction), keepdim)
+
+
+@lowers("linalg_vector_norm")
+def _norm(c: Context, x: str, order: Any, axes: Any, keepdim: bool, dtype: Any) -> str:
+    require(float(order) in (1.0, 2.0), f"norm of order {order}")
+    if float(order) == 1:
+        return c.reduce("reduce_sum", c.op("abs", x), axes, keepdim)
+    return c.op("sqrt", c.reduce("reduce_sum", c.op("square", x), axes, keepdim))
+
+
+# -- products --------------------------------------------------------------------------------------------------
+@lowers("matmul", "mm", "bmm", "mv", "dot")
+def _matmul(c: Context, a: Any, b: Any) -> str:
+    return c.matmul(c.val(a), c.val(b))
+
+
+@lowers("addmm", "baddbmm", "addmv")
+def _addmm(c: Context, x: Any, a: Any, b: Any, beta: float, alpha: float) -> str:
+    product = c.scale(c.matmul(c.val(a), c.val(b)), float(alpha))
+    return product if beta == 0 else c.op("add", product, c.scale(c.val(x), float(beta)))
+
+
+@lowers("outer")
+def _outer(c: Context, a: Any, b: Any) -> str:
+    a, b = c.val(a), c.val(b)
+    return c.op("mul", c.reshape(a, (prod(c.shape(a)), 1)), b)

@@ -1,0 +1,255 @@
+"""What the frontends share: naming, constants, and the compositions that frameworks have as one operator.
+
+An `Emitter` appends nodes under the name of the layer being lowered. Compositions are written so that their
+gradients are the framework's: hardtanh, for instance, is a difference of two relus, not a minimum of a maximum.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from planner.errors import UserError
+from planner.graph.builder import GraphBuilder
+from planner.graph.model import Attrs, DType, Init, Layout, Role, TensorType, Value
+from planner.ops.base import Array
+from planner.ops.concat import ConcatAttrs
+from planner.ops.copy import ExpandAttrs, PermuteAttrs, SliceAttrs
+from planner.ops.matmul import MatmulAttrs
+from planner.ops.pad import PadAttrs
+from planner.ops.reduce import ReduceAttrs
+from planner.ops.scalar import ScalarAttrs
+from planner.ops.shape import FillAttrs, ReshapeAttrs
+
+_INTEGER_OPS = frozenset({"embedding", "cross_entropy", "nll_loss", "reshape", "expand", "permute", "slice", "concat"})
+_FLOATS = (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT64)
+
+
+class Emitter:
+    """Appends nodes named `name`; `weights` collects the data of parameters, states and constants."""
+
+    def __init__(self, builder: GraphBuilder) -> None:
+        self.b = builder
+        self.name = ""
+        self.weights: dict[str, Array] = {}
+
+    # -- values ------------------------------------------------------------------------------------------------
+    def fresh(self, name: str) -> str:
+        """A value id made from a framework's name: `0.weight` becomes `_0.weight`."""
+        return fresh_id(name, self.b.values)
+
+    def input(self, name: str, shape: Sequence[int], dtype: DType = DType.FLOAT32) -> str:
+        """A model input; images (rank 4) are channels-last."""
+        image = len(shape) == 4 and dtype is DType.FLOAT32
+        layout = Layout.CHANNELS_LAST if image else Layout.ROW_MAJOR
+        return self.b.input(self.fresh(name), TensorType(shape=tuple(shape), dtype=dtype, layout=layout))
+
+    def stored(self, name: str, data: Array, role: Role, trainable: bool = True) -> str:
+        """A parameter or state that starts from `data`, under the framework's name."""
+        kinds = {"float32": DType.FLOAT32, "int64": DType.INT64}
+        type_ = TensorType(shape=data.shape, dtype=kinds[data.dtype.name])
+        safe = re.sub(r"[^A-Za-z0-9_.\-]", "_", name)[:200] or "unnamed"
+        value = Value(id=self.fresh(name), type=type_, role=role, name=safe, init=Init(kind="data"))
+        if role is Role.PARAMETER and not trainable:
+            self.b.frozen.add(value.id)
+        self.weights[safe] = data
+        return self.b.add_value(value)
+
+    def constant(self, data: Array, name: str = "") -> str:
+        """A constant as a value: a filled tensor where all elements are equal, else a state."""
+        if data.dtype == np.int64:
+            return self.stored(name or self._constant_name(), data, Role.STATE)
+        data = np.asarray(data, np.float32)
+        first = float(data.flat[0]) if data.size else 0.0
+        if not name and np.isfinite(first) and bool((data == data.flat[0]).all()):
+            return self.fill(data.shape, first)
+        return self.stored(name or self._constant_name(), data, Role.STATE)
+
+    def _constant_name(self) -> str:
+        count = sum(1 for w in self.weights if w.startswith("constant_"))
+        return f"constant_{count}"
+
+    def shape(self, value: str) -> tuple[int, ...]:
+        return self.b.shape(value)
+
+    def rank(self, value: str) -> int:
+        return len(self.b.shape(value))
+
+    # -- nodes -------------------------------------------------------------------------------------------------
+    def op(self, op: str, *inputs: str, attrs: Attrs | None = None, updates: Sequence[str] = ()) -> str:
+        """Append a node and return its first output."""
+        if op not in _INTEGER_OPS and any(self.b.type(v).dtype not in _FLOATS for v in inputs):
+            raise UserError(
+                "SP1017",
+                f"layer {self.name!r} computes ({op}) with integers",
+                "convert them before they enter the model",
+            )
+        return self.b.op(op, inputs, attrs, name=identifier(self.name) or op, updates=updates)[0]
+
+    def fill(self, shape: Sequence[int], value: float) -> str:
+        return self.b.op("ones", [], FillAttrs(shape=tuple(shape), value=value), name=identifier(self.name) or "fill")[
+            0
+        ]
+
+    # -- shapes ------------------------------------------------------------------------------------------------
+    def reshape(self, x: str, shape: Iterable[int]) -> str:
+        shape = tuple(shape)
+        if -1 in shape:
+            known = prod(d for d in shape if d != -1)
+            shape = tuple(prod(self.shape(x)) // known if d == -1 else d for d in shape)
+        return x if shape == self.shape(x) else self.op("reshape", x, attrs=ReshapeAttrs(shape=shape))
+
+    def permute(self, x: str, axes: Iterable[int]) -> str:
+        rank = self.rank(x)
+        order = tuple(a % rank for a in axes)
+        return x if order == tuple(range(rank)) else self.op("permute", x, attrs=PermuteAttrs(axes=order))
+
+    def transpose(self, x: str, first: int, second: int) -> str:
+        axes = list(range(self.rank(x)))
+        if axes:
+            axes[first], axes[second] = axes[second], axes[first]
+        return self.permute(x, axes)
+
+    def expand(self, x: str, shape: Iterable[int]) -> str:
+        """-1 keeps a dimension, as in PyTorch."""
+        wanted, own = tuple(shape), self.shape(x)
+        lead = len(wanted) - len(own)
+        full = tuple(own[i - lead] if d == -1 else d for i, d in enumerate(wanted))
+        return x if full == own else self.op("expand", x, attrs=ExpandAttrs(shape=full))
+
+    def slice(self, x: str, axis: int, start: int, stop: int, step: int = 1) -> str:
+        extent = self.shape(x)[axis]
+        if (start, stop, step) == (0, extent, 1):
+            return x
+        return self.op("slice", x, attrs=SliceAttrs(axis=axis % self.rank(x), start=start, stop=stop, step=step))
+
+    def select(self, x: str, axis: int, index: int) -> str:
+        shape = self.shape(x)
+        axis, index = axis % len(shape), index % shape[axis]
+        return self.reshape(self.slice(x, axis, index, index + 1), shape[:axis] + shape[axis + 1 :])
+
+    def unsqueeze(self, x: str, axis: int) -> str:
+        shape = self.shape(x)
+        axis %= len(shape) + 1
+        return self.reshape(x, (*shape[:axis], 1, *shape[axis:]))
+
+    def squeeze(self, x: str, axes: Iterable[int]) -> str:
+        shape = self.shape(x)
+        dropped = {a % len(shape) for a in axes} if shape else set()
+        return self.reshape(x, (d for i, d in enumerate(shape) if i not in dropped or d != 1))
+
+    def concat(self, values: Sequence[str], axis: int) -> str:
+        if len(values) == 1:
+            return values[0]
+        return self.op("concat", *values, attrs=ConcatAttrs(axis=axis % self.rank(values[0])))
+
+    def pad(self, x: str, pads: Sequence[tuple[int, int]], value: float = 0.0) -> str:
+        """(before, after) for every dimension; negative pads cut."""
+        for axis, (before, after) in enumerate(pads):
+            extent = self.shape(x)[axis]
+            x = self.slice(x, axis, max(0, -before), extent - max(0, -after))
+        grown = tuple((max(0, before), max(0, after)) for before, after in pads)
+        return self.op("pad", x, attrs=PadAttrs(pads=grown, value=value)) if any(map(any, grown)) else x
+
+    # -- arithmetic --------------------------------------------------------------------------------------------
+    def scale(self, x: str, factor: float) -> str:
+        return x if factor == 1 else self.op("scale", x, attrs=ScalarAttrs(value=float(factor)))
+
+    def shift(self, x: str, addend: float) -> str:
+        return x if addend == 0 else self.op("add_scalar", x, attrs=ScalarAttrs(value=float(addend)))
+
+    def power(self, x: str, exponent: float) -> str:
+        simple = {1.0: "", 2.0: "square", 0.5: "sqrt", -1.0: "reciprocal"}.get(float(exponent))
+        if simple is not None:
+            return self.op(simple, x) if simple else x
+        return self.op("pow_scalar", x, attrs=ScalarAttrs(value=float(exponent)))
+
+    def reduce(self, op: str, x: str, axes: Sequence[int] | None, keepdims: bool = False) -> str:
+        """reduce_sum or reduce_mean; no axes: all of them."""
+        rank = self.rank(x)
+        chosen = tuple(sorted(a % rank for a in axes)) if axes else tuple(range(rank))
+        return self.op(op, x, attrs=ReduceAttrs(axes=chosen, keepdims=keepdims)) if rank else x
+
+    def matmul(self, a: str, b: str) -> str:
+        """NumPy's rules: vectors are matrices of one row or column, leading dimensions broadcast."""
+        one, other = self.rank(a) == 1, self.rank(b) == 1
+        a = self.unsqueeze(a, 0) if one else a
+        b = self.unsqueeze(b, 1) if other else b
+        lead_a, lead_b = self.shape(a)[:-2], self.shape(b)[:-2]
+        if lead_a != lead_b and prod(lead_a) > 1 and prod(lead_b) > 1:
+            lead = np.broadcast_shapes(lead_a, lead_b)
+            a, b = self.expand(a, (*lead, *self.shape(a)[-2:])), self.expand(b, (*lead, *self.shape(b)[-2:]))
+        y = self.op("matmul", a, b, attrs=MatmulAttrs())
+        shape = self.shape(y)
+        return self.reshape(
+            y, shape[: len(shape) - one - other] if other else shape[:-2] + shape[-1:] if one else shape
+        )
+
+    def along_last(self, op: str, x: str, axis: int) -> str:
+        """softmax or log_softmax along any axis."""
+        rank = self.rank(x)
+        axis %= rank
+        axes = (*(a for a in range(rank) if a != axis), axis)
+        y = self.op(op, self.permute(x, axes))
+        return self.permute(y, (axes.index(a) for a in range(rank)))
+
+    # -- activations that are compositions ---------------------------------------------------------------------
+    def clamp(self, x: str, low: float | None, high: float | None) -> str:
+        """low + relu(x - low) - relu(x - high): its gradient is 1 between the bounds and 0 outside."""
+        if low is not None and high is not None:
+            above = self.op("relu", self.shift(x, -high))
+            return self.shift(self.op("sub", self.op("relu", self.shift(x, -low)), above), low)
+        if low is not None:
+            return self.shift(self.op("relu", self.shift(x, -low)), low)
+        if high is not None:
+            flipped = self.op("relu", self.shift(self.op("neg", x), high))
+            return self.shift(self.op("neg", flipped), high)
+        return x
+
+    def hard_sigmoid(self, x: str) -> str:
+        return self.scale(self.clamp(self.shift(x, 3), 0, 6), 1 / 6)
+
+    def softplus(self, x: str, beta: float = 1.0) -> str:
+        """relu(x) + log(1 + exp(-|x|)): never overflows."""
+        x = self.scale(x, beta)
+        small = self.op("exp", self.op("neg", self.op("abs", x)))
+        return self.scale(self.op("add", self.op("relu", x), self.op("log", self.shift(small, 1))), 1 / beta)
+
+    def elu(self, x: str, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> str:
+        """scale (relu(x) + alpha (exp(input_scale min(x, 0)) - 1))."""
+        low = self.op("neg", self.op("relu", self.op("neg", x)))
+        curve = self.shift(self.op("exp", self.scale(low, input_scale)), -1)
+        return self.scale(self.op("add", self.op("relu", x), self.scale(curve, alpha)), scale)
+
+    def variance(self, x: str, axes: Sequence[int] | None, correction: float, keepdims: bool) -> tuple[str, str]:
+        """(variance, mean)."""
+        mean = self.reduce("reduce_mean", x, axes, True)
+        count = prod(self.shape(x)) // max(1, prod(self.shape(mean)))
+        square = self.op("square", self.op("sub", x, mean))
+        var = self.scale(self.reduce("reduce_sum", square, axes, keepdims), 1 / max(count - correction, 1e-30))
+        return var, (mean if keepdims else self.reshape(mean, self.shape(var)))
+
+    def attention(self, q: str, k: str, v: str, scale: float | None, mask: str | None = None) -> str:
+        """softmax(q k^T scale + mask) v over the last two dimensions."""
+        rank = self.rank(k)
+        factor = self.shape(q)[-1] ** -0.5 if scale is None else scale
+        scores = self.matmul(self.scale(q, factor), self.transpose(k, rank - 2, rank - 1))
+        return self.matmul(self.op("softmax", self.op("add", scores, mask) if mask else scores), v)
+
+
+def identifier(name: str) -> str:
+    """A framework's name as a node id: only letters, digits, '.' and '_', not starting with a digit or '.'."""
+    clean = re.sub(r"[^A-Za-z0-9_.]", "_", name)[:150]
+    return clean if not clean or re.match(r"[A-Za-z_]", clean) else f"_{clean}"
+
+
+def fresh_id(name: str, taken: Any) -> str:
+    """`identifier(name)`, with a number behind it where it is taken."""
+    base = identifier(name) or "value"
+    candidate, count = base, 0
+    while candidate in taken:
+        count += 1
+        candidate = f"{base}_{count}"
+    return candidate

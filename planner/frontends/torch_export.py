@@ -1,0 +1,393 @@
+"""PyTorch modules -> training graphs, through torch.export.
+
+The module is exported in training mode and made functional (in-place operators and views become pure ones), then
+every ATen operator is lowered by the tables of `aten_layers`, `aten_math` and `aten_shapes`. Operators without a
+handler are decomposed by PyTorch's own tables where those know them. Parameters and buffers keep their names.
+"""
+
+import difflib
+import operator
+import os
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from planner.errors import UserError
+from planner.frontends import aten_layers, aten_math, aten_shapes
+from planner.frontends.aten import HANDLERS, Context, Unsupported, call, dtype_error, packet
+from planner.frontends.emitter import identifier
+from planner.graph.builder import GraphBuilder
+from planner.graph.model import DType, Graph, Role, unsupported
+from planner.graph.optimizer import Optimizer
+from planner.ops.base import Array
+from planner.ops.loss import ClassLossAttrs, LossAttrs
+
+__all__ = ["Loss", "aten_layers", "aten_math", "aten_shapes", "capture_module"]
+
+Loss = str | Callable[..., Any] | None
+"""`cross_entropy` or `mse` (of the prediction and `labels`), a callable (prediction, labels) -> scalar tensor, or
+None: the module returns the loss itself."""
+
+
+def import_torch() -> Any:
+    """SP1012 when PyTorch is missing: it is an optional dependency."""
+    try:
+        import torch
+    except ImportError as error:
+        raise UserError("SP1012", "capturing a PyTorch module needs PyTorch", "pip install torch==2.13.0") from error
+    return torch
+
+
+def capture_module(
+    module: Any,
+    inputs: Any,
+    *,
+    loss: Loss = "cross_entropy",
+    labels: Any = None,
+    optimizer: Optimizer | None = None,
+    name: str | None = None,
+    fuse: bool = True,
+) -> tuple[Graph, dict[str, Array]]:
+    """The training graph of a module and its present weights, by the module's names.
+
+    inputs: example arguments (a tensor, a tuple, or a dict of keyword arguments); their shapes are the graph's.
+    labels: an example batch of labels; needed where `loss` is a callable. The graph's input is called `labels`.
+    """
+    torch = import_torch()
+    if not isinstance(module, torch.nn.Module):
+        raise UserError("SP1018", f"{type(module).__name__} is no torch.nn.Module", "pass the module itself")
+    positional, keywords = _arguments(torch, inputs)
+    loss = _resolve_loss(torch, loss, labels)
+    wrapped = callable(loss)
+    if wrapped:
+        keywords = {"_labels": labels, "_inputs": (positional, keywords)}
+        positional = ()
+    program = _export(torch, _with_loss(torch, module, loss) if wrapped else module, module, positional, keywords)
+    batch = _batch(torch, inputs)
+    builder = GraphBuilder(identifier(name or f"{type(module).__name__.lower()}_b{batch}"))
+    lowering = _Lowering(torch, builder, module, loss, wrapped)
+    prediction, value = lowering.run(program)
+    if not wrapped:
+        value = lowering.append_loss(prediction, loss, labels)
+    graph = builder.finish(value, prediction, optimizer or Optimizer(lr=0.1, momentum=0.9), fuse=fuse)
+    kept = {v.name for v in graph.values}
+    return graph, {k: w for k, w in lowering.context.weights.items() if k in kept}
+
+
+# -- exporting -------------------------------------------------------------------------------------------------
+def _arguments(torch: Any, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(inputs, torch.Tensor):
+        return (inputs,), {}
+    return ((), dict(inputs)) if isinstance(inputs, Mapping) else (tuple(inputs), {})
+
+
+def _batch(torch: Any, inputs: Any) -> int:
+    tensors = [t for t in torch.utils._pytree.tree_leaves(inputs) if isinstance(t, torch.Tensor)]
+    return int(tensors[0].shape[0]) if tensors and tensors[0].dim() else 1
+
+
+def _resolve_loss(torch: Any, loss: Loss, labels: Any) -> Loss:
+    if isinstance(loss, str) and loss not in ("cross_entropy", "mse"):
+        raise UserError("SP1016", f"unknown loss {loss!r}", "use 'cross_entropy', 'mse', a callable, or None")
+    if callable(loss) and labels is None:
+        raise UserError("SP1016", "a loss that is a callable needs an example of the labels", "pass labels=...")
+    if loss == "cross_entropy" and labels is not None and labels.dtype.is_floating_point:
+        return torch.nn.functional.cross_entropy  # type: ignore[no-any-return]  # probabilities
+    return loss
+
+
+def _with_loss(torch: Any, module: Any, loss: Any) -> Any:
+    class WithLoss(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model, self.loss = module, loss
+
+        def forward(self, _labels: Any, _inputs: Any) -> Any:
+            prediction = self.model(*_inputs[0], **_inputs[1])
+            return self.loss(prediction, _labels), prediction
+
+    return WithLoss()
+
+
+def _export(torch: Any, module: Any, original: Any, positional: Any, keywords: dict[str, Any]) -> Any:
+    """A functional program whose operators all have handlers, as far as PyTorch can decompose them."""
+    with warnings.catch_warnings(), _training(original), _quiet():
+        warnings.simplefilter("ignore")
+        try:
+            program = torch.export.export(module, positional, keywords, strict=False)
+        except Exception as error:
+            raise _export_error(error) from error
+        _refuse_detached(program)
+        _refuse_dynamic(program)
+        program = program.run_decompositions({})
+        for _ in range(8):  # a decomposition may use operators that need another one
+            missing = {n.target for n in _calls(program) if packet(n.target) not in HANDLERS}
+            table = torch.export.default_decompositions() if missing else {}
+            known = {target: table[target] for target in sorted(missing, key=str) if target in table}
+            if not known:
+                break
+            program = program.run_decompositions(known)
+    return program
+
+
+@contextmanager
+def _training(module: Any) -> Iterator[None]:
+    """Training mode during the export; submodules that were set to evaluation mode in a training module stay so."""
+    modes = {m: m.training for m in module.modules()}
+    if not module.training:
+        module.train()
+    try:
+        yield
+    finally:
+        for submodule, mode in modes.items():
+            submodule.training = mode
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """PyTorch logs the graph when an export fails; the error says enough."""
+    import logging
+
+    previous = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.disable(previous)
+
+
+def _export_error(error: Exception) -> UserError:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    problem = lines[0] if lines else type(error).__name__
+    text = f"{type(error).__name__} {error}".lower()
+    if "data-dependent" in text or "datadependent" in text or "dynamic" in text:
+        fix = "sizes and branches may not depend on the data: use fixed shapes, and masks instead of indexing"
+        return UserError("SP1014", f"the module has shapes that depend on the data: {problem}", fix)
+    fix = "check that module(*inputs) runs; see PyTorch's documentation of torch.export"
+    return UserError("SP1013", f"torch.export cannot capture the module: {problem}", fix)
+
+
+def _refuse_dynamic(program: Any) -> None:
+    for node in program.graph.nodes:
+        shape = getattr(node.meta.get("val"), "shape", ())
+        if not all(isinstance(d, int) for d in shape):
+            raise UserError(
+                "SP1014",
+                f"node {node.name!r}{_place(node)} has the dynamic shape ({', '.join(map(str, shape))})",
+                "stepplan plans fixed shapes: index with masks of fixed size",
+            )
+
+
+def _refuse_detached(program: Any) -> None:
+    """`detach` and blocks under torch.no_grad() would get gradients once the program is functional: refuse them,
+    unless they compute with constants only."""
+    signature = program.graph_signature
+    inputs = set(signature.user_inputs) | set(signature.inputs_to_parameters)
+    varying: set[Any] = set()
+    for node in program.graph.nodes:
+        if node.name not in inputs and not any(n in varying for n in node.all_input_nodes):
+            continue
+        varying.add(node)
+        if node.op != "call_function":
+            continue
+        if str(node.target) == "wrap_with_set_grad_enabled" and node.args[0] is False:
+            raise unsupported(node.name, "torch.no_grad", "a frozen parameter (requires_grad=False)", _line(node))
+        if packet(node.target) in ("aten.detach", "aten.detach_"):
+            raise unsupported(node.name, "aten.detach", "a frozen parameter (requires_grad=False)", _line(node))
+
+
+def _calls(program: Any) -> list[Any]:
+    return [n for n in program.graph.nodes if n.op == "call_function" and str(n.target).startswith("aten.") and n.users]
+
+
+# -- lowering --------------------------------------------------------------------------------------------------
+class _Lowering:
+    """One exported program into one builder."""
+
+    def __init__(self, torch: Any, builder: GraphBuilder, module: Any, loss: Loss, wrapped: bool) -> None:
+        self.torch, self.module, self.wrapped = torch, module, wrapped
+        self.loss_module = loss if isinstance(loss, torch.nn.Module) else None
+        self.context = Context(builder, torch)
+        self.values: dict[Any, Any] = {}
+
+    def run(self, program: Any) -> tuple[str, str]:
+        """Lower everything. Returns (prediction, loss); the loss is empty where it is still to be appended."""
+        self._check_outputs(program)
+        self._placeholders(program)
+        for node in program.graph.nodes:
+            if node.op == "call_function":
+                self._call(node)
+        outputs = {s.arg.name for s in program.graph_signature.output_specs if s.kind.name == "USER_OUTPUT"}
+        (final,) = (n for n in program.graph.nodes if n.op == "output")
+        found = [self.context.val(self.values[n]) for n in final.args[0] if n is not None and n.name in outputs]
+        return (found[-1], found[0]) if self.wrapped else (found[0], "")
+
+    def _check_outputs(self, program: Any) -> None:
+        specs = program.graph_signature.output_specs
+        users = [s for s in specs if s.kind.name == "USER_OUTPUT"]
+        wanted = 2 if self.wrapped else 1
+        if len(users) != wanted or any(type(s.arg).__name__ != "TensorArgument" for s in users):
+            what = f"{len(users) - self.wrapped} values" if len(users) != wanted else "something that is no tensor"
+            raise UserError(
+                "SP1015", f"the module returns {what}, not one tensor", "wrap it so that it returns the prediction only"
+            )
+        producers = {n.name: n for n in program.graph.nodes}
+        for spec in specs:
+            if spec.kind.name == "BUFFER_MUTATION" and not self._is_statistic(producers[spec.arg.name], spec.target):
+                raise UserError(
+                    "SP1020",
+                    f"the module writes to its buffer {self._plain(spec.target)!r} in forward",
+                    "only batch norm's running statistics may change; keep other state outside of the module",
+                )
+            if spec.kind.name == "USER_INPUT_MUTATION":
+                raise UserError("SP1020", f"the module writes to its input {spec.target!r}", "work on a copy")
+
+    @staticmethod
+    def _is_statistic(producer: Any, target: str) -> bool:
+        """Running statistics come from a batch norm; its counter of batches is not needed."""
+        if target.endswith("num_batches_tracked"):
+            return True
+        return producer.target is operator.getitem and "batch_norm" in str(producer.args[0].target)
+
+    # -- parameters, buffers, inputs ---------------------------------------------------------------------------
+    def _plain(self, target: str) -> str:
+        """The name within the module: the wrapper that computes the loss adds `model.`."""
+        return target.removeprefix("model.") if self.wrapped else target
+
+    def _placeholders(self, program: Any) -> None:
+        parameters, buffers = self._tensors("named_parameters"), self._tensors("named_buffers")
+        first: dict[int, str] = {}
+        nodes = {n.name: n for n in program.graph.nodes if n.op == "placeholder"}
+        for spec in program.graph_signature.input_specs:
+            kind, node = spec.kind.name, nodes.get(spec.arg.name)
+            if kind == "PARAMETER":
+                name, tensor = self._plain(spec.target), parameters[self._plain(spec.target)]
+                name = next(n for n, t in parameters.items() if t is tensor)  # tied: the first name
+                if id(tensor) not in first:
+                    data = self._data(name, tensor, (self.torch.float32,))
+                    first[id(tensor)] = self.context.stored(name, data, Role.PARAMETER, bool(tensor.requires_grad))
+                self.values[node] = first[id(tensor)]
+            elif kind == "BUFFER":
+                tensor = buffers[self._plain(spec.target)]
+                self.context.buffers[id(tensor)] = self._plain(spec.target)
+                self.values[node] = tensor
+            elif kind == "CONSTANT_TENSOR":
+                self.values[node] = program.constants[spec.target]
+            elif kind == "USER_INPUT":
+                self.values[node] = self._input(node, spec)
+
+    def _tensors(self, method: str) -> dict[str, Any]:
+        found = dict(getattr(self.module, method)(remove_duplicate=False))
+        if self.loss_module is not None:
+            found.update({f"loss.{k}": t for k, t in getattr(self.loss_module, method)(remove_duplicate=False)})
+        return found
+
+    def _data(self, name: str, tensor: Any, kinds: Sequence[Any]) -> Array:
+        if tensor.dtype not in kinds:
+            raise dtype_error(f"parameter {name!r}", tensor.dtype)
+        data: Array = tensor.detach().cpu().contiguous().numpy().copy()
+        return data
+
+    def _input(self, node: Any, spec: Any) -> Any:
+        if type(spec.arg).__name__ != "TensorArgument":
+            return getattr(spec.arg, "value", None)
+        value, torch = node.meta["val"], self.torch
+        kinds = {torch.float32: DType.FLOAT32, torch.int64: DType.INT64}
+        name = node.name.removeprefix("_") if not self.wrapped else _input_name(node.name)
+        if value.dtype not in kinds:
+            raise dtype_error(f"input {name!r}", value.dtype)
+        return self.context.input(name, value.shape, kinds[value.dtype])
+
+    # -- nodes -------------------------------------------------------------------------------------------------
+    def _call(self, node: Any) -> None:
+        if node.target is operator.getitem:
+            source, index = self.values[node.args[0]], node.args[1]
+            self.values[node] = source[index] if isinstance(source, list | tuple) else None
+            return
+        arguments, keywords = self._resolve(node.args), self._resolve(node.kwargs)
+        self.context.name = self._layer(node)
+        try:
+            if not hasattr(node.target, "_schema"):
+                raise Unsupported("")
+            result = call(self.context, node, arguments, keywords)
+        except Unsupported as error:
+            if node.users or packet(node.target) in HANDLERS:
+                raise self._unsupported(node, str(error)) from None
+            result = None  # assertions and the like
+        self.values[node] = result
+
+    def _resolve(self, argument: Any) -> Any:
+        if isinstance(argument, dict):
+            return {k: self._resolve(v) for k, v in argument.items()}
+        if isinstance(argument, list | tuple):
+            return [self._resolve(v) for v in argument]
+        return self.values[argument] if isinstance(argument, self.torch.fx.Node) else argument
+
+    def _layer(self, node: Any) -> str:
+        """The module's path, with the operator behind it unless the module is one operator: `layer1.0.conv1`."""
+        packet_name = packet(node.target).removeprefix("aten.").strip("_")
+        stack = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
+        path = re.sub(r"@\d+", "", stack[-1]) if stack else ""
+        if self.wrapped:
+            path = "" if path == "model" else path.removeprefix("model.")
+        try:
+            module = self.module.get_submodule(path)
+        except AttributeError:
+            module = None
+        alone = type(module).__module__.startswith("torch.nn") and not list(module.children()) if module else False
+        return path if path and alone else f"{path}.{packet_name}" if path else packet_name
+
+    def _unsupported(self, node: Any, detail: str) -> UserError:
+        name = packet(node.target)
+        if name in HANDLERS:
+            nearest = f"{name} without {detail}" if detail else name
+            return unsupported(node.name, f"{name} with {detail}" if detail else name, nearest, _line(node))
+        near = difflib.get_close_matches(name, HANDLERS, 1, 0.0)[0]
+        return unsupported(node.name, name, near, _line(node))
+
+    # -- loss --------------------------------------------------------------------------------------------------
+    def append_loss(self, prediction: str, loss: Loss, labels: Any) -> str:
+        """`cross_entropy` or `mse` of the prediction and a new input `labels`; None: the prediction is the loss."""
+        context = self.context
+        if loss is None:
+            return prediction
+        context.name = "loss"
+        shape = context.shape(prediction)
+        classes = (shape[:1] + shape[2:] if len(shape) > 1 else ()) if loss == "cross_entropy" else shape
+        if labels is not None and tuple(labels.shape) != classes:
+            raise UserError(
+                "SP1016", f"labels of shape {tuple(labels.shape)} do not fit a prediction of shape {shape}",
+                f"{loss} needs labels of shape {classes}",
+            )  # fmt: skip
+        target = context.input("labels", classes, DType.INT64 if loss == "cross_entropy" else DType.FLOAT32)
+        if loss == "mse":
+            return context.op("mse_loss", prediction, target, attrs=LossAttrs())
+        return aten_layers.class_loss(context, "cross_entropy", prediction, target, ClassLossAttrs())
+
+
+def _input_name(name: str) -> str:
+    """Names of the wrapper's flattened arguments: `_labels`, `_inputs_0_0`, `_inputs_1_x`."""
+    found = re.fullmatch(r"_inputs_0_(\d+)|_inputs_1_(.+)", name)
+    if not found:
+        return name.removeprefix("_")
+    return found.group(2) or f"input_{found.group(1)}"
+
+
+def _line(node: Any) -> str:
+    """`models/net.py:12`: the user's innermost line, relative to where it is imported from."""
+    frames = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
+    own = [(f, line) for f, line in frames if f"{os.sep}torch{os.sep}" not in f] or frames
+    if not own:
+        return ""
+    file, line = own[-1]
+    roots = [os.path.join(os.path.abspath(root), "") for root in (*sys.path, os.getcwd())]
+    root = max((r for r in roots if file.startswith(r)), key=len, default=os.path.join(os.path.dirname(file), ""))
+    return f"{file.removeprefix(root)}:{line}"
+
+
+def _place(node: Any) -> str:
+    line = _line(node)
+    return f" ({line})" if line else ""

@@ -1,0 +1,292 @@
+"""Executors of small nets: numbers, determinism, state, inputs, errors."""
+
+import multiprocessing
+import random
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from codegen.executor import Executor
+from planner.errors import UserError
+from planner.graph.builder import GraphBuilder
+from planner.graph.model import Graph, Layout, TensorType
+from planner.ops.scalar import ScalarAttrs
+from tests.codegen.plans import make
+from tests.graphs import random_net, small_net
+from tests.interpreter import run_program
+
+Array = np.ndarray[Any, Any]
+
+
+def batch(graph: Graph, seed: int = 0) -> tuple[Array, Array]:
+    """Random images (NCHW in memory) and labels."""
+    rng = np.random.default_rng(seed)
+    images, labels = (graph.value[i].type.shape for i in graph.program["train_step"].inputs)
+    return rng.standard_normal(images).astype(np.float32), rng.integers(0, 5, labels)
+
+
+def reference_state(executor: Executor, graph: Graph) -> dict[str, Array]:
+    """What the interpreter starts from: the executor's own state, in double."""
+    state = executor.state_dict()
+    return {v.id: state[v.name].astype(np.float64) for v in graph.values if v.name}
+
+
+def assert_follows_reference(executor: Executor, graph: Graph, steps: int = 4) -> None:
+    held = reference_state(executor, graph)
+    persistent = set(held)
+    for number in range(steps):
+        images, labels = batch(graph, number)
+        inputs = dict(zip(executor.input_names, (images.astype(np.float64), labels), strict=True))
+        after = run_program(graph, "train_step", held | inputs)
+        loss = executor.step(images, labels)
+        assert loss == pytest.approx(float(after[graph.program["train_step"].outputs[0]]), rel=1e-4)
+        held = {k: after[k] for k in persistent}
+        state = executor.state_dict()
+        for value in (v for v in graph.values if v.name):
+            want = held[value.id]
+            assert np.abs(state[value.name] - want).max() <= 1e-4 * (np.abs(want).max() + 1e-3), value.id
+        predict = graph.program["predict"]
+        result = run_program(graph, "predict", held | inputs)[predict.outputs[0]]
+        assert np.abs(executor.predict(images) - result).max() <= 1e-3 * np.abs(result).max()
+
+
+def test_steps_follow_the_reference(small: Executor) -> None:
+    assert_follows_reference(small, small_net())
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+def test_random_nets_follow_the_reference(tmp_path: Path, seed: int) -> None:
+    graph = random_net(random.Random(seed))
+    with make(graph, tmp_path / "net", lanes=3, flags=("-O1",))(pin=False, poison=True) as executor:
+        executor.delays(seed)
+        assert_follows_reference(executor, graph, steps=2)
+
+
+def test_same_seed_same_bits_under_any_timing(small_class: type[Executor]) -> None:
+    graph = small_net()
+    states = []
+    for delay in (0, 1, 2):
+        with small_class(seed=5, pin=False, poison=bool(delay)) as executor:
+            executor.delays(delay)
+            for number in range(4):
+                executor.step(*batch(graph, number))
+            states.append(executor.state_dict())
+    for other in states[1:]:
+        assert all(np.array_equal(states[0][k], other[k]) for k in states[0])
+
+
+def test_initial_values_depend_on_seed_and_name_only(small_class: type[Executor]) -> None:
+    with small_class(seed=1, pin=False) as a, small_class(seed=1, pin=False) as b, small_class(seed=2, pin=False) as c:
+        first, same, other = (e.state_dict() for e in (a, b, c))
+    assert all(np.array_equal(first[k], same[k]) for k in first)
+    assert not np.array_equal(first["conv1.weight"], other["conv1.weight"])
+    assert not np.array_equal(first["conv1.weight"].ravel()[:20], first["conv2.weight"].ravel()[:20])
+    assert first["conv2.weight"].std() == pytest.approx(0.2, rel=0.2)
+
+
+def test_save_load_and_go_on_gives_the_same_bits(small_class: type[Executor]) -> None:
+    graph = small_net()
+    with small_class(seed=1, pin=False) as first, small_class(seed=9, pin=False) as second:
+        for number in range(3):
+            first.step(*batch(graph, number), lr=0.05)
+        second.load_state_dict(first.state_dict())
+        assert (second.lr, second.steps_done) == (0.05, 3)
+        for number in range(3, 5):
+            assert first.step(*batch(graph, number)) == second.step(*batch(graph, number))
+        a, b = first.state_dict(), second.state_dict()
+        assert a.keys() == b.keys() and all(np.array_equal(a[k], b[k]) for k in a)
+
+
+def test_gradients_change_nothing_and_are_right(small: Executor) -> None:
+    graph = small_net()
+    images, labels = batch(graph)
+    before = small.state_dict()
+    loss, gradients = small.gradients(images, labels)
+    after = small.state_dict()
+    assert all(np.array_equal(before[k], after[k]) for k in before)
+    held = reference_state(small, graph) | dict(zip(small.input_names, (images.astype(float), labels), strict=True))
+    reference = run_program(graph, "train_step", held)
+    updates = [n for n in graph.program["train_step"].nodes if n.phase == "update"]
+    assert gradients.keys() == {n.updates[0] for n in updates}
+    for node in updates:
+        want = reference[node.inputs[0]]
+        assert np.abs(gradients[node.updates[0]] - want).max() <= 1e-4 * (np.abs(want).max() + 1e-3)
+    assert loss == small.step(images, labels)
+
+
+def test_layouts_and_libraries_give_the_same_bits(small_class: type[Executor]) -> None:
+    torch = pytest.importorskip("torch")
+    images, labels = batch(small_net())
+    last = np.ascontiguousarray(images.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+    odd = np.zeros((4, 3, 8, 16), np.float32)[..., ::2]
+    odd[...] = images
+    unaligned = np.frombuffer(b"x" + last.transpose(0, 2, 3, 1).tobytes(), np.uint8)[1:].view(np.float32)
+    readonly = images.copy()
+    readonly.flags.writeable = False
+    tensor = torch.from_numpy(images)
+    variants = [
+        images,
+        last,
+        odd,
+        unaligned.reshape(4, 8, 8, 3).transpose(0, 3, 1, 2),
+        images[::-1].copy()[::-1],
+        readonly,
+        tensor,
+        tensor.contiguous(memory_format=torch.channels_last),
+    ]
+    losses = set()
+    for variant in variants:
+        with small_class(seed=1, pin=False) as executor:
+            executor.step(variant, torch.from_numpy(labels))
+            losses.add(executor.step(variant, labels))
+    assert len(losses) == 1
+
+
+def test_large_inputs_are_staged_by_the_lanes(tmp_path: Path) -> None:
+    b = GraphBuilder("doubled")
+    x = b.input("x", TensorType(shape=(7, 5, 40, 30), layout=Layout.CHANNELS_LAST))
+    graph = b.finish_inference(b.op("scale", [x], ScalarAttrs(value=2.0), name="double")[0])
+    images = np.random.default_rng(0).standard_normal((7, 5, 40, 30)).astype(np.float32)
+    with make(graph, tmp_path / "net", lanes=2)(pin=False) as executor:
+        for variant in (images, np.asfortranarray(images), images[:, ::-1].copy()[:, ::-1], images[::-1].copy()[::-1]):
+            assert np.array_equal(executor.predict(variant), 2 * images)
+        assert executor.input_names == ("x",)
+        for call in (executor.step, executor.gradients):
+            with pytest.raises(UserError, match="SP1612"):
+                call(images)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "expected"),
+    [
+        (lambda x, y: (x.astype(np.float64), y), "images must be float32 of shape (4, 3, 8, 8), not float64"),
+        (lambda x, y: (x[:2], y), "not float32 of shape (2, 3, 8, 8)"),
+        (lambda x, y: (x[0], y), "not float32 of shape (3, 8, 8)"),
+        (lambda x, y: (x, y.astype(np.int32)), "labels must be int64 of shape (4), not int32"),
+        (lambda x, y: (x, "labels"), "not an object of type str"),
+        (lambda x, y: (x, None), "not an object of type NoneType"),
+        (lambda x, y: (x, [1, 2, 3, 4]), "not an object of type list"),
+        (lambda x, y: (x,), "takes the inputs images, labels, not 1 (0)"),
+        (lambda x, y: (x, y, y), "not 3 (0, 1, 2)"),
+    ],
+)
+def test_wrong_inputs_are_named(small: Executor, inputs: Any, expected: str) -> None:
+    images, labels = batch(small_net())
+    with pytest.raises(UserError, match="SP1601") as error:
+        small.step(*inputs(images, labels))
+    assert expected in error.value.problem
+    assert small.steps_done == 0
+    small.step(images, labels)
+
+
+def test_inputs_by_name(small: Executor) -> None:
+    images, labels = batch(small_net())
+    assert small.predict(images=images).shape == (4, 5)
+    small.step(images, labels=labels)
+    with pytest.raises(UserError, match="SP1601"):
+        small.step(images, label=labels)
+
+
+@pytest.mark.parametrize("label", [5, -1, 2**40])
+def test_a_bad_label_is_named_and_changes_nothing(small: Executor, label: int) -> None:
+    images, labels = batch(small_net())
+    before = small.state_dict()
+    labels[2] = label
+    with pytest.raises(UserError, match="SP1608") as error:
+        small.step(images, labels)
+    assert f"labels has the value {label} at position 2" in error.value.problem
+    assert all(np.array_equal(before[k], v) for k, v in small.state_dict().items())
+    labels[2] = -100  # PyTorch's index to ignore
+    small.step(images, labels)
+
+
+def test_state_dict_takes_pytorch_states(small: Executor) -> None:
+    torch = pytest.importorskip("torch")
+    state = {k: torch.nn.Parameter(torch.from_numpy(v)) if v.dtype == np.float32 else v
+             for k, v in small.state_dict().items() if "momentum" not in k and "stepplan" not in k}  # fmt: skip
+    state["bn1.num_batches_tracked"] = torch.tensor(3)
+    state["conv1.weight"] = torch.nn.Parameter(torch.ones(8, 3, 3, 3).to(memory_format=torch.channels_last))
+    small.load_state_dict(state)
+    assert np.all(small.state_dict()["conv1.weight"] == 1)
+
+
+def test_states_that_do_not_fit(small: Executor) -> None:
+    state = small.state_dict()
+    for change, told in (
+        ({"conv1.weight": np.zeros((1, 2))}, "conv1.weight must be"),
+        ({"conv9.weight": np.zeros(3)}, "1 unknown (conv9.weight)"),
+    ):
+        with pytest.raises(UserError, match="SP1611") as error:
+            small.load_state_dict(state | change)
+        assert told in error.value.problem
+    del state["fc.bias"]
+    with pytest.raises(UserError, match=r"1 missing \(fc.bias\)"):
+        small.load_state_dict(state)
+    small.load_state_dict(state | {"conv9.weight": np.zeros(3)}, strict=False)
+
+
+def test_trace_has_every_slice_once(small: Executor, tmp_path: Path) -> None:
+    graph = small_net()
+    small.trace(tmp_path / "trace.json")
+    small.step(*batch(graph))
+    small.step(*batch(graph))
+    first, second = small.trace_events()
+    entries = [e for lane in small.plan.program["train_step"].lanes for e in lane]
+    assert len(first) == len(second) == len(entries)
+    assert all(0 < e.start_ns <= e.end_ns for e in first) and second[0].start_ns > first[0].end_ns
+    assert (tmp_path / "trace.json").read_text().count('"ph"') >= 2 * len(entries)
+    small.trace(on=False)
+    small.step(*batch(graph))
+    assert small.trace_events() == []
+
+
+def test_several_executors_and_threads(small_class: type[Executor]) -> None:
+    graph = small_net()
+    executors = [small_class(seed=s, pin=False) for s in (1, 2)]
+
+    def work(executor: Executor) -> None:
+        for number in range(20):
+            executor.step(*batch(graph, number))
+
+    threads = [threading.Thread(target=work, args=(e,)) for e in executors * 2]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [e.steps_done for e in executors] == [40, 40]
+    for executor in executors:
+        executor.close()
+
+
+def test_closed_and_forked(small: Executor) -> None:
+    context = multiprocessing.get_context("fork")
+    answers = context.Queue()
+    process = context.Process(target=_step_in_child, args=(small, answers))
+    process.start()
+    assert answers.get(timeout=60) == "SP1606"
+    process.join()
+    small.close()
+    small.close()
+    with pytest.raises(UserError, match="SP1607"):
+        small.step(*batch(small_net()))
+
+
+def _step_in_child(executor: Executor, answers: Any) -> None:
+    try:
+        executor.step(*batch(small_net()))
+    except UserError as error:
+        answers.put(error.code)
+
+
+def test_scalars_are_checked(small_class: type[Executor], small: Executor) -> None:
+    for bad in (-1, 2**64):
+        with pytest.raises(UserError, match="SP1610"):
+            small_class(seed=bad)
+    with pytest.raises(UserError, match="SP1610"):
+        small.step(*batch(small_net()), lr=float("nan"))
+    before = small.state_dict()
+    small.step(*batch(small_net()), lr=0.0)
+    assert np.array_equal(before["fc.weight"], small.state_dict()["fc.weight"])

@@ -1,0 +1,20 @@
+"""Workspaces that several test modules share."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cli import Files, workspace
+
+
+@pytest.fixture(scope="session")
+def made_workspace(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    return workspace(tmp_path_factory.mktemp("workspace"))
+
+
+@pytest.fixture
+def files(made_workspace: Files, tmp_path: Path) -> Files:
+    """A workspace of the test's own: graph.json, target.toml, costs.json and plan/ of a small net."""
+    shutil.copytree(made_workspace.folder, tmp_path, dirs_exist_ok=True)
+    return Files(tmp_path, *(tmp_path / p.name for p in made_workspace[1:]))
