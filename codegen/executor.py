@@ -17,10 +17,12 @@ import numpy as np
 
 from codegen.initial import initial_values, read_weights
 from codegen.state import State
-from codegen.tracing import TraceEvent, events_of_step
+from codegen.tracing import TraceEvent, events_of_step, rows_of
+from planner.artefact import write_text
 from planner.errors import InternalError, UserError
 from planner.graph.model import DType, Graph, Program, Value
 from planner.plan.schema import Plan
+from planner.report.perfetto import measured_trace
 
 Array = np.ndarray[Any, Any]
 
@@ -55,7 +57,8 @@ class Executor:
         self._seed = seed
         self._lr = self._state.first_lr
         self._trace_path: Path | None = None
-        self._traced: list[list[TraceEvent]] | None = None
+        self._traced: list[tuple[str, list[TraceEvent]]] | None = None
+        """(program, events) of every recorded run"""
         self._train = self._graph.program.get("train_step")
         self._loss = self._view(self._graph.value[self._train.outputs[0]]).reshape(-1) if self._train else None
         given = read_weights(self._folder / "weights.npz")
@@ -142,7 +145,8 @@ class Executor:
     # -- looking inside ----------------------------------------------------------------------------------------
     def trace(self, path: Path | str | None = None, on: bool = True) -> None:
         """Record the coming runs: when each slice of each node ran. With `path`, every run rewrites that file as a
-        Chrome trace of everything recorded. `trace(on=False)` stops."""
+        Perfetto / Chrome trace of everything recorded, in the form of `stepplan show --trace`, so that plan and run
+        open side by side. `trace(on=False)` stops."""
         with self._lock:
             self._require_open()
             self._native.trace(self._handle, on)
@@ -151,7 +155,7 @@ class Executor:
 
     def trace_events(self) -> list[list[TraceEvent]]:
         """What was recorded: per run, one event per slice."""
-        return [list(run) for run in self._traced or ()]
+        return [list(run) for _, run in self._traced or ()]
 
     def delays(self, seed: int) -> None:
         """For tests: pseudo-random delays between slices, so that every order that the plan allows can happen."""
@@ -202,11 +206,10 @@ class Executor:
             raise InternalError(f"{name} of plan {self.plan.name}: {error}") from error
         if self._traced is not None:
             lanes = self.plan.programs[number].lanes
-            self._traced.append(events_of_step(lanes, self._native.spans(self._handle, number)))
+            self._traced.append((name, events_of_step(lanes, self._native.spans(self._handle, number))))
             if self._trace_path is not None:
-                from codegen.tracing import write_chrome_trace
-
-                write_chrome_trace(self._traced, self._trace_path)
+                runs = {n: rows_of([run for m, run in self._traced if m == n]) for n, _ in self._traced}
+                write_text(self._trace_path, measured_trace(self.plan, self._graph, runs))
 
     def _view(self, value: Value) -> Array:
         """A value's bytes in the arena as an array in its memory order."""

@@ -128,7 +128,7 @@ def _first_round(
         times: dict[tuple[str, Mode], float] = {}
         for number, case in enumerate(flat):
             progress("choosing implementations", number, len(flat))
-            times[case.signature.text, case.mode] = sum(bench.cold(number, budget_s))
+            times[case.signature.text, case.mode] = bench.quickest(number, budget_s)
         bench.close()
     for cases in contenders.values():
         best = sorted(cases, key=lambda c: times[c.signature.text, c.mode])[:KEPT]

@@ -4,7 +4,7 @@ Built from the graph's forward nodes, unfused where the graph is fused, with in-
 that eager mode and torch.compile run what a PyTorch user would write. Needs torch.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,12 +21,12 @@ Tensor = torch.Tensor
 class Twin(nn.Module):
     """`forward(*inputs) -> (loss, prediction)`; parameters and buffers under their names, dots as in PyTorch.
 
-    `drop(node, x)`: what a dropout node does instead of F.dropout, so that both can draw the same masks.
+    `calls`: op -> what its nodes do instead of PyTorch's own, for instance to draw the executor's dropout masks.
     """
 
-    def __init__(self, graph: Graph, drop: Callable[[Node, Tensor], Tensor] | None = None) -> None:
+    def __init__(self, graph: Graph, calls: "Mapping[str, Call] | None" = None) -> None:
         super().__init__()
-        self.drop = drop
+        self.calls = {**_CALLS, **(calls or {})}
         program = graph.program["train_step"]
         self.graph = graph
         self.nodes = [n for n in program.nodes if n.phase == "forward"]
@@ -40,8 +40,8 @@ class Twin(nn.Module):
             elif value.role is Role.STATE and any(value.id in n.reads for n in self.nodes):
                 self.register_buffer(slot, torch.empty(value.type.shape))
         for node in self.nodes:
-            if node.op not in _CALLS:
-                raise UserError("SP1513", f"no PyTorch twin for op {node.op!r}", "compare without --against torch")
+            if node.op not in self.calls:
+                raise UserError("SP1904", f"no PyTorch twin for op {node.op!r}", "compare without --against torch")
 
     def load(self, state: dict[str, Any]) -> "Twin":
         """Take parameters and running statistics from an executor's state_dict."""
@@ -62,10 +62,7 @@ class Twin(nn.Module):
 
         for node in self.nodes:
             given, updated = [get(v) for v in node.inputs], [get(v) for v in node.updates]
-            if node.op == "dropout" and self.drop is not None:
-                held[node.outputs[0]] = self.drop(node, given[0])
-            else:
-                held[node.outputs[0]] = _CALLS[node.op](node, given, updated)
+            held[node.outputs[0]] = self.calls[node.op](node, given, updated)
         return held[self.loss], held[self.prediction]
 
     def gradients(self) -> dict[str, Tensor]:

@@ -1,12 +1,9 @@
-"""What a traced run tells: one event per slice, and the Chrome trace of them."""
+"""What a traced run tells: one event per slice."""
 
-import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
-from planner.artefact import write_text
-from planner.plan.schema import Entry, parse_slice
+from planner.plan.schema import Entry, parse_slice, slice_name
 
 
 class TraceEvent(NamedTuple):
@@ -29,25 +26,8 @@ def events_of_step(lanes: Sequence[Sequence[Entry]], spans: Sequence[Sequence[tu
     return found
 
 
-def write_chrome_trace(runs: Sequence[Sequence[TraceEvent]], path: Path) -> None:
-    """All runs as complete events (chrome://tracing, Perfetto), times from the first event's start, in us."""
-    first = min((e.start_ns for run in runs for e in run), default=0)
-    events = [
-        {
-            "name": e.node,
-            "cat": f"stage {e.stage}",
-            "ph": "X",
-            "ts": (e.start_ns - first) / 1e3,
-            "dur": (e.end_ns - e.start_ns) / 1e3,
-            "pid": 0,
-            "tid": e.lane,
-            "args": {"stage": e.stage, "slice": e.slice, "run": number},
-        }
-        for number, run in enumerate(runs)
-        for e in run
+def rows_of(runs: Sequence[Sequence[TraceEvent]]) -> list[tuple[str, int, float, float]]:
+    """Runs one after the other as (slice, lane, start, end), the form of planned timelines (report/perfetto.py)."""
+    return [
+        (slice_name(e.node, e.stage, e.slice), e.lane, float(e.start_ns), float(e.end_ns)) for run in runs for e in run
     ]
-    names = [
-        {"name": "thread_name", "ph": "M", "pid": 0, "tid": lane, "args": {"name": f"lane {lane}"}}
-        for lane in sorted({e.lane for run in runs for e in run})
-    ]
-    write_text(path, json.dumps({"traceEvents": names + events}) + "\n")

@@ -203,8 +203,8 @@ def _max_pool_indices(c: Context, *arguments: Any) -> Any:
 
 @lowers("max_pool1d")
 def _max_pool1d(c: Context, x: str, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool) -> str:
-    sizes = [[1, *s] for s in (kernel, stride or kernel)]
-    y = _max_pool(c, c.unsqueeze(x, -2), *sizes, [0, *padding], [1, *dilation], ceil_mode)
+    window, step = [1, *kernel], [1, *(stride or kernel)]
+    y = _max_pool(c, c.unsqueeze(x, -2), window, step, [0, *padding], [1, *dilation], ceil_mode)
     return c.squeeze(y, [-2])
 
 
@@ -225,24 +225,19 @@ def _avg_pool(
 
 @lowers("avg_pool1d")
 def _avg_pool1d(c: Context, x: str, kernel: Any, stride: Any, padding: Any, ceil_mode: bool, include: bool) -> str:
-    sizes = [[1, *s] for s in (kernel, stride or kernel)]
-    return c.squeeze(_avg_pool(c, c.unsqueeze(x, -2), *sizes, [0, *padding], ceil_mode, include, None), [-2])
+    window, step = [1, *kernel], [1, *(stride or kernel)]
+    return c.squeeze(_avg_pool(c, c.unsqueeze(x, -2), window, step, [0, *padding], ceil_mode, include, None), [-2])
 
 
 @lowers("avg_pool3d")
 def _avg_pool3d(c: Context, x: str, kernel: Any, stride: Any, padding: Any, *rest: Any) -> str:
     """Only along the first of the three dimensions (PyTorch's local response normalisation)."""
-    depth = (kernel[0], (stride or kernel)[0], padding[0])
-    flat = (kernel[1:], (stride or kernel)[1:], padding[1:])
-    require(flat == ([1, 1], [1, 1], [0, 0]), "windows over three dimensions")
-    *lead, d, h, w = c.shape(x)
-    y = _avg_pool(
-        c,
-        c.reshape(x, (prod(lead), 1, d, h * w)),
-        *([[size, one] for size, one in zip(depth, (1, 1, 0), strict=True)]),
-        *rest,
-    )
-    return c.reshape(y, (*lead, c.shape(y)[2], h, w))
+    stride = stride or kernel
+    require((kernel[1:], stride[1:], padding[1:]) == ([1, 1], [1, 1], [0, 0]), "windows over three dimensions")
+    *lead, depth, height, width = c.shape(x)
+    flat = c.reshape(x, (prod(lead), 1, depth, height * width))
+    y = _avg_pool(c, flat, [kernel[0], 1], [stride[0], 1], [padding[0], 0], *rest)
+    return c.reshape(y, (*lead, c.shape(y)[2], height, width))
 
 
 @lowers("adaptive_avg_pool2d", "_adaptive_avg_pool2d")

@@ -15,8 +15,10 @@ from planner.errors import UserError
 from planner.graph.builder import GraphBuilder
 from planner.graph.model import Attrs, DType, Init, Layout, Role, TensorType, Value
 from planner.ops.base import Array
-from planner.ops.copy import ConcatAttrs, ExpandAttrs, PadAttrs, PermuteAttrs, SliceAttrs
+from planner.ops.concat import ConcatAttrs
+from planner.ops.copy import ExpandAttrs, PermuteAttrs, SliceAttrs
 from planner.ops.matmul import MatmulAttrs
+from planner.ops.pad import PadAttrs
 from planner.ops.reduce import ReduceAttrs
 from planner.ops.scalar import ScalarAttrs
 from planner.ops.shape import FillAttrs, ReshapeAttrs

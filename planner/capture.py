@@ -1,0 +1,166 @@
+"""`capture`: any model that stepplan accepts -> its training graph and initial weights.
+
+A zoo name, `package.module:factory` (which runs the factory's code), a `torch.nn.Module`, an `.onnx` file, or a
+finished graph.
+"""
+
+import importlib
+import inspect
+import io
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from planner.artefact import write_bytes
+from planner.errors import UserError
+from planner.graph.model import Graph
+from planner.graph.optimizer import Optimizer
+from planner.ops.base import Array
+
+_OPTIONS = frozenset({"loss", "labels", "optimizer", "name", "fuse"})
+
+
+class Captured(NamedTuple):
+    graph: Graph
+    weights: dict[str, Array]
+    """Parameter or state name -> its initial contents in the framework's layout; empty where the graph's own
+    initialisation rules say everything."""
+
+    def write_weights(self, path: Path | str) -> None:
+        """Write the weights as .npz, atomically. Without weights, a file left by another model is removed: it would
+        be taken for this one's."""
+        if not self.weights:
+            Path(path).unlink(missing_ok=True)
+            return
+        buffer = io.BytesIO()
+        arrays: dict[str, Any] = dict(sorted(self.weights.items()))
+        np.savez(buffer, **arrays)
+        write_bytes(path, buffer.getvalue())
+
+
+def capture(
+    model: object,
+    inputs: Any = None,
+    *,
+    batch: int | None = None,
+    loss: str | Callable[..., Any] | None = "cross_entropy",
+    labels: Any = None,
+    optimizer: Optimizer | None = None,
+    name: str | None = None,
+    fuse: bool = True,
+) -> Captured:
+    """The training graph of `model` and its initial weights.
+
+    inputs: a module's example arguments, which fix the shapes. batch: the batch size of a zoo network or an ONNX
+    model, or passed to a factory that takes it. loss, labels, optimizer, name, fuse: as in `capture_module`; a zoo
+    network has its own loss. A factory returns a module, (module, inputs), or (module, inputs, options), where the
+    options are these keywords; arguments given here go before them. Errors: SP1010 and SP1018 (not a model), SP1011
+    (bad batch), those of the frontends.
+    """
+    if batch is not None and batch < 1:
+        raise UserError("SP1011", f"the batch is {batch}", "use a number of at least 1")
+    if isinstance(model, Captured | Graph):
+        return model if isinstance(model, Captured) else Captured(model, {})
+    given = {"loss": loss, "labels": labels, "optimizer": optimizer, "name": name, "fuse": fuse}
+    if isinstance(model, Path) or (isinstance(model, str) and model.endswith(".onnx")):
+        from planner.frontends.onnx_relax import capture_onnx
+
+        if callable(loss) or loss is None or labels is not None:
+            raise UserError("SP1016", "an ONNX model takes 'cross_entropy' or 'mse'", "name one of them")
+        return Captured(*capture_onnx(model, batch=batch, loss=loss, optimizer=optimizer, name=name, fuse=fuse))
+    if isinstance(model, str) and ":" in model:
+        module, inputs, options = _call_factory(model, inputs, batch)
+        chosen = {k: v for k, v in given.items() if v != _DEFAULTS[k]}
+        return _module(module, inputs, batch, {**_DEFAULTS, **options, **chosen}, model)
+    if isinstance(model, str):
+        return _zoo(model, batch, optimizer, fuse)
+    return _module(model, inputs, batch, given, type(model).__name__)
+
+
+_DEFAULTS: dict[str, Any] = {"loss": "cross_entropy", "labels": None, "optimizer": None, "name": None, "fuse": True}
+
+
+def _zoo(name: str, batch: int | None, optimizer: Optimizer | None, fuse: bool) -> Captured:
+    from planner.zoo import build
+
+    return Captured(build(name, batch, optimizer=optimizer, fuse=fuse), {})
+
+
+def _module(module: Any, inputs: Any, batch: int | None, options: dict[str, Any], what: str) -> Captured:
+    from planner.frontends.torch_export import capture_module, import_torch
+
+    torch = import_torch()
+    if not isinstance(module, torch.nn.Module):
+        raise UserError(
+            "SP1018",
+            f"{what} gives a {type(module).__name__}, not a model",
+            "pass a zoo name, package.module:factory, a torch.nn.Module or an .onnx file",
+        )
+    if inputs is None:
+        raise UserError(
+            "SP1018",
+            f"{what} comes without example inputs",
+            "return (module, inputs), or pass inputs: they fix the shapes",
+        )
+    graph, weights = capture_module(module, inputs, **options)
+    first = graph.value[graph.programs[0].inputs[0]].type.shape if graph.programs[0].inputs else ()
+    if batch is not None and first[:1] != (batch,):
+        raise UserError(
+            "SP1011",
+            f"the batch is {batch}, but the example inputs of {what} have {first[0] if first else 'no dimensions'}",
+            "let the factory take `batch` and make its inputs of that size",
+        )
+    return Captured(graph, weights)
+
+
+def _call_factory(text: str, inputs: Any, batch: int | None) -> tuple[Any, Any, dict[str, Any]]:
+    """Import and call `package.module:factory`, which may lie in the working folder."""
+    place, _, attribute = text.partition(":")
+    sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(place)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(
+            "SP1018",
+            f"cannot find {text!r}: {error}",
+            "write package.module:factory; the working folder is searched first",
+        ) from error
+    finally:
+        sys.path.remove(os.getcwd())
+    made = found
+    if not _is_module(found):
+        if not callable(found):
+            raise UserError("SP1018", f"{text!r} cannot be called", "name a function that returns the module")
+        made = found(**({"batch": batch} if batch is not None and _takes_batch(found) else {}))
+    if not isinstance(made, tuple):
+        return made, inputs, {}
+    module, example, options = (*made, None, None)[:3]
+    options = dict(options) if isinstance(options, Mapping) else options or {}
+    unknown = sorted(set(options) - _OPTIONS) if isinstance(options, dict) else ["a third element that is no dict"]
+    if unknown or not 1 <= len(made) <= 3:
+        raise UserError(
+            "SP1018",
+            f"{text!r} returned {', '.join(map(str, unknown)) if unknown else f'{len(made)} elements'}",
+            f"return (module, inputs, options) with options among {', '.join(sorted(_OPTIONS))}",
+        )
+    return module, example if inputs is None else inputs, options
+
+
+def _is_module(found: Any) -> bool:
+    """Whether it is a finished nn.Module (which can be called, too)."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(found, torch.nn.Module)
+
+
+def _takes_batch(factory: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    return any(p.name == "batch" or p.kind is p.VAR_KEYWORD for p in parameters)

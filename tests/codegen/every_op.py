@@ -1,0 +1,92 @@
+"""A network that uses every op family, forward and backward: a small vision and text mixture with attention."""
+
+from planner.graph import layers
+from planner.graph.builder import GraphBuilder
+from planner.graph.model import DType, Graph, Init, Layout, TensorType
+from planner.graph.optimizer import Optimizer
+from planner.ops.matmul import MatmulAttrs
+from planner.ops.pad import PadAttrs
+from planner.ops.scalar import ScalarAttrs
+
+BATCH, CLASSES, WORDS, WIDTH = 4, 6, 7, 24
+
+
+def every_op_net(optimizer: Optimizer) -> Graph:
+    """Inputs: images (4, 6, 13, 11), words (4, 7) int64, target (4, 24), labels (4,) int64."""
+    b = GraphBuilder("every_op_net")
+    images = b.input("images", TensorType(shape=(BATCH, 6, 13, 11), layout=Layout.CHANNELS_LAST))
+    words = b.input("words", TensorType(shape=(BATCH, WORDS), dtype=DType.INT64))
+    target = b.input("target", TensorType(shape=(BATCH, WIDTH)))
+    labels = b.input("labels", TensorType(shape=(BATCH,), dtype=DType.INT64))
+    tokens = [picture(b, images), layers.embedding(b, words, 50, WIDTH, name="words.table")]
+    mixed = attention(b, layers.concat(b, tokens, 1, name="tokens"))
+    pooled = layers.mean(b, mixed, (1,), name="pooled")
+    bent = unaries(b, pooled)
+    logits = layers.linear(b, layers.dropout(b, bent, 0.3, name="drop"), CLASSES, name="head")
+    log_probs = layers.log_softmax(b, logits, name="log_probs")
+    parts = [
+        layers.nll_loss(b, log_probs, labels, name="nll"),
+        layers.mse(b, pooled, target, name="mse"),
+        layers.bce_with_logits(b, bent, layers.unary(b, "sigmoid", target, name="soft"), name="bce"),
+        layers.cross_entropy(b, logits, labels, label_smoothing=0.1, name="smooth"),
+    ]
+    loss = parts[0]
+    for index, part in enumerate(parts[1:]):
+        loss = layers.add(b, loss, part, name=f"loss{index}")
+    return b.finish(loss, log_probs, optimizer)
+
+
+def picture(b: GraphBuilder, images: str) -> str:
+    """Grouped, dilated, depthwise and strided convolutions, norms and pools: (N, 6, 13, 11) -> (N, tokens, WIDTH)."""
+    x = layers.conv2d(b, images, 12, 3, padding=1, groups=3, name="grouped")
+    x = layers.leaky_relu(b, x, 0.1, name="leaky")
+    y = layers.conv2d(b, x, 12, 3, padding=2, dilation=2, bias=False, name="dilated")
+    y = layers.batch_norm(b, y, name="bn1")
+    x = layers.relu(b, layers.add(b, y, x, name="join"), name="relu1")
+    x = layers.lrn(b, x, 5, alpha=1e-2, name="lrn")
+    (x,) = b.op("pad", [x], PadAttrs(pads=((0, 0), (0, 0), (1, 0), (0, 2))), name="frame")
+    x = layers.conv2d(b, x, 12, (3, 5), (2, 1), (1, 2), groups=12, bias=False, name="depthwise")
+    x = layers.relu(b, layers.batch_norm(b, x, name="bn2"), name="relu2")
+    pools = [
+        layers.max_pool(b, x, 3, 2, 1, ceil_mode=True, name="max"),
+        layers.avg_pool(b, x, 3, 2, 1, ceil_mode=True, count_include_pad=False, name="avg"),
+    ]
+    x = layers.concat(b, pools, 1, name="pools")
+    first, second = layers.split(b, x, (8, 16), 1, name="halves")
+    second = layers.dropout(b, second, 0.2, name="drop_rows")
+    x = layers.concat(b, (second, layers.unary(b, "tanh", first, name="bend")), 1, name="turned")
+    x = layers.adaptive_avg_pool(b, x, (3, 2), name="grid")
+    return layers.reshape(b, layers.permute(b, x, (0, 2, 3, 1), name="last"), (BATCH, -1, WIDTH), name="cells")
+
+
+def attention(b: GraphBuilder, x: str) -> str:
+    """One head over (N, tokens, WIDTH), with layer norms, and a feed-forward part with gelu and silu."""
+    normed = layers.layer_norm(b, x, name="ln1")
+    q, k, v = layers.split(b, layers.linear(b, normed, 3 * WIDTH, bias=False, name="qkv"), (WIDTH,) * 3, 2, name="cut")
+    (scores,) = b.op("matmul", [q, k], MatmulAttrs(transpose_b=True), name="scores")
+    (scores,) = b.op("scale", [scores], ScalarAttrs(value=WIDTH**-0.5), name="scaled")
+    (seen,) = b.op("matmul", [layers.softmax(b, scores, name="weights"), v], MatmulAttrs(), name="seen")
+    x = layers.add(b, x, layers.linear(b, seen, WIDTH, name="out"), name="with_seen")
+    wide = layers.linear(b, layers.layer_norm(b, x, name="ln2"), 40, name="wide")
+    left = layers.gelu(b, wide, name="gelu")
+    right = layers.gelu(b, layers.unary(b, "silu", wide, name="silu"), "tanh", name="gelu_tanh")
+    return layers.add(b, x, layers.linear(b, layers.mul(b, left, right, name="gate"), WIDTH, name="narrow"), name="y")
+
+
+def unaries(b: GraphBuilder, x: str) -> str:
+    """The other unary, binary and scalar ops, and broadcasting, on (N, WIDTH)."""
+    offset = b.parameter("offset", (WIDTH,), Init(kind="uniform", value=0.5))
+    x = layers.add(b, x, offset, name="shifted")
+    (positive,) = b.op("add_scalar", [layers.unary(b, "square", x, name="squared")], ScalarAttrs(value=0.5), name="up")
+    root = layers.unary(b, "sqrt", positive, name="root")
+    logarithm = layers.unary(b, "log", positive, name="logarithm")
+    (power,) = b.op("pow_scalar", [positive], ScalarAttrs(value=-0.7), name="power")
+    minus = layers.unary(b, "neg", layers.unary(b, "abs", x, name="size"), name="minus")
+    found = layers.unary(b, "exp", minus, name="falling")
+    for op, other in (("add", root), ("sub", logarithm), ("mul", power), ("maximum", x), ("minimum", root)):
+        (found,) = b.op(op, [found, other], name=f"then_{op}")
+    (found,) = b.op("div", [found, layers.unary(b, "reciprocal", positive, name="inverse")], name="then_div")
+    total = layers.sum_over(b, found, (1,), keepdims=True, name="total")
+    (total,) = b.op("scale", [total], ScalarAttrs(value=1 / WIDTH), name="middle")
+    (found,) = b.op("sub", [found, total], name="centred")
+    return found

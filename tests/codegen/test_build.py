@@ -1,0 +1,195 @@
+"""Building: the toolchain's errors, the cache, builds at the same time. Loading: what is checked before code runs."""
+
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+
+from codegen import build as build_module
+from codegen import toolchain
+from codegen.build import build
+from codegen.executor import Executor
+from codegen.facts import facts, implementations
+from codegen.load import executor_class, processor_flags, require_processor
+from planner.errors import InternalError, UserError
+from planner.graph.text import graph_text
+from planner.ops.base import Mode
+from planner.ops.signature import signature_of
+from planner.plan.text import plan_text
+from planner.target.text import load_target
+from tests.codegen.plans import plan_for
+from tests.graphs import small_net
+
+
+@pytest.fixture
+def copy(small_class: type[Executor], small_folder: Path, tmp_path: Path) -> Path:
+    """A copy of a built folder."""
+    return Path(shutil.copytree(small_folder, tmp_path / "copy"))
+
+
+def program(folder: Path, name: str, script: str) -> None:
+    folder.mkdir()
+    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+    (folder / name).chmod(0o755)
+
+
+def test_no_compiler(copy: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="SP1506"):
+        build(copy)
+
+
+@pytest.mark.parametrize(("script", "code"), [("echo 10.2.1", "SP1507"), ("echo", "SP1507"), ("exit 1", "SP1506")])
+def test_compilers_that_are_too_old_or_broken(
+    copy: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str, code: str
+) -> None:
+    program(tmp_path / "bin", "g++", script)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    with pytest.raises(UserError, match=code):
+        build(copy)
+
+
+def test_no_onednn(copy: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    toolchain.onednn.cache_clear()
+    monkeypatch.setattr(toolchain.sysconfig, "get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr(toolchain.sys, "prefix", str(tmp_path))
+    with pytest.raises(UserError, match="SP1508"):
+        toolchain.onednn()
+
+
+def test_cache_that_cannot_be_written(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPPLAN_CACHE", str(copy / "plan.json" / "cache"))
+    with pytest.raises(UserError, match="SP1509"):
+        build(copy)
+
+
+def test_a_folder_without_a_plan(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="SP1510"):
+        build(tmp_path)
+
+
+def test_compiler_errors_are_shown(copy: Path) -> None:
+    (copy / "lanes.cpp").write_text("int broken = nothing;\n")
+    with pytest.raises(InternalError, match=r"lanes[^:]*:\n.*lanes.cpp:1.*error: .nothing. was not declared"):
+        build(copy)
+
+
+def test_nothing_is_compiled_twice(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    run = toolchain.run_compiler
+    monkeypatch.setattr(toolchain, "run_compiler", lambda c, t: (made.append(t.name), run(c, t)))
+    flags = ("-Wall", "-Wextra", "-Werror")
+    first = build(copy, flags=flags)
+    assert len(made) <= 1  # at most the link, for the copy's own folder
+    build(copy, flags=flags)
+    assert len(made) <= 1
+    lanes = copy / "lanes.cpp"
+    lanes.write_text(lanes.read_text() + "// changed\n")
+    made.clear()
+    second = build(copy, flags=flags)
+    assert sorted(n.split("-")[0] for n in made) == sorted(["lanes", second.name])
+    assert not first.exists() and second.exists()
+
+
+def test_two_builds_at_once(copy: Path) -> None:
+    lanes = copy / "lanes.cpp"
+    lanes.write_text(lanes.read_text() + f"// {copy}\n")
+    results: list[object] = []
+
+    def work() -> None:
+        try:
+            results.append(build(copy))
+        except BaseException as error:
+            results.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({str(r) for r in results}) == 1 and isinstance(results[0], Path) and results[0].exists()
+    assert [f.name for f in copy.glob("*.so")] == [results[0].name]
+    executor_class(copy)(pin=False).close()
+
+
+def test_progress_counts_every_file(copy: Path) -> None:
+    told: list[tuple[int, int, str]] = []
+    build(copy, progress=lambda done, of, name: told.append((done, of, name)), jobs=1)
+    assert [t[0] for t in told] == list(range(1, told[0][1] + 1))
+    assert {t[2] for t in told} >= {"nanobind", "forward.cpp", "lanes.cpp"}
+
+
+def test_sources_in_the_digest(copy: Path) -> None:
+    before = build_module.source_digest(copy)
+    (copy / "notes.txt").write_text("not a source")
+    assert build_module.source_digest(copy) == before
+    (copy / "values.hpp").write_text((copy / "values.hpp").read_text() + "\n")
+    assert build_module.source_digest(copy) != before
+
+
+# -- loading ---------------------------------------------------------------------------------------------------
+def test_loading_what_is_not_built(copy: Path) -> None:
+    (module,) = copy.glob("_executor.*.so")
+    module.unlink()
+    with pytest.raises(UserError, match=r"SP1512: copy: it is not built(.|\n)*stepplan build"):
+        executor_class(copy)
+
+
+def test_loading_what_changed_since(copy: Path) -> None:
+    (copy / "update.cpp").write_text((copy / "update.cpp").read_text() + "\n")
+    with pytest.raises(UserError, match="SP1512.*changed since"):
+        executor_class(copy)
+
+
+def test_loading_a_broken_module(copy: Path) -> None:
+    (module,) = copy.glob("_executor.*.so")
+    module.unlink()
+    module.write_bytes(b"not a library")
+    with pytest.raises(UserError, match="SP1512.*does not load"):
+        executor_class(copy)
+
+
+def test_loading_files_that_do_not_belong_together(copy: Path) -> None:
+    plan, _ = plan_for(small_net(), 3)
+    original = (copy / "plan.json").read_text()
+    (copy / "plan.json").write_text(plan_text(plan))
+    with pytest.raises(UserError, match=r"SP1511.*another plan than plan\.json"):
+        executor_class(copy)
+    (copy / "plan.json").write_text(original)
+    (copy / "graph.json").write_text(graph_text(small_net(batch=2)))
+    with pytest.raises(UserError, match=r"SP1511.*graph\.json is not"):
+        executor_class(copy)
+    (copy / "executor.cpp").unlink()
+    with pytest.raises(UserError, match=r"SP1511.*lacks executor\.cpp"):
+        executor_class(copy)
+
+
+def test_processors_that_lack_instructions() -> None:
+    target = load_target("cpu2")
+    require_processor(target)
+    have = processor_flags()
+    assert have is not None
+    with pytest.raises(UserError, match=r"SP1609: this processor lacks avx512f.*x86-64-v4"):
+        require_processor(target, have - {"avx512f"})
+    named = target.model_copy(update={"cpu": target.cpu.model_copy(update={"march": "znver4", "isa": ("avx2", "sse9")})})
+    with pytest.raises(UserError, match="SP1609: this processor lacks sse9"):
+        require_processor(named)
+
+
+# -- facts -----------------------------------------------------------------------------------------------------
+def test_facts_come_from_the_library() -> None:
+    graph = small_net()
+    node = graph.program["train_step"].node
+    forward = signature_of(graph, node["conv2"])
+    assert facts(forward, Mode("onednn", "batch", 2))["packed_bytes"] >= 8 * 8 * 9 * 4
+    weights = signature_of(graph, node["conv2.backward_weights"])
+    one, two = (facts(weights, Mode("onednn", "batch", n)).get("partial_bytes", 0) for n in (1, 2))
+    assert two > one and two % 128 == 0
+    assert facts(signature_of(graph, node["bn1"]), Mode("loops", "rows", 2)) == {}
+    named = implementations(forward, Mode("onednn", "batch", 2))
+    assert len(named) > 1 and facts(forward, Mode("onednn", "batch", 2, named[0]))
+    with pytest.raises(InternalError, match="conv2d"):
+        facts(forward, Mode("onednn", "batch", 1000))
+    with pytest.raises(InternalError, match="no library computes"):
+        facts(signature_of(graph, node["bn1"]), Mode("onednn", "rows", 2))

@@ -1,0 +1,243 @@
+"""ONNX models, captured, compute what PyTorch computes from the same weights; other files say what is wrong."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from torch import Tensor
+from torch.nn import functional as F
+
+from planner.capture import Captured, capture
+from planner.errors import UserError
+from planner.frontends.onnx_relax import capture_onnx
+from planner.graph.model import Role
+from planner.graph.optimizer import Optimizer
+from planner.graph.text import validate
+from tests.interpreter import run_program
+
+Weights = dict[str, np.ndarray]
+N = helper.make_node
+RNG = np.random.default_rng(0)
+
+
+def save(
+    path: Path,
+    nodes: Sequence[Any],
+    shape: Sequence[int | str],
+    weights: Weights,
+    kind: int = TensorProto.FLOAT,
+    output: str = "y",
+) -> Path:
+    stored = [
+        numpy_helper.from_array(w if w.dtype == np.int64 else w.astype(np.float32), k) for k, w in weights.items()
+    ]
+    inputs = [helper.make_tensor_value_info("x", kind, shape)]
+    outputs = [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)]
+    graph = helper.make_graph(nodes, "net", inputs, outputs, stored)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    return path
+
+
+def normal(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape)
+
+
+CNN_WEIGHTS: Weights = {
+    "conv1.weight": normal(4, 3, 3, 3),
+    "conv1.bias": normal(4),
+    "bn1.weight": normal(4),
+    "bn1.bias": normal(4),
+    "bn1.running_mean": np.zeros(4),
+    "bn1.running_var": np.ones(4),
+    "fc.weight": normal(5, 4),
+    "fc.bias": normal(5),
+}
+CNN = [
+    N("Conv", ["x", "conv1.weight", "conv1.bias"], ["c"], pads=[1, 1, 1, 1], strides=[2, 2]),
+    N(
+        "BatchNormalization",
+        ["c", "bn1.weight", "bn1.bias", "bn1.running_mean", "bn1.running_var"],
+        ["n"],
+        epsilon=1e-3,
+    ),
+    N("Relu", ["n"], ["r"]),
+    N("MaxPool", ["r"], ["p"], kernel_shape=[2, 2], strides=[2, 2], pads=[0, 0, 1, 1]),
+    N("GlobalAveragePool", ["p"], ["g"]),
+    N("Flatten", ["g"], ["f"]),
+    N("Gemm", ["f", "fc.weight", "fc.bias"], ["o"], transB=1),
+    N("Softmax", ["o"], ["y"], axis=1),
+]
+
+
+def cnn(x: Tensor, w: dict[str, Tensor]) -> Tensor:
+    y = F.conv2d(x, w["conv1.weight"], w["conv1.bias"], stride=2, padding=1)
+    y = torch.relu(F.batch_norm(y, None, None, w["bn1.weight"], w["bn1.bias"], True, 0.1, 1e-3))
+    y = F.max_pool2d(F.pad(y, (0, 1, 0, 1), value=float("-inf")), 2, 2)
+    return F.linear(y.mean((2, 3)), w["fc.weight"], w["fc.bias"])
+
+
+def agree(
+    captured: Captured, x: np.ndarray, reference: Callable[[Tensor, dict[str, Tensor]], Tensor], loss: str
+) -> None:
+    graph = captured.graph
+    validate(graph)
+    by_name = {v.name: v for v in graph.values if v.name}
+    values = {v.id: captured.weights[v.name].astype(np.float64) for v in by_name.values() if v.name in captured.weights}
+    tensors = {
+        k: torch.tensor(values[v.id], requires_grad=v.role is Role.PARAMETER)
+        for k, v in by_name.items()
+        if v.id in values
+    }
+    prediction = reference(torch.from_numpy(x), tensors)
+    type_ = graph.value["labels"].type
+    rng = np.random.default_rng(1)
+    labels = rng.integers(0, prediction.shape[1], type_.shape) if loss == "cross_entropy" else rng.random(type_.shape)
+    expected = (F.cross_entropy if loss == "cross_entropy" else F.mse_loss)(prediction, torch.from_numpy(labels))
+    expected.backward()
+    results = run_program(graph, "train_step", {**values, "x": x, "labels": labels})
+    np.testing.assert_allclose(results[graph.program["train_step"].outputs[0]], expected.item(), rtol=1e-6)
+    trained = [v for v in by_name.values() if v.role is Role.PARAMETER]
+    assert trained
+    for value in trained:
+        gradient = tensors[value.name].grad
+        assert gradient is not None, value.name
+        moved = values[value.id] - results[value.id]
+        np.testing.assert_allclose(moved, gradient.numpy(), rtol=1e-5, atol=1e-8, err_msg=value.name)
+
+
+def open_model(path: Path, batch: int | None = None, loss: str = "cross_entropy") -> Captured:
+    return capture(str(path), batch=batch, loss=loss, optimizer=Optimizer(lr=1.0))
+
+
+def test_a_convolutional_network(tmp_path: Path) -> None:
+    path = save(tmp_path / "net.onnx", CNN, ["N", 3, 8, 8], CNN_WEIGHTS)
+    captured = open_model(path, batch=3)
+    graph = captured.graph
+    assert graph.name == "net_b3" and set(captured.weights) == set(CNN_WEIGHTS)
+    assert {v.name for v in graph.values if v.role is Role.STATE} == {"bn1.running_mean", "bn1.running_var"}
+    nodes = {n.id: n for n in graph.program["train_step"].nodes}
+    assert nodes["conv1"].inputs == ("x", "conv1.weight", "conv1.bias")
+    assert nodes["bn1"].updates == ("bn1.running_mean", "bn1.running_var") and nodes["bn1"].attrs.momentum == 0.1
+    assert any(n.op == "linear" and len(n.inputs) == 3 for n in nodes.values())
+    agree(captured, normal(3, 3, 8, 8), cnn, "cross_entropy")
+    assert graph.program["predict"].nodes[-1].op == "softmax"
+
+
+def test_element_wise_and_shape_operators(tmp_path: Path) -> None:
+    nodes = [
+        N("AveragePool", ["x"], ["a"], kernel_shape=[2, 2], strides=[2, 2]),
+        N("Clip", ["a", "low", "high"], ["b"]),
+        N("Mul", ["b", "half"], ["c"]),
+        N("Concat", ["c", "b"], ["d"], axis=1),
+        N("Reshape", ["d", "shape"], ["e"]),
+        N("MatMul", ["e", "w"], ["f"]),
+        N("Add", ["f", "b1"], ["g"]),
+        N("LeakyRelu", ["g"], ["h"], alpha=0.2),
+        N("Transpose", ["h"], ["i"], perm=[1, 0]),
+        N("Transpose", ["i"], ["j"], perm=[1, 0]),
+        N("Split", ["j", "sizes"], ["k", "l"], axis=1),
+        N("Sub", ["k", "offset"], ["m"]),
+        N("Slice", ["l", "start", "stop", "axis"], ["n"]),
+        N("Concat", ["m", "n"], ["o"], axis=1),
+        N("ReduceMean", ["o"], ["q"], axes=[1], keepdims=1),
+        N("Add", ["o", "q"], ["r"]),
+        N("Sigmoid", ["r"], ["s"]),
+        N("Pow", ["s", "two"], ["y"]),
+    ]
+    weights: Weights = {
+        "low": np.array(-0.5), "high": np.array(0.6), "half": np.array(0.5), "two": np.array(2.0),
+        "shape": np.array([2, -1]), "w": normal(72, 5), "b1": normal(5), "sizes": np.array([2, 3]),
+        "offset": normal(2), "start": np.array([1]), "stop": np.array([3]), "axis": np.array([1]),
+    }  # fmt: skip
+
+    def reference(x: Tensor, w: dict[str, Tensor]) -> Tensor:
+        a = F.avg_pool2d(x, 2)
+        b = a.clamp(-0.5, float(np.float32(0.6)))
+        h = F.leaky_relu(torch.cat([b / 2, b], 1).reshape(2, -1) @ w["w"] + w["b1"], float(np.float32(0.2)))
+        o = torch.cat([h[:, :2] - torch.from_numpy(weights["offset"].astype(np.float32)), h[:, 3:5]], 1)
+        return torch.sigmoid(o + o.mean(1, keepdim=True)) ** 2
+
+    captured = open_model(save(tmp_path / "net.onnx", nodes, [2, 4, 6, 6], weights), loss="mse")
+    assert {v.name for v in captured.graph.values if v.role is Role.PARAMETER} == {"w", "b1"}
+    agree(captured, normal(2, 4, 6, 6), reference, "mse")
+
+
+def test_embedding_and_layer_norm(tmp_path: Path) -> None:
+    nodes = [
+        N("Gather", ["table", "x"], ["e"], axis=0),
+        N("LayerNormalization", ["e", "g", "b"], ["n"], axis=-1),
+        N("ReduceMean", ["n"], ["m"], axes=[1], keepdims=0),
+        N("MatMul", ["m", "w"], ["y"]),
+    ]
+    weights: Weights = {"table": normal(7, 4), "g": normal(4), "b": normal(4), "w": normal(4, 3)}
+
+    def reference(x: Tensor, w: dict[str, Tensor]) -> Tensor:
+        return F.layer_norm(w["table"][x], (4,), w["g"], w["b"]).mean(1) @ w["w"]
+
+    captured = open_model(save(tmp_path / "net.onnx", nodes, [2, 3], weights, TensorProto.INT64))
+    assert any(n.op == "embedding" for n in captured.graph.program["train_step"].nodes)
+    agree(captured, RNG.integers(0, 7, (2, 3)), reference, "cross_entropy")
+
+
+def test_residual_blocks(tmp_path: Path) -> None:
+    nodes = [
+        N("Conv", ["x", "w1"], ["a"], pads=[1, 1, 1, 1], group=1),
+        N("Relu", ["a"], ["b"]),
+        N("Conv", ["b", "w2", "b2"], ["c"], pads=[1, 1, 1, 1], group=2),
+        N("Add", ["c", "b"], ["d"]),
+        N("GlobalMaxPool", ["d"], ["e"]),
+        N("Flatten", ["e"], ["y"]),
+    ]
+    weights: Weights = {"w1": normal(4, 2, 3, 3), "w2": normal(4, 2, 3, 3), "b2": normal(4)}
+
+    def reference(x: Tensor, w: dict[str, Tensor]) -> Tensor:
+        b = torch.relu(F.conv2d(x, w["w1"], padding=1))
+        return (F.conv2d(b, w["w2"], w["b2"], padding=1, groups=2) + b).amax((2, 3))
+
+    agree(
+        open_model(save(tmp_path / "net.onnx", nodes, [2, 2, 5, 5], weights)),
+        normal(2, 2, 5, 5),
+        reference,
+        "cross_entropy",
+    )
+
+
+def test_the_same_file_gives_the_same_graph(tmp_path: Path) -> None:
+    path = save(tmp_path / "net.onnx", CNN, ["N", 3, 8, 8], CNN_WEIGHTS)
+    assert open_model(path, 2).graph == open_model(path, 2).graph
+
+
+def test_unsupported_operators(tmp_path: Path) -> None:
+    path = save(tmp_path / "net.onnx", [N("Erf", ["x"], ["y"])], [2, 4], {})
+    with pytest.raises(UserError, match=r"SP1001.*erf"):
+        capture_onnx(path)
+    path = save(tmp_path / "net.onnx", [N("Bogus", ["x"], ["y"], domain="own")], [2, 4], {})
+    with pytest.raises(UserError, match=r"SP10(01|19)"):
+        capture_onnx(path)
+
+
+def test_files_that_are_no_models(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="SP1019"):
+        capture_onnx(tmp_path / "missing.onnx")
+    (tmp_path / "text.onnx").write_text("not a model")
+    with pytest.raises(UserError, match="SP1019") as caught:
+        capture_onnx(tmp_path / "text.onnx")
+    assert str(tmp_path) not in str(caught.value)
+
+
+def test_open_dimensions_and_losses(tmp_path: Path) -> None:
+    path = save(tmp_path / "net.onnx", CNN, ["N", 3, 8, 8], CNN_WEIGHTS)
+    with pytest.raises(UserError, match="SP1011"):
+        capture_onnx(path)
+    with pytest.raises(UserError, match="SP1016"):
+        capture_onnx(path, batch=2, loss="hinge")
+    with pytest.raises(UserError, match="SP1014"):
+        capture_onnx(save(tmp_path / "open.onnx", CNN, ["N", 3, "H", "W"], CNN_WEIGHTS), batch=2)
+    dense = [N("Relu", ["x"], ["y"])]
+    with pytest.raises(UserError, match="SP1016"):
+        capture_onnx(save(tmp_path / "dense.onnx", dense, [2, 3, 4], {}))

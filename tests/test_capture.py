@@ -1,0 +1,142 @@
+"""Everything that `capture` accepts, and what it says about everything else."""
+
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from planner.capture import Captured, capture
+from planner.errors import UserError
+from planner.graph.optimizer import Optimizer
+from planner.graph.text import graph_text
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3))
+
+
+def example(batch: int = 4) -> tuple[nn.Module, torch.Tensor]:
+    return net(), torch.randn(batch, 5)
+
+
+@pytest.fixture
+def factories(monkeypatch: pytest.MonkeyPatch) -> Any:
+    module = types.ModuleType("some_models")
+    monkeypatch.setitem(sys.modules, "some_models", module)
+    return module
+
+
+def test_zoo_names() -> None:
+    captured = capture("digits_cnn", batch=3)
+    assert captured.graph.name == "digits_cnn_b3" and captured.weights == {}
+    assert capture("digits_cnn").graph.name == "digits_cnn_b64"
+    assert capture(captured) is captured and capture(captured.graph).graph is captured.graph
+
+
+def test_modules() -> None:
+    module = net()
+    captured = capture(module, torch.randn(4, 5), optimizer=Optimizer(kind="adam", lr=1e-3), name="small")
+    assert captured.graph.name == "small"
+    assert {n.op for n in captured.graph.program["train_step"].nodes if n.phase == "update"} == {"adam_update"}
+    assert all(np.array_equal(captured.weights[k], v.detach().numpy()) for k, v in module.named_parameters())
+
+
+def test_weights_are_copies() -> None:
+    module = net()
+    captured = capture(module, torch.randn(4, 5))
+    before = captured.weights["0.weight"].copy()
+    nn.init.zeros_(module[0].weight)
+    assert np.array_equal(captured.weights["0.weight"], before)
+
+
+def test_factories(factories: Any) -> None:
+    factories.example = example
+    factories.finished = net()
+    factories.plain = net
+    factories.full = lambda: (net(), (torch.randn(2, 5),), {"loss": "mse", "optimizer": Optimizer(lr=0.5)})
+    factories.Net = type("Net", (), {"make": staticmethod(example)})
+    assert capture("some_models:example", batch=7).graph.value["input"].type.shape == (7, 5)
+    assert capture("some_models:example").graph.value["input"].type.shape == (4, 5)
+    assert capture("some_models:Net.make").graph.name == "sequential_b4"
+    assert capture("some_models:finished", torch.randn(3, 5)).graph.name == "sequential_b3"
+    assert capture("some_models:plain", torch.randn(3, 5)).graph.name == "sequential_b3"
+    full = capture("some_models:full").graph
+    assert full.value["labels"].type.shape == (2, 3)
+    assert next(n for n in full.program["train_step"].nodes if n.op == "sgd_update").attrs.lr == 0.5
+    override = capture("some_models:full", optimizer=Optimizer(lr=0.25), name="other").graph
+    assert override.name == "other" and "lr=0.25" in graph_text(override).replace('"lr": 0.25', "lr=0.25")
+
+
+def test_factories_in_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_local_net.py").write_text(
+        "import torch\ndef make(batch=2):\n    return torch.nn.Linear(5, 3), torch.zeros(batch, 5)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    before = list(sys.path)
+    assert capture("my_local_net:make", batch=6).graph.name == "linear_b6"
+    assert sys.path == before
+    sys.modules.pop("my_local_net")
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("resnet51", "SP1010"),
+        ("no_such_package:make", "SP1018"),
+        ("some_models:missing", "SP1018"),
+        ("some_models:number", "SP1018"),
+        ("some_models:nothing", "SP1018"),
+        ("some_models:bare", "SP1018"),
+        ("some_models:odd", "SP1018"),
+        ("some_models:many", "SP1018"),
+        (":", "SP1018"),
+        ("missing.onnx", "SP1019"),
+    ],
+)
+def test_other_strings(factories: Any, text: str, code: str) -> None:
+    factories.number = 3
+    factories.nothing = lambda: None
+    factories.bare = net
+    factories.odd = lambda: (net(), torch.randn(2, 5), {"speed": 3})
+    factories.many = lambda: (net(), torch.randn(2, 5), {}, 4)
+    with pytest.raises(UserError, match=code):
+        capture(text)
+
+
+def test_batches(factories: Any) -> None:
+    factories.fixed = lambda: (net(), torch.randn(2, 5))
+    assert capture("some_models:fixed", batch=2).graph.name == "sequential_b2"
+    with pytest.raises(UserError, match=r"SP1011.*3.*2"):
+        capture("some_models:fixed", batch=3)
+    with pytest.raises(UserError, match="SP1011"):
+        capture("mlp", batch=0)
+    with pytest.raises(UserError, match="SP1018"):
+        capture(42)
+
+
+def test_weights_file(tmp_path: Path) -> None:
+    captured = capture(net(), torch.randn(4, 5))
+    path = tmp_path / "weights.npz"
+    captured.write_weights(path)
+    loaded = np.load(path)
+    assert set(loaded.files) == set(captured.weights)
+    assert all(np.array_equal(loaded[k], w) for k, w in captured.weights.items())
+    first = path.read_bytes()
+    captured.write_weights(path)
+    assert path.read_bytes() == first
+    Captured(captured.graph, {}).write_weights(path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_torch(monkeypatch: pytest.MonkeyPatch, factories: Any) -> None:
+    factories.thing = lambda: object()
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert capture("mlp").graph.name == "mlp_b64"
+    with pytest.raises(UserError, match="SP1012"):
+        capture("some_models:thing")
