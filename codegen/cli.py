@@ -14,7 +14,6 @@ from planner.cli import (
     PlanArgument,
     Policy,
     PolicyOption,
-    capture_options,
     summary,
 )
 from planner.console import AsJson, app, command, emit_result, progress, stderr
@@ -121,7 +120,8 @@ def make(
     with progress() as update:
         made = make_model(
             model,
-            **capture_options(batch, image_size),
+            batch=batch,
+            image_size=image_size,
             target=target,
             out=out,
             options=options,

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from codegen.initial import initial_values
+from codegen.initial import initial_values, read_weights
 from codegen.state import State
 from codegen.tracing import TraceEvent, events_of_step, rows_of
 from planner.artefact import write_text
@@ -61,8 +61,7 @@ class Executor:
         """(program, events) of every recorded run"""
         self._train = self._graph.program.get("train_step")
         self._loss = self._view(self._graph.value[self._train.outputs[0]]).reshape(-1) if self._train else None
-        weights = self._folder / "weights.npz"
-        given = dict(np.load(weights)) if weights.exists() else {}
+        given = read_weights(self._folder / "weights.npz")
         for value, data in initial_values(self._state.values, seed, given):
             self._state.write(value, data)
 

@@ -5,7 +5,10 @@ values, on other values, or on the NumPy version (only Philox's raw words are us
 """
 
 import hashlib
+import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,22 @@ from planner.errors import UserError
 from planner.graph.model import Value
 
 Array = np.ndarray[Any, Any]
+
+
+def read_weights(file: Path) -> dict[str, Array]:
+    """The weights that came with a captured model; none without a file. SP1613: it cannot be read (nor run: pickled
+    objects are refused)."""
+    if not file.exists():
+        return {}
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            given = {name: np.asarray(arrays[name]) for name in arrays.files}
+    except (OSError, ValueError, EOFError, AttributeError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
+        raise UserError("SP1613", f"{file.name} cannot be read: {error}", "capture the model again") from error
+    for name, data in given.items():
+        if data.dtype.kind not in "fiub":
+            raise UserError("SP1613", f"{file.name} has no numbers in {name[:80]!r}", "capture the model again")
+    return given
 
 
 def initial_values(values: Iterable[Value], seed: int, given: Mapping[str, Array]) -> Iterator[tuple[Value, Array]]:

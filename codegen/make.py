@@ -41,8 +41,7 @@ def make(
     target: only new signatures are measured.
     """
     hardware = target if isinstance(target, Target) else load_target(target) if target else detect(measure=True)
-    sizes = {"image_size": image_size} if image_size is not None else {}
-    captured = capture(model, batch=batch, **sizes)
+    captured = capture(model, batch=batch, image_size=image_size)
     costs_file = Path(out) / "costs" / f"{hardware.name}.json"
     table = profile(
         [captured.graph],

@@ -63,6 +63,11 @@ def weights_beside(graph: Path) -> Path:
 
 
 def copy_weights(source: Path, to: Path) -> None:
-    """Pass initial weights on; a model without any has no file."""
-    if source.is_file() and source.resolve() != to.resolve():
+    """Pass initial weights on. Where there are none, a file left by another model is removed: it would be taken for
+    this one's."""
+    if source.resolve() == to.resolve():
+        return
+    if source.is_file():
         write_bytes(to, source.read_bytes())
+    else:
+        to.unlink(missing_ok=True)

@@ -47,6 +47,7 @@ def capture(
     inputs: Any = None,
     *,
     batch: int | None = None,
+    image_size: int | None = None,
     loss: str | Callable[..., Any] | None = "cross_entropy",
     labels: Any = None,
     optimizer: Optimizer | None = None,
@@ -56,7 +57,8 @@ def capture(
     """The training graph of `model` and its initial weights.
 
     inputs: a module's example arguments, which fix the shapes. batch: the batch size of a zoo network or an ONNX
-    model, or passed to a factory that takes it. loss, labels, optimizer, name, fuse: as in `capture_module`; a zoo
+    model, or passed to a factory that takes it. image_size: of a zoo
+    network. loss, labels, optimizer, name, fuse: as in `capture_module`; a zoo
     network has its own loss. A factory returns a module, (module, inputs), or (module, inputs, options), where the
     options are these keywords; arguments given here go before them. Errors: SP1010 and SP1018 (not a model), SP1011
     (bad batch), those of the frontends.
@@ -65,6 +67,8 @@ def capture(
         raise UserError("SP1011", f"the batch is {batch}", "use a number of at least 1")
     if isinstance(model, Captured | Graph):
         return model if isinstance(model, Captured) else Captured(model, {})
+    if image_size is not None and (not isinstance(model, str) or ":" in model or model.endswith(".onnx")):
+        raise UserError("SP1011", "only zoo networks take an image size", "choose it where the model is made")
     given = {"loss": loss, "labels": labels, "optimizer": optimizer, "name": name, "fuse": fuse}
     if isinstance(model, Path) or (isinstance(model, str) and model.endswith(".onnx")):
         from planner.frontends.onnx_relax import capture_onnx
@@ -77,17 +81,17 @@ def capture(
         chosen = {k: v for k, v in given.items() if v != _DEFAULTS[k]}
         return _module(module, inputs, batch, {**_DEFAULTS, **options, **chosen}, model)
     if isinstance(model, str):
-        return _zoo(model, batch, optimizer, fuse)
+        return _zoo(model, batch, image_size, optimizer, fuse)
     return _module(model, inputs, batch, given, type(model).__name__)
 
 
 _DEFAULTS: dict[str, Any] = {"loss": "cross_entropy", "labels": None, "optimizer": None, "name": None, "fuse": True}
 
 
-def _zoo(name: str, batch: int | None, optimizer: Optimizer | None, fuse: bool) -> Captured:
+def _zoo(name: str, batch: int | None, image_size: int | None, optimizer: Optimizer | None, fuse: bool) -> Captured:
     from planner.zoo import build
 
-    return Captured(build(name, batch, optimizer=optimizer, fuse=fuse), {})
+    return Captured(build(name, batch, image_size=image_size, optimizer=optimizer, fuse=fuse), {})
 
 
 def _module(module: Any, inputs: Any, batch: int | None, options: dict[str, Any], what: str) -> Captured:

@@ -72,12 +72,6 @@ def detect(
     emit_result(as_json, target.model_dump(mode="json"), f"wrote {out}" if out else target_text(target).rstrip())
 
 
-def capture_options(batch: int | None, image_size: int | None) -> dict[str, Any]:
-    """The options that were given: a model without a size to choose is not asked for one."""
-    given = {"batch": batch, "image_size": image_size}
-    return {k: v for k, v in given.items() if v is not None}
-
-
 @command
 def capture(
     model: ModelArgument,
@@ -92,7 +86,7 @@ def capture(
     """
     from planner.capture import capture as capture_model
 
-    captured = capture_model(model, **capture_options(batch, image_size))
+    captured = capture_model(model, batch=batch, image_size=image_size)
     write_graph(captured.graph, out)
     captured.write_weights(weights_beside(out))
     nodes = {p.name: len(p.nodes) for p in captured.graph.programs}

@@ -118,8 +118,9 @@ def test_emit_build_import_bench(files: Files) -> None:
     (files.plan / "weights.npz").write_bytes(b"travels along")
     assert "plan.json" in as_json("emit", files.plan, "-o", folder)["files"]
     assert (folder / "weights.npz").read_bytes() == b"travels along"
-    (folder / "weights.npz").unlink()
+    (files.plan / "weights.npz").unlink()
     succeeds("emit", files.plan, "-o", folder)
+    assert not (folder / "weights.npz").exists(), "another model's weights would be taken for this one's"
     with working_in(files.folder):
         assert "from generated.tiny import Executor" in succeeds("build", "generated/tiny")
     assert as_json("build", folder)["module"].startswith("_executor.")

@@ -1,0 +1,381 @@
+"""Every kind of bad file and argument ends in one clear error with its code, and changes nothing."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.artefact import canonical_json, sha256
+from planner.bundle import read_bundle
+from planner.graph.text import read_graph
+from planner.plan.text import read_plan
+from planner.target.text import load_target, write_target
+from tests.cli import Files, everything_below, fails, run, succeeds
+
+ROOT = Path(__file__).parent.parent
+DEEP = "[" * 100_000 + "]" * 100_000
+NESTED = '{"a":' * 500 + "1" + "}" * 500
+GARBAGE = {
+    "empty": b"",
+    "blank": b" \n",
+    "binary": bytes(range(256)) * 20,
+    "not UTF-8": b'{"schema": 1, "name": "\xff\xfe"}',
+    "UTF-16": '{"schema": 1}'.encode("utf-16"),
+    "a list": b"[1, 2]",
+    "a word": b"null",
+    "an empty object": b"{}",
+    "deep lists": DEEP.encode(),
+    "deep objects": NESTED.encode(),
+    "a huge integer": b'{"schema": ' + b"9" * 6000 + b"}",
+    "a huge float": b'{"schema": 1, "name": 1e999}',
+    "not a number": b'{"schema": 1, "name": NaN}',
+    "half": b'{"schema": 1, "name": "ti',
+    "another schema": b'{"schema": 99, "schema_version": 99, "placements": []}',
+    "a key twice": b'{"schema": 1, "schema": 2}',
+    "escape codes": b'{"schema": "\\u001b[2J\\u0007"}',
+}
+
+
+def plan_arguments(files: Files, *more: object) -> tuple[object, ...]:
+    out = files.folder / "out"
+    return ("plan", files.graph, "--costs", files.costs, "--target", files.target, "-o", out, *more)
+
+
+@pytest.mark.parametrize("what", GARBAGE)
+@pytest.mark.parametrize("which", ["graph", "costs", "target", "plan", "pins", "beside"])
+def test_garbage_is_one_error(which: str, what: str, files: Files) -> None:
+    place = {
+        "plan": files.plan / "plan.json",
+        "beside": files.plan / "graph.json",
+        "pins": files.folder / "pins.toml",
+    }.get(which) or getattr(files, which)
+    place.write_bytes(GARBAGE[what])
+    before = everything_below(files.folder)
+    commands = {
+        "plan": [("check", files.plan), ("check", "--accept-edits", files.plan), ("diff", files.plan, files.plan)],
+        "pins": [plan_arguments(files, "--pins", place)],
+        "beside": [("show", files.plan), ("emit", files.plan, "-o", files.folder / "out")],
+        "costs": [plan_arguments(files), ("profile", files.graph, "--target", files.target, "-o", files.costs)],
+    }.get(which, [plan_arguments(files), ("profile", files.graph, "--target", files.target)])
+    if which == "pins" and what in ("empty", "blank"):
+        return  # no pins
+    for command in commands:
+        result = run(*command)
+        code = re.search(r"^(SP\d{4}): ", result.stderr)
+        assert code, result.output
+        fails(code[1], *command)
+    expected = {"graph": "10", "costs": "12", "target": "11", "plan": "14", "pins": "13", "beside": "10"}[which]
+    assert code[1].startswith(f"SP{expected}") or code[1] == "SP1701"
+    assert everything_below(files.folder) == before
+
+
+@pytest.mark.parametrize("path", ["no/such/file", "."])
+def test_paths_that_are_no_files(path: str, files: Files) -> None:
+    fails("SP1701", "plan", path, "--costs", files.costs, "--target", files.target, "-o", files.folder / "out")
+    fails("SP1701", "show", path if path != "." else files.folder / "nothing")
+    fails("SP1303", *plan_arguments(files, "--pins", path))
+
+
+# -- cost tables -------------------------------------------------------------------------------------------------
+
+
+def edit_costs(files: Files, edit: Callable[[dict[str, Any]], object]) -> None:
+    document = json.loads(files.costs.read_text())
+    edit(document)
+    files.costs.write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"cold_ns": [-1.0]},
+        {"cold_ns": []},
+        {"cold_ns": [1e300]},
+        {"cold_ns": ["fast"]},
+        {"cold_ns": [1.0] * 7},
+        {"slices": 0},
+        {"slices": 2**70},
+        {"implementation": 'x"; system("true"); //\n'},
+        {"facts": {"scratch_bytes": -1}},
+        {"facts": {"scratch_bytes": 2**62}},
+        {"invented": 1},
+        {"source": "guessed"},
+    ],
+    ids=str,
+)
+def test_bad_cost_entries(change: dict[str, Any], files: Files) -> None:
+    edit_costs(files, lambda d: d["entries"][0].update(change))
+    assert "entries.0" in fails("SP1201", *plan_arguments(files))
+
+
+def test_not_a_number_in_costs(files: Files) -> None:
+    text = files.costs.read_text()
+    files.costs.write_text(re.sub(r'"cold_ns": \[[\d.]+', '"cold_ns": [NaN', text, count=1))
+    assert "NaN is not a number" in fails("SP1701", *plan_arguments(files))
+
+
+def test_missing_signatures(files: Files) -> None:
+    edit_costs(files, lambda d: d.update(entries=[e for e in d["entries"] if "sgd" not in e["signature"]]))
+    assert "sgd_update" in fails("SP1202", *plan_arguments(files))
+    edit_costs(files, lambda d: d.update(entries=[]))
+    fails("SP1202", *plan_arguments(files))
+
+
+def test_entries_with_the_wrong_number_of_stages_are_not_used(files: Files) -> None:
+    def stretch(document: dict[str, Any]) -> None:
+        for entry in document["entries"]:
+            entry.update(warm_ns=[1.0] * 9, cold_ns=[1.0] * 9)
+
+    edit_costs(files, stretch)
+    fails("SP1202", *plan_arguments(files))
+
+
+def test_costs_of_another_machine(files: Files) -> None:
+    edit_costs(files, lambda d: d.update(fingerprint="another \u001b[31mmachine"))
+    result = run(*plan_arguments(files))
+    assert result.exit_code == 0 and "warning SP1203" in result.stderr and "\x1b" not in result.stderr
+    fails("SP1203", *plan_arguments(files, "--strict-costs"))
+    fails("SP1204", "profile", files.graph, "--target", files.target, "-o", files.costs)
+
+
+# -- options -----------------------------------------------------------------------------------------------------
+
+
+def test_bad_options(files: Files) -> None:
+    for size in ("2 elephants", "-1", "9" * 5000, "nan", "1e9"):
+        fails("SP1801", *plan_arguments(files, f"--memory-budget={size}"))
+    assert "smallest budget" in fails("SP1301", *plan_arguments(files, "--memory-budget", "0"))
+    fails("SP1301", *plan_arguments(files, "--memory-budget", "1KiB"))
+    for strategies in ("3", "one", "", "1;2"):
+        fails("SP1802", *plan_arguments(files, "--policy", "liu", "--strategies", strategies))
+    fails("SP1108", *plan_arguments(files, "--lanes", 4096))
+    assert run(*plan_arguments(files, "--lanes", 0)).exit_code == 2
+    assert run(*plan_arguments(files, "--policy", "magic")).exit_code == 2
+    fails("SP1107", "plan", files.graph, "--costs", files.costs, "--target", "nosuch")
+    fails("SP1105", "detect", "--name", "../../etc/passwd")
+    pins = files.folder / "pins.toml"
+    pins.write_text('[slices]\n"fc1" = 999\n')
+    fails("SP1302", *plan_arguments(files, "--pins", pins))
+    pins.write_text('[threads]\n"fc1" = 1\n')
+    fails("SP1303", *plan_arguments(files, "--pins", pins))
+    assert not (files.folder / "out").exists()
+
+
+def test_models_that_cannot_be_captured(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    out = ("-o", tmp_path / "g.json")
+    assert "resnet18" in fails("SP1010", "capture", "resnet17", *out)
+    fails("SP1001", "capture", "tests.cli_models:unsupported", *out)
+    fails("SP1014", "capture", "tests.cli_models:dynamic", *out)
+    fails("SP1018", "capture", "tests.cli_models:nothing", *out)
+    fails("SP1018", "capture", "no.such.module:factory", *out)
+    fails("SP1019", "capture", tmp_path / "missing.onnx", *out)
+    (tmp_path / "bad.onnx").write_bytes(GARBAGE["binary"])
+    fails("SP1019", "capture", tmp_path / "bad.onnx", *out)
+    fails("SP1011", "capture", "tests.cli_models:small", "--image-size", 8, *out)
+    assert not (tmp_path / "g.json").exists()
+
+
+def test_weights_travel_from_capture_to_the_generated_folder(tmp_path: Path, files: Files) -> None:
+    pytest.importorskip("torch")
+    graph = tmp_path / "own.json"
+    succeeds("capture", "tests.cli_models:small", "--batch", 2, "-o", graph)
+    weights = (tmp_path / "own.weights.npz").read_bytes()
+    assert read_graph(graph).programs[0].inputs
+    fails("SP1202", "plan", graph, "--costs", files.costs, "--target", files.target, "-o", tmp_path / "p")
+    assert weights[:2] == b"PK"
+
+
+# -- graphs and targets ------------------------------------------------------------------------------------------
+
+HOSTILE = ('a"; system("true"); //', "a\nint main() {}", "../../escape", "a b", "", "\x1b[2J", "a" * 300, "д", "$(true)")
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("where", ["graph", "value", "node", "program", "parameter"])
+def test_hostile_names_in_graphs(where: str, name: str, files: Files) -> None:
+    document = json.loads(files.graph.read_text())
+    if where == "graph":
+        document["name"] = name
+    elif where == "program":
+        document["programs"][0]["name"] = name
+    elif where == "parameter":
+        if name == "":
+            return  # no parameter, then
+        next(v for v in document["values"] if v.get("name"))["name"] = name
+    else:
+        (document["values"] if where == "value" else document["programs"][0]["nodes"])[0]["id"] = name
+    files.graph.write_text(json.dumps(document))
+    fails("SP1008", *plan_arguments(files))
+
+
+@pytest.mark.parametrize(
+    ("code", "edit"),
+    [
+        ("SP1008", lambda d: d.update(invented=1)),
+        ("SP1008", lambda d: d["programs"][0].update(invented=1)),
+        ("SP1008", lambda d: d["values"][0].update(invented=1)),
+        ("SP1008", lambda d: d["programs"][0]["nodes"][0].update(invented=1)),
+        ("SP1008", lambda d: d["values"][0]["type"].update(shape=[0])),
+        ("SP1008", lambda d: d["values"][0]["type"].update(shape=[1.5])),
+        ("SP1008", lambda d: d["programs"][0].update(inputs=7)),
+        ("SP1008", lambda d: d.update(programs="none")),
+        ("SP1008", lambda d: d.update(values=None)),
+        ("SP1003", lambda d: d["programs"][0]["nodes"][0].update(op="__import__")),
+        ("SP1009", lambda d: d["programs"][0]["nodes"].reverse()),
+        ("SP1009", lambda d: d["programs"][0]["nodes"].pop(0)),
+        ("SP1009", lambda d: d["values"].append(d["values"][0])),
+        ("SP1007", lambda d: d.update(schema=0)),
+    ],
+)
+def test_graphs_that_are_wrong(code: str, edit: Callable[[dict[str, Any]], object], files: Files) -> None:
+    document = json.loads(files.graph.read_text())
+    edit(document)
+    files.graph.write_text(json.dumps(document))
+    fails(code, *plan_arguments(files))
+
+
+def test_huge_shapes_are_no_overflow(files: Files) -> None:
+    text = files.graph.read_text().replace("[8, 12]", f"[{2**62}, 12]")
+    files.graph.write_text(text)
+    fails("SP1009", *plan_arguments(files))
+
+
+def test_comments_cannot_break_out(files: Files) -> None:
+    document = json.loads(files.graph.read_text())
+    for node in document["programs"][0]["nodes"]:
+        node["origin"] = '*/\n#include "/etc/passwd"\n\\\n\u2028system(0); ??/\n'
+    files.graph.write_text(json.dumps(document))
+    succeeds(*plan_arguments(files))
+    succeeds("emit", files.folder / "out", "-o", files.folder / "e")
+    for source in (files.folder / "e").glob("*.?pp"):
+        assert not re.search(r"^\s*(#include \"/etc|system)", source.read_text(), re.MULTILINE)
+        assert source.read_text().isascii()
+
+
+# -- plans -------------------------------------------------------------------------------------------------------
+
+
+def plan_document(files: Files) -> dict[str, Any]:
+    document = json.loads((files.plan / "plan.json").read_text())
+    assert isinstance(document, dict)
+    return document
+
+
+def write_edit(files: Files, document: dict[str, Any], sign: bool = False) -> None:
+    """With `sign`, the digest is right again, as a forger would have it."""
+    if sign:
+        document.pop("digest")
+        document["digest"] = sha256(canonical_json(document))
+    (files.plan / "plan.json").write_text(canonical_json(document))
+
+
+@pytest.mark.parametrize("keep", [0.1, 0.5, 0.9, 0.999])
+def test_truncated_plans(keep: float, files: Files) -> None:
+    data = (files.plan / "plan.json").read_bytes()
+    (files.plan / "plan.json").write_bytes(data[: int(len(data) * keep)])
+    fails("SP1701", "check", files.plan)
+
+
+def drop_waits(document: dict[str, Any]) -> None:
+    for program in document["programs"]:
+        for lane in program["lanes"]:
+            for entry in lane:
+                entry.pop("wait", None)
+
+
+def overlap(document: dict[str, Any]) -> None:
+    for placement in document["placements"]:
+        placement["offset"] = 0
+
+
+def swap(document: dict[str, Any]) -> None:
+    lane = document["programs"][0]["lanes"][0]
+    lane[0], lane[-1] = lane[-1], lane[0]
+
+
+EDITS: dict[str, tuple[str, Callable[[dict[str, Any]], object]]] = {
+    "waits removed": ("SP14", drop_waits),
+    "values over each other": ("SP14", overlap),
+    "slices reordered": ("SP14", swap),
+    "a slice lost": ("SP1410", lambda d: d["programs"][0]["lanes"][0].pop()),
+    "a node lost": ("SP1406", lambda d: d["programs"][0]["nodes"].pop()),
+    "a program lost": ("SP1405", lambda d: d["programs"].pop()),
+    "another processor": ("SP1427", lambda d: d["lanes"][0].update(cpu=2**40)),
+    "another kernel": ("SP1407", lambda d: d["programs"][0]["nodes"][0].update(kernel='"; system("true"); //')),
+    "beyond the arena": ("SP1419", lambda d: d["placements"][0].update(offset=2**62)),
+    "a number beyond 64 bits": ("SP1431", lambda d: d["pools"][0].update(arena=10**30)),
+    "a hostile node": ("SP1406", lambda d: d["programs"][0]["nodes"][0].update(node="\x1b[2J\n*/ x")),
+    "a hostile slice": ("SP1412", lambda d: d["programs"][0]["lanes"][0][0].update(run="\x1b]0;x\x07/0#0")),
+}
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_unsafe_edits(name: str, files: Files) -> None:
+    code, edit = EDITS[name]
+    document = plan_document(files)
+    edit(document)
+    write_edit(files, document)
+    before = everything_below(files.folder)
+    fails("SP1402", "check", files.plan)
+    fails("SP1402", "emit", files.plan, "-o", files.folder / "out")
+    result = run("check", "--accept-edits", files.plan)
+    assert result.exit_code == 1 and code in result.stdout, result.output
+    assert "\x1b" not in result.stdout and "\x07" not in result.stdout
+    found = json.loads(run("check", "--accept-edits", files.plan, "--json").stdout)
+    assert found["safe"] is False and found["findings"]
+    assert everything_below(files.folder) == before, "an unsafe plan gets no new digest"
+    write_edit(files, document, sign=True)
+    refused = run("emit", files.plan, "-o", files.folder / "out")
+    assert refused.exit_code == 2 and refused.stderr.startswith("SP14"), refused.output
+    assert not (files.folder / "out").exists()
+
+
+def test_safe_edits(files: Files) -> None:
+    document = plan_document(files)
+    document["programs"][0]["nodes"][0]["stage_ns"][0] += 1000
+    write_edit(files, document)
+    fails("SP1402", "show", files.plan)
+    assert "safe" in succeeds("check", "--accept-edits", files.plan)
+    assert "safe" in succeeds("check", files.plan)
+    assert read_plan(files.plan / "plan.json").programs[0].nodes[0].stage_ns[0] > 1000
+    succeeds("emit", files.plan, "-o", files.folder / "out")
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda d: d.update(invented=1),
+        lambda d: d["placements"][0].update(invented=1),
+        lambda d: d.pop("pools"),
+        lambda d: d["lanes"][0].update(cpu="zero"),
+        lambda d: d["placements"][0].update(offset=-64),
+        lambda d: d["programs"][0]["nodes"][0].update(implementation="a\nb"),
+        lambda d: d.update(schema=2),
+        lambda d: d.update(programs={"train_step": []}),
+    ],
+)
+def test_malformed_plans(edit: Callable[[dict[str, Any]], object], files: Files) -> None:
+    document = plan_document(files)
+    edit(document)
+    write_edit(files, document, sign=True)
+    fails("SP1401", "check", files.plan)
+    fails("SP1401", "check", "--accept-edits", files.plan)
+
+
+def test_a_plan_beside_another_graph_or_target(files: Files) -> None:
+    for name, code in (("graph.json", "SP1403"), ("target.toml", "SP1404")):
+        place = files.plan / name
+        original = place.read_text()
+        if name == "graph.json":
+            place.write_text(original.replace("tiny_b8", "tiny_b9"))
+        else:
+            write_target(load_target("knl7250"), place)
+        for command in ("check", "show", "simulate"):
+            fails(code, command, files.plan)
+        place.write_text(original)
+    assert read_bundle(files.plan).graph.name == "tiny_b8"
+    fails("SP1401", "show", files.graph)
