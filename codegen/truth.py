@@ -9,7 +9,8 @@ nothing but rounding (norm below VANISHING times that of its layer, per element)
 layer's tensor of the largest root mean square instead. A layer is what shares the name up to the last dot.
 
 Where an activation lies within rounding of a kink (kinks.py), float32 programs differ by chance. A row also says how
-far the truth moves when all of these take the other side; `explained` counts that, twice, as allowed.
+far the truth moves when all of these take the other side; `explained` allows KINKS times that. It is an estimate: the
+contributions of kinks to a single number, like the loss, can cancel.
 
 Dropout multiplies by the executor's masks, computed by the op's NumPy reference. Needs torch.
 """
@@ -29,6 +30,8 @@ from planner.ops.dropout import DropoutAttrs, dropout_mask
 
 FLOOR = 1e-5
 """Relative error that is always allowed."""
+KINKS = 4
+"""PyTorch's two memory formats differ by up to 3.6 times what all kinks do (ResNet 1-1-1-1, batch 2, 8 draws)."""
 VANISHING = 1e-10
 """Below this share of its layer, per element, a float64 tensor is rounding noise around zero."""
 
@@ -66,7 +69,7 @@ class Row(NamedTuple):
     @property
     def explained(self) -> bool:
         """Right, or not farther off than kinks can take it."""
-        return self.error <= max(self.allowed, 2 * self.kink_error)
+        return self.error <= max(self.allowed, KINKS * self.kink_error)
 
 
 Result = dict[Kind, dict[str, Array]]
