@@ -20,9 +20,6 @@ from tests.cli import Files, fails, run, succeeds, working_in
 
 ROOT = Path(__file__).parent.parent
 COMMANDS = [
-    *("detect", "capture", "plan", "check", "diff", "explain", "show", "simulate"),
-    *("profile", "emit", "build", "make", "bench"),
-]
     "detect",
     "capture",
     "plan",
