@@ -27,7 +27,15 @@ def read_weights(file: Path) -> dict[str, Array]:
     try:
         with np.load(file, allow_pickle=False) as arrays:
             given = {name: np.asarray(arrays[name]) for name in arrays.files}
-    except (OSError, ValueError, EOFError, AttributeError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
+    except (
+        OSError,
+        ValueError,
+        EOFError,
+        AttributeError,
+        NotImplementedError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
         raise UserError("SP1613", f"{file.name} cannot be read: {error}", "capture the model again") from error
     for name, data in given.items():
         if data.dtype.kind not in "fiub":

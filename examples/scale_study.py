@@ -1,6 +1,6 @@
 """How long planning takes: ResNet-50, and chains of residual blocks up to 16,000 nodes, with modelled costs.
 
-    python examples/scale_study.py [--lanes 2] [--json]
+python examples/scale_study.py [--lanes 2] [--json]
 """
 
 import argparse

@@ -191,7 +191,17 @@ def test_weights_travel_from_capture_to_the_generated_folder(tmp_path: Path, fil
 
 # -- graphs and targets ------------------------------------------------------------------------------------------
 
-HOSTILE = ('a"; system("true"); //', "a\nint main() {}", "../../escape", "a b", "", "\x1b[2J", "a" * 300, "д", "$(true)")
+HOSTILE = (
+    'a"; system("true"); //',
+    "a\nint main() {}",
+    "../../escape",
+    "a b",
+    "",
+    "\x1b[2J",
+    "a" * 300,
+    "д",
+    "$(true)",
+)
 
 
 @pytest.mark.parametrize("name", HOSTILE)

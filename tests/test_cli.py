@@ -19,7 +19,21 @@ from planner.target.text import read_target
 from tests.cli import Files, fails, run, succeeds, working_in
 
 ROOT = Path(__file__).parent.parent
-COMMANDS = "detect capture plan check diff explain show simulate profile emit build make bench".split()
+COMMANDS = [
+    "detect",
+    "capture",
+    "plan",
+    "check",
+    "diff",
+    "explain",
+    "show",
+    "simulate",
+    "profile",
+    "emit",
+    "build",
+    "make",
+    "bench",
+]
 
 
 def as_json(*arguments: object) -> Any:
