@@ -9,7 +9,8 @@ nothing but rounding (norm below VANISHING times that of its layer, per element)
 layer's tensor of the largest root mean square instead. A layer is what shares the name up to the last dot.
 
 Where an activation lies within rounding of a kink (kinks.py), float32 programs differ by chance. A row also says how
-far the truth moves when all of these take the other side; `explained` counts that, twice, as allowed.
+far the truth moves when all of these take the other side; `explained` allows KINKS times that. It is an estimate: the
+contributions of kinks to a single number, like the loss, can cancel.
 
 Dropout multiplies by the executor's masks, computed by the op's NumPy reference. Needs torch.
 """
@@ -29,6 +30,8 @@ from planner.ops.dropout import DropoutAttrs, dropout_mask
 
 FLOOR = 1e-5
 """Relative error that is always allowed."""
+KINKS = 4
+"""PyTorch's two memory formats differ by up to 3.6 times what all kinks do (ResNet 1-1-1-1, batch 2, 8 draws)."""
 VANISHING = 1e-10
 """Below this share of its layer, per element, a float64 tensor is rounding noise around zero."""
 
@@ -66,7 +69,7 @@ class Row(NamedTuple):
     @property
     def explained(self) -> bool:
         """Right, or not farther off than kinks can take it."""
-        return self.error <= max(self.allowed, 2 * self.kink_error)
+        return self.error <= max(self.allowed, KINKS * self.kink_error)
 
 
 Result = dict[Kind, dict[str, Array]]
@@ -74,19 +77,23 @@ Result = dict[Kind, dict[str, Array]]
 
 
 def truth(
-    graph: Graph, executor: Executor, steps: int = 3, seed: int | None = None, *, channels_last: bool = False
+    graph: Graph, executor: Executor, steps: int = 3, seed: int | None = None, *, control: bool = False
 ) -> list[Row]:
     """Run `steps` training steps on fresh random inputs; compare the loss of every step, the gradients of the first,
     and parameters, running statistics and optimizer state after the last.
 
     `executor`: a fresh one, whose optimizer has no state yet. `seed` of the inputs; None: another one every time.
-    `channels_last`: PyTorch's memory format in float32, which changes the order of its additions and nothing else.
+    PyTorch's float32 has its default memory format. `control`: compare PyTorch in channels-last format instead of the
+    executor, which differs in the order of additions only: how often does a right program miss what is allowed?
     """
     drawn = np.random.default_rng(seed).integers(0, 2**32, steps)
     batches = [random_inputs(graph, int(number)) for number in drawn]
     start = executor.state_dict()
-    tried = _run_executor(graph, executor, batches)
-    plain = _run_torch(graph, start, batches, torch.float32, channels_last)
+    if control:
+        tried = _run_torch(graph, start, batches, torch.float32, channels_last=True)
+    else:
+        tried = _run_executor(graph, executor, batches)
+    plain = _run_torch(graph, start, batches, torch.float32)
     bent = _run_torch(graph, start, batches, torch.float64, calls=NEAR)
     exact = _run_torch(graph, start, batches, torch.float64)
     return compare(tried, plain, exact, bent)

@@ -46,7 +46,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="of parameters and inputs; default: another one every time")
     parser.add_argument("--lr", type=float, help="default: the network's own; where that is large, errors grow fast")
     parser.add_argument("--policy", default="auto", choices=("sequential", "liu", "auto"))
-    parser.add_argument("--channels-last", action="store_true", help="PyTorch's float32 in that memory format")
+    parser.add_argument("--control", action="store_true", help="PyTorch in channels-last format instead of executors")
     parser.add_argument("--json", action="store_true", help="print every tensor as JSON")
     options = parser.parse_args()
     seed = options.seed if options.seed is not None else int(np.random.SeedSequence().generate_state(1)[0])
@@ -88,7 +88,7 @@ def compare(graph: Graph, folder: Path, seed: int, options: argparse.Namespace) 
     with executor_class(folder)(seed=seed, pin=False, poison=True) as executor:
         if options.lr is not None:
             executor.lr = options.lr
-        return truth(graph, executor, options.steps, seed, channels_last=options.channels_last)
+        return truth(graph, executor, options.steps, seed, control=options.control)
 
 
 def lines(name: str, rows: list[Row]) -> list[str]:

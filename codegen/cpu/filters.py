@@ -25,10 +25,9 @@ def comment_block(text: object) -> str:
 
 def f32(value: float) -> str:
     """A float literal that reads back as the same float32."""
-    number = np.float32(value)
-    if not math.isfinite(number):
+    if not abs(value) <= float(np.finfo(np.float32).max):
         raise UserError("SP1504", f"{value!r} does not fit into a float32", "correct the attribute in the graph")
-    return f"{number!s}f"
+    return f"{np.float32(value)!s}f"
 
 
 def f64(value: float) -> str:

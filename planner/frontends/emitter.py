@@ -6,7 +6,7 @@ gradients are the framework's: hardtanh, for instance, is a difference of two re
 
 import re
 from collections.abc import Iterable, Sequence
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import numpy as np
@@ -198,6 +198,8 @@ class Emitter:
     # -- activations that are compositions ---------------------------------------------------------------------
     def clamp(self, x: str, low: float | None, high: float | None) -> str:
         """low + relu(x - low) - relu(x - high): its gradient is 1 between the bounds and 0 outside."""
+        low = None if low == -inf else low
+        high = None if high == inf else high
         if low is not None and high is not None:
             above = self.op("relu", self.shift(x, -high))
             return self.shift(self.op("sub", self.op("relu", self.shift(x, -low)), above), low)

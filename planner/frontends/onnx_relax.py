@@ -162,8 +162,8 @@ def _argument(relax: Any, names: dict[Any, str], argument: Any) -> Any:
     """A reference, an array, numbers, or a list of these."""
     if argument in names:
         return Ref(names[argument])
-    if type(argument).__name__ == "Constant":
-        return np.asarray(argument.data.numpy())
+    if hasattr(getattr(argument, "value", None), "numpy"):
+        return np.asarray(argument.value.numpy())
     if type(argument).__name__ == "ShapeExpr":
         return [_plain(d) for d in argument.values]
     if hasattr(argument, "fields"):
@@ -181,6 +181,7 @@ def _attributes(attrs: Any) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """TVM's numbers and arrays as Python's."""
     value = getattr(value, "value", value)
+    value = value.item() if isinstance(value, np.generic) else value
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if hasattr(value, "__len__"):

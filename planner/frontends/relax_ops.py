@@ -223,9 +223,8 @@ class _Lowering:
         weights = self.function.weights
         if source.name not in weights or weights[source.name].ndim != 1:
             return ""
-        node = self.e.b.nodes[-1]
-        owner = next((n for n in reversed(self.e.b.nodes) if self.values[product.name] in n.outputs), node)
-        if owner.op not in ("conv2d", "linear") or len(owner.inputs) != 2:
+        owner = next((n for n in reversed(self.e.b.nodes) if self.values[product.name] in n.outputs), None)
+        if owner is None or owner.op not in ("conv2d", "linear") or len(owner.inputs) != 2:
             return ""
         shape, size = self.e.shape(owner.outputs[0]), weights[source.name].shape[0]
         aligned = (size, 1, 1) if owner.op == "conv2d" else (size,)

@@ -18,7 +18,6 @@ whatever a parsed plan holds, the outcome is a list of findings.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from planner.errors import UserError
 from planner.graph.model import Graph
@@ -38,9 +37,8 @@ from planner.plan.check_structure import LARGEST, Slices, check_lanes, check_pro
 from planner.plan.check_touches import touches, view_roots
 from planner.plan.findings import Finding, Report, shown, shown_number
 from planner.plan.schema import Placement, Plan
-
-if TYPE_CHECKING:
-    from planner.target.model import Target
+from planner.target.model import Target
+from planner.target.text import target_hash
 
 __all__ = ["Finding", "check", "require_safe"]
 
@@ -48,7 +46,7 @@ TOLD = 5
 """Findings that `require_safe` puts into its error."""
 
 
-def check(graph: Graph, plan: Plan, target: "Target | None" = None) -> list[Finding]:
+def check(graph: Graph, plan: Plan, target: Target | None = None) -> list[Finding]:
     """Every reason why the plan is not safe to execute; an empty list when it is safe."""
     report = Report()
     try:
@@ -91,7 +89,7 @@ def check(graph: Graph, plan: Plan, target: "Target | None" = None) -> list[Find
     return report.findings()
 
 
-def require_safe(graph: Graph, plan: Plan, target: "Target | None" = None) -> None:
+def require_safe(graph: Graph, plan: Plan, target: Target | None = None) -> None:
     """Raise the first findings as one `UserError`, under the first one's code, unless the plan is safe."""
     found = check(graph, plan, target)
     if not found:
@@ -125,9 +123,7 @@ def _check_identity(graph: Graph, plan: Plan, report: Report) -> None:
         report.add("SP1403", "", f"the plan was made for a graph with hash {shown(plan.graph_hash)}; {made}")
 
 
-def _check_target(plan: Plan, target: "Target", report: Report) -> None:
-    from planner.target.text import target_hash
-
+def _check_target(plan: Plan, target: Target, report: Report) -> None:
     if plan.target != target.name:
         report.add("SP1404", "", f"the plan was made for target {shown(plan.target)}, not {target.name}")
     elif plan.target_hash != target_hash(target):

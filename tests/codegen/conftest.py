@@ -18,7 +18,7 @@ def small_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def small_class(small_folder: Path) -> type[Executor]:
     """The executor class of tests.graphs.small_net on two lanes."""
-    return make(small_net(), small_folder, flags=("-Wall", "-Wextra", "-Werror"))
+    return make(small_net(), small_folder)
 
 
 @pytest.fixture

@@ -24,6 +24,9 @@ from planner.solve.threads import Choice
 from planner.target.model import Target
 from planner.target.text import load_target, target_hash
 
+STRICT = ("-Wall", "-Wextra", "-Werror")
+"""Emitted code and runtime compile without a warning. Builds that share objects must share flags."""
+
 NO_BOUNDS = Bounds(critical_path_ns=0, work_ns=0, bandwidth_ns=0)
 
 
@@ -38,11 +41,11 @@ def plan_for(graph: Graph, lanes: int = 2, options: PlanOptions | None = None) -
     return make_plan(graph, target, costs, options or PlanOptions(policy="sequential")), target
 
 
-def make(graph: Graph, folder: Path, lanes: int = 2, **build_options: object) -> type[Executor]:
+def make(graph: Graph, folder: Path, lanes: int = 2, flags: tuple[str, ...] = STRICT) -> type[Executor]:
     """Plan, emit and build; returns the Executor class."""
     plan, target = plan_for(graph, lanes)
     emit(plan, graph, target, folder)
-    build(folder, **build_options)  # type: ignore[arg-type]
+    build(folder, flags=flags)
     return executor_class(folder)
 
 

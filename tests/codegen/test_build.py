@@ -4,6 +4,7 @@ import shutil
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from codegen import build as build_module
@@ -11,15 +12,20 @@ from codegen import toolchain
 from codegen.build import build
 from codegen.executor import Executor
 from codegen.facts import facts, implementations
+from codegen.initial import draw
 from codegen.load import executor_class, processor_flags, require_processor
 from planner.errors import InternalError, UserError
+from planner.graph.model import Init, Role, TensorType, Value
 from planner.graph.text import graph_text
 from planner.ops.base import Mode
 from planner.ops.signature import signature_of
 from planner.plan.text import plan_text
 from planner.target.text import load_target
-from tests.codegen.plans import plan_for
+from tests.codegen.plans import STRICT, plan_for
 from tests.graphs import small_net
+
+UNIFORM = [0.4897562265396118, 0.21574239432811737, -0.048866961151361465]
+"""Uniform draws in [-0.5, 0.5) of a value called w under seed 3."""
 
 
 @pytest.fixture
@@ -37,7 +43,7 @@ def program(folder: Path, name: str, script: str) -> None:
 def test_no_compiler(copy: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="SP1506"):
-        build(copy)
+        build(copy, flags=STRICT)
 
 
 @pytest.mark.parametrize(("script", "code"), [("echo 10.2.1", "SP1507"), ("echo", "SP1507"), ("exit 1", "SP1506")])
@@ -47,7 +53,7 @@ def test_compilers_that_are_too_old_or_broken(
     program(tmp_path / "bin", "g++", script)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     with pytest.raises(UserError, match=code):
-        build(copy)
+        build(copy, flags=STRICT)
 
 
 def test_no_onednn(copy: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -61,7 +67,7 @@ def test_no_onednn(copy: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 def test_cache_that_cannot_be_written(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STEPPLAN_CACHE", str(copy / "plan.json" / "cache"))
     with pytest.raises(UserError, match="SP1509"):
-        build(copy)
+        build(copy, flags=STRICT)
 
 
 def test_a_folder_without_a_plan(tmp_path: Path) -> None:
@@ -72,22 +78,21 @@ def test_a_folder_without_a_plan(tmp_path: Path) -> None:
 def test_compiler_errors_are_shown(copy: Path) -> None:
     (copy / "lanes.cpp").write_text("int broken = nothing;\n")
     with pytest.raises(InternalError, match=r"lanes[^:]*:\n.*lanes.cpp:1.*error: .nothing. was not declared"):
-        build(copy)
+        build(copy, flags=STRICT)
 
 
 def test_nothing_is_compiled_twice(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
     run = toolchain.run_compiler
     monkeypatch.setattr(toolchain, "run_compiler", lambda c, t: (made.append(t.name), run(c, t)))
-    flags = ("-Wall", "-Wextra", "-Werror")
-    first = build(copy, flags=flags)
+    first = build(copy, flags=STRICT)
     assert len(made) <= 1  # at most the link, for the copy's own folder
-    build(copy, flags=flags)
+    build(copy, flags=STRICT)
     assert len(made) <= 1
     lanes = copy / "lanes.cpp"
-    lanes.write_text(lanes.read_text() + "// changed\n")
+    lanes.write_text(lanes.read_text() + f"// {copy}\n")
     made.clear()
-    second = build(copy, flags=flags)
+    second = build(copy, flags=STRICT)
     assert sorted(n.split("-")[0] for n in made) == sorted(["lanes", second.name])
     assert not first.exists() and second.exists()
 
@@ -99,7 +104,7 @@ def test_two_builds_at_once(copy: Path) -> None:
 
     def work() -> None:
         try:
-            results.append(build(copy))
+            results.append(build(copy, flags=STRICT))
         except BaseException as error:
             results.append(error)
 
@@ -115,7 +120,7 @@ def test_two_builds_at_once(copy: Path) -> None:
 
 def test_progress_counts_every_file(copy: Path) -> None:
     told: list[tuple[int, int, str]] = []
-    build(copy, progress=lambda done, of, name: told.append((done, of, name)), jobs=1)
+    build(copy, progress=lambda done, of, name: told.append((done, of, name)), jobs=1, flags=STRICT)
     assert [t[0] for t in told] == list(range(1, told[0][1] + 1))
     assert {t[2] for t in told} >= {"nanobind", "forward.cpp", "lanes.cpp"}
 
@@ -138,7 +143,7 @@ def test_loading_what_is_not_built(copy: Path) -> None:
 
 def test_loading_what_changed_since(copy: Path) -> None:
     (copy / "update.cpp").write_text((copy / "update.cpp").read_text() + "\n")
-    with pytest.raises(UserError, match="SP1512.*changed since"):
+    with pytest.raises(UserError, match=r"SP1512.*changed since"):
         executor_class(copy)
 
 
@@ -146,7 +151,7 @@ def test_loading_a_broken_module(copy: Path) -> None:
     (module,) = copy.glob("_executor.*.so")
     module.unlink()
     module.write_bytes(b"not a library")
-    with pytest.raises(UserError, match="SP1512.*does not load"):
+    with pytest.raises(UserError, match=r"SP1512.*does not load"):
         executor_class(copy)
 
 
@@ -172,9 +177,38 @@ def test_processors_that_lack_instructions() -> None:
     assert have is not None
     with pytest.raises(UserError, match=r"SP1609: this processor lacks avx512f.*x86-64-v4"):
         require_processor(target, have - {"avx512f"})
-    named = target.model_copy(update={"cpu": target.cpu.model_copy(update={"march": "znver4", "isa": ("avx2", "sse9")})})
+    named = target.model_copy(
+        update={"cpu": target.cpu.model_copy(update={"march": "znver4", "isa": ("avx2", "sse9")})}
+    )
     with pytest.raises(UserError, match="SP1609: this processor lacks sse9"):
         require_processor(named)
+
+
+def test_weights_beside_the_plan_are_loaded(copy: Path) -> None:
+    given = np.random.default_rng(0).standard_normal((5, 8)).astype(np.float32)
+    np.savez(copy / "weights.npz", **{"fc.weight": given})
+    with executor_class(copy)(pin=False) as executor:
+        state = executor.state_dict()
+    assert np.array_equal(state["fc.weight"], given) and state["conv1.weight"].std() > 0
+    np.savez(copy / "weights.npz", **{"fc.weight": given[:3]})
+    with pytest.raises(UserError, match=r"SP1613.*fc\.weight in shape"):
+        executor_class(copy)(pin=False)
+
+
+def test_initial_values() -> None:
+    def of(kind: str, name: str = "w", value: float = 0.5, seed: int = 3) -> np.ndarray:
+        type_ = TensorType(shape=(101,))
+        return draw(Value(id=name, type=type_, role=Role.PARAMETER, name=name, init=Init(kind=kind, value=value)), seed)
+
+    assert set(of("zeros")) == {0.0} and set(of("ones")) == {1.0} and set(of("constant")) == {0.5}
+    uniform = of("uniform")
+    assert -0.5 <= uniform.min() < -0.3 and 0.3 < uniform.max() < 0.5
+    assert 0.35 < of("normal").std() < 0.65
+    assert np.array_equal(of("normal"), of("normal")) and not np.array_equal(of("normal"), of("normal", "v"))
+    # The very bits: a saved experiment must start the same with every version.
+    assert of("uniform")[:3].tolist() == UNIFORM
+    with pytest.raises(UserError, match="SP1613"):
+        of("data")
 
 
 # -- facts -----------------------------------------------------------------------------------------------------

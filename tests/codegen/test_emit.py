@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from codegen.build import build
+from codegen.cpu import tables
 from codegen.cpu.emit import emit, render
 from codegen.cpu.filters import comment, comment_block, f32, i64
 from codegen.cpu.names import identifiers, require_valid_id
@@ -36,7 +37,7 @@ def chain(*names: str, origin: str = "") -> Graph:
 
 
 def test_golden_sources() -> None:
-    """What a small plan's sources look like. After a deliberate change: STEPPLAN_GOLDEN=1 pytest, then read the diff."""
+    """What a small plan's sources look like. After a deliberate change run with STEPPLAN_GOLDEN=1, read the diff."""
     plan, target = plan_for(chain("layer1.double", "layer2.double", origin="model.py:12"))
     files = render(plan, chain("layer1.double", "layer2.double", origin="model.py:12"), target)
     for name in ("values.hpp", "nodes.hpp", "predict.cpp", "lanes.cpp", "executor.cpp", "__init__.py"):
@@ -146,6 +147,14 @@ def test_artefacts_that_do_not_belong_together(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="SP1502"):
         emit(evil, renamed, target, tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_writing_over_an_input_is_refused_even_unchecked() -> None:
+    graph = chain("double")
+    plan, _ = plan_for(graph)
+    moved = tuple(p.model_copy(update={"shares": "x"}) if p.value != "x" else p for p in plan.placements)
+    with pytest.raises(UserError, match="SP1505"):
+        tables.build(plan.model_copy(update={"placements": moved}), graph, "")
 
 
 def test_emitting_again_drops_what_the_plan_no_longer_has(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from codegen.build import build
 from codegen.cpu.emit import emit
 from codegen.executor import Executor
-from tests.codegen.plans import plan_for
+from tests.codegen.plans import STRICT, plan_for
 from tests.graphs import small_net
 
 ROOT = Path(__file__).parents[2]
@@ -139,7 +139,7 @@ def edited(folder: Path, source: Path, file: str, old: str, new: str) -> Path:
     text = (folder / file).read_text()
     assert old in text
     (folder / file).write_text(text.replace(old, new))
-    build(folder)
+    build(folder, flags=STRICT)
     return folder
 
 
@@ -173,3 +173,27 @@ def test_a_library_that_wants_other_sizes(small_class: type[Executor], small_fol
     folder = edited(tmp_path / "other", small_folder, "kernels.cpp", old, f"{old}64 + ")
     done = python(REPORT.replace("PIN", "False"), folder)
     assert "SP1605: node conv1: the kernel library needs" in done.stdout, done.stderr
+
+
+def test_a_kernel_that_throws_leaves_the_executor_usable(
+    small_class: type[Executor], small_folder: Path, tmp_path: Path
+) -> None:
+    old = '#include "optimizer.hpp"\n'
+    broken = 'if (run.lr < 0) throw std::runtime_error("broken kernel");'
+    folder = edited(tmp_path / "throws", small_folder, "update.cpp", old, f"#include <stdexcept>\n{old}")
+    source = folder / "update.cpp"
+    source.write_text(source.read_text().replace("if (!run.apply_updates)", f"{broken}\n  if (!run.apply_updates)"))
+    build(folder, flags=STRICT)
+    code = """
+        from planner.errors import InternalError
+        with make(pin=False) as executor:
+            for _ in range(3):
+                try:
+                    executor.step(x, y, lr=-1.0)
+                except InternalError as error:
+                    print(error)
+                executor.step(x, y, lr=0.1)
+            print(executor.steps_done)
+    """
+    done = python(code, folder)
+    assert done.stdout.count("broken kernel") == 3 and done.stdout.endswith("3\n"), done.stderr

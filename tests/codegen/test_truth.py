@@ -8,14 +8,16 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import torch
 
-pytest.importorskip("torch")
-
+from codegen import kinks
 from codegen.bench import random_inputs
 from codegen.build import build
 from codegen.cpu.emit import emit
 from codegen.executor import Executor
+from codegen.initial import draw
 from codegen.load import executor_class
+from codegen.torch_twin import Call, Twin
 from codegen.truth import FLOOR, Row, compare, truth, worst_per_kind
 from planner import zoo
 from planner.graph.model import Graph
@@ -28,11 +30,13 @@ from tests.codegen.plans import plan_for
 
 SEED = int(os.environ.get("STEPPLAN_TEST_SEED") or np.random.SeedSequence().generate_state(1)[0])
 SEQUENTIAL, LIU = PlanOptions(policy="sequential"), PlanOptions(policy="liu", strategies=(1, 2))
+CALM = Optimizer(lr=1e-3, momentum=0.9, weight_decay=1e-4)
+"""So slow that three steps do not multiply rounding errors."""
 
 CASES: dict[str, tuple[Callable[[], Graph], int, PlanOptions]] = {
     "mlp": (lambda: zoo.build("mlp", 6), 2, LIU),
     "digits_cnn": (lambda: zoo.build("digits_cnn", 5), 3, SEQUENTIAL),
-    "resnet18": (lambda: zoo.build("resnet18", 4, image_size=64, classes=10), 2, LIU),
+    "resnet18": (lambda: zoo.build("resnet18", 4, image_size=64, classes=10, optimizer=CALM), 2, LIU),
     "every op, adam": (lambda: every_op_net(Optimizer(kind="adamw", lr=1e-3, weight_decay=0.1)), 2, SEQUENTIAL),
     "every op, sgd": (lambda: every_op_net(Optimizer(lr=0.05, momentum=0.9, nesterov=True)), 3, LIU),
 }
@@ -88,3 +92,26 @@ def test_wrong_and_missing_tensors_are_told() -> None:
     assert rows["a.bias"].torch_error == pytest.approx(5e-8), "relative to the layer's weight"
     assert rows["b"].error == float("inf")
     assert Row("loss", "x", 3e-5, 2e-5).ok and not Row("loss", "x", 5e-5, 2e-5).ok
+
+
+def test_kinks_change_nothing_but_what_is_near(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = every_op_net(Optimizer())
+    state = {v.name: draw(v, 3) for v in graph.values if v.name}
+    batch = [torch.from_numpy(a) for a in random_inputs(graph, 3)]
+    batch = [a.double() if a.is_floating_point() else a for a in batch]
+    keep = {"dropout": lambda node, inputs, updates: inputs[0]}
+
+    def loss_and_gradient(calls: dict[str, Call]) -> tuple[float, torch.Tensor]:
+        twin = Twin(graph, keep | calls).double().load(state)
+        loss, _ = twin(*batch)
+        loss.backward()
+        return float(loss.detach()), twin.gradients()["grouped.weight"]
+
+    loss, gradient = loss_and_gradient({})
+    monkeypatch.setattr(kinks, "ROUNDING", 0.0)
+    same_loss, same = loss_and_gradient(kinks.NEAR)
+    assert same_loss == pytest.approx(loss, rel=1e-12) and torch.allclose(same, gradient, rtol=1e-9, atol=1e-12)
+    monkeypatch.setattr(kinks, "ROUNDING", 1e-3)
+    bent_loss, bent = loss_and_gradient(kinks.NEAR)
+    assert bent_loss == pytest.approx(loss, rel=1e-2)
+    assert 1e-4 < (bent - gradient).norm() / gradient.norm() < 0.5

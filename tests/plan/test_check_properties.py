@@ -43,7 +43,7 @@ def damaged(plan: Plan, rng: random.Random, mutations: tuple[Mutation, ...]) -> 
     return plan
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(SEEDS, st.booleans())
 def test_sound_plans_pass_and_execute(seed: int, reduced: bool) -> None:
     graph, plan, rng = drawn(seed, reduced)
@@ -51,7 +51,7 @@ def test_sound_plans_pass_and_execute(seed: int, reduced: bool) -> None:
     assert fault(graph, plan, rng, runs=8) == ""
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(SEEDS)
 def test_what_passes_never_goes_wrong(seed: int) -> None:
     graph, plan, rng = drawn(seed)
@@ -60,7 +60,7 @@ def test_what_passes_never_goes_wrong(seed: int) -> None:
         assert fault(graph, plan, rng, runs=25) == ""
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(SEEDS)
 def test_the_verdict_is_that_of_all_pairs(seed: int) -> None:
     """Necessary conditions byte by byte => findings => sufficient conditions by hulls."""
@@ -74,7 +74,7 @@ def test_the_verdict_is_that_of_all_pairs(seed: int) -> None:
             assert unsafe(graph, plan, exact=False)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(SEEDS)
 def test_every_single_wait_counts(seed: int) -> None:
     """Where the plan has no superfluous wait, leaving out any one of them is found."""
@@ -86,7 +86,7 @@ def test_every_single_wait_counts(seed: int) -> None:
         for j, entry in enumerate(lane)
         for wait in entry.wait
     ]
-    for program, i, j, wait in rng.sample(spots, min(12, len(spots))):
+    for program, i, j, wait in rng.sample(spots, min(6, len(spots))):
         lanes = lanes_of(plan, program)
         entry = lanes[i][j]
         lanes[i][j] = entry.model_copy(update={"wait": tuple(w for w in entry.wait if w != wait)})
@@ -95,7 +95,7 @@ def test_every_single_wait_counts(seed: int) -> None:
         assert bool(check(graph, damaged_plan)) <= unsafe(graph, damaged_plan, exact=False)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(SEEDS)
 def test_nothing_makes_it_stumble(seed: int) -> None:
     graph, plan, rng = drawn(seed)
