@@ -93,6 +93,26 @@ class _Conv(Op):
             parts.append(ScratchPart("library", Bytes(align(facts["scratch_bytes"]) * mode.slices)))
         return tuple(parts)
 
+    def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
+        return {("onednn", "batch"): signature.inputs[0].shape[0]}
+
+    def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
+        """Of forward and backward data: every slice maps its images of input 0 to its images of output 0."""
+        packs = bool(facts.get("packed_bytes"))
+        source, weights, result = signature.inputs[0], signature.inputs[1], signature.outputs[0]
+        plain = reads("in1", 0, weights.elements)
+        if packs and stage == 0:
+            return (plain, writes("packed", index, index + 1))
+        n = source.shape[0]
+        lo, hi = split(n, mode.slices, index)
+        return (
+            reads("in0", lo * source.elements // n, hi * source.elements // n),
+            reads("packed", 0, mode.slices) if packs else plain,
+            *(reads("in2", 0, bias.elements) for bias in signature.inputs[2:]),
+            writes("out0", lo * result.elements // n, hi * result.elements // n),
+            *self._library(mode, index, facts),
+        )
+
     def _library(self, mode: Mode, index: int, facts: Facts) -> tuple[Access, ...]:
         return (writes("library", index, index + 1),) if facts.get("scratch_bytes") else ()
 
@@ -150,27 +170,6 @@ class Conv2d(_Conv):
     def weight_shape(self, signature: Signature) -> tuple[int, ...]:
         return signature.inputs[1].shape
 
-    def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
-        return {("onednn", "batch"): signature.inputs[0].shape[0]}
-
-    def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
-        packs = bool(facts.get("packed_bytes"))
-        x, w, y = signature.inputs[0], signature.inputs[1], signature.outputs[0]
-        if packs and stage == 0:
-            return (reads("in1", 0, w.elements), writes("packed", index, index + 1))
-        n = x.shape[0]
-        lo, hi = split(n, mode.slices, index)
-        weights = reads("packed", 0, mode.slices) if packs else reads("in1", 0, w.elements)
-        bias = tuple(reads("in2", 0, t.elements) for t in signature.inputs[2:])
-        per_x, per_y = x.elements // n, y.elements // n
-        return (
-            reads("in0", lo * per_x, hi * per_x),
-            weights,
-            *bias,
-            writes("out0", lo * per_y, hi * per_y),
-            *self._library(mode, index, facts),
-        )
-
     def reference(self, attrs: ConvAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
         x, w = inputs[0], inputs[1]
         windows = _windows(x, attrs, w.shape)
@@ -213,24 +212,6 @@ class Conv2dBackwardData(_Conv):
 
     def weight_shape(self, signature: Signature) -> tuple[int, ...]:
         return signature.inputs[1].shape
-
-    def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
-        return {("onednn", "batch"): signature.inputs[0].shape[0]}
-
-    def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
-        packs = bool(facts.get("packed_bytes"))
-        dy, w, dx = signature.inputs[0], signature.inputs[1], signature.outputs[0]
-        if packs and stage == 0:
-            return (reads("in1", 0, w.elements), writes("packed", index, index + 1))
-        n = dy.shape[0]
-        lo, hi = split(n, mode.slices, index)
-        weights = reads("packed", 0, mode.slices) if packs else reads("in1", 0, w.elements)
-        return (
-            reads("in0", lo * dy.elements // n, hi * dy.elements // n),
-            weights,
-            writes("out0", lo * dx.elements // n, hi * dx.elements // n),
-            *self._library(mode, index, facts),
-        )
 
     def reference(self, attrs: ConvGradAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
         dy, w = inputs

@@ -6,7 +6,7 @@ what is overwritten in place, and the last users of bytes that a new block takes
 wait that lane order or another wait already implies (transitive reduction).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from planner.graph.model import Graph, Node
@@ -25,8 +25,8 @@ class _Block:
     hi: int
     history: list[tuple[int, int, bool, int, int, Access]] = field(default_factory=list)
     """(slice, lane, writes, first byte, byte behind the last one, access) in schedule order."""
-    inherited: list[tuple[int, int, int]] = field(default_factory=list)
-    """(slice, first byte, byte behind) of the blocks that held these bytes before."""
+    inherited: list[tuple[int, int, int, int]] = field(default_factory=list)
+    """(slice, lane, first byte, byte behind) of the blocks that held these bytes before."""
 
 
 class _Clocks:
@@ -141,15 +141,21 @@ class _Arena:
         first = _first_reaching(self._held, lo)
         last = first
         kept: list[tuple[int, int, _Block]] = []
+        latest: dict[tuple[int, int, int], int] = {}
+        """(lane, first byte, byte behind) -> the last slice there: on one lane it implies those before it"""
         while last < len(self._held) and self._held[last][0] < hi:
             start, end, old = self._held[last]
-            new.inherited += [(s, a, b) for s, _, _, a, b, _ in old.history if a < hi and lo < b]
-            new.inherited += [(s, a, b) for s, a, b in old.inherited if a < hi and lo < b and not _replaced(old, a, b)]
+            reach = (max(lo, start), min(hi, end))
+            for number, lane, a, b in _legacy(old):
+                if a < reach[1] and reach[0] < b:
+                    key = (lane, max(a, reach[0]), min(b, reach[1]))
+                    latest[key] = max(number, latest.get(key, -1))
             if start < lo:
                 kept.append((start, lo, old))
             if hi < end:
                 kept.append((hi, end, old))
             last += 1
+        new.inherited = [(number, *key) for key, number in latest.items()]
         self._held[first:last] = sorted([*kept, (lo, hi, new)], key=lambda h: h[0])
         return new
 
@@ -163,18 +169,33 @@ class _Arena:
             lo, hi = block.lo, block.hi
         write = access.write
         if write:
-            needed.update(s for s, a, b in block.inherited if a < hi and lo < b)
+            needed.update(s for s, where, a, b in block.inherited if where != lane and a < hi and lo < b)
         for other, where, wrote, a, b, earlier in block.history:
             if where != lane and (write or wrote) and a < hi and lo < b and access.overlaps(earlier):
                 needed.add(other)
         block.history.append((number, lane, write, lo, hi, access))
 
 
-def _replaced(block: _Block, lo: int, hi: int) -> bool:
-    """Whether one write to the block covers [lo, hi): it waited for whatever was there, so later blocks that wait
-    for it need not wait for that again."""
-    lo, hi = max(lo, block.lo), min(hi, block.hi)
-    return any(write and a <= lo and hi <= b for _, _, write, a, b, _ in block.history)
+def _legacy(block: _Block) -> Iterator[tuple[int, int, int, int]]:
+    """(slice, lane, first byte, byte behind) that whoever takes over the block's bytes must wait for: everything that
+    touched it, and what it inherited itself, except where it was overwritten since (the writer waited for that)."""
+    for number, lane, _, a, b, _ in block.history:
+        yield number, lane, a, b
+    if not block.inherited:
+        return
+    written: list[list[int]] = []
+    for a, b in sorted((a, b) for _, _, write, a, b, _ in block.history if write):
+        if written and a <= written[-1][1]:
+            written[-1][1] = max(written[-1][1], b)
+        else:
+            written.append([a, b])
+    for number, lane, lo, hi in block.inherited:
+        for a, b in written:
+            if lo < min(a, hi):
+                yield number, lane, lo, min(a, hi)
+            lo = max(lo, b)
+        if lo < hi:
+            yield number, lane, lo, hi
 
 
 def _first_reaching(held: Sequence[tuple[int, int, _Block]], lo: int) -> int:
