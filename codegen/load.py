@@ -80,7 +80,11 @@ def native_module(folder: Path) -> ModuleType:
         what = "its sources or the runtime changed since it was built" if others else "it is not built"
         raise UserError("SP1512", f"{folder.name}: {what}", f"run stepplan build {folder}")
     if not _complete_elf(module.read_bytes()):
-        raise UserError("SP1512", f"{folder.name}: the built module is cut off", f"run stepplan build {folder} again")
+        raise UserError(
+            "SP1512",
+            f"{folder.name}: the built module does not load: it is damaged",
+            f"run stepplan build {folder} again",
+        )
     loader = importlib.machinery.ExtensionFileLoader("_executor", str(module))
     spec = importlib.util.spec_from_file_location("_executor", module, loader=loader)
     assert spec is not None
