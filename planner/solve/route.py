@@ -46,9 +46,9 @@ def _depth_first(program: Program, needs: dict[str, tuple[str, ...]]) -> tuple[N
         update = program.node[node_id].phase == "update"
         heapq.heappush(ready, (-(len(program.nodes) + 1) if update else -started, position[node_id], node_id))
 
-    for node in program.nodes:
-        if not waiting[node.id]:
-            push(node.id)
+    for start in program.nodes:
+        if not waiting[start.id]:
+            push(start.id)
     order = []
     while ready:
         _, _, node_id = heapq.heappop(ready)
