@@ -23,7 +23,7 @@ import torch
 
 from codegen.bench import random_inputs
 from codegen.executor import Executor
-from codegen.kinks import NEAR
+from codegen.kinks import Kinks
 from codegen.torch_twin import Call, Twin, optimizer_for
 from planner.graph.model import Graph, Layout, Node, Role
 from planner.ops.dropout import DropoutAttrs, dropout_mask
@@ -93,8 +93,9 @@ def truth(
         tried = _run_torch(graph, start, batches, torch.float32, channels_last=True)
     else:
         tried = _run_executor(graph, executor, batches)
-    plain = _run_torch(graph, start, batches, torch.float32)
-    bent = _run_torch(graph, start, batches, torch.float64, calls=NEAR)
+    kinks = Kinks()
+    plain = _run_torch(graph, start, batches, torch.float32, calls=kinks.watching())
+    bent = _run_torch(graph, start, batches, torch.float64, calls=kinks.beyond())
     exact = _run_torch(graph, start, batches, torch.float64)
     return compare(tried, plain, exact, bent)
 

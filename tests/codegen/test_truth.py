@@ -98,20 +98,20 @@ def test_kinks_change_nothing_but_what_is_near(monkeypatch: pytest.MonkeyPatch) 
     graph = every_op_net(Optimizer())
     state = {v.name: draw(v, 3) for v in graph.values if v.name}
     batch = [torch.from_numpy(a) for a in random_inputs(graph, 3)]
-    batch = [a.double() if a.is_floating_point() else a for a in batch]
     keep = {"dropout": lambda node, inputs, updates: inputs[0]}
 
-    def loss_and_gradient(calls: dict[str, Call]) -> tuple[float, torch.Tensor]:
-        twin = Twin(graph, keep | calls).double().load(state)
-        loss, _ = twin(*batch)
+    def loss_and_gradient(calls: dict[str, Call], dtype: torch.dtype = torch.float64) -> tuple[float, torch.Tensor]:
+        twin = Twin(graph, keep | calls).to(dtype).load(state)
+        loss, _ = twin(*(a.to(dtype) if a.is_floating_point() else a for a in batch))
         loss.backward()
-        return float(loss.detach()), twin.gradients()["grouped.weight"]
+        return float(loss.detach()), twin.gradients()["grouped.weight"].double()
 
     loss, gradient = loss_and_gradient({})
-    monkeypatch.setattr(kinks, "ROUNDING", 0.0)
-    same_loss, same = loss_and_gradient(kinks.NEAR)
-    assert same_loss == pytest.approx(loss, rel=1e-12) and torch.allclose(same, gradient, rtol=1e-9, atol=1e-12)
-    monkeypatch.setattr(kinks, "ROUNDING", 1e-3)
-    bent_loss, bent = loss_and_gradient(kinks.NEAR)
-    assert bent_loss == pytest.approx(loss, rel=1e-2)
-    assert 1e-4 < (bent - gradient).norm() / gradient.norm() < 0.5
+    for reach, least, most in ((0.0, 0.0, 1e-12), (300.0, 1e-6, 0.5)):
+        monkeypatch.setattr(kinks, "REACH", reach)
+        found = kinks.Kinks()
+        rough_loss, rough = loss_and_gradient(found.watching(), torch.float32)
+        assert rough_loss == pytest.approx(loss, rel=1e-5) and (rough - gradient).norm() < 1e-4 * gradient.norm()
+        bent_loss, bent = loss_and_gradient(found.beyond())
+        assert bent_loss == pytest.approx(loss, rel=1e-2)
+        assert least <= (bent - gradient).norm() / gradient.norm() <= most, f"reach {reach}"
