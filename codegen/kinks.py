@@ -31,28 +31,26 @@ class Kinks:
     """Calls for two twins, in this order: `watching` in float32, `beyond` in float64 from the same state and inputs."""
 
     def __init__(self) -> None:
-        self._rough: dict[str, Tensor] = {}
-        self._reach: dict[str, float] = {}
+        self._rough: dict[str, list[Tensor]] = {}
+        """Node id -> what went into its kink, step by step."""
 
     def watching(self) -> dict[str, Call]:
-        """PyTorch's own ops that remember, in the first step, what goes into their kinks."""
+        """PyTorch's own ops that remember what goes into their kinks."""
         return {op: partial(self._watch, before, after) for op, (before, after) in _OPS.items()}
 
     def beyond(self) -> dict[str, Call]:
-        """Ops that take the other side of every kink within reach. The reach is that of the first step."""
+        """Ops that take the other side of every kink within reach."""
         return {op: partial(self._cross, before, after) for op, (before, after) in _OPS.items()}
 
     def _watch(self, before: Call, after: "After", node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Tensor:
         x = before(node, inputs, updates)
-        self._rough.setdefault(node.id, x.detach().clone())
+        self._rough.setdefault(node.id, []).append(x.detach().clone())
         return after(node, x, 0.0)
 
     def _cross(self, before: Call, after: "After", node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Tensor:
         x = before(node, inputs, updates)
-        if node.id not in self._reach:
-            error = self._rough.pop(node.id).to(x.dtype) - x.detach()
-            self._reach[node.id] = REACH * float(error.square().mean().sqrt())
-        return after(node, x, self._reach[node.id])
+        error = self._rough[node.id].pop(0).to(x.dtype) - x.detach()
+        return after(node, x, REACH * float(error.square().mean().sqrt()))
 
 
 After = Callable[[Node, Tensor, float], Tensor]
