@@ -111,13 +111,18 @@ def _nanobind() -> Path:
 def _link(objects: Sequence[Path], module: Path, extra: Sequence[str]) -> None:
     key = hashlib.sha256("\n".join(o.name for o in objects).encode()).hexdigest()
     stamp = toolchain.cache_folder() / "locks" / f"{module.name}-{hashlib.sha256(bytes(module)).hexdigest()[:16]}.made"
-    if module.exists() and stamp.exists() and stamp.read_text() == key:
+    if module.exists() and stamp.exists() and stamp.read_text() == f"{key} {_hash(module)}":
         return
     library = toolchain.onednn() / "lib"
     command = [toolchain.compiler().path, "-shared", "-fopenmp", "-pthread", *extra, *map(str, objects)]
     command += [f"-L{library}", "-ldnnl", f"-Wl,-rpath,{library}", "-Wl,--gc-sections"]
     toolchain.run_compiler(command, module)
-    stamp.write_text(key)
+    stamp.write_text(f"{key} {_hash(module)}")
+
+
+def _hash(file: Path) -> str:
+    """So that a module that was damaged is linked again."""
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 @contextmanager

@@ -4,6 +4,7 @@ import importlib.machinery
 import importlib.util
 import platform
 import re
+import struct
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -78,6 +79,12 @@ def native_module(folder: Path) -> ModuleType:
         others = list(folder.glob("_executor.*.so"))
         what = "its sources or the runtime changed since it was built" if others else "it is not built"
         raise UserError("SP1512", f"{folder.name}: {what}", f"run stepplan build {folder}")
+    if not _complete_elf(module.read_bytes()):
+        raise UserError(
+            "SP1512",
+            f"{folder.name}: the built module does not load: it is damaged",
+            f"run stepplan build {folder} again",
+        )
     loader = importlib.machinery.ExtensionFileLoader("_executor", str(module))
     spec = importlib.util.spec_from_file_location("_executor", module, loader=loader)
     assert spec is not None
@@ -89,6 +96,15 @@ def native_module(folder: Path) -> ModuleType:
             "SP1512", f"{folder.name}: the built module does not load: {error}", f"run stepplan build {folder} again"
         ) from error
     return native
+
+
+def _complete_elf(data: bytes) -> bool:
+    """Whether a 64-bit ELF file is all there: loading half a copy would end the process, not raise an error. The
+    section headers come last in the file."""
+    if len(data) < 64 or data[:5] != b"\x7fELF\x02":
+        return False
+    start, size, count = (*struct.unpack_from("<Q", data, 40), *struct.unpack_from("<HH", data, 58))
+    return 0 < start + size * count <= len(data)
 
 
 def require_processor(target: Target, flags: frozenset[str] | None = None) -> None:

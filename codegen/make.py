@@ -6,7 +6,7 @@ from typing import NamedTuple
 from codegen.build import build
 from codegen.cpu.emit import emit
 from codegen.profile import Progress, profile
-from planner.capture import capture
+from planner.capturing import capture
 from planner.costs.table import read_costs, write_costs
 from planner.graph.model import Graph
 from planner.plan.schema import Plan

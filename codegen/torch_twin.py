@@ -41,7 +41,7 @@ class Twin(nn.Module):
                 self.register_buffer(slot, torch.empty(value.type.shape))
         for node in self.nodes:
             if node.op not in self.calls:
-                raise UserError("SP1904", f"no PyTorch twin for op {node.op!r}", "compare without --against torch")
+                raise UserError("SP1513", f"no PyTorch twin for op {node.op!r}", "compare without --against torch")
 
     def load(self, state: dict[str, Any]) -> "Twin":
         """Take parameters and running statistics from an executor's state_dict."""

@@ -1,3 +1,21 @@
-"""stepplan's planner: decides a training step ahead of time. Pure Python; needs no compiler and no device."""
+"""stepplan's planner: decides a training step ahead of time. Pure Python; needs no compiler and no device.
+
+    import planner
+    captured = planner.capture(module, inputs, loss="cross_entropy", labels=labels)
+
+The other commands' functions are in planner.api.
+"""
+
+from typing import Any
 
 __version__ = "0.1.0"
+__all__ = ["__version__", "capture"]
+
+
+def __getattr__(name: str) -> Any:
+    """`capture`, loaded when it is first used: importing the package stays cheap."""
+    if name == "capture":
+        from planner.capturing import capture
+
+        return capture
+    raise AttributeError(f"module 'planner' has no attribute {name!r}")

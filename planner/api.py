@@ -2,10 +2,10 @@
 
     from planner.api import capture, check, plan
 
-(`planner.plan` and `planner.capture` are modules, so the functions live here. The building half: codegen.api.)
+(`planner.plan` is a package, so the functions live here. The building half: codegen.api.)
 """
 
-from planner.capture import capture
+from planner.capturing import capture
 from planner.plan.check import check
 from planner.plan.diff import diff
 from planner.plan.explain import explain

@@ -84,7 +84,7 @@ def capture(
 
     Its initial weights, where it has any, go beside it (graph.weights.npz); plan and emit pass them on.
     """
-    from planner.capture import capture as capture_model
+    from planner.capturing import capture as capture_model
 
     captured = capture_model(model, batch=batch, image_size=image_size)
     write_graph(captured.graph, out)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from planner.capture import Captured, capture
+from planner.capturing import Captured, capture
 from planner.errors import UserError
 from planner.graph.optimizer import Optimizer
 from planner.graph.text import graph_text
@@ -140,3 +140,9 @@ def test_without_torch(monkeypatch: pytest.MonkeyPatch, factories: Any) -> None:
     assert capture("mlp").graph.name == "mlp_b64"
     with pytest.raises(UserError, match="SP1012"):
         capture("some_models:thing")
+
+
+def test_capture_is_a_function_of_the_package() -> None:
+    import planner
+
+    assert planner.capture is capture

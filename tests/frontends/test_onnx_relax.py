@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
 from torch.nn import functional as F
 
-from planner.capture import Captured, capture
+from planner.capturing import Captured, capture
 from planner.errors import UserError
 from planner.frontends.onnx_relax import capture_onnx
 from planner.graph.model import Role
