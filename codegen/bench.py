@@ -43,7 +43,10 @@ def bench(
     inputs = random_inputs(bundle.graph)
     before = anonymous_bytes()
     ex = executor_class(folder)(seed=0)
-    step: Step = lambda: ex.step(*inputs)  # noqa: E731
+
+    def step() -> float:
+        return ex.step(*inputs)
+
     say("warming up")
     for _ in range(3):
         step()

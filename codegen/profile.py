@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
 
 from codegen.facts import facts, implementations
 from codegen.load import require_processor
@@ -32,14 +31,6 @@ MEASURABLE_BYTES = 2**26
 
 Progress = Callable[[str, int, int], None]
 """(what, done, total)"""
-
-
-class Profiled(NamedTuple):
-    """One (signature, kernel, dimension, implementation) with its times by slice count."""
-
-    signature: Signature
-    mode: Mode
-    times: Mapping[int, Sampled]
 
 
 def profile(
@@ -168,10 +159,15 @@ def _second_round(
             progress(f"timing {signature.op}", number, len(finalists))
             sampled: dict[int, Sampled] = {}
 
-            def total(count: int, signature: Signature = signature, widest: Mode = widest) -> float:
+            def total(
+                count: int,
+                signature: Signature = signature,
+                widest: Mode = widest,
+                sampled: dict[int, Sampled] = sampled,
+            ) -> float:
                 case = index[signature.text, widest._replace(slices=count)]
-                sampled[count] = bench.sample(case, budget_s)  # noqa: B023
-                return sum(sampled[count].cold_ns)  # noqa: B023
+                sampled[count] = bench.sample(case, budget_s)
+                return sum(sampled[count].cold_ns)
 
             counts = counts_to_try(widest.slices, len(cpus), interval)
             hill_climb(counts, total)

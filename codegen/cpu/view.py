@@ -9,7 +9,6 @@ from codegen.cpu import shapes
 from planner.errors import InternalError, UserError
 from planner.graph.model import DType, Graph, Node, Role, TensorType
 from planner.ops.base import Mode, Op, Signature, op_named, scratch_offsets
-from planner.ops.signature import signature_of
 from planner.plan.schema import NodePlan, Plan
 
 CTYPES = {
@@ -143,7 +142,3 @@ def scratch_expressions(plan: NodePlan, signature: Signature, constant: str) -> 
         name: f"scratch::{constant}" + (f" + {offset}" if offset else "")
         for name, offset in scratch_offsets(parts).items()
     }
-
-
-def node_signature(graph: Graph, node: Node) -> Signature:
-    return signature_of(graph, node)
