@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from planner.graph.model import PERSISTENT, Graph, Node, Program
 from planner.ops.base import op_named, scratch_bytes
 from planner.ops.signature import signature_of
+from planner.solve.schedule import Schedule
 from planner.solve.threads import Choice
 from planner.units import Bytes
 
@@ -38,23 +39,21 @@ def scratch_id(program: str, node: str) -> str:
     return f"scratch:{program}:{node}"
 
 
-def liveness(
-    graph: Graph, orders: Mapping[str, Sequence[Node]], choices: Mapping[str, Mapping[str, Choice]]
-) -> Liveness:
-    """`orders` and `choices` by program name."""
+def liveness(graph: Graph, schedules: Mapping[str, Schedule]) -> Liveness:
+    """`schedules` by program name."""
     shares: dict[str, str] = {}
     blocks: list[Block] = []
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     start = 0
     for program in graph.programs:
-        order = orders[program.name]
-        shares.update(_shared(graph, program, order, choices[program.name]))
+        order, choices = schedules[program.name].order, schedules[program.name].choices
+        shares.update(_shared(graph, program, order, choices))
         for position, node in enumerate(order, start):
             for value in (*node.reads, *node.writes):
                 first.setdefault(value, position)
                 last[value] = position
-            size = _scratch_size(graph, node, choices[program.name][node.id])
+            size = _scratch_size(graph, node, choices[node.id])
             if size:
                 blocks.append(Block(scratch_id(program.name, node.id), position, position + 1, size))
         for value in program.outputs:

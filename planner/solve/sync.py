@@ -9,12 +9,12 @@ wait that lane order or another wait already implies (transitive reduction).
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from planner.graph.model import Graph, Node
+from planner.graph.model import Graph
 from planner.ops.base import Access, op_named, scratch_offsets
 from planner.ops.signature import signature_of
 from planner.plan.schema import Entry, slice_name
 from planner.solve.liveness import Liveness, scratch_id
-from planner.solve.threads import Choice
+from planner.solve.schedule import Schedule
 
 
 @dataclass(slots=True)
@@ -70,21 +70,15 @@ class _Clocks:
 
 
 def lane_programs(
-    graph: Graph,
-    program: str,
-    order: Sequence[Node],
-    choices: Mapping[str, Choice],
-    live: Liveness,
-    offsets: Mapping[str, int],
-    lanes: int,
+    graph: Graph, schedule: Schedule, live: Liveness, offsets: Mapping[str, int], lanes: int
 ) -> tuple[tuple[Entry, ...], ...]:
-    """Lane i runs slice i of every node, stage after stage, with the waits that are needed."""
+    """What every lane runs, stage after stage of node after node, with the waits that are needed."""
     clocks = _Clocks(lanes)
     arena = _Arena(graph, live, offsets)
     names: list[str] = []
     entries: list[list[Entry]] = [[] for _ in range(lanes)]
-    for node in order:
-        choice = choices[node.id]
+    for node in schedule.order:
+        choice, places = schedule.choices[node.id], schedule.lanes[node.id]
         if not choice.stage_ns:
             continue
         signature, op = signature_of(graph, node), op_named(node.op)
@@ -93,24 +87,24 @@ def lane_programs(
         operands |= {f"up{i}": v for i, v in enumerate(node.updates)}
         parts = op.scratch(signature, choice.mode, choice.facts)
         scratch = arena.open_scratch(
-            scratch_id(program, node.id), scratch_offsets(parts), {p.name: p.bytes for p in parts}
+            scratch_id(schedule.program, node.id), scratch_offsets(parts), {p.name: p.bytes for p in parts}
         )
         for stage in range(len(choice.stage_ns)):
-            for index in range(choice.mode.slices):
+            for index, lane in enumerate(places):
                 touched = op.accesses(signature, choice.mode, stage, index, choice.facts)
                 number = len(names)
                 needed: set[int] = set()
                 for access in touched:
                     value = operands.get(access.operand)
                     if value is None:
-                        arena.touch(scratch[access.operand], access, 0, number, index, needed)
+                        arena.touch(scratch[access.operand], access, 0, number, lane, needed)
                     else:
                         itemsize = graph.value[value].type.dtype.itemsize
-                        arena.touch(arena.block(value), access, itemsize, number, index, needed)
-                waits = clocks.add(index, needed)
+                        arena.touch(arena.block(value), access, itemsize, number, lane, needed)
+                waits = clocks.add(lane, needed)
                 names.append(slice_name(node.id, stage, index))
-                entries[index].append(Entry(run=names[-1], wait=tuple(names[w] for w in waits)))
-    return tuple(tuple(lane) for lane in entries)
+                entries[lane].append(Entry(run=names[-1], wait=tuple(names[w] for w in waits)))
+    return tuple(map(tuple, entries))
 
 
 class _Arena:

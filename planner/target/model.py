@@ -265,6 +265,19 @@ class Target(Frozen):
         """Bytes per second that everything that runs nodes reads plus writes in `memory`."""
         return self.memory.bandwidth if self.gpus else self.cpu.memory_bandwidth
 
+    @property
+    def last_level_cache(self) -> int:
+        """Bytes of the outermost cache."""
+        caches = self.cpu.caches
+        return caches.l3 or caches.l2 or caches.l1d
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of all data caches together: what need not come from memory again within a step."""
+        caches = self.cpu.caches
+        shared = caches.l3 * len(self.sharing("l3")) + caches.l2 * len(self.sharing("l2"))
+        return shared + caches.l1d * self.physical_cores
+
     @cached_property
     def core_of(self) -> Mapping[int, Core]:
         """Logical processor -> its core."""

@@ -19,6 +19,7 @@ from planner.solve.liveness import liveness, scratch_id
 from planner.solve.offsets import most_alive, pack
 from planner.solve.options import PlanOptions
 from planner.solve.pipeline import make_plan
+from planner.solve.schedule import one_at_a_time
 from planner.solve.sync import lane_programs
 from planner.solve.threads import Choice
 from planner.target.model import Target
@@ -52,8 +53,8 @@ def make(graph: Graph, folder: Path, lanes: int = 2, flags: tuple[str, ...] = ST
 def by_hand(graph: Graph, target: Target, choices: Mapping[str, Mapping[str, Choice]]) -> Plan:
     """The pipeline's last passes for modes that somebody else chose."""
     lanes = target.lanes()
-    orders = {p.name: p.nodes for p in graph.programs}
-    live = liveness(graph, orders, choices)
+    schedules = {p.name: one_at_a_time(p.name, p.nodes, choices[p.name]) for p in graph.programs}
+    live = liveness(graph, schedules)
     packing = pack(live.blocks)
     sizes = {b.id: b.size for b in live.blocks}
     programs = []
@@ -74,9 +75,7 @@ def by_hand(graph: Graph, target: Target, choices: Mapping[str, Mapping[str, Cho
                     facts=dict(choice.facts),
                 )
             )
-        entries = lane_programs(
-            graph, program.name, program.nodes, choices[program.name], live, packing.offsets, len(lanes)
-        )
+        entries = lane_programs(graph, schedules[program.name], live, packing.offsets, len(lanes))
         programs.append(
             ProgramPlan(
                 name=program.name,
