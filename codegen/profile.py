@@ -24,7 +24,9 @@ from planner.ops.signature import signature_of
 from planner.target.model import Target
 
 KEPT = 2
-"""Implementations per (signature, dimension) that survive the first round."""
+"""Implementations per (signature, dimension) that survive the first round,"""
+CLOSE = 1.15
+"""unless they take this many times as long as the quickest."""
 
 MEASURABLE_BYTES = 2**26
 """A loop over fewer bytes says nothing about memory bandwidth."""
@@ -122,8 +124,8 @@ def _first_round(
             times[case.signature.text, case.mode] = bench.quickest(number, budget_s)
         bench.close()
     for cases in contenders.values():
-        best = sorted(cases, key=lambda c: times[c.signature.text, c.mode])[:KEPT]
-        finalists += [(c.signature, c.mode) for c in best]
+        ranked = sorted(((times[c.signature.text, c.mode], c) for c in cases), key=lambda r: r[0])
+        finalists += [(c.signature, c.mode) for time, c in ranked[:KEPT] if time <= CLOSE * ranked[0][0]]
     return finalists
 
 
