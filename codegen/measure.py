@@ -63,6 +63,10 @@ class Bench:
         self._filled: tuple[Footprint, int] | None = None
         self._native.trace(self._handle, True)
 
+    def handoff_ns(self) -> float:
+        """A signal between lanes 0 and 1; 0 with one lane or without cases."""
+        return float(self._native.handoff_ns(self._handle)) if self._native is not None else 0.0
+
     def close(self) -> None:
         if self._native is not None:
             self._native.close(self._handle)

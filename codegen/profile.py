@@ -156,10 +156,11 @@ def _second_round(
             cases.append(Case(signature, mode, facts(signature, mode)))
     with tempfile.TemporaryDirectory(prefix="stepplan-profile-") as folder:
         bench = Bench(cases, target, cpus, Path(folder) / "round2")
-        last_save = time.monotonic()
+        last_save, handoffs = time.monotonic(), list[float]()
         for number, (signature, widest) in enumerate(finalists):
             progress(f"timing {signature.op}", number, len(finalists))
             sampled: dict[int, Sampled] = {}
+            handoffs.append(bench.handoff_ns())
 
             def total(
                 count: int,
@@ -180,6 +181,7 @@ def _second_round(
         bench.close()
     if bench.sync_ns:
         latencies = {"sync_ns": median(bench.sync_ns), "launch_ns": median(bench.launch_ns)}
+        latencies["handoff_ns"] = median(handoffs)
         table = table.model_copy(update={k: round(float(v), 1) for k, v in latencies.items()})
     save(table)
     return table

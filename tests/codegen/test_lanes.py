@@ -133,6 +133,10 @@ def test_fewer_threads_than_lanes(tmp_path: Path) -> None:
     assert "made" in done.stdout, done.stderr
 
 
+def test_signals_between_lanes_take_time(small: Executor) -> None:
+    assert all(10 < small.handoff_ns() < 1e9 for _ in range(3))
+
+
 def test_the_caller_is_left_as_it_was(small_class: type[Executor], small_folder: Path) -> None:
     code = """
         import os, torch
