@@ -54,7 +54,8 @@ struct BatchNormBackward {
   const T* dy;
   const T* x;
   const T* y = nullptr;      // forward output, read by Fusion::add_relu
-  T* dx;                     // may equal dy, unless dresidual does
+  const T* more_dy = nullptr;  // Fusion::add_relu: added to dy, unless null
+  T* dx;                     // may equal dy or more_dy, unless dresidual does
   T* dresidual = nullptr;    // written by Fusion::add and add_relu; may equal dy
   const float* gamma = nullptr;
   const float* beta = nullptr;
