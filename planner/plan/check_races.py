@@ -14,9 +14,9 @@ x happens before a. Nothing is forgotten for a newcomer that is not written comp
 forgotten earlier, so it is compared with all that came earlier, and the occupant stays. Every byte has one occupant
 nearly all the time, so the number of comparisons is proportional to the number of tensors.
 
-What must survive to the end (a program's outputs, what the plan keeps) has a last access after everything. In-place results:
-a slice may read its part of X and write its part of Y over it, if the op says so and the plan declares it; different
-slices must be ordered as everywhere.
+What must survive to the end (a program's outputs, what the plan keeps) has a last access after everything. In-place
+results: a slice may read its part of X and write its part of Y over it, if the op says so and the plan declares it;
+different slices must be ordered as everywhere.
 """
 
 from bisect import bisect_right

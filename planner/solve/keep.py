@@ -14,12 +14,12 @@ from planner.ops.signature import signature_of
 
 
 def kept_values(graph: Graph, wanted: Sequence[str]) -> tuple[str, ...]:
-    """Ids of the values that `wanted` names, in the graph's order. Patterns as in a shell (`layer1.*`) leave out what
-    cannot be kept.
+    """Ids of the computed values that `wanted` names, in the graph's order. Patterns as in a shell (`layer1.*`) leave
+    out what cannot be kept.
 
-    SP1304: nothing has that name, or a value is only a view of a parameter or state, which the step changes.
+    SP1304: no node computes such a value, or it is only a view of a parameter or state, which the step changes.
     """
-    used = {v for p in graph.programs for n in p.nodes for v in (*n.reads, *n.writes)}
+    made = {v for p in graph.programs for n in p.nodes for v in n.outputs}
     changing = _views_of_state(graph)
     found: set[str] = set()
     for name in wanted:
@@ -29,12 +29,12 @@ def kept_values(graph: Graph, wanted: Sequence[str]) -> tuple[str, ...]:
                 f"value {name} is only a view of {changing[name]}, which a step changes",
                 f"take {changing[name]} from state_dict() before the step",
             )
-        fitting = [v for v in used if v not in changing and fnmatchcase(v, name)]
+        fitting = [v for v in made if v not in changing and fnmatchcase(v, name)]
         if not fitting:
             raise UserError(
                 "SP1304",
-                f"the graph has no value {name[:80]!r} to keep",
-                "name a value of graph.json, such as a layer's output, or a pattern such as 'layer1.*'",
+                f"no node of the graph computes a value {name[:80]!r} to keep",
+                "name an output of a node of graph.json, or a pattern such as 'layer1.*'; parameters always stay",
             )
         found.update(fitting)
     return tuple(v.id for v in graph.values if v.id in found)
