@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from codegen.initial import initial_values, read_weights
+from codegen.intact import require_intact
 from codegen.state import State
 from codegen.tracing import TraceEvent, events_of_step, rows_of
 from planner.artefact import write_text
@@ -56,6 +57,8 @@ class Executor:
         self._steps_done = 0
         self._seed = seed
         self._lr = self._state.first_lr
+        self._ran: str | None = None
+        """The program whose values the arena holds."""
         self._trace_path: Path | None = None
         self._traced: list[tuple[str, list[TraceEvent]]] | None = None
         """(program, events) of every recorded run"""
@@ -143,6 +146,18 @@ class Executor:
             self._lr = float(extra.get("lr", self._lr))
 
     # -- looking inside ----------------------------------------------------------------------------------------
+    def value(self, name: str) -> Array:
+        """What the program that ran last computed for a value of the graph: an activation, a gradient, a saved mask.
+        An array of its own, in the framework's shape. Values share memory: a plan made with `keep` (`stepplan plan
+        --keep NAME`) leaves those that it names intact until the program ends.
+
+        SP1614: the value is not there (any more); the message names what wrote over it.
+        """
+        with self._lock:
+            self._require_open()
+            require_intact(self._graph, self.plan, self._ran, name)
+            return self._copy(self._graph.value[name])
+
     def trace(self, path: Path | str | None = None, on: bool = True) -> None:
         """Record the coming runs: when each slice of each node ran. With `path`, every run rewrites that file as a
         Perfetto / Chrome trace of everything recorded, in the form of `stepplan show --trace`, so that plan and run
@@ -206,10 +221,12 @@ class Executor:
     def _run(self, name: str, arguments: tuple[Any, ...], gradients: list[Array] | None) -> None:
         self._require_open()
         number = self._programs[name]
+        self._ran = None
         try:
             self._native.run(self._handle, number, arguments, self._lr, self._steps_done + 1, self._seed, gradients)
         except RuntimeError as error:
             raise InternalError(f"{name} of plan {self.plan.name}: {error}") from error
+        self._ran = name
         if self._traced is not None:
             lanes = self.plan.programs[number].lanes
             self._traced.append((name, events_of_step(lanes, self._native.spans(self._handle, number))))

@@ -42,6 +42,10 @@ ModelArgument = Annotated[
 Batch = Annotated[int | None, typer.Option(min=1, help="Samples per step; the model's own by default.")]
 ImageSize = Annotated[int | None, typer.Option(min=1, help="Height and width of a zoo network's images.")]
 MemoryBudget = Annotated[str | None, typer.Option(help="Such as 2GiB; everything counted.")]
+Keep = Annotated[
+    list[str] | None,
+    typer.Option(metavar="VALUE", help="Leave this value intact for Executor.value; repeatable, or 'layer1.*'."),
+]
 
 
 class Policy(StrEnum):
@@ -107,6 +111,7 @@ def plan(
     lanes: Annotated[int | None, typer.Option(min=1, help="Hardware threads to use; all cores by default.")] = None,
     memory_budget: MemoryBudget = None,
     pins: Annotated[Path | None, typer.Option(help="Decisions to honour (pins.toml).")] = None,
+    keep: Keep = None,
     strict_costs: Annotated[
         bool, typer.Option("--strict-costs", help="Refuse another machine's cost table instead of warning.")
     ] = False,
@@ -120,6 +125,7 @@ def plan(
         lanes=lanes,
         memory_budget=parse_bytes(memory_budget) if memory_budget is not None else None,
         pins=read_pins(pins) if pins else PlanOptions().pins,
+        keep=tuple(keep or ()),
     )
     training_graph, hardware, table = read_graph(graph), load_target(target), read_costs(costs)
     compare_machines(table.fingerprint, hardware.fingerprint(), strict_costs)

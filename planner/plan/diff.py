@@ -167,6 +167,7 @@ def _settings(a: Plan, b: Plan) -> tuple[Setting, ...]:
         ("policy", a.policy, b.policy),
         ("strategies", _ids(a.strategies), _ids(b.strategies)),
         ("memory", pools(a), pools(b)),
+        ("kept values", ", ".join(a.keep), ", ".join(b.keep)),
         ("graph", a.graph_hash, b.graph_hash),
         ("target description", a.target_hash, b.target_hash),
     ]

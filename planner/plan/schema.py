@@ -130,6 +130,8 @@ class Plan(Frozen):
     graph_hash: str
     target_hash: str
     costs_hash: str
+    keep: tuple[str, ...] = ()
+    """Values that nothing overwrites until their program ends, beside its outputs."""
     pools: tuple[PoolUse, ...]
     lanes: tuple[Lane, ...]
     placements: tuple[Placement, ...]

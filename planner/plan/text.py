@@ -20,6 +20,8 @@ def plan_document(plan: Plan) -> dict[str, Any]:
     for program in document["programs"]:
         program["nodes"] = [{k: v for k, v in n.items() if v not in (0, {}, [], "")} for n in program["nodes"]]
         program["lanes"] = [[{k: v for k, v in e.items() if v != []} for e in lane] for lane in program["lanes"]]
+    if not plan.keep:
+        del document["keep"]
     document["placements"] = [{k: v for k, v in p.items() if v != ""} for p in document["placements"]]
     return document
 

@@ -10,6 +10,7 @@ from planner.graph.text import graph_hash
 from planner.plan.bounds import bounds
 from planner.plan.schema import Lane, NodePlan, Placement, Plan, PoolUse, ProgramPlan
 from planner.plan.simulate import simulate
+from planner.solve.keep import kept_values
 from planner.solve.liveness import Liveness, liveness, scratch_id
 from planner.solve.offsets import Packing, most_alive, pack
 from planner.solve.options import PlanOptions
@@ -45,9 +46,11 @@ class Setting:
 
 
 def assemble(setting: Setting, schedules: Mapping[str, Schedule]) -> Plan:
-    """Complete one schedule per program to a plan. SP1301: it needs more memory than the budget or the pool."""
+    """Complete one schedule per program to a plan. SP1301: it needs more memory than the budget or the pool.
+    SP1304: a value that cannot be kept."""
     graph, target, options = setting.graph, setting.target, setting.options
-    live = liveness(graph, schedules)
+    keep = kept_values(graph, options.keep)
+    live = liveness(graph, schedules, frozenset(keep))
     setting.say(f"liveness: {len(live.blocks)} blocks, {len(live.shares)} values in place")
     packing = pack(live.blocks)
     setting.say(f"offsets: {format_bytes(packing.height)}, lower bound {format_bytes(packing.lower_bound)}")
@@ -62,6 +65,7 @@ def assemble(setting: Setting, schedules: Mapping[str, Schedule]) -> Plan:
         graph_hash=graph_hash(graph),
         target_hash=target_hash(target),
         costs_hash=costs_hash(setting.costs),
+        keep=keep,
         pools=(PoolUse(name=pool.name, capacity=setting.capacity, arena=packing.height),),
         lanes=tuple(Lane(id=i, cpu=cpu) for i, cpu in enumerate(setting.cpus)),
         placements=_placements(graph, live, packing, pool.name),

@@ -4,7 +4,7 @@ Blocks are storage roots (a value together with the values that take over its by
 in the concatenation of all programs' orders: programs never run at the same time, so they may share bytes too.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.graph.model import PERSISTENT, Graph, Node, Program
@@ -39,8 +39,8 @@ def scratch_id(program: str, node: str) -> str:
     return f"scratch:{program}:{node}"
 
 
-def liveness(graph: Graph, schedules: Mapping[str, Schedule]) -> Liveness:
-    """`schedules` by program name."""
+def liveness(graph: Graph, schedules: Mapping[str, Schedule], keep: Collection[str] = ()) -> Liveness:
+    """`schedules` by program name. `keep`: values that stay until their program ends, like its outputs."""
     shares: dict[str, str] = {}
     blocks: list[Block] = []
     first: dict[str, int] = {}
@@ -48,7 +48,7 @@ def liveness(graph: Graph, schedules: Mapping[str, Schedule]) -> Liveness:
     start = 0
     for program in graph.programs:
         order, choices = schedules[program.name].order, schedules[program.name].choices
-        shares.update(_shared(graph, program, order, choices))
+        shares.update(_shared(graph, program, order, choices, keep))
         for position, node in enumerate(order, start):
             for value in (*node.reads, *node.writes):
                 first.setdefault(value, position)
@@ -56,7 +56,7 @@ def liveness(graph: Graph, schedules: Mapping[str, Schedule]) -> Liveness:
             size = _scratch_size(graph, node, choices[node.id])
             if size:
                 blocks.append(Block(scratch_id(program.name, node.id), position, position + 1, size))
-        for value in program.outputs:
+        for value in _staying(program, keep):
             last[value] = start + len(order)
         start += len(order) + 1
     root = {value.id: _root(value.id, shares) for value in graph.values}
@@ -73,11 +73,18 @@ def liveness(graph: Graph, schedules: Mapping[str, Schedule]) -> Liveness:
     return Liveness(tuple(blocks), root, shares)
 
 
-def _shared(graph: Graph, program: Program, order: Sequence[Node], choices: Mapping[str, Choice]) -> dict[str, str]:
+def _staying(program: Program, keep: Collection[str]) -> set[str]:
+    """What is wanted after the program's end."""
+    return {*program.outputs, *(v for n in program.nodes for v in n.writes if v in keep)}
+
+
+def _shared(
+    graph: Graph, program: Program, order: Sequence[Node], choices: Mapping[str, Choice], keep: Collection[str]
+) -> dict[str, str]:
     """Views, and outputs that overwrite an input which nobody reads afterwards."""
     never = len(order)
     last_read = {v: position for position, node in enumerate(order) for v in node.reads}
-    last_read.update(dict.fromkeys(program.outputs, never))
+    last_read.update(dict.fromkeys(_staying(program, keep), never))
     untouchable = {v.id for v in graph.values if v.role in PERSISTENT} | set(program.inputs)
     shares: dict[str, str] = {}
     group: dict[str, list[str]] = {}

@@ -26,6 +26,8 @@ class PlanOptions(Frozen):
     memory_budget: int | None = None
     """Bytes in the first pool, everything counted; None: the pool's capacity."""
     pins: Pins = Pins()
+    keep: tuple[str, ...] = ()
+    """Values, or patterns of values, that keep their bytes until their program ends (`Executor.value`)."""
 
     def candidates(self) -> tuple["PlanOptions", ...]:
         """What `auto` chooses from, by predicted time; the first wins a tie."""

@@ -25,7 +25,7 @@ def make_plan(
     """Solve the complete static schedule of every program of the graph.
 
     SP1202: a node was never profiled. SP1301: the plan needs more memory than the budget or the pool.
-    SP1302: a pinned decision cannot be honoured. `say` receives one line per pass.
+    SP1302: a pinned decision cannot be honoured. SP1304: a value cannot be kept. `say` receives one line per pass.
     """
     options = options or PlanOptions()
     if options.policy == "auto":

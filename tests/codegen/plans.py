@@ -42,9 +42,15 @@ def plan_for(graph: Graph, lanes: int = 2, options: PlanOptions | None = None) -
     return make_plan(graph, target, costs, options or PlanOptions(policy="sequential")), target
 
 
-def make(graph: Graph, folder: Path, lanes: int = 2, flags: tuple[str, ...] = STRICT) -> type[Executor]:
+def make(
+    graph: Graph,
+    folder: Path,
+    lanes: int = 2,
+    flags: tuple[str, ...] = STRICT,
+    options: PlanOptions | None = None,
+) -> type[Executor]:
     """Plan, emit and build; returns the Executor class."""
-    plan, target = plan_for(graph, lanes)
+    plan, target = plan_for(graph, lanes, options)
     emit(plan, graph, target, folder)
     build(folder, flags=flags)
     return executor_class(folder)
