@@ -52,7 +52,8 @@ class Executor:
         self._lock = threading.Lock()
         self._handle: Any = self._native.create(pin, poison)
         self._arena: Array = self._native.arena(self._handle)
-        self._state = State(self._graph, self._view)
+        given = read_weights(self._folder / "weights.npz")
+        self._state = State(self._graph, self._view, given)
         self._programs = {p.name: i for i, p in enumerate(self.plan.programs)}
         self._steps_done = 0
         self._seed = seed
@@ -64,7 +65,6 @@ class Executor:
         """(program, events) of every recorded run"""
         self._train = self._graph.program.get("train_step")
         self._loss = self._view(self._graph.value[self._train.outputs[0]]).reshape(-1) if self._train else None
-        given = read_weights(self._folder / "weights.npz")
         for value, data in initial_values(self._state.values, seed, given):
             self._state.write(value, data)
 
@@ -83,6 +83,7 @@ class Executor:
             arguments = self._arguments("train_step", inputs, named)
             self._run("train_step", arguments, None)
             self._steps_done += 1
+            self._state.steps += 1
             assert self._loss is not None
             return float(self._loss[0])
 
@@ -125,12 +126,23 @@ class Executor:
 
     # -- state -------------------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Array]:
-        """Parameters and states by the framework's names, optimizer state as `NAME.momentum` and the like, and
-        `stepplan.step`, `stepplan.seed`, `stepplan.lr`. Arrays of their own, in PyTorch's layout."""
+        """Parameters and states by the framework's names (tied ones under each), optimizer state as `NAME.momentum`
+        and the like, and `stepplan.step`, `stepplan.seed`, `stepplan.lr`. Arrays of their own, in PyTorch's layout."""
         with self._lock:
             self._require_open()
             extra = {"step": np.int64(self._steps_done), "seed": np.uint64(self._seed), "lr": np.float64(self._lr)}
             return self._state.read_all() | {f"stepplan.{k}": np.asarray(v) for k, v in extra.items()}
+
+    def torch_state_dict(self) -> dict[str, Any]:
+        """What the captured module's `load_state_dict` takes, strictly: tensors of exactly the names that it has.
+        Needs PyTorch (SP1012)."""
+        from planner.frontends.torch_program import import_torch
+
+        torch = import_torch()
+        with self._lock:
+            self._require_open()
+            everything = self._state.read_all()
+            return {name: torch.from_numpy(everything[name]) for name in self._state.module_names()}
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
         """Take over parameters and states: from `state_dict` of this or another executor (training goes on with the

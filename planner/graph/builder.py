@@ -67,11 +67,11 @@ class GraphBuilder:
         type_ = TensorType(shape=tuple(shape))
         return self.add_value(Value(id=name, type=type_, role=Role.PARAMETER, name=name, init=init))
 
-    def state(self, name: str, shape: Sequence[int], init: Init) -> str:
-        """A persistent value that is not trained: running statistics, constant buffers."""
-        return self.add_value(
-            Value(id=name, type=TensorType(shape=tuple(shape)), role=Role.STATE, name=name, init=init)
-        )
+    def state(self, id_: str, shape: Sequence[int], init: Init, name: str = "") -> str:
+        """A persistent value that is not trained: running statistics, constant buffers. `name`: the framework's,
+        where it is not the id."""
+        type_ = TensorType(shape=tuple(shape))
+        return self.add_value(Value(id=id_, type=type_, role=Role.STATE, name=name or id_, init=init))
 
     # -- nodes -------------------------------------------------------------------------------------------------
     def unique(self, base: str) -> str:
