@@ -70,7 +70,7 @@ class Executor:
 
     # -- running -----------------------------------------------------------------------------------------------
     def step(self, *inputs: Any, lr: float | None = None, **named: Any) -> float:
-        """One training step on one batch; returns the loss before the update.
+        """One training step on one batch; returns the loss before the update (of several, the first; see `losses`).
 
         Inputs in the order of `input_names`, or by name: NumPy arrays or anything with DLPack or the buffer protocol.
         No copy is made where the memory layout is the planned one. `lr`: the learning rate from now on.
@@ -101,6 +101,13 @@ class Executor:
             self._run("train_step", arguments, list(found.values()))
             assert self._loss is not None
             return float(self._loss[0]), found
+
+    def losses(self) -> dict[str, float]:
+        """Every loss of the last step, by the graph's name, for instance a discriminator's and its generator's."""
+        with self._lock:
+            self._require_open()
+            outputs = self._program("train_step").outputs
+            return {name: float(self._copy(self._graph.value[name]).reshape(-1)[0]) for name in outputs}
 
     @property
     def input_names(self) -> tuple[str, ...]:

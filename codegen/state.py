@@ -28,8 +28,8 @@ class State:
         self.trained = {v: graph.value[v].name or v for v in trained_parameters(graph)}
         """Value id -> name of every trained parameter."""
         updates = [n for p in graph.programs for n in p.nodes if n.phase == "update"]
-        self.slots = {v for n in updates for v in n.updates[1:]}
-        """Ids of the optimizer's states."""
+        self.slots = {v for n in updates for v in n.updates if v not in self.trained}
+        """Ids of what an optimizer or a carried state keeps: PyTorch's modules have none of it."""
         rates = [float(getattr(n.attrs, "lr", 0.0)) for n in updates]
         self.first_lr = next((r for r in rates if r), 0.0)
         self.steps = 0

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from codegen.torch_ops import TORCH
+from codegen.torch_ops import TORCH, Outputs
 from planner.errors import UserError
 from planner.graph.model import Graph, Node, Role
 
@@ -29,7 +29,13 @@ class Twin(nn.Module):
         self.calls = {**_CALLS, **(calls or {})}
         program = graph.program["train_step"]
         self.graph = graph
+        if len(program.outputs) > 1:
+            raise UserError(
+                "SP1513", "no PyTorch twin for a step with several losses", "compare without --against torch"
+            )
         self.nodes = [n for n in program.nodes if n.phase == "forward"]
+        self.carried = [(n.updates[0], n.inputs[0]) for n in program.nodes if n.op == "state_update"]
+        """(state, the value that it has in the next step)"""
         self.inputs, self.loss = program.inputs, program.outputs[0]
         self.prediction = _training_value(graph)
         trained = {v for n in program.nodes if n.phase == "update" for v in n.updates}
@@ -62,7 +68,11 @@ class Twin(nn.Module):
 
         for node in self.nodes:
             given, updated = [get(v) for v in node.inputs], [get(v) for v in node.updates]
-            held[node.outputs[0]] = self.calls[node.op](node, given, updated)
+            result = self.calls[node.op](node, given, updated)
+            found = result if isinstance(result, tuple) else (result,)
+            held.update(zip(node.outputs, found, strict=False))
+        for state, value in self.carried:
+            self._buffers[_slot(state)] = get(value).detach()
         return held[self.loss], held[self.prediction]
 
     def gradients(self) -> dict[str, Tensor]:
@@ -122,11 +132,11 @@ def _lrn(node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Tensor:
     return F.local_response_norm(inputs[0], a.size, a.alpha, a.beta, a.k)
 
 
-def _plain(call: Callable[[Any, Sequence[Tensor]], Tensor]) -> "Call":
+def _plain(call: Callable[[Any, Sequence[Tensor]], Outputs]) -> "Call":
     return lambda node, inputs, updates: call(node.attrs, inputs)
 
 
-Call = Callable[[Node, list[Tensor], list[Tensor]], Tensor]
+Call = Callable[[Node, list[Tensor], list[Tensor]], Outputs]
 _CALLS: dict[str, Call] = {name: _plain(call) for name, call in TORCH.items()} | {
     "batch_norm": _batch_norm,
     "conv2d": _conv2d,

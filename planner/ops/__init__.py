@@ -6,6 +6,7 @@ from planner.ops import (
     binary,
     concat,
     conv,
+    conv_transpose,
     copy,
     dropout,
     embedding,
@@ -13,6 +14,7 @@ from planner.ops import (
     layer_norm,
     loss,
     lrn,
+    lstm,
     matmul,
     max_pool,
     normalization,
@@ -22,6 +24,8 @@ from planner.ops import (
     scalar,
     shape,
     softmax,
+    split,
+    state_update,
     unary,
 )
 from planner.ops.base import all_ops, find_op, op_named
@@ -33,6 +37,7 @@ __all__ = [
     "binary",
     "concat",
     "conv",
+    "conv_transpose",
     "copy",
     "dropout",
     "embedding",
@@ -41,6 +46,7 @@ __all__ = [
     "layer_norm",
     "loss",
     "lrn",
+    "lstm",
     "matmul",
     "max_pool",
     "normalization",
@@ -51,5 +57,7 @@ __all__ = [
     "scalar",
     "shape",
     "softmax",
+    "split",
+    "state_update",
     "unary",
 ]

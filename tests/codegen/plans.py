@@ -146,7 +146,12 @@ class Case:
 
     def split(self) -> tuple[int, int]:
         """(inputs, updates) among the sample's types: what an update op changes comes last."""
-        changed = {"sgd_update": len(self.sample.inputs) - 1, "adam_update": 3, "embedding_sgd_update": 1}
+        changed = {
+            "sgd_update": len(self.sample.inputs) - 1,
+            "adam_update": 3,
+            "embedding_sgd_update": 1,
+            "state_update": 1,
+        }
         updates = changed.get(self.op.name, 0)
         return len(self.sample.inputs) - updates, updates
 
