@@ -52,7 +52,9 @@ def bench(
         step()
     gained = anonymous_bytes() - before
     planned = bundle.plan.pools[0].arena
+    handoffs = [ex.handoff_ns()]
     times = list(timed(step, repetitions))
+    handoffs.append(ex.handoff_ns())
     busiest = busiest_lane(ex, step)
     predicted = bundle.plan.program["train_step"].predicted_ns
     result: dict[str, Any] = {
@@ -66,7 +68,9 @@ def bench(
         "overhead": busiest["step"] / busiest["kernels"] - 1,
         "memory": {"planned_bytes": planned, "gained_bytes": gained, "over": gained - planned},
     }
+    result["handoff_ns"] = max(handoffs)
     if costs is not None:
+        result["profiled_handoff_ns"] = costs.handoff_ns
         result["floor_ms"] = floor_ns(bundle.graph, costs, len(bundle.plan.lanes)) / 1e6
         result["over_floor"] = result["step_ms"] / result["floor_ms"]
     if against == "torch":

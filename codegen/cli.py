@@ -167,11 +167,25 @@ def bench_text(result: dict[str, Any]) -> str:
         f"overhead    {result['overhead']:.2%} over the kernels of the busiest lane",
         f"memory      {format_bytes(memory['planned_bytes'])} planned, {format_bytes(memory['gained_bytes'])} gained",
     ]
+    now, profiled = result["handoff_ns"], result.get("profiled_handoff_ns", 0.0)
+    if now:
+        lines.append(
+            f"signal      {now:.0f} ns from lane to lane" + (f", {profiled:.0f} when profiled" if profiled else "")
+        )
+    if profiled and not 1 / CHANGED < now / profiled < CHANGED:
+        lines.append(
+            "            The processors are not as near to each other as when the costs were measured (a virtual\n"
+            "            machine moves them, or other work runs beside): step and prediction cannot be compared."
+        )
     if "floor_ms" in result:
         lines.append(f"floor       {result['floor_ms']:.3f} ms (step / floor {result['over_floor']:.3f})")
     for name, against in result.get("against", {}).items():
         lines.append(f"{name:14} {against['ms']:.3f} ms, ratio {against['ratio']:.3f}")
     return "\n".join(lines)
+
+
+CHANGED = 2.0
+"""Signals that take this many times as long, or as short, as in the cost table come from a machine in another state."""
 
 
 def main() -> None:

@@ -157,6 +157,12 @@ class Executor:
         """What was recorded: per run, one event per slice."""
         return [list(run) for _, run in self._traced or ()]
 
+    def handoff_ns(self) -> float:
+        """How long a signal takes between lanes 0 and 1 now, ns; 0 with one lane."""
+        with self._lock:
+            self._require_open()
+            return float(self._native.handoff_ns(self._handle))
+
     def delays(self, seed: int) -> None:
         """For tests: pseudo-random delays between slices, so that every order that the plan allows can happen."""
         self._native.delays(self._handle, seed)

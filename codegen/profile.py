@@ -24,7 +24,9 @@ from planner.ops.signature import signature_of
 from planner.target.model import Target
 
 KEPT = 2
-"""Implementations per (signature, dimension) that survive the first round."""
+"""Implementations per (signature, dimension) that survive the first round,"""
+CLOSE = 1.15
+"""unless they take this many times as long as the quickest."""
 
 MEASURABLE_BYTES = 2**26
 """A loop over fewer bytes says nothing about memory bandwidth."""
@@ -122,8 +124,8 @@ def _first_round(
             times[case.signature.text, case.mode] = bench.quickest(number, budget_s)
         bench.close()
     for cases in contenders.values():
-        best = sorted(cases, key=lambda c: times[c.signature.text, c.mode])[:KEPT]
-        finalists += [(c.signature, c.mode) for c in best]
+        ranked = sorted(((times[c.signature.text, c.mode], c) for c in cases), key=lambda r: r[0])
+        finalists += [(c.signature, c.mode) for time, c in ranked[:KEPT] if time <= CLOSE * ranked[0][0]]
     return finalists
 
 
@@ -154,10 +156,11 @@ def _second_round(
             cases.append(Case(signature, mode, facts(signature, mode)))
     with tempfile.TemporaryDirectory(prefix="stepplan-profile-") as folder:
         bench = Bench(cases, target, cpus, Path(folder) / "round2")
-        last_save = time.monotonic()
+        last_save, handoffs = time.monotonic(), list[float]()
         for number, (signature, widest) in enumerate(finalists):
             progress(f"timing {signature.op}", number, len(finalists))
             sampled: dict[int, Sampled] = {}
+            handoffs.append(bench.handoff_ns())
 
             def total(
                 count: int,
@@ -178,6 +181,7 @@ def _second_round(
         bench.close()
     if bench.sync_ns:
         latencies = {"sync_ns": median(bench.sync_ns), "launch_ns": median(bench.launch_ns)}
+        latencies["handoff_ns"] = median(handoffs)
         table = table.model_copy(update={k: round(float(v), 1) for k, v in latencies.items()})
     save(table)
     return table

@@ -164,6 +164,10 @@ inline void bind(nb::module_& module) {
     context.lr = lr;
     executor_of(handle).run_entry(program, lane, entry, context);
   });
+  module.def("handoff_ns", [](const nb::capsule& handle) {
+    const nb::gil_scoped_release released;
+    return executor_of(handle).handoff_ns();
+  });
   module.def("delays", [](const nb::capsule& handle, uint64_t seed) { executor_of(handle).team().delays(seed); });
   module.def("close", [](const nb::capsule& handle) {
     const nb::gil_scoped_release released;

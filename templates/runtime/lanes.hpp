@@ -1,4 +1,4 @@
-// Lanes: one OpenMP thread per lane for the executor's whole life, each running its own program.
+// Lanes: the calling thread and the threads of one OpenMP region, each running its own program.
 #pragma once
 
 #include <omp.h>
@@ -58,18 +58,23 @@ class UserMistake : public std::runtime_error {
   std::string code, fix;
 };
 
-/// The threads. A command (a program to run) is announced with one signal; every lane tells its progress with its own
-/// signal, one count per entry plus one at the end of a run, which is what `run` waits for.
+/// The lanes. Lane 0 is whoever calls `run`: a step then costs no wake-up of a thread, and none of the caller. The others
+/// are threads of one OpenMP region. A command (a program to run) is announced with one signal; every lane tells its
+/// progress with its own signal, one count per entry plus one at the end of a run.
 class Team {
  public:
-  /// Starts one thread per element of `cpus` and pins it to that logical processor (unless `pin` is false).
+  /// One lane per element of `cpus`, pinned to that logical processor (unless `pin` is false).
   Team(std::span<const int> cpus, bool pin)
-      : cpus_(cpus.begin(), cpus.end()), progress_(cpus.size()), finished_(cpus.size(), 0), spans_(cpus.size()) {
-    const int available = available_cpus();
-    // Lanes that share a processor, with each other or with the caller, must not burn each other's time.
-    spins_ = static_cast<int>(cpus.size()) > available ? 50 : 5000;
-    idle_spins_ = static_cast<int>(cpus.size()) >= available ? 500 : 20'000;
-    driver_ = std::thread([this, pin] { drive(pin); });
+      : cpus_(cpus.begin(), cpus.end()), pin_(pin), progress_(cpus.size()), finished_(cpus.size(), 0), spans_(cpus.size()) {
+    // Lanes that share a processor must not burn each other's time. Otherwise they wait for the next step awake as long
+    // as sleeping and waking would take several times over.
+    const bool crowded = static_cast<int>(cpus.size()) > available_cpus();
+    spins_ = crowded ? 50 : 5000;
+    idle_spins_ = crowded ? 50 : 20'000;
+    if (const CallerOnLane here(*this); !here.pinned()) throw *cannot_pin(0);
+    running_ = true;
+    if (cpus_.size() == 1) return;
+    driver_ = std::thread([this] { drive(); });
     started_.wait_for(1, 0);
     if (!start_error_) return;
     join();
@@ -83,13 +88,14 @@ class Team {
 
   /// Ends the threads; `run` must not be called any more.
   void stop() {
+    running_ = false;
     if (!driver_.joinable()) return;
     programs_ = nullptr;
     command_.publish(++command_count_);
     join();
   }
 
-  bool running() const { return driver_.joinable(); }
+  bool running() const { return running_; }
   size_t size() const { return cpus_.size(); }
 
   /// Runs one program, program[i] on lane i, and returns when all lanes are done. If a node threw, the rest of the
@@ -99,13 +105,13 @@ class Team {
     context_ = &context;
     failed_.store(false, std::memory_order_relaxed);
     command_.publish(++command_count_);
-    for (size_t lane = 0; lane < program.size(); ++lane) {
-      const uint32_t end = finished_[lane] + static_cast<uint32_t>(program[lane].size()) + 1;
-      progress_[lane].wait_for(end, idle_spins_);
+    {
+      const CallerOnLane here(*this);
+      progress_[0].publish(execute(0, program[0], context, finished_[0], command_count_) + 1);
+      for (size_t lane = 1; lane < program.size(); ++lane) progress_[lane].wait_for(end_of(lane, program), spins_);
     }
     // Lanes read `finished_` while they run, so it changes only now that all of them are done.
-    for (size_t lane = 0; lane < program.size(); ++lane)
-      finished_[lane] += static_cast<uint32_t>(program[lane].size()) + 1;
+    for (size_t lane = 0; lane < program.size(); ++lane) finished_[lane] = end_of(lane, program);
     if (failed_.load(std::memory_order_relaxed)) std::rethrow_exception(std::exchange(failure_, nullptr));
   }
 
@@ -125,6 +131,34 @@ class Team {
     return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
   }
 
+  /// The calling thread as lane 0: on that lane's processor and, inside libraries, alone; afterwards as it was.
+  class CallerOnLane {
+   public:
+    explicit CallerOnLane(const Team& team) : threads_(omp_get_max_threads()) {
+      omp_set_num_threads(1);
+      if (!team.pin_) return;
+      known_ = sched_getaffinity(0, sizeof(before_), &before_) == 0;
+      pinned_ = pin_to(team.cpus_[0]);
+    }
+    ~CallerOnLane() {
+      if (known_ && pinned_) sched_setaffinity(0, sizeof(before_), &before_);
+      omp_set_num_threads(threads_);
+    }
+    CallerOnLane(const CallerOnLane&) = delete;
+    CallerOnLane& operator=(const CallerOnLane&) = delete;
+
+    bool pinned() const { return pinned_; }
+
+   private:
+    int threads_;
+    cpu_set_t before_;
+    bool known_ = false, pinned_ = true;
+  };
+
+  uint32_t end_of(size_t lane, std::span<const LaneProgram> program) const {
+    return finished_[lane] + static_cast<uint32_t>(program[lane].size()) + 1;
+  }
+
   /// The region's own barrier is inside the OpenMP library, where no tool can see it: that lanes touch nothing any more
   /// is said once again by `departed_`.
   void join() {
@@ -132,23 +166,23 @@ class Team {
     while (departed_.load() < size_of_region_.load()) std::this_thread::yield();
   }
 
-  void drive(bool pin) {
+  void drive() {
     // Signals are the application's: Python's handlers run on its main thread.
     sigset_t all;
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, nullptr);
     omp_set_dynamic(0);
-    const int wanted = static_cast<int>(cpus_.size());
+    const int wanted = static_cast<int>(cpus_.size()) - 1;
     std::atomic<int> ready{0}, unpinned{-1};
 #pragma omp parallel num_threads(wanted) shared(ready, unpinned)
     {
-      const int lane = omp_get_thread_num();
+      const int lane = 1 + omp_get_thread_num();
       const bool complete = omp_get_num_threads() == wanted;
-      if (complete && pin && !pin_to(cpus_[static_cast<size_t>(lane)])) unpinned.store(lane);
+      if (complete && pin_ && !pin_to(cpus_[static_cast<size_t>(lane)])) unpinned.store(lane);
       // Library calls made by a lane run on that lane alone.
       omp_set_num_threads(1);
       ready.fetch_add(1);
-      if (lane == 0) {
+      if (lane == 1) {
         while (ready.load() < omp_get_num_threads()) std::this_thread::yield();
         size_of_region_.store(omp_get_num_threads());
         if (!complete) start_error_ = too_few_threads(omp_get_num_threads());
@@ -172,7 +206,8 @@ class Team {
 
   std::unique_ptr<UserMistake> too_few_threads(int got) const {
     return std::make_unique<UserMistake>(
-        "SP1602", "the plan needs " + std::to_string(cpus_.size()) + " threads, but OpenMP gave " + std::to_string(got),
+        "SP1602", "the plan needs " + std::to_string(cpus_.size() - 1) + " threads beside the caller's, but OpenMP gave " +
+            std::to_string(got),
         "raise or unset OMP_THREAD_LIMIT and OMP_MAX_ACTIVE_LEVELS, or plan with fewer lanes");
   }
 
@@ -239,6 +274,7 @@ class Team {
   }
 
   std::vector<int> cpus_;
+  const bool pin_;
   std::vector<Signal> progress_;       // by lane
   std::vector<uint32_t> finished_;     // by lane: the count when the last run ended
   Signal command_, started_;
@@ -252,6 +288,7 @@ class Team {
   std::unique_ptr<UserMistake> start_error_;
   std::vector<std::vector<Span>> spans_;  // by lane; empty: not traced
   uint64_t delay_seed_ = 0;
+  bool running_ = false;
   int spins_ = 0, idle_spins_ = 0;
   std::thread driver_;
 };

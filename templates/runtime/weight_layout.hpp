@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "onednn_common.hpp"
+#include "transpose.hpp"
 
 namespace stepplan {
 
@@ -58,9 +59,12 @@ class WeightLayout {
     const int64_t rows = int64_t(row_offset_.size());
     const Range tiles = split((rows + kTile - 1) / kTile, slices, slice);
     const Range mine{tiles.begin * kTile, std::min(rows, tiles.end * kTile)};
-    for_each_element(mine, columns_padded(), packed_order(), [&](int64_t r, int64_t c, int64_t tap) {
-      const bool exists = row_source_[r] != kPadding && c < columns_;
-      packed[packed_offset(r, c, tap)] = exists ? plain[plain_offset(row_source_[r], c, tap)] : 0.0f;
+    for_each_tile(mine, columns_padded(), [&](const Tile& tile) {
+      if (is_dense(tile)) return pack_dense(tile, plain, packed);
+      for_each_element(tile, [&](int64_t r, int64_t c, int64_t tap) {
+        const bool exists = row_source_[r] != kPadding && c < columns_;
+        packed[packed_offset(r, c, tap)] = exists ? plain[plain_offset(row_source_[r], c, tap)] : 0.0f;
+      });
     });
   }
 
@@ -71,18 +75,21 @@ class WeightLayout {
     if (channels.size() <= 0) return;
     if (plain_) return sum_plain(channels, packed, count, stride, plain);
     const Range mine{row_position_[channels.begin], row_position_[channels.end - 1] + 1};
-    for_each_element(mine, columns_, packed_order(), [&](int64_t r, int64_t c, int64_t tap) {
-      if (row_source_[r] == kPadding) return;
-      const float* source = packed + packed_offset(r, c, tap);
-      float sum = source[0];
-      for (int part = 1; part < count; ++part) sum += source[part * stride];
-      plain[plain_offset(row_source_[r], c, tap)] = sum;
+    for_each_tile(mine, columns_, [&](const Tile& tile) {
+      if (is_dense(tile)) return unpack_dense(tile, packed, count, stride, plain);
+      for_each_element(tile, [&](int64_t r, int64_t c, int64_t tap) {
+        if (row_source_[r] == kPadding) return;
+        const float* source = packed + packed_offset(r, c, tap);
+        float sum = source[0];
+        for (int part = 1; part < count; ++part) sum += source[part * stride];
+        plain[plain_offset(row_source_[r], c, tap)] = sum;
+      });
     });
   }
 
  private:
   static constexpr int64_t kPadding = -1;
-  static constexpr int64_t kTile = 16;  // a cache line of floats: a tile's lines are used whole on both sides
+  static constexpr int64_t kTile = 16;  // a cache line of floats
   static constexpr int64_t kPlainBlock = 256;
 
   int64_t columns_padded() const { return int64_t(column_offset_.size()); }
@@ -106,35 +113,104 @@ class WeightLayout {
     }
   }
 
-  /// Loop orders within a tile, outermost first. The innermost follows whichever channel the packed layout keeps
-  /// contiguous; following the plain layout, whose taps are innermost, was measured to be slower both ways.
-  enum class Order { row_tap_column, tap_column_row };
+  /// Packed rows and columns whose lines of cache are used whole on both sides.
+  struct Tile {
+    Range rows, columns;
+  };
 
-  Order packed_order() const {
-    const bool columns_contiguous = columns_padded() > 1 && column_offset_[1] - column_offset_[0] == 1;
-    return columns_contiguous ? Order::row_tap_column : Order::tap_column_row;
+  template <class Visit>
+  static void for_each_tile(Range rows, int64_t columns, const Visit& visit) {
+    for (int64_t top = rows.begin; top < rows.end; top += kTile)
+      for (int64_t left = 0; left < columns; left += kTile)
+        visit(Tile{{top, std::min(rows.end, top + kTile)}, {left, std::min(columns, left + kTile)}});
   }
 
-  /// visit(row, column, tap) for some packed rows, tile by tile.
+  bool columns_contiguous() const { return columns_padded() > 1 && column_offset_[1] - column_offset_[0] == 1; }
+
+  /// visit(row, column, tap). The innermost loop follows whichever channel the packed layout keeps contiguous;
+  /// following the plain layout, whose taps are innermost, was measured to be slower both ways.
   template <class Visit>
-  void for_each_element(Range rows, int64_t columns, Order order, const Visit& visit) const {
+  void for_each_element(const Tile& tile, const Visit& visit) const {
     const int64_t taps = int64_t(tap_offset_.size());
-    for (int64_t top = rows.begin; top < rows.end; top += kTile)
-      for (int64_t left = 0; left < columns; left += kTile) {
-        const int64_t bottom = std::min(rows.end, top + kTile), right = std::min(columns, left + kTile);
-        switch (order) {
-          case Order::row_tap_column:
-            for (int64_t r = top; r < bottom; ++r)
-              for (int64_t tap = 0; tap < taps; ++tap)
-                for (int64_t c = left; c < right; ++c) visit(r, c, tap);
-            break;
-          case Order::tap_column_row:
-            for (int64_t tap = 0; tap < taps; ++tap)
-              for (int64_t c = left; c < right; ++c)
-                for (int64_t r = top; r < bottom; ++r) visit(r, c, tap);
-            break;
+    if (columns_contiguous()) {
+      for (int64_t r = tile.rows.begin; r < tile.rows.end; ++r)
+        for (int64_t tap = 0; tap < taps; ++tap)
+          for (int64_t c = tile.columns.begin; c < tile.columns.end; ++c) visit(r, c, tap);
+    } else {
+      for (int64_t tap = 0; tap < taps; ++tap)
+        for (int64_t c = tile.columns.begin; c < tile.columns.end; ++c)
+          for (int64_t r = tile.rows.begin; r < tile.rows.end; ++r) visit(r, c, tap);
+    }
+  }
+
+  /// Whether a tile is 16 x 16 channels without padding, one of the two contiguous in the packed layout.
+  bool is_dense(const Tile& tile) const {
+    if (!kHasBlock16 || tile.rows.size() != kTile || tile.columns.size() != kTile || tile.columns.end > columns_) return false;
+    const int64_t top = tile.rows.begin, left = tile.columns.begin;
+    bool rows_packed = true, columns_packed = true;
+    for (int64_t k = 0; k < kTile; ++k) {
+      if (row_source_[top] == kPadding || row_source_[top + k] != row_source_[top] + k) return false;
+      rows_packed &= row_offset_[top + k] == row_offset_[top] + k;
+      columns_packed &= column_offset_[left + k] == column_offset_[left] + k;
+    }
+    return columns_contiguous() ? columns_packed : rows_packed;
+  }
+
+  void pack_dense(const Tile& tile, const float* plain, float* packed) const {
+    const int64_t taps = int64_t(tap_offset_.size()), top = tile.rows.begin, left = tile.columns.begin;
+    Block16 block;
+    if (columns_contiguous() && taps == 1) {
+      for (int64_t r = top; r < tile.rows.end; ++r)
+        std::copy_n(plain + plain_offset(row_source_[r], left, 0), kTile, packed + packed_offset(r, left, 0));
+      return;
+    }
+    if (columns_contiguous()) {  // of one output channel: 16 columns of up to 16 taps
+      for (int64_t r = top; r < tile.rows.end; ++r)
+        for (int64_t tap = 0; tap < taps; tap += kTile) {
+          const int64_t width = std::min(kTile, taps - tap);
+          block.load(plain + plain_offset(row_source_[r], left, tap), taps, width);
+          block.transpose();
+          for (int64_t t = 0; t < width; ++t) block.store_row(t, packed + packed_offset(r, left, tap + t));
         }
+      return;
+    }
+    for (int64_t j = 0; j < kTile * taps; j += kTile) {  // 16 output channels of 16 plain neighbours, j = column, tap
+      block.load(plain + plain_offset(row_source_[top], left, j), columns_ * taps);
+      block.transpose();
+      for (int64_t k = 0; k < kTile; ++k)
+        block.store_row(k, packed + packed_offset(top, left + (j + k) / taps, (j + k) % taps));
+    }
+  }
+
+  void unpack_dense(const Tile& tile, const float* packed, int count, int64_t stride, float* plain) const {
+    const int64_t taps = int64_t(tap_offset_.size()), top = tile.rows.begin, left = tile.columns.begin;
+    Block16 block{};
+    const auto sum_row = [&](int64_t k, const float* from) {
+      block.load_row(k, from);
+      for (int part = 1; part < count; ++part) block.add_row(k, from + part * stride);
+    };
+    if (columns_contiguous() && taps == 1) {
+      for (int64_t r = top; r < tile.rows.end; ++r) {
+        sum_row(0, packed + packed_offset(r, left, 0));
+        block.store_row(0, plain + plain_offset(row_source_[r], left, 0));
       }
+      return;
+    }
+    if (columns_contiguous()) {
+      for (int64_t r = top; r < tile.rows.end; ++r)
+        for (int64_t tap = 0; tap < taps; tap += kTile) {
+          const int64_t width = std::min(kTile, taps - tap);
+          for (int64_t t = 0; t < width; ++t) sum_row(t, packed + packed_offset(r, left, tap + t));
+          block.transpose();
+          block.store(plain + plain_offset(row_source_[r], left, tap), taps, width);
+        }
+      return;
+    }
+    for (int64_t j = 0; j < kTile * taps; j += kTile) {
+      for (int64_t k = 0; k < kTile; ++k) sum_row(k, packed + packed_offset(top, left + (j + k) / taps, (j + k) % taps));
+      block.transpose();
+      block.store(plain + plain_offset(row_source_[top], left, j), columns_ * taps);
+    }
   }
 
   /// The term that each coordinate of dimension `d` adds to an element's offset, padding included.

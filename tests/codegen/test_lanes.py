@@ -11,7 +11,7 @@ import pytest
 from codegen.build import build
 from codegen.cpu.emit import emit
 from codegen.executor import Executor
-from tests.codegen.plans import STRICT, plan_for
+from tests.codegen.plans import STRICT, make, plan_for
 from tests.graphs import small_net
 
 ROOT = Path(__file__).parents[2]
@@ -125,11 +125,29 @@ REPORT = """
 """
 
 
-def test_fewer_threads_than_lanes(small_class: type[Executor], small_folder: Path) -> None:
-    done = python(REPORT.replace("PIN", "False"), small_folder, OMP_THREAD_LIMIT="1")
-    assert "SP1602: the plan needs 2 threads, but OpenMP gave 1" in done.stdout, done.stderr
-    done = python(REPORT.replace("PIN", "False"), small_folder, OMP_THREAD_LIMIT="2", OMP_DYNAMIC="true")
+def test_fewer_threads_than_lanes(tmp_path: Path) -> None:
+    make(small_net(), tmp_path, lanes=3)
+    done = python(REPORT.replace("PIN", "False"), tmp_path, OMP_THREAD_LIMIT="1")
+    assert "SP1602: the plan needs 2 threads beside the caller's, but OpenMP gave 1" in done.stdout, done.stderr
+    done = python(REPORT.replace("PIN", "False"), tmp_path, OMP_THREAD_LIMIT="2", OMP_DYNAMIC="true")
     assert "made" in done.stdout, done.stderr
+
+
+def test_signals_between_lanes_take_time(small: Executor) -> None:
+    assert all(10 < small.handoff_ns() < 1e9 for _ in range(3))
+
+
+def test_the_caller_is_left_as_it_was(small_class: type[Executor], small_folder: Path) -> None:
+    code = """
+        import os, torch
+        torch.set_num_threads(3)
+        with make(pin=True) as executor:
+            before = os.sched_getaffinity(0)
+            executor.step(x, y)
+            print(os.sched_getaffinity(0) == before, torch.get_num_threads())
+    """
+    done = python(code, small_folder)
+    assert done.stdout.split() == ["True", "3"], done.stderr
 
 
 def edited(folder: Path, source: Path, file: str, old: str, new: str) -> Path:

@@ -59,7 +59,7 @@ def compile_library(source: Path, extra_flags: tuple[str, ...] = ()) -> Library:
     target = folder / f"{source.stem}-{digest.hexdigest()[:16]}.so"
     if not target.exists():
         partial = target.with_suffix(f".{os.getpid()}")
-        command = [os.environ.get("CXX", "g++"), *FLAGS, f"-I{RUNTIME}", *extra_flags, str(source), "-o", str(partial)]
+        command = [os.environ.get("CXX", "g++"), *FLAGS, f"-I{RUNTIME}", str(source), *extra_flags, "-o", str(partial)]
         outcome = subprocess.run(command, capture_output=True, text=True)
         assert outcome.returncode == 0, outcome.stderr
         partial.rename(target)
