@@ -21,7 +21,7 @@ from planner.plan.diff import diff as diff_plans
 from planner.plan.explain import explain as explain_name
 from planner.plan.render import printable
 from planner.plan.schema import Plan
-from planner.plan.simulate import simulate as simulate_program
+from planner.plan.simulate import replay
 from planner.plan.text import read_plan, write_plan
 from planner.report.html import html_page
 from planner.report.perfetto import perfetto_trace
@@ -107,7 +107,7 @@ def plan(
         "plan"
     ),
     policy: PolicyOption = Policy.AUTO,
-    strategies: Annotated[str, typer.Option(help="Of Liu et al., for policy liu, such as 1,2.")] = "1",
+    strategies: Annotated[str, typer.Option(help="Of Liu et al., for policy liu, any of 1,2,3,4.")] = "1",
     lanes: Annotated[int | None, typer.Option(min=1, help="Hardware threads to use; all cores by default.")] = None,
     memory_budget: MemoryBudget = None,
     pins: Annotated[Path | None, typer.Option(help="Decisions to honour (pins.toml).")] = None,
@@ -145,8 +145,8 @@ def parse_strategies(text: str) -> tuple[int, ...]:
         found = tuple(sorted({int(part) for part in text.split(",") if part.strip()}))
     except ValueError:
         found = (-1,)
-    if not found or any(s not in (1, 2) for s in found):
-        raise UserError("SP1802", f"strategies {text!r} are not known", "name any of 1,2")
+    if not found or any(s not in (1, 2, 3, 4) for s in found):
+        raise UserError("SP1802", f"strategies {text!r} are not known", "name any of 1,2,3,4")
     return found
 
 
@@ -260,7 +260,7 @@ def simulate(
     bundle = read_bundle(path)
     lines, document = [], {}
     for program in bundle.plan.programs:
-        timeline = simulate_program(program, noise=noise, seed=seed)
+        timeline = replay(bundle.plan, program, noise=noise, seed=seed)
         busy = [round(b / timeline.total_ns, 3) if timeline.total_ns else 0.0 for b in timeline.busy_ns]
         document[program.name] = {
             "total_ns": timeline.total_ns,

@@ -149,7 +149,7 @@ def test_bad_options(files: Files) -> None:
         fails("SP1801", *plan_arguments(files, f"--memory-budget={size}"))
     assert "smallest budget" in fails("SP1301", *plan_arguments(files, "--memory-budget", "0"))
     fails("SP1301", *plan_arguments(files, "--memory-budget", "1KiB"))
-    for strategies in ("3", "one", "", "1;2"):
+    for strategies in ("5", "one", "", "1;2"):
         fails("SP1802", *plan_arguments(files, "--policy", "liu", "--strategies", strategies))
     fails("SP1108", *plan_arguments(files, "--lanes", 4096))
     assert run(*plan_arguments(files, "--lanes", 0)).exit_code == 2

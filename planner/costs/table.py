@@ -59,6 +59,29 @@ class CostEntry(Frozen):
         return Mode(self.kernel, self.dim, self.slices, self.implementation)
 
 
+class Beside(Frozen):
+    """One of two nodes that were timed side by side."""
+
+    signature: str
+    kernel: str
+    dim: str
+    slices: Annotated[int, Field(ge=1, le=2**20)]
+    implementation: Annotated[str, Field(pattern=r"^[A-Za-z0-9_:/.+\-]{0,80}$")] = ""
+    factor: Annotated[float, Field(gt=0, le=1e6)]
+    """Its time beside the other / its time alone."""
+
+    @property
+    def key(self) -> tuple[str, Mode]:
+        return (self.signature, Mode(self.kernel, self.dim, self.slices, self.implementation))
+
+
+class CoRun(Frozen):
+    """A measured pair, the smaller key first: how much two nodes slow each other down on lanes of their own."""
+
+    first: Beside
+    second: Beside
+
+
 class CostTable(Frozen):
     target: str
     fingerprint: str
@@ -73,6 +96,12 @@ class CostTable(Frozen):
     tells whether they still share a cache, which moves whole steps by a quarter."""
     bandwidth: Annotated[float, Field(ge=0)] = 0.0
     """Bytes per second that all lanes together read and write in a copy, measured; 0 when not measured."""
+    thread_bandwidth: Annotated[float, Field(ge=0)] = 0.0
+    """The same for one lane alone."""
+    smt_gain: Annotated[float, Field(ge=1, le=16)] = 1.03
+    """Work per time of two compute-bound slices on the two threads of a core, against one alone; the default is
+    Liu et al.'s table III."""
+    coruns: tuple[CoRun, ...] = ()
     flops: Annotated[float, Field(ge=0)] = 0.0
     """Float32 operations per second of one core in the matrix kernels, measured; 0 when not measured."""
 
@@ -82,6 +111,20 @@ class CostTable(Frozen):
         for entry in self.entries:
             found.setdefault(entry.signature, []).append(entry)
         return {k: tuple(v) for k, v in found.items()}
+
+    @cached_property
+    def pairs(self) -> Mapping[tuple[tuple[str, Mode], tuple[str, Mode]], float]:
+        """(node, beside), each (signature, mode) -> how much longer the first takes."""
+        found = {}
+        for pair in self.coruns:
+            found[pair.first.key, pair.second.key] = pair.first.factor
+            found[pair.second.key, pair.first.key] = pair.second.factor
+        return found
+
+    def with_coruns(self, coruns: Iterable[CoRun]) -> "CostTable":
+        """A table that also holds these pairs; one measured before is replaced."""
+        merged = {(p.first.key, p.second.key): p for p in (*self.coruns, *coruns)}
+        return self.model_copy(update={"coruns": tuple(merged[k] for k in sorted(merged))})
 
     def modes(self, signature: str) -> tuple[CostEntry, ...]:
         """All measured modes of a signature; empty when it was never measured."""
@@ -100,6 +143,8 @@ def costs_text(table: CostTable) -> str:
         for key in ("warm_ns", "cold_ns"):
             entry[key] = [round(t, 1) for t in entry[key]]
     head = table.model_dump(mode="json", exclude={"entries"})
+    if not table.coruns:
+        del head["coruns"]
     return canonical_json({"schema": SCHEMA, **head, "entries": entries})
 
 

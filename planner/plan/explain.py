@@ -8,7 +8,7 @@ from planner.graph.model import Frozen, Graph
 from planner.plan.explain_node import NodeExplanation, explain_node
 from planner.plan.explain_value import ValueExplanation, explain_value
 from planner.plan.schema import Plan
-from planner.plan.simulate import simulate
+from planner.plan.simulate import replay
 
 
 class Explanation(Frozen):
@@ -34,7 +34,7 @@ def explain(name: str, graph: Graph, plan: Plan, costs: CostTable | None = None)
     """
     sync_ns = costs.sync_ns if costs else 200.0
     programs = [p for p in plan.programs if p.name in graph.program]
-    timelines = {p.name: simulate(p, sync_ns=sync_ns) for p in programs}
+    timelines = {p.name: replay(plan, p, sync_ns=sync_ns) for p in programs}
     nodes = [
         explain_node(name, p, graph, plan, costs, timelines[p.name])
         for p in programs

@@ -63,6 +63,8 @@ class NodePlan(Frozen):
     scratch_bytes: Natural = 0
     facts: dict[str, int] = Field(default_factory=dict)
     """Sizes that the kernel library asked for: packed_bytes, scratch_bytes (per slice), partial_bytes."""
+    traffic: Natural = 0
+    """Bytes per ms that it moves to and from memory when it runs alone: what nodes beside it will miss."""
 
     @property
     def stages(self) -> int:
@@ -83,6 +85,29 @@ class Entry(Frozen):
 
     run: str
     wait: tuple[str, ...] = ()
+
+
+class Slowdown(Frozen):
+    """A measured pair of nodes: how much longer `node` takes while `beside` runs."""
+
+    node: str
+    beside: str
+    factor: Annotated[float, Field(gt=0, le=1e6)]
+    refused: bool = False
+    """Together they would do less than one after the other, so the schedule keeps them apart."""
+
+
+class Sharing(Frozen):
+    """What lanes share, as the predicted times assume it (plan/contention.py). Bandwidths in bytes per second."""
+
+    bandwidth: Natural = 0
+    """Of all lanes together, read plus written; 0: not known, and nothing is predicted from it."""
+    thread_bandwidth: Natural = 0
+    """Of one lane alone."""
+    smt_gain: Annotated[float, Field(ge=1, le=16)] = 1.03
+    """Work per time of two compute-bound slices on one core, against one alone."""
+    cores: tuple[Natural, ...] = ()
+    """The physical core of every lane; empty where every lane has its own."""
 
 
 class Bounds(Frozen):
@@ -111,6 +136,8 @@ class ProgramPlan(Frozen):
     peak_bytes: Natural
     """The most bytes live at once, in every accounting included: persistent values, activations, scratch."""
     bounds: Bounds
+    slowdowns: tuple[Slowdown, ...] = ()
+    """Measured pairs that this schedule runs side by side, or would have."""
 
     @cached_property
     def node(self) -> Mapping[str, NodePlan]:
@@ -136,6 +163,7 @@ class Plan(Frozen):
     lanes: tuple[Lane, ...]
     placements: tuple[Placement, ...]
     programs: tuple[ProgramPlan, ...]
+    sharing: Sharing = Sharing()
 
     @cached_property
     def placement(self) -> Mapping[str, Placement]:

@@ -8,6 +8,8 @@ Example, sync 10 ns, a takes 100 ns and b 50 ns:
 
     lane 0:  a/0#0                 0..100
     lane 1:  b/0#0 after a/0#0         110..160      total 160, lane 1 waited 110
+
+With a `Contention`, nodes that run at the same time slow each other down (rates.py).
 """
 
 import random
@@ -19,7 +21,9 @@ from typing import Any
 import numpy as np
 
 from planner.errors import UserError
-from planner.plan.schema import ProgramPlan
+from planner.plan.contention import Contention, contention_of
+from planner.plan.rates import Replay
+from planner.plan.schema import Plan, ProgramPlan
 
 Times = np.ndarray[Any, np.dtype[np.float64]]
 Indices = np.ndarray[Any, np.dtype[np.int64]]
@@ -85,13 +89,14 @@ def simulate(
     noise: float = 0.0,
     seed: int = 0,
     stage_ns: Mapping[str, Sequence[float]] | None = None,
+    contention: Contention | None = None,
 ) -> Timeline:
     """Replay `program`.
 
     `sync_ns`: latency of a signal between two lanes. `noise`: every slice's time is multiplied by a log-normal
     factor of median 1 and this sigma (0.1: mostly within 10 %); `seed` fixes all of them. `stage_ns`: ns per stage
-    of some nodes, instead of the plan's own. SP1452: the lanes cannot finish, because slices wait for each other in a
-    circle or for one that never runs.
+    of some nodes, instead of the plan's own. `contention`: how nodes slow each other down; None: not at all.
+    SP1452: the lanes cannot finish, because slices wait for each other in a circle or for one that never runs.
     """
     names = [entry.run for lane in program.lanes for entry in lane]
     index = {name: row for row, name in enumerate(names)}
@@ -104,13 +109,16 @@ def simulate(
         draw = random.Random(seed)
         took = [time * draw.lognormvariate(0.0, noise) for time in took]
     lane_of = [lane for lane, entries in enumerate(program.lanes) for _ in entries]
-    start, end, held_by = _replay(program, names, waits, took, lane_of, float(sync_ns))
+    if contention is None:
+        start, end, held_by = _replay(program, names, waits, took, lane_of, float(sync_ns))
+    else:
+        start, end, held_by = _replay_rates(program, names, waits, took, lane_of, float(sync_ns), contention)
 
     lanes = np.array(lane_of, dtype=np.int64)
     starts, ends = np.array(start, dtype=np.float64), np.array(end, dtype=np.float64)
     count = len(program.lanes)
     busy, last = np.zeros(count), np.zeros(count)
-    np.add.at(busy, lanes, np.array(took, dtype=np.float64))
+    np.add.at(busy, lanes, ends - starts)
     np.maximum.at(last, lanes, ends)
     return Timeline(
         program=program.name,
@@ -125,6 +133,11 @@ def simulate(
         waiting_ns=np.maximum(last - busy, 0.0),
         waits=sum(map(len, waits)),
     )
+
+
+def replay(plan: Plan, program: ProgramPlan, *, sync_ns: float = 200.0, noise: float = 0.0, seed: int = 0) -> Timeline:
+    """`simulate` a program of `plan` with what its lanes share."""
+    return simulate(program, sync_ns=sync_ns, noise=noise, seed=seed, contention=contention_of(plan.sharing, program))
 
 
 def _replay(
@@ -178,6 +191,26 @@ def _replay(
     if done < total:
         raise _stuck(program, _circle(names, waits, at, stop, end, lane_of))
     return start, end, held_by
+
+
+def _replay_rates(
+    program: ProgramPlan,
+    names: Sequence[str],
+    waits: Sequence[tuple[int, ...]],
+    took: Sequence[float],
+    lane_of: Sequence[int],
+    sync_ns: float,
+    contention: Contention,
+) -> tuple[list[float], list[float], list[int]]:
+    nodes = [n.node for n in program.nodes]
+    number = {node: i for i, node in enumerate(nodes)}
+    node_of = [number[name.rpartition("/")[0]] for name in names]
+    lengths = [len(entries) for entries in program.lanes]
+    run = Replay(waits, took, lane_of, lengths, node_of, nodes, sync_ns, contention)
+    run.run()
+    if run.done < len(names):
+        raise _stuck(program, _circle(names, waits, run.at, run.stop, run.end, lane_of))
+    return run.start, run.end, run.held_by
 
 
 def _rows(program: ProgramPlan, index: Mapping[str, int], run: str, wait: Sequence[str]) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from planner.graph.model import Graph
 from planner.plan.lifetimes import blocks, peak_place
 from planner.plan.render import printable
 from planner.plan.schema import NodePlan, Plan, ProgramPlan
-from planner.plan.simulate import simulate
+from planner.plan.simulate import replay
 from planner.report.pictures import arena_picture, lane_picture
 from planner.report.table import binding_bound, block_role, core_ns, lifetime_of
 from planner.units import format_bytes, format_ns
@@ -43,7 +43,7 @@ def html_page(plan: Plan, graph: Graph, *, sync_ns: float = 200.0) -> str:
 
 
 def _program(plan: Plan, program: ProgramPlan, graph: Graph, sync_ns: float) -> dict[str, Any]:
-    timeline = simulate(program, sync_ns=sync_ns)
+    timeline = replay(plan, program, sync_ns=sync_ns)
     found = blocks(graph, plan, program.name)
     place, most = peak_place(found)
     alive = sorted((b for b in found if b.first <= place <= b.last), key=lambda b: (-b.bytes, b.id))

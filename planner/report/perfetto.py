@@ -11,7 +11,7 @@ from typing import Any
 from planner.graph.model import Graph, Program
 from planner.plan.render import printable
 from planner.plan.schema import Plan, ProgramPlan, parse_slice
-from planner.plan.simulate import simulate
+from planner.plan.simulate import replay
 
 Row = tuple[str, int, float, float]
 """(slice name, lane, start ns, end ns)"""
@@ -21,7 +21,7 @@ def perfetto_trace(plan: Plan, graph: Graph, *, sync_ns: float = 200.0) -> str:
     """The plan's own prediction, every program from time 0."""
     events: list[dict[str, Any]] = []
     for pid, program in enumerate(plan.programs, 1):
-        rows = simulate(program, sync_ns=sync_ns).rows()
+        rows = replay(plan, program, sync_ns=sync_ns).rows()
         events += _process(pid, f"{plan.name} {program.name}", program, graph.program[program.name], rows)
     return _document(events)
 
@@ -38,7 +38,7 @@ def measured_trace(plan: Plan, graph: Graph, measured: Mapping[str, Sequence[Row
 def compared_trace(plan: Plan, graph: Graph, program: str, measured: Sequence[Row], *, sync_ns: float = 200.0) -> str:
     """One program, planned and measured: two processes that start at the same time."""
     part, known = plan.program[program], graph.program[program]
-    planned = simulate(part, sync_ns=sync_ns).rows()
+    planned = replay(plan, part, sync_ns=sync_ns).rows()
     return _document(
         _process(1, f"{plan.name} {program} planned", part, known, planned)
         + _process(2, f"{plan.name} {program} measured", part, known, from_zero(measured))

@@ -1,6 +1,6 @@
 """From schedules to a plan: lifetimes, byte offsets, waits, and the time that a replay of the result takes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.costs.table import CostTable, costs_hash
@@ -8,7 +8,8 @@ from planner.errors import UserError
 from planner.graph.model import Graph
 from planner.graph.text import graph_hash
 from planner.plan.bounds import bounds
-from planner.plan.schema import Lane, NodePlan, Placement, Plan, PoolUse, ProgramPlan
+from planner.plan.contention import contention_of
+from planner.plan.schema import Lane, NodePlan, Placement, Plan, PoolUse, ProgramPlan, Sharing
 from planner.plan.simulate import simulate
 from planner.solve.keep import kept_values
 from planner.solve.liveness import Liveness, liveness, scratch_id
@@ -35,8 +36,31 @@ class Setting:
 
     @property
     def cpus(self) -> tuple[int, ...]:
-        """Logical processor of every lane."""
+        """Logical processor of every lane that has a core of its own."""
         return self.target.lanes(self.options.lanes)
+
+    @property
+    def siblings(self) -> tuple[int, ...]:
+        """With strategy 4: the second thread of every lane's core, in the same order. Empty unless all have one."""
+        if 4 not in self.options.strategies:
+            return ()
+        threads = [self.target.core_of[cpu].cpus[1:2] for cpu in self.cpus]
+        return tuple(t[0] for t in threads) if all(threads) else ()
+
+    @property
+    def tiles(self) -> tuple[int, ...]:
+        """For every lane the smallest cache that its core shares."""
+        return tuple(self.target.core_of[cpu].tile for cpu in self.cpus)
+
+    def sharing(self, cpus: Sequence[int] = ()) -> Sharing:
+        """What the lanes on `cpus` share."""
+        cores = tuple(self.target.core_of[cpu].id for cpu in cpus)
+        return Sharing(
+            bandwidth=round(self.costs.bandwidth) or self.target.memory_bandwidth,
+            thread_bandwidth=round(self.costs.thread_bandwidth) or self.target.cpu.thread_bandwidth,
+            smt_gain=self.costs.smt_gain,
+            cores=cores if len(set(cores)) < len(cores) else (),
+        )
 
     @property
     def capacity(self) -> int:
@@ -45,9 +69,14 @@ class Setting:
         return pool if budget is None else min(pool, budget)
 
 
-def assemble(setting: Setting, schedules: Mapping[str, Schedule]) -> Plan:
+def assemble(setting: Setting, schedules: Mapping[str, Schedule], threads: tuple[int, ...] = ()) -> Plan:
     """Complete one schedule per program to a plan. SP1301: it needs more memory than the budget or the pool.
-    SP1304: a value that cannot be kept."""
+    SP1304: a value that cannot be kept.
+
+    `threads`: processors of further lanes, on the second threads of some lanes' cores.
+    """
+    cpus = setting.cpus + threads
+    sharing = setting.sharing(cpus)
     graph, target, options = setting.graph, setting.target, setting.options
     keep = kept_values(graph, options.keep)
     live = liveness(graph, schedules, frozenset(keep))
@@ -67,17 +96,24 @@ def assemble(setting: Setting, schedules: Mapping[str, Schedule]) -> Plan:
         costs_hash=costs_hash(setting.costs),
         keep=keep,
         pools=(PoolUse(name=pool.name, capacity=setting.capacity, arena=packing.height),),
-        lanes=tuple(Lane(id=i, cpu=cpu) for i, cpu in enumerate(setting.cpus)),
+        lanes=tuple(Lane(id=i, cpu=cpu) for i, cpu in enumerate(cpus)),
         placements=_placements(graph, live, packing, pool.name),
-        programs=tuple(_program(setting, schedules, p.name, live, packing) for p in graph.programs),
+        programs=tuple(_program(setting, schedules, p.name, live, packing, len(cpus), sharing) for p in graph.programs),
+        sharing=sharing,
     )
 
 
 def _program(
-    setting: Setting, schedules: Mapping[str, Schedule], name: str, live: Liveness, packing: Packing
+    setting: Setting,
+    schedules: Mapping[str, Schedule],
+    name: str,
+    live: Liveness,
+    packing: Packing,
+    count: int,
+    sharing: Sharing,
 ) -> ProgramPlan:
     schedule, costs = schedules[name], setting.costs
-    lanes = lane_programs(setting.graph, schedule, live, packing.offsets, len(setting.cpus))
+    lanes = lane_programs(setting.graph, schedule, live, packing.offsets, count)
     setting.say(f"sync: {name} waits {sum(len(e.wait) for lane in lanes for e in lane)} times")
     draft = ProgramPlan(
         name=name,
@@ -89,12 +125,13 @@ def _program(
             setting.graph,
             name,
             costs,
-            len(setting.cpus),
+            count,
             costs.bandwidth or setting.target.memory_bandwidth,
             cache_bytes=setting.target.cache_bytes,
         ),
+        slowdowns=schedule.slowdowns,
     )
-    total = simulate(draft, sync_ns=costs.sync_ns).total_ns + costs.launch_ns
+    total = simulate(draft, sync_ns=costs.sync_ns, contention=contention_of(sharing, draft)).total_ns + costs.launch_ns
     return draft.model_copy(update={"predicted_ns": round(total)})
 
 
@@ -114,6 +151,7 @@ def _nodes(schedule: Schedule, live: Liveness, packing: Packing) -> tuple[NodePl
                 scratch_offset=packing.offsets.get(scratch, 0),
                 scratch_bytes=sizes.get(scratch, 0),
                 facts=dict(choice.facts),
+                traffic=choice.traffic,
             )
         )
     return tuple(nodes)

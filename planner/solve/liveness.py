@@ -2,9 +2,11 @@
 
 Blocks are storage roots (a value together with the values that take over its bytes) and scratch. Times are positions
 in the concatenation of all programs' orders: programs never run at the same time, so they may share bytes too.
+Where nodes co-run, a node holds its bytes up to the first one that starts after its predicted end (Schedule.reach):
+two that run side by side get bytes of their own, or the waits for reused bytes would put them one after the other.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from planner.graph.model import PERSISTENT, Graph, Node, Program
@@ -48,16 +50,18 @@ def liveness(graph: Graph, schedules: Mapping[str, Schedule], keep: Collection[s
     start = 0
     for program in graph.programs:
         order, choices = schedules[program.name].order, schedules[program.name].choices
-        shares.update(_shared(graph, program, order, choices, keep))
+        reach = schedules[program.name].reach
+        shares.update(_shared(graph, program, schedules[program.name], keep))
         for position, node in enumerate(order, start):
+            until = start + reach[position - start]
             for value in (*node.reads, *node.writes):
                 first.setdefault(value, position)
-                last[value] = position
+                last[value] = max(until, last.get(value, 0))
             size = _scratch_size(graph, node, choices[node.id])
             if size:
-                blocks.append(Block(scratch_id(program.name, node.id), position, position + 1, size))
+                blocks.append(Block(scratch_id(program.name, node.id), position, until, size))
         for value in _staying(program, keep):
-            last[value] = start + len(order)
+            last[value] = start + len(order) + 1
         start += len(order) + 1
     root = {value.id: _root(value.id, shares) for value in graph.values}
     spans: dict[str, tuple[int, int]] = {}
@@ -66,7 +70,7 @@ def liveness(graph: Graph, schedules: Mapping[str, Schedule], keep: Collection[s
     for placed in graph.values:
         if placed.id not in first and placed.id not in whole:
             continue
-        lower, upper = (0, start) if placed.id in whole else (first[placed.id], last[placed.id] + 1)
+        lower, upper = (0, start) if placed.id in whole else (first[placed.id], last[placed.id])
         known = spans.get(root[placed.id], (lower, upper))
         spans[root[placed.id]] = (min(lower, known[0]), max(upper, known[1]))
     blocks += [Block(r, lo, hi, graph.value[r].type.bytes) for r, (lo, hi) in spans.items()]
@@ -78,13 +82,17 @@ def _staying(program: Program, keep: Collection[str]) -> set[str]:
     return {*program.outputs, *(v for n in program.nodes for v in n.writes if v in keep)}
 
 
-def _shared(
-    graph: Graph, program: Program, order: Sequence[Node], choices: Mapping[str, Choice], keep: Collection[str]
-) -> dict[str, str]:
-    """Views, and outputs that overwrite an input which nobody reads afterwards."""
-    never = len(order)
-    last_read = {v: position for position, node in enumerate(order) for v in node.reads}
-    last_read.update(dict.fromkeys(_staying(program, keep), never))
+def _shared(graph: Graph, program: Program, schedule: Schedule, keep: Collection[str]) -> dict[str, str]:
+    """Views, and outputs that overwrite an input which nobody reads any more when they are written."""
+    order, choices = schedule.order, schedule.choices
+    never = len(order) + 1
+    read_until: dict[str, list[tuple[int, int]]] = {}
+    """value -> (position, first position after it) of every reader"""
+    for position, node in enumerate(order):
+        for v in dict.fromkeys(node.reads):
+            read_until.setdefault(v, []).append((position, schedule.reach[position]))
+    for v in _staying(program, keep):
+        read_until.setdefault(v, []).append((never, never))
     untouchable = {v.id for v in graph.values if v.role in PERSISTENT} | set(program.inputs)
     shares: dict[str, str] = {}
     group: dict[str, list[str]] = {}
@@ -99,7 +107,11 @@ def _shared(
             root = _root(inp, shares)
             members = group.setdefault(root, [root])
             if not view:
-                done = all(last_read.get(v, -1) < position + (v == inp) for v in members)
+                done = all(
+                    until <= position or (p == position and v == inp)
+                    for v in members
+                    for p, until in read_until.get(v, ())
+                )
                 same_size = graph.value[out].type.bytes == graph.value[inp].type.bytes
                 if out in shares or root in taken or root in untouchable or not done or not same_size:
                     continue

@@ -20,7 +20,10 @@ class Pins(Frozen):
 class PlanOptions(Frozen):
     policy: Literal["sequential", "liu", "auto"] = "auto"
     strategies: tuple[int, ...] = ()
-    """Of Liu et al.; for policy liu. 1: a count per node; 2: one count per op type."""
+    """Of Liu et al.; for policy liu. 1: a count per node; 2: one count per op type; 3: nodes co-run; 4: small nodes
+    run on the second threads of busy cores (implies 3)."""
+    search: bool = False
+    """With strategy 3: try other ways to schedule than the published one, and take the best by simulation."""
     lanes: int | None = None
     """How many hardware threads to use; None: one per core of the target."""
     memory_budget: int | None = None
@@ -29,11 +32,25 @@ class PlanOptions(Frozen):
     keep: tuple[str, ...] = ()
     """Values, or patterns of values, that keep their bytes until their program ends (`Executor.value`)."""
 
-    def candidates(self) -> tuple["PlanOptions", ...]:
-        """What `auto` chooses from, by predicted time; the first wins a tie."""
+    @property
+    def coruns(self) -> bool:
+        """Whether nodes may run side by side."""
+        return 3 in self.strategies or 4 in self.strategies
+
+    def candidates(self, smt: bool) -> tuple["PlanOptions", ...]:
+        """What `auto` chooses from, by predicted time; the first wins a tie. `smt`: cores have second threads."""
+        ways: list[tuple[Literal["sequential", "liu"], tuple[int, ...]]] = [
+            ("sequential", ()),
+            ("liu", (1,)),
+            ("liu", (1, 2)),
+            ("liu", (1, 3)),
+            ("liu", (1, 2, 3)),
+        ]
+        if smt:
+            ways += [("liu", (1, 3, 4)), ("liu", (1, 2, 3, 4))]
         return tuple(
-            self.model_copy(update={"policy": policy, "strategies": strategies})
-            for policy, strategies in (("sequential", ()), ("liu", (1,)), ("liu", (1, 2)))
+            self.model_copy(update={"policy": policy, "strategies": strategies, "search": 3 in strategies})
+            for policy, strategies in ways
         )
 
 

@@ -1,18 +1,23 @@
 """The passes in their order, and nothing else: graph + target + cost table in, plan out (DESIGN section 6).
 
 Fusion happens when a graph is captured (graph/fuse.py), so that gradient rules see fused nodes. Parallel operators,
-co-running, SMT, placement, recomputation and workspaces take their places here as they are added.
+placement, recomputation and workspaces take their places here as they are added.
 """
 
 from planner.costs.table import CostTable
+from planner.errors import InternalError, UserError
 from planner.graph.model import Graph, Program
 from planner.plan.schema import Plan
 from planner.solve.assemble import Say, Setting, assemble
+from planner.solve.corun import PUBLISHED, SEARCHED, Work, best_schedule
+from planner.solve.interference import Interference
 from planner.solve.options import PlanOptions
+from planner.solve.places import without_unused_lanes
 from planner.solve.route import route
-from planner.solve.schedule import Schedule, one_at_a_time
-from planner.solve.threads import choose_modes
+from planner.solve.schedule import Schedule, corun_summary, one_at_a_time
+from planner.solve.threads import choose_modes, node_options
 from planner.target.model import Target
+from planner.units import format_ns
 
 
 def make_plan(
@@ -29,24 +34,58 @@ def make_plan(
     """
     options = options or PlanOptions()
     if options.policy == "auto":
-        plans = [make_plan(graph, target, costs, o, say) for o in options.candidates()]
-        return min(plans, key=lambda p: sum(q.predicted_ns for q in p.programs))
+        return _best(graph, target, costs, options, say)
     setting = Setting(graph, target, costs, options, say)
-    return assemble(setting, {p.name: _schedule(setting, p) for p in graph.programs})
+    schedules = {p.name: _schedule(setting, p) for p in graph.programs}
+    schedules, threads = without_unused_lanes(schedules, len(setting.cpus))
+    return assemble(setting, schedules, tuple(setting.siblings[i] for i in threads))
+
+
+def _best(graph: Graph, target: Target, costs: CostTable, options: PlanOptions, say: Say) -> Plan:
+    """The candidate with the least predicted time among those that fit the budget."""
+    best: Plan | None = None
+    failure: UserError | None = None
+    for candidate in options.candidates(smt=target.logical_cpus > target.physical_cores):
+        try:
+            plan = make_plan(graph, target, costs, candidate, say)
+        except UserError as error:
+            if error.code != "SP1301":
+                raise
+            failure = failure or error
+            continue
+        total = sum(p.predicted_ns for p in plan.programs)
+        name = ",".join(map(str, candidate.strategies)) or "-"
+        say(f"auto: {candidate.policy} {name}: {format_ns(total)}")
+        if best is None or total < sum(p.predicted_ns for p in best.programs):
+            best = plan
+    if best is None:
+        raise failure or InternalError("auto has no candidates")
+    return best
 
 
 def _schedule(setting: Setting, program: Program) -> Schedule:
     options, order = setting.options, route(setting.graph, program)
     setting.say(f"route: {len(order)} nodes in {program.name}")
-    choices = choose_modes(
-        setting.graph,
-        order,
-        setting.costs,
-        len(setting.cpus),
-        setting.target.last_level_cache,
-        policy=options.policy,
-        strategies=options.strategies,
-        pinned={k: v for k, v in options.pins.slices.items() if k in program.node},
+    lanes = len(setting.cpus)
+    modes = node_options(setting.graph, order, setting.costs, lanes, setting.target.last_level_cache)
+    pinned = {k: v for k, v in options.pins.slices.items() if k in program.node}
+    choices = choose_modes(order, modes, lanes, policy=options.policy, strategies=options.strategies, pinned=pinned)
+    setting.say(f"threads: {options.policy}, {lanes} lanes")
+    if not options.coruns:
+        return one_at_a_time(program.name, order, choices)
+    work = Work(
+        graph=setting.graph,
+        program=program,
+        order=order,
+        options=modes,
+        base=choices,
+        pinned=pinned,
+        lanes=tuple(range(lanes)),
+        siblings=tuple(range(lanes, lanes + len(setting.siblings))),
+        tiles=tuple(setting.tiles),
+        interference=Interference(setting.graph, order, setting.costs, setting.sharing()),
+        sync_ns=setting.costs.sync_ns,
     )
-    setting.say(f"threads: {options.policy}, {len(setting.cpus)} lanes")
-    return one_at_a_time(program.name, order, choices)
+    schedule, rules, end = best_schedule(work, SEARCHED if options.search else (PUBLISHED,))
+    setting.say(f"corun: {program.name}, {rules.name}, {format_ns(round(end))}; {corun_summary(schedule)}")
+    return schedule

@@ -1,9 +1,12 @@
 """A schedule: one program's decisions about time, before bytes and waits are known."""
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from planner.graph.model import Node
+from planner.plan.schema import Slowdown
 from planner.solve.threads import Choice
 
 
@@ -20,9 +23,44 @@ class Schedule:
     """node id -> mode with its predicted times"""
     lanes: Mapping[str, tuple[int, ...]]
     """node id -> the lane of each of its slices, all different"""
+    spans: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """node id -> predicted (start, end) in ns where nodes co-run; empty: one after the other"""
+    slowdowns: tuple[Slowdown, ...] = ()
+    """Measured pairs that were decided upon."""
+
+    @cached_property
+    def reach(self) -> tuple[int, ...]:
+        """For every position in the order: the first later position whose node starts when this one has ended.
+
+        What a node uses is in use up to there, so that nodes predicted to run side by side share no bytes.
+        Example, spans a 0..10, b 2..5, c 6..9, d 10..12: a reaches 3 (d), b reaches 2 (c).
+        """
+        if not self.spans:
+            return tuple(range(1, len(self.order) + 1))
+        starts = [self.spans[n.id][0] for n in self.order]
+        return tuple(max(i + 1, bisect_left(starts, self.spans[n.id][1])) for i, n in enumerate(self.order))
 
 
 def one_at_a_time(program: str, order: Sequence[Node], choices: Mapping[str, Choice]) -> Schedule:
     """Slice i of every node runs on lane i: nothing co-runs, but for lanes that a node leaves idle."""
     lanes = {node.id: tuple(range(choices[node.id].mode.slices)) for node in order}
     return Schedule(program, tuple(order), choices, lanes)
+
+
+def corun_summary(schedule: Schedule) -> str:
+    """How many nodes run beside another, and which measured pairs were kept apart."""
+    spans = sorted((start, end, node) for node, (start, end) in schedule.spans.items() if end > start)
+    beside: set[str] = set()
+    open_: list[tuple[float, str]] = []
+    for start, end, node in spans:
+        open_ = [o for o in open_ if o[0] > start]
+        if open_:
+            beside.update(n for _, n in open_)
+            beside.add(node)
+        open_.append((end, node))
+    refused = [s for s in schedule.slowdowns if s.refused]
+    text = f"{len(beside)} of {len(spans)} nodes run beside another"
+    if refused:
+        worst = max(refused, key=lambda s: (s.factor, s.node))
+        text += f"; {len(refused)} pairs refused, such as {worst.node} beside {worst.beside} ({worst.factor:.2f}x)"
+    return text

@@ -22,26 +22,45 @@ class Choice(NamedTuple):
     mode: Mode
     facts: Facts
     stage_ns: tuple[int, ...]
+    traffic: int = 0
+    """Bytes per ms that it moves to and from memory when it runs alone."""
+    affinity: str = "compact"
+    """How its lanes were placed when it was timed: sharing caches or not."""
 
     @property
     def total_ns(self) -> int:
         return sum(self.stage_ns)
 
 
+Options = Mapping[str, tuple[Choice, ...]]
+"""node id -> every way to run it on the lanes there are"""
+
+
+def node_options(
+    graph: Graph, order: Sequence[Node], costs: CostTable, lanes: int, cache_bytes: int
+) -> dict[str, tuple[Choice, ...]]:
+    """Every usable mode of every node at the warmth of its place in `order`. SP1202: one was never measured."""
+    cold = cold_fractions(graph, order, cache_bytes)
+    known: dict[tuple[str, float], tuple[Choice, ...]] = {}
+    found = {}
+    for node in order:
+        key = (signature_of(graph, node).text, cold[node.id])
+        if key not in known:
+            known[key] = _options(graph, node, costs, lanes, cold[node.id])
+        found[node.id] = known[key]
+    return found
+
+
 def choose_modes(
-    graph: Graph,
     order: Sequence[Node],
-    costs: CostTable,
+    options: Options,
     lanes: int,
-    cache_bytes: int,
     *,
     policy: str,
     strategies: Sequence[int],
     pinned: Mapping[str, int],
 ) -> dict[str, Choice]:
-    """node id -> its mode. SP1202: a signature was never measured."""
-    cold = cold_fractions(graph, order, cache_bytes)
-    options = {node.id: _options(graph, node, costs, lanes, cold[node.id]) for node in order}
+    """node id -> its mode."""
     if policy == "sequential":
         wanted = {node.id: lanes for node in order}
     elif 2 in strategies:
@@ -64,7 +83,12 @@ def _options(graph: Graph, node: Node, costs: CostTable, lanes: int, cold: float
             f"the cost table has no usable entry for node {node.id!r}: {signature.text}",
             "run `stepplan profile` on this graph with the same target",
         )
-    return tuple(Choice(e.mode, e.facts, stage_times(e, cold)) for e in entries)
+    moved = op.bytes_moved(signature) * cold * 1e6
+    found = []
+    for entry in entries:
+        times = stage_times(entry, cold)
+        found.append(Choice(entry.mode, entry.facts, times, round(moved / max(1, sum(times))), entry.affinity))
+    return tuple(found)
 
 
 def _valid(op: Op, signature: Signature, entry: CostEntry) -> bool:
@@ -74,11 +98,11 @@ def _valid(op: Op, signature: Signature, entry: CostEntry) -> bool:
     return op.stage_count(signature, entry.mode, entry.facts) == len(entry.warm_ns)
 
 
-def _uniform_counts(order: Sequence[Node], options: Mapping[str, tuple[Choice, ...]]) -> dict[str, int]:
+def _uniform_counts(order: Sequence[Node], options: Options) -> dict[str, int]:
     """Strategy 2: the best count of each op type's most time-consuming instance."""
     slowest: dict[str, Choice] = {}
     for node in order:
-        best = min(options[node.id], key=_rank)
+        best = min(options[node.id], key=rank)
         if node.op not in slowest or best.total_ns > slowest[node.op].total_ns:
             slowest[node.op] = best
     return {node.id: slowest[node.op].mode.slices for node in order}
@@ -96,8 +120,9 @@ def _pick(node: Node, options: Sequence[Choice], count: int | None, pinned: bool
             )
         largest = max((o.mode.slices for o in options if o.mode.slices <= count), default=1)
         options = exact or [o for o in options if o.mode.slices == largest] or options
-    return min(options, key=_rank)
+    return min(options, key=rank)
 
 
-def _rank(choice: Choice) -> tuple[int, int, Mode]:
+def rank(choice: Choice) -> tuple[int, int, Mode]:
+    """Sorts the ways to run a node: the fastest first, then the one with fewer slices."""
     return (choice.total_ns, choice.mode.slices, choice.mode)
