@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from codegen.initial import initial_values, read_weights
+from codegen.initial import give_back_memory, initial_values, read_weights
 from codegen.intact import require_intact
 from codegen.state import State
 from codegen.tracing import TraceEvent, events_of_step, rows_of
@@ -67,6 +67,7 @@ class Executor:
         self._loss = self._view(self._graph.value[self._train.outputs[0]]).reshape(-1) if self._train else None
         for value, data in initial_values(self._state.values, seed, given):
             self._state.write(value, data)
+        give_back_memory()
 
     # -- running -----------------------------------------------------------------------------------------------
     def step(self, *inputs: Any, lr: float | None = None, **named: Any) -> float:
