@@ -18,20 +18,18 @@ layer's tensor of the largest root mean square instead. A layer is what shares t
 Dropout multiplies by the executor's masks, computed by the op's NumPy reference. Needs torch.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 
 from codegen.bench import random_inputs
-from codegen.branches import KINKS, Decisions, Forced, Watched, decisive_values, kinked, read_decisions
+from codegen.branches import KINKS, Decisions, Forced, Watched, kinked, read_decisions
 from codegen.executor import Executor
 from codegen.torch_twin import Call, Twin, optimizer_for
 from planner.graph.model import Graph, Layout, Node, Role
 from planner.ops.dropout import DropoutAttrs, dropout_mask
-
-__all__ = ["FLOOR", "Flips", "Row", "Verdict", "compare", "decisive_values", "truth", "worst_per_kind"]
 
 FLOOR = 1e-5
 """Relative error that is always allowed."""
@@ -41,8 +39,8 @@ VANISHING = 1e-10
 Kind = Literal["loss", "gradient", "parameter", "statistic", "optimizer"]
 Array = np.ndarray[Any, Any]
 Tensors = Mapping[str, Array]
-Result = dict[Kind, dict[str, Array]]
-"""What one contender computed."""
+Errors = dict[tuple[Kind, str], float]
+"""Relative error of every tensor."""
 
 SLOTS = {"momentum_buffer": "momentum", "exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq"}
 """PyTorch's name of an optimizer's tensor -> what the executor appends to the parameter's name."""
@@ -102,6 +100,19 @@ class Verdict(NamedTuple):
         return [x for x in (*self.rows, *self.flips) if not x.ok]
 
 
+class Course(NamedTuple):
+    """What is left of one contender's steps: numbers, no tensors, so that large networks fit into memory."""
+
+    errors: Errors
+    """Against float64 on the contender's branch."""
+    free: Errors
+    """Against float64 that decides for itself; empty unless asked for."""
+    wrong: dict[tuple[str, int], tuple[int, int, float]]
+    """(node, step) -> decisions, how many of them float64 would not have taken, the largest distance from the kink."""
+    allowed: dict[tuple[str, int], float]
+    """(node, step) -> the distance that a decision may have, where the contender is PyTorch."""
+
+
 def truth(
     graph: Graph,
     executor: Executor,
@@ -118,47 +129,64 @@ def truth(
     the inputs; None: another one every time. PyTorch's float32 has its default memory format. Verdicts: "executor",
     and with `control` "channels_last", PyTorch in that format, which differs in the order of additions only.
     """
-    drawn = np.random.default_rng(seed).integers(0, 2**32, steps)
+    drawn = [int(number) for number in np.random.default_rng(seed).integers(0, 2**32, steps)]
     start = executor.state_dict()
-    contenders: dict[str, _Contender] = {"executor": _ExecutorRun(graph, executor)}
+    plain = follow(graph, start, _TorchRun(graph, start, Watched()), drawn, free)
+    verdicts = {"executor": _verdict(follow(graph, start, _ExecutorRun(graph, executor), drawn, free), plain)}
     if control:
-        contenders["channels_last"] = _TorchRun(graph, start, Watched(), channels_last=True)
-    rough_watched = Watched()
-    rough, rough_truth = _TorchRun(graph, start, rough_watched), _TorchRun(graph, start, Forced(), torch.float64)
-    truths = {name: _TorchRun(graph, start, Forced(), torch.float64) for name in contenders}
-    exact = _TorchRun(graph, start, None, torch.float64) if free else None
-    flips: dict[str, list[Flips]] = {name: [] for name in contenders}
-    for number, batch_seed in enumerate(drawn, 1):
-        batch = random_inputs(graph, int(batch_seed))
-        decided = {name: contender.step(batch) for name, contender in contenders.items()}
-        own = rough_truth.forced
-        own.decisions, own.operands = rough.step(batch), rough_watched.operands
-        rough_truth.step(batch)
-        for name, follower in truths.items():
-            follower.forced.decisions = decided[name]
-            follower.step(batch)
-            flips[name] += [_flips(node, number, follower.forced, own) for node in kinked(graph)]
-        if exact:
-            exact.step(batch)
-    verdicts = {}
-    for name, contender in contenders.items():
-        found, plain = contender.result(), rough.result()
-        rows = compare(found, truths[name].result(), plain, rough_truth.result())
-        both = compare(found, exact.result(), plain, exact.result()) if exact else []
-        verdicts[name] = Verdict(rows, both, flips[name])
+        other = _TorchRun(graph, start, Watched(), channels_last=True)
+        verdicts["channels_last"] = _verdict(follow(graph, start, other, drawn, free), plain)
     return verdicts
 
 
-def compare(tried: Result, truth_of_tried: Result, plain: Result, truth_of_plain: Result) -> list[Row]:
-    """Rows of every tensor of the truth; a tensor that a contender lacks is infinitely wrong."""
-    rows = []
-    for kind, truths in truth_of_tried.items():
-        others = truth_of_plain[kind]
-        scales, other_scales = _scales(truths), _scales(others)
-        for name, true in truths.items():
-            error = _error(tried[kind].get(name), true, scales[name])
-            rows.append(Row(kind, name, error, _error(plain[kind].get(name), others[name], other_scales[name])))
-    return rows
+def follow(
+    graph: Graph, start: Tensors, contender: "_ExecutorRun | _TorchRun", seeds: Sequence[int], free: bool
+) -> Course:
+    """Take steps with a contender and with float64 beside it."""
+    course = Course({}, {}, {}, {})
+    forced = Forced()
+    truths = [(_TorchRun(graph, start, forced, torch.float64), course.errors)]
+    if free:
+        truths.append((_TorchRun(graph, start, None, torch.float64), course.free))
+    for step, seed in enumerate(seeds, 1):
+        batch = random_inputs(graph, seed)
+        loss, gradients, forced.decisions = contender.backward(batch)
+        forced.operands = contender.operands
+        for exact, errors in truths:
+            true_loss, true_gradients, _ = exact.backward(batch)
+            errors["loss", f"step {step}"] = compare({"": np.array([loss])}, {"": np.array([true_loss])})[""]
+            for name, error in compare(gradients, true_gradients).items():
+                errors["gradient", f"step {step}: {name}"] = error
+        for node in kinked(graph):
+            course.wrong[node.id, step] = (forced.decisions[node.id].numel(), *forced.wrong[node.id])
+            if node.id in forced.errors:
+                error, root_mean_square = forced.errors[node.id]
+                course.allowed[node.id, step] = KINKS[node.op].compared * max(2 * error, FLOOR * root_mean_square)
+        for run in (contender, *(exact for exact, _ in truths)):
+            run.update(batch)
+    found = dict(_kinds(graph, contender.state()))
+    for exact, errors in truths:
+        for kind, true in _kinds(graph, exact.state()):
+            errors |= {(kind, name): error for name, error in compare(found.get(kind, {}), true).items()}
+    return course
+
+
+def compare(tried: Tensors, true: Tensors) -> dict[str, float]:
+    """Relative error of every tensor of the truth; infinite for one that is missing or of another shape."""
+    scales = _scales(true)
+    return {name: _error(tried.get(name), tensor, scales[name]) for name, tensor in true.items()}
+
+
+def _verdict(tried: Course, plain: Course) -> Verdict:
+    def rows(errors: Errors, torch_errors: Errors) -> list[Row]:
+        return [Row(kind, name, error, torch_errors[kind, name]) for (kind, name), error in errors.items()]
+
+    flips = []
+    for (node, step), (decisions, count, worst) in tried.wrong.items():
+        _, torch_count, torch_worst = plain.wrong[node, step]
+        allowed = plain.allowed[node, step]
+        flips.append(Flips(node, step, decisions, count, torch_count, worst, torch_worst, allowed))
+    return Verdict(rows(tried.errors, plain.errors), rows(tried.free, plain.free), flips)
 
 
 def worst_per_kind(rows: Iterable[Row]) -> list[Row]:
@@ -168,15 +196,6 @@ def worst_per_kind(rows: Iterable[Row]) -> list[Row]:
         if row.kind not in worst or not row.ratio <= worst[row.kind].ratio:
             worst[row.kind] = row
     return list(worst.values())
-
-
-def _flips(node: Node, step: int, forced: Forced, torch_forced: Forced) -> Flips:
-    count, worst = forced.wrong[node.id]
-    torch_count, torch_worst = torch_forced.wrong[node.id]
-    error, root_mean_square = torch_forced.errors[node.id]
-    allowed = KINKS[node.op].compared * max(2 * error, FLOOR * root_mean_square)
-    decisions = forced.decisions[node.id].numel()
-    return Flips(node.id, step, decisions, count, torch_count, worst, torch_worst, allowed)
 
 
 def _error(got: Array | None, true: Array, scale: float) -> float:
@@ -200,32 +219,27 @@ def _scales(truths: Tensors) -> dict[str, float]:
     return found
 
 
-class _Contender(Protocol):
-    """Something in float32 that takes training steps."""
-
-    def step(self, batch: Sequence[Array]) -> Decisions: ...
-
-    def result(self) -> Result: ...
-
-
 class _ExecutorRun:
+    """Its steps in two halves, as PyTorch has them."""
+
+    operands = None
+    """Of its kinks: not known."""
+
     def __init__(self, graph: Graph, executor: Executor) -> None:
         self._graph, self._executor = graph, executor
-        self._losses: list[float] = []
-        self._gradients: list[Tensors] = []
 
-    def step(self, batch: Sequence[Array]) -> Decisions:
-        """`gradients` and `step` compute the same bits; the first leaves parameters as the decisions saw them."""
-        _, gradients = self._executor.gradients(*batch)
+    def backward(self, batch: Sequence[Array]) -> tuple[float, Tensors, Decisions]:
+        """Runs a step that changes nothing; `update` then computes the same bits once more."""
+        loss, gradients = self._executor.gradients(*batch)
         given = dict(zip(self._executor.input_names, batch, strict=True))
         value = self._executor.value
-        decisions = read_decisions(self._graph, lambda name: given[name] if name in given else value(name))
-        self._gradients.append(gradients)
-        self._losses.append(self._executor.step(*batch))
-        return decisions
+        return loss, gradients, read_decisions(self._graph, lambda name: given[name] if name in given else value(name))
 
-    def result(self) -> Result:
-        return _result(self._graph, self._losses, self._gradients, self._executor.state_dict())
+    def update(self, batch: Sequence[Array]) -> None:
+        self._executor.step(*batch)
+
+    def state(self) -> Tensors:
+        return self._executor.state_dict()
 
 
 class _TorchRun:
@@ -248,26 +262,25 @@ class _TorchRun:
         self._optimizer = optimizer_for(graph, self._twin)
         for group in self._optimizer.param_groups:
             group["lr"] = float(start["stepplan.lr"])
-        self._losses: list[float] = []
-        self._gradients: list[Tensors] = []
 
     @property
-    def forced(self) -> Forced:
-        assert isinstance(self._branches, Forced)
-        return self._branches
+    def operands(self) -> dict[str, tuple[torch.Tensor, ...]] | None:
+        """Of its kinks, in the last step."""
+        return self._branches.operands if self._branches else None
 
-    def step(self, batch: Sequence[Array]) -> Decisions:
+    def backward(self, batch: Sequence[Array]) -> tuple[float, Tensors, Decisions]:
         self._number += 1
         self._optimizer.zero_grad()
         loss, _ = self._twin(*(_tensor(array, self._dtype, self._channels_last) for array in batch))
         loss.backward()
-        self._losses.append(float(loss.detach()))
-        self._gradients.append({name: g.numpy(force=True).copy() for name, g in self._twin.gradients().items()})
-        self._optimizer.step()
-        return dict(self._branches.decisions) if self._branches else {}
+        gradients = {name: g.numpy(force=True) for name, g in self._twin.gradients().items()}
+        return float(loss.detach()), gradients, dict(self._branches.decisions) if self._branches else {}
 
-    def result(self) -> Result:
-        return _result(self._graph, self._losses, self._gradients, _state(self._twin, self._optimizer))
+    def update(self, batch: Sequence[Array]) -> None:
+        self._optimizer.step()
+
+    def state(self) -> Tensors:
+        return _state(self._twin, self._optimizer)
 
     def _drop(self, node: Node, inputs: list[torch.Tensor], updates: list[torch.Tensor]) -> torch.Tensor:
         return inputs[0] * _mask(node, inputs[0], self._seed, self._number)
@@ -303,12 +316,12 @@ def _state(twin: Twin, optimizer: torch.optim.Optimizer) -> dict[str, Array]:
     return found
 
 
-def _result(graph: Graph, losses: Sequence[float], gradients: Sequence[Tensors], state: Tensors) -> Result:
-    result: Result = {"loss": {f"step {i}": np.array([loss]) for i, loss in enumerate(losses, 1)}}
-    result["gradient"] = {f"step {i}: {name}": g for i, each in enumerate(gradients, 1) for name, g in each.items()}
+def _kinds(graph: Graph, state: Tensors) -> Iterator[tuple[Kind, dict[str, Array]]]:
+    """Parameters, running statistics and optimizer state of a state_dict."""
     slots = {v for n in graph.program["train_step"].nodes if n.phase == "update" for v in n.updates[1:]}
+    found: dict[Kind, dict[str, Array]] = {}
     for value in graph.values:
         kind: Kind = "parameter" if value.role is Role.PARAMETER else "optimizer" if value.id in slots else "statistic"
         if value.name in state:
-            result.setdefault(kind, {})[value.name] = np.asarray(state[value.name])
-    return result
+            found.setdefault(kind, {})[value.name] = np.asarray(state[value.name])
+    yield from found.items()
