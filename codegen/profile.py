@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import median
 
 from codegen.facts import facts, implementations
+from codegen.instructions import usable
 from codegen.load import require_processor
 from codegen.measure import Bench, Sampled
 from codegen.profile_cases import Case
@@ -111,7 +112,7 @@ def _first_round(
     for signature in todo:
         for (kernel, dim), limit in sorted(op_named(signature.op).dims(signature).items()):
             mode = Mode(kernel, dim, min(limit, len(cpus)))
-            names = _worth_timing(implementations(signature, mode))
+            names = _worth_timing(usable(implementations(signature, mode), target))
             found = [mode._replace(implementation=name) for name in names] or [mode]
             cases = [Case(signature, m, facts(signature, m)) for m in found]
             if len(cases) <= KEPT:
