@@ -77,14 +77,14 @@ def attention(b: GraphBuilder, x: str) -> str:
 def recurrent(b: GraphBuilder, x: str) -> str:
     """Three steps of one LSTM cell over parts of x (N, WIDTH); its last cell state is carried to the next batch."""
     third = WIDTH // 3
-    c = b.state("cell.c", (BATCH, third), Init(kind="zeros"))
+    c = b.state("remembered", (BATCH, third), Init(kind="zeros"))
     h, found = b.op("scale", [c], ScalarAttrs(value=0.5), name="cell.start")[0], []
     for part in b.op("split", [x], SplitAttrs(axis=1, sizes=(third,) * 3), name="thirds"):
         with b.sharing():
             gates = [layers.linear(b, v, 4 * third, name=f"cell.{n}") for n, v in (("input", part), ("hidden", h))]
         h, c, _ = b.op("lstm_cell", [*gates, c], name="cell")
         found.append(h)
-    b.carry("cell.c", c)
+    b.carry("remembered", c)
     grown = layers.reshape(b, layers.concat(b, found, 1, name="said"), (BATCH, third, 1, 3), name="grid_of_said")
     grown = layers.conv_transpose2d(b, grown, 4, (2, 4), (1, 2), (0, 1), bias=True, name="grow")
     return layers.add(
