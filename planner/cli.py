@@ -16,6 +16,9 @@ from planner.console import AsJson, app, command, emit_result, friendly_errors, 
 from planner.costs.table import read_costs
 from planner.errors import UserError
 from planner.graph.text import read_graph, write_graph
+from planner.pack_csv import document as packing_document
+from planner.pack_csv import pack as pack_file
+from planner.pack_csv import text as packing_text
 from planner.plan.check import check as check_plan
 from planner.plan.diff import diff as diff_plans
 from planner.plan.explain import explain as explain_name
@@ -273,3 +276,18 @@ def simulate(
             f"{printable(program.name)}: {format_ns(timeline.total_ns)} (planned {predicted}), lanes busy {lanes}"
         )
     emit_result(as_json, document, "\n".join(lines))
+
+
+@command
+def pack(
+    file: Annotated[Path, typer.Argument(metavar="FILE.csv", help="Columns id,lower,upper,size; half-open lifetimes.")],
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="The same rows with an offset column.")] = None,
+    capacity: Annotated[
+        str | None, typer.Option(help="Such as 1048576 or 1MiB: any packing that fits will do.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Offsets for blocks of memory with lifetimes: as low as possible, or within a capacity."""
+    found = pack_file(file, out, capacity=parse_bytes(capacity) if capacity is not None else None)
+    wrote = f"\nwrote {out}" if out else ""
+    emit_result(as_json, packing_document(found), packing_text(found) + wrote)

@@ -43,7 +43,7 @@ def test_every_command_has_help_json_a_function_and_documentation(command: str) 
 
 def test_help_is_a_list_of_the_commands() -> None:
     result = run("--help")
-    assert len(COMMANDS) == 13 and all(command in result.output for command in COMMANDS)
+    assert len(COMMANDS) == 14 and all(command in result.output for command in COMMANDS)
     assert run("frobnicate").exit_code == 2
     assert run("plan").exit_code == 2
 
