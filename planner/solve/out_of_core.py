@@ -42,30 +42,8 @@ class Pools:
 
 
 @dataclass(frozen=True)
-class StepPlan:
-    steps: tuple[Step, ...]
-    recomputations: tuple[Recomputation, ...]
-    footprint: Footprint
-    schedule: Schedule
-    resident: Bytes
-    """Bytes that are always in the fast pool, beside those of the schedule."""
-    smallest: Bytes
-    """The fast pool that would do, and the step that binds."""
-    binding: str
-
-    @property
-    def peak(self) -> Bytes:
-        return Bytes(self.resident + max(self.schedule.resident, default=0))
-
-    @property
-    def moved(self) -> Bytes:
-        """Bytes over the link without the batch's own arrival."""
-        return Bytes(self.schedule.moved - sum(self.footprint.sizes[b] for b in self.footprint.inputs))
-
-
-@dataclass(frozen=True)
-class Task:
-    """A training step to plan: the expanded steps and their bytes."""
+class Prepared:
+    """A training step as it will run, and its bytes: everything that does not depend on a capacity."""
 
     steps: tuple[Step, ...]
     recomputations: tuple[Recomputation, ...]
@@ -73,14 +51,32 @@ class Task:
     accesses: tuple[Access, ...]
     """Without what is always resident."""
     resident: Bytes
+    """Bytes that are always in the fast pool."""
     smallest: Bytes
+    """The fast pool that would do, and the step that binds."""
     binding: str
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    prepared: Prepared
+    schedule: Schedule
+
+    @property
+    def peak(self) -> Bytes:
+        return Bytes(self.prepared.resident + max(self.schedule.resident, default=0))
+
+    @property
+    def moved(self) -> Bytes:
+        """Bytes over the link without the batch's own arrival."""
+        footprint = self.prepared.footprint
+        return Bytes(self.schedule.moved - sum(footprint.sizes[b] for b in footprint.inputs))
 
 
 def prepare(
     graph: Graph, program: Program, strategy: Strategy = "cost", persistent: Literal["resident", "cached"] = "resident"
-) -> Task:
-    """Everything that does not depend on a capacity.
+) -> Prepared:
+    """Order, recomputations and bytes of one program.
 
     persistent: whether parameters, momentum and running statistics stay in the fast pool or leave it like others.
     """
@@ -94,7 +90,7 @@ def prepare(
     accesses = tuple(_without(a, fixed) for a in found.accesses)
     resident = sum(found.sizes[b] for b in fixed)
     need, binding = smallest_capacity(accesses, found.sizes)
-    return Task(steps, recomputations, found, accesses, Bytes(resident), Bytes(resident + need), binding)
+    return Prepared(steps, recomputations, found, accesses, Bytes(resident), Bytes(resident + need), binding)
 
 
 def _without(access: Access, blocks: frozenset[str]) -> Access:
@@ -102,30 +98,26 @@ def _without(access: Access, blocks: frozenset[str]) -> Access:
     return Access(access.step, reads, writes)
 
 
-def solve(task: Task, pools: Pools, policy: Policy | Literal["best"] = "best") -> StepPlan:
+def solve(prepared: Prepared, pools: Pools, policy: Policy | Literal["best"] = "best") -> StepPlan:
     """Transfers under the given pools; `best` takes the rule that moves fewer bytes.
 
     SP1301: the fast pool cannot hold the largest step, or the slow pool what leaves.
     """
-    if task.smallest > pools.fast:
+    if prepared.smallest > pools.fast:
         raise UserError(
             "SP1301",
-            f"step {task.binding} needs {task.smallest} bytes but the budget is {pools.fast}",
-            f"the smallest budget is {task.smallest} bytes ({format_bytes(task.smallest)}), or use a smaller batch",
+            f"step {prepared.binding} needs {prepared.smallest} bytes but the budget is {pools.fast}",
+            f"the smallest budget is {prepared.smallest} bytes ({format_bytes(prepared.smallest)})",
         )
-    home = task.footprint.inputs | (frozenset() if task.resident else task.footprint.persistent)
+    home = prepared.footprint.inputs | (frozenset() if prepared.resident else prepared.footprint.persistent)
     policies: tuple[Policy, ...] = ("belady", "lru") if policy == "best" else (policy,)
-    found = min(
-        (
-            schedule(task.accesses, task.footprint.sizes, pools.fast - task.resident, p, home=home, lookahead=LOOKAHEAD)
-            for p in policies
-        ),
-        key=lambda s: (s.moved, s.slow),
-    )
+    capacity, sizes = pools.fast - prepared.resident, prepared.footprint.sizes
+    made = [schedule(prepared.accesses, sizes, capacity, p, home=home, lookahead=LOOKAHEAD) for p in policies]
+    found = min(made, key=lambda s: (s.slow > pools.slow, s.moved, s.slow))
     if found.slow > pools.slow:
         raise UserError(
             "SP1301",
             f"the slow pool needs {found.slow} bytes but has {pools.slow}",
             f"give it {found.slow} bytes ({format_bytes(found.slow)}), or use a smaller batch",
         )
-    return StepPlan(task.steps, task.recomputations, task.footprint, found, task.resident, task.smallest, task.binding)
+    return StepPlan(prepared, found)

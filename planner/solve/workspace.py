@@ -9,15 +9,9 @@ where it is recomputed, because every step is decided by itself.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from planner.costs.algorithms import Algorithm
 from planner.errors import UserError
 from planner.units import Bytes, format_bytes
-
-
-@dataclass(frozen=True)
-class Algorithm:
-    name: str
-    ns: int
-    workspace: Bytes
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planner.costs.algorithms import Algorithm
 from planner.errors import UserError
-from planner.solve.workspace import Algorithm, assign, fastest
+from planner.solve.workspace import assign, fastest
 from planner.units import Bytes
 
 IMPLICIT, GEMM, FFT = (
