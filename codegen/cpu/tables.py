@@ -33,6 +33,7 @@ HEADERS = {
     "reduce": ("reduce.hpp",),
     "shape": ("copy.hpp",),
     "softmax": ("softmax.hpp",),
+    "transfer": ("copy.hpp",),
 }
 
 

@@ -26,6 +26,7 @@ from planner.ops import (
     softmax,
     split,
     state_update,
+    transfer,
     unary,
 )
 from planner.ops.base import all_ops, find_op, op_named
@@ -59,5 +60,6 @@ __all__ = [
     "softmax",
     "split",
     "state_update",
+    "transfer",
     "unary",
 ]

@@ -15,6 +15,7 @@ from planner.graph.gradient import GradientContext
 from planner.graph.model import Attrs, Layout, Node, TensorType
 from planner.ops.base import (
     Access,
+    Again,
     Array,
     Facts,
     Mode,
@@ -115,6 +116,10 @@ class BatchNorm(_BatchNorm):
         if not node.updates:
             return (node.op, node.attrs, inputs)  # without running statistics, evaluation uses the batch's
         return ("batch_norm_inference", node.attrs, [*inputs, *node.updates])
+
+    def again(self, node: Node) -> Again:
+        """From the saved statistics: the same affine map of every row, in one pass, and no running statistics."""
+        return Again("batch_norm_apply", node.attrs, (*node.inputs, *node.outputs[1:3]), 1)
 
     def gradient(self, context: GradientContext) -> None:
         attrs = context.attrs
@@ -256,6 +261,21 @@ class BatchNormInference(_BatchNorm):
 
     def samples(self) -> Sequence[Sample]:
         return tuple(Sample(s.attrs, (*s.inputs, s.inputs[1], s.inputs[1])) for s in BatchNorm().samples())
+
+
+@register
+class BatchNormApply(BatchNormInference):
+    """Training mode with known statistics. Inputs: x, gamma, beta, [residual], mean, inv_std; output: y. Makes the bits
+    of the `batch_norm` whose statistics these are."""
+
+    name = "batch_norm_apply"
+
+    def reference(self, attrs: BatchNormAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        x, gamma, beta = inputs[:3]
+        mean, inv_std = inputs[-2:]
+        shape = (1, -1) + (1,) * (x.ndim - 2)
+        y = (x - mean.reshape(shape)) * (inv_std * gamma).reshape(shape) + beta.reshape(shape)
+        return (_activate(attrs, y, inputs),)
 
 
 @register

@@ -22,8 +22,11 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         if not program["slowdowns"]:
             del program["slowdowns"]
         program["lanes"] = [[{k: v for k, v in e.items() if v != []} for e in lane] for lane in program["lanes"]]
+        if not any(program["rewrite"].values()):
+            del program["rewrite"]
     if not plan.keep:
         del document["keep"]
+    document["lanes"] = [{k: v for k, v in lane.items() if (k, v) != ("kind", "core")} for lane in document["lanes"]]
     document["placements"] = [{k: v for k, v in p.items() if v != ""} for p in document["placements"]]
     return document
 

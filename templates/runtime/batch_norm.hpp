@@ -184,6 +184,24 @@ void batch_norm_forward_apply(const BatchNormForward<T>& a, int64_t slice, int64
   }
 }
 
+// The forward rows once more, from the saved statistics: the bits that training wrote. One stage, no scratch.
+template <Fusion fusion, class T>
+void batch_norm_apply_saved(const BatchNormForward<T>& a, Range rows) {
+  for (int64_t first = 0; first < a.channels; first += max_panel_channels) {
+    const ChannelPanel panel = channel_panel(a.channels, first);
+    alignas(64) float scale[max_panel_width], shift[max_panel_width];
+    for (int64_t c = 0; c < panel.channels; ++c) {
+      const ScaleShift s = scale_shift(a.saved_mean[first + c], a.saved_inv_std[first + c], a.gamma, a.beta, first + c);
+      scale[c] = s.scale;
+      shift[c] = s.shift;
+    }
+    panel.repeat_values(scale);
+    panel.repeat_values(shift);
+    panel.visit_rows(rows, RowOrder::ascending,
+                     [&](WideRows block) { batch_norm_write_rows<fusion>(a, block, scale, shift); });
+  }
+}
+
 // Evaluation: normalises the rows with the running statistics. One stage, no scratch.
 template <Fusion fusion, class T>
 void batch_norm_evaluate(const BatchNormForward<T>& a, Range rows) {
