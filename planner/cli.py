@@ -20,6 +20,7 @@ from planner.pack_csv import document as packing_document
 from planner.pack_csv import pack as pack_file
 from planner.pack_csv import text as packing_text
 from planner.plan.check import check as check_plan
+from planner.plan.diff import PlanDiff
 from planner.plan.diff import diff as diff_plans
 from planner.plan.explain import explain as explain_name
 from planner.plan.render import printable
@@ -213,13 +214,23 @@ def diff(
     as_json: AsJson = False,
 ) -> None:
     """What changed between two plans, ranked by effect. Exit code 1 when they differ."""
-    found = diff_plans(read_plan(plan_file(a)), read_plan(plan_file(b)))
+    found = _diff(a, b)
     if as_json:
         print(json.dumps(found.document(), sort_keys=True))
     else:
         print(found.render(format_.value))
     if found.changed:
         raise typer.Exit(1)
+
+
+def _diff(a: Path, b: Path) -> PlanDiff:
+    """With ops, origins and hardware where both plans have their graphs and targets beside them: a plan.json alone
+    can be compared, too."""
+    try:
+        one, other = read_bundle(a), read_bundle(b)
+    except UserError:
+        return diff_plans(read_plan(plan_file(a)), read_plan(plan_file(b)))
+    return diff_plans(one.plan, other.plan, one.graph, other.graph, one.target, other.target)
 
 
 @command
