@@ -16,6 +16,7 @@ from planner.console import AsJson, app, command, emit_result, friendly_errors, 
 from planner.costs.table import read_costs
 from planner.errors import UserError
 from planner.graph.text import read_graph, write_graph
+from planner.ops.base import op_named
 from planner.pack_csv import document as packing_document
 from planner.pack_csv import pack as pack_file
 from planner.pack_csv import text as packing_text
@@ -30,7 +31,7 @@ from planner.plan.text import read_plan, write_plan
 from planner.report.html import html_page
 from planner.report.perfetto import perfetto_trace
 from planner.report.table import plan_table
-from planner.solve.options import PlanOptions, read_pins
+from planner.solve.options import ParallelOps, PlanOptions, read_pins
 from planner.solve.pipeline import make_plan
 from planner.target.detect import detect as detect_target
 from planner.target.text import load_target, target_text, write_target
@@ -49,6 +50,16 @@ MemoryBudget = Annotated[str | None, typer.Option(help="Such as 2GiB; everything
 Keep = Annotated[
     list[str] | None,
     typer.Option(metavar="VALUE", help="Leave this value intact for Executor.value; repeatable, or 'layer1.*'."),
+]
+
+
+ParallelFlag = Annotated[
+    bool, typer.Option("--parallel-ops", help="Run siblings side by side, one lane each; auto tries it anyway.")
+]
+ParallelThreshold = Annotated[int | None, typer.Option(min=2, help="The fewest siblings of a parallel operator.")]
+ParallelAlso = Annotated[
+    list[str] | None,
+    typer.Option("--parallel-op", metavar="OP", help="An op whose nodes may run side by side, too; repeatable."),
 ]
 
 
@@ -116,6 +127,9 @@ def plan(
     memory_budget: MemoryBudget = None,
     pins: Annotated[Path | None, typer.Option(help="Decisions to honour (pins.toml).")] = None,
     keep: Keep = None,
+    parallel_ops: ParallelFlag = False,
+    parallel_threshold: ParallelThreshold = None,
+    parallel_op: ParallelAlso = None,
     strict_costs: Annotated[
         bool, typer.Option("--strict-costs", help="Refuse another machine's cost table instead of warning.")
     ] = False,
@@ -130,6 +144,7 @@ def plan(
         memory_budget=parse_bytes(memory_budget) if memory_budget is not None else None,
         pins=read_pins(pins) if pins else PlanOptions().pins,
         keep=tuple(keep or ()),
+        parallel_ops=parallel_options(parallel_ops, parallel_threshold, parallel_op or []),
     )
     training_graph, hardware, table = read_graph(graph), load_target(target), read_costs(costs)
     compare_machines(table.fingerprint, hardware.fingerprint(), strict_costs)
@@ -141,6 +156,15 @@ def plan(
     emit_result(
         as_json, {**summary(solved), "folder": str(out)}, f"{plan_table(solved, training_graph)}\n\nwrote {out}"
     )
+
+
+def parallel_options(wanted: bool, threshold: int | None, also: list[str]) -> ParallelOps | None:
+    """None where nothing asks for parallel operators. SP1003: an op that does not exist."""
+    if not (wanted or threshold or also):
+        return None
+    for name in also:
+        op_named(name)
+    return ParallelOps(threshold=threshold or ParallelOps().threshold, also=tuple(also))
 
 
 def parse_strategies(text: str) -> tuple[int, ...]:

@@ -72,6 +72,8 @@ def test_capture_and_plan(tmp_path: Path, files: Files) -> None:
     kept = read_bundle(tmp_path / "p").plan.keep
     assert "fc1.y" in kept and any(v.startswith("fc2.backward") for v in kept)
     fails("SP1304", *arguments, "--keep", "typo")
+    succeeds(*arguments, "--policy", "liu", "--parallel-ops", "--parallel-threshold", "2", "--parallel-op", "softmax")
+    fails("SP1003", *arguments, "--parallel-op", "sofmax")
 
 
 def test_image_size(tmp_path: Path) -> None:

@@ -7,13 +7,14 @@ are the layers' names. `diff_text.py` renders the result.
 
 import json
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 from planner.errors import UserError
 from planner.graph.model import Frozen, Graph, Node
 from planner.plan import diff_text
-from planner.plan.schema import NodePlan, Placement, Plan, ProgramPlan
+from planner.plan.schema import NodePlan, ParallelOp, Placement, Plan, ProgramPlan
 from planner.target.model import Target
 from planner.target.text import target_hash
 from planner.units import format_bytes
@@ -58,6 +59,19 @@ class NodeChange(Frozen):
         return (self.after.scratch_bytes if self.after else 0) - (self.before.scratch_bytes if self.before else 0)
 
 
+class ParallelChange(Frozen):
+    """A parallel operator that only one plan has, or that has other members or times."""
+
+    before: ParallelOp | None
+    after: ParallelOp | None
+
+    @property
+    def delta_ns(self) -> int:
+        """Against running the members one after the other where there is no parallel operator."""
+        before = self.before.together_ns if self.before else self.after.alone_ns if self.after else 0
+        return (self.after.together_ns if self.after else self.before.alone_ns if self.before else 0) - before
+
+
 class Schedule(Frozen):
     """What changed in who runs what when."""
 
@@ -90,6 +104,7 @@ class ProgramDiff(Frozen):
     """Nodes of the same mode with another predicted time."""
     scratch: tuple[NodeChange, ...]
     """Nodes of the same mode with other scratch bytes or kernel facts."""
+    parallel: tuple[ParallelChange, ...]
     schedule: Schedule
 
 
@@ -246,6 +261,7 @@ def _program(name: str, a: ProgramPlan | None, b: ProgramPlan | None, known: Map
         modes=_ranked(map(change, modes)),
         times=_ranked(map(change, times)),
         scratch=tuple(sorted(map(change, scratch), key=lambda c: (-abs(c.delta_scratch), c.node))),
+        parallel=_parallel(a, b),
         schedule=_schedule(a, b),
     )
     if a and b and _without_offsets(a) == _without_offsets(b):
@@ -279,6 +295,29 @@ def _asked(plan: NodePlan) -> tuple[int, dict[str, int]]:
 def _ranked(changes: Iterable[NodeChange]) -> tuple[NodeChange, ...]:
     """By effect on time, then on bytes, then by name."""
     return tuple(sorted(changes, key=lambda c: (-abs(c.delta_ns), -abs(c.delta_scratch), c.node)))
+
+
+def _parallel(a: ProgramPlan | None, b: ProgramPlan | None) -> tuple[ParallelChange, ...]:
+    """Matched by op and by where the members come from and go to; of several alike in their order."""
+    sides: list[dict[tuple[str, str, str, int], ParallelOp]] = []
+    for plan in (a, b):
+        seen: Counter[tuple[str, str, str]] = Counter()
+        found = {}
+        for group in plan.parallel if plan else ():
+            key = (group.op, group.source, group.target)
+            found[*key, seen[key]] = group
+            seen[key] += 1
+        sides.append(found)
+    before, after = sides
+    keys = [*before, *(k for k in after if k not in before)]
+    changes = [ParallelChange(before=before.get(k), after=after.get(k)) for k in keys]
+    changed = [c for c in changes if c.before != c.after]
+    return tuple(sorted(changed, key=lambda c: (-abs(c.delta_ns), _first(c))))
+
+
+def _first(change: ParallelChange) -> tuple[str, ...]:
+    group = change.after or change.before
+    return group.nodes[:1] if group else ()
 
 
 def _schedule(a: ProgramPlan | None, b: ProgramPlan | None) -> Schedule:

@@ -102,18 +102,38 @@ def _arrow(before: str, after: str) -> str:
 
 
 def _program(page: _Page, program: "ProgramDiff") -> None:
-    sections = (
-        ("nodes added to", program.added),
-        ("nodes removed from", program.removed),
-        ("modes of", program.modes),
-        ("times of unchanged modes of", program.times),
-        ("scratch of unchanged modes of", program.scratch),
-    )
-    for what, changes in sections:
-        if changes:
-            page.title(f"{what} {program.name}: {len(changes)}", 2)
-            _changes(page, changes, what.startswith("scratch"))
+    _section(page, f"nodes added to {program.name}", program.added)
+    _section(page, f"nodes removed from {program.name}", program.removed)
+    _parallel(page, program)
+    _section(page, f"modes of {program.name}", program.modes)
+    _section(page, f"times of unchanged modes of {program.name}", program.times)
+    _section(page, f"scratch of unchanged modes of {program.name}", program.scratch, scratch=True)
     _schedule(page, program.name, program.schedule)
+
+
+def _section(page: _Page, what: str, changes: "Sequence[NodeChange]", scratch: bool = False) -> None:
+    if changes:
+        page.title(f"{what}: {len(changes)}", 2)
+        _changes(page, changes, scratch)
+
+
+def _parallel(page: _Page, program: "ProgramDiff") -> None:
+    """Siblings that run side by side now, or no longer."""
+    if not program.parallel:
+        return
+    rows = []
+    for c in program.parallel:
+        group = c.after or c.before
+        if group is None:
+            continue
+        count = _arrow(*(str(len(g.nodes)) if g else "0" for g in (c.before, c.after)))
+        before = c.before.together_ns if c.before else group.alone_ns
+        after = c.after.together_ns if c.after else group.alone_ns
+        change = signed(format_ns(abs(c.delta_ns)), c.delta_ns)
+        source, target = group.source or "several", group.target or "several"
+        rows.append((group.op, count, source, target, _arrow(format_ns(before), format_ns(after)), change))
+    page.title(f"parallel operators of {program.name}: {len(rows)}", 2)
+    page.table(("op", "nodes side by side", "from", "to", "time", "effect"), rows, (0, 1, 2, 3, 4))
 
 
 def _changes(page: _Page, changes: "Sequence[NodeChange]", scratch: bool) -> None:

@@ -161,6 +161,21 @@ class Sharing(Frozen):
     """The physical core of every lane; empty where every lane has its own."""
 
 
+class ParallelOp(Frozen):
+    """Sibling nodes that start together, each with one slice on one lane (MXNet's parallel operators)."""
+
+    op: str
+    nodes: tuple[str, ...]
+    """In the order in which they start."""
+    source: str = ""
+    """The node that they come from, or the first one of a parallel operator; empty: several."""
+    target: str = ""
+    """The node that they go to, likewise."""
+    alone_ns: Natural
+    """Predicted time of running them one after the other, each in the mode that it would have then."""
+    together_ns: Natural
+
+
 class Bounds(Frozen):
     """Lower bounds on a program's time, each in ns, and what they say about the plan."""
 
@@ -191,6 +206,8 @@ class ProgramPlan(Frozen):
     """Measured pairs that this schedule runs side by side, or would have."""
     rewrite: Rewrite = Rewrite()
     """What runs besides the graph's own nodes. `nodes` and `lanes` are those of the expanded program."""
+    parallel: tuple[ParallelOp, ...] = ()
+    """In the order in which they start."""
 
     @cached_property
     def node(self) -> Mapping[str, NodePlan]:

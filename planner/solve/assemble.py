@@ -130,6 +130,7 @@ def _program(
             cache_bytes=setting.target.cache_bytes,
         ),
         slowdowns=schedule.slowdowns,
+        parallel=schedule.parallel,
     )
     total = simulate(draft, sync_ns=costs.sync_ns, contention=contention_of(sharing, draft)).total_ns + costs.launch_ns
     return draft.model_copy(update={"predicted_ns": round(total)})
