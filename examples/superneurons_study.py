@@ -155,7 +155,7 @@ def table_1() -> list[dict[str, Any]]:
 def table_3() -> list[dict[str, Any]]:
     """AlexNet under 12 GB: the basic protocol moves every convolution's output, the cache only what it must."""
     rows = []
-    for batch in (*TABLE_3, 1408, 1792, 2560):
+    for batch in (*TABLE_3, 1792, 2560, 3072, 3500):
         graph, found = network("alexnet_lrn", batch)
         task = prepare(graph, graph.program["train_step"], "none")
         published = TABLE_3.get(batch, (None, None))
@@ -302,11 +302,16 @@ def pictures(folder: Path) -> None:
     (folder / "figure10.svg").write_text(figure)
     for batch in (100, 300, 450):
         bars = [
-            WorkspaceBar(r["node"], round(r["free_mb"] * MB), round(r["workspace_mb"] * MB), r["algorithm"])
+            WorkspaceBar(_short(r["node"]), round(r["free_mb"] * MB), round(r["workspace_mb"] * MB), r["algorithm"])
             for r in figure_12((batch,))
         ]
         title = f"AlexNet, batch {batch}, pool of 3 GiB: workspaces (modelled algorithms)"
         (folder / f"figure12_b{batch}.svg").write_text(workspace_picture(title, bars))
+
+
+def _short(node: str) -> str:
+    """conv2.backward_data -> conv2 d, like the paper's axis."""
+    return node.replace(".backward_data", " d").replace(".backward_weights", " w")
 
 
 def _columns(head: str, form: str) -> Callable[[list[dict[str, Any]]], list[str]]:

@@ -96,7 +96,14 @@ def test_everything_is_counted(strategy: Strategy) -> None:
 
 @pytest.mark.parametrize(
     ("network", "batch"),
-    [("alexnet_lrn", 1792), ("vgg16", 224), ("resnet50", 384), ("resnet101", 256), ("resnet152", 176)],
+    [
+        ("alexnet_lrn", 1792),
+        ("vgg16", 224),
+        ("inception_v4", 240),
+        ("resnet50", 384),
+        ("resnet101", 256),
+        ("resnet152", 176),
+    ],
 )
 def test_table_5(network: str, batch: int) -> None:
     graph = zoo.build(network, batch, fuse=False)
