@@ -5,7 +5,6 @@ that eager mode and torch.compile run what a PyTorch user would write. Needs tor
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -82,7 +81,7 @@ class Twin(nn.Module):
         adversarial network: what a later loss needs of an earlier part runs first and reaches the earlier loss
         detached. `call(*inputs)` -> the first loss."""
         optimizers = [optimizer_for(self.graph, self, number) for number in range(len(self.parts))]
-        runs = [(compile_(partial(self.run, p.shared)), compile_(partial(self.run, p.own))) for p in self.parts]
+        runs = [(compile_(_Section(self, p.shared)), compile_(_Section(self, p.own))) for p in self.parts]
 
         def step(*inputs: Tensor) -> Tensor:
             held: dict[str, Tensor] = dict(zip(self.inputs, inputs, strict=True))
@@ -100,6 +99,17 @@ class Twin(nn.Module):
 
     def gradients(self) -> dict[str, Tensor]:
         return {_name(n): p.grad for n, p in self.named_parameters() if p.grad is not None}
+
+
+class _Section(nn.Module):
+    """Some nodes of a twin as a module of their own, which torch.compile takes whole."""
+
+    def __init__(self, twin: Twin, nodes: Sequence[Node]) -> None:
+        super().__init__()
+        self.twin, self.nodes = twin, nodes
+
+    def forward(self, held: dict[str, Tensor]) -> dict[str, Tensor]:
+        return self.twin.run(self.nodes, held)
 
 
 class Part(NamedTuple):
