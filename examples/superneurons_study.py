@@ -195,12 +195,17 @@ def table_5() -> list[dict[str, Any]]:
 
 
 def farthest(network: Callable[[int], tuple[str, int]], published: int, precision: int = 1) -> list[dict[str, Any]]:
-    """The published size, the largest one with the target's host memory, and the largest one with any host memory."""
+    """The published size, the largest one with the target's host memory, and the largest one with any host memory,
+    which is the same where the GPU's memory is what is short."""
     rows = [{"size": published, "host": "as published", **described(*network(published), POOLS)}]
-    known = published
+    short: dict[int, str] = {}
     for host, pools in (("48 GiB", POOLS), ("unlimited", UNLIMITED)):
-        short: dict[int, str] = {}
-        known = largest(lambda n, p=pools, s=short: fits(*network(n), p, n, s), known, precision)  # type: ignore[misc]
+        known = rows[-1]["size"]
+        if short and short[min(short)] == "GPU":
+            rows.append({**rows[-1], "host": host})
+            continue
+        short.clear()
+        known = largest(lambda n, p=pools: fits(*network(n), p, n, short), known, precision)  # type: ignore[misc]
         row = described(*network(known), pools)
         rows.append({"size": known, "host": host, "short": short[min(short)] if short else "-", **row})
     return rows

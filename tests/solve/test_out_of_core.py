@@ -109,6 +109,7 @@ def test_table_5(network: str, batch: int) -> None:
     graph = zoo.build(network, batch, fuse=False)
     plan = solve(prepare(graph, graph.program["train_step"]), k40c())
     assert plan.peak <= 12 * 2**30
+    assert overwritten(graph, plan) == []
 
 
 def test_table_4() -> None:
