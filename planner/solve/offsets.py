@@ -36,7 +36,7 @@ class Effort(NamedTuple):
     search: int = 200_000_000
     """Exact search, all heights and orders together; none at 0."""
     first_round: int = 1_000_000
-    """What each search may do in the first round; every round does four times as much."""
+    """What each search may do in the first round, at least; every round does four times as much."""
     fit: int = 60_000_000
     """Best fit: blocks times the most blocks alive at once, over all orders; the next order is left out beyond."""
 
@@ -120,8 +120,11 @@ def _searched(problem: Instance, enough: int, best: list[int], effort: Effort) -
     round) and what is known, until these meet.
     """
     preferences = [ranks(problem, priority) for priority in PRIORITIES]
-    proven, left, limit = problem.load, effort.search, effort.first_round
-    while left > 0:
+    proven, left = problem.load, effort.search
+    # A search that never goes back looks at every waiting block for each block that it places: grant that and more.
+    straight = problem.blocks * sum(b - a + 4 for a, b in zip(problem.lower, problem.upper, strict=True)) // 2
+    limit = max(effort.first_round, 2 * straight)
+    while left >= straight and left > 0:
         missed = max(enough, proven) - 1
         goal = missed + 1
         while goal < height(problem, best) and height(problem, best) > enough:
