@@ -2,6 +2,7 @@
 
 from planner.errors import UserError
 from planner.graph.model import PERSISTENT, Graph, Role
+from planner.plan.expand import expanded
 from planner.plan.lifetimes import owner
 from planner.plan.schema import Plan
 
@@ -19,15 +20,16 @@ def require_intact(graph: Graph, plan: Plan, program: str | None, value: str) ->
     if program is None:
         raise UserError("SP1614", f"value {value} has not been computed yet", "run a step first")
     order = [n for n in plan.program[program].nodes if n.stage_ns]
-    known = graph.program[program].node
+    known = expanded(graph, plan).program[program].node
     makers = [place for place, n in enumerate(order) if root in known[n.node].outputs or value in known[n.node].outputs]
     if not makers and graph.value[root].role not in PERSISTENT:
         raise UserError("SP1614", f"{program}, which ran last, does not compute value {value}", "run what computes it")
     placed = plan.placement[value]
     for node_plan in order[max(makers, default=-1) + 1 :]:
         node = known[node_plan.node]
-        spans = [(v, plan.placement[v].offset, plan.placement[v].bytes) for v in node.writes]
-        if node_plan.scratch_bytes:
+        written = [plan.placement[v] for v in node.writes]
+        spans = [(p.value, p.offset, p.bytes) for p in written if p.pool == placed.pool]
+        if node_plan.scratch_bytes and placed.pool == plan.pools[0].name:
             spans.append(("its scratch", node_plan.scratch_offset, node_plan.scratch_bytes))
         for other, offset, size in spans:
             if offset < placed.offset + placed.bytes and placed.offset < offset + size:

@@ -19,10 +19,32 @@ from tests.codegen.every_op import every_op_net
 from tests.graphs import small_net
 
 SMOOTH = {
-    *("add", "add_scalar", "avg_pool2d", "adaptive_avg_pool2d", "bce_with_logits", "concat", "conv2d"),
+    *(
+        "add",
+        "add_scalar",
+        "avg_pool2d",
+        "adaptive_avg_pool2d",
+        "bce_with_logits",
+        "concat",
+        "conv2d",
+        "conv_transpose2d",
+    ),
     *("convert_layout", "cross_entropy", "div", "dropout", "embedding", "exp", "expand", "gelu", "layer_norm"),
-    *("linear", "log", "log_softmax", "lrn", "matmul", "mse_loss", "mul", "neg", "nll_loss", "pad", "permute"),
-    *("pow_scalar", "reciprocal", "reduce_mean", "reduce_sum", "reshape", "scale", "sigmoid", "silu", "slice"),
+    *(
+        "linear",
+        "log",
+        "log_softmax",
+        "lrn",
+        "lstm_cell",
+        "matmul",
+        "mse_loss",
+        "mul",
+        "neg",
+        "nll_loss",
+        "pad",
+        "permute",
+    ),
+    *("pow_scalar", "reciprocal", "reduce_mean", "reduce_sum", "reshape", "scale", "sigmoid", "silu", "slice", "split"),
     *("softmax", "sqrt", "square", "sub", "sum_to", "tanh"),
 }
 
