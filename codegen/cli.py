@@ -38,27 +38,35 @@ def profile(
     ),
     budget: Annotated[float | None, typer.Option(min=0.1, help="Seconds to spend, roughly.")] = None,
     interval: Annotated[int | None, typer.Option(min=1, help="Step of the hill climbing over slices.")] = None,
+    pairs: Annotated[bool, typer.Option(help="Time the pairs of nodes that a plan would run side by side.")] = True,
     as_json: AsJson = False,
 ) -> None:
     """Measure every signature of the graphs on this machine. Can be interrupted and resumed."""
+    from codegen.pairs import profile_pairs
     from codegen.profile import profile as profile_graphs
 
     table = read_costs(out) if out.exists() else None
-    before = len(table.entries) if table else 0
+    before, pairs_before = (len(table.entries), len(table.coruns)) if table else (0, 0)
+    known, hardware = [read_graph(g) for g in graphs], load_target(target)
     with progress() as update:
         table = profile_graphs(
-            [read_graph(g) for g in graphs],
-            load_target(target),
+            known,
+            hardware,
             table,
             interval=interval,
             budget_s=budget,
             progress=update,
             save=lambda t: write_costs(t, out),
         )
+        if pairs:
+            table = profile_pairs(
+                known, hardware, table, budget_s=budget, progress=update, save=lambda t: write_costs(t, out)
+            )
     write_costs(table, out)
-    new = len(table.entries) - before
-    document = {"file": str(out), "entries": len(table.entries), "new": new}
-    emit_result(as_json, document, f"wrote {out}: {len(table.entries)} entries, {new} of them new")
+    new, new_pairs = len(table.entries) - before, len(table.coruns) - pairs_before
+    document = {"file": str(out), "entries": len(table.entries), "new": new, "new_pairs": new_pairs}
+    text = f"wrote {out}: {len(table.entries)} entries, {new} of them new; {new_pairs} new pairs side by side"
+    emit_result(as_json, document, text)
 
 
 @command

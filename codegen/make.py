@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from codegen.build import build
 from codegen.cpu.emit import emit
+from codegen.pairs import profile_pairs
 from codegen.profile import Progress, profile
 from planner.capturing import capture
 from planner.costs.table import read_costs, write_costs
@@ -47,6 +48,15 @@ def make(
         [captured.graph],
         hardware,
         read_costs(costs_file) if costs_file.exists() else None,
+        budget_s=budget_s,
+        progress=progress,
+        save=lambda t: write_costs(t, costs_file),
+    )
+    table = profile_pairs(
+        [captured.graph],
+        hardware,
+        table,
+        options=options,
         budget_s=budget_s,
         progress=progress,
         save=lambda t: write_costs(t, costs_file),

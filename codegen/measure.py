@@ -17,7 +17,7 @@ import numpy as np
 from codegen.build import build
 from codegen.cpu.emit import emit_cases
 from codegen.load import native_module
-from codegen.profile_cases import INDEX_TYPES, Case, Footprint, cases_plan
+from codegen.profile_cases import INDEX_TYPES, Case, Footprint, Programs, case_programs
 from planner.graph.model import DType
 from planner.target.model import Target
 
@@ -45,16 +45,19 @@ class Bench:
         """How long after the end of a stage's last slice another lane began the next stage, of every run."""
         self.launch_ns: list[int] = []
         """What a run took besides its slices, of every run."""
-        if not cases:
-            return
+        if cases:
+            self._open(case_programs(cases, target, cpus), folder)
+
+    def _open(self, programs: Programs, folder: Path) -> None:
+        """Emit, build and load the programs, and fill nothing yet."""
+        target = programs.target
         caches = target.cpu.caches
         self._outermost = caches.l3 or caches.l2 or 2**25
         self._evict = 2 * self._outermost
         self._inner = min(self._outermost // 2, 2 * caches.l2 * len(target.sharing("l2")))
-        _, _, footprints = cases_plan(cases, target, cpus, arena=0)
-        self._footprints = footprints
-        self._arena_bytes = max(2 * self._evict, *(f.bytes * self._replicas(f) for f in footprints))
-        graph, plan, _ = cases_plan(cases, target, cpus, arena=self._arena_bytes)
+        self._footprints = programs.footprints
+        self._arena_bytes = max(2 * self._evict, *(f.bytes * self._replicas(f) for f in self._footprints))
+        graph, plan = programs.plan(self._arena_bytes)
         emit_cases(plan, graph, target, folder)
         build(folder)
         self._native = native_module(folder)

@@ -43,17 +43,17 @@ class Footprint(NamedTuple):
     tensors: tuple[tuple[int, TensorType], ...]
 
 
-class _Memory:
-    """Lays out one case's tensors one after the other from byte 0."""
+class Memory:
+    """Lays out the tensors of the nodes of one program, one after the other from byte 0."""
 
-    def __init__(self, node: str, pool: str) -> None:
-        self.node, self.pool, self.top = node, pool, 0
+    def __init__(self, pool: str) -> None:
+        self.pool, self.top = pool, 0
         self.values: list[Value] = []
         self.placements: list[Placement] = []
         self.tensors: list[tuple[int, TensorType]] = []
 
-    def place(self, kind: str, types: Sequence[TensorType], role: Role) -> tuple[str, ...]:
-        ids = tuple(f"{self.node}.{kind}{index}" for index in range(len(types)))
+    def place(self, node: str, kind: str, types: Sequence[TensorType], role: Role) -> tuple[str, ...]:
+        ids = tuple(f"{node}.{kind}{index}" for index in range(len(types)))
         for name, type_ in zip(ids, types, strict=True):
             named = {"name": name, "init": Init(kind="zeros")} if role is Role.PARAMETER else {}
             self.values.append(Value(id=name, type=type_, role=role, **named))
@@ -62,83 +62,119 @@ class _Memory:
             self.top += align(type_.bytes)
         return ids
 
+    @property
+    def footprint(self) -> Footprint:
+        return Footprint(self.top, tuple(self.tensors))
 
-def cases_plan(
-    cases: Sequence[Case], target: Target, cpus: Sequence[int], arena: int
-) -> tuple[Graph, Plan, list[Footprint]]:
-    """A graph with one single-node program per case, its plan, and every case's memory. `arena`: bytes to reserve."""
-    values: list[Value] = []
-    programs: list[Program] = []
-    plans: list[ProgramPlan] = []
-    placements: list[Placement] = []
-    footprints: list[Footprint] = []
-    pool = target.memory.name
-    for number, case in enumerate(cases):
-        signature, mode, facts = case
-        memory = _Memory(f"case{number}", pool)
-        op = op_named(signature.op)
-        node = Node(
-            id=memory.node,
-            op=signature.op,
-            inputs=memory.place("in", signature.inputs, Role.ACTIVATION),
-            outputs=memory.place("out", signature.outputs, Role.ACTIVATION),
-            updates=memory.place("up", signature.updates, Role.PARAMETER),
-            attrs=signature.attrs,
-            phase=("forward", "backward")[number % 2],  # only says in which of two files the case is compiled
-        )
-        scratch = scratch_bytes(op.scratch(signature, mode, facts))
-        stages = op.stage_count(signature, mode, facts)
-        node_plan = NodePlan(
-            node=memory.node,
-            kernel=mode.kernel,
-            dim=mode.dim,
-            slices=mode.slices,
-            implementation=mode.implementation,
-            stage_ns=(1,) * stages,
-            scratch_offset=memory.top,
-            scratch_bytes=scratch,
-            facts=dict(facts),
-        )
-        values += memory.values
-        placements += memory.placements
-        footprints.append(Footprint(memory.top + align(scratch), tuple(memory.tensors)))
-        programs.append(Program(name=f"program{number}", nodes=(node,), inputs=(), outputs=()))
-        plans.append(
+
+def case_node(name: str, case: Case, memory: Memory, phase: str = "forward") -> tuple[Node, NodePlan]:
+    """A node that runs the case, with its tensors and scratch in `memory`."""
+    signature, mode, facts = case
+    op = op_named(signature.op)
+    node = Node(
+        id=name,
+        op=signature.op,
+        inputs=memory.place(name, "in", signature.inputs, Role.ACTIVATION),
+        outputs=memory.place(name, "out", signature.outputs, Role.ACTIVATION),
+        updates=memory.place(name, "up", signature.updates, Role.PARAMETER),
+        attrs=signature.attrs,
+        phase=phase,
+    )
+    scratch = scratch_bytes(op.scratch(signature, mode, facts))
+    planned = NodePlan(
+        node=name,
+        kernel=mode.kernel,
+        dim=mode.dim,
+        slices=mode.slices,
+        implementation=mode.implementation,
+        stage_ns=(1,) * op.stage_count(signature, mode, facts),
+        scratch_offset=memory.top,
+        scratch_bytes=scratch,
+        facts=dict(facts),
+    )
+    memory.top += align(scratch)
+    return node, planned
+
+
+def stage_entries(planned: NodePlan) -> list[list[Entry]]:
+    """What each slice's lane runs, stage after stage; between two stages everybody waits for everybody."""
+
+    def wait(stage: int, own: int) -> tuple[str, ...]:
+        others = [i for i in range(planned.slices) if i != own]
+        return tuple(slice_name(planned.node, stage - 1, i) for i in others) if stage else ()
+
+    stages = range(planned.stages)
+    return [
+        [Entry(run=slice_name(planned.node, s, index), wait=wait(s, index)) for s in stages]
+        for index in range(planned.slices)
+    ]
+
+
+class Programs:
+    """Programs that share an arena on purpose, collected into a graph and its plan."""
+
+    def __init__(self, name: str, target: Target, cpus: Sequence[int]) -> None:
+        self.name, self.target, self.cpus = name, target, cpus
+        self.footprints: list[Footprint] = []
+        self._values: list[Value] = []
+        self._placements: list[Placement] = []
+        self._programs: list[Program] = []
+        self._plans: list[ProgramPlan] = []
+
+    def hold(self, memory: Memory) -> None:
+        """The tensors of programs that follow."""
+        self._values += memory.values
+        self._placements += memory.placements
+
+    def add(self, nodes: Sequence[tuple[Node, NodePlan, int]], footprint: Footprint) -> None:
+        """A program of nodes, each with the lane of its first slice."""
+        name = f"program{len(self._programs)}"
+        lanes: list[list[Entry]] = [[] for _ in self.cpus]
+        for _, planned, first in nodes:
+            for index, entries in enumerate(stage_entries(planned)):
+                lanes[first + index] += entries
+        self._programs.append(Program(name=name, nodes=tuple(n for n, _, _ in nodes), inputs=(), outputs=()))
+        self._plans.append(
             ProgramPlan(
-                name=f"program{number}",
-                nodes=(node_plan,),
-                lanes=_lanes(memory.node, stages, mode.slices, len(cpus)),
+                name=name,
+                nodes=tuple(p for _, p, _ in nodes),
+                lanes=tuple(map(tuple, lanes)),
                 predicted_ns=1,
-                peak_bytes=footprints[-1].bytes,
+                peak_bytes=footprint.bytes,
                 bounds=_NO_BOUNDS,
             )
         )
-    graph = Graph(name="profile", values=tuple(values), programs=tuple(programs))
-    plan = Plan(
-        name="profile",
-        policy="profile",
-        target=target.name,
-        graph_hash=graph_hash(graph),
-        target_hash=target_hash(target),
-        costs_hash="",
-        pools=(PoolUse(name=pool, capacity=arena, arena=arena),),
-        lanes=tuple(Lane(id=i, cpu=cpu) for i, cpu in enumerate(cpus)),
-        placements=tuple(placements),
-        programs=tuple(plans),
-    )
-    return graph, plan, footprints
+        self.footprints.append(footprint)
+
+    def plan(self, arena: int) -> tuple[Graph, Plan]:
+        """`arena`: bytes to reserve."""
+        graph = Graph(name=self.name, values=tuple(self._values), programs=tuple(self._programs))
+        pool = self.target.memory.name
+        plan = Plan(
+            name=self.name,
+            policy="profile",
+            target=self.target.name,
+            graph_hash=graph_hash(graph),
+            target_hash=target_hash(self.target),
+            costs_hash="",
+            pools=(PoolUse(name=pool, capacity=arena, arena=arena),),
+            lanes=tuple(Lane(id=i, cpu=cpu) for i, cpu in enumerate(self.cpus)),
+            placements=tuple(self._placements),
+            programs=tuple(self._plans),
+        )
+        return graph, plan
 
 
-def _lanes(node: str, stages: int, slices: int, lanes: int) -> tuple[tuple[Entry, ...], ...]:
-    """Slice i on lane i; between two stages everybody waits for everybody."""
-
-    def wait(stage: int, lane: int) -> tuple[str, ...]:
-        return tuple(slice_name(node, stage - 1, i) for i in range(slices) if i != lane) if stage else ()
-
-    return tuple(
-        tuple(Entry(run=slice_name(node, s, lane), wait=wait(s, lane)) for s in range(stages)) if lane < slices else ()
-        for lane in range(lanes)
-    )
+def case_programs(cases: Sequence[Case], target: Target, cpus: Sequence[int]) -> Programs:
+    """One single-node program per case, slice i on lane i."""
+    programs = Programs("profile", target, cpus)
+    for number, case in enumerate(cases):
+        memory = Memory(target.memory.name)
+        # The phase only says in which of two files the case is compiled.
+        node, planned = case_node(f"case{number}", case, memory, ("forward", "backward")[number % 2])
+        programs.hold(memory)
+        programs.add([(node, planned, 0)], memory.footprint)
+    return programs
 
 
 INDEX_TYPES = (DType.INT64, DType.INT32)

@@ -28,6 +28,7 @@ from planner.plan.render import printable
 from planner.plan.schema import Plan
 from planner.plan.simulate import replay
 from planner.plan.text import read_plan, write_plan
+from planner.report.events import events_text
 from planner.report.html import html_page
 from planner.report.perfetto import perfetto_trace
 from planner.report.table import plan_table
@@ -275,6 +276,7 @@ def show(
     path: PlanArgument,
     html: Annotated[Path | None, typer.Option(help="Write a self-contained page.")] = None,
     trace: Annotated[Path | None, typer.Option(help="Write a Perfetto / Chrome trace of the plan.")] = None,
+    events: Annotated[Path | None, typer.Option(help="Write the number of nodes that run at every event.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """The plan as a table, a page or a trace."""
@@ -283,7 +285,9 @@ def show(
         write_text(html, html_page(bundle.plan, bundle.graph))
     if trace:
         write_text(trace, perfetto_trace(bundle.plan, bundle.graph))
-    wrote = "".join(f"\nwrote {file}" for file in (html, trace) if file)
+    if events:
+        write_text(events, events_text(replay(bundle.plan, bundle.plan.programs[0]).rows()))
+    wrote = "".join(f"\nwrote {file}" for file in (html, trace, events) if file)
     emit_result(as_json, summary(bundle.plan), plan_table(bundle.plan, bundle.graph) + wrote)
 
 

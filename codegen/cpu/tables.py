@@ -11,7 +11,7 @@ from codegen.indices import INDEX_OPERANDS, Indices, index_inputs
 from planner.graph.model import Graph, Node, Role, TensorType, Value
 from planner.ops.signature import signature_of
 from planner.ops.strides import strides
-from planner.plan.schema import Plan, parse_slice
+from planner.plan.schema import Plan, ProgramPlan, parse_slice, parse_wait
 
 REPORTS_BAD_INDEX = ("cross_entropy", "nll_loss", "embedding")
 
@@ -43,9 +43,13 @@ def headers_of(view: NodeView) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class WaitView:
-    lane: int
-    position: int
+    """A wait for one slice: entries of a lane that must be finished. `gate`: for all slices of a stage instead."""
+
     run: str
+    lane: int = 0
+    position: int = 0
+    gate: int = -1
+    slices: int = 0
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,9 @@ class TaskView:
     slice: int
     run: str
     waits: tuple[WaitView, ...]
+    gate: int = -1
+    """The gate that counts this slice, if somebody waits for its whole stage."""
+    gate_slices: int = 0
 
 
 @dataclass(frozen=True)
@@ -86,6 +93,8 @@ class Model:
     """(C++ name, value id) of what is trained; the order is the gradients' order."""
     views: Mapping[str, tuple[NodeView, ...]]
     lanes: Mapping[str, tuple[tuple[TaskView, ...], ...]]
+    gates: Mapping[str, int]
+    """program -> how many stages are waited for as a whole"""
     index_sources: Mapping[str, tuple[str, ...]]
 
     @property
@@ -120,6 +129,7 @@ def build(plan: Plan, graph: Graph, plan_text: str) -> Model:
     lines = _plan_lines(plan_text)
     views: dict[str, tuple[NodeView, ...]] = {}
     lanes: dict[str, tuple[tuple[TaskView, ...], ...]] = {}
+    counts: dict[str, int] = {}
     sources: dict[str, tuple[str, ...]] = {}
     scratch = []
     first_lr, indices = _first_lr(graph), index_inputs(graph)
@@ -156,7 +166,9 @@ def build(plan: Plan, graph: Graph, plan_text: str) -> Model:
             )
         views[program.name] = tuple(found)
         sources[program.name] = tuple(reported)
-        lanes[program.name] = _lanes(program.lanes, {n: names[p, n] for p, n in nodes if p == program.name})
+        gates = _gates(program)
+        lanes[program.name] = _lanes(program, gates, {n: names[p, n] for p, n in nodes if p == program.name})
+        counts[program.name] = len(gates)
     return Model(
         values=tuple((value_names[v.id], v, plan.placement[v.id].offset) for v in placed),
         scratch=tuple(scratch),
@@ -164,6 +176,7 @@ def build(plan: Plan, graph: Graph, plan_text: str) -> Model:
         parameters=tuple((parameter_names[p], p) for p in parameters),
         views=views,
         lanes=lanes,
+        gates=counts,
         index_sources=sources,
     )
 
@@ -209,15 +222,39 @@ def _plan_lines(text: str) -> dict[tuple[str, str], int]:
     return found
 
 
-def _lanes(lanes: Any, names: Mapping[str, str]) -> tuple[tuple[TaskView, ...], ...]:
-    position = {e.run: (lane, i) for lane, entries in enumerate(lanes) for i, e in enumerate(entries)}
+def _gates(program: ProgramPlan) -> dict[tuple[str, int], int]:
+    """(node, stage) -> number of the gate, for the stages that are waited for as a whole."""
+    found: dict[tuple[str, int], int] = {}
+    for entries in program.lanes:
+        for entry in entries:
+            for wait in entry.wait:
+                node, stage, index = parse_wait(wait)
+                if index is None:
+                    found.setdefault((node, stage), len(found))
+    return found
+
+
+def _lanes(
+    program: ProgramPlan, gates: Mapping[tuple[str, int], int], names: Mapping[str, str]
+) -> tuple[tuple[TaskView, ...], ...]:
+    position = {e.run: (lane, i) for lane, entries in enumerate(program.lanes) for i, e in enumerate(entries)}
+
+    def wait_view(wait: str) -> WaitView:
+        node, stage, index = parse_wait(wait)
+        if index is None:
+            return WaitView(wait, gate=gates[node, stage], slices=program.node[node].slices)
+        lane, at = position[wait]
+        return WaitView(wait, lane, at + 1)
+
     result = []
-    for entries in lanes:
+    for entries in program.lanes:
         tasks = []
         for entry in entries:
             node, stage, index = parse_slice(entry.run)
-            waits = tuple(WaitView(position[w][0], position[w][1] + 1, w) for w in entry.wait)
-            tasks.append(TaskView(names[node], stage, index, entry.run, waits))
+            gate = gates.get((node, stage), -1)
+            waits = tuple(map(wait_view, entry.wait))
+            slices = program.node[node].slices if gate >= 0 else 0
+            tasks.append(TaskView(names[node], stage, index, entry.run, waits, gate, slices))
         result.append(tuple(tasks))
     return tuple(result)
 

@@ -24,8 +24,8 @@ static const int predict_inputs[] = {0, -1};
 static const char* const predict_index_sources[] = {nullptr};
 
 static const ProgramSpec programs[] = {
-    {"train_step", train_step_lanes, {train_step_inputs, 2}, train_step_index_sources},
-    {"predict", predict_lanes, {predict_inputs, 1}, predict_index_sources},
+    {"train_step", train_step_lanes, {train_step_inputs, 2}, train_step_index_sources, 0},
+    {"predict", predict_lanes, {predict_inputs, 1}, predict_index_sources, 0},
 };
 
 const ExecutorSpec executor_spec = {"5a25b9feec192b89", "x86-64-v4", 4304320, lane_cpus, {inputs, 2}, programs};

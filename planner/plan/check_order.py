@@ -44,7 +44,8 @@ class Order:
 def happens_before(slices: Slices, report: Report) -> Order | None:
     """The program's order, or None and a finding when some slices wait for each other.
 
-    Slices are visited in a topological order that prefers low numbers; numbers follow the plan's order of nodes.
+    Slices are visited in a topological order that prefers low numbers; numbers follow the plan's order of nodes. A
+    gate (a wait for a whole stage) has a row of its own: what is certain once all slices of the stage have ended.
     """
     count, lanes = len(slices.names), len(slices.plan.lanes)
     if count * lanes > CLOCK_ENTRIES:
@@ -55,9 +56,10 @@ def happens_before(slices: Slices, report: Report) -> Order | None:
     for number, (where, at) in enumerate(zip(lane_of, position_of, strict=True)):
         program[where][at] = number
     blockers = [len(w) + (at > 0) for w, at in zip(slices.waits, position_of, strict=True)]
+    blockers += map(len, slices.gates)
     begin, waiting = _followers(slices)
     # While building, a row says what is finished when the slice has ended: its own entry counts too.
-    clock = np.zeros((count, lanes), np.int32)
+    clock = np.zeros((count + len(slices.gates), lanes), np.int32)
     rank = np.zeros(count, np.int64)
     ready = [number for number, blocked in enumerate(blockers) if not blocked]
     heapq.heapify(ready)
@@ -78,26 +80,42 @@ def happens_before(slices: Slices, report: Report) -> Order | None:
         released = waiting[begin[number] : begin[number + 1]]
         if at + 1 < len(program[where]):
             released.append(program[where][at + 1])
-        for follower in released:
+        while released:
+            follower = released.pop()
             blockers[follower] -= 1
-            if not blockers[follower]:
+            if blockers[follower]:
+                continue
+            if follower < count:
                 heapq.heappush(ready, follower)
+            else:
+                members = slices.gates[follower - count]
+                clock[follower] = clock[members.start : members.stop].max(axis=0)
+                released += waiting[begin[follower] : begin[follower + 1]]
     if done < count:
         report.add("SP1413", slices.plan.name, _cycle(slices, program, blockers))
         return None
     lane = np.asarray(lane_of, np.int64)
+    clock = clock[:count]
     clock[np.arange(count), lane] -= 1
     return Order(lane, np.asarray(position_of, np.int64), clock, rank)
 
 
 def _followers(slices: Slices) -> tuple[list[int], list[int]]:
-    """Slice s is waited for by waiting[begin[s]:begin[s + 1]]: two flat lists, because hundreds of thousands of
-    small ones keep the garbage collector busy."""
-    sizes = np.fromiter(map(len, slices.waits), np.int64, len(slices.waits))
-    waited = np.fromiter(chain.from_iterable(slices.waits), np.int64, int(sizes.sum()))
+    """Slice or gate s is waited for by waiting[begin[s]:begin[s + 1]]: two flat lists, because hundreds of thousands
+    of small ones keep the garbage collector busy. Gates wait for the slices of their stages."""
+    waits = (*slices.waits, *slices.gates)
+    sizes = np.fromiter(map(len, waits), np.int64, len(waits))
+    waited = np.fromiter(chain.from_iterable(waits), np.int64, int(sizes.sum()))
     order = np.argsort(waited, kind="stable")
     begin = np.searchsorted(waited[order], np.arange(len(sizes) + 1))
     return begin.tolist(), np.repeat(np.arange(len(sizes)), sizes)[order].tolist()
+
+
+def _blocked(slices: Slices, blockers: list[int], wait: int) -> int:
+    """A slice that never starts, of those that a wait is for; -1 when all do."""
+    gate = wait - len(slices.names)
+    members = slices.gates[gate] if gate >= 0 else (wait,)
+    return next((m for m in members if blockers[m]), -1)
 
 
 def _cycle(slices: Slices, program: list[list[int]], blockers: list[int]) -> str:
@@ -109,7 +127,7 @@ def _cycle(slices: Slices, program: list[list[int]], blockers: list[int]) -> str
     while number not in seen:
         seen[number] = len(steps)
         where, at = slices.lane[number], slices.position[number]
-        stuck = [w for w in slices.waits[number] if blockers[w]]
+        stuck = [b for b in (_blocked(slices, blockers, w) for w in slices.waits[number]) if b >= 0]
         if stuck:
             steps.append((number, "waits for"))
             number = stuck[0]

@@ -12,7 +12,7 @@ from typing import TypeVar
 from planner.graph.model import Graph, Node, Program
 from planner.ops.base import Op, ScratchPart, Signature, op_named, scratch_bytes
 from planner.plan.findings import Report, shown, shown_number
-from planner.plan.schema import NodePlan, Plan, ProgramPlan, slice_name
+from planner.plan.schema import NodePlan, Plan, ProgramPlan, slice_name, stage_name
 
 LARGEST = 2**60
 """Sizes and offsets below this keep every sum in 64 bits."""
@@ -54,6 +54,9 @@ class Slices:
     lane: tuple[int, ...]
     position: tuple[int, ...]
     waits: tuple[tuple[int, ...], ...]
+    """Per slice; a number from `len(names)` on is a gate: a wait for all slices of a stage."""
+    gates: tuple[range, ...] = ()
+    """The slices of every stage that is waited for as a whole."""
 
 
 def check_lanes(plan: Plan, report: Report) -> None:
@@ -188,6 +191,7 @@ def _placed_slices(program: Program, plan: ProgramPlan, nodes: tuple[PlannedNode
         for index in range(p.plan.slices)
     )
     number = {name: i for i, name in enumerate(names)}
+    gates = _Gates(nodes, len(names))
     lane, position = [-1] * len(names), [-1] * len(names)
     waits: list[tuple[int, ...]] = [()] * len(names)
     for where, entries in enumerate(plan.lanes):
@@ -201,14 +205,35 @@ def _placed_slices(program: Program, plan: ProgramPlan, nodes: tuple[PlannedNode
                 continue
             lane[known], position[known] = where, at
             try:
-                waits[known] = tuple(map(number.__getitem__, entry.wait))
+                waits[known] = tuple(gates.number(w) if w.endswith("#*") else number[w] for w in entry.wait)
             except KeyError as unknown:
                 wait = shown(unknown.args[0])
                 report.add("SP1412", plan.name, f"{entry.run} waits for {wait}, which is no slice of a node")
     for name, where in zip(names, lane, strict=True):
         if where < 0:
             report.add("SP1410", plan.name, f"{name} runs in no lane")
-    return Slices(program, plan, nodes, names, tuple(lane), tuple(position), tuple(waits))
+    return Slices(program, plan, nodes, names, tuple(lane), tuple(position), tuple(waits), tuple(gates.found))
+
+
+class _Gates:
+    """Numbers the stages that are waited for as a whole, from `total` on."""
+
+    def __init__(self, nodes: tuple[PlannedNode, ...], total: int) -> None:
+        self._stages = {
+            stage_name(p.node.id, stage): range(p.slice(stage, 0), p.slice(stage, 0) + p.plan.slices)
+            for p in nodes
+            for stage in range(p.stages)
+        }
+        self._total = total
+        self._number: dict[str, int] = {}
+        self.found: list[range] = []
+
+    def number(self, wait: str) -> int:
+        """KeyError: no node has such a stage."""
+        if wait not in self._number:
+            self.found.append(self._stages[wait])
+            self._number[wait] = self._total + len(self.found) - 1
+        return self._number[wait]
 
 
 def ask(question: Callable[[], T], node: str, program: str, report: Report) -> T | None:

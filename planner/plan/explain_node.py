@@ -8,7 +8,7 @@ from planner.graph.model import Frozen, Graph, dependencies
 from planner.ops.base import op_named
 from planner.ops.signature import signature_of
 from planner.plan.render import field, percent, printable, shorten, signed, text_table
-from planner.plan.schema import NodePlan, Plan, ProgramPlan, parse_slice
+from planner.plan.schema import NodePlan, Plan, ProgramPlan, parse_slice, parse_wait
 from planner.plan.simulate import Timeline
 from planner.units import format_bytes, format_ns
 
@@ -59,6 +59,10 @@ class NodeExplanation(Frozen):
     lanes: tuple[int, ...]
     needs: tuple[str, ...]
     """Nodes whose results it needs, by the graph."""
+    beside: tuple[str, ...]
+    """Nodes that the replay runs at the same time, the longest overlap first, with their measured slow-downs."""
+    apart: tuple[str, ...]
+    """Nodes that would have lost beside it."""
     waits: dict[str, int]
     """Node -> how many of its slices it waits for; what lane order implies is not in here."""
     held_ns: int
@@ -86,6 +90,10 @@ class NodeExplanation(Frozen):
             say("speed", f"{_rate(self.flops, 'FLOP/s')}; {_rate(self.bandwidth, 'B/s')}")
             lanes = ",".join(map(str, self.lanes))
             say("when", f"{format_ns(self.start_ns)} .. {format_ns(self.end_ns)} of the step, on lanes {lanes}")
+        if self.beside:
+            say("beside", ", ".join(self.beside))
+        if self.apart:
+            say("not beside", ", ".join(self.apart) + ": together they would get less done")
         say("needs", ", ".join(self.needs) or "nothing that this program computes")
         if self.stage_ns:
             waits = ", ".join(f"{n} ({c} slice{'s' if c > 1 else ''})" for n, c in self.waits.items())
@@ -152,6 +160,8 @@ def explain_node(
         start_ns=round(min((float(timeline.start_ns[i]) for i in rows), default=0.0)),
         end_ns=round(max((float(timeline.end_ns[i]) for i in rows), default=0.0)),
         lanes=tuple(sorted({int(timeline.lane[i]) for i in rows})),
+        beside=_beside(name, program, timeline),
+        apart=_apart(name, program),
         needs=dependencies(graph_program)[name],
         waits=waits,
         held_ns=held,
@@ -243,6 +253,32 @@ def _constraint(name: str, chosen: NodePlan, program: ProgramPlan, graph: Graph,
     return "the count was pinned, or the plan was edited"
 
 
+SHOWN_BESIDE = 5
+
+
+def _apart(name: str, program: ProgramPlan) -> tuple[str, ...]:
+    """The nodes that interference kept away from this one."""
+    refused = [s for s in program.slowdowns if s.refused and name in (s.node, s.beside)]
+    return tuple(f"{s.beside if s.node == name else s.node} ({s.factor:.2f}x)" for s in refused)
+
+
+def _beside(name: str, program: ProgramPlan, timeline: Timeline) -> tuple[str, ...]:
+    """The nodes that overlap longest with this one, and how much they slow it down where that was measured."""
+    spans: dict[str, tuple[float, float]] = {}
+    for row, slice_ in enumerate(timeline.slices):
+        node = parse_slice(slice_)[0]
+        start, end = float(timeline.start_ns[row]), float(timeline.end_ns[row])
+        known = spans.get(node, (start, end))
+        spans[node] = (min(start, known[0]), max(end, known[1]))
+    if name not in spans:
+        return ()
+    start, end = spans.pop(name)
+    overlap = {n: min(e, end) - max(s, start) for n, (s, e) in spans.items()}
+    slow = {s.beside: f" ({s.factor:.2f}x)" for s in program.slowdowns if s.node == name and not s.refused}
+    longest = sorted((n for n, o in overlap.items() if o > 0), key=lambda n: (-overlap[n], n))[:SHOWN_BESIDE]
+    return tuple(f"{n} for {format_ns(round(overlap[n]))}{slow.get(n, '')}" for n in longest)
+
+
 def _waits(name: str, program: ProgramPlan, timeline: Timeline) -> tuple[dict[str, int], int]:
     """The listed waits by node, and the longest time that a lane was free but its next slice, of this node, was
     not ready."""
@@ -253,11 +289,11 @@ def _waits(name: str, program: ProgramPlan, timeline: Timeline) -> tuple[dict[st
         for entry in lane:
             row = timeline.index[entry.run]
             if parse_slice(entry.run)[0] == name:
-                slices.update(w for w in entry.wait if parse_slice(w)[0] != name)
+                slices.update(w for w in entry.wait if parse_wait(w)[0] != name)
                 held = max(held, float(timeline.start_ns[row]) - before)
             before = float(timeline.end_ns[row])
     counts: dict[str, int] = {}
     for wait in sorted(slices):
-        node = parse_slice(wait)[0]
-        counts[node] = counts.get(node, 0) + 1
+        node, _, index = parse_wait(wait)
+        counts[node] = counts.get(node, 0) + (program.node[node].slices if index is None else 1)
     return counts, round(held)

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from planner.plan.contention import Contention, smt_factor
+from planner.plan.gates import Gates
 
 
 @dataclass(slots=True)
@@ -36,6 +37,7 @@ class Replay:
     def __init__(
         self,
         waits: Sequence[tuple[int, ...]],
+        gates: Gates,
         took: Sequence[float],
         lane_of: Sequence[int],
         lengths: Sequence[int],
@@ -53,7 +55,7 @@ class Replay:
             self.at.append(position)
             position += length
             self.stop.append(position)
-        self._waits, self._took, self._lane_of, self._node_of = waits, took, lane_of, node_of
+        self._waits, self._gates, self._took, self._lane_of, self._node_of = waits, gates, took, lane_of, node_of
         self._nodes, self._sync, self._contention = nodes, sync_ns, contention
         self._siblings = contention.sibling_lanes(lanes)
         self._free = [0.0] * lanes
@@ -126,14 +128,18 @@ class Replay:
             return
         begin, holder = self._free[lane], -1
         for other in self._waits[row]:
-            finished = self.end[other]
+            by = other
+            if other >= self._gates.total:
+                finished, by = self._gates.seen(other, lane, self._sync)
+            else:
+                finished = self.end[other]
+                if finished >= 0 and self._lane_of[other] != lane:
+                    finished += self._sync
             if finished < 0:
                 self._sleeping.setdefault(other, []).append(lane)
                 return
-            if self._lane_of[other] != lane:
-                finished += self._sync
             if finished > begin:
-                begin, holder = finished, other
+                begin, holder = finished, by
         self.held_by[row] = holder
         heapq.heappush(self._starts, (begin, lane))
 
@@ -206,3 +212,6 @@ class Replay:
         self._look(lane)
         for sleeper in self._sleeping.pop(row, ()):
             self._look(sleeper)
+        if self._gates.of and (opened := self._gates.arrive(row, lane, self._now)) >= 0:
+            for sleeper in self._sleeping.pop(opened, ()):
+                self._look(sleeper)

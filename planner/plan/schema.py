@@ -2,7 +2,8 @@
 
 Names used in lane programs: a **slice** is `node/stage#index`, for instance `layer1.0.conv1/1#0`. A lane entry runs
 one slice after waiting for others; a lane's entries run in order, so only waits that lane order does not already
-imply are listed. A wait names a slice of another lane that must have finished.
+imply are listed. A wait names a slice of another lane that must have finished, or with `node/stage#*` all slices of a
+stage: one counter instead of as many waits as there are lanes.
 """
 
 from collections.abc import Mapping
@@ -213,6 +214,13 @@ class ProgramPlan(Frozen):
     def node(self) -> Mapping[str, NodePlan]:
         return {n.node: n for n in self.nodes}
 
+    def waited(self, name: str) -> tuple[str, ...]:
+        """The slices that a wait names."""
+        node, stage, index = parse_wait(name)
+        if index is not None:
+            return (name,)
+        return tuple(slice_name(node, stage, i) for i in range(self.node[node].slices))
+
     @property
     def gap(self) -> float:
         """predicted / lower bound - 1: at most this much is left to gain by scheduling."""
@@ -251,6 +259,21 @@ class Plan(Frozen):
 
 def slice_name(node: str, stage: int, index: int) -> str:
     return f"{node}/{stage}#{index}"
+
+
+def stage_name(node: str, stage: int) -> str:
+    """A wait for all slices of a stage."""
+    return f"{node}/{stage}#*"
+
+
+def parse_wait(name: str) -> tuple[str, int, int | None]:
+    """As `parse_slice`; None for all slices of the stage."""
+    if not name.endswith("#*"):
+        return parse_slice(name)
+    node, _, stage = name[:-2].rpartition("/")
+    if not node:
+        raise ValueError(f"{name!r} is not node/stage#*")
+    return node, int(stage), None
 
 
 def parse_slice(name: str) -> tuple[str, int, int]:

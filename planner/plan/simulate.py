@@ -22,6 +22,7 @@ import numpy as np
 
 from planner.errors import UserError
 from planner.plan.contention import Contention, contention_of
+from planner.plan.gates import Gates
 from planner.plan.rates import Replay
 from planner.plan.schema import Plan, ProgramPlan
 
@@ -103,16 +104,17 @@ def simulate(
     if len(index) < len(names):
         twice = next(n for i, n in enumerate(names) if index[n] != i)
         raise _stuck(program, f"slice {twice!r} is listed more than once")
-    waits = [_rows(program, index, entry.run, entry.wait) for lane in program.lanes for entry in lane]
+    gates = Gates(len(names))
+    waits = [_rows(program, index, gates, entry.run, entry.wait) for lane in program.lanes for entry in lane]
     took = _durations(program, names, stage_ns or {})
     if noise:
         draw = random.Random(seed)
         took = [time * draw.lognormvariate(0.0, noise) for time in took]
     lane_of = [lane for lane, entries in enumerate(program.lanes) for _ in entries]
     if contention is None:
-        start, end, held_by = _replay(program, names, waits, took, lane_of, float(sync_ns))
+        start, end, held_by = _replay(program, names, waits, gates, took, lane_of, float(sync_ns))
     else:
-        start, end, held_by = _replay_rates(program, names, waits, took, lane_of, float(sync_ns), contention)
+        start, end, held_by = _replay_rates(program, names, waits, gates, took, lane_of, float(sync_ns), contention)
 
     lanes = np.array(lane_of, dtype=np.int64)
     starts, ends = np.array(start, dtype=np.float64), np.array(end, dtype=np.float64)
@@ -144,6 +146,7 @@ def _replay(
     program: ProgramPlan,
     names: Sequence[str],
     waits: Sequence[tuple[int, ...]],
+    gates: Gates,
     took: Sequence[float],
     lane_of: Sequence[int],
     sync_ns: float,
@@ -160,7 +163,7 @@ def _replay(
         stop.append(position)
     free = [0.0] * len(program.lanes)
     sleeping: dict[int, list[int]] = {}
-    """slice -> lanes that wait for it to end"""
+    """slice or gate -> lanes that wait for it"""
     runnable = list(range(len(program.lanes)))
     done = 0
     while runnable:
@@ -170,14 +173,18 @@ def _replay(
             begin, holder = free[lane], -1
             blocked = -1
             for other in waits[row]:
-                finished = end[other]
+                by = other
+                if other >= total:
+                    finished, by = gates.seen(other, lane, sync_ns)
+                else:
+                    finished = end[other]
+                    if lane_of[other] != lane and finished >= 0:
+                        finished += sync_ns
                 if finished < 0:
                     blocked = other
                     break
-                if lane_of[other] != lane:
-                    finished += sync_ns
                 if finished > begin:
-                    begin, holder = finished, other
+                    begin, holder = finished, by
             if blocked >= 0:
                 sleeping.setdefault(blocked, []).append(lane)
                 break
@@ -186,10 +193,12 @@ def _replay(
             done += 1
             if row in sleeping:
                 runnable.extend(sleeping.pop(row))
+            if gates.of and (opened := gates.arrive(row, lane, end[row])) in sleeping:
+                runnable.extend(sleeping.pop(opened))
             row += 1
         at[lane] = row
     if done < total:
-        raise _stuck(program, _circle(names, waits, at, stop, end, lane_of))
+        raise _stuck(program, _circle(names, waits, gates, at, stop, end, lane_of))
     return start, end, held_by
 
 
@@ -197,6 +206,7 @@ def _replay_rates(
     program: ProgramPlan,
     names: Sequence[str],
     waits: Sequence[tuple[int, ...]],
+    gates: Gates,
     took: Sequence[float],
     lane_of: Sequence[int],
     sync_ns: float,
@@ -206,16 +216,28 @@ def _replay_rates(
     number = {node: i for i, node in enumerate(nodes)}
     node_of = [number[name.rpartition("/")[0]] for name in names]
     lengths = [len(entries) for entries in program.lanes]
-    run = Replay(waits, took, lane_of, lengths, node_of, nodes, sync_ns, contention)
+    run = Replay(waits, gates, took, lane_of, lengths, node_of, nodes, sync_ns, contention)
     run.run()
     if run.done < len(names):
-        raise _stuck(program, _circle(names, waits, run.at, run.stop, run.end, lane_of))
+        raise _stuck(program, _circle(names, waits, gates, run.at, run.stop, run.end, lane_of))
     return run.start, run.end, run.held_by
 
 
-def _rows(program: ProgramPlan, index: Mapping[str, int], run: str, wait: Sequence[str]) -> tuple[int, ...]:
+def _rows(
+    program: ProgramPlan, index: Mapping[str, int], gates: Gates, run: str, wait: Sequence[str]
+) -> tuple[int, ...]:
+    """The waits as numbers of slices and gates."""
+
+    def number(name: str) -> int:
+        if not name.endswith("#*"):
+            return index[name]
+        node = program.node.get(name.rpartition("/")[0])
+        if node is None:
+            raise KeyError(name)
+        return gates.number(name, index, node.slices)
+
     try:
-        return tuple(index[name] for name in wait)
+        return tuple(map(number, wait))
     except KeyError as error:
         raise _stuck(program, f"{run!r} waits for {error.args[0]!r}, which no lane runs") from None
 
@@ -235,6 +257,7 @@ def _durations(program: ProgramPlan, names: Sequence[str], override: Mapping[str
 def _circle(
     names: Sequence[str],
     waits: Sequence[tuple[int, ...]],
+    gates: Gates,
     at: Sequence[int],
     stop: Sequence[int],
     end: Sequence[float],
@@ -245,11 +268,11 @@ def _circle(
     seen: list[int] = []
     while lane not in seen:
         seen.append(lane)
-        blocked = next(w for w in waits[at[lane]] if end[w] < 0)
+        blocked = next(b for b in (gates.unfinished(w, end) for w in waits[at[lane]]) if b >= 0)
         lane = lane_of[blocked]
     steps = []
     for member in seen[seen.index(lane) :]:
-        blocked = next(w for w in waits[at[member]] if end[w] < 0)
+        blocked = next(b for b in (gates.unfinished(w, end) for w in waits[at[member]]) if b >= 0)
         steps.append(f"{names[at[member]]} (lane {member}) waits for {names[blocked]} (lane {lane_of[blocked]})")
     return "; ".join(steps)
 

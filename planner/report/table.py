@@ -4,6 +4,8 @@ from planner.graph.model import Graph
 from planner.plan.lifetimes import Block, blocks, peak_place
 from planner.plan.render import WIDTH, printable, shorten, text_table
 from planner.plan.schema import Plan, ProgramPlan
+from planner.plan.simulate import replay
+from planner.report.events import co_running
 from planner.units import format_bytes, format_ns
 
 
@@ -11,6 +13,7 @@ def plan_table(plan: Plan, graph: Graph, *, nodes: int = 25, values: int = 10) -
     """The plan's summary, then per program the `nodes` most time-consuming nodes and the `values` largest blocks of
     memory at its peak."""
     lines = [*_head(plan), "", *summary_lines(plan)]
+    lines += [f"{p.name}: {co_running(replay(plan, p).rows()).text()}" for p in plan.programs]
     for program in plan.programs:
         lines += ["", *node_lines(program, graph, nodes)]
         lines += ["", *memory_lines(plan, program, graph, values)]

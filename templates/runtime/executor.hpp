@@ -24,6 +24,7 @@ struct ProgramSpec {
   std::span<const LaneProgram> lanes;
   std::span<const int> inputs;  // indices into ExecutorSpec::inputs, in the order of the program's arguments
   std::span<const char* const> index_sources;  // by the number that a node reports a bad index with
+  size_t gates;                                // stages that are waited for as a whole
 };
 
 /// Everything that the generated code says about its plan.
@@ -73,6 +74,7 @@ class Executor {
         team_(spec_.cpus, pin),
         given_(spec_.inputs.size()),
         pointers_(spec_.inputs.size(), nullptr) {
+    for (const ProgramSpec& program : spec_.programs) gates_.emplace_back(program.gates);
     for (int lane = 0; lane < static_cast<int>(team_.size()); ++lane) staging_tasks_.push_back({stage_on_lane, 0, lane, {}});
     for (const Task& task : staging_tasks_) staging_lanes_.push_back({&task, 1});
     for (int lane = 0; lane < static_cast<int>(team_.size()); ++lane) handoff_tasks_.push_back({pass_ball, 0, lane, {}});
@@ -128,7 +130,7 @@ class Executor {
     if (staged) stage(program, run);
     for (int number : program.inputs)
       require_indices(spec_.inputs[static_cast<size_t>(number)], pointers_[static_cast<size_t>(number)]);
-    team_.run(program.lanes, run);
+    team_.run(program.lanes, run, &gates_[program_number]);
     if (const auto& bad = bad_index_.first(); bad.node >= 0)
       throw out_of_range(program.index_sources[static_cast<size_t>(bad.node)], bad.row, bad.value);
   }
@@ -153,7 +155,7 @@ class Executor {
     run.kernels = kernels_.get();
     run.bad_index = &bad_index_;
     bad_index_.clear();
-    team_.run(spec_.programs[program_number].lanes, run);
+    team_.run(spec_.programs[program_number].lanes, run, &gates_[program_number]);
   }
 
  private:
@@ -238,6 +240,7 @@ class Executor {
   BadIndex bad_index_;
   std::vector<GivenArray> given_;       // by input; no data: read where it is
   std::vector<const void*> pointers_;   // by input
+  std::vector<Gates> gates_;            // by program
   std::vector<Task> staging_tasks_;     // by lane
   std::vector<LaneProgram> staging_lanes_;
   static constexpr uint32_t kRounds = 20, kPasses = 100;  // the quickest round counts

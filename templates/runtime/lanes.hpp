@@ -29,21 +29,39 @@ namespace stepplan {
 
 using NodeFunction = void (*)(const Context& run, int stage, int slice);
 
-/// A lane must have finished this many entries of its program.
+/// A lane must have finished this many entries of its program; or, with a negative lane, as many slices must have
+/// passed a gate.
 struct Wait {
   int lane;
   uint32_t position;
 };
+
+/// A stage that is waited for as a whole: one count that all of its slices raise.
+struct Gate {
+  int number = -1;
+  uint32_t slices = 0;
+};
+
+/// A wait for all slices of a gate's stage.
+constexpr Wait all_of(int gate, uint32_t slices) { return {-1 - gate, slices}; }
 
 /// One slice of one stage of a node, and what must be finished before it starts.
 struct Task {
   NodeFunction node;
   int stage, slice;
   std::initializer_list<Wait> waits;
+  Gate gate{};  // the one that counts this slice, if any
 };
 
 /// The entries of one lane, in order.
 using LaneProgram = std::span<const Task>;
+
+/// The counts of a program's gates. Every run adds as many as the stage has slices, so nothing is ever reset.
+struct Gates {
+  explicit Gates(size_t count) : signals(count) {}
+  std::vector<Signal> signals;
+  uint32_t runs = 0;
+};
 
 /// When an entry ran: steady clock, in ns.
 struct Span {
@@ -100,9 +118,11 @@ class Team {
 
   /// Runs one program, program[i] on lane i, and returns when all lanes are done. If a node threw, the rest of the
   /// run is skipped and the exception comes out here.
-  void run(std::span<const LaneProgram> program, const Context& context) {
+  void run(std::span<const LaneProgram> program, const Context& context, Gates* gates = nullptr) {
     programs_ = program.data();
     context_ = &context;
+    gates_ = gates;
+    if (gates != nullptr) ++gates->runs;
     failed_.store(false, std::memory_order_relaxed);
     command_.publish(++command_count_);
     {
@@ -237,15 +257,22 @@ class Team {
     std::vector<Span>& spans = spans_[lane];
     for (const Task& task : program) {
       if (random != 0) delay(random);
-      for (const Wait& wait : task.waits)
-        progress_[static_cast<size_t>(wait.lane)].wait_for(finished_[static_cast<size_t>(wait.lane)] + wait.position,
-                                                           spins_);
+      for (const Wait& wait : task.waits) {
+        if (wait.lane < 0) {
+          gates_->signals[static_cast<size_t>(-1 - wait.lane)].wait_for(gates_->runs * wait.position, spins_);
+        } else {
+          const size_t other = static_cast<size_t>(wait.lane);
+          progress_[other].wait_for(finished_[other] + wait.position, spins_);
+        }
+      }
       if (random != 0) delay(random);
       const size_t entry = static_cast<size_t>(&task - program.data());
       if (entry < spans.size()) spans[entry].start = now();
       if (!failed_.load(std::memory_order_relaxed)) call(task, context);
       if (entry < spans.size()) spans[entry].end = now();
       progress_[lane].publish(++count);
+      if (task.gate.number >= 0)
+        gates_->signals[static_cast<size_t>(task.gate.number)].arrive(gates_->runs * task.gate.slices);
     }
     return count;
   }
@@ -281,6 +308,7 @@ class Team {
   uint32_t command_count_ = 0;
   const LaneProgram* programs_ = nullptr;  // by lane; null: end
   const Context* context_ = nullptr;
+  Gates* gates_ = nullptr;  // of the program that runs
   std::atomic<bool> failed_{false}, refused_{false};
   std::atomic<int> departed_{0}, size_of_region_{0};
   std::mutex failure_mutex_;

@@ -31,6 +31,13 @@ class alignas(64) Signal {
     if (sleepers_.load(std::memory_order_seq_cst) != 0) futex(FUTEX_WAKE_PRIVATE, INT_MAX);
   }
 
+  /// For a signal that several threads raise, one each: adds one, and wakes who waits when that makes `full`. Whoever
+  /// then sees `full` sees all that any of them did before.
+  void arrive(uint32_t full) {
+    const uint32_t count = count_.fetch_add(1, std::memory_order_seq_cst) + 1;
+    if (count == full && sleepers_.load(std::memory_order_seq_cst) != 0) futex(FUTEX_WAKE_PRIVATE, INT_MAX);
+  }
+
   /// Returns once the count has reached `wanted`. `spins`: how often to look before sleeping.
   void wait_for(uint32_t wanted, int spins) {
     for (int i = 0; i < spins; ++i) {

@@ -56,7 +56,8 @@ def predecessors(program: ProgramPlan) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for lane in program.lanes:
         for index, entry in enumerate(lane):
-            found[entry.run] = [*entry.wait, *([lane[index - 1].run] if index else [])]
+            waited = [w for name in entry.wait for w in program.waited(name)]
+            found[entry.run] = [*waited, *([lane[index - 1].run] if index else [])]
     return found
 
 

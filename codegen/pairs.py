@@ -1,0 +1,213 @@
+"""Measures how much two nodes slow each other down: plan, time the pairs that the plan runs side by side, plan again.
+
+For every pair three programs run in turn, on cold memory and on the lanes that the plan would use: each node alone,
+and both together, the shorter one several times in a row so that both last about as long. What a pair loses is
+recorded whether the planner likes it or not; what loses is not run side by side again.
+"""
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from codegen.facts import facts
+from codegen.measure import Bench
+from codegen.profile_cases import Case, Memory, Programs, case_node
+from planner.costs.table import Beside, CoRun, CostTable
+from planner.graph.model import Graph, Node
+from planner.ops.base import Mode
+from planner.ops.signature import signature_of
+from planner.plan.schema import NodePlan, Plan, ProgramPlan
+from planner.plan.simulate import replay
+from planner.report.events import node_spans
+from planner.solve.options import PlanOptions
+from planner.solve.pipeline import make_plan
+from planner.target.model import Target
+
+ROUNDS = 3
+"""Plans whose pairs are measured: a plan that avoids the losers of the last may want others."""
+MOST_PAIRS = 12
+"""Pairs per round, those that overlap longest."""
+MOST_COPIES = 4
+"""Repetitions of the shorter node of a pair."""
+REPETITIONS = (5, 15)
+LARGEST_FACTOR = 20.0
+
+Key = tuple[str, Mode]
+Progress = Callable[[str, int, int], None]
+
+
+class Pair(NamedTuple):
+    """Two nodes to time side by side; the smaller key first."""
+
+    first: Case
+    second: Case
+    copies: tuple[int, int]
+
+    @property
+    def key(self) -> tuple[Key, Key]:
+        return (self.first.signature.text, self.first.mode), (self.second.signature.text, self.second.mode)
+
+
+def profile_pairs(
+    graphs: Sequence[Graph],
+    target: Target,
+    table: CostTable,
+    *,
+    options: PlanOptions | None = None,
+    budget_s: float | None = None,
+    progress: Progress = lambda what, done, total: None,
+    save: Callable[[CostTable], None] = lambda table: None,
+) -> CostTable:
+    """The table with the slow-downs of the pairs that plans of these graphs run side by side.
+
+    `budget_s`: no round starts later than that. Nothing happens on one lane, or where no plan co-runs.
+    """
+    options = options or PlanOptions()
+    cpus = target.lanes(options.lanes)
+    begun = time.monotonic()
+    for _ in range(ROUNDS if len(cpus) > 1 else 0):
+        wanted: dict[tuple[Key, Key], Pair] = {}
+        for graph in graphs:
+            wanted |= {p.key: p for p in wanted_pairs(graph, make_plan(graph, target, table, options), table)}
+        if not wanted:
+            break
+        pairs = [wanted[key] for key in sorted(wanted)]
+        table = table.with_coruns(_measure(pairs, target, cpus, progress))
+        save(table)
+        if budget_s is not None and time.monotonic() - begun > budget_s:
+            break
+    return table
+
+
+def wanted_pairs(graph: Graph, plan: Plan, table: CostTable) -> list[Pair]:
+    """The pairs of (signature, mode) that overlap longest in the plan's replay and were never timed."""
+    overlap: dict[tuple[Key, Key], float] = {}
+    found: dict[tuple[Key, Key], Pair] = {}
+    for program in plan.programs:
+        nodes = graph.program[program.name].node
+        spans = node_spans(replay(plan, program, sync_ns=table.sync_ns).rows())
+        lanes = {n: frozenset(at) for n, at in _lanes_of(program).items()}
+        open_: list[tuple[float, str]] = []
+        for start, end, name in sorted((s, e, n) for n, (s, e) in spans.items()):
+            open_ = [o for o in open_ if o[0] > start]
+            for other_end, other in open_:
+                pair = _pair(graph, nodes, program, name, other)
+                # Nodes that follow each other on a lane overlap by a slice; they do not run side by side.
+                if pair.key not in table.pairs and lanes[name].isdisjoint(lanes[other]):
+                    found[pair.key] = pair
+                    overlap[pair.key] = overlap.get(pair.key, 0.0) + min(end, other_end) - start
+            open_.append((end, name))
+    longest = sorted(overlap, key=lambda k: (-overlap[k], k))[:MOST_PAIRS]
+    return [found[k] for k in longest]
+
+
+def _lanes_of(program: ProgramPlan) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for lane, entries in enumerate(program.lanes):
+        for entry in entries:
+            found.setdefault(entry.run.rpartition("/")[0], []).append(lane)
+    return found
+
+
+def _pair(graph: Graph, nodes: Mapping[str, Node], program: ProgramPlan, a: str, b: str) -> Pair:
+    cases = []
+    for name in (a, b):
+        signature, mode = signature_of(graph, nodes[name]), program.node[name].mode
+        cases.append((signature.text, mode, Case(signature, mode, facts(signature, mode)), program.node[name]))
+    (_, _, first, one), (_, _, second, other) = sorted(cases, key=lambda c: c[:2])
+    ratio = max(1, one.predicted_ns) / max(1, other.predicted_ns)
+    copies = (max(1, min(MOST_COPIES, round(1 / ratio))), max(1, min(MOST_COPIES, round(ratio))))
+    return Pair(first, second, copies)
+
+
+def _measure(pairs: Sequence[Pair], target: Target, cpus: Sequence[int], progress: Progress) -> list[CoRun]:
+    found = []
+    with tempfile.TemporaryDirectory(prefix="stepplan-pairs-") as folder:
+        bench = PairBench(pairs, target, cpus, Path(folder) / "pairs")
+        for number, pair in enumerate(pairs):
+            progress("timing pairs", number, len(pairs))
+            one, other = bench.factors(number)
+            found.append(CoRun(first=_beside(pair.first, one), second=_beside(pair.second, other)))
+        bench.close()
+    return found
+
+
+def _beside(case: Case, factor: float) -> Beside:
+    mode = case.mode
+    return Beside(
+        signature=case.signature.text,
+        kernel=mode.kernel,
+        dim=mode.dim,
+        slices=mode.slices,
+        implementation=mode.implementation,
+        factor=round(factor, 3),
+    )
+
+
+class PairBench(Bench):
+    """An executor with three programs per pair: the first alone, the second alone, both."""
+
+    def __init__(self, pairs: Sequence[Pair], target: Target, cpus: Sequence[int], folder: Path) -> None:
+        super().__init__((), target, cpus, folder)
+        self._pairs = pairs
+        self._open(pair_programs(pairs, target, cpus), folder)
+
+    def factors(self, number: int) -> tuple[float, float]:
+        """How much longer each of a pair takes beside the other; medians of a few rounds."""
+        pair, footprint = self._pairs[number], self._footprints[3 * number + 2]
+        split, replicas = pair.first.mode.slices, self._replicas(footprint)
+        self._fill(footprint, replicas)
+        alone: tuple[list[float], list[float]] = ([], [])
+        beside: tuple[list[float], list[float]] = ([], [])
+        overlaps: list[float] = []
+        for repetition in range(REPETITIONS[1]):
+            shift = footprint.bytes * (repetition % replicas)
+            for which in (0, 1):
+                begin, end = self._span(3 * number + which, shift, slice(None))
+                alone[which].append(end - begin)
+            self._native.run_shifted(self._handle, 3 * number + 2, shift)
+            one = self._last_span(3 * number + 2, slice(0, split))
+            other = self._last_span(3 * number + 2, slice(split, None))
+            beside[0].append(one[1] - one[0])
+            beside[1].append(other[1] - other[0])
+            overlaps.append(min(one[1], other[1]) - max(one[0], other[0]))
+            if repetition >= REPETITIONS[0] and sum(alone[0]) + sum(alone[1]) > 2e9:
+                break
+        overlap = max(1.0, median(overlaps))
+        return (
+            _factor(median(alone[0]), median(beside[0]), overlap),
+            _factor(median(alone[1]), median(beside[1]), overlap),
+        )
+
+    def _span(self, program: int, shift: int, lanes: slice) -> tuple[float, float]:
+        self._native.run_shifted(self._handle, program, shift)
+        return self._last_span(program, lanes)
+
+    def _last_span(self, program: int, lanes: slice) -> tuple[float, float]:
+        spans = [s for lane in self._native.spans(self._handle, program)[lanes] for s in lane]
+        return float(min(s for s, _ in spans)), float(max(e for _, e in spans))
+
+
+def _factor(alone: float, beside: float, overlap: float) -> float:
+    """From the whole duration to the time while both ran: alone + overlap x (1 - 1 / factor) = beside."""
+    lost = min(1 - 1 / LARGEST_FACTOR, (beside - alone) / overlap)
+    return min(LARGEST_FACTOR, max(0.5, 1 / (1 - lost)))
+
+
+def pair_programs(pairs: Sequence[Pair], target: Target, cpus: Sequence[int]) -> Programs:
+    """Three programs per pair (first alone, second alone, both), all on the same memory."""
+    programs = Programs("pairs", target, cpus)
+    for number, pair in enumerate(pairs):
+        memory = Memory(target.memory.name)
+        split = pair.first.mode.slices
+        made: list[list[tuple[Node, NodePlan, int]]] = []
+        for which, case in enumerate((pair.first, pair.second)):
+            names = [f"pair{number}.{'ab'[which]}{copy}" for copy in range(pair.copies[which])]
+            made.append([(*case_node(name, case, memory), split if which else 0) for name in names])
+        programs.hold(memory)
+        for nodes in (made[0], made[1], made[0] + made[1]):
+            programs.add(nodes, memory.footprint)
+    return programs

@@ -1,0 +1,234 @@
+"""What the slices of a stage touch, as arrays; and what has happened to blocks of bytes so far.
+
+A slice must come after every earlier slice that touched an overlapping part of the same bytes when one of the two
+writes: a value's producer, the readers of what is overwritten in place, and the last users of bytes that a new block
+takes over. `Arena` answers this for a whole stage at a time.
+"""
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from planner.graph.model import Graph
+from planner.ops.base import Access, Facts, Mode, Op, Signature
+from planner.solve.clocks import Ints, Stage
+from planner.solve.liveness import Liveness
+
+Longs = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class Part(NamedTuple):
+    """Accesses to one operand, at most one per slice; arrays are parallel. Elements, or shares of a scratch part."""
+
+    operand: str
+    write: bool
+    slices: Longs
+    lo: Longs
+    hi: Longs
+    """Smallest contiguous span [lo, hi) around each access."""
+    col_lo: Longs
+    col_hi: Longs
+    width: Longs
+    """Columns [col_lo, col_hi) of lines of `width` elements; width 1: the whole span."""
+
+
+def stage_parts(op: Op, signature: Signature, mode: Mode, stage: int, facts: Facts) -> tuple[Part, ...]:
+    """What all slices of a stage touch. Empty accesses are left out."""
+    grouped: dict[tuple[str, bool, int], list[tuple[int, Access]]] = {}
+    for index in range(mode.slices):
+        times: dict[tuple[str, bool], int] = {}
+        for access in op.accesses(signature, mode, stage, index, facts):
+            if access.rows[0] >= access.rows[1] or access.cols[0] >= access.cols[1]:
+                continue
+            key = (access.operand, access.write)
+            times[key] = times.get(key, 0) + 1
+            grouped.setdefault((*key, times[key]), []).append((index, access))
+    parts = []
+    for (operand, write, _), found in grouped.items():
+        hulls = [a.hull for _, a in found]
+        columns = (
+            [i for i, _ in found],
+            [lo for lo, _ in hulls],
+            [hi for _, hi in hulls],
+            [a.cols[0] for _, a in found],
+            [a.cols[1] for _, a in found],
+            [a.width for _, a in found],
+        )
+        parts.append(Part(operand, write, *(np.array(c, np.int64) for c in columns)))
+    return tuple(parts)
+
+
+class _Record(NamedTuple):
+    """One part, once its slices have places. Arrays are parallel."""
+
+    write: bool
+    lanes: Longs
+    ends: Longs
+    """Position + 1 in the lane."""
+    lo: Longs
+    hi: Longs
+    """Bytes of the pool."""
+    part: Part
+
+
+@dataclass(slots=True)
+class Block:
+    """What has happened to one block of bytes [lo, hi) so far."""
+
+    lo: int
+    hi: int
+    scratch: bool
+    history: list[_Record] = field(default_factory=list)
+    inherited: Longs | None = None
+    """Rows (lane, end, first byte, byte behind): what used the bytes before this block."""
+
+
+class Arena:
+    """Which block holds which bytes now."""
+
+    def __init__(self, graph: Graph, live: Liveness, offsets: Mapping[str, int]) -> None:
+        self._graph, self._live, self._offsets = graph, live, offsets
+        self._blocks: dict[str, Block] = {}
+        self._starts: list[int] = []
+        self._held: list[tuple[int, int, Block]] = []
+        """Disjoint (lo, hi, block), sorted, with their starts: the last block that took each byte."""
+
+    def block(self, value: str) -> Block:
+        """The block that holds a value's bytes; it takes them over at its first use."""
+        root = self._live.root[value]
+        if root not in self._blocks:
+            lo = self._offsets[root]
+            self._blocks[root] = self._open(lo, lo + self._graph.value[root].type.bytes, False)
+        return self._blocks[root]
+
+    def open_scratch(self, block: str, starts: Mapping[str, int], sizes: Mapping[str, int]) -> dict[str, Block]:
+        """A node's scratch parts by name, each a block that takes over its bytes."""
+        if not starts:
+            return {}
+        base = self._offsets[block]
+        return {n: self._open(base + at, base + at + sizes[n], True) for n, at in starts.items() if sizes[n]}
+
+    def needed(self, block: Block, part: Part, itemsize: int, certain: Ints, needed: Ints) -> tuple[Longs, Longs]:
+        """Raise `needed` (slices, lanes) to what the part's slices must wait for; returns their bytes.
+
+        `certain`: per lane, how many entries are finished anyway. `itemsize` 0: shares of scratch have no known bytes, any of them may reach the whole part.
+        """
+        if itemsize:
+            lo, hi = block.lo + part.lo * itemsize, block.lo + part.hi * itemsize
+        else:
+            lo, hi = np.full(len(part.lo), block.lo), np.full(len(part.lo), block.hi)
+        if part.write and block.inherited is not None:
+            where, ends, first, behind = block.inherited[:, block.inherited[1] > certain[block.inherited[0]]]
+            if len(where):
+                overlap = (first[None, :] < hi[:, None]) & (lo[:, None] < behind[None, :])
+                begins = np.append(0, np.flatnonzero(where[1:] != where[:-1]) + 1)  # rows are sorted by lane
+                latest = np.maximum.reduceat(np.where(overlap, ends[None, :], 0), begins, axis=1)
+                _raise(needed, part.slices, where[begins], latest)
+        for record in block.history:
+            if not (part.write or record.write) or (record.ends <= certain[record.lanes]).all():
+                continue
+            overlap = _overlap(part, record.part)
+            if not block.scratch:
+                overlap &= (record.lo[None, :] < hi[:, None]) & (lo[:, None] < record.hi[None, :])
+            _raise(needed, part.slices, record.lanes, np.where(overlap, record.ends[None, :], 0))
+        return lo, hi
+
+    @staticmethod
+    def record(block: Block, part: Part, lo: Longs, hi: Longs, stage: Stage) -> None:
+        """The part's slices have their places: later ones will wait for them."""
+        lanes, ends = stage.lanes[part.slices].astype(np.int64), stage.ends[part.slices].astype(np.int64)
+        block.history.append(_Record(part.write, lanes, ends, lo, hi, part))
+
+    def _open(self, lo: int, hi: int, scratch: bool) -> Block:
+        """A new block over [lo, hi): it inherits what happened to those bytes under their previous holders."""
+        new = Block(lo, hi, scratch)
+        first = max(0, bisect_right(self._starts, lo) - 1)
+        if first < len(self._held) and self._held[first][1] <= lo:
+            first += 1
+        last = first
+        kept: list[tuple[int, int, Block]] = []
+        inherited: list[Longs] = []
+        while last < len(self._held) and self._held[last][0] < hi:
+            start, end, old = self._held[last]
+            legacy = _legacy(old, max(lo, start), min(hi, end))
+            if legacy.shape[1]:
+                inherited.append(legacy)
+            if start < lo:
+                kept.append((start, lo, old))
+            if hi < end:
+                kept.append((hi, end, old))
+            last += 1
+        if inherited:
+            new.inherited = _latest(np.concatenate(inherited, axis=1))
+        pieces = sorted([*kept, (lo, hi, new)], key=lambda h: h[0])
+        self._held[first:last] = pieces
+        self._starts[first:last] = [p[0] for p in pieces]
+        return new
+
+
+def _raise(needed: Ints, slices: Longs, lanes: Longs, ends: Longs) -> None:
+    """needed[slices, lanes] = max(itself, ends)."""
+    at = (slices[:, None], lanes[None, :])
+    needed[at] = np.maximum(needed[at], ends)
+
+
+def _overlap(part: Part, earlier: Part) -> Any:
+    """(slices of part, slices of the earlier one): may both touch the same element? By spans, and by columns where
+    both have lines of one width."""
+    found = (part.lo[:, None] < earlier.hi[None, :]) & (earlier.lo[None, :] < part.hi[:, None])
+    if part.width[0] > 1 and earlier.width[0] > 1:
+        same = (part.width[:, None] == earlier.width[None, :]) & (part.width[:, None] > 1)
+        meet = (part.col_lo[:, None] < earlier.col_hi[None, :]) & (earlier.col_lo[None, :] < part.col_hi[:, None])
+        found &= ~same | meet
+    return found
+
+
+def _latest(rows: Longs) -> Longs:
+    """Of rows with the same lane and bytes only the last: on one lane it implies those before it."""
+    order = np.lexsort((rows[1], rows[3], rows[2], rows[0]))
+    rows = rows[:, order]
+    same = (rows[0, 1:] == rows[0, :-1]) & (rows[2, 1:] == rows[2, :-1]) & (rows[3, 1:] == rows[3, :-1])
+    return rows[:, np.append(~same, True)]
+
+
+def _legacy(block: Block, lo: int, hi: int) -> Longs:
+    """Rows (lane, end, first byte, byte behind) that whoever takes over the bytes [lo, hi) must wait for: all that
+    touched them, and what the block inherited itself, except where it was overwritten since (the writer waited)."""
+    parts = [np.stack((r.lanes, r.ends, r.lo, r.hi)) for r in block.history]
+    if block.inherited is not None:
+        parts.append(_not_overwritten(block))
+    if not parts:
+        return np.zeros((4, 0), np.int64)
+    rows = np.concatenate(parts, axis=1)
+    rows[2], rows[3] = np.maximum(rows[2], lo), np.minimum(rows[3], hi)
+    return rows[:, rows[2] < rows[3]]
+
+
+def _not_overwritten(block: Block) -> Longs:
+    written = _union([(r.lo, r.hi) for r in block.history if r.write])
+    rows = block.inherited
+    assert rows is not None
+    for a, b in written:
+        # What sticks out of [a, b) on either side is left.
+        before, behind = rows.copy(), rows.copy()
+        before[3] = np.minimum(before[3], a)
+        behind[2] = np.maximum(behind[2], b)
+        rows = np.concatenate((before[:, before[2] < before[3]], behind[:, behind[2] < behind[3]]), axis=1)
+        if not rows.shape[1]:
+            break
+    return rows
+
+
+def _union(spans: Sequence[tuple[Longs, Longs]]) -> list[tuple[int, int]]:
+    """Disjoint intervals, in order."""
+    if not spans:
+        return []
+    lo, hi = np.concatenate([s[0] for s in spans]), np.concatenate([s[1] for s in spans])
+    order = np.argsort(lo, kind="stable")
+    lo, reached = lo[order], np.maximum.accumulate(hi[order])
+    breaks = np.flatnonzero(lo[1:] > reached[:-1]) + 1
+    begins = np.append(0, breaks)
+    return list(zip(lo[begins].tolist(), reached[np.append(breaks, len(lo)) - 1].tolist(), strict=True))
