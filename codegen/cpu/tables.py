@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from codegen.cpu.names import identifiers
 from codegen.cpu.view import Addresses, NodeView, scratch_expressions

@@ -114,7 +114,8 @@ class Arena:
     def needed(self, block: Block, part: Part, itemsize: int, certain: Ints, needed: Ints) -> tuple[Longs, Longs]:
         """Raise `needed` (slices, lanes) to what the part's slices must wait for; returns their bytes.
 
-        `certain`: per lane, how many entries are finished anyway. `itemsize` 0: shares of scratch have no known bytes, any of them may reach the whole part.
+        `certain`: per lane, how many entries are finished anyway. `itemsize` 0: shares of scratch have no known bytes,
+        any of them may reach the whole part.
         """
         if itemsize:
             lo, hi = block.lo + part.lo * itemsize, block.lo + part.hi * itemsize
