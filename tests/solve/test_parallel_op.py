@@ -106,7 +106,7 @@ def test_siblings_that_do_not_gain_are_kin_all_the_same() -> None:
         for e in costs.entries
     ]
     plan = planned(graph, costs.model_copy(update={"entries": tuple(entries)}))
-    assert formed(plan)[0] == ("relu", 5, "predict.branch0", "predict.then0")
+    assert formed(plan)[0] == ("relu", 5, "predict.branch0", "")
 
 
 def test_siblings_start_together_and_share_no_bytes() -> None:
