@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from codegen.indices import index_inputs
 from codegen.load import executor_class
 from planner.bundle import read_bundle
 from planner.costs.table import CostTable
@@ -94,26 +95,23 @@ def bench(
 
 
 def random_inputs(graph: Graph, seed: int | None = None) -> list[np.ndarray]:
-    """Inputs of the training step: normal images (channels-last memory where the graph wants it), uniform labels."""
+    """Inputs of the training step: normal numbers (channels-last memory where the graph wants it), uniform labels and
+    indices, and 0 or 1 where a binary cross entropy compares with them."""
     rng = np.random.default_rng(seed)
-    classes = graph.value[graph.program["predict"].outputs[0]].type.shape[-1]
+    indices = index_inputs(graph)
+    program = graph.program["train_step"]
+    binary = {n.inputs[1] for n in program.nodes if n.op == "bce_with_logits"}
     found = []
-    for name in graph.program["train_step"].inputs:
+    for name in program.inputs:
         type_ = graph.value[name].type
         if type_.dtype is DType.INT64:
-            found.append(rng.integers(0, _index_limit(graph, name, classes), type_.shape, dtype=np.int64))
+            ends = indices[name].ends if name in indices else 2
+            found.append(rng.integers(0, ends, type_.shape, dtype=np.int64))
             continue
         values = rng.standard_normal(type_.physical_shape, dtype=np.float32)
+        values = (values > 0).astype(np.float32) if name in binary else values
         found.append(values.transpose(0, 3, 1, 2) if type_.layout is Layout.CHANNELS_LAST else values)
     return found
-
-
-def _index_limit(graph: Graph, name: str, classes: int) -> int:
-    """Rows of the table that the input indexes, or the number of classes."""
-    for node in graph.program["train_step"].nodes:
-        if node.op == "embedding" and node.inputs[1] == name:
-            return graph.value[node.inputs[0]].type.shape[0]
-    return classes
 
 
 def timed(step: Step, repetitions: int) -> Iterator[float]:
@@ -185,9 +183,15 @@ def torch_contenders(
             say(f"preparing {name}")
             torch._dynamo.reset()
             module = Twin(graph).load(state).to(memory_format=format_)
+            tensors = [_tensor(torch, a, format_) for a in inputs]
+            if len(module.parts) > 1:
+                several = module.alternating(torch.compile) if compiled else module.alternating()
+                for _ in range(3):
+                    several(*tensors)
+                yield name, lambda several=several, tensors=tensors: float(several(*tensors))
+                continue
             optimizer = optimizer_for(graph, module)
             forward = torch.compile(module) if compiled else module
-            tensors = [_tensor(torch, a, format_) for a in inputs]
 
             def step(forward: Any = forward, optimizer: Any = optimizer, tensors: Any = tensors) -> float:
                 optimizer.zero_grad(set_to_none=True)

@@ -9,6 +9,7 @@ from planner.bundle import copy_weights, read_bundle
 from planner.cli import (
     Batch,
     ImageSize,
+    Keep,
     MemoryBudget,
     ModelArgument,
     PlanArgument,
@@ -116,6 +117,7 @@ def make(
     out: Annotated[Path, typer.Option("-o", "--out", help="Where generated packages go.")] = Path("generated"),
     policy: PolicyOption = Policy.AUTO,
     memory_budget: MemoryBudget = None,
+    keep: Keep = None,
     budget: Annotated[float | None, typer.Option(min=0.1, help="Seconds to spend on profiling, roughly.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -123,7 +125,9 @@ def make(
     from codegen.make import make as make_model
 
     options = PlanOptions(
-        policy=policy.value, memory_budget=parse_bytes(memory_budget) if memory_budget is not None else None
+        policy=policy.value,
+        memory_budget=parse_bytes(memory_budget) if memory_budget is not None else None,
+        keep=tuple(keep or ()),
     )
     with progress() as update:
         made = make_model(

@@ -15,7 +15,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from codegen.initial import initial_values, read_weights
+from codegen.initial import give_back_memory, initial_values, read_weights
+from codegen.intact import require_intact
 from codegen.state import State
 from codegen.tracing import TraceEvent, events_of_step, rows_of
 from planner.artefact import write_text
@@ -51,23 +52,26 @@ class Executor:
         self._lock = threading.Lock()
         self._handle: Any = self._native.create(pin, poison)
         self._arena: Array = self._native.arena(self._handle)
-        self._state = State(self._graph, self._view)
+        given = read_weights(self._folder / "weights.npz")
+        self._state = State(self._graph, self._view, given)
         self._programs = {p.name: i for i, p in enumerate(self.plan.programs)}
         self._steps_done = 0
         self._seed = seed
         self._lr = self._state.first_lr
+        self._ran: str | None = None
+        """The program whose values the arena holds."""
         self._trace_path: Path | None = None
         self._traced: list[tuple[str, list[TraceEvent]]] | None = None
         """(program, events) of every recorded run"""
         self._train = self._graph.program.get("train_step")
         self._loss = self._view(self._graph.value[self._train.outputs[0]]).reshape(-1) if self._train else None
-        given = read_weights(self._folder / "weights.npz")
         for value, data in initial_values(self._state.values, seed, given):
             self._state.write(value, data)
+        give_back_memory()
 
     # -- running -----------------------------------------------------------------------------------------------
     def step(self, *inputs: Any, lr: float | None = None, **named: Any) -> float:
-        """One training step on one batch; returns the loss before the update.
+        """One training step on one batch; returns the loss before the update (of several, the first; see `losses`).
 
         Inputs in the order of `input_names`, or by name: NumPy arrays or anything with DLPack or the buffer protocol.
         No copy is made where the memory layout is the planned one. `lr`: the learning rate from now on.
@@ -80,6 +84,7 @@ class Executor:
             arguments = self._arguments("train_step", inputs, named)
             self._run("train_step", arguments, None)
             self._steps_done += 1
+            self._state.steps += 1
             assert self._loss is not None
             return float(self._loss[0])
 
@@ -97,6 +102,13 @@ class Executor:
             self._run("train_step", arguments, list(found.values()))
             assert self._loss is not None
             return float(self._loss[0]), found
+
+    def losses(self) -> dict[str, float]:
+        """Every loss of the last step, by the graph's name, for instance a discriminator's and its generator's."""
+        with self._lock:
+            self._require_open()
+            outputs = self._program("train_step").outputs
+            return {name: float(self._copy(self._graph.value[name]).reshape(-1)[0]) for name in outputs}
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -122,12 +134,23 @@ class Executor:
 
     # -- state -------------------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Array]:
-        """Parameters and states by the framework's names, optimizer state as `NAME.momentum` and the like, and
-        `stepplan.step`, `stepplan.seed`, `stepplan.lr`. Arrays of their own, in PyTorch's layout."""
+        """Parameters and states by the framework's names (tied ones under each), optimizer state as `NAME.momentum`
+        and the like, and `stepplan.step`, `stepplan.seed`, `stepplan.lr`. Arrays of their own, in PyTorch's layout."""
         with self._lock:
             self._require_open()
             extra = {"step": np.int64(self._steps_done), "seed": np.uint64(self._seed), "lr": np.float64(self._lr)}
             return self._state.read_all() | {f"stepplan.{k}": np.asarray(v) for k, v in extra.items()}
+
+    def torch_state_dict(self) -> dict[str, Any]:
+        """What the captured module's `load_state_dict` takes, strictly: tensors of exactly the names that it has.
+        Needs PyTorch (SP1012)."""
+        from planner.frontends.torch_program import import_torch
+
+        torch = import_torch()
+        with self._lock:
+            self._require_open()
+            everything = self._state.read_all()
+            return {name: torch.from_numpy(everything[name]) for name in self._state.module_names()}
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
         """Take over parameters and states: from `state_dict` of this or another executor (training goes on with the
@@ -143,6 +166,18 @@ class Executor:
             self._lr = float(extra.get("lr", self._lr))
 
     # -- looking inside ----------------------------------------------------------------------------------------
+    def value(self, name: str) -> Array:
+        """What the program that ran last computed for a value of the graph: an activation, a gradient, a saved mask.
+        An array of its own, in the framework's shape. Values share memory: a plan made with `keep` (`stepplan plan
+        --keep NAME`) leaves those that it names intact until the program ends.
+
+        SP1614: the value is not there (any more); the message names what wrote over it.
+        """
+        with self._lock:
+            self._require_open()
+            require_intact(self._graph, self.plan, self._ran, name)
+            return self._copy(self._graph.value[name])
+
     def trace(self, path: Path | str | None = None, on: bool = True) -> None:
         """Record the coming runs: when each slice of each node ran. With `path`, every run rewrites that file as a
         Perfetto / Chrome trace of everything recorded, in the form of `stepplan show --trace`, so that plan and run
@@ -206,10 +241,12 @@ class Executor:
     def _run(self, name: str, arguments: tuple[Any, ...], gradients: list[Array] | None) -> None:
         self._require_open()
         number = self._programs[name]
+        self._ran = None
         try:
             self._native.run(self._handle, number, arguments, self._lr, self._steps_done + 1, self._seed, gradients)
         except RuntimeError as error:
             raise InternalError(f"{name} of plan {self.plan.name}: {error}") from error
+        self._ran = name
         if self._traced is not None:
             lanes = self.plan.programs[number].lanes
             self._traced.append((name, events_of_step(lanes, self._native.spans(self._handle, number))))

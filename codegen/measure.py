@@ -4,6 +4,7 @@ Warm is not "the same bytes again": in a step other nodes run in between and pus
 caches, so the copies that are run in turn cover more than those hold.
 """
 
+import math
 import time
 from collections.abc import Sequence
 from itertools import pairwise
@@ -22,6 +23,8 @@ from planner.target.model import Target
 
 WARM_REPETITIONS, COLD_REPETITIONS = (5, 60), (3, 30)
 """(least, most)"""
+LONG_S = 0.4
+"""Kernels so slow that fewer repetitions take this long need no more: what disturbs them is short beside them."""
 MOST_ARENA = 2 * 2**30
 
 
@@ -74,10 +77,10 @@ class Bench:
         if self._native is not None:
             self._native.close(self._handle)
 
-    def quickest(self, case: int, budget_s: float) -> float:
+    def quickest(self, case: int, budget_s: float, hopeless_ns: float = math.inf) -> float:
         """The shortest of a few runs with every operand out of the caches, ns: for ranking, where a disturbed run
-        should not decide."""
-        return min(sum(run) for run in self._cold_runs(case, budget_s))
+        should not decide. A case that takes longer than `hopeless_ns` is not run again."""
+        return min(sum(run) for run in self._cold_runs(case, budget_s, hopeless_ns))
 
     def sample(self, case: int, budget_s: float) -> Sampled:
         cold = warm = self._cold_runs(case, budget_s)
@@ -94,14 +97,14 @@ class Bench:
         wanted = min(COLD_REPETITIONS[1], -(-self._evict // max(1, footprint.bytes)) + 1)
         return max(1, min(wanted, MOST_ARENA // max(1, footprint.bytes)))
 
-    def _cold_runs(self, case: int, budget_s: float) -> list[tuple[float, ...]]:
+    def _cold_runs(self, case: int, budget_s: float, hopeless_ns: float = math.inf) -> list[tuple[float, ...]]:
         footprint = self._footprints[case]
         replicas = self._replicas(footprint)
         self._fill(footprint, replicas)
         # Touching other memory evicts the copies; small ones would otherwise still lie in the cache.
         if footprint.bytes * replicas < self._evict:
             self._arena[-self._evict :].fill(0)
-        return self._runs(case, footprint.bytes, replicas, budget_s, COLD_REPETITIONS, once=replicas)
+        return self._runs(case, footprint.bytes, replicas, budget_s, COLD_REPETITIONS, replicas, hopeless_ns)
 
     def _fill(self, footprint: Footprint, replicas: int) -> None:
         """Random positive numbers in floats, zeros in labels and indices, 0 to 3 in masks and argmax: valid for every
@@ -125,18 +128,29 @@ class Bench:
                         chunk[:] = self._noise[: len(chunk)]
 
     def _runs(
-        self, case: int, stride: int, replicas: int, budget_s: float, bounds: tuple[int, int], once: int = 0
+        self,
+        case: int,
+        stride: int,
+        replicas: int,
+        budget_s: float,
+        bounds: tuple[int, int],
+        once: int = 0,
+        hopeless_ns: float = math.inf,
     ) -> list[tuple[float, ...]]:
         """Stage times of every repetition. Warm runs begin with one round over the copies that does not count."""
         least, most = bounds
         runs: list[tuple[float, ...]] = []
         for replica in range(0 if once else replicas):
             self._run(case, stride * replica)
-        deadline = time.perf_counter() + budget_s
+        begun = time.perf_counter()
         # Small cold cases run once per copy: a copy that has run is warm.
         limit = once if once and stride * replicas < self._evict else most
-        while len(runs) < limit and (len(runs) < least or time.perf_counter() < deadline):
+        while len(runs) < limit:
             runs.append(self._run(case, stride * (len(runs) % replicas)))
+            spent = time.perf_counter() - begun
+            enough = spent > budget_s and (len(runs) >= least or spent > LONG_S)
+            if enough or sum(runs[-1]) > hopeless_ns:
+                break
         return runs
 
     def _run(self, case: int, shift: int) -> tuple[float, ...]:

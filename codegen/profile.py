@@ -5,6 +5,7 @@ and keeps the best two per slice dimension; the second times what is left at eve
 asks for, warm and cold. Finished signatures are handed to `save` as they come, so an interrupted run resumes.
 """
 
+import math
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from pathlib import Path
 from statistics import median
 
 from codegen.facts import facts, implementations
+from codegen.instructions import usable
 from codegen.load import require_processor
 from codegen.measure import Bench, Sampled
 from codegen.profile_cases import Case
@@ -27,6 +29,8 @@ KEPT = 2
 """Implementations per (signature, dimension) that survive the first round,"""
 CLOSE = 1.15
 """unless they take this many times as long as the quickest."""
+HOPELESS = 1.6
+"""An implementation that takes this many times as long as the best so far runs once."""
 
 MEASURABLE_BYTES = 2**26
 """A loop over fewer bytes says nothing about memory bandwidth."""
@@ -108,7 +112,7 @@ def _first_round(
     for signature in todo:
         for (kernel, dim), limit in sorted(op_named(signature.op).dims(signature).items()):
             mode = Mode(kernel, dim, min(limit, len(cpus)))
-            names = _worth_timing(implementations(signature, mode))
+            names = _worth_timing(usable(implementations(signature, mode), target))
             found = [mode._replace(implementation=name) for name in names] or [mode]
             cases = [Case(signature, m, facts(signature, m)) for m in found]
             if len(cases) <= KEPT:
@@ -119,9 +123,14 @@ def _first_round(
     with tempfile.TemporaryDirectory(prefix="stepplan-profile-") as folder:
         bench = Bench(flat, target, cpus, Path(folder) / "round1")
         times: dict[tuple[str, Mode], float] = {}
-        for number, case in enumerate(flat):
-            progress("choosing implementations", number, len(flat))
-            times[case.signature.text, case.mode] = bench.quickest(number, budget_s)
+        number = 0
+        for cases in contenders.values():
+            best = math.inf
+            for case in cases:  # the library lists what it thinks fastest first
+                progress("choosing implementations", number, len(flat))
+                time_ns = bench.quickest(number, budget_s, HOPELESS * best)
+                times[case.signature.text, case.mode], best = time_ns, min(best, time_ns)
+                number += 1
         bench.close()
     for cases in contenders.values():
         ranked = sorted(((times[c.signature.text, c.mode], c) for c in cases), key=lambda r: r[0])

@@ -13,54 +13,66 @@ from planner.ops.strides import memory_order
 Array = np.ndarray[Any, Any]
 
 PREFIX = "stepplan."
-IGNORED = "num_batches_tracked"
-"""PyTorch counts batches; nothing here needs that number."""
+COUNTER = "num_batches_tracked"
+"""PyTorch's batch norms count batches; no kernel needs that number, but a PyTorch module's state has it."""
 
 
 class State:
-    """`view` gives a value's bytes as an array in its memory order."""
+    """`view` gives a value's bytes as an array in its memory order. `given`: a captured module's weights; what of them
+    is no value of the graph is carried along, so that the state is the module's."""
 
-    def __init__(self, graph: Graph, view: Callable[[Value], Array]) -> None:
+    def __init__(self, graph: Graph, view: Callable[[Value], Array], given: Mapping[str, Array]) -> None:
         self._view = view
         self.values = tuple(v for v in graph.values if v.role in PERSISTENT)
         self.by_name = {v.name or v.id: v for v in self.values}
         self.trained = {v: graph.value[v].name or v for v in trained_parameters(graph)}
         """Value id -> name of every trained parameter."""
         updates = [n for p in graph.programs for n in p.nodes if n.phase == "update"]
-        self.slots = {v for n in updates for v in n.updates[1:]}
-        """Ids of the optimizer's states."""
+        self.slots = {v for n in updates for v in n.updates if v not in self.trained}
+        """Ids of what an optimizer or a carried state keeps: PyTorch's modules have none of it."""
         rates = [float(getattr(n.attrs, "lr", 0.0)) for n in updates]
         self.first_lr = next((r for r in rates if r), 0.0)
+        self.steps = 0
+        """Training steps since the counters of batches were set."""
+        self._aliases = {a: n for n, v in self.by_name.items() for a in v.aliases}
+        self._per_step = {n: 0 for n in given if n.endswith(COUNTER)} | _batch_norms(graph)
+        rest = {n: a for n, a in given.items() if n not in self.by_name and n not in self._aliases}
+        self._counters = {n: int(rest.pop(n, np.int64(0))) for n in self._per_step}
+        self._fixed = rest
 
+    # -- out ---------------------------------------------------------------------------------------------------
     def read_all(self) -> dict[str, Array]:
-        return {name: self.read(value) for name, value in self.by_name.items()}
+        """Everything by name, tied parameters under each of theirs."""
+        found = {name: self.read(value) for name, value in self.by_name.items()}
+        found |= {alias: found[name].copy() for alias, name in self._aliases.items()}
+        counters = {n: np.asarray(c + self.steps * self._per_step[n], np.int64) for n, c in self._counters.items()}
+        return found | counters | {name: data.copy() for name, data in self._fixed.items()}
+
+    def module_names(self) -> list[str]:
+        """Names of the framework's module: neither the optimizer's states nor what the model's code fixes."""
+        own = [n for n, v in self.by_name.items() if v.id not in self.slots and not v.constant]
+        return [*own, *self._aliases, *self._counters, *self._fixed]
 
     def read(self, value: Value) -> Array:
         """A copy in the logical shape, contiguous."""
         back = tuple(int(a) for a in np.argsort(memory_order(value.type)))
         return np.array(self._view(value).transpose(back), order="C")
 
+    # -- in ----------------------------------------------------------------------------------------------------
     def write(self, value: Value, data: Array) -> None:
         self._view(value)[...] = data.transpose(memory_order(value.type))
 
     def load(self, state: Mapping[str, Any], strict: bool) -> dict[str, Any]:
         """Write everything that `state` names, after all of it was looked at; returns the `stepplan.` entries."""
-        given = {k: as_array(v) for k, v in state.items() if not k.endswith(IGNORED)}
+        given = {k: as_array(v) for k, v in state.items()}
         extra = {k[len(PREFIX) :]: v for k, v in given.items() if k.startswith(PREFIX)}
-        tensors = {k: v for k, v in given.items() if not k.startswith(PREFIX)}
-        unknown = sorted(k for k in tensors if k not in self.by_name)
-        missing = sorted(n for n, v in self.by_name.items() if n not in tensors and v.id not in self.slots)
-        slots = {n for n, v in self.by_name.items() if v.id in self.slots}
-        if slots & tensors.keys():
-            missing += sorted(slots - tensors.keys())
-        if strict and (unknown or missing):
-            told = [f"{len(names)} {what} ({', '.join(names[:4])}{', ...' if len(names) > 4 else ''})"
-                    for what, names in (("missing", missing), ("unknown", unknown)) if names]  # fmt: skip
-            raise UserError(
-                "SP1611",
-                f"the state does not fit the plan: {' and '.join(told)}",
-                "load the state of this model, or pass strict=False to take over what fits",
-            )
+        counters = {k: v for k, v in given.items() if k.endswith(COUNTER)}
+        tensors = {k: v for k, v in given.items() if not k.startswith(PREFIX) and k not in counters}
+        fixed = {k: tensors.pop(k) for k in self._fixed if k in tensors}
+        tensors = self._untied(tensors, strict)
+        if strict:
+            self._require_complete(tensors)
+            self._require_same(fixed)
         fitting = [(self.by_name[k], v) for k, v in tensors.items() if k in self.by_name]
         for value, data in fitting:
             if data.shape != value.type.shape or data.dtype.kind not in "fiu":
@@ -71,7 +83,64 @@ class State:
                 )
         for value, data in fitting:
             self.write(value, data)
+        now = {n: c + self.steps * self._per_step[n] for n, c in self._counters.items()}
+        self._counters = {n: int(counters.get(n, np.int64(c))) for n, c in now.items()}
+        self.steps = 0
         return {k: v[()] for k, v in extra.items()}
+
+    def _untied(self, tensors: Mapping[str, Array], strict: bool) -> dict[str, Array]:
+        """One entry per value; SP1611 where tied parameters differ."""
+        found = {k: v for k, v in tensors.items() if k not in self._aliases}
+        for alias, name in self._aliases.items():
+            if alias not in tensors:
+                continue
+            if strict and not np.array_equal(found.setdefault(name, tensors[alias]), tensors[alias], equal_nan=True):
+                raise UserError(
+                    "SP1611",
+                    f"{name} and {alias} are one tensor in this model and differ in the state",
+                    "load the state of this model, or capture the model without tying them",
+                )
+            found.setdefault(name, tensors[alias])
+        return found
+
+    def _require_complete(self, tensors: Mapping[str, Array]) -> None:
+        unknown = sorted(k for k in tensors if k not in self.by_name)
+        missing = sorted(
+            n for n, v in self.by_name.items() if n not in tensors and v.id not in self.slots and not v.constant
+        )
+        slots = {n for n, v in self.by_name.items() if v.id in self.slots}
+        if slots & tensors.keys():
+            missing += sorted(slots - tensors.keys())
+        if unknown or missing:
+            told = [f"{len(names)} {what} ({', '.join(names[:4])}{', ...' if len(names) > 4 else ''})"
+                    for what, names in (("missing", missing), ("unknown", unknown)) if names]  # fmt: skip
+            raise UserError(
+                "SP1611",
+                f"the state does not fit the plan: {' and '.join(told)}",
+                "load the state of this model, or pass strict=False to take over what fits",
+            )
+
+    def _require_same(self, fixed: Mapping[str, Array]) -> None:
+        """What was folded into the plan's constants cannot change any more."""
+        for name, data in fixed.items():
+            if not np.array_equal(data, self._fixed[name], equal_nan=data.dtype.kind == "f"):
+                raise UserError(
+                    "SP1611",
+                    f"{name} was fixed when the model was captured and differs in the state",
+                    "capture the model with that state, or pass strict=False to keep the plan's",
+                )
+
+
+def _batch_norms(graph: Graph) -> dict[str, int]:
+    """Name of every batch norm's counter -> how often it runs in a training step."""
+    program = graph.program.get("train_step")
+    found: dict[str, int] = {}
+    for node in program.nodes if program else ():
+        names = [graph.value[v].name for v in node.updates]
+        if node.op == "batch_norm" and names and names[0].endswith(".running_mean"):
+            counter = f"{names[0].removesuffix('running_mean')}{COUNTER}"
+            found[counter] = found.get(counter, 0) + 1
+    return found
 
 
 def as_array(data: Any) -> Array:

@@ -9,6 +9,7 @@ import hashlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -146,12 +147,28 @@ def run_compiler(command: Sequence[str], target: Path) -> None:
             lines = [line for line in done.stderr.splitlines() if line.strip()]
             first = next((i for i, line in enumerate(lines) if "error" in line), 0)
             shown = "\n  ".join(lines[first : first + 12]) or f"exit status {done.returncode}"
+            _require_resources(done.returncode, done.stderr)
             raise InternalError(f"{Path(command[0]).name} failed on {target.name}:\n  {shown}")
         os.chmod(temporary, 0o755)
         os.replace(temporary, target)
     finally:
         if os.path.exists(temporary):
             os.unlink(temporary)
+
+
+def _require_resources(status: int, errors: str) -> None:
+    """SP1514 where a compiler failed for lack of space or memory, which is not its source's fault."""
+    told = re.search(
+        r"No space left on device|File too large|Disk quota exceeded|Cannot allocate memory|out of memory"
+        r"|virtual memory exhausted|(?:Killed|File size limit exceeded)(?= signal terminated)",
+        errors,
+    )
+    if told or status < 0:
+        raise UserError(
+            "SP1514",
+            f"the compiler could not finish: {told[0] if told else signal.Signals(-status).name}",
+            "free disk space and memory (stepplan build --jobs 1 needs less), then build again: what is done is kept",
+        )
 
 
 def drop_old_objects() -> None:

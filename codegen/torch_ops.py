@@ -1,4 +1,5 @@
-"""Every differentiable op in PyTorch: name -> function(attrs, tensors) -> first output. Needs torch."""
+"""Every differentiable op in PyTorch: name -> function(attrs, tensors) -> its outputs that others read: one tensor, or
+a tuple of them. Needs torch."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,13 +11,28 @@ from planner.ops.average_pool import AvgPool2d
 from planner.ops.max_pool import MaxPool2d
 
 Tensor = torch.Tensor
-Call = Callable[[Any, Sequence[Tensor]], Tensor]
+Outputs = Tensor | tuple[Tensor, ...]
+Call = Callable[[Any, Sequence[Tensor]], Outputs]
 
 
 def conv2d(a: Any, t: Sequence[Tensor]) -> Tensor:
     top, bottom, left, right = a.padding
     padded = F.pad(t[0], (left, right, top, bottom))
     return F.conv2d(padded, *t[1:], stride=a.stride, dilation=a.dilation, groups=a.groups)
+
+
+def conv_transpose2d(a: Any, t: Sequence[Tensor]) -> Tensor:
+    """PyTorch pads both sides alike: what else is to go is cut off."""
+    top, bottom, left, right = a.padding
+    more = (a.output_padding[0], a.output_padding[1])
+    y = F.conv_transpose2d(*t, stride=a.stride, output_padding=more, dilation=a.dilation, groups=a.groups)
+    return y[:, :, top : y.shape[2] - bottom, left : y.shape[3] - right]
+
+
+def lstm_cell(a: Any, t: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    i, f, g, o = (t[0] + t[1]).chunk(4, 1)
+    c = f.sigmoid() * t[2] + i.sigmoid() * g.tanh()
+    return o.sigmoid() * c.tanh(), c
 
 
 def matmul(a: Any, t: Sequence[Tensor]) -> Tensor:
@@ -103,6 +119,7 @@ TORCH: dict[str, Call] = {
     "bce_with_logits": lambda a, t: F.binary_cross_entropy_with_logits(t[0], t[1], reduction=a.reduction),
     "concat": lambda a, t: torch.cat(list(t), a.axis),
     "conv2d": conv2d,
+    "conv_transpose2d": conv_transpose2d,
     "convert_layout": lambda a, t: t[0] * 1,
     "cross_entropy": cross_entropy,
     "div": lambda a, t: t[0] / t[1],
@@ -116,6 +133,7 @@ TORCH: dict[str, Call] = {
     "log": lambda a, t: t[0].log(),
     "log_softmax": lambda a, t: t[0].log_softmax(-1),
     "lrn": lambda a, t: F.local_response_norm(t[0][..., None], a.size, a.alpha, a.beta, a.k)[..., 0],
+    "lstm_cell": lstm_cell,
     "matmul": matmul,
     "max_pool2d": max_pool2d,
     "maximum": lambda a, t: torch.maximum(*t),
@@ -137,6 +155,7 @@ TORCH: dict[str, Call] = {
     "silu": lambda a, t: F.silu(t[0]),
     "slice": sliced,
     "softmax": lambda a, t: t[0].softmax(-1),
+    "split": lambda a, t: t[0].split(list(a.sizes), a.axis),
     "sqrt": lambda a, t: t[0].sqrt(),
     "square": lambda a, t: t[0] ** 2,
     "sub": lambda a, t: t[0] - t[1],

@@ -5,15 +5,15 @@ that eager mode and torch.compile run what a PyTorch user would write. Needs tor
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from codegen.torch_ops import TORCH
+from codegen.torch_ops import TORCH, Outputs
 from planner.errors import UserError
-from planner.graph.model import Graph, Node, Role
+from planner.graph.model import Graph, Node, Program, Role
 
 Tensor = torch.Tensor
 
@@ -29,7 +29,10 @@ class Twin(nn.Module):
         self.calls = {**_CALLS, **(calls or {})}
         program = graph.program["train_step"]
         self.graph = graph
+        self.parts = parts_of(program)
         self.nodes = [n for n in program.nodes if n.phase == "forward"]
+        self.carried = [(n.updates[0], n.inputs[0]) for n in program.nodes if n.op == "state_update"]
+        """(state, the value that it has in the next step)"""
         self.inputs, self.loss = program.inputs, program.outputs[0]
         self.prediction = _training_value(graph)
         trained = {v for n in program.nodes if n.phase == "update" for v in n.updates}
@@ -55,24 +58,98 @@ class Twin(nn.Module):
         return [(_name(slot), tensor) for slot, tensor in [*self.named_parameters(), *self.named_buffers()]]
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-        held: dict[str, Tensor] = dict(zip(self.inputs, inputs, strict=True))
+        held = self.run(self.nodes, dict(zip(self.inputs, inputs, strict=True)))
+        for state, value in self.carried:
+            self._buffers[_slot(state)] = held[value].detach()
+        return held[self.loss], held[self.prediction]
+
+    def run(self, nodes: Sequence[Node], held: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """`held` and what the nodes make of it."""
+        found = dict(held)
 
         def get(value: str) -> Tensor:
-            return held[value] if value in held else getattr(self, _slot(value))
+            return found[value] if value in found else getattr(self, _slot(value))
 
-        for node in self.nodes:
+        for node in nodes:
             given, updated = [get(v) for v in node.inputs], [get(v) for v in node.updates]
-            held[node.outputs[0]] = self.calls[node.op](node, given, updated)
-        return held[self.loss], held[self.prediction]
+            result = self.calls[node.op](node, given, updated)
+            found.update(zip(node.outputs, result if isinstance(result, tuple) else (result,), strict=False))
+        return found
+
+    def alternating(self, compile_: Callable[[Any], Any] = lambda call: call) -> Callable[..., Tensor]:
+        """A whole step of several losses that train different parameters, as a user writes it for a generative
+        adversarial network: what a later loss needs of an earlier part runs first and reaches the earlier loss
+        detached. `call(*inputs)` -> the first loss."""
+        optimizers = [optimizer_for(self.graph, self, number) for number in range(len(self.parts))]
+        runs = [(compile_(_Section(self, p.shared)), compile_(_Section(self, p.own))) for p in self.parts]
+
+        def step(*inputs: Tensor) -> Tensor:
+            held: dict[str, Tensor] = dict(zip(self.inputs, inputs, strict=True))
+            losses = []
+            for part, optimizer, (shared, own) in zip(self.parts, optimizers, runs, strict=True):
+                held = shared(held)
+                detached = {v: t.detach() for v, t in held.items()} if part.shared else held
+                losses.append(own(detached)[part.loss])
+                optimizer.zero_grad(set_to_none=True)
+                losses[-1].backward(inputs=optimizer.param_groups[0]["params"])
+                optimizer.step()
+            return losses[0].detach()
+
+        return step
 
     def gradients(self) -> dict[str, Tensor]:
         return {_name(n): p.grad for n, p in self.named_parameters() if p.grad is not None}
 
 
-def optimizer_for(graph: Graph, module: Twin) -> torch.optim.Optimizer:
-    """The optimizer of the graph's update nodes."""
-    update = next(n for n in graph.program["train_step"].nodes if n.phase == "update")
-    parameters, a = [p for p in module.parameters() if p.requires_grad], update.attrs.model_dump()
+class _Section(nn.Module):
+    """Some nodes of a twin as a module of their own, which torch.compile takes whole."""
+
+    def __init__(self, twin: Twin, nodes: Sequence[Node]) -> None:
+        super().__init__()
+        self.twin, self.nodes = twin, nodes
+
+    def forward(self, held: dict[str, Tensor]) -> dict[str, Tensor]:
+        return self.twin.run(self.nodes, held)
+
+
+class Part(NamedTuple):
+    """What one loss of a step computes and trains."""
+
+    loss: str
+    shared: tuple[Node, ...]
+    """Forward nodes that later parts build on."""
+    own: tuple[Node, ...]
+    updates: tuple[Node, ...]
+
+
+def parts_of(program: Program) -> tuple[Part, ...]:
+    """A program's parts in their order: each ends where a forward node follows an update."""
+    sections: list[list[Node]] = [[]]
+    for node in program.nodes:
+        if node.phase == "forward" and any(n.phase == "update" for n in sections[-1]):
+            sections.append([])
+        sections[-1].append(node)
+    parts: list[Part] = []
+    needed: set[str] = set()
+    for loss, section in zip(reversed(program.outputs[: len(sections)]), reversed(sections), strict=True):
+        forward = [n for n in section if n.phase == "forward"]
+        shared: list[Node] = []
+        for node in reversed(forward):
+            if needed.intersection(node.outputs):
+                shared.insert(0, node)
+                needed.update(node.inputs)
+        own = tuple(n for n in forward if n not in shared)
+        needed.update(v for n in own for v in n.inputs)
+        parts.insert(0, Part(loss, tuple(shared), own, tuple(n for n in section if n.phase == "update")))
+    return tuple(parts)
+
+
+def optimizer_for(graph: Graph, module: Twin, part: int = 0) -> torch.optim.Optimizer:
+    """The optimizer of a part's update nodes, for the parameters that they train."""
+    updates = [n for n in module.parts[part].updates if n.op != "state_update"]
+    update, trained = updates[0], {v for n in updates for v in n.updates}
+    parameters = [p for slot, p in module.named_parameters() if p.requires_grad and _name(slot) in trained]
+    a = update.attrs.model_dump()
     if update.op == "adam_update":
         kind = torch.optim.AdamW if a["decoupled"] else torch.optim.Adam
         return kind(parameters, a["lr"], (a["beta1"], a["beta2"]), a["eps"], a["weight_decay"])
@@ -122,15 +199,16 @@ def _lrn(node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Tensor:
     return F.local_response_norm(inputs[0], a.size, a.alpha, a.beta, a.k)
 
 
-def _plain(call: Callable[[Any, Sequence[Tensor]], Tensor]) -> "Call":
+def _plain(call: Callable[[Any, Sequence[Tensor]], Outputs]) -> "Call":
     return lambda node, inputs, updates: call(node.attrs, inputs)
 
 
-Call = Callable[[Node, list[Tensor], list[Tensor]], Tensor]
+Call = Callable[[Node, list[Tensor], list[Tensor]], Outputs]
 _CALLS: dict[str, Call] = {name: _plain(call) for name, call in TORCH.items()} | {
     "batch_norm": _batch_norm,
     "conv2d": _conv2d,
     "convert_layout": lambda node, inputs, updates: inputs[0],
     "dropout": lambda node, inputs, updates: F.dropout(inputs[0], node.attrs.p),  # type: ignore[attr-defined]
     "lrn": _lrn,
+    "ones": lambda node, inputs, updates: torch.full(node.attrs.shape, node.attrs.value),  # type: ignore[attr-defined]
 }

@@ -4,54 +4,55 @@ near to the truth as PyTorch's own float32?
 The error of a tensor is norm(tensor - truth) / norm(truth), Euclidean norms over all elements, the truth being the
 network's PyTorch twin in float64. Allowed is twice the error of the same twin in float32, or FLOOR where that is more.
 
+Relu and max pooling decide: two right float32 programs, which round differently, differ in some decisions, and then
+in their gradients by far more than rounding. So every float32 run is compared with a float64 run that takes the same
+decisions in every step (branches.py): the executor with one truth, PyTorch's float32 with another. And every decision
+that float64 would not have taken at that point must lie within rounding, by the same bar: the distance from the kink
+is at most twice what PyTorch's own float32 error in that tensor, in the same step, can account for, or FLOOR times the
+tensor's root mean square.
+
 Some tensors vanish in truth: the gradient of a bias in front of a batch norm is exactly zero. Where float64 shows
 nothing but rounding (norm below VANISHING times that of its layer, per element), the error is taken relative to the
 layer's tensor of the largest root mean square instead. A layer is what shares the name up to the last dot.
 
-Where an activation lies within rounding of a kink (kinks.py), float32 programs differ by chance. A row also says how
-far the truth moves when all of these take the other side; `explained` allows KINKS times that. It is an estimate: the
-contributions of kinks to a single number, like the loss, can cancel.
-
 Dropout multiplies by the executor's masks, computed by the op's NumPy reference. Needs torch.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 
 from codegen.bench import random_inputs
+from codegen.branches import KINKS, Decisions, Forced, Watched, kinked, read_decisions
 from codegen.executor import Executor
-from codegen.kinks import Kinks
 from codegen.torch_twin import Call, Twin, optimizer_for
 from planner.graph.model import Graph, Layout, Node, Role
 from planner.ops.dropout import DropoutAttrs, dropout_mask
 
 FLOOR = 1e-5
 """Relative error that is always allowed."""
-KINKS = 4
-"""PyTorch's two memory formats differ by up to 3.6 times what all kinks do (ResNet 1-1-1-1, batch 2, 8 draws)."""
 VANISHING = 1e-10
 """Below this share of its layer, per element, a float64 tensor is rounding noise around zero."""
 
 Kind = Literal["loss", "gradient", "parameter", "statistic", "optimizer"]
 Array = np.ndarray[Any, Any]
 Tensors = Mapping[str, Array]
+Errors = dict[tuple[Kind, str], float]
+"""Relative error of every tensor."""
 
 SLOTS = {"momentum_buffer": "momentum", "exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq"}
 """PyTorch's name of an optimizer's tensor -> what the executor appends to the parameter's name."""
 
 
 class Row(NamedTuple):
-    """One tensor: relative errors of the executor, of PyTorch in float32, and of float64 with every kink resolved the
-    other way."""
+    """One tensor: relative errors of the contender and of PyTorch in float32."""
 
     kind: Kind
     name: str
     error: float
     torch_error: float
-    kink_error: float = 0.0
 
     @property
     def allowed(self) -> float:
@@ -66,50 +67,126 @@ class Row(NamedTuple):
     def ok(self) -> bool:
         return self.error <= self.allowed
 
+
+class Flips(NamedTuple):
+    """Decisions of one node in one step that float64 would not have taken at that point."""
+
+    node: str
+    step: int
+    decisions: int
+    count: int
+    torch_count: int
+    worst: float
+    """The largest distance from the kink."""
+    torch_worst: float
+    allowed: float
+
     @property
-    def explained(self) -> bool:
-        """Right, or not farther off than kinks can take it."""
-        return self.error <= max(self.allowed, KINKS * self.kink_error)
+    def ok(self) -> bool:
+        return self.worst <= self.allowed
 
 
-Result = dict[Kind, dict[str, Array]]
-"""What one contender computed."""
+class Verdict(NamedTuple):
+    """One contender beside PyTorch's float32."""
+
+    rows: list[Row]
+    """Each against float64 on its own branch: what the bar is about."""
+    free: list[Row]
+    """Both against float64 that decides for itself; empty unless asked for."""
+    flips: list[Flips]
+
+    @property
+    def wrong(self) -> list[Row | Flips]:
+        return [x for x in (*self.rows, *self.flips) if not x.ok]
+
+
+class Course(NamedTuple):
+    """What is left of one contender's steps: numbers, no tensors, so that large networks fit into memory."""
+
+    errors: Errors
+    """Against float64 on the contender's branch."""
+    free: Errors
+    """Against float64 that decides for itself; empty unless asked for."""
+    wrong: dict[tuple[str, int], tuple[int, int, float]]
+    """(node, step) -> decisions, how many of them float64 would not have taken, the largest distance from the kink."""
+    allowed: dict[tuple[str, int], float]
+    """(node, step) -> the distance that a decision may have, where the contender is PyTorch."""
 
 
 def truth(
-    graph: Graph, executor: Executor, steps: int = 3, seed: int | None = None, *, control: bool = False
-) -> list[Row]:
-    """Run `steps` training steps on fresh random inputs; compare the loss of every step, the gradients of the first,
-    and parameters, running statistics and optimizer state after the last.
+    graph: Graph,
+    executor: Executor,
+    steps: int = 3,
+    seed: int | None = None,
+    *,
+    control: bool = False,
+    free: bool = False,
+) -> dict[str, Verdict]:
+    """Run `steps` training steps on fresh random inputs. Compared are loss and gradients of every step, and
+    parameters, running statistics and optimizer state after the last.
 
-    `executor`: a fresh one, whose optimizer has no state yet. `seed` of the inputs; None: another one every time.
-    PyTorch's float32 has its default memory format. `control`: compare PyTorch in channels-last format instead of the
-    executor, which differs in the order of additions only: how often does a right program miss what is allowed?
+    `executor`: a fresh one, whose optimizer has no state yet, of a plan that keeps `decisive_values(graph)`. `seed` of
+    the inputs; None: another one every time. PyTorch's float32 has its default memory format. Verdicts: "executor",
+    and with `control` "channels_last", PyTorch in that format, which differs in the order of additions only.
     """
-    drawn = np.random.default_rng(seed).integers(0, 2**32, steps)
-    batches = [random_inputs(graph, int(number)) for number in drawn]
+    drawn = [int(number) for number in np.random.default_rng(seed).integers(0, 2**32, steps)]
     start = executor.state_dict()
+    plain = follow(graph, start, _TorchRun(graph, start, Watched()), drawn, free)
+    verdicts = {"executor": _verdict(follow(graph, start, _ExecutorRun(graph, executor), drawn, free), plain)}
     if control:
-        tried = _run_torch(graph, start, batches, torch.float32, channels_last=True)
-    else:
-        tried = _run_executor(graph, executor, batches)
-    kinks = Kinks()
-    plain = _run_torch(graph, start, batches, torch.float32, calls=kinks.watching())
-    bent = _run_torch(graph, start, batches, torch.float64, calls=kinks.beyond())
-    exact = _run_torch(graph, start, batches, torch.float64)
-    return compare(tried, plain, exact, bent)
+        other = _TorchRun(graph, start, Watched(), channels_last=True)
+        verdicts["channels_last"] = _verdict(follow(graph, start, other, drawn, free), plain)
+    return verdicts
 
 
-def compare(tried: Result, plain: Result, exact: Result, bent: Result | None = None) -> list[Row]:
-    """Rows of every tensor of the truth; a tensor that a contender lacks is infinitely wrong. `bent`: the truth with
-    kinks resolved the other way; None: there are none."""
-    rows = []
-    for kind, truths in exact.items():
-        scales = _scales(truths)
-        for name, true in truths.items():
-            errors = [_error(r[kind].get(name), true, scales[name]) for r in (tried, plain, bent or exact)]
-            rows.append(Row(kind, name, *errors))
-    return rows
+def follow(
+    graph: Graph, start: Tensors, contender: "_ExecutorRun | _TorchRun", seeds: Sequence[int], free: bool
+) -> Course:
+    """Take steps with a contender and with float64 beside it."""
+    course = Course({}, {}, {}, {})
+    forced = Forced()
+    truths = [(_TorchRun(graph, start, forced, torch.float64), course.errors)]
+    if free:
+        truths.append((_TorchRun(graph, start, None, torch.float64), course.free))
+    for step, seed in enumerate(seeds, 1):
+        batch = random_inputs(graph, seed)
+        loss, gradients, forced.decisions = contender.backward(batch)
+        forced.operands = contender.operands
+        for exact, errors in truths:
+            true_loss, true_gradients, _ = exact.backward(batch)
+            errors["loss", f"step {step}"] = compare({"": np.array([loss])}, {"": np.array([true_loss])})[""]
+            for name, error in compare(gradients, true_gradients).items():
+                errors["gradient", f"step {step}: {name}"] = error
+        for node in kinked(graph):
+            course.wrong[node.id, step] = (forced.decisions[node.id].numel(), *forced.wrong[node.id])
+            if node.id in forced.errors:
+                error, root_mean_square = forced.errors[node.id]
+                course.allowed[node.id, step] = KINKS[node.op].compared * max(2 * error, FLOOR * root_mean_square)
+        for run in (contender, *(exact for exact, _ in truths)):
+            run.update(batch)
+    found = dict(_kinds(graph, contender.state()))
+    for exact, errors in truths:
+        for kind, true in _kinds(graph, exact.state()):
+            errors |= {(kind, name): error for name, error in compare(found.get(kind, {}), true).items()}
+    return course
+
+
+def compare(tried: Tensors, true: Tensors) -> dict[str, float]:
+    """Relative error of every tensor of the truth; infinite for one that is missing or of another shape."""
+    scales = _scales(true)
+    return {name: _error(tried.get(name), tensor, scales[name]) for name, tensor in true.items()}
+
+
+def _verdict(tried: Course, plain: Course) -> Verdict:
+    def rows(errors: Errors, torch_errors: Errors) -> list[Row]:
+        return [Row(kind, name, error, torch_errors[kind, name]) for (kind, name), error in errors.items()]
+
+    flips = []
+    for (node, step), (decisions, count, worst) in tried.wrong.items():
+        _, torch_count, torch_worst = plain.wrong[node, step]
+        allowed = plain.allowed[node, step]
+        flips.append(Flips(node, step, decisions, count, torch_count, worst, torch_worst, allowed))
+    return Verdict(rows(tried.errors, plain.errors), rows(tried.free, plain.free), flips)
 
 
 def worst_per_kind(rows: Iterable[Row]) -> list[Row]:
@@ -142,42 +219,71 @@ def _scales(truths: Tensors) -> dict[str, float]:
     return found
 
 
-def _run_executor(graph: Graph, executor: Executor, batches: Sequence[Sequence[Array]]) -> Result:
-    _, gradients = executor.gradients(*batches[0])
-    losses = [executor.step(*batch) for batch in batches]
-    return _result(graph, losses, gradients, executor.state_dict())
+class _ExecutorRun:
+    """Its steps in two halves, as PyTorch has them."""
+
+    operands = None
+    """Of its kinks: not known."""
+
+    def __init__(self, graph: Graph, executor: Executor) -> None:
+        self._graph, self._executor = graph, executor
+
+    def backward(self, batch: Sequence[Array]) -> tuple[float, Tensors, Decisions]:
+        """Runs a step that changes nothing; `update` then computes the same bits once more."""
+        loss, gradients = self._executor.gradients(*batch)
+        given = dict(zip(self._executor.input_names, batch, strict=True))
+        value = self._executor.value
+        return loss, gradients, read_decisions(self._graph, lambda name: given[name] if name in given else value(name))
+
+    def update(self, batch: Sequence[Array]) -> None:
+        self._executor.step(*batch)
+
+    def state(self) -> Tensors:
+        return self._executor.state_dict()
 
 
-def _run_torch(
-    graph: Graph,
-    start: Tensors,
-    batches: Sequence[Sequence[Array]],
-    dtype: torch.dtype,
-    channels_last: bool = False,
-    calls: Mapping[str, Call] | None = None,
-) -> Result:
-    step, seed = int(start["stepplan.step"]), int(start["stepplan.seed"])
+class _TorchRun:
+    """The twin and its optimizer. `branches`: what watches its decisions or forces them upon it."""
 
-    def dropped(node: Node, inputs: list[torch.Tensor], updates: list[torch.Tensor]) -> torch.Tensor:
-        return inputs[0] * _mask(node, inputs[0], seed, step)
+    def __init__(
+        self,
+        graph: Graph,
+        start: Tensors,
+        branches: Watched | Forced | None,
+        dtype: torch.dtype = torch.float32,
+        channels_last: bool = False,
+    ) -> None:
+        self._graph, self._branches, self._dtype, self._channels_last = graph, branches, dtype, channels_last
+        self._seed, self._number = int(start["stepplan.seed"]), int(start["stepplan.step"])
+        calls: dict[str, Call] = {"dropout": self._drop, **(branches.calls() if branches else {})}
+        self._twin = Twin(graph, calls).to(dtype).load(dict(start))
+        if channels_last:
+            self._twin = self._twin.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._optimizer = optimizer_for(graph, self._twin)
+        for group in self._optimizer.param_groups:
+            group["lr"] = float(start["stepplan.lr"])
 
-    twin = Twin(graph, {"dropout": dropped, **(calls or {})}).to(dtype).load(dict(start))
-    if channels_last:
-        twin = twin.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    optimizer = optimizer_for(graph, twin)
-    for group in optimizer.param_groups:
-        group["lr"] = float(start["stepplan.lr"])
-    losses: list[float] = []
-    gradients: dict[str, Array] = {}
-    for batch in batches:
-        step += 1
-        optimizer.zero_grad()
-        loss, _ = twin(*(_tensor(array, dtype, channels_last) for array in batch))
+    @property
+    def operands(self) -> dict[str, tuple[torch.Tensor, ...]] | None:
+        """Of its kinks, in the last step."""
+        return self._branches.operands if self._branches else None
+
+    def backward(self, batch: Sequence[Array]) -> tuple[float, Tensors, Decisions]:
+        self._number += 1
+        self._optimizer.zero_grad()
+        loss, _ = self._twin(*(_tensor(array, self._dtype, self._channels_last) for array in batch))
         loss.backward()
-        losses.append(float(loss.detach()))
-        gradients = gradients or {name: g.numpy(force=True).copy() for name, g in twin.gradients().items()}
-        optimizer.step()
-    return _result(graph, losses, gradients, _state(twin, optimizer))
+        gradients = {name: g.numpy(force=True) for name, g in self._twin.gradients().items()}
+        return float(loss.detach()), gradients, dict(self._branches.decisions) if self._branches else {}
+
+    def update(self, batch: Sequence[Array]) -> None:
+        self._optimizer.step()
+
+    def state(self) -> Tensors:
+        return _state(self._twin, self._optimizer)
+
+    def _drop(self, node: Node, inputs: list[torch.Tensor], updates: list[torch.Tensor]) -> torch.Tensor:
+        return inputs[0] * _mask(node, inputs[0], self._seed, self._number)
 
 
 def _mask(node: Node, x: torch.Tensor, seed: int, step: int) -> torch.Tensor:
@@ -210,12 +316,12 @@ def _state(twin: Twin, optimizer: torch.optim.Optimizer) -> dict[str, Array]:
     return found
 
 
-def _result(graph: Graph, losses: Sequence[float], gradients: Tensors, state: Tensors) -> Result:
-    result: Result = {"loss": {f"step {i}": np.array([loss]) for i, loss in enumerate(losses, 1)}}
-    result["gradient"] = dict(gradients)
+def _kinds(graph: Graph, state: Tensors) -> Iterator[tuple[Kind, dict[str, Array]]]:
+    """Parameters, running statistics and optimizer state of a state_dict."""
     slots = {v for n in graph.program["train_step"].nodes if n.phase == "update" for v in n.updates[1:]}
+    found: dict[Kind, dict[str, Array]] = {}
     for value in graph.values:
         kind: Kind = "parameter" if value.role is Role.PARAMETER else "optimizer" if value.id in slots else "statistic"
         if value.name in state:
-            result.setdefault(kind, {})[value.name] = np.asarray(state[value.name])
-    return result
+            found.setdefault(kind, {})[value.name] = np.asarray(state[value.name])
+    yield from found.items()

@@ -6,6 +6,7 @@
 """
 
 from planner.capturing import capture
+from planner.pack_csv import pack
 from planner.plan.check import check
 from planner.plan.diff import diff
 from planner.plan.explain import explain
@@ -14,4 +15,4 @@ from planner.report.table import plan_table as show
 from planner.solve.pipeline import make_plan as plan
 from planner.target.detect import detect
 
-__all__ = ["capture", "check", "detect", "diff", "explain", "plan", "show", "simulate"]
+__all__ = ["capture", "check", "detect", "diff", "explain", "pack", "plan", "show", "simulate"]

@@ -8,7 +8,7 @@ import hashlib
 import json
 import math
 import os
-import tempfile
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -57,10 +57,12 @@ def write_text(path: Path | str, text: str) -> None:
 def write_bytes(path: Path | str, data: bytes) -> None:
     """As `write_text`; on any failure the old file is untouched and nothing half-written is left (SP1702)."""
     target = Path(path)
-    temporary = None
+    # Named before it exists, so that an interruption at any point finds what to remove.
+    temporary: Path | None = target.with_name(f".{target.name}.{secrets.token_hex(6)}")
+    assert temporary is not None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
             stream.flush()

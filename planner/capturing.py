@@ -95,7 +95,8 @@ def _zoo(name: str, batch: int | None, image_size: int | None, optimizer: Optimi
 
 
 def _module(module: Any, inputs: Any, batch: int | None, options: dict[str, Any], what: str) -> Captured:
-    from planner.frontends.torch_export import capture_module, import_torch
+    from planner.frontends.torch_export import capture_module
+    from planner.frontends.torch_program import import_torch
 
     torch = import_torch()
     if not isinstance(module, torch.nn.Module):

@@ -16,7 +16,12 @@ from planner.console import AsJson, app, command, emit_result, friendly_errors, 
 from planner.costs.table import read_costs
 from planner.errors import UserError
 from planner.graph.text import read_graph, write_graph
+from planner.ops.base import op_named
+from planner.pack_csv import document as packing_document
+from planner.pack_csv import pack as pack_file
+from planner.pack_csv import text as packing_text
 from planner.plan.check import check as check_plan
+from planner.plan.diff import PlanDiff
 from planner.plan.diff import diff as diff_plans
 from planner.plan.explain import explain as explain_name
 from planner.plan.render import printable
@@ -27,7 +32,7 @@ from planner.report.events import events_text
 from planner.report.html import html_page
 from planner.report.perfetto import perfetto_trace
 from planner.report.table import plan_table
-from planner.solve.options import PlanOptions, read_pins
+from planner.solve.options import ParallelOps, PlanOptions, read_pins
 from planner.solve.pipeline import make_plan
 from planner.target.detect import detect as detect_target
 from planner.target.text import load_target, target_text, write_target
@@ -43,6 +48,20 @@ ModelArgument = Annotated[
 Batch = Annotated[int | None, typer.Option(min=1, help="Samples per step; the model's own by default.")]
 ImageSize = Annotated[int | None, typer.Option(min=1, help="Height and width of a zoo network's images.")]
 MemoryBudget = Annotated[str | None, typer.Option(help="Such as 2GiB; everything counted.")]
+Keep = Annotated[
+    list[str] | None,
+    typer.Option(metavar="VALUE", help="Leave this value intact for Executor.value; repeatable, or 'layer1.*'."),
+]
+
+
+ParallelFlag = Annotated[
+    bool, typer.Option("--parallel-ops", help="Run siblings side by side, one lane each; auto tries it anyway.")
+]
+ParallelThreshold = Annotated[int | None, typer.Option(min=2, help="The fewest siblings of a parallel operator.")]
+ParallelAlso = Annotated[
+    list[str] | None,
+    typer.Option("--parallel-op", metavar="OP", help="An op whose nodes may run side by side, too; repeatable."),
+]
 
 
 class Policy(StrEnum):
@@ -108,6 +127,10 @@ def plan(
     lanes: Annotated[int | None, typer.Option(min=1, help="Hardware threads to use; all cores by default.")] = None,
     memory_budget: MemoryBudget = None,
     pins: Annotated[Path | None, typer.Option(help="Decisions to honour (pins.toml).")] = None,
+    keep: Keep = None,
+    parallel_ops: ParallelFlag = False,
+    parallel_threshold: ParallelThreshold = None,
+    parallel_op: ParallelAlso = None,
     strict_costs: Annotated[
         bool, typer.Option("--strict-costs", help="Refuse another machine's cost table instead of warning.")
     ] = False,
@@ -121,6 +144,8 @@ def plan(
         lanes=lanes,
         memory_budget=parse_bytes(memory_budget) if memory_budget is not None else None,
         pins=read_pins(pins) if pins else PlanOptions().pins,
+        keep=tuple(keep or ()),
+        parallel_ops=parallel_options(parallel_ops, parallel_threshold, parallel_op or []),
     )
     training_graph, hardware, table = read_graph(graph), load_target(target), read_costs(costs)
     compare_machines(table.fingerprint, hardware.fingerprint(), strict_costs)
@@ -132,6 +157,15 @@ def plan(
     emit_result(
         as_json, {**summary(solved), "folder": str(out)}, f"{plan_table(solved, training_graph)}\n\nwrote {out}"
     )
+
+
+def parallel_options(wanted: bool, threshold: int | None, also: list[str]) -> ParallelOps | None:
+    """None where nothing asks for parallel operators. SP1003: an op that does not exist."""
+    if not (wanted or threshold or also):
+        return None
+    for name in also:
+        op_named(name)
+    return ParallelOps(threshold=threshold or ParallelOps().threshold, also=tuple(also))
 
 
 def parse_strategies(text: str) -> tuple[int, ...]:
@@ -205,13 +239,23 @@ def diff(
     as_json: AsJson = False,
 ) -> None:
     """What changed between two plans, ranked by effect. Exit code 1 when they differ."""
-    found = diff_plans(read_plan(plan_file(a)), read_plan(plan_file(b)))
+    found = _diff(a, b)
     if as_json:
         print(json.dumps(found.document(), sort_keys=True))
     else:
         print(found.render(format_.value))
     if found.changed:
         raise typer.Exit(1)
+
+
+def _diff(a: Path, b: Path) -> PlanDiff:
+    """With ops, origins and hardware where both plans have their graphs and targets beside them: a plan.json alone
+    can be compared, too."""
+    try:
+        one, other = read_bundle(a), read_bundle(b)
+    except UserError:
+        return diff_plans(read_plan(plan_file(a)), read_plan(plan_file(b)))
+    return diff_plans(one.plan, other.plan, one.graph, other.graph, one.target, other.target)
 
 
 @command
@@ -271,3 +315,18 @@ def simulate(
             f"{printable(program.name)}: {format_ns(timeline.total_ns)} (planned {predicted}), lanes busy {lanes}"
         )
     emit_result(as_json, document, "\n".join(lines))
+
+
+@command
+def pack(
+    file: Annotated[Path, typer.Argument(metavar="FILE.csv", help="Columns id,lower,upper,size; half-open lifetimes.")],
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="The same rows with an offset column.")] = None,
+    capacity: Annotated[
+        str | None, typer.Option(help="Such as 1048576 or 1MiB: any packing that fits will do.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Offsets for blocks of memory with lifetimes: as low as possible, or within a capacity."""
+    found = pack_file(file, out, capacity=parse_bytes(capacity) if capacity is not None else None)
+    wrote = f"\nwrote {out}" if out else ""
+    emit_result(as_json, packing_document(found), packing_text(found) + wrote)

@@ -43,7 +43,7 @@ def test_every_command_has_help_json_a_function_and_documentation(command: str) 
 
 def test_help_is_a_list_of_the_commands() -> None:
     result = run("--help")
-    assert len(COMMANDS) == 13 and all(command in result.output for command in COMMANDS)
+    assert len(COMMANDS) == 14 and all(command in result.output for command in COMMANDS)
     assert run("frobnicate").exit_code == 2
     assert run("plan").exit_code == 2
 
@@ -68,6 +68,12 @@ def test_capture_and_plan(tmp_path: Path, files: Files) -> None:
     assert "offsets" in run(*arguments, "-v").stderr
     bundle = read_bundle(tmp_path / "p")
     assert check(bundle.graph, bundle.plan, bundle.target) == []
+    succeeds(*arguments, "--keep", "fc1.y", "--keep", "fc2.backward*")
+    kept = read_bundle(tmp_path / "p").plan.keep
+    assert "fc1.y" in kept and any(v.startswith("fc2.backward") for v in kept)
+    fails("SP1304", *arguments, "--keep", "typo")
+    succeeds(*arguments, "--policy", "liu", "--parallel-ops", "--parallel-threshold", "2", "--parallel-op", "softmax")
+    fails("SP1003", *arguments, "--parallel-op", "sofmax")
 
 
 def test_image_size(tmp_path: Path) -> None:
@@ -157,10 +163,12 @@ def test_make(files: Files) -> None:
     (files.folder / "generated" / "costs").mkdir(parents=True)
     (files.folder / "generated" / "costs" / "here.json").write_bytes(files.costs.read_bytes())
     arguments = ("make", "mlp", "--batch", 2, "--target", files.target, "--policy", "sequential", "--budget", 1)
+    arguments = (*arguments, "--keep", "fc1.y")
     with working_in(files.folder):
         text = succeeds(*arguments)
         assert "from generated.mlp_b2_here import Executor" in text
         assert "generated/mlp_b2_here" in text and "train_step" in text
         document = as_json(*arguments)
     assert document["folder"] == "generated/mlp_b2_here"
+    assert read_bundle(files.folder / "generated" / "mlp_b2_here").plan.keep == ("fc1.y",)
     assert list((files.folder / "generated" / "mlp_b2_here").glob("_executor.*.so"))

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ WAYS = {
     "write": (os, "fdopen"),
     "flush": (os, "fsync"),
     "rename": (os, "replace"),
-    "create": (tempfile, "mkstemp"),
+    "create": (os, "open"),
 }
 
 

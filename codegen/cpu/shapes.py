@@ -8,7 +8,7 @@ from planner.graph.model import TensorType
 from planner.ops.base import Mode, Signature, op_named
 from planner.ops.strides import MAX_RANK, Strides, broadcast_strides, merge
 
-CONV_KINDS = {"conv2d": 0, "conv2d_backward_data": 1, "conv2d_backward_weights": 2}
+CONV_KINDS = {"conv2d": 0, "conv2d_backward_data": 1, "conv_transpose2d": 1, "conv2d_backward_weights": 2}
 
 
 def conv_shape(signature: Signature) -> tuple[int, ...]:
@@ -17,8 +17,8 @@ def conv_shape(signature: Signature) -> tuple[int, ...]:
     if signature.op == "conv2d":
         x, w, y = signature.inputs[0].shape, signature.inputs[1].shape, signature.outputs[0].shape
         bias = len(signature.inputs) > 2
-    elif signature.op == "conv2d_backward_data":
-        x, w, y, bias = attrs.shape, signature.inputs[1].shape, signature.inputs[0].shape, False
+    elif CONV_KINDS[signature.op] == 1:
+        x, w, y, bias = signature.outputs[0].shape, signature.inputs[1].shape, signature.inputs[0].shape, False
     else:
         x, w, y, bias = signature.inputs[0].shape, attrs.shape, signature.inputs[1].shape, attrs.bias
     n, ic, ih, iw = x

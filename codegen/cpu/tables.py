@@ -3,25 +3,14 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from codegen.cpu.names import identifiers
 from codegen.cpu.view import Addresses, NodeView, scratch_expressions
+from codegen.indices import INDEX_OPERANDS, Indices, index_inputs
 from planner.graph.model import Graph, Node, Role, TensorType, Value
 from planner.ops.signature import signature_of
 from planner.ops.strides import strides
 from planner.plan.schema import Plan, ProgramPlan, parse_slice, parse_wait
-
-INDEX_OPERANDS = {
-    "cross_entropy": 1,
-    "nll_loss": 1,
-    "cross_entropy_backward": 3,
-    "nll_loss_backward": 2,
-    "embedding": 1,
-    "embedding_backward": 1,
-    "embedding_sgd_update": 1,
-}
-"""Op -> which operand holds labels or indices."""
 
 REPORTS_BAD_INDEX = ("cross_entropy", "nll_loss", "embedding")
 
@@ -36,12 +25,14 @@ HEADERS = {
     "layer_norm": ("layer_norm.hpp",),
     "loss": ("losses.hpp",),
     "lrn": ("lrn.hpp",),
+    "lstm": ("lstm.hpp",),
     "matmul": ("matmul.hpp",),
     "optimizer": ("optimizer.hpp",),
     "pool": ("max_pool.hpp", "average_pool.hpp"),
     "reduce": ("reduce.hpp",),
     "shape": ("copy.hpp",),
     "softmax": ("softmax.hpp",),
+    "transfer": ("copy.hpp",),
 }
 
 
@@ -83,6 +74,9 @@ class InputView:
     staged: bool
     indices: tuple[int, int, int] | None
     """First and last valid index + 1, and the index that is ignored, where it holds labels or indices."""
+    columns: tuple[int, ...]
+    """Last valid index + 1 of every column, where columns differ."""
+    ignored: int
 
 
 @dataclass(frozen=True)
@@ -137,7 +131,7 @@ def build(plan: Plan, graph: Graph, plan_text: str) -> Model:
     counts: dict[str, int] = {}
     sources: dict[str, tuple[str, ...]] = {}
     scratch = []
-    first_lr = _first_lr(graph)
+    first_lr, indices = _first_lr(graph), index_inputs(graph)
     for program in plan.programs:
         reported: list[str] = []
         found = []
@@ -164,7 +158,7 @@ def build(plan: Plan, graph: Graph, plan_text: str) -> Model:
                     outputs=tuple(addresses.operand(v, True) for v in node.outputs),
                     updates=tuple(addresses.operand(v, True) for v in node.updates),
                     scratch=scratch_expressions(entry, signature, name),
-                    gradient_index=parameters.index(node.updates[0]) if node.phase == "update" else -1,
+                    gradient_index=parameters.index(node.updates[0]) if _trains(node, parameters) else -1,
                     lr_factor=_lr(node) / first_lr if _lr(node) and first_lr else 1.0,
                     bad_index=number,
                 )
@@ -177,7 +171,7 @@ def build(plan: Plan, graph: Graph, plan_text: str) -> Model:
     return Model(
         values=tuple((value_names[v.id], v, plan.placement[v.id].offset) for v in placed),
         scratch=tuple(scratch),
-        inputs=tuple(_input(graph, addresses, i, input_names[i]) for i in inputs),
+        inputs=tuple(_input(graph, addresses, i, input_names[i], indices.get(i)) for i in inputs),
         parameters=tuple((parameter_names[p], p) for p in parameters),
         views=views,
         lanes=lanes,
@@ -195,6 +189,11 @@ def identifiers_of_pairs(nodes: list[tuple[str, str]]) -> list[str]:
         taken.add(unique[-1])
     names = identifiers(unique, "node")
     return [names[u] for u in unique]
+
+
+def _trains(node: Node, parameters: tuple[str, ...]) -> bool:
+    """Whether it updates a parameter; a state has no gradient."""
+    return node.phase == "update" and node.updates[0] in parameters
 
 
 def _lr(node: Node) -> float:
@@ -259,27 +258,10 @@ def _lanes(
     return tuple(result)
 
 
-def _input(graph: Graph, addresses: Addresses, value: str, name: str) -> InputView:
+def _input(graph: Graph, addresses: Addresses, value: str, name: str, indices: Indices | None) -> InputView:
     type_ = graph.value[value].type
     outputs = {addresses.root(o) for p in graph.programs for o in p.outputs}
-    ranges = set()
-    for program in graph.programs:
-        for node in program.nodes:
-            operand = INDEX_OPERANDS.get(node.op)
-            if operand is not None and addresses.root(node.inputs[operand]) == value:
-                ranges.add(_index_range(graph, node))
-    indices = None
-    if ranges and len({r[2] for r in ranges}) == 1:
-        indices = (0, min(r[1] for r in ranges), next(iter(ranges))[2])
-    return InputView(value, name, type_, strides(type_), value in outputs, indices)
-
-
-def _index_range(graph: Graph, node: Node) -> tuple[int, int, int]:
-    """First valid index, last + 1, and the one that is ignored (one that is valid anyway, if none is)."""
-    attrs: Any = node.attrs
-    types = graph.types(node.inputs)
-    if node.op.startswith(("cross_entropy", "nll_loss")):
-        classes = getattr(attrs, "classes", None) or next(t.shape[1] for t in types if len(t.shape) == 2)
-        return (0, classes, attrs.ignore_index)
-    entries = types[0].shape[0] if node.op == "embedding" else graph.types(node.outputs + node.updates)[0].shape[0]
-    return (0, entries, 0)
+    whole = indices.whole if indices else None
+    columns = indices.columns if indices and whole is None else ()
+    ignored = indices.ignored if indices else 0
+    return InputView(value, name, type_, strides(type_), value in outputs, whole, columns, ignored)

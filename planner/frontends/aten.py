@@ -43,6 +43,8 @@ class Context(Emitter):
         self.torch = torch
         self.buffers: dict[int, str] = {}
         """id of a buffer's tensor -> its name"""
+        self.saved: frozenset[str] = frozenset()
+        """Names of the module's state_dict."""
         self._states: dict[int, str] = {}
         self._kept: list[Any] = []
 
@@ -62,7 +64,8 @@ class Context(Emitter):
         if self.is_constant(x):
             if id(x) not in self._states:
                 self._kept.append(x)
-                self._states[id(x)] = self.constant(_numpy(x), self.buffers.get(id(x), ""))
+                name = self.buffers.get(id(x), "")
+                self._states[id(x)] = self.constant(_numpy(x), name, name in self.saved)
             return self._states[id(x)]
         if isinstance(x, bool | int | float):
             return self.fill((), float(x))

@@ -34,6 +34,8 @@ class Emitter:
         self.b = builder
         self.name = ""
         self.weights: dict[str, Array] = {}
+        self.aliases: dict[str, tuple[str, ...]] = {}
+        """Framework's name -> its other names for the same tensor."""
 
     # -- values ------------------------------------------------------------------------------------------------
     def fresh(self, name: str) -> str:
@@ -46,26 +48,36 @@ class Emitter:
         layout = Layout.CHANNELS_LAST if image else Layout.ROW_MAJOR
         return self.b.input(self.fresh(name), TensorType(shape=tuple(shape), dtype=dtype, layout=layout))
 
-    def stored(self, name: str, data: Array, role: Role, trainable: bool = True) -> str:
+    def stored(self, name: str, data: Array, role: Role, trainable: bool = True, constant: bool = False) -> str:
         """A parameter or state that starts from `data`, under the framework's name."""
         kinds = {"float32": DType.FLOAT32, "int64": DType.INT64}
         type_ = TensorType(shape=data.shape, dtype=kinds[data.dtype.name])
-        safe = re.sub(r"[^A-Za-z0-9_.\-]", "_", name)[:200] or "unnamed"
-        value = Value(id=self.fresh(name), type=type_, role=role, name=safe, init=Init(kind="data"))
+        safe = safe_name(name)
+        value = Value(
+            id=self.fresh(name),
+            type=type_,
+            role=role,
+            name=safe,
+            aliases=tuple(map(safe_name, self.aliases.get(name, ()))),
+            constant=constant,
+            init=Init(kind="data"),
+        )
         if role is Role.PARAMETER and not trainable:
             self.b.frozen.add(value.id)
         self.weights[safe] = data
         return self.b.add_value(value)
 
-    def constant(self, data: Array, name: str = "") -> str:
-        """A constant as a value: a filled tensor where all elements are equal, else a state."""
-        if data.dtype == np.int64:
-            return self.stored(name or self._constant_name(), data, Role.STATE)
-        data = np.asarray(data, np.float32)
-        first = float(data.flat[0]) if data.size else 0.0
-        if not name and np.isfinite(first) and bool((data == data.flat[0]).all()):
-            return self.fill(data.shape, first)
-        return self.stored(name or self._constant_name(), data, Role.STATE)
+    def constant(self, data: Array, name: str = "", in_state: bool = False) -> str:
+        """A constant as a value: a filled tensor where all elements are equal, else a state.
+
+        name: the framework's, of a buffer; in_state: the framework saves it with the model's state.
+        """
+        if data.dtype != np.int64:
+            data = np.asarray(data, np.float32)
+            first = float(data.flat[0]) if data.size else 0.0
+            if not name and np.isfinite(first) and bool((data == data.flat[0]).all()):
+                return self.fill(data.shape, first)
+        return self.stored(name or self._constant_name(), data, Role.STATE, constant=not in_state)
 
     def _constant_name(self) -> str:
         count = sum(1 for w in self.weights if w.startswith("constant_"))
@@ -239,6 +251,11 @@ class Emitter:
         factor = self.shape(q)[-1] ** -0.5 if scale is None else scale
         scores = self.matmul(self.scale(q, factor), self.transpose(k, rank - 2, rank - 1))
         return self.matmul(self.op("softmax", self.op("add", scores, mask) if mask else scores), v)
+
+
+def safe_name(name: str) -> str:
+    """A framework's name with only the characters that a value's name may hold."""
+    return re.sub(r"[^A-Za-z0-9_.\-]", "_", name)[:200] or "unnamed"
 
 
 def identifier(name: str) -> str:

@@ -7,18 +7,15 @@ handler are decomposed by PyTorch's own tables where those know them. Parameters
 
 import difflib
 import operator
-import os
 import re
-import sys
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from planner.errors import UserError
 from planner.frontends import aten_layers, aten_math, aten_shapes
 from planner.frontends.aten import HANDLERS, Context, Unsupported, call, dtype_error, packet
-from planner.frontends.emitter import identifier
+from planner.frontends.emitter import identifier, safe_name
+from planner.frontends.torch_program import export, import_torch, source_line
 from planner.graph.builder import GraphBuilder
 from planner.graph.model import DType, Graph, Role, unsupported
 from planner.graph.optimizer import Optimizer
@@ -30,15 +27,6 @@ __all__ = ["Loss", "aten_layers", "aten_math", "aten_shapes", "capture_module"]
 Loss = str | Callable[..., Any] | None
 """`cross_entropy` or `mse` (of the prediction and `labels`), a callable (prediction, labels) -> scalar tensor, or
 None: the module returns the loss itself."""
-
-
-def import_torch() -> Any:
-    """SP1012 when PyTorch is missing: it is an optional dependency."""
-    try:
-        import torch
-    except ImportError as error:
-        raise UserError("SP1012", "capturing a PyTorch module needs PyTorch", "pip install torch==2.13.0") from error
-    return torch
 
 
 def capture_module(
@@ -65,7 +53,7 @@ def capture_module(
     if wrapped:
         keywords = {"_labels": labels, "_inputs": (positional, keywords)}
         positional = ()
-    program = _export(torch, _with_loss(torch, module, loss) if wrapped else module, module, positional, keywords)
+    program = export(torch, _with_loss(torch, module, loss) if wrapped else module, module, positional, keywords)
     batch = _batch(torch, inputs)
     builder = GraphBuilder(identifier(name or f"{type(module).__name__.lower()}_b{batch}"))
     lowering = _Lowering(torch, builder, module, loss, wrapped)
@@ -74,10 +62,21 @@ def capture_module(
         value = lowering.append_loss(prediction, loss, labels)
     graph = builder.finish(value, prediction, optimizer or Optimizer(lr=0.1, momentum=0.9), fuse=fuse)
     kept = {v.name for v in graph.values}
-    return graph, {k: w for k, w in lowering.context.weights.items() if k in kept}
+    weights = {k: w for k, w in lowering.context.weights.items() if k in kept}
+    return graph, weights | _rest_of_state(torch, module, kept | {a for v in graph.values for a in v.aliases})
 
 
-# -- exporting -------------------------------------------------------------------------------------------------
+def _rest_of_state(torch: Any, module: Any, known: set[str]) -> dict[str, Array]:
+    """What the module saves and the graph does not compute with: counters of batches, buffers that were folded into
+    constants. It travels with the weights, so that an executor's state is the module's."""
+    found: dict[str, Array] = {}
+    for name, tensor in module.state_dict().items():
+        if safe_name(name) not in known and isinstance(tensor, torch.Tensor):
+            plain = tensor.float() if tensor.dtype is torch.bfloat16 else tensor
+            found[safe_name(name)] = plain.detach().cpu().numpy().copy()
+    return found
+
+
 def _arguments(torch: Any, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(inputs, torch.Tensor):
         return (inputs,), {}
@@ -110,97 +109,6 @@ def _with_loss(torch: Any, module: Any, loss: Any) -> Any:
             return self.loss(prediction, _labels), prediction
 
     return WithLoss()
-
-
-def _export(torch: Any, module: Any, original: Any, positional: Any, keywords: dict[str, Any]) -> Any:
-    """A functional program whose operators all have handlers, as far as PyTorch can decompose them."""
-    with warnings.catch_warnings(), _training(original), _quiet():
-        warnings.simplefilter("ignore")
-        try:
-            program = torch.export.export(module, positional, keywords, strict=False)
-        except Exception as error:
-            raise _export_error(error) from error
-        _refuse_detached(program)
-        _refuse_dynamic(program)
-        program = program.run_decompositions({})
-        for _ in range(8):  # a decomposition may use operators that need another one
-            missing = {n.target for n in _calls(program) if packet(n.target) not in HANDLERS}
-            table = torch.export.default_decompositions() if missing else {}
-            known = {target: table[target] for target in sorted(missing, key=str) if target in table}
-            if not known:
-                break
-            program = program.run_decompositions(known)
-    return program
-
-
-@contextmanager
-def _training(module: Any) -> Iterator[None]:
-    """Training mode during the export; submodules that were set to evaluation mode in a training module stay so."""
-    modes = {m: m.training for m in module.modules()}
-    if not module.training:
-        module.train()
-    try:
-        yield
-    finally:
-        for submodule, mode in modes.items():
-            submodule.training = mode
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """PyTorch logs the graph when an export fails; the error says enough."""
-    import logging
-
-    previous = logging.root.manager.disable
-    logging.disable(logging.ERROR)
-    try:
-        yield
-    finally:
-        logging.disable(previous)
-
-
-def _export_error(error: Exception) -> UserError:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    problem = lines[0] if lines else type(error).__name__
-    text = f"{type(error).__name__} {error}".lower()
-    if "data-dependent" in text or "datadependent" in text or "dynamic" in text:
-        fix = "sizes and branches may not depend on the data: use fixed shapes, and masks instead of indexing"
-        return UserError("SP1014", f"the module has shapes that depend on the data: {problem}", fix)
-    fix = "check that module(*inputs) runs; see PyTorch's documentation of torch.export"
-    return UserError("SP1013", f"torch.export cannot capture the module: {problem}", fix)
-
-
-def _refuse_dynamic(program: Any) -> None:
-    for node in program.graph.nodes:
-        shape = getattr(node.meta.get("val"), "shape", ())
-        if not all(isinstance(d, int) for d in shape):
-            raise UserError(
-                "SP1014",
-                f"node {node.name!r}{_place(node)} has the dynamic shape ({', '.join(map(str, shape))})",
-                "stepplan plans fixed shapes: index with masks of fixed size",
-            )
-
-
-def _refuse_detached(program: Any) -> None:
-    """`detach` and blocks under torch.no_grad() would get gradients once the program is functional: refuse them,
-    unless they compute with constants only."""
-    signature = program.graph_signature
-    inputs = set(signature.user_inputs) | set(signature.inputs_to_parameters)
-    varying: set[Any] = set()
-    for node in program.graph.nodes:
-        if node.name not in inputs and not any(n in varying for n in node.all_input_nodes):
-            continue
-        varying.add(node)
-        if node.op != "call_function":
-            continue
-        if str(node.target) == "wrap_with_set_grad_enabled" and node.args[0] is False:
-            raise unsupported(node.name, "torch.no_grad", "a frozen parameter (requires_grad=False)", _line(node))
-        if packet(node.target) in ("aten.detach", "aten.detach_"):
-            raise unsupported(node.name, "aten.detach", "a frozen parameter (requires_grad=False)", _line(node))
-
-
-def _calls(program: Any) -> list[Any]:
-    return [n for n in program.graph.nodes if n.op == "call_function" and str(n.target).startswith("aten.") and n.users]
 
 
 # -- lowering --------------------------------------------------------------------------------------------------
@@ -259,6 +167,8 @@ class _Lowering:
 
     def _placeholders(self, program: Any) -> None:
         parameters, buffers = self._tensors("named_parameters"), self._tensors("named_buffers")
+        self.context.aliases = _tied(parameters) | _tied(buffers)
+        self.context.saved = frozenset(self.module.state_dict())
         first: dict[int, str] = {}
         nodes = {n.name: n for n in program.graph.nodes if n.op == "placeholder"}
         for spec in program.graph_signature.input_specs:
@@ -272,7 +182,7 @@ class _Lowering:
                 self.values[node] = first[id(tensor)]
             elif kind == "BUFFER":
                 tensor = buffers[self._plain(spec.target)]
-                self.context.buffers[id(tensor)] = self._plain(spec.target)
+                self.context.buffers[id(tensor)] = next(n for n, t in buffers.items() if t is tensor)
                 self.values[node] = tensor
             elif kind == "CONSTANT_TENSOR":
                 self.values[node] = program.constants[spec.target]
@@ -344,9 +254,9 @@ class _Lowering:
         name = packet(node.target)
         if name in HANDLERS:
             nearest = f"{name} without {detail}" if detail else name
-            return unsupported(node.name, f"{name} with {detail}" if detail else name, nearest, _line(node))
+            return unsupported(node.name, f"{name} with {detail}" if detail else name, nearest, source_line(node))
         near = difflib.get_close_matches(name, HANDLERS, 1, 0.0)[0]
-        return unsupported(node.name, name, near, _line(node))
+        return unsupported(node.name, name, near, source_line(node))
 
     # -- loss --------------------------------------------------------------------------------------------------
     def append_loss(self, prediction: str, loss: Loss, labels: Any) -> str:
@@ -368,26 +278,17 @@ class _Lowering:
         return aten_layers.class_loss(context, "cross_entropy", prediction, target, ClassLossAttrs())
 
 
+def _tied(tensors: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """The first name of every tensor that has several -> the others."""
+    names: dict[int, list[str]] = {}
+    for name, tensor in tensors.items():
+        names.setdefault(id(tensor), []).append(name)
+    return {first: tuple(others) for first, *others in names.values() if others}
+
+
 def _input_name(name: str) -> str:
     """Names of the wrapper's flattened arguments: `_labels`, `_inputs_0_0`, `_inputs_1_x`."""
     found = re.fullmatch(r"_inputs_0_(\d+)|_inputs_1_(.+)", name)
     if not found:
         return name.removeprefix("_")
     return found.group(2) or f"input_{found.group(1)}"
-
-
-def _line(node: Any) -> str:
-    """`models/net.py:12`: the user's innermost line, relative to where it is imported from."""
-    frames = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
-    own = [(f, line) for f, line in frames if f"{os.sep}torch{os.sep}" not in f] or frames
-    if not own:
-        return ""
-    file, line = own[-1]
-    roots = [os.path.join(os.path.abspath(root), "") for root in (*sys.path, os.getcwd())]
-    root = max((r for r in roots if file.startswith(r)), key=len, default=os.path.join(os.path.dirname(file), ""))
-    return f"{file.removeprefix(root)}:{line}"
-
-
-def _place(node: Any) -> str:
-    line = _line(node)
-    return f" ({line})" if line else ""

@@ -2,10 +2,13 @@
 
 Every frontend and zoo network lowers into `GraphBuilder`, so shape rules, layouts, gradients and evaluation mode
 are written once. `finish` differentiates the loss, appends one update node per parameter, and derives the
-`predict` program in evaluation mode.
+`predict` program in evaluation mode. A step with several losses that train different parameters, like a generative
+adversarial network's, closes each part but the last with `objective`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
 
 from pydantic import ValidationError
 
@@ -13,6 +16,7 @@ from planner.errors import UserError
 from planner.graph.differentiate import append_backward
 from planner.graph.fuse import fuse as fuse_nodes
 from planner.graph.model import (
+    PERSISTENT,
     Attrs,
     Graph,
     Init,
@@ -25,6 +29,15 @@ from planner.graph.model import (
 )
 from planner.graph.optimizer import Optimizer, append_updates
 from planner.ops import op_named
+
+
+class _Objective(NamedTuple):
+    """A loss, the forward nodes since the objective before it, and what it trains."""
+
+    loss: str
+    nodes: tuple[Node, ...]
+    parameters: frozenset[str]
+    optimizer: Optimizer
 
 
 class GraphBuilder:
@@ -41,6 +54,9 @@ class GraphBuilder:
         self.frozen: set[str] = set()
         self._used: set[str] = set()
         self._conversions: dict[tuple[str, Layout], str] = {}
+        self._sharing = False
+        self._objectives: list[_Objective] = []
+        self._carried: list[tuple[str, str]] = []
 
     # -- values ------------------------------------------------------------------------------------------------
     def type(self, value: str) -> TensorType:
@@ -50,6 +66,8 @@ class GraphBuilder:
         return self.values[value].type.shape
 
     def add_value(self, value: Value) -> str:
+        if self._sharing and self._redefines(value):
+            return value.id
         if value.id in self.values:
             raise UserError("SP1004", f"value {value.id!r} is defined twice", "give every layer its own name")
         self.values[value.id] = value
@@ -67,11 +85,28 @@ class GraphBuilder:
         type_ = TensorType(shape=tuple(shape))
         return self.add_value(Value(id=name, type=type_, role=Role.PARAMETER, name=name, init=init))
 
-    def state(self, name: str, shape: Sequence[int], init: Init) -> str:
-        """A persistent value that is not trained: running statistics, constant buffers."""
-        return self.add_value(
-            Value(id=name, type=TensorType(shape=tuple(shape)), role=Role.STATE, name=name, init=init)
-        )
+    def state(self, id_: str, shape: Sequence[int], init: Init, name: str = "") -> str:
+        """A persistent value that is not trained: running statistics, constant buffers. `name`: the framework's,
+        where it is not the id."""
+        type_ = TensorType(shape=tuple(shape))
+        return self.add_value(Value(id=id_, type=type_, role=Role.STATE, name=name or id_, init=init))
+
+    def _redefines(self, value: Value) -> bool:
+        known = self.values.get(value.id)
+        return known is not None and known.role in PERSISTENT and (known.type, known.role) == (value.type, value.role)
+
+    @contextmanager
+    def sharing(self) -> Iterator[None]:
+        """Within it, parameters and states that exist already are taken as they are: a layer that runs again."""
+        before, self._sharing = self._sharing, True
+        try:
+            yield
+        finally:
+            self._sharing = before
+
+    def carry(self, state: str, value: str) -> None:
+        """At the end of every training step, `state` becomes `value`: an LSTM's hidden state for the next batch."""
+        self._carried.append((state, value))
 
     # -- nodes -------------------------------------------------------------------------------------------------
     def unique(self, base: str) -> str:
@@ -151,32 +186,77 @@ class GraphBuilder:
                 name=f"{value}.{layout.value}",
                 phase=phase,
             )
+            if self.values[value].role in PERSISTENT:  # an update may come between two uses
+                return converted
             self._conversions[key] = converted
         return self._conversions[key]
 
     # -- whole graphs ------------------------------------------------------------------------------------------
-    def finish(self, loss: str, prediction: str, optimizer: Optimizer, *, fuse: bool = True) -> Graph:
-        """The training graph: `train_step` (forward, backward, updates; output: the loss) and `predict`.
+    def objective(self, loss: str, optimizer: Optimizer, parameters: Iterable[str]) -> None:
+        """The part of a training step up to here ends with training `parameters` on `loss`; what follows sees them
+        updated. Gradients do not reach other parameters, as if every value from them had been detached."""
+        self._require_single(loss)
+        seen = {n.id for o in self._objectives for n in o.nodes}
+        fresh = tuple(n for n in self.nodes if n.id not in seen)
+        self._objectives.append(_Objective(loss, fresh, frozenset(parameters), optimizer))
+
+    def finish(
+        self,
+        loss: str,
+        prediction: str,
+        optimizer: Optimizer,
+        *,
+        parameters: Iterable[str] | None = None,
+        fuse: bool = True,
+    ) -> Graph:
+        """The training graph: `train_step` (forward, backward, updates; outputs: the losses, in the order of the
+        objectives) and `predict`.
 
         loss: a one-element value; prediction: what `predict` returns (usually the logits).
+        parameters: what this loss trains; None: every parameter that no other objective trains.
         fuse: merge batch norm with the relu and the addition behind it (graph/fuse.py).
         """
-        if self.type(loss).elements != 1:
-            raise UserError("SP1005", f"the loss {loss!r} has shape {self.shape(loss)}", "reduce it to one element")
-        if fuse:
-            self.nodes = fuse_nodes(self.nodes, self.values, {loss, prediction})
-        forward = list(self.nodes)
-        predict = self._predict_program(forward, prediction)
-        gradients = append_backward(self, forward, loss)
-        append_updates(self, gradients, optimizer)
-        self.values[loss] = self.values[loss].model_copy(update={"role": Role.OUTPUT})
+        others = frozenset(p for o in self._objectives for p in o.parameters)
+        everything = {v.id for v in self.values.values() if v.role is Role.PARAMETER}
+        self.objective(loss, optimizer, everything - others if parameters is None else parameters)
+        self._require_disjoint()
+        losses = [o.loss for o in self._objectives]
+        parts = [self._fused(o, {*losses, prediction}) if fuse else list(o.nodes) for o in self._objectives]
+        predict = self._predict_program([n for part in parts for n in part], prediction)
+        self.nodes = []
+        for objective, part in zip(self._objectives, parts, strict=True):
+            self.nodes += part
+            forward = [n for n in self.nodes if n.phase == "forward"]
+            gradients = append_backward(self, forward, objective.loss, objective.parameters)
+            append_updates(self, gradients, objective.optimizer)
+        for state, value in self._carried:
+            self.op("state_update", [value], name=f"{state}.carry", updates=[state], phase="update")
+        for value in losses:
+            self.values[value] = self.values[value].model_copy(update={"role": Role.OUTPUT})
         train = Program(
             name="train_step",
-            nodes=tuple(live_nodes(self.nodes, {loss})),
+            nodes=tuple(live_nodes(self.nodes, set(losses))),
             inputs=tuple(self.inputs),
-            outputs=(loss,),
+            outputs=tuple(losses),
         )
         return self._graph((train, predict))
+
+    def _require_single(self, loss: str) -> None:
+        if self.type(loss).elements != 1:
+            raise UserError("SP1005", f"the loss {loss!r} has shape {self.shape(loss)}", "reduce it to one element")
+
+    def _require_disjoint(self) -> None:
+        trained: set[str] = set()
+        for objective in self._objectives:
+            twice = sorted(trained & objective.parameters)
+            if twice:
+                raise UserError("SP1022", f"two losses train {twice[0]!r}", "give every parameter to one objective")
+            trained |= objective.parameters
+
+    def _fused(self, objective: _Objective, wanted: set[str]) -> list[Node]:
+        """Its nodes, fused; what other objectives' nodes read stays."""
+        elsewhere = {v for o in self._objectives if o is not objective for n in o.nodes for v in n.reads}
+        return fuse_nodes(objective.nodes, self.values, wanted | elsewhere)
 
     def finish_inference(self, prediction: str, *, fuse: bool = True) -> Graph:
         """A graph with `predict` only."""

@@ -4,7 +4,7 @@ A backward node lists exactly the forward values it needs (relu its output, batc
 statistics, dropout its mask): memory planning lives on those lists (DESIGN section 4).
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from planner.errors import UserError
@@ -18,13 +18,19 @@ if TYPE_CHECKING:
 _DIFFERENTIABLE = frozenset({DType.FLOAT32, DType.BFLOAT16, DType.FLOAT64})
 
 
-def append_backward(builder: "GraphBuilder", forward: Sequence[Node], loss: str) -> dict[str, str]:
+def append_backward(
+    builder: "GraphBuilder", forward: Sequence[Node], loss: str, parameters: Collection[str] | None = None
+) -> dict[str, str]:
     """Append the backward pass of `loss` to the builder. Returns parameter id -> gradient value id.
+
+    `parameters`: the ones to differentiate by; None: all that are trainable.
 
     A parameter whose gradient is applied sparsely in place (embedding) has no gradient value: its rule marks the
     update itself and it is missing from the result.
     """
     trainable = {v.id for v in builder.values.values() if v.role is Role.PARAMETER and v.id not in builder.frozen}
+    if parameters is not None:
+        trainable &= set(parameters)
     needed = set(trainable)
     for node in forward:
         if any(v in needed for v in node.inputs):

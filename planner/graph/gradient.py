@@ -39,6 +39,20 @@ class GradientContext:
         assert value is not None, self.node.id
         return self._builder.convert(value, self.type(self.node.outputs[0]).layout)
 
+    def summands(self) -> tuple[str, ...]:
+        """`grad` as one or two values that add up to it: an addition that was appended for it alone is taken back, for
+        ops that add on the way."""
+        total, nodes = self.grad, self._builder.nodes
+        sum_node = next((n for n in reversed(nodes) if total in n.outputs), None)
+        elsewhere = sum(total in values for values in self._arrived.values()) > 1
+        if sum_node is None or sum_node.op != "add" or sum_node.phase != "backward" or elsewhere:
+            return (total,)
+        if any(total in n.inputs for n in nodes):
+            return (total,)
+        nodes.remove(sum_node)
+        del self._builder.values[total]
+        return sum_node.inputs
+
     def emit(
         self,
         op: str,

@@ -11,6 +11,7 @@ from planner.ops.activation import GeluAttrs, LeakyReluAttrs
 from planner.ops.base import misfit
 from planner.ops.concat import ConcatAttrs
 from planner.ops.conv import ConvAttrs
+from planner.ops.conv_transpose import ConvTransposeAttrs
 from planner.ops.copy import PermuteAttrs, SliceAttrs
 from planner.ops.dropout import DropoutAttrs
 from planner.ops.embedding import EmbeddingAttrs
@@ -62,6 +63,37 @@ def conv2d(
         inputs.append(b.parameter(f"{name}.bias", (channels,), _uniform(prod(shape[1:]))))
     attrs = ConvAttrs(stride=_pair(stride), padding=_frame(padding), dilation=_pair(dilation), groups=groups)
     return b.op("conv2d", inputs, attrs, name=name)[0]
+
+
+def conv_transpose2d(
+    b: GraphBuilder,
+    x: str,
+    channels: int,
+    kernel: int | Pair,
+    stride: int | Pair = 1,
+    padding: int | Pair = 0,
+    *,
+    output_padding: int | Pair = 0,
+    dilation: int | Pair = 1,
+    groups: int = 1,
+    bias: bool = True,
+    name: str,
+) -> str:
+    """x (N, C, H, W) -> (N, channels, H', W'); parameters `name.weight` (C, channels / groups, KH, KW), `name.bias`."""
+    shape = (b.shape(x)[1], channels // groups, *_pair(kernel))
+    weight = b.parameter(f"{name}.weight", shape, _uniform(prod(shape[1:])))
+    attrs = ConvTransposeAttrs(
+        stride=_pair(stride),
+        padding=_frame(padding),
+        dilation=_pair(dilation),
+        groups=groups,
+        output_padding=_pair(output_padding),
+    )
+    (y,) = b.op("conv_transpose2d", [x, weight], attrs, name=name)
+    if not bias:
+        return y
+    offset = b.parameter(f"{name}.bias", (channels,), _uniform(prod(shape[1:])))
+    return add(b, y, reshape(b, offset, (channels, 1, 1), name=f"{name}.per_channel"), name=f"{name}.add_bias")
 
 
 def linear(b: GraphBuilder, x: str, features: int, *, bias: bool = True, name: str) -> str:

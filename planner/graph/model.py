@@ -125,6 +125,10 @@ class Value(Frozen):
     role: Role
     name: str = ""
     """The framework's name of a parameter or state (`layer1.0.conv1.weight`); empty otherwise."""
+    aliases: tuple[str, ...] = ()
+    """The framework's further names of the same tensor: tied parameters."""
+    constant: bool = False
+    """Fixed by the model's code, no part of the framework's state."""
     gradient_of: str = ""
     init: Init | None = None
 
@@ -139,6 +143,11 @@ class Value(Frozen):
         if text and not re.fullmatch(r"[A-Za-z0-9_.\-]{1,200}", text):
             raise ValueError(f"name {text[:80]!r} may hold only letters, digits, '.', '_' and '-'")
         return text
+
+    @field_validator("aliases")
+    @classmethod
+    def _valid_aliases(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(cls._valid_name(name) for name in names)
 
 
 class Attrs(Frozen):

@@ -29,10 +29,10 @@ def append_updates(builder: "GraphBuilder", gradients: dict[str, str], optimizer
     ready = {value: position for position, node in enumerate(builder.nodes) for value in node.outputs}
     for parameter, gradient in sorted(gradients.items(), key=lambda item: (ready[item[1]], item[0])):
         gradient = builder.convert(gradient, builder.type(parameter).layout)
-        shape = builder.shape(parameter)
+        shape, named = builder.shape(parameter), builder.values[parameter].name
 
-        def slot(name: str, parameter: str = parameter, shape: tuple[int, ...] = shape) -> str:
-            return builder.state(f"{parameter}.{name}", shape, Init(kind="zeros"))
+        def slot(name: str, parameter: str = parameter, shape: tuple[int, ...] = shape, named: str = named) -> str:
+            return builder.state(f"{parameter}.{name}", shape, Init(kind="zeros"), name=f"{named}.{name}")
 
         if optimizer.kind == "sgd":
             attrs = SgdAttrs(

@@ -136,6 +136,16 @@ class Signature:
         object.__setattr__(self, "text", f"{self.op}({types}{';' + attrs if attrs else ''})->({results})")
 
 
+class Again(NamedTuple):
+    """A node that makes the first `results` outputs of another one again, bit for bit."""
+
+    op: str
+    attrs: Attrs
+    inputs: tuple[str, ...]
+    """Values of the graph; they may be results of the original node."""
+    results: int
+
+
 FLOATING = frozenset({DType.FLOAT32, DType.BFLOAT16, DType.FLOAT64})
 
 
@@ -211,6 +221,13 @@ class Op(ABC):
     def evaluation(self, node: Node, inputs: list[str]) -> tuple[str, Attrs, list[str]] | None:
         """(op, attrs, inputs) of this node in evaluation mode; None when it passes its first input through."""
         return (node.op, node.attrs, inputs)
+
+    def again(self, node: Node) -> "Again | None":
+        """How to make the node's results a second time with the same bits; None when that is impossible.
+
+        By default the op itself; one with updates must say how it leaves them alone.
+        """
+        return None if node.updates else Again(node.op, node.attrs, node.inputs, len(node.outputs))
 
     def reference(self, attrs: Any, inputs: Sequence[Array]) -> tuple[Array, ...]:
         """The op in NumPy, on logical shapes, in the inputs' precision. For an op with `updates`, those arrays

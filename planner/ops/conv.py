@@ -198,7 +198,7 @@ class Conv2dBackwardData(_Conv):
 
     name = "conv2d_backward_data"
     input_counts = (2,)
-    attrs_type = ConvGradAttrs
+    attrs_type: ClassVar[type[Attrs]] = ConvGradAttrs
     output_names = ("dx",)
 
     def infer(self, attrs: ConvGradAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:

@@ -15,6 +15,7 @@ from planner.graph.gradient import GradientContext
 from planner.graph.model import Attrs, Layout, Node, TensorType
 from planner.ops.base import (
     Access,
+    Again,
     Array,
     Facts,
     Mode,
@@ -38,6 +39,12 @@ class BatchNormAttrs(Attrs):
     momentum: float = 0.1
     activation: Literal["none", "relu"] = "none"
     residual: bool = False
+
+
+class BatchNormGradAttrs(BatchNormAttrs):
+    """`joined`: the gradient comes as two summands, as where a residual block's result goes two ways."""
+
+    joined: bool = False
 
 
 def _rows(type_: TensorType) -> tuple[int, int]:
@@ -110,19 +117,25 @@ class BatchNorm(_BatchNorm):
             return (node.op, node.attrs, inputs)  # without running statistics, evaluation uses the batch's
         return ("batch_norm_inference", node.attrs, [*inputs, *node.updates])
 
+    def again(self, node: Node) -> Again:
+        """From the saved statistics: the same affine map of every row, in one pass, and no running statistics."""
+        return Again("batch_norm_apply", node.attrs, (*node.inputs, *node.outputs[1:3]), 1)
+
     def gradient(self, context: GradientContext) -> None:
         attrs = context.attrs
         assert isinstance(attrs, BatchNormAttrs)
         x, gamma, beta, *_ = context.node.inputs
         y, mean, inv_std = context.node.outputs
-        inputs = [context.grad, x, gamma, beta, mean, inv_std]
-        if attrs.residual and attrs.activation == "relu":
-            inputs.append(y)
-        gradients = context.emit("batch_norm_backward", inputs, attrs)
+        masked = attrs.residual and attrs.activation == "relu"
+        # The masked gradient is written once and read from there: adding up while masking saves two passes.
+        dy, *more = context.summands() if masked else (context.grad,)
+        inputs = [dy, x, gamma, beta, mean, inv_std, *((y,) if masked else ()), *more]
+        grad_attrs = BatchNormGradAttrs(**attrs.model_dump(), joined=bool(more))
+        gradients = context.emit("batch_norm_backward", inputs, grad_attrs)
         for index, gradient in zip((0, 1, 2), gradients, strict=False):
             context.give(index, gradient)
         if attrs.residual:
-            context.give(3, gradients[3] if attrs.activation == "relu" else context.grad)
+            context.give(3, gradients[3] if masked else dy)
 
     def flops(self, signature: Signature) -> int:
         return 7 * signature.inputs[0].elements
@@ -251,18 +264,38 @@ class BatchNormInference(_BatchNorm):
 
 
 @register
+class BatchNormApply(BatchNormInference):
+    """Training mode with known statistics. Inputs: x, gamma, beta, [residual], mean, inv_std; output: y. Makes the bits
+    of the `batch_norm` whose statistics these are."""
+
+    name = "batch_norm_apply"
+
+    def reference(self, attrs: BatchNormAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        x, gamma, beta = inputs[:3]
+        mean, inv_std = inputs[-2:]
+        shape = (1, -1) + (1,) * (x.ndim - 2)
+        y = (x - mean.reshape(shape)) * (inv_std * gamma).reshape(shape) + beta.reshape(shape)
+        return (_activate(attrs, y, inputs),)
+
+
+@register
 class BatchNormBackward(_BatchNorm):
-    """Inputs: dy, x, gamma, beta, mean, inv_std, [y when relu follows a residual addition].
+    """Inputs: dy, x, gamma, beta, mean, inv_std, [y when relu follows a residual addition, [dy's second summand]].
     Outputs: dx, dgamma, dbeta, [dresidual likewise]. Without a residual the relu's mask comes from x again."""
 
     name = "batch_norm_backward"
-    input_counts = (6, 7)
+    attrs_type = BatchNormGradAttrs
+    input_counts = (6, 7, 8)
     data = 1
     output_names = ("dx", "dgamma", "dbeta", "dresidual")
     stages = 2
 
     def operands(self, attrs: BatchNormAttrs) -> int:
-        return 7 if attrs.residual and attrs.activation == "relu" else 6
+        assert isinstance(attrs, BatchNormGradAttrs)
+        masked = attrs.residual and attrs.activation == "relu"
+        if attrs.joined and not masked:
+            raise misfit("batch_norm_backward adds up gradients only where it masks them", "add them before")
+        return 6 + masked + attrs.joined
 
     def parameters(self, attrs: BatchNormAttrs) -> tuple[int, ...]:
         return (2, 3, 4, 5)
@@ -275,7 +308,8 @@ class BatchNormBackward(_BatchNorm):
         return 11 * signature.inputs[1].elements
 
     def bytes_moved(self, signature: Signature) -> Bytes:
-        return Bytes(signature.inputs[1].bytes * (7 if len(signature.outputs) > 3 else 5))
+        # Read: x and dy twice, y, a second summand; written: dx and dresidual.
+        return Bytes(signature.inputs[1].bytes * (len(signature.inputs) if len(signature.outputs) > 3 else 5))
 
     def scratch(self, signature: Signature, mode: Mode, facts: Facts) -> tuple[ScratchPart, ...]:
         channels = signature.inputs[1].shape[1]
@@ -290,7 +324,7 @@ class BatchNormBackward(_BatchNorm):
             found = [self._own("in0", False, signature, mode, index), x, *parameters]
             found.append(writes("partial", index, index + 1))
             if masked:
-                found.append(self._own("in6", False, signature, mode, index))
+                found += [self._own(f"in{i}", False, signature, mode, index) for i in range(6, len(signature.inputs))]
                 found.append(self._own("out3", True, signature, mode, index))
             return tuple(found)
         source = self._own("out3" if masked else "in0", False, signature, mode, index)
@@ -301,11 +335,15 @@ class BatchNormBackward(_BatchNorm):
         return tuple(found)
 
     def inplace(self, signature: Signature, mode: Mode) -> tuple[tuple[int, int], ...]:
-        # dx over dy, or, where the residual's gradient is wanted too, that over dy and dx over nothing.
-        return ((3, 0),) if len(signature.outputs) > 3 else ((0, 0),)
+        # dx over dy, or, where the residual's gradient is wanted too, that over dy and dx over dy's second summand.
+        if len(signature.outputs) > 3:
+            return ((3, 0), (0, 7)) if len(signature.inputs) > 7 else ((3, 0),)
+        return ((0, 0),)
 
     def reference(self, attrs: BatchNormAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
         dy, x, gamma, beta, mean, inv_std = inputs[:6]
+        assert isinstance(attrs, BatchNormGradAttrs)
+        dy = dy + inputs[7] if attrs.joined else dy
         axes = (0, *range(2, x.ndim))
         shape = (1, -1) + (1,) * (x.ndim - 2)
         count = prod(x.shape[a] for a in axes)
@@ -320,18 +358,21 @@ class BatchNormBackward(_BatchNorm):
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
         attrs = sample.attrs
-        assert isinstance(attrs, BatchNormAttrs)
+        assert isinstance(attrs, BatchNormGradAttrs)
         dy, x, gamma, beta, *_ = super().draw(sample, rng)
         residual = (rng.standard_normal(x.shape),) if attrs.residual else ()
         y, mean, inv_std = BatchNorm().reference(attrs, (x, gamma, beta, *residual))[:3]
         masked = (y,) if attrs.residual and attrs.activation == "relu" else ()
-        return (dy, x, gamma, beta, mean, inv_std, *masked)
+        more = (rng.standard_normal(x.shape),) if attrs.joined else ()
+        return (dy, x, gamma, beta, mean, inv_std, *masked, *more)
 
     def samples(self) -> Sequence[Sample]:
         found = []
         for s in BatchNorm().samples():
             attrs, (x, c, *_) = s.attrs, s.inputs
             assert isinstance(attrs, BatchNormAttrs)
-            masked = (x,) if attrs.residual and attrs.activation == "relu" else ()
-            found.append(Sample(attrs, (x, x, c, c, c, c, *masked)))
+            for joined in (False, True)[: 1 + (attrs.residual and attrs.activation == "relu")]:
+                masked = (x,) * (1 + joined) if attrs.residual and attrs.activation == "relu" else ()
+                grad_attrs = BatchNormGradAttrs(**attrs.model_dump(), joined=joined)
+                found.append(Sample(grad_attrs, (x, x, c, c, c, c, *masked)))
         return tuple(found)

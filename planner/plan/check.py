@@ -31,6 +31,7 @@ from planner.plan.check_memory import (
     check_shares,
 )
 from planner.plan.check_order import happens_before
+from planner.plan.check_parallel import check_parallel
 from planner.plan.check_peak import check_peak
 from planner.plan.check_races import Races
 from planner.plan.check_structure import LARGEST, Slices, check_lanes, check_programs, check_slices
@@ -77,6 +78,7 @@ def check(graph: Graph, plan: Plan, target: Target | None = None) -> list[Findin
     complete = [slices for slices in programs if slices is not None]
     for slices in complete:
         check_scratch(plan, slices, report)
+        check_parallel(slices, report)
     placements = check_placements(graph, plan, roots, report)
     memory_known = placements is not None and plan.pools and not _stumbles(report)
     if placements is not None and memory_known:

@@ -53,6 +53,9 @@ def check_placements(
     for placement in plan.placements:
         if placement.value in graph.value:
             _check_bounds(graph, plan, placement, report)
+    for value in plan.keep:
+        if value not in graph.value:
+            report.add("SP1417", "", f"the graph has no value {shown(value)} to keep")
     for name, used in roots.items():
         for value in used:
             if value not in plan.placement:

@@ -8,7 +8,7 @@ from planner.graph.model import Graph
 from planner.plan.check_memory import protected
 from planner.plan.check_order import Order
 from planner.plan.check_structure import Slices
-from planner.plan.check_touches import Touches
+from planner.plan.check_touches import Touches, survivors
 from planner.plan.findings import Report, shown_number
 from planner.plan.schema import Placement, Plan
 
@@ -29,7 +29,7 @@ def check_peak(
     for number, tensor in enumerate(touched.tensors):
         name = _storage(tensor.value, placements, roots) if tensor.value else f"{tensor.node}/{tensor.part}"
         groups.setdefault(name, []).append(number)
-    outputs = {_storage(roots[v], placements, roots) for v in slices.program.outputs}
+    outputs = {_storage(v, placements, roots) for v in survivors(slices.program, plan, roots)}
     keep = protected(graph)
     always = sum(graph.value[v].type.bytes for v in keep if v in placements and not placements[v].shares)
     end = len(order.rank) + 1

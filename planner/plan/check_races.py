@@ -14,9 +14,9 @@ x happens before a. Nothing is forgotten for a newcomer that is not written comp
 forgotten earlier, so it is compared with all that came earlier, and the occupant stays. Every byte has one occupant
 nearly all the time, so the number of comparisons is proportional to the number of tensors.
 
-What must survive to the end (a program's outputs) has a last access after everything. In-place results: a slice may
-read its part of X and write its part of Y over it, if the op says so and the plan declares it; different slices must
-be ordered as everywhere.
+What must survive to the end (a program's outputs, what the plan keeps) has a last access after everything. In-place
+results: a slice may read its part of X and write its part of Y over it, if the op says so and the plan declares it;
+different slices must be ordered as everywhere.
 """
 
 from bisect import bisect_right
@@ -30,7 +30,7 @@ from planner.plan.check_dependencies import PAIRS_AT_ONCE
 from planner.plan.check_memory import inplace_inputs, protected
 from planner.plan.check_order import BoolArray, IntArray, Order
 from planner.plan.check_structure import Slices
-from planner.plan.check_touches import Touches
+from planner.plan.check_touches import Touches, survivors
 from planner.plan.findings import Report
 from planner.plan.schema import Placement, Plan
 
@@ -106,7 +106,7 @@ class Races:
         self._pool = [placements[t.value].pool if t.value else plan.pools[0].name for t in tensors]
         self._base = np.array([placements[t.value].offset if t.value else t.offset for t in tensors], np.int64)
         keep = {roots.get(v, v) for v in protected(graph)}
-        self._outputs = {roots[v] for v in slices.program.outputs}
+        self._outputs = survivors(slices.program, plan, roots)
         self._protected = [t.value in keep for t in tensors]
         self._producer = {v: (p, i) for p in slices.nodes for i, v in enumerate(p.node.outputs)}
         self._span()
@@ -229,7 +229,7 @@ class Races:
         where = f"bytes {lo} to {hi} of pool {self._pool[first]}"
         program = self._slices.plan.name
         if below.value in self._outputs:
-            message = f"{writer} writes {above.text()} over the program's output {below.value} ({where})"
+            message = f"{writer} writes {above.text()} over {below.value}, which must survive ({where})"
             report.add("SP1424", program, message)
         elif self._inplace(first, second):
             message = f"{writer} writes {above.text()} in place of {below.text()} without waiting for {user} ({where})"

@@ -16,6 +16,7 @@ from planner.ops.base import Access, Op, op_named, scratch_offsets
 from planner.plan.check_order import BoolArray, IntArray
 from planner.plan.check_structure import LARGEST, PlannedNode, Slices, ask, signature_of
 from planner.plan.findings import Report
+from planner.plan.schema import Plan
 
 FIELDS = ("slice", "tensor", "write", "lo", "hi", "width", "col_lo", "col_hi", "step", "source")
 
@@ -84,6 +85,11 @@ def view_roots(graph: Graph, program: Program) -> dict[str, str]:
         if alias is not None:
             roots[node.outputs[alias[0]]] = roots[node.inputs[alias[1]]]
     return roots
+
+
+def survivors(program: Program, plan: Plan, roots: Mapping[str, str]) -> set[str]:
+    """The tensors whose bytes must be intact when the program ends: its outputs, and what the plan keeps."""
+    return {roots[v] for v in (*program.outputs, *plan.keep) if v in roots}
 
 
 def touches(graph: Graph, slices: Slices, roots: Mapping[str, str], report: Report) -> Touches | None:

@@ -7,13 +7,17 @@ are the layers' names. `diff_text.py` renders the result.
 
 import json
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 from planner.errors import UserError
 from planner.graph.model import Frozen, Graph, Node
 from planner.plan import diff_text
-from planner.plan.schema import NodePlan, Placement, Plan, ProgramPlan
+from planner.plan.schema import NodePlan, ParallelOp, Placement, Plan, ProgramPlan
+from planner.target.model import Target
+from planner.target.text import target_hash
+from planner.units import format_bytes
 
 
 class Setting(Frozen):
@@ -29,7 +33,8 @@ class NodeSide(Frozen):
 
     mode: str
     kind: str
-    """The mode without its slice count."""
+    """Kernel and dimension."""
+    implementation: str
     slices: int
     predicted_ns: int
     scratch_bytes: int
@@ -52,6 +57,19 @@ class NodeChange(Frozen):
     @property
     def delta_scratch(self) -> int:
         return (self.after.scratch_bytes if self.after else 0) - (self.before.scratch_bytes if self.before else 0)
+
+
+class ParallelChange(Frozen):
+    """A parallel operator that only one plan has, or that has other members or times."""
+
+    before: ParallelOp | None
+    after: ParallelOp | None
+
+    @property
+    def delta_ns(self) -> int:
+        """Against running the members one after the other where there is no parallel operator."""
+        before = self.before.together_ns if self.before else self.after.alone_ns if self.after else 0
+        return (self.after.together_ns if self.after else self.before.alone_ns if self.before else 0) - before
 
 
 class Schedule(Frozen):
@@ -86,6 +104,7 @@ class ProgramDiff(Frozen):
     """Nodes of the same mode with another predicted time."""
     scratch: tuple[NodeChange, ...]
     """Nodes of the same mode with other scratch bytes or kernel facts."""
+    parallel: tuple[ParallelChange, ...]
     schedule: Schedule
 
 
@@ -135,8 +154,16 @@ class PlanDiff(Frozen):
         return diff_text.render(self, markdown=form == "markdown", limit=limit)
 
 
-def diff(a: Plan, b: Plan, graph_a: Graph | None = None, graph_b: Graph | None = None) -> PlanDiff:
-    """From plan `a` to plan `b`. With the graphs, changes also name ops and where layers come from."""
+def diff(
+    a: Plan,
+    b: Plan,
+    graph_a: Graph | None = None,
+    graph_b: Graph | None = None,
+    target_a: Target | None = None,
+    target_b: Target | None = None,
+) -> PlanDiff:
+    """From plan `a` to plan `b`. With the graphs, changes also name ops and where layers come from; with the targets,
+    settings say what differs between them."""
     names = [*a.program, *(n for n in b.program if n not in a.program)]
     programs = [
         _program(name, a.program.get(name), b.program.get(name), _nodes(name, graph_a) | _nodes(name, graph_b))
@@ -145,7 +172,7 @@ def diff(a: Plan, b: Plan, graph_a: Graph | None = None, graph_b: Graph | None =
     return PlanDiff(
         before=a.name,
         after=b.name,
-        settings=_settings(a, b),
+        settings=_settings(a, b, target_a, target_b),
         programs=tuple(sorted(programs, key=lambda p: (-abs(p.predicted_after - p.predicted_before), p.name))),
         placement=_placement(a, b),
     )
@@ -155,9 +182,13 @@ def _nodes(program: str, graph: Graph | None) -> dict[str, Node]:
     return dict(graph.program[program].node) if graph and program in graph.program else {}
 
 
-def _settings(a: Plan, b: Plan) -> tuple[Setting, ...]:
+def _settings(a: Plan, b: Plan, target_a: Target | None, target_b: Target | None) -> tuple[Setting, ...]:
     def pools(plan: Plan) -> str:
-        return ", ".join(f"{p.name} arena {p.arena} of {p.capacity} bytes" for p in plan.pools)
+        return ", ".join(f"{p.name} arena {size(p.arena)} of {size(p.capacity)}" for p in plan.pools)
+
+    sizes = {format_bytes(p.arena) for plan in (a, b) for p in plan.pools}
+    exact = len(sizes) < len({p.arena for plan in (a, b) for p in plan.pools})
+    size: Callable[[int], str] = "{} bytes".format if exact else format_bytes
 
     pairs = [
         ("name", a.name, b.name),
@@ -167,10 +198,30 @@ def _settings(a: Plan, b: Plan) -> tuple[Setting, ...]:
         ("policy", a.policy, b.policy),
         ("strategies", _ids(a.strategies), _ids(b.strategies)),
         ("memory", pools(a), pools(b)),
+        ("kept values", ", ".join(a.keep), ", ".join(b.keep)),
         ("graph", a.graph_hash, b.graph_hash),
         ("target description", a.target_hash, b.target_hash),
     ]
+    if target_a and target_b:
+        pairs[-1:] = [(n, x, y) for (n, x), (_, y) in zip(_hardware(target_a), _hardware(target_b), strict=True)]
     return tuple(Setting(name=n, before=x, after=y) for n, x, y in pairs if x != y)
+
+
+def _hardware(target: Target) -> list[tuple[str, str]]:
+    """What of a target decides about plans."""
+    cpu = target.cpu
+    caches = cpu.caches.model_dump(exclude_none=True)
+    return [
+        ("processor", cpu.model),
+        ("march", cpu.march),
+        ("cores", f"{target.physical_cores}, {len(target.lanes())} lanes"),
+        ("caches", ", ".join(f"{name} {format_bytes(size)}" for name, size in sorted(caches.items()))),
+        ("memory bandwidth", f"{cpu.memory_bandwidth / 1e9:.1f} GB/s, {cpu.thread_bandwidth / 1e9:.1f} per thread"),
+        ("arithmetic", f"{cpu.flops_per_core / 1e9:.1f} GFLOP/s per core"),
+        ("instruction sets", " ".join(cpu.isa)),
+        ("pools", ", ".join(f"{p.name} {format_bytes(p.capacity)}" for p in target.pools)),
+        ("target description", target_hash(target)),
+    ]
 
 
 def _ids(numbers: Iterable[int]) -> str:
@@ -210,6 +261,7 @@ def _program(name: str, a: ProgramPlan | None, b: ProgramPlan | None, known: Map
         modes=_ranked(map(change, modes)),
         times=_ranked(map(change, times)),
         scratch=tuple(sorted(map(change, scratch), key=lambda c: (-abs(c.delta_scratch), c.node))),
+        parallel=_parallel(a, b),
         schedule=_schedule(a, b),
     )
     if a and b and _without_offsets(a) == _without_offsets(b):
@@ -228,7 +280,8 @@ def _side(plan: NodePlan | None) -> NodeSide | None:
         return None
     return NodeSide(
         mode=plan.mode.text(),
-        kind=" ".join(filter(None, (f"{plan.kernel}/{plan.dim}", plan.implementation))),
+        kind=f"{plan.kernel}/{plan.dim}",
+        implementation=plan.implementation,
         slices=plan.slices,
         predicted_ns=plan.predicted_ns,
         scratch_bytes=plan.scratch_bytes,
@@ -242,6 +295,29 @@ def _asked(plan: NodePlan) -> tuple[int, dict[str, int]]:
 def _ranked(changes: Iterable[NodeChange]) -> tuple[NodeChange, ...]:
     """By effect on time, then on bytes, then by name."""
     return tuple(sorted(changes, key=lambda c: (-abs(c.delta_ns), -abs(c.delta_scratch), c.node)))
+
+
+def _parallel(a: ProgramPlan | None, b: ProgramPlan | None) -> tuple[ParallelChange, ...]:
+    """Matched by op and by where the members come from and go to; of several alike in their order."""
+    sides: list[dict[tuple[str, str, str, int], ParallelOp]] = []
+    for plan in (a, b):
+        seen: Counter[tuple[str, str, str]] = Counter()
+        found = {}
+        for group in plan.parallel if plan else ():
+            key = (group.op, group.source, group.target)
+            found[*key, seen[key]] = group
+            seen[key] += 1
+        sides.append(found)
+    before, after = sides
+    keys = [*before, *(k for k in after if k not in before)]
+    changes = [ParallelChange(before=before.get(k), after=after.get(k)) for k in keys]
+    changed = [c for c in changes if c.before != c.after]
+    return tuple(sorted(changed, key=lambda c: (-abs(c.delta_ns), _first(c))))
+
+
+def _first(change: ParallelChange) -> tuple[str, ...]:
+    group = change.after or change.before
+    return group.nodes[:1] if group else ()
 
 
 def _schedule(a: ProgramPlan | None, b: ProgramPlan | None) -> Schedule:

@@ -1,9 +1,10 @@
 """Text and Markdown of a plan difference: times and memory first, then what caused them, the largest effect first."""
 
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from planner.plan.render import cell, markdown_table, percent, printable, signed, text_table
+from planner.plan.render import WIDTH, cell, markdown_table, percent, printable, signed, text_table
 from planner.units import format_bytes, format_ns
 
 if TYPE_CHECKING:
@@ -25,7 +26,10 @@ class _Page:
             self.lines.append("")
 
     def line(self, text: str) -> None:
-        self.lines.append(f"- {cell(text)}" if self.markdown else f"  {printable(text)}")
+        if self.markdown:
+            self.lines.append(f"- {cell(text)}")
+        else:
+            self.lines += textwrap.wrap(printable(text), WIDTH, initial_indent="  ", subsequent_indent="    ")
 
     def table(self, head: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int], rest: str = "") -> None:
         """The first `limit` rows; `rest` says what the others come to."""
@@ -44,6 +48,11 @@ def render(diff: "PlanDiff", markdown: bool, limit: int) -> str:
         page.line("no difference")
         return "\n".join(page.lines)
     _totals(page, diff)
+    reasons = [p for p in diff.programs if p.status == "changed" and p.predicted_before != p.predicted_after]
+    if reasons:
+        page.lines.append("")
+    for program in reasons:
+        page.line(_headline(program))
     if diff.settings:
         page.title("settings", 2)
         page.table(("what", "before", "after"), [(s.name, s.before, s.after) for s in diff.settings], (0, 1, 2))
@@ -52,6 +61,23 @@ def render(diff: "PlanDiff", markdown: bool, limit: int) -> str:
             _program(page, program)
     _placement(page, diff)
     return "\n".join(page.lines)
+
+
+def _headline(program: "ProgramDiff") -> str:
+    """`train_step is slower by 1.05 ms: 28 modes +1.1 ms, 8 times +12 us, waiting and order -60 us`, in time that
+    passes, not in time of cores."""
+    total = program.predicted_after - program.predicted_before
+    named = (("modes", program.modes), ("times", program.times), ("added", program.added), ("removed", program.removed))
+    parts, left = [], total
+    for what, changes in named:
+        effect = sum(c.delta_ns for c in changes)
+        left -= effect
+        if changes:
+            parts.append(f"{len(changes)} {what} {signed(format_ns(abs(effect)), effect)}")
+    if left:
+        parts.append(f"waiting {signed(format_ns(abs(left)), left)}")
+    word = "slower" if total > 0 else "faster"
+    return f"{program.name} is {word} by {format_ns(abs(total))}: {', '.join(parts)}"
 
 
 def _totals(page: _Page, diff: "PlanDiff") -> None:
@@ -76,22 +102,42 @@ def _arrow(before: str, after: str) -> str:
 
 
 def _program(page: _Page, program: "ProgramDiff") -> None:
-    sections = (
-        ("nodes added to", program.added),
-        ("nodes removed from", program.removed),
-        ("modes of", program.modes),
-        ("times of unchanged modes of", program.times),
-        ("scratch of unchanged modes of", program.scratch),
-    )
-    for what, changes in sections:
-        if changes:
-            page.title(f"{what} {program.name}: {len(changes)}", 2)
-            _changes(page, changes, what.startswith("scratch"))
+    _section(page, f"nodes added to {program.name}", program.added)
+    _section(page, f"nodes removed from {program.name}", program.removed)
+    _parallel(page, program)
+    _section(page, f"modes of {program.name}", program.modes)
+    _section(page, f"times of unchanged modes of {program.name}", program.times)
+    _section(page, f"scratch of unchanged modes of {program.name}", program.scratch, scratch=True)
     _schedule(page, program.name, program.schedule)
 
 
+def _section(page: _Page, what: str, changes: "Sequence[NodeChange]", scratch: bool = False) -> None:
+    if changes:
+        page.title(f"{what}: {len(changes)}", 2)
+        _changes(page, changes, scratch)
+
+
+def _parallel(page: _Page, program: "ProgramDiff") -> None:
+    """Siblings that run side by side now, or no longer."""
+    if not program.parallel:
+        return
+    rows = []
+    for c in program.parallel:
+        group = c.after or c.before
+        if group is None:
+            continue
+        count = _arrow(*(str(len(g.nodes)) if g else "0" for g in (c.before, c.after)))
+        before = c.before.together_ns if c.before else group.alone_ns
+        after = c.after.together_ns if c.after else group.alone_ns
+        change = signed(format_ns(abs(c.delta_ns)), c.delta_ns)
+        source, target = group.source or "several", group.target or "several"
+        rows.append((group.op, count, source, target, _arrow(format_ns(before), format_ns(after)), change))
+    page.title(f"parallel operators of {program.name}: {len(rows)}", 2)
+    page.table(("op", "nodes side by side", "from", "to", "time", "effect"), rows, (0, 1, 2, 3, 4))
+
+
 def _changes(page: _Page, changes: "Sequence[NodeChange]", scratch: bool) -> None:
-    head = ["node", "mode", "time", "effect", "scratch"]
+    head = ["node", "mode", "implementation", "time", "effect", "scratch"]
     rows = []
     for c in changes:
         sides = [s for s in (c.before, c.after) if s]
@@ -99,12 +145,19 @@ def _changes(page: _Page, changes: "Sequence[NodeChange]", scratch: bool) -> Non
             [
                 _layer(c),
                 _mode(c),
+                " -> ".join(dict.fromkeys(s.implementation for s in sides)).strip(),
                 " -> ".join(dict.fromkeys(format_ns(s.predicted_ns) for s in sides)),
                 signed(format_ns(abs(c.delta_ns)), c.delta_ns),
-                " -> ".join(dict.fromkeys(format_bytes(s.scratch_bytes) for s in sides)),
+                " -> ".join(dict.fromkeys(format_bytes(s.scratch_bytes) for s in sides))
+                if scratch or page.markdown
+                else signed(format_bytes(abs(c.delta_scratch)), c.delta_scratch),
             ]
         )
-    if any(c.op for c in changes):
+    if not any(row[head.index("implementation")] for row in rows):
+        rows = [[c for i, c in enumerate(row) if i != head.index("implementation")] for row in rows]
+        head.remove("implementation")
+    # A line of a terminal is too short for both.
+    if (page.markdown or "implementation" not in head) and any(c.op for c in changes):
         head.insert(1, "op")
         rows = [[row[0], c.op, *row[1:]] for row, c in zip(rows, changes, strict=True)]
     left = changes[page.limit :]
@@ -123,12 +176,12 @@ def _mode(change: "NodeChange") -> str:
     before, after = change.before, change.after
     if not (before and after):
         side = before or after
-        return side.mode if side else ""
-    if before.mode == after.mode:
-        return before.mode
+        return f"{side.kind} x{side.slices}" if side else ""
+    if (before.kind, before.slices) == (after.kind, after.slices):
+        return f"{before.kind} x{before.slices}"
     if before.kind == after.kind:
         return f"{before.kind} x{before.slices} -> x{after.slices}"
-    return f"{before.mode} -> {after.mode}"
+    return f"{before.kind} x{before.slices} -> {after.kind} x{after.slices}"
 
 
 def _schedule(page: _Page, program: str, schedule: "Schedule") -> None:

@@ -236,6 +236,9 @@ def _reasons(
 
 def _constraint(name: str, chosen: NodePlan, program: ProgramPlan, graph: Graph, plan: Plan) -> str:
     """What kept a node from its own fastest mode."""
+    for group in program.parallel:
+        if name in group.nodes:
+            return f"it runs whole on one lane, as one of {len(group.nodes)} siblings of a parallel {group.op}"
     if plan.policy == "sequential":
         return "policy sequential gives every node all lanes, or as many as it can use"
     op_of: Mapping[str, str] = {n.id: n.op for n in graph.program[program.name].nodes}

@@ -115,7 +115,7 @@ def _life(value: Value, root: str, program: str, graph: Graph, plan: Plan, timel
         nodes=len(order),
         start_ns=round(min((float(timeline.start_ns[i]) for i in rows), default=0.0)),
         end_ns=round(max((float(timeline.end_ns[i]) for i in rows), default=0.0)),
-        reason=_reason(value, root, program, graph, order, first, last, readers),
+        reason=_reason(value, root, program, graph, plan, order, first, last, readers),
         before=before,
         after=after,
     )
@@ -126,6 +126,7 @@ def _reason(
     root: str,
     program: str,
     graph: Graph,
+    plan: Plan,
     order: list[str],
     first: int,
     last: int,
@@ -137,6 +138,8 @@ def _reason(
         return "inputs keep their bytes: whoever calls fills them between steps"
     if value.id in graph.program[program].outputs:
         return f"{program} returns it"
+    if value.id in plan.keep:
+        return "the plan keeps it until the end (--keep)"
     final = order[last]
     node = graph.program[program].node[final]
     if value.id not in (*node.reads, *node.writes):

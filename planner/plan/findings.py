@@ -43,6 +43,11 @@ FIXES = {
     "SP1431": "sizes and offsets must stay below 2^60 bytes",
     "SP1432": "the facts or the mode do not fit the node; " + _AGAIN,
     "SP1433": "use fewer lanes or slices",
+    "SP1434": "correct the plan's rewrite; " + _AGAIN,
+    "SP1435": "let the node read an instance of the right value; give a recomputation its original's mode",
+    "SP1436": "correct the pools; nodes compute in the first pool only",
+    "SP1437": "run every transfer in one slice on a copy lane, all of one direction on the same lane",
+    "SP1440": "list nodes of one op and one slice each, once; or remove the parallel operator from the plan",
 }
 """code -> the usual way out; docs/errors.md says the same at length."""
 

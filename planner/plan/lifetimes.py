@@ -58,7 +58,7 @@ def blocks(graph: Graph, plan: Plan, program: str) -> tuple[Block, ...]:
             members.setdefault(root, {root: None})[value] = None
             first.setdefault(root, place)
             last[root] = place
-    for value in graph.program[program].outputs:
+    for value in (*graph.program[program].outputs, *(v for v in plan.keep if owner(plan, v) in first)):
         last[owner(plan, value)] = max(0, len(order) - 1)
     found = []
     for value, placement in plan.placement.items():

@@ -8,7 +8,7 @@ stage: one counter instead of as many waits as there are lanes.
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -31,11 +31,12 @@ class PoolUse(Frozen):
 
 
 class Lane(Frozen):
-    """One hardware thread."""
+    """One hardware thread, or a thread that only copies between pools."""
 
     id: Natural
-    cpu: Natural
-    """Logical processor that the thread is pinned to."""
+    cpu: Natural = 0
+    """Logical processor that a core lane's thread is pinned to. A copy lane is pinned to none."""
+    kind: Literal["core", "copy"] = "core"
 
 
 class Placement(Frozen):
@@ -81,6 +82,56 @@ class NodePlan(Frozen):
         return Mode(self.kernel, self.dim, self.slices, self.implementation)
 
 
+class Recompute(Frozen):
+    """A forward node runs a second time, for readers that come too late to find its first results in memory.
+
+    How it runs again is its op's business (Op.again): with the same bits, and without updating anything twice.
+    """
+
+    node: str
+    """Id of the second run: a node of the expanded graph (plan/expand.py)."""
+    of: str
+    """Node of the graph."""
+    makes: Annotated[tuple[str, ...], Field(min_length=1)]
+    """The values it makes, one per result of `Op.again`, which are further instances of the node's outputs."""
+
+
+class Transfer(Frozen):
+    """A copy of a value from one pool to another."""
+
+    node: str
+    """Id of the copy: a node of the expanded graph."""
+    kind: Literal["offload", "prefetch"]
+    """offload: out of the pool in which nodes run (the plan's first); prefetch: back into it."""
+    value: str
+    """What is copied: a value of the graph, or an instance of one."""
+    makes: str
+    """The instance that is made in `to_pool`."""
+    from_pool: str
+    to_pool: str
+
+
+class Read(Frozen):
+    """A node reads an instance of a value instead of the value itself."""
+
+    node: str
+    """A node of the graph, or a recomputation."""
+    value: str
+    """Value of the graph."""
+    instance: str
+
+
+class Rewrite(Frozen):
+    """How a program of the graph is changed to need less memory; see plan/expand.py for its meaning."""
+
+    recomputes: tuple[Recompute, ...] = ()
+    transfers: tuple[Transfer, ...] = ()
+    reads: tuple[Read, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.recomputes or self.transfers)
+
+
 class Entry(Frozen):
     """One slice in a lane program."""
 
@@ -111,6 +162,21 @@ class Sharing(Frozen):
     """The physical core of every lane; empty where every lane has its own."""
 
 
+class ParallelOp(Frozen):
+    """Sibling nodes that start together, each with one slice on one lane (MXNet's parallel operators)."""
+
+    op: str
+    nodes: tuple[str, ...]
+    """In the order in which they start."""
+    source: str = ""
+    """The node that they come from, or the first one of a parallel operator; empty: several."""
+    target: str = ""
+    """The node that they go to, likewise."""
+    alone_ns: Natural
+    """Predicted time of running them one after the other, each in the mode that it would have then."""
+    together_ns: Natural
+
+
 class Bounds(Frozen):
     """Lower bounds on a program's time, each in ns, and what they say about the plan."""
 
@@ -135,10 +201,14 @@ class ProgramPlan(Frozen):
     predicted_ns: Natural
     """One call as its caller sees it: the replayed lane programs plus the time to wake lanes and caller."""
     peak_bytes: Natural
-    """The most bytes live at once, in every accounting included: persistent values, activations, scratch."""
+    """The most bytes live at once in the first pool: persistent values, activations, scratch."""
     bounds: Bounds
     slowdowns: tuple[Slowdown, ...] = ()
     """Measured pairs that this schedule runs side by side, or would have."""
+    rewrite: Rewrite = Rewrite()
+    """What runs besides the graph's own nodes. `nodes` and `lanes` are those of the expanded program."""
+    parallel: tuple[ParallelOp, ...] = ()
+    """In the order in which they start."""
 
     @cached_property
     def node(self) -> Mapping[str, NodePlan]:
@@ -165,7 +235,10 @@ class Plan(Frozen):
     graph_hash: str
     target_hash: str
     costs_hash: str
+    keep: tuple[str, ...] = ()
+    """Values that nothing overwrites until their program ends, beside its outputs."""
     pools: tuple[PoolUse, ...]
+    """The first is the one in which nodes run."""
     lanes: tuple[Lane, ...]
     placements: tuple[Placement, ...]
     programs: tuple[ProgramPlan, ...]

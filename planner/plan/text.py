@@ -19,9 +19,15 @@ def plan_document(plan: Plan) -> dict[str, Any]:
     document: dict[str, Any] = {"schema": SCHEMA, "tool": f"stepplan {__version__}", **plan.model_dump(mode="json")}
     for program in document["programs"]:
         program["nodes"] = [{k: v for k, v in n.items() if v not in (0, {}, [], "")} for n in program["nodes"]]
-        if not program["slowdowns"]:
-            del program["slowdowns"]
+        for optional in ("parallel", "slowdowns"):
+            if not program[optional]:
+                del program[optional]
         program["lanes"] = [[{k: v for k, v in e.items() if v != []} for e in lane] for lane in program["lanes"]]
+        if not any(program["rewrite"].values()):
+            del program["rewrite"]
+    if not plan.keep:
+        del document["keep"]
+    document["lanes"] = [{k: v for k, v in lane.items() if (k, v) != ("kind", "core")} for lane in document["lanes"]]
     document["placements"] = [{k: v for k, v in p.items() if v != ""} for p in document["placements"]]
     return document
 

@@ -23,7 +23,7 @@ _FOLDER = Path(__file__).resolve().parents[2] / "templates" / "report"
 
 
 @cache
-def _environment() -> jinja2.Environment:
+def environment() -> jinja2.Environment:
     env = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_FOLDER),
         undefined=jinja2.StrictUndefined,
@@ -39,7 +39,7 @@ def _environment() -> jinja2.Environment:
 def html_page(plan: Plan, graph: Graph, *, sync_ns: float = 200.0) -> str:
     """The page's text."""
     programs = [_program(plan, p, graph, sync_ns) for p in plan.programs]
-    return _environment().get_template("page.html.j2").render(plan=plan, programs=programs)
+    return environment().get_template("page.html.j2").render(plan=plan, programs=programs)
 
 
 def _program(plan: Plan, program: ProgramPlan, graph: Graph, sync_ns: float) -> dict[str, Any]:

@@ -20,7 +20,7 @@ Row = tuple[str, int, float, float]
 def perfetto_trace(plan: Plan, graph: Graph, *, sync_ns: float = 200.0) -> str:
     """The plan's own prediction, every program from time 0."""
     events: list[dict[str, Any]] = []
-    for pid, program in enumerate(plan.programs):
+    for pid, program in enumerate(plan.programs, 1):
         rows = replay(plan, program, sync_ns=sync_ns).rows()
         events += _process(pid, f"{plan.name} {program.name}", program, graph.program[program.name], rows)
     return _document(events)
@@ -29,7 +29,7 @@ def perfetto_trace(plan: Plan, graph: Graph, *, sync_ns: float = 200.0) -> str:
 def measured_trace(plan: Plan, graph: Graph, measured: Mapping[str, Sequence[Row]]) -> str:
     """Real runs, by program name. A program may hold several runs one after the other; its first slice starts at 0."""
     events: list[dict[str, Any]] = []
-    for pid, program in enumerate(p for p in plan.programs if p.name in measured):
+    for pid, program in enumerate((p for p in plan.programs if p.name in measured), 1):
         rows = from_zero(measured[program.name])
         events += _process(pid, f"{plan.name} {program.name} measured", program, graph.program[program.name], rows)
     return _document(events)
@@ -40,8 +40,8 @@ def compared_trace(plan: Plan, graph: Graph, program: str, measured: Sequence[Ro
     part, known = plan.program[program], graph.program[program]
     planned = replay(plan, part, sync_ns=sync_ns).rows()
     return _document(
-        _process(0, f"{plan.name} {program} planned", part, known, planned)
-        + _process(1, f"{plan.name} {program} measured", part, known, from_zero(measured))
+        _process(1, f"{plan.name} {program} planned", part, known, planned)
+        + _process(2, f"{plan.name} {program} measured", part, known, from_zero(measured))
     )
 
 
@@ -56,11 +56,11 @@ def _process(pid: int, title: str, plan: ProgramPlan, program: Program, rows: It
         _name("process_name", pid, 0, title),
         {**_name("process_sort_index", pid, 0, ""), "args": {"sort_index": pid}},
     ]
-    lanes: set[int] = set()
+    rows = sorted(rows, key=lambda r: (r[2], r[3], r[1], r[0]))
+    for lane in sorted({lane for _, lane, _, _ in rows}):
+        events.append(_name("thread_name", pid, lane + 1, f"lane {lane}"))
+        events.append({**_name("thread_sort_index", pid, lane + 1, ""), "args": {"sort_index": lane}})
     for name, lane, start, end in rows:
-        if lane not in lanes:
-            lanes.add(lane)
-            events.append(_name("thread_name", pid, lane, f"lane {lane}"))
         node, stage, index = parse_slice(name)
         events.append(
             {
@@ -68,10 +68,11 @@ def _process(pid: int, title: str, plan: ProgramPlan, program: Program, rows: It
                 "cat": program.node[node].phase if node in program.node else "unknown",
                 "ph": "X",
                 "pid": pid,
-                "tid": lane,
-                # Trace files count in microseconds.
-                "ts": round(start / 1e3, 4),
-                "dur": round((end - start) / 1e3, 4),
+                "tid": lane + 1,
+                # Trace files count in microseconds, viewers in whole nanoseconds: rounding both ends, and not the
+                # duration, lets no slice reach into its successor.
+                "ts": round(start) / 1000,
+                "dur": (round(end) - round(start)) / 1000,
                 "args": {"stage": stage, "slice": index, **_about(node, stage, plan, program)},
             }
         )

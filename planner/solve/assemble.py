@@ -11,6 +11,7 @@ from planner.plan.bounds import bounds
 from planner.plan.contention import contention_of
 from planner.plan.schema import Lane, NodePlan, Placement, Plan, PoolUse, ProgramPlan, Sharing
 from planner.plan.simulate import simulate
+from planner.solve.keep import kept_values
 from planner.solve.liveness import Liveness, liveness, scratch_id
 from planner.solve.offsets import Packing, most_alive, pack
 from planner.solve.options import PlanOptions
@@ -70,13 +71,15 @@ class Setting:
 
 def assemble(setting: Setting, schedules: Mapping[str, Schedule], threads: tuple[int, ...] = ()) -> Plan:
     """Complete one schedule per program to a plan. SP1301: it needs more memory than the budget or the pool.
+    SP1304: a value that cannot be kept.
 
     `threads`: processors of further lanes, on the second threads of some lanes' cores.
     """
     cpus = setting.cpus + threads
     sharing = setting.sharing(cpus)
     graph, target, options = setting.graph, setting.target, setting.options
-    live = liveness(graph, schedules)
+    keep = kept_values(graph, options.keep)
+    live = liveness(graph, schedules, frozenset(keep))
     setting.say(f"liveness: {len(live.blocks)} blocks, {len(live.shares)} values in place")
     packing = pack(live.blocks)
     setting.say(f"offsets: {format_bytes(packing.height)}, lower bound {format_bytes(packing.lower_bound)}")
@@ -91,6 +94,7 @@ def assemble(setting: Setting, schedules: Mapping[str, Schedule], threads: tuple
         graph_hash=graph_hash(graph),
         target_hash=target_hash(target),
         costs_hash=costs_hash(setting.costs),
+        keep=keep,
         pools=(PoolUse(name=pool.name, capacity=setting.capacity, arena=packing.height),),
         lanes=tuple(Lane(id=i, cpu=cpu) for i, cpu in enumerate(cpus)),
         placements=_placements(graph, live, packing, pool.name),
@@ -126,6 +130,7 @@ def _program(
             cache_bytes=setting.target.cache_bytes,
         ),
         slowdowns=schedule.slowdowns,
+        parallel=schedule.parallel,
     )
     total = simulate(draft, sync_ns=costs.sync_ns, contention=contention_of(sharing, draft)).total_ns + costs.launch_ns
     return draft.model_copy(update={"predicted_ns": round(total)})

@@ -6,7 +6,7 @@ Where nodes co-run, a node holds its bytes up to the first one that starts after
 two that run side by side get bytes of their own, or the waits for reused bytes would put them one after the other.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from planner.graph.model import PERSISTENT, Graph, Node, Program
@@ -41,8 +41,8 @@ def scratch_id(program: str, node: str) -> str:
     return f"scratch:{program}:{node}"
 
 
-def liveness(graph: Graph, schedules: Mapping[str, Schedule]) -> Liveness:
-    """`schedules` by program name."""
+def liveness(graph: Graph, schedules: Mapping[str, Schedule], keep: Collection[str] = ()) -> Liveness:
+    """`schedules` by program name. `keep`: values that stay until their program ends, like its outputs."""
     shares: dict[str, str] = {}
     blocks: list[Block] = []
     first: dict[str, int] = {}
@@ -51,7 +51,7 @@ def liveness(graph: Graph, schedules: Mapping[str, Schedule]) -> Liveness:
     for program in graph.programs:
         order, choices = schedules[program.name].order, schedules[program.name].choices
         reach = schedules[program.name].reach
-        shares.update(_shared(graph, program, schedules[program.name]))
+        shares.update(_shared(graph, program, schedules[program.name], keep))
         for position, node in enumerate(order, start):
             until = start + reach[position - start]
             for value in (*node.reads, *node.writes):
@@ -60,7 +60,7 @@ def liveness(graph: Graph, schedules: Mapping[str, Schedule]) -> Liveness:
             size = _scratch_size(graph, node, choices[node.id])
             if size:
                 blocks.append(Block(scratch_id(program.name, node.id), position, until, size))
-        for value in program.outputs:
+        for value in _staying(program, keep):
             last[value] = start + len(order) + 1
         start += len(order) + 1
     root = {value.id: _root(value.id, shares) for value in graph.values}
@@ -77,7 +77,12 @@ def liveness(graph: Graph, schedules: Mapping[str, Schedule]) -> Liveness:
     return Liveness(tuple(blocks), root, shares)
 
 
-def _shared(graph: Graph, program: Program, schedule: Schedule) -> dict[str, str]:
+def _staying(program: Program, keep: Collection[str]) -> set[str]:
+    """What is wanted after the program's end."""
+    return {*program.outputs, *(v for n in program.nodes for v in n.writes if v in keep)}
+
+
+def _shared(graph: Graph, program: Program, schedule: Schedule, keep: Collection[str]) -> dict[str, str]:
     """Views, and outputs that overwrite an input which nobody reads any more when they are written."""
     order, choices = schedule.order, schedule.choices
     never = len(order) + 1
@@ -86,7 +91,7 @@ def _shared(graph: Graph, program: Program, schedule: Schedule) -> dict[str, str
     for position, node in enumerate(order):
         for v in dict.fromkeys(node.reads):
             read_until.setdefault(v, []).append((position, schedule.reach[position]))
-    for v in program.outputs:
+    for v in _staying(program, keep):
         read_until.setdefault(v, []).append((never, never))
     untouchable = {v.id for v in graph.values if v.role in PERSISTENT} | set(program.inputs)
     shares: dict[str, str] = {}

@@ -1,15 +1,19 @@
 """Pass *offsets*: byte offsets for blocks with lifetimes, so that blocks alive together never overlap.
 
-Blocks that live all the time go to the bottom. The rest is packed by best fit in several orders (largest first,
-largest area first, oldest first) and the lowest result is kept. The lower bound is the most bytes alive at once.
+Blocks that live all the time go to the bottom. The rest is packed several ways, cheapest first, until one reaches the
+lower bound, the most bytes alive at once: best fit (best_fit.py), valley filling (valleys.py), then exact search below
+a given height (exact.py), which may also prove that no packing is lower. What search may do is counted in steps, never
+in seconds: the same blocks get the same offsets on every machine.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
+from planner.solve.best_fit import ORDERS, best_fit
+from planner.solve.exact import Verdict, pack_below
 from planner.solve.liveness import Block
+from planner.solve.sections import Instance, height, instance
+from planner.solve.valleys import PRIORITIES, fill_valleys, ranks
 from planner.units import ALIGNMENT, Bytes, align
 
 
@@ -18,51 +22,137 @@ class Packing(NamedTuple):
     height: Bytes
     lower_bound: Bytes
     """Most aligned bytes alive at any time: no packing can be lower."""
+    proven: Bytes
+    """No packing is lower than this: the lower bound, or more where search found every lower height impossible."""
+
+    @property
+    def optimal(self) -> bool:
+        return self.height == self.proven
 
 
-def pack(blocks: Sequence[Block], alignment: int = ALIGNMENT) -> Packing:
-    """Offsets for every block, each a multiple of `alignment`. Deterministic: ties are broken by id."""
-    if not blocks:
-        return Packing({}, Bytes(0), Bytes(0))
-    start, end = min(b.lower for b in blocks), max(b.upper for b in blocks)
-    offsets: dict[str, Bytes] = {}
+class Effort(NamedTuple):
+    """How much to try, in steps of the searches' innermost loops (about ten million a second)."""
+
+    search: int = 200_000_000
+    """Exact search, all heights and orders together; none at 0."""
+    first_round: int = 1_000_000
+    """What each search may do in the first round, at least; every round does four times as much."""
+    fit: int = 60_000_000
+    """Best fit: blocks times the most blocks alive at once, over all orders; the next order is left out beyond."""
+
+
+QUICK = Effort(search=20_000_000)
+"""For a plan: at most some seconds, and mostly none, since networks are seldom hard to pack."""
+THOROUGH = Effort()
+"""For a packing on its own: at most half a minute."""
+
+
+def pack(
+    blocks: Sequence[Block],
+    alignment: int = ALIGNMENT,
+    *,
+    capacity: int | None = None,
+    effort: Effort = QUICK,
+) -> Packing:
+    """Offsets for every block, each a multiple of `alignment`: as low as `effort` gets, or just below `capacity` bytes.
+
+    Deterministic, whatever the order of `blocks`. The caller compares the height with the capacity: it may be higher,
+    and if `proven` is too, then no packing fits.
+    """
+    offsets, rest, base = _at_the_bottom(blocks, alignment)
+    if not rest:
+        return Packing(offsets, Bytes(base), Bytes(base), Bytes(base))
+    problem = instance(rest, alignment)
+    enough = problem.load
+    if capacity is not None:
+        enough = max(enough, (capacity - base) // problem.unit)
+    found, proven = _solve(problem, enough, effort)
+    offsets.update((i, Bytes(base + at * problem.unit)) for i, at in zip(problem.ids, found, strict=True))
+    return Packing(
+        offsets,
+        Bytes(base + height(problem, found) * problem.unit),
+        Bytes(base + problem.load * problem.unit),
+        Bytes(base + proven * problem.unit),
+    )
+
+
+def _at_the_bottom(blocks: Sequence[Block], alignment: int) -> tuple[dict[str, Bytes], list[Block], int]:
+    """Offsets of empty blocks and of those that live all the time, the other blocks, and where these begin."""
+    sized = [b for b in blocks if b.size]
+    start, end = min((b.lower for b in sized), default=0), max((b.upper for b in sized), default=0)
+    offsets = {b.id: Bytes(0) for b in blocks if not b.size}
     base = 0
-    for block in sorted(blocks, key=lambda b: b.id):
+    for block in sorted(sized, key=lambda b: b.id):
         if (block.lower, block.upper) == (start, end):
             offsets[block.id] = Bytes(base)
             base += align(block.size, alignment)
-    rest = [b for b in blocks if b.id not in offsets]
-    keys = (
-        lambda b: (-b.size, b.lower, b.id),
-        lambda b: (-b.size * (b.upper - b.lower), b.lower, b.id),
-        lambda b: (b.lower, -(b.upper - b.lower), b.id),
-    )
-    # Beyond some thousand blocks one order must do: best fit costs a pass over all placed blocks per block.
-    tried = [_best_fit(sorted(rest, key=key), alignment) for key in (keys if len(rest) <= 6000 else keys[:1])]
-    best = min(tried, key=lambda result: result[1])
-    offsets.update({name: Bytes(base + offset) for name, offset in best[0].items()})
-    return Packing(offsets, Bytes(base + best[1]), Bytes(base + most_alive(rest, alignment)))
+    return offsets, [b for b in sized if b.id not in offsets], base
 
 
-def _best_fit(order: Sequence[Block], alignment: int) -> tuple[dict[str, int], int]:
-    """Place blocks one after the other into the smallest gap that fits among those alive with them, else on top."""
-    count = len(order)
-    lower, upper = np.empty(count, np.int64), np.empty(count, np.int64)
-    offset, top = np.empty(count, np.int64), np.empty(count, np.int64)
-    height, found = 0, {}
-    for index, block in enumerate(order):
-        size = align(block.size, alignment)
-        alive = np.flatnonzero((lower[:index] < block.upper) & (block.lower < upper[:index]))
-        alive = alive[np.argsort(offset[alive], kind="stable")]
-        # Gap i lies between the highest top among the blocks before i and the offset of block i.
-        floors = np.concatenate(([0], np.maximum.accumulate(top[alive])))
-        room = offset[alive] - floors[:-1]
-        fitting = np.flatnonzero(room >= size)
-        place = int(floors[-1]) if not len(fitting) else int(floors[fitting[np.argmin(room[fitting])]])
-        lower[index], upper[index], offset[index], top[index] = block.lower, block.upper, place, place + size
-        height = max(height, place + size)
-        found[block.id] = place
-    return found, height
+def _solve(problem: Instance, enough: int, effort: Effort) -> tuple[list[int], int]:
+    """Offsets, and the lowest height that is not proven impossible; stops at height `enough`."""
+    best: list[int] = []
+    lowest = sum(problem.size) + 1
+    for offsets in _built(problem, effort):
+        if height(problem, offsets) < lowest:
+            best, lowest = offsets, height(problem, offsets)
+        if lowest <= enough:
+            return best, problem.load
+    return _searched(problem, enough, best, effort)
+
+
+def _built(problem: Instance, effort: Effort) -> Iterator[list[int]]:
+    """Packings from heuristics, cheapest first."""
+    cost = problem.blocks * _most_blocks(problem)
+    affordable = list(ORDERS)[: effort.fit // cost]
+    if affordable:
+        yield best_fit(problem, affordable[0])
+    for priority in PRIORITIES:
+        yield fill_valleys(problem, priority)
+    for order in affordable[1:]:
+        yield best_fit(problem, order)
+
+
+def _searched(problem: Instance, enough: int, best: list[int], effort: Effort) -> tuple[list[int], int]:
+    """Search below lower and lower heights, in rounds that do more and more.
+
+    Each round asks for the goal itself, then for the middle between what is impossible (or was not found in this
+    round) and what is known, until these meet.
+    """
+    preferences = [ranks(problem, priority) for priority in PRIORITIES]
+    proven, left = problem.load, effort.search
+    # A search that never goes back looks at every waiting block for each block that it places: grant that and more.
+    straight = problem.blocks * sum(b - a + 4 for a, b in zip(problem.lower, problem.upper, strict=True)) // 2
+    limit = max(effort.first_round, 2 * straight)
+    while left >= straight and left > 0:
+        missed = max(enough, proven) - 1
+        goal = missed + 1
+        while goal < height(problem, best) and height(problem, best) > enough:
+            for preference in preferences:
+                result = pack_below(problem, goal, preference, min(limit, left))
+                left -= result.work
+                if result.verdict is not Verdict.GAVE_UP or left <= 0:
+                    break
+            if result.verdict is Verdict.FOUND:
+                best = result.offsets
+            else:
+                missed = goal
+                if result.verdict is Verdict.IMPOSSIBLE:
+                    proven = goal + 1
+            if left <= 0:
+                break
+            goal = (missed + height(problem, best)) // 2
+            if goal <= missed:
+                break
+        if height(problem, best) <= max(enough, proven):
+            break
+        limit *= 4
+    return best, proven
+
+
+def _most_blocks(problem: Instance) -> int:
+    """Most blocks alive at once."""
+    return most_alive([Block("", a, b, Bytes(1)) for a, b in zip(problem.lower, problem.upper, strict=True)], 1)
 
 
 def most_alive(blocks: Sequence[Block], alignment: int = ALIGNMENT) -> int:

@@ -2,7 +2,7 @@
 
 import tomllib
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -17,6 +17,17 @@ class Pins(Frozen):
     """node id -> slice count"""
 
 
+class ParallelOps(Frozen):
+    """Which sibling nodes become one parallel operator (parallel_op.py)."""
+
+    threshold: Annotated[int, Field(ge=2)] = 4
+    """The fewest siblings."""
+    also: tuple[str, ...] = ()
+    """Ops whose kernels may run beside each other, beside parallel_op.THREAD_SAFE."""
+    least_gain: Annotated[float, Field(ge=0, lt=1)] = 0.02
+    """Part of their time that must be gained, as predicted."""
+
+
 class PlanOptions(Frozen):
     policy: Literal["sequential", "liu", "auto"] = "auto"
     strategies: tuple[int, ...] = ()
@@ -29,6 +40,10 @@ class PlanOptions(Frozen):
     memory_budget: int | None = None
     """Bytes in the first pool, everything counted; None: the pool's capacity."""
     pins: Pins = Pins()
+    parallel_ops: ParallelOps | None = None
+    """Let siblings run side by side where nothing else co-runs; None: only `auto` tries it."""
+    keep: tuple[str, ...] = ()
+    """Values, or patterns of values, that keep their bytes until their program ends (`Executor.value`)."""
 
     @property
     def coruns(self) -> bool:
@@ -46,10 +61,14 @@ class PlanOptions(Frozen):
         ]
         if smt:
             ways += [("liu", (1, 3, 4)), ("liu", (1, 2, 3, 4))]
-        return tuple(
-            self.model_copy(update={"policy": policy, "strategies": strategies, "search": 3 in strategies})
+        plain = [
+            self.model_copy(
+                update={"policy": policy, "strategies": strategies, "search": 3 in strategies, "parallel_ops": None}
+            )
             for policy, strategies in ways
-        )
+        ]
+        siblings = {"policy": "liu", "strategies": (1,), "parallel_ops": self.parallel_ops or ParallelOps()}
+        return (*plain, self.model_copy(update=siblings))
 
 
 def read_pins(path: Path | str) -> Pins:

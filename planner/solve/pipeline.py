@@ -1,7 +1,7 @@
 """The passes in their order, and nothing else: graph + target + cost table in, plan out (DESIGN section 6).
 
-Fusion happens when a graph is captured (graph/fuse.py), so that gradient rules see fused nodes. Parallel operators,
-placement, recomputation and workspaces take their places here as they are added.
+Fusion happens when a graph is captured (graph/fuse.py), so that gradient rules see fused nodes. Placement,
+recomputation and workspaces take their places here as they are added.
 """
 
 import gc
@@ -16,9 +16,10 @@ from planner.solve.assemble import Say, Setting, assemble
 from planner.solve.corun import PUBLISHED, SEARCHED, Work, best_schedule
 from planner.solve.interference import Interference
 from planner.solve.options import PlanOptions
+from planner.solve.parallel_op import parallel_ops
 from planner.solve.places import without_unused_lanes
 from planner.solve.route import route
-from planner.solve.schedule import Schedule, corun_summary, one_at_a_time
+from planner.solve.schedule import Schedule, corun_summary, one_at_a_time, parallel_summary
 from planner.solve.threads import choose_modes, node_options
 from planner.target.model import Target
 from planner.units import format_ns
@@ -34,7 +35,7 @@ def make_plan(
     """Solve the complete static schedule of every program of the graph.
 
     SP1202: a node was never profiled. SP1301: the plan needs more memory than the budget or the pool.
-    SP1302: a pinned decision cannot be honoured. `say` receives one line per pass.
+    SP1302: a pinned decision cannot be honoured. SP1304: a value cannot be kept. `say` receives one line per pass.
     """
     options = options or PlanOptions()
     with _no_collection():
@@ -77,7 +78,8 @@ def _best(graph: Graph, target: Target, costs: CostTable, options: PlanOptions, 
             continue
         total = sum(p.predicted_ns for p in plan.programs)
         name = ",".join(map(str, candidate.strategies)) or "-"
-        say(f"auto: {candidate.policy} {name}: {format_ns(total)}")
+        parallel = " and parallel operators" if candidate.parallel_ops else ""
+        say(f"auto: {candidate.policy} {name}{parallel}: {format_ns(total)}")
         if best is None or total < sum(p.predicted_ns for p in best.programs):
             best = plan
     if best is None:
@@ -94,7 +96,12 @@ def _schedule(setting: Setting, program: Program) -> Schedule:
     choices = choose_modes(order, modes, lanes, policy=options.policy, strategies=options.strategies, pinned=pinned)
     setting.say(f"threads: {options.policy}, {lanes} lanes")
     if not options.coruns:
-        return one_at_a_time(program.name, order, choices)
+        plain = one_at_a_time(program.name, order, choices)
+        if options.parallel_ops is None:
+            return plain
+        together = parallel_ops(plain, program, modes, lanes, setting.sharing(), options.parallel_ops, pinned)
+        setting.say(f"parallel_op: {parallel_summary(together)}")
+        return together
     work = Work(
         graph=setting.graph,
         program=program,

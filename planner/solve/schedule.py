@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from planner.graph.model import Node
-from planner.plan.schema import Slowdown
+from planner.plan.schema import ParallelOp, Slowdown
 from planner.solve.threads import Choice
+from planner.units import format_ns
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class Schedule:
     """node id -> predicted (start, end) in ns where nodes co-run; empty: one after the other"""
     slowdowns: tuple[Slowdown, ...] = ()
     """Measured pairs that were decided upon."""
+    parallel: tuple[ParallelOp, ...] = ()
+    """Siblings that start together."""
 
     @cached_property
     def reach(self) -> tuple[int, ...]:
@@ -64,3 +67,14 @@ def corun_summary(schedule: Schedule) -> str:
         worst = max(refused, key=lambda s: (s.factor, s.node))
         text += f"; {len(refused)} pairs refused, such as {worst.node} beside {worst.beside} ({worst.factor:.2f}x)"
     return text
+
+
+def parallel_summary(schedule: Schedule) -> str:
+    """How many parallel operators there are, of how many nodes, and what they are predicted to gain."""
+    found = schedule.parallel
+    if not found:
+        return f"no siblings in {schedule.program} gain by running side by side"
+    nodes = sum(len(p.nodes) for p in found)
+    before, after = (sum(times) for times in zip(*((p.alone_ns, p.together_ns) for p in found), strict=True))
+    change = f"{format_ns(before)} one after the other, {format_ns(after)} side by side"
+    return f"{nodes} nodes of {schedule.program} in {len(found)} parallel operators: {change}"

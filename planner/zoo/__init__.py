@@ -1,49 +1,68 @@
 """The papers' networks, by name: `build("resnet50", batch=16)`.
 
-`resnet_3_4_6_3` is a bottleneck ResNet of any depth by its four stage counts.
+`resnet_6_32_10_6` is a bottleneck ResNet of any depth by its four stage counts, as SuperNeurons' table 4 builds them
+(6, 32, N, 6): 3 (n1 + n2 + n3 + n4) + 2 layers.
+
+Inputs, in this order: classifiers take `images` (channels-last float32) and `labels` (int64); dcgan, lstm and wide_deep
+say theirs in their modules. Weights start as PyTorch's layers do, where a module does not say otherwise.
 """
 
 import difflib
 import re
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal
 
 from planner.errors import UserError
-from planner.graph import layers
 from planner.graph.builder import GraphBuilder
-from planner.graph.model import DType, Graph, Layout, TensorType
+from planner.graph.model import Graph
 from planner.graph.optimizer import Optimizer
 from planner.zoo.alexnet import alexnet, alexnet_lrn
+from planner.zoo.dcgan import ADAM, dcgan, dcgan_discriminator, dcgan_generator
+from planner.zoo.densenet import densenet
+from planner.zoo.inception_v3 import inception_v3
+from planner.zoo.inception_v4 import inception_v4
+from planner.zoo.lstm import lstm
+from planner.zoo.network import Body, Network, Sizes, classifier
 from planner.zoo.resnet import resnet
 from planner.zoo.small import digits_cnn, mlp
 from planner.zoo.vgg import vgg16
+from planner.zoo.wide_deep import wide_deep
 
-Body = Callable[[GraphBuilder, str, int], str]
-"""(builder, images, classes) -> logits"""
+__all__ = ["NETWORKS", "Network", "Sizes", "build", "find", "lstm", "wide_deep"]
 
 SGD = Optimizer(lr=0.1, momentum=0.9, weight_decay=1e-4)
+SLOW = Optimizer(lr=0.01, momentum=0.9, weight_decay=5e-4)
 
 
-class Network(NamedTuple):
-    body: Body
-    batch: int
-    channels: int
-    image_size: int
-    classes: int
-    optimizer: Optimizer = SGD
+def _images(body: Body, batch: int, size: int = 224, optimizer: Optimizer = SGD) -> Network:
+    """A classifier of ImageNet's 1000 classes."""
+    return Network(classifier(body), Sizes(batch, size, 1000), optimizer)
+
+
+def _resnet(block: Literal["basic", "bottleneck"], counts: tuple[int, int, int, int], batch: int = 16) -> Network:
+    return _images(resnet(block, counts), batch)
 
 
 NETWORKS: dict[str, Network] = {
-    "mlp": Network(mlp, 64, 1, 28, 10, Optimizer(lr=0.1)),
-    "digits_cnn": Network(digits_cnn, 64, 1, 8, 10, Optimizer(lr=0.05, momentum=0.9, weight_decay=1e-4)),
-    "alexnet": Network(alexnet, 32, 3, 224, 1000, Optimizer(lr=0.01, momentum=0.9, weight_decay=5e-4)),
-    "alexnet_lrn": Network(alexnet_lrn, 200, 3, 227, 1000, Optimizer(lr=0.01, momentum=0.9, weight_decay=5e-4)),
-    "vgg16": Network(vgg16, 32, 3, 224, 1000, Optimizer(lr=0.01, momentum=0.9, weight_decay=5e-4)),
-    "resnet18": Network(resnet("basic", (2, 2, 2, 2)), 32, 3, 224, 1000),
-    "resnet34": Network(resnet("basic", (3, 4, 6, 3)), 32, 3, 224, 1000),
-    "resnet50": Network(resnet("bottleneck", (3, 4, 6, 3)), 16, 3, 224, 1000),
-    "resnet101": Network(resnet("bottleneck", (3, 4, 23, 3)), 16, 3, 224, 1000),
-    "resnet152": Network(resnet("bottleneck", (3, 8, 36, 3)), 16, 3, 224, 1000),
+    "mlp": Network(classifier(mlp, 1), Sizes(64, 28, 10), Optimizer(lr=0.1)),
+    "digits_cnn": Network(
+        classifier(digits_cnn, 1), Sizes(64, 8, 10), Optimizer(lr=0.05, momentum=0.9, weight_decay=1e-4)
+    ),
+    "alexnet": _images(alexnet, 32, optimizer=SLOW),
+    "alexnet_lrn": _images(alexnet_lrn, 200, 227, SLOW),
+    "vgg16": _images(vgg16, 32, optimizer=SLOW),
+    "resnet18": _resnet("basic", (2, 2, 2, 2), 32),
+    "resnet34": _resnet("basic", (3, 4, 6, 3), 32),
+    "resnet50": _resnet("bottleneck", (3, 4, 6, 3)),
+    "resnet101": _resnet("bottleneck", (3, 4, 23, 3)),
+    "resnet152": _resnet("bottleneck", (3, 8, 36, 3)),
+    "inception_v3": _images(inception_v3, 16, 299),
+    "inception_v4": _images(inception_v4, 32, 299),
+    "densenet121": _images(densenet((6, 12, 24, 16)), 32),
+    "dcgan": Network(dcgan, Sizes(64), ADAM),
+    "dcgan_generator": Network(dcgan_generator, Sizes(64), ADAM),
+    "dcgan_discriminator": Network(dcgan_discriminator, Sizes(64), ADAM),
+    "lstm": Network(lstm(), Sizes(20, classes=10_000), Optimizer(lr=1.0)),
+    "wide_deep": Network(wide_deep(), Sizes(256), Optimizer(lr=0.05)),
 }
 
 
@@ -52,7 +71,7 @@ def find(name: str) -> Network:
     counts = re.fullmatch(r"resnet_(\d{1,4})_(\d{1,4})_(\d{1,4})_(\d{1,4})", name)
     if counts and all(int(c) for c in counts.groups()):
         n1, n2, n3, n4 = (int(c) for c in counts.groups())
-        return Network(resnet("bottleneck", (n1, n2, n3, n4)), 16, 3, 224, 1000)
+        return _resnet("bottleneck", (n1, n2, n3, n4))
     if name not in NETWORKS:
         near = difflib.get_close_matches(name, NETWORKS, 3, 0.4)
         raise UserError(
@@ -72,15 +91,23 @@ def build(
     optimizer: Optimizer | None = None,
     fuse: bool = True,
 ) -> Graph:
-    """A training graph called `<name>_b<batch>` with inputs `images` (channels-last float32) and `labels` (int64)."""
+    """A training graph called `<name>_b<batch>`, with the network's own sizes where none are given.
+
+    SP1010: no such network. SP1011: a size below 1, or one that the network does not have.
+    """
     network = find(name)
-    for what, given in (("batch", batch), ("image size", image_size), ("number of classes", classes)):
-        if given is not None and given < 1:
-            raise UserError("SP1011", f"the {what} of {name} is {given}", "use a number of at least 1")
-    n, size = batch or network.batch, image_size or network.image_size
-    suffix = f"_{size}px" if size != network.image_size else ""
-    b = GraphBuilder(f"{name}_b{n}{suffix}")
-    images = b.input("images", TensorType(shape=(n, network.channels, size, size), layout=Layout.CHANNELS_LAST))
-    labels = b.input("labels", TensorType(shape=(n,), dtype=DType.INT64))
-    logits = network.body(b, images, classes or network.classes)
-    return b.finish(layers.cross_entropy(b, logits, labels), logits, optimizer or network.optimizer, fuse=fuse)
+    given = {"batch": batch, "image_size": image_size, "classes": classes}
+    chosen = {what: size for what, size in given.items() if size is not None}
+    for what, size in chosen.items():
+        if size < 1:
+            raise UserError("SP1011", f"the {_WORDS[what]} of {name} is {size}", "use a number of at least 1")
+        if not getattr(network.sizes, what):
+            raise UserError("SP1011", f"{name} has no {_WORDS[what]}", "leave it out")
+    sizes = network.sizes._replace(**chosen)
+    suffix = f"_{sizes.image_size}px" if sizes.image_size != network.sizes.image_size else ""
+    b = GraphBuilder(f"{name}_b{sizes.batch}{suffix}")
+    ends = network.model(b, sizes)
+    return b.finish(ends.loss, ends.prediction, optimizer or network.optimizer, fuse=fuse)
+
+
+_WORDS = {"batch": "batch", "image_size": "image size", "classes": "number of classes"}

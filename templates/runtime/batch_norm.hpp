@@ -54,7 +54,8 @@ struct BatchNormBackward {
   const T* dy;
   const T* x;
   const T* y = nullptr;      // forward output, read by Fusion::add_relu
-  T* dx;                     // may equal dy, unless dresidual does
+  const T* more_dy = nullptr;  // Fusion::add_relu: added to dy, unless null
+  T* dx;                     // may equal dy or more_dy, unless dresidual does
   T* dresidual = nullptr;    // written by Fusion::add and add_relu; may equal dy
   const float* gamma = nullptr;
   const float* beta = nullptr;
@@ -180,6 +181,24 @@ void batch_norm_forward_apply(const BatchNormForward<T>& a, int64_t slice, int64
     panel.repeat_values(shift);
     panel.visit_rows(split(a.rows, slices, slice), RowOrder::descending,
                      [&](WideRows rows) { batch_norm_write_rows<fusion>(a, rows, scale, shift); });
+  }
+}
+
+// The forward rows once more, from the saved statistics: the bits that training wrote. One stage, no scratch.
+template <Fusion fusion, class T>
+void batch_norm_apply_saved(const BatchNormForward<T>& a, Range rows) {
+  for (int64_t first = 0; first < a.channels; first += max_panel_channels) {
+    const ChannelPanel panel = channel_panel(a.channels, first);
+    alignas(64) float scale[max_panel_width], shift[max_panel_width];
+    for (int64_t c = 0; c < panel.channels; ++c) {
+      const ScaleShift s = scale_shift(a.saved_mean[first + c], a.saved_inv_std[first + c], a.gamma, a.beta, first + c);
+      scale[c] = s.scale;
+      shift[c] = s.shift;
+    }
+    panel.repeat_values(scale);
+    panel.repeat_values(shift);
+    panel.visit_rows(rows, RowOrder::ascending,
+                     [&](WideRows block) { batch_norm_write_rows<fusion>(a, block, scale, shift); });
   }
 }
 

@@ -30,12 +30,13 @@ struct BatchNormGradientPanel {
 };
 
 // Adds dy' and dy' (x - mean) of `count` rows to the float sums; writes dresidual.
-template <Fusion fusion, int64_t count, class T>
+template <Fusion fusion, bool joined, int64_t count, class T>
 void batch_norm_add_gradient_rows(const BatchNormBackward<T>& a, int64_t offset, int64_t stride, int64_t width,
                                   const BatchNormGradientPanel& p, float* sum_dy, float* sum_dy_x) {
   const T* dy = a.dy + offset;
   const T* x = a.x + offset;
   const T* y = a.y + (fusion == Fusion::add_relu ? offset : 0);
+  const T* more = a.more_dy + (joined ? offset : 0);
   T* dresidual = a.dresidual + (has_residual(fusion) ? offset : 0);
 #pragma omp simd
   for (int64_t c = 0; c < width; ++c) {
@@ -43,6 +44,7 @@ void batch_norm_add_gradient_rows(const BatchNormBackward<T>& a, int64_t offset,
     for (int64_t r = 0; r < count; ++r) {
       const float xr = static_cast<float>(x[r * stride + c]);
       float d = static_cast<float>(dy[r * stride + c]);
+      if constexpr (joined) d += static_cast<float>(more[r * stride + c]);
       if constexpr (fusion == Fusion::relu) d = affine(xr, p.scale[c], p.shift[c]) > 0.0f ? d : 0.0f;
       if constexpr (fusion == Fusion::add_relu) d = static_cast<float>(y[r * stride + c]) > 0.0f ? d : 0.0f;
       if constexpr (has_residual(fusion)) dresidual[r * stride + c] = static_cast<T>(d);
@@ -55,7 +57,7 @@ void batch_norm_add_gradient_rows(const BatchNormBackward<T>& a, int64_t offset,
 }
 
 // Stage 0.
-template <Fusion fusion, class T>
+template <Fusion fusion, bool joined = false, class T>
 void batch_norm_backward_sums(const BatchNormBackward<T>& a, int64_t slice, int64_t slices, void* scratch) {
   double* sums = partials(scratch, 2 * a.channels, slice);
   for (int64_t i = 0; i < 2 * a.channels; ++i) sums[i] = 0.0;
@@ -68,11 +70,11 @@ void batch_norm_backward_sums(const BatchNormBackward<T>& a, int64_t slice, int6
       std::fill_n(sum_dy_x, panel.width(), 0.0f);
       int64_t r = 0;
       for (; r + 4 <= rows.count; r += 4) {  // four rows per pass, as in the forward sums
-        batch_norm_add_gradient_rows<fusion, 4>(a, rows.offset + r * rows.stride, rows.stride, rows.width, p,
+        batch_norm_add_gradient_rows<fusion, joined, 4>(a, rows.offset + r * rows.stride, rows.stride, rows.width, p,
                                                 sum_dy, sum_dy_x);
       }
       for (; r < rows.count; ++r) {
-        batch_norm_add_gradient_rows<fusion, 1>(a, rows.offset + r * rows.stride, rows.stride, rows.width, p,
+        batch_norm_add_gradient_rows<fusion, joined, 1>(a, rows.offset + r * rows.stride, rows.stride, rows.width, p,
                                                 sum_dy, sum_dy_x);
       }
       panel.fold_into(sum_dy, sums + first);

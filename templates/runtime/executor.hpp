@@ -205,6 +205,7 @@ class Executor {
   static void require_indices(const InputSpec& input, const void* data) {
     if (!input.holds_indices()) return;
     const int64_t* index = static_cast<const int64_t*>(data);
+    if (input.column_ends != nullptr) return require_columns(input, index);
     const int64_t count = input.elements();
     int64_t bad = 0;
 #pragma omp simd reduction(+ : bad)
@@ -213,6 +214,14 @@ class Executor {
     for (int64_t i = 0; bad != 0 && i < count; ++i)
       if ((index[i] < input.first_index || index[i] >= input.end_index) && index[i] != input.ignored_index)
         throw out_of_range(input.name, i, index[i]);
+  }
+
+  static void require_columns(const InputSpec& input, const int64_t* index) {
+    const int64_t columns = input.shape[static_cast<size_t>(input.rank - 1)];
+    for (int64_t row = 0; row < input.elements(); row += columns)
+      for (int64_t c = 0; c < columns; ++c)
+        if ((index[row + c] < 0 || index[row + c] >= input.column_ends[c]) && index[row + c] != input.ignored_index)
+          throw out_of_range(input.name, row + c, index[row + c]);
   }
 
   static UserMistake out_of_range(const char* name, int64_t row, int64_t value) {

@@ -33,6 +33,7 @@ struct InputSpec {
   bool always_staged;            // an output of the program is a view of it
   int64_t first_index = 0, end_index = -1;  // valid indices, where the input holds labels or indices
   int64_t ignored_index = 0;
+  const int64_t* column_ends = nullptr;  // per column of the last dimension, where these differ; instead of end_index
 
   bool holds_indices() const { return end_index >= first_index; }
   int64_t elements() const {

@@ -7,6 +7,7 @@ from planner.graph.optimizer import Optimizer
 from planner.ops.matmul import MatmulAttrs
 from planner.ops.pad import PadAttrs
 from planner.ops.scalar import ScalarAttrs
+from planner.ops.split import SplitAttrs
 
 BATCH, CLASSES, WORDS, WIDTH = 4, 6, 7, 24
 
@@ -21,7 +22,7 @@ def every_op_net(optimizer: Optimizer) -> Graph:
     tokens = [picture(b, images), layers.embedding(b, words, 50, WIDTH, name="words.table")]
     mixed = attention(b, layers.concat(b, tokens, 1, name="tokens"))
     pooled = layers.mean(b, mixed, (1,), name="pooled")
-    bent = unaries(b, pooled)
+    bent = unaries(b, recurrent(b, pooled))
     logits = layers.linear(b, layers.dropout(b, bent, 0.3, name="drop"), CLASSES, name="head")
     log_probs = layers.log_softmax(b, logits, name="log_probs")
     parts = [
@@ -71,6 +72,24 @@ def attention(b: GraphBuilder, x: str) -> str:
     left = layers.gelu(b, wide, name="gelu")
     right = layers.gelu(b, layers.unary(b, "silu", wide, name="silu"), "tanh", name="gelu_tanh")
     return layers.add(b, x, layers.linear(b, layers.mul(b, left, right, name="gate"), WIDTH, name="narrow"), name="y")
+
+
+def recurrent(b: GraphBuilder, x: str) -> str:
+    """Three steps of one LSTM cell over parts of x (N, WIDTH); its last cell state is carried to the next batch."""
+    third = WIDTH // 3
+    c = b.state("remembered", (BATCH, third), Init(kind="zeros"))
+    h, found = b.op("scale", [c], ScalarAttrs(value=0.5), name="cell.start")[0], []
+    for part in b.op("split", [x], SplitAttrs(axis=1, sizes=(third,) * 3), name="thirds"):
+        with b.sharing():
+            gates = [layers.linear(b, v, 4 * third, name=f"cell.{n}") for n, v in (("input", part), ("hidden", h))]
+        h, c, _ = b.op("lstm_cell", [*gates, c], name="cell")
+        found.append(h)
+    b.carry("remembered", c)
+    grown = layers.reshape(b, layers.concat(b, found, 1, name="said"), (BATCH, third, 1, 3), name="grid_of_said")
+    grown = layers.conv_transpose2d(b, grown, 4, (2, 4), (1, 2), (0, 1), bias=True, name="grow")
+    return layers.add(
+        b, x, layers.linear(b, layers.flatten(b, grown, name="flat"), WIDTH, name="back"), name="recalled"
+    )
 
 
 def unaries(b: GraphBuilder, x: str) -> str:

@@ -1,6 +1,7 @@
 """Plans for tests: nets through the pipeline, and every op's samples in one plan."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from codegen.build import build
@@ -42,18 +43,33 @@ def plan_for(graph: Graph, lanes: int = 2, options: PlanOptions | None = None) -
     return make_plan(graph, target, costs, options or PlanOptions(policy="sequential")), target
 
 
-def make(graph: Graph, folder: Path, lanes: int = 2, flags: tuple[str, ...] = STRICT) -> type[Executor]:
+def make(
+    graph: Graph,
+    folder: Path,
+    lanes: int = 2,
+    flags: tuple[str, ...] = STRICT,
+    options: PlanOptions | None = None,
+) -> type[Executor]:
     """Plan, emit and build; returns the Executor class."""
-    plan, target = plan_for(graph, lanes)
+    plan, target = plan_for(graph, lanes, options)
     emit(plan, graph, target, folder)
     build(folder, flags=flags)
     return executor_class(folder)
 
 
-def by_hand(graph: Graph, target: Target, choices: Mapping[str, Mapping[str, Choice]]) -> Plan:
-    """The pipeline's last passes for modes that somebody else chose."""
+def by_hand(
+    graph: Graph,
+    target: Target,
+    choices: Mapping[str, Mapping[str, Choice]],
+    places: Mapping[str, tuple[int, ...]] | None = None,
+) -> Plan:
+    """The pipeline's last passes for modes that somebody else chose. `places`: lanes of every node's slices, where
+    nodes are to run side by side on bytes of their own."""
     lanes = target.lanes()
     schedules = {p.name: one_at_a_time(p.name, p.nodes, choices[p.name]) for p in graph.programs}
+    if places:
+        spans = dict.fromkeys(places, (0.0, 1.0))
+        schedules = {name: replace(s, lanes=places, spans=spans) for name, s in schedules.items()}
     live = liveness(graph, schedules)
     packing = pack(live.blocks)
     sizes = {b.id: b.size for b in live.blocks}
@@ -140,7 +156,12 @@ class Case:
 
     def split(self) -> tuple[int, int]:
         """(inputs, updates) among the sample's types: what an update op changes comes last."""
-        changed = {"sgd_update": len(self.sample.inputs) - 1, "adam_update": 3, "embedding_sgd_update": 1}
+        changed = {
+            "sgd_update": len(self.sample.inputs) - 1,
+            "adam_update": 3,
+            "embedding_sgd_update": 1,
+            "state_update": 1,
+        }
         updates = changed.get(self.op.name, 0)
         return len(self.sample.inputs) - updates, updates
 
@@ -172,11 +193,13 @@ def graph_of(cases: list[Case]) -> Graph:
     return Graph(name="every_op", values=tuple(v for c in cases for v in c.values), programs=(program,))
 
 
-def plan_of(cases: list[Case], graph: Graph, target: Target) -> Plan:
+def plan_of(
+    cases: list[Case], graph: Graph, target: Target, places: Mapping[str, tuple[int, ...]] | None = None
+) -> Plan:
     choices = {}
     for case in cases:
         signature = signature_of(graph, case.node)
         known = facts(signature, case.mode)
         stages = case.op.stage_count(signature, case.mode, known)
         choices[case.node_id] = Choice(case.mode, known, (1,) * stages)
-    return by_hand(graph, target, {"predict": choices})
+    return by_hand(graph, target, {"predict": choices}, places)

@@ -1,4 +1,4 @@
-"""Generated executors against PyTorch in float64, in every timing that a plan allows.
+"""Generated executors against PyTorch in float64 on the same branch, in every timing that a plan allows.
 
 Every run draws another seed; a failure prints it. `STEPPLAN_TEST_SEED=N` repeats it.
 """
@@ -8,17 +8,14 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-import torch
 
-from codegen import kinks
 from codegen.bench import random_inputs
+from codegen.branches import decisive_values
 from codegen.build import build
 from codegen.cpu.emit import emit
 from codegen.executor import Executor
-from codegen.initial import draw
 from codegen.load import executor_class
-from codegen.torch_twin import Call, Twin
-from codegen.truth import FLOOR, Row, compare, truth, worst_per_kind
+from codegen.truth import FLOOR, Flips, Row, Verdict, compare, truth
 from planner import zoo
 from planner.graph.model import Graph
 from planner.graph.optimizer import Optimizer
@@ -26,7 +23,7 @@ from planner.ops import all_ops
 from planner.ops.base import op_named
 from planner.solve.options import PlanOptions
 from tests.codegen.every_op import every_op_net
-from tests.codegen.plans import plan_for
+from tests.codegen.plans import make, plan_for
 
 SEED = int(os.environ.get("STEPPLAN_TEST_SEED") or np.random.SeedSequence().generate_state(1)[0])
 SEQUENTIAL, LIU = PlanOptions(policy="sequential"), PlanOptions(policy="liu", strategies=(1, 2))
@@ -46,19 +43,21 @@ CASES: dict[str, tuple[Callable[[], Graph], int, PlanOptions]] = {
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Graph, type[Executor]]:
     make, lanes, options = CASES[request.param]
     graph, folder = make(), tmp_path_factory.mktemp("net")
+    options = options.model_copy(update={"keep": decisive_values(graph)})
     plan, target = plan_for(graph, lanes, options)
     emit(plan, graph, target, folder)
     build(folder)
     return graph, executor_class(folder)
 
 
-def test_as_near_to_the_truth_as_torch(built: tuple[Graph, type[Executor]]) -> None:
+def test_every_error_is_at_most_twice_float32_torchs_or_1e_5(built: tuple[Graph, type[Executor]]) -> None:
+    """The bar without any allowance: each tensor, in each of three steps; and every decision within rounding."""
     graph, executors = built
     with executors(seed=SEED, pin=False, poison=True) as executor:
-        rows = truth(graph, executor, seed=SEED)
-    assert {"loss", "gradient", "parameter"} <= {row.kind for row in rows}
-    wrong = [row for row in rows if not row.explained]
-    assert not wrong, f"seed {SEED}: {len(wrong)} of {len(rows)} tensors, worst {worst_per_kind(wrong)}"
+        verdict = truth(graph, executor, seed=SEED)["executor"]
+    assert {"loss", "gradient", "parameter"} <= {row.kind for row in verdict.rows}
+    checked = len(verdict.rows) + len(verdict.flips)
+    assert not verdict.wrong, f"seed {SEED}: {len(verdict.wrong)} of {checked}, such as {verdict.wrong[:3]}"
 
 
 def test_the_same_bits_in_every_timing(built: tuple[Graph, type[Executor]]) -> None:
@@ -82,36 +81,35 @@ def test_every_family_is_used() -> None:
 
 
 def test_wrong_and_missing_tensors_are_told() -> None:
-    true = {"loss": {}, "gradient": {"a.weight": np.full(4, 2.0), "a.bias": np.full(2, 1e-17), "b": np.ones(3)}}
-    good = {"loss": {}, "gradient": {"a.weight": np.full(4, 2.0 + 1e-6), "a.bias": np.full(2, 1e-7), "b": np.ones(3)}}
-    bad = {"loss": {}, "gradient": {"a.weight": np.full(4, 2.1), "a.bias": np.full(2, np.nan)}}
-    assert all(row.ok for row in compare(good, good, true))
-    rows = {row.name: row for row in compare(bad, good, true)}
-    assert not any(row.ok for row in rows.values())
-    assert rows["a.weight"].error == pytest.approx(0.05) and rows["a.weight"].allowed == FLOOR
-    assert rows["a.bias"].torch_error == pytest.approx(5e-8), "relative to the layer's weight"
-    assert rows["b"].error == float("inf")
+    true = {"a.weight": np.full(4, 2.0), "a.bias": np.full(2, 1e-17), "b": np.ones(3)}
+    good = {"a.weight": np.full(4, 2.0 + 1e-6), "a.bias": np.full(2, 1e-7), "b": np.ones(3)}
+    bad = {"a.weight": np.full(4, 2.1), "a.bias": np.full(2, np.nan)}
+    fine, wrong = compare(good, true), compare(bad, true)
+    assert fine == pytest.approx({"a.weight": 5e-7, "a.bias": 5e-8, "b": 0.0}), "the bias relative to the weight"
+    assert wrong["a.weight"] == pytest.approx(0.05) and wrong["b"] == float("inf")
+    assert not any(Row("gradient", name, error, fine[name]).ok for name, error in wrong.items())
+    assert Row("loss", "x", 0.0, 1e-7).allowed == FLOOR
     assert Row("loss", "x", 3e-5, 2e-5).ok and not Row("loss", "x", 5e-5, 2e-5).ok
 
 
-def test_kinks_change_nothing_but_what_is_near(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = every_op_net(Optimizer())
-    state = {v.name: draw(v, 3) for v in graph.values if v.name}
-    batch = [torch.from_numpy(a) for a in random_inputs(graph, 3)]
-    keep = {"dropout": lambda node, inputs, updates: inputs[0]}
+def test_a_decision_beyond_rounding_is_wrong() -> None:
+    near, far = Flips("relu", 1, 9, 1, 0, 1e-7, 0.0, 2e-7), Flips("relu", 2, 9, 1, 0, 3e-7, 0.0, 2e-7)
+    odd = Flips("pool", 1, 9, 1, 0, float("nan"), 0.0, 2e-7)
+    assert Verdict([Row("loss", "x", 0.0, 0.0)], [], [near, far, odd]).wrong == [far, odd]
 
-    def loss_and_gradient(calls: dict[str, Call], dtype: torch.dtype = torch.float64) -> tuple[float, torch.Tensor]:
-        twin = Twin(graph, keep | calls).to(dtype).load(state)
-        loss, _ = twin(*(a.to(dtype) if a.is_floating_point() else a for a in batch))
-        loss.backward()
-        return float(loss.detach()), twin.gradients()["grouped.weight"].double()
 
-    loss, gradient = loss_and_gradient({})
-    for reach, least, most in ((0.0, 0.0, 1e-12), (300.0, 1e-6, 0.5)):
-        monkeypatch.setattr(kinks, "REACH", reach)
-        found = kinks.Kinks()
-        rough_loss, rough = loss_and_gradient(found.watching(), torch.float32)
-        assert rough_loss == pytest.approx(loss, rel=1e-5) and (rough - gradient).norm() < 1e-4 * gradient.norm()
-        bent_loss, bent = loss_and_gradient(found.beyond())
-        assert bent_loss == pytest.approx(loss, rel=1e-2)
-        assert least <= (bent - gradient).norm() / gradient.norm() <= most, f"reach {reach}"
+def test_an_executor_that_computes_something_else_is_found(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of 1e-4 in one parameter that the truth does not see: smaller than what a changed branch would do."""
+    graph = zoo.build("digits_cnn", 5)
+    executors = make(graph, tmp_path_factory.mktemp("off"), options=PlanOptions(keep=decisive_values(graph)))
+    start = Executor.state_dict
+    with executors(seed=SEED, pin=False) as executor:
+        state = executor.state_dict()
+        moved = {**state, "conv2.weight": state["conv2.weight"] * np.float32(1 + 1e-4)}
+        executor.load_state_dict(moved)
+        calls = iter([state])
+        monkeypatch.setattr(executors, "state_dict", lambda self: next(calls, None) or start(self))
+        wrong = truth(graph, executor, seed=SEED)["executor"].wrong
+    assert {"gradient", "parameter"} <= {row.kind for row in wrong if isinstance(row, Row)}

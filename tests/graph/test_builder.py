@@ -222,3 +222,61 @@ def test_frozen_parameters_have_no_update():
     graph = b.finish(layers.cross_entropy(b, y, labels(b, 4)), y, Optimizer())
     assert "w.update" not in graph.program["train_step"].node
     assert not [n for n in graph.program["train_step"].nodes if n.op == "linear_backward_data"]
+
+
+def two_objectives(**claims):
+    """y = a x; the first loss trains a on mse(y, 0), the second b on mse(b y', 1) with y' from the updated a."""
+    b = GraphBuilder("g")
+    x, zero, one = (b.input(n, TensorType(shape=(1,))) for n in ("x", "zero", "one"))
+    for name in "ab":
+        b.parameter(name, (1,), Init(kind="ones"))
+    y = layers.mul(b, "a", x, name="first")
+    b.objective(layers.mse(b, y, zero, name="loss_a"), Optimizer(lr=0.25), ["a"])
+    again = layers.mul(b, "a", x, name="second")
+    loss = layers.mse(b, layers.mul(b, "b", again, name="third"), one, name="loss_b")
+    return b.finish(loss, again, Optimizer(lr=0.5), **claims)
+
+
+def test_later_objectives_see_updated_parameters():
+    graph = two_objectives()
+    program = graph.program["train_step"]
+    assert program.outputs == ("loss_a.loss", "loss_b.loss")
+    given = {"x": np.ones(1), "zero": np.zeros(1), "one": np.ones(1), "a": np.ones(1), "b": np.ones(1)}
+    held = run_program(graph, "train_step", given)
+    assert held["loss_a.loss"] == 1 and held["a"] == 1 - 0.25 * 2  # d a^2 / d a = 2
+    assert held["loss_b.loss"] == 0.25 and held["b"] == 1 - 0.5 * 2 * (0.5 - 1) * 0.5
+    assert "a.update" in dependencies(program)["second"]
+
+
+def test_two_objectives_cannot_train_the_same_parameter():
+    with pytest.raises(UserError, match="SP1022"):
+        two_objectives(parameters=["a", "b"])
+
+
+def test_shared_layers_have_one_set_of_parameters():
+    b = GraphBuilder("g")
+    x = b.input("x", TensorType(shape=(2, 3)))
+    y = layers.linear(b, x, 3, name="fc")
+    with b.sharing():
+        z = layers.linear(b, y, 3, name="fc")
+        with pytest.raises(UserError, match="SP1004"):
+            layers.linear(b, z, 4, name="fc")
+    with pytest.raises(UserError, match="SP1004"):
+        layers.linear(b, z, 3, name="fc")
+    assert sorted(v for v in b.values if b.values[v].role is Role.PARAMETER) == ["fc.bias", "fc.weight"]
+    graph = b.finish(layers.mse(b, z, x), z, Optimizer())
+    assert [n.op for n in graph.program["train_step"].nodes].count("sgd_update") == 2
+
+
+def test_carried_states_change_at_the_end_of_a_step():
+    b = GraphBuilder("g")
+    x, target = (b.input(n, TensorType(shape=(3,))) for n in ("x", "target"))
+    state = b.state("s", (3,), Init(kind="zeros"))
+    w = b.parameter("w", (3,), Init(kind="ones"))
+    y = layers.add(b, layers.mul(b, w, state, name="product"), x, name="y")
+    b.carry(state, y)
+    graph = b.finish(layers.mse(b, y, target, reduction="sum"), y, Optimizer(lr=1.0))
+    assert not [n for n in graph.program["predict"].nodes if n.updates]
+    given = {"x": np.full(3, 2.0), "target": np.zeros(3), "s": np.full(3, 5.0), "w": np.ones(3)}
+    held = run_program(graph, "train_step", given)
+    assert (held["s"] == 7).all() and (held["w"] == 1 - 2 * 7 * 5).all()

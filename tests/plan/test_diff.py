@@ -11,6 +11,7 @@ from planner.errors import UserError
 from planner.plan.diff import _moved, diff
 from planner.plan.schema import Bounds, Entry, Lane, NodePlan, Placement, Plan, PoolUse, ProgramPlan
 from planner.plan.text import plan_text, read_plan
+from planner.target.text import load_target, target_hash
 from tests.plan.example import small_plan
 
 
@@ -96,6 +97,33 @@ def test_text_starts_with_time_and_memory() -> None:
     assert "  conv1  onednn/batch x1 -> x2  4.00 us -> 2.10 us  -1.90 us      0 B" in lines
     assert text.index("settings") < text.index("modes of") < text.index("order of") < text.index("placement")
     assert all(len(line) <= 120 for line in lines)
+
+
+def test_text_says_what_the_time_went_to() -> None:
+    """-2600 ns in all: conv1's mode -1900, fc's time -100, a new node +300, an old one -700; the rest is waiting."""
+    text = diff(before(), after()).render()
+    parts = "1 modes -1.90 us, 1 times -100 ns, 1 added +300 ns, 1 removed -700 ns, waiting -200 ns"
+    assert f"train_step is faster by 2.60 us: {parts}" in " ".join(text.split())
+
+
+def test_targets_say_what_differs_between_the_machines() -> None:
+    one = load_target("cpu16")
+    cpu = one.cpu.model_copy(update={"march": "x86-64-v3", "cores": one.cpu.cores[:4]})
+    other = one.model_copy(update={"cpu": cpu})
+    changed = before().model_copy(update={"target_hash": target_hash(other)})
+    found = diff(before(), changed, None, None, one, other)
+    named = {s.name: (s.before, s.after) for s in found.settings}
+    assert named["march"] == (one.cpu.march, "x86-64-v3") and named["cores"][1].startswith("4, 4 lanes")
+    assert "processor" not in named and "caches" not in named
+
+
+def test_implementations_have_their_own_column() -> None:
+    def using(implementation: str) -> Plan:
+        one = node("conv1", 2, 4000).model_copy(update={"implementation": implementation})
+        return plan(program([one], [["conv1/0#0"], ["conv1/0#1"]], 2000))
+
+    text = diff(using("jit:avx2"), using("brgconv:avx512_core")).render()
+    assert "  conv1  onednn/batch x2  jit:avx2 -> brgconv:avx512_core  4.00 us" in text
 
 
 def test_markdown_and_json() -> None:

@@ -1,38 +1,30 @@
-"""Packing: never overlaps, never below the lower bound, optimal where brute force can tell."""
+"""Packing: never overlaps, never below the lower bound, optimal where brute force can tell, the same every time."""
 
-from itertools import permutations
-
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.solve.liveness import Block
-from planner.solve.offsets import most_alive, pack
-from planner.units import Bytes, align
+from planner.solve.offsets import Effort, most_alive, pack
+from planner.units import Bytes
+from tests.solve.packings import load, smallest_height, validate
 
-SPANS = st.tuples(st.integers(0, 20), st.integers(1, 12), st.integers(1, 5000))
-BLOCKS = st.lists(SPANS, max_size=30).map(
-    lambda spans: [Block(f"b{i}", lo, lo + length, Bytes(size)) for i, (lo, length, size) in enumerate(spans)]
-)
+SPANS = st.tuples(st.integers(0, 20), st.integers(1, 12), st.integers(0, 5000))
 
 
-@given(BLOCKS)
-def test_blocks_alive_together_never_overlap(blocks: list[Block]) -> None:
-    packing = pack(blocks)
-    for i, a in enumerate(blocks):
-        at = packing.offsets[a.id]
-        assert at % 64 == 0
-        assert at + a.size <= packing.height
-        for b in blocks[:i]:
-            together = a.lower < b.upper and b.lower < a.upper
-            apart = at + a.size <= packing.offsets[b.id] or packing.offsets[b.id] + b.size <= at
-            assert apart or not together
+def blocks_of(spans: list[tuple[int, int, int]]) -> list[Block]:
+    return [Block(f"b{i}", lo, lo + length, Bytes(size)) for i, (lo, length, size) in enumerate(spans)]
 
 
-@given(BLOCKS)
-def test_height_is_between_the_bound_and_the_sum(blocks: list[Block]) -> None:
-    packing = pack(blocks)
-    assert packing.lower_bound == most_alive(blocks)
-    assert packing.lower_bound <= packing.height <= sum(align(b.size) for b in blocks)
+BLOCKS = st.lists(SPANS, max_size=30).map(blocks_of)
+
+
+@given(BLOCKS, st.sampled_from([1, 64, 256]))
+def test_packings_are_valid_and_not_below_the_bound(blocks: list[Block], alignment: int) -> None:
+    packing = pack(blocks, alignment)
+    validate(blocks, packing.offsets, packing.height, alignment)
+    assert packing.lower_bound == load(blocks, alignment) == most_alive(blocks, alignment)
+    assert packing.lower_bound <= packing.proven <= packing.height
 
 
 @settings(max_examples=30)
@@ -45,28 +37,39 @@ def test_example_by_hand() -> None:
     # a and b meet, b and c meet, a and c do not: c takes a's place.
     #   a [0,2) 128 bytes at 0, b [1,3) 64 bytes at 128, c [2,4) 128 bytes at 0: height 192 = what is alive at 1.
     packing = pack([Block("a", 0, 2, Bytes(128)), Block("b", 1, 3, Bytes(64)), Block("c", 2, 4, Bytes(128))])
-    assert packing.height == packing.lower_bound == 192
+    assert packing.height == packing.lower_bound == 192 and packing.optimal
     assert packing.offsets["a"] == packing.offsets["c"] != packing.offsets["b"]
 
 
-@settings(max_examples=25, deadline=None)
-@given(st.lists(SPANS, min_size=1, max_size=5))
-def test_small_instances_are_close_to_the_best_of_all_orders(spans: list[tuple[int, int, int]]) -> None:
-    """First fit over every order reaches an optimal packing; best fit may lose at most a quarter to it."""
-    blocks = [Block(f"b{i}", lo, lo + length, Bytes(size)) for i, (lo, length, size) in enumerate(spans)]
-    best = min(_first_fit(order) for order in permutations(blocks))
-    assert pack(blocks).height <= 1.25 * best
+SMALL = st.lists(st.tuples(st.integers(0, 6), st.integers(1, 5), st.integers(1, 9)), min_size=1, max_size=6)
 
 
-def _first_fit(order: tuple[Block, ...]) -> int:
-    placed: list[tuple[Block, int]] = []
-    for block in order:
-        spots = [0] + [at + align(other.size) for other, at in placed]
-        at = min(s for s in spots if all(_fits(block, s, other, o) for other, o in placed))
-        placed.append((block, at))
-    return max(at + align(b.size) for b, at in placed)
+@settings(max_examples=150, deadline=None)
+@given(SMALL)
+def test_small_instances_are_proven_optimal(spans: list[tuple[int, int, int]]) -> None:
+    blocks = blocks_of(spans)
+    packing = pack(blocks, 1)
+    assert packing.height == packing.proven == smallest_height(blocks)
 
 
-def _fits(a: Block, at: int, b: Block, other: int) -> bool:
-    apart = at + align(a.size) <= other or other + align(b.size) <= at
-    return apart or not (a.lower < b.upper and b.lower < a.upper)
+@settings(max_examples=100, deadline=None)
+@given(SMALL, st.integers(1, 40))
+def test_a_capacity_is_met_where_possible(spans: list[tuple[int, int, int]], capacity: int) -> None:
+    blocks = blocks_of(spans)
+    packing = pack(blocks, 1, capacity=capacity)
+    validate(blocks, packing.offsets, packing.height)
+    possible = smallest_height(blocks) <= capacity
+    assert (packing.height <= capacity) == possible == (packing.proven <= capacity)
+
+
+@given(BLOCKS)
+def test_without_search_packings_are_valid_too(blocks: list[Block]) -> None:
+    packing = pack(blocks, effort=Effort(search=0, fit=0))
+    validate(blocks, packing.offsets, packing.height, 64)
+
+
+@pytest.mark.parametrize("sizes", [[], [0], [0, 0]])
+def test_nothing_to_pack(sizes: list[int]) -> None:
+    blocks = [Block(f"b{i}", 0, 1, Bytes(size)) for i, size in enumerate(sizes)]
+    packing = pack(blocks)
+    assert packing == ({b.id: 0 for b in blocks}, 0, 0, 0)

@@ -12,6 +12,7 @@ from planner.graph.optimizer import Optimizer
 from planner.graph.text import graph_text, validate
 from planner.zoo import NETWORKS, build
 from tests.interpreter import run_program
+from tests.zoo.published import LOGITS, NAMES, SIZES, contents, digest, image
 from tests.zoo.torch_models import MODELS, DigitsCnn, Mlp, ResNet
 
 SMALLEST = {"mlp": 28, "digits_cnn": 8, "alexnet": 64, "alexnet_lrn": 227, "vgg16": 32}
@@ -26,6 +27,17 @@ PARAMETERS = {
     "resnet101": 44_549_160,
     "resnet152": 60_192_808,
 }
+
+PUBLISHED_COUNTS = {
+    "inception_v3": 23_834_568,
+    "inception_v4": 42_679_816,
+    "densenet121": 7_978_856,
+    "dcgan": 3_576_704 + 2_765_568,
+    "dcgan_discriminator": 2_765_568,
+    "lstm": 10_000 * 200 + 2 * (2 * 200 * 800 + 2 * 800) + 200 * 10_000 + 10_000,
+}
+"""torchvision's, timm's, PyTorch's DCGAN example's, nn.LSTM's. Zaremba et al. have one bias per layer where nn.LSTM has
+two."""
 
 
 def named(graph: Graph, role: Role) -> dict[str, tuple[int, ...]]:
@@ -46,17 +58,47 @@ def test_names_and_shapes_equal_the_twins(name: str) -> None:
         assert sum(prod(s) for s in named(graph, Role.PARAMETER).values()) == PARAMETERS[name]
 
 
+OTHER_INPUTS = {
+    "dcgan": ("images", "noise"),
+    "dcgan_generator": ("noise",),
+    "dcgan_discriminator": ("images", "fakes"),
+    "lstm": ("tokens", "targets"),
+    "wide_deep": ("wide", "categories", "dense", "labels"),
+}
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_network_has_a_twin_and_documented_inputs(name: str) -> None:
-    assert name in MODELS
+    assert name in MODELS or name in NAMES or name in OTHER_INPUTS
     graph = build(name, 3)
-    size = NETWORKS[name].image_size
+    validate(graph)
     assert graph.name == f"{name}_b3"
+    if name in OTHER_INPUTS:
+        assert graph.program["train_step"].inputs == OTHER_INPUTS[name]
+        return
+    size = NETWORKS[name].sizes.image_size
     assert graph.program["train_step"].inputs == ("images", "labels")
     assert graph.program["predict"].inputs == ("images",)
     images, labels = graph.value["images"].type, graph.value["labels"].type
-    assert images.shape == (3, NETWORKS[name].channels, size, size) and images.layout is Layout.CHANNELS_LAST
+    assert images.shape[0] == 3 and images.shape[2:] == (size, size) and images.layout is Layout.CHANNELS_LAST
     assert labels.shape == (3,) and labels.dtype is DType.INT64
+
+
+@pytest.mark.parametrize("name", PUBLISHED_COUNTS)
+def test_as_many_parameters_as_published(name: str) -> None:
+    assert sum(prod(s) for s in named(build(name), Role.PARAMETER).values()) == PUBLISHED_COUNTS[name]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_computes_what_published_implementations_compute(name: str) -> None:
+    graph = build(name, 2, image_size=SIZES[name])
+    shapes = named(graph, Role.PARAMETER) | named(graph, Role.STATE)
+    shapes = {k: s for k, s in shapes.items() if not k.endswith(".momentum")}
+    assert digest(shapes.items()) == NAMES[name]
+    values = {k: contents(k, s) for k, s in shapes.items()} | {"images": image(SIZES[name])}
+    program = graph.program["predict"]
+    logits = run_program(graph, "predict", values)[program.outputs[0]]
+    np.testing.assert_allclose(logits[:, :3], LOGITS[name], rtol=1e-9)
 
 
 def loss_and_gradients(graph: Graph, module: torch.nn.Module, classes: int) -> None:
@@ -122,7 +164,10 @@ def test_the_same_name_gives_the_same_bytes() -> None:
 
 def test_deep_resnets_by_their_counts() -> None:
     graph = build("resnet_6_32_10_6", 1, image_size=32)
-    assert sum(n.op == "conv2d" for n in graph.program["train_step"].nodes) == 1 + 3 * (6 + 32 + 10 + 6) + 4
+    convs = sum(n.op == "conv2d" for n in graph.program["train_step"].nodes if n.phase == "forward")
+    shortcuts, classifier = 4, 1
+    depth = convs - shortcuts + classifier
+    assert depth == 3 * (6 + 32 + 10 + 6) + 2
 
 
 @pytest.mark.parametrize("name", ["resnet5", "resnet_3_4_6", "resnet_0_1_1_1", "RESNET50", "", "vgg"])
@@ -130,6 +175,12 @@ def test_unknown_names_list_near_ones(name: str) -> None:
     with pytest.raises(UserError, match="SP1010") as caught:
         build(name)
     assert name != "resnet5" or "resnet50" in caught.value.fix
+
+
+def test_sizes_that_a_network_has_not_are_refused() -> None:
+    for name, arguments in (("lstm", {"image_size": 64}), ("dcgan", {"classes": 3}), ("wide_deep", {"image_size": 1})):
+        with pytest.raises(UserError, match="SP1011"):
+            build(name, **arguments)
 
 
 @pytest.mark.parametrize("arguments", [{"batch": 0}, {"batch": -1}, {"image_size": 0}, {"classes": 0}])

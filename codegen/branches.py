@@ -1,0 +1,252 @@
+"""Where a network is not smooth: which side of relu's zero, which element of a pooling window. Needs torch.
+
+A network of smooth ops and such *kinks* is piecewise smooth, and a run's decisions say which piece it was on. An
+activation within rounding of a kink falls on either side in a right float32 program, and its whole gradient comes or
+goes with it, far more than rounding. So a run is compared with float64 on the run's own piece, where rounding is all
+that differs (`Forced`), and its decisions are compared with those that float64 would take there (`Forced.flips`).
+
+Per op with a kink: the operands it compares, the decision, the op with a decision given, and the *gap*: by how much,
+in exact arithmetic, a decision is wrong; 0 where it is right.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from codegen.torch_ops import TORCH
+from codegen.torch_twin import Call
+from planner.graph.model import Graph, Node
+
+Tensor = torch.Tensor
+Operands = tuple[Tensor, ...]
+Decisions = dict[str, Tensor]
+"""Node id -> what was decided for every element of its output."""
+
+
+class Kink(NamedTuple):
+    decisive: Callable[[Node], tuple[str, ...]]
+    """Values of the graph from which a decision can be read after a step."""
+    read: Callable[[Node, Sequence[Tensor]], Tensor]
+    """Those values -> decision."""
+    before: Callable[[Node, list[Tensor], list[Tensor]], Operands]
+    """The op's inputs and updates -> what is compared."""
+    decide: Callable[[Node, Operands], Tensor]
+    apply: Callable[[Node, Operands, Tensor], Tensor]
+    """The op's output under a decision; smooth in the operands."""
+    gap: Callable[[Node, Operands, Tensor], Tensor]
+    compared: int = 1
+    """How many rounded numbers a gap lies between: 1 beside a constant 0, or 2."""
+
+
+class Watched:
+    """Calls for a twin in float32 that remember, step by step, its decisions and what led to them."""
+
+    def __init__(self) -> None:
+        self.decisions: Decisions = {}
+        self.operands: dict[str, Operands] = {}
+        """Of the last step."""
+
+    def calls(self) -> dict[str, Call]:
+        return {op: _bound(self._call, kink) for op, kink in KINKS.items()}
+
+    def _call(self, kink: Kink, node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Tensor:
+        operands = kink.before(node, inputs, updates)
+        decision = kink.decide(node, operands)
+        self.operands[node.id] = tuple(o.detach().clone() for o in operands)
+        self.decisions[node.id] = decision
+        # PyTorch's own kernel; a maximum's gradient at a tie is its business, and is half to each as here.
+        return _PLAIN[node.op](node, operands)
+
+
+class Forced:
+    """Calls for a twin in float64 that takes the decisions of another run."""
+
+    def __init__(self) -> None:
+        self.decisions: Decisions = {}
+        """Of the coming step."""
+        self.wrong: dict[str, tuple[int, float]] = {}
+        """Node id -> how many decisions of the last step exact arithmetic would not have taken, and the largest gap."""
+        self.operands: dict[str, Operands] | None = None
+        """Of the run whose decisions these are, for `errors`; None: not known."""
+        self.errors: dict[str, tuple[float, float]] = {}
+        """Node id -> largest error of an operand's element, and their root mean square."""
+
+    def calls(self) -> dict[str, Call]:
+        return {op: _bound(self._call, kink) for op, kink in KINKS.items()}
+
+    def _call(self, kink: Kink, node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Tensor:
+        operands, decision = kink.before(node, inputs, updates), self.decisions[node.id]
+        with torch.no_grad():
+            gap = kink.gap(node, operands, decision)
+            self.wrong[node.id] = (int((gap > 0).sum()), float(gap.max()))
+            if self.operands is not None:
+                errors = [float((r - x).abs().max()) for r, x in zip(self.operands[node.id], operands, strict=True)]
+                squares = [float(x.square().mean()) for x in operands]
+                self.errors[node.id] = (max(errors), max(squares) ** 0.5)
+        return kink.apply(node, operands, decision)
+
+
+def kinked(graph: Graph) -> list[Node]:
+    """The training step's forward nodes with a kink."""
+    nodes = graph.program["train_step"].nodes
+    return [n for n in nodes if n.phase == "forward" and n.op in KINKS and _has_kink(n)]
+
+
+def decisive_values(graph: Graph) -> tuple[str, ...]:
+    """What a plan must keep so that `read_decisions` finds it after a step."""
+    return tuple({v: None for node in kinked(graph) for v in KINKS[node.op].decisive(node)})
+
+
+def read_decisions(graph: Graph, value: Callable[[str], np.ndarray[Any, Any]]) -> Decisions:
+    """A run's decisions from the values that it computed."""
+    found = {}
+    for node in kinked(graph):
+        kink = KINKS[node.op]
+        found[node.id] = kink.read(node, [torch.from_numpy(value(v)) for v in kink.decisive(node)])
+    return found
+
+
+def _bound(call: Callable[..., Tensor], kink: Kink) -> Call:
+    def bound(node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Tensor:
+        if not _has_kink(node):
+            return kink.before(node, inputs, updates)[0]
+        return call(kink, node, inputs, updates)
+
+    return bound
+
+
+def _has_kink(node: Node) -> bool:
+    """A batch norm has one where a relu is fused into it."""
+    return getattr(node.attrs, "activation", "relu") == "relu"
+
+
+# -- relu, leaky relu, batch norm with relu ------------------------------------------------------------------------
+def _input(node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Operands:
+    return (inputs[0],)
+
+
+def _batch_norm(node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Operands:
+    """Without its activation."""
+    a: Any = node.attrs
+    mean, var = updates if updates else (None, None)
+    y = F.batch_norm(inputs[0], mean, var, inputs[1], inputs[2], True, a.momentum, a.eps)
+    return (y + inputs[3] if a.residual else y,)
+
+
+def _slope(node: Node) -> float:
+    return float(getattr(node.attrs, "slope", 0.0))
+
+
+def _positive(node: Node, operands: Sequence[Tensor]) -> Tensor:
+    return operands[0].detach() > 0
+
+
+def _rectify(node: Node, operands: Operands, positive: Tensor) -> Tensor:
+    (x,) = operands
+    return torch.where(positive, x, _slope(node) * x)
+
+
+def _beside_zero(node: Node, operands: Operands, positive: Tensor) -> Tensor:
+    (x,) = operands
+    return torch.where(positive != (x > 0), x.abs(), 0.0)
+
+
+# -- max pool ------------------------------------------------------------------------------------------------------
+def _window_places(node: Node, chosen: Tensor) -> tuple[Tensor, Tensor]:
+    """Which element of its window each output chose -> its row and column in the input."""
+    a: Any = node.attrs
+    top, _, left, _ = a.padding
+    down = torch.arange(chosen.shape[2])[:, None] * a.stride[0] - top
+    right = torch.arange(chosen.shape[3])[None, :] * a.stride[1] - left
+    return down + chosen // a.kernel[1] * a.dilation[0], right + chosen % a.kernel[1] * a.dilation[1]
+
+
+def _choose(node: Node, operands: Operands) -> Tensor:
+    """The first of a window's largest elements, counted row by row."""
+    a: Any = node.attrs
+    (x,) = (o.detach() for o in operands)
+    best = TORCH["max_pool2d"](a, [x])
+    found = torch.full(best.shape, -1, dtype=torch.int64)
+    for number in reversed(range(a.kernel[0] * a.kernel[1])):
+        found[_at(node, x, torch.full_like(found, number)) == best] = number
+    return found
+
+
+def _at(node: Node, x: Tensor, chosen: Tensor) -> Tensor:
+    """The chosen elements; minus infinity outside the input."""
+    row, column = _window_places(node, chosen)
+    inside = (row >= 0) & (row < x.shape[2]) & (column >= 0) & (column < x.shape[3])
+    places = torch.where(inside, row * x.shape[3] + column, 0).flatten(2)
+    return torch.where(inside, x.flatten(2).gather(2, places).reshape(chosen.shape), float("-inf"))
+
+
+def _pooled(node: Node, operands: Operands, chosen: Tensor) -> Tensor:
+    return _at(node, operands[0], chosen.long())
+
+
+def _behind_best(node: Node, operands: Operands, chosen: Tensor) -> Tensor:
+    return TORCH["max_pool2d"](node.attrs, [operands[0]]) - _pooled(node, operands, chosen)
+
+
+# -- maximum, minimum, abs -----------------------------------------------------------------------------------------
+def _both(node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Operands:
+    a, b = torch.broadcast_tensors(*inputs)
+    return (a, b)
+
+
+def _first_share(node: Node, operands: Sequence[Tensor]) -> Tensor:
+    """How much of the first operand the result takes: 0, 1, or half where both are equal."""
+    a, b = torch.broadcast_tensors(*(o.detach() for o in operands))
+    return ((a - b if node.op == "maximum" else b - a).sign() + 1) / 2
+
+
+def _mixed(node: Node, operands: Operands, share: Tensor) -> Tensor:
+    a, b = operands
+    return share.to(a.dtype) * a + (1 - share.to(a.dtype)) * b
+
+
+def _apart(node: Node, operands: Operands, share: Tensor) -> Tensor:
+    a, b = operands
+    return torch.where(share != _first_share(node, operands), (a - b).abs(), 0.0)
+
+
+def _sign(node: Node, operands: Sequence[Tensor]) -> Tensor:
+    return operands[0].detach().sign()
+
+
+def _signed(node: Node, operands: Operands, sign: Tensor) -> Tensor:
+    return sign.to(operands[0].dtype) * operands[0]
+
+
+def _sign_gap(node: Node, operands: Operands, sign: Tensor) -> Tensor:
+    return torch.where(sign != operands[0].sign(), operands[0].abs(), 0.0)
+
+
+def _output(node: Node) -> tuple[str, ...]:
+    return node.outputs[:1]
+
+
+def _inputs(node: Node) -> tuple[str, ...]:
+    return node.inputs
+
+
+_RECTIFIER = Kink(_output, _positive, _input, _positive, _rectify, _beside_zero)
+_EXTREMUM = Kink(_inputs, _first_share, _both, _first_share, _mixed, _apart, 2)
+KINKS: Mapping[str, Kink] = {
+    "abs": Kink(_inputs, _sign, _input, _sign, _signed, _sign_gap),
+    "batch_norm": _RECTIFIER._replace(before=_batch_norm),
+    "leaky_relu": _RECTIFIER,
+    "max_pool2d": Kink(lambda n: n.outputs[1:2], lambda n, t: t[0].long(), _input, _choose, _pooled, _behind_best, 2),
+    "maximum": _EXTREMUM,
+    "minimum": _EXTREMUM,
+    "relu": _RECTIFIER,
+}
+"""Every differentiable op that has one. (hardtanh and its like are lowered to differences of relus.)"""
+
+_PLAIN: dict[str, Callable[[Node, Operands], Tensor]] = {
+    "batch_norm": lambda node, operands: F.relu(operands[0]),
+    **{op: lambda node, operands: TORCH[node.op](node.attrs, operands) for op in KINKS if op != "batch_norm"},
+}

@@ -1,0 +1,95 @@
+"""Which values the labels and indices among a graph's inputs may have.
+
+An input may reach the op that indexes with it through copies: 26 columns of categories are split and looked up in 26
+tables. So positions are sent through the copies' NumPy references, and every lookup says what its positions hold.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from planner.graph.model import DType, Graph, Node
+from planner.ops.base import op_named
+
+INDEX_OPERANDS = {
+    "cross_entropy": 1,
+    "nll_loss": 1,
+    "cross_entropy_backward": 3,
+    "nll_loss_backward": 2,
+    "embedding": 1,
+    "embedding_backward": 1,
+    "embedding_sgd_update": 1,
+}
+"""Op -> which operand holds labels or indices."""
+
+MOVES = frozenset({"concat", "convert_layout", "expand", "permute", "reshape", "slice", "split"})
+"""Ops whose results are elements of their inputs."""
+
+UNLIMITED = np.iinfo(np.int64).max
+
+
+class Indices(NamedTuple):
+    """What one input may hold: from 0 up to, not including, `ends`, or `ignored`."""
+
+    ends: np.ndarray[Any, np.dtype[np.int64]]
+    """In the input's shape."""
+    ignored: int
+
+    @property
+    def whole(self) -> tuple[int, int, int] | None:
+        """(first, end, ignored) where all elements have the same end."""
+        end = int(self.ends.flat[0])
+        return (0, end, self.ignored) if (self.ends == end).all() else None
+
+    @property
+    def columns(self) -> tuple[int, ...]:
+        """The end of every column of the last dimension, where that is all they depend on; else nothing."""
+        rows = self.ends.reshape(-1, self.ends.shape[-1])
+        return tuple(map(int, rows[0])) if (rows == rows[0]).all() else ()
+
+
+def index_inputs(graph: Graph) -> Mapping[str, Indices]:
+    """The inputs of all programs that hold labels or indices. Those whose readers disagree on what is ignored are left
+    out, like those that nobody indexes with."""
+    inputs = {i for p in graph.programs for i in p.inputs if graph.value[i].type.dtype is DType.INT64}
+    order, start = [], {}
+    total = 0
+    for value in sorted(inputs):
+        order.append(value)
+        start[value] = total
+        total += graph.value[value].type.elements
+    ends = np.full(total, UNLIMITED, np.int64)
+    ignored: dict[str, set[int]] = {value: set() for value in order}
+    for program in graph.programs:
+        places = {v: np.arange(start[v], start[v] + graph.value[v].type.elements) for v in order}
+        held = {v: places[v].reshape(graph.value[v].type.shape) for v in order}
+        for node in program.nodes:
+            if node.op in MOVES and all(v in held for v in node.inputs):
+                moved = op_named(node.op).reference(node.attrs, [held[v] for v in node.inputs])
+                held.update(zip(node.outputs, moved, strict=True))
+            operand = INDEX_OPERANDS.get(node.op)
+            if operand is None or node.inputs[operand] not in held:
+                continue
+            end, skipped = _range(graph, node)
+            where = held[node.inputs[operand]].reshape(-1)
+            ends[where] = np.minimum(ends[where], end)
+            for value in order:
+                if np.isin(where, places[value]).any():
+                    ignored[value].add(skipped)
+    return {
+        v: Indices(ends[places[v]].reshape(graph.value[v].type.shape), next(iter(ignored[v])))
+        for v in order
+        if len(ignored[v]) == 1
+    }
+
+
+def _range(graph: Graph, node: Node) -> tuple[int, int]:
+    """The last valid index + 1, and the one that is ignored (one that is valid anyway, if none is)."""
+    attrs: Any = node.attrs
+    types = graph.types(node.inputs)
+    if node.op.startswith(("cross_entropy", "nll_loss")):
+        classes = getattr(attrs, "classes", None) or next(t.shape[1] for t in types if len(t.shape) == 2)
+        return classes, attrs.ignore_index
+    entries = types[0].shape[0] if node.op == "embedding" else graph.types(node.outputs + node.updates)[0].shape[0]
+    return entries, 0

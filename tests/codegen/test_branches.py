@@ -1,0 +1,134 @@
+"""Decisions at kinks: read, forced, and how far they are from right."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from codegen.bench import random_inputs
+from codegen.branches import KINKS, Forced, Watched, decisive_values, kinked
+from codegen.initial import draw
+from codegen.torch_ops import TORCH
+from codegen.torch_twin import Call, Twin
+from planner import zoo
+from planner.graph.model import Graph, Node
+from planner.graph.optimizer import Optimizer
+from planner.ops import all_ops
+from planner.ops.max_pool import MaxPool2d
+from tests.codegen.every_op import every_op_net
+from tests.graphs import small_net
+
+SMOOTH = {
+    *(
+        "add",
+        "add_scalar",
+        "avg_pool2d",
+        "adaptive_avg_pool2d",
+        "bce_with_logits",
+        "concat",
+        "conv2d",
+        "conv_transpose2d",
+    ),
+    *("convert_layout", "cross_entropy", "div", "dropout", "embedding", "exp", "expand", "gelu", "layer_norm"),
+    *(
+        "linear",
+        "log",
+        "log_softmax",
+        "lrn",
+        "lstm_cell",
+        "matmul",
+        "mse_loss",
+        "mul",
+        "neg",
+        "nll_loss",
+        "pad",
+        "permute",
+    ),
+    *("pow_scalar", "reciprocal", "reduce_mean", "reduce_sum", "reshape", "scale", "sigmoid", "silu", "slice", "split"),
+    *("softmax", "sqrt", "square", "sub", "sum_to", "tanh"),
+}
+
+
+GRAPHS = (every_op_net(Optimizer()), zoo.build("mlp", 3))
+"""Together with all kinks; in the first, every relu is part of a batch norm."""
+
+
+def run(graph: Graph, calls: dict[str, Call], dtype: torch.dtype) -> tuple[float, dict[str, torch.Tensor]]:
+    keep: dict[str, Call] = {"dropout": lambda node, inputs, updates: inputs[0]}
+    state = {v.name: draw(v, 3) for v in graph.values if v.name}
+    twin = Twin(graph, keep | calls).to(dtype).load(state)
+    batch = [torch.from_numpy(a) for a in random_inputs(graph, 3)]
+    loss, _ = twin(*(a.to(dtype) if a.is_floating_point() else a for a in batch))
+    loss.backward()
+    return float(loss.detach()), twin.gradients()
+
+
+def test_every_differentiable_op_is_smooth_or_has_a_kink() -> None:
+    assert set(TORCH) | {"dropout"} == SMOOTH | set(KINKS) and not SMOOTH & set(KINKS)
+    assert {n.op for graph in GRAPHS for n in kinked(graph)} == set(KINKS)
+    assert set(TORCH) <= set(all_ops())
+
+
+def test_watching_changes_nothing_and_its_own_decisions_fit() -> None:
+    for graph in (*GRAPHS, small_net()):
+        watched, forced = Watched(), Forced()
+        loss, gradients = run(graph, {}, torch.float64)
+        seen, seen_gradients = run(graph, watched.calls(), torch.float64)
+        forced.decisions, forced.operands = watched.decisions, watched.operands
+        bent, bent_gradients = run(graph, forced.calls(), torch.float64)
+        assert seen == bent == pytest.approx(loss, rel=1e-13)
+        for name, gradient in gradients.items():
+            for other in (seen_gradients[name], bent_gradients[name]):
+                assert (gradient - other).norm() <= 1e-12 * (gradient.norm() + 1e-6), name
+        assert set(forced.wrong.values()) == {(0, 0.0)} and {e for e, _ in forced.errors.values()} == {0.0}
+
+
+@pytest.mark.parametrize("graph", GRAPHS, ids=lambda graph: graph.name)
+def test_another_decision_changes_the_branch_and_is_measured(graph: Graph) -> None:
+    watched, forced = Watched(), Forced()
+    _, gradients = run(graph, watched.calls(), torch.float64)
+    # Where the absolute value passes the maximum and the minimum behind it.
+    passing = torch.ones(1)
+    if "then_maximum" in watched.decisions:
+        passing = (watched.decisions["then_maximum"] == 1) & (watched.decisions["then_minimum"] == 1)
+    for node in kinked(graph):
+        at = int(passing.reshape(-1).nonzero()[0]) if node.op in ("abs", "maximum", "minimum") else 7
+        forced.decisions = {name: decision.clone() for name, decision in watched.decisions.items()}
+        decision = forced.decisions[node.id].reshape(-1)
+        if node.op == "max_pool2d":
+            decision[at] = 0 if decision[at] else 4
+        else:
+            decision[at] = ~decision[at] if decision.dtype is torch.bool else 1 - decision[at]
+        forced.decisions[node.id] = decision.reshape(watched.decisions[node.id].shape)
+        _, bent = run(graph, forced.calls(), torch.float64)
+        count, gap = forced.wrong[node.id]
+        assert count == 1 and gap > 1e-4, node.id
+        if node.op in ("relu", "leaky_relu", "abs"):
+            assert gap == pytest.approx(abs(float(watched.operands[node.id][0].reshape(-1)[at])), rel=1e-12)
+        assert any((gradients[n] - bent[n]).norm() > 1e-6 * gradients[n].norm() for n in gradients), node.id
+
+
+def test_pooling_decides_like_pytorch() -> None:
+    """The first of equals, in every window that the op's samples have, with many ties."""
+    rng, kink = np.random.default_rng(5), KINKS["max_pool2d"]
+    for sample in MaxPool2d().samples():
+        a = sample.attrs
+        x = torch.from_numpy(rng.integers(0, 3, sample.inputs[0].shape).astype(np.float64))
+        node = Node(id="pool", op="max_pool2d", inputs=("x",), outputs=("y", "argmax"), attrs=a)
+        chosen = kink.decide(node, (x,))
+        assert (chosen.numpy() == MaxPool2d().reference(a, (x.numpy(),))[1]).all()
+        assert (kink.apply(node, (x,), chosen) == TORCH["max_pool2d"](a, [x])).all()
+        assert float(kink.gap(node, (x,), chosen).max()) == 0.0
+        assert float(kink.gap(node, (x,), torch.full_like(chosen, a.kernel[0] * a.kernel[1])).max()) > 0.0
+        if a.padding[::2] == a.padding[1::2]:
+            places = F.max_pool2d(x, a.kernel, a.stride, a.padding[::2], a.dilation, a.ceil_mode, True)[1]
+            width = x.shape[3]
+            down = torch.arange(chosen.shape[2])[:, None] * a.stride[0] - a.padding[0]
+            right = torch.arange(chosen.shape[3]) * a.stride[1] - a.padding[2]
+            row, column = (places // width - down) // a.dilation[0], (places % width - right) // a.dilation[1]
+            assert (row * a.kernel[1] + column == chosen).all()
+
+
+def test_values_to_keep_are_what_decisions_are_read_from() -> None:
+    graph = small_net()
+    assert decisive_values(graph) == ("bn1.y", "bn2.y", "maxpool.argmax")

@@ -1,0 +1,42 @@
+"""Views, joins, masks and constants, captured, compute what PyTorch computes."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tests.frontends.torch_agreement import Function, agree
+
+FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "in_place": lambda x: x.clone().mul_(2).add_(1).relu_().mul(3),
+    "in_place_view": lambda x: (x.view(-1)[2:5].mul_(3), x)[1],
+    "in_place_rows": lambda x: (x[:, 1].zero_(), x[0].add_(2), x.clone())[-1],
+    "assign": lambda x: (x.__setitem__((slice(None), slice(1, 3)), x[:, 3:5] * 2), x)[1],
+    "views": lambda x: x.reshape(-1, 2, 3).transpose(1, 2).contiguous().view(x.shape[0], -1).t().t(),
+    "permute": lambda x: x.view(-1, 1, 2, 3).permute(0, 3, 1, 2).flatten(1),
+    "squeeze": lambda x: x.unsqueeze(1).unsqueeze(-1).squeeze().squeeze(0),
+    "split": lambda x: torch.cat(list(x.split(4, 1))[::-1], 1),
+    "split_sizes": lambda x: sum((p.sum(1, keepdim=True) for p in x.split([1, 2, 3], 1)), x),
+    "chunk": lambda x: torch.stack(x.chunk(3, dim=1), 1).flatten(1),
+    "unbind": lambda x: torch.stack(x.unbind(1)[::-1], 1),
+    "index": lambda x: torch.cat([x[:, -2:], x[:, None, 0], x[..., 1:4:2], x[:, 5:]], 1),
+    "pad": lambda x: F.pad(x, (1, -1), value=0.5),
+    "expand": lambda x: x + x[:1].expand(x.shape[0], -1) + x[:, :1].expand_as(x),
+    "repeat": lambda x: x.repeat(2, 3)[: x.shape[0], 4:10],
+    "repeat_interleave": lambda x: x.repeat_interleave(2, 1)[:, 3:9],
+    "roll": lambda x: x.roll(2, 1) + x.roll((1, 3), (0, 1)),
+    "tile": lambda x: x.tile(2)[:, 2:8],
+    "masked": lambda x: x.masked_fill(torch.eye(6)[: x.shape[0]] > 0, -3.0),
+    "where": lambda x: torch.where(torch.arange(6) % 2 == 0, x, x * x),
+    "tril": lambda x: x[:3, :3].tril().mean() + x * torch.triu(torch.ones(6, 6))[: x.shape[0]],
+    "zeros_like": lambda x: x + torch.zeros_like(x) + torch.full_like(x, 2.0) * torch.ones_like(x),
+    "constants": lambda x: x * torch.linspace(0, 1, 6) + torch.tensor(2.0) - torch.tensor([[1.0] * 6]),
+    "scalar_types": lambda x: x * True + x * 2 + x.float() + x.to(x.dtype),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_function(name: str) -> None:
+    agree(Function(FUNCTIONS[name]), torch.randn(4, 5))

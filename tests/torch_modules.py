@@ -1,0 +1,139 @@
+"""PyTorch modules as users write them, for whole-way tests: captured, built and trained.
+
+Each function of `MODULES` returns (module, example inputs, capture's options), the form of a factory.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from planner.graph.optimizer import Optimizer
+
+
+class Mlp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(
+            nn.Linear(20, 32), nn.ReLU(), nn.Dropout(0.3), nn.Linear(32, 16), nn.Tanh(), nn.Dropout(0.1)
+        )
+        self.out = nn.Linear(16, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.net(x))
+
+
+class Cnn(nn.Module):
+    """Batch norms, one of them in evaluation mode, a residual connection, a layer that nobody uses, and a batch norm
+    that runs twice in a step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU())
+        self.conv = nn.Conv2d(8, 8, 3, padding=1)
+        self.norm = nn.BatchNorm2d(8)
+        self.frozen = nn.BatchNorm2d(8)
+        self.frozen.running_mean.uniform_(-1, 1)  # type: ignore[union-attr, operator]
+        self.frozen.running_var.uniform_(1, 2)  # type: ignore[union-attr, operator]
+        self.drop = nn.Dropout(0.2)
+        self.unused = nn.Linear(3, 2)
+        self.fc = nn.Linear(8, 5)
+
+    def train(self, mode: bool = True) -> "Cnn":
+        super().train(mode)
+        self.frozen.eval()
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.max_pool2d(self.stem(x), 2)
+        x = F.relu(x + self.norm(self.conv(x)))
+        x = self.drop(self.frozen(self.norm(x)))
+        return self.fc(x.mean((2, 3)))
+
+
+class Transformer(nn.Module):
+    """A block with causal attention, and: tied embeddings, an integer buffer that is looked up and one that is folded
+    into a constant, a boolean buffer, a buffer that is not saved, a tensor that is no buffer at all."""
+
+    def __init__(self, vocabulary: int = 23, width: int = 16, heads: int = 2, length: int = 6) -> None:
+        super().__init__()
+        self.heads = heads
+        self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
+        self.register_buffer("order", torch.arange(length))
+        self.register_buffer("reversed", torch.tensor([4, 1, 5, 0, 2, 2]))
+        self.register_buffer("mask", torch.tril(torch.ones(length, length)).bool())
+        self.register_buffer("gain", torch.tensor([1.5, 0.5] * (width // 2)), persistent=False)
+        self.register_buffer("shift", torch.linspace(-1, 1, width))
+        self.scale = torch.linspace(0.5, 1.5, width)
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.project = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.drop = nn.Dropout(0.1)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+        self.head.weight = self.tokens.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        batch, length = ids.shape
+        x = self.tokens(ids) + self.positions(self.order) + self.positions(self.reversed)
+        parts = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, -1)
+        q, k, v = parts.permute(2, 0, 3, 1, 4).unbind(0)
+        scores = (q @ k.transpose(-1, -2)) * q.shape[-1] ** -0.5
+        attended = F.softmax(scores.masked_fill(~self.mask, -1e9), -1) @ v
+        x = x + self.drop(self.project(attended.transpose(1, 2).reshape(batch, length, -1)))
+        x = x + self.down(F.gelu(self.up(self.norm2(x)))) * self.scale.to(x.dtype) * self.gain + self.shift
+        return self.head(x).mean(1)
+
+
+class Bag(nn.Module):
+    """A mean of embeddings with a padding row; repeated words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(50, 24, padding_idx=0)
+        self.fc = nn.Linear(24, 4)
+
+    def forward(self, words: Tensor) -> Tensor:
+        return self.fc(self.table(words).mean(1))
+
+
+class Autoencoder(nn.Module):
+    """Weights tied through a transpose, a one-element parameter, weight normalisation by hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode = nn.Linear(12, 6)
+        self.shift = nn.Parameter(torch.zeros(12))
+        self.scale = nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.encode.weight / self.encode.weight.norm(dim=1, keepdim=True)
+        return torch.sigmoid(F.linear(x, weight, self.encode.bias)) @ weight * self.scale + self.shift
+
+
+Made = tuple[nn.Module, tuple[Tensor, ...], dict[str, Any]]
+
+
+def mlp(batch: int = 8) -> Made:
+    return Mlp(), (torch.randn(batch, 20),), {"optimizer": Optimizer(lr=0.1, momentum=0.9, weight_decay=1e-3)}
+
+
+def cnn(batch: int = 6) -> Made:
+    return Cnn().train(), (torch.randn(batch, 3, 8, 8),), {"optimizer": Optimizer(lr=0.05, momentum=0.9, nesterov=True)}
+
+
+def transformer(batch: int = 4) -> Made:
+    return Transformer(), (torch.randint(0, 23, (batch, 6)),), {"optimizer": Optimizer(kind="adam", lr=3e-3, eps=1e-5)}
+
+
+def bag(batch: int = 6) -> Made:
+    """Plain SGD: the embedding's gradient is applied sparsely."""
+    return Bag(), (torch.randint(0, 12, (batch, 7)),), {"optimizer": Optimizer(lr=0.5)}
+
+
+def autoencoder(batch: int = 5) -> Made:
+    return Autoencoder(), (torch.randn(batch, 12),), {"loss": "mse", "optimizer": Optimizer(kind="adamw", lr=1e-2)}
+
+
+MODULES: dict[str, Callable[..., Made]] = {f.__name__: f for f in (mlp, cnn, transformer, bag, autoencoder)}
