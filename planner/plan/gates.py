@@ -22,6 +22,10 @@ class Gates:
         """Per gate (end, lane, slice) of the last slice; `_other`: of the last one on another lane than that."""
         self._other: list[tuple[float, int, int]] = []
 
+    def known(self, wait: str) -> int:
+        """The number of a gate that was asked for before; -1."""
+        return self._number.get(wait, -1 - self.total) + self.total
+
     def number(self, wait: str, index: Mapping[str, int], slices: int) -> int:
         """The gate of a wait `node/stage#*`. KeyError: one of the stage's slices runs nowhere."""
         if wait not in self._number:

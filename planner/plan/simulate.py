@@ -229,12 +229,15 @@ def _rows(
     """The waits as numbers of slices and gates."""
 
     def number(name: str) -> int:
-        if not name.endswith("#*"):
-            return index[name]
-        node = program.node.get(name.rpartition("/")[0])
-        if node is None:
-            raise KeyError(name)
-        return gates.number(name, index, node.slices)
+        found = index.get(name, -1)
+        if found < 0:
+            found = gates.known(name)
+        if found < 0:
+            node = program.node.get(name.rpartition("/")[0])
+            if node is None or not name.endswith("#*"):
+                raise KeyError(name)
+            found = gates.number(name, index, node.slices)
+        return found
 
     try:
         return tuple(map(number, wait))

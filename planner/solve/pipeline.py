@@ -4,6 +4,10 @@ Fusion happens when a graph is captured (graph/fuse.py), so that gradient rules 
 recomputation and workspaces take their places here as they are added.
 """
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from planner.costs.table import CostTable
 from planner.errors import InternalError, UserError
 from planner.graph.model import Graph, Program
@@ -34,6 +38,24 @@ def make_plan(
     SP1302: a pinned decision cannot be honoured. SP1304: a value cannot be kept. `say` receives one line per pass.
     """
     options = options or PlanOptions()
+    with _no_collection():
+        return _plan(graph, target, costs, options, say)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """A plan of many lanes is millions of small objects without circles; looking for circles among them again and
+    again would take a third of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _plan(graph: Graph, target: Target, costs: CostTable, options: PlanOptions, say: Say) -> Plan:
     if options.policy == "auto":
         return _best(graph, target, costs, options, say)
     setting = Setting(graph, target, costs, options, say)
@@ -48,7 +70,7 @@ def _best(graph: Graph, target: Target, costs: CostTable, options: PlanOptions, 
     failure: UserError | None = None
     for candidate in options.candidates(smt=target.logical_cpus > target.physical_cores):
         try:
-            plan = make_plan(graph, target, costs, candidate, say)
+            plan = _plan(graph, target, costs, candidate, say)
         except UserError as error:
             if error.code != "SP1301":
                 raise

@@ -53,10 +53,10 @@ def lane_programs(
                 value = operands.get(part.operand)
                 block = scratch[part.operand] if value is None else arena.block(value)
                 itemsize = 0 if value is None else graph.value[value].type.dtype.itemsize
-                touched.append((block, part, *arena.needed(block, part, itemsize, certain, needed)))
+                touched.append((block, part, itemsize, *arena.needed(block, part, itemsize, certain, needed)))
             added, waits = clocks.add(f"{node.id}/{stage}", places, needed)
-            for block, part, lo, hi in touched:
-                arena.record(block, part, lo, hi, added)
+            for block, part, itemsize, lo, hi in touched:
+                arena.record(block, part, itemsize, lo, hi, added)
             for index, lane in enumerate(places):
                 entries[lane].append(Entry(run=slice_name(node.id, stage, index), wait=waits[index]))
     return tuple(map(tuple, entries))

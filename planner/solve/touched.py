@@ -18,6 +18,7 @@ from planner.solve.clocks import Ints, Stage
 from planner.solve.liveness import Liveness
 
 Longs = np.ndarray[Any, np.dtype[np.int64]]
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 class Part(NamedTuple):
@@ -71,6 +72,7 @@ class _Record(NamedTuple):
     lo: Longs
     hi: Longs
     """Bytes of the pool."""
+    itemsize: int
     part: Part
 
 
@@ -80,7 +82,6 @@ class Block:
 
     lo: int
     hi: int
-    scratch: bool
     history: list[_Record] = field(default_factory=list)
     inherited: Longs | None = None
     """Rows (lane, end, first byte, byte behind): what used the bytes before this block."""
@@ -92,6 +93,7 @@ class Arena:
     def __init__(self, graph: Graph, live: Liveness, offsets: Mapping[str, int]) -> None:
         self._graph, self._live, self._offsets = graph, live, offsets
         self._blocks: dict[str, Block] = {}
+        self._known: dict[tuple[int, int], tuple[Part, Part, Bools]] = {}
         self._starts: list[int] = []
         self._held: list[tuple[int, int, Block]] = []
         """Disjoint (lo, hi, block), sorted, with their starts: the last block that took each byte."""
@@ -101,7 +103,7 @@ class Arena:
         root = self._live.root[value]
         if root not in self._blocks:
             lo = self._offsets[root]
-            self._blocks[root] = self._open(lo, lo + self._graph.value[root].type.bytes, False)
+            self._blocks[root] = self._open(lo, lo + self._graph.value[root].type.bytes)
         return self._blocks[root]
 
     def open_scratch(self, block: str, starts: Mapping[str, int], sizes: Mapping[str, int]) -> dict[str, Block]:
@@ -109,13 +111,13 @@ class Arena:
         if not starts:
             return {}
         base = self._offsets[block]
-        return {n: self._open(base + at, base + at + sizes[n], True) for n, at in starts.items() if sizes[n]}
+        return {n: self._open(base + at, base + at + sizes[n]) for n, at in starts.items() if sizes[n]}
 
     def needed(self, block: Block, part: Part, itemsize: int, certain: Ints, needed: Ints) -> tuple[Longs, Longs]:
         """Raise `needed` (slices, lanes) to what the part's slices must wait for; returns their bytes.
 
-        `certain`: per lane, how many entries are finished anyway. `itemsize` 0: shares of scratch have no known bytes,
-        any of them may reach the whole part.
+        `certain`: per lane, how many entries are finished anyway. `itemsize` 0: shares of scratch have no known
+        bytes, any of them may reach the whole part.
         """
         if itemsize:
             lo, hi = block.lo + part.lo * itemsize, block.lo + part.hi * itemsize
@@ -131,21 +133,28 @@ class Arena:
         for record in block.history:
             if not (part.write or record.write) or (record.ends <= certain[record.lanes]).all():
                 continue
-            overlap = _overlap(part, record.part)
-            if not block.scratch:
-                overlap &= (record.lo[None, :] < hi[:, None]) & (lo[:, None] < record.hi[None, :])
+            overlap = self._meet(part, record.part)
+            if itemsize != record.itemsize:  # elements of different sizes are compared by bytes
+                overlap = (record.lo[None, :] < hi[:, None]) & (lo[:, None] < record.hi[None, :])
             _raise(needed, part.slices, record.lanes, np.where(overlap, record.ends[None, :], 0))
         return lo, hi
 
+    def _meet(self, part: Part, earlier: Part) -> Bools:
+        """As `_overlap`; nodes of one signature share their parts, so the same two meet again and again."""
+        key = (id(part), id(earlier))
+        if key not in self._known:
+            self._known[key] = (part, earlier, _overlap(part, earlier))
+        return self._known[key][2]
+
     @staticmethod
-    def record(block: Block, part: Part, lo: Longs, hi: Longs, stage: Stage) -> None:
+    def record(block: Block, part: Part, itemsize: int, lo: Longs, hi: Longs, stage: Stage) -> None:
         """The part's slices have their places: later ones will wait for them."""
         lanes, ends = stage.lanes[part.slices].astype(np.int64), stage.ends[part.slices].astype(np.int64)
-        block.history.append(_Record(part.write, lanes, ends, lo, hi, part))
+        block.history.append(_Record(part.write, lanes, ends, lo, hi, itemsize, part))
 
-    def _open(self, lo: int, hi: int, scratch: bool) -> Block:
+    def _open(self, lo: int, hi: int) -> Block:
         """A new block over [lo, hi): it inherits what happened to those bytes under their previous holders."""
-        new = Block(lo, hi, scratch)
+        new = Block(lo, hi)
         first = max(0, bisect_right(self._starts, lo) - 1)
         if first < len(self._held) and self._held[first][1] <= lo:
             first += 1
@@ -176,10 +185,10 @@ def _raise(needed: Ints, slices: Longs, lanes: Longs, ends: Longs) -> None:
     needed[at] = np.maximum(needed[at], ends)
 
 
-def _overlap(part: Part, earlier: Part) -> Any:
+def _overlap(part: Part, earlier: Part) -> Bools:
     """(slices of part, slices of the earlier one): may both touch the same element? By spans, and by columns where
     both have lines of one width."""
-    found = (part.lo[:, None] < earlier.hi[None, :]) & (earlier.lo[None, :] < part.hi[:, None])
+    found: Bools = (part.lo[:, None] < earlier.hi[None, :]) & (earlier.lo[None, :] < part.hi[:, None])
     if part.width[0] > 1 and earlier.width[0] > 1:
         same = (part.width[:, None] == earlier.width[None, :]) & (part.width[:, None] > 1)
         meet = (part.col_lo[:, None] < earlier.col_hi[None, :]) & (earlier.col_lo[None, :] < part.col_hi[:, None])
