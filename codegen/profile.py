@@ -46,6 +46,7 @@ def profile(
     *,
     lanes: int | None = None,
     interval: int | None = None,
+    every_count: bool = False,
     budget_s: float | None = None,
     progress: Progress = lambda what, done, total: None,
     save: Callable[[CostTable], None] = lambda table: None,
@@ -53,6 +54,7 @@ def profile(
     """Times for every signature of the graphs that `table` lacks, ns.
 
     `budget_s` divides evenly over the signatures: less time means fewer repetitions, never a missing signature.
+    `every_count`: time all slice counts, where climbing would have stopped too (for studies of what it misses).
     SP1204: the table was measured on another machine. SP1609: this machine cannot run the target's code.
     """
     require_processor(target)
@@ -69,9 +71,10 @@ def profile(
         return table
     case_budget = (budget_s or 1.0 * len(todo)) / len(todo) / 12
     finalists = _first_round(todo, target, cpus, case_budget, progress)
-    steps = interval or default_interval(len(cpus))
+    steps = 1 if every_count else interval or default_interval(len(cpus))
+    search = _everything if every_count else hill_climb
     for affinity, order in _affinities(target, cpus):
-        table = _second_round(finalists, target, order, affinity, steps, case_budget, table, progress, save)
+        table = _second_round(finalists, target, order, affinity, steps, search, case_budget, table, progress, save)
     return _with_peaks(table, todo)
 
 
@@ -151,6 +154,7 @@ def _second_round(
     cpus: Sequence[int],
     affinity: str,
     interval: int,
+    search: Callable[[Sequence[int], Callable[[int], float]], object],
     budget_s: float,
     table: CostTable,
     progress: Progress,
@@ -182,7 +186,7 @@ def _second_round(
                 return sum(sampled[count].cold_ns)
 
             counts = counts_to_try(widest.slices, len(cpus), interval)
-            hill_climb(counts, total)
+            search(counts, total)
             table = table.with_entries(_entries(signature, widest, sampled, cases, index, affinity))
             if time.monotonic() - last_save > 5:
                 save(table)
@@ -194,6 +198,11 @@ def _second_round(
         table = table.model_copy(update={k: round(float(v), 1) for k, v in latencies.items()})
     save(table)
     return table
+
+
+def _everything(counts: Sequence[int], measure: Callable[[int], float]) -> None:
+    for count in counts:
+        measure(count)
 
 
 def _with_peaks(table: CostTable, signatures: Sequence[Signature]) -> CostTable:
