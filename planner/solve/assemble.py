@@ -9,12 +9,15 @@ from planner.graph.model import Graph
 from planner.graph.text import graph_hash
 from planner.plan.bounds import bounds
 from planner.plan.contention import contention_of
-from planner.plan.schema import Lane, NodePlan, Placement, Plan, PoolUse, ProgramPlan, Sharing
+from planner.plan.expand import expand, pools_of
+from planner.plan.schema import Lane, NodePlan, Placement, Plan, PoolUse, ProgramPlan, Rewrite, Sharing
 from planner.plan.simulate import simulate
 from planner.solve.keep import kept_values
 from planner.solve.liveness import Liveness, liveness, scratch_id
-from planner.solve.offsets import Packing, most_alive, pack
+from planner.solve.offsets import most_alive
 from planner.solve.options import PlanOptions
+from planner.solve.pools import Arenas, arenas
+from planner.solve.rewriting import Copies, copies_of, links_of, rescheduled
 from planner.solve.schedule import Schedule
 from planner.solve.sync import lane_programs
 from planner.target.model import Target
@@ -69,23 +72,70 @@ class Setting:
         return pool if budget is None else min(pool, budget)
 
 
-def assemble(setting: Setting, schedules: Mapping[str, Schedule], threads: tuple[int, ...] = ()) -> Plan:
+@dataclass(frozen=True)
+class Draft:
+    """What the last passes work on: the expanded graph with a schedule for each of its programs."""
+
+    graph: Graph
+    schedules: Mapping[str, Schedule]
+    rewrites: Mapping[str, Rewrite]
+    cpus: tuple[int, ...]
+    """Of the lanes with a processor of their own."""
+    copies: Copies
+
+    @property
+    def pools(self) -> dict[str, str]:
+        """instance -> pool, for those outside the first."""
+        return {v: p for r in self.rewrites.values() for v, p in pools_of(r).items()}
+
+
+def draft(
+    setting: Setting,
+    schedules: Mapping[str, Schedule],
+    threads: tuple[int, ...] = (),
+    rewrites: Mapping[str, Rewrite] | None = None,
+    *,
+    overlap: bool = True,
+) -> Draft:
+    """The schedules of the graph's own programs, rewritten."""
+    wanted = {name: r for name, r in (rewrites or {}).items() if r}
+    graph, cpus = setting.graph, setting.cpus + threads
+    larger = expand(graph, wanted)
+    copies = copies_of(links_of(wanted), setting.target, setting.costs, len(cpus))
+    changed = {
+        name: rescheduled(graph, larger, s, wanted[name], setting.costs, copies, overlap=overlap)
+        for name, s in schedules.items()
+        if name in wanted
+    }
+    return Draft(larger, {**schedules, **changed}, wanted, cpus, copies)
+
+
+def assemble(
+    setting: Setting,
+    schedules: Mapping[str, Schedule],
+    threads: tuple[int, ...] = (),
+    rewrites: Mapping[str, Rewrite] | None = None,
+    *,
+    overlap: bool = True,
+) -> Plan:
     """Complete one schedule per program to a plan. SP1301: it needs more memory than the budget or the pool.
     SP1304: a value that cannot be kept.
 
-    `threads`: processors of further lanes, on the second threads of some lanes' cores.
+    `schedules` are those of the graph's own programs. `threads`: processors of further lanes, on the second threads
+    of some lanes' cores. `rewrites`: program -> what runs besides (plan/expand.py); `overlap`: whether transfers may
+    hold memory longer to run beside the nodes.
     """
-    cpus = setting.cpus + threads
-    sharing = setting.sharing(cpus)
+    made = draft(setting, schedules, threads, rewrites, overlap=overlap)
+    sharing = setting.sharing(made.cpus)
     graph, target, options = setting.graph, setting.target, setting.options
     keep = kept_values(graph, options.keep)
-    live = liveness(graph, schedules, frozenset(keep))
+    live = liveness(made.graph, made.schedules, frozenset(keep))
     setting.say(f"liveness: {len(live.blocks)} blocks, {len(live.shares)} values in place")
-    packing = pack(live.blocks)
-    setting.say(f"offsets: {format_bytes(packing.height)}, lower bound {format_bytes(packing.lower_bound)}")
-    if packing.height > setting.capacity:
-        raise _too_small(schedules, live, packing, setting.capacity)
-    pool = target.memory
+    placed = arenas(live.blocks, made.pools, target.memory.name)
+    first = placed.packing[target.memory.name]
+    setting.say(f"offsets: {format_bytes(first.height)}, lower bound {format_bytes(first.lower_bound)}")
+    if first.height > setting.capacity:
+        raise _too_small(made, live, first.height, setting.capacity)
     return Plan(
         name=graph.name,
         policy=options.policy,
@@ -95,48 +145,71 @@ def assemble(setting: Setting, schedules: Mapping[str, Schedule], threads: tuple
         target_hash=target_hash(target),
         costs_hash=costs_hash(setting.costs),
         keep=keep,
-        pools=(PoolUse(name=pool.name, capacity=setting.capacity, arena=packing.height),),
-        lanes=tuple(Lane(id=i, cpu=cpu) for i, cpu in enumerate(cpus)),
-        placements=_placements(graph, live, packing, pool.name),
-        programs=tuple(_program(setting, schedules, p.name, live, packing, len(cpus), sharing) for p in graph.programs),
+        pools=_pools(setting, placed),
+        lanes=(
+            *(Lane(id=i, cpu=cpu) for i, cpu in enumerate(made.cpus)),
+            *(Lane(id=i, kind="copy") for i in sorted(made.copies.lanes.values())),
+        ),
+        placements=_placements(made.graph, live, placed),
+        programs=tuple(_program(setting, made, p.name, live, placed, sharing) for p in graph.programs),
         sharing=sharing,
     )
 
 
+def _pools(setting: Setting, placed: Arenas) -> tuple[PoolUse, ...]:
+    """SP1301: a slower pool is too small for what is moved there."""
+    found = []
+    for name, packing in placed.packing.items():
+        capacity = setting.capacity if name == setting.target.memory.name else setting.target.pool[name].capacity
+        if packing.height > capacity:
+            raise UserError(
+                "SP1301",
+                f"pool {name} would have to hold {packing.height} bytes but has {capacity}",
+                "enlarge it in the target, or raise the memory budget so that less moves there",
+            )
+        found.append(PoolUse(name=name, capacity=capacity, arena=packing.height))
+    return tuple(found)
+
+
 def _program(
-    setting: Setting,
-    schedules: Mapping[str, Schedule],
-    name: str,
-    live: Liveness,
-    packing: Packing,
-    count: int,
-    sharing: Sharing,
+    setting: Setting, made: Draft, name: str, live: Liveness, placed: Arenas, sharing: Sharing
 ) -> ProgramPlan:
-    schedule, costs = schedules[name], setting.costs
-    lanes = lane_programs(setting.graph, schedule, live, packing.offsets, count)
+    schedule, costs = made.schedules[name], setting.costs
+    count = len(made.cpus) + len(made.copies.lanes)
+    lanes = lane_programs(made.graph, schedule, live, placed.addresses, count)
     setting.say(f"sync: {name} waits {sum(len(e.wait) for lane in lanes for e in lane)} times")
-    draft = ProgramPlan(
+    planned = ProgramPlan(
         name=name,
-        nodes=_nodes(schedule, live, packing),
+        nodes=_nodes(schedule, live, placed),
         lanes=lanes,
         predicted_ns=0,
-        peak_bytes=_peak(schedules, name, live),
+        peak_bytes=_peak(made, name, live),
         bounds=bounds(
             setting.graph,
             name,
             costs,
-            count,
+            len(made.cpus),
             costs.bandwidth or setting.target.memory_bandwidth,
             cache_bytes=setting.target.cache_bytes,
         ),
         slowdowns=schedule.slowdowns,
         parallel=schedule.parallel,
+        rewrite=made.rewrites.get(name, Rewrite()),
     )
-    total = simulate(draft, sync_ns=costs.sync_ns, contention=contention_of(sharing, draft)).total_ns + costs.launch_ns
-    return draft.model_copy(update={"predicted_ns": round(total)})
+    replayed = simulate(planned, sync_ns=costs.sync_ns, contention=contention_of(sharing, planned)).total_ns
+    total = replayed + costs.launch_ns + _stolen(setting, made, schedule)
+    return planned.model_copy(update={"predicted_ns": round(total)})
 
 
-def _nodes(schedule: Schedule, live: Liveness, packing: Packing) -> tuple[NodePlan, ...]:
+def _stolen(setting: Setting, made: Draft, schedule: Schedule) -> float:
+    """ns that copy lanes take from the others: copying is a processor's work, and where every processor has a lane
+    already it is missed there. The system spreads it over all of them."""
+    copying = sum(schedule.choices[t.node].total_ns for t in made.rewrites.get(schedule.program, Rewrite()).transfers)
+    spare = setting.target.logical_cpus - len(made.cpus)
+    return copying / len(made.cpus) if spare <= 0 else 0.0
+
+
+def _nodes(schedule: Schedule, live: Liveness, placed: Arenas) -> tuple[NodePlan, ...]:
     sizes = {b.id: b.size for b in live.blocks}
     nodes = []
     for node in schedule.order:
@@ -149,7 +222,7 @@ def _nodes(schedule: Schedule, live: Liveness, packing: Packing) -> tuple[NodePl
                 slices=choice.mode.slices,
                 implementation=choice.mode.implementation,
                 stage_ns=choice.stage_ns,
-                scratch_offset=packing.offsets.get(scratch, 0),
+                scratch_offset=placed.offsets.get(scratch, 0),
                 scratch_bytes=sizes.get(scratch, 0),
                 facts=dict(choice.facts),
                 traffic=choice.traffic,
@@ -158,45 +231,46 @@ def _nodes(schedule: Schedule, live: Liveness, packing: Packing) -> tuple[NodePl
     return tuple(nodes)
 
 
-def _peak(schedules: Mapping[str, Schedule], name: str, live: Liveness) -> int:
-    """Most aligned bytes alive while this program runs: what stays, plus what its own nodes keep."""
+def _peak(made: Draft, name: str, live: Liveness) -> int:
+    """Most aligned bytes of the first pool alive while this program runs: what stays, plus what its own nodes keep."""
     starts, position = {}, 0
-    for schedule in schedules.values():
+    for schedule in made.schedules.values():
         starts[schedule.program] = position
         position += len(schedule.order) + 1
     first = starts[name]
-    window = range(first, first + len(schedules[name].order) + 1)
-    inside = [b for b in live.blocks if b.lower < window.stop and b.upper > window.start]
+    window = range(first, first + len(made.schedules[name].order) + 1)
+    inside = [b for b in live.blocks if b.lower < window.stop and b.upper > window.start and b.id not in made.pools]
     return most_alive(inside)
 
 
-def _placements(graph: Graph, live: Liveness, packing: Packing, pool: str) -> tuple[Placement, ...]:
+def _placements(graph: Graph, live: Liveness, placed: Arenas) -> tuple[Placement, ...]:
     return tuple(
         Placement(
             value=value.id,
-            pool=pool,
-            offset=packing.offsets[live.root[value.id]],
+            pool=placed.pool_of(live.root[value.id]),
+            offset=placed.offsets[live.root[value.id]],
             bytes=value.type.bytes,
             shares=live.shares.get(value.id, ""),
         )
         for value in graph.values
-        if live.root[value.id] in packing.offsets
+        if live.root[value.id] in placed.offsets
     )
 
 
-def _too_small(schedules: Mapping[str, Schedule], live: Liveness, packing: Packing, capacity: int) -> UserError:
+def _too_small(made: Draft, live: Liveness, height: int, capacity: int) -> UserError:
     """SP1301, naming the node at which most bytes are alive."""
     position, binding, most = 0, "", -1
-    for name, schedule in schedules.items():
+    blocks = [b for b in live.blocks if b.id not in made.pools]
+    for name, schedule in made.schedules.items():
         for node in schedule.order:
-            alive = sum(b.size for b in live.blocks if b.lower <= position < b.upper)
+            alive = sum(b.size for b in blocks if b.lower <= position < b.upper)
             if alive > most:
                 binding, most = f"{node.id} ({name})", alive
             position += 1
         position += 1
     return UserError(
         "SP1301",
-        f"the plan needs {packing.height} bytes but the budget is {capacity}; "
+        f"the plan needs {height} bytes but the budget is {capacity}; "
         f"most is alive at node {binding}: {format_bytes(most)}",
-        f"the smallest budget that this policy can meet is {packing.height} bytes ({format_bytes(packing.height)})",
+        f"the smallest budget that this policy can meet is {height} bytes ({format_bytes(height)})",
     )

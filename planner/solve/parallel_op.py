@@ -1,10 +1,10 @@
 """Pass *parallel_op* (MXNet's parallel operators): small sibling nodes run side by side, each whole on one lane.
 
 Siblings are nodes of one op that come from one node, go to one node, or both. Views in between do not count; where a
-node reads several values, it comes from the one made last, and it goes to its first reader. Siblings that pass the
+node reads several values, it comes from the one made last, and it goes to its first reader. What comes from siblings
+counts as coming from one node: the updates of 26 embeddings come from 26 slices of one gradient. Siblings that pass the
 filters (enough of them, an op whose kernels may run beside each other, a predicted gain) start together as one parallel
-operator, which others may come from in turn: the updates of 26 embeddings come from 26 slices of one gradient. Every
-member has one slice; lanes are balanced by longest processing time first.
+operator. Every member has one slice; lanes are balanced by longest processing time first.
 
 Example, 2 lanes, sync and contention aside; 3 embeddings from one split to one concat, each 10 ns in its best mode (two
 slices) and 12, 12 and 10 ns in one slice: one after the other 30 ns, side by side 12 | 12 + 10 = 22 ns.
@@ -76,15 +76,12 @@ def parallel_ops(
     work = _Work(modes, lanes, sharing, rules, pinned)
     units = _Units(program, schedule)
     groups: dict[str, _Group] = {}
-    found = True
-    while found:
-        found = False
-        for source, target, members in units.siblings(rules.threshold):
-            group = _group(schedule, work, units.independent(members), source, target)
-            if group is not None:
-                groups[units.join(group.told.nodes)] = group
-                found = True
-                break
+    while (family := next(units.siblings(rules.threshold), None)) is not None:
+        source, target, members = family
+        group = _group(schedule, work, units.independent(members), source, target)
+        if group is not None:
+            groups[units.join(group.told.nodes)] = group
+        units.call_kin(members)
     return _rearranged(schedule, units, groups) if groups else schedule
 
 
@@ -97,6 +94,9 @@ class _Units:
         self.unit = {n: n for n in self.position}
         """node -> what it belongs to: itself, or the first member of its parallel operator"""
         self.members: dict[str, tuple[str, ...]] = {n: (n,) for n in self.position}
+        self._kin: dict[str, str] = {}
+        """node -> the first of its siblings, for those that were looked at"""
+        self._tried: set[tuple[str, ...]] = set()
         self._needs = dependencies(program)
         views = {n for n in self.position if not schedule.choices[n].stage_ns}
         made = _made_by(schedule.order, views)
@@ -108,8 +108,9 @@ class _Units:
         self._order()
 
     def siblings(self, threshold: int) -> Iterator[tuple[str, str, list[str]]]:
-        """(unit that they come from, unit that they go to, nodes) of all sets that are large enough, in the order of
-        their first nodes; those that come from one unit first."""
+        """(node that they come from, node that they go to, siblings) of all sets that are large enough and that nobody
+        looked at yet, in the order of their first nodes; those that come from one node first. Of siblings, the first
+        stands for all."""
         families: dict[tuple[str, str, str], list[str]] = {}
         for node in sorted(self._before, key=lambda n: self.position[n]):
             if self.members[self.unit[node]] == (node,):
@@ -117,20 +118,28 @@ class _Units:
                 families.setdefault((op, self._source(node), ""), []).append(node)
                 families.setdefault((op, "", self._target(node)), []).append(node)
         for (_, source, target), members in sorted(families.items(), key=lambda f: (not f[0][1], f[1][0])):
-            if len(members) >= threshold and (source or target):
+            if len(members) >= threshold and (source or target) and tuple(members) not in self._tried:
                 yield (
                     source or _only({self._source(m) for m in members}),
                     target or _only({self._target(m) for m in members}),
                     members,
                 )
 
+    def call_kin(self, siblings: Sequence[str]) -> None:
+        """These were looked at: what comes from them, or goes to them, has that in common."""
+        self._tried.add(tuple(siblings))
+        for node in siblings:
+            self._kin.setdefault(node, siblings[0])
+
     def _source(self, node: str) -> str:
-        """The unit that made the last of the values that it reads."""
-        return max((self.unit[n] for n in self._before[node]), key=self._at.__getitem__, default="")
+        """Who made the last of the values that it reads."""
+        last = max(self._before[node], key=lambda n: self._at[self.unit[n]], default="")
+        return self._kin.get(last, last)
 
     def _target(self, node: str) -> str:
-        """The first unit that reads what it makes."""
-        return min((self.unit[n] for n in self._behind[node]), key=self._at.__getitem__, default="")
+        """Who first reads what it makes."""
+        first = min(self._behind[node], key=lambda n: self._at[self.unit[n]], default="")
+        return self._kin.get(first, first)
 
     def independent(self, nodes: Sequence[str]) -> list[str]:
         """Those of which none must come before another: with them joined there is still an order."""

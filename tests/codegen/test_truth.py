@@ -77,7 +77,7 @@ def test_the_same_bits_in_every_timing(built: tuple[Graph, type[Executor]]) -> N
 def test_every_family_is_used() -> None:
     graph = every_op_net(Optimizer())
     used = {op_named(node.op).family for program in graph.programs for node in program.nodes}
-    assert used == {op.family for op in all_ops().values()}
+    assert used | {"transfer"} == {op.family for op in all_ops().values()}, "copies between pools are a plan's"
 
 
 def test_wrong_and_missing_tensors_are_told() -> None:

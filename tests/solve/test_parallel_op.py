@@ -95,6 +95,20 @@ def test_what_comes_from_a_parallel_operator_can_be_one() -> None:
     assert formed(plan)[1][2] == plan.program["predict"].parallel[0].nodes[0]
 
 
+def test_siblings_that_do_not_gain_are_kin_all_the_same() -> None:
+    """The tanhs stay in two slices; the relus behind them gain, and come from the first of the tanhs."""
+    graph = net(True, False)
+    costs = priced(graph)
+    entries = [
+        e.model_copy(update={"warm_ns": (30_000.0,), "cold_ns": (30_000.0,)})
+        if e.signature.startswith("tanh(") and e.slices == 1
+        else e
+        for e in costs.entries
+    ]
+    plan = planned(graph, costs.model_copy(update={"entries": tuple(entries)}))
+    assert formed(plan)[0] == ("relu", 5, "predict.branch0", "")
+
+
 def test_siblings_start_together_and_share_no_bytes() -> None:
     graph = net(True, True)
     plan = planned(graph, priced(graph))

@@ -1,0 +1,43 @@
+"""Byte offsets in several pools: each pool's blocks are packed on their own."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from planner.solve.liveness import Block
+from planner.solve.offsets import Packing, pack
+from planner.units import ALIGNMENT, Bytes, align
+
+
+@dataclass(frozen=True)
+class Arenas:
+    """One packing per pool, the first pool's first."""
+
+    packing: Mapping[str, Packing]
+    elsewhere: Mapping[str, str]
+    """block -> its pool, where that is not the first"""
+
+    def pool_of(self, block: str) -> str:
+        return self.elsewhere.get(block, next(iter(self.packing)))
+
+    @property
+    def offsets(self) -> dict[str, Bytes]:
+        """Within each block's own pool."""
+        return {block: at for packing in self.packing.values() for block, at in packing.offsets.items()}
+
+    @property
+    def addresses(self) -> dict[str, int]:
+        """On one line, pool behind pool: blocks of different pools never overlap (for the sync pass)."""
+        found: dict[str, int] = {}
+        base = 0
+        for packing in self.packing.values():
+            found.update((block, base + at) for block, at in packing.offsets.items())
+            base += align(packing.height, ALIGNMENT)
+        return found
+
+
+def arenas(blocks: Sequence[Block], pools: Mapping[str, str], first: str) -> Arenas:
+    """`pools`: value -> pool, of those outside `first`."""
+    groups: dict[str, list[Block]] = {first: []}
+    for block in blocks:
+        groups.setdefault(pools.get(block.id, first), []).append(block)
+    return Arenas({name: pack(group) for name, group in groups.items()}, pools)
