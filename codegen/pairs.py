@@ -34,6 +34,8 @@ MOST_COPIES = 4
 """Repetitions of the shorter node of a pair."""
 REPETITIONS = (5, 15)
 LARGEST_FACTOR = 20.0
+LEAST_OVERLAP = 0.3
+"""Of the shorter one's time: below, a pair was not really side by side."""
 
 Key = tuple[str, Mode]
 Progress = Callable[[str, int, int], None]
@@ -164,11 +166,12 @@ class PairBench(Bench):
         beside: tuple[list[float], list[float]] = ([], [])
         overlaps: list[float] = []
         for repetition in range(REPETITIONS[1]):
-            shift = footprint.bytes * (repetition % replicas)
+            # Every run finds memory that no other one has just touched.
+            shifts = [footprint.bytes * ((3 * repetition + turn) % replicas) for turn in range(3)]
             for which in (0, 1):
-                begin, end = self._span(3 * number + which, shift, slice(None))
+                begin, end = self._span(3 * number + which, shifts[which], slice(None))
                 alone[which].append(end - begin)
-            self._native.run_shifted(self._handle, 3 * number + 2, shift)
+            self._native.run_shifted(self._handle, 3 * number + 2, shifts[2])
             one = self._last_span(3 * number + 2, slice(0, split))
             other = self._last_span(3 * number + 2, slice(split, None))
             beside[0].append(one[1] - one[0])
@@ -176,7 +179,9 @@ class PairBench(Bench):
             overlaps.append(min(one[1], other[1]) - max(one[0], other[0]))
             if repetition >= REPETITIONS[0] and sum(alone[0]) + sum(alone[1]) > 2e9:
                 break
-        overlap = max(1.0, median(overlaps))
+        overlap = median(overlaps)
+        if overlap < LEAST_OVERLAP * min(median(beside[0]), median(beside[1])):
+            return 1.0, 1.0  # so short that one is over before the other has begun: nothing to see
         return (
             _factor(median(alone[0]), median(beside[0]), overlap),
             _factor(median(alone[1]), median(beside[1]), overlap),
@@ -192,9 +197,11 @@ class PairBench(Bench):
 
 
 def _factor(alone: float, beside: float, overlap: float) -> float:
-    """From the whole duration to the time while both ran: alone + overlap x (1 - 1 / factor) = beside."""
-    lost = min(1 - 1 / LARGEST_FACTOR, (beside - alone) / overlap)
-    return min(LARGEST_FACTOR, max(0.5, 1 / (1 - lost)))
+    """From the whole duration to the time while both ran: alone + overlap x (1 - 1 / factor) = beside.
+
+    A neighbour makes nothing faster: a factor below 1 is noise."""
+    lost = min(1 - 1 / LARGEST_FACTOR, max(0.0, (beside - alone) / overlap))
+    return 1 / (1 - lost)
 
 
 def pair_programs(pairs: Sequence[Pair], target: Target, cpus: Sequence[int]) -> Programs:

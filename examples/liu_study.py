@@ -99,14 +99,15 @@ def curve(threads: float, ns: float, loss: float) -> Curve:
 
 
 def convolution(op: str, elements: int) -> Curve:
-    """Between and beyond the published sizes by powers of the size; no faster than in proportion below them."""
+    """Between the published sizes by powers of the size; beyond them in proportion to it, as many threads as its
+    square root asks for."""
     points = TABLE_2[op]
     low, high = (points[0], points[1]) if elements < points[1].elements else (points[1], points[2])
-    share = math.log(elements / low.elements) / math.log(high.elements / low.elements)
+    within = min(max(elements, points[0].elements), points[2].elements)
+    share = math.log(within / low.elements) / math.log(high.elements / low.elements)
     threads = low.threads * (high.threads / low.threads) ** share
-    ns = 1e6 * low.ms * (high.ms / low.ms) ** share
-    if elements < points[0].elements:
-        ns = 1e6 * points[0].ms * elements / points[0].elements
+    ns = 1e6 * low.ms * (high.ms / low.ms) ** share * elements / within
+    threads *= math.sqrt(elements / within)
     loss = max(0.0, low.loss + share * (high.loss - low.loss))
     return curve(min(float(CORES), max(2.0, threads)), ns, min(loss, 0.2))
 

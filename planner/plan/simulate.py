@@ -105,7 +105,14 @@ def simulate(
         twice = next(n for i, n in enumerate(names) if index[n] != i)
         raise _stuck(program, f"slice {twice!r} is listed more than once")
     gates = Gates(len(names))
-    waits = [_rows(program, index, gates, entry.run, entry.wait) for lane in program.lanes for entry in lane]
+    # Slices of a stage mostly wait for the same: their lists are looked up once.
+    known: dict[tuple[str, ...], tuple[int, ...]] = {(): ()}
+    waits: list[tuple[int, ...]] = []
+    for entry in (e for lane in program.lanes for e in lane):
+        numbers = known.get(entry.wait)
+        if numbers is None:
+            numbers = known[entry.wait] = _rows(program, index, gates, entry.run, entry.wait)
+        waits.append(numbers)
     took = _durations(program, names, stage_ns or {})
     if noise:
         draw = random.Random(seed)
@@ -247,13 +254,18 @@ def _rows(
 
 def _durations(program: ProgramPlan, names: Sequence[str], override: Mapping[str, Sequence[float]]) -> list[float]:
     times = {node.node: override.get(node.node, node.stage_ns) for node in program.nodes}
+    by_stage: dict[str, float] = {}
     found = []
     for name in names:
-        node, _, rest = name.rpartition("/")
-        try:
-            found.append(float(times[node][int(rest.partition("#")[0])]))
-        except (KeyError, ValueError, IndexError):
-            raise _stuck(program, f"slice {name!r} belongs to no stage of a planned node") from None
+        stage_of = name.rpartition("#")[0]
+        time = by_stage.get(stage_of)
+        if time is None:
+            node, _, stage = stage_of.rpartition("/")
+            try:
+                time = by_stage[stage_of] = float(times[node][int(stage)])
+            except (KeyError, ValueError, IndexError):
+                raise _stuck(program, f"slice {name!r} belongs to no stage of a planned node") from None
+        found.append(time)
     return found
 
 

@@ -74,6 +74,7 @@ class _Record(NamedTuple):
     """Bytes of the pool."""
     itemsize: int
     part: Part
+    stage: Stage
 
 
 @dataclass(slots=True)
@@ -148,9 +149,16 @@ class Arena:
 
     @staticmethod
     def record(block: Block, part: Part, itemsize: int, lo: Longs, hi: Longs, stage: Stage) -> None:
-        """The part's slices have their places: later ones will wait for them."""
+        """The part's slices have their places: later ones will wait for them.
+
+        A stage that writes the whole block has waited for all that came before it, and whoever touches the block
+        later waits for it: what came before is forgotten.
+        """
         lanes, ends = stage.lanes[part.slices].astype(np.int64), stage.ends[part.slices].astype(np.int64)
-        block.history.append(_Record(part.write, lanes, ends, lo, hi, itemsize, part))
+        if part.write and itemsize and (part.width == 1).all() and _union([(lo, hi)]) == [(block.lo, block.hi)]:
+            block.history = [r for r in block.history if r.stage is stage]
+            block.inherited = None
+        block.history.append(_Record(part.write, lanes, ends, lo, hi, itemsize, part, stage))
 
     def _open(self, lo: int, hi: int) -> Block:
         """A new block over [lo, hi): it inherits what happened to those bytes under their previous holders."""

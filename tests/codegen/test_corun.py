@@ -8,13 +8,17 @@ import pytest
 
 from codegen.build import build
 from codegen.cpu.emit import emit
+from codegen.facts import facts
 from codegen.load import executor_class
+from planner.costs.model import modelled_costs
 from planner.plan.simulate import replay
 from planner.solve.options import PlanOptions
+from planner.solve.pipeline import make_plan
 from tests.codegen.plans import STRICT, plan_for
 from tests.codegen.test_executor import assert_follows_reference, batch
 from tests.codegen.test_lanes import python, sanitizer
 from tests.graphs import random_net, small_net
+from tests.solve.test_smt import with_siblings
 
 __all__ = ["sanitizer"]
 
@@ -62,3 +66,16 @@ def test_no_races_under_thread_sanitizer(tmp_path: Path, sanitizer: str) -> None
     """
     done = python(code, tmp_path, LD_PRELOAD=sanitizer, TSAN_OPTIONS="exitcode=66")
     assert done.returncode == 0, done.stderr[:4000]
+
+
+def test_second_threads_run_where_they_are_planned(tmp_path: Path) -> None:
+    """On a target whose second threads are mapped onto the same core: correct, whatever the hardware makes of it."""
+    graph, target = small_net(), with_siblings(2)
+    costs = modelled_costs(graph, target, facts)
+    plan = make_plan(graph, target, costs, PlanOptions(policy="liu", strategies=(1, 3, 4)))
+    assert len(plan.lanes) > 2 and all(lane.cpu in (2, 3) for lane in plan.lanes[2:])
+    emit(plan, graph, target, tmp_path)
+    build(tmp_path, flags=(*STRICT, "-O1"))
+    with executor_class(tmp_path)(pin=False, poison=True) as executor:
+        executor.delays(7)
+        assert_follows_reference(executor, graph, steps=2)

@@ -1,0 +1,36 @@
+"""Pairs timed side by side: the arithmetic, which pairs a plan wants, and a real measurement."""
+
+import random
+
+import pytest
+
+from codegen.pairs import _factor, profile_pairs, wanted_pairs
+from planner.costs.model import modelled_costs
+from planner.costs.table import costs_text, read_costs, write_costs
+from planner.solve.options import PlanOptions
+from planner.solve.pipeline import make_plan
+from tests.codegen.plans import target_of
+from tests.graphs import random_net
+
+
+def test_factor_by_hand() -> None:
+    # 100 alone; 150 beside another that ran for 100 of them: half of its speed for 100, the other 50 at full speed.
+    assert _factor(100, 150, 100) == pytest.approx(2.0)
+    assert _factor(100, 100, 50) == 1.0
+    assert _factor(100, 90, 50) == 1.0
+    assert _factor(100, 1000, 10) == pytest.approx(20.0)
+
+
+def test_wanted_pairs_are_measured_and_recorded(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    graph, target = random_net(random.Random(1), nodes=4), target_of(2)
+    table = modelled_costs(graph, target)
+    options = PlanOptions(policy="liu", strategies=(1, 3), search=True)
+    wanted = wanted_pairs(graph, make_plan(graph, target, table, options), table)
+    assert wanted and all(p.first.mode.slices + p.second.mode.slices <= 2 for p in wanted)
+    found = profile_pairs([graph], target, table, options=options, budget_s=0)
+    assert {p.key for p in wanted} <= set(found.pairs)
+    assert all(1 <= f <= 20 for f in found.pairs.values())
+    write_costs(found, tmp_path / "costs.json")
+    assert costs_text(read_costs(tmp_path / "costs.json")) == costs_text(found)
+    again = make_plan(graph, target, found, options)
+    assert {(s.node, s.beside) for s in again.programs[0].slowdowns} or not wanted_pairs(graph, again, found)
