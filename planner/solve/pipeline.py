@@ -37,9 +37,13 @@ def make_plan(
     if options.policy == "auto":
         return _best(graph, target, costs, options, say)
     setting = Setting(graph, target, costs, options, say)
-    schedules = {p.name: _schedule(setting, p) for p in graph.programs}
-    schedules, threads = without_unused_lanes(schedules, len(setting.cpus))
+    schedules, threads = without_unused_lanes(base_schedules(setting), len(setting.cpus))
     return assemble(setting, schedules, tuple(setting.siblings[i] for i in threads))
+
+
+def base_schedules(setting: Setting) -> dict[str, Schedule]:
+    """When and how every node of the graph runs, program by program, before memory is looked at."""
+    return {p.name: _schedule(setting, p) for p in setting.graph.programs}
 
 
 def _best(graph: Graph, target: Target, costs: CostTable, options: PlanOptions, say: Say) -> Plan:
