@@ -47,9 +47,11 @@ class Rewriter:
         rewrites = {"train_step": self.rewrite(decisions)}
         return assemble(self.setting, self.schedules, rewrites=rewrites, overlap=overlap)
 
-    def draw(
-        self, rng: random.Random, kinds: tuple[Decision, ...] = ("keep", "share", "fresh", "move")
-    ) -> dict[str, Decision]:
+    def everything(self, way: Decision) -> dict[str, Decision]:
+        """That decision about every value for which there is it."""
         made = self.material
-        found: dict[str, Decision] = {v: rng.choice(kinds) for v in made.droppable}
-        return found
+        return {v: way for v in made.values if way in made.ways(v, True)}
+
+    def draw(self, rng: random.Random) -> dict[str, Decision]:
+        made = self.material
+        return {v: rng.choice(("keep", *made.ways(v, True))) for v in made.values}

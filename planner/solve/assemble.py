@@ -36,6 +36,8 @@ class Setting:
     costs: CostTable
     options: PlanOptions
     say: Say
+    unlimited: bool = False
+    """Plan as if the first pool had no end."""
 
     @property
     def cpus(self) -> tuple[int, ...]:
@@ -68,6 +70,8 @@ class Setting:
     @property
     def capacity(self) -> int:
         """Bytes that the plan may use in the first pool."""
+        if self.unlimited:
+            return 2**60 - 1
         pool, budget = self.target.memory.capacity, self.options.memory_budget
         return pool if budget is None else min(pool, budget)
 

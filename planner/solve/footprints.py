@@ -24,6 +24,8 @@ class Footprint:
     """Bytes of the first pool in use at every step."""
     extra_ns: float
     """Time of what runs besides the graph's own nodes."""
+    at_peak: frozenset[str]
+    """Values of the graph of which an instance is in memory where most is."""
 
     @property
     def peak(self) -> int:
@@ -44,11 +46,11 @@ class Footprints:
         schedule: Schedule,
         material: Material,
         again_ns: Mapping[str, float],
-        copy_ns_per_byte: float,
+        copy_ns_per_byte: float = 0.0,
         keep: Sequence[str] = (),
     ) -> None:
         """`again_ns`: forward node -> time of running it again. `copy_ns_per_byte`: what a byte costs that is moved."""
-        self._material, self._again_ns, self._copy = material, again_ns, copy_ns_per_byte
+        self._material, self._again_ns, self.copy_ns_per_byte = material, again_ns, copy_ns_per_byte
         self._size = {v.id: align(v.type.bytes) for v in graph.values}
         self._untouchable = {v.id for v in graph.values if v.role in PERSISTENT} | set(program.inputs)
         self._ends = {*program.outputs, *keep}
@@ -97,7 +99,7 @@ class Footprints:
             elif step.kind == "node":
                 scratch[at] = self._scratch.get(step.id, 0)
             else:
-                extra += self._copy * size[step.outputs[0]]
+                extra += self.copy_ns_per_byte * size[step.outputs[0]]
         for value in self._ends:
             last[value] = count
         root: dict[str, str] = {}
@@ -114,7 +116,31 @@ class Footprints:
             change[at] += size[value]
             change[until[value] + 1] -= size[value]
         alive = np.cumsum(change)[: count + 1] + scratch + self.always
-        return Footprint(alive, extra)
+        return Footprint(alive, extra, self._at(int(alive.argmax()), found, first, root, until))
+
+    def guess(self, value: str, way: str) -> float:
+        """ns per byte of dropping one value, alone."""
+        if way == "move":
+            return 2 * self.copy_ns_per_byte
+        return self._again_ns[self._material.producer[value]] / self._size[value]
+
+    def _at(
+        self,
+        place: int,
+        found: Sequence[Step],
+        first: Mapping[str, int],
+        root: Mapping[str, str],
+        until: dict[str, int],
+    ) -> frozenset[str]:
+        """Values of the graph with an instance in memory at a place; a value that lies in another's bytes counts."""
+        known = {n.id: n for n in self._material.order}
+        alive = set()
+        for step in found:
+            originals = (step.of,) if step.kind in ("offload", "prefetch") else known[step.of].outputs
+            for instance, original in zip(step.outputs, originals, strict=False):
+                if first[instance] <= place <= until[root.get(instance, instance)]:
+                    alive.add(original)
+        return frozenset(alive)
 
     def _instance_sizes(self, found: Sequence[Step]) -> dict[str, int]:
         size: dict[str, int] = dict(self._size)

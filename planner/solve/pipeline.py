@@ -4,11 +4,14 @@ Fusion happens when a graph is captured (graph/fuse.py), so that gradient rules 
 recomputation and workspaces take their places here as they are added.
 """
 
+from dataclasses import replace
+
 from planner.costs.table import CostTable
-from planner.errors import InternalError, UserError
+from planner.errors import InternalError
 from planner.graph.model import Graph, Program
 from planner.plan.schema import Plan
 from planner.solve.assemble import Say, Setting, assemble
+from planner.solve.budget import within_budget
 from planner.solve.corun import PUBLISHED, SEARCHED, Work, best_schedule
 from planner.solve.interference import Interference
 from planner.solve.options import PlanOptions
@@ -18,7 +21,7 @@ from planner.solve.route import route
 from planner.solve.schedule import Schedule, corun_summary, one_at_a_time, parallel_summary
 from planner.solve.threads import choose_modes, node_options
 from planner.target.model import Target
-from planner.units import format_ns
+from planner.units import format_bytes, format_ns
 
 
 def make_plan(
@@ -36,9 +39,26 @@ def make_plan(
     options = options or PlanOptions()
     if options.policy == "auto":
         return _best(graph, target, costs, options, say)
-    setting = Setting(graph, target, costs, options, say)
-    schedules, threads = without_unused_lanes(base_schedules(setting), len(setting.cpus))
-    return assemble(setting, schedules, tuple(setting.siblings[i] for i in threads))
+    return _Solved(Setting(graph, target, costs, options, say)).within_budget()
+
+
+class _Solved:
+    """The plan for unlimited memory, and how it becomes one within the budget."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._schedules, unused = without_unused_lanes(base_schedules(setting), len(setting.cpus))
+        self._threads = tuple(setting.siblings[i] for i in unused)
+        self._plan = assemble(replace(setting, unlimited=True), self._schedules, self._threads)
+        self.total_ns = sum(p.predicted_ns for p in self._plan.programs)
+
+    def within_budget(self) -> Plan:
+        setting, first = self._setting, self._plan.pools[0]
+        if first.arena > setting.capacity:
+            setting.say(f"budget: {format_bytes(setting.capacity)} is less than {format_bytes(first.arena)}")
+            return within_budget(setting, self._schedules, self._threads)
+        fits = first.model_copy(update={"capacity": setting.capacity})
+        return self._plan.model_copy(update={"pools": (fits, *self._plan.pools[1:])})
 
 
 def base_schedules(setting: Setting) -> dict[str, Schedule]:
@@ -47,26 +67,19 @@ def base_schedules(setting: Setting) -> dict[str, Schedule]:
 
 
 def _best(graph: Graph, target: Target, costs: CostTable, options: PlanOptions, say: Say) -> Plan:
-    """The candidate with the least predicted time among those that fit the budget."""
-    best: Plan | None = None
-    failure: UserError | None = None
+    """The candidate with the least predicted time, before memory is looked at; a budget rewrites that one, so that
+    what it computes stays the same to the bit."""
+    best: _Solved | None = None
     for candidate in options.candidates(smt=target.logical_cpus > target.physical_cores):
-        try:
-            plan = make_plan(graph, target, costs, candidate, say)
-        except UserError as error:
-            if error.code != "SP1301":
-                raise
-            failure = failure or error
-            continue
-        total = sum(p.predicted_ns for p in plan.programs)
+        solved = _Solved(Setting(graph, target, costs, candidate, say))
         name = ",".join(map(str, candidate.strategies)) or "-"
         parallel = " and parallel operators" if candidate.parallel_ops else ""
-        say(f"auto: {candidate.policy} {name}{parallel}: {format_ns(total)}")
-        if best is None or total < sum(p.predicted_ns for p in best.programs):
-            best = plan
+        say(f"auto: {candidate.policy} {name}{parallel}: {format_ns(solved.total_ns)}")
+        if best is None or solved.total_ns < best.total_ns:
+            best = solved
     if best is None:
-        raise failure or InternalError("auto has no candidates")
-    return best
+        raise InternalError("auto has no candidates")
+    return best.within_budget()
 
 
 def _schedule(setting: Setting, program: Program) -> Schedule:

@@ -13,7 +13,7 @@ try thousands of decisions (footprint of the list: solve/footprints.py); `rewrit
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from planner.graph.model import PERSISTENT, Graph, Node, Program
@@ -47,12 +47,16 @@ class Material:
     """value -> forward node that can make it again"""
     views: Mapping[str, str]
     """value -> the value that it is only a view of"""
-    droppable: tuple[str, ...]
-    """Values that need not stay: with a decision other than keep, their bytes are free between the passes."""
-    movable: frozenset[str]
-    """Those that can be copied out (all but what only a view's reader needs)."""
-    late: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """value -> positions in `order` of its readers after the forward pass"""
+    values: tuple[str, ...]
+    """Values of the forward pass that need not stay: all but views and what must be there at the end."""
+    late: frozenset[str]
+    """Those that are read after the forward pass, themselves or a view of them."""
+
+    def ways(self, value: str, slower_pool: bool) -> tuple[Decision, ...]:
+        """What can be decided about a value. One that nobody reads late costs nothing, unless a recomputation reads
+        it: then it too is made again rather than kept for that."""
+        again: tuple[Decision, ...] = ("share", "fresh") if value in self.producer else ()
+        return (*again, "move") if slower_pool and value in self.late else again
 
 
 def material(graph: Graph, program: Program, order: Sequence[Node], keep: Collection[str] = ()) -> Material:
@@ -61,11 +65,10 @@ def material(graph: Graph, program: Program, order: Sequence[Node], keep: Collec
     again: dict[str, Again] = {}
     producer: dict[str, str] = {}
     views: dict[str, str] = {}
-    late: dict[str, list[int]] = {}
-    for position, node in enumerate(order):
+    late: set[str] = set()
+    for node in order:
         if node.phase != "forward":
-            for value in dict.fromkeys(node.reads):
-                late.setdefault(value, []).append(position)
+            late.update(views.get(v, v) for v in node.reads)
             continue
         op = op_named(node.op)
         alias = op.alias(signature_of(graph, node))
@@ -79,15 +82,14 @@ def material(graph: Graph, program: Program, order: Sequence[Node], keep: Collec
     # A value stays if it, or a view of it, must.
     staying = {views.get(v, v) for v in fixed}
     made = {v: n for n in order if n.phase == "forward" for v in n.outputs}
-    found = tuple(v for v in made if v in producer and v not in views and v not in staying)
+    found = tuple(v for v in made if v not in views and v not in staying)
     return Material(
         tuple(order),
         again,
         producer,
         views,
         found,
-        frozenset(v for v in made if v not in views and v not in staying),
-        {v: tuple(p) for v, p in late.items()},
+        frozenset(v for v in found if v in late),
     )
 
 
@@ -145,7 +147,7 @@ class _Unfolding:
             if node.phase == "forward":
                 self._steps.append(Step(node.id, node.id, "node", node.reads, node.writes))
                 for value in node.outputs:
-                    if self._decisions.get(value) == "move" and value in self._material.movable:
+                    if self._decisions.get(value) == "move":
                         copy, away = offload_names(value)
                         self._steps.append(Step(copy, value, "offload", (value,), (away,)))
                 continue

@@ -55,7 +55,7 @@ def assert_same(a: Any, b: Any) -> None:
 @pytest.mark.parametrize("way", ["share", "fresh", "move"])
 def test_everything_dropped_gives_the_same_bits(tmp_path: Path, way: Any) -> None:
     graph, rewriter = small_net(), Rewriter(small_net(), 3)
-    plain, dropped = rewriter.plan({}), rewriter.plan(dict.fromkeys(rewriter.material.droppable, way))
+    plain, dropped = rewriter.plan({}), rewriter.plan(rewriter.everything(way))
     assert check(graph, dropped, rewriter.target) == []
     expected = run(made(plain, graph, rewriter, tmp_path / "plain"), graph)
     executor = made(dropped, graph, rewriter, tmp_path / "dropped")
