@@ -40,17 +40,20 @@ class Executor:
     _folder: ClassVar[Path]
     _graph: ClassVar[Graph]
 
-    def __init__(self, seed: int = 0, *, pin: bool = True, poison: bool = False) -> None:
+    def __init__(
+        self, seed: int = 0, *, pin: bool = True, poison: bool = False, spill: Path | str | None = None
+    ) -> None:
         """`seed` fixes initial parameters (where no weights.npz lies beside the plan) and dropout.
 
         `pin=False`: let the system move the threads. `poison=True`: fill the memory with NaN first, so that reading
-        before writing shows. SP1602, SP1603: not the threads or processors that the plan needs; SP1604: not the
-        memory; SP1605: another kernel library than planned.
+        before writing shows. `spill`: a folder on the disk for what the plan keeps there. SP1602, SP1603: not the
+        threads or processors that the plan needs; SP1604: not the memory; SP1605: another kernel library than planned;
+        SP1615, SP1616: not the disk.
         """
         if not 0 <= seed < 2**64:
             raise UserError("SP1610", f"seed {seed} is not an unsigned 64-bit number", "use one from 0 to 2**64 - 1")
         self._lock = threading.Lock()
-        self._handle: Any = self._native.create(pin, poison)
+        self._handle: Any = self._native.create(pin, poison, str(spill or ""))
         self._arena: Array = self._native.arena(self._handle)
         given = read_weights(self._folder / "weights.npz")
         self._state = State(self._graph, self._view, given)

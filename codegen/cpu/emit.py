@@ -14,12 +14,14 @@ from planner.artefact import write_text
 from planner.errors import UserError
 from planner.graph.model import Graph
 from planner.graph.text import graph_hash, graph_text
+from planner.plan.expand import RECOMPUTE, TRANSFER, expanded
 from planner.plan.schema import Plan
 from planner.plan.text import plan_hash, plan_text
 from planner.target.model import Target
 from planner.target.text import target_hash, target_text
 
-NODES = ("forward.cpp", "backward.cpp", "update.cpp", "predict.cpp")
+PHASES = ("forward", "backward", RECOMPUTE, TRANSFER, "update", "predict")
+NODES = tuple(f"{phase}.cpp" for phase in PHASES)
 SOURCES = (*NODES, "kernels.cpp", "lanes.cpp", "executor.cpp", "module.cpp")
 HEADERS = ("values.hpp", "nodes.hpp", "kernels.hpp")
 ARTEFACTS = ("plan.json", "graph.json", "target.toml")
@@ -60,8 +62,8 @@ def render(plan: Plan, graph: Graph, target: Target) -> dict[str, str]:
     return _render(plan, graph, target)
 
 
-def _render(plan: Plan, graph: Graph, target: Target) -> dict[str, str]:
-    text = plan_text(plan)
+def _render(plan: Plan, captured: Graph, target: Target) -> dict[str, str]:
+    text, graph = plan_text(plan), expanded(captured, plan)
     model = tables.build(plan, graph, text)
     common = {"plan": plan, "graph": graph, "target": target, "model": model, "plan_hash": plan_hash(plan)}
     env = environment()
@@ -69,7 +71,7 @@ def _render(plan: Plan, graph: Graph, target: Target) -> dict[str, str]:
     def fill(template: str, **more: object) -> str:
         return env.get_template(f"cpu/{template}").render(**common, **more)
 
-    files = {"plan.json": text, "graph.json": graph_text(graph), "target.toml": target_text(target)}
+    files = {"plan.json": text, "graph.json": graph_text(captured), "target.toml": target_text(target)}
     files["values.hpp"] = fill("values.hpp.j2")
     files["nodes.hpp"] = fill("nodes.hpp.j2")
     for phase, views in _phases(model.views).items():
@@ -94,7 +96,7 @@ def _phases(views: Mapping[str, tuple[NodeView, ...]]) -> dict[str, list[NodeVie
     for program, nodes in views.items():
         for view in nodes:
             phase = program if program == "predict" else view.node.phase
-            if phase not in ("forward", "backward", "update", "predict"):
+            if phase not in PHASES:
                 raise UserError("SP1502", f"node {view.id!r} has no phase {phase!r}", "use forward, backward or update")
             found.setdefault(phase, []).append(view)
     return found

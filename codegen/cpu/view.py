@@ -107,10 +107,11 @@ class NodeView:
 
 
 class Addresses:
-    """Where every value is: in the arena, or, for what views an input, in the caller's array."""
+    """Where every value is: in its pool's arena, or, for what views an input, in the caller's array."""
 
     def __init__(self, graph: Graph, plan: Plan, values: Mapping[str, str], inputs: Mapping[str, str]) -> None:
         self._graph, self._plan, self._values, self._inputs = graph, plan, values, inputs
+        self._pools = {p.name: i for i, p in enumerate(plan.pools)}
 
     def root(self, value: str) -> str:
         """The value whose bytes this one uses."""
@@ -124,6 +125,9 @@ class Addresses:
         type_ = self._graph.value[value].type
         root = self.root(value)
         ctype = CTYPES[type_.dtype]
+        pool = self._pools[self._plan.placement[root].pool]
+        if pool:
+            return Operand(value, type_, f"run.at<{ctype}>(value::{self._values[value]}, {pool})")
         if self._graph.value[root].role is not Role.INPUT:
             return Operand(value, type_, f"run.at<{ctype}>(value::{self._values[value]})")
         if written:

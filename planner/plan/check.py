@@ -10,11 +10,13 @@ The plan is safe when, under every timing,
 - every slice reads what the graph says: writers come before readers, readers before those that overwrite in place,
 - values and scratch that lie on the same bytes take turns, and parameters, states and inputs keep theirs,
 - everything lies aligned inside its arena, and every arena is within the capacity,
-- lanes have processors of their own, and the stated peak is true.
+- lanes have processors of their own, and the stated peak is true,
+- what a rewrite adds (recomputations, transfers) leaves the graph's meaning as it is. All of the above is asked of the
+  expanded program (plan/expand.py).
 
 Each part is a module: check_structure, check_memory, check_order, check_touches, check_dependencies, check_races,
-check_peak. Later parts run only where the earlier ones found nothing to stumble over. Plans come from strangers:
-whatever a parsed plan holds, the outcome is a list of findings.
+check_peak, check_rewrites. Later parts run only where the earlier ones found nothing to stumble over. Plans come from
+strangers: whatever a parsed plan holds, the outcome is a list of findings.
 """
 
 from collections.abc import Mapping
@@ -34,8 +36,10 @@ from planner.plan.check_order import happens_before
 from planner.plan.check_parallel import check_parallel
 from planner.plan.check_peak import check_peak
 from planner.plan.check_races import Races
+from planner.plan.check_rewrites import check_copy_lanes, check_meaning, check_modes, check_pool_use
 from planner.plan.check_structure import LARGEST, Slices, check_lanes, check_programs, check_slices
 from planner.plan.check_touches import touches, view_roots
+from planner.plan.expand import expanded
 from planner.plan.findings import Finding, Report, shown, shown_number
 from planner.plan.schema import Placement, Plan
 from planner.target.model import Target
@@ -68,6 +72,11 @@ def check(graph: Graph, plan: Plan, target: Target | None = None) -> list[Findin
     if len(report):
         return report.findings()
     _check_identity(graph, plan, report)
+    larger = _expand(graph, plan, report)
+    if larger is None:
+        return report.findings()
+    graph = larger
+    roots = {p.name: view_roots(graph, p) for p in graph.programs}
     if target is not None:
         _check_target(plan, target, report)
     check_lanes(plan, report)
@@ -79,12 +88,16 @@ def check(graph: Graph, plan: Plan, target: Target | None = None) -> list[Findin
     for slices in complete:
         check_scratch(plan, slices, report)
         check_parallel(slices, report)
+        check_modes(slices, report)
+        check_copy_lanes(plan, slices, report)
     placements = check_placements(graph, plan, roots, report)
     memory_known = placements is not None and plan.pools and not _stumbles(report)
     if placements is not None and memory_known:
         for slices in complete:
             check_shares(slices, placements, roots[slices.program.name], report)
         check_protected(graph, plan, placements, roots, complete, report)
+        if len(complete) == len(plan.programs):
+            check_pool_use(graph, plan, placements, report)
     for slices in complete:
         known = placements if memory_known else None
         _check_execution(graph, plan, slices, known, roots[slices.program.name], report)
@@ -102,6 +115,26 @@ def require_safe(graph: Graph, plan: Plan, target: Target | None = None) -> None
     if len(found) > TOLD:
         lines.append(f"... and {len(found) - TOLD} more; `stepplan check` lists them")
     raise UserError(first.code, "\n  ".join(lines), first.fix)
+
+
+def _expand(graph: Graph, plan: Plan, report: Report) -> Graph | None:
+    """The graph whose nodes the plan runs, or None after findings."""
+    before = len(report)
+    if not any(p.rewrite for p in plan.programs):
+        return graph
+    try:
+        larger = expanded(graph, plan)
+        validate(larger)
+    except UserError as error:
+        report.add("SP1434", "", error.problem)
+        return None
+    except Exception as error:  # an op that trusts its node's inputs
+        report.add("SP1434", "", f"the plan's rewrite makes no sense ({type(error).__name__})")
+        return None
+    for program in plan.programs:
+        if program.rewrite and program.name in graph.program:
+            check_meaning(graph.program[program.name], larger.program[program.name], program, report)
+    return larger if len(report) == before else None
 
 
 def _check_views(roots: Mapping[str, Mapping[str, str]]) -> None:
@@ -132,7 +165,7 @@ def _check_target(plan: Plan, target: Target, report: Report) -> None:
         made = f"target {target.name} has hash {target_hash(target)}"
         report.add("SP1404", "", f"the plan was made for a target with hash {shown(plan.target_hash)}; {made}")
     for lane in plan.lanes:
-        if lane.cpu not in target.core_of:
+        if lane.kind == "core" and lane.cpu not in target.core_of:
             report.add(
                 "SP1427",
                 "",

@@ -67,9 +67,12 @@ def check_lanes(plan: Plan, report: Report) -> None:
     for index, lane in enumerate(plan.lanes):
         if lane.id != index:
             report.add("SP1426", "", f"lane {index} calls itself {shown_number(lane.id)}")
-    for cpu, count in Counter(lane.cpu for lane in plan.lanes).items():
+    kinds = [lane.kind for lane in plan.lanes]
+    if kinds != sorted(kinds, key=lambda k: k == "copy") or (kinds and kinds[0] == "copy"):
+        report.add("SP1426", "", "copy lanes come after the cores' lanes, of which there is at least one")
+    for cpu, count in Counter(lane.cpu for lane in plan.lanes if lane.kind == "core").items():
         if count > 1:
-            users = ", ".join(str(i) for i, lane in enumerate(plan.lanes) if lane.cpu == cpu)
+            users = ", ".join(str(i) for i, lane in enumerate(plan.lanes) if lane.cpu == cpu and lane.kind == "core")
             report.add("SP1427", "", f"lanes {users} are all pinned to processor {shown_number(cpu)}")
     for program in plan.programs:
         if len(program.lanes) != len(plan.lanes):

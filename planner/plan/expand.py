@@ -93,8 +93,8 @@ def _expand(same: _Same, rewrites: tuple[tuple[str, Rewrite], ...]) -> Graph:
 
 
 def pools_of(rewrite: Rewrite) -> dict[str, str]:
-    """instance -> the pool that a transfer puts it in; everything else lies in the plan's first pool."""
-    return {t.makes: t.to_pool for t in rewrite.transfers}
+    """instance -> the slower pool that it is offloaded to; everything else lies in the plan's first pool."""
+    return {t.makes: t.to_pool for t in rewrite.transfers if t.kind == "offload"}
 
 
 def woven(order: Sequence[Node], added: Iterable[Node]) -> tuple[Node, ...]:

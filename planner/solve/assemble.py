@@ -36,6 +36,8 @@ class Setting:
     costs: CostTable
     options: PlanOptions
     say: Say
+    unlimited: bool = False
+    """Plan as if the first pool had no end."""
 
     @property
     def cpus(self) -> tuple[int, ...]:
@@ -68,6 +70,8 @@ class Setting:
     @property
     def capacity(self) -> int:
         """Bytes that the plan may use in the first pool."""
+        if self.unlimited:
+            return 2**60 - 1
         pool, budget = self.target.memory.capacity, self.options.memory_budget
         return pool if budget is None else min(pool, budget)
 
@@ -171,9 +175,7 @@ def _pools(setting: Setting, placed: Arenas) -> tuple[PoolUse, ...]:
     return tuple(found)
 
 
-def _program(
-    setting: Setting, made: Draft, name: str, live: Liveness, placed: Arenas, sharing: Sharing
-) -> ProgramPlan:
+def _program(setting: Setting, made: Draft, name: str, live: Liveness, placed: Arenas, sharing: Sharing) -> ProgramPlan:
     schedule, costs = made.schedules[name], setting.costs
     count = len(made.cpus) + len(made.copies.lanes)
     lanes = lane_programs(made.graph, schedule, live, placed.addresses, count)

@@ -1,18 +1,20 @@
 """The passes in their order, and nothing else: graph + target + cost table in, plan out (DESIGN section 6).
 
-Fusion happens when a graph is captured (graph/fuse.py), so that gradient rules see fused nodes. Placement,
-recomputation and workspaces take their places here as they are added.
+Fusion happens when a graph is captured (graph/fuse.py), so that gradient rules see fused nodes. Where the plan for
+unlimited memory does not fit the budget, `budget.py` decides what is recomputed and moved.
 """
 
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from planner.costs.table import CostTable
-from planner.errors import InternalError, UserError
+from planner.errors import InternalError
 from planner.graph.model import Graph, Program
 from planner.plan.schema import Plan
 from planner.solve.assemble import Say, Setting, assemble
+from planner.solve.budget import within_budget
 from planner.solve.corun import PUBLISHED, SEARCHED, Work, best_schedule
 from planner.solve.interference import Interference
 from planner.solve.options import PlanOptions
@@ -22,7 +24,7 @@ from planner.solve.route import route
 from planner.solve.schedule import Schedule, corun_summary, one_at_a_time, parallel_summary
 from planner.solve.threads import choose_modes, node_options
 from planner.target.model import Target
-from planner.units import format_ns
+from planner.units import format_bytes, format_ns
 
 
 def make_plan(
@@ -58,33 +60,47 @@ def _no_collection() -> Iterator[None]:
 def _plan(graph: Graph, target: Target, costs: CostTable, options: PlanOptions, say: Say) -> Plan:
     if options.policy == "auto":
         return _best(graph, target, costs, options, say)
-    setting = Setting(graph, target, costs, options, say)
-    schedules = {p.name: _schedule(setting, p) for p in graph.programs}
-    schedules, threads = without_unused_lanes(schedules, len(setting.cpus))
-    return assemble(setting, schedules, tuple(setting.siblings[i] for i in threads))
+    return _Solved(Setting(graph, target, costs, options, say)).within_budget()
+
+
+class _Solved:
+    """The plan for unlimited memory, and how it becomes one within the budget."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._schedules, unused = without_unused_lanes(base_schedules(setting), len(setting.cpus))
+        self._threads = tuple(setting.siblings[i] for i in unused)
+        self._plan = assemble(replace(setting, unlimited=True), self._schedules, self._threads)
+        self.total_ns = sum(p.predicted_ns for p in self._plan.programs)
+
+    def within_budget(self) -> Plan:
+        setting, first = self._setting, self._plan.pools[0]
+        if first.arena > setting.capacity:
+            setting.say(f"budget: {format_bytes(setting.capacity)} is less than {format_bytes(first.arena)}")
+            return within_budget(setting, self._schedules, self._threads)
+        fits = first.model_copy(update={"capacity": setting.capacity})
+        return self._plan.model_copy(update={"pools": (fits, *self._plan.pools[1:])})
+
+
+def base_schedules(setting: Setting) -> dict[str, Schedule]:
+    """When and how every node of the graph runs, program by program, before memory is looked at."""
+    return {p.name: _schedule(setting, p) for p in setting.graph.programs}
 
 
 def _best(graph: Graph, target: Target, costs: CostTable, options: PlanOptions, say: Say) -> Plan:
-    """The candidate with the least predicted time among those that fit the budget."""
-    best: Plan | None = None
-    failure: UserError | None = None
+    """The candidate with the least predicted time, before memory is looked at; a budget rewrites that one, so that
+    what it computes stays the same to the bit."""
+    best: _Solved | None = None
     for candidate in options.candidates(smt=target.logical_cpus > target.physical_cores):
-        try:
-            plan = _plan(graph, target, costs, candidate, say)
-        except UserError as error:
-            if error.code != "SP1301":
-                raise
-            failure = failure or error
-            continue
-        total = sum(p.predicted_ns for p in plan.programs)
+        solved = _Solved(Setting(graph, target, costs, candidate, say))
         name = ",".join(map(str, candidate.strategies)) or "-"
         parallel = " and parallel operators" if candidate.parallel_ops else ""
-        say(f"auto: {candidate.policy} {name}{parallel}: {format_ns(total)}")
-        if best is None or total < sum(p.predicted_ns for p in best.programs):
-            best = plan
+        say(f"auto: {candidate.policy} {name}{parallel}: {format_ns(solved.total_ns)}")
+        if best is None or solved.total_ns < best.total_ns:
+            best = solved
     if best is None:
-        raise failure or InternalError("auto has no candidates")
-    return best
+        raise InternalError("auto has no candidates")
+    return best.within_budget()
 
 
 def _schedule(setting: Setting, program: Program) -> Schedule:

@@ -15,9 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.costs.table import CostTable
-from planner.graph.model import Graph, Node
-from planner.ops.base import Mode, op_named
-from planner.ops.signature import signature_of
+from planner.graph.model import Attrs, Graph, Node, TensorType
+from planner.ops.base import Mode, Signature, op_named
 from planner.plan.expand import RECOMPUTE, TRANSFER, woven
 from planner.plan.schema import Rewrite, Transfer
 from planner.solve.schedule import Schedule
@@ -90,22 +89,32 @@ def _again(larger: Graph, node: Node, original: Node, choice: Choice, costs: Cos
     """The original's mode and time; another op than the original's is timed on its own where it was measured."""
     if node.op == original.op:
         return choice
+    return again_choice(node.op, node.attrs, larger.types(node.inputs), larger.types(node.outputs), choice, costs)
+
+
+def again_choice(
+    op: str,
+    attrs: Attrs,
+    inputs: tuple[TensorType, ...],
+    outputs: tuple[TensorType, ...],
+    original: Choice,
+    costs: CostTable,
+) -> Choice:
+    """How an op runs that stands in for the one of `original`: in as many slices."""
+    signature = Signature(op, attrs, inputs, outputs)
     measured = [
-        Choice(e.mode, e.facts, tuple(map(round, e.cold_ns)), choice.traffic)
-        for e in costs.modes(signature_of(larger, node).text)
-        if e.slices == choice.mode.slices
+        Choice(e.mode, e.facts, tuple(map(round, e.cold_ns)), original.traffic)
+        for e in costs.modes(signature.text)
+        if e.slices == original.mode.slices
     ]
     if measured:
         return min(measured, key=rank)
     # The last stage of the original walks the same rows: a batch norm's, once its sums are there.
-    op = op_named(node.op)
-    ((kernel, dim),) = op.dims(signature_of(larger, node))
-    return Choice(Mode(kernel, dim, choice.mode.slices), {}, choice.stage_ns[-1:], choice.traffic)
+    ((kernel, dim),) = op_named(op).dims(signature)
+    return Choice(Mode(kernel, dim, original.mode.slices), {}, original.stage_ns[-1:], original.traffic)
 
 
-def _apart(
-    order: Sequence[Node], moved: Mapping[str, Transfer], choices: Mapping[str, Choice]
-) -> tuple[Node, ...]:
+def _apart(order: Sequence[Node], moved: Mapping[str, Transfer], choices: Mapping[str, Choice]) -> tuple[Node, ...]:
     """Offloads end, and prefetches start, as far from what they follow or precede as their copy takes."""
     work = [n for n in order if n.id not in moved]
     starts, now = [], 0

@@ -4,6 +4,7 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
 
 #include <array>
 #include <string>
@@ -70,12 +71,12 @@ inline GivenArray array_of(const InputSpec& input, nb::handle argument, nb::ndar
   return array;
 }
 
-inline nb::capsule create(bool pin, bool poison) {
+inline nb::capsule create(bool pin, bool poison, const std::string& spill) {
   return guarded([&] {
     Executor* executor;
     {
       const nb::gil_scoped_release released;
-      executor = new Executor(pin, poison);
+      executor = new Executor(pin, poison, spill);
     }
     return nb::capsule(executor, "stepplan", [](void* made) noexcept { delete static_cast<Executor*>(made); });
   });
@@ -152,7 +153,7 @@ inline nb::list spans(const nb::capsule& handle, size_t program) {
 inline void bind(nb::module_& module) {
   module.attr("plan_hash") = executor_spec.plan_hash;
   module.attr("march") = executor_spec.march;
-  module.def("create", create, nb::arg("pin"), nb::arg("poison"));
+  module.def("create", create, nb::arg("pin"), nb::arg("poison"), nb::arg("spill") = "");
   module.def("run", run, nb::arg("handle"), nb::arg("program"), nb::arg("arguments"), nb::arg("lr"), nb::arg("step"),
              nb::arg("seed"), nb::arg("gradients").none());
   module.def("run_shifted", run_shifted, nb::arg("handle"), nb::arg("program"), nb::arg("shift"));

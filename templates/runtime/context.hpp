@@ -37,10 +37,11 @@ class BadIndex {
   Report report_;
 };
 
-/// One run of a program. Values are addressed by their byte offsets in the arena, see the generated values.hpp.
+/// One run of a program. Values are addressed by their byte offsets in their arena, see the generated values.hpp.
 struct Context {
   Executor* executor = nullptr;
   std::byte* arena = nullptr;
+  std::byte* const* pools = nullptr;    // the arenas of slower pools, by number - 1
   const Kernels* kernels = nullptr;
   const void* const* inputs = nullptr;  // per input of the graph: the caller's array, or its staged copy
   void* const* gradients = nullptr;     // per parameter: where `gradients()` wants its gradient
@@ -53,6 +54,12 @@ struct Context {
   template <class T>
   T* at(int64_t offset) const {
     return reinterpret_cast<T*>(arena + offset);
+  }
+
+  /// The same in a slower pool, which counts from 1.
+  template <class T>
+  T* at(int64_t offset, int pool) const {
+    return reinterpret_cast<T*>(pools[pool - 1] + offset);
   }
 
   template <class T>

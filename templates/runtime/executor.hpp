@@ -27,6 +27,13 @@ struct ProgramSpec {
   size_t gates;                                // stages that are waited for as a whole
 };
 
+/// A slower pool behind the first.
+struct PoolSpec {
+  const char* name;
+  size_t bytes;
+  bool file;  // on a disk
+};
+
 /// Everything that the generated code says about its plan.
 struct ExecutorSpec {
   const char* plan_hash;
@@ -35,6 +42,7 @@ struct ExecutorSpec {
   std::span<const int> cpus;  // by lane
   std::span<const InputSpec> inputs;
   std::span<const ProgramSpec> programs;
+  std::span<const PoolSpec> pools = {};  // behind the first
 };
 
 /// Generated: the plan's constants, and its library calls. `make_kernels` checks that the library asks for the sizes
@@ -66,7 +74,8 @@ void require_sizes(const char* node, const Kernel& kernel, int slices, const Pla
 
 class Executor {
  public:
-  Executor(bool pin, bool poison)
+  /// `spill`: the folder for pools on a disk.
+  Executor(bool pin, bool poison, const std::string& spill)
       : spec_(executor_spec),
         process_(getpid()),
         kernels_(make_kernels()),
@@ -75,10 +84,18 @@ class Executor {
         given_(spec_.inputs.size()),
         pointers_(spec_.inputs.size(), nullptr) {
     for (const ProgramSpec& program : spec_.programs) gates_.emplace_back(program.gates);
-    for (int lane = 0; lane < static_cast<int>(team_.size()); ++lane) staging_tasks_.push_back({stage_on_lane, 0, lane, {}});
+    for (const PoolSpec& pool : spec_.pools) {
+      slower_.push_back(pool.file ? std::make_unique<Arena>(pool.bytes, poison, pool.name, spill)
+                                  : std::make_unique<Arena>(pool.bytes, poison));
+      pools_.push_back(slower_.back()->base());
+    }
+    const int cores = static_cast<int>(team_.cores());
+    for (int lane = 0; lane < cores; ++lane) staging_tasks_.push_back({stage_on_lane, 0, lane, {}});
     for (const Task& task : staging_tasks_) staging_lanes_.push_back({&task, 1});
-    for (int lane = 0; lane < static_cast<int>(team_.size()); ++lane) handoff_tasks_.push_back({pass_ball, 0, lane, {}});
+    for (int lane = 0; lane < cores; ++lane) handoff_tasks_.push_back({pass_ball, 0, lane, {}});
     for (const Task& task : handoff_tasks_) handoff_lanes_.push_back({&task, 1});
+    staging_lanes_.resize(team_.size());
+    handoff_lanes_.resize(team_.size());
   }
 
   const ExecutorSpec& spec() const { return spec_; }
@@ -92,6 +109,7 @@ class Executor {
     const Task& task = spec_.programs[program].lanes[lane][entry];
     run.executor = this;
     run.arena = arena_.base();
+    run.pools = pools_.data();
     run.kernels = kernels_.get();
     run.inputs = pointers_.data();
     run.bad_index = &bad_index_;
@@ -123,6 +141,7 @@ class Executor {
     }
     run.executor = this;
     run.arena = arena_.base();
+    run.pools = pools_.data();
     run.kernels = kernels_.get();
     run.inputs = pointers_.data();
     run.bad_index = &bad_index_;
@@ -138,7 +157,7 @@ class Executor {
   /// How long a signal takes between lanes 0 and 1, ns: some 50 where they share a cache, 200 where they do not, and
   /// thousands where they have to share a processor. 0 with one lane.
   double handoff_ns() {
-    if (team_.size() < 2) return 0;
+    if (team_.cores() < 2) return 0;
     const std::lock_guard lock(mutex_);
     Context run{};
     run.executor = this;
@@ -173,7 +192,7 @@ class Executor {
 
   static void stage_on_lane(const Context& run, int, int lane) {
     Executor& self = *run.executor;
-    const int lanes = static_cast<int>(self.staging_lanes_.size());
+    const int lanes = static_cast<int>(self.staging_tasks_.size());
     for (size_t number = 0; number < self.given_.size(); ++number) self.stage_part(static_cast<int>(number), lane, lanes);
   }
 
@@ -235,6 +254,8 @@ class Executor {
   const pid_t process_;
   std::shared_ptr<const Kernels> kernels_;
   Arena arena_;
+  std::vector<std::unique_ptr<Arena>> slower_;  // by pool, from the second on
+  std::vector<std::byte*> pools_;
   Team team_;
   std::mutex mutex_;
   BadIndex bad_index_;

@@ -81,12 +81,13 @@ class UserMistake : public std::runtime_error {
 /// progress with its own signal, one count per entry plus one at the end of a run.
 class Team {
  public:
-  /// One lane per element of `cpus`, pinned to that logical processor (unless `pin` is false).
+  /// One lane per element of `cpus`, pinned to that logical processor (unless `pin` is false). -1: a copy lane, which
+  /// goes where there is room; these come last.
   Team(std::span<const int> cpus, bool pin)
-      : cpus_(cpus.begin(), cpus.end()), pin_(pin), progress_(cpus.size()), finished_(cpus.size(), 0), spans_(cpus.size()) {
+      : cpus_(cpus.begin(), cpus.end()), cores_(static_cast<size_t>(std::ranges::count_if(cpus, [](int cpu) { return cpu >= 0; }))), pin_(pin), progress_(cpus.size()), finished_(cpus.size(), 0), spans_(cpus.size()) {
     // Lanes that share a processor must not burn each other's time. Otherwise they wait for the next step awake as long
     // as sleeping and waking would take several times over.
-    const bool crowded = static_cast<int>(cpus.size()) > available_cpus();
+    const bool crowded = static_cast<int>(cores_) > available_cpus();
     spins_ = crowded ? 50 : 5000;
     idle_spins_ = crowded ? 50 : 20'000;
     if (const CallerOnLane here(*this); !here.pinned()) throw *cannot_pin(0);
@@ -115,6 +116,8 @@ class Team {
 
   bool running() const { return running_; }
   size_t size() const { return cpus_.size(); }
+  /// Lanes with a processor of their own: the first ones.
+  size_t cores() const { return cores_; }
 
   /// Runs one program, program[i] on lane i, and returns when all lanes are done. If a node threw, the rest of the
   /// run is skipped and the exception comes out here.
@@ -198,7 +201,8 @@ class Team {
     {
       const int lane = 1 + omp_get_thread_num();
       const bool complete = omp_get_num_threads() == wanted;
-      if (complete && pin_ && !pin_to(cpus_[static_cast<size_t>(lane)])) unpinned.store(lane);
+      const bool copies = static_cast<size_t>(lane) >= cores_;
+      if (complete && pin_ && !copies && !pin_to(cpus_[static_cast<size_t>(lane)])) unpinned.store(lane);
       // Library calls made by a lane run on that lane alone.
       omp_set_num_threads(1);
       ready.fetch_add(1);
@@ -244,7 +248,7 @@ class Team {
   void serve(size_t lane) {
     uint32_t command = 0, count = 0;
     for (;;) {
-      command_.wait_for(++command, idle_spins_);
+      command_.wait_for(++command, lane < cores_ ? idle_spins_ : kCopySpins);
       const LaneProgram* programs = programs_;
       if (programs != nullptr) count = execute(lane, programs[lane], *context_, count, command);
       progress_[lane].publish(++count);
@@ -255,14 +259,15 @@ class Team {
   uint32_t execute(size_t lane, LaneProgram program, const Context& context, uint32_t count, uint32_t command) {
     uint64_t random = delay_seed_ == 0 ? 0 : (delay_seed_ * 1000003 + lane) * 1000003 + command;
     std::vector<Span>& spans = spans_[lane];
+    const int spins = lane < cores_ ? spins_ : kCopySpins;
     for (const Task& task : program) {
       if (random != 0) delay(random);
       for (const Wait& wait : task.waits) {
         if (wait.lane < 0) {
-          gates_->signals[static_cast<size_t>(-1 - wait.lane)].wait_for(gates_->runs * wait.position, spins_);
+          gates_->signals[static_cast<size_t>(-1 - wait.lane)].wait_for(gates_->runs * wait.position, spins);
         } else {
           const size_t other = static_cast<size_t>(wait.lane);
-          progress_[other].wait_for(finished_[other] + wait.position, spins_);
+          progress_[other].wait_for(finished_[other] + wait.position, spins);
         }
       }
       if (random != 0) delay(random);
@@ -300,7 +305,11 @@ class Team {
     while (now() < until) std::this_thread::yield();
   }
 
+  /// A copy lane waits asleep: the processor that it would keep busy belongs to another lane.
+  static constexpr int kCopySpins = 50;
+
   std::vector<int> cpus_;
+  const size_t cores_;
   const bool pin_;
   std::vector<Signal> progress_;       // by lane
   std::vector<uint32_t> finished_;     // by lane: the count when the last run ended

@@ -1,0 +1,264 @@
+"""Pass *budget*: what is recomputed and what is moved so that a plan fits its memory budget.
+
+One chain of decisions is walked, the same for every budget: from everything kept to as little memory as can be had.
+At each link the decision is taken that costs the least time per byte by which it lowers the peak and what is nearly as
+high (`Footprint.above`); so the budget alone decides how far to go, and more memory never means a slower plan:
+
+    keep -> share -> fresh          a value is made again once, or for every reader
+    keep, share, fresh -> move      where the target has a slower pool
+
+Every link is a state; of those that fit, the one with the shortest replay among the cheapest few is the plan. Published
+strategies are points of the same space (everything share: speed-centric; everything fresh: memory-centric).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from planner.errors import UserError
+from planner.plan.schema import Plan, Rewrite
+from planner.solve.assemble import Setting, assemble
+from planner.solve.footprints import Footprint, Footprints
+from planner.solve.keep import kept_values
+from planner.solve.rewriting import again_choice, copies_of
+from planner.solve.schedule import Schedule
+from planner.solve.steps import Decision, Material, material, rewrite_of, steps
+from planner.units import format_bytes
+
+TRAIN = "train_step"
+
+TARGET = 0.96
+"""A link aims at this share of the present peak: everything above counts."""
+
+LOOKED_AT = 6
+"""Candidates that are tried per link, best first by what was last known of them."""
+
+NEAR = 1.02
+"""States whose estimated step is at most this much longer are replayed too."""
+
+
+@dataclass(frozen=True)
+class State:
+    """Decisions, and what is estimated of them."""
+
+    decisions: Mapping[str, Decision]
+    peak: int
+    """Bytes of the first pool."""
+    extra_ns: float
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """The states worth having, from the fastest to the smallest."""
+
+    material: Material
+    states: tuple[State, ...]
+    base_ns: float
+    """Time of the graph's own nodes."""
+    pools: tuple[str, str]
+
+    def rewrite(self, state: State) -> dict[str, Rewrite]:
+        return {TRAIN: rewrite_of(self.material, state.decisions, *self.pools)}
+
+
+def frontier(setting: Setting, schedules: Mapping[str, Schedule]) -> Frontier:
+    """All states of the chain that no other one beats in both memory and time."""
+    graph, schedule = setting.graph, schedules[TRAIN]
+    keep = kept_values(graph, setting.options.keep)
+    made = material(graph, graph.program[TRAIN], schedule.order, keep)
+    slower = next((p.name for p in setting.target.pools if p.name != setting.target.memory.name), "")
+    prints = Footprints(graph, graph.program[TRAIN], schedule, made, _again_ns(setting, schedule, made), 0.0, keep)
+    if slower:
+        prints.copy_ns_per_byte = _copy_ns(setting, slower)
+    found = _Chain(made, prints, bool(slower)).run()
+    best: list[State] = []
+    for state in sorted(found, key=lambda s: (s.extra_ns, s.peak)):
+        if not best or state.peak < best[-1].peak:
+            best.append(state)
+    base = sum(schedule.choices[n.id].total_ns for n in schedule.order)
+    setting.say(f"budget: {len(found)} states, {len(best)} worth having, from {format_bytes(best[0].peak)} to "
+                f"{format_bytes(best[-1].peak)}")  # fmt: skip
+    return Frontier(made, tuple(best), base, (setting.target.memory.name, slower))
+
+
+def within_budget(setting: Setting, schedules: Mapping[str, Schedule], threads: tuple[int, ...] = ()) -> Plan:
+    """The fastest plan found that fits. SP1301 names the smallest budget that this solver can meet."""
+    # Nodes that co-run hold their bytes longer: here they may still run side by side, but lifetimes do not count on it.
+    schedules = {name: replace(s, spans={}) for name, s in schedules.items()}
+    if TRAIN not in schedules:
+        return assemble(setting, schedules, threads)
+    choice = frontier(setting, schedules)
+    limit = 0.0
+    best: Plan | None = None
+    for state in choice.states:
+        if state.peak > setting.capacity or (best and state.extra_ns > limit):
+            continue
+        plan = _assembled(setting, schedules, threads, choice, state)
+        if plan is None:
+            continue
+        if best is None:
+            limit = state.extra_ns * NEAR + choice.base_ns * (NEAR - 1)
+        if best is None or _time(plan) < _time(best):
+            best = plan
+    return best or _smallest(setting, schedules, threads, choice)
+
+
+def pareto(setting: Setting, schedules: Mapping[str, Schedule], points: int = 16) -> list[Plan]:
+    """Plans along the frontier, from the fastest to the smallest, none slower than a smaller one."""
+    choice = frontier(setting, schedules)
+    wanted = np.unique(np.linspace(0, len(choice.states) - 1, points).round().astype(int))
+    free = replace(setting, unlimited=True)
+    plans = [assemble(free, schedules, rewrites=choice.rewrite(choice.states[i])) for i in wanted]
+    best: list[Plan] = []
+    for plan in sorted(plans, key=lambda p: (_time(p), p.pools[0].arena)):
+        if not best or plan.pools[0].arena < best[-1].pools[0].arena:
+            best.append(plan)
+    return best
+
+
+def _time(plan: Plan) -> int:
+    return sum(p.predicted_ns for p in plan.programs)
+
+
+def _assembled(
+    setting: Setting, schedules: Mapping[str, Schedule], threads: tuple[int, ...], choice: Frontier, state: State
+) -> Plan | None:
+    """The state's plan; with transfers that overlap where there is room for that."""
+    rewrites = choice.rewrite(state)
+    for overlap in (True, False) if rewrites[TRAIN].transfers else (True,):
+        try:
+            return assemble(setting, schedules, threads, rewrites, overlap=overlap)
+        except UserError as error:
+            if error.code != "SP1301":
+                raise
+    return None
+
+
+def _smallest(setting: Setting, schedules: Mapping[str, Schedule], threads: tuple[int, ...], choice: Frontier) -> Plan:
+    """SP1301 with the smallest budget that can be met."""
+    free = replace(setting, unlimited=True)
+    plans = [
+        assemble(free, schedules, threads, choice.rewrite(s), overlap=False)
+        for s in choice.states
+        if s.peak <= choice.states[-1].peak * NEAR
+    ]
+    least = min(plan.pools[0].arena for plan in plans)
+    try:
+        assemble(setting, schedules, threads, choice.rewrite(choice.states[-1]), overlap=False)
+    except UserError as error:
+        if error.code != "SP1301":
+            raise
+        fix = f"the smallest budget that this solver can meet is {least} bytes ({format_bytes(least)})"
+        raise UserError("SP1301", error.problem, fix) from None
+    raise AssertionError("the smallest state was tried before")
+
+
+def _again_ns(setting: Setting, schedule: Schedule, made: Material) -> dict[str, float]:
+    """forward node -> ns of running it again."""
+    known = {n.id: n for n in made.order}
+    found = {}
+    for name, again in made.again.items():
+        choice = schedule.choices[name]
+        if again.op != known[name].op:
+            types = setting.graph.types(again.inputs)
+            choice = again_choice(again.op, again.attrs, types, types[:1], choice, setting.costs)
+        found[name] = float(choice.total_ns)
+    return found
+
+
+def _copy_ns(setting: Setting, slower: str) -> float:
+    """What moving a byte one way costs: the time that it takes from the cores, and some of what they may wait."""
+    fast = setting.target.memory.name
+    copies = copies_of([(fast, slower), (slower, fast)], setting.target, setting.costs, 0)
+    slowest = max(1 / speed for speed in copies.speed.values())
+    return slowest / len(setting.cpus) if setting.target.logical_cpus <= len(setting.cpus) else slowest / 4
+
+
+class _Chain:
+    """Walks from everything kept to the smallest footprint."""
+
+    def __init__(self, made: Material, prints: Footprints, slower: bool) -> None:
+        self._made, self._prints, self._slower = made, prints, slower
+        self._known: dict[tuple[str, Decision], float] = {}
+        """(value, decision) -> ns per byte when it was last tried"""
+
+    def run(self) -> list[State]:
+        start: dict[str, Decision] = {}
+        found = self._walk(start)
+        # Corners of the space: full recomputation and full offload reach what single steps may not.
+        corners = [self._state(self._corner(way)) for way in ("share", "fresh", "move", "mixed")]
+        least = min(corners, key=lambda s: s.peak)
+        found += corners
+        if least.peak < min(s.peak for s in found[: -len(corners)]):
+            found += self._walk(dict(least.decisions))
+        return found
+
+    def _corner(self, way: str) -> dict[str, Decision]:
+        found: dict[str, Decision] = {}
+        for value in self._made.values:
+            ways = self._made.ways(value, self._slower)
+            if way == "mixed":  # whatever is there late is moved, the rest is made again
+                found[value] = "move" if "move" in ways else "fresh"
+            elif way in ways:
+                found[value] = way
+            if found.get(value) not in ways:
+                found.pop(value, None)
+        return found
+
+    def _state(self, decisions: Mapping[str, Decision]) -> State:
+        print_ = self._prints.of(steps(self._made, decisions))
+        return State(dict(decisions), print_.peak, print_.extra_ns)
+
+    def _walk(self, decisions: dict[str, Decision]) -> list[State]:
+        now = self._prints.of(steps(self._made, decisions))
+        found = [State(dict(decisions), now.peak, now.extra_ns)]
+        while True:
+            taken = self._next(decisions, now, TARGET) or self._next(decisions, now, 0.999)
+            if taken is None:
+                return found
+            value, way, now = taken
+            decisions[value] = way
+            found.append(State(dict(decisions), now.peak, now.extra_ns))
+
+    def _next(
+        self, decisions: Mapping[str, Decision], now: Footprint, target: float
+    ) -> tuple[str, Decision, Footprint] | None:
+        """The best of the candidates that are in memory at the peak."""
+        level = now.peak * target
+        before = now.above(level)
+        candidates = sorted(
+            (self._known.get((v, way), self._first_guess(v, way)), v, way)
+            for v in self._made.values
+            if v in now.at_peak
+            for way in self._ways(v, decisions.get(v, "keep"))
+        )
+        best: tuple[float, str, Decision, Footprint] | None = None
+        tried = 0
+        for guess, value, way in candidates:
+            if best and (tried >= LOOKED_AT or guess >= best[0]):
+                break
+            after = self._prints.of(steps(self._made, {**decisions, value: way}))
+            gain, cost = before - after.above(level), after.extra_ns - now.extra_ns
+            tried += 1
+            if gain <= 0 or after.peak > now.peak:
+                self._known.pop((value, way), None)
+                continue
+            score = cost / gain
+            self._known[value, way] = score
+            if best is None or score < best[0]:
+                best = (score, value, way, after)
+        return best[1:] if best else None
+
+    def _ways(self, value: str, now: Decision) -> tuple[Decision, ...]:
+        later: Mapping[Decision, Sequence[Decision]] = {
+            "keep": ("share", "fresh", "move"),
+            "share": ("fresh", "move"),
+            "fresh": ("move",),
+            "move": (),
+        }
+        there = self._made.ways(value, self._slower)
+        return tuple(w for w in later[now] if w in there)
+
+    def _first_guess(self, value: str, way: Decision) -> float:
+        return self._prints.guess(value, way)

@@ -1,0 +1,185 @@
+"""How much memory a list of steps needs and what its extra work costs, quickly: thousands of lists are tried.
+
+The same rules as liveness.py (in place, views, scratch for one step) on bare ids, for one program in which nodes run
+one after the other. What the plan really needs is then found by liveness and packing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.graph.model import PERSISTENT, Graph, Program
+from planner.ops.base import op_named, scratch_bytes
+from planner.ops.signature import signature_of
+from planner.plan.expand import offload_names, prefetch_names
+from planner.solve.schedule import Schedule
+from planner.solve.steps import Material, Step
+from planner.units import align
+
+
+@dataclass(frozen=True)
+class Footprint:
+    alive: np.ndarray[tuple[int], np.dtype[np.int64]]
+    """Bytes of the first pool in use at every step."""
+    extra_ns: float
+    """Time of what runs besides the graph's own nodes."""
+    at_peak: frozenset[str]
+    """Values of the graph of which an instance is in memory where most is."""
+
+    @property
+    def peak(self) -> int:
+        return int(self.alive.max())
+
+    def above(self, level: float) -> float:
+        """Bytes above `level`, added up over the steps."""
+        return float(np.maximum(self.alive - level, 0).sum())
+
+
+class Footprints:
+    """What is the same for all decisions about one program."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        program: Program,
+        schedule: Schedule,
+        material: Material,
+        again_ns: Mapping[str, float],
+        copy_ns_per_byte: float = 0.0,
+        keep: Sequence[str] = (),
+    ) -> None:
+        """`again_ns`: forward node -> time of running it again. `copy_ns_per_byte`: what a byte costs that is moved."""
+        self._material, self._again_ns, self.copy_ns_per_byte = material, again_ns, copy_ns_per_byte
+        self._size = {v.id: align(v.type.bytes) for v in graph.values}
+        self._untouchable = {v.id for v in graph.values if v.role in PERSISTENT} | set(program.inputs)
+        self._ends = {*program.outputs, *keep}
+        whole = self._untouchable | {v for p in graph.programs for v in p.inputs}
+        self.always = sum(self._size[v] for v in whole)
+        self._whole = whole
+        self._scratch: dict[str, int] = {}
+        self._inplace: dict[str, tuple[tuple[int, int], ...]] = {}
+        self._alias: dict[str, tuple[int, int]] = {}
+        for node in schedule.order:
+            signature, op = signature_of(graph, node), op_named(node.op)
+            choice = schedule.choices[node.id]
+            alias = op.alias(signature)
+            if alias is not None:
+                self._alias[node.id] = alias
+                continue
+            self._scratch[node.id] = scratch_bytes(op.scratch(signature, choice.mode, choice.facts))
+            self._inplace[node.id] = tuple(op.inplace(signature, choice.mode))
+        # Another op may stand in for a node that runs again (batch_norm_apply): its own in-place rule, no scratch.
+        self._again_inplace: dict[str, tuple[tuple[int, int], ...]] = {}
+        known = {n.id: n for n in material.order}
+        for name, again in material.again.items():
+            if again.op == known[name].op:
+                continue
+            types = graph.types(again.inputs)
+            op = op_named(again.op)
+            signature = signature_of(graph, known[name]).__class__(again.op, again.attrs, types, types[:1])
+            self._again_inplace[name] = tuple(op.inplace(signature, schedule.choices[name].mode))
+
+    def of(self, found: Sequence[Step]) -> Footprint:
+        size, count = self._instance_sizes(found), len(found)
+        last: dict[str, int] = {}
+        first: dict[str, int] = {}
+        extra = 0.0
+        scratch = np.zeros(count + 1, np.int64)
+        for at, step in enumerate(found):
+            for value in step.inputs:
+                last[value] = at
+            for value in step.outputs:
+                first.setdefault(value, at)
+                last[value] = max(at, last.get(value, 0))
+            if step.kind == "recompute":
+                extra += self._again_ns[step.of]
+                if step.of not in self._again_inplace:
+                    scratch[at] = self._scratch.get(step.of, 0)
+            elif step.kind == "node":
+                scratch[at] = self._scratch.get(step.id, 0)
+            else:
+                extra += self.copy_ns_per_byte * size[step.outputs[0]]
+        for value in self._ends:
+            last[value] = count
+        root: dict[str, str] = {}
+        until = dict(last)
+        for at, step in enumerate(found):
+            if step.kind in ("offload", "prefetch"):
+                continue
+            self._share(step, at, root, until, last, size)
+        change = np.zeros(count + 2, np.int64)
+        away = {s.outputs[0] for s in found if s.kind == "offload"}
+        for value, at in first.items():
+            if value in root or value in self._whole or value in away:
+                continue
+            change[at] += size[value]
+            change[until[value] + 1] -= size[value]
+        alive = np.cumsum(change)[: count + 1] + scratch + self.always
+        return Footprint(alive, extra, self._at(int(alive.argmax()), found, first, root, until))
+
+    def guess(self, value: str, way: str) -> float:
+        """ns per byte of dropping one value, alone."""
+        if way == "move":
+            return 2 * self.copy_ns_per_byte
+        return self._again_ns[self._material.producer[value]] / self._size[value]
+
+    def _at(
+        self,
+        place: int,
+        found: Sequence[Step],
+        first: Mapping[str, int],
+        root: Mapping[str, str],
+        until: dict[str, int],
+    ) -> frozenset[str]:
+        """Values of the graph with an instance in memory at a place; a value that lies in another's bytes counts."""
+        known = {n.id: n for n in self._material.order}
+        alive = set()
+        for step in found:
+            originals = (step.of,) if step.kind in ("offload", "prefetch") else known[step.of].outputs
+            for instance, original in zip(step.outputs, originals, strict=False):
+                if first[instance] <= place <= until[root.get(instance, instance)]:
+                    alive.add(original)
+        return frozenset(alive)
+
+    def _instance_sizes(self, found: Sequence[Step]) -> dict[str, int]:
+        size: dict[str, int] = dict(self._size)
+        known = {n.id: n for n in self._material.order}
+        for step in found:
+            if step.kind == "recompute":
+                for instance, original in zip(step.outputs, known[step.of].outputs, strict=False):
+                    size[instance] = self._size[original]
+            elif step.kind == "offload":
+                size[offload_names(step.of)[1]] = size[prefetch_names(step.of)[1]] = self._size[step.of]
+        return size
+
+    def _share(
+        self,
+        step: Step,
+        at: int,
+        root: dict[str, str],
+        until: dict[str, int],
+        last: Mapping[str, int],
+        size: Mapping[str, int],
+    ) -> None:
+        """Views, and outputs in place of inputs that nobody needs any more."""
+        alias = self._alias.get(step.of)
+        if alias is not None:
+            pairs: tuple[tuple[int, int], ...] = (alias,)
+        elif step.kind == "recompute" and step.of in self._again_inplace:
+            pairs = self._again_inplace[step.of]
+        else:
+            pairs = self._inplace.get(step.of, ())
+        taken: set[str] = set()
+        for output, source in pairs:
+            if output >= len(step.outputs):
+                continue
+            out, value = step.outputs[output], step.inputs[source]
+            owner = root.get(value, value)
+            if alias is None:
+                free = until.get(owner, at) <= at and owner not in self._untouchable and owner not in taken
+                if not free or out in root or size[out] != size[value] or step.inputs.count(value) > 1:
+                    continue
+            taken.add(owner)
+            root[out] = owner
+            until[owner] = max(until.get(owner, at), last[out])

@@ -1,0 +1,198 @@
+"""From decisions about values to what runs: which nodes run again, what is copied, who reads which instance.
+
+Every value that a forward node makes and that is read after the forward pass is
+
+    keep     left where it is
+    share    dropped after its last forward reader, made again once for all later readers   (speed-centric)
+    fresh    made again for every later reader and dropped in between                        (memory-centric)
+    move     copied to a slower pool, copied back once for all later readers
+
+What a recomputation reads and is not there is brought back first, by that value's own decision. A view follows the
+value that it is a view of. `steps` lists everything in the order in which it runs, as bare tuples, so that a solver can
+try thousands of decisions (footprint of the list: solve/footprints.py); `rewrite_of` states the same as plan data.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from planner.graph.model import PERSISTENT, Graph, Node, Program
+from planner.ops.base import Again, op_named
+from planner.ops.signature import signature_of
+from planner.plan.expand import offload_names, prefetch_names, recompute_name
+from planner.plan.schema import Read, Recompute, Rewrite, Transfer
+
+Decision = Literal["keep", "share", "fresh", "move"]
+
+
+class Step(NamedTuple):
+    """One node of the expanded program."""
+
+    id: str
+    of: str
+    """The graph's node that runs, or runs again; the value that is copied."""
+    kind: Literal["node", "recompute", "offload", "prefetch"]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Material:
+    """What may be decided upon in one program, in a given order of its nodes."""
+
+    order: tuple[Node, ...]
+    again: Mapping[str, Again]
+    """forward node -> how it runs again, for those that can"""
+    producer: Mapping[str, str]
+    """value -> forward node that can make it again"""
+    views: Mapping[str, str]
+    """value -> the value that it is only a view of"""
+    values: tuple[str, ...]
+    """Values of the forward pass that need not stay: all but views and what must be there at the end."""
+    late: frozenset[str]
+    """Those that are read after the forward pass, themselves or a view of them."""
+
+    def ways(self, value: str, slower_pool: bool) -> tuple[Decision, ...]:
+        """What can be decided about a value. One that nobody reads late costs nothing, unless a recomputation reads
+        it: then it too is made again rather than kept for that."""
+        again: tuple[Decision, ...] = ("share", "fresh") if value in self.producer else ()
+        return (*again, "move") if slower_pool and value in self.late else again
+
+
+def material(graph: Graph, program: Program, order: Sequence[Node], keep: Collection[str] = ()) -> Material:
+    """`keep`: values that stay to the end anyway. The program's inputs, outputs and persistent values do as well."""
+    fixed = {v.id for v in graph.values if v.role in PERSISTENT} | {*program.inputs, *program.outputs, *keep}
+    again: dict[str, Again] = {}
+    producer: dict[str, str] = {}
+    views: dict[str, str] = {}
+    late: set[str] = set()
+    for node in order:
+        if node.phase != "forward":
+            late.update(views.get(v, v) for v in node.reads)
+            continue
+        op = op_named(node.op)
+        alias = op.alias(signature_of(graph, node))
+        if alias is not None:
+            source = node.inputs[alias[1]]
+            views[node.outputs[alias[0]]] = views.get(source, source)
+        way = op.again(node)
+        if way is not None:
+            again[node.id] = way
+            producer.update((v, node.id) for v in node.outputs[: way.results])
+    # A value stays if it, or a view of it, must.
+    staying = {views.get(v, v) for v in fixed}
+    made = {v: n for n in order if n.phase == "forward" for v in n.outputs}
+    found = tuple(v for v in made if v not in views and v not in staying)
+    return Material(
+        tuple(order),
+        again,
+        producer,
+        views,
+        found,
+        frozenset(v for v in found if v in late),
+    )
+
+
+def steps(material: Material, decisions: Mapping[str, Decision]) -> list[Step]:
+    """Everything that runs, in order. Values without a decision are kept."""
+    if not any(d != "keep" for d in decisions.values()):
+        return [Step(n.id, n.id, "node", n.reads, n.writes) for n in material.order]
+    return _Unfolding(material, decisions).run()
+
+
+def rewrite_of(material: Material, decisions: Mapping[str, Decision], fast: str, slow: str) -> Rewrite:
+    """The same as plan data. `fast`, `slow`: names of the pools that moved values change between."""
+    known = {n.id: n for n in material.order}
+    recomputes, transfers, reads = [], [], []
+    for step in steps(material, decisions):
+        if step.kind == "node":
+            originals = known[step.id].reads
+        elif step.kind == "recompute":
+            recomputes.append(Recompute(node=step.id, of=step.of, makes=step.outputs))
+            originals = material.again[step.of].inputs
+        else:
+            pools = (fast, slow) if step.kind == "offload" else (slow, fast)
+            transfers.append(
+                Transfer(
+                    node=step.id,
+                    kind=step.kind,
+                    value=step.inputs[0],
+                    makes=step.outputs[0],
+                    from_pool=pools[0],
+                    to_pool=pools[1],
+                )
+            )
+            continue
+        pairs = dict.fromkeys(p for p in zip(originals, step.inputs, strict=True) if p[0] != p[1])
+        reads += [Read(node=step.id, value=value, instance=instance) for value, instance in pairs]
+    return Rewrite(recomputes=tuple(recomputes), transfers=tuple(transfers), reads=tuple(reads))
+
+
+class _Unfolding:
+    def __init__(self, material: Material, decisions: Mapping[str, Decision]) -> None:
+        self._material = material
+        self._decisions = dict(decisions)
+        for view, root in material.views.items():
+            decision = decisions.get(root, "keep")
+            if decision != "keep" and view in material.producer:
+                self._decisions[view] = "fresh" if decision == "fresh" else "share"
+        self._nodes = {n.id: n for n in material.order}
+        self._shared: dict[str, str] = {}
+        self._local: dict[str, str] = {}
+        self._times: dict[str, int] = {}
+        self._steps: list[Step] = []
+
+    def run(self) -> list[Step]:
+        for node in self._material.order:
+            if node.phase == "forward":
+                self._steps.append(Step(node.id, node.id, "node", node.reads, node.writes))
+                for value in node.outputs:
+                    if self._decisions.get(value) == "move":
+                        copy, away = offload_names(value)
+                        self._steps.append(Step(copy, value, "offload", (value,), (away,)))
+                continue
+            self._local.clear()
+            inputs = tuple(self._bring(v) for v in node.inputs)
+            self._steps.append(Step(node.id, node.id, "node", inputs + node.updates, node.writes))
+        return self._steps
+
+    def _dropped(self, value: str) -> bool:
+        return self._decisions.get(value, "keep") != "keep"
+
+    def _there(self, value: str) -> str | None:
+        return self._local.get(value) or self._shared.get(value)
+
+    def _bring(self, wanted: str) -> str:
+        """The instance to read for a value; makes what is missing. No recursion: chains are as long as networks."""
+        if not self._dropped(wanted):
+            return wanted
+        stack = [wanted]
+        while stack:
+            value = stack[-1]
+            if self._there(value):
+                stack.pop()
+                continue
+            if self._decisions[value] == "move":
+                copy, back = prefetch_names(value)
+                self._steps.append(Step(copy, value, "prefetch", (offload_names(value)[1],), (back,)))
+                self._shared[value] = back
+                continue
+            maker = self._material.producer[value]
+            again = self._material.again[maker]
+            missing = [v for v in again.inputs if self._dropped(v) and not self._there(v)]
+            if missing:
+                stack += missing
+                continue
+            self._again(maker, again)
+        return self._there(wanted) or wanted
+
+    def _again(self, maker: str, again: Again) -> None:
+        number = self._times[maker] = self._times.get(maker, 0) + 1
+        originals = self._nodes[maker].outputs[: again.results]
+        makes = tuple(recompute_name(v, number) for v in originals)
+        inputs = tuple(self._there(v) or v if self._dropped(v) else v for v in again.inputs)
+        self._steps.append(Step(recompute_name(maker, number), maker, "recompute", inputs, makes))
+        for value, instance in zip(originals, makes, strict=True):
+            self._local[value] = instance
+            if self._decisions.get(value) == "share":
+                self._shared[value] = instance

@@ -1,0 +1,86 @@
+"""Executors of rewritten plans: the bits of the unbudgeted run, under any timing."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from codegen.build import build
+from codegen.cpu.emit import emit
+from codegen.executor import Executor
+from codegen.load import executor_class
+from planner.errors import UserError
+from planner.graph.model import Graph
+from planner.plan.check import check
+from planner.plan.schema import Plan
+from tests.codegen.plans import STRICT
+from tests.codegen.test_executor import batch
+from tests.graphs import random_net, small_net
+from tests.rewrites import Rewriter
+
+
+def made(plan: Plan, graph: Graph, rewriter: Rewriter, folder: Path) -> type[Executor]:
+    emit(plan, graph, rewriter.target, folder)
+    build(folder, flags=STRICT)
+    return executor_class(folder)
+
+
+def run(executor_type: type[Executor], graph: Graph, delays: int = 0, **options: Any) -> list[Any]:
+    """Losses, gradients and states of some steps."""
+    found: list[Any] = []
+    with executor_type(seed=3, pin=False, poison=True, **options) as executor:
+        executor.delays(delays)
+        for number in range(3):
+            found.append(executor.gradients(*batch(graph, number)))
+            found.append(executor.step(*batch(graph, number)))
+        found.append(executor.state_dict())
+        found.append(executor.predict(batch(graph)[0]))
+    return found
+
+
+def assert_same(a: Any, b: Any) -> None:
+    if isinstance(a, dict):
+        assert a.keys() == b.keys()
+        for key in a:
+            assert np.array_equal(a[key], b[key]), key
+    elif isinstance(a, list | tuple):
+        for x, y in zip(a, b, strict=True):
+            assert_same(x, y)
+    else:
+        assert np.array_equal(a, b)
+
+
+@pytest.mark.parametrize("way", ["share", "fresh", "move"])
+def test_everything_dropped_gives_the_same_bits(tmp_path: Path, way: Any) -> None:
+    graph, rewriter = small_net(), Rewriter(small_net(), 3)
+    plain, dropped = rewriter.plan({}), rewriter.plan(rewriter.everything(way))
+    assert check(graph, dropped, rewriter.target) == []
+    expected = run(made(plain, graph, rewriter, tmp_path / "plain"), graph)
+    executor = made(dropped, graph, rewriter, tmp_path / "dropped")
+    for seed in (0, 1, 2):
+        assert_same(run(executor, graph, seed), expected)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_random_decisions_give_the_same_bits(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    graph = random_net(rng)
+    rewriter = Rewriter(graph, 2, kind=rng.choice(["dram", "disk"]))
+    expected = run(made(rewriter.plan({}), graph, rewriter, tmp_path / "plain"), graph)
+    plan = rewriter.plan(rewriter.draw(rng), overlap=rng.random() < 0.5)
+    assert check(graph, plan, rewriter.target) == []
+    executor = made(plan, graph, rewriter, tmp_path / "dropped")
+    assert_same(run(executor, graph, seed, spill=tmp_path), expected)
+    assert not list(tmp_path.glob("stepplan.*")), "the file on the disk has no name"
+
+
+def test_a_disk_pool_needs_a_folder(tmp_path: Path) -> None:
+    graph = small_net()
+    rewriter = Rewriter(graph, 1, kind="disk")
+    executor = made(rewriter.plan({"conv1.y": "move"}), graph, rewriter, tmp_path / "net")
+    with pytest.raises(UserError, match="SP1615"):
+        executor(pin=False)
+    with pytest.raises(UserError, match="SP1616"):
+        executor(pin=False, spill=tmp_path / "nowhere")

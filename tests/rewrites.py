@@ -1,0 +1,57 @@
+"""Rewritten plans for tests: targets with a slower pool, and random decisions."""
+
+import random
+from collections.abc import Mapping
+
+from codegen.facts import facts
+from planner.costs.model import modelled_costs
+from planner.graph.model import Graph
+from planner.plan.schema import Plan, Rewrite
+from planner.solve.assemble import Setting, assemble
+from planner.solve.options import PlanOptions
+from planner.solve.pipeline import base_schedules
+from planner.solve.steps import Decision, Material, material, rewrite_of
+from planner.target.model import Pool, Target
+from tests.codegen.plans import target_of
+
+SLOW = 2_000_000_000
+
+
+def with_pool(target: Target, kind: str = "dram", capacity: int = 2**34) -> Target:
+    """A second pool behind the first: other memory, or a disk."""
+    pool = Pool.model_validate(
+        {"name": "slow", "kind": kind, "capacity": capacity, "bandwidth": 2 * SLOW, "link_in": SLOW, "link_out": SLOW}
+    )
+    return Target.model_validate(target.model_dump() | {"pools": (*target.pools, pool)})
+
+
+class Rewriter:
+    """Plans one graph under any decisions about its training step."""
+
+    def __init__(self, graph: Graph, lanes: int = 2, kind: str = "dram", policy: str = "sequential") -> None:
+        self.graph, self.target = graph, with_pool(target_of(lanes), kind)
+        costs = modelled_costs(graph, self.target, facts)
+        options = PlanOptions.model_validate({"policy": policy})
+        self.setting = Setting(graph, self.target, costs, options, lambda text: None)
+        self.schedules = base_schedules(self.setting)
+
+    @property
+    def material(self) -> Material:
+        program = self.graph.program["train_step"]
+        return material(self.graph, program, self.schedules["train_step"].order)
+
+    def rewrite(self, decisions: Mapping[str, Decision]) -> Rewrite:
+        return rewrite_of(self.material, decisions, self.target.memory.name, "slow")
+
+    def plan(self, decisions: Mapping[str, Decision], overlap: bool = True) -> Plan:
+        rewrites = {"train_step": self.rewrite(decisions)}
+        return assemble(self.setting, self.schedules, rewrites=rewrites, overlap=overlap)
+
+    def everything(self, way: Decision) -> dict[str, Decision]:
+        """That decision about every value for which there is it."""
+        made = self.material
+        return {v: way for v in made.values if way in made.ways(v, True)}
+
+    def draw(self, rng: random.Random) -> dict[str, Decision]:
+        made = self.material
+        return {v: rng.choice(("keep", *made.ways(v, True))) for v in made.values}
