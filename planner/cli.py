@@ -223,12 +223,33 @@ def check(
     """Verify a plan from scratch: order, races, memory, cores, deadlocks. Exit code 1 when it is unsafe."""
     bundle = read_bundle(path, accept_edits=accept_edits)
     findings = check_plan(bundle.graph, bundle.plan, bundle.target)
-    if not findings and accept_edits:
-        write_plan(bundle.plan, bundle.folder / "plan.json")
     text = "\n".join(f.text() for f in findings) or "the plan is safe"
+    if accept_edits and findings:
+        text += "\nthe file is as you left it: correct it and run this again"
+    elif accept_edits:
+        write_plan(bundle.plan, bundle.folder / "plan.json")
+        text += "; its digest is renewed. Next: stepplan emit"
+        stale = stale_predictions(bundle.plan)
+        if stale:
+            text += "\npredicted times are only stated, not checked: " + ", ".join(stale)
     emit_result(as_json, {"safe": not findings, "findings": [f.model_dump(mode="json") for f in findings]}, text)
     if findings:
         raise typer.Exit(1)
+
+
+CALL_NS = 100_000
+"""What waking the lanes and their signals may add to a prediction: measured, and not part of the plan."""
+
+
+def stale_predictions(plan: Plan) -> list[str]:
+    """The programs whose stated time is not the one that their lanes replay to, as after most edits by hand."""
+    found = []
+    for program in plan.programs:
+        total = replay(plan, program).total_ns
+        if abs(total - program.predicted_ns) > max(0.1 * program.predicted_ns, CALL_NS):
+            stated = f"{format_ns(program.predicted_ns)}, its slices' times give {format_ns(total)}"
+            found.append(f"{printable(program.name)} states {stated}")
+    return found
 
 
 @command

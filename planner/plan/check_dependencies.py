@@ -37,7 +37,7 @@ def check_dependencies(slices: Slices, touched: Touches, order: Order, report: R
     firsts, seconds = (np.concatenate(parts) for parts in zip(*broken, strict=True))
     earliest = np.argsort(order.rank[touched.slice[seconds]], kind="stable")
     for index in earliest.tolist():
-        code, message = _message(slices, touched, int(firsts[index]), int(seconds[index]))
+        code, message = _message(slices, touched, order, int(firsts[index]), int(seconds[index]))
         report.add(code, slices.plan.name, message)
     if count > told:
         report.add(code, slices.plan.name, message, more=count - told)
@@ -83,12 +83,14 @@ def _unordered(
     return first, second, conflict & ~order.before(touched.slice[first], touched.slice[second])
 
 
-def _message(slices: Slices, touched: Touches, first: int, second: int) -> tuple[str, str]:
-    earlier, later = (slices.names[int(touched.slice[i])] for i in (first, second))
+def _message(slices: Slices, touched: Touches, order: Order, first: int, second: int) -> tuple[str, str]:
+    one, other = int(touched.slice[first]), int(touched.slice[second])
+    earlier, later = slices.names[one], slices.names[other]
+    missing = order.missing(slices.names, one, other)
     what = touched.tensors[int(touched.tensor[first])].text()
     if earlier.rpartition("/")[0] == later.rpartition("/")[0]:
-        return "SP1416", f"{later} does not wait for {earlier}, an earlier stage that touches the same {what}"
+        return "SP1416", f"{later} touches {what} {missing}, an earlier stage that touches it, too"
     if not touched.write[second]:
-        return "SP1414", f"{later} reads {what} without waiting for {earlier}, which writes it"
+        return "SP1414", f"{later} reads {what} {missing}, which writes it"
     verb = "writes" if touched.write[first] else "reads"
-    return "SP1415", f"{later} changes {what} in place without waiting for {earlier}, which {verb} it before"
+    return "SP1415", f"{later} changes {what} in place {missing}, which {verb} it first"

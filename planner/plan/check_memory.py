@@ -76,7 +76,8 @@ def _check_bounds(graph: Graph, plan: Plan, placement: Placement, report: Report
     arena = plan.pool[placement.pool].arena
     if offset + size > arena:
         end = shown_number(offset + size)
-        report.add("SP1419", "", f"value {value} ends at byte {end}, behind its arena of {shown_number(arena)}")
+        pool = f"{shown_number(arena)} bytes in pool {placement.pool}"
+        report.add("SP1419", "", f"value {value} ends at byte {end}, behind its arena of {pool}")
 
 
 def check_scratch(plan: Plan, slices: Slices, report: Report) -> None:
@@ -91,7 +92,8 @@ def check_scratch(plan: Plan, slices: Slices, report: Report) -> None:
             report.add("SP1418", slices.plan.name, message)
         if offset + size > plan.pools[0].arena:
             end, arena = shown_number(offset + size), shown_number(plan.pools[0].arena)
-            message = f"the scratch of node {planned.node.id} ends at byte {end}, behind its arena of {arena}"
+            pool = f"{arena} bytes in pool {shown(plan.pools[0].name)}"
+            message = f"the scratch of node {planned.node.id} ends at byte {end}, behind its arena of {pool}"
             report.add("SP1419", slices.plan.name, message)
 
 
@@ -125,11 +127,16 @@ def check_shares(slices: Slices, placements: Mapping[str, Placement], roots: Map
                 continue
             below = placements[shares]
             if (placement.pool, placement.offset, placement.bytes) != (below.pool, below.offset, below.bytes):
-                report.add("SP1421", program, f"value {value} shares {shares} but does not lie on the same bytes")
+                message = f"value {value} shares {shares} but lies on {_bytes(placement)}, {shares} on {_bytes(below)}"
+                report.add("SP1421", program, message)
     made = {v for n in slices.program.nodes for v in n.outputs}
     for value in roots:
         if value not in made and placements[value].shares:
             report.add("SP1421", program, f"value {value} is made by no node, so it can share nothing")
+
+
+def _bytes(placement: Placement) -> str:
+    return f"bytes {placement.offset} to {placement.offset + placement.bytes} of pool {shown(placement.pool)}"
 
 
 def _quoted(shares: str) -> str:
@@ -181,7 +188,7 @@ def _report_overlaps(kept: list[Span], others: list[tuple[str, Span]], report: R
         held = union.setdefault(span.pool, [])
         if held and held[-1].hi > span.lo:
             if held[-1].owner != span.owner:
-                report.add("SP1422", "", f"{span.what} lies over {held[-1].what}, which keeps its bytes")
+                report.add("SP1422", "", _lies_over(span, held[-1]))
             # Whichever of the two reaches further guards the bytes behind.
             if span.hi > held[-1].hi:
                 held.append(span._replace(lo=held[-1].hi))
@@ -191,7 +198,12 @@ def _report_overlaps(kept: list[Span], others: list[tuple[str, Span]], report: R
     for program, span in others:
         guard = _meeting(union.get(span.pool, []), starts.get(span.pool, []), span)
         if guard:
-            report.add("SP1422", program, f"{span.what} lies over {guard.what}, which keeps its bytes")
+            report.add("SP1422", program, _lies_over(span, guard))
+
+
+def _lies_over(span: Span, kept: Span) -> str:
+    where = f"bytes {max(span.lo, kept.lo)} to {min(span.hi, kept.hi)} of pool {shown(span.pool)}"
+    return f"{span.what} lies over {kept.what}, which keeps its bytes, on {where}"
 
 
 def _meeting(held: Sequence[Span], starts: Sequence[int], span: Span) -> Span | None:

@@ -5,6 +5,7 @@ happens before slice b exactly if clock[b, lane of a] > position of a: one compa
 """
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -39,6 +40,15 @@ class Order:
         """Element by element (with broadcasting): has `first` finished, under every timing, when `second` starts?"""
         result: BoolArray = self.clock[second, self.lane[first]] > self.position[first]
         return result
+
+    def missing(self, names: Sequence[str], earlier: int, later: int) -> str:
+        """What the order lacks between two slices, as the middle of a sentence about the later one. A wait does not
+        help where the plan runs the two the other way round: it would be a deadlock."""
+        if not self.before(np.asarray(later), np.asarray(earlier)):
+            return f"without waiting for {names[earlier]}"
+        same = self.lane[earlier] == self.lane[later]
+        what = f"lane {self.lane[later]} runs" if same else "lane order and waits put"
+        return f"although {what} it before {names[earlier]}"
 
 
 def happens_before(slices: Slices, report: Report) -> Order | None:

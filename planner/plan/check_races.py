@@ -225,21 +225,21 @@ class Races:
         earlier, later = found
         lo, hi = max(self._lo[earlier], self._lo[later]), min(self._hi[earlier], self._hi[later])
         below, above = touched.tensors[first], touched.tensors[second]
-        user, writer = names[int(touched.slice[earlier])], names[int(touched.slice[later])]
+        one, other = int(touched.slice[earlier]), int(touched.slice[later])
+        user, writer = names[one], names[other]
+        missing = self._order.missing(names, one, other)
         where = f"bytes {lo} to {hi} of pool {self._pool[first]}"
         program = self._slices.plan.name
         if below.value in self._outputs:
             message = f"{writer} writes {above.text()} over {below.value}, which must survive ({where})"
             report.add("SP1424", program, message)
         elif self._inplace(first, second):
-            message = f"{writer} writes {above.text()} in place of {below.text()} without waiting for {user} ({where})"
+            message = f"{writer} writes {above.text()} in place of {below.text()} {missing} ({where})"
             report.add("SP1425", program, message)
         elif user == writer:
             report.add("SP1423", program, f"{writer} uses {below.text()} and {above.text()} on the same {where}")
         else:
-            message = (
-                f"{writer} touches {above.text()} without waiting for {user}, which uses {below.text()}, on {where}"
-            )
+            message = f"{writer} touches {above.text()} {missing}, which uses {below.text()}, on {where}"
             report.add("SP1423", program, message)
 
 

@@ -201,7 +201,9 @@ def _placed_slices(program: Program, plan: ProgramPlan, nodes: tuple[PlannedNode
         for at, entry in enumerate(entries):
             known = number.get(entry.run)
             if known is None:
-                report.add("SP1412", plan.name, f"lane {where} runs {shown(entry.run)}, which is no slice of a node")
+                report.add(
+                    "SP1412", plan.name, f"lane {where} runs {shown(entry.run)}, but {_slices_of(entry.run, nodes)}"
+                )
                 continue
             if lane[known] >= 0:
                 report.add("SP1411", plan.name, f"{entry.run} runs in lane {lane[known]} and again in lane {where}")
@@ -210,12 +212,25 @@ def _placed_slices(program: Program, plan: ProgramPlan, nodes: tuple[PlannedNode
             try:
                 waits[known] = tuple(gates.number(w) if w.endswith("#*") else number[w] for w in entry.wait)
             except KeyError as unknown:
-                wait = shown(unknown.args[0])
-                report.add("SP1412", plan.name, f"{entry.run} waits for {wait}, which is no slice of a node")
+                wait = str(unknown.args[0])
+                report.add("SP1412", plan.name, f"{entry.run} waits for {shown(wait)}, but {_slices_of(wait, nodes)}")
     for name, where in zip(names, lane, strict=True):
         if where < 0:
-            report.add("SP1410", plan.name, f"{name} runs in no lane")
+            report.add("SP1410", plan.name, f"{name} runs in no lane, but {_slices_of(name, nodes)}")
     return Slices(program, plan, nodes, names, tuple(lane), tuple(position), tuple(waits), tuple(gates.found))
+
+
+def _slices_of(name: str, nodes: tuple[PlannedNode, ...]) -> str:
+    """Which slices the node has that a slice's or stage's name means."""
+    node = name.rpartition("/")[0]
+    planned = next((p for p in nodes if p.node.id == node), None)
+    if planned is None:
+        return f"the program has no node {shown(node)}" if node else "a slice is named node/stage#index"
+    if not planned.stages:
+        return f"node {node} is only a view: nothing runs"
+    first = slice_name(node, 0, 0)
+    last = slice_name(node, planned.stages - 1, planned.plan.slices - 1)
+    return f"the only slice of node {node} is {first}" if first == last else f"node {node} has {first} to {last}"
 
 
 class _Gates:

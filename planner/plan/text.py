@@ -4,6 +4,7 @@ A digest of the content is part of the file: a truncated or hand-edited plan is 
 confirmed with `stepplan check --accept-edits`, which checks it from scratch and writes a new digest.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,14 @@ from pydantic import ValidationError
 from planner import __version__
 from planner.artefact import canonical_json, read_json, sha256, write_text
 from planner.errors import UserError
+from planner.plan.findings import shown
 from planner.plan.schema import SCHEMA, Plan
+
+TOLD = 3
+"""Malformed places that an error names: a misspelt key is two, a missing one and an unknown one."""
+
+NAMES = ("node", "value", "run", "name")
+"""What an entry of a plan's list is known by."""
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:
@@ -67,6 +75,21 @@ def read_plan(path: Path | str, *, accept_edits: bool = False) -> Plan:
     try:
         return Plan.model_validate(document)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise UserError("SP1401", f"the plan is malformed at {where}: {first['msg']}", "plan again") from error
+        told = [f"{_place(document, e['loc'])}: {e['msg']}" for e in error.errors(include_url=False)[:TOLD]]
+        problem = "the plan is malformed at " + "; at ".join(told)
+        raise UserError("SP1401", problem, "correct what is named, or plan again") from error
+
+
+def _place(document: dict[str, Any], path: Sequence[int | str]) -> str:
+    """Where in the document, with the entries of lists by their names: `programs[train_step].nodes[fc1].slices`."""
+    text = ""
+    at: Any = document
+    for key in path:
+        if isinstance(key, str):
+            text += f".{shown(key)}"
+            at = at.get(key) if isinstance(at, dict) else None
+        else:
+            at = at[key]
+            names = [at[n] for n in NAMES if n in at] if isinstance(at, dict) else []
+            text += f"[{shown(str(names[0])) if names else key}]"
+    return text.removeprefix(".")

@@ -128,7 +128,7 @@ def test_in_place_over_a_value_that_others_read() -> None:
     ]
     found = check(graph, edit_lanes(plan, "predict", swapped))
     assert codes(found) == {"SP1425"}
-    assert "in place of value predict.h.y without waiting for predict.left/0#0" in found[0].message
+    assert "in place of value predict.h.y although lane 0 runs it before predict.left/0#0" in found[0].message
 
 
 def test_slices_may_take_turns_one_by_one() -> None:
