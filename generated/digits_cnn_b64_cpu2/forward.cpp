@@ -90,7 +90,7 @@ void bn2(const Context& run, int stage, int slice) {
 // pool: max_pool2d(f32[64,64,8,8]cl;ceil_mode=False dilation=(1,1) kernel=(2,2) padding=(0,0,0,0)
 // stride=(2,2))->(f32[64,64,4,4]cl,u8[64,64,4,4]cl)
 // loops/rowsx1, plan.json line 181
-void pool(const Context& run, int, int slice) {
+void pool_node(const Context& run, int, int slice) {
   const float* x = run.at<float>(value::relu2_y);
   float* y = run.at<float>(value::pool_y);
   uint8_t* argmax = run.at<uint8_t>(value::pool_argmax);

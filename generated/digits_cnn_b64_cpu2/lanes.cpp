@@ -18,7 +18,7 @@ static const Task train_step_lane0[] = {
     {nodes::conv2, 1, 0, {{1, 4}}},  // after conv2/0#1
     {nodes::bn2, 0, 0, {{1, 5}}},  // after conv2/1#1
     {nodes::bn2, 1, 0, {}},
-    {nodes::pool, 0, 0, {}},
+    {nodes::pool_node, 0, 0, {}},
     {nodes::conv3, 0, 0, {}},
     {nodes::conv3, 1, 0, {{1, 6}}},  // after conv3/0#1
     {nodes::bn3, 0, 0, {{1, 7}}},  // after conv3/1#1

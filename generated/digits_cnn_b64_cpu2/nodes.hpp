@@ -12,7 +12,7 @@ void bn1(const Context& run, int stage, int slice);
 void loss_loss_seed(const Context& run, int stage, int slice);
 void conv2(const Context& run, int stage, int slice);
 void bn2(const Context& run, int stage, int slice);
-void pool(const Context& run, int stage, int slice);
+void pool_node(const Context& run, int stage, int slice);
 void conv3(const Context& run, int stage, int slice);
 void bn3(const Context& run, int stage, int slice);
 void shrink_node(const Context& run, int stage, int slice);
