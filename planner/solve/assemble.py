@@ -171,9 +171,7 @@ def _pools(setting: Setting, placed: Arenas) -> tuple[PoolUse, ...]:
     return tuple(found)
 
 
-def _program(
-    setting: Setting, made: Draft, name: str, live: Liveness, placed: Arenas, sharing: Sharing
-) -> ProgramPlan:
+def _program(setting: Setting, made: Draft, name: str, live: Liveness, placed: Arenas, sharing: Sharing) -> ProgramPlan:
     schedule, costs = made.schedules[name], setting.costs
     count = len(made.cpus) + len(made.copies.lanes)
     lanes = lane_programs(made.graph, schedule, live, placed.addresses, count)

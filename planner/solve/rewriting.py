@@ -103,9 +103,7 @@ def _again(larger: Graph, node: Node, original: Node, choice: Choice, costs: Cos
     return Choice(Mode(kernel, dim, choice.mode.slices), {}, choice.stage_ns[-1:], choice.traffic)
 
 
-def _apart(
-    order: Sequence[Node], moved: Mapping[str, Transfer], choices: Mapping[str, Choice]
-) -> tuple[Node, ...]:
+def _apart(order: Sequence[Node], moved: Mapping[str, Transfer], choices: Mapping[str, Choice]) -> tuple[Node, ...]:
     """Offloads end, and prefetches start, as far from what they follow or precede as their copy takes."""
     work = [n for n in order if n.id not in moved]
     starts, now = [], 0
