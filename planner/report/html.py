@@ -48,6 +48,7 @@ def _program(plan: Plan, program: ProgramPlan, graph: Graph, sync_ns: float) -> 
     place, most = peak_place(found)
     alive = sorted((b for b in found if b.first <= place <= b.last), key=lambda b: (-b.bytes, b.id))
     capacity = program.predicted_ns * len(program.lanes)
+    rows = [_row(n, position, program, graph) for position, n in enumerate(program.nodes)]
     return {
         "name": program.name,
         "plan": program,
@@ -55,13 +56,19 @@ def _program(plan: Plan, program: ProgramPlan, graph: Graph, sync_ns: float) -> 
         "busy": core_ns(program) / capacity if capacity else 0.0,
         "slices": sum(map(len, program.lanes)),
         "waits": timeline.waits,
-        "nodes": [_row(n, position, program, graph) for position, n in enumerate(program.nodes)],
+        "nodes": rows,
+        "origins": any(r["origin"] for r in rows),
         "lanes": lane_picture(program, graph, timeline),
         "arena": arena_picture(plan, program, graph, found),
         "peak_bytes": most,
         "peak_node": program.nodes[place].node if program.nodes else "",
         "top": [(b, block_role(b, graph), lifetime_of(b, program)) for b in alive[:20]],
     }
+
+
+def _repeats(origin: str, node: str) -> bool:
+    """Whether a node's name says where it comes from: `conv1.backward_data` comes from `conv1`."""
+    return f"{node.removeprefix('predict.')}.".startswith(f"{origin}.")
 
 
 def _row(node: NodePlan, position: int, program: ProgramPlan, graph: Graph) -> dict[str, Any]:
@@ -71,7 +78,7 @@ def _row(node: NodePlan, position: int, program: ProgramPlan, graph: Graph) -> d
         "name": node.node,
         "op": known.op if known else "",
         "phase": known.phase if known else "",
-        "origin": known.origin if known else "",
+        "origin": known.origin if known and not _repeats(known.origin, node.node) else "",
         "mode": node.mode.text() if node.stage_ns else "view",
         "slices": node.slices,
         "ns": node.predicted_ns,

@@ -3,11 +3,12 @@
 Only geometry, in drawing units; colours are chosen here too, because both pictures and the legend share them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from math import floor, gcd, log10
 from typing import NamedTuple
 
 from planner.graph.model import Graph
-from planner.plan.lifetimes import Block
+from planner.plan.lifetimes import Block, peak_place
 from planner.plan.schema import Plan, ProgramPlan
 from planner.plan.simulate import Timeline
 from planner.report.table import block_role
@@ -34,6 +35,11 @@ class Legend(NamedTuple):
     fill: str
 
 
+class Tick(NamedTuple):
+    x: float
+    text: str
+
+
 class Picture(NamedTuple):
     width: float
     height: float
@@ -41,21 +47,40 @@ class Picture(NamedTuple):
     legend: tuple[Legend, ...]
     note: str
     """What the picture leaves out; empty when it has everything."""
+    ticks: tuple[Tick, ...] = ()
+    """Of the axis below it; the first is at the left edge."""
+    mark: float | None = None
+    """Where a vertical line stands out."""
 
 
-def colours(names: Sequence[str]) -> dict[str, str]:
-    """A colour per name, spread evenly over the circle of hues in the names' order."""
+def colours(names: Iterable[str]) -> dict[str, str]:
+    """A colour per name. Hues are spread evenly over the circle, each in two or three shades where there are many:
+    names that follow each other in the alphabet (an op and its backward) are often neighbours in a picture, so they
+    differ by a third of the circle and not by one step."""
     unique = sorted(set(names))
+    shades = _SHADES[: 1 + (len(unique) > 8) + (len(unique) > 16)]
+    hues = max(1, -(-len(unique) // len(shades)))
+    stride = next(s for s in range(max(1, hues // 3), hues + 1) if gcd(s, hues) == 1)
     return {
-        n: f"hsl({360 * i // len(unique)} {65 if i % 2 else 45}% {58 if i % 3 else 68}%)" for i, n in enumerate(unique)
+        n: f"hsl({360 * (i * stride % hues) // hues} {shades[i // hues][0]}% {shades[i // hues][1]}%)"
+        for i, n in enumerate(unique)
     }
+
+
+_SHADES = ((65, 62), (55, 38), (75, 82))
+"""(saturation, lightness) in percent."""
+
+
+def op_colours(graph: Graph) -> dict[str, str]:
+    """One colour per op for all programs of a graph, so that their pictures can be compared."""
+    return colours(n.op for p in graph.programs for n in p.nodes)
 
 
 def lane_picture(program: ProgramPlan, graph: Graph, timeline: Timeline) -> Picture:
     """Every lane a row, every slice a rectangle. Slices too narrow to see are drawn as one grey rectangle per run of
     neighbours."""
     ops = {n.id: n.op for n in graph.program[program.name].nodes}
-    fill = colours(list(ops.values()))
+    fill = op_colours(graph)
     total = timeline.total_ns or 1.0
     narrow = max(0.4, WIDTH * timeline.lanes / MOST_SHAPES)
     shapes: list[Shape] = []
@@ -87,7 +112,16 @@ def lane_picture(program: ProgramPlan, graph: Graph, timeline: Timeline) -> Pict
     used = {ops[n.node] for n in program.nodes if n.stage_ns and n.node in ops}
     legend = tuple(Legend(op, fill[op]) for op in sorted(used))
     note = f"{merged} slices are too short to tell apart and are drawn grey, in runs" if merged else ""
-    return Picture(WIDTH, LANE * max(1, timeline.lanes), tuple(shapes), legend, note)
+    return Picture(WIDTH, LANE * max(1, timeline.lanes), tuple(shapes), legend, note, _time_ticks(timeline.total_ns))
+
+
+def _time_ticks(total: float) -> tuple[Tick, ...]:
+    """At round times (1, 2 or 5 times a power of ten), some five to ten of them."""
+    if total <= 0:
+        return ()
+    power: float = 10 ** floor(log10(total / 5))
+    step = next(power * n for n in (5, 2, 1) if power * n <= total / 5)
+    return tuple(Tick(round(i * step / total * WIDTH, 2), format_ns(i * step)) for i in range(int(total / step) + 1))
 
 
 def _slice(start: float, end: float, lane: int, total: float, fill: str, title: str) -> Shape:
@@ -116,6 +150,8 @@ def arena_picture(plan: Plan, program: ProgramPlan, graph: Graph, found: Sequenc
         shapes.append(Shape(round(x, 2), round(y, 2), round(width, 2), round(max(height, 0.05), 2), fill[role], title))
     left = len(ranked) - len(shapes)
     legend = tuple(Legend(r, fill[r]) for r in sorted(set(roles)))
-    return Picture(
-        WIDTH, ARENA_HEIGHT, tuple(shapes), legend, f"{left} smaller blocks are left out" if left > 0 else ""
-    )
+    note = f"{left} smaller blocks are left out" if left > 0 else ""
+    every = max(1, -(-steps // 10))
+    ticks = tuple(Tick(round(i / steps * WIDTH, 2), str(i)) for i in range(0, steps, every))
+    peak = round((peak_place(tuple(found))[0] + 0.5) / steps * WIDTH, 2) if found else None
+    return Picture(WIDTH, ARENA_HEIGHT, tuple(shapes), legend, note, ticks, peak)

@@ -2,16 +2,17 @@
 
 import re
 from html.parser import HTMLParser
+from itertools import pairwise
 
-from planner.plan.lifetimes import blocks
+from planner.plan.lifetimes import blocks, peak_place
 from planner.plan.schema import Bounds, Entry, NodePlan, ProgramPlan, slice_name
 from planner.plan.simulate import simulate
 from planner.report.html import html_page
-from planner.report.pictures import ARENA_HEIGHT, MOST_SHAPES, WIDTH, arena_picture, lane_picture
+from planner.report.pictures import ARENA_HEIGHT, MOST_SHAPES, WIDTH, arena_picture, colours, lane_picture
 from tests.plan.example import small_plan
 from tests.report.hostile import NASTY, hostile
 
-VOID = {"meta", "rect", "br"}
+VOID = {"meta", "rect", "line", "br"}
 
 
 class Page(HTMLParser):
@@ -28,7 +29,7 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
-        if tag not in VOID or tag == "rect":
+        if tag not in VOID or tag in ("rect", "line"):
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
@@ -107,3 +108,47 @@ def test_a_large_program_stays_small() -> None:
     assert len(picture.shapes) == lanes <= MOST_SHAPES
     assert "128000 slices are too short" in picture.note
     assert re.match(r"8000 short slices, 800.00 us", picture.shapes[0].title)
+
+
+def test_an_op_has_one_colour_in_all_programs() -> None:
+    graph, plan, _ = small_plan()
+    legends = [dict(lane_picture(p, graph, simulate(p)).legend) for p in plan.programs]
+    common = set(legends[0]) & set(legends[1])
+    assert "conv2d" in common and all(legends[0][op] == legends[1][op] for op in common)
+
+
+def test_colours_can_be_told_apart() -> None:
+    """Different ones, and names next to each other in the alphabet are far apart on the circle of hues, or in shade."""
+    for count in (1, 2, 3, 7, 8, 9, 16, 17, 24, 40):
+        names = [f"op{i:02}" for i in range(count)]
+        found = colours(names)
+        assert len(set(found.values())) == count
+        values = [[int(n) for n in re.findall(r"\d+", found[name])] for name in names]
+        for (hue, _, light), (other, _, shade) in pairwise(values):
+            assert min((hue - other) % 360, (other - hue) % 360) >= 45 or light != shade
+
+
+def test_axes() -> None:
+    graph, plan, _ = small_plan()
+    program = plan.program["train_step"]
+    timeline = simulate(program)
+    ticks = lane_picture(program, graph, timeline).ticks
+    assert ticks[0] == (0, "0 ns") and 5 <= len(ticks) <= 11 and all(a.x < b.x <= WIDTH for a, b in pairwise(ticks))
+    arena = arena_picture(plan, program, graph, blocks(graph, plan, program.name))
+    assert arena.ticks[0] == (0, "0") and len(arena.ticks) <= 11
+    place, _ = peak_place(blocks(graph, plan, program.name))
+    assert arena.mark is not None and place <= arena.mark / WIDTH * len(program.nodes) <= place + 1
+    page = Page(html_page(plan, graph))
+    assert sum(tag == "line" for tag, _ in page.tags) == len(plan.programs)
+
+
+def test_an_origin_that_the_name_says_is_left_out() -> None:
+    graph, plan, _ = small_plan()
+    assert "model.py:12 conv2" in html_page(plan, graph)
+    programs = []
+    for p in graph.programs:
+        origins = [n.id.removeprefix("predict.").partition(".")[0] for n in p.nodes]
+        nodes = (n.model_copy(update={"origin": o}) for n, o in zip(p.nodes, origins, strict=True))
+        programs.append(p.model_copy(update={"nodes": tuple(nodes)}))
+    plain = html_page(plan, graph.model_copy(update={"programs": tuple(programs)}))
+    assert "<th>origin</th>" not in plain
