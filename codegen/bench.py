@@ -198,7 +198,7 @@ def torch_contenders(
                 loss, _ = forward(*tensors)
                 loss.backward()
                 optimizer.step()
-                return float(loss)
+                return float(loss.detach())
 
             for _ in range(3):
                 step()

@@ -19,7 +19,7 @@ Tensor = torch.Tensor
 
 
 class Twin(nn.Module):
-    """`forward(*inputs) -> (loss, prediction)`; parameters and buffers under their names, dots as in PyTorch.
+    """`forward(*inputs) -> (loss, prediction)`; parameters and buffers under the names of `state_dict`.
 
     `calls`: op -> what its nodes do instead of PyTorch's own, for instance to draw the executor's dropout masks.
     """
@@ -36,12 +36,15 @@ class Twin(nn.Module):
         self.inputs, self.loss = program.inputs, program.outputs[0]
         self.prediction = _training_value(graph)
         trained = {v for n in program.nodes if n.phase == "update" for v in n.updates}
+        self.slots = {v.id: f"tensor{number}" for number, v in enumerate(graph.values)}
+        """Value -> the attribute that holds it: an id may hold dots, or be that of something else here."""
+        self.value = {self.slots[v.id]: v for v in graph.values}
         for value in graph.values:
-            slot = _slot(value.id)
+            slot = self.slots[value.id]
             if value.role is Role.PARAMETER:
                 self.register_parameter(slot, nn.Parameter(torch.empty(value.type.shape), value.id in trained))
             elif value.role is Role.STATE and any(value.id in n.reads for n in self.nodes):
-                self.register_buffer(slot, torch.empty(value.type.shape))
+                self.register_buffer(slot, torch.empty(value.type.shape, dtype=getattr(torch, value.type.dtype)))
         for node in self.nodes:
             if node.op not in self.calls:
                 raise UserError("SP1513", f"no PyTorch twin for op {node.op!r}", "compare without --against torch")
@@ -54,13 +57,17 @@ class Twin(nn.Module):
         return self
 
     def named_values(self) -> list[tuple[str, Tensor]]:
-        """Parameters and buffers under the graph's names."""
-        return [(_name(slot), tensor) for slot, tensor in [*self.named_parameters(), *self.named_buffers()]]
+        """Parameters and buffers under the names of `state_dict`."""
+        return [(self._name(slot), tensor) for slot, tensor in [*self.named_parameters(), *self.named_buffers()]]
+
+    def _name(self, slot: str) -> str:
+        """The framework's name, which differs from the id where that must begin with a letter."""
+        return self.value[slot].name or self.value[slot].id
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
         held = self.run(self.nodes, dict(zip(self.inputs, inputs, strict=True)))
         for state, value in self.carried:
-            self._buffers[_slot(state)] = held[value].detach()
+            self._buffers[self.slots[state]] = held[value].detach()
         return held[self.loss], held[self.prediction]
 
     def run(self, nodes: Sequence[Node], held: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -68,7 +75,7 @@ class Twin(nn.Module):
         found = dict(held)
 
         def get(value: str) -> Tensor:
-            return found[value] if value in found else getattr(self, _slot(value))
+            return found[value] if value in found else getattr(self, self.slots[value])
 
         for node in nodes:
             given, updated = [get(v) for v in node.inputs], [get(v) for v in node.updates]
@@ -98,7 +105,7 @@ class Twin(nn.Module):
         return step
 
     def gradients(self) -> dict[str, Tensor]:
-        return {_name(n): p.grad for n, p in self.named_parameters() if p.grad is not None}
+        return {self._name(n): p.grad for n, p in self.named_parameters() if p.grad is not None}
 
 
 class _Section(nn.Module):
@@ -148,7 +155,7 @@ def optimizer_for(graph: Graph, module: Twin, part: int = 0) -> torch.optim.Opti
     """The optimizer of a part's update nodes, for the parameters that they train."""
     updates = [n for n in module.parts[part].updates if n.op != "state_update"]
     update, trained = updates[0], {v for n in updates for v in n.updates}
-    parameters = [p for slot, p in module.named_parameters() if p.requires_grad and _name(slot) in trained]
+    parameters = [p for slot, p in module.named_parameters() if p.requires_grad and module.value[slot].id in trained]
     a = update.attrs.model_dump()
     if update.op == "adam_update":
         kind = torch.optim.AdamW if a["decoupled"] else torch.optim.Adam
@@ -160,14 +167,6 @@ def optimizer_for(graph: Graph, module: Twin, part: int = 0) -> torch.optim.Opti
         weight_decay=a.get("weight_decay", 0.0),
         nesterov=a.get("nesterov", False),
     )
-
-
-def _slot(value: str) -> str:
-    return value.replace(".", "__")
-
-
-def _name(slot: str) -> str:
-    return slot.replace("__", ".")
 
 
 def _training_value(graph: Graph) -> str:

@@ -12,6 +12,9 @@ from planner.ops.base import find_op, op_named
 
 SCHEMA = 1
 
+CYCLE_SHOWN = 12
+"""Nodes of a dependency cycle that an error spells out."""
+
 
 def graph_text(graph: Graph) -> str:
     document = {
@@ -85,6 +88,25 @@ def _parse_node(entry: dict[str, Any]) -> Node:
     return Node.model_validate({**entry, "attrs": attrs})
 
 
+def _unwritten(program: Program, node: Node, value: str) -> UserError:
+    """A node reads what no earlier node writes: another order of nodes would do, unless they depend on each other."""
+    import networkx  # only for the error: loading it takes longer than most commands
+
+    maker = next((n.id for n in program.nodes if value in n.outputs), None)
+    problem = f"node {node.id!r} reads {value!r} before it is written"
+    if maker is None:
+        return UserError("SP1009", f"{problem}: no node of {program.name} writes it", "capture it again")
+    makers = {v: n.id for n in program.nodes for v in n.outputs}
+    needs = networkx.DiGraph((n.id, makers[v]) for n in program.nodes for v in n.reads if v in makers)
+    if not networkx.has_path(needs, maker, node.id):
+        return UserError("SP1009", f"{problem} by {maker!r}", f"move {maker!r} in front of it")
+    path = [node.id, *networkx.shortest_path(needs, maker, node.id)]
+    if len(path) > CYCLE_SHOWN:
+        path[CYCLE_SHOWN - 1 : -1] = [f"{len(path) - CYCLE_SHOWN} more nodes"]
+    cycle = " needs ".join(path)
+    return UserError("SP1009", f"{problem}, and no order would do: {cycle}", "remove one of these dependencies")
+
+
 def validate(graph: Graph) -> None:
     """Every reference resolves, every value is written before it is read, every shape follows from its op."""
     if len(graph.value) != len(graph.values):
@@ -102,7 +124,7 @@ def validate(graph: Graph) -> None:
                     raise UserError("SP1009", f"node {node.id!r} names unknown value {value!r}", "capture it again")
             for value in node.reads:
                 if value not in available:
-                    raise UserError("SP1009", f"node {node.id!r} reads {value!r} before it is written", "reorder")
+                    raise _unwritten(program, node, value)
             op = op_named(node.op)
             types = graph.types(node.inputs)
             if not set(node.updates) <= persistent or len({*node.updates}) < len(node.updates):

@@ -1,14 +1,20 @@
-"""The PyTorch contender of a step with several losses does what the graph says."""
+"""The PyTorch contender does what the graph says, also of captured modules and of steps with several losses."""
+
+import copy
 
 import numpy as np
+import pytest
 import torch
+from torch import nn
 
 from codegen.bench import random_inputs
 from codegen.initial import draw
 from codegen.torch_twin import Twin
 from planner import zoo
+from planner.capturing import capture
 from planner.graph.model import PERSISTENT
 from tests.interpreter import run_program
+from tests.torch_modules import MODULES
 
 
 def test_losses_that_train_different_parameters() -> None:
@@ -26,3 +32,36 @@ def test_losses_that_train_different_parameters() -> None:
         # Adam's first step is the sign of the gradient where that is not tiny: a wrong network would differ by 2 lr.
         difference = tensor.detach().numpy() - held[name]
         assert np.mean(np.abs(difference)) < 0.05 * np.mean(np.abs(moved[name])) + 1e-7, name
+
+
+def digits() -> tuple[nn.Module, tuple[torch.Tensor, ...], dict[str, object]]:
+    """Parameters called 0.weight: no ids of a graph."""
+    return nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3)), (torch.randn(4, 6),), {}
+
+
+@pytest.mark.parametrize("name", [*sorted(MODULES), "digits"])
+def test_captured_modules(name: str) -> None:
+    """Loss and gradients are the module's own, under its names; dropout is left out of both."""
+    torch.manual_seed(0)
+    module, inputs, options = digits() if name == "digits" else MODULES[name]()
+    captured = capture(module, inputs, **options)
+    persistent = {v.name or v.id: v for v in captured.graph.values if v.role in PERSISTENT}
+    state = {n: captured.weights[n] if n in captured.weights else draw(v, 0) for n, v in persistent.items()}
+    twin = Twin(captured.graph, {"dropout": lambda node, given, updated: given[0]}).load(state)
+    batch = [torch.from_numpy(np.ascontiguousarray(a)) for a in random_inputs(captured.graph, 1)]
+    loss, _ = twin(*batch)
+    loss.backward()
+    plain = copy.deepcopy(module).train()
+    for part in plain.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = 0.0
+    *given, labels = batch
+    compute = nn.functional.mse_loss if options.get("loss") == "mse" else nn.functional.cross_entropy
+    expected = compute(plain(*given), labels)
+    expected.backward()
+    torch.testing.assert_close(loss, expected, rtol=1e-4, atol=1e-5)
+    wanted = {n: p.grad for n, p in plain.named_parameters() if p.grad is not None}
+    got = twin.gradients()
+    assert set(got) == set(wanted)
+    for n, gradient in wanted.items():
+        torch.testing.assert_close(got[n], gradient, rtol=1e-3, atol=1e-5, msg=lambda m, n=n: f"{n}: {m}")

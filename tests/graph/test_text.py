@@ -107,3 +107,43 @@ def test_not_json(tmp_path, text):
 def test_missing_file(tmp_path):
     with pytest.raises(UserError, match="SP1701"):
         read_graph(tmp_path / "graph.json")
+
+
+def bn_reads(document, value):
+    bn = find(document, "batch_norm")
+    bn["inputs"] = [value, *bn["inputs"][1:]]
+
+
+ORDERS = {
+    "reversed": (lambda d: nodes(d).reverse(), ("before it is written by", "move '")),
+    "no writer": (
+        lambda d: nodes(d).remove(find(d, "conv2d")),
+        ("node 'bn' reads 'conv.y' before it is written: no node of train_step writes it",),
+    ),
+    "itself": (lambda d: bn_reads(d, "relu.y"), ("no order would do: bn needs bn",)),
+    "a circle": (
+        lambda d: bn_reads(d, "pool.y"),
+        ("node 'bn' reads 'pool.y' before it is written, and no order would do: bn needs pool needs bn", "remove one"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_what_is_read_too_early_is_told(document, name):
+    spoil, words = ORDERS[name]
+    spoil(document)
+    with pytest.raises(UserError) as caught:
+        parse_graph(document)
+    assert caught.value.code == "SP1009" and all(w in str(caught.value) for w in words), caught.value
+
+
+def test_a_long_circle_is_cut_short(document):
+    """Forty activations behind the batch norm, which reads the last one."""
+    value = next(v for v in document["values"] if v["id"] == "relu.y")
+    for i in range(40):
+        document["values"].append({**value, "id": f"chain{i}.y"})
+        before = f"chain{i - 1}.y" if i else "relu.y"
+        nodes(document).append({"id": f"chain{i}", "op": "relu", "inputs": [before], "outputs": [f"chain{i}.y"]})
+    bn_reads(document, "chain39.y")
+    with pytest.raises(UserError, match=r"bn needs chain39 needs .* needs chain30 needs 30 more nodes needs bn"):
+        parse_graph(document)
