@@ -5,6 +5,7 @@ import difflib
 from planner.costs.table import CostTable
 from planner.errors import UserError
 from planner.graph.model import Frozen, Graph
+from planner.plan.expand import expanded
 from planner.plan.explain_node import NodeExplanation, explain_node
 from planner.plan.explain_value import ValueExplanation, explain_value
 from planner.plan.schema import Plan
@@ -32,6 +33,7 @@ def explain(name: str, graph: Graph, plan: Plan, costs: CostTable | None = None)
 
     Without `costs` the alternatives and the measured peaks are missing, everything else is there.
     """
+    graph = expanded(graph, plan)
     sync_ns = costs.sync_ns if costs else 200.0
     programs = [p for p in plan.programs if p.name in graph.program]
     timelines = {p.name: replay(plan, p, sync_ns=sync_ns) for p in programs}

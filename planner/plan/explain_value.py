@@ -1,6 +1,7 @@
 """Why a value lies where it lies, how long it lives and who uses its bytes before and after it."""
 
 from planner.graph.model import PERSISTENT, Frozen, Graph, Value
+from planner.plan.explain_memory import memory_decisions
 from planner.plan.lifetimes import Block, blocks, owner
 from planner.plan.render import field, printable
 from planner.plan.schema import Plan
@@ -41,6 +42,8 @@ class ValueExplanation(Frozen):
     shared_with: tuple[str, ...]
     """Other values on the same bytes in place, while it lives."""
     lives: tuple[Life, ...]
+    decisions: tuple[str, ...] = ()
+    """Whether it stays, is made again or moves, and at what price; empty for what is no result of a forward node."""
 
     def lines(self) -> list[str]:
         target = f", gradient of {self.gradient_of}" if self.gradient_of else ""
@@ -57,6 +60,8 @@ class ValueExplanation(Frozen):
             say("shares", f"the bytes of {self.owner}, in place")
         if self.shared_with:
             say("in place", ", ".join(self.shared_with))
+        for decision in self.decisions:
+            say("memory", decision)
         for life in self.lives:
             lines.append(f"  in {printable(life.program)}:")
             say("  from", life.writer or "the start")
@@ -88,6 +93,7 @@ def explain_value(name: str, graph: Graph, plan: Plan, timelines: dict[str, Time
         owner=root,
         shared_with=tuple(sharing),
         lives=tuple(life for life in lives if life),
+        decisions=tuple(d for p in plan.programs for d in memory_decisions(value, p, graph.program[p.name])),
     )
 
 

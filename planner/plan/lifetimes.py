@@ -77,6 +77,11 @@ def blocks(graph: Graph, plan: Plan, program: str) -> tuple[Block, ...]:
     return tuple(sorted(found, key=lambda b: (b.first, b.id)))
 
 
+def in_first_pool(found: tuple[Block, ...], plan: Plan) -> tuple[Block, ...]:
+    """Those in the pool in which nodes run."""
+    return tuple(b for b in found if b.pool == plan.pools[0].name) if plan.pools else found
+
+
 def peak_place(found: tuple[Block, ...]) -> tuple[int, int]:
     """(place, bytes) where the blocks' sizes add up to the most; the first such place. (0, 0) without blocks."""
     changes: dict[int, int] = {}

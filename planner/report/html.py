@@ -11,7 +11,8 @@ from typing import Any
 import jinja2
 
 from planner.graph.model import Graph
-from planner.plan.lifetimes import blocks, peak_place
+from planner.plan.expand import expanded
+from planner.plan.lifetimes import blocks, in_first_pool, peak_place
 from planner.plan.render import printable
 from planner.plan.schema import NodePlan, Plan, ProgramPlan
 from planner.plan.simulate import replay
@@ -38,13 +39,14 @@ def environment() -> jinja2.Environment:
 
 def html_page(plan: Plan, graph: Graph, *, sync_ns: float = 200.0) -> str:
     """The page's text."""
+    graph = expanded(graph, plan)
     programs = [_program(plan, p, graph, sync_ns) for p in plan.programs]
     return environment().get_template("page.html.j2").render(plan=plan, programs=programs)
 
 
 def _program(plan: Plan, program: ProgramPlan, graph: Graph, sync_ns: float) -> dict[str, Any]:
     timeline = replay(plan, program, sync_ns=sync_ns)
-    found = blocks(graph, plan, program.name)
+    found = in_first_pool(blocks(graph, plan, program.name), plan)
     place, most = peak_place(found)
     alive = sorted((b for b in found if b.first <= place <= b.last), key=lambda b: (-b.bytes, b.id))
     capacity = program.predicted_ns * len(program.lanes)

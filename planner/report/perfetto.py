@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from planner.graph.model import Graph, Program
+from planner.plan.expand import expanded
 from planner.plan.render import printable
 from planner.plan.schema import Plan, ProgramPlan, parse_slice
 from planner.plan.simulate import replay
@@ -19,6 +20,7 @@ Row = tuple[str, int, float, float]
 
 def perfetto_trace(plan: Plan, graph: Graph, *, sync_ns: float = 200.0) -> str:
     """The plan's own prediction, every program from time 0."""
+    graph = expanded(graph, plan)
     events: list[dict[str, Any]] = []
     for pid, program in enumerate(plan.programs, 1):
         rows = replay(plan, program, sync_ns=sync_ns).rows()
@@ -28,6 +30,7 @@ def perfetto_trace(plan: Plan, graph: Graph, *, sync_ns: float = 200.0) -> str:
 
 def measured_trace(plan: Plan, graph: Graph, measured: Mapping[str, Sequence[Row]]) -> str:
     """Real runs, by program name. A program may hold several runs one after the other; its first slice starts at 0."""
+    graph = expanded(graph, plan)
     events: list[dict[str, Any]] = []
     for pid, program in enumerate((p for p in plan.programs if p.name in measured), 1):
         rows = from_zero(measured[program.name])
@@ -37,7 +40,7 @@ def measured_trace(plan: Plan, graph: Graph, measured: Mapping[str, Sequence[Row
 
 def compared_trace(plan: Plan, graph: Graph, program: str, measured: Sequence[Row], *, sync_ns: float = 200.0) -> str:
     """One program, planned and measured: two processes that start at the same time."""
-    part, known = plan.program[program], graph.program[program]
+    part, known = plan.program[program], expanded(graph, plan).program[program]
     planned = replay(plan, part, sync_ns=sync_ns).rows()
     return _document(
         _process(1, f"{plan.name} {program} planned", part, known, planned)

@@ -1,7 +1,8 @@
 """A plan as plain text tables, at most 120 columns wide and the same on every machine."""
 
 from planner.graph.model import Graph
-from planner.plan.lifetimes import Block, blocks, peak_place
+from planner.plan.expand import expanded
+from planner.plan.lifetimes import Block, blocks, in_first_pool, peak_place
 from planner.plan.render import WIDTH, printable, shorten, text_table
 from planner.plan.schema import Plan, ProgramPlan
 from planner.plan.simulate import replay
@@ -12,8 +13,10 @@ from planner.units import format_bytes, format_ns
 def plan_table(plan: Plan, graph: Graph, *, nodes: int = 25, values: int = 10) -> str:
     """The plan's summary, then per program the `nodes` most time-consuming nodes and the `values` largest blocks of
     memory at its peak."""
+    graph = expanded(graph, plan)
     lines = [*_head(plan), "", *summary_lines(plan)]
     lines += [f"{p.name}: {co_running(replay(plan, p).rows()).text()}" for p in plan.programs]
+    lines += [line for p in plan.programs for line in rewrite_lines(p, graph)]
     for program in plan.programs:
         lines += ["", *node_lines(program, graph, nodes)]
         lines += ["", *memory_lines(plan, program, graph, values)]
@@ -22,10 +25,12 @@ def plan_table(plan: Plan, graph: Graph, *, nodes: int = 25, values: int = 10) -
 
 def _head(plan: Plan) -> list[str]:
     strategies = f", strategies {','.join(map(str, plan.strategies))}" if plan.strategies else ""
-    processors = ",".join(str(lane.cpu) for lane in plan.lanes)
+    cores = [str(lane.cpu) for lane in plan.lanes if lane.kind == "core"]
+    copying = len(plan.lanes) - len(cores)
+    beside = f", {copying} that copy between pools" if copying else ""
     text = [
         f"plan {plan.name} for {plan.target}: policy {plan.policy}{strategies}",
-        f"  {len(plan.lanes)} lanes on processors {processors}",
+        f"  {len(cores)} lanes on processors {','.join(cores)}{beside}",
     ]
     text += [
         f"  {p.name}: arena {format_bytes(p.arena)} of {format_bytes(p.capacity)} ({_share(p.arena, p.capacity)})"
@@ -54,6 +59,24 @@ def summary_lines(plan: Plan) -> list[str]:
             )
         )
     return text_table(head, rows, left=(0, 3))
+
+
+def rewrite_lines(program: ProgramPlan, graph: Graph) -> list[str]:
+    """What runs besides the graph's own nodes. `graph`: expanded."""
+    rewrite, planned = program.rewrite, program.node
+    found = []
+    if rewrite.recomputes:
+        took = sum(planned[r.node].predicted_ns for r in rewrite.recomputes)
+        distinct = len({r.of for r in rewrite.recomputes})
+        found.append(
+            f"{program.name}: {distinct} nodes run again, {len(rewrite.recomputes)} times in all, {format_ns(took)} "
+            f"({_share(took, program.predicted_ns)})"
+        )
+    if rewrite.transfers:
+        moved = sum(graph.value[t.makes].type.bytes for t in rewrite.transfers)
+        values = sum(t.kind == "offload" for t in rewrite.transfers)
+        found.append(f"{program.name}: {values} values move between pools, {format_bytes(moved)} in all")
+    return found
 
 
 def binding_bound(program: ProgramPlan) -> str:
@@ -99,7 +122,7 @@ def node_lines(program: ProgramPlan, graph: Graph, limit: int) -> list[str]:
 
 def memory_lines(plan: Plan, program: ProgramPlan, graph: Graph, limit: int) -> list[str]:
     """The largest blocks at the node where most bytes are in use."""
-    found = blocks(graph, plan, program.name)
+    found = in_first_pool(blocks(graph, plan, program.name), plan)
     place, most = peak_place(found)
     alive = sorted((b for b in found if b.first <= place <= b.last), key=lambda b: (-b.bytes, b.id))
     where = program.nodes[place].node if program.nodes else "nothing"

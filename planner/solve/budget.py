@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.errors import UserError
+from planner.errors import InternalError, UserError
 from planner.plan.schema import Plan, Rewrite
 from planner.solve.assemble import Setting, assemble
 from planner.solve.footprints import Footprint, Footprints
@@ -34,8 +34,11 @@ TARGET = 0.96
 LOOKED_AT = 6
 """Candidates that are tried per link, best first by what was last known of them."""
 
-NEAR = 1.02
-"""States whose estimated step is at most this much longer are replayed too."""
+CLOSE = 1.02
+"""Estimated peaks within this factor of the budget are tried: packing may need a little more, in-place use less."""
+
+SURE = 0.995
+"""No replay is shorter than this share of the nodes' own times, one after the other."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,8 @@ class State:
     peak: int
     """Bytes of the first pool."""
     extra_ns: float
+    least_ns: float
+    """The same, if all copies cost nothing because they run beside the nodes."""
 
 
 @dataclass(frozen=True)
@@ -89,19 +94,19 @@ def within_budget(setting: Setting, schedules: Mapping[str, Schedule], threads: 
     if TRAIN not in schedules:
         return assemble(setting, schedules, threads)
     choice = frontier(setting, schedules)
-    limit = 0.0
+    # Signals between lanes are not in the estimates; in steps of microseconds they decide.
+    signals = 2 * setting.costs.sync_ns * len(schedules[TRAIN].order)
     best: Plan | None = None
     for state in choice.states:
-        if state.peak > setting.capacity or (best and state.extra_ns > limit):
+        shortest = (choice.base_ns + state.least_ns) * SURE - signals
+        if state.peak > setting.capacity * CLOSE or (best and shortest > best.program[TRAIN].predicted_ns):
             continue
         plan = _assembled(setting, schedules, threads, choice, state)
-        if plan is None:
-            continue
-        if best is None:
-            limit = state.extra_ns * NEAR + choice.base_ns * (NEAR - 1)
-        if best is None or _time(plan) < _time(best):
+        if plan is not None and (best is None or _time(plan) < _time(best)):
             best = plan
-    return best or _smallest(setting, schedules, threads, choice)
+    if best is None:
+        raise _infeasible(setting, schedules, threads, choice)
+    return best
 
 
 def pareto(setting: Setting, schedules: Mapping[str, Schedule], points: int = 16) -> list[Plan]:
@@ -135,23 +140,21 @@ def _assembled(
     return None
 
 
-def _smallest(setting: Setting, schedules: Mapping[str, Schedule], threads: tuple[int, ...], choice: Frontier) -> Plan:
-    """SP1301 with the smallest budget that can be met."""
+def _infeasible(
+    setting: Setting, schedules: Mapping[str, Schedule], threads: tuple[int, ...], choice: Frontier
+) -> UserError:
+    """SP1301 with the node that binds, and the smallest budget that can be met."""
     free = replace(setting, unlimited=True)
-    plans = [
-        assemble(free, schedules, threads, choice.rewrite(s), overlap=False)
-        for s in choice.states
-        if s.peak <= choice.states[-1].peak * NEAR
-    ]
-    least = min(plan.pools[0].arena for plan in plans)
+    close = [s for s in choice.states if s.peak <= choice.states[-1].peak * CLOSE]
+    plans = [(assemble(free, schedules, threads, choice.rewrite(s), overlap=False), s) for s in close]
+    least, state = min(plans, key=lambda p: p[0].pools[0].arena)
+    size = least.pools[0].arena
+    fix = f"the smallest budget that this solver can meet is {size} bytes ({format_bytes(size)})"
     try:
-        assemble(setting, schedules, threads, choice.rewrite(choice.states[-1]), overlap=False)
+        assemble(setting, schedules, threads, choice.rewrite(state), overlap=False)
     except UserError as error:
-        if error.code != "SP1301":
-            raise
-        fix = f"the smallest budget that this solver can meet is {least} bytes ({format_bytes(least)})"
-        raise UserError("SP1301", error.problem, fix) from None
-    raise AssertionError("the smallest state was tried before")
+        return UserError("SP1301", error.problem, fix)
+    raise InternalError("a state that fits was not tried")
 
 
 def _again_ns(setting: Setting, schedule: Schedule, made: Material) -> dict[str, float]:
@@ -173,6 +176,10 @@ def _copy_ns(setting: Setting, slower: str) -> float:
     copies = copies_of([(fast, slower), (slower, fast)], setting.target, setting.costs, 0)
     slowest = max(1 / speed for speed in copies.speed.values())
     return slowest / len(setting.cpus) if setting.target.logical_cpus <= len(setting.cpus) else slowest / 4
+
+
+def _state(decisions: Mapping[str, Decision], footprint: Footprint) -> State:
+    return State(dict(decisions), footprint.peak, footprint.extra_ns, footprint.again_ns)
 
 
 class _Chain:
@@ -208,18 +215,18 @@ class _Chain:
 
     def _state(self, decisions: Mapping[str, Decision]) -> State:
         print_ = self._prints.of(steps(self._made, decisions))
-        return State(dict(decisions), print_.peak, print_.extra_ns)
+        return _state(decisions, print_)
 
     def _walk(self, decisions: dict[str, Decision]) -> list[State]:
         now = self._prints.of(steps(self._made, decisions))
-        found = [State(dict(decisions), now.peak, now.extra_ns)]
+        found = [_state(decisions, now)]
         while True:
             taken = self._next(decisions, now, TARGET) or self._next(decisions, now, 0.999)
             if taken is None:
                 return found
             value, way, now = taken
             decisions[value] = way
-            found.append(State(dict(decisions), now.peak, now.extra_ns))
+            found.append(_state(decisions, now))
 
     def _next(
         self, decisions: Mapping[str, Decision], now: Footprint, target: float

@@ -24,6 +24,8 @@ class Footprint:
     """Bytes of the first pool in use at every step."""
     extra_ns: float
     """Time of what runs besides the graph's own nodes."""
+    again_ns: float
+    """The same without copies."""
     at_peak: frozenset[str]
     """Values of the graph of which an instance is in memory where most is."""
 
@@ -84,7 +86,7 @@ class Footprints:
         size, count = self._instance_sizes(found), len(found)
         last: dict[str, int] = {}
         first: dict[str, int] = {}
-        extra = 0.0
+        again = copied = 0.0
         scratch = np.zeros(count + 1, np.int64)
         for at, step in enumerate(found):
             for value in step.inputs:
@@ -93,13 +95,13 @@ class Footprints:
                 first.setdefault(value, at)
                 last[value] = max(at, last.get(value, 0))
             if step.kind == "recompute":
-                extra += self._again_ns[step.of]
+                again += self._again_ns[step.of]
                 if step.of not in self._again_inplace:
                     scratch[at] = self._scratch.get(step.of, 0)
             elif step.kind == "node":
                 scratch[at] = self._scratch.get(step.id, 0)
             else:
-                extra += self.copy_ns_per_byte * size[step.outputs[0]]
+                copied += self.copy_ns_per_byte * size[step.outputs[0]]
         for value in self._ends:
             last[value] = count
         root: dict[str, str] = {}
@@ -116,7 +118,7 @@ class Footprints:
             change[at] += size[value]
             change[until[value] + 1] -= size[value]
         alive = np.cumsum(change)[: count + 1] + scratch + self.always
-        return Footprint(alive, extra, self._at(int(alive.argmax()), found, first, root, until))
+        return Footprint(alive, again + copied, again, self._at(int(alive.argmax()), found, first, root, until))
 
     def guess(self, value: str, way: str) -> float:
         """ns per byte of dropping one value, alone."""

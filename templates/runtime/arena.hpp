@@ -32,19 +32,19 @@ class Arena {
 
   /// The same in a file of its own below `folder`, which has no name and goes when the executor goes: a pool on a disk.
   /// The system writes pages out when memory is short.
-  Arena(size_t bytes, bool poison, const std::string& pool, const std::string& folder) : bytes_(bytes == 0 ? 1 : bytes) {
+  Arena(size_t bytes, bool poison, const std::string& space, const std::string& folder) : bytes_(bytes == 0 ? 1 : bytes) {
     if (folder.empty())
-      throw UserMistake("SP1615", "the plan moves values to pool " + pool + ", a disk, but no folder on it was named",
+      throw UserMistake("SP1615", "the plan moves values to pool " + space + ", a disk, but no folder on it was named",
                         "make the executor with spill=FOLDER");
     std::string name = folder + "/stepplan.XXXXXX";
     const int file = mkstemp(name.data());
-    if (file < 0) throw no_file(pool, folder, errno);
+    if (file < 0) throw no_file(space, folder, errno);
     unlink(name.c_str());
     const int full = posix_fallocate(file, 0, static_cast<off_t>(bytes_));
     void* memory = full != 0 ? MAP_FAILED : mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     const int reason = full != 0 ? full : errno;
     close(file);
-    if (memory == MAP_FAILED) throw no_file(pool, folder, reason);
+    if (memory == MAP_FAILED) throw no_file(space, folder, reason);
     base_ = static_cast<std::byte*>(memory);
     if (poison) std::memset(base_, 0xff, bytes_);
   }
@@ -57,9 +57,9 @@ class Arena {
   size_t bytes() const { return bytes_; }
 
  private:
-  UserMistake no_file(const std::string& pool, const std::string& folder, int reason) const {
+  UserMistake no_file(const std::string& space, const std::string& folder, int reason) const {
     return {"SP1616",
-            "cannot make a file of " + std::to_string(bytes_) + " bytes for pool " + pool + " in " + folder + ": " +
+            "cannot make a file of " + std::to_string(bytes_) + " bytes for pool " + space + " in " + folder + ": " +
                 std::strerror(reason),
             "name a folder that may be written to and has as much room"};
   }

@@ -58,8 +58,8 @@ struct Context {
 
   /// The same in a slower pool, which counts from 1.
   template <class T>
-  T* at(int64_t offset, int pool) const {
-    return reinterpret_cast<T*>(pools[pool - 1] + offset);
+  T* at(int64_t offset, int space) const {
+    return reinterpret_cast<T*>(pools[space - 1] + offset);
   }
 
   template <class T>

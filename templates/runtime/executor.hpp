@@ -84,9 +84,9 @@ class Executor {
         given_(spec_.inputs.size()),
         pointers_(spec_.inputs.size(), nullptr) {
     for (const ProgramSpec& program : spec_.programs) gates_.emplace_back(program.gates);
-    for (const PoolSpec& pool : spec_.pools) {
-      slower_.push_back(pool.file ? std::make_unique<Arena>(pool.bytes, poison, pool.name, spill)
-                                  : std::make_unique<Arena>(pool.bytes, poison));
+    for (const PoolSpec& space : spec_.pools) {
+      slower_.push_back(space.file ? std::make_unique<Arena>(space.bytes, poison, space.name, spill)
+                                  : std::make_unique<Arena>(space.bytes, poison));
       pools_.push_back(slower_.back()->base());
     }
     const int cores = static_cast<int>(team_.cores());

@@ -1,0 +1,194 @@
+"""`check` refuses rewritten plans that would not compute what the graph says; each mutation is one careless edit."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from planner.graph.model import Graph
+from planner.plan.check import check
+from planner.plan.schema import Entry, Lane, Plan, Read, Rewrite
+from tests.graphs import small_net
+from tests.plan.mutations import edit_lanes, edit_node, edit_program, edit_value, find, lanes_of
+from tests.rewrites import Rewriter
+
+STEP = "train_step"
+GRAPH = small_net()
+REWRITER = Rewriter(GRAPH, 2)
+MOVED = REWRITER.plan({"conv1.y": "move", "bn1.y": "move", "conv2.y": "move"}, overlap=False)
+AGAIN = REWRITER.plan(REWRITER.everything("fresh"))
+
+
+def codes(graph: Graph, plan: Plan) -> set[str]:
+    return {f.code for f in check(graph, plan, REWRITER.target)}
+
+
+def edit_rewrite(plan: Plan, **changes: Any) -> Plan:
+    return edit_program(plan, STEP, rewrite=plan.program[STEP].rewrite.model_copy(update=changes))
+
+
+def rewait(plan: Plan, run: str, wait: Callable[[tuple[str, ...]], tuple[str, ...]]) -> Plan:
+    lanes = lanes_of(plan, STEP)
+    lane, at = find(lanes, run)
+    lanes[lane][at] = Entry(run=run, wait=wait(lanes[lane][at].wait))
+    return edit_lanes(plan, STEP, lanes)
+
+
+def test_rewritten_plans_pass() -> None:
+    assert check(GRAPH, MOVED, REWRITER.target) == []
+    assert check(GRAPH, AGAIN, REWRITER.target) == []
+
+
+def without(run: str, waited: str) -> Callable[[Plan], Plan]:
+    def drop(waits: tuple[str, ...]) -> tuple[str, ...]:
+        left = tuple(w for w in waits if not w.startswith(waited))
+        assert left != waits, waits
+        return left
+
+    return lambda plan: rewait(plan, run, drop)
+
+
+def test_a_reader_that_does_not_wait_for_its_prefetch() -> None:
+    assert "SP1414" in codes(GRAPH, without("bn1.backward/0#0", "conv1.y.prefetch")(MOVED))
+    assert "SP1414" in codes(GRAPH, without("conv2.backward_weights/0#0", "bn1.y.prefetch")(MOVED))
+
+
+def test_a_prefetch_that_does_not_wait_for_its_offload() -> None:
+    one = REWRITER.plan({"conv1.y": "move"}, overlap=False)
+    plan = rewait(one, "conv1.y.prefetch/0#0", lambda waits: ())
+    assert "SP1414" in codes(GRAPH, plan)
+
+
+def test_an_offload_that_does_not_wait_for_its_value() -> None:
+    assert "SP1414" in codes(GRAPH, without("conv1.y.offload/0#0", "conv1/")(MOVED))
+
+
+def reads_changed(plan: Plan, node: str, value: str, instance: str) -> Plan:
+    reads = [r for r in plan.program[STEP].rewrite.reads if (r.node, r.value) != (node, value)]
+    return edit_rewrite(plan, reads=(*reads, Read(node=node, value=value, instance=instance)))
+
+
+def test_an_instance_of_another_value() -> None:
+    """bn2's input and bn1's have the same type, so that only the meaning differs."""
+    plan = reads_changed(MOVED, "bn2.backward", "conv2.y", "conv1.y.back")
+    assert codes(GRAPH, plan) == {"SP1435"}
+
+
+def test_a_recomputation_of_other_inputs() -> None:
+    wrong = reads_changed(AGAIN, "bn2.recompute", "bn1.y", "conv1.y.recompute")
+    assert codes(GRAPH, wrong) == {"SP1435"}
+
+
+def test_a_parameter_that_was_updated_before() -> None:
+    """The graph's own order puts an update between the first run and the second: the copy would read new weights."""
+    from planner.plan.check_rewrites import check_meaning
+    from planner.plan.expand import expanded
+    from planner.plan.findings import Report
+
+    larger = expanded(GRAPH, AGAIN).program[STEP]
+    nodes = list(larger.nodes)
+    update = next(n for n in nodes if n.id == "conv1.weight.update")
+    nodes.remove(update)
+    nodes.insert(next(i for i, n in enumerate(nodes) if n.id == "conv1.recompute"), update)
+    report = Report()
+    moved = larger.model_copy(update={"nodes": tuple(nodes)})
+    check_meaning(GRAPH.program[STEP], moved, AGAIN.program[STEP], report)
+    assert any("after 1 updates instead of 0" in f.message for f in report.findings())
+
+
+def test_an_update_that_does_not_wait_for_a_recomputation() -> None:
+    """In the schedule, the same mistake: the last reader of the weights is a copy, and the update does not wait."""
+    rewrite = AGAIN.program[STEP].rewrite
+    assert any(r.of == "conv2" for r in rewrite.recomputes)
+    lanes = lanes_of(AGAIN, STEP)
+    lane, at = find(lanes, "conv2.weight.update/0#0")
+    entry = lanes[lane].pop(at)
+    lane, at = find(lanes, "conv2.recompute/0#0")
+    lanes[lane].insert(at, Entry(run=entry.run))
+    assert {"SP1414", "SP1415"} & codes(GRAPH, edit_lanes(AGAIN, STEP, lanes))
+
+
+def test_a_recomputation_in_another_mode() -> None:
+    plan = edit_node(AGAIN, STEP, "conv2.recompute", implementation="other")
+    assert "SP1435" in codes(GRAPH, plan)
+
+
+def test_a_slower_pool_that_is_too_small() -> None:
+    slow = MOVED.pools[1]
+    smaller = slow.model_copy(update={"arena": slow.arena - 64})
+    assert "SP1419" in codes(GRAPH, MOVED.model_copy(update={"pools": (MOVED.pools[0], smaller)}))
+    limited = slow.model_copy(update={"capacity": slow.arena - 64})
+    assert "SP1420" in codes(GRAPH, MOVED.model_copy(update={"pools": (MOVED.pools[0], limited)}))
+
+
+def test_two_values_on_the_same_bytes_of_the_slower_pool() -> None:
+    """Overlapping offloads are written over each other before they come back."""
+    at = MOVED.placement["conv1.y.away"].offset
+    assert "SP1423" in codes(GRAPH, edit_value(MOVED, "bn1.y.away", offset=at))
+
+
+def test_values_in_the_wrong_pool() -> None:
+    assert "SP1436" in codes(GRAPH, edit_value(MOVED, "conv1.y.away", pool=MOVED.pools[0].name))
+    larger = MOVED.pools[1].model_copy(update={"arena": 2**20})
+    roomy = MOVED.model_copy(update={"pools": (MOVED.pools[0], larger)})
+    assert "SP1436" in codes(GRAPH, edit_value(roomy, "conv1.y.back", pool=larger.name))
+
+
+def test_a_transfer_between_the_wrong_pools() -> None:
+    transfers = [
+        t.model_copy(update={"to_pool": t.from_pool}) if t.node == "conv1.y.offload" else t
+        for t in MOVED.program[STEP].rewrite.transfers
+    ]
+    assert "SP1436" in codes(GRAPH, edit_rewrite(MOVED, transfers=tuple(transfers)))
+
+
+def move_entry(plan: Plan, run: str, lane: int) -> Plan:
+    lanes = lanes_of(plan, STEP)
+    old, at = find(lanes, run)
+    entry = lanes[old].pop(at)
+    lanes[lane].insert(0, entry)
+    return edit_lanes(plan, STEP, lanes)
+
+
+def test_a_link_carries_one_copy_at_a_time() -> None:
+    out, back = ([i for i, lane in enumerate(lanes_of(MOVED, STEP)) if any(kind in e.run for e in lane)]
+                 for kind in (".offload/", ".prefetch/"))  # fmt: skip
+    assert out != back and len(out) == len(back) == 1
+    assert "SP1437" in codes(GRAPH, move_entry(MOVED, "conv1.y.offload/0#0", back[0]))
+
+
+def test_transfers_do_not_run_on_cores_nor_nodes_on_copy_lanes() -> None:
+    assert "SP1437" in codes(GRAPH, move_entry(MOVED, "conv1.y.offload/0#0", 0))
+    assert "SP1437" in codes(GRAPH, move_entry(MOVED, "loss.loss.seed/0#0", 2))
+
+
+def test_copy_lanes_come_last() -> None:
+    lanes = tuple(reversed([lane.model_copy(update={"id": 0}) for lane in MOVED.lanes]))
+    numbered = tuple(Lane(id=i, cpu=lane.cpu, kind=lane.kind) for i, lane in enumerate(lanes))
+    assert "SP1426" in codes(GRAPH, MOVED.model_copy(update={"lanes": numbered}))
+
+
+def test_a_rewrite_that_makes_no_sense() -> None:
+    rewrite = AGAIN.program[STEP].rewrite
+    assert codes(GRAPH, edit_rewrite(AGAIN, recomputes=rewrite.recomputes[1:])) == {"SP1434"}
+    assert codes(GRAPH, edit_program(AGAIN, "predict", rewrite=rewrite)) == {"SP1434"}
+
+
+def test_a_node_that_is_left_out() -> None:
+    nodes = tuple(n for n in AGAIN.program[STEP].nodes if n.node != "bn1.recompute")
+    assert "SP1406" in codes(GRAPH, edit_program(AGAIN, STEP, nodes=nodes))
+
+
+def test_no_rewrite_for_its_nodes() -> None:
+    assert "SP1406" in codes(GRAPH, edit_program(AGAIN, STEP, rewrite=Rewrite()))
+
+
+@pytest.mark.parametrize("plan", [MOVED, AGAIN])
+def test_each_dropped_wait_is_missed(plan: Plan) -> None:
+    """Waits are a transitive reduction: whichever is left out, something is no longer safe."""
+    lanes = lanes_of(plan, STEP)
+    spots = [(i, j, w) for i, lane in enumerate(lanes) for j, e in enumerate(lane) for w in e.wait]
+    for i, j, wait in spots[::7]:
+        changed = lanes_of(plan, STEP)
+        changed[i][j] = Entry(run=changed[i][j].run, wait=tuple(w for w in changed[i][j].wait if w != wait))
+        assert check(GRAPH, edit_lanes(plan, STEP, changed)), (changed[i][j].run, wait)

@@ -1,0 +1,95 @@
+"""Budgets: what is planned fits, is safe, is never faster with less memory, and the smallest budget is told."""
+
+import random
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.errors import UserError
+from planner.graph.model import Graph
+from planner.plan.check import check
+from planner.plan.schema import Plan
+from planner.solve.budget import frontier, within_budget
+from planner.solve.options import PlanOptions
+from tests.graphs import random_net, small_net
+from tests.rewrites import Rewriter
+
+
+def at(rewriter: Rewriter, budget: int) -> Plan:
+    options = PlanOptions(policy="sequential", memory_budget=budget)
+    return within_budget(replace(rewriter.setting, options=options), rewriter.schedules)
+
+
+def smallest(rewriter: Rewriter) -> int:
+    with pytest.raises(UserError, match="SP1301") as error:
+        at(rewriter, 1000)
+    found = re.search(r"can meet is (\d+) bytes", error.value.fix)
+    assert found and "most is alive at node" in error.value.problem
+    return int(found[1])
+
+
+def one_pool(graph: Graph) -> Rewriter:
+    rewriter = Rewriter(graph)
+    target = rewriter.target.model_copy(update={"pools": rewriter.target.pools[:1]})
+    rewriter.setting = replace(rewriter.setting, target=target)
+    return rewriter
+
+
+def test_the_smallest_budget_can_be_met_and_no_smaller_one() -> None:
+    for rewriter in (Rewriter(small_net()), one_pool(small_net())):
+        least = smallest(rewriter)
+        plan = at(rewriter, least)
+        assert plan.pools[0].arena <= least == plan.pools[0].capacity
+        assert check(rewriter.graph, plan, rewriter.setting.target) == []
+        with pytest.raises(UserError, match="SP1301"):
+            at(rewriter, least - 64)
+
+
+def test_the_solver_finds_what_full_recomputation_or_full_offload_reaches() -> None:
+    for seed in range(6):
+        rewriter = Rewriter(random_net(random.Random(seed)))
+        corners = [rewriter.plan(rewriter.everything(way), overlap=False) for way in ("share", "fresh", "move")]
+        assert smallest(rewriter) <= min(p.pools[0].arena for p in corners)
+
+
+@settings(max_examples=12, deadline=None)
+@given(seed=st.integers(0, 10**6), share=st.floats(0, 1), pools=st.integers(1, 2))
+def test_random_graphs_under_random_budgets(seed: int, share: float, pools: int) -> None:
+    rng = random.Random(seed)
+    graph = random_net(rng, nodes=rng.randrange(3, 16))
+    rewriter = Rewriter(graph) if pools == 2 else one_pool(graph)
+    least, most = smallest(rewriter), rewriter.plan({}).pools[0].arena
+    budget = round(least + share * (most - least))
+    plan = at(rewriter, budget)
+    assert plan.pools[0].arena <= budget
+    assert check(graph, plan, rewriter.setting.target) == []
+
+
+@settings(max_examples=6, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_more_memory_is_never_slower(seed: int) -> None:
+    rewriter = Rewriter(random_net(random.Random(seed)))
+    least, most = smallest(rewriter), rewriter.plan({}).pools[0].arena
+    times = [at(rewriter, round(least + i * (most - least) / 8)).program["train_step"].predicted_ns for i in range(9)]
+    assert times == sorted(times, reverse=True)
+
+
+def test_estimates_are_what_plans_need() -> None:
+    """The quick footprint and the real liveness agree to the byte."""
+    for seed in range(4):
+        rewriter = Rewriter(random_net(random.Random(seed)))
+        found = frontier(rewriter.setting, rewriter.schedules)
+        for state in found.states[:: max(1, len(found.states) // 6)]:
+            plan = rewriter.plan(state.decisions, overlap=False)
+            assert plan.program["train_step"].peak_bytes == state.peak
+
+
+def test_kept_values_are_never_dropped() -> None:
+    rewriter = one_pool(small_net())
+    options = PlanOptions(policy="sequential", keep=("conv1.y", "bn1.y"))
+    rewriter.setting = replace(rewriter.setting, options=options)
+    states = frontier(rewriter.setting, rewriter.schedules).states
+    assert not any({"conv1.y", "bn1.y"} & set(s.decisions) for s in states)
