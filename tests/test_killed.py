@@ -2,6 +2,7 @@
 the folder is as before, complete, or says what is wrong with it; and running the command again repairs it."""
 
 import os
+import random
 import resource
 import shutil
 import signal
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from codegen.load import executor_class
+from planner.costs.table import read_costs, write_costs
 from planner.errors import UserError
 from tests.cli import Files, succeeds
 
@@ -51,6 +53,12 @@ def stop(process: subprocess.Popen[str], when: Callable[[], bool], how: signal.S
     return process.returncode, errors
 
 
+def finish(process: subprocess.Popen[str]) -> None:
+    """Undisturbed, it succeeds."""
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+
+
 def require_clean(code: int, errors: str, how: signal.Signals) -> None:
     assert code in (0, 130, -how), errors
     assert "Traceback" not in errors, errors
@@ -82,6 +90,57 @@ def test_emit_between_files(files: Files, tmp_path: Path, how: signal.Signals) -
         assert (out / "plan.json").read_bytes() == new
         if how is signal.SIGINT:
             assert not list(out.glob(".*")), "no temporary files"
+
+
+def after(seconds: float) -> Callable[[], bool]:
+    """Whether so much time has passed since this call."""
+    end = time.monotonic() + seconds
+    return lambda: time.monotonic() >= end
+
+
+def test_build(files: Files, tmp_path: Path) -> None:
+    """Stopped at a random moment and with a few objects complete; the next build goes on with those."""
+    out, cache = files.folder / "out", tmp_path / "cache"
+    succeeds("emit", files.plan, "-o", out)
+
+    def objects(count: int) -> Callable[[], bool]:
+        return lambda: len(list((cache / "objects").glob("*.o"))) >= count
+
+    seconds = random.uniform(0.2, 4)
+    for when, how in ((after(seconds), signal.SIGKILL), (objects(2), signal.SIGINT)):
+        code, errors = stop(start("build", out, cache=cache), when, how)
+        require_clean(code, errors, how)
+        if list(out.glob("_executor.*.so")):  # stopped after its last rename: then it is complete
+            executor_class(out)(pin=False).close()
+        else:
+            assert code, f"after {seconds} s"
+            with pytest.raises(UserError, match="SP1512"):
+                executor_class(out)
+    complete = {p: p.stat().st_ino for p in (cache / "objects").glob("*.o")}
+    assert complete
+    finish(start("build", out, cache=cache))
+    assert all(p.stat().st_ino == i for p, i in complete.items()), "complete objects are used again"
+    executor_class(out)(pin=False).close()
+
+
+def test_profile(files: Files, tmp_path: Path) -> None:
+    """The table stays readable and keeps what it had, and profiling goes on from it."""
+    table = read_costs(files.costs)
+    entries = tuple(e for e in table.entries if not e.signature.startswith("sgd_update"))
+    write_costs(table.model_copy(update={"entries": entries}), files.costs)
+    command = ("profile", files.graph, "--target", files.target, "-o", files.costs, "--budget", 0.1, "--no-pairs")
+    written = files.costs.stat().st_mtime_ns
+    seconds = random.uniform(0.2, 4)
+    for when, how in (
+        (after(seconds), signal.SIGKILL),
+        (lambda: files.costs.stat().st_mtime_ns != written, signal.SIGINT),
+    ):
+        code, errors = stop(start(*command, cache=tmp_path), when, how)
+        require_clean(code, errors, how)
+        known = read_costs(files.costs).entries
+        assert all(e in known for e in entries), f"after {seconds} s"
+    finish(start(*command, cache=tmp_path))
+    succeeds("plan", files.graph, "--costs", files.costs, "--target", files.target, "-o", files.folder / "made")
 
 
 @pytest.mark.parametrize("limit", [20_000, 200_000])
