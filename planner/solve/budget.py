@@ -31,6 +31,9 @@ TRAIN = "train_step"
 TARGET = 0.96
 """A link aims at this share of the present peak: everything above counts."""
 
+RELAXED = 12
+"""States from which superfluous decisions are taken back."""
+
 LOOKED_AT = 6
 """Candidates that are tried per link, best first by what was last known of them."""
 
@@ -77,23 +80,26 @@ def frontier(setting: Setting, schedules: Mapping[str, Schedule]) -> Frontier:
     if slower:
         prints.copy_ns_per_byte = _copy_ns(setting, slower)
     found = _Chain(made, prints, bool(slower)).run()
-    best: list[State] = []
-    for state in sorted(found, key=lambda s: (s.extra_ns, s.peak)):
-        if not best or state.peak < best[-1].peak:
-            best.append(state)
+    best = _undominated(found)
     base = sum(schedule.choices[n.id].total_ns for n in schedule.order)
     setting.say(f"budget: {len(found)} states, {len(best)} worth having, from {format_bytes(best[0].peak)} to "
                 f"{format_bytes(best[-1].peak)}")  # fmt: skip
     return Frontier(made, tuple(best), base, (setting.target.memory.name, slower))
 
 
-def within_budget(setting: Setting, schedules: Mapping[str, Schedule], threads: tuple[int, ...] = ()) -> Plan:
-    """The fastest plan found that fits. SP1301 names the smallest budget that this solver can meet."""
+def within_budget(
+    setting: Setting,
+    schedules: Mapping[str, Schedule],
+    threads: tuple[int, ...] = (),
+    choice: Frontier | None = None,
+) -> Plan:
+    """The fastest plan found that fits. SP1301 names the smallest budget that this solver can meet. `choice`: the
+    frontier, where it is known already; it does not depend on the budget."""
     # Nodes that co-run hold their bytes longer: here they may still run side by side, but lifetimes do not count on it.
     schedules = {name: replace(s, spans={}) for name, s in schedules.items()}
     if TRAIN not in schedules:
         return assemble(setting, schedules, threads)
-    choice = frontier(setting, schedules)
+    choice = choice or frontier(setting, schedules)
     # Signals between lanes are not in the estimates; in steps of microseconds they decide.
     signals = 2 * setting.costs.sync_ns * len(schedules[TRAIN].order)
     best: Plan | None = None
@@ -178,8 +184,28 @@ def _copy_ns(setting: Setting, slower: str) -> float:
     return slowest / len(setting.cpus) if setting.target.logical_cpus <= len(setting.cpus) else slowest / 4
 
 
+def _spread(states: Sequence[State], count: int) -> list[State]:
+    """At most `count` of the states that no other beats, evenly over their peaks."""
+    best = _undominated(states)
+    levels = np.linspace(best[0].peak, best[-1].peak, count)
+    chosen = {min(range(len(best)), key=lambda i: (abs(best[i].peak - level), i)) for level in levels}
+    return [best[i] for i in sorted(chosen)]
+
+
+def _undominated(states: Sequence[State]) -> list[State]:
+    """From the fastest to the smallest."""
+    best: list[State] = []
+    for state in sorted(states, key=lambda s: (s.extra_ns, s.peak)):
+        if not best or state.peak < best[-1].peak:
+            best.append(state)
+    return best
+
+
 def _state(decisions: Mapping[str, Decision], footprint: Footprint) -> State:
     return State(dict(decisions), footprint.peak, footprint.extra_ns, footprint.again_ns)
+
+
+_LESS: tuple[Decision, ...] = ("keep", "share")
 
 
 class _Chain:
@@ -193,13 +219,50 @@ class _Chain:
     def run(self) -> list[State]:
         start: dict[str, Decision] = {}
         found = self._walk(start)
-        # Corners of the space: full recomputation and full offload reach what single steps may not.
-        corners = [self._state(self._corner(way)) for way in ("share", "fresh", "move", "mixed")]
-        least = min(corners, key=lambda s: s.peak)
-        found += corners
-        if least.peak < min(s.peak for s in found[: -len(corners)]):
-            found += self._walk(dict(least.decisions))
+        # Single decisions do not lead everywhere: corners of the space, and few kept values with all between them made
+        # again at once, are starts of their own.
+        reached = found[-1].peak
+        starts = [self._state(self._corner(way)) for way in ("share", "fresh", "move", "mixed")]
+        starts += [self._state(d) for d in self._segmented()]
+        found += starts
+        smaller = sorted((s for s in starts if s.peak < reached), key=lambda s: (s.peak, s.extra_ns))
+        cheapest = sorted(starts, key=lambda s: (s.extra_ns * s.peak, s.peak))
+        for state in {id(s): s for s in (*smaller[:1], *cheapest[:3])}.values():
+            found += self._walk(dict(state.decisions))
+        return [*found, *(self._relaxed(s) for s in _spread(found, RELAXED))]
+
+    def _segmented(self) -> list[dict[str, Decision]]:
+        """Segments of about equal bytes between kept cuts; everything else is made again, a segment at a time."""
+        found: list[dict[str, Decision]] = []
+        share = self._corner("share")
+        cuts = [v for v in self._made.cuts if v in share]
+        before: list[int] = []
+        total = 0
+        for value in self._made.values:
+            if value in cuts:
+                before.append(total)
+            total += self._prints.size(value) if value in share else 0
+        for segments in sorted({*range(2, 9), 10, 12, 16, 20, 24, 32, len(cuts)}):
+            if segments <= len(cuts):
+                kept = {min(zip(before, cuts, strict=True), key=lambda c: abs(c[0] - total * i / segments))[1]
+                        for i in range(1, segments)}  # fmt: skip
+                found.append({v: d for v, d in share.items() if v not in kept})
         return found
+
+    def _relaxed(self, state: State) -> State:
+        """The same peak with less work: decisions that do not lower it are taken back, dear ones first."""
+        decisions, now = dict(state.decisions), self._prints.of(steps(self._made, state.decisions))
+        price = {v: self._first_guess(v, d) * self._prints.size(v) for v, d in decisions.items()}
+        for value in sorted(decisions, key=lambda v: (-price[v], v)):
+            for way in _LESS:
+                if decisions[value] in (way, "keep") or (way == "share" and value not in self._made.producer):
+                    continue
+                less = {**decisions, value: way}
+                after = self._prints.of(steps(self._made, less))
+                if after.peak <= now.peak and after.extra_ns < now.extra_ns:
+                    decisions, now = less, after
+                    break
+        return _state(decisions, now)
 
     def _corner(self, way: str) -> dict[str, Decision]:
         found: dict[str, Decision] = {}

@@ -12,7 +12,6 @@ import numpy as np
 from planner.graph.model import PERSISTENT, Graph, Program
 from planner.ops.base import op_named, scratch_bytes
 from planner.ops.signature import signature_of
-from planner.plan.expand import offload_names, prefetch_names
 from planner.solve.schedule import Schedule
 from planner.solve.steps import Material, Step
 from planner.units import align
@@ -74,6 +73,7 @@ class Footprints:
         # Another op may stand in for a node that runs again (batch_norm_apply): its own in-place rule, no scratch.
         self._again_inplace: dict[str, tuple[tuple[int, int], ...]] = {}
         known = {n.id: n for n in material.order}
+        self._outputs = {n.id: n.outputs for n in material.order}
         for name, again in material.again.items():
             if again.op == known[name].op:
                 continue
@@ -83,7 +83,8 @@ class Footprints:
             self._again_inplace[name] = tuple(op.inplace(signature, schedule.choices[name].mode))
 
     def of(self, found: Sequence[Step]) -> Footprint:
-        size, count = self._instance_sizes(found), len(found)
+        origin, count = self._origins(found), len(found)
+        size = self._size if not origin else {**self._size, **{i: self._size[v] for i, v in origin.items()}}
         last: dict[str, int] = {}
         first: dict[str, int] = {}
         again = copied = 0.0
@@ -118,7 +119,10 @@ class Footprints:
             change[at] += size[value]
             change[until[value] + 1] -= size[value]
         alive = np.cumsum(change)[: count + 1] + scratch + self.always
-        return Footprint(alive, again + copied, again, self._at(int(alive.argmax()), found, first, root, until))
+        return Footprint(alive, again + copied, again, self._at(int(alive.argmax()), origin, first, root, until))
+
+    def size(self, value: str) -> int:
+        return self._size[value]
 
     def guess(self, value: str, way: str) -> float:
         """ns per byte of dropping one value, alone."""
@@ -129,31 +133,27 @@ class Footprints:
     def _at(
         self,
         place: int,
-        found: Sequence[Step],
+        origin: Mapping[str, str],
         first: Mapping[str, int],
         root: Mapping[str, str],
-        until: dict[str, int],
+        until: Mapping[str, int],
     ) -> frozenset[str]:
         """Values of the graph with an instance in memory at a place; a value that lies in another's bytes counts."""
-        known = {n.id: n for n in self._material.order}
-        alive = set()
-        for step in found:
-            originals = (step.of,) if step.kind in ("offload", "prefetch") else known[step.of].outputs
-            for instance, original in zip(step.outputs, originals, strict=False):
-                if first[instance] <= place <= until[root.get(instance, instance)]:
-                    alive.add(original)
-        return frozenset(alive)
+        return frozenset(
+            origin.get(instance, instance)
+            for instance, since in first.items()
+            if since <= place <= until[root.get(instance, instance)]
+        )
 
-    def _instance_sizes(self, found: Sequence[Step]) -> dict[str, int]:
-        size: dict[str, int] = dict(self._size)
-        known = {n.id: n for n in self._material.order}
+    def _origins(self, found: Sequence[Step]) -> dict[str, str]:
+        """instance -> the graph's value that it is one of"""
+        origin: dict[str, str] = {}
         for step in found:
             if step.kind == "recompute":
-                for instance, original in zip(step.outputs, known[step.of].outputs, strict=False):
-                    size[instance] = self._size[original]
-            elif step.kind == "offload":
-                size[offload_names(step.of)[1]] = size[prefetch_names(step.of)[1]] = self._size[step.of]
-        return size
+                origin.update(zip(step.outputs, self._outputs[step.of], strict=False))
+            elif step.kind != "node":
+                origin[step.outputs[0]] = step.of
+        return origin
 
     def _share(
         self,

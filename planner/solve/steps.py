@@ -51,6 +51,9 @@ class Material:
     """Values of the forward pass that need not stay: all but views and what must be there at the end."""
     late: frozenset[str]
     """Those that are read after the forward pass, themselves or a view of them."""
+    cuts: tuple[str, ...]
+    """Values through which all that the forward pass still needs goes, in order: whoever keeps them can make
+    everything between two of them again from the first."""
 
     def ways(self, value: str, slower_pool: bool) -> tuple[Decision, ...]:
         """What can be decided about a value. One that nobody reads late costs nothing, unless a recomputation reads
@@ -90,7 +93,24 @@ def material(graph: Graph, program: Program, order: Sequence[Node], keep: Collec
         views,
         found,
         frozenset(v for v in found if v in late),
+        _cuts(order, views, set(found)),
     )
+
+
+def _cuts(order: Sequence[Node], views: Mapping[str, str], values: Collection[str]) -> tuple[str, ...]:
+    forward = [n for n in order if n.phase == "forward"]
+    last: dict[str, int] = {}
+    for at, node in enumerate(forward):
+        for value in node.inputs:
+            last[views.get(value, value)] = at
+    waiting: set[str] = set()
+    found: dict[str, None] = {}
+    for at, node in enumerate(forward):
+        waiting.update(v for v in node.outputs if v in values and last.get(v, -1) > at)
+        waiting = {v for v in waiting if last[v] > at}
+        if len(waiting) == 1:
+            found[next(iter(waiting))] = None
+    return tuple(found)
 
 
 def steps(material: Material, decisions: Mapping[str, Decision]) -> list[Step]:
@@ -181,7 +201,7 @@ class _Unfolding:
             again = self._material.again[maker]
             missing = [v for v in again.inputs if self._dropped(v) and not self._there(v)]
             if missing:
-                stack += missing
+                stack += reversed(missing)  # the order in which plan/expand.py puts them
                 continue
             self._again(maker, again)
         return self._there(wanted) or wanted

@@ -1,6 +1,7 @@
 """Whole plans of random graphs: safe by the independent checker, deterministic, honest about budgets and pins."""
 
 import random
+import re
 import subprocess
 import sys
 
@@ -55,12 +56,16 @@ def test_pins_are_honoured_or_refused() -> None:
 def test_a_budget_too_small_names_the_smallest_and_the_node_that_binds() -> None:
     graph, target = small_net(), load_target("cpu2")
     costs = modelled_costs(graph, target)
-    need = make_plan(graph, target, costs, PlanOptions(policy="sequential")).pools[0].arena
-    with pytest.raises(UserError, match="SP1301") as caught:
-        make_plan(graph, target, costs, PlanOptions(policy="sequential", memory_budget=need - 1))
-    assert str(need) in caught.value.fix
+    with pytest.raises(UserError, match=r"SP1301.*most is alive at node conv2.backward_weights") as caught:
+        make_plan(graph, target, costs, PlanOptions(policy="sequential", memory_budget=1000))
+    found = re.search(r"can meet is (\d+) bytes", caught.value.fix)
+    assert found
+    need = int(found[1])
     exact = make_plan(graph, target, costs, PlanOptions(policy="sequential", memory_budget=need))
-    assert exact.pools[0].arena == need
+    assert exact.pools[0].arena == exact.pools[0].capacity == need
+    assert exact.program["train_step"].rewrite and not exact.program["predict"].rewrite
+    with pytest.raises(UserError, match="SP1301"):
+        make_plan(graph, target, costs, PlanOptions(policy="sequential", memory_budget=need - 1))
 
 
 def test_unmeasured_signature_is_named() -> None:
