@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from planner.artefact import write_text
+from planner.artefact import write_bytes, write_text
 from planner.bundle import copy_weights, plan_file, read_bundle, weights_beside, write_bundle
 from planner.console import AsJson, app, command, emit_result, friendly_errors, progress, stderr, warn
 from planner.costs.table import read_costs
@@ -30,10 +30,11 @@ from planner.plan.simulate import replay
 from planner.plan.text import read_plan, write_plan
 from planner.report.events import events_text
 from planner.report.html import html_page
+from planner.report.pareto import pareto_picture, pareto_rows, pareto_table
 from planner.report.perfetto import perfetto_trace
 from planner.report.table import plan_table
 from planner.solve.options import ParallelOps, PlanOptions, read_pins
-from planner.solve.pipeline import make_plan
+from planner.solve.pipeline import make_pareto, make_plan
 from planner.target.detect import detect as detect_target
 from planner.target.text import load_target, target_text, write_target
 from planner.units import format_ns, parse_bytes
@@ -131,6 +132,9 @@ def plan(
     parallel_ops: ParallelFlag = False,
     parallel_threshold: ParallelThreshold = None,
     parallel_op: ParallelAlso = None,
+    pareto: Annotated[
+        bool, typer.Option("--pareto", help="Also plan with less and less memory; prints and plots time against it.")
+    ] = False,
     strict_costs: Annotated[
         bool, typer.Option("--strict-costs", help="Refuse another machine's cost table instead of warning.")
     ] = False,
@@ -154,9 +158,14 @@ def plan(
         solved = make_plan(training_graph, hardware, table, options, stderr.print if verbose else lambda text: None)
     write_bundle(out, solved, training_graph, hardware)
     copy_weights(weights_beside(graph), out / "weights.npz")
-    emit_result(
-        as_json, {**summary(solved), "folder": str(out)}, f"{plan_table(solved, training_graph)}\n\nwrote {out}"
-    )
+    document: dict[str, Any] = {**summary(solved), "folder": str(out)}
+    text = plan_table(solved, training_graph)
+    if pareto:
+        plans = make_pareto(training_graph, hardware, table, options)
+        write_bytes(out / "pareto.png", pareto_picture(plans))
+        document["pareto"] = pareto_rows(plans)
+        text += f"\n\n{pareto_table(plans)}\nwrote {out / 'pareto.png'}"
+    emit_result(as_json, document, f"{text}\n\nwrote {out}")
 
 
 def parallel_options(wanted: bool, threshold: int | None, also: list[str]) -> ParallelOps | None:

@@ -66,6 +66,9 @@ def test_capture_and_plan(tmp_path: Path, files: Files) -> None:
     for option in (("--policy", "sequential"), ("--policy", "liu", "--strategies", "1,2"), ("--memory-budget", "1GiB")):
         succeeds(*arguments, *option)
     assert "offsets" in run(*arguments, "-v").stderr
+    assert len(as_json(*arguments, "--pareto")["pareto"]) >= 1
+    assert "overhead" in succeeds(*arguments, "--pareto") and (tmp_path / "p" / "pareto.png").stat().st_size > 1000
+    fails("SP1301", *arguments, "--memory-budget", "1KiB")
     bundle = read_bundle(tmp_path / "p")
     assert check(bundle.graph, bundle.plan, bundle.target) == []
     succeeds(*arguments, "--keep", "fc1.y", "--keep", "fc2.backward*")

@@ -115,12 +115,18 @@ def within_budget(
     return best
 
 
-def pareto(setting: Setting, schedules: Mapping[str, Schedule], points: int = 16) -> list[Plan]:
+def pareto(
+    setting: Setting, schedules: Mapping[str, Schedule], threads: tuple[int, ...] = (), points: int = 16
+) -> list[Plan]:
     """Plans along the frontier, from the fastest to the smallest, none slower than a smaller one."""
-    choice = frontier(setting, schedules)
-    wanted = np.unique(np.linspace(0, len(choice.states) - 1, points).round().astype(int))
     free = replace(setting, unlimited=True)
-    plans = [assemble(free, schedules, rewrites=choice.rewrite(choice.states[i])) for i in wanted]
+    plans = [assemble(free, schedules, threads)]
+    if TRAIN in schedules:
+        schedules = {name: replace(s, spans={}) for name, s in schedules.items()}
+        choice = frontier(setting, schedules)
+        for state in _spread(choice.states, points):
+            for overlap in (True, False) if "move" in state.decisions.values() else (True,):
+                plans.append(assemble(free, schedules, threads, choice.rewrite(state), overlap=overlap))
     best: list[Plan] = []
     for plan in sorted(plans, key=lambda p: (_time(p), p.pools[0].arena)):
         if not best or plan.pools[0].arena < best[-1].pools[0].arena:

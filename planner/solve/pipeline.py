@@ -14,7 +14,7 @@ from planner.errors import InternalError
 from planner.graph.model import Graph, Program
 from planner.plan.schema import Plan
 from planner.solve.assemble import Say, Setting, assemble
-from planner.solve.budget import within_budget
+from planner.solve.budget import pareto, within_budget
 from planner.solve.corun import PUBLISHED, SEARCHED, Work, best_schedule
 from planner.solve.interference import Interference
 from planner.solve.options import PlanOptions
@@ -39,9 +39,20 @@ def make_plan(
     SP1202: a node was never profiled. SP1301: the plan needs more memory than the budget or the pool.
     SP1302: a pinned decision cannot be honoured. SP1304: a value cannot be kept. `say` receives one line per pass.
     """
-    options = options or PlanOptions()
     with _no_collection():
-        return _plan(graph, target, costs, options, say)
+        return _solved(graph, target, costs, options or PlanOptions(), say).within_budget()
+
+
+def make_pareto(
+    graph: Graph,
+    target: Target,
+    costs: CostTable,
+    options: PlanOptions | None = None,
+    say: Say = lambda text: None,
+) -> list[Plan]:
+    """Plans from all the memory they like to as little as will do, none slower than a smaller one."""
+    with _no_collection():
+        return _solved(graph, target, costs, options or PlanOptions(), say).pareto()
 
 
 @contextmanager
@@ -55,12 +66,6 @@ def _no_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def _plan(graph: Graph, target: Target, costs: CostTable, options: PlanOptions, say: Say) -> Plan:
-    if options.policy == "auto":
-        return _best(graph, target, costs, options, say)
-    return _Solved(Setting(graph, target, costs, options, say)).within_budget()
 
 
 class _Solved:
@@ -81,15 +86,20 @@ class _Solved:
         fits = first.model_copy(update={"capacity": setting.capacity})
         return self._plan.model_copy(update={"pools": (fits, *self._plan.pools[1:])})
 
+    def pareto(self) -> list[Plan]:
+        return pareto(self._setting, self._schedules, self._threads)
+
 
 def base_schedules(setting: Setting) -> dict[str, Schedule]:
     """When and how every node of the graph runs, program by program, before memory is looked at."""
     return {p.name: _schedule(setting, p) for p in setting.graph.programs}
 
 
-def _best(graph: Graph, target: Target, costs: CostTable, options: PlanOptions, say: Say) -> Plan:
-    """The candidate with the least predicted time, before memory is looked at; a budget rewrites that one, so that
-    what it computes stays the same to the bit."""
+def _solved(graph: Graph, target: Target, costs: CostTable, options: PlanOptions, say: Say) -> _Solved:
+    """`auto`: the candidate with the least predicted time, before memory is looked at; a budget rewrites that one, so
+    that what it computes stays the same to the bit."""
+    if options.policy != "auto":
+        return _Solved(Setting(graph, target, costs, options, say))
     best: _Solved | None = None
     for candidate in options.candidates(smt=target.logical_cpus > target.physical_cores):
         solved = _Solved(Setting(graph, target, costs, candidate, say))
@@ -100,7 +110,7 @@ def _best(graph: Graph, target: Target, costs: CostTable, options: PlanOptions, 
             best = solved
     if best is None:
         raise InternalError("auto has no candidates")
-    return best.within_budget()
+    return best
 
 
 def _schedule(setting: Setting, program: Program) -> Schedule:

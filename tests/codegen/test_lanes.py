@@ -11,8 +11,10 @@ import pytest
 from codegen.build import build
 from codegen.cpu.emit import emit
 from codegen.executor import Executor
+from planner.solve.steps import Decision
 from tests.codegen.plans import STRICT, make, plan_for
 from tests.graphs import small_net
+from tests.rewrites import Rewriter
 
 ROOT = Path(__file__).parents[2]
 
@@ -62,6 +64,31 @@ def test_no_races_under_thread_sanitizer(tmp_path: Path, sanitizer: str) -> None
     build(tmp_path, sanitize="thread", flags=("-O1",))
     done = python(code, tmp_path, LD_PRELOAD=sanitizer, TSAN_OPTIONS="exitcode=66")
     # The races may well crash it before it ends; either way the sanitizer has told them.
+    assert done.returncode != 0 and "data race" in done.stderr
+
+
+def test_copy_lanes_under_thread_sanitizer(tmp_path: Path, sanitizer: str) -> None:
+    rewriter = Rewriter(small_net(), 2)
+    ways: dict[str, Decision] = {**rewriter.everything("fresh"), **rewriter.everything("move")}
+    ways |= {"bn1.y": "share", "conv1.y": "fresh"}
+    emit(rewriter.plan(ways), small_net(), rewriter.target, tmp_path)
+    build(tmp_path, sanitize="thread", flags=("-O1",))
+    code = """
+        for seed in (0, 1):
+            with make(pin=False) as executor:
+                executor.delays(seed)
+                for _ in range(10):
+                    executor.step(x, y)
+                executor.predict(x)
+                executor.gradients(x, y)
+    """
+    done = python(code, tmp_path, LD_PRELOAD=sanitizer, TSAN_OPTIONS="exitcode=66")
+    assert done.returncode == 0, done.stderr[:4000]
+    lanes = tmp_path / "lanes.cpp"
+    start, rest = lanes.read_text().split("train_step on lane 2, which copies", 1)
+    lanes.write_text(start + "train_step on lane 2, which copies" + without_waits(rest))
+    build(tmp_path, sanitize="thread", flags=("-O1",))
+    done = python(code, tmp_path, LD_PRELOAD=sanitizer, TSAN_OPTIONS="exitcode=66")
     assert done.returncode != 0 and "data race" in done.stderr
 
 

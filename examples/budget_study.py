@@ -1,0 +1,196 @@
+"""Budgets executed: what a model needs, gains and takes with less and less memory, and whether its bits stay the same.
+
+python examples/budget_study.py [--model resnet50] [--batch 16] [--shares 1,0.8,0.6,0.5,0.4,0.33] [--json]
+
+The unbudgeted plan comes first; every share of its arena, and the smallest budget there is, are planned, built and run,
+each in a process of its own. `--modelled` takes modelled costs instead of profiling: times then mean nothing, but
+memory and bits do. `--disk` gives the target a second pool, so that values may move there.
+"""
+
+import argparse
+import hashlib
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from codegen.build import build
+from codegen.cpu.emit import emit
+from codegen.facts import facts
+from codegen.profile import profile
+from planner.artefact import write_bytes
+from planner.capturing import capture
+from planner.costs.model import modelled_costs
+from planner.costs.table import CostTable, read_costs, write_costs
+from planner.errors import UserError
+from planner.graph.model import Graph
+from planner.plan.check import check
+from planner.report.pareto import pareto_picture
+from planner.solve.options import PlanOptions
+from planner.solve.pipeline import make_pareto, make_plan
+from planner.target.model import Target
+from planner.target.text import load_target
+
+STEPS = 3
+
+RUN = """
+import hashlib, json, sys, time
+import numpy as np
+from codegen.bench import anonymous_bytes, random_inputs
+from codegen.load import executor_class
+from planner.bundle import read_bundle
+folder, spill, steps, repetitions = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+graph = read_bundle(folder).graph
+batches = [random_inputs(graph, seed) for seed in range(2)]
+make = executor_class(folder)
+before = anonymous_bytes()
+executor = make(seed=0, spill=spill or None)
+for _ in range(2):
+    executor.gradients(*batches[0])
+losses = [executor.step(*batches[i % 2]) for i in range(steps)]
+gained = anonymous_bytes() - before
+digest = hashlib.sha256()
+loss, gradients = executor.gradients(*batches[1])
+for name in sorted(gradients):
+    digest.update(gradients[name].tobytes())
+for name, value in sorted(executor.state_dict().items()):
+    digest.update(np.ascontiguousarray(value).tobytes())
+times = []
+for i in range(repetitions):
+    start = time.perf_counter_ns()
+    executor.step(*batches[i % 2])
+    times.append(time.perf_counter_ns() - start)
+print(json.dumps({"losses": [float(x).hex() for x in [*losses, loss]], "digest": digest.hexdigest(),
+                  "gained_bytes": gained, "step_ms": sorted(times)[len(times) // 2] / 1e6 if times else 0.0}))
+"""
+
+
+def smallest(graph: Graph, target: Target, costs: CostTable, policy: str) -> int:
+    """The smallest budget that the planner can meet: it says so when asked for less."""
+    try:
+        make_plan(graph, target, costs, PlanOptions.model_validate({"policy": policy, "memory_budget": 1}))
+    except UserError as error:
+        found = re.search(r"can meet is (\d+) bytes", error.fix)
+        assert found, error
+        return int(found[1])
+    raise AssertionError("a plan for one byte")
+
+
+def study(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    work = Path(arguments.work)
+    graph = capture(arguments.model, batch=arguments.batch).graph
+    target = load_target(arguments.target)
+    if arguments.disk:
+        speed = 1_000_000_000
+        disk = {
+            "name": "disk",
+            "kind": "disk",
+            "capacity": 2**36,
+            "bandwidth": speed,
+            "link_in": speed,
+            "link_out": speed,
+        }
+        target = Target.model_validate(
+            {**target.model_dump(), "name": f"{target.name}_disk", "pools": (*target.pools, disk)}
+        )
+    costs = costs_of(arguments, graph, target, work)
+    started = time.perf_counter()
+    plain = make_plan(graph, target, costs, PlanOptions(policy=arguments.policy))
+    print(f"planned without a budget in {time.perf_counter() - started:.1f} s", file=sys.stderr)
+    whole = plain.pools[0].arena
+    budgets = [(f"{share:.0%}", round(share * whole)) for share in map(float, arguments.shares.split(","))]
+    least = smallest(graph, target, costs, arguments.policy)
+    budgets.append(("least", least))
+    rows: list[dict[str, Any]] = []
+    for name, budget in budgets:
+        if budget < least:
+            rows.append({"budget": name, "budget_bytes": budget, "least_bytes": least})
+            continue
+        started = time.perf_counter()
+        options = PlanOptions(policy=arguments.policy, memory_budget=budget)
+        plan = plain if budget >= whole else make_plan(graph, target, costs, options)
+        planning = time.perf_counter() - started
+        assert check(graph, plan, target) == []
+        program = plan.program["train_step"]
+        row: dict[str, Any] = {
+            "budget": name,
+            "budget_bytes": budget,
+            "arena_bytes": [p.arena for p in plan.pools],
+            "planning_s": round(planning, 2),
+            "predicted_ms": program.predicted_ns / 1e6,
+            "recomputed": len(program.rewrite.recomputes),
+            "moved": sum(t.kind == "offload" for t in program.rewrite.transfers),
+        }
+        if not arguments.plan_only:
+            folder = work / f"budget_{hashlib.sha256(f'{arguments.model}{name}'.encode()).hexdigest()[:8]}"
+            emit(plan, graph, target, folder)
+            build(folder)
+            spill = str(work) if len(plan.pools) > 1 else ""
+            command = [sys.executable, "-c", RUN, str(folder), spill, str(STEPS), str(arguments.repetitions)]
+            row |= json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        rows.append(row)
+        told = {k: v for k, v in row.items() if k not in ("losses", "digest")}
+        print(json.dumps(told), file=sys.stderr)
+    for row in (r for r in rows if "arena_bytes" in r):
+        row["overhead"] = row["predicted_ms"] / rows[0]["predicted_ms"] - 1
+        if "digest" in row:
+            row["same_bits"] = (row["losses"], row["digest"]) == (rows[0]["losses"], rows[0]["digest"])
+            row["measured_overhead"] = row["step_ms"] / rows[0]["step_ms"] - 1 if rows[0]["step_ms"] else 0.0
+    if arguments.png:
+        plans = make_pareto(graph, target, costs, PlanOptions(policy=arguments.policy))
+        write_bytes(Path(arguments.png), pareto_picture(plans))
+    return rows
+
+
+def costs_of(arguments: argparse.Namespace, graph: Graph, target: Target, work: Path) -> CostTable:
+    if arguments.modelled:
+        return modelled_costs(graph, target, facts)
+    file = Path(arguments.costs) if arguments.costs else work / "costs.json"
+    known = read_costs(file) if file.exists() else None
+    table = profile([graph], target, known, save=lambda t: write_costs(t, file))
+    write_costs(table, file)
+    return table
+
+
+def text(rows: list[dict[str, Any]]) -> str:
+    head = f"{'budget':>8} {'arena MiB':>10} {'gained MiB':>11} {'again':>6} {'moved':>6} {'predicted':>10}"
+    lines = [f"{head} {'measured':>9} bits"]
+    for row in rows:
+        if "least_bytes" in row:
+            lines.append(f"{row['budget']:>8}   not even {row['least_bytes'] / 2**20:.1f} MiB fit into it")
+            continue
+        gained = f"{row['gained_bytes'] / 2**20:.1f}" if "gained_bytes" in row else ""
+        measured = f"{100 * row['measured_overhead']:+.1f} %" if "measured_overhead" in row else ""
+        bits = {True: "same", False: "DIFFER"}.get(row.get("same_bits"), "")
+        lines.append(
+            f"{row['budget']:>8} {row['arena_bytes'][0] / 2**20:>10.1f} {gained:>11} {row['recomputed']:>6} "
+            f"{row['moved']:>6} {100 * row['overhead']:>+8.1f} % {measured:>9} {bits}"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="resnet50")
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--target", default="cpu2")
+    parser.add_argument("--policy", default="sequential")
+    parser.add_argument("--shares", default="1,0.8,0.6,0.5,0.4,0.33")
+    parser.add_argument("--work", default="/tmp/budget_study")
+    parser.add_argument("--costs", default="")
+    parser.add_argument("--modelled", action="store_true")
+    parser.add_argument("--disk", action="store_true")
+    parser.add_argument("--plan-only", action="store_true")
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--png", default="")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    rows = study(arguments)
+    print(json.dumps(rows) if arguments.json else text(rows))
+
+
+if __name__ == "__main__":
+    main()
