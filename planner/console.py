@@ -80,7 +80,9 @@ def friendly_errors() -> Iterator[None]:
         if error.errno == errno.EPIPE:  # the reader of a pipe left
             raise
         name = f"{error.filename}: " if error.filename else ""
-        raise _ended(str(_refused(f"{name}{error.strerror or error}")), 2) from None
+        what = f"{name}{error.strerror or error}"
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)  # of a temporary folder, for instance
+        raise _ended(str(_no_room(what) if full else _refused(what)), 2) from None
     except Exception as error:
         traceback.print_exc()
         kind = "" if isinstance(error, InternalError) else f"{type(error).__name__}: "
@@ -90,6 +92,10 @@ def friendly_errors() -> Iterator[None]:
 
 def _refused(what: str) -> UserError:
     return UserError("SP1703", f"the system refused access: {what}", "check the path, its permissions and free space")
+
+
+def _no_room(what: str) -> UserError:
+    return UserError("SP1702", f"a file cannot be written: {what}", "free space or choose a writable folder")
 
 
 def _ended(text: str, code: int) -> typer.Exit:

@@ -54,7 +54,7 @@ def baselines() -> dict[str, Callable[[], Any]]:
             loss="epsilon_insensitive", penalty=None, learning_rate="pa1", eta0=1.0, random_state=0
         ),
         "Theil-Sen": lambda: linear_model.TheilSenRegressor(random_state=0),
-        "perceptron": lambda: neural_network.MLPRegressor(solver="lbfgs", max_iter=2000, random_state=0),
+        "perceptron": lambda: neural_network.MLPRegressor(solver="lbfgs", max_iter=500, random_state=0),
     }
     return {name: scaled(make) for name, make in kinds.items()}
 

@@ -75,12 +75,12 @@ def test_random_graphs_under_random_budgets(seed: int, share: float, pools: int)
     assert check(graph, plan, rewriter.setting.target) == []
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_more_memory_is_never_slower(seed: int) -> None:
     rewriter = Rewriter(random_net(random.Random(seed)))
     least, most = smallest(rewriter), rewriter.plan({}).pools[0].arena
-    times = [at(rewriter, round(least + i * (most - least) / 8)).program["train_step"].predicted_ns for i in range(9)]
+    times = [at(rewriter, round(least + i * (most - least) / 5)).program["train_step"].predicted_ns for i in range(6)]
     assert times == sorted(times, reverse=True)
 
 
