@@ -41,6 +41,7 @@ def bench(
     executor / contender (below 1: the executor is faster).
     """
     bundle = read_bundle(folder)
+    cores = sum(lane.kind == "core" for lane in bundle.plan.lanes)
     inputs = random_inputs(bundle.graph)
     before = anonymous_bytes()
     ex = executor_class(folder)(seed=0)
@@ -61,7 +62,7 @@ def bench(
     result: dict[str, Any] = {
         "name": bundle.plan.name,
         "target": bundle.plan.target,
-        "lanes": len(bundle.plan.lanes),
+        "lanes": cores,
         "step_ms": median(times) / 1e6,
         "spread": spread(times),
         "predicted_ms": predicted / 1e6,
@@ -72,11 +73,11 @@ def bench(
     result["handoff_ns"] = max(handoffs)
     if costs is not None:
         result["profiled_handoff_ns"] = costs.handoff_ns
-        result["floor_ms"] = floor_ns(bundle.graph, costs, len(bundle.plan.lanes)) / 1e6
+        result["floor_ms"] = floor_ns(bundle.graph, costs, cores) / 1e6
         result["over_floor"] = result["step_ms"] / result["floor_ms"]
     if against == "torch":
         result["against"] = {}
-        for name, contender in torch_contenders(bundle.graph, inputs, ex.state_dict(), len(bundle.plan.lanes), say):
+        for name, contender in torch_contenders(bundle.graph, inputs, ex.state_dict(), cores, say):
             say(f"against {name}")
             pairs = [(next(timed(step, 1)), next(timed(contender, 1))) for _ in range(repetitions)]
             ours, theirs = [a for a, _ in pairs], [b for _, b in pairs]

@@ -1,6 +1,7 @@
 """Executors of rewritten plans: the bits of the unbudgeted run, under any timing."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from planner.errors import UserError
 from planner.graph.model import Graph
 from planner.plan.check import check
 from planner.plan.schema import Plan
+from planner.solve.budget import frontier, within_budget
+from planner.solve.options import PlanOptions
 from tests.codegen.plans import STRICT
 from tests.codegen.test_executor import batch
 from tests.graphs import random_net, small_net
@@ -74,6 +77,22 @@ def test_random_decisions_give_the_same_bits(tmp_path: Path, seed: int) -> None:
     executor = made(plan, graph, rewriter, tmp_path / "dropped")
     assert_same(run(executor, graph, seed, spill=tmp_path), expected)
     assert not list(tmp_path.glob("stepplan.*")), "the file on the disk has no name"
+
+
+@pytest.mark.parametrize(("seed", "share"), [(11, 0.0), (12, 0.4)])
+def test_budgets_give_the_same_bits(tmp_path: Path, seed: int, share: float) -> None:
+    """Between the smallest budget and what the plan would like."""
+    graph = random_net(random.Random(seed), 14)
+    rewriter = Rewriter(graph, 2)
+    plain = rewriter.plan({})
+    choice = frontier(rewriter.setting, rewriter.schedules)
+    least = choice.states[-1].peak
+    budget = round(1.03 * least + share * (plain.pools[0].arena - least))
+    setting = replace(rewriter.setting, options=PlanOptions(policy="sequential", memory_budget=budget))
+    plan = within_budget(setting, rewriter.schedules, choice=choice)
+    assert plan.pools[0].arena <= budget < plain.pools[0].arena and plan.program["train_step"].rewrite
+    expected = run(made(plain, graph, rewriter, tmp_path / "plain"), graph)
+    assert_same(run(made(plan, graph, rewriter, tmp_path / "small"), graph, seed), expected)
 
 
 def test_a_disk_pool_needs_a_folder(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 import random
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from functools import cache
 
@@ -100,3 +102,21 @@ def test_kept_values_are_never_dropped() -> None:
     rewriter.setting = replace(rewriter.setting, options=options)
     states = frontier(rewriter.setting, rewriter.schedules).states
     assert not any({"conv1.y", "bn1.y"} & set(s.decisions) for s in states)
+
+
+def test_the_same_text_under_every_hash_seed() -> None:
+    script = (
+        "import random; from tests.graphs import random_net; from planner.costs.model import modelled_costs;"
+        "from planner.solve.pipeline import make_plan; from planner.target.text import load_target;"
+        "from planner.plan.text import plan_text; from planner.solve.options import PlanOptions;"
+        "from tests.rewrites import with_pool;"
+        "g = random_net(random.Random(5), 24); t = with_pool(load_target('cpu2')); c = modelled_costs(g, t);"
+        "print(''.join(plan_text(make_plan(g, t, c, PlanOptions(memory_budget=b))) for b in (72000, 63500)))"
+    )
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", script], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+        ).stdout
+        for seed in ("0", "1")
+    }
+    assert len(outputs) == 1 and all('"recomputes"' in o for o in outputs)
