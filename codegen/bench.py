@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from codegen.indices import index_inputs
+from codegen.initial import give_back_memory
 from codegen.load import executor_class
 from planner.bundle import read_bundle
 from planner.costs.table import CostTable
@@ -43,6 +44,7 @@ def bench(
     bundle = read_bundle(folder)
     cores = sum(lane.kind == "core" for lane in bundle.plan.lanes)
     inputs = random_inputs(bundle.graph)
+    give_back_memory()
     before = anonymous_bytes()
     ex = executor_class(folder)(seed=0)
 

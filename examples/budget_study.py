@@ -40,12 +40,14 @@ RUN = """
 import hashlib, json, sys, time
 import numpy as np
 from codegen.bench import anonymous_bytes, random_inputs
+from codegen.initial import give_back_memory
 from codegen.load import executor_class
 from planner.bundle import read_bundle
 folder, spill, steps, repetitions = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 graph = read_bundle(folder).graph
 batches = [random_inputs(graph, seed) for seed in range(2)]
 make = executor_class(folder)
+give_back_memory()
 before = anonymous_bytes()
 executor = make(seed=0, spill=spill or None)
 losses = [executor.step(*batches[i % 2]) for i in range(steps)]

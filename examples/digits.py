@@ -17,6 +17,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from codegen.bench import anonymous_bytes
+from codegen.initial import give_back_memory
 from codegen.load import executor_class
 from codegen.make import make
 from planner.console import progress
@@ -37,6 +38,7 @@ def main() -> int:
         made = make("digits_cnn", batch=BATCH, out=options.out, progress=update)
     console.print(f"built {made.folder}")
 
+    give_back_memory()
     before = anonymous_bytes()
     executor = executor_class(made.folder)(seed=0)
     images, labels = digits()
