@@ -31,10 +31,6 @@ class Footprint:
     """Blocks that outlive the training step: parameters, momentum, running statistics."""
     inputs: frozenset[str]
 
-    @property
-    def persistent_bytes(self) -> Bytes:
-        return Bytes(sum(self.sizes[b] for b in self.persistent))
-
 
 def footprint(graph: Graph, program: Program, steps: Sequence[Step]) -> Footprint:
     """The blocks that each step touches. A recomputed node does not update running statistics again."""

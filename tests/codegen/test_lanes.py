@@ -45,26 +45,7 @@ def sanitizer() -> str:
 def test_no_races_under_thread_sanitizer(tmp_path: Path, sanitizer: str) -> None:
     plan, target = plan_for(small_net(), 3)
     emit(plan, small_net(), target, tmp_path)
-    build(tmp_path, sanitize="thread", flags=("-O1",))
-    code = """
-        for seed in (0, 1):
-            with make(pin=False) as executor:
-                executor.delays(seed)
-                for _ in range(10):
-                    executor.step(x, y)
-                executor.predict(x)
-                executor.gradients(x, y)
-    """
-    done = python(code, tmp_path, LD_PRELOAD=sanitizer, TSAN_OPTIONS="exitcode=66")
-    assert done.returncode == 0, done.stderr[:4000]
-    # That the sanitizer would have seen a race: without a lane program's waits there are some.
-    lanes = tmp_path / "lanes.cpp"
-    start, rest = lanes.read_text().split("train_step on lane 1", 1)
-    lanes.write_text(start + "train_step on lane 1" + without_waits(rest))
-    build(tmp_path, sanitize="thread", flags=("-O1",))
-    done = python(code, tmp_path, LD_PRELOAD=sanitizer, TSAN_OPTIONS="exitcode=66")
-    # The races may well crash it before it ends; either way the sanitizer has told them.
-    assert done.returncode != 0 and "data race" in done.stderr
+    no_races_but_without_waits(tmp_path, sanitizer, "train_step on lane 1")
 
 
 def test_copy_lanes_under_thread_sanitizer(tmp_path: Path, sanitizer: str) -> None:
@@ -72,7 +53,12 @@ def test_copy_lanes_under_thread_sanitizer(tmp_path: Path, sanitizer: str) -> No
     ways: dict[str, Decision] = {**rewriter.everything("fresh"), **rewriter.everything("move")}
     ways |= {"bn1.y": "share", "conv1.y": "fresh"}
     emit(rewriter.plan(ways), small_net(), rewriter.target, tmp_path)
-    build(tmp_path, sanitize="thread", flags=("-O1",))
+    no_races_but_without_waits(tmp_path, sanitizer, "train_step on lane 2, which copies")
+
+
+def no_races_but_without_waits(folder: Path, sanitizer: str, lane: str) -> None:
+    """Build and run under the sanitizer; then again without the waits of a lane's program, as proof that it sees
+    races."""
     code = """
         for seed in (0, 1):
             with make(pin=False) as executor:
@@ -82,13 +68,15 @@ def test_copy_lanes_under_thread_sanitizer(tmp_path: Path, sanitizer: str) -> No
                 executor.predict(x)
                 executor.gradients(x, y)
     """
-    done = python(code, tmp_path, LD_PRELOAD=sanitizer, TSAN_OPTIONS="exitcode=66")
+    build(folder, sanitize="thread", flags=("-O1",))
+    done = python(code, folder, LD_PRELOAD=sanitizer, TSAN_OPTIONS="exitcode=66")
     assert done.returncode == 0, done.stderr[:4000]
-    lanes = tmp_path / "lanes.cpp"
-    start, rest = lanes.read_text().split("train_step on lane 2, which copies", 1)
-    lanes.write_text(start + "train_step on lane 2, which copies" + without_waits(rest))
-    build(tmp_path, sanitize="thread", flags=("-O1",))
-    done = python(code, tmp_path, LD_PRELOAD=sanitizer, TSAN_OPTIONS="exitcode=66")
+    lanes = folder / "lanes.cpp"
+    start, rest = lanes.read_text().split(lane, 1)
+    lanes.write_text(start + lane + without_waits(rest))
+    build(folder, sanitize="thread", flags=("-O1",))
+    done = python(code, folder, LD_PRELOAD=sanitizer, TSAN_OPTIONS="exitcode=66")
+    # The races may well crash it before it ends; either way the sanitizer has told them.
     assert done.returncode != 0 and "data race" in done.stderr
 
 
