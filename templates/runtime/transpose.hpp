@@ -60,6 +60,7 @@ class Block16 {
 
  private:
   typedef float Row __attribute__((vector_size(64)));
+  typedef int Lanes __attribute__((vector_size(64)));
 
 #if defined(__AVX512F__)
   static __mmask16 first(int64_t width) { return static_cast<__mmask16>((1u << width) - 1); }
@@ -70,8 +71,8 @@ class Block16 {
     for (int i = 0; i < 16; ++i) {
       if (i & kSize) continue;
       const Row upper = row_[i], lower = row_[i + kSize];
-      row_[i] = __builtin_shufflevector(upper, lower, (kLane & kSize ? 16 + kLane - kSize : kLane)...);
-      row_[i + kSize] = __builtin_shufflevector(upper, lower, (kLane & kSize ? 16 + kLane : kLane + kSize)...);
+      row_[i] = __builtin_shuffle(upper, lower, Lanes{(kLane & kSize ? 16 + kLane - kSize : kLane)...});
+      row_[i + kSize] = __builtin_shuffle(upper, lower, Lanes{(kLane & kSize ? 16 + kLane : kLane + kSize)...});
     }
   }
 
