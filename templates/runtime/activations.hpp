@@ -25,6 +25,14 @@ struct LeakyRelu {
   float backward(float dy, float, float y) const { return y > 0.0f ? dy : slope * dy; }
 };
 
+// Unlike a comparison with x, one with y needs no x; at a bound itself nothing passes, as in PyTorch's hardtanh.
+struct Clamp {
+  static constexpr bool reads_x = false, reads_y = true;
+  float low, high;
+  float forward(float x) const { return x < low ? low : x > high ? high : x; }  // keeps NaN
+  float backward(float dy, float, float y) const { return y > low && y < high ? dy : 0.0f; }
+};
+
 struct Sigmoid {
   static constexpr bool reads_x = false, reads_y = true;
   static float forward(float x) { return math::sigmoid(x); }
