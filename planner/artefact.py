@@ -19,6 +19,12 @@ DEEPEST = 40
 """Levels of nesting in an artefact; ours have fewer than ten."""
 
 
+class Line(str):
+    """An entry of a list that is rendered already, canonically: for lists of hundreds of thousands."""
+
+    __slots__ = ()
+
+
 _compact = json.JSONEncoder(sort_keys=True, separators=(", ", ": "), allow_nan=False).encode
 
 
@@ -37,6 +43,8 @@ def digested_json(document: dict[str, Any]) -> str:
 
 
 def _render(node: Any, depth: int) -> str:
+    if isinstance(node, Line):
+        return node
     if isinstance(node, dict) and depth < 6 and any(_is_long(v) for v in node.values()):
         return _lines({k: _render(v, depth + 1) for k, v in node.items()}, depth)
     if isinstance(node, list) and _is_long(node):
@@ -54,7 +62,7 @@ def _lines(fields: Mapping[str, str], depth: int) -> str:
 def _is_long(node: Any) -> bool:
     """Whether a value deserves lines of its own: a list of entries, or an object that holds one."""
     if isinstance(node, list):
-        return any(isinstance(v, dict | list) for v in node) and bool(node)
+        return any(isinstance(v, dict | list | Line) for v in node)
     if isinstance(node, dict):
         return any(_is_long(v) for v in node.values()) or len(node) > 12
     return False

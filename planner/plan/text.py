@@ -5,16 +5,17 @@ confirmed with `stepplan check --accept-edits`, which checks it from scratch and
 """
 
 from collections.abc import Sequence
+from json.encoder import encode_basestring_ascii as quoted
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from planner import __version__
-from planner.artefact import canonical_json, digested_json, read_json, sha256, write_text
+from planner.artefact import Line, canonical_json, digested_json, read_json, sha256, write_text
 from planner.errors import UserError
 from planner.plan.findings import shown
-from planner.plan.schema import SCHEMA, Plan
+from planner.plan.schema import SCHEMA, Entry, Plan
 
 TOLD = 3
 """Malformed places that an error names: a misspelt key is two, a missing one and an unknown one."""
@@ -24,7 +25,7 @@ NAMES = ("node", "value", "run", "name")
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:
-    # Lanes hold nearly everything there is, in two fields.
+    # Lanes hold nearly everything there is, in two fields: their entries are rendered straight away.
     rest = plan.model_dump(mode="json", exclude={"programs": {"__all__": {"lanes"}}})
     document: dict[str, Any] = {"schema": SCHEMA, "tool": f"stepplan {__version__}", **rest}
     for program, planned in zip(document["programs"], plan.programs, strict=True):
@@ -32,9 +33,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         for optional in ("parallel", "slowdowns"):
             if not program[optional]:
                 del program[optional]
-        program["lanes"] = [
-            [{"run": e.run, "wait": list(e.wait)} if e.wait else {"run": e.run} for e in lane] for lane in planned.lanes
-        ]
+        program["lanes"] = [[_line(entry) for entry in lane] for lane in planned.lanes]
         if not any(program["rewrite"].values()):
             del program["rewrite"]
     if not plan.keep:
@@ -42,6 +41,12 @@ def plan_document(plan: Plan) -> dict[str, Any]:
     document["lanes"] = [{k: v for k, v in lane.items() if (k, v) != ("kind", "core")} for lane in document["lanes"]]
     document["placements"] = [{k: v for k, v in p.items() if v != ""} for p in document["placements"]]
     return document
+
+
+def _line(entry: Entry) -> Line:
+    if not entry.wait:
+        return Line(f'{{"run": {quoted(entry.run)}}}')
+    return Line(f'{{"run": {quoted(entry.run)}, "wait": [{", ".join(map(quoted, entry.wait))}]}}')
 
 
 def plan_text(plan: Plan) -> str:

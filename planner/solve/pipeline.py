@@ -65,6 +65,10 @@ def _no_collection() -> Iterator[None]:
         yield
     finally:
         if enabled:
+            if not gc.get_freeze_count():
+                # Straight to the oldest generation, as if it had been looked through.
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 
