@@ -3,9 +3,8 @@
 python examples/pair_study.py [--network resnet50] [--batch N] [--costs FILE] [--budget SECONDS] [--json]
 
 Every convolution's gradient w.r.t. its input and the one w.r.t. its weights are ready at the same time. For each pair:
-one after the other, each on all lanes in its best mode, against side by side, each on half of the lanes, with the
-slow-downs that they were measured to cause each other. The measured pairs go into the cost table; the same plan before
-and after says what the planner makes of them.
+one after the other, each on all lanes, against side by side, each on half of the lanes, runs in turn. The slow-downs
+that they cause each other go into the cost table; the same plan before and after says what the planner makes of them.
 """
 
 import argparse
@@ -13,13 +12,15 @@ import json
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from codegen.facts import facts
+from codegen.measure import Bench
 from codegen.pairs import Pair, PairBench, beside
 from codegen.profile import profile
-from codegen.profile_cases import Case
-from planner.costs.table import CoRun, CostEntry, CostTable, read_costs, write_costs
+from codegen.profile_cases import Case, Memory, Programs, case_node
+from planner.costs.table import CoRun, CostTable, read_costs, write_costs
 from planner.graph.model import Graph, Node
 from planner.ops.base import Signature
 from planner.ops.signature import signature_of
@@ -33,6 +34,7 @@ from planner.target.model import Target
 from planner.zoo import build
 
 DATA, WEIGHTS = "conv2d_backward_data", "conv2d_backward_weights"
+REPETITIONS = 9
 
 
 def gradients(graph: Graph) -> Iterator[tuple[Node, Node]]:
@@ -46,55 +48,86 @@ def gradients(graph: Graph) -> Iterator[tuple[Node, Node]]:
             yield found[DATA], found[WEIGHTS]
 
 
-def best(table: CostTable, signature: Signature, slices: int) -> CostEntry | None:
-    """The fastest mode with at most so many slices, cold."""
-    fitting = [e for e in table.modes(signature.text) if e.slices <= slices and e.source == "measured"]
-    return min(fitting, key=lambda e: sum(e.cold_ns), default=None)
+class Turns(Bench):
+    """Both ways of a pair on the same memory: one after the other on all lanes, and side by side on half of them."""
+
+    def __init__(self, pairs: Sequence[tuple[list[Case], list[Case]]], target: Target, folder: Path) -> None:
+        lanes = target.lanes(target.physical_cores)
+        super().__init__((), target, lanes, folder)
+        programs = Programs("turns", target, lanes)
+        for number, ways in enumerate(pairs):
+            for way, cases in enumerate(ways):
+                memory = Memory(target.memory.name)
+                half = cases[0].mode.slices
+                nodes = [(*case_node(f"pair{number}.{way}{i}", c, memory), half * i * way) for i, c in enumerate(cases)]
+                programs.hold(memory)
+                programs.add(nodes, memory.footprint)
+        self._open(programs, folder)
+
+    def ratio(self, number: int) -> tuple[float, float, float]:
+        """Median ns one after the other, side by side, and of the ratio of runs in turn."""
+        took: tuple[list[float], list[float]] = ([], [])
+        for way in (0, 1):
+            self._fill(self._footprints[2 * number + way], 1)
+            for _ in range(2):
+                self._span(2 * number + way)
+        for _ in range(REPETITIONS):
+            for way in (0, 1):
+                took[way].append(self._span(2 * number + way))
+        return median(took[0]), median(took[1]), median(a / b for a, b in zip(*took, strict=True))
+
+    def _span(self, program: int) -> float:
+        self._native.run_shifted(self._handle, program, 0)
+        spans = [span for lane in self._native.spans(self._handle, program) for span in lane]
+        return float(max(end for _, end in spans) - min(start for start, _ in spans))
 
 
 def measure(graph: Graph, table: CostTable, target: Target) -> tuple[list[dict[str, Any]], CostTable]:
-    """A row per distinct pair, and the table with what was measured."""
+    """A row per distinct pair, and the table with their slow-downs."""
     lanes = target.lanes(target.physical_cores)
-    wanted: dict[tuple[str, str], tuple[Node, list[Signature]]] = {}
+    layers, pairs = dict[tuple[str, str], str](), list[tuple[list[Case], list[Case]]]()
     for one, other in gradients(graph):
         signatures = [signature_of(graph, n) for n in (one, other)]
-        wanted.setdefault((signatures[0].text, signatures[1].text), (one, signatures))
-    pairs, told = [], []
-    for node, signatures in wanted.values():
-        half = [best(table, s, len(lanes) // 2) for s in signatures]
-        whole = [best(table, s, len(lanes)) for s in signatures]
-        if None in half or None in whole:
-            continue
-        cases = [Case(s, e.mode, facts(s, e.mode)) for s, e in zip(signatures, half, strict=True)]  # type: ignore[union-attr]
-        pairs.append(Pair(*sorted(cases, key=lambda c: (c.signature.text, c.mode)), (1, 1)))
-        told.append((node, [sum(e.cold_ns) for e in whole], [sum(e.cold_ns) for e in half]))  # type: ignore[union-attr]
-    rows, coruns = [], []
-    with tempfile.TemporaryDirectory(prefix="stepplan-pairs-") as folder:
-        bench = PairBench(pairs, target, lanes, Path(folder))
-        for number, (pair, (node, serial, alone)) in enumerate(zip(pairs, told, strict=True)):
-            factors = bench.factors(number)
-            coruns.append(CoRun(first=beside(pair.first, factors[0]), second=beside(pair.second, factors[1])))
-            slow = dict(zip((pair.first.signature.op, pair.second.signature.op), factors, strict=True))
-            together = side_by_side((alone[0], slow[DATA]), (alone[1], slow[WEIGHTS]))
-            rows.append(
-                {
-                    "layer": node.id,
-                    "serial_ms": round(sum(serial) / 1e6, 3),
-                    "side_by_side_ms": round(together / 1e6, 3),
-                    "gain": round(sum(serial) / together, 3),
-                    "data_slower": round(slow[DATA], 3),
-                    "weights_slower": round(slow[WEIGHTS], 3),
-                }
-            )
+        key = (signatures[0].text, signatures[1].text)
+        if key not in layers:
+            layers[key] = one.id.rpartition(".")[0]
+            pairs.append((cases(table, signatures, len(lanes)), cases(table, signatures, len(lanes) // 2)))
+    with tempfile.TemporaryDirectory(prefix="stepplan-turns-") as folder:
+        bench = Turns(pairs, target, Path(folder))
+        turns = [bench.ratio(number) for number in range(len(pairs))]
         bench.close()
+    ordered = [Pair(*sorted(half, key=lambda c: (c.signature.text, c.mode)), (1, 1)) for _, half in pairs]
+    with tempfile.TemporaryDirectory(prefix="stepplan-pairs-") as folder:
+        slow = PairBench(ordered, target, lanes, Path(folder))
+        factors = [slow.factors(number) for number in range(len(ordered))]
+        slow.close()
+    rows, coruns = [], []
+    for layer, pair, (serial, together, gain), (one, other) in zip(
+        layers.values(), ordered, turns, factors, strict=True
+    ):
+        coruns.append(CoRun(first=beside(pair.first, one), second=beside(pair.second, other)))
+        slower = {pair.first.signature.op: one, pair.second.signature.op: other}
+        rows.append(
+            {
+                "layer": layer,
+                "serial_ms": round(serial / 1e6, 3),
+                "side_by_side_ms": round(together / 1e6, 3),
+                "gain": round(gain, 3),
+                "data_slower": round(slower[DATA], 3),
+                "weights_slower": round(slower[WEIGHTS], 3),
+            }
+        )
     return rows, table.with_coruns(coruns)
 
 
-def side_by_side(one: tuple[float, float], other: tuple[float, float]) -> float:
-    """ns until both (time alone, factor beside the other) have ended; what is left of the longer one runs alone."""
-    first, second = sorted((one, other), key=lambda part: part[0] * part[1])
-    overlap = first[0] * first[1]
-    return overlap + second[0] - overlap / second[1]
+def cases(table: CostTable, signatures: Sequence[Signature], slices: int) -> list[Case]:
+    """The two gradients in their best modes with at most so many slices."""
+    found = []
+    for signature in signatures:
+        fitting = [e for e in table.modes(signature.text) if e.slices <= slices and e.source == "measured"]
+        mode = min(fitting, key=lambda e: sum(e.cold_ns)).mode
+        found.append(Case(signature, mode, facts(signature, mode)))
+    return found
 
 
 def overlapping(graph: Graph, plan: Plan) -> int:
