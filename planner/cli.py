@@ -32,6 +32,7 @@ from planner.report.events import events_text
 from planner.report.html import html_page
 from planner.report.pareto import pareto_picture, pareto_rows, pareto_table
 from planner.report.perfetto import perfetto_trace
+from planner.report.step_pictures import step_pictures
 from planner.report.table import plan_table
 from planner.solve.options import ParallelOps, PlanOptions, read_pins
 from planner.solve.pipeline import make_pareto, make_plan
@@ -307,9 +308,12 @@ def show(
     html: Annotated[Path | None, typer.Option(help="Write a self-contained page.")] = None,
     trace: Annotated[Path | None, typer.Option(help="Write a Perfetto / Chrome trace of the plan.")] = None,
     events: Annotated[Path | None, typer.Option(help="Write the number of nodes that run at every event.")] = None,
+    memory: Annotated[
+        Path | None, typer.Option(help="Write pictures of memory over steps, free bytes and the arena to a folder.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """The plan as a table, a page or a trace."""
+    """The plan as a table, a page, a trace, or pictures of its memory."""
     bundle = read_bundle(path)
     if html:
         write_text(html, html_page(bundle.plan, bundle.graph))
@@ -317,7 +321,10 @@ def show(
         write_text(trace, perfetto_trace(bundle.plan, bundle.graph))
     if events:
         write_text(events, events_text(replay(bundle.plan, bundle.plan.programs[0]).rows()))
-    wrote = "".join(f"\nwrote {file}" for file in (html, trace, events) if file)
+    pictures = {memory / n: p for n, p in step_pictures(bundle.graph, bundle.plan).items()} if memory else {}
+    for file, picture in pictures.items():
+        write_bytes(file, picture)
+    wrote = "".join(f"\nwrote {file}" for file in (html, trace, events, *pictures) if file)
     emit_result(as_json, summary(bundle.plan), plan_table(bundle.plan, bundle.graph) + wrote)
 
 

@@ -110,6 +110,9 @@ def test_show(files: Files) -> None:
     assert f"wrote {html}" in succeeds("show", files.plan, "--html", html, "--trace", trace)
     assert "<html" in html.read_text() and json.loads(trace.read_text())
     assert as_json("show", files.plan)["name"] == "tiny_b8"
+    pictures = files.folder / "pictures"
+    assert f"wrote {pictures / 'arena_train_step.png'}" in succeeds("show", files.plan, "--memory", pictures)
+    assert all(f.read_bytes().startswith(b"\x89PNG") for f in pictures.iterdir())
 
 
 def test_simulate(files: Files) -> None:
