@@ -22,7 +22,7 @@ from planner.errors import UserError
 from planner.graph.model import Graph, Role
 from planner.report.memory_pictures import WorkspaceBar, stages_picture, workspace_picture
 from planner.solve.layer_accounting import STAGES, offload_bytes, profile, published_offload_bytes
-from planner.solve.out_of_core import Pools, StepPlan, prepare, solve
+from planner.solve.out_of_core import Pools, StepPlan, placed, prepare, solve
 from planner.solve.paper_layers import Kind, Layers, layers
 from planner.solve.recompute import Strategy
 from planner.solve.workspace import assign
@@ -200,7 +200,7 @@ def table_5() -> list[dict[str, Any]]:
 def farthest(network: Callable[[int], tuple[str, int]], published: int, precision: int = 1) -> list[dict[str, Any]]:
     """The published size, the largest one with the target's host memory, and the largest one with any host memory,
     which is the same where the GPU's memory is what is short."""
-    rows = [{"size": published, "host": "as published", **described(*network(published), POOLS)}]
+    rows = [{"size": published, "host": "as published", **described(*network(published), POOLS, at_offsets=True)}]
     short: dict[int, str] = {}
     for host, pools in (("48 GiB", POOLS), ("unlimited", UNLIMITED)):
         known = rows[-1]["size"]
@@ -232,16 +232,20 @@ def fits(name: str, batch: int, pools: Pools, size: int, short: dict[int, str]) 
     return True
 
 
-def described(name: str, batch: int, pools: Pools) -> dict[str, Any]:
+def described(name: str, batch: int, pools: Pools, at_offsets: bool = False) -> dict[str, Any]:
+    """`at_offsets`: also find an offset for every block; the peak is then where the highest one ends."""
     begun = time.perf_counter()
     row: dict[str, Any] = {"network": name, "batch": batch}
     try:
-        plan = planned(name, batch, pools)
+        plan, peak = planned(name, batch, pools), None
+        if at_offsets:
+            plan, packing = placed(plan.prepared, pools)
+            peak = plan.prepared.resident + packing.height
     except UserError as error:
         return row | {"ok": False, "error": error.problem}
     return row | {
         "ok": True,
-        "peak_mb": plan.peak / MB,
+        "peak_mb": (peak or plan.peak) / MB,
         "smallest_mb": plan.prepared.smallest / MB,
         "binding": plan.prepared.binding,
         "persistent_mb": plan.prepared.resident / MB,

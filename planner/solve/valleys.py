@@ -67,7 +67,8 @@ class Skyline:
     def fitting(self, left: int, right: int) -> Ints:
         """Waiting blocks inside a range of sections."""
         inside = slice(*np.searchsorted(self.lower, (left, right)))  # blocks are sorted by their first section
-        return np.flatnonzero(self.waiting[inside] & (self.upper[inside] <= right)) + inside.start
+        found: Ints = np.flatnonzero(self.waiting[inside] & (self.upper[inside] <= right)) + inside.start
+        return found
 
     def place(self, block: int) -> tuple[int, int, int]:
         """Take a block from those that wait: its first section, its last and one more, its size."""
