@@ -27,7 +27,7 @@ from planner.units import format_bytes
 TRAIN = "train_step"
 
 CLOSE = 1.02
-"""Estimated peaks within this factor of the budget are tried: packing may need a little more, in-place use less."""
+"""Among states whose peaks are within this factor of the smallest one's is the one that packs into the fewest bytes."""
 
 SURE = 0.995
 """No replay is shorter than this share of the nodes' own times, one after the other."""
@@ -84,7 +84,7 @@ def within_budget(
     best: Plan | None = None
     for state in choice.states:
         shortest = (choice.base_ns + state.least_ns) * SURE - signals
-        if state.peak > setting.capacity * CLOSE or (best and shortest > best.program[TRAIN].predicted_ns):
+        if state.peak > setting.capacity or (best and shortest > best.program[TRAIN].predicted_ns):
             continue
         plan = _assembled(setting, schedules, threads, choice, state)
         if plan is not None and (best is None or _time(plan) < _time(best)):

@@ -128,13 +128,17 @@ def _solved(graph: Graph, target: Target, costs: CostTable, options: PlanOptions
     """The plans for unlimited memory that there are to choose from: one, or with `auto` many."""
     if options.policy != "auto":
         return (_Solved(Setting(graph, target, costs, options, say)),)
-    found = []
-    for candidate in options.candidates(smt=target.logical_cpus > target.physical_cores):
+    found: list[_Solved] = []
+    candidates = options.candidates(smt=target.logical_cpus > target.physical_cores)
+    # Co-running holds bytes longer: where nothing else fits, it is not worth scheduling.
+    for candidate in sorted(candidates, key=lambda c: c.coruns):
+        if candidate.coruns and not any(c.fits for c in found):
+            break
         found.append(_Solved(Setting(graph, target, costs, candidate, say)))
         name = ",".join(map(str, candidate.strategies)) or "-"
         parallel = " and parallel operators" if candidate.parallel_ops else ""
         say(f"auto: {candidate.policy} {name}{parallel}: {format_ns(found[-1].total_ns)}")
-    return tuple(found)
+    return tuple(sorted(found, key=lambda c: candidates.index(c.setting.options)))
 
 
 def _schedule(setting: Setting, program: Program) -> Schedule:

@@ -30,7 +30,7 @@ TARGET = 0.96
 LOOKED_AT = 8
 """Candidates that are tried per link, best first by what was last known of them."""
 
-LEVELS = 32
+LEVELS = 40
 """Levels that walks up aim at."""
 
 STARTS = 4
