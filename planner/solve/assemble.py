@@ -135,8 +135,7 @@ def assemble(
     keep = kept_values(graph, options.keep)
     live = liveness(made.graph, made.schedules, frozenset(keep))
     setting.say(f"liveness: {len(live.blocks)} blocks, {len(live.shares)} values in place")
-    enough = None if setting.unlimited else options.memory_budget
-    placed = arenas(live.blocks, made.pools, target.memory.name, enough)
+    placed = arenas(live.blocks, made.pools, target.memory.name)
     first = placed.packing[target.memory.name]
     setting.say(f"offsets: {format_bytes(first.height)}, lower bound {format_bytes(first.lower_bound)}")
     if first.height > setting.capacity:

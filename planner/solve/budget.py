@@ -13,7 +13,7 @@ import numpy as np
 from planner.errors import InternalError, UserError
 from planner.plan.schema import Plan, Rewrite
 from planner.solve.assemble import Setting, assemble
-from planner.solve.budget_bound import least_again_ns
+from planner.solve.budget_bound import Relaxation
 from planner.solve.footprints import Footprints
 from planner.solve.keep import kept_values
 from planner.solve.quick import Quick
@@ -43,6 +43,7 @@ class Frontier:
     """Time of the graph's own nodes."""
     again_ns: Mapping[str, float]
     """forward node -> time of running it again"""
+    relaxation: Relaxation
     pools: tuple[str, str]
 
     def rewrite(self, state: State) -> dict[str, Rewrite]:
@@ -59,12 +60,13 @@ def frontier(setting: Setting, schedules: Mapping[str, Schedule]) -> Frontier:
     prints = Footprints(graph, graph.program[TRAIN], schedule, made, again_ns, 0.0, keep)
     if slower:
         prints.copy_ns_per_byte = _copy_ns(setting, slower)
-    found = Search(made, prints, Quick(prints, made, again_ns), bool(slower)).run()
+    relaxation = Relaxation(graph, graph.program[TRAIN], schedule, made, again_ns, keep)
+    found = Search(made, prints, Quick(prints, made, again_ns), relaxation, bool(slower)).run()
     best = cheapest(found)
     base = sum(schedule.choices[n.id].total_ns for n in schedule.order)
     setting.say(f"budget: {len(found)} states, {len(best)} worth having, from {format_bytes(best[0].peak)} to "
                 f"{format_bytes(best[-1].peak)}")  # fmt: skip
-    return Frontier(made, tuple(best), base, again_ns, (setting.target.memory.name, slower))
+    return Frontier(made, tuple(best), base, again_ns, relaxation, (setting.target.memory.name, slower))
 
 
 def within_budget(
@@ -91,7 +93,7 @@ def within_budget(
             best = plan
     if best is None:
         raise _infeasible(setting, schedules, threads, choice)
-    return _with_bound(setting, schedules[TRAIN], choice, best)
+    return _with_bound(setting, choice, best)
 
 
 def pareto(
@@ -146,15 +148,12 @@ def _assembled(
     return None
 
 
-def _with_bound(setting: Setting, schedule: Schedule, choice: Frontier, plan: Plan) -> Plan:
+def _with_bound(setting: Setting, choice: Frontier, plan: Plan) -> Plan:
     """The plan with what recomputation costs at least."""
     if choice.pools[1] or not plan.program[TRAIN].rewrite.recomputes:
         return plan
-    graph = setting.graph
-    keep = kept_values(graph, setting.options.keep)
-    program = graph.program[TRAIN]
-    least = least_again_ns(graph, program, schedule, choice.material, choice.again_ns, setting.capacity, keep)
-    told = {TRAIN: math.floor(least or 0)}
+    least = choice.relaxation.solve(setting.capacity)
+    told = {TRAIN: math.floor(least.again_ns) if least else 0}
     programs = tuple(p.model_copy(update={"least_again_ns": told.get(p.name, 0)}) for p in plan.programs)
     return plan.model_copy(update={"programs": programs})
 

@@ -13,12 +13,14 @@ again, and every moment k:
     minimise the sum of time * again
 
 Every plan in the same order and the same modes, whatever it drops and however often it makes it again, is a solution in
-whole numbers, so the optimum of the relaxation is below them all. What is in memory for moments only, such as what a
-recomputation itself needs, is left out, as are values that may be overwritten in place: that only lowers the bound.
+whole numbers, so the optimum of the relaxation is below them all; and what it keeps is a good start for a search. What
+is in memory for moments only, such as what a recomputation itself needs, is left out, as are values that may be
+overwritten in place: that only lowers the bound.
 The idea is Checkmate's (Jain et al., MLSys 2020), relaxed and thinned out.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import linprog
@@ -31,27 +33,21 @@ from planner.solve.schedule import Schedule
 from planner.solve.steps import Material
 from planner.units import align
 
-VARIABLES = 8_000
+VARIABLES = 4_000
 """Fewer moments are looked at where there would be more."""
 
 
-def least_again_ns(
-    graph: Graph,
-    program: Program,
-    schedule: Schedule,
-    made: Material,
-    again_ns: Mapping[str, float],
-    budget: int,
-    keep: Collection[str] = (),
-) -> float | None:
-    """ns that recomputing takes at least if the program is to fit `budget` bytes; None: no recomputation makes it fit.
+class Relaxed(NamedTuple):
+    """What the linear program finds for a budget."""
 
-    `again_ns`: forward node -> time of running it again. `keep`: values that stay to the end.
-    """
-    return _Bound(graph, program, schedule, made, again_ns, keep).solve(budget)
+    again_ns: float
+    kept: Mapping[str, float]
+    """value -> how much of it is in memory when the forward pass is over"""
 
 
-class _Bound:
+class Relaxation:
+    """The linear program of one program of a graph; `solve` it for several budgets."""
+
     def __init__(
         self,
         graph: Graph,
@@ -59,8 +55,9 @@ class _Bound:
         schedule: Schedule,
         made: Material,
         again_ns: Mapping[str, float],
-        keep: Collection[str],
+        keep: Collection[str] = (),
     ) -> None:
+        """`again_ns`: forward node -> time of running it again. `keep`: values that stay to the end."""
         self._made, self._again_ns = made, again_ns
         self._size = {v.id: align(v.type.bytes) for v in graph.values}
         self._values = [v for v in made.values if v in made.producer]
@@ -126,7 +123,8 @@ class _Bound:
         alive = np.cumsum(change) + sum(self._size[v] for v in whole)
         return [int(alive[i]) + scratch.get(i, 0) for i in self._moments]
 
-    def solve(self, budget: int) -> float | None:
+    def solve(self, budget: int) -> Relaxed | None:
+        """None: no recomputation makes the program fit into `budget` bytes."""
         moments = range(len(self._moments))
         index: dict[tuple[str, int, str], int] = {}
         nodes = sorted({self._made.producer[v] for v in self._values})
@@ -169,7 +167,7 @@ class _Bound:
                         before = there(value, k)
                         rows.append(([index["again", k, node], *before], [1.0] + [-1.0] * len(before), 0.0))
         if not rows:
-            return 0.0
+            return Relaxed(0.0, {})
         lower = np.zeros(len(index))
         for k in moments:
             for value in self._needed[k]:
@@ -187,4 +185,7 @@ class _Bound:
             cost, matrix, [limit for _, _, limit in rows], bounds=np.column_stack([lower, np.ones(len(index))]),
             method="highs",
         )  # fmt: skip
-        return max(0.0, float(found.fun)) * 1e6 if found.status == 0 else None
+        if found.status != 0:
+            return None
+        kept = {v: float(found.x[c]) for (kind, k, v), c in index.items() if kind == "in" and k == 0}
+        return Relaxed(max(0.0, float(found.fun)) * 1e6, kept)

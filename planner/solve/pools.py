@@ -36,11 +36,9 @@ class Arenas:
         return found
 
 
-def arenas(blocks: Sequence[Block], pools: Mapping[str, str], first: str, capacity: int | None = None) -> Arenas:
-    """`pools`: value -> pool, of those outside `first`. `capacity`: bytes of the first; lower is no better."""
+def arenas(blocks: Sequence[Block], pools: Mapping[str, str], first: str) -> Arenas:
+    """`pools`: value -> pool, of those outside `first`."""
     groups: dict[str, list[Block]] = {first: []}
     for block in blocks:
         groups.setdefault(pools.get(block.id, first), []).append(block)
-    return Arenas(
-        {name: pack(group, capacity=capacity if name == first else None) for name, group in groups.items()}, pools
-    )
+    return Arenas({name: pack(group) for name, group in groups.items()}, pools)

@@ -9,10 +9,11 @@ Two greedy walks in opposite directions complete each other. *Down*: from some s
 the least time per byte by which it lowers the peak and what is nearly as high, until nothing helps. *Up*: from a state
 that is smaller than it must be, decisions are taken back, those that cost most per byte first, as long as the peak
 stays below a level. Up finds the better states, down those to start from; so do corners of the space (everything
-share: the speed-centric strategy, everything fresh: the memory-centric one) and segments between kept values. What is
-best at a level is tried to be improved window by window.
+share: the speed-centric strategy, everything fresh: the memory-centric one), segments between kept values, and what a
+linear relaxation keeps (budget_bound.py).
 
-Levels are spread evenly between the largest and the smallest footprint, from below, and do not depend on the budget.
+Levels lie between the smallest and the largest footprint, closer together where memory is short, and do not depend on
+the budget.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from planner.solve.budget_bound import Relaxation
 from planner.solve.footprints import Footprints
 from planner.solve.quick import Glance, Quick
 from planner.solve.steps import Decision, Material, steps
@@ -30,22 +32,23 @@ TARGET = 0.96
 LOOKED_AT = 8
 """Candidates that are tried per link, best first by what was last known of them."""
 
-LEVELS = 40
+LEVELS = 32
 """Levels that walks up aim at."""
 
-STARTS = 4
+STARTS = 3
 """States from which walks up to each level start."""
 
-WINDOWS = 8
-"""How many windows the values are cut into to be decided upon again."""
+HINTS = 3
+"""From so many levels, this one and those below, what the linear program keeps is a start of walks up."""
+
+KEPT = 0.3
+"""Values of which the linear program keeps this much are kept."""
 
 SMALL = 800
 """Values up to which walks down are affordable: their links are single decisions."""
 
 EFFORT = 40_000
 """Values times walks up that are tried at all levels together."""
-
-OWN: Decision = "own"
 
 _BACK: Mapping[Decision, tuple[Decision, ...]] = {
     "keep": (),
@@ -87,9 +90,10 @@ def cheapest(states: Iterable[State]) -> list[State]:
 
 
 class Search:
-    def __init__(self, made: Material, exact: Footprints, quick: Quick, slower: bool) -> None:
+    def __init__(self, made: Material, exact: Footprints, quick: Quick, relaxation: Relaxation, slower: bool) -> None:
         """`slower`: whether there is a pool to move values to."""
         self._made, self._exact, self._quick, self._slower = made, exact, quick, slower
+        self._relaxation = relaxation
         self._known: dict[tuple[str, Decision], float] = {}
         """(value, decision) -> ns per byte when it was last tried"""
 
@@ -111,27 +115,38 @@ class Search:
         """The best that walks up from smaller states find at every level, from the lowest to the highest."""
         low, high = min(s.peak for s in known), max(s.peak for s in known[:1])
         count = max(4, min(LEVELS, EFFORT // (STARTS * max(1, len(self._made.values)))))
+        hints: list[list[dict[str, Decision]]] = []
         found: list[State] = []
-        for level in np.linspace(low, high, count + 1)[:-1]:
+        for level in map(int, np.geomspace(low, high, count + 1)[:-1]):
+            hints.append(self._hint(level))
             below = cheapest(s for s in (*known, *found) if s.peak <= level)
             # The fastest that fits, and smaller ones at growing distance: the way up is longer, but another one.
-            starts = [below[len(below) * i // STARTS] for i in range(min(STARTS, len(below)))]
-            different = {id(s): s for s in starts}.values()
-            reached = [self._up(s.decisions, int(level), counted) for s in different for counted in (True, False)]
-            best = min(reached, key=lambda s: (s.extra_ns, s.peak))
-            found += [*reached, self._improved(best, int(level))]
+            starts = [below[len(below) * i // STARTS].decisions for i in range(min(STARTS, len(below)))]
+            fitting = (self._fitting(d, level) for hint in hints[-HINTS:] for d in hint)
+            starts += [d for d in fitting if d is not None]
+            found += [self._up(d, level) for d in starts]
         return found
 
-    def _improved(self, state: State, level: int) -> State:
-        """Everything in a window of neighbouring values is dropped, then what fits is taken back, wherever it is."""
-        best = state
-        values = [v for v in self._made.values if v in self._made.producer]
-        width = -(-len(values) // WINDOWS)
-        for at in range(0, len(values), max(1, width // 2)):
-            dropped: dict[str, Decision] = {**best.decisions, **dict.fromkeys(values[at : at + width], OWN)}
-            if self._quick.of(dropped).peak <= level:
-                best = min(best, self._up(dropped, level), key=lambda s: s.extra_ns)
-        return best
+    def _hint(self, level: int) -> list[dict[str, Decision]]:
+        """What the linear program keeps there; the rest is made again."""
+        relaxed = self._relaxation.solve(level)
+        if relaxed is None:
+            return []
+        dropped = [v for v in self._made.values if v in self._made.producer and relaxed.kept.get(v, 0.0) < KEPT]
+        ways: tuple[Decision, ...] = ("share", "own")
+        return [dict.fromkeys(dropped, way) for way in ways]
+
+    def _fitting(self, start: Mapping[str, Decision], level: int) -> dict[str, Decision] | None:
+        """Further decisions until the peak is within `level`; None where these do not get there."""
+        decisions = dict(start)
+        now = self._quick.of(decisions)
+        while now.peak > level:
+            taken = self._next(decisions, now, 0.999 * level / now.peak) or self._next(decisions, now, 0.999)
+            if taken is None or len(self._made.values) > SMALL:
+                return None
+            value, way, now = taken
+            decisions[value] = way
+        return decisions
 
     def _segmented(self) -> list[dict[str, Decision]]:
         """Segments of about equal bytes between kept cuts; everything else is made again, a segment at a time."""

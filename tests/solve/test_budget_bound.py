@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.solve.budget import frontier
-from planner.solve.budget_bound import least_again_ns
+from planner.solve.budget_bound import Relaxation
 from planner.solve.footprints import Footprints
 from planner.solve.steps import steps
 from tests.graphs import random_net, small_net
@@ -17,7 +17,8 @@ from tests.solve.test_budget import one_pool
 def bound(rewriter: Rewriter, again_ns: dict[str, float], budget: int) -> float | None:
     program = rewriter.graph.program["train_step"]
     schedule = rewriter.schedules["train_step"]
-    return least_again_ns(rewriter.graph, program, schedule, rewriter.material, again_ns, budget)
+    found = Relaxation(rewriter.graph, program, schedule, rewriter.material, again_ns).solve(budget)
+    return found.again_ns if found else None
 
 
 @settings(max_examples=25, deadline=None)
