@@ -36,6 +36,8 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         program["lanes"] = [[_line(entry) for entry in lane] for lane in planned.lanes]
         if not any(program["rewrite"].values()):
             del program["rewrite"]
+        if not program["least_again_ns"]:
+            del program["least_again_ns"]
     if not plan.keep:
         del document["keep"]
     document["lanes"] = [{k: v for k, v in lane.items() if (k, v) != ("kind", "core")} for lane in document["lanes"]]

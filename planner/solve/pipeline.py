@@ -139,11 +139,21 @@ def _solved(graph: Graph, target: Target, costs: CostTable, options: PlanOptions
         return (_Solved(Setting(graph, target, costs, options, say)),)
     candidates = options.candidates(smt=target.logical_cpus > target.physical_cores)
     settings = [Setting(graph, target, costs, candidate, say) for candidate in candidates]
-    found = []
-    for setting in (*settings, *_promising(settings[0])):
-        found.append(_Solved(setting))
-        say(f"auto: {_named(setting.options)}: {format_ns(found[-1].total_ns)}")
-    return tuple(found)
+    solved: dict[int, _Solved] = {}
+
+    def solve(number: int, setting: Setting) -> None:
+        solved[number] = _Solved(setting)
+        say(f"auto: {_named(setting.options)}: {format_ns(solved[number].total_ns)}")
+
+    for number, setting in enumerate(settings):
+        if not setting.options.coruns:
+            solve(number, setting)
+    # Co-running holds bytes longer: where nothing else fits, it is not worth scheduling.
+    if any(s.fits for s in solved.values()):
+        for number, setting in enumerate((*settings, *_promising(settings[0]))):
+            if setting.options.coruns:
+                solve(number, setting)
+    return tuple(solved[number] for number in sorted(solved))
 
 
 def _promising(first: Setting) -> list[Setting]:
