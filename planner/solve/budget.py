@@ -75,7 +75,7 @@ def frontier(setting: Setting, schedules: Mapping[str, Schedule]) -> Frontier:
     graph, schedule = setting.graph, schedules[TRAIN]
     keep = kept_values(graph, setting.options.keep)
     made = material(graph, graph.program[TRAIN], schedule.order, keep)
-    slower = next((p.name for p in setting.target.pools if p.name != setting.target.memory.name), "")
+    slower = setting.target.slower_pool
     prints = Footprints(graph, graph.program[TRAIN], schedule, made, _again_ns(setting, schedule, made), 0.0, keep)
     if slower:
         prints.copy_ns_per_byte = _copy_ns(setting, slower)
