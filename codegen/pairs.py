@@ -32,7 +32,10 @@ MOST_PAIRS = 12
 """Pairs per round, those that overlap longest."""
 MOST_COPIES = 4
 """Repetitions of the shorter node of a pair."""
-REPETITIONS = (5, 15)
+REPETITIONS = (2, 15)
+"""(least, most)"""
+LONG_NS = 1.5e9
+"""Nodes that took this long alone, all repetitions together, are not timed again."""
 LARGEST_FACTOR = 20.0
 LEAST_OVERLAP = 0.3
 """Of the shorter one's time: below, a pair was not really side by side."""
@@ -177,7 +180,7 @@ class PairBench(Bench):
             beside[0].append(one[1] - one[0])
             beside[1].append(other[1] - other[0])
             overlaps.append(min(one[1], other[1]) - max(one[0], other[0]))
-            if repetition >= REPETITIONS[0] and sum(alone[0]) + sum(alone[1]) > 2e9:
+            if repetition + 1 >= REPETITIONS[0] and sum(alone[0]) + sum(alone[1]) > LONG_NS:
                 break
         overlap = median(overlaps)
         if overlap < LEAST_OVERLAP * min(median(beside[0]), median(beside[1])):

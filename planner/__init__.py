@@ -9,13 +9,17 @@ The other commands' functions are in planner.api.
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "capture"]
+__all__ = ["Optimizer", "__version__", "capture"]
 
 
 def __getattr__(name: str) -> Any:
-    """`capture`, loaded when it is first used: importing the package stays cheap."""
+    """Loaded when first used: importing the package stays cheap."""
     if name == "capture":
         from planner.capturing import capture
 
         return capture
+    if name == "Optimizer":
+        from planner.graph.optimizer import Optimizer
+
+        return Optimizer
     raise AttributeError(f"module 'planner' has no attribute {name!r}")

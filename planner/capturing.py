@@ -17,6 +17,7 @@ import numpy as np
 
 from planner.artefact import write_bytes
 from planner.errors import UserError
+from planner.frontends.optimizers import optimizer_from
 from planner.graph.model import Graph
 from planner.graph.optimizer import Optimizer
 from planner.ops.base import Array
@@ -50,18 +51,18 @@ def capture(
     image_size: int | None = None,
     loss: str | Callable[..., Any] | None = "cross_entropy",
     labels: Any = None,
-    optimizer: Optimizer | None = None,
+    optimizer: Any = None,
     name: str | None = None,
     fuse: bool = True,
 ) -> Captured:
     """The training graph of `model` and its initial weights.
 
     inputs: a module's example arguments, which fix the shapes. batch: the batch size of a zoo network or an ONNX
-    model, or passed to a factory that takes it. image_size: of a zoo
-    network. loss, labels, optimizer, name, fuse: as in `capture_module`; a zoo
-    network has its own loss. A factory returns a module, (module, inputs), or (module, inputs, options), where the
-    options are these keywords; arguments given here go before them. Errors: SP1010 and SP1018 (not a model), SP1011
-    (bad batch), those of the frontends.
+    model, or passed to a factory that takes it. image_size: of a zoo network. optimizer: an `Optimizer`, "sgd",
+    "adam", "adamw", or a torch.optim one of these, of which only the hyper-parameters are read. loss, labels, name,
+    fuse: as in `capture_module`; a zoo network has its own loss. A factory returns a module, (module, inputs), or
+    (module, inputs, options), where the options are these keywords; arguments given here go before them. Errors:
+    SP1010 and SP1018 (not a model), SP1011 (bad batch), SP1023 (not an optimizer), those of the frontends.
     """
     if batch is not None and batch < 1:
         raise UserError("SP1011", f"the batch is {batch}", "use a number of at least 1")
@@ -69,6 +70,7 @@ def capture(
         return model if isinstance(model, Captured) else Captured(model, {})
     if image_size is not None and (not isinstance(model, str) or ":" in model or model.endswith(".onnx")):
         raise UserError("SP1011", "only zoo networks take an image size", "choose it where the model is made")
+    optimizer = optimizer_from(optimizer)
     given = {"loss": loss, "labels": labels, "optimizer": optimizer, "name": name, "fuse": fuse}
     if isinstance(model, Path) or (isinstance(model, str) and model.endswith(".onnx")):
         from planner.frontends.onnx_relax import capture_onnx
@@ -111,6 +113,7 @@ def _module(module: Any, inputs: Any, batch: int | None, options: dict[str, Any]
             f"{what} comes without example inputs",
             "return (module, inputs), or pass inputs: they fix the shapes",
         )
+    options = {**options, "optimizer": optimizer_from(options["optimizer"])}  # a factory may have named it
     graph, weights = capture_module(module, inputs, **options)
     first = graph.value[graph.programs[0].inputs[0]].type.shape if graph.programs[0].inputs else ()
     if batch is not None and first[:1] != (batch,):

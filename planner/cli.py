@@ -4,6 +4,7 @@ codegen/cli.py adds the commands that need a compiler (profile, emit, build, ben
 """
 
 import json
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,11 +29,13 @@ from planner.plan.render import printable
 from planner.plan.schema import Plan
 from planner.plan.simulate import replay
 from planner.plan.text import read_plan, write_plan
-from planner.report.events import events_text
+from planner.report.event_pictures import events_picture
+from planner.report.events import Row, co_running, events_text
 from planner.report.html import html_page
 from planner.report.pareto import pareto_picture, pareto_rows, pareto_table
 from planner.report.perfetto import perfetto_trace
 from planner.report.table import plan_table
+from planner.report.trace_reading import read_runs
 from planner.solve.options import ParallelOps, PlanOptions, read_pins
 from planner.solve.pipeline import make_pareto, make_plan
 from planner.target.detect import detect as detect_target
@@ -306,19 +309,39 @@ def show(
     path: PlanArgument,
     html: Annotated[Path | None, typer.Option(help="Write a self-contained page.")] = None,
     trace: Annotated[Path | None, typer.Option(help="Write a Perfetto / Chrome trace of the plan.")] = None,
-    events: Annotated[Path | None, typer.Option(help="Write the number of nodes that run at every event.")] = None,
+    events: Annotated[
+        Path | None, typer.Option(help="Write how many nodes run at every launch and end of one: .svg, else CSV.")
+    ] = None,
+    run: Annotated[
+        Path | None, typer.Option(help="The trace of a real run (Executor.trace) to put beside the plan's events.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """The plan as a table, a page or a trace."""
     bundle = read_bundle(path)
+    text, document = plan_table(bundle.plan, bundle.graph), summary(bundle.plan)
     if html:
         write_text(html, html_page(bundle.plan, bundle.graph))
     if trace:
         write_text(trace, perfetto_trace(bundle.plan, bundle.graph))
-    if events:
-        write_text(events, events_text(replay(bundle.plan, bundle.plan.programs[0]).rows()))
-    wrote = "".join(f"\nwrote {file}" for file in (html, trace, events) if file)
-    emit_result(as_json, summary(bundle.plan), plan_table(bundle.plan, bundle.graph) + wrote)
+    if events or run:
+        figures = event_figures(bundle.plan, run)
+        document["events"] = {name: co_running(rows)._asdict() for name, rows in figures.items()}
+        text += "\n" + "\n".join(f"{name}: {co_running(rows).text()}" for name, rows in figures.items())
+        if events:
+            picture = events.suffix.lower() == ".svg"
+            write_text(events, events_picture(bundle.plan.name, figures) if picture else events_text(figures))
+    text += "".join(f"\nwrote {file}" for file in (html, trace, events) if file)
+    emit_result(as_json, document, text)
+
+
+def event_figures(plan: Plan, run: Path | None) -> dict[str, Sequence[Row]]:
+    """The first program's slices as planned and, with a trace, as its last run ran them."""
+    program = plan.programs[0]
+    found: dict[str, Sequence[Row]] = {"planned": replay(plan, program).rows()}
+    if run is not None:
+        found["measured"] = read_runs(run, plan, program.name)[-1]
+    return found
 
 
 @command

@@ -110,6 +110,8 @@ def test_show(files: Files) -> None:
     assert f"wrote {html}" in succeeds("show", files.plan, "--html", html, "--trace", trace)
     assert "<html" in html.read_text() and json.loads(trace.read_text())
     assert as_json("show", files.plan)["name"] == "tiny_b8"
+    events = files.folder / "events.csv"
+    assert "planned: " in succeeds("show", files.plan, "--events", events) and events.read_text().startswith("of,event")
 
 
 def test_simulate(files: Files) -> None:

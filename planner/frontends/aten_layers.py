@@ -5,6 +5,7 @@ from typing import Any
 
 from planner.frontends.aten import Context, lowers, require
 from planner.ops.conv import ConvAttrs
+from planner.ops.conv_transpose import ConvTransposeAttrs
 from planner.ops.dropout import DropoutAttrs
 from planner.ops.embedding import EmbeddingAttrs
 from planner.ops.layer_norm import LayerNormAttrs
@@ -56,11 +57,28 @@ def _conv1d(c: Context, x: Any, w: Any, bias: Any, stride: Any, padding: Any, di
 
 @lowers("convolution")
 def _convolution(c: Context, x: Any, w: Any, bias: Any, stride: Any, padding: Any, dilation: Any, *rest: Any) -> str:
-    transposed, _, groups = rest
-    require(not transposed, "a transposed convolution")
+    transposed, output_padding, groups = rest
     require(len(stride) <= 2, "three dimensions")
+    if transposed:
+        require(len(stride) == 2, "a transposed convolution of one dimension")
+        return _conv_transpose2d(c, x, w, bias, stride, padding, output_padding, groups, dilation)
     convolve = _conv2d if len(stride) == 2 else _conv1d
     return convolve(c, x, w, bias, stride, padding, dilation, groups)
+
+
+@lowers("conv_transpose2d")
+def _conv_transpose2d(
+    c: Context, x: Any, w: Any, bias: Any, stride: Any, padding: Any, output_padding: Any, groups: int, dilation: Any
+) -> str:
+    attrs = ConvTransposeAttrs(
+        stride=_pair(stride),
+        padding=_sides(padding),
+        dilation=_pair(dilation),
+        groups=groups,
+        output_padding=_pair(output_padding),
+    )
+    y = c.op("conv_transpose2d", c.val(x), c.val(w), attrs=attrs)
+    return c.op("add", y, c.reshape(c.val(bias), (c.shape(y)[1], 1, 1))) if bias is not None else y
 
 
 @lowers("linear")

@@ -4,7 +4,7 @@ An event is the launch or the end of a node: the start of its first slice, the e
 time, ends come first.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from planner.plan.schema import parse_slice
@@ -77,6 +77,11 @@ def co_running(rows: Sequence[Row]) -> CoRunning:
     )
 
 
-def events_text(rows: Sequence[Row]) -> str:
-    """The events as CSV: time in ns, nodes that run."""
-    return "".join(["time_ns,running\n", *(f"{e.time_ns:.0f},{e.running}\n" for e in events(rows))])
+def events_text(figures: Mapping[str, Sequence[Row]]) -> str:
+    """CSV of every figure's events, such as `planned` and `measured`: whose, number from 1, time in ns from the first
+    launch, nodes that run."""
+    lines = ["of,event,time_ns,running\n"]
+    for name, rows in figures.items():
+        found = events(rows)
+        lines += [f"{name},{i},{e.time_ns - found[0].time_ns:.0f},{e.running}\n" for i, e in enumerate(found, 1)]
+    return "".join(lines)

@@ -34,7 +34,8 @@ def measured_trace(plan: Plan, graph: Graph, measured: Mapping[str, Sequence[Row
     events: list[dict[str, Any]] = []
     for pid, program in enumerate((p for p in plan.programs if p.name in measured), 1):
         rows = from_zero(measured[program.name])
-        events += _process(pid, f"{plan.name} {program.name} measured", program, graph.program[program.name], rows)
+        title = measured_title(plan, program.name)
+        events += _process(pid, title, program, graph.program[program.name], rows)
     return _document(events)
 
 
@@ -44,8 +45,13 @@ def compared_trace(plan: Plan, graph: Graph, program: str, measured: Sequence[Ro
     planned = replay(plan, part, sync_ns=sync_ns).rows()
     return _document(
         _process(1, f"{plan.name} {program} planned", part, known, planned)
-        + _process(2, f"{plan.name} {program} measured", part, known, from_zero(measured))
+        + _process(2, measured_title(plan, program), part, known, from_zero(measured))
     )
+
+
+def measured_title(plan: Plan, program: str) -> str:
+    """The name of the process that holds a program's real runs."""
+    return f"{printable(plan.name)} {printable(program)} measured"
 
 
 def from_zero(rows: Sequence[Row]) -> list[Row]:

@@ -22,6 +22,7 @@ from planner.solve.assemble import Setting, assemble
 from planner.solve.footprints import Footprint, Footprints
 from planner.solve.keep import kept_values
 from planner.solve.rewriting import again_choice, copies_of
+from planner.solve.route import route
 from planner.solve.schedule import Schedule
 from planner.solve.steps import Decision, Material, material, rewrite_of, steps
 from planner.units import format_bytes
@@ -95,8 +96,7 @@ def within_budget(
 ) -> Plan:
     """The fastest plan found that fits. SP1301 names the smallest budget that this solver can meet. `choice`: the
     frontier, where it is known already; it does not depend on the budget."""
-    # Nodes that co-run hold their bytes longer: here they may still run side by side, but lifetimes do not count on it.
-    schedules = {name: replace(s, spans={}) for name, s in schedules.items()}
+    schedules = _calm(setting, schedules)
     if TRAIN not in schedules:
         return assemble(setting, schedules, threads)
     choice = choice or frontier(setting, schedules)
@@ -122,16 +122,31 @@ def pareto(
     free = replace(setting, unlimited=True)
     plans = [assemble(free, schedules, threads)]
     if TRAIN in schedules:
-        schedules = {name: replace(s, spans={}) for name, s in schedules.items()}
+        schedules = _calm(setting, schedules)
         choice = frontier(setting, schedules)
         for state in _spread(choice.states, points):
             for overlap in (True, False) if "move" in state.decisions.values() else (True,):
                 plans.append(assemble(free, schedules, threads, choice.rewrite(state), overlap=overlap))
+    return undominated(plans)
+
+
+def undominated(plans: Sequence[Plan]) -> list[Plan]:
+    """From the fastest to the smallest, without those that another one beats in both."""
     best: list[Plan] = []
     for plan in sorted(plans, key=lambda p: (_time(p), p.pools[0].arena)):
         if not best or plan.pools[0].arena < best[-1].pools[0].arena:
             best.append(plan)
     return best
+
+
+def _calm(setting: Setting, schedules: Mapping[str, Schedule]) -> dict[str, Schedule]:
+    """Without co-running: it starts nodes early that hold their results, and late those that free their operands.
+    Slices on different lanes may still run side by side, but lifetimes do not count on it."""
+    program = setting.graph.program
+    return {
+        name: Schedule(name, route(setting.graph, program[name]), s.choices, s.lanes) if s.spans else s
+        for name, s in schedules.items()
+    }
 
 
 def _time(plan: Plan) -> int:

@@ -1,9 +1,10 @@
 """Pass *offsets*: byte offsets for blocks with lifetimes, so that blocks alive together never overlap.
 
 Blocks that live all the time go to the bottom. The rest is packed several ways, cheapest first, until one reaches the
-lower bound, the most bytes alive at once: best fit (best_fit.py), valley filling (valleys.py), then exact search below
-a given height (exact.py), which may also prove that no packing is lower. What search may do is counted in steps, never
-in seconds: the same blocks get the same offsets on every machine.
+lower bound, the most bytes alive at once: best fit (best_fit.py), valley filling (valleys.py), a packing without waste
+read off a planar graph (tight.py), then exact search below a given height (exact.py), which may also prove that no
+packing is lower. What search may do is counted in steps, never in seconds: the same blocks get the same offsets on
+every machine.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ from planner.solve.best_fit import ORDERS, best_fit
 from planner.solve.exact import Verdict, pack_below
 from planner.solve.liveness import Block
 from planner.solve.sections import Instance, height, instance
+from planner.solve.tight import pack_tight
 from planner.solve.valleys import PRIORITIES, fill_valleys, ranks
 from planner.units import ALIGNMENT, Bytes, align
 
@@ -98,6 +100,11 @@ def _solve(problem: Instance, enough: int, effort: Effort) -> tuple[list[int], i
             best, lowest = offsets, height(problem, offsets)
         if lowest <= enough:
             return best, problem.load
+    if enough <= problem.load:
+        tight, work = pack_tight(problem, effort.search // 2)
+        if tight is not None:
+            return tight, problem.load
+        effort = effort._replace(search=effort.search - work)
     return _searched(problem, enough, best, effort)
 
 

@@ -1,20 +1,22 @@
 """The passes in their order, and nothing else: graph + target + cost table in, plan out (DESIGN section 6).
 
-Fusion happens when a graph is captured (graph/fuse.py), so that gradient rules see fused nodes. Where the plan for
-unlimited memory does not fit the budget, `budget.py` decides what is recomputed and moved.
+Fusion happens when a graph is captured (graph/fuse.py), so that gradient rules see fused nodes. `auto` plans for
+unlimited memory under several policies and takes the fastest plan. Where that does not fit the budget, `budget.py`
+decides what is recomputed and moved, and the plan is named after the policy that it rewrites: its bits are those of
+that policy's unbudgeted plan.
 """
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
 from planner.costs.table import CostTable
-from planner.errors import InternalError
+from planner.errors import UserError
 from planner.graph.model import Graph, Program
 from planner.plan.schema import Plan
 from planner.solve.assemble import Say, Setting, assemble
-from planner.solve.budget import pareto, within_budget
+from planner.solve.budget import pareto, undominated, within_budget
 from planner.solve.corun import PUBLISHED, SEARCHED, Work, best_schedule
 from planner.solve.interference import Interference
 from planner.solve.options import PlanOptions
@@ -40,7 +42,7 @@ def make_plan(
     SP1302: a pinned decision cannot be honoured. SP1304: a value cannot be kept. `say` receives one line per pass.
     """
     with _no_collection():
-        return _solved(graph, target, costs, options or PlanOptions(), say).within_budget()
+        return _within_budget(_solved(graph, target, costs, options or PlanOptions(), say))
 
 
 def make_pareto(
@@ -52,7 +54,8 @@ def make_pareto(
 ) -> list[Plan]:
     """Plans from all the memory they like to as little as will do, none slower than a smaller one."""
     with _no_collection():
-        return _solved(graph, target, costs, options or PlanOptions(), say).pareto()
+        candidates = _solved(graph, target, costs, options or PlanOptions(), say)
+        return undominated([*(c.plan for c in candidates), *_base(candidates).pareto()])
 
 
 @contextmanager
@@ -69,25 +72,51 @@ def _no_collection() -> Iterator[None]:
 
 
 class _Solved:
-    """The plan for unlimited memory, and how it becomes one within the budget."""
+    """The plan for unlimited memory of one policy, and how it becomes one within the budget."""
 
     def __init__(self, setting: Setting) -> None:
-        self._setting = setting
+        self.setting = setting
         self._schedules, unused = without_unused_lanes(base_schedules(setting), len(setting.cpus))
         self._threads = tuple(setting.siblings[i] for i in unused)
         self._plan = assemble(replace(setting, unlimited=True), self._schedules, self._threads)
         self.total_ns = sum(p.predicted_ns for p in self._plan.programs)
+        self.fits = self._plan.pools[0].arena <= setting.capacity
 
-    def within_budget(self) -> Plan:
-        setting, first = self._setting, self._plan.pools[0]
-        if first.arena > setting.capacity:
-            setting.say(f"budget: {format_bytes(setting.capacity)} is less than {format_bytes(first.arena)}")
-            return within_budget(setting, self._schedules, self._threads)
-        fits = first.model_copy(update={"capacity": setting.capacity})
-        return self._plan.model_copy(update={"pools": (fits, *self._plan.pools[1:])})
+    @property
+    def plan(self) -> Plan:
+        """As it is, within the budget or not."""
+        first = self._plan.pools[0].model_copy(update={"capacity": self.setting.capacity})
+        return self._plan.model_copy(update={"pools": (first, *self._plan.pools[1:])})
+
+    def rewritten(self) -> Plan:
+        self.setting.say(f"budget: {format_bytes(self.setting.capacity)} is less than "
+                         f"{format_bytes(self._plan.pools[0].arena)}")  # fmt: skip
+        return within_budget(self.setting, self._schedules, self._threads)
 
     def pareto(self) -> list[Plan]:
-        return pareto(self._setting, self._schedules, self._threads)
+        return pareto(self.setting, self._schedules, self._threads)
+
+
+def _within_budget(candidates: Sequence[_Solved]) -> Plan:
+    """The fastest candidate if it fits; else the better of the fastest that does and the base's rewriting."""
+    fastest = min(candidates, key=lambda c: c.total_ns)
+    if fastest.fits:
+        return fastest.plan
+    fitting = [c for c in candidates if c.fits]
+    plans = [min(fitting, key=lambda c: c.total_ns).plan] if fitting else []
+    try:
+        plans.append(_base(candidates).rewritten())
+    except UserError as error:
+        if error.code != "SP1301" or not plans:
+            raise
+    return min(plans, key=lambda p: sum(q.predicted_ns for q in p.programs))
+
+
+def _base(candidates: Sequence[_Solved]) -> _Solved:
+    """What a budget rewrites: the fastest whose nodes run one after the other. Modes that are chosen to run beside
+    others are slow alone, and what waits for its partner holds its operands."""
+    alone = [c for c in candidates if not c.setting.options.coruns]
+    return min(alone or candidates, key=lambda c: c.total_ns)
 
 
 def base_schedules(setting: Setting) -> dict[str, Schedule]:
@@ -95,22 +124,17 @@ def base_schedules(setting: Setting) -> dict[str, Schedule]:
     return {p.name: _schedule(setting, p) for p in setting.graph.programs}
 
 
-def _solved(graph: Graph, target: Target, costs: CostTable, options: PlanOptions, say: Say) -> _Solved:
-    """`auto`: the candidate with the least predicted time, before memory is looked at; a budget rewrites that one, so
-    that what it computes stays the same to the bit."""
+def _solved(graph: Graph, target: Target, costs: CostTable, options: PlanOptions, say: Say) -> tuple[_Solved, ...]:
+    """The plans for unlimited memory that there are to choose from: one, or with `auto` many."""
     if options.policy != "auto":
-        return _Solved(Setting(graph, target, costs, options, say))
-    best: _Solved | None = None
+        return (_Solved(Setting(graph, target, costs, options, say)),)
+    found = []
     for candidate in options.candidates(smt=target.logical_cpus > target.physical_cores):
-        solved = _Solved(Setting(graph, target, costs, candidate, say))
+        found.append(_Solved(Setting(graph, target, costs, candidate, say)))
         name = ",".join(map(str, candidate.strategies)) or "-"
         parallel = " and parallel operators" if candidate.parallel_ops else ""
-        say(f"auto: {candidate.policy} {name}{parallel}: {format_ns(solved.total_ns)}")
-        if best is None or solved.total_ns < best.total_ns:
-            best = solved
-    if best is None:
-        raise InternalError("auto has no candidates")
-    return best
+        say(f"auto: {candidate.policy} {name}{parallel}: {format_ns(found[-1].total_ns)}")
+    return tuple(found)
 
 
 def _schedule(setting: Setting, program: Program) -> Schedule:

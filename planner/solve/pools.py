@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from planner.solve.liveness import Block
 from planner.solve.offsets import Packing, pack
@@ -19,12 +20,12 @@ class Arenas:
     def pool_of(self, block: str) -> str:
         return self.elsewhere.get(block, next(iter(self.packing)))
 
-    @property
+    @cached_property
     def offsets(self) -> dict[str, Bytes]:
         """Within each block's own pool."""
         return {block: at for packing in self.packing.values() for block, at in packing.offsets.items()}
 
-    @property
+    @cached_property
     def addresses(self) -> dict[str, int]:
         """On one line, pool behind pool: blocks of different pools never overlap (for the sync pass)."""
         found: dict[str, int] = {}

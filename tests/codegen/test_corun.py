@@ -1,5 +1,6 @@
 """Nodes side by side, executed: right by the reference, the same bits under any timing, free of races."""
 
+import json
 import random
 from pathlib import Path
 
@@ -14,9 +15,10 @@ from planner.costs.model import modelled_costs
 from planner.plan.simulate import replay
 from planner.solve.options import PlanOptions
 from planner.solve.pipeline import make_plan
+from tests.cli import fails, succeeds
 from tests.codegen.plans import STRICT, plan_for
 from tests.codegen.test_executor import assert_follows_reference, batch
-from tests.codegen.test_lanes import python, sanitizer
+from tests.codegen.test_lanes import no_races, sanitizer
 from tests.graphs import random_net, small_net
 from tests.solve.test_smt import with_siblings
 
@@ -54,18 +56,30 @@ def test_co_running_nets_are_right_and_repeatable(tmp_path: Path, seed: int) -> 
 def test_no_races_under_thread_sanitizer(tmp_path: Path, sanitizer: str) -> None:
     plan, target = plan_for(small_net(), 3, CORUN)
     emit(plan, small_net(), target, tmp_path)
-    build(tmp_path, sanitize="thread", flags=("-O1",))
-    code = """
-        for seed in (0, 1, 2):
-            with make(pin=False) as executor:
-                executor.delays(seed)
-                for _ in range(10):
-                    executor.step(x, y)
-                executor.predict(x)
-                executor.gradients(x, y)
-    """
-    done = python(code, tmp_path, LD_PRELOAD=sanitizer, TSAN_OPTIONS="exitcode=66")
-    assert done.returncode == 0, done.stderr[:4000]
+    no_races(tmp_path, sanitizer)
+
+
+def test_events_of_a_traced_run_beside_the_plan_s(tmp_path: Path) -> None:
+    """Figure 4 of the paper from a replay and from a real run: `show --events --run`."""
+    plan, target = plan_for(small_net(), 3, CORUN)
+    emit(plan, small_net(), target, tmp_path)
+    build(tmp_path, flags=(*STRICT, "-O1"))
+    trace, table, picture = (tmp_path / name for name in ("run.json", "events.csv", "events.svg"))
+    with executor_class(tmp_path)(pin=False) as executor:
+        executor.trace(trace)
+        for number in range(2):
+            executor.step(*batch(small_net(), number))
+    found = json.loads(succeeds("show", tmp_path, "--events", table, "--run", trace, "--json"))["events"]
+    nodes = sum(bool(n.stage_ns) for n in plan.programs[0].nodes)
+    for name in ("planned", "measured"):
+        assert found[name]["events"] == 2 * nodes and found[name]["nodes"] == nodes
+    assert found["planned"]["most"] > 1, "nothing co-runs in this test"
+    counts = [line.split(",") for line in table.read_text().splitlines()[1:]]
+    assert [c[0] for c in counts] == ["planned"] * 2 * nodes + ["measured"] * 2 * nodes
+    assert all(int(c[3]) <= len(plan.lanes) for c in counts)
+    assert "measured: " in succeeds("show", tmp_path, "--events", picture, "--run", trace)
+    assert "</svg>" in picture.read_text()
+    fails("SP1704", "show", tmp_path, "--run", tmp_path / "plan.json")
 
 
 def test_second_threads_run_where_they_are_planned(tmp_path: Path) -> None:

@@ -56,11 +56,16 @@ def test_copy_lanes_under_thread_sanitizer(tmp_path: Path, sanitizer: str) -> No
     no_races_but_without_waits(tmp_path, sanitizer, "train_step on lane 2, which copies")
 
 
-def no_races_but_without_waits(folder: Path, sanitizer: str, lane: str) -> None:
-    """Build and run under the sanitizer; then again without the waits of a lane's program, as proof that it sees
-    races."""
+def no_races(folder: Path, sanitizer: str) -> None:
+    """Build and run everything under the sanitizer, with delays; the output is in the assertion."""
+    build(folder, sanitize="thread", flags=("-O1",))
+    done = sanitized_run(folder, sanitizer)
+    assert done.returncode == 0, done.stderr[:4000]
+
+
+def sanitized_run(folder: Path, sanitizer: str) -> subprocess.CompletedProcess[str]:
     code = """
-        for seed in (0, 1):
+        for seed in (0, 1, 2):
             with make(pin=False) as executor:
                 executor.delays(seed)
                 for _ in range(10):
@@ -68,14 +73,17 @@ def no_races_but_without_waits(folder: Path, sanitizer: str, lane: str) -> None:
                 executor.predict(x)
                 executor.gradients(x, y)
     """
-    build(folder, sanitize="thread", flags=("-O1",))
-    done = python(code, folder, LD_PRELOAD=sanitizer, TSAN_OPTIONS="exitcode=66")
-    assert done.returncode == 0, done.stderr[:4000]
+    return python(code, folder, LD_PRELOAD=sanitizer, TSAN_OPTIONS="exitcode=66")
+
+
+def no_races_but_without_waits(folder: Path, sanitizer: str, lane: str) -> None:
+    """No races; but some without the waits of a lane's program, as proof that the sanitizer sees them."""
+    no_races(folder, sanitizer)
     lanes = folder / "lanes.cpp"
     start, rest = lanes.read_text().split(lane, 1)
     lanes.write_text(start + lane + without_waits(rest))
     build(folder, sanitize="thread", flags=("-O1",))
-    done = python(code, folder, LD_PRELOAD=sanitizer, TSAN_OPTIONS="exitcode=66")
+    done = sanitized_run(folder, sanitizer)
     # The races may well crash it before it ends; either way the sanitizer has told them.
     assert done.returncode != 0 and "data race" in done.stderr
 

@@ -50,6 +50,8 @@ LAYERS: dict[str, tuple[list[nn.Module], int]] = {
     "instance_norm": ([nn.Conv2d(3, 4, 3), nn.InstanceNorm2d(4, affine=True)], 4),
     "upsample": ([nn.Conv2d(3, 4, 3), nn.Upsample(scale_factor=2), nn.Conv2d(4, 2, 3)], 2),
     "shuffle": ([nn.Conv2d(3, 8, 3), nn.PixelShuffle(2), nn.Conv2d(2, 2, 3)], 2),
+    "transposed": ([nn.Conv2d(3, 4, 3), nn.ConvTranspose2d(4, 6, 3, 2, 1, output_padding=1, groups=2)], 6),
+    "transposed_plain": ([nn.ConvTranspose2d(3, 4, (2, 3), stride=(2, 1), bias=False, dilation=(1, 2))], 4),
     "prelu": ([nn.Conv2d(3, 4, 3), nn.PReLU(4), nn.PReLU()], 4),
     "zero_pad": ([nn.ZeroPad2d((1, 0, 2, 1)), nn.Conv2d(3, 4, 3), nn.Dropout2d(0.0)], 4),
 }

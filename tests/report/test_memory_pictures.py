@@ -4,7 +4,8 @@ import re
 import xml.etree.ElementTree as ET
 from itertools import pairwise
 
-from planner.report.memory_pictures import HEIGHT, WIDTH, WorkspaceBar, stages_picture, workspace_picture
+from planner.report.chart import HEIGHT, WIDTH
+from planner.report.memory_pictures import WorkspaceBar, stages_picture, workspace_picture
 from planner.solve.layer_accounting import STAGES, Profile, StepMemory, profile
 from planner.solve.paper_layers import Kind, Layer, Layers
 from planner.units import Bytes

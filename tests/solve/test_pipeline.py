@@ -97,3 +97,22 @@ def test_text_round_trip() -> None:
     graph, target = small_net(), load_target("cpu2")
     plan = make_plan(graph, target, modelled_costs(graph, target))
     assert "predicted_ns" in plan_text(plan)
+
+
+def test_auto_meets_every_budget_that_sequential_meets_and_is_no_slower() -> None:
+    for seed in (3, 4):
+        graph, target = random_net(random.Random(seed), nodes=16), load_target("cpu2")
+        costs = modelled_costs(graph, target)
+        with pytest.raises(UserError, match="SP1301") as caught:
+            make_plan(graph, target, costs, PlanOptions(policy="sequential", memory_budget=1000))
+        found = re.search(r"can meet is (\d+) bytes", caught.value.fix)
+        assert found
+        for budget in (int(found[1]), round(1.2 * int(found[1]))):
+            times = {}
+            for policy in ("auto", "sequential"):
+                plan = make_plan(
+                    graph, target, costs, PlanOptions.model_validate({"policy": policy, "memory_budget": budget})
+                )
+                assert plan.pools[0].arena <= budget == plan.pools[0].capacity
+                times[policy] = sum(p.predicted_ns for p in plan.programs)
+            assert times["auto"] <= times["sequential"]

@@ -1,0 +1,49 @@
+"""Optimizers by name and from PyTorch: the hyper-parameters that the graph's updates get."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from planner.errors import UserError
+from planner.frontends.optimizers import optimizer_from
+from planner.graph.optimizer import Optimizer
+
+WEIGHTS = [torch.nn.Parameter(torch.zeros(3))]
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        (None, None),
+        (Optimizer(lr=0.3), Optimizer(lr=0.3)),
+        ("adam", Optimizer(kind="adam", lr=1e-3)),
+        (
+            torch.optim.SGD(WEIGHTS, lr=0.2, momentum=0.9, weight_decay=1e-4, nesterov=True),
+            Optimizer(lr=0.2, momentum=0.9, weight_decay=1e-4, nesterov=True),
+        ),
+        (
+            torch.optim.AdamW(WEIGHTS, lr=2e-3, betas=(0.5, 0.99), eps=1e-6),
+            Optimizer(kind="adamw", lr=2e-3, beta1=0.5, beta2=0.99, eps=1e-6, weight_decay=1e-2),
+        ),
+    ],
+)
+def test_known(given: Any, wanted: Optimizer | None) -> None:
+    assert optimizer_from(given) == wanted
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("lion", "'lion' is no optimizer"),
+        (3, "int is no optimizer"),
+        (torch.optim.RMSprop(WEIGHTS), "RMSprop is no optimizer"),
+        (torch.optim.SGD(WEIGHTS, lr=0.1, maximize=True), "maximize"),
+        (torch.optim.SGD([{"params": WEIGHTS}, {"params": [torch.nn.Parameter(torch.ones(2))], "lr": 1}], lr=0.1),
+         "groups differ"),
+    ],
+)  # fmt: skip
+def test_others_are_refused(given: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message) as raised:
+        optimizer_from(given)
+    assert raised.value.code == "SP1023"
