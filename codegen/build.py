@@ -92,6 +92,8 @@ def _units(folder: Path, target: Target, extra: Sequence[str], null_device: bool
     if target.gpus:
         return cuda.units(sources, target, null_device, extra)
 
+    toolchain.onednn()
+
     def compiled(source: Path) -> Callable[[], Path]:
         return lambda: toolchain.compile_object(source, (*COMMON, *FLAGS.get(source.name, FAST), *extra))
 
@@ -116,7 +118,7 @@ def _compile(units: Sequence[Unit], jobs: int, progress: Progress | None) -> lis
         return made
 
     with ThreadPoolExecutor(max_workers=max(1, jobs)) as pool:
-        waiting = [pool.submit(one, _nanobind, "nanobind")]
+        waiting = [pool.submit(one, nanobind_object, "nanobind")]
         waiting += [pool.submit(one, make, name) for name, make in units]
         try:
             return [w.result() for w in waiting]
@@ -126,7 +128,7 @@ def _compile(units: Sequence[Unit], jobs: int, progress: Progress | None) -> lis
             raise
 
 
-def _nanobind() -> Path:
+def nanobind_object() -> Path:
     """nanobind's own code, the same for every plan."""
     import nanobind
 

@@ -15,6 +15,7 @@ KERNELS = ("elementwise.cu", "movement.cu", "normalise.cu", "plain.cu", "pooling
 
 HOST = ("-std=c++20", "-fPIC", "-fvisibility=hidden", "-pthread", "-Wno-unknown-pragmas")
 MODULE = ("-Os", "-fno-strict-aliasing")
+BINDINGS = ("module.cpp", "probe.cpp")
 
 Unit = tuple[str, Callable[[], Path]]
 """(what is compiled, how)"""
@@ -22,21 +23,29 @@ Unit = tuple[str, Callable[[], Path]]
 
 def units(sources: Sequence[Path], target: Target, null: bool, extra: Sequence[str]) -> list[Unit]:
     """Everything that must be compiled, the slowest first."""
-    arch = target.gpus[0].arch
+    return _units(sources, target.gpus[0].arch, null, extra, "executor.cpp")
+
+
+def probe_units(arch: str, null: bool) -> list[Unit]:
+    """The module that asks a GPU and its libraries without a plan."""
+    return _units((CUDA_RUNTIME / "probe.cpp",), arch, null, ())
+
+
+def _units(sources: Sequence[Path], arch: str, null: bool, extra: Sequence[str], *more: str) -> list[Unit]:
     kernels = [CUDA_RUNTIME / name for name in KERNELS]
     if null:
         includes: tuple[Path, ...] = ()
         defines: tuple[str, ...] = ("-DSTEPPLAN_NULL_DEVICE",)
-        runtime = [CUDA_RUNTIME / name for name in ("executor.cpp", "library_null.cpp")]
+        runtime = [CUDA_RUNTIME / name for name in (*more, "library_null.cpp")]
         compiled = [(k.name, _host(k, ("-O2", *defines, "-x", "c++"), includes, extra)) for k in kernels]
     else:
         includes, defines = (toolkit().include, *libraries().includes), (f"-DSTEPPLAN_LIBRARIES={libraries().version}",)
-        runtime = [CUDA_RUNTIME / name for name in ("executor.cpp", "convolution.cpp", "product.cpp")]
+        runtime = [CUDA_RUNTIME / name for name in (*more, "convolution.cpp", "product.cpp")]
         found = [*kernels, CUDA_RUNTIME / "find_device.cu"]
         compiled = [(k.name, _kernels(k, arch)) for k in found]
     compiled += [(s.name, _host(s, ("-O2", *defines), includes, extra)) for s in runtime]
     # A plan's own sources only ask for work: nothing in them is worth optimising.
-    own = [(s.name, (*(MODULE if s.name == "module.cpp" else ("-O1",)), *defines)) for s in sources]
+    own = [(s.name, (*(MODULE if s.name in BINDINGS else ("-O1",)), *defines)) for s in sources]
     return [*compiled, *((s, _host(f, d, includes, extra)) for f, (s, d) in zip(sources, own, strict=True))]
 
 

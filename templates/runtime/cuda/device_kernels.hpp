@@ -45,6 +45,8 @@ void dropout_backward(Queue queue, const float* dy, const uint8_t* mask, float p
 // -- movement.cu: elements of T, an unsigned integer as wide as the elements ---------------------------------------------
 template <class T>
 void fill(Queue queue, T* y, T value, int64_t n);
+/// Numbers in [-1, 1) that differ with the seed.
+void fill_random(Queue queue, float* y, uint32_t seed, int64_t n);
 template <class T>
 void copy_strided(Queue queue, const T* x, const Strides& x_strides, T* y, const Strides& y_strides, const Shape& shape);
 /// `blocks` times `length` elements that lie `pitch` apart on each side.
