@@ -28,7 +28,7 @@ format: .venv/.test
 	touch $@
 
 .venv/.test: pyproject.toml constraints.txt | .venv/bin/python
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[examples,test]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[cuda,examples,test]'
 	touch $@
 
 clean:

@@ -7,7 +7,7 @@
 
 from codegen.bench import bench
 from codegen.build import build
-from codegen.cpu.emit import emit
+from codegen.emit import emit
 from codegen.make import make
 from codegen.profile import profile
 

@@ -11,8 +11,11 @@ from typing import Literal
 
 from codegen import toolchain
 from codegen.cpu.emit import ARTEFACTS, HEADERS, SOURCES
+from codegen.cuda import build as cuda
+from codegen.cuda.build import Unit
 from codegen.paths import RUNTIME
 from planner.errors import UserError
+from planner.target.model import Target
 from planner.target.text import read_target
 
 Progress = Callable[[int, int, str], None]
@@ -40,11 +43,13 @@ def build(
     jobs: int | None = None,
     progress: Progress | None = None,
     flags: Sequence[str] = (),
+    null_device: bool = False,
 ) -> Path:
     """Build the module of an emitted folder and return it; what did not change is not compiled again.
 
-    `jobs`: compilers at once, one per processor by default. SP1506 to SP1509: the toolchain is not complete; SP1510:
-    the folder holds no emitted plan. A compiler error is an InternalError with its first lines.
+    `jobs`: compilers at once, one per processor by default. `null_device`: a plan for a GPU, to be run without one.
+    SP1506 to SP1509, SP1518, SP1519: the toolchain is not complete; SP1510: the folder holds no emitted plan. A
+    compiler error is an InternalError with its first lines.
     """
     place = Path(folder).resolve()
     with _locked(place):
@@ -53,10 +58,10 @@ def build(
         extra = (f"-march={target.cpu.march}", *flags)
         if sanitize:
             extra += (f"-fsanitize={sanitize}", "-g")
-        module = place / f"_executor.{digest}.so"
-        objects = _compile(place, extra, jobs or len(os.sched_getaffinity(0)), progress)
-        _link(objects, module, extra)
-        for other in place.glob("_executor.*.so"):
+        module = place / module_name(digest, null_device)
+        objects = _compile(_units(place, target, extra, null_device), jobs or len(os.sched_getaffinity(0)), progress)
+        _link(objects, module, _link_flags(target, extra, null_device))
+        for other in place.glob(module_name("*", null_device)):
             if other != module:
                 other.unlink()
         toolchain.drop_old_objects()
@@ -71,26 +76,50 @@ def source_digest(folder: Path) -> str:
             "SP1510", f"{folder.name} is no emitted plan: it lacks {missing[0]}", "run stepplan emit PLAN -o FOLDER"
         )
     emitted = [folder / n for n in (*ARTEFACTS, *HEADERS, *SOURCES) if (folder / n).is_file()]
-    return toolchain.digest_of([*emitted, *sorted(RUNTIME.glob("*.hpp"))])
+    runtime = sorted(RUNTIME.glob("*.hpp"))
+    if read_target(folder / "target.toml").gpus:
+        runtime += sorted(f for f in (RUNTIME / "cuda").iterdir() if f.is_file())
+    return toolchain.digest_of([*emitted, *runtime])
 
 
-def _compile(folder: Path, extra: Sequence[str], jobs: int, progress: Progress | None) -> list[Path]:
+def module_name(digest: str, null_device: bool) -> str:
+    return f"_executor{'_null' * null_device}.{digest}.so"
+
+
+def _units(folder: Path, target: Target, extra: Sequence[str], null_device: bool) -> list[Unit]:
     sources = [folder / name for name in SOURCES if (folder / name).is_file()]
     sources.sort(key=lambda s: SLOWEST_FIRST.index(s.name) if s.name in SLOWEST_FIRST else len(SLOWEST_FIRST))
+    if target.gpus:
+        return cuda.units(sources, target, null_device, extra)
+
+    toolchain.onednn()
+
+    def compiled(source: Path) -> Callable[[], Path]:
+        return lambda: toolchain.compile_object(source, (*COMMON, *FLAGS.get(source.name, FAST), *extra))
+
+    return [(s.name, compiled(s)) for s in sources]
+
+
+def _link_flags(target: Target, extra: Sequence[str], null_device: bool) -> tuple[str, ...]:
+    if target.gpus:
+        return (*extra, *cuda.link_flags(null_device))
+    library = toolchain.onednn() / "lib"
+    return ("-fopenmp", *extra, f"-L{library}", "-ldnnl", f"-Wl,-rpath,{library}")
+
+
+def _compile(units: Sequence[Unit], jobs: int, progress: Progress | None) -> list[Path]:
     done: list[str] = []
 
     def one(make: Callable[[], Path], name: str) -> Path:
         made = make()
         done.append(name)
         if progress:
-            progress(len(done), len(sources) + 1, name)
+            progress(len(done), len(units) + 1, name)
         return made
 
     with ThreadPoolExecutor(max_workers=max(1, jobs)) as pool:
-        waiting = [pool.submit(one, _nanobind, "nanobind")]
-        for source in sources:
-            chosen = (*COMMON, *FLAGS.get(source.name, FAST), *extra)
-            waiting.append(pool.submit(one, lambda s=source, c=chosen: toolchain.compile_object(s, c), source.name))
+        waiting = [pool.submit(one, nanobind_object, "nanobind")]
+        waiting += [pool.submit(one, make, name) for name, make in units]
         try:
             return [w.result() for w in waiting]
         except BaseException:
@@ -99,7 +128,7 @@ def _compile(folder: Path, extra: Sequence[str], jobs: int, progress: Progress |
             raise
 
 
-def _nanobind() -> Path:
+def nanobind_object() -> Path:
     """nanobind's own code, the same for every plan."""
     import nanobind
 
@@ -108,14 +137,12 @@ def _nanobind() -> Path:
     return toolchain.compile_object(source, (*flags, "-fdata-sections"), (source.parent,))
 
 
-def _link(objects: Sequence[Path], module: Path, extra: Sequence[str]) -> None:
+def _link(objects: Sequence[Path], module: Path, flags: Sequence[str]) -> None:
     key = hashlib.sha256("\n".join(o.name for o in objects).encode()).hexdigest()
     stamp = toolchain.cache_folder() / "locks" / f"{module.name}-{hashlib.sha256(bytes(module)).hexdigest()[:16]}.made"
     if module.exists() and stamp.exists() and stamp.read_text() == f"{key} {_hash(module)}":
         return
-    library = toolchain.onednn() / "lib"
-    command = [toolchain.compiler().path, "-shared", "-fopenmp", "-pthread", *extra, *map(str, objects)]
-    command += [f"-L{library}", "-ldnnl", f"-Wl,-rpath,{library}", "-Wl,--gc-sections"]
+    command = [toolchain.compiler().path, "-shared", "-pthread", *map(str, objects), *flags, "-Wl,--gc-sections"]
     toolchain.run_compiler(command, module)
     stamp.write_text(f"{key} {_hash(module)}")
 

@@ -76,7 +76,7 @@ def emit(
     as_json: AsJson = False,
 ) -> None:
     """Check a plan and render its executor."""
-    from codegen.cpu.emit import emit as emit_plan
+    from codegen.emit import emit as emit_plan
 
     bundle = read_bundle(path)
     files = emit_plan(bundle.plan, bundle.graph, bundle.target, out)

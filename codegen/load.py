@@ -30,8 +30,8 @@ LEVELS = {
 def executor_class(folder: Path | str) -> "type[Executor]":
     """The `Executor` of an emitted and built folder.
 
-    SP1511: its files do not belong together. SP1512: it is not built, or changed since. SP1609: this processor lacks
-    instructions that it is built for.
+    SP1511: its files do not belong together. SP1512: it is not built, or changed since (for
+    a GPU: told when an executor is made). SP1609: this processor lacks instructions that it is built for.
     """
     from codegen.executor import Executor
 
@@ -42,18 +42,16 @@ def executor_class(folder: Path | str) -> "type[Executor]":
         place, plan_hash(plan), plan.graph_hash == graph_hash(graph), plan.target_hash == target_hash(target)
     )
     require_processor(target)
-    return type(
-        "Executor",
-        (Executor,),
-        {
-            "__doc__": f"Runs plan {plan.name}; see codegen.executor.Executor.",
-            "__module__": Executor.__module__,
-            "_native": native_module(place),
-            "_folder": place,
-            "_graph": graph,
-            "plan": plan,
-        },
-    )
+    own = {"_folder": place, "_graph": graph, "plan": plan}
+    if target.gpus:
+        from codegen.cuda.executor import CudaExecutor
+
+        # Which module is loaded depends on the device: the executor's constructor loads it.
+        told = f"Runs plan {plan.name}; see codegen.cuda.executor.CudaExecutor."
+        return type("Executor", (CudaExecutor,), {"__doc__": told, "__module__": CudaExecutor.__module__, **own})
+    told = f"Runs plan {plan.name}; see codegen.executor.Executor."
+    own["_native"] = native_module(place)
+    return type("Executor", (Executor,), {"__doc__": told, "__module__": Executor.__module__, **own})
 
 
 def _require_together(folder: Path, expected: str, same_graph: bool, same_target: bool) -> None:
@@ -70,13 +68,13 @@ def _require_together(folder: Path, expected: str, same_graph: bool, same_target
         raise UserError("SP1511", f"{folder.name}: {wrong} is not the one that plan.json was made for", fix)
 
 
-def native_module(folder: Path) -> ModuleType:
+def native_module(folder: Path, null_device: bool = False) -> ModuleType:
     """Load the built module (SP1512)."""
-    from codegen.build import source_digest
+    from codegen.build import module_name, source_digest
 
-    module = folder / f"_executor.{source_digest(folder)}.so"
+    module = folder / module_name(source_digest(folder), null_device)
     if not module.exists():
-        others = list(folder.glob("_executor.*.so"))
+        others = list(folder.glob(module_name("*", null_device)))
         what = "its sources or the runtime changed since it was built" if others else "it is not built"
         raise UserError("SP1512", f"{folder.name}: {what}", f"run stepplan build {folder}")
     if not _complete_elf(module.read_bytes()):

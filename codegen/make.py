@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from codegen.build import build
-from codegen.cpu.emit import emit
+from codegen.emit import emit
 from codegen.pairs import profile_pairs
 from codegen.profile import Progress, profile
 from planner.capturing import capture

@@ -19,10 +19,17 @@ COUNTER = "num_batches_tracked"
 
 class State:
     """`view` gives a value's bytes as an array in its memory order. `given`: a captured module's weights; what of them
-    is no value of the graph is carried along, so that the state is the module's."""
+    is no value of the graph is carried along, so that the state is the module's. `store` writes such an array to where
+    `view` only reads a copy from."""
 
-    def __init__(self, graph: Graph, view: Callable[[Value], Array], given: Mapping[str, Array]) -> None:
-        self._view = view
+    def __init__(
+        self,
+        graph: Graph,
+        view: Callable[[Value], Array],
+        given: Mapping[str, Array],
+        store: Callable[[Value, Array], None] | None = None,
+    ) -> None:
+        self._view, self._store = view, store
         self.values = tuple(v for v in graph.values if v.role in PERSISTENT)
         self.by_name = {v.name or v.id: v for v in self.values}
         self.trained = {v: graph.value[v].name or v for v in trained_parameters(graph)}
@@ -60,7 +67,11 @@ class State:
 
     # -- in ----------------------------------------------------------------------------------------------------
     def write(self, value: Value, data: Array) -> None:
-        self._view(value)[...] = data.transpose(memory_order(value.type))
+        ordered = data.transpose(memory_order(value.type))
+        if self._store is not None:
+            self._store(value, ordered)
+        else:
+            self._view(value)[...] = ordered
 
     def load(self, state: Mapping[str, Any], strict: bool) -> dict[str, Any]:
         """Write everything that `state` names, after all of it was looked at; returns the `stepplan.` entries."""

@@ -56,14 +56,22 @@ def compiler() -> Compiler:
 @functools.cache
 def onednn() -> Path:
     """The prefix under which the oneDNN wheels put include/ and lib/ (SP1508)."""
-    for prefix in (Path(sysconfig.get_path("data")), Path(sys.prefix)):
-        if (prefix / "include" / "dnnl.hpp").exists() and (prefix / "lib" / "libdnnl.so").exists():
-            return prefix
+    found = onednn_if_installed()
+    if found is not None:
+        return found
     raise UserError(
         "SP1508",
         "oneDNN's headers and library are not installed in this Python environment",
         "pip install onednn-cpu-gomp==2023.2.0 onednn-devel-cpu-gomp==2023.2.0",
     )
+
+
+def onednn_if_installed() -> Path | None:
+    """The same; executors for GPUs are built without it."""
+    for prefix in (Path(sysconfig.get_path("data")), Path(sys.prefix)):
+        if (prefix / "include" / "dnnl.hpp").exists() and (prefix / "lib" / "libdnnl.so").exists():
+            return prefix
+    return None
 
 
 def cache_folder() -> Path:
@@ -85,9 +93,10 @@ def cache_folder() -> Path:
 def include_flags() -> tuple[str, ...]:
     import nanobind
 
+    library = onednn_if_installed()
     folders = (
         RUNTIME,
-        onednn() / "include",
+        *((library / "include",) if library else ()),
         Path(nanobind.include_dir()),
         Path(nanobind.source_dir()).parent / "ext" / "robin_map" / "include",
         Path(sysconfig.get_path("include")),
@@ -132,8 +141,9 @@ def library_versions() -> str:
     """What the system headers depend on."""
     import nanobind
 
-    version = onednn() / "include" / "dnnl_version.h"
-    numbers = re.findall(r"#define DNNL_VERSION_\w+ (\w+)", version.read_text()) if version.exists() else []
+    library = onednn_if_installed()
+    version = library / "include" / "dnnl_version.h" if library else None
+    numbers = re.findall(r"#define DNNL_VERSION_\w+ (\w+)", version.read_text()) if version and version.exists() else []
     return f"nanobind {nanobind.__version__} oneDNN {'.'.join(numbers)}"
 
 

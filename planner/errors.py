@@ -5,7 +5,7 @@ code has a section in docs/errors.md. An `InternalError` is a defect of stepplan
 first without a traceback and the second with one.
 
 Code ranges: 10xx models and graphs, 11xx targets, 12xx cost tables and profiling, 13xx planning,
-14xx plans and check, 15xx emit and build, 16xx executors at run time, 17xx files, 18xx command line.
+14xx plans and check, 15xx emit and build, 16xx executors at run time, 17xx files, 18xx command line and GPUs.
 """
 
 

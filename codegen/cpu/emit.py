@@ -33,16 +33,17 @@ def emit(plan: Plan, graph: Graph, target: Target, out: Path | str) -> tuple[Pat
     A plan that `check` rejects is refused with its findings. SP1501: plan, graph and target do not belong together.
     SP1503, SP1504, SP1505: something in the plan or graph cannot stand in source text.
     """
-    return _write(render(plan, graph, target), Path(out))
+    return write_sources(render(plan, graph, target), Path(out))
 
 
 def emit_cases(plan: Plan, graph: Graph, target: Target, out: Path | str) -> tuple[Path, ...]:
     """As `emit`, for the profiler's own plans: any program names, and programs that share bytes on purpose."""
-    _require_together(plan, graph, target)
-    return _write(_render(plan, graph, target), Path(out))
+    require_together(plan, graph, target)
+    return write_sources(_render(plan, graph, target), Path(out))
 
 
-def _write(files: Mapping[str, str], folder: Path) -> tuple[Path, ...]:
+def write_sources(files: Mapping[str, str], folder: Path) -> tuple[Path, ...]:
+    """Into the folder, without what an earlier plan left there."""
     for stale in (*SOURCES, *HEADERS):
         if stale not in files and (folder / stale).exists():
             (folder / stale).unlink()
@@ -53,13 +54,18 @@ def _write(files: Mapping[str, str], folder: Path) -> tuple[Path, ...]:
 
 def render(plan: Plan, graph: Graph, target: Target) -> dict[str, str]:
     """File name -> text, checked but not written."""
+    require_emittable(plan, graph, target)
+    return _render(plan, graph, target)
+
+
+def require_emittable(plan: Plan, graph: Graph, target: Target) -> None:
+    """What `emit` says it refuses."""
     from planner.plan.check import require_safe
 
-    _require_together(plan, graph, target)
+    require_together(plan, graph, target)
     require_safe(graph, plan, target)
     if set(plan.program) - {"train_step", "predict"}:
         raise UserError("SP1502", f"cannot emit programs {sorted(plan.program)}", "use train_step and predict")
-    return _render(plan, graph, target)
 
 
 def _render(plan: Plan, captured: Graph, target: Target) -> dict[str, str]:
@@ -74,7 +80,7 @@ def _render(plan: Plan, captured: Graph, target: Target) -> dict[str, str]:
     files = {"plan.json": text, "graph.json": graph_text(captured), "target.toml": target_text(target)}
     files["values.hpp"] = fill("values.hpp.j2")
     files["nodes.hpp"] = fill("nodes.hpp.j2")
-    for phase, views in _phases(model.views).items():
+    for phase, views in by_phase(model.views).items():
         bodies = [(view, render_node(env, view)) for view in views]
         headers = sorted({h for view in views for h in tables.headers_of(view)})
         files[f"{phase}.cpp"] = fill("phase.cpp.j2", phase=phase, bodies=bodies, headers=headers)
@@ -90,7 +96,7 @@ def _render(plan: Plan, captured: Graph, target: Target) -> dict[str, str]:
     return files
 
 
-def _phases(views: Mapping[str, tuple[NodeView, ...]]) -> dict[str, list[NodeView]]:
+def by_phase(views: Mapping[str, tuple[NodeView, ...]]) -> dict[str, list[NodeView]]:
     """File -> its nodes: the training step by phase, prediction in one file."""
     found: dict[str, list[NodeView]] = {}
     for program, nodes in views.items():
@@ -102,7 +108,7 @@ def _phases(views: Mapping[str, tuple[NodeView, ...]]) -> dict[str, list[NodeVie
     return found
 
 
-def _require_together(plan: Plan, graph: Graph, target: Target) -> None:
+def require_together(plan: Plan, graph: Graph, target: Target) -> None:
     for what, expected, actual in (
         ("graph", plan.graph_hash, graph_hash(graph)),
         ("target", plan.target_hash, target_hash(target)),

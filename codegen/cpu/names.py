@@ -35,7 +35,7 @@ def _never() -> frozenset[str]:
 def _runtime_words() -> frozenset[str]:
     """Every word of the runtime's sources, and what the templates themselves declare."""
     words = set(_OURS.split())
-    for header in sorted(RUNTIME.glob("*.hpp")):
+    for header in sorted(RUNTIME.rglob("*.hpp")):
         words.update(re.findall(r"[A-Za-z_]\w*", header.read_text()))
     return frozenset(words)
 

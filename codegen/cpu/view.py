@@ -9,6 +9,7 @@ from codegen.cpu import shapes
 from planner.errors import InternalError, UserError
 from planner.graph.model import DType, Graph, Node, Role, TensorType
 from planner.ops.base import Mode, Op, Signature, op_named, scratch_offsets
+from planner.ops.device import running
 from planner.plan.schema import NodePlan, Plan
 
 CTYPES = {
@@ -96,7 +97,7 @@ class NodeView:
 
     @property
     def uses_library(self) -> bool:
-        return self.plan.kernel == "onednn"
+        return self.plan.kernel in ("onednn", "cudnn", "cublaslt")
 
     def operand(self, name: str) -> Operand:
         """`in0`, `out1`, `up0`: as ops name them."""
@@ -141,7 +142,7 @@ class Addresses:
 
 def scratch_expressions(plan: NodePlan, signature: Signature, constant: str) -> dict[str, str]:
     """Scratch part -> its offset as an expression."""
-    parts = op_named(signature.op).scratch(signature, plan.mode, plan.facts)
+    parts = running(op_named(signature.op), plan.mode).scratch(signature, plan.mode, plan.facts)
     return {
         name: f"scratch::{constant}" + (f" + {offset}" if offset else "")
         for name, offset in scratch_offsets(parts).items()

@@ -4,11 +4,12 @@ For planning past the machine at hand and for tests. Every entry says so (`sourc
 shows them. Compute scales with slices up to an efficiency; memory traffic up to the target's bandwidth.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from planner.costs.table import CostEntry, CostTable
 from planner.graph.model import Graph
 from planner.ops.base import Facts, Mode, Op, Signature, op_named
+from planner.ops.device import device_mode
 from planner.ops.signature import signature_of
 from planner.target.model import Target
 
@@ -20,6 +21,8 @@ FactsOf = Callable[[Signature, Mode], Facts]
 
 def modelled_costs(graph: Graph, target: Target, facts: FactsOf | None = None, lanes: int | None = None) -> CostTable:
     """A cost table for every signature of the graph at 1 and all lanes (and powers of two between)."""
+    if target.gpus:
+        return _device_costs(graph, target, facts)
     count = len(target.lanes(lanes))
     entries = {}
     for program in graph.programs:
@@ -67,4 +70,45 @@ def _entry(op: Op, signature: Signature, mode: Mode, facts: Facts, target: Targe
         cold_ns=tuple(round(cold / stages + START_NS, 1) for _ in range(stages)),
         facts=dict(facts),
         source="modelled",
+    )
+
+
+LAUNCH_NS = 3000.0
+"""Time of a GPU kernel that computes nothing."""
+LIBRARY_SHARE = 0.5
+"""Share of a GPU's peak that its matrix kernels reach."""
+DEVICE_ALGORITHMS: Mapping[str, str] = {
+    "conv2d": "implicit_precomp_gemm",
+    "conv2d_backward_data": "algo_1",
+    "conv_transpose2d": "algo_1",
+    "conv2d_backward_weights": "algo_1",
+}
+"""Op -> the algorithm of the GPU's library that is assumed where none was measured."""
+
+
+def _device_costs(graph: Graph, target: Target, facts: FactsOf | None) -> CostTable:
+    """Every signature once, whole, at the larger of its arithmetic at the library's share of the peak and its bytes at
+    the memory's bandwidth."""
+    gpu, entries = target.gpus[0], {}
+    for program in graph.programs:
+        for node in program.nodes:
+            signature, op = signature_of(graph, node), op_named(node.op)
+            if op.alias(signature) is not None:
+                continue
+            mode = device_mode(op, DEVICE_ALGORITHMS.get(node.op, ""))
+            compute = op.flops(signature) / (LIBRARY_SHARE * gpu.flops)
+            took = round(max(compute, op.bytes_moved(signature) / target.memory_bandwidth) * 1e9 + LAUNCH_NS, 1)
+            entries[signature.text] = CostEntry(
+                signature=signature.text,
+                kernel=mode.kernel,
+                dim=mode.dim,
+                slices=mode.slices,
+                implementation=mode.implementation,
+                warm_ns=(took,),
+                cold_ns=(took,),
+                facts=dict(facts(signature, mode)) if facts else {},
+                source="modelled",
+            )
+    return CostTable(
+        target=target.name, fingerprint=target.fingerprint(), entries=tuple(entries[k] for k in sorted(entries))
     )

@@ -23,6 +23,7 @@ from typing import NamedTuple
 from planner.costs.table import CostEntry, CostTable
 from planner.graph.model import PERSISTENT, Graph, Node, Program
 from planner.ops.base import Op, Signature, op_named
+from planner.ops.device import limit
 from planner.ops.signature import signature_of
 from planner.plan.schema import Bounds
 
@@ -142,12 +143,8 @@ def _facts(op: Op, signature: Signature, node: Node, costs: CostTable, cores: in
     moved = op.bytes_moved(signature)
     if op.alias(signature) is not None:
         return _Facts((), 0, moved)
-    limits = op.dims(signature)
-    entries = [
-        e
-        for e in costs.modes(signature.text)
-        if e.slices <= cores and (e.kernel, e.dim) in limits and e.slices <= limits[e.kernel, e.dim]
-    ]
+    modes = costs.modes(signature.text)
+    entries = [e for e in modes if e.slices <= min(cores, limit(op, signature, e.kernel, e.dim))]
     core_ns = min((e.slices * sum(map(int, e.warm_ns)) for e in entries), default=0)
     return _Facts(_undominated({_way(op, signature, node, e) for e in entries}), core_ns, moved)
 

@@ -24,6 +24,7 @@ from collections.abc import Mapping
 from planner.errors import UserError
 from planner.graph.model import Graph
 from planner.graph.text import graph_hash, validate
+from planner.ops.device import DEVICE_KERNELS
 from planner.plan.check_dependencies import check_dependencies
 from planner.plan.check_memory import (
     check_placements,
@@ -165,13 +166,22 @@ def _check_target(plan: Plan, target: Target, report: Report) -> None:
         made = f"target {target.name} has hash {target_hash(target)}"
         report.add("SP1404", "", f"the plan was made for a target with hash {shown(plan.target_hash)}; {made}")
     for lane in plan.lanes:
-        if lane.kind == "core" and lane.cpu not in target.core_of:
+        if lane.kind == ("core" if target.gpus else "stream"):
+            report.add(
+                "SP1427", "", f"lane {shown_number(lane.id)} is a {lane.kind}: nodes run elsewhere on {target.name}"
+            )
+        elif lane.kind == "core" and lane.cpu not in target.core_of:
             report.add(
                 "SP1427",
                 "",
                 f"lane {shown_number(lane.id)} is pinned to processor {shown_number(lane.cpu)}, "
                 f"which target {target.name} does not have",
             )
+    for program in plan.programs:
+        for node in program.nodes:
+            if node.stage_ns and (node.kernel in DEVICE_KERNELS) != bool(target.gpus):
+                what = f"node {shown(node.node)} runs as {shown(node.kernel)}, which target {target.name} does not"
+                report.add("SP1407", program.name, what)
     for pool in plan.pools:
         if pool.name not in target.pool:
             report.add("SP1428", "", f"target {target.name} has no pool {shown(pool.name)}")

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from planner.graph.model import Graph, Node, Program
 from planner.ops.base import Op, ScratchPart, Signature, op_named, scratch_bytes
+from planner.ops.device import dims_of, running
 from planner.plan.findings import Report, shown, shown_number
 from planner.plan.schema import NodePlan, Plan, ProgramPlan, slice_name, stage_name
 
@@ -69,7 +70,7 @@ def check_lanes(plan: Plan, report: Report) -> None:
             report.add("SP1426", "", f"lane {index} calls itself {shown_number(lane.id)}")
     kinds = [lane.kind for lane in plan.lanes]
     if kinds != sorted(kinds, key=lambda k: k == "copy") or (kinds and kinds[0] == "copy"):
-        report.add("SP1426", "", "copy lanes come after the cores' lanes, of which there is at least one")
+        report.add("SP1426", "", "copy lanes come after the others, of which there is at least one")
     for cpu, count in Counter(lane.cpu for lane in plan.lanes if lane.kind == "core").items():
         if count > 1:
             users = ", ".join(str(i) for i, lane in enumerate(plan.lanes) if lane.cpu == cpu and lane.kind == "core")
@@ -131,7 +132,7 @@ def _planned_nodes(graph: Graph, program: Program, plan: ProgramPlan, report: Re
     for planned in plan.nodes:
         if planned.node in position and times[planned.node] == 1:
             node = program.nodes[position[planned.node]]
-            op, signature = op_named(node.op), signature_of(graph, node)
+            op, signature = running(op_named(node.op), planned.mode), signature_of(graph, node)
             fitting = _check_mode(node, op, signature, planned, plan.name, report)
             if fitting is not None:
                 stages, scratch = fitting
@@ -154,7 +155,7 @@ def _check_mode(
     if any(not 0 <= fact < LARGEST for fact in planned.facts.values()):
         report.add("SP1431", program, f"node {node.id} has a fact that is negative or beyond 2^60")
         return None
-    dims = ask(lambda: op.dims(signature), node.id, program, report)
+    dims = ask(lambda: dims_of(op, signature, planned.kernel), node.id, program, report)
     if dims is None:
         return None
     if not 1 <= planned.slices <= dims.get((planned.kernel, planned.dim), 0):

@@ -31,12 +31,12 @@ class PoolUse(Frozen):
 
 
 class Lane(Frozen):
-    """One hardware thread, or a thread that only copies between pools."""
+    """One hardware thread, a GPU's stream, or a thread or stream that only copies between pools."""
 
     id: Natural
     cpu: Natural = 0
-    """Logical processor that a core lane's thread is pinned to. A copy lane is pinned to none."""
-    kind: Literal["core", "copy"] = "core"
+    """Logical processor that a core lane's thread is pinned to. Other lanes are pinned to none."""
+    kind: Literal["core", "stream", "copy"] = "core"
 
 
 class Placement(Frozen):

@@ -41,13 +41,16 @@ class Setting:
 
     @property
     def cpus(self) -> tuple[int, ...]:
-        """Logical processor of every lane that has a core of its own."""
+        """Logical processor of every lane that has a core of its own; on a GPU the numbers of the streams, one unless
+        more are asked for."""
+        if self.target.gpus:
+            return tuple(range(self.options.lanes or 1))
         return self.target.lanes(self.options.lanes)
 
     @property
     def siblings(self) -> tuple[int, ...]:
         """With strategy 4: the second thread of every lane's core, in the same order. Empty unless all have one."""
-        if 4 not in self.options.strategies:
+        if 4 not in self.options.strategies or self.target.gpus:
             return ()
         threads = [self.target.core_of[cpu].cpus[1:2] for cpu in self.cpus]
         return tuple(t[0] for t in threads) if all(threads) else ()
@@ -55,10 +58,15 @@ class Setting:
     @property
     def tiles(self) -> tuple[int, ...]:
         """For every lane the smallest cache that its core shares."""
+        if self.target.gpus:
+            return (0,) * len(self.cpus)
         return tuple(self.target.core_of[cpu].tile for cpu in self.cpus)
 
     def sharing(self, cpus: Sequence[int] = ()) -> Sharing:
-        """What the lanes on `cpus` share."""
+        """What the lanes on `cpus` share. One stream alone can use all of a GPU's bandwidth."""
+        if self.target.gpus:
+            bandwidth = round(self.costs.bandwidth) or self.target.memory_bandwidth
+            return Sharing(bandwidth=bandwidth, thread_bandwidth=bandwidth)
         cores = tuple(self.target.core_of[cpu].id for cpu in cpus)
         return Sharing(
             bandwidth=round(self.costs.bandwidth) or self.target.memory_bandwidth,
@@ -151,13 +159,19 @@ def assemble(
         keep=keep,
         pools=_pools(setting, placed),
         lanes=(
-            *(Lane(id=i, cpu=cpu) for i, cpu in enumerate(made.cpus)),
+            *_lanes(target, made.cpus),
             *(Lane(id=i, kind="copy") for i in sorted(made.copies.lanes.values())),
         ),
         placements=_placements(made.graph, live, placed),
         programs=tuple(_program(setting, made, p.name, live, placed, sharing) for p in graph.programs),
         sharing=sharing,
     )
+
+
+def _lanes(target: Target, cpus: tuple[int, ...]) -> tuple[Lane, ...]:
+    if target.gpus:
+        return tuple(Lane(id=i, kind="stream") for i in range(len(cpus)))
+    return tuple(Lane(id=i, cpu=cpu) for i, cpu in enumerate(cpus))
 
 
 def _pools(setting: Setting, placed: Arenas) -> tuple[PoolUse, ...]:
@@ -192,7 +206,7 @@ def _program(setting: Setting, made: Draft, name: str, live: Liveness, placed: A
             costs,
             len(made.cpus),
             costs.bandwidth or setting.target.memory_bandwidth,
-            cache_bytes=setting.target.cache_bytes,
+            cache_bytes=0 if setting.target.gpus else setting.target.cache_bytes,
         ),
         slowdowns=schedule.slowdowns,
         parallel=schedule.parallel,
@@ -205,7 +219,9 @@ def _program(setting: Setting, made: Draft, name: str, live: Liveness, placed: A
 
 def _stolen(setting: Setting, made: Draft, schedule: Schedule) -> float:
     """ns that copy lanes take from the others: copying is a processor's work, and where every processor has a lane
-    already it is missed there. The system spreads it over all of them."""
+    already it is missed there. The system spreads it over all of them. A GPU has copy engines for it."""
+    if setting.target.gpus:
+        return 0.0
     copying = sum(schedule.choices[t.node].total_ns for t in made.rewrites.get(schedule.program, Rewrite()).transfers)
     spare = setting.target.logical_cpus - len(made.cpus)
     return copying / len(made.cpus) if spare <= 0 else 0.0

@@ -55,7 +55,7 @@ def frontier(setting: Setting, schedules: Mapping[str, Schedule]) -> Frontier:
     graph, schedule = setting.graph, schedules[TRAIN]
     keep = kept_values(graph, setting.options.keep)
     made = material(graph, graph.program[TRAIN], schedule.order, keep)
-    slower = next((p.name for p in setting.target.pools if p.name != setting.target.memory.name), "")
+    slower = setting.target.slower_pool
     again_ns = _again_ns(setting, schedule, made)
     prints = Footprints(graph, graph.program[TRAIN], schedule, made, again_ns, 0.0, keep)
     if slower:

@@ -12,6 +12,7 @@ import numpy as np
 
 from planner.graph.model import PERSISTENT, Graph, Program
 from planner.ops.base import op_named, scratch_bytes
+from planner.ops.device import running
 from planner.ops.signature import signature_of
 from planner.solve.schedule import Schedule
 from planner.solve.steps import Material, Step
@@ -77,7 +78,8 @@ class Footprints:
             if alias is not None:
                 self._alias[node.id] = alias
                 continue
-            self._scratch[node.id] = scratch_bytes(op.scratch(signature, choice.mode, choice.facts))
+            runs = running(op, choice.mode)
+            self._scratch[node.id] = scratch_bytes(runs.scratch(signature, choice.mode, choice.facts))
             self._inplace[node.id] = tuple(op.inplace(signature, choice.mode))
         # Another op may stand in for a node that runs again (batch_norm_apply): its own in-place rule, no scratch.
         self._again_inplace: dict[str, tuple[tuple[int, int], ...]] = {}

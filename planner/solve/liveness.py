@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from planner.graph.model import PERSISTENT, Graph, Node, Program
 from planner.ops.base import op_named, scratch_bytes
+from planner.ops.device import running
 from planner.ops.signature import signature_of
 from planner.solve.schedule import Schedule
 from planner.solve.threads import Choice
@@ -132,4 +133,5 @@ def _root(value: str, shares: Mapping[str, str]) -> str:
 def _scratch_size(graph: Graph, node: Node, choice: Choice) -> Bytes:
     if not choice.stage_ns:
         return Bytes(0)
-    return scratch_bytes(op_named(node.op).scratch(signature_of(graph, node), choice.mode, choice.facts))
+    op = running(op_named(node.op), choice.mode)
+    return scratch_bytes(op.scratch(signature_of(graph, node), choice.mode, choice.facts))

@@ -178,7 +178,8 @@ def _schedule(setting: Setting, program: Program) -> Schedule:
     options, order = setting.options, route(setting.graph, program)
     setting.say(f"route: {len(order)} nodes in {program.name}")
     lanes = len(setting.cpus)
-    modes = node_options(setting.graph, order, setting.costs, lanes, setting.target.last_level_cache)
+    cache = 0 if setting.target.gpus else setting.target.last_level_cache
+    modes = node_options(setting.graph, order, setting.costs, lanes, cache)
     pinned = {k: v for k, v in options.pins.slices.items() if k in program.node}
     choices = choose_modes(
         order,

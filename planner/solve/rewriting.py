@@ -17,11 +17,14 @@ from dataclasses import dataclass
 from planner.costs.table import CostTable
 from planner.graph.model import Attrs, Graph, Node, TensorType
 from planner.ops.base import Mode, Signature, op_named
+from planner.ops.device import device_mode, dims_of
 from planner.plan.expand import RECOMPUTE, TRANSFER, woven
 from planner.plan.schema import Rewrite, Transfer
 from planner.solve.schedule import Schedule
 from planner.solve.threads import Choice, rank
 from planner.target.model import Target
+
+_BY_THREAD = Mode("loops", "elements", 1)
 
 Link = tuple[str, str]
 """(from pool, to pool)"""
@@ -34,10 +37,11 @@ class Copies:
     lanes: Mapping[Link, int]
     speed: Mapping[Link, float]
     """Bytes per ns that cross while one thread copies."""
+    mode: Mode = _BY_THREAD
 
     def choice(self, link: Link, size: int) -> Choice:
         took = max(1, round(size / self.speed[link]))
-        return Choice(Mode("loops", "elements", 1), {}, (took,), round(2e6 * size / took))
+        return Choice(self.mode, {}, (took,), round(2e6 * size / took))
 
 
 def links_of(rewrites: Mapping[str, Rewrite]) -> tuple[Link, ...]:
@@ -45,11 +49,14 @@ def links_of(rewrites: Mapping[str, Rewrite]) -> tuple[Link, ...]:
 
 
 def copies_of(links: Sequence[Link], target: Target, costs: CostTable, first_lane: int) -> Copies:
-    """One lane per link, from `first_lane` on. A copy is one thread's: it moves at most half of what that thread can
-    read plus write."""
+    """One lane per link, from `first_lane` on. A GPU's copy engines move what the link carries; elsewhere a copy is one
+    thread's: it moves at most half of what that thread can read plus write."""
+    lanes = {link: first_lane + i for i, link in enumerate(links)}
+    if target.gpus:
+        return Copies(lanes, {x: target.link_bandwidth(*x) / 1e9 for x in links}, device_mode(op_named("offload")))
     thread = (costs.thread_bandwidth or target.cpu.thread_bandwidth) / 2
     speed = {link: min(target.link_bandwidth(*link), thread) / 1e9 for link in links}
-    return Copies({link: first_lane + i for i, link in enumerate(links)}, speed)
+    return Copies(lanes, speed)
 
 
 def rescheduled(
@@ -110,7 +117,7 @@ def again_choice(
     if measured:
         return min(measured, key=rank)
     # The last stage of the original walks the same rows: a batch norm's, once its sums are there.
-    ((kernel, dim),) = op_named(op).dims(signature)
+    ((kernel, dim),) = dims_of(op_named(op), signature, original.mode.kernel)
     return Choice(Mode(kernel, dim, original.mode.slices), {}, original.stage_ns[-1:], original.traffic)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from planner.graph.model import Graph
 from planner.ops.base import op_named, scratch_offsets
+from planner.ops.device import running
 from planner.ops.signature import signature_of
 from planner.plan.schema import Entry, slice_name
 from planner.solve.clocks import Clocks
@@ -31,7 +32,7 @@ def lane_programs(
         choice, places = schedule.choices[node.id], schedule.lanes[node.id]
         if not choice.stage_ns:
             continue
-        signature, op = signature_of(graph, node), op_named(node.op)
+        signature, op = signature_of(graph, node), running(op_named(node.op), choice.mode)
         operands = {f"in{i}": v for i, v in enumerate(node.inputs)}
         operands |= {f"out{i}": v for i, v in enumerate(node.outputs)}
         operands |= {f"up{i}": v for i, v in enumerate(node.updates)}

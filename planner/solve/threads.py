@@ -13,6 +13,7 @@ from planner.costs.table import CostEntry, CostTable
 from planner.errors import UserError
 from planner.graph.model import Graph, Node
 from planner.ops.base import Facts, Mode, Op, Signature, op_named
+from planner.ops.device import limit, running
 from planner.ops.signature import signature_of
 
 
@@ -96,9 +97,9 @@ def _options(graph: Graph, node: Node, costs: CostTable, lanes: int, cold: float
 
 def _valid(op: Op, signature: Signature, entry: CostEntry) -> bool:
     """Whether the op offers the entry's mode, with as many stages as were timed."""
-    if entry.slices > op.dims(signature).get((entry.kernel, entry.dim), 0):
+    if entry.slices > limit(op, signature, entry.kernel, entry.dim):
         return False
-    return op.stage_count(signature, entry.mode, entry.facts) == len(entry.warm_ns)
+    return running(op, entry.mode).stage_count(signature, entry.mode, entry.facts) == len(entry.warm_ns)
 
 
 def _uniform_counts(order: Sequence[Node], options: Options) -> dict[str, int]:

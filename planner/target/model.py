@@ -247,6 +247,13 @@ class Target(Frozen):
         return self.pool[self.gpus[0].memory if self.gpus else self.cpu.memory]
 
     @property
+    def slower_pool(self) -> str:
+        """The pool that values move to where `memory` is short; empty: there is none. A GPU copies beside its kernels
+        from and to pinned memory only."""
+        others = [p for p in self.pools if p.name != self.memory.name]
+        return next((p.name for p in others if p.kind == "pinned" or not self.gpus), "")
+
+    @property
     def physical_cores(self) -> int:
         return len(self.cpu.cores)
 

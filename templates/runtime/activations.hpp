@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "both.hpp"
 #include "map.hpp"
 #include "vector_math.hpp"
 
@@ -13,42 +14,42 @@ namespace stepplan {
 
 struct Relu {
   static constexpr bool reads_x = false, reads_y = true;
-  static float forward(float x) { return x < 0.0f ? 0.0f : x; }  // keeps NaN
-  static float backward(float dy, float, float y) { return y > 0.0f ? dy : 0.0f; }
+  STEPPLAN_BOTH static float forward(float x) { return x < 0.0f ? 0.0f : x; }  // keeps NaN
+  STEPPLAN_BOTH static float backward(float dy, float, float y) { return y > 0.0f ? dy : 0.0f; }
 };
 
 // slope > 0, so the sign of y is the sign of x.
 struct LeakyRelu {
   static constexpr bool reads_x = false, reads_y = true;
   float slope = 0.01f;
-  float forward(float x) const { return x > 0.0f ? x : slope * x; }
-  float backward(float dy, float, float y) const { return y > 0.0f ? dy : slope * dy; }
+  STEPPLAN_BOTH float forward(float x) const { return x > 0.0f ? x : slope * x; }
+  STEPPLAN_BOTH float backward(float dy, float, float y) const { return y > 0.0f ? dy : slope * dy; }
 };
 
 // Unlike a comparison with x, one with y needs no x; at a bound itself nothing passes, as in PyTorch's hardtanh.
 struct Clamp {
   static constexpr bool reads_x = false, reads_y = true;
   float low, high;
-  float forward(float x) const { return x < low ? low : x > high ? high : x; }  // keeps NaN
-  float backward(float dy, float, float y) const { return y > low && y < high ? dy : 0.0f; }
+  STEPPLAN_BOTH float forward(float x) const { return x < low ? low : x > high ? high : x; }  // keeps NaN
+  STEPPLAN_BOTH float backward(float dy, float, float y) const { return y > low && y < high ? dy : 0.0f; }
 };
 
 struct Sigmoid {
   static constexpr bool reads_x = false, reads_y = true;
-  static float forward(float x) { return math::sigmoid(x); }
-  static float backward(float dy, float, float y) { return dy * (y * (1.0f - y)); }
+  STEPPLAN_BOTH static float forward(float x) { return math::sigmoid(x); }
+  STEPPLAN_BOTH static float backward(float dy, float, float y) { return dy * (y * (1.0f - y)); }
 };
 
 struct Tanh {
   static constexpr bool reads_x = false, reads_y = true;
-  static float forward(float x) { return math::tanh(x); }
-  static float backward(float dy, float, float y) { return dy * (1.0f - y * y); }
+  STEPPLAN_BOTH static float forward(float x) { return math::tanh(x); }
+  STEPPLAN_BOTH static float backward(float dy, float, float y) { return dy * (1.0f - y * y); }
 };
 
 struct Silu {
   static constexpr bool reads_x = true, reads_y = false;
-  static float forward(float x) { return x * math::sigmoid(x); }
-  static float backward(float dy, float x, float) {
+  STEPPLAN_BOTH static float forward(float x) { return x * math::sigmoid(x); }
+  STEPPLAN_BOTH static float backward(float dy, float x, float) {
     const float s = math::sigmoid(x);
     return dy * (s * (1.0f + x * (1.0f - s)));
   }
@@ -57,8 +58,8 @@ struct Silu {
 // x Phi(x) with the exact normal distribution.
 struct Gelu {
   static constexpr bool reads_x = true, reads_y = false;
-  static float forward(float x) { return x * (0.5f + 0.5f * math::erf(x * 0.70710678f)); }
-  static float backward(float dy, float x, float) {
+  STEPPLAN_BOTH static float forward(float x) { return x * (0.5f + 0.5f * math::erf(x * 0.70710678f)); }
+  STEPPLAN_BOTH static float backward(float dy, float x, float) {
     const float cdf = 0.5f + 0.5f * math::erf(x * 0.70710678f);
     const float pdf = 0.39894228f * math::exp(-0.5f * x * x);
     return dy * (cdf + x * pdf);
@@ -68,11 +69,11 @@ struct Gelu {
 // x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
 struct GeluTanh {
   static constexpr bool reads_x = true, reads_y = false;
-  static float forward(float x) {
+  STEPPLAN_BOTH static float forward(float x) {
     const float t = math::tanh(0.79788456f * (x + 0.044715f * x * x * x));
     return 0.5f * x * (1.0f + t);
   }
-  static float backward(float dy, float x, float) {
+  STEPPLAN_BOTH static float backward(float dy, float x, float) {
     const float t = math::tanh(0.79788456f * (x + 0.044715f * x * x * x));
     const float slope = 0.79788456f * (1.0f + 0.134145f * x * x);
     return dy * (0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * slope);
@@ -81,32 +82,32 @@ struct GeluTanh {
 
 struct Exp {
   static constexpr bool reads_x = false, reads_y = true;
-  static float forward(float x) { return math::exp(x); }
-  static float backward(float dy, float, float y) { return dy * y; }
+  STEPPLAN_BOTH static float forward(float x) { return math::exp(x); }
+  STEPPLAN_BOTH static float backward(float dy, float, float y) { return dy * y; }
 };
 
 struct Log {
   static constexpr bool reads_x = true, reads_y = false;
-  static float forward(float x) { return math::log(x); }
-  static float backward(float dy, float x, float) { return dy / x; }
+  STEPPLAN_BOTH static float forward(float x) { return math::log(x); }
+  STEPPLAN_BOTH static float backward(float dy, float x, float) { return dy / x; }
 };
 
 struct Sqrt {
   static constexpr bool reads_x = false, reads_y = true;
-  static float forward(float x) { return std::sqrt(x); }
-  static float backward(float dy, float, float y) { return dy / (2.0f * y); }
+  STEPPLAN_BOTH static float forward(float x) { return std::sqrt(x); }
+  STEPPLAN_BOTH static float backward(float dy, float, float y) { return dy / (2.0f * y); }
 };
 
 struct Neg {
   static constexpr bool reads_x = false, reads_y = false;
-  static float forward(float x) { return -x; }
-  static float backward(float dy, float, float) { return -dy; }
+  STEPPLAN_BOTH static float forward(float x) { return -x; }
+  STEPPLAN_BOTH static float backward(float dy, float, float) { return -dy; }
 };
 
 struct Abs {
   static constexpr bool reads_x = true, reads_y = false;
-  static float forward(float x) { return std::fabs(x); }
-  static float backward(float dy, float x, float) {
+  STEPPLAN_BOTH static float forward(float x) { return std::fabs(x); }
+  STEPPLAN_BOTH static float backward(float dy, float x, float) {
     const float sign = static_cast<float>(x > 0.0f) - static_cast<float>(x < 0.0f);
     return dy * sign;
   }
@@ -114,14 +115,14 @@ struct Abs {
 
 struct Square {
   static constexpr bool reads_x = true, reads_y = false;
-  static float forward(float x) { return x * x; }
-  static float backward(float dy, float x, float) { return 2.0f * x * dy; }
+  STEPPLAN_BOTH static float forward(float x) { return x * x; }
+  STEPPLAN_BOTH static float backward(float dy, float x, float) { return 2.0f * x * dy; }
 };
 
 struct Reciprocal {
   static constexpr bool reads_x = false, reads_y = true;
-  static float forward(float x) { return 1.0f / x; }
-  static float backward(float dy, float, float y) { return -dy * (y * y); }
+  STEPPLAN_BOTH static float forward(float x) { return 1.0f / x; }
+  STEPPLAN_BOTH static float backward(float dy, float, float y) { return -dy * (y * y); }
 };
 
 // y = f(x) over the range; y may equal x.

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "both.hpp"
 #include "max_pool.hpp"
 #include "slices.hpp"
 
@@ -18,14 +19,14 @@ struct FixedWindows {
   int64_t in, out, kernel, stride, pad;
   bool count_pad;
 
-  Range inputs(int64_t o) const {
+  STEPPLAN_BOTH Range inputs(int64_t o) const {
     return {std::max<int64_t>(o * stride - pad, 0), std::min(o * stride - pad + kernel, in)};
   }
-  Range outputs(int64_t i) const {  // the windows that contain input i
+  STEPPLAN_BOTH Range outputs(int64_t i) const {  // the windows that contain input i
     const int64_t past = i + pad - kernel + 1;
     return {past <= 0 ? 0 : (past + stride - 1) / stride, std::min((i + pad) / stride + 1, out)};
   }
-  int64_t divisor(int64_t o) const {
+  STEPPLAN_BOTH int64_t divisor(int64_t o) const {
     const Range r = inputs(o);
     return count_pad ? std::min(o * stride - pad + kernel, in + pad) - (o * stride - pad) : r.end - r.begin;
   }
@@ -34,9 +35,9 @@ struct FixedWindows {
 struct AdaptiveWindows {
   int64_t in, out;
 
-  Range inputs(int64_t o) const { return {o * in / out, ((o + 1) * in + out - 1) / out}; }
-  Range outputs(int64_t i) const { return {i * out / in, ((i + 1) * out + in - 1) / in}; }
-  int64_t divisor(int64_t o) const { return inputs(o).end - inputs(o).begin; }
+  STEPPLAN_BOTH Range inputs(int64_t o) const { return {o * in / out, ((o + 1) * in + out - 1) / out}; }
+  STEPPLAN_BOTH Range outputs(int64_t i) const { return {i * out / in, ((i + 1) * out + in - 1) / in}; }
+  STEPPLAN_BOTH int64_t divisor(int64_t o) const { return inputs(o).end - inputs(o).begin; }
 };
 
 template <class T>

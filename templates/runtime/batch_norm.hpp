@@ -18,16 +18,11 @@
 #include <cstdint>
 
 #include "channel_panels.hpp"
+#include "fusion.hpp"
 #include "scratch.hpp"
 #include "slices.hpp"
 
 namespace stepplan {
-
-enum class Fusion { none, relu, relu6, add, add_relu };
-constexpr bool has_relu(Fusion f) { return f == Fusion::relu || f == Fusion::relu6 || f == Fusion::add_relu; }
-/// Whether the backward pass finds the activation's mask from x again.
-constexpr bool masks_from_x(Fusion f) { return f == Fusion::relu || f == Fusion::relu6; }
-constexpr bool has_residual(Fusion f) { return f == Fusion::add || f == Fusion::add_relu; }
 
 constexpr int64_t batch_norm_scratch_bytes(int64_t channels, int64_t slices) {
   return partials_bytes(2 * channels, slices) + round_up_64(4 * channels);

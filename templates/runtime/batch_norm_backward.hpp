@@ -29,12 +29,6 @@ struct BatchNormGradientPanel {
   }
 };
 
-// Whether the activation lets a value through.
-template <Fusion fusion>
-inline bool passes(float y) {
-  return fusion == Fusion::relu6 ? y > 0.0f && y < 6.0f : y > 0.0f;
-}
-
 // Adds dy' and dy' (x - mean) of `count` rows to the float sums; writes dresidual.
 template <Fusion fusion, bool joined, int64_t count, class T>
 void batch_norm_add_gradient_rows(const BatchNormBackward<T>& a, int64_t offset, int64_t stride, int64_t width,

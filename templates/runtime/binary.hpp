@@ -7,46 +7,47 @@
 
 #include <cmath>
 
+#include "both.hpp"
 #include "map.hpp"
 #include "strides.hpp"
 
 namespace stepplan {
 
 struct Add {
-  static float forward(float a, float b) { return a + b; }
-  static float grad_a(float dy, float, float) { return dy; }
-  static float grad_b(float dy, float, float) { return dy; }
+  STEPPLAN_BOTH static float forward(float a, float b) { return a + b; }
+  STEPPLAN_BOTH static float grad_a(float dy, float, float) { return dy; }
+  STEPPLAN_BOTH static float grad_b(float dy, float, float) { return dy; }
 };
 
 struct Sub {
-  static float forward(float a, float b) { return a - b; }
-  static float grad_a(float dy, float, float) { return dy; }
-  static float grad_b(float dy, float, float) { return -dy; }
+  STEPPLAN_BOTH static float forward(float a, float b) { return a - b; }
+  STEPPLAN_BOTH static float grad_a(float dy, float, float) { return dy; }
+  STEPPLAN_BOTH static float grad_b(float dy, float, float) { return -dy; }
 };
 
 struct Mul {
-  static float forward(float a, float b) { return a * b; }
-  static float grad_a(float dy, float, float b) { return dy * b; }
-  static float grad_b(float dy, float a, float) { return dy * a; }
+  STEPPLAN_BOTH static float forward(float a, float b) { return a * b; }
+  STEPPLAN_BOTH static float grad_a(float dy, float, float b) { return dy * b; }
+  STEPPLAN_BOTH static float grad_b(float dy, float a, float) { return dy * a; }
 };
 
 struct Div {
-  static float forward(float a, float b) { return a / b; }
-  static float grad_a(float dy, float, float b) { return dy / b; }
-  static float grad_b(float dy, float a, float b) { return -dy * ((a / b) / b); }
+  STEPPLAN_BOTH static float forward(float a, float b) { return a / b; }
+  STEPPLAN_BOTH static float grad_a(float dy, float, float b) { return dy / b; }
+  STEPPLAN_BOTH static float grad_b(float dy, float a, float b) { return -dy * ((a / b) / b); }
 };
 
 // NaN in either operand is kept. Equal operands share the gradient.
 struct Max {
-  static float forward(float a, float b) { return a > b || a != a ? a : b; }
-  static float grad_a(float dy, float a, float b) { return a == b ? 0.5f * dy : (a > b ? dy : 0.0f); }
-  static float grad_b(float dy, float a, float b) { return a == b ? 0.5f * dy : (a > b ? 0.0f : dy); }
+  STEPPLAN_BOTH static float forward(float a, float b) { return a > b || a != a ? a : b; }
+  STEPPLAN_BOTH static float grad_a(float dy, float a, float b) { return a == b ? 0.5f * dy : (a > b ? dy : 0.0f); }
+  STEPPLAN_BOTH static float grad_b(float dy, float a, float b) { return a == b ? 0.5f * dy : (a > b ? 0.0f : dy); }
 };
 
 struct Min {
-  static float forward(float a, float b) { return a < b || a != a ? a : b; }
-  static float grad_a(float dy, float a, float b) { return a == b ? 0.5f * dy : (a < b ? dy : 0.0f); }
-  static float grad_b(float dy, float a, float b) { return a == b ? 0.5f * dy : (a < b ? 0.0f : dy); }
+  STEPPLAN_BOTH static float forward(float a, float b) { return a < b || a != a ? a : b; }
+  STEPPLAN_BOTH static float grad_a(float dy, float a, float b) { return a == b ? 0.5f * dy : (a < b ? dy : 0.0f); }
+  STEPPLAN_BOTH static float grad_b(float dy, float a, float b) { return a == b ? 0.5f * dy : (a < b ? 0.0f : dy); }
 };
 
 // Same dense shapes. y may equal a or b.

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "context.hpp"
+#include "mistake.hpp"
 #include "signal.hpp"
 
 namespace stepplan {
@@ -66,14 +67,6 @@ struct Gates {
 /// When an entry ran: steady clock, in ns.
 struct Span {
   int64_t start, end;
-};
-
-/// A mistake that the user can fix: reported with its code and fix.
-class UserMistake : public std::runtime_error {
- public:
-  UserMistake(std::string code, const std::string& problem, std::string fix)
-      : std::runtime_error(problem), code(std::move(code)), fix(std::move(fix)) {}
-  std::string code, fix;
 };
 
 /// The lanes. Lane 0 is whoever calls `run`: a step then costs no wake-up of a thread, and none of the caller. The others

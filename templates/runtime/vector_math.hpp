@@ -9,15 +9,17 @@
 #include <cstdint>
 #include <limits>
 
+#include "both.hpp"
+
 namespace stepplan::math {
 
-inline float float_of(uint32_t bits) { return std::bit_cast<float>(bits); }
-inline uint32_t bits_of(float value) { return std::bit_cast<uint32_t>(value); }
+STEPPLAN_BOTH inline float float_of(uint32_t bits) { return std::bit_cast<float>(bits); }
+STEPPLAN_BOTH inline uint32_t bits_of(float value) { return std::bit_cast<uint32_t>(value); }
 
 // 2^n for -126 <= n <= 127.
-inline float power_of_two(int32_t n) { return float_of(static_cast<uint32_t>(n + 127) << 23); }
+STEPPLAN_BOTH inline float power_of_two(int32_t n) { return float_of(static_cast<uint32_t>(n + 127) << 23); }
 
-inline float exp(float x) {
+STEPPLAN_BOTH inline float exp(float x) {
   // Outside these bounds the result is 0 or infinity. The comparisons keep NaN.
   x = x > 89.0f ? 89.0f : x;
   x = x < -104.0f ? -104.0f : x;
@@ -39,7 +41,7 @@ inline float exp(float x) {
   return p * power_of_two(half) * power_of_two(k - half);
 }
 
-inline float log(float x) {
+STEPPLAN_BOTH inline float log(float x) {
   const bool subnormal = x < std::numeric_limits<float>::min();
   const float scaled_up = x * 8388608.0f;  // 2^23
   const float normal = subnormal ? scaled_up : x;
@@ -66,16 +68,16 @@ inline float log(float x) {
 }
 
 // log(1 + u) for finite u >= 0, accurate for tiny u: the rounding of 1 + u is divided out again (Kahan).
-inline float log1p(float u) {
+STEPPLAN_BOTH inline float log1p(float u) {
   const float w = 1.0f + u;
   const float exact = w - 1.0f;
   const float corrected = log(w) * (u / (exact == 0.0f ? 1.0f : exact));
   return exact == 0.0f ? u : corrected;
 }
 
-inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
+STEPPLAN_BOTH inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
 
-inline float tanh(float x) {
+STEPPLAN_BOTH inline float tanh(float x) {
   const float magnitude = std::fabs(x);
   const float square = x * x;
   float p = -5.70498872745e-3f;
@@ -89,7 +91,7 @@ inline float tanh(float x) {
 }
 
 // Two minimax polynomials after N. Juffa: x + x p(x^2) near zero, 1 - exp(q(|x|)) in the tail.
-inline float erf(float x) {
+STEPPLAN_BOTH inline float erf(float x) {
   const float t = std::fabs(x);
   const float square = x * x;
   float q = -1.72853470e-5f * t + 3.83197126e-4f;

@@ -1,0 +1,68 @@
+"""What an executor on a GPU is made of: the plan's own sources, the runtime's, and kernels compiled once by nvcc.
+
+`null`: for the null device instead, which runs everything on the processor: the same sources, by g++ alone.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from codegen import toolchain
+from codegen.cuda.toolchain import CUDA_RUNTIME, compile_kernels, libraries, toolkit
+from codegen.paths import RUNTIME
+from planner.target.model import Target
+
+KERNELS = ("elementwise.cu", "movement.cu", "normalise.cu", "plain.cu", "pooling.cu", "rows.cu", "training.cu")
+
+HOST = ("-std=c++20", "-fPIC", "-fvisibility=hidden", "-pthread", "-Wno-unknown-pragmas")
+MODULE = ("-Os", "-fno-strict-aliasing")
+BINDINGS = ("module.cpp", "probe.cpp")
+
+Unit = tuple[str, Callable[[], Path]]
+"""(what is compiled, how)"""
+
+
+def units(sources: Sequence[Path], target: Target, null: bool, extra: Sequence[str]) -> list[Unit]:
+    """Everything that must be compiled, the slowest first."""
+    return _units(sources, target.gpus[0].arch, null, extra, "executor.cpp")
+
+
+def probe_units(arch: str, null: bool) -> list[Unit]:
+    """The module that asks a GPU and its libraries without a plan."""
+    return _units((CUDA_RUNTIME / "probe.cpp",), arch, null, ())
+
+
+def _units(sources: Sequence[Path], arch: str, null: bool, extra: Sequence[str], *more: str) -> list[Unit]:
+    kernels = [CUDA_RUNTIME / name for name in KERNELS]
+    if null:
+        includes: tuple[Path, ...] = ()
+        defines: tuple[str, ...] = ("-DSTEPPLAN_NULL_DEVICE",)
+        runtime = [CUDA_RUNTIME / name for name in (*more, "library_null.cpp")]
+        compiled = [(k.name, _host(k, ("-O2", *defines, "-x", "c++"), includes, extra)) for k in kernels]
+    else:
+        includes, defines = (toolkit().include, *libraries().includes), (f"-DSTEPPLAN_LIBRARIES={libraries().version}",)
+        runtime = [CUDA_RUNTIME / name for name in (*more, "convolution.cpp", "product.cpp")]
+        found = [*kernels, CUDA_RUNTIME / "find_device.cu"]
+        compiled = [(k.name, _kernels(k, arch)) for k in found]
+    compiled += [(s.name, _host(s, ("-O2", *defines), includes, extra)) for s in runtime]
+    # A plan's own sources only ask for work: nothing in them is worth optimising.
+    own = [(s.name, (*(MODULE if s.name in BINDINGS else ("-O1",)), *defines)) for s in sources]
+    return [*compiled, *((s, _host(f, d, includes, extra)) for f, (s, d) in zip(sources, own, strict=True))]
+
+
+def _kernels(source: Path, arch: str) -> Callable[[], Path]:
+    return lambda: compile_kernels(source, arch)
+
+
+def _host(source: Path, defines: Sequence[str], includes: Sequence[Path], extra: Sequence[str]) -> Callable[[], Path]:
+    flags = (*HOST, *defines, *extra, f"-I{CUDA_RUNTIME}")
+    flags += tuple(f"-isystem{folder}" for folder in includes)
+    return lambda: toolchain.compile_object(source, flags, (CUDA_RUNTIME, RUNTIME))
+
+
+def link_flags(null: bool) -> tuple[str, ...]:
+    """The CUDA runtime is linked in, so that a module loads where there is no driver, and says so."""
+    if null:
+        return ()
+    files = libraries().files
+    paths = [f"-Wl,-rpath,{file.parent}" for file in files]
+    return (*map(str, files), *paths, f"-L{toolkit().library}", "-lcudart_static", "-lrt", "-ldl")

@@ -1,0 +1,93 @@
+"""From a checked plan for a GPU to the sources of its executor; as codegen/cpu/emit.py, whose rules hold here too.
+
+No file is for nvcc: nodes call kernels that are the same for every plan (templates/runtime/cuda) and are compiled once.
+"""
+
+from functools import cache
+from pathlib import Path
+
+import jinja2
+
+from codegen.cpu.emit import by_phase, require_emittable, write_sources
+from codegen.cpu.render import new_environment, render_node
+from codegen.cpu.view import NodeView
+from codegen.cuda import tables
+from codegen.cuda.facts import chunks_of, facts
+from planner.errors import UserError
+from planner.graph.model import Graph
+from planner.graph.text import graph_text
+from planner.plan.expand import expanded
+from planner.plan.schema import Plan
+from planner.plan.text import plan_hash, plan_text
+from planner.target.model import Target
+from planner.target.text import target_text
+
+KIND = "cuda"
+
+
+def emit(plan: Plan, graph: Graph, target: Target, out: Path | str) -> tuple[Path, ...]:
+    """Write the executor's sources into folder `out`; returns the files. Refuses what codegen.cpu.emit refuses.
+
+    SP1517: a node's sizes are not what its kernels need.
+    """
+    require_emittable(plan, graph, target)
+    return write_sources(sources(plan, graph, target), Path(out))
+
+
+def emit_cases(plan: Plan, graph: Graph, target: Target, out: Path | str) -> tuple[Path, ...]:
+    """As `emit`, for tests: plans that are unsafe on purpose too."""
+    return write_sources(sources(plan, graph, target), Path(out))
+
+
+def sources(plan: Plan, captured: Graph, target: Target) -> dict[str, str]:
+    """File name -> text."""
+    text, graph = plan_text(plan), expanded(captured, plan)
+    model = tables.build(plan, graph, text)
+    for view in model.base.all_views:
+        require_sizes(view)
+    common = {"plan": plan, "graph": graph, "target": target, "model": model, "plan_hash": plan_hash(plan)}
+    env = environment()
+
+    def fill(template: str, **more: object) -> str:
+        return env.get_template(f"{KIND}/{template}").render(**common, **more)
+
+    files = {"plan.json": text, "graph.json": graph_text(captured), "target.toml": target_text(target)}
+    files["values.hpp"] = env.get_template("cpu/values.hpp.j2").render(**{**common, "model": model.base})
+    files["nodes.hpp"] = fill("nodes.hpp.j2")
+    for phase, views in by_phase(model.views).items():
+        bodies = [(view, render_node(env, view, kind=KIND)) for view in views]
+        files[f"{phase}.cpp"] = fill("phase.cpp.j2", phase=phase, bodies=bodies)
+    library = [view for view in model.base.all_views if view.uses_library]
+    made = [(view, render_node(env, view, "kernel", KIND)) for view in library]
+    files["kernels.hpp"] = fill("kernels.hpp.j2", kernels=made)
+    files["kernels.cpp"] = fill("kernels.cpp.j2", kernels=made)
+    files["lanes.cpp"] = fill("lanes.cpp.j2")
+    files["executor.cpp"] = fill("executor.cpp.j2")
+    files["module.cpp"] = env.get_template("cpu/module.cpp.j2").render(**common)
+    files["__init__.py"] = env.get_template("cpu/__init__.py.j2").render(**common)
+    return files
+
+
+@cache
+def environment() -> jinja2.Environment:
+    env = new_environment()
+    env.filters["chunks"] = _chunks
+    return env
+
+
+def _chunks(view: NodeView) -> int:
+    return chunks_of(view.signature, view.facts["partial_bytes"])
+
+
+def require_sizes(view: NodeView) -> None:
+    """What a strange plan says about sizes must not lead kernels beyond their scratch. A library's workspace is looked
+    at when the executor is made: only the GPU knows it."""
+    needed = facts(view.signature, view.mode)
+    for fact in ("packed_bytes", "partial_bytes"):
+        if view.facts.get(fact, 0) != needed.get(fact, 0):
+            raise UserError(
+                "SP1517",
+                f"node {view.id}: the plan says {fact} = {view.facts.get(fact, 0)}, "
+                f"its kernels need {needed.get(fact, 0)}",
+                "plan again with the sizes that profiling found",
+            )

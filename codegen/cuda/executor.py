@@ -1,0 +1,213 @@
+"""The public face of a plan that runs on a GPU.
+
+    from generated.resnet50_h200 import Executor
+    executor = Executor(seed=0)
+    loss = executor.step(images, labels)     # returns at once
+    print(float(loss))                       # waits
+
+Everything else is as in codegen/executor.py. NumPy arrays are copied to the GPU; PyTorch's CUDA tensors are read where
+they are if their memory layout is the planned one.
+"""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from codegen.executor import Executor
+from codegen.initial import initial_values, read_weights
+from codegen.load import native_module
+from codegen.state import State
+from planner.errors import InternalError, UserError
+from planner.graph.model import DType, Value
+
+Array = np.ndarray[Any, Any]
+
+_DLPACK = {
+    DType.FLOAT32: (2, 32),
+    DType.FLOAT64: (2, 64),
+    DType.BFLOAT16: (4, 16),
+    DType.INT32: (0, 32),
+    DType.INT64: (0, 64),
+    DType.UINT8: (1, 8),
+}
+"""DLPack's (code, bits)."""
+
+
+class Loss:
+    """The loss of a step that the GPU may still be computing. `float(loss)` or `loss.wait()` waits for it, once; three
+    further steps may be asked for before (SP1859)."""
+
+    def __init__(self, executor: "CudaExecutor", ticket: int) -> None:
+        self._executor, self._ticket = executor, ticket
+        self._value: float | None = None
+
+    def wait(self) -> float:
+        """The loss before the update. SP1608: a label or index that lay on the GPU was out of range."""
+        if self._value is None:
+            self._value = self._executor._wait(self._ticket)
+        return self._value
+
+    def __float__(self) -> float:
+        return self.wait()
+
+    def __format__(self, spec: str) -> str:
+        return format(self.wait(), spec)
+
+    def __repr__(self) -> str:
+        return f"Loss({'under way' if self._value is None else self._value})"
+
+
+class CudaExecutor(Executor):
+    """Runs the programs of one plan on one GPU, or, with `null_device`, on none: slowly, for tests and dry runs."""
+
+    def __init__(
+        self,
+        seed: int = 0,
+        *,
+        device: int = 0,
+        poison: bool = False,
+        record: bool = True,
+        null_device: bool = False,
+    ) -> None:
+        """`device`: which GPU, as nvidia-smi counts. `poison`: fill its memory with NaN first. `record=False`: ask for
+        every node of every step anew instead of replaying a recorded graph.
+
+        SP1851: no driver. SP1852: an older driver than the executor needs. SP1853: no such GPU. SP1854: the executor
+        is not built for it. SP1855: it has too little free memory. SP1857: its libraries need more than was planned.
+        """
+        if not 0 <= seed < 2**64:
+            raise UserError("SP1610", f"seed {seed} is not an unsigned 64-bit number", "use one from 0 to 2**64 - 1")
+        self._lock = threading.RLock()
+        self._native = native_module(self._folder, null_device)
+        self._handle: Any = self._guard(self._native.create, device, poison, record)
+        given = read_weights(self._folder / "weights.npz")
+        self._state = State(self._graph, self._view, given, self._store)
+        self._programs = {p.name: i for i, p in enumerate(self.plan.programs)}
+        self._steps_done = 0
+        self._seed = seed
+        self._lr = self._state.first_lr
+        self._ran: str | None = None
+        self._traced = None
+        self._trace_path: Path | None = None
+        self._train = self._graph.program.get("train_step")
+        for value, data in initial_values(self._state.values, seed, given):
+            self._state.write(value, data)
+
+    # -- running -----------------------------------------------------------------------------------------------
+    def step(self, *inputs: Any, lr: float | None = None, **named: Any) -> Loss:  # type: ignore[override]
+        """One training step on one batch, without waiting for it: see `Loss`. Work of PyTorch's default stream that
+        makes or overwrites inputs is ordered before and after it.
+
+        SP1601: an input has the wrong type or shape; SP1856: it lies on another GPU; SP1608: a label or index on the
+        host is out of range. After these nothing has changed.
+        """
+        if lr is not None:
+            self.lr = lr
+        with self._lock:
+            ticket = self._submit("train_step", self._arguments("train_step", inputs, named), None)
+            self._steps_done += 1
+            self._state.steps += 1
+            return Loss(self, ticket)
+
+    def predict(self, *inputs: Any, **named: Any) -> Array:
+        with self._lock:
+            self._run("predict", self._arguments("predict", inputs, named), None)
+            return self._copy(self._graph.value[self._program("predict").outputs[0]])
+
+    def gradients(self, *inputs: Any, **named: Any) -> tuple[float, dict[str, Array]]:
+        with self._lock:
+            arguments = self._arguments("train_step", inputs, named)
+            found = {n: np.zeros(self._graph.value[v].type.shape, np.float32) for v, n in self._state.trained.items()}
+            return self._run("train_step", arguments, list(found.values())), found
+
+    def wait(self) -> None:
+        """Waits for everything that was asked for."""
+        with self._lock:
+            self._require_open()
+            self._guard(self._native.synchronize, self._handle)
+
+    # -- looking inside ----------------------------------------------------------------------------------------
+    def array(self, name: str) -> Any:
+        """A value's bytes where they lie, in the framework's shape: `torch.from_dlpack(executor.array(NAME))` is a
+        tensor on the GPU that shares them. The executor lives as long as the array; call `wait` before reading."""
+        value = self._graph.value[name]
+        shape, strides = value.type.shape, self._strides(value)
+        offset = self.plan.placement[name].offset
+        return self._native.view(self._handle, offset, list(shape), list(strides), *_DLPACK[value.type.dtype])
+
+    def node_times(self, program: str = "train_step", repetitions: int = 20) -> dict[str, float]:
+        """node -> median ns on the GPU, each alone, by events. Runs the nodes on what the arena holds."""
+        with self._lock:
+            self._require_open()
+            number = self._programs[program]
+            times = self._guard(self._native.time_nodes, self._handle, number, repetitions)
+            from codegen.cuda.tables import issue_order
+
+            return dict(zip(issue_order(self.plan.program[program]), times, strict=True))
+
+    @property
+    def device_bytes(self) -> int:
+        """By how much the executor's own allocations shrank the GPU's free memory, as the driver tells it."""
+        return int(self._native.device_bytes(self._handle))
+
+    def trace(self, path: Path | str | None = None, on: bool = True) -> None:
+        raise UserError("SP1860", "a GPU's streams are not traced", "use node_times, or NVIDIA's profilers")
+
+    def handoff_ns(self) -> float:
+        return 0.0
+
+    def delays(self, seed: int) -> None:
+        """For tests, on the null device: streams take turns at random; 0: in their order."""
+        self._native.shuffle(self._handle, seed)
+
+    def close(self) -> None:
+        """Give back the GPU's memory, streams and events. Later calls are errors (SP1607)."""
+        with self._lock:
+            if self._handle is not None:
+                self._native.close(self._handle)
+
+    # -- helpers -----------------------------------------------------------------------------------------------
+    def _guard(self, call: Any, *arguments: Any) -> Any:
+        try:
+            return call(*arguments)
+        except RuntimeError as error:
+            raise InternalError(f"plan {self.plan.name}: {error}") from error
+
+    def _submit(self, name: str, arguments: tuple[Any, ...], gradients: list[Array] | None) -> int:
+        self._require_open()
+        self._ran = None
+        number = self._programs[name]
+        state = (self._lr, self._steps_done + 1, self._seed)
+        ticket: int = self._guard(self._native.submit, self._handle, number, arguments, *state, gradients)
+        self._ran = name
+        return ticket
+
+    def _run(self, name: str, arguments: tuple[Any, ...], gradients: list[Array] | None) -> float:
+        return self._wait(self._submit(name, arguments, gradients))
+
+    def _wait(self, ticket: int) -> float:
+        with self._lock:
+            self._require_open()
+            result: bytes = self._guard(self._native.wait, self._handle, ticket)
+            return float(np.frombuffer(result, np.float32)[0])
+
+    def _view(self, value: Value) -> Array:
+        """A copy of a value's contents in its memory order."""
+        placement = self.plan.placement[value.id]
+        data = np.empty(placement.bytes, np.uint8)
+        self._guard(self._native.read, self._handle, placement.offset, data)
+        dtype = np.uint16 if value.type.dtype is DType.BFLOAT16 else np.dtype(value.type.dtype.value)
+        return data.view(dtype).reshape(value.type.physical_shape)
+
+    def _store(self, value: Value, data: Array) -> None:
+        placement = self.plan.placement[value.id]
+        typed = np.ascontiguousarray(data, np.dtype(value.type.dtype.value))
+        self._guard(self._native.write, self._handle, placement.offset, typed.reshape(-1).view(np.uint8))
+
+    @staticmethod
+    def _strides(value: Value) -> tuple[int, ...]:
+        from planner.ops.strides import strides
+
+        return strides(value.type)

@@ -1,0 +1,85 @@
+"""How much scratch the kernels need that stepplan wrote itself, as facts of a (signature, mode) on a GPU.
+
+The kernels divide rows into as many chunks as their scratch has room for (`chunks_of`), so the sizes are decisions of
+the plan: more chunks occupy more of a GPU and are added up more slowly.
+"""
+
+from math import prod
+
+from codegen.cpu.shapes import conv_shape
+from planner.errors import InternalError
+from planner.ops.base import Facts, Mode, Op, Signature, op_named
+
+THREADS = 132 * 2048
+"""Threads that the GPUs at hand run at once; chunks make about as many."""
+LEAST_ROWS = 16
+"""Rows of a chunk: fewer are not worth a partial sum."""
+MOST_CHUNKS = 1024
+
+DOUBLE = 8
+
+
+def facts(signature: Signature, mode: Mode) -> Facts:
+    """packed_bytes (weights in the kernels' order) and partial_bytes; the workspace of a library's algorithm is
+    measured on the GPU and stands in the cost table."""
+    op = op_named(signature.op)
+    packed = _packed(signature) if op.family == "conv" else {}
+    size = _partial_bytes(op, signature)
+    return {**packed, "partial_bytes": size} if size else packed
+
+
+def chunks(rows: int, columns: int) -> int:
+    """Into how many chunks `rows` rows of `columns` independent sums are divided."""
+    return max(1, min(MOST_CHUNKS, rows // LEAST_ROWS, -(-THREADS // columns)))
+
+
+def chunks_of(signature: Signature, partial_bytes: int) -> int:
+    """How many chunks a node's kernels have room for. InternalError: not one, which `facts` rules out."""
+    found = partial_bytes // (DOUBLE * _sums_per_chunk(op_named(signature.op), signature))
+    if found < 1:
+        raise InternalError(f"{partial_bytes} bytes of partial sums are too few for {signature.text}")
+    return found
+
+
+def _packed(signature: Signature) -> Facts:
+    """Weights change their order for the kernels, unless the two orders are one."""
+    shape = conv_shape(signature)
+    taps, channels = shape[7] * shape[8], shape[1] // shape[15]
+    plain = taps == 1 or channels == 1
+    return {} if plain else {"packed_bytes": 4 * shape[4] * taps * channels}
+
+
+def _partial_bytes(op: Op, signature: Signature) -> int:
+    if signature.op in ("cross_entropy", "nll_loss"):
+        return 2 * DOUBLE * signature.inputs[0].shape[0]
+    each = _sums_per_chunk(op, signature)
+    if not each:
+        return 0
+    return DOUBLE * each * chunks(_rows(signature), each)
+
+
+def _rows(signature: Signature) -> int:
+    if signature.op in ("mse_loss", "bce_with_logits"):
+        return signature.inputs[0].elements // 256
+    data = signature.inputs[1] if signature.op.endswith(("_backward", "_backward_weights")) else signature.inputs[0]
+    return data.elements // _columns(signature)
+
+
+def _columns(signature: Signature) -> int:
+    if signature.op in ("batch_norm", "batch_norm_backward"):
+        return signature.inputs[signature.op == "batch_norm_backward"].shape[1]
+    if signature.op == "layer_norm_backward":
+        _, columns = op_named(signature.op).rows(signature)  # type: ignore[attr-defined]
+        return int(columns)
+    return prod(signature.outputs[1].shape)  # the bias
+
+
+def _sums_per_chunk(op: Op, signature: Signature) -> int:
+    """Doubles that one chunk leaves; 0: the node adds nothing up over rows."""
+    name = signature.op
+    if name in ("batch_norm", "batch_norm_backward") or (name == "layer_norm_backward" and len(signature.outputs) > 1):
+        return 2 * _columns(signature)
+    if name in ("mse_loss", "bce_with_logits"):
+        return 1
+    biased = name in ("linear_backward_weights", "conv2d_backward_weights") and len(signature.outputs) > 1
+    return _columns(signature) if biased else 0

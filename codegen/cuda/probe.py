@@ -1,0 +1,77 @@
+"""The probe: a module built once per architecture that times what a GPU's libraries have for a shape."""
+
+import functools
+import hashlib
+import importlib.machinery
+import importlib.util
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from codegen import toolchain
+from codegen.cpu.shapes import CONV_KINDS, conv_shape, matmul_shape
+from codegen.cuda.build import link_flags, probe_units
+from planner.errors import InternalError
+from planner.ops.base import Signature, op_named
+
+KINDS = ("forward", "backward_data", "backward_weights")
+
+WORKSPACE = 2**30
+"""Bytes of workspace that algorithms may ask for."""
+
+
+class Algorithm(NamedTuple):
+    """One way of a library to compute a signature."""
+
+    name: str
+    workspace: int
+    ns: float
+
+
+def algorithms(
+    signature: Signature, arch: str, *, tf32: bool, device: int = 0, null_device: bool = False
+) -> tuple[Algorithm, ...]:
+    """Every algorithm of a convolution or matrix product, the fastest first; none for other ops."""
+    module = probe(arch, null_device)
+    if signature.op in CONV_KINDS:
+        shape, kind = conv_shape(signature)[:16], KINDS[CONV_KINDS[signature.op]]
+        found: Sequence[Any] = module.convolution(device, kind, shape, tf32, WORKSPACE)
+    elif op_named(signature.op).family == "matmul":
+        shape = matmul_shape(signature)
+        sizes = _operand_sizes(signature)
+        found = module.product(device, shape[:13], bool(shape[13]), sizes, tf32, WORKSPACE)
+    else:
+        return ()
+    if not found:
+        raise InternalError(f"the GPU's library computes no {signature.text}")
+    return tuple(Algorithm(*each) for each in found)
+
+
+def _operand_sizes(signature: Signature) -> tuple[int, int, int]:
+    """Elements of a, b and c."""
+    product = op_named(signature.op).product(signature)  # type: ignore[attr-defined]
+    types = {f"in{i}": t for i, t in enumerate(signature.inputs)} | {
+        f"out{i}": t for i, t in enumerate(signature.outputs)
+    }
+    a, b, c = (types[m.operand].elements for m in (product.a, product.b, product.c))
+    return (a, b, c)
+
+
+@functools.cache
+def probe(arch: str, null_device: bool = False) -> ModuleType:
+    """The module, built when first asked for."""
+
+    from codegen.build import nanobind_object
+
+    objects = [nanobind_object(), *(make() for _, make in probe_units(arch, null_device))]
+    key = hashlib.sha256("\n".join(o.name for o in objects).encode()).hexdigest()[:24]
+    library = toolchain.cache_folder() / "objects" / f"_probe-{key}.so"
+    if not library.exists():
+        command = [toolchain.compiler().path, "-shared", "-pthread", *map(str, objects), *link_flags(null_device)]
+        toolchain.run_compiler(command, library)
+    loader = importlib.machinery.ExtensionFileLoader("_probe", str(library))
+    spec = importlib.util.spec_from_file_location("_probe", library, loader=loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module

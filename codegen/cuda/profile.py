@@ -1,0 +1,153 @@
+"""Costs of a graph's nodes on the GPU at hand: the table that planning for it takes.
+
+Convolutions and matrix products: every algorithm of the library with its time and workspace (SuperNeurons, section
+3.5); those that a faster one with as little workspace beats are left out. Everything else: an executor of the graph is
+built, runs on random inputs, and every node is timed by events, alone. All times are medians of warm repetitions.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from codegen.build import build
+from codegen.cuda.facts import facts
+from codegen.cuda.probe import Algorithm, algorithms, probe
+from codegen.emit import emit
+from codegen.load import executor_class
+from planner.costs.model import modelled_costs
+from planner.costs.table import CostEntry, CostTable
+from planner.errors import UserError
+from planner.graph.model import Graph
+from planner.ops.base import Mode, Signature, op_named
+from planner.ops.device import device_mode
+from planner.ops.signature import signature_of
+from planner.solve.options import PlanOptions
+from planner.solve.pipeline import make_plan
+from planner.target.model import Target
+
+Progress = Callable[[str, int, int], None]
+
+REPETITIONS = 20
+COPY_BYTES = 2**28
+
+
+def profile(
+    graphs: Sequence[Graph],
+    target: Target,
+    table: CostTable | None = None,
+    *,
+    tf32: bool = False,
+    device: int = 0,
+    null_device: bool = False,
+    progress: Progress = lambda what, done, total: None,
+    save: Callable[[CostTable], None] = lambda table: None,
+) -> CostTable:
+    """Measure what `table` lacks of the graphs' signatures.
+
+    `tf32`: whether the matrix units may round operands to 10 bits; a table is for one precision. `null_device`: a dry
+    run, whose times mean nothing. SP1204: the table is another machine's. SP1205: the GPU is not the target's.
+    """
+    table = table or CostTable(target=target.name, fingerprint=target.fingerprint())
+    if table.fingerprint != target.fingerprint():
+        raise UserError(
+            "SP1204",
+            f"the cost table was measured on {table.fingerprint!r}, this is {target.fingerprint()!r}",
+            "profile into a new file",
+        )
+    arch = target.gpus[0].arch
+    module = probe(arch, null_device)
+    found = module.describe(device)
+    if found["devices"] and found["arch"] != arch:
+        raise UserError(
+            "SP1205",
+            f"target {target.name} is {arch}, GPU {device} ({found['name']}) is {found['arch']}",
+            "profile for a target that describes this GPU",
+        )
+    known = {e.signature for e in table.entries if e.source == "measured"}
+    library = [s for s in _signatures(graphs) if _by_library(s) and s.text not in known]
+    for number, signature in enumerate(library):
+        progress("timing the library's algorithms", number, len(library))
+        ways = algorithms(signature, arch, tf32=tf32, device=device, null_device=null_device)
+        table = table.with_entries(_entry(signature, way) for way in _worth_keeping(ways))
+        save(table)
+    for number, graph in enumerate(graphs):
+        progress("timing kernels", number, len(graphs))
+        if any(s.text not in known and not _by_library(s) for s in _signatures([graph])):
+            table = table.with_entries(_timed(graph, target, table, device, null_device))
+            save(table)
+    bandwidth = module.copy_bandwidth(device, "inside", COPY_BYTES if not null_device else 2**16, REPETITIONS)
+    return table.model_copy(update={"bandwidth": float(bandwidth)})
+
+
+def copy_bandwidths(target: Target, device: int = 0, null_device: bool = False) -> dict[str, float]:
+    """Bytes per second of copies `in`, `out` and `inside`."""
+    module = probe(target.gpus[0].arch, null_device)
+    size = COPY_BYTES if not null_device else 2**16
+    return {d: float(module.copy_bandwidth(device, d, size, REPETITIONS)) for d in ("in", "out", "inside")}
+
+
+def _signatures(graphs: Iterable[Graph]) -> list[Signature]:
+    from codegen.profile import signatures_of
+
+    return signatures_of(graphs)
+
+
+def _by_library(signature: Signature) -> bool:
+    return op_named(signature.op).family in ("conv", "matmul")
+
+
+def _worth_keeping(ways: Sequence[Algorithm]) -> list[Algorithm]:
+    """Each needs less workspace than every faster one."""
+    kept: list[Algorithm] = []
+    for way in sorted(ways, key=lambda w: (w.ns, w.workspace)):
+        if not kept or way.workspace < kept[-1].workspace:
+            kept.append(way)
+    return kept
+
+
+def _entry(signature: Signature, way: Algorithm) -> CostEntry:
+    mode = device_mode(op_named(signature.op), way.name)
+    sizes = dict(facts(signature, mode))
+    if way.workspace:
+        sizes["scratch_bytes"] = way.workspace
+    return _measured(signature.text, mode, way.ns, sizes)
+
+
+def _measured(signature: str, mode: Mode, ns: float, sizes: dict[str, int]) -> CostEntry:
+    return CostEntry(
+        signature=signature,
+        kernel=mode.kernel,
+        dim=mode.dim,
+        slices=mode.slices,
+        implementation=mode.implementation,
+        warm_ns=(round(ns, 1),),
+        cold_ns=(round(ns, 1),),
+        facts=sizes,
+    )
+
+
+def _timed(graph: Graph, target: Target, table: CostTable, device: int, null_device: bool) -> list[CostEntry]:
+    """Every node of one executor by events. Library nodes have their own entries already, without what stepplan's
+    kernels add to them (packing, bias): here the whole node is timed, in the algorithm that was the fastest."""
+    from codegen.bench import random_inputs
+
+    guessed = modelled_costs(graph, target, facts)
+    missing = [e for e in guessed.entries if not table.modes(e.signature)]
+    plan = make_plan(graph, target, table.with_entries(missing), PlanOptions(policy="sequential"))
+    with tempfile.TemporaryDirectory(prefix="stepplan-profile-") as folder:
+        emit(plan, graph, target, folder)
+        build(Path(folder), null_device=null_device)
+        entries = {}
+        with executor_class(folder)(seed=0, device=device, null_device=null_device) as executor:  # type: ignore[call-arg]
+            inputs = random_inputs(graph)
+            if "train_step" in graph.program:
+                float(executor.step(*inputs))
+            for program in plan.programs:
+                repetitions = 1 if null_device else REPETITIONS
+                times = executor.node_times(program.name, repetitions)  # type: ignore[attr-defined]
+                for node, ns in times.items():
+                    planned = program.node[node]
+                    signature = signature_of(graph, graph.program[program.name].node[node])
+                    entry = _measured(signature.text, planned.mode, ns, dict(planned.facts))
+                    entries[signature.text, planned.mode] = entry
+        return list(entries.values())

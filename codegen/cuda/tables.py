@@ -1,0 +1,176 @@
+"""The tables behind an executor on a GPU: what `codegen.cpu.tables` resolves, and on top of it the order in which one
+thread asks all streams for their nodes, the events between them, and what every node touches."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from codegen.cpu import tables
+from codegen.cpu.view import NodeView
+from planner.errors import InternalError
+from planner.graph.model import PERSISTENT, Graph, Role
+from planner.ops.base import op_named
+from planner.ops.signature import signature_of
+from planner.plan.schema import Plan, ProgramPlan, parse_slice, parse_wait
+
+RESULT_BYTES = 8
+"""A program's first output is handed out with its end where it is no larger."""
+
+
+class TouchView(NamedTuple):
+    """One operand, in bytes of its pool's arena; `value`: its number (views have that of what they view)."""
+
+    value: int
+    pool: int
+    offset: int
+    bytes: int
+    write: bool
+
+
+@dataclass(frozen=True)
+class TaskView:
+    """One node on its lane."""
+
+    function: str
+    node: str
+    lane: int
+    waits: tuple[int, ...]
+    """Events."""
+    event: int
+    touches: tuple[TouchView, ...]
+
+
+@dataclass(frozen=True)
+class ProgramView:
+    name: str
+    tasks: tuple[TaskView, ...]
+    """In the order in which they are asked for."""
+    events: int
+    inputs: tuple[int, ...]
+    index_sources: tuple[str, ...]
+    result: int
+    result_bytes: int
+
+
+@dataclass(frozen=True)
+class Model:
+    """Everything that templates print."""
+
+    base: tables.Model
+    programs: tuple[ProgramView, ...]
+    input_touches: tuple[TouchView, ...]
+    held: tuple[tuple[int, int, int], ...]
+    """(number, offset, bytes) of parameters and states."""
+
+    @property
+    def views(self) -> Mapping[str, tuple[NodeView, ...]]:
+        return self.base.views
+
+
+def build(plan: Plan, graph: Graph, plan_text: str) -> Model:
+    """`graph`: expanded. The plan has been checked."""
+    base = tables.build(plan, graph, plan_text)
+    numbers = _Numbers(graph)
+    touch = _Touches(plan, numbers)
+    held = [v for v in graph.values if v.role in PERSISTENT and v.id in plan.placement]
+    return Model(
+        base=base,
+        programs=tuple(_program(plan, graph, p, base, touch) for p in plan.programs),
+        input_touches=tuple(touch.of(i.id, True) for i in base.inputs),
+        held=tuple((t.value, t.offset, t.bytes) for t in (touch.of(v.id, True) for v in held)),
+    )
+
+
+class _Numbers:
+    """One number per value; a view has the number of what it views, because it is the same bytes with the same
+    meaning."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._number = {v.id: i for i, v in enumerate(graph.values)}
+        self._source = {}
+        for program in graph.programs:
+            for node in program.nodes:
+                if view := op_named(node.op).alias(signature_of(graph, node)):
+                    self._source[node.outputs[view[0]]] = node.inputs[view[1]]
+
+    def of(self, value: str) -> int:
+        while value in self._source:
+            value = self._source[value]
+        return self._number[value]
+
+    @property
+    def scratch(self) -> int:
+        """What a node leaves in its scratch is no value: nobody reads it."""
+        return len(self._number)
+
+
+class _Touches:
+    def __init__(self, plan: Plan, numbers: _Numbers) -> None:
+        self._plan, self._numbers = plan, numbers
+        self._pools = {p.name: i for i, p in enumerate(plan.pools)}
+
+    def of(self, value: str, write: bool) -> TouchView:
+        place = self._plan.placement[value]
+        return TouchView(self._numbers.of(value), self._pools[place.pool], place.offset, place.bytes, write)
+
+    def all(self, view: NodeView) -> tuple[TouchView, ...]:
+        node, plan = view.node, view.plan
+        found = [self.of(v, False) for v in dict.fromkeys(node.reads)]
+        found += [self.of(v, True) for v in dict.fromkeys(node.writes)]
+        if plan.scratch_bytes:
+            found.append(TouchView(self._numbers.scratch, 0, plan.scratch_offset, plan.scratch_bytes, True))
+        return tuple(found)
+
+
+def _program(plan: Plan, graph: Graph, program: ProgramPlan, base: tables.Model, touch: _Touches) -> ProgramView:
+    order = issue_order(program)
+    waited = {parse_wait(w)[0] for lane in program.lanes for e in lane for w in e.wait}
+    event = {node: i for i, node in enumerate(n for n in order if n in waited)}
+    lane_of = {parse_slice(e.run)[0]: i for i, lane in enumerate(program.lanes) for e in lane}
+    waits = {parse_slice(e.run)[0]: e.wait for lane in program.lanes for e in lane}
+    view_of = {v.id: v for v in base.views[program.name]}
+    inputs = [i.id for i in base.inputs]
+    outputs = graph.program[program.name].outputs
+    result = plan.placement[outputs[0]] if outputs else None
+    small = result is not None and result.bytes <= RESULT_BYTES and graph.value[outputs[0]].role is not Role.INPUT
+    return ProgramView(
+        name=program.name,
+        tasks=tuple(
+            TaskView(
+                function=view_of[node].name,
+                node=node,
+                lane=lane_of[node],
+                waits=tuple(dict.fromkeys(event[parse_wait(w)[0]] for w in waits[node])),
+                event=event.get(node, -1),
+                touches=touch.all(view_of[node]),
+            )
+            for node in order
+        ),
+        events=len(event),
+        inputs=tuple(inputs.index(i) for i in graph.program[program.name].inputs),
+        index_sources=base.index_sources[program.name],
+        result=result.offset if result is not None and small else 0,
+        result_bytes=result.bytes if result is not None and small else 0,
+    )
+
+
+def issue_order(program: ProgramPlan) -> tuple[str, ...]:
+    """The nodes of all lanes in one order: each lane's own, and none before a node that it waits for, so that an event
+    is always recorded before somebody is made to wait for it. Of several, the one that the schedule starts first."""
+    place = {n.node: i for i, n in enumerate(program.nodes)}
+    heads = [0] * len(program.lanes)
+    done: dict[str, None] = {}
+    total = sum(map(len, program.lanes))
+    while len(done) < total:
+        ready = []
+        for lane, entries in enumerate(program.lanes):
+            if heads[lane] < len(entries):
+                entry = entries[heads[lane]]
+                if all(parse_wait(w)[0] in done for w in entry.wait):
+                    ready.append((place[parse_slice(entry.run)[0]], lane))
+        if not ready:
+            raise InternalError(f"the lanes of {program.name} wait for each other")
+        _, lane = min(ready)
+        done[parse_slice(program.lanes[lane][heads[lane]].run)[0]] = None
+        heads[lane] += 1
+    return tuple(done)

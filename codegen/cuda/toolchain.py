@@ -1,0 +1,131 @@
+"""nvcc and NVIDIA's libraries: where they are, and how a kernel's source is compiled. None of it needs a GPU.
+
+nvcc comes from the PATH, from /usr/local/cuda or from the wheels nvidia-cuda-nvcc and nvidia-cuda-runtime; cuDNN and
+cuBLASLt come from wheels (`pip install stepplan[cuda]`), with headers and libraries.
+"""
+
+import functools
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from codegen import toolchain
+from codegen.paths import RUNTIME
+from planner.errors import UserError
+
+CUDA_RUNTIME = RUNTIME / "cuda"
+OLDEST_CUDA = 13
+WHEEL = "cu13"
+"""The folder of the toolkit's wheels."""
+INSTALL = "pip install 'stepplan[cuda]' brings cuDNN, cuBLASLt and, where there is no CUDA toolkit, nvcc"
+
+
+@dataclass(frozen=True)
+class Toolkit:
+    """A CUDA toolkit: its compiler, headers and the runtime to link."""
+
+    nvcc: str
+    version: str
+    include: Path
+    library: Path
+    """Of libcudart_static.a."""
+
+
+def wheels() -> tuple[Path, ...]:
+    """The folders into which NVIDIA's wheels are installed: one per place that Python looks for packages in."""
+    found = importlib.util.find_spec("nvidia")
+    return tuple(map(Path, found.submodule_search_locations or ())) if found else ()
+
+
+def _in_wheels(name: str) -> Path | None:
+    """A file or folder of theirs, like `cu13/lib`."""
+    return next((folder / name for folder in wheels() if (folder / name).exists()), None)
+
+
+@functools.cache
+def toolkit() -> Toolkit:
+    """SP1518: there is no nvcc, or it is older than CUDA 13."""
+    for nvcc in _candidates():
+        found = _toolkit(nvcc)
+        if found is not None:
+            return found
+    raise UserError("SP1518", f"there is no nvcc of CUDA {OLDEST_CUDA} or newer with its headers and runtime", INSTALL)
+
+
+def _candidates() -> list[Path]:
+    on_path = shutil.which("nvcc")
+    named = os.environ.get("CUDA_HOME")
+    places = [Path(on_path)] if on_path else []
+    places += [Path(home) / "bin" / "nvcc" for home in (named, "/usr/local/cuda") if home]
+    packaged = _in_wheels(f"{WHEEL}/bin/nvcc")
+    return [p for p in (*places, *([packaged] if packaged else [])) if p.is_file()]
+
+
+def _toolkit(nvcc: Path) -> Toolkit | None:
+    try:
+        told = subprocess.run([str(nvcc), "--version"], capture_output=True, text=True, timeout=60, check=True).stdout
+        # nvcc may be a script: its own plan of a compilation says where the toolkit is.
+        dry = subprocess.run([str(nvcc), "--dryrun", "x.cu"], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    version = re.search(r"release (\d+)\.(\d+)", told)
+    if not version or int(version[1]) < OLDEST_CUDA:
+        return None
+    top = re.search(r"^#\$ TOP=(.+)$", dry.stderr, re.MULTILINE)
+    home = Path(top[1]).resolve() if top else nvcc.resolve().parents[1]
+    runtime = _in_wheels(f"{WHEEL}/include/cuda_runtime.h")
+    for place in (home, *([runtime.parents[1]] if runtime else [])):
+        include = place / "include"
+        for library in (place / "lib64", place / "lib", place / "targets" / "x86_64-linux" / "lib"):
+            headers = (include / "cuda_runtime.h", include / "crt" / "host_config.h")
+            if all(h.is_file() for h in headers) and (library / "libcudart_static.a").is_file():
+                return Toolkit(str(nvcc), f"{version[1]}.{version[2]}", include, library)
+    return None
+
+
+@dataclass(frozen=True)
+class Libraries:
+    """cuDNN and cuBLASLt."""
+
+    includes: tuple[Path, ...]
+    files: tuple[Path, ...]
+    version: str
+
+
+@functools.cache
+def libraries() -> Libraries:
+    """SP1519: cuDNN or cuBLASLt is not installed."""
+    names = ("cudnn/lib/libcudnn.so.9", f"{WHEEL}/lib/libcublasLt.so.13")
+    headers = ("cudnn/include/cudnn.h", f"{WHEEL}/include/cublasLt.h")
+    found = {name: _in_wheels(name) for name in (*names, *headers)}
+    missing = [name for name, file in found.items() if file is None]
+    if missing:
+        raise UserError("SP1519", f"NVIDIA's wheels are not installed here: there is no {missing[0]}", INSTALL)
+    files, includes = ([f for n in some if (f := found[n])] for some in (names, headers))
+    version = (includes[0].parent / "cudnn_version.h").read_text()
+    numbers = re.findall(r"#define CUDNN_(?:MAJOR|MINOR|PATCHLEVEL) (\d+)", version)
+    return Libraries(tuple(f.parent for f in includes), tuple(files), ".".join(numbers))
+
+
+def compile_kernels(source: Path, arch: str) -> Path:
+    """The object of a .cu file for one architecture, compiled now or before."""
+    kit, host = toolkit(), toolchain.compiler()
+    flags = ("-std=c++20", "-O3", f"-arch={arch}", "--extended-lambda", "--expt-relaxed-constexpr")
+    flags += ("-diag-suppress=177", "-Xcompiler=-fPIC,-fvisibility=hidden,-Wno-unknown-pragmas", f"-ccbin={host.path}")
+    key = hashlib.sha256()
+    for part in (kit.nvcc, kit.version, host.version, *flags, source.name):
+        key.update(part.encode() + b"\0")
+    for file in (source, *toolchain.headers_of(source, (CUDA_RUNTIME, RUNTIME))):
+        key.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+    target = toolchain.cache_folder() / "objects" / f"{source.stem}.{arch}-{key.hexdigest()[:24]}.o"
+    if target.exists():
+        os.utime(target)
+        return target
+    include = (f"-I{CUDA_RUNTIME}", f"-I{RUNTIME}", f"-I{kit.include}")
+    toolchain.run_compiler([kit.nvcc, *flags, *include, "-c", str(source)], target)
+    return target

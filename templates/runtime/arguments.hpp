@@ -1,0 +1,80 @@
+// The caller's arguments: Python objects to arrays whose type and shape are the planned ones, and mistakes to errors.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <string>
+
+#include "mistake.hpp"
+#include "staging.hpp"
+
+namespace stepplan {
+
+namespace nb = nanobind;
+
+/// A mistake becomes planner.errors.UserError.
+[[noreturn]] inline void raise(const UserMistake& mistake) {
+  const nb::object type = nb::module_::import_("planner.errors").attr("UserError");
+  const nb::tuple arguments = nb::make_tuple(mistake.code.c_str(), mistake.what(), mistake.fix.c_str());
+  PyErr_SetObject(type.ptr(), arguments.ptr());
+  throw nb::python_error();
+}
+
+template <class Body>
+auto guarded(const Body& body) {
+  try {
+    return body();
+  } catch (const UserMistake& mistake) {
+    raise(mistake);
+  }
+}
+
+template <class Shape>
+std::string shape_text(int rank, const Shape& shape) {
+  std::string text = "(";
+  for (int d = 0; d < rank; ++d) text += (d > 0 ? ", " : "") + std::to_string(shape(d));
+  return text + ")";
+}
+
+inline UserMistake misfit(const InputSpec& input, const std::string& given, const std::string& fix) {
+  const auto expected = shape_text(input.rank, [&](int d) { return input.shape[static_cast<size_t>(d)]; });
+  return {"SP1601",
+          std::string("input ") + input.name + " must be " + input.type.name() + " of shape " + expected + ", not " + given,
+          fix};
+}
+
+/// Whether an array lies in the processor's memory.
+inline bool on_host(const nb::ndarray<nb::ro>& array) {
+  return array.device_type() == nb::device::cpu::value || array.device_type() == nb::device::cuda_host::value;
+}
+
+/// Looks at one argument, wherever its memory is; `owner` keeps it alive.
+inline GivenArray array_anywhere(const InputSpec& input, nb::handle argument, nb::ndarray<nb::ro>& owner) {
+  if (!nb::try_cast(argument, owner)) {
+    PyErr_Clear();
+    const nb::str type(argument.type().attr("__name__"));
+    throw misfit(input, std::string("an object of type ") + type.c_str(),
+                 "pass a NumPy array, or anything with DLPack or the buffer protocol (detached, if it has a gradient)");
+  }
+  const ElementType type{owner.dtype().code, owner.dtype().bits};
+  const int rank = static_cast<int>(owner.ndim());
+  const std::string given = type.name() + " of shape " + shape_text(rank, [&](int d) { return owner.shape(size_t(d)); });
+  if (!(type == input.type) || owner.dtype().lanes != 1) throw misfit(input, given, "convert it before the call");
+  bool same = rank == input.rank;
+  for (int d = 0; same && d < rank; ++d) same = int64_t(owner.shape(size_t(d))) == input.shape[size_t(d)];
+  if (!same) throw misfit(input, given, "shapes are part of a plan: pass that shape, or plan for this one");
+  GivenArray array{static_cast<const std::byte*>(owner.data()), {}};
+  for (int d = 0; d < rank; ++d) array.strides[size_t(d)] = owner.stride(size_t(d));
+  return array;
+}
+
+/// The same for an array that must lie in the processor's memory.
+inline GivenArray array_of(const InputSpec& input, nb::handle argument, nb::ndarray<nb::ro>& owner) {
+  const GivenArray array = array_anywhere(input, argument, owner);
+  if (!on_host(owner))
+    throw misfit(input, "an array on another device", "move it to the processor's memory first");
+  return array;
+}
+
+}  // namespace stepplan

@@ -1,0 +1,144 @@
+// Convolutions by cuDNN: its older interface, whose algorithms have names and compile in no time. Channels-last.
+#include "handles.hpp"
+
+namespace stepplan::gpu {
+
+Libraries::Libraries(Device& device) : handles_(new Handles{device}) {
+  check(cudnnCreate(&handles_->cudnn), "cudnnCreate");
+  check(cublasLtCreate(&handles_->cublas), "cublasLtCreate");
+}
+
+Libraries::~Libraries() {
+  if (handles_->cublas != nullptr) (void)cublasLtDestroy(handles_->cublas);
+  if (handles_->cudnn != nullptr) (void)cudnnDestroy(handles_->cudnn);
+}
+
+namespace {
+
+const std::vector<std::string>& names_of(ConvKind kind) {
+  static const std::vector<std::string> forward = {"implicit_gemm", "implicit_precomp_gemm", "gemm", "direct",
+                                                   "fft", "fft_tiling", "winograd", "winograd_nonfused"};
+  static const std::vector<std::string> data = {"algo_0", "algo_1", "fft", "fft_tiling", "winograd", "winograd_nonfused"};
+  static const std::vector<std::string> weights = {"algo_0", "algo_1", "fft", "algo_3",
+                                                   "winograd", "winograd_nonfused", "fft_tiling"};
+  return kind == ConvKind::forward ? forward : kind == ConvKind::backward_data ? data : weights;
+}
+
+int number_of(ConvKind kind, const std::string& name) {
+  const auto& names = names_of(kind);
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found == names.end())
+    throw UserMistake("SP1857", "cuDNN has no convolution algorithm " + name,
+                      "the plan was made with another library: profile and plan again on this GPU");
+  return static_cast<int>(found - names.begin());
+}
+
+}  // namespace
+
+struct Convolution::Prepared {
+  Libraries::Handles& handles;
+  ConvKind kind;
+  int algorithm = 0;
+  cudnnTensorDescriptor_t x = nullptr, y = nullptr;
+  cudnnFilterDescriptor_t w = nullptr;
+  cudnnConvolutionDescriptor_t conv = nullptr;
+
+  Prepared(Libraries::Handles& handles, ConvKind kind, const Conv& s, bool tf32) : handles(handles), kind(kind) {
+    const auto i = [](int64_t n) { return static_cast<int>(n); };
+    check(cudnnCreateTensorDescriptor(&x), "cudnnCreateTensorDescriptor");
+    check(cudnnCreateTensorDescriptor(&y), "cudnnCreateTensorDescriptor");
+    check(cudnnCreateFilterDescriptor(&w), "cudnnCreateFilterDescriptor");
+    check(cudnnCreateConvolutionDescriptor(&conv), "cudnnCreateConvolutionDescriptor");
+    check(cudnnSetTensor4dDescriptor(x, CUDNN_TENSOR_NHWC, CUDNN_DATA_FLOAT, i(s.n), i(s.ic), i(s.ih), i(s.iw)), "x");
+    check(cudnnSetTensor4dDescriptor(y, CUDNN_TENSOR_NHWC, CUDNN_DATA_FLOAT, i(s.n), i(s.oc), i(s.oh), i(s.ow)), "y");
+    check(cudnnSetFilter4dDescriptor(w, CUDNN_DATA_FLOAT, CUDNN_TENSOR_NHWC, i(s.oc), i(s.group_channels()), i(s.kh),
+                                     i(s.kw)),
+          "weights");
+    check(cudnnSetConvolution2dDescriptor(conv, i(s.pad_h), i(s.pad_w), i(s.stride_h), i(s.stride_w), i(s.dilation_h),
+                                          i(s.dilation_w), CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT),
+          "convolution");
+    check(cudnnSetConvolutionGroupCount(conv, i(s.groups)), "groups");
+    check(cudnnSetConvolutionMathType(conv, tf32 ? CUDNN_DEFAULT_MATH : CUDNN_FMA_MATH), "math type");
+  }
+  ~Prepared() {
+    if (conv != nullptr) (void)cudnnDestroyConvolutionDescriptor(conv);
+    if (w != nullptr) (void)cudnnDestroyFilterDescriptor(w);
+    if (y != nullptr) (void)cudnnDestroyTensorDescriptor(y);
+    if (x != nullptr) (void)cudnnDestroyTensorDescriptor(x);
+  }
+  Prepared(const Prepared&) = delete;
+  Prepared& operator=(const Prepared&) = delete;
+
+  cudnnStatus_t workspace(int number, size_t* bytes) const {
+    if (kind == ConvKind::forward)
+      return cudnnGetConvolutionForwardWorkspaceSize(handles.cudnn, x, w, conv, y,
+                                                     static_cast<cudnnConvolutionFwdAlgo_t>(number), bytes);
+    if (kind == ConvKind::backward_data)
+      return cudnnGetConvolutionBackwardDataWorkspaceSize(handles.cudnn, w, y, conv, x,
+                                                          static_cast<cudnnConvolutionBwdDataAlgo_t>(number), bytes);
+    return cudnnGetConvolutionBackwardFilterWorkspaceSize(handles.cudnn, x, y, conv, w,
+                                                          static_cast<cudnnConvolutionBwdFilterAlgo_t>(number), bytes);
+  }
+
+  cudnnStatus_t run(Stream stream, int number, const float* a, const float* b, float* out, void* space, size_t bytes) const {
+    const float one = 1.0f, zero = 0.0f;
+    if (const cudnnStatus_t status = cudnnSetStream(handles.cudnn, stream); status != CUDNN_STATUS_SUCCESS) return status;
+    if (kind == ConvKind::forward)
+      return cudnnConvolutionForward(handles.cudnn, &one, x, a, w, b, conv, static_cast<cudnnConvolutionFwdAlgo_t>(number),
+                                     space, bytes, &zero, y, out);
+    if (kind == ConvKind::backward_data)
+      return cudnnConvolutionBackwardData(handles.cudnn, &one, w, b, y, a, conv,
+                                          static_cast<cudnnConvolutionBwdDataAlgo_t>(number), space, bytes, &zero, x, out);
+    return cudnnConvolutionBackwardFilter(handles.cudnn, &one, x, a, y, b, conv,
+                                          static_cast<cudnnConvolutionBwdFilterAlgo_t>(number), space, bytes, &zero, w, out);
+  }
+
+  /// Whether the same operands always give the same bits.
+  bool repeatable(int number) const {
+    if (kind == ConvKind::backward_data) return number != CUDNN_CONVOLUTION_BWD_DATA_ALGO_0;
+    return kind == ConvKind::forward ||
+           (number != CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0 && number != CUDNN_CONVOLUTION_BWD_FILTER_ALGO_3);
+  }
+};
+
+Convolution::Convolution(Libraries& libraries, ConvKind kind, const Conv& shape, const char* algorithm)
+    : kind_(kind), shape_(shape) {
+  std::string name = algorithm;
+  const bool tf32 = takes_tf32(name);
+  if (name == "plain") return;
+  const auto made = std::make_shared<Prepared>(libraries.handles(), kind, shape, tf32);
+  made->algorithm = number_of(kind, name);
+  prepared_ = made;
+}
+
+size_t Convolution::workspace_bytes() const {
+  size_t bytes = 0;
+  if (prepared_) check(prepared_->workspace(prepared_->algorithm, &bytes), "a convolution's workspace");
+  return bytes;
+}
+
+void Convolution::run(Queue queue, const float* a, const float* b, float* out, void* workspace, size_t bytes) const {
+  if (!prepared_) return plain_convolution(queue, kind_, shape_, a, b, out);
+  check(prepared_->run(queue.stream, prepared_->algorithm, a, b, out, workspace, bytes), "a convolution");
+}
+
+std::vector<Algorithm> Convolution::measure(Libraries& libraries, ConvKind kind, const Conv& shape, bool tf32,
+                                            const float* a, const float* b, float* out, void* workspace, size_t bytes) {
+  const Prepared made(libraries.handles(), kind, shape, tf32);
+  std::vector<Algorithm> found;
+  const auto& names = names_of(kind);
+  for (int number = 0; number < static_cast<int>(names.size()); ++number) {
+    size_t needed = 0;
+    if (!made.repeatable(number) || made.workspace(number, &needed) != CUDNN_STATUS_SUCCESS || needed > bytes) continue;
+    if (made.run(nullptr, number, a, b, out, workspace, needed) != CUDNN_STATUS_SUCCESS) continue;
+    check(cudaStreamSynchronize(nullptr), names[static_cast<size_t>(number)].c_str());
+    const float took = median_time(made.handles.device, [&](Stream stream) {
+      check(made.run(stream, number, a, b, out, workspace, needed), "a convolution");
+    });
+    found.push_back({names[static_cast<size_t>(number)] + (tf32 ? ":tf32" : ""), needed, took});
+  }
+  std::sort(found.begin(), found.end(), [](const Algorithm& p, const Algorithm& q) { return p.milliseconds < q.milliseconds; });
+  return found;
+}
+
+}  // namespace stepplan::gpu

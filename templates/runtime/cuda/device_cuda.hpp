@@ -1,0 +1,122 @@
+// The device: the handful of CUDA calls that an executor makes. device_null.hpp has the same ones without a GPU.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "probe.hpp"
+#include "touch.hpp"
+
+namespace stepplan::gpu {
+
+/// A CUDA call that failed is a defect or a broken GPU, and after it the executor is of no use.
+class DeviceFailure : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+inline void check(cudaError_t status, const char* what) {
+  if (status != cudaSuccess)
+    throw DeviceFailure(std::string(what) + ": " + cudaGetErrorString(status) + " (" + cudaGetErrorName(status) + ")");
+}
+
+using Stream = cudaStream_t;
+using Event = cudaEvent_t;
+struct Recorded {
+  cudaGraphExec_t graph = nullptr;
+};
+
+/// One GPU, and everything that was asked of it: given back when it goes.
+class Device {
+ public:
+  explicit Device(int number) : number_(number) {}
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  int number() const { return number_; }
+  void use() const { check(cudaSetDevice(number_), "cudaSetDevice"); }
+
+  std::byte* allocate(size_t bytes) const {
+    void* memory = nullptr;
+    check(cudaMalloc(&memory, bytes == 0 ? 1 : bytes), "cudaMalloc");
+    return static_cast<std::byte*>(memory);
+  }
+  std::byte* allocate_pinned(size_t bytes) const {
+    void* memory = nullptr;
+    check(cudaMallocHost(&memory, bytes == 0 ? 1 : bytes), "cudaMallocHost");
+    return static_cast<std::byte*>(memory);
+  }
+  // Nothing can be done about an error while things go.
+  void release(std::byte* memory) const noexcept { (void)cudaFree(memory); }
+  void release_pinned(std::byte* memory) const noexcept { (void)cudaFreeHost(memory); }
+
+  Stream make_stream() const {
+    Stream stream;
+    check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
+    return stream;
+  }
+  Event make_event(bool timed = false) const {
+    Event event;
+    check(cudaEventCreateWithFlags(&event, timed ? cudaEventDefault : cudaEventDisableTiming), "cudaEventCreate");
+    return event;
+  }
+  void release(Stream stream) const noexcept { (void)cudaStreamDestroy(stream); }
+  void release(Event event) const noexcept { (void)cudaEventDestroy(event); }
+  void release(const Recorded& recorded) const noexcept { (void)cudaGraphExecDestroy(recorded.graph); }
+
+  void record(Event event, Stream stream) const { check(cudaEventRecord(event, stream), "cudaEventRecord"); }
+  void wait(Stream stream, Event event) const { check(cudaStreamWaitEvent(stream, event, 0), "cudaStreamWaitEvent"); }
+  void copy(Stream stream, void* to, const void* from, size_t bytes) const {
+    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream), "cudaMemcpyAsync");
+  }
+  void fill(Stream stream, void* to, int byte, size_t bytes) const {
+    check(cudaMemsetAsync(to, byte, bytes, stream), "cudaMemsetAsync");
+  }
+  void synchronize(Stream stream) const { check(cudaStreamSynchronize(stream), "cudaStreamSynchronize"); }
+  void synchronize(Event event) const { check(cudaEventSynchronize(event), "cudaEventSynchronize"); }
+  float milliseconds(Event from, Event to) const {
+    float took = 0;
+    check(cudaEventElapsedTime(&took, from, to), "cudaEventElapsedTime");
+    return took;
+  }
+
+  /// What is asked of `stream`, and of streams that wait for its events, until `end_capture` is recorded, not run.
+  void begin_capture(Stream stream) const {
+    check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+  }
+  Recorded end_capture(Stream stream) const {
+    cudaGraph_t graph = nullptr;
+    check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
+    Recorded recorded;
+    const cudaError_t status = cudaGraphInstantiate(&recorded.graph, graph, 0);
+    (void)cudaGraphDestroy(graph);
+    check(status, "cudaGraphInstantiate");
+    return recorded;
+  }
+  void replay(const Recorded& recorded, Stream stream) const {
+    check(cudaGraphLaunch(recorded.graph, stream), "cudaGraphLaunch");
+  }
+
+  size_t free_bytes() const {
+    size_t free = 0, total = 0;
+    check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+    return free;
+  }
+
+ private:
+  int number_;
+};
+
+/// The callers' own work (PyTorch's, on the default stream) comes before, or after, what a stream is asked for.
+inline void after_callers_work(Device& device, Stream stream, Event event) {
+  device.record(event, cudaStreamLegacy);
+  device.wait(stream, event);
+}
+inline void before_callers_work(Device& device, Event event) { device.wait(cudaStreamLegacy, event); }
+
+Found find_device(int device);  // kernels.cu: whether there is code for it can only be asked of a kernel
+
+}  // namespace stepplan::gpu

@@ -1,0 +1,183 @@
+// The kernels that stepplan writes itself, the same for every plan: compiled once. Activations are channels-last.
+// Every function asks its queue for work and returns at once. Operands may overlap where planner/ops says so.
+#pragma once
+
+#include <cstdint>
+
+#include "activations.hpp"
+#include "binary.hpp"
+#include "fusion.hpp"
+#include "launch.hpp"
+#include "max_pool.hpp"
+#include "reduce.hpp"
+
+namespace stepplan::gpu {
+
+/// What may change from step to step, in the device's memory, so that a recorded step finds the new ones.
+struct Scalars {
+  uint64_t seed = 0;
+  int64_t step = 1;  // counts from 1
+  float lr = 0.0f;
+};
+void set_scalars(Queue queue, Scalars* to, const Scalars& now);
+
+// -- elementwise.cu: of `n` elements ---------------------------------------------------------------------------------
+template <class F>
+void map_forward(Queue queue, const float* x, float* y, int64_t n, F f = {});
+template <class F>
+void map_backward(Queue queue, const float* dy, const float* x, const float* y, float* dx, int64_t n, F f = {});
+template <class F>
+void map_binary(Queue queue, const float* a, const float* b, float* y, int64_t n);
+template <class F>
+void map_broadcast(Queue queue, const float* a, const Strides& a_strides, const float* b, const Strides& b_strides,
+                   float* y, const Shape& shape);
+template <class F>
+void map_grad_a(Queue queue, const float* dy, const float* a, const float* b, float* dx, int64_t n);
+template <class F>
+void map_grad_b(Queue queue, const float* dy, const float* a, const float* b, float* dx, int64_t n);
+void scale(Queue queue, const float* x, float factor, float* y, int64_t n);
+void add_scalar(Queue queue, const float* x, float summand, float* y, int64_t n);
+void pow_scalar(Queue queue, const float* x, float p, float* y, int64_t n);
+void pow_scalar_backward(Queue queue, const float* dy, const float* x, float p, float* dx, int64_t n);
+void dropout(Queue queue, const float* x, const Scalars* now, uint32_t node, float p, float* y, uint8_t* mask, int64_t n);
+void dropout_backward(Queue queue, const float* dy, const uint8_t* mask, float p, float* dx, int64_t n);
+
+// -- movement.cu: elements of T, an unsigned integer as wide as the elements ---------------------------------------------
+template <class T>
+void fill(Queue queue, T* y, T value, int64_t n);
+/// Numbers in [-1, 1) that differ with the seed.
+void fill_random(Queue queue, float* y, uint32_t seed, int64_t n);
+template <class T>
+void copy_strided(Queue queue, const T* x, const Strides& x_strides, T* y, const Strides& y_strides, const Shape& shape);
+/// `blocks` times `length` elements that lie `pitch` apart on each side.
+template <class T>
+void copy_blocks(Queue queue, const T* x, int64_t x_pitch, T* y, int64_t y_pitch, int64_t length, int64_t blocks);
+/// [batch, rows, columns] -> [batch, columns, rows].
+template <class T>
+void transpose(Queue queue, const T* x, T* y, int64_t batch, int64_t rows, int64_t columns);
+
+// -- normalise.cu --------------------------------------------------------------------------------------------------------
+/// As runtime/batch_norm.hpp. `sums`: `chunks` times 2 doubles per channel, chunk after chunk; each adds up its rows.
+struct BatchNorm {
+  int64_t rows, channels;
+  const float* x;
+  const float* residual = nullptr;
+  float* y = nullptr;
+  const float* gamma = nullptr;
+  const float* beta = nullptr;
+  float eps = 1e-5f;
+  float* saved_mean = nullptr;
+  float* saved_inv_std = nullptr;
+  float* running_mean = nullptr;  // with `momentum`: updated, unless null
+  float* running_var = nullptr;
+  float momentum = 0.1f;
+};
+template <Fusion fusion>
+void batch_norm(Queue queue, const BatchNorm& a, double* sums, int64_t chunks);
+/// From saved statistics, or, with `running`, from the running ones.
+template <Fusion fusion>
+void batch_norm_apply(Queue queue, const BatchNorm& a, bool running);
+
+struct BatchNormGradient {
+  int64_t rows, channels;
+  const float* dy;
+  const float* x;
+  const float* y = nullptr;
+  const float* more_dy = nullptr;
+  float* dx;
+  float* dresidual = nullptr;
+  const float* gamma = nullptr;
+  const float* beta = nullptr;
+  const float* saved_mean;
+  const float* saved_inv_std;
+  float* dgamma;
+  float* dbeta;
+};
+template <Fusion fusion>
+void batch_norm_backward(Queue queue, const BatchNormGradient& a, double* sums, int64_t chunks);
+
+void layer_norm(Queue queue, const float* x, const float* gamma, const float* beta, float eps, float* y, float* mean,
+                float* inv_std, int64_t rows, int64_t columns);
+/// `sums` as batch_norm's; null: neither dgamma nor dbeta is wanted.
+void layer_norm_backward(Queue queue, const float* dy, const float* x, const float* gamma, const float* mean,
+                         const float* inv_std, float* dx, float* dgamma, float* dbeta, int64_t rows, int64_t columns,
+                         double* sums, int64_t chunks);
+
+struct Lrn {
+  int64_t channels, size;
+  float alpha, beta, k;
+};
+void lrn(Queue queue, const float* x, float* y, const Lrn& a, int64_t rows);
+void lrn_backward(Queue queue, const float* dy, const float* x, float* dx, const Lrn& a, int64_t rows);
+
+// -- pooling.cu ----------------------------------------------------------------------------------------------------------
+void max_pool(Queue queue, const float* x, float* y, uint8_t* argmax, const Pool2d& p);  // argmax null: not wanted
+void max_pool_backward(Queue queue, const float* dy, const uint8_t* argmax, float* dx, const Pool2d& p);
+void average_pool(Queue queue, const float* x, float* y, const Pool2d& p, bool count_pad);
+void average_pool_backward(Queue queue, const float* dy, float* dx, const Pool2d& p, bool count_pad);
+void adaptive_average_pool(Queue queue, const float* x, float* y, const Pool2d& p);
+void adaptive_average_pool_backward(Queue queue, const float* dy, float* dx, const Pool2d& p);
+
+// -- rows.cu -------------------------------------------------------------------------------------------------------------
+void softmax(Queue queue, const float* x, float* y, int64_t rows, int64_t columns);
+void softmax_backward(Queue queue, const float* dy, const float* y, float* dx, int64_t rows, int64_t columns);
+void log_softmax(Queue queue, const float* x, float* y, int64_t rows, int64_t columns);
+void log_softmax_backward(Queue queue, const float* dy, const float* y, float* dx, int64_t rows, int64_t columns);
+/// y[i] = scale * the sum of the reduced elements.
+void sum_reduce(Queue queue, const float* x, const Reduction& axes, float scale, float* y);
+/// db[c] = sum of dy[r, c]; `sums`: `chunks` doubles per column.
+void bias_gradient(Queue queue, const float* dy, int64_t rows, int64_t columns, float* db, double* sums, int64_t chunks);
+
+// -- training.cu ---------------------------------------------------------------------------------------------------------
+struct Labels {
+  const int64_t* labels;
+  int64_t rows, classes, ignore_index;
+  float label_smoothing;
+  int64_t* bad_row;  // of this node: becomes the lowest row whose label is out of range
+};
+/// `parts`: 2 doubles per row (element, for the others).
+void cross_entropy(Queue queue, const float* logits, const Labels& a, float* log_probs, bool mean, float* loss,
+                   float* scale, double* parts);
+void nll_loss(Queue queue, const float* log_probs, const Labels& a, bool mean, float* loss, float* scale, double* parts);
+void cross_entropy_backward(Queue queue, const float* dloss, const float* scale, const float* log_probs,
+                            const Labels& a, float* dlogits);
+void nll_loss_backward(Queue queue, const float* dloss, const float* scale, const Labels& a, float* dx);
+/// `parts`: `chunks` doubles.
+void mse_loss(Queue queue, const float* x, const float* target, int64_t n, bool mean, float* loss, float* scale,
+              double* parts, int64_t chunks);
+void mse_loss_backward(Queue queue, const float* dloss, const float* scale, const float* x, const float* target,
+                       float* dx, int64_t n);
+void bce_with_logits(Queue queue, const float* x, const float* target, int64_t n, bool mean, float* loss, float* scale,
+                     double* parts, int64_t chunks);
+void bce_with_logits_backward(Queue queue, const float* dloss, const float* scale, const float* x, const float* target,
+                              float* dx, int64_t n);
+
+struct Sgd {
+  float momentum, weight_decay;
+  bool nesterov;
+  float lr_factor;  // this parameter's learning rate / the step's
+};
+void sgd_update(Queue queue, float* weight, const float* gradient, float* velocity, const Scalars* now, const Sgd& o,
+                int64_t n);
+struct Adam {
+  double beta1, beta2;
+  float eps, weight_decay;
+  bool decoupled;
+  float lr_factor;
+};
+void adam_update(Queue queue, float* weight, const float* gradient, float* mean, float* square, const Scalars* now,
+                 const Adam& o, int64_t n);
+
+struct Table {
+  int64_t positions, entries, columns, padding_index;
+};
+void embedding(Queue queue, const float* table, const int64_t* ids, float* y, const Table& t, int64_t* bad_row);
+void embedding_backward(Queue queue, const float* dy, const int64_t* ids, float* dtable, const Table& t);
+void embedding_sgd_update(Queue queue, const float* dy, const int64_t* ids, float* table, const Scalars* now,
+                          float lr_factor, const Table& t);
+void lstm_cell(Queue queue, const float* from_input, const float* from_hidden, const float* c_before, float* h, float* c,
+               float* gates, int64_t rows, int64_t columns);
+void lstm_cell_backward(Queue queue, const float* dh, const float* dc, const float* gates, const float* c_before,
+                        const float* c, float* dgates, float* dc_before, int64_t rows, int64_t columns);
+
+}  // namespace stepplan::gpu

@@ -1,0 +1,239 @@
+// The null device: streams are queues of work that the calling thread runs when somebody waits for them, in an order
+// drawn at random among those that streams and events allow.
+//
+// While it runs a node it verifies what `check` verified on the plan, by other means: vector clocks over streams and
+// events say what has certainly happened, and a shadow of each arena says which value every byte holds. A node that
+// reads bytes that another stream may still be writing, or that hold another value than the one it is for, or that
+// lie outside the arena, ends the run with a DeviceFailure. Every operation is recorded as a line of text.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "probe.hpp"
+#include "shadow.hpp"
+
+namespace stepplan::gpu {
+
+class DeviceFailure : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+struct NullStream;
+struct NullEvent;
+using Stream = NullStream*;
+using Event = NullEvent*;
+
+/// One operation in a stream's queue.
+struct Work {
+  enum class Kind { run, node, record, wait };
+  Kind kind;
+  Stream stream;
+  std::function<void()> body;  // of run and node
+  Event event = nullptr;       // of record and wait
+  uint64_t ticket = 0;         // of wait: how many records of the event must have run
+  std::string text;
+};
+
+struct NullEvent {
+  int number;
+  uint64_t asked = 0, done = 0;  // records that were enqueued, that have run
+  Clock clock;
+};
+
+struct NullStream {
+  int number;
+  std::vector<Work> queue;
+  size_t next = 0;
+  Clock clock;
+  bool idle() const { return next == queue.size(); }
+};
+
+struct Recorded {
+  std::shared_ptr<std::vector<Work>> work;
+};
+
+class Device {
+ public:
+  explicit Device(int number) : number_(number) {}
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  int number() const { return number_; }
+  void use() const {}
+
+  std::byte* allocate(size_t bytes) const {
+    ++allocations();
+    return static_cast<std::byte*>(std::aligned_alloc(256, (std::max<size_t>(bytes, 1) + 255) / 256 * 256));
+  }
+  std::byte* allocate_pinned(size_t bytes) const { return allocate(bytes); }
+  void release(std::byte* memory) const noexcept {
+    if (memory != nullptr) --allocations();
+    std::free(memory);
+  }
+  void release_pinned(std::byte* memory) const noexcept { release(memory); }
+
+  Stream make_stream() {
+    streams_.push_back(std::make_unique<NullStream>(NullStream{static_cast<int>(streams_.size()), {}, 0, {}}));
+    return streams_.back().get();
+  }
+  Event make_event(bool = false) {
+    events_.push_back(std::make_unique<NullEvent>(NullEvent{static_cast<int>(events_.size()), 0, 0, {}}));
+    return events_.back().get();
+  }
+  void release(Stream) const noexcept {}
+  void release(Event) const noexcept {}
+  void release(const Recorded&) const noexcept {}
+
+  void record(Event event, Stream stream) {
+    enqueue({Work::Kind::record, stream, {}, event, 0, "record e" + std::to_string(event->number)});
+  }
+  void wait(Stream stream, Event event) {
+    enqueue({Work::Kind::wait, stream, {}, event, 0, "wait e" + std::to_string(event->number)});
+  }
+  void copy(Stream stream, void* to, const void* from, size_t bytes) {
+    run(stream, "copy " + std::to_string(bytes), [=] { std::memcpy(to, from, bytes); });
+  }
+  void fill(Stream stream, void* to, int byte, size_t bytes) {
+    run(stream, "fill " + std::to_string(bytes), [=] { std::memset(to, byte, bytes); });
+  }
+  void run(Stream stream, std::string text, std::function<void()> body) {
+    enqueue({Work::Kind::run, stream, std::move(body), nullptr, 0, std::move(text)});
+  }
+
+  /// Says that a node begins: what it touches is verified when its turn comes.
+  void begin_node(Stream stream, const char* name, const Touch* touches, size_t count) {
+    enqueue({Work::Kind::node, stream,
+             [this, stream, name, touches, count] {
+               const std::string wrong = shadow_.touch(name, touches, count, stream->number, stream->clock);
+               if (!wrong.empty()) throw DeviceFailure(wrong);
+             },
+             nullptr, 0, name});
+  }
+
+  /// Bytes that the host wrote while nothing ran.
+  void written(int value, int pool, int64_t offset, int64_t bytes) { shadow_.written(value, pool, offset, bytes); }
+  void set_arena(int pool, int64_t bytes) { shadow_.set_arena(pool, bytes); }
+
+  void synchronize(Stream) { drain(); }
+  void synchronize(Event) { drain(); }
+  float milliseconds(Event, Event) const { return 0.0f; }
+
+  void begin_capture(Stream) { captured_ = std::make_shared<std::vector<Work>>(); }
+  Recorded end_capture(Stream) { return {std::exchange(captured_, nullptr)}; }
+  void replay(const Recorded& recorded, Stream) {
+    for (const Work& work : *recorded.work) enqueue(work);
+  }
+
+  size_t free_bytes() const { return pretended().free_bytes; }
+
+  /// Seeds the order in which streams take turns; 0: in the order in which the work was asked for, stream by stream.
+  void shuffle(uint64_t seed) { seed_ = seed, random_.seed(seed); }
+  void log(bool on) { logging_ = on, lines_.clear(); }
+  const std::vector<std::string>& lines() const { return lines_; }
+
+  /// What find_device tells: tests change it.
+  static Found& pretended() {
+    static Found found{13000, 13000, 1, 0, "null device", "sm_90", true, size_t{1} << 40};
+    return found;
+  }
+  /// Allocations that were not given back, of all devices.
+  static int& allocations() {
+    static int count = 0;
+    return count;
+  }
+
+ private:
+  void enqueue(Work work) {
+    if (captured_) return captured_->push_back(std::move(work));
+    if (work.kind == Work::Kind::record) work.ticket = ++work.event->asked;
+    if (work.kind == Work::Kind::wait) work.ticket = work.event->asked;
+    Stream stream = work.stream;
+    stream->queue.push_back(std::move(work));
+  }
+
+  static bool ready(const NullStream& stream) {
+    if (stream.idle()) return false;
+    const Work& work = stream.queue[stream.next];
+    return work.kind != Work::Kind::wait || work.event->done >= work.ticket;
+  }
+
+  /// Runs everything, then lets all streams know of everything: whoever waited may rely on it.
+  void drain() {
+    try {
+      for (NullStream* stream = pick(); stream != nullptr; stream = pick()) step(*stream);
+    } catch (...) {
+      clear();
+      throw;
+    }
+    for (const auto& stream : streams_)
+      if (!stream->idle()) {
+        clear();
+        throw DeviceFailure("deadlock: stream " + std::to_string(stream->number) + " waits for an event that never comes");
+      }
+    clear();
+    Clock all;
+    for (const auto& stream : streams_) all.merge(stream->clock);
+    for (const auto& stream : streams_) stream->clock = all;
+  }
+
+  void clear() {
+    for (const auto& stream : streams_) stream->queue.clear(), stream->next = 0;
+    for (const auto& event : events_) event->done = event->asked;
+  }
+
+  NullStream* pick() {
+    std::vector<NullStream*> found;
+    for (const auto& stream : streams_)
+      if (ready(*stream)) found.push_back(stream.get());
+    if (found.empty()) return nullptr;
+    return found[seed_ == 0 ? 0 : random_() % found.size()];
+  }
+
+  void step(NullStream& stream) {
+    const Work& work = stream.queue[stream.next];
+    if (logging_) lines_.push_back("s" + std::to_string(stream.number) + " " + work.text);
+    stream.clock.tick(stream.number);
+    switch (work.kind) {
+      case Work::Kind::record:
+        work.event->clock = stream.clock;
+        work.event->done = work.ticket;
+        break;
+      case Work::Kind::wait: stream.clock.merge(work.event->clock); break;
+      default: work.body();
+    }
+    ++stream.next;
+  }
+
+  int number_;
+  std::vector<std::unique_ptr<NullStream>> streams_;
+  std::vector<std::unique_ptr<NullEvent>> events_;
+  std::shared_ptr<std::vector<Work>> captured_;
+  Shadow shadow_;
+  uint64_t seed_ = 0;
+  std::mt19937_64 random_;
+  bool logging_ = false;
+  std::vector<std::string> lines_;
+};
+
+inline void after_callers_work(Device&, Stream, Event) {}
+inline void before_callers_work(Device&, Event) {}
+
+inline Found find_device(int device) {
+  Found found = Device::pretended();
+  found.device = device;
+  return found;
+}
+
+}  // namespace stepplan::gpu

@@ -1,0 +1,320 @@
+#include "executor.hpp"
+
+namespace stepplan {
+
+namespace {
+
+/// Bytes of device memory that the executor takes besides the arena.
+size_t small_bytes(size_t reports) { return 64 + sizeof(int64_t) * reports; }
+
+UserMistake out_of_range(const char* name, int64_t row, const std::string& value) {
+  return {"SP1608",
+          std::string("input ") + name + " has " + value + " at position " + std::to_string(row) +
+              ", which is out of range",
+          "labels and indices count from 0 up to, not including, the number of classes or entries"};
+}
+
+/// Labels and indices in the host's memory are looked at before anything runs, so that a bad one leaves everything as
+/// it was.
+void require_indices(const InputSpec& input, const std::byte* data) {
+  if (!input.holds_indices() && input.column_ends == nullptr) return;
+  const int64_t* index = reinterpret_cast<const int64_t*>(data);
+  const int64_t columns = input.rank > 0 ? input.shape[static_cast<size_t>(input.rank - 1)] : 1;
+  for (int64_t i = 0; i < input.elements(); ++i) {
+    const int64_t first = input.column_ends ? 0 : input.first_index;
+    const int64_t end = input.column_ends ? input.column_ends[i % columns] : input.end_index;
+    if ((index[i] < first || index[i] >= end) && index[i] != input.ignored_index)
+      throw out_of_range(input.name, i, "the value " + std::to_string(index[i]));
+  }
+}
+
+}  // namespace
+
+Executor::Executor(int device, bool poison, bool record)
+    : spec_(executor_spec), device_(device), record_(record), pointers_(spec_.inputs.size(), nullptr),
+      runs_(spec_.programs.size(), 0) {
+  for (const ProgramSpec& program : spec_.programs) reports_ = std::max(reports_, program.index_sources.size());
+  gpu::require_device(gpu::find_device(device), spec_.arch, spec_.arena_bytes + small_bytes(reports_));
+  device_.use();
+  try {
+    const size_t before = device_.free_bytes();
+    arena_ = device_.allocate(spec_.arena_bytes);
+    small_ = device_.allocate(small_bytes(reports_));
+    device_bytes_ = before - std::min(before, device_.free_bytes());
+    results_ = device_.allocate_pinned(kSlots * slot_bytes());
+    for (const PoolSpec& pool : spec_.pools) pools_.push_back(device_.allocate_pinned(pool.bytes));
+    for (const InputSpec& input : spec_.inputs)
+      staging_.push_back(device_.allocate_pinned(static_cast<size_t>(input.elements()) * input.type.bits / 8));
+    for (int lane = 0; lane < spec_.lanes; ++lane) {
+      streams_.push_back(device_.make_stream());
+      ends_.push_back(device_.make_event());
+    }
+    int events = 0;
+    for (const ProgramSpec& program : spec_.programs) events = std::max(events, program.events);
+    for (int i = 0; i < events; ++i) events_.push_back(device_.make_event());
+    start_ = device_.make_event();
+    staged_ = device_.make_event();
+    for (Slot& slot : slots_) slot.done = device_.make_event();
+    libraries_ = std::make_unique<gpu::Libraries>(device_);
+    kernels_ = make_kernels(*libraries_);
+    const gpu::Stream first = streams_[0];
+    device_.fill(first, arena_, poison ? 0xff : 0, spec_.arena_bytes);
+    device_.fill(first, small_, 0xff, small_bytes(reports_));
+    device_.synchronize(first);
+    if (poison)
+      for (size_t i = 0; i < pools_.size(); ++i) std::memset(pools_[i], 0xff, spec_.pools[i].bytes);
+#ifdef STEPPLAN_NULL_DEVICE
+    device_.set_arena(0, static_cast<int64_t>(spec_.arena_bytes));
+    for (size_t i = 0; i < pools_.size(); ++i)
+      device_.set_arena(static_cast<int>(i) + 1, static_cast<int64_t>(spec_.pools[i].bytes));
+    for (const HeldValue& held : spec_.held) device_.written(held.value, 0, held.offset, held.bytes);
+#endif
+  } catch (...) {
+    close();
+    throw;
+  }
+}
+
+Executor::~Executor() { close(); }
+
+void Executor::close() noexcept {
+  if (closed_) return;
+  closed_ = true;
+  try {
+    device_.use();
+    if (!streams_.empty()) device_.synchronize(streams_[0]);
+  } catch (...) {  // whatever failed there has been reported or goes with the executor
+  }
+  for (const auto& [key, graph] : graphs_) device_.release(graph);
+  graphs_.clear();
+  kernels_.reset();
+  libraries_.reset();
+  for (gpu::Event event : events_) device_.release(event);
+  for (gpu::Event event : ends_) device_.release(event);
+  for (gpu::Event event : {start_, staged_})
+    if (event != gpu::Event{}) device_.release(event);
+  for (const Slot& slot : slots_)
+    if (slot.done != gpu::Event{}) device_.release(slot.done);
+  for (gpu::Stream stream : streams_) device_.release(stream);
+  for (std::byte* memory : {arena_, small_})
+    if (memory != nullptr) device_.release(memory);
+  if (results_ != nullptr) device_.release_pinned(results_);
+  for (std::byte* memory : pools_) device_.release_pinned(memory);
+  for (std::byte* memory : staging_) device_.release_pinned(memory);
+}
+
+void Executor::require_open() const {
+  if (closed_) throw UserMistake("SP1607", "the executor is closed", "make a new executor");
+}
+
+/// Sets the input's pointer; what must be copied is asked of the first lane. `foreign`: the caller's device memory is read.
+void Executor::place_input(int number, const Argument& given, bool& foreign) {
+  const InputSpec& input = spec_.inputs[static_cast<size_t>(number)];
+  const size_t bytes = static_cast<size_t>(input.elements()) * input.type.bits / 8;
+  std::byte* planned = arena_ + input.offset;
+  pointers_[static_cast<size_t>(number)] = planned;
+  foreign |= given.on_device;
+#ifdef STEPPLAN_NULL_DEVICE
+  device_.begin_node(streams_[0], input.name, &spec_.input_touches[static_cast<size_t>(number)], 1);
+#endif
+  if (!given.on_device) {
+    std::byte* staging = staging_[static_cast<size_t>(number)];
+    InputSpec here = input;
+    here.offset = 0;
+    stage_input(here, given.array, staging, 0, 1);
+    require_indices(input, staging);
+    return device_.copy(streams_[0], planned, staging, bytes);
+  }
+  if (given.array.agrees(input)) {
+    pointers_[static_cast<size_t>(number)] = given.array.data;
+    return;
+  }
+  Shape shape;
+  Strides from{}, to{};
+  shape.fill(1);
+  for (int d = 0; d < input.rank; ++d) {
+    const size_t at = static_cast<size_t>(max_rank - input.rank + d), own = static_cast<size_t>(d);
+    shape[at] = input.shape[own], from[at] = given.array.strides[own], to[at] = input.strides[own];
+  }
+  const auto move = [&]<class T>(T) {
+    gpu::copy_strided(queue(0), reinterpret_cast<const T*>(given.array.data), from, reinterpret_cast<T*>(planned), to, shape);
+  };
+  if (input.type.bits == 8) return move(uint8_t{});
+  if (input.type.bits == 16) return move(uint16_t{});
+  if (input.type.bits == 32) return move(uint32_t{});
+  move(uint64_t{});
+}
+
+void Executor::prepare(Run& run, void* const* gradients) {
+  run.arena = arena_;
+  run.pools = pools_.data();
+  run.kernels = kernels_.get();
+  run.inputs = pointers_.data();
+  run.now = reinterpret_cast<const gpu::Scalars*>(small_);
+  run.bad_rows = reinterpret_cast<int64_t*>(small_ + 64);
+  run.gradients = gradients;
+  run.apply_updates = gradients == nullptr;
+}
+
+void Executor::enqueue(const ProgramSpec& program, const Run& run) {
+  device_.record(start_, streams_[0]);
+  for (size_t lane = 1; lane < streams_.size(); ++lane) device_.wait(streams_[lane], start_);
+  for (const Task& task : program.tasks) {
+    const gpu::Stream stream = streams_[static_cast<size_t>(task.lane)];
+    for (int event : task.waits) device_.wait(stream, events_[static_cast<size_t>(event)]);
+#ifdef STEPPLAN_NULL_DEVICE
+    device_.begin_node(stream, task.name, task.touches.data(), task.touches.size());
+#endif
+    task.node(run, queue(task.lane));
+    if (task.event >= 0) device_.record(events_[static_cast<size_t>(task.event)], stream);
+  }
+  for (size_t lane = 1; lane < streams_.size(); ++lane) {
+    device_.record(ends_[lane], streams_[lane]);
+    device_.wait(streams_[0], ends_[lane]);
+  }
+}
+
+/// The first run of a program sets up what libraries and driver load when first asked; it is not recorded.
+void Executor::launch(size_t number, const Run& run) {
+  const ProgramSpec& program = spec_.programs[number];
+  if (!record_ || !run.apply_updates || runs_[number]++ == 0) return enqueue(program, run);
+  GraphKey key{program.name};
+  for (int input : program.inputs) key.push_back(pointers_[static_cast<size_t>(input)]);
+  auto found = graphs_.find(key);
+  if (found == graphs_.end()) {
+    if (graphs_.size() >= kMostGraphs) {  // the caller's addresses never come back: any graph is as good to lose
+      device_.synchronize(streams_[0]);
+      device_.release(graphs_.begin()->second);
+      graphs_.erase(graphs_.begin());
+    }
+    device_.begin_capture(streams_[0]);
+    enqueue(program, run);
+    found = graphs_.emplace(key, device_.end_capture(streams_[0])).first;
+  }
+  device_.replay(found->second, streams_[0]);
+}
+
+Ticket Executor::submit(size_t number, std::span<const Argument> given, const gpu::Scalars& now, void* const* gradients) {
+  const std::lock_guard lock(mutex_);
+  require_open();
+  try {
+    return ask(number, given, now, gradients);
+  } catch (const gpu::DeviceFailure&) {
+    close();
+    throw;
+  }
+}
+
+Ticket Executor::ask(size_t number, std::span<const Argument> given, const gpu::Scalars& now, void* const* gradients) {
+  device_.use();
+  const ProgramSpec& program = spec_.programs[number];
+  Slot& slot = slots_[next_ % kSlots];
+  collect(slot);
+  device_.synchronize(staged_);  // the pinned copies of the last inputs have left
+  bool foreign = false;
+  for (size_t i = 0; i < given.size(); ++i) place_input(program.inputs[i], given[i], foreign);
+  device_.record(staged_, streams_[0]);
+  if (foreign) gpu::after_callers_work(device_, streams_[0], start_);
+  gpu::set_scalars(queue(0), reinterpret_cast<gpu::Scalars*>(small_), now);
+  Run run;
+  prepare(run, gradients);
+  launch(number, run);
+  std::byte* part = results_ + next_ % kSlots * slot_bytes();
+  if (program.result_bytes > 0)
+    device_.copy(streams_[0], part, arena_ + program.result, static_cast<size_t>(program.result_bytes));
+  if (!program.index_sources.empty())
+    device_.copy(streams_[0], part + kResult, small_ + 64, sizeof(int64_t) * program.index_sources.size());
+  device_.record(slot.done, streams_[0]);
+  if (foreign) gpu::before_callers_work(device_, slot.done);
+  slot.ticket = ++next_;
+  slot.program = number;
+  return slot.ticket;
+}
+
+/// Waits for the step that has the slot, if any, and reports what it found.
+void Executor::collect(Slot& slot) {
+  if (slot.ticket == 0) return;
+  slot.ticket = 0;
+  device_.synchronize(slot.done);
+  const ProgramSpec& program = spec_.programs[slot.program];
+  const size_t at = static_cast<size_t>(&slot - slots_.data());
+  std::vector<int64_t> rows(program.index_sources.size());
+  std::memcpy(rows.data(), results_ + at * slot_bytes() + kResult, sizeof(int64_t) * rows.size());
+  for (size_t i = 0; i < rows.size(); ++i)
+    if (rows[i] >= 0) throw out_of_range(program.index_sources[i], rows[i], "a value");
+}
+
+std::array<std::byte, 8> Executor::wait(Ticket ticket) {
+  const std::lock_guard lock(mutex_);
+  require_open();
+  device_.use();
+  Slot& slot = slots_[(ticket - 1) % kSlots];
+  try {
+    if (slot.ticket == ticket) collect(slot);
+  } catch (const gpu::DeviceFailure&) {
+    close();
+    throw;
+  }
+  std::array<std::byte, 8> result{};
+  if (ticket + kSlots <= next_)
+    throw UserMistake("SP1859", "the loss of this step is gone: " + std::to_string(next_ - ticket) + " steps followed it",
+                      "wait for a step's loss before three further steps are asked for");
+  std::memcpy(result.data(), results_ + (ticket - 1) % kSlots * slot_bytes(), kResult);
+  return result;
+}
+
+void Executor::synchronize() {
+  const std::lock_guard lock(mutex_);
+  require_open();
+  device_.use();
+  device_.synchronize(streams_[0]);
+  for (Slot& slot : slots_) collect(slot);
+}
+
+void Executor::read(int64_t offset, void* to, size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  require_open();
+  device_.use();
+  device_.copy(streams_[0], to, arena_ + offset, bytes);
+  device_.synchronize(streams_[0]);
+}
+
+void Executor::write(int64_t offset, const void* from, size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  require_open();
+  device_.use();
+  device_.copy(streams_[0], arena_ + offset, from, bytes);
+  device_.synchronize(streams_[0]);
+}
+
+std::vector<double> Executor::time_nodes(size_t number, int repetitions) {
+  const std::lock_guard lock(mutex_);
+  require_open();
+  device_.use();
+  const ProgramSpec& program = spec_.programs[number];
+  for (int input : program.inputs)
+    pointers_[static_cast<size_t>(input)] = arena_ + spec_.inputs[static_cast<size_t>(input)].offset;
+  Run run;
+  prepare(run, nullptr);
+  gpu::set_scalars(queue(0), reinterpret_cast<gpu::Scalars*>(small_), gpu::Scalars{});
+  const gpu::Event before = device_.make_event(true), after = device_.make_event(true);
+  std::vector<double> found;
+  const gpu::Queue first = queue(0);
+  for (const Task& task : program.tasks) {
+    std::vector<double> times;
+    for (int i = 0; i < repetitions; ++i) {
+      device_.record(before, first.stream);
+      task.node(run, first);
+      device_.record(after, first.stream);
+      device_.synchronize(after);
+      times.push_back(1e6 * static_cast<double>(device_.milliseconds(before, after)));
+    }
+    std::nth_element(times.begin(), times.begin() + static_cast<int64_t>(times.size() / 2), times.end());
+    found.push_back(times[times.size() / 2]);
+  }
+  device_.release(before);
+  device_.release(after);
+  return found;
+}
+
+}  // namespace stepplan

@@ -1,0 +1,157 @@
+// An executor on a GPU: arenas, streams and events of one plan, and how a program of it runs.
+//
+// Lanes are streams. One thread asks all of them for their nodes, in an order in which every event is recorded before
+// it is waited for; the second run of a program is recorded into a graph, and later runs replay that. What changes from
+// step to step (learning rate, step, seed) lies in device memory; inputs lie in the planned arena, or in the caller's
+// device memory, in which case there is a graph per set of addresses.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "mistake.hpp"
+#include "run.hpp"
+#include "staging.hpp"
+
+namespace stepplan {
+
+using NodeFunction = void (*)(const Run& run, gpu::Queue queue);
+
+/// One node on its lane, in the order in which nodes are asked for.
+struct Task {
+  NodeFunction node;
+  const char* name;
+  int lane;
+  std::span<const int> waits;  // events of other lanes' nodes
+  int event;                   // recorded behind the node, for those who wait for it; -1: nobody does
+  std::span<const gpu::Touch> touches;
+};
+
+struct ProgramSpec {
+  const char* name;
+  std::span<const Task> tasks;
+  int events;
+  std::span<const int> inputs;                 // indices into ExecutorSpec::inputs
+  std::span<const char* const> index_sources;  // by the number that a node reports a bad index with
+  int64_t result, result_bytes;                // what `wait` hands out: the first output, where it is small
+};
+
+/// A persistent value or an input: bytes that are there before a program runs.
+struct HeldValue {
+  int value;
+  int64_t offset, bytes;
+};
+
+struct PoolSpec {
+  const char* name;
+  size_t bytes;
+};
+
+struct ExecutorSpec {
+  const char* plan_hash;
+  const char* arch;
+  size_t arena_bytes;
+  int lanes;
+  std::span<const InputSpec> inputs;
+  std::span<const gpu::Touch> input_touches;  // what the copy of each writes
+  std::span<const HeldValue> held;
+  std::span<const ProgramSpec> programs;
+  std::span<const PoolSpec> pools = {};  // pinned, behind the first
+};
+
+extern const ExecutorSpec executor_spec;
+std::shared_ptr<const Kernels> make_kernels(gpu::Libraries& libraries);
+
+/// One argument: an array, and whether it lies in the GPU's memory.
+struct Argument {
+  GivenArray array;
+  bool on_device = false;
+};
+
+/// A step that was asked for: what `wait` takes.
+using Ticket = uint64_t;
+
+class Executor {
+ public:
+  Executor(int device, bool poison, bool record);
+  ~Executor();
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+
+  const ExecutorSpec& spec() const { return spec_; }
+  gpu::Device& device() { return device_; }
+  std::byte* arena() const { return arena_; }
+  bool recorded() const { return !graphs_.empty(); }
+  size_t device_bytes() const { return device_bytes_; }
+
+  /// Asks the GPU to run a program, and returns without waiting for it. SP1607, SP1608 (of inputs on the host). A
+  /// DeviceFailure closes the executor, here as in `wait`.
+  Ticket submit(size_t program, std::span<const Argument> given, const gpu::Scalars& now, void* const* gradients);
+  /// Waits for a step; its first result's bytes. SP1608: an index on the device was out of range.
+  std::array<std::byte, 8> wait(Ticket ticket);
+  /// Waits for everything.
+  void synchronize();
+
+  void read(int64_t offset, void* to, size_t bytes);
+  void write(int64_t offset, const void* from, size_t bytes);
+  void close() noexcept;
+
+  /// Nanoseconds of every node of a program, in the order of its tasks: nothing else runs meanwhile.
+  std::vector<double> time_nodes(size_t program, int repetitions);
+
+ private:
+  /// Results of a step on their way to the host: as many steps may be under way.
+  struct Slot {
+    gpu::Event done{};
+    Ticket ticket = 0;
+    size_t program = 0;
+  };
+  static constexpr size_t kSlots = 4;
+  static constexpr size_t kMostGraphs = 8;
+  static constexpr size_t kResult = 8;
+  using GraphKey = std::vector<const void*>;
+
+  void require_open() const;
+  Ticket ask(size_t program, std::span<const Argument> given, const gpu::Scalars& now, void* const* gradients);
+  void place_input(int number, const Argument& given, bool& foreign);
+  void enqueue(const ProgramSpec& program, const Run& run);
+  void launch(size_t number, const Run& run);
+  void prepare(Run& run, void* const* gradients);
+  void collect(Slot& slot);
+  size_t slot_bytes() const { return kResult + sizeof(int64_t) * reports_; }
+  gpu::Queue queue(int lane) { return {device_, streams_[static_cast<size_t>(lane)]}; }
+
+  const ExecutorSpec& spec_;
+  gpu::Device device_;
+  const bool record_;
+  bool closed_ = false;
+  size_t reports_ = 1;  // most indexing nodes of a program
+  size_t device_bytes_ = 0;
+  std::byte* arena_ = nullptr;
+  std::byte* small_ = nullptr;    // on the device: scalars, then bad rows
+  std::byte* results_ = nullptr;  // pinned: one part per slot
+  std::vector<std::byte*> pools_;
+  std::vector<std::byte*> staging_;  // pinned, by input
+  std::vector<gpu::Stream> streams_;
+  std::vector<gpu::Event> events_;   // of nodes, of all programs in turn
+  std::vector<gpu::Event> ends_;     // of lanes
+  gpu::Event start_{}, staged_{};
+  std::array<Slot, kSlots> slots_;
+  std::unique_ptr<gpu::Libraries> libraries_;
+  std::shared_ptr<const Kernels> kernels_;
+  std::vector<const void*> pointers_;  // by input
+  std::vector<int> runs_;              // by program: how often it ran
+  std::map<GraphKey, gpu::Recorded> graphs_;
+  Ticket next_ = 0;
+  std::mutex mutex_;
+};
+
+}  // namespace stepplan

@@ -1,0 +1,118 @@
+// What NVIDIA's libraries compute: convolutions (cuDNN) and matrix products (cuBLASLt), prepared once per node. On the
+// null device, and under the algorithm name `plain`, stepplan's own loops compute the same.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "launch.hpp"
+
+namespace stepplan::gpu {
+
+/// The libraries' handles of one executor.
+class Libraries {
+ public:
+  explicit Libraries(Device& device);
+  ~Libraries();
+  Libraries(const Libraries&) = delete;
+  Libraries& operator=(const Libraries&) = delete;
+  struct Handles;
+  Handles& handles() const { return *handles_; }
+
+ private:
+  std::unique_ptr<Handles> handles_;
+};
+
+enum class ConvKind { forward, backward_data, backward_weights };
+
+/// Shapes of one convolution, whichever way it is computed: x [n, ih, iw, ic], y [n, oh, ow, oc], weights [oc, kh, kw,
+/// ic / groups]. `pad_h`, `pad_w`: before the first row and column.
+struct Conv {
+  int64_t n, ic, ih, iw, oc, oh, ow, kh, kw;
+  int64_t stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, groups;
+
+  int64_t group_channels() const { return ic / groups; }
+  int64_t taps() const { return kh * kw; }
+};
+
+/// One algorithm of a convolution: what the profiler measures and a plan names.
+struct Algorithm {
+  std::string name;
+  size_t workspace;
+  float milliseconds;
+};
+
+/// `algorithm`: cuDNN's name in small letters (`implicit_precomp_gemm`, `algo_1`), with `:tf32` where the matrix units
+/// may round their operands; `plain`: no library.
+class Convolution {
+ public:
+  Convolution(Libraries& libraries, ConvKind kind, const Conv& shape, const char* algorithm);
+  size_t workspace_bytes() const;
+  /// forward: x, weights -> y; backward_data: dy, weights -> dx; backward_weights: x, dy -> dw. Weights as above.
+  void run(Queue queue, const float* a, const float* b, float* out, void* workspace, size_t bytes) const;
+
+  /// Every algorithm that the library has for this convolution, timed on the given memory, the fastest first.
+  static std::vector<Algorithm> measure(Libraries& libraries, ConvKind kind, const Conv& shape, bool tf32,
+                                        const float* a, const float* b, float* out, void* workspace, size_t bytes);
+
+  struct Prepared;
+
+ private:
+  ConvKind kind_;
+  Conv shape_;
+  std::shared_ptr<const Prepared> prepared_;  // null: plain
+};
+
+/// A batch of strided matrices; a batch stride of 0 repeats one.
+struct Matrix {
+  int64_t batch_stride, row_stride, column_stride;
+};
+
+/// c[b] = a[b] (m x k) * b[b] (k x n), plus bias[n].
+struct ProductShape {
+  int64_t batch, m, n, k;
+  Matrix a, b, c;
+  bool bias;
+};
+
+/// `algorithm`: empty (the library's first choice within the planned workspace), a configuration as `measure` names it,
+/// `plain`; with `:tf32` as above.
+class Product {
+ public:
+  Product(Libraries& libraries, const ProductShape& shape, const char* algorithm, size_t workspace);
+  size_t workspace_bytes() const;
+  void run(Queue queue, const float* a, const float* b, const float* bias, float* c, void* workspace, size_t bytes) const;
+  static std::vector<Algorithm> measure(Libraries& libraries, const ProductShape& shape, bool tf32, const float* a,
+                                        const float* b, float* c, void* workspace, size_t bytes);
+
+  struct Prepared;
+
+ private:
+  ProductShape shape_;
+  std::shared_ptr<const Prepared> prepared_;  // null: plain
+};
+
+// plain.cu
+void plain_convolution(Queue queue, ConvKind kind, const Conv& shape, const float* a, const float* b, float* out);
+void plain_product(Queue queue, const ProductShape& shape, const float* a, const float* b, const float* bias, float* c);
+void add_bias(Queue queue, const float* bias, float* y, int64_t rows, int64_t columns);
+
+/// Weights between PyTorch's order [oc, ic / groups, kh, kw] and the kernels' [oc, kh, kw, ic / groups].
+void pack_weights(Queue queue, const Conv& shape, const float* plain, float* packed);
+void unpack_weights(Queue queue, const Conv& shape, const float* packed, float* plain);
+
+/// Whether a name ends in `:tf32`, and the name without it.
+inline bool takes_tf32(std::string& name) {
+  const std::string ending = ":tf32";
+  if (name.size() < ending.size() || name.compare(name.size() - ending.size(), ending.size(), ending) != 0) return false;
+  name.resize(name.size() - ending.size());
+  return true;
+}
+
+/// SP1857 unless a library call fits into what the plan reserved for it.
+void require_workspace(const char* node, size_t planned, size_t needed);
+
+}  // namespace stepplan::gpu

@@ -1,0 +1,32 @@
+// Without a GPU there are no libraries: everything is computed plainly, with no workspace.
+#include "library.hpp"
+
+namespace stepplan::gpu {
+
+struct Libraries::Handles {};
+Libraries::Libraries(Device&) : handles_(std::make_unique<Handles>()) {}
+Libraries::~Libraries() = default;
+
+struct Convolution::Prepared {};
+Convolution::Convolution(Libraries&, ConvKind kind, const Conv& shape, const char*) : kind_(kind), shape_(shape) {}
+size_t Convolution::workspace_bytes() const { return 0; }
+void Convolution::run(Queue queue, const float* a, const float* b, float* out, void*, size_t) const {
+  plain_convolution(queue, kind_, shape_, a, b, out);
+}
+std::vector<Algorithm> Convolution::measure(Libraries&, ConvKind, const Conv&, bool, const float*, const float*, float*,
+                                            void*, size_t) {
+  return {{"plain", 0, 0.0f}};
+}
+
+struct Product::Prepared {};
+Product::Product(Libraries&, const ProductShape& shape, const char*, size_t) : shape_(shape) {}
+size_t Product::workspace_bytes() const { return 0; }
+void Product::run(Queue queue, const float* a, const float* b, const float* bias, float* c, void*, size_t) const {
+  plain_product(queue, shape_, a, b, bias, c);
+}
+std::vector<Algorithm> Product::measure(Libraries&, const ProductShape&, bool, const float*, const float*, float*, void*,
+                                        size_t) {
+  return {{"plain", 0, 0.0f}};
+}
+
+}  // namespace stepplan::gpu

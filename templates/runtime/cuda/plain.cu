@@ -1,0 +1,118 @@
+// Convolutions and matrix products without a library: one thread per result. For shapes that the libraries refuse, and
+// for the null device.
+#include "device_kernels.hpp"
+#include "library.hpp"
+
+namespace stepplan::gpu {
+
+namespace {
+
+void plain_forward(Queue queue, const Conv& s, const float* x, const float* w, float* y) {
+  elements(queue, s.n * s.oh * s.ow * s.oc, [=] STEPPLAN_KERNEL(int64_t i) {
+    const int64_t o = i % s.oc, q = i / s.oc % s.ow, p = i / (s.oc * s.ow) % s.oh, n = i / (s.oc * s.ow * s.oh);
+    const int64_t icg = s.ic / s.groups, first = o / (s.oc / s.groups) * icg;
+    double sum = 0.0;
+    for (int64_t r = 0; r < s.kh; ++r) {
+      const int64_t h = p * s.stride_h - s.pad_h + r * s.dilation_h;
+      if (h < 0 || h >= s.ih) continue;
+      for (int64_t t = 0; t < s.kw; ++t) {
+        const int64_t v = q * s.stride_w - s.pad_w + t * s.dilation_w;
+        if (v < 0 || v >= s.iw) continue;
+        const float* xi = x + ((n * s.ih + h) * s.iw + v) * s.ic + first;
+        const float* wi = w + ((o * s.kh + r) * s.kw + t) * icg;
+        for (int64_t c = 0; c < icg; ++c) sum += static_cast<double>(xi[c]) * wi[c];
+      }
+    }
+    y[i] = static_cast<float>(sum);
+  });
+}
+
+void plain_backward_data(Queue queue, const Conv& s, const float* dy, const float* w, float* dx) {
+  elements(queue, s.n * s.ih * s.iw * s.ic, [=] STEPPLAN_KERNEL(int64_t i) {
+    const int64_t c = i % s.ic, v = i / s.ic % s.iw, h = i / (s.ic * s.iw) % s.ih, n = i / (s.ic * s.iw * s.ih);
+    const int64_t icg = s.ic / s.groups, ocg = s.oc / s.groups, group = c / icg;
+    double sum = 0.0;
+    for (int64_t r = 0; r < s.kh; ++r) {
+      const int64_t high = h + s.pad_h - r * s.dilation_h;
+      if (high < 0 || high % s.stride_h != 0 || high / s.stride_h >= s.oh) continue;
+      for (int64_t t = 0; t < s.kw; ++t) {
+        const int64_t wide = v + s.pad_w - t * s.dilation_w;
+        if (wide < 0 || wide % s.stride_w != 0 || wide / s.stride_w >= s.ow) continue;
+        const float* d = dy + ((n * s.oh + high / s.stride_h) * s.ow + wide / s.stride_w) * s.oc;
+        for (int64_t o = group * ocg; o < (group + 1) * ocg; ++o)
+          sum += static_cast<double>(d[o]) * w[((o * s.kh + r) * s.kw + t) * icg + c % icg];
+      }
+    }
+    dx[i] = static_cast<float>(sum);
+  });
+}
+
+void plain_backward_weights(Queue queue, const Conv& s, const float* x, const float* dy, float* dw) {
+  const int64_t icg = s.ic / s.groups;
+  elements(queue, s.oc * s.kh * s.kw * icg, [=] STEPPLAN_KERNEL(int64_t i) {
+    const int64_t c = i % icg, t = i / icg % s.kw, r = i / (icg * s.kw) % s.kh, o = i / (icg * s.kw * s.kh);
+    const int64_t channel = o / (s.oc / s.groups) * icg + c;
+    double sum = 0.0;
+    for (int64_t n = 0; n < s.n; ++n) {
+      for (int64_t p = 0; p < s.oh; ++p) {
+        const int64_t h = p * s.stride_h - s.pad_h + r * s.dilation_h;
+        if (h < 0 || h >= s.ih) continue;
+        for (int64_t q = 0; q < s.ow; ++q) {
+          const int64_t v = q * s.stride_w - s.pad_w + t * s.dilation_w;
+          if (v < 0 || v >= s.iw) continue;
+          sum += static_cast<double>(x[((n * s.ih + h) * s.iw + v) * s.ic + channel]) *
+                 dy[((n * s.oh + p) * s.ow + q) * s.oc + o];
+        }
+      }
+    }
+    dw[i] = static_cast<float>(sum);
+  });
+}
+
+}  // namespace
+
+void plain_convolution(Queue queue, ConvKind kind, const Conv& shape, const float* a, const float* b, float* out) {
+  if (kind == ConvKind::forward) return plain_forward(queue, shape, a, b, out);
+  if (kind == ConvKind::backward_data) return plain_backward_data(queue, shape, a, b, out);
+  plain_backward_weights(queue, shape, a, b, out);
+}
+
+void plain_product(Queue queue, const ProductShape& shape, const float* a, const float* b, const float* bias, float* c) {
+  const ProductShape s = shape;
+  elements(queue, s.batch * s.m * s.n, [=] STEPPLAN_KERNEL(int64_t i) {
+    const int64_t column = i % s.n, row = i / s.n % s.m, image = i / (s.n * s.m);
+    const float* ai = a + image * s.a.batch_stride + row * s.a.row_stride;
+    const float* bi = b + image * s.b.batch_stride + column * s.b.column_stride;
+    double sum = bias != nullptr ? static_cast<double>(bias[column]) : 0.0;
+    for (int64_t k = 0; k < s.k; ++k)
+      sum += static_cast<double>(ai[k * s.a.column_stride]) * bi[k * s.b.row_stride];
+    c[image * s.c.batch_stride + row * s.c.row_stride + column * s.c.column_stride] = static_cast<float>(sum);
+  });
+}
+
+void add_bias(Queue queue, const float* bias, float* y, int64_t row_count, int64_t columns) {
+  elements(queue, row_count * columns, [=] STEPPLAN_KERNEL(int64_t i) { y[i] += bias[i % columns]; });
+}
+
+namespace {
+const uint32_t* words(const float* data) { return reinterpret_cast<const uint32_t*>(data); }
+uint32_t* words(float* data) { return reinterpret_cast<uint32_t*>(data); }
+}  // namespace
+
+void pack_weights(Queue queue, const Conv& s, const float* plain, float* packed) {
+  transpose(queue, words(plain), words(packed), s.oc, s.group_channels(), s.taps());
+}
+
+void unpack_weights(Queue queue, const Conv& s, const float* packed, float* plain) {
+  transpose(queue, words(packed), words(plain), s.oc, s.taps(), s.group_channels());
+}
+
+void require_workspace(const char* node, size_t planned, size_t needed) {
+  if (needed > planned)
+    throw UserMistake("SP1857",
+                      std::string("node ") + node + ": the GPU's library needs " + std::to_string(needed) +
+                          " bytes of workspace, but the plan reserved " + std::to_string(planned),
+                      "the plan was made with another GPU or library: profile and plan again on this one");
+}
+
+}  // namespace stepplan::gpu

@@ -1,0 +1,146 @@
+// A module without a plan: what GPU there is, what its libraries have for a shape, how fast copies are.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "arguments.hpp"
+#include "device_kernels.hpp"
+#include "library.hpp"
+
+namespace stepplan::gpu {
+namespace {
+
+/// Device memory that goes with its scope.
+class Buffer {
+ public:
+  Buffer(Device& device, size_t bytes, bool pinned = false)
+      : device_(device), pinned_(pinned), memory_(pinned ? device.allocate_pinned(bytes) : device.allocate(bytes)) {}
+  ~Buffer() { pinned_ ? device_.release_pinned(memory_) : device_.release(memory_); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  std::byte* bytes() const { return memory_; }
+  float* floats() const { return reinterpret_cast<float*>(memory_); }
+
+ private:
+  Device& device_;
+  bool pinned_;
+  std::byte* memory_;
+};
+
+/// A GPU for the duration of one question.
+struct Session {
+  Device device;
+  Stream stream;
+  Libraries libraries;
+
+  explicit Session(int number) : device(number), stream(open(device)), libraries(device) {}
+  ~Session() { device.release(stream); }
+
+  static Stream open(Device& device) {
+    const Found found = find_device(device.number());
+    require_device(found, found.arch.c_str(), 0);
+    device.use();
+    return device.make_stream();
+  }
+  /// Random numbers: zeros would hide mistakes and run faster than data does.
+  void fill(const Buffer& buffer, int64_t floats, uint32_t seed) {
+    fill_random({device, stream}, buffer.floats(), seed, floats);
+    device.synchronize(stream);
+  }
+};
+
+nb::list told(const std::vector<Algorithm>& algorithms) {
+  nb::list found;
+  for (const Algorithm& a : algorithms)
+    found.append(nb::make_tuple(a.name, a.workspace, 1e6 * static_cast<double>(a.milliseconds)));
+  return found;
+}
+
+nb::dict describe(int device) {
+  const Found found = find_device(device);
+  nb::dict told;
+  told["driver"] = found.driver;
+  told["runtime"] = found.runtime;
+  told["devices"] = found.devices;
+  told["name"] = found.name;
+  told["arch"] = found.arch;
+  told["has_code"] = found.has_code;
+  told["free_bytes"] = found.free_bytes;
+  return told;
+}
+
+/// (name, workspace, ns) of every algorithm of a convolution, the fastest first. `s`: the fields of Conv.
+nb::list convolution(int device, const std::string& kind, const std::array<int64_t, 16>& s, bool tf32, size_t workspace) {
+  return guarded([&] {
+    const Conv shape{s[0], s[1], s[2],  s[3],  s[4],  s[5],  s[6],  s[7],
+                     s[8], s[9], s[10], s[11], s[12], s[13], s[14], s[15]};
+    Session session(device);
+    const int64_t x = shape.n * shape.ih * shape.iw * shape.ic, y = shape.n * shape.oh * shape.ow * shape.oc;
+    const int64_t w = shape.oc * shape.taps() * shape.group_channels();
+    const bool forward = kind == "forward", data = kind == "backward_data";
+    const int64_t first = data ? y : x, second = forward || data ? w : y, result = forward ? y : data ? x : w;
+    const Buffer a(session.device, size_t(first) * 4), b(session.device, size_t(second) * 4);
+    const Buffer out(session.device, size_t(result) * 4), space(session.device, workspace);
+    session.fill(a, first, 1);
+    session.fill(b, second, 2);
+    const ConvKind which = forward ? ConvKind::forward : data ? ConvKind::backward_data : ConvKind::backward_weights;
+    return told(Convolution::measure(session.libraries, which, shape, tf32, a.floats(), b.floats(), out.floats(),
+                                     space.bytes(), workspace));
+  });
+}
+
+/// The same of a matrix product. `s`: batch, m, n, k, then the strides of a, b and c. `sizes`: elements of a, b and c.
+nb::list product(int device, const std::array<int64_t, 13>& s, bool bias, const std::array<int64_t, 3>& sizes, bool tf32,
+                 size_t workspace) {
+  return guarded([&] {
+    const ProductShape shape{s[0], s[1], s[2], s[3], {s[4], s[5], s[6]}, {s[7], s[8], s[9]}, {s[10], s[11], s[12]}, bias};
+    Session session(device);
+    const Buffer a(session.device, size_t(sizes[0]) * 4), b(session.device, size_t(sizes[1]) * 4);
+    const Buffer c(session.device, size_t(sizes[2]) * 4), space(session.device, workspace);
+    session.fill(a, sizes[0], 1);
+    session.fill(b, sizes[1], 2);
+    return told(Product::measure(session.libraries, shape, tf32, a.floats(), b.floats(), c.floats(), space.bytes(), workspace));
+  });
+}
+
+/// Bytes per second of one large copy: `in` to the GPU, `out` of it, or `inside` (which counts reading and writing).
+double copy_bandwidth(int device, const std::string& direction, size_t bytes, int repetitions) {
+  return guarded([&] {
+    Session session(device);
+    const bool inside = direction == "inside";
+    const Buffer here(session.device, bytes), there(session.device, bytes, !inside);
+    session.fill(here, static_cast<int64_t>(bytes / 4), 3);
+    std::byte* to = direction == "in" ? here.bytes() : there.bytes();
+    std::byte* from = direction == "in" ? there.bytes() : here.bytes();
+    session.device.copy(session.stream, there.bytes(), here.bytes(), bytes);
+    std::vector<float> times;
+    const Event before = session.device.make_event(true), after = session.device.make_event(true);
+    for (int i = 0; i < repetitions; ++i) {
+      session.device.record(before, session.stream);
+      session.device.copy(session.stream, to, from, bytes);
+      session.device.record(after, session.stream);
+      session.device.synchronize(after);
+      times.push_back(session.device.milliseconds(before, after));
+    }
+    session.device.release(before);
+    session.device.release(after);
+    std::sort(times.begin(), times.end());
+    const double seconds = std::max(1e-9, static_cast<double>(times[times.size() / 2]) / 1e3);
+    return static_cast<double>(bytes) * (inside ? 2 : 1) / seconds;
+  });
+}
+
+}  // namespace
+}  // namespace stepplan::gpu
+
+NB_MODULE(_probe, module) {
+  module.def("describe", stepplan::gpu::describe);
+  module.def("convolution", stepplan::gpu::convolution);
+  module.def("product", stepplan::gpu::product);
+  module.def("copy_bandwidth", stepplan::gpu::copy_bandwidth);
+}

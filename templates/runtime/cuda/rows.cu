@@ -1,0 +1,76 @@
+// Functions of whole rows, each computed by a team of threads, and sums.
+#include <cmath>
+#include <limits>
+
+#include "device_kernels.hpp"
+#include "row_math.hpp"
+#include "strided.hpp"
+
+namespace stepplan::gpu {
+
+void softmax(Queue queue, const float* x, float* y, int64_t row_count, int64_t columns) {
+  rows<128>(queue, row_count, [=] STEPPLAN_KERNEL(auto team, int64_t r) {
+    const float* xr = x + r * columns;
+    const float shift = row_max(team, xr, columns);
+    const float factor = static_cast<float>(1.0 / row_exp_sum(team, xr, columns, shift));
+    for (int64_t c = team.lane(); c < columns; c += team.lanes) y[r * columns + c] = math::exp(xr[c] - shift) * factor;
+  });
+}
+
+void softmax_backward(Queue queue, const float* dy, const float* y, float* dx, int64_t row_count, int64_t columns) {
+  rows<128>(queue, row_count, [=] STEPPLAN_KERNEL(auto team, int64_t r) {
+    const float *d = dy + r * columns, *yr = y + r * columns;
+    double sum = 0.0;
+    for (int64_t c = team.lane(); c < columns; c += team.lanes) sum += static_cast<double>(d[c]) * yr[c];
+    const float dot = static_cast<float>(team.sum(sum));
+    for (int64_t c = team.lane(); c < columns; c += team.lanes) dx[r * columns + c] = yr[c] * (d[c] - dot);
+  });
+}
+
+void log_softmax(Queue queue, const float* x, float* y, int64_t row_count, int64_t columns) {
+  rows<128>(queue, row_count, [=] STEPPLAN_KERNEL(auto team, int64_t r) {
+    row_log_softmax(team, x + r * columns, y + r * columns, columns);
+  });
+}
+
+void log_softmax_backward(Queue queue, const float* dy, const float* y, float* dx, int64_t row_count, int64_t columns) {
+  rows<128>(queue, row_count, [=] STEPPLAN_KERNEL(auto team, int64_t r) {
+    const float *d = dy + r * columns, *yr = y + r * columns;
+    double sum = 0.0;
+    for (int64_t c = team.lane(); c < columns; c += team.lanes) sum += d[c];
+    const float all = static_cast<float>(team.sum(sum));
+    for (int64_t c = team.lane(); c < columns; c += team.lanes) dx[r * columns + c] = d[c] - math::exp(yr[c]) * all;
+  });
+}
+
+void sum_reduce(Queue queue, const float* x, const Reduction& axes, float factor, float* y) {
+  const Walk<1> kept(axes.kept, {axes.kept_strides}), reduced(axes.reduced, {axes.reduced_strides});
+  rows<128>(queue, kept.count, [=] STEPPLAN_KERNEL(auto team, int64_t i) {
+    int64_t start[1], at[1];
+    kept.offsets(i, start);
+    double sum = 0.0;
+    for (int64_t k = team.lane(); k < reduced.count; k += team.lanes) {
+      reduced.offsets(k, at);
+      sum += x[start[0] + at[0]];
+    }
+    sum = team.sum(sum);
+    if (team.lane() == 0) y[i] = static_cast<float>(sum * factor);
+  });
+}
+
+void bias_gradient(Queue queue, const float* dy, int64_t row_count, int64_t columns, float* db, double* sums,
+                   int64_t chunks) {
+  elements(queue, chunks * columns, [=] STEPPLAN_KERNEL(int64_t i) {
+    const int64_t c = i % columns, k = i / columns;
+    double sum = 0.0;
+    for (int64_t r = row_count * k / chunks; r < row_count * (k + 1) / chunks; ++r) sum += dy[r * columns + c];
+    sums[i] = sum;
+  });
+  elements(queue, columns, [=] STEPPLAN_KERNEL(int64_t c) {
+    double sum = 0.0;
+    for (int64_t k = 0; k < chunks; ++k) sum += sums[k * columns + c];
+    db[c] = static_cast<float>(sum);
+  });
+}
+
+}  // namespace stepplan::gpu

@@ -1,0 +1,67 @@
+// What a node's function sees of the run it belongs to.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "device_kernels.hpp"
+#include "library.hpp"
+
+namespace stepplan {
+
+namespace gpu {
+/// What is stored for a value, as an unsigned integer.
+template <class Word, class T>
+constexpr Word bits_of(T value) {
+  static_assert(sizeof(Word) == sizeof(T));
+  return std::bit_cast<Word>(value);
+}
+}  // namespace gpu
+
+/// The prepared library calls of one executor, one member per node: generated.
+struct Kernels;
+
+/// One run of a program. Values are addressed by their byte offsets in their arena, see the generated values.hpp.
+struct Run {
+  std::byte* arena = nullptr;
+  std::byte* const* pools = nullptr;    // pinned host arenas of slower pools, by number - 1
+  const Kernels* kernels = nullptr;
+  const void* const* inputs = nullptr;  // per input of the graph: the caller's array, or its staged copy
+  const gpu::Scalars* now = nullptr;    // on the device
+  int64_t* bad_rows = nullptr;          // on the device: per node that indexes, the first bad row or -1
+  void* const* gradients = nullptr;     // on the host, per parameter: where `gradients()` wants its gradient
+  bool apply_updates = true;            // false for `gradients()`: nothing that outlives the run may change
+
+  template <class T>
+  T* at(int64_t offset) const {
+    return reinterpret_cast<T*>(arena + offset);
+  }
+  template <class T>
+  T* at(int64_t offset, int space) const {
+    return reinterpret_cast<T*>(pools[space - 1] + offset);
+  }
+  template <class T>
+  const T* input(int index) const {
+    return static_cast<const T*>(inputs[index]);
+  }
+
+  /// What an update node does instead of updating when only gradients are wanted.
+  void keep_gradient(gpu::Queue queue, int parameter, const float* from, int64_t elements) const {
+    if (gradients[parameter] != nullptr)
+      queue.device.copy(queue.stream, gradients[parameter], from, static_cast<size_t>(elements) * sizeof(float));
+  }
+
+  /// The same for a gradient that is never made in one piece: `make` makes it in memory that exists only meanwhile.
+  template <class Make>
+  void keep_made_gradient(gpu::Queue queue, int parameter, int64_t elements, Make make) const {
+    if (gradients[parameter] == nullptr) return;
+    std::byte* made = queue.device.allocate(static_cast<size_t>(elements) * sizeof(float));
+    make(reinterpret_cast<float*>(made));
+    keep_gradient(queue, parameter, reinterpret_cast<float*>(made), elements);
+    queue.device.synchronize(queue.stream);
+    queue.device.release(made);
+  }
+};
+
+}  // namespace stepplan

@@ -1,0 +1,254 @@
+// Losses, parameter updates, embeddings, the point-wise part of LSTM cells.
+#include <cmath>
+
+#include "device_kernels.hpp"
+#include "row_math.hpp"
+
+namespace stepplan::gpu {
+
+namespace {
+
+/// loss = the sum of parts[i], i < count, over the sum of items[i], each added by one team in one order. The lowest bad
+/// row is the first whose item is negative.
+void finish_loss(Queue queue, const double* parts, const double* items, int64_t count, double all_items, bool mean,
+                 float* loss, float* scale) {
+  rows<256>(queue, 1, [=] STEPPLAN_KERNEL(auto team, int64_t) {
+    double sum = 0.0, counted = 0.0;
+    for (int64_t i = team.lane(); i < count; i += team.lanes) {
+      sum += parts[i];
+      if (items != nullptr) counted += items[i];
+    }
+    sum = team.sum(sum);
+    counted = items != nullptr ? team.sum(counted) : all_items;
+    if (team.lane() != 0) return;
+    *loss = static_cast<float>(mean ? sum / counted : sum);  // no items: NaN, as in PyTorch
+    *scale = static_cast<float>(mean ? 1.0 / counted : 1.0);
+  });
+}
+
+STEPPLAN_BOTH inline bool counts(const Labels& a, int64_t row) {
+  const int64_t label = a.labels[row];
+  return label != a.ignore_index && label >= 0 && label < a.classes;
+}
+
+/// One row's share of the negative log-likelihood, and whether it counts.
+template <class Team>
+STEPPLAN_BOTH void nll_row(Team team, const float* log_probs, const Labels& a, int64_t r, double* parts) {
+  double all = 0.0;
+  const float* p = log_probs + r * a.classes;
+  if (a.label_smoothing > 0.0f) {
+    for (int64_t c = team.lane(); c < a.classes; c += team.lanes) all += p[c];
+    all = team.sum(all);
+  }
+  // The label's own element was written by the thread whose lane this is.
+  const int64_t label = a.labels[r];
+  const bool counted = counts(a, r);
+  if (team.lane() == (counted ? label % team.lanes : 0)) {
+    const double share = a.label_smoothing;
+    parts[r] = counted ? -(1.0 - share) * p[label] - share / static_cast<double>(a.classes) * all : 0.0;
+    parts[a.rows + r] = counted ? 1.0 : 0.0;
+  }
+}
+
+void report_bad_row(Queue queue, const Labels& labels) {
+  if (labels.bad_row == nullptr) return;
+  const Labels a = labels;
+  rows<32>(queue, 1, [=] STEPPLAN_KERNEL(auto team, int64_t) {
+    int64_t negated = -a.rows;  // the largest is the lowest bad row's
+    for (int64_t r = a.rows - 1 - team.lane(); r >= 0; r -= team.lanes)
+      if (a.labels[r] != a.ignore_index && !counts(a, r)) negated = -r;
+    const double first = -team.max(static_cast<double>(negated));
+    if (team.lane() == 0) *a.bad_row = first < static_cast<double>(a.rows) ? static_cast<int64_t>(first) : -1;
+  });
+}
+
+}  // namespace
+
+void cross_entropy(Queue queue, const float* logits, const Labels& labels, float* log_probs, bool mean, float* loss,
+                   float* scale, double* parts) {
+  const Labels a = labels;
+  rows<128>(queue, a.rows, [=] STEPPLAN_KERNEL(auto team, int64_t r) {
+    row_log_softmax(team, logits + r * a.classes, log_probs + r * a.classes, a.classes);
+    nll_row(team, log_probs, a, r, parts);
+  });
+  finish_loss(queue, parts, parts + a.rows, a.rows, 0.0, mean, loss, scale);
+  report_bad_row(queue, a);
+}
+
+void nll_loss(Queue queue, const float* log_probs, const Labels& labels, bool mean, float* loss, float* scale,
+              double* parts) {
+  const Labels a = labels;
+  rows<128>(queue, a.rows, [=] STEPPLAN_KERNEL(auto team, int64_t r) { nll_row(team, log_probs, a, r, parts); });
+  finish_loss(queue, parts, parts + a.rows, a.rows, 0.0, mean, loss, scale);
+  report_bad_row(queue, a);
+}
+
+void cross_entropy_backward(Queue queue, const float* dloss, const float* scale, const float* log_probs,
+                            const Labels& labels, float* dlogits) {
+  const Labels a = labels;
+  elements(queue, a.rows * a.classes, [=] STEPPLAN_KERNEL(int64_t i) {
+    const int64_t r = i / a.classes, c = i % a.classes;
+    const float factor = counts(a, r) ? *dloss * *scale : 0.0f;
+    const float uniform = a.label_smoothing / static_cast<float>(a.classes);
+    const float own = c == a.labels[r] ? 1.0f - a.label_smoothing : 0.0f;
+    dlogits[i] = factor == 0.0f ? 0.0f : ((math::exp(log_probs[i]) - own) - uniform) * factor;
+  });
+}
+
+void nll_loss_backward(Queue queue, const float* dloss, const float* scale, const Labels& labels, float* dx) {
+  const Labels a = labels;
+  elements(queue, a.rows * a.classes, [=] STEPPLAN_KERNEL(int64_t i) {
+    const int64_t r = i / a.classes, c = i % a.classes;
+    const float factor = counts(a, r) ? *dloss * *scale : 0.0f;
+    const float others = -factor * a.label_smoothing / static_cast<float>(a.classes);
+    dx[i] = c == a.labels[r] && counts(a, r) ? others - factor * (1.0f - a.label_smoothing) : others;
+  });
+}
+
+void mse_loss(Queue queue, const float* x, const float* target, int64_t n, bool mean, float* loss, float* scale,
+              double* parts, int64_t chunks) {
+  rows<128>(queue, chunks, [=] STEPPLAN_KERNEL(auto team, int64_t k) {
+    double sum = 0.0;
+    for (int64_t i = n * k / chunks + team.lane(); i < n * (k + 1) / chunks; i += team.lanes) {
+      const float d = x[i] - target[i];
+      sum += static_cast<double>(d) * d;
+    }
+    sum = team.sum(sum);
+    if (team.lane() == 0) parts[k] = sum;
+  });
+  finish_loss(queue, parts, nullptr, chunks, static_cast<double>(n), mean, loss, scale);
+}
+
+void mse_loss_backward(Queue queue, const float* dloss, const float* scale, const float* x, const float* target,
+                       float* dx, int64_t n) {
+  elements(queue, n, [=] STEPPLAN_KERNEL(int64_t i) { dx[i] = 2.0f * *dloss * *scale * (x[i] - target[i]); });
+}
+
+void bce_with_logits(Queue queue, const float* x, const float* target, int64_t n, bool mean, float* loss, float* scale,
+                     double* parts, int64_t chunks) {
+  rows<128>(queue, chunks, [=] STEPPLAN_KERNEL(auto team, int64_t k) {
+    double sum = 0.0;
+    for (int64_t i = n * k / chunks + team.lane(); i < n * (k + 1) / chunks; i += team.lanes) {
+      const float v = x[i], positive = v < 0.0f ? 0.0f : v;
+      sum += (positive - v * target[i]) + math::log1p(math::exp(-std::fabs(v)));
+    }
+    sum = team.sum(sum);
+    if (team.lane() == 0) parts[k] = sum;
+  });
+  finish_loss(queue, parts, nullptr, chunks, static_cast<double>(n), mean, loss, scale);
+}
+
+void bce_with_logits_backward(Queue queue, const float* dloss, const float* scale, const float* x, const float* target,
+                              float* dx, int64_t n) {
+  elements(queue, n, [=] STEPPLAN_KERNEL(int64_t i) {
+    dx[i] = (math::sigmoid(x[i]) - target[i]) * (*dloss * *scale);
+  });
+}
+
+void sgd_update(Queue queue, float* weight, const float* gradient, float* velocity, const Scalars* now, const Sgd& options,
+                int64_t n) {
+  const Sgd o = options;
+  elements(queue, n, [=] STEPPLAN_KERNEL(int64_t i) {
+    const float lr = now->lr * o.lr_factor;
+    const float g = gradient[i] + o.weight_decay * weight[i];
+    if (velocity == nullptr) {
+      weight[i] -= lr * g;
+      return;
+    }
+    const float v = o.momentum * velocity[i] + g;
+    velocity[i] = v;
+    weight[i] -= lr * (o.nesterov ? g + o.momentum * v : v);
+  });
+}
+
+void adam_update(Queue queue, float* weight, const float* gradient, float* mean, float* square, const Scalars* now,
+                 const Adam& options, int64_t n) {
+  const Adam o = options;
+  elements(queue, n, [=] STEPPLAN_KERNEL(int64_t i) {
+    const float lr = now->lr * o.lr_factor;
+    const double step = static_cast<double>(now->step);
+    const float step_size = static_cast<float>(lr / (1.0 - std::pow(o.beta1, step)));
+    const float root = static_cast<float>(std::sqrt(1.0 - std::pow(o.beta2, step)));
+    const float shrink = o.decoupled ? static_cast<float>(1.0 - static_cast<double>(lr) * o.weight_decay) : 1.0f;
+    const float w = weight[i] * shrink;
+    const float g = gradient[i] + (o.decoupled ? 0.0f : o.weight_decay) * w;
+    const float m = mean[i] + static_cast<float>(1.0 - o.beta1) * (g - mean[i]);
+    const float v = static_cast<float>(o.beta2) * square[i] + static_cast<float>(1.0 - o.beta2) * (g * g);
+    mean[i] = m;
+    square[i] = v;
+    weight[i] = w - step_size * (m / (std::sqrt(v) / root + o.eps));
+  });
+}
+
+void embedding(Queue queue, const float* table, const int64_t* ids, float* y, const Table& shape, int64_t* bad_row) {
+  const Table t = shape;
+  elements(queue, t.positions * t.columns, [=] STEPPLAN_KERNEL(int64_t i) {
+    const int64_t id = ids[i / t.columns];
+    y[i] = id >= 0 && id < t.entries ? table[id * t.columns + i % t.columns] : 0.0f;
+  });
+  if (bad_row != nullptr)
+    report_bad_row(queue, {ids, t.positions, t.entries, INT64_MIN, 0.0f, bad_row});
+}
+
+/// A thread per column goes through the positions in their order, so that the order of additions is fixed.
+void embedding_backward(Queue queue, const float* dy, const int64_t* ids, float* dtable, const Table& shape) {
+  const Table t = shape;
+  elements(queue, t.entries * t.columns, [=] STEPPLAN_KERNEL(int64_t i) { dtable[i] = 0.0f; });
+  elements(queue, t.columns, [=] STEPPLAN_KERNEL(int64_t c) {
+    for (int64_t i = 0; i < t.positions; ++i) {
+      const int64_t id = ids[i];
+      if (id >= 0 && id < t.entries && id != t.padding_index) dtable[id * t.columns + c] += dy[i * t.columns + c];
+    }
+  });
+}
+
+void embedding_sgd_update(Queue queue, const float* dy, const int64_t* ids, float* table, const Scalars* now,
+                          float lr_factor, const Table& shape) {
+  const Table t = shape;
+  elements(queue, t.columns, [=] STEPPLAN_KERNEL(int64_t c) {
+    const float lr = now->lr * lr_factor;
+    for (int64_t i = 0; i < t.positions; ++i) {
+      const int64_t id = ids[i];
+      if (id >= 0 && id < t.entries && id != t.padding_index) table[id * t.columns + c] -= lr * dy[i * t.columns + c];
+    }
+  });
+}
+
+void lstm_cell(Queue queue, const float* from_input, const float* from_hidden, const float* c_before, float* h, float* c,
+               float* gates, int64_t row_count, int64_t columns) {
+  elements(queue, row_count * columns, [=] STEPPLAN_KERNEL(int64_t at) {
+    const int64_t r = at / columns, j = at % columns;
+    const float *a = from_input + 4 * columns * r + j, *b = from_hidden + 4 * columns * r + j;
+    const float i = math::sigmoid(a[0] + b[0]), f = math::sigmoid(a[columns] + b[columns]);
+    const float g = math::tanh(a[2 * columns] + b[2 * columns]);
+    const float o = math::sigmoid(a[3 * columns] + b[3 * columns]);
+    const float state = f * c_before[at] + i * g;
+    float* out = gates + 4 * columns * r + j;
+    out[0] = i;
+    out[columns] = f;
+    out[2 * columns] = g;
+    out[3 * columns] = o;
+    c[at] = state;
+    h[at] = o * math::tanh(state);
+  });
+}
+
+void lstm_cell_backward(Queue queue, const float* dh, const float* dc, const float* gates, const float* c_before,
+                        const float* c, float* dgates, float* dc_before, int64_t row_count, int64_t columns) {
+  elements(queue, row_count * columns, [=] STEPPLAN_KERNEL(int64_t at) {
+    const int64_t r = at / columns, j = at % columns;
+    const float* in = gates + 4 * columns * r + j;
+    const float i = in[0], f = in[columns], g = in[2 * columns], o = in[3 * columns];
+    const float bent = math::tanh(c[at]), before = c_before[at];
+    const float from_h = dh ? dh[at] : 0.0f;
+    const float all = from_h * o * (1.0f - bent * bent) + (dc ? dc[at] : 0.0f);
+    float* out = dgates + 4 * columns * r + j;
+    out[0] = all * g * (i * (1.0f - i));
+    out[columns] = all * before * (f * (1.0f - f));
+    out[2 * columns] = all * i * (1.0f - g * g);
+    out[3 * columns] = from_h * bent * (o * (1.0f - o));
+    dc_before[at] = all * f;
+  });
+}
+
+}  // namespace stepplan::gpu

@@ -1,0 +1,175 @@
+"""What can be wrong with a GPU, its libraries or its toolchain: one error each, and nothing left behind."""
+
+import ctypes
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from codegen.build import build
+from codegen.cuda import toolchain
+from codegen.cuda.emit import emit_cases
+from codegen.cuda.executor import CudaExecutor
+from codegen.emit import emit
+from codegen.load import executor_class, native_module
+from planner.errors import UserError
+from planner.plan.check import check
+from planner.plan.schema import Plan
+from planner.zoo import build as build_zoo
+from tests.codegen.cuda.plans import gpu, make, plan_for
+from tests.codegen.cuda.test_null_device import batch
+from tests.graphs import small_net
+
+FINE = {"driver": 13000, "devices": 1, "arch": "sm_90", "has_code": True, "free_bytes": 2**40}
+
+
+def available() -> str:
+    """What keeps this machine from building for a GPU; empty: nothing."""
+    try:
+        toolchain.toolkit()
+        toolchain.libraries()
+    except UserError as error:
+        return error.problem
+    return ""
+
+
+needs_toolkit = pytest.mark.skipif(bool(available()), reason=f"cannot build for a GPU here: {available()}")
+
+
+@pytest.fixture(scope="module")
+def small_class(tmp_path_factory: pytest.TempPathFactory) -> type[CudaExecutor]:
+    return make(plan_for(small_net()), small_net(), tmp_path_factory.mktemp("small"))
+
+
+@pytest.mark.parametrize(
+    ("found", "code"),
+    [
+        ({"driver": 0}, "SP1851"),
+        ({"driver": 12080}, "SP1852"),
+        ({"devices": 0}, "SP1853"),
+        ({"has_code": False, "arch": "sm_80"}, "SP1854"),
+        ({"free_bytes": 1000}, "SP1855"),
+    ],
+)
+def test_no_such_device(small_class: type[CudaExecutor], found: dict[str, Any], code: str) -> None:
+    native = native_module(small_class._folder, null_device=True)
+    before = native.allocations()
+    native.pretend(*(FINE | found).values())
+    try:
+        with pytest.raises(UserError, match=code):
+            small_class(null_device=True)
+    finally:
+        native.pretend(*FINE.values())
+    assert native.allocations() == before
+
+
+def test_devices_count_from_0(small_class: type[CudaExecutor]) -> None:
+    with pytest.raises(UserError, match="SP1853"):
+        small_class(device=3, null_device=True)
+
+
+class Elsewhere:
+    """An array that claims to lie in the memory of another GPU."""
+
+    def __init__(self, data: np.ndarray[Any, Any], device: int) -> None:
+        self._data, self._device = data, device
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (2, self._device)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        capsule = self._data.__dlpack__()
+        pointer = ctypes.pythonapi.PyCapsule_GetPointer
+        pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+        # DLTensor: a pointer, then the device's kind and number.
+        kind = ctypes.cast(pointer(capsule, b"dltensor") + 8, ctypes.POINTER(ctypes.c_int32))
+        kind[0], kind[1] = self.__dlpack_device__()
+        return capsule
+
+
+def test_arrays_on_another_gpu(small_class: type[CudaExecutor]) -> None:
+    with small_class(null_device=True) as executor:
+        images, labels = batch(executor._graph)
+        with pytest.raises(UserError, match="SP1856"):
+            executor.step(Elsewhere(images, 1), labels)
+        assert float(executor.step(images, labels)) > 0
+
+
+def test_wrong_shapes(small_class: type[CudaExecutor]) -> None:
+    with small_class(null_device=True) as executor:
+        images, labels = batch(executor._graph)
+        with pytest.raises(UserError, match="SP1601"):
+            executor.step(images[:2], labels)
+
+
+def test_seeds_and_closing(small_class: type[CudaExecutor]) -> None:
+    with pytest.raises(UserError, match="SP1610"):
+        small_class(seed=-1, null_device=True)
+    executor = small_class(null_device=True)
+    executor.close()
+    executor.close()
+    with pytest.raises(UserError, match="SP1607"):
+        executor.predict(batch(executor._graph)[0])
+
+
+def with_facts(plan: Plan, facts: dict[str, int]) -> Plan:
+    """Every batch norm with other facts."""
+    programs = []
+    for program in plan.programs:
+        nodes = tuple(n.model_copy(update={"facts": facts}) if n.node == "bn1" else n for n in program.nodes)
+        programs.append(program.model_copy(update={"nodes": nodes}))
+    return plan.model_copy(update={"programs": tuple(programs)})
+
+
+def test_too_little_scratch_is_refused(tmp_path: Path) -> None:
+    graph, plan = small_net(), plan_for(small_net())
+    with pytest.raises(UserError, match="SP1517"):
+        emit_cases(with_facts(plan, {"partial_bytes": 8}), graph, gpu(), tmp_path)
+    with pytest.raises(UserError, match="SP1409"):
+        emit(with_facts(plan, {"partial_bytes": 8}), graph, gpu(), tmp_path)
+
+
+def test_processors_modes_are_refused_on_a_gpu() -> None:
+    graph, plan = small_net(), plan_for(small_net())
+    lanes = tuple(lane.model_copy(update={"kind": "core"}) for lane in plan.lanes)
+    assert "SP1427" in {f.code for f in check(graph, plan.model_copy(update={"lanes": lanes}), gpu())}
+    program = plan.program["train_step"]
+    nodes = tuple(
+        n.model_copy(update={"kernel": "loops", "dim": "elements"}) if n.node == "loss.loss.seed" else n
+        for n in program.nodes
+    )
+    changed = tuple(p.model_copy(update={"nodes": nodes}) if p.name == "train_step" else p for p in plan.programs)
+    assert "SP1407" in {f.code for f in check(graph, plan.model_copy(update={"programs": changed}), gpu())}
+
+
+def test_no_nvcc(monkeypatch: pytest.MonkeyPatch) -> None:
+    toolchain.toolkit.cache_clear()
+    monkeypatch.setattr(toolchain, "_candidates", lambda: [Path("/nowhere/nvcc")])
+    with pytest.raises(UserError, match="SP1518"):
+        toolchain.toolkit()
+    monkeypatch.undo()
+    toolchain.toolkit.cache_clear()
+
+
+def test_no_wheels(monkeypatch: pytest.MonkeyPatch) -> None:
+    toolchain.libraries.cache_clear()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="SP1519"):
+        toolchain.libraries()
+    monkeypatch.undo()
+    toolchain.libraries.cache_clear()
+
+
+@needs_toolkit
+@pytest.mark.parametrize("name", ["digits_cnn", "resnet18"])
+def test_compiles_and_links_for_a_gpu(name: str, tmp_path: Path) -> None:
+    """Without a GPU the module loads and says so; with one it trains."""
+    graph = build_zoo(name, batch=8)
+    emit(plan_for(graph, 2), graph, gpu(), tmp_path)
+    build(tmp_path, flags=("-Wall", "-Wextra"))
+    native = native_module(tmp_path)
+    assert (native.null_device, native.arch) == (False, "sm_90")
+    with pytest.raises(UserError, match=r"SP185[1-5]"):
+        executor_class(tmp_path)(device=99)

@@ -1,0 +1,231 @@
+"""Plans for GPUs on the null device: the numbers of the NumPy references, in every order that streams and events
+allow; and plans whose waits or places are wrong do not get through."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from codegen.cuda.executor import CudaExecutor
+from planner.errors import InternalError, UserError
+from planner.graph.model import DType, Graph
+from planner.graph.optimizer import Optimizer
+from planner.plan.schema import Plan
+from planner.zoo import build as build_zoo
+from tests.codegen.cuda.plans import make, plan_for
+from tests.codegen.every_op import every_op_net
+from tests.graphs import small_net
+from tests.interpreter import run_program
+
+Array = np.ndarray[Any, Any]
+
+
+def batch(graph: Graph, seed: int = 0) -> list[Array]:
+    """Inputs of the training step: numbers at random, indices small enough for all."""
+    rng, found = np.random.default_rng(seed), []
+    for name in graph.program["train_step"].inputs:
+        type_ = graph.value[name].type
+        if type_.dtype is DType.INT64:
+            found.append(rng.integers(0, 5, type_.shape))
+        else:
+            found.append(rng.standard_normal(type_.shape).astype(np.float32))
+    return found
+
+
+def expected(executor: CudaExecutor, inputs: list[Array]) -> dict[str, Array]:
+    """All values of a step after the references, from the executor's state, in float64."""
+    graph = executor._graph
+    values = {v.id: executor._state.read(v).astype(np.float64) for v in executor._state.values}
+    for name, array in zip(graph.program["train_step"].inputs, inputs, strict=True):
+        values[name] = array.astype(np.float64) if array.dtype.kind == "f" else array
+    return run_program(graph, "train_step", values)
+
+
+def assert_steps_agree(executor: CudaExecutor, steps: int = 3, tolerance: float = 2e-5) -> None:
+    """Losses and states of some steps, each compared with one reference step from the state before it."""
+    graph = executor._graph
+    loss = graph.program["train_step"].outputs[0]
+    for number in range(steps):
+        inputs = batch(graph, number)
+        want = expected(executor, inputs)
+        assert float(executor.step(*inputs)) == pytest.approx(float(want[loss].reshape(-1)[0]), rel=1e-5)
+        for value in executor._state.values:
+            error = np.abs(executor._state.read(value) - want[value.id]).max()
+            assert error <= tolerance * max(1.0, np.abs(want[value.id]).max()), value.id
+
+
+def run(executor: CudaExecutor) -> list[Any]:
+    """What some steps make of a fresh executor."""
+    graph = executor._graph
+    losses = [float(executor.step(*batch(graph, number))) for number in range(4)]
+    return [losses, executor.predict(batch(graph)[0]), *executor.state_dict().values()]
+
+
+@pytest.mark.parametrize(("name", "lanes"), [("mlp", 1), ("digits_cnn", 3)])
+def test_zoo_networks(name: str, lanes: int, tmp_path: Path) -> None:
+    graph = build_zoo(name, batch=8)
+    with make(plan_for(graph, lanes), graph, tmp_path)(poison=True, null_device=True) as executor:
+        assert_steps_agree(executor)
+
+
+def test_a_residual_network(tmp_path: Path) -> None:
+    graph = build_zoo("resnet18", batch=8, image_size=32, classes=5)
+    with make(plan_for(graph, 2), graph, tmp_path)(poison=True, null_device=True) as executor:
+        assert_steps_agree(executor, steps=2, tolerance=2e-4)
+
+
+@pytest.fixture(scope="module")
+def wide_class(tmp_path_factory: pytest.TempPathFactory) -> type[CudaExecutor]:
+    """small_net on three streams, whose weight gradients co-run."""
+    plan = plan_for(small_net(), 3)
+    assert sum(len(e.wait) for lane in plan.program["train_step"].lanes for e in lane) > 5
+    return make(plan, small_net(), tmp_path_factory.mktemp("wide"))
+
+
+def test_every_order_gives_the_same_bits(wide_class: type[CudaExecutor]) -> None:
+    found = []
+    for seed in range(12):
+        with wide_class(poison=True, null_device=True) as executor:
+            executor.delays(seed)
+            found.append(run(executor))
+    assert all(np.array_equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
+
+
+def test_orders_do_differ(wide_class: type[CudaExecutor]) -> None:
+    orders = set()
+    for seed in range(4):
+        with wide_class(null_device=True) as executor:
+            executor.delays(seed)
+            executor._native.log(executor._handle, True)
+            float(executor.step(*batch(executor._graph)))
+            orders.add(tuple(executor._native.lines(executor._handle)))
+    assert len(orders) > 1
+
+
+def test_replayed_and_asked_for_are_the_same(wide_class: type[CudaExecutor]) -> None:
+    with wide_class(null_device=True) as replayed, wide_class(null_device=True, record=False) as asked:
+        assert all(np.array_equal(a, b) for a, b in zip(run(replayed), run(asked), strict=True))
+        assert replayed._native.recorded(replayed._handle)
+        assert not asked._native.recorded(asked._handle)
+
+
+def test_every_op_family_trains(tmp_path: Path) -> None:
+    graph = every_op_net(Optimizer(kind="adam", lr=0.01))
+    with make(plan_for(graph, 2), graph, tmp_path)(seed=5, poison=True, null_device=True) as executor:
+        first = [float(executor.step(*batch(graph, 0))) for _ in range(2)]
+        loss, gradients = executor.gradients(*batch(graph, 1))
+        assert np.isfinite([*first, loss]).all()
+        assert all(np.isfinite(g).all() and g.any() for g in gradients.values())
+
+
+def test_steps_do_not_wait(wide_class: type[CudaExecutor]) -> None:
+    graph = small_net()
+    with wide_class(null_device=True) as executor, wide_class(null_device=True) as waiting:
+        pending = [executor.step(*batch(graph, number)) for number in range(6)]
+        waited = [float(waiting.step(*batch(graph, number))) for number in range(6)]
+        assert [float(loss) for loss in pending[3:]] == waited[3:]
+        assert f"{pending[5]:.3f}" == f"{waited[5]:.3f}"
+        with pytest.raises(UserError, match="SP1859"):
+            pending[0].wait()
+
+
+def without_wait(plan: Plan, number: int) -> Plan:
+    """The plan without its `number`-th wait."""
+    program = plan.program["train_step"]
+    lanes, at = [], 0
+    for lane in program.lanes:
+        entries = []
+        for entry in lane:
+            kept = tuple(w for i, w in enumerate(entry.wait, at) if i != number)
+            at += len(entry.wait)
+            entries.append(entry.model_copy(update={"wait": kept}))
+        lanes.append(tuple(entries))
+    changed = program.model_copy(update={"lanes": tuple(lanes)})
+    programs = tuple(changed if p.name == "train_step" else p for p in plan.programs)
+    return plan.model_copy(update={"programs": programs})
+
+
+@pytest.mark.parametrize("number", [0, 2, 4])
+def test_a_missing_wait_is_caught(number: int, tmp_path: Path) -> None:
+    graph = small_net()
+    broken = make(without_wait(plan_for(graph, 3), number), graph, tmp_path, safe=False)
+    with broken(null_device=True) as executor, pytest.raises(InternalError, match=r"may still be|for value"):
+        float(executor.step(*batch(graph)))
+
+
+def moved(plan: Plan, value: str, offset: int) -> Plan:
+    places = tuple(p.model_copy(update={"offset": offset}) if p.value == value else p for p in plan.placements)
+    return plan.model_copy(update={"placements": places})
+
+
+def test_a_value_written_over_is_caught(tmp_path: Path) -> None:
+    graph, plan = small_net(), plan_for(small_net())
+    parameter = next(v.id for v in graph.values if v.role.value == "parameter")
+    broken = make(moved(plan, "conv1.y", plan.placement[parameter].offset), graph, tmp_path, safe=False)
+    with broken(null_device=True) as executor, pytest.raises(InternalError, match="they hold value"):
+        float(executor.step(*batch(graph)))
+
+
+def test_a_value_behind_the_arena_is_caught(tmp_path: Path) -> None:
+    graph, plan = small_net(), plan_for(small_net())
+    broken = make(moved(plan, "conv1.y", plan.pools[0].arena - 64), graph, tmp_path, safe=False)
+    with broken(null_device=True) as executor, pytest.raises(InternalError, match="which has only"):
+        float(executor.step(*batch(graph)))
+
+
+def test_a_failed_step_closes_the_executor(tmp_path: Path) -> None:
+    graph, plan = small_net(), plan_for(small_net())
+    broken = make(moved(plan, "conv1.y", plan.pools[0].arena - 64), graph, tmp_path, safe=False)
+    executor = broken(null_device=True)
+    loss = executor.step(*batch(graph))
+    with pytest.raises(InternalError):
+        loss.wait()
+    assert executor._native.allocations() == 0
+    with pytest.raises(UserError, match="SP1607"):
+        executor.step(*batch(graph))
+    with broken(null_device=True) as other:  # the process goes on
+        assert other._native.allocations() > 0
+
+
+def test_budgets_move_values_over_copy_streams(tmp_path: Path) -> None:
+    graph = build_zoo("digits_cnn", batch=64)
+    plain = plan_for(graph)
+    tight = plan_for(graph, budget=plain.pools[0].arena * 3 // 4)
+    assert [lane.kind for lane in tight.lanes[1:]] == ["copy"] * (len(tight.lanes) - 1)
+    assert any(p.rewrite for p in tight.programs)
+    with make(plain, graph, tmp_path / "plain")(null_device=True) as executor:
+        want = run(executor)
+    for seed in (0, 1):
+        with make(tight, graph, tmp_path / "tight")(poison=True, null_device=True) as executor:
+            executor.delays(seed)
+            assert all(np.array_equal(a, b) for a, b in zip(want, run(executor), strict=True))
+
+
+def test_bad_labels_change_nothing(wide_class: type[CudaExecutor]) -> None:
+    with wide_class(null_device=True) as executor:
+        images, labels = batch(executor._graph)
+        before = executor.state_dict()
+        labels[1] = 99
+        with pytest.raises(UserError, match="SP1608"):
+            executor.step(images, labels)
+        assert all(np.array_equal(before[k], v) for k, v in executor.state_dict().items() if "step" not in k)
+
+
+def test_arrays_share_bytes(wide_class: type[CudaExecutor]) -> None:
+    with wide_class(null_device=True) as executor:
+        float(executor.step(*batch(executor._graph)))
+        weight = np.from_dlpack(executor.array("fc.weight"))
+        assert np.array_equal(weight, executor.state_dict()["fc.weight"])
+
+
+def test_node_times_name_every_node(wide_class: type[CudaExecutor]) -> None:
+    with wide_class(null_device=True) as executor:
+        float(executor.step(*batch(executor._graph)))
+        times = executor.node_times(repetitions=1)
+        assert set(times) == {n.node for n in executor.plan.program["train_step"].nodes if n.stage_ns}
+
+
+def test_traces_are_nvidias(wide_class: type[CudaExecutor]) -> None:
+    with wide_class(null_device=True) as executor, pytest.raises(UserError, match="SP1860"):
+        executor.trace()

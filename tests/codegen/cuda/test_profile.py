@@ -1,0 +1,55 @@
+"""Profiling for a GPU, as a dry run on the null device: everything is measured once and can be planned with."""
+
+from pathlib import Path
+
+import pytest
+
+from codegen.cuda.probe import Algorithm, algorithms, probe
+from codegen.cuda.profile import _worth_keeping, copy_bandwidths, profile
+from codegen.profile import signatures_of
+from planner.costs.table import CostTable, read_costs, write_costs
+from planner.errors import UserError
+from planner.plan.check import check
+from planner.solve.options import PlanOptions
+from planner.solve.pipeline import make_plan
+from planner.target.text import load_target
+from tests.codegen.cuda.plans import gpu
+from tests.graphs import small_net
+
+
+def test_a_profiled_graph_can_be_planned(tmp_path: Path) -> None:
+    graph, target = small_net(), gpu()
+    saved = []
+    table = profile([graph], target, null_device=True, save=saved.append)
+    assert {e.signature for e in table.entries} == {s.text for s in signatures_of([graph])}
+    assert {e.source for e in table.entries} == {"measured"}
+    assert len(saved[-1].entries) == len(table.entries) and table.bandwidth > 0
+    plan = make_plan(graph, target, table, PlanOptions(policy="sequential"))
+    assert check(graph, plan, target) == []
+    assert plan.program["train_step"].node["conv1"].implementation == "plain"
+    write_costs(table, tmp_path / "costs.json")
+    again = profile([graph], target, read_costs(tmp_path / "costs.json"), null_device=True)
+    assert again.entries == table.entries
+
+
+def test_algorithms_that_a_faster_and_smaller_one_beats_are_left_out() -> None:
+    ways = [Algorithm("a", 100, 5.0), Algorithm("b", 200, 6.0), Algorithm("c", 10, 7.0), Algorithm("d", 10, 9.0)]
+    assert [w.name for w in _worth_keeping(ways)] == ["a", "c"]
+
+
+def test_copies_in_every_direction() -> None:
+    assert set(copy_bandwidths(gpu(), null_device=True)) == {"in", "out", "inside"}
+
+
+def test_other_ops_have_no_algorithms() -> None:
+    found = {s.op: algorithms(s, "sm_90", tf32=False, null_device=True) for s in signatures_of([small_net()])}
+    assert found["relu" if "relu" in found else "sgd_update"] == ()
+    assert [w.name for w in found["conv2d"]] == ["plain"]
+
+
+def test_tables_and_gpus_of_another_kind() -> None:
+    with pytest.raises(UserError, match="SP1204"):
+        profile([], gpu(), CostTable(target="h200", fingerprint="another machine"), null_device=True)
+    assert probe("sm_90", True).describe(0)["arch"] == "sm_90"
+    with pytest.raises(UserError, match="SP1205"):
+        profile([], load_target("k40c"), null_device=True)
