@@ -1,6 +1,6 @@
 """Best fit: blocks in a fixed order, each into the smallest gap that holds it among those that it meets."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -18,15 +18,20 @@ ORDERS: dict[str, Key] = {
 def best_fit(problem: Instance, order: str) -> list[int]:
     """Offsets; `order` is one of ORDERS. Costs a pass over all placed blocks per block."""
     key = ORDERS[order]
-    return _place(problem, sorted(range(problem.blocks), key=lambda b: key(problem, b)))
+    return fit_between(problem, {}, sorted(range(problem.blocks), key=lambda b: key(problem, b)))
 
 
-def _place(problem: Instance, order: Sequence[int]) -> list[int]:
-    count = len(order)
+def fit_between(problem: Instance, fixed: Mapping[int, int], order: Sequence[int]) -> list[int]:
+    """Offsets of all blocks: `fixed` (block -> offset), and those in `order`, each in the smallest gap that is left."""
+    count = problem.blocks
     lower, upper = np.empty(count, np.int64), np.empty(count, np.int64)
     offset, top = np.empty(count, np.int64), np.empty(count, np.int64)
     found = [0] * count
-    for index, block in enumerate(order):
+    for index, (block, at) in enumerate(fixed.items()):
+        lower[index], upper[index] = problem.lower[block], problem.upper[block]
+        offset[index], top[index] = at, at + problem.size[block]
+        found[block] = at
+    for index, block in enumerate(order, len(fixed)):
         first, last, size = problem.lower[block], problem.upper[block], problem.size[block]
         alive = np.flatnonzero((lower[:index] < last) & (first < upper[:index]))
         alive = alive[np.argsort(offset[alive], kind="stable")]

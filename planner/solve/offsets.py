@@ -2,9 +2,9 @@
 
 Blocks that live all the time go to the bottom. The rest is packed several ways, cheapest first, until one reaches the
 lower bound, the most bytes alive at once: best fit (best_fit.py), valley filling block by block and chain by chain
-(valleys.py, chains.py), a packing without waste read off a planar graph (tight.py), then exact search below a given
-height (exact.py), which may also prove that no packing is lower. What search may do is counted in steps, never in
-seconds: the same blocks get the same offsets on every machine.
+(valleys.py, chains.py; core_first.py leaves small blocks for the gaps), a packing without waste read off a planar
+graph (tight.py), then exact search below a given height (exact.py), which may also prove that no packing is lower. What
+search may do is counted in steps, never in seconds: the same blocks get the same offsets on every machine.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,12 +12,16 @@ from typing import NamedTuple
 
 from planner.solve.best_fit import ORDERS, best_fit
 from planner.solve.chains import TASTES, fill_chains
+from planner.solve.core_first import core_first
 from planner.solve.exact import Verdict, pack_below
 from planner.solve.liveness import Block
 from planner.solve.sections import Instance, height, instance
 from planner.solve.tight import pack_tight
 from planner.solve.valleys import PRIORITIES, fill_valleys, ranks
 from planner.units import ALIGNMENT, Bytes, align
+
+MANY = 2_000
+"""Blocks from which small ones are left for later: fewer can be searched."""
 
 
 class Packing(NamedTuple):
@@ -126,6 +130,12 @@ def _built(problem: Instance, effort: Effort) -> Iterator[list[int]]:
         offsets, steps = fill_chains(problem, taste)
         work += steps
         yield offsets
+    if work <= effort.search // 2 and problem.blocks >= MANY:
+        for offsets, steps in core_first(problem):
+            yield offsets
+            work += steps
+            if work > effort.search * 3 // 4:
+                break
 
 
 def _searched(problem: Instance, enough: int, best: list[int], effort: Effort) -> tuple[list[int], int]:
