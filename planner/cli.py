@@ -22,8 +22,8 @@ from planner.pack_csv import document as packing_document
 from planner.pack_csv import pack as pack_file
 from planner.pack_csv import text as packing_text
 from planner.plan.check import check as check_plan
-from planner.plan.diff import PlanDiff
 from planner.plan.diff import diff as diff_plans
+from planner.plan.diff_model import PlanDiff
 from planner.plan.explain import explain as explain_name
 from planner.plan.render import printable
 from planner.plan.schema import Plan
@@ -129,6 +129,9 @@ def plan(
     ),
     policy: PolicyOption = Policy.AUTO,
     strategies: Annotated[str, typer.Option(help="Of Liu et al., for policy liu, any of 1,2,3,4.")] = "1",
+    uniform: Annotated[
+        int | None, typer.Option(min=1, help="For policy liu, instead of strategies 1 and 2: lanes of every node.")
+    ] = None,
     lanes: Annotated[int | None, typer.Option(min=1, help="Hardware threads to use; all cores by default.")] = None,
     memory_budget: MemoryBudget = None,
     pins: Annotated[Path | None, typer.Option(help="Decisions to honour (pins.toml).")] = None,
@@ -149,6 +152,7 @@ def plan(
     options = PlanOptions(
         policy=policy.value,
         strategies=parse_strategies(strategies) if policy is Policy.LIU else (),
+        uniform=uniform if policy is Policy.LIU else None,
         lanes=lanes,
         memory_budget=parse_bytes(memory_budget) if memory_budget is not None else None,
         pins=read_pins(pins) if pins else PlanOptions().pins,

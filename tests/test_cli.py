@@ -65,6 +65,8 @@ def test_capture_and_plan(tmp_path: Path, files: Files) -> None:
     assert "fc1" in succeeds(*arguments)
     for option in (("--policy", "sequential"), ("--policy", "liu", "--strategies", "1,2"), ("--memory-budget", "1GiB")):
         succeeds(*arguments, *option)
+    succeeds(*arguments, "--policy", "liu", "--strategies", "3", "--uniform", "1")
+    assert {n.slices for n in read_bundle(tmp_path / "p").plan.programs[0].nodes} == {1}
     assert "offsets" in run(*arguments, "-v").stderr
     assert len(as_json(*arguments, "--pareto")["pareto"]) >= 1
     assert "overhead" in succeeds(*arguments, "--pareto") and (tmp_path / "p" / "pareto.png").stat().st_size > 1000

@@ -1,29 +1,14 @@
 """Concatenation along any axis, in either layout."""
 
-from collections.abc import Mapping, Sequence
-from math import prod
+from collections.abc import Sequence
 
 import numpy as np
 
 from planner.graph.gradient import GradientContext
 from planner.graph.model import Attrs, Layout, TensorType
-from planner.ops.base import (
-    Access,
-    Array,
-    Facts,
-    Mode,
-    Op,
-    Sample,
-    Signature,
-    common_layout,
-    misfit,
-    reads,
-    register,
-    split,
-    writes,
-)
+from planner.ops.base import Array, Sample, common_layout, misfit, register
+from planner.ops.blocks import Blocks
 from planner.ops.copy import SliceAttrs
-from planner.ops.strides import memory_order
 
 
 class ConcatAttrs(Attrs):
@@ -31,16 +16,14 @@ class ConcatAttrs(Attrs):
 
 
 @register
-class Concat(Op):
-    """y = the inputs one after the other along `axis`, all in the layout of the largest.
-
-    Seen as [outer, axis, inner] in memory order, every input is `outer` blocks. Mode `blocks` slices those; where
-    there is only one, mode `elements` slices the elements of each input."""
+class Concat(Blocks):
+    """y = the inputs one after the other along `axis`, all in the layout of the largest."""
 
     name = "concat"
     family = "copy"
     any_dtype = True
     input_counts = ()
+    parts_are_read = True
     attrs_type = ConcatAttrs
 
     def layouts(self, attrs: ConcatAttrs, inputs: Sequence[TensorType]) -> tuple[Layout | None, ...]:
@@ -74,33 +57,6 @@ class Concat(Op):
                 part = SliceAttrs(axis=attrs.axis, start=start, stop=stop)
                 context.give(index, context.emit("slice", [context.grad], part, f"backward_{index}", of=index)[0])
             start = stop
-
-    def blocks(self, signature: Signature) -> tuple[int, tuple[int, ...]]:
-        """Number of blocks, and the elements of one block of every input."""
-        attrs, y = signature.attrs, signature.outputs[0]
-        assert isinstance(attrs, ConcatAttrs)
-        outer = prod(y.physical_shape[: memory_order(y).index(attrs.axis)])
-        return outer, tuple(t.elements // outer for t in signature.inputs)
-
-    def flops(self, signature: Signature) -> int:
-        return 0
-
-    def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
-        outer, lengths = self.blocks(signature)
-        return {("loops", "blocks"): outer} if outer > 1 else {("loops", "elements"): max(1, max(lengths) // 16)}
-
-    def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
-        outer, lengths = self.blocks(signature)
-        if mode.dim == "blocks":
-            lo, hi = split(outer, mode.slices, index)
-            found = [reads(f"in{i}", lo * length, hi * length) for i, length in enumerate(lengths)]
-            return (*found, writes("out0", lo * sum(lengths), hi * sum(lengths)))
-        found, start = [], 0
-        for i, length in enumerate(lengths):
-            lo, hi = split(length, mode.slices, index)
-            found += [reads(f"in{i}", lo, hi), writes("out0", start + lo, start + hi)]
-            start += length
-        return tuple(found)
 
     def reference(self, attrs: ConcatAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
         return (np.concatenate(inputs, attrs.axis),)

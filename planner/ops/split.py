@@ -1,17 +1,16 @@
 """Splitting along any axis into parts of given sizes: the reverse of concat, in one pass over memory."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
-from math import prod
 
 import numpy as np
 
 from planner.graph.gradient import GradientContext
 from planner.graph.model import Attrs, Layout, TensorType
-from planner.ops.base import Access, Array, Facts, Mode, Op, Sample, Signature, misfit, reads, register, split, writes
+from planner.ops.base import Array, Sample, misfit, register
+from planner.ops.blocks import Blocks
 from planner.ops.concat import ConcatAttrs
 from planner.ops.shape import FillAttrs
-from planner.ops.strides import memory_order
 
 MOST_PARTS = 1024
 
@@ -24,15 +23,13 @@ class SplitAttrs(Attrs):
 
 
 @register
-class Split(Op):
-    """y0, y1, ... = the parts of x one after the other along `axis`.
-
-    Seen as [outer, axis, inner] in memory order, x is `outer` blocks. Mode `blocks` slices those; where there is only
-    one, mode `elements` slices the elements of each part."""
+class Split(Blocks):
+    """y0, y1, ... = the parts of x one after the other along `axis`."""
 
     name = "split"
     family = "copy"
     any_dtype = True
+    parts_are_read = False
     attrs_type = SplitAttrs
     output_names = tuple(f"y{i}" for i in range(MOST_PARTS))
 
@@ -58,32 +55,6 @@ class Split(Op):
                 (gradient,) = context.emit("ones", [], zeros, f"zeros_{index}")
             parts.append(gradient)
         context.give(0, context.emit("concat", parts, ConcatAttrs(axis=attrs.axis))[0])
-
-    def blocks(self, signature: Signature) -> tuple[int, tuple[int, ...]]:
-        """Number of blocks, and the elements of one block of every part."""
-        attrs, x = signature.attrs, signature.inputs[0]
-        assert isinstance(attrs, SplitAttrs)
-        outer = prod(x.physical_shape[: memory_order(x).index(attrs.axis)])
-        return outer, tuple(t.elements // outer for t in signature.outputs)
-
-    def flops(self, signature: Signature) -> int:
-        return 0
-
-    def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
-        outer, lengths = self.blocks(signature)
-        return {("loops", "blocks"): outer} if outer > 1 else {("loops", "elements"): max(1, max(lengths) // 16)}
-
-    def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
-        outer, lengths = self.blocks(signature)
-        if mode.dim == "blocks":
-            lo, hi = split(outer, mode.slices, index)
-            found = [writes(f"out{i}", lo * length, hi * length) for i, length in enumerate(lengths)]
-            return (reads("in0", lo * sum(lengths), hi * sum(lengths)), *found)
-        found = []
-        for i, (length, stop) in enumerate(zip(lengths, accumulate(lengths), strict=True)):
-            lo, hi = split(length, mode.slices, index)
-            found += [reads("in0", stop - length + lo, stop - length + hi), writes(f"out{i}", lo, hi)]
-        return tuple(found)
 
     def reference(self, attrs: SplitAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
         return tuple(np.split(inputs[0], list(accumulate(attrs.sizes))[:-1], attrs.axis))

@@ -8,7 +8,7 @@ from planner.plan.render import WIDTH, cell, markdown_table, percent, printable,
 from planner.units import format_bytes, format_ns
 
 if TYPE_CHECKING:
-    from planner.plan.diff import NodeChange, PlanDiff, ProgramDiff, Schedule
+    from planner.plan.diff_model import NodeChange, PlanDiff, ProgramDiff, Schedule
 
 
 class _Page:

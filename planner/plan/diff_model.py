@@ -1,0 +1,143 @@
+"""The semantic difference of two plans, as data: what `diff.py` finds and `diff_text.py` renders."""
+
+import json
+from typing import Literal
+
+from planner.errors import UserError
+from planner.graph.model import Frozen
+from planner.plan import diff_text
+from planner.plan.schema import ParallelOp
+
+
+class Setting(Frozen):
+    """One thing that holds for the whole plan: target, lanes, policy, budget, inputs."""
+
+    name: str
+    before: str
+    after: str
+
+
+class NodeSide(Frozen):
+    """How one of the two plans runs a node."""
+
+    mode: str
+    kind: str
+    """Kernel and dimension."""
+    implementation: str
+    slices: int
+    predicted_ns: int
+    scratch_bytes: int
+
+
+class NodeChange(Frozen):
+    """A node that runs in another way or is predicted to take another time; `before` or `after` is None for one that
+    only one of the plans has."""
+
+    node: str
+    op: str = ""
+    origin: str = ""
+    before: NodeSide | None
+    after: NodeSide | None
+
+    @property
+    def delta_ns(self) -> int:
+        return (self.after.predicted_ns if self.after else 0) - (self.before.predicted_ns if self.before else 0)
+
+    @property
+    def delta_scratch(self) -> int:
+        return (self.after.scratch_bytes if self.after else 0) - (self.before.scratch_bytes if self.before else 0)
+
+
+class ParallelChange(Frozen):
+    """A parallel operator that only one plan has, or that has other members or times."""
+
+    before: ParallelOp | None
+    after: ParallelOp | None
+
+    @property
+    def delta_ns(self) -> int:
+        """Against running the members one after the other where there is no parallel operator."""
+        before = self.before.together_ns if self.before else self.after.alone_ns if self.after else 0
+        return (self.after.together_ns if self.after else self.before.alone_ns if self.before else 0) - before
+
+
+class Schedule(Frozen):
+    """What changed in who runs what when."""
+
+    moved_nodes: tuple[str, ...]
+    """Nodes that start earlier or later than before, relative to the rest; the most time-consuming first."""
+    other_lane: int
+    """Slices that run on another lane."""
+    reordered_lanes: int
+    """Lanes that run the slices which both plans give them in another order."""
+    waits_before: int
+    waits_after: int
+    changed_waits: int
+    """Slices of both plans that wait for others than before."""
+
+
+class ProgramDiff(Frozen):
+    name: str
+    status: Literal["changed", "added", "removed", "same"]
+    predicted_before: int
+    predicted_after: int
+    peak_before: int
+    peak_after: int
+    bound_before: int
+    bound_after: int
+    added: tuple[NodeChange, ...]
+    removed: tuple[NodeChange, ...]
+    modes: tuple[NodeChange, ...]
+    """Nodes with another kernel, dimension, slice count or implementation."""
+    times: tuple[NodeChange, ...]
+    """Nodes of the same mode with another predicted time."""
+    scratch: tuple[NodeChange, ...]
+    """Nodes of the same mode with other scratch bytes or kernel facts."""
+    parallel: tuple[ParallelChange, ...]
+    schedule: Schedule
+
+
+class ValueChange(Frozen):
+    value: str
+    change: Literal["added", "removed", "resized", "pool", "shares"]
+    before: str
+    after: str
+    bytes: int
+
+
+class PlacementDiff(Frozen):
+    changes: tuple[ValueChange, ...]
+    """All but values that merely moved; the largest first."""
+    moved: int
+    """Values and scratch blocks that lie at another offset, and nothing else."""
+    moved_bytes: int
+
+
+class PlanDiff(Frozen):
+    before: str
+    after: str
+    settings: tuple[Setting, ...]
+    programs: tuple[ProgramDiff, ...]
+    placement: PlacementDiff
+
+    @property
+    def changed(self) -> bool:
+        return bool(
+            self.settings
+            or self.placement.changes
+            or self.placement.moved
+            or any(p.status != "same" for p in self.programs)
+        )
+
+    def document(self) -> dict[str, object]:
+        """Everything, for `--json`."""
+        return {"changed": self.changed, **self.model_dump(mode="json")}
+
+    def render(self, form: str = "text", limit: int = 20) -> str:
+        """`text`, `markdown` or `json`. The first two list at most `limit` entries per section and say how many
+        they left out; JSON has all."""
+        if form == "json":
+            return json.dumps(self.document(), indent=1, sort_keys=True)
+        if form not in ("text", "markdown"):
+            raise UserError("SP1451", f"unknown format {form!r}", "choose text, markdown or json")
+        return diff_text.render(self, markdown=form == "markdown", limit=limit)
