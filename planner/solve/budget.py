@@ -29,7 +29,7 @@ TRAIN = "train_step"
 CLOSE = 1.02
 """Among states whose peaks are within this factor of the smallest one's is the one that packs into the fewest bytes."""
 
-SURE = 0.995
+SURE = 0.998
 """No replay is shorter than this share of the nodes' own times, one after the other."""
 
 

@@ -32,14 +32,14 @@ TARGET = 0.96
 LOOKED_AT = 8
 """Candidates that are tried per link, best first by what was last known of them."""
 
-LEVELS = 32
+LEVELS = 28
 """Levels that walks up aim at."""
 
 STARTS = 3
 """States from which walks up to each level start."""
 
-HINTS = 3
-"""From so many levels, this one and those below, what the linear program keeps is a start of walks up."""
+HINTS = 2
+"""From so many levels, this one and the one below, what the linear program keeps is a start of walks up."""
 
 KEPT = 0.3
 """Values of which the linear program keeps this much are kept."""
