@@ -10,13 +10,14 @@ in exact arithmetic, a decision is wrong; 0 where it is right.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch.nn import functional as F
 
-from codegen.torch_ops import TORCH
+from codegen.torch_ops import ACTIVATIONS, TORCH
 from codegen.torch_twin import Call
 from planner.graph.model import Graph, Node
 
@@ -119,15 +120,16 @@ def _bound(call: Callable[..., Tensor], kink: Kink) -> Call:
 
 
 def _has_kink(node: Node) -> bool:
-    """A batch norm has one where a relu is fused into it."""
-    return getattr(node.attrs, "activation", "relu") == "relu"
+    """A batch norm has one where an activation is fused into it."""
+    return getattr(node.attrs, "activation", "relu") != "none"
 
 
-# -- relu, leaky relu, batch norm with relu ------------------------------------------------------------------------
+# -- relu, leaky relu ------------------------------------------------------------------------
 def _input(node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Operands:
     return (inputs[0],)
 
 
+# -- clamp, batch norm with relu or relu6 --------------------------------------------------------------------------
 def _batch_norm(node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Operands:
     """Without its activation."""
     a: Any = node.attrs
@@ -152,6 +154,30 @@ def _rectify(node: Node, operands: Operands, positive: Tensor) -> Tensor:
 def _beside_zero(node: Node, operands: Operands, positive: Tensor) -> Tensor:
     (x,) = operands
     return torch.where(positive != (x > 0), x.abs(), 0.0)
+
+
+def _bounds(node: Node) -> tuple[float, float]:
+    a: Any = node.attrs
+    if node.op == "batch_norm":
+        return 0.0, 6.0 if a.activation == "relu6" else inf
+    return -inf if a.low is None else a.low, inf if a.high is None else a.high
+
+
+def _side(node: Node, operands: Sequence[Tensor]) -> Tensor:
+    """-1 at or below the lower bound, 1 at or above the upper one, else 0; of the output as of the input."""
+    x, (low, high) = operands[0].detach(), _bounds(node)
+    return (x >= high).to(torch.int8) - (x <= low).to(torch.int8)
+
+
+def _clamped(node: Node, operands: Operands, side: Tensor) -> Tensor:
+    (x,), (low, high) = operands, _bounds(node)
+    return torch.where(side == 0, x, torch.where(side < 0, x.new_tensor(low), x.new_tensor(high)))
+
+
+def _beyond(node: Node, operands: Operands, side: Tensor) -> Tensor:
+    (x,), (low, high) = operands, _bounds(node)
+    outside = torch.maximum(low - x, x - high).clamp(min=0)
+    return torch.where(side == 0, outside, torch.where(side < 0, x - low, high - x).clamp(min=0))
 
 
 # -- max pool ------------------------------------------------------------------------------------------------------
@@ -233,20 +259,26 @@ def _inputs(node: Node) -> tuple[str, ...]:
     return node.inputs
 
 
+def _activate(attrs: Any, y: Tensor) -> Tensor:
+    return ACTIVATIONS[attrs.activation](y)
+
+
 _RECTIFIER = Kink(_output, _positive, _input, _positive, _rectify, _beside_zero)
+_CLAMP = Kink(_output, _side, _input, _side, _clamped, _beyond)
 _EXTREMUM = Kink(_inputs, _first_share, _both, _first_share, _mixed, _apart, 2)
 KINKS: Mapping[str, Kink] = {
     "abs": Kink(_inputs, _sign, _input, _sign, _signed, _sign_gap),
-    "batch_norm": _RECTIFIER._replace(before=_batch_norm),
+    "batch_norm": _CLAMP._replace(before=_batch_norm),
+    "clamp": _CLAMP,
     "leaky_relu": _RECTIFIER,
     "max_pool2d": Kink(lambda n: n.outputs[1:2], lambda n, t: t[0].long(), _input, _choose, _pooled, _behind_best, 2),
     "maximum": _EXTREMUM,
     "minimum": _EXTREMUM,
     "relu": _RECTIFIER,
 }
-"""Every differentiable op that has one. (hardtanh and its like are lowered to differences of relus.)"""
+"""Every differentiable op that has one."""
 
 _PLAIN: dict[str, Callable[[Node, Operands], Tensor]] = {
-    "batch_norm": lambda node, operands: F.relu(operands[0]),
+    "batch_norm": lambda node, operands: _activate(node.attrs, operands[0]),
     **{op: lambda node, operands: TORCH[node.op](node.attrs, operands) for op in KINKS if op != "batch_norm"},
 }

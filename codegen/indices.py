@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from planner.graph.model import DType, Graph, Node
-from planner.ops.base import op_named
+from planner.graph.model import DType, Graph
+from planner.ops.base import Signature, op_named
+from planner.ops.signature import signature_of
 
 INDEX_OPERANDS = {
     "cross_entropy": 1,
@@ -71,7 +72,7 @@ def index_inputs(graph: Graph) -> Mapping[str, Indices]:
             operand = INDEX_OPERANDS.get(node.op)
             if operand is None or node.inputs[operand] not in held:
                 continue
-            end, skipped = _range(graph, node)
+            end, skipped = index_range(signature_of(graph, node))
             where = held[node.inputs[operand]].reshape(-1)
             ends[where] = np.minimum(ends[where], end)
             for value in order:
@@ -84,12 +85,11 @@ def index_inputs(graph: Graph) -> Mapping[str, Indices]:
     }
 
 
-def _range(graph: Graph, node: Node) -> tuple[int, int]:
+def index_range(signature: Signature) -> tuple[int, int]:
     """The last valid index + 1, and the one that is ignored (one that is valid anyway, if none is)."""
-    attrs: Any = node.attrs
-    types = graph.types(node.inputs)
-    if node.op.startswith(("cross_entropy", "nll_loss")):
-        classes = getattr(attrs, "classes", None) or next(t.shape[1] for t in types if len(t.shape) == 2)
+    attrs: Any = signature.attrs
+    if signature.op.startswith(("cross_entropy", "nll_loss")):
+        classes = getattr(attrs, "classes", None) or next(t.shape[1] for t in signature.inputs if len(t.shape) == 2)
         return classes, attrs.ignore_index
-    entries = types[0].shape[0] if node.op == "embedding" else graph.types(node.outputs + node.updates)[0].shape[0]
-    return entries, 0
+    table = signature.inputs[0] if signature.op == "embedding" else (signature.outputs + signature.updates)[0]
+    return table.shape[0], 0

@@ -107,20 +107,21 @@ class Bench:
         return self._runs(case, footprint.bytes, replicas, budget_s, COLD_REPETITIONS, replicas, hopeless_ns)
 
     def _fill(self, footprint: Footprint, replicas: int) -> None:
-        """Random positive numbers in floats, zeros in labels and indices, 0 to 3 in masks and argmax: valid for every
-        op, and no easier to predict for a branch than real data. Runs keep them valid, so a case with the memory of the
-        one before finds them there."""
+        """Random positive numbers in floats, random valid labels and indices (other ones in every copy), 0 to 3 in
+        masks and argmax: valid for every op, and no easier to predict for a branch or a cache than real data. Runs keep
+        them valid, so a case with the memory of the one before finds them there."""
         if self._filled == (footprint, replicas):
             return
         self._filled = (footprint, replicas)
         for replica in range(replicas):
             base = replica * footprint.bytes
-            for offset, type_ in footprint.tensors:
+            for offset, type_, end in footprint.tensors:
                 part = self._arena[base + offset : base + offset + type_.bytes]
                 if type_.dtype is DType.UINT8:
                     part[:] = np.resize(self._small, len(part))
                 elif type_.dtype in INDEX_TYPES:
-                    part.fill(0)
+                    indices = np.random.default_rng(replica).integers(0, end, type_.elements)
+                    part[:] = indices.astype(type_.dtype.value).view(np.uint8)
                 else:
                     floats = part.view(np.float32)
                     for start in range(0, len(floats), len(self._noise)):

@@ -135,12 +135,13 @@ def _measure(pairs: Sequence[Pair], target: Target, cpus: Sequence[int], progres
         for number, pair in enumerate(pairs):
             progress("timing pairs", number, len(pairs))
             one, other = bench.factors(number)
-            found.append(CoRun(first=_beside(pair.first, one), second=_beside(pair.second, other)))
+            found.append(CoRun(first=beside(pair.first, one), second=beside(pair.second, other)))
         bench.close()
     return found
 
 
-def _beside(case: Case, factor: float) -> Beside:
+def beside(case: Case, factor: float) -> Beside:
+    """One of a measured pair, as the cost table has it."""
     mode = case.mode
     return Beside(
         signature=case.signature.text,

@@ -17,6 +17,7 @@ from codegen.instructions import usable
 from codegen.load import require_processor
 from codegen.measure import Bench, Sampled
 from codegen.profile_cases import Case
+from codegen.smt import smt_gain
 from planner.costs.hill_climb import counts_to_try, default_interval, hill_climb, interpolate
 from planner.costs.table import CostEntry, CostTable
 from planner.errors import UserError
@@ -75,7 +76,9 @@ def profile(
     search = _everything if every_count else hill_climb
     for affinity, order in _affinities(target, cpus):
         table = _second_round(finalists, target, order, affinity, steps, search, case_budget, table, progress, save)
-    return _with_peaks(table, todo)
+    table = _with_peaks(table, todo)
+    gain = smt_gain(target, table, todo)
+    return table if gain is None else table.model_copy(update={"smt_gain": round(gain, 3)})
 
 
 def signatures_of(graphs: Iterable[Graph]) -> list[Signature]:
@@ -206,9 +209,9 @@ def _everything(counts: Sequence[int], measure: Callable[[int], float]) -> None:
 
 
 def _with_peaks(table: CostTable, signatures: Sequence[Signature]) -> CostTable:
-    """Measured peaks: the most bytes per second that a cold loop moved, the most FLOP/s that a core reached in a
-    library kernel. Never lower than what the table already has."""
-    bandwidth, flops = table.bandwidth, table.flops
+    """Measured peaks: the most bytes per second that a cold loop moved, on any number of lanes and on one, and the most
+    FLOP/s that a core reached in a library kernel. Never lower than what the table already has."""
+    bandwidth, thread, flops = table.bandwidth, table.thread_bandwidth, table.flops
     for signature in signatures:
         op = op_named(signature.op)
         for entry in table.modes(signature.text):
@@ -216,8 +219,10 @@ def _with_peaks(table: CostTable, signatures: Sequence[Signature]) -> CostTable:
             if entry.kernel == "onednn":
                 flops = max(flops, op.flops(signature) / (entry.slices * seconds))
             elif op.bytes_moved(signature) > MEASURABLE_BYTES:
-                bandwidth = max(bandwidth, op.bytes_moved(signature) / seconds)
-    return table.model_copy(update={"bandwidth": float(round(bandwidth)), "flops": float(round(flops))})
+                rate = op.bytes_moved(signature) / seconds
+                bandwidth, thread = max(bandwidth, rate), max(thread, rate if entry.slices == 1 else 0.0)
+    peaks = {"bandwidth": bandwidth, "thread_bandwidth": thread, "flops": flops}
+    return table.model_copy(update={name: float(round(peak)) for name, peak in peaks.items()})
 
 
 def _entries(

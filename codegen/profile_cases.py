@@ -4,9 +4,10 @@ The kernels that are timed are therefore exactly the kernels that steps run, on 
 starts at byte 0 of the arena; running it at a shifted arena base gives it other, cold memory.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from codegen.indices import INDEX_OPERANDS, index_range
 from planner.graph.model import DType, Graph, Init, Node, Program, Role, TensorType, Value
 from planner.graph.text import graph_hash
 from planner.ops.base import Facts, Mode, Signature, op_named, scratch_bytes
@@ -25,6 +26,7 @@ from planner.target.model import Target
 from planner.target.text import target_hash
 from planner.units import align
 
+NO_INDICES: Mapping[int, int] = {}
 _NO_BOUNDS = Bounds(critical_path_ns=0, work_ns=0, bandwidth_ns=0)
 
 
@@ -36,11 +38,20 @@ class Case(NamedTuple):
     facts: Facts
 
 
+class Room(NamedTuple):
+    """Where a tensor lies, and what may be in it."""
+
+    offset: int
+    type: TensorType
+    end: int = 1
+    """Labels and indices: the last valid one + 1."""
+
+
 class Footprint(NamedTuple):
     """Where a case's tensors lie: what has to be filled before it runs."""
 
     bytes: int
-    tensors: tuple[tuple[int, TensorType], ...]
+    tensors: tuple[Room, ...]
 
 
 class Memory:
@@ -50,15 +61,18 @@ class Memory:
         self.pool, self.top = pool, 0
         self.values: list[Value] = []
         self.placements: list[Placement] = []
-        self.tensors: list[tuple[int, TensorType]] = []
+        self.tensors: list[Room] = []
 
-    def place(self, node: str, kind: str, types: Sequence[TensorType], role: Role) -> tuple[str, ...]:
+    def place(
+        self, node: str, kind: str, types: Sequence[TensorType], role: Role, ends: Mapping[int, int] = NO_INDICES
+    ) -> tuple[str, ...]:
+        """`ends`: number of a tensor of indices -> the last valid one + 1."""
         ids = tuple(f"{node}.{kind}{index}" for index in range(len(types)))
-        for name, type_ in zip(ids, types, strict=True):
+        for number, (name, type_) in enumerate(zip(ids, types, strict=True)):
             named = {"name": name, "init": Init(kind="zeros")} if role is Role.PARAMETER else {}
             self.values.append(Value(id=name, type=type_, role=role, **named))
             self.placements.append(Placement(value=name, pool=self.pool, offset=self.top, bytes=type_.bytes))
-            self.tensors.append((self.top, type_))
+            self.tensors.append(Room(self.top, type_, ends.get(number, 1)))
             self.top += align(type_.bytes)
         return ids
 
@@ -71,10 +85,12 @@ def case_node(name: str, case: Case, memory: Memory, phase: str = "forward") -> 
     """A node that runs the case, with its tensors and scratch in `memory`."""
     signature, mode, facts = case
     op = op_named(signature.op)
+    indices = INDEX_OPERANDS.get(signature.op)
+    ends = {indices: index_range(signature)[0]} if indices is not None else NO_INDICES
     node = Node(
         id=name,
         op=signature.op,
-        inputs=memory.place(name, "in", signature.inputs, Role.ACTIVATION),
+        inputs=memory.place(name, "in", signature.inputs, Role.ACTIVATION, ends),
         outputs=memory.place(name, "out", signature.outputs, Role.ACTIVATION),
         updates=memory.place(name, "up", signature.updates, Role.PARAMETER),
         attrs=signature.attrs,
@@ -178,4 +194,4 @@ def case_programs(cases: Sequence[Case], target: Target, cpus: Sequence[int]) ->
 
 
 INDEX_TYPES = (DType.INT64, DType.INT32)
-"""Filled with zeros: a valid label or index whatever the op."""
+"""Filled with random valid labels and indices: rows all over a table, as in a step."""

@@ -1,7 +1,8 @@
 """Every differentiable op in PyTorch: name -> function(attrs, tensors) -> its outputs that others read: one tensor, or
 a tuple of them. Needs torch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import Any
 
 import torch
@@ -41,10 +42,14 @@ def matmul(a: Any, t: Sequence[Tensor]) -> Tensor:
     return x @ y
 
 
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {"none": lambda y: y, "relu": torch.relu, "relu6": F.relu6}
+"""Of batch norms."""
+
+
 def batch_norm(a: Any, t: Sequence[Tensor]) -> Tensor:
     y = F.batch_norm(t[0], None, None, t[1], t[2], training=True, eps=a.eps)
     y = y + t[3] if a.residual else y
-    return torch.relu(y) if a.activation == "relu" else y
+    return ACTIVATIONS[a.activation](y)
 
 
 def layer_norm(a: Any, t: Sequence[Tensor]) -> Tensor:
@@ -128,6 +133,7 @@ TORCH: dict[str, Call] = {
     "expand": lambda a, t: t[0].expand(a.shape),
     "gelu": lambda a, t: F.gelu(t[0], approximate=a.approximate),
     "layer_norm": layer_norm,
+    "clamp": lambda a, t: F.hardtanh(t[0], -inf if a.low is None else a.low, inf if a.high is None else a.high),
     "leaky_relu": lambda a, t: F.leaky_relu(t[0], a.slope),
     "linear": lambda a, t: F.linear(*t),
     "log": lambda a, t: t[0].log(),

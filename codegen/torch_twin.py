@@ -190,7 +190,8 @@ def _batch_norm(node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Tens
     y = F.batch_norm(inputs[0], mean, var, inputs[1], inputs[2], True, a.momentum, a.eps)
     if a.residual:
         y += inputs[3]
-    return F.relu_(y) if a.activation == "relu" else y
+    in_place = {"none": lambda y: y, "relu": F.relu_, "relu6": lambda y: F.relu6(y, inplace=True)}
+    return in_place[a.activation](y)
 
 
 def _lrn(node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Tensor:

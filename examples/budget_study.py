@@ -5,6 +5,10 @@ python examples/budget_study.py [--model resnet50] [--batch 16] [--shares 1,0.8,
 The unbudgeted plan comes first; every share of its arena, and the smallest budget there is, are planned, built and run,
 each in a process of its own. `--modelled` takes modelled costs instead of profiling: times then mean nothing, but
 memory and bits do. `--disk` gives the target a second pool, so that values may move there.
+
+`--of-torch 0.33` adds the budget in which activations and gradients get that share of what PyTorch keeps: all tensors
+that autograd saves, each storage once, and gradients, when they are most (codegen/torch_memory.py; no fusion, no
+checkpointing). Parameters, optimizer state, running statistics and inputs come on top, at their size.
 """
 
 import argparse
@@ -17,6 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from codegen.bench import random_inputs
 from codegen.build import build
 from codegen.cpu.emit import emit
 from codegen.facts import facts
@@ -26,13 +31,14 @@ from planner.capturing import capture
 from planner.costs.model import modelled_costs
 from planner.costs.table import CostTable, read_costs, write_costs
 from planner.errors import UserError
-from planner.graph.model import Graph
+from planner.graph.model import PERSISTENT, Graph
 from planner.plan.check import check
 from planner.report.pareto import pareto_picture
 from planner.solve.options import PlanOptions
 from planner.solve.pipeline import make_pareto, make_plan
 from planner.target.model import Target
 from planner.target.text import load_target
+from planner.units import align
 
 STEPS = 3
 
@@ -79,6 +85,18 @@ def smallest(graph: Graph, target: Target, costs: CostTable, policy: str) -> int
     raise AssertionError("a plan for one byte")
 
 
+def of_torch(graph: Graph, share: float) -> tuple[int, int]:
+    """(the budget with a share of what PyTorch keeps, all that PyTorch keeps besides parameters and the like)"""
+    import torch
+
+    from codegen.torch_memory import torch_keeps
+
+    kept = torch_keeps(graph, tuple(torch.as_tensor(a) for a in random_inputs(graph, 0)))
+    inputs = {v for p in graph.programs for v in p.inputs}
+    rest = sum(align(v.type.bytes) for v in graph.values if v.role in PERSISTENT or v.id in inputs)
+    return round(share * kept.total) + rest, kept.total
+
+
 def study(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     work = Path(arguments.work)
     graph = capture(arguments.model, batch=arguments.batch).graph
@@ -102,6 +120,10 @@ def study(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     print(f"planned without a budget in {time.perf_counter() - started:.1f} s", file=sys.stderr)
     whole = plain.pools[0].arena
     budgets = [(f"{share:.0%}", round(share * whole)) for share in map(float, arguments.shares.split(","))]
+    if arguments.of_torch:
+        budget, kept = of_torch(graph, arguments.of_torch)
+        print(f"PyTorch keeps {kept / 2**20:.1f} MiB of activations and gradients", file=sys.stderr)
+        budgets.append((f"{arguments.of_torch:.0%} of PyTorch", budget))
     least = smallest(graph, target, costs, arguments.policy)
     budgets.append(("least", least))
     rows: list[dict[str, Any]] = []
@@ -121,6 +143,8 @@ def study(arguments: argparse.Namespace) -> list[dict[str, Any]]:
             "arena_bytes": [p.arena for p in plan.pools],
             "planning_s": round(planning, 2),
             "predicted_ms": program.predicted_ns / 1e6,
+            "least_again_ms": program.least_again_ns / 1e6,
+            "policy": f"{plan.policy} {','.join(map(str, plan.strategies))}".strip(),
             "recomputed": len(program.rewrite.recomputes),
             "moved": sum(t.kind == "offload" for t in program.rewrite.transfers),
         }
@@ -156,18 +180,20 @@ def costs_of(arguments: argparse.Namespace, graph: Graph, target: Target, work: 
 
 
 def text(rows: list[dict[str, Any]]) -> str:
-    head = f"{'budget':>8} {'arena MiB':>10} {'gained MiB':>11} {'again':>6} {'moved':>6} {'predicted':>10}"
-    lines = [f"{head} {'measured':>9} bits"]
+    head = f"{'budget':>14} {'arena MiB':>10} {'gained MiB':>11} {'again':>6} {'moved':>6} {'at least':>9}"
+    lines = [f"{head} {'predicted':>10} {'measured':>9} bits"]
+    first = rows[0]["predicted_ms"]
     for row in rows:
         if "least_bytes" in row:
-            lines.append(f"{row['budget']:>8}   not even {row['least_bytes'] / 2**20:.1f} MiB fit into it")
+            lines.append(f"{row['budget']:>14}   not even {row['least_bytes'] / 2**20:.1f} MiB fit into it")
             continue
         gained = f"{row['gained_bytes'] / 2**20:.1f}" if "gained_bytes" in row else ""
         measured = f"{100 * row['measured_overhead']:+.1f} %" if "measured_overhead" in row else ""
         bits = {True: "same", False: "DIFFER"}.get(row.get("same_bits"), "")
         lines.append(
-            f"{row['budget']:>8} {row['arena_bytes'][0] / 2**20:>10.1f} {gained:>11} {row['recomputed']:>6} "
-            f"{row['moved']:>6} {100 * row['overhead']:>+8.1f} % {measured:>9} {bits}"
+            f"{row['budget']:>14} {row['arena_bytes'][0] / 2**20:>10.1f} {gained:>11} {row['recomputed']:>6} "
+            f"{row['moved']:>6} {100 * row['least_again_ms'] / first:>+7.1f} % {100 * row['overhead']:>+8.1f} % "
+            f"{measured:>9} {bits}"
         )
     return "\n".join(lines)
 
@@ -179,6 +205,7 @@ def main() -> None:
     parser.add_argument("--target", default="cpu2")
     parser.add_argument("--policy", default="sequential")
     parser.add_argument("--shares", default="1,0.8,0.6,0.5,0.4,0.33")
+    parser.add_argument("--of-torch", type=float, default=0.0)
     parser.add_argument("--work", default="/tmp/budget_study")
     parser.add_argument("--costs", default="")
     parser.add_argument("--modelled", action="store_true")

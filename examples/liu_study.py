@@ -70,6 +70,8 @@ FIGURE_3 = {
 }
 """Published factors: strategies 1 and 2 over the recommendation, 3 over those, 4 over those, all together (where the
 text gives no number, the product of the parts)."""
+UNIFORM = ((1, 34), (1, 68), (2, 17), (2, 34), (4, 17), (8, 8), (17, 4), (34, 2), (68, 1))
+"""(inter-op, intra-op): at most so many nodes at a time, each on so many threads."""
 NETWORKS: Mapping[str, dict[str, int]] = {
     "resnet50": {"batch": 64, "image_size": 32},
     "dcgan": {"batch": 64},
@@ -120,8 +122,8 @@ def operation(op: Op, signature: Signature) -> Curve:
     return curve(threads, 2000.0 + moved / 200.0 + op.flops(signature) / 400.0, 0.1)  # 200 GB/s, 400 GFLOP/s
 
 
-def published_costs(graph: Graph, target: Target, scale: float = 1.0, only: int | None = None) -> CostTable:
-    """A modelled table for every signature. `only`: with that many slices, or as many as an op can use."""
+def published_costs(graph: Graph, target: Target, scale: float = 1.0) -> CostTable:
+    """A modelled table for every signature and every number of threads."""
     entries: dict[tuple[str, int], CostEntry] = {}
     for program in graph.programs:
         for node in program.nodes:
@@ -131,7 +133,7 @@ def published_costs(graph: Graph, target: Target, scale: float = 1.0, only: int 
             (kernel, dim), limit = max(op.dims(signature).items(), key=lambda d: (d[1], d[0]))
             shape = operation(op, signature)
             most = min(limit, CORES)
-            for count in range(1, most + 1) if only is None else (min(only, most),):
+            for count in range(1, most + 1):
                 mode = Mode(kernel, dim, count)
                 facts = modelled_facts(op, signature, mode)
                 stages = op.stage_count(signature, mode, facts)
@@ -224,12 +226,11 @@ def study(name: str, target: Target) -> dict[str, Any]:
     scale = 1.0
     if (1, 68) in TABLE_1.get(name, {}):
         scale = TABLE_1[name][1, 68] / step_ms(make_plan(graph, target, published_costs(graph, target), sequential))
-    uniform = {}
-    for inter, intra in ((1, 34), (1, 68), (2, 34), (4, 17), (2, 17), (17, 4)):
-        table = published_costs(graph, target, scale, only=intra)
-        options = PlanOptions(policy="liu", strategies=(1, 3), lanes=inter * intra)
-        uniform[f"{inter}x{intra}"] = round(step_ms(make_plan(graph, target, table, options)), 1)
     table = slow_pairs(published_costs(graph, target, scale), graph)
+    uniform = {}
+    for inter, intra in UNIFORM:
+        options = PlanOptions(policy="liu", strategies=(3,), uniform=intra, lanes=inter * intra)
+        uniform[f"{inter}x{intra}"] = round(step_ms(make_plan(graph, target, table, options)), 1)
     ways: dict[str, PlanOptions] = {"recommended": sequential}
     for strategies in ((1, 2), (1, 2, 3), (1, 2, 3, 4), (1, 3), (1, 3, 4)):
         ways[",".join(map(str, strategies))] = PlanOptions(policy="liu", strategies=strategies)

@@ -9,7 +9,7 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,26 +19,50 @@ DEEPEST = 40
 """Levels of nesting in an artefact; ours have fewer than ten."""
 
 
+class Line(str):
+    """An entry of a list that is rendered already, canonically: for lists of hundreds of thousands."""
+
+    __slots__ = ()
+
+
+_compact = json.JSONEncoder(sort_keys=True, separators=(", ", ": "), allow_nan=False).encode
+
+
 def canonical_json(document: dict[str, Any]) -> str:
     """Render a JSON object: lists of objects (and of lists) one entry per line, everything else compact."""
     return _render(document, 0) + "\n"
 
 
+def digested_json(document: dict[str, Any]) -> str:
+    """As `canonical_json`, with one more field, `digest`: the hash of the canonical text without it."""
+    if not _is_long(document):
+        return canonical_json({**document, "digest": sha256(canonical_json(document))})
+    fields = {key: _render(value, 1) for key, value in document.items()}
+    digest = sha256(_lines(fields, 0) + "\n")
+    return _lines({**fields, "digest": _compact(digest)}, 0) + "\n"
+
+
 def _render(node: Any, depth: int) -> str:
+    if isinstance(node, Line):
+        return node
     if isinstance(node, dict) and depth < 6 and any(_is_long(v) for v in node.values()):
-        pad = " " * (depth + 1)
-        lines = [f"{pad}{json.dumps(k)}: {_render(node[k], depth + 1)}" for k in sorted(node)]
-        return "{\n" + ",\n".join(lines) + "\n" + " " * depth + "}"
+        return _lines({k: _render(v, depth + 1) for k, v in node.items()}, depth)
     if isinstance(node, list) and _is_long(node):
         pad = " " * (depth + 1)
         return "[\n" + ",\n".join(pad + _render(v, depth + 1) for v in node) + "\n" + " " * depth + "]"
-    return json.dumps(node, sort_keys=True, separators=(", ", ": "), allow_nan=False)
+    return _compact(node)
+
+
+def _lines(fields: Mapping[str, str], depth: int) -> str:
+    """An object whose values are rendered already, a field per line."""
+    pad = " " * (depth + 1)
+    return "{\n" + ",\n".join(f"{pad}{_compact(k)}: {fields[k]}" for k in sorted(fields)) + "\n" + " " * depth + "}"
 
 
 def _is_long(node: Any) -> bool:
     """Whether a value deserves lines of its own: a list of entries, or an object that holds one."""
     if isinstance(node, list):
-        return any(isinstance(v, dict | list) for v in node) and bool(node)
+        return any(isinstance(v, dict | list | Line) for v in node)
     if isinstance(node, dict):
         return any(_is_long(v) for v in node.values()) or len(node) > 12
     return False

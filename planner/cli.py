@@ -34,6 +34,7 @@ from planner.report.events import Row, co_running, events_text
 from planner.report.html import html_page
 from planner.report.pareto import pareto_picture, pareto_rows, pareto_table
 from planner.report.perfetto import perfetto_trace
+from planner.report.step_pictures import step_pictures
 from planner.report.table import plan_table
 from planner.report.trace_reading import read_runs
 from planner.solve.options import ParallelOps, PlanOptions, read_pins
@@ -315,9 +316,12 @@ def show(
     run: Annotated[
         Path | None, typer.Option(help="The trace of a real run (Executor.trace) to put beside the plan's events.")
     ] = None,
+    memory: Annotated[
+        Path | None, typer.Option(help="Write pictures of memory over steps, free bytes and the arena to a folder.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """The plan as a table, a page or a trace."""
+    """The plan as a table, a page, a trace, or pictures of its memory."""
     bundle = read_bundle(path)
     text, document = plan_table(bundle.plan, bundle.graph), summary(bundle.plan)
     if html:
@@ -329,9 +333,12 @@ def show(
         document["events"] = {name: co_running(rows)._asdict() for name, rows in figures.items()}
         text += "\n" + "\n".join(f"{name}: {co_running(rows).text()}" for name, rows in figures.items())
         if events:
-            picture = events.suffix.lower() == ".svg"
-            write_text(events, events_picture(bundle.plan.name, figures) if picture else events_text(figures))
-    text += "".join(f"\nwrote {file}" for file in (html, trace, events) if file)
+            drawn = events.suffix.lower() == ".svg"
+            write_text(events, events_picture(bundle.plan.name, figures) if drawn else events_text(figures))
+    pictures = {memory / n: p for n, p in step_pictures(bundle.graph, bundle.plan).items()} if memory else {}
+    for file, picture in pictures.items():
+        write_bytes(file, picture)
+    text += "".join(f"\nwrote {file}" for file in (html, trace, events, *pictures) if file)
     emit_result(as_json, document, text)
 
 

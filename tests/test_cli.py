@@ -112,6 +112,9 @@ def test_show(files: Files) -> None:
     assert as_json("show", files.plan)["name"] == "tiny_b8"
     events = files.folder / "events.csv"
     assert "planned: " in succeeds("show", files.plan, "--events", events) and events.read_text().startswith("of,event")
+    pictures = files.folder / "pictures"
+    assert f"wrote {pictures / 'arena_train_step.png'}" in succeeds("show", files.plan, "--memory", pictures)
+    assert all(f.read_bytes().startswith(b"\x89PNG") for f in pictures.iterdir())
 
 
 def test_simulate(files: Files) -> None:

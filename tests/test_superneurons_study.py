@@ -51,7 +51,7 @@ def test_depth_counts_convolutions_and_the_classifier(study: ModuleType) -> None
 
 def test_text_has_dashes_where_nothing_was_published(study: ModuleType) -> None:
     lines = study.TEXTS["table3"]([{"batch": 7, "published_without_gb": None, "without_gb": 1.0}])
-    assert lines[1].split() == ["7", "-", "1.00", "-", "-", "-"]
+    assert lines[1].split() == ["7", "-", "-", "1.00", "-", "-", "-"]
 
 
 def test_unknown_parts_are_refused() -> None:

@@ -8,27 +8,42 @@ from collections.abc import Sequence
 
 from planner.costs.table import CostEntry
 from planner.graph.model import Graph, Node
+from planner.ops.base import op_named
+from planner.ops.signature import signature_of
 
 
 def cold_fractions(graph: Graph, order: Sequence[Node], cache_bytes: int) -> dict[str, float]:
     """node id -> share of its operands' bytes that have left the cache when the node starts, 0..1.
 
-    The order is walked twice: a training loop repeats it, so what a step starts with is what the last one left.
+    The order is walked twice: a training loop repeats it, so what a step starts with is what the last one left. Of an
+    operand from which indices pick rows only those rows count. The next step picks others: for the first node that
+    uses them, the whole table would have to be in the cache.
     """
+    touches = {node.id: _touched(graph, node) for node in order}
     touched = 0
     last: dict[str, int] = {}
     found: dict[str, float] = {}
     for _ in range(2):
+        used: set[str] = set()
         for node in order:
-            operands = dict.fromkeys((*node.reads, *node.writes))
-            sizes = {v: graph.value[v].type.bytes for v in operands}
-            cold = sum(
-                size * _missing(touched - last.get(v, -(10**15)), size, cache_bytes) for v, size in sizes.items()
-            )
+            sizes = touches[node.id]
+            cold = 0.0
+            for value, size in sizes.items():
+                reach = size if value in used else graph.value[value].type.bytes
+                cold += size * _missing(touched - last.get(value, -(10**15)), reach, cache_bytes)
             found[node.id] = cold / max(1, sum(sizes.values()))
             touched += sum(sizes.values())
-            last.update(dict.fromkeys(operands, touched))
+            last.update(dict.fromkeys(sizes, touched))
+            used.update(sizes)
     return found
+
+
+def _touched(graph: Graph, node: Node) -> dict[str, int]:
+    """value -> bytes of it that the node reads or writes."""
+    sizes = {v: int(graph.value[v].type.bytes) for v in (*node.reads, *node.writes)}
+    operands = {f"in{i}": v for i, v in enumerate(node.inputs)} | {f"up{i}": v for i, v in enumerate(node.updates)}
+    picked = op_named(node.op).picked(signature_of(graph, node))
+    return sizes | {operands[name]: size for name, size in picked.items()}
 
 
 def _missing(distance: int, size: int, cache_bytes: int) -> float:

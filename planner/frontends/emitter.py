@@ -14,6 +14,7 @@ import numpy as np
 from planner.errors import UserError
 from planner.graph.builder import GraphBuilder
 from planner.graph.model import Attrs, DType, Init, Layout, Role, TensorType, Value
+from planner.ops.activation import ClampAttrs
 from planner.ops.base import Array
 from planner.ops.concat import ConcatAttrs
 from planner.ops.copy import ExpandAttrs, PermuteAttrs, SliceAttrs
@@ -209,18 +210,14 @@ class Emitter:
 
     # -- activations that are compositions ---------------------------------------------------------------------
     def clamp(self, x: str, low: float | None, high: float | None) -> str:
-        """low + relu(x - low) - relu(x - high): its gradient is 1 between the bounds and 0 outside."""
+        """Its gradient is 1 between the bounds and 0 outside."""
         low = None if low == -inf else low
         high = None if high == inf else high
-        if low is not None and high is not None:
-            above = self.op("relu", self.shift(x, -high))
-            return self.shift(self.op("sub", self.op("relu", self.shift(x, -low)), above), low)
-        if low is not None:
-            return self.shift(self.op("relu", self.shift(x, -low)), low)
-        if high is not None:
-            flipped = self.op("relu", self.shift(self.op("neg", x), high))
-            return self.shift(self.op("neg", flipped), high)
-        return x
+        if low is None and high is None:
+            return x
+        if low == 0 and high is None:
+            return self.op("relu", x)
+        return self.op("clamp", x, attrs=ClampAttrs(low=low, high=high))
 
     def hard_sigmoid(self, x: str) -> str:
         return self.scale(self.clamp(self.shift(x, 3), 0, 6), 1 / 6)

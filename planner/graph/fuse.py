@@ -5,13 +5,17 @@ gradient, where two nodes would also keep the batch norm's output. The fused nod
 takes the id of the last fused output, so nothing behind it changes.
 
     bn -> relu              batch_norm(activation=relu)
+    bn -> clamp(0, 6)       batch_norm(activation=relu6)
     bn -> add(., r) -> relu batch_norm(activation=relu, residual) with r as fourth input
 """
 
 from collections.abc import Collection, Mapping, Sequence
 
 from planner.graph.model import Node, Value
+from planner.ops.activation import ClampAttrs
 from planner.ops.normalization import BatchNormAttrs
+
+RELU6 = ClampAttrs(low=0.0, high=6.0)
 
 
 def fuse(nodes: Sequence[Node], values: Mapping[str, Value], wanted: Collection[str]) -> list[Node]:
@@ -57,8 +61,9 @@ def _next(
         return None
     follower = following[0]
     outputs = (follower.outputs[0], *bn.outputs[1:])
-    if follower.op == "relu":
-        update = {"attrs": attrs.model_copy(update={"activation": "relu"}), "outputs": outputs}
+    activation = "relu" if follower.op == "relu" else "relu6" if follower.attrs == RELU6 and not attrs.residual else ""
+    if activation:
+        update = {"attrs": attrs.model_copy(update={"activation": activation}), "outputs": outputs}
         return follower, bn.model_copy(update=update)
     if follower.op == "add" and not attrs.residual:
         others = [v for v in follower.inputs if v != y]

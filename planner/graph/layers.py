@@ -7,7 +7,7 @@ from typing import Literal
 
 from planner.graph.builder import GraphBuilder
 from planner.graph.model import Attrs, Init
-from planner.ops.activation import GeluAttrs, LeakyReluAttrs
+from planner.ops.activation import ClampAttrs, GeluAttrs, LeakyReluAttrs
 from planner.ops.base import misfit
 from planner.ops.concat import ConcatAttrs
 from planner.ops.conv import ConvAttrs
@@ -149,6 +149,11 @@ def embedding(b: GraphBuilder, ids: str, entries: int, columns: int, *, padding_
 def unary(b: GraphBuilder, op: str, x: str, *, name: str) -> str:
     """An op of one tensor without attributes: sigmoid, tanh, silu, exp, log, sqrt, neg, abs, square, reciprocal."""
     return b.op(op, [x], name=name)[0]
+
+
+def clamp(b: GraphBuilder, x: str, low: float | None = None, high: float | None = None, *, name: str) -> str:
+    """Between the bounds; relu6 is clamp(0, 6)."""
+    return b.op("clamp", [x], ClampAttrs(low=low, high=high), name=name)[0]
 
 
 def leaky_relu(b: GraphBuilder, x: str, slope: float = 0.01, *, name: str) -> str:

@@ -93,6 +93,10 @@ class TensorType(Frozen):
 
     def text(self) -> str:
         """`f32[16,64,56,56]cl`: how signatures and comments spell a type."""
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
         suffix = "cl" if self.layout is Layout.CHANNELS_LAST else ""
         return f"{self.dtype.short}[{','.join(map(str, self.shape))}]{suffix}"
 
@@ -155,6 +159,10 @@ class Attrs(Frozen):
 
     def text(self) -> str:
         """`stride=(1,1) padding=(0,0)`: sorted, without spaces inside a value; part of the signature."""
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
         pairs = sorted(self.model_dump(mode="json").items())
         return " ".join(f"{k}={_attr_text(v)}" for k, v in pairs)
 
@@ -227,6 +235,11 @@ class Graph(Frozen):
     @cached_property
     def program(self) -> Mapping[str, Program]:
         return {p.name: p for p in self.programs}
+
+    @cached_property
+    def memo(self) -> dict[object, Any]:
+        """What others work out of this graph once and keep with it: its hash, the signatures of its nodes."""
+        return {}
 
     def types(self, ids: tuple[str, ...]) -> tuple[TensorType, ...]:
         return tuple(self.value[i].type for i in ids)

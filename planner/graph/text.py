@@ -35,7 +35,9 @@ def graph_text(graph: Graph) -> str:
 
 
 def graph_hash(graph: Graph) -> str:
-    return sha256(graph_text(graph))
+    if "hash" not in graph.memo:
+        graph.memo["hash"] = sha256(graph_text(graph))
+    return str(graph.memo["hash"])
 
 
 def write_graph(graph: Graph, path: Path | str) -> None:

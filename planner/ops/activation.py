@@ -1,5 +1,5 @@
 """Element-wise functions of one tensor and their gradients, each from the cheapest value it needs: relu, leaky_relu,
-sigmoid, tanh, exp, sqrt and reciprocal their output, the others their input."""
+clamp, sigmoid, tanh, exp, sqrt and reciprocal their output, the others their input."""
 
 from collections.abc import Sequence
 from math import erf
@@ -29,6 +29,13 @@ def _normal_cdf(x: Array) -> Array:
 
 class LeakyReluAttrs(Attrs):
     slope: float = 0.01
+
+
+class ClampAttrs(Attrs):
+    """None: no bound on that side."""
+
+    low: float | None = None
+    high: float | None = None
 
 
 class GeluAttrs(Attrs):
@@ -144,6 +151,48 @@ class LeakyReluBackward(UnaryBackward):
     def reference(self, attrs: LeakyReluAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
         dy, y = inputs
         return (np.where(y > 0, dy, attrs.slope * dy),)
+
+
+@register
+class Clamp(Unary):
+    """y = x between the bounds, else the nearer bound. relu6 and hardtanh are clamps."""
+
+    name = "clamp"
+    attrs_type = ClampAttrs
+    needs = "y"
+    cost = 2
+
+    def infer(self, attrs: ClampAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        if attrs.low is not None and attrs.high is not None and not attrs.low < attrs.high:
+            raise misfit(f"clamp has the bounds {attrs.low} and {attrs.high}", "the first must be below the second")
+        return (inputs[0],)
+
+    def cases(self) -> tuple[Attrs, ...]:
+        return (ClampAttrs(low=0.0, high=6.0), ClampAttrs(low=-0.3), ClampAttrs(low=-1.0, high=0.5))
+
+    def reference(self, attrs: ClampAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        low, high = clamp_bounds(attrs, inputs[0])
+        return (np.minimum(np.maximum(inputs[0], low), high),)
+
+
+@register
+class ClampBackward(UnaryBackward):
+    """dx = dy strictly between the bounds, as hardtanh has it. Inputs: dy, y."""
+
+    name = "clamp_backward"
+    attrs_type = ClampAttrs
+    forward = Clamp
+
+    def reference(self, attrs: ClampAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        dy, y = inputs
+        low, high = clamp_bounds(attrs, y)
+        return (dy * ((y > low) & (y < high)),)
+
+
+def clamp_bounds(attrs: ClampAttrs, like: Array) -> tuple[Any, Any]:
+    """The bounds in an array's type, in which they are compared."""
+    low = -np.inf if attrs.low is None else attrs.low
+    return like.dtype.type(low), like.dtype.type(np.inf if attrs.high is None else attrs.high)
 
 
 @register

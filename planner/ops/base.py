@@ -248,6 +248,10 @@ class Op(ABC):
         )
 
     # -- slicing -----------------------------------------------------------------------------------------------
+    def picked(self, signature: Signature) -> Mapping[str, Bytes]:
+        """Operands (`in0`, `up0`) of which a run touches rows that its indices pick, and at most how many bytes."""
+        return {}
+
     def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
         """(kernel, dim) -> the largest useful number of slices. Must not be empty; every count up to it is valid."""
         raise NotImplementedError

@@ -64,6 +64,9 @@ class Embedding(_Embedding):
     def bytes_moved(self, signature: Signature) -> Bytes:
         return Bytes(2 * signature.outputs[0].bytes + signature.inputs[1].bytes)
 
+    def picked(self, signature: Signature) -> Mapping[str, Bytes]:
+        return {"in0": min(signature.inputs[0].bytes, signature.outputs[0].bytes)}
+
     def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
         return {("loops", "positions"): signature.inputs[1].elements}
 
@@ -161,6 +164,9 @@ class EmbeddingSgdUpdate(_ByColumns):
 
     def bytes_moved(self, signature: Signature) -> Bytes:
         return Bytes(3 * signature.inputs[0].bytes + signature.inputs[1].bytes)
+
+    def picked(self, signature: Signature) -> Mapping[str, Bytes]:
+        return {"up0": min(signature.updates[0].bytes, signature.inputs[0].bytes)}
 
     def reference(self, attrs: EmbeddingSgdAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
         dy, ids, table = inputs

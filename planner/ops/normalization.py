@@ -1,5 +1,5 @@
 """Batch normalisation in training and evaluation mode, fused with relu and a residual addition where a graph has
-them (y = relu(bn(x) + r)), and its gradient. Statistics are per channel over N, H, W.
+them (y = relu(bn(x) + r)), or with relu6, and its gradient. Statistics are per channel over N, H, W.
 
 Two stages: every slice sums its own rows (shifted by the first row, in double), all slices meet, then every slice
 adds all partial sums in slice order and normalises its rows. The order of additions is therefore fixed by the plan.
@@ -37,7 +37,7 @@ class BatchNormAttrs(Attrs):
 
     eps: float = 1e-5
     momentum: float = 0.1
-    activation: Literal["none", "relu"] = "none"
+    activation: Literal["none", "relu", "relu6"] = "none"
     residual: bool = False
 
 
@@ -202,6 +202,7 @@ class BatchNorm(_BatchNorm):
         return (
             case((4, 16, 7, 5)),
             case((3, 10, 6, 6), activation="relu"),
+            case((3, 10, 6, 6), activation="relu6"),
             case((2, 33, 5, 4), activation="relu", residual=True),
             case((5, 3, 4, 4), residual=True),
             case((12, 20)),
@@ -211,7 +212,8 @@ class BatchNorm(_BatchNorm):
 def _activate(attrs: BatchNormAttrs, y: Array, inputs: Sequence[Array]) -> Array:
     if attrs.residual:
         y = y + inputs[3]
-    return np.maximum(y, 0) if attrs.activation == "relu" else y
+    y = np.maximum(y, 0) if attrs.activation != "none" else y
+    return np.minimum(y, 6) if attrs.activation == "relu6" else y
 
 
 @register
@@ -281,7 +283,7 @@ class BatchNormApply(BatchNormInference):
 @register
 class BatchNormBackward(_BatchNorm):
     """Inputs: dy, x, gamma, beta, mean, inv_std, [y when relu follows a residual addition, [dy's second summand]].
-    Outputs: dx, dgamma, dbeta, [dresidual likewise]. Without a residual the relu's mask comes from x again."""
+    Outputs: dx, dgamma, dbeta, [dresidual likewise]. Without a residual the activation's mask comes from x again."""
 
     name = "batch_norm_backward"
     attrs_type = BatchNormGradAttrs
@@ -348,9 +350,10 @@ class BatchNormBackward(_BatchNorm):
         shape = (1, -1) + (1,) * (x.ndim - 2)
         count = prod(x.shape[a] for a in axes)
         normal = (x - mean.reshape(shape)) * inv_std.reshape(shape)
-        if attrs.activation == "relu":
+        if attrs.activation != "none":
             y = inputs[6] if attrs.residual else normal * gamma.reshape(shape) + beta.reshape(shape)
             dy = dy * (y > 0)
+            dy = dy * (y < 6) if attrs.activation == "relu6" else dy
         dbeta, dgamma = dy.sum(axes), (dy * normal).sum(axes)
         centred = dy - (dbeta / count).reshape(shape) - normal * (dgamma / count).reshape(shape)
         dx = centred * (gamma * inv_std).reshape(shape)

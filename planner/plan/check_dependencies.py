@@ -46,14 +46,12 @@ def check_dependencies(slices: Slices, touched: Touches, order: Order, report: R
 def _overlapping(touched: Touches) -> Iterator[tuple[IntArray, IntArray]]:
     """All (write, other access of the same tensor) whose hulls overlap, in batches.
 
-    Tensors are laid out one behind the other on one line (by rank, so that no number overflows). Of the writes
+    Tensors are laid out one behind the other on one line (by rank where numbers might overflow). Of the writes
     sorted by start, those that overlap an access lie between the first whose end, or an earlier one's, is behind
     the access's start, and the last that starts before the access's end. Slices write side by side, so hardly any
     write in that range does not overlap.
     """
-    marks, ranks = np.unique(np.concatenate((touched.lo, touched.hi)), return_inverse=True)
-    base = touched.tensor * (len(marks) + 1)
-    lo, hi = base + ranks[: len(base)], base + ranks[len(base) :]
+    lo, hi = _on_one_line(touched)
     writes = np.flatnonzero(touched.write)
     writes = writes[np.argsort(lo[writes], kind="stable")]
     first = np.searchsorted(np.maximum.accumulate(hi[writes]), lo, side="right")
@@ -71,6 +69,17 @@ def _overlapping(touched: Touches) -> Iterator[tuple[IntArray, IntArray]]:
         kept = hi[write] > lo[other]
         yield write[kept], other[kept]
         begin = end
+
+
+def _on_one_line(touched: Touches) -> tuple[IntArray, IntArray]:
+    """Starts and ends, those of different tensors far from each other."""
+    length = int(touched.hi.max(initial=0)) + 1
+    if length * (int(touched.tensor.max(initial=0)) + 1) < 2**62:
+        base = touched.tensor * length
+        return base + touched.lo, base + touched.hi
+    marks, ranks = np.unique(np.concatenate((touched.lo, touched.hi)), return_inverse=True)
+    base = touched.tensor * (len(marks) + 1)
+    return base + ranks[: len(base)], base + ranks[len(base) :]
 
 
 def _unordered(

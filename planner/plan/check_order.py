@@ -78,12 +78,11 @@ def happens_before(slices: Slices, report: Report) -> Order | None:
         number = heapq.heappop(ready)
         where, at = lane_of[number], position_of[number]
         row, waits = clock[number], slices.waits[number]
-        if at:
-            row[:] = clock[program[where][at - 1]]
-        if len(waits) == 1:
-            np.maximum(row, clock[waits[0]], out=row)
-        elif waits:
-            np.maximum(row, clock[list(waits)].max(axis=0), out=row)
+        before = clock[program[where][at - 1]] if at else row
+        if not waits:
+            row[:] = before
+        else:
+            np.maximum(before, clock[waits[0]] if len(waits) == 1 else clock[list(waits)].max(axis=0), out=row)
         row[where] = at + 1
         rank[number] = done
         done += 1

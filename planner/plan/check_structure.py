@@ -198,6 +198,7 @@ def _placed_slices(program: Program, plan: ProgramPlan, nodes: tuple[PlannedNode
     gates = _Gates(nodes, len(names))
     lane, position = [-1] * len(names), [-1] * len(names)
     waits: list[tuple[int, ...]] = [()] * len(names)
+    known_waits: dict[tuple[str, ...], tuple[int, ...]] = {(): ()}  # slices of a stage mostly wait for the same
     for where, entries in enumerate(plan.lanes):
         for at, entry in enumerate(entries):
             known = number.get(entry.run)
@@ -211,7 +212,10 @@ def _placed_slices(program: Program, plan: ProgramPlan, nodes: tuple[PlannedNode
                 continue
             lane[known], position[known] = where, at
             try:
-                waits[known] = tuple(gates.number(w) if w.endswith("#*") else number[w] for w in entry.wait)
+                if entry.wait not in known_waits:
+                    found = tuple(gates.number(w) if w.endswith("#*") else number[w] for w in entry.wait)
+                    known_waits[entry.wait] = found
+                waits[known] = known_waits[entry.wait]
             except KeyError as unknown:
                 wait = str(unknown.args[0])
                 report.add("SP1412", plan.name, f"{entry.run} waits for {shown(wait)}, but {_slices_of(wait, nodes)}")

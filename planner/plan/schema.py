@@ -207,6 +207,9 @@ class ProgramPlan(Frozen):
     """Measured pairs that this schedule runs side by side, or would have."""
     rewrite: Rewrite = Rewrite()
     """What runs besides the graph's own nodes. `nodes` and `lanes` are those of the expanded program."""
+    least_again_ns: Natural = 0
+    """Where nodes run again: whatever is dropped, in this order and in these modes, it takes at least so long within
+    the budget. Proven by a linear program (solve/budget_bound.py); 0 where values may move to another pool instead."""
     parallel: tuple[ParallelOp, ...] = ()
     """In the order in which they start."""
 

@@ -5,16 +5,17 @@ confirmed with `stepplan check --accept-edits`, which checks it from scratch and
 """
 
 from collections.abc import Sequence
+from json.encoder import encode_basestring_ascii as quoted
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from planner import __version__
-from planner.artefact import canonical_json, read_json, sha256, write_text
+from planner.artefact import Line, canonical_json, digested_json, read_json, sha256, write_text
 from planner.errors import UserError
 from planner.plan.findings import shown
-from planner.plan.schema import SCHEMA, Plan
+from planner.plan.schema import SCHEMA, Entry, Plan
 
 TOLD = 3
 """Malformed places that an error names: a misspelt key is two, a missing one and an unknown one."""
@@ -24,15 +25,19 @@ NAMES = ("node", "value", "run", "name")
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:
-    document: dict[str, Any] = {"schema": SCHEMA, "tool": f"stepplan {__version__}", **plan.model_dump(mode="json")}
-    for program in document["programs"]:
+    # Lanes hold nearly everything there is, in two fields: their entries are rendered straight away.
+    rest = plan.model_dump(mode="json", exclude={"programs": {"__all__": {"lanes"}}})
+    document: dict[str, Any] = {"schema": SCHEMA, "tool": f"stepplan {__version__}", **rest}
+    for program, planned in zip(document["programs"], plan.programs, strict=True):
         program["nodes"] = [{k: v for k, v in n.items() if v not in (0, {}, [], "")} for n in program["nodes"]]
         for optional in ("parallel", "slowdowns"):
             if not program[optional]:
                 del program[optional]
-        program["lanes"] = [[{k: v for k, v in e.items() if v != []} for e in lane] for lane in program["lanes"]]
+        program["lanes"] = [[_line(entry) for entry in lane] for lane in planned.lanes]
         if not any(program["rewrite"].values()):
             del program["rewrite"]
+        if not program["least_again_ns"]:
+            del program["least_again_ns"]
     if not plan.keep:
         del document["keep"]
     document["lanes"] = [{k: v for k, v in lane.items() if (k, v) != ("kind", "core")} for lane in document["lanes"]]
@@ -40,10 +45,14 @@ def plan_document(plan: Plan) -> dict[str, Any]:
     return document
 
 
+def _line(entry: Entry) -> Line:
+    if not entry.wait:
+        return Line(f'{{"run": {quoted(entry.run)}}}')
+    return Line(f'{{"run": {quoted(entry.run)}, "wait": [{", ".join(map(quoted, entry.wait))}]}}')
+
+
 def plan_text(plan: Plan) -> str:
-    document = plan_document(plan)
-    document["digest"] = sha256(canonical_json(document))
-    return canonical_json(document)
+    return digested_json(plan_document(plan))
 
 
 def plan_hash(plan: Plan) -> str:

@@ -72,6 +72,12 @@ def rewrite_lines(program: ProgramPlan, graph: Graph) -> list[str]:
             f"{program.name}: {distinct} nodes run again, {len(rewrite.recomputes)} times in all, {format_ns(took)} "
             f"({_share(took, program.predicted_ns)})"
         )
+        if program.least_again_ns:
+            gap = _share(took - program.least_again_ns, program.predicted_ns)
+            found.append(
+                f"{program.name}: within this budget that takes {format_ns(program.least_again_ns)} or more, so at "
+                f"most {gap} are left to gain"
+            )
     if rewrite.transfers:
         moved = sum(graph.value[t.makes].type.bytes for t in rewrite.transfers)
         values = sum(t.kind == "offload" for t in rewrite.transfers)

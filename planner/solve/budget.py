@@ -1,16 +1,10 @@
 """Pass *budget*: what is recomputed and what is moved so that a plan fits its memory budget.
 
-One chain of decisions is walked, the same for every budget: from everything kept to as little memory as can be had.
-At each link the decision is taken that costs the least time per byte by which it lowers the peak and what is nearly as
-high (`Footprint.above`); so the budget alone decides how far to go, and more memory never means a slower plan:
-
-    keep -> share -> fresh          a value is made again once, or for every reader
-    keep, share, fresh -> move      where the target has a slower pool
-
-Every link is a state; of those that fit, the one with the shortest replay among the cheapest few is the plan. Published
-strategies are points of the same space (everything share: speed-centric; everything fresh: memory-centric).
+The states worth having (search.py) are the same for every budget, so more memory never means a slower plan: of those
+that fit, the one with the shortest replay is the plan.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -19,42 +13,24 @@ import numpy as np
 from planner.errors import InternalError, UserError
 from planner.plan.schema import Plan, Rewrite
 from planner.solve.assemble import Setting, assemble
-from planner.solve.footprints import Footprint, Footprints
+from planner.solve.budget_bound import Relaxation
+from planner.solve.footprints import Footprints
 from planner.solve.keep import kept_values
+from planner.solve.quick import Quick
 from planner.solve.rewriting import again_choice, copies_of
 from planner.solve.route import route
 from planner.solve.schedule import Schedule
-from planner.solve.steps import Decision, Material, material, rewrite_of, steps
+from planner.solve.search import Search, State, cheapest
+from planner.solve.steps import Material, material, rewrite_of
 from planner.units import format_bytes
 
 TRAIN = "train_step"
 
-TARGET = 0.96
-"""A link aims at this share of the present peak: everything above counts."""
-
-RELAXED = 12
-"""States from which superfluous decisions are taken back."""
-
-LOOKED_AT = 6
-"""Candidates that are tried per link, best first by what was last known of them."""
-
 CLOSE = 1.02
-"""Estimated peaks within this factor of the budget are tried: packing may need a little more, in-place use less."""
+"""Among states whose peaks are within this factor of the smallest one's is the one that packs into the fewest bytes."""
 
 SURE = 0.995
 """No replay is shorter than this share of the nodes' own times, one after the other."""
-
-
-@dataclass(frozen=True)
-class State:
-    """Decisions, and what is estimated of them."""
-
-    decisions: Mapping[str, Decision]
-    peak: int
-    """Bytes of the first pool."""
-    extra_ns: float
-    least_ns: float
-    """The same, if all copies cost nothing because they run beside the nodes."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +41,9 @@ class Frontier:
     states: tuple[State, ...]
     base_ns: float
     """Time of the graph's own nodes."""
+    again_ns: Mapping[str, float]
+    """forward node -> time of running it again"""
+    relaxation: Relaxation
     pools: tuple[str, str]
 
     def rewrite(self, state: State) -> dict[str, Rewrite]:
@@ -77,15 +56,17 @@ def frontier(setting: Setting, schedules: Mapping[str, Schedule]) -> Frontier:
     keep = kept_values(graph, setting.options.keep)
     made = material(graph, graph.program[TRAIN], schedule.order, keep)
     slower = setting.target.slower_pool
-    prints = Footprints(graph, graph.program[TRAIN], schedule, made, _again_ns(setting, schedule, made), 0.0, keep)
+    again_ns = _again_ns(setting, schedule, made)
+    prints = Footprints(graph, graph.program[TRAIN], schedule, made, again_ns, 0.0, keep)
     if slower:
         prints.copy_ns_per_byte = _copy_ns(setting, slower)
-    found = _Chain(made, prints, bool(slower)).run()
-    best = _undominated(found)
+    relaxation = Relaxation(graph, graph.program[TRAIN], schedule, made, again_ns, keep)
+    found = Search(made, prints, Quick(prints, made, again_ns), relaxation, bool(slower)).run()
+    best = cheapest(found)
     base = sum(schedule.choices[n.id].total_ns for n in schedule.order)
     setting.say(f"budget: {len(found)} states, {len(best)} worth having, from {format_bytes(best[0].peak)} to "
                 f"{format_bytes(best[-1].peak)}")  # fmt: skip
-    return Frontier(made, tuple(best), base, (setting.target.memory.name, slower))
+    return Frontier(made, tuple(best), base, again_ns, relaxation, (setting.target.memory.name, slower))
 
 
 def within_budget(
@@ -105,14 +86,14 @@ def within_budget(
     best: Plan | None = None
     for state in choice.states:
         shortest = (choice.base_ns + state.least_ns) * SURE - signals
-        if state.peak > setting.capacity * CLOSE or (best and shortest > best.program[TRAIN].predicted_ns):
+        if state.peak > setting.capacity or (best and shortest > best.program[TRAIN].predicted_ns):
             continue
         plan = _assembled(setting, schedules, threads, choice, state)
         if plan is not None and (best is None or _time(plan) < _time(best)):
             best = plan
     if best is None:
         raise _infeasible(setting, schedules, threads, choice)
-    return best
+    return _with_bound(setting, choice, best)
 
 
 def pareto(
@@ -167,6 +148,16 @@ def _assembled(
     return None
 
 
+def _with_bound(setting: Setting, choice: Frontier, plan: Plan) -> Plan:
+    """The plan with what recomputation costs at least."""
+    if choice.pools[1] or not plan.program[TRAIN].rewrite.recomputes:
+        return plan
+    least = choice.relaxation.solve(setting.capacity)
+    told = {TRAIN: math.floor(least.again_ns) if least else 0}
+    programs = tuple(p.model_copy(update={"least_again_ns": told.get(p.name, 0)}) for p in plan.programs)
+    return plan.model_copy(update={"programs": programs})
+
+
 def _infeasible(
     setting: Setting, schedules: Mapping[str, Schedule], threads: tuple[int, ...], choice: Frontier
 ) -> UserError:
@@ -207,149 +198,7 @@ def _copy_ns(setting: Setting, slower: str) -> float:
 
 def _spread(states: Sequence[State], count: int) -> list[State]:
     """At most `count` of the states that no other beats, evenly over their peaks."""
-    best = _undominated(states)
+    best = cheapest(states)
     levels = np.linspace(best[0].peak, best[-1].peak, count)
     chosen = {min(range(len(best)), key=lambda i: (abs(best[i].peak - level), i)) for level in levels}
     return [best[i] for i in sorted(chosen)]
-
-
-def _undominated(states: Sequence[State]) -> list[State]:
-    """From the fastest to the smallest."""
-    best: list[State] = []
-    for state in sorted(states, key=lambda s: (s.extra_ns, s.peak)):
-        if not best or state.peak < best[-1].peak:
-            best.append(state)
-    return best
-
-
-def _state(decisions: Mapping[str, Decision], footprint: Footprint) -> State:
-    return State(dict(decisions), footprint.peak, footprint.extra_ns, footprint.again_ns)
-
-
-_LESS: tuple[Decision, ...] = ("keep", "share")
-
-
-class _Chain:
-    """Walks from everything kept to the smallest footprint."""
-
-    def __init__(self, made: Material, prints: Footprints, slower: bool) -> None:
-        self._made, self._prints, self._slower = made, prints, slower
-        self._known: dict[tuple[str, Decision], float] = {}
-        """(value, decision) -> ns per byte when it was last tried"""
-
-    def run(self) -> list[State]:
-        start: dict[str, Decision] = {}
-        found = self._walk(start)
-        # Single decisions do not lead everywhere: corners of the space, and few kept values with all between them made
-        # again at once, are starts of their own.
-        reached = found[-1].peak
-        starts = [self._state(self._corner(way)) for way in ("share", "fresh", "move", "mixed")]
-        starts += [self._state(d) for d in self._segmented()]
-        found += starts
-        smaller = sorted((s for s in starts if s.peak < reached), key=lambda s: (s.peak, s.extra_ns))
-        cheapest = sorted(starts, key=lambda s: (s.extra_ns * s.peak, s.peak))
-        for state in {id(s): s for s in (*smaller[:1], *cheapest[:3])}.values():
-            found += self._walk(dict(state.decisions))
-        return [*found, *(self._relaxed(s) for s in _spread(found, RELAXED))]
-
-    def _segmented(self) -> list[dict[str, Decision]]:
-        """Segments of about equal bytes between kept cuts; everything else is made again, a segment at a time."""
-        found: list[dict[str, Decision]] = []
-        share = self._corner("share")
-        cuts = [v for v in self._made.cuts if v in share]
-        before: list[int] = []
-        total = 0
-        for value in self._made.values:
-            if value in cuts:
-                before.append(total)
-            total += self._prints.size(value) if value in share else 0
-        for segments in sorted({*range(2, 9), 10, 12, 16, 20, 24, 32, len(cuts)}):
-            if segments <= len(cuts):
-                kept = {min(zip(before, cuts, strict=True), key=lambda c: abs(c[0] - total * i / segments))[1]
-                        for i in range(1, segments)}  # fmt: skip
-                found.append({v: d for v, d in share.items() if v not in kept})
-        return found
-
-    def _relaxed(self, state: State) -> State:
-        """The same peak with less work: decisions that do not lower it are taken back, dear ones first."""
-        decisions, now = dict(state.decisions), self._prints.of(steps(self._made, state.decisions))
-        price = {v: self._first_guess(v, d) * self._prints.size(v) for v, d in decisions.items()}
-        for value in sorted(decisions, key=lambda v: (-price[v], v)):
-            for way in _LESS:
-                if decisions[value] in (way, "keep") or (way == "share" and value not in self._made.producer):
-                    continue
-                less = {**decisions, value: way}
-                after = self._prints.of(steps(self._made, less))
-                if after.peak <= now.peak and after.extra_ns < now.extra_ns:
-                    decisions, now = less, after
-                    break
-        return _state(decisions, now)
-
-    def _corner(self, way: str) -> dict[str, Decision]:
-        found: dict[str, Decision] = {}
-        for value in self._made.values:
-            ways = self._made.ways(value, self._slower)
-            if way == "mixed":  # whatever is there late is moved, the rest is made again
-                found[value] = "move" if "move" in ways else "fresh"
-            elif way in ways:
-                found[value] = way
-            if found.get(value) not in ways:
-                found.pop(value, None)
-        return found
-
-    def _state(self, decisions: Mapping[str, Decision]) -> State:
-        print_ = self._prints.of(steps(self._made, decisions))
-        return _state(decisions, print_)
-
-    def _walk(self, decisions: dict[str, Decision]) -> list[State]:
-        now = self._prints.of(steps(self._made, decisions))
-        found = [_state(decisions, now)]
-        while True:
-            taken = self._next(decisions, now, TARGET) or self._next(decisions, now, 0.999)
-            if taken is None:
-                return found
-            value, way, now = taken
-            decisions[value] = way
-            found.append(_state(decisions, now))
-
-    def _next(
-        self, decisions: Mapping[str, Decision], now: Footprint, target: float
-    ) -> tuple[str, Decision, Footprint] | None:
-        """The best of the candidates that are in memory at the peak."""
-        level = now.peak * target
-        before = now.above(level)
-        candidates = sorted(
-            (self._known.get((v, way), self._first_guess(v, way)), v, way)
-            for v in self._made.values
-            if v in now.at_peak
-            for way in self._ways(v, decisions.get(v, "keep"))
-        )
-        best: tuple[float, str, Decision, Footprint] | None = None
-        tried = 0
-        for guess, value, way in candidates:
-            if best and (tried >= LOOKED_AT or guess >= best[0]):
-                break
-            after = self._prints.of(steps(self._made, {**decisions, value: way}))
-            gain, cost = before - after.above(level), after.extra_ns - now.extra_ns
-            tried += 1
-            if gain <= 0 or after.peak > now.peak:
-                self._known.pop((value, way), None)
-                continue
-            score = cost / gain
-            self._known[value, way] = score
-            if best is None or score < best[0]:
-                best = (score, value, way, after)
-        return best[1:] if best else None
-
-    def _ways(self, value: str, now: Decision) -> tuple[Decision, ...]:
-        later: Mapping[Decision, Sequence[Decision]] = {
-            "keep": ("share", "fresh", "move"),
-            "share": ("fresh", "move"),
-            "fresh": ("move",),
-            "move": (),
-        }
-        there = self._made.ways(value, self._slower)
-        return tuple(w for w in later[now] if w in there)
-
-    def _first_guess(self, value: str, way: Decision) -> float:
-        return self._prints.guess(value, way)

@@ -78,26 +78,33 @@ class Clocks:
 
     def _heard(self, base: Ints, missing: Ints, where: Any) -> Ints:
         """What the slices know once everything missing has finished, without the waits' own positions."""
+        latest = missing.max(axis=0)
+        common = missing == latest[None, :]
+        common[np.arange(len(where)), where] = True
+        if common.all():  # mostly, all slices need the same: then they come to know the same
+            lanes_of = np.flatnonzero(latest)
+            everything: Ints = np.maximum(base, self._knowledge(lanes_of, latest[lanes_of] - 1).max(axis=0)[None, :])
+            return everything
         rows, at = np.nonzero(missing)
         # Slices mostly need the same others (all of an earlier stage); a distinct one is looked up once.
         keys = at.astype(np.int64) << 32 | missing[rows, at]
         distinct, which = np.unique(keys, return_inverse=True)
         wanted = np.zeros((len(base), len(distinct)), bool)
         wanted[rows, which] = True
-        lane_of, position = distinct >> 32, (distinct & 0xFFFFFFFF) - 1
-        stages, slices = self._at[0, lane_of, position], self._at[1, lane_of, position]
-        known = np.empty((len(distinct), base.shape[1]), np.int32)
-        for number in np.unique(stages).tolist():
-            these = np.flatnonzero(stages == number)
-            known[these] = self._known[number][slices[these]]
-        # What a lane's own earlier entry knew is known to its next one anyway.
-        if (wanted | (lane_of[None, :] == where[:, None])).all():
-            everything: Ints = np.maximum(base, known.max(axis=0)[None, :])
-            return everything
+        known = self._knowledge(distinct >> 32, (distinct & 0xFFFFFFFF) - 1)
         heard = base.copy()
         for row in np.flatnonzero(wanted.any(axis=1)).tolist():
             np.maximum(heard[row], known[wanted[row]].max(axis=0), out=heard[row])
         return heard
+
+    def _knowledge(self, lanes: Any, positions: Any) -> Ints:
+        """What was finished when these entries started, a row each."""
+        stages, slices = self._at[0, lanes, positions], self._at[1, lanes, positions]
+        known = np.empty((len(stages), self._latest.shape[1]), np.int32)
+        for number in _distinct(stages):
+            these = np.flatnonzero(stages == number)
+            known[these] = self._known[number][slices[these]]
+        return known
 
     def _name(self, chosen: Any, missing: Ints, heard: Ints, waits: list[tuple[str, ...]]) -> None:
         """The chosen waits by name; several for slices of one stage become one for the stage, where all of its
@@ -105,7 +112,7 @@ class Clocks:
         rows, lanes = np.nonzero(chosen)
         position = missing[rows, lanes] - 1
         stages, slices = self._at[0, lanes, position], self._at[1, lanes, position]
-        for number in np.unique(stages).tolist():
+        for number in _distinct(stages):
             stage = self._stages[number]
             ours = stages == number
             count = np.bincount(rows[ours], minlength=len(waits))
@@ -117,3 +124,11 @@ class Clocks:
                     waits[row] += compact
             for index in np.flatnonzero(ours & ~whole[rows]).tolist():
                 waits[rows[index]] += (f"{stage.name}#{slices[index]}",)
+
+
+def _distinct(numbers: Ints) -> list[int]:
+    """In order; mostly there is one."""
+    if not len(numbers):
+        return []
+    least, most = int(numbers.min()), int(numbers.max())
+    return [least] if least == most else [int(n) for n in np.unique(numbers)]

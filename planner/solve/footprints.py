@@ -4,8 +4,9 @@ The same rules as liveness.py (in place, views, scratch for one step) on bare id
 one after the other. What the plan really needs is then found by liveness and packing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,6 +37,14 @@ class Footprint:
     def above(self, level: float) -> float:
         """Bytes above `level`, added up over the steps."""
         return float(np.maximum(self.alive - level, 0).sum())
+
+
+class Anyway(NamedTuple):
+    """Bytes in use whatever is decided, for every node of the graph."""
+
+    before: np.ndarray[tuple[int], np.dtype[np.int64]]
+    """Just before it: what it finds."""
+    during: np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 class Footprints:
@@ -125,6 +134,50 @@ class Footprints:
 
     def size(self, value: str) -> int:
         return self._size[value]
+
+    def is_view(self, node: str) -> bool:
+        return node in self._alias
+
+    def inplace(self, node: str) -> tuple[tuple[int, int], ...]:
+        """(output, input) pairs of a node of the graph that may be the same bytes."""
+        return self._inplace.get(node, ())
+
+    def inplace_again(self, node: str) -> tuple[tuple[int, int], ...]:
+        """The same where it runs again."""
+        return self._again_inplace.get(node, self.inplace(node))
+
+    def scratch_again(self, node: str) -> int:
+        """Bytes of scratch where a node runs again."""
+        return 0 if node in self._again_inplace else self._scratch.get(node, 0)
+
+    def anyway(self, without: Collection[str]) -> Anyway:
+        """Bytes in use at every node of the graph, `without` some values."""
+        order = self._material.order
+        found = [Step(n.id, n.id, "node", n.reads, n.writes) for n in order]
+        first: dict[str, int] = {}
+        last: dict[str, int] = {}
+        for at, step in enumerate(found):
+            for value in (*step.inputs, *step.outputs):
+                last[value] = at
+            for value in step.outputs:
+                first.setdefault(value, at)
+        for value in self._ends:
+            last[value] = len(found)
+        root: dict[str, str] = {v: v for v in without}
+        until = dict(last) | dict.fromkeys(without, len(found) + 1)  # they are nobody's to overwrite here
+        for at, step in enumerate(found):
+            self._share(step, at, root, until, last, self._size)
+        before, during = np.zeros(len(found) + 2, np.int64), np.zeros(len(found) + 2, np.int64)
+        for value, at in first.items():
+            if value not in root and value not in self._whole:
+                before[at + 1] += self._size[value]
+                before[until[value] + 1] -= self._size[value]
+                during[at] += self._size[value]
+                during[until[value] + 1] -= self._size[value]
+        scratch = np.array([self._scratch.get(n.id, 0) for n in order], np.int64)
+        return Anyway(
+            np.cumsum(before)[: len(found)] + self.always, np.cumsum(during)[: len(found)] + self.always + scratch
+        )
 
     def guess(self, value: str, way: str) -> float:
         """ns per byte of dropping one value, alone."""

@@ -1,16 +1,17 @@
 """Pass *offsets*: byte offsets for blocks with lifetimes, so that blocks alive together never overlap.
 
 Blocks that live all the time go to the bottom. The rest is packed several ways, cheapest first, until one reaches the
-lower bound, the most bytes alive at once: best fit (best_fit.py), valley filling (valleys.py), a packing without waste
-read off a planar graph (tight.py), then exact search below a given height (exact.py), which may also prove that no
-packing is lower. What search may do is counted in steps, never in seconds: the same blocks get the same offsets on
-every machine.
+lower bound, the most bytes alive at once: best fit (best_fit.py), valley filling block by block and chain by chain
+(valleys.py, chains.py), a packing without waste read off a planar graph (tight.py), then exact search below a given
+height (exact.py), which may also prove that no packing is lower. What search may do is counted in steps, never in
+seconds: the same blocks get the same offsets on every machine.
 """
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from planner.solve.best_fit import ORDERS, best_fit
+from planner.solve.chains import TASTES, fill_chains
 from planner.solve.exact import Verdict, pack_below
 from planner.solve.liveness import Block
 from planner.solve.sections import Instance, height, instance
@@ -118,6 +119,13 @@ def _built(problem: Instance, effort: Effort) -> Iterator[list[int]]:
         yield fill_valleys(problem, priority)
     for order in affordable[1:]:
         yield best_fit(problem, order)
+    work = 0
+    for taste in TASTES:
+        if work > effort.search // 4:
+            break
+        offsets, steps = fill_chains(problem, taste)
+        work += steps
+        yield offsets
 
 
 def _searched(problem: Instance, enough: int, best: list[int], effort: Effort) -> tuple[list[int], int]:

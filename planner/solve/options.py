@@ -33,6 +33,9 @@ class PlanOptions(Frozen):
     strategies: tuple[int, ...] = ()
     """Of Liu et al.; for policy liu. 1: a count per node; 2: one count per op type; 3: nodes co-run; 4: small nodes
     run on the second threads of busy cores (implies 3)."""
+    uniform: Annotated[int, Field(ge=1)] | None = None
+    """For policy liu, instead of strategies 1 and 2: every node on so many lanes, or the most below that it can use
+    (a framework's intra-op threads). With strategy 3 as many nodes at a time as fit (its inter-op threads)."""
     search: bool = False
     """With strategy 3: try other ways to schedule than the published one, and take the best by simulation."""
     lanes: int | None = None
@@ -69,6 +72,13 @@ class PlanOptions(Frozen):
         ]
         siblings = {"policy": "liu", "strategies": (1,), "parallel_ops": self.parallel_ops or ParallelOps()}
         return (*plain, self.model_copy(update=siblings))
+
+    def uniform_candidates(self, lanes: int) -> tuple["PlanOptions", ...]:
+        """The uniform settings that `auto` compares with: 2, 4, 8, ... nodes at a time share the lanes. One at a time
+        is no setting of its own: strategy 1 gives every node the best of all counts."""
+        counts = [lanes // 2**power for power in range(1, lanes.bit_length())]
+        fixed = {"policy": "liu", "strategies": (3,), "search": False, "parallel_ops": None}
+        return tuple(self.model_copy(update={**fixed, "uniform": count}) for count in counts)
 
 
 def read_pins(path: Path | str) -> Pins:

@@ -1,23 +1,26 @@
 """One training step within a pool of any size: recomputation, then a tensor cache over everything that remains.
 
-All of SuperNeurons in one plan, in real accounting (footprint.py): outputs between checkpoints are recomputed
+All of SuperNeurons in one plan, in real accounting (block_accesses.py): outputs between checkpoints are recomputed
 (recompute.py); everything else that memory is too short for leaves for the slow pool and comes back
 (tensor_cache.py). The fast pool must hold the largest step, which no plan at node granularity can avoid; the slow pool
 must hold what has left.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from planner.errors import UserError
 from planner.graph.model import Graph, Program
-from planner.solve.footprint import Footprint, footprint
+from planner.solve.block_accesses import BlockAccesses, block_accesses
+from planner.solve.offsets import QUICK, Packing, pack
 from planner.solve.recompute import Recomputation, Step, Strategy, expand, plan, work_of
 from planner.solve.route import route
-from planner.solve.tensor_cache import Access, Policy, Schedule, schedule, smallest_capacity
+from planner.solve.tensor_cache import Access, Policy, Schedule, residencies, schedule, smallest_capacity
 from planner.target.model import Target
 from planner.units import Bytes, format_bytes
 
+MOST_PLACINGS = 6
+"""Plans with less and less of the pool that are tried until offsets fit it."""
 LOOKAHEAD = 16
 """Steps by which a prefetch may start early: enough to overlap, cheap to search."""
 
@@ -47,7 +50,7 @@ class Prepared:
 
     steps: tuple[Step, ...]
     recomputations: tuple[Recomputation, ...]
-    footprint: Footprint
+    blocks: BlockAccesses
     accesses: tuple[Access, ...]
     """Without what is always resident."""
     resident: Bytes
@@ -69,8 +72,8 @@ class StepPlan:
     @property
     def moved(self) -> Bytes:
         """Bytes over the link without the batch's own arrival."""
-        footprint = self.prepared.footprint
-        return Bytes(self.schedule.moved - sum(footprint.sizes[b] for b in footprint.inputs))
+        blocks = self.prepared.blocks
+        return Bytes(self.schedule.moved - sum(blocks.sizes[b] for b in blocks.inputs))
 
 
 def prepare(
@@ -85,7 +88,7 @@ def prepare(
     largest = max(sum(graph.value[v].type.bytes for v in {*n.reads, *n.writes}) for n in order)
     recomputations = plan(work, strategy, largest)
     steps = expand(work, recomputations)
-    found = footprint(graph, program, steps)
+    found = block_accesses(graph, program, steps)
     fixed = found.persistent if persistent == "resident" else frozenset()
     accesses = tuple(_without(a, fixed) for a in found.accesses)
     resident = sum(found.sizes[b] for b in fixed)
@@ -109,9 +112,9 @@ def solve(prepared: Prepared, pools: Pools, policy: Policy | Literal["best"] = "
             f"step {prepared.binding} needs {prepared.smallest} bytes but the budget is {pools.fast}",
             f"the smallest budget is {prepared.smallest} bytes ({format_bytes(prepared.smallest)})",
         )
-    home = prepared.footprint.inputs | (frozenset() if prepared.resident else prepared.footprint.persistent)
+    home = prepared.blocks.inputs | (frozenset() if prepared.resident else prepared.blocks.persistent)
     policies: tuple[Policy, ...] = ("belady", "lru") if policy == "best" else (policy,)
-    capacity, sizes = pools.fast - prepared.resident, prepared.footprint.sizes
+    capacity, sizes = pools.fast - prepared.resident, prepared.blocks.sizes
     made = [schedule(prepared.accesses, sizes, capacity, p, home=home, lookahead=LOOKAHEAD) for p in policies]
     found = min(made, key=lambda s: (s.slow > pools.slow, s.moved, s.slow))
     if found.slow > pools.slow:
@@ -121,3 +124,25 @@ def solve(prepared: Prepared, pools: Pools, policy: Policy | Literal["best"] = "
             f"give it {found.slow} bytes ({format_bytes(found.slow)}), or use a smaller batch",
         )
     return StepPlan(prepared, found)
+
+
+def placed(prepared: Prepared, pools: Pools, policy: Policy | Literal["best"] = "best") -> tuple[StepPlan, Packing]:
+    """A plan whose blocks also have offsets within the fast pool, behind what is always there.
+
+    Where gaps between blocks take too much, more leaves the pool: the transfers are planned again for less.
+    SP1301 as `solve`, or when offsets do not fit after MOST_PLACINGS plans.
+    """
+    room = pools.fast - prepared.resident
+    less = pools
+    for _ in range(MOST_PLACINGS):
+        found = solve(prepared, less, policy)
+        spans = residencies(prepared.accesses, found.schedule.transfers, prepared.blocks.sizes)
+        packing = pack(spans, capacity=room, effort=QUICK)
+        if packing.height <= room:
+            return found, packing
+        less = replace(less, fast=less.fast - (packing.height - room))
+    raise UserError(
+        "SP1301",
+        f"offsets need {prepared.resident + packing.height} bytes but the budget is {pools.fast}",
+        "give it more, or use a smaller batch",
+    )

@@ -28,6 +28,11 @@ from planner.solve.threads import choose_modes, node_options
 from planner.target.model import Target
 from planner.units import format_bytes, format_ns
 
+SMALL_GRAPH = 2000
+"""Nodes of a graph for which `auto` plans every uniform setting to the end."""
+MOST_UNIFORM = 2
+"""Uniform settings that are planned to the end for a larger one."""
+
 
 def make_plan(
     graph: Graph,
@@ -68,6 +73,10 @@ def _no_collection() -> Iterator[None]:
         yield
     finally:
         if enabled:
+            if not gc.get_freeze_count():
+                # Straight to the oldest generation, as if it had been looked through.
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 
@@ -128,13 +137,41 @@ def _solved(graph: Graph, target: Target, costs: CostTable, options: PlanOptions
     """The plans for unlimited memory that there are to choose from: one, or with `auto` many."""
     if options.policy != "auto":
         return (_Solved(Setting(graph, target, costs, options, say)),)
-    found = []
-    for candidate in options.candidates(smt=target.logical_cpus > target.physical_cores):
-        found.append(_Solved(Setting(graph, target, costs, candidate, say)))
-        name = ",".join(map(str, candidate.strategies)) or "-"
-        parallel = " and parallel operators" if candidate.parallel_ops else ""
-        say(f"auto: {candidate.policy} {name}{parallel}: {format_ns(found[-1].total_ns)}")
-    return tuple(found)
+    candidates = options.candidates(smt=target.logical_cpus > target.physical_cores)
+    settings = [Setting(graph, target, costs, candidate, say) for candidate in candidates]
+    solved: dict[int, _Solved] = {}
+
+    def solve(number: int, setting: Setting) -> None:
+        solved[number] = _Solved(setting)
+        say(f"auto: {_named(setting.options)}: {format_ns(solved[number].total_ns)}")
+
+    for number, setting in enumerate(settings):
+        if not setting.options.coruns:
+            solve(number, setting)
+    # Co-running holds bytes longer: where nothing else fits, it is not worth scheduling.
+    if any(s.fits for s in solved.values()):
+        for number, setting in enumerate((*settings, *_promising(settings[0]))):
+            if setting.options.coruns:
+                solve(number, setting)
+    return tuple(solved[number] for number in sorted(solved))
+
+
+def _promising(first: Setting) -> list[Setting]:
+    """The uniform settings worth a whole plan: all of them for a small graph, of a large one those whose schedules
+    end first."""
+    found = [replace(first, options=o) for o in first.options.uniform_candidates(len(first.cpus))]
+    if sum(len(p.nodes) for p in first.graph.programs) <= SMALL_GRAPH:
+        return found
+    silent = [replace(setting, say=lambda text: None) for setting in found]
+    ends = [sum(s.end_ns for s in base_schedules(setting).values()) for setting in silent]
+    return [found[i] for i in sorted(range(len(found)), key=lambda i: ends[i])[:MOST_UNIFORM]]
+
+
+def _named(options: PlanOptions) -> str:
+    name = f"{options.policy} {','.join(map(str, options.strategies)) or '-'}"
+    if options.uniform is not None:
+        name += f", {options.uniform} lanes each"
+    return name + (" and parallel operators" if options.parallel_ops else "")
 
 
 def _schedule(setting: Setting, program: Program) -> Schedule:
@@ -144,7 +181,15 @@ def _schedule(setting: Setting, program: Program) -> Schedule:
     cache = 0 if setting.target.gpus else setting.target.last_level_cache
     modes = node_options(setting.graph, order, setting.costs, lanes, cache)
     pinned = {k: v for k, v in options.pins.slices.items() if k in program.node}
-    choices = choose_modes(order, modes, lanes, policy=options.policy, strategies=options.strategies, pinned=pinned)
+    choices = choose_modes(
+        order,
+        modes,
+        lanes,
+        policy=options.policy,
+        strategies=options.strategies,
+        pinned=pinned,
+        uniform=options.uniform,
+    )
     setting.say(f"threads: {options.policy}, {lanes} lanes")
     if not options.coruns:
         plain = one_at_a_time(program.name, order, choices)
@@ -159,7 +204,7 @@ def _schedule(setting: Setting, program: Program) -> Schedule:
         order=order,
         options=modes,
         base=choices,
-        pinned=pinned,
+        pinned=pinned if options.uniform is None else {n: c.mode.slices for n, c in choices.items()},
         lanes=tuple(range(lanes)),
         siblings=tuple(range(lanes, lanes + len(setting.siblings))),
         tiles=tuple(setting.tiles),

@@ -43,6 +43,13 @@ class Schedule:
         starts = [self.spans[n.id][0] for n in self.order]
         return tuple(max(i + 1, bisect_left(starts, self.spans[n.id][1])) for i, n in enumerate(self.order))
 
+    @property
+    def end_ns(self) -> float:
+        """When the last node ends, as scheduled."""
+        if not self.spans:
+            return float(sum(c.total_ns for c in self.choices.values()))
+        return max((end for _, end in self.spans.values()), default=0.0)
+
 
 def one_at_a_time(program: str, order: Sequence[Node], choices: Mapping[str, Choice]) -> Schedule:
     """Slice i of every node runs on lane i: nothing co-runs, but for lanes that a node leaves idle."""

@@ -4,6 +4,9 @@ Every value that a forward node makes and that is read after the forward pass is
 
     keep     left where it is
     share    dropped after its last forward reader, made again once for all later readers   (speed-centric)
+    own      made again for every recomputation that reads it and dropped in between, as fresh is, but left from the
+             first late reader of its own on: in a chain of joins all values are needed to get at the last one, and
+             each again when its own turn comes
     fresh    made again for every later reader and dropped in between                        (memory-centric)
     move     copied to a slower pool, copied back once for all later readers
 
@@ -22,7 +25,7 @@ from planner.ops.signature import signature_of
 from planner.plan.expand import offload_names, prefetch_names, recompute_name
 from planner.plan.schema import Read, Recompute, Rewrite, Transfer
 
-Decision = Literal["keep", "share", "fresh", "move"]
+Decision = Literal["keep", "share", "own", "fresh", "move"]
 
 
 class Step(NamedTuple):
@@ -58,7 +61,7 @@ class Material:
     def ways(self, value: str, slower_pool: bool) -> tuple[Decision, ...]:
         """What can be decided about a value. One that nobody reads late costs nothing, unless a recomputation reads
         it: then it too is made again rather than kept for that."""
-        again: tuple[Decision, ...] = ("share", "fresh") if value in self.producer else ()
+        again: tuple[Decision, ...] = ("share", "own", "fresh") if value in self.producer else ()
         return (*again, "move") if slower_pool and value in self.late else again
 
 
@@ -155,10 +158,12 @@ class _Unfolding:
         for view, root in material.views.items():
             decision = decisions.get(root, "keep")
             if decision != "keep" and view in material.producer:
-                self._decisions[view] = "fresh" if decision == "fresh" else "share"
+                self._decisions[view] = "share" if decision == "move" else decision
         self._nodes = {n.id: n for n in material.order}
         self._shared: dict[str, str] = {}
         self._local: dict[str, str] = {}
+        self._own: frozenset[str] = frozenset()
+        """What the present node itself reads."""
         self._times: dict[str, int] = {}
         self._steps: list[Step] = []
 
@@ -172,6 +177,7 @@ class _Unfolding:
                         self._steps.append(Step(copy, value, "offload", (value,), (away,)))
                 continue
             self._local.clear()
+            self._own = frozenset((*node.inputs, *(self._material.views.get(v, v) for v in node.inputs)))
             inputs = tuple(self._bring(v) for v in node.inputs)
             self._steps.append(Step(node.id, node.id, "node", inputs + node.updates, node.writes))
         return self._steps
@@ -214,5 +220,6 @@ class _Unfolding:
         self._steps.append(Step(recompute_name(maker, number), maker, "recompute", inputs, makes))
         for value, instance in zip(originals, makes, strict=True):
             self._local[value] = instance
-            if self._decisions.get(value) == "share":
+            decision = self._decisions.get(value)
+            if decision == "share" or (decision == "own" and value in self._own):
                 self._shared[value] = instance

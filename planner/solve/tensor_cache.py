@@ -9,7 +9,7 @@ value; a plan knows the future, so Belady's rule is possible: the value whose ne
     1 byte out, 1 byte back.
 
 A value that the slow pool already holds unchanged is dropped without being written again. Bytes are counted, not
-placed: offsets are another pass.
+placed: `residencies` are what pass *offsets* places.
 """
 
 import heapq
@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from planner.errors import InternalError, UserError
+from planner.solve.liveness import Block
 from planner.units import Bytes, format_bytes
 
 Policy = Literal["lru", "belady"]
@@ -108,6 +109,31 @@ def schedule(
         cache.run(position)
     transfers, resident = _early(cache.transfers, cache.resident, capacity, lookahead)
     return Schedule(policy, transfers, resident, Bytes(cache.slow_peak))
+
+
+def residencies(
+    accesses: Sequence[Access], transfers: Sequence[Transfer], sizes: Mapping[str, int]
+) -> tuple[Block, ...]:
+    """When each value is in the fast pool, from step `lower` up to `upper`: `VALUE`, `VALUE.2` when it has come back.
+
+    From its first touch, or from where its prefetch may start, to its last touch before it leaves, or to where its
+    offload ends. What is dropped without a copy is gone after its last touch.
+    """
+    touches: dict[str, list[int]] = {}
+    for position, access in enumerate(accesses):
+        for value in access.touches:
+            touches.setdefault(value, []).append(position)
+    back = {(t.value, t.before): t.after + 1 for t in transfers if t.kind == "prefetch"}
+    away = {(t.value, t.after): t.before for t in transfers if t.kind == "offload"}
+    found = []
+    for value, positions in touches.items():
+        starts = [i for i, p in enumerate(positions) if i == 0 or (value, p) in back]
+        for number, (start, end) in enumerate(zip(starts, (*starts[1:], len(positions)), strict=True), 1):
+            first, last = positions[start], positions[end - 1]
+            lower, upper = back.get((value, first), first), away.get((value, last), last + 1)
+            name = value if number == 1 else f"{value}.{number}"
+            found.append(Block(name, lower, max(upper, last + 1), Bytes(sizes[value])))
+    return tuple(found)
 
 
 class _Cache:

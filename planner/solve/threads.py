@@ -60,10 +60,13 @@ def choose_modes(
     policy: str,
     strategies: Sequence[int],
     pinned: Mapping[str, int],
+    uniform: int | None = None,
 ) -> dict[str, Choice]:
-    """node id -> its mode."""
+    """node id -> its mode. `uniform`: with that many slices each, or as many below as there are."""
     if policy == "sequential":
         wanted = {node.id: lanes for node in order}
+    elif uniform is not None:
+        wanted = {node.id: uniform for node in order}
     elif 2 in strategies:
         wanted = _uniform_counts(order, options)
     else:

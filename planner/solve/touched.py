@@ -95,6 +95,8 @@ class Arena:
         self._graph, self._live, self._offsets = graph, live, offsets
         self._blocks: dict[str, Block] = {}
         self._known: dict[tuple[int, int], tuple[Part, Part, Bools]] = {}
+        self._spans: dict[int, tuple[Part, tuple[int, int] | None]] = {}
+        """Of parts, which nodes share: the elements that all slices touch, where those are in one piece."""
         self._starts: list[int] = []
         self._held: list[tuple[int, int, Block]] = []
         """Disjoint (lo, hi, block), sorted, with their starts: the last block that took each byte."""
@@ -147,18 +149,25 @@ class Arena:
             self._known[key] = (part, earlier, _overlap(part, earlier))
         return self._known[key][2]
 
-    @staticmethod
-    def record(block: Block, part: Part, itemsize: int, lo: Longs, hi: Longs, stage: Stage) -> None:
+    def record(self, block: Block, part: Part, itemsize: int, lo: Longs, hi: Longs, stage: Stage) -> None:
         """The part's slices have their places: later ones will wait for them.
 
         A stage that writes the whole block has waited for all that came before it, and whoever touches the block
         later waits for it: what came before is forgotten.
         """
         lanes, ends = stage.lanes[part.slices].astype(np.int64), stage.ends[part.slices].astype(np.int64)
-        if part.write and itemsize and (part.width == 1).all() and _union([(lo, hi)]) == [(block.lo, block.hi)]:
+        if part.write and itemsize and self._fills(part, block, itemsize):
             block.history = [r for r in block.history if r.stage is stage]
             block.inherited = None
         block.history.append(_Record(part.write, lanes, ends, lo, hi, itemsize, part, stage))
+
+    def _fills(self, part: Part, block: Block, itemsize: int) -> bool:
+        """Whether the part's slices together touch every byte of the block."""
+        if id(part) not in self._spans:
+            union = _union([(part.lo, part.hi)]) if (part.width == 1).all() else []
+            self._spans[id(part)] = (part, union[0] if len(union) == 1 else None)
+        span = self._spans[id(part)][1]
+        return span is not None and [block.lo + at * itemsize for at in span] == [block.lo, block.hi]
 
     def _open(self, lo: int, hi: int) -> Block:
         """A new block over [lo, hi): it inherits what happened to those bytes under their previous holders."""

@@ -17,13 +17,13 @@ PRIORITIES = ("widest", "area", "largest")
 
 def fill_valleys(problem: Instance, priority: str) -> list[int]:
     """Offsets; among the blocks that could be next, take the first by `priority` (one of PRIORITIES)."""
-    return _Skyline(problem, priority).fill()
+    return _Filling(problem, priority).fill()
 
 
-class _Skyline:
+class Skyline:
     """Segments [start, end) of one floor each, chained by their ends; the lowest is found by a heap."""
 
-    def __init__(self, problem: Instance, priority: str) -> None:
+    def __init__(self, problem: Instance) -> None:
         self.lower, self.upper, self.size = (
             np.array(x, np.int64) for x in (problem.lower, problem.upper, problem.size)
         )
@@ -31,43 +31,14 @@ class _Skyline:
         self.left_to_place = loads(problem)
         """Units per section."""
         self.waiting = np.ones(problem.blocks, bool)
-        self.rank = np.array(ranks(problem, priority))
         self.end: dict[int, int] = {}
         self.floor: dict[int, int] = {}
         self.start: dict[int, int] = {}
         """end of a segment -> its start"""
         self.heap: list[tuple[int, int]] = []
+        self.add((0, problem.count, 0))
 
-    def fill(self) -> list[int]:
-        offsets = np.zeros(len(self.size), np.int64)
-        self._add(0, self.sections, 0)
-        for _ in range(len(self.size)):
-            block, floor = self._next()
-            offsets[block] = floor
-        return [int(x) for x in offsets]
-
-    def _next(self) -> tuple[int, int]:
-        """Place one more block: which, and where."""
-        while True:
-            left, right, floor = self._lowest()
-            inside = slice(*np.searchsorted(self.lower, (left, right)))  # blocks are sorted by their first section
-            fitting = np.flatnonzero(self.waiting[inside] & (self.upper[inside] <= right)) + inside.start
-            if not len(fitting):
-                self._add(left, right, self._wall(left, right))
-                continue
-            critical = left + int(self.left_to_place[left:right].argmax())
-            covering = fitting[(self.lower[fitting] <= critical) & (self.upper[fitting] > critical)]
-            if not len(covering):
-                self._give_up(left, right, floor, critical, fitting)
-                continue
-            block = int(covering[self.rank[covering].argmin()])
-            first, last, size = int(self.lower[block]), int(self.upper[block]), int(self.size[block])
-            self.waiting[block] = False
-            self.left_to_place[first:last] -= size
-            self._add_all((left, first, floor), (first, last, floor + size), (last, right, floor))
-            return block, floor
-
-    def _lowest(self) -> tuple[int, int, int]:
+    def lowest(self) -> tuple[int, int, int]:
         """Take the lowest valley out of the skyline, joined with neighbours on the same level."""
         while True:
             floor, left = heappop(self.heap)
@@ -80,6 +51,67 @@ class _Skyline:
             left = self.start[left]
             self._remove(left)
         return left, right, floor
+
+    def wall(self, left: int, right: int) -> int:
+        """The lower one of a valley's walls."""
+        walls = [self.floor[self.start[left]]] if left > 0 else []
+        return min(walls + ([self.floor[right]] if right < self.sections else []))
+
+    def add(self, *parts: tuple[int, int, int]) -> None:
+        """(start, end, floor) of new segments; empty ones are left out."""
+        for left, right, floor in parts:
+            if left < right:
+                self.end[left], self.floor[left], self.start[right] = right, floor, left
+                heappush(self.heap, (floor, left))
+
+    def fitting(self, left: int, right: int) -> Ints:
+        """Waiting blocks inside a range of sections."""
+        inside = slice(*np.searchsorted(self.lower, (left, right)))  # blocks are sorted by their first section
+        found: Ints = np.flatnonzero(self.waiting[inside] & (self.upper[inside] <= right)) + inside.start
+        return found
+
+    def place(self, block: int) -> tuple[int, int, int]:
+        """Take a block from those that wait: its first section, its last and one more, its size."""
+        first, last, size = int(self.lower[block]), int(self.upper[block]), int(self.size[block])
+        self.waiting[block] = False
+        self.left_to_place[first:last] -= size
+        return first, last, size
+
+    def _remove(self, left: int) -> int:
+        right = self.end.pop(left)
+        del self.floor[left], self.start[right]
+        return right
+
+
+class _Filling(Skyline):
+    def __init__(self, problem: Instance, priority: str) -> None:
+        super().__init__(problem)
+        self.rank = np.array(ranks(problem, priority))
+
+    def fill(self) -> list[int]:
+        offsets = np.zeros(len(self.size), np.int64)
+        for _ in range(len(self.size)):
+            block, floor = self._next()
+            offsets[block] = floor
+        return [int(x) for x in offsets]
+
+    def _next(self) -> tuple[int, int]:
+        """Place one more block: which, and where."""
+        while True:
+            left, right, floor = self.lowest()
+            fitting = self.fitting(left, right)
+            if not len(fitting):
+                self.add((left, right, self.wall(left, right)))
+                continue
+            critical = left + int(self.left_to_place[left:right].argmax())
+            covering = fitting[(self.lower[fitting] <= critical) & (self.upper[fitting] > critical)]
+            if not len(covering):
+                self._give_up(left, right, floor, critical, fitting)
+                continue
+            block = int(covering[self.rank[covering].argmin()])
+            first, last, size = self.place(block)
+            self.add((left, first, floor), (first, last, floor + size), (last, right, floor))
+            return block, floor
 
     def _give_up(self, left: int, right: int, floor: int, critical: int, fitting: Ints) -> None:
         """Raise the sections around the critical one that no fitting block covers."""
@@ -95,25 +127,7 @@ class _Skyline:
             levels.append(self.floor[self.start[left]])
         if last == right and right < self.sections:
             levels.append(self.floor[right])
-        self._add_all((left, first, floor), (first, last, min(levels)), (last, right, floor))
-
-    def _wall(self, left: int, right: int) -> int:
-        walls = [self.floor[self.start[left]]] if left > 0 else []
-        return min(walls + ([self.floor[right]] if right < self.sections else []))
-
-    def _add_all(self, *parts: tuple[int, int, int]) -> None:
-        for part in parts:
-            self._add(*part)
-
-    def _add(self, left: int, right: int, floor: int) -> None:
-        if left < right:
-            self.end[left], self.floor[left], self.start[right] = right, floor, left
-            heappush(self.heap, (floor, left))
-
-    def _remove(self, left: int) -> int:
-        right = self.end.pop(left)
-        del self.floor[left], self.start[right]
-        return right
+        self.add((left, first, floor), (first, last, min(levels)), (last, right, floor))
 
 
 def ranks(problem: Instance, priority: str) -> list[int]:

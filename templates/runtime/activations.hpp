@@ -26,6 +26,14 @@ struct LeakyRelu {
   STEPPLAN_BOTH float backward(float dy, float, float y) const { return y > 0.0f ? dy : slope * dy; }
 };
 
+// Unlike a comparison with x, one with y needs no x; at a bound itself nothing passes, as in PyTorch's hardtanh.
+struct Clamp {
+  static constexpr bool reads_x = false, reads_y = true;
+  float low, high;
+  STEPPLAN_BOTH float forward(float x) const { return x < low ? low : x > high ? high : x; }  // keeps NaN
+  STEPPLAN_BOTH float backward(float dy, float, float y) const { return y > low && y < high ? dy : 0.0f; }
+};
+
 struct Sigmoid {
   static constexpr bool reads_x = false, reads_y = true;
   STEPPLAN_BOTH static float forward(float x) { return math::sigmoid(x); }

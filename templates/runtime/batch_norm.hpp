@@ -1,4 +1,4 @@
-// Batch normalisation over channels-last rows, optionally fused with a residual addition and relu:
+// Batch normalisation over channels-last rows, optionally fused with a residual addition and relu, or relu6:
 //   y = gamma (x - mean) / sqrt(var + eps) + beta      then (+ residual), then relu
 //
 // Training forward and backward have two stages with a barrier between them; the rows are cut over slices.
@@ -141,6 +141,7 @@ void batch_norm_write_rows(const BatchNormForward<T>& a, WideRows rows, const fl
       float v = affine(static_cast<float>(x[c]), scale[c], shift[c]);
       if constexpr (has_residual(fusion)) v += static_cast<float>(residual[c]);
       if constexpr (has_relu(fusion)) v = v < 0.0f ? 0.0f : v;
+      if constexpr (fusion == Fusion::relu6) v = v > 6.0f ? 6.0f : v;
       y[c] = static_cast<T>(v);
     }
   }

@@ -11,7 +11,7 @@ namespace stepplan {
 // Per-channel coefficients of one panel, repeated over a wide row.
 struct BatchNormGradientPanel {
   alignas(64) float mean[max_panel_width];
-  alignas(64) float scale[max_panel_width];  // with shift: recomputes y of Fusion::relu
+  alignas(64) float scale[max_panel_width];  // with shift: recomputes y where the mask comes from x
   alignas(64) float shift[max_panel_width];
 
   template <class T>
@@ -45,7 +45,7 @@ void batch_norm_add_gradient_rows(const BatchNormBackward<T>& a, int64_t offset,
       const float xr = static_cast<float>(x[r * stride + c]);
       float d = static_cast<float>(dy[r * stride + c]);
       if constexpr (joined) d += static_cast<float>(more[r * stride + c]);
-      if constexpr (fusion == Fusion::relu) d = affine(xr, p.scale[c], p.shift[c]) > 0.0f ? d : 0.0f;
+      if constexpr (masks_from_x(fusion)) d = passes<fusion>(affine(xr, p.scale[c], p.shift[c])) ? d : 0.0f;
       if constexpr (fusion == Fusion::add_relu) d = static_cast<float>(y[r * stride + c]) > 0.0f ? d : 0.0f;
       if constexpr (has_residual(fusion)) dresidual[r * stride + c] = static_cast<T>(d);
       block_dy += d;
@@ -116,7 +116,7 @@ void batch_norm_backward_apply(const BatchNormBackward<T>& a, int64_t slice, int
         for (int64_t c = 0; c < rows.width; ++c) {
           const float xr = static_cast<float>(x[c]);
           float d = static_cast<float>(dy[c]);
-          if constexpr (fusion == Fusion::relu) d = affine(xr, p.scale[c], p.shift[c]) > 0.0f ? d : 0.0f;
+          if constexpr (masks_from_x(fusion)) d = passes<fusion>(affine(xr, p.scale[c], p.shift[c])) ? d : 0.0f;
           dx[c] = static_cast<T>(p.scale[c] * d + (slope[c] * (xr - p.mean[c]) + constant[c]));
         }
       }

@@ -1,10 +1,20 @@
-// What a batch norm does besides normalising: adds a residual, then relu.
+// What a batch norm does besides normalising: adds a residual, then relu; or relu6.
 #pragma once
+
+#include "both.hpp"
 
 namespace stepplan {
 
-enum class Fusion { none, relu, add, add_relu };
-constexpr bool has_relu(Fusion f) { return f == Fusion::relu || f == Fusion::add_relu; }
+enum class Fusion { none, relu, relu6, add, add_relu };
+constexpr bool has_relu(Fusion f) { return f == Fusion::relu || f == Fusion::relu6 || f == Fusion::add_relu; }
 constexpr bool has_residual(Fusion f) { return f == Fusion::add || f == Fusion::add_relu; }
+/// Whether the backward pass finds the activation's mask from x again.
+constexpr bool masks_from_x(Fusion f) { return f == Fusion::relu || f == Fusion::relu6; }
+
+/// Whether the activation lets a value through.
+template <Fusion fusion>
+STEPPLAN_BOTH inline bool passes(float y) {
+  return fusion == Fusion::relu6 ? y > 0.0f && y < 6.0f : y > 0.0f;
+}
 
 }  // namespace stepplan

@@ -47,7 +47,7 @@ def picture(b: GraphBuilder, images: str) -> str:
     x = layers.lrn(b, x, 5, alpha=1e-2, name="lrn")
     (x,) = b.op("pad", [x], PadAttrs(pads=((0, 0), (0, 0), (1, 0), (0, 2))), name="frame")
     x = layers.conv2d(b, x, 12, (3, 5), (2, 1), (1, 2), groups=12, bias=False, name="depthwise")
-    x = layers.relu(b, layers.batch_norm(b, x, name="bn2"), name="relu2")
+    x = layers.clamp(b, layers.batch_norm(b, x, name="bn2"), 0, 6, name="relu6")
     pools = [
         layers.max_pool(b, x, 3, 2, 1, ceil_mode=True, name="max"),
         layers.avg_pool(b, x, 3, 2, 1, ceil_mode=True, count_include_pad=False, name="avg"),
@@ -69,6 +69,7 @@ def attention(b: GraphBuilder, x: str) -> str:
     (seen,) = b.op("matmul", [layers.softmax(b, scores, name="weights"), v], MatmulAttrs(), name="seen")
     x = layers.add(b, x, layers.linear(b, seen, WIDTH, name="out"), name="with_seen")
     wide = layers.linear(b, layers.layer_norm(b, x, name="ln2"), 40, name="wide")
+    wide = layers.clamp(b, wide, -1.1, 0.9, name="bounded")
     left = layers.gelu(b, wide, name="gelu")
     right = layers.gelu(b, layers.unary(b, "silu", wide, name="silu"), "tanh", name="gelu_tanh")
     return layers.add(b, x, layers.linear(b, layers.mul(b, left, right, name="gate"), WIDTH, name="narrow"), name="y")

@@ -98,7 +98,10 @@ def test_another_decision_changes_the_branch_and_is_measured(graph: Graph) -> No
         if node.op == "max_pool2d":
             decision[at] = 0 if decision[at] else 4
         else:
-            decision[at] = ~decision[at] if decision.dtype is torch.bool else 1 - decision[at]
+            sides = decision.dtype is torch.int8  # below the lower bound, or not
+            decision[at] = (
+                ~decision[at] if decision.dtype is torch.bool else -(not decision[at]) if sides else 1 - decision[at]
+            )
         forced.decisions[node.id] = decision.reshape(watched.decisions[node.id].shape)
         _, bent = run(graph, forced.calls(), torch.float64)
         count, gap = forced.wrong[node.id]

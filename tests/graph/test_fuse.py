@@ -39,6 +39,16 @@ def test_relu():
     assert [n.op for n in nodes] == ["conv2d", "batch_norm"]
 
 
+def test_relu6_but_no_other_clamp_and_not_behind_an_addition():
+    b, x = start()
+    y = layers.clamp(b, bn(b, x, "bn"), 0, 6, name="relu6")
+    z = layers.clamp(b, bn(b, y, "other"), -1, 6, name="other_clamp")
+    w = layers.clamp(b, layers.add(b, bn(b, z, "third"), z, name="add"), 0, 6, name="behind")
+    nodes = fused(b, w)
+    assert norms(nodes) == {"bn": ("relu6", False, ()), "other": ("none", False, ()), "third": ("none", True, (z,))}
+    assert [n.op for n in nodes if n.op == "clamp"] == ["clamp"] * 2
+
+
 @pytest.mark.parametrize("first", [True, False])
 def test_add_in_either_order(first):
     b, x = start()

@@ -6,7 +6,16 @@ import pytest
 
 from planner import zoo
 from planner.errors import UserError
-from planner.solve.layer_accounting import STAGES, Profile, Stage, in_out, offload_bytes, profile
+from planner.graph.model import Role
+from planner.solve.layer_accounting import (
+    STAGES,
+    Profile,
+    Stage,
+    in_out,
+    offload_bytes,
+    profile,
+    published_offload_bytes,
+)
 from planner.solve.paper_layers import Kind, Layer, Layers, layers
 from planner.solve.recompute import Strategy
 
@@ -71,6 +80,16 @@ def test_every_stage_needs_no_more_than_the_one_before(network: str) -> None:
 def test_offloading_moves_every_convolution_out_and_back(alexnet: Layers) -> None:
     # conv1 221.558, conv2 142.383, conv3 and conv4 49.512, conv5 33.008 MB
     assert offload_bytes(alexnet) / MB == pytest.approx(2 * 495.972, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("batch", "published"), [(256, 2.56), (384, 3.72), (512, 4.88), (640, 6.03), (896, 8.35), (1024, 9.50)]
+)
+def test_table_3_without_the_cache(batch: int, published: float) -> None:
+    graph = zoo.build("alexnet_lrn", batch, fuse=False)
+    parameters = sum(v.type.bytes for v in graph.values if v.role is Role.PARAMETER)
+    images = graph.value["images"].type.bytes
+    assert round(published_offload_bytes(of("alexnet_lrn", batch), images, parameters) / 1e9, 2) == published
 
 
 def fan() -> Layers:

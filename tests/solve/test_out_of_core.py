@@ -12,12 +12,13 @@ from planner.errors import UserError
 from planner.graph.model import PERSISTENT, Graph
 from planner.ops.base import op_named
 from planner.ops.signature import signature_of
-from planner.solve.out_of_core import Pools, StepPlan, prepare, solve
+from planner.solve.out_of_core import Pools, StepPlan, placed, prepare, solve
 from planner.solve.recompute import Strategy, original
-from planner.solve.tensor_cache import POLICIES, Policy
+from planner.solve.tensor_cache import POLICIES, Policy, residencies
 from planner.target.text import load_target
 from planner.units import align
 from tests.graphs import random_net
+from tests.solve.packings import validate
 
 STRATEGIES: tuple[Strategy, ...] = ("none", "speed", "memory", "cost")
 
@@ -39,12 +40,12 @@ def overwritten(graph: Graph, plan: StepPlan) -> list[str]:
             for v in step.reads
             if graph.value[original(v)].role not in PERSISTENT
             and v not in program.inputs
-            and v not in holds.get(plan.prepared.footprint.block[v], set())
+            and v not in holds.get(plan.prepared.blocks.block[v], set())
         ]
         assert [original(v) for v in step.reads] == list(node.reads) and own <= set(node.outputs)
         view = op_named(node.op).alias(signature_of(graph, node)) is not None
         for value in step.writes:
-            block = plan.prepared.footprint.block[value]
+            block = plan.prepared.blocks.block[value]
             holds[block] = {*holds.get(block, set()), value} if view else {value}
     return wrong
 
@@ -83,14 +84,14 @@ def test_everything_is_counted(strategy: Strategy) -> None:
     alive: dict[str, list[int]] = {}
     for position, step in enumerate(plan.prepared.steps):
         for value in (*step.reads, *step.writes):
-            alive.setdefault(plan.prepared.footprint.block[value], []).append(position)
+            alive.setdefault(plan.prepared.blocks.block[value], []).append(position)
     for position in range(len(plan.prepared.steps)):
         live = [b for b, at in alive.items() if at[0] <= position <= at[-1]]
         bytes_ = sum(
-            align(graph.value[original(b)].type.bytes) for b in live if b not in plan.prepared.footprint.persistent
+            align(graph.value[original(b)].type.bytes) for b in live if b not in plan.prepared.blocks.persistent
         )
         # The batch may arrive early.
-        early = sum(plan.prepared.footprint.sizes[b] for b in plan.prepared.footprint.inputs if position < alive[b][0])
+        early = sum(plan.prepared.blocks.sizes[b] for b in plan.prepared.blocks.inputs if position < alive[b][0])
         assert bytes_ <= plan.schedule.resident[position] <= bytes_ + early
 
 
@@ -115,7 +116,25 @@ def test_table_5(network: str, batch: int) -> None:
 def test_table_4() -> None:
     """Depth 3 (6 + 32 + 596 + 6) + 2 = 1922 at batch 16, the published 1920 rounded up to whole blocks."""
     graph = zoo.build("resnet_6_32_596_6", 16, fuse=False)
-    assert solve(prepare(graph, graph.program["train_step"]), k40c(), "lru").peak <= 12 * 2**30
+    task = prepare(graph, graph.program["train_step"])
+    plan, packing = placed(task, k40c(), "lru")
+    assert plan.peak <= task.resident + packing.height <= 12 * 2**30
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6), st.integers(0, 5), st.sampled_from(POLICIES))
+def test_offsets_fit_the_pool(seed: int, extra: int, policy: Policy) -> None:
+    graph = random_net(random.Random(seed))
+    task = prepare(graph, graph.program["train_step"])
+    pools = Pools(task.smallest + extra * 1000, 10**9, 10**9)
+    try:
+        plan, packing = placed(task, pools, policy)
+    except UserError as error:
+        assert error.code == "SP1301"
+        return
+    assert task.resident + packing.height <= pools.fast
+    stays = residencies(task.accesses, plan.schedule.transfers, task.blocks.sizes)
+    validate(stays, packing.offsets, packing.height, 64)
 
 
 def test_a_target_without_a_gpu_has_nowhere_to_offload_to() -> None:

@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import InternalError, UserError
-from planner.solve.tensor_cache import POLICIES, Access, Policy, Schedule, Transfer, schedule, smallest_capacity
+from planner.solve.tensor_cache import (
+    POLICIES,
+    Access,
+    Policy,
+    Schedule,
+    Transfer,
+    residencies,
+    schedule,
+    smallest_capacity,
+)
 from planner.units import Bytes
 
 
@@ -73,6 +82,20 @@ def test_reads_find_their_values_and_the_pool_holds_them(
     held = replay(accesses, sizes, home, found)
     assert max(held, default=0) <= capacity
     assert all(h <= r <= capacity for h, r in zip(held, found.resident, strict=True))
+
+
+@given(st.integers(0, 10**6), st.integers(1, 25), st.integers(0, 6), st.sampled_from(POLICIES))
+def test_stays_are_what_a_replay_finds(seed: int, steps: int, extra: int, policy: Policy) -> None:
+    rng = random.Random(seed)
+    accesses, home = random_accesses(rng, steps)
+    sizes = {v: rng.randint(1, 4) for v in sorted({v for a in accesses for v in a.touches})}
+    capacity = smallest_capacity(accesses, sizes)[0] + extra
+    found = schedule(accesses, sizes, capacity, policy, home=home, lookahead=3)
+    stays = residencies(accesses, found.transfers, sizes)
+    assert len({b.id for b in stays}) == len(stays)
+    held = [sum(b.size for b in stays if b.lower <= at < b.upper) for at in range(steps)]
+    assert held == replay(accesses, sizes, home, found)
+    assert max(held) <= capacity
 
 
 @given(st.integers(0, 10**9), st.integers(1, 40), st.integers(0, 6))

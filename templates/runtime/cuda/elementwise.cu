@@ -51,6 +51,7 @@ void map_grad_b(Queue queue, const float* dy, const float* a, const float* b, fl
   template void map_backward<F>(Queue, const float*, const float*, const float*, float*, int64_t, F);
 STEPPLAN_UNARY(Relu)
 STEPPLAN_UNARY(LeakyRelu)
+STEPPLAN_UNARY(Clamp)
 STEPPLAN_UNARY(Sigmoid)
 STEPPLAN_UNARY(Tanh)
 STEPPLAN_UNARY(Silu)

@@ -39,6 +39,7 @@ void write_rows(Queue queue, const BatchNorm& a, const float* mean, const float*
     float v = x[i] * scale + shift_of(mean[c], scale, beta, c);
     if (has_residual(fusion)) v += residual[i];
     if (has_relu(fusion)) v = v < 0.0f ? 0.0f : v;
+    if (fusion == Fusion::relu6) v = v > 6.0f ? 6.0f : v;
     y[i] = v;
   });
 }
@@ -98,7 +99,7 @@ void batch_norm_backward(Queue queue, const BatchNormGradient& a, double* sums, 
       const float x = b.x[at];
       float d = b.dy[at];
       if (b.more_dy != nullptr) d += b.more_dy[at];
-      if (fusion == Fusion::relu) d = x * scale + shift > 0.0f ? d : 0.0f;
+      if (masks_from_x(fusion)) d = passes<fusion>(x * scale + shift) ? d : 0.0f;
       if (fusion == Fusion::add_relu) d = b.y[at] > 0.0f ? d : 0.0f;
       if (has_residual(fusion)) b.dresidual[at] = d;
       sum += d;
@@ -124,7 +125,7 @@ void batch_norm_backward(Queue queue, const BatchNormGradient& a, double* sums, 
     const float constant = static_cast<float>(-scale * sums[c] / n);
     const float x = b.x[i];
     float d = has_residual(fusion) ? b.dresidual[i] : b.dy[i];
-    if (fusion == Fusion::relu) d = x * scale + shift_of(mean, scale, b.beta, c) > 0.0f ? d : 0.0f;
+    if (masks_from_x(fusion)) d = passes<fusion>(x * scale + shift_of(mean, scale, b.beta, c)) ? d : 0.0f;
     b.dx[i] = scale * d + (slope * (x - mean) + constant);
   });
 }
@@ -135,6 +136,7 @@ void batch_norm_backward(Queue queue, const BatchNormGradient& a, double* sums, 
   template void batch_norm_backward<f>(Queue, const BatchNormGradient&, double*, int64_t);
 STEPPLAN_FUSION(Fusion::none)
 STEPPLAN_FUSION(Fusion::relu)
+STEPPLAN_FUSION(Fusion::relu6)
 STEPPLAN_FUSION(Fusion::add)
 STEPPLAN_FUSION(Fusion::add_relu)
 

@@ -2,7 +2,8 @@
 
 Everything counts: parameters, their gradients (until applied), momentum, masks, statistics, inputs and outputs. Values
 that share bytes (views, results written over an input that nobody reads again) are one block, by the same rules as
-pass *liveness*. Workspaces are not in it: they take what is left (workspace.py).
+pass *liveness*. Whether a block is in the fast pool between two accesses is for the tensor cache to say (footprints.py
+counts lists of steps in which that is decided). Workspaces are not in it: they take what is left (workspace.py).
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ _ANY = Mode("any", "any", 1)
 
 
 @dataclass(frozen=True)
-class Footprint:
+class BlockAccesses:
     accesses: tuple[Access, ...]
     """One per step, in order; values are blocks, named after the first value in them."""
     block: Mapping[str, str]
@@ -32,7 +33,7 @@ class Footprint:
     inputs: frozenset[str]
 
 
-def footprint(graph: Graph, program: Program, steps: Sequence[Step]) -> Footprint:
+def block_accesses(graph: Graph, program: Program, steps: Sequence[Step]) -> BlockAccesses:
     """The blocks that each step touches. A recomputed node does not update running statistics again."""
     block = _blocks(graph, program, steps)
     accesses = []
@@ -43,7 +44,7 @@ def footprint(graph: Graph, program: Program, steps: Sequence[Step]) -> Footprin
         writes = tuple(dict.fromkeys(block[v] for v in (*_outputs(step, node), *updates)))
         accesses.append(Access(step.task, reads, writes))
     used = {b for a in accesses for b in a.touches}
-    return Footprint(
+    return BlockAccesses(
         tuple(accesses),
         block,
         {b: align(graph.value[original(b)].type.bytes) for b in used},

@@ -1,0 +1,286 @@
+"""Which decisions are worth having, from the fastest to the smallest footprint.
+
+Decisions get worse for time and better for memory along
+
+    keep -> share -> own -> fresh   a value is made again once, again for other values' sake, or for every reader
+    any of these -> move            where the target has a slower pool
+
+Two greedy walks in opposite directions complete each other. *Down*: from some state, the decision is taken that costs
+the least time per byte by which it lowers the peak and what is nearly as high, until nothing helps. *Up*: from a state
+that is smaller than it must be, decisions are taken back, those that cost most per byte first, as long as the peak
+stays below a level. Up finds the better states, down those to start from; so do corners of the space (everything
+share: the speed-centric strategy, everything fresh: the memory-centric one), segments between kept values, and what a
+linear relaxation keeps (budget_bound.py).
+
+Levels lie between the smallest and the largest footprint, closer together where memory is short, and do not depend on
+the budget.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.solve.budget_bound import Relaxation
+from planner.solve.footprints import Footprints
+from planner.solve.quick import Glance, Quick
+from planner.solve.steps import Decision, Material, steps
+
+TARGET = 0.96
+"""A link of a walk down aims at this share of the present peak: everything above counts."""
+
+LOOKED_AT = 8
+"""Candidates that are tried per link, best first by what was last known of them."""
+
+LEVELS = 32
+"""Levels that walks up aim at."""
+
+STARTS = 3
+"""States from which walks up to each level start."""
+
+HINTS = 3
+"""From so many levels, this one and those below, what the linear program keeps is a start of walks up."""
+
+KEPT = 0.3
+"""Values of which the linear program keeps this much are kept."""
+
+SMALL = 800
+"""Values up to which walks down are affordable: their links are single decisions."""
+
+EFFORT = 40_000
+"""Values times walks up that are tried at all levels together."""
+
+_BACK: Mapping[Decision, tuple[Decision, ...]] = {
+    "keep": (),
+    "share": ("keep",),
+    "own": ("keep", "share"),
+    "fresh": ("keep", "share", "own"),
+    "move": ("keep", "share", "own"),
+}
+"""What a decision is taken back to, the best first."""
+
+_ON: Mapping[Decision, tuple[Decision, ...]] = {
+    "keep": ("share", "own", "fresh", "move"),
+    "share": ("own", "fresh", "move"),
+    "own": ("fresh", "move"),
+    "fresh": ("move",),
+    "move": (),
+}
+
+
+@dataclass(frozen=True)
+class State:
+    """Decisions, and what is estimated of them."""
+
+    decisions: Mapping[str, Decision]
+    peak: int
+    """Bytes of the first pool."""
+    extra_ns: float
+    least_ns: float
+    """The same, if all copies cost nothing because they run beside the nodes."""
+
+
+def cheapest(states: Iterable[State]) -> list[State]:
+    """From the fastest to the smallest, without those that another one beats in both."""
+    best: list[State] = []
+    for state in sorted(states, key=lambda s: (s.extra_ns, s.peak)):
+        if not best or state.peak < best[-1].peak:
+            best.append(state)
+    return best
+
+
+class Search:
+    def __init__(self, made: Material, exact: Footprints, quick: Quick, relaxation: Relaxation, slower: bool) -> None:
+        """`slower`: whether there is a pool to move values to."""
+        self._made, self._exact, self._quick, self._slower = made, exact, quick, slower
+        self._relaxation = relaxation
+        self._known: dict[tuple[str, Decision], float] = {}
+        """(value, decision) -> ns per byte when it was last tried"""
+
+    def run(self) -> list[State]:
+        """States; most are beaten by others."""
+        start = self._state({})
+        corners = [self._state(self._corner(way)) for way in ("share", "own", "fresh", "move", "mixed")]
+        found = [start, *corners, *(self._state(d) for d in self._segmented())]
+        if len(self._made.values) <= SMALL:
+            found += self._down({})
+            smallest = sorted(found, key=lambda s: (s.peak, s.extra_ns))[:1]
+            products = sorted(found[1:], key=lambda s: (s.extra_ns * s.peak, s.peak))[:3]
+            for state in {id(s): s for s in (*smallest, *corners[:2], *products)}.values():
+                found += self._down(state.decisions)
+        found += self._levels(found)
+        return [self._exactly(s) for s in cheapest(found)]
+
+    def _levels(self, known: Sequence[State]) -> list[State]:
+        """The best that walks up from smaller states find at every level, from the lowest to the highest."""
+        low, high = min(s.peak for s in known), max(s.peak for s in known[:1])
+        count = max(4, min(LEVELS, EFFORT // (STARTS * max(1, len(self._made.values)))))
+        hints: list[list[dict[str, Decision]]] = []
+        found: list[State] = []
+        for level in map(int, np.geomspace(low, high, count + 1)[:-1]):
+            hints.append(self._hint(level))
+            below = cheapest(s for s in (*known, *found) if s.peak <= level)
+            # The fastest that fits, and smaller ones at growing distance: the way up is longer, but another one.
+            starts = [below[len(below) * i // STARTS].decisions for i in range(min(STARTS, len(below)))]
+            fitting = (self._fitting(d, level) for hint in hints[-HINTS:] for d in hint)
+            starts += [d for d in fitting if d is not None]
+            found += [self._up(d, level) for d in starts]
+        return found
+
+    def _hint(self, level: int) -> list[dict[str, Decision]]:
+        """What the linear program keeps there; the rest is made again."""
+        relaxed = self._relaxation.solve(level)
+        if relaxed is None:
+            return []
+        dropped = [v for v in self._made.values if v in self._made.producer and relaxed.kept.get(v, 0.0) < KEPT]
+        ways: tuple[Decision, ...] = ("share", "own")
+        return [dict.fromkeys(dropped, way) for way in ways]
+
+    def _fitting(self, start: Mapping[str, Decision], level: int) -> dict[str, Decision] | None:
+        """Further decisions until the peak is within `level`; None where these do not get there."""
+        decisions = dict(start)
+        now = self._quick.of(decisions)
+        while now.peak > level:
+            taken = self._next(decisions, now, 0.999 * level / now.peak) or self._next(decisions, now, 0.999)
+            if taken is None or len(self._made.values) > SMALL:
+                return None
+            value, way, now = taken
+            decisions[value] = way
+        return decisions
+
+    def _segmented(self) -> list[dict[str, Decision]]:
+        """Segments of about equal bytes between kept cuts; everything else is made again, a segment at a time."""
+        found: list[dict[str, Decision]] = []
+        share, own = self._corner("share"), self._corner("own")
+        cuts = [v for v in self._made.cuts if v in share]
+        before: list[int] = []
+        total = 0
+        for value in self._made.values:
+            if value in cuts:
+                before.append(total)
+            total += self._exact.size(value) if value in share else 0
+        for segments in sorted({*range(2, 9), 10, 12, 16, 20, 24, 32, len(cuts)}):
+            if segments <= len(cuts):
+                kept = {min(zip(before, cuts, strict=True), key=lambda c: abs(c[0] - total * i / segments))[1]
+                        for i in range(1, segments)}  # fmt: skip
+                found += [{v: d for v, d in way.items() if v not in kept} for way in (share, own)]
+        return found
+
+    def _corner(self, way: str) -> dict[str, Decision]:
+        found: dict[str, Decision] = {}
+        for value in self._made.values:
+            ways = self._made.ways(value, self._slower)
+            if way == "mixed":  # whatever is there late is moved, the rest is made again
+                found[value] = "move" if "move" in ways else "fresh"
+            elif way in ways:
+                found[value] = way
+            if found.get(value) not in ways:
+                found.pop(value, None)
+        return found
+
+    def _state(self, decisions: Mapping[str, Decision], seen: Glance | None = None) -> State:
+        seen = seen or self._quick.of(decisions)
+        return State(dict(decisions), seen.peak, seen.extra_ns, seen.again_ns)
+
+    def _exactly(self, state: State) -> State:
+        found = self._exact.of(steps(self._made, state.decisions))
+        return State(state.decisions, found.peak, found.extra_ns, found.again_ns)
+
+    # -- up ----------------------------------------------------------------------------------------------------
+    def _up(self, start: Mapping[str, Decision], level: int, counted: bool = True) -> State:
+        """Takes decisions back, those that cost most per byte first, while the peak stays within `level`. `counted`:
+        the cost is that of all the times that a value is made again, not of one."""
+        decisions: dict[str, Decision] = {v: d for v, d in start.items() if d != "keep"}
+        now = self._quick.of(decisions)
+        together = max(1, len(decisions) // 200)
+        while True:
+            before = now.extra_ns
+            times = self._quick.counts(now) if counted else {}
+            price = {v: self._exact.guess(v, d) * max(1, times.get(v, 1)) for v, d in decisions.items()}
+            order = sorted(price, key=lambda v: (-price[v], v))
+            for at in range(0, len(order), together):
+                decisions, now = self._taken_back(order[at : at + together], decisions, now, level)
+            if now.extra_ns >= before:
+                return self._state(decisions, now)
+
+    def _taken_back(
+        self, values: Sequence[str], decisions: dict[str, Decision], now: Glance, level: int
+    ) -> tuple[dict[str, Decision], Glance]:
+        """Some values at once; if that does not fit, half of them, and then the other half."""
+        values = [v for v in values if v in decisions]
+        if len(values) > 1:
+            kept = [v for v in values if self._room(v, now, level)]
+            fewer = {v: d for v, d in decisions.items() if v not in kept}
+            after = self._quick.of(fewer)
+            if after.peak <= level:
+                return fewer, after
+            half = len(kept) // 2
+            for part in (kept[:half], kept[half:]):
+                decisions, now = self._taken_back(part, decisions, now, level)
+            return decisions, now
+        for value in values:
+            for way in _BACK[decisions[value]]:
+                if way == "keep":
+                    if not self._room(value, now, level):
+                        continue
+                    less = {v: d for v, d in decisions.items() if v != value}
+                elif value in self._made.producer and self._quick.repeated(value, now):
+                    less = {**decisions, value: way}
+                else:
+                    continue
+                after = self._quick.of(less)
+                if after.peak <= level and after.extra_ns < now.extra_ns:
+                    return less, after
+        return decisions, now
+
+    def _room(self, value: str, now: Glance, level: int) -> bool:
+        """Whether the value would fit where it is missing before anything is done to bring it back."""
+        missing = self._quick.missing(value, now)
+        return not missing.size or int(missing.max()) + self._exact.size(value) <= level
+
+    # -- down --------------------------------------------------------------------------------------------------
+    def _down(self, start: Mapping[str, Decision]) -> list[State]:
+        decisions = dict(start)
+        now = self._quick.of(decisions)
+        found = [self._state(decisions, now)]
+        while True:
+            taken = self._next(decisions, now, TARGET) or self._next(decisions, now, 0.999)
+            if taken is None:
+                return found
+            value, way, now = taken
+            decisions[value] = way
+            found.append(self._state(decisions, now))
+
+    def _next(
+        self, decisions: Mapping[str, Decision], now: Glance, target: float
+    ) -> tuple[str, Decision, Glance] | None:
+        """The best of the candidates that are in memory at the peak."""
+        level = now.peak * target
+        before = now.above(level)
+        there = self._quick.at_peak(now)
+        candidates = sorted(
+            (self._known.get((v, way), self._exact.guess(v, way)), v, way)
+            for v in self._made.values
+            if v in there
+            for way in self._further(v, decisions.get(v, "keep"))
+        )
+        best: tuple[float, str, Decision, Glance] | None = None
+        tried = 0
+        for guess, value, way in candidates:
+            if best and (tried >= LOOKED_AT or guess >= best[0]):
+                break
+            after = self._quick.of({**decisions, value: way})
+            gain, cost = before - after.above(level), after.extra_ns - now.extra_ns
+            tried += 1
+            if gain <= 0 or after.peak > now.peak:
+                self._known.pop((value, way), None)
+                continue
+            score = cost / gain
+            self._known[value, way] = score
+            if best is None or score < best[0]:
+                best = (score, value, way, after)
+        return best[1:] if best else None
+
+    def _further(self, value: str, now: Decision) -> tuple[Decision, ...]:
+        there: Collection[Decision] = self._made.ways(value, self._slower)
+        return tuple(w for w in _ON[now] if w in there)

@@ -1,0 +1,61 @@
+"""What is timed is what steps do: rows all over a table, and two threads of one core."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from codegen import smt
+from codegen.facts import facts
+from codegen.measure import Bench
+from codegen.profile_cases import Case
+from planner.costs.table import CostEntry, CostTable
+from planner.graph.model import DType, TensorType
+from planner.ops.base import Mode, Signature, op_named
+from planner.target.detect import detect
+from planner.target.model import Core
+
+
+def test_indices_are_random_rows_of_the_whole_table(tmp_path: Path) -> None:
+    op = op_named("embedding")
+    table, ids = TensorType(shape=(5000, 8)), TensorType(shape=(400,), dtype=DType.INT64)
+    attrs = op.attrs_type()
+    signature = Signature("embedding", attrs, (table, ids), op.infer(attrs, (table, ids)))
+    mode = Mode("loops", "positions", 1)
+    target = detect()
+    bench = Bench([Case(signature, mode, facts(signature, mode))], target, target.lanes(1), tmp_path)
+    try:
+        assert sum(bench.sample(0, 0.01).cold_ns) > 0
+        footprint = bench._footprints[0]
+        room = next(r for r in footprint.tensors if r.type == ids)
+        copies = [
+            bench._arena[base + room.offset : base + room.offset + ids.bytes].view(np.int64).copy()
+            for base in (0, footprint.bytes)
+        ]
+    finally:
+        bench.close()
+    assert room.end == 5000
+    for found in copies:
+        assert 0 <= found.min() < 500 and 4500 < found.max() < 5000 and len(np.unique(found)) > 350
+    assert not np.array_equal(*copies)
+
+
+def test_gain_of_second_threads() -> None:
+    """Two real cores told as two threads of one: nearly twice the work, and never less than one thread's."""
+    target = detect()
+    if target.physical_cores < 2:
+        pytest.skip("needs two processors")
+    first, second = target.cpu.cores[:2]
+    one = Core.model_validate(first.model_dump() | {"cpus": (first.cpus[0], second.cpus[0])})
+    together = target.model_copy(update={"cpu": target.cpu.model_copy(update={"cores": (one,)})})
+    op = op_named("linear")
+    attrs = op.attrs_type()
+    shapes = (TensorType(shape=(256, 512)), TensorType(shape=(512, 512)), TensorType(shape=(512,)))
+    signature = Signature("linear", attrs, shapes, op.infer(attrs, shapes))
+    (kernel, dim), _ = max(op.dims(signature).items(), key=lambda d: d[1])
+    entry = CostEntry(signature=signature.text, kernel=kernel, dim=dim, slices=1, warm_ns=(1e6,), cold_ns=(1e6,))
+    table = CostTable(target=target.name, fingerprint="", entries=(entry,))
+    found = smt.smt_gain(together, table, [signature])
+    assert found is not None and 1.0 <= found <= 2.0
+    assert smt.smt_gain(target, table, [signature]) is None or target.logical_cpus > target.physical_cores
+    assert smt.smt_gain(together, table, []) is None

@@ -1,0 +1,73 @@
+"""Uniform settings (inter-op x intra-op threads): `auto` is never behind the best of them, nor behind sequential."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.costs.model import modelled_costs
+from planner.costs.table import CostTable
+from planner.graph.model import Graph
+from planner.plan.check import check
+from planner.plan.schema import Plan
+from planner.solve import pipeline
+from planner.solve.options import PlanOptions
+from planner.solve.pipeline import make_plan
+from planner.target.text import load_target
+from tests.graphs import random_net, small_net
+
+TARGET = load_target("cpu16")
+LANES = 4
+
+
+def total_ns(plan: Plan) -> int:
+    return sum(p.predicted_ns for p in plan.programs)
+
+
+def shaken(graph: Graph, seed: int) -> CostTable:
+    """Modelled times, each off by up to a factor of three."""
+    table, draw = modelled_costs(graph, TARGET, lanes=LANES), random.Random(seed)
+    entries = []
+    for entry in table.entries:
+        factor = draw.uniform(0.5, 1.5)
+        times = {k: tuple(factor * t for t in getattr(entry, k)) for k in ("warm_ns", "cold_ns")}
+        entries.append(entry.model_copy(update=times))
+    return table.model_copy(update={"entries": tuple(entries)})
+
+
+def uniform(count: int) -> PlanOptions:
+    return PlanOptions(policy="liu", strategies=(3,), uniform=count, lanes=LANES)
+
+
+def test_every_node_gets_the_count_or_the_most_below() -> None:
+    graph = small_net()
+    costs = modelled_costs(graph, TARGET, lanes=LANES)
+    plan = make_plan(graph, TARGET, costs, uniform(2))
+    assert check(graph, plan, TARGET) == []
+    slices = {n.slices for n in plan.programs[0].nodes}
+    assert slices <= {1, 2} and 2 in slices
+
+
+@settings(max_examples=6, deadline=None)
+@given(seed=st.integers(0, 2**20))
+def test_auto_is_never_behind_sequential_or_a_uniform_setting(seed: int) -> None:
+    graph = random_net(random.Random(seed))
+    costs = shaken(graph, seed)
+    auto = make_plan(graph, TARGET, costs, PlanOptions(lanes=LANES))
+    assert check(graph, auto, TARGET) == []
+    others = [PlanOptions(policy="sequential", lanes=LANES), uniform(1), uniform(2)]
+    for options in others:
+        assert total_ns(auto) <= total_ns(make_plan(graph, TARGET, costs, options)), options
+
+
+def test_of_a_large_graph_only_the_promising_settings_are_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = small_net()
+    costs = modelled_costs(graph, TARGET, lanes=16)
+    said: list[str] = []
+    make_plan(graph, TARGET, costs, PlanOptions(lanes=16), said.append)
+    assert sum("lanes each" in line for line in said) == 4
+    monkeypatch.setattr(pipeline, "SMALL_GRAPH", 1)
+    said.clear()
+    make_plan(graph, TARGET, costs, PlanOptions(lanes=16), said.append)
+    assert sum("lanes each" in line for line in said) == 2
