@@ -13,7 +13,7 @@ from planner.target.model import Target
 
 KERNELS = ("elementwise.cu", "movement.cu", "normalise.cu", "plain.cu", "pooling.cu", "rows.cu", "training.cu")
 
-HOST = ("-std=c++20", "-fPIC", "-fvisibility=hidden", "-pthread", "-Wno-unknown-pragmas")
+HOST = ("-std=c++20", "-fPIC", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra", "-Wno-unknown-pragmas")
 MODULE = ("-Os", "-fno-strict-aliasing")
 BINDINGS = ("module.cpp", "probe.cpp")
 
@@ -33,17 +33,18 @@ def probe_units(arch: str, null: bool) -> list[Unit]:
 
 def _units(sources: Sequence[Path], arch: str, null: bool, extra: Sequence[str], *more: str) -> list[Unit]:
     kernels = [CUDA_RUNTIME / name for name in KERNELS]
+    shared = tuple(f for f in extra if not f.startswith("-W"))  # compiled once, whatever warnings a plan asks for
     if null:
         includes: tuple[Path, ...] = ()
         defines: tuple[str, ...] = ("-DSTEPPLAN_NULL_DEVICE",)
         runtime = [CUDA_RUNTIME / name for name in (*more, "library_null.cpp")]
-        compiled = [(k.name, _host(k, ("-O2", *defines, "-x", "c++"), includes, extra)) for k in kernels]
+        compiled = [(k.name, _host(k, ("-O2", *defines, "-x", "c++"), includes, shared)) for k in kernels]
     else:
         includes, defines = (toolkit().include, *libraries().includes), (f"-DSTEPPLAN_LIBRARIES={libraries().version}",)
         runtime = [CUDA_RUNTIME / name for name in (*more, "convolution.cpp", "product.cpp")]
         found = [*kernels, CUDA_RUNTIME / "find_device.cu"]
         compiled = [(k.name, _kernels(k, arch)) for k in found]
-    compiled += [(s.name, _host(s, ("-O2", *defines), includes, extra)) for s in runtime]
+    compiled += [(s.name, _host(s, ("-O2", *defines), includes, shared)) for s in runtime]
     # A plan's own sources only ask for work: nothing in them is worth optimising.
     own = [(s.name, (*(MODULE if s.name in BINDINGS else ("-O1",)), *defines)) for s in sources]
     return [*compiled, *((s, _host(f, d, includes, extra)) for f, (s, d) in zip(sources, own, strict=True))]

@@ -1,19 +1,22 @@
 """Plans for GPUs on the null device: the numbers of the NumPy references, in every order that streams and events
 allow; and plans whose waits or places are wrong do not get through."""
 
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from codegen.build import build
 from codegen.cuda.executor import CudaExecutor
+from codegen.load import executor_class
 from planner.errors import InternalError, UserError
 from planner.graph.model import DType, Graph
 from planner.graph.optimizer import Optimizer
-from planner.plan.schema import Plan
 from planner.zoo import build as build_zoo
-from tests.codegen.cuda.plans import make, plan_for
+from tests.codegen.cuda.plans import FLAGS, make, plan_for
 from tests.codegen.every_op import every_op_net
 from tests.graphs import small_net
 from tests.interpreter import run_program
@@ -72,7 +75,7 @@ def test_zoo_networks(name: str, lanes: int, tmp_path: Path) -> None:
 def test_a_residual_network(tmp_path: Path) -> None:
     graph = build_zoo("resnet18", batch=8, image_size=32, classes=5)
     with make(plan_for(graph, 2), graph, tmp_path)(poison=True, null_device=True) as executor:
-        assert_steps_agree(executor, steps=2, tolerance=2e-4)
+        assert_steps_agree(executor, steps=1, tolerance=2e-4)
 
 
 @pytest.fixture(scope="module")
@@ -130,62 +133,50 @@ def test_steps_do_not_wait(wide_class: type[CudaExecutor]) -> None:
             pending[0].wait()
 
 
-def without_wait(plan: Plan, number: int) -> Plan:
-    """The plan without its `number`-th wait."""
-    program = plan.program["train_step"]
-    lanes, at = [], 0
-    for lane in program.lanes:
-        entries = []
-        for entry in lane:
-            kept = tuple(w for i, w in enumerate(entry.wait, at) if i != number)
-            at += len(entry.wait)
-            entries.append(entry.model_copy(update={"wait": kept}))
-        lanes.append(tuple(entries))
-    changed = program.model_copy(update={"lanes": tuple(lanes)})
-    programs = tuple(changed if p.name == "train_step" else p for p in plan.programs)
-    return plan.model_copy(update={"programs": programs})
+def edited(made: type[CudaExecutor], folder: Path, pattern: str, replacement: str, number: int = 0) -> Any:
+    """The executor class with one place of its lanes.cpp changed: what a defect in planner or emitter would do."""
+    shutil.copytree(made._folder, folder)
+    lanes = folder / "lanes.cpp"
+    found = list(re.finditer(pattern, lanes.read_text()))[number]
+    text = lanes.read_text()
+    lanes.write_text(text[: found.start()] + found.expand(replacement) + text[found.end() :])
+    build(folder, flags=FLAGS, null_device=True)
+    return executor_class(folder)
 
 
 @pytest.mark.parametrize("number", [0, 2, 4])
-def test_a_missing_wait_is_caught(number: int, tmp_path: Path) -> None:
-    graph = small_net()
-    broken = make(without_wait(plan_for(graph, 3), number), graph, tmp_path, safe=False)
+def test_a_missing_wait_is_caught(wide_class: type[CudaExecutor], number: int, tmp_path: Path) -> None:
+    broken = edited(wide_class, tmp_path / "broken", r"\{(train_step_\w+_waits)\}", "{}", number)
     with broken(null_device=True) as executor, pytest.raises(InternalError, match=r"may still be|for value"):
-        float(executor.step(*batch(graph)))
+        float(executor.step(*batch(executor._graph)))
 
 
-def moved(plan: Plan, value: str, offset: int) -> Plan:
-    places = tuple(p.model_copy(update={"offset": offset}) if p.value == value else p for p in plan.placements)
-    return plan.model_copy(update={"placements": places})
+def written_over(made: type[CudaExecutor], folder: Path, offset: int) -> Any:
+    """`conv1.y` is said to lie somewhere else."""
+    size = made.plan.placement["conv1.y"].bytes
+    return edited(
+        made, folder, rf"(?<=train_step_conv1_touches\[\] = )(.*\{{\d+, 0, )\d+(, {size}, true\}})", rf"\g<1>{offset}\2"
+    )
 
 
-def test_a_value_written_over_is_caught(tmp_path: Path) -> None:
-    graph, plan = small_net(), plan_for(small_net())
-    parameter = next(v.id for v in graph.values if v.role.value == "parameter")
-    broken = make(moved(plan, "conv1.y", plan.placement[parameter].offset), graph, tmp_path, safe=False)
-    with broken(null_device=True) as executor, pytest.raises(InternalError, match="they hold value"):
-        float(executor.step(*batch(graph)))
+def test_a_value_written_over_is_caught(wide_class: type[CudaExecutor], tmp_path: Path) -> None:
+    parameter = next(v.id for v in small_net().values if v.role.value == "parameter")
+    broken = written_over(wide_class, tmp_path / "broken", wide_class.plan.placement[parameter].offset)
+    with broken(null_device=True) as executor, pytest.raises(InternalError, match="for value"):
+        float(executor.step(*batch(executor._graph)))
 
 
-def test_a_value_behind_the_arena_is_caught(tmp_path: Path) -> None:
-    graph, plan = small_net(), plan_for(small_net())
-    broken = make(moved(plan, "conv1.y", plan.pools[0].arena - 64), graph, tmp_path, safe=False)
-    with broken(null_device=True) as executor, pytest.raises(InternalError, match="which has only"):
-        float(executor.step(*batch(graph)))
-
-
-def test_a_failed_step_closes_the_executor(tmp_path: Path) -> None:
-    graph, plan = small_net(), plan_for(small_net())
-    broken = make(moved(plan, "conv1.y", plan.pools[0].arena - 64), graph, tmp_path, safe=False)
+def test_a_failed_step_closes_the_executor(wide_class: type[CudaExecutor], tmp_path: Path) -> None:
+    broken = written_over(wide_class, tmp_path / "broken", wide_class.plan.pools[0].arena - 64)
     executor = broken(null_device=True)
-    loss = executor.step(*batch(graph))
-    with pytest.raises(InternalError):
+    loss = executor.step(*batch(executor._graph))
+    with pytest.raises(InternalError, match="which has only"):
         loss.wait()
     assert executor._native.allocations() == 0
     with pytest.raises(UserError, match="SP1607"):
-        executor.step(*batch(graph))
+        executor.step(*batch(executor._graph))
     with broken(null_device=True) as other:  # the process goes on
-        assert other._native.allocations() > 0
+        assert np.isfinite(other.predict(batch(other._graph)[0])).all()
 
 
 def test_budgets_move_values_over_copy_streams(tmp_path: Path) -> None:
