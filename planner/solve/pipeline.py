@@ -29,7 +29,7 @@ from planner.target.model import Target
 from planner.units import format_bytes, format_ns
 
 SMALL_GRAPH = 2000
-"""Nodes of a graph for which `auto` plans every uniform setting to the end."""
+"""Nodes of a graph for which `auto` plans every uniform setting, and strategy 3 as published, to the end."""
 MOST_UNIFORM = 2
 """Uniform settings that are planned to the end for a larger one."""
 
@@ -137,7 +137,8 @@ def _solved(graph: Graph, target: Target, costs: CostTable, options: PlanOptions
     """The plans for unlimited memory that there are to choose from: one, or with `auto` many."""
     if options.policy != "auto":
         return (_Solved(Setting(graph, target, costs, options, say)),)
-    candidates = options.candidates(smt=target.logical_cpus > target.physical_cores)
+    small = sum(len(p.nodes) for p in graph.programs) <= SMALL_GRAPH
+    candidates = options.candidates(smt=target.logical_cpus > target.physical_cores, published=small)
     settings = [Setting(graph, target, costs, candidate, say) for candidate in candidates]
     solved: dict[int, _Solved] = {}
 

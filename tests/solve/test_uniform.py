@@ -57,6 +57,7 @@ def test_auto_is_never_behind_sequential_or_a_uniform_setting(seed: int) -> None
     auto = make_plan(graph, TARGET, costs, PlanOptions(lanes=LANES))
     assert check(graph, auto, TARGET) == []
     others = [PlanOptions(policy="sequential", lanes=LANES), uniform(1), uniform(2)]
+    others += [PlanOptions(policy="liu", strategies=s, lanes=LANES) for s in ((1, 3), (1, 2, 3))]
     for options in others:
         assert total_ns(auto) <= total_ns(make_plan(graph, TARGET, costs, options)), options
 
