@@ -121,6 +121,11 @@ class CostTable(Frozen):
             found[pair.second.key, pair.first.key] = pair.second.factor
         return found
 
+    @cached_property
+    def measured(self) -> bool:
+        """Whether any of it is."""
+        return any(e.source == "measured" for e in self.entries)
+
     def with_coruns(self, coruns: Iterable[CoRun]) -> "CostTable":
         """A table that also holds these pairs; one measured before is replaced."""
         merged = {(p.first.key, p.second.key): p for p in (*self.coruns, *coruns)}
