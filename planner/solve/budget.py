@@ -16,12 +16,13 @@ from planner.solve.assemble import Setting, assemble
 from planner.solve.budget_bound import Relaxation
 from planner.solve.footprints import Footprints
 from planner.solve.keep import kept_values
+from planner.solve.published import published
 from planner.solve.quick import Quick
 from planner.solve.rewriting import again_choice, copies_of
 from planner.solve.route import route
 from planner.solve.schedule import Schedule
 from planner.solve.search import Search, State, cheapest
-from planner.solve.steps import Material, material, rewrite_of
+from planner.solve.steps import Decision, Material, material, rewrite_of, steps
 from planner.units import format_bytes
 
 TRAIN = "train_step"
@@ -61,12 +62,12 @@ def frontier(setting: Setting, schedules: Mapping[str, Schedule]) -> Frontier:
     if slower:
         prints.copy_ns_per_byte = _copy_ns(setting, slower)
     relaxation = Relaxation(graph, graph.program[TRAIN], schedule, made, again_ns, keep)
-    found = Search(made, prints, Quick(prints, made, again_ns), relaxation, bool(slower)).run()
-    best = cheapest(found)
+    search = Search(made, prints, Quick(prints, made, again_ns), relaxation, bool(slower))
+    best = search.run(published(graph, graph.program[TRAIN], made).values())
     base = sum(schedule.choices[n.id].total_ns for n in schedule.order)
-    setting.say(f"budget: {len(found)} states, {len(best)} worth having, from {format_bytes(best[0].peak)} to "
+    setting.say(f"budget: {len(best)} states worth having, from {format_bytes(best[0].peak)} to "
                 f"{format_bytes(best[-1].peak)}")  # fmt: skip
-    return Frontier(made, tuple(best), base, again_ns, relaxation, (setting.target.memory.name, slower))
+    return Frontier(made, tuple(cheapest(best)), base, again_ns, relaxation, (setting.target.memory.name, slower))
 
 
 def within_budget(
@@ -156,6 +157,17 @@ def _with_bound(setting: Setting, choice: Frontier, plan: Plan) -> Plan:
     told = {TRAIN: math.floor(least.again_ns) if least else 0}
     programs = tuple(p.model_copy(update={"least_again_ns": told.get(p.name, 0)}) for p in plan.programs)
     return plan.model_copy(update={"programs": programs})
+
+
+def exact_state(
+    setting: Setting, schedules: Mapping[str, Schedule], choice: Frontier, decisions: Mapping[str, Decision]
+) -> State:
+    """What some decisions need and cost."""
+    keep = kept_values(setting.graph, setting.options.keep)
+    made, program = choice.material, setting.graph.program[TRAIN]
+    exact = Footprints(setting.graph, program, schedules[TRAIN], made, choice.again_ns, 0.0, keep)
+    found = exact.of(steps(made, decisions))
+    return State(decisions, found.peak, found.extra_ns, found.again_ns)
 
 
 def _infeasible(

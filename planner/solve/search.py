@@ -16,6 +16,8 @@ Levels lie between the smallest and the largest footprint, closer together where
 the budget.
 """
 
+import itertools
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -40,6 +42,9 @@ STARTS = 3
 
 HINTS = 2
 """From so many levels, this one and the one below, what the linear program keeps is a start of walks up."""
+
+ENUMERATED = 5_000
+"""Where there are no more combinations of decisions, all of them are looked at."""
 
 KEPT = 0.3
 """Values of which the linear program keeps this much are kept."""
@@ -97,19 +102,27 @@ class Search:
         self._known: dict[tuple[str, Decision], float] = {}
         """(value, decision) -> ns per byte when it was last tried"""
 
-    def run(self) -> list[State]:
-        """States; most are beaten by others."""
+    def run(self, also: Iterable[Mapping[str, Decision]] = ()) -> list[State]:
+        """The states that no other one beats in both memory and time. `also`: decisions to start from."""
         start = self._state({})
         corners = [self._state(self._corner(way)) for way in ("share", "own", "fresh", "move", "mixed")]
-        found = [start, *corners, *(self._state(d) for d in self._segmented())]
+        found = [start, *corners, *(self._state(d) for d in (*also, *self._segmented()))]
         if len(self._made.values) <= SMALL:
             found += self._down({})
             smallest = sorted(found, key=lambda s: (s.peak, s.extra_ns))[:1]
             products = sorted(found[1:], key=lambda s: (s.extra_ns * s.peak, s.peak))[:3]
             for state in {id(s): s for s in (*smallest, *corners[:2], *products)}.values():
                 found += self._down(state.decisions)
-        found += self._levels(found)
+        found += self._levels(found) if self._combinations() > ENUMERATED else self._all()
         return [self._exactly(s) for s in cheapest(found)]
+
+    def _combinations(self) -> int:
+        return math.prod(1 + len(self._made.ways(v, self._slower)) for v in self._made.values)
+
+    def _all(self) -> list[State]:
+        values = self._made.values
+        ways: list[tuple[Decision, ...]] = [("keep", *self._made.ways(v, self._slower)) for v in values]
+        return cheapest(self._state(dict(zip(values, chosen, strict=True))) for chosen in itertools.product(*ways))
 
     def _levels(self, known: Sequence[State]) -> list[State]:
         """The best that walks up from smaller states find at every level, from the lowest to the highest."""

@@ -1,5 +1,6 @@
 """Budgets: what is planned fits, is safe, is never faster with less memory, and the smallest budget is told."""
 
+import itertools
 import random
 import re
 import subprocess
@@ -16,7 +17,9 @@ from planner.graph.model import Graph
 from planner.plan.check import check
 from planner.plan.schema import Plan
 from planner.solve.budget import Frontier, frontier, within_budget
+from planner.solve.footprints import Footprints
 from planner.solve.options import PlanOptions
+from planner.solve.steps import steps
 from tests.graphs import random_net, small_net
 from tests.rewrites import Rewriter
 
@@ -120,3 +123,20 @@ def test_the_same_text_under_every_hash_seed() -> None:
         for seed in ("0", "1")
     }
     assert len(outputs) == 1 and all('"recomputes"' in o for o in outputs)
+
+
+@settings(max_examples=6, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_small_instances_are_solved_to_the_optimum(seed: int) -> None:
+    """Every combination of decisions, with the exact footprint: none is smaller, and none that fits costs less."""
+    rng = random.Random(seed)
+    rewriter = one_pool(random_net(rng, nodes=rng.randrange(1, 3)))
+    choice, program = known(rewriter), rewriter.graph.program["train_step"]
+    made = choice.material
+    values = [v for v in made.values if v in made.producer]
+    if len(values) > 5:
+        return
+    exact = Footprints(rewriter.graph, program, rewriter.schedules["train_step"], made, choice.again_ns)
+    for chosen in itertools.product(("keep", "share", "own", "fresh"), repeat=len(values)):
+        found = exact.of(steps(made, dict(zip(values, chosen, strict=True))))
+        assert min(s.extra_ns for s in choice.states if s.peak <= found.peak) <= found.extra_ns
