@@ -67,7 +67,7 @@ def frontier(setting: Setting, schedules: Mapping[str, Schedule]) -> Frontier:
     base = sum(schedule.choices[n.id].total_ns for n in schedule.order)
     setting.say(f"budget: {len(best)} states worth having, from {format_bytes(best[0].peak)} to "
                 f"{format_bytes(best[-1].peak)}")  # fmt: skip
-    return Frontier(made, tuple(cheapest(best)), base, again_ns, relaxation, (setting.target.memory.name, slower))
+    return Frontier(made, tuple(best), base, again_ns, relaxation, (setting.target.memory.name, slower))
 
 
 def within_budget(

@@ -104,9 +104,10 @@ class Search:
 
     def run(self, also: Iterable[Mapping[str, Decision]] = ()) -> list[State]:
         """The states that no other one beats in both memory and time. `also`: decisions to start from."""
+        given = tuple(also)
         start = self._state({})
         corners = [self._state(self._corner(way)) for way in ("share", "own", "fresh", "move", "mixed")]
-        found = [start, *corners, *(self._state(d) for d in (*also, *self._segmented()))]
+        found = [start, *corners, *(self._state(d) for d in (*given, *self._segmented()))]
         if len(self._made.values) <= SMALL:
             found += self._down({})
             smallest = sorted(found, key=lambda s: (s.peak, s.extra_ns))[:1]
@@ -114,7 +115,10 @@ class Search:
             for state in {id(s): s for s in (*smallest, *corners[:2], *products)}.values():
                 found += self._down(state.decisions)
         found += self._levels(found) if self._combinations() > ENUMERATED else self._all()
-        return [self._exactly(s) for s in cheapest(found)]
+        # Where forward nodes follow backward ones, as with two losses, the quick estimates are off: what the search
+        # started from is looked at exactly in any case.
+        sure = {id(s): s for s in (*corners, *(self._state(d) for d in given), *cheapest(found))}.values()
+        return cheapest(self._exactly(s) for s in sure)
 
     def _combinations(self) -> int:
         return math.prod(1 + len(self._made.ways(v, self._slower)) for v in self._made.values)
