@@ -86,9 +86,9 @@ def _no_collection() -> Iterator[None]:
 class _Solved:
     """The plan for unlimited memory of one policy, and how it becomes one within the budget."""
 
-    def __init__(self, setting: Setting) -> None:
-        self.setting = setting
-        self._schedules, unused = without_unused_lanes(base_schedules(setting), len(setting.cpus))
+    def __init__(self, setting: Setting, schedules: dict[str, Schedule]) -> None:
+        self.setting, self.given = setting, schedules
+        self._schedules, unused = without_unused_lanes(schedules, len(setting.cpus))
         self._threads = tuple(setting.siblings[i] for i in unused)
         self._plan = assemble(replace(setting, unlimited=True), self._schedules, self._threads)
         self.total_ns = sum(p.predicted_ns for p in self._plan.programs)
@@ -144,14 +144,23 @@ def base_schedules(setting: Setting) -> dict[str, Schedule]:
 def _solved(graph: Graph, target: Target, costs: CostTable, options: PlanOptions, say: Say) -> tuple[_Solved, ...]:
     """The plans for unlimited memory that there are to choose from: one, or with `auto` many."""
     if options.policy != "auto":
-        return (_Solved(Setting(graph, target, costs, options, say)),)
+        setting = Setting(graph, target, costs, options, say)
+        return (_Solved(setting, base_schedules(setting)),)
     small = sum(len(p.nodes) for p in graph.programs) <= SMALL_GRAPH
     candidates = options.candidates(smt=target.logical_cpus > target.physical_cores, published=small)
     settings = [Setting(graph, target, costs, candidate, say) for candidate in candidates]
     solved: dict[int, _Solved] = {}
 
     def solve(number: int, setting: Setting) -> None:
-        solved[number] = _Solved(setting)
+        schedules = base_schedules(setting)
+        if twin := next((s for s in solved.values() if s.given == schedules), None):
+            say(f"auto: {_named(setting.options)}: as {_named(twin.setting.options)}")
+            return
+        end = sum(s.end_ns for s in schedules.values())
+        if setting.options.coruns and costs.measured and end * SURE >= min(s.total_ns for s in solved.values()):
+            say(f"auto: {_named(setting.options)}: {format_ns(end)} as scheduled, not worth it")
+            return
+        solved[number] = _Solved(setting, schedules)
         say(f"auto: {_named(setting.options)}: {format_ns(solved[number].total_ns)}")
 
     for number, setting in enumerate(settings):
