@@ -7,6 +7,7 @@
 Everything that could differ from run to run is an argument; nothing is decided while a step runs.
 """
 
+import math
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -85,11 +86,10 @@ class Executor:
             self.lr = lr
         with self._lock:
             arguments = self._arguments("train_step", inputs, named)
-            self._run("train_step", arguments, None)
+            loss = self._run("train_step", arguments, None)
             self._steps_done += 1
             self._state.steps += 1
-            assert self._loss is not None
-            return float(self._loss[0])
+            return loss
 
     def predict(self, *inputs: Any, **named: Any) -> Array:
         """The model's output in evaluation mode, in the framework's shape: an array of its own."""
@@ -102,9 +102,7 @@ class Executor:
         with self._lock:
             arguments = self._arguments("train_step", inputs, named)
             found = {n: np.zeros(self._graph.value[v].type.shape, np.float32) for v, n in self._state.trained.items()}
-            self._run("train_step", arguments, list(found.values()))
-            assert self._loss is not None
-            return float(self._loss[0]), found
+            return self._run("train_step", arguments, list(found.values())), found
 
     def losses(self) -> dict[str, float]:
         """Every loss of the last step, by the graph's name, for instance a discriminator's and its generator's."""
@@ -241,7 +239,8 @@ class Executor:
             )
         return (*inputs, *(named[i] for i in rest))
 
-    def _run(self, name: str, arguments: tuple[Any, ...], gradients: list[Array] | None) -> None:
+    def _run(self, name: str, arguments: tuple[Any, ...], gradients: list[Array] | None) -> float:
+        """Runs a program; the first loss, where it has one."""
         self._require_open()
         number = self._programs[name]
         self._ran = None
@@ -256,6 +255,7 @@ class Executor:
             if self._trace_path is not None:
                 runs = {n: rows_of([run for m, run in self._traced if m == n]) for n, _ in self._traced}
                 write_text(self._trace_path, measured_trace(self.plan, self._graph, runs))
+        return float(self._loss[0]) if self._loss is not None else math.nan
 
     def _view(self, value: Value) -> Array:
         """A value's bytes in the arena as an array in its memory order."""

@@ -8,7 +8,7 @@ asks for, warm and cold. Finished signatures are handed to `save` as they come, 
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -19,11 +19,10 @@ from codegen.measure import Bench, Sampled
 from codegen.profile_cases import Case
 from codegen.smt import smt_gain
 from planner.costs.hill_climb import counts_to_try, default_interval, hill_climb, interpolate
-from planner.costs.table import CostEntry, CostTable
-from planner.errors import UserError
+from planner.costs.table import CostEntry, CostTable, started
 from planner.graph.model import Graph
 from planner.ops.base import Mode, Signature, op_named
-from planner.ops.signature import signature_of
+from planner.ops.signature import signatures_of
 from planner.target.model import Target
 
 KEPT = 2
@@ -60,13 +59,7 @@ def profile(
     """
     require_processor(target)
     cpus = target.lanes(lanes)
-    table = table or CostTable(target=target.name, fingerprint=target.fingerprint())
-    if table.fingerprint != target.fingerprint():
-        raise UserError(
-            "SP1204",
-            f"the cost table was measured on {table.fingerprint!r}, this is {target.fingerprint()!r}",
-            "profile into a new file",
-        )
+    table = started(table, target)
     todo = [s for s in signatures_of(graphs) if not _complete(table, s, len(cpus))]
     if not todo:
         return table
@@ -79,18 +72,6 @@ def profile(
     table = _with_peaks(table, todo)
     gain = smt_gain(target, table, todo)
     return table if gain is None else table.model_copy(update={"smt_gain": round(gain, 3)})
-
-
-def signatures_of(graphs: Iterable[Graph]) -> list[Signature]:
-    """Every signature that runs, each once, in order of appearance."""
-    found: dict[str, Signature] = {}
-    for graph in graphs:
-        for program in graph.programs:
-            for node in program.nodes:
-                signature = signature_of(graph, node)
-                if op_named(node.op).alias(signature) is None:
-                    found.setdefault(signature.text, signature)
-    return list(found.values())
 
 
 def _complete(table: CostTable, signature: Signature, lanes: int) -> bool:

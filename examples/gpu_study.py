@@ -36,13 +36,13 @@ from codegen.cuda.probe import algorithms, probe
 from codegen.cuda.profile import copy_bandwidths, profile
 from codegen.emit import emit
 from codegen.load import executor_class
-from codegen.profile import signatures_of
 from planner import zoo
 from planner.artefact import write_text
 from planner.costs.table import CostTable, read_costs, write_costs
 from planner.errors import UserError
 from planner.graph.model import Graph
 from planner.ops.base import op_named
+from planner.ops.signature import signatures_of
 from planner.plan.schema import Plan
 from planner.plan.text import plan_hash
 from planner.solve.options import PlanOptions

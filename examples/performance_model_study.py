@@ -15,12 +15,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from codegen.profile import profile, signatures_of
+from codegen.profile import profile
 from planner.costs.curves import Curve, climb, curves
 from planner.costs.regression import Work, scores
 from planner.costs.table import CostTable, read_costs, write_costs
 from planner.graph.model import Graph
 from planner.ops.base import op_named
+from planner.ops.signature import signatures_of
 from planner.target.detect import detect
 from planner.zoo import build
 

@@ -111,17 +111,6 @@ class CudaExecutor(Executor):
             self._state.steps += 1
             return Loss(self, ticket)
 
-    def predict(self, *inputs: Any, **named: Any) -> Array:
-        with self._lock:
-            self._run("predict", self._arguments("predict", inputs, named), None)
-            return self._copy(self._graph.value[self._program("predict").outputs[0]])
-
-    def gradients(self, *inputs: Any, **named: Any) -> tuple[float, dict[str, Array]]:
-        with self._lock:
-            arguments = self._arguments("train_step", inputs, named)
-            found = {n: np.zeros(self._graph.value[v].type.shape, np.float32) for v, n in self._state.trained.items()}
-            return self._run("train_step", arguments, list(found.values())), found
-
     def wait(self) -> None:
         """Waits for everything that was asked for."""
         with self._lock:

@@ -6,7 +6,7 @@ built, runs on random inputs, and every node is timed by events, alone. All time
 """
 
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from codegen.build import build
@@ -15,12 +15,12 @@ from codegen.cuda.probe import Algorithm, algorithms, probe
 from codegen.emit import emit
 from codegen.load import executor_class
 from planner.costs.model import modelled_costs
-from planner.costs.table import CostEntry, CostTable
+from planner.costs.table import CostEntry, CostTable, started
 from planner.errors import UserError
 from planner.graph.model import Graph
 from planner.ops.base import Mode, Signature, op_named
 from planner.ops.device import device_mode
-from planner.ops.signature import signature_of
+from planner.ops.signature import signature_of, signatures_of
 from planner.solve.options import PlanOptions
 from planner.solve.pipeline import make_plan
 from planner.target.model import Target
@@ -47,13 +47,7 @@ def profile(
     `tf32`: whether the matrix units may round operands to 10 bits; a table is for one precision. `null_device`: a dry
     run, whose times mean nothing. SP1204: the table is another machine's. SP1205: the GPU is not the target's.
     """
-    table = table or CostTable(target=target.name, fingerprint=target.fingerprint())
-    if table.fingerprint != target.fingerprint():
-        raise UserError(
-            "SP1204",
-            f"the cost table was measured on {table.fingerprint!r}, this is {target.fingerprint()!r}",
-            "profile into a new file",
-        )
+    table = started(table, target)
     arch = target.gpus[0].arch
     module = probe(arch, null_device)
     found = module.describe(device)
@@ -64,7 +58,7 @@ def profile(
             "profile for a target that describes this GPU",
         )
     known = {e.signature for e in table.entries if e.source == "measured"}
-    library = [s for s in _signatures(graphs) if _by_library(s) and s.text not in known]
+    library = [s for s in signatures_of(graphs) if _by_library(s) and s.text not in known]
     for number, signature in enumerate(library):
         progress("timing the library's algorithms", number, len(library))
         ways = algorithms(signature, arch, tf32=tf32, device=device, null_device=null_device)
@@ -72,7 +66,7 @@ def profile(
         save(table)
     for number, graph in enumerate(graphs):
         progress("timing kernels", number, len(graphs))
-        if any(s.text not in known and not _by_library(s) for s in _signatures([graph])):
+        if any(s.text not in known and not _by_library(s) for s in signatures_of([graph])):
             table = table.with_entries(_timed(graph, target, table, device, null_device))
             save(table)
     bandwidth = module.copy_bandwidth(device, "inside", COPY_BYTES if not null_device else 2**16, REPETITIONS)
@@ -84,12 +78,6 @@ def copy_bandwidths(target: Target, device: int = 0, null_device: bool = False) 
     module = probe(target.gpus[0].arch, null_device)
     size = COPY_BYTES if not null_device else 2**16
     return {d: float(module.copy_bandwidth(device, d, size, REPETITIONS)) for d in ("in", "out", "inside")}
-
-
-def _signatures(graphs: Iterable[Graph]) -> list[Signature]:
-    from codegen.profile import signatures_of
-
-    return signatures_of(graphs)
 
 
 def _by_library(signature: Signature) -> bool:

@@ -16,6 +16,7 @@ from planner.artefact import canonical_json, read_json, sha256, write_text
 from planner.errors import UserError
 from planner.graph.model import Frozen
 from planner.ops.base import Mode
+from planner.target.model import Target
 
 SCHEMA = 1
 
@@ -140,6 +141,18 @@ class CostTable(Frozen):
         merged = {(e.signature, e.mode, e.affinity): e for e in self.entries}
         merged.update({(e.signature, e.mode, e.affinity): e for e in entries})
         return self.model_copy(update={"entries": tuple(merged[k] for k in sorted(merged))})
+
+
+def started(table: CostTable | None, target: Target) -> CostTable:
+    """The table that measuring goes on with, or an empty one. SP1204: it was measured on another machine."""
+    table = table or CostTable(target=target.name, fingerprint=target.fingerprint())
+    if table.fingerprint != target.fingerprint():
+        raise UserError(
+            "SP1204",
+            f"the cost table was measured on {table.fingerprint!r}, this is {target.fingerprint()!r}",
+            "profile into a new file",
+        )
+    return table
 
 
 def costs_text(table: CostTable) -> str:

@@ -10,7 +10,7 @@ NAMED = {
     "adam": Optimizer(kind="adam", lr=1e-3),
     "adamw": Optimizer(kind="adamw", lr=1e-3, weight_decay=1e-2),
 }
-"""With the rates that PyTorch's documentation uses."""
+"""For Adam and AdamW with PyTorch's defaults."""
 
 
 def optimizer_from(given: Any) -> Optimizer | None:

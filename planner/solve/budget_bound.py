@@ -61,6 +61,7 @@ class Relaxation:
         self._made, self._again_ns = made, again_ns
         self._size = {v.id: align(v.type.bytes) for v in graph.values}
         self._values = [v for v in made.values if v in made.producer]
+        self._known = frozenset(self._values)
         order = made.order
         start = max((i for i, n in enumerate(order) if n.phase == "forward"), default=-1) + 1
         reads = {i: self._droppable(order[i].reads) for i in range(start, len(order))}
@@ -85,11 +86,7 @@ class Relaxation:
 
     def _droppable(self, values: Sequence[str]) -> set[str]:
         made = self._made
-        return {v for v in (made.views.get(v, v) for v in values) if v in made.producer and v in self._known}
-
-    @property
-    def _known(self) -> frozenset[str]:
-        return frozenset(self._values)
+        return {v for v in (made.views.get(v, v) for v in values) if v in self._known}
 
     def _fixed(self, graph: Graph, program: Program, schedule: Schedule, keep: Collection[str]) -> list[int]:
         """Bytes at every moment that no decision changes."""

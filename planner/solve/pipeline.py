@@ -187,6 +187,8 @@ def _promising(first: Setting) -> list[Setting]:
 
 def _named(options: PlanOptions) -> str:
     name = f"{options.policy} {','.join(map(str, options.strategies)) or '-'}"
+    if options.coruns and not options.search and options.uniform is None:
+        name += ", as published"
     if options.uniform is not None:
         name += f", {options.uniform} lanes each"
     return name + (" and parallel operators" if options.parallel_ops else "")

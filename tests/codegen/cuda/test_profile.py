@@ -6,9 +6,9 @@ import pytest
 
 from codegen.cuda.probe import Algorithm, algorithms, probe
 from codegen.cuda.profile import _worth_keeping, copy_bandwidths, profile
-from codegen.profile import signatures_of
 from planner.costs.table import CostTable, read_costs, write_costs
 from planner.errors import UserError
+from planner.ops.signature import signatures_of
 from planner.plan.check import check
 from planner.solve.options import PlanOptions
 from planner.solve.pipeline import make_plan
