@@ -4,7 +4,8 @@ An event is the launch or the end of a node: the start of its first slice, the e
 time, ends come first.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from planner.plan.schema import parse_slice
@@ -16,7 +17,7 @@ Row = tuple[str, int, float, float]
 class Event(NamedTuple):
     time_ns: float
     running: int
-    """Nodes that run after the event."""
+    """Nodes that have a slice under way after the event."""
 
 
 class CoRunning(NamedTuple):
@@ -49,32 +50,48 @@ def node_spans(rows: Sequence[Row]) -> dict[str, tuple[float, float]]:
 
 def events(rows: Sequence[Row]) -> list[Event]:
     """Every launch and end, in order of time."""
-    changes = [(time, change) for start, end in node_spans(rows).values() for time, change in ((start, 1), (end, -1))]
-    running, found = 0, []
-    for time, change in sorted(changes):
-        running += change
-        found.append(Event(time, running))
-    return found
+    return [event for event, _ in _sweep(rows)]
 
 
 def co_running(rows: Sequence[Row]) -> CoRunning:
     """The summary that `show` prints."""
-    found, spans = events(rows), node_spans(rows)
-    open_: list[tuple[float, str]] = []
     beside: set[str] = set()
-    for start, end, node in sorted((s, e, n) for n, (s, e) in spans.items()):
-        open_ = [o for o in open_ if o[0] > start]
-        if open_:
-            beside.update(n for _, n in open_)
-            beside.add(node)
-        open_.append((end, node))
+    found: list[Event] = []
+    for event, running in _sweep(rows):
+        found.append(event)
+        if len(running) > 1:
+            beside |= running
     return CoRunning(
         events=len(found),
         mean=sum(e.running for e in found) / len(found) if found else 0.0,
         most=max((e.running for e in found), default=0),
-        nodes=len(spans),
+        nodes=len(node_spans(rows)),
         beside=len(beside),
     )
+
+
+def _sweep(rows: Sequence[Row]) -> Iterator[tuple[Event, set[str]]]:
+    """Every event, with the nodes that run after it: those that have a slice under way (one set, which changes).
+
+    By spans, more nodes than lanes could run at once: in a real run a lane goes on to later nodes while another one,
+    held up, has yet to begin its slice of this node.
+    """
+    # (time, phase, slice): of changes at one time, ends come first, then slices that take no time, then starts.
+    changes = []
+    for number, (name, _, start, end) in enumerate(rows):
+        node = parse_slice(name)[0]
+        changes += [(start, 1 if start == end else 2, number, node, 1), (end, int(start == end), number, node, -1)]
+    to_end = Counter(parse_slice(name)[0] for name, *_ in rows)
+    under_way: Counter[str] = Counter()
+    launched: set[str] = set()
+    running: set[str] = set()
+    for time, _, _, node, change in sorted(changes, key=lambda c: c[:3]):
+        under_way[node] += change
+        (running.add if under_way[node] else running.discard)(node)
+        to_end[node] -= change < 0
+        if node not in launched or not to_end[node]:
+            launched.add(node)
+            yield Event(time, len(running)), running
 
 
 def events_text(figures: Mapping[str, Sequence[Row]]) -> str:

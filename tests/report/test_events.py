@@ -25,6 +25,21 @@ def test_by_hand() -> None:
     assert found.mean == 5 / 6
 
 
+def test_never_more_nodes_than_lanes() -> None:
+    """Lane 1, held up, begins its slice of `a` when lane 0 is through with `b` already; `d` takes no time."""
+    rows = [
+        ("a/0#0", 0, 0.0, 4.0),
+        ("b/0#0", 0, 4.0, 9.0),
+        ("a/0#1", 1, 10.0, 15.0),
+        ("d/0#0", 0, 12.0, 12.0),
+        ("c/0#0", 0, 12.0, 20.0),
+    ]
+    assert [(e.time_ns, e.running) for e in events(rows)] == [
+        (0, 1), (4, 1), (9, 0), (12, 2), (12, 1), (12, 2), (15, 1), (20, 0)
+    ]  # fmt: skip
+    assert co_running(rows).beside == 3
+
+
 def test_planned_and_measured_in_one_table_and_one_picture() -> None:
     later = [(name, lane, start + 100, end + 100) for name, lane, start, end in ROWS]
     lines = events_text({"planned": ROWS, "measured": later}).splitlines()
