@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from codegen.cuda.executor import CudaExecutor
 from codegen.indices import index_inputs
 from codegen.initial import give_back_memory
 from codegen.load import executor_class
@@ -29,6 +30,8 @@ from planner.plan.schema import Plan, ProgramPlan
 from planner.plan.simulate import simulate
 
 Step = Callable[[], object]
+
+LIBRARY_KERNELS = frozenset({"onednn", "cudnn", "cublaslt"})
 
 WARM_S = 0.05
 """The first few milliseconds of steps are slower than the others, however many steps that are,"""
@@ -50,12 +53,16 @@ def bench(
     against the plan), the floor where a cost table is given, and per contender its milliseconds and the ratio
     executor / contender (below 1: the executor is faster).
     """
-    bundle = read_bundle(folder)
+    bundle, made = read_bundle(folder), executor_class(folder)
+    if issubclass(made, CudaExecutor):
+        from codegen.cuda.bench import bench as bench_gpu
+
+        return bench_gpu(made, bundle, against=against, repetitions=repetitions, costs=costs, say=say)
     cores = sum(lane.kind == "core" for lane in bundle.plan.lanes)
     inputs = random_inputs(bundle.graph)
     give_back_memory()
     before = anonymous_bytes()
-    ex = executor_class(folder)(seed=0)
+    ex = made(seed=0)
 
     def step() -> float:
         return ex.step(*inputs)
@@ -99,20 +106,30 @@ def bench(
         result["against"] = {}
         for name, contender in torch_contenders(bundle.graph, inputs, ex.state_dict(), cores, say):
             say(f"against {name}")
-            pairs = [(next(timed(step, 1)), next(timed(contender, 1))) for _ in range(repetitions)]
-            ours, theirs = [a for a, _ in pairs], [b for _, b in pairs]
-            result["against"][name] = {
-                "ms": median(theirs) / 1e6,
-                "stepplan_ms": median(ours) / 1e6,
-                "ratio": median(a / b for a, b in pairs),
-            }
+            result["against"][name] = paired(step, contender, repetitions)
             del contender
             gc.collect()
-        if result["against"]:
-            fastest = min(result["against"], key=lambda n: result["against"][n]["ms"])
-            result["fastest"] = {"name": fastest, "ratio": result["against"][fastest]["ratio"]}
+        result |= fastest(result["against"])
     ex.close()
     return result
+
+
+def paired(step: Step, contender: Step, repetitions: int) -> dict[str, float]:
+    """Steps of both in turn: ms of each, and the median of the pairs' ratios."""
+    pairs = [(next(timed(step, 1)), next(timed(contender, 1))) for _ in range(repetitions)]
+    return {
+        "ms": median(b for _, b in pairs) / 1e6,
+        "stepplan_ms": median(a for a, _ in pairs) / 1e6,
+        "ratio": median(a / b for a, b in pairs),
+    }
+
+
+def fastest(against: dict[str, dict[str, float]]) -> dict[str, Any]:
+    """`fastest`: the contender to beat and the ratio to it; nothing without contenders."""
+    if not against:
+        return {}
+    name = min(against, key=lambda n: against[n]["ms"])
+    return {"fastest": {"name": name, "ratio": against[name]["ratio"]}}
 
 
 def random_inputs(graph: Graph, seed: int | None = None) -> list[np.ndarray]:
@@ -201,7 +218,7 @@ def floor_ns(graph: Graph, costs: CostTable, lanes: int) -> float:
         if op.alias(signature) is not None:
             continue
         entries = [e for e in costs.modes(signature.text) if e.slices <= lanes]
-        if any(e.kernel == "onednn" for e in entries):
+        if any(e.kernel in LIBRARY_KERNELS for e in entries):
             total += min(sum(e.warm_ns) for e in entries)
         elif costs.bandwidth:
             total += op.bytes_moved(signature) / costs.bandwidth * 1e9
