@@ -24,10 +24,19 @@ from planner.costs.table import CostTable
 from planner.graph.model import DType, Graph, Layout
 from planner.ops.base import op_named
 from planner.ops.signature import signature_of
+from planner.plan.contention import contention_of
+from planner.plan.crossing import Crossing, times_at
+from planner.plan.schema import Plan, ProgramPlan
+from planner.plan.simulate import simulate
 
 Step = Callable[[], object]
 
 LIBRARY_KERNELS = frozenset({"onednn", "cudnn", "cublaslt"})
+
+WARM_S = 0.05
+"""The first few milliseconds of steps are slower than the others, however many steps that are,"""
+MEASURED_S = 0.1
+"""and what is timed for less than so long says more about one moment than about the step."""
 
 
 def bench(
@@ -63,11 +72,14 @@ def bench(
         step()
     gained = anonymous_bytes() - before
     planned = bundle.plan.pools[0].arena
-    handoffs = [ex.handoff_ns()]
-    times = list(timed(step, repetitions))
+    lasting(step, 3, WARM_S)
+    handoffs, crossings = [ex.handoff_ns()], [ex.crossing()]
+    times = lasting(step, repetitions, MEASURED_S)
     handoffs.append(ex.handoff_ns())
+    crossings.append(ex.crossing())
     busiest = busiest_lane(ex, step)
-    predicted = bundle.plan.program["train_step"].predicted_ns
+    program = bundle.plan.program["train_step"]
+    predicted = program.predicted_ns
     result: dict[str, Any] = {
         "name": bundle.plan.name,
         "target": bundle.plan.target,
@@ -80,6 +92,12 @@ def bench(
         "memory": {"planned_bytes": planned, "gained_bytes": gained, "over": gained - planned},
     }
     result["handoff_ns"] = max(handoffs)
+    crossing = Crossing(*(sum(c) / len(crossings) for c in zip(*crossings, strict=True)))
+    result["crossing_ns_per_kib"] = crossing._asdict()
+    if any(node.crossed for node in program.nodes):
+        now = predicted_at(bundle.plan, program, crossing)
+        result["predicted_now_ms"] = now / 1e6
+        result["measured_over_predicted_now"] = median(times) / max(1, now)
     if costs is not None:
         result["profiled_handoff_ns"] = costs.handoff_ns
         result["floor_ms"] = floor_ns(bundle.graph, costs, cores) / 1e6
@@ -142,6 +160,22 @@ def timed(step: Step, repetitions: int) -> Iterator[float]:
         yield float(time.perf_counter_ns() - start)
 
 
+def lasting(step: Step, repetitions: int, seconds: float) -> list[float]:
+    """ns of each call: as many as are asked for, and more until they took so long together."""
+    times: list[float] = []
+    while len(times) < repetitions or sum(times) < seconds * 1e9:
+        times += timed(step, 1)
+    return times
+
+
+def predicted_at(plan: Plan, program: ProgramPlan, crossing: Crossing) -> float:
+    """What the plan's prediction, ns, would be with the lanes as near to each other as `crossing` says."""
+    contention = contention_of(plan.sharing, program)
+    times = times_at(plan, program.name, crossing)
+    before, now = (simulate(program, contention=contention, stage_ns=t).total_ns for t in ({}, times))
+    return program.predicted_ns - before + now
+
+
 def spread(times: list[float]) -> float:
     """Interquartile range / median."""
     ordered = sorted(times)
@@ -158,11 +192,14 @@ def anonymous_bytes() -> int:
 
 
 def busiest_lane(ex: Any, step: Step) -> dict[str, float]:
-    """A traced step's wall time and the time inside kernels on the lane that has most of it, medians over five, ns."""
+    """A step's wall time and the time inside kernels on the lane that has most of it, medians over five, ns. Every
+    other step is traced: turning the record into Python's objects would count as the executor's time."""
     steps, kernels = [], []
-    ex.trace()
     for _ in range(5):
+        ex.trace(on=False)
         steps.append(next(timed(step, 1)))
+        ex.trace()
+        step()
         lanes: dict[int, float] = {}
         for event in ex.trace_events()[-1]:
             lanes[event.lane] = lanes.get(event.lane, 0.0) + event.end_ns - event.start_ns

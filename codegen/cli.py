@@ -200,6 +200,13 @@ def bench_text(result: dict[str, Any]) -> str:
             "            The processors are not as near to each other as when the costs were measured (a virtual\n"
             "            machine moves them, or other work runs beside): step and prediction cannot be compared."
         )
+    if "predicted_now_ms" in result:
+        fetch, reclaim = (result["crossing_ns_per_kib"][f"{what}_ns"] for what in ("fetch", "reclaim"))
+        lines.append(
+            f"crossing    a KiB another lane wrote costs {fetch:.1f} ns more, writing one that it read {reclaim:.1f}:\n"
+            f"            {result['predicted_now_ms']:.3f} ms predicted with that "
+            f"(measured / predicted {result['measured_over_predicted_now']:.3f})"
+        )
     if "floor_ms" in result:
         lines.append(f"floor       {result['floor_ms']:.3f} ms (step / floor {result['over_floor']:.3f})")
     for name, against in result.get("against", {}).items():

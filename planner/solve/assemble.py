@@ -9,9 +9,11 @@ from planner.graph.model import Graph
 from planner.graph.text import graph_hash
 from planner.plan.bounds import bounds
 from planner.plan.contention import contention_of
+from planner.plan.crossing import Crossing
 from planner.plan.expand import expand, pools_of
-from planner.plan.schema import Lane, NodePlan, Placement, Plan, PoolUse, ProgramPlan, Rewrite, Sharing
+from planner.plan.schema import Crossed, Lane, NodePlan, Placement, Plan, PoolUse, ProgramPlan, Rewrite, Sharing
 from planner.plan.simulate import simulate
+from planner.solve.crossing import crossed_bytes
 from planner.solve.keep import kept_values
 from planner.solve.liveness import Liveness, liveness, scratch_id
 from planner.solve.offsets import most_alive
@@ -72,6 +74,8 @@ class Setting:
             bandwidth=round(self.costs.bandwidth) or self.target.memory_bandwidth,
             thread_bandwidth=round(self.costs.thread_bandwidth) or self.target.cpu.thread_bandwidth,
             smt_gain=self.costs.smt_gain,
+            fetch_ns=self.costs.fetch_ns,
+            reclaim_ns=self.costs.reclaim_ns,
             cores=cores if len(set(cores)) < len(cores) else (),
         )
 
@@ -194,9 +198,13 @@ def _program(setting: Setting, made: Draft, name: str, live: Liveness, placed: A
     count = len(made.cpus) + len(made.copies.lanes)
     lanes = lane_programs(made.graph, schedule, live, placed.addresses, count)
     setting.say(f"sync: {name} waits {sum(len(e.wait) for lane in lanes for e in lane)} times")
+    crossing = Crossing(sharing.fetch_ns, sharing.reclaim_ns)
+    crossed = crossed_bytes(
+        made.graph, schedule, live, placed.addresses, costs, crossing, setting.target.last_level_cache
+    )
     planned = ProgramPlan(
         name=name,
-        nodes=_nodes(schedule, live, placed),
+        nodes=_nodes(schedule, live, placed, crossed, crossing),
         lanes=lanes,
         predicted_ns=0,
         peak_bytes=_peak(made, name, live),
@@ -227,11 +235,15 @@ def _stolen(setting: Setting, made: Draft, schedule: Schedule) -> float:
     return copying / len(made.cpus) if spare <= 0 else 0.0
 
 
-def _nodes(schedule: Schedule, live: Liveness, placed: Arenas) -> tuple[NodePlan, ...]:
+def _nodes(
+    schedule: Schedule, live: Liveness, placed: Arenas, crossed: Mapping[str, tuple[Crossed, ...]], crossing: Crossing
+) -> tuple[NodePlan, ...]:
     sizes = {b.id: b.size for b in live.blocks}
     nodes = []
     for node in schedule.order:
         choice, scratch = schedule.choices[node.id], scratch_id(schedule.program, node.id)
+        stages = crossed.get(node.id, ())
+        more = [round(crossing.price(stage)) for stage in stages] or [0] * len(choice.stage_ns)
         nodes.append(
             NodePlan(
                 node=node.id,
@@ -239,11 +251,12 @@ def _nodes(schedule: Schedule, live: Liveness, placed: Arenas) -> tuple[NodePlan
                 dim=choice.mode.dim,
                 slices=choice.mode.slices,
                 implementation=choice.mode.implementation,
-                stage_ns=choice.stage_ns,
+                stage_ns=tuple(map(sum, zip(choice.stage_ns, more, strict=True))),
                 scratch_offset=placed.offsets.get(scratch, 0),
                 scratch_bytes=sizes.get(scratch, 0),
                 facts=dict(choice.facts),
                 traffic=choice.traffic,
+                crossed=stages,
             )
         )
     return tuple(nodes)
