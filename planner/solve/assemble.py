@@ -62,6 +62,17 @@ class Setting:
             return (0,) * len(self.cpus)
         return tuple(self.target.core_of[cpu].tile for cpu in self.cpus)
 
+    @property
+    def cache(self) -> int:
+        """Bytes of the last cache that a node's operands may still lie in; a GPU's is not counted on."""
+        return 0 if self.target.gpus else self.target.last_level_cache
+
+    @property
+    def same_bits(self) -> bool:
+        """Whether a budget must not change in which modes nodes run."""
+        wanted = self.options.same_bits
+        return not self.target.gpus if wanted is None else wanted
+
     def sharing(self, cpus: Sequence[int] = ()) -> Sharing:
         """What the lanes on `cpus` share. One stream alone can use all of a GPU's bandwidth."""
         if self.target.gpus:
