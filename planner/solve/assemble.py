@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from planner.costs.table import CostTable, costs_hash
 from planner.errors import UserError
@@ -288,15 +289,18 @@ def _placements(graph: Graph, live: Liveness, placed: Arenas) -> tuple[Placement
 
 def _too_small(made: Draft, live: Liveness, height: int, capacity: int) -> UserError:
     """SP1301, naming the node at which most bytes are alive."""
-    position, binding, most = 0, "", -1
-    blocks = [b for b in live.blocks if b.id not in made.pools]
+    names: list[str] = []
+    """By position; what lies between two programs' nodes has none."""
     for name, schedule in made.schedules.items():
-        for node in schedule.order:
-            alive = sum(b.size for b in blocks if b.lower <= position < b.upper)
-            if alive > most:
-                binding, most = f"{node.id} ({name})", alive
-            position += 1
-        position += 1
+        names += [*(f"{node.id} ({name})" for node in schedule.order), ""]
+    change = [0] * (len(names) + 1)
+    for block in live.blocks:
+        if block.id not in made.pools:
+            change[min(block.lower, len(names))] += block.size
+            change[min(block.upper, len(names))] -= block.size
+    alive = [(size, -at) for at, size in enumerate(accumulate(change[:-1])) if names[at]]
+    most, at = max(alive, default=(0, 0))
+    binding = names[-at]
     return UserError(
         "SP1301",
         f"the plan needs {height} bytes but the budget is {capacity}; "
