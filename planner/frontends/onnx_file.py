@@ -5,7 +5,7 @@ input. What comes out is a model that the importer takes: weights are initialize
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,11 +29,27 @@ SUPPORTED = (
 """Operators with at least one form that lowers; what messages suggest."""
 
 
-def read_model(file: Path, batch: int | None) -> Any:
-    """The file as an onnx.ModelProto with its external data, prepared for `shapes_of`.
+class ModelFile(NamedTuple):
+    model: Any
+    """An onnx.ModelProto without initializers, whose inputs have fixed sizes."""
+    arrays: dict[str, Array]
+    """The initializers that its nodes read. Those that a node of the file fills with one number are views of it."""
+
+    @property
+    def shapes(self) -> dict[str, list[int]]:
+        """Input name -> shape."""
+        return {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in self.model.graph.input}
+
+    @property
+    def opset(self) -> int:
+        return opset_of(self.model)
+
+
+def read_model(file: Path, batch: int | None) -> ModelFile:
+    """The file, with its external data.
 
     batch: the first dimension of every input from now on. Errors: SP1012 (onnx is missing), SP1019 (not a readable
-    model), SP1024 (opset), SP1025 (external data), SP1011 and SP1014 (open sizes).
+    model), SP1031 (opset), SP1032 (external data), SP1011 and SP1014 (open sizes).
     """
     try:
         import onnx
@@ -47,7 +63,8 @@ def read_model(file: Path, batch: int | None) -> Any:
         _require_versions(file, model)
         _require_external(file, model)
         onnx.load_external_data_for_model(model, os.fspath(file.parent))
-        _require_whole(file, model)
+        arrays = _arrays(file, model)
+        _require_order(file, model)
     except UserError:
         raise
     except FileNotFoundError as error:
@@ -56,14 +73,13 @@ def read_model(file: Path, batch: int | None) -> Any:
         raise UserError(
             "SP1019", f"{file.name} is no valid ONNX model: {first_line(error)}", "export it again"
         ) from error
-    _fold_filled(model)
-    _fix_sizes(file, model, batch)
-    return model
+    found = ModelFile(model, _without_constants(model, arrays))
+    _fix_sizes(file, found, batch)
+    return found
 
 
-def shapes_of(model: Any) -> dict[str, list[int]]:
-    """Input name -> shape."""
-    return {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in model.graph.input}
+def opset_of(model: Any) -> int:
+    return max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=1)
 
 
 def name_of(node: Any) -> str:
@@ -78,18 +94,18 @@ def first_line(error: Exception) -> str:
 
 
 def _require_versions(file: Path, model: Any) -> None:
-    opset = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=1)
+    opset = opset_of(model)
     if not OLDEST <= opset <= NEWEST:
         first = model.graph.node[0]
         raise UserError(
-            "SP1024",
+            "SP1031",
             f"{file.name} uses opset {opset} (from node {name_of(first)!r}, {first.op_type}, on); "
             f"opsets {OLDEST} to {NEWEST} are supported",
             f"export with opset_version={min(max(opset, 18), NEWEST)}, or convert it with onnx.version_converter",
         )
     if model.ir_version < OLDEST_IR:
         problem = f"{file.name} has IR version {model.ir_version}; {OLDEST_IR} is the oldest that is supported"
-        raise UserError("SP1024", problem, "export it again with a current version")
+        raise UserError("SP1031", problem, "export it again with a current version")
 
 
 # -- external data ---------------------------------------------------------------------------------------------
@@ -104,15 +120,15 @@ def _require_external(file: Path, model: Any) -> None:
         place = (folder / entries.get("location", "")).resolve()
         fix = f"keep {entries.get('location', 'it')!r} beside {file.name}, or save the model as one file"
         if not place.is_relative_to(folder) or place == folder:
-            raise UserError("SP1025", f"{what} lies outside of the model's folder", "save the model as one file")
+            raise UserError("SP1032", f"{what} lies outside of the model's folder", "save the model as one file")
         if not place.is_file():
-            raise UserError("SP1025", f"{what} is to be in {entries['location']!r}, which is not there", fix)
+            raise UserError("SP1032", f"{what} is to be in {entries['location']!r}, which is not there", fix)
         try:
             end = int(entries.get("offset", 0)) + int(entries.get("length", 0))
         except ValueError as error:
-            raise UserError("SP1025", f"{what} has no readable place: {entries}", "export it again") from error
+            raise UserError("SP1032", f"{what} has no readable place: {entries}", "export it again") from error
         if place.stat().st_size < end:
-            raise UserError("SP1025", f"{what} needs {end} bytes of {entries['location']!r}, which is shorter", fix)
+            raise UserError("SP1032", f"{what} needs {end} bytes of {entries['location']!r}, which is shorter", fix)
 
 
 def _tensors(model: Any) -> Iterator[tuple[Any, str]]:
@@ -126,17 +142,23 @@ def _tensors(model: Any) -> Iterator[tuple[Any, str]]:
                 yield attribute.t, name_of(node)
 
 
-def _require_whole(file: Path, model: Any) -> None:
-    """Every tensor has as many bytes as its shape says, every node reads what was made before it."""
+def _arrays(file: Path, model: Any) -> dict[str, Array]:
+    """The initializers; every one has as many bytes as its shape says."""
     from onnx import numpy_helper
 
+    found = {}
     for tensor, node in _tensors(model):
         try:
-            numpy_helper.to_array(tensor)
+            found[tensor.name] = numpy_helper.to_array(tensor)
         except Exception as error:
             what = f"tensor {tensor.name!r}" + (f" of node {node!r}" if node else "")
             problem = f"{file.name}: {what} cannot be read: {first_line(error)}"
             raise UserError("SP1019", problem, "export the model again") from error
+    return {i.name: found[i.name] for i in model.graph.initializer}
+
+
+def _require_order(file: Path, model: Any) -> None:
+    """Every node reads what was made before it."""
     graph = model.graph
     made = {"", *(i.name for i in graph.initializer), *(i.name for i in graph.input)}
     made.update(t.values.name for t in graph.sparse_initializer)
@@ -154,42 +176,33 @@ def _require_whole(file: Path, model: Any) -> None:
 
 
 # -- weights ---------------------------------------------------------------------------------------------------
-def _fold_filled(model: Any) -> None:
-    """Weights made by Constant, or by ConstantOfShape from a constant shape, become initializers: they are parameters.
-    Initializers leave the list of inputs, where older versions also had them."""
+def _without_constants(model: Any, arrays: dict[str, Array]) -> dict[str, Array]:
+    """Weights made by Constant, or by ConstantOfShape from a constant shape, are initializers like the others: both
+    leave the model, and the list of inputs, where older versions also had them."""
     from onnx import numpy_helper
 
-    graph, kept = model.graph, []
-    known = {i.name: i for i in graph.initializer}
+    graph, arrays = model.graph, dict(arrays)
     for node in graph.node:
-        made: Array | None = None
-        if node.op_type == "ConstantOfShape" and node.input[0] in known:
+        if node.op_type == "ConstantOfShape" and node.input[0] in arrays:
             value = next((numpy_helper.to_array(a.t) for a in node.attribute), np.zeros(1, np.float32))
-            shape = numpy_helper.to_array(known[node.input[0]])
-            made = np.full(tuple(int(d) for d in shape), value.reshape(-1)[0])
+            shape = tuple(int(d) for d in arrays[node.input[0]])
+            arrays[node.output[0]] = np.broadcast_to(value.reshape(-1)[0], shape)
         elif node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
-            made = numpy_helper.to_array(node.attribute[0].t)
-        if made is None:
-            kept.append(node)
-            continue
-        known[node.output[0]] = numpy_helper.from_array(made, node.output[0])
-    read = {v for n in kept for v in n.input} | {o.name for o in graph.output}
-    shapes = {t.name: t for t in known.values() if t.name in read or t.name not in {i.name for i in graph.input}}
-    used = [t for n, t in shapes.items() if n in read or _in_subgraph(kept)]
-    inputs = [i for i in graph.input if i.name not in known]
-    for field, content in ((graph.node, kept), (graph.initializer, used), (graph.input, inputs)):
-        copies = [type(c).FromString(c.SerializeToString()) for c in content]
-        del field[:]
-        field.extend(copies)
-
-
-def _in_subgraph(nodes: list[Any]) -> bool:
-    return any(a.HasField("g") for n in nodes for a in n.attribute)
+            arrays[node.output[0]] = numpy_helper.to_array(node.attribute[0].t)
+    for field, drop in (
+        (graph.node, [n.output[0] in arrays for n in graph.node]),
+        (graph.input, [i.name in arrays for i in graph.input]),
+    ):
+        for position in reversed([i for i, dropped in enumerate(drop) if dropped]):
+            del field[position]
+    del graph.initializer[:]
+    read = {v for n in graph.node for v in n.input} | {o.name for o in graph.output}
+    return {name: array for name, array in arrays.items() if name in read}
 
 
 # -- sizes -----------------------------------------------------------------------------------------------------
-def _fix_sizes(file: Path, model: Any, batch: int | None) -> None:
-    before: set[int] = set()
+def _fix_sizes(file: Path, found: ModelFile, batch: int | None) -> None:
+    model, before = found.model, set()
     for value in model.graph.input:
         if not value.type.HasField("tensor_type"):
             raise UserError(
@@ -212,20 +225,13 @@ def _fix_sizes(file: Path, model: Any, batch: int | None) -> None:
                     "export the model with fixed sizes",
                 )
     if batch is not None and before - {batch, 0}:
-        _follow_batch(model, before)
+        _follow_batch(found, before)
 
 
-def _follow_batch(model: Any, before: set[int]) -> None:
+def _follow_batch(found: ModelFile, before: set[int]) -> None:
     """Reshapes to the batch that the file was exported with keep the first dimension instead (0 in ONNX)."""
-    from onnx import numpy_helper
-
-    constants = {i.name: i for i in model.graph.initializer}
-    inputs = {i.name for i in model.graph.input}
-    for node in model.graph.node:
-        tensor = constants.get(node.input[1]) if node.op_type == "Reshape" and len(node.input) > 1 else None
-        if tensor is None or node.input[0] in constants or (node.input[0] in inputs and not before):
-            continue
-        shape = numpy_helper.to_array(tensor).copy()
-        if shape.size > 1 and int(shape[0]) in before:
-            shape[0] = 0
-            tensor.CopyFrom(numpy_helper.from_array(shape, tensor.name))
+    for node in found.model.graph.node:
+        name = node.input[1] if node.op_type == "Reshape" and len(node.input) > 1 else ""
+        shape = found.arrays.get(name)
+        if shape is not None and shape.size > 1 and node.input[0] not in found.arrays and int(shape[0]) in before:
+            found.arrays[name] = np.concatenate([[0], shape[1:]]).astype(np.int64)

@@ -12,7 +12,7 @@ from pathlib import Path
 from planner.errors import UserError
 from planner.frontends import relax_layers  # noqa: F401  (enters its operators)
 from planner.frontends.emitter import identifier
-from planner.frontends.onnx_file import OPEN, SUPPORTED, name_of, read_model, shapes_of
+from planner.frontends.onnx_file import OPEN, SUPPORTED, ModelFile, name_of, read_model
 from planner.frontends.relax_ops import Failure, Function, Lowering
 from planner.graph.builder import GraphBuilder
 from planner.graph.model import Graph
@@ -54,9 +54,9 @@ def predict_onnx(
 
 
 def _lowered(file: Path, batch: int | None, name: str | None) -> tuple[Lowering, str]:
-    model = read_model(file, batch)
-    order = [name_of(n) for n in model.graph.node]
-    function = _imported(model, file)
+    read = read_model(file, batch)
+    order = [name_of(n) for n in read.model.graph.node]
+    function = _imported(read)
     first = next(iter(function.inputs.values()), ((1,), ""))[0]
     lowering = Lowering(function, GraphBuilder(identifier(name or f"{file.stem}_b{first[0] if first else 1}")))
     prediction = lowering.run()
@@ -66,13 +66,13 @@ def _lowered(file: Path, batch: int | None, name: str | None) -> tuple[Lowering,
     return lowering, prediction
 
 
-def _imported(model: object, file: Path) -> Function:
+def _imported(read: ModelFile) -> Function:
     try:
         from planner.frontends.tvm_onnx import relax_function
     except ImportError as error:
         fix = "pip install 'apache-tvm==0.27.*' onnx"
         raise UserError("SP1012", f"reading ONNX models needs {error.name}", fix) from error
-    return relax_function(model, shapes_of(model))
+    return relax_function(read)
 
 
 def _weights(lowering: Lowering, graph: Graph) -> dict[str, Array]:

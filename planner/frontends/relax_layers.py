@@ -192,11 +192,7 @@ def _global_max(s: Lowering, call: Call) -> str:
 @lowers("nn.softmax", "nn.log_softmax")
 def _softmax(s: Lowering, call: Call) -> str:
     x = s.val(call.args[0])
-    y = s.e.along_last(call.op.removeprefix("nn."), x, call.attrs["axis"])
-    rest = [d for i, d in enumerate(call.shape) if i != call.attrs["axis"] % len(call.shape)]
-    if call.op == "nn.softmax" and prod(rest) == call.shape[0]:
-        s.softmax[y] = x
-    return y
+    return s.e.along_last(call.op.removeprefix("nn."), x, call.attrs["axis"])
 
 
 # -- activations -----------------------------------------------------------------------------------------------

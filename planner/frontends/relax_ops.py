@@ -97,8 +97,6 @@ class Lowering:
         self.values: dict[str, Any] = {}
         self.made = {c.target: c for c in function.calls}
         self.uses = Counter(r.name for c in function.calls for r in references(c.args))
-        self.softmax: dict[str, str] = {}
-        """softmax output -> its logits"""
         self.failures: list[Failure] = []
 
     def run(self) -> str:
@@ -155,7 +153,8 @@ class Lowering:
         if isinstance(found, Ref):
             held = self.values[found.name]
             if isinstance(held, Ref):
-                data = np.ascontiguousarray(self.function.weights[found.name], np.float32)
+                data = self.function.weights[found.name]
+                data = data if data.dtype == np.float32 else data.astype(np.float32)
                 held = self.e.stored(found.name, data, role)
                 self.values[found.name] = held
             found = held
@@ -272,10 +271,23 @@ class Lowering:
         e.name = "loss"
         if loss == "mse":
             return e.op("mse_loss", prediction, e.input("labels", shape), attrs=LossAttrs())
-        if len(shape) != 2:
+        if len(shape) < 2 or set(shape[2:]) - {1}:
             raise UserError("SP1016", f"cross_entropy needs rows of classes, not {shape}", "use the loss 'mse'")
+        logits = e.reshape(self._logits(prediction), shape[:2])
         labels = e.input("labels", shape[:1], DType.INT64)
-        return e.op("cross_entropy", self.softmax.get(prediction, prediction), labels, attrs=ClassLossAttrs())
+        return e.op("cross_entropy", logits, labels, attrs=ClassLossAttrs())
+
+    def _logits(self, prediction: str) -> str:
+        """What goes into the softmax at the end; between it and the end may be changes of shape alone."""
+        made = {v: n for n in self.e.b.nodes for v in n.outputs}
+        node = made.get(prediction)
+        while node is not None and node.op in ("reshape", "permute"):
+            node = made.get(node.inputs[0])
+        rows, classes = self.e.shape(prediction)[:2]
+        if node is None or node.op != "softmax":
+            return prediction
+        shape = self.e.shape(node.outputs[0])
+        return node.inputs[0] if shape[-1] == classes and shape[0] == rows else prediction
 
 
 def references(arguments: Any) -> list[Ref]:

@@ -18,23 +18,27 @@ from typing import Any
 
 import numpy as np
 import onnx
+import tvm
 from tvm import relax
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, _get_convert_map
 
 from planner.errors import UserError
-from planner.frontends.onnx_file import OPEN, SUPPORTED, first_line, name_of
+from planner.frontends.onnx_file import OPEN, SUPPORTED, ModelFile, first_line, name_of
 from planner.frontends.relax_ops import STAND_IN, Call, Failure, Function, Ref
+from planner.ops.base import Array
 
 _MARK = "onnx_node_"
+SMALL = 4096
+"""Elements of the initializers that the importer may look into."""
 
 
-def relax_function(model: Any, shapes: dict[str, list[int]]) -> Function:
+def relax_function(file: ModelFile) -> Function:
     """The model as calls of Relax operators, and the nodes that TVM does not import."""
     with warnings.catch_warnings(), _quiet():
         warnings.simplefilter("ignore")
-        importer = _Importer(model, shapes)
+        importer = _Importer(file)
         try:
-            module = importer.from_onnx(model.graph, importer.version)
+            module = importer.from_onnx(file.model.graph, file.opset)
         except Exception as error:
             importer.refuse(_told(error))
             return Function({}, {}, [], [], tuple(importer.failures.values()))
@@ -145,21 +149,34 @@ _REFUSED = {
 
 
 class _Importer(ONNXGraphImporter):  # type: ignore[misc]
-    def __init__(self, model: Any, shapes: dict[str, list[int]]) -> None:
-        super().__init__(shapes, {}, keep_params_in_input=True)
-        self.model = model
+    def __init__(self, file: ModelFile) -> None:
+        super().__init__(file.shapes, {}, keep_params_in_input=True)
+        self.file, model = file, file.model
         self.nodes = [(name_of(n), n.op_type) for n in model.graph.node]
         """(name, operator) of every node."""
         for node in model.graph.node:
             if node.op_type in _REFUSED:  # the importer would go into their branches
                 node.domain, node.op_type = "refused", "Refused"
-        self.version = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=1)
+        self.version = file.opset
+        self.weights: dict[str, Array] = {}
+        """Parameter of the function -> initializer."""
         self.failures: dict[int, Failure] = {}
         self.attributes: dict[int, dict[str, Any]] = {}
         self.index = -1
         self._types: dict[str, Any] | None = None
         self._lost: set[str] = set()
         """Values of which nothing is known."""
+
+    def _parse_graph_initializers(self, graph: Any) -> None:
+        """Initializers are parameters; small ones are known to the importer as constants, too: shapes, bounds, axes."""
+        for name, array in self.file.arrays.items():
+            called = name.removeprefix("onnx::")
+            var = self._nodes[name] = self._new_var(called, shape=array.shape, dtype=array.dtype.name)
+            self.weights[called] = array
+            if array.size <= SMALL:
+                self._params[called] = (var, tvm.runtime.tensor(np.ascontiguousarray(array)))
+            else:
+                self._inputs[name] = var
 
     def _check_for_unsupported_ops(self, graph: Any) -> None:
         """Operators are looked at one by one, where they can be named."""
@@ -202,8 +219,7 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         """An input of the current node that is an initializer; None where there is none."""
         given = self.current.input
         name = given[position] if position < len(given) else ""
-        found = next((i for i in self.model.graph.initializer if name and i.name == name), None)
-        return None if found is None else onnx.numpy_helper.to_array(found)
+        return self.file.arrays.get(name)
 
     def refuse(self, problem: str) -> None:
         self.failures[max(0, self.index)] = Failure(*self.nodes[max(0, self.index)], problem)
@@ -221,7 +237,7 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
     def _stand_in(self) -> Any:
         """Zeros for each result of the current node."""
         if self._types is None:
-            self._types = _inferred(self.model)
+            self._types = _inferred(self.file)
         made = []
         for output in self.current.output:
             if output not in self._types:
@@ -231,9 +247,16 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         return made[0] if len(made) == 1 else relax.Tuple(made)
 
 
-def _inferred(model: Any) -> dict[str, tuple[list[int], str]]:
+def _inferred(file: ModelFile) -> dict[str, tuple[list[int], str]]:
     """(shape, dtype) of every value of which ONNX's own inference knows them."""
     found = {}
+    model = onnx.ModelProto()
+    model.CopyFrom(file.model)
+    for name, array in file.arrays.items():
+        kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+        model.graph.input.append(onnx.helper.make_tensor_value_info(name, kind, array.shape))
+        if array.size <= SMALL:
+            model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
     try:
         graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
     except Exception:
@@ -254,10 +277,8 @@ class _Reader:
 
     def read(self) -> Function:
         function = self.function
-        count = int(function.attrs["num_input"])
-        inputs = {p.name: (self._shape(p.ty), str(p.ty.dtype)) for p in function.params[:count]}
-        data = function.attrs.get("params", [])
-        weights = {p.name: np.asarray(d.numpy()) for p, d in zip(function.params[count:], data, strict=True)}
+        weights = self.importer.weights
+        inputs = {p.name: (self._shape(p.ty), str(p.ty.dtype)) for p in function.params if p.name not in weights}
         bindings = [b for block in function.body.blocks for b in block.bindings]
         calls = [self._call(b, n) for b, n in zip(bindings, self._numbers(bindings), strict=True)]
         result = self._argument(function.body.body)
