@@ -13,6 +13,8 @@ from planner.ops.loss import ClassLossAttrs, LossAttrs
 from planner.ops.normalization import BatchNormAttrs
 from planner.ops.pool import AdaptivePoolAttrs, AvgPoolAttrs, MaxPoolAttrs
 
+_MASKED_OUT = -1e30
+"""Added to a score, nothing is left of it; unlike minus infinity it makes no NaN of a row that is masked out whole."""
 _REDUCTIONS = {1: "mean", 2: "sum"}
 
 
@@ -184,6 +186,19 @@ def _plain_group_norm(c: Context, x: str, groups: int, w: Any, b: Any, eps: floa
     return _group_norm(c, x, w, b, n, channels, prod(rest), groups, eps)[0]
 
 
+@lowers("bernoulli")
+def _bernoulli(c: Context, x: Any, *rest: Any) -> str:
+    """1 with probability p: dropout of ones, brought back to 1. In evaluation mode its mean, so that a mask which is
+    divided by p (stochastic depth, dropout in place) disappears as in PyTorch."""
+    p = next((r for r in rest if isinstance(r, int | float) and not isinstance(r, bool)), None)
+    if p is None and c.is_constant(x) and bool((x == x.reshape(-1)[0]).all()):
+        p = float(x.reshape(-1)[0])
+    require(p is not None, "probabilities that differ")
+    assert p is not None
+    ones = c.fill(c.shape_of(x), 1.0)
+    return c.scale(c.op("dropout", ones, attrs=DropoutAttrs(p=1.0 - float(p))), float(p)) if p < 1 else ones
+
+
 @lowers("dropout", "feature_dropout")
 def _dropout(c: Context, x: str, p: float, train: bool | None) -> str:
     return c.op("dropout", x, attrs=DropoutAttrs(p=float(p))) if train is not False and p else x
@@ -279,15 +294,30 @@ def _adaptive_max(c: Context, x: str, size: Any) -> Any:
 # -- attention -------------------------------------------------------------------------------------------------
 @lowers("scaled_dot_product_attention")
 def _attention(c: Context, q: Any, k: Any, v: Any, mask: Any, p: float, causal: bool, scale: Any, gqa: bool) -> str:
-    require(not p, "dropout inside attention")
-    require(not gqa, "grouped queries")
+    """A boolean mask says what takes part. Where nothing does the result is 0, as PyTorch has it."""
     torch = c.torch
     q, k, v = c.val(q), c.val(k), c.val(v)
+    if gqa:
+        k, v = (_repeated_heads(c, part, c.shape(q)[-3]) for part in (k, v))
     if causal:
         mask = torch.ones(c.shape(q)[-2], c.shape(k)[-2], dtype=torch.bool).tril()
+    alive: Any = None
     if c.is_constant(mask) and mask.dtype == torch.bool:
-        mask = torch.zeros(mask.shape).masked_fill(~mask, float("-inf"))
-    return c.attention(q, k, v, scale, None if mask is None else c.val(mask))
+        alive = None if bool(mask.any(-1).all()) else mask.any(-1, keepdim=True)
+        mask = torch.zeros(mask.shape).masked_fill(~mask, _MASKED_OUT)
+    elif mask is not None and not c.is_constant(mask) and c.dtype(3) is torch.bool:
+        kept = c.floating(mask)
+        alive = c.compare("gt", c.reduce("reduce_sum", kept, [-1], True), 0)
+        mask = c.where(kept, c.fill((), 0.0), c.fill((), _MASKED_OUT))
+    y = c.attention(q, k, v, scale, None if mask is None else c.val(mask), float(p))
+    return y if alive is None else c.op("mul", y, c.val(alive))
+
+
+def _repeated_heads(c: Context, x: str, heads: int) -> str:
+    """(N, groups, L, E) -> (N, heads, L, E): neighbouring heads of queries share keys and values."""
+    *lead, groups, length, width = c.shape(x)
+    spread = c.expand(c.unsqueeze(x, len(lead) + 1), (*lead, groups, heads // groups, length, width))
+    return c.reshape(spread, (*lead, heads, length, width))
 
 
 # -- losses ----------------------------------------------------------------------------------------------------

@@ -12,17 +12,21 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from planner.errors import UserError
-from planner.frontends import aten_layers, aten_math, aten_shapes
+from planner.frontends import aten_layers, aten_math, aten_recurrent, aten_resize, aten_shapes
 from planner.frontends.aten import HANDLERS, Context, Unsupported, call, dtype_error, packet
+from planner.frontends.coverage import Coverage, OpUse
 from planner.frontends.emitter import identifier, safe_name
-from planner.frontends.torch_program import export, import_torch, source_line
+from planner.frontends.torch_program import export, import_torch, located_error, source_line
 from planner.graph.builder import GraphBuilder
 from planner.graph.model import DType, Graph, Role, unsupported
 from planner.graph.optimizer import Optimizer
 from planner.ops.base import Array
 from planner.ops.loss import ClassLossAttrs, LossAttrs
 
-__all__ = ["Loss", "aten_layers", "aten_math", "aten_shapes", "capture_module"]
+__all__ = [
+    "Loss", "aten_layers", "aten_math", "aten_recurrent", "aten_resize", "aten_shapes", "capture_module",
+    "explain_module",
+]  # fmt: skip
 
 Loss = str | Callable[..., Any] | None
 """`cross_entropy` or `mse` (of the prediction and `labels`), a callable (prediction, labels) -> scalar tensor, or
@@ -44,6 +48,43 @@ def capture_module(
     inputs: example arguments (a tensor, a tuple, or a dict of keyword arguments); their shapes are the graph's.
     labels: an example batch of labels; needed where `loss` is a callable. The graph's input is called `labels`.
     """
+    lowering, program, loss = _prepared(module, inputs, loss, labels, name)
+    torch, builder = lowering.torch, lowering.context.b
+    prediction, value = lowering.run(program)
+    if not lowering.wrapped:
+        value = lowering.append_loss(prediction, loss, labels)
+    graph = builder.finish(value, prediction, optimizer or Optimizer(lr=0.1, momentum=0.9), fuse=fuse)
+    kept = {v.name for v in graph.values}
+    weights = {k: w for k, w in lowering.context.weights.items() if k in kept}
+    return graph, weights | _rest_of_state(torch, module, kept | {a for v in graph.values for a in v.aliases})
+
+
+def explain_module(
+    module: Any,
+    inputs: Any,
+    *,
+    loss: Loss = "cross_entropy",
+    labels: Any = None,
+    optimizer: Optimizer | None = None,
+    name: str | None = None,
+    fuse: bool = True,
+) -> list[OpUse]:
+    """What `capture_module` with these arguments would do with every operator, unsupported ones included. The only
+    errors are those of a module that cannot be exported at all."""
+    lowering, program, loss = _prepared(module, inputs, loss, labels, name)
+    lowering.coverage.tolerant = True
+    lowering.lower(program)
+    appended = tuple(lowering.context.b.nodes)
+    if lowering.coverage.missing:
+        return lowering.coverage.uses(None, appended)
+    prediction, value = lowering.results(program)
+    value = value or lowering.append_loss(prediction, loss, labels)
+    graph = lowering.context.b.finish(value, prediction, optimizer or Optimizer(), fuse=fuse)
+    return lowering.coverage.uses(graph, appended)
+
+
+def _prepared(module: Any, inputs: Any, loss: Loss, labels: Any, name: str | None) -> tuple["_Lowering", Any, Loss]:
+    """A lowering into a fresh builder, the exported program, and the loss as it is computed."""
     torch = import_torch()
     if not isinstance(module, torch.nn.Module):
         raise UserError("SP1018", f"{type(module).__name__} is no torch.nn.Module", "pass the module itself")
@@ -54,16 +95,8 @@ def capture_module(
         keywords = {"_labels": labels, "_inputs": (positional, keywords)}
         positional = ()
     program = export(torch, _with_loss(torch, module, loss) if wrapped else module, module, positional, keywords)
-    batch = _batch(torch, inputs)
-    builder = GraphBuilder(identifier(name or f"{type(module).__name__.lower()}_b{batch}"))
-    lowering = _Lowering(torch, builder, module, loss, wrapped)
-    prediction, value = lowering.run(program)
-    if not wrapped:
-        value = lowering.append_loss(prediction, loss, labels)
-    graph = builder.finish(value, prediction, optimizer or Optimizer(lr=0.1, momentum=0.9), fuse=fuse)
-    kept = {v.name for v in graph.values}
-    weights = {k: w for k, w in lowering.context.weights.items() if k in kept}
-    return graph, weights | _rest_of_state(torch, module, kept | {a for v in graph.values for a in v.aliases})
+    builder = GraphBuilder(identifier(name or f"{type(module).__name__.lower()}_b{_batch(torch, inputs)}"))
+    return _Lowering(torch, builder, module, loss, wrapped), program, loss
 
 
 def _rest_of_state(torch: Any, module: Any, known: set[str]) -> dict[str, Array]:
@@ -120,18 +153,29 @@ class _Lowering:
         self.loss_module = loss if isinstance(loss, torch.nn.Module) else None
         self.context = Context(builder, torch)
         self.values: dict[Any, Any] = {}
+        self.coverage = Coverage()
 
     def run(self, program: Any) -> tuple[str, str]:
         """Lower everything. Returns (prediction, loss); the loss is empty where it is still to be appended."""
         self._check_outputs(program)
-        self._placeholders(program)
-        for node in program.graph.nodes:
-            if node.op == "call_function":
-                self._call(node)
+        self.lower(program)
+        self.coverage.require_complete()
+        return self.results(program)
+
+    def results(self, program: Any) -> tuple[str, str]:
+        """(prediction, loss) of a lowered program."""
         outputs = {s.arg.name for s in program.graph_signature.output_specs if s.kind.name == "USER_OUTPUT"}
         (final,) = (n for n in program.graph.nodes if n.op == "output")
         found = [self.context.val(self.values[n]) for n in final.args[0] if n is not None and n.name in outputs]
         return (found[-1], found[0]) if self.wrapped else (found[0], "")
+
+    def lower(self, program: Any) -> None:
+        """All operators into the builder and into `coverage`; what nobody lowers leaves a stand-in behind, so that the
+        operators after it are looked at too."""
+        self._placeholders(program)
+        for node in program.graph.nodes:
+            if node.op == "call_function":
+                self._call(node)
 
     def _check_outputs(self, program: Any) -> None:
         specs = program.graph_signature.output_specs
@@ -218,16 +262,42 @@ class _Lowering:
             self.values[node] = source[index] if isinstance(source, list | tuple) else None
             return
         arguments, keywords = self._resolve(node.args), self._resolve(node.kwargs)
-        self.context.name = self._layer(node)
+        self.context.name = layer = self._layer(node)
+        before = len(self.context.b.nodes)
         try:
             if not hasattr(node.target, "_schema"):
                 raise Unsupported("")
             result = call(self.context, node, arguments, keywords)
         except Unsupported as error:
             if node.users or packet(node.target) in HANDLERS:
-                raise self._unsupported(node, str(error)) from None
-            result = None  # assertions and the like
+                self.coverage.miss(node, packet(node.target), layer, self._unsupported(node, str(error)))
+                result = self._stand_in(node)
+            else:
+                result = None  # assertions and the like
+        except UserError as error:
+            located = located_error(error, node)
+            if not self.coverage.tolerant:
+                raise located from None
+            self.coverage.miss(node, packet(node.target), layer, located)
+            result = self._stand_in(node)
+        else:
+            made = self.context.b.nodes[before:]
+            self.coverage.lowered(node, packet(node.target), layer, [n.id for n in made])
         self.values[node] = result
+
+    def _stand_in(self, node: Any) -> Any:
+        """Values of the shapes that an operator without a handler would have had."""
+
+        def stand_in(value: Any) -> Any:
+            if isinstance(value, list | tuple):
+                return [stand_in(v) for v in value]
+            if not isinstance(value, self.torch.Tensor):
+                return None
+            whole = not value.dtype.is_floating_point and value.dtype is not self.torch.bool
+            name = self.context.fresh(f"unsupported.{node.name}")
+            return self.context.input(name, tuple(value.shape), DType.INT64 if whole else DType.FLOAT32)
+
+        return stand_in(node.meta.get("val"))
 
     def _resolve(self, argument: Any) -> Any:
         if isinstance(argument, dict):
