@@ -339,21 +339,63 @@ def _loss_attrs(reduction: int, ignore_index: int = -100, smoothing: float = 0.0
 
 
 @lowers("cross_entropy_loss")
-def _cross_entropy(c: Context, x: str, target: Any, weight: Any, reduction: int, ignored: int, smoothing: float) -> str:
-    require(weight is None, "class weights")
+def cross_entropy(c: Context, x: str, target: Any, weight: Any, reduction: int, ignored: int, smoothing: float) -> str:
+    classes_at = 1 if c.rank(x) > 1 else 0
     if c.b.type(c.val(target)).dtype.value != "int64":
-        require(smoothing == 0 and reduction in _REDUCTIONS, "label smoothing of probabilities, or reduction='none'")
-        total = c.reduce(
-            "reduce_sum", c.op("mul", c.along_last("log_softmax", x, 1 if c.rank(x) > 1 else 0), target), None
-        )
-        rows = prod(c.shape(x)) // c.shape(x)[1] if c.rank(x) > 1 else 1
-        return c.scale(total, -1 / rows if reduction == 1 else -1)
-    return class_loss(c, "cross_entropy", x, target, _loss_attrs(reduction, ignored, smoothing))
+        return _soft_cross_entropy(c, x, target, weight, reduction, smoothing, classes_at)
+    if weight is None and reduction in _REDUCTIONS:
+        return class_loss(c, "cross_entropy", x, target, _loss_attrs(reduction, ignored, smoothing))
+    log_probs = c.along_last("log_softmax", x, classes_at)
+    return _weighted_nll(c, log_probs, target, weight, reduction, ignored, smoothing)
+
+
+def _soft_cross_entropy(
+    c: Context, x: str, target: Any, weight: Any, reduction: int, smoothing: float, classes_at: int
+) -> str:
+    """Of probabilities; the mean is over rows."""
+    classes = c.shape(x)[classes_at]
+    target = c.shift(c.scale(c.val(target), 1 - smoothing), smoothing / classes) if smoothing else c.val(target)
+    each = c.op("mul", c.along_last("log_softmax", x, classes_at), target)
+    each = each if weight is None else c.op("mul", each, _per_class(c, weight, c.rank(x)))
+    if reduction not in _REDUCTIONS:
+        return c.op("neg", c.reduce("reduce_sum", each, [classes_at]))
+    return c.scale(c.reduce("reduce_sum", each, None), -classes / prod(c.shape(x)) if reduction == 1 else -1)
+
+
+def _per_class(c: Context, weight: Any, rank: int) -> str:
+    """A weight per class, for rows whose classes are dimension 1."""
+    return c.reshape(c.val(weight), (-1, *([1] * (rank - 2))))
+
+
+def _weighted_nll(
+    c: Context, log_probs: str, target: Any, weight: Any, reduction: int, ignored: int, smoothing: float = 0.0
+) -> str:
+    """Class weights scale the log-probabilities; the mean is over the weights of the labels, which are the same sum
+    over rows of minus the weights. Without reduction, the label's element is picked by comparison."""
+    rank = c.rank(log_probs)
+    if weight is not None:
+        log_probs = c.op("mul", log_probs, _per_class(c, weight, rank))
+    if reduction in _REDUCTIONS:
+        attrs = _loss_attrs(2, ignored, smoothing)
+        total = class_loss(c, "nll_loss", log_probs, target, attrs)
+        if reduction == 2:
+            return total
+        weights = c.expand(c.op("neg", _per_class(c, weight, rank)), c.shape(log_probs))
+        return c.op("div", total, class_loss(c, "nll_loss", weights, target, _loss_attrs(2, ignored)))
+    axis, labels = (1 if rank > 1 else 0), c.val(target)
+    classes = c.torch.arange(c.shape(log_probs)[axis]).reshape(-1, *([1] * (rank - 2)))
+    own = c.compare("eq", c.unsqueeze(labels, axis), classes)
+    each = c.reduce("reduce_sum", c.op("mul", own, log_probs), [axis])
+    if smoothing:
+        everywhere = c.scale(c.reduce("reduce_sum", log_probs, [axis]), smoothing / c.shape(log_probs)[axis])
+        each = c.op("add", c.scale(each, 1 - smoothing), everywhere)
+    return c.op("neg", c.op("mul", each, c.compare("ne", labels, ignored)))
 
 
 @lowers("nll_loss", "nll_loss_nd", "nll_loss2d")
 def _nll(c: Context, x: str, target: Any, weight: Any, reduction: int, ignored: int) -> str:
-    require(weight is None, "class weights")
+    if weight is not None or reduction not in _REDUCTIONS:
+        return _weighted_nll(c, x, target, weight, reduction, ignored)
     return class_loss(c, "nll_loss", x, target, _loss_attrs(reduction, ignored))
 
 
@@ -370,16 +412,25 @@ def _pair_loss(c: Context, op: str, x: Any, target: Any, reduction: int) -> str:
 
 
 @lowers("mse_loss")
-def _mse(c: Context, x: Any, target: Any, reduction: int) -> str:
+def mse(c: Context, x: Any, target: Any, reduction: int) -> str:
     if reduction not in _REDUCTIONS:
         return c.op("square", c.op("sub", c.val(x), c.val(target)))
     return _pair_loss(c, "mse_loss", x, target, reduction)
 
 
 @lowers("binary_cross_entropy_with_logits")
-def _bce(c: Context, x: Any, target: Any, weight: Any, positive: Any, reduction: int) -> str:
-    require(weight is None and positive is None, "weights")
-    return _pair_loss(c, "bce_with_logits", x, target, reduction)
+def bce(c: Context, x: Any, target: Any, weight: Any, positive: Any, reduction: int) -> str:
+    """With weights, or without reduction: (1 - t) x + (1 + (p - 1) t) log(1 + exp(-x)), times the weight."""
+    if weight is None and positive is None and reduction in _REDUCTIONS:
+        return _pair_loss(c, "bce_with_logits", x, target, reduction)
+    x, target = c.val(x), c.val(target)
+    curve = c.softplus(c.op("neg", x))
+    if positive is not None:
+        more = c.op("mul", c.shift(c.val(positive), -1), target)
+        curve = c.op("mul", c.shift(more, 1), curve)
+    each = c.op("add", c.op("mul", c.shift(c.op("neg", target), 1), x), curve)
+    each = each if weight is None else c.op("mul", each, c.val(weight))
+    return c.reduce(f"reduce_{_REDUCTIONS[reduction]}", each, None) if reduction in _REDUCTIONS else each
 
 
 @lowers("l1_loss")

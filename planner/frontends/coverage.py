@@ -95,6 +95,15 @@ class Coverage:
         return OpUse(**place, kind=kind, ops=ops, why=why)
 
 
+def graph_uses(graph: Graph) -> list[OpUse]:
+    """The nodes of a graph's training step (or only program), where no operators of a framework are known."""
+    found = []
+    for node in graph.programs[0].nodes:
+        kind, why = kind_of(graph, node)
+        found.append(OpUse(operator=node.op, layer=node.origin or node.id, kind=kind, ops=(node.op,), why=why))
+    return found
+
+
 def kind_of(graph: Graph, node: Node) -> tuple[Kind, str]:
     """Who computes a node on a processor, and why."""
     kernels = {kernel for kernel, _ in op_named(node.op).dims(signature_of(graph, node))}

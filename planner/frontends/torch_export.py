@@ -90,7 +90,7 @@ def _prepared(module: Any, inputs: Any, loss: Loss, labels: Any, name: str | Non
         raise UserError("SP1018", f"{type(module).__name__} is no torch.nn.Module", "pass the module itself")
     positional, keywords = _arguments(torch, inputs)
     loss = _resolve_loss(torch, loss, labels)
-    wrapped = callable(loss)
+    wrapped = callable(loss) and not _is_known(torch, loss, labels)
     if wrapped:
         keywords = {"_labels": labels, "_inputs": (positional, keywords)}
         positional = ()
@@ -124,11 +124,17 @@ def _batch(torch: Any, inputs: Any) -> int:
 def _resolve_loss(torch: Any, loss: Loss, labels: Any) -> Loss:
     if isinstance(loss, str) and loss not in ("cross_entropy", "mse"):
         raise UserError("SP1016", f"unknown loss {loss!r}", "use 'cross_entropy', 'mse', a callable, or None")
-    if callable(loss) and labels is None:
+    if callable(loss) and labels is None and not _is_known(torch, loss, labels):
         raise UserError("SP1016", "a loss that is a callable needs an example of the labels", "pass labels=...")
     if loss == "cross_entropy" and labels is not None and labels.dtype.is_floating_point:
         return torch.nn.functional.cross_entropy  # type: ignore[no-any-return]  # probabilities
     return loss
+
+
+def _is_known(torch: Any, loss: Any, labels: Any) -> bool:
+    """One of PyTorch's losses whose labels follow from the prediction: class numbers, or its own shape."""
+    nn = torch.nn
+    return labels is None and type(loss) in (nn.CrossEntropyLoss, nn.MSELoss, nn.BCEWithLogitsLoss)
 
 
 def _with_loss(torch: Any, module: Any, loss: Any) -> Any:
@@ -336,16 +342,34 @@ class _Lowering:
             return prediction
         context.name = "loss"
         shape = context.shape(prediction)
-        classes = (shape[:1] + shape[2:] if len(shape) > 1 else ()) if loss == "cross_entropy" else shape
+        by_class = loss == "cross_entropy" or isinstance(loss, self.torch.nn.CrossEntropyLoss)
+        classes = (shape[:1] + shape[2:] if len(shape) > 1 else ()) if by_class else shape
         if labels is not None and tuple(labels.shape) != classes:
             raise UserError(
                 "SP1016", f"labels of shape {tuple(labels.shape)} do not fit a prediction of shape {shape}",
                 f"{loss} needs labels of shape {classes}",
             )  # fmt: skip
-        target = context.input("labels", classes, DType.INT64 if loss == "cross_entropy" else DType.FLOAT32)
+        target = context.input("labels", classes, DType.INT64 if by_class else DType.FLOAT32)
+        if not isinstance(loss, str):
+            return self._known_loss(loss, prediction, target)
         if loss == "mse":
             return context.op("mse_loss", prediction, target, attrs=LossAttrs())
         return aten_layers.class_loss(context, "cross_entropy", prediction, target, ClassLossAttrs())
+
+    def _known_loss(self, loss: Any, prediction: str, target: str) -> str:
+        """A loss object of PyTorch as its operator, with the object's options."""
+        context, nn = self.context, self.torch.nn
+        reduction = {"none": 0, "mean": 1, "sum": 2}[loss.reduction]
+        if reduction == 0:
+            raise UserError("SP1016", "the loss has reduction='none'", "train on one number: reduction='mean' or 'sum'")
+        for name, buffer in loss.named_buffers():
+            context.buffers[id(buffer)] = f"loss.{name}"
+        if isinstance(loss, nn.MSELoss):
+            return aten_layers.mse(context, prediction, target, reduction)
+        if isinstance(loss, nn.BCEWithLogitsLoss):
+            return aten_layers.bce(context, prediction, target, loss.weight, loss.pos_weight, reduction)
+        options = (loss.weight, reduction, loss.ignore_index, loss.label_smoothing)
+        return aten_layers.cross_entropy(context, prediction, target, *options)
 
 
 def _tied(tensors: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
