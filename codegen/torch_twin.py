@@ -98,7 +98,7 @@ class Twin(nn.Module):
                 detached = {v: t.detach() for v, t in held.items()} if part.shared else held
                 losses.append(own(detached)[part.loss])
                 optimizer.zero_grad(set_to_none=True)
-                losses[-1].backward(inputs=optimizer.param_groups[0]["params"])
+                losses[-1].backward(inputs=[p for group in optimizer.param_groups for p in group["params"]])
                 optimizer.step()
             return losses[0].detach()
 
@@ -154,19 +154,23 @@ def parts_of(program: Program) -> tuple[Part, ...]:
 def optimizer_for(graph: Graph, module: Twin, part: int = 0) -> torch.optim.Optimizer:
     """The optimizer of a part's update nodes, for the parameters that they train."""
     updates = [n for n in module.parts[part].updates if n.op != "state_update"]
-    update, trained = updates[0], {v for n in updates for v in n.updates}
-    parameters = [p for slot, p in module.named_parameters() if p.requires_grad and module.value[slot].id in trained]
-    a = update.attrs.model_dump()
-    if update.op == "adam_update":
-        kind = torch.optim.AdamW if a["decoupled"] else torch.optim.Adam
-        return kind(parameters, a["lr"], (a["beta1"], a["beta2"]), a["eps"], a["weight_decay"])
-    return torch.optim.SGD(
-        parameters,
-        a["lr"],
-        momentum=a.get("momentum", 0.0),
-        weight_decay=a.get("weight_decay", 0.0),
-        nesterov=a.get("nesterov", False),
-    )
+    settings = {v: n.attrs.model_dump() for n in updates for v in n.updates}
+    groups: list[dict[str, Any]] = []
+    for slot, parameter in module.named_parameters():
+        own = settings.get(module.value[slot].id)
+        if own is None or not parameter.requires_grad:
+            continue
+        group = {k: own[k] for k in ("lr", "momentum", "nesterov", "weight_decay", "eps") if k in own}
+        if "beta1" in own:
+            group["betas"] = (own["beta1"], own["beta2"])
+        known = next((g for g in groups if {k: v for k, v in g.items() if k != "params"} == group), None)
+        if known is None:
+            groups.append({"params": [parameter], **group})
+        else:
+            known["params"].append(parameter)
+    if updates[0].op == "adam_update":
+        return (torch.optim.AdamW if updates[0].attrs.decoupled else torch.optim.Adam)(groups)  # type: ignore[attr-defined]
+    return torch.optim.SGD(groups)
 
 
 def _training_value(graph: Graph) -> str:

@@ -30,6 +30,7 @@ import torch
 
 from codegen.bench import random_inputs
 from codegen.branches import KINKS, Decisions, Forced, Watched, kinked, read_decisions
+from codegen.cpu.tables import first_lr
 from codegen.executor import Executor
 from codegen.torch_twin import Call, Twin, optimizer_for
 from planner.graph.model import Graph, Layout, Node, Role
@@ -289,8 +290,9 @@ class _TorchRun:
         if channels_last:
             self._twin = self._twin.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._optimizer = optimizer_for(graph, self._twin)
+        first = first_lr(graph)
         for group in self._optimizer.param_groups:
-            group["lr"] = float(start["stepplan.lr"])
+            group["lr"] *= float(start["stepplan.lr"]) / first if first else 1.0
 
     @property
     def operands(self) -> dict[str, tuple[torch.Tensor, ...]] | None:

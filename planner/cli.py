@@ -111,14 +111,28 @@ def capture(
     out: Annotated[Path, typer.Option("-o", "--out", help="The training graph.")] = Path("graph.json"),
     batch: Batch = None,
     image_size: ImageSize = None,
+    explain: Annotated[bool, typer.Option("--explain", help="List what becomes of every operator instead.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Turn a model into a training graph.
 
     Its initial weights, where it has any, go beside it (graph.weights.npz); plan and emit pass them on.
+
+    With --explain nothing is written: every operator of the model is listed as computed by a library, by code
+    generated from a tensor expression or by stepplan's own loops, as folded away, or as unsupported, and why. The exit
+    code is 1 where an operator is unsupported.
     """
     from planner.capturing import capture as capture_model
+    from planner.capturing import explain_capture
+    from planner.frontends.coverage import coverage_text, kind_counts
 
+    if explain:
+        uses = explain_capture(model, batch=batch, image_size=image_size)
+        counts = kind_counts(uses)
+        emit_result(as_json, {"counts": counts, "ops": [u.model_dump(mode="json") for u in uses]}, coverage_text(uses))
+        if "unsupported" in counts:
+            raise typer.Exit(1)
+        return
     captured = capture_model(model, batch=batch, image_size=image_size)
     write_graph(captured.graph, out)
     captured.write_weights(weights_beside(out))

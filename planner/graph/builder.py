@@ -218,6 +218,8 @@ class GraphBuilder:
         """
         others = frozenset(p for o in self._objectives for p in o.parameters)
         everything = {v.id for v in self.values.values() if v.role is Role.PARAMETER}
+        if optimizer.groups:
+            everything &= self._grouped(optimizer)
         self.objective(loss, optimizer, everything - others if parameters is None else parameters)
         self._require_disjoint()
         losses = [o.loss for o in self._objectives]
@@ -240,6 +242,15 @@ class GraphBuilder:
             outputs=tuple(losses),
         )
         return self._graph((train, predict))
+
+    def _grouped(self, optimizer: Optimizer) -> set[str]:
+        """The parameters that the optimizer's groups list. SP1023: some are not the model's, or in two groups."""
+        ids = {name: v.id for v in self.values.values() if v.role is Role.PARAMETER for name in (v.name, *v.aliases)}
+        listed = [name for group in optimizer.groups for name in group.parameters]
+        twice = [name for name in listed if listed.count(name) > 1]
+        if twice:
+            raise UserError("SP1023", f"the optimizer has {twice[0]!r} in two groups", "list every parameter once")
+        return {ids[name] for name in listed if name in ids}
 
     def _require_single(self, loss: str) -> None:
         if self.type(loss).elements != 1:
