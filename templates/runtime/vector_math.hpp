@@ -86,7 +86,21 @@ STEPPLAN_BOTH inline float tanh(float x) {
   p = p * square + 1.33314422036e-1f;
   p = p * square - 3.33332819422e-1f;
   const float small = p * square * x + x;
-  const float large = std::copysign(1.0f - 2.0f / (exp(2.0f * magnitude) + 1.0f), x);
+  // 1 - 2 / (exp(2 |x|) + 1), with exp as above but for 1.25 to 18 only: beyond, the result is 1, and between there is
+  // neither overflow nor a subnormal number. What is left of the error of its shorter polynomial does not show in 1 - .
+  const float capped = magnitude > 9.02f ? 9.02f : magnitude;
+  constexpr float round_to_int = 12582912.0f;
+  const float shifted = capped * 2.88539008f + round_to_int;
+  const float n = shifted - round_to_int;
+  const float r = (2.0f * capped - n * 0.693359375f) - n * -2.12194440e-4f;
+  float e = 1.3981999507e-3f;
+  e = e * r + 8.3334519073e-3f;
+  e = e * r + 4.1665795894e-2f;
+  e = e * r + 1.6666665459e-1f;
+  e = e * r + 5.0000001201e-1f;
+  e = (e * r) * r + r + 1.0f;
+  e = e * power_of_two(static_cast<int32_t>(bits_of(shifted) - bits_of(round_to_int)));
+  const float large = std::copysign(1.0f - 2.0f / (e + 1.0f), x);
   return magnitude < 0.625f ? small : large;
 }
 
