@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping, Sequence
 from planner.graph.model import Node, Role, Value
 from planner.ops.base import find_op
 from planner.ops.chain import ChainAttrs
-from planner.ops.expression import FAMILIES, MOST_INPUTS, Expression, Step
+from planner.ops.expression import FAMILIES, MOST_INPUTS, Expression, Step, parse
 from planner.ops.expression_gradient import DY, Y, backward_of, differentiable
 from planner.ops.scalar import ScalarAttrs
 from planner.units import Bytes
@@ -32,6 +32,23 @@ _FAST_POWERS = frozenset({-1.0, -0.5, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0})
 def join(nodes: Sequence[Node], values: Mapping[str, Value], wanted: Collection[str], phase: str) -> list[Node]:
     """The nodes with every chain of the phase as one. `wanted`: values that must stay."""
     return _Joiner(nodes, values, wanted, phase).joined()
+
+
+def apart(node: Node) -> list[Node]:
+    """The nodes that a chain stands for; any other node as it is."""
+    if not isinstance(node.attrs, ChainAttrs):
+        return [node]
+    expression = parse(node.attrs.expression, len(node.inputs))
+    called, nodes = list(node.inputs), []
+    for number, step in enumerate(expression.steps):
+        place = len(node.inputs) + number
+        result = (
+            node.outputs[expression.results.index(place)] if place in expression.results else f"{node.id}.u{number}"
+        )
+        called.append(result)
+        update = {"id": f"{node.id}.{number}", "op": step.op, "attrs": step.attrs, "outputs": (result,)}
+        nodes.append(node.model_copy(update={**update, "inputs": tuple(called[v] for v in step.operands)}))
+    return nodes
 
 
 class _Joiner:

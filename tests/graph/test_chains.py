@@ -5,7 +5,7 @@ import pytest
 
 from planner.graph import layers
 from planner.graph.builder import GraphBuilder
-from planner.graph.chains import join
+from planner.graph.chains import apart, join
 from planner.graph.model import Init, Layout, TensorType
 from planner.graph.optimizer import Optimizer
 from planner.ops.scalar import ScalarAttrs
@@ -208,3 +208,19 @@ def test_networks_without_chains_stay(build):
 
     graph = zoo(build, 8) if build != "lstm" else zoo(build)
     assert not [n.id for n in graph.program["train_step"].nodes if n.op.startswith("chain")]
+
+
+def test_apart_is_what_was_joined():
+    net = Net()
+    s = net.sigmoid(net.x)
+    y = net.add(net.mul(s, s), net.exp(s))
+    (chain,) = [n for n in net.joined(y).values() if n.op == "chain"]
+    parts = apart(chain)
+    assert [(n.op, n.inputs) for n in parts] == [
+        ("sigmoid", (net.x,)),
+        ("mul", ("add.u0", "add.u0")),
+        ("exp", ("add.u0",)),
+        ("add", ("add.u1", "add.u2")),
+    ]
+    assert parts[-1].outputs == (y,)
+    assert apart(parts[0]) == [parts[0]]
