@@ -15,6 +15,7 @@ from planner.cli import (
     PlanArgument,
     Policy,
     PolicyOption,
+    SameBits,
     summary,
 )
 from planner.console import AsJson, app, command, emit_result, progress, stderr
@@ -119,6 +120,7 @@ def make(
     out: Annotated[Path, typer.Option("-o", "--out", help="Where generated packages go.")] = Path("generated"),
     policy: PolicyOption = Policy.AUTO,
     memory_budget: MemoryBudget = None,
+    same_bits: SameBits = None,
     keep: Keep = None,
     budget: Annotated[float | None, typer.Option(min=0.1, help="Seconds to spend on profiling, roughly.")] = None,
     modelled: Modelled = False,
@@ -131,6 +133,7 @@ def make(
     options = PlanOptions(
         policy=policy.value,
         memory_budget=parse_bytes(memory_budget) if memory_budget is not None else None,
+        same_bits=same_bits,
         keep=tuple(keep or ()),
     )
     with progress() as update:

@@ -112,6 +112,15 @@ class Executor:
             outputs = self._program("train_step").outputs
             return {name: float(self._copy(self._graph.value[name]).reshape(-1)[0]) for name in outputs}
 
+    def outputs(self) -> dict[str, Array]:
+        """All outputs of the program that ran last, by the graph's names: arrays of their own, in the framework's
+        shapes. SP1614: none ran."""
+        with self._lock:
+            self._require_open()
+            if self._ran is None:
+                raise UserError("SP1614", "no program has run yet", "run a step first")
+            return {v: self._copy(self._graph.value[v]) for v in self._program(self._ran).outputs}
+
     @property
     def input_names(self) -> tuple[str, ...]:
         """What `step` takes, in order."""

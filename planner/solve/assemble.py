@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from planner.costs.table import CostTable, costs_hash
 from planner.errors import UserError
@@ -63,6 +64,17 @@ class Setting:
         if self.target.gpus:
             return (0,) * len(self.cpus)
         return tuple(self.target.core_of[cpu].tile for cpu in self.cpus)
+
+    @property
+    def cache(self) -> int:
+        """Bytes of the last cache that a node's operands may still lie in; a GPU's is not counted on."""
+        return 0 if self.target.gpus else self.target.last_level_cache
+
+    @property
+    def same_bits(self) -> bool:
+        """Whether a budget must not change in which modes nodes run."""
+        wanted = self.options.same_bits
+        return not self.target.gpus if wanted is None else wanted
 
     def sharing(self, cpus: Sequence[int] = ()) -> Sharing:
         """What the lanes on `cpus` share. One stream alone can use all of a GPU's bandwidth."""
@@ -290,15 +302,18 @@ def _placements(graph: Graph, live: Liveness, placed: Arenas) -> tuple[Placement
 
 def _too_small(made: Draft, live: Liveness, height: int, capacity: int) -> UserError:
     """SP1301, naming the node at which most bytes are alive."""
-    position, binding, most = 0, "", -1
-    blocks = [b for b in live.blocks if b.id not in made.pools]
+    names: list[str] = []
+    """By position; what lies between two programs' nodes has none."""
     for name, schedule in made.schedules.items():
-        for node in schedule.order:
-            alive = sum(b.size for b in blocks if b.lower <= position < b.upper)
-            if alive > most:
-                binding, most = f"{node.id} ({name})", alive
-            position += 1
-        position += 1
+        names += [*(f"{node.id} ({name})" for node in schedule.order), ""]
+    change = [0] * (len(names) + 1)
+    for block in live.blocks:
+        if block.id not in made.pools:
+            change[min(block.lower, len(names))] += block.size
+            change[min(block.upper, len(names))] -= block.size
+    alive = [(size, -at) for at, size in enumerate(accumulate(change[:-1])) if names[at]]
+    most, at = max(alive, default=(0, 0))
+    binding = names[-at]
     return UserError(
         "SP1301",
         f"the plan needs {height} bytes but the budget is {capacity}; "
