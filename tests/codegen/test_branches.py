@@ -28,7 +28,6 @@ SMOOTH = {
         "avg_pool2d",
         "adaptive_avg_pool2d",
         "bce_with_logits",
-        "chain",
         "concat",
         "conv2d",
         "conv_transpose2d",
@@ -50,6 +49,7 @@ SMOOTH = {
     ),
     *("pow_scalar", "reciprocal", "reduce_mean", "reduce_sum", "reshape", "scale", "sigmoid", "silu", "slice", "split"),
     *("softmax", "sqrt", "square", "sub", "sum_to", "tanh"),
+    *("cast", "gru_cell", "interpolate", "where"),
 }
 
 
