@@ -23,6 +23,7 @@ from codegen.tracing import TraceEvent, events_of_step, rows_of
 from planner.artefact import write_text
 from planner.errors import InternalError, UserError
 from planner.graph.model import DType, Graph, Program, Value
+from planner.plan.crossing import Crossing
 from planner.plan.schema import Plan
 from planner.report.perfetto import measured_trace
 
@@ -207,6 +208,12 @@ class Executor:
         with self._lock:
             self._require_open()
             return float(self._native.handoff_ns(self._handle))
+
+    def crossing(self) -> Crossing:
+        """What bytes cost now that lane 0 and the last lane touch in turn; nothing with one lane."""
+        with self._lock:
+            self._require_open()
+            return Crossing(*self._native.crossing(self._handle))
 
     def delays(self, seed: int) -> None:
         """For tests: pseudo-random delays between slices, so that every order that the plan allows can happen."""

@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from planner.ops.average_pool import AvgPool2d
+from planner.ops.expression import parse
 from planner.ops.max_pool import MaxPool2d
 
 Tensor = torch.Tensor
@@ -34,6 +35,28 @@ def lstm_cell(a: Any, t: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     i, f, g, o = (t[0] + t[1]).chunk(4, 1)
     c = f.sigmoid() * t[2] + i.sigmoid() * g.tanh()
     return o.sigmoid() * c.tanh(), c
+
+
+def gru_cell(a: Any, t: Sequence[Tensor]) -> Tensor:
+    (ar, az, an), (br, bz, bn) = t[0].chunk(3, 1), t[1].chunk(3, 1)
+    z = (az + bz).sigmoid()
+    return (1 - z) * (an + (ar + br).sigmoid() * bn).tanh() + z * t[2]
+
+
+_UPSAMPLE = {
+    "nearest": "upsample_nearest2d",
+    "nearest_exact": "_upsample_nearest_exact2d",
+    "linear": "upsample_bilinear2d",
+    "cubic": "upsample_bicubic2d",
+}
+
+
+def interpolate(a: Any, t: Sequence[Tensor]) -> Tensor:
+    """By the scales, which need not be what the sizes say; PyTorch takes their inverses."""
+    smooth = a.method in ("linear", "cubic")
+    scales = [None if a.corners or not s else 1 / s for s in a.scales]
+    arguments = (a.corners, *scales) if smooth else scales
+    return getattr(torch.ops.aten, _UPSAMPLE[a.method])(t[0], list(a.size), *arguments)
 
 
 def matmul(a: Any, t: Sequence[Tensor]) -> Tensor:
@@ -114,6 +137,16 @@ def nll_loss(a: Any, t: Sequence[Tensor]) -> Tensor:
     return loss.mean() if a.reduction == "mean" else loss.sum()
 
 
+def chain(a: Any, t: Sequence[Tensor]) -> Tensor:
+    """Its steps one after the other, as the model had them."""
+    expression, values = parse(a.expression, len(t)), list(t)
+    for step in expression.steps:
+        value = TORCH[step.op](step.attrs, [values[v] for v in step.operands])
+        assert isinstance(value, torch.Tensor)
+        values.append(value)
+    return values[expression.results[0]]
+
+
 TORCH: dict[str, Call] = {
     "abs": lambda a, t: t[0].abs(),
     "adaptive_avg_pool2d": lambda a, t: F.adaptive_avg_pool2d(t[0], a.output),
@@ -122,16 +155,21 @@ TORCH: dict[str, Call] = {
     "avg_pool2d": avg_pool2d,
     "batch_norm": batch_norm,
     "bce_with_logits": lambda a, t: F.binary_cross_entropy_with_logits(t[0], t[1], reduction=a.reduction),
+    "chain": chain,
     "concat": lambda a, t: torch.cat(list(t), a.axis),
     "conv2d": conv2d,
     "conv_transpose2d": conv_transpose2d,
     "convert_layout": lambda a, t: t[0] * 1,
+    "cast": lambda a, t: t[0].to(getattr(torch, a.dtype)),
+    "compare": lambda a, t: getattr(torch, a.relation)(*t).to(torch.get_default_dtype()),
     "cross_entropy": cross_entropy,
     "div": lambda a, t: t[0] / t[1],
     "embedding": embedding,
     "exp": lambda a, t: t[0].exp(),
     "expand": lambda a, t: t[0].expand(a.shape),
     "gelu": lambda a, t: F.gelu(t[0], approximate=a.approximate),
+    "gru_cell": gru_cell,
+    "interpolate": interpolate,
     "layer_norm": layer_norm,
     "clamp": lambda a, t: F.hardtanh(t[0], -inf if a.low is None else a.low, inf if a.high is None else a.high),
     "leaky_relu": lambda a, t: F.leaky_relu(t[0], a.slope),
@@ -166,5 +204,6 @@ TORCH: dict[str, Call] = {
     "square": lambda a, t: t[0] ** 2,
     "sub": lambda a, t: t[0] - t[1],
     "sum_to": lambda a, t: t[0].sum_to_size(a.shape),
+    "where": lambda a, t: torch.where(t[0] != 0, t[1], t[2]),
     "tanh": lambda a, t: t[0].tanh(),
 }

@@ -1,7 +1,8 @@
 """The same network as a PyTorch module: what executors are compared with, in truth and in speed.
 
-Built from the graph's forward nodes, unfused where the graph is fused, with in-place relu as torchvision has it, so
-that eager mode and torch.compile run what a PyTorch user would write. Needs torch.
+Built from the graph's forward nodes, unfused where the graph is fused, chains as the ops that they stand for, with
+in-place relu as torchvision has it, so that eager mode and torch.compile run what a PyTorch user would write. Needs
+torch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +14,7 @@ from torch.nn import functional as F
 
 from codegen.torch_ops import TORCH, Outputs
 from planner.errors import UserError
+from planner.graph.chains import apart
 from planner.graph.model import Graph, Node, Program, Role
 
 Tensor = torch.Tensor
@@ -27,7 +29,7 @@ class Twin(nn.Module):
     def __init__(self, graph: Graph, calls: "Mapping[str, Call] | None" = None) -> None:
         super().__init__()
         self.calls = {**_CALLS, **(calls or {})}
-        program = graph.program["train_step"]
+        program = unchained(graph.program["train_step"])
         self.graph = graph
         self.parts = parts_of(program)
         self.nodes = [n for n in program.nodes if n.phase == "forward"]
@@ -98,7 +100,7 @@ class Twin(nn.Module):
                 detached = {v: t.detach() for v, t in held.items()} if part.shared else held
                 losses.append(own(detached)[part.loss])
                 optimizer.zero_grad(set_to_none=True)
-                losses[-1].backward(inputs=optimizer.param_groups[0]["params"])
+                losses[-1].backward(inputs=[p for group in optimizer.param_groups for p in group["params"]])
                 optimizer.step()
             return losses[0].detach()
 
@@ -117,6 +119,11 @@ class _Section(nn.Module):
 
     def forward(self, held: dict[str, Tensor]) -> dict[str, Tensor]:
         return self.twin.run(self.nodes, held)
+
+
+def unchained(program: Program) -> Program:
+    """The program with the ops that its chains stand for."""
+    return program.model_copy(update={"nodes": tuple(part for node in program.nodes for part in apart(node))})
 
 
 class Part(NamedTuple):
@@ -154,19 +161,23 @@ def parts_of(program: Program) -> tuple[Part, ...]:
 def optimizer_for(graph: Graph, module: Twin, part: int = 0) -> torch.optim.Optimizer:
     """The optimizer of a part's update nodes, for the parameters that they train."""
     updates = [n for n in module.parts[part].updates if n.op != "state_update"]
-    update, trained = updates[0], {v for n in updates for v in n.updates}
-    parameters = [p for slot, p in module.named_parameters() if p.requires_grad and module.value[slot].id in trained]
-    a = update.attrs.model_dump()
-    if update.op == "adam_update":
-        kind = torch.optim.AdamW if a["decoupled"] else torch.optim.Adam
-        return kind(parameters, a["lr"], (a["beta1"], a["beta2"]), a["eps"], a["weight_decay"])
-    return torch.optim.SGD(
-        parameters,
-        a["lr"],
-        momentum=a.get("momentum", 0.0),
-        weight_decay=a.get("weight_decay", 0.0),
-        nesterov=a.get("nesterov", False),
-    )
+    settings = {v: n.attrs.model_dump() for n in updates for v in n.updates}
+    groups: list[dict[str, Any]] = []
+    for slot, parameter in module.named_parameters():
+        own = settings.get(module.value[slot].id)
+        if own is None or not parameter.requires_grad:
+            continue
+        group = {k: own[k] for k in ("lr", "momentum", "nesterov", "weight_decay", "eps") if k in own}
+        if "beta1" in own:
+            group["betas"] = (own["beta1"], own["beta2"])
+        known = next((g for g in groups if {k: v for k, v in g.items() if k != "params"} == group), None)
+        if known is None:
+            groups.append({"params": [parameter], **group})
+        else:
+            known["params"].append(parameter)
+    if updates[0].op == "adam_update":
+        return (torch.optim.AdamW if updates[0].attrs.decoupled else torch.optim.Adam)(groups)  # type: ignore[attr-defined]
+    return torch.optim.SGD(groups)
 
 
 def _training_value(graph: Graph) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 
 from planner.artefact import write_bytes
 from planner.errors import UserError
+from planner.frontends.coverage import OpUse, graph_uses
 from planner.frontends.optimizers import optimizer_from
 from planner.graph.model import Graph
 from planner.graph.optimizer import Optimizer
@@ -70,7 +71,7 @@ def capture(
         return model if isinstance(model, Captured) else Captured(model, {})
     if image_size is not None and (not isinstance(model, str) or ":" in model or model.endswith(".onnx")):
         raise UserError("SP1011", "only zoo networks take an image size", "choose it where the model is made")
-    optimizer = optimizer_from(optimizer)
+    optimizer = optimizer_from(optimizer, model if hasattr(model, "named_parameters") else None)
     given = {"loss": loss, "labels": labels, "optimizer": optimizer, "name": name, "fuse": fuse}
     if isinstance(model, Path) or (isinstance(model, str) and model.endswith(".onnx")):
         from planner.frontends.onnx_relax import capture_onnx
@@ -85,6 +86,25 @@ def capture(
     if isinstance(model, str):
         return _zoo(model, batch, image_size, optimizer, fuse)
     return _module(model, inputs, batch, given, type(model).__name__)
+
+
+def explain_capture(model: object, inputs: Any = None, **options: Any) -> list[OpUse]:
+    """What `capture` with these arguments would do with every operator of the model, as `stepplan capture --explain`
+    lists it: a PyTorch module's operators, unsupported ones included, or the nodes of what is a graph already."""
+    batch = options.pop("batch", None)
+    if isinstance(model, str) and ":" in model:
+        module, inputs, found = _call_factory(model, inputs, batch)
+    else:
+        module, found = model, {}
+    if not hasattr(module, "named_parameters"):
+        return graph_uses(capture(model, inputs, batch=batch, **options).graph)
+    from planner.frontends.torch_export import explain_module
+
+    if inputs is None:
+        raise UserError("SP1018", "the module comes without example inputs", "pass inputs: they fix the shapes")
+    chosen = {**_DEFAULTS, **found, **{k: v for k, v in options.items() if v is not None}}
+    chosen["optimizer"] = optimizer_from(chosen["optimizer"], module)
+    return explain_module(module, inputs, **chosen)
 
 
 _DEFAULTS: dict[str, Any] = {"loss": "cross_entropy", "labels": None, "optimizer": None, "name": None, "fuse": True}
@@ -113,7 +133,7 @@ def _module(module: Any, inputs: Any, batch: int | None, options: dict[str, Any]
             f"{what} comes without example inputs",
             "return (module, inputs), or pass inputs: they fix the shapes",
         )
-    options = {**options, "optimizer": optimizer_from(options["optimizer"])}  # a factory may have named it
+    options = {**options, "optimizer": optimizer_from(options["optimizer"], module)}  # a factory may have named it
     graph, weights = capture_module(module, inputs, **options)
     first = graph.value[graph.programs[0].inputs[0]].type.shape if graph.programs[0].inputs else ()
     if batch is not None and first[:1] != (batch,):

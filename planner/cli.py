@@ -53,6 +53,14 @@ ModelArgument = Annotated[
 Batch = Annotated[int | None, typer.Option(min=1, help="Samples per step; the model's own by default.")]
 ImageSize = Annotated[int | None, typer.Option(min=1, help="Height and width of a zoo network's images.")]
 MemoryBudget = Annotated[str | None, typer.Option(help="Such as 2GiB; everything counted.")]
+SameBits = Annotated[
+    bool | None,
+    typer.Option(
+        "--same-bits/--other-bits",
+        help="Whether a budget must leave every node its mode, so that the results are those without a budget. "
+        "Default: yes on processors; on GPUs every node runs in the fastest mode whose scratch fits.",
+    ),
+]
 Keep = Annotated[
     list[str] | None,
     typer.Option(metavar="VALUE", help="Leave this value intact for Executor.value; repeatable, or 'layer1.*'."),
@@ -103,14 +111,28 @@ def capture(
     out: Annotated[Path, typer.Option("-o", "--out", help="The training graph.")] = Path("graph.json"),
     batch: Batch = None,
     image_size: ImageSize = None,
+    explain: Annotated[bool, typer.Option("--explain", help="List what becomes of every operator instead.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Turn a model into a training graph.
 
     Its initial weights, where it has any, go beside it (graph.weights.npz); plan and emit pass them on.
+
+    With --explain nothing is written: every operator of the model is listed as computed by a library, by code
+    generated from a tensor expression or by stepplan's own loops, as folded away, or as unsupported, and why. The exit
+    code is 1 where an operator is unsupported.
     """
     from planner.capturing import capture as capture_model
+    from planner.capturing import explain_capture
+    from planner.frontends.coverage import coverage_text, kind_counts
 
+    if explain:
+        uses = explain_capture(model, batch=batch, image_size=image_size)
+        counts = kind_counts(uses)
+        emit_result(as_json, {"counts": counts, "ops": [u.model_dump(mode="json") for u in uses]}, coverage_text(uses))
+        if "unsupported" in counts:
+            raise typer.Exit(1)
+        return
     captured = capture_model(model, batch=batch, image_size=image_size)
     write_graph(captured.graph, out)
     captured.write_weights(weights_beside(out))
@@ -134,6 +156,7 @@ def plan(
     ] = None,
     lanes: Annotated[int | None, typer.Option(min=1, help="Hardware threads to use; all cores by default.")] = None,
     memory_budget: MemoryBudget = None,
+    same_bits: SameBits = None,
     pins: Annotated[Path | None, typer.Option(help="Decisions to honour (pins.toml).")] = None,
     keep: Keep = None,
     parallel_ops: ParallelFlag = False,
@@ -155,6 +178,7 @@ def plan(
         uniform=uniform if policy is Policy.LIU else None,
         lanes=lanes,
         memory_budget=parse_bytes(memory_budget) if memory_budget is not None else None,
+        same_bits=same_bits,
         pins=read_pins(pins) if pins else PlanOptions().pins,
         keep=tuple(keep or ()),
         parallel_ops=parallel_options(parallel_ops, parallel_threshold, parallel_op or []),

@@ -17,15 +17,19 @@ REPORTS_BAD_INDEX = ("cross_entropy", "nll_loss", "embedding")
 HEADERS = {
     "batch_norm": ("batch_norm.hpp", "batch_norm_backward.hpp"),
     "binary": ("binary.hpp",),
+    "chain": ("activations.hpp", "binary.hpp"),
     "conv": ("convolution.hpp", "conv_weights.hpp"),
     "copy": ("copy.hpp",),
     "dropout": ("dropout.hpp",),
     "elementwise": ("activations.hpp", "binary.hpp"),
     "embedding": ("embedding.hpp",),
+    "gru": ("gru.hpp",),
+    "interpolate": ("interpolate.hpp",),
     "layer_norm": ("layer_norm.hpp",),
     "loss": ("losses.hpp",),
     "lrn": ("lrn.hpp",),
     "lstm": ("lstm.hpp",),
+    "masks": ("masks.hpp",),
     "matmul": ("matmul.hpp",),
     "optimizer": ("optimizer.hpp",),
     "pool": ("max_pool.hpp", "average_pool.hpp"),
@@ -131,7 +135,7 @@ def build(plan: Plan, graph: Graph, plan_text: str) -> Model:
     counts: dict[str, int] = {}
     sources: dict[str, tuple[str, ...]] = {}
     scratch = []
-    first_lr, indices = _first_lr(graph), index_inputs(graph)
+    rate, indices = first_lr(graph), index_inputs(graph)
     for program in plan.programs:
         reported: list[str] = []
         found = []
@@ -159,7 +163,7 @@ def build(plan: Plan, graph: Graph, plan_text: str) -> Model:
                     updates=tuple(addresses.operand(v, True) for v in node.updates),
                     scratch=scratch_expressions(entry, signature, name),
                     gradient_index=parameters.index(node.updates[0]) if _trains(node, parameters) else -1,
-                    lr_factor=_lr(node) / first_lr if _lr(node) and first_lr else 1.0,
+                    lr_factor=_lr(node) / rate if node.phase == "update" and rate else 1.0,
                     bad_index=number,
                 )
             )
@@ -200,7 +204,7 @@ def _lr(node: Node) -> float:
     return float(getattr(node.attrs, "lr", 0.0)) if node.phase == "update" else 0.0
 
 
-def _first_lr(graph: Graph) -> float:
+def first_lr(graph: Graph) -> float:
     """Where the executor's learning rate starts: the first update node's."""
     nodes = graph.program["train_step"].nodes if "train_step" in graph.program else ()
     return next((_lr(n) for n in nodes if _lr(n)), 0.0)

@@ -5,6 +5,7 @@ in schema order (defaults filled in); tensors arrive as value ids, or as torch t
 """
 
 from collections.abc import Callable, Sequence
+from math import isfinite
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,8 +13,9 @@ import numpy as np
 from planner.errors import InternalError, UserError
 from planner.frontends.emitter import Emitter
 from planner.graph.builder import GraphBuilder
-from planner.graph.model import Role
+from planner.graph.model import DType, Role
 from planner.ops.base import Array
+from planner.ops.masks import CastAttrs, CompareAttrs
 
 Handler = Callable[..., Any]
 AnyHandler = TypeVar("AnyHandler", bound=Handler)
@@ -45,6 +47,8 @@ class Context(Emitter):
         """id of a buffer's tensor -> its name"""
         self.saved: frozenset[str] = frozenset()
         """Names of the module's state_dict."""
+        self.node: Any = None
+        """The exported program's node that is being lowered."""
         self._states: dict[int, str] = {}
         self._kept: list[Any] = []
 
@@ -68,7 +72,7 @@ class Context(Emitter):
                 self._states[id(x)] = self.constant(_numpy(x), name, name in self.saved)
             return self._states[id(x)]
         if isinstance(x, bool | int | float):
-            return self.fill((), float(x))
+            return self.fill((), float(x)) if isfinite(x) else self.constant(np.asarray(x, np.float32))
         raise InternalError(f"{self.name}: no value for {x!r}")
 
     def state(self, x: Any) -> str:
@@ -82,11 +86,43 @@ class Context(Emitter):
     def shape_of(self, x: Any) -> tuple[int, ...]:
         return tuple(x.shape) if self.is_constant(x) else () if not isinstance(x, str) else self.shape(x)
 
-    def mask(self, x: Any) -> Any:
-        """A constant boolean tensor; anything else is not supported."""
+    def dtype(self, position: int) -> Any:
+        """PyTorch's type of an argument of the operator that is being lowered, by its position in the schema; None
+        where it is no tensor. Booleans are values of 0 and 1 in float32, so a value's own type does not say it."""
+        given = self.node.args
+        name = self.node.target._schema.arguments[position].name
+        source = given[position] if position < len(given) else self.node.kwargs.get(name)
+        return getattr(getattr(source, "meta", {}).get("val"), "dtype", None)
+
+    def floating(self, x: Any) -> str:
+        """A value in float32, whatever it holds."""
+        value = self.val(x)
+        if self.b.type(value).dtype in (DType.INT64, DType.UINT8):
+            return self.op("cast", value, attrs=CastAttrs(dtype="float32"))
+        return value
+
+    def truth(self, x: Any, position: int) -> str:
+        """A mask of 0 and 1: a boolean as it is, of anything else whether it differs from 0."""
+        if self.is_constant(x):
+            return self.val(x != 0)
+        if self.dtype(position) is self.torch.bool:
+            return self.floating(x)
+        return self.compare("ne", x, 0)
+
+    def compare(self, relation: str, a: Any, b: Any) -> str:
+        """Numbers beside whole numbers are whole, too, where that is exact."""
+        whole = [self.b.type(v).dtype is DType.INT64 for v in (a, b) if isinstance(v, str)]
+        operands = [self._comparable(v, all(whole)) for v in (a, b)]
+        return self.op("compare", *operands, attrs=CompareAttrs.model_validate({"relation": relation}))
+
+    def _comparable(self, x: Any, whole: bool) -> str:
+        if isinstance(x, str):
+            return self.val(x) if whole else self.floating(x)
         if not self.is_constant(x):
-            raise Unsupported("a mask that depends on the data")
-        return x
+            x = self.torch.tensor(x)
+        if whole and x.dtype.is_floating_point:
+            require(bool((x == x.round()).all()), "whole numbers beside a fraction")
+        return self.val(x.long() if whole else x.float())
 
 
 def _numpy(x: Any) -> Array:
@@ -107,6 +143,7 @@ def call(context: Context, node: Any, arguments: Sequence[Any], keywords: dict[s
     handler = HANDLERS.get(packet(node.target))
     if handler is None:
         raise Unsupported("")
+    context.node = node
     return handler(context, *bound)
 
 

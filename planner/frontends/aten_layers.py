@@ -13,6 +13,8 @@ from planner.ops.loss import ClassLossAttrs, LossAttrs
 from planner.ops.normalization import BatchNormAttrs
 from planner.ops.pool import AdaptivePoolAttrs, AvgPoolAttrs, MaxPoolAttrs
 
+_MASKED_OUT = -1e30
+"""Added to a score, nothing is left of it; unlike minus infinity it makes no NaN of a row that is masked out whole."""
 _REDUCTIONS = {1: "mean", 2: "sum"}
 
 
@@ -184,6 +186,19 @@ def _plain_group_norm(c: Context, x: str, groups: int, w: Any, b: Any, eps: floa
     return _group_norm(c, x, w, b, n, channels, prod(rest), groups, eps)[0]
 
 
+@lowers("bernoulli")
+def _bernoulli(c: Context, x: Any, *rest: Any) -> str:
+    """1 with probability p: dropout of ones, brought back to 1. In evaluation mode its mean, so that a mask which is
+    divided by p (stochastic depth, dropout in place) disappears as in PyTorch."""
+    p = next((r for r in rest if isinstance(r, int | float) and not isinstance(r, bool)), None)
+    if p is None and c.is_constant(x) and bool((x == x.reshape(-1)[0]).all()):
+        p = float(x.reshape(-1)[0])
+    require(p is not None, "probabilities that differ")
+    assert p is not None
+    ones = c.fill(c.shape_of(x), 1.0)
+    return c.scale(c.op("dropout", ones, attrs=DropoutAttrs(p=1.0 - float(p))), float(p)) if p < 1 else ones
+
+
 @lowers("dropout", "feature_dropout")
 def _dropout(c: Context, x: str, p: float, train: bool | None) -> str:
     return c.op("dropout", x, attrs=DropoutAttrs(p=float(p))) if train is not False and p else x
@@ -279,15 +294,30 @@ def _adaptive_max(c: Context, x: str, size: Any) -> Any:
 # -- attention -------------------------------------------------------------------------------------------------
 @lowers("scaled_dot_product_attention")
 def _attention(c: Context, q: Any, k: Any, v: Any, mask: Any, p: float, causal: bool, scale: Any, gqa: bool) -> str:
-    require(not p, "dropout inside attention")
-    require(not gqa, "grouped queries")
+    """A boolean mask says what takes part. Where nothing does the result is 0, as PyTorch has it."""
     torch = c.torch
     q, k, v = c.val(q), c.val(k), c.val(v)
+    if gqa:
+        k, v = (_repeated_heads(c, part, c.shape(q)[-3]) for part in (k, v))
     if causal:
         mask = torch.ones(c.shape(q)[-2], c.shape(k)[-2], dtype=torch.bool).tril()
+    alive: Any = None
     if c.is_constant(mask) and mask.dtype == torch.bool:
-        mask = torch.zeros(mask.shape).masked_fill(~mask, float("-inf"))
-    return c.attention(q, k, v, scale, None if mask is None else c.val(mask))
+        alive = None if bool(mask.any(-1).all()) else mask.any(-1, keepdim=True)
+        mask = torch.zeros(mask.shape).masked_fill(~mask, _MASKED_OUT)
+    elif mask is not None and not c.is_constant(mask) and c.dtype(3) is torch.bool:
+        kept = c.floating(mask)
+        alive = c.compare("gt", c.reduce("reduce_sum", kept, [-1], True), 0)
+        mask = c.where(kept, c.fill((), 0.0), c.fill((), _MASKED_OUT))
+    y = c.attention(q, k, v, scale, None if mask is None else c.val(mask), float(p))
+    return y if alive is None else c.op("mul", y, c.val(alive))
+
+
+def _repeated_heads(c: Context, x: str, heads: int) -> str:
+    """(N, groups, L, E) -> (N, heads, L, E): neighbouring heads of queries share keys and values."""
+    *lead, groups, length, width = c.shape(x)
+    spread = c.expand(c.unsqueeze(x, len(lead) + 1), (*lead, groups, heads // groups, length, width))
+    return c.reshape(spread, (*lead, heads, length, width))
 
 
 # -- losses ----------------------------------------------------------------------------------------------------
@@ -309,21 +339,63 @@ def _loss_attrs(reduction: int, ignore_index: int = -100, smoothing: float = 0.0
 
 
 @lowers("cross_entropy_loss")
-def _cross_entropy(c: Context, x: str, target: Any, weight: Any, reduction: int, ignored: int, smoothing: float) -> str:
-    require(weight is None, "class weights")
+def cross_entropy(c: Context, x: str, target: Any, weight: Any, reduction: int, ignored: int, smoothing: float) -> str:
+    classes_at = 1 if c.rank(x) > 1 else 0
     if c.b.type(c.val(target)).dtype.value != "int64":
-        require(smoothing == 0 and reduction in _REDUCTIONS, "label smoothing of probabilities, or reduction='none'")
-        total = c.reduce(
-            "reduce_sum", c.op("mul", c.along_last("log_softmax", x, 1 if c.rank(x) > 1 else 0), target), None
-        )
-        rows = prod(c.shape(x)) // c.shape(x)[1] if c.rank(x) > 1 else 1
-        return c.scale(total, -1 / rows if reduction == 1 else -1)
-    return class_loss(c, "cross_entropy", x, target, _loss_attrs(reduction, ignored, smoothing))
+        return _soft_cross_entropy(c, x, target, weight, reduction, smoothing, classes_at)
+    if weight is None and reduction in _REDUCTIONS:
+        return class_loss(c, "cross_entropy", x, target, _loss_attrs(reduction, ignored, smoothing))
+    log_probs = c.along_last("log_softmax", x, classes_at)
+    return _weighted_nll(c, log_probs, target, weight, reduction, ignored, smoothing)
+
+
+def _soft_cross_entropy(
+    c: Context, x: str, target: Any, weight: Any, reduction: int, smoothing: float, classes_at: int
+) -> str:
+    """Of probabilities; the mean is over rows."""
+    classes = c.shape(x)[classes_at]
+    target = c.shift(c.scale(c.val(target), 1 - smoothing), smoothing / classes) if smoothing else c.val(target)
+    each = c.op("mul", c.along_last("log_softmax", x, classes_at), target)
+    each = each if weight is None else c.op("mul", each, _per_class(c, weight, c.rank(x)))
+    if reduction not in _REDUCTIONS:
+        return c.op("neg", c.reduce("reduce_sum", each, [classes_at]))
+    return c.scale(c.reduce("reduce_sum", each, None), -classes / prod(c.shape(x)) if reduction == 1 else -1)
+
+
+def _per_class(c: Context, weight: Any, rank: int) -> str:
+    """A weight per class, for rows whose classes are dimension 1."""
+    return c.reshape(c.val(weight), (-1, *([1] * (rank - 2))))
+
+
+def _weighted_nll(
+    c: Context, log_probs: str, target: Any, weight: Any, reduction: int, ignored: int, smoothing: float = 0.0
+) -> str:
+    """Class weights scale the log-probabilities; the mean is over the weights of the labels, which are the same sum
+    over rows of minus the weights. Without reduction, the label's element is picked by comparison."""
+    rank = c.rank(log_probs)
+    if weight is not None:
+        log_probs = c.op("mul", log_probs, _per_class(c, weight, rank))
+    if reduction in _REDUCTIONS:
+        attrs = _loss_attrs(2, ignored, smoothing)
+        total = class_loss(c, "nll_loss", log_probs, target, attrs)
+        if reduction == 2:
+            return total
+        weights = c.expand(c.op("neg", _per_class(c, weight, rank)), c.shape(log_probs))
+        return c.op("div", total, class_loss(c, "nll_loss", weights, target, _loss_attrs(2, ignored)))
+    axis, labels = (1 if rank > 1 else 0), c.val(target)
+    classes = c.torch.arange(c.shape(log_probs)[axis]).reshape(-1, *([1] * (rank - 2)))
+    own = c.compare("eq", c.unsqueeze(labels, axis), classes)
+    each = c.reduce("reduce_sum", c.op("mul", own, log_probs), [axis])
+    if smoothing:
+        everywhere = c.scale(c.reduce("reduce_sum", log_probs, [axis]), smoothing / c.shape(log_probs)[axis])
+        each = c.op("add", c.scale(each, 1 - smoothing), everywhere)
+    return c.op("neg", c.op("mul", each, c.compare("ne", labels, ignored)))
 
 
 @lowers("nll_loss", "nll_loss_nd", "nll_loss2d")
 def _nll(c: Context, x: str, target: Any, weight: Any, reduction: int, ignored: int) -> str:
-    require(weight is None, "class weights")
+    if weight is not None or reduction not in _REDUCTIONS:
+        return _weighted_nll(c, x, target, weight, reduction, ignored)
     return class_loss(c, "nll_loss", x, target, _loss_attrs(reduction, ignored))
 
 
@@ -340,16 +412,25 @@ def _pair_loss(c: Context, op: str, x: Any, target: Any, reduction: int) -> str:
 
 
 @lowers("mse_loss")
-def _mse(c: Context, x: Any, target: Any, reduction: int) -> str:
+def mse(c: Context, x: Any, target: Any, reduction: int) -> str:
     if reduction not in _REDUCTIONS:
         return c.op("square", c.op("sub", c.val(x), c.val(target)))
     return _pair_loss(c, "mse_loss", x, target, reduction)
 
 
 @lowers("binary_cross_entropy_with_logits")
-def _bce(c: Context, x: Any, target: Any, weight: Any, positive: Any, reduction: int) -> str:
-    require(weight is None and positive is None, "weights")
-    return _pair_loss(c, "bce_with_logits", x, target, reduction)
+def bce(c: Context, x: Any, target: Any, weight: Any, positive: Any, reduction: int) -> str:
+    """With weights, or without reduction: (1 - t) x + (1 + (p - 1) t) log(1 + exp(-x)), times the weight."""
+    if weight is None and positive is None and reduction in _REDUCTIONS:
+        return _pair_loss(c, "bce_with_logits", x, target, reduction)
+    x, target = c.val(x), c.val(target)
+    curve = c.softplus(c.op("neg", x))
+    if positive is not None:
+        more = c.op("mul", c.shift(c.val(positive), -1), target)
+        curve = c.op("mul", c.shift(more, 1), curve)
+    each = c.op("add", c.op("mul", c.shift(c.op("neg", target), 1), x), curve)
+    each = each if weight is None else c.op("mul", each, c.val(weight))
+    return c.reduce(f"reduce_{_REDUCTIONS[reduction]}", each, None) if reduction in _REDUCTIONS else each
 
 
 @lowers("l1_loss")

@@ -5,6 +5,7 @@ from typing import Any
 
 from planner.frontends.aten import Context, Unsupported, lowers, require
 from planner.ops.activation import GeluAttrs, LeakyReluAttrs
+from planner.ops.masks import CompareAttrs
 
 _SIMPLE = ("relu", "sigmoid", "tanh", "silu", "exp", "log", "sqrt", "abs", "square", "reciprocal", "neg")
 for _name in _SIMPLE:
@@ -212,14 +213,16 @@ def _lerp(c: Context, a: Any, b: Any, weight: Any) -> str:
 # -- masks -----------------------------------------------------------------------------------------------------
 @lowers("where")
 def _where(c: Context, condition: Any, a: Any, b: Any) -> str:
-    """a mask + b (1 - mask), exactly: of a masked-out constant nothing remains, so that -inf is allowed there."""
-    mask = c.mask(condition)
-    return c.op("add", _masked(c, a, mask), _masked(c, b, ~mask))
+    """With a constant mask and a constant on one side, a sum of which that constant is one part."""
+    if c.is_constant(condition):
+        for x, other, mask in ((a, b, condition), (b, a, ~condition)):
+            if isinstance(x, str) and not isinstance(other, str):
+                return c.op("add", c.op("mul", c.floating(x), c.val(mask)), _masked(c, other, ~mask))
+    mask = c.truth(condition, 0)
+    return c.where(mask, c.floating(a), c.floating(b))
 
 
 def _masked(c: Context, x: Any, mask: Any) -> str:
-    if isinstance(x, str):
-        return c.op("mul", x, c.val(mask))
     torch = c.torch
     value = x if c.is_constant(x) else torch.tensor(float(x))
     return c.val(torch.where(mask, value.float(), torch.zeros(())))
@@ -227,7 +230,55 @@ def _masked(c: Context, x: Any, mask: Any) -> str:
 
 @lowers("masked_fill")
 def _masked_fill(c: Context, x: Any, mask: Any, value: Any) -> str:
-    return _where(c, mask, value, x)
+    if c.is_constant(mask):
+        return _where(c, mask, value, x)
+    return c.where(c.floating(mask), c.floating(value), c.floating(x))
+
+
+for _relation in ("eq", "ne", "lt", "le", "gt", "ge"):
+    lowers(_relation)(lambda c, a, b, relation=_relation: c.compare(relation, a, b))
+
+
+@lowers("logical_not", "bitwise_not")
+def _not(c: Context, x: str) -> str:
+    require(c.node.target.__name__.startswith("logical") or c.dtype(0) is c.torch.bool, "whole numbers")
+    return c.shift(c.op("neg", c.truth(x, 0)), 1)
+
+
+@lowers("logical_and", "bitwise_and", "__and__")
+def _and(c: Context, a: Any, b: Any) -> str:
+    return c.op("mul", *_truths(c, a, b))
+
+
+@lowers("logical_or", "bitwise_or", "__or__")
+def _or(c: Context, a: Any, b: Any) -> str:
+    return c.op("maximum", *_truths(c, a, b))
+
+
+@lowers("logical_xor", "bitwise_xor")
+def _xor(c: Context, a: Any, b: Any) -> str:
+    return c.op("compare", *_truths(c, a, b), attrs=CompareAttrs(relation="ne"))
+
+
+def _truths(c: Context, a: Any, b: Any) -> tuple[str, str]:
+    """Bit by bit only booleans can be combined."""
+    if c.node.target.__name__.startswith(("bitwise", "__")):
+        kinds = [x.dtype if c.is_constant(x) else c.dtype(i) for i, x in enumerate((a, b))]
+        require(all(k is c.torch.bool for k in kinds), "whole numbers")
+    return c.truth(a, 0), c.truth(b, 1)
+
+
+@lowers("any")
+def _any(c: Context, x: str, *rest: Any) -> str:
+    axes, keepdim = _axes((*rest, None)) if rest else (None, False)
+    return c.compare("gt", c.reduce("reduce_sum", c.truth(x, 0), axes, keepdim), 0)
+
+
+@lowers("all")
+def _all(c: Context, x: str, *rest: Any) -> str:
+    axes, keepdim = _axes((*rest, None)) if rest else (None, False)
+    failing = c.shift(c.op("neg", c.truth(x, 0)), 1)
+    return c.compare("eq", c.reduce("reduce_sum", failing, axes, keepdim), 0)
 
 
 # -- reductions ------------------------------------------------------------------------------------------------

@@ -1,8 +1,12 @@
 """ATen's shape operators: views, joins, parts."""
 
+from math import prod
 from typing import Any
 
-from planner.frontends.aten import Context, Unsupported, lowers, require
+from planner.frontends.aten import Context, lowers, require
+from planner.graph.model import DType
+from planner.ops.embedding import EmbeddingAttrs
+from planner.ops.masks import CastAttrs
 
 
 @lowers("view", "reshape", "_unsafe_view", "view_copy")
@@ -165,9 +169,86 @@ def _roll(c: Context, x: str, shifts: list[int], axes: list[int]) -> str:
 
 @lowers("index_select")
 def _index_select(c: Context, x: str, axis: int, index: Any) -> str:
-    if not c.is_constant(index):
-        raise Unsupported("an index that depends on the data")
-    return c.concat([c.slice(x, axis, i, i + 1) for i in index.reshape(-1).tolist()], axis)
+    return _pick(c, x, axis % c.rank(x), index)
+
+
+@lowers("index")
+def _index(c: Context, x: str, indices: list[Any]) -> str:
+    """x[i, j, :, k]: whole numbers only. Constant ones that walk along axes are slices; one index picks rows."""
+    shape = c.shape(x)
+    axes = [axis for axis, index in enumerate(indices) if index is not None]
+    for position in axes:
+        index = indices[position]
+        boolean = index.dtype is c.torch.bool if c.is_constant(index) else c.b.type(index).dtype is not DType.INT64
+        require(not boolean, "a boolean index, whose result has a size that depends on data")
+    if all(c.is_constant(indices[a]) for a in axes):
+        indices = [None if i is None else c.torch.where(i < 0, i + shape[a], i) for a, i in enumerate(indices)]
+        walked = _walks(c, x, indices, axes)
+        if walked is not None:
+            return walked
+    if len(axes) == 1:
+        return _pick(c, x, axes[0], indices[axes[0]])
+    require(axes == list(range(axes[0], axes[0] + len(axes))), "indices with a slice between them")
+    require(all(c.is_constant(indices[a]) for a in axes), "several indices that depend on the data")
+    flat, broadcast = 0, c.torch.broadcast_tensors(*(indices[a] for a in axes))
+    for axis, index in zip(axes, broadcast, strict=True):
+        flat = flat * shape[axis] + index
+    merged = c.reshape(x, (*shape[: axes[0]], -1, *shape[axes[-1] + 1 :]))
+    return _pick(c, merged, axes[0], flat)
+
+
+def _walks(c: Context, x: str, indices: list[Any], axes: list[int]) -> str | None:
+    """Every index runs first, first + 1, ... along a dimension of its own, in the order of the axes."""
+    starts: dict[int, int] = {}
+    rank = max(indices[a].dim() for a in axes)
+    if axes != list(range(axes[0], axes[0] + rank)):
+        return None
+    for place, axis in enumerate(axes):
+        index = indices[axis]
+        extents = [d for d in (1,) * (rank - index.dim()) + tuple(index.shape)]
+        values = index.reshape(-1).tolist()
+        if any(d != 1 for i, d in enumerate(extents) if i != place):
+            return None
+        if values != list(range(values[0], values[0] + len(values))):
+            return None
+        starts[axis] = values[0]
+    for axis in axes:
+        x = c.slice(x, axis, starts[axis], starts[axis] + indices[axis].numel())
+    return x
+
+
+def _pick(c: Context, x: str, axis: int, index: Any) -> str:
+    """The rows of an axis that an index of any shape names, in that shape's place: an embedding, unless they are few
+    or neighbours."""
+    shape = c.shape(x)
+    if c.is_constant(index):
+        index = c.torch.where(index < 0, index + shape[axis], index)
+        values = index.reshape(-1).tolist()
+        if values and values == list(range(values[0], values[0] + len(values))):
+            rows = c.slice(x, axis, values[0], values[0] + len(values))
+            return c.reshape(rows, (*shape[:axis], *index.shape, *shape[axis + 1 :]))
+        if len(values) == 1:
+            return c.reshape(
+                c.slice(x, axis, values[0], values[0] + 1), (*shape[:axis], *index.shape, *shape[axis + 1 :])
+            )
+    require(c.b.type(x).dtype is not DType.INT64, "picking whole numbers")
+    ids = c.val(index)
+    require(c.b.type(ids).dtype is DType.INT64, "an index that is no int64")
+    order = (axis, *(a for a in range(len(shape)) if a != axis))
+    rest = [shape[a] for a in order[1:]]
+    table = c.reshape(c.permute(x, order), (shape[axis], prod(rest)))
+    picked = c.reshape(c.op("embedding", table, ids, attrs=EmbeddingAttrs()), (*c.shape(ids), *rest))
+    count = len(c.shape(ids))
+    back = (*range(count, count + axis), *range(count), *range(count + axis, count + len(rest)))
+    return c.permute(picked, back)
+
+
+@lowers("flip")
+def _flip(c: Context, x: str, axes: list[int]) -> str:
+    for axis in axes:
+        extent = c.shape(x)[axis]
+        x = c.concat([c.slice(x, axis, i, i + 1) for i in reversed(range(extent))], axis)
+    return x
 
 
 @lowers("fill")
@@ -208,18 +289,6 @@ def _full(c: Context, x: str, value: float, rest: tuple[Any, ...]) -> Any:
     return c.torch.full(tuple(shape), value)
 
 
-@lowers("upsample_nearest2d")
-def _upsample(c: Context, x: str, *arguments: Any) -> str:
-    """Nearest neighbours by whole factors: repeat rows and columns."""
-    n, channels, height, width = c.shape(x)
-    size, scales = arguments[0], arguments[1] if len(arguments) == 2 else arguments[1:]
-    out = size or [int(height * scales[0]), int(width * scales[1])]
-    rows, columns = out[0] // height, out[1] // width
-    require(rows * height == out[0] and columns * width == out[1], "a factor that is no integer")
-    spread = c.expand(c.reshape(x, (n, channels, height, 1, width, 1)), (n, channels, height, rows, width, columns))
-    return c.reshape(spread, (n, channels, *out))
-
-
 @lowers("clone", "contiguous", "alias", "lift_fresh_copy", "lift_fresh", "positive")
 def _same(c: Context, x: str, *_: Any) -> str:
     return x
@@ -227,9 +296,14 @@ def _same(c: Context, x: str, *_: Any) -> str:
 
 @lowers("_to_copy", "to")
 def _to(c: Context, x: str, *rest: Any) -> str:
-    """Only within one type."""
-    torch = c.torch
-    kind = {"float32": torch.float32, "int64": torch.int64}[c.b.type(x).dtype.value]
-    for argument in rest:
-        require(not isinstance(argument, torch.dtype) or argument == kind, f"conversion to {argument}")
-    return x
+    """Between float32, whole numbers and booleans, which are 0 and 1 in float32."""
+    torch, held = c.torch, c.b.type(x).dtype
+    wanted = next((a for a in rest if isinstance(a, torch.dtype)), None)
+    if wanted is None or wanted == c.dtype(0):
+        return x
+    if wanted is torch.bool:
+        return c.truth(x, 0)
+    if wanted is torch.float32:
+        return c.floating(x)
+    require(wanted in (torch.int64, torch.int32), f"conversion to {wanted}")
+    return x if held is DType.INT64 else c.op("cast", x, attrs=CastAttrs(dtype="int64"))

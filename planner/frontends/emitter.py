@@ -18,13 +18,28 @@ from planner.ops.activation import ClampAttrs
 from planner.ops.base import Array
 from planner.ops.concat import ConcatAttrs
 from planner.ops.copy import ExpandAttrs, PermuteAttrs, SliceAttrs
+from planner.ops.dropout import DropoutAttrs
 from planner.ops.matmul import MatmulAttrs
 from planner.ops.pad import PadAttrs
 from planner.ops.reduce import ReduceAttrs
 from planner.ops.scalar import ScalarAttrs
 from planner.ops.shape import FillAttrs, ReshapeAttrs
 
-_INTEGER_OPS = frozenset({"embedding", "cross_entropy", "nll_loss", "reshape", "expand", "permute", "slice", "concat"})
+_INTEGER_OPS = frozenset(
+    {
+        "split",
+        "embedding",
+        "cross_entropy",
+        "nll_loss",
+        "reshape",
+        "expand",
+        "permute",
+        "slice",
+        "concat",
+        "compare",
+        "cast",
+    }
+)
 _FLOATS = (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT64)
 
 
@@ -93,13 +108,19 @@ class Emitter:
     # -- nodes -------------------------------------------------------------------------------------------------
     def op(self, op: str, *inputs: str, attrs: Attrs | None = None, updates: Sequence[str] = ()) -> str:
         """Append a node and return its first output."""
+        return self.outputs(op, *inputs, attrs=attrs, updates=updates)[0]
+
+    def outputs(
+        self, op: str, *inputs: str, attrs: Attrs | None = None, updates: Sequence[str] = ()
+    ) -> tuple[str, ...]:
+        """Append a node and return all of its outputs."""
         if op not in _INTEGER_OPS and any(self.b.type(v).dtype not in _FLOATS for v in inputs):
             raise UserError(
                 "SP1017",
                 f"layer {self.name!r} computes ({op}) with integers",
                 "convert them before they enter the model",
             )
-        return self.b.op(op, inputs, attrs, name=identifier(self.name) or op, updates=updates)[0]
+        return self.b.op(op, inputs, attrs, name=identifier(self.name) or op, updates=updates)
 
     def fill(self, shape: Sequence[int], value: float) -> str:
         return self.b.op("ones", [], FillAttrs(shape=tuple(shape), value=value), name=identifier(self.name) or "fill")[
@@ -247,12 +268,19 @@ class Emitter:
         var = self.scale(self.reduce("reduce_sum", square, axes, keepdims), 1 / max(count - correction, 1e-30))
         return var, (mean if keepdims else self.reshape(mean, self.shape(var)))
 
-    def attention(self, q: str, k: str, v: str, scale: float | None, mask: str | None = None) -> str:
+    def where(self, mask: str, a: str, b: str) -> str:
+        return self.op("where", mask, a, b)
+
+    def attention(
+        self, q: str, k: str, v: str, scale: float | None, mask: str | None = None, dropout: float = 0.0
+    ) -> str:
         """softmax(q k^T scale + mask) v over the last two dimensions."""
         rank = self.rank(k)
         factor = self.shape(q)[-1] ** -0.5 if scale is None else scale
         scores = self.matmul(self.scale(q, factor), self.transpose(k, rank - 2, rank - 1))
-        return self.matmul(self.op("softmax", self.op("add", scores, mask) if mask else scores), v)
+        weights = self.op("softmax", self.op("add", scores, mask) if mask else scores)
+        weights = self.op("dropout", weights, attrs=DropoutAttrs(p=dropout)) if dropout else weights
+        return self.matmul(weights, v)
 
 
 def safe_name(name: str) -> str:

@@ -3,7 +3,8 @@
 from typing import Any
 
 from planner.errors import UserError
-from planner.graph.optimizer import Optimizer
+from planner.frontends.emitter import safe_name
+from planner.graph.optimizer import Optimizer, ParameterGroup
 
 NAMED = {
     "sgd": Optimizer(kind="sgd", lr=0.01),
@@ -13,11 +14,12 @@ NAMED = {
 """For Adam and AdamW with PyTorch's defaults."""
 
 
-def optimizer_from(given: Any) -> Optimizer | None:
+def optimizer_from(given: Any, module: Any = None) -> Optimizer | None:
     """An `Optimizer`, one of the names in `NAMED`, or a `torch.optim` SGD, Adam or AdamW; None stays None.
 
-    Of a PyTorch optimizer only its hyper-parameters are read, not its state. SP1023: anything else, more than one set
-    of hyper-parameters, or an option that update nodes do not have.
+    Of a PyTorch optimizer its hyper-parameters are read, not its state; with the module, also which of its parameters
+    it trains, group by group. SP1023: anything else, groups of parameters that are not the module's, or an option that
+    update nodes do not have.
     """
     if given is None or isinstance(given, Optimizer):
         return given
@@ -32,18 +34,41 @@ def optimizer_from(given: Any) -> Optimizer | None:
             f"{what} is no optimizer that can be planned",
             f"use {', '.join(repr(n) for n in NAMED)}, a planner.Optimizer, or torch.optim's SGD, Adam or AdamW",
         )
-    return _from_torch(kind, groups)
+    return _from_torch(kind, groups, module)
 
 
-def _from_torch(kind: str, groups: list[dict[str, Any]]) -> Optimizer:
-    settings = [{k: v for k, v in group.items() if k != "params"} for group in groups]
-    if any(other != settings[0] for other in settings):
-        raise UserError("SP1023", "the optimizer's parameter groups differ in their settings", "use one group")
-    known = settings[0]
+def _from_torch(kind: str, groups: list[dict[str, Any]], module: Any) -> Optimizer:
+    settings = [_settings(group) for group in groups]
+    first: dict[str, Any] = {"kind": kind, **settings[0]}
+    if module is None:
+        if any(other != settings[0] for other in settings):
+            fix = "pass the module itself, or an optimizer with one group"
+            raise UserError("SP1023", "the optimizer's parameter groups differ, and whose they are is not known", fix)
+        return Optimizer.model_validate(first)
+    names: dict[int, str] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), name)
+    if any(id(p) not in names for group in groups for p in group["params"]):
+        raise UserError(
+            "SP1023",
+            "the optimizer holds parameters that are not the module's",
+            "make the optimizer from module.parameters(), after everything that replaces parameters",
+        )
+    held = {id(p) for group in groups for p in group["params"]}
+    if len(groups) == 1 and all(id(p) in held or not p.requires_grad for p in module.parameters()):
+        return Optimizer.model_validate(first)
+    made = [
+        ParameterGroup(parameters=tuple(safe_name(names[id(p)]) for p in group["params"]), **own)
+        for group, own in zip(groups, settings, strict=True)
+    ]
+    return Optimizer.model_validate({**first, "groups": tuple(made)})
+
+
+def _settings(known: dict[str, Any]) -> dict[str, Any]:
     for option in ("maximize", "amsgrad", "dampening"):
         if known.get(option):
             raise UserError("SP1023", f"the optimizer's option {option} is not supported", f"leave {option} out")
-    found: dict[str, float] = {k: float(known[k]) for k in ("lr", "momentum", "weight_decay", "eps") if k in known}
+    found: dict[str, Any] = {k: float(known[k]) for k in ("lr", "momentum", "weight_decay", "eps") if k in known}
     if "betas" in known:
         found["beta1"], found["beta2"] = map(float, known["betas"])
-    return Optimizer.model_validate({"kind": kind, "nesterov": bool(known.get("nesterov", False)), **found})
+    return {**found, "nesterov": bool(known.get("nesterov", False))}

@@ -12,17 +12,21 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from planner.errors import UserError
-from planner.frontends import aten_layers, aten_math, aten_shapes
+from planner.frontends import aten_layers, aten_math, aten_recurrent, aten_resize, aten_shapes
 from planner.frontends.aten import HANDLERS, Context, Unsupported, call, dtype_error, packet
+from planner.frontends.coverage import Coverage, OpUse
 from planner.frontends.emitter import identifier, safe_name
-from planner.frontends.torch_program import export, import_torch, source_line
+from planner.frontends.torch_program import export, import_torch, located_error, source_line
 from planner.graph.builder import GraphBuilder
 from planner.graph.model import DType, Graph, Role, unsupported
 from planner.graph.optimizer import Optimizer
 from planner.ops.base import Array
 from planner.ops.loss import ClassLossAttrs, LossAttrs
 
-__all__ = ["Loss", "aten_layers", "aten_math", "aten_shapes", "capture_module"]
+__all__ = [
+    "Loss", "aten_layers", "aten_math", "aten_recurrent", "aten_resize", "aten_shapes", "capture_module",
+    "explain_module",
+]  # fmt: skip
 
 Loss = str | Callable[..., Any] | None
 """`cross_entropy` or `mse` (of the prediction and `labels`), a callable (prediction, labels) -> scalar tensor, or
@@ -44,26 +48,55 @@ def capture_module(
     inputs: example arguments (a tensor, a tuple, or a dict of keyword arguments); their shapes are the graph's.
     labels: an example batch of labels; needed where `loss` is a callable. The graph's input is called `labels`.
     """
-    torch = import_torch()
-    if not isinstance(module, torch.nn.Module):
-        raise UserError("SP1018", f"{type(module).__name__} is no torch.nn.Module", "pass the module itself")
-    positional, keywords = _arguments(torch, inputs)
-    loss = _resolve_loss(torch, loss, labels)
-    wrapped = callable(loss)
-    if wrapped:
-        keywords = {"_labels": labels, "_inputs": (positional, keywords)}
-        positional = ()
-    program = export(torch, _with_loss(torch, module, loss) if wrapped else module, module, positional, keywords)
-    batch = _batch(torch, inputs)
-    builder = GraphBuilder(identifier(name or f"{type(module).__name__.lower()}_b{batch}"))
-    lowering = _Lowering(torch, builder, module, loss, wrapped)
+    lowering, program, loss = _prepared(module, inputs, loss, labels, name)
+    torch, builder = lowering.torch, lowering.context.b
     prediction, value = lowering.run(program)
-    if not wrapped:
+    if not lowering.wrapped:
         value = lowering.append_loss(prediction, loss, labels)
     graph = builder.finish(value, prediction, optimizer or Optimizer(lr=0.1, momentum=0.9), fuse=fuse)
     kept = {v.name for v in graph.values}
     weights = {k: w for k, w in lowering.context.weights.items() if k in kept}
     return graph, weights | _rest_of_state(torch, module, kept | {a for v in graph.values for a in v.aliases})
+
+
+def explain_module(
+    module: Any,
+    inputs: Any,
+    *,
+    loss: Loss = "cross_entropy",
+    labels: Any = None,
+    optimizer: Optimizer | None = None,
+    name: str | None = None,
+    fuse: bool = True,
+) -> list[OpUse]:
+    """What `capture_module` with these arguments would do with every operator, unsupported ones included. The only
+    errors are those of a module that cannot be exported at all."""
+    lowering, program, loss = _prepared(module, inputs, loss, labels, name)
+    lowering.coverage.tolerant = True
+    lowering.lower(program)
+    appended = tuple(lowering.context.b.nodes)
+    if lowering.coverage.missing:
+        return lowering.coverage.uses(None, appended)
+    prediction, value = lowering.results(program)
+    value = value or lowering.append_loss(prediction, loss, labels)
+    graph = lowering.context.b.finish(value, prediction, optimizer or Optimizer(), fuse=fuse)
+    return lowering.coverage.uses(graph, appended)
+
+
+def _prepared(module: Any, inputs: Any, loss: Loss, labels: Any, name: str | None) -> tuple["_Lowering", Any, Loss]:
+    """A lowering into a fresh builder, the exported program, and the loss as it is computed."""
+    torch = import_torch()
+    if not isinstance(module, torch.nn.Module):
+        raise UserError("SP1018", f"{type(module).__name__} is no torch.nn.Module", "pass the module itself")
+    positional, keywords = _arguments(torch, inputs)
+    loss = _resolve_loss(torch, loss, labels)
+    wrapped = callable(loss) and not _is_known(torch, loss, labels)
+    if wrapped:
+        keywords = {"_labels": labels, "_inputs": (positional, keywords)}
+        positional = ()
+    program = export(torch, _with_loss(torch, module, loss) if wrapped else module, module, positional, keywords)
+    builder = GraphBuilder(identifier(name or f"{type(module).__name__.lower()}_b{_batch(torch, inputs)}"))
+    return _Lowering(torch, builder, module, loss, wrapped), program, loss
 
 
 def _rest_of_state(torch: Any, module: Any, known: set[str]) -> dict[str, Array]:
@@ -91,11 +124,17 @@ def _batch(torch: Any, inputs: Any) -> int:
 def _resolve_loss(torch: Any, loss: Loss, labels: Any) -> Loss:
     if isinstance(loss, str) and loss not in ("cross_entropy", "mse"):
         raise UserError("SP1016", f"unknown loss {loss!r}", "use 'cross_entropy', 'mse', a callable, or None")
-    if callable(loss) and labels is None:
+    if callable(loss) and labels is None and not _is_known(torch, loss, labels):
         raise UserError("SP1016", "a loss that is a callable needs an example of the labels", "pass labels=...")
     if loss == "cross_entropy" and labels is not None and labels.dtype.is_floating_point:
         return torch.nn.functional.cross_entropy  # type: ignore[no-any-return]  # probabilities
     return loss
+
+
+def _is_known(torch: Any, loss: Any, labels: Any) -> bool:
+    """One of PyTorch's losses whose labels follow from the prediction: class numbers, or its own shape."""
+    nn = torch.nn
+    return labels is None and type(loss) in (nn.CrossEntropyLoss, nn.MSELoss, nn.BCEWithLogitsLoss)
 
 
 def _with_loss(torch: Any, module: Any, loss: Any) -> Any:
@@ -120,18 +159,29 @@ class _Lowering:
         self.loss_module = loss if isinstance(loss, torch.nn.Module) else None
         self.context = Context(builder, torch)
         self.values: dict[Any, Any] = {}
+        self.coverage = Coverage()
 
     def run(self, program: Any) -> tuple[str, str]:
         """Lower everything. Returns (prediction, loss); the loss is empty where it is still to be appended."""
         self._check_outputs(program)
-        self._placeholders(program)
-        for node in program.graph.nodes:
-            if node.op == "call_function":
-                self._call(node)
+        self.lower(program)
+        self.coverage.require_complete()
+        return self.results(program)
+
+    def results(self, program: Any) -> tuple[str, str]:
+        """(prediction, loss) of a lowered program."""
         outputs = {s.arg.name for s in program.graph_signature.output_specs if s.kind.name == "USER_OUTPUT"}
         (final,) = (n for n in program.graph.nodes if n.op == "output")
         found = [self.context.val(self.values[n]) for n in final.args[0] if n is not None and n.name in outputs]
         return (found[-1], found[0]) if self.wrapped else (found[0], "")
+
+    def lower(self, program: Any) -> None:
+        """All operators into the builder and into `coverage`; what nobody lowers leaves a stand-in behind, so that the
+        operators after it are looked at too."""
+        self._placeholders(program)
+        for node in program.graph.nodes:
+            if node.op == "call_function":
+                self._call(node)
 
     def _check_outputs(self, program: Any) -> None:
         specs = program.graph_signature.output_specs
@@ -218,16 +268,42 @@ class _Lowering:
             self.values[node] = source[index] if isinstance(source, list | tuple) else None
             return
         arguments, keywords = self._resolve(node.args), self._resolve(node.kwargs)
-        self.context.name = self._layer(node)
+        self.context.name = layer = self._layer(node)
+        before = len(self.context.b.nodes)
         try:
             if not hasattr(node.target, "_schema"):
                 raise Unsupported("")
             result = call(self.context, node, arguments, keywords)
         except Unsupported as error:
             if node.users or packet(node.target) in HANDLERS:
-                raise self._unsupported(node, str(error)) from None
-            result = None  # assertions and the like
+                self.coverage.miss(node, packet(node.target), layer, self._unsupported(node, str(error)))
+                result = self._stand_in(node)
+            else:
+                result = None  # assertions and the like
+        except UserError as error:
+            located = located_error(error, node)
+            if not self.coverage.tolerant:
+                raise located from None
+            self.coverage.miss(node, packet(node.target), layer, located)
+            result = self._stand_in(node)
+        else:
+            made = self.context.b.nodes[before:]
+            self.coverage.lowered(node, packet(node.target), layer, [n.id for n in made])
         self.values[node] = result
+
+    def _stand_in(self, node: Any) -> Any:
+        """Values of the shapes that an operator without a handler would have had."""
+
+        def stand_in(value: Any) -> Any:
+            if isinstance(value, list | tuple):
+                return [stand_in(v) for v in value]
+            if not isinstance(value, self.torch.Tensor):
+                return None
+            whole = not value.dtype.is_floating_point and value.dtype is not self.torch.bool
+            name = self.context.fresh(f"unsupported.{node.name}")
+            return self.context.input(name, tuple(value.shape), DType.INT64 if whole else DType.FLOAT32)
+
+        return stand_in(node.meta.get("val"))
 
     def _resolve(self, argument: Any) -> Any:
         if isinstance(argument, dict):
@@ -266,16 +342,34 @@ class _Lowering:
             return prediction
         context.name = "loss"
         shape = context.shape(prediction)
-        classes = (shape[:1] + shape[2:] if len(shape) > 1 else ()) if loss == "cross_entropy" else shape
+        by_class = loss == "cross_entropy" or isinstance(loss, self.torch.nn.CrossEntropyLoss)
+        classes = (shape[:1] + shape[2:] if len(shape) > 1 else ()) if by_class else shape
         if labels is not None and tuple(labels.shape) != classes:
             raise UserError(
                 "SP1016", f"labels of shape {tuple(labels.shape)} do not fit a prediction of shape {shape}",
                 f"{loss} needs labels of shape {classes}",
             )  # fmt: skip
-        target = context.input("labels", classes, DType.INT64 if loss == "cross_entropy" else DType.FLOAT32)
+        target = context.input("labels", classes, DType.INT64 if by_class else DType.FLOAT32)
+        if not isinstance(loss, str):
+            return self._known_loss(loss, prediction, target)
         if loss == "mse":
             return context.op("mse_loss", prediction, target, attrs=LossAttrs())
         return aten_layers.class_loss(context, "cross_entropy", prediction, target, ClassLossAttrs())
+
+    def _known_loss(self, loss: Any, prediction: str, target: str) -> str:
+        """A loss object of PyTorch as its operator, with the object's options."""
+        context, nn = self.context, self.torch.nn
+        reduction = {"none": 0, "mean": 1, "sum": 2}[loss.reduction]
+        if reduction == 0:
+            raise UserError("SP1016", "the loss has reduction='none'", "train on one number: reduction='mean' or 'sum'")
+        for name, buffer in loss.named_buffers():
+            context.buffers[id(buffer)] = f"loss.{name}"
+        if isinstance(loss, nn.MSELoss):
+            return aten_layers.mse(context, prediction, target, reduction)
+        if isinstance(loss, nn.BCEWithLogitsLoss):
+            return aten_layers.bce(context, prediction, target, loss.weight, loss.pos_weight, reduction)
+        options = (loss.weight, reduction, loss.ignore_index, loss.label_smoothing)
+        return aten_layers.cross_entropy(context, prediction, target, *options)
 
 
 def _tied(tensors: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:

@@ -33,6 +33,7 @@ def export(torch: Any, module: Any, original: Any, positional: Any, keywords: di
             raise _export_error(error) from error
         _refuse_detached(program)
         _refuse_dynamic(program)
+        _dropout_in_place(torch, program)
         program = program.run_decompositions({})
         for _ in range(8):  # a decomposition may use operators that need another one
             missing = {n.target for n in _calls(program) if packet(n.target) not in HANDLERS}
@@ -81,6 +82,16 @@ def _export_error(error: Exception) -> UserError:
     return UserError("SP1013", f"torch.export cannot capture the module: {problem}", fix)
 
 
+def _dropout_in_place(torch: Any, program: Any) -> None:
+    """Dropout in place, where nobody reads what it overwrites, is dropout: left alone it would become a comparison of
+    random numbers."""
+    later: set[Any] = set()
+    for node in reversed(list(program.graph.nodes)):
+        if node.target is torch.ops.aten.dropout_.default and node.args[0] not in later:
+            node.target = torch.ops.aten.dropout.default
+        later.update(node.all_input_nodes)
+
+
 def _refuse_dynamic(program: Any) -> None:
     for node in program.graph.nodes:
         shape = getattr(node.meta.get("val"), "shape", ())
@@ -124,6 +135,11 @@ def source_line(node: Any) -> str:
     roots = [os.path.join(os.path.abspath(root), "") for root in (*sys.path, os.getcwd())]
     root = max((r for r in roots if file.startswith(r)), key=len, default=os.path.join(os.path.dirname(file), ""))
     return f"{file.removeprefix(root)}:{line}"
+
+
+def located_error(error: UserError, node: Any) -> UserError:
+    """The same error with the source line of the operator that caused it."""
+    return UserError(error.code, f"{error.problem}{_place(node)}", error.fix) if source_line(node) else error
 
 
 def _place(node: Any) -> str:

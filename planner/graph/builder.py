@@ -13,6 +13,7 @@ from typing import NamedTuple
 from pydantic import ValidationError
 
 from planner.errors import UserError
+from planner.graph.chains import join
 from planner.graph.differentiate import append_backward
 from planner.graph.fuse import fuse as fuse_nodes
 from planner.graph.model import (
@@ -214,10 +215,13 @@ class GraphBuilder:
 
         loss: a one-element value; prediction: what `predict` returns (usually the logits).
         parameters: what this loss trains; None: every parameter that no other objective trains.
-        fuse: merge batch norm with the relu and the addition behind it (graph/fuse.py).
+        fuse: merge batch norm with the relu and the addition behind it (graph/fuse.py), and element-wise nodes into
+        chains (graph/chains.py).
         """
         others = frozenset(p for o in self._objectives for p in o.parameters)
         everything = {v.id for v in self.values.values() if v.role is Role.PARAMETER}
+        if optimizer.groups:
+            everything &= self._grouped(optimizer)
         self.objective(loss, optimizer, everything - others if parameters is None else parameters)
         self._require_disjoint()
         losses = [o.loss for o in self._objectives]
@@ -228,6 +232,8 @@ class GraphBuilder:
             self.nodes += part
             forward = [n for n in self.nodes if n.phase == "forward"]
             gradients = append_backward(self, forward, objective.loss, objective.parameters)
+            if fuse:
+                self.nodes = join(self.nodes, self.values, {*losses, *gradients.values()}, "backward")
             append_updates(self, gradients, objective.optimizer)
         for state, value in self._carried:
             self.op("state_update", [value], name=f"{state}.carry", updates=[state], phase="update")
@@ -240,6 +246,15 @@ class GraphBuilder:
             outputs=tuple(losses),
         )
         return self._graph((train, predict))
+
+    def _grouped(self, optimizer: Optimizer) -> set[str]:
+        """The parameters that the optimizer's groups list. SP1023: some are not the model's, or in two groups."""
+        ids = {name: v.id for v in self.values.values() if v.role is Role.PARAMETER for name in (v.name, *v.aliases)}
+        listed = [name for group in optimizer.groups for name in group.parameters]
+        twice = [name for name in listed if listed.count(name) > 1]
+        if twice:
+            raise UserError("SP1023", f"the optimizer has {twice[0]!r} in two groups", "list every parameter once")
+        return {ids[name] for name in listed if name in ids}
 
     def _require_single(self, loss: str) -> None:
         if self.type(loss).elements != 1:
@@ -254,14 +269,17 @@ class GraphBuilder:
             trained |= objective.parameters
 
     def _fused(self, objective: _Objective, wanted: set[str]) -> list[Node]:
-        """Its nodes, fused; what other objectives' nodes read stays."""
+        """Its nodes, fused; what other objectives' nodes or the next step read stays."""
         elsewhere = {v for o in self._objectives if o is not objective for n in o.nodes for v in n.reads}
-        return fuse_nodes(objective.nodes, self.values, wanted | elsewhere)
+        return self._fuse(objective.nodes, wanted | elsewhere | {value for _, value in self._carried})
+
+    def _fuse(self, nodes: Sequence[Node], wanted: set[str]) -> list[Node]:
+        return join(fuse_nodes(nodes, self.values, wanted), self.values, wanted, "forward")
 
     def finish_inference(self, prediction: str, *, fuse: bool = True) -> Graph:
         """A graph with `predict` only."""
         if fuse:
-            self.nodes = fuse_nodes(self.nodes, self.values, {prediction})
+            self.nodes = self._fuse(self.nodes, {prediction})
         return self._graph((self._predict_program(list(self.nodes), prediction),))
 
     def _graph(self, programs: tuple[Program, ...]) -> Graph:

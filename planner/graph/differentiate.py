@@ -33,7 +33,7 @@ def append_backward(
         trainable &= set(parameters)
     needed = set(trainable)
     for node in forward:
-        if any(v in needed for v in node.inputs):
+        if op_named(node.op).differentiable and any(v in needed for v in node.inputs):
             needed.update(v for v in node.outputs if builder.type(v).dtype in _DIFFERENTIABLE)
     if loss not in needed:
         raise UserError("SP1006", f"the loss {loss!r} depends on no trainable parameter", "mark parameters trainable")

@@ -8,10 +8,9 @@ if TYPE_CHECKING:
     from planner.graph.builder import GraphBuilder
 
 
-class Optimizer(Frozen):
-    """Hyper-parameters with PyTorch's meaning. `lr` is where training starts: executors can change it later."""
+class _Settings(Frozen):
+    """Hyper-parameters with PyTorch's meaning."""
 
-    kind: Literal["sgd", "adam", "adamw"] = "sgd"
     lr: float = 0.1
     momentum: float = 0.0
     nesterov: bool = False
@@ -19,6 +18,25 @@ class Optimizer(Frozen):
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
+
+
+class ParameterGroup(_Settings):
+    """Settings of some parameters, by the framework's names."""
+
+    parameters: tuple[str, ...]
+
+
+class Optimizer(_Settings):
+    """`lr` is where training starts: executors can change it later, and the rates of groups with it, by the same
+    factor."""
+
+    kind: Literal["sgd", "adam", "adamw"] = "sgd"
+    groups: tuple[ParameterGroup, ...] = ()
+    """Where there are any, they list everything that is trained, and their settings go before the others."""
+
+    def of(self, parameter: str) -> _Settings:
+        """The settings of a parameter, by the framework's name."""
+        return next((g for g in self.groups if parameter in g.parameters), self)
 
 
 def append_updates(builder: "GraphBuilder", gradients: dict[str, str], optimizer: Optimizer) -> None:
@@ -30,26 +48,22 @@ def append_updates(builder: "GraphBuilder", gradients: dict[str, str], optimizer
     for parameter, gradient in sorted(gradients.items(), key=lambda item: (ready[item[1]], item[0])):
         gradient = builder.convert(gradient, builder.type(parameter).layout)
         shape, named = builder.shape(parameter), builder.values[parameter].name
+        own = optimizer.of(named or parameter)
 
         def slot(name: str, parameter: str = parameter, shape: tuple[int, ...] = shape, named: str = named) -> str:
             return builder.state(f"{parameter}.{name}", shape, Init(kind="zeros"), name=f"{named}.{name}")
 
         if optimizer.kind == "sgd":
-            attrs = SgdAttrs(
-                lr=optimizer.lr,
-                momentum=optimizer.momentum,
-                nesterov=optimizer.nesterov,
-                weight_decay=optimizer.weight_decay,
-            )
-            updates = [parameter] + ([slot("momentum")] if optimizer.momentum else [])
+            attrs = SgdAttrs(lr=own.lr, momentum=own.momentum, nesterov=own.nesterov, weight_decay=own.weight_decay)
+            updates = [parameter] + ([slot("momentum")] if own.momentum else [])
             builder.op("sgd_update", [gradient], attrs, name=f"{parameter}.update", updates=updates, phase="update")
         else:
             adam = AdamAttrs(
-                lr=optimizer.lr,
-                beta1=optimizer.beta1,
-                beta2=optimizer.beta2,
-                eps=optimizer.eps,
-                weight_decay=optimizer.weight_decay,
+                lr=own.lr,
+                beta1=own.beta1,
+                beta2=own.beta2,
+                eps=own.eps,
+                weight_decay=own.weight_decay,
                 decoupled=optimizer.kind == "adamw",
             )
             updates = [parameter, slot("exp_avg"), slot("exp_avg_sq")]
@@ -62,20 +76,21 @@ def _apply_sparsely(builder: "GraphBuilder", gradients: dict[str, str], optimize
     plain SGD, and nothing else contributes to the table's gradient or reads it. Returns the other gradients."""
     from planner.ops.embedding import EmbeddingGradAttrs, EmbeddingSgdAttrs
 
-    if optimizer.kind != "sgd" or optimizer.momentum or optimizer.weight_decay:
+    if optimizer.kind != "sgd":
         return gradients
     writer = {value: node for node in builder.nodes for value in node.outputs}
     read = {value for node in builder.nodes for value in node.reads}
     dense = {}
     for parameter, gradient in gradients.items():
         node = writer[gradient]
-        if node.op != "embedding_backward" or gradient in read:
+        own = optimizer.of(builder.values[parameter].name or parameter)
+        if node.op != "embedding_backward" or gradient in read or own.momentum or own.weight_decay:
             dense[parameter] = gradient
             continue
         assert isinstance(node.attrs, EmbeddingGradAttrs)
         builder.nodes.remove(node)
         del builder.values[gradient]
-        attrs = EmbeddingSgdAttrs(padding_index=node.attrs.padding_index, lr=optimizer.lr)
+        attrs = EmbeddingSgdAttrs(padding_index=node.attrs.padding_index, lr=own.lr)
         builder.op(
             "embedding_sgd_update",
             node.inputs,

@@ -179,6 +179,8 @@ class Op(ABC):
     update_counts: ClassVar[tuple[int, ...]] = (0,)
     integers: ClassVar[Mapping[int, DType]] = {}
     """Positions of inputs that are not floating point, with their dtype."""
+    differentiable: ClassVar[bool] = True
+    """False: the results do not change with the inputs wherever they have a gradient at all (comparisons)."""
     any_dtype: ClassVar[bool] = False
     """Whether the op moves data of every dtype."""
 

@@ -23,7 +23,7 @@ class LstmGradAttrs(Attrs):
     dc: bool = True
 
 
-class _Rows(Op):
+class RowsOp(Op):
     """Every row, one example of the batch, is computed from the same row of every operand."""
 
     family = "lstm"
@@ -56,7 +56,7 @@ class _Rows(Op):
 
 
 @register
-class LstmCell(_Rows):
+class LstmCell(RowsOp):
     """i, f, g, o = gates of a + b, sigmoid except for tanh of g; c = f c' + i g; h = o tanh(c).
 
     Inputs: a and b (N, 4 H), usually the products with the layer's input and with the last h; c' (N, H).
@@ -107,7 +107,7 @@ class LstmCell(_Rows):
 
 
 @register
-class LstmCellBackward(_Rows):
+class LstmCellBackward(RowsOp):
     """Inputs: [dh], [dc], the gates, c', c. Outputs: the gradients of a (and of b: they are equal) and of c'."""
 
     name = "lstm_cell_backward"

@@ -64,7 +64,8 @@ def run(graph: Graph, calls: dict[str, Call], dtype: torch.dtype) -> tuple[float
 
 
 def test_every_differentiable_op_is_smooth_or_has_a_kink() -> None:
-    assert set(TORCH) | {"dropout"} == SMOOTH | set(KINKS) and not SMOOTH & set(KINKS)
+    others = {"chain", "compare"}  # one stands for other ops, through the other no gradient passes
+    assert (set(TORCH) | {"dropout"}) - others == SMOOTH | set(KINKS) and not SMOOTH & set(KINKS)
     assert {n.op for graph in GRAPHS for n in kinked(graph)} == set(KINKS)
     assert set(TORCH) <= set(all_ops())
 

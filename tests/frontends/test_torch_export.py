@@ -12,10 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from planner.capturing import capture
 from planner.errors import UserError
 from planner.frontends.torch_export import capture_module
 from planner.graph.model import Role
 from planner.graph.text import graph_text, parse_graph
+from planner.ops.optimizer import AdamAttrs
 from tests.frontends.torch_agreement import STEP, agree
 
 
@@ -227,3 +229,66 @@ def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(UserError, match="SP1012"):
         capture_module(object(), ())
+
+
+LOSS_OBJECTS: dict[str, tuple[nn.Module, bool]] = {
+    "weighted": (nn.CrossEntropyLoss(weight=torch.tensor([0.5, 2.0, 1.0])), True),
+    "weighted_smooth_sum": (
+        nn.CrossEntropyLoss(torch.tensor([0.5, 2.0, 1.0]), label_smoothing=0.2, reduction="sum", ignore_index=1), True,
+    ),
+    "weighted_ignoring": (
+        nn.CrossEntropyLoss(torch.tensor([0.5, 2.0, 1.0]), label_smoothing=0.1, ignore_index=2), True,
+    ),
+    "smooth_ignoring": (nn.CrossEntropyLoss(label_smoothing=0.1, ignore_index=0), True),
+    "mse_sum": (nn.MSELoss(reduction="sum"), False),
+    "bce": (nn.BCEWithLogitsLoss(), False),
+    "bce_weighted": (nn.BCEWithLogitsLoss(pos_weight=torch.tensor([1.0, 3.0, 0.5])), False),
+    "bce_sum": (nn.BCEWithLogitsLoss(torch.tensor([0.5, 1.5, 1.0]), reduction="sum"), False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOSS_OBJECTS)
+@pytest.mark.parametrize("with_labels", [False, True])
+def test_loss_objects(name: str, with_labels: bool) -> None:
+    """Their labels follow from the prediction; with example labels they are callables like any other."""
+    loss, classes = LOSS_OBJECTS[name]
+    labels = torch.tensor([0, 1, 2, 2]) if classes else torch.rand(4, 3)
+    torch.manual_seed(0)
+    module = nn.Linear(5, 3)
+    if with_labels:
+        agree(module, torch.randn(4, 5), loss, labels)
+    else:
+        given = capture_module(module, torch.randn(4, 5), loss=loss)[0].value["labels"].type
+        assert (given.shape, given.dtype.value) == ((4,), "int64") if classes else ((4, 3), "float32")
+
+
+@pytest.mark.parametrize("options", [{}, {"weight": torch.tensor([0.5, 2.0, 1.0]), "label_smoothing": 0.1}])
+def test_a_loss_per_example(options: dict[str, Any]) -> None:
+    """reduction='none', and a mean that the user takes; one label is ignored."""
+
+    def loss(logits: Tensor, labels: Tensor) -> Tensor:
+        own = {k: v.to(logits.dtype) if isinstance(v, Tensor) else v for k, v in options.items()}
+        return (F.cross_entropy(logits, labels, reduction="none", ignore_index=1, **own) * 0.5).sum()
+
+    agree(nn.Linear(5, 3), torch.randn(4, 5), loss, torch.tensor([0, 1, 2, 2]))
+
+
+def test_probabilities_as_labels() -> None:
+    loss = nn.CrossEntropyLoss(torch.tensor([0.5, 2.0, 1.0]), label_smoothing=0.1)
+    agree(nn.Linear(5, 3), torch.randn(4, 5), loss, torch.rand(4, 3).softmax(1))
+
+
+def test_parameter_groups() -> None:
+    """Rates and decays of their own; what the optimizer does not hold is not trained."""
+    module = nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5), nn.Linear(5, 3), nn.Linear(3, 3))
+    decayed = [p for n, p in module.named_parameters() if p.dim() > 1 and not n.startswith("3")]
+    rest = [p for p in module[:3].parameters() if p.dim() == 1]
+    groups = [{"params": decayed}, {"params": rest, "weight_decay": 0.0, "lr": 5e-3}]
+    graph = capture(module, torch.randn(2, 4), optimizer=torch.optim.AdamW(groups, lr=1e-3, weight_decay=0.1)).graph
+    updates = {
+        graph.value[n.updates[0]].name: n.attrs for n in graph.program["train_step"].nodes if n.phase == "update"
+    }
+    assert set(updates) == {n for n, _ in module[:3].named_parameters()}
+    for name, attrs in updates.items():
+        assert isinstance(attrs, AdamAttrs) and attrs.decoupled
+        assert (attrs.lr, attrs.weight_decay) == ((1e-3, 0.1) if "weight" in name and name[0] != "1" else (5e-3, 0.0))

@@ -29,7 +29,7 @@ ERRORS: dict[str, tuple[str, Callable[[nn.Linear, Tensor], Any], str]] = {
     "detach": ("SP1001", lambda fc, x: fc(fc(x).detach()[:, :1].expand(-1, 5)), "detach"),
     "no_grad": ("SP1001", lambda fc, x: fc(x) + no_grad(lambda: fc(x) * 2), "no_grad"),
     "random": ("SP1001", lambda fc, x: fc(x) + torch.randn(3), "randn"),
-    "mask": ("SP1001", lambda fc, x: torch.where(fc(x) > 0, fc(x), 0), "gt"),
+    "sorted": ("SP1001", lambda fc, x: fc(x).sort(1)[0], "sort"),
     "argument": ("SP1001", lambda fc, x: F.avg_pool2d(fc(x)[None, None], 2, divisor_override=3), "divisor_override"),
     "tuple": ("SP1015", lambda fc, x: (fc(x), x), "2 values"),
     "nothing": ("SP1015", lambda fc, x: None, "no"),

@@ -7,7 +7,9 @@
 #include "activations.hpp"
 #include "binary.hpp"
 #include "fusion.hpp"
+#include "interpolate.hpp"
 #include "launch.hpp"
+#include "masks.hpp"
 #include "max_pool.hpp"
 #include "reduce.hpp"
 
@@ -39,6 +41,13 @@ void scale(Queue queue, const float* x, float factor, float* y, int64_t n);
 void add_scalar(Queue queue, const float* x, float summand, float* y, int64_t n);
 void pow_scalar(Queue queue, const float* x, float p, float* y, int64_t n);
 void pow_scalar_backward(Queue queue, const float* dy, const float* x, float p, float* dx, int64_t n);
+template <class Relation, class T>
+void compare(Queue queue, const T* a, const Strides& a_strides, const T* b, const Strides& b_strides, float* y,
+             const Shape& shape);
+void where(Queue queue, const float* mask, const Strides& mask_strides, const float* a, const Strides& a_strides,
+           const float* b, const Strides& b_strides, float* y, const Shape& shape);
+template <class From, class To>
+void cast(Queue queue, const From* x, To* y, int64_t n);
 void dropout(Queue queue, const float* x, const Scalars* now, uint32_t node, float p, float* y, uint8_t* mask, int64_t n);
 void dropout_backward(Queue queue, const float* dy, const uint8_t* mask, float p, float* dx, int64_t n);
 
@@ -117,6 +126,10 @@ void average_pool(Queue queue, const float* x, float* y, const Pool2d& p, bool c
 void average_pool_backward(Queue queue, const float* dy, float* dx, const Pool2d& p, bool count_pad);
 void adaptive_average_pool(Queue queue, const float* x, float* y, const Pool2d& p);
 void adaptive_average_pool_backward(Queue queue, const float* dy, float* dx, const Pool2d& p);
+void interpolate(Queue queue, const float* x, float* y, int64_t batch, int64_t channels, const InterpolationAxis& high,
+                 const InterpolationAxis& wide);
+void interpolate_backward(Queue queue, const float* dy, float* dx, int64_t batch, int64_t channels,
+                          const InterpolationAxis& high, const InterpolationAxis& wide);
 
 // -- rows.cu -------------------------------------------------------------------------------------------------------------
 void softmax(Queue queue, const float* x, float* y, int64_t rows, int64_t columns);
@@ -179,5 +192,9 @@ void lstm_cell(Queue queue, const float* from_input, const float* from_hidden, c
                float* gates, int64_t rows, int64_t columns);
 void lstm_cell_backward(Queue queue, const float* dh, const float* dc, const float* gates, const float* c_before,
                         const float* c, float* dgates, float* dc_before, int64_t rows, int64_t columns);
+void gru_cell(Queue queue, const float* from_input, const float* from_hidden, const float* h_before, float* h,
+              float* kept, int64_t rows, int64_t columns);
+void gru_cell_backward(Queue queue, const float* dh, const float* kept, const float* h_before, float* da, float* db,
+                       float* dh_before, int64_t rows, int64_t columns);
 
 }  // namespace stepplan::gpu

@@ -78,6 +78,48 @@ STEPPLAN_BINARY(Div)
 STEPPLAN_BINARY(Max)
 STEPPLAN_BINARY(Min)
 
+template <class Relation, class T>
+void compare(Queue queue, const T* a, const Strides& a_strides, const T* b, const Strides& b_strides, float* y,
+             const Shape& shape) {
+  const Walk<2> walk(shape, {a_strides, b_strides});
+  elements(queue, walk.count, [=] STEPPLAN_KERNEL(int64_t i) {
+    int64_t at[2];
+    walk.offsets(i, at);
+    y[i] = Relation::holds(a[at[0]], b[at[1]]) ? 1.0f : 0.0f;
+  });
+}
+
+#define STEPPLAN_RELATION(R)                                                                                          \
+  template void compare<R, float>(Queue, const float*, const Strides&, const float*, const Strides&, float*,          \
+                                  const Shape&);                                                                      \
+  template void compare<R, int64_t>(Queue, const int64_t*, const Strides&, const int64_t*, const Strides&, float*,    \
+                                    const Shape&);
+STEPPLAN_RELATION(Equal)
+STEPPLAN_RELATION(NotEqual)
+STEPPLAN_RELATION(Less)
+STEPPLAN_RELATION(LessEqual)
+STEPPLAN_RELATION(Greater)
+STEPPLAN_RELATION(GreaterEqual)
+
+void where(Queue queue, const float* mask, const Strides& mask_strides, const float* a, const Strides& a_strides,
+           const float* b, const Strides& b_strides, float* y, const Shape& shape) {
+  const Walk<3> walk(shape, {mask_strides, a_strides, b_strides});
+  elements(queue, walk.count, [=] STEPPLAN_KERNEL(int64_t i) {
+    int64_t at[3];
+    walk.offsets(i, at);
+    y[i] = mask[at[0]] != 0.0f ? a[at[1]] : b[at[2]];
+  });
+}
+
+template <class From, class To>
+void cast(Queue queue, const From* x, To* y, int64_t n) {
+  elements(queue, n, [=] STEPPLAN_KERNEL(int64_t i) { y[i] = static_cast<To>(x[i]); });
+}
+template void cast<int64_t, float>(Queue, const int64_t*, float*, int64_t);
+template void cast<uint8_t, float>(Queue, const uint8_t*, float*, int64_t);
+template void cast<uint8_t, int64_t>(Queue, const uint8_t*, int64_t*, int64_t);
+template void cast<float, int64_t>(Queue, const float*, int64_t*, int64_t);
+
 void scale(Queue queue, const float* x, float factor, float* y, int64_t n) {
   elements(queue, n, [=] STEPPLAN_KERNEL(int64_t i) { y[i] = x[i] * factor; });
 }

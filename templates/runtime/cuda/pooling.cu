@@ -102,4 +102,34 @@ void adaptive_average_pool_backward(Queue queue, const float* dy, float* dx, con
                    AdaptiveWindows{p.width, p.out_width});
 }
 
+void interpolate(Queue queue, const float* x, float* y, int64_t batch, int64_t channels, const InterpolationAxis& down,
+                 const InterpolationAxis& right) {
+  const InterpolationAxis high = down, wide = right;
+  elements(queue, batch * high.out * wide.out * channels, [=] STEPPLAN_KERNEL(int64_t i) {
+    const int64_t c = i % channels, ow = i / channels % wide.out, row = i / (channels * wide.out);
+    const float* image = x + row / high.out * high.in * wide.in * channels + c;
+    const auto h = high.taps(row % high.out), w = wide.taps(ow);
+    float sum = 0.0f;
+    for (int a = 0; a < h.count; ++a)
+      for (int b = 0; b < w.count; ++b)
+        sum += image[(h.at[a] * wide.in + w.at[b]) * channels] * (h.weight[a] * w.weight[b]);
+    y[i] = sum;
+  });
+}
+
+void interpolate_backward(Queue queue, const float* dy, float* dx, int64_t batch, int64_t channels,
+                          const InterpolationAxis& down, const InterpolationAxis& right) {
+  const InterpolationAxis high = down, wide = right;
+  elements(queue, batch * high.in * wide.in * channels, [=] STEPPLAN_KERNEL(int64_t i) {
+    const int64_t c = i % channels, iw = i / channels % wide.in, row = i / (channels * wide.in);
+    const int64_t n = row / high.in, ih = row % high.in;
+    const Range oh = high.readers(ih), ow = wide.readers(iw);
+    float sum = 0.0f;
+    for (int64_t h = oh.begin; h < oh.end; ++h)
+      for (int64_t w = ow.begin; w < ow.end; ++w)
+        sum += dy[((n * high.out + h) * wide.out + w) * channels + c] * (high.weight(h, ih) * wide.weight(w, iw));
+    dx[i] = sum;
+  });
+}
+
 }  // namespace stepplan::gpu

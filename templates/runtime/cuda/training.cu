@@ -251,4 +251,41 @@ void lstm_cell_backward(Queue queue, const float* dh, const float* dc, const flo
   });
 }
 
+void gru_cell(Queue queue, const float* from_input, const float* from_hidden, const float* h_before, float* h,
+              float* kept, int64_t row_count, int64_t columns) {
+  elements(queue, row_count * columns, [=] STEPPLAN_KERNEL(int64_t at) {
+    const int64_t row = at / columns, j = at % columns;
+    const float *a = from_input + 3 * columns * row + j, *b = from_hidden + 3 * columns * row + j;
+    const float r = math::sigmoid(a[0] + b[0]), z = math::sigmoid(a[columns] + b[columns]);
+    const float hidden = b[2 * columns];
+    const float n = math::tanh(a[2 * columns] + r * hidden);
+    float* out = kept + 4 * columns * row + j;
+    out[0] = r;
+    out[columns] = z;
+    out[2 * columns] = n;
+    out[3 * columns] = hidden;
+    h[at] = (1.0f - z) * n + z * h_before[at];
+  });
+}
+
+void gru_cell_backward(Queue queue, const float* dh, const float* kept, const float* h_before, float* da, float* db,
+                       float* dh_before, int64_t row_count, int64_t columns) {
+  elements(queue, row_count * columns, [=] STEPPLAN_KERNEL(int64_t at) {
+    const int64_t row = at / columns, j = at % columns;
+    const float* in = kept + 4 * columns * row + j;
+    const float r = in[0], z = in[columns], n = in[2 * columns], hidden = in[3 * columns];
+    const float d = dh[at], before = h_before[at];
+    const float bent = d * (1.0f - z) * (1.0f - n * n);
+    const float dr = bent * hidden * (r * (1.0f - r)), dz = d * (before - n) * (z * (1.0f - z));
+    float *out_a = da + 3 * columns * row + j, *out_b = db + 3 * columns * row + j;
+    out_a[0] = dr;
+    out_a[columns] = dz;
+    out_a[2 * columns] = bent;
+    out_b[0] = dr;
+    out_b[columns] = dz;
+    out_b[2 * columns] = bent * r;
+    dh_before[at] = d * z;
+  });
+}
+
 }  // namespace stepplan::gpu

@@ -1,0 +1,119 @@
+"""ATen's recurrent layers, unrolled over time: one product with the inputs of all times, then cell after cell."""
+
+from collections.abc import Callable
+from typing import Any
+
+from planner.frontends.aten import Context, lowers, require
+from planner.ops.dropout import DropoutAttrs
+from planner.ops.split import MOST_PARTS, SplitAttrs
+
+Cell = Callable[[Context, str, str, list[str]], list[str]]
+"""(gates of the input, gates of the hidden state, states) -> states; the first state is the output."""
+
+
+def _lstm_cell(c: Context, a: str, b: str, states: list[str]) -> list[str]:
+    return list(c.outputs("lstm_cell", a, b, states[1])[:2])
+
+
+def _gru_cell(c: Context, a: str, b: str, states: list[str]) -> list[str]:
+    return [c.op("gru_cell", a, b, states[0])]
+
+
+def _plain_cell(activation: str) -> Cell:
+    def cell(c: Context, a: str, b: str, states: list[str]) -> list[str]:
+        return [c.op(activation, c.op("add", a, b))]
+
+    return cell
+
+
+def _linear(c: Context, x: str, w: Any, bias: Any) -> str:
+    return c.op("linear", x, c.val(w), *([c.val(bias)] if bias is not None else []))
+
+
+def _unrolled(c: Context, x: str, states: list[str], parameters: list[Any], cell: Cell, backwards: bool) -> Any:
+    """x (T, N, I), states (N, H) each; parameters w_ih, w_hh, [b_ih, b_hh]. Returns (outputs by time, last states)."""
+    times, batch, width = c.shape(x)
+    w_input, w_hidden, *biases = parameters
+    b_input, b_hidden = biases if biases else (None, None)
+    gates = _linear(c, c.reshape(x, (times * batch, width)), w_input, b_input)
+    parts = [gates]
+    if 1 < times <= MOST_PARTS:
+        parts = list(c.outputs("split", gates, attrs=SplitAttrs(axis=0, sizes=(batch,) * times)))
+    elif times > 1:
+        parts = [c.slice(gates, 0, t * batch, (t + 1) * batch) for t in range(times)]
+    found: list[str] = [""] * times
+    for t in reversed(range(times)) if backwards else range(times):
+        states = cell(c, parts[t], _linear(c, states[0], w_hidden, b_hidden), states)
+        found[t] = states[0]
+    return found, states
+
+
+def _layers(
+    c: Context, cell: Cell, x: str, first: list[str], parameters: list[Any], biases: bool, layers: int, dropout: float,
+    train: bool, both: bool, batch_first: bool,
+) -> tuple[str, ...]:  # fmt: skip
+    """Layer upon layer, in one or both directions. first: states (layers * directions, N, H) each."""
+    require(c.rank(x) == 3, "sequences without a batch")
+    directions, each = 1 + both, 4 if biases else 2
+    require(len(parameters) == layers * directions * each, "projections")
+    x = c.permute(x, (1, 0, 2)) if batch_first else x
+    last: list[list[str]] = [[] for _ in first]
+    for layer in range(layers):
+        outputs = []
+        for direction in range(directions):
+            at = layer * directions + direction
+            states = [c.select(s, 0, at) for s in first]
+            own = parameters[at * each : (at + 1) * each]
+            found, states = _unrolled(c, x, states, own, cell, direction == 1)
+            outputs.append(_stacked(c, found))
+            for collected, state in zip(last, states, strict=True):
+                collected.append(state)
+        x = c.concat(outputs, 2)
+        if dropout and train and layer + 1 < layers:
+            x = c.op("dropout", x, attrs=DropoutAttrs(p=float(dropout)))
+    y = c.permute(x, (1, 0, 2)) if batch_first else x
+    return (y, *(_stacked(c, states) for states in last))
+
+
+def _stacked(c: Context, values: list[str]) -> str:
+    """(N, H) each -> (len, N, H)."""
+    batch, width = c.shape(values[0])
+    return c.reshape(c.concat(values, 0), (len(values), batch, width))
+
+
+@lowers("lstm")
+def _lstm(c: Context, x: str, first: list[Any], parameters: Any, *options: Any) -> Any:
+    require(isinstance(parameters, list), "packed sequences")
+    return _layers(c, _lstm_cell, x, [c.val(s) for s in first], parameters, *options)
+
+
+@lowers("gru")
+def _gru(c: Context, x: str, first: Any, parameters: Any, *options: Any) -> Any:
+    require(isinstance(parameters, list), "packed sequences")
+    return _layers(c, _gru_cell, x, [c.val(first)], parameters, *options)
+
+
+@lowers("rnn_tanh")
+def _rnn_tanh(c: Context, x: str, first: Any, parameters: Any, *options: Any) -> Any:
+    require(isinstance(parameters, list), "packed sequences")
+    return _layers(c, _plain_cell("tanh"), x, [c.val(first)], parameters, *options)
+
+
+@lowers("rnn_relu")
+def _rnn_relu(c: Context, x: str, first: Any, parameters: Any, *options: Any) -> Any:
+    require(isinstance(parameters, list), "packed sequences")
+    return _layers(c, _plain_cell("relu"), x, [c.val(first)], parameters, *options)
+
+
+@lowers("lstm_cell")
+def _one_lstm_cell(c: Context, x: str, states: list[Any], w_input: Any, w_hidden: Any, *biases: Any) -> Any:
+    h, state = (c.val(s) for s in states)
+    b_input, b_hidden = biases or (None, None)
+    return _lstm_cell(c, _linear(c, x, w_input, b_input), _linear(c, h, w_hidden, b_hidden), [h, state])
+
+
+@lowers("gru_cell")
+def _one_gru_cell(c: Context, x: str, h: Any, w_input: Any, w_hidden: Any, *biases: Any) -> Any:
+    h = c.val(h)
+    b_input, b_hidden = biases or (None, None)
+    return _gru_cell(c, _linear(c, x, w_input, b_input), _linear(c, h, w_hidden, b_hidden), [h])[0]
