@@ -262,7 +262,7 @@ class Quick:
         change = np.zeros(at + 1, np.int64)
         sizes = self._sizes[value_of]
         np.add.at(change, since, sizes)
-        np.add.at(change, np.array(until) + 1, -sizes)
+        np.add.at(change, np.array(until, np.int64) + 1, -sizes)
         alive = np.cumsum(change[:-1])
         alive[: self._forward] += self._anyway_forward
         alive[self._forward :] += np.array(anyway, np.int64)

@@ -83,7 +83,7 @@ def test_the_perceptron_recorded_once(tmp_path: Path, plain: list[float]) -> Non
 def test_the_memory_limit(tmp_path: Path) -> None:
     """What was planned last makes room for what is new; what cannot fit is refused before it runs."""
     data = np.ones((64, 64), np.float32)
-    session, engine = begin(tmp_path, 5 * data.nbytes, policy="sequential")
+    session, engine = begin(tmp_path, 4 * data.nbytes, policy="sequential")
     x = na.array(data)
     np.testing.assert_allclose(na.exp(x).to_numpy(), np.exp(data), rtol=1e-6)
     assert (na.exp(na.exp(x) + 1).sum(1).to_numpy() > 0).all()
