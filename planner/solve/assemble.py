@@ -282,7 +282,8 @@ def _peak(made: Draft, name: str, live: Liveness) -> int:
         position += len(schedule.order) + 1
     first = starts[name]
     window = range(first, first + len(made.schedules[name].order) + 1)
-    inside = [b for b in live.blocks if b.lower < window.stop and b.upper > window.start and b.id not in made.pools]
+    pools = made.pools
+    inside = [b for b in live.blocks if b.lower < window.stop and b.upper > window.start and b.id not in pools]
     return most_alive(inside)
 
 
@@ -306,9 +307,9 @@ def _too_small(made: Draft, live: Liveness, height: int, capacity: int) -> UserE
     """By position; what lies between two programs' nodes has none."""
     for name, schedule in made.schedules.items():
         names += [*(f"{node.id} ({name})" for node in schedule.order), ""]
-    change = [0] * (len(names) + 1)
+    change, elsewhere = [0] * (len(names) + 1), made.pools
     for block in live.blocks:
-        if block.id not in made.pools:
+        if block.id not in elsewhere:
             change[min(block.lower, len(names))] += block.size
             change[min(block.upper, len(names))] -= block.size
     alive = [(size, -at) for at, size in enumerate(accumulate(change[:-1])) if names[at]]

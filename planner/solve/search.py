@@ -43,7 +43,7 @@ STARTS = 3
 HINTS = 2
 """From so many levels, this one and the one below, what the linear program keeps is a start of walks up."""
 
-ENUMERATED = 5_000
+ENUMERATED = 20_000
 """Where there are no more combinations of decisions, all of them are looked at."""
 
 KEPT = 0.3

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "context.hpp"
+#include "heap.hpp"
 #include "mistake.hpp"
 #include "signal.hpp"
 
@@ -152,6 +153,7 @@ class Team {
    public:
     explicit CallerOnLane(const Team& team) : threads_(omp_get_max_threads()) {
       omp_set_num_threads(1);
+      fill_thread_cache();
       if (!team.pin_) return;
       known_ = sched_getaffinity(0, sizeof(before_), &before_) == 0;
       pinned_ = pin_to(team.cpus_[0]);
@@ -198,6 +200,7 @@ class Team {
       if (complete && pin_ && !copies && !pin_to(cpus_[static_cast<size_t>(lane)])) unpinned.store(lane);
       // Library calls made by a lane run on that lane alone.
       omp_set_num_threads(1);
+      fill_thread_cache();
       ready.fetch_add(1);
       if (lane == 1) {
         while (ready.load() < omp_get_num_threads()) std::this_thread::yield();

@@ -33,7 +33,7 @@ def chain(*names: str, origin: str = "") -> Graph:
     value = b.input("x", TensorType(shape=(8, 16)))
     for name in names:
         (value,) = b.op("scale", [value], ScalarAttrs(value=2.0), name=name, origin=origin)
-    return b.finish_inference(value)
+    return b.finish_inference(value, fuse=False)
 
 
 def test_golden_sources() -> None:
