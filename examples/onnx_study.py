@@ -181,7 +181,9 @@ def _unsqueeze(a: dict[str, Any], x: Tensor) -> Tensor:
 
 
 def _reshape(a: dict[str, Any], x: Tensor, shape: Tensor) -> Tensor:
-    return x.reshape(x.shape[0], *shape.tolist()[1:])
+    """Of weights to the shape, of data to that shape with its own batch."""
+    sizes = shape.tolist()
+    return x.reshape(sizes) if int(np.prod(sizes)) == x.numel() else x.reshape(x.shape[0], *sizes[1:])
 
 
 TORCH: dict[str, Callable[..., Tensor]] = {

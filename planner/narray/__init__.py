@@ -79,14 +79,14 @@ def start(
 
     dataflow: False computes every operation when it is written. memory_limit: bytes, or like "64MiB", of all arrays and
     planned steps together. name: of the first graph. seed: of random arrays. Other options are the engine's
-    (codegen.dataflow.Dataflow). SP1043: nothing that runs recorded arrays is imported. SP1801: not a size.
+    (codegen.dataflow.Dataflow). SP1042: nothing that runs recorded arrays is imported. SP1801: not a size.
     """
     global _session
     limit = parse_bytes(memory_limit) if isinstance(memory_limit, str) else memory_limit
     engine = None
     if dataflow:
         if not _engines:
-            raise UserError("SP1043", "nothing is there that builds and runs steps", "import codegen.dataflow first")
+            raise UserError("SP1042", "nothing is there that builds and runs steps", "import codegen.dataflow first")
         engine = _engines[-1](**options)
     if _session is not None:
         _session.close()
@@ -120,27 +120,30 @@ step = stepping(session, _enter)
 
 
 # -- making arrays ---------------------------------------------------------------------------------------------
-def array(data: Any, name: str = "") -> NArray:
-    """A copy of the data, as float32; whole numbers stay int64 (class numbers)."""
-    found = np.array(data, order="C")
-    return _made(found.astype(np.int64 if found.dtype.kind in "iu" else np.float32, copy=False), name)
+def array(data: Any, dtype: Any = np.float32, name: str = "") -> NArray:
+    """A copy of the data. dtype: float32, or int64 for class numbers. name: what plans call it."""
+    return _made(np.array(data, dtype, order="C"), name)
 
 
-def asarray(data: Any, name: str = "") -> NArray:
-    """As `array`, without a copy where the data is float32 already: it must not change until it was used."""
-    found = np.ascontiguousarray(data)
-    return _made(found.astype(np.int64 if found.dtype.kind in "iu" else np.float32, copy=False), name)
+def asarray(data: Any, dtype: Any = np.float32, name: str = "") -> NArray:
+    """As `array`, without a copy where data has that type already: it must not change until it was used."""
+    return _made(np.asarray(data, dtype, order="C"), name)
 
 
 from_numpy = array
 
 
 def _made(data: Any, name: str = "") -> NArray:
+    if data.dtype not in (np.float32, np.int64):
+        raise UserError("SP1017", f"an array of {data.dtype}", "use float32, or int64 for class numbers")
     return NArray((_tracing or session()).given(data, name))
 
 
 def full(shape: Sequence[int], value: float) -> NArray:
-    return NArray((_tracing or session()).record("fill", (tuple(map(int, shape)), float(value))))
+    sizes = tuple(map(int, shape))
+    if _tracing is not None:
+        return NArray(_tracing.record("fill", (sizes, float(value))))
+    return _made(np.full(sizes, value, np.float32))
 
 
 def zeros(shape: Sequence[int]) -> NArray:

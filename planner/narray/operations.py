@@ -208,7 +208,7 @@ def _max_pool_backward(e: Emitter, dy: str, x: str, attrs: MaxPoolAttrs) -> str:
         e.op("max_pool2d", x, attrs=attrs)
         made = e.b.nodes[-1]
     full = MaxPoolGradAttrs(**attrs.model_dump(), shape=e.shape(x))
-    return e.op("max_pool2d_backward", dy, made.outputs[1], attrs=full)
+    return e.b.op("max_pool2d_backward", [dy, made.outputs[1]], full, name=e.name)[0]
 
 
 def _same(e: Emitter, x: str) -> set[str]:

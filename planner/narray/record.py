@@ -94,10 +94,11 @@ def _piece(name: str, kinds: tuple[Any, ...]) -> Piece:
 def compute(found: Piece, arrays: Sequence[Array]) -> Array:
     """The operation in NumPy."""
     held: dict[str, Array] = {**dict(zip(found.inputs, arrays, strict=True)), **dict(found.constants)}
-    for node in found.nodes:
-        results = op_named(node.op).reference(node.attrs, [held[v] for v in node.reads])
-        held.update(zip(node.outputs, results, strict=False))
-    return np.ascontiguousarray(held[found.output], found.dtype)
+    with np.errstate(over="ignore"):
+        for node in found.nodes:
+            results = op_named(node.op).reference(node.attrs, [held[v] for v in node.reads])
+            held.update(zip(node.outputs, results, strict=False))
+    return np.asarray(held[found.output], found.dtype, order="C")
 
 
 # -- many operations -------------------------------------------------------------------------------------------
@@ -140,7 +141,7 @@ def trace(wanted: Sequence[Record]) -> Trace:
         if not record.given:
             index[id(record)] = len(index)
         said.append((record.name, record.label, tuple(parts)))
-    kinds = tuple((r.label, r.shape, r.dtype) for r in leaves)
+    kinds = tuple((r.shape, r.dtype) for r in leaves)
     key = (kinds, tuple(said), tuple(index[id(r)] for r in wanted))
     return Trace(tuple(leaves), records, tuple(wanted), tuple(numbers), key)
 

@@ -94,8 +94,8 @@ class Session:
             self.keep(record, data)
             record.operands = ()
 
-    def results(self, traced: Trace) -> list[Array]:
-        """Values of a trace's wanted records."""
+    def results(self, traced: Trace, leaves: Sequence[Record] | None = None) -> list[Array]:
+        """Values of a trace's wanted records. `leaves`: other ones than the trace's own."""
         assert self.engine is not None
         key = traced.key
         if key not in self._known:
@@ -107,7 +107,7 @@ class Session:
         made = self._recipes.get(full)
         if made is None:
             made = self._recipes[full] = recipe(traced, self._next_name(), vary)
-        given = [_data(r) for r in traced.leaves]
+        given = [_data(r) for r in leaves or traced.leaves]
         if vary:
             given += [np.asarray(n, np.float32) for n in traced.numbers]
         outputs: list[Array] = []
@@ -134,7 +134,7 @@ class Session:
             self.run()
         if self.held + self.allocated + bytes_ > self.limit:
             raise UserError(
-                "SP1042",
+                "SP1041",
                 f"{format_bytes(bytes_)} more do not fit the memory limit of {format_bytes(self.limit)}: arrays hold "
                 f"{format_bytes(self.held)}, planned steps {format_bytes(self.allocated)}",
                 "let go of arrays that are not needed any more, or raise memory_limit",
@@ -149,7 +149,5 @@ class Session:
 def _data(value: Any) -> Array:
     if isinstance(value, Number):
         return np.asarray(value, np.float32)
-    if value.data is None:
-        raise UserError("SP1041", f"the array {value.label!r} has no value here", "pass it to the function")
     found: Array = value.data
     return found

@@ -63,7 +63,7 @@ def stepping(current: Callable[[], Session], entered: Callable[[Tracing | None],
             for position, place in enumerate(places):
                 if place >= 0:
                     leaves[place] = records[position]
-            results = session.results(traced._replace(leaves=tuple(leaves)))
+            results = session.results(traced, leaves)
             return _filled(form, [NArray(session.given(r)) for r in results])
 
         run.traces = known  # type: ignore[attr-defined]

@@ -147,6 +147,8 @@ class Quick:
 
     def _find_places(self, before: Bytes64, during: Bytes64) -> list[_Place]:
         order, start = self._made.order, self._forward
+        if start == len(order):  # nothing comes after the forward pass
+            return []
         reading = [i for i in range(start, len(order)) if self._reads(order[i]) or self._makes(order[i])]
         found = []
         if reading[:1] != [start]:
@@ -260,7 +262,7 @@ class Quick:
         change = np.zeros(at + 1, np.int64)
         sizes = self._sizes[value_of]
         np.add.at(change, since, sizes)
-        np.add.at(change, np.array(until) + 1, -sizes)
+        np.add.at(change, np.array(until, np.int64) + 1, -sizes)
         alive = np.cumsum(change[:-1])
         alive[: self._forward] += self._anyway_forward
         alive[self._forward :] += np.array(anyway, np.int64)
