@@ -25,7 +25,10 @@ def network() -> nn.Module:
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> type[Executor]:
     captured = capture(network(), torch.randn(2, 3, 6, 6), loss="caller")
-    return make(captured.graph, tmp_path_factory.mktemp("autograd") / "net")
+    folder = tmp_path_factory.mktemp("autograd") / "net"
+    made = make(captured.graph, folder)
+    captured.write_weights(folder / "weights.npz")
+    return made
 
 
 @pytest.fixture
