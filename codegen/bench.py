@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from codegen.cuda.executor import CudaExecutor
 from codegen.indices import index_inputs
 from codegen.initial import give_back_memory
 from codegen.load import executor_class
@@ -23,8 +24,19 @@ from planner.costs.table import CostTable
 from planner.graph.model import DType, Graph, Layout
 from planner.ops.base import op_named
 from planner.ops.signature import signature_of
+from planner.plan.contention import contention_of
+from planner.plan.crossing import Crossing, times_at
+from planner.plan.schema import Plan, ProgramPlan
+from planner.plan.simulate import simulate
 
 Step = Callable[[], object]
+
+LIBRARY_KERNELS = frozenset({"onednn", "cudnn", "cublaslt"})
+
+WARM_S = 0.05
+"""The first few milliseconds of steps are slower than the others, however many steps that are,"""
+MEASURED_S = 0.1
+"""and what is timed for less than so long says more about one moment than about the step."""
 
 
 def bench(
@@ -41,12 +53,16 @@ def bench(
     against the plan), the floor where a cost table is given, and per contender its milliseconds and the ratio
     executor / contender (below 1: the executor is faster).
     """
-    bundle = read_bundle(folder)
+    bundle, made = read_bundle(folder), executor_class(folder)
+    if issubclass(made, CudaExecutor):
+        from codegen.cuda.bench import bench as bench_gpu
+
+        return bench_gpu(made, bundle, against=against, repetitions=repetitions, costs=costs, say=say)
     cores = sum(lane.kind == "core" for lane in bundle.plan.lanes)
     inputs = random_inputs(bundle.graph)
     give_back_memory()
     before = anonymous_bytes()
-    ex = executor_class(folder)(seed=0)
+    ex = made(seed=0)
 
     def step() -> float:
         return ex.step(*inputs)
@@ -56,11 +72,14 @@ def bench(
         step()
     gained = anonymous_bytes() - before
     planned = bundle.plan.pools[0].arena
-    handoffs = [ex.handoff_ns()]
-    times = list(timed(step, repetitions))
+    lasting(step, 3, WARM_S)
+    handoffs, crossings = [ex.handoff_ns()], [ex.crossing()]
+    times = lasting(step, repetitions, MEASURED_S)
     handoffs.append(ex.handoff_ns())
+    crossings.append(ex.crossing())
     busiest = busiest_lane(ex, step)
-    predicted = bundle.plan.program["train_step"].predicted_ns
+    program = bundle.plan.program["train_step"]
+    predicted = program.predicted_ns
     result: dict[str, Any] = {
         "name": bundle.plan.name,
         "target": bundle.plan.target,
@@ -73,6 +92,12 @@ def bench(
         "memory": {"planned_bytes": planned, "gained_bytes": gained, "over": gained - planned},
     }
     result["handoff_ns"] = max(handoffs)
+    crossing = Crossing(*(sum(c) / len(crossings) for c in zip(*crossings, strict=True)))
+    result["crossing_ns_per_kib"] = crossing._asdict()
+    if any(node.crossed for node in program.nodes):
+        now = predicted_at(bundle.plan, program, crossing)
+        result["predicted_now_ms"] = now / 1e6
+        result["measured_over_predicted_now"] = median(times) / max(1, now)
     if costs is not None:
         result["profiled_handoff_ns"] = costs.handoff_ns
         result["floor_ms"] = floor_ns(bundle.graph, costs, cores) / 1e6
@@ -81,20 +106,30 @@ def bench(
         result["against"] = {}
         for name, contender in torch_contenders(bundle.graph, inputs, ex.state_dict(), cores, say):
             say(f"against {name}")
-            pairs = [(next(timed(step, 1)), next(timed(contender, 1))) for _ in range(repetitions)]
-            ours, theirs = [a for a, _ in pairs], [b for _, b in pairs]
-            result["against"][name] = {
-                "ms": median(theirs) / 1e6,
-                "stepplan_ms": median(ours) / 1e6,
-                "ratio": median(a / b for a, b in pairs),
-            }
+            result["against"][name] = paired(step, contender, repetitions)
             del contender
             gc.collect()
-        if result["against"]:
-            fastest = min(result["against"], key=lambda n: result["against"][n]["ms"])
-            result["fastest"] = {"name": fastest, "ratio": result["against"][fastest]["ratio"]}
+        result |= fastest(result["against"])
     ex.close()
     return result
+
+
+def paired(step: Step, contender: Step, repetitions: int) -> dict[str, float]:
+    """Steps of both in turn: ms of each, and the median of the pairs' ratios."""
+    pairs = [(next(timed(step, 1)), next(timed(contender, 1))) for _ in range(repetitions)]
+    return {
+        "ms": median(b for _, b in pairs) / 1e6,
+        "stepplan_ms": median(a for a, _ in pairs) / 1e6,
+        "ratio": median(a / b for a, b in pairs),
+    }
+
+
+def fastest(against: dict[str, dict[str, float]]) -> dict[str, Any]:
+    """`fastest`: the contender to beat and the ratio to it; nothing without contenders."""
+    if not against:
+        return {}
+    name = min(against, key=lambda n: against[n]["ms"])
+    return {"fastest": {"name": name, "ratio": against[name]["ratio"]}}
 
 
 def random_inputs(graph: Graph, seed: int | None = None) -> list[np.ndarray]:
@@ -125,6 +160,22 @@ def timed(step: Step, repetitions: int) -> Iterator[float]:
         yield float(time.perf_counter_ns() - start)
 
 
+def lasting(step: Step, repetitions: int, seconds: float) -> list[float]:
+    """ns of each call: as many as are asked for, and more until they took so long together."""
+    times: list[float] = []
+    while len(times) < repetitions or sum(times) < seconds * 1e9:
+        times += timed(step, 1)
+    return times
+
+
+def predicted_at(plan: Plan, program: ProgramPlan, crossing: Crossing) -> float:
+    """What the plan's prediction, ns, would be with the lanes as near to each other as `crossing` says."""
+    contention = contention_of(plan.sharing, program)
+    times = times_at(plan, program.name, crossing)
+    before, now = (simulate(program, contention=contention, stage_ns=t).total_ns for t in ({}, times))
+    return program.predicted_ns - before + now
+
+
 def spread(times: list[float]) -> float:
     """Interquartile range / median."""
     ordered = sorted(times)
@@ -141,11 +192,14 @@ def anonymous_bytes() -> int:
 
 
 def busiest_lane(ex: Any, step: Step) -> dict[str, float]:
-    """A traced step's wall time and the time inside kernels on the lane that has most of it, medians over five, ns."""
+    """A step's wall time and the time inside kernels on the lane that has most of it, medians over five, ns. Every
+    other step is traced: turning the record into Python's objects would count as the executor's time."""
     steps, kernels = [], []
-    ex.trace()
     for _ in range(5):
+        ex.trace(on=False)
         steps.append(next(timed(step, 1)))
+        ex.trace()
+        step()
         lanes: dict[int, float] = {}
         for event in ex.trace_events()[-1]:
             lanes[event.lane] = lanes.get(event.lane, 0.0) + event.end_ns - event.start_ns
@@ -164,7 +218,7 @@ def floor_ns(graph: Graph, costs: CostTable, lanes: int) -> float:
         if op.alias(signature) is not None:
             continue
         entries = [e for e in costs.modes(signature.text) if e.slices <= lanes]
-        if any(e.kernel == "onednn" for e in entries):
+        if any(e.kernel in LIBRARY_KERNELS for e in entries):
             total += min(sum(e.warm_ns) for e in entries)
         elif costs.bandwidth:
             total += op.bytes_moved(signature) / costs.bandwidth * 1e9

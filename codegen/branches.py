@@ -9,7 +9,7 @@ Per op with a kink: the operands it compares, the decision, the op with a decisi
 in exact arithmetic, a decision is wrong; 0 where it is right.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
 from typing import Any, NamedTuple
 
@@ -18,7 +18,8 @@ import torch
 from torch.nn import functional as F
 
 from codegen.torch_ops import ACTIVATIONS, TORCH
-from codegen.torch_twin import Call
+from codegen.torch_twin import Call, unchained
+from planner.graph.chains import apart
 from planner.graph.model import Graph, Node
 
 Tensor = torch.Tensor
@@ -91,22 +92,46 @@ class Forced:
 
 
 def kinked(graph: Graph) -> list[Node]:
-    """The training step's forward nodes with a kink."""
-    nodes = graph.program["train_step"].nodes
-    return [n for n in nodes if n.phase == "forward" and n.op in KINKS and _has_kink(n)]
+    """The training step's forward nodes with a kink, those that chains stand for among them."""
+    return [n for n in unchained(graph.program["train_step"]).nodes if _decides(n)]
+
+
+def _decides(node: Node) -> bool:
+    return node.phase == "forward" and node.op in KINKS and _has_kink(node)
+
+
+def _with_kinks(graph: Graph) -> Iterator[tuple[Node, list[Node]]]:
+    """Nodes with kinks, and what they stand for: a chain for several."""
+    for node in graph.program["train_step"].nodes:
+        parts = apart(node)
+        if any(map(_decides, parts)):
+            yield node, parts
 
 
 def decisive_values(graph: Graph) -> tuple[str, ...]:
-    """What a plan must keep so that `read_decisions` finds it after a step."""
-    return tuple({v: None for node in kinked(graph) for v in KINKS[node.op].decisive(node)})
+    """What a plan must keep so that `read_decisions` finds it after a step: of a chain what it computes from."""
+    made = {v for n in graph.program["train_step"].nodes for v in n.outputs}
+    found: dict[str, None] = {}
+    for node, parts in _with_kinks(graph):
+        wanted = node.inputs if len(parts) > 1 else KINKS[node.op].decisive(node)
+        found.update(dict.fromkeys(v for v in wanted if v in made))
+    return tuple(found)
 
 
 def read_decisions(graph: Graph, value: Callable[[str], np.ndarray[Any, Any]]) -> Decisions:
-    """A run's decisions from the values that it computed."""
-    found = {}
-    for node in kinked(graph):
-        kink = KINKS[node.op]
-        found[node.id] = kink.read(node, [torch.from_numpy(value(v)) for v in kink.decisive(node)])
+    """A run's decisions from the values that it computed. What lies within a chain is computed again."""
+    found: Decisions = {}
+    for node, parts in _with_kinks(graph):
+        wanted = node.inputs if len(parts) > 1 else KINKS[node.op].decisive(node)
+        held = {v: torch.from_numpy(value(v)) for v in wanted}
+        for part in parts:
+            if len(parts) > 1:
+                made = TORCH[part.op](part.attrs, [held[v] for v in part.inputs])
+                assert isinstance(made, Tensor)
+                held[part.outputs[0]] = made
+            if _decides(part):
+                kink = KINKS[part.op]
+                found[part.id] = kink.read(part, [held[v] for v in kink.decisive(part)])
     return found
 
 

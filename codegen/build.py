@@ -33,7 +33,7 @@ FLAGS = {
     "module.cpp": ("-Os", "-fno-strict-aliasing"),
 }
 
-SLOWEST_FIRST = ("backward.cpp", "forward.cpp", "module.cpp", "kernels.cpp", "predict.cpp", "update.cpp")
+SLOWEST_FIRST = ("chains.cu", "backward.cpp", "forward.cpp", "module.cpp", "kernels.cpp", "predict.cpp", "update.cpp")
 
 
 def build(

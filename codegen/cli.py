@@ -15,6 +15,7 @@ from planner.cli import (
     PlanArgument,
     Policy,
     PolicyOption,
+    SameBits,
     summary,
 )
 from planner.console import AsJson, app, command, emit_result, progress, stderr
@@ -26,6 +27,10 @@ from planner.solve.options import PlanOptions
 from planner.target.text import load_target
 from planner.units import format_bytes, parse_bytes
 
+Modelled = Annotated[
+    bool, typer.Option("--modelled", help="Estimate times from the target file, for a machine that is not at hand.")
+]
+Tf32 = Annotated[bool, typer.Option("--tf32", help="On a GPU: matrix units may round operands to 10 bits.")]
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="A generated folder, as emit wrote it.")]
 
 
@@ -39,30 +44,28 @@ def profile(
     budget: Annotated[float | None, typer.Option(min=0.1, help="Seconds to spend, roughly.")] = None,
     interval: Annotated[int | None, typer.Option(min=1, help="Step of the hill climbing over slices.")] = None,
     pairs: Annotated[bool, typer.Option(help="Time the pairs of nodes that a plan would run side by side.")] = True,
+    modelled: Modelled = False,
+    tf32: Tf32 = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure every signature of the graphs on this machine. Can be interrupted and resumed."""
-    from codegen.pairs import profile_pairs
-    from codegen.profile import profile as profile_graphs
+    from codegen.cost_table import fill
 
     table = read_costs(out) if out.exists() else None
     before, pairs_before = (len(table.entries), len(table.coruns)) if table else (0, 0)
-    known, hardware = [read_graph(g) for g in graphs], load_target(target)
     with progress() as update:
-        table = profile_graphs(
-            known,
-            hardware,
+        table = fill(
+            [read_graph(g) for g in graphs],
+            load_target(target),
             table,
+            modelled=modelled,
+            tf32=tf32,
+            pairs=pairs,
             interval=interval,
             budget_s=budget,
             progress=update,
             save=lambda t: write_costs(t, out),
         )
-        if pairs:
-            table = profile_pairs(
-                known, hardware, table, budget_s=budget, progress=update, save=lambda t: write_costs(t, out)
-            )
-    write_costs(table, out)
     new, new_pairs = len(table.entries) - before, len(table.coruns) - pairs_before
     document = {"file": str(out), "entries": len(table.entries), "new": new, "new_pairs": new_pairs}
     text = f"wrote {out}: {len(table.entries)} entries, {new} of them new; {new_pairs} new pairs side by side"
@@ -117,8 +120,11 @@ def make(
     out: Annotated[Path, typer.Option("-o", "--out", help="Where generated packages go.")] = Path("generated"),
     policy: PolicyOption = Policy.AUTO,
     memory_budget: MemoryBudget = None,
+    same_bits: SameBits = None,
     keep: Keep = None,
     budget: Annotated[float | None, typer.Option(min=0.1, help="Seconds to spend on profiling, roughly.")] = None,
+    modelled: Modelled = False,
+    tf32: Tf32 = False,
     as_json: AsJson = False,
 ) -> None:
     """Everything: detect, capture, profile, plan, check, emit, build."""
@@ -127,6 +133,7 @@ def make(
     options = PlanOptions(
         policy=policy.value,
         memory_budget=parse_bytes(memory_budget) if memory_budget is not None else None,
+        same_bits=same_bits,
         keep=tuple(keep or ()),
     )
     with progress() as update:
@@ -138,6 +145,8 @@ def make(
             out=out,
             options=options,
             budget_s=budget,
+            modelled=modelled,
+            tf32=tf32,
             progress=update,
         )
     lines = [
@@ -176,10 +185,15 @@ def bench_text(result: dict[str, Any]) -> str:
         f"{result['name']} on {result['target']}, {result['lanes']} lanes",
         f"step        {result['step_ms']:.3f} ms (spread {result['spread']:.1%})",
         f"predicted   {result['predicted_ms']:.3f} ms (measured / predicted {result['measured_over_predicted']:.3f})",
-        f"overhead    {result['overhead']:.2%} over the kernels of the busiest lane",
-        f"memory      {format_bytes(memory['planned_bytes'])} planned, {format_bytes(memory['gained_bytes'])} gained",
     ]
-    now, profiled = result["handoff_ns"], result.get("profiled_handoff_ns", 0.0)
+    if "overhead" in result:
+        lines.append(f"overhead    {result['overhead']:.2%} over the kernels of the busiest lane")
+    if "host_ms" in result:
+        lines.append(f"host        {result['host_ms']:.3f} ms until step returns")
+    lines.append(
+        f"memory      {format_bytes(memory['planned_bytes'])} planned, {format_bytes(memory['gained_bytes'])} gained"
+    )
+    now, profiled = result.get("handoff_ns", 0.0), result.get("profiled_handoff_ns", 0.0)
     if now:
         lines.append(
             f"signal      {now:.0f} ns from lane to lane" + (f", {profiled:.0f} when profiled" if profiled else "")
@@ -188,6 +202,13 @@ def bench_text(result: dict[str, Any]) -> str:
         lines.append(
             "            The processors are not as near to each other as when the costs were measured (a virtual\n"
             "            machine moves them, or other work runs beside): step and prediction cannot be compared."
+        )
+    if "predicted_now_ms" in result:
+        fetch, reclaim = (result["crossing_ns_per_kib"][f"{what}_ns"] for what in ("fetch", "reclaim"))
+        lines.append(
+            f"crossing    a KiB another lane wrote costs {fetch:.1f} ns more, writing one that it read {reclaim:.1f}:\n"
+            f"            {result['predicted_now_ms']:.3f} ms predicted with that "
+            f"(measured / predicted {result['measured_over_predicted_now']:.3f})"
         )
     if "floor_ms" in result:
         lines.append(f"floor       {result['floor_ms']:.3f} ms (step / floor {result['over_floor']:.3f})")

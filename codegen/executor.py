@@ -24,6 +24,7 @@ from planner.artefact import write_text
 from planner.errors import InternalError, UserError
 from planner.graph.model import DType, Graph, Program, Value
 from planner.ops.strides import memory_order
+from planner.plan.crossing import Crossing
 from planner.plan.schema import Plan
 from planner.report.perfetto import measured_trace
 
@@ -148,6 +149,15 @@ class Executor:
             outputs = self._program("train_step").outputs
             return {name: float(self._copy(self._graph.value[name]).reshape(-1)[0]) for name in outputs}
 
+    def outputs(self) -> dict[str, Array]:
+        """All outputs of the program that ran last, by the graph's names: arrays of their own, in the framework's
+        shapes. SP1614: none ran."""
+        with self._lock:
+            self._require_open()
+            if self._ran is None:
+                raise UserError("SP1614", "no program has run yet", "run a step first")
+            return {v: self._copy(self._graph.value[v]) for v in self._program(self._ran).outputs}
+
     @property
     def input_names(self) -> tuple[str, ...]:
         """What `step` takes, in order."""
@@ -235,6 +245,12 @@ class Executor:
         with self._lock:
             self._require_open()
             return float(self._native.handoff_ns(self._handle))
+
+    def crossing(self) -> Crossing:
+        """What bytes cost now that lane 0 and the last lane touch in turn; nothing with one lane."""
+        with self._lock:
+            self._require_open()
+            return Crossing(*self._native.crossing(self._handle))
 
     def delays(self, seed: int) -> None:
         """For tests: pseudo-random delays between slices, so that every order that the plan allows can happen."""

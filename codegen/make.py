@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from codegen.build import build
+from codegen.cost_table import fill
 from codegen.emit import emit
-from codegen.pairs import profile_pairs
-from codegen.profile import Progress, profile
+from codegen.profile import Progress
 from planner.capturing import capture
 from planner.costs.table import read_costs, write_costs
 from planner.graph.model import Graph
@@ -34,34 +34,29 @@ def make(
     out: Path | str = "generated",
     options: PlanOptions | None = None,
     budget_s: float | None = None,
+    modelled: bool = False,
+    tf32: bool = False,
     progress: Progress = lambda what, done, total: None,
 ) -> Made:
     """Detect, capture, profile, plan, check, emit and build into `out/<graph>_<target>`.
 
     The cost table lies in `out/costs/<target>.json`, where it can be reviewed, and is shared by all models of that
-    target: only new signatures are measured.
+    target: only new signatures are measured. `modelled`, `tf32`: see codegen.cost_table.fill.
     """
     hardware = target if isinstance(target, Target) else load_target(target) if target else detect(measure=True)
     captured = capture(model, batch=batch, image_size=image_size)
     costs_file = Path(out) / "costs" / f"{hardware.name}.json"
-    table = profile(
+    table = fill(
         [captured.graph],
         hardware,
         read_costs(costs_file) if costs_file.exists() else None,
-        budget_s=budget_s,
-        progress=progress,
-        save=lambda t: write_costs(t, costs_file),
-    )
-    table = profile_pairs(
-        [captured.graph],
-        hardware,
-        table,
+        modelled=modelled,
+        tf32=tf32,
         options=options,
         budget_s=budget_s,
         progress=progress,
         save=lambda t: write_costs(t, costs_file),
     )
-    write_costs(table, costs_file)
     progress("planning", 0, 1)
     plan = make_plan(captured.graph, hardware, table, options)
     folder = Path(out) / f"{captured.graph.name}_{hardware.name}"

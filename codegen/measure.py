@@ -19,6 +19,7 @@ from codegen.cpu.emit import emit_cases
 from codegen.load import native_module
 from codegen.profile_cases import INDEX_TYPES, Case, Footprint, Programs, case_programs
 from planner.graph.model import DType
+from planner.plan.crossing import Crossing
 from planner.target.model import Target
 
 WARM_REPETITIONS, COLD_REPETITIONS = (5, 60), (3, 30)
@@ -72,6 +73,10 @@ class Bench:
     def handoff_ns(self) -> float:
         """A signal between lanes 0 and 1; 0 with one lane or without cases."""
         return float(self._native.handoff_ns(self._handle)) if self._native is not None else 0.0
+
+    def crossing(self) -> Crossing:
+        """What bytes cost that two lanes touch in turn; nothing with one lane or without cases."""
+        return Crossing(*self._native.crossing(self._handle)) if self._native is not None else Crossing()
 
     def close(self) -> None:
         if self._native is not None:

@@ -23,6 +23,7 @@ from planner.costs.table import CostEntry, CostTable, started
 from planner.graph.model import Graph
 from planner.ops.base import Mode, Signature, op_named
 from planner.ops.signature import signatures_of
+from planner.plan.crossing import Crossing
 from planner.target.model import Target
 
 KEPT = 2
@@ -153,11 +154,12 @@ def _second_round(
             cases.append(Case(signature, mode, facts(signature, mode)))
     with tempfile.TemporaryDirectory(prefix="stepplan-profile-") as folder:
         bench = Bench(cases, target, cpus, Path(folder) / "round2")
-        last_save, handoffs = time.monotonic(), list[float]()
+        last_save, handoffs, crossings = time.monotonic(), list[float](), list[Crossing]()
         for number, (signature, widest) in enumerate(finalists):
             progress(f"timing {signature.op}", number, len(finalists))
             sampled: dict[int, Sampled] = {}
             handoffs.append(bench.handoff_ns())
+            crossings.append(bench.crossing())
 
             def total(
                 count: int,
@@ -179,6 +181,9 @@ def _second_round(
     if bench.sync_ns:
         latencies = {"sync_ns": median(bench.sync_ns), "launch_ns": median(bench.launch_ns)}
         latencies["handoff_ns"] = median(handoffs)
+        latencies["fetch_ns"] = median(c.fetch_ns for c in crossings)
+        latencies["reclaim_ns"] = median(c.reclaim_ns for c in crossings)
+        latencies["stream_ns"] = median(c.stream_ns for c in crossings)
         table = table.model_copy(update={k: round(float(v), 1) for k, v in latencies.items()})
     save(table)
     return table

@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from planner.ops.average_pool import AvgPool2d
+from planner.ops.expression import parse
 from planner.ops.max_pool import MaxPool2d
 
 Tensor = torch.Tensor
@@ -136,6 +137,16 @@ def nll_loss(a: Any, t: Sequence[Tensor]) -> Tensor:
     return loss.mean() if a.reduction == "mean" else loss.sum()
 
 
+def chain(a: Any, t: Sequence[Tensor]) -> Tensor:
+    """Its steps one after the other, as the model had them."""
+    expression, values = parse(a.expression, len(t)), list(t)
+    for step in expression.steps:
+        value = TORCH[step.op](step.attrs, [values[v] for v in step.operands])
+        assert isinstance(value, torch.Tensor)
+        values.append(value)
+    return values[expression.results[0]]
+
+
 TORCH: dict[str, Call] = {
     "abs": lambda a, t: t[0].abs(),
     "adaptive_avg_pool2d": lambda a, t: F.adaptive_avg_pool2d(t[0], a.output),
@@ -144,6 +155,7 @@ TORCH: dict[str, Call] = {
     "avg_pool2d": avg_pool2d,
     "batch_norm": batch_norm,
     "bce_with_logits": lambda a, t: F.binary_cross_entropy_with_logits(t[0], t[1], reduction=a.reduction),
+    "chain": chain,
     "concat": lambda a, t: torch.cat(list(t), a.axis),
     "conv2d": conv2d,
     "conv_transpose2d": conv_transpose2d,

@@ -1,7 +1,8 @@
 """The same network as a PyTorch module: what executors are compared with, in truth and in speed.
 
-Built from the graph's forward nodes, unfused where the graph is fused, with in-place relu as torchvision has it, so
-that eager mode and torch.compile run what a PyTorch user would write. Needs torch.
+Built from the graph's forward nodes, unfused where the graph is fused, chains as the ops that they stand for, with
+in-place relu as torchvision has it, so that eager mode and torch.compile run what a PyTorch user would write. Needs
+torch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +14,7 @@ from torch.nn import functional as F
 
 from codegen.torch_ops import TORCH, Outputs
 from planner.errors import UserError
+from planner.graph.chains import apart
 from planner.graph.model import Graph, Node, Program, Role
 
 Tensor = torch.Tensor
@@ -27,7 +29,7 @@ class Twin(nn.Module):
     def __init__(self, graph: Graph, calls: "Mapping[str, Call] | None" = None) -> None:
         super().__init__()
         self.calls = {**_CALLS, **(calls or {})}
-        program = graph.program["train_step"]
+        program = unchained(graph.program["train_step"])
         self.graph = graph
         self.parts = parts_of(program)
         self.nodes = [n for n in program.nodes if n.phase == "forward"]
@@ -117,6 +119,11 @@ class _Section(nn.Module):
 
     def forward(self, held: dict[str, Tensor]) -> dict[str, Tensor]:
         return self.twin.run(self.nodes, held)
+
+
+def unchained(program: Program) -> Program:
+    """The program with the ops that its chains stand for."""
+    return program.model_copy(update={"nodes": tuple(part for node in program.nodes for part in apart(node))})
 
 
 class Part(NamedTuple):

@@ -16,6 +16,10 @@ nothing but rounding (norm below VANISHING times that of its layer, per element)
 layer's tensor of the largest root mean square instead. A layer is what shares the name up to the last dot.
 
 Dropout multiplies by the executor's masks, computed by the op's NumPy reference. Needs torch.
+
+Memory: one contender at a time beside its float64, compared step by step, tensors dropped as soon as they are
+compared. At most, with P parameters of 4 bytes: the executor, the start (P), the contender and its float64 with
+gradients and optimizer state (9 P with momentum), and float64's activations of one step.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,6 +40,8 @@ FLOOR = 1e-5
 """Relative error that is always allowed."""
 VANISHING = 1e-10
 """Below this share of its layer, per element, a float64 tensor is rounding noise around zero."""
+CHUNK = 2**20
+"""Elements that are compared at once: a whole layer's copies in float64 would take as long to make as to compare."""
 
 Kind = Literal["loss", "gradient", "parameter", "statistic", "optimizer"]
 Array = np.ndarray[Any, Any]
@@ -131,7 +137,7 @@ def truth(
     and with `control` "channels_last", PyTorch in that format, which differs in the order of additions only.
     """
     drawn = [int(number) for number in np.random.default_rng(seed).integers(0, 2**32, steps)]
-    start = executor.state_dict()
+    start = _without_slots(graph, executor.state_dict())
     plain = follow(graph, start, _TorchRun(graph, start, Watched()), drawn, free)
     verdicts = {"executor": _verdict(follow(graph, start, _ExecutorRun(graph, executor), drawn, free), plain)}
     if control:
@@ -151,13 +157,7 @@ def follow(
         truths.append((_TorchRun(graph, start, None, torch.float64), course.free))
     for step, seed in enumerate(seeds, 1):
         batch = random_inputs(graph, seed)
-        loss, gradients, forced.decisions = contender.backward(batch)
-        forced.operands = contender.operands
-        for exact, errors in truths:
-            true_loss, true_gradients, _ = exact.backward(batch)
-            errors["loss", f"step {step}"] = compare({"": np.array([loss])}, {"": np.array([true_loss])})[""]
-            for name, error in compare(gradients, true_gradients).items():
-                errors["gradient", f"step {step}: {name}"] = error
+        _backward(contender, truths, forced, batch, step)
         for node in kinked(graph):
             course.wrong[node.id, step] = (forced.decisions[node.id].numel(), *forced.wrong[node.id])
             if node.id in forced.errors:
@@ -170,6 +170,23 @@ def follow(
         for kind, true in _kinds(graph, exact.state()):
             errors |= {(kind, name): error for name, error in compare(found.get(kind, {}), true).items()}
     return course
+
+
+def _backward(
+    contender: "_ExecutorRun | _TorchRun",
+    truths: Sequence[tuple["_TorchRun", Errors]],
+    forced: Forced,
+    batch: Sequence[Array],
+    step: int,
+) -> None:
+    """Loss and gradients of one step, which are gone when the next one runs."""
+    loss, gradients, forced.decisions = contender.backward(batch)
+    forced.operands = contender.operands
+    for exact, errors in truths:
+        true_loss, true_gradients, _ = exact.backward(batch)
+        errors["loss", f"step {step}"] = compare({"": np.array([loss])}, {"": np.array([true_loss])})[""]
+        for name, error in compare(gradients, true_gradients).items():
+            errors["gradient", f"step {step}: {name}"] = error
 
 
 def compare(tried: Tensors, true: Tensors) -> dict[str, float]:
@@ -202,12 +219,24 @@ def worst_per_kind(rows: Iterable[Row]) -> list[Row]:
 def _error(got: Array | None, true: Array, scale: float) -> float:
     if got is None or got.shape != true.shape:
         return float("inf")
-    return float(np.linalg.norm((got.astype(np.float64) - true).ravel())) / scale
+    return _norm(true, got) / scale
+
+
+def _norm(true: Array, got: Array | None = None) -> float:
+    """Of the tensor, or of what another one differs from it by."""
+    flat, other = true.reshape(-1), None if got is None else got.reshape(-1)
+    total = 0.0
+    for start in range(0, flat.size, CHUNK):
+        part = flat[start : start + CHUNK].astype(np.float64)
+        if other is not None:
+            part -= other[start : start + CHUNK]
+        total += float(part @ part)
+    return total**0.5
 
 
 def _scales(truths: Tensors) -> dict[str, float]:
     """Name -> what errors are relative to: the norm, or that of the layer where the tensor vanishes."""
-    roots = {name: float(np.sqrt(np.mean(np.square(true)))) for name, true in truths.items()}
+    roots = {name: _norm(true) / true.size**0.5 for name, true in truths.items()}
     layers: dict[str, float] = {}
     for name, root in roots.items():
         layer = name.rpartition(".")[0]
@@ -255,8 +284,8 @@ class _TorchRun:
         channels_last: bool = False,
     ) -> None:
         self._graph, self._branches, self._dtype, self._channels_last = graph, branches, dtype, channels_last
-        self._seed, self._number = int(start["stepplan.seed"]), int(start["stepplan.step"])
-        calls: dict[str, Call] = {"dropout": self._drop, **(branches.calls() if branches else {})}
+        self._dropout = _Dropout(int(start["stepplan.seed"]), int(start["stepplan.step"]))
+        calls: dict[str, Call] = {"dropout": self._dropout, **(branches.calls() if branches else {})}
         self._twin = Twin(graph, calls).to(dtype).load(dict(start))
         if channels_last:
             self._twin = self._twin.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -271,8 +300,7 @@ class _TorchRun:
         return self._branches.operands if self._branches else None
 
     def backward(self, batch: Sequence[Array]) -> tuple[float, Tensors, Decisions]:
-        self._number += 1
-        self._optimizer.zero_grad()
+        self._dropout.step += 1
         loss, _ = self._twin(*(_tensor(array, self._dtype, self._channels_last) for array in batch))
         loss.backward()
         gradients = {name: g.numpy(force=True) for name, g in self._twin.gradients().items()}
@@ -280,12 +308,20 @@ class _TorchRun:
 
     def update(self, batch: Sequence[Array]) -> None:
         self._optimizer.step()
+        self._optimizer.zero_grad()
 
     def state(self) -> Tensors:
         return _state(self._twin, self._optimizer)
 
-    def _drop(self, node: Node, inputs: list[torch.Tensor], updates: list[torch.Tensor]) -> torch.Tensor:
-        return inputs[0] * _mask(node, inputs[0], self._seed, self._number)
+
+class _Dropout:
+    """What a twin calls for dropout. Does not know its run: a cycle would keep the run's tensors beside the next's."""
+
+    def __init__(self, seed: int, step: int) -> None:
+        self.seed, self.step = seed, step
+
+    def __call__(self, node: Node, inputs: list[torch.Tensor], updates: list[torch.Tensor]) -> torch.Tensor:
+        return inputs[0] * _mask(node, inputs[0], self.seed, self.step)
 
 
 def _mask(node: Node, x: torch.Tensor, seed: int, step: int) -> torch.Tensor:
@@ -318,9 +354,20 @@ def _state(twin: Twin, optimizer: torch.optim.Optimizer) -> dict[str, Array]:
     return found
 
 
+def _slots(graph: Graph) -> set[str]:
+    """Ids of what the optimizer keeps."""
+    return {v for n in graph.program["train_step"].nodes if n.phase == "update" for v in n.updates[1:]}
+
+
+def _without_slots(graph: Graph, state: Tensors) -> Tensors:
+    """What a twin starts from: the optimizer's tensors of a fresh executor say nothing."""
+    left_out = {graph.value[v].name or v for v in _slots(graph)}
+    return {name: array for name, array in state.items() if name not in left_out}
+
+
 def _kinds(graph: Graph, state: Tensors) -> Iterator[tuple[Kind, dict[str, Array]]]:
     """Parameters, running statistics and optimizer state of a state_dict."""
-    slots = {v for n in graph.program["train_step"].nodes if n.phase == "update" for v in n.updates[1:]}
+    slots = _slots(graph)
     found: dict[Kind, dict[str, Array]] = {}
     for value in graph.values:
         kind: Kind = "parameter" if value.role is Role.PARAMETER else "optimizer" if value.id in slots else "statistic"

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -28,9 +28,10 @@ from typing import Any
 
 import numpy as np
 
-from codegen.bench import random_inputs
+from codegen.bench import random_inputs, timed
 from codegen.branches import decisive_values
 from codegen.build import build
+from codegen.cuda.bench import bench, device_inputs, host_ms
 from codegen.cuda.executor import CudaExecutor
 from codegen.cuda.probe import algorithms, probe
 from codegen.cuda.profile import copy_bandwidths, profile
@@ -38,6 +39,7 @@ from codegen.emit import emit
 from codegen.load import executor_class
 from planner import zoo
 from planner.artefact import write_text
+from planner.bundle import read_bundle
 from planner.costs.table import CostTable, read_costs, write_costs
 from planner.errors import UserError
 from planner.graph.model import Graph
@@ -141,46 +143,6 @@ def correct(study: Study) -> dict[str, Any]:
     return found
 
 
-def torch_steps(study: Study, graph: Graph, tf32: bool) -> Iterator[tuple[str, Callable[[], object]]]:
-    """The same network's steps in PyTorch: eager, and compiled with CUDA graphs. Channels-last."""
-    import torch
-
-    from codegen.torch_twin import Twin, optimizer_for
-
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
-    torch.backends.cudnn.benchmark = True
-    inputs = [torch.from_numpy(a).cuda(study.device) for a in random_inputs(graph)]
-    inputs = [t.contiguous(memory_format=torch.channels_last) if t.ndim == 4 else t for t in inputs]
-    for name in ("eager", "compiled"):
-        twin = Twin(graph).cuda(study.device)
-        with torch.no_grad():
-            for parameter in twin.parameters():
-                parameter.normal_(0, 0.02)
-            for _, buffer in twin.named_buffers():
-                buffer.fill_(1)
-        twin = twin.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        optimizer = optimizer_for(graph, twin)
-        run = twin if name == "eager" else torch.compile(twin, mode="max-autotune")
-
-        def step(run: Any = run, optimizer: Any = optimizer) -> None:
-            optimizer.zero_grad(set_to_none=True)
-            run(*inputs)[0].backward()
-            optimizer.step()
-            torch.cuda.synchronize()
-
-        yield name, step
-
-
-def timed(step: Callable[[], object], repetitions: int) -> list[float]:
-    """ms per step, synchronised at both ends."""
-    found = []
-    for _ in range(repetitions):
-        begun = time.perf_counter()
-        step()
-        found.append((time.perf_counter() - begun) * 1e3)
-    return found
-
-
 def speed(study: Study) -> dict[str, Any]:
     found: dict[str, Any] = {"bfloat16": "not there yet"}
     batches = (32, 64, 256) if not study.null else (4,)
@@ -190,38 +152,18 @@ def speed(study: Study) -> dict[str, Any]:
                 found[f"batch {batch} tf32={tf32}"] = "no time was left"
                 continue
             graph = zoo.build("resnet50" if not study.null else "digits_cnn", batch)
-            plan, made = study.make(graph, tf32)
-            with study.open(made) as executor:
-                inputs = device_inputs(study, graph)
-
-                def own(executor: CudaExecutor = executor, inputs: list[Any] = inputs) -> None:
-                    float(executor.step(*inputs))
-
-                repetitions = 30 if not study.null else 2
-                timed(own, 5 if not study.null else 2)
-                row: dict[str, Any] = {"predicted_ms": plan.program["train_step"].predicted_ns / 1e6, "torch": {}}
-                row["step_ms"] = median(timed(own, repetitions))
-                for name, step in torch_steps(study, graph, tf32) if not study.null else []:
-                    timed(step, 10)
-                    pairs = [(timed(own, 1)[0], timed(step, 1)[0]) for _ in range(repetitions)]
-                    row["torch"][name] = {
-                        "ms": median(t for _, t in pairs),
-                        "ratio": median(o for o, _ in pairs) / median(t for _, t in pairs),
-                    }
+            _, made = study.make(graph, tf32)
+            row = bench(
+                made,
+                read_bundle(made._folder),
+                against=None if study.null else "torch",
+                repetitions=30 if not study.null else 2,
+                device=study.device,
+                null_device=study.null,
+            )
             found[f"batch {batch} tf32={tf32}"] = row
             print(f"  batch {batch} tf32={tf32}: {row}", flush=True)
     return found
-
-
-def device_inputs(study: Study, graph: Graph) -> list[Any]:
-    """PyTorch tensors on the GPU in the planned layout, where there is one."""
-    arrays = random_inputs(graph)
-    if study.null:
-        return list(arrays)
-    import torch
-
-    tensors = [torch.from_numpy(a).cuda(study.device) for a in arrays]
-    return [t.contiguous(memory_format=torch.channels_last) if t.ndim == 4 else t for t in tensors]
 
 
 def memory(study: Study) -> dict[str, Any]:
@@ -269,9 +211,14 @@ def run_briefly(study: Study, made: type[CudaExecutor], graph: Graph, repetition
     with study.open(made) as executor:
         inputs = random_inputs(graph)
         losses = [float(executor.step(*inputs)) for _ in range(3)]
-        times = timed(lambda: float(executor.step(*inputs)), repetitions)
+        times = list(timed(lambda: float(executor.step(*inputs)), repetitions))
         over = executor.device_bytes / max(1, executor.plan.pools[0].arena) - 1
-        return {"step_ms": median(times), "loss": losses[-1], "device_bytes": executor.device_bytes, "over_plan": over}
+        return {
+            "step_ms": median(times) / 1e6,
+            "loss": losses[-1],
+            "device_bytes": executor.device_bytes,
+            "over_plan": over,
+        }
 
 
 def streams(study: Study) -> dict[str, Any]:
@@ -284,20 +231,15 @@ def streams(study: Study) -> dict[str, Any]:
     small = zoo.build("digits_cnn", 64)
     _, made = study.make(small)
     with study.open(made) as executor:
-        inputs, spent = device_inputs(study, small), []
-        for _ in range(200 if not study.null else 3):
-            begun = time.perf_counter()
-            loss = executor.step(*inputs)
-            spent.append((time.perf_counter() - begun) * 1e6)
-            loss.wait()
-        found["host_us_per_step"] = median(spent)
+        inputs = device_inputs(small, study.device, study.null)
+        found["host_us_per_step"] = 1e3 * host_ms(executor, inputs, 200 if not study.null else 3)
         found["node_times"] = executor.node_times(repetitions=5)
     return found
 
 
 SANITIZED = """
 import sys
-from codegen.bench import random_inputs
+from codegen.bench import random_inputs, timed
 from codegen.load import executor_class
 from planner.bundle import read_bundle
 graph = read_bundle(sys.argv[1]).graph

@@ -14,7 +14,7 @@ from typing import Any
 from codegen.facts import facts
 from planner.costs.model import modelled_costs
 from planner.solve.assemble import Setting
-from planner.solve.budget import Frontier, exact_state, frontier
+from planner.solve.frontier import Frontier, exact_state, frontier
 from planner.solve.options import PlanOptions
 from planner.solve.pipeline import base_schedules
 from planner.solve.published import published

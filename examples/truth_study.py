@@ -60,7 +60,7 @@ def main() -> int:
     parser.add_argument("--lr", type=float, default=RATE, help="learning rate; 0: the network's own")
     parser.add_argument("--policy", default="auto", choices=("sequential", "liu", "auto"))
     parser.add_argument(
-        "--same-branch", action="store_true", help="leave the literal verdict out: half the memory (VGG16: some 10 GB)"
+        "--same-branch", action="store_true", help="leave the literal verdict out: less memory (VGG16: 9 GiB)"
     )
     parser.add_argument("--json", action="store_true", help="print every tensor as JSON")
     options = parser.parse_args()

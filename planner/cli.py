@@ -53,6 +53,14 @@ ModelArgument = Annotated[
 Batch = Annotated[int | None, typer.Option(min=1, help="Samples per step; the model's own by default.")]
 ImageSize = Annotated[int | None, typer.Option(min=1, help="Height and width of a zoo network's images.")]
 MemoryBudget = Annotated[str | None, typer.Option(help="Such as 2GiB; everything counted.")]
+SameBits = Annotated[
+    bool | None,
+    typer.Option(
+        "--same-bits/--other-bits",
+        help="Whether a budget must leave every node its mode, so that the results are those without a budget. "
+        "Default: yes on processors; on GPUs every node runs in the fastest mode whose scratch fits.",
+    ),
+]
 Keep = Annotated[
     list[str] | None,
     typer.Option(metavar="VALUE", help="Leave this value intact for Executor.value; repeatable, or 'layer1.*'."),
@@ -148,6 +156,7 @@ def plan(
     ] = None,
     lanes: Annotated[int | None, typer.Option(min=1, help="Hardware threads to use; all cores by default.")] = None,
     memory_budget: MemoryBudget = None,
+    same_bits: SameBits = None,
     pins: Annotated[Path | None, typer.Option(help="Decisions to honour (pins.toml).")] = None,
     keep: Keep = None,
     parallel_ops: ParallelFlag = False,
@@ -169,6 +178,7 @@ def plan(
         uniform=uniform if policy is Policy.LIU else None,
         lanes=lanes,
         memory_budget=parse_bytes(memory_budget) if memory_budget is not None else None,
+        same_bits=same_bits,
         pins=read_pins(pins) if pins else PlanOptions().pins,
         keep=tuple(keep or ()),
         parallel_ops=parallel_options(parallel_ops, parallel_threshold, parallel_op or []),

@@ -17,6 +17,7 @@ REPORTS_BAD_INDEX = ("cross_entropy", "nll_loss", "embedding")
 HEADERS = {
     "batch_norm": ("batch_norm.hpp", "batch_norm_backward.hpp"),
     "binary": ("binary.hpp",),
+    "chain": ("activations.hpp", "binary.hpp"),
     "conv": ("convolution.hpp", "conv_weights.hpp"),
     "copy": ("copy.hpp",),
     "dropout": ("dropout.hpp",),

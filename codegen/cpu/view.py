@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from codegen.cpu import shapes
+from codegen.cpu.chains import Loop
 from planner.errors import InternalError, UserError
 from planner.graph.model import DType, Graph, Node, Role, TensorType
 from planner.ops.base import Mode, Op, Signature, op_named, scratch_offsets
@@ -89,6 +90,11 @@ class NodeView:
     @cached_property
     def op(self) -> Op:
         return op_named(self.node.op)
+
+    @cached_property
+    def chain(self) -> Loop:
+        """Of a chain: its loop."""
+        return Loop(self.signature)
 
     @property
     def dim(self) -> str:

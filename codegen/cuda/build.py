@@ -1,4 +1,5 @@
-"""What an executor on a GPU is made of: the plan's own sources, the runtime's, and kernels compiled once by nvcc.
+"""What an executor on a GPU is made of: the plan's own sources, the runtime's, and kernels compiled once by nvcc
+(chains of element-wise functions once per plan).
 
 `null`: for the null device instead, which runs everything on the processor: the same sources, by g++ alone.
 """
@@ -45,9 +46,16 @@ def _units(sources: Sequence[Path], arch: str, null: bool, extra: Sequence[str],
         found = [*kernels, CUDA_RUNTIME / "find_device.cu"]
         compiled = [(k.name, _kernels(k, arch)) for k in found]
     compiled += [(s.name, _host(s, ("-O2", *defines), includes, shared)) for s in runtime]
-    # A plan's own sources only ask for work: nothing in them is worth optimising.
-    own = [(s.name, (*(MODULE if s.name in BINDINGS else ("-O1",)), *defines)) for s in sources]
-    return [*compiled, *((s, _host(f, d, includes, extra)) for f, (s, d) in zip(sources, own, strict=True))]
+    return [*compiled, *((s.name, _own(s, arch, null, defines, includes, extra)) for s in sources)]
+
+
+def _own(
+    source: Path, arch: str, null: bool, defines: Sequence[str], includes: Sequence[Path], extra: Sequence[str]
+) -> Callable[[], Path]:
+    """One of a plan's own sources. But for its chains they only ask for work: nothing in them is worth optimising."""
+    if source.suffix == ".cu":
+        return _host(source, ("-O2", *defines, "-x", "c++"), includes, extra) if null else _kernels(source, arch)
+    return _host(source, (*(MODULE if source.name in BINDINGS else ("-O1",)), *defines), includes, extra)
 
 
 def _kernels(source: Path, arch: str) -> Callable[[], Path]:

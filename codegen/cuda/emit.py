@@ -1,6 +1,7 @@
 """From a checked plan for a GPU to the sources of its executor; as codegen/cpu/emit.py, whose rules hold here too.
 
-No file is for nvcc: nodes call kernels that are the same for every plan (templates/runtime/cuda) and are compiled once.
+Nodes call kernels that are the same for every plan (templates/runtime/cuda) and are compiled once by nvcc. Only chains
+of element-wise functions are a plan's own: `chains.cu`, written where there are any.
 """
 
 from functools import cache
@@ -57,6 +58,10 @@ def sources(plan: Plan, captured: Graph, target: Target) -> dict[str, str]:
     for phase, views in by_phase(model.views).items():
         bodies = [(view, render_node(env, view, kind=KIND)) for view in views]
         files[f"{phase}.cpp"] = fill("phase.cpp.j2", phase=phase, bodies=bodies)
+    chains = tuple({v.chain.name: v.chain for v in model.base.all_views if v.op.family == "chain"}.values())
+    if chains:
+        files["chains.hpp"] = fill("chains.hpp.j2", chains=chains)
+        files["chains.cu"] = fill("chains.cu.j2", chains=chains)
     library = [view for view in model.base.all_views if view.uses_library]
     made = [(view, render_node(env, view, "kernel", KIND)) for view in library]
     files["kernels.hpp"] = fill("kernels.hpp.j2", kernels=made)

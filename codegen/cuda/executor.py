@@ -21,6 +21,7 @@ from codegen.load import native_module
 from codegen.state import State
 from planner.errors import InternalError, UserError
 from planner.graph.model import DType, Value
+from planner.plan.crossing import Crossing
 
 Array = np.ndarray[Any, Any]
 
@@ -146,6 +147,9 @@ class CudaExecutor(Executor):
 
     def handoff_ns(self) -> float:
         return 0.0
+
+    def crossing(self) -> Crossing:
+        return Crossing()
 
     def delays(self, seed: int) -> None:
         """For tests, on the null device: streams take turns at random; 0: in their order."""

@@ -95,6 +95,14 @@ class CostTable(Frozen):
     handoff_ns: Annotated[float, Field(ge=0)] = 0.0
     """A signal from lane 0 to lane 1 in a tight loop, measured; 0 when not measured. Where processors are virtual it
     tells whether they still share a cache, which moves whole steps by a quarter."""
+    fetch_ns: Annotated[float, Field(ge=0, lt=LONGEST_NS)] = 0.0
+    """What a KiB costs more to read or write that another lane wrote last, measured (plan/crossing.py); 0, as in
+    tables without it: nothing is charged."""
+    reclaim_ns: Annotated[float, Field(ge=0, lt=LONGEST_NS)] = 0.0
+    """What a KiB costs more to write that another lane read since it was written, likewise."""
+    stream_ns: Annotated[float, Field(ge=0, lt=LONGEST_NS)] = 0.0
+    """What a KiB costs more to write that no cache holds, likewise: the measure for kernels that are slower on such
+    bytes."""
     bandwidth: Annotated[float, Field(ge=0)] = 0.0
     """Bytes per second that all lanes together read and write in a copy, measured; 0 when not measured."""
     thread_bandwidth: Annotated[float, Field(ge=0)] = 0.0
@@ -161,8 +169,9 @@ def costs_text(table: CostTable) -> str:
         for key in ("warm_ns", "cold_ns"):
             entry[key] = [round(t, 1) for t in entry[key]]
     head = table.model_dump(mode="json", exclude={"entries"})
-    if not table.coruns:
-        del head["coruns"]
+    for optional in ("coruns", "fetch_ns", "reclaim_ns", "stream_ns"):
+        if not head[optional]:
+            del head[optional]
     return canonical_json({"schema": SCHEMA, **head, "entries": entries})
 
 

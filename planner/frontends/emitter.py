@@ -240,6 +240,11 @@ class Emitter:
             return self.op("relu", x)
         return self.op("clamp", x, attrs=ClampAttrs(low=low, high=high))
 
+    def equal(self, a: str, b: str) -> str:
+        """1 where a = b, else 0, both finite: |a - b| times 1e76 is beyond 1 or 0, whatever its size."""
+        distance = self.op("abs", self.op("sub", a, b))
+        return self.shift(self.op("neg", self.clamp(self.scale(self.scale(distance, 1e38), 1e38), None, 1.0)), 1)
+
     def hard_sigmoid(self, x: str) -> str:
         return self.scale(self.clamp(self.shift(x, 3), 0, 6), 1 / 6)
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from pydantic import ValidationError
 
 from planner.errors import UserError
+from planner.graph.chains import join
 from planner.graph.differentiate import append_backward
 from planner.graph.fuse import fuse as fuse_nodes
 from planner.graph.model import (
@@ -216,7 +217,8 @@ class GraphBuilder:
 
         loss: a one-element value; prediction: what `predict` returns (usually the logits).
         parameters: what this loss trains; None: every parameter that no other objective trains.
-        fuse: merge batch norm with the relu and the addition behind it (graph/fuse.py).
+        fuse: merge batch norm with the relu and the addition behind it (graph/fuse.py), and element-wise nodes into
+        chains (graph/chains.py).
         gradients_of: inputs whose gradients are outputs of the step, behind the losses. forward: a third program,
         which computes the prediction in training mode.
         """
@@ -236,6 +238,8 @@ class GraphBuilder:
             done = [n for n in self.nodes if n.phase == "forward"]
             trained = objective.parameters | set(gradients_of)
             gradients = append_backward(self, done, objective.loss, trained, gradients_of)
+            if fuse:
+                self.nodes = join(self.nodes, self.values, {*losses, *gradients.values()}, "backward")
             wanted = [gradients.pop(v) for v in gradients_of if v in gradients]
             append_updates(self, gradients, objective.optimizer)
         for state, value in self._carried:
@@ -273,14 +277,17 @@ class GraphBuilder:
             trained |= objective.parameters
 
     def _fused(self, objective: _Objective, wanted: set[str]) -> list[Node]:
-        """Its nodes, fused; what other objectives' nodes read stays."""
+        """Its nodes, fused; what other objectives' nodes or the next step read stays."""
         elsewhere = {v for o in self._objectives if o is not objective for n in o.nodes for v in n.reads}
-        return fuse_nodes(objective.nodes, self.values, wanted | elsewhere)
+        return self._fuse(objective.nodes, wanted | elsewhere | {value for _, value in self._carried})
+
+    def _fuse(self, nodes: Sequence[Node], wanted: set[str]) -> list[Node]:
+        return join(fuse_nodes(nodes, self.values, wanted), self.values, wanted, "forward")
 
     def finish_inference(self, prediction: str, *, fuse: bool = True) -> Graph:
         """A graph with `predict` only."""
         if fuse:
-            self.nodes = fuse_nodes(self.nodes, self.values, {prediction})
+            self.nodes = self._fuse(self.nodes, {prediction})
         return self._graph((self._predict_program(list(self.nodes), prediction),))
 
     def _graph(self, programs: tuple[Program, ...]) -> Graph:

@@ -177,6 +177,8 @@ def _check_mode(
         return None
     if any(time < 0 for time in planned.stage_ns):
         report.add("SP1430", program, f"node {node.id} has a negative stage time")
+    if planned.crossed and len(planned.crossed) != stages:
+        report.add("SP1408", program, f"node {node.id} has {stages} stages but `crossed` for {len(planned.crossed)}")
     size, stated = scratch_bytes(scratch), planned.scratch_bytes
     if stated != size:
         report.add(

@@ -7,8 +7,9 @@ from planner.costs.table import CostEntry, CostTable
 from planner.graph.model import Frozen, Graph, dependencies
 from planner.ops.base import op_named
 from planner.ops.signature import signature_of
+from planner.plan.crossing import crossing_ns, planned_crossing
 from planner.plan.render import field, percent, printable, shorten, signed, text_table
-from planner.plan.schema import NodePlan, Plan, ProgramPlan, parse_slice, parse_wait
+from planner.plan.schema import Crossed, NodePlan, Plan, ProgramPlan, parse_slice, parse_wait
 from planner.plan.simulate import Timeline
 from planner.units import format_bytes, format_ns
 
@@ -48,6 +49,9 @@ class NodeExplanation(Frozen):
     mode: str
     slices: int
     stage_ns: tuple[int, ...]
+    crossing_ns: int
+    """Part of that which is due to bytes in other lanes' caches. Alternatives are compared without it."""
+    crossed: tuple[Crossed, ...]
     share: float
     """Of the step's predicted time, 0..1; nodes that run side by side add up to more than 1."""
     reasons: tuple[str, ...]
@@ -84,6 +88,11 @@ class NodeExplanation(Frozen):
             stages = " + ".join(format_ns(t) for t in self.stage_ns)
             whole = f" = {format_ns(total)}" if len(self.stage_ns) > 1 else ""
             say("runs", f"{self.mode}, {stages}{whole}, {100 * self.share:.1f} % of the step")
+        if self.crossing_ns:
+            fetched, reclaimed = (sum(getattr(c, what) for c in self.crossed) for what in ("fetched", "reclaimed"))
+            found = [f"{format_bytes(fetched)} that another lane wrote last"] if fetched else []
+            found += [f"writing over {format_bytes(reclaimed)} that another lane read"] if reclaimed else []
+            say("crossing", f"{format_ns(self.crossing_ns)} of it, for {' and '.join(found)}")
         for reason in self.reasons:
             say("because", reason)
         if self.stage_ns:
@@ -103,7 +112,7 @@ class NodeExplanation(Frozen):
             facts = "".join(f", {k} {v}" for k, v in sorted(self.facts.items()))
             say("scratch", f"{format_bytes(self.scratch_bytes)} at offset {self.scratch_offset}{facts}")
         if self.alternatives:
-            lines += ["", *text_table(*self._table(total), left=(0, 1), indent=2)]
+            lines += ["", *text_table(*self._table(total - self.crossing_ns), left=(0, 1), indent=2)]
         return lines
 
     def _table(self, total: int) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
@@ -135,8 +144,9 @@ def explain_node(
     graph_program = graph.program[program.name]
     node, chosen = graph_program.node[name], program.node[name]
     signature, op = signature_of(graph, node), op_named(node.op)
-    alternatives = _alternatives(signature.text, chosen, len(plan.lanes), costs)
+    crossing = sum(crossing_ns(chosen, planned_crossing(plan)))
     total = chosen.predicted_ns
+    alternatives = _alternatives(signature.text, chosen, total - crossing, len(plan.lanes), costs)
     second = total / 1e9
     flops = op.flops(signature) / second if second else 0.0
     moved = op.bytes_moved(signature) / second if second else 0.0
@@ -152,8 +162,10 @@ def explain_node(
         mode=chosen.mode.text(),
         slices=chosen.slices,
         stage_ns=chosen.stage_ns,
+        crossing_ns=crossing,
+        crossed=chosen.crossed,
         share=total / program.predicted_ns if program.predicted_ns else 0.0,
-        reasons=_reasons(name, chosen, alternatives, program, graph, plan, costs),
+        reasons=_reasons(name, chosen, total - crossing, alternatives, program, graph, plan, costs),
         alternatives=alternatives,
         flops=Rate(per_second=flops, peak=costs.flops * chosen.slices if costs else 0.0),
         bandwidth=Rate(per_second=moved, peak=costs.bandwidth if costs else 0.0),
@@ -171,11 +183,14 @@ def explain_node(
     )
 
 
-def _alternatives(signature: str, chosen: NodePlan, lanes: int, costs: CostTable | None) -> tuple[Alternative, ...]:
-    """Every measured mode, the fastest first. How cold a node's operands are is read off the chosen entry."""
+def _alternatives(
+    signature: str, chosen: NodePlan, alone_ns: int, lanes: int, costs: CostTable | None
+) -> tuple[Alternative, ...]:
+    """Every measured mode, the fastest first. How cold a node's operands are is read off the chosen entry, which takes
+    `alone_ns` without what other lanes' caches cost."""
     entries = costs.modes(signature) if costs else ()
     own = next((e for e in entries if e.mode == chosen.mode), None)
-    cold = _coldness(own, chosen.predicted_ns) if own else 0.0
+    cold = _coldness(own, alone_ns) if own else 0.0
     found = [
         Alternative(
             mode=e.mode.text() + ("" if e.affinity == "compact" else f" {e.affinity}"),
@@ -201,6 +216,7 @@ def _coldness(entry: CostEntry, predicted: int) -> float:
 def _reasons(
     name: str,
     chosen: NodePlan,
+    alone_ns: int,
     alternatives: tuple[Alternative, ...],
     program: ProgramPlan,
     graph: Graph,
@@ -217,19 +233,19 @@ def _reasons(
         return ("the cost table has no such mode: the plan was made from another one, or edited",)
     best = min(usable, key=lambda a: (a.here_ns, not a.chosen))
     # Rounding of the warmth may turn a tie around: a nanosecond per stage is none.
-    optimal = best.chosen or chosen.predicted_ns - best.here_ns <= len(chosen.stage_ns)
+    optimal = best.chosen or alone_ns - best.here_ns <= len(chosen.stage_ns)
     if len(usable) == 1:
         reasons = ["it is the only measured mode" + (" that fits the lanes" if len(alternatives) > 1 else "")]
     elif optimal:
         reasons = [f"it is the fastest of {len(usable)} measured modes"]
     else:
-        lost = chosen.predicted_ns - best.here_ns
+        lost = alone_ns - best.here_ns
         price = f"{best.mode} would take {format_ns(lost)} less"
         reasons = [f"{_constraint(name, chosen, program, graph, plan)}; {price}"]
-    beyond = [a for a in alternatives if not a.fits and a.here_ns < min(best.here_ns, chosen.predicted_ns)]
+    beyond = [a for a in alternatives if not a.fits and a.here_ns < min(best.here_ns, alone_ns)]
     if beyond:
         faster = min(beyond, key=lambda a: a.here_ns)
-        change = signed(format_ns(chosen.predicted_ns - faster.here_ns), faster.here_ns - chosen.predicted_ns)
+        change = signed(format_ns(alone_ns - faster.here_ns), faster.here_ns - alone_ns)
         reasons.append(f"the plan has {len(plan.lanes)} lanes; {faster.mode} would change its time by {change}")
     return tuple(reasons)
 

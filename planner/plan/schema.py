@@ -50,6 +50,17 @@ class Placement(Frozen):
     """The value whose bytes this one takes over in place (or views); empty when it has its own."""
 
 
+class Crossed(Frozen):
+    """Bytes of a slice that lie in another lane's caches (solve/crossing.py)."""
+
+    fetched: Natural
+    """Read or written over, and written by another lane last."""
+    reclaimed: Natural
+    """Written over, and read by another lane since they were written."""
+    factor: Annotated[float, Field(ge=1, le=1e6)] = 1.0
+    """How many times as much a byte out of the caches costs this kernel as a plain loop."""
+
+
 class NodePlan(Frozen):
     """How one node runs."""
 
@@ -67,6 +78,8 @@ class NodePlan(Frozen):
     """Sizes that the kernel library asked for: packed_bytes, scratch_bytes (per slice), partial_bytes."""
     traffic: Natural = 0
     """Bytes per ms that it moves to and from memory when it runs alone: what nodes beside it will miss."""
+    crossed: tuple[Crossed, ...] = ()
+    """Per stage, what one slice finds in other lanes' caches; `stage_ns` has what that costs. Empty: nothing."""
 
     @property
     def stages(self) -> int:
@@ -158,6 +171,10 @@ class Sharing(Frozen):
     """Of one lane alone."""
     smt_gain: Annotated[float, Field(ge=1, le=16)] = 1.03
     """Work per time of two compute-bound slices on one core, against one alone."""
+    fetch_ns: Annotated[float, Field(ge=0, lt=1e15)] = 0.0
+    """What a KiB costs more to read or write that another lane wrote last (plan/crossing.py)."""
+    reclaim_ns: Annotated[float, Field(ge=0, lt=1e15)] = 0.0
+    """What a KiB costs more to write that another lane read since it was written."""
     cores: tuple[Natural, ...] = ()
     """The physical core of every lane; empty where every lane has its own."""
 

@@ -40,6 +40,9 @@ def plan_document(plan: Plan) -> dict[str, Any]:
             del program["least_again_ns"]
     if not plan.keep:
         del document["keep"]
+    for optional in ("fetch_ns", "reclaim_ns"):
+        if not document["sharing"][optional]:
+            del document["sharing"][optional]
     document["lanes"] = [{k: v for k, v in lane.items() if (k, v) != ("kind", "core")} for lane in document["lanes"]]
     document["placements"] = [{k: v for k, v in p.items() if v != ""} for p in document["placements"]]
     return document

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from planner.costs.table import CostTable, costs_hash
 from planner.errors import UserError
@@ -9,9 +10,11 @@ from planner.graph.model import Graph
 from planner.graph.text import graph_hash
 from planner.plan.bounds import bounds
 from planner.plan.contention import contention_of
+from planner.plan.crossing import Crossing
 from planner.plan.expand import expand, pools_of
-from planner.plan.schema import Lane, NodePlan, Placement, Plan, PoolUse, ProgramPlan, Rewrite, Sharing
+from planner.plan.schema import Crossed, Lane, NodePlan, Placement, Plan, PoolUse, ProgramPlan, Rewrite, Sharing
 from planner.plan.simulate import simulate
+from planner.solve.crossing import crossed_bytes
 from planner.solve.keep import kept_values
 from planner.solve.liveness import Liveness, liveness, scratch_id
 from planner.solve.offsets import most_alive
@@ -62,6 +65,17 @@ class Setting:
             return (0,) * len(self.cpus)
         return tuple(self.target.core_of[cpu].tile for cpu in self.cpus)
 
+    @property
+    def cache(self) -> int:
+        """Bytes of the last cache that a node's operands may still lie in; a GPU's is not counted on."""
+        return 0 if self.target.gpus else self.target.last_level_cache
+
+    @property
+    def same_bits(self) -> bool:
+        """Whether a budget must not change in which modes nodes run."""
+        wanted = self.options.same_bits
+        return not self.target.gpus if wanted is None else wanted
+
     def sharing(self, cpus: Sequence[int] = ()) -> Sharing:
         """What the lanes on `cpus` share. One stream alone can use all of a GPU's bandwidth."""
         if self.target.gpus:
@@ -72,6 +86,8 @@ class Setting:
             bandwidth=round(self.costs.bandwidth) or self.target.memory_bandwidth,
             thread_bandwidth=round(self.costs.thread_bandwidth) or self.target.cpu.thread_bandwidth,
             smt_gain=self.costs.smt_gain,
+            fetch_ns=self.costs.fetch_ns,
+            reclaim_ns=self.costs.reclaim_ns,
             cores=cores if len(set(cores)) < len(cores) else (),
         )
 
@@ -194,9 +210,13 @@ def _program(setting: Setting, made: Draft, name: str, live: Liveness, placed: A
     count = len(made.cpus) + len(made.copies.lanes)
     lanes = lane_programs(made.graph, schedule, live, placed.addresses, count)
     setting.say(f"sync: {name} waits {sum(len(e.wait) for lane in lanes for e in lane)} times")
+    crossing = Crossing(sharing.fetch_ns, sharing.reclaim_ns)
+    crossed = crossed_bytes(
+        made.graph, schedule, live, placed.addresses, costs, crossing, setting.target.last_level_cache
+    )
     planned = ProgramPlan(
         name=name,
-        nodes=_nodes(schedule, live, placed),
+        nodes=_nodes(schedule, live, placed, crossed, crossing),
         lanes=lanes,
         predicted_ns=0,
         peak_bytes=_peak(made, name, live),
@@ -227,11 +247,15 @@ def _stolen(setting: Setting, made: Draft, schedule: Schedule) -> float:
     return copying / len(made.cpus) if spare <= 0 else 0.0
 
 
-def _nodes(schedule: Schedule, live: Liveness, placed: Arenas) -> tuple[NodePlan, ...]:
+def _nodes(
+    schedule: Schedule, live: Liveness, placed: Arenas, crossed: Mapping[str, tuple[Crossed, ...]], crossing: Crossing
+) -> tuple[NodePlan, ...]:
     sizes = {b.id: b.size for b in live.blocks}
     nodes = []
     for node in schedule.order:
         choice, scratch = schedule.choices[node.id], scratch_id(schedule.program, node.id)
+        stages = crossed.get(node.id, ())
+        more = [round(crossing.price(stage)) for stage in stages] or [0] * len(choice.stage_ns)
         nodes.append(
             NodePlan(
                 node=node.id,
@@ -239,11 +263,12 @@ def _nodes(schedule: Schedule, live: Liveness, placed: Arenas) -> tuple[NodePlan
                 dim=choice.mode.dim,
                 slices=choice.mode.slices,
                 implementation=choice.mode.implementation,
-                stage_ns=choice.stage_ns,
+                stage_ns=tuple(map(sum, zip(choice.stage_ns, more, strict=True))),
                 scratch_offset=placed.offsets.get(scratch, 0),
                 scratch_bytes=sizes.get(scratch, 0),
                 facts=dict(choice.facts),
                 traffic=choice.traffic,
+                crossed=stages,
             )
         )
     return tuple(nodes)
@@ -277,15 +302,18 @@ def _placements(graph: Graph, live: Liveness, placed: Arenas) -> tuple[Placement
 
 def _too_small(made: Draft, live: Liveness, height: int, capacity: int) -> UserError:
     """SP1301, naming the node at which most bytes are alive."""
-    position, binding, most = 0, "", -1
-    blocks = [b for b in live.blocks if b.id not in made.pools]
+    names: list[str] = []
+    """By position; what lies between two programs' nodes has none."""
     for name, schedule in made.schedules.items():
-        for node in schedule.order:
-            alive = sum(b.size for b in blocks if b.lower <= position < b.upper)
-            if alive > most:
-                binding, most = f"{node.id} ({name})", alive
-            position += 1
-        position += 1
+        names += [*(f"{node.id} ({name})" for node in schedule.order), ""]
+    change = [0] * (len(names) + 1)
+    for block in live.blocks:
+        if block.id not in made.pools:
+            change[min(block.lower, len(names))] += block.size
+            change[min(block.upper, len(names))] -= block.size
+    alive = [(size, -at) for at, size in enumerate(accumulate(change[:-1])) if names[at]]
+    most, at = max(alive, default=(0, 0))
+    binding = names[-at]
     return UserError(
         "SP1301",
         f"the plan needs {height} bytes but the budget is {capacity}; "

@@ -6,68 +6,24 @@ that fit, the one with the shortest replay is the plan.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from planner.errors import InternalError, UserError
-from planner.plan.schema import Plan, Rewrite
+from planner.plan.schema import Plan
 from planner.solve.assemble import Setting, assemble
-from planner.solve.budget_bound import Relaxation
-from planner.solve.footprints import Footprints
-from planner.solve.keep import kept_values
-from planner.solve.published import published
-from planner.solve.quick import Quick
-from planner.solve.rewriting import again_choice, copies_of
+from planner.solve.frontier import TRAIN, Frontier, fixed_programs, frontier
 from planner.solve.route import route
 from planner.solve.schedule import Schedule
-from planner.solve.search import Search, State, cheapest
-from planner.solve.steps import Decision, Material, material, rewrite_of, steps
+from planner.solve.search import State, cheapest
 from planner.units import format_bytes
-
-TRAIN = "train_step"
 
 CLOSE = 1.02
 """Among states whose peaks are within this factor of the smallest one's is the one that packs into the fewest bytes."""
 
 SURE = 0.998
 """No replay is shorter than this share of the nodes' own times, one after the other."""
-
-
-@dataclass(frozen=True)
-class Frontier:
-    """The states worth having, from the fastest to the smallest."""
-
-    material: Material
-    states: tuple[State, ...]
-    base_ns: float
-    """Time of the graph's own nodes."""
-    again_ns: Mapping[str, float]
-    """forward node -> time of running it again"""
-    relaxation: Relaxation
-    pools: tuple[str, str]
-
-    def rewrite(self, state: State) -> dict[str, Rewrite]:
-        return {TRAIN: rewrite_of(self.material, state.decisions, *self.pools)}
-
-
-def frontier(setting: Setting, schedules: Mapping[str, Schedule]) -> Frontier:
-    """All states of the chain that no other one beats in both memory and time."""
-    graph, schedule = setting.graph, schedules[TRAIN]
-    keep = kept_values(graph, setting.options.keep)
-    made = material(graph, graph.program[TRAIN], schedule.order, keep)
-    slower = setting.target.slower_pool
-    again_ns = _again_ns(setting, schedule, made)
-    prints = Footprints(graph, graph.program[TRAIN], schedule, made, again_ns, 0.0, keep)
-    if slower:
-        prints.copy_ns_per_byte = _copy_ns(setting, slower)
-    relaxation = Relaxation(graph, graph.program[TRAIN], schedule, made, again_ns, keep)
-    search = Search(made, prints, Quick(prints, made, again_ns), relaxation, bool(slower))
-    best = search.run(published(graph, graph.program[TRAIN], made).values())
-    base = sum(schedule.choices[n.id].total_ns for n in schedule.order)
-    setting.say(f"budget: {len(best)} states worth having, from {format_bytes(best[0].peak)} to "
-                f"{format_bytes(best[-1].peak)}")  # fmt: skip
-    return Frontier(made, tuple(best), base, again_ns, relaxation, (setting.target.memory.name, slower))
 
 
 def within_budget(
@@ -80,7 +36,8 @@ def within_budget(
     frontier, where it is known already; it does not depend on the budget."""
     schedules = _calm(setting, schedules)
     if TRAIN not in schedules:
-        return assemble(setting, schedules, threads)
+        fitted = {name: other.within(setting.capacity) for name, other in fixed_programs(setting, schedules).items()}
+        return assemble(setting, {**schedules, **fitted}, threads)
     choice = choice or frontier(setting, schedules)
     # Signals between lanes are not in the estimates; in steps of microseconds they decide.
     signals = 2 * setting.costs.sync_ns * len(schedules[TRAIN].order)
@@ -108,7 +65,8 @@ def pareto(
         choice = frontier(setting, schedules)
         for state in _spread(choice.states, points):
             for overlap in (True, False) if "move" in state.decisions.values() else (True,):
-                plans.append(assemble(free, schedules, threads, choice.rewrite(state), overlap=overlap))
+                modes = choice.schedules(state, schedules)
+                plans.append(assemble(free, modes, threads, choice.rewrite(state), overlap=overlap))
     return undominated(plans)
 
 
@@ -139,7 +97,7 @@ def _assembled(
     setting: Setting, schedules: Mapping[str, Schedule], threads: tuple[int, ...], choice: Frontier, state: State
 ) -> Plan | None:
     """The state's plan; with transfers that overlap where there is room for that."""
-    rewrites = choice.rewrite(state)
+    rewrites, schedules = choice.rewrite(state), choice.schedules(state, schedules)
     for overlap in (True, False) if rewrites[TRAIN].transfers else (True,):
         try:
             return assemble(setting, schedules, threads, rewrites, overlap=overlap)
@@ -159,53 +117,24 @@ def _with_bound(setting: Setting, choice: Frontier, plan: Plan) -> Plan:
     return plan.model_copy(update={"programs": programs})
 
 
-def exact_state(
-    setting: Setting, schedules: Mapping[str, Schedule], choice: Frontier, decisions: Mapping[str, Decision]
-) -> State:
-    """What some decisions need and cost."""
-    keep = kept_values(setting.graph, setting.options.keep)
-    made, program = choice.material, setting.graph.program[TRAIN]
-    exact = Footprints(setting.graph, program, schedules[TRAIN], made, choice.again_ns, 0.0, keep)
-    found = exact.of(steps(made, decisions))
-    return State(decisions, found.peak, found.extra_ns, found.again_ns)
-
-
 def _infeasible(
     setting: Setting, schedules: Mapping[str, Schedule], threads: tuple[int, ...], choice: Frontier
 ) -> UserError:
     """SP1301 with the node that binds, and the smallest budget that can be met."""
     free = replace(setting, unlimited=True)
     close = [s for s in choice.states if s.peak <= choice.states[-1].peak * CLOSE]
-    plans = [(assemble(free, schedules, threads, choice.rewrite(s), overlap=False), s) for s in close]
-    least, state = min(plans, key=lambda p: p[0].pools[0].arena)
+    modes = [choice.schedules(s, schedules) for s in close]
+    plans = [
+        (assemble(free, m, threads, choice.rewrite(s), overlap=False), s, m) for s, m in zip(close, modes, strict=True)
+    ]
+    least, state, smallest = min(plans, key=lambda p: p[0].pools[0].arena)
     size = least.pools[0].arena
     fix = f"the smallest budget that this solver can meet is {size} bytes ({format_bytes(size)})"
     try:
-        assemble(setting, schedules, threads, choice.rewrite(state), overlap=False)
+        assemble(setting, smallest, threads, choice.rewrite(state), overlap=False)
     except UserError as error:
         return UserError("SP1301", error.problem, fix)
     raise InternalError("a state that fits was not tried")
-
-
-def _again_ns(setting: Setting, schedule: Schedule, made: Material) -> dict[str, float]:
-    """forward node -> ns of running it again."""
-    known = {n.id: n for n in made.order}
-    found = {}
-    for name, again in made.again.items():
-        choice = schedule.choices[name]
-        if again.op != known[name].op:
-            types = setting.graph.types(again.inputs)
-            choice = again_choice(again.op, again.attrs, types, types[:1], choice, setting.costs)
-        found[name] = float(choice.total_ns)
-    return found
-
-
-def _copy_ns(setting: Setting, slower: str) -> float:
-    """What moving a byte one way costs: the time that it takes from the cores, and some of what they may wait."""
-    fast = setting.target.memory.name
-    copies = copies_of([(fast, slower), (slower, fast)], setting.target, setting.costs, 0)
-    slowest = max(1 / speed for speed in copies.speed.values())
-    return slowest / len(setting.cpus) if setting.target.logical_cpus <= len(setting.cpus) else slowest / 4
 
 
 def _spread(states: Sequence[State], count: int) -> list[State]:

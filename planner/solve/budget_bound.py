@@ -28,6 +28,7 @@ from scipy.sparse import csr_array
 
 from planner.graph.model import PERSISTENT, Graph, Program
 from planner.ops.base import op_named, scratch_bytes
+from planner.ops.device import running
 from planner.ops.signature import signature_of
 from planner.solve.schedule import Schedule
 from planner.solve.steps import Material
@@ -105,7 +106,8 @@ class Relaxation:
             choice = schedule.choices[node.id]
             inplace = {} if alias is not None else dict(op.inplace(signature, choice.mode))
             if alias is None:
-                scratch[at] = scratch_bytes(op.scratch(signature, choice.mode, choice.facts))
+                runs = running(op, choice.mode)
+                scratch[at] = scratch_bytes(runs.scratch(signature, choice.mode, choice.facts))
             for value in (*node.reads, *node.writes):
                 last[views.get(value, value)] = at
             for output, value in enumerate(node.outputs):

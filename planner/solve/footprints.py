@@ -29,6 +29,8 @@ class Footprint:
     """The same without copies."""
     at_peak: frozenset[str]
     """Values of the graph of which an instance is in memory where most is."""
+    scratch: np.ndarray[tuple[int], np.dtype[np.int64]]
+    """The part of `alive` that is scratch."""
 
     @property
     def peak(self) -> int:
@@ -130,7 +132,8 @@ class Footprints:
             change[at] += size[value]
             change[until[value] + 1] -= size[value]
         alive = np.cumsum(change)[: count + 1] + scratch + self.always
-        return Footprint(alive, again + copied, again, self._at(int(alive.argmax()), origin, first, root, until))
+        there = self._at(int(alive.argmax()), origin, first, root, until)
+        return Footprint(alive, again + copied, again, there, scratch)
 
     def size(self, value: str) -> int:
         return self._size[value]

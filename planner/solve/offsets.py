@@ -3,8 +3,9 @@
 Blocks that live all the time go to the bottom. The rest is packed several ways, cheapest first, until one reaches the
 lower bound, the most bytes alive at once: best fit (best_fit.py), valley filling block by block and chain by chain
 (valleys.py, chains.py; core_first.py leaves small blocks for the gaps), a packing without waste read off a planar
-graph (tight.py), then exact search below a given height (exact.py), which may also prove that no packing is lower. What
-search may do is counted in steps, never in seconds: the same blocks get the same offsets on every machine.
+graph (tight.py), then by turns the best so far repaired below lower heights (ejection.py), and exact search below a
+given height (exact.py), which may also prove that no packing is lower. What search may do is counted in steps, never in
+seconds: the same blocks get the same offsets on every machine.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ from typing import NamedTuple
 from planner.solve.best_fit import ORDERS, best_fit
 from planner.solve.chains import TASTES, fill_chains
 from planner.solve.core_first import core_first
+from planner.solve.ejection import lower_by_ejection
 from planner.solve.exact import Verdict, pack_below
 from planner.solve.liveness import Block
 from planner.solve.sections import Instance, height, instance
@@ -139,17 +141,21 @@ def _built(problem: Instance, effort: Effort) -> Iterator[list[int]]:
 
 
 def _searched(problem: Instance, enough: int, best: list[int], effort: Effort) -> tuple[list[int], int]:
-    """Search below lower and lower heights, in rounds that do more and more.
+    """Search below lower and lower heights.
 
-    Each round asks for the goal itself, then for the middle between what is impossible (or was not found in this
-    round) and what is known, until these meet.
+    Rounds do more and more. Each repairs what is known; then it asks exact search for the goal itself, and for the
+    middle between what is impossible (or was not found in this round) and what is known, until these meet.
     """
     preferences = [ranks(problem, priority) for priority in PRIORITIES]
     proven, left = problem.load, effort.search
     # A search that never goes back looks at every waiting block for each block that it places: grant that and more.
     straight = problem.blocks * sum(b - a + 4 for a, b in zip(problem.lower, problem.upper, strict=True)) // 2
     limit = max(effort.first_round, 2 * straight)
+    if left < straight:
+        best, _ = lower_by_ejection(problem, best, enough, left // 2)
     while left >= straight and left > 0:
+        best, work = lower_by_ejection(problem, best, max(enough, proven), min(4 * limit, left // 2))
+        left -= work
         missed = max(enough, proven) - 1
         goal = missed + 1
         while goal < height(problem, best) and height(problem, best) > enough:

@@ -42,6 +42,10 @@ class PlanOptions(Frozen):
     """How many hardware threads to use; None: one per core of the target."""
     memory_budget: int | None = None
     """Bytes in the first pool, everything counted; None: the pool's capacity."""
+    same_bits: bool | None = None
+    """Whether a step under a budget computes the bits of the step without one. If not, every node runs in the fastest
+    mode whose scratch fits the bytes that are free at its step (solve/ways.py). None: on processors, where scratch is
+    a small part of memory; not on a GPU."""
     pins: Pins = Pins()
     parallel_ops: ParallelOps | None = None
     """Let siblings run side by side where nothing else co-runs; None: only `auto` tries it."""

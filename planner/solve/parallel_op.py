@@ -28,6 +28,7 @@ THREAD_SAFE = frozenset(
         *("embedding", "embedding_backward", "embedding_sgd_update"),
         *("slice", "slice_backward", "split", "concat", "permute", "expand", "pad"),
         *("relu", "relu_backward", "leaky_relu", "leaky_relu_backward", "add", "mul", "sub", "scale"),
+        *("chain", "chain_backward"),
         *("sigmoid", "sigmoid_backward", "tanh", "tanh_backward", "lstm_cell", "lstm_cell_backward"),
         *("reduce_sum", "reduce_mean", "sgd_update", "adam_update", "state_update"),
         *("linear", "linear_backward_data", "linear_backward_weights", "matmul"),

@@ -111,12 +111,14 @@ class _Solved:
 
 
 def _within_budget(candidates: Sequence[_Solved]) -> Plan:
-    """The fastest candidate if it fits; else the better of the fastest that does and the base's rewriting."""
+    """The fastest candidate if it fits; else the better of the fastest that does and the base's rewriting.
+
+    What promised too little to be taken there is not taken here either: less memory would seem to be faster."""
     fastest = _fastest(candidates)
     if fastest.fits:
         return fastest.plan
-    fitting = [c for c in candidates if c.fits]
-    plans = [_fastest(fitting).plan] if fitting else []
+    fitting = [c for c in candidates if c.fits and c.total_ns >= fastest.total_ns]
+    plans = [min(fitting, key=lambda c: c.total_ns).plan] if fitting else []
     try:
         plans.append(_base(candidates).rewritten())
     except UserError as error:
@@ -198,8 +200,7 @@ def _schedule(setting: Setting, program: Program) -> Schedule:
     options, order = setting.options, route(setting.graph, program)
     setting.say(f"route: {len(order)} nodes in {program.name}")
     lanes = len(setting.cpus)
-    cache = 0 if setting.target.gpus else setting.target.last_level_cache
-    modes = node_options(setting.graph, order, setting.costs, lanes, cache)
+    modes = node_options(setting.graph, order, setting.costs, lanes, setting.cache)
     pinned = {k: v for k, v in options.pins.slices.items() if k in program.node}
     choices = choose_modes(
         order,

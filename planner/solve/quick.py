@@ -2,10 +2,12 @@
 
 Only values that may be dropped are followed; what else is in memory, and how much scratch, is known for every node
 beforehand. So only nodes that read such values are walked, and the nodes between two of them count as one place, with
-the most that is in memory at any of them. Where an output may overwrite one of several inputs, the first one counts.
+the most that is in memory at any of them. Forward nodes behind backward ones (several losses) are walked like these.
+Where an output may overwrite one of several inputs, the first one counts.
 The states that a search ends with are looked at again in footprints.py.
 """
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -14,6 +16,10 @@ import numpy as np
 from planner.graph.model import Node
 from planner.solve.footprints import Footprints
 from planner.solve.steps import Decision, Material
+
+MOST_AGAIN = 300_000
+"""Where more would run again, decisions are not looked at further: in a chain of a thousand joins "fresh" takes
+millions, and no step is worth that."""
 
 KEEP, SHARE, OWN, FRESH, MOVE = range(5)
 WAYS: Mapping[Decision, int] = {"keep": KEEP, "share": SHARE, "own": OWN, "fresh": FRESH, "move": MOVE}
@@ -39,11 +45,23 @@ class Glance(NamedTuple):
         """Bytes above `level`, added up over the places."""
         return float(np.maximum(self.alive - level, 0).sum())
 
+    @property
+    def hopeless(self) -> bool:
+        """Not looked at to the end (MOST_AGAIN)."""
+        return math.isinf(self.extra_ns)
+
+
+HOPELESS = Glance(np.full(1, 2**60, np.int64), 2**60, math.inf, math.inf, ([], [], []), [])
+
 
 class _Place(NamedTuple):
-    """A node after the forward pass that reads values which may be dropped."""
+    """A node behind the first backward one that reads values which may be dropped. With several losses there are
+    forward nodes among them: those read, and make, the originals."""
 
+    forward: bool
     reads: tuple[int, ...]
+    makes: tuple[int, ...]
+    """Of a forward node."""
     overwrites: tuple[int, ...]
     """Values whose bytes it may write its results to."""
     before: int
@@ -72,7 +90,7 @@ class Quick:
         self._again: list[_Again] = []
         self._add_again(again_ns)
         order = made.order
-        self._forward = max((i for i, n in enumerate(order) if n.phase == "forward"), default=-1) + 1
+        self._forward = next((i for i, n in enumerate(order) if n.phase != "forward"), len(order))
         self._first = [0] * len(made.values)
         self._last = [0] * len(made.values)
         self._follow_forward()
@@ -117,13 +135,19 @@ class Quick:
             for value in self._numbers(node.inputs):
                 self._last[value] = at - (value in over)
 
+    def _reads(self, node: Node) -> tuple[int, ...]:
+        """What it reads of values that may be dropped; a view of one reads it when it is read itself, unless it is
+        taken in the forward pass, of the original."""
+        if self._exact.is_view(node.id) and node.phase != "forward":
+            return ()
+        return self._numbers(node.reads)
+
+    def _makes(self, node: Node) -> tuple[int, ...]:
+        return self._numbers(node.outputs) if node.phase == "forward" and not self._exact.is_view(node.id) else ()
+
     def _find_places(self, before: Bytes64, during: Bytes64) -> list[_Place]:
         order, start = self._made.order, self._forward
-        reading = [
-            i
-            for i in range(start, len(order))
-            if not self._exact.is_view(order[i].id) and self._numbers(order[i].reads)
-        ]
+        reading = [i for i in range(start, len(order)) if self._reads(order[i]) or self._makes(order[i])]
         found = []
         if reading[:1] != [start]:
             reading.insert(0, start)
@@ -132,7 +156,9 @@ class Quick:
             most = int(during[at + 1 : following].max(initial=0))
             found.append(
                 _Place(
-                    self._numbers(node.reads) if node else (),
+                    node is not None and node.phase == "forward",
+                    self._reads(node) if node else (),
+                    self._makes(node) if node else (),
                     self._overwritten(node) if node else (),
                     int(before[at]),
                     int(during[at]),
@@ -163,7 +189,19 @@ class Quick:
         called = list(self._first)
         at = self._forward
         again_ns, moved = 0.0, 0
+        most = len(way) + MOST_AGAIN
         for place in self._places:
+            if len(value_of) > most:
+                return HOPELESS
+            if place.forward:
+                for value in place.makes:
+                    since[value] = until[value] = at
+                for value in place.reads:
+                    until[value] = at
+                overwritten += [(at, value) for value in place.overwrites]
+                anyway += (place.during, place.after)
+                at += 2
+                continue
             local: list[int] = []
             call = at
             for wanted in place.reads:

@@ -30,6 +30,7 @@ CHEAP_OPS = frozenset(
         "adaptive_avg_pool2d",
         "avg_pool2d",
         "batch_norm",
+        "chain",
         "convert_layout",
         "dropout",
         "gelu",

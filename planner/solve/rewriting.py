@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from planner.costs.table import CostTable
 from planner.graph.model import Attrs, Graph, Node, TensorType
-from planner.ops.base import Mode, Signature, op_named
+from planner.ops.base import Again, Mode, Signature, op_named
 from planner.ops.device import device_mode, dims_of
 from planner.plan.expand import RECOMPUTE, TRANSFER, woven
 from planner.plan.schema import Rewrite, Transfer
@@ -97,6 +97,14 @@ def _again(larger: Graph, node: Node, original: Node, choice: Choice, costs: Cos
     if node.op == original.op:
         return choice
     return again_choice(node.op, node.attrs, larger.types(node.inputs), larger.types(node.outputs), choice, costs)
+
+
+def again_ns(graph: Graph, node: Node, again: Again, choice: Choice, costs: CostTable) -> float:
+    """Time of running a node of the graph again whose own run is `choice`."""
+    if again.op != node.op:
+        types = graph.types(again.inputs)
+        choice = again_choice(again.op, again.attrs, types, types[:1], choice, costs)
+    return float(choice.total_ns)
 
 
 def again_choice(

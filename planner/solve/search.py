@@ -25,7 +25,7 @@ import numpy as np
 
 from planner.solve.budget_bound import Relaxation
 from planner.solve.footprints import Footprints
-from planner.solve.quick import Glance, Quick
+from planner.solve.quick import MOST_AGAIN, Glance, Quick
 from planner.solve.steps import Decision, Material, steps
 
 TARGET = 0.96
@@ -54,6 +54,10 @@ SMALL = 800
 
 EFFORT = 40_000
 """Values times walks up that are tried at all levels together."""
+
+MOST_LOOKED = 40_000_000
+"""Instances of values in all that is looked at, a microsecond each: walks up share what is left of it and stop where
+they are. Only for networks of a thousand layers does that come before their ends."""
 
 _BACK: Mapping[Decision, tuple[Decision, ...]] = {
     "keep": (),
@@ -101,32 +105,47 @@ class Search:
         self._relaxation = relaxation
         self._known: dict[tuple[str, Decision], float] = {}
         """(value, decision) -> ns per byte when it was last tried"""
+        self._looked = 0
+        """Instances of values in all that was looked at."""
 
     def run(self, also: Iterable[Mapping[str, Decision]] = ()) -> list[State]:
         """The states that no other one beats in both memory and time. `also`: decisions to start from."""
         given = tuple(also)
         start = self._state({})
-        corners = [self._state(self._corner(way)) for way in ("share", "own", "fresh", "move", "mixed")]
-        found = [start, *corners, *(self._state(d) for d in (*given, *self._segmented()))]
+        corners = self._worth([self._corner(way) for way in ("share", "own", "fresh", "move", "mixed")])
+        theirs = self._worth(given)
+        found = [start, *corners, *theirs, *self._worth(self._segmented())]
         if len(self._made.values) <= SMALL:
             found += self._down({})
             smallest = sorted(found, key=lambda s: (s.peak, s.extra_ns))[:1]
             products = sorted(found[1:], key=lambda s: (s.extra_ns * s.peak, s.peak))[:3]
             for state in {id(s): s for s in (*smallest, *corners[:2], *products)}.values():
                 found += self._down(state.decisions)
-        found += self._levels(found) if self._combinations() > ENUMERATED else self._all()
-        # Where forward nodes follow backward ones, as with two losses, the quick estimates are off: what the search
-        # started from is looked at exactly in any case.
-        sure = {id(s): s for s in (*corners, *(self._state(d) for d in given), *cheapest(found))}.values()
+        everything = self.all_decisions(ENUMERATED)
+        found += self._levels(found) if everything is None else self._worth(everything)
+        # The quick estimates are not always exact: what the search started from is looked at again in any case.
+        sure = {id(s): s for s in (*corners, *theirs, *cheapest(found))}.values()
         return cheapest(self._exactly(s) for s in sure)
+
+    def _worth(self, decisions: Iterable[Mapping[str, Decision]]) -> list[State]:
+        """Their states, without the hopeless ones."""
+        return [self._state(d, seen) for d in decisions if not (seen := self._look(d)).hopeless]
+
+    def _look(self, decisions: Mapping[str, Decision]) -> Glance:
+        seen = self._quick.of(decisions)
+        self._looked += MOST_AGAIN if seen.hopeless else len(seen.called)
+        return seen
 
     def _combinations(self) -> int:
         return math.prod(1 + len(self._made.ways(v, self._slower)) for v in self._made.values)
 
-    def _all(self) -> list[State]:
+    def all_decisions(self, most: int) -> list[dict[str, Decision]] | None:
+        """Every combination of decisions; None where there are more than `most`."""
+        if self._combinations() > most:
+            return None
         values = self._made.values
         ways: list[tuple[Decision, ...]] = [("keep", *self._made.ways(v, self._slower)) for v in values]
-        return cheapest(self._state(dict(zip(values, chosen, strict=True))) for chosen in itertools.product(*ways))
+        return [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*ways)]
 
     def _levels(self, known: Sequence[State]) -> list[State]:
         """The best that walks up from smaller states find at every level, from the lowest to the highest."""
@@ -134,14 +153,15 @@ class Search:
         count = max(4, min(LEVELS, EFFORT // (STARTS * max(1, len(self._made.values)))))
         hints: list[list[dict[str, Decision]]] = []
         found: list[State] = []
-        for level in map(int, np.geomspace(low, high, count + 1)[:-1]):
+        for left, level in zip(range(count, 0, -1), map(int, np.geomspace(low, high, count + 1)[:-1]), strict=True):
             hints.append(self._hint(level))
             below = cheapest(s for s in (*known, *found) if s.peak <= level)
             # The fastest that fits, and smaller ones at growing distance: the way up is longer, but another one.
             starts = [below[len(below) * i // STARTS].decisions for i in range(min(STARTS, len(below)))]
             fitting = (self._fitting(d, level) for hint in hints[-HINTS:] for d in hint)
             starts += [d for d in fitting if d is not None]
-            found += [self._up(d, level) for d in starts]
+            share = (MOST_LOOKED - self._looked) // (left * max(1, len(starts)))
+            found += [self._up(d, level, self._looked + share) for d in starts]
         return found
 
     def _hint(self, level: int) -> list[dict[str, Decision]]:
@@ -156,7 +176,7 @@ class Search:
     def _fitting(self, start: Mapping[str, Decision], level: int) -> dict[str, Decision] | None:
         """Further decisions until the peak is within `level`; None where these do not get there."""
         decisions = dict(start)
-        now = self._quick.of(decisions)
+        now = self._look(decisions)
         while now.peak > level:
             taken = self._next(decisions, now, 0.999 * level / now.peak) or self._next(decisions, now, 0.999)
             if taken is None or len(self._made.values) > SMALL:
@@ -196,7 +216,7 @@ class Search:
         return found
 
     def _state(self, decisions: Mapping[str, Decision], seen: Glance | None = None) -> State:
-        seen = seen or self._quick.of(decisions)
+        seen = seen or self._look(decisions)
         return State(dict(decisions), seen.peak, seen.extra_ns, seen.again_ns)
 
     def _exactly(self, state: State) -> State:
@@ -204,20 +224,21 @@ class Search:
         return State(state.decisions, found.peak, found.extra_ns, found.again_ns)
 
     # -- up ----------------------------------------------------------------------------------------------------
-    def _up(self, start: Mapping[str, Decision], level: int, counted: bool = True) -> State:
-        """Takes decisions back, those that cost most per byte first, while the peak stays within `level`. `counted`:
-        the cost is that of all the times that a value is made again, not of one."""
+    def _up(self, start: Mapping[str, Decision], level: int, until: int) -> State:
+        """Takes decisions back, those that cost most per byte first, while the peak stays within `level`. `until`: what
+        may have been looked at in the end."""
         decisions: dict[str, Decision] = {v: d for v, d in start.items() if d != "keep"}
-        now = self._quick.of(decisions)
+        now = self._look(decisions)
         together = max(1, len(decisions) // 200)
         while True:
             before = now.extra_ns
-            times = self._quick.counts(now) if counted else {}
+            times = self._quick.counts(now)
             price = {v: self._exact.guess(v, d) * max(1, times.get(v, 1)) for v, d in decisions.items()}
             order = sorted(price, key=lambda v: (-price[v], v))
             for at in range(0, len(order), together):
-                decisions, now = self._taken_back(order[at : at + together], decisions, now, level)
-            if now.extra_ns >= before:
+                if self._looked < until:
+                    decisions, now = self._taken_back(order[at : at + together], decisions, now, level)
+            if now.extra_ns >= before or self._looked >= until:
                 return self._state(decisions, now)
 
     def _taken_back(
@@ -228,7 +249,7 @@ class Search:
         if len(values) > 1:
             kept = [v for v in values if self._room(v, now, level)]
             fewer = {v: d for v, d in decisions.items() if v not in kept}
-            after = self._quick.of(fewer)
+            after = self._look(fewer)
             if after.peak <= level:
                 return fewer, after
             half = len(kept) // 2
@@ -245,7 +266,7 @@ class Search:
                     less = {**decisions, value: way}
                 else:
                     continue
-                after = self._quick.of(less)
+                after = self._look(less)
                 if after.peak <= level and after.extra_ns < now.extra_ns:
                     return less, after
         return decisions, now
@@ -258,7 +279,7 @@ class Search:
     # -- down --------------------------------------------------------------------------------------------------
     def _down(self, start: Mapping[str, Decision]) -> list[State]:
         decisions = dict(start)
-        now = self._quick.of(decisions)
+        now = self._look(decisions)
         found = [self._state(decisions, now)]
         while True:
             taken = self._next(decisions, now, TARGET) or self._next(decisions, now, 0.999)
@@ -286,7 +307,7 @@ class Search:
         for guess, value, way in candidates:
             if best and (tried >= LOOKED_AT or guess >= best[0]):
                 break
-            after = self._quick.of({**decisions, value: way})
+            after = self._look({**decisions, value: way})
             gain, cost = before - after.above(level), after.extra_ns - now.extra_ns
             tried += 1
             if gain <= 0 or after.peak > now.peak:

@@ -66,17 +66,14 @@ struct Gelu {
   }
 };
 
-// x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
+// x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), where (1 + tanh(u)) / 2 is sigmoid(2 u).
 struct GeluTanh {
   static constexpr bool reads_x = true, reads_y = false;
-  STEPPLAN_BOTH static float forward(float x) {
-    const float t = math::tanh(0.79788456f * (x + 0.044715f * x * x * x));
-    return 0.5f * x * (1.0f + t);
-  }
+  STEPPLAN_BOTH static float forward(float x) { return x * math::sigmoid(1.59576912f * (x + 0.044715f * x * x * x)); }
   STEPPLAN_BOTH static float backward(float dy, float x, float) {
-    const float t = math::tanh(0.79788456f * (x + 0.044715f * x * x * x));
-    const float slope = 0.79788456f * (1.0f + 0.134145f * x * x);
-    return dy * (0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * slope);
+    const float s = math::sigmoid(1.59576912f * (x + 0.044715f * x * x * x));
+    const float slope = 1.59576912f * (1.0f + 0.134145f * x * x);
+    return dy * (s + x * (s * (1.0f - s)) * slope);
   }
 };
 

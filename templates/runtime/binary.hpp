@@ -87,6 +87,20 @@ void broadcast_binary(const T* a, const Strides& a_strides, const T* b, const St
   map_broadcast(a, a_strides, b, b_strides, y, shape, elements, [](float u, float v) { return F::forward(u, v); });
 }
 
+// x^p; where the compiler knows p, multiples of 1/2 avoid the library's pow, which is not vectorised.
+STEPPLAN_BOTH inline float power(float x, float p) {
+  const float q = p < 0.0f ? -p : p;
+  const float y = q == 0.0f   ? 1.0f
+                  : q == 0.5f ? std::sqrt(x)
+                  : q == 1.0f ? x
+                  : q == 1.5f ? x * std::sqrt(x)
+                  : q == 2.0f ? x * x
+                  : q == 3.0f ? x * x * x
+                  : q == 4.0f ? (x * x) * (x * x)
+                              : std::pow(x, q);
+  return p < 0.0f ? 1.0f / y : y;
+}
+
 // y = x^p. Common exponents avoid the library's pow, which is not vectorised.
 template <class T>
 void pow_scalar_forward(const T* x, float p, T* y, Range range) {

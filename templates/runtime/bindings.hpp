@@ -115,6 +115,14 @@ inline void bind(nb::module_& module) {
     const nb::gil_scoped_release released;
     return executor_of(handle).handoff_ns();
   });
+  module.def("crossing", [](const nb::capsule& handle) {
+    Crossing found;
+    {
+      const nb::gil_scoped_release released;
+      found = executor_of(handle).crossing();
+    }
+    return nb::make_tuple(found.fetch, found.reclaim, found.stream);
+  });
   module.def("delays", [](const nb::capsule& handle, uint64_t seed) { executor_of(handle).team().delays(seed); });
   module.def("close", [](const nb::capsule& handle) {
     const nb::gil_scoped_release released;

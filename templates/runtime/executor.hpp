@@ -14,6 +14,7 @@
 
 #include "arena.hpp"
 #include "context.hpp"
+#include "crossing.hpp"
 #include "lanes.hpp"
 #include "staging.hpp"
 
@@ -94,8 +95,11 @@ class Executor {
     for (const Task& task : staging_tasks_) staging_lanes_.push_back({&task, 1});
     for (int lane = 0; lane < cores; ++lane) handoff_tasks_.push_back({pass_ball, 0, lane, {}});
     for (const Task& task : handoff_tasks_) handoff_lanes_.push_back({&task, 1});
+    for (int lane = 0; lane < cores; ++lane) crossing_tasks_.push_back({cross_on_lane, 0, lane, {}});
+    for (const Task& task : crossing_tasks_) crossing_lanes_.push_back({&task, 1});
     staging_lanes_.resize(team_.size());
     handoff_lanes_.resize(team_.size());
+    crossing_lanes_.resize(team_.size());
   }
 
   const ExecutorSpec& spec() const { return spec_; }
@@ -165,6 +169,19 @@ class Executor {
     return static_cast<double>(handoff_ns_) / (2.0 * kPasses);
   }
 
+  /// What bytes cost that lane 0 and the last lane touch in turn, ns per KiB; nothing with one lane.
+  Crossing crossing() {
+    if (team_.cores() < 2) return {};
+    const std::lock_guard lock(mutex_);
+    Context run{};
+    run.executor = this;
+    crossing_probe_ = std::make_unique<CrossingProbe>();
+    team_.run(crossing_lanes_, run);
+    const Crossing found = crossing_probe_->result();
+    crossing_probe_.reset();
+    return found;
+  }
+
   /// Runs a program without inputs on the bytes that lie `shift` behind the planned ones: for measuring it on memory
   /// that no cache holds.
   void run_shifted(size_t program_number, int64_t shift, Context run) {
@@ -213,6 +230,12 @@ class Executor {
     if (lane == 1) return;
     self.handoff_ns_ = best;
     self.balls_ += kRounds * kPasses;
+  }
+
+  static void cross_on_lane(const Context& run, int, int lane) {
+    Executor& self = *run.executor;
+    if (lane == 0) self.crossing_probe_->first();
+    if (lane + 1 == static_cast<int>(self.team_.cores())) self.crossing_probe_->last();
   }
 
   void stage_part(int number, int slice, int slices) {
@@ -270,6 +293,9 @@ class Executor {
   Signal there_, back_;
   uint32_t balls_ = 0;  // passes before this run
   int64_t handoff_ns_ = 0;
+  std::vector<Task> crossing_tasks_;  // by lane
+  std::vector<LaneProgram> crossing_lanes_;
+  std::unique_ptr<CrossingProbe> crossing_probe_;  // while it is measured
 };
 
 }  // namespace stepplan

@@ -77,17 +77,25 @@ STEPPLAN_BOTH inline float log1p(float u) {
 
 STEPPLAN_BOTH inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
 
+// m / (m + 2) with m = exp(2 |x|) - 1, which is exact for tiny x. As in exp, 2 |x| = n ln 2 + r, and exp(r) - 1 is a
+// polynomial; beyond 9 the result is 1, so that neither overflow nor a subnormal number comes up.
 STEPPLAN_BOTH inline float tanh(float x) {
   const float magnitude = std::fabs(x);
-  const float square = x * x;
-  float p = -5.70498872745e-3f;
-  p = p * square + 2.06390887954e-2f;
-  p = p * square - 5.37397155531e-2f;
-  p = p * square + 1.33314422036e-1f;
-  p = p * square - 3.33332819422e-1f;
-  const float small = p * square * x + x;
-  const float large = std::copysign(1.0f - 2.0f / (exp(2.0f * magnitude) + 1.0f), x);
-  return magnitude < 0.625f ? small : large;
+  const float capped = magnitude > 9.02f ? 9.02f : magnitude;  // keeps NaN
+  constexpr float round_to_int = 12582912.0f;
+  const float shifted = capped * 2.88539008f + round_to_int;
+  const float n = shifted - round_to_int;
+  const float r = (2.0f * capped - n * 0.693359375f) - n * -2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = (p * r) * r + r;
+  const float power = power_of_two(static_cast<int32_t>(bits_of(shifted) - bits_of(round_to_int)));
+  const float m = p * power + (power - 1.0f);
+  return std::copysign(m / (m + 2.0f), x);
 }
 
 // Two minimax polynomials after N. Juffa: x + x p(x^2) near zero, 1 - exp(q(|x|)) in the tail.

@@ -6,15 +6,18 @@ import torch
 from torch.nn import functional as F
 
 from codegen.bench import random_inputs
-from codegen.branches import KINKS, Forced, Watched, decisive_values, kinked
+from codegen.branches import KINKS, Forced, Watched, decisive_values, kinked, read_decisions
 from codegen.initial import draw
 from codegen.torch_ops import TORCH
 from codegen.torch_twin import Call, Twin
 from planner import zoo
-from planner.graph.model import Graph, Node
+from planner.graph import layers
+from planner.graph.builder import GraphBuilder
+from planner.graph.model import Graph, Node, TensorType
 from planner.graph.optimizer import Optimizer
 from planner.ops import all_ops
 from planner.ops.max_pool import MaxPool2d
+from planner.ops.scalar import ScalarAttrs
 from tests.codegen.every_op import every_op_net
 from tests.graphs import small_net
 
@@ -46,6 +49,7 @@ SMOOTH = {
     ),
     *("pow_scalar", "reciprocal", "reduce_mean", "reduce_sum", "reshape", "scale", "sigmoid", "silu", "slice", "split"),
     *("softmax", "sqrt", "square", "sub", "sum_to", "tanh"),
+    *("cast", "gru_cell", "interpolate", "where"),
 }
 
 
@@ -64,7 +68,8 @@ def run(graph: Graph, calls: dict[str, Call], dtype: torch.dtype) -> tuple[float
 
 
 def test_every_differentiable_op_is_smooth_or_has_a_kink() -> None:
-    assert set(TORCH) | {"dropout"} == SMOOTH | set(KINKS) and not SMOOTH & set(KINKS)
+    others = {"chain", "compare"}  # one stands for other ops, through the other no gradient passes
+    assert (set(TORCH) | {"dropout"}) - others == SMOOTH | set(KINKS) and not SMOOTH & set(KINKS)
     assert {n.op for graph in GRAPHS for n in kinked(graph)} == set(KINKS)
     assert set(TORCH) <= set(all_ops())
 
@@ -88,9 +93,9 @@ def test_another_decision_changes_the_branch_and_is_measured(graph: Graph) -> No
     watched, forced = Watched(), Forced()
     _, gradients = run(graph, watched.calls(), torch.float64)
     # Where the absolute value passes the maximum and the minimum behind it.
-    passing = torch.ones(1)
-    if "then_maximum" in watched.decisions:
-        passing = (watched.decisions["then_maximum"] == 1) & (watched.decisions["then_minimum"] == 1)
+    passing, named = torch.ones(1), {n.op: n.id for n in kinked(graph)}
+    if "maximum" in named:
+        passing = (watched.decisions[named["maximum"]] == 1) & (watched.decisions[named["minimum"]] == 1)
     for node in kinked(graph):
         at = int(passing.reshape(-1).nonzero()[0]) if node.op in ("abs", "maximum", "minimum") else 7
         forced.decisions = {name: decision.clone() for name, decision in watched.decisions.items()}
@@ -135,3 +140,23 @@ def test_pooling_decides_like_pytorch() -> None:
 def test_values_to_keep_are_what_decisions_are_read_from() -> None:
     graph = small_net()
     assert decisive_values(graph) == ("bn1.y", "bn2.y", "maxpool.argmax")
+
+
+def test_chains_decide_like_their_ops() -> None:
+    """Kinks within a chain are found, and read from what the chain computes from."""
+    b = GraphBuilder("net")
+    x = layers.linear(b, b.input("x", TensorType(shape=(4, 6))), 6, name="first")
+    (shifted,) = b.op("add_scalar", [x], ScalarAttrs(value=0.5))
+    y = layers.mul(b, x, layers.clamp(b, shifted, 0, 1, name="clamp"), name="swish")
+    graph = b.finish(layers.mse(b, y, b.input("target", TensorType(shape=(4, 6)))), y, Optimizer())
+    (chain,) = [n for n in graph.program["train_step"].nodes if n.op == "chain"]
+    assert [n.op for n in kinked(graph)] == ["clamp"]
+    assert decisive_values(graph) == chain.inputs == (x,)
+    values = np.linspace(-1, 1, 24, dtype=np.float32).reshape(4, 6)
+    (decision,) = read_decisions(graph, lambda name: values).values()
+    expected = np.where(values + 0.5 >= 1, 1, np.where(values + 0.5 <= 0, -1, 0))
+    np.testing.assert_array_equal(decision.numpy(), expected)
+    watched, forced = Watched(), Forced()
+    loss, _ = run(graph, watched.calls(), torch.float64)
+    forced.decisions = watched.decisions
+    assert run(graph, forced.calls(), torch.float64)[0] == pytest.approx(loss, rel=1e-13)

@@ -160,6 +160,10 @@ def test_signals_between_lanes_take_time(small: Executor) -> None:
     assert all(10 < small.handoff_ns() < 1e9 for _ in range(3))
 
 
+def test_bytes_that_two_lanes_touch_in_turn(small: Executor) -> None:
+    assert all(0 <= ns < 1e6 for _ in range(2) for ns in small.crossing())
+
+
 def test_the_caller_is_left_as_it_was(small_class: type[Executor], small_folder: Path) -> None:
     code = """
         import os, torch

@@ -16,7 +16,8 @@ from planner.errors import UserError
 from planner.graph.model import Graph
 from planner.plan.check import check
 from planner.plan.schema import Plan
-from planner.solve.budget import frontier, within_budget
+from planner.solve.budget import within_budget
+from planner.solve.frontier import frontier
 from planner.solve.options import PlanOptions
 from tests.codegen.plans import STRICT
 from tests.codegen.test_executor import batch

@@ -3,8 +3,11 @@
 Every run draws another seed; a failure prints it. `STEPPLAN_TEST_SEED=N` repeats it.
 """
 
+import gc
 import os
+import weakref
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +18,7 @@ from codegen.build import build
 from codegen.cpu.emit import emit
 from codegen.executor import Executor
 from codegen.load import executor_class
+from codegen.torch_twin import Twin
 from codegen.truth import FLOOR, Flips, Row, Verdict, compare, truth
 from planner import zoo
 from planner.graph.model import Graph
@@ -72,6 +76,32 @@ def test_the_same_bits_in_every_timing(built: tuple[Graph, type[Executor]]) -> N
     for other in found[1:]:
         differing = [name for name, array in found[0].items() if array.tobytes() != other[name].tobytes()]
         assert not differing, f"seed {SEED}: {differing[:5]}"
+
+
+def test_memory_of_a_contender_is_given_back_before_the_next(
+    built: tuple[Graph, type[Executor]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twins and optimizers are gone when their contender is compared, without the garbage collector."""
+    graph, executors = built
+    made: list[weakref.ref[Twin]] = []
+    alive: list[int] = []
+    load = Twin.load
+
+    def counted(self: Twin, state: dict[str, Any]) -> Twin:
+        alive.append(sum(twin() is not None for twin in made))
+        made.append(weakref.ref(self))
+        return load(self, state)
+
+    monkeypatch.setattr(Twin, "load", counted)
+    gc.collect()
+    gc.disable()
+    try:
+        with executors(seed=SEED, pin=False) as executor:
+            truth(graph, executor, steps=1, seed=SEED, control=True)
+    finally:
+        gc.enable()
+    # PyTorch and its float64; the executor's float64; channels-last PyTorch and its float64.
+    assert alive == [0, 1, 0, 0, 1] and not any(twin() is not None for twin in made)
 
 
 def test_every_family_is_used() -> None:

@@ -12,7 +12,7 @@ from planner.ops.base import Access, reads
 from planner.ops.conv import Conv2d
 from planner.plan.check import check, require_safe
 from planner.plan.findings import FIXES
-from planner.plan.schema import Entry, Lane, PoolUse
+from planner.plan.schema import Crossed, Entry, Lane, PoolUse
 from planner.target.text import load_target
 from tests.plan.mutations import (
     edit_lanes,
@@ -110,6 +110,8 @@ def test_modes(change: dict[str, object]) -> None:
 def test_stages() -> None:
     assert codes(check(GRAPH, edit_node(PLAN, STEP, "conv1", stage_ns=(5,)))) == {"SP1408"}
     assert codes(check(GRAPH, edit_node(PLAN, STEP, "flat", stage_ns=(5,)))) == {"SP1408"}
+    crossed = (Crossed(fetched=64, reclaimed=0),) * 5
+    assert codes(check(GRAPH, edit_node(PLAN, STEP, "conv1", crossed=crossed))) == {"SP1408"}
     assert codes(check(GRAPH, edit_node(PLAN, STEP, "conv1", stage_ns=(-5, 5)))) == {"SP1430"}
 
 

@@ -20,7 +20,7 @@ def chain(length: int) -> tuple[Graph, Plan]:
     x = b.input("x", TensorType(shape=(16 * LANES,)))
     for index in range(length):
         (x,) = b.op("relu", [x], name=f"n{index}")
-    graph = b.finish_inference(x)
+    graph = b.finish_inference(x, fuse=False)
     (program,) = graph.programs
     size = graph.value[program.outputs[0]].type.bytes
     place = {"x": 0} | {n.outputs[0]: size * (1 + i % 3) for i, n in enumerate(program.nodes)}

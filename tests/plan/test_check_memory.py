@@ -117,7 +117,7 @@ def test_in_place_over_a_value_that_others_read() -> None:
     (left,) = b.op("relu", [h], name="left")
     (right,) = b.op("relu", [h], name="right")
     (y,) = b.op("add", [left, right], name="y")
-    graph = b.finish_inference(y)
+    graph = b.finish_inference(y, fuse=False)
     plan = make(graph, Choices(reuse=False, inplace=False))
     spot = plan.placement["predict.h.y"].offset
     plan = edit_value(plan, "predict.right.y", offset=spot, shares="predict.h.y")
@@ -137,7 +137,7 @@ def test_slices_may_take_turns_one_by_one() -> None:
     x = b.input("x", TensorType(shape=(64,)))
     for name in "abc":
         (x,) = b.op("relu", [x], name=name)
-    graph = b.finish_inference(x)
+    graph = b.finish_inference(x, fuse=False)
     plan = make(graph, Choices(reuse=False, inplace=False))
     assert all(not e.wait for lane in plan.program["predict"].lanes for e in lane)
     spot = plan.placement["predict.a.y"].offset

@@ -117,6 +117,20 @@ def test_a_node_in_numbers() -> None:
     assert all(len(line) <= 120 for line in text.splitlines())
 
 
+def test_bytes_in_other_caches() -> None:
+    """They are in a node's time, but alternatives are compared without them."""
+    graph, plan, table = setup({("batch", 1): 1000, ("batch", 2): 600})
+    table = table.model_copy(update={"fetch_ns": 20.0, "reclaim_ns": 120.0})
+    plan = planned(graph, target(), table, "liu", (1,))
+    node = explain("conv2", graph, plan, table).nodes[0]
+    assert node.crossing_ns > 0 and sum(node.stage_ns) == 600 + node.crossing_ns
+    assert node.reasons == ("it is the fastest of 2 measured modes",)
+    assert [(a.mode, a.here_ns) for a in node.alternatives] == [("onednn/batchx2", 600), ("onednn/batchx1", 1000)]
+    text = explain("conv2", graph, plan, table).text()
+    assert "crossing    " in text and "that another lane wrote last" in text
+    assert "onednn/batchx1          1.00 us         +66.7 %" in text
+
+
 def test_a_value() -> None:
     graph, plan, table = small_plan()
     value = explain("bn1.y", graph, plan, table).values[0]

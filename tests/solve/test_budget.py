@@ -16,8 +16,9 @@ from planner.errors import UserError
 from planner.graph.model import Graph
 from planner.plan.check import check
 from planner.plan.schema import Plan
-from planner.solve.budget import Frontier, frontier, within_budget
+from planner.solve.budget import within_budget
 from planner.solve.footprints import Footprints
+from planner.solve.frontier import Frontier, frontier
 from planner.solve.options import PlanOptions
 from planner.solve.steps import steps
 from tests.graphs import random_net, small_net

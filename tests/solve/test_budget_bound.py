@@ -5,9 +5,9 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.solve.budget import frontier
 from planner.solve.budget_bound import Relaxation
 from planner.solve.footprints import Footprints
+from planner.solve.frontier import frontier
 from planner.solve.steps import steps
 from tests.graphs import random_net, small_net
 from tests.rewrites import Rewriter

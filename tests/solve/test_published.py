@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from planner.solve.budget import exact_state
+from planner.solve.frontier import exact_state
 from planner.solve.published import STRATEGIES, published
 from planner.zoo import build
 from tests.graphs import random_net, small_net

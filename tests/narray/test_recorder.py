@@ -8,7 +8,10 @@ import pytest
 import torch
 
 from planner.errors import UserError
-from planner.frontends.narray import (
+from planner.graph.model import Graph
+from planner.graph.optimizer import Optimizer
+from planner.graph.text import validate
+from planner.narray import (
     NArray,
     Recorder,
     concatenate,
@@ -21,9 +24,6 @@ from planner.frontends.narray import (
     softmax,
     tanh,
 )
-from planner.graph.model import Graph
-from planner.graph.optimizer import Optimizer
-from planner.graph.text import validate
 from tests.interpreter import run_program
 
 STEP = Optimizer(lr=1.0)

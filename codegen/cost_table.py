@@ -1,0 +1,62 @@
+"""A target's cost table, however its times can be had: measured on processors, measured on a GPU, or modelled."""
+
+from collections.abc import Callable, Sequence
+
+import codegen.cuda.facts
+import codegen.facts
+from codegen.cuda.profile import profile as profile_gpu
+from codegen.pairs import profile_pairs
+from codegen.profile import Progress, profile
+from planner.costs.model import modelled_costs
+from planner.costs.table import CostTable, started
+from planner.errors import UserError
+from planner.graph.model import Graph
+from planner.solve.options import PlanOptions
+from planner.target.model import Target
+
+
+def fill(
+    graphs: Sequence[Graph],
+    target: Target,
+    table: CostTable | None = None,
+    *,
+    modelled: bool = False,
+    tf32: bool = False,
+    pairs: bool = True,
+    interval: int | None = None,
+    options: PlanOptions | None = None,
+    budget_s: float | None = None,
+    progress: Progress = lambda what, done, total: None,
+    save: Callable[[CostTable], None] = lambda table: None,
+) -> CostTable:
+    """Whatever `table` lacks of the graphs' signatures; `save` gets what is there so far, and the end of it.
+
+    `modelled`: from FLOPs, bytes and the target file instead of running anything, for a machine that is not at hand.
+    `tf32`: on a GPU, let matrix units round operands to 10 bits. `pairs`, `interval`, `options`, `budget_s`: on
+    processors, see profile and profile_pairs. SP1204, SP1804, and what the chosen way raises.
+    """
+    if tf32 and not target.gpus:
+        raise UserError("SP1804", f"TF32 is a format of GPUs, and target {target.name} has none", "leave --tf32 out")
+    if modelled:
+        table = with_modelled(graphs, target, table)
+    elif target.gpus:
+        table = profile_gpu(graphs, target, table, tf32=tf32, progress=progress, save=save)
+    else:
+        table = profile(graphs, target, table, interval=interval, budget_s=budget_s, progress=progress, save=save)
+        if pairs:
+            table = profile_pairs(
+                graphs, target, table, options=options, budget_s=budget_s, progress=progress, save=save
+            )
+    save(table)
+    return table
+
+
+def with_modelled(graphs: Sequence[Graph], target: Target, table: CostTable | None) -> CostTable:
+    """The table with an estimate for every signature that it lacks altogether. SP1204: it is another machine's."""
+    table = started(table, target)
+    facts = codegen.cuda.facts.facts if target.gpus else codegen.facts.facts
+    for graph in graphs:
+        guessed = modelled_costs(graph, target, facts).entries
+        known = {e.signature for e in table.entries}
+        table = table.with_entries(e for e in guessed if e.signature not in known)
+    return table

@@ -1,0 +1,132 @@
+"""`stepplan bench` of an executor on a GPU. Steps are timed from the call to the end of their work; PyTorch's, in the
+same precision, alternate with them."""
+
+import gc
+from collections.abc import Callable, Iterator
+from statistics import median
+from typing import Any
+
+from codegen.bench import Step, fastest, floor_ns, paired, random_inputs, spread, timed
+from codegen.cuda.executor import CudaExecutor
+from planner.bundle import Bundle
+from planner.costs.table import CostTable
+from planner.graph.model import Graph
+from planner.plan.schema import Plan
+
+
+def bench(
+    made: type[CudaExecutor],
+    bundle: Bundle,
+    *,
+    against: str | None = None,
+    repetitions: int = 10,
+    costs: CostTable | None = None,
+    say: Callable[[str], None] = lambda text: None,
+    device: int = 0,
+    null_device: bool = False,
+) -> dict[str, Any]:
+    """As codegen.bench.bench, and `host_ms`: how long `step` keeps the caller. Memory is what the driver says that the
+    executor took. `null_device`: a dry run, whose times mean nothing."""
+    plan, graph = bundle.plan, bundle.graph
+    with made(seed=0, device=device, null_device=null_device) as executor:
+        inputs = device_inputs(graph, device, null_device)
+
+        def step() -> float:
+            return float(executor.step(*inputs))
+
+        say("warming up")
+        for _ in range(3):
+            step()
+        times = list(timed(step, repetitions))
+        result = step_times(plan, times)
+        result["host_ms"] = host_ms(executor, inputs, repetitions)
+        planned = plan.pools[0].arena
+        result["memory"] = {
+            "planned_bytes": planned,
+            "gained_bytes": executor.device_bytes,
+            "over": executor.device_bytes - planned,
+        }
+        if costs is not None:
+            result["floor_ms"] = floor_ns(graph, costs, 1) / 1e6
+            result["over_floor"] = result["step_ms"] / result["floor_ms"]
+        if against == "torch":
+            state = executor.state_dict()
+            result["against"] = {}
+            for name, contender in torch_contenders(graph, inputs, state, rounds_to_tf32(plan), device, say):
+                say(f"against {name}")
+                result["against"][name] = paired(step, contender, repetitions)
+                del contender
+                gc.collect()
+            result |= fastest(result["against"])
+    return result
+
+
+def step_times(plan: Plan, times: list[float]) -> dict[str, Any]:
+    predicted = plan.program["train_step"].predicted_ns
+    return {
+        "name": plan.name,
+        "target": plan.target,
+        "lanes": len(plan.lanes),
+        "step_ms": median(times) / 1e6,
+        "spread": spread(times),
+        "predicted_ms": predicted / 1e6,
+        "measured_over_predicted": median(times) / max(1, predicted),
+    }
+
+
+def host_ms(executor: CudaExecutor, inputs: list[Any], repetitions: int) -> float:
+    """Median time until `step` returns, with the GPU idle before it."""
+    spent = []
+    for _ in range(repetitions):
+        losses: list[Any] = []
+        spent += timed(lambda losses=losses: losses.append(executor.step(*inputs)), 1)
+        losses[0].wait()
+    return median(spent) / 1e6
+
+
+def device_inputs(graph: Graph, device: int, null_device: bool = False) -> list[Any]:
+    """Random inputs as PyTorch tensors on the GPU in the planned layout; without a GPU as arrays."""
+    arrays = random_inputs(graph)
+    if null_device:
+        return list(arrays)
+    import torch
+
+    tensors = [torch.from_numpy(a).cuda(device) for a in arrays]
+    return [t.contiguous(memory_format=torch.channels_last) if t.ndim == 4 else t for t in tensors]
+
+
+def rounds_to_tf32(plan: Plan) -> bool:
+    """Whether any node's algorithm may, so that PyTorch may too."""
+    return any(n.implementation.endswith(":tf32") for p in plan.programs for n in p.nodes)
+
+
+def torch_contenders(
+    graph: Graph,
+    inputs: list[Any],
+    state: dict[str, Any],
+    tf32: bool,
+    device: int,
+    say: Callable[[str], None] = lambda text: None,
+) -> Iterator[tuple[str, Step]]:
+    """Eager, and compiled for the fastest kernels and one CUDA graph; channels-last, warmed up, one at a time."""
+    import torch
+
+    from codegen.torch_twin import Twin, optimizer_for
+
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+    torch.backends.cudnn.benchmark = True
+    for name in ("eager", "compiled"):
+        say(f"preparing {name}")
+        twin = Twin(graph).load(state).cuda(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        optimizer = optimizer_for(graph, twin)
+        run = twin if name == "eager" else torch.compile(twin, mode="max-autotune")
+
+        def step(run: Any = run, optimizer: Any = optimizer) -> None:
+            optimizer.zero_grad(set_to_none=True)
+            run(*inputs)[0].backward()
+            optimizer.step()
+            torch.cuda.synchronize(device)
+
+        for _ in range(10):
+            step()
+        yield name, step

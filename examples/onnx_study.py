@@ -1,0 +1,198 @@
+"""The `onnx` package's light models, trained for one step: loss and gradients against PyTorch.
+
+The light models are AlexNet, DenseNet-121, Inception 1 and 2, ResNet-50, ShuffleNet, SqueezeNet, VGG-19 and ZFNet-512,
+with weights that their own nodes fill with one number. Each is captured, given random weights, planned from modelled
+costs, built and run; PyTorch evaluates the same file node by node, in float64 (the truth) and in float32 (the measure).
+Dropout is taken out of the files, so that both compute the same.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from onnx import numpy_helper
+from torch import Tensor
+from torch.nn import functional as F
+
+from codegen.build import build
+from codegen.cpu.emit import emit
+from codegen.facts import facts
+from codegen.load import executor_class
+from planner.capturing import Captured
+from planner.costs.model import modelled_costs
+from planner.frontends.onnx_relax import capture_onnx
+from planner.graph.model import Role
+from planner.solve.options import PlanOptions
+from planner.solve.pipeline import make_plan
+from planner.target.detect import detect
+
+LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("models", nargs="*", default=sorted(f.stem for f in LIGHT.glob("*.onnx")))
+    parser.add_argument("--batch", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=Path("generated"))
+    options = parser.parse_args()
+    worst = 0.0
+    print("model                   nodes  loss       loss error  gradient error  PyTorch float32's  build", flush=True)
+    for name in options.models:
+        worst = max(worst, study(name, options.batch, options.out))
+    return 0 if worst <= 1 else 1
+
+
+def study(name: str, batch: int, out: Path) -> float:
+    """Prints one line. Returns the error's share of what is allowed: twice PyTorch float32's own, or 1e-5."""
+    begun = time.perf_counter()
+    file = without_dropout(LIGHT / f"{name}.onnx", out / f"{name}.onnx")
+    captured = randomised(Captured(*capture_onnx(file, batch=batch)))
+    graph, target = captured.graph, detect()
+    plan = make_plan(graph, target, modelled_costs(graph, target, facts), PlanOptions(policy="sequential"))
+    folder = out / f"{graph.name}_study"
+    emit(plan, graph, target, folder)
+    captured.write_weights(folder / "weights.npz")
+    build(folder)
+    rng = np.random.default_rng(1)
+    image = next(v for v in graph.values if v.role is Role.INPUT and len(v.type.shape) == 4)
+    x = rng.standard_normal(image.type.shape).astype(np.float32)
+    labels = rng.integers(0, 1000, batch)
+    with executor_class(folder)() as executor:
+        loss, gradients = executor.gradients(x, labels)
+    seconds = time.perf_counter() - begun
+    truth_loss, truth = in_torch(file, captured, x, labels, torch.float64)
+    plain_loss, plain = in_torch(file, captured, x, labels, torch.float32)
+    error, theirs = distance(gradients, truth), distance(plain, truth)
+    loss_error, their_loss = (abs(v - truth_loss) / abs(truth_loss) for v in (loss, plain_loss))
+    print(
+        f"{name:22} {len(graph.program['train_step'].nodes):6}  {truth_loss:<9.5f}  {loss_error:<10.1e}  {error:<14.1e}"
+        f"  {theirs:<17.1e}  {seconds:.0f} s",
+        flush=True,
+    )
+    return max(error / max(2 * theirs, 1e-5), loss_error / max(2 * their_loss, 1e-5))
+
+
+def distance(found: dict[str, np.ndarray], truth: dict[str, np.ndarray]) -> float:
+    """Of all gradients together, relative."""
+    assert set(found) == set(truth), set(found) ^ set(truth)
+    square = sum(float(np.sum((found[n].astype(np.float64) - t) ** 2)) for n, t in truth.items())
+    return float(np.sqrt(square / sum(float(np.sum(t**2)) for t in truth.values())))
+
+
+def without_dropout(file: Path, copy: Path) -> Path:
+    model = onnx.load(file)
+    for node in model.graph.node:
+        for attribute in node.attribute:
+            if node.op_type == "Dropout" and attribute.name == "ratio":
+                attribute.f = 0.0
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    onnx.save(model, copy)
+    return copy
+
+
+def randomised(captured: Captured) -> Captured:
+    """Weights like freshly initialised ones; scales and variances near 1."""
+    rng, weights = np.random.default_rng(0), {}
+    kinds = {v.name: v for v in captured.graph.values if v.name}
+    scales = {
+        v for n in captured.graph.program["train_step"].nodes if n.op.startswith("batch_norm") for v in n.inputs[1:2]
+    }
+    for name, old in captured.weights.items():
+        fan = int(np.prod(old.shape[1:])) if old.ndim > 1 else 1
+        deviation = np.sqrt(2 / fan) if old.ndim > 1 else 0.1
+        drawn = rng.standard_normal(old.shape, np.float32) * np.float32(deviation)
+        near_one = old.ndim == 1 and (kinds[name].id in scales or kinds[name].role is Role.STATE)
+        weights[name] = drawn + np.float32(near_one)
+    return Captured(captured.graph, weights)
+
+
+# -- the same file in PyTorch ----------------------------------------------------------------------------------
+def in_torch(
+    file: Path, captured: Captured, x: np.ndarray, labels: np.ndarray, dtype: torch.dtype
+) -> tuple[float, dict[str, np.ndarray]]:
+    """(loss, gradients by name) of the file, node by node, in training mode."""
+    trained = {v.name for v in captured.graph.values if v.role is Role.PARAMETER}
+    tensors = {n: torch.tensor(w).to(dtype).requires_grad_(n in trained) for n, w in captured.weights.items()}
+    logits = evaluate(onnx.load(file), tensors, torch.tensor(x).to(dtype))
+    loss = F.cross_entropy(logits, torch.tensor(labels))
+    loss.backward()
+    return float(loss.detach()), {n: tensors[n].grad.double().numpy() for n in trained}  # type: ignore[union-attr]
+
+
+def evaluate(model: Any, tensors: dict[str, Tensor], x: Tensor) -> Tensor:
+    """The logits: what goes into the softmax at the end, where there is one. `tensors`: the weights by safe name."""
+    constants = {i.name: numpy_helper.to_array(i) for i in model.graph.initializer}
+    given = next(i.name for i in model.graph.input if i.name not in constants)
+    values: dict[str, Any] = {given: x}
+    for node in model.graph.node:
+        a = {t.name: onnx.helper.get_attribute_value(t) for t in node.attribute}
+        if node.op_type in ("ConstantOfShape", "Softmax"):
+            values[node.output[0]] = values.get(node.input[0])
+            continue
+        args = []
+        for name in node.input:
+            known = tensors.get(name.replace("/", "_"), values.get(name))
+            args.append(known if known is not None else torch.from_numpy(np.array(constants[name])))
+        values[node.output[0]] = TORCH[node.op_type](a, *args)
+    logits: Tensor = values[model.graph.output[0].name]
+    return logits.reshape(len(x), -1)
+
+
+def _conv(a: dict[str, Any], x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
+    x = F.pad(x, _sides(a))
+    return F.conv2d(x, w, b, a.get("strides", 1), 0, a.get("dilations", 1), a.get("group", 1))
+
+
+def _sides(a: dict[str, Any]) -> tuple[int, int, int, int]:
+    top, left, bottom, right = a.get("pads", (0, 0, 0, 0))
+    return (left, right, top, bottom)
+
+
+def _max_pool(a: dict[str, Any], x: Tensor) -> Tensor:
+    return F.max_pool2d(F.pad(x, _sides(a), value=float("-inf")), a["kernel_shape"], a.get("strides", 1))
+
+
+def _average_pool(a: dict[str, Any], x: Tensor) -> Tensor:
+    kernel, strides = a["kernel_shape"], a.get("strides", 1)
+    summed = F.avg_pool2d(F.pad(x, _sides(a)), kernel, strides)
+    if a.get("count_include_pad", 0):
+        return summed
+    return summed / F.avg_pool2d(F.pad(torch.ones_like(x), _sides(a)), kernel, strides)
+
+
+def _batch_norm(a: dict[str, Any], x: Tensor, scale: Tensor, bias: Tensor, *statistics: Tensor) -> Tensor:
+    return F.batch_norm(x, None, None, scale, bias, True, 0.1, a.get("epsilon", 1e-5))
+
+
+def _gemm(a: dict[str, Any], x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return x @ (w.T if a.get("transB") else w) + b
+
+
+def _unsqueeze(a: dict[str, Any], x: Tensor) -> Tensor:
+    for axis in a["axes"]:
+        x = x.unsqueeze(axis)
+    return x
+
+
+def _reshape(a: dict[str, Any], x: Tensor, shape: Tensor) -> Tensor:
+    return x.reshape(x.shape[0], *shape.tolist()[1:])
+
+
+TORCH: dict[str, Callable[..., Tensor]] = {
+    "Conv": _conv, "MaxPool": _max_pool, "AveragePool": _average_pool, "BatchNormalization": _batch_norm,
+    "Gemm": _gemm, "Unsqueeze": _unsqueeze, "Reshape": _reshape, "Relu": lambda a, x: torch.relu(x),
+    "LRN": lambda a, x: F.local_response_norm(x, a["size"], a["alpha"], a["beta"], a.get("bias", 1.0)),
+    "Dropout": lambda a, x: x, "Mul": lambda a, x, y: x * y, "Add": lambda a, x, y: x + y,
+    "Sum": lambda a, *xs: sum(xs[1:], xs[0]), "Concat": lambda a, *xs: torch.cat(xs, a["axis"]),
+    "GlobalAveragePool": lambda a, x: x.mean((2, 3), keepdim=True), "Transpose": lambda a, x: x.permute(a["perm"]),
+}  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,237 @@
+"""Reading .onnx files from anywhere: each way in which one can be unusable is one error that names the node, tensor or
+input. What comes out is a model that the importer takes: weights are initializers, sizes are fixed.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from planner.errors import UserError
+from planner.ops.base import Array
+
+OLDEST, NEWEST = 6, 23
+"""ai.onnx opsets whose operators TVM's importer knows."""
+OLDEST_IR = 3
+OPEN = "its result has the open shape"
+"""How a problem with a node begins whose sizes depend on data."""
+SUPPORTED = (
+    "Abs", "Add", "AveragePool", "BatchNormalization", "Cast", "Clip", "Concat", "Constant", "ConstantOfShape", "Conv",
+    "ConvTranspose", "Div", "Dropout", "Elu", "Exp", "Expand", "Flatten", "Gather", "Gelu", "Gemm", "GlobalAveragePool",
+    "GlobalMaxPool", "HardSigmoid", "HardSwish", "Identity", "LRN", "LayerNormalization", "LeakyRelu", "Log",
+    "LogSoftmax", "MatMul", "Max", "MaxPool", "Mean", "Min", "Mul", "Neg", "PRelu", "Pad", "Pow", "Reciprocal",
+    "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMean", "ReduceSum", "ReduceSumSquare", "Relu", "Reshape",
+    "Selu", "Shape", "Sigmoid", "Slice", "Softmax", "Softplus", "Softsign", "Split", "Sqrt", "Squeeze", "Sub", "Sum",
+    "Tanh", "Tile", "Transpose", "Unsqueeze",
+)  # fmt: skip
+"""Operators with at least one form that lowers; what messages suggest."""
+
+
+class ModelFile(NamedTuple):
+    model: Any
+    """An onnx.ModelProto without initializers, whose inputs have fixed sizes."""
+    arrays: dict[str, Array]
+    """The initializers that its nodes read. Those that a node of the file fills with one number are views of it."""
+
+    @property
+    def shapes(self) -> dict[str, list[int]]:
+        """Input name -> shape."""
+        return {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in self.model.graph.input}
+
+    @property
+    def opset(self) -> int:
+        return opset_of(self.model)
+
+
+def read_model(file: Path, batch: int | None) -> ModelFile:
+    """The file, with its external data.
+
+    batch: the first dimension of every input from now on. Errors: SP1012 (onnx is missing), SP1019 (not a readable
+    model), SP1031 (opset), SP1032 (external data), SP1011 and SP1014 (open sizes).
+    """
+    try:
+        import onnx
+    except ImportError as error:
+        fix = "pip install 'apache-tvm==0.27.*' onnx"
+        raise UserError("SP1012", f"reading ONNX models needs {error.name}", fix) from error
+    try:
+        model = onnx.load(os.fspath(file), load_external_data=False)
+        if not model.graph.node:
+            raise ValueError("it has no nodes")
+        _require_versions(file, model)
+        _require_external(file, model)
+        onnx.load_external_data_for_model(model, os.fspath(file.parent))
+        arrays = _arrays(file, model)
+        _require_order(file, model)
+    except UserError:
+        raise
+    except FileNotFoundError as error:
+        raise UserError("SP1019", f"there is no file {file.name!r}", "check the path") from error
+    except Exception as error:
+        raise UserError(
+            "SP1019", f"{file.name} is no valid ONNX model: {first_line(error)}", "export it again"
+        ) from error
+    found = ModelFile(model, _without_constants(model, arrays))
+    _fix_sizes(file, found, batch)
+    return found
+
+
+def opset_of(model: Any) -> int:
+    return max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=1)
+
+
+def name_of(node: Any) -> str:
+    """How messages and layers call a node: by its name, else by its first output."""
+    found: str = node.name or next((o for o in node.output if o), node.op_type)
+    return found
+
+
+def first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines or [type(error).__name__])[0][:200]
+
+
+def _require_versions(file: Path, model: Any) -> None:
+    opset = opset_of(model)
+    if not OLDEST <= opset <= NEWEST:
+        first = model.graph.node[0]
+        raise UserError(
+            "SP1031",
+            f"{file.name} uses opset {opset} (from node {name_of(first)!r}, {first.op_type}, on); "
+            f"opsets {OLDEST} to {NEWEST} are supported",
+            f"export with opset_version={min(max(opset, 18), NEWEST)}, or convert it with onnx.version_converter",
+        )
+    if model.ir_version < OLDEST_IR:
+        problem = f"{file.name} has IR version {model.ir_version}; {OLDEST_IR} is the oldest that is supported"
+        raise UserError("SP1031", problem, "export it again with a current version")
+
+
+# -- external data ---------------------------------------------------------------------------------------------
+def _require_external(file: Path, model: Any) -> None:
+    """Every tensor that lies in another file is there, whole, and not outside of the model's folder."""
+    folder = file.parent.resolve()
+    for tensor, node in _tensors(model):
+        if not tensor.external_data:
+            continue
+        what = f"tensor {tensor.name!r}" + (f" of node {node!r}" if node else "")
+        entries = {e.key: e.value for e in tensor.external_data}
+        place = (folder / entries.get("location", "")).resolve()
+        fix = f"keep {entries.get('location', 'it')!r} beside {file.name}, or save the model as one file"
+        if not place.is_relative_to(folder) or place == folder:
+            raise UserError("SP1032", f"{what} lies outside of the model's folder", "save the model as one file")
+        if not place.is_file():
+            raise UserError("SP1032", f"{what} is to be in {entries['location']!r}, which is not there", fix)
+        try:
+            end = int(entries.get("offset", 0)) + int(entries.get("length", 0))
+        except ValueError as error:
+            raise UserError("SP1032", f"{what} has no readable place: {entries}", "export it again") from error
+        if place.stat().st_size < end:
+            raise UserError("SP1032", f"{what} needs {end} bytes of {entries['location']!r}, which is shorter", fix)
+
+
+def _tensors(model: Any) -> Iterator[tuple[Any, str]]:
+    """(tensor, the first node that reads it)."""
+    reader = {v: name_of(n) for n in reversed(model.graph.node) for v in n.input}
+    for tensor in model.graph.initializer:
+        yield tensor, reader.get(tensor.name, "")
+    for node in model.graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t, name_of(node)
+
+
+def _arrays(file: Path, model: Any) -> dict[str, Array]:
+    """The initializers; every one has as many bytes as its shape says."""
+    from onnx import numpy_helper
+
+    found = {}
+    for tensor, node in _tensors(model):
+        try:
+            found[tensor.name] = numpy_helper.to_array(tensor)
+        except Exception as error:
+            what = f"tensor {tensor.name!r}" + (f" of node {node!r}" if node else "")
+            problem = f"{file.name}: {what} cannot be read: {first_line(error)}"
+            raise UserError("SP1019", problem, "export the model again") from error
+    return {i.name: found[i.name] for i in model.graph.initializer}
+
+
+def _require_order(file: Path, model: Any) -> None:
+    """Every node reads what was made before it."""
+    graph = model.graph
+    made = {"", *(i.name for i in graph.initializer), *(i.name for i in graph.input)}
+    made.update(t.values.name for t in graph.sparse_initializer)
+    for node in graph.node:
+        missing = next((v for v in node.input if v not in made), None)
+        if missing is not None:
+            problem = (
+                f"{file.name}: node {name_of(node)!r} ({node.op_type}) reads {missing!r}, which nothing makes before"
+            )
+            raise UserError("SP1019", problem, "export the model again")
+        made.update(node.output)
+    missing = next((o.name for o in graph.output if o.name not in made), None)
+    if missing is not None:
+        raise UserError("SP1019", f"{file.name}: nothing makes the output {missing!r}", "export the model again")
+
+
+# -- weights ---------------------------------------------------------------------------------------------------
+def _without_constants(model: Any, arrays: dict[str, Array]) -> dict[str, Array]:
+    """Weights made by Constant, or by ConstantOfShape from a constant shape, are initializers like the others: both
+    leave the model, and the list of inputs, where older versions also had them."""
+    from onnx import numpy_helper
+
+    graph, arrays = model.graph, dict(arrays)
+    for node in graph.node:
+        if node.op_type == "ConstantOfShape" and node.input[0] in arrays:
+            value = next((numpy_helper.to_array(a.t) for a in node.attribute), np.zeros(1, np.float32))
+            shape = tuple(int(d) for d in arrays[node.input[0]])
+            arrays[node.output[0]] = np.broadcast_to(value.reshape(-1)[0], shape)
+        elif node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
+            arrays[node.output[0]] = numpy_helper.to_array(node.attribute[0].t)
+    for field, drop in (
+        (graph.node, [n.output[0] in arrays for n in graph.node]),
+        (graph.input, [i.name in arrays for i in graph.input]),
+    ):
+        for position in reversed([i for i, dropped in enumerate(drop) if dropped]):
+            del field[position]
+    del graph.initializer[:]
+    read = {v for n in graph.node for v in n.input} | {o.name for o in graph.output}
+    return {name: array for name, array in arrays.items() if name in read}
+
+
+# -- sizes -----------------------------------------------------------------------------------------------------
+def _fix_sizes(file: Path, found: ModelFile, batch: int | None) -> None:
+    model, before = found.model, set()
+    for value in model.graph.input:
+        if not value.type.HasField("tensor_type"):
+            raise UserError(
+                "SP1019", f"input {value.name!r} of {file.name} is no tensor", "export with tensors as inputs"
+            )
+        dims = value.type.tensor_type.shape.dim
+        if dims and batch is not None:
+            before.add(dims[0].dim_value)
+            dims[0].Clear()
+            dims[0].dim_value = batch
+        if dims and dims[0].dim_value < 1:
+            raise UserError("SP1011", f"input {value.name!r} leaves its batch open", "give --batch (batch=...)")
+        for position, dim in enumerate(dims):
+            if dim.dim_value < 1:
+                called = f" ({dim.dim_param!r})" if dim.dim_param else ""
+                reader = next((name_of(n) for n in model.graph.node if value.name in n.input), "none")
+                raise UserError(
+                    "SP1014",
+                    f"input {value.name!r}, read by node {reader!r}, leaves dimension {position}{called} open",
+                    "export the model with fixed sizes",
+                )
+    if batch is not None and before - {batch, 0}:
+        _follow_batch(found, before)
+
+
+def _follow_batch(found: ModelFile, before: set[int]) -> None:
+    """Reshapes to the batch that the file was exported with keep the first dimension instead (0 in ONNX)."""
+    for node in found.model.graph.node:
+        name = node.input[1] if node.op_type == "Reshape" and len(node.input) > 1 else ""
+        shape = found.arrays.get(name)
+        if shape is not None and shape.size > 1 and node.input[0] not in found.arrays and int(shape[0]) in before:
+            found.arrays[name] = np.concatenate([[0], shape[1:]]).astype(np.int64)

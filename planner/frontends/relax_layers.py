@@ -1,0 +1,327 @@
+"""Relax operators whose lowering takes more than a line, and those of ONNX that arrive whole (`onnx.*`)."""
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from planner.frontends.relax_ops import Call, Lowering, Ref, Unsupported, lowers, references
+from planner.graph.model import Role
+from planner.ops.activation import GeluAttrs, LeakyReluAttrs
+from planner.ops.conv import ConvAttrs
+from planner.ops.conv_transpose import ConvTransposeAttrs
+from planner.ops.dropout import DropoutAttrs
+from planner.ops.embedding import EmbeddingAttrs
+from planner.ops.layer_norm import LayerNormAttrs
+from planner.ops.lrn import LrnAttrs
+from planner.ops.normalization import BatchNormAttrs
+from planner.ops.pool import AdaptivePoolAttrs, AvgPoolAttrs, MaxPoolAttrs
+
+SELU = (1.67326319217681884765625, 1.05070102214813232421875)
+"""ONNX's defaults of alpha and gamma."""
+
+
+# -- convolutions and products ---------------------------------------------------------------------------------
+def _sides(padding: list[int]) -> tuple[int, int, int, int]:
+    """Relax lists (top, left, bottom, right)."""
+    top, left, bottom, right = padding
+    return (top, bottom, left, right)
+
+
+@lowers("nn.conv2d")
+def _conv2d(s: Lowering, call: Call) -> str:
+    a = call.attrs
+    attrs = ConvAttrs(stride=a["strides"], padding=_sides(a["padding"]), dilation=a["dilation"], groups=a["groups"])
+    return s.e.op("conv2d", s.val(call.args[0]), s.val(call.args[1]), attrs=attrs)
+
+
+@lowers("nn.conv1d")
+def _conv1d(s: Lowering, call: Call) -> str:
+    """As a convolution of images of one row."""
+    a, e = call.attrs, s.e
+    before, after = a["padding"]
+    attrs = ConvAttrs(
+        stride=(1, *a["strides"]),
+        padding=(0, 0, before, after),
+        dilation=(1, *a["dilation"]),
+        groups=a["groups"],
+    )
+    x, w = (e.unsqueeze(s.val(v), -2) for v in call.args)
+    return e.squeeze(e.op("conv2d", x, w, attrs=attrs), [-2])
+
+
+@lowers("nn.conv2d_transpose")
+def _conv2d_transpose(s: Lowering, call: Call) -> str:
+    a = call.attrs
+    attrs = ConvTransposeAttrs(
+        stride=a["strides"],
+        padding=_sides(a["padding"]),
+        dilation=a["dilation"],
+        groups=a["groups"],
+        output_padding=a["output_padding"],
+    )
+    return s.e.op("conv_transpose2d", s.val(call.args[0]), s.val(call.args[1]), attrs=attrs)
+
+
+@lowers("matmul")
+def _matmul(s: Lowering, call: Call) -> str:
+    a, b = call.args
+    made = s.made.get(b.name) if isinstance(b, Ref) else None
+    if made is not None and made.op == "permute_dims" and len(made.shape) == 2 and len(call.shape) > 1:
+        return s.e.op("linear", s.val(a), s.val(made.args[0]))
+    return s.e.matmul(s.val(a), s.val(b))
+
+
+@lowers("permute_dims")
+def _permute(s: Lowering, call: Call) -> Any:
+    """Transposed weights are read by `linear` as they are: nothing is emitted for those."""
+    if s.uses[call.target] and all(
+        c.op == "matmul" and c.args[1] == Ref(call.target)
+        for c in s.function.calls
+        if Ref(call.target) in references(c.args)
+    ):
+        return call.args[0] if len(call.shape) == 2 else s.e.permute(s.val(call.args[0]), call.attrs["axes"])
+    rank = len(call.shape)
+    return s.e.permute(s.val(call.args[0]), call.attrs["axes"] or range(rank)[::-1])
+
+
+# -- normalisation ---------------------------------------------------------------------------------------------
+@lowers("nn.batch_norm")
+def _batch_norm(s: Lowering, call: Call) -> Any:
+    x, gamma, beta, mean, var = call.args
+    attrs = BatchNormAttrs(eps=call.attrs["epsilon"], momentum=round(1 - call.attrs["momentum"], 12))
+    updates = [s.val(mean, Role.STATE), s.val(var, Role.STATE)]
+    shape = s.e.shape(s.val(x))
+    image = shape if len(shape) in (2, 4) else (*shape[:2], prod(shape[2:-1]), shape[-1])
+    flat = s.e.reshape(s.val(x), image)
+    y = s.e.op("batch_norm", flat, s.val(gamma), s.val(beta), attrs=attrs, updates=updates)
+    return (s.e.reshape(y, shape), None, None)
+
+
+@lowers("nn.layer_norm")
+def _layer_norm(s: Lowering, call: Call) -> str:
+    attrs = LayerNormAttrs(dims=len(call.attrs["axes"]), eps=call.attrs["epsilon"])
+    return s.e.op("layer_norm", *(s.val(a) for a in call.args), attrs=attrs)
+
+
+@lowers("onnx.LRN")
+def _lrn(s: Lowering, call: Call) -> str:
+    a = call.attrs
+    attrs = LrnAttrs(size=a["size"], alpha=a.get("alpha", 1e-4), beta=a.get("beta", 0.75), k=a.get("bias", 1.0))
+    return s.e.op("lrn", s.val(call.args[0]), attrs=attrs)
+
+
+@lowers("nn.dropout")
+def _dropout(s: Lowering, call: Call) -> Any:
+    if call.attrs["rate"] == 0:
+        return (s.val(call.args[0]), None)
+    return (s.e.op("dropout", s.val(call.args[0]), attrs=DropoutAttrs(p=call.attrs["rate"])), None)
+
+
+# -- pooling ---------------------------------------------------------------------------------------------------
+@lowers("nn.max_pool2d", "nn.max_pool1d")
+def _max_pool(s: Lowering, call: Call) -> str:
+    a = _flat(call)
+    attrs = MaxPoolAttrs(
+        kernel=a["pool_size"],
+        stride=a["strides"],
+        padding=_sides(a["padding"]),
+        dilation=a["dilation"],
+        ceil_mode=bool(a["ceil_mode"]),
+    )
+    return _pooled(s, call, "max_pool2d", attrs)
+
+
+@lowers("nn.avg_pool2d", "nn.avg_pool1d")
+def _avg_pool(s: Lowering, call: Call) -> str:
+    a = _flat(call)
+    if any(d != 1 for d in a["dilation"]):
+        raise Unsupported("an average over a dilated window")
+    attrs = AvgPoolAttrs(
+        kernel=a["pool_size"],
+        stride=a["strides"],
+        padding=_sides(a["padding"]),
+        ceil_mode=bool(a["ceil_mode"]),
+        count_include_pad=bool(a["count_include_pad"]),
+    )
+    return _pooled(s, call, "avg_pool2d", attrs)
+
+
+def _flat(call: Call) -> dict[str, Any]:
+    """The attributes of a pooling, of one dimension as for images of one row."""
+    if not call.op.endswith("1d"):
+        return call.attrs
+    wide: dict[str, Any] = {k: [1, *call.attrs[k]] for k in ("pool_size", "strides", "dilation")}
+    before, after = call.attrs["padding"]
+    return {**call.attrs, **wide, "padding": [0, before, 0, after]}
+
+
+def _pooled(s: Lowering, call: Call, op: str, attrs: Any) -> str:
+    x = s.val(call.args[0])
+    if call.op.endswith("2d"):
+        return s.e.op(op, x, attrs=attrs)
+    return s.e.squeeze(s.e.op(op, s.e.unsqueeze(x, -2), attrs=attrs), [-2])
+
+
+# -- reductions ------------------------------------------------------------------------------------------------
+@lowers("sum", "mean")
+def _reduce(s: Lowering, call: Call) -> str:
+    """The mean over an image's positions is global average pooling."""
+    x, axes = s.val(call.args[0]), call.attrs["axis"]
+    if call.op == "mean" and axes == [2, 3] and call.attrs["keepdims"] and s.e.rank(x) == 4:
+        return s.e.op("adaptive_avg_pool2d", x, attrs=AdaptivePoolAttrs(output=(1, 1)))
+    return s.e.reduce(f"reduce_{call.op}", x, axes, bool(call.attrs["keepdims"]))
+
+
+@lowers("variance")
+def _variance(s: Lowering, call: Call) -> str:
+    return s.e.variance(s.val(call.args[0]), call.attrs["axis"], 0, bool(call.attrs["keepdims"]))[0]
+
+
+@lowers("max")
+def _global_max(s: Lowering, call: Call) -> str:
+    x = s.val(call.args[0])
+    if s.e.rank(x) != 4 or call.attrs["axis"] != [2, 3]:
+        raise Unsupported("a maximum over other axes than height and width")
+    _, _, height, width = s.e.shape(x)
+    kernel = (height, width)
+    return s.e.reshape(s.e.op("max_pool2d", x, attrs=MaxPoolAttrs(kernel=kernel, stride=kernel)), call.shape)
+
+
+@lowers("nn.softmax", "nn.log_softmax")
+def _softmax(s: Lowering, call: Call) -> str:
+    x = s.val(call.args[0])
+    return s.e.along_last(call.op.removeprefix("nn."), x, call.attrs["axis"])
+
+
+# -- activations -----------------------------------------------------------------------------------------------
+@lowers("nn.leakyrelu")
+def _leaky_relu(s: Lowering, call: Call) -> str:
+    return s.e.op("leaky_relu", s.val(call.args[0]), attrs=LeakyReluAttrs(slope=call.attrs["alpha"]))
+
+
+@lowers("onnx.PRelu")
+def _prelu(s: Lowering, call: Call) -> str:
+    e, x, slope = s.e, s.val(call.args[0]), s.val(call.args[1])
+    if call.attrs["by_channel"] and e.rank(slope) == 1:  # before opset 7
+        slope = e.reshape(slope, (-1, *[1] * (e.rank(x) - 2)))
+    low = e.op("mul", e.op("relu", e.op("neg", x)), slope)
+    return e.op("sub", e.op("relu", x), low)
+
+
+@lowers("nn.gelu", "nn.gelu_tanh")
+def _gelu(s: Lowering, call: Call) -> str:
+    attrs = GeluAttrs(approximate="tanh") if call.op.endswith("tanh") else GeluAttrs()
+    return s.e.op("gelu", s.val(call.args[0]), attrs=attrs)
+
+
+@lowers("nn.softplus", "onnx.Softplus")
+def _softplus(s: Lowering, call: Call) -> str:
+    return s.e.softplus(s.val(call.args[0]))
+
+
+@lowers("onnx.Softsign")
+def _softsign(s: Lowering, call: Call) -> str:
+    x = s.val(call.args[0])
+    return s.e.op("div", x, s.e.shift(s.e.op("abs", x), 1))
+
+
+@lowers("onnx.Elu", "onnx.Selu")
+def _elu(s: Lowering, call: Call) -> str:
+    alpha, gamma = SELU if call.op == "onnx.Selu" else (1.0, 1.0)
+    a = call.attrs
+    return s.e.elu(s.val(call.args[0]), float(a.get("alpha", alpha)), float(a.get("gamma", gamma)))
+
+
+@lowers("onnx.HardSigmoid", "onnx.HardSwish")
+def _hard(s: Lowering, call: Call) -> str:
+    e, x = s.e, s.val(call.args[0])
+    if call.op == "onnx.HardSwish":
+        return e.op("mul", x, e.hard_sigmoid(x))
+    slope, offset = call.attrs.get("alpha", 0.2), call.attrs.get("beta", 0.5)
+    return e.clamp(e.shift(e.scale(x, slope), offset), 0, 1)
+
+
+@lowers("rsqrt")
+def _rsqrt(s: Lowering, call: Call) -> str:
+    return s.e.op("reciprocal", s.e.op("sqrt", s.val(call.args[0])))
+
+
+@lowers("clip")
+def _clip(s: Lowering, call: Call) -> str:
+    return s.e.clamp(s.val(call.args[0]), s.number(call.args[1]), s.number(call.args[2]))
+
+
+@lowers("onnx.Clip")
+def _clip_whole(s: Lowering, call: Call) -> str:
+    return s.e.clamp(s.val(call.args[0]), call.attrs["min"], call.attrs["max"])
+
+
+# -- shapes ----------------------------------------------------------------------------------------------------
+@lowers("take")
+def _take(s: Lowering, call: Call) -> str:
+    table, ids, axis = s.val(call.args[0]), s.get(call.args[1]), call.attrs["axis"]
+    if isinstance(ids, str) and s.e.rank(table) == 2 and axis == 0:
+        return s.e.op("embedding", table, ids, attrs=EmbeddingAttrs())
+    if not isinstance(ids, np.ndarray) or ids.size > 64:
+        raise Unsupported("a look-up of other things than rows of a table, with indices that are no constants")
+    picked = [s.e.select(table, axis, int(i)) for i in ids.reshape(-1)]
+    joined = s.e.concat([s.e.unsqueeze(p, axis) for p in picked], axis)
+    return s.e.reshape(joined, call.shape)
+
+
+@lowers("split")
+def _split(s: Lowering, call: Call) -> list[str]:
+    x, axis, at = s.val(call.args[0]), call.attrs["axis"], call.attrs["indices_or_sections"]
+    extent = s.e.shape(x)[axis]
+    cuts = [extent * i // at for i in range(at)] if isinstance(at, int) else [0, *at]
+    return [s.e.slice(x, axis, lo, hi) for lo, hi in zip(cuts, [*cuts[1:], extent], strict=True)]
+
+
+@lowers("strided_slice")
+def _slice(s: Lowering, call: Call) -> str:
+    x, axes, begin, end, *step = s.val(call.args[0]), *(s.get(a) for a in call.args[1:])
+    for i, axis in enumerate(axes):
+        first, last, stride = slice(begin[i], end[i], step[0][i] if step else 1).indices(s.e.shape(x)[axis])
+        if stride < 1:
+            raise Unsupported("a slice that runs backwards")
+        x = s.e.slice(x, axis, first, last, stride)
+    return x
+
+
+@lowers("concat")
+def _concat(s: Lowering, call: Call) -> str:
+    return s.e.concat([s.val(a) for a in call.args[0]], call.attrs["axis"])
+
+
+@lowers("broadcast_to")
+def _expand(s: Lowering, call: Call) -> str:
+    return s.e.expand(s.val(call.args[0]), call.shape)
+
+
+@lowers("onnx.Pad")
+def _pad(s: Lowering, call: Call) -> str:
+    if call.attrs["mode"] != "constant":
+        raise Unsupported(f"padding by {call.attrs['mode']!r}")
+    return s.e.pad(s.val(call.args[0]), _pairs(call.attrs["pads"], len(call.shape)), call.attrs["value"])
+
+
+def _pairs(pads: Sequence[int], rank: int) -> list[tuple[int, int]]:
+    """ONNX lists all dimensions' begins and then all ends."""
+    return list(zip(pads[:rank], pads[rank:], strict=True))
+
+
+@lowers("onnx.Tile")
+def _tile(s: Lowering, call: Call) -> str:
+    x = s.val(call.args[0])
+    for axis, times in enumerate(call.attrs["repeats"]):
+        x = s.e.concat([x] * int(times), axis)
+    return x
+
+
+@lowers("onnx.Cast")
+def _cast(s: Lowering, call: Call) -> Any:
+    if call.dtype not in ("float32", "float64"):
+        raise Unsupported(f"a conversion to {call.dtype}")
+    return s.val(call.args[0])

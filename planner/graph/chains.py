@@ -1,0 +1,164 @@
+"""Joins element-wise nodes into chains: one pass over memory instead of one per node.
+
+A node is joined with the ones that read its result if nobody else does. In the forward pass this happens before
+differentiation, so that the chain's gradient rule computes what lies between its steps again instead of keeping it;
+in the backward pass afterwards, where sums of gradients and small factors meet.
+
+    hard-swish   add_scalar -> clamp -> mul -> scale     chain "a * clamp(a + 3.0, 0.0, 6.0) * 0.16666667"
+
+The chain takes the id and the outputs of its last node, so nothing behind it changes. Left alone are:
+- nodes whose result is smaller than the chain's: they would be computed once per place that they are broadcast to;
+- nodes far ahead of the last one, where joining keeps more alive than their result;
+- nodes whose result is all that the backward pass needs, where a chain needs several operands: gelu(a + b);
+- powers that the processor has no fast way for.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from planner.graph.model import Node, Role, Value
+from planner.ops.base import find_op
+from planner.ops.chain import ChainAttrs
+from planner.ops.expression import FAMILIES, MOST_INPUTS, Expression, Step, parse
+from planner.ops.expression_gradient import DY, Y, backward_of, differentiable
+from planner.ops.scalar import ScalarAttrs
+from planner.units import Bytes
+
+MOST_STEPS = 40
+"""Of one chain: beyond, values no longer stay in registers, and the text no longer reads well."""
+
+_FAST_POWERS = frozenset({-1.0, -0.5, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0})
+
+
+def join(nodes: Sequence[Node], values: Mapping[str, Value], wanted: Collection[str], phase: str) -> list[Node]:
+    """The nodes with every chain of the phase as one. `wanted`: values that must stay."""
+    return _Joiner(nodes, values, wanted, phase).joined()
+
+
+def apart(node: Node) -> list[Node]:
+    """The nodes that a chain stands for; any other node as it is."""
+    if not isinstance(node.attrs, ChainAttrs):
+        return [node]
+    expression = parse(node.attrs.expression, len(node.inputs))
+    called, nodes = list(node.inputs), []
+    for number, step in enumerate(expression.steps):
+        place = len(node.inputs) + number
+        result = (
+            node.outputs[expression.results.index(place)] if place in expression.results else f"{node.id}.u{number}"
+        )
+        called.append(result)
+        update = {"id": f"{node.id}.{number}", "op": step.op, "attrs": step.attrs, "outputs": (result,)}
+        nodes.append(node.model_copy(update={**update, "inputs": tuple(called[v] for v in step.operands)}))
+    return nodes
+
+
+class _Joiner:
+    def __init__(self, nodes: Sequence[Node], values: Mapping[str, Value], wanted: Collection[str], phase: str) -> None:
+        self._nodes, self._values, self._wanted, self._phase = nodes, values, wanted, phase
+        self._place = {n.id: i for i, n in enumerate(nodes)}
+        self._maker = {v: n for n in nodes for v in n.outputs}
+        self._readers: dict[str, set[str]] = {}
+        for node in nodes:
+            for value in node.reads:
+                self._readers.setdefault(value, set()).add(node.id)
+        self._taken: set[str] = set()
+
+    def joined(self) -> list[Node]:
+        replaced: dict[str, Node] = {}
+        for node in reversed(self._nodes):
+            if node.id not in self._taken and self._joinable(node):
+                members = self._members(node)
+                if len(members) > 1:
+                    self._taken.update(members)
+                    replaced[node.id] = self._chain(members)
+        gone = self._taken - set(replaced)
+        return [replaced.get(n.id, n) for n in self._nodes if n.id not in gone]
+
+    def _joinable(self, node: Node) -> bool:
+        op = find_op(node.op)
+        if op is None or node.phase != self._phase or node.updates or len(node.outputs) != 1:
+            return False
+        if op.family not in FAMILIES or (self._phase == "forward" and not differentiable(node.op)):
+            return False
+        if isinstance(node.attrs, ScalarAttrs) and node.op.startswith("pow_scalar"):
+            return node.attrs.value in _FAST_POWERS
+        return True
+
+    def _members(self, last: Node) -> set[str]:
+        """The largest chain that ends with this node and keeps no more for its gradient than its nodes apart; where
+        the largest of all does, the one found by adding only nodes that do not."""
+        members = self._grown(last, careful=False)
+        if self._phase != "forward" or self._keeps_no_more(members, [{m} for m in members]):
+            return members
+        return self._grown(last, careful=True)
+
+    def _grown(self, last: Node, careful: bool) -> set[str]:
+        members, refused = {last.id}, set[str]()
+        type_ = self._values[last.outputs[0]].type
+        while len(members) < MOST_STEPS:
+            inputs = self._inputs(members)
+            makers = {self._maker[v].id for v in inputs if v in self._maker} - refused
+            near = max(makers, key=self._place.__getitem__, default=None)
+            if near is None:
+                break
+            node = self._nodes[self._place[near]]
+            (value,) = node.outputs if len(node.outputs) == 1 else ("",)
+            fits = (
+                self._joinable(node)
+                and value not in self._wanted
+                and self._readers[value] <= members
+                and self._values[value].type == type_
+                and len(self._inputs({*members, near})) <= MOST_INPUTS
+                and self._lasts_no_longer(node, last, members)
+                and (not careful or self._keeps_no_more({*members, near}, [members, {near}]))
+            )
+            (members if fits else refused).add(near)
+        return members
+
+    def _inputs(self, members: Collection[str]) -> list[str]:
+        """What a chain reads from outside, in order."""
+        nodes = sorted((self._nodes[self._place[m]] for m in members), key=lambda n: self._place[n.id])
+        made = {v for n in nodes for v in n.outputs}
+        return [v for v in dict.fromkeys(v for n in nodes for v in n.inputs) if v not in made]
+
+    def _lasts_no_longer(self, node: Node, last: Node, members: Collection[str]) -> bool:
+        """Joining reads a node's operands where the chain ends: they must not change until then. It keeps more alive
+        than the node's result would, unless nothing else runs in between or there is one operand of that size."""
+        between = self._nodes[self._place[node.id] + 1 : self._place[last.id]]
+        if any(v in n.updates for n in between for v in node.inputs):
+            return False
+        if all(n.id in members for n in between):
+            return True
+        size = self._values[node.outputs[0]].type.bytes
+        return len([v for v in dict.fromkeys(node.inputs) if self._is_made(v, size)]) <= 1
+
+    def _is_made(self, value: str, size: Bytes) -> bool:
+        """Whether it takes that much memory for a time: not an input or a parameter, which stay."""
+        return value in self._maker and self._values[value].type.bytes >= size
+
+    def _keeps_no_more(self, members: Collection[str], parts: Sequence[Collection[str]]) -> bool:
+        return len(self._needs(members)) <= len({v for part in parts for v in self._needs(part)})
+
+    def _needs(self, members: Collection[str]) -> set[str]:
+        """What a chain of these nodes would keep for its gradient, of the size of its result."""
+        inputs, expression, last = self._expression(members)
+        wanted = [i for i, v in enumerate(inputs) if self._values[v].role is not Role.INPUT]
+        result, size = last.outputs[0], self._values[last.outputs[0]].type.bytes
+        backward = backward_of(expression, wanted, [self._values[v].type.elements for v in inputs])
+        read = {result if leaf == Y else inputs[int(leaf)] for leaf in backward.reads if leaf != DY}
+        return {v for v in read if self._is_made(v, size)}
+
+    def _expression(self, members: Collection[str]) -> tuple[list[str], Expression, Node]:
+        """The operands of a chain, what it computes, and its last node."""
+        inputs = self._inputs(members)
+        number = {v: i for i, v in enumerate(inputs)}
+        steps: list[Step] = []
+        nodes = [self._nodes[self._place[m]] for m in sorted(members, key=self._place.__getitem__)]
+        for node in nodes:
+            number[node.outputs[0]] = len(inputs) + len(steps)
+            steps.append(Step(node.op, node.attrs, tuple(number[v] for v in node.inputs)))
+        return inputs, Expression(len(inputs), tuple(steps), (len(inputs) + len(steps) - 1,)), nodes[-1]
+
+    def _chain(self, members: Collection[str]) -> Node:
+        inputs, expression, last = self._expression(members)
+        attrs = ChainAttrs(expression=expression.text)
+        return last.model_copy(update={"op": "chain", "inputs": tuple(inputs), "attrs": attrs})

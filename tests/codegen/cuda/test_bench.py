@@ -1,0 +1,44 @@
+"""`bench` of executors on a GPU, as a dry run: every number is there and hangs together, whatever it is."""
+
+from pathlib import Path
+
+import pytest
+
+from codegen.bench import random_inputs
+from codegen.cli import bench_text
+from codegen.cost_table import fill
+from codegen.cuda.bench import bench, device_inputs, rounds_to_tf32
+from planner.bundle import read_bundle
+from planner.costs.table import CostTable
+from planner.solve.options import PlanOptions
+from planner.solve.pipeline import make_plan
+from tests.codegen.cuda.plans import gpu, make, plan_for
+from tests.graphs import small_net
+
+
+def test_numbers_of_a_dry_run(tmp_path: Path) -> None:
+    graph = small_net()
+    costs = fill([graph], gpu(), modelled=True)
+    plan = make_plan(graph, gpu(), costs, PlanOptions(policy="sequential"))
+    made = make(plan, graph, tmp_path)
+    found = bench(made, read_bundle(tmp_path), repetitions=2, costs=costs, null_device=True)
+    assert found["name"] == plan.name and found["step_ms"] > 0 and 0 < found["host_ms"] < found["step_ms"]
+    assert found["predicted_ms"] == plan.program["train_step"].predicted_ns / 1e6
+    assert found["memory"]["planned_bytes"] == plan.pools[0].arena
+    assert found["memory"]["over"] == found["memory"]["gained_bytes"] - plan.pools[0].arena
+    assert found["floor_ms"] > 0 and found["over_floor"] == pytest.approx(found["step_ms"] / found["floor_ms"])
+    text = bench_text(found)
+    assert "until step returns" in text and "overhead" not in text and "signal" not in text
+    assert [a.shape for a in device_inputs(graph, 0, null_device=True)] == [a.shape for a in random_inputs(graph)]
+
+
+def test_a_plan_tells_its_precision() -> None:
+    graph = small_net()
+    assert not rounds_to_tf32(plan_for(graph))
+    table = fill([graph], gpu(), modelled=True)
+    rounded = [
+        e.model_copy(update={"implementation": f"{e.implementation}:tf32"}) if e.kernel == "cudnn" else e
+        for e in table.entries
+    ]
+    table = CostTable(target=table.target, fingerprint=table.fingerprint, entries=tuple(rounded))
+    assert rounds_to_tf32(make_plan(graph, gpu(), table, PlanOptions(policy="sequential")))

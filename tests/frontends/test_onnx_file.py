@@ -1,0 +1,136 @@
+"""Files that cannot be used: one error each, with a stable code, that names the node, tensor or input."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from planner.errors import UserError
+from planner.frontends.onnx_relax import capture_onnx
+
+N = helper.make_node
+WEIGHT = np.ones((4, 4), np.float32)
+PRODUCT = [N("MatMul", ["x", "w"], ["y"], name="mm")]
+
+
+def told(
+    folder: Path,
+    nodes: Sequence[Any],
+    shape: Sequence[int | str] = (2, 4),
+    weights: dict[str, np.ndarray] | None = None,
+    opset: int = 17,
+    change: Callable[[ModelProto], None] = lambda model: None,
+) -> UserError:
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    stored = [numpy_helper.from_array(w, k) for k, w in (weights or {}).items()]
+    graph = helper.make_graph(nodes, "net", inputs, outputs, stored)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    change(model)
+    (folder / "net.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(UserError) as caught:
+        capture_onnx(folder / "net.onnx", loss="mse")
+    assert str(folder) not in str(caught.value)
+    return caught.value
+
+
+def test_all_unsupported_nodes_are_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    branch = helper.make_graph([N("Relu", ["x"], ["t"])], "branch", [], [helper.make_empty_tensor_value_info("t")])
+    nodes = [
+        N("MatMul", ["x", "w"], ["a"]),
+        N("Erf", ["a"], ["b"], name="first"),
+        N("Sign", ["b"], ["c"]),
+        N("NonZero", ["c"], ["d"]),
+        N("Foo", ["d"], ["e"], domain="own"),
+        N("Hardmax", ["a"], ["f"], name="last"),
+        N("If", ["yes"], ["g"], then_branch=branch, else_branch=branch, name="choice"),
+        N("Relu", ["g"], ["y"]),
+    ]
+    error = told(tmp_path, nodes, weights={"w": WEIGHT, "yes": np.array(True)})
+    lines = error.problem.splitlines()
+    assert error.code == "SP1001" and lines[0] == "6 nodes of net.onnx cannot be lowered:"
+    places = ["'first': Erf", "'c': Sign", "'d': NonZero", "'e': Foo", "'last': Hardmax", "'choice': If"]
+    assert all(place in line for place, line in zip(places, lines[1:], strict=True)), lines
+    assert "nearest supported: Exp" in lines[1] and "domain 'own'" in lines[4] and "control flow" in lines[6]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_sizes_that_depend_on_data(tmp_path: Path) -> None:
+    error = told(tmp_path, [N("NonZero", ["x"], ["i"], name="where"), N("Cast", ["i"], ["y"], to=1)])
+    assert error.code in ("SP1014", "SP1001") and "'where'" in error.problem
+
+
+@pytest.mark.parametrize("opset", [3, 28])
+def test_opsets_out_of_range(tmp_path: Path, opset: int) -> None:
+    error = told(tmp_path, [N("Relu", ["x"], ["y"], name="r")], opset=opset)
+    assert error.code == "SP1031" and f"opset {opset}" in error.problem and "'r'" in error.problem
+
+
+def test_an_old_format(tmp_path: Path) -> None:
+    def age(model: ModelProto) -> None:
+        model.ir_version = 2
+
+    assert told(tmp_path, PRODUCT, weights={"w": WEIGHT}, change=age).code == "SP1031"
+
+
+def external(**entries: str) -> Callable[[ModelProto], None]:
+    def change(model: ModelProto) -> None:
+        tensor = model.graph.initializer[0]
+        tensor.ClearField("raw_data")
+        tensor.data_location = TensorProto.EXTERNAL
+        for key, value in entries.items():
+            tensor.external_data.add(key=key, value=value)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("entries", "problem"),
+    [
+        ({"location": "w.bin"}, "not there"),
+        ({"location": "../../etc/passwd"}, "outside"),
+        ({"location": "/etc/passwd"}, "outside"),
+        ({"location": "net.onnx", "offset": "0", "length": "999999"}, "shorter"),
+        ({"location": "net.onnx", "offset": "much"}, "no readable place"),
+    ],
+)
+def test_external_data(tmp_path: Path, entries: dict[str, str], problem: str) -> None:
+    (tmp_path / "net.onnx").write_text("")  # the model's own file is there when its tensors are looked for
+    error = told(tmp_path, PRODUCT, weights={"w": WEIGHT}, change=external(**entries))
+    assert error.code == "SP1032" and "tensor 'w' of node 'mm'" in error.problem and problem in error.problem
+
+
+def test_external_data_that_is_there(tmp_path: Path) -> None:
+    (tmp_path / "w.bin").write_bytes(WEIGHT.tobytes())
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 4])]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    graph = helper.make_graph(PRODUCT, "net", inputs, outputs, [numpy_helper.from_array(WEIGHT, "w")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    external(location="w.bin")(model)
+    (tmp_path / "net.onnx").write_bytes(model.SerializeToString())
+    assert (capture_onnx(tmp_path / "net.onnx", loss="mse")[1]["w"] == WEIGHT).all()
+
+
+def test_damaged_files(tmp_path: Path) -> None:
+    def cut(model: ModelProto) -> None:
+        model.graph.initializer[0].raw_data = b"abcd"
+
+    error = told(tmp_path, PRODUCT, weights={"w": WEIGHT}, change=cut)
+    assert error.code == "SP1019" and "tensor 'w' of node 'mm'" in error.problem
+    error = told(tmp_path, [N("Relu", ["z"], ["y"], name="r")])
+    assert error.code == "SP1019" and "node 'r' (Relu) reads 'z'" in error.problem
+    error = told(tmp_path, [N("Relu", ["x"], ["z"], name="r")])
+    assert error.code == "SP1019" and "output 'y'" in error.problem
+
+
+def test_open_sizes(tmp_path: Path) -> None:
+    error = told(tmp_path, [N("Relu", ["x"], ["y"], name="r")], shape=[2, "T"])
+    assert error.code == "SP1014" and "'x', read by node 'r', leaves dimension 1 ('T') open" in error.problem
+
+
+def test_shapes_that_do_not_fit(tmp_path: Path) -> None:
+    error = told(tmp_path, PRODUCT, weights={"w": np.ones((5, 4), np.float32)})
+    assert error.code == "SP1001" and "node 'mm': MatMul" in error.problem

@@ -1,0 +1,226 @@
+"""Chains: which element-wise nodes are joined, which are left alone, and that the step stays the same."""
+
+import numpy as np
+import pytest
+
+from planner.graph import layers
+from planner.graph.builder import GraphBuilder
+from planner.graph.chains import apart, join
+from planner.graph.model import Init, Layout, TensorType
+from planner.graph.optimizer import Optimizer
+from planner.ops.scalar import ScalarAttrs
+from tests.interpreter import draw_values, run_program
+
+SHAPE = (6, 20)
+
+
+class Net:
+    """A builder whose methods are ops; `x`: the output of a layer, so that it takes memory."""
+
+    def __init__(self):
+        self.b = GraphBuilder("net")
+        self.x = layers.linear(self.b, self.b.input("data", TensorType(shape=SHAPE)), 20, name="first")
+
+    def __getattr__(self, op):
+        def call(*operands, value=None):
+            attrs = None if value is None else ScalarAttrs(value=value)
+            return self.b.op(op, [v for v in operands if v], attrs)[0]
+
+        return call
+
+    def other(self, name="other"):
+        return layers.linear(self.b, self.x, 20, name=name)
+
+    def joined(self, *wanted):
+        return {n.id: n for n in join(self.b.nodes, self.b.values, set(wanted), "forward")}
+
+    def finish(self, y, fuse=True):
+        target = self.b.input("target", TensorType(shape=self.b.shape(y)))
+        return self.b.finish(layers.mse(self.b, y, target), y, Optimizer(lr=0.1), fuse=fuse)
+
+
+def chains(nodes):
+    return {n.id: (n.attrs.expression, n.inputs) for n in nodes.values() if n.op == "chain"}
+
+
+def hard_swish(net, x):
+    return net.mul(x, net.scale(layers.clamp(net.b, net.add_scalar(x, value=3.0), 0, 6, name="clamp"), value=0.125))
+
+
+def test_a_run_becomes_one_node():
+    net = Net()
+    y = hard_swish(net, net.x)
+    nodes = net.joined(y)
+    assert chains(nodes) == {"mul": ("a * (clamp(a + 3.0, 0.0, 6.0) * 0.125)", (net.x,))}
+    assert list(nodes) == ["first", "mul"]
+    assert nodes["mul"].outputs == (y,)
+
+
+def test_one_node_stays():
+    net = Net()
+    y = net.silu(net.x)
+    assert not chains(net.joined(y))
+
+
+def test_values_read_twice_inside_are_named():
+    net = Net()
+    s = net.sigmoid(net.x)
+    nodes = net.joined(net.add(net.mul(s, s), net.exp(s)))
+    assert chains(nodes) == {"add": ("u1 = sigmoid(a); u1 * u1 + exp(u1)", (net.x,))}
+
+
+def test_a_value_that_others_read_stays():
+    net = Net()
+    s = net.sigmoid(net.x)
+    y = net.scale(net.exp(s), value=2.0)
+    layers.linear(net.b, s, 3, name="reader")
+    assert chains(net.joined(y)) == {"scale": ("exp(a) * 2.0", (s,))}
+
+
+def test_wanted_values_stay():
+    net = Net()
+    s = net.sigmoid(net.x)
+    y = net.scale(net.exp(s), value=2.0)
+    assert chains(net.joined(y, s)) == {"scale": ("exp(a) * 2.0", (s,))}
+
+
+def test_smaller_values_stay():
+    """A gate of one number per row is computed once per row."""
+    net = Net()
+    gate = net.sigmoid(layers.sum_over(net.b, net.x, (1,), keepdims=True, name="sums"))
+    y = net.add(net.mul(net.x, gate), net.x)
+    assert chains(net.joined(y)) == {"add": ("a * b + a", (net.x, gate))}
+
+
+def test_vectors_and_numbers_are_operands():
+    net = Net()
+    gamma = net.b.parameter("gamma", (20,), Init(kind="ones"))
+    y = net.add(net.mul(net.other(), gamma), net.x)
+    assert chains(net.joined(y)) == {"add": ("a * b + c", ("other.y", gamma, net.x))}
+
+
+def test_slow_powers_stay():
+    net = Net()
+    y = net.scale(net.pow_scalar(net.exp(net.x), value=1.7), value=2.0)
+    assert not chains(net.joined(y))
+
+
+def test_a_sum_that_is_all_the_gradient_needs_stays():
+    """gelu(a + b) apart keeps a + b; as one node it would keep both."""
+    net = Net()
+    total = net.add(net.x, net.other())
+    assert not chains(net.joined(net.gelu(total)))
+    assert "relu" in chains(net.joined(net.relu(net.add(net.x, net.other("another")))))  # keeps its result
+
+
+def test_operands_do_not_wait_for_a_chain_far_behind():
+    net = Net()
+    early = net.add(net.x, net.other())
+    late = layers.linear(net.b, net.x, 20, name="late")
+    assert not chains(net.joined(net.add(early, late)))
+    near = net.add(net.x, late)
+    assert "add_3" in chains(net.joined(net.add(near, late)))
+
+
+def test_more_operands_than_a_chain_has_make_two():
+    net = Net()
+    parts = [net.b.input(f"part{i}", TensorType(shape=SHAPE)) for i in range(20)]
+    total = net.x
+    for part in parts:
+        total = net.add(total, part)
+    found = chains(net.joined(total))
+    assert sorted(len(inputs) for _, inputs in found.values()) == [10, 12]
+
+
+def test_changed_values_are_read_before():
+    """A state that a layer in between changes."""
+    net = Net()
+    state = net.b.state("memory", SHAPE, Init(kind="zeros"))
+    early = net.scale(state, value=2.0)
+    net.b.op("state_update", [net.x], name="change", updates=[state])
+    assert not chains(net.joined(net.exp(early)))
+
+
+def test_what_the_next_step_starts_from_stays():
+    net = Net()
+    state = net.b.state("memory", SHAPE, Init(kind="zeros"))
+    inner = net.sigmoid(net.add(net.x, state))
+    net.b.carry(state, inner)
+    graph = net.finish(net.scale(net.exp(inner), value=0.5))
+    assert inner in {v for n in graph.program["train_step"].nodes for v in n.outputs}
+
+
+def test_sums_of_gradients_are_joined():
+    """Where a value's readers give their gradients one after the other; with what the sum is multiplied by."""
+    net = Net()
+    x = net.exp(net.x)
+    nodes = net.finish(net.add(net.scale(x, value=2.0), layers.softmax(net.b, x, name="soft"))).program["train_step"]
+    assert chains(nodes.node) == {
+        "add": ("a * 2.0 + b", (x, "soft.y")),
+        "exp.backward": ("exp_backward(a + b, c)", ("add.backward.dx", "soft.backward.dx", x)),
+    }
+
+
+def image_net(fuse):
+    """Chains with per-channel and per-image operands, behind and before other layers."""
+    b = GraphBuilder("net")
+    x = b.input("x", TensorType(shape=(4, 3, 6, 5), layout=Layout.CHANNELS_LAST))
+    x = layers.batch_norm(b, layers.conv2d(b, x, 8, 3, padding=1, name="conv"), name="bn")
+    (shifted,) = b.op("add_scalar", [x], ScalarAttrs(value=3.0))
+    (halved,) = b.op("scale", [layers.clamp(b, shifted, 0, 6, name="clamp")], ScalarAttrs(value=1 / 6))
+    x = layers.mul(b, x, halved, name="swish")
+    gate = layers.unary(b, "sigmoid", layers.mean(b, x, (2, 3), keepdims=True, name="squeeze"), name="gate")
+    gain = b.parameter("gain", (8, 1, 1), Init(kind="uniform", value=1.0))
+    gated = layers.mul(b, x, gate, name="gated")
+    x = layers.add(b, x, layers.mul(b, gated, gain, name="gained"), name="residual")
+    x = layers.conv2d(b, x, 4, 3, name="last")
+    target = b.input("target", b.type(x))
+    return b.finish(layers.mse(b, x, target), x, Optimizer(lr=0.1), fuse=fuse)
+
+
+def test_the_step_stays_the_same():
+    plain, joined = image_net(False), image_net(True)
+    train = joined.program["train_step"]
+    assert {n.op for n in train.nodes if n.phase == "forward"} >= {"chain"}
+    assert {n.id for n in train.nodes if n.op == "chain" and n.phase == "forward"} == {"swish", "residual"}
+    values = draw_values(plain, np.random.default_rng(0))
+    before, after = (run_program(g, "train_step", values) for g in (plain, joined))
+    for value in plain.values:
+        if value.name or value.id == "loss.loss":
+            np.testing.assert_allclose(after[value.id], before[value.id], rtol=1e-9, atol=1e-12, err_msg=value.id)
+    first, second = (run_program(g, "predict", values)[g.program["predict"].outputs[0]] for g in (plain, joined))
+    np.testing.assert_allclose(first, second)
+
+
+def test_nothing_between_is_kept():
+    """Of the chain's four nodes the backward pass reads only their input; the next layer needs their result."""
+    net = Net()
+    y = hard_swish(net, net.x)
+    graph = net.finish(layers.linear(net.b, y, 3, name="last"))
+    forward = {v for n in graph.program["train_step"].nodes if n.phase == "forward" for v in n.outputs}
+    read = {v for n in graph.program["train_step"].nodes if n.phase == "backward" for v in n.inputs if v in forward}
+    assert read == {net.x, y, "last.y", "loss.scale"}
+
+
+@pytest.mark.parametrize("build", ["mlp", "digits_cnn", "lstm"])
+def test_networks_without_chains_stay(build):
+    from planner.zoo import build as zoo
+
+    graph = zoo(build, 8) if build != "lstm" else zoo(build)
+    assert not [n.id for n in graph.program["train_step"].nodes if n.op.startswith("chain")]
+
+
+def test_apart_is_what_was_joined():
+    net = Net()
+    s = net.sigmoid(net.x)
+    y = net.add(net.mul(s, s), net.exp(s))
+    (chain,) = [n for n in net.joined(y).values() if n.op == "chain"]
+    parts = apart(chain)
+    assert [(n.op, n.inputs) for n in parts] == [
+        ("sigmoid", (net.x,)),
+        ("mul", ("add.u0", "add.u0")),
+        ("exp", ("add.u0",)),
+        ("add", ("add.u1", "add.u2")),
+    ]
+    assert parts[-1].outputs == (y,)
+    assert apart(parts[0]) == [parts[0]]
