@@ -23,6 +23,7 @@ from codegen.tracing import TraceEvent, events_of_step, rows_of
 from planner.artefact import write_text
 from planner.errors import InternalError, UserError
 from planner.graph.model import DType, Graph, Program, Value
+from planner.ops.strides import memory_order
 from planner.plan.crossing import Crossing
 from planner.plan.schema import Plan
 from planner.report.perfetto import measured_trace
@@ -104,6 +105,42 @@ class Executor:
             arguments = self._arguments("train_step", inputs, named)
             found = {n: np.zeros(self._graph.value[v].type.shape, np.float32) for v, n in self._state.trained.items()}
             return self._run("train_step", arguments, list(found.values())), found
+
+    def forward(self, *inputs: Any, **named: Any) -> tuple[Array, int]:
+        """The model's output in training mode, of a plan whose loss is the caller's: dropout draws, running statistics
+        move. Also the number of the step, for `backward`."""
+        with self._lock:
+            self._run("forward", self._arguments("forward", inputs, named), None)
+            self._steps_done += 1
+            self._state.steps += 1
+            return self._copy(self._graph.value[self._program("forward").outputs[0]]), self._steps_done
+
+    def backward(self, step: int, *inputs: Any) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Gradients of the parameters and of the inputs, by name, from the inputs of step number `step` and the
+        gradient of what `forward` returned, behind them. Computes the activations again; changes nothing."""
+        with self._lock:
+            program = self._program("train_step")
+            arguments = self._arguments("train_step", inputs, {})
+            found = {n: np.zeros(self._graph.value[v].type.shape, np.float32) for v, n in self._state.trained.items()}
+            done, self._steps_done = self._steps_done, step - 1
+            try:
+                self._run("train_step", arguments, list(found.values()))
+            finally:
+                self._steps_done = done
+            values = [self._graph.value[v] for v in program.outputs[1:]]
+            return found, {v.gradient_of: self._copy(v) for v in values}
+
+    def counters_per_step(self) -> dict[str, int]:
+        """Name of every batch norm's counter of batches -> by how much a step raises it."""
+        return dict(self._state.per_step)
+
+    def shared(self, name: str) -> Array | None:
+        """A parameter or state as the executor holds it, in the framework's shape and without a copy: what is written
+        there is what the next run reads. None: the plan has no such value."""
+        with self._lock:
+            self._require_open()
+            value = self._state.by_name.get(name)
+            return None if value is None else self._view(value).transpose(np.argsort(memory_order(value.type)))
 
     def losses(self) -> dict[str, float]:
         """Every loss of the last step, by the graph's name, for instance a discriminator's and its generator's."""

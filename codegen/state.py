@@ -42,9 +42,9 @@ class State:
         self.steps = 0
         """Training steps since the counters of batches were set."""
         self._aliases = {a: n for n, v in self.by_name.items() for a in v.aliases}
-        self._per_step = {n: 0 for n in given if n.endswith(COUNTER)} | _batch_norms(graph)
+        self.per_step = {n: 0 for n in given if n.endswith(COUNTER)} | _batch_norms(graph)
         rest = {n: a for n, a in given.items() if n not in self.by_name and n not in self._aliases}
-        self._counters = {n: int(rest.pop(n, np.int64(0))) for n in self._per_step}
+        self._counters = {n: int(rest.pop(n, np.int64(0))) for n in self.per_step}
         self._fixed = rest
 
     # -- out ---------------------------------------------------------------------------------------------------
@@ -52,7 +52,7 @@ class State:
         """Everything by name, tied parameters under each of theirs."""
         found = {name: self.read(value) for name, value in self.by_name.items()}
         found |= {alias: found[name].copy() for alias, name in self._aliases.items()}
-        counters = {n: np.asarray(c + self.steps * self._per_step[n], np.int64) for n, c in self._counters.items()}
+        counters = {n: np.asarray(c + self.steps * self.per_step[n], np.int64) for n, c in self._counters.items()}
         return found | counters | {name: data.copy() for name, data in self._fixed.items()}
 
     def module_names(self) -> list[str]:
@@ -94,7 +94,7 @@ class State:
                 )
         for value, data in fitting:
             self.write(value, data)
-        now = {n: c + self.steps * self._per_step[n] for n, c in self._counters.items()}
+        now = {n: c + self.steps * self.per_step[n] for n, c in self._counters.items()}
         self._counters = {n: int(counters.get(n, np.int64(c))) for n, c in now.items()}
         self.steps = 0
         return {k: v[()] for k, v in extra.items()}

@@ -28,7 +28,7 @@ class Twin(nn.Module):
 
     def __init__(self, graph: Graph, calls: "Mapping[str, Call] | None" = None) -> None:
         super().__init__()
-        self.calls = {**_CALLS, **(calls or {})}
+        self.calls = {**_CALLS, "ones": self._filled, **(calls or {})}
         program = unchained(graph.program["train_step"])
         self.graph = graph
         self.parts = parts_of(program)
@@ -50,6 +50,11 @@ class Twin(nn.Module):
         for node in self.nodes:
             if node.op not in self.calls:
                 raise UserError("SP1513", f"no PyTorch twin for op {node.op!r}", "compare without --against torch")
+
+    def _filled(self, node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Tensor:
+        """In the parameters' precision: a product takes no other."""
+        attrs: Any = node.attrs
+        return torch.full(attrs.shape, attrs.value, dtype=next(self.parameters()).dtype)
 
     def load(self, state: dict[str, Any]) -> "Twin":
         """Take parameters and running statistics from an executor's state_dict."""
@@ -221,5 +226,4 @@ _CALLS: dict[str, Call] = {name: _plain(call) for name, call in TORCH.items()} |
     "convert_layout": lambda node, inputs, updates: inputs[0],
     "dropout": lambda node, inputs, updates: F.dropout(inputs[0], node.attrs.p),  # type: ignore[attr-defined]
     "lrn": _lrn,
-    "ones": lambda node, inputs, updates: torch.full(node.attrs.shape, node.attrs.value),  # type: ignore[attr-defined]
 }

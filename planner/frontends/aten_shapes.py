@@ -197,6 +197,19 @@ def _index(c: Context, x: str, indices: list[Any]) -> str:
     return _pick(c, merged, axes[0], flat)
 
 
+@lowers("index_put")
+def _index_put(c: Context, x: str, indices: list[Any], values: Any, accumulate: bool = False) -> str:
+    """x[mask] = number, of a mask that may depend on the data."""
+    require(len(indices) == 1 and indices[0] is not None, "several indices")
+    mask: Any = indices[0]
+    boolean = mask.dtype is c.torch.bool if c.is_constant(mask) else c.b.type(mask).dtype is not DType.INT64
+    require(boolean, "whole numbers as indices")
+    require(not accumulate and prod(c.shape_of(values)) == 1, "several values")
+    shape = c.shape_of(mask)
+    wide = c.reshape(c.val(mask), (*shape, *([1] * (c.rank(x) - len(shape)))))
+    return c.where(wide, c.reshape(c.floating(values), ()), x)
+
+
 def _walks(c: Context, x: str, indices: list[Any], axes: list[int]) -> str | None:
     """Every index runs first, first + 1, ... along a dimension of its own, in the order of the axes."""
     starts: dict[int, int] = {}

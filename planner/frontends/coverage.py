@@ -57,11 +57,11 @@ class Coverage:
         hint = "; `stepplan capture --explain` lists all of them" if others else ""
         raise UserError(first.code, first.problem + more, first.fix + hint)
 
-    def uses(self, graph: Graph | None, nodes: Sequence[Node]) -> list[OpUse]:
-        """In the program's order. `nodes`: as the frontend appended them; `graph`: the finished one, where there is
-        one: a node that is gone from it was merged into a neighbour."""
+    def uses(self, graph: Graph, nodes: Sequence[Node]) -> list[OpUse]:
+        """In the program's order. `nodes`: as the frontend appended them; `graph`: the finished one: a node that is
+        gone from it was merged into a neighbour."""
         known = {n.id: n for n in nodes}
-        kept = None if graph is None else {n.id: n for p in graph.programs for n in p.nodes}
+        kept = {n.id: n for p in graph.programs for n in p.nodes}
         return [
             self._use(node, operator, layer, [known[i] for i in made if i in known], kept, error, graph)
             for node, operator, layer, made, error in self._entries
@@ -73,9 +73,9 @@ class Coverage:
         operator: str,
         layer: str,
         made: Sequence[Node],
-        kept: dict[str, Node] | None,
+        kept: dict[str, Node],
         error: UserError | None,
-        graph: Graph | None,
+        graph: Graph,
     ) -> OpUse:
         place: dict[str, Any] = {"operator": operator, "layer": layer, "where": source_line(node)}
         if error is not None:
@@ -83,8 +83,6 @@ class Coverage:
         if not made:
             return OpUse(**place, kind="folded", why="a view, or computed once at capture")
         ops = tuple(dict.fromkeys(n.op for n in made))
-        if kept is None or graph is None:
-            return OpUse(**place, kind="native", ops=ops, why="")
         kinds = {n.id: kind_of(graph, kept[n.id]) for n in made if n.id in kept}
         if not kinds:
             return OpUse(

@@ -11,14 +11,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from planner.errors import UserError
+from planner.errors import InternalError, UserError
 from planner.frontends import aten_layers, aten_math, aten_recurrent, aten_resize, aten_shapes
 from planner.frontends.aten import HANDLERS, Context, Unsupported, call, dtype_error, packet
 from planner.frontends.coverage import Coverage, OpUse
 from planner.frontends.emitter import identifier, safe_name
 from planner.frontends.torch_program import export, import_torch, located_error, source_line
 from planner.graph.builder import GraphBuilder
-from planner.graph.model import DType, Graph, Role, unsupported
+from planner.graph.model import DType, Graph, Program, Role, unsupported
 from planner.graph.optimizer import Optimizer
 from planner.ops.base import Array
 from planner.ops.loss import ClassLossAttrs, LossAttrs
@@ -28,9 +28,13 @@ __all__ = [
     "explain_module",
 ]  # fmt: skip
 
+CALLERS = "caller"
+GIVEN = "d_prediction"
+"""The input that the caller's gradient of the prediction goes to."""
 Loss = str | Callable[..., Any] | None
 """`cross_entropy` or `mse` (of the prediction and `labels`), a callable (prediction, labels) -> scalar tensor, or
-None: the module returns the loss itself."""
+None: the module returns the loss itself. `caller`: the caller's own, outside of the plan: the step takes the gradient
+of the prediction instead of labels (codegen/autograd.py)."""
 
 
 def capture_module(
@@ -53,7 +57,15 @@ def capture_module(
     prediction, value = lowering.run(program)
     if not lowering.wrapped:
         value = lowering.append_loss(prediction, loss, labels)
-    graph = builder.finish(value, prediction, optimizer or Optimizer(lr=0.1, momentum=0.9), fuse=fuse)
+    callers = loss == CALLERS
+    graph = builder.finish(
+        value,
+        prediction,
+        Optimizer() if callers else optimizer or Optimizer(lr=0.1, momentum=0.9),
+        fuse=fuse,
+        gradients_of=[i for i in builder.inputs[:-1] if builder.type(i).dtype is DType.FLOAT32] if callers else (),
+        forward=callers,
+    )
     kept = {v.name for v in graph.values}
     weights = {k: w for k, w in lowering.context.weights.items() if k in kept}
     return graph, weights | _rest_of_state(torch, module, kept | {a for v in graph.values for a in v.aliases})
@@ -76,7 +88,9 @@ def explain_module(
     lowering.lower(program)
     appended = tuple(lowering.context.b.nodes)
     if lowering.coverage.missing:
-        return lowering.coverage.uses(None, appended)
+        values = tuple(lowering.context.b.values.values())
+        lowered = Program(name="lowered", nodes=appended, inputs=(), outputs=())
+        return lowering.coverage.uses(Graph(name="lowered", values=values, programs=(lowered,)), appended)
     prediction, value = lowering.results(program)
     value = value or lowering.append_loss(prediction, loss, labels)
     graph = lowering.context.b.finish(value, prediction, optimizer or Optimizer(), fuse=fuse)
@@ -122,7 +136,7 @@ def _batch(torch: Any, inputs: Any) -> int:
 
 
 def _resolve_loss(torch: Any, loss: Loss, labels: Any) -> Loss:
-    if isinstance(loss, str) and loss not in ("cross_entropy", "mse"):
+    if isinstance(loss, str) and loss not in ("cross_entropy", "mse", CALLERS):
         raise UserError("SP1016", f"unknown loss {loss!r}", "use 'cross_entropy', 'mse', a callable, or None")
     if callable(loss) and labels is None and not _is_known(torch, loss, labels):
         raise UserError("SP1016", "a loss that is a callable needs an example of the labels", "pass labels=...")
@@ -267,13 +281,13 @@ class _Lowering:
             source, index = self.values[node.args[0]], node.args[1]
             self.values[node] = source[index] if isinstance(source, list | tuple) else None
             return
-        arguments, keywords = self._resolve(node.args), self._resolve(node.kwargs)
         self.context.name = layer = self._layer(node)
         before = len(self.context.b.nodes)
         try:
+            _require_static(self.torch, node)
             if not hasattr(node.target, "_schema"):
                 raise Unsupported("")
-            result = call(self.context, node, arguments, keywords)
+            result = call(self.context, node, self._resolve(node.args), self._resolve(node.kwargs))
         except Unsupported as error:
             if node.users or packet(node.target) in HANDLERS:
                 self.coverage.miss(node, packet(node.target), layer, self._unsupported(node, str(error)))
@@ -282,9 +296,13 @@ class _Lowering:
                 result = None  # assertions and the like
         except UserError as error:
             located = located_error(error, node)
-            if not self.coverage.tolerant:
+            if not self.coverage.tolerant and not self.coverage.missing:
                 raise located from None
             self.coverage.miss(node, packet(node.target), layer, located)
+            result = self._stand_in(node)
+        except InternalError:  # behind a stand-in, anything may happen
+            if not self.coverage.missing:
+                raise
             result = self._stand_in(node)
         else:
             made = self.context.b.nodes[before:]
@@ -342,6 +360,9 @@ class _Lowering:
             return prediction
         context.name = "loss"
         shape = context.shape(prediction)
+        if loss == CALLERS:  # of this product, the gradient of the prediction is what the caller gives
+            given = context.input(GIVEN, shape)
+            return context.reduce("reduce_sum", context.op("mul", prediction, given), None)
         by_class = loss == "cross_entropy" or isinstance(loss, self.torch.nn.CrossEntropyLoss)
         classes = (shape[:1] + shape[2:] if len(shape) > 1 else ()) if by_class else shape
         if labels is not None and tuple(labels.shape) != classes:
@@ -370,6 +391,22 @@ class _Lowering:
             return aten_layers.bce(context, prediction, target, loss.weight, loss.pos_weight, reduction)
         options = (loss.weight, reduction, loss.ignore_index, loss.label_smoothing)
         return aten_layers.cross_entropy(context, prediction, target, *options)
+
+
+_BRANCHES = ("cond", "while_loop", "map", "scan", "associative_scan")
+
+
+def _require_static(torch: Any, node: Any) -> None:
+    """SP1014: the operator makes control flow or Python numbers of data; SP1017: complex numbers."""
+    what = "" if hasattr(node.target, "_schema") else str(node.target)
+    if what in _BRANCHES or packet(node.target) in ("aten.item", "aten._local_scalar_dense"):
+        told = f"torch.{what}" if what else "a Python number of a tensor (item, float)"
+        fix = "sizes, branches and Python numbers may not depend on the data: use torch.where, or tensors"
+        raise UserError("SP1014", f"node {node.name!r} makes {told} depend on the data", fix)
+    value = node.meta.get("val")
+    if isinstance(value, torch.Tensor) and value.dtype.is_complex:
+        fix = "write it with real and imaginary parts"
+        raise UserError("SP1017", f"node {node.name!r} ({packet(node.target)}) has complex numbers", fix)
 
 
 def _tied(tensors: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:

@@ -1,12 +1,14 @@
 """PyTorch modules -> functional ATen programs, through torch.export: in training mode, in-place operators and views
 made pure, decomposed until every operator has a handler, as far as PyTorch's own tables go."""
 
+import io
 import os
 import re
 import sys
+import traceback
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
 from planner.errors import UserError
@@ -25,12 +27,15 @@ def import_torch() -> Any:
 
 def export(torch: Any, module: Any, original: Any, positional: Any, keywords: dict[str, Any]) -> Any:
     """A functional program whose operators all have handlers, as far as PyTorch can decompose them."""
+    _refuse_hooks(original)
     with warnings.catch_warnings(), _training(original), _quiet():
         warnings.simplefilter("ignore")
         try:
-            program = torch.export.export(module, positional, keywords, strict=False)
+            with _own_gradients_refused(torch):
+                program = torch.export.export(module, positional, keywords, strict=False)
         except Exception as error:
-            raise _export_error(error) from error
+            refused = next((e for e in _chain(error) if isinstance(e, UserError)), None)
+            raise refused or _export_error(error) from error
         _refuse_detached(program)
         _refuse_dynamic(program)
         _dropout_in_place(torch, program)
@@ -60,26 +65,83 @@ def _training(module: Any) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """PyTorch logs the graph when an export fails; the error says enough."""
+    """PyTorch logs and prints the graph when an export fails; the error says enough."""
     import logging
 
     previous = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
-        yield
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            yield
     finally:
         logging.disable(previous)
 
 
+@contextmanager
+def _own_gradients_refused(torch: Any) -> Iterator[None]:
+    """Within it, custom autograd functions and hooks on gradients are errors (SP1024): an exported program has no place
+    for them, and would be differentiated as if they were not there."""
+
+    def refuse(what: str, original: Any) -> Any:
+        def refused(*arguments: Any, **keywords: Any) -> Any:
+            owner = arguments[0]
+            if isinstance(owner, type) and owner.__module__.startswith("torch."):  # PyTorch's own, for torch.cond
+                return original.__get__(None, owner)(*arguments[1:], **keywords)
+            name = f" {owner.__name__}" if isinstance(owner, type) else ""
+            raise _own_gradient(f"{what}{name}", _calling_line())
+
+        return refused
+
+    function, tensor = torch.autograd.Function, torch.Tensor
+    kept = {"apply": function.__dict__["apply"], "register_hook": tensor.register_hook}
+    function.apply = classmethod(refuse("the custom autograd function", kept["apply"]))
+    tensor.register_hook = refuse("a hook on a tensor's gradient", None)
+    try:
+        yield
+    finally:
+        function.apply, tensor.register_hook = kept["apply"], kept["register_hook"]
+
+
+def _refuse_hooks(module: Any) -> None:
+    """Hooks that were registered before would not run, either."""
+    for path, part in module.named_modules():
+        if part._backward_hooks or part._backward_pre_hooks:
+            raise _own_gradient(f"a backward hook of module {path or 'itself'!r}", "")
+    for name, parameter in module.named_parameters():
+        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+            raise _own_gradient(f"a hook on the gradient of parameter {name!r}", "")
+
+
+def _own_gradient(what: str, line: str) -> UserError:
+    place = f" ({line})" if line else ""
+    fix = "write it with operators that PyTorch differentiates; what is changed about gradients goes into the loss"
+    return UserError("SP1024", f"the module has gradients of its own: {what}{place}", fix)
+
+
+def _calling_line() -> str:
+    """The innermost line of the running code that is neither PyTorch's nor ours."""
+    frames = [(f.filename, f.lineno) for f in traceback.extract_stack()]
+    return _line_of([(file, str(line)) for file, line in frames if file != __file__])
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
 def _export_error(error: Exception) -> UserError:
+    frames = [(f.filename, str(f.lineno)) for e in _chain(error) for f in traceback.extract_tb(e.__traceback__)]
+    line = _line_of([f for f in frames if f[0] != __file__ and f"{os.sep}torch{os.sep}" not in f[0]])
+    place = f" at {line}" if line else ""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     problem = lines[0] if lines else type(error).__name__
     text = f"{type(error).__name__} {error}".lower()
     if "data-dependent" in text or "datadependent" in text or "dynamic" in text:
         fix = "sizes and branches may not depend on the data: use fixed shapes, and masks instead of indexing"
-        return UserError("SP1014", f"the module has shapes that depend on the data: {problem}", fix)
+        return UserError("SP1014", f"the module has shapes or branches that depend on the data{place}: {problem}", fix)
     fix = "check that module(*inputs) runs; see PyTorch's documentation of torch.export"
-    return UserError("SP1013", f"torch.export cannot capture the module: {problem}", fix)
+    return UserError("SP1013", f"torch.export cannot capture the module{place}: {problem}", fix)
 
 
 def _dropout_in_place(torch: Any, program: Any) -> None:
@@ -127,7 +189,11 @@ def _calls(program: Any) -> list[Any]:
 
 def source_line(node: Any) -> str:
     """`models/net.py:12`: the user's innermost line, relative to where it is imported from."""
-    frames = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
+    return _line_of(re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or ""))
+
+
+def _line_of(frames: Sequence[tuple[str, str]]) -> str:
+    """The innermost frame that is not PyTorch's."""
     own = [(f, line) for f, line in frames if f"{os.sep}torch{os.sep}" not in f] or frames
     if not own:
         return ""

@@ -209,6 +209,8 @@ class GraphBuilder:
         *,
         parameters: Iterable[str] | None = None,
         fuse: bool = True,
+        gradients_of: Sequence[str] = (),
+        forward: bool = False,
     ) -> Graph:
         """The training graph: `train_step` (forward, backward, updates; outputs: the losses, in the order of the
         objectives) and `predict`.
@@ -217,6 +219,8 @@ class GraphBuilder:
         parameters: what this loss trains; None: every parameter that no other objective trains.
         fuse: merge batch norm with the relu and the addition behind it (graph/fuse.py), and element-wise nodes into
         chains (graph/chains.py).
+        gradients_of: inputs whose gradients are outputs of the step, behind the losses. forward: a third program,
+        which computes the prediction in training mode.
         """
         others = frozenset(p for o in self._objectives for p in o.parameters)
         everything = {v.id for v in self.values.values() if v.role is Role.PARAMETER}
@@ -227,16 +231,20 @@ class GraphBuilder:
         losses = [o.loss for o in self._objectives]
         parts = [self._fused(o, {*losses, prediction}) if fuse else list(o.nodes) for o in self._objectives]
         predict = self._predict_program([n for part in parts for n in part], prediction)
+        more = (self._forward_program([n for part in parts for n in part], prediction),) if forward else ()
         self.nodes = []
         for objective, part in zip(self._objectives, parts, strict=True):
             self.nodes += part
-            forward = [n for n in self.nodes if n.phase == "forward"]
-            gradients = append_backward(self, forward, objective.loss, objective.parameters)
+            done = [n for n in self.nodes if n.phase == "forward"]
+            trained = objective.parameters | set(gradients_of)
+            gradients = append_backward(self, done, objective.loss, trained, gradients_of)
             if fuse:
                 self.nodes = join(self.nodes, self.values, {*losses, *gradients.values()}, "backward")
+            wanted = [gradients.pop(v) for v in gradients_of if v in gradients]
             append_updates(self, gradients, objective.optimizer)
         for state, value in self._carried:
             self.op("state_update", [value], name=f"{state}.carry", updates=[state], phase="update")
+        losses += wanted
         for value in losses:
             self.values[value] = self.values[value].model_copy(update={"role": Role.OUTPUT})
         train = Program(
@@ -245,7 +253,7 @@ class GraphBuilder:
             inputs=tuple(self.inputs),
             outputs=tuple(losses),
         )
-        return self._graph((train, predict))
+        return self._graph((train, predict, *more))
 
     def _grouped(self, optimizer: Optimizer) -> set[str]:
         """The parameters that the optimizer's groups list. SP1023: some are not the model's, or in two groups."""
@@ -290,6 +298,23 @@ class GraphBuilder:
             values=tuple(v for v in self.values.values() if v.id in used or v.name),
             programs=programs,
         )
+
+    def _forward_program(self, forward: list[Node], prediction: str) -> Program:
+        """The prediction in training mode, with the same random numbers and updates of statistics as the step."""
+        twin = GraphBuilder(self.name)
+        twin.values = dict(self.values)
+        renamed: dict[str, str] = {}
+        updating = {v for n in forward if n.updates for v in n.outputs}
+        for node in live_nodes(forward, {prediction, *updating}):
+            inputs = [renamed.get(v, v) for v in node.inputs]
+            outputs = twin.op(node.op, inputs, node.attrs, name=f"forward.{node.id}", updates=node.updates)
+            renamed.update(zip(node.outputs, outputs, strict=True))
+        result = renamed[prediction]
+        for value in twin.values.values():
+            self.values.setdefault(value.id, value)
+        self.values[result] = self.values[result].model_copy(update={"role": Role.OUTPUT})
+        inputs = [i for i in self.inputs if any(i in n.inputs for n in twin.nodes)]
+        return Program(name="forward", nodes=tuple(twin.nodes), inputs=tuple(inputs), outputs=(result,))
 
     def _predict_program(self, forward: list[Node], prediction: str) -> Program:
         """Evaluation mode: batch-norm reads running statistics, dropout disappears; parameters are shared."""

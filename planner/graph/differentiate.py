@@ -19,11 +19,15 @@ _DIFFERENTIABLE = frozenset({DType.FLOAT32, DType.BFLOAT16, DType.FLOAT64})
 
 
 def append_backward(
-    builder: "GraphBuilder", forward: Sequence[Node], loss: str, parameters: Collection[str] | None = None
+    builder: "GraphBuilder",
+    forward: Sequence[Node],
+    loss: str,
+    parameters: Collection[str] | None = None,
+    inputs: Collection[str] = (),
 ) -> dict[str, str]:
     """Append the backward pass of `loss` to the builder. Returns parameter id -> gradient value id.
 
-    `parameters`: the ones to differentiate by; None: all that are trainable.
+    `parameters`: the ones to differentiate by; None: all that are trainable. `inputs`: further values, as well.
 
     A parameter whose gradient is applied sparsely in place (embedding) has no gradient value: its rule marks the
     update itself and it is missing from the result.
@@ -31,6 +35,7 @@ def append_backward(
     trainable = {v.id for v in builder.values.values() if v.role is Role.PARAMETER and v.id not in builder.frozen}
     if parameters is not None:
         trainable &= set(parameters)
+    trainable |= set(inputs)
     needed = set(trainable)
     for node in forward:
         if op_named(node.op).differentiable and any(v in needed for v in node.inputs):

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from planner.errors import UserError
-from planner.frontends.torch_export import capture_module
+from planner.frontends.coverage import coverage_text
+from planner.frontends.torch_export import capture_module, explain_module
 
 
 class Forward(nn.Module):
@@ -35,9 +36,39 @@ ERRORS: dict[str, tuple[str, Callable[[nn.Linear, Tensor], Any], str]] = {
     "nothing": ("SP1015", lambda fc, x: None, "no"),
     "selection": ("SP1014", lambda fc, x: fc(x)[x[:, 0] > 0], "dynamic shape"),
     "branch": ("SP1014", lambda fc, x: fc(x) if x.sum() > 0 else fc(2 * x), "data"),
+    "loop": ("SP1014", lambda fc, x: halved(fc(x)), "data at tests/frontends/test_torch_program.py:"),
+    "item": ("SP1014", lambda fc, x: fc(x) * x.mean().item(), "(tests/frontends/test_torch_program.py:"),
+    "cond": ("SP1014", lambda fc, x: torch.cond(x.sum() > 0, fc, lambda y: fc(y) * 2, (x,)), "torch.cond"),
+    "complex": ("SP1017", lambda fc, x: torch.fft.fft(fc(x)).abs(), "complex numbers (tests/frontends"),
+    "autograd": ("SP1024", lambda fc, x: Cube.apply(fc(x)), "function Cube (tests/frontends/test_torch_program.py:"),
+    "hook": ("SP1024", lambda fc, x: hooked(fc(x)), "(tests/frontends/test_torch_program.py:"),
+    "input": ("SP1020", lambda fc, x: fc(x.add_(1)), "'x'"),
     "broken": ("SP1013", lambda fc, x: fc(x.T), "reduction dim"),
     "half": ("SP1001", lambda fc, x: fc(x).half(), "float16"),
 }
+
+
+class Cube(torch.autograd.Function):
+    """Its gradient is not that of its operators."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x**3
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient
+
+
+def hooked(y: Tensor) -> Tensor:
+    y.register_hook(lambda gradient: 2 * gradient)
+    return y
+
+
+def halved(y: Tensor) -> Tensor:
+    while y.abs().max() > 1:
+        y = y / 2
+    return y
 
 
 def no_grad(function: Callable[[], Tensor]) -> Tensor:
@@ -53,6 +84,41 @@ def test_error(name: str) -> None:
     message = str(caught.value)
     assert text in message
     assert not any(place in message for place in (os.getcwd(), sys.prefix, "site-packages"))
+
+
+def test_hooks_on_gradients_are_refused() -> None:
+    module = nn.Linear(5, 3)
+    module.weight.register_hook(lambda gradient: gradient.clamp(-1, 1))
+    with pytest.raises(UserError, match=r"SP1024.*'weight'"):
+        capture_module(module, torch.randn(4, 5))
+    module = nn.Linear(5, 3)
+    module.register_full_backward_hook(lambda *given: None)
+    with pytest.raises(UserError, match=r"SP1024.*backward hook"):
+        capture_module(module, torch.randn(4, 5))
+
+
+def test_every_unsupported_op_is_counted_and_listed() -> None:
+    def forward(fc: nn.Linear, x: Tensor) -> Tensor:
+        y = fc(x).cumsum(1).relu()
+        return y.sort(1)[0] * y.cumsum(0)
+
+    with pytest.raises(UserError, match=r"aten.cumsum', and 2 more operators.*\n.*--explain"):
+        capture_module(Forward(forward), torch.randn(4, 5))
+    uses = explain_module(Forward(forward), torch.randn(4, 5))
+    missing = [u for u in uses if u.kind == "unsupported"]
+    assert [u.operator for u in missing] == ["aten.cumsum", "aten.sort", "aten.cumsum"]
+    assert all(u.where.startswith("tests/frontends/test_torch_program.py:") and "nearest" in u.why for u in missing)
+    text = coverage_text(uses)
+    assert text.splitlines()[1].split()[:3] == ["unsupported", "1", "aten.cumsum"]
+    assert text.splitlines()[-1] == "6 operators: 3 unsupported, 1 library, 2 native"
+
+
+def test_what_becomes_of_supported_ops() -> None:
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(36, 3))
+    found = {u.operator: u for u in explain_module(module, torch.randn(2, 3, 5, 5))}
+    kinds = {name.removeprefix("aten."): use.kind for name, use in found.items()}
+    assert kinds["conv2d"] == kinds["linear"] == "library" and "oneDNN" in found["aten.conv2d"].why
+    assert kinds["relu"] == "folded" and "merged" in found["aten.relu"].why
 
 
 def test_unsupported_ops_name_node_op_line_and_nearest() -> None:
