@@ -1,6 +1,6 @@
 """The lowering of one exported PyTorch graph: context, constants, and the table of operators.
 
-`aten_layers`, `aten_math` and `aten_shapes` fill the table. A handler gets the context and the operator's arguments
+The modules aten_* fill the table. A handler gets the context and the operator's arguments
 in schema order (defaults filled in); tensors arrive as value ids, or as torch tensors where they are constants.
 """
 

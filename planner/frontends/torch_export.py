@@ -1,7 +1,7 @@
 """PyTorch modules -> training graphs, through torch.export.
 
 The module is exported in training mode and made functional (in-place operators and views become pure ones), then
-every ATen operator is lowered by the tables of `aten_layers`, `aten_math` and `aten_shapes`. Operators without a
+every ATen operator is lowered by the tables of the modules aten_*. Operators without a
 handler are decomposed by PyTorch's own tables where those know them. Parameters and buffers keep their names.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from planner.errors import InternalError, UserError
-from planner.frontends import aten_layers, aten_math, aten_recurrent, aten_resize, aten_shapes
+from planner.frontends import aten_layers, aten_losses, aten_math, aten_recurrent, aten_resize, aten_shapes
 from planner.frontends.aten import HANDLERS, Context, Unsupported, call, dtype_error, packet
 from planner.frontends.coverage import Coverage, OpUse
 from planner.frontends.emitter import identifier, safe_name
@@ -24,7 +24,7 @@ from planner.ops.base import Array
 from planner.ops.loss import ClassLossAttrs, LossAttrs
 
 __all__ = [
-    "Loss", "aten_layers", "aten_math", "aten_recurrent", "aten_resize", "aten_shapes", "capture_module",
+    "Loss", "aten_layers", "aten_losses", "aten_math", "aten_recurrent", "aten_resize", "aten_shapes", "capture_module",
     "explain_module",
 ]  # fmt: skip
 
@@ -375,7 +375,7 @@ class _Lowering:
             return self._known_loss(loss, prediction, target)
         if loss == "mse":
             return context.op("mse_loss", prediction, target, attrs=LossAttrs())
-        return aten_layers.class_loss(context, "cross_entropy", prediction, target, ClassLossAttrs())
+        return aten_losses.class_loss(context, "cross_entropy", prediction, target, ClassLossAttrs())
 
     def _known_loss(self, loss: Any, prediction: str, target: str) -> str:
         """A loss object of PyTorch as its operator, with the object's options."""
@@ -386,11 +386,11 @@ class _Lowering:
         for name, buffer in loss.named_buffers():
             context.buffers[id(buffer)] = f"loss.{name}"
         if isinstance(loss, nn.MSELoss):
-            return aten_layers.mse(context, prediction, target, reduction)
+            return aten_losses.mse(context, prediction, target, reduction)
         if isinstance(loss, nn.BCEWithLogitsLoss):
-            return aten_layers.bce(context, prediction, target, loss.weight, loss.pos_weight, reduction)
+            return aten_losses.bce(context, prediction, target, loss.weight, loss.pos_weight, reduction)
         options = (loss.weight, reduction, loss.ignore_index, loss.label_smoothing)
-        return aten_layers.cross_entropy(context, prediction, target, *options)
+        return aten_losses.cross_entropy(context, prediction, target, *options)
 
 
 _BRANCHES = ("cond", "while_loop", "map", "scan", "associative_scan")
