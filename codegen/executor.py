@@ -74,6 +74,7 @@ class Executor:
         for value, data in initial_values(self._state.values, seed, given):
             self._state.write(value, data)
         give_back_memory()
+        self._native.settle()
 
     # -- running -----------------------------------------------------------------------------------------------
     def step(self, *inputs: Any, lr: float | None = None, **named: Any) -> float:

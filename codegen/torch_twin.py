@@ -28,7 +28,7 @@ class Twin(nn.Module):
 
     def __init__(self, graph: Graph, calls: "Mapping[str, Call] | None" = None) -> None:
         super().__init__()
-        self.calls = {**_CALLS, "ones": self._filled, **(calls or {})}
+        self.calls = {**_CALLS, **(calls or {})}
         program = unchained(graph.program["train_step"])
         self.graph = graph
         self.parts = parts_of(program)
@@ -48,7 +48,7 @@ class Twin(nn.Module):
             elif value.role is Role.STATE and any(value.id in n.reads for n in self.nodes):
                 self.register_buffer(slot, torch.empty(value.type.shape, dtype=getattr(torch, value.type.dtype)))
         for node in self.nodes:
-            if node.op not in self.calls:
+            if node.op not in self.calls and node.op != "ones":
                 raise UserError("SP1513", f"no PyTorch twin for op {node.op!r}", "compare without --against torch")
 
     def _filled(self, node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Tensor:
@@ -86,7 +86,8 @@ class Twin(nn.Module):
 
         for node in nodes:
             given, updated = [get(v) for v in node.inputs], [get(v) for v in node.updates]
-            result = self.calls[node.op](node, given, updated)
+            call = self._filled if node.op == "ones" else self.calls[node.op]
+            result = call(node, given, updated)
             found.update(zip(node.outputs, result if isinstance(result, tuple) else (result,), strict=False))
         return found
 

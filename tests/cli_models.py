@@ -16,6 +16,11 @@ class Small(torch.nn.Module):
 
 class Unsupported(Small):
     def forward(self, x: Any) -> Any:
+        return self.fc(torch.cumsum(x, 1))
+
+
+class Complex(Small):
+    def forward(self, x: Any) -> Any:
         return self.fc(torch.fft.fft(x).real)
 
 
@@ -30,6 +35,10 @@ def small(batch: int = 4) -> Any:
 
 def unsupported() -> Any:
     return Unsupported(), (torch.zeros(4, 6),)
+
+
+def complex_numbers() -> Any:
+    return Complex(), (torch.zeros(4, 6),)
 
 
 def dynamic() -> Any:

@@ -169,6 +169,7 @@ def test_models_that_cannot_be_captured(tmp_path: Path) -> None:
     out = ("-o", tmp_path / "g.json")
     assert "resnet18" in fails("SP1010", "capture", "resnet17", *out)
     fails("SP1001", "capture", "tests.cli_models:unsupported", *out)
+    fails("SP1017", "capture", "tests.cli_models:complex_numbers", *out)
     fails("SP1014", "capture", "tests.cli_models:dynamic", *out)
     fails("SP1018", "capture", "tests.cli_models:nothing", *out)
     fails("SP1018", "capture", "no.such.module:factory", *out)

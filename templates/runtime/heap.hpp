@@ -7,7 +7,8 @@
 
 namespace stepplan {
 
-/// For a thread that is about to run nodes. Takes half a microsecond and changes nothing but the thread's own cache.
+/// For a thread that will run nodes: lanes when they start, the caller's when its executor is made. Changes nothing but
+/// the thread's own cache.
 ///
 /// Products of matrices take megabytes from `posix_memalign` and free them. glibc before 2.38 cuts such a block out of
 /// a larger one and frees what is left on both sides, which goes into the thread's cache of small blocks and counts as

@@ -153,7 +153,6 @@ class Team {
    public:
     explicit CallerOnLane(const Team& team) : threads_(omp_get_max_threads()) {
       omp_set_num_threads(1);
-      fill_thread_cache();
       if (!team.pin_) return;
       known_ = sched_getaffinity(0, sizeof(before_), &before_) == 0;
       pinned_ = pin_to(team.cpus_[0]);

@@ -4,9 +4,12 @@ from planner.graph import layers
 from planner.graph.builder import GraphBuilder
 from planner.graph.model import DType, Graph, Init, Layout, TensorType
 from planner.graph.optimizer import Optimizer
+from planner.ops.interpolate import InterpolateAttrs
+from planner.ops.masks import CastAttrs, CompareAttrs
 from planner.ops.matmul import MatmulAttrs
 from planner.ops.pad import PadAttrs
 from planner.ops.scalar import ScalarAttrs
+from planner.ops.shape import FillAttrs
 from planner.ops.split import SplitAttrs
 
 BATCH, CLASSES, WORDS, WIDTH = 4, 6, 7, 24
@@ -19,7 +22,7 @@ def every_op_net(optimizer: Optimizer) -> Graph:
     words = b.input("words", TensorType(shape=(BATCH, WORDS), dtype=DType.INT64))
     target = b.input("target", TensorType(shape=(BATCH, WIDTH)))
     labels = b.input("labels", TensorType(shape=(BATCH,), dtype=DType.INT64))
-    tokens = [picture(b, images), layers.embedding(b, words, 50, WIDTH, name="words.table")]
+    tokens = [picture(b, images), chosen(b, words, layers.embedding(b, words, 50, WIDTH, name="words.table"))]
     mixed = attention(b, layers.concat(b, tokens, 1, name="tokens"))
     pooled = layers.mean(b, mixed, (1,), name="pooled")
     bent = unaries(b, recurrent(b, pooled))
@@ -35,6 +38,16 @@ def every_op_net(optimizer: Optimizer) -> Graph:
     for index, part in enumerate(parts[1:]):
         loss = layers.add(b, loss, part, name=f"loss{index}")
     return b.finish(loss, log_probs, optimizer)
+
+
+def chosen(b: GraphBuilder, words: str, x: str) -> str:
+    """x (N, WORDS, WIDTH) of the words below 25, half of it of the others."""
+    (numbers,) = b.op("cast", [words], CastAttrs(dtype="float32"), name="numbers")
+    (middle,) = b.op("ones", [], FillAttrs(shape=(1,), value=25.0), name="middle_word")
+    (low,) = b.op("compare", [numbers, middle], CompareAttrs(relation="lt"), name="low")
+    (half,) = b.op("scale", [x], ScalarAttrs(value=0.5), name="half")
+    mask = layers.reshape(b, low, (BATCH, WORDS, 1), name="mask")
+    return str(b.op("where", [mask, x, half], name="chosen")[0])
 
 
 def picture(b: GraphBuilder, images: str) -> str:
@@ -56,7 +69,9 @@ def picture(b: GraphBuilder, images: str) -> str:
     first, second = layers.split(b, x, (8, 16), 1, name="halves")
     second = layers.dropout(b, second, 0.2, name="drop_rows")
     x = layers.concat(b, (second, layers.unary(b, "tanh", first, name="bend")), 1, name="turned")
-    x = layers.adaptive_avg_pool(b, x, (3, 2), name="grid")
+    x = layers.adaptive_avg_pool(b, x, (2, 2), name="grid")
+    attrs = InterpolateAttrs(size=(3, 2), scales=(2 / 3, 1.0))
+    (x,) = b.op("interpolate", [x], attrs, name="finer")
     return layers.reshape(b, layers.permute(b, x, (0, 2, 3, 1), name="last"), (BATCH, -1, WIDTH), name="cells")
 
 
@@ -76,7 +91,8 @@ def attention(b: GraphBuilder, x: str) -> str:
 
 
 def recurrent(b: GraphBuilder, x: str) -> str:
-    """Three steps of one LSTM cell over parts of x (N, WIDTH); its last cell state is carried to the next batch."""
+    """Three steps of one LSTM cell over parts of x (N, WIDTH), whose last cell state is carried to the next batch, and
+    one of a GRU cell."""
     third = WIDTH // 3
     c = b.state("remembered", (BATCH, third), Init(kind="zeros"))
     h, found = b.op("scale", [c], ScalarAttrs(value=0.5), name="cell.start")[0], []
@@ -85,6 +101,10 @@ def recurrent(b: GraphBuilder, x: str) -> str:
             gates = [layers.linear(b, v, 4 * third, name=f"cell.{n}") for n, v in (("input", part), ("hidden", h))]
         h, c, _ = b.op("lstm_cell", [*gates, c], name="cell")
         found.append(h)
+    with b.sharing():
+        gates = [layers.linear(b, v, 3 * third, name=f"gru.{n}") for n, v in (("input", h), ("hidden", found[0]))]
+    h, _ = b.op("gru_cell", [*gates, found[0]], name="gru")
+    found[1] = h
     b.carry("remembered", c)
     grown = layers.reshape(b, layers.concat(b, found, 1, name="said"), (BATCH, third, 1, 3), name="grid_of_said")
     grown = layers.conv_transpose2d(b, grown, 4, (2, 4), (1, 2), (0, 1), bias=True, name="grow")
