@@ -13,14 +13,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from codegen.build import build
-from codegen.cpu.emit import emit
+from codegen.cost_table import fill
+from codegen.emit import emit
 from codegen.executor import Executor
-from codegen.facts import facts
 from codegen.load import executor_class
-from codegen.pairs import profile_pairs
-from codegen.profile import profile
 from planner.capturing import Captured
-from planner.costs.model import modelled_costs
 from planner.costs.table import CostTable
 from planner.errors import UserError
 from planner.graph.model import Graph
@@ -72,8 +69,10 @@ class Dataflow:
         policy: Literal["sequential", "liu", "auto"] = "auto",
         pin: bool = True,
     ) -> None:
-        self._temporary = None if folder is not None else tempfile.TemporaryDirectory(prefix="narray")
-        self.folder = Path(folder if folder is not None else self._temporary.name)  # type: ignore[union-attr]
+        if folder is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="narray")
+            folder = self._temporary.name
+        self.folder = Path(folder)
         self._target = target
         self._costs = costs
         self._budget_s, self._policy, self._pin = budget_s, policy, pin
@@ -123,10 +122,7 @@ class Dataflow:
     def _table(self, graph: Graph) -> CostTable:
         if isinstance(self._costs, CostTable):
             return self._costs
-        if self._costs == "modelled":
-            return modelled_costs(graph, self.target, facts)
-        table = profile([graph], self.target, budget_s=self._budget_s)
-        return profile_pairs([graph], self.target, table, budget_s=self._budget_s)
+        return fill([graph], self.target, modelled=self._costs == "modelled", budget_s=self._budget_s)
 
     def _name(self, graph: Graph) -> str:
         """The graph's name; with a part of its hash where another graph has it."""

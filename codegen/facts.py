@@ -5,6 +5,7 @@ Asked of a small library built once from templates/cpu/probe.cpp; nothing is run
 
 import ctypes
 import functools
+import hashlib
 from collections.abc import Sequence
 
 from codegen import toolchain
@@ -59,9 +60,10 @@ def _integers(values: Sequence[int]) -> "ctypes.Array[ctypes.c_int64]":
 def _library() -> ctypes.CDLL:
     source = TEMPLATES / "cpu" / "probe.cpp"
     made = toolchain.compile_object(source, ("-std=c++20", "-fPIC", "-fopenmp", "-O1"))
-    library = made.with_suffix(".so")
+    folder = toolchain.onednn() / "lib"
+    # The library remembers where oneDNN lies: another environment has a library of its own.
+    library = made.with_name(f"{made.stem}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}.so")
     if not library.exists():
-        folder = toolchain.onednn() / "lib"
         command = [toolchain.compiler().path, "-shared", "-fopenmp", str(made), f"-L{folder}", "-ldnnl"]
         toolchain.run_compiler([*command, f"-Wl,-rpath,{folder}"], library)
     return ctypes.CDLL(str(library))

@@ -64,10 +64,11 @@ def probe(arch: str, null_device: bool = False) -> ModuleType:
     from codegen.build import nanobind_object
 
     objects = [nanobind_object(), *(make() for _, make in probe_units(arch, null_device))]
-    key = hashlib.sha256("\n".join(o.name for o in objects).encode()).hexdigest()[:24]
+    flags = link_flags(null_device)  # where the libraries lie, which this one remembers
+    key = hashlib.sha256("\n".join([*(o.name for o in objects), *flags]).encode()).hexdigest()[:24]
     library = toolchain.cache_folder() / "objects" / f"_probe-{key}.so"
     if not library.exists():
-        command = [toolchain.compiler().path, "-shared", "-pthread", *map(str, objects), *link_flags(null_device)]
+        command = [toolchain.compiler().path, "-shared", "-pthread", *map(str, objects), *flags]
         toolchain.run_compiler(command, library)
     loader = importlib.machinery.ExtensionFileLoader("_probe", str(library))
     spec = importlib.util.spec_from_file_location("_probe", library, loader=loader)
