@@ -239,6 +239,8 @@ def torch_contenders(
             name = f"{'compile' if compiled else 'eager'} {'NCHW' if format_ is torch.contiguous_format else 'NHWC'}"
             say(f"preparing {name}")
             torch._dynamo.reset()
+            # One code object runs all parts of a step: at the default of 8 shapes the rest would run eagerly.
+            torch._dynamo.config.recompile_limit = 256
             module = Twin(graph).load(state).to(memory_format=format_)
             tensors = [_tensor(torch, a, format_) for a in inputs]
             if len(module.parts) > 1:

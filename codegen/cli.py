@@ -199,9 +199,11 @@ def bench_text(result: dict[str, Any]) -> str:
             f"signal      {now:.0f} ns from lane to lane" + (f", {profiled:.0f} when profiled" if profiled else "")
         )
     if profiled and not 1 / CHANGED < now / profiled < CHANGED:
+        moved = "farther from" if now > profiled else "nearer to"
         lines.append(
-            "            The processors are not as near to each other as when the costs were measured (a virtual\n"
-            "            machine moves them, or other work runs beside): step and prediction cannot be compared."
+            f"            The processors are {moved} each other than when the costs\n"
+            "            were measured (a virtual machine moves them, or other work runs beside): step and\n"
+            "            prediction cannot be compared."
         )
     if "predicted_now_ms" in result:
         fetch, reclaim = (result["crossing_ns_per_kib"][f"{what}_ns"] for what in ("fetch", "reclaim"))
