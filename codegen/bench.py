@@ -209,8 +209,8 @@ def busiest_lane(ex: Any, step: Step) -> dict[str, float]:
 
 
 def floor_ns(graph: Graph, costs: CostTable, lanes: int) -> float:
-    """What no schedule of these kernels beats: convolutions and matrix products at their best measured time, and the
-    bytes that everything else moves over the measured bandwidth."""
+    """What a step of these kernels one after the other does not beat: convolutions and matrix products at their best
+    measured time, everything else at that or, where that is less, at its bytes over the measured bandwidth."""
     total = 0.0
     for node in graph.program["train_step"].nodes:
         signature = signature_of(graph, node)
@@ -218,10 +218,10 @@ def floor_ns(graph: Graph, costs: CostTable, lanes: int) -> float:
         if op.alias(signature) is not None:
             continue
         entries = [e for e in costs.modes(signature.text) if e.slices <= lanes]
-        if any(e.kernel in LIBRARY_KERNELS for e in entries):
-            total += min(sum(e.warm_ns) for e in entries)
-        elif costs.bandwidth:
-            total += op.bytes_moved(signature) / costs.bandwidth * 1e9
+        times = [float(sum(e.warm_ns)) for e in entries]
+        if costs.bandwidth and not any(e.kernel in LIBRARY_KERNELS for e in entries):
+            times.append(op.bytes_moved(signature) / costs.bandwidth * 1e9)
+        total += min(times, default=0.0)
     return total
 
 
