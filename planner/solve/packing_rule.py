@@ -9,19 +9,16 @@ so both start on one lane each: 1.2 sequential works per time instead of 1.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from planner.solve.interference import LEAST_GAIN, Run
+from planner.solve.simulated_step import SimulatedStep
 from planner.solve.threads import Choice
-
-if TYPE_CHECKING:
-    from planner.solve.corun import CoRun
 
 MOST_AT_ONCE = 16
 """Ready nodes among which lanes are shared out."""
 
 
-def pack_ready(loop: "CoRun") -> None:
+def pack_ready(loop: SimulatedStep) -> None:
     """Start the set of ready nodes that adds most to what runs; at least one when nothing does."""
     while loop.ready and loop.places.idle:
         running = [r.run for r in loop.running]
@@ -46,7 +43,7 @@ def pack_ready(loop: "CoRun") -> None:
             loop.start(run, choice, loop.places)
 
 
-def _share_out(loop: "CoRun", nodes: Sequence[str]) -> list[tuple[Run, Choice]]:
+def _share_out(loop: SimulatedStep, nodes: Sequence[str]) -> list[tuple[Run, Choice]]:
     """A mode for each node that gets lanes, in their order."""
     idle = loop.places.idle
     level = dict.fromkeys(nodes, -1)

@@ -17,13 +17,14 @@ from planner.graph.model import Graph, Program
 from planner.plan.schema import Plan
 from planner.solve.assemble import Say, Setting, assemble
 from planner.solve.budget import pareto, undominated, within_budget
-from planner.solve.corun import PUBLISHED, SEARCHED, Work, best_schedule
+from planner.solve.corun import PUBLISHED, SEARCHED, best_schedule
 from planner.solve.interference import Interference
 from planner.solve.options import PlanOptions
 from planner.solve.parallel_op import parallel_ops
 from planner.solve.places import without_unused_lanes
 from planner.solve.route import route
 from planner.solve.schedule import Schedule, corun_summary, one_at_a_time, parallel_summary
+from planner.solve.simulated_step import Work
 from planner.solve.threads import choose_modes, node_options
 from planner.target.model import Target
 from planner.units import format_bytes, format_ns

@@ -5,24 +5,20 @@ the shortest serial time start on the cores' second threads, with as few slices 
 long as both together get more done than the large one alone.
 """
 
-from typing import TYPE_CHECKING
-
 from planner.plan.contention import smt_factor
 from planner.solve.interference import LEAST_GAIN
-
-if TYPE_CHECKING:
-    from planner.solve.corun import CoRun
+from planner.solve.simulated_step import SimulatedStep
 
 SMALLEST = 8
 """Ready nodes that are tried at a time."""
 
 
-def serial_ns(loop: "CoRun", node: str) -> int:
+def serial_ns(loop: SimulatedStep, node: str) -> int:
     """The node's time with the fewest slices there are."""
     return min((c.mode.slices, c.total_ns) for c in loop.work.options[node])[1]
 
 
-def fill_siblings(loop: "CoRun") -> None:
+def fill_siblings(loop: SimulatedStep) -> None:
     """Start what fits beside the node that holds all cores; nothing where no node does."""
     threads, cores = loop.threads, len(loop.work.lanes)
     holder = next((r for r in loop.running if len(r.lanes) == cores), None)
@@ -47,7 +43,7 @@ def fill_siblings(loop: "CoRun") -> None:
             break
 
 
-def _lost(loop: "CoRun", factors: list[float], slowed: float) -> float:
+def _lost(loop: SimulatedStep, factors: list[float], slowed: float) -> float:
     """Sequential work per time that what runs would get less done."""
     lost = 0.0
     for running, factor in zip(loop.running, factors, strict=False):
