@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from planner.bundle import copy_weights, read_bundle
-from planner.cli import (
+from planner.cli import app
+from planner.cli.options import (
     Batch,
     ImageSize,
     Keep,
@@ -16,15 +16,10 @@ from planner.cli import (
     Policy,
     PolicyOption,
     SameBits,
-    summary,
 )
-from planner.console import AsJson, app, command, emit_result, progress, stderr
-from planner.costs.table import read_costs, write_costs
+from planner.cli.summary import summary
+from planner.console import AsJson, command, emit_result, progress, stderr
 from planner.errors import UserError
-from planner.graph.text import read_graph
-from planner.report.table import summary_lines
-from planner.solve.options import PlanOptions
-from planner.target.text import load_target
 from planner.units import format_bytes, parse_bytes
 
 Modelled = Annotated[
@@ -50,6 +45,9 @@ def profile(
 ) -> None:
     """Measure every signature of the graphs on this machine. Can be interrupted and resumed."""
     from codegen.cost_table import fill
+    from planner.costs.table import read_costs, write_costs
+    from planner.graph.text import read_graph
+    from planner.target.text import load_target
 
     table = read_costs(out) if out.exists() else None
     before, pairs_before = (len(table.entries), len(table.coruns)) if table else (0, 0)
@@ -80,6 +78,7 @@ def emit(
 ) -> None:
     """Check a plan and render its executor."""
     from codegen.emit import emit as emit_plan
+    from planner.bundle import copy_weights, read_bundle
 
     bundle = read_bundle(path)
     files = emit_plan(bundle.plan, bundle.graph, bundle.target, out)
@@ -129,6 +128,8 @@ def make(
 ) -> None:
     """Everything: detect, capture, profile, plan, check, emit, build."""
     from codegen.make import make as make_model
+    from planner.report.table import summary_lines
+    from planner.solve.options import PlanOptions
 
     options = PlanOptions(
         policy=policy.value,
@@ -170,11 +171,12 @@ def bench(
 ) -> None:
     """Time a built executor: against its plan, its kernels, its memory, and PyTorch."""
     from codegen.bench import bench as bench_folder
+    from planner.costs.table import read_costs
 
     if against not in (None, "torch"):
         raise UserError("SP1803", f"cannot compare against {against!r}", "name torch")
     table = read_costs(costs) if costs else None
-    with stderr.status("warming up") as status:
+    with stderr().status("warming up") as status:
         result = bench_folder(folder, against=against, repetitions=repetitions, costs=table, say=status.update)
     emit_result(as_json, result, bench_text(result))
 

@@ -10,15 +10,16 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
-from typing import Annotated, Any, ParamSpec, TypeVar
+from functools import cache, wraps
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from planner import __version__
 from planner.errors import InternalError, UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -27,8 +28,6 @@ DEFECT = 70
 INTERRUPTED = 130
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-stderr = Console(stderr=True, highlight=False, markup=False)
-
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
@@ -114,12 +113,22 @@ def command(function: Callable[P, R]) -> Callable[P, R]:
     return app.command()(wrapped)
 
 
+@cache
+def stderr() -> "Console":
+    """Where everything but results is printed."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, markup=False)
+
+
 @contextmanager
 def progress() -> Iterator[Callable[[str, int, int], None]]:
     """Bars on standard error while the block runs: call with (what, done, total), one bar per first word.
 
     Nothing is printed where standard error is no terminal, so logs stay short.
     """
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description:36}"),
@@ -127,7 +136,7 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as bar:
+    with Progress(*columns, console=stderr(), transient=True, disable=not stderr().is_terminal) as bar:
         tasks: dict[str, Any] = {}
 
         def update(what: str, done: int, total: int) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import planner.cli
+import planner.plan.check
 from planner.errors import InternalError
 from tests.cli import Files, everything_below, fails, run, succeeds
 
@@ -123,7 +123,7 @@ def test_permission_is_refused(files: Files, monkeypatch: pytest.MonkeyPatch) ->
     def refuse(*args: object, **options: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "somewhere")
 
-    monkeypatch.setattr(planner.cli, "check_plan", refuse)
+    monkeypatch.setattr(planner.plan.check, "check", refuse)
     assert "somewhere" in fails("SP1703", "check", files.plan)
 
 
@@ -132,7 +132,7 @@ def test_defects_ask_for_a_report(defect: Exception, files: Files, monkeypatch: 
     def broken(*args: object) -> None:
         raise defect
 
-    monkeypatch.setattr(planner.cli, "check_plan", broken)
+    monkeypatch.setattr(planner.plan.check, "check", broken)
     result = run("check", files.plan)
     assert result.exit_code == 70
     assert "Traceback" in result.stderr and "please report it" in result.stderr.splitlines()[-1]
@@ -142,7 +142,7 @@ def test_a_closed_pipe_is_no_defect(files: Files, monkeypatch: pytest.MonkeyPatc
     def closed(*args: object) -> None:
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
-    monkeypatch.setattr(planner.cli, "check_plan", closed)
+    monkeypatch.setattr(planner.plan.check, "check", closed)
     result = run("check", files.plan)
     assert "Traceback" not in result.stderr and "SP" not in result.stderr
 

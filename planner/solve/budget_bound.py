@@ -23,8 +23,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import linprog
-from scipy.sparse import csr_array
 
 from planner.graph.model import PERSISTENT, Graph, Program
 from planner.ops.base import op_named, scratch_bytes
@@ -176,6 +174,9 @@ class Relaxation:
             if kind == "again":
                 cost[column] = self._again_ns[name] / 1e6
         starts = np.cumsum([0, *(len(c) for c, _, _ in rows)])
+        from scipy.optimize import linprog  # loading them takes longer than a plan that fits its memory
+        from scipy.sparse import csr_array
+
         matrix = csr_array(
             (np.concatenate([f for _, f, _ in rows]), np.concatenate([c for c, _, _ in rows]).astype(int), starts),
             shape=(len(rows), len(index)),

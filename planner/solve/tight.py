@@ -16,8 +16,6 @@ around it. Bytes that are free for a while are blocks too, as few as the load al
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import networkx as nx
-
 from planner.solve.sections import Instance, loads
 from planner.solve.turns import SURE, Ways, ways_to_take_turns
 
@@ -174,7 +172,9 @@ class _Graph:
         self.work += WORK_PER_EDGE * len(graph.edges)
         if self.work > self.work_limit:
             raise _TooMuchWork
-        return bool(nx.check_planarity(graph)[0])
+        from networkx import check_planarity
+
+        return bool(check_planarity(graph)[0])
 
     def _graph(self, start: int, stop: int) -> tuple[Any, Mapping[int, int]]:
         """The graph of some moments, and block -> vertex with which it begins. Vertex 0 is all before, 1 all behind.
@@ -197,7 +197,9 @@ class _Graph:
                 origin[block] = 0
             if self.upper[block] >= stop:
                 target[block] = 1
-        graph = nx.Graph([(0, 1)])
+        from networkx import Graph
+
+        graph = Graph([(0, 1)])
         for block, begin in origin.items():
             if block in target:
                 graph.add_edge(begin, -1 - block)
@@ -206,8 +208,10 @@ class _Graph:
 
     def levels(self) -> list[int] | None:
         """The offset of each block: how high the face below it is."""
+        from networkx import check_planarity
+
         graph, origin = self._graph(0, self.sections)
-        planar, drawing = nx.check_planarity(graph)
+        planar, drawing = check_planarity(graph)
         if not planar:
             return None
         face: dict[tuple[int, int], int] = {}

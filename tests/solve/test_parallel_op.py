@@ -253,7 +253,7 @@ def test_check_reads_what_a_plan_claims() -> None:
     ):
         assert codes(group.model_copy(update=wrong)) == {"SP1440"}
     with pytest.raises(UserError, match="SP1003"):
-        from planner.cli import parallel_options
+        from planner.cli.planning import parallel_options
 
         parallel_options(True, None, ["embeding"])
 
