@@ -10,7 +10,7 @@ from planner.plan.schema import Plan, Rewrite
 from planner.solve.assemble import Setting, assemble
 from planner.solve.options import PlanOptions
 from planner.solve.pipeline import base_schedules
-from planner.solve.steps import Decision, Material, material, rewrite_of
+from planner.solve.steps import Decision, Held, Material, material, rewrite_of, steps
 from planner.target.model import Pool, Target
 from tests.codegen.plans import target_of
 
@@ -40,11 +40,11 @@ class Rewriter:
         program = self.graph.program["train_step"]
         return material(self.graph, program, self.schedules["train_step"].order)
 
-    def rewrite(self, decisions: Mapping[str, Decision]) -> Rewrite:
-        return rewrite_of(self.material, decisions, self.target.memory.name, "slow")
+    def rewrite(self, decisions: Mapping[str, Decision], held: Held = frozenset()) -> Rewrite:
+        return rewrite_of(self.material, steps(self.material, decisions, held), self.target.memory.name, "slow")
 
-    def plan(self, decisions: Mapping[str, Decision], overlap: bool = True) -> Plan:
-        rewrites = {"train_step": self.rewrite(decisions)}
+    def plan(self, decisions: Mapping[str, Decision], held: Held = frozenset(), overlap: bool = True) -> Plan:
+        rewrites = {"train_step": self.rewrite(decisions, held)}
         return assemble(self.setting, self.schedules, rewrites=rewrites, overlap=overlap)
 
     def everything(self, way: Decision) -> dict[str, Decision]:

@@ -57,7 +57,8 @@ def within_budget(
 def pareto(
     setting: Setting, schedules: Mapping[str, Schedule], threads: tuple[int, ...] = (), points: int = 16
 ) -> list[Plan]:
-    """Plans along the frontier, from the fastest to the smallest, none slower than a smaller one."""
+    """Plans along the frontier, from the fastest to the smallest, none slower than a smaller one. They state the
+    capacity of the target's memory, whatever the budget is; what needs more is left out."""
     free = replace(setting, unlimited=True)
     plans = [assemble(free, schedules, threads)]
     if TRAIN in schedules:
@@ -67,7 +68,17 @@ def pareto(
             for overlap in (True, False) if "move" in state.decisions.values() else (True,):
                 modes = choice.schedules(state, schedules)
                 plans.append(assemble(free, modes, threads, choice.rewrite(state), overlap=overlap))
-    return undominated(plans)
+    return undominated(on_target(setting, plans))
+
+
+def on_target(setting: Setting, plans: Sequence[Plan]) -> list[Plan]:
+    """Those of some plans that the target's memory holds, with its capacity for theirs."""
+    most = setting.target.memory.capacity
+    return [
+        plan.model_copy(update={"pools": (plan.pools[0].model_copy(update={"capacity": most}), *plan.pools[1:])})
+        for plan in plans
+        if plan.pools[0].arena <= most
+    ]
 
 
 def undominated(plans: Sequence[Plan]) -> list[Plan]:

@@ -135,6 +135,12 @@ class Footprints:
         there = self._at(int(alive.argmax()), origin, first, root, until)
         return Footprint(alive, again + copied, again, there, scratch)
 
+    def step_ns(self, step: Step) -> float:
+        """Time of what runs besides the graph's own nodes; a prefetch's includes that of the copy before it."""
+        if step.kind == "recompute":
+            return self._again_ns[step.of]
+        return 2 * self.copy_ns_per_byte * self._size[step.of] if step.kind == "prefetch" else 0.0
+
     def size(self, value: str) -> int:
         return self._size[value]
 

@@ -5,7 +5,7 @@ least scratch, and with some between: what is worth recomputing depends on how m
 found is then a ladder of points, from its least scratch to where more helps no more (ways.py).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
 
@@ -49,13 +49,13 @@ class Frontier:
     """The other programs, where there is a choice of modes."""
 
     def rewrite(self, state: State) -> dict[str, Rewrite]:
-        return {TRAIN: rewrite_of(self.material, state.decisions, *self.pools)}
+        return {TRAIN: rewrite_of(self.material, steps(self.material, state.decisions, state.held), *self.pools)}
 
     def schedules(self, state: State, base: Mapping[str, Schedule]) -> dict[str, Schedule]:
         """All programs in the modes that the state stands for."""
         found = {**base, **{name: other.within(state.peak) for name, other in self.others.items()}}
         if self.ways is not None:
-            listed = steps(self.material, state.decisions)
+            listed = steps(self.material, state.decisions, state.held)
             found[TRAIN] = self.ways.fitting(listed, self.prints.of(listed), state.peak)
         return found
 
@@ -96,13 +96,14 @@ def frontier(setting: Setting, schedules: Mapping[str, Schedule]) -> Frontier:
     else:
         least = ways.smallest()
         relaxation = own.relaxed(least)
-        decisions: Sequence[Mapping[str, Decision]] | None = own.search().all_decisions(FEW)
-        if decisions is None:
+        everything = own.search().all_decisions(FEW)
+        if everything is None:
             found = own.search().run(given)
             for level in _different((schedule, ways.at_price(own.price), least))[1:]:
                 found += _Space(setting, level, made).search().run(given)
-            decisions = [s.decisions for s in found]
-        best = _in_all_ways(decisions, own, ways)
+        else:
+            found = [State(d) for d in everything]
+        best = _in_all_ways(found, own, ways)
     base = sum(schedule.choices[n.id].total_ns for n in schedule.order)
     setting.say(f"budget: {len(best)} states worth having, from {format_bytes(best[0].peak)} to "
                 f"{format_bytes(best[-1].peak)}")  # fmt: skip
@@ -126,7 +127,7 @@ def exact_state(
     found = footprints(setting, schedules[TRAIN], choice.material, choice.again_ns).of(
         steps(choice.material, decisions)
     )
-    return State(decisions, found.peak, found.again_ns, found.again_ns)
+    return State(decisions, frozenset(), found.peak, found.again_ns, found.again_ns)
 
 
 def footprints(
@@ -179,15 +180,18 @@ def _different(schedules: Iterable[Schedule]) -> list[Schedule]:
     return found
 
 
-def _in_all_ways(decisions: Iterable[Mapping[str, Decision]], own: _Space, ways: Ways) -> list[State]:
+def _in_all_ways(states: Iterable[State], own: _Space, ways: Ways) -> list[State]:
     """The points of all these states that no other one beats."""
     found: list[State] = []
-    different = {tuple(sorted(d.items())): d for d in decisions}
-    for chosen in different.values():
-        listed = steps(own.made, chosen)
+    different = {(tuple(sorted(s.decisions.items())), frozenset(s.held)): s for s in states}
+    for state in different.values():
+        listed = steps(own.made, state.decisions, state.held)
         footprint = own.prints.of(listed)
         copied = footprint.extra_ns - footprint.again_ns
-        found += (State(chosen, p.peak, p.again_ns + copied, p.again_ns) for p in ways.points(listed, footprint))
+        found += (
+            State(state.decisions, state.held, p.peak, p.again_ns + copied, p.again_ns)
+            for p in ways.points(listed, footprint)
+        )
     return cheapest(found)
 
 

@@ -16,7 +16,7 @@ from planner.errors import UserError
 from planner.graph.model import Graph, Program
 from planner.plan.schema import Plan
 from planner.solve.assemble import Say, Setting, assemble
-from planner.solve.budget import pareto, undominated, within_budget
+from planner.solve.budget import on_target, pareto, undominated, within_budget
 from planner.solve.corun import PUBLISHED, SEARCHED, best_schedule
 from planner.solve.interference import Interference
 from planner.solve.options import PlanOptions
@@ -64,7 +64,8 @@ def make_pareto(
     """Plans from all the memory they like to as little as will do, none slower than a smaller one."""
     with _no_collection():
         candidates = _solved(graph, target, costs, options or PlanOptions(), say)
-        return undominated([*(c.plan for c in candidates), *_base(candidates).pareto()])
+        base = _base(candidates)
+        return undominated([*on_target(base.setting, [c.plan for c in candidates]), *base.pareto()])
 
 
 @contextmanager

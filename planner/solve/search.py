@@ -19,14 +19,15 @@ the budget.
 import itertools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from planner.solve.budget_bound import Relaxation
 from planner.solve.footprints import Footprints
+from planner.solve.holding import decided, hold
 from planner.solve.quick import MOST_AGAIN, Glance, Quick
-from planner.solve.steps import Decision, Material, steps
+from planner.solve.steps import Decision, Held, Material, Step, steps
 
 TARGET = 0.96
 """A link of a walk down aims at this share of the present peak: everything above counts."""
@@ -59,6 +60,12 @@ MOST_LOOKED = 40_000_000
 """Instances of values in all that is looked at, a microsecond each: walks up share what is left of it and stop where
 they are. Only for networks of a thousand layers does that come before their ends."""
 
+HELD = 36_000
+"""Nodes times starts that are looked at for holding at all levels together."""
+
+POWERS = (0.0, 0.5)
+"""How the length of a gap counts against holding a value over it: both are tried."""
+
 _BACK: Mapping[Decision, tuple[Decision, ...]] = {
     "keep": (),
     "share": ("keep",),
@@ -82,10 +89,11 @@ class State:
     """Decisions, and what is estimated of them."""
 
     decisions: Mapping[str, Decision]
-    peak: int
+    held: Held = frozenset()
+    peak: int = 0
     """Bytes of the first pool."""
-    extra_ns: float
-    least_ns: float
+    extra_ns: float = 0.0
+    least_ns: float = 0.0
     """The same, if all copies cost nothing because they run beside the nodes."""
 
 
@@ -125,7 +133,8 @@ class Search:
         found += self._levels(found) if everything is None else self._worth(everything)
         # The quick estimates are not always exact: what the search started from is looked at again in any case.
         sure = {id(s): s for s in (*corners, *theirs, *cheapest(found))}.values()
-        return cheapest(self._exactly(s) for s in sure)
+        exact = cheapest(self._exactly(s) for s in sure)
+        return cheapest([*exact, *self._held(exact)])
 
     def _worth(self, decisions: Iterable[Mapping[str, Decision]]) -> list[State]:
         """Their states, without the hopeless ones."""
@@ -163,6 +172,26 @@ class Search:
             share = (MOST_LOOKED - self._looked) // (left * max(1, len(starts)))
             found += [self._up(d, level, self._looked + share) for d in starts]
         return found
+
+    def _held(self, known: Sequence[State]) -> list[State]:
+        """The best that holding instances makes of some states, and of what is held at the level below."""
+        low, high = known[-1].peak, known[0].peak
+        if low == high:
+            return []
+        count = max(2, min(LEVELS, HELD // (STARTS * len(self._made.order))))
+        found: list[State] = []
+        before: list[list[Step]] = []
+        for level in map(int, np.geomspace(low, high, count + 1)[:-1]):
+            below = [s for s in known if s.peak <= level]
+            starts = before + [self._steps(below[len(below) * i // STARTS]) for i in range(min(STARTS, len(below)))]
+            tries = (hold(start, self._exact, self._made, level, power) for start in starts for power in POWERS)
+            best, _ = min(tries, key=lambda t: t[1].extra_ns)
+            found.append(self._exactly(State(*decided(best, self._exact, self._made))))
+            before = [best]
+        return found
+
+    def _steps(self, state: State) -> list[Step]:
+        return steps(self._made, state.decisions, state.held)
 
     def _hint(self, level: int) -> list[dict[str, Decision]]:
         """What the linear program keeps there; the rest is made again."""
@@ -217,11 +246,11 @@ class Search:
 
     def _state(self, decisions: Mapping[str, Decision], seen: Glance | None = None) -> State:
         seen = seen or self._look(decisions)
-        return State(dict(decisions), seen.peak, seen.extra_ns, seen.again_ns)
+        return State(dict(decisions), frozenset(), seen.peak, seen.extra_ns, seen.again_ns)
 
     def _exactly(self, state: State) -> State:
-        found = self._exact.of(steps(self._made, state.decisions))
-        return State(state.decisions, found.peak, found.extra_ns, found.again_ns)
+        found = self._exact.of(self._steps(state))
+        return replace(state, peak=found.peak, extra_ns=found.extra_ns, least_ns=found.again_ns)
 
     # -- up ----------------------------------------------------------------------------------------------------
     def _up(self, start: Mapping[str, Decision], level: int, until: int) -> State:

@@ -11,7 +11,8 @@ Every value that a forward node makes and that is read after the forward pass is
     move     copied to a slower pool, copied back once for all later readers
 
 What a recomputation reads and is not there is brought back first, by that value's own decision. A view follows the
-value that it is a view of. `steps` lists everything in the order in which it runs, as bare tuples, so that a solver can
+value that it is a view of. Between two readers a value may be *held* all the same
+(holding.py). `steps` lists everything in the order in which it runs, as bare tuples, so that a solver can
 try thousands of decisions (footprint of the list: solve/footprints.py); `rewrite_of` states the same as plan data.
 """
 
@@ -26,6 +27,13 @@ from planner.plan.expand import offload_names, prefetch_names, recompute_name
 from planner.plan.schema import Read, Recompute, Rewrite, Transfer
 
 Decision = Literal["keep", "share", "own", "fresh", "move"]
+
+
+Held = Collection[tuple[str, str]]
+"""(value, node): what is left behind that node until it is next needed, though its decision says otherwise; FORWARD:
+what is left behind its last forward reader"""
+
+FORWARD = ""
 
 
 class Step(NamedTuple):
@@ -116,18 +124,18 @@ def _cuts(order: Sequence[Node], views: Mapping[str, str], values: Collection[st
     return tuple(found)
 
 
-def steps(material: Material, decisions: Mapping[str, Decision]) -> list[Step]:
+def steps(material: Material, decisions: Mapping[str, Decision], held: Held = frozenset()) -> list[Step]:
     """Everything that runs, in order. Values without a decision are kept."""
     if not any(d != "keep" for d in decisions.values()):
         return [Step(n.id, n.id, "node", n.reads, n.writes) for n in material.order]
-    return _Unfolding(material, decisions).run()
+    return _Unfolding(material, decisions, held).run()
 
 
-def rewrite_of(material: Material, decisions: Mapping[str, Decision], fast: str, slow: str) -> Rewrite:
-    """The same as plan data. `fast`, `slow`: names of the pools that moved values change between."""
+def rewrite_of(material: Material, found: Sequence[Step], fast: str, slow: str) -> Rewrite:
+    """Steps as plan data. `fast`, `slow`: names of the pools that moved values change between."""
     known = {n.id: n for n in material.order}
     recomputes, transfers, reads = [], [], []
-    for step in steps(material, decisions):
+    for step in found:
         if step.kind == "node":
             originals = known[step.id].reads
         elif step.kind == "recompute":
@@ -152,8 +160,8 @@ def rewrite_of(material: Material, decisions: Mapping[str, Decision], fast: str,
 
 
 class _Unfolding:
-    def __init__(self, material: Material, decisions: Mapping[str, Decision]) -> None:
-        self._material = material
+    def __init__(self, material: Material, decisions: Mapping[str, Decision], held: Held) -> None:
+        self._material, self._held = material, held
         self._decisions = dict(decisions)
         for view, root in material.views.items():
             decision = decisions.get(root, "keep")
@@ -162,6 +170,8 @@ class _Unfolding:
         self._nodes = {n.id: n for n in material.order}
         self._shared: dict[str, str] = {}
         self._local: dict[str, str] = {}
+        self._waiting = {v: v for v, node in held if node == FORWARD}
+        """What is held and was not needed again so far."""
         self._own: frozenset[str] = frozenset()
         """What the present node itself reads."""
         self._times: dict[str, int] = {}
@@ -176,16 +186,19 @@ class _Unfolding:
                         copy, away = offload_names(value)
                         self._steps.append(Step(copy, value, "offload", (value,), (away,)))
                 continue
-            self._local.clear()
             self._own = frozenset((*node.inputs, *(self._material.views.get(v, v) for v in node.inputs)))
             inputs = tuple(self._bring(v) for v in node.inputs)
             self._steps.append(Step(node.id, node.id, "node", inputs + node.updates, node.writes))
+            self._waiting.update((v, i) for v, i in self._local.items() if (v, node.id) in self._held)
+            self._local.clear()
         return self._steps
 
     def _dropped(self, value: str) -> bool:
         return self._decisions.get(value, "keep") != "keep"
 
     def _there(self, value: str) -> str | None:
+        if value in self._waiting:
+            self._local[value] = self._waiting.pop(value)
         return self._local.get(value) or self._shared.get(value)
 
     def _bring(self, wanted: str) -> str:

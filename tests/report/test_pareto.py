@@ -3,9 +3,11 @@
 import random
 import struct
 import zlib
+from dataclasses import replace
 
 import numpy as np
 
+from planner.plan.check import check
 from planner.report.pareto import pareto_picture, pareto_rows, pareto_table
 from planner.report.raster import BLACK, Raster, curve
 from planner.solve.budget import pareto
@@ -52,3 +54,10 @@ def test_plans_from_all_memory_to_the_least() -> None:
     assert [r["predicted_ns"] for r in rows] == sorted(r["predicted_ns"] for r in rows)
     assert len(pareto_table(plans).splitlines()) == len(rows) + 2
     assert (pixels(pareto_picture(plans)) != 255).any()
+    assert all(check(rewriter.graph, plan, rewriter.target) == [] for plan in plans)
+    # What the target's memory does not hold is no plan for it.
+    pool = rewriter.target.memory.model_copy(update={"capacity": rows[1]["bytes"]})
+    small = rewriter.target.model_copy(update={"pools": (pool, *rewriter.target.pools[1:])})
+    fitting = pareto(replace(rewriter.setting, target=small), rewriter.schedules, points=6)
+    assert [p.pools[0].arena for p in fitting] == [r["bytes"] for r in rows[1:]]
+    assert all(check(rewriter.graph, plan, small) == [] for plan in fitting)

@@ -96,7 +96,7 @@ def test_estimates_are_what_plans_need() -> None:
         rewriter = Rewriter(random_net(random.Random(seed)))
         found = frontier(rewriter.setting, rewriter.schedules)
         for state in found.states[:: max(1, len(found.states) // 6)]:
-            plan = rewriter.plan(state.decisions, overlap=False)
+            plan = rewriter.plan(state.decisions, state.held, overlap=False)
             assert plan.program["train_step"].peak_bytes == state.peak
 
 

@@ -1,0 +1,244 @@
+"""What is made again need not be made a third time: instances that stay where memory has room for them until then.
+
+Decisions about values (steps.py) are the same wherever a value is read: "fresh" makes it again for every reader, also
+where two of them follow each other with memory to spare. Here the unfolded steps are looked at one by one. Of two
+instances of a value, the earlier one may be *held* until the readers of the later one are done; the later one and all
+that ran only for its sake then go:
+
+    x  ..  x' = f(w)  g(x')  ..  w' = e(u)  x'' = f(w')  h(x'')          w', x'' and their time for size(x) from g to h
+    x  ..  x' = f(w)  g(x')  ..                          h(x')
+
+That is greedy: what saves most time for its bytes and steps is held first, as long as the peak stays within a level.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from planner.plan.expand import recompute_name
+from planner.solve.footprints import Footprint, Footprints
+from planner.solve.steps import FORWARD, Decision, Held, Material, Step
+
+Bytes64 = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+ON_DEMAND = ("recompute", "prefetch")
+"""Kinds of steps that stand right before the first one that needs them."""
+
+ROUNDS = 12
+"""What goes makes room for more; so often it is looked at again."""
+
+
+def hold(
+    found: Sequence[Step], exact: Footprints, made: Material, level: int, power: float
+) -> tuple[list[Step], Footprint]:
+    """Steps that take no longer, within `level` bytes if `found` is, and their footprint. `power`: how much the length
+    of a gap counts against holding a value over it."""
+    best = list(found), exact.of(found)
+    for _ in range(ROUNDS):
+        after = _round(*best, exact, made, level, power)
+        if after is None:
+            break
+        best = after
+    return best
+
+
+def _round(
+    found: Sequence[Step], seen: Footprint, exact: Footprints, made: Material, level: int, power: float
+) -> tuple[list[Step], Footprint] | None:
+    """What is held with the bytes that are free now; None: nothing."""
+    room = level
+    for _ in range(4):
+        program = _Unfolded(found, exact, made)
+        if not program.hold(seen.alive, room, power):
+            return None
+        steps = program.steps()
+        after = exact.of(steps)
+        if after.peak <= level and after.extra_ns < seen.extra_ns:
+            return steps, after
+        # What overwrites what may have changed: leave some room for that.
+        room -= max(after.peak - level, level // 500)
+    return None
+
+
+def decided(found: Sequence[Step], exact: Footprints, made: Material) -> tuple[dict[str, Decision], Held]:
+    """Decisions that unfold to some steps, and what is held between them."""
+    program = _Unfolded(found, exact, made)
+    return program.decided()
+
+
+class _Unfolded:
+    """Steps as instances, where they are made and where they are read."""
+
+    def __init__(self, found: Sequence[Step], exact: Footprints, made: Material) -> None:
+        self._found, self._exact = found, exact
+        self._values = frozenset(made.values)
+        self._nodes = {n.id: n for n in made.order}
+        self._maker: dict[str, int] = {}
+        self._readers: dict[str, set[int]] = defaultdict(set)
+        self._origin: dict[str, str] = {}
+        """instance -> the graph's value that it is one of"""
+        self._now: dict[str, str] = {}
+        """instance that is gone -> the one that is read in its stead"""
+        self._left = np.ones(len(found) + 1, bool)
+        """Which steps are not gone."""
+        self._shown: dict[str, str] = {}
+        """instance of a view -> what it is a view of"""
+        self._last: dict[str, int] = {}
+        """instance -> the step that reads it last, itself or a view of it"""
+        for at, step in enumerate(found):
+            for value in step.outputs:
+                self._maker.setdefault(value, at)
+            if step.kind == "recompute":
+                self._origin.update(zip(step.outputs, self._nodes[step.of].outputs, strict=False))
+            elif step.kind == "prefetch":
+                self._origin[step.outputs[0]] = step.of
+            if step.kind in ("node", "recompute") and exact.is_view(step.of):
+                self._shown[step.outputs[0]] = self._root(step.inputs[0])
+            for value in step.inputs:
+                self._readers[value].add(at)
+            for value in (*step.inputs, *step.outputs):
+                self._last[self._root(value)] = at
+
+    def hold(self, alive: Bytes64, level: int, power: float) -> bool:
+        """Holds what fits; whether anything does. `alive`: bytes at every step, as they are."""
+        alive = alive.copy()
+        candidates = []
+        for earlier, later in self._pairs():
+            last, until = self._last[earlier], self._maker[later]
+            first = last + 1 - self._overwritten(earlier, last)
+            size = self._exact.size(self._origin[later])
+            gain = sum(self._exact.step_ns(self._found[at]) for at in self._needless(later))
+            if gain > 0:
+                candidates.append(
+                    (-gain / (size * max(1, until - first + 1) ** power), later, earlier, first, until, size)
+                )
+        held = False
+        for _, later, earlier, first, until, size in sorted(candidates):
+            earlier = self._resolved(earlier)
+            if not self._left[self._maker[later]] or not self._left[self._maker[earlier]]:
+                continue
+            needless = self._needless(later)
+            if not needless:
+                continue
+            self._left[needless] = False
+            there = alive[first : until + 1][self._left[first : until + 1]]
+            if int(there.max(initial=0)) + size > level:
+                self._left[needless] = True
+                continue
+            alive[first : until + 1] += size
+            self._now[later] = earlier
+            self._readers[earlier] |= self._readers.pop(later)
+            held = True
+        return held
+
+    def _pairs(self) -> list[tuple[str, str]]:
+        """Instances that follow each other of values that come back; views come with what they show."""
+        found: list[tuple[str, str]] = []
+        before: dict[str, str] = {}
+        for step in self._found:
+            for value in step.outputs if step.kind in ON_DEMAND else ():
+                origin = self._origin[value]
+                if origin in self._values and value in self._readers:
+                    found.append((before.get(origin, origin), value))
+                    before[origin] = value
+        return found
+
+    def _overwritten(self, instance: str, at: int) -> bool:
+        """Whether a step may write its result to the instance's bytes."""
+        step = self._found[at]
+        if step.kind not in ("node", "recompute"):
+            return False
+        pairs = self._exact.inplace(step.of) if step.kind == "node" else self._exact.inplace_again(step.of)
+        return any(self._root(step.inputs[source]) == instance for _, source in pairs)
+
+    def _needless(self, later: str) -> list[int]:
+        """Steps that run for nothing else than to bring an instance back; none if more than that comes with it."""
+        start = self._maker[later]
+        if any(v != later and self._reading(v) for v in self._found[start].outputs):
+            return []
+        needless = {start: None}
+        stack = [start]
+        while stack:
+            for value in self._found[stack.pop()].inputs:
+                at = self._maker.get(self._resolved(value), -1)
+                if at < 0 or at in needless or self._found[at].kind not in ON_DEMAND:
+                    continue
+                if all(r in needless for v in self._found[at].outputs for r in self._reading(v)):
+                    needless[at] = None
+                    stack.append(at)
+        return list(needless)
+
+    def _reading(self, instance: str) -> list[int]:
+        return [at for at in self._readers.get(instance, ()) if self._left[at]]
+
+    def _root(self, instance: str) -> str:
+        return self._shown.get(instance, instance)
+
+    def _resolved(self, instance: str) -> str:
+        while instance in self._now:
+            instance = self._now[instance]
+        return instance
+
+    def steps(self) -> list[Step]:
+        """What is left, in the order in which plan/expand.py puts it, instances numbered anew."""
+        done: set[int] = set()
+        order: list[int] = []
+        for at, first in enumerate(self._found):
+            if first.kind != "node" and not (first.kind == "offload" and self._reading(first.outputs[0])):
+                continue
+            stack = [at]
+            while stack:
+                step = self._found[stack[-1]]
+                needs = [self._maker.get(self._resolved(v), -1) for v in step.inputs]
+                if step.kind == "node":  # what it changes in place must have been read before
+                    needs += [r for v in self._nodes[step.of].updates for r in sorted(self._reading(v))]
+                missing = [m for m in needs if m >= 0 and m not in done and self._found[m].kind in ON_DEMAND]
+                if missing:
+                    stack.append(missing[0])
+                    continue
+                order.append(stack.pop())
+                done.add(order[-1])
+        return self._renamed(order)
+
+    def decided(self) -> tuple[dict[str, Decision], Held]:
+        place = FORWARD
+        places = [FORWARD] * len(self._found)
+        """For every step the node that it is, or runs for."""
+        for at in range(len(self._found) - 1, -1, -1):
+            step = self._found[at]
+            if step.kind == "node":
+                place = FORWARD if self._nodes[step.of].phase == "forward" else step.id
+            places[at] = place
+        decisions: dict[str, Decision] = {}
+        for instance, value in self._origin.items():
+            if value in self._values and instance in self._readers:
+                decisions[value] = "move" if self._found[self._maker[instance]].kind == "prefetch" else "fresh"
+        used: dict[str, dict[str, None]] = defaultdict(dict)
+        """instance -> places where it is made or read, in order"""
+        for at, step in enumerate(self._found):
+            for name in (*step.outputs, *step.inputs):
+                used[self._root(name)][places[at]] = None
+        held = {
+            (value, place)
+            for instance, where in used.items()
+            if decisions.get(value := self._origin.get(instance, instance)) == "fresh"
+            for place in list(where)[:-1]
+        }
+        return decisions, frozenset(held)
+
+    def _renamed(self, order: Sequence[int]) -> list[Step]:
+        names: dict[str, str] = {}
+        times: dict[str, int] = {}
+        found = []
+        for at in order:
+            step = self._found[at]
+            inputs = tuple(names.get(v, v) for v in map(self._resolved, step.inputs))
+            if step.kind != "recompute":
+                found.append(step._replace(inputs=inputs))
+                continue
+            number = times[step.of] = times.get(step.of, 0) + 1
+            outputs = tuple(recompute_name(self._origin[v], number) for v in step.outputs)
+            names.update(zip(step.outputs, outputs, strict=True))
+            found.append(Step(recompute_name(step.of, number), step.of, step.kind, inputs, outputs))
+        return found
