@@ -30,9 +30,11 @@ def facts(signature: Signature, mode: Mode) -> Facts:
 
 
 def implementations(signature: Signature, mode: Mode) -> tuple[str, ...]:
-    """The library's implementations of a mode, its favourite first; empty for ops that no library computes."""
+    """The library's implementations of a mode, its favourite first; of a generated loop its schedules, the plain one
+    first; empty where there is only one."""
     if mode.kernel != "onednn":
-        return ()
+        more = op_named(signature.op).schedules(signature)
+        return ("", *more) if more else ()
     return tuple(_ask(signature, mode, "implementations").splitlines())
 
 

@@ -33,6 +33,9 @@ CLOSE = 1.15
 HOPELESS = 1.6
 """An implementation that takes this many times as long as the best so far runs once."""
 
+SHARE_STREAMED = 4
+"""Loops are also timed with results that bypass the caches where these fill at least that part of the outermost one."""
+
 MEASURABLE_BYTES = 2**26
 """A loop over fewer bytes says nothing about memory bandwidth."""
 
@@ -101,6 +104,8 @@ def _first_round(
         for (kernel, dim), limit in sorted(op_named(signature.op).dims(signature).items()):
             mode = Mode(kernel, dim, min(limit, len(cpus)))
             names = _worth_timing(usable(implementations(signature, mode), target))
+            if kernel == "loops" and not _may_stream(signature, target):
+                names = []
             found = [mode._replace(implementation=name) for name in names] or [mode]
             cases = [Case(signature, m, facts(signature, m)) for m in found]
             if len(cases) <= KEPT:
@@ -122,8 +127,17 @@ def _first_round(
         bench.close()
     for cases in contenders.values():
         ranked = sorted(((times[c.signature.text, c.mode], c) for c in cases), key=lambda r: r[0])
-        finalists += [(c.signature, c.mode) for time, c in ranked[:KEPT] if time <= CLOSE * ranked[0][0]]
+        kept = [c for time, c in ranked[:KEPT] if time <= CLOSE * ranked[0][0]]
+        # A loop that streams serves only where its results are read from memory: the plain one stays.
+        kept += [c for _, c in ranked if c.mode.kernel == "loops" and not c.mode.implementation and c not in kept]
+        finalists += [(c.signature, c.mode) for c in kept]
     return finalists
+
+
+def _may_stream(signature: Signature, target: Target) -> bool:
+    """Whether results are so large that others may push them out of the caches before they are read."""
+    caches = target.cpu.caches
+    return SHARE_STREAMED * sum(t.bytes for t in signature.outputs) >= (caches.l3 or caches.l2 or MEASURABLE_BYTES)
 
 
 def _worth_timing(names: Sequence[str]) -> list[str]:

@@ -3,9 +3,11 @@
 python examples/chain_study.py kernels [--mebibytes N]
 python examples/chain_study.py steps {gpt2,gpt2_library_gelu,mobilenet_hard_swish} [--budget SECONDS] [--prepare]
 
-kernels: every chain on arrays larger than the cache, on all cores, in turn with a copy (the chain `a`, which the
-compiler turns into memcpy); beside it the ops that it replaces, one after the other. steps: a network captured with
-chains and without, both planned from one cost table; their steps alternate. Then PyTorch.
+kernels: every chain on arrays larger than the cache, on all cores, by each of its schedules, in turn with a copy: the
+chain `a` by each of its schedules, of which the plain one is memcpy. The quickest count, as in a plan. Bytes are what a
+chain must read and write, each array once: fetching lines that are written counts for nothing. Beside it the ops that
+it replaces, one after the other. steps: a network captured with chains and without, both planned from one cost table;
+their steps alternate. Then PyTorch.
 """
 
 import argparse
@@ -74,25 +76,40 @@ def kernels(elements: int) -> None:
     cpus = target.lanes(target.physical_cores)
     found = [(name, s) for name in CHAINS for s in signatures(name, elements)]
     flat = list(dict.fromkeys(s for _, chain in found for s in (chain, *apart(chain))))
-    cases = [Case(s, Mode("loops", "elements", len(cpus)), {}) for s in flat]
+    schedules = {s: ("", *op_named(s.op).schedules(s)) for s in flat}
+    cases = [Case(s, Mode("loops", "elements", len(cpus), schedule), {}) for s in flat for schedule in schedules[s]]
+    index = {(c.signature, c.mode.implementation): i for i, c in enumerate(cases)}
     print(f"{len(cpus)} threads, arrays of {format_bytes(4 * elements)}")
-    print(f"{'chain':28} {'direction':9} {'GB/s':>6} {'copy':>6} {'ratio':>6}   {'apart / chain':>13}")
+    columns = f"{'plain':>6} {'best':>6} {'schedule':10} {'copy':>6} {'schedule':10} {'ratio':>6}"
+    print(f"{'chain':28} {'direction':9} {columns}   {'apart / chain':>13}")
     with tempfile.TemporaryDirectory() as folder:
         timer = Bench(cases, target, cpus, Path(folder))
 
-        def rate(signature: Signature) -> float:
-            return op_named(signature.op).bytes_moved(signature) / timer.quickest(flat.index(signature), 0.01)
+        def rates(signature: Signature) -> dict[str, float]:
+            """By schedule, bytes per ns."""
+            bytes_ = op_named(signature.op).bytes_moved(signature)
+            return {s: bytes_ / timer.quickest(index[signature, s], 0.01) for s in schedules[signature]}
 
         copy = found[0][1]
         for name, chain in found:
             # The best runs: of a virtual machine's memory others take their part as they like.
-            pairs = [(rate(chain), rate(copy)) for _ in range(REPETITIONS)]
-            own, best = (max(rates) for rates in zip(*pairs, strict=True))
-            ratio, took = own / best, op_named(chain.op).bytes_moved(chain) / own
-            parts = sum(op_named(s.op).bytes_moved(s) / max(rate(s) for _ in range(3)) for s in apart(chain))
+            runs = [(rates(chain), rates(copy)) for _ in range(REPETITIONS)]
+            plain, (schedule, own) = _best([r for r, _ in runs])
+            _, (copied, best) = _best([r for _, r in runs])
+            took = op_named(chain.op).bytes_moved(chain) / own
+            parts = sum(op_named(s.op).bytes_moved(s) / _best([rates(s)] * 3)[1][1] for s in apart(chain))
             direction = "backward" if chain.op.endswith("backward") else "forward"
-            print(f"{name:28} {direction:9} {own:6.1f} {best:6.1f} {ratio:6.2f}   {parts / took:13.2f}")
+            print(
+                f"{name:28} {direction:9} {plain:6.1f} {own:6.1f} {schedule or 'plain':10} {best:6.1f} "
+                f"{copied or 'plain':10} {own / best:6.2f}   {parts / took:13.2f}"
+            )
         timer.close()
+
+
+def _best(runs: Sequence[dict[str, float]]) -> tuple[float, tuple[str, float]]:
+    """The plain schedule's best rate, and the best schedule with its own."""
+    best = {s: max(r[s] for r in runs) for s in runs[0]}
+    return best[""], max(best.items(), key=lambda item: item[1])
 
 
 def gpt(library_gelu: bool) -> Callable[[], Any]:

@@ -42,6 +42,10 @@ class Loop:
     @cached_property
     def expression(self) -> Expression:
         op: Any = op_named(self.signature.op)
+        if op.family != "chain":
+            inputs = len(self.signature.inputs)
+            step = Step(op.name, self.signature.attrs, tuple(range(inputs)))
+            return Expression(inputs, (step,), (inputs,))
         found: Expression = op.expression(self.signature.attrs, self.signature.inputs)
         return found
 

@@ -37,10 +37,10 @@ def render_node(env: jinja2.Environment, view: NodeView, what: str = "", kind: s
     `what`: another macro than the function's body, for instance `kernel`, the library call it needs. `kind`: of the
     executor, whose folder of templates it is.
     """
-    template: Any = env.get_template(f"{kind}/ops/{view.op.family}.cpp.j2").module
+    template: Any = env.get_template(f"{kind}/ops/{view.family}.cpp.j2").module
     name = what or view.node.op
     macro = getattr(template, name, None) or getattr(template, "default", None)
     if macro is None:
-        raise InternalError(f"template {view.op.family} has no macro {name}")
+        raise InternalError(f"template {view.family} has no macro {name}")
     text: str = macro(view).strip("\n")
     return text

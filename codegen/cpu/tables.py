@@ -41,7 +41,7 @@ HEADERS = {
 
 
 def headers_of(view: NodeView) -> tuple[str, ...]:
-    return HEADERS[view.op.family]
+    return (*HEADERS[view.family], *(("stream.hpp",) if view.streamed else ()))
 
 
 @dataclass(frozen=True)

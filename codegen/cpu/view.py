@@ -11,6 +11,7 @@ from planner.errors import InternalError, UserError
 from planner.graph.model import DType, Graph, Node, Role, TensorType
 from planner.ops.base import Mode, Op, Signature, op_named, scratch_offsets
 from planner.ops.device import running
+from planner.ops.streaming import block_of
 from planner.plan.schema import NodePlan, Plan
 
 CTYPES = {
@@ -100,6 +101,16 @@ class NodeView:
     def dim(self) -> str:
         """The sliced dimension in the words of the library kernels."""
         return shapes.slice_dim(self.signature, self.mode)
+
+    @property
+    def streamed(self) -> int:
+        """Elements of the blocks in which results are streamed past the caches; 0: they are not."""
+        return block_of(self.plan.implementation) if self.plan.kernel == "loops" else 0
+
+    @property
+    def family(self) -> str:
+        """The template that renders it. A single element-wise op that streams is a chain of one step."""
+        return "chain" if self.streamed else self.op.family
 
     @property
     def uses_library(self) -> bool:

@@ -7,8 +7,8 @@ the step touches between two uses of a value (its reuse distance) against the si
 from collections.abc import Sequence
 
 from planner.costs.table import CostEntry
-from planner.graph.model import Graph, Node
-from planner.ops.base import op_named
+from planner.graph.model import Graph, Node, Role
+from planner.ops.base import Mode, op_named
 from planner.ops.signature import signature_of
 
 
@@ -36,6 +36,38 @@ def cold_fractions(graph: Graph, order: Sequence[Node], cache_bytes: int) -> dic
             last.update(dict.fromkeys(sizes, touched))
             used.update(sizes)
     return found
+
+
+def gone_before_read(graph: Graph, order: Sequence[Node], cache_bytes: int) -> frozenset[str]:
+    """Ids of the nodes whose results have all left the cache when somebody reads them, in this step or the next, and
+    which cannot overwrite an operand that dies with them: their results may as well bypass the cache."""
+    readers = {v: place for place, node in enumerate(order) for v in node.reads}
+    sizes = [sum(_touched(graph, node).values()) for node in order]
+    outputs = {v for p in graph.programs for v in p.outputs}
+    found = set()
+    for place, node in enumerate(order):
+        signature = signature_of(graph, node)
+        plain = Mode("", "", 1)
+        dying = {
+            v
+            for _, i in op_named(node.op).inplace(signature, plain)
+            if readers[v := node.inputs[i]] == place and graph.value[v].role is Role.ACTIVATION and v not in outputs
+        }
+        if not dying and all(_read_cold(graph, order, sizes, place, v, cache_bytes) for v in node.outputs):
+            found.add(node.id)
+    return frozenset(found)
+
+
+def _read_cold(
+    graph: Graph, order: Sequence[Node], sizes: Sequence[int], place: int, value: str, cache_bytes: int
+) -> bool:
+    """Whether a value that the node at `place` writes is out of the cache when the next node reads it, if any does."""
+    reach = int(graph.value[value].type.bytes)
+    for later in range(place + 1, len(order)):
+        if value in order[later].reads or reach >= cache_bytes:
+            break
+        reach += sizes[later]
+    return reach >= cache_bytes
 
 
 def _touched(graph: Graph, node: Node) -> dict[str, int]:

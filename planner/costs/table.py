@@ -16,6 +16,7 @@ from planner.artefact import canonical_json, read_json, sha256, write_text
 from planner.errors import UserError
 from planner.graph.model import Frozen
 from planner.ops.base import Mode
+from planner.ops.streaming import block_of
 from planner.target.model import Target
 
 SCHEMA = 1
@@ -129,6 +130,11 @@ class CostTable(Frozen):
             found[pair.first.key, pair.second.key] = pair.first.factor
             found[pair.second.key, pair.first.key] = pair.second.factor
         return found
+
+    @cached_property
+    def streams(self) -> bool:
+        """Whether any kernel was timed with results that bypass the caches."""
+        return any(block_of(e.implementation) for e in self.entries)
 
     @cached_property
     def measured(self) -> bool:

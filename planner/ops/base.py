@@ -49,7 +49,8 @@ class Mode(NamedTuple):
     """The dimension that is sliced, in the op's own words: batch, rows, columns, channels, elements, whole."""
     slices: int
     implementation: str = ""
-    """The library's name of one of several implementations (`brgconv:avx512_core`); empty: there is only one."""
+    """The library's name of one of several implementations (`brgconv:avx512_core`), or how a loop's results are written
+    (ops/streaming.py); empty: there is only one, or it is the plain one."""
 
     def text(self) -> str:
         name = f" {self.implementation}" if self.implementation else ""
@@ -257,6 +258,10 @@ class Op(ABC):
     def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
         """(kernel, dim) -> the largest useful number of slices. Must not be empty; every count up to it is valid."""
         raise NotImplementedError
+
+    def schedules(self, signature: Signature) -> Sequence[str]:
+        """Implementations that a generated loop has besides the plain one, the same bit for bit."""
+        return ()
 
     def stage_count(self, signature: Signature, mode: Mode, facts: Facts) -> int:
         return self.stages

@@ -5,6 +5,7 @@ from typing import Any
 
 from planner.graph.model import Layout, TensorType
 from planner.ops.base import Access, Facts, Mode, Op, Signature, common_layout, split
+from planner.ops.streaming import STREAMED_FAMILIES, STREAMS
 
 CHUNK = 16
 """Slices of element-wise nodes are whole cache lines of float32, so that no two lanes write one line."""
@@ -23,6 +24,9 @@ class Elementwise(Op):
         lo, hi = split(signature.outputs[0].elements, mode.slices, index)
         inputs = tuple(Access(f"in{i}", False, (lo, hi)) for i in range(len(signature.inputs)))
         return (*inputs, *(Access(f"out{i}", True, (lo, hi)) for i in range(len(signature.outputs))))
+
+    def schedules(self, signature: Signature) -> Sequence[str]:
+        return STREAMS if self.family in STREAMED_FAMILIES else ()
 
     def inplace(self, signature: Signature, mode: Mode) -> tuple[tuple[int, int], ...]:
         return tuple((0, i) for i, t in enumerate(signature.inputs) if t == signature.outputs[0])

@@ -6,7 +6,7 @@ import numpy as np
 
 from planner.graph.gradient import GradientContext
 from planner.graph.model import Attrs, Layout, TensorType
-from planner.ops.base import Array, Sample, misfit, register
+from planner.ops.base import Array, Sample, Signature, misfit, register
 from planner.ops.elementwise import Elementwise
 
 
@@ -58,6 +58,10 @@ class PowScalar(_Scalar):
 
     name = "pow_scalar"
     values = (2.0, 3.0, 0.5, -1.0, -0.5, 1.7)
+
+    def schedules(self, signature: Signature) -> Sequence[str]:
+        """None: in a chain, which a loop that streams is, powers round differently."""
+        return ()
 
     def gradient(self, context: GradientContext) -> None:
         x = context.node.inputs[0]

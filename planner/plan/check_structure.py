@@ -163,6 +163,16 @@ def _check_mode(
         offered = ", ".join(f"{kernel}/{dim} in up to {most}" for (kernel, dim), most in sorted(dims.items()))
         report.add("SP1407", program, f"node {node.id} ({node.op}) runs as {what}; it offers {offered}")
         return None
+    if planned.kernel == "loops" and planned.implementation:
+        schedules = ask(lambda: tuple(op.schedules(signature)), node.id, program, report)
+        if schedules is None:
+            return None
+        if planned.implementation not in schedules:
+            what, offered = shown(planned.implementation), ", ".join(schedules) or "none but the plain one"
+            report.add(
+                "SP1407", program, f"node {node.id} ({node.op}) runs by the schedule {what}; it offers {offered}"
+            )
+            return None
     stages: int | None = 0
     scratch: tuple[ScratchPart, ...] | None = ()
     if op.alias(signature) is None:

@@ -8,13 +8,14 @@ of changing counts is nil and strategy 2 is off unless asked for. `sequential` g
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from planner.costs.residency import cold_fractions, stage_times
+from planner.costs.residency import cold_fractions, gone_before_read, stage_times
 from planner.costs.table import CostEntry, CostTable
 from planner.errors import UserError
 from planner.graph.model import Graph, Node
 from planner.ops.base import Facts, Mode, Op, Signature, op_named
 from planner.ops.device import limit, running
 from planner.ops.signature import signature_of
+from planner.ops.streaming import block_of
 
 
 class Choice(NamedTuple):
@@ -40,14 +41,16 @@ Options = Mapping[str, tuple[Choice, ...]]
 def node_options(
     graph: Graph, order: Sequence[Node], costs: CostTable, lanes: int, cache_bytes: int
 ) -> dict[str, tuple[Choice, ...]]:
-    """Every usable mode of every node at the warmth of its place in `order`. SP1202: one was never measured."""
+    """Every usable mode of every node at the warmth of its place in `order`; results are streamed only where they are
+    not read from the cache. SP1202: a node was never measured."""
     cold = cold_fractions(graph, order, cache_bytes)
-    known: dict[tuple[str, float], tuple[Choice, ...]] = {}
+    streams = gone_before_read(graph, order, cache_bytes) if costs.streams else frozenset[str]()
+    known: dict[tuple[str, float, bool], tuple[Choice, ...]] = {}
     found = {}
     for node in order:
-        key = (signature_of(graph, node).text, cold[node.id])
+        key = (signature_of(graph, node).text, cold[node.id], node.id in streams)
         if key not in known:
-            known[key] = _options(graph, node, costs, lanes, cold[node.id])
+            known[key] = _options(graph, node, costs, lanes, *key[1:])
         found[node.id] = known[key]
     return found
 
@@ -75,12 +78,14 @@ def choose_modes(
     return {node.id: _pick(node, options[node.id], wanted.get(node.id), node.id in pinned) for node in order}
 
 
-def _options(graph: Graph, node: Node, costs: CostTable, lanes: int, cold: float) -> tuple[Choice, ...]:
+def _options(graph: Graph, node: Node, costs: CostTable, lanes: int, cold: float, streams: bool) -> tuple[Choice, ...]:
     signature = signature_of(graph, node)
     op = op_named(node.op)
     if op.alias(signature) is not None:
         return (Choice(Mode("alias", "whole", 1), {}, ()),)
     entries = [e for e in costs.modes(signature.text) if e.slices <= lanes and _valid(op, signature, e)]
+    if not streams:
+        entries = [e for e in entries if not block_of(e.implementation)]
     if not entries:
         raise UserError(
             "SP1202",

@@ -19,23 +19,33 @@ STEPPLAN_BOTH inline uint32_t bits_of(float value) { return std::bit_cast<uint32
 // 2^n for -126 <= n <= 127.
 STEPPLAN_BOTH inline float power_of_two(int32_t n) { return float_of(static_cast<uint32_t>(n + 127) << 23); }
 
+// Adding it rounds a number below 2^22 to an integer and leaves that in the low bits.
+constexpr float round_to_int = 12582912.0f;  // 1.5 * 2^23
+
+// 2^n of n + round_to_int, for -126 <= n <= 127: shifting its bits leaves n where exponents are.
+STEPPLAN_BOTH inline float power_of_shifted(float shifted) { return float_of((bits_of(shifted) << 23) + 0x3f800000u); }
+
+// (exp(r) - 1 - r) / r^2 for |r| <= ln(2) / 2; with it exp(r) is within 3e-9.
+STEPPLAN_BOTH inline float exp_curve(float r) {
+  float p = 1.3814584e-3f;
+  p = p * r + 8.3687240e-3f;
+  p = p * r + 4.1668389e-2f;
+  p = p * r + 1.6666521e-1f;
+  return p * r + 4.9999994e-1f;
+}
+
+// exp(r) there.
+STEPPLAN_BOTH inline float exp_near_zero(float r) { return (exp_curve(r) * r + 1.0f) * r + 1.0f; }
+
 STEPPLAN_BOTH inline float exp(float x) {
   // Outside these bounds the result is 0 or infinity. The comparisons keep NaN.
-  x = x > 89.0f ? 89.0f : x;
-  x = x < -104.0f ? -104.0f : x;
-  // x = n ln 2 + r. Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
-  constexpr float round_to_int = 12582912.0f;
-  const float shifted = x * 1.44269504f + round_to_int;
+  x = select_if(x > 89.0f) ? 89.0f : x;
+  x = select_if(x < -104.0f) ? -104.0f : x;
+  const float shifted = x * 1.44269504f + round_to_int;  // x = n ln 2 + r
   const float n = shifted - round_to_int;
   const int32_t k = static_cast<int32_t>(bits_of(shifted) - bits_of(round_to_int));
   const float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = (p * r) * r + r + 1.0f;
+  const float p = exp_near_zero(r);
   // Two factors, because n = 128 overflows a single one and n < -126 is subnormal.
   const int32_t half = k >> 1;
   return p * power_of_two(half) * power_of_two(k - half);
@@ -75,26 +85,28 @@ STEPPLAN_BOTH inline float log1p(float u) {
   return exact == 0.0f ? u : corrected;
 }
 
-STEPPLAN_BOTH inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
+// 1 / (1 + exp(-x)), halved above and below: 2^(n - 1) does not overflow before the result is 0, from n = 129 on.
+STEPPLAN_BOTH inline float sigmoid(float x) {
+  float u = select_if(x < -89.5f) ? 89.5f : -x;
+  u = select_if(x > 86.0f) ? -86.0f : u;  // nothing is left of it beside 1
+  const float shifted = u * 1.44269504f + round_to_int;
+  const float n = shifted - round_to_int;
+  const float r = (u - n * 0.693359375f) - n * -2.12194440e-4f;
+  return 0.5f / (exp_near_zero(r) * float_of((bits_of(shifted) << 23) + 0x3f000000u) + 0.5f);
+}
 
-// m / (m + 2) with m = exp(2 |x|) - 1, which is exact for tiny x. As in exp, 2 |x| = n ln 2 + r, and exp(r) - 1 is a
-// polynomial; beyond 9 the result is 1, so that neither overflow nor a subnormal number comes up.
+// m / (m + 2) with m = exp(2 |x|) - 1, which is exact for tiny x: (exp(r) - 1) 2^n + (2^n - 1). Beyond 9 the result is 1,
+// so that neither overflow nor a subnormal number comes up. One number stands for ln 2: n is small, and where it is not,
+// the result hardly changes with exp(2 |x|).
 STEPPLAN_BOTH inline float tanh(float x) {
   const float magnitude = std::fabs(x);
-  const float capped = magnitude > 9.02f ? 9.02f : magnitude;  // keeps NaN
-  constexpr float round_to_int = 12582912.0f;
+  const float capped = select_if(magnitude > 9.02f) ? 9.02f : magnitude;  // keeps NaN
   const float shifted = capped * 2.88539008f + round_to_int;
   const float n = shifted - round_to_int;
-  const float r = (2.0f * capped - n * 0.693359375f) - n * -2.12194440e-4f;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = (p * r) * r + r;
-  const float power = power_of_two(static_cast<int32_t>(bits_of(shifted) - bits_of(round_to_int)));
-  const float m = p * power + (power - 1.0f);
+  const float r = 2.0f * capped - n * 0.693147181f;
+  const float power = power_of_shifted(shifted);
+  const float grown = (exp_curve(r) * r) * r + r;  // exp(r) - 1
+  const float m = grown * power + (power - 1.0f);
   return std::copysign(m / (m + 2.0f), x);
 }
 
@@ -110,7 +122,7 @@ STEPPLAN_BOTH inline float erf(float x) {
   q = q * t - 1.28717512e-1f;
   q = q * t - t;
   // Beyond 4 the result is 1 and the polynomial would turn infinity into NaN.
-  const float tail = t > 4.0f ? 1.0f : 1.0f - exp(q);
+  const float tail = select_if(t > 4.0f) ? 1.0f : 1.0f - exp(q);
   const float large = std::copysign(tail, x);
   float p = -5.96761703e-4f;
   p = p * square + 4.99119423e-3f;

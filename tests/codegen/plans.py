@@ -183,6 +183,9 @@ def every_case(slices: Iterable[int] = (1, 2, 3, 4, 5)) -> list[Case]:
                 for count in slices:
                     if count <= limit:
                         found.append(Case(len(found), op, sample, Mode(kernel, dim, count)))
+                if kernel == "loops" and limit > 1:
+                    for schedule in op.schedules(signature)[:1]:
+                        found.append(Case(len(found), op, sample, Mode(kernel, dim, 2, schedule)))
     return found
 
 

@@ -122,6 +122,23 @@ def test_slices_touch_only_what_their_ops_declare(
     assert not wrong, "\n".join(wrong[:20]) + f"\n{len(wrong)} of {len(cases)}"
 
 
+def test_streamed_results_have_the_bits_of_plain_ones(
+    executor: Executor, cases: list[Case], state: dict[str, Array]
+) -> None:
+    """By every case that streams, and the case in whose place it may run, on the same operands."""
+    plain = {(c.op.name, c.sample, c.mode): c for c in cases}
+    pairs = [
+        (c, plain[c.op.name, c.sample, c.mode._replace(implementation="")]) for c in cases if c.mode.implementation
+    ]
+    assert len(pairs) > 60
+    load(executor, state | {new: state[old] for c, p in pairs for new, old in zip(c.inputs, p.inputs, strict=True)})
+    executor.predict()
+    for case, other in pairs:
+        for name, same in zip(case.outputs, other.outputs, strict=True):
+            found, wanted = (executor._copy(executor._graph.value[v]) for v in (name, same))
+            assert found.tobytes() == wanted.tobytes(), case.label
+
+
 def elements(access: Access) -> Array:
     """Positions of an access in its operand's memory order."""
     rows, columns = np.arange(*access.rows), np.arange(*access.cols)

@@ -1,6 +1,6 @@
 """How warm operands are, by hand."""
 
-from planner.costs.residency import cold_fractions
+from planner.costs.residency import cold_fractions, gone_before_read
 from planner.graph import layers
 from planner.graph.builder import GraphBuilder
 from planner.graph.model import DType, Graph, TensorType
@@ -31,3 +31,18 @@ def test_only_the_rows_that_are_picked_count() -> None:
     assert found[update.id] == 0
     assert all(cold == 0 for node, cold in found.items() if node != "emb")
     assert set(cold_fractions(graph, order, 100 * TABLE).values()) == {0.0}
+
+
+def test_results_that_nothing_reads_from_the_cache() -> None:
+    """Every value has 4 KiB. `far` is read after `near` (8 KiB of operands) and `product` (12): 24 KiB with its own.
+    `near` is read at once, and `product` and `sum` may overwrite an operand that dies with them."""
+    b = GraphBuilder("squares")
+    x, w = b.input("x", TensorType(shape=(32, 32))), b.input("w", TensorType(shape=(32, 32)))
+    far = layers.unary(b, "square", x, name="far")
+    near = layers.unary(b, "square", w, name="near")
+    product = layers.mul(b, near, w, name="product")
+    graph = b.finish_inference(layers.add(b, product, far, name="sum"), fuse=False)
+    order = graph.program["predict"].nodes
+    assert [n.id for n in order] == [f"predict.{name}" for name in ("far", "near", "product", "sum")]
+    assert gone_before_read(graph, order, 2**14) == {"predict.far"}
+    assert gone_before_read(graph, order, 2**15) == frozenset()

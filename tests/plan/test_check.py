@@ -8,8 +8,9 @@ from planner.errors import UserError
 from planner.graph.builder import GraphBuilder
 from planner.graph.model import Graph, TensorType
 from planner.graph.text import graph_hash
-from planner.ops.base import Access, reads
+from planner.ops.base import Access, op_named, reads
 from planner.ops.conv import Conv2d
+from planner.ops.streaming import STREAMED_FAMILIES, STREAMS
 from planner.plan.check import check, require_safe
 from planner.plan.findings import FIXES
 from planner.plan.schema import Crossed, Entry, Lane, PoolUse
@@ -105,6 +106,15 @@ def test_modes(change: dict[str, object]) -> None:
     (found,) = check(GRAPH, edit_node(PLAN, STEP, "conv1", **change))
     assert found.code == "SP1407"
     assert "onednn/batch in up to 4" in found.message
+
+
+def test_schedules_of_loops() -> None:
+    """One that the op has is as good as the plain one."""
+    loop = next(n.id for n in GRAPH.program[STEP].nodes if op_named(n.op).family in STREAMED_FAMILIES)
+    assert not check(GRAPH, edit_node(PLAN, STEP, loop, implementation=STREAMS[0]))
+    (found,) = check(GRAPH, edit_node(PLAN, STEP, loop, implementation="stream:7"))
+    assert found.code == "SP1407"
+    assert "stream:128" in found.message
 
 
 def test_stages() -> None:
