@@ -9,6 +9,7 @@ Everything else is as in codegen/executor.py. NumPy arrays are copied to the GPU
 they are if their memory layout is the planned one.
 """
 
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -77,10 +78,12 @@ class CudaExecutor(Executor):
 
         SP1851: no driver. SP1852: an older driver than the executor needs. SP1853: no such GPU. SP1854: the executor
         is not built for it. SP1855: it has too little free memory. SP1857: its libraries need more than was planned.
+        SP1861: there is too little pinned memory on the host.
         """
         if not 0 <= seed < 2**64:
             raise UserError("SP1610", f"seed {seed} is not an unsigned 64-bit number", "use one from 0 to 2**64 - 1")
         self._lock = threading.RLock()
+        self._device = device
         self._native = native_module(self._folder, null_device)
         self._handle: Any = self._guard(self._native.create, device, poison, record)
         given = read_weights(self._folder / "weights.npz")
@@ -98,7 +101,7 @@ class CudaExecutor(Executor):
 
     # -- running -----------------------------------------------------------------------------------------------
     def step(self, *inputs: Any, lr: float | None = None, **named: Any) -> Loss:  # type: ignore[override]
-        """One training step on one batch, without waiting for it: see `Loss`. Work of PyTorch's default stream that
+        """One training step on one batch, without waiting for it: see `Loss`. Work of PyTorch's current stream that
         makes or overwrites inputs is ordered before and after it.
 
         SP1601: an input has the wrong type or shape; SP1856: it lies on another GPU; SP1608: a label or index on the
@@ -121,7 +124,8 @@ class CudaExecutor(Executor):
     # -- looking inside ----------------------------------------------------------------------------------------
     def array(self, name: str) -> Any:
         """A value's bytes where they lie, in the framework's shape: `torch.from_dlpack(executor.array(NAME))` is a
-        tensor on the GPU that shares them. The executor lives as long as the array; call `wait` before reading."""
+        tensor on the GPU that shares them. The executor lives as long as the array, but its memory only until `close`;
+        call `wait` before reading."""
         value = self._graph.value[name]
         shape, strides = value.type.shape, self._strides(value)
         offset = self.plan.placement[name].offset
@@ -173,9 +177,17 @@ class CudaExecutor(Executor):
         self._ran = None
         number = self._programs[name]
         state = (self._lr, self._steps_done + 1, self._seed)
-        ticket: int = self._guard(self._native.submit, self._handle, number, arguments, *state, gradients)
+        stream = self._callers_stream()
+        ticket: int = self._guard(self._native.submit, self._handle, number, arguments, *state, gradients, stream)
         self._ran = name
         return ticket
+
+    def _callers_stream(self) -> int:
+        """PyTorch's current stream, on which inputs are made and overwritten; 0 without PyTorch: the default one."""
+        torch = sys.modules.get("torch")
+        if torch is None or self._native.null_device or not torch.cuda.is_initialized():
+            return 0
+        return int(torch.cuda.current_stream(self._device).cuda_stream)
 
     def _run(self, name: str, arguments: tuple[Any, ...], gradients: list[Array] | None) -> float:
         return self._wait(self._submit(name, arguments, gradients))

@@ -17,6 +17,8 @@ LEAST_ROWS = 16
 MOST_CHUNKS = 1024
 
 DOUBLE = 8
+WORKSPACE_SLACK = 192
+"""Bytes beside a library's workspace, which begins at a multiple of 256 where plans place at multiples of 64."""
 
 
 def facts(signature: Signature, mode: Mode) -> Facts:

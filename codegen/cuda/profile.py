@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from codegen.build import build
-from codegen.cuda.facts import facts
+from codegen.cuda.facts import WORKSPACE_SLACK, facts
 from codegen.cuda.probe import Algorithm, algorithms, probe
 from codegen.emit import emit
 from codegen.load import executor_class
@@ -97,7 +97,7 @@ def _entry(signature: Signature, way: Algorithm) -> CostEntry:
     mode = device_mode(op_named(signature.op), way.name)
     sizes = dict(facts(signature, mode))
     if way.workspace:
-        sizes["scratch_bytes"] = way.workspace
+        sizes["scratch_bytes"] = way.workspace + WORKSPACE_SLACK
     return _measured(signature.text, mode, way.ns, sizes)
 
 

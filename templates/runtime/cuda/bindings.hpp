@@ -43,7 +43,7 @@ inline Argument argument_of(int device, const InputSpec& input, nb::handle given
 }
 
 inline Ticket submit(const nb::capsule& handle, size_t program, const nb::tuple& arguments, float lr, int64_t step,
-                     uint64_t seed, const nb::object& gradients) {
+                     uint64_t seed, const nb::object& gradients, uintptr_t stream) {
   Executor& executor = executor_of(handle);
   const ProgramSpec& spec = executor.spec().programs[program];
   std::vector<nb::ndarray<nb::ro>> owners(spec.inputs.size());
@@ -57,7 +57,7 @@ inline Ticket submit(const nb::capsule& handle, size_t program, const nb::tuple&
       for (nb::handle gradient : gradients)
         targets.push_back(gradient.is_none() ? nullptr : nb::cast<nb::ndarray<float, nb::c_contig>>(gradient).data());
     const nb::gil_scoped_release released;
-    return executor.submit(program, given, {seed, step, lr}, gradients.is_none() ? nullptr : targets.data());
+    return executor.submit(program, given, {seed, step, lr}, gradients.is_none() ? nullptr : targets.data(), stream);
   });
 }
 
@@ -101,6 +101,8 @@ inline void bind_null(nb::module_& module) {
   module.def("pretend", [](int driver, int devices, const std::string& arch, bool has_code, size_t free_bytes) {
     gpu::Device::pretended() = {driver, 13000, devices, 0, "null device", arch, has_code, free_bytes};
   });
+  module.def("pretend_pinned", [](size_t bytes) { gpu::Device::pinned_left() = bytes; });
+  module.def("fail_in", [](const std::string& node) { gpu::Device::failing() = node; });
   module.def("allocations", [] { return gpu::Device::allocations(); });
   module.def("shuffle", [](const nb::capsule& handle, uint64_t seed) { executor_of(handle).device().shuffle(seed); });
   module.def("log", [](const nb::capsule& handle, bool on) { executor_of(handle).device().log(on); });
@@ -117,7 +119,7 @@ inline void bind(nb::module_& module) {
   module.attr("arch") = executor_spec.arch;
   module.def("create", create, nb::arg("device"), nb::arg("poison"), nb::arg("record"));
   module.def("submit", submit, nb::arg("handle"), nb::arg("program"), nb::arg("arguments"), nb::arg("lr"), nb::arg("step"),
-             nb::arg("seed"), nb::arg("gradients").none());
+             nb::arg("seed"), nb::arg("gradients").none(), nb::arg("stream"));
   module.def("wait", wait);
   module.def("synchronize", [](const nb::capsule& handle) {
     guarded([&] {

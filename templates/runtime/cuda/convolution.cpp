@@ -3,15 +3,12 @@
 
 namespace stepplan::gpu {
 
-Libraries::Libraries(Device& device) : handles_(new Handles{device}) {
+Libraries::Libraries(Device& device) : handles_(std::make_unique<Handles>(device)) {
   check(cudnnCreate(&handles_->cudnn), "cudnnCreate");
   check(cublasLtCreate(&handles_->cublas), "cublasLtCreate");
 }
 
-Libraries::~Libraries() {
-  if (handles_->cublas != nullptr) (void)cublasLtDestroy(handles_->cublas);
-  if (handles_->cudnn != nullptr) (void)cudnnDestroy(handles_->cudnn);
-}
+Libraries::~Libraries() = default;
 
 namespace {
 
@@ -43,7 +40,9 @@ struct Convolution::Prepared {
   cudnnFilterDescriptor_t w = nullptr;
   cudnnConvolutionDescriptor_t conv = nullptr;
 
-  Prepared(Libraries::Handles& handles, ConvKind kind, const Conv& s, bool tf32) : handles(handles), kind(kind) {
+  Prepared(Libraries::Handles& handles, ConvKind kind) : handles(handles), kind(kind) {}
+  /// By way of the other constructor, so that what was made goes where something fails.
+  Prepared(Libraries::Handles& handles, ConvKind kind, const Conv& s, bool tf32) : Prepared(handles, kind) {
     const auto i = [](int64_t n) { return static_cast<int>(n); };
     check(cudnnCreateTensorDescriptor(&x), "cudnnCreateTensorDescriptor");
     check(cudnnCreateTensorDescriptor(&y), "cudnnCreateTensorDescriptor");
@@ -119,7 +118,8 @@ size_t Convolution::workspace_bytes() const {
 
 void Convolution::run(Queue queue, const float* a, const float* b, float* out, void* workspace, size_t bytes) const {
   if (!prepared_) return plain_convolution(queue, kind_, shape_, a, b, out);
-  check(prepared_->run(queue.stream, prepared_->algorithm, a, b, out, workspace, bytes), "a convolution");
+  const Workspace space = aligned(workspace, bytes);
+  check(prepared_->run(queue.stream, prepared_->algorithm, a, b, out, space.start, space.bytes), "a convolution");
 }
 
 std::vector<Algorithm> Convolution::measure(Libraries& libraries, ConvKind kind, const Conv& shape, bool tf32,
@@ -130,12 +130,20 @@ std::vector<Algorithm> Convolution::measure(Libraries& libraries, ConvKind kind,
   for (int number = 0; number < static_cast<int>(names.size()); ++number) {
     size_t needed = 0;
     if (!made.repeatable(number) || made.workspace(number, &needed) != CUDNN_STATUS_SUCCESS || needed > bytes) continue;
-    if (made.run(nullptr, number, a, b, out, workspace, needed) != CUDNN_STATUS_SUCCESS) continue;
+    if (made.run(nullptr, number, a, b, out, workspace, needed) != CUDNN_STATUS_SUCCESS) {
+      forget_error();
+      continue;
+    }
     check(cudaStreamSynchronize(nullptr), names[static_cast<size_t>(number)].c_str());
     const float took = median_time(made.handles.device, [&](Stream stream) {
       check(made.run(stream, number, a, b, out, workspace, needed), "a convolution");
     });
     found.push_back({names[static_cast<size_t>(number)] + (tf32 ? ":tf32" : ""), needed, took});
+  }
+  if (found.empty()) {  // shapes that the library refuses
+    const float took = median_time(
+        made.handles.device, [&](Stream stream) { plain_convolution({made.handles.device, stream}, kind, shape, a, b, out); });
+    return {{"plain", 0, took}};
   }
   std::sort(found.begin(), found.end(), [](const Algorithm& p, const Algorithm& q) { return p.milliseconds < q.milliseconds; });
   return found;

@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -19,9 +20,38 @@ class DeviceFailure : public std::runtime_error {
 };
 
 inline void check(cudaError_t status, const char* what) {
-  if (status != cudaSuccess)
-    throw DeviceFailure(std::string(what) + ": " + cudaGetErrorString(status) + " (" + cudaGetErrorName(status) + ")");
+  if (status == cudaSuccess) return;
+  (void)cudaGetLastError();  // told here: the next kernel's launch is not to be blamed for it
+  throw DeviceFailure(std::string(what) + ": " + cudaGetErrorString(status) + " (" + cudaGetErrorName(status) + ")");
 }
+
+/// Memory that is not there is the user's to know of.
+inline void check_memory(cudaError_t status, const char* what, const char* code, size_t bytes, const char* fix) {
+  if (status == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();
+    throw UserMistake(code, "there are no " + std::to_string(bytes) + " bytes of " + what + " left", fix);
+  }
+  check(status, what);
+}
+
+/// Makes a GPU the calling thread's, and gives the thread back the one it had (PyTorch's, say).
+class Current {
+ public:
+  explicit Current(int number) {
+    if (cudaGetDevice(&before_) != cudaSuccess) before_ = number;
+    if (before_ != number) check(cudaSetDevice(number), "cudaSetDevice");
+    changed_ = before_ != number;
+  }
+  ~Current() {
+    if (changed_) (void)cudaSetDevice(before_);
+  }
+  Current(const Current&) = delete;
+  Current& operator=(const Current&) = delete;
+
+ private:
+  int before_ = 0;
+  bool changed_ = false;
+};
 
 using Stream = cudaStream_t;
 using Event = cudaEvent_t;
@@ -37,16 +67,18 @@ class Device {
   Device& operator=(const Device&) = delete;
 
   int number() const { return number_; }
-  void use() const { check(cudaSetDevice(number_), "cudaSetDevice"); }
+  [[nodiscard]] Current use() const { return Current(number_); }
 
   std::byte* allocate(size_t bytes) const {
     void* memory = nullptr;
-    check(cudaMalloc(&memory, bytes == 0 ? 1 : bytes), "cudaMalloc");
+    check_memory(cudaMalloc(&memory, bytes == 0 ? 1 : bytes), "the GPU's memory", "SP1855", bytes,
+                 "end other programs on it (nvidia-smi lists them), or plan with a smaller --memory-budget");
     return static_cast<std::byte*>(memory);
   }
   std::byte* allocate_pinned(size_t bytes) const {
     void* memory = nullptr;
-    check(cudaMallocHost(&memory, bytes == 0 ? 1 : bytes), "cudaMallocHost");
+    check_memory(cudaMallocHost(&memory, bytes == 0 ? 1 : bytes), "pinned host memory", "SP1861", bytes,
+                 "plan with a larger --memory-budget, so that less is offloaded, or give the process more memory");
     return static_cast<std::byte*>(memory);
   }
   // Nothing can be done about an error while things go.
@@ -96,6 +128,13 @@ class Device {
     check(status, "cudaGraphInstantiate");
     return recorded;
   }
+  /// Ends a recording that failed: until then hardly any CUDA call is allowed, freeing memory among them.
+  void abandon_capture(Stream stream) const noexcept {
+    cudaGraph_t graph = nullptr;
+    (void)cudaStreamEndCapture(stream, &graph);
+    if (graph != nullptr) (void)cudaGraphDestroy(graph);
+    (void)cudaGetLastError();
+  }
   void replay(const Recorded& recorded, Stream stream) const {
     check(cudaGraphLaunch(recorded.graph, stream), "cudaGraphLaunch");
   }
@@ -110,13 +149,19 @@ class Device {
   int number_;
 };
 
-/// The callers' own work (PyTorch's, on the default stream) comes before, or after, what a stream is asked for.
-inline void after_callers_work(Device& device, Stream stream, Event event) {
-  device.record(event, cudaStreamLegacy);
+/// The caller's own work, on the stream that it names (0: the legacy default stream), comes before, or after, what a
+/// stream of the executor is asked for.
+inline Stream callers_stream(uintptr_t named) {
+  return named == 0 ? cudaStreamLegacy : reinterpret_cast<Stream>(named);
+}
+inline void after_callers_work(Device& device, Stream stream, Event event, uintptr_t caller) {
+  device.record(event, callers_stream(caller));
   device.wait(stream, event);
 }
-inline void before_callers_work(Device& device, Event event) { device.wait(cudaStreamLegacy, event); }
+inline void before_callers_work(Device& device, Event event, uintptr_t caller) {
+  device.wait(callers_stream(caller), event);
+}
 
-Found find_device(int device);  // kernels.cu: whether there is code for it can only be asked of a kernel
+Found find_device(int device);  // find_device.cu: whether there is code for it can only be asked of a kernel
 
 }  // namespace stepplan::gpu

@@ -51,6 +51,9 @@ void cast(Queue queue, const From* x, To* y, int64_t n);
 void dropout(Queue queue, const float* x, const Scalars* now, uint32_t node, float p, float* y, uint8_t* mask, int64_t n);
 void dropout_backward(Queue queue, const float* dy, const uint8_t* mask, float p, float* dx, int64_t n);
 
+/// Keeps the stream busy, and the GPU idle, for so many nanoseconds; on the null device no time passes.
+void hold(Queue queue, int64_t ns);
+
 // -- movement.cu: elements of T, an unsigned integer as wide as the elements ---------------------------------------------
 template <class T>
 void fill(Queue queue, T* y, T value, int64_t n);

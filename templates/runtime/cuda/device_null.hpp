@@ -30,6 +30,12 @@ class DeviceFailure : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// As the GPU's; there is nothing to change or to give back.
+struct Current {
+  explicit Current(int) {}
+  ~Current() {}
+};
+
 struct NullStream;
 struct NullEvent;
 using Stream = NullStream*;
@@ -71,13 +77,18 @@ class Device {
   Device& operator=(const Device&) = delete;
 
   int number() const { return number_; }
-  void use() const {}
+  [[nodiscard]] Current use() const { return Current(number_); }
 
   std::byte* allocate(size_t bytes) const {
     ++allocations();
     return static_cast<std::byte*>(std::aligned_alloc(256, (std::max<size_t>(bytes, 1) + 255) / 256 * 256));
   }
-  std::byte* allocate_pinned(size_t bytes) const { return allocate(bytes); }
+  std::byte* allocate_pinned(size_t bytes) const {
+    if (bytes > pinned_left())
+      throw UserMistake("SP1861", "there are no " + std::to_string(bytes) + " bytes of pinned host memory left",
+                        "plan with a larger --memory-budget");
+    return allocate(bytes);
+  }
   void release(std::byte* memory) const noexcept {
     if (memory != nullptr) --allocations();
     std::free(memory);
@@ -114,6 +125,7 @@ class Device {
 
   /// Says that a node begins: what it touches is verified when its turn comes.
   void begin_node(Stream stream, const char* name, const Touch* touches, size_t count) {
+    if (failing() == name) throw DeviceFailure("node " + failing() + " was told to fail");
     enqueue({Work::Kind::node, stream,
              [this, stream, name, touches, count] {
                const std::string wrong = shadow_.touch(name, touches, count, stream->number, stream->clock);
@@ -132,6 +144,7 @@ class Device {
 
   void begin_capture(Stream) { captured_ = std::make_shared<std::vector<Work>>(); }
   Recorded end_capture(Stream) { return {std::exchange(captured_, nullptr)}; }
+  void abandon_capture(Stream) noexcept { captured_ = nullptr; }
   void replay(const Recorded& recorded, Stream) {
     for (const Work& work : *recorded.work) enqueue(work);
   }
@@ -147,6 +160,16 @@ class Device {
   static Found& pretended() {
     static Found found{13000, 13000, 1, 0, "null device", "sm_90", true, size_t{1} << 40};
     return found;
+  }
+  /// The largest pinned allocation that succeeds. For tests.
+  static size_t& pinned_left() {
+    static size_t bytes = size_t{1} << 40;
+    return bytes;
+  }
+  /// The node that cannot be asked for; empty: none. For tests.
+  static std::string& failing() {
+    static std::string name;
+    return name;
   }
   /// Allocations that were not given back, of all devices.
   static int& allocations() {
@@ -227,8 +250,10 @@ class Device {
   std::vector<std::string> lines_;
 };
 
-inline void after_callers_work(Device&, Stream, Event) {}
-inline void before_callers_work(Device&, Event) {}
+inline void after_callers_work(Device& device, Stream stream, Event, uintptr_t) {
+  device.run(stream, "after the caller's work", [] {});
+}
+inline void before_callers_work(Device&, Event, uintptr_t) {}
 
 inline Found find_device(int device) {
   Found found = Device::pretended();

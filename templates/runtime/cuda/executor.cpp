@@ -1,5 +1,7 @@
 #include "executor.hpp"
 
+#include "stopwatch.hpp"
+
 namespace stepplan {
 
 namespace {
@@ -35,7 +37,7 @@ Executor::Executor(int device, bool poison, bool record)
       runs_(spec_.programs.size(), 0) {
   for (const ProgramSpec& program : spec_.programs) reports_ = std::max(reports_, program.index_sources.size());
   gpu::require_device(gpu::find_device(device), spec_.arch, spec_.arena_bytes + small_bytes(reports_));
-  device_.use();
+  const auto current = device_.use();
   try {
     const size_t before = device_.free_bytes();
     arena_ = device_.allocate(spec_.arena_bytes);
@@ -80,9 +82,10 @@ Executor::~Executor() { close(); }
 void Executor::close() noexcept {
   if (closed_) return;
   closed_ = true;
+  std::optional<gpu::Current> current;
   try {
-    device_.use();
-    if (!streams_.empty()) device_.synchronize(streams_[0]);
+    current.emplace(device_.number());
+    for (gpu::Stream stream : streams_) device_.synchronize(stream);
   } catch (...) {  // whatever failed there has been reported or goes with the executor
   }
   for (const auto& [key, graph] : graphs_) device_.release(graph);
@@ -107,28 +110,48 @@ void Executor::require_open() const {
   if (closed_) throw UserMistake("SP1607", "the executor is closed", "make a new executor");
 }
 
-/// Sets the input's pointer; what must be copied is asked of the first lane. `foreign`: the caller's device memory is read.
-void Executor::place_input(int number, const Argument& given, bool& foreign) {
+/// A host array's bytes in pinned memory, in the planned layout, looked at before anything is asked of the GPU.
+void Executor::stage(int number, const Argument& given) {
   const InputSpec& input = spec_.inputs[static_cast<size_t>(number)];
-  const size_t bytes = static_cast<size_t>(input.elements()) * input.type.bits / 8;
+  InputSpec here = input;
+  here.offset = 0;
+  stage_input(here, given.array, staging_[static_cast<size_t>(number)], 0, 1);
+  require_indices(input, staging_[static_cast<size_t>(number)]);
+}
+
+Executor::GraphKey Executor::key_of(const ProgramSpec& program) const {
+  GraphKey key{program.name};
+  for (int input : program.inputs) key.push_back(pointers_[static_cast<size_t>(input)]);
+  return key;
+}
+
+/// Where nodes find the inputs: the caller's device memory where it is as planned, else the arena, into which
+/// `place_input` copies. So too where the caller's addresses never come back: recording a step anew for every one
+/// would cost more than the copy.
+void Executor::choose_addresses(const ProgramSpec& program, std::span<const Argument> given) {
+  for (size_t i = 0; i < given.size(); ++i) {
+    const auto number = static_cast<size_t>(program.inputs[i]);
+    const std::byte* data = given[i].array.data;
+    const bool usable = given[i].on_device && given[i].array.agrees(spec_.inputs[number]) &&
+                        reinterpret_cast<uintptr_t>(data) % kInputAlignment == 0;
+    pointers_[number] = usable ? data : arena_ + spec_.inputs[number].offset;
+  }
+  if (!record_ || graphs_.size() < kMostGraphs || graphs_.contains(key_of(program))) return;
+  for (int number : program.inputs)
+    pointers_[static_cast<size_t>(number)] = arena_ + spec_.inputs[static_cast<size_t>(number)].offset;
+}
+
+/// Asks the first lane to copy an input that nodes look for in the arena.
+void Executor::place_input(int number, const Argument& given) {
+  const InputSpec& input = spec_.inputs[static_cast<size_t>(number)];
   std::byte* planned = arena_ + input.offset;
-  pointers_[static_cast<size_t>(number)] = planned;
-  foreign |= given.on_device;
 #ifdef STEPPLAN_NULL_DEVICE
   device_.begin_node(streams_[0], input.name, &spec_.input_touches[static_cast<size_t>(number)], 1);
 #endif
-  if (!given.on_device) {
-    std::byte* staging = staging_[static_cast<size_t>(number)];
-    InputSpec here = input;
-    here.offset = 0;
-    stage_input(here, given.array, staging, 0, 1);
-    require_indices(input, staging);
-    return device_.copy(streams_[0], planned, staging, bytes);
-  }
-  if (given.array.agrees(input)) {
-    pointers_[static_cast<size_t>(number)] = given.array.data;
-    return;
-  }
+  if (!given.on_device)
+    return device_.copy(streams_[0], planned, staging_[static_cast<size_t>(number)],
+                        static_cast<size_t>(input.elements()) * input.type.bits / 8);
+  if (pointers_[static_cast<size_t>(number)] != planned) return;
   Shape shape;
   Strides from{}, to{};
   shape.fill(1);
@@ -178,43 +201,55 @@ void Executor::enqueue(const ProgramSpec& program, const Run& run) {
 void Executor::launch(size_t number, const Run& run) {
   const ProgramSpec& program = spec_.programs[number];
   if (!record_ || !run.apply_updates || runs_[number]++ == 0) return enqueue(program, run);
-  GraphKey key{program.name};
-  for (int input : program.inputs) key.push_back(pointers_[static_cast<size_t>(input)]);
+  const GraphKey key = key_of(program);
   auto found = graphs_.find(key);
   if (found == graphs_.end()) {
-    if (graphs_.size() >= kMostGraphs) {  // the caller's addresses never come back: any graph is as good to lose
-      device_.synchronize(streams_[0]);
-      device_.release(graphs_.begin()->second);
-      graphs_.erase(graphs_.begin());
-    }
     device_.begin_capture(streams_[0]);
-    enqueue(program, run);
+    try {
+      enqueue(program, run);
+    } catch (...) {
+      device_.abandon_capture(streams_[0]);
+      throw;
+    }
     found = graphs_.emplace(key, device_.end_capture(streams_[0])).first;
   }
   device_.replay(found->second, streams_[0]);
 }
 
-Ticket Executor::submit(size_t number, std::span<const Argument> given, const gpu::Scalars& now, void* const* gradients) {
+/// A failure of the device closes the executor: nothing that is asked of it later can be right.
+template <class Body>
+auto Executor::closing(const Body& body) {
   const std::lock_guard lock(mutex_);
   require_open();
+  const auto current = device_.use();
   try {
-    return ask(number, given, now, gradients);
+    return body();
   } catch (const gpu::DeviceFailure&) {
     close();
     throw;
   }
 }
 
-Ticket Executor::ask(size_t number, std::span<const Argument> given, const gpu::Scalars& now, void* const* gradients) {
-  device_.use();
+Ticket Executor::submit(size_t number, std::span<const Argument> given, const gpu::Scalars& now, void* const* gradients,
+                        uintptr_t caller) {
+  return closing([&] { return ask(number, given, now, gradients, caller); });
+}
+
+Ticket Executor::ask(size_t number, std::span<const Argument> given, const gpu::Scalars& now, void* const* gradients,
+                     uintptr_t caller) {
   const ProgramSpec& program = spec_.programs[number];
   Slot& slot = slots_[next_ % kSlots];
   collect(slot);
-  device_.synchronize(staged_);  // the pinned copies of the last inputs have left
-  bool foreign = false;
-  for (size_t i = 0; i < given.size(); ++i) place_input(program.inputs[i], given[i], foreign);
-  device_.record(staged_, streams_[0]);
-  if (foreign) gpu::after_callers_work(device_, streams_[0], start_);
+  const auto on_device = [](const Argument& a) { return a.on_device; };
+  const bool foreign = std::any_of(given.begin(), given.end(), on_device);
+  const bool staged = !std::all_of(given.begin(), given.end(), on_device);
+  if (staged) device_.synchronize(staged_);  // the pinned copies of the last inputs have left
+  for (size_t i = 0; i < given.size(); ++i)
+    if (!given[i].on_device) stage(program.inputs[i], given[i]);
+  choose_addresses(program, given);
+  if (foreign) gpu::after_callers_work(device_, streams_[0], start_, caller);
+  for (size_t i = 0; i < given.size(); ++i) place_input(program.inputs[i], given[i]);
+  if (staged) device_.record(staged_, streams_[0]);
   gpu::set_scalars(queue(0), reinterpret_cast<gpu::Scalars*>(small_), now);
   Run run;
   prepare(run, gradients);
@@ -225,7 +260,7 @@ Ticket Executor::ask(size_t number, std::span<const Argument> given, const gpu::
   if (!program.index_sources.empty())
     device_.copy(streams_[0], part + kResult, small_ + 64, sizeof(int64_t) * program.index_sources.size());
   device_.record(slot.done, streams_[0]);
-  if (foreign) gpu::before_callers_work(device_, slot.done);
+  if (foreign) gpu::before_callers_work(device_, slot.done, caller);
   slot.ticket = ++next_;
   slot.program = number;
   return slot.ticket;
@@ -245,76 +280,62 @@ void Executor::collect(Slot& slot) {
 }
 
 std::array<std::byte, 8> Executor::wait(Ticket ticket) {
-  const std::lock_guard lock(mutex_);
-  require_open();
-  device_.use();
-  Slot& slot = slots_[(ticket - 1) % kSlots];
-  try {
+  return closing([&] {
+    Slot& slot = slots_[(ticket - 1) % kSlots];
     if (slot.ticket == ticket) collect(slot);
-  } catch (const gpu::DeviceFailure&) {
-    close();
-    throw;
-  }
-  std::array<std::byte, 8> result{};
-  if (ticket + kSlots <= next_)
-    throw UserMistake("SP1859", "the loss of this step is gone: " + std::to_string(next_ - ticket) + " steps followed it",
-                      "wait for a step's loss before three further steps are asked for");
-  std::memcpy(result.data(), results_ + (ticket - 1) % kSlots * slot_bytes(), kResult);
-  return result;
+    std::array<std::byte, 8> result{};
+    if (ticket + kSlots <= next_)
+      throw UserMistake("SP1859",
+                        "the loss of this step is gone: " + std::to_string(next_ - ticket) + " steps followed it",
+                        "wait for a step's loss before three further steps are asked for");
+    std::memcpy(result.data(), results_ + (ticket - 1) % kSlots * slot_bytes(), kResult);
+    return result;
+  });
 }
 
 void Executor::synchronize() {
-  const std::lock_guard lock(mutex_);
-  require_open();
-  device_.use();
-  device_.synchronize(streams_[0]);
-  for (Slot& slot : slots_) collect(slot);
+  closing([&] {
+    device_.synchronize(streams_[0]);
+    for (Slot& slot : slots_) collect(slot);
+  });
 }
 
 void Executor::read(int64_t offset, void* to, size_t bytes) {
-  const std::lock_guard lock(mutex_);
-  require_open();
-  device_.use();
-  device_.copy(streams_[0], to, arena_ + offset, bytes);
-  device_.synchronize(streams_[0]);
+  closing([&] {
+    device_.copy(streams_[0], to, arena_ + offset, bytes);
+    device_.synchronize(streams_[0]);
+  });
 }
 
 void Executor::write(int64_t offset, const void* from, size_t bytes) {
-  const std::lock_guard lock(mutex_);
-  require_open();
-  device_.use();
-  device_.copy(streams_[0], arena_ + offset, from, bytes);
-  device_.synchronize(streams_[0]);
+  closing([&] {
+    device_.copy(streams_[0], arena_ + offset, from, bytes);
+    device_.synchronize(streams_[0]);
+  });
 }
 
 std::vector<double> Executor::time_nodes(size_t number, int repetitions) {
-  const std::lock_guard lock(mutex_);
-  require_open();
-  device_.use();
-  const ProgramSpec& program = spec_.programs[number];
-  for (int input : program.inputs)
-    pointers_[static_cast<size_t>(input)] = arena_ + spec_.inputs[static_cast<size_t>(input)].offset;
-  Run run;
-  prepare(run, nullptr);
-  gpu::set_scalars(queue(0), reinterpret_cast<gpu::Scalars*>(small_), gpu::Scalars{});
-  const gpu::Event before = device_.make_event(true), after = device_.make_event(true);
-  std::vector<double> found;
-  const gpu::Queue first = queue(0);
-  for (const Task& task : program.tasks) {
-    std::vector<double> times;
-    for (int i = 0; i < repetitions; ++i) {
-      device_.record(before, first.stream);
-      task.node(run, first);
-      device_.record(after, first.stream);
-      device_.synchronize(after);
-      times.push_back(1e6 * static_cast<double>(device_.milliseconds(before, after)));
+  return closing([&] {
+    const ProgramSpec& program = spec_.programs[number];
+    for (int input : program.inputs)
+      pointers_[static_cast<size_t>(input)] = arena_ + spec_.inputs[static_cast<size_t>(input)].offset;
+    Run run;
+    prepare(run, nullptr);
+    gpu::set_scalars(queue(0), reinterpret_cast<gpu::Scalars*>(small_), gpu::Scalars{});
+    device_.synchronize(streams_[0]);
+    gpu::Stopwatch watch(device_);
+    std::vector<double> found;
+    for (const Task& task : program.tasks) {
+      std::vector<double> times;
+      for (int i = -1; i < repetitions; ++i) {  // once to warm up
+        const float took = watch.time([&](gpu::Stream stream) { task.node(run, {device_, stream}); });
+        if (i >= 0) times.push_back(1e6 * static_cast<double>(took));
+      }
+      std::nth_element(times.begin(), times.begin() + static_cast<int64_t>(times.size() / 2), times.end());
+      found.push_back(times[times.size() / 2]);
     }
-    std::nth_element(times.begin(), times.begin() + static_cast<int64_t>(times.size() / 2), times.end());
-    found.push_back(times[times.size() / 2]);
-  }
-  device_.release(before);
-  device_.release(after);
-  return found;
+    return found;
+  });
 }
 
 }  // namespace stepplan

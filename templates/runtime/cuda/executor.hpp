@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -94,7 +95,9 @@ class Executor {
 
   /// Asks the GPU to run a program, and returns without waiting for it. SP1607, SP1608 (of inputs on the host). A
   /// DeviceFailure closes the executor, here as in `wait`.
-  Ticket submit(size_t program, std::span<const Argument> given, const gpu::Scalars& now, void* const* gradients);
+  /// `caller`: the stream on which the caller makes and overwrites inputs that lie on the GPU; 0: the default stream.
+  Ticket submit(size_t program, std::span<const Argument> given, const gpu::Scalars& now, void* const* gradients,
+                uintptr_t caller);
   /// Waits for a step; its first result's bytes. SP1608: an index on the device was out of range.
   std::array<std::byte, 8> wait(Ticket ticket);
   /// Waits for everything.
@@ -115,13 +118,20 @@ class Executor {
     size_t program = 0;
   };
   static constexpr size_t kSlots = 4;
-  static constexpr size_t kMostGraphs = 8;
+  static constexpr size_t kMostGraphs = 4;       // of the caller's addresses: inputs at further ones are copied
+  static constexpr uintptr_t kInputAlignment = 64;  // as the planned ones: libraries load 16 bytes at a time
   static constexpr size_t kResult = 8;
   using GraphKey = std::vector<const void*>;
 
   void require_open() const;
-  Ticket ask(size_t program, std::span<const Argument> given, const gpu::Scalars& now, void* const* gradients);
-  void place_input(int number, const Argument& given, bool& foreign);
+  Ticket ask(size_t program, std::span<const Argument> given, const gpu::Scalars& now, void* const* gradients,
+             uintptr_t caller);
+  void stage(int number, const Argument& given);
+  void choose_addresses(const ProgramSpec& program, std::span<const Argument> given);
+  void place_input(int number, const Argument& given);
+  GraphKey key_of(const ProgramSpec& program) const;
+  template <class Body>
+  auto closing(const Body& body);
   void enqueue(const ProgramSpec& program, const Run& run);
   void launch(size_t number, const Run& run);
   void prepare(Run& run, void* const* gradients);

@@ -17,11 +17,17 @@ Found find_device(int device) {
   if (found.driver == 0 || cudaGetDeviceCount(&found.devices) != cudaSuccess) found.devices = 0;
   (void)cudaGetLastError();  // told by what was found
   if (device < 0 || device >= found.devices) return found;
-  check(cudaSetDevice(device), "cudaSetDevice");
+  const Current current(device);
+  const cudaError_t opened = cudaFree(nullptr);
+  if (opened != cudaErrorMemoryAllocation) check(opened, "a context on the GPU");
   cudaDeviceProp properties;
   check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
   found.name = properties.name;
   found.arch = "sm_" + std::to_string(properties.major) + std::to_string(properties.minor);
+  if (opened != cudaSuccess) {  // no room even for a context
+    (void)cudaGetLastError();
+    return found;
+  }
   cudaFuncAttributes attributes;
   found.has_code = cudaFuncGetAttributes(&attributes, nothing) == cudaSuccess;
   (void)cudaGetLastError();

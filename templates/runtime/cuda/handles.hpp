@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "library.hpp"
+#include "stopwatch.hpp"
 
 namespace stepplan::gpu {
 
@@ -16,32 +17,40 @@ struct Libraries::Handles {
   Device& device;
   cudnnHandle_t cudnn = nullptr;
   cublasLtHandle_t cublas = nullptr;
+
+  explicit Handles(Device& device) : device(device) {}
+  ~Handles() {
+    if (cublas != nullptr) (void)cublasLtDestroy(cublas);
+    if (cudnn != nullptr) (void)cudnnDestroy(cudnn);
+  }
+  Handles(const Handles&) = delete;
+  Handles& operator=(const Handles&) = delete;
 };
 
+/// A library's failed call may leave a CUDA error behind: it is not the next kernel's.
+inline void forget_error() { (void)cudaGetLastError(); }
+
 inline void check(cudnnStatus_t status, const char* what) {
-  if (status != CUDNN_STATUS_SUCCESS) throw DeviceFailure(std::string(what) + ": " + cudnnGetErrorString(status));
+  if (status == CUDNN_STATUS_SUCCESS) return;
+  forget_error();
+  throw DeviceFailure(std::string(what) + ": " + cudnnGetErrorString(status));
 }
 
 inline void check(cublasStatus_t status, const char* what) {
-  if (status != CUBLAS_STATUS_SUCCESS) throw DeviceFailure(std::string(what) + ": " + cublasLtGetStatusString(status));
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  forget_error();
+  throw DeviceFailure(std::string(what) + ": " + cublasLtGetStatusString(status));
 }
 
 /// Median milliseconds of some work on a stream of its own, after a warm-up.
 template <class Work>
 float median_time(Device& device, Work work, int repetitions = 10) {
-  const Stream stream = device.make_stream();
-  const Event before = device.make_event(true), after = device.make_event(true);
+  Stopwatch watch(device);
   std::vector<float> times;
   for (int i = -2; i < repetitions; ++i) {
-    device.record(before, stream);
-    work(stream);
-    device.record(after, stream);
-    device.synchronize(after);
-    if (i >= 0) times.push_back(device.milliseconds(before, after));
+    const float took = watch.time(work);
+    if (i >= 0) times.push_back(took);
   }
-  device.release(before);
-  device.release(after);
-  device.release(stream);
   std::sort(times.begin(), times.end());
   return times[times.size() / 2];
 }

@@ -93,8 +93,8 @@ __global__ void __launch_bounds__(kThreads) each_element(int64_t count, F f) {
 }
 
 template <int threads, class F>
-__global__ void __launch_bounds__(threads) each_row(F f) {
-  f(Team<threads>{}, static_cast<int64_t>(blockIdx.x));
+__global__ void __launch_bounds__(threads) each_row(int64_t count, F f) {
+  for (int64_t row = blockIdx.x; row < count; row += gridDim.x) f(Team<threads>{}, row);
 }
 
 template <class F>
@@ -108,7 +108,8 @@ void elements(Queue queue, int64_t count, F f) {
 template <int threads = 32, class F>
 void rows(Queue queue, int64_t count, F f) {
   if (count <= 0) return;
-  each_row<threads><<<static_cast<unsigned>(count), threads, 0, queue.stream>>>(f);
+  const unsigned blocks = static_cast<unsigned>(std::min<int64_t>(count, INT32_MAX));
+  each_row<threads><<<blocks, threads, 0, queue.stream>>>(count, f);
   check(cudaGetLastError(), "a kernel's launch");
 }
 

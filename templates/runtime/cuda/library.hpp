@@ -112,6 +112,20 @@ inline bool takes_tf32(std::string& name) {
   return true;
 }
 
+/// cuBLASLt wants its workspace at multiples of 256 bytes. Plans place at multiples of 64, so they reserve the
+/// difference, too (codegen/cuda/facts.py: WORKSPACE_SLACK).
+constexpr size_t kWorkspaceAlignment = 256, kWorkspaceSlack = 192;
+struct Workspace {
+  void* start;
+  size_t bytes;
+};
+inline Workspace aligned(void* space, size_t bytes) {
+  const uintptr_t from = reinterpret_cast<uintptr_t>(space);
+  const size_t skipped = static_cast<size_t>(-from % kWorkspaceAlignment);
+  if (bytes <= skipped) return {nullptr, 0};
+  return {reinterpret_cast<void*>(from + skipped), bytes - skipped};
+}
+
 /// SP1857 unless a library call fits into what the plan reserved for it.
 void require_workspace(const char* node, size_t planned, size_t needed);
 

@@ -108,7 +108,7 @@ void unpack_weights(Queue queue, const Conv& s, const float* packed, float* plai
 }
 
 void require_workspace(const char* node, size_t planned, size_t needed) {
-  if (needed > planned)
+  if (needed > 0 && needed + kWorkspaceSlack > planned)
     throw UserMistake("SP1857",
                       std::string("node ") + node + ": the GPU's library needs " + std::to_string(needed) +
                           " bytes of workspace, but the plan reserved " + std::to_string(planned),

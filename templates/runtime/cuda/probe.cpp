@@ -35,17 +35,17 @@ class Buffer {
 /// A GPU for the duration of one question.
 struct Session {
   Device device;
+  Current current;
   Stream stream;
   Libraries libraries;
 
-  explicit Session(int number) : device(number), stream(open(device)), libraries(device) {}
+  explicit Session(int number) : device(number), current(required(number)), stream(device.make_stream()), libraries(device) {}
   ~Session() { device.release(stream); }
 
-  static Stream open(Device& device) {
-    const Found found = find_device(device.number());
+  static int required(int number) {
+    const Found found = find_device(number);
     require_device(found, found.arch.c_str(), 0);
-    device.use();
-    return device.make_stream();
+    return number;
   }
   /// Random numbers: zeros would hide mistakes and run faster than data does.
   void fill(const Buffer& buffer, int64_t floats, uint32_t seed) {

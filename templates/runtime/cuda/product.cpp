@@ -38,6 +38,9 @@ constexpr size_t width_of(size_t part) { return part < 6 ? 4 : 2; }
 }  // namespace
 
 struct Product::Prepared {
+  static constexpr int kChoices = 16;               // algorithms that are timed
+  static constexpr size_t kMeasured = size_t{1} << 30;  // codegen/cuda/probe.py: WORKSPACE
+
   Libraries::Handles& handles;
   cublasLtMatmulDesc_t product = nullptr;
   cublasLtMatrixLayout_t first = nullptr, second = nullptr, result = nullptr;  // b, a and c, as the library sees them
@@ -45,14 +48,20 @@ struct Product::Prepared {
   cublasLtMatmulAlgo_t algorithm{};
   size_t workspace = 0;
 
+  explicit Prepared(Libraries::Handles& handles, cublasComputeType_t compute) : handles(handles), compute(compute) {}
+  /// By way of the other constructor, so that what was made goes where something fails.
   Prepared(Libraries::Handles& handles, const ProductShape& s, bool tf32)
-      : handles(handles), compute(tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F) {
+      : Prepared(handles, tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F) {
     const Stored b = transposed_view(s.b, s.k, s.n), a = transposed_view(s.a, s.m, s.k);
     check(cublasLtMatmulDescCreate(&product, compute, CUDA_R_32F), "cublasLtMatmulDescCreate");
     const cublasOperation_t op_b = b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N, op_a = a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     set(CUBLASLT_MATMUL_DESC_TRANSA, op_b);
     set(CUBLASLT_MATMUL_DESC_TRANSB, op_a);
-    if (s.bias) set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    if (s.bias) {
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+      // The real one comes with every run; algorithms are looked for with one that is aligned as planned ones are.
+      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, reinterpret_cast<const void*>(uintptr_t{64}));
+    }
     first = layout(b, s.batch, s.b.batch_stride);
     second = layout(a, s.batch, s.a.batch_stride);
     result = layout({true, false, s.n, s.m, std::max(s.c.row_stride, s.n)}, s.batch, s.c.batch_stride);
@@ -96,10 +105,21 @@ struct Product::Prepared {
                                                                  preference, most, found.data(), &count);
     (void)cublasLtMatmulPreferenceDestroy(preference);
     found.resize(status == CUBLAS_STATUS_SUCCESS ? static_cast<size_t>(count) : 0);
+    std::erase_if(found, [](const cublasLtMatmulHeuristicResult_t& f) { return f.state != CUBLAS_STATUS_SUCCESS; });
     return found;
   }
 
-  void choose(const std::string& name, size_t bytes) {
+  /// By its name: as the library offers it now, which knows more of an algorithm than its name does; made from the
+  /// name where it is not among the offers.
+  void choose(const std::string& name, size_t planned) {
+    const size_t bytes = planned > kWorkspaceSlack ? planned - kWorkspaceSlack : 0;
+    for (const size_t limit : {bytes, kMeasured})
+      for (const auto& choice : name.empty() ? decltype(choices(0, 0)){} : choices(limit, kChoices))
+        if (name_of(choice.algo) == name) {
+          algorithm = choice.algo;
+          workspace = choice.workspaceSize;
+          return;
+        }
     if (name.empty()) {
       const auto found = choices(bytes, 1);
       if (found.empty()) throw DeviceFailure("cuBLASLt has no algorithm for a matrix product");
@@ -160,23 +180,33 @@ size_t Product::workspace_bytes() const { return prepared_ ? prepared_->workspac
 
 void Product::run(Queue queue, const float* a, const float* b, const float* bias, float* c, void* space, size_t bytes) const {
   if (!prepared_) return plain_product(queue, shape_, a, b, bias, c);
-  check(prepared_->run(queue.stream, prepared_->algorithm, a, b, bias, c, space, bytes), "a matrix product");
+  const Workspace own = aligned(space, bytes);
+  check(prepared_->run(queue.stream, prepared_->algorithm, a, b, bias, c, own.start, own.bytes), "a matrix product");
 }
 
 std::vector<Algorithm> Product::measure(Libraries& libraries, const ProductShape& shape, bool tf32, const float* a,
                                         const float* b, float* c, void* space, size_t bytes) {
-  if (!fits(shape)) return {{"plain", 0, 0.0f}};
-  const Prepared made(libraries.handles(), shape, tf32);
   const float* bias = shape.bias ? b : nullptr;  // any numbers do
+  Device& device = libraries.handles().device;
+  const auto plainly = [&] {  // shapes that the library refuses
+    const float took = median_time(device, [&](Stream stream) { plain_product({device, stream}, shape, a, b, bias, c); });
+    return std::vector<Algorithm>{{"plain", 0, took}};
+  };
+  if (!fits(shape)) return plainly();
+  const Prepared made(libraries.handles(), shape, tf32);
   std::vector<Algorithm> found;
-  for (const auto& choice : made.choices(bytes, 16)) {
-    if (made.run(nullptr, choice.algo, a, b, bias, c, space, bytes) != CUBLAS_STATUS_SUCCESS) continue;
+  for (const auto& choice : made.choices(bytes, Prepared::kChoices)) {
+    if (made.run(nullptr, choice.algo, a, b, bias, c, space, bytes) != CUBLAS_STATUS_SUCCESS) {
+      forget_error();
+      continue;
+    }
     check(cudaStreamSynchronize(nullptr), "a matrix product");
-    const float took = median_time(made.handles.device, [&](Stream stream) {
+    const float took = median_time(device, [&](Stream stream) {
       check(made.run(stream, choice.algo, a, b, bias, c, space, bytes), "a matrix product");
     });
     found.push_back({made.name_of(choice.algo) + (tf32 ? ":tf32" : ""), choice.workspaceSize, took});
   }
+  if (found.empty()) return plainly();
   std::sort(found.begin(), found.end(), [](const Algorithm& p, const Algorithm& q) { return p.milliseconds < q.milliseconds; });
   return found;
 }

@@ -14,7 +14,7 @@ from codegen.cuda.emit import emit_cases
 from codegen.cuda.executor import CudaExecutor
 from codegen.emit import emit
 from codegen.load import executor_class, native_module
-from planner.errors import UserError
+from planner.errors import InternalError, UserError
 from planner.plan.check import check
 from planner.plan.schema import Plan
 from planner.zoo import build as build_zoo
@@ -67,6 +67,39 @@ def test_no_such_device(small_class: type[CudaExecutor], found: dict[str, Any], 
     assert native.allocations() == before
 
 
+def test_too_little_pinned_memory(small_class: type[CudaExecutor]) -> None:
+    native = native_module(small_class._folder, null_device=True)
+    before = native.allocations()
+    native.pretend_pinned(16)
+    try:
+        with pytest.raises(UserError, match="SP1861"):
+            small_class(null_device=True)
+    finally:
+        native.pretend_pinned(2**40)
+    assert native.allocations() == before
+
+
+@pytest.mark.parametrize("record", [True, False])
+def test_a_step_that_fails_in_the_middle(small_class: type[CudaExecutor], record: bool) -> None:
+    """While a graph is recorded, and without: the executor is closed, nothing is left, and the next one works."""
+    native = native_module(small_class._folder, null_device=True)
+    before = native.allocations()
+    executor = small_class(null_device=True, record=record)
+    images, labels = batch(executor._graph)
+    float(executor.step(images, labels))
+    native.fail_in("bn1.backward")
+    try:
+        with pytest.raises(InternalError, match=r"bn1\.backward was told to fail"):
+            executor.step(images, labels)
+    finally:
+        native.fail_in("")
+    assert native.allocations() == before
+    with pytest.raises(UserError, match="SP1607"):
+        executor.step(images, labels)
+    with small_class(null_device=True) as another:
+        assert float(another.step(images, labels)) > 0
+
+
 def test_devices_count_from_0(small_class: type[CudaExecutor]) -> None:
     with pytest.raises(UserError, match="SP1853"):
         small_class(device=3, null_device=True)
@@ -97,6 +130,23 @@ def test_arrays_on_another_gpu(small_class: type[CudaExecutor]) -> None:
         with pytest.raises(UserError, match="SP1856"):
             executor.step(Elsewhere(images, 1), labels)
         assert float(executor.step(images, labels)) > 0
+
+
+def test_arrays_on_the_gpu_itself(small_class: type[CudaExecutor]) -> None:
+    """They are read behind the caller's work, where they lie; at addresses that never come back they are copied,
+    and so are those that lie otherwise than planned. The losses are those of arrays on the host."""
+    lines: list[str] = []
+    with small_class(null_device=True) as executor, small_class(null_device=True) as host:
+        images, labels = batch(executor._graph)
+        executor._native.log(executor._handle, True)
+        for number in range(8):
+            copy = images.copy() if number != 6 else np.ascontiguousarray(images[::-1])[::-1]
+            loss = float(executor.step(Elsewhere(copy, 0), Elsewhere(labels.copy(), 0)))
+            assert loss == float(host.step(images, labels)), number
+        lines = executor._native.lines(executor._handle)
+    behind = [i for i, line in enumerate(lines) if "caller" in line]
+    read = [i for i, line in enumerate(lines) if line.startswith("s0 elements") or line.endswith(" conv1")]
+    assert len(behind) == 8 and min(read) > behind[0]
 
 
 def test_wrong_shapes(small_class: type[CudaExecutor]) -> None:
