@@ -13,7 +13,8 @@ tensor's root mean square.
 
 Some tensors vanish in truth: the gradient of a bias in front of a batch norm is exactly zero. Where float64 shows
 nothing but rounding (norm below VANISHING times that of its layer, per element), the error is taken relative to the
-layer's tensor of the largest root mean square instead. A layer is what shares the name up to the last dot.
+layer's tensor of the largest root mean square instead. A layer is what shares the name up to the last dot
+(of optimizer state, one slot of what shares the parameter's name so far).
 
 Dropout multiplies by the executor's masks, computed by the op's NumPy reference. Needs torch.
 
@@ -239,14 +240,19 @@ def _scales(truths: Tensors) -> dict[str, float]:
     roots = {name: _norm(true) / true.size**0.5 for name, true in truths.items()}
     layers: dict[str, float] = {}
     for name, root in roots.items():
-        layer = name.rpartition(".")[0]
-        layers[layer] = max(layers.get(layer, 0.0), root)
+        layers[_layer(name)] = max(layers.get(_layer(name), 0.0), root)
     found = {}
     for name, root in roots.items():
-        layer = layers[name.rpartition(".")[0]]
+        layer = layers[_layer(name)]
         per_element = layer if root < VANISHING * layer else root
         found[name] = per_element * truths[name].size ** 0.5 or 1.0
     return found
+
+
+def _layer(name: str) -> str:
+    """What the tensors of a layer have in common; of its optimizer state, those of one slot."""
+    owner, _, last = name.rpartition(".")
+    return f"{owner.rpartition('.')[0]}/{last}" if last in SLOTS.values() else owner
 
 
 class _ExecutorRun:

@@ -45,13 +45,34 @@ void layer_norm_forward(const T* x, const float* gamma, const float* beta, float
   }
 }
 
+struct LayerNormSums {
+  double *dgamma, *dbeta;
+};
+
+// Adds `count` rows' shares of dgamma and dbeta: a short chain in float, then double.
+template <int64_t count, class T>
+void layer_norm_add_rows(const T* dy, const T* x, const float* mean, const float* inv_std, int64_t stride,
+                         int64_t width, LayerNormSums sums) {
+#pragma omp simd
+  for (int64_t c = 0; c < width; ++c) {
+    float dgamma = 0.0f, dbeta = 0.0f;
+    for (int64_t r = 0; r < count; ++r) {
+      const float d = static_cast<float>(dy[r * stride + c]);
+      dgamma += d * ((static_cast<float>(x[r * stride + c]) - mean[r]) * inv_std[r]);
+      dbeta += d;
+    }
+    sums.dgamma[c] += dgamma;
+    sums.dbeta[c] += dbeta;
+  }
+}
+
 // dx = inv_std (g - mean(g) - xhat mean(g xhat)) with g = gamma dy. dx may equal dy.
 // scratch is null when neither dgamma nor dbeta is wanted.
 template <class T>
 void layer_norm_backward(const T* dy, const T* x, const float* gamma, const float* saved_mean,
                          const float* saved_inv_std, T* dx, int64_t total_rows, int64_t columns, int64_t slice,
                          int64_t slices, void* scratch) {
-  constexpr int64_t panel = 512, block = 128;
+  constexpr int64_t panel = 512, block = 4;
   const Range rows = split(total_rows, slices, slice);
   double* sums = scratch ? partials(scratch, 2 * columns, slice) : nullptr;
   if (sums) std::fill_n(sums, 2 * columns, 0.0);
@@ -60,20 +81,17 @@ void layer_norm_backward(const T* dy, const T* x, const float* gamma, const floa
     // The parameters' sums come first, because dx may overwrite dy.
     for (int64_t first = 0; sums && first < columns; first += panel) {
       const int64_t width = std::min(panel, columns - first);
-      alignas(64) float dgamma[panel] = {}, dbeta[panel] = {};
-      for (int64_t r = first_row; r < last_row; ++r) {
-        const T* dyr = dy + r * columns + first;
-        const T* xr = x + r * columns + first;
-        const float mean = saved_mean[r], inv_std = saved_inv_std[r];
-#pragma omp simd
-        for (int64_t c = 0; c < width; ++c) {
-          const float d = static_cast<float>(dyr[c]);
-          dgamma[c] += d * ((static_cast<float>(xr[c]) - mean) * inv_std);
-          dbeta[c] += d;
-        }
+      const int64_t offset = first_row * columns + first;
+      const LayerNormSums of{sums + first, sums + columns + first};
+      if (last_row - first_row == block) {
+        layer_norm_add_rows<block>(dy + offset, x + offset, saved_mean + first_row, saved_inv_std + first_row, columns,
+                                   width, of);
+        continue;
       }
-      for (int64_t c = 0; c < width; ++c) sums[first + c] += dgamma[c];
-      for (int64_t c = 0; c < width; ++c) sums[columns + first + c] += dbeta[c];
+      for (int64_t r = first_row; r < last_row; ++r) {
+        const int64_t row = r * columns + first;
+        layer_norm_add_rows<1>(dy + row, x + row, saved_mean + r, saved_inv_std + r, columns, width, of);
+      }
     }
     for (int64_t r = first_row; r < last_row; ++r) {
       const T* dyr = dy + r * columns;

@@ -116,7 +116,9 @@ void cross_entropy_backward(const float* dloss, const float* saved_scale, const 
     }
     const float scale = *dloss * *saved_scale;
     const float uniform = a.label_smoothing / static_cast<float>(a.classes);
-    const float own = (math::exp(static_cast<float>(p[a.labels[r]])) - (1.0f - a.label_smoothing)) - uniform;
+    // exp(p) - 1: of a row that is nearly right, exp would leave the rounding of a number near 1.
+    const float nearest = static_cast<float>(p[a.labels[r]]);
+    const float own = math::expm1(nearest < -87.0f ? -87.0f : nearest) + (a.label_smoothing - uniform);
 #pragma omp simd
     for (int64_t c = 0; c < a.classes; ++c) {
       out[c] = static_cast<T>((math::exp(static_cast<float>(p[c])) - uniform) * scale);
@@ -162,7 +164,7 @@ template <class T>
 void bce_with_logits_backward(const float* dloss, const float* saved_scale, const T* x, const T* target, T* dx,
                               Range range) {
   const float scale = *dloss * *saved_scale;
-  map(dx, range, [scale](float v, float t) { return (math::sigmoid(v) - t) * scale; }, x, target);
+  map(dx, range, [scale](float v, float t) { return math::sigmoid_minus(v, t) * scale; }, x, target);
 }
 
 }  // namespace stepplan

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "onednn_common.hpp"
+#include "sums.hpp"
 
 namespace stepplan {
 
@@ -128,21 +129,13 @@ class MatMul {
 };
 
 /// gradient[c] = sum over rows of dy[row, c], for the columns in `mine`; dy is dense, (rows x columns).
-/// Floats are added 128 rows at a time and those sums in double, which costs nothing and keeps the rounding error
-/// of a million rows below that of one float addition in a hundred.
 inline void bias_gradient(const float* dy, int64_t rows, int64_t columns, Range mine, float* gradient) {
-  constexpr int64_t width = 64, height = 128;
+  constexpr int64_t width = 64;
   for (int64_t first = mine.begin; first < mine.end; first += width) {
     const int64_t count = std::min(width, mine.end - first);
+    const float* values = dy + first;
     double total[width] = {};
-    for (int64_t top = 0; top < rows; top += height) {
-      float partial[width] = {};
-      for (int64_t row = top; row < std::min(rows, top + height); ++row) {
-        const float* values = dy + row * columns + first;
-        for (int64_t c = 0; c < count; ++c) partial[c] += values[c];
-      }
-      for (int64_t c = 0; c < count; ++c) total[c] += partial[c];
-    }
+    add_rows({0, rows}, count, total, [=](int64_t row, int64_t c) { return values[row * columns + c]; });
     for (int64_t c = 0; c < count; ++c) gradient[first + c] = static_cast<float>(total[c]);
   }
 }

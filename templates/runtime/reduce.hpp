@@ -25,22 +25,10 @@ void sum_columns(const T* x, const Reduction& a, int64_t width, float scale, T* 
   const int64_t rows = count_elements(a.reduced) / extent;
   double total[64] = {};
   RowCursor<1> cursor(a.reduced, {a.reduced_strides}, 0);
-  float block[64] = {};
-  int64_t in_block = 0;
-  const auto close_block = [&] {
-    for (int64_t c = 0; c < 64; ++c) total[c] += block[c];
-    std::fill_n(block, 64, 0.0f);
-    in_block = 0;
-  };
   for (int64_t r = 0; r < rows; ++r, cursor.next_row()) {
-    for (int64_t i = 0; i < extent; ++i) {
-      const T* xi = x + cursor.offset(0) + i * stride;
-#pragma omp simd
-      for (int64_t c = 0; c < width; ++c) block[c] += static_cast<float>(xi[c]);
-      if (++in_block == 128) close_block();
-    }
+    const T* xr = x + cursor.offset(0);
+    add_rows({0, extent}, width, total, [=](int64_t i, int64_t c) { return static_cast<float>(xr[i * stride + c]); });
   }
-  close_block();
   for (int64_t c = 0; c < width; ++c) y[c] = static_cast<T>(total[c] * scale);
 }
 

@@ -1,6 +1,7 @@
 // Softmax and log-softmax over the last dimension; slices over rows.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -21,12 +22,25 @@ float row_max(const T* x, int64_t columns) {
   return best;
 }
 
-// log sum exp(x), shifted by the maximum so that nothing overflows.
+// log sum exp(x), shifted by the maximum so that nothing overflows. The maximum's own term is 1 and is not added but
+// counted, beside equal ones: so what the others add is not lost, however small, nor the loss of a row that is right.
 template <class T>
 float log_sum_exp(const T* x, int64_t columns, float shift) {
-  const double sum =
-      blocked_sum({0, columns}, [=](int64_t c) { return math::exp(static_cast<float>(x[c]) - shift); });
-  return static_cast<float>(std::log(sum));
+  double others = 0.0, largest = 0.0;
+  for (int64_t first = 0; first < columns; first += 512) {  // as in blocked_sum
+    const int64_t last = std::min<int64_t>(first + 512, columns);
+    float sum = 0.0f, count = 0.0f;
+#pragma omp simd reduction(+ : sum, count)
+    for (int64_t c = first; c < last; ++c) {
+      const float below = static_cast<float>(x[c]) - shift;
+      const float term = math::exp(below);
+      sum += below == 0.0f ? 0.0f : term;
+      count += below == 0.0f ? 1.0f : 0.0f;
+    }
+    others += sum;
+    largest += count;
+  }
+  return static_cast<float>(std::log1p(others + (largest - 1.0)));
 }
 
 // y may equal x.

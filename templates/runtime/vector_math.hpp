@@ -95,6 +95,22 @@ STEPPLAN_BOTH inline float sigmoid(float x) {
   return 0.5f / (exp_near_zero(r) * float_of((bits_of(shifted) << 23) + 0x3f000000u) + 0.5f);
 }
 
+// sigmoid(x) - t. Nothing cancels where t is 0 or 1 and the sigmoid is nearly that.
+STEPPLAN_BOTH inline float sigmoid_minus(float x, float t) {
+  const float e = exp(-std::fabs(x));
+  const float tail = e / (1.0f + e);  // sigmoid(-|x|)
+  return select_if(x < 0.0f) ? tail - t : (1.0f - t) - tail;
+}
+
+// exp(x) - 1 for -87 <= x <= 87, exact for tiny x: (exp(r) - 1) 2^n + (2^n - 1).
+STEPPLAN_BOTH inline float expm1(float x) {
+  const float shifted = x * 1.44269504f + round_to_int;
+  const float n = shifted - round_to_int;
+  const float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
+  const float power = power_of_shifted(shifted);
+  return ((exp_curve(r) * r) * r + r) * power + (power - 1.0f);
+}
+
 // m / (m + 2) with m = exp(2 |x|) - 1, which is exact for tiny x: (exp(r) - 1) 2^n + (2^n - 1). Beyond 9 the result is 1,
 // so that neither overflow nor a subnormal number comes up. One number stands for ln 2: n is small, and where it is not,
 // the result hardly changes with exp(2 |x|).

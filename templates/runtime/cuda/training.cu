@@ -90,8 +90,10 @@ void cross_entropy_backward(Queue queue, const float* dloss, const float* scale,
     const int64_t r = i / a.classes, c = i % a.classes;
     const float factor = counts(a, r) ? *dloss * *scale : 0.0f;
     const float uniform = a.label_smoothing / static_cast<float>(a.classes);
-    const float own = c == a.labels[r] ? 1.0f - a.label_smoothing : 0.0f;
-    dlogits[i] = factor == 0.0f ? 0.0f : ((math::exp(log_probs[i]) - own) - uniform) * factor;
+    // exp(p) - 1: of a row that is nearly right, exp would leave the rounding of a number near 1.
+    const float p = log_probs[i];
+    const float own = c == a.labels[r] ? math::expm1(p < -87.0f ? -87.0f : p) + a.label_smoothing : math::exp(p);
+    dlogits[i] = factor == 0.0f ? 0.0f : (own - uniform) * factor;
   });
 }
 
@@ -141,7 +143,7 @@ void bce_with_logits(Queue queue, const float* x, const float* target, int64_t n
 void bce_with_logits_backward(Queue queue, const float* dloss, const float* scale, const float* x, const float* target,
                               float* dx, int64_t n) {
   elements(queue, n, [=] STEPPLAN_KERNEL(int64_t i) {
-    dx[i] = (math::sigmoid(x[i]) - target[i]) * (*dloss * *scale);
+    dx[i] = math::sigmoid_minus(x[i], target[i]) * (*dloss * *scale);
   });
 }
 
