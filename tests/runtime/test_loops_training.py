@@ -90,6 +90,26 @@ def test_class_losses(lib, rows, classes, logits, smoothing, reduction, slices):
     assert_close(dx, tx.grad, 2e-6)
 
 
+@pytest.mark.parametrize("classes", [2, 10, 600])
+def test_rows_that_are_nearly_right_lose_nothing(lib, classes):
+    """Their losses and gradients are no larger than the rounding of 1, to which plain exponentials are added."""
+    rng, rows = np.random.default_rng(classes), 12
+    x = rng.standard_normal((rows, classes)).astype(np.float32)
+    labels = rng.integers(0, classes, rows)
+    x[np.arange(rows), labels] += 12 + np.arange(rows, dtype=np.float32) / 2
+    tx, saved = tensor(x), poisoned(rows, classes)
+    expected = F.cross_entropy(tx, torch.tensor(labels))
+    loss, scale, _ = run_loss(
+        lib, 2, lambda s, b: lib("class_loss", x, labels, classes, 0.0, saved, rows, s, 2, b), "mean"
+    )
+    expected.backward()
+    lib("class_loss_backward", np.ones(1, np.float32), scale, saved, labels, classes, 0.0, saved, 0, rows)
+    for row in range(rows):
+        own = labels[row]
+        assert_close(saved[row, own : own + 1], tx.grad[row, own : own + 1], 1e-5)
+    assert_close(loss, expected.reshape(1), 1e-5)
+
+
 @pytest.mark.parametrize("label", [10, -1, 2**40, -(2**63)])
 def test_label_out_of_range_is_reported(lib, label):
     x, labels = np.zeros((12, 10), np.float32), np.zeros(12, np.int64)
@@ -126,6 +146,15 @@ def test_pair_losses(lib, bce, reduction, slices):
     dloss = np.ones(1, np.float32)
     run_slices(slices, lambda s: lib("pair_loss_backward", bce, dloss, scale, x, target, x, *cut(3001, slices, s)))
     assert_close(x, tx.grad, 1e-6)
+
+
+def test_binary_rows_that_are_nearly_right_lose_nothing(lib):
+    x = np.array([15, 30, -15, -30, 60, -60], np.float32)
+    target = (x > 0).astype(np.float32)
+    dx, ones = poisoned(6), np.ones(1, np.float32)
+    lib("pair_loss_backward", 1, ones, ones, x, target, dx, 0, 6)
+    for value, gradient in zip(x.astype(np.float64), dx, strict=True):
+        assert_close(gradient, -np.sign(value) / (1 + np.exp(np.abs(value))), 1e-6)
 
 
 def philox_reference(counter, key):
