@@ -36,7 +36,7 @@ class Twin(nn.Module):
         self.carried = [(n.updates[0], n.inputs[0]) for n in program.nodes if n.op == "state_update"]
         """(state, the value that it has in the next step)"""
         self.inputs, self.loss = program.inputs, program.outputs[0]
-        self.prediction = _training_value(graph)
+        self.prediction = _training_value(graph, program)
         trained = {v for n in program.nodes if n.phase == "update" for v in n.updates}
         self.slots = {v.id: f"tensor{number}" for number, v in enumerate(graph.values)}
         """Value -> the attribute that holds it: an id may hold dots, or be that of something else here."""
@@ -186,10 +186,16 @@ def optimizer_for(graph: Graph, module: Twin, part: int = 0) -> torch.optim.Opti
     return torch.optim.SGD(groups)
 
 
-def _training_value(graph: Graph) -> str:
-    """The training step's value that corresponds to what `predict` returns."""
-    predict = graph.program["predict"].outputs[0]
-    return predict.removeprefix("predict.")
+def _training_value(graph: Graph, training: Program) -> str:
+    """The training step's value that corresponds to what `predict` returns, or from which only `predict` goes on: a
+    softmax that ends an ONNX model is no part of training, where the loss takes the logits."""
+    predict = graph.program["predict"]
+    made = {v for n in training.nodes for v in n.outputs}
+    source = {v: n.inputs[0] for n in predict.nodes for v in n.outputs if n.inputs}
+    value = predict.outputs[0]
+    while value.removeprefix("predict.") not in made and value in source:
+        value = source[value]
+    return value.removeprefix("predict.")
 
 
 def _conv2d(node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Tensor:

@@ -34,8 +34,8 @@ float log_sum_exp(const T* x, int64_t columns, float shift) {
     for (int64_t c = first; c < last; ++c) {
       const float below = static_cast<float>(x[c]) - shift;
       const float term = math::exp(below);
-      sum += below == 0.0f ? 0.0f : term;
-      count += below == 0.0f ? 1.0f : 0.0f;
+      sum += select_if(below == 0.0f) ? 0.0f : term;
+      count += select_if(below == 0.0f) ? 1.0f : 0.0f;
     }
     others += sum;
     largest += count;

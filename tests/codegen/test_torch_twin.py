@@ -2,10 +2,13 @@
 
 import copy
 from functools import partial
+from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import torch
+from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 from codegen.bench import random_inputs
@@ -65,3 +68,16 @@ def test_captured_modules(name: str) -> None:
     assert set(got) == set(wanted)
     for n, gradient in wanted.items():
         torch.testing.assert_close(got[n], gradient, rtol=1e-3, atol=1e-5, msg=lambda m, n=n: f"{n}: {m}")
+
+
+def test_what_only_predict_computes(tmp_path: Path) -> None:
+    """An ONNX model ends in a softmax, which training leaves to the loss: the twin's prediction is the logits."""
+    weight = numpy_helper.from_array(np.ones((6, 3), np.float32), "w")
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["logits"]), helper.make_node("Softmax", ["logits"], ["y"], axis=1)]
+    shapes = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", [4, 6]), ("y", [4, 3]))]
+    graph = helper.make_graph(nodes, "net", shapes[:1], shapes[1:], [weight])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "net.onnx")
+    captured = capture(tmp_path / "net.onnx")
+    x, labels = (torch.from_numpy(a) for a in random_inputs(captured.graph, 1))
+    _, prediction = Twin(captured.graph).load(captured.weights)(x, labels)
+    np.testing.assert_allclose(prediction.detach(), x @ torch.ones(6, 3), rtol=1e-5)
