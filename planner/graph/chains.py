@@ -20,6 +20,7 @@ from planner.ops.base import find_op
 from planner.ops.chain import ChainAttrs
 from planner.ops.expression import FAMILIES, MOST_INPUTS, Expression, Step, parse
 from planner.ops.expression_gradient import DY, Y, backward_of, differentiable
+from planner.ops.expression_sigmoid import with_sigmoids
 from planner.ops.scalar import ScalarAttrs
 from planner.units import Bytes
 
@@ -171,7 +172,8 @@ class _Joiner:
         for node in nodes:
             number[node.outputs[0]] = len(inputs) + len(steps)
             steps.append(Step(node.op, node.attrs, tuple(number[v] for v in node.inputs)))
-        return inputs, Expression(len(inputs), tuple(steps), (len(inputs) + len(steps) - 1,)), nodes[-1]
+        result = len(inputs) + len(steps) - 1
+        return inputs, with_sigmoids(Expression(len(inputs), tuple(steps), (result,))), nodes[-1]
 
     def _chain(self, members: Collection[str]) -> Node:
         inputs, expression, last = self._expression(members)
