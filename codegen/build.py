@@ -22,8 +22,9 @@ Progress = Callable[[int, int, str], None]
 """(done, all, what was just made)."""
 
 COMMON = ("-std=c++20", "-fPIC", "-fopenmp", "-fvisibility=hidden", "-pthread")
-FAST = ("-O3", "-ffp-contract=fast", "-fno-math-errno")
-"""As the kernels were written for: fused multiply-add, no errno; NaN and infinity keep their meaning."""
+FAST = ("-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math")
+"""As the kernels were written for: fused multiply-add, no errno, no traps (else selects become branches, and loops are
+not turned into vector code); NaN and infinity keep their meaning."""
 
 FLAGS = {
     # Tables and construction run once: compile them quickly.

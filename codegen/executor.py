@@ -18,7 +18,7 @@ import numpy as np
 
 from codegen.initial import give_back_memory, initial_values, read_weights
 from codegen.intact import require_intact
-from codegen.state import State
+from codegen.state import State, logical
 from codegen.tracing import TraceEvent, events_of_step, rows_of
 from planner.artefact import write_text
 from planner.errors import InternalError, UserError
@@ -66,6 +66,7 @@ class Executor:
         self._lr = self._state.first_lr
         self._ran: str | None = None
         """The program whose values the arena holds."""
+        self._outputs: dict[str, tuple[tuple[str, Array], ...]] = {}
         self._trace_path: Path | None = None
         self._traced: list[tuple[str, list[TraceEvent]]] | None = None
         """(program, events) of every recorded run"""
@@ -157,7 +158,7 @@ class Executor:
             self._require_open()
             if self._ran is None:
                 raise UserError("SP1614", "no program has run yet", "run a step first")
-            return {v: self._copy(self._graph.value[v]) for v in self._program(self._ran).outputs}
+            return {v: found.copy(order="C") for v, found in self._results(self._ran)}
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -310,6 +311,13 @@ class Executor:
                 runs = {n: rows_of([run for m, run in self._traced if m == n]) for n, _ in self._traced}
                 write_text(self._trace_path, measured_trace(self.plan, self._graph, runs))
         return float(self._loss[0]) if self._loss is not None else math.nan
+
+    def _results(self, program: str) -> tuple[tuple[str, Array], ...]:
+        """A program's outputs where they lie, in the framework's shapes, by name."""
+        if program not in self._outputs:
+            values = [self._graph.value[v] for v in self._program(program).outputs]
+            self._outputs[program] = tuple((v.id, logical(self._view(v), v)) for v in values)
+        return self._outputs[program]
 
     def _view(self, value: Value) -> Array:
         """A value's bytes in the arena as an array in its memory order."""

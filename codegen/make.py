@@ -41,10 +41,11 @@ def make(
     """Detect, capture, profile, plan, check, emit and build into `out/<graph>_<target>`.
 
     The cost table lies in `out/costs/<target>.json`, where it can be reviewed, and is shared by all models of that
-    target: only new signatures are measured. `modelled`, `tf32`: see codegen.cost_table.fill.
+    target: only new signatures are measured. What `options.keep` names is not fused with what reads it. `modelled`,
+    `tf32`: see codegen.cost_table.fill.
     """
     hardware = target if isinstance(target, Target) else load_target(target) if target else detect(measure=True)
-    captured = capture(model, batch=batch, image_size=image_size)
+    captured = capture(model, batch=batch, image_size=image_size, keep=options.keep if options else ())
     costs_file = Path(out) / "costs" / f"{hardware.name}.json"
     table = fill(
         [captured.graph],

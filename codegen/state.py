@@ -62,8 +62,7 @@ class State:
 
     def read(self, value: Value) -> Array:
         """A copy in the logical shape, contiguous."""
-        back = tuple(int(a) for a in np.argsort(memory_order(value.type)))
-        return np.array(self._view(value).transpose(back), order="C")
+        return np.array(logical(self._view(value), value), order="C")
 
     # -- in ----------------------------------------------------------------------------------------------------
     def write(self, value: Value, data: Array) -> None:
@@ -152,6 +151,13 @@ def _batch_norms(graph: Graph) -> dict[str, int]:
             counter = f"{names[0].removesuffix('running_mean')}{COUNTER}"
             found[counter] = found.get(counter, 0) + 1
     return found
+
+
+def logical(data: Array, value: Value) -> Array:
+    """An array in a value's memory order in its logical shape; no copy."""
+    order = memory_order(value.type)
+    back = sorted(range(len(order)), key=order.__getitem__)
+    return data.transpose(back)
 
 
 def as_array(data: Any) -> Array:

@@ -33,15 +33,18 @@ from planner.ops.base import Mode, Signature, op_named
 from planner.ops.chain import ChainAttrs
 from planner.ops.expression import parse
 from planner.ops.expression_gradient import DY, Y, backward_of
+from planner.ops.expression_sigmoid import with_sigmoids
 from planner.target.detect import detect
 from planner.units import format_bytes
 
+GELU = "a * 0.5 * (tanh((a + a ** 3.0 * 0.044715) * 0.7978846) + 1.0)"
 CHAINS = {
     "copy": ("a", 1),
     "hard-swish": ("a * clamp(a + 3.0, 0.0, 6.0) * 0.16666667", 1),
     "gate and residual": ("a * sigmoid(b) + c", 3),
     "layer scale and residual": ("a * b + c", 3),
-    "gelu of GPT-2": ("a * 0.5 * (tanh((a + a ** 3.0 * 0.044715) * 0.7978846) + 1.0)", 1),
+    "gelu from tanh": (GELU, 1),
+    "gelu from tanh, as captured": (with_sigmoids(parse(GELU, 1)).text, 1),
     "smooth l1": ("u = abs(a - b); v = minimum(u, clamp(u, None, 1.0)); v * (u - v * 0.5)", 2),
 }
 """name -> expression, operands; of the layer scale, the second one is a vector"""

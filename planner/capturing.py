@@ -9,7 +9,7 @@ import inspect
 import io
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,13 +55,14 @@ def capture(
     optimizer: Any = None,
     name: str | None = None,
     fuse: bool = True,
+    keep: Sequence[str] = (),
 ) -> Captured:
     """The training graph of `model` and its initial weights.
 
     inputs: a module's example arguments, which fix the shapes. batch: the batch size of a zoo network or an ONNX
     model, or passed to a factory that takes it. image_size: of a zoo network. optimizer: an `Optimizer`, "sgd",
     "adam", "adamw", or a torch.optim one of these, of which only the hyper-parameters are read. loss, labels, name,
-    fuse: as in `capture_module`; a zoo network has its own loss. A factory returns a module, (module, inputs), or
+    fuse, keep: as in `capture_module`; a zoo network has its own loss. A factory returns a module, (module, inputs), or
     (module, inputs, options), where the options are these keywords; arguments given here go before them. Errors:
     SP1010 and SP1018 (not a model), SP1011 (bad batch), SP1023 (not an optimizer), those of the frontends.
     """
@@ -72,19 +73,20 @@ def capture(
     if image_size is not None and (not isinstance(model, str) or ":" in model or model.endswith(".onnx")):
         raise UserError("SP1011", "only zoo networks take an image size", "choose it where the model is made")
     optimizer = optimizer_from(optimizer, model if hasattr(model, "named_parameters") else None)
-    given = {"loss": loss, "labels": labels, "optimizer": optimizer, "name": name, "fuse": fuse}
+    given = {"loss": loss, "labels": labels, "optimizer": optimizer, "name": name, "fuse": fuse, "keep": tuple(keep)}
     if isinstance(model, Path) or (isinstance(model, str) and model.endswith(".onnx")):
         from planner.frontends.onnx_relax import capture_onnx
 
         if callable(loss) or loss is None or labels is not None:
             raise UserError("SP1016", "an ONNX model takes 'cross_entropy' or 'mse'", "name one of them")
-        return Captured(*capture_onnx(model, batch=batch, loss=loss, optimizer=optimizer, name=name, fuse=fuse))
+        chosen = {k: v for k, v in given.items() if k != "labels"}
+        return Captured(*capture_onnx(model, batch=batch, **chosen))
     if isinstance(model, str) and ":" in model:
         module, inputs, options = _call_factory(model, inputs, batch)
         chosen = {k: v for k, v in given.items() if v != _DEFAULTS[k]}
         return _module(module, inputs, batch, {**_DEFAULTS, **options, **chosen}, model)
     if isinstance(model, str):
-        return _zoo(model, batch, image_size, optimizer, fuse)
+        return _zoo(model, batch, image_size, optimizer, fuse, keep)
     return _module(model, inputs, batch, given, type(model).__name__)
 
 
@@ -104,16 +106,26 @@ def explain_capture(model: object, inputs: Any = None, **options: Any) -> list[O
         raise UserError("SP1018", "the module comes without example inputs", "pass inputs: they fix the shapes")
     chosen = {**_DEFAULTS, **found, **{k: v for k, v in options.items() if v is not None}}
     chosen["optimizer"] = optimizer_from(chosen["optimizer"], module)
+    del chosen["keep"]
     return explain_module(module, inputs, **chosen)
 
 
-_DEFAULTS: dict[str, Any] = {"loss": "cross_entropy", "labels": None, "optimizer": None, "name": None, "fuse": True}
+_DEFAULTS: dict[str, Any] = {
+    "loss": "cross_entropy", "labels": None, "optimizer": None, "name": None, "fuse": True, "keep": (),
+}  # fmt: skip
 
 
-def _zoo(name: str, batch: int | None, image_size: int | None, optimizer: Optimizer | None, fuse: bool) -> Captured:
+def _zoo(
+    name: str,
+    batch: int | None,
+    image_size: int | None,
+    optimizer: Optimizer | None,
+    fuse: bool,
+    keep: Sequence[str],
+) -> Captured:
     from planner.zoo import build
 
-    return Captured(build(name, batch, image_size=image_size, optimizer=optimizer, fuse=fuse), {})
+    return Captured(build(name, batch, image_size=image_size, optimizer=optimizer, fuse=fuse, keep=keep), {})
 
 
 def _module(module: Any, inputs: Any, batch: int | None, options: dict[str, Any], what: str) -> Captured:

@@ -19,7 +19,7 @@ import numpy as np
 from codegen.executor import Executor
 from codegen.initial import initial_values, read_weights
 from codegen.load import native_module
-from codegen.state import State
+from codegen.state import State, logical
 from planner.errors import InternalError, UserError
 from planner.graph.model import DType, Value
 from planner.plan.crossing import Crossing
@@ -197,6 +197,10 @@ class CudaExecutor(Executor):
             self._require_open()
             result: bytes = self._guard(self._native.wait, self._handle, ticket)
             return float(np.frombuffer(result, np.float32)[0])
+
+    def _results(self, program: str) -> tuple[tuple[str, Array], ...]:
+        values = [self._graph.value[v] for v in self._program(program).outputs]
+        return tuple((v.id, logical(self._view(v), v)) for v in values)
 
     def _view(self, value: Value) -> Array:
         """A copy of a value's contents in its memory order."""

@@ -96,11 +96,7 @@ def _split(c: Context, x: str, sizes: Any, axis: int = 0) -> list[str]:
     extent = c.shape(x)[axis]
     if isinstance(sizes, int):
         sizes = [min(sizes, extent - start) for start in range(0, extent, sizes)]
-    parts, start = [], 0
-    for size in sizes:
-        parts.append(c.slice(x, axis, start, start + size))
-        start += size
-    return parts
+    return c.split(x, axis, sizes)
 
 
 @lowers("chunk")
@@ -110,7 +106,8 @@ def _chunk(c: Context, x: str, chunks: int, axis: int = 0) -> list[str]:
 
 @lowers("unbind")
 def _unbind(c: Context, x: str, axis: int) -> list[str]:
-    return [c.select(x, axis, i) for i in range(c.shape(x)[axis])]
+    shape, axis = c.shape(x), axis % c.rank(x)
+    return [c.reshape(part, (*shape[:axis], *shape[axis + 1 :])) for part in c.split(x, axis, (1,) * shape[axis])]
 
 
 @lowers("select", "select_copy")

@@ -6,6 +6,7 @@ gradients are the framework's: hardtanh, for instance, is a difference of two re
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from math import inf, prod
 from typing import Any
 
@@ -24,6 +25,7 @@ from planner.ops.pad import PadAttrs
 from planner.ops.reduce import ReduceAttrs
 from planner.ops.scalar import ScalarAttrs
 from planner.ops.shape import FillAttrs, ReshapeAttrs
+from planner.ops.split import MOST_PARTS, SplitAttrs
 
 _INTEGER_OPS = frozenset(
     {
@@ -158,6 +160,16 @@ class Emitter:
         if (start, stop, step) == (0, extent, 1):
             return x
         return self.op("slice", x, attrs=SliceAttrs(axis=axis % self.rank(x), start=start, stop=stop, step=step))
+
+    def split(self, x: str, axis: int, sizes: Sequence[int]) -> list[str]:
+        """The parts of an axis, which they fill: one pass over x, and one over the gradient."""
+        axis %= self.rank(x)
+        if len(sizes) == 1:
+            return [x]
+        if min(sizes) < 1 or len(sizes) > MOST_PARTS:
+            ends = list(accumulate(sizes))
+            return [self.slice(x, axis, end - size, end) for end, size in zip(ends, sizes, strict=True)]
+        return list(self.outputs("split", x, attrs=SplitAttrs(axis=axis, sizes=tuple(sizes))))
 
     def select(self, x: str, axis: int, index: int) -> str:
         shape = self.shape(x)

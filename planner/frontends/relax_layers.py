@@ -276,7 +276,7 @@ def _split(s: Lowering, call: Call) -> list[str]:
     x, axis, at = s.val(call.args[0]), call.attrs["axis"], call.attrs["indices_or_sections"]
     extent = s.e.shape(x)[axis]
     cuts = [extent * i // at for i in range(at)] if isinstance(at, int) else [0, *at]
-    return [s.e.slice(x, axis, lo, hi) for lo, hi in zip(cuts, [*cuts[1:], extent], strict=True)]
+    return s.e.split(x, axis, [hi - lo for lo, hi in zip(cuts, [*cuts[1:], extent], strict=True)])
 
 
 @lowers("strided_slice")

@@ -46,11 +46,13 @@ def capture_module(
     optimizer: Optimizer | None = None,
     name: str | None = None,
     fuse: bool = True,
+    keep: Sequence[str] = (),
 ) -> tuple[Graph, dict[str, Array]]:
     """The training graph of a module and its present weights, by the module's names.
 
     inputs: example arguments (a tensor, a tuple, or a dict of keyword arguments); their shapes are the graph's.
     labels: an example batch of labels; needed where `loss` is a callable. The graph's input is called `labels`.
+    keep: as in `GraphBuilder.finish`.
     """
     lowering, program, loss = _prepared(module, inputs, loss, labels, name)
     torch, builder = lowering.torch, lowering.context.b
@@ -63,6 +65,7 @@ def capture_module(
         prediction,
         Optimizer() if callers else optimizer or Optimizer(lr=0.1, momentum=0.9),
         fuse=fuse,
+        keep=keep,
         gradients_of=[i for i in builder.inputs[:-1] if builder.type(i).dtype is DType.FLOAT32] if callers else (),
         forward=callers,
     )

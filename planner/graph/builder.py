@@ -6,7 +6,7 @@ are written once. `finish` differentiates the loss, appends one update node per 
 adversarial network's, closes each part but the last with `objective`.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -209,6 +209,7 @@ class GraphBuilder:
         *,
         parameters: Iterable[str] | None = None,
         fuse: bool = True,
+        keep: Collection[str] = (),
         gradients_of: Sequence[str] = (),
         forward: bool = False,
     ) -> Graph:
@@ -218,7 +219,8 @@ class GraphBuilder:
         loss: a one-element value; prediction: what `predict` returns (usually the logits).
         parameters: what this loss trains; None: every parameter that no other objective trains.
         fuse: merge batch norm with the relu and the addition behind it (graph/fuse.py), and element-wise nodes into
-        chains (graph/chains.py).
+        chains (graph/chains.py). keep: values that stay values of the graph: what makes them is not fused with what
+        reads them.
         gradients_of: inputs whose gradients are outputs of the step, behind the losses. forward: a third program,
         which computes the prediction in training mode.
         """
@@ -229,7 +231,7 @@ class GraphBuilder:
         self.objective(loss, optimizer, everything - others if parameters is None else parameters)
         self._require_disjoint()
         losses = [o.loss for o in self._objectives]
-        parts = [self._fused(o, {*losses, prediction}) if fuse else list(o.nodes) for o in self._objectives]
+        parts = [self._fused(o, {*losses, prediction, *keep}) if fuse else list(o.nodes) for o in self._objectives]
         predict = self._predict_program([n for part in parts for n in part], prediction)
         more = (self._forward_program([n for part in parts for n in part], prediction),) if forward else ()
         self.nodes = []
@@ -239,7 +241,7 @@ class GraphBuilder:
             trained = objective.parameters | set(gradients_of)
             gradients = append_backward(self, done, objective.loss, trained, gradients_of)
             if fuse:
-                self.nodes = join(self.nodes, self.values, {*losses, *gradients.values()}, "backward")
+                self.nodes = join(self.nodes, self.values, {*losses, *gradients.values(), *keep}, "backward")
             wanted = [gradients.pop(v) for v in gradients_of if v in gradients]
             append_updates(self, gradients, objective.optimizer)
         for state, value in self._carried:

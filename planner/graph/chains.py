@@ -20,6 +20,7 @@ from planner.ops.base import find_op
 from planner.ops.chain import ChainAttrs
 from planner.ops.expression import FAMILIES, MOST_INPUTS, Expression, Step, parse
 from planner.ops.expression_gradient import DY, Y, backward_of, differentiable
+from planner.ops.expression_sigmoid import with_sigmoids
 from planner.ops.scalar import ScalarAttrs
 from planner.units import Bytes
 
@@ -29,9 +30,16 @@ MOST_STEPS = 40
 _FAST_POWERS = frozenset({-1.0, -0.5, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0})
 
 
-def join(nodes: Sequence[Node], values: Mapping[str, Value], wanted: Collection[str], phase: str) -> list[Node]:
-    """The nodes with every chain of the phase as one. `wanted`: values that must stay."""
-    return _Joiner(nodes, values, wanted, phase).joined()
+def join(
+    nodes: Sequence[Node],
+    values: Mapping[str, Value],
+    wanted: Collection[str],
+    phase: str,
+    differentiated: bool = True,
+) -> list[Node]:
+    """The nodes with every chain of the phase as one. `wanted`: values that must stay. `differentiated`: whether
+    gradients of the forward phase are asked for afterwards."""
+    return _Joiner(nodes, values, wanted, phase, differentiated and phase == "forward").joined()
 
 
 def apart(node: Node) -> list[Node]:
@@ -52,8 +60,16 @@ def apart(node: Node) -> list[Node]:
 
 
 class _Joiner:
-    def __init__(self, nodes: Sequence[Node], values: Mapping[str, Value], wanted: Collection[str], phase: str) -> None:
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        values: Mapping[str, Value],
+        wanted: Collection[str],
+        phase: str,
+        differentiated: bool,
+    ) -> None:
         self._nodes, self._values, self._wanted, self._phase = nodes, values, wanted, phase
+        self._differentiated = differentiated
         self._place = {n.id: i for i, n in enumerate(nodes)}
         self._maker = {v: n for n in nodes for v in n.outputs}
         self._readers: dict[str, set[str]] = {}
@@ -77,7 +93,7 @@ class _Joiner:
         op = find_op(node.op)
         if op is None or node.phase != self._phase or node.updates or len(node.outputs) != 1:
             return False
-        if op.family not in FAMILIES or (self._phase == "forward" and not differentiable(node.op)):
+        if op.family not in FAMILIES or (self._differentiated and not differentiable(node.op)):
             return False
         if isinstance(node.attrs, ScalarAttrs) and node.op.startswith("pow_scalar"):
             return node.attrs.value in _FAST_POWERS
@@ -87,7 +103,7 @@ class _Joiner:
         """The largest chain that ends with this node and keeps no more for its gradient than its nodes apart; where
         the largest of all does, the one found by adding only nodes that do not."""
         members = self._grown(last, careful=False)
-        if self._phase != "forward" or self._keeps_no_more(members, [{m} for m in members]):
+        if not self._differentiated or self._keeps_no_more(members, [{m} for m in members]):
             return members
         return self._grown(last, careful=True)
 
@@ -156,7 +172,8 @@ class _Joiner:
         for node in nodes:
             number[node.outputs[0]] = len(inputs) + len(steps)
             steps.append(Step(node.op, node.attrs, tuple(number[v] for v in node.inputs)))
-        return inputs, Expression(len(inputs), tuple(steps), (len(inputs) + len(steps) - 1,)), nodes[-1]
+        result = len(inputs) + len(steps) - 1
+        return inputs, with_sigmoids(Expression(len(inputs), tuple(steps), (result,))), nodes[-1]
 
     def _chain(self, members: Collection[str]) -> Node:
         inputs, expression, last = self._expression(members)

@@ -12,6 +12,7 @@ import numpy as np
 
 from planner.frontends.emitter import Emitter, fresh_id, identifier
 from planner.graph.builder import GraphBuilder, live_nodes
+from planner.graph.chains import join
 from planner.graph.model import DType, Graph, Node, Program, Role
 from planner.narray.operations import lower
 from planner.ops import op_named
@@ -19,6 +20,12 @@ from planner.ops.base import Array
 
 STEP = "train_step"
 """The program of a recorded graph."""
+
+
+@lru_cache(maxsize=64)
+def dtype_name(dtype: "np.dtype[Any]") -> str:
+    """NumPy makes it anew each time, which takes longer than all else that is said of an array."""
+    return dtype.name
 
 
 class Number(float):
@@ -181,16 +188,19 @@ def recipe(traced: Trace, name: str, numbers_vary: bool) -> Recipe:
             count += isinstance(operand, Number)
         emitter.name = fresh_id(record.label or record.name, emitter.b.values)
         values[id(record)] = lower(emitter, record.name, tuple(operands))
-    return _finished(emitter, name, given, [values[id(r)] for r in traced.wanted])
+    named = {values[id(r)] for r in traced.records if r.label}
+    return _finished(emitter, name, given, [values[id(r)] for r in traced.wanted], named)
 
 
-def _finished(emitter: Emitter, name: str, given: list[str], wanted: list[str]) -> Recipe:
+def _finished(emitter: Emitter, name: str, given: list[str], wanted: list[str], named: set[str]) -> Recipe:
+    """`named`: what the plan shall show, so that no chain takes it."""
     b = emitter.b
     outputs = tuple(dict.fromkeys(v for v in wanted if v not in given))
     results = tuple(("output", outputs.index(v)) if v in outputs else ("input", given.index(v)) for v in wanted)
     if not outputs:
         return Recipe(None, {}, (), results)
-    nodes = live_nodes(b.nodes, set(outputs))
+    live = live_nodes(b.nodes, set(outputs))
+    nodes = join(live, b.values, {*outputs, *named}, "forward", differentiated=False)
     read = {v for n in nodes for v in n.reads}
     inputs = [v for v in given if v in read]
     for value in outputs:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from planner.errors import UserError
-from planner.narray.record import Number, Recipe, Record, Trace, compute, piece, recipe, trace
+from planner.narray.record import Number, Recipe, Record, Trace, compute, dtype_name, piece, recipe, trace
 from planner.ops.base import Array
 from planner.units import format_bytes
 
@@ -53,7 +53,7 @@ class Session:
     def given(self, data: Array, label: str = "") -> Record:
         """An array's data; what was recorded runs first where there would not be room."""
         self._require_room(data.nbytes)
-        record = Record(self, "", (), data.shape, data.dtype.name, label)
+        record = Record(self, "", (), data.shape, dtype_name(data.dtype), label)
         self.keep(record, data)
         return record
 

@@ -9,6 +9,7 @@ say theirs in their modules. Weights start as PyTorch's layers do, where a modul
 
 import difflib
 import re
+from collections.abc import Sequence
 from typing import Literal
 
 from planner.errors import UserError
@@ -90,6 +91,7 @@ def build(
     classes: int | None = None,
     optimizer: Optimizer | None = None,
     fuse: bool = True,
+    keep: Sequence[str] = (),
 ) -> Graph:
     """A training graph called `<name>_b<batch>`, with the network's own sizes where none are given.
 
@@ -107,7 +109,7 @@ def build(
     suffix = f"_{sizes.image_size}px" if sizes.image_size != network.sizes.image_size else ""
     b = GraphBuilder(f"{name}_b{sizes.batch}{suffix}")
     ends = network.model(b, sizes)
-    return b.finish(ends.loss, ends.prediction, optimizer or network.optimizer, fuse=fuse)
+    return b.finish(ends.loss, ends.prediction, optimizer or network.optimizer, fuse=fuse, keep=keep)
 
 
 _WORDS = {"batch": "batch", "image_size": "image size", "classes": "number of classes"}

@@ -128,8 +128,9 @@ STEPPLAN_BOTH inline float tanh(float x) {
 
 // Two minimax polynomials after N. Juffa: x + x p(x^2) near zero, 1 - exp(q(|x|)) in the tail.
 STEPPLAN_BOTH inline float erf(float x) {
-  const float t = std::fabs(x);
-  const float square = x * x;
+  const float magnitude = std::fabs(x);
+  const float t = select_if(magnitude > 4.0f) ? 4.0f : magnitude;  // the result is 1 from there on; keeps NaN
+  const float square = t * t;
   float q = -1.72853470e-5f * t + 3.83197126e-4f;
   const float u = -3.88396438e-3f * t + 2.42546219e-2f;
   q = q * square + u;
@@ -137,9 +138,10 @@ STEPPLAN_BOTH inline float erf(float x) {
   q = q * t - 6.34846687e-1f;
   q = q * t - 1.28717512e-1f;
   q = q * t - t;
-  // Beyond 4 the result is 1 and the polynomial would turn infinity into NaN.
-  const float tail = select_if(t > 4.0f) ? 1.0f : 1.0f - exp(q);
-  const float large = std::copysign(tail, x);
+  const float shifted = q * 1.44269504f + round_to_int;  // exp(q), which neither overflows nor is subnormal
+  const float n = shifted - round_to_int;
+  const float r = (q - n * 0.693359375f) - n * -2.12194440e-4f;
+  const float large = std::copysign(1.0f - exp_near_zero(r) * power_of_shifted(shifted), x);
   float p = -5.96761703e-4f;
   p = p * square + 4.99119423e-3f;
   p = p * square - 2.67681349e-2f;

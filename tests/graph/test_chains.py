@@ -34,9 +34,9 @@ class Net:
     def joined(self, *wanted):
         return {n.id: n for n in join(self.b.nodes, self.b.values, set(wanted), "forward")}
 
-    def finish(self, y, fuse=True):
+    def finish(self, y, fuse=True, keep=()):
         target = self.b.input("target", TensorType(shape=self.b.shape(y)))
-        return self.b.finish(layers.mse(self.b, y, target), y, Optimizer(lr=0.1), fuse=fuse)
+        return self.b.finish(layers.mse(self.b, y, target), y, Optimizer(lr=0.1), fuse=fuse, keep=keep)
 
 
 def chains(nodes):
@@ -82,6 +82,24 @@ def test_wanted_values_stay():
     s = net.sigmoid(net.x)
     y = net.scale(net.exp(s), value=2.0)
     assert chains(net.joined(y, s)) == {"scale": ("exp(a) * 2.0", (s,))}
+
+
+def test_kept_values_stay_in_every_program():
+    """`clamp.y` would lie inside the chain; what is around it is joined as before."""
+    net = Net()
+    y = hard_swish(net, net.x)
+    found = net.finish(y, keep=("clamp.y", "layer1.*"))
+    texts = {p.name: [n.attrs.expression for n in p.nodes if n.op == "chain"] for p in found.programs}
+    assert texts["predict"] == ["clamp(a + 3.0, 0.0, 6.0)", "b * (a * 0.125)"]
+    assert texts["train_step"][:2] == texts["predict"]
+    assert "clamp.y" in found.value
+
+
+def test_a_step_without_gradients_joins_what_has_none():
+    net = Net()
+    net.relu_backward(net.scale(net.x, value=2.0), net.x)
+    nodes = join(net.b.nodes, net.b.values, set(), "forward", differentiated=False)
+    assert [n.attrs.expression for n in nodes if n.op == "chain"] == ["relu_backward(a * 2.0, a)"]
 
 
 def test_smaller_values_stay():

@@ -11,6 +11,7 @@ from planner.ops.binary import BinaryGradAttrs
 from planner.ops.chain import Chain, ChainAttrs
 from planner.ops.expression import FAMILIES, Expression, Step, parse
 from planner.ops.expression_gradient import DY, Y, backward_of, differentiable
+from planner.ops.expression_sigmoid import with_sigmoids
 from planner.ops.scalar import ScalarAttrs
 
 
@@ -186,3 +187,24 @@ def test_a_chain_costs_what_its_steps_cost():
     assert op_named("chain").flops(chain) == op_named("sigmoid").flops(single) + 10
     assert op_named("chain").bytes_moved(chain) == 3 * 40
     assert ScalarAttrs(value=2.0).text() == "value=2.0"
+
+
+@pytest.mark.parametrize(
+    ("text", "inputs", "found"),
+    [
+        ("a * 0.5 * (tanh(a * 0.75) + 1.0)", 1, "a * sigmoid(a * 1.5)"),
+        ("(tanh(a * b) + 1.0) * (c * 0.5)", 3, "c * sigmoid(a * b * 2.0)"),
+        ("b - (tanh(a) + 1.0) * 0.5", 2, "b - sigmoid(a * 2.0)"),
+        ("u1 = tanh(a) + 1.0; u1 * 0.5 + u1", 1, "u1 = tanh(a) + 1.0; u1 * 0.5 + u1"),
+        ("a * 0.25 * (tanh(a) + 1.0)", 1, "a * 0.25 * (tanh(a) + 1.0)"),
+    ],
+)
+def test_half_of_one_and_tanh_is_a_sigmoid(text, inputs, found):
+    """Where nothing else reads what lies between."""
+    before = parse(text, inputs)
+    after = with_sigmoids(before)
+    assert after.text == found
+    drawn = [np.linspace(-9, 9, 40) + i for i in range(inputs)]
+    attrs = [ChainAttrs(expression=e.text) for e in (before, after)]
+    (expected,), (got,) = (Chain().reference(a, drawn) for a in attrs)
+    np.testing.assert_allclose(got, expected, rtol=1e-7, atol=1e-12)

@@ -17,6 +17,7 @@ FLAGS = [
     "-fopenmp",
     "-ffp-contract=fast",
     "-fno-math-errno",
+    "-fno-trapping-math",
     "-Wall",
     "-Wextra",
     "-Werror",
