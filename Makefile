@@ -1,6 +1,8 @@
 # `make run`: train the example from nothing. `make test`: lint and tests. Both set up .venv themselves.
 PYTHON ?= python3
 BIN := .venv/bin
+# Every process that tests start would compile all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: run test lint format clean
 

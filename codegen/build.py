@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from codegen import toolchain
-from codegen.cpu.emit import ARTEFACTS, HEADERS, SOURCES
+from codegen.cpu.emit import ARTEFACTS, HEADERS, NODES, SOURCES, TABLES
 from codegen.cuda import build as cuda
 from codegen.cuda.build import Unit
 from codegen.paths import RUNTIME
@@ -26,15 +26,9 @@ FAST = ("-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math")
 """As the kernels were written for: fused multiply-add, no errno, no traps (else selects become branches, and loops are
 not turned into vector code); NaN and infinity keep their meaning."""
 
-FLAGS = {
-    # Tables and construction run once: compile them quickly.
-    "executor.cpp": ("-O2",),
-    "lanes.cpp": ("-O1",),
-    "kernels.cpp": ("-O1",),
-    "module.cpp": ("-Os", "-fno-strict-aliasing"),
-}
-
-SLOWEST_FIRST = ("chains.cu", "backward.cpp", "forward.cpp", "module.cpp", "kernels.cpp", "predict.cpp", "update.cpp")
+ONCE = ("-O1",)
+"""For tables and construction, which run once."""
+BINDINGS = ("-Os", "-fno-strict-aliasing")
 
 
 def build(
@@ -89,16 +83,18 @@ def module_name(digest: str, null_device: bool) -> str:
 
 def _units(folder: Path, target: Target, extra: Sequence[str], null_device: bool) -> list[Unit]:
     sources = [folder / name for name in SOURCES if (folder / name).is_file()]
-    sources.sort(key=lambda s: SLOWEST_FIRST.index(s.name) if s.name in SLOWEST_FIRST else len(SLOWEST_FIRST))
     if target.gpus:
         return cuda.units(sources, target, null_device, extra)
 
     toolchain.onednn()
 
-    def compiled(source: Path) -> Callable[[], Path]:
-        return lambda: toolchain.compile_object(source, (*COMMON, *FLAGS.get(source.name, FAST), *extra))
+    def compiled(together: Sequence[Path], flags: Sequence[str]) -> Unit:
+        names = ", ".join(source.name for source in together)
+        return names, lambda: toolchain.compile_object(*together, flags=(*COMMON, *flags, *extra))
 
-    return [(s.name, compiled(s)) for s in sources]
+    nodes, tables, bindings = ([s for s in sources if s.name in kind] for kind in (NODES, TABLES, ("module.cpp",)))
+    found = [compiled(group, FAST) for group in toolchain.groups(nodes)]
+    return [*found, *(compiled(group, ONCE) for group in toolchain.groups(tables)), compiled(bindings, BINDINGS)]
 
 
 def _link_flags(target: Target, extra: Sequence[str], null_device: bool) -> tuple[str, ...]:
@@ -135,7 +131,7 @@ def nanobind_object() -> Path:
 
     source = Path(nanobind.source_dir()) / "nb_combined.cpp"
     flags = (*COMMON, "-O2", "-fno-strict-aliasing", "-DNDEBUG", "-DNB_COMPACT_ASSERTIONS", "-ffunction-sections")
-    return toolchain.compile_object(source, (*flags, "-fdata-sections"), (source.parent,))
+    return toolchain.compile_object(source, flags=(*flags, "-fdata-sections"), folders=(source.parent,))
 
 
 def _link(objects: Sequence[Path], module: Path, flags: Sequence[str]) -> None:

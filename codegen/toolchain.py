@@ -1,9 +1,10 @@
 """The compiler and the libraries that executors are built with, and the cache of what was compiled before.
 
-Every object is kept under a key that hashes all it depends on (compiler, flags, source, every header it includes), so
-nothing is compiled twice and two builds at once can only write the same file twice.
+Every object is kept under a key that hashes all it depends on (compiler, flags, sources, every header they include), so
+nothing is compiled twice, not even by two builds at once.
 """
 
+import fcntl
 import functools
 import hashlib
 import os
@@ -24,6 +25,9 @@ from planner.errors import InternalError, UserError
 OLDEST_COMPILER = 11
 KEPT_OBJECTS = 400
 """The cache drops its oldest objects beyond these."""
+
+TOGETHER = 65536
+"""Bytes of sources that are compiled as one: the headers of a small plan take longer than what is its own."""
 
 
 @dataclass(frozen=True)
@@ -118,22 +122,41 @@ def headers_of(source: Path, folders: Sequence[Path]) -> tuple[Path, ...]:
     return tuple(sorted(found))
 
 
-def compile_object(source: Path, flags: Sequence[str], folders: Sequence[Path] = (RUNTIME,)) -> Path:
-    """The object file of a source, compiled now or before. A compiler error is an InternalError: generated code and
-    runtime are ours, whatever the plan."""
-    made_by = compiler()
+def compile_object(*sources: Path, flags: Sequence[str], folders: Sequence[Path] = (RUNTIME,)) -> Path:
+    """The object file of sources of one folder, one after the other as if they were one, compiled now or before.
+
+    A compiler error is an InternalError: generated code and runtime are ours, whatever the plan."""
+    made_by, last = compiler(), sources[-1]
     key = hashlib.sha256()
-    for part in (made_by.path, made_by.version, sys.version, library_versions(), *flags, source.name):
+    for part in (made_by.path, made_by.version, sys.version, library_versions(), *flags):
         key.update(part.encode() + b"\0")
-    for file in (source, *headers_of(source, (source.parent, *folders))):
+    headers = {h for source in sources for h in headers_of(source, (source.parent, *folders))}
+    for file in (*sources, *sorted(headers)):
         key.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
-    target = cache_folder() / "objects" / f"{source.stem}-{key.hexdigest()[:24]}.o"
-    if target.exists():
-        os.utime(target)
-        return target
-    command = [made_by.path, *flags, *include_flags(), f"-I{source.parent}", "-c", str(source)]
-    run_compiler(command, target)
+    target = cache_folder() / "objects" / f"{last.stem}-{key.hexdigest()[:24]}.o"
+    before = [part for source in sources[:-1] for part in ("-include", str(source))]
+    command = [made_by.path, *flags, *include_flags(), f"-I{last.parent}", *before, "-c", str(last)]
+    return made_once(command, target)
+
+
+def made_once(command: Sequence[str], target: Path) -> Path:
+    """A file of the cache: found there, or made now. Who needs it while somebody else makes it waits for that."""
+    with open(cache_folder() / "locks" / f"{hashlib.sha256(target.name.encode()).hexdigest()[:2]}.object", "w") as lock:
+        if not target.exists():
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if target.exists():
+            os.utime(target)
+        else:
+            run_compiler(command, target)
     return target
+
+
+def groups(sources: Sequence[Path]) -> list[list[Path]]:
+    """Sources that are compiled as one: all of a small plan, each alone of a large one, where there is something to
+    gain from compiling them side by side and from compiling only what changed."""
+    if sum(source.stat().st_size for source in sources) <= TOGETHER:
+        return [list(sources)] if sources else []
+    return [[source] for source in sources]
 
 
 @functools.cache

@@ -22,7 +22,8 @@ from planner.target.text import target_hash, target_text
 
 PHASES = ("forward", "backward", RECOMPUTE, TRANSFER, "update", "predict")
 NODES = tuple(f"{phase}.cpp" for phase in PHASES)
-SOURCES = (*NODES, "chains.cu", "kernels.cpp", "lanes.cpp", "executor.cpp", "module.cpp")
+TABLES = ("kernels.cpp", "lanes.cpp", "executor.cpp")
+SOURCES = (*NODES, "chains.cu", *TABLES, "module.cpp")
 HEADERS = ("values.hpp", "nodes.hpp", "kernels.hpp", "chains.hpp")
 ARTEFACTS = ("plan.json", "graph.json", "target.toml")
 

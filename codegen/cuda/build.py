@@ -34,38 +34,45 @@ def probe_units(arch: str, null: bool) -> list[Unit]:
 
 def _units(sources: Sequence[Path], arch: str, null: bool, extra: Sequence[str], *more: str) -> list[Unit]:
     kernels = [CUDA_RUNTIME / name for name in KERNELS]
-    shared = tuple(f for f in extra if not f.startswith("-W"))  # compiled once, whatever warnings a plan asks for
+    # Compiled once: whatever warnings a plan asks for, and for the null device whatever processor.
+    shared = tuple(f for f in extra if not f.startswith(("-W", "-march=") if null else "-W"))
     if null:
         includes: tuple[Path, ...] = ()
         defines: tuple[str, ...] = ("-DSTEPPLAN_NULL_DEVICE",)
         runtime = [CUDA_RUNTIME / name for name in (*more, "library_null.cpp")]
-        compiled = [(k.name, _host(k, ("-O2", *defines, "-x", "c++"), includes, shared)) for k in kernels]
+        compiled = [(k.name, _host([k], ("-O2", *defines, "-x", "c++"), includes, shared)) for k in kernels]
     else:
         includes, defines = (toolkit().include, *libraries().includes), (f"-DSTEPPLAN_LIBRARIES={libraries().version}",)
         runtime = [CUDA_RUNTIME / name for name in (*more, "convolution.cpp", "product.cpp")]
         found = [*kernels, CUDA_RUNTIME / "find_device.cu"]
         compiled = [(k.name, _kernels(k, arch)) for k in found]
-    compiled += [(s.name, _host(s, ("-O2", *defines), includes, shared)) for s in runtime]
-    return [*compiled, *((s.name, _own(s, arch, null, defines, includes, extra)) for s in sources)]
+    compiled += [(s.name, _host([s], ("-O2", *defines), includes, shared)) for s in runtime]
+    asking = [s for s in sources if s.suffix != ".cu" and s.name not in BINDINGS]
+    for group in (*toolchain.groups(asking), *([s] for s in sources if s not in asking)):
+        compiled.append((", ".join(s.name for s in group), _own(group, arch, null, defines, includes, extra)))
+    return compiled
 
 
 def _own(
-    source: Path, arch: str, null: bool, defines: Sequence[str], includes: Sequence[Path], extra: Sequence[str]
+    group: Sequence[Path], arch: str, null: bool, defines: Sequence[str], includes: Sequence[Path], extra: Sequence[str]
 ) -> Callable[[], Path]:
-    """One of a plan's own sources. But for its chains they only ask for work: nothing in them is worth optimising."""
-    if source.suffix == ".cu":
-        return _host(source, ("-O2", *defines, "-x", "c++"), includes, extra) if null else _kernels(source, arch)
-    return _host(source, (*(MODULE if source.name in BINDINGS else ("-O1",)), *defines), includes, extra)
+    """Some of a plan's own sources. But for its chains they only ask for work: nothing in them is worth optimising."""
+    first = group[0]
+    if first.suffix == ".cu":
+        return _host(group, ("-O2", *defines, "-x", "c++"), includes, extra) if null else _kernels(first, arch)
+    return _host(group, (*(MODULE if first.name in BINDINGS else ("-O1",)), *defines), includes, extra)
 
 
 def _kernels(source: Path, arch: str) -> Callable[[], Path]:
     return lambda: compile_kernels(source, arch)
 
 
-def _host(source: Path, defines: Sequence[str], includes: Sequence[Path], extra: Sequence[str]) -> Callable[[], Path]:
+def _host(
+    sources: Sequence[Path], defines: Sequence[str], includes: Sequence[Path], extra: Sequence[str]
+) -> Callable[[], Path]:
     flags = (*HOST, *defines, *extra, f"-I{CUDA_RUNTIME}")
     flags += tuple(f"-isystem{folder}" for folder in includes)
-    return lambda: toolchain.compile_object(source, flags, (CUDA_RUNTIME, RUNTIME))
+    return lambda: toolchain.compile_object(*sources, flags=flags, folders=(CUDA_RUNTIME, RUNTIME))
 
 
 def link_flags(null: bool) -> tuple[str, ...]:

@@ -123,9 +123,5 @@ def compile_kernels(source: Path, arch: str) -> Path:
     for file in (source, *toolchain.headers_of(source, (CUDA_RUNTIME, RUNTIME))):
         key.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
     target = toolchain.cache_folder() / "objects" / f"{source.stem}.{arch}-{key.hexdigest()[:24]}.o"
-    if target.exists():
-        os.utime(target)
-        return target
     include = (f"-I{CUDA_RUNTIME}", f"-I{RUNTIME}", f"-I{kit.include}")
-    toolchain.run_compiler([kit.nvcc, *flags, *include, "-c", str(source)], target)
-    return target
+    return toolchain.made_once([kit.nvcc, *flags, *include, "-c", str(source)], target)

@@ -1,8 +1,4 @@
-"""Element-wise functions of two operands, broadcast by NumPy's rules, and their gradients.
-
-Rank-4 operands take the layout of the larger one. Slices cut the elements of the result, in its memory order; a
-broadcast operand is read where the slice needs it (`strides.broadcast_strides`).
-"""
+"""Element-wise functions of two operands, broadcast by NumPy's rules, and their gradients."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
@@ -11,22 +7,10 @@ import numpy as np
 
 from planner.graph.gradient import GradientContext
 from planner.graph.model import Attrs, Layout, TensorType
-from planner.ops.base import (
-    Access,
-    Array,
-    Facts,
-    Mode,
-    Sample,
-    Signature,
-    common_layout,
-    misfit,
-    reads,
-    register,
-    split,
-)
+from planner.ops.base import Array, Sample, Signature, common_layout, misfit, register
+from planner.ops.broadcast import Broadcast
 from planner.ops.elementwise import Elementwise
 from planner.ops.reduce import sum_to
-from planner.ops.strides import broadcast_strides, check_rank, merge, span
 
 
 class BinaryGradAttrs(Attrs):
@@ -35,7 +19,7 @@ class BinaryGradAttrs(Attrs):
     operand: int
 
 
-class _Binary(Elementwise):
+class _Binary(Broadcast):
     """Inputs: a, b. Output: y with the broadcast shape."""
 
     family = "binary"
@@ -46,28 +30,7 @@ class _Binary(Elementwise):
         a, b = inputs
         if a.shape == b.shape:
             return (a,)
-        try:
-            shape = np.broadcast_shapes(a.shape, b.shape)
-        except ValueError:
-            raise misfit(
-                f"{self.name} cannot broadcast {a.text()} and {b.text()} to one shape",
-                "aligned to the right, dimensions must be equal or 1",
-            ) from None
-        check_rank(self.name, shape)
-        layout = next((t.layout for t in inputs if len(t.shape) == 4), Layout.ROW_MAJOR)
-        return (TensorType(shape=shape, dtype=a.dtype, layout=layout if len(shape) == 4 else Layout.ROW_MAJOR),)
-
-    def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
-        y = signature.outputs[0]
-        lo, hi = split(y.elements, mode.slices, index)
-        found = []
-        for position, type_ in enumerate(signature.inputs):
-            if type_.shape == y.shape:
-                found.append(reads(f"in{position}", lo, hi))
-            else:
-                shape, (walk,) = merge(y.physical_shape, broadcast_strides(type_, y))
-                found.append(reads(f"in{position}", *span(shape, walk, lo, hi)))
-        return (*found, Access("out0", True, (lo, hi)))
+        return (self.broadcast(inputs, a.dtype),)
 
     def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
         return (type(self).function(*inputs),)

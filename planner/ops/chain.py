@@ -2,7 +2,7 @@
 
 What is computed stands in the attribute `expression` (planner/ops/expression.py), in terms of the element-wise ops,
 each of which is described in its own place: the reference, the FLOPs and the gradient of a chain are those of its
-steps. Operands are broadcast by NumPy's rules; slices cut the elements of the result in its memory order. The backward
+steps. The backward
 node computes what lies between the steps again, so nothing of that is kept for it.
 """
 
@@ -12,25 +12,11 @@ import numpy as np
 
 from planner.graph.gradient import GradientContext
 from planner.graph.model import Attrs, Layout, TensorType
-from planner.ops.base import (
-    Access,
-    Array,
-    Facts,
-    Mode,
-    Sample,
-    Signature,
-    misfit,
-    op_named,
-    reads,
-    register,
-    split,
-    writes,
-)
-from planner.ops.elementwise import Elementwise
+from planner.ops.base import Array, Mode, Sample, Signature, op_named, register
+from planner.ops.broadcast import Broadcast
 from planner.ops.expression import MOST_RESULTS, Expression, parse
 from planner.ops.expression_gradient import DY, Y, backward_of
 from planner.ops.reduce import sum_to
-from planner.ops.strides import broadcast_strides, check_rank, merge, span
 
 
 class ChainAttrs(Attrs):
@@ -43,7 +29,7 @@ class ChainAttrs(Attrs):
 
 
 @register
-class Chain(Elementwise):
+class Chain(Broadcast):
     """y = expression(a, b, ...), broadcast. Several results have one shape."""
 
     name = "chain"
@@ -56,17 +42,7 @@ class Chain(Elementwise):
         return parse(attrs.expression, len(inputs))
 
     def infer(self, attrs: ChainAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-        try:
-            shape = np.broadcast_shapes(*(t.shape for t in inputs))
-        except ValueError:
-            shown = ", ".join(t.text() for t in inputs)
-            raise misfit(
-                f"{self.name} cannot broadcast {shown} to one shape",
-                "aligned to the right, dimensions must be equal or 1",
-            ) from None
-        check_rank(self.name, shape)
-        layout = next((t.layout for t in inputs if len(t.shape) == 4), Layout.ROW_MAJOR)
-        y = TensorType(shape=shape, dtype=inputs[0].dtype, layout=layout if len(shape) == 4 else Layout.ROW_MAJOR)
+        y = self.broadcast(inputs, inputs[0].dtype)
         return (y,) * len(self.expression(attrs, inputs).results)
 
     def gradient(self, context: GradientContext) -> None:
@@ -100,18 +76,6 @@ class Chain(Elementwise):
         for step in self.expression(signature.attrs, signature.inputs).steps:
             total += op_named(step.op).flops(Signature(step.op, step.attrs, (y,) * len(step.operands), (y,)))
         return total
-
-    def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
-        y = signature.outputs[0]
-        lo, hi = split(y.elements, mode.slices, index)
-        found = []
-        for position, type_ in enumerate(signature.inputs):
-            if type_ == y:
-                found.append(reads(f"in{position}", lo, hi))
-            else:
-                shape, (walk,) = merge(y.physical_shape, broadcast_strides(type_, y))
-                found.append(reads(f"in{position}", *span(shape, walk, lo, hi)))
-        return (*found, *(writes(f"out{i}", lo, hi) for i in range(len(signature.outputs))))
 
     def inplace(self, signature: Signature, mode: Mode) -> tuple[tuple[int, int], ...]:
         """An element's operands are all read before its results are written."""

@@ -1,7 +1,4 @@
-"""Comparisons, choices and conversions: what models make masks with. A mask is a float32 tensor of 0 and 1.
-
-Operands are broadcast by NumPy's rules and slices cut the elements of the result, as in binary.py.
-"""
+"""Comparisons, choices and conversions: what models make masks with. A mask is a float32 tensor of 0 and 1."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -10,11 +7,11 @@ import numpy as np
 
 from planner.graph.gradient import GradientContext
 from planner.graph.model import Attrs, DType, Layout, TensorType
-from planner.ops.base import FLOATING, Access, Array, Facts, Mode, Sample, Signature, misfit, reads, register, split
+from planner.ops.base import FLOATING, Array, Mode, Sample, Signature, misfit, register
+from planner.ops.broadcast import Broadcast
 from planner.ops.elementwise import Elementwise
 from planner.ops.reduce import sum_to
 from planner.ops.shape import FillAttrs
-from planner.ops.strides import broadcast_strides, check_rank, merge, span
 
 Relation = Literal["eq", "ne", "lt", "le", "gt", "ge"]
 RELATIONS: Mapping[str, Callable[[Any, Any], Any]] = {
@@ -37,38 +34,12 @@ class CastAttrs(Attrs):
     dtype: Literal["float32", "int64"]
 
 
-class _Broadcast(Elementwise):
-    """Operands broadcast to one shape; the result lies as the largest operand of rank 4."""
-
-    family = "masks"
-
-    def broadcast(self, inputs: Sequence[TensorType], dtype: DType) -> TensorType:
-        try:
-            shape = np.broadcast_shapes(*(t.shape for t in inputs))
-        except ValueError:
-            raise misfit(
-                f"{self.name} cannot broadcast {', '.join(t.text() for t in inputs)} to one shape",
-                "aligned to the right, dimensions must be equal or 1",
-            ) from None
-        check_rank(self.name, shape)
-        layout = next((t.layout for t in inputs if len(t.shape) == 4), Layout.ROW_MAJOR)
-        return TensorType(shape=shape, dtype=dtype, layout=layout if len(shape) == 4 else Layout.ROW_MAJOR)
-
-    def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
-        y = signature.outputs[0]
-        lo, hi = split(y.elements, mode.slices, index)
-        found = []
-        for position, type_ in enumerate(signature.inputs):
-            shape, (walk,) = merge(y.physical_shape, broadcast_strides(type_, y))
-            found.append(reads(f"in{position}", *span(shape, walk, lo, hi)))
-        return (*found, Access("out0", True, (lo, hi)))
-
-
 @register
-class Compare(_Broadcast):
+class Compare(Broadcast):
     """y = 1 where a and b stand in the relation, else 0. Inputs: a, b, both floating point or both int64."""
 
     name = "compare"
+    family = "masks"
     attrs_type = CompareAttrs
     input_counts = (2,)
     any_dtype = True
@@ -81,10 +52,6 @@ class Compare(_Broadcast):
 
     def infer(self, attrs: CompareAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         return (self.broadcast(inputs, DType.FLOAT32),)
-
-    def inplace(self, signature: Signature, mode: Mode) -> tuple[tuple[int, int], ...]:
-        y = signature.outputs[0]
-        return tuple((0, i) for i, t in enumerate(signature.inputs) if t == y)
 
     def reference(self, attrs: CompareAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
         return (np.asarray(RELATIONS[attrs.relation](*inputs), np.float64),)
@@ -110,10 +77,11 @@ class Compare(_Broadcast):
 
 
 @register
-class Where(_Broadcast):
+class Where(Broadcast):
     """y = a where mask is not 0, else b. Inputs: mask, a, b. What is not chosen may be infinite or NaN."""
 
     name = "where"
+    family = "masks"
     input_counts = (3,)
 
     def layouts(self, attrs: Any, inputs: Sequence[TensorType]) -> tuple[Layout | None, ...]:
@@ -134,10 +102,6 @@ class Where(_Broadcast):
             chosen = (context.grad, zero) if index == 1 else (zero, context.grad)
             (part,) = context.emit("where", [mask, *chosen], suffix=f"backward_{index}", of=index)
             context.give(index, sum_to(context, part, context.type(operand).shape, index))
-
-    def inplace(self, signature: Signature, mode: Mode) -> tuple[tuple[int, int], ...]:
-        y = signature.outputs[0]
-        return tuple((0, i) for i, t in enumerate(signature.inputs) if t == y)
 
     def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
         return (np.where(inputs[0] != 0, inputs[1], inputs[2]),)

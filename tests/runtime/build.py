@@ -1,6 +1,7 @@
 """Compiles the C++ wrappers of the runtime's kernels and calls them on NumPy arrays."""
 
 import ctypes
+import fcntl
 import hashlib
 import os
 import subprocess
@@ -58,10 +59,12 @@ def compile_library(source: Path, extra_flags: tuple[str, ...] = ()) -> Library:
     folder = Path(tempfile.gettempdir()) / f"stepplan-tests-{os.getuid()}"
     folder.mkdir(exist_ok=True)
     target = folder / f"{source.stem}-{digest.hexdigest()[:16]}.so"
-    if not target.exists():
-        partial = target.with_suffix(f".{os.getpid()}")
-        command = [os.environ.get("CXX", "g++"), *FLAGS, f"-I{RUNTIME}", str(source), *extra_flags, "-o", str(partial)]
-        outcome = subprocess.run(command, capture_output=True, text=True)
-        assert outcome.returncode == 0, outcome.stderr
-        partial.rename(target)
+    partial = target.with_suffix(".partial")
+    with open(target.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another worker may be at it
+        if not target.exists():
+            command = [os.environ.get("CXX", "g++"), *FLAGS, f"-I{RUNTIME}", str(source), *extra_flags]
+            outcome = subprocess.run([*command, "-o", str(partial)], capture_output=True, text=True)
+            assert outcome.returncode == 0, outcome.stderr
+            partial.rename(target)
     return Library(target)
