@@ -36,8 +36,8 @@ def export(torch: Any, module: Any, original: Any, positional: Any, keywords: di
         except Exception as error:
             refused = next((e for e in _chain(error) if isinstance(e, UserError)), None)
             raise refused or _export_error(error) from error
-        _refuse_detached(program)
         _refuse_dynamic(program)
+        _keep_detached(torch, program)
         _dropout_in_place(torch, program)
         program = program.run_decompositions({})
         for _ in range(8):  # a decomposition may use operators that need another one
@@ -165,22 +165,40 @@ def _refuse_dynamic(program: Any) -> None:
             )
 
 
-def _refuse_detached(program: Any) -> None:
-    """`detach` and blocks under torch.no_grad() would get gradients once the program is functional: refuse them,
-    unless they compute with constants only."""
-    signature = program.graph_signature
-    inputs = set(signature.user_inputs) | set(signature.inputs_to_parameters)
-    varying: set[Any] = set()
-    for node in program.graph.nodes:
-        if node.name not in inputs and not any(n in varying for n in node.all_input_nodes):
-            continue
-        varying.add(node)
+def _keep_detached(torch: Any, program: Any) -> None:
+    """What is detached, or computed under torch.no_grad(), would get gradients once the program is functional: it goes
+    through an operator of our own, which stays."""
+    barrier = _barrier(torch)
+    for node in list(program.graph.nodes):
         if node.op != "call_function":
             continue
-        if str(node.target) == "wrap_with_set_grad_enabled" and node.args[0] is False:
-            raise unsupported(node.name, "torch.no_grad", "a frozen parameter (requires_grad=False)", source_line(node))
-        if packet(node.target) in ("aten.detach", "aten.detach_"):
-            raise unsupported(node.name, "aten.detach", "a frozen parameter (requires_grad=False)", source_line(node))
+        alone = packet(node.target) == "aten.detach_" and len(node.args[0].users) == 1
+        if packet(node.target) == "aten.detach" or alone:
+            node.target = barrier
+        elif packet(node.target) == "aten.detach_":
+            raise unsupported(node.name, "aten.detach_", "aten.detach", place_of(node))
+        elif str(node.target) == "wrap_with_set_grad_enabled" and node.args[0] is False:
+            _detach_results(program.graph_module.get_submodule(node.args[1].target), barrier)
+
+
+def _detach_results(block: Any, barrier: Any) -> None:
+    (final,) = (n for n in block.graph.nodes if n.op == "output")
+    with block.graph.inserting_before(final):
+        for result in dict.fromkeys(final.all_input_nodes):
+            value = result.meta.get("val")
+            if value is not None and value.dtype.is_floating_point:
+                made = block.graph.call_function(barrier, (result,))
+                made.meta = dict(result.meta)
+                final.replace_input_with(result, made)
+    block.recompile()
+
+
+def _barrier(torch: Any) -> Any:
+    """stepplan::detach, known to PyTorch from the first export on."""
+    if not hasattr(torch.ops.stepplan, "detach"):
+        made = torch.library.custom_op("stepplan::detach", mutates_args=(), schema="(Tensor x) -> Tensor")
+        made(lambda x: x.clone()).register_fake(lambda x: torch.empty_like(x))
+    return torch.ops.stepplan.detach.default
 
 
 def _calls(program: Any) -> list[Any]:
@@ -188,8 +206,17 @@ def _calls(program: Any) -> list[Any]:
 
 
 def source_line(node: Any) -> str:
-    """`models/net.py:12`: the user's innermost line, relative to where it is imported from."""
-    return _line_of(re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or ""))
+    """`models/net.py:12`: the user's innermost line, relative to where it is imported from; empty where all lines are
+    PyTorch's, as within nn.Sequential."""
+    frames = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
+    return _line_of([f for f in frames if f"{os.sep}torch{os.sep}" not in f[0] and not f[0].startswith("<")])
+
+
+def place_of(node: Any) -> str:
+    """The user's line, or the layer's path within the module; empty where neither is known."""
+    stack = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
+    path = re.sub(r"@\d+", "", stack[-1]) if stack else ""
+    return source_line(node) or (f"layer {path}" if path else "")
 
 
 def _line_of(frames: Sequence[tuple[str, str]]) -> str:
@@ -205,9 +232,9 @@ def _line_of(frames: Sequence[tuple[str, str]]) -> str:
 
 def located_error(error: UserError, node: Any) -> UserError:
     """The same error with the source line of the operator that caused it."""
-    return UserError(error.code, f"{error.problem}{_place(node)}", error.fix) if source_line(node) else error
+    return UserError(error.code, f"{error.problem}{_place(node)}", error.fix)
 
 
 def _place(node: Any) -> str:
-    line = source_line(node)
-    return f" ({line})" if line else ""
+    place = place_of(node)
+    return f" ({place})" if place else ""

@@ -37,7 +37,7 @@ class CastAttrs(Attrs):
     dtype: Literal["float32", "int64"]
 
 
-class _Broadcast(Elementwise):
+class Broadcast(Elementwise):
     """Operands broadcast to one shape; the result lies as the largest operand of rank 4."""
 
     family = "masks"
@@ -65,7 +65,7 @@ class _Broadcast(Elementwise):
 
 
 @register
-class Compare(_Broadcast):
+class Compare(Broadcast):
     """y = 1 where a and b stand in the relation, else 0. Inputs: a, b, both floating point or both int64."""
 
     name = "compare"
@@ -110,7 +110,7 @@ class Compare(_Broadcast):
 
 
 @register
-class Where(_Broadcast):
+class Where(Broadcast):
     """y = a where mask is not 0, else b. Inputs: mask, a, b. What is not chosen may be infinite or NaN."""
 
     name = "where"
