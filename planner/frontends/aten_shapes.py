@@ -130,14 +130,27 @@ def _slice(c: Context, x: str, axis: int = 0, start: Any = None, stop: Any = Non
 def _slice_scatter(
     c: Context, x: Any, source: Any, axis: int = 0, start: Any = None, stop: Any = None, step: int = 1
 ) -> str:
-    require(step == 1, "a step")
     x = c.val(x)
     axis %= c.rank(x)
     extent = c.shape(x)[axis]
     first, last, _ = slice(start, stop).indices(extent)
+    if step != 1:
+        return _every(c, x, c.val(source), axis, range(first, last, step))
     before = [c.slice(x, axis, 0, first)] if first > 0 else []
     behind = [c.slice(x, axis, last, extent)] if last < extent else []
     return c.concat([*before, c.val(source), *behind], axis)
+
+
+def _every(c: Context, x: str, source: str, axis: int, places: range) -> str:
+    """x with the source at places that are some steps apart: the source with gaps, where a mask says so."""
+    extent, count, rank = c.shape(x)[axis], len(places), c.rank(x)
+    shape, behind = c.shape(source), [(0, 0)] * (rank - axis - 1)
+    apart = c.pad(c.unsqueeze(source, axis + 1), [(0, 0)] * (axis + 1) + [(0, places.step - 1)] + behind)
+    wide = c.reshape(apart, (*shape[:axis], count * places.step, *shape[axis + 1 :]))
+    sides = [(0, 0)] * axis + [(places.start, extent - places.start - count * places.step)] + behind
+    mask = c.torch.zeros(extent)
+    mask[list(places)] = 1
+    return c.where(c.val(mask.reshape(-1, *([1] * (rank - 1 - axis)))), c.pad(wide, sides), x)
 
 
 @lowers("select_scatter")

@@ -96,6 +96,9 @@ def _rest_of_state(torch: Any, module: Any, known: set[str]) -> dict[str, Array]
 def _arguments(torch: Any, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(inputs, torch.Tensor):
         return (inputs,), {}
+    if not isinstance(inputs, Mapping | list | tuple):
+        fix = "pass a tensor, a tuple of tensors, or a dict of tensors by name"
+        raise UserError("SP1018", f"the example inputs are a {type(inputs).__name__}", fix)
     return ((), dict(inputs)) if isinstance(inputs, Mapping) else (tuple(inputs), {})
 
 

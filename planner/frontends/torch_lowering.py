@@ -115,6 +115,9 @@ class Lowering:
                     f"the module writes to its buffer {self._plain(spec.target)!r} in forward",
                     "only batch norm's running statistics may change; keep other state outside of the module",
                 )
+            if spec.kind.name == "PARAMETER_MUTATION":
+                fix = "the optimizer alone changes parameters: compute what is used from them, as weight_norm does"
+                raise UserError("SP1020", f"the module writes to its parameter {self._plain(spec.target)!r}", fix)
             if spec.kind.name == "USER_INPUT_MUTATION":
                 raise UserError("SP1020", f"the module writes to its input {spec.target!r}", "work on a copy")
 

@@ -5,6 +5,7 @@ import io
 import os
 import re
 import sys
+import sysconfig
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
@@ -39,15 +40,22 @@ def export(torch: Any, module: Any, original: Any, positional: Any, keywords: di
         _refuse_dynamic(program)
         _keep_detached(torch, program)
         _dropout_in_place(torch, program)
-        program = program.run_decompositions({})
+        program = _decomposed(program, {})
         for _ in range(8):  # a decomposition may use operators that need another one
             missing = {n.target for n in _calls(program) if packet(n.target) not in HANDLERS}
             table = torch.export.default_decompositions() if missing else {}
             known = {target: table[target] for target in sorted(missing, key=str) if target in table}
             if not known:
                 break
-            program = program.run_decompositions(known)
+            program = _decomposed(program, known)
     return program
+
+
+def _decomposed(program: Any, table: Any) -> Any:
+    try:
+        return program.run_decompositions(table)
+    except Exception as error:  # of whatever PyTorch meets there
+        raise _export_error(error) from error
 
 
 @contextmanager
@@ -132,7 +140,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 def _export_error(error: Exception) -> UserError:
     frames = [(f.filename, str(f.lineno)) for e in _chain(error) for f in traceback.extract_tb(e.__traceback__)]
-    line = _line_of([f for f in frames if f[0] != __file__ and f"{os.sep}torch{os.sep}" not in f[0]])
+    line = _line_of([f for f in frames if f[0] != __file__ and _is_own(f[0])])
     place = f" at {line}" if line else ""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     problem = lines[0] if lines else type(error).__name__
@@ -209,7 +217,14 @@ def source_line(node: Any) -> str:
     """`models/net.py:12`: the user's innermost line, relative to where it is imported from; empty where all lines are
     PyTorch's, as within nn.Sequential."""
     frames = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
-    return _line_of([f for f in frames if f"{os.sep}torch{os.sep}" not in f[0] and not f[0].startswith("<")])
+    return _line_of([f for f in frames if _is_own(f[0])])
+
+
+def _is_own(file: str) -> bool:
+    """Neither PyTorch's, nor Python's, nor made up while running."""
+    library = os.path.join(sysconfig.get_path("stdlib"), "")
+    packages = "site-packages" in file  # which may lie within the library's folder
+    return f"{os.sep}torch{os.sep}" not in file and not file.startswith("<") and (packages or library not in file)
 
 
 def place_of(node: Any) -> str:

@@ -17,6 +17,7 @@ SAME = torch.tensor([[0, 0, 2, 2, 4, 5]] * 4)
 def moved(x: Tensor) -> Tensor:
     y = x.clone()
     y[torch.tensor([0, 2])] = 2 * x[:2]
+    y.view(-1)[1::3] *= 2
     return y
 
 
@@ -51,9 +52,9 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor], Tensor], ...]] = {
     ),
     "picked": (
         lambda x: x.gather(1, PLACES),
-        lambda x: torch.zeros(4, 6).scatter(1, PLACES, x),
-        lambda x: torch.ones(4, 6).scatter_add(1, SAME, x),
-        lambda x: torch.zeros(3, 6).index_add(0, torch.tensor([0, 1, 1, 2]), x)[torch.tensor([0, 1, 2, 0])],
+        lambda x: torch.zeros_like(x).scatter(1, PLACES, x),
+        lambda x: torch.ones_like(x).scatter_add(1, SAME, x),
+        lambda x: x.new_zeros(3, 6).index_add(0, torch.tensor([0, 1, 1, 2]), x)[torch.tensor([0, 1, 2, 0])],
         lambda x: x[torch.arange(4), x.argmax(1)][:, None] + x,
         lambda x: x[:, (x.argmax(1) + 7) % 6].repeat(1, 2)[:, :6],
         moved,
