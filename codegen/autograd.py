@@ -22,7 +22,7 @@ from torch import nn
 from codegen.executor import Executor
 from planner.errors import UserError
 from planner.frontends.emitter import safe_name
-from planner.frontends.torch_export import GIVEN
+from planner.frontends.torch_lowering import GIVEN
 
 
 class Planned(nn.Module):

@@ -95,11 +95,12 @@ class Executor:
             self._state.steps += 1
             return loss
 
-    def predict(self, *inputs: Any, **named: Any) -> Array:
-        """The model's output in evaluation mode, in the framework's shape: an array of its own."""
+    def predict(self, *inputs: Any, **named: Any) -> Any:
+        """The model's output in evaluation mode, in the framework's shape: an array of its own; a tuple of them where
+        the model returns several tensors."""
         with self._lock:
             self._run("predict", self._arguments("predict", inputs, named), None)
-            return self._copy(self._graph.value[self._program("predict").outputs[0]])
+            return self._predictions("predict")
 
     def gradients(self, *inputs: Any, **named: Any) -> tuple[float, dict[str, Array]]:
         """The loss and the gradient of every trained parameter, by the framework's name. Changes nothing."""
@@ -108,14 +109,14 @@ class Executor:
             found = {n: np.zeros(self._graph.value[v].type.shape, np.float32) for v, n in self._state.trained.items()}
             return self._run("train_step", arguments, list(found.values())), found
 
-    def forward(self, *inputs: Any, **named: Any) -> tuple[Array, int]:
+    def forward(self, *inputs: Any, **named: Any) -> tuple[Any, int]:
         """The model's output in training mode, of a plan whose loss is the caller's: dropout draws, running statistics
         move. Also the number of the step, for `backward`."""
         with self._lock:
             self._run("forward", self._arguments("forward", inputs, named), None)
             self._steps_done += 1
             self._state.steps += 1
-            return self._copy(self._graph.value[self._program("forward").outputs[0]]), self._steps_done
+            return self._predictions("forward"), self._steps_done
 
     def backward(self, step: int, *inputs: Any) -> tuple[dict[str, Array], dict[str, Array]]:
         """Gradients of the parameters and of the inputs, by name, from the inputs of step number `step` and the
@@ -318,6 +319,11 @@ class Executor:
             values = [self._graph.value[v] for v in self._program(program).outputs]
             self._outputs[program] = tuple((v.id, logical(self._view(v), v)) for v in values)
         return self._outputs[program]
+
+    def _predictions(self, program: str) -> Any:
+        """Copies of what a program returned: an array, or a tuple of them."""
+        found = tuple(array.copy(order="C") for _, array in self._results(program))
+        return found[0] if len(found) == 1 else found
 
     def _view(self, value: Value) -> Array:
         """A value's bytes in the arena as an array in its memory order."""

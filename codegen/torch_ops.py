@@ -148,6 +148,10 @@ def chain(a: Any, t: Sequence[Tensor]) -> Tensor:
 
 
 TORCH: dict[str, Call] = {
+    "atan": lambda a, t: t[0].atan(),
+    "cos": lambda a, t: t[0].cos(),
+    "sin": lambda a, t: t[0].sin(),
+    "erf": lambda a, t: t[0].erf(),
     "abs": lambda a, t: t[0].abs(),
     "adaptive_avg_pool2d": lambda a, t: F.adaptive_avg_pool2d(t[0], a.output),
     "add": lambda a, t: t[0] + t[1],
@@ -163,6 +167,7 @@ TORCH: dict[str, Call] = {
     "cast": lambda a, t: t[0].to(getattr(torch, a.dtype)),
     "compare": lambda a, t: getattr(torch, a.relation)(*t).to(torch.get_default_dtype()),
     "cross_entropy": cross_entropy,
+    "detach": lambda a, t: t[0].detach(),
     "div": lambda a, t: t[0] / t[1],
     "embedding": embedding,
     "exp": lambda a, t: t[0].exp(),
@@ -204,6 +209,7 @@ TORCH: dict[str, Call] = {
     "square": lambda a, t: t[0] ** 2,
     "sub": lambda a, t: t[0] - t[1],
     "sum_to": lambda a, t: t[0].sum_to_size(a.shape),
+    "whole": lambda a, t: getattr(torch, a.function)(*t),
     "where": lambda a, t: torch.where(t[0] != 0, t[1], t[2]),
     "tanh": lambda a, t: t[0].tanh(),
 }

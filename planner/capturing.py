@@ -10,6 +10,7 @@ import io
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,11 +20,12 @@ from planner.artefact import write_bytes
 from planner.errors import UserError
 from planner.frontends.coverage import OpUse, graph_uses
 from planner.frontends.optimizers import optimizer_from
+from planner.frontends.torch_lowering import CaptureOptions
 from planner.graph.model import Graph
 from planner.graph.optimizer import Optimizer
 from planner.ops.base import Array
 
-_OPTIONS = frozenset({"loss", "labels", "optimizer", "name", "fuse"})
+_OPTIONS = frozenset(f.name for f in fields(CaptureOptions))
 
 
 class Captured(NamedTuple):
@@ -73,18 +75,19 @@ def capture(
     if image_size is not None and (not isinstance(model, str) or ":" in model or model.endswith(".onnx")):
         raise UserError("SP1011", "only zoo networks take an image size", "choose it where the model is made")
     optimizer = optimizer_from(optimizer, model if hasattr(model, "named_parameters") else None)
-    given = {"loss": loss, "labels": labels, "optimizer": optimizer, "name": name, "fuse": fuse, "keep": tuple(keep)}
+    given = CaptureOptions(loss=loss, labels=labels, optimizer=optimizer, name=name, fuse=fuse, keep=tuple(keep))
     if isinstance(model, Path) or (isinstance(model, str) and model.endswith(".onnx")):
         from planner.frontends.onnx_relax import capture_onnx
 
         if callable(loss) or loss is None or labels is not None:
             raise UserError("SP1016", "an ONNX model takes 'cross_entropy' or 'mse'", "name one of them")
-        chosen = {k: v for k, v in given.items() if k != "labels"}
-        return Captured(*capture_onnx(model, batch=batch, **chosen))
+        return Captured(
+            *capture_onnx(model, batch=batch, loss=loss, optimizer=optimizer, name=name, fuse=fuse, keep=tuple(keep))
+        )
     if isinstance(model, str) and ":" in model:
         module, inputs, options = _call_factory(model, inputs, batch)
-        chosen = {k: v for k, v in given.items() if v != _DEFAULTS[k]}
-        return _module(module, inputs, batch, {**_DEFAULTS, **options, **chosen}, model)
+        chosen = {f.name: getattr(given, f.name) for f in fields(given) if getattr(given, f.name) is not f.default}
+        return _module(module, inputs, batch, CaptureOptions(**{**options, **chosen}), model)
     if isinstance(model, str):
         return _zoo(model, batch, image_size, optimizer, fuse, keep)
     return _module(model, inputs, batch, given, type(model).__name__)
@@ -104,15 +107,8 @@ def explain_capture(model: object, inputs: Any = None, **options: Any) -> list[O
 
     if inputs is None:
         raise UserError("SP1018", "the module comes without example inputs", "pass inputs: they fix the shapes")
-    chosen = {**_DEFAULTS, **found, **{k: v for k, v in options.items() if v is not None}}
-    chosen["optimizer"] = optimizer_from(chosen["optimizer"], module)
-    del chosen["keep"]
-    return explain_module(module, inputs, **chosen)
-
-
-_DEFAULTS: dict[str, Any] = {
-    "loss": "cross_entropy", "labels": None, "optimizer": None, "name": None, "fuse": True, "keep": (),
-}  # fmt: skip
+    chosen = CaptureOptions(**{**found, **{k: v for k, v in options.items() if v is not None}})
+    return explain_module(module, inputs, replace(chosen, optimizer=optimizer_from(chosen.optimizer, module)))
 
 
 def _zoo(
@@ -128,7 +124,7 @@ def _zoo(
     return Captured(build(name, batch, image_size=image_size, optimizer=optimizer, fuse=fuse, keep=keep), {})
 
 
-def _module(module: Any, inputs: Any, batch: int | None, options: dict[str, Any], what: str) -> Captured:
+def _module(module: Any, inputs: Any, batch: int | None, options: CaptureOptions, what: str) -> Captured:
     from planner.frontends.torch_export import capture_module
     from planner.frontends.torch_program import import_torch
 
@@ -145,8 +141,8 @@ def _module(module: Any, inputs: Any, batch: int | None, options: dict[str, Any]
             f"{what} comes without example inputs",
             "return (module, inputs), or pass inputs: they fix the shapes",
         )
-    options = {**options, "optimizer": optimizer_from(options["optimizer"], module)}  # a factory may have named it
-    graph, weights = capture_module(module, inputs, **options)
+    options = replace(options, optimizer=optimizer_from(options.optimizer, module))  # a factory may have named it
+    graph, weights = capture_module(module, inputs, options)
     first = graph.value[graph.programs[0].inputs[0]].type.shape if graph.programs[0].inputs else ()
     if batch is not None and first[:1] != (batch,):
         raise UserError(

@@ -6,6 +6,7 @@ in schema order (defaults filled in); tensors arrive as value ids, or as torch t
 
 from collections.abc import Callable, Sequence
 from math import isfinite
+from operator import getitem
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,6 +17,7 @@ from planner.graph.builder import GraphBuilder
 from planner.graph.model import DType, Role
 from planner.ops.base import Array
 from planner.ops.masks import CastAttrs, CompareAttrs
+from planner.ops.whole import Function
 
 Handler = Callable[..., Any]
 AnyHandler = TypeVar("AnyHandler", bound=Handler)
@@ -23,11 +25,11 @@ HANDLERS: dict[str, Handler] = {}
 
 
 def lowers(*names: str) -> Callable[[AnyHandler], AnyHandler]:
-    """Decorator: the handler of these ATen operators (without overload names)."""
+    """Decorator: the handler of these operators, ATen's without the library's name (and without overload names)."""
 
     def add(handler: AnyHandler) -> AnyHandler:
         for name in names:
-            HANDLERS[f"aten.{name}"] = handler
+            HANDLERS[name if "." in name else f"aten.{name}"] = handler
         return handler
 
     return add
@@ -115,6 +117,55 @@ class Context(Emitter):
         operands = [self._comparable(v, all(whole)) for v in (a, b)]
         return self.op("compare", *operands, attrs=CompareAttrs.model_validate({"relation": relation}))
 
+    def truth_of(self, relation: str, a: Any, b: Any) -> str:
+        """Every element of the vector a against every one of the vector b: a matrix of 0 and 1."""
+        if self.is_constant(a):
+            return self.compare(relation, self.val(a[:, None].float()), b.float())
+        return self.compare(relation, self.unsqueeze(self.val(a), 1), b)
+
+    # -- whole numbers -----------------------------------------------------------------------------------------
+    def whole_of(self, function: Function, a: Any, b: Any) -> Any:
+        """Arithmetic of int64 values and constants; of constants alone it is a constant."""
+        if self.is_constant(a) and self.is_constant(b):
+            return getattr(self.torch, function)(a, b).long()
+        return self.whole(function, self._whole_value(a), self._whole_value(b))
+
+    def _whole_value(self, x: Any) -> str:
+        if isinstance(x, str):
+            return x if self.b.type(x).dtype is DType.INT64 else self.to_whole(x)
+        number = self.number(x)
+        require(number is None or number == round(number), "a fraction")
+        return self.val(self.torch.tensor(int(number), dtype=self.torch.int64) if number is not None else x.long())
+
+    def chosen_whole(self, mask: str, a: Any, b: Any) -> str:
+        """a where the mask is 1, else b, in whole numbers: b + mask (a - b)."""
+        return str(self.whole_of("add", b, self.whole_of("mul", self.to_whole(mask), self.whole_of("sub", a, b))))
+
+    def operand(self, x: Any) -> Any:
+        """An operand of arithmetic in float32: whole numbers are converted."""
+        if self.is_constant(x):
+            return x.float()
+        return self.floating(x) if isinstance(x, str) else x
+
+    def whole_result(self) -> bool:
+        """Whether PyTorch's result of this operator is of whole numbers."""
+        dtype = getattr(self.node.meta.get("val"), "dtype", None)
+        return dtype is not None and not dtype.is_floating_point and dtype is not self.torch.bool
+
+    def to_whole(self, x: str) -> str:
+        """Whole numbers that were computed in float32, as int64."""
+        return x if self.b.type(x).dtype is DType.INT64 else self.op("cast", x, attrs=CastAttrs(dtype="int64"))
+
+    def wanted(self, result: int) -> bool:
+        """Whether anybody reads that one of the operator's results."""
+        return any(user.target is getitem and user.args[1] == result and user.users for user in self.node.users)
+
+    def larger(self, a: Any, b: Any, sign: int = 1) -> str:
+        """The larger (sign 1) or smaller (-1) of two elements."""
+        if self.whole_result():
+            return str(self.whole_of("maximum" if sign > 0 else "minimum", a, b))
+        return self.op("maximum" if sign > 0 else "minimum", self.floating(a), self.floating(b))
+
     def _comparable(self, x: Any, whole: bool) -> str:
         if isinstance(x, str):
             return self.val(x) if whole else self.floating(x)
@@ -141,10 +192,14 @@ def call(context: Context, node: Any, arguments: Sequence[Any], keywords: dict[s
         with torch.no_grad():
             return node.target(*arguments, **keywords)
     handler = HANDLERS.get(packet(node.target))
+    if handler is None and random:
+        fix = "pass the random numbers as an input of the module; only dropout's are part of a plan"
+        raise UserError("SP1001", f"node {node.name!r} draws random numbers ({packet(node.target)})", fix)
     if handler is None:
         raise Unsupported("")
     context.node = node
-    return handler(context, *bound)
+    result = handler(context, *bound)
+    return context.to_whole(result) if isinstance(result, str) and context.whole_result() else result
 
 
 def packet(target: Any) -> str:
@@ -174,5 +229,7 @@ def require(condition: bool, what: str) -> None:
 
 def dtype_error(name: str, dtype: Any) -> UserError:
     return UserError(
-        "SP1017", f"{name} is {dtype}, not float32 (or int64 for indices)", "convert it: module.float(), inputs.float()"
+        "SP1017",
+        f"{name} is {dtype}, not float32 (or int64 for indices)",
+        "convert it: module.float(), inputs.float() or inputs.long()",
     )

@@ -34,9 +34,16 @@ def _conv2d(c: Context, x: Any, w: Any, bias: Any, stride: Any, padding: Any, di
     sides = (
         _same(c.shape(w)[2:], _pair(dilation)) if padding == "same" else _sides(0 if padding == "valid" else padding)
     )
-    attrs = ConvAttrs(stride=_pair(stride), padding=sides, dilation=_pair(dilation), groups=groups)
-    y = c.op("conv2d", x, w, *([c.val(bias)] if bias is not None else []), attrs=attrs)
+    y = convolve_images(c, x, w, bias, stride, sides, dilation, groups)
     return c.select(y, 0, 0) if single else y
+
+
+def convolve_images(
+    c: Context, x: str, w: str, bias: Any, stride: Any, sides: tuple[int, ...], dilation: Any, groups: int
+) -> str:
+    """sides: padding above, below, left and right."""
+    values = {"stride": _pair(stride), "padding": sides, "dilation": _pair(dilation), "groups": groups}
+    return c.op("conv2d", x, w, *([c.val(bias)] if bias is not None else []), attrs=ConvAttrs.model_validate(values))
 
 
 def _same(kernel: tuple[int, ...], dilation: tuple[int, int]) -> tuple[int, int, int, int]:
@@ -49,20 +56,26 @@ def _same(kernel: tuple[int, ...], dilation: tuple[int, int]) -> tuple[int, int,
 def _conv1d(c: Context, x: Any, w: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> str:
     """A convolution over images of one row."""
     x, w = c.val(x), c.val(w)
-    one = [1, *(stride if isinstance(stride, list) else [stride])]
-    pads = padding if isinstance(padding, str) else [0, *padding]
-    y = _conv2d(c, c.unsqueeze(x, -2), c.unsqueeze(w, 2), bias, one, pads, [1, *dilation], groups)
+    pads = padding if isinstance(padding, str) else _row(padding, 0)
+    y = _conv2d(c, c.unsqueeze(x, -2), c.unsqueeze(w, 2), bias, _row(stride, 1), pads, _row(dilation, 1), groups)
     return c.squeeze(y, [-2])
+
+
+def _row(value: Any, one: int) -> list[int]:
+    """The size of a window or step over images of one row."""
+    return [one, *([value] if isinstance(value, int) else value)]
 
 
 @lowers("convolution")
 def _convolution(c: Context, x: Any, w: Any, bias: Any, stride: Any, padding: Any, dilation: Any, *rest: Any) -> str:
     transposed, output_padding, groups = rest
-    require(len(stride) <= 2, "three dimensions")
+    from planner.frontends.aten_volumes import conv3d, conv_transpose3d
+
+    dimensions = c.rank(c.val(w)) - 2
     if transposed:
-        require(len(stride) == 2, "a transposed convolution of one dimension")
-        return _conv_transpose2d(c, x, w, bias, stride, padding, output_padding, groups, dilation)
-    convolve = _conv2d if len(stride) == 2 else _conv1d
+        transpose = (_conv_transpose1d, _conv_transpose2d, conv_transpose3d)[dimensions - 1]
+        return transpose(c, x, w, bias, stride, padding, output_padding, groups, dilation)
+    convolve = (_conv1d, _conv2d, conv3d)[dimensions - 1]
     return convolve(c, x, w, bias, stride, padding, dilation, groups)
 
 
@@ -70,6 +83,26 @@ def _convolution(c: Context, x: Any, w: Any, bias: Any, stride: Any, padding: An
 def _conv_transpose2d(
     c: Context, x: Any, w: Any, bias: Any, stride: Any, padding: Any, output_padding: Any, groups: int, dilation: Any
 ) -> str:
+    x, w = c.val(x), c.val(w)
+    single = c.rank(x) == 3
+    y = transpose_images(
+        c, c.unsqueeze(x, 0) if single else x, w, bias, stride, padding, output_padding, groups, dilation
+    )
+    return c.select(y, 0, 0) if single else y
+
+
+@lowers("conv_transpose1d")
+def _conv_transpose1d(
+    c: Context, x: Any, w: Any, bias: Any, stride: Any, padding: Any, output_padding: Any, groups: int, dilation: Any
+) -> str:
+    rows = (_row(stride, 1), _row(padding, 0), _row(output_padding, 0), groups, _row(dilation, 1))
+    return c.squeeze(_conv_transpose2d(c, c.unsqueeze(c.val(x), -2), c.unsqueeze(c.val(w), 2), bias, *rows), [-2])
+
+
+def transpose_images(
+    c: Context, x: str, w: str, bias: Any, stride: Any, padding: Any, output_padding: Any, groups: int, dilation: Any
+) -> str:
+    """A transposed convolution of (N, C, H, W)."""
     attrs = ConvTransposeAttrs(
         stride=_pair(stride),
         padding=_sides(padding),
@@ -77,7 +110,7 @@ def _conv_transpose2d(
         groups=groups,
         output_padding=_pair(output_padding),
     )
-    y = c.op("conv_transpose2d", c.val(x), c.val(w), attrs=attrs)
+    y = c.op("conv_transpose2d", x, w, attrs=attrs)
     return c.op("add", y, c.reshape(c.val(bias), (c.shape(y)[1], 1, 1))) if bias is not None else y
 
 
@@ -106,9 +139,9 @@ def _affine(c: Context, weight: Any, bias: Any, channels: int) -> tuple[str, str
 
 
 def _batch_norm(c: Context, x: str, weight: Any, bias: Any, mean: Any, var: Any, momentum: Any, eps: float) -> str:
-    """Training mode. Rank 3 (N, C, L) is an image of one row."""
+    """Training mode. (N, C, L) is an image of one row, (N, C, D, H, W) one of D rows."""
     shape = c.shape(x)
-    inputs = c.unsqueeze(x, 2) if len(shape) == 3 else x
+    inputs = c.unsqueeze(x, 2) if len(shape) == 3 else c.reshape(x, (*shape[:3], -1)) if len(shape) > 4 else x
     updates = [] if mean is None else [c.state(mean), c.state(var)]
     attrs = BatchNormAttrs(eps=eps, momentum=float(momentum))
     scale, shift = _affine(c, weight, bias, shape[1])
@@ -216,7 +249,7 @@ def _pooled(c: Context, x: str, op: str, attrs: Any) -> str:
 
 
 @lowers("max_pool2d")
-def _max_pool(c: Context, x: str, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool) -> str:
+def max_pool_images(c: Context, x: str, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool) -> str:
     attrs = MaxPoolAttrs(
         kernel=_pair(kernel),
         stride=_pair(stride or kernel),
@@ -229,46 +262,40 @@ def _max_pool(c: Context, x: str, kernel: Any, stride: Any, padding: Any, dilati
 
 @lowers("max_pool2d_with_indices")
 def _max_pool_indices(c: Context, *arguments: Any) -> Any:
-    return (_max_pool(c, *arguments), None)
+    return (max_pool_images(c, *arguments), None)
 
 
 @lowers("max_pool1d")
 def _max_pool1d(c: Context, x: str, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool) -> str:
-    window, step = [1, *kernel], [1, *(stride or kernel)]
-    y = _max_pool(c, c.unsqueeze(x, -2), window, step, [0, *padding], [1, *dilation], ceil_mode)
-    return c.squeeze(y, [-2])
+    windows = (_row(kernel, 1), _row(stride or kernel, 1), _row(padding, 0), _row(dilation, 1))
+    return c.squeeze(max_pool_images(c, c.unsqueeze(x, -2), *windows, ceil_mode), [-2])
+
+
+@lowers("max_pool1d_with_indices")
+def _max_pool1d_indices(c: Context, *arguments: Any) -> Any:
+    return (_max_pool1d(c, *arguments), None)
 
 
 @lowers("avg_pool2d")
-def _avg_pool(
+def average_pool(
     c: Context, x: str, kernel: Any, stride: Any, padding: Any, ceil_mode: bool, include: bool, divisor: Any
 ) -> str:
+    require(not divisor or not ceil_mode, "divisor_override with ceil_mode")
     attrs = AvgPoolAttrs(
         kernel=_pair(kernel),
         stride=_pair(stride or kernel),
         padding=_sides(padding),
         ceil_mode=ceil_mode,
-        count_include_pad=include,
+        count_include_pad=include or bool(divisor),
     )
-    require(not divisor, "divisor_override")
-    return _pooled(c, x, "avg_pool2d", attrs)
+    y = _pooled(c, x, "avg_pool2d", attrs)
+    return c.scale(y, prod(_pair(kernel)) / divisor) if divisor else y
 
 
 @lowers("avg_pool1d")
 def _avg_pool1d(c: Context, x: str, kernel: Any, stride: Any, padding: Any, ceil_mode: bool, include: bool) -> str:
-    window, step = [1, *kernel], [1, *(stride or kernel)]
-    return c.squeeze(_avg_pool(c, c.unsqueeze(x, -2), window, step, [0, *padding], ceil_mode, include, None), [-2])
-
-
-@lowers("avg_pool3d")
-def _avg_pool3d(c: Context, x: str, kernel: Any, stride: Any, padding: Any, *rest: Any) -> str:
-    """Only along the first of the three dimensions (PyTorch's local response normalisation)."""
-    stride = stride or kernel
-    require((kernel[1:], stride[1:], padding[1:]) == ([1, 1], [1, 1], [0, 0]), "windows over three dimensions")
-    *lead, depth, height, width = c.shape(x)
-    flat = c.reshape(x, (prod(lead), 1, depth, height * width))
-    y = _avg_pool(c, flat, [kernel[0], 1], [stride[0], 1], [padding[0], 0], *rest)
-    return c.reshape(y, (*lead, c.shape(y)[2], height, width))
+    windows = (_row(kernel, 1), _row(stride or kernel, 1), _row(padding, 0))
+    return c.squeeze(average_pool(c, c.unsqueeze(x, -2), *windows, ceil_mode, include, None), [-2])
 
 
 @lowers("adaptive_avg_pool2d", "_adaptive_avg_pool2d")
@@ -279,14 +306,6 @@ def _adaptive(c: Context, x: str, size: Any) -> str:
 @lowers("adaptive_avg_pool1d")
 def _adaptive1d(c: Context, x: str, size: Any) -> str:
     return c.squeeze(_adaptive(c, c.unsqueeze(x, -2), [1, *size]), [-2])
-
-
-@lowers("adaptive_max_pool2d")
-def _adaptive_max(c: Context, x: str, size: Any) -> Any:
-    extent = c.shape(x)[-2:]
-    require(all(e % s == 0 for e, s in zip(extent, _pair(size), strict=True)), "windows of different sizes")
-    kernel = [e // s for e, s in zip(extent, _pair(size), strict=True)]
-    return (_max_pool(c, x, kernel, kernel, 0, 1, False), None)
 
 
 # -- attention -------------------------------------------------------------------------------------------------

@@ -1,9 +1,11 @@
 """ATen's arithmetic, activations and reductions."""
 
-from math import log, prod
+from math import inf, log, prod
 from typing import Any
 
-from planner.frontends.aten import Context, Unsupported, lowers, require
+from planner.frontends.aten import Context, lowers, require
+from planner.frontends.aten_elementwise import divided
+from planner.frontends.aten_order import evenly
 from planner.ops.activation import GeluAttrs, LeakyReluAttrs
 from planner.ops.masks import CompareAttrs
 
@@ -39,8 +41,9 @@ def _expm1(c: Context, x: str) -> str:
 
 @lowers("hardtanh", "clamp")
 def _clamp(c: Context, x: str, low: Any, high: Any) -> str:
-    for bound in (low, high):
-        require(bound is None or c.number(bound) is not None, "bounds that are tensors")
+    if c.whole_result() or any(b is not None and c.number(b) is None for b in (low, high)):
+        x = x if low is None else c.larger(x, low)
+        return x if high is None else c.larger(x, high, -1)
     return c.clamp(x, None if low is None else c.number(low), None if high is None else c.number(high))
 
 
@@ -69,9 +72,16 @@ def _hard_swish(c: Context, x: str) -> str:
     return c.op("mul", x, c.hard_sigmoid(x))
 
 
+_SAME_IN_FLOAT32 = 17
+"""From here on, log(1 + exp(x)) and x, which PyTorch returns, are the same float32."""
+
+
 @lowers("softplus")
 def _softplus(c: Context, x: str, beta: float, threshold: float) -> str:
-    return c.softplus(x, float(beta))
+    y = c.softplus(x, float(beta))
+    if threshold > _SAME_IN_FLOAT32:
+        return y
+    return c.where(c.compare("gt", x, threshold / beta), x, y)
 
 
 @lowers("log_sigmoid")
@@ -133,6 +143,9 @@ def _log_softmax(c: Context, x: str, axis: int, *_: Any) -> str:
 # -- two operands ----------------------------------------------------------------------------------------------
 @lowers("add")
 def _add(c: Context, a: Any, b: Any, alpha: float = 1) -> str:
+    if c.whole_result():
+        return str(c.whole_of("add", a, b if alpha == 1 else c.whole_of("mul", b, c.torch.tensor(int(alpha)))))
+    a, b = c.operand(a), c.operand(b)
     for x, y, factor in ((a, b, alpha), (b, a, alpha)):
         number = c.number(y)
         if isinstance(x, str) and number is not None:
@@ -142,8 +155,9 @@ def _add(c: Context, a: Any, b: Any, alpha: float = 1) -> str:
 
 @lowers("sub")
 def _sub(c: Context, a: Any, b: Any, alpha: float = 1) -> str:
-    if c.number(a) is not None or c.number(b) is not None:
+    if c.whole_result() or c.number(a) is not None or c.number(b) is not None:
         return _add(c, a, b, -alpha)
+    a, b = c.operand(a), c.operand(b)
     return c.op("sub", c.val(a), c.scale(c.val(b), float(alpha)))
 
 
@@ -154,6 +168,9 @@ def _rsub(c: Context, a: Any, b: Any, alpha: float = 1) -> str:
 
 @lowers("mul")
 def _mul(c: Context, a: Any, b: Any) -> str:
+    if c.whole_result():
+        return str(c.whole_of("mul", a, b))
+    a, b = c.operand(a), c.operand(b)
     for x, y in ((a, b), (b, a)):
         number = c.number(y)
         if isinstance(x, str) and number is not None:
@@ -163,7 +180,9 @@ def _mul(c: Context, a: Any, b: Any) -> str:
 
 @lowers("div")
 def _div(c: Context, a: Any, b: Any, rounding: str | None = None) -> str:
-    require(rounding is None, f"rounding mode {rounding!r}")
+    if rounding is not None:
+        return divided(c, a, b, rounding)
+    a, b = c.operand(a), c.operand(b)
     number = c.number(b)
     if number is not None:
         require(number != 0, "a division by zero")
@@ -176,12 +195,12 @@ def _div(c: Context, a: Any, b: Any, rounding: str | None = None) -> str:
 
 @lowers("maximum")
 def _maximum(c: Context, a: Any, b: Any) -> str:
-    return c.op("maximum", c.val(a), c.val(b))
+    return c.larger(a, b)
 
 
 @lowers("minimum")
 def _minimum(c: Context, a: Any, b: Any) -> str:
-    return c.op("minimum", c.val(a), c.val(b))
+    return c.larger(a, b, -1)
 
 
 @lowers("pow")
@@ -192,7 +211,7 @@ def _pow(c: Context, a: Any, b: Any) -> str:
     if base is not None:
         require(base > 0, "a power of a number that is not positive")
         return c.op("exp", c.scale(b, log(base)))
-    raise Unsupported("two tensors")
+    return c.op("exp", c.op("mul", c.op("log", c.val(a)), c.val(b)))  # as in PyTorch, NaN below 0
 
 
 @lowers("addcmul")
@@ -214,6 +233,8 @@ def _lerp(c: Context, a: Any, b: Any, weight: Any) -> str:
 @lowers("where")
 def _where(c: Context, condition: Any, a: Any, b: Any) -> str:
     """With a constant mask and a constant on one side, a sum of which that constant is one part."""
+    if c.whole_result():
+        return c.chosen_whole(c.truth(condition, 0), a, b)
     if c.is_constant(condition):
         for x, other, mask in ((a, b, condition), (b, a, ~condition)):
             if isinstance(x, str) and not isinstance(other, str):
@@ -230,6 +251,8 @@ def _masked(c: Context, x: Any, mask: Any) -> str:
 
 @lowers("masked_fill")
 def _masked_fill(c: Context, x: Any, mask: Any, value: Any) -> str:
+    if c.whole_result():
+        return c.chosen_whole(c.truth(mask, 1), value, x)
     if c.is_constant(mask):
         return _where(c, mask, value, x)
     return c.where(c.floating(mask), c.floating(value), c.floating(x))
@@ -282,8 +305,8 @@ def _all(c: Context, x: str, *rest: Any) -> str:
 
 
 # -- reductions ------------------------------------------------------------------------------------------------
-lowers("mean")(lambda c, x, *rest: c.reduce("reduce_mean", x, *_axes(rest)))
-lowers("sum")(lambda c, x, *rest: c.reduce("reduce_sum", x, *_axes(rest)))
+lowers("mean")(lambda c, x, *rest: c.reduce("reduce_mean", c.floating(x), *_axes(rest)))
+lowers("sum")(lambda c, x, *rest: c.reduce("reduce_sum", c.floating(x), *_axes(rest)))
 
 
 def _axes(rest: tuple[Any, ...]) -> tuple[list[int] | None, bool]:
@@ -307,7 +330,7 @@ def _var(c: Context, x: str, axes: Any = None, correction: Any = None, keepdim: 
 
 @lowers("std")
 def _std(c: Context, *arguments: Any) -> str:
-    return c.op("sqrt", _var(c, *arguments))
+    return c.root(_var(c, *arguments))
 
 
 @lowers("var_mean")
@@ -315,12 +338,27 @@ def _var_mean(c: Context, x: str, axes: Any = None, correction: Any = None, keep
     return c.variance(x, axes, _correction(correction), keepdim)
 
 
+@lowers("_cdist_forward", "cdist")
+def _cdist(c: Context, a: Any, b: Any, order: float, mode: Any) -> str:
+    """Distances of all rows of a from all rows of b."""
+    a, b = c.val(a), c.val(b)
+    apart = c.op("sub", c.unsqueeze(a, c.rank(a) - 1), c.unsqueeze(b, c.rank(b) - 2))
+    return _norm(c, apart, order, [-1], False, None)
+
+
 @lowers("linalg_vector_norm")
 def _norm(c: Context, x: str, order: Any, axes: Any, keepdim: bool, dtype: Any) -> str:
-    require(float(order) in (1.0, 2.0), f"norm of order {order}")
-    if float(order) == 1:
-        return c.reduce("reduce_sum", c.op("abs", x), axes, keepdim)
-    return c.op("sqrt", c.reduce("reduce_sum", c.op("square", x), axes, keepdim))
+    order = float(order)
+    if order == 2:
+        return c.root(c.reduce("reduce_sum", c.op("square", x), axes, keepdim))
+    size = c.op("abs", x)
+    if order == 1:
+        return c.reduce("reduce_sum", size, axes, keepdim)
+    if order == 0:
+        return c.reduce("reduce_sum", c.compare("ne", x, 0), axes, keepdim)
+    if abs(order) == inf:
+        return evenly(c, size, list(axes or range(c.rank(x))), keepdim, 1 if order > 0 else -1)
+    return c.power(c.reduce("reduce_sum", c.power(size, order), axes, keepdim), 1 / order)
 
 
 # -- products --------------------------------------------------------------------------------------------------

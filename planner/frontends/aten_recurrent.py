@@ -31,10 +31,12 @@ def _linear(c: Context, x: str, w: Any, bias: Any) -> str:
 
 
 def _unrolled(c: Context, x: str, states: list[str], parameters: list[Any], cell: Cell, backwards: bool) -> Any:
-    """x (T, N, I), states (N, H) each; parameters w_ih, w_hh, [b_ih, b_hh]. Returns (outputs by time, last states)."""
+    """x (T, N, I), states (N, H) each; parameters w_ih, w_hh, [b_ih, b_hh], [w_hr]. Returns (outputs by time, last
+    states)."""
     times, batch, width = c.shape(x)
-    w_input, w_hidden, *biases = parameters
-    b_input, b_hidden = biases if biases else (None, None)
+    w_input, w_hidden, *rest = parameters
+    b_input, b_hidden = rest[:2] if len(rest) > 1 else (None, None)
+    projection = rest[-1] if len(rest) % 2 else None
     gates = _linear(c, c.reshape(x, (times * batch, width)), w_input, b_input)
     parts = [gates]
     if 1 < times <= MOST_PARTS:
@@ -44,6 +46,8 @@ def _unrolled(c: Context, x: str, states: list[str], parameters: list[Any], cell
     found: list[str] = [""] * times
     for t in reversed(range(times)) if backwards else range(times):
         states = cell(c, parts[t], _linear(c, states[0], w_hidden, b_hidden), states)
+        if projection is not None:
+            states = [_linear(c, states[0], projection, None), *states[1:]]
         found[t] = states[0]
     return found, states
 
@@ -53,9 +57,14 @@ def _layers(
     train: bool, both: bool, batch_first: bool,
 ) -> tuple[str, ...]:  # fmt: skip
     """Layer upon layer, in one or both directions. first: states (layers * directions, N, H) each."""
-    require(c.rank(x) == 3, "sequences without a batch")
-    directions, each = 1 + both, 4 if biases else 2
-    require(len(parameters) == layers * directions * each, "projections")
+    if c.rank(x) == 2:
+        alone = _layers(
+            c, cell, c.unsqueeze(x, 1), [c.unsqueeze(s, 1) for s in first], parameters, biases, layers, dropout, train,
+            both, False,
+        )  # fmt: skip
+        return tuple(c.select(v, 1, 0) for v in alone)
+    directions = 1 + both
+    each = len(parameters) // (layers * directions)
     x = c.permute(x, (1, 0, 2)) if batch_first else x
     last: list[list[str]] = [[] for _ in first]
     for layer in range(layers):

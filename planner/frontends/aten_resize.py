@@ -1,8 +1,10 @@
-"""ATen's interpolation: upsample_*, of images and of sequences, which are images of one row."""
+"""ATen's interpolation: upsample_*, of images, of sequences, which are images of one row, and of volumes, dimension by
+dimension. With antialiasing it is a product with a matrix per dimension."""
 
 from typing import Any
 
-from planner.frontends.aten import Context, lowers, require
+from planner.frontends.aten import Context, lowers
+from planner.frontends.aten_layers import transpose_images
 from planner.ops.interpolate import InterpolateAttrs
 
 
@@ -11,6 +13,8 @@ def _resized(c: Context, x: str, size: Any, factors: Any, method: str, corners: 
     their place: what the sizes say."""
     shape = c.shape(x)
     extents = shape[2:]
+    if len(extents) == 3:
+        return _volume(c, x, size, factors, method, corners)
     factors = list(factors) if factors is not None else [None] * len(extents)
     out = [int(s) for s in size] if size else [int(e * f) for e, f in zip(extents, factors, strict=True)]
     scales = []
@@ -45,6 +49,52 @@ def _repeated(c: Context, x: str, factors: list[int]) -> str:
     return c.reshape(spread, (*lead, *(e * f for e, f in zip(extents, factors, strict=True))))
 
 
+def _volume(c: Context, x: str, size: Any, factors: Any, method: str, corners: bool) -> str:
+    """The images of all depths, then depths against pixels."""
+    *lead, depth, height, width = c.shape(x)
+    factors = list(factors) if factors is not None else [None] * 3
+    size = size or [int(e * f) for e, f in zip((depth, height, width), factors, strict=True)]
+    y = c.reshape(x, (lead[0], lead[1] * depth, height, width))
+    y = _resized(c, y, size[1:], factors[1:], method, corners)
+    pixels = size[1] * size[2]
+    y = _resized(c, c.reshape(y, (*lead, depth, pixels)), [size[0], pixels], [factors[0], None], method, corners)
+    return c.reshape(y, (*lead, *size))
+
+
+def _antialiased(method: str) -> Any:
+    def handler(c: Context, x: str, size: Any, corners: bool, *factors: Any) -> str:
+        """The matrices are PyTorch's results for rows of ones and zeros."""
+        height, width = c.shape(x)[2:]
+        given = _factors(c, x, factors) or [None, None]
+        size = size or [int(e * f) for e, f in zip((height, width), given, strict=True)]
+        operator = getattr(c.torch.ops.aten, f"_upsample_{method}2d_aa").default
+        rows = operator(c.torch.eye(height)[None, None], [size[0], height], corners, given[0], None)[0, 0]
+        columns = operator(c.torch.eye(width)[None, None], [width, size[1]], corners, None, given[1])[0, 0]
+        return c.matmul(c.matmul(c.val(rows.contiguous()), x), c.val(columns.contiguous()))
+
+    return handler
+
+
+lowers("_upsample_bilinear2d_aa")(_antialiased("bilinear"))
+lowers("_upsample_bicubic2d_aa")(_antialiased("bicubic"))
+
+
+@lowers("col2im")
+def _fold(c: Context, x: str, size: Any, kernel: Any, dilation: Any, padding: Any, stride: Any) -> str:
+    """A transposed convolution that lays every window's elements where they belong."""
+    single = c.rank(x) == 2
+    x = c.unsqueeze(x, 0) if single else x
+    count = kernel[0] * kernel[1]
+    n, width, _ = c.shape(x)
+    free = [s + 2 * p - d * (k - 1) - 1 for s, p, d, k in zip(size, padding, dilation, kernel, strict=True)]
+    across = [f // s + 1 for f, s in zip(free, stride, strict=True)]
+    windows = c.reshape(x, (n, width, *across))
+    places = c.torch.eye(count).reshape(count, 1, *kernel).repeat(width // count, 1, 1, 1)
+    rest = [f % s for f, s in zip(free, stride, strict=True)]
+    y = transpose_images(c, windows, c.val(places), None, stride, padding, rest, width // count, dilation)
+    return c.select(y, 0, 0) if single else y
+
+
 def _plain(method: str) -> Any:
     def handler(c: Context, x: str, size: Any, *factors: Any) -> str:
         """Overloads: (size, scales_h, scales_w) and vec's (size, scale_factors)."""
@@ -61,13 +111,12 @@ def _smooth(method: str) -> Any:
 
 
 def _factors(c: Context, x: str, given: tuple[Any, ...]) -> Any:
-    require(c.rank(x) in (3, 4), "three dimensions")
     if len(given) == 1 and (given[0] is None or isinstance(given[0], list | tuple)):
         return given[0]
     return list(given)
 
 
-lowers("upsample_nearest1d", "upsample_nearest2d")(_plain("nearest"))
-lowers("_upsample_nearest_exact1d", "_upsample_nearest_exact2d")(_plain("nearest_exact"))
-lowers("upsample_linear1d", "upsample_bilinear2d")(_smooth("linear"))
+lowers("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")(_plain("nearest"))
+lowers("_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d")(_plain("nearest_exact"))
+lowers("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")(_smooth("linear"))
 lowers("upsample_bicubic2d")(_smooth("cubic"))

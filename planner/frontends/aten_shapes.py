@@ -4,8 +4,8 @@ from math import prod
 from typing import Any
 
 from planner.frontends.aten import Context, lowers, require
+from planner.frontends.aten_picks import is_whole, put, read, several
 from planner.graph.model import DType
-from planner.ops.embedding import EmbeddingAttrs
 from planner.ops.masks import CastAttrs
 
 
@@ -127,14 +127,27 @@ def _slice(c: Context, x: str, axis: int = 0, start: Any = None, stop: Any = Non
 def _slice_scatter(
     c: Context, x: Any, source: Any, axis: int = 0, start: Any = None, stop: Any = None, step: int = 1
 ) -> str:
-    require(step == 1, "a step")
     x = c.val(x)
     axis %= c.rank(x)
     extent = c.shape(x)[axis]
     first, last, _ = slice(start, stop).indices(extent)
+    if step != 1:
+        return _every(c, x, c.val(source), axis, range(first, last, step))
     before = [c.slice(x, axis, 0, first)] if first > 0 else []
     behind = [c.slice(x, axis, last, extent)] if last < extent else []
     return c.concat([*before, c.val(source), *behind], axis)
+
+
+def _every(c: Context, x: str, source: str, axis: int, places: range) -> str:
+    """x with the source at places that are some steps apart: the source with gaps, where a mask says so."""
+    extent, count, rank = c.shape(x)[axis], len(places), c.rank(x)
+    shape, behind = c.shape(source), [(0, 0)] * (rank - axis - 1)
+    apart = c.pad(c.unsqueeze(source, axis + 1), [(0, 0)] * (axis + 1) + [(0, places.step - 1)] + behind)
+    wide = c.reshape(apart, (*shape[:axis], count * places.step, *shape[axis + 1 :]))
+    sides = [(0, 0)] * axis + [(places.start, extent - places.start - count * places.step)] + behind
+    mask = c.torch.zeros(extent)
+    mask[list(places)] = 1
+    return c.where(c.val(mask.reshape(-1, *([1] * (rank - 1 - axis)))), c.pad(wide, sides), x)
 
 
 @lowers("select_scatter")
@@ -174,6 +187,7 @@ def _index(c: Context, x: str, indices: list[Any]) -> str:
     """x[i, j, :, k]: whole numbers only. Constant ones that walk along axes are slices; one index picks rows."""
     shape = c.shape(x)
     axes = [axis for axis, index in enumerate(indices) if index is not None]
+    indices = [_positions(c, i) for i in indices]
     for position in axes:
         index = indices[position]
         boolean = index.dtype is c.torch.bool if c.is_constant(index) else c.b.type(index).dtype is not DType.INT64
@@ -186,7 +200,8 @@ def _index(c: Context, x: str, indices: list[Any]) -> str:
     if len(axes) == 1:
         return _pick(c, x, axes[0], indices[axes[0]])
     require(axes == list(range(axes[0], axes[0] + len(axes))), "indices with a slice between them")
-    require(all(c.is_constant(indices[a]) for a in axes), "several indices that depend on the data")
+    if not all(c.is_constant(indices[a]) for a in axes):
+        return several(c, x, indices, axes)
     flat, broadcast = 0, c.torch.broadcast_tensors(*(indices[a] for a in axes))
     for axis, index in zip(axes, broadcast, strict=True):
         flat = flat * shape[axis] + index
@@ -194,13 +209,19 @@ def _index(c: Context, x: str, indices: list[Any]) -> str:
     return _pick(c, merged, axes[0], flat)
 
 
+def _positions(c: Context, index: Any) -> Any:
+    """A constant mask of one dimension as the numbers of what it keeps."""
+    mask = c.is_constant(index) and index.dtype is c.torch.bool and index.dim() == 1
+    return index.nonzero().reshape(-1) if mask else index
+
+
 @lowers("index_put")
 def _index_put(c: Context, x: str, indices: list[Any], values: Any, accumulate: bool = False) -> str:
-    """x[mask] = number, of a mask that may depend on the data."""
+    """x[mask] = number, of a mask that may depend on the data, or x[i, j] = values."""
+    if indices and all(is_whole(c, i) for i in indices if i is not None):
+        return put(c, c.val(x), indices, values, accumulate)
     require(len(indices) == 1 and indices[0] is not None, "several indices")
     mask: Any = indices[0]
-    boolean = mask.dtype is c.torch.bool if c.is_constant(mask) else c.b.type(mask).dtype is not DType.INT64
-    require(boolean, "whole numbers as indices")
     require(not accumulate and prod(c.shape_of(values)) == 1, "several values")
     shape = c.shape_of(mask)
     wide = c.reshape(c.val(mask), (*shape, *([1] * (c.rank(x) - len(shape)))))
@@ -241,13 +262,11 @@ def _pick(c: Context, x: str, axis: int, index: Any) -> str:
             return c.reshape(
                 c.slice(x, axis, values[0], values[0] + 1), (*shape[:axis], *index.shape, *shape[axis + 1 :])
             )
-    require(c.b.type(x).dtype is not DType.INT64, "picking whole numbers")
     ids = c.val(index)
     require(c.b.type(ids).dtype is DType.INT64, "an index that is no int64")
     order = (axis, *(a for a in range(len(shape)) if a != axis))
     rest = [shape[a] for a in order[1:]]
-    table = c.reshape(c.permute(x, order), (shape[axis], prod(rest)))
-    picked = c.reshape(c.op("embedding", table, ids, attrs=EmbeddingAttrs()), (*c.shape(ids), *rest))
+    picked = read(c, c.permute(x, order), ids, tuple(rest))
     count = len(c.shape(ids))
     back = (*range(count, count + axis), *range(count), *range(count + axis, count + len(rest)))
     return c.permute(picked, back)
@@ -302,6 +321,43 @@ def _full(c: Context, x: str, value: float, rest: tuple[Any, ...]) -> Any:
 @lowers("clone", "contiguous", "alias", "lift_fresh_copy", "lift_fresh", "positive")
 def _same(c: Context, x: str, *_: Any) -> str:
     return x
+
+
+@lowers("stepplan.detach")
+def _detach(c: Context, x: str) -> str:
+    return c.op("detach", x)
+
+
+@lowers("diagonal")
+def _diagonal(c: Context, x: str, offset: int = 0, first: int = 0, second: int = 1) -> str:
+    """Every (columns + 1)-th element of the flattened matrices."""
+    rank = c.rank(x)
+    first, second = first % rank, second % rank
+    x = c.permute(x, (*(a for a in range(rank) if a not in (first, second)), first, second))
+    *lead, rows, columns = c.shape(x)
+    count = min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns)
+    require(count > 0, "an empty diagonal")
+    start = offset if offset >= 0 else -offset * columns
+    flat = c.reshape(x, (*lead, rows * columns))
+    return c.slice(flat, len(lead), start, start + (count - 1) * (columns + 1) + 1, columns + 1)
+
+
+@lowers("diag_embed")
+def _diag_embed(c: Context, x: str, offset: int = 0, first: int = -2, second: int = -1) -> str:
+    rank = c.rank(x) + 1
+    require(offset == 0 and (first % rank, second % rank) == (rank - 2, rank - 1), "another place")
+    *lead, n = c.shape(x)
+    apart = c.pad(c.unsqueeze(x, rank - 1), [(0, 0)] * (rank - 1) + [(0, n)])
+    return c.reshape(c.slice(c.reshape(apart, (*lead, n * (n + 1))), rank - 2, 0, n * n), (*lead, n, n))
+
+
+@lowers("unfold")
+def _unfold(c: Context, x: str, axis: int, size: int, step: int) -> str:
+    """All windows of an axis; their elements are a new last dimension."""
+    axis %= c.rank(x)
+    count = (c.shape(x)[axis] - size) // step + 1
+    parts = [c.slice(x, axis, k, k + (count - 1) * step + 1, step) for k in range(size)]
+    return c.concat([c.unsqueeze(p, c.rank(p)) for p in parts], c.rank(x))
 
 
 @lowers("_to_copy", "to")

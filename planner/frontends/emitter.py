@@ -20,12 +20,15 @@ from planner.ops.base import Array
 from planner.ops.concat import ConcatAttrs
 from planner.ops.copy import ExpandAttrs, PermuteAttrs, SliceAttrs
 from planner.ops.dropout import DropoutAttrs
+from planner.ops.masks import CompareAttrs
 from planner.ops.matmul import MatmulAttrs
 from planner.ops.pad import PadAttrs
+from planner.ops.pool import MaxPoolAttrs
 from planner.ops.reduce import ReduceAttrs
 from planner.ops.scalar import ScalarAttrs
 from planner.ops.shape import FillAttrs, ReshapeAttrs
 from planner.ops.split import MOST_PARTS, SplitAttrs
+from planner.ops.whole import Function, WholeAttrs
 
 _INTEGER_OPS = frozenset(
     {
@@ -40,8 +43,13 @@ _INTEGER_OPS = frozenset(
         "concat",
         "compare",
         "cast",
+        "detach",
+        "embedding_backward",
+        "whole",
     }
 )
+_LARGEST_WINDOW = 255
+"""Of a pooling, which notes the chosen element in a byte."""
 _FLOATS = (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT64)
 
 
@@ -252,6 +260,11 @@ class Emitter:
             return self.op("relu", x)
         return self.op("clamp", x, attrs=ClampAttrs(low=low, high=high))
 
+    def root(self, x: str) -> str:
+        """The square root of a sum of squares, whose gradient at 0 is 0 and not NaN."""
+        zero = self.op("compare", x, self.fill((), 0.0), attrs=CompareAttrs(relation="eq"))
+        return self.op("sub", self.op("sqrt", self.op("add", x, zero)), zero)
+
     def equal(self, a: str, b: str) -> str:
         """1 where a = b, else 0, both finite: |a - b| times 1e76 is beyond 1 or 0, whatever its size."""
         distance = self.op("abs", self.op("sub", a, b))
@@ -279,6 +292,23 @@ class Emitter:
         square = self.op("square", self.op("sub", x, mean))
         var = self.scale(self.reduce("reduce_sum", square, axes, keepdims), 1 / max(count - correction, 1e-30))
         return var, (mean if keepdims else self.reshape(mean, self.shape(var)))
+
+    def maximum_over(self, x: str, axis: int) -> str:
+        """The largest elements along an axis, which stays with one element. Of several, the first has the gradient."""
+        shape = self.shape(x)
+        axis %= len(shape)
+        extent, inner = shape[axis], prod(shape[axis + 1 :])
+        y = self.permute(self.reshape(x, (prod(shape[:axis]), extent, 1, inner)), (0, 3, 1, 2))
+        while extent > 1:
+            window = min(extent, _LARGEST_WINDOW)
+            attrs = MaxPoolAttrs(kernel=(window, 1), stride=(window, 1), ceil_mode=True)
+            y = self.op("max_pool2d", y, attrs=attrs)
+            extent = self.shape(y)[2]
+        return self.reshape(self.permute(y, (0, 2, 3, 1)), (*shape[:axis], 1, *shape[axis + 1 :]))
+
+    def whole(self, function: Function, a: str, b: str) -> str:
+        """Arithmetic of int64 values."""
+        return self.op("whole", a, b, attrs=WholeAttrs(function=function))
 
     def where(self, mask: str, a: str, b: str) -> str:
         return self.op("where", mask, a, b)

@@ -5,6 +5,7 @@ import io
 import os
 import re
 import sys
+import sysconfig
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
@@ -36,18 +37,25 @@ def export(torch: Any, module: Any, original: Any, positional: Any, keywords: di
         except Exception as error:
             refused = next((e for e in _chain(error) if isinstance(e, UserError)), None)
             raise refused or _export_error(error) from error
-        _refuse_detached(program)
         _refuse_dynamic(program)
+        _keep_detached(torch, program)
         _dropout_in_place(torch, program)
-        program = program.run_decompositions({})
+        program = _decomposed(program, {})
         for _ in range(8):  # a decomposition may use operators that need another one
             missing = {n.target for n in _calls(program) if packet(n.target) not in HANDLERS}
             table = torch.export.default_decompositions() if missing else {}
             known = {target: table[target] for target in sorted(missing, key=str) if target in table}
             if not known:
                 break
-            program = program.run_decompositions(known)
+            program = _decomposed(program, known)
     return program
+
+
+def _decomposed(program: Any, table: Any) -> Any:
+    try:
+        return program.run_decompositions(table)
+    except Exception as error:  # of whatever PyTorch meets there
+        raise _export_error(error) from error
 
 
 @contextmanager
@@ -132,7 +140,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 def _export_error(error: Exception) -> UserError:
     frames = [(f.filename, str(f.lineno)) for e in _chain(error) for f in traceback.extract_tb(e.__traceback__)]
-    line = _line_of([f for f in frames if f[0] != __file__ and f"{os.sep}torch{os.sep}" not in f[0]])
+    line = _line_of([f for f in frames if f[0] != __file__ and _is_own(f[0])])
     place = f" at {line}" if line else ""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     problem = lines[0] if lines else type(error).__name__
@@ -165,22 +173,40 @@ def _refuse_dynamic(program: Any) -> None:
             )
 
 
-def _refuse_detached(program: Any) -> None:
-    """`detach` and blocks under torch.no_grad() would get gradients once the program is functional: refuse them,
-    unless they compute with constants only."""
-    signature = program.graph_signature
-    inputs = set(signature.user_inputs) | set(signature.inputs_to_parameters)
-    varying: set[Any] = set()
-    for node in program.graph.nodes:
-        if node.name not in inputs and not any(n in varying for n in node.all_input_nodes):
-            continue
-        varying.add(node)
+def _keep_detached(torch: Any, program: Any) -> None:
+    """What is detached, or computed under torch.no_grad(), would get gradients once the program is functional: it goes
+    through an operator of our own, which stays."""
+    barrier = _barrier(torch)
+    for node in list(program.graph.nodes):
         if node.op != "call_function":
             continue
-        if str(node.target) == "wrap_with_set_grad_enabled" and node.args[0] is False:
-            raise unsupported(node.name, "torch.no_grad", "a frozen parameter (requires_grad=False)", source_line(node))
-        if packet(node.target) in ("aten.detach", "aten.detach_"):
-            raise unsupported(node.name, "aten.detach", "a frozen parameter (requires_grad=False)", source_line(node))
+        alone = packet(node.target) == "aten.detach_" and len(node.args[0].users) == 1
+        if packet(node.target) == "aten.detach" or alone:
+            node.target = barrier
+        elif packet(node.target) == "aten.detach_":
+            raise unsupported(node.name, "aten.detach_", "aten.detach", place_of(node))
+        elif str(node.target) == "wrap_with_set_grad_enabled" and node.args[0] is False:
+            _detach_results(program.graph_module.get_submodule(node.args[1].target), barrier)
+
+
+def _detach_results(block: Any, barrier: Any) -> None:
+    (final,) = (n for n in block.graph.nodes if n.op == "output")
+    with block.graph.inserting_before(final):
+        for result in dict.fromkeys(final.all_input_nodes):
+            value = result.meta.get("val")
+            if value is not None and value.dtype.is_floating_point:
+                made = block.graph.call_function(barrier, (result,))
+                made.meta = dict(result.meta)
+                final.replace_input_with(result, made)
+    block.recompile()
+
+
+def _barrier(torch: Any) -> Any:
+    """stepplan::detach, known to PyTorch from the first export on."""
+    if not hasattr(torch.ops.stepplan, "detach"):
+        made = torch.library.custom_op("stepplan::detach", mutates_args=(), schema="(Tensor x) -> Tensor")
+        made(lambda x: x.clone()).register_fake(lambda x: torch.empty_like(x))
+    return torch.ops.stepplan.detach.default
 
 
 def _calls(program: Any) -> list[Any]:
@@ -188,8 +214,24 @@ def _calls(program: Any) -> list[Any]:
 
 
 def source_line(node: Any) -> str:
-    """`models/net.py:12`: the user's innermost line, relative to where it is imported from."""
-    return _line_of(re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or ""))
+    """`models/net.py:12`: the user's innermost line, relative to where it is imported from; empty where all lines are
+    PyTorch's, as within nn.Sequential."""
+    frames = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
+    return _line_of([f for f in frames if _is_own(f[0])])
+
+
+def _is_own(file: str) -> bool:
+    """Neither PyTorch's, nor Python's, nor made up while running."""
+    library = os.path.join(sysconfig.get_path("stdlib"), "")
+    packages = "site-packages" in file  # which may lie within the library's folder
+    return f"{os.sep}torch{os.sep}" not in file and not file.startswith("<") and (packages or library not in file)
+
+
+def place_of(node: Any) -> str:
+    """The user's line, or the layer's path within the module; empty where neither is known."""
+    stack = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
+    path = re.sub(r"@\d+", "", stack[-1]) if stack else ""
+    return source_line(node) or (f"layer {path}" if path else "")
 
 
 def _line_of(frames: Sequence[tuple[str, str]]) -> str:
@@ -205,9 +247,9 @@ def _line_of(frames: Sequence[tuple[str, str]]) -> str:
 
 def located_error(error: UserError, node: Any) -> UserError:
     """The same error with the source line of the operator that caused it."""
-    return UserError(error.code, f"{error.problem}{_place(node)}", error.fix) if source_line(node) else error
+    return UserError(error.code, f"{error.problem}{_place(node)}", error.fix)
 
 
 def _place(node: Any) -> str:
-    line = source_line(node)
-    return f" ({line})" if line else ""
+    place = place_of(node)
+    return f" ({place})" if place else ""

@@ -204,7 +204,7 @@ class GraphBuilder:
     def finish(
         self,
         loss: str,
-        prediction: str,
+        prediction: str | Sequence[str],
         optimizer: Optimizer,
         *,
         parameters: Iterable[str] | None = None,
@@ -216,7 +216,8 @@ class GraphBuilder:
         """The training graph: `train_step` (forward, backward, updates; outputs: the losses, in the order of the
         objectives) and `predict`.
 
-        loss: a one-element value; prediction: what `predict` returns (usually the logits).
+        loss: a one-element value; prediction: what `predict` returns (usually the logits), one value or
+        several.
         parameters: what this loss trains; None: every parameter that no other objective trains.
         fuse: merge batch norm with the relu and the addition behind it (graph/fuse.py), and element-wise nodes into
         chains (graph/chains.py). keep: values that stay values of the graph: what makes them is not fused with what
@@ -224,6 +225,7 @@ class GraphBuilder:
         gradients_of: inputs whose gradients are outputs of the step, behind the losses. forward: a third program,
         which computes the prediction in training mode.
         """
+        predictions = (prediction,) if isinstance(prediction, str) else tuple(prediction)
         others = frozenset(p for o in self._objectives for p in o.parameters)
         everything = {v.id for v in self.values.values() if v.role is Role.PARAMETER}
         if optimizer.groups:
@@ -231,9 +233,9 @@ class GraphBuilder:
         self.objective(loss, optimizer, everything - others if parameters is None else parameters)
         self._require_disjoint()
         losses = [o.loss for o in self._objectives]
-        parts = [self._fused(o, {*losses, prediction, *keep}) if fuse else list(o.nodes) for o in self._objectives]
-        predict = self._predict_program([n for part in parts for n in part], prediction)
-        more = (self._forward_program([n for part in parts for n in part], prediction),) if forward else ()
+        parts = [self._fused(o, {*losses, *predictions, *keep}) if fuse else list(o.nodes) for o in self._objectives]
+        predict = self._predict_program([n for part in parts for n in part], predictions)
+        more = (self._forward_program([n for part in parts for n in part], predictions),) if forward else ()
         self.nodes = []
         for objective, part in zip(self._objectives, parts, strict=True):
             self.nodes += part
@@ -290,7 +292,7 @@ class GraphBuilder:
         """A graph with `predict` only."""
         if fuse:
             self.nodes = self._fuse(self.nodes, {prediction})
-        return self._graph((self._predict_program(list(self.nodes), prediction),))
+        return self._graph((self._predict_program(list(self.nodes), (prediction,)),))
 
     def _graph(self, programs: tuple[Program, ...]) -> Graph:
         used = {v for p in programs for n in p.nodes for v in (*n.reads, *n.writes)}
@@ -301,26 +303,23 @@ class GraphBuilder:
             programs=programs,
         )
 
-    def _forward_program(self, forward: list[Node], prediction: str) -> Program:
-        """The prediction in training mode, with the same random numbers and updates of statistics as the step."""
+    def _forward_program(self, forward: list[Node], predictions: Sequence[str]) -> Program:
+        """The predictions in training mode, with the same random numbers and updates of statistics as the step."""
         twin = GraphBuilder(self.name)
         twin.values = dict(self.values)
         renamed: dict[str, str] = {}
         updating = {v for n in forward if n.updates for v in n.outputs}
-        for node in live_nodes(forward, {prediction, *updating}):
+        for node in live_nodes(forward, {*predictions, *updating}):
             inputs = [renamed.get(v, v) for v in node.inputs]
             outputs = twin.op(node.op, inputs, node.attrs, name=f"forward.{node.id}", updates=node.updates)
             renamed.update(zip(node.outputs, outputs, strict=True))
-        result = renamed[prediction]
-        for value in twin.values.values():
-            self.values.setdefault(value.id, value)
-        self.values[result] = self.values[result].model_copy(update={"role": Role.OUTPUT})
+        results = self._results(twin, [renamed.get(p, p) for p in predictions])
         inputs = [i for i in self.inputs if any(i in n.inputs for n in twin.nodes)]
-        return Program(name="forward", nodes=tuple(twin.nodes), inputs=tuple(inputs), outputs=(result,))
+        return Program(name="forward", nodes=tuple(twin.nodes), inputs=tuple(inputs), outputs=results)
 
-    def _predict_program(self, forward: list[Node], prediction: str) -> Program:
+    def _predict_program(self, forward: list[Node], predictions: Sequence[str]) -> Program:
         """Evaluation mode: batch-norm reads running statistics, dropout disappears; parameters are shared."""
-        needed = {n.id for n in live_nodes(forward, {prediction})}
+        needed = {n.id for n in live_nodes(forward, set(predictions))}
         twin = GraphBuilder(self.name)
         twin.values = dict(self.values)
         twin._used = set()
@@ -336,14 +335,20 @@ class GraphBuilder:
             op, attrs, inputs = replacement
             outputs = twin.op(op, inputs, attrs, name=f"predict.{node.id}", origin=node.origin)
             renamed.update(zip(node.outputs, outputs, strict=False))
-        result = renamed.get(prediction, prediction)
+        results = self._results(twin, [renamed.get(p, p) for p in predictions])
+        inputs = [i for i in self.inputs if any(i in n.inputs for n in twin.nodes)]
+        return Program(name="predict", nodes=tuple(twin.nodes), inputs=tuple(inputs), outputs=results)
+
+    def _results(self, twin: "GraphBuilder", results: Sequence[str]) -> tuple[str, ...]:
+        """What another program returns, once each; its values become the graph's."""
         for value in twin.values.values():
             self.values.setdefault(value.id, value)
-        self.values[result] = self.values[result].model_copy(
-            update={"role": Role.OUTPUT if self.values[result].role is Role.ACTIVATION else self.values[result].role}
-        )
-        inputs = [i for i in self.inputs if any(i in n.inputs for n in twin.nodes)]
-        return Program(name="predict", nodes=tuple(twin.nodes), inputs=tuple(inputs), outputs=(result,))
+        for result in results:
+            held = self.values[result]
+            self.values[result] = held.model_copy(
+                update={"role": Role.OUTPUT if held.role is Role.ACTIVATION else held.role}
+            )
+        return tuple(dict.fromkeys(results))
 
 
 def live_nodes(nodes: Sequence[Node], wanted: set[str]) -> list[Node]:

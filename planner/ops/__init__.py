@@ -32,6 +32,7 @@ from planner.ops import (
     state_update,
     transfer,
     unary,
+    whole,
 )
 from planner.ops.base import all_ops, find_op, op_named
 
@@ -70,4 +71,5 @@ __all__ = [
     "state_update",
     "transfer",
     "unary",
+    "whole",
 ]

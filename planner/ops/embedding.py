@@ -120,6 +120,15 @@ class EmbeddingBackward(_ByColumns):
     attrs_type = EmbeddingGradAttrs
     output_names = ("dtable",)
 
+    def gradient(self, context: GradientContext) -> None:
+        """Rows of the gradient; of the padding row none."""
+        attrs = context.attrs
+        assert isinstance(attrs, EmbeddingGradAttrs)
+        if attrs.padding_index >= 0:
+            raise misfit("embedding_backward with padding cannot be differentiated", "leave padding_index out")
+        inputs = [context.grad, context.node.inputs[1]]
+        context.give(0, context.emit("embedding", inputs, EmbeddingAttrs(), "backward")[0])
+
     def infer(self, attrs: EmbeddingGradAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         dy, ids = inputs
         if dy.shape[:-1] != ids.shape or not dy.shape:

@@ -6,7 +6,7 @@ import numpy as np
 
 from planner.errors import UserError
 from planner.graph.gradient import GradientContext
-from planner.graph.model import Attrs, Layout, TensorType
+from planner.graph.model import Attrs, Layout, Node, TensorType
 from planner.ops.base import Access, Array, Facts, Mode, Op, Sample, Signature, register, split, writes
 
 
@@ -114,6 +114,40 @@ class Reshape(Op):
 
     def samples(self) -> Sequence[Sample]:
         return (Sample(ReshapeAttrs(shape=(6, 20)), (TensorType(shape=(6, 4, 5)),)),)
+
+
+@register
+class Detach(Op):
+    """The same bytes, to which no gradient flows: torch's detach. Nothing runs."""
+
+    name = "detach"
+    family = "shape"
+    any_dtype = True
+    differentiable = False
+
+    def infer(self, attrs: Attrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        return (inputs[0],)
+
+    def evaluation(self, node: Node, inputs: list[str]) -> None:
+        return None
+
+    def flops(self, signature: Signature) -> int:
+        return 0
+
+    def alias(self, signature: Signature) -> tuple[int, int] | None:
+        return (0, 0)
+
+    def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
+        return {("alias", "whole"): 1}
+
+    def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
+        return ()
+
+    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        return (inputs[0],)
+
+    def samples(self) -> Sequence[Sample]:
+        return (Sample(Attrs(), (TensorType(shape=(6, 4, 5)),)),)
 
 
 @register

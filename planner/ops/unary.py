@@ -1,6 +1,8 @@
-"""Element-wise arithmetic of one tensor: exp, log, sqrt, abs, square, reciprocal, neg, and their gradients."""
+"""Element-wise arithmetic of one tensor: exp, log, sqrt, abs, square, reciprocal, neg, erf, sin, cos, atan, and their
+gradients."""
 
 from collections.abc import Sequence
+from math import erf
 
 import numpy as np
 
@@ -164,3 +166,99 @@ class Neg(Unary):
 
     def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
         return (-inputs[0],)
+
+
+@register
+class Erf(Unary):
+    """y = 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x."""
+
+    name = "erf"
+    needs = "x"
+    cost = 14
+
+    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        return (np.vectorize(erf, otypes=[inputs[0].dtype])(inputs[0]),)
+
+
+@register
+class ErfBackward(UnaryBackward):
+    """dx = dy 2 / sqrt(pi) exp(-x^2). Inputs: dy, x."""
+
+    name = "erf_backward"
+    forward = Erf
+
+    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        dy, x = inputs
+        return (dy * 2 / np.sqrt(np.pi) * np.exp(-x * x),)
+
+
+@register
+class Sin(Unary):
+    """y = sin(x)."""
+
+    name = "sin"
+    needs = "x"
+    cost = 16
+
+    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        return (np.sin(inputs[0]),)
+
+
+@register
+class SinBackward(UnaryBackward):
+    """dx = dy cos(x). Inputs: dy, x."""
+
+    name = "sin_backward"
+    forward = Sin
+
+    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        dy, x = inputs
+        return (dy * np.cos(x),)
+
+
+@register
+class Cos(Unary):
+    """y = cos(x)."""
+
+    name = "cos"
+    needs = "x"
+    cost = 16
+
+    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        return (np.cos(inputs[0]),)
+
+
+@register
+class CosBackward(UnaryBackward):
+    """dx = -dy sin(x). Inputs: dy, x."""
+
+    name = "cos_backward"
+    forward = Cos
+
+    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        dy, x = inputs
+        return (-dy * np.sin(x),)
+
+
+@register
+class Atan(Unary):
+    """y = arctan(x)."""
+
+    name = "atan"
+    needs = "x"
+    cost = 14
+
+    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        return (np.arctan(inputs[0]),)
+
+
+@register
+class AtanBackward(UnaryBackward):
+    """dx = dy / (1 + x^2). Inputs: dy, x."""
+
+    name = "atan_backward"
+    forward = Atan
+
+    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        dy, x = inputs
+        return (dy / (1 + x * x),)

@@ -122,6 +122,30 @@ struct Reciprocal {
   STEPPLAN_BOTH static float backward(float dy, float, float y) { return -dy * (y * y); }
 };
 
+struct Erf {
+  static constexpr bool reads_x = true, reads_y = false;
+  STEPPLAN_BOTH static float forward(float x) { return math::erf(x); }
+  STEPPLAN_BOTH static float backward(float dy, float x, float) { return dy * (1.12837917f * math::exp(-x * x)); }
+};
+
+struct Sin {
+  static constexpr bool reads_x = true, reads_y = false;
+  STEPPLAN_BOTH static float forward(float x) { return math::sin(x); }
+  STEPPLAN_BOTH static float backward(float dy, float x, float) { return dy * math::cos(x); }
+};
+
+struct Cos {
+  static constexpr bool reads_x = true, reads_y = false;
+  STEPPLAN_BOTH static float forward(float x) { return math::cos(x); }
+  STEPPLAN_BOTH static float backward(float dy, float x, float) { return -dy * math::sin(x); }
+};
+
+struct Atan {
+  static constexpr bool reads_x = true, reads_y = false;
+  STEPPLAN_BOTH static float forward(float x) { return math::atan(x); }
+  STEPPLAN_BOTH static float backward(float dy, float x, float) { return dy / (1.0f + x * x); }
+};
+
 // y = f(x) over the range; y may equal x.
 template <class F, class T>
 void map_forward(const T* x, T* y, Range range, F f = {}) {

@@ -60,7 +60,8 @@ inline GivenArray array_anywhere(const InputSpec& input, nb::handle argument, nb
   const ElementType type{owner.dtype().code, owner.dtype().bits};
   const int rank = static_cast<int>(owner.ndim());
   const std::string given = type.name() + " of shape " + shape_text(rank, [&](int d) { return owner.shape(size_t(d)); });
-  if (!(type == input.type) || owner.dtype().lanes != 1) throw misfit(input, given, "convert it before the call");
+  const bool flags = type == kBool8 && input.type == kUInt8;  // the same bytes
+  if (!(type == input.type || flags) || owner.dtype().lanes != 1) throw misfit(input, given, "convert it before the call");
   bool same = rank == input.rank;
   for (int d = 0; same && d < rank; ++d) same = int64_t(owner.shape(size_t(d))) == input.shape[size_t(d)];
   if (!same) throw misfit(input, given, "shapes are part of a plan: pass that shape, or plan for this one");

@@ -33,6 +33,49 @@ struct GreaterEqual {
   STEPPLAN_BOTH static bool holds(T a, T b) { return a >= b; }
 };
 
+// Of whole numbers. Overflow wraps around; a division by zero gives 0.
+struct WholeAdd {
+  STEPPLAN_BOTH static int64_t of(int64_t a, int64_t b) { return int64_t(uint64_t(a) + uint64_t(b)); }
+};
+struct WholeSub {
+  STEPPLAN_BOTH static int64_t of(int64_t a, int64_t b) { return int64_t(uint64_t(a) - uint64_t(b)); }
+};
+struct WholeMul {
+  STEPPLAN_BOTH static int64_t of(int64_t a, int64_t b) { return int64_t(uint64_t(a) * uint64_t(b)); }
+};
+struct FloorDivide {  // rounded down; by -1 as a difference, which cannot overflow
+  STEPPLAN_BOTH static int64_t of(int64_t a, int64_t b) {
+    if (b == 0) return 0;
+    if (b == -1) return WholeSub::of(0, a);
+    return a / b - (a % b != 0 && (a < 0) != (b < 0) ? 1 : 0);
+  }
+};
+struct Remainder {  // with the divisor's sign
+  STEPPLAN_BOTH static int64_t of(int64_t a, int64_t b) {
+    return b == 0 ? 0 : WholeSub::of(a, WholeMul::of(FloorDivide::of(a, b), b));
+  }
+};
+struct WholeMax {
+  STEPPLAN_BOTH static int64_t of(int64_t a, int64_t b) { return a < b ? b : a; }
+};
+struct WholeMin {
+  STEPPLAN_BOTH static int64_t of(int64_t a, int64_t b) { return b < a ? b : a; }
+};
+
+// y = f(a, b) of whole numbers, over a range of the elements of the dense result. y may equal an operand that is not
+// repeated.
+template <class F>
+void whole(const int64_t* a, const Strides& a_strides, const int64_t* b, const Strides& b_strides, int64_t* y,
+           const Shape& shape, Range elements) {
+  const int64_t sa = a_strides[max_rank - 1], sb = b_strides[max_rank - 1];
+  visit_row_runs<2>(shape, {a_strides, b_strides}, elements,
+                    [&](const RowCursor<2>& cursor, int64_t first, int64_t column, int64_t length) {
+    const int64_t* ar = a + cursor.offset(0) + column * sa;
+    const int64_t* br = b + cursor.offset(1) + column * sb;
+    for (int64_t i = 0; i < length; ++i) y[first + i] = F::of(ar[i * sa], br[i * sb]);
+  });
+}
+
 // y = whether the relation holds, over a range of the elements of the dense result. y may equal an operand that is
 // neither repeated nor of another width.
 template <class Relation, class T>

@@ -21,7 +21,7 @@ struct ElementType {
     return (code < 7 ? kinds[code] : "type") + std::to_string(bits);
   }
 };
-constexpr ElementType kFloat32{2, 32}, kFloat64{2, 64}, kBFloat16{4, 16}, kInt32{0, 32}, kInt64{0, 64}, kUInt8{1, 8};
+constexpr ElementType kFloat32{2, 32}, kFloat64{2, 64}, kBFloat16{4, 16}, kInt32{0, 32}, kInt64{0, 64}, kUInt8{1, 8}, kBool8{6, 8};
 
 /// One input of the graph. `shape` is the framework's, `strides` say in elements how the planned bytes lie.
 struct InputSpec {

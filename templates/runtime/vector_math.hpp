@@ -152,4 +152,44 @@ STEPPLAN_BOTH inline float erf(float x) {
   return t > 0.927734375f ? large : small;  // NaN takes the polynomial
 }
 
+// sin(x + quarters pi / 2). The angle is brought to [-pi / 4, pi / 4] in double precision, so that angles up to 1e6,
+// as in encodings of positions and times, keep their digits.
+STEPPLAN_BOTH inline float sin_quarters(float x, int32_t quarters) {
+  constexpr double round_to_int = 6755399441055744.0;  // 1.5 * 2^52
+  const double turns = static_cast<double>(x) * 0.63661977236758134308;
+  const double shifted = turns + round_to_int;
+  const double n = shifted - round_to_int;
+  const float r = static_cast<float>((static_cast<double>(x) - n * 1.5707963267341256) - n * 6.0771005065061922e-11);
+  const int32_t k = static_cast<int32_t>(std::bit_cast<uint64_t>(shifted)) + quarters;
+  const float square = r * r;
+  float s = -1.9515295891e-4f;
+  s = s * square + 8.3321608736e-3f;
+  s = s * square - 1.6666654611e-1f;
+  s = s * square * r + r;
+  float c = 2.443315711809948e-5f;
+  c = c * square - 1.388731625493765e-3f;
+  c = c * square + 4.166664568298827e-2f;
+  c = c * square * square - 0.5f * square + 1.0f;
+  const float y = (k & 1) != 0 ? c : s;
+  return (k & 2) != 0 ? -y : y;
+}
+
+STEPPLAN_BOTH inline float sin(float x) { return sin_quarters(x, 0); }
+STEPPLAN_BOTH inline float cos(float x) { return sin_quarters(x, 1); }
+
+// Beyond tan(3 pi / 8) through -1 / x, beyond tan(pi / 8) through (|x| - 1) / (|x| + 1) (Cephes).
+STEPPLAN_BOTH inline float atan(float x) {
+  const float t = std::fabs(x);
+  const bool far = t > 2.414213562f, middle = t > 0.4142135624f;
+  const float numerator = far ? -1.0f : middle ? t - 1.0f : t;
+  const float denominator = far ? t : middle ? t + 1.0f : 1.0f;
+  const float base = far ? 1.57079633f : middle ? 0.785398163f : 0.0f;
+  const float r = numerator / denominator, square = r * r;
+  float p = 8.05374449538e-2f;
+  p = p * square - 1.38776856032e-1f;
+  p = p * square + 1.99777106478e-1f;
+  p = p * square - 3.33329491539e-1f;
+  return std::copysign(base + (p * square * r + r), x);
+}
+
 }  // namespace stepplan::math

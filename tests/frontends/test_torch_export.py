@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from planner.capturing import capture
 from planner.errors import UserError
 from planner.frontends.torch_export import capture_module
+from planner.frontends.torch_lowering import CaptureOptions
 from planner.graph.model import Role
 from planner.graph.text import graph_text, parse_graph
 from planner.ops.optimizer import AdamAttrs
@@ -143,7 +144,9 @@ def test_loss(name: str) -> None:
 
 def test_a_loss_with_parameters_trains_them() -> None:
     graph, weights = capture_module(
-        nn.Linear(5, 3), torch.randn(4, 5), loss=Focal(), labels=torch.tensor([0, 1, 2, 0]), optimizer=STEP
+        nn.Linear(5, 3),
+        torch.randn(4, 5),
+        CaptureOptions(loss=Focal(), labels=torch.tensor([0, 1, 2, 0]), optimizer=STEP),
     )
     assert "loss.temperature" in weights
     assert "loss.temperature.update" in {n.id for n in graph.program["train_step"].nodes}
@@ -212,13 +215,13 @@ def test_other_types_are_refused() -> None:
 def test_losses_that_do_not_fit() -> None:
     module, x = nn.Linear(5, 3), torch.randn(4, 5)
     with pytest.raises(UserError, match="SP1016"):
-        capture_module(module, x, loss="hinge")
+        capture_module(module, x, CaptureOptions(loss="hinge"))
     with pytest.raises(UserError, match="SP1016"):
-        capture_module(module, x, loss=F.mse_loss)
+        capture_module(module, x, CaptureOptions(loss=F.mse_loss))
     with pytest.raises(UserError, match=r"SP1016.*\(5,\)"):
-        capture_module(module, x, labels=torch.zeros(5, dtype=torch.int64))
+        capture_module(module, x, CaptureOptions(labels=torch.zeros(5, dtype=torch.int64)))
     with pytest.raises(UserError, match="SP1005"):
-        capture_module(module, x, loss=None)
+        capture_module(module, x, CaptureOptions(loss=None))
     with pytest.raises(UserError, match="SP1006"):
         capture_module(nn.ReLU(), x)
     with pytest.raises(UserError, match="SP1018"):
@@ -258,7 +261,7 @@ def test_loss_objects(name: str, with_labels: bool) -> None:
     if with_labels:
         agree(module, torch.randn(4, 5), loss, labels)
     else:
-        given = capture_module(module, torch.randn(4, 5), loss=loss)[0].value["labels"].type
+        given = capture_module(module, torch.randn(4, 5), CaptureOptions(loss=loss))[0].value["labels"].type
         assert (given.shape, given.dtype.value) == ((4,), "int64") if classes else ((4, 3), "float32")
 
 

@@ -25,14 +25,13 @@ class Forward(nn.Module):
 
 
 ERRORS: dict[str, tuple[str, Callable[[nn.Linear, Tensor], Any], str]] = {
-    "op": ("SP1001", lambda fc, x: fc(x).cumsum(1), "cumsum"),
-    "line": ("SP1001", lambda fc, x: fc(x).cumsum(1), "(tests/frontends/test_torch_program.py:"),
-    "detach": ("SP1001", lambda fc, x: fc(fc(x).detach()[:, :1].expand(-1, 5)), "detach"),
-    "no_grad": ("SP1001", lambda fc, x: fc(x) + no_grad(lambda: fc(x) * 2), "no_grad"),
-    "random": ("SP1001", lambda fc, x: fc(x) + torch.randn(3), "randn"),
-    "sorted": ("SP1001", lambda fc, x: fc(x).sort(1)[0], "sort"),
-    "argument": ("SP1001", lambda fc, x: F.avg_pool2d(fc(x)[None, None], 2, divisor_override=3), "divisor_override"),
-    "tuple": ("SP1015", lambda fc, x: (fc(x), x), "2 values"),
+    "op": ("SP1001", lambda fc, x: fc(x).lgamma(), "lgamma"),
+    "line": ("SP1001", lambda fc, x: fc(x).lgamma(), "(tests/frontends/test_torch_program.py:"),
+    "random": ("SP1001", lambda fc, x: fc(x) + torch.randn(3), "draws random numbers (aten.randn) (tests/frontends"),
+    "unused": ("SP1001", lambda fc, x: unpooled(fc(x)), "beside its first result"),
+    "empty": ("SP1001", lambda fc, x: fc(x).sum() + fc(x)[:, 3:].relu().sum(), "an empty"),
+    "argument": ("SP1001", lambda fc, x: F.avg_pool2d(fc(x)[None], 2, None, 0, True, True, 3), "divisor_override"),
+    "tuple": ("SP1015", lambda fc, x: (fc(x), x), "2 tensors"),
     "nothing": ("SP1015", lambda fc, x: None, "no"),
     "selection": ("SP1014", lambda fc, x: fc(x)[x[:, 0] > 0], "dynamic shape"),
     "branch": ("SP1014", lambda fc, x: fc(x) if x.sum() > 0 else fc(2 * x), "data"),
@@ -42,6 +41,7 @@ ERRORS: dict[str, tuple[str, Callable[[nn.Linear, Tensor], Any], str]] = {
     "complex": ("SP1017", lambda fc, x: torch.fft.fft(fc(x)).abs(), "complex numbers (tests/frontends"),
     "autograd": ("SP1024", lambda fc, x: Cube.apply(fc(x)), "function Cube (tests/frontends/test_torch_program.py:"),
     "hook": ("SP1024", lambda fc, x: hooked(fc(x)), "(tests/frontends/test_torch_program.py:"),
+    "parameter": ("SP1020", lambda fc, x: normed(fc)(x), "parameter 'fc.weight'"),
     "input": ("SP1020", lambda fc, x: fc(x.add_(1)), "'x'"),
     "broken": ("SP1013", lambda fc, x: fc(x.T), "reduction dim"),
     "half": ("SP1001", lambda fc, x: fc(x).half(), "float16"),
@@ -71,9 +71,15 @@ def halved(y: Tensor) -> Tensor:
     return y
 
 
-def no_grad(function: Callable[[], Tensor]) -> Tensor:
+def normed(fc: nn.Linear) -> nn.Linear:
     with torch.no_grad():
-        return function()
+        fc.weight.div_(fc.weight.norm())
+    return fc
+
+
+def unpooled(y: Tensor) -> Tensor:
+    values, places = F.max_pool2d(y[None], 2, return_indices=True)
+    return F.max_unpool2d(values, places, 2)
 
 
 @pytest.mark.parametrize("name", ERRORS)
@@ -99,17 +105,17 @@ def test_hooks_on_gradients_are_refused() -> None:
 
 def test_every_unsupported_op_is_counted_and_listed() -> None:
     def forward(fc: nn.Linear, x: Tensor) -> Tensor:
-        y = fc(x).cumsum(1).relu()
-        return y.sort(1)[0] * y.cumsum(0)
+        y = fc(x).lgamma().relu()
+        return y.digamma() * y.lgamma()
 
-    with pytest.raises(UserError, match=r"aten.cumsum', and 2 more operators.*\n.*--explain"):
+    with pytest.raises(UserError, match=r"aten.lgamma', and 2 more operators.*\n.*--explain"):
         capture_module(Forward(forward), torch.randn(4, 5))
     uses = explain_module(Forward(forward), torch.randn(4, 5))
     missing = [u for u in uses if u.kind == "unsupported"]
-    assert [u.operator for u in missing] == ["aten.cumsum", "aten.sort", "aten.cumsum"]
+    assert [u.operator for u in missing] == ["aten.lgamma", "aten.digamma", "aten.lgamma"]
     assert all(u.where.startswith("tests/frontends/test_torch_program.py:") and "nearest" in u.why for u in missing)
     text = coverage_text(uses)
-    assert text.splitlines()[1].split()[:3] == ["unsupported", "1", "aten.cumsum"]
+    assert text.splitlines()[1].split()[:3] == ["unsupported", "1", "aten.lgamma"]
     assert text.splitlines()[-1] == "6 operators: 3 unsupported, 1 library, 2 native"
 
 
@@ -123,7 +129,7 @@ def test_what_becomes_of_supported_ops() -> None:
 
 def test_unsupported_ops_name_node_op_line_and_nearest() -> None:
     with pytest.raises(UserError) as caught:
-        capture_module(Forward(lambda fc, x: fc(x).cumsum(1)), torch.randn(4, 5))
+        capture_module(Forward(lambda fc, x: fc(x).lgamma()), torch.randn(4, 5))
     assert caught.value.code == "SP1001"
-    assert "'cumsum'" in caught.value.problem and "aten.cumsum" in caught.value.problem
+    assert "'lgamma'" in caught.value.problem and "aten.lgamma" in caught.value.problem
     assert "nearest supported op is aten." in caught.value.fix

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from planner.frontends.torch_export import capture_module
+from planner.frontends.torch_lowering import CaptureOptions
 from planner.graph.model import Graph, Role
 from planner.graph.optimizer import Optimizer
 from planner.graph.text import validate
@@ -43,7 +44,9 @@ def agree(
     fuse: bool = True,
 ) -> Graph:
     """Capture, run the training step and `predict` with the ops' NumPy references, compare with the module."""
-    graph, weights = capture_module(module, inputs, loss=loss, labels=labels, optimizer=STEP, name="net", fuse=fuse)
+    graph, weights = capture_module(
+        module, inputs, CaptureOptions(loss=loss, labels=labels, optimizer=STEP, name="net", fuse=fuse)
+    )
     validate(graph)
     assert all(weights[v.name].dtype in (np.float32, np.int64) for v in graph.values if v.name in weights)
     values = graph_values(graph, weights)

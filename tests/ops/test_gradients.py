@@ -19,8 +19,10 @@ NO_GRADIENT = {
     "prefetch": "added to differentiated graphs",
     "cast": "whole numbers have none",
     "compare": "constant wherever it is differentiable",
+    "detach": "it has none by its meaning",
     "dropout": "its mask comes from its own generator; see test_dropout",
     "ones": "a constant",
+    "whole": "whole numbers have none",
     "slice_backward": "the transpose of slice, differentiated only for second derivatives",
 }
 

@@ -44,6 +44,9 @@ void pow_scalar_backward(Queue queue, const float* dy, const float* x, float p, 
 template <class Relation, class T>
 void compare(Queue queue, const T* a, const Strides& a_strides, const T* b, const Strides& b_strides, float* y,
              const Shape& shape);
+template <class F>
+void whole(Queue queue, const int64_t* a, const Strides& a_strides, const int64_t* b, const Strides& b_strides,
+           int64_t* y, const Shape& shape);
 void where(Queue queue, const float* mask, const Strides& mask_strides, const float* a, const Strides& a_strides,
            const float* b, const Strides& b_strides, float* y, const Shape& shape);
 template <class From, class To>

@@ -85,6 +85,10 @@ STEPPLAN_UNARY(Neg)
 STEPPLAN_UNARY(Abs)
 STEPPLAN_UNARY(Square)
 STEPPLAN_UNARY(Reciprocal)
+STEPPLAN_UNARY(Erf)
+STEPPLAN_UNARY(Sin)
+STEPPLAN_UNARY(Cos)
+STEPPLAN_UNARY(Atan)
 
 #define STEPPLAN_BINARY(F)                                                                                            \
   template void map_binary<F>(Queue, const float*, const float*, float*, int64_t);                                    \
@@ -121,6 +125,27 @@ STEPPLAN_RELATION(Less)
 STEPPLAN_RELATION(LessEqual)
 STEPPLAN_RELATION(Greater)
 STEPPLAN_RELATION(GreaterEqual)
+
+template <class F>
+void whole(Queue queue, const int64_t* a, const Strides& a_strides, const int64_t* b, const Strides& b_strides,
+           int64_t* y, const Shape& shape) {
+  const Walk<2> walk(shape, {a_strides, b_strides});
+  elements(queue, walk.count, [=] STEPPLAN_KERNEL(int64_t i) {
+    int64_t at[2];
+    walk.offsets(i, at);
+    y[i] = F::of(a[at[0]], b[at[1]]);
+  });
+}
+
+#define STEPPLAN_WHOLE(F)                                                                                             \
+  template void whole<F>(Queue, const int64_t*, const Strides&, const int64_t*, const Strides&, int64_t*, const Shape&);
+STEPPLAN_WHOLE(WholeAdd)
+STEPPLAN_WHOLE(WholeSub)
+STEPPLAN_WHOLE(WholeMul)
+STEPPLAN_WHOLE(FloorDivide)
+STEPPLAN_WHOLE(Remainder)
+STEPPLAN_WHOLE(WholeMax)
+STEPPLAN_WHOLE(WholeMin)
 
 void where(Queue queue, const float* mask, const Strides& mask_strides, const float* a, const Strides& a_strides,
            const float* b, const Strides& b_strides, float* y, const Shape& shape) {

@@ -1,0 +1,210 @@
+"""ATen's functions of single elements that are compositions: rounding, signs, logarithms, angles, tests for NaN.
+
+Rounding has the gradient 0, as comparisons and conversions to whole numbers have.
+"""
+
+from math import inf, log, pi
+from typing import Any
+
+from planner.frontends.aten import Context, lowers, require
+
+for _name in ("erf", "sin", "cos", "atan"):
+    lowers(_name)(lambda c, x, op=_name: c.op(op, c.floating(x)))
+
+
+@lowers("tan")
+def _tan(c: Context, x: str) -> str:
+    return c.op("div", c.op("sin", x), c.op("cos", x))
+
+
+@lowers("erfc", "special_erfc")
+def _erfc(c: Context, x: str) -> str:
+    return c.shift(c.op("neg", c.op("erf", x)), 1)
+
+
+@lowers("sinh")
+def _sinh(c: Context, x: str) -> str:
+    return c.scale(c.op("sub", c.op("exp", x), c.op("exp", c.op("neg", x))), 0.5)
+
+
+@lowers("cosh")
+def _cosh(c: Context, x: str) -> str:
+    return c.scale(c.op("add", c.op("exp", x), c.op("exp", c.op("neg", x))), 0.5)
+
+
+@lowers("asin")
+def _asin(c: Context, x: str) -> str:
+    """atan(x / sqrt((1 - x) (1 + x)))."""
+    rest = c.op("mul", c.shift(c.op("neg", x), 1), c.shift(x, 1))
+    return c.op("atan", c.op("div", x, c.op("sqrt", rest)))
+
+
+@lowers("acos")
+def _acos(c: Context, x: str) -> str:
+    return c.shift(c.op("neg", _asin(c, x)), pi / 2)
+
+
+@lowers("asinh")
+def _asinh(c: Context, x: str) -> str:
+    """sign(x) log(|x| + sqrt(x^2 + 1)), so that nothing cancels."""
+    size = c.op("abs", x)
+    return c.op("mul", sign(c, x), c.op("log", c.op("add", size, c.op("sqrt", c.shift(c.op("square", x), 1)))))
+
+
+@lowers("acosh")
+def _acosh(c: Context, x: str) -> str:
+    root = c.op("sqrt", c.op("mul", c.shift(x, -1), c.shift(x, 1)))
+    return c.op("log", c.op("add", x, root))
+
+
+@lowers("atanh")
+def _atanh(c: Context, x: str) -> str:
+    return c.scale(c.op("log", c.op("div", c.shift(x, 1), c.shift(c.op("neg", x), 1))), 0.5)
+
+
+@lowers("atan2")
+def _atan2(c: Context, y: Any, x: Any) -> str:
+    """The smaller of the two is divided by the larger, so that no quotient is infinite."""
+    y, x = c.val(y), c.val(x)
+    zero, one = c.fill((), 0.0), c.fill((), 1.0)
+    flat = c.compare("gt", c.op("abs", x), c.op("abs", y))
+    upright = c.shift(c.op("neg", flat), 1)
+    none = c.op("mul", c.compare("eq", x, 0), c.compare("eq", y, 0))
+    low = c.op("atan", c.op("div", c.where(flat, y, zero), c.where(flat, x, one)))
+    half = c.op("mul", c.compare("lt", x, 0), c.shift(c.scale(c.compare("lt", y, 0), -2), 1))
+    steep = c.op("atan", c.op("div", c.where(upright, x, zero), c.op("add", c.where(upright, y, one), none)))
+    high = c.op("sub", c.scale(sign(c, y), pi / 2), steep)
+    return c.where(flat, c.op("add", low, c.scale(half, pi)), high)
+
+
+@lowers("hypot")
+def _hypot(c: Context, x: Any, y: Any) -> str:
+    return c.root(c.op("add", c.op("square", c.val(x)), c.op("square", c.val(y))))
+
+
+for _name, _base in (("log2", 2.0), ("log10", 10.0)):
+    lowers(_name)(lambda c, x, base=_base: c.scale(c.op("log", x), 1 / log(base)))
+
+
+@lowers("exp2", "special_exp2")
+def _exp2(c: Context, x: str) -> str:
+    return c.op("exp", c.scale(x, log(2)))
+
+
+# -- signs and rounding ----------------------------------------------------------------------------------------
+@lowers("sign", "sgn")
+def sign(c: Context, x: str) -> str:
+    return c.op("sub", c.compare("gt", x, 0), c.compare("lt", x, 0))
+
+
+@lowers("signbit")
+def _signbit(c: Context, x: str) -> str:
+    return c.compare("lt", x, 0)
+
+
+@lowers("copysign")
+def _copysign(c: Context, x: Any, of: Any) -> str:
+    if c.number(of) is not None:
+        return c.scale(c.op("abs", c.val(x)), -1.0 if float(c.number(of) or 0.0) < 0 else 1.0)
+    return c.op("mul", c.op("abs", c.val(x)), c.shift(c.scale(c.compare("lt", of, 0), -2), 1))
+
+
+@lowers("trunc", "fix")
+def trunc(c: Context, x: str) -> str:
+    """Beyond 2^23 every float32 is whole."""
+    if c.whole_result():
+        return x
+    x = c.op("detach", x)
+    return c.where(c.compare("lt", c.op("abs", x), 2.0**23), c.floating(c.to_whole(_within(c, x))), x)
+
+
+def _within(c: Context, x: str) -> str:
+    return c.clamp(x, -(2.0**23), 2.0**23)
+
+
+@lowers("floor")
+def floor(c: Context, x: str) -> str:
+    if c.whole_result():
+        return x
+    cut = trunc(c, x)
+    return c.op("sub", cut, c.compare("gt", cut, x))
+
+
+@lowers("ceil")
+def _ceil(c: Context, x: str) -> str:
+    return x if c.whole_result() else c.op("neg", floor(c, c.op("neg", x)))
+
+
+@lowers("round")
+def _round(c: Context, x: str, decimals: int = 0) -> str:
+    """Halves go to the even neighbour."""
+    if c.whole_result():
+        return x
+    x = c.scale(x, 10.0**decimals)
+    up = floor(c, c.shift(x, 0.5))
+    tie = c.compare("eq", c.op("sub", up, x), 0.5)
+    odd = c.op("sub", up, c.scale(floor(c, c.scale(up, 0.5)), 2))
+    return c.scale(c.op("sub", up, c.op("mul", tie, odd)), 10.0**-decimals)
+
+
+@lowers("frac")
+def _frac(c: Context, x: str) -> str:
+    return c.op("sub", x, trunc(c, x))
+
+
+def divided(c: Context, a: Any, b: Any, rounding: str) -> str:
+    """a / b, rounded down (`floor`) or towards 0 (`trunc`)."""
+    if c.whole_result():
+        if rounding == "floor":
+            return str(c.whole_of("floor_divide", a, b))
+        divisor = c.number(b)
+        require(divisor is not None and divisor > 0, "a quotient of whole numbers rounded to 0")
+        size = c.whole_of("maximum", a, c.whole_of("sub", c.torch.tensor(0), a))
+        up = c.to_whole(c.shift(c.scale(c.compare("lt", a, 0), -2), 1))
+        return str(c.whole_of("mul", c.whole_of("floor_divide", size, b), up))
+    quotient = c.op("div", c.floating(a), c.floating(b))
+    return floor(c, quotient) if rounding == "floor" else trunc(c, quotient)
+
+
+@lowers("floor_divide")
+def _floor_divide(c: Context, a: Any, b: Any) -> str:
+    return divided(c, a, b, "floor")
+
+
+@lowers("remainder")
+def _remainder(c: Context, a: Any, b: Any) -> str:
+    if c.whole_result():
+        return str(c.whole_of("remainder", a, b))
+    return _rest(c, a, b, "floor")
+
+
+@lowers("fmod")
+def _fmod(c: Context, a: Any, b: Any) -> str:
+    require(not c.whole_result(), "whole numbers")
+    return _rest(c, a, b, "trunc")
+
+
+def _rest(c: Context, a: Any, b: Any, rounding: str) -> str:
+    a, b = c.floating(a), c.floating(b)
+    return c.op("sub", a, c.op("mul", b, divided(c, a, b, rounding)))
+
+
+# -- tests -----------------------------------------------------------------------------------------------------
+@lowers("isnan")
+def _isnan(c: Context, x: str) -> str:
+    return c.compare("ne", x, x)
+
+
+@lowers("isinf")
+def _isinf(c: Context, x: str) -> str:
+    return c.compare("eq", c.op("abs", x), inf)
+
+
+@lowers("isfinite")
+def _isfinite(c: Context, x: str) -> str:
+    return c.compare("lt", c.op("abs", x), inf)
+
+
+@lowers("heaviside")
+def _heaviside(c: Context, x: str, at_zero: Any) -> str:
+    return c.op("add", c.compare("gt", x, 0), c.op("mul", c.compare("eq", x, 0), c.val(at_zero)))

@@ -1,0 +1,220 @@
+"""ATen's operators that order or accumulate along an axis: extremes, sorting, running sums.
+
+A sort of a row of L elements is its matrix of places, from L x L comparisons; values and their gradients are products
+with it. A running sum is a product with a triangle of ones, block by block where the axis is long.
+"""
+
+from math import prod
+from typing import Any
+
+from planner.frontends.aten import Context, lowers, require
+
+_MOST_SORTED = 2048
+"""Elements of a row; its comparisons take the square of them."""
+_BLOCK = 128
+"""Elements that one product adds up."""
+_MOST_FACTORS = 64
+"""Of a running product, which goes step by step."""
+
+
+# -- extremes --------------------------------------------------------------------------------------------------
+def extreme(c: Context, x: str, axis: int, keepdim: bool, sign: int) -> str:
+    """The largest (sign 1) or smallest (-1) element; the first of equal ones has the gradient."""
+    x = c.floating(x)
+    y = c.maximum_over(x if sign > 0 else c.op("neg", x), axis)
+    y = y if sign > 0 else c.op("neg", y)
+    return y if keepdim else c.squeeze(y, [axis])
+
+
+def evenly(c: Context, x: str, axes: list[int], keepdim: bool, sign: int) -> str:
+    """An extreme over several axes, whose gradient equal elements share."""
+    x = c.floating(x)
+    best = x
+    for axis in axes:
+        best = extreme(c, best, axis, True, sign)
+    equal = c.compare("eq", x, best)
+    total = c.reduce("reduce_sum", c.where(equal, x, c.fill((), 0.0)), axes, keepdim)
+    return c.op("div", total, c.reduce("reduce_sum", equal, axes, keepdim))
+
+
+def _first_place(c: Context, x: str, axis: int, sign: int) -> str:
+    """Where along the axis the extreme is, with that axis; the first of several."""
+    x = c.floating(x)
+    extent = c.shape(x)[axis]
+    places = c.torch.arange(extent).reshape(-1, *([1] * (c.rank(x) - 1 - axis % c.rank(x)))).float()
+    mask = c.compare("eq", x, extreme(c, x, axis, True, sign))
+    behind = c.where(mask, c.val(-places), c.fill((), -float(extent)))
+    return c.op("neg", c.maximum_over(behind, axis))
+
+
+def _extremes(sign: int) -> Any:
+    def handler(c: Context, x: str, *rest: Any) -> Any:
+        """The overloads (), (dim, keepdim) with places, and (other)."""
+        if not rest:
+            return evenly(c, x, list(range(c.rank(x))), False, sign) if c.rank(x) else x
+        if not isinstance(rest[0], int):
+            return c.larger(x, rest[0], sign)
+        axis, keepdim = rest[0], bool(rest[1]) if len(rest) > 1 else False
+        if c.rank(x) == 0:
+            return (x, c.fill((), 0.0))
+        value = extreme(c, x, axis, keepdim, sign)
+        return (value, _place(c, x, axis, keepdim, sign) if c.wanted(1) else None)
+
+    return handler
+
+
+def _place(c: Context, x: str, axis: int, keepdim: bool, sign: int) -> str:
+    place = _first_place(c, x, axis, sign)
+    return c.to_whole(place if keepdim else c.squeeze(place, [axis]))
+
+
+lowers("max")(_extremes(1))
+lowers("min")(_extremes(-1))
+for _name, _sign in (("amax", 1), ("amin", -1)):
+    lowers(_name)(
+        lambda c, x, axes, keepdim, sign=_sign: evenly(c, x, list(axes) or list(range(c.rank(x))), keepdim, sign)
+    )
+for _name, _sign in (("argmax", 1), ("argmin", -1)):
+    lowers(_name)(lambda c, x, axis, keepdim, sign=_sign: _argument(c, x, axis, keepdim, sign))
+
+
+def _argument(c: Context, x: str, axis: Any, keepdim: bool, sign: int) -> str:
+    if axis is None:
+        require(not keepdim, "keepdim without an axis")
+        x, axis = c.reshape(x, (-1,)), 0
+    return _place(c, x, axis, keepdim, sign)
+
+
+@lowers("aminmax")
+def _aminmax(c: Context, x: str, axis: Any, keepdim: bool) -> Any:
+    axes = list(range(c.rank(x))) if axis is None else [axis]
+    return (evenly(c, x, axes, keepdim, -1), evenly(c, x, axes, keepdim, 1))
+
+
+# -- sorting ---------------------------------------------------------------------------------------------------
+def _sorted(c: Context, x: str, axis: int, descending: bool, first: int, count: int, places: bool) -> tuple[str, Any]:
+    """Of every row along the axis, the elements that come first, first + 1, ... in order, and where they were."""
+    x = c.floating(x)
+    rank = c.rank(x)
+    axis %= rank
+    extent = c.shape(x)[axis]
+    require(extent <= _MOST_SORTED, f"an axis of more than {_MOST_SORTED} elements")
+    x = c.transpose(x, axis, rank - 1)
+    own, other = c.unsqueeze(x, rank), c.unsqueeze(x, rank - 1)
+    before = c.compare("gt" if descending else "lt", other, own)
+    ties = c.op("mul", c.compare("eq", other, own), c.val(c.torch.ones(extent, extent).tril(-1)))
+    place = c.reduce("reduce_sum", c.op("add", before, ties), [rank])
+    chosen = c.compare("eq", c.unsqueeze(place, rank - 1), c.torch.arange(first, first + count).float()[:, None])
+    values = c.reshape(c.matmul(chosen, c.unsqueeze(x, rank)), (*c.shape(x)[:-1], count))
+    if not places:
+        return c.transpose(values, axis, rank - 1), None
+    found = c.reduce("reduce_sum", c.op("mul", chosen, c.val(c.torch.arange(extent).float())), [rank])
+    return c.transpose(values, axis, rank - 1), c.to_whole(c.transpose(found, axis, rank - 1))
+
+
+@lowers("topk")
+def _topk(c: Context, x: str, k: int, axis: int, largest: bool, is_sorted: bool) -> Any:
+    return _sorted(c, x, axis, largest, 0, k, c.wanted(1))
+
+
+@lowers("sort")
+def _sort(c: Context, x: str, *rest: Any) -> Any:
+    """The overloads (dim, descending) and (stable, dim, descending)."""
+    axis, descending = rest[-2:]
+    return _sorted(c, x, axis, bool(descending), 0, c.shape(x)[axis], c.wanted(1))
+
+
+@lowers("argsort")
+def _argsort(c: Context, x: str, *rest: Any) -> Any:
+    axis, descending = rest[-2:]
+    return _sorted(c, x, axis, bool(descending), 0, c.shape(x)[axis], True)[1]
+
+
+@lowers("kthvalue")
+def _kth(c: Context, x: str, k: int, axis: int, keepdim: bool) -> Any:
+    values, places = _sorted(c, x, axis, False, k - 1, 1, c.wanted(1))
+    if keepdim:
+        return (values, places)
+    return (c.squeeze(values, [axis]), places and c.squeeze(places, [axis]))
+
+
+@lowers("median")
+def _median(c: Context, x: str, *rest: Any) -> Any:
+    """The lower of the two in the middle, as PyTorch has it."""
+    if not rest:
+        return _kth(c, c.reshape(x, (-1,)), (prod(c.shape(x)) + 1) // 2, 0, False)[0]
+    return _kth(c, x, (c.shape(x)[rest[0]] + 1) // 2, rest[0], rest[1])
+
+
+@lowers("bucketize")
+def _bucketize(c: Context, x: Any, boundaries: Any, whole: bool = False, right: bool = False) -> str:
+    """How many boundaries are below an element (right: not above it)."""
+    x = c.floating(x)
+    apart = c.unsqueeze(x, c.rank(x))
+    below = c.compare("ge" if right else "gt", apart, boundaries)
+    return c.reduce("reduce_sum", below, [c.rank(x)])
+
+
+@lowers("searchsorted")
+def _searchsorted(c: Context, sequence: Any, x: Any, whole: bool, right: bool, side: Any, sorter: Any) -> str:
+    require(len(c.shape_of(sequence)) == 1 and sorter is None, "a sequence per row")
+    return _bucketize(c, x, sequence, whole, right or side == "right")
+
+
+# -- running sums ----------------------------------------------------------------------------------------------
+@lowers("cumsum")
+def cumsum(c: Context, x: str, axis: int, *_: Any) -> str:
+    x = c.floating(x)
+    rank = c.rank(x)
+    return c.transpose(_running_sum(c, c.transpose(x, axis % rank, rank - 1)), axis % rank, rank - 1) if rank else x
+
+
+def _running_sum(c: Context, x: str) -> str:
+    """Along the last axis: within blocks, and then what all blocks before sum up to."""
+    *lead, extent = c.shape(x)
+    if extent <= _BLOCK:
+        return c.matmul(x, c.val(c.torch.ones(extent, extent).triu()))
+    blocks = -(-extent // _BLOCK)
+    padded = c.pad(x, [(0, 0)] * len(lead) + [(0, blocks * _BLOCK - extent)])
+    within = _running_sum(c, c.reshape(padded, (*lead, blocks, _BLOCK)))
+    totals = c.select(within, len(lead) + 1, _BLOCK - 1)
+    before = c.op("sub", _running_sum(c, totals), totals)
+    y = c.op("add", within, c.unsqueeze(before, len(lead) + 1))
+    return c.slice(c.reshape(y, (*lead, blocks * _BLOCK)), len(lead), 0, extent)
+
+
+@lowers("cumprod")
+def _cumprod(c: Context, x: str, axis: int, *_: Any) -> str:
+    extent = c.shape(x)[axis]
+    require(extent <= _MOST_FACTORS, f"more than {_MOST_FACTORS} factors")
+    found = [c.slice(x, axis, 0, 1)]
+    for i in range(1, extent):
+        found.append(c.op("mul", found[-1], c.slice(x, axis, i, i + 1)))
+    return c.concat(found, axis)
+
+
+@lowers("prod")
+def _prod(c: Context, x: str, *rest: Any) -> str:
+    """Halves times halves, until one element is left; the overloads () and (dim, keepdim)."""
+    axis = rest[0] if len(rest) > 1 else None
+    shape = c.shape(x)
+    x = c.reshape(x, (-1,)) if axis is None else x
+    at = 0 if axis is None else axis % len(shape)
+    while (extent := c.shape(x)[at]) > 1:
+        half = extent // 2
+        y = c.op("mul", c.slice(x, at, 0, half), c.slice(x, at, half, 2 * half))
+        x = c.concat([y, c.slice(x, at, extent - 1, extent)], at) if extent % 2 else y
+    return x if axis is not None and rest[1] else c.squeeze(x, [at])
+
+
+@lowers("logsumexp")
+def logsumexp(c: Context, x: str, axes: Any, keepdim: bool = False) -> str:
+    """log(sum(exp(x - m))) + m with the largest element m, which has no gradient of its own."""
+    axes = [axes] if isinstance(axes, int) else list(axes)
+    best = x
+    for axis in axes:
+        best = c.maximum_over(best, axis)
+    fixed = c.op("detach", best)
+    total = c.reduce("reduce_sum", c.op("exp", c.op("sub", x, fixed)), axes, True)
+    y = c.op("add", c.op("log", total), fixed)
+    return y if keepdim else c.squeeze(y, axes)

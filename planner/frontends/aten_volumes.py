@@ -1,0 +1,190 @@
+"""ATen's layers over volumes (N, C, D, H, W), as layers over images.
+
+Pooling goes dimension by dimension: first every depth's image, then depths against pixels. A convolution becomes one
+over images whose channels are the depths that the kernel covers; where its depth is 1, nothing is copied for it.
+"""
+
+from math import prod
+from typing import Any
+
+from planner.frontends.aten import Context, lowers, require
+from planner.frontends.aten_layers import average_pool, convolve_images, max_pool_images, transpose_images
+from planner.ops.pool import AdaptivePoolAttrs
+
+
+def _three(value: Any) -> list[int]:
+    given = [value] if isinstance(value, int) else list(value)
+    return given * 3 if len(given) == 1 else given
+
+
+# -- convolution -----------------------------------------------------------------------------------------------
+def _planes(c: Context, x: str, starts: list[int], count: int, step: int) -> str:
+    """(N, C, D, H, W) -> (N count, C len(starts), H, W): image i holds the depths start + i step of every channel."""
+    n, channels, _, height, width = c.shape(x)
+    parts = [c.slice(x, 2, start, start + (count - 1) * step + 1, step) for start in starts]
+    if len(parts) > 1:
+        x = c.concat([c.unsqueeze(p, 2) for p in parts], 2)
+    else:
+        (x,) = parts
+    x = c.reshape(x, (n, channels * len(parts), count, height, width))
+    return c.reshape(c.permute(x, (0, 2, 1, 3, 4)), (n * count, channels * len(parts), height, width))
+
+
+def _volume(c: Context, images: str, n: int) -> str:
+    """(N D, C, H, W) -> (N, C, D, H, W)."""
+    total, *shape = c.shape(images)
+    return c.permute(c.reshape(images, (n, total // n, *shape)), (0, 2, 1, 3, 4))
+
+
+def _batched(c: Context, x: str) -> tuple[str, bool]:
+    """(C, D, H, W) as a batch of one, and whether it was one."""
+    return (c.unsqueeze(x, 0), True) if c.rank(x) == 4 else (x, False)
+
+
+@lowers("conv3d")
+def conv3d(c: Context, x: Any, w: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> str:
+    x, single = _batched(c, c.val(x))
+    w = c.val(w)
+    outputs, _, depth, height, width = c.shape(w)
+    stride, dilation = _three(stride), _three(dilation)
+    if isinstance(padding, str):
+        total = [d * (k - 1) for d, k in zip(dilation, c.shape(w)[2:], strict=True)]
+        sides = [(0, 0)] * 3 if padding == "valid" else [(t // 2, t - t // 2) for t in total]
+    else:
+        sides = [(p, p) for p in _three(padding)]
+    n = c.shape(x)[0]
+    x = c.pad(x, [(0, 0), (0, 0), sides[0], (0, 0), (0, 0)])
+    count = (c.shape(x)[2] - dilation[0] * (depth - 1) - 1) // stride[0] + 1
+    require(count > 0, "a kernel deeper than the data")
+    images = _planes(c, x, [k * dilation[0] for k in range(depth)], count, stride[0])
+    flat = c.reshape(w, (outputs, -1, height, width))  # depths are next to each other, channel by channel
+    y = _volume(c, convolve_images(c, images, flat, bias, stride[1:], (*sides[1], *sides[2]), dilation[1:], groups), n)
+    return c.select(y, 0, 0) if single else y
+
+
+def conv_transpose3d(
+    c: Context, x: Any, w: Any, bias: Any, stride: Any, padding: Any, output_padding: Any, groups: int, dilation: Any
+) -> str:
+    """Along the depth, a convolution of the data with zeros between the depths by the kernel backwards."""
+    x, single = _batched(c, c.val(x))
+    w = c.val(w)
+    inputs, per_group, kernel, height, width = c.shape(w)
+    stride, padding, dilation = _three(stride), _three(padding), _three(dilation)
+    more = _three(output_padding)
+    n, _, depth, *image = c.shape(x)
+    if stride[0] > 1:
+        apart = c.pad(c.unsqueeze(x, 3), [(0, 0)] * 3 + [(0, stride[0] - 1), (0, 0), (0, 0)])
+        x = c.slice(c.reshape(apart, (n, inputs, depth * stride[0], *image)), 2, 0, (depth - 1) * stride[0] + 1)
+    reach = dilation[0] * (kernel - 1)
+    x = c.pad(x, [(0, 0), (0, 0), (reach - padding[0], reach - padding[0] + more[0]), (0, 0), (0, 0)])
+    count = c.shape(x)[2] - reach
+    require(count > 0, "padding beyond the data")
+    images = _planes(c, x, [reach - k * dilation[0] for k in range(kernel)], count, 1)
+    flat = c.reshape(c.permute(w, (0, 2, 1, 3, 4)), (inputs * kernel, per_group, height, width))
+    y = transpose_images(c, images, flat, bias, stride[1:], padding[1:], more[1:], groups, dilation[1:])
+    y = _volume(c, y, n)
+    return c.select(y, 0, 0) if single else y
+
+
+lowers("conv_transpose3d")(conv_transpose3d)
+
+
+# -- pooling ---------------------------------------------------------------------------------------------------
+def _by_dimension(c: Context, x: str, pool: Any) -> str:
+    """`pool(images, depth)` on the images of all depths, then on (depth, pixels) with windows of one pixel."""
+    *lead, depth, height, width = c.shape(x)
+    lead = [1, *lead] if len(lead) == 1 else lead
+    y = pool(c.reshape(x, (lead[0], lead[1] * depth, height, width)), False)
+    height, width = c.shape(y)[2:]
+    y = pool(c.reshape(y, (*lead, depth, height * width)), True)
+    return c.reshape(y, (*c.shape(x)[:-3], c.shape(y)[2], height, width))
+
+
+_NOTHING = [[1, 1], [1, 1], [0, 0]]
+"""Windows of one element, step by step, without padding."""
+
+
+def _part(value: Any, deep: bool, one: int) -> list[int]:
+    sizes = _three(value)
+    return [sizes[0], one] if deep else sizes[1:]
+
+
+@lowers("max_pool3d")
+def max_pool3d(c: Context, x: str, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool) -> str:
+    def pool(images: str, deep: bool) -> str:
+        window, step, pads = (_part(v, deep, one) for v, one in ((kernel, 1), (stride or kernel, 1), (padding, 0)))
+        if [window, step, pads] == _NOTHING:
+            return images
+        return max_pool_images(c, images, window, step, pads, _part(dilation, deep, 1), ceil_mode)
+
+    return _by_dimension(c, x, pool)
+
+
+@lowers("max_pool3d_with_indices")
+def _max_pool3d_indices(c: Context, *arguments: Any) -> Any:
+    return (max_pool3d(c, *arguments), None)
+
+
+@lowers("avg_pool3d")
+def _avg_pool3d(
+    c: Context, x: str, kernel: Any, stride: Any, padding: Any, ceil_mode: bool, include: bool, divisor: Any
+) -> str:
+    require(not divisor or not ceil_mode, "divisor_override with ceil_mode")
+
+    def pool(images: str, deep: bool) -> str:
+        window, step, pads = (_part(v, deep, one) for v, one in ((kernel, 1), (stride or kernel, 1), (padding, 0)))
+        if [window, step, pads] == _NOTHING:
+            return images
+        return average_pool(c, images, window, step, pads, ceil_mode, include or bool(divisor), None)
+
+    y = _by_dimension(c, x, pool)
+    return c.scale(y, prod(_three(kernel)) / divisor) if divisor else y
+
+
+@lowers("adaptive_avg_pool3d", "_adaptive_avg_pool3d")
+def _adaptive_avg3d(c: Context, x: str, size: Any) -> str:
+    def pool(images: str, deep: bool) -> str:
+        sizes = [size[0], c.shape(images)[3]] if deep else size[1:]
+        return c.op("adaptive_avg_pool2d", images, attrs=AdaptivePoolAttrs(output=(sizes[0], sizes[1])))
+
+    return _by_dimension(c, x, pool)
+
+
+@lowers("adaptive_max_pool3d")
+def _adaptive_max3d(c: Context, x: str, size: Any) -> Any:
+    return (adaptive_max(c, x, size), None)
+
+
+@lowers("adaptive_max_pool2d")
+def _adaptive_max2d(c: Context, x: str, size: Any) -> Any:
+    return (adaptive_max(c, x, [size, size] if isinstance(size, int) else size), None)
+
+
+@lowers("adaptive_max_pool1d")
+def _adaptive_max1d(c: Context, x: str, size: Any) -> Any:
+    return (adaptive_max(c, x, [size] if isinstance(size, int) else size), None)
+
+
+def adaptive_max(c: Context, x: str, size: Any) -> str:
+    """Maxima over windows [o in / out, (o + 1) in / out), rounded outwards, dimension by dimension. Where these are of
+    one size and one distance, that is a pooling; else every window is one of its own."""
+    first = c.rank(x) - len(size)
+    pairs = list(zip(c.shape(x)[first:], size, strict=True))
+    kernel = [extent // out for extent, out in pairs]
+    if len(size) == 2 and prod(kernel) <= 255 and not any(extent % out for extent, out in pairs):
+        return max_pool_images(c, x, kernel, kernel, 0, 1, False)
+    for axis, out in enumerate(size, first):
+        extent = c.shape(x)[axis]
+        windows = [(o * extent // out, -(-(o + 1) * extent // out)) for o in range(out)]
+        if extent % out == 0:
+            x = _extremes(c, x, axis, extent // out)
+        else:
+            x = c.concat([c.maximum_over(c.slice(x, axis, lo, hi), axis) for lo, hi in windows], axis)
+    return x
+
+
+def _extremes(c: Context, x: str, axis: int, width: int) -> str:
+    """Maxima of neighbouring windows of an axis."""
+    shape = c.shape(x)
+    apart = c.reshape(x, (*shape[:axis], shape[axis] // width, width, *shape[axis + 1 :]))
+    return c.squeeze(c.maximum_over(apart, axis + 1), [axis + 1])

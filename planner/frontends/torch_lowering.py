@@ -1,0 +1,372 @@
+"""One exported PyTorch program into a graph builder: inputs, parameters, operators through the tables of the modules
+aten_*, and the loss behind them."""
+
+import difflib
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from planner.errors import InternalError, UserError
+from planner.frontends import (
+    aten_elementwise,
+    aten_layers,
+    aten_losses,
+    aten_math,
+    aten_order,
+    aten_picks,
+    aten_recurrent,
+    aten_resize,
+    aten_shapes,
+    aten_volumes,
+)
+from planner.frontends.aten import HANDLERS, Context, Unsupported, call, dtype_error, packet
+from planner.frontends.coverage import Coverage
+from planner.frontends.torch_program import located_error, place_of
+from planner.graph.builder import GraphBuilder
+from planner.graph.model import DType, Role, unsupported
+from planner.graph.optimizer import Optimizer
+from planner.ops.base import Array
+from planner.ops.loss import ClassLossAttrs, LossAttrs
+
+__all__ = [
+    "CaptureOptions", "Loss", "Lowering", "aten_elementwise", "aten_layers", "aten_losses", "aten_math", "aten_order",
+    "aten_picks", "aten_recurrent", "aten_resize", "aten_shapes", "aten_volumes",
+]  # fmt: skip
+
+CALLERS = "caller"
+GIVEN = "d_prediction"
+"""The input that the caller's gradient of the prediction goes to."""
+Loss = str | Callable[..., Any] | None
+"""`cross_entropy` or `mse` (of the prediction and `labels`), a callable (prediction, labels) -> scalar tensor, or
+None: the module returns the loss itself. `caller`: the caller's own, outside of the plan: the step takes the gradient
+of the prediction instead of labels (codegen/autograd.py)."""
+
+
+@dataclass(frozen=True)
+class CaptureOptions:
+    """How a module is captured, besides its example inputs.
+
+    labels: an example batch of labels; needed where `loss` is a callable. The graph's input is called `labels`.
+    optimizer: None is SGD with momentum 0.9 and the learning rate 0.1. name: of the graph; None: the module's.
+    fuse: merge neighbouring nodes. keep: values that stay values of the graph (GraphBuilder.finish).
+    """
+
+    loss: Loss = "cross_entropy"
+    labels: Any = None
+    optimizer: Optimizer | None = None
+    name: str | None = None
+    fuse: bool = True
+    keep: tuple[str, ...] = ()
+
+
+class Lowering:
+    """One exported program into one builder."""
+
+    def __init__(self, torch: Any, builder: GraphBuilder, module: Any, loss: Loss, wrapped: bool) -> None:
+        self.torch, self.module, self.wrapped, self.loss = torch, module, wrapped, loss
+        self.loss_module = loss if isinstance(loss, torch.nn.Module) else None
+        self.context = Context(builder, torch)
+        self.values: dict[Any, Any] = {}
+        self.coverage = Coverage()
+
+    def run(self, program: Any) -> tuple[list[str], str]:
+        """Lower everything. Returns (predictions, loss); the loss is empty where it is still to be appended."""
+        self._check_outputs(program)
+        self.lower(program)
+        self.coverage.require_complete()
+        return self.results(program)
+
+    def results(self, program: Any) -> tuple[list[str], str]:
+        """(predictions, loss) of a lowered program. With loss=None, the first of several results is the loss."""
+        specs = program.graph_signature.output_specs
+        outputs = {s.arg.name for s in specs if s.kind.name == "USER_OUTPUT" and hasattr(s.arg, "name")}
+        (final,) = (n for n in program.graph.nodes if n.op == "output")
+        found = [self.context.val(self.values[n]) for n in final.args[0] if getattr(n, "name", None) in outputs]
+        if self.wrapped or (self.loss is None and len(found) > 1):
+            return found[1:], found[0]
+        return found, ""
+
+    def lower(self, program: Any) -> None:
+        """All operators into the builder and into `coverage`; what nobody lowers leaves a stand-in behind, so that the
+        operators after it are looked at too."""
+        self._placeholders(program)
+        for node in program.graph.nodes:
+            if node.op == "call_function":
+                self._call(node)
+
+    def _check_outputs(self, program: Any) -> None:
+        specs = program.graph_signature.output_specs
+        users = [s for s in specs if s.kind.name == "USER_OUTPUT"]
+        several = self.wrapped or self.loss in (None, CALLERS)
+        tensors = [s for s in users if type(s.arg).__name__ == "TensorArgument"]
+        if len(tensors) < 1 + self.wrapped or (len(tensors) > 1 and not several):
+            what = f"{len(tensors)} tensors" if tensors else "something that is no tensor"
+            raise UserError(
+                "SP1015",
+                f"the module returns {what}, not one",
+                "pass the loss as a function of all that it returns, or wrap it so that it returns the prediction only",
+            )
+        producers = {n.name: n for n in program.graph.nodes}
+        for spec in specs:
+            if spec.kind.name == "BUFFER_MUTATION" and not self._is_statistic(producers[spec.arg.name], spec.target):
+                raise UserError(
+                    "SP1020",
+                    f"the module writes to its buffer {self._plain(spec.target)!r} in forward",
+                    "only batch norm's running statistics may change; keep other state outside of the module",
+                )
+            if spec.kind.name == "PARAMETER_MUTATION":
+                fix = "the optimizer alone changes parameters: compute what is used from them, as weight_norm does"
+                raise UserError("SP1020", f"the module writes to its parameter {self._plain(spec.target)!r}", fix)
+            if spec.kind.name == "USER_INPUT_MUTATION":
+                raise UserError("SP1020", f"the module writes to its input {spec.target!r}", "work on a copy")
+
+    @staticmethod
+    def _is_statistic(producer: Any, target: str) -> bool:
+        """Running statistics come from a batch norm; its counter of batches is not needed."""
+        if target.endswith("num_batches_tracked"):
+            return True
+        return producer.target is operator.getitem and "batch_norm" in str(producer.args[0].target)
+
+    # -- parameters, buffers, inputs ---------------------------------------------------------------------------
+    def _plain(self, target: str) -> str:
+        """The name within the module: the wrapper that computes the loss adds `model.`."""
+        return target.removeprefix("model.") if self.wrapped else target
+
+    def _placeholders(self, program: Any) -> None:
+        parameters, buffers = self._tensors("named_parameters"), self._tensors("named_buffers")
+        self.context.aliases = _tied(parameters) | _tied(buffers)
+        self.context.saved = frozenset(self.module.state_dict())
+        first: dict[int, str] = {}
+        nodes = {n.name: n for n in program.graph.nodes if n.op == "placeholder"}
+        for spec in program.graph_signature.input_specs:
+            kind, node = spec.kind.name, nodes.get(spec.arg.name)
+            if kind == "PARAMETER":
+                name, tensor = self._plain(spec.target), parameters[self._plain(spec.target)]
+                name = next(n for n, t in parameters.items() if t is tensor)  # tied: the first name
+                if id(tensor) not in first:
+                    data = self._data(name, tensor, (self.torch.float32,))
+                    first[id(tensor)] = self.context.stored(name, data, Role.PARAMETER, bool(tensor.requires_grad))
+                self.values[node] = first[id(tensor)]
+            elif kind == "BUFFER":
+                tensor = buffers[self._plain(spec.target)]
+                self.context.buffers[id(tensor)] = next(n for n, t in buffers.items() if t is tensor)
+                self.values[node] = tensor
+            elif kind == "CONSTANT_TENSOR":
+                self.values[node] = program.constants[spec.target]
+            elif kind == "USER_INPUT":
+                self.values[node] = self._input(node, spec)
+            elif node is not None:  # tokens, which order what has side effects
+                self.values[node] = None
+
+    def _tensors(self, method: str) -> dict[str, Any]:
+        found = dict(getattr(self.module, method)(remove_duplicate=False))
+        if self.loss_module is not None:
+            found.update({f"loss.{k}": t for k, t in getattr(self.loss_module, method)(remove_duplicate=False)})
+        return found
+
+    def _data(self, name: str, tensor: Any, kinds: Sequence[Any]) -> Array:
+        if tensor.dtype not in kinds:
+            raise dtype_error(f"parameter {name!r}", tensor.dtype)
+        data: Array = tensor.detach().cpu().contiguous().numpy().copy()
+        return data
+
+    def _input(self, node: Any, spec: Any) -> Any:
+        if type(spec.arg).__name__ != "TensorArgument":
+            return getattr(spec.arg, "value", None)
+        value, torch = node.meta["val"], self.torch
+        kinds = {
+            torch.float32: DType.FLOAT32,
+            torch.int64: DType.INT64,
+            torch.bool: DType.UINT8,
+            torch.uint8: DType.UINT8,
+        }
+        name = node.name.removeprefix("_") if not self.wrapped else _input_name(node.name)
+        if value.dtype not in kinds:
+            raise dtype_error(f"input {name!r}", value.dtype)
+        given = self.context.input(name, value.shape, kinds[value.dtype])
+        if value.dtype is not torch.bool:
+            return given
+        self.context.name = name
+        return self.context.floating(given)
+
+    # -- nodes -------------------------------------------------------------------------------------------------
+    def _call(self, node: Any) -> None:
+        if node.target is operator.getitem:
+            source, index = self.values[node.args[0]], node.args[1]
+            self.values[node] = source[index] if isinstance(source, list | tuple) else None
+            return
+        self.context.name = layer = self._layer(node)
+        before = len(self.context.b.nodes)
+        try:
+            _require_static(self.torch, node)
+            for source in node.all_input_nodes:
+                if self.values[source] is None and isinstance(source.meta.get("val"), self.torch.Tensor):
+                    raise Unsupported(f"what {source.name!r} computes beside its first result")
+            if not hasattr(node.target, "_schema"):
+                raise Unsupported("")
+            result = self._lowered(node)
+        except Unsupported as error:
+            if node.users or packet(node.target) in HANDLERS:
+                self.coverage.miss(node, packet(node.target), layer, self._unsupported(node, str(error)))
+                result = self._stand_in(node)
+            else:
+                result = None  # assertions and the like
+        except UserError as error:
+            located = located_error(error, node)
+            if not self.coverage.tolerant and not self.coverage.missing:
+                raise located from None
+            self.coverage.miss(node, packet(node.target), layer, located)
+            result = self._stand_in(node)
+        except InternalError:  # behind a stand-in, anything may happen
+            if not self.coverage.missing:
+                raise
+            result = self._stand_in(node)
+        else:
+            made = self.context.b.nodes[before:]
+            self.coverage.lowered(node, packet(node.target), layer, [n.id for n in made])
+        self.values[node] = result
+
+    def _lowered(self, node: Any) -> Any:
+        """What becomes of an operator. Arguments that its handler was not written for are unsupported."""
+        try:
+            return call(self.context, node, self._resolve(node.args), self._resolve(node.kwargs))
+        except (TypeError, ValueError, IndexError, KeyError, RuntimeError) as error:
+            told = str(error).splitlines() or [repr(error)]
+            raise Unsupported(f"these arguments ({told[0][:100]})") from error
+
+    def _stand_in(self, node: Any) -> Any:
+        """Values of the shapes that an operator without a handler would have had."""
+
+        def stand_in(value: Any) -> Any:
+            if isinstance(value, list | tuple):
+                return [stand_in(v) for v in value]
+            if not isinstance(value, self.torch.Tensor):
+                return None
+            whole = not value.dtype.is_floating_point and value.dtype is not self.torch.bool
+            name = self.context.fresh(f"unsupported.{node.name}")
+            return self.context.input(
+                name, tuple(max(d, 1) for d in value.shape), DType.INT64 if whole else DType.FLOAT32
+            )
+
+        return stand_in(node.meta.get("val"))
+
+    def _resolve(self, argument: Any) -> Any:
+        if isinstance(argument, dict):
+            return {k: self._resolve(v) for k, v in argument.items()}
+        if isinstance(argument, list | tuple):
+            return [self._resolve(v) for v in argument]
+        return self.values[argument] if isinstance(argument, self.torch.fx.Node) else argument
+
+    def _layer(self, node: Any) -> str:
+        """The module's path, with the operator behind it unless the module is one operator: `layer1.0.conv1`."""
+        packet_name = packet(node.target).removeprefix("aten.").strip("_")
+        stack = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
+        path = re.sub(r"@\d+", "", stack[-1]) if stack else ""
+        if self.wrapped:
+            path = "" if path == "model" else path.removeprefix("model.")
+        try:
+            module = self.module.get_submodule(path)
+        except AttributeError:
+            module = None
+        alone = type(module).__module__.startswith("torch.nn") and not list(module.children()) if module else False
+        return path if path and alone else f"{path}.{packet_name}" if path else packet_name
+
+    def _unsupported(self, node: Any, detail: str) -> UserError:
+        name = packet(node.target)
+        if name in HANDLERS:
+            nearest = f"{name} without {detail}" if detail else name
+            return unsupported(node.name, f"{name} with {detail}" if detail else name, nearest, place_of(node))
+        near = difflib.get_close_matches(name, HANDLERS, 1, 0.0)[0]
+        return unsupported(node.name, name, near, place_of(node))
+
+    # -- loss --------------------------------------------------------------------------------------------------
+    def append_loss(self, predictions: Sequence[str], labels: Any) -> str:
+        """`cross_entropy` or `mse` of the prediction and a new input `labels`; None: the prediction is the loss."""
+        context = self.context
+        prediction, loss = predictions[0], self.loss
+        if loss is None:
+            return prediction
+        context.name = "loss"
+        if loss == CALLERS:
+            return self._callers_loss(predictions)
+        shape = context.shape(prediction)
+        by_class = loss == "cross_entropy" or isinstance(loss, self.torch.nn.CrossEntropyLoss)
+        classes = (shape[:1] + shape[2:] if len(shape) > 1 else ()) if by_class else shape
+        if labels is not None and tuple(labels.shape) != classes:
+            raise UserError(
+                "SP1016", f"labels of shape {tuple(labels.shape)} do not fit a prediction of shape {shape}",
+                f"{loss} needs labels of shape {classes}",
+            )  # fmt: skip
+        target = context.input("labels", classes, DType.INT64 if by_class else DType.FLOAT32)
+        if not isinstance(loss, str):
+            return self._known_loss(loss, prediction, target)
+        if loss == "mse":
+            return context.op("mse_loss", prediction, target, attrs=LossAttrs())
+        return aten_losses.class_loss(context, "cross_entropy", prediction, target, ClassLossAttrs())
+
+    def _callers_loss(self, predictions: Sequence[str]) -> str:
+        """A sum of products, of which the predictions' gradients are what the caller gives: `d_prediction`,
+        `d_prediction_1`, ..."""
+        context = self.context
+        parts = []
+        for prediction in predictions:
+            if context.b.type(prediction).dtype is DType.FLOAT32:
+                given = context.input(GIVEN, context.shape(prediction))
+                parts.append(context.reduce("reduce_sum", context.op("mul", prediction, given), None))
+        if not parts:
+            raise UserError("SP1015", "the module returns no tensor of floats", "return what the loss depends on")
+        total = parts[0]
+        for part in parts[1:]:
+            total = context.op("add", total, part)
+        return total
+
+    def _known_loss(self, loss: Any, prediction: str, target: str) -> str:
+        """A loss object of PyTorch as its operator, with the object's options."""
+        context, nn = self.context, self.torch.nn
+        reduction = {"none": 0, "mean": 1, "sum": 2}[loss.reduction]
+        if reduction == 0:
+            raise UserError("SP1016", "the loss has reduction='none'", "train on one number: reduction='mean' or 'sum'")
+        for name, buffer in loss.named_buffers():
+            context.buffers[id(buffer)] = f"loss.{name}"
+        if isinstance(loss, nn.MSELoss):
+            return aten_losses.mse(context, prediction, target, reduction)
+        if isinstance(loss, nn.BCEWithLogitsLoss):
+            return aten_losses.bce(context, prediction, target, loss.weight, loss.pos_weight, reduction)
+        options = (loss.weight, reduction, loss.ignore_index, loss.label_smoothing)
+        return aten_losses.cross_entropy(context, prediction, target, *options)
+
+
+_BRANCHES = ("cond", "while_loop", "map", "scan", "associative_scan")
+
+
+def _require_static(torch: Any, node: Any) -> None:
+    """SP1014: the operator makes control flow or Python numbers of data; SP1017: complex numbers."""
+    what = "" if hasattr(node.target, "_schema") else str(node.target)
+    if what in _BRANCHES or packet(node.target) in ("aten.item", "aten._local_scalar_dense"):
+        told = f"torch.{what}" if what else "a Python number of a tensor (item, float)"
+        fix = "sizes, branches and Python numbers may not depend on the data: use torch.where, or tensors"
+        raise UserError("SP1014", f"node {node.name!r} makes {told} depend on the data", fix)
+    value = node.meta.get("val")
+    if isinstance(value, torch.Tensor) and 0 in value.shape and node.users and packet(node.target) in HANDLERS:
+        raise Unsupported("an empty tensor")
+    if isinstance(value, torch.Tensor) and value.dtype.is_complex:
+        fix = "write it with real and imaginary parts"
+        raise UserError("SP1017", f"node {node.name!r} ({packet(node.target)}) has complex numbers", fix)
+
+
+def _tied(tensors: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """The first name of every tensor that has several -> the others."""
+    names: dict[int, list[str]] = {}
+    for name, tensor in tensors.items():
+        names.setdefault(id(tensor), []).append(name)
+    return {first: tuple(others) for first, *others in names.values() if others}
+
+
+def _input_name(name: str) -> str:
+    """Names of the wrapper's flattened arguments: `_labels`, `_inputs_0_0`, `_inputs_1_x`."""
+    found = re.fullmatch(r"_inputs_0_(\d+)|_inputs_1_(.+)", name)
+    if not found:
+        return name.removeprefix("_")
+    return found.group(2) or f"input_{found.group(1)}"

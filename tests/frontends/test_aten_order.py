@@ -1,0 +1,111 @@
+"""Extremes, sorting, running sums, reads and writes by index, rounding: many operators at once, against PyTorch."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from planner.frontends import aten_order
+from tests.frontends.torch_agreement import Function, agree
+
+PLACES = torch.tensor([[5, 1, 2, 3, 4, 0]] * 4)
+SAME = torch.tensor([[0, 0, 2, 2, 4, 5]] * 4)
+
+
+def moved(x: Tensor) -> Tensor:
+    y = x.clone()
+    y[torch.tensor([0, 2])] = 2 * x[:2]
+    y.view(-1)[1::3] *= 2
+    return y
+
+
+def detached(x: Tensor) -> Tensor:
+    with torch.no_grad():
+        means = x.mean(1, keepdim=True)
+    return (x - x.round()).detach() * x + means * x
+
+
+FUNCTIONS: dict[str, tuple[Callable[[Tensor], Tensor], ...]] = {
+    "extremes": (
+        lambda x: x.max(1, keepdim=True)[0] + x,
+        lambda x: x - x.amin((0, 1), keepdim=True),
+        lambda x: F.one_hot(x.argmax(1), 6) * x,
+        lambda x: x.gather(1, x.min(1, keepdim=True)[1]).expand(4, 6),
+        lambda x: x - x.logsumexp(1, keepdim=True),
+        lambda x: torch.clamp(x, x.mean(), torch.maximum(x, -x)),
+        lambda x: F.normalize(x, p=float("inf")) + F.normalize(x, p=3) + F.normalize(0 * x),
+    ),
+    "order": (
+        lambda x: x.sort(1, descending=True)[0],
+        lambda x: x.topk(3, 0)[0].repeat(2, 1)[:4],
+        lambda x: x.gather(1, x.argsort(1)),
+        lambda x: x - x.median(1, keepdim=True)[0],
+        lambda x: torch.bucketize(x, torch.linspace(-1, 1, 5)) * x,
+    ),
+    "accumulated": (
+        lambda x: x.cumsum(1),
+        lambda x: x.cumsum(0),
+        lambda x: x.cumprod(1),
+        lambda x: x.prod(1, keepdim=True) + x,
+    ),
+    "picked": (
+        lambda x: x.gather(1, PLACES),
+        lambda x: torch.zeros_like(x).scatter(1, PLACES, x),
+        lambda x: torch.ones_like(x).scatter_add(1, SAME, x),
+        lambda x: x.new_zeros(3, 6).index_add(0, torch.tensor([0, 1, 1, 2]), x)[torch.tensor([0, 1, 2, 0])],
+        lambda x: x[torch.arange(4), x.argmax(1)][:, None] + x,
+        lambda x: x[:, (x.argmax(1) + 7) % 6].repeat(1, 2)[:, :6],
+        moved,
+        lambda x: x.unfold(1, 3, 1).sum(-1).repeat(1, 2)[:, :6] + torch.diag_embed(x).diagonal(0, 1, 2),
+    ),
+    "rounded": (
+        lambda x: x - (3 * x).floor() + (3 * x).ceil() * x + x.frac(),
+        lambda x: (4 * x).round() * 0.25 * x + x % 0.7 + x.sign() * torch.fmod(x, 0.3),
+        detached,
+        lambda x: x.sin() + x.cos() * x.erf() + torch.atan2(x, x + 1),
+        lambda x: x.tanh().mul(0.9).asin() + x.asinh() + x.abs().add(1).log2(),
+        lambda x: torch.where(x.isfinite(), x, 0) + x.isnan() * x,
+    ),
+}
+
+
+@pytest.mark.parametrize("family", FUNCTIONS)
+def test_agrees(family: str) -> None:
+    functions = FUNCTIONS[family]
+
+    def all_of_them(x: Tensor) -> Tensor:
+        return torch.cat([function(x) for function in functions], 1)
+
+    torch.manual_seed(3)
+    agree(Function(all_of_them, outputs=6 * len(functions)), torch.randn(4, 5), "mse")
+
+
+def test_long_running_sums_go_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aten_order, "_BLOCK", 4)
+    agree(Function(lambda x: x.cumsum(1), width=35, outputs=35), torch.randn(2, 5), "mse")
+
+
+class Graph(nn.Module):
+    """Messages along edges that are an input, and what a module computes with whole numbers and booleans."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("first", torch.tensor([0, 4]))
+        self.table, self.fc, self.bag = nn.Embedding(9, 5), nn.Linear(5, 3), nn.EmbeddingBag(9, 3, mode="sum")
+
+    def forward(self, edges: Tensor, kinds: Tensor, keep: Tensor, bytes_: Tensor) -> Tensor:
+        x = self.table(kinds + self.first).sum(1) * bytes_.float()[:, None] / 255
+        messages = self.fc(x)[edges[0]]
+        sums = torch.zeros(4, 3).to(x).index_add(0, edges[1], messages)
+        again = torch.zeros(4, 3).to(x).scatter_add(0, edges[1][:, None].expand_as(messages), messages)
+        places = (keep.long().cumsum(0) - 1).clamp(min=0) // 2
+        bags = self.bag(kinds.reshape(-1), torch.tensor([0, 1, 1, 5]))
+        return (sums - 2 * again).masked_fill(~keep[:, None], 0) * places[:, None] + bags
+
+
+def test_whole_numbers_booleans_and_edges() -> None:
+    edges = torch.tensor([[0, 1, 2, 3, 3], [1, 2, 3, 0, 1]])
+    kinds, keep = torch.tensor([[0, 3], [1, 4], [2, 0], [3, 1]]), torch.tensor([True, False, True, True])
+    agree(Graph(), (edges, kinds, keep, torch.tensor([0, 255, 7, 99], dtype=torch.uint8)), "mse")
