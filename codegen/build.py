@@ -15,6 +15,8 @@ from codegen.cuda import build as cuda
 from codegen.cuda.build import Unit
 from codegen.paths import RUNTIME
 from planner.errors import UserError
+from planner.graph.precision import is_mixed
+from planner.graph.text import read_graph
 from planner.target.model import Target
 from planner.target.text import read_target
 
@@ -90,7 +92,7 @@ def _units(folder: Path, target: Target, extra: Sequence[str], null_device: bool
     sources = [folder / name for name in SOURCES if (folder / name).is_file()]
     sources.sort(key=lambda s: SLOWEST_FIRST.index(s.name) if s.name in SLOWEST_FIRST else len(SLOWEST_FIRST))
     if target.gpus:
-        return cuda.units(sources, target, null_device, extra)
+        return cuda.units(sources, target, null_device, extra, is_mixed(read_graph(folder / "graph.json")))
 
     toolchain.onednn()
 

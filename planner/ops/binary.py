@@ -12,6 +12,7 @@ import numpy as np
 from planner.graph.gradient import GradientContext
 from planner.graph.model import Attrs, Layout, TensorType
 from planner.ops.base import (
+    EVERY,
     Access,
     Array,
     Facts,
@@ -38,6 +39,7 @@ class BinaryGradAttrs(Attrs):
 class _Binary(Elementwise):
     """Inputs: a, b. Output: y with the broadcast shape."""
 
+    low_precision = EVERY
     family = "binary"
     input_counts = (2,)
     function: ClassVar[Callable[..., Any]]
@@ -178,6 +180,7 @@ class Minimum(_Extremum):
 class _BinaryBackward(Elementwise):
     """Inputs: dy, a, b, all of one shape. Output: the gradient of operand `attrs.operand`."""
 
+    low_precision = EVERY
     family = "binary"
     input_counts = (3,)
     attrs_type = BinaryGradAttrs

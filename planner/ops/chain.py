@@ -13,6 +13,7 @@ import numpy as np
 from planner.graph.gradient import GradientContext
 from planner.graph.model import Attrs, Layout, TensorType
 from planner.ops.base import (
+    EVERY,
     Access,
     Array,
     Facts,
@@ -47,6 +48,7 @@ class Chain(Elementwise):
     """y = expression(a, b, ...), broadcast. Several results have one shape."""
 
     name = "chain"
+    low_precision = EVERY
     family = "chain"
     attrs_type = ChainAttrs
     input_counts = ()
