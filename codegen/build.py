@@ -15,6 +15,8 @@ from codegen.cuda import build as cuda
 from codegen.cuda.build import Unit
 from codegen.paths import RUNTIME
 from planner.errors import UserError
+from planner.graph.precision import is_mixed
+from planner.graph.text import read_graph
 from planner.target.model import Target
 from planner.target.text import read_target
 
@@ -84,7 +86,7 @@ def module_name(digest: str, null_device: bool) -> str:
 def _units(folder: Path, target: Target, extra: Sequence[str], null_device: bool) -> list[Unit]:
     sources = [folder / name for name in SOURCES if (folder / name).is_file()]
     if target.gpus:
-        return cuda.units(sources, target, null_device, extra)
+        return cuda.units(sources, target, null_device, extra, is_mixed(read_graph(folder / "graph.json")))
 
     toolchain.onednn()
 

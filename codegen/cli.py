@@ -15,6 +15,8 @@ from planner.cli.options import (
     PlanArgument,
     Policy,
     PolicyOption,
+    Precision,
+    PrecisionOption,
     SameBits,
 )
 from planner.cli.summary import summary
@@ -115,6 +117,7 @@ def make(
     model: ModelArgument,
     batch: Batch = None,
     image_size: ImageSize = None,
+    precision: PrecisionOption = Precision.FLOAT32,
     target: Annotated[str | None, typer.Option(help="A target file or name; this machine by default.")] = None,
     out: Annotated[Path, typer.Option("-o", "--out", help="Where generated packages go.")] = Path("generated"),
     policy: PolicyOption = Policy.AUTO,
@@ -142,6 +145,7 @@ def make(
             model,
             batch=batch,
             image_size=image_size,
+            precision=precision.value,
             target=target,
             out=out,
             options=options,

@@ -10,6 +10,7 @@ from codegen.profile import Progress
 from planner.capturing import capture
 from planner.costs.table import read_costs, write_costs
 from planner.graph.model import Graph
+from planner.graph.precision import require_precision
 from planner.plan.schema import Plan
 from planner.solve.options import PlanOptions
 from planner.solve.pipeline import make_plan
@@ -30,6 +31,7 @@ def make(
     *,
     batch: int | None = None,
     image_size: int | None = None,
+    precision: str = "float32",
     target: str | Path | Target | None = None,
     out: Path | str = "generated",
     options: PlanOptions | None = None,
@@ -41,11 +43,13 @@ def make(
     """Detect, capture, profile, plan, check, emit and build into `out/<graph>_<target>`.
 
     The cost table lies in `out/costs/<target>.json`, where it can be reviewed, and is shared by all models of that
-    target: only new signatures are measured. What `options.keep` names is not fused with what reads it. `modelled`,
-    `tf32`: see codegen.cost_table.fill.
+    target: only new signatures are measured. What `options.keep` names is not fused with its readers. `precision`: see
+    Captured.in_precision. `modelled`, `tf32`: see codegen.cost_table.fill.
     """
     hardware = target if isinstance(target, Target) else load_target(target) if target else detect(measure=True)
-    captured = capture(model, batch=batch, image_size=image_size, keep=options.keep if options else ())
+    kept = options.keep if options else ()
+    captured = capture(model, batch=batch, image_size=image_size, keep=kept).in_precision(precision)
+    require_precision(captured.graph, bool(hardware.gpus))
     costs_file = Path(out) / "costs" / f"{hardware.name}.json"
     table = fill(
         [captured.graph],

@@ -23,6 +23,7 @@ from planner.frontends.optimizers import optimizer_from
 from planner.frontends.torch_lowering import CaptureOptions
 from planner.graph.model import Graph
 from planner.graph.optimizer import Optimizer
+from planner.graph.precision import mixed_precision
 from planner.ops.base import Array
 
 _OPTIONS = frozenset(f.name for f in fields(CaptureOptions))
@@ -33,6 +34,10 @@ class Captured(NamedTuple):
     weights: dict[str, Array]
     """Parameter or state name -> its initial contents in the framework's layout; empty where the graph's own
     initialisation rules say everything."""
+
+    def in_precision(self, precision: str) -> "Captured":
+        """float32: as it is; bf16: mixed precision, with the same weights (planner/graph/precision.py; SP1033)."""
+        return self if precision == "float32" else self._replace(graph=mixed_precision(self.graph))
 
     def write_weights(self, path: Path | str) -> None:
         """Write the weights as .npz, atomically. Without weights, a file left by another model is removed: it would

@@ -1,4 +1,6 @@
-"""Runs graph programs with the ops' NumPy references: what an executor must compute."""
+"""Runs graph programs with the ops' NumPy references: what an executor must compute.
+
+bfloat16 values are rounded when they are written; convolutions on such values round the weights that they read."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,7 +8,7 @@ import numpy as np
 
 from planner.graph.model import DType, Graph, Node, Value
 from planner.ops import op_named
-from planner.ops.base import Array
+from planner.ops.base import Array, round_bfloat16
 
 
 def run_program(graph: Graph, program: str, values: Mapping[str, Array]) -> dict[str, Array]:
@@ -17,10 +19,15 @@ def run_program(graph: Graph, program: str, values: Mapping[str, Array]) -> dict
 def run_nodes(nodes: Sequence[Node], types: Mapping[str, Value], values: Mapping[str, Array]) -> dict[str, Array]:
     held = dict(values)
     for node in nodes:
-        results = op_named(node.op).reference(node.attrs, [held[v] for v in node.reads])
+        op, low = op_named(node.op), [v for v in node.inputs if types[v].type.dtype is DType.BFLOAT16]
+        given = [round_bfloat16(held[v]) if low and op.family == "conv" and i == 1 else held[v]
+                 for i, v in enumerate(node.reads)]  # fmt: skip
+        results = op.reference(node.attrs, given)
         for name, array in zip((*node.outputs, *node.updates), results, strict=True):
             assert array.shape == types[name].type.shape, (node.id, name, array.shape)
-            held[name] = array
+            # A library's weight gradients are bfloat16 before they become float32.
+            rounds = types[name].type.dtype is DType.BFLOAT16 or (low and node.op == "conv2d_backward_weights")
+            held[name] = round_bfloat16(array) if rounds else array
     return held
 
 

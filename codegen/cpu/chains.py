@@ -7,9 +7,12 @@ from typing import Any, NamedTuple
 
 from codegen.cpu.shapes import broadcast
 from planner.artefact import sha256
+from planner.graph.model import DType
 from planner.ops.base import Op, Signature, op_named
 from planner.ops.expression import Expression, Step, names
 from planner.ops.strides import Strides
+
+C_FLOATS = {DType.FLOAT32: "float", DType.BFLOAT16: "bfloat16"}
 
 
 class Line(NamedTuple):
@@ -77,7 +80,9 @@ class Loop:
     @property
     def parameters(self) -> str:
         """Of that function on a GPU."""
-        given = [f"const float* {o.name}" for o in self.operands] + [f"float* {r}" for r in self.results]
+        types = [C_FLOATS[t.dtype] for t in (*self.signature.inputs, *self.signature.outputs)]
+        operands = [f"const {t}* {o.name}" for t, o in zip(types, self.operands, strict=False)]
+        given = [*operands, *(f"{types[-1]}* {r}" for r in self.results)]
         return ", ".join(["gpu::Queue queue", *given])
 
     @property

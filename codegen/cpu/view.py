@@ -17,7 +17,7 @@ from planner.plan.schema import NodePlan, Plan
 CTYPES = {
     DType.FLOAT32: "float",
     DType.FLOAT64: "double",
-    DType.BFLOAT16: "uint16_t",
+    DType.BFLOAT16: "bfloat16",
     DType.INT64: "int64_t",
     DType.INT32: "int32_t",
     DType.UINT8: "uint8_t",

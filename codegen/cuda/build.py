@@ -14,6 +14,10 @@ from planner.target.model import Target
 
 KERNELS = ("elementwise.cu", "movement.cu", "normalise.cu", "plain.cu", "pooling.cu", "rows.cu", "training.cu")
 
+STORED = ("elementwise.cu", "normalise.cu", "pooling.cu")
+"""Of these, what is compiled once per type in which a plan stores activations."""
+BFLOAT16 = "-DSTEPPLAN_BFLOAT16"
+
 HOST = ("-std=c++20", "-fPIC", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra", "-Wno-unknown-pragmas")
 MODULE = ("-Os", "-fno-strict-aliasing")
 BINDINGS = ("module.cpp", "probe.cpp")
@@ -22,9 +26,9 @@ Unit = tuple[str, Callable[[], Path]]
 """(what is compiled, how)"""
 
 
-def units(sources: Sequence[Path], target: Target, null: bool, extra: Sequence[str]) -> list[Unit]:
-    """Everything that must be compiled, the slowest first."""
-    return _units(sources, target.gpus[0].arch, null, extra, "executor.cpp")
+def units(sources: Sequence[Path], target: Target, null: bool, extra: Sequence[str], mixed: bool = False) -> list[Unit]:
+    """Everything that must be compiled, the slowest first. `mixed`: the plan stores activations in bfloat16."""
+    return _units(sources, target.gpus[0].arch, null, extra, "executor.cpp", mixed=mixed)
 
 
 def probe_units(arch: str, null: bool) -> list[Unit]:
@@ -32,20 +36,25 @@ def probe_units(arch: str, null: bool) -> list[Unit]:
     return _units((CUDA_RUNTIME / "probe.cpp",), arch, null, ())
 
 
-def _units(sources: Sequence[Path], arch: str, null: bool, extra: Sequence[str], *more: str) -> list[Unit]:
-    kernels = [CUDA_RUNTIME / name for name in KERNELS]
+def _units(
+    sources: Sequence[Path], arch: str, null: bool, extra: Sequence[str], *more: str, mixed: bool = False
+) -> list[Unit]:
+    kernels: list[tuple[Path, tuple[str, ...]]] = [(CUDA_RUNTIME / name, ()) for name in KERNELS]
+    kernels += [(CUDA_RUNTIME / name, (BFLOAT16,)) for name in STORED if mixed]
     # Compiled once: whatever warnings a plan asks for, and for the null device whatever processor.
     shared = tuple(f for f in extra if not f.startswith(("-W", "-march=") if null else "-W"))
     if null:
         includes: tuple[Path, ...] = ()
         defines: tuple[str, ...] = ("-DSTEPPLAN_NULL_DEVICE",)
         runtime = [CUDA_RUNTIME / name for name in (*more, "library_null.cpp")]
-        compiled = [(k.name, _host([k], ("-O2", *defines, "-x", "c++"), includes, shared)) for k in kernels]
+        compiled = [
+            (k.name, _host([k], ("-O2", *defines, *stored, "-x", "c++"), includes, shared)) for k, stored in kernels
+        ]
     else:
         includes, defines = (toolkit().include, *libraries().includes), (f"-DSTEPPLAN_LIBRARIES={libraries().version}",)
         runtime = [CUDA_RUNTIME / name for name in (*more, "convolution.cpp", "product.cpp")]
-        found = [*kernels, CUDA_RUNTIME / "find_device.cu"]
-        compiled = [(k.name, _kernels(k, arch)) for k in found]
+        found = [*kernels, (CUDA_RUNTIME / "find_device.cu", ())]
+        compiled = [(k.name, _kernels(k, arch, stored)) for k, stored in found]
     compiled += [(s.name, _host([s], ("-O2", *defines), includes, shared)) for s in runtime]
     asking = [s for s in sources if s.suffix != ".cu" and s.name not in BINDINGS]
     for group in (*toolchain.groups(asking), *([s] for s in sources if s not in asking)):
@@ -63,8 +72,8 @@ def _own(
     return _host(group, (*(MODULE if first.name in BINDINGS else ("-O1",)), *defines), includes, extra)
 
 
-def _kernels(source: Path, arch: str) -> Callable[[], Path]:
-    return lambda: compile_kernels(source, arch)
+def _kernels(source: Path, arch: str, defines: tuple[str, ...] = ()) -> Callable[[], Path]:
+    return lambda: compile_kernels(source, arch, defines)
 
 
 def _host(

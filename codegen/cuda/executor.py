@@ -22,6 +22,7 @@ from codegen.load import native_module
 from codegen.state import State, logical
 from planner.errors import InternalError, UserError
 from planner.graph.model import DType, Value
+from planner.ops.base import round_bfloat16
 from planner.plan.crossing import Crossing
 
 Array = np.ndarray[Any, Any]
@@ -203,16 +204,22 @@ class CudaExecutor(Executor):
         return tuple((v.id, logical(self._view(v), v)) for v in values)
 
     def _view(self, value: Value) -> Array:
-        """A copy of a value's contents in its memory order."""
+        """A copy of a value's contents in its memory order; of bfloat16, which NumPy lacks, in float32."""
         placement = self.plan.placement[value.id]
         data = np.empty(placement.bytes, np.uint8)
         self._guard(self._native.read, self._handle, placement.offset, data)
-        dtype = np.uint16 if value.type.dtype is DType.BFLOAT16 else np.dtype(value.type.dtype.value)
-        return data.view(dtype).reshape(value.type.physical_shape)
+        if value.type.dtype is DType.BFLOAT16:
+            words: Array = (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+            return words.reshape(value.type.physical_shape)
+        return data.view(np.dtype(value.type.dtype.value)).reshape(value.type.physical_shape)
 
     def _store(self, value: Value, data: Array) -> None:
         placement = self.plan.placement[value.id]
-        typed = np.ascontiguousarray(data, np.dtype(value.type.dtype.value))
+        if value.type.dtype is DType.BFLOAT16:
+            rounded = round_bfloat16(np.ascontiguousarray(data, np.float32))
+            typed: Array = (rounded.view(np.uint32) >> 16).astype(np.uint16)
+        else:
+            typed = np.ascontiguousarray(data, np.dtype(value.type.dtype.value))
         self._guard(self._native.write, self._handle, placement.offset, typed.reshape(-1).view(np.uint8))
 
     @staticmethod

@@ -8,6 +8,7 @@ from math import prod
 
 from codegen.cpu.shapes import conv_shape
 from planner.errors import InternalError
+from planner.graph.model import DType
 from planner.ops.base import Facts, Mode, Op, Signature, op_named
 
 THREADS = 132 * 2048
@@ -44,11 +45,11 @@ def chunks_of(signature: Signature, partial_bytes: int) -> int:
 
 
 def _packed(signature: Signature) -> Facts:
-    """Weights change their order for the kernels, unless the two orders are one."""
-    shape = conv_shape(signature)
+    """Weights change their order for the kernels, unless the two orders are one and nothing is to be rounded."""
+    shape, operands = conv_shape(signature), signature.inputs[0].dtype
     taps, channels = shape[7] * shape[8], shape[1] // shape[15]
-    plain = taps == 1 or channels == 1
-    return {} if plain else {"packed_bytes": 4 * shape[4] * taps * channels}
+    plain = (taps == 1 or channels == 1) and operands is not DType.BFLOAT16
+    return {} if plain else {"packed_bytes": operands.itemsize * shape[4] * taps * channels}
 
 
 def _partial_bytes(op: Op, signature: Signature) -> int:

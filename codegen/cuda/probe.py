@@ -12,6 +12,7 @@ from codegen import toolchain
 from codegen.cpu.shapes import CONV_KINDS, conv_shape, matmul_shape
 from codegen.cuda.build import link_flags, probe_units
 from planner.errors import InternalError
+from planner.graph.model import DType
 from planner.ops.base import Signature, op_named
 
 KINDS = ("forward", "backward_data", "backward_weights")
@@ -35,11 +36,13 @@ def algorithms(
     module = probe(arch, null_device)
     if signature.op in CONV_KINDS:
         shape, kind = conv_shape(signature)[:16], KINDS[CONV_KINDS[signature.op]]
-        found: Sequence[Any] = module.convolution(device, kind, shape, tf32, WORKSPACE)
+        low = signature.inputs[0].dtype is DType.BFLOAT16
+        found: Sequence[Any] = module.convolution(device, kind, shape, tf32, low, WORKSPACE)
     elif op_named(signature.op).family == "matmul":
         shape = matmul_shape(signature)
         sizes = _operand_sizes(signature)
-        found = module.product(device, shape[:13], bool(shape[13]), sizes, tf32, WORKSPACE)
+        low = tuple(t.dtype is DType.BFLOAT16 for t in (signature.inputs[0], signature.outputs[0]))
+        found = module.product(device, shape[:13], bool(shape[13]), sizes, tf32, *low, WORKSPACE)
     else:
         return ()
     if not found:

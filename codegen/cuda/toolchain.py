@@ -112,10 +112,10 @@ def libraries() -> Libraries:
     return Libraries(tuple(f.parent for f in includes), tuple(files), ".".join(numbers))
 
 
-def compile_kernels(source: Path, arch: str) -> Path:
+def compile_kernels(source: Path, arch: str, defines: tuple[str, ...] = ()) -> Path:
     """The object of a .cu file for one architecture, compiled now or before."""
     kit, host = toolkit(), toolchain.compiler()
-    flags = ("-std=c++20", "-O3", f"-arch={arch}", "--extended-lambda", "--expt-relaxed-constexpr")
+    flags = (*defines, "-std=c++20", "-O3", f"-arch={arch}", "--extended-lambda", "--expt-relaxed-constexpr")
     flags += ("-diag-suppress=177", "-Xcompiler=-fPIC,-fvisibility=hidden,-Wno-unknown-pragmas", f"-ccbin={host.path}")
     key = hashlib.sha256()
     for part in (kit.nvcc, kit.version, host.version, *flags, source.name):

@@ -38,6 +38,17 @@ ParallelAlso = Annotated[
 ]
 
 
+class Precision(StrEnum):
+    FLOAT32 = "float32"
+    BF16 = "bf16"
+
+
+PrecisionOption = Annotated[
+    Precision,
+    typer.Option(help="bf16: activations in bfloat16 with float32 master weights, for a GPU."),
+]
+
+
 class Policy(StrEnum):
     SEQUENTIAL = "sequential"
     LIU = "liu"

@@ -17,6 +17,8 @@ from planner.cli.options import (
     ParallelThreshold,
     Policy,
     PolicyOption,
+    Precision,
+    PrecisionOption,
     SameBits,
     Verbose,
 )
@@ -51,6 +53,7 @@ def capture(
     out: Annotated[Path, typer.Option("-o", "--out", help="The training graph.")] = Path("graph.json"),
     batch: Batch = None,
     image_size: ImageSize = None,
+    precision: PrecisionOption = Precision.FLOAT32,
     explain: Annotated[bool, typer.Option("--explain", help="List what becomes of every operator instead.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -75,7 +78,7 @@ def capture(
         if "unsupported" in counts:
             raise typer.Exit(1)
         return
-    captured = capture_model(model, batch=batch, image_size=image_size)
+    captured = capture_model(model, batch=batch, image_size=image_size).in_precision(precision.value)
     write_graph(captured.graph, out)
     captured.write_weights(weights_beside(out))
     nodes = {p.name: len(p.nodes) for p in captured.graph.programs}

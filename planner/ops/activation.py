@@ -9,7 +9,7 @@ import numpy as np
 
 from planner.graph.gradient import GradientContext
 from planner.graph.model import Attrs, Layout, TensorType
-from planner.ops.base import Array, Sample, Signature, misfit, register
+from planner.ops.base import EVERY, Array, Sample, Signature, misfit, register
 from planner.ops.elementwise import Elementwise
 
 _TYPES = (
@@ -45,6 +45,7 @@ class GeluAttrs(Attrs):
 class Unary(Elementwise):
     """y = f(x); `needs` says which value the backward op reads beside dy."""
 
+    low_precision = EVERY
     needs: ClassVar[Literal["x", "y"]]
     cost: ClassVar[int] = 1
     positive: ClassVar[bool] = False
@@ -76,6 +77,7 @@ class UnaryBackward(Elementwise):
 
     output_names = ("dx",)
     input_counts = (2,)
+    low_precision = EVERY
     forward: ClassVar[type[Unary]]
 
     def infer(self, attrs: Any, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:

@@ -6,7 +6,7 @@ Slice i of k of an extent n covers [n*i//k, n*(i+1)//k): the same rule as `split
 """
 
 from abc import ABC
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -147,7 +147,23 @@ class Again(NamedTuple):
     results: int
 
 
+EVERY = range(2**16)
+"""For `Op.low_precision`: every input."""
+
 FLOATING = frozenset({DType.FLOAT32, DType.BFLOAT16, DType.FLOAT64})
+
+
+def accumulated(dtype: DType) -> DType:
+    """What sums over operands of this type are kept in."""
+    return DType.FLOAT32 if dtype is DType.BFLOAT16 else dtype
+
+
+def round_bfloat16(x: Array) -> Array:
+    """The nearest bfloat16 numbers, ties to even, in the array's own type."""
+    words = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    rounded = (words + (((words >> 16) & 1) + np.uint32(0x7FFF))) & np.uint32(0xFFFF0000)
+    kept = np.where(np.isnan(x), np.float32(np.nan), rounded.view(np.float32))
+    return kept.astype(x.dtype)
 
 
 def _counts(allowed: tuple[int, ...]) -> str:
@@ -185,6 +201,10 @@ class Op(ABC):
     any_dtype: ClassVar[bool] = False
     """Whether the op moves data of every dtype."""
 
+    low_precision: ClassVar[Container[int] | None] = None
+    """Positions of the inputs that may be bfloat16: all of them that are floating point, or none. The others are
+    float32 then. None: the op computes on float32 alone (planner/graph/precision.py)."""
+
     # -- meaning -----------------------------------------------------------------------------------------------
     def layouts(self, attrs: Any, inputs: Sequence[TensorType]) -> tuple[Layout | None, ...]:
         """The layout that each rank-4 input must have (None: as it is)."""
@@ -209,9 +229,27 @@ class Op(ABC):
             if not self.any_dtype and (type_.dtype is not wanted if wanted else type_.dtype not in FLOATING):
                 expected = wanted.value if wanted else "floating point"
                 raise misfit(f"input {position} of {self.name} is {type_.text()}, not {expected}", "cast it first")
+        self._check_precision(attrs, inputs)
         for type_ in updates:
             if type_.dtype not in FLOATING:
                 raise misfit(f"{self.name} cannot update {type_.text()}", "update floating point values")
+
+    def low_inputs(self, attrs: Any) -> Container[int] | None:
+        """`low_precision` under these attributes."""
+        return self.low_precision
+
+    def _check_precision(self, attrs: Any, inputs: Sequence[TensorType]) -> None:
+        """SP1002 unless the inputs that are bfloat16 are those that the op takes so."""
+        low = {i for i, t in enumerate(inputs) if t.dtype is DType.BFLOAT16}
+        allowed = self.low_inputs(attrs) or ()
+        able = {i for i, t in enumerate(inputs) if i in allowed and t.dtype in FLOATING}
+        if low and low != able:
+            wrong = min(low ^ able)
+            raise misfit(
+                f"input {wrong} of {self.name} is {inputs[wrong].text()} where "
+                + ("other inputs are bfloat16" if wrong in able else "it takes no bfloat16"),
+                "cast it first",
+            )
 
     def infer(self, attrs: Any, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         """Output types from input types. Raises UserError SP1002 when the shapes do not fit the op."""

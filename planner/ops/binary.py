@@ -7,7 +7,7 @@ import numpy as np
 
 from planner.graph.gradient import GradientContext
 from planner.graph.model import Attrs, Layout, TensorType
-from planner.ops.base import Array, Sample, Signature, common_layout, misfit, register
+from planner.ops.base import EVERY, Array, Sample, Signature, common_layout, misfit, register
 from planner.ops.broadcast import Broadcast
 from planner.ops.elementwise import Elementwise
 from planner.ops.reduce import sum_to
@@ -22,6 +22,7 @@ class BinaryGradAttrs(Attrs):
 class _Binary(Broadcast):
     """Inputs: a, b. Output: y with the broadcast shape."""
 
+    low_precision = EVERY
     family = "binary"
     input_counts = (2,)
     function: ClassVar[Callable[..., Any]]
@@ -141,6 +142,7 @@ class Minimum(_Extremum):
 class _BinaryBackward(Elementwise):
     """Inputs: dy, a, b, all of one shape. Output: the gradient of operand `attrs.operand`."""
 
+    low_precision = EVERY
     family = "binary"
     input_counts = (3,)
     attrs_type = BinaryGradAttrs

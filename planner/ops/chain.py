@@ -12,7 +12,7 @@ import numpy as np
 
 from planner.graph.gradient import GradientContext
 from planner.graph.model import Attrs, Layout, TensorType
-from planner.ops.base import Array, Mode, Sample, Signature, op_named, register
+from planner.ops.base import EVERY, Array, Mode, Sample, Signature, op_named, register
 from planner.ops.broadcast import Broadcast
 from planner.ops.expression import MOST_RESULTS, Expression, parse
 from planner.ops.expression_gradient import DY, Y, backward_of
@@ -33,6 +33,7 @@ class Chain(Broadcast):
     """y = expression(a, b, ...), broadcast. Several results have one shape."""
 
     name = "chain"
+    low_precision = EVERY
     family = "chain"
     attrs_type = ChainAttrs
     input_counts = ()

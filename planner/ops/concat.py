@@ -6,7 +6,7 @@ import numpy as np
 
 from planner.graph.gradient import GradientContext
 from planner.graph.model import Attrs, Layout, TensorType
-from planner.ops.base import Array, Sample, common_layout, misfit, register
+from planner.ops.base import EVERY, Array, Sample, common_layout, misfit, register
 from planner.ops.blocks import Blocks
 from planner.ops.copy import SliceAttrs
 
@@ -21,6 +21,7 @@ class Concat(Blocks):
 
     name = "concat"
     family = "copy"
+    low_precision = EVERY
     any_dtype = True
     input_counts = ()
     parts_are_read = True

@@ -21,6 +21,7 @@ from planner.ops.base import (
     Sample,
     ScratchPart,
     Signature,
+    accumulated,
     misfit,
     reads,
     register,
@@ -121,6 +122,7 @@ class _Conv(Op):
 class Conv2d(_Conv):
     """y[n,o,p,q] = b[o] + sum over i,r,s of w[o,i,r,s] x[n,i,p*stride+r*dilation-pad,...]. Inputs: x, w, [b]."""
 
+    low_precision = (0,)
     name = "conv2d"
     input_counts = (2, 3)
 
@@ -196,6 +198,7 @@ class Conv2d(_Conv):
 class Conv2dBackwardData(_Conv):
     """dx from dy and w. Inputs: dy, w. Output: dx with the forward input's shape."""
 
+    low_precision = (0,)
     name = "conv2d_backward_data"
     input_counts = (2,)
     attrs_type: ClassVar[type[Attrs]] = ConvGradAttrs
@@ -240,6 +243,7 @@ class Conv2dBackwardWeights(_Conv):
     unpacks (facts without partial_bytes: one slice writes dw itself). `channels`: every slice computes its rows of
     dw whole."""
 
+    low_precision = (0, 1)
     name = "conv2d_backward_weights"
     input_counts = (2,)
     attrs_type = ConvGradAttrs
@@ -247,9 +251,10 @@ class Conv2dBackwardWeights(_Conv):
     activations = (0, 1)
 
     def infer(self, attrs: ConvGradAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-        dw = TensorType(shape=attrs.shape, dtype=inputs[0].dtype)
+        sums = accumulated(inputs[0].dtype)
+        dw = TensorType(shape=attrs.shape, dtype=sums)
         self.check_forward(attrs, inputs[0], dw, inputs[1])
-        return (dw, TensorType(shape=attrs.shape[:1], dtype=inputs[0].dtype)) if attrs.bias else (dw,)
+        return (dw, TensorType(shape=attrs.shape[:1], dtype=sums)) if attrs.bias else (dw,)
 
     def large_output(self, signature: Signature) -> TensorType:
         return signature.inputs[1]

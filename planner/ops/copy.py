@@ -13,6 +13,7 @@ import numpy as np
 from planner.graph.gradient import GradientContext
 from planner.graph.model import Attrs, Layout, TensorType
 from planner.ops.base import (
+    EVERY,
     Access,
     Array,
     Facts,
@@ -61,6 +62,7 @@ class SliceGradAttrs(SliceAttrs):
 
 class _Copy(Op):
     family = "copy"
+    low_precision = EVERY
     any_dtype = True
 
     def check(self, attrs: Any, inputs: Sequence[TensorType], updates: Sequence[TensorType]) -> None:

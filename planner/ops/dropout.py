@@ -13,7 +13,7 @@ import numpy as np
 
 from planner.graph.gradient import GradientContext
 from planner.graph.model import Attrs, DType, Layout, Node, TensorType
-from planner.ops.base import Array, Sample, misfit, register
+from planner.ops.base import EVERY, Array, Sample, misfit, register
 from planner.ops.elementwise import Elementwise
 
 REFERENCE_SEED, REFERENCE_STEP = 0, 1
@@ -38,6 +38,7 @@ class Dropout(Elementwise):
     """y = x / (1 - p) where mask is 1, else 0. Outputs: y, mask (uint8). Nothing in evaluation mode."""
 
     name = "dropout"
+    low_precision = EVERY
     family = "dropout"
     attrs_type = DropoutAttrs
     output_names = ("y", "mask")
@@ -90,6 +91,7 @@ class DropoutBackward(Elementwise):
     name = "dropout_backward"
     input_counts = (2,)
     integers: ClassVar[Mapping[int, DType]] = {1: DType.UINT8}
+    low_precision = EVERY
     family = "dropout"
     attrs_type = DropoutGradAttrs
     output_names = ("dx",)

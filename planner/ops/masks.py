@@ -7,7 +7,7 @@ import numpy as np
 
 from planner.graph.gradient import GradientContext
 from planner.graph.model import Attrs, DType, Layout, TensorType
-from planner.ops.base import FLOATING, Array, Mode, Sample, Signature, misfit, register
+from planner.ops.base import EVERY, FLOATING, Array, Mode, Sample, Signature, misfit, register, round_bfloat16
 from planner.ops.broadcast import Broadcast
 from planner.ops.elementwise import Elementwise
 from planner.ops.reduce import sum_to
@@ -31,7 +31,7 @@ class CompareAttrs(Attrs):
 
 
 class CastAttrs(Attrs):
-    dtype: Literal["float32", "int64"]
+    dtype: Literal["float32", "int64", "bfloat16"]
 
 
 @register
@@ -127,17 +127,25 @@ class Where(Broadcast):
 
 @register
 class Cast(Elementwise):
-    """y = x in another type; to whole numbers by cutting off, as in C. Input: float32, int64 or uint8."""
+    """y = x in another type; to whole numbers by cutting off, as in C, to bfloat16 by rounding to the nearest. Input:
+    float32, int64, uint8 or, to float32 alone, bfloat16."""
 
     name = "cast"
     family = "masks"
     attrs_type = CastAttrs
     any_dtype = True
+    low_precision = EVERY
     differentiable = False
 
     def check(self, attrs: CastAttrs, inputs: Sequence[TensorType], updates: Sequence[TensorType]) -> None:
         super().check(attrs, inputs, updates)
-        if inputs[0].dtype not in {DType.FLOAT32, *_WHOLE} or inputs[0].dtype.value == attrs.dtype:
+        given, wanted = inputs[0].dtype, DType(attrs.dtype)
+        able = (
+            given is DType.FLOAT32
+            if wanted is DType.BFLOAT16
+            else given in {DType.FLOAT32, *_WHOLE, *((DType.BFLOAT16,) if wanted is DType.FLOAT32 else ())}
+        )
+        if not able or given is wanted:
             raise misfit(f"cast cannot turn {inputs[0].text()} into {attrs.dtype}", "use float32, int64 or uint8")
 
     def infer(self, attrs: CastAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -147,6 +155,8 @@ class Cast(Elementwise):
         return ()
 
     def reference(self, attrs: CastAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        if attrs.dtype == "bfloat16":
+            return (round_bfloat16(inputs[0]),)
         return (np.trunc(inputs[0]).astype(np.int64) if attrs.dtype == "int64" else inputs[0].astype(np.float64),)
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
@@ -156,7 +166,7 @@ class Cast(Elementwise):
         return (rng.integers(0, 100, x.shape).astype(x.dtype.value),)
 
     def samples(self) -> Sequence[Sample]:
-        def case(dtype: Literal["float32", "int64"], of: DType, shape: tuple[int, ...]) -> Sample:
+        def case(dtype: Literal["float32", "int64", "bfloat16"], of: DType, shape: tuple[int, ...]) -> Sample:
             return Sample(CastAttrs(dtype=dtype), (TensorType(shape=shape, dtype=of),))
 
         return (

@@ -14,6 +14,7 @@ import numpy as np
 from planner.graph.gradient import GradientContext
 from planner.graph.model import Attrs, Layout, TensorType
 from planner.ops.base import (
+    EVERY,
     Access,
     Array,
     Facts,
@@ -22,6 +23,7 @@ from planner.ops.base import (
     Sample,
     ScratchPart,
     Signature,
+    accumulated,
     misfit,
     reads,
     register,
@@ -163,6 +165,7 @@ def _samples_of(shapes: Sequence[tuple[tuple[int, ...], ...]]) -> tuple[tuple[Te
 class Linear(_Product):
     """y[..., o] = b[o] + sum over i of x[..., i] w[o, i]. Inputs: x [..., in], w [out, in], [b [out]]."""
 
+    low_precision = EVERY
     name = "linear"
     input_counts = (2, 3)
 
@@ -207,6 +210,7 @@ class Linear(_Product):
 class LinearBackwardData(_Product):
     """dx = dy w. Inputs: dy [..., out], w [out, in]. Output: dx [..., in]."""
 
+    low_precision = EVERY
     name = "linear_backward_data"
     input_counts = (2,)
     output_names = ("dx",)
@@ -238,6 +242,7 @@ class LinearBackwardWeights(_Product):
     columns of dy, rows of dw.
     """
 
+    low_precision = EVERY
     name = "linear_backward_weights"
     input_counts = (2,)
     attrs_type = LinearGradAttrs
@@ -247,8 +252,9 @@ class LinearBackwardWeights(_Product):
         x, dy = inputs
         if not x.shape or x.shape[:-1] != dy.shape[:-1]:
             raise misfit(f"gradient {dy.text()} does not fit data {x.text()}", "both have the same rows")
-        dw = TensorType(shape=(dy.shape[-1], x.shape[-1]), dtype=x.dtype)
-        return (dw, TensorType(shape=dy.shape[-1:], dtype=x.dtype)) if attrs.bias else (dw,)
+        sums = accumulated(x.dtype)
+        dw = TensorType(shape=(dy.shape[-1], x.shape[-1]), dtype=sums)
+        return (dw, TensorType(shape=dy.shape[-1:], dtype=sums)) if attrs.bias else (dw,)
 
     def product(self, signature: Signature) -> Product:
         x, dy = signature.inputs
@@ -285,6 +291,7 @@ class Matmul(_Product):
     """y = op(a) op(b) over the last two dimensions; the leading ones are equal, or one operand is repeated over the
     other's (all its leading dimensions are 1 or missing)."""
 
+    low_precision = EVERY
     name = "matmul"
     input_counts = (2,)
     attrs_type = MatmulAttrs

@@ -5,7 +5,7 @@ Two stages: every slice sums its own rows (shifted by the first row, in double),
 adds all partial sums in slice order and normalises its rows. The order of additions is therefore fixed by the plan.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from math import prod
 from typing import Any, ClassVar, Literal
 
@@ -94,6 +94,7 @@ class BatchNorm(_BatchNorm):
     """Training mode. Inputs: x, gamma, beta, [residual]; updates: running_mean, running_var (unbiased), both or none;
     outputs: y, mean, inv_std."""
 
+    low_precision = (0, 3)
     name = "batch_norm"
     input_counts = (3, 4)
     update_counts = (0, 2)
@@ -229,6 +230,9 @@ class BatchNormInference(_BatchNorm):
     def parameters(self, attrs: BatchNormAttrs) -> tuple[int, ...]:
         return (1, 2, 4, 5) if attrs.residual else (1, 2, 3, 4)
 
+    def low_inputs(self, attrs: BatchNormAttrs) -> Container[int]:
+        return (0, 3) if attrs.residual else (0,)  # statistics take the residual's place
+
     def infer(self, attrs: BatchNormAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         return (inputs[0],)
 
@@ -285,6 +289,7 @@ class BatchNormBackward(_BatchNorm):
     """Inputs: dy, x, gamma, beta, mean, inv_std, [y when relu follows a residual addition, [dy's second summand]].
     Outputs: dx, dgamma, dbeta, [dresidual likewise]. Without a residual the activation's mask comes from x again."""
 
+    low_precision = (0, 1, 6, 7)
     name = "batch_norm_backward"
     attrs_type = BatchNormGradAttrs
     input_counts = (6, 7, 8)

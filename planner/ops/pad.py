@@ -8,6 +8,7 @@ import numpy as np
 from planner.graph.gradient import GradientContext
 from planner.graph.model import Attrs, Layout, TensorType
 from planner.ops.base import (
+    EVERY,
     Access,
     Array,
     Facts,
@@ -37,6 +38,7 @@ class _Placed(Op):
     copies the elements of the input to where they belong."""
 
     family = "copy"
+    low_precision = EVERY
     any_dtype = True
     stages = 2
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from planner.graph.model import Attrs, DType, Layout, TensorType
-from planner.ops.base import Access, Array, Facts, Mode, Op, Signature, misfit, reads, split, writes
+from planner.ops.base import EVERY, Access, Array, Facts, Mode, Op, Signature, misfit, reads, split, writes
 
 Pair = tuple[int, int]
 
@@ -126,6 +126,8 @@ class _Pool(Op):
 
 
 class PoolForward(_Pool):
+    low_precision = EVERY
+
     def infer(self, attrs: Any, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         (x,) = inputs
         if len(x.shape) != 4:
@@ -161,6 +163,8 @@ class PoolForward(_Pool):
 class PoolBackward(_Pool):
     output_names = ("dx",)
     forward: ClassVar[type[PoolForward]]
+
+    low_precision = EVERY
 
     def infer(self, attrs: Any, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         dx = TensorType(shape=attrs.shape, dtype=inputs[0].dtype, layout=Layout.CHANNELS_LAST)

@@ -6,7 +6,7 @@ import numpy as np
 
 from planner.graph.gradient import GradientContext
 from planner.graph.model import Attrs, Layout, TensorType
-from planner.ops.base import Array, Sample, Signature, misfit, register
+from planner.ops.base import EVERY, Array, Sample, Signature, misfit, register
 from planner.ops.elementwise import Elementwise
 
 
@@ -30,6 +30,7 @@ class _Scalar(Elementwise):
 class Scale(_Scalar):
     """y = v x."""
 
+    low_precision = EVERY
     name = "scale"
 
     def gradient(self, context: GradientContext) -> None:
@@ -43,6 +44,7 @@ class Scale(_Scalar):
 class AddScalar(_Scalar):
     """y = x + v."""
 
+    low_precision = EVERY
     name = "add_scalar"
 
     def gradient(self, context: GradientContext) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from planner.errors import UserError
 from planner.graph.gradient import GradientContext
 from planner.graph.model import Attrs, Layout, Node, TensorType
-from planner.ops.base import Access, Array, Facts, Mode, Op, Sample, Signature, register, split, writes
+from planner.ops.base import EVERY, Access, Array, Facts, Mode, Op, Sample, Signature, register, split, writes
 
 
 class ConvertLayoutAttrs(Attrs):
@@ -29,6 +29,7 @@ class ConvertLayout(Op):
 
     name = "convert_layout"
     family = "shape"
+    low_precision = EVERY
     any_dtype = True
     attrs_type = ConvertLayoutAttrs
 
@@ -82,6 +83,7 @@ class Reshape(Op):
 
     name = "reshape"
     family = "shape"
+    low_precision = EVERY
     any_dtype = True
     attrs_type = ReshapeAttrs
     input_layout = Layout.ROW_MAJOR

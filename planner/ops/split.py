@@ -7,7 +7,7 @@ import numpy as np
 
 from planner.graph.gradient import GradientContext
 from planner.graph.model import Attrs, Layout, TensorType
-from planner.ops.base import Array, Sample, misfit, register
+from planner.ops.base import EVERY, Array, Sample, misfit, register
 from planner.ops.blocks import Blocks
 from planner.ops.concat import ConcatAttrs
 from planner.ops.shape import FillAttrs
@@ -28,6 +28,7 @@ class Split(Blocks):
 
     name = "split"
     family = "copy"
+    low_precision = EVERY
     any_dtype = True
     parts_are_read = False
     attrs_type = SplitAttrs

@@ -38,6 +38,7 @@ class Whole(Broadcast):
     divisor's sign; a division by zero gives 0."""
 
     name = "whole"
+    family = "masks"
     attrs_type = WholeAttrs
     input_counts = (2,)
     integers: ClassVar[Mapping[int, DType]] = {0: DType.INT64, 1: DType.INT64}

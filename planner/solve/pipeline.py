@@ -14,6 +14,7 @@ from dataclasses import replace
 from planner.costs.table import CostTable
 from planner.errors import UserError
 from planner.graph.model import Graph, Program
+from planner.graph.precision import require_precision
 from planner.plan.schema import Plan
 from planner.solve.assemble import Say, Setting, assemble
 from planner.solve.budget import on_target, pareto, undominated, within_budget
@@ -47,9 +48,11 @@ def make_plan(
 ) -> Plan:
     """Solve the complete static schedule of every program of the graph.
 
-    SP1202: a node was never profiled. SP1301: the plan needs more memory than the budget or the pool.
-    SP1302: a pinned decision cannot be honoured. SP1304: a value cannot be kept. `say` receives one line per pass.
+    SP1033: the graph is in bfloat16, the target has no GPU. SP1202: a node was never profiled. SP1301: the plan needs
+    more memory than the budget or the pool. SP1302: a pinned decision cannot be honoured. SP1304: a value cannot be
+    kept. `say` receives one line per pass.
     """
+    require_precision(graph, bool(target.gpus))
     with _no_collection():
         return _within_budget(_solved(graph, target, costs, options or PlanOptions(), say))
 

@@ -44,20 +44,22 @@ struct Convolution::Prepared {
   /// By way of the other constructor, so that what was made goes where something fails.
   Prepared(Libraries::Handles& handles, ConvKind kind, const Conv& s, bool tf32) : Prepared(handles, kind) {
     const auto i = [](int64_t n) { return static_cast<int>(n); };
+    const bool low = s.element == Element::bfloat16;
+    const cudnnDataType_t stored = low ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
     check(cudnnCreateTensorDescriptor(&x), "cudnnCreateTensorDescriptor");
     check(cudnnCreateTensorDescriptor(&y), "cudnnCreateTensorDescriptor");
     check(cudnnCreateFilterDescriptor(&w), "cudnnCreateFilterDescriptor");
     check(cudnnCreateConvolutionDescriptor(&conv), "cudnnCreateConvolutionDescriptor");
-    check(cudnnSetTensor4dDescriptor(x, CUDNN_TENSOR_NHWC, CUDNN_DATA_FLOAT, i(s.n), i(s.ic), i(s.ih), i(s.iw)), "x");
-    check(cudnnSetTensor4dDescriptor(y, CUDNN_TENSOR_NHWC, CUDNN_DATA_FLOAT, i(s.n), i(s.oc), i(s.oh), i(s.ow)), "y");
-    check(cudnnSetFilter4dDescriptor(w, CUDNN_DATA_FLOAT, CUDNN_TENSOR_NHWC, i(s.oc), i(s.group_channels()), i(s.kh),
+    check(cudnnSetTensor4dDescriptor(x, CUDNN_TENSOR_NHWC, stored, i(s.n), i(s.ic), i(s.ih), i(s.iw)), "x");
+    check(cudnnSetTensor4dDescriptor(y, CUDNN_TENSOR_NHWC, stored, i(s.n), i(s.oc), i(s.oh), i(s.ow)), "y");
+    check(cudnnSetFilter4dDescriptor(w, stored, CUDNN_TENSOR_NHWC, i(s.oc), i(s.group_channels()), i(s.kh),
                                      i(s.kw)),
           "weights");
     check(cudnnSetConvolution2dDescriptor(conv, i(s.pad_h), i(s.pad_w), i(s.stride_h), i(s.stride_w), i(s.dilation_h),
                                           i(s.dilation_w), CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT),
           "convolution");
     check(cudnnSetConvolutionGroupCount(conv, i(s.groups)), "groups");
-    check(cudnnSetConvolutionMathType(conv, tf32 ? CUDNN_DEFAULT_MATH : CUDNN_FMA_MATH), "math type");
+    check(cudnnSetConvolutionMathType(conv, low ? CUDNN_TENSOR_OP_MATH : tf32 ? CUDNN_DEFAULT_MATH : CUDNN_FMA_MATH), "math type");
   }
   ~Prepared() {
     if (conv != nullptr) (void)cudnnDestroyConvolutionDescriptor(conv);
@@ -79,7 +81,7 @@ struct Convolution::Prepared {
                                                           static_cast<cudnnConvolutionBwdFilterAlgo_t>(number), bytes);
   }
 
-  cudnnStatus_t run(Stream stream, int number, const float* a, const float* b, float* out, void* space, size_t bytes) const {
+  cudnnStatus_t run(Stream stream, int number, const void* a, const void* b, void* out, void* space, size_t bytes) const {
     const float one = 1.0f, zero = 0.0f;
     if (const cudnnStatus_t status = cudnnSetStream(handles.cudnn, stream); status != CUDNN_STATUS_SUCCESS) return status;
     if (kind == ConvKind::forward)
@@ -116,14 +118,14 @@ size_t Convolution::workspace_bytes() const {
   return bytes;
 }
 
-void Convolution::run(Queue queue, const float* a, const float* b, float* out, void* workspace, size_t bytes) const {
+void Convolution::run(Queue queue, const void* a, const void* b, void* out, void* workspace, size_t bytes) const {
   if (!prepared_) return plain_convolution(queue, kind_, shape_, a, b, out);
   const Workspace space = aligned(workspace, bytes);
   check(prepared_->run(queue.stream, prepared_->algorithm, a, b, out, space.start, space.bytes), "a convolution");
 }
 
 std::vector<Algorithm> Convolution::measure(Libraries& libraries, ConvKind kind, const Conv& shape, bool tf32,
-                                            const float* a, const float* b, float* out, void* workspace, size_t bytes) {
+                                            const void* a, const void* b, void* out, void* workspace, size_t bytes) {
   const Prepared made(libraries.handles(), kind, shape, tf32);
   std::vector<Algorithm> found;
   const auto& names = names_of(kind);

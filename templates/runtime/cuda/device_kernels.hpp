@@ -1,10 +1,14 @@
 // The kernels that stepplan writes itself, the same for every plan: compiled once. Activations are channels-last.
-// Every function asks its queue for work and returns at once. Operands may overlap where planner/ops says so.
+// Every function asks its queue for work and returns at once. Operands may overlap where planner/ops says so. T: float
+// or bfloat16, in which activations and their gradients lie; all compute in float.
 #pragma once
 
 #include <cstdint>
 
+#include <type_traits>
+
 #include "activations.hpp"
+#include "bfloat16.hpp"
 #include "binary.hpp"
 #include "fusion.hpp"
 #include "interpolate.hpp"
@@ -24,21 +28,25 @@ struct Scalars {
 void set_scalars(Queue queue, Scalars* to, const Scalars& now);
 
 // -- elementwise.cu: of `n` elements ---------------------------------------------------------------------------------
-template <class F>
-void map_forward(Queue queue, const float* x, float* y, int64_t n, F f = {});
-template <class F>
-void map_backward(Queue queue, const float* dy, const float* x, const float* y, float* dx, int64_t n, F f = {});
-template <class F>
-void map_binary(Queue queue, const float* a, const float* b, float* y, int64_t n);
-template <class F>
-void map_broadcast(Queue queue, const float* a, const Strides& a_strides, const float* b, const Strides& b_strides,
-                   float* y, const Shape& shape);
-template <class F>
-void map_grad_a(Queue queue, const float* dy, const float* a, const float* b, float* dx, int64_t n);
-template <class F>
-void map_grad_b(Queue queue, const float* dy, const float* a, const float* b, float* dx, int64_t n);
-void scale(Queue queue, const float* x, float factor, float* y, int64_t n);
-void add_scalar(Queue queue, const float* x, float summand, float* y, int64_t n);
+template <class F, class T>
+void map_forward(Queue queue, const T* x, T* y, int64_t n, F f = {});
+/// x or y is null where F does not read it.
+template <class F, class T>
+void map_backward(Queue queue, const T* dy, const std::type_identity_t<T>* x, const std::type_identity_t<T>* y, T* dx,
+                  int64_t n, F f = {});
+template <class F, class T>
+void map_binary(Queue queue, const T* a, const T* b, T* y, int64_t n);
+template <class F, class T>
+void map_broadcast(Queue queue, const T* a, const Strides& a_strides, const T* b, const Strides& b_strides, T* y,
+                   const Shape& shape);
+template <class F, class T>
+void map_grad_a(Queue queue, const T* dy, const T* a, const T* b, T* dx, int64_t n);
+template <class F, class T>
+void map_grad_b(Queue queue, const T* dy, const T* a, const T* b, T* dx, int64_t n);
+template <class T>
+void scale(Queue queue, const T* x, float factor, T* y, int64_t n);
+template <class T>
+void add_scalar(Queue queue, const T* x, float summand, T* y, int64_t n);
 void pow_scalar(Queue queue, const float* x, float p, float* y, int64_t n);
 void pow_scalar_backward(Queue queue, const float* dy, const float* x, float p, float* dx, int64_t n);
 template <class Relation, class T>
@@ -51,8 +59,10 @@ void where(Queue queue, const float* mask, const Strides& mask_strides, const fl
            const float* b, const Strides& b_strides, float* y, const Shape& shape);
 template <class From, class To>
 void cast(Queue queue, const From* x, To* y, int64_t n);
-void dropout(Queue queue, const float* x, const Scalars* now, uint32_t node, float p, float* y, uint8_t* mask, int64_t n);
-void dropout_backward(Queue queue, const float* dy, const uint8_t* mask, float p, float* dx, int64_t n);
+template <class T>
+void dropout(Queue queue, const T* x, const Scalars* now, uint32_t node, float p, T* y, uint8_t* mask, int64_t n);
+template <class T>
+void dropout_backward(Queue queue, const T* dy, const uint8_t* mask, float p, T* dx, int64_t n);
 
 /// Keeps the stream busy, and the GPU idle, for so many nanoseconds; on the null device no time passes.
 void hold(Queue queue, int64_t ns);
@@ -61,7 +71,8 @@ void hold(Queue queue, int64_t ns);
 template <class T>
 void fill(Queue queue, T* y, T value, int64_t n);
 /// Numbers in [-1, 1) that differ with the seed.
-void fill_random(Queue queue, float* y, uint32_t seed, int64_t n);
+template <class T>
+void fill_random(Queue queue, T* y, uint32_t seed, int64_t n);
 template <class T>
 void copy_strided(Queue queue, const T* x, const Strides& x_strides, T* y, const Strides& y_strides, const Shape& shape);
 /// `blocks` times `length` elements that lie `pitch` apart on each side.
@@ -73,11 +84,12 @@ void transpose(Queue queue, const T* x, T* y, int64_t batch, int64_t rows, int64
 
 // -- normalise.cu --------------------------------------------------------------------------------------------------------
 /// As runtime/batch_norm.hpp. `sums`: `chunks` times 2 doubles per channel, chunk after chunk; each adds up its rows.
+template <class T>
 struct BatchNorm {
   int64_t rows, channels;
-  const float* x;
-  const float* residual = nullptr;
-  float* y = nullptr;
+  const T* x;
+  const T* residual = nullptr;
+  T* y = nullptr;
   const float* gamma = nullptr;
   const float* beta = nullptr;
   float eps = 1e-5f;
@@ -87,20 +99,21 @@ struct BatchNorm {
   float* running_var = nullptr;
   float momentum = 0.1f;
 };
-template <Fusion fusion>
-void batch_norm(Queue queue, const BatchNorm& a, double* sums, int64_t chunks);
+template <Fusion fusion, class T>
+void batch_norm(Queue queue, const BatchNorm<T>& a, double* sums, int64_t chunks);
 /// From saved statistics, or, with `running`, from the running ones.
-template <Fusion fusion>
-void batch_norm_apply(Queue queue, const BatchNorm& a, bool running);
+template <Fusion fusion, class T>
+void batch_norm_apply(Queue queue, const BatchNorm<T>& a, bool running);
 
+template <class T>
 struct BatchNormGradient {
   int64_t rows, channels;
-  const float* dy;
-  const float* x;
-  const float* y = nullptr;
-  const float* more_dy = nullptr;
-  float* dx;
-  float* dresidual = nullptr;
+  const T* dy;
+  const T* x;
+  const T* y = nullptr;
+  const T* more_dy = nullptr;
+  T* dx;
+  T* dresidual = nullptr;
   const float* gamma = nullptr;
   const float* beta = nullptr;
   const float* saved_mean;
@@ -108,8 +121,8 @@ struct BatchNormGradient {
   float* dgamma;
   float* dbeta;
 };
-template <Fusion fusion>
-void batch_norm_backward(Queue queue, const BatchNormGradient& a, double* sums, int64_t chunks);
+template <Fusion fusion, class T>
+void batch_norm_backward(Queue queue, const BatchNormGradient<T>& a, double* sums, int64_t chunks);
 
 void layer_norm(Queue queue, const float* x, const float* gamma, const float* beta, float eps, float* y, float* mean,
                 float* inv_std, int64_t rows, int64_t columns);
@@ -126,12 +139,18 @@ void lrn(Queue queue, const float* x, float* y, const Lrn& a, int64_t rows);
 void lrn_backward(Queue queue, const float* dy, const float* x, float* dx, const Lrn& a, int64_t rows);
 
 // -- pooling.cu ----------------------------------------------------------------------------------------------------------
-void max_pool(Queue queue, const float* x, float* y, uint8_t* argmax, const Pool2d& p);  // argmax null: not wanted
-void max_pool_backward(Queue queue, const float* dy, const uint8_t* argmax, float* dx, const Pool2d& p);
-void average_pool(Queue queue, const float* x, float* y, const Pool2d& p, bool count_pad);
-void average_pool_backward(Queue queue, const float* dy, float* dx, const Pool2d& p, bool count_pad);
-void adaptive_average_pool(Queue queue, const float* x, float* y, const Pool2d& p);
-void adaptive_average_pool_backward(Queue queue, const float* dy, float* dx, const Pool2d& p);
+template <class T>
+void max_pool(Queue queue, const T* x, T* y, uint8_t* argmax, const Pool2d& p);  // argmax null: not wanted
+template <class T>
+void max_pool_backward(Queue queue, const T* dy, const uint8_t* argmax, T* dx, const Pool2d& p);
+template <class T>
+void average_pool(Queue queue, const T* x, T* y, const Pool2d& p, bool count_pad);
+template <class T>
+void average_pool_backward(Queue queue, const T* dy, T* dx, const Pool2d& p, bool count_pad);
+template <class T>
+void adaptive_average_pool(Queue queue, const T* x, T* y, const Pool2d& p);
+template <class T>
+void adaptive_average_pool_backward(Queue queue, const T* dy, T* dx, const Pool2d& p);
 void interpolate(Queue queue, const float* x, float* y, int64_t batch, int64_t channels, const InterpolationAxis& high,
                  const InterpolationAxis& wide);
 void interpolate_backward(Queue queue, const float* dy, float* dx, int64_t batch, int64_t channels,
@@ -145,7 +164,8 @@ void log_softmax_backward(Queue queue, const float* dy, const float* y, float* d
 /// y[i] = scale * the sum of the reduced elements.
 void sum_reduce(Queue queue, const float* x, const Reduction& axes, float scale, float* y);
 /// db[c] = sum of dy[r, c]; `sums`: `chunks` doubles per column.
-void bias_gradient(Queue queue, const float* dy, int64_t rows, int64_t columns, float* db, double* sums, int64_t chunks);
+template <class T>
+void bias_gradient(Queue queue, const T* dy, int64_t rows, int64_t columns, float* db, double* sums, int64_t chunks);
 
 // -- training.cu ---------------------------------------------------------------------------------------------------------
 struct Labels {

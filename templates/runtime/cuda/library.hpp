@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "bfloat16.hpp"
 #include "launch.hpp"
 
 namespace stepplan::gpu {
@@ -33,6 +34,7 @@ enum class ConvKind { forward, backward_data, backward_weights };
 struct Conv {
   int64_t n, ic, ih, iw, oc, oh, ow, kh, kw;
   int64_t stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, groups;
+  Element element = Element::float32;  // of all three; products are added in float
 
   int64_t group_channels() const { return ic / groups; }
   int64_t taps() const { return kh * kw; }
@@ -52,11 +54,11 @@ class Convolution {
   Convolution(Libraries& libraries, ConvKind kind, const Conv& shape, const char* algorithm);
   size_t workspace_bytes() const;
   /// forward: x, weights -> y; backward_data: dy, weights -> dx; backward_weights: x, dy -> dw. Weights as above.
-  void run(Queue queue, const float* a, const float* b, float* out, void* workspace, size_t bytes) const;
+  void run(Queue queue, const void* a, const void* b, void* out, void* workspace, size_t bytes) const;
 
   /// Every algorithm that the library has for this convolution, timed on the given memory, the fastest first.
   static std::vector<Algorithm> measure(Libraries& libraries, ConvKind kind, const Conv& shape, bool tf32,
-                                        const float* a, const float* b, float* out, void* workspace, size_t bytes);
+                                        const void* a, const void* b, void* out, void* workspace, size_t bytes);
 
   struct Prepared;
 
@@ -76,6 +78,7 @@ struct ProductShape {
   int64_t batch, m, n, k;
   Matrix a, b, c;
   bool bias;
+  Element element = Element::float32, result = Element::float32;  // of a, b and the bias; of c
 };
 
 /// `algorithm`: empty (the library's first choice within the planned workspace), a configuration as `measure` names it,
@@ -84,9 +87,9 @@ class Product {
  public:
   Product(Libraries& libraries, const ProductShape& shape, const char* algorithm, size_t workspace);
   size_t workspace_bytes() const;
-  void run(Queue queue, const float* a, const float* b, const float* bias, float* c, void* workspace, size_t bytes) const;
-  static std::vector<Algorithm> measure(Libraries& libraries, const ProductShape& shape, bool tf32, const float* a,
-                                        const float* b, float* c, void* workspace, size_t bytes);
+  void run(Queue queue, const void* a, const void* b, const void* bias, void* c, void* workspace, size_t bytes) const;
+  static std::vector<Algorithm> measure(Libraries& libraries, const ProductShape& shape, bool tf32, const void* a,
+                                        const void* b, void* c, void* workspace, size_t bytes);
 
   struct Prepared;
 
@@ -96,13 +99,16 @@ class Product {
 };
 
 // plain.cu
-void plain_convolution(Queue queue, ConvKind kind, const Conv& shape, const float* a, const float* b, float* out);
-void plain_product(Queue queue, const ProductShape& shape, const float* a, const float* b, const float* bias, float* c);
-void add_bias(Queue queue, const float* bias, float* y, int64_t rows, int64_t columns);
+void plain_convolution(Queue queue, ConvKind kind, const Conv& shape, const void* a, const void* b, void* out);
+void plain_product(Queue queue, const ProductShape& shape, const void* a, const void* b, const void* bias, void* c);
+template <class T>
+void add_bias(Queue queue, const float* bias, T* y, int64_t rows, int64_t columns);
 
-/// Weights between PyTorch's order [oc, ic / groups, kh, kw] and the kernels' [oc, kh, kw, ic / groups].
-void pack_weights(Queue queue, const Conv& shape, const float* plain, float* packed);
-void unpack_weights(Queue queue, const Conv& shape, const float* packed, float* plain);
+/// Weights between PyTorch's order [oc, ic / groups, kh, kw] in float32 and the kernels' [oc, kh, kw, ic / groups].
+template <class T>
+void pack_weights(Queue queue, const Conv& shape, const float* plain, T* packed);
+template <class T>
+void unpack_weights(Queue queue, const Conv& shape, const T* packed, float* plain);
 
 /// Whether a name ends in `:tf32`, and the name without it.
 inline bool takes_tf32(std::string& name) {

@@ -10,10 +10,10 @@ Libraries::~Libraries() = default;
 struct Convolution::Prepared {};
 Convolution::Convolution(Libraries&, ConvKind kind, const Conv& shape, const char*) : kind_(kind), shape_(shape) {}
 size_t Convolution::workspace_bytes() const { return 0; }
-void Convolution::run(Queue queue, const float* a, const float* b, float* out, void*, size_t) const {
+void Convolution::run(Queue queue, const void* a, const void* b, void* out, void*, size_t) const {
   plain_convolution(queue, kind_, shape_, a, b, out);
 }
-std::vector<Algorithm> Convolution::measure(Libraries&, ConvKind, const Conv&, bool, const float*, const float*, float*,
+std::vector<Algorithm> Convolution::measure(Libraries&, ConvKind, const Conv&, bool, const void*, const void*, void*,
                                             void*, size_t) {
   return {{"plain", 0, 0.0f}};
 }
@@ -21,10 +21,10 @@ std::vector<Algorithm> Convolution::measure(Libraries&, ConvKind, const Conv&, b
 struct Product::Prepared {};
 Product::Product(Libraries&, const ProductShape& shape, const char*, size_t) : shape_(shape) {}
 size_t Product::workspace_bytes() const { return 0; }
-void Product::run(Queue queue, const float* a, const float* b, const float* bias, float* c, void*, size_t) const {
+void Product::run(Queue queue, const void* a, const void* b, const void* bias, void* c, void*, size_t) const {
   plain_product(queue, shape_, a, b, bias, c);
 }
-std::vector<Algorithm> Product::measure(Libraries&, const ProductShape&, bool, const float*, const float*, float*, void*,
+std::vector<Algorithm> Product::measure(Libraries&, const ProductShape&, bool, const void*, const void*, void*, void*,
                                         size_t) {
   return {{"plain", 0, 0.0f}};
 }

@@ -9,7 +9,8 @@ void fill(Queue queue, T* y, T value, int64_t n) {
   elements(queue, n, [=] STEPPLAN_KERNEL(int64_t i) { y[i] = value; });
 }
 
-void fill_random(Queue queue, float* y, uint32_t seed, int64_t n) {
+template <class T>
+void fill_random(Queue queue, T* y, uint32_t seed, int64_t n) {
   elements(queue, n, [=] STEPPLAN_KERNEL(int64_t i) {
     uint64_t word = (static_cast<uint64_t>(i) + 1) * 0x9E3779B97F4A7C15u + seed;  // splitmix64
     word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -17,6 +18,8 @@ void fill_random(Queue queue, float* y, uint32_t seed, int64_t n) {
     y[i] = static_cast<float>(static_cast<int32_t>(word >> 32)) * (1.0f / 2147483648.0f);
   });
 }
+template void fill_random<float>(Queue, float*, uint32_t, int64_t);
+template void fill_random<bfloat16>(Queue, bfloat16*, uint32_t, int64_t);
 
 template <class T>
 void copy_strided(Queue queue, const T* x, const Strides& x_strides, T* y, const Strides& y_strides, const Shape& shape) {

@@ -1,8 +1,9 @@
-// Normalisations. Sums over rows: every thread adds one channel's rows of one chunk, in double, and leaves them in
+// Normalisations, compiled once per type in which activations are stored. Sums over rows: every thread adds one channel's rows of one chunk, in double, and leaves them in
 // scratch; then one thread per channel adds the chunks in their order. So the order of additions is the plan's.
 #include <cmath>
 
 #include "device_kernels.hpp"
+#include "stored.hpp"
 
 namespace stepplan::gpu {
 
@@ -25,11 +26,12 @@ STEPPLAN_BOTH inline double total(const double* sums, int64_t channels, int64_t 
 }
 
 /// The forward rows: training, recomputation and evaluation alike, so that they are the same bits.
-template <Fusion fusion>
-void write_rows(Queue queue, const BatchNorm& a, const float* mean, const float* spread, bool running) {
+template <Fusion fusion, class T>
+void write_rows(Queue queue, const BatchNorm<T>& a, const float* mean, const float* spread, bool running) {
   const float eps = a.eps;
-  const float *x = a.x, *residual = a.residual, *gamma = a.gamma, *beta = a.beta;
-  float* y = a.y;
+  const T *x = a.x, *residual = a.residual;
+  const float *gamma = a.gamma, *beta = a.beta;
+  T* y = a.y;
   const int64_t channels = a.channels;
   elements(queue, a.rows * channels, [=] STEPPLAN_KERNEL(int64_t i) {
     const int64_t c = i % channels;
@@ -46,23 +48,23 @@ void write_rows(Queue queue, const BatchNorm& a, const float* mean, const float*
 
 }  // namespace
 
-template <Fusion fusion>
-void batch_norm(Queue queue, const BatchNorm& a, double* sums, int64_t chunks) {
+template <Fusion fusion, class T>
+void batch_norm(Queue queue, const BatchNorm<T>& a, double* sums, int64_t chunks) {
   const int64_t channels = a.channels, rows = a.rows;
-  const float* x = a.x;
+  const T* x = a.x;
   elements(queue, chunks * channels, [=] STEPPLAN_KERNEL(int64_t i) {
     const int64_t c = i % channels, k = i / channels;
     const float pivot = x[c];  // keeps the sum of squares accurate when the mean is far from zero
     double sum = 0.0, squares = 0.0;
     for (int64_t r = part(rows, chunks, k); r < part(rows, chunks, k + 1); ++r) {
-      const double d = static_cast<double>(x[r * channels + c]) - pivot;
+      const double d = static_cast<double>(float(x[r * channels + c])) - pivot;
       sum += d;
       squares += d * d;
     }
     sums[2 * k * channels + c] = sum;
     sums[(2 * k + 1) * channels + c] = squares;
   });
-  const BatchNorm b = a;
+  const BatchNorm<T> b = a;
   elements(queue, channels, [=] STEPPLAN_KERNEL(int64_t c) {
     const double n = static_cast<double>(rows);
     const double shifted = total(sums, channels, chunks, 0, c) / n;
@@ -79,16 +81,16 @@ void batch_norm(Queue queue, const BatchNorm& a, double* sums, int64_t chunks) {
   write_rows<fusion>(queue, a, a.saved_mean, a.saved_inv_std, false);
 }
 
-template <Fusion fusion>
-void batch_norm_apply(Queue queue, const BatchNorm& a, bool running) {
+template <Fusion fusion, class T>
+void batch_norm_apply(Queue queue, const BatchNorm<T>& a, bool running) {
   if (running) return write_rows<fusion>(queue, a, a.running_mean, a.running_var, true);
   write_rows<fusion>(queue, a, a.saved_mean, a.saved_inv_std, false);
 }
 
-template <Fusion fusion>
-void batch_norm_backward(Queue queue, const BatchNormGradient& a, double* sums, int64_t chunks) {
+template <Fusion fusion, class T>
+void batch_norm_backward(Queue queue, const BatchNormGradient<T>& a, double* sums, int64_t chunks) {
   const int64_t channels = a.channels, rows = a.rows;
-  const BatchNormGradient b = a;
+  const BatchNormGradient<T> b = a;
   elements(queue, chunks * channels, [=] STEPPLAN_KERNEL(int64_t i) {
     const int64_t c = i % channels, k = i / channels;
     const float mean = b.saved_mean[c], scale = scale_of(b.saved_inv_std[c], b.gamma, c);
@@ -124,21 +126,23 @@ void batch_norm_backward(Queue queue, const BatchNormGradient& a, double* sums, 
     const float slope = static_cast<float>(-scale * inv_std * sums[channels + c] / n);
     const float constant = static_cast<float>(-scale * sums[c] / n);
     const float x = b.x[i];
-    float d = has_residual(fusion) ? b.dresidual[i] : b.dy[i];
+    float d = has_residual(fusion) ? float(b.dresidual[i]) : float(b.dy[i]);
     if (masks_from_x(fusion)) d = passes<fusion>(x * scale + shift_of(mean, scale, b.beta, c)) ? d : 0.0f;
     b.dx[i] = scale * d + (slope * (x - mean) + constant);
   });
 }
 
 #define STEPPLAN_FUSION(f)                                                                                            \
-  template void batch_norm<f>(Queue, const BatchNorm&, double*, int64_t);                                             \
-  template void batch_norm_apply<f>(Queue, const BatchNorm&, bool);                                                   \
-  template void batch_norm_backward<f>(Queue, const BatchNormGradient&, double*, int64_t);
+  template void batch_norm<f>(Queue, const BatchNorm<Stored>&, double*, int64_t);                                             \
+  template void batch_norm_apply<f>(Queue, const BatchNorm<Stored>&, bool);                                                   \
+  template void batch_norm_backward<f>(Queue, const BatchNormGradient<Stored>&, double*, int64_t);
 STEPPLAN_FUSION(Fusion::none)
 STEPPLAN_FUSION(Fusion::relu)
 STEPPLAN_FUSION(Fusion::relu6)
 STEPPLAN_FUSION(Fusion::add)
 STEPPLAN_FUSION(Fusion::add_relu)
+
+#ifndef STEPPLAN_BFLOAT16  // float32 alone
 
 void layer_norm(Queue queue, const float* x, const float* gamma, const float* beta, float eps, float* y, float* mean,
                 float* inv_std, int64_t row_count, int64_t columns) {
@@ -234,5 +238,7 @@ void lrn_backward(Queue queue, const float* dy, const float* x, float* dx, const
     dx[i] = drow[c] * inverse_power(lrn_denominator(row, a, c), a.beta) - factor * row[c] * sum;
   });
 }
+
+#endif
 
 }  // namespace stepplan::gpu

@@ -7,7 +7,8 @@ namespace stepplan::gpu {
 
 namespace {
 
-void plain_forward(Queue queue, const Conv& s, const float* x, const float* w, float* y) {
+template <class T>
+void plain_forward(Queue queue, const Conv& s, const T* x, const T* w, T* y) {
   elements(queue, s.n * s.oh * s.ow * s.oc, [=] STEPPLAN_KERNEL(int64_t i) {
     const int64_t o = i % s.oc, q = i / s.oc % s.ow, p = i / (s.oc * s.ow) % s.oh, n = i / (s.oc * s.ow * s.oh);
     const int64_t icg = s.ic / s.groups, first = o / (s.oc / s.groups) * icg;
@@ -18,16 +19,17 @@ void plain_forward(Queue queue, const Conv& s, const float* x, const float* w, f
       for (int64_t t = 0; t < s.kw; ++t) {
         const int64_t v = q * s.stride_w - s.pad_w + t * s.dilation_w;
         if (v < 0 || v >= s.iw) continue;
-        const float* xi = x + ((n * s.ih + h) * s.iw + v) * s.ic + first;
-        const float* wi = w + ((o * s.kh + r) * s.kw + t) * icg;
-        for (int64_t c = 0; c < icg; ++c) sum += static_cast<double>(xi[c]) * wi[c];
+        const T* xi = x + ((n * s.ih + h) * s.iw + v) * s.ic + first;
+        const T* wi = w + ((o * s.kh + r) * s.kw + t) * icg;
+        for (int64_t c = 0; c < icg; ++c) sum += static_cast<double>(float(xi[c])) * wi[c];
       }
     }
     y[i] = static_cast<float>(sum);
   });
 }
 
-void plain_backward_data(Queue queue, const Conv& s, const float* dy, const float* w, float* dx) {
+template <class T>
+void plain_backward_data(Queue queue, const Conv& s, const T* dy, const T* w, T* dx) {
   elements(queue, s.n * s.ih * s.iw * s.ic, [=] STEPPLAN_KERNEL(int64_t i) {
     const int64_t c = i % s.ic, v = i / s.ic % s.iw, h = i / (s.ic * s.iw) % s.ih, n = i / (s.ic * s.iw * s.ih);
     const int64_t icg = s.ic / s.groups, ocg = s.oc / s.groups, group = c / icg;
@@ -38,16 +40,17 @@ void plain_backward_data(Queue queue, const Conv& s, const float* dy, const floa
       for (int64_t t = 0; t < s.kw; ++t) {
         const int64_t wide = v + s.pad_w - t * s.dilation_w;
         if (wide < 0 || wide % s.stride_w != 0 || wide / s.stride_w >= s.ow) continue;
-        const float* d = dy + ((n * s.oh + high / s.stride_h) * s.ow + wide / s.stride_w) * s.oc;
+        const T* d = dy + ((n * s.oh + high / s.stride_h) * s.ow + wide / s.stride_w) * s.oc;
         for (int64_t o = group * ocg; o < (group + 1) * ocg; ++o)
-          sum += static_cast<double>(d[o]) * w[((o * s.kh + r) * s.kw + t) * icg + c % icg];
+          sum += static_cast<double>(float(d[o])) * w[((o * s.kh + r) * s.kw + t) * icg + c % icg];
       }
     }
     dx[i] = static_cast<float>(sum);
   });
 }
 
-void plain_backward_weights(Queue queue, const Conv& s, const float* x, const float* dy, float* dw) {
+template <class T>
+void plain_backward_weights(Queue queue, const Conv& s, const T* x, const T* dy, T* dw) {
   const int64_t icg = s.ic / s.groups;
   elements(queue, s.oc * s.kh * s.kw * icg, [=] STEPPLAN_KERNEL(int64_t i) {
     const int64_t c = i % icg, t = i / icg % s.kw, r = i / (icg * s.kw) % s.kh, o = i / (icg * s.kw * s.kh);
@@ -69,43 +72,77 @@ void plain_backward_weights(Queue queue, const Conv& s, const float* x, const fl
   });
 }
 
-}  // namespace
-
-void plain_convolution(Queue queue, ConvKind kind, const Conv& shape, const float* a, const float* b, float* out) {
+template <class T>
+void plain_convolution(Queue queue, ConvKind kind, const Conv& shape, const T* a, const T* b, T* out) {
   if (kind == ConvKind::forward) return plain_forward(queue, shape, a, b, out);
   if (kind == ConvKind::backward_data) return plain_backward_data(queue, shape, a, b, out);
   plain_backward_weights(queue, shape, a, b, out);
 }
 
-void plain_product(Queue queue, const ProductShape& shape, const float* a, const float* b, const float* bias, float* c) {
+template <class T, class Result>
+void plain_product_of(Queue queue, const ProductShape& shape, const T* a, const T* b, const T* bias, Result* c) {
   const ProductShape s = shape;
   elements(queue, s.batch * s.m * s.n, [=] STEPPLAN_KERNEL(int64_t i) {
     const int64_t column = i % s.n, row = i / s.n % s.m, image = i / (s.n * s.m);
-    const float* ai = a + image * s.a.batch_stride + row * s.a.row_stride;
-    const float* bi = b + image * s.b.batch_stride + column * s.b.column_stride;
-    double sum = bias != nullptr ? static_cast<double>(bias[column]) : 0.0;
+    const T* ai = a + image * s.a.batch_stride + row * s.a.row_stride;
+    const T* bi = b + image * s.b.batch_stride + column * s.b.column_stride;
+    double sum = bias != nullptr ? static_cast<double>(float(bias[column])) : 0.0;
     for (int64_t k = 0; k < s.k; ++k)
-      sum += static_cast<double>(ai[k * s.a.column_stride]) * bi[k * s.b.row_stride];
+      sum += static_cast<double>(float(ai[k * s.a.column_stride])) * float(bi[k * s.b.row_stride]);
     c[image * s.c.batch_stride + row * s.c.row_stride + column * s.c.column_stride] = static_cast<float>(sum);
   });
 }
 
-void add_bias(Queue queue, const float* bias, float* y, int64_t row_count, int64_t columns) {
-  elements(queue, row_count * columns, [=] STEPPLAN_KERNEL(int64_t i) { y[i] += bias[i % columns]; });
+}  // namespace
+
+void plain_convolution(Queue queue, ConvKind kind, const Conv& shape, const void* a, const void* b, void* out) {
+  const auto compute = [&]<class T>(const T* first) {
+    plain_convolution(queue, kind, shape, first, static_cast<const T*>(b), static_cast<T*>(out));
+  };
+  shape.element == Element::bfloat16 ? compute(static_cast<const bfloat16*>(a)) : compute(static_cast<const float*>(a));
+}
+
+void plain_product(Queue queue, const ProductShape& shape, const void* a, const void* b, const void* bias, void* c) {
+  const auto compute = [&]<class T, class Result>(const T* first, Result* result) {
+    plain_product_of(queue, shape, first, static_cast<const T*>(b), static_cast<const T*>(bias), result);
+  };
+  if (shape.element == Element::float32) return compute(static_cast<const float*>(a), static_cast<float*>(c));
+  if (shape.result == Element::float32) return compute(static_cast<const bfloat16*>(a), static_cast<float*>(c));
+  compute(static_cast<const bfloat16*>(a), static_cast<bfloat16*>(c));
+}
+
+template <class T>
+void add_bias(Queue queue, const float* bias, T* y, int64_t row_count, int64_t columns) {
+  elements(queue, row_count * columns, [=] STEPPLAN_KERNEL(int64_t i) { y[i] = y[i] + bias[i % columns]; });
 }
 
 namespace {
-const uint32_t* words(const float* data) { return reinterpret_cast<const uint32_t*>(data); }
-uint32_t* words(float* data) { return reinterpret_cast<uint32_t*>(data); }
+/// [batch, rows, columns] -> [batch, columns, rows], and from one type to the other.
+template <class From, class To>
+void turn(Queue queue, const From* x, To* y, int64_t batch, int64_t rows, int64_t columns) {
+  elements(queue, batch * rows * columns, [=] STEPPLAN_KERNEL(int64_t i) {
+    const int64_t row = i % rows, column = i / rows % columns, image = i / (rows * columns);
+    y[i] = static_cast<float>(x[(image * rows + row) * columns + column]);
+  });
+}
 }  // namespace
 
-void pack_weights(Queue queue, const Conv& s, const float* plain, float* packed) {
-  transpose(queue, words(plain), words(packed), s.oc, s.group_channels(), s.taps());
+template <class T>
+void pack_weights(Queue queue, const Conv& s, const float* plain, T* packed) {
+  turn(queue, plain, packed, s.oc, s.group_channels(), s.taps());
 }
 
-void unpack_weights(Queue queue, const Conv& s, const float* packed, float* plain) {
-  transpose(queue, words(packed), words(plain), s.oc, s.taps(), s.group_channels());
+template <class T>
+void unpack_weights(Queue queue, const Conv& s, const T* packed, float* plain) {
+  turn(queue, packed, plain, s.oc, s.taps(), s.group_channels());
 }
+
+#define STEPPLAN_STORED(T)                                                    \
+  template void add_bias<T>(Queue, const float*, T*, int64_t, int64_t);       \
+  template void pack_weights<T>(Queue, const Conv&, const float*, T*);        \
+  template void unpack_weights<T>(Queue, const Conv&, const T*, float*);
+STEPPLAN_STORED(float)
+STEPPLAN_STORED(bfloat16)
 
 void require_workspace(const char* node, size_t planned, size_t needed) {
   if (needed > 0 && needed + kWorkspaceSlack > planned)

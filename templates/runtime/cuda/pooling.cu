@@ -1,16 +1,18 @@
-// Pooling: forward one thread per result, backward one per input, which gathers, so that nothing is added atomically.
+// Pooling, compiled once per type in which activations are stored: forward one thread per result, backward one per input, which gathers, so that nothing is added atomically.
 #include <limits>
 
 #include "average_pool.hpp"
 #include "device_kernels.hpp"
+#include "stored.hpp"
 
 namespace stepplan::gpu {
 
-void max_pool(Queue queue, const float* x, float* y, uint8_t* argmax, const Pool2d& pool) {
+template <class T>
+void max_pool(Queue queue, const T* x, T* y, uint8_t* argmax, const Pool2d& pool) {
   const Pool2d p = pool;
   elements(queue, p.batch * p.out_height * p.out_width * p.channels, [=] STEPPLAN_KERNEL(int64_t i) {
     const int64_t c = i % p.channels, ow = i / p.channels % p.out_width, row = i / (p.channels * p.out_width);
-    const float* image = x + row / p.out_height * p.height * p.width * p.channels + c;
+    const T* image = x + row / p.out_height * p.height * p.width * p.channels + c;
     const int64_t top = row % p.out_height * p.stride_h - p.pad_h, left = ow * p.stride_w - p.pad_w;
     float best = -std::numeric_limits<float>::infinity();
     int64_t chosen = -1;
@@ -29,7 +31,8 @@ void max_pool(Queue queue, const float* x, float* y, uint8_t* argmax, const Pool
   });
 }
 
-void max_pool_backward(Queue queue, const float* dy, const uint8_t* argmax, float* dx, const Pool2d& pool) {
+template <class T>
+void max_pool_backward(Queue queue, const T* dy, const uint8_t* argmax, T* dx, const Pool2d& pool) {
   const Pool2d p = pool;
   elements(queue, p.batch * p.height * p.width * p.channels, [=] STEPPLAN_KERNEL(int64_t i) {
     const int64_t c = i % p.channels, iw = i / p.channels % p.width, row = i / (p.channels * p.width);
@@ -51,11 +54,11 @@ void max_pool_backward(Queue queue, const float* dy, const uint8_t* argmax, floa
 
 namespace {
 
-template <class Windows>
-void average(Queue queue, const float* x, float* y, int64_t batch, int64_t channels, Windows high, Windows wide) {
+template <class T, class Windows>
+void average(Queue queue, const T* x, T* y, int64_t batch, int64_t channels, Windows high, Windows wide) {
   elements(queue, batch * high.out * wide.out * channels, [=] STEPPLAN_KERNEL(int64_t i) {
     const int64_t c = i % channels, ow = i / channels % wide.out, row = i / (channels * wide.out);
-    const float* image = x + row / high.out * high.in * wide.in * channels + c;
+    const T* image = x + row / high.out * high.in * wide.in * channels + c;
     const Range ih = high.inputs(row % high.out), iw = wide.inputs(ow);
     double total = 0.0;
     for (int64_t h = ih.begin; h < ih.end; ++h) {
@@ -67,8 +70,8 @@ void average(Queue queue, const float* x, float* y, int64_t batch, int64_t chann
   });
 }
 
-template <class Windows>
-void average_backward(Queue queue, const float* dy, float* dx, int64_t batch, int64_t channels, Windows high,
+template <class T, class Windows>
+void average_backward(Queue queue, const T* dy, T* dx, int64_t batch, int64_t channels, Windows high,
                       Windows wide) {
   elements(queue, batch * high.in * wide.in * channels, [=] STEPPLAN_KERNEL(int64_t i) {
     const int64_t c = i % channels, iw = i / channels % wide.in, row = i / (channels * wide.in);
@@ -85,22 +88,35 @@ void average_backward(Queue queue, const float* dy, float* dx, int64_t batch, in
 
 }  // namespace
 
-void average_pool(Queue queue, const float* x, float* y, const Pool2d& p, bool count_pad) {
+template <class T>
+void average_pool(Queue queue, const T* x, T* y, const Pool2d& p, bool count_pad) {
   average(queue, x, y, p.batch, p.channels, high_windows(p, count_pad), wide_windows(p, count_pad));
 }
 
-void average_pool_backward(Queue queue, const float* dy, float* dx, const Pool2d& p, bool count_pad) {
+template <class T>
+void average_pool_backward(Queue queue, const T* dy, T* dx, const Pool2d& p, bool count_pad) {
   average_backward(queue, dy, dx, p.batch, p.channels, high_windows(p, count_pad), wide_windows(p, count_pad));
 }
 
-void adaptive_average_pool(Queue queue, const float* x, float* y, const Pool2d& p) {
+template <class T>
+void adaptive_average_pool(Queue queue, const T* x, T* y, const Pool2d& p) {
   average(queue, x, y, p.batch, p.channels, AdaptiveWindows{p.height, p.out_height}, AdaptiveWindows{p.width, p.out_width});
 }
 
-void adaptive_average_pool_backward(Queue queue, const float* dy, float* dx, const Pool2d& p) {
+template <class T>
+void adaptive_average_pool_backward(Queue queue, const T* dy, T* dx, const Pool2d& p) {
   average_backward(queue, dy, dx, p.batch, p.channels, AdaptiveWindows{p.height, p.out_height},
                    AdaptiveWindows{p.width, p.out_width});
 }
+
+template void max_pool<Stored>(Queue, const Stored*, Stored*, uint8_t*, const Pool2d&);
+template void max_pool_backward<Stored>(Queue, const Stored*, const uint8_t*, Stored*, const Pool2d&);
+template void average_pool<Stored>(Queue, const Stored*, Stored*, const Pool2d&, bool);
+template void average_pool_backward<Stored>(Queue, const Stored*, Stored*, const Pool2d&, bool);
+template void adaptive_average_pool<Stored>(Queue, const Stored*, Stored*, const Pool2d&);
+template void adaptive_average_pool_backward<Stored>(Queue, const Stored*, Stored*, const Pool2d&);
+
+#ifndef STEPPLAN_BFLOAT16  // float32 alone
 
 void interpolate(Queue queue, const float* x, float* y, int64_t batch, int64_t channels, const InterpolationAxis& down,
                  const InterpolationAxis& right) {
@@ -131,5 +147,7 @@ void interpolate_backward(Queue queue, const float* dy, float* dx, int64_t batch
     dx[i] = sum;
   });
 }
+
+#endif
 
 }  // namespace stepplan::gpu

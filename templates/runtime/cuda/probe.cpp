@@ -24,7 +24,6 @@ class Buffer {
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
   std::byte* bytes() const { return memory_; }
-  float* floats() const { return reinterpret_cast<float*>(memory_); }
 
  private:
   Device& device_;
@@ -48,8 +47,12 @@ struct Session {
     return number;
   }
   /// Random numbers: zeros would hide mistakes and run faster than data does.
-  void fill(const Buffer& buffer, int64_t floats, uint32_t seed) {
-    fill_random({device, stream}, buffer.floats(), seed, floats);
+  void fill(const Buffer& buffer, int64_t elements, uint32_t seed, Element element = Element::float32) {
+    const Queue queue{device, stream};
+    if (element == Element::bfloat16)
+      fill_random(queue, reinterpret_cast<bfloat16*>(buffer.bytes()), seed, elements);
+    else
+      fill_random(queue, reinterpret_cast<float*>(buffer.bytes()), seed, elements);
     device.synchronize(stream);
   }
 };
@@ -74,37 +77,43 @@ nb::dict describe(int device) {
   return told;
 }
 
-/// (name, workspace, ns) of every algorithm of a convolution, the fastest first. `s`: the fields of Conv.
-nb::list convolution(int device, const std::string& kind, const std::array<int64_t, 16>& s, bool tf32, size_t workspace) {
+/// (name, workspace, ns) of every algorithm of a convolution, the fastest first. `s`: the fields of Conv; `low`: on
+/// bfloat16.
+nb::list convolution(int device, const std::string& kind, const std::array<int64_t, 16>& s, bool tf32, bool low,
+                     size_t workspace) {
+  const Element element = low ? Element::bfloat16 : Element::float32;
   return guarded([&] {
     const Conv shape{s[0], s[1], s[2],  s[3],  s[4],  s[5],  s[6],  s[7],
-                     s[8], s[9], s[10], s[11], s[12], s[13], s[14], s[15]};
+                     s[8], s[9], s[10], s[11], s[12], s[13], s[14], s[15], element};
     Session session(device);
     const int64_t x = shape.n * shape.ih * shape.iw * shape.ic, y = shape.n * shape.oh * shape.ow * shape.oc;
     const int64_t w = shape.oc * shape.taps() * shape.group_channels();
     const bool forward = kind == "forward", data = kind == "backward_data";
     const int64_t first = data ? y : x, second = forward || data ? w : y, result = forward ? y : data ? x : w;
-    const Buffer a(session.device, size_t(first) * 4), b(session.device, size_t(second) * 4);
-    const Buffer out(session.device, size_t(result) * 4), space(session.device, workspace);
-    session.fill(a, first, 1);
-    session.fill(b, second, 2);
+    const Buffer a(session.device, size_t(first * bytes_of(element))), b(session.device, size_t(second * bytes_of(element)));
+    const Buffer out(session.device, size_t(result * bytes_of(element))), space(session.device, workspace);
+    session.fill(a, first, 1, element);
+    session.fill(b, second, 2, element);
     const ConvKind which = forward ? ConvKind::forward : data ? ConvKind::backward_data : ConvKind::backward_weights;
-    return told(Convolution::measure(session.libraries, which, shape, tf32, a.floats(), b.floats(), out.floats(),
+    return told(Convolution::measure(session.libraries, which, shape, tf32, a.bytes(), b.bytes(), out.bytes(),
                                      space.bytes(), workspace));
   });
 }
 
 /// The same of a matrix product. `s`: batch, m, n, k, then the strides of a, b and c. `sizes`: elements of a, b and c.
 nb::list product(int device, const std::array<int64_t, 13>& s, bool bias, const std::array<int64_t, 3>& sizes, bool tf32,
-                 size_t workspace) {
+                 bool low, bool low_result, size_t workspace) {
+  const Element element = low ? Element::bfloat16 : Element::float32;
+  const Element kept = low_result ? Element::bfloat16 : Element::float32;
   return guarded([&] {
-    const ProductShape shape{s[0], s[1], s[2], s[3], {s[4], s[5], s[6]}, {s[7], s[8], s[9]}, {s[10], s[11], s[12]}, bias};
+    const ProductShape shape{s[0], s[1], s[2], s[3], {s[4], s[5], s[6]}, {s[7], s[8], s[9]}, {s[10], s[11], s[12]}, bias,
+                             element, kept};
     Session session(device);
-    const Buffer a(session.device, size_t(sizes[0]) * 4), b(session.device, size_t(sizes[1]) * 4);
-    const Buffer c(session.device, size_t(sizes[2]) * 4), space(session.device, workspace);
-    session.fill(a, sizes[0], 1);
-    session.fill(b, sizes[1], 2);
-    return told(Product::measure(session.libraries, shape, tf32, a.floats(), b.floats(), c.floats(), space.bytes(), workspace));
+    const Buffer a(session.device, size_t(sizes[0] * bytes_of(element))), b(session.device, size_t(sizes[1] * bytes_of(element)));
+    const Buffer c(session.device, size_t(sizes[2] * bytes_of(kept))), space(session.device, workspace);
+    session.fill(a, sizes[0], 1, element);
+    session.fill(b, sizes[1], 2, element);
+    return told(Product::measure(session.libraries, shape, tf32, a.bytes(), b.bytes(), c.bytes(), space.bytes(), workspace));
   });
 }
 

@@ -45,13 +45,16 @@ struct Product::Prepared {
   cublasLtMatmulDesc_t product = nullptr;
   cublasLtMatrixLayout_t first = nullptr, second = nullptr, result = nullptr;  // b, a and c, as the library sees them
   cublasComputeType_t compute;
+  cudaDataType_t stored = CUDA_R_32F, kept = CUDA_R_32F;  // of a, b and the bias; of c
   cublasLtMatmulAlgo_t algorithm{};
   size_t workspace = 0;
 
   explicit Prepared(Libraries::Handles& handles, cublasComputeType_t compute) : handles(handles), compute(compute) {}
   /// By way of the other constructor, so that what was made goes where something fails.
   Prepared(Libraries::Handles& handles, const ProductShape& s, bool tf32)
-      : Prepared(handles, tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F) {
+      : Prepared(handles, tf32 && s.element == Element::float32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F) {
+    if (s.element == Element::bfloat16) stored = CUDA_R_16BF;
+    if (s.result == Element::bfloat16) kept = CUDA_R_16BF;
     const Stored b = transposed_view(s.b, s.k, s.n), a = transposed_view(s.a, s.m, s.k);
     check(cublasLtMatmulDescCreate(&product, compute, CUDA_R_32F), "cublasLtMatmulDescCreate");
     const cublasOperation_t op_b = b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N, op_a = a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -59,12 +62,13 @@ struct Product::Prepared {
     set(CUBLASLT_MATMUL_DESC_TRANSB, op_a);
     if (s.bias) {
       set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+      set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(stored));
       // The real one comes with every run; algorithms are looked for with one that is aligned as planned ones are.
       set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, reinterpret_cast<const void*>(uintptr_t{64}));
     }
-    first = layout(b, s.batch, s.b.batch_stride);
-    second = layout(a, s.batch, s.a.batch_stride);
-    result = layout({true, false, s.n, s.m, std::max(s.c.row_stride, s.n)}, s.batch, s.c.batch_stride);
+    first = layout(stored, b, s.batch, s.b.batch_stride);
+    second = layout(stored, a, s.batch, s.a.batch_stride);
+    result = layout(kept, {true, false, s.n, s.m, std::max(s.c.row_stride, s.n)}, s.batch, s.c.batch_stride);
   }
   ~Prepared() {
     for (cublasLtMatrixLayout_t made : {first, second, result})
@@ -79,9 +83,9 @@ struct Product::Prepared {
     check(cublasLtMatmulDescSetAttribute(product, what, &value, sizeof(value)), "cublasLtMatmulDescSetAttribute");
   }
 
-  static cublasLtMatrixLayout_t layout(const Stored& m, int64_t batch, int64_t stride) {
+  static cublasLtMatrixLayout_t layout(cudaDataType_t type, const Stored& m, int64_t batch, int64_t stride) {
     cublasLtMatrixLayout_t made = nullptr;
-    check(cublasLtMatrixLayoutCreate(&made, CUDA_R_32F, static_cast<uint64_t>(m.rows), static_cast<uint64_t>(m.columns),
+    check(cublasLtMatrixLayoutCreate(&made, type, static_cast<uint64_t>(m.rows), static_cast<uint64_t>(m.columns),
                                      m.leading),
           "cublasLtMatrixLayoutCreate");
     const int32_t count = static_cast<int32_t>(batch);
@@ -132,7 +136,7 @@ struct Product::Prepared {
                                  &numbers[3], &numbers[4], &numbers[5], &numbers[6], &numbers[7], &numbers[8]);
     cublasStatus_t status = read == 9 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
     if (status == CUBLAS_STATUS_SUCCESS)
-      status = cublasLtMatmulAlgoInit(handles.cublas, compute, CUDA_R_32F, CUDA_R_32F, CUDA_R_32F, CUDA_R_32F, CUDA_R_32F,
+      status = cublasLtMatmulAlgoInit(handles.cublas, compute, CUDA_R_32F, stored, stored, kept, kept,
                                       static_cast<int>(numbers[0]), &algorithm);
     for (size_t i = 0; i < kParts.size() && status == CUBLAS_STATUS_SUCCESS; ++i)
       status = cublasLtMatmulAlgoConfigSetAttribute(&algorithm, kParts[i], &numbers[i + 1], width_of(i));
@@ -158,8 +162,8 @@ struct Product::Prepared {
     return name;
   }
 
-  cublasStatus_t run(Stream stream, const cublasLtMatmulAlgo_t& algo, const float* a, const float* b, const float* bias,
-                     float* c, void* space, size_t bytes) const {
+  cublasStatus_t run(Stream stream, const cublasLtMatmulAlgo_t& algo, const void* a, const void* b, const void* bias,
+                     void* c, void* space, size_t bytes) const {
     const float one = 1.0f, zero = 0.0f;
     if (bias != nullptr) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
     return cublasLtMatmul(handles.cublas, product, &one, b, first, a, second, &zero, c, result, c, result, &algo, space,
@@ -178,15 +182,15 @@ Product::Product(Libraries& libraries, const ProductShape& shape, const char* al
 
 size_t Product::workspace_bytes() const { return prepared_ ? prepared_->workspace : 0; }
 
-void Product::run(Queue queue, const float* a, const float* b, const float* bias, float* c, void* space, size_t bytes) const {
+void Product::run(Queue queue, const void* a, const void* b, const void* bias, void* c, void* space, size_t bytes) const {
   if (!prepared_) return plain_product(queue, shape_, a, b, bias, c);
   const Workspace own = aligned(space, bytes);
   check(prepared_->run(queue.stream, prepared_->algorithm, a, b, bias, c, own.start, own.bytes), "a matrix product");
 }
 
-std::vector<Algorithm> Product::measure(Libraries& libraries, const ProductShape& shape, bool tf32, const float* a,
-                                        const float* b, float* c, void* space, size_t bytes) {
-  const float* bias = shape.bias ? b : nullptr;  // any numbers do
+std::vector<Algorithm> Product::measure(Libraries& libraries, const ProductShape& shape, bool tf32, const void* a,
+                                        const void* b, void* c, void* space, size_t bytes) {
+  const void* bias = shape.bias ? b : nullptr;  // any numbers do
   Device& device = libraries.handles().device;
   const auto plainly = [&] {  // shapes that the library refuses
     const float took = median_time(device, [&](Stream stream) { plain_product({device, stream}, shape, a, b, bias, c); });

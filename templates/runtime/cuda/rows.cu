@@ -58,7 +58,8 @@ void sum_reduce(Queue queue, const float* x, const Reduction& axes, float factor
   });
 }
 
-void bias_gradient(Queue queue, const float* dy, int64_t row_count, int64_t columns, float* db, double* sums,
+template <class T>
+void bias_gradient(Queue queue, const T* dy, int64_t row_count, int64_t columns, float* db, double* sums,
                    int64_t chunks) {
   elements(queue, chunks * columns, [=] STEPPLAN_KERNEL(int64_t i) {
     const int64_t c = i % columns, k = i / columns;
@@ -72,5 +73,7 @@ void bias_gradient(Queue queue, const float* dy, int64_t row_count, int64_t colu
     db[c] = static_cast<float>(sum);
   });
 }
+template void bias_gradient<float>(Queue, const float*, int64_t, int64_t, float*, double*, int64_t);
+template void bias_gradient<bfloat16>(Queue, const bfloat16*, int64_t, int64_t, float*, double*, int64_t);
 
 }  // namespace stepplan::gpu

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from codegen.cuda.executor import CudaExecutor
+from planner.graph.model import DType, TensorType
 from planner.ops import all_ops
-from planner.ops.base import Mode
+from planner.ops.base import Mode, Op, Sample, round_bfloat16
 from planner.ops.device import device_mode
+from planner.ops.masks import CastAttrs
 from planner.ops.signature import signature_of
 from tests.codegen.cuda.plans import make, plan_for
 from tests.codegen.plans import Case, graph_of
@@ -20,10 +22,33 @@ TRANSFERS = ("offload", "prefetch")
 """These need two pools; tests with budgets run them."""
 
 
+def in_bfloat16(op: Op, sample: Sample) -> Sample:
+    """The sample with every input in bfloat16 that may be."""
+    allowed = op.low_inputs(sample.attrs) or ()
+    low = [
+        t.model_copy(update={"dtype": DType.BFLOAT16}) if i in allowed and t.dtype is DType.FLOAT32 else t
+        for i, t in enumerate(sample.inputs)
+    ]
+    return Sample(sample.attrs, tuple(low))
+
+
+def samples_of(op: Op) -> list[Sample]:
+    """In float32, and the first three, where the op takes bfloat16, in that; every activation's first."""
+    samples = list(op.samples())
+    if op.name == "cast":
+        to, back = (CastAttrs.model_validate({"dtype": d}) for d in ("bfloat16", "float32"))
+        low = TensorType(shape=(4, 33), dtype=DType.BFLOAT16)
+        return [*samples, Sample(to, (low.model_copy(update={"dtype": DType.FLOAT32}),)), Sample(back, (low,))]
+    if op.low_precision is None:
+        return samples
+    many = 1 if op.family in ("elementwise", "binary") else 3
+    return samples + [in_bfloat16(op, s) for s in samples if any(t.dtype is DType.FLOAT32 for t in s.inputs)][:many]
+
+
 def device_cases() -> list[Case]:
     found: list[Case] = []
     for op in all_ops().values():
-        for sample in () if op.name in TRANSFERS else op.samples():
+        for sample in () if op.name in TRANSFERS else samples_of(op):
             probe = Case(0, op, sample, Mode("", "", 1))
             if op.alias(signature_of(graph_of([probe]), probe.node)) is None:
                 found.append(Case(len(found), op, sample, device_mode(op)))
@@ -48,7 +73,10 @@ def test_every_kernel(executor: CudaExecutor, cases: list[Case]) -> None:
     for case in cases:
         drawn = case.op.draw(case.sample, rng)
         for name, array, type_ in zip(case.inputs + case.updates, drawn, case.sample.inputs, strict=True):
-            state[name] = np.asarray(array).astype(type_.dtype.value)
+            # Convolutions round the weights that they read, so that the reference must find rounded ones.
+            mixed = case.op.family == "conv" and case.sample.inputs[0].dtype is DType.BFLOAT16
+            low = type_.dtype is DType.BFLOAT16 or mixed
+            state[name] = round_bfloat16(array) if low else np.asarray(array).astype(type_.dtype.value)
     load(executor, state)
     executor.predict()
     wrong = [m for case in cases for m in mistakes(executor, case, state)]

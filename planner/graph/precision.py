@@ -1,0 +1,155 @@
+"""Mixed precision: activations and their gradients in bfloat16, whatever is added up over steps in float32.
+
+A pass over a captured graph, before planning. Every op says which of its inputs may be bfloat16 (`Op.low_inputs`):
+
+    convolutions, products   always run on bfloat16 operands; the library adds in float32. Their weight gradients are
+                             float32, as are the weights that convolutions read: kernels round them to bfloat16 as they
+                             bring them into the library's order, so the working copy lives in the node's scratch
+    what follows its inputs  activations, batch norms, pooling, sums, chains, copies: in bfloat16 where an input is;
+                             they compute in float32 and round what they store
+    everything else          losses, softmax, updates: in float32
+
+    float32 always           parameters (the master weights), momentum and other states, statistics, losses, a
+                             program's results
+
+Where a node wants a value in the other precision, a `cast` node goes in front of it, once per value and program.
+
+    conv1(x f32, w f32) -> y f32; relu(y) -> z f32; loss(z) -> l f32    becomes
+    x.bf16 = cast(x); conv1(x.bf16, w) -> y bf16; relu(y) -> z bf16; z.f32 = cast(z); loss(z.f32) -> l f32
+"""
+
+from planner.errors import UserError
+from planner.graph.model import DType, Graph, Node, Program, Role, Value
+from planner.graph.text import validate
+from planner.ops.base import Op, op_named
+from planner.ops.masks import CastAttrs
+
+LIBRARY_FAMILIES = frozenset({"conv", "matmul"})
+SHORT = {DType.BFLOAT16: "bf16", DType.FLOAT32: "f32"}
+
+
+def mixed_precision(graph: Graph) -> Graph:
+    """The graph in bfloat16 with float32 master weights, named after it with `_bf16`.
+
+    SP1033: it holds bfloat16 already, or float64, which has no place in it.
+    """
+    for value in graph.values:
+        if value.type.dtype in (DType.BFLOAT16, DType.FLOAT64):
+            raise UserError("SP1033", f"value {value.id!r} is {value.type.text()}", "start from a float32 graph")
+    pass_ = _Pass(graph)
+    programs = tuple(pass_.program(p) for p in graph.programs)
+    made = {v for p in programs for n in p.nodes for v in (*n.reads, *n.writes)} | set(graph.value)
+    values = tuple(v for v in pass_.values.values() if v.id in made)
+    mixed = Graph(name=f"{graph.name}_bf16", values=values, programs=programs)
+    validate(mixed)
+    return mixed
+
+
+def is_mixed(graph: Graph) -> bool:
+    return any(v.type.dtype is DType.BFLOAT16 for v in graph.values)
+
+
+def require_precision(graph: Graph, gpu: bool) -> None:
+    """SP1033 unless the hardware has kernels for every node's types: processors have none for bfloat16."""
+    if gpu or not is_mixed(graph):
+        return
+    for program in graph.programs:
+        for node in program.nodes:
+            for value in (*node.reads, *node.writes):
+                if graph.value[value].type.dtype is DType.BFLOAT16:
+                    raise UserError(
+                        "SP1033",
+                        f"node {node.id!r} ({node.op}) of {program.name} works on {value!r}, which is "
+                        f"{graph.value[value].type.text()}: there are no bfloat16 kernels for processors",
+                        "capture with --precision float32, or plan for a GPU",
+                    )
+
+
+class _Pass:
+    """The values of all programs; they share parameters and inputs, and may share results."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.values: dict[str, Value] = dict(graph.value)
+        self._fixed = {v for p in graph.programs for v in (*p.inputs, *p.outputs)}
+        self._fixed |= {v.id for v in graph.values if v.name}
+
+    def program(self, program: Program) -> Program:
+        self._nodes: list[Node] = []
+        self._casts: dict[tuple[str, DType], str] = {}
+        self._made: set[str] = set()
+        for node in program.nodes:
+            self._add(node)
+        return program.model_copy(update={"nodes": tuple(self._nodes)})
+
+    def _add(self, node: Node) -> None:
+        op = op_named(node.op)
+        low = self._low_inputs(op, node)
+        inputs = tuple(
+            self._cast(v, DType.BFLOAT16 if i in low else DType.FLOAT32, node) if self._is_float(v) else v
+            for i, v in enumerate(node.inputs)
+        )
+        types = op.infer(node.attrs, [self.values[v].type for v in inputs])
+        outputs, results = [], []
+        for value, type_ in zip(node.outputs, types, strict=True):
+            if value in self._fixed and type_.dtype is DType.BFLOAT16:
+                results.append(value)
+                value = self._new(self.values[value], type_.dtype)
+            else:
+                self.values[value] = self.values[value].model_copy(update={"type": type_})
+            outputs.append(value)
+        self._nodes.append(node.model_copy(update={"inputs": inputs, "outputs": tuple(outputs)}))
+        for value in node.updates:  # what was rounded of it is its past
+            for dtype in SHORT:
+                self._casts.pop((value, dtype), None)
+        for value in results:  # as the caller gets it
+            self._nodes.append(self._cast_node(self._spelled(value, DType.BFLOAT16), value, DType.FLOAT32, node))
+
+    def _low_inputs(self, op: Op, node: Node) -> frozenset[int]:
+        """Positions of the inputs that become bfloat16."""
+        allowed = op.low_inputs(node.attrs)
+        if allowed is None:
+            return frozenset()
+        able = [i for i, v in enumerate(node.inputs) if i in allowed and self._is_float(v)]
+        follows = any(self.values[node.inputs[i]].type.dtype is DType.BFLOAT16 for i in able)
+        return frozenset(able) if op.family in LIBRARY_FAMILIES or follows else frozenset()
+
+    def _is_float(self, value: str) -> bool:
+        return self.values[value].type.dtype in (DType.FLOAT32, DType.BFLOAT16)
+
+    def _cast(self, value: str, dtype: DType, reader: Node) -> str:
+        """The value in a precision, made in front of its first reader."""
+        if self.values[value].type.dtype is dtype:
+            return value
+        known = self._casts.get((value, dtype))
+        if known is None:
+            known = self._casts[value, dtype] = self._new(self.values[value], dtype)
+            self._nodes.append(self._cast_node(value, known, dtype, reader))
+        return known
+
+    def _new(self, value: Value, dtype: DType) -> str:
+        """A value like this one in another precision, which the program itself makes."""
+        role = value.role if value.role is Role.GRADIENT else Role.ACTIVATION
+        type_ = value.type.model_copy(update={"dtype": dtype})
+        name, again = self._spelled(value.id, dtype), 2
+        while name in self._made or (name in self.values and self.values[name].type != type_):
+            name, again = f"{self._spelled(value.id, dtype)}{again}", again + 1
+        self._made.add(name)
+        self.values[name] = Value(id=name, type=type_, role=role, gradient_of=value.gradient_of)
+        return name
+
+    @staticmethod
+    def _spelled(value: str, dtype: DType) -> str:
+        return f"{value}.{SHORT[dtype]}"
+
+    @staticmethod
+    def _cast_node(source: str, target: str, dtype: DType, beside: Node) -> Node:
+        attrs = CastAttrs.model_validate({"dtype": dtype.value})
+        return Node(
+            id=f"{target}.cast" if target == beside.id else target,
+            op="cast",
+            inputs=(source,),
+            outputs=(target,),
+            attrs=attrs,
+            phase=beside.phase,
+            origin=beside.origin,
+        )

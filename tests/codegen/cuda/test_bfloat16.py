@@ -1,0 +1,71 @@
+"""Plans in bfloat16 with float32 master weights: executed on the null device, and compiled for a GPU."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from codegen.build import build
+from codegen.emit import emit
+from codegen.load import executor_class, native_module
+from planner.errors import UserError
+from planner.graph.builder import GraphBuilder
+from planner.graph.model import Graph
+from planner.graph.precision import mixed_precision
+from planner.ops.dropout import DropoutAttrs
+from tests.codegen.cuda.plans import gpu, make, plan_for
+from tests.codegen.cuda.test_devices import needs_toolkit
+from tests.codegen.cuda.test_null_device import batch
+from tests.graphs import batch_norm, classifier, conv, images
+from tests.interpreter import run_program
+
+pytestmark = pytest.mark.xdist_group("cuda_devices")
+
+
+def net() -> Graph:
+    """What bfloat16 goes through: convolution with and without packing, batch norm with a residual, a chain, a
+    branch, dropout, pooling and a product, and on to a float32 loss."""
+    b = GraphBuilder("mixed_net")
+    x = batch_norm(b, conv(b, images(b), 8, "conv1"), "bn1", "relu")
+    y = batch_norm(b, conv(b, x, 8, "conv2", kernel=1), "bn2", "relu", residual=x)
+    (z,) = b.op("sigmoid", [y], name="gate")
+    (z,) = b.op("mul", [z, y], name="gated")
+    (z,) = b.op("dropout", [z], DropoutAttrs(p=0.0), name="drop")[:1]
+    return classifier(b, conv(b, z, 8, "conv3", bias=True))
+
+
+def test_a_step_is_that_of_the_reference(tmp_path: Path) -> None:
+    graph = mixed_precision(net())
+    assert {n.op for n in graph.program["train_step"].nodes} >= {"chain", "cast", "dropout", "batch_norm_backward"}
+    made = make(plan_for(graph, 2), graph, tmp_path)
+    data = batch(graph)
+    with made(seed=3, poison=True, null_device=True) as executor:
+        executor.delays(1)
+        state = executor.state_dict()
+        held = {v.id: np.asarray(state[v.name], np.float64) for v in graph.values if v.name}
+        given = dict(zip(graph.program["train_step"].inputs, data, strict=True))
+        expected = run_program(
+            graph,
+            "train_step",
+            held | {k: v.astype(np.float64) if v.dtype == np.float32 else v for k, v in given.items()},
+        )
+        _, gradients = executor.gradients(*data)
+        for node in graph.program["train_step"].nodes:
+            if node.op == "sgd_update":
+                want = expected[node.inputs[0]]
+                off = np.linalg.norm(gradients[graph.value[node.updates[0]].name] - want) / np.linalg.norm(want)
+                assert off < 0.01, (node.id, off)  # some sums round to the next bfloat16
+        losses = [float(executor.step(*data)) for _ in range(3)]
+        assert losses[0] == pytest.approx(float(expected[graph.program["train_step"].outputs[0]]), rel=2e-3)
+        assert losses[2] < losses[0]
+        assert executor.predict(data[0]).dtype == np.float32
+
+
+@needs_toolkit
+def test_compiles_and_links_for_a_gpu(tmp_path: Path) -> None:
+    graph = mixed_precision(net())
+    emit(plan_for(graph, 2), graph, gpu(), tmp_path)
+    build(tmp_path, flags=("-Wall", "-Wextra"))
+    assert not native_module(tmp_path).null_device
+    with pytest.raises(UserError, match=r"SP185[1-5]"):
+        executor_class(tmp_path)(device=99)

@@ -1,0 +1,135 @@
+"""Mixed precision as a pass over graphs: which values change their type, and what that does to the numbers."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from codegen.torch_twin import Twin
+from planner.errors import UserError
+from planner.graph.model import PERSISTENT, DType, Graph, Role
+from planner.graph.precision import mixed_precision, require_precision
+from planner.graph.text import graph_text, parse_graph
+from planner.ops.base import Array, round_bfloat16
+from planner.plan.text import plan_text
+from planner.solve.options import PlanOptions
+from planner.zoo import build
+from tests.codegen.cuda.plans import plan_for
+from tests.graphs import small_net
+from tests.interpreter import draw_values, run_program
+
+
+def types(graph: Graph) -> dict[str, str]:
+    return {v.id: v.type.text() for v in graph.values}
+
+
+def test_what_is_rounded_and_what_is_not() -> None:
+    graph = mixed_precision(small_net())
+    found = types(graph)
+    assert graph.name == "small_net_bf16" and parse_graph(json.loads(graph_text(graph))) == graph
+    assert {v.type.dtype for v in graph.values if v.role in PERSISTENT} == {DType.FLOAT32}
+    step = graph.program["train_step"]
+    # images (f32) are cast once; conv1 reads the master weights, and its gradient is float32 for the update.
+    conv, weights = step.node["conv1"], step.node["conv1.backward_weights"]
+    assert [found[v] for v in conv.inputs] == ["bf16[4,3,8,8]cl", "f32[8,3,3,3]"]
+    assert weights.inputs[0] == conv.inputs[0] and found[weights.outputs[0]] == "f32[8,3,3,3]"
+    assert [found[v] for v in step.node["bn1"].outputs] == ["bf16[4,8,8,8]cl", "f32[8]", "f32[8]"]
+    assert all(
+        found[v].startswith("f32") for v in (*step.node["loss"].outputs, *step.node["bn1.backward"].outputs[1:3])
+    )
+    assert {found[n.inputs[0]].split("[")[0] for n in step.nodes if n.op == "sgd_update"} == {"f32"}
+    assert [found[v] for p in graph.programs for v in p.outputs] == [
+        types(small_net())[v] for p in small_net().programs for v in p.outputs
+    ]
+    casts = [n.id for n in step.nodes if n.op == "cast"]
+    assert casts == ["images.bf16", "fc.weight.bf16", "fc.bias.bf16", "fc.y.f32", "loss.backward.dx.bf16"]
+
+
+def test_activations_take_half_the_bytes() -> None:
+    """Per image of ResNet-18 every activation and its gradient, but for those around the loss."""
+
+    def size(graph: Graph) -> int:
+        kept = {Role.ACTIVATION, Role.GRADIENT}
+        images = [v for v in graph.values if v.role in kept and len(v.type.shape) == 4]
+        return sum(v.type.bytes for v in images if "weight" not in v.id)
+
+    graph = build("resnet18", 64, image_size=64)
+    mixed = mixed_precision(graph)
+    cast = mixed.value["images.bf16"].type.bytes
+    assert size(mixed) - cast == size(graph) // 2
+    held = sum(v.type.bytes for v in graph.values if v.role in PERSISTENT)
+    plan, full = plan_for(mixed), plan_for(graph)
+    assert plan.pools[0].arena - held < 0.6 * (full.pools[0].arena - held)
+    assert "images.bf16" in plan_text(plan)
+
+
+def drawn(graph: Graph) -> dict[str, Array]:
+    rng = np.random.default_rng(3)
+    values = draw_values(graph, rng)
+    values["labels"] = rng.integers(0, 5, 4)
+    return values
+
+
+def parameter_gradients(graph: Graph, held: dict[str, Array]) -> dict[str, Array]:
+    return {n.updates[0]: held[n.inputs[0]] for n in graph.program["train_step"].nodes if n.op == "sgd_update"}
+
+
+def test_no_further_off_than_autocast() -> None:
+    """Loss and gradients of one step against the same in float64: the pass's rounding errs no more than PyTorch's."""
+    graph = small_net()
+    mixed, values = mixed_precision(graph), drawn(graph)
+    exact, rounded = (run_program(g, "train_step", values) for g in (graph, mixed))
+    twin = Twin(graph).load({v.name: values[v.id] for v in graph.values if v.name})
+    images = torch.from_numpy(values["images"]).float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = twin(images, torch.from_numpy(values["labels"]))[0]
+    loss.backward()
+    theirs = {twin.value[slot].id: p.grad.double().numpy() for slot, p in twin.named_parameters() if p.grad is not None}
+    want, ours = parameter_gradients(graph, exact), parameter_gradients(mixed, rounded)
+
+    def off(found: dict[str, Array]) -> float:
+        return float(np.median([np.linalg.norm(found[k] - want[k]) / np.linalg.norm(want[k]) for k in want]))
+
+    assert 1e-5 < off(ours) <= 1.1 * off(theirs)
+    name = graph.program["train_step"].outputs[0]
+    assert abs(rounded[name] - exact[name]) <= 1.1 * abs(loss.item() - exact[name]) + 1e-3
+
+
+def test_rounding() -> None:
+    given = np.array([1.0, 1.00390625, 1.01171875, 1.005, -3.14159, np.inf, np.nan, 3.4e38])
+    found = round_bfloat16(given)
+    expected = torch.from_numpy(given).to(torch.bfloat16).double().numpy()
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_processors_have_no_kernels_for_it() -> None:
+    from planner.costs.model import modelled_costs
+    from planner.solve.pipeline import make_plan
+    from planner.target.text import load_target
+
+    graph, target = mixed_precision(small_net()), load_target("cpu2")
+    with pytest.raises(UserError, match="SP1033") as told:
+        make_plan(graph, target, modelled_costs(graph, target), PlanOptions())
+    assert "node 'images.bf16' (cast) of train_step" in told.value.problem
+    require_precision(graph, gpu=True)
+
+
+def test_only_from_float32() -> None:
+    with pytest.raises(UserError, match="SP1033"):
+        mixed_precision(mixed_precision(small_net()))
+
+
+def test_types_must_agree() -> None:
+    """A bfloat16 operand beside a float32 one."""
+    graph = mixed_precision(small_net())
+    program = graph.program["train_step"]
+    swapped = [
+        n.model_copy(update={"inputs": ("images", *n.inputs[1:])}) if n.id == "conv1.backward_weights" else n
+        for n in program.nodes
+    ]
+    broken = graph.model_copy(
+        update={"programs": (program.model_copy(update={"nodes": tuple(swapped)}), *graph.programs[1:])}
+    )
+    with pytest.raises(UserError, match=r"SP1002.*conv1\.backward_weights"):
+        parse_graph(json.loads(graph_text(broken)))
