@@ -1,4 +1,5 @@
-// Element functions with their derivatives.
+// Element functions with their derivatives. One select after the other: conditions of several parts become branches,
+// which keep g++ from vector code.
 //
 // forward(x) is y; backward(dy, x, y) is dx. `reads_x` and `reads_y` say what backward reads, so that
 // the other value need not be kept (its pointer may be null).
@@ -31,7 +32,10 @@ struct Clamp {
   static constexpr bool reads_x = false, reads_y = true;
   float low, high;
   STEPPLAN_BOTH float forward(float x) const { return x < low ? low : x > high ? high : x; }  // keeps NaN
-  STEPPLAN_BOTH float backward(float dy, float, float y) const { return y > low && y < high ? dy : 0.0f; }
+  STEPPLAN_BOTH float backward(float dy, float, float y) const {
+    const float below = y < high ? dy : 0.0f;
+    return y > low ? below : 0.0f;
+  }
 };
 
 struct Sigmoid {

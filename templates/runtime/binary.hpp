@@ -39,15 +39,33 @@ struct Div {
 
 // NaN in either operand is kept. Equal operands share the gradient.
 struct Max {
-  STEPPLAN_BOTH static float forward(float a, float b) { return a > b || a != a ? a : b; }
-  STEPPLAN_BOTH static float grad_a(float dy, float a, float b) { return a == b ? 0.5f * dy : (a > b ? dy : 0.0f); }
-  STEPPLAN_BOTH static float grad_b(float dy, float a, float b) { return a == b ? 0.5f * dy : (a > b ? 0.0f : dy); }
+  STEPPLAN_BOTH static float forward(float a, float b) {
+    const float larger = a > b ? a : b;
+    return a != a ? a : larger;
+  }
+  STEPPLAN_BOTH static float grad_a(float dy, float a, float b) {
+    const float own = a > b ? dy : 0.0f;
+    return a == b ? 0.5f * dy : own;
+  }
+  STEPPLAN_BOTH static float grad_b(float dy, float a, float b) {
+    const float own = a > b ? 0.0f : dy;
+    return a == b ? 0.5f * dy : own;
+  }
 };
 
 struct Min {
-  STEPPLAN_BOTH static float forward(float a, float b) { return a < b || a != a ? a : b; }
-  STEPPLAN_BOTH static float grad_a(float dy, float a, float b) { return a == b ? 0.5f * dy : (a < b ? dy : 0.0f); }
-  STEPPLAN_BOTH static float grad_b(float dy, float a, float b) { return a == b ? 0.5f * dy : (a < b ? 0.0f : dy); }
+  STEPPLAN_BOTH static float forward(float a, float b) {
+    const float smaller = a < b ? a : b;
+    return a != a ? a : smaller;
+  }
+  STEPPLAN_BOTH static float grad_a(float dy, float a, float b) {
+    const float own = a < b ? dy : 0.0f;
+    return a == b ? 0.5f * dy : own;
+  }
+  STEPPLAN_BOTH static float grad_b(float dy, float a, float b) {
+    const float own = a < b ? 0.0f : dy;
+    return a == b ? 0.5f * dy : own;
+  }
 };
 
 // Same dense shapes. y may equal a or b.
