@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from codegen.initial import give_back_memory, initial_values, read_weights
+from codegen.initial import give_back_memory, read_weights, set_initial_values
 from codegen.intact import require_intact
 from codegen.state import State, logical
 from codegen.tracing import TraceEvent, events_of_step, rows_of
@@ -71,9 +71,10 @@ class Executor:
         self._traced: list[tuple[str, list[TraceEvent]]] | None = None
         """(program, events) of every recorded run"""
         self._train = self._graph.program.get("train_step")
-        self._loss = self._view(self._graph.value[self._train.outputs[0]]).reshape(-1) if self._train else None
-        for value, data in initial_values(self._state.values, seed, given):
-            self._state.write(value, data)
+        self._loss: Array | None = None
+        if self._train:
+            self._loss = self._view(self._graph.value[self._train.outputs[0]]).reshape(-1)
+        set_initial_values(self._state, seed, given)
         give_back_memory()
         self._native.settle()
 
@@ -257,13 +258,17 @@ class Executor:
 
     def delays(self, seed: int) -> None:
         """For tests: pseudo-random delays between slices, so that every order that the plan allows can happen."""
+        self._require_open()
         self._native.delays(self._handle, seed)
 
     def close(self) -> None:
-        """End the threads. Later calls are errors (SP1607)."""
+        """End the threads and give back the memory (arrays from `shared` keep it). Later calls are errors (SP1607):
+        take what is still wanted, such as `state_dict`, before."""
         with self._lock:
             if self._handle is not None:
                 self._native.close(self._handle)
+                self._handle = self._loss = None
+                self._arena = np.empty(0, np.uint8)
 
     def __enter__(self) -> Self:
         return self

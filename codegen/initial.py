@@ -8,12 +8,13 @@ import ctypes
 import hashlib
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from codegen.state import State
 from planner.errors import UserError
 from planner.graph.model import Value
 
@@ -44,62 +45,95 @@ def read_weights(file: Path) -> dict[str, Array]:
     return given
 
 
-def initial_values(values: Iterable[Value], seed: int, given: Mapping[str, Array]) -> Iterator[tuple[Value, Array]]:
-    """(value, contents in its logical shape). `given` (a captured module's weights, by name) goes before the rules.
+def set_initial_values(state: State, seed: int, given: Mapping[str, Array]) -> None:
+    """Write every parameter and state. `given` (a captured module's weights, by name) goes before the rules.
 
     SP1613: a value should come from `given` and does not, or its shape differs.
     """
-    for value in values:
+    for value in state.values:
         name = value.name or value.id
-        if name in given:
-            data = np.asarray(given[name])
-            if data.shape != value.type.shape:
-                raise UserError(
-                    "SP1613",
-                    f"weights.npz has {name} in shape {data.shape}, the plan in {value.type.shape}",
-                    "capture the model again",
-                )
-            yield value, data
-        else:
-            yield value, draw(value, seed)
+        if name not in given:
+            place = state.in_place(value)
+            if place is None:
+                state.write(value, draw(value, seed))
+            else:
+                _fill(value, seed, place)
+            continue
+        data = np.asarray(given[name])
+        if data.shape != value.type.shape:
+            raise UserError(
+                "SP1613",
+                f"weights.npz has {name} in shape {data.shape}, the plan in {value.type.shape}",
+                "capture the model again",
+            )
+        state.write(value, data)
 
 
 def draw(value: Value, seed: int) -> Array:
-    """The contents that the value's own rule gives."""
-    shape, count = value.type.shape, value.type.elements
+    """The contents that the value's own rule gives, in its logical shape."""
+    found = np.empty(value.type.elements, np.float32)
+    _fill(value, seed, found)
+    return found.reshape(value.type.shape)
+
+
+def _fill(value: Value, seed: int, out: Array) -> None:
+    """The same into a flat array."""
     init = value.init
-    kind = init.kind if init else "zeros"
-    if kind == "zeros":
-        return np.zeros(shape, np.float32)
-    if kind == "ones":
-        return np.ones(shape, np.float32)
-    assert init is not None
-    if kind == "constant":
-        return np.full(shape, init.value, np.float32)
-    if kind == "uniform":
-        return ((2 * uniform(value.id, seed, count) - 1) * init.value).astype(np.float32).reshape(shape)
-    if kind == "normal":
-        return (normal(value.id, seed, count) * init.value).astype(np.float32).reshape(shape)
-    raise UserError(
-        "SP1613",
-        f"{value.id} takes its contents from weights.npz, which is missing or lacks it",
-        "keep weights.npz beside plan.json, or capture the model again",
-    )
+    if init is None or init.kind == "zeros":
+        out[:] = 0
+    elif init.kind == "ones":
+        out[:] = 1
+    elif init.kind == "constant":
+        out[:] = init.value
+    elif init.kind == "uniform":
+        for place, drawn in _uniform(value.id, seed, len(out)):
+            out[place] = (2 * drawn - 1) * init.value
+    elif init.kind == "normal":
+        for place, drawn in _normal(value.id, seed, len(out)):
+            out[place] = drawn * init.value
+    else:
+        raise UserError(
+            "SP1613",
+            f"{value.id} takes its contents from weights.npz, which is missing or lacks it",
+            "keep weights.npz beside plan.json, or capture the model again",
+        )
 
 
-def uniform(name: str, seed: int, count: int) -> Array:
-    """Doubles in [0, 1)."""
+PIECE = 1 << 18
+"""Elements that are drawn at a time: doubles of a large table at once would take several times its bytes."""
+
+
+def _words(name: str, seed: int) -> np.random.Philox:
     key = hashlib.sha256(f"{seed}/{name}".encode()).digest()
-    words = np.random.Philox(key=int.from_bytes(key[:16], "little")).random_raw(count)
-    return (words >> np.uint64(11)) * 2.0**-53
+    return np.random.Philox(key=int.from_bytes(key[:16], "little"))
 
 
-def normal(name: str, seed: int, count: int) -> Array:
-    """Doubles of the standard normal distribution (Box and Muller)."""
+def _doubles(words: np.random.Philox, count: int) -> Array:
+    """The next in [0, 1)."""
+    return (words.random_raw(count) >> np.uint64(11)) * 2.0**-53
+
+
+def _uniform(name: str, seed: int, count: int) -> Iterator[tuple[slice, Array]]:
+    """(place, doubles in [0, 1)), piece by piece."""
+    words = _words(name, seed)
+    for start in range(0, count, PIECE):
+        stop = min(count, start + PIECE)
+        yield slice(start, stop), _doubles(words, stop - start)
+
+
+def _normal(name: str, seed: int, count: int) -> Iterator[tuple[slice, Array]]:
+    """(place, doubles of the standard normal distribution), piece by piece (Box and Muller: of two halves of the
+    stream, radii and angles, come two halves of the result)."""
     half = (count + 1) // 2
-    both = uniform(name, seed, 2 * half)
-    radius, angle = np.sqrt(-2 * np.log(1 - both[:half])), 2 * np.pi * both[half:]
-    return np.concatenate((radius * np.cos(angle), radius * np.sin(angle)))[:count]
+    radii, angles = _words(name, seed), _words(name, seed)
+    angles.random_raw(half, output=False)
+    for start in range(0, half, PIECE):
+        stop = min(half, start + PIECE)
+        radius = np.sqrt(-2 * np.log(1 - _doubles(radii, stop - start)))
+        angle = 2 * np.pi * _doubles(angles, stop - start)
+        yield slice(start, stop), radius * np.cos(angle)
+        rest = min(count - half, stop) - start
+        yield slice(half + start, half + start + rest), (radius * np.sin(angle))[:rest]
 
 
 def give_back_memory() -> None:

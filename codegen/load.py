@@ -102,7 +102,7 @@ def _complete_elf(data: bytes) -> bool:
     if len(data) < 64 or data[:5] != b"\x7fELF\x02":
         return False
     start, size, count = (*struct.unpack_from("<Q", data, 40), *struct.unpack_from("<HH", data, 58))
-    return 0 < start + size * count <= len(data)
+    return bool(0 < start + size * count <= len(data))
 
 
 def require_processor(target: Target, flags: frozenset[str] | None = None) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 
 from codegen.cpu.tables import trained_parameters
 from planner.errors import UserError
-from planner.graph.model import PERSISTENT, Graph, Value
+from planner.graph.model import PERSISTENT, DType, Graph, Value
 from planner.ops.strides import memory_order
 
 Array = np.ndarray[Any, Any]
@@ -65,6 +65,13 @@ class State:
         return np.array(logical(self._view(value), value), order="C")
 
     # -- in ----------------------------------------------------------------------------------------------------
+    def in_place(self, value: Value) -> Array | None:
+        """A float32 value's bytes as a flat array to write to, where they lie in the order of its logical shape."""
+        order = memory_order(value.type)
+        if self._store is not None or value.type.dtype is not DType.FLOAT32 or list(order) != sorted(order):
+            return None
+        return self._view(value).reshape(-1)
+
     def write(self, value: Value, data: Array) -> None:
         ordered = data.transpose(memory_order(value.type))
         if self._store is not None:

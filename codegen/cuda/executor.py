@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from codegen.executor import Executor
-from codegen.initial import initial_values, read_weights
+from codegen.initial import read_weights, set_initial_values
 from codegen.load import native_module
 from codegen.state import State, logical
 from planner.errors import InternalError, UserError
@@ -97,8 +97,7 @@ class CudaExecutor(Executor):
         self._traced = None
         self._trace_path: Path | None = None
         self._train = self._graph.program.get("train_step")
-        for value, data in initial_values(self._state.values, seed, given):
-            self._state.write(value, data)
+        set_initial_values(self._state, seed, given)
 
     # -- running -----------------------------------------------------------------------------------------------
     def step(self, *inputs: Any, lr: float | None = None, **named: Any) -> Loss:  # type: ignore[override]
@@ -127,6 +126,7 @@ class CudaExecutor(Executor):
         """A value's bytes where they lie, in the framework's shape: `torch.from_dlpack(executor.array(NAME))` is a
         tensor on the GPU that shares them. The executor lives as long as the array, but its memory only until `close`;
         call `wait` before reading."""
+        self._require_open()
         value = self._graph.value[name]
         shape, strides = value.type.shape, self._strides(value)
         offset = self.plan.placement[name].offset
@@ -145,6 +145,7 @@ class CudaExecutor(Executor):
     @property
     def device_bytes(self) -> int:
         """By how much the executor's own allocations shrank the GPU's free memory, as the driver tells it."""
+        self._require_open()
         return int(self._native.device_bytes(self._handle))
 
     def trace(self, path: Path | str | None = None, on: bool = True) -> None:
@@ -158,6 +159,7 @@ class CudaExecutor(Executor):
 
     def delays(self, seed: int) -> None:
         """For tests, on the null device: streams take turns at random; 0: in their order."""
+        self._require_open()
         self._native.shuffle(self._handle, seed)
 
     def close(self) -> None:
@@ -165,6 +167,7 @@ class CudaExecutor(Executor):
         with self._lock:
             if self._handle is not None:
                 self._native.close(self._handle)
+                self._handle = None
 
     # -- helpers -----------------------------------------------------------------------------------------------
     def _guard(self, call: Any, *arguments: Any) -> Any:

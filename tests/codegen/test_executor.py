@@ -268,10 +268,21 @@ def test_closed_and_forked(small: Executor) -> None:
     process.start()
     assert answers.get(timeout=60) == "SP1606"
     process.join()
+    kept = small.shared("fc.weight")
+    assert kept is not None
+    before = kept.copy()
     small.close()
     small.close()
-    with pytest.raises(UserError, match="SP1607"):
-        small.step(*batch(small_net()))
+    uses = (small.state_dict, small.losses, small.outputs, small.trace, small.handoff_ns, small.crossing)
+    for use in (
+        lambda: small.step(*batch(small_net())),
+        lambda: small.shared("fc.weight"),
+        lambda: small.delays(1),
+        *uses,
+    ):
+        with pytest.raises(UserError, match="SP1607"):
+            use()
+    assert np.array_equal(kept, before), "an array that is still held keeps the memory"
 
 
 def _step_in_child(executor: Executor, answers: Any) -> None:

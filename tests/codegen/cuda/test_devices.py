@@ -162,8 +162,10 @@ def test_seeds_and_closing(small_class: type[CudaExecutor]) -> None:
     executor = small_class(null_device=True)
     executor.close()
     executor.close()
-    with pytest.raises(UserError, match="SP1607"):
-        executor.predict(batch(executor._graph)[0])
+    uses = (lambda: executor.predict(batch(executor._graph)[0]), lambda: executor.array("loss"), executor.state_dict)
+    for use in (*uses, executor.wait, lambda: executor.device_bytes):
+        with pytest.raises(UserError, match="SP1607"):
+            use()
 
 
 def with_facts(plan: Plan, facts: dict[str, int]) -> Plan:
