@@ -48,7 +48,7 @@ _INTEGER_OPS = frozenset(
         "whole",
     }
 )
-_LARGEST_WINDOW = 255
+LARGEST_WINDOW = 255
 """Of a pooling, which notes the chosen element in a byte."""
 _FLOATS = (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT64)
 
@@ -300,7 +300,7 @@ class Emitter:
         extent, inner = shape[axis], prod(shape[axis + 1 :])
         y = self.permute(self.reshape(x, (prod(shape[:axis]), extent, 1, inner)), (0, 3, 1, 2))
         while extent > 1:
-            window = min(extent, _LARGEST_WINDOW)
+            window = min(extent, LARGEST_WINDOW)
             attrs = MaxPoolAttrs(kernel=(window, 1), stride=(window, 1), ceil_mode=True)
             y = self.op("max_pool2d", y, attrs=attrs)
             extent = self.shape(y)[2]

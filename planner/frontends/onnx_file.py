@@ -18,13 +18,13 @@ OLDEST_IR = 3
 OPEN = "its result has the open shape"
 """How a problem with a node begins whose sizes depend on data."""
 SUPPORTED = (
-    "Abs", "Add", "AveragePool", "BatchNormalization", "Cast", "Clip", "Concat", "Constant", "ConstantOfShape", "Conv",
-    "ConvTranspose", "Div", "Dropout", "Elu", "Exp", "Expand", "Flatten", "Gather", "Gelu", "Gemm", "GlobalAveragePool",
-    "GlobalMaxPool", "HardSigmoid", "HardSwish", "Identity", "LRN", "LayerNormalization", "LeakyRelu", "Log",
-    "LogSoftmax", "MatMul", "Max", "MaxPool", "Mean", "Min", "Mul", "Neg", "PRelu", "Pad", "Pow", "Reciprocal",
-    "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMean", "ReduceSum", "ReduceSumSquare", "Relu", "Reshape",
-    "Selu", "Shape", "Sigmoid", "Slice", "Softmax", "Softplus", "Softsign", "Split", "Sqrt", "Squeeze", "Sub", "Sum",
-    "Tanh", "Tile", "Transpose", "Unsqueeze",
+    "Abs", "Add", "Atan", "AveragePool", "BatchNormalization", "Cast", "Clip", "Concat", "Constant", "ConstantOfShape",
+    "Conv", "ConvTranspose", "Cos", "Div", "Dropout", "Elu", "Erf", "Exp", "Expand", "Flatten", "Gather", "Gelu",
+    "Gemm", "GlobalAveragePool", "GlobalMaxPool", "HardSigmoid", "HardSwish", "Identity", "LRN", "LayerNormalization",
+    "LeakyRelu", "Log", "LogSoftmax", "MatMul", "Max", "MaxPool", "Mean", "Min", "Mul", "Neg", "PRelu", "Pad", "Pow",
+    "Reciprocal", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum",
+    "ReduceSumSquare", "Relu", "Reshape", "Selu", "Shape", "Sigmoid", "Sign", "Sin", "Slice", "Softmax", "Softplus",
+    "Softsign", "Split", "Sqrt", "Squeeze", "Sub", "Sum", "Tan", "Tanh", "Tile", "Transpose", "Unsqueeze",
 )  # fmt: skip
 """Operators with at least one form that lowers; what messages suggest."""
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from planner.frontends.emitter import LARGEST_WINDOW
 from planner.frontends.relax_ops import Call, Lowering, Ref, Unsupported, lowers, references
-from planner.graph.model import Role
+from planner.graph.model import DType, Role
 from planner.ops.activation import GeluAttrs, LeakyReluAttrs
 from planner.ops.conv import ConvAttrs
 from planner.ops.conv_transpose import ConvTransposeAttrs
@@ -15,6 +16,7 @@ from planner.ops.dropout import DropoutAttrs
 from planner.ops.embedding import EmbeddingAttrs
 from planner.ops.layer_norm import LayerNormAttrs
 from planner.ops.lrn import LrnAttrs
+from planner.ops.masks import CompareAttrs
 from planner.ops.normalization import BatchNormAttrs
 from planner.ops.pool import AdaptivePoolAttrs, AvgPoolAttrs, MaxPoolAttrs
 
@@ -179,14 +181,20 @@ def _variance(s: Lowering, call: Call) -> str:
     return s.e.variance(s.val(call.args[0]), call.attrs["axis"], 0, bool(call.attrs["keepdims"]))[0]
 
 
-@lowers("max")
-def _global_max(s: Lowering, call: Call) -> str:
-    x = s.val(call.args[0])
-    if s.e.rank(x) != 4 or call.attrs["axis"] != [2, 3]:
-        raise Unsupported("a maximum over other axes than height and width")
-    _, _, height, width = s.e.shape(x)
-    kernel = (height, width)
-    return s.e.reshape(s.e.op("max_pool2d", x, attrs=MaxPoolAttrs(kernel=kernel, stride=kernel)), call.shape)
+@lowers("max", "min")
+def _extreme(s: Lowering, call: Call) -> str:
+    """The maximum over an image's positions is global max pooling, where a window may have so many elements."""
+    x, axes = s.val(call.args[0]), call.attrs["axis"]
+    if s.e.b.type(x).dtype is not DType.FLOAT32:
+        raise Unsupported("whole numbers")
+    shape = s.e.shape(x)
+    if call.op == "max" and len(shape) == 4 and axes == [2, 3] and shape[2] * shape[3] <= LARGEST_WINDOW:
+        attrs = MaxPoolAttrs(kernel=shape[2:], stride=shape[2:])
+        return s.e.reshape(s.e.op("max_pool2d", x, attrs=attrs), call.shape)
+    y = x if call.op == "max" else s.e.op("neg", x)
+    for axis in range(len(shape)) if axes is None else axes:
+        y = s.e.maximum_over(y, axis)
+    return s.e.reshape(y if call.op == "max" else s.e.op("neg", y), call.shape)
 
 
 @lowers("nn.softmax", "nn.log_softmax")
@@ -241,6 +249,19 @@ def _hard(s: Lowering, call: Call) -> str:
         return e.op("mul", x, e.hard_sigmoid(x))
     slope, offset = call.attrs.get("alpha", 0.2), call.attrs.get("beta", 0.5)
     return e.clamp(e.shift(e.scale(x, slope), offset), 0, 1)
+
+
+@lowers("sign")
+def _sign(s: Lowering, call: Call) -> str:
+    x, zero = s.val(call.args[0]), s.e.fill((), 0.0)
+    above, below = (s.e.op("compare", x, zero, attrs=CompareAttrs(relation=r)) for r in ("gt", "lt"))
+    return s.e.op("sub", above, below)
+
+
+@lowers("tan")
+def _tan(s: Lowering, call: Call) -> str:
+    x = s.val(call.args[0])
+    return s.e.op("div", s.e.op("sin", x), s.e.op("cos", x))
 
 
 @lowers("rsqrt")

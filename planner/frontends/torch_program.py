@@ -145,10 +145,12 @@ def _export_error(error: Exception) -> UserError:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     problem = lines[0] if lines else type(error).__name__
     text = f"{type(error).__name__} {error}".lower()
-    if "data-dependent" in text or "datadependent" in text or "dynamic" in text:
+    if re.search(r"data-?dependent|dynamic (shape|output)|dynamicoutput", text):
         fix = "sizes and branches may not depend on the data: use fixed shapes, and masks instead of indexing"
         return UserError("SP1014", f"the module has shapes or branches that depend on the data{place}: {problem}", fix)
     fix = "check that module(*inputs) runs; see PyTorch's documentation of torch.export"
+    if "not a known type" in text:
+        fix = "return tensors alone, in tuples, lists or dicts (of transformers' models: config.use_cache = False)"
     return UserError("SP1013", f"torch.export cannot capture the module{place}: {problem}", fix)
 
 

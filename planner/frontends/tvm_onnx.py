@@ -208,6 +208,11 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
             return self._stand_in()
 
     def _converted(self, op_name: str, inputs: Any, attrs: dict[str, Any]) -> Any:
+        """What the importer would leave unread is refused."""
+        if op_name == "ConvTranspose" and "output_shape" in attrs:
+            raise NotImplementedError("output_shape")
+        if op_name == "SpaceToDepth" and str(attrs.get("mode", "DCR")) not in ("DCR", "b'DCR'"):
+            raise NotImplementedError("mode CRD")
         return super()._convert_operator(op_name, inputs, attrs, self.version)
 
     def pass_on(self, op: str, data: list[Any], attributes: dict[str, Any], type_: Any) -> Any:
