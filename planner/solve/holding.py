@@ -8,11 +8,12 @@ that ran only for its sake then go:
     x  ..  x' = f(w)  g(x')  ..  w' = e(u)  x'' = f(w')  h(x'')          w', x'' and their time for size(x) from g to h
     x  ..  x' = f(w)  g(x')  ..                          h(x')
 
-That is greedy: what saves most time for its bytes and steps is held first, as long as the peak stays within a level.
+That is greedy: what saves most time for its bytes is held first, as long as the peak stays within a level.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,14 +30,11 @@ ROUNDS = 12
 """What goes makes room for more; so often it is looked at again."""
 
 
-def hold(
-    found: Sequence[Step], exact: Footprints, made: Material, level: int, power: float
-) -> tuple[list[Step], Footprint]:
-    """Steps that take no longer, within `level` bytes if `found` is, and their footprint. `power`: how much the length
-    of a gap counts against holding a value over it."""
+def hold(found: Sequence[Step], exact: Footprints, made: Material, level: int) -> tuple[list[Step], Footprint]:
+    """Steps that take no longer, within `level` bytes if `found` is, and their footprint."""
     best = list(found), exact.of(found)
     for _ in range(ROUNDS):
-        after = _round(*best, exact, made, level, power)
+        after = _round(*best, exact, made, level)
         if after is None:
             break
         best = after
@@ -44,13 +42,13 @@ def hold(
 
 
 def _round(
-    found: Sequence[Step], seen: Footprint, exact: Footprints, made: Material, level: int, power: float
+    found: Sequence[Step], seen: Footprint, exact: Footprints, made: Material, level: int
 ) -> tuple[list[Step], Footprint] | None:
     """What is held with the bytes that are free now; None: nothing."""
     room = level
     for _ in range(4):
         program = _Unfolded(found, exact, made)
-        if not program.hold(seen.alive, room, power):
+        if not program.hold(seen.alive, room):
             return None
         steps = program.steps()
         after = exact.of(steps)
@@ -65,6 +63,18 @@ def decided(found: Sequence[Step], exact: Footprints, made: Material) -> tuple[d
     """Decisions that unfold to some steps, and what is held between them."""
     program = _Unfolded(found, exact, made)
     return program.decided()
+
+
+class _Gap(NamedTuple):
+    """Between two instances of a value."""
+
+    earlier: str
+    later: str
+    first: int
+    """Steps from which on the earlier one would have to stay, ..."""
+    until: int
+    """... and up to which: the one that makes the later."""
+    size: int
 
 
 class _Unfolded:
@@ -100,37 +110,51 @@ class _Unfolded:
             for value in (*step.inputs, *step.outputs):
                 self._last[self._root(value)] = at
 
-    def hold(self, alive: Bytes64, level: int, power: float) -> bool:
+    def hold(self, alive: Bytes64, level: int) -> bool:
         """Holds what fits; whether anything does. `alive`: bytes at every step, as they are."""
         alive = alive.copy()
-        candidates = []
+        gaps = list(self._gaps())
+        before = 0
+        while len(self._now) > before or not before:
+            before = len(self._now)
+            order = []
+            for number, gap in enumerate(gaps):
+                gain = sum(self._exact.step_ns(self._found[at]) for at in self._needless(gap.later))
+                if gain > 0:
+                    order.append((-gain / gap.size, number))
+            for _, number in sorted(order):
+                self._close(gaps[number], alive, level)
+            gaps = [g for g in gaps if self._left[self._maker[g.later]]]
+            if len(self._now) == before:
+                break
+        return bool(self._now)
+
+    def _close(self, gap: _Gap, alive: Bytes64, level: int) -> None:
+        """Holds an instance over a gap, if it is worth something and fits."""
+        earlier = self._resolved(gap.earlier)
+        if not self._left[self._maker[gap.later]] or not self._left[self._maker[earlier]]:
+            return
+        needless = self._needless(gap.later)
+        if not needless:
+            return
+        over = slice(gap.first, gap.until + 1)
+        self._left[needless] = False
+        if int(alive[over][self._left[over]].max(initial=0)) + gap.size > level:
+            self._left[needless] = True
+            return
+        alive[over] += gap.size
+        for at in needless:
+            for value in self._found[at].outputs:
+                if value in self._readers and value != gap.later and self._root(value) == value:
+                    alive[at : self._last[value] + 1] -= self._exact.size(self._origin[value])
+        self._now[gap.later] = earlier
+        self._readers[earlier] |= self._readers.pop(gap.later)
+
+    def _gaps(self) -> Iterator[_Gap]:
         for earlier, later in self._pairs():
-            last, until = self._last[earlier], self._maker[later]
+            last = self._last[earlier]
             first = last + 1 - self._overwritten(earlier, last)
-            size = self._exact.size(self._origin[later])
-            gain = sum(self._exact.step_ns(self._found[at]) for at in self._needless(later))
-            if gain > 0:
-                candidates.append(
-                    (-gain / (size * max(1, until - first + 1) ** power), later, earlier, first, until, size)
-                )
-        held = False
-        for _, later, earlier, first, until, size in sorted(candidates):
-            earlier = self._resolved(earlier)
-            if not self._left[self._maker[later]] or not self._left[self._maker[earlier]]:
-                continue
-            needless = self._needless(later)
-            if not needless:
-                continue
-            self._left[needless] = False
-            there = alive[first : until + 1][self._left[first : until + 1]]
-            if int(there.max(initial=0)) + size > level:
-                self._left[needless] = True
-                continue
-            alive[first : until + 1] += size
-            self._now[later] = earlier
-            self._readers[earlier] |= self._readers.pop(later)
-            held = True
-        return held
+            yield _Gap(earlier, later, first, self._maker[later], self._exact.size(self._origin[later]))
 
     def _pairs(self) -> list[tuple[str, str]]:
         """Instances that follow each other of values that come back; views come with what they show."""
