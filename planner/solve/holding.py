@@ -12,7 +12,7 @@ That is greedy: what saves most time for its bytes is held first, as long as the
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -66,7 +66,7 @@ def decided(found: Sequence[Step], exact: Footprints, made: Material) -> tuple[d
 
 
 class _Gap(NamedTuple):
-    """Between two instances of a value."""
+    """From one instance of a value to the next."""
 
     earlier: str
     later: str
@@ -113,59 +113,63 @@ class _Unfolded:
     def hold(self, alive: Bytes64, level: int) -> bool:
         """Holds what fits; whether anything does. `alive`: bytes at every step, as they are."""
         alive = alive.copy()
-        gaps = list(self._gaps())
-        before = 0
-        while len(self._now) > before or not before:
-            before = len(self._now)
-            order = []
-            for number, gap in enumerate(gaps):
-                gain = sum(self._exact.step_ns(self._found[at]) for at in self._needless(gap.later))
-                if gain > 0:
-                    order.append((-gain / gap.size, number))
-            for _, number in sorted(order):
-                self._close(gaps[number], alive, level)
-            gaps = [g for g in gaps if self._left[self._maker[g.later]]]
-            if len(self._now) == before:
-                break
+        left = self._gaps()
+        closed = True
+        while closed:
+            closed = False
+            gains = {
+                start: sum(self._exact.step_ns(self._found[at]) for at in self._needless(start))
+                / sum(gap.size for gap in gaps)
+                for start, gaps in left.items()
+            }
+            for start in sorted(left, key=lambda start: (-gains[start], start)):
+                if self._left[start] and gains[start] > 0:
+                    closed |= self._close(start, left[start], alive, level)
+            left = {start: gaps for start, gaps in left.items() if self._left[start]}
         return bool(self._now)
 
-    def _close(self, gap: _Gap, alive: Bytes64, level: int) -> None:
-        """Holds an instance over a gap, if it is worth something and fits."""
-        earlier = self._resolved(gap.earlier)
-        if not self._left[self._maker[gap.later]] or not self._left[self._maker[earlier]]:
-            return
-        needless = self._needless(gap.later)
-        if not needless:
-            return
-        over = slice(gap.first, gap.until + 1)
+    def _close(self, start: int, gaps: Sequence[_Gap], alive: Bytes64, level: int) -> bool:
+        """Holds instances instead of running a step that brings them back, if they fit."""
+        earlier = [self._resolved(gap.earlier) for gap in gaps]
+        if not all(self._left[self._maker[instance]] for instance in earlier):
+            return False
+        needless = self._needless(start)
         self._left[needless] = False
-        if int(alive[over][self._left[over]].max(initial=0)) + gap.size > level:
+        for gap in gaps:
+            alive[gap.first : gap.until + 1] += gap.size
+        over = [slice(gap.first, gap.until + 1) for gap in gaps]
+        if any(int(alive[x][self._left[x]].max(initial=0)) > level for x in over):
             self._left[needless] = True
-            return
-        alive[over] += gap.size
+            for gap in gaps:
+                alive[gap.first : gap.until + 1] -= gap.size
+            return False
+        later = [gap.later for gap in gaps]
         for at in needless:
             for value in self._found[at].outputs:
-                if value in self._readers and value != gap.later and self._root(value) == value:
+                if value in self._readers and value not in later and self._root(value) == value:
                     alive[at : self._last[value] + 1] -= self._exact.size(self._origin[value])
-        self._now[gap.later] = earlier
-        self._readers[earlier] |= self._readers.pop(gap.later)
+        for gap, instance in zip(gaps, earlier, strict=True):
+            self._now[gap.later] = instance
+            self._readers[instance] |= self._readers.pop(gap.later)
+        return True
 
-    def _gaps(self) -> Iterator[_Gap]:
-        for earlier, later in self._pairs():
-            last = self._last[earlier]
-            first = last + 1 - self._overwritten(earlier, last)
-            yield _Gap(earlier, later, first, self._maker[later], self._exact.size(self._origin[later]))
-
-    def _pairs(self) -> list[tuple[str, str]]:
-        """Instances that follow each other of values that come back; views come with what they show."""
-        found: list[tuple[str, str]] = []
+    def _gaps(self) -> dict[int, list[_Gap]]:
+        """Step that brings values back -> where the instances before would have to stay instead; views come with what
+        they show."""
+        found: dict[int, list[_Gap]] = {}
         before: dict[str, str] = {}
-        for step in self._found:
-            for value in step.outputs if step.kind in ON_DEMAND else ():
-                origin = self._origin[value]
-                if origin in self._values and value in self._readers:
-                    found.append((before.get(origin, origin), value))
-                    before[origin] = value
+        for at, step in enumerate(self._found):
+            read = [v for v in step.outputs if v in self._readers] if step.kind in ON_DEMAND else []
+            if not read or any(self._origin[v] not in self._values for v in read):
+                continue
+            found[at] = []
+            for later in read:
+                value = self._origin[later]
+                earlier = before.get(value, value)
+                last = self._last[earlier]
+                first = last + 1 - self._overwritten(earlier, last)
+                found[at].append(_Gap(earlier, later, first, at, self._exact.size(value)))
+                before[value] = later
         return found
 
     def _overwritten(self, instance: str, at: int) -> bool:
@@ -176,11 +180,8 @@ class _Unfolded:
         pairs = self._exact.inplace(step.of) if step.kind == "node" else self._exact.inplace_again(step.of)
         return any(self._root(step.inputs[source]) == instance for _, source in pairs)
 
-    def _needless(self, later: str) -> list[int]:
-        """Steps that run for nothing else than to bring an instance back; none if more than that comes with it."""
-        start = self._maker[later]
-        if any(v != later and self._reading(v) for v in self._found[start].outputs):
-            return []
+    def _needless(self, start: int) -> list[int]:
+        """Steps that run for nothing else than one of them: it comes first."""
         needless = {start: None}
         stack = [start]
         while stack:
