@@ -8,11 +8,12 @@ that ran only for its sake then go:
     x  ..  x' = f(w)  g(x')  ..  w' = e(u)  x'' = f(w')  h(x'')          w', x'' and their time for size(x) from g to h
     x  ..  x' = f(w)  g(x')  ..                          h(x')
 
-That is greedy: what saves most time for its bytes and steps is held first, as long as the peak stays within a level.
+That is greedy: what saves most time for its bytes is held first, as long as the peak stays within a level.
 """
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,14 +30,11 @@ ROUNDS = 12
 """What goes makes room for more; so often it is looked at again."""
 
 
-def hold(
-    found: Sequence[Step], exact: Footprints, made: Material, level: int, power: float
-) -> tuple[list[Step], Footprint]:
-    """Steps that take no longer, within `level` bytes if `found` is, and their footprint. `power`: how much the length
-    of a gap counts against holding a value over it."""
+def hold(found: Sequence[Step], exact: Footprints, made: Material, level: int) -> tuple[list[Step], Footprint]:
+    """Steps that take no longer, within `level` bytes if `found` is, and their footprint."""
     best = list(found), exact.of(found)
     for _ in range(ROUNDS):
-        after = _round(*best, exact, made, level, power)
+        after = _round(*best, exact, made, level)
         if after is None:
             break
         best = after
@@ -44,13 +42,13 @@ def hold(
 
 
 def _round(
-    found: Sequence[Step], seen: Footprint, exact: Footprints, made: Material, level: int, power: float
+    found: Sequence[Step], seen: Footprint, exact: Footprints, made: Material, level: int
 ) -> tuple[list[Step], Footprint] | None:
     """What is held with the bytes that are free now; None: nothing."""
     room = level
     for _ in range(4):
         program = _Unfolded(found, exact, made)
-        if not program.hold(seen.alive, room, power):
+        if not program.hold(seen.alive, room):
             return None
         steps = program.steps()
         after = exact.of(steps)
@@ -65,6 +63,18 @@ def decided(found: Sequence[Step], exact: Footprints, made: Material) -> tuple[d
     """Decisions that unfold to some steps, and what is held between them."""
     program = _Unfolded(found, exact, made)
     return program.decided()
+
+
+class _Gap(NamedTuple):
+    """From one instance of a value to the next."""
+
+    earlier: str
+    later: str
+    first: int
+    """Steps from which on the earlier one would have to stay, ..."""
+    until: int
+    """... and up to which: the one that makes the later."""
+    size: int
 
 
 class _Unfolded:
@@ -100,48 +110,66 @@ class _Unfolded:
             for value in (*step.inputs, *step.outputs):
                 self._last[self._root(value)] = at
 
-    def hold(self, alive: Bytes64, level: int, power: float) -> bool:
+    def hold(self, alive: Bytes64, level: int) -> bool:
         """Holds what fits; whether anything does. `alive`: bytes at every step, as they are."""
         alive = alive.copy()
-        candidates = []
-        for earlier, later in self._pairs():
-            last, until = self._last[earlier], self._maker[later]
-            first = last + 1 - self._overwritten(earlier, last)
-            size = self._exact.size(self._origin[later])
-            gain = sum(self._exact.step_ns(self._found[at]) for at in self._needless(later))
-            if gain > 0:
-                candidates.append(
-                    (-gain / (size * max(1, until - first + 1) ** power), later, earlier, first, until, size)
-                )
-        held = False
-        for _, later, earlier, first, until, size in sorted(candidates):
-            earlier = self._resolved(earlier)
-            if not self._left[self._maker[later]] or not self._left[self._maker[earlier]]:
-                continue
-            needless = self._needless(later)
-            if not needless:
-                continue
-            self._left[needless] = False
-            there = alive[first : until + 1][self._left[first : until + 1]]
-            if int(there.max(initial=0)) + size > level:
-                self._left[needless] = True
-                continue
-            alive[first : until + 1] += size
-            self._now[later] = earlier
-            self._readers[earlier] |= self._readers.pop(later)
-            held = True
-        return held
+        left = self._gaps()
+        closed = True
+        while closed:
+            closed = False
+            gains = {
+                start: sum(self._exact.step_ns(self._found[at]) for at in self._needless(start))
+                / sum(gap.size for gap in gaps)
+                for start, gaps in left.items()
+            }
+            for start in sorted(left, key=lambda start: (-gains[start], start)):
+                if self._left[start] and gains[start] > 0:
+                    closed |= self._close(start, left[start], alive, level)
+            left = {start: gaps for start, gaps in left.items() if self._left[start]}
+        return bool(self._now)
 
-    def _pairs(self) -> list[tuple[str, str]]:
-        """Instances that follow each other of values that come back; views come with what they show."""
-        found: list[tuple[str, str]] = []
+    def _close(self, start: int, gaps: Sequence[_Gap], alive: Bytes64, level: int) -> bool:
+        """Holds instances instead of running a step that brings them back, if they fit."""
+        earlier = [self._resolved(gap.earlier) for gap in gaps]
+        if not all(self._left[self._maker[instance]] for instance in earlier):
+            return False
+        needless = self._needless(start)
+        self._left[needless] = False
+        for gap in gaps:
+            alive[gap.first : gap.until + 1] += gap.size
+        over = [slice(gap.first, gap.until + 1) for gap in gaps]
+        if any(int(alive[x][self._left[x]].max(initial=0)) > level for x in over):
+            self._left[needless] = True
+            for gap in gaps:
+                alive[gap.first : gap.until + 1] -= gap.size
+            return False
+        later = [gap.later for gap in gaps]
+        for at in needless:
+            for value in self._found[at].outputs:
+                if value in self._readers and value not in later and self._root(value) == value:
+                    alive[at : self._last[value] + 1] -= self._exact.size(self._origin[value])
+        for gap, instance in zip(gaps, earlier, strict=True):
+            self._now[gap.later] = instance
+            self._readers[instance] |= self._readers.pop(gap.later)
+        return True
+
+    def _gaps(self) -> dict[int, list[_Gap]]:
+        """Step that brings values back -> where the instances before would have to stay instead; views come with what
+        they show."""
+        found: dict[int, list[_Gap]] = {}
         before: dict[str, str] = {}
-        for step in self._found:
-            for value in step.outputs if step.kind in ON_DEMAND else ():
-                origin = self._origin[value]
-                if origin in self._values and value in self._readers:
-                    found.append((before.get(origin, origin), value))
-                    before[origin] = value
+        for at, step in enumerate(self._found):
+            read = [v for v in step.outputs if v in self._readers] if step.kind in ON_DEMAND else []
+            if not read or any(self._origin[v] not in self._values for v in read):
+                continue
+            found[at] = []
+            for later in read:
+                value = self._origin[later]
+                earlier = before.get(value, value)
+                last = self._last[earlier]
+                first = last + 1 - self._overwritten(earlier, last)
+                found[at].append(_Gap(earlier, later, first, at, self._exact.size(value)))
+                before[value] = later
         return found
 
     def _overwritten(self, instance: str, at: int) -> bool:
@@ -152,11 +180,8 @@ class _Unfolded:
         pairs = self._exact.inplace(step.of) if step.kind == "node" else self._exact.inplace_again(step.of)
         return any(self._root(step.inputs[source]) == instance for _, source in pairs)
 
-    def _needless(self, later: str) -> list[int]:
-        """Steps that run for nothing else than to bring an instance back; none if more than that comes with it."""
-        start = self._maker[later]
-        if any(v != later and self._reading(v) for v in self._found[start].outputs):
-            return []
+    def _needless(self, start: int) -> list[int]:
+        """Steps that run for nothing else than one of them: it comes first."""
         needless = {start: None}
         stack = [start]
         while stack:

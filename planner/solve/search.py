@@ -10,7 +10,7 @@ the least time per byte by which it lowers the peak and what is nearly as high, 
 that is smaller than it must be, decisions are taken back, those that cost most per byte first, as long as the peak
 stays below a level. Up finds the better states, down those to start from; so do corners of the space (everything
 share: the speed-centric strategy, everything fresh: the memory-centric one), segments between kept values, and what a
-linear relaxation keeps (budget_bound.py).
+linear relaxation keeps (budget_bound.py). In the end instances are held where there is room (holding.py).
 
 Levels lie between the smallest and the largest footprint, closer together where memory is short, and do not depend on
 the budget.
@@ -20,11 +20,12 @@ import itertools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
 from planner.solve.budget_bound import Relaxation
-from planner.solve.footprints import Footprints
+from planner.solve.footprints import Footprint, Footprints
 from planner.solve.holding import decided, hold
 from planner.solve.quick import MOST_AGAIN, Glance, Quick
 from planner.solve.steps import Decision, Held, Material, Step, steps
@@ -40,9 +41,6 @@ LEVELS = 28
 
 STARTS = 3
 """States from which walks up to each level start."""
-
-HINTS = 2
-"""From so many levels, this one and the one below, what the linear program keeps is a start of walks up."""
 
 ENUMERATED = 20_000
 """Where there are no more combinations of decisions, all of them are looked at."""
@@ -60,11 +58,14 @@ MOST_LOOKED = 40_000_000
 """Instances of values in all that is looked at, a microsecond each: walks up share what is left of it and stop where
 they are. Only for networks of a thousand layers does that come before their ends."""
 
-HELD = 36_000
-"""Nodes times starts that are looked at for holding at all levels together."""
+HOLDS = 40
+"""Levels up to which instances are held."""
 
-POWERS = (0.0, 0.5)
-"""How the length of a gap counts against holding a value over it: both are tried."""
+NEAR = 0.002
+"""Levels closer to each other than this share of the smallest are one."""
+
+HELD = 18_000
+"""Nodes times levels: fewer levels for large graphs."""
 
 _BACK: Mapping[Decision, tuple[Decision, ...]] = {
     "keep": (),
@@ -160,35 +161,45 @@ class Search:
         """The best that walks up from smaller states find at every level, from the lowest to the highest."""
         low, high = min(s.peak for s in known), max(s.peak for s in known[:1])
         count = max(4, min(LEVELS, EFFORT // (STARTS * max(1, len(self._made.values)))))
-        hints: list[list[dict[str, Decision]]] = []
         found: list[State] = []
         for left, level in zip(range(count, 0, -1), map(int, np.geomspace(low, high, count + 1)[:-1]), strict=True):
-            hints.append(self._hint(level))
             below = cheapest(s for s in (*known, *found) if s.peak <= level)
             # The fastest that fits, and smaller ones at growing distance: the way up is longer, but another one.
             starts = [below[len(below) * i // STARTS].decisions for i in range(min(STARTS, len(below)))]
-            fitting = (self._fitting(d, level) for hint in hints[-HINTS:] for d in hint)
+            fitting = (self._fitting(d, level) for d in self._hint(level))
             starts += [d for d in fitting if d is not None]
             share = (MOST_LOOKED - self._looked) // (left * max(1, len(starts)))
             found += [self._up(d, level, self._looked + share) for d in starts]
         return found
 
     def _held(self, known: Sequence[State]) -> list[State]:
-        """The best that holding instances makes of some states, and of what is held at the level below."""
+        """The best that holding instances makes of some states, at levels that lie closer where it gains most."""
         low, high = known[-1].peak, known[0].peak
         if low == high:
             return []
-        count = max(2, min(LEVELS, HELD // (STARTS * len(self._made.order))))
-        found: list[State] = []
-        before: list[list[Step]] = []
-        for level in map(int, np.geomspace(low, high, count + 1)[:-1]):
-            below = [s for s in known if s.peak <= level]
-            starts = before + [self._steps(below[len(below) * i // STARTS]) for i in range(min(STARTS, len(below)))]
-            tries = (hold(start, self._exact, self._made, level, power) for start in starts for power in POWERS)
-            best, _ = min(tries, key=lambda t: t[1].extra_ns)
-            found.append(self._exactly(State(*decided(best, self._exact, self._made))))
-            before = [best]
-        return found
+        count = max(2, min(HOLDS, HELD // len(self._made.order)))
+        levels = [int(x) for x in np.geomspace(low, high, max(1, count // 3) + 1)[:-1]]
+        found: dict[int, tuple[list[Step], Footprint]] = {}
+        while len(found) < count:
+            if not levels:  # where a little more memory would save most
+                edges = sorted(found)
+                gains = [
+                    ((found[a][1].extra_ns - found[b][1].extra_ns) * (b - a), -a, (a + b) // 2)
+                    for a, b in pairwise(edges)
+                    if b - a > NEAR * low
+                ]
+                if not gains:
+                    break
+                levels = [max(gains)[-1]]
+            level = levels.pop(0)
+            found[level] = self._held_at(level, known, [found[x][0] for x in sorted(found) if x <= level][-1:])
+        return [self._exactly(State(*decided(f, self._exact, self._made))) for f, _ in found.values()]
+
+    def _held_at(self, level: int, known: Sequence[State], smaller: list[list[Step]]) -> tuple[list[Step], Footprint]:
+        below = [s for s in known if s.peak <= level]
+        starts = smaller + [self._steps(below[i]) for i in sorted({len(below) * i // 6 for i in range(STARTS)})]
+        tries = [hold(start, self._exact, self._made, level) for start in starts]
+        return min(tries, key=lambda t: t[1].extra_ns)
 
     def _steps(self, state: State) -> list[Step]:
         return steps(self._made, state.decisions, state.held)
