@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 from planner.costs.model import modelled_costs
 from planner.pack_csv import read_blocks
-from planner.solve import assemble
+from planner.solve import pools
 from planner.solve.liveness import Block
 from planner.solve.offsets import QUICK, THOROUGH, Effort, pack
 from planner.solve.options import PlanOptions
@@ -87,7 +87,7 @@ def network_blocks(name: str, policy: str, lanes: int) -> list[Block]:
     graph, target = build(name), load_target("cpu2" if lanes <= 2 else "cpu16")
     costs = modelled_costs(graph, target, lanes=lanes)
     options = PlanOptions(policy=policy, strategies=(1,) if policy == "liu" else (), lanes=lanes)
-    with patch.object(assemble, "pack", wraps=pack) as packed:
+    with patch.object(pools, "pack", wraps=pack) as packed:
         make_plan(graph, target, costs, options)
     return list(packed.call_args.args[0])
 

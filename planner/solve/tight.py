@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from planner.solve.sections import Instance, loads
+from planner.solve.sweep import Sweep
 from planner.solve.turns import SURE, Ways, ways_to_take_turns
 
 MOST_AT_ONCE = 30
@@ -42,7 +43,7 @@ def pack_tight(problem: Instance, work_limit: int) -> tuple[list[int] | None, in
         return None, 0
     graph = _Graph(lower, upper, size, problem.count, work_limit)
     try:
-        offsets = graph.levels() if graph.decide() else None
+        offsets = graph.levels() if graph.sweep() or graph.decide() else None
     except _TooMuchWork:
         offsets = None
     return offsets[: problem.blocks] if offsets else None, graph.work
@@ -96,6 +97,15 @@ class _Graph:
             inner = 0 < at < sections
             ways = ways_to_take_turns(self.ending[at], self.beginning[at], size) if inner else Ways(((),), 0.0)
             self.ways.append(ways)
+
+    def sweep(self) -> bool:
+        """Decide from left to right; changes nothing where that fails."""
+        sweep = Sweep(self.lower, self.upper, self.size, self.sections, self.work_limit)
+        found = sweep.run()
+        self.work += sweep.work
+        if found:
+            self.ways = [Ways((way,), 0.0) for way in found]
+        return bool(found)
 
     def decide(self) -> bool:
         """Take a way at every moment such that all can be drawn: in short windows first, then in longer ones."""
