@@ -34,7 +34,8 @@ def fill(
 
     `modelled`: from FLOPs, bytes and the target file instead of running anything, for a machine that is not at hand.
     `tf32`: on a GPU, let matrix units round operands to 10 bits. `pairs`: time nodes side by side, on a GPU where
-    `options` ask for several streams. `interval`, `options`, `budget_s`: on processors, see profile and profile_pairs. SP1204, SP1804, and what the chosen way raises.
+    `options` ask for several streams. `interval`, `options`, `budget_s`: on processors, see profile and profile_pairs.
+    SP1204, SP1804, and what the chosen way raises.
     """
     if tf32 and not target.gpus:
         raise UserError("SP1804", f"TF32 is a format of GPUs, and target {target.name} has none", "leave --tf32 out")

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from planner.errors import UserError
 
-THREADS = (64, 128, 256, 512, 1024)
+THREADS = (64, 128, 256, 512)
+MOST_THREADS = 512
 BLOCKS_PER_SM = (2, 4, 8, 16, 32, 64)
 DEFAULT_THREADS = 256
 DEFAULT_BLOCKS_PER_SM = 16
@@ -39,11 +40,11 @@ def launch_of(node: str, implementation: str) -> Launch:
         return Launch()
     found = re.fullmatch(r"([0-9]{2,4})x([0-9]{1,6})", implementation)
     launch = Launch(*map(int, found.groups())) if found else Launch()
-    if launch.threads % 32 or not 32 <= launch.threads <= 1024 or launch.blocks < 1:
+    if launch.threads % 32 or not 32 <= launch.threads <= MOST_THREADS or launch.blocks < 1:
         raise UserError(
             "SP1517",
             f"node {node}: {implementation[:80]!r} is no number of threads per block and of blocks",
-            "plan again: shapes such as 256x2112, with a multiple of 32 threads up to 1024",
+            "plan again: shapes such as 256x2112, with a multiple of 32 threads up to 512",
         )
     return launch
 

@@ -17,9 +17,9 @@
 
 namespace stepplan::gpu {
 
-constexpr int kMostThreads = 1024;  // per block, of element-wise kernels
-constexpr int kThreads = 256;       // where a plan says nothing
-constexpr int kMostBlocks = 2112;   // likewise: 16 per multiprocessor of the largest GPU so far; the rest is looped over
+constexpr int kMostThreads = 512;  // per block, of element-wise kernels: more would leave each too few registers
+constexpr int kThreads = 256;      // where a plan says nothing
+constexpr int kMostBlocks = 2112;  // likewise: 16 per multiprocessor of the largest GPU so far; the rest is looped over
 
 /// The threads that compute a row together; `Sum` and `Max` give every thread the same result, added in one order.
 template <int threads>
