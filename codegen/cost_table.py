@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import codegen.cuda.facts
 import codegen.facts
+from codegen.cuda.pairs import profile_pairs as profile_gpu_pairs
 from codegen.cuda.profile import profile as profile_gpu
 from codegen.pairs import profile_pairs
 from codegen.profile import Progress, profile
@@ -32,8 +33,9 @@ def fill(
     """Whatever `table` lacks of the graphs' signatures; `save` gets what is there so far, and the end of it.
 
     `modelled`: from FLOPs, bytes and the target file instead of running anything, for a machine that is not at hand.
-    `tf32`: on a GPU, let matrix units round operands to 10 bits. `pairs`, `interval`, `options`, `budget_s`: on
-    processors, see profile and profile_pairs. SP1204, SP1804, and what the chosen way raises.
+    `tf32`: on a GPU, let matrix units round operands to 10 bits. `pairs`: time nodes side by side, on a GPU where
+    `options` ask for several streams. `interval`, `options`, `budget_s`: on processors, see profile and profile_pairs.
+    SP1204, SP1804, and what the chosen way raises.
     """
     if tf32 and not target.gpus:
         raise UserError("SP1804", f"TF32 is a format of GPUs, and target {target.name} has none", "leave --tf32 out")
@@ -41,6 +43,8 @@ def fill(
         table = with_modelled(graphs, target, table)
     elif target.gpus:
         table = profile_gpu(graphs, target, table, tf32=tf32, progress=progress, save=save)
+        if pairs and options and (options.lanes or 1) > 1:
+            table = profile_gpu_pairs(graphs, target, table, lanes=options.lanes or 1, progress=progress, save=save)
     else:
         table = profile(graphs, target, table, interval=interval, budget_s=budget_s, progress=progress, save=save)
         if pairs:

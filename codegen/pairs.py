@@ -89,21 +89,34 @@ def profile_pairs(
 
 def wanted_pairs(graph: Graph, plan: Plan, table: CostTable) -> list[Pair]:
     """The pairs of (signature, mode) that overlap longest in the plan's replay and were never timed."""
+    return [
+        _pair(graph, graph.program[program].node, plan.program[program], first, second)
+        for program, first, second in longest_overlaps(graph, plan, table)
+    ]
+
+
+def longest_overlaps(graph: Graph, plan: Plan, table: CostTable) -> list[tuple[str, str, str]]:
+    """(program, node, node), the node of the smaller key first, of the pairs that overlap longest and were never
+    timed: one for each pair of (signature, mode)."""
     overlap: dict[tuple[Key, Key], float] = {}
-    found: dict[tuple[Key, Key], Pair] = {}
+    found: dict[tuple[Key, Key], tuple[str, str, str]] = {}
     for program in plan.programs:
         nodes = graph.program[program.name].node
+        keys: dict[str, Key] = {
+            n.node: (signature_of(graph, nodes[n.node]).text, n.mode) for n in program.nodes if n.node in nodes
+        }
         spans = node_spans(replay(plan, program, sync_ns=table.sync_ns).rows())
         lanes = {n: frozenset(at) for n, at in _lanes_of(program).items()}
         open_: list[tuple[float, str]] = []
         for start, end, name in sorted((s, e, n) for n, (s, e) in spans.items()):
             open_ = [o for o in open_ if o[0] > start]
             for other_end, other in open_:
-                pair = _pair(graph, nodes, program, name, other)
+                first, second = sorted((name, other), key=keys.__getitem__)
+                key = (keys[first], keys[second])
                 # Nodes that follow each other on a lane overlap by a slice; they do not run side by side.
-                if pair.key not in table.pairs and lanes[name].isdisjoint(lanes[other]):
-                    found[pair.key] = pair
-                    overlap[pair.key] = overlap.get(pair.key, 0.0) + min(end, other_end) - start
+                if key not in table.pairs and lanes[name].isdisjoint(lanes[other]):
+                    found[key] = (program.name, first, second)
+                    overlap[key] = overlap.get(key, 0.0) + min(end, other_end) - start
             open_.append((end, name))
     longest = sorted(overlap, key=lambda k: (-overlap[k], k))[:MOST_PAIRS]
     return [found[k] for k in longest]
@@ -187,8 +200,8 @@ class PairBench(Bench):
         if overlap < LEAST_OVERLAP * min(median(beside[0]), median(beside[1])):
             return 1.0, 1.0  # so short that one is over before the other has begun: nothing to see
         return (
-            _factor(median(alone[0]), median(beside[0]), overlap),
-            _factor(median(alone[1]), median(beside[1]), overlap),
+            slowdown(median(alone[0]), median(beside[0]), overlap),
+            slowdown(median(alone[1]), median(beside[1]), overlap),
         )
 
     def _span(self, program: int, shift: int, lanes: slice) -> tuple[float, float]:
@@ -200,7 +213,7 @@ class PairBench(Bench):
         return float(min(s for s, _ in spans)), float(max(e for _, e in spans))
 
 
-def _factor(alone: float, beside: float, overlap: float) -> float:
+def slowdown(alone: float, beside: float, overlap: float) -> float:
     """From the whole duration to the time while both ran: alone + overlap x (1 - 1 / factor) = beside.
 
     A neighbour makes nothing faster: a factor below 1 is noise."""

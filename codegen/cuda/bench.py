@@ -11,6 +11,7 @@ from codegen.cuda.executor import CudaExecutor
 from planner.bundle import Bundle
 from planner.costs.table import CostTable
 from planner.graph.model import Graph
+from planner.graph.precision import full_precision, is_mixed
 from planner.plan.schema import Plan
 
 
@@ -52,7 +53,9 @@ def bench(
         if against == "torch":
             state = executor.state_dict()
             result["against"] = {}
-            for name, contender in torch_contenders(graph, inputs, state, rounds_to_tf32(plan), device, say):
+            precision = "bf16" if is_mixed(graph) else "tf32" if rounds_to_tf32(plan) else "float32"
+            model = full_precision(graph) if is_mixed(graph) else graph
+            for name, contender in torch_contenders(model, inputs, state, precision, device, say):
                 say(f"against {name}")
                 result["against"][name] = paired(step, contender, repetitions)
                 del contender
@@ -104,16 +107,17 @@ def torch_contenders(
     graph: Graph,
     inputs: list[Any],
     state: dict[str, Any],
-    tf32: bool,
+    precision: str,
     device: int,
     say: Callable[[str], None] = lambda text: None,
 ) -> Iterator[tuple[str, Step]]:
-    """Eager, and compiled for the fastest kernels and one CUDA graph; channels-last, warmed up, one at a time."""
+    """Eager, and compiled for the fastest kernels and one CUDA graph; channels-last, warmed up, one at a time. In
+    float32, with the matrix units' TF32, or in bfloat16 under autocast."""
     import torch
 
     from codegen.torch_twin import Twin, optimizer_for
 
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "float32"
     torch.backends.cudnn.benchmark = True
     for name in ("eager", "compiled"):
         say(f"preparing {name}")
@@ -123,7 +127,9 @@ def torch_contenders(
 
         def step(run: Any = run, optimizer: Any = optimizer) -> None:
             optimizer.zero_grad(set_to_none=True)
-            run(*inputs)[0].backward()
+            with torch.autocast("cuda", dtype=torch.bfloat16, enabled=precision == "bf16"):
+                loss = run(*inputs)[0]
+            loss.backward()
             optimizer.step()
             torch.cuda.synchronize(device)
 

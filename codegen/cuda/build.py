@@ -51,7 +51,10 @@ def _units(
             (k.name, _host([k], ("-O2", *defines, *stored, "-x", "c++"), includes, shared)) for k, stored in kernels
         ]
     else:
-        includes, defines = (toolkit().include, *libraries().includes), (f"-DSTEPPLAN_LIBRARIES={libraries().version}",)
+        includes, defines = (
+            (*toolkit().includes, *libraries().includes),
+            (f"-DSTEPPLAN_LIBRARIES={libraries().version}",),
+        )
         runtime = [CUDA_RUNTIME / name for name in (*more, "convolution.cpp", "product.cpp")]
         found = [*kernels, (CUDA_RUNTIME / "find_device.cu", ())]
         compiled = [(k.name, _kernels(k, arch, stored)) for k, stored in found]

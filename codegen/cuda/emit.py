@@ -14,6 +14,7 @@ from codegen.cpu.render import new_environment, render_node
 from codegen.cpu.view import NodeView
 from codegen.cuda import tables
 from codegen.cuda.facts import chunks_of, facts
+from codegen.cuda.launches import Launch, launch_of
 from planner.errors import UserError
 from planner.graph.model import Graph
 from planner.graph.text import graph_text
@@ -77,11 +78,16 @@ def sources(plan: Plan, captured: Graph, target: Target) -> dict[str, str]:
 def environment() -> jinja2.Environment:
     env = new_environment()
     env.filters["chunks"] = _chunks
+    env.filters["launch"] = _launch
     return env
 
 
 def _chunks(view: NodeView) -> int:
     return chunks_of(view.signature, view.facts["partial_bytes"])
+
+
+def _launch(view: NodeView) -> Launch:
+    return launch_of(view.id, view.mode.implementation) if view.mode.kernel == "cuda" else Launch()
 
 
 def require_sizes(view: NodeView) -> None:

@@ -11,11 +11,14 @@ they are if their memory layout is the planned one.
 
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from codegen.cuda.launches import Launch
+from codegen.cuda.tables import issue_order
 from codegen.executor import Executor
 from codegen.initial import read_weights, set_initial_values
 from codegen.load import native_module
@@ -132,15 +135,33 @@ class CudaExecutor(Executor):
         offset = self.plan.placement[name].offset
         return self._native.view(self._handle, offset, list(shape), list(strides), *_DLPACK[value.type.dtype])
 
-    def node_times(self, program: str = "train_step", repetitions: int = 20) -> dict[str, float]:
-        """node -> median ns on the GPU, each alone, by events. Runs the nodes on what the arena holds."""
+    def node_times(
+        self, program: str = "train_step", repetitions: int = 20, launches: Mapping[str, Launch | None] | None = None
+    ) -> dict[str, float]:
+        """node -> median ns on the GPU, each alone, by events. Runs the nodes on what the arena holds. `launches`:
+        threads per block and blocks for the nodes that are wanted, None or 0 x 0: as planned; the others are left
+        out."""
         with self._lock:
             self._require_open()
+            order = issue_order(self.plan.program[program])
+            shapes = [] if launches is None else [tuple(launches.get(n) or ()) or (0, 0) for n in order]
+            if launches is not None:
+                shapes = [s if n in launches else (-1, 0) for n, s in zip(order, shapes, strict=True)]
             number = self._programs[program]
-            times = self._guard(self._native.time_nodes, self._handle, number, repetitions)
-            from codegen.cuda.tables import issue_order
+            times = self._guard(self._native.time_nodes, self._handle, number, repetitions, shapes)
+            return {n: t for n, t in zip(order, times, strict=True) if launches is None or n in launches}
 
-            return dict(zip(issue_order(self.plan.program[program]), times, strict=True))
+    def pair_times(
+        self, program: str, nodes: tuple[str, str], copies: tuple[int, int], repetitions: int
+    ) -> tuple[float, ...]:
+        """Median ns of two nodes, each `copies` times in a row: alone, beside each other on two streams, and how long
+        both ran. On what the arena holds."""
+        with self._lock:
+            self._require_open()
+            order = issue_order(self.plan.program[program])
+            tasks = [order.index(n) for n in nodes]
+            number = self._programs[program]
+            return tuple(self._guard(self._native.time_pair, self._handle, number, tasks, copies, repetitions))
 
     @property
     def device_bytes(self) -> int:

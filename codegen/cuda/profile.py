@@ -2,7 +2,8 @@
 
 Convolutions and matrix products: every algorithm of the library with its time and workspace (SuperNeurons, section
 3.5); those that a faster one with as little workspace beats are left out. Everything else: an executor of the graph is
-built, runs on random inputs, and every node is timed by events, alone. All times are medians of warm repetitions.
+built, runs on random inputs, and every node is timed by events, alone, stepplan's own kernels in several shapes
+(launches.py). All times are medians of warm repetitions.
 """
 
 import tempfile
@@ -10,7 +11,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from codegen.build import build
+from codegen.cuda.executor import CudaExecutor
 from codegen.cuda.facts import WORKSPACE_SLACK, facts
+from codegen.cuda.launches import Launch, search, worth_keeping
 from codegen.cuda.probe import Algorithm, algorithms, probe
 from codegen.emit import emit
 from codegen.load import executor_class
@@ -21,6 +24,7 @@ from planner.graph.model import Graph
 from planner.ops.base import Mode, Signature, op_named
 from planner.ops.device import device_mode
 from planner.ops.signature import signature_of, signatures_of
+from planner.plan.schema import NodePlan
 from planner.solve.options import PlanOptions
 from planner.solve.pipeline import make_plan
 from planner.target.model import Target
@@ -125,17 +129,42 @@ def _timed(graph: Graph, target: Target, table: CostTable, device: int, null_dev
     with tempfile.TemporaryDirectory(prefix="stepplan-profile-") as folder:
         emit(plan, graph, target, folder)
         build(Path(folder), null_device=null_device)
-        entries = {}
+        entries: dict[tuple[str, Mode], CostEntry] = {}
+        searched: set[str] = set()
         with executor_class(folder)(seed=0, device=device, null_device=null_device) as executor:  # type: ignore[call-arg]
             inputs = random_inputs(graph)
             if "train_step" in graph.program:
                 float(executor.step(*inputs))
+            assert isinstance(executor, CudaExecutor)
+            repetitions = 1 if null_device else REPETITIONS
             for program in plan.programs:
-                repetitions = 1 if null_device else REPETITIONS
-                times = executor.node_times(program.name, repetitions)  # type: ignore[attr-defined]
-                for node, ns in times.items():
+                nodes = graph.program[program.name].node
+                signatures = {n.node: signature_of(graph, nodes[n.node]).text for n in program.nodes}
+                for node, ns in executor.node_times(program.name, repetitions).items():
                     planned = program.node[node]
-                    signature = signature_of(graph, graph.program[program.name].node[node])
-                    entry = _measured(signature.text, planned.mode, ns, dict(planned.facts))
-                    entries[signature.text, planned.mode] = entry
+                    entry = _measured(signatures[node], planned.mode, ns, dict(planned.facts))
+                    entries[signatures[node], planned.mode] = entry
+                own = {signatures[n.node]: n for n in program.nodes if n.kernel == "cuda" and n.stage_ns}
+                new = [n for s, n in own.items() if s not in searched]
+                searched |= own.keys()
+                for planned, tried in zip(
+                    new, _searched(executor, program.name, new, target, repetitions), strict=True
+                ):
+                    for launch, ns in worth_keeping(tried).items():
+                        mode = planned.mode._replace(implementation=launch.text)
+                        text = signatures[planned.node]
+                        entries[text, mode] = _measured(text, mode, ns, dict(planned.facts))
         return list(entries.values())
+
+
+def _searched(
+    executor: CudaExecutor, program: str, nodes: Sequence[NodePlan], target: Target, repetitions: int
+) -> list[dict[Launch, float]]:
+    """Per node: threads per block and blocks that were tried, and their times."""
+
+    def time_all(launches: Sequence[Launch]) -> list[float]:
+        wanted = {n.node: launch for n, launch in zip(nodes, launches, strict=True)}
+        times = executor.node_times(program, repetitions, wanted)
+        return [times[n.node] for n in nodes]
+
+    return search(time_all, len(nodes), target.gpus[0].sms) if nodes else []

@@ -35,6 +35,13 @@ class Toolkit:
     library: Path
     """Of libcudart_static.a."""
 
+    @property
+    def includes(self) -> tuple[Path, ...]:
+        """What a host compiler searches: with the C++ core library, which CUDA 13 keeps in a folder of its own and
+        nvcc alone looks for there."""
+        core = (self.include / "cccl", _in_wheels(f"{WHEEL}/include/cccl"))
+        return (self.include, *(folder for folder in core if folder is not None and folder.is_dir()))
+
 
 def wheels() -> tuple[Path, ...]:
     """The folders into which NVIDIA's wheels are installed: one per place that Python looks for packages in."""

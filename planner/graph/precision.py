@@ -45,6 +45,50 @@ def mixed_precision(graph: Graph) -> Graph:
     return mixed
 
 
+def full_precision(graph: Graph) -> Graph:
+    """The float32 graph that `mixed_precision` was given: what a bfloat16 one is compared with."""
+    renamed: dict[str, str] = {}
+    for program in graph.programs:
+        for node in program.nodes:
+            if _rounds(graph, node):
+                (source,), (result,) = node.inputs, node.outputs
+                if source.startswith(f"{result}."):
+                    renamed[source] = result
+                else:
+                    renamed[result] = renamed.get(source, source)
+
+    def named(values: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(renamed.get(v, v) for v in values)
+
+    programs = tuple(
+        p.model_copy(
+            update={
+                "nodes": tuple(
+                    n.model_copy(update={"inputs": named(n.inputs), "outputs": named(n.outputs)})
+                    for n in p.nodes
+                    if not _rounds(graph, n)
+                )
+            }
+        )
+        for p in graph.programs
+    )
+    values = tuple(
+        v.model_copy(update={"type": v.type.model_copy(update={"dtype": DType.FLOAT32})})
+        if v.type.dtype is DType.BFLOAT16
+        else v
+        for v in graph.values
+        if v.id not in renamed
+    )
+    full = Graph(name=graph.name.removesuffix("_bf16"), values=values, programs=programs)
+    validate(full)
+    return full
+
+
+def _rounds(graph: Graph, node: Node) -> bool:
+    """Whether the node is one of `mixed_precision`'s casts."""
+    return node.op == "cast" and any(graph.value[v].type.dtype is DType.BFLOAT16 for v in (*node.inputs, *node.outputs))
+
+
 def is_mixed(graph: Graph) -> bool:
     return any(v.type.dtype is DType.BFLOAT16 for v in graph.values)
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from codegen.pairs import _factor, profile_pairs, wanted_pairs
+from codegen.pairs import profile_pairs, slowdown, wanted_pairs
 from planner.costs.model import modelled_costs
 from planner.costs.table import costs_text, read_costs, write_costs
 from planner.solve.options import PlanOptions
@@ -15,10 +15,10 @@ from tests.graphs import random_net
 
 def test_factor_by_hand() -> None:
     # 100 alone; 150 beside another that ran for 100 of them: half of its speed for 100, the other 50 at full speed.
-    assert _factor(100, 150, 100) == pytest.approx(2.0)
-    assert _factor(100, 100, 50) == 1.0
-    assert _factor(100, 90, 50) == 1.0
-    assert _factor(100, 1000, 10) == pytest.approx(20.0)
+    assert slowdown(100, 150, 100) == pytest.approx(2.0)
+    assert slowdown(100, 100, 50) == 1.0
+    assert slowdown(100, 90, 50) == 1.0
+    assert slowdown(100, 1000, 10) == pytest.approx(20.0)
 
 
 def test_wanted_pairs_are_measured_and_recorded(tmp_path) -> None:  # type: ignore[no-untyped-def]

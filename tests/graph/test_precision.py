@@ -9,7 +9,7 @@ import torch
 from codegen.torch_twin import Twin
 from planner.errors import UserError
 from planner.graph.model import PERSISTENT, DType, Graph, Role
-from planner.graph.precision import mixed_precision, require_precision
+from planner.graph.precision import full_precision, mixed_precision, require_precision
 from planner.graph.text import graph_text, parse_graph
 from planner.ops.base import Array, round_bfloat16
 from planner.plan.text import plan_text
@@ -113,6 +113,12 @@ def test_processors_have_no_kernels_for_it() -> None:
         make_plan(graph, target, modelled_costs(graph, target), PlanOptions())
     assert "node 'images.bf16' (cast) of train_step" in told.value.problem
     require_precision(graph, gpu=True)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "wide_deep"])
+def test_there_and_back(name: str) -> None:
+    graph = build(name, 4)
+    assert full_precision(mixed_precision(graph)) == graph
 
 
 def test_only_from_float32() -> None:

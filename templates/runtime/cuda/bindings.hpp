@@ -3,6 +3,8 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -132,8 +134,13 @@ inline void bind(nb::module_& module) {
   module.def("view", view);
   module.def("device_bytes", [](const nb::capsule& handle) { return executor_of(handle).device_bytes(); });
   module.def("recorded", [](const nb::capsule& handle) { return executor_of(handle).recorded(); });
-  module.def("time_nodes", [](const nb::capsule& handle, size_t program, int repetitions) {
-    return guarded([&] { return executor_of(handle).time_nodes(program, repetitions); });
+  module.def("time_nodes", [](const nb::capsule& handle, size_t program, int repetitions,
+                              const std::vector<std::pair<int, int>>& shapes) {
+    return guarded([&] { return executor_of(handle).time_nodes(program, repetitions, shapes); });
+  });
+  module.def("time_pair", [](const nb::capsule& handle, size_t program, std::array<size_t, 2> tasks,
+                             std::array<int, 2> copies, int repetitions) {
+    return guarded([&] { return executor_of(handle).time_pair(program, tasks, copies, repetitions); });
   });
   module.def("close", [](const nb::capsule& handle) { executor_of(handle).close(); });
 #ifdef STEPPLAN_NULL_DEVICE

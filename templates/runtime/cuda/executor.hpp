@@ -16,6 +16,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "mistake.hpp"
@@ -107,8 +108,13 @@ class Executor {
   void write(int64_t offset, const void* from, size_t bytes);
   void close() noexcept;
 
-  /// Nanoseconds of every node of a program, in the order of its tasks: nothing else runs meanwhile.
-  std::vector<double> time_nodes(size_t program, int repetitions);
+  /// Nanoseconds of every node of a program, in the order of its tasks: nothing else runs meanwhile. `shapes`: per
+  /// task, threads per block and blocks; 0: as planned, -1: the node is left out. Empty: all as planned.
+  using LaunchShape = std::pair<int, int>;
+  std::vector<double> time_nodes(size_t program, int repetitions, std::span<const LaunchShape> shapes);
+  /// Two tasks, each `copies` times in a row, on streams of their own: nanoseconds alone, beside each other, and how
+  /// long both ran.
+  std::array<double, 5> time_pair(size_t program, std::array<size_t, 2> tasks, std::array<int, 2> copies, int repetitions);
 
  private:
   /// Results of a step on their way to the host: as many steps may be under way.
@@ -135,6 +141,7 @@ class Executor {
   void enqueue(const ProgramSpec& program, const Run& run);
   void launch(size_t number, const Run& run);
   void prepare(Run& run, void* const* gradients);
+  Run run_in_place(const ProgramSpec& program);
   void collect(Slot& slot);
   size_t slot_bytes() const { return kResult + sizeof(int64_t) * reports_; }
   gpu::Queue queue(int lane) { return {device_, streams_[static_cast<size_t>(lane)]}; }

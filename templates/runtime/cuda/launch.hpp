@@ -17,8 +17,9 @@
 
 namespace stepplan::gpu {
 
-constexpr int kThreads = 256;    // per block, of element-wise kernels
-constexpr int kMostBlocks = 2112;  // 16 per multiprocessor of the largest GPU so far: further elements are looped over
+constexpr int kMostThreads = 512;  // per block, of element-wise kernels: more would leave each too few registers
+constexpr int kThreads = 256;      // where a plan says nothing
+constexpr int kMostBlocks = 2112;  // likewise: 16 per multiprocessor of the largest GPU so far; the rest is looped over
 
 /// The threads that compute a row together; `Sum` and `Max` give every thread the same result, added in one order.
 template <int threads>
@@ -62,17 +63,26 @@ struct Team {
 #endif
 };
 
-/// Where kernels go: a stream of a device.
+/// Where kernels go: a stream of a device; and in how many threads per block and blocks element-wise ones run there.
 struct Queue {
   Device& device;
   Stream stream;
+  int threads = kThreads;
+  int blocks = kMostBlocks;
+  bool fixed = false;  // by who measures, whatever the plan says
+
+  void shape(int planned_threads, int planned_blocks) {
+    if (!fixed) threads = planned_threads, blocks = planned_blocks;
+  }
 };
 
 #ifdef STEPPLAN_NULL_DEVICE
 
 template <class F>
 void elements(Queue queue, int64_t count, F f) {
-  queue.device.run(queue.stream, "elements " + std::to_string(count), [=] {
+  const bool told = queue.threads != kThreads || queue.blocks != kMostBlocks;
+  const std::string shape = told ? " in " + std::to_string(queue.threads) + "x" + std::to_string(queue.blocks) : "";
+  queue.device.run(queue.stream, "elements " + std::to_string(count) + shape, [=] {
     for (int64_t i = 0; i < count; ++i) f(i);
   });
 }
@@ -87,9 +97,9 @@ void rows(Queue queue, int64_t count, F f) {
 #elif defined(__CUDACC__)
 
 template <class F>
-__global__ void __launch_bounds__(kThreads) each_element(int64_t count, F f) {
-  const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count; i += step) f(i);
+__global__ void __launch_bounds__(kMostThreads) each_element(int64_t count, F f) {
+  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) f(i);
 }
 
 template <int threads, class F>
@@ -100,8 +110,8 @@ __global__ void __launch_bounds__(threads) each_row(int64_t count, F f) {
 template <class F>
 void elements(Queue queue, int64_t count, F f) {
   if (count <= 0) return;
-  const int blocks = static_cast<int>(std::min<int64_t>((count + kThreads - 1) / kThreads, kMostBlocks));
-  each_element<<<blocks, kThreads, 0, queue.stream>>>(count, f);
+  const int blocks = static_cast<int>(std::min<int64_t>((count + queue.threads - 1) / queue.threads, queue.blocks));
+  each_element<<<blocks, queue.threads, 0, queue.stream>>>(count, f);
   check(cudaGetLastError(), "a kernel's launch");
 }
 

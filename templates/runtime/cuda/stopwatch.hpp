@@ -1,6 +1,9 @@
 // Times of work on a stream of its own.
 #pragma once
 
+#include <algorithm>
+#include <array>
+
 #include "device_kernels.hpp"
 
 namespace stepplan::gpu {
@@ -47,6 +50,56 @@ class Stopwatch {
   Device& device_;
   Stream stream_{};
   Event before_{}, after_{};
+};
+
+/// Two streams that begin at the same moment.
+class PairWatch {
+ public:
+  explicit PairWatch(Device& device) : device_(device), one_(device), other_(device) {
+    try {
+      for (Event& event : events_) event = device.make_event(true);
+    } catch (...) {
+      release();
+      throw;
+    }
+  }
+  ~PairWatch() { release(); }
+  PairWatch(const PairWatch&) = delete;
+  PairWatch& operator=(const PairWatch&) = delete;
+
+  /// Nanoseconds of each alone, of each beside the other, and how long both ran.
+  template <class First, class Second>
+  std::array<double, 5> time(First first, Second second) {
+    const double alone_first = 1e6 * static_cast<double>(one_.time(first));
+    const double alone_second = 1e6 * static_cast<double>(other_.time(second));
+    const auto [start, first_end, second_start, second_end] = events_;
+    hold({device_, one_.stream()}, 2 * kAsking);
+    device_.record(start, one_.stream());
+    device_.wait(other_.stream(), start);
+    device_.record(second_start, other_.stream());
+    first(one_.stream());
+    second(other_.stream());
+    device_.record(first_end, one_.stream());
+    device_.record(second_end, other_.stream());
+    device_.synchronize(first_end);
+    device_.synchronize(second_end);
+    const double end = 1e6 * static_cast<double>(device_.milliseconds(start, first_end));
+    const double begin = 1e6 * static_cast<double>(device_.milliseconds(start, second_start));
+    const double other_end = 1e6 * static_cast<double>(device_.milliseconds(start, second_end));
+    return {alone_first, alone_second, end, other_end - begin, std::max(0.0, std::min(end, other_end) - begin)};
+  }
+
+ private:
+  static constexpr int64_t kAsking = 50'000;  // ns, as above
+
+  void release() noexcept {
+    for (Event event : events_)
+      if (event != Event{}) device_.release(event);
+  }
+
+  Device& device_;
+  Stopwatch one_, other_;
+  std::array<Event, 4> events_{};
 };
 
 }  // namespace stepplan::gpu
