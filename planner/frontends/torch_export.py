@@ -71,7 +71,7 @@ def _prepared(module: Any, inputs: Any, options: CaptureOptions) -> tuple[Loweri
     loss = _resolve_loss(torch, options.loss, labels)
     wrapped = callable(loss) and not _is_known(torch, loss, labels)
     if wrapped:
-        keywords = {"_labels": labels, "_inputs": (positional, keywords)}
+        keywords = {"_inputs": (positional, keywords), "_labels": labels}
         positional = ()
     program = export(torch, _with_loss(torch, module, loss) if wrapped else module, module, positional, keywords)
     builder = GraphBuilder(identifier(name or f"{type(module).__name__.lower()}_b{_batch(torch, inputs)}"))
@@ -130,7 +130,7 @@ def _with_loss(torch: Any, module: Any, loss: Any) -> Any:
             super().__init__()
             self.model, self.loss = module, loss
 
-        def forward(self, _labels: Any, _inputs: Any) -> Any:
+        def forward(self, _inputs: Any, _labels: Any) -> Any:
             prediction = self.model(*_inputs[0], **_inputs[1])
             return self.loss(prediction, _labels), prediction
 
