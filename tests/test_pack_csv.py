@@ -58,11 +58,11 @@ def test_capacity(table: Path, tmp_path: Path) -> None:
 
 
 def test_a_capacity_that_is_not_met_in_time(tmp_path: Path) -> None:
-    blocks = cut_rectangle(100, 300, 5000, 2)
+    blocks = cut_rectangle(120, 30, 60, 1)
     rows = "".join(f"{b.id},{b.lower},{b.upper},{b.size}\n" for b in blocks)
     (tmp_path / "in.csv").write_text("id,lower,upper,size\n" + rows)
-    with pytest.raises(UserError, match=r"SP1362: no packing that fits into 5000 bytes was found") as error:
-        pack(tmp_path / "in.csv", capacity=5000, effort=Effort(search=100_000))
+    with pytest.raises(UserError, match=r"SP1362: no packing that fits into 60 bytes was found") as error:
+        pack(tmp_path / "in.csv", capacity=60, effort=Effort(search=1000))
     assert "the smallest height found is" in error.value.fix
 
 

@@ -67,7 +67,7 @@ def make_pareto(
     """Plans from all the memory they like to as little as will do, none slower than a smaller one."""
     with _no_collection():
         candidates = _solved(graph, target, costs, options or PlanOptions(), say)
-        base = _base(candidates)
+        base = _bases(candidates)[0]
         return undominated([*on_target(base.setting, [c.plan for c in candidates]), *base.pareto()])
 
 
@@ -124,11 +124,19 @@ def _within_budget(candidates: Sequence[_Solved]) -> Plan:
         return fastest.plan
     fitting = [c for c in candidates if c.fits and c.total_ns >= fastest.total_ns]
     plans = [min(fitting, key=lambda c: c.total_ns).plan] if fitting else []
-    try:
-        plans.append(_base(candidates).rewritten())
-    except UserError as error:
-        if error.code != "SP1301" or not plans:
-            raise
+    refused: list[UserError] = []
+    for base in _bases(candidates):
+        try:
+            plans.append(base.rewritten())
+            break
+        except UserError as error:
+            if error.code != "SP1301":
+                raise
+            refused.append(error)
+        if plans:
+            break
+    if not plans:
+        raise refused[0]
     return min(plans, key=lambda p: sum(q.predicted_ns for q in p.programs))
 
 
@@ -136,11 +144,11 @@ def _fastest(candidates: Sequence[_Solved]) -> _Solved:
     return min(candidates, key=lambda c: c.total_ns * (SURE if c.beside and c.setting.costs.measured else 1))
 
 
-def _base(candidates: Sequence[_Solved]) -> _Solved:
-    """What a budget rewrites: the fastest whose nodes run one after the other. Modes that are chosen to run beside
-    others are slow alone, and what waits for its partner holds its operands."""
+def _bases(candidates: Sequence[_Solved]) -> list[_Solved]:
+    """What a budget rewrites: the fastest whose nodes run one after the other, and the next where that one cannot meet
+    it. Modes that are chosen to run beside others are slow alone, and what waits for its partner holds its operands."""
     alone = [c for c in candidates if not c.setting.options.coruns]
-    return min(alone or candidates, key=lambda c: c.total_ns)
+    return sorted(alone, key=lambda c: c.total_ns) or [min(candidates, key=lambda c: c.total_ns)]
 
 
 def base_schedules(setting: Setting) -> dict[str, Schedule]:

@@ -36,7 +36,7 @@ TARGET = 0.96
 LOOKED_AT = 8
 """Candidates that are tried per link, best first by what was last known of them."""
 
-LEVELS = 28
+LEVELS = 22
 """Levels that walks up aim at."""
 
 STARTS = 3

@@ -1,6 +1,6 @@
 """Plans for tests: nets through the pipeline, and every op's samples in one plan."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -170,7 +170,7 @@ class Case:
         return f"{self.node_id} {self.mode.text()} {[t.text() for t in self.sample.inputs]} {self.sample.attrs.text()}"
 
 
-def every_case(slices: Iterable[int] = (1, 2, 3, 4, 5)) -> list[Case]:
+def every_case(slices: Sequence[int] = (1, 2, 3, 4, 5)) -> list[Case]:
     found: list[Case] = []
     for op in all_ops().values():
         for sample in op.samples():
@@ -183,9 +183,10 @@ def every_case(slices: Iterable[int] = (1, 2, 3, 4, 5)) -> list[Case]:
                 for count in slices:
                     if count <= limit:
                         found.append(Case(len(found), op, sample, Mode(kernel, dim, count)))
-                if kernel == "loops" and limit > 1:
+                if kernel == "loops":
                     for schedule in op.schedules(signature)[:1]:
-                        found.append(Case(len(found), op, sample, Mode(kernel, dim, 2, schedule)))
+                        count = min(2, limit, max(slices))
+                        found.append(Case(len(found), op, sample, Mode(kernel, dim, count, schedule)))
     return found
 
 
