@@ -34,16 +34,16 @@ def fuse(nodes: Sequence[Node], values: Mapping[str, Value], wanted: Collection[
         while step := _next(fused, readers, values, wanted, replaced):
             follower, fused = step
             chain.append(follower)
-        if len(chain) > 1 and not _shares_statistics(node, nodes):
+        if len(chain) > 1 and not _shares_statistics(node, readers):
             replaced.update({n.id: None for n in chain})
             replaced[chain[-1].id] = fused
     found = (replaced.get(n.id, n) for n in nodes)
     return [n for n in found if n is not None]
 
 
-def _shares_statistics(bn: Node, nodes: Sequence[Node]) -> bool:
+def _shares_statistics(bn: Node, readers: Mapping[str, list[Node]]) -> bool:
     """Whether the layer runs twice: fusing moves a node, and running statistics must change in order."""
-    return any(v in other.reads for v in bn.updates for other in nodes if other.id != bn.id)
+    return any(other.id != bn.id for v in bn.updates for other in readers.get(v, ()))
 
 
 def _next(

@@ -43,13 +43,15 @@ class GradientContext:
         """`grad` as one or two values that add up to it: an addition that was appended for it alone is taken back, for
         ops that add on the way."""
         total, nodes = self.grad, self._builder.nodes
-        sum_node = next((n for n in reversed(nodes) if total in n.outputs), None)
         elsewhere = sum(total in values for values in self._arrived.values()) > 1
-        if sum_node is None or sum_node.op != "add" or sum_node.phase != "backward" or elsewhere:
+        # Found from the end: it was appended not long ago, and who reads it stands behind it.
+        place = next((i for i in range(len(nodes) - 1, -1, -1) if total in nodes[i].outputs), None)
+        if place is None or elsewhere or any(total in n.inputs for n in nodes[place + 1 :]):
             return (total,)
-        if any(total in n.inputs for n in nodes):
+        sum_node = nodes[place]
+        if sum_node.op != "add" or sum_node.phase != "backward":
             return (total,)
-        nodes.remove(sum_node)
+        del nodes[place]
         del self._builder.values[total]
         return sum_node.inputs
 
