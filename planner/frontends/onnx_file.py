@@ -203,9 +203,8 @@ def _without_constants(model: Any, arrays: dict[str, Array]) -> dict[str, Array]
 # -- sizes -----------------------------------------------------------------------------------------------------
 def _fix_sizes(file: Path, found: ModelFile, batch: int | None) -> None:
     model, before = found.model, set()
-    if not model.graph.input or not model.graph.node:
-        problem = f"{file.name} computes the same whatever it is given: it has no inputs, or no nodes but constants"
-        raise UserError("SP1019", problem, "export the part that depends on data")
+    if not model.graph.node:
+        raise UserError("SP1019", f"{file.name} has no nodes but constants", "export the part that depends on data")
     for value in model.graph.input:
         if not value.type.HasField("tensor_type"):
             raise UserError(
