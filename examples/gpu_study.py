@@ -28,7 +28,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -135,6 +135,14 @@ class Study:
     def late(self) -> bool:
         return time.monotonic() > self.deadline
 
+    def in_time(self, keys: Iterable[str], found: dict[str, Any]) -> Iterator[str]:
+        """Those for which there is time when they are asked for; `found` says of the others that there was none."""
+        for key in keys:
+            if self.late:
+                found[key] = "no time was left"
+            else:
+                yield key
+
     @property
     def arch(self) -> str:
         return load_target("h200").gpus[0].arch
@@ -172,11 +180,9 @@ def correct(study: Study) -> dict[str, Any]:
     from codegen.truth import truth, worst_per_kind
 
     found: dict[str, Any] = {}
-    for name, sizes in (TOY if study.null else CORRECT).items():
-        if study.late:
-            found[name] = "no time was left"
-            continue
-        graph = zoo.build(name, **sizes)
+    sizes = TOY if study.null else CORRECT
+    for name in study.in_time(sizes, found):
+        graph = zoo.build(name, **sizes[name])
         _, made = study.make(graph, policy="sequential", keep=decisive_values(graph))
         with study.open(made, seed=1, poison=True) as executor:
             executor.lr = RATE
@@ -191,11 +197,9 @@ def bfloat16(study: Study) -> dict[str, Any]:
     from codegen.autocast import distances
 
     found: dict[str, Any] = {}
-    for name, sizes in (TOY if study.null else CORRECT).items():
-        if study.late:
-            found[name] = "no time was left"
-            continue
-        graph = zoo.build(name, **sizes)
+    sizes = TOY if study.null else CORRECT
+    for name in study.in_time(sizes, found):
+        graph = zoo.build(name, **sizes[name])
         _, made = study.make(mixed_precision(graph), "bf16", policy="sequential")
         with study.open(made, seed=1, poison=True) as executor:
             executor.lr = RATE
@@ -207,10 +211,7 @@ def bfloat16(study: Study) -> dict[str, Any]:
 
 def speed(study: Study, batch: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for precision in PRECISIONS:
-        if study.late:
-            found[precision] = "no time was left"
-            continue
+    for precision in study.in_time(PRECISIONS, found):
         graph = study.graph("resnet50", precision=precision, batch=batch)
         _, made = study.make(graph, precision)
         found[precision] = bench(
@@ -254,18 +255,16 @@ def budgets(study: Study) -> dict[str, Any]:
     plan, made = study.make(graph, "tf32")
     full, base = plan.pools[0].arena, run_briefly(study, made, graph)
     found["unbudgeted"] = {"arena": full, **base}
-    for share in (0.5, 0.33) if not study.null else (0.8,):
-        if study.late:
-            found[f"budget {share}"] = "no time was left"
-            continue
+    shares = {f"budget {share}": share for share in ((0.8,) if study.null else (0.5, 0.33))}
+    for key in study.in_time(shares, found):
         try:
-            tight, made = study.make(graph, "tf32", memory_budget=int(full * share))
+            tight, made = study.make(graph, "tf32", memory_budget=int(full * shares[key]))
             row = {"arena": tight.pools[0].arena, **run_briefly(study, made, graph)}
             row["overhead"] = row["step_ms"] / base["step_ms"] - 1
         except UserError as error:
             row = {"error": error.problem}
-        found[f"budget {share}"] = row
-        print(f"  {share}: {row}", flush=True)
+        found[key] = row
+        print(f"  {key}: {row}", flush=True)
     return found
 
 
@@ -282,13 +281,11 @@ def torch_budget(study: Study) -> dict[str, Any]:
     graph = zoo.build("resnet50", 184)
     inputs = device_inputs(graph, study.device)
     found: dict[str, Any] = {}
-    for share in TORCH_BUDGETS:
-        if study.late:
-            found[str(share)] = "no time was left"
-            continue
+    shares = {str(share): share for share in TORCH_BUDGETS}
+    for key in study.in_time(shares, found):
         torch._dynamo.reset()
         torch.cuda.empty_cache()
-        functorch.activation_memory_budget = share
+        functorch.activation_memory_budget = shares[key]
         twin = Twin(graph).cuda(study.device).to(memory_format=torch.channels_last)
         for parameter in twin.parameters():
             torch.nn.init.normal_(parameter, 0.0, 0.01)
@@ -305,8 +302,8 @@ def torch_budget(study: Study) -> dict[str, Any]:
         torch.cuda.reset_peak_memory_stats(study.device)
         times = list(timed(step, 10))
         peak = torch.cuda.max_memory_allocated(study.device)
-        found[str(share)] = {"step_ms": median(times) / 1e6, "peak_bytes": peak}
-        print(f"  {share}: {found[str(share)]}", flush=True)
+        found[key] = {"step_ms": median(times) / 1e6, "peak_bytes": peak}
+        print(f"  {key}: {found[key]}", flush=True)
         del twin, optimizer, run, step
     return found
 
@@ -318,11 +315,9 @@ def under_the_cap(study: Study) -> dict[str, Any]:
     wanted += [(f"resnet_6_32_{(depth - 2) // 3 - 44}_6", {"batch": 16}) for depth in DEPTHS]
     if study.null:
         wanted = [("digits_cnn", {"batch": 8})]
-    for name, sizes in wanted:
-        key = f"{name} {sizes}"
-        if study.late:
-            found[key] = "no time was left"
-            continue
+    networks = {f"{name} {sizes}": (name, sizes) for name, sizes in wanted}
+    for key in study.in_time(networks, found):
+        name, sizes = networks[key]
         try:
             graph = zoo.build(name, **sizes)
             plan, made = study.make(graph, "tf32", memory_budget=CAP)

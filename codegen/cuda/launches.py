@@ -16,7 +16,6 @@ from planner.errors import UserError
 THREADS = (64, 128, 256, 512)
 MOST_THREADS = 512
 BLOCKS_PER_SM = (2, 4, 8, 16, 32, 64)
-DEFAULT_THREADS = 256
 DEFAULT_BLOCKS_PER_SM = 16
 """As templates/runtime/cuda/launch.hpp, on a GPU of 132 multiprocessors."""
 LEAST_GAIN = 0.03

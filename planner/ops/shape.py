@@ -77,14 +77,31 @@ class ConvertLayout(Op):
         )
 
 
+class _View(Op):
+    """The same bytes under another name; nothing runs."""
+
+    family = "shape"
+    any_dtype = True
+
+    def flops(self, signature: Signature) -> int:
+        return 0
+
+    def alias(self, signature: Signature) -> tuple[int, int] | None:
+        return (0, 0)
+
+    def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
+        return {("alias", "whole"): 1}
+
+    def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
+        return ()
+
+
 @register
-class Reshape(Op):
+class Reshape(_View):
     """Another view of the same row-major bytes; nothing runs."""
 
     name = "reshape"
-    family = "shape"
     low_precision = EVERY
-    any_dtype = True
     attrs_type = ReshapeAttrs
     input_layout = Layout.ROW_MAJOR
 
@@ -99,18 +116,6 @@ class Reshape(Op):
         (dx,) = context.emit("reshape", [context.grad], ReshapeAttrs(shape=shape))
         context.give(0, dx)
 
-    def flops(self, signature: Signature) -> int:
-        return 0
-
-    def alias(self, signature: Signature) -> tuple[int, int] | None:
-        return (0, 0)
-
-    def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
-        return {("alias", "whole"): 1}
-
-    def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
-        return ()
-
     def reference(self, attrs: ReshapeAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
         return (inputs[0].reshape(attrs.shape),)
 
@@ -119,12 +124,10 @@ class Reshape(Op):
 
 
 @register
-class Detach(Op):
+class Detach(_View):
     """The same bytes, to which no gradient flows: torch's detach. Nothing runs."""
 
     name = "detach"
-    family = "shape"
-    any_dtype = True
     differentiable = False
 
     def infer(self, attrs: Attrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -132,18 +135,6 @@ class Detach(Op):
 
     def evaluation(self, node: Node, inputs: list[str]) -> None:
         return None
-
-    def flops(self, signature: Signature) -> int:
-        return 0
-
-    def alias(self, signature: Signature) -> tuple[int, int] | None:
-        return (0, 0)
-
-    def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
-        return {("alias", "whole"): 1}
-
-    def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
-        return ()
 
     def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
         return (inputs[0],)

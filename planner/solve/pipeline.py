@@ -128,7 +128,6 @@ def _within_budget(candidates: Sequence[_Solved]) -> Plan:
     for base in _bases(candidates):
         try:
             plans.append(base.rewritten())
-            break
         except UserError as error:
             if error.code != "SP1301":
                 raise

@@ -69,3 +69,11 @@ def loads(problem: Instance) -> Ints:
 
 def height(problem: Instance, offsets: Sequence[int]) -> int:
     return max((at + size for at, size in zip(offsets, problem.size, strict=True)), default=0)
+
+
+def by_moment(moments: Sequence[int], sections: int) -> list[list[int]]:
+    """For every moment from 0 to `sections`: the blocks whose moment it is, in their order."""
+    found: list[list[int]] = [[] for _ in range(sections + 1)]
+    for block, moment in enumerate(moments):
+        found[moment].append(block)
+    return found

@@ -16,7 +16,7 @@ from itertools import combinations
 import numpy as np
 
 from planner.solve.pq_tree import NotSideBySideError, Tree, any_order, can_gather, clusters, gathered, leaves
-from planner.solve.sections import Ints
+from planner.solve.sections import Ints, by_moment
 from planner.solve.turns import Group
 
 Way = tuple[Group, ...]
@@ -53,11 +53,7 @@ class Sweep:
     ) -> None:
         self.lower, self.upper, self.size, self.sections = lower, upper, size, sections
         self.work, self.work_limit = 0, work_limit
-        self.beginning: list[list[int]] = [[] for _ in range(sections + 1)]
-        self.ending: list[list[int]] = [[] for _ in range(sections + 1)]
-        for block in range(len(size)):
-            self.beginning[lower[block]].append(block)
-            self.ending[upper[block]].append(block)
+        self.beginning, self.ending = by_moment(lower, sections), by_moment(upper, sections)
         self.alive = sum(b - a for a, b in zip(lower, upper, strict=True)) // max(1, sections)
         self.chosen: list[Way] = [() for _ in range(sections + 1)]
         self.from_right: dict[int, Tree] = {}

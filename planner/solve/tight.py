@@ -16,7 +16,7 @@ around it. Bytes that are free for a while are blocks too, as few as the load al
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from planner.solve.sections import Instance, loads
+from planner.solve.sections import Instance, by_moment, loads
 from planner.solve.sweep import Sweep
 from planner.solve.turns import SURE, Ways, ways_to_take_turns
 
@@ -84,11 +84,7 @@ class _Graph:
     ) -> None:
         self.lower, self.upper, self.size, self.sections = lower, upper, size, sections
         self.work, self.work_limit = 0, work_limit
-        self.beginning: list[list[int]] = [[] for _ in range(sections + 1)]
-        self.ending: list[list[int]] = [[] for _ in range(sections + 1)]
-        for block in range(len(size)):
-            self.beginning[lower[block]].append(block)
-            self.ending[upper[block]].append(block)
+        self.beginning, self.ending = by_moment(lower, sections), by_moment(upper, sections)
         self.ways: list[Ways] = []
         """By moment (the first and the last have none): groups that may take turns, the likeliest way first."""
         self.chosen: list[int | None] = [0] * (sections + 1)
