@@ -10,8 +10,9 @@
         optimizer.step()
 
 The module's parameters and running statistics become views of the executor's memory, so nothing is copied between
-them. The backward pass computes the activations again, from the same inputs and random numbers: any number of forward
-passes may come before their backward passes, as long as parameters do not change in between. Needs torch.
+them. The backward pass goes on where the forward pass ended. Of several forward passes before their backward passes
+only the last one's activations are still there: the others are computed again, from the same inputs and random numbers,
+so parameters must not change in between. Needs torch.
 """
 
 from typing import Any
@@ -22,7 +23,7 @@ from torch import nn
 from codegen.executor import Executor
 from planner.errors import UserError
 from planner.frontends.emitter import safe_name
-from planner.frontends.torch_lowering import GIVEN
+from planner.ops.caller_gradient import GIVEN
 
 
 class Planned(nn.Module):
@@ -32,7 +33,7 @@ class Planned(nn.Module):
     def __init__(self, module: nn.Module, executor: Executor) -> None:
         """SP1617: the plan was not made for a loss of the caller, or for another module."""
         super().__init__()
-        if "forward" not in executor.plan.program:
+        if not executor.takes_gradients:
             fix = "capture the module with loss='caller', plan and build that"
             raise UserError("SP1617", "the plan has a loss of its own, not the caller's", fix)
         self.module, self.executor = module, executor
@@ -55,33 +56,37 @@ class Planned(nn.Module):
         shared.copy_(data)
         return shared
 
-    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        """What the module returns; several results as a tuple, in the order in which its structure lists them."""
         if not self.module.training:
-            return torch.from_numpy(self.executor.predict(*(x.detach() for x in inputs)))
+            found = self.executor.predict(*(x.detach() for x in inputs))
+            return tuple(map(torch.from_numpy, found)) if isinstance(found, tuple) else torch.from_numpy(found)
         parameters, buffers = dict(self.module.named_parameters()), dict(self.module.named_buffers())
         for name, times in self.executor.counters_per_step().items():
             buffers[name] += times
-        result: torch.Tensor = _Step.apply(self, len(inputs), *inputs, *(parameters[n] for n in self.trained))
-        return result
+        return _Step.apply(self, len(inputs), *inputs, *(parameters[n] for n in self.trained))
 
 
 class _Step(torch.autograd.Function):
-    """(planned, number of inputs, inputs, parameters) -> prediction."""
+    """(planned, number of inputs, inputs, parameters) -> prediction, or predictions."""
 
     @staticmethod
-    def forward(ctx: Any, planned: Planned, count: int, *tensors: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, planned: Planned, count: int, *tensors: torch.Tensor) -> Any:
         inputs = tensors[:count]
-        prediction, ctx.step = planned.executor.forward(*(x.detach() for x in inputs))
+        found, ctx.step = planned.executor.forward(*(x.detach() for x in inputs))
         ctx.planned, ctx.count = planned, count
         ctx.save_for_backward(*inputs)
-        return torch.from_numpy(prediction)
+        predictions = tuple(map(torch.from_numpy, found if isinstance(found, tuple) else (found,)))
+        ctx.floating = [p.is_floating_point() for p in predictions]
+        ctx.mark_non_differentiable(*(p for p in predictions if not p.is_floating_point()))
+        return predictions if isinstance(found, tuple) else predictions[0]
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
         executor, inputs = ctx.planned.executor, ctx.saved_tensors
-        given = [x.detach() for x in inputs]
-        found, of_inputs = executor.backward(ctx.step, *given, gradient.detach())
-        names = [n for n in executor.input_names if n != GIVEN]
+        wanted = [g for g, floating in zip(gradients, ctx.floating, strict=True) if floating]
+        found, of_inputs = executor.backward(ctx.step, *(x.detach() for x in (*inputs, *wanted)))
+        names = [n for n in executor.input_names if not n.startswith(GIVEN)]
         first = [torch.from_numpy(of_inputs[n]) if n in of_inputs else None for n in names]
         rest = [torch.from_numpy(found[safe_name(n)]) if safe_name(n) in found else None for n in ctx.planned.trained]
         return (None, None, *first, *rest)

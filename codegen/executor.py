@@ -18,13 +18,16 @@ import numpy as np
 
 from codegen.initial import give_back_memory, read_weights, set_initial_values
 from codegen.intact import require_intact
+from codegen.parts import Part, parts, predictions
 from codegen.state import State, logical
 from codegen.tracing import TraceEvent, events_of_step, rows_of
 from planner.artefact import write_text
 from planner.errors import InternalError, UserError
 from planner.graph.model import DType, Graph, Program, Value
+from planner.ops.caller_gradient import GIVEN
 from planner.ops.strides import memory_order
 from planner.plan.crossing import Crossing
+from planner.plan.expand import expanded
 from planner.plan.schema import Plan
 from planner.report.perfetto import measured_trace
 
@@ -60,12 +63,14 @@ class Executor:
         self._arena: Array = self._native.arena(self._handle)
         given = read_weights(self._folder / "weights.npz")
         self._state = State(self._graph, self._view, given)
-        self._programs = {p.name: i for i, p in enumerate(self.plan.programs)}
+        self._set_parts()
         self._steps_done = 0
         self._seed = seed
         self._lr = self._state.first_lr
         self._ran: str | None = None
         """The program whose values the arena holds."""
+        self._paused: int | None = None
+        """The step whose forward pass ran last and left its values for the backward pass."""
         self._outputs: dict[str, tuple[tuple[str, Array], ...]] = {}
         self._trace_path: Path | None = None
         self._traced: list[tuple[str, list[TraceEvent]]] | None = None
@@ -112,23 +117,33 @@ class Executor:
 
     def forward(self, *inputs: Any, **named: Any) -> tuple[Any, int]:
         """The model's output in training mode, of a plan whose loss is the caller's: dropout draws, running statistics
-        move. Also the number of the step, for `backward`."""
+        move. Also the number of the step, for `backward`; until then the inputs must not change."""
         with self._lock:
-            self._run("forward", self._arguments("forward", inputs, named), None)
+            self._require_open()
+            if not self._predicted:
+                raise UserError("SP1612", f"plan {self.plan.name} has a loss of its own", "capture with loss='caller'")
+            wanted = self._program("train_step").inputs
+            given = wanted[: len(wanted) - sum(i.startswith(GIVEN) for i in wanted)]
+            arguments = _matched("forward", given, inputs, named)
+            self._run("train_step", arguments, None, which=slice(1))
             self._steps_done += 1
             self._state.steps += 1
-            return self._predictions("forward"), self._steps_done
+            self._ran, self._paused = None, self._steps_done
+            found = tuple(self._copy(v) for v in self._predicted)
+            return found[0] if len(found) == 1 else found, self._steps_done
 
     def backward(self, step: int, *inputs: Any) -> tuple[dict[str, Array], dict[str, Array]]:
         """Gradients of the parameters and of the inputs, by name, from the inputs of step number `step` and the
-        gradient of what `forward` returned, behind them. Computes the activations again; changes nothing."""
+        gradients of what `forward` returned, behind them. Goes on where that `forward` ended; where something else ran
+        since, the activations are computed again. Changes nothing."""
         with self._lock:
             program = self._program("train_step")
             arguments = self._arguments("train_step", inputs, {})
             found = {n: np.zeros(self._graph.value[v].type.shape, np.float32) for v, n in self._state.trained.items()}
+            rest = slice(1 if self._paused == step else 0, None)
             done, self._steps_done = self._steps_done, step - 1
             try:
-                self._run("train_step", arguments, list(found.values()))
+                self._run("train_step", arguments, list(found.values()), which=rest)
             finally:
                 self._steps_done = done
             values = [self._graph.value[v] for v in program.outputs[1:]]
@@ -161,6 +176,11 @@ class Executor:
             if self._ran is None:
                 raise UserError("SP1614", "no program has run yet", "run a step first")
             return {v: found.copy(order="C") for v, found in self._results(self._ran)}
+
+    @property
+    def takes_gradients(self) -> bool:
+        """Whether the loss is the caller's: `forward` and `backward` are there."""
+        return bool(self._predicted)
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -281,38 +301,48 @@ class Executor:
         if self._handle is None:
             raise UserError("SP1607", "the executor is closed", "make a new executor")
 
+    def _set_parts(self) -> None:
+        paused = bool(predictions(self._graph))
+        graph = expanded(self._graph, self.plan) if paused else self._graph
+        self._predicted = tuple(graph.value[v] for v in predictions(graph))
+        """What `forward` returns; nothing where the plan has a loss of its own."""
+        self._parts: dict[str, list[tuple[int, Part]]] = {}
+        """Program -> (number, part) of its runs."""
+        count = 0
+        for program in self.plan.programs:
+            found = parts(self.plan, graph, program)
+            self._parts[program.name] = list(enumerate(found, count))
+            count += len(found)
+
     def _program(self, name: str) -> Program:
-        if name not in self._programs:
+        if name not in self.plan.program:
             raise UserError("SP1612", f"plan {self.plan.name} has no program {name}", "capture the model with it")
         return self._graph.program[name]
 
     def _arguments(self, name: str, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-        wanted = self._program(name).inputs
-        if not named and len(inputs) == len(wanted):
-            return inputs
-        rest = wanted[len(inputs) :]
-        if len(inputs) > len(wanted) or set(named) != set(rest):
-            given = [*map(str, range(len(inputs))), *named]
-            raise UserError(
-                "SP1601",
-                f"{name} takes the inputs {', '.join(wanted)}, not {len(given)} ({', '.join(given) or 'none'})",
-                "pass every input once, in this order or by name",
-            )
-        return (*inputs, *(named[i] for i in rest))
+        return _matched(name, self._program(name).inputs, inputs, named)
 
-    def _run(self, name: str, arguments: tuple[Any, ...], gradients: list[Array] | None) -> float:
-        """Runs a program; the first loss, where it has one."""
+    def _run(
+        self, name: str, arguments: tuple[Any, ...], gradients: list[Array] | None, which: slice = slice(None)
+    ) -> float:
+        """Runs a program, or some of its parts; the first loss, where it has one."""
         self._require_open()
-        number = self._programs[name]
-        self._ran = None
-        try:
-            self._native.run(self._handle, number, arguments, self._lr, self._steps_done + 1, self._seed, gradients)
-        except RuntimeError as error:
-            raise InternalError(f"{name} of plan {self.plan.name}: {error}") from error
+        self._ran = self._paused = None
+        wanted = self._graph.program[name].inputs
+        events: list[TraceEvent] = []
+        for number, part in self._parts[name][which]:
+            given = arguments
+            if part.inputs != wanted:
+                given = tuple(arguments[wanted.index(i)] for i in part.inputs)
+            try:
+                self._native.run(self._handle, number, given, self._lr, self._steps_done + 1, self._seed, gradients)
+            except RuntimeError as error:
+                raise InternalError(f"{name} of plan {self.plan.name}: {error}") from error
+            if self._traced is not None:
+                events += events_of_step(part.lanes, self._native.spans(self._handle, number))
         self._ran = name
         if self._traced is not None:
-            lanes = self.plan.programs[number].lanes
-            self._traced.append((name, events_of_step(lanes, self._native.spans(self._handle, number))))
+            self._traced.append((name, events))
             if self._trace_path is not None:
                 runs = {n: rows_of([run for m, run in self._traced if m == n]) for n, _ in self._traced}
                 write_text(self._trace_path, measured_trace(self.plan, self._graph, runs))
@@ -340,3 +370,18 @@ class Executor:
     def _copy(self, value: Value) -> Array:
         """A value's contents in its logical shape."""
         return self._state.read(value)
+
+
+def _matched(program: str, wanted: tuple[str, ...], inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+    """The arrays in the order of the inputs `wanted`. SP1601: there are others, or not all."""
+    if not named and len(inputs) == len(wanted):
+        return inputs
+    rest = wanted[len(inputs) :]
+    if len(inputs) > len(wanted) or set(named) != set(rest):
+        given = [*map(str, range(len(inputs))), *named]
+        raise UserError(
+            "SP1601",
+            f"{program} takes the inputs {', '.join(wanted)}, not {len(given)} ({', '.join(given) or 'none'})",
+            "pass every input once, in this order or by name",
+        )
+    return (*inputs, *(named[i] for i in rest))

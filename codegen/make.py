@@ -6,6 +6,7 @@ from typing import NamedTuple
 from codegen.build import build
 from codegen.cost_table import fill
 from codegen.emit import emit
+from codegen.parts import require_own_loss
 from codegen.profile import Progress
 from planner.capturing import capture
 from planner.costs.table import read_costs, write_costs
@@ -50,6 +51,8 @@ def make(
     kept = options.keep if options else ()
     captured = capture(model, batch=batch, image_size=image_size, keep=kept).in_precision(precision)
     require_precision(captured.graph, bool(hardware.gpus))
+    if hardware.gpus:
+        require_own_loss(captured.graph)
     costs_file = Path(out) / "costs" / f"{hardware.name}.json"
     table = fill(
         [captured.graph],

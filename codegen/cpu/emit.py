@@ -65,8 +65,8 @@ def require_emittable(plan: Plan, graph: Graph, target: Target) -> None:
 
     require_together(plan, graph, target)
     require_safe(graph, plan, target)
-    if set(plan.program) - {"train_step", "predict", "forward"}:
-        raise UserError("SP1502", f"cannot emit programs {sorted(plan.program)}", "use train_step, predict and forward")
+    if set(plan.program) - {"train_step", "predict"}:
+        raise UserError("SP1502", f"cannot emit programs {sorted(plan.program)}", "use train_step and predict")
 
 
 def _render(plan: Plan, captured: Graph, target: Target) -> dict[str, str]:

@@ -53,11 +53,6 @@ def numbers(values: tuple[int, ...] | list[int]) -> str:
     return ", ".join(i64(v) for v in values)
 
 
-def position(items: list[object], item: object) -> int:
-    """Where an item stands in a list."""
-    return items.index(item)
-
-
 FILTERS = {
     "comment": comment,
     "comment_block": comment_block,
@@ -66,5 +61,4 @@ FILTERS = {
     "i64": i64,
     "truth": truth,
     "numbers": numbers,
-    "position": position,
 }

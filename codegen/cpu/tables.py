@@ -1,16 +1,18 @@
 """The tables behind an executor: names, offsets, node views, lane programs, inputs."""
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from codegen.cpu.names import identifiers
 from codegen.cpu.view import Addresses, NodeView, scratch_expressions
 from codegen.indices import INDEX_OPERANDS, Indices, index_inputs
+from codegen.parts import Part, parts, predictions
 from planner.graph.model import Graph, Node, Role, TensorType, Value
 from planner.ops.signature import signature_of
 from planner.ops.strides import strides
-from planner.plan.schema import Plan, ProgramPlan, parse_slice, parse_wait
+from planner.plan.schema import Entry, Plan, parse_slice, parse_wait
 
 REPORTS_BAD_INDEX = ("cross_entropy", "nll_loss", "embedding")
 
@@ -84,6 +86,20 @@ class InputView:
 
 
 @dataclass(frozen=True)
+class RunView:
+    """What the executor runs at one go: a program, or a part of one (codegen/parts.py)."""
+
+    name: str
+    lanes: tuple[tuple[TaskView, ...], ...]
+    gates: int
+    """How many stages are waited for as a whole."""
+    inputs: tuple[int, ...]
+    """Positions in the model's inputs."""
+    index_sources: tuple[str, ...]
+    """By the number with which a node reports a bad index: the input that it is from."""
+
+
+@dataclass(frozen=True)
 class Model:
     """Everything that templates print."""
 
@@ -95,10 +111,7 @@ class Model:
     parameters: tuple[tuple[str, str], ...]
     """(C++ name, value id) of what is trained; the order is the gradients' order."""
     views: Mapping[str, tuple[NodeView, ...]]
-    lanes: Mapping[str, tuple[tuple[TaskView, ...], ...]]
-    gates: Mapping[str, int]
-    """program -> how many stages are waited for as a whole"""
-    index_sources: Mapping[str, tuple[str, ...]]
+    runs: tuple[RunView, ...]
 
     @property
     def all_views(self) -> tuple[NodeView, ...]:
@@ -131,9 +144,7 @@ def build(plan: Plan, graph: Graph, plan_text: str) -> Model:
     names = dict(zip(nodes, identifiers_of_pairs(nodes), strict=True))
     lines = _plan_lines(plan_text)
     views: dict[str, tuple[NodeView, ...]] = {}
-    lanes: dict[str, tuple[tuple[TaskView, ...], ...]] = {}
-    counts: dict[str, int] = {}
-    sources: dict[str, tuple[str, ...]] = {}
+    runs: list[RunView] = []
     scratch = []
     rate, indices = first_lr(graph), index_inputs(graph)
     for program in plan.programs:
@@ -168,19 +179,15 @@ def build(plan: Plan, graph: Graph, plan_text: str) -> Model:
                 )
             )
         views[program.name] = tuple(found)
-        sources[program.name] = tuple(reported)
-        gates = _gates(program)
-        lanes[program.name] = _lanes(program, gates, {n: names[p, n] for p, n in nodes if p == program.name})
-        counts[program.name] = len(gates)
+        functions = {n: names[p, n] for p, n in nodes if p == program.name}
+        runs += (_run(part, functions, inputs, reported) for part in parts(plan, graph, program))
     return Model(
         values=tuple((value_names[v.id], v, plan.placement[v.id].offset) for v in placed),
         scratch=tuple(scratch),
         inputs=tuple(_input(graph, addresses, i, input_names[i], indices.get(i)) for i in inputs),
         parameters=tuple((parameter_names[p], p) for p in parameters),
         views=views,
-        lanes=lanes,
-        gates=counts,
-        index_sources=sources,
+        runs=tuple(runs),
     )
 
 
@@ -225,46 +232,61 @@ def _plan_lines(text: str) -> dict[tuple[str, str], int]:
     return found
 
 
-def _gates(program: ProgramPlan) -> dict[tuple[str, int], int]:
+def _run(part: Part, names: Mapping[str, str], inputs: Sequence[str], reported: Sequence[str]) -> RunView:
+    gates = _gates(part)
+    return RunView(
+        name=part.name,
+        lanes=_lanes(part, gates, names),
+        gates=len(gates),
+        inputs=tuple(map(inputs.index, part.inputs)),
+        index_sources=tuple(reported),
+    )
+
+
+def _gates(part: Part) -> dict[tuple[str, int], int]:
     """(node, stage) -> number of the gate, for the stages that are waited for as a whole."""
+    here = {parse_slice(e.run)[:2] for entries in part.lanes for e in entries}
     found: dict[tuple[str, int], int] = {}
-    for entries in program.lanes:
+    for entries in part.lanes:
         for entry in entries:
             for wait in entry.wait:
                 node, stage, index = parse_wait(wait)
-                if index is None:
+                if index is None and (node, stage) in here:
                     found.setdefault((node, stage), len(found))
     return found
 
 
 def _lanes(
-    program: ProgramPlan, gates: Mapping[tuple[str, int], int], names: Mapping[str, str]
+    part: Part, gates: Mapping[tuple[str, int], int], names: Mapping[str, str]
 ) -> tuple[tuple[TaskView, ...], ...]:
-    position = {e.run: (lane, i) for lane, entries in enumerate(program.lanes) for i, e in enumerate(entries)}
+    """What an earlier part ran is finished: nobody waits for it."""
+    position = {e.run: (lane, i) for lane, entries in enumerate(part.lanes) for i, e in enumerate(entries)}
+    slices = Counter(parse_slice(e.run)[:2] for entries in part.lanes for e in entries)
 
-    def wait_view(wait: str) -> WaitView:
-        node, stage, index = parse_wait(wait)
-        if index is None:
-            return WaitView(wait, gate=gates[node, stage], slices=program.node[node].slices)
-        lane, at = position[wait]
-        return WaitView(wait, lane, at + 1)
+    def wait_views(entry: Entry) -> Iterator[WaitView]:
+        for wait in entry.wait:
+            node, stage, index = parse_wait(wait)
+            if index is None and (node, stage) in gates:
+                yield WaitView(wait, gate=gates[node, stage], slices=slices[node, stage])
+            elif wait in position:
+                lane, at = position[wait]
+                yield WaitView(wait, lane, at + 1)
 
     result = []
-    for entries in program.lanes:
+    for entries in part.lanes:
         tasks = []
         for entry in entries:
             node, stage, index = parse_slice(entry.run)
             gate = gates.get((node, stage), -1)
-            waits = tuple(map(wait_view, entry.wait))
-            slices = program.node[node].slices if gate >= 0 else 0
-            tasks.append(TaskView(names[node], stage, index, entry.run, waits, gate, slices))
+            counted = slices[node, stage] if gate >= 0 else 0
+            tasks.append(TaskView(names[node], stage, index, entry.run, tuple(wait_views(entry)), gate, counted))
         result.append(tuple(tasks))
     return tuple(result)
 
 
 def _input(graph: Graph, addresses: Addresses, value: str, name: str, indices: Indices | None) -> InputView:
     type_ = graph.value[value].type
-    outputs = {addresses.root(o) for p in graph.programs for o in p.outputs}
+    outputs = {addresses.root(o) for o in (*(v for p in graph.programs for v in p.outputs), *predictions(graph))}
     whole = indices.whole if indices else None
     columns = indices.columns if indices and whole is None else ()
     ignored = indices.ignored if indices else 0

@@ -15,6 +15,7 @@ from codegen.cpu.view import NodeView
 from codegen.cuda import tables
 from codegen.cuda.facts import chunks_of, facts
 from codegen.cuda.launches import Launch, launch_of
+from codegen.parts import require_own_loss
 from planner.errors import UserError
 from planner.graph.model import Graph
 from planner.graph.text import graph_text
@@ -30,8 +31,9 @@ KIND = "cuda"
 def emit(plan: Plan, graph: Graph, target: Target, out: Path | str) -> tuple[Path, ...]:
     """Write the executor's sources into folder `out`; returns the files. Refuses what codegen.cpu.emit refuses.
 
-    SP1517: a node's sizes are not what its kernels need.
+    SP1517: a node's sizes are not what its kernels need. SP1618: the loss is the caller's.
     """
+    require_own_loss(graph)
     require_emittable(plan, graph, target)
     return write_sources(sources(plan, graph, target), Path(out))
 

@@ -148,7 +148,7 @@ def _program(plan: Plan, graph: Graph, program: ProgramPlan, base: tables.Model,
         ),
         events=len(event),
         inputs=tuple(inputs.index(i) for i in graph.program[program.name].inputs),
-        index_sources=base.index_sources[program.name],
+        index_sources=next(r.index_sources for r in base.runs if r.name == program.name),
         result=result.offset if result is not None and small else 0,
         result_bytes=result.bytes if result is not None and small else 0,
     )

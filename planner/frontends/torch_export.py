@@ -11,12 +11,13 @@ from typing import Any
 from planner.errors import UserError
 from planner.frontends.coverage import OpUse
 from planner.frontends.emitter import identifier, safe_name
-from planner.frontends.torch_lowering import CALLERS, GIVEN, CaptureOptions, Loss, Lowering
+from planner.frontends.torch_lowering import CALLERS, CaptureOptions, Loss, Lowering
 from planner.frontends.torch_program import export, import_torch
 from planner.graph.builder import GraphBuilder
 from planner.graph.model import DType, Graph, Program
 from planner.graph.optimizer import Optimizer
 from planner.ops.base import Array
+from planner.ops.caller_gradient import GIVEN
 
 
 def capture_module(module: Any, inputs: Any, options: CaptureOptions | None = None) -> tuple[Graph, dict[str, Array]]:
@@ -36,7 +37,6 @@ def capture_module(module: Any, inputs: Any, options: CaptureOptions | None = No
         fuse=options.fuse,
         keep=options.keep,
         gradients_of=[i for i in builder.inputs if _is_callers(i, builder)] if callers else (),
-        forward=callers,
     )
     kept = {v.name for v in graph.values}
     weights = {k: w for k, w in lowering.context.weights.items() if k in kept}

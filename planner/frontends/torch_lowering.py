@@ -24,10 +24,11 @@ from planner.frontends import (
 from planner.frontends.aten import HANDLERS, Context, Unsupported, call, dtype_error, packet
 from planner.frontends.coverage import Coverage
 from planner.frontends.torch_program import located_error, place_of
-from planner.graph.builder import GraphBuilder
+from planner.graph.builder import GraphBuilder, live_nodes
 from planner.graph.model import DType, Role, unsupported
 from planner.graph.optimizer import Optimizer
 from planner.ops.base import Array
+from planner.ops.caller_gradient import GIVEN, CallerGradientAttrs
 from planner.ops.loss import ClassLossAttrs, LossAttrs
 
 __all__ = [
@@ -36,8 +37,6 @@ __all__ = [
 ]  # fmt: skip
 
 CALLERS = "caller"
-GIVEN = "d_prediction"
-"""The input that the caller's gradient of the prediction goes to."""
 Loss = str | Callable[..., Any] | None
 """`cross_entropy` or `mse` (of the prediction and `labels`), a callable (prediction, labels) -> scalar tensor, or
 None: the module returns the loss itself. `caller`: the caller's own, outside of the plan: the step takes the gradient
@@ -307,14 +306,18 @@ class Lowering:
         return aten_losses.class_loss(context, "cross_entropy", prediction, target, ClassLossAttrs())
 
     def _callers_loss(self, predictions: Sequence[str]) -> str:
-        """A sum of products, of which the predictions' gradients are what the caller gives: `d_prediction`,
-        `d_prediction_1`, ..."""
-        context = self.context
+        """A sum of products, of which the predictions' gradients are what the caller gives, when all predictions and
+        running statistics are there: `d_prediction`, `d_prediction_1`, ..."""
+        context, builder = self.context, self.context.b
+        needed = {n.id for n in live_nodes(builder.nodes, set(predictions))}
+        beside = [n.outputs[0] for n in builder.nodes if n.updates and n.id not in needed]
+        attrs = CallerGradientAttrs(predictions=len(predictions))
         parts = []
         for prediction in predictions:
-            if context.b.type(prediction).dtype is DType.FLOAT32:
+            if builder.type(prediction).dtype is DType.FLOAT32:
                 given = context.input(GIVEN, context.shape(prediction))
-                parts.append(context.reduce("reduce_sum", context.op("mul", prediction, given), None))
+                gradient = context.op("caller_gradient", given, *predictions, *beside, attrs=attrs)
+                parts.append(context.reduce("reduce_sum", context.op("mul", prediction, gradient), None))
         if not parts:
             raise UserError("SP1015", "the module returns no tensor of floats", "return what the loss depends on")
         total = parts[0]

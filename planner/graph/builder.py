@@ -211,7 +211,6 @@ class GraphBuilder:
         fuse: bool = True,
         keep: Collection[str] = (),
         gradients_of: Sequence[str] = (),
-        forward: bool = False,
     ) -> Graph:
         """The training graph: `train_step` (forward, backward, updates; outputs: the losses, in the order of the
         objectives) and `predict`.
@@ -222,8 +221,7 @@ class GraphBuilder:
         fuse: merge batch norm with the relu and the addition behind it (graph/fuse.py), and element-wise nodes into
         chains (graph/chains.py). keep: values that stay values of the graph: what makes them is not fused with what
         reads them.
-        gradients_of: inputs whose gradients are outputs of the step, behind the losses. forward: a third program,
-        which computes the prediction in training mode.
+        gradients_of: inputs whose gradients are outputs of the step, behind the losses.
         """
         predictions = (prediction,) if isinstance(prediction, str) else tuple(prediction)
         others = frozenset(p for o in self._objectives for p in o.parameters)
@@ -235,7 +233,6 @@ class GraphBuilder:
         losses = [o.loss for o in self._objectives]
         parts = [self._fused(o, {*losses, *predictions, *keep}) if fuse else list(o.nodes) for o in self._objectives]
         predict = self._predict_program([n for part in parts for n in part], predictions)
-        more = (self._forward_program([n for part in parts for n in part], predictions),) if forward else ()
         self.nodes = []
         for objective, part in zip(self._objectives, parts, strict=True):
             self.nodes += part
@@ -257,7 +254,7 @@ class GraphBuilder:
             inputs=tuple(self.inputs),
             outputs=tuple(losses),
         )
-        return self._graph((train, predict, *more))
+        return self._graph((train, predict))
 
     def _grouped(self, optimizer: Optimizer) -> set[str]:
         """The parameters that the optimizer's groups list. SP1023: some are not the model's, or in two groups."""
@@ -302,20 +299,6 @@ class GraphBuilder:
             values=tuple(v for v in self.values.values() if v.id in used or v.name),
             programs=programs,
         )
-
-    def _forward_program(self, forward: list[Node], predictions: Sequence[str]) -> Program:
-        """The predictions in training mode, with the same random numbers and updates of statistics as the step."""
-        twin = GraphBuilder(self.name)
-        twin.values = dict(self.values)
-        renamed: dict[str, str] = {}
-        updating = {v for n in forward if n.updates for v in n.outputs}
-        for node in live_nodes(forward, {*predictions, *updating}):
-            inputs = [renamed.get(v, v) for v in node.inputs]
-            outputs = twin.op(node.op, inputs, node.attrs, name=f"forward.{node.id}", updates=node.updates)
-            renamed.update(zip(node.outputs, outputs, strict=True))
-        results = self._results(twin, [renamed.get(p, p) for p in predictions])
-        inputs = [i for i in self.inputs if any(i in n.inputs for n in twin.nodes)]
-        return Program(name="forward", nodes=tuple(twin.nodes), inputs=tuple(inputs), outputs=results)
 
     def _predict_program(self, forward: list[Node], predictions: Sequence[str]) -> Program:
         """Evaluation mode: batch-norm reads running statistics, dropout disappears; parameters are shared."""

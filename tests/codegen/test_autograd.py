@@ -2,7 +2,10 @@
 
 import copy
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -11,7 +14,8 @@ from codegen.autograd import Planned
 from codegen.executor import Executor
 from planner.capturing import capture
 from planner.errors import UserError
-from tests.codegen.plans import make
+from planner.solve.options import PlanOptions
+from tests.codegen.plans import make, plan_for
 
 pytestmark = pytest.mark.xdist_group("autograd")
 
@@ -61,6 +65,59 @@ def test_trains_with_any_loss_and_optimizer(executor: Executor) -> None:
         torch.testing.assert_close(module.state_dict()[name], tensor, rtol=1e-3, atol=1e-4)
     assert executor.steps_done == 9
     torch.testing.assert_close(planned.eval()(first), copy.deepcopy(plain).eval()(first), rtol=1e-3, atol=1e-3)
+
+
+class Heads(nn.Module):
+    """Two results, dropout, and tensors that a budget makes again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        blocks = [m for _ in range(6) for m in (nn.Linear(64, 64), nn.BatchNorm1d(64), nn.Tanh())]
+        self.body, self.a, self.b = nn.Sequential(*blocks, nn.Dropout(0.5)), nn.Linear(64, 3), nn.Linear(64, 2)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = self.body(x)
+        return self.a(y), self.b(y)
+
+
+def test_goes_on_where_the_forward_pass_ended(tmp_path: Path) -> None:
+    """With activations made again under a budget, under random delays: the bits of a backward pass that computes them
+    all again."""
+    captured = capture(Heads(), torch.randn(256, 64), loss="caller")
+    whole, _ = plan_for(captured.graph)
+    peak = whole.program["train_step"].peak_bytes
+    options = PlanOptions(policy="sequential", memory_budget=int(0.8 * peak))
+    made = make(captured.graph, tmp_path / "heads", options=options)
+    captured.write_weights(tmp_path / "heads" / "weights.npz")
+    assert made.plan.program["train_step"].rewrite.recomputes
+    with made(pin=False) as executor:
+        planned = Planned(Heads(), executor)
+        runs: list[int] = []
+        native_run = executor._native.run
+        executor._native = SimpleNamespace(
+            **{n: getattr(executor._native, n) for n in ("close", "delays")},
+            run=lambda handle, number, *rest: (runs.append(number), native_run(handle, number, *rest)),
+        )
+        for seed in range(3):
+            executor.delays(seed + 1)
+            x = torch.randn(256, 64, requires_grad=True)
+            first, second = planned(x), planned(x.detach())
+            state = {n: a.copy() for n, a in executor.state_dict().items()}
+            gradients = [torch.randn_like(y) for y in first]
+            with torch.no_grad():
+                given = [x.numpy(), *(g.numpy() for g in gradients)]
+            again, of_x = executor.backward(executor.steps_done, *given)
+            once_more, of_x_once_more = executor.backward(executor.steps_done, *given)
+            assert runs == [0, 0, 1, 0, 1]
+            for name, array in again.items():
+                np.testing.assert_array_equal(array, once_more[name], err_msg=name)
+            np.testing.assert_array_equal(of_x["x"], of_x_once_more["x"])
+            torch.autograd.backward(first, gradients)
+            assert not torch.equal(first[0], second[0]), "dropout draws anew"
+            for name, array in executor.state_dict().items():
+                np.testing.assert_array_equal(array, state[name], err_msg=name)
+            runs.clear()
 
 
 def test_memory_is_shared(executor: Executor) -> None:

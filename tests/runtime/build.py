@@ -32,6 +32,7 @@ class Library:
     """Calls `extern "C"` functions: arrays become pointers, int is int64_t, float is float, None a null pointer."""
 
     def __init__(self, path: Path):
+        self.path = path
         self._library = ctypes.CDLL(str(path))
 
     def __call__(self, name: str, *arguments, result=None):
