@@ -19,12 +19,9 @@ import numpy as np
 
 from planner.plan.expand import recompute_name
 from planner.solve.footprints import Footprint, Footprints
-from planner.solve.steps import FORWARD, Decision, Held, Material, Step
+from planner.solve.steps import FORWARD, ON_DEMAND, Decision, Held, Material, Step, placed
 
 Bytes64 = np.ndarray[tuple[int], np.dtype[np.int64]]
-
-ON_DEMAND = ("recompute", "prefetch")
-"""Kinds of steps that stand right before the first one that needs them."""
 
 ROUNDS = 12
 """What goes makes room for more; so often it is looked at again."""
@@ -81,7 +78,7 @@ class _Unfolded:
     """Steps as instances, where they are made and where they are read."""
 
     def __init__(self, found: Sequence[Step], exact: Footprints, made: Material) -> None:
-        self._found, self._exact = found, exact
+        self._found, self._exact, self._made = found, exact, made
         self._values = frozenset(made.values)
         self._nodes = {n.id: n for n in made.order}
         self._maker: dict[str, int] = {}
@@ -207,24 +204,12 @@ class _Unfolded:
 
     def steps(self) -> list[Step]:
         """What is left, in the order in which plan/expand.py puts it, instances numbered anew."""
-        done: set[int] = set()
-        order: list[int] = []
-        for at, first in enumerate(self._found):
-            if first.kind != "node" and not (first.kind == "offload" and self._reading(first.outputs[0])):
-                continue
-            stack = [at]
-            while stack:
-                step = self._found[stack[-1]]
-                needs = [self._maker.get(self._resolved(v), -1) for v in step.inputs]
-                if step.kind == "node":  # what it changes in place must have been read before
-                    needs += [r for v in self._nodes[step.of].updates for r in sorted(self._reading(v))]
-                missing = [m for m in needs if m >= 0 and m not in done and self._found[m].kind in ON_DEMAND]
-                if missing:
-                    stack.append(missing[0])
-                    continue
-                order.append(stack.pop())
-                done.add(order[-1])
-        return self._renamed(order)
+        left = [
+            step._replace(inputs=tuple(map(self._resolved, step.inputs)))
+            for at, step in enumerate(self._found)
+            if self._left[at] and not (step.kind == "offload" and not self._reading(step.outputs[0]))
+        ]
+        return self._renamed(placed(left, self._made))
 
     def decided(self) -> tuple[dict[str, Decision], Held]:
         place = FORWARD
@@ -252,18 +237,17 @@ class _Unfolded:
         }
         return decisions, frozenset(held)
 
-    def _renamed(self, order: Sequence[int]) -> list[Step]:
+    def _renamed(self, found: Sequence[Step]) -> list[Step]:
         names: dict[str, str] = {}
         times: dict[str, int] = {}
-        found = []
-        for at in order:
-            step = self._found[at]
-            inputs = tuple(names.get(v, v) for v in map(self._resolved, step.inputs))
+        renamed = []
+        for step in found:
+            inputs = tuple(names.get(v, v) for v in step.inputs)
             if step.kind != "recompute":
-                found.append(step._replace(inputs=inputs))
+                renamed.append(step._replace(inputs=inputs))
                 continue
             number = times[step.of] = times.get(step.of, 0) + 1
             outputs = tuple(recompute_name(self._origin[v], number) for v in step.outputs)
             names.update(zip(step.outputs, outputs, strict=True))
-            found.append(Step(recompute_name(step.of, number), step.of, step.kind, inputs, outputs))
-        return found
+            renamed.append(Step(recompute_name(step.of, number), step.of, step.kind, inputs, outputs))
+        return renamed
