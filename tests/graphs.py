@@ -2,13 +2,14 @@
 
 import random
 
+from planner.graph import layers
 from planner.graph.builder import GraphBuilder
-from planner.graph.model import DType, Graph, Init, Layout, TensorType
+from planner.graph.model import DType, Graph, Init, Layout, Role, TensorType
 from planner.graph.optimizer import Optimizer
 from planner.ops.conv import ConvAttrs
 from planner.ops.normalization import BatchNormAttrs
 from planner.ops.pool import AdaptivePoolAttrs, MaxPoolAttrs
-from planner.ops.shape import ReshapeAttrs
+from planner.ops.shape import FillAttrs, ReshapeAttrs
 
 NORMAL = Init(kind="normal", value=0.2)
 
@@ -77,3 +78,37 @@ def random_net(rng: random.Random, nodes: int = 12, batch: int = 4) -> Graph:
         (joined,) = b.op("add", [joined, other], name=f"join{index}")
     optimizer = rng.choice([Optimizer(lr=0.05), Optimizer(lr=0.05, momentum=0.9), Optimizer(kind="adam", lr=1e-3)])
     return classifier(b, joined, optimizer=optimizer)
+
+
+def random_losses(rng: random.Random, objectives: int = 3, nodes: int = 5) -> Graph:
+    """Several losses, each with its own updates: layers that ran before run again, on what their parameters are by
+    then, and what they made before is read again."""
+    b = GraphBuilder("random_losses")
+    values, trained = [images(b, batch=2, channels=8, size=6)], set[str]()
+    optimizer = Optimizer(lr=0.05, momentum=rng.choice((0.0, 0.9)))
+    for part in range(objectives):
+        for index in range(nodes):
+            x, name = rng.choice(values[-3:]), f"part{part}.n{index}"
+            kind = rng.choice(("conv", "bn_relu", "relu", "add", "mul"))
+            with b.sharing():
+                layer = f"shared{rng.randrange(3)}.{kind}"
+                if kind == "conv":
+                    y = layers.conv2d(b, x, 8, 3, padding=1, bias=rng.random() < 0.5, name=layer)
+                elif kind == "bn_relu":
+                    y = layers.relu(b, layers.batch_norm(b, x, name=layer), name=name)
+                elif kind == "relu":
+                    y = layers.relu(b, x, name=name)
+                else:
+                    (y,) = b.op(kind, [x, rng.choice(values)], name=name)
+            values.append(y)
+        (pooled,) = b.op("adaptive_avg_pool2d", values[-1:], AdaptivePoolAttrs(output=(1, 1)), name=f"part{part}.pool")
+        verdict = layers.linear(b, layers.reshape(b, pooled, (2, 8), name=f"part{part}.flat"), 3, name=f"part{part}.fc")
+        (target,) = b.op("ones", [], FillAttrs(shape=b.shape(verdict), value=0.5), name=f"part{part}.target")
+        loss = layers.mse(b, verdict, target, name=f"part{part}.loss")
+        if part == objectives - 1:
+            return b.finish(loss, verdict, optimizer)
+        fresh = {v.id for v in b.values.values() if v.role is Role.PARAMETER} - trained
+        chosen = {v for v in sorted(fresh) if v.startswith(f"part{part}.") or rng.random() < 0.7}
+        trained |= chosen
+        b.objective(loss, optimizer, chosen)
+    raise AssertionError("no objectives")

@@ -9,9 +9,10 @@ liveness, offsets, waits, replay, emitted code and the checker work on it as on 
     expanded:  conv1, relu1, conv2, ..., relu1.recompute, conv2.bw(relu1.y.recompute), conv1.bw
 
 In the expanded program's list an offload follows the node that makes its value; a recomputation and a prefetch come
-in front of the first node that needs them, or of the first that changes in place what they read. So the list is a
-valid order with the graph's own meaning, whatever order the rewrite is written in. When each really starts is, as for
-every node, the schedule's decision (`ProgramPlan.nodes`).
+in front of the first node that needs them, or of the first that changes in place what they read: the first behind the
+node that they run again, for the forward passes of several losses stand between updates. So the list is a valid
+order with the graph's own meaning, whatever order the rewrite is written in. When each really starts is, as for every
+node, the schedule's decision (`ProgramPlan.nodes`).
 
 That the result computes what the graph computes is not taken from here: check_rewrites.py proves it.
 """
@@ -97,8 +98,9 @@ def pools_of(rewrite: Rewrite) -> dict[str, str]:
     return {t.makes: t.to_pool for t in rewrite.transfers if t.kind == "offload"}
 
 
-def woven(order: Sequence[Node], added: Iterable[Node]) -> tuple[Node, ...]:
+def woven(order: Sequence[Node], added: Iterable[Node], runs: Mapping[str, str]) -> tuple[Node, ...]:
     """`order` with the added nodes where they are needed: see the module's text. SP1434: some wait for each other.
+    `runs`: recomputation -> the node that it runs again.
 
     The solver weaves into its own order of the graph's nodes, `expand` into the program's.
     """
@@ -112,7 +114,7 @@ def woven(order: Sequence[Node], added: Iterable[Node]) -> tuple[Node, ...]:
         for value in node.inputs:
             if node.op == "offload":
                 following.setdefault(value, []).append(node.id)
-            elif value not in maker:
+            elif value not in maker and node.id in runs:
                 reading.setdefault(value, []).append(node.id)
     done: dict[str, Node] = {}
 
@@ -124,7 +126,7 @@ def woven(order: Sequence[Node], added: Iterable[Node]) -> tuple[Node, ...]:
             node = stack[-1]
             missing = [maker[v] for v in node.reads if v in maker and maker[v] not in done]
             for value in node.updates:
-                missing += [n for n in reading.get(value, ()) if n not in done]
+                missing += [n for n in reading.get(value, ()) if n not in done and runs[n] in done]
             if missing:
                 if missing[0] in open_:
                     raise _broken(f"{node.id} and {missing[0]} need each other", "remove one of them")
@@ -153,6 +155,7 @@ def _expand_program(graph: Graph, program: Program, rewrite: Rewrite, values: di
         if redirected.setdefault(read.node, {}).setdefault(read.value, read.instance) != read.instance:
             raise _broken(f"{read.node} reads two instances of {read.value}", "keep one of the reads")
     added: dict[str, Node] = {}
+    runs = {entry.node: entry.of for entry in rewrite.recomputes}
     for entry in rewrite.recomputes:
         added[_new(entry.node, known, added)] = _second_run(entry, known, redirected.get(entry.node, {}), values)
     for transfer in rewrite.transfers:
@@ -168,7 +171,7 @@ def _expand_program(graph: Graph, program: Program, rewrite: Rewrite, values: di
         for value in node.reads:
             if value not in values:
                 raise _broken(f"{node.id} reads {value}, which does not exist", "name a value or one of its instances")
-    return program.model_copy(update={"nodes": woven(nodes, added.values())})
+    return program.model_copy(update={"nodes": woven(nodes, added.values(), runs)})
 
 
 def _second_run(

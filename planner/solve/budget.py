@@ -1,7 +1,8 @@
 """Pass *budget*: what is recomputed and what is moved so that a plan fits its memory budget.
 
 The states worth having (search.py) are the same for every budget, so more memory never means a slower plan: of those
-that fit, the one with the shortest replay is the plan.
+that fit, the one with the shortest replay is the plan. A replay that promises to be shorter than the step without a
+budget is not taken where there is another: with all the memory in the world there would be less to be had.
 """
 
 import math
@@ -26,32 +27,57 @@ SURE = 0.998
 """No replay is shorter than this share of the nodes' own times, one after the other."""
 
 
+class Infeasible(UserError):
+    """SP1301 with the smallest plan that there is."""
+
+    def __init__(self, problem: str, least: Plan) -> None:
+        size = least.pools[0].arena
+        fix = f"the smallest budget that this solver can meet is {size} bytes ({format_bytes(size)})"
+        super().__init__("SP1301", problem, fix)
+        self.least = least
+
+
 def within_budget(
     setting: Setting,
     schedules: Mapping[str, Schedule],
     threads: tuple[int, ...] = (),
     choice: Frontier | None = None,
+    at_least: int = 0,
 ) -> Plan:
     """The fastest plan found that fits. SP1301 names the smallest budget that this solver can meet. `choice`: the
-    frontier, where it is known already; it does not depend on the budget."""
+    frontier, where it is known already; it does not depend on the budget. `at_least`: ns below which promises are
+    not sought."""
+    beside = any(s.spans for s in schedules.values())
     schedules = _calm(setting, schedules)
     if TRAIN not in schedules:
         fitted = {name: other.within(setting.capacity) for name, other in fixed_programs(setting, schedules).items()}
-        return assemble(setting, {**schedules, **fitted}, threads)
+        return _fixed(setting, {**schedules, **fitted}, threads)
     choice = choice or frontier(setting, schedules)
     # Signals between lanes are not in the estimates; in steps of microseconds they decide.
     signals = 2 * setting.costs.sync_ns * len(schedules[TRAIN].order)
+    # Modes that were chosen to run beside others may do so again.
+    sure = SURE / len(setting.cpus) if beside else SURE
     best: Plan | None = None
     for state in choice.states:
-        shortest = (choice.base_ns + state.least_ns) * SURE - signals
-        if state.peak > setting.capacity or (best and shortest > best.program[TRAIN].predicted_ns):
+        shortest = (choice.base_ns + state.least_ns) * sure - signals
+        known = best and _time(best) >= at_least and best.program[TRAIN].predicted_ns
+        if state.peak > setting.capacity or (known and shortest > known):
             continue
-        plan = _assembled(setting, schedules, threads, choice, state)
-        if plan is not None and (best is None or _time(plan) < _time(best)):
-            best = plan
+        for plan in _assembled(setting, schedules, threads, choice, state):
+            best = min((p for p in (best, plan) if p), key=lambda p: _rank(p, at_least))
     if best is None:
         raise _infeasible(setting, schedules, threads, choice)
     return _with_bound(setting, choice, best)
+
+
+def _fixed(setting: Setting, schedules: Mapping[str, Schedule], threads: tuple[int, ...]) -> Plan:
+    """The plan of a graph about which nothing is decided but modes."""
+    try:
+        return assemble(setting, schedules, threads)
+    except UserError as error:
+        if error.code != "SP1301":
+            raise
+        raise Infeasible(error.problem, assemble(replace(setting, unlimited=True), schedules, threads)) from error
 
 
 def pareto(
@@ -104,18 +130,26 @@ def _time(plan: Plan) -> int:
     return sum(p.predicted_ns for p in plan.programs)
 
 
+def _rank(plan: Plan, at_least: int) -> tuple[bool, int]:
+    """The order of preference: the fastest of those that take `at_least` so long, else the one that misses it least."""
+    time = _time(plan)
+    return (True, -time) if time < at_least else (False, time)
+
+
 def _assembled(
     setting: Setting, schedules: Mapping[str, Schedule], threads: tuple[int, ...], choice: Frontier, state: State
-) -> Plan | None:
-    """The state's plan; with transfers that overlap where there is room for that."""
+) -> list[Plan]:
+    """The state's plans that fit. Transfers that overlap hold more memory, and need not be faster where they wait for
+    each other."""
     rewrites, schedules = choice.rewrite(state), choice.schedules(state, schedules)
+    found = []
     for overlap in (True, False) if rewrites[TRAIN].transfers else (True,):
         try:
-            return assemble(setting, schedules, threads, rewrites, overlap=overlap)
+            found.append(assemble(setting, schedules, threads, rewrites, overlap=overlap))
         except UserError as error:
             if error.code != "SP1301":
                 raise
-    return None
+    return found
 
 
 def _with_bound(setting: Setting, choice: Frontier, plan: Plan) -> Plan:
@@ -131,20 +165,24 @@ def _with_bound(setting: Setting, choice: Frontier, plan: Plan) -> Plan:
 def _infeasible(
     setting: Setting, schedules: Mapping[str, Schedule], threads: tuple[int, ...], choice: Frontier
 ) -> UserError:
-    """SP1301 with the node that binds, and the smallest budget that can be met."""
+    """SP1301 with the node that binds, and the smallest budget that can be met. States that would not fit into the
+    slower pool are none."""
     free = replace(setting, unlimited=True)
-    close = [s for s in choice.states if s.peak <= choice.states[-1].peak * CLOSE]
-    modes = [choice.schedules(s, schedules) for s in close]
-    plans = [
-        (assemble(free, m, threads, choice.rewrite(s), overlap=False), s, m) for s, m in zip(close, modes, strict=True)
-    ]
-    least, state, smallest = min(plans, key=lambda p: p[0].pools[0].arena)
-    size = least.pools[0].arena
-    fix = f"the smallest budget that this solver can meet is {size} bytes ({format_bytes(size)})"
+    found: list[tuple[Plan, State]] = []
+    for state in reversed(choice.states):
+        if found and state.peak > found[0][1].peak * CLOSE:
+            break
+        try:
+            modes = choice.schedules(state, schedules)
+            found.append((assemble(free, modes, threads, choice.rewrite(state), overlap=False), state))
+        except UserError as error:
+            if error.code != "SP1301":
+                raise
+    least, state = min(found, key=lambda f: f[0].pools[0].arena)
     try:
-        assemble(setting, smallest, threads, choice.rewrite(state), overlap=False)
+        assemble(setting, choice.schedules(state, schedules), threads, choice.rewrite(state), overlap=False)
     except UserError as error:
-        return UserError("SP1301", error.problem, fix)
+        return Infeasible(error.problem, least)
     raise InternalError("a state that fits was not tried")
 
 

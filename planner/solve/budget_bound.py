@@ -20,7 +20,8 @@ The idea is Checkmate's (Jain et al., MLSys 2020), relaxed and thinned out.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -42,6 +43,19 @@ class Relaxed(NamedTuple):
     again_ns: float
     kept: Mapping[str, float]
     """value -> how much of it is in memory when the forward pass is over"""
+
+
+class _Rows(NamedTuple):
+    """matrix * columns <= limits"""
+
+    cost: np.ndarray[tuple[int], np.dtype[np.float64]]
+    matrix: Any
+    limits: np.ndarray[tuple[int], np.dtype[np.float64]]
+    space: list[int]
+    """Rows whose limits are what a budget leaves, moment by moment."""
+    bounds: np.ndarray[tuple[int, int], np.dtype[np.float64]]
+    kept: Mapping[str, int]
+    """value -> the column that says how much of it is in memory when the forward pass is over"""
 
 
 class Relaxation:
@@ -122,6 +136,21 @@ class Relaxation:
 
     def solve(self, budget: int) -> Relaxed | None:
         """None: no recomputation makes the program fit into `budget` bytes."""
+        rows = self._rows
+        if rows is None:
+            return Relaxed(0.0, {})
+        from scipy.optimize import linprog  # loading it takes longer than a plan that fits its memory
+
+        limits = rows.limits.copy()
+        limits[rows.space] = (budget - np.array(self._anyway)) / 2**20
+        found = linprog(rows.cost, rows.matrix, limits, bounds=rows.bounds, method="highs")
+        if found.status != 0:
+            return None
+        return Relaxed(max(0.0, float(found.fun)) * 1e6, {v: float(found.x[c]) for v, c in rows.kept.items()})
+
+    @cached_property
+    def _rows(self) -> _Rows | None:
+        """The linear program but for the budget; None: nothing is to be decided."""
         moments = range(len(self._moments))
         index: dict[tuple[str, int, str], int] = {}
         nodes = sorted({self._made.producer[v] for v in self._values})
@@ -140,6 +169,7 @@ class Relaxation:
                     index["again", k, node] = len(index)
         rows: list[tuple[list[int], list[float], float]] = []
         """(columns, factors, limit): factors * columns <= limit"""
+        space: list[int] = []
 
         def there(value: str, k: int) -> list[int]:
             """Columns whose sum is at least what there is of a value in the interval that ends at moment k."""
@@ -148,23 +178,23 @@ class Relaxation:
 
         for k in moments:
             alive = [v for v in self._values if ("in", k, v) in index]
-            space = budget - self._anyway[k]
-            rows.append(([index["in", k, v] for v in alive], [self._size[v] / 2**20 for v in alive], space / 2**20))
+            space.append(len(rows))
+            rows.append(([index["in", k, v] for v in alive], [self._size[v] / 2**20 for v in alive], 0.0))
             if k == 0:
                 continue
             for value in alive:
                 before = there(value, k)
                 rows.append(([index["in", k, value], *before], [1.0] + [-1.0] * len(before), 0.0))
-            for value in self._read_before[k]:
+            for value in sorted(self._read_before[k]):
                 before = there(value, k)
                 rows.append((before, [-1.0] * len(before), -1.0))
             for node in nodes:
                 if ("again", k, node) in index:
-                    for value in self._droppable(self._made.again[node].inputs):
+                    for value in sorted(self._droppable(self._made.again[node].inputs)):
                         before = there(value, k)
                         rows.append(([index["again", k, node], *before], [1.0] + [-1.0] * len(before), 0.0))
         if not rows:
-            return Relaxed(0.0, {})
+            return None
         lower = np.zeros(len(index))
         for k in moments:
             for value in self._needed[k]:
@@ -174,18 +204,16 @@ class Relaxation:
             if kind == "again":
                 cost[column] = self._again_ns[name] / 1e6
         starts = np.cumsum([0, *(len(c) for c, _, _ in rows)])
-        from scipy.optimize import linprog  # loading them takes longer than a plan that fits its memory
         from scipy.sparse import csr_array
 
-        matrix = csr_array(
-            (np.concatenate([f for _, f, _ in rows]), np.concatenate([c for c, _, _ in rows]).astype(int), starts),
-            shape=(len(rows), len(index)),
+        return _Rows(
+            cost,
+            csr_array(
+                (np.concatenate([f for _, f, _ in rows]), np.concatenate([c for c, _, _ in rows]).astype(int), starts),
+                shape=(len(rows), len(index)),
+            ),
+            np.array([limit for _, _, limit in rows]),
+            space,
+            np.column_stack([lower, np.ones(len(index))]),
+            {v: c for (kind, k, v), c in index.items() if kind == "in" and k == 0},
         )
-        found = linprog(
-            cost, matrix, [limit for _, _, limit in rows], bounds=np.column_stack([lower, np.ones(len(index))]),
-            method="highs",
-        )  # fmt: skip
-        if found.status != 0:
-            return None
-        kept = {v: float(found.x[c]) for (kind, k, v), c in index.items() if kind == "in" and k == 0}
-        return Relaxed(max(0.0, float(found.fun)) * 1e6, kept)

@@ -71,22 +71,22 @@ class _Room:
         """Put the next block in where that is cheapest; returns how many blocks it meets."""
         block = self.outside.pop()
         size = int(self.size[block])
-        meets = np.flatnonzero((self.first < self.upper[block]) & (self.upper > self.lower[block]))
+        meets = ((self.first < self.upper[block]) & (self.upper > self.lower[block])).nonzero()[0]
         meets = meets[self.first[meets] < self.nowhere]
         bottom, price = self.offset[meets], self.price[meets]
         top = bottom + self.size[meets]
-        by_bottom, by_top = np.argsort(bottom, kind="stable"), np.argsort(top, kind="stable")
+        by_bottom, by_top = bottom.argsort(kind="stable"), top.argsort(kind="stable")
         bottoms, tops = bottom[by_bottom], top[by_top]
         begun, ended = _sums(price[by_bottom]), _sums(price[by_top])
         places = np.concatenate(([0, self.goal - size], tops, bottoms - size))
         places = places[(places >= 0) & (places <= self.goal - size)]
         # In the way are those that begin below the block's top, but for those that end by its bottom.
-        above, below = np.searchsorted(bottoms, places + size), np.searchsorted(tops, places, side="right")
+        above, below = bottoms.searchsorted(places + size), tops.searchsorted(places, side="right")
         cost = begun[above] - ended[below]
         at = int(places[cost.argmin()])
         if cost.min() == 0:
             gap = np.append(bottoms, self.goal)[above] - np.concatenate(([0], tops))[below]
-            free = np.flatnonzero(cost == 0)
+            free = (cost == 0).nonzero()[0]
             at = int(places[free[gap[free].argmin()]])
         else:
             self.price[block] += self.worth[block]
@@ -97,9 +97,11 @@ class _Room:
     def _throw_out(self, blocks: Ints) -> None:
         """They wait outside; the largest is the next one."""
         self.first[blocks] = self.nowhere
-        self.outside += blocks[np.argsort(self.worth[blocks], kind="stable")].tolist()
+        self.outside += blocks[self.worth[blocks].argsort(kind="stable")].tolist()
 
 
 def _sums(prices: Ints) -> Ints:
     """Prefix sums from 0."""
-    return np.concatenate(([0], np.cumsum(prices)))
+    sums: Ints = np.zeros(len(prices) + 1, np.int64)
+    prices.cumsum(out=sums[1:])
+    return sums

@@ -22,6 +22,7 @@ Related: Moffitt, "MiniMalloc" (ASPLOS 2023), which places blocks in order of of
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from planner.solve.sections import Instance
@@ -157,20 +158,28 @@ class _Search:
         Run each section as a machine: its blocks in order of their earliest offsets, which is the fastest way.
         """
         lower, upper, size = self.problem.lower, self.problem.upper, self.problem.size
-        earliest = {b: max(floor[lower[b] - first : upper[b] - first]) for b in blocks}
-        finish, load, raised = [0] * len(floor), [0] * len(floor), [-1] * len(floor)
-        for block in sorted(blocks, key=earliest.__getitem__):
-            at, units = earliest[block], size[block]
-            covered = range(lower[block] - first, upper[block] - first)
-            self.work += len(covered) + 4
-            for section in covered:
-                done = finish[section]
-                if raised[section] < 0:
-                    raised[section] = at
-                finish[section] = (done if done > at else at) + units
-                load[section] += units
+        self.work += sum(upper[b] - lower[b] + 4 for b in blocks)
         if self.work > self.work_limit:
             raise _TooMuchWork
+        earliest = {b: max(floor[lower[b] - first : upper[b] - first]) for b in blocks}
+        finish, raised, change = [0] * len(floor), [-1] * len(floor), [0] * (len(floor) + 1)
+        bare = list(range(1, len(floor) + 2))
+        """Section -> one behind it that may be uncovered; those before that are not."""
+        for block in sorted(blocks, key=earliest.__getitem__):
+            at, units = earliest[block], size[block]
+            start, stop = lower[block] - first, upper[block] - first
+            finish[start:stop] = [(at if done < at else done) + units for done in finish[start:stop]]
+            change[start] += units
+            change[stop] -= units
+            section = start
+            while section < stop:
+                if raised[section] < 0:
+                    raised[section] = at
+                following = bare[section]
+                if following < stop:
+                    bare[section] = stop  # all up to there is covered now
+                section = following
+        load = list(accumulate(change[:-1]))
         if max(finish) > self.height:
             return None
         return [

@@ -27,8 +27,6 @@ class Footprint:
     """Time of what runs besides the graph's own nodes."""
     again_ns: float
     """The same without copies."""
-    at_peak: frozenset[str]
-    """Values of the graph of which an instance is in memory where most is."""
     scratch: np.ndarray[tuple[int], np.dtype[np.int64]]
     """The part of `alive` that is scratch."""
 
@@ -96,44 +94,45 @@ class Footprints:
             self._again_inplace[name] = tuple(op.inplace(signature, schedule.choices[name].mode))
 
     def of(self, found: Sequence[Step]) -> Footprint:
-        origin, count = self._origins(found), len(found)
-        size = self._size if not origin else {**self._size, **{i: self._size[v] for i, v in origin.items()}}
+        size = self._sizes(found)
         last: dict[str, int] = {}
         first: dict[str, int] = {}
         again = copied = 0.0
-        scratch = np.zeros(count + 1, np.int64)
-        for at, step in enumerate(found):
-            for value in step.inputs:
+        count, away = len(found), set()
+        scratch = [0] * (count + 1)
+        for at, (_, of, kind, inputs, outputs) in enumerate(found):
+            for value in inputs:
                 last[value] = at
-            for value in step.outputs:
-                first.setdefault(value, at)
-                last[value] = max(at, last.get(value, 0))
-            if step.kind == "recompute":
-                again += self._again_ns[step.of]
-                if step.of not in self._again_inplace:
-                    scratch[at] = self._scratch.get(step.of, 0)
-            elif step.kind == "node":
-                scratch[at] = self._scratch.get(step.id, 0)
+            for value in outputs:
+                if value not in first:
+                    first[value] = at
+                last[value] = at
+            if kind == "node":
+                scratch[at] = self._scratch.get(of, 0)
+            elif kind == "recompute":
+                again += self._again_ns[of]
+                scratch[at] = self.scratch_again(of)
             else:
-                copied += self.copy_ns_per_byte * size[step.outputs[0]]
-        for value in self._ends:
-            last[value] = count
+                copied += self.copy_ns_per_byte * size[outputs[0]]
+                if kind == "offload":
+                    away.add(outputs[0])
+        last.update(dict.fromkeys(self._ends, count))
         root: dict[str, str] = {}
         until = dict(last)
         for at, step in enumerate(found):
-            if step.kind in ("offload", "prefetch"):
-                continue
-            self._share(step, at, root, until, last, size)
-        change = np.zeros(count + 2, np.int64)
-        away = {s.outputs[0] for s in found if s.kind == "offload"}
+            if step.kind == "node" or step.kind == "recompute":
+                pairs = self._pairs(step)
+                if pairs:
+                    self._share(step, pairs, at, root, until, last, size)
+        change = [0] * (count + 2)
         for value, at in first.items():
-            if value in root or value in self._whole or value in away:
-                continue
-            change[at] += size[value]
-            change[until[value] + 1] -= size[value]
-        alive = np.cumsum(change)[: count + 1] + scratch + self.always
-        there = self._at(int(alive.argmax()), origin, first, root, until)
-        return Footprint(alive, again + copied, again, there, scratch)
+            if value not in root and value not in self._whole and value not in away:
+                bytes_ = size[value]
+                change[at] += bytes_
+                change[until[value] + 1] -= bytes_
+        needed = np.array(scratch, np.int64)
+        alive = np.cumsum(np.array(change[:-1], np.int64)) + needed + self.always
+        return Footprint(alive, again + copied, again, needed)
 
     def step_ns(self, step: Step) -> float:
         """Time of what runs besides the graph's own nodes; a prefetch's includes that of the copy before it."""
@@ -175,7 +174,7 @@ class Footprints:
         root: dict[str, str] = {v: v for v in without}
         until = dict(last) | dict.fromkeys(without, len(found) + 1)  # they are nobody's to overwrite here
         for at, step in enumerate(found):
-            self._share(step, at, root, until, last, self._size)
+            self._share(step, self._pairs(step), at, root, until, last, self._size)
         before, during = np.zeros(len(found) + 2, np.int64), np.zeros(len(found) + 2, np.int64)
         for value, at in first.items():
             if value not in root and value not in self._whole:
@@ -194,34 +193,28 @@ class Footprints:
             return 2 * self.copy_ns_per_byte
         return self._again_ns[self._material.producer[value]] / self._size[value]
 
-    def _at(
-        self,
-        place: int,
-        origin: Mapping[str, str],
-        first: Mapping[str, int],
-        root: Mapping[str, str],
-        until: Mapping[str, int],
-    ) -> frozenset[str]:
-        """Values of the graph with an instance in memory at a place; a value that lies in another's bytes counts."""
-        return frozenset(
-            origin.get(instance, instance)
-            for instance, since in first.items()
-            if since <= place <= until[root.get(instance, instance)]
-        )
-
-    def _origins(self, found: Sequence[Step]) -> dict[str, str]:
-        """instance -> the graph's value that it is one of"""
-        origin: dict[str, str] = {}
+    def _sizes(self, found: Sequence[Step]) -> dict[str, int]:
+        """Of the graph's values and of all instances."""
+        size: dict[str, int] = dict(self._size)
         for step in found:
             if step.kind == "recompute":
-                origin.update(zip(step.outputs, self._outputs[step.of], strict=False))
+                for instance, value in zip(step.outputs, self._outputs[step.of], strict=False):
+                    size[instance] = self._size[value]
             elif step.kind != "node":
-                origin[step.outputs[0]] = step.of
-        return origin
+                size[step.outputs[0]] = self._size[step.of]
+        return size
+
+    def _pairs(self, step: Step) -> tuple[tuple[int, int], ...]:
+        """(output, input) that are or may be the same bytes."""
+        alias = self._alias.get(step.of)
+        if alias is not None:
+            return (alias,)
+        return self.inplace_again(step.of) if step.kind == "recompute" else self.inplace(step.of)
 
     def _share(
         self,
         step: Step,
+        pairs: Sequence[tuple[int, int]],
         at: int,
         root: dict[str, str],
         until: dict[str, int],
@@ -229,20 +222,14 @@ class Footprints:
         size: Mapping[str, int],
     ) -> None:
         """Views, and outputs in place of inputs that nobody needs any more."""
-        alias = self._alias.get(step.of)
-        if alias is not None:
-            pairs: tuple[tuple[int, int], ...] = (alias,)
-        elif step.kind == "recompute" and step.of in self._again_inplace:
-            pairs = self._again_inplace[step.of]
-        else:
-            pairs = self._inplace.get(step.of, ())
+        view = step.of in self._alias
         taken: set[str] = set()
         for output, source in pairs:
             if output >= len(step.outputs):
                 continue
             out, value = step.outputs[output], step.inputs[source]
             owner = root.get(value, value)
-            if alias is None:
+            if not view:
                 free = until.get(owner, at) <= at and owner not in self._untouchable and owner not in taken
                 if not free or out in root or size[out] != size[value] or step.inputs.count(value) > 1:
                     continue

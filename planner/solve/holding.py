@@ -12,51 +12,66 @@ That is greedy: what saves most time for its bytes is held first, as long as the
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from planner.plan.expand import recompute_name
 from planner.solve.footprints import Footprint, Footprints
-from planner.solve.steps import FORWARD, Decision, Held, Material, Step
+from planner.solve.steps import FORWARD, ON_DEMAND, Decision, Held, Material, Step, placed
 
 Bytes64 = np.ndarray[tuple[int], np.dtype[np.int64]]
-
-ON_DEMAND = ("recompute", "prefetch")
-"""Kinds of steps that stand right before the first one that needs them."""
 
 ROUNDS = 12
 """What goes makes room for more; so often it is looked at again."""
 
+MOST_SEEN = 24
+"""Lists of steps of which what is known is kept."""
 
-def hold(found: Sequence[Step], exact: Footprints, made: Material, level: int) -> tuple[list[Step], Footprint]:
-    """Steps that take no longer, within `level` bytes if `found` is, and their footprint."""
-    best = list(found), exact.of(found)
-    for _ in range(ROUNDS):
-        after = _round(*best, exact, made, level)
-        if after is None:
-            break
-        best = after
-    return best
+GONE = -(1 << 62)
+"""Bytes where a step no longer runs: fewer than anywhere else, whatever is added to them."""
 
 
-def _round(
-    found: Sequence[Step], seen: Footprint, exact: Footprints, made: Material, level: int
-) -> tuple[list[Step], Footprint] | None:
-    """What is held with the bytes that are free now; None: nothing."""
-    room = level
-    for _ in range(4):
-        program = _Unfolded(found, exact, made)
-        if not program.hold(seen.alive, room):
-            return None
-        steps = program.steps()
-        after = exact.of(steps)
-        if after.peak <= level and after.extra_ns < seen.extra_ns:
-            return steps, after
-        # What overwrites what may have changed: leave some room for that.
-        room -= max(after.peak - level, level // 500)
-    return None
+class Holding:
+    """Holds instances in steps of one program; what is known of steps that it starts from again and again is kept."""
+
+    def __init__(self, exact: Footprints, made: Material) -> None:
+        self._exact, self._made = exact, made
+        self._seen: dict[tuple[Step, ...], tuple[Footprint, _Unfolded]] = {}
+
+    def hold(self, found: Sequence[Step], level: int) -> tuple[list[Step], Footprint]:
+        """Steps that take no longer, within `level` bytes if `found` is, and their footprint."""
+        best, (seen, program) = list(found), self._looked_at(found)
+        for _ in range(ROUNDS):
+            after = self._round(program, seen, level)
+            if after is None:
+                break
+            best, seen = after
+            program = _Unfolded(best, self._exact, self._made)
+        return best, seen
+
+    def _looked_at(self, found: Sequence[Step]) -> "tuple[Footprint, _Unfolded]":
+        key = tuple(found)
+        if key not in self._seen:
+            if len(self._seen) >= MOST_SEEN:
+                del self._seen[next(iter(self._seen))]
+            self._seen[key] = self._exact.of(found), _Unfolded(found, self._exact, self._made)
+        return self._seen[key]
+
+    def _round(self, program: "_Unfolded", seen: Footprint, level: int) -> tuple[list[Step], Footprint] | None:
+        """What is held with the bytes that are free now; None: nothing."""
+        room = level
+        for _ in range(4):
+            if not program.hold(seen.alive, room):
+                return None
+            steps = program.steps()
+            after = self._exact.of(steps)
+            if after.peak <= level and after.extra_ns < seen.extra_ns:
+                return steps, after
+            # What overwrites what may have changed: leave some room for that.
+            room -= max(after.peak - level, level // 500)
+        return None
 
 
 def decided(found: Sequence[Step], exact: Footprints, made: Material) -> tuple[dict[str, Decision], Held]:
@@ -81,17 +96,13 @@ class _Unfolded:
     """Steps as instances, where they are made and where they are read."""
 
     def __init__(self, found: Sequence[Step], exact: Footprints, made: Material) -> None:
-        self._found, self._exact = found, exact
+        self._found, self._exact, self._made = found, exact, made
         self._values = frozenset(made.values)
         self._nodes = {n.id: n for n in made.order}
         self._maker: dict[str, int] = {}
-        self._readers: dict[str, set[int]] = defaultdict(set)
+        readers: dict[str, set[int]] = defaultdict(set)
         self._origin: dict[str, str] = {}
         """instance -> the graph's value that it is one of"""
-        self._now: dict[str, str] = {}
-        """instance that is gone -> the one that is read in its stead"""
-        self._left = np.ones(len(found) + 1, bool)
-        """Which steps are not gone."""
         self._shown: dict[str, str] = {}
         """instance of a view -> what it is a view of"""
         self._last: dict[str, int] = {}
@@ -106,27 +117,45 @@ class _Unfolded:
             if step.kind in ("node", "recompute") and exact.is_view(step.of):
                 self._shown[step.outputs[0]] = self._root(step.inputs[0])
             for value in step.inputs:
-                self._readers[value].add(at)
+                readers[value].add(at)
             for value in (*step.inputs, *step.outputs):
                 self._last[self._root(value)] = at
+        self._all_readers = {value: frozenset(there) for value, there in readers.items()}
+        self._on_demand = [step.kind in ON_DEMAND for step in found]
+        self._ns = [exact.step_ns(step) for step in found]
+        self._chances: tuple[dict[int, list[_Gap]], dict[int, float]] | None = None
+        """Gaps and gains before anything is held."""
+        self._reset()
+
+    def _reset(self) -> None:
+        """As if nothing had been held."""
+        self._readers = dict(self._all_readers)
+        self._now: dict[str, str] = {}
+        """instance that is gone -> the one that is read in its stead"""
+        self._left = [True] * len(self._found)
+        """Which steps are not gone."""
 
     def hold(self, alive: Bytes64, level: int) -> bool:
-        """Holds what fits; whether anything does. `alive`: bytes at every step, as they are."""
+        """Holds what fits, from the start; whether anything does. `alive`: bytes at every step, as they are."""
+        self._reset()
         alive = alive.copy()
-        left = self._gaps()
-        closed = True
-        while closed:
+        if self._chances is None:
+            gaps = self._gaps()
+            self._chances = gaps, {start: self._gain(start, those) for start, those in gaps.items()}
+        left, gains = self._chances
+        while True:
             closed = False
-            gains = {
-                start: sum(self._exact.step_ns(self._found[at]) for at in self._needless(start))
-                / sum(gap.size for gap in gaps)
-                for start, gaps in left.items()
-            }
             for start in sorted(left, key=lambda start: (-gains[start], start)):
                 if self._left[start] and gains[start] > 0:
                     closed |= self._close(start, left[start], alive, level)
+            if not closed:
+                return bool(self._now)
             left = {start: gaps for start, gaps in left.items() if self._left[start]}
-        return bool(self._now)
+            gains = {start: self._gain(start, gaps) for start, gaps in left.items()}
+
+    def _gain(self, start: int, gaps: Sequence[_Gap]) -> float:
+        """ns per byte of holding instances instead of running a step that brings them back."""
+        return sum(self._ns[at] for at in self._needless(start)) / sum(gap.size for gap in gaps)
 
     def _close(self, start: int, gaps: Sequence[_Gap], alive: Bytes64, level: int) -> bool:
         """Holds instances instead of running a step that brings them back, if they fit."""
@@ -134,23 +163,26 @@ class _Unfolded:
         if not all(self._left[self._maker[instance]] for instance in earlier):
             return False
         needless = self._needless(start)
-        self._left[needless] = False
-        for gap in gaps:
-            alive[gap.first : gap.until + 1] += gap.size
-        over = [slice(gap.first, gap.until + 1) for gap in gaps]
-        if any(int(alive[x][self._left[x]].max(initial=0)) > level for x in over):
-            self._left[needless] = True
-            for gap in gaps:
-                alive[gap.first : gap.until + 1] -= gap.size
+        before = alive[needless]
+        alive[needless] = GONE
+        over = [alive[gap.first : gap.until + 1] for gap in gaps]
+        for there, gap in zip(over, gaps, strict=True):
+            there += gap.size
+        if any(there.size and int(there.max()) > level for there in over):
+            for there, gap in zip(over, gaps, strict=True):
+                there -= gap.size
+            alive[needless] = before
             return False
         later = [gap.later for gap in gaps]
+        for at in needless:
+            self._left[at] = False
         for at in needless:
             for value in self._found[at].outputs:
                 if value in self._readers and value not in later and self._root(value) == value:
                     alive[at : self._last[value] + 1] -= self._exact.size(self._origin[value])
         for gap, instance in zip(gaps, earlier, strict=True):
             self._now[gap.later] = instance
-            self._readers[instance] |= self._readers.pop(gap.later)
+            self._readers[instance] = self._readers.get(instance, frozenset()) | self._readers.pop(gap.later)
         return True
 
     def _gaps(self) -> dict[int, list[_Gap]]:
@@ -187,12 +219,18 @@ class _Unfolded:
         while stack:
             for value in self._found[stack.pop()].inputs:
                 at = self._maker.get(self._resolved(value), -1)
-                if at < 0 or at in needless or self._found[at].kind not in ON_DEMAND:
-                    continue
-                if all(r in needless for v in self._found[at].outputs for r in self._reading(v)):
+                if at >= 0 and self._on_demand[at] and at not in needless and self._only_for(at, needless):
                     needless[at] = None
                     stack.append(at)
         return list(needless)
+
+    def _only_for(self, at: int, needless: Mapping[int, None]) -> bool:
+        """Whether nobody else reads what a step makes."""
+        for value in self._found[at].outputs:
+            for reader in self._readers.get(value, ()):
+                if reader not in needless and self._left[reader]:
+                    return False
+        return True
 
     def _reading(self, instance: str) -> list[int]:
         return [at for at in self._readers.get(instance, ()) if self._left[at]]
@@ -207,24 +245,12 @@ class _Unfolded:
 
     def steps(self) -> list[Step]:
         """What is left, in the order in which plan/expand.py puts it, instances numbered anew."""
-        done: set[int] = set()
-        order: list[int] = []
-        for at, first in enumerate(self._found):
-            if first.kind != "node" and not (first.kind == "offload" and self._reading(first.outputs[0])):
-                continue
-            stack = [at]
-            while stack:
-                step = self._found[stack[-1]]
-                needs = [self._maker.get(self._resolved(v), -1) for v in step.inputs]
-                if step.kind == "node":  # what it changes in place must have been read before
-                    needs += [r for v in self._nodes[step.of].updates for r in sorted(self._reading(v))]
-                missing = [m for m in needs if m >= 0 and m not in done and self._found[m].kind in ON_DEMAND]
-                if missing:
-                    stack.append(missing[0])
-                    continue
-                order.append(stack.pop())
-                done.add(order[-1])
-        return self._renamed(order)
+        left = [
+            step._replace(inputs=tuple(map(self._resolved, step.inputs)))
+            for at, step in enumerate(self._found)
+            if self._left[at] and not (step.kind == "offload" and not self._reading(step.outputs[0]))
+        ]
+        return self._renamed(placed(left, self._made))
 
     def decided(self) -> tuple[dict[str, Decision], Held]:
         place = FORWARD
@@ -252,18 +278,17 @@ class _Unfolded:
         }
         return decisions, frozenset(held)
 
-    def _renamed(self, order: Sequence[int]) -> list[Step]:
+    def _renamed(self, found: Sequence[Step]) -> list[Step]:
         names: dict[str, str] = {}
         times: dict[str, int] = {}
-        found = []
-        for at in order:
-            step = self._found[at]
-            inputs = tuple(names.get(v, v) for v in map(self._resolved, step.inputs))
+        renamed = []
+        for step in found:
+            inputs = tuple(names.get(v, v) for v in step.inputs)
             if step.kind != "recompute":
-                found.append(step._replace(inputs=inputs))
+                renamed.append(step._replace(inputs=inputs))
                 continue
             number = times[step.of] = times.get(step.of, 0) + 1
             outputs = tuple(recompute_name(self._origin[v], number) for v in step.outputs)
             names.update(zip(step.outputs, outputs, strict=True))
-            found.append(Step(recompute_name(step.of, number), step.of, step.kind, inputs, outputs))
-        return found
+            renamed.append(Step(recompute_name(step.of, number), step.of, step.kind, inputs, outputs))
+        return renamed

@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from planner.costs.table import CostTable
-from planner.errors import UserError
+from planner.errors import InternalError, UserError
 from planner.graph.model import Graph, Program
 from planner.graph.precision import require_precision
 from planner.plan.schema import Plan
 from planner.solve.assemble import Say, Setting, assemble
-from planner.solve.budget import on_target, pareto, undominated, within_budget
+from planner.solve.budget import Infeasible, on_target, pareto, undominated, within_budget
 from planner.solve.corun import PUBLISHED, SEARCHED, best_schedule
 from planner.solve.interference import Interference
 from planner.solve.options import PlanOptions
@@ -35,6 +35,10 @@ SMALL_GRAPH = 2000
 SURE = 1.04
 """Where times are measured, what runs nodes side by side must promise to end this many times sooner than what does not:
 kernels are timed with nothing beside them, and smaller promises were not kept (docs/measurements.md)."""
+FEW_NODES = 250
+"""Nodes of a graph for which a budget rewrites every schedule: that takes seconds for each of a larger one."""
+FAR = 1.5
+"""Where a larger graph's budget is so many times less than what it takes one node at a time, nothing co-runs."""
 MOST_UNIFORM = 2
 """Uniform settings that are planned to the end for a larger one."""
 
@@ -98,7 +102,8 @@ class _Solved:
         self._plan = assemble(replace(setting, unlimited=True), self._schedules, self._threads)
         self.total_ns = sum(p.predicted_ns for p in self._plan.programs)
         self.beside = setting.options.coruns or setting.options.parallel_ops is not None
-        self.fits = self._plan.pools[0].arena <= setting.capacity
+        self.arena = self._plan.pools[0].arena
+        self.fits = self.arena <= setting.capacity
 
     @property
     def plan(self) -> Plan:
@@ -106,48 +111,70 @@ class _Solved:
         first = self._plan.pools[0].model_copy(update={"capacity": self.setting.capacity})
         return self._plan.model_copy(update={"pools": (first, *self._plan.pools[1:])})
 
-    def rewritten(self) -> Plan:
+    @property
+    def promised_ns(self) -> float:
+        """What its time counts as."""
+        return self.total_ns * (SURE if self.beside and self.setting.costs.measured else 1)
+
+    @property
+    def refused(self) -> Infeasible:
+        """What is wrong with it as it is, where it does not fit."""
+        try:
+            assemble(self.setting, self._schedules, self._threads)
+        except UserError as error:
+            return Infeasible(error.problem, self._plan)
+        raise InternalError("a plan that fits was not taken")
+
+    def rewritten(self, at_least: int) -> Plan:
         self.setting.say(f"budget: {format_bytes(self.setting.capacity)} is less than "
-                         f"{format_bytes(self._plan.pools[0].arena)}")  # fmt: skip
-        return within_budget(self.setting, self._schedules, self._threads)
+                         f"{format_bytes(self.arena)}")  # fmt: skip
+        return within_budget(self.setting, self._schedules, self._threads, at_least=max(at_least, self.total_ns))
 
     def pareto(self) -> list[Plan]:
         return pareto(self.setting, self._schedules, self._threads)
 
 
 def _within_budget(candidates: Sequence[_Solved]) -> Plan:
-    """The fastest candidate if it fits; else the better of the fastest that does and the base's rewriting.
+    """The fastest candidate if it fits; else the better of the fastest that does and the bases' rewritings.
 
-    What promised too little to be taken there is not taken here either: less memory would seem to be faster."""
-    fastest = _fastest(candidates)
+    What promised too little to be taken there is not taken here either: less memory would seem to be faster. For the
+    same reason a base that takes over where the others cannot meet the budget takes no less than they at the least."""
+    fastest = min(candidates, key=lambda c: c.promised_ns)
     if fastest.fits:
         return fastest.plan
-    fitting = [c for c in candidates if c.fits and c.total_ns >= fastest.total_ns]
+    at_least = fastest.total_ns
+    whole = [c for c in candidates if c.total_ns >= at_least]
+    fitting = [c for c in whole if c.fits]
     plans = [min(fitting, key=lambda c: c.total_ns).plan] if fitting else []
-    refused: list[UserError] = []
+    refused: list[Infeasible] = []
+    small = _few(fastest.setting.graph)
     for base in _bases(candidates):
-        try:
-            plans.append(base.rewritten())
-        except UserError as error:
-            if error.code != "SP1301":
-                raise
-            refused.append(error)
-        if plans:
+        if plans and (not small or base.total_ns >= min(map(_total, plans))):
             break
+        try:
+            plans.append(base.rewritten(at_least))
+        except Infeasible as error:
+            refused.append(error)
+            if not small:
+                at_least = max(at_least, _total(error.least))
     if not plans:
-        raise refused[0]
-    return min(plans, key=lambda p: sum(q.predicted_ns for q in p.programs))
+        raise min([*refused, *(c.refused for c in whole)], key=lambda error: error.least.pools[0].arena)
+    return min(plans, key=_total)
 
 
-def _fastest(candidates: Sequence[_Solved]) -> _Solved:
-    return min(candidates, key=lambda c: c.total_ns * (SURE if c.beside and c.setting.costs.measured else 1))
+def _few(graph: Graph) -> bool:
+    return sum(len(p.nodes) for p in graph.programs) < FEW_NODES
+
+
+def _total(plan: Plan) -> int:
+    return sum(p.predicted_ns for p in plan.programs)
 
 
 def _bases(candidates: Sequence[_Solved]) -> list[_Solved]:
-    """What a budget rewrites: the fastest whose nodes run one after the other, and the next where that one cannot meet
-    it. Modes that are chosen to run beside others are slow alone, and what waits for its partner holds its operands."""
-    alone = [c for c in candidates if not c.setting.options.coruns]
-    return sorted(alone, key=lambda c: c.total_ns) or [min(candidates, key=lambda c: c.total_ns)]
+    """What a budget rewrites, the fastest first: those whose nodes run one after the other. Modes that are chosen to
+    run beside others are slow alone, and what waits for its partner holds its operands."""
+    alone = [c for c in candidates if not c.beside] or candidates
+    return sorted(alone, key=lambda c: c.total_ns)
 
 
 def base_schedules(setting: Setting) -> dict[str, Schedule]:
@@ -180,8 +207,8 @@ def _solved(graph: Graph, target: Target, costs: CostTable, options: PlanOptions
     for number, setting in enumerate(settings):
         if not setting.options.coruns:
             solve(number, setting)
-    # Co-running holds bytes longer: where nothing else fits, it is not worth scheduling.
-    if any(s.fits for s in solved.values()):
+    # Co-running holds bytes longer, but may do with fewer partial sums.
+    if _few(graph) or any(s.arena <= FAR * s.setting.capacity for s in solved.values()):
         for number, setting in enumerate((*settings, *_promising(settings[0]))):
             if setting.options.coruns:
                 solve(number, setting)

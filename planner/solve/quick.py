@@ -8,8 +8,10 @@ The states that a search ends with are looked at again in footprints.py.
 """
 
 import math
+from array import array
+from bisect import bisect_right
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -26,23 +28,57 @@ WAYS: Mapping[Decision, int] = {"keep": KEEP, "share": SHARE, "own": OWN, "fresh
 
 Bytes64 = np.ndarray[tuple[int], np.dtype[np.int64]]
 
+Numbers: TypeAlias = "array[int]"
+"""Whole numbers that NumPy can look at without a copy."""
+NONE: Numbers = array("q")
+
+
+class Stop(NamedTuple):
+    """Where a walk is in front of a place."""
+
+    place: int
+    here: int
+    """Steps so far, what is made again included."""
+    instances: int
+    over: int
+    again_ns: float
+    moved: int
+    """Bytes."""
+    until: Numbers
+    current: list[int]
+    """value -> the instance to read, -1: none"""
+
 
 class Glance(NamedTuple):
     """What is estimated of some decisions."""
 
     alive: Bytes64
-    """Bytes of the first pool in use, place by place."""
+    """Bytes of the first pool in use, step by step."""
     peak: int
     extra_ns: float
     again_ns: float
     """The same without copies."""
-    lives: tuple[list[int], list[int], list[int]]
-    """Of every instance: the value's number, its first place, its last place. The graph's own values come first."""
-    called: list[int]
-    """Of every instance: the first place of what is made again along with it."""
+    value_of: Numbers
+    """Of every instance the value: the graph's own values come first."""
+    since: Numbers
+    """Of every instance the step that makes it, ..."""
+    until: Numbers
+    """... and the last one at which it is in memory."""
+    way: bytearray
+    """What was decided."""
+    here: int
+    """Steps."""
+    anyway: Numbers
+    """Of every step the bytes of everything else."""
+    over: list[tuple[int, int]]
+    """(step, instance whose bytes it may write to)"""
+    stops: list[Stop]
+    """From which another walk may go on."""
+    calls: Numbers
+    """First steps of what is made again together."""
 
     def above(self, level: float) -> float:
-        """Bytes above `level`, added up over the places."""
+        """Bytes above `level`, added up over the steps."""
         return float(np.maximum(self.alive - level, 0).sum())
 
     @property
@@ -51,7 +87,16 @@ class Glance(NamedTuple):
         return math.isinf(self.extra_ns)
 
 
-HOPELESS = Glance(np.full(1, 2**60, np.int64), 2**60, math.inf, math.inf, ([], [], []), [])
+HOPELESS = Glance(
+    np.full(1, 2**60, np.int64), 2**60, math.inf, math.inf, NONE, NONE, NONE, bytearray(), 0, NONE, [], [], NONE
+)
+
+
+MOST_SEEN = 100_000
+"""Instances of what was looked at last and is still known."""
+
+STOP = 8
+"""Places between two stops."""
 
 
 class _Place(NamedTuple):
@@ -79,6 +124,13 @@ class _Again(NamedTuple):
     scratch: int
 
 
+NO_RECIPE = _Again((), (), (), 0.0, 0)
+
+
+def _seen(numbers: Numbers) -> Bytes64:
+    return np.frombuffer(numbers, np.int64)
+
+
 class Quick:
     def __init__(self, exact: Footprints, made: Material, again_ns: Mapping[str, float]) -> None:
         self._exact, self._made = exact, made
@@ -86,18 +138,21 @@ class Quick:
         self._number = {v: i for i, v in enumerate(made.values)}
         self._size = [exact.size(v) for v in made.values]
         self._root = {**{v: v for v in made.values}, **{v: r for v, r in made.views.items() if r in self._number}}
-        self._maker: list[int] = [-1] * len(made.values)
-        self._again: list[_Again] = []
+        self._recipe_of: list[_Again] = [NO_RECIPE] * len(made.values)
         self._add_again(again_ns)
         order = made.order
         self._forward = next((i for i, n in enumerate(order) if n.phase != "forward"), len(order))
-        self._first = [0] * len(made.values)
-        self._last = [0] * len(made.values)
+        self._originals = array("q", range(len(made.values)))
+        self._first = array("q", [0] * len(made.values))
+        self._last = array("q", [0] * len(made.values))
         self._follow_forward()
         anyway = exact.anyway(frozenset(self._root))
-        self._anyway_forward = anyway.during[: self._forward]
+        self._anyway_forward = array("q", anyway.during[: self._forward].tolist())
         self._places = self._find_places(anyway.before, anyway.during)
         self._sizes = np.array(self._size, np.int64)
+        self._seen: dict[bytes, Glance] = {}
+        """The last that was looked at: walks come past the same decisions again."""
+        self._room = MOST_SEEN
 
     def _numbers(self, values: tuple[str, ...]) -> tuple[int, ...]:
         return tuple(dict.fromkeys(self._number[self._root[v]] for v in values if v in self._root))
@@ -108,13 +163,13 @@ class Quick:
             makes = self._numbers(nodes[name].outputs[: again.results])
             if nodes[name].outputs[0] in self._made.views or not makes:
                 continue  # a view comes with what it shows
-            for value in makes:
-                self._maker[value] = len(self._again)
             pairs = self._exact.inplace_again(name)
             over = tuple(self._number[self._root[v]] for o, i in pairs if (v := again.inputs[i]) in self._root
                          and self._exact.size(v) == self._exact.size(nodes[name].outputs[o]))  # fmt: skip
             scratch = self._exact.scratch_again(name)
-            self._again.append(_Again(self._numbers(again.inputs), makes, over, again_ns[name], scratch))
+            recipe = _Again(self._numbers(again.inputs), makes, over, again_ns[name], scratch)
+            for value in makes:
+                self._recipe_of[value] = recipe
 
     def _overwritten(self, node: Node) -> tuple[int, ...]:
         found = []
@@ -169,127 +224,164 @@ class Quick:
             )
         return found
 
-    def of(self, decisions: Mapping[str, Decision]) -> Glance:
-        """The same as `Footprints.of(steps(material, decisions))`, nearly."""
-        way = [KEEP] * len(self._size)
+    def of(self, decisions: Mapping[str, Decision], near: Glance | None = None) -> Glance:
+        """The same as `Footprints.of(steps(material, decisions))`, nearly. `near`: some that differ little."""
+        way = bytearray(len(self._size))
         for name, decision in decisions.items():
             way[self._number[name]] = WAYS[decision]
-        return self.look(way)
+        key = bytes(way)
+        seen = self._seen.get(key)
+        if seen is None:
+            seen = self._seen[key] = self.look(way, near)
+            self._room -= len(seen.value_of)
+            while self._room < 0 and len(self._seen) > 1:
+                self._room += len(self._seen.pop(next(iter(self._seen))).value_of)
+        return seen
 
-    def look(self, way: list[int]) -> Glance:
-        maker, recipes = self._maker, self._again
-        # Instances: first the originals, then everything that is made again or comes back.
-        value_of = list(range(len(way)))
-        since, until = list(self._first), list(self._last)
-        current = list(value_of)
-        """value -> the instance to read, -1: none"""
-        for value, decision in enumerate(way):
-            if decision:
-                current[value] = -1
-        overwritten: list[tuple[int, int]] = []
-        anyway: list[int] = []
-        called = list(self._first)
-        at = self._forward
-        again_ns, moved = 0.0, 0
+    def look(self, way: bytearray, near: Glance | None = None) -> Glance:
+        """`near`: what was seen of decisions that differ little; as far as they do not, it is not looked at again."""
+        sizes, recipes = self._size, self._recipe_of
+        stops = self._begun(way, near)
+        place, here, count, overs, again_ns, moved, until, current = stops.pop()
+        until, current = until[:], current[:]
+        if near is None:
+            # Instances: first the originals, then everything that is made again or comes back.
+            value_of, since, anyway = self._originals[:], self._first[:], self._anyway_forward[:]
+            over: list[tuple[int, int]] = []
+            calls = array("q")
+        else:
+            value_of, since, anyway = near.value_of[:count], near.since[:count], near.anyway[:here]
+            over, calls = near.over[:overs], near.calls[:place]
         most = len(way) + MOST_AGAIN
-        for place in self._places:
-            if len(value_of) > most:
+        for number, (forward, reads, makes, overwrites, before, during, after) in enumerate(
+            self._places[place:], place
+        ):
+            if count > most:
                 return HOPELESS
-            if place.forward:
-                for value in place.makes:
-                    since[value] = until[value] = at
-                for value in place.reads:
-                    until[value] = at
-                overwritten += [(at, value) for value in place.overwrites]
-                anyway += (place.during, place.after)
-                at += 2
+            if number % STOP == 0:
+                stops.append(Stop(number, here, count, len(over), again_ns, moved, until[:], current[:]))
+            calls.append(here)
+            if forward:
+                for value in makes:
+                    since[value] = until[value] = here
+                for value in reads:
+                    until[value] = here
+                over += [(here, value) for value in overwrites]
+                anyway.append(during)
+                anyway.append(after)
+                here += 2
                 continue
             local: list[int] = []
-            call = at
-            for wanted in place.reads:
+            for wanted in reads:
                 if current[wanted] >= 0:
                     continue
                 stack = [wanted]
                 while stack:
-                    value = stack[-1]
+                    value = stack.pop()
                     if current[value] >= 0:
-                        stack.pop()
                         continue
                     if way[value] == MOVE:
-                        current[value] = len(value_of)
+                        current[value] = count
+                        count += 1
                         value_of.append(value)
-                        since.append(at)
-                        until.append(at)
-                        called.append(call)
-                        moved += self._size[value]
-                        anyway.append(place.before)
-                        at += 1
+                        since.append(here)
+                        until.append(here)
+                        moved += sizes[value]
+                        anyway.append(before)
+                        here += 1
                         continue
-                    recipe = recipes[maker[value]]
-                    missing = [v for v in recipe.reads if current[v] < 0]
-                    if missing:
-                        stack += reversed(missing)
-                        continue
-                    for source in recipe.reads:
-                        until[current[source]] = at
-                    for source in recipe.overwrites:
-                        overwritten.append((at, current[source]))
-                    for result in recipe.makes:
-                        stays = way[result] == SHARE or (way[result] == OWN and result in place.reads)
-                        if stays or current[result] < 0:
-                            current[result] = len(value_of)
-                            if not stays:
+                    sources, products, writes_to, ns, scratch = recipes[value]
+                    for source in sources:
+                        if current[source] < 0:
+                            stack.append(value)
+                            stack += [source for source in reversed(sources) if current[source] < 0]
+                            break
+                    else:
+                        for source in sources:
+                            until[current[source]] = here
+                        for source in writes_to:
+                            over.append((here, current[source]))
+                        for result in products:
+                            if way[result] == SHARE or (way[result] == OWN and result in reads):
+                                current[result] = count
+                            elif current[result] < 0:
+                                current[result] = count
                                 local.append(result)
-                        value_of.append(result)
-                        since.append(at)
-                        until.append(at)
-                        called.append(call)
-                    again_ns += recipe.ns
-                    anyway.append(place.before + recipe.scratch)
-                    at += 1
-            for value in place.reads:
-                until[current[value]] = at
-            for value in place.overwrites:
-                overwritten.append((at, current[value]))
-            anyway.append(place.during)
-            anyway.append(place.after)
-            at += 2
+                            count += 1
+                            value_of.append(result)
+                            since.append(here)
+                            until.append(here)
+                        again_ns += ns
+                        anyway.append(before + scratch)
+                        here += 1
+            for value in reads:
+                until[current[value]] = here
+            for value in overwrites:
+                over.append((here, current[value]))
+            anyway.append(during)
+            anyway.append(after)
+            here += 2
             for value in local:
                 current[value] = -1
-        for position, instance in overwritten:
+        for position, instance in over:
             if until[instance] == position and since[instance] < position:
                 until[instance] = position - 1
-        change = np.zeros(at + 1, np.int64)
-        sizes = self._sizes[value_of]
-        np.add.at(change, since, sizes)
-        np.add.at(change, np.array(until, np.int64) + 1, -sizes)
+        change = np.zeros(here + 1, np.int64)
+        bytes_of = self._sizes[_seen(value_of)]
+        np.add.at(change, _seen(since), bytes_of)
+        np.subtract.at(change, _seen(until) + 1, bytes_of)
         alive = np.cumsum(change[:-1])
-        alive[: self._forward] += self._anyway_forward
-        alive[self._forward :] += np.array(anyway, np.int64)
-        copied = 2 * moved * self._exact.copy_ns_per_byte
-        return Glance(alive, int(alive.max()), again_ns + copied, again_ns, (value_of, since, until), called)
+        alive += _seen(anyway)
+        extra_ns = again_ns + 2 * moved * self._exact.copy_ns_per_byte
+        return Glance(
+            alive, int(alive.max()), extra_ns, again_ns, value_of, since, until, way, here, anyway, over, stops, calls
+        )
+
+    def _begun(self, way: bytearray, near: Glance | None) -> list[Stop]:
+        """The stops up to the one from which a walk is to go on: it comes last."""
+        if near is None:
+            there = [-1 if decision else value for value, decision in enumerate(way)]
+            return [Stop(0, self._forward, len(way), 0, 0.0, 0, self._last, there)]
+        changed = [v for v, (a, b) in enumerate(zip(way, near.way, strict=True)) if a != b]
+        made = min((near.since[i] for v in changed if (i := self._made_first(v, near)) is not None), default=near.here)
+        found: list[Stop] = []
+        for stop in near.stops:
+            # Neither made again before, nor read.
+            if found and (made < stop.here or any(stop.until[v] != self._last[v] for v in changed)):
+                break
+            there = stop.current[:]
+            for value in changed:
+                there[value] = -1 if way[value] else value
+            found.append(stop._replace(current=there))
+        return found
 
     def at_peak(self, seen: Glance) -> set[str]:
         """Values with an instance in memory where most is."""
         place = int(seen.alive.argmax())
-        return {self.values[v] for v, a, b in zip(*seen.lives, strict=True) if a <= place <= b}
+        there = (_seen(seen.since) <= place) & (_seen(seen.until) >= place)
+        return {self.values[v] for v in set(_seen(seen.value_of)[there].tolist())}
 
     def missing(self, value: str, seen: Glance) -> Bytes64:
         """What is in memory at the places where a value is not, from its last forward reader up to what first brings
         it back; nothing if it never is brought back."""
-        number = self._number[value]
-        values, _, until = seen.lives
-        try:
-            instance = values.index(number, len(self._size))
-        except ValueError:
+        instance = self._made_first(self._number[value], seen)
+        if instance is None:
             return seen.alive[:0]
-        return seen.alive[until[number] + 1 : seen.called[instance]]
+        called = seen.calls[bisect_right(seen.calls, seen.since[instance]) - 1]
+        return seen.alive[seen.until[self._number[value]] + 1 : called]
+
+    def _made_first(self, number: int, seen: Glance) -> int | None:
+        """The first instance of a value besides the original."""
+        try:
+            return seen.value_of.index(number, len(self._size))
+        except ValueError:
+            return None
 
     def counts(self, seen: Glance) -> dict[str, int]:
         """How often values are made again or come back; without those that never are."""
-        times = np.bincount(seen.lives[0][len(self._size) :], minlength=len(self._size))
+        times = np.bincount(_seen(seen.value_of)[len(self._size) :], minlength=len(self._size))
         return {self.values[i]: int(times[i]) for i in np.flatnonzero(times)}
 
     def repeated(self, value: str, seen: Glance) -> bool:
         """Whether a value is made again or comes back more than once."""
-        return seen.lives[0].count(self._number[value]) > 2
+        return seen.value_of.count(self._number[value]) > 2

@@ -73,8 +73,8 @@ def rescheduled(
     predicted times side by side are void once others run between them."""
     known = larger.program[base.program].node
     added = [n for n in larger.program[base.program].nodes if n.phase in (RECOMPUTE, TRANSFER)]
-    order = woven([known[n.id] for n in base.order], added)
     recomputed = {r.node: r.of for r in rewrite.recomputes}
+    order = woven([known[n.id] for n in base.order], added, recomputed)
     moved = {t.node: t for t in rewrite.transfers}
     choices, lanes = dict(base.choices), dict(base.lanes)
     for node in added:

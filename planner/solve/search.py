@@ -26,7 +26,7 @@ import numpy as np
 
 from planner.solve.budget_bound import Relaxation
 from planner.solve.footprints import Footprint, Footprints
-from planner.solve.holding import decided, hold
+from planner.solve.holding import Holding, decided
 from planner.solve.quick import MOST_AGAIN, Glance, Quick
 from planner.solve.steps import Decision, Held, Material, Step, steps
 
@@ -141,9 +141,10 @@ class Search:
         """Their states, without the hopeless ones."""
         return [self._state(d, seen) for d in decisions if not (seen := self._look(d)).hopeless]
 
-    def _look(self, decisions: Mapping[str, Decision]) -> Glance:
-        seen = self._quick.of(decisions)
-        self._looked += MOST_AGAIN if seen.hopeless else len(seen.called)
+    def _look(self, decisions: Mapping[str, Decision], near: Glance | None = None) -> Glance:
+        """`near`: what was seen of decisions that differ little."""
+        seen = self._quick.of(decisions, None if near is None or near.hopeless else near)
+        self._looked += MOST_AGAIN if seen.hopeless else len(seen.value_of)
         return seen
 
     def _combinations(self) -> int:
@@ -179,6 +180,7 @@ class Search:
             return []
         count = max(2, min(HOLDS, HELD // len(self._made.order)))
         levels = [int(x) for x in np.geomspace(low, high, max(1, count // 3) + 1)[:-1]]
+        holding = Holding(self._exact, self._made)
         found: dict[int, tuple[list[Step], Footprint]] = {}
         while len(found) < count:
             if not levels:  # where a little more memory would save most
@@ -192,13 +194,15 @@ class Search:
                     break
                 levels = [max(gains)[-1]]
             level = levels.pop(0)
-            found[level] = self._held_at(level, known, [found[x][0] for x in sorted(found) if x <= level][-1:])
+            found[level] = self._held_at(holding, level, known, [found[x][0] for x in sorted(found) if x <= level][-1:])
         return [self._exactly(State(*decided(f, self._exact, self._made))) for f, _ in found.values()]
 
-    def _held_at(self, level: int, known: Sequence[State], smaller: list[list[Step]]) -> tuple[list[Step], Footprint]:
+    def _held_at(
+        self, holding: Holding, level: int, known: Sequence[State], smaller: list[list[Step]]
+    ) -> tuple[list[Step], Footprint]:
         below = [s for s in known if s.peak <= level]
         starts = smaller + [self._steps(below[i]) for i in sorted({len(below) * i // 6 for i in range(STARTS)})]
-        tries = [hold(start, self._exact, self._made, level) for start in starts]
+        tries = [holding.hold(start, level) for start in starts]
         return min(tries, key=lambda t: t[1].extra_ns)
 
     def _steps(self, state: State) -> list[Step]:
@@ -289,7 +293,7 @@ class Search:
         if len(values) > 1:
             kept = [v for v in values if self._room(v, now, level)]
             fewer = {v: d for v, d in decisions.items() if v not in kept}
-            after = self._look(fewer)
+            after = self._look(fewer, now)
             if after.peak <= level:
                 return fewer, after
             half = len(kept) // 2
@@ -306,7 +310,7 @@ class Search:
                     less = {**decisions, value: way}
                 else:
                     continue
-                after = self._look(less)
+                after = self._look(less, now)
                 if after.peak <= level and after.extra_ns < now.extra_ns:
                     return less, after
         return decisions, now
@@ -347,7 +351,7 @@ class Search:
         for guess, value, way in candidates:
             if best and (tried >= LOOKED_AT or guess >= best[0]):
                 break
-            after = self._look({**decisions, value: way})
+            after = self._look({**decisions, value: way}, now)
             gain, cost = before - after.above(level), after.extra_ns - now.extra_ns
             tried += 1
             if gain <= 0 or after.peak > now.peak:

@@ -36,6 +36,10 @@ what is left behind its last forward reader"""
 FORWARD = ""
 
 
+ON_DEMAND = ("recompute", "prefetch")
+"""Kinds of steps that stand right before the first one that needs them."""
+
+
 class Step(NamedTuple):
     """One node of the expanded program."""
 
@@ -62,6 +66,8 @@ class Material:
     """Values of the forward pass that need not stay: all but views and what must be there at the end."""
     late: frozenset[str]
     """Those that are read after the forward pass, themselves or a view of them."""
+    changes: Mapping[str, tuple[str, ...]]
+    """node -> forward nodes before it that can run again and read what it changes in place"""
     cuts: tuple[str, ...]
     """Values through which all that the forward pass still needs goes, in order: whoever keeps them can make
     everything between two of them again from the first."""
@@ -80,7 +86,11 @@ def material(graph: Graph, program: Program, order: Sequence[Node], keep: Collec
     producer: dict[str, str] = {}
     views: dict[str, str] = {}
     late: set[str] = set()
+    changes: dict[str, tuple[str, ...]] = {}
+    reading: dict[str, dict[str, None]] = {}
     for node in order:
+        if changed := dict.fromkeys(n for v in node.updates for n in reading.get(v, ())):
+            changes[node.id] = tuple(changed)
         if node.phase != "forward":
             late.update(views.get(v, v) for v in node.reads)
             continue
@@ -92,6 +102,8 @@ def material(graph: Graph, program: Program, order: Sequence[Node], keep: Collec
         way = op.again(node)
         if way is not None:
             again[node.id] = way
+            for value in way.inputs:
+                reading.setdefault(value, {})[node.id] = None
             producer.update((v, node.id) for v in node.outputs[: way.results])
     # A value stays if it, or a view of it, must.
     staying = {views.get(v, v) for v in fixed}
@@ -104,6 +116,7 @@ def material(graph: Graph, program: Program, order: Sequence[Node], keep: Collec
         views,
         found,
         frozenset(v for v in found if v in late),
+        changes,
         _cuts(order, views, set(found)),
     )
 
@@ -129,6 +142,35 @@ def steps(material: Material, decisions: Mapping[str, Decision], held: Held = fr
     if not any(d != "keep" for d in decisions.values()):
         return [Step(n.id, n.id, "node", n.reads, n.writes) for n in material.order]
     return _Unfolding(material, decisions, held).run()
+
+
+def placed(found: Sequence[Step], material: Material) -> list[Step]:
+    """Steps in the order in which plan/expand.py puts them: what runs again or comes back stands in front of the first
+    node that needs it, or that changes in place what it reads. What nothing needs is left out."""
+    maker = {v: at for at, step in enumerate(found) if step.kind in ON_DEMAND for v in step.outputs}
+    again: dict[str, list[int]] = {}
+    """forward node -> its recomputations"""
+    for at, step in enumerate(found):
+        if step.kind == "recompute":
+            again.setdefault(step.of, []).append(at)
+    done = [False] * len(found)
+    order: list[Step] = []
+    for start, first in enumerate(found):
+        if first.kind in ON_DEMAND:
+            continue
+        stack = [start]
+        while stack:
+            step = found[stack[-1]]
+            missing = [at for v in step.inputs if not done[at := maker.get(v, start)] and at != start]
+            if not missing and step.kind == "node":
+                changed = material.changes.get(step.id, ())
+                missing = sorted(at for n in changed for at in again.get(n, ()) if not done[at])
+            if missing:
+                stack.append(missing[0])
+                continue
+            done[stack.pop()] = True
+            order.append(step)
+    return order
 
 
 def rewrite_of(material: Material, found: Sequence[Step], fast: str, slow: str) -> Rewrite:
@@ -175,10 +217,15 @@ class _Unfolding:
         self._own: frozenset[str] = frozenset()
         """What the present node itself reads."""
         self._times: dict[str, int] = {}
+        self._changed: set[str] = set()
+        """Forward nodes that would read something else by now if they ran again."""
+        self._misplaced = False
+        """Whether one of them did."""
         self._steps: list[Step] = []
 
     def run(self) -> list[Step]:
         for node in self._material.order:
+            self._changed.update(self._material.changes.get(node.id, ()))
             if node.phase == "forward":
                 self._steps.append(Step(node.id, node.id, "node", node.reads, node.writes))
                 for value in node.outputs:
@@ -191,7 +238,7 @@ class _Unfolding:
             self._steps.append(Step(node.id, node.id, "node", inputs + node.updates, node.writes))
             self._waiting.update((v, i) for v, i in self._local.items() if (v, node.id) in self._held)
             self._local.clear()
-        return self._steps
+        return placed(self._steps, self._material) if self._misplaced else self._steps
 
     def _dropped(self, value: str) -> bool:
         return self._decisions.get(value, "keep") != "keep"
@@ -226,6 +273,7 @@ class _Unfolding:
         return self._there(wanted) or wanted
 
     def _again(self, maker: str, again: Again) -> None:
+        self._misplaced |= maker in self._changed
         number = self._times[maker] = self._times.get(maker, 0) + 1
         originals = self._nodes[maker].outputs[: again.results]
         makes = tuple(recompute_name(v, number) for v in originals)

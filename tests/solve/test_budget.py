@@ -21,7 +21,7 @@ from planner.solve.footprints import Footprints
 from planner.solve.frontier import Frontier, frontier
 from planner.solve.options import PlanOptions
 from planner.solve.steps import steps
-from tests.graphs import random_net, small_net
+from tests.graphs import random_losses, random_net, small_net
 from tests.rewrites import Rewriter
 
 
@@ -98,6 +98,22 @@ def test_estimates_are_what_plans_need() -> None:
         for state in found.states[:: max(1, len(found.states) // 6)]:
             plan = rewriter.plan(state.decisions, state.held, overlap=False)
             assert plan.program["train_step"].peak_bytes == state.peak
+
+
+@settings(max_examples=6, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_with_several_losses_plans_need_what_is_promised(seed: int) -> None:
+    """What runs again stands before updates of what it reads, and behind those that its original stands behind."""
+    rng = random.Random(seed)
+    rewriter = Rewriter(random_losses(rng, objectives=rng.randrange(1, 4)))
+    states = known(rewriter).states
+    for decisions, held in [(s.decisions, s.held) for s in states[:: max(1, len(states) // 3)]] + [
+        (rewriter.draw(rng), frozenset()) for _ in range(4)
+    ]:
+        plan = rewriter.plan(decisions, held, overlap=False)
+        promised = known(rewriter).prints.of(steps(rewriter.material, decisions, held))
+        assert plan.program["train_step"].peak_bytes == promised.peak
+        assert check(rewriter.graph, plan, rewriter.target) == []
 
 
 def test_kept_values_are_never_dropped() -> None:

@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from planner.costs.model import modelled_costs
 from planner.errors import UserError
 from planner.plan.check import check
+from planner.plan.schema import Plan
 from planner.plan.text import plan_text
 from planner.solve.options import Pins, PlanOptions
 from planner.solve.pipeline import make_plan
 from planner.target.text import load_target
 from tests.graphs import random_net, small_net
+from tests.rewrites import with_pool
 
 
 @settings(max_examples=25, deadline=None)
@@ -116,3 +118,43 @@ def test_auto_meets_every_budget_that_sequential_meets_and_is_no_slower() -> Non
                 assert plan.pools[0].arena <= budget == plan.pools[0].capacity
                 times[policy] = sum(p.predicted_ns for p in plan.programs)
             assert times["auto"] <= times["sequential"]
+
+
+@settings(max_examples=3, deadline=None)
+@given(seed=st.integers(0, 10**6), slow=st.booleans(), same_bits=st.booleans())
+def test_every_call_gives_more_memory_no_slower_plan(seed: int, slow: bool, same_bits: bool) -> None:
+    """Budgets in any order, nothing known from other calls; the smallest one that is told can be met."""
+    rng = random.Random(seed)
+    graph = random_net(rng, nodes=rng.randrange(4, 12))
+    target = with_pool(load_target("cpu2")) if slow else load_target("cpu2")
+    costs = modelled_costs(graph, target)
+
+    def at(budget: int | None) -> Plan:
+        return make_plan(graph, target, costs, PlanOptions(memory_budget=budget, same_bits=same_bits))
+
+    with pytest.raises(UserError, match="SP1301") as caught:
+        at(1000)
+    found = re.search(r"can meet is (\d+) bytes", caught.value.fix)
+    assert found
+    least, most = int(found[1]), at(None).pools[0].arena
+    budgets = [least, most, *(rng.randint(least, most) for _ in range(4))]
+    rng.shuffle(budgets)
+    times = {}
+    for budget in budgets:
+        plan = at(budget)
+        assert check(graph, plan, target) == []
+        times[budget] = sum(p.predicted_ns for p in plan.programs)
+    assert [times[b] for b in sorted(times)] == sorted(times.values(), reverse=True)
+
+
+def test_the_smallest_budget_that_is_told_may_be_that_of_a_plan_as_it_is() -> None:
+    """Where nodes run one after the other on all lanes, their partial sums take more than what co-runs."""
+    graph = random_net(random.Random(2), nodes=18)
+    target = load_target("cpu16")
+    costs = modelled_costs(graph, target)
+    most = make_plan(graph, target, costs).pools[0].arena
+    with pytest.raises(UserError, match="SP1301") as caught:
+        make_plan(graph, target, costs, PlanOptions(memory_budget=1000))
+    found = re.search(r"can meet is (\d+) bytes", caught.value.fix)
+    assert found and int(found[1]) <= most
+    assert make_plan(graph, target, costs, PlanOptions(memory_budget=int(found[1]))).pools[0].arena == int(found[1])
