@@ -7,13 +7,14 @@ that policy's unbudgeted plan.
 """
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import NamedTuple
 
 from planner.costs.table import CostTable
 from planner.errors import UserError
-from planner.graph.model import Graph, Program
+from planner.graph.model import Graph, Node, Program
 from planner.graph.precision import require_precision
 from planner.plan.schema import Plan
 from planner.solve.assemble import Say, Setting, assemble
@@ -26,7 +27,8 @@ from planner.solve.places import without_unused_lanes
 from planner.solve.route import route
 from planner.solve.schedule import Schedule, corun_summary, one_at_a_time, parallel_summary
 from planner.solve.simulated_step import Work
-from planner.solve.threads import choose_modes, node_options
+from planner.solve.threads import Options, choose_modes, node_options
+from planner.solve.warmth import coldness
 from planner.target.model import Target
 from planner.units import format_bytes, format_ns
 
@@ -150,9 +152,27 @@ def _bases(candidates: Sequence[_Solved]) -> list[_Solved]:
     return sorted(alone, key=lambda c: c.total_ns) or [min(candidates, key=lambda c: c.total_ns)]
 
 
-def base_schedules(setting: Setting) -> dict[str, Schedule]:
+class Modes(NamedTuple):
+    """Every way to run every node of a program, and its nodes in an order to start from."""
+
+    order: tuple[Node, ...]
+    options: Options
+
+
+def known_modes(setting: Setting) -> dict[str, Modes]:
+    """program -> what every policy chooses from."""
+    graph, cache = setting.graph, setting.cache
+    orders = {p.name: route(graph, p) for p in graph.programs}
+    for name, order in orders.items():
+        setting.say(f"route: {len(order)} nodes in {name}")
+    cold, lanes = coldness(graph, orders, cache), len(setting.cpus)
+    return {n: Modes(o, node_options(graph, o, cold[n], setting.costs, lanes, cache)) for n, o in orders.items()}
+
+
+def base_schedules(setting: Setting, modes: Mapping[str, Modes] | None = None) -> dict[str, Schedule]:
     """When and how every node of the graph runs, program by program, before memory is looked at."""
-    return {p.name: _schedule(setting, p) for p in setting.graph.programs}
+    found = modes or known_modes(setting)
+    return {p.name: _schedule(setting, p, found[p.name]) for p in setting.graph.programs}
 
 
 def _solved(graph: Graph, target: Target, costs: CostTable, options: PlanOptions, say: Say) -> tuple[_Solved, ...]:
@@ -163,10 +183,11 @@ def _solved(graph: Graph, target: Target, costs: CostTable, options: PlanOptions
     small = sum(len(p.nodes) for p in graph.programs) <= SMALL_GRAPH
     candidates = options.candidates(smt=target.logical_cpus > target.physical_cores, published=small)
     settings = [Setting(graph, target, costs, candidate, say) for candidate in candidates]
+    modes = known_modes(settings[0])
     solved: dict[int, _Solved] = {}
 
     def solve(number: int, setting: Setting) -> None:
-        schedules = base_schedules(setting)
+        schedules = base_schedules(setting, modes)
         if twin := next((s for s in solved.values() if s.given == schedules), None):
             say(f"auto: {_named(setting.options)}: as {_named(twin.setting.options)}")
             return
@@ -182,20 +203,20 @@ def _solved(graph: Graph, target: Target, costs: CostTable, options: PlanOptions
             solve(number, setting)
     # Co-running holds bytes longer: where nothing else fits, it is not worth scheduling.
     if any(s.fits for s in solved.values()):
-        for number, setting in enumerate((*settings, *_promising(settings[0]))):
+        for number, setting in enumerate((*settings, *_promising(settings[0], modes))):
             if setting.options.coruns:
                 solve(number, setting)
     return tuple(solved[number] for number in sorted(solved))
 
 
-def _promising(first: Setting) -> list[Setting]:
+def _promising(first: Setting, modes: Mapping[str, Modes]) -> list[Setting]:
     """The uniform settings worth a whole plan: all of them for a small graph, of a large one those whose schedules
     end first."""
     found = [replace(first, options=o) for o in first.options.uniform_candidates(len(first.cpus))]
     if sum(len(p.nodes) for p in first.graph.programs) <= SMALL_GRAPH:
         return found
     silent = [replace(setting, say=lambda text: None) for setting in found]
-    ends = [sum(s.end_ns for s in base_schedules(setting).values()) for setting in silent]
+    ends = [sum(s.end_ns for s in base_schedules(setting, modes).values()) for setting in silent]
     return [found[i] for i in sorted(range(len(found)), key=lambda i: ends[i])[:MOST_UNIFORM]]
 
 
@@ -208,11 +229,8 @@ def _named(options: PlanOptions) -> str:
     return name + (" and parallel operators" if options.parallel_ops else "")
 
 
-def _schedule(setting: Setting, program: Program) -> Schedule:
-    options, order = setting.options, route(setting.graph, program)
-    setting.say(f"route: {len(order)} nodes in {program.name}")
-    lanes = len(setting.cpus)
-    modes = node_options(setting.graph, order, setting.costs, lanes, setting.cache)
+def _schedule(setting: Setting, program: Program, known: Modes) -> Schedule:
+    options, lanes, (order, modes) = setting.options, len(setting.cpus), known
     pinned = {k: v for k, v in options.pins.slices.items() if k in program.node}
     choices = choose_modes(
         order,

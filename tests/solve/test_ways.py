@@ -76,7 +76,8 @@ class Gpu:
 
     @property
     def options(self) -> Options:
-        return node_options(self.graph, self.schedules[TRAIN].order, self.setting.costs, 1, 0)
+        order = self.schedules[TRAIN].order
+        return node_options(self.graph, order, dict.fromkeys((n.id for n in order), 1.0), self.setting.costs, 1, 0)
 
     def cost(
         self, schedule: Schedule, decisions: Mapping[str, Decision], held: Held = frozenset()
