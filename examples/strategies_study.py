@@ -16,8 +16,8 @@ from planner.costs.model import modelled_costs
 from planner.solve.assemble import Setting
 from planner.solve.frontier import Frontier, exact_state, frontier
 from planner.solve.options import PlanOptions
-from planner.solve.pipeline import base_schedules
 from planner.solve.published import published
+from planner.solve.scheduling import base_schedules
 from planner.target.text import load_target
 from planner.zoo import NETWORKS, build
 

@@ -9,7 +9,7 @@ from planner.graph.model import Graph
 from planner.plan.schema import Plan, Rewrite
 from planner.solve.assemble import Setting, assemble
 from planner.solve.options import PlanOptions
-from planner.solve.pipeline import base_schedules
+from planner.solve.scheduling import base_schedules
 from planner.solve.steps import Decision, Held, Material, material, rewrite_of, steps
 from planner.target.model import Pool, Target
 from tests.codegen.plans import target_of

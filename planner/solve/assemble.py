@@ -209,7 +209,6 @@ def _program(setting: Setting, made: Draft, name: str, live: Liveness, placed: A
     schedule, costs = made.schedules[name], setting.costs
     count = len(made.cpus) + len(made.copies.lanes)
     lanes = lane_programs(made.graph, schedule, live, placed.addresses, count)
-    setting.say(f"sync: {name} waits {sum(len(e.wait) for lane in lanes for e in lane)} times")
     crossing = Crossing(sharing.fetch_ns, sharing.reclaim_ns)
     crossed = crossed_bytes(
         made.graph, schedule, live, placed.addresses, costs, crossing, setting.target.last_level_cache
@@ -232,8 +231,9 @@ def _program(setting: Setting, made: Draft, name: str, live: Liveness, placed: A
         parallel=schedule.parallel,
         rewrite=made.rewrites.get(name, Rewrite()),
     )
-    replayed = simulate(planned, sync_ns=costs.sync_ns, contention=contention_of(sharing, planned)).total_ns
-    total = replayed + costs.launch_ns + _stolen(setting, made, schedule)
+    replayed = simulate(planned, sync_ns=costs.sync_ns, contention=contention_of(sharing, planned))
+    setting.say(f"sync: {name} waits {replayed.waits} times")
+    total = replayed.total_ns + costs.launch_ns + _stolen(setting, made, schedule)
     return planned.model_copy(update={"predicted_ns": round(total)})
 
 

@@ -11,10 +11,10 @@ starts on 18.
 Beyond the paper (`SEARCHED`): other priorities (longest remaining path first, since gradients w.r.t. weights are off
 the critical path; the memory-saving order), and *packing*, which hands the idle lanes to all ready nodes at once, each
 further lane where it adds most: several gradients w.r.t. weights with few threads each may beat one with many.
-`best_schedule` takes whichever ends first by simulation.
+scheduling.py takes whichever ends first by simulation.
 """
 
-from collections.abc import Sequence
+from typing import NamedTuple
 
 from planner.errors import InternalError
 from planner.solve.interference import LEAST_GAIN
@@ -37,20 +37,17 @@ SEARCHED = (
 )
 
 
-def best_schedule(work: Work, rules: Sequence[Rules]) -> tuple[Schedule, Rules, float]:
-    """The schedule that ends first by simulation, its rules and its end, ns; the first of `rules` wins a tie."""
-    best: tuple[Schedule, Rules, float] | None = None
-    for each in rules:
-        loop = SimulatedStep(work, each)
-        schedule = _run(loop)
-        if best is None or loop.now < best[2]:
-            best = (schedule, each, loop.now)
-    if best is None:
-        raise InternalError("no rules to schedule by")
-    return best
+class Ended(NamedTuple):
+    """A whole step that was simulated."""
+
+    schedule: Schedule
+    rules: Rules
+    end_ns: float
 
 
-def _run(loop: SimulatedStep) -> Schedule:
+def run_by(work: Work, rules: Rules) -> Ended:
+    """Schedule by one set of rules."""
+    loop = SimulatedStep(work, rules)
     loop.begin()
     while loop.ready or loop.running:
         if loop.rules.packed:
@@ -63,7 +60,7 @@ def _run(loop: SimulatedStep) -> Schedule:
         if not loop.running:
             raise InternalError(f"no ready node of {loop.work.program.name} fits {len(loop.work.lanes)} lanes")
         loop.advance()
-    return loop.recorded()
+    return Ended(loop.recorded(), rules, loop.now)
 
 
 def _start_one(loop: SimulatedStep) -> bool:

@@ -21,6 +21,7 @@ from planner.solve.schedule import Schedule
 from planner.solve.search import Search, State, cheapest
 from planner.solve.steps import Decision, Material, Step, material, rewrite_of, steps
 from planner.solve.threads import node_options
+from planner.solve.warmth import coldness
 from planner.solve.ways import Ways
 from planner.units import format_bytes
 
@@ -77,7 +78,7 @@ def fixed_programs(setting: Setting, schedules: Mapping[str, Schedule]) -> dict[
     found = {}
     for name, schedule in schedules.items():
         made = material(setting.graph, setting.graph.program[name], schedule.order)
-        ways = ways_of(setting, schedule, made) if name != TRAIN else None
+        ways = ways_of(setting, schedules, name, made) if name != TRAIN else None
         if ways:
             listed = steps(made, {})
             found[name] = Fixed(ways, listed, footprints(setting, schedule, made, {}).of(listed))
@@ -90,7 +91,7 @@ def frontier(setting: Setting, schedules: Mapping[str, Schedule]) -> Frontier:
     made = material(graph, graph.program[TRAIN], schedule.order, kept_values(graph, setting.options.keep))
     given = tuple(published(graph, graph.program[TRAIN], made).values())
     own = _Space(setting, schedule, made)
-    ways, relaxation = ways_of(setting, schedule, made), own.relaxation
+    ways, relaxation = ways_of(setting, schedules, TRAIN, made), own.relaxation
     if ways is None:
         best = own.search().run(given)
     else:
@@ -112,12 +113,14 @@ def frontier(setting: Setting, schedules: Mapping[str, Schedule]) -> Frontier:
     return Frontier(made, tuple(best), base, own.again_ns, relaxation, pools, own.prints, ways, others)
 
 
-def ways_of(setting: Setting, schedule: Schedule, made: Material) -> Ways | None:
-    """None: there is only one way to run every node."""
+def ways_of(setting: Setting, schedules: Mapping[str, Schedule], name: str, made: Material) -> Ways | None:
+    """None: there is only one way to run every node of the program."""
     if setting.same_bits:
         return None
-    options = node_options(setting.graph, schedule.order, setting.costs, len(setting.cpus), setting.cache)
-    return Ways(setting.graph, schedule, made, options, setting.costs) or None
+    graph, costs, cache, order = setting.graph, setting.costs, setting.cache, schedules[name].order
+    cold = coldness(graph, {n: s.order for n, s in schedules.items()}, cache)[name]
+    options = node_options(graph, order, cold, costs, len(setting.cpus), cache)
+    return Ways(graph, schedules[name], made, options, costs) or None
 
 
 def exact_state(

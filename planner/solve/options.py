@@ -57,9 +57,8 @@ class PlanOptions(Frozen):
         """Whether nodes may run side by side."""
         return 3 in self.strategies or 4 in self.strategies
 
-    def candidates(self, smt: bool, published: bool = False) -> tuple["PlanOptions", ...]:
-        """What `auto` chooses from, by predicted time; the first wins a tie. `smt`: cores have second threads.
-        `published`: strategy 3 as published as well; what ends first as scheduled need not when waits are counted."""
+    def candidates(self, smt: bool) -> tuple["PlanOptions", ...]:
+        """What `auto` chooses from, by predicted time; the first wins a tie. `smt`: cores have second threads."""
         ways: list[tuple[Literal["sequential", "liu"], tuple[int, ...]]] = [
             ("sequential", ()),
             ("liu", (1,)),
@@ -75,8 +74,8 @@ class PlanOptions(Frozen):
             )
             for policy, strategies in ways
         ]
-        if published:
-            plain += [o.model_copy(update={"search": False}) for o in plain if o.search]
+        # As published as well: what ends first as scheduled need not when waits are counted.
+        plain += [o.model_copy(update={"search": False}) for o in plain if o.search]
         siblings = {"policy": "liu", "strategies": (1,), "parallel_ops": self.parallel_ops or ParallelOps()}
         return (*plain, self.model_copy(update=siblings))
 

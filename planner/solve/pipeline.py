@@ -13,25 +13,23 @@ from dataclasses import replace
 
 from planner.costs.table import CostTable
 from planner.errors import InternalError, UserError
-from planner.graph.model import Graph, Program
+from planner.graph.model import Graph
 from planner.graph.precision import require_precision
 from planner.plan.schema import Plan
 from planner.solve.assemble import Say, Setting, assemble
 from planner.solve.budget import Infeasible, on_target, pareto, undominated, within_budget
-from planner.solve.corun import PUBLISHED, SEARCHED, best_schedule
-from planner.solve.interference import Interference
 from planner.solve.options import PlanOptions
-from planner.solve.parallel_op import parallel_ops
 from planner.solve.places import without_unused_lanes
-from planner.solve.route import route
-from planner.solve.schedule import Schedule, corun_summary, one_at_a_time, parallel_summary
-from planner.solve.simulated_step import Work
-from planner.solve.threads import choose_modes, node_options
+from planner.solve.schedule import Schedule
+from planner.solve.scheduling import Scheduler, base_schedules
 from planner.target.model import Target
 from planner.units import format_bytes, format_ns
 
 SMALL_GRAPH = 2000
-"""Nodes of a graph for which `auto` plans every uniform setting, and strategy 3 as published, to the end."""
+"""Nodes of a graph of which `auto` plans everything that runs nodes side by side to the end,"""
+MOST_PLANNED = 2
+"""and how much of a larger one, where that takes long. What ends first as scheduled need not when waits are counted; of
+24 pairs of network and target, 23 had the best plan first and one second."""
 SURE = 1.04
 """Where times are measured, what runs nodes side by side must promise to end this many times sooner than what does not:
 kernels are timed with nothing beside them, and smaller promises were not kept (docs/measurements.md)."""
@@ -39,8 +37,6 @@ FEW_NODES = 250
 """Nodes of a graph for which a budget rewrites every schedule: that takes seconds for each of a larger one."""
 FAR = 1.5
 """Where a larger graph's budget is so many times less than what it takes one node at a time, nothing co-runs."""
-MOST_UNIFORM = 2
-"""Uniform settings that are planned to the end for a larger one."""
 
 
 def make_plan(
@@ -177,53 +173,60 @@ def _bases(candidates: Sequence[_Solved]) -> list[_Solved]:
     return sorted(alone, key=lambda c: c.total_ns)
 
 
-def base_schedules(setting: Setting) -> dict[str, Schedule]:
-    """When and how every node of the graph runs, program by program, before memory is looked at."""
-    return {p.name: _schedule(setting, p) for p in setting.graph.programs}
-
-
 def _solved(graph: Graph, target: Target, costs: CostTable, options: PlanOptions, say: Say) -> tuple[_Solved, ...]:
     """The plans for unlimited memory that there are to choose from: one, or with `auto` many."""
     if options.policy != "auto":
         setting = Setting(graph, target, costs, options, say)
         return (_Solved(setting, base_schedules(setting)),)
-    small = sum(len(p.nodes) for p in graph.programs) <= SMALL_GRAPH
-    candidates = options.candidates(smt=target.logical_cpus > target.physical_cores, published=small)
+    candidates = options.candidates(smt=target.logical_cpus > target.physical_cores)
     settings = [Setting(graph, target, costs, candidate, say) for candidate in candidates]
+    settings += [replace(settings[0], options=o) for o in options.uniform_candidates(len(settings[0].cpus))]
+    scheduler = Scheduler(settings[0])
     solved: dict[int, _Solved] = {}
-
-    def solve(number: int, setting: Setting) -> None:
-        schedules = base_schedules(setting)
-        if twin := next((s for s in solved.values() if s.given == schedules), None):
-            say(f"auto: {_named(setting.options)}: as {_named(twin.setting.options)}")
-            return
-        end = sum(s.end_ns for s in schedules.values())
-        if setting.options.coruns and costs.measured and end * SURE >= min(s.total_ns for s in solved.values()):
-            say(f"auto: {_named(setting.options)}: {format_ns(end)} as scheduled, not worth it")
-            return
-        solved[number] = _Solved(setting, schedules)
-        say(f"auto: {_named(setting.options)}: {format_ns(solved[number].total_ns)}")
-
     for number, setting in enumerate(settings):
         if not setting.options.coruns:
-            solve(number, setting)
+            schedules = scheduler.schedules(setting.options)
+            if not _told_twin(setting, schedules, [(s.setting, s.given) for s in solved.values()]):
+                solved[number] = _Solved(setting, schedules)
+                say(f"auto: {_named(setting.options)}: {format_ns(solved[number].total_ns)}")
     # Co-running holds bytes longer, but may do with fewer partial sums.
     if _few(graph) or any(s.arena <= FAR * s.setting.capacity for s in solved.values()):
-        for number, setting in enumerate((*settings, *_promising(settings[0]))):
-            if setting.options.coruns:
-                solve(number, setting)
+        _solve_side_by_side(settings, scheduler, solved)
     return tuple(solved[number] for number in sorted(solved))
 
 
-def _promising(first: Setting) -> list[Setting]:
-    """The uniform settings worth a whole plan: all of them for a small graph, of a large one those whose schedules
-    end first."""
-    found = [replace(first, options=o) for o in first.options.uniform_candidates(len(first.cpus))]
-    if sum(len(p.nodes) for p in first.graph.programs) <= SMALL_GRAPH:
-        return found
-    silent = [replace(setting, say=lambda text: None) for setting in found]
-    ends = [sum(s.end_ns for s in base_schedules(setting).values()) for setting in silent]
-    return [found[i] for i in sorted(range(len(found)), key=lambda i: ends[i])[:MOST_UNIFORM]]
+def _solve_side_by_side(settings: Sequence[Setting], scheduler: Scheduler, solved: dict[int, _Solved]) -> None:
+    """Schedule everything that runs nodes side by side, and plan to the end what ends first, as far as it promises
+    enough: of a large graph no more than MOST_PLANNED."""
+    first = settings[0]
+    given = [(s.setting, s.given) for s in solved.values()]
+    ends: dict[int, float] = {}
+    schedules: dict[int, dict[str, Schedule]] = {}
+    for number, setting in enumerate(settings):
+        if setting.options.coruns:
+            found = scheduler.schedules(setting.options)
+            if not _told_twin(setting, found, given):
+                given.append((setting, found))
+                schedules[number], ends[number] = found, sum(s.end_ns for s in found.values())
+    large = sum(len(p.nodes) for p in first.graph.programs) > SMALL_GRAPH
+    for place, number in enumerate(sorted(ends, key=lambda n: ends[n])):
+        name, end = _named(settings[number].options), ends[number]
+        hopeless = first.costs.measured and end * SURE >= min(s.total_ns for s in solved.values())
+        if hopeless or (large and place >= MOST_PLANNED):
+            first.say(f"auto: {name}: {format_ns(end)} as scheduled, not worth it")
+        else:
+            solved[number] = _Solved(settings[number], schedules[number])
+            first.say(f"auto: {name}: {format_ns(solved[number].total_ns)}")
+
+
+def _told_twin(
+    setting: Setting, schedules: dict[str, Schedule], given: Sequence[tuple[Setting, dict[str, Schedule]]]
+) -> bool:
+    """Whether another setting has led to the same schedules, and say so."""
+    twin = next((other for other, known in given if known == schedules), None)
+    if twin is not None:
+        setting.say(f"auto: {_named(setting.options)}: as {_named(twin.options)}")
+    return twin is not None
 
 
 def _named(options: PlanOptions) -> str:
@@ -233,44 +236,3 @@ def _named(options: PlanOptions) -> str:
     if options.uniform is not None:
         name += f", {options.uniform} lanes each"
     return name + (" and parallel operators" if options.parallel_ops else "")
-
-
-def _schedule(setting: Setting, program: Program) -> Schedule:
-    options, order = setting.options, route(setting.graph, program)
-    setting.say(f"route: {len(order)} nodes in {program.name}")
-    lanes = len(setting.cpus)
-    modes = node_options(setting.graph, order, setting.costs, lanes, setting.cache)
-    pinned = {k: v for k, v in options.pins.slices.items() if k in program.node}
-    choices = choose_modes(
-        order,
-        modes,
-        lanes,
-        policy=options.policy,
-        strategies=options.strategies,
-        pinned=pinned,
-        uniform=options.uniform,
-    )
-    setting.say(f"threads: {options.policy}, {lanes} lanes")
-    if not options.coruns:
-        plain = one_at_a_time(program.name, order, choices)
-        if options.parallel_ops is None:
-            return plain
-        together = parallel_ops(plain, program, modes, lanes, setting.sharing(), options.parallel_ops, pinned)
-        setting.say(f"parallel_op: {parallel_summary(together)}")
-        return together
-    work = Work(
-        graph=setting.graph,
-        program=program,
-        order=order,
-        options=modes,
-        base=choices,
-        pinned=pinned if options.uniform is None else {n: c.mode.slices for n, c in choices.items()},
-        lanes=tuple(range(lanes)),
-        siblings=tuple(range(lanes, lanes + len(setting.siblings))),
-        tiles=tuple(setting.tiles),
-        interference=Interference(setting.graph, order, setting.costs, setting.sharing()),
-        sync_ns=setting.costs.sync_ns,
-    )
-    schedule, rules, end = best_schedule(work, SEARCHED if options.search else (PUBLISHED,))
-    setting.say(f"corun: {program.name}, {rules.name}, {format_ns(round(end))}; {corun_summary(schedule)}")
-    return schedule

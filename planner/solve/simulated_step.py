@@ -84,6 +84,7 @@ class SimulatedStep:
         self.running: list[Running] = []
         self.places = Places(work.lanes, work.tiles)
         self.threads = Places(work.siblings, work.tiles) if work.siblings else None
+        self._first_threads = frozenset(work.lanes)
         self.core_of = {lane: i for group in (work.lanes, work.siblings) for i, lane in enumerate(group)}
         needs = dependencies(work.program)
         self.best_ns = {n: min(c.total_ns for c in o) for n, o in work.options.items()}
@@ -218,10 +219,6 @@ class SimulatedStep:
         for value in found.writes:
             self.made_on[value] = made
         self._finished(node)
-
-    @property
-    def _first_threads(self) -> frozenset[int]:
-        return frozenset(self.work.lanes)
 
 
 def _times(choices: Mapping[str, Choice]) -> dict[str, float]:

@@ -8,7 +8,7 @@ of changing counts is nil and strategy 2 is off unless asked for. `sequential` g
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from planner.costs.residency import cold_fractions, gone_before_read, stage_times
+from planner.costs.residency import gone_before_read, stage_times
 from planner.costs.table import CostEntry, CostTable
 from planner.errors import UserError
 from planner.graph.model import Graph, Node
@@ -39,11 +39,10 @@ Options = Mapping[str, tuple[Choice, ...]]
 
 
 def node_options(
-    graph: Graph, order: Sequence[Node], costs: CostTable, lanes: int, cache_bytes: int
+    graph: Graph, order: Sequence[Node], cold: Mapping[str, float], costs: CostTable, lanes: int, cache_bytes: int
 ) -> dict[str, tuple[Choice, ...]]:
-    """Every usable mode of every node at the warmth of its place in `order`; results are streamed only where they are
-    not read from the cache. SP1202: a node was never measured."""
-    cold = cold_fractions(graph, order, cache_bytes)
+    """Every usable mode of every node of a program; `cold`: how warm each finds its operands (warmth.py). Results are
+    streamed only where they are not read from the cache. SP1202: a node was never measured."""
     streams = gone_before_read(graph, order, cache_bytes) if costs.streams else frozenset[str]()
     known: dict[tuple[str, float, bool], tuple[Choice, ...]] = {}
     found = {}

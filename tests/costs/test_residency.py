@@ -1,6 +1,6 @@
 """How warm operands are, by hand."""
 
-from planner.costs.residency import cold_fractions, gone_before_read
+from planner.costs.residency import Places, cold_fractions, gone_before_read
 from planner.graph import layers
 from planner.graph.builder import GraphBuilder
 from planner.graph.model import DType, Graph, TensorType
@@ -8,6 +8,15 @@ from planner.graph.optimizer import Optimizer
 
 ROWS, COLUMNS, IDS = 10_000, 16, 8
 TABLE = ROWS * COLUMNS * 4
+
+
+def side_by_side(graph: Graph) -> Places:
+    """Every value at bytes of its own."""
+    places, at = {}, 0
+    for value in graph.values:
+        places[value.id] = (at, at + value.type.bytes)
+        at += value.type.bytes
+    return places
 
 
 def lookup() -> Graph:
@@ -24,13 +33,46 @@ def test_only_the_rows_that_are_picked_count() -> None:
     step picks first are cold: the other step picked others."""
     graph = lookup()
     order = graph.program["train_step"].nodes
-    found = cold_fractions(graph, order, TABLE // 5)
+    places = side_by_side(graph)
+    found = cold_fractions(graph, order, places, TABLE // 5)
     update = next(n for n in order if n.op == "embedding_sgd_update")
     # 512 bytes of rows are cold, 512 bytes of results and 64 of ids are not.
     assert found["emb"] == 512 / (512 + 512 + 64)
     assert found[update.id] == 0
     assert all(cold == 0 for node, cold in found.items() if node != "emb")
-    assert set(cold_fractions(graph, order, 100 * TABLE).values()) == {0.0}
+    assert set(cold_fractions(graph, order, places, 100 * TABLE).values()) == {0.0}
+
+
+def squares(count: int) -> Graph:
+    """x squared again and again, every value 4 KiB."""
+    b = GraphBuilder("squares")
+    x = b.input("x", TensorType(shape=(32, 32)))
+    for number in range(count):
+        x = layers.unary(b, "square", x, name=f"s{number}")
+    return b.finish_inference(x, fuse=False)
+
+
+def test_bytes_that_are_used_again_are_warm() -> None:
+    """Eight squares at bytes of their own touch 36 KiB, more than a cache of 32 KiB: each is read right after it was
+    made, but made at bytes that nobody has touched for a step, and x was read a step ago. At two places by turns they
+    touch 8 KiB, however many there are."""
+    graph = squares(8)
+    order = graph.program["predict"].nodes
+    found = list(cold_fractions(graph, order, side_by_side(graph), 2**15).values())
+    assert found == [1.0] + 7 * [0.5]
+    turns = {v.id: (4096 * (i % 2), 4096 * (i % 2) + 4096) for i, v in enumerate(graph.values)}
+    assert set(cold_fractions(graph, order, turns, 2**15).values()) == {0.0}
+
+
+def test_a_value_that_takes_half_of_another_ones_bytes() -> None:
+    """s1 overwrites the second half of x. s0 finds the first half behind the 4 KiB of s0 and the 4 KiB of s1: with x
+    itself 12 KiB, of which a cache of 16 KiB has forgotten half; a quarter of what it touches. s1 finds its own
+    second half likewise. Everything else was used one node ago."""
+    graph = squares(2)
+    x, s0, s1 = (v.id for v in graph.values)
+    places = {x: (0, 4096), s0: (8192, 12288), s1: (2048, 6144)}
+    found = cold_fractions(graph, graph.program["predict"].nodes, places, 2**14)
+    assert list(found.values()) == [0.5 * 0.25, 0.5 * 0.25]
 
 
 def test_results_that_nothing_reads_from_the_cache() -> None:

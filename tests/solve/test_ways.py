@@ -26,9 +26,10 @@ from planner.solve.budget import pareto, within_budget
 from planner.solve.footprints import Footprint
 from planner.solve.frontier import TRAIN, Frontier, footprints, frontier
 from planner.solve.options import PlanOptions
-from planner.solve.pipeline import base_schedules, make_plan
+from planner.solve.pipeline import make_plan
 from planner.solve.rewriting import again_ns
 from planner.solve.schedule import Schedule
+from planner.solve.scheduling import base_schedules
 from planner.solve.steps import Decision, Held, steps
 from planner.solve.threads import Options, node_options
 from planner.target.model import Target
@@ -76,7 +77,8 @@ class Gpu:
 
     @property
     def options(self) -> Options:
-        return node_options(self.graph, self.schedules[TRAIN].order, self.setting.costs, 1, 0)
+        order = self.schedules[TRAIN].order
+        return node_options(self.graph, order, dict.fromkeys((n.id for n in order), 1.0), self.setting.costs, 1, 0)
 
     def cost(
         self, schedule: Schedule, decisions: Mapping[str, Decision], held: Held = frozenset()
