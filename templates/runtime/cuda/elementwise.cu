@@ -96,23 +96,38 @@ void add_scalar(Queue queue, const T* x, float summand, T* y, int64_t n) {
   map_elements(queue, n, [=] STEPPLAN_KERNEL(int64_t, T& result, T v) { result = v + summand; }, y, x);
 }
 
-/// Word i % 4 of Philox4x32-10 with counter (i / 4, node, step) and key `seed`: the numbers of runtime/dropout.hpp.
-STEPPLAN_BOTH inline uint32_t philox_word(int64_t i, uint64_t seed, uint32_t node, uint32_t step) {
-  const uint64_t group = static_cast<uint64_t>(i) / 4;
-  uint32_t c0 = static_cast<uint32_t>(group), c1 = static_cast<uint32_t>(group >> 32), c2 = node, c3 = step;
-  uint32_t key0 = static_cast<uint32_t>(seed), key1 = static_cast<uint32_t>(seed >> 32);
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t p0 = uint64_t{0xD2511F53u} * c0, p1 = uint64_t{0xCD9E8D57u} * c2;
-    c0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ key0;
-    c1 = static_cast<uint32_t>(p1);
-    c2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ key1;
-    c3 = static_cast<uint32_t>(p0);
-    key0 += 0x9E3779B9u;
-    key1 += 0xBB67AE85u;
+/// Words of Philox4x32-10 with counter (i / 4, node, step) and key `seed`: the numbers of runtime/dropout.hpp. A thread's
+/// elements come one after the other, and four of them share one computation.
+class Philox {
+ public:
+  STEPPLAN_BOTH Philox(uint64_t seed, uint32_t node, uint32_t step) : seed_(seed), node_(node), step_(step) {}
+
+  STEPPLAN_BOTH uint32_t word(int64_t i) {
+    if (i / 4 != group_) draw(i / 4);
+    const uint32_t low = i & 1 ? c1_ : c0_, high = i & 1 ? c3_ : c2_;  // an array would lie in memory
+    return i & 2 ? high : low;
   }
-  const uint32_t low = i & 1 ? c1 : c0, high = i & 1 ? c3 : c2;  // an array would lie in memory
-  return i & 2 ? high : low;
-}
+
+ private:
+  STEPPLAN_BOTH void draw(int64_t group) {
+    group_ = group;
+    c0_ = static_cast<uint32_t>(group), c1_ = static_cast<uint32_t>(group >> 32), c2_ = node_, c3_ = step_;
+    uint32_t key0 = static_cast<uint32_t>(seed_), key1 = static_cast<uint32_t>(seed_ >> 32);
+    for (int round = 0; round < 10; ++round) {
+      const uint64_t p0 = uint64_t{0xD2511F53u} * c0_, p1 = uint64_t{0xCD9E8D57u} * c2_;
+      c0_ = static_cast<uint32_t>(p1 >> 32) ^ c1_ ^ key0;
+      c1_ = static_cast<uint32_t>(p1);
+      c2_ = static_cast<uint32_t>(p0 >> 32) ^ c3_ ^ key1;
+      c3_ = static_cast<uint32_t>(p0);
+      key0 += 0x9E3779B9u;
+      key1 += 0xBB67AE85u;
+    }
+  }
+
+  uint64_t seed_;
+  uint32_t node_, step_, c0_ = 0, c1_ = 0, c2_ = 0, c3_ = 0;
+  int64_t group_ = -1;
+};
 
 template <class T>
 void dropout(Queue queue, const T* x, const Scalars* now, uint32_t node, float p, T* y, uint8_t* mask,
@@ -120,10 +135,9 @@ void dropout(Queue queue, const T* x, const Scalars* now, uint32_t node, float p
   const uint64_t threshold = static_cast<uint64_t>(static_cast<double>(p) * 4294967296.0);
   const float keep = p < 1.0f ? 1.0f / (1.0f - p) : 0.0f;
   const auto drawing = [=] STEPPLAN_KERNEL() {
-    const uint64_t seed = now->seed;
-    const uint32_t step = static_cast<uint32_t>(now->step);
-    return [=](int64_t i, T& result, uint8_t& kept, T v) {
-      const bool stays = philox_word(i, seed, node, step) >= threshold;
+    return [=, numbers = Philox(now->seed, node, static_cast<uint32_t>(now->step))](int64_t i, T& result, uint8_t& kept,
+                                                                                   T v) mutable {
+      const bool stays = numbers.word(i) >= threshold;
       const float kept_value = v * keep;
       kept = stays;
       result = stays ? kept_value : 0.0f;

@@ -68,7 +68,7 @@ struct Place {
 
 /// One thread's share of f(i, operands...) for i < n: packs, then single elements where no pack is full or aligned.
 template <int width, int count, class F, class... P>
-STEPPLAN_KERNEL void map_packs(const Place& place, int64_t n, bool aligned, const F& f, P... operands) {
+STEPPLAN_KERNEL void map_packs(const Place& place, int64_t n, bool aligned, F& f, P... operands) {
   const int64_t packs = aligned ? n / width : 0, step = place.blocks * place.threads * count;
   for (int64_t first = place.block * place.threads * count + place.thread; first < packs; first += step) {
     [&](Held<P, width, count>... held) {
@@ -94,7 +94,7 @@ STEPPLAN_KERNEL void map_packs(const Place& place, int64_t n, bool aligned, cons
 #ifdef __CUDACC__
 template <int width, int count, class Make, class... P>
 __global__ void __launch_bounds__(kMostThreads) each_map(int64_t n, bool aligned, Make make, P... operands) {
-  const auto f = make();
+  auto f = make();
   map_packs<width, count>({blockIdx.x, gridDim.x, static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x)}, n, aligned, f,
                           operands...);
 }
@@ -103,8 +103,8 @@ __global__ void __launch_bounds__(kMostThreads) each_map(int64_t n, bool aligned
 template <class P>
 constexpr bool is_read = std::is_const_v<std::remove_pointer_t<P>>;
 
-/// f(i, operands...) for every i < n, with `f` what `make()` gives every thread once: read from `const T*`, written to
-/// `T*`. Results may overwrite operands element by element.
+/// f(i, operands...) for every i < n, with `f` what `make()` gives every thread once, which may remember what it computed
+/// of the last element: read from `const T*`, written to `T*`. Results may overwrite operands element by element.
 template <class Make, class... P>
 void map_made(Queue queue, int64_t n, Make make, P... operands) {
   constexpr int width = 16 / static_cast<int>(std::max({sizeof(*operands)...}));
@@ -115,7 +115,7 @@ void map_made(Queue queue, int64_t n, Make make, P... operands) {
   const int blocks = static_cast<int>(std::min<int64_t>((n + share - 1) / share, queue.blocks));
 #ifdef STEPPLAN_NULL_DEVICE
   queue.device.run(queue.stream, queue.text("elements", n), [=] {
-    const auto f = make();
+    auto f = make();
     for (int block = 0; block < blocks; ++block)
       for (int thread = 0; thread < queue.threads; ++thread)
         map_packs<width, count>({block, blocks, thread, queue.threads}, n, aligned, f, operands...);

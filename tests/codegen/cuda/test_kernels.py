@@ -58,7 +58,16 @@ def larger(op: Op, sample: Sample) -> list[Sample]:
     return [more, in_bfloat16(op, more)] if op.low_precision is not None else [more]
 
 
-LARGER = ("relu", "sigmoid_backward", "mul", "dropout", "sgd_update", "adam_update", "batch_norm", "batch_norm_backward")
+LARGER = (
+    "relu",
+    "sigmoid_backward",
+    "mul",
+    "dropout",
+    "sgd_update",
+    "adam_update",
+    "batch_norm",
+    "batch_norm_backward",
+)
 
 
 def device_cases() -> list[Case]:
