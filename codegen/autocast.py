@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from codegen.bench import random_inputs
 from codegen.executor import Executor
+from codegen.steps import random_inputs
 from codegen.torch_twin import Twin, optimizer_for
 from planner.graph.model import Graph
 

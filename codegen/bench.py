@@ -7,7 +7,6 @@ slows both. Inputs are random every time. Medians; the spread is reported beside
 import gc
 import re
 import resource
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
@@ -15,23 +14,18 @@ from typing import Any
 
 import numpy as np
 
+from codegen.cuda.bench import bench as bench_gpu
 from codegen.cuda.executor import CudaExecutor
-from codegen.indices import index_inputs
 from codegen.initial import give_back_memory
 from codegen.load import executor_class
+from codegen.steps import Step, fastest, floor_ns, paired, random_inputs, spread, timed
 from planner.bundle import read_bundle
 from planner.costs.table import CostTable
-from planner.graph.model import DType, Graph, Layout
-from planner.ops.base import op_named
-from planner.ops.signature import signature_of
+from planner.graph.model import Graph
 from planner.plan.contention import contention_of
 from planner.plan.crossing import Crossing, times_at
 from planner.plan.schema import Plan, ProgramPlan
 from planner.plan.simulate import simulate
-
-Step = Callable[[], object]
-
-LIBRARY_KERNELS = frozenset({"onednn", "cudnn", "cublaslt"})
 
 WARM_S = 0.05
 """The first few milliseconds of steps are slower than the others, however many steps that are,"""
@@ -55,8 +49,6 @@ def bench(
     """
     bundle, made = read_bundle(folder), executor_class(folder)
     if issubclass(made, CudaExecutor):
-        from codegen.cuda.bench import bench as bench_gpu
-
         return bench_gpu(made, bundle, against=against, repetitions=repetitions, costs=costs, say=say)
     cores = sum(lane.kind == "core" for lane in bundle.plan.lanes)
     inputs = random_inputs(bundle.graph)
@@ -114,52 +106,6 @@ def bench(
     return result
 
 
-def paired(step: Step, contender: Step, repetitions: int) -> dict[str, float]:
-    """Steps of both in turn: ms of each, and the median of the pairs' ratios."""
-    pairs = [(next(timed(step, 1)), next(timed(contender, 1))) for _ in range(repetitions)]
-    return {
-        "ms": median(b for _, b in pairs) / 1e6,
-        "stepplan_ms": median(a for a, _ in pairs) / 1e6,
-        "ratio": median(a / b for a, b in pairs),
-    }
-
-
-def fastest(against: dict[str, dict[str, float]]) -> dict[str, Any]:
-    """`fastest`: the contender to beat and the ratio to it; nothing without contenders."""
-    if not against:
-        return {}
-    name = min(against, key=lambda n: against[n]["ms"])
-    return {"fastest": {"name": name, "ratio": against[name]["ratio"]}}
-
-
-def random_inputs(graph: Graph, seed: int | None = None) -> list[np.ndarray]:
-    """Inputs of the training step: normal numbers (channels-last memory where the graph wants it), uniform labels and
-    indices, and 0 or 1 where a binary cross entropy compares with them."""
-    rng = np.random.default_rng(seed)
-    indices = index_inputs(graph)
-    program = graph.program["train_step"]
-    binary = {n.inputs[1] for n in program.nodes if n.op == "bce_with_logits"}
-    found = []
-    for name in program.inputs:
-        type_ = graph.value[name].type
-        if type_.dtype is DType.INT64:
-            ends = indices[name].ends if name in indices else 2
-            found.append(rng.integers(0, ends, type_.shape, dtype=np.int64))
-            continue
-        values = rng.standard_normal(type_.physical_shape, dtype=np.float32)
-        values = (values > 0).astype(np.float32) if name in binary else values
-        found.append(values.transpose(0, 3, 1, 2) if type_.layout is Layout.CHANNELS_LAST else values)
-    return found
-
-
-def timed(step: Step, repetitions: int) -> Iterator[float]:
-    """ns of each call."""
-    for _ in range(repetitions):
-        start = time.perf_counter_ns()
-        step()
-        yield float(time.perf_counter_ns() - start)
-
-
 def lasting(step: Step, repetitions: int, seconds: float) -> list[float]:
     """ns of each call: as many as are asked for, and more until they took so long together."""
     times: list[float] = []
@@ -174,12 +120,6 @@ def predicted_at(plan: Plan, program: ProgramPlan, crossing: Crossing) -> float:
     times = times_at(plan, program.name, crossing)
     before, now = (simulate(program, contention=contention, stage_ns=t).total_ns for t in ({}, times))
     return program.predicted_ns - before + now
-
-
-def spread(times: list[float]) -> float:
-    """Interquartile range / median."""
-    ordered = sorted(times)
-    return (ordered[3 * len(ordered) // 4] - ordered[len(ordered) // 4]) / median(ordered)
 
 
 def anonymous_bytes() -> int:
@@ -206,23 +146,6 @@ def busiest_lane(ex: Any, step: Step) -> dict[str, float]:
         kernels.append(max(lanes.values()))
     ex.trace(on=False)
     return {"step": median(steps), "kernels": median(kernels)}
-
-
-def floor_ns(graph: Graph, costs: CostTable, lanes: int) -> float:
-    """What a step of these kernels one after the other does not beat: convolutions and matrix products at their best
-    measured time, everything else at that or, where that is less, at its bytes over the measured bandwidth."""
-    total = 0.0
-    for node in graph.program["train_step"].nodes:
-        signature = signature_of(graph, node)
-        op = op_named(node.op)
-        if op.alias(signature) is not None:
-            continue
-        entries = [e for e in costs.modes(signature.text) if e.slices <= lanes]
-        times = [float(sum(e.warm_ns)) for e in entries]
-        if costs.bandwidth and not any(e.kernel in LIBRARY_KERNELS for e in entries):
-            times.append(op.bytes_moved(signature) / costs.bandwidth * 1e9)
-        total += min(times, default=0.0)
-    return total
 
 
 def torch_contenders(

@@ -16,7 +16,7 @@ import numpy as np
 
 from codegen.build import build
 from codegen.cpu.emit import emit_cases
-from codegen.load import native_module
+from codegen.native import native_module
 from codegen.profile_cases import INDEX_TYPES, Case, Footprint, Programs, case_programs
 from planner.graph.model import DType
 from planner.plan.crossing import Crossing

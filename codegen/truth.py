@@ -29,10 +29,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 
-from codegen.bench import random_inputs
 from codegen.branches import KINKS, Decisions, Forced, Watched, kinked, read_decisions
 from codegen.cpu.tables import first_lr
 from codegen.executor import Executor
+from codegen.steps import random_inputs
 from codegen.torch_twin import Call, Twin, optimizer_for
 from planner.graph.model import Graph, Layout, Node, Role
 from planner.ops.dropout import DropoutAttrs, dropout_mask

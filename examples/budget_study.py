@@ -21,11 +21,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from codegen.bench import random_inputs
 from codegen.build import build
 from codegen.cpu.emit import emit
 from codegen.facts import facts
 from codegen.profile import profile
+from codegen.steps import random_inputs
 from planner.artefact import write_bytes
 from planner.capturing import capture
 from planner.costs.model import modelled_costs
@@ -45,7 +45,8 @@ STEPS = 3
 RUN = """
 import hashlib, json, sys, time
 import numpy as np
-from codegen.bench import anonymous_bytes, random_inputs
+from codegen.bench import anonymous_bytes
+from codegen.steps import random_inputs
 from codegen.initial import give_back_memory
 from codegen.load import executor_class
 from planner.bundle import read_bundle

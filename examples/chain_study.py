@@ -19,11 +19,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from codegen.bench import bench, random_inputs
+from codegen.bench import bench
 from codegen.load import executor_class
 from codegen.make import make
 from codegen.measure import Bench
 from codegen.profile_cases import Case
+from codegen.steps import random_inputs
 from planner.capturing import Captured, capture
 from planner.console import progress
 from planner.graph import chains

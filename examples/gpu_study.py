@@ -36,7 +36,6 @@ from typing import Any
 
 import numpy as np
 
-from codegen.bench import paired, random_inputs, timed
 from codegen.branches import decisive_values
 from codegen.build import build
 from codegen.cuda.bench import bench, device_inputs, host_ms
@@ -46,6 +45,7 @@ from codegen.cuda.probe import algorithms, probe
 from codegen.cuda.profile import copy_bandwidths, profile
 from codegen.emit import emit
 from codegen.load import executor_class
+from codegen.steps import paired, random_inputs, timed
 from planner import zoo
 from planner.artefact import write_text
 from planner.bundle import read_bundle
@@ -419,7 +419,7 @@ def host(study: Study) -> dict[str, Any]:
 
 SANITIZED = """
 import sys
-from codegen.bench import random_inputs, timed
+from codegen.steps import random_inputs, timed
 from codegen.load import executor_class
 from planner.bundle import read_bundle
 graph = read_bundle(sys.argv[1]).graph

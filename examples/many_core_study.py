@@ -26,12 +26,13 @@ from ablation import has_smt, ways
 from performance_model_study import table_4, table_5
 from side_by_side_study import study as side_by_side
 
-from codegen.bench import random_inputs, spread, timed, torch_contenders
+from codegen.bench import torch_contenders
 from codegen.build import build as compile_folder
 from codegen.cpu.emit import emit
 from codegen.load import executor_class
 from codegen.pairs import profile_pairs
 from codegen.profile import profile
+from codegen.steps import random_inputs, spread, timed
 from codegen.tracing import rows_of
 from planner.artefact import write_text
 from planner.costs.table import CostTable

@@ -26,12 +26,12 @@ from onnx import numpy_helper
 from torch import Tensor
 from torch.nn import functional as F
 
-from codegen.bench import random_inputs
 from codegen.branches import decisive_values
 from codegen.build import build
 from codegen.cpu.emit import emit
 from codegen.facts import facts
 from codegen.load import executor_class
+from codegen.steps import random_inputs
 from codegen.truth import truth
 from planner.capturing import Captured
 from planner.costs.model import modelled_costs

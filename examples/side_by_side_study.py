@@ -21,11 +21,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from codegen.bench import random_inputs, torch_contenders
+from codegen.bench import torch_contenders
 from codegen.build import build as compile_folder
 from codegen.cpu.emit import emit
 from codegen.facts import facts
 from codegen.load import executor_class
+from codegen.steps import random_inputs
 from planner.costs.model import modelled_costs
 from planner.graph.model import Graph
 from planner.solve.options import PlanOptions

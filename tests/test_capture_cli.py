@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from codegen.bench import random_inputs, torch_contenders
+from codegen.bench import torch_contenders
 from codegen.branches import decisive_values
 from codegen.load import executor_class
+from codegen.steps import random_inputs
 from codegen.truth import truth
 from planner.bundle import read_bundle
 from planner.graph.text import read_graph

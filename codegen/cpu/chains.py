@@ -86,6 +86,19 @@ class Loop:
         return ", ".join(["gpu::Queue queue", *given])
 
     @property
+    def dense(self) -> tuple[str, ...]:
+        """Results, and the operands that lie as they do."""
+        return (*self.results, *(o.name for o in self.operands if o.walk < 0))
+
+    @property
+    def element_parameters(self) -> str:
+        """One element of each of those: what a GPU's thread is given."""
+        types = [C_FLOATS[t.dtype] for t in self.signature.inputs]
+        result = C_FLOATS[self.signature.outputs[0].dtype]
+        operands = [f"{t} {o.name}" for t, o in zip(types, self.operands, strict=True) if o.walk < 0]
+        return ", ".join([*(f"{result}& {r}" for r in self.results), *operands])
+
+    @property
     def results(self) -> tuple[str, ...]:
         """The results' names."""
         return tuple(f"y{i or ''}" for i in range(len(self.signature.outputs)))

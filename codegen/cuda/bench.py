@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from statistics import median
 from typing import Any
 
-from codegen.bench import Step, fastest, floor_ns, paired, random_inputs, spread, timed
 from codegen.cuda.executor import CudaExecutor
+from codegen.steps import Step, fastest, floor_ns, paired, random_inputs, spread, timed
 from planner.bundle import Bundle
 from planner.costs.table import CostTable
 from planner.graph.model import Graph

@@ -55,7 +55,7 @@ def _units(
             (*toolkit().includes, *libraries().includes),
             (f"-DSTEPPLAN_LIBRARIES={libraries().version}",),
         )
-        runtime = [CUDA_RUNTIME / name for name in (*more, "convolution.cpp", "product.cpp")]
+        runtime = [CUDA_RUNTIME / name for name in (*more, "convolution.cpp", "engines.cpp", "product.cpp")]
         found = [*kernels, (CUDA_RUNTIME / "find_device.cu", ())]
         compiled = [(k.name, _kernels(k, arch, stored)) for k, stored in found]
     compiled += [(s.name, _host([s], ("-O2", *defines), includes, shared)) for s in runtime]

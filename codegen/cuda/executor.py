@@ -21,7 +21,7 @@ from codegen.cuda.launches import Launch
 from codegen.cuda.tables import issue_order
 from codegen.executor import Executor
 from codegen.initial import read_weights, set_initial_values
-from codegen.load import native_module
+from codegen.native import native_module
 from codegen.state import State, logical
 from planner.errors import InternalError, UserError
 from planner.graph.model import DType, Value

@@ -11,11 +11,12 @@ from planner.errors import InternalError
 from planner.graph.model import DType
 from planner.ops.base import Facts, Mode, Op, Signature, op_named
 
-THREADS = 132 * 2048
-"""Threads that the GPUs at hand run at once; chunks make about as many."""
-LEAST_ROWS = 16
+BLOCKS = 132 * 4
+"""Blocks of 256 threads that keep the GPUs at hand busy: each adds up one chunk of rows for some channels."""
+COLUMNS = 128
+"""Columns that a block adds up, four to a thread; of bfloat16 it adds up twice as many."""
+LEAST_ROWS = 32
 """Rows of a chunk: fewer are not worth a partial sum."""
-MOST_CHUNKS = 1024
 
 DOUBLE = 8
 WORKSPACE_SLACK = 192
@@ -33,7 +34,7 @@ def facts(signature: Signature, mode: Mode) -> Facts:
 
 def chunks(rows: int, columns: int) -> int:
     """Into how many chunks `rows` rows of `columns` independent sums are divided."""
-    return max(1, min(MOST_CHUNKS, rows // LEAST_ROWS, -(-THREADS // columns)))
+    return max(1, min(rows // LEAST_ROWS, -(-BLOCKS // -(-columns // COLUMNS))))
 
 
 def chunks_of(signature: Signature, partial_bytes: int) -> int:

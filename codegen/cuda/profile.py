@@ -17,6 +17,7 @@ from codegen.cuda.launches import Launch, search, worth_keeping
 from codegen.cuda.probe import Algorithm, algorithms, probe
 from codegen.emit import emit
 from codegen.load import executor_class
+from codegen.steps import random_inputs
 from planner.costs.model import modelled_costs
 from planner.costs.table import CostEntry, CostTable, started
 from planner.errors import UserError
@@ -121,8 +122,6 @@ def _measured(signature: str, mode: Mode, ns: float, sizes: dict[str, int]) -> C
 def _timed(graph: Graph, target: Target, table: CostTable, device: int, null_device: bool) -> list[CostEntry]:
     """Every node of one executor by events. Library nodes have their own entries already, without what stepplan's
     kernels add to them (packing, bias): here the whole node is timed, in the algorithm that was the fastest."""
-    from codegen.bench import random_inputs
-
     guessed = modelled_costs(graph, target, facts)
     missing = [e for e in guessed.entries if not table.modes(e.signature)]
     plan = make_plan(graph, target, table.with_entries(missing), PlanOptions(policy="sequential"))

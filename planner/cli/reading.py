@@ -75,11 +75,13 @@ def diff(
     as_json: AsJson = False,
 ) -> None:
     """What changed between two plans, ranked by effect. Exit code 1 when they differ."""
+    from planner.plan.diff_text import render
+
     found = _diff(a, b)
     if as_json:
         print(json.dumps(found.document(), sort_keys=True))
     else:
-        print(found.render(format_.value))
+        print(render(found, format_.value))
     if found.changed:
         raise typer.Exit(1)
 

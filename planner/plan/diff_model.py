@@ -1,11 +1,8 @@
 """The semantic difference of two plans, as data: what `diff.py` finds and `diff_text.py` renders."""
 
-import json
 from typing import Literal
 
-from planner.errors import UserError
 from planner.graph.model import Frozen
-from planner.plan import diff_text
 from planner.plan.schema import ParallelOp
 
 
@@ -132,12 +129,3 @@ class PlanDiff(Frozen):
     def document(self) -> dict[str, object]:
         """Everything, for `--json`."""
         return {"changed": self.changed, **self.model_dump(mode="json")}
-
-    def render(self, form: str = "text", limit: int = 20) -> str:
-        """`text`, `markdown` or `json`. The first two list at most `limit` entries per section and say how many
-        they left out; JSON has all."""
-        if form == "json":
-            return json.dumps(self.document(), indent=1, sort_keys=True)
-        if form not in ("text", "markdown"):
-            raise UserError("SP1451", f"unknown format {form!r}", "choose text, markdown or json")
-        return diff_text.render(self, markdown=form == "markdown", limit=limit)

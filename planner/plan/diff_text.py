@@ -1,14 +1,13 @@
 """Text and Markdown of a plan difference: times and memory first, then what caused them, the largest effect first."""
 
+import json
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from planner.errors import UserError
+from planner.plan.diff_model import NodeChange, PlanDiff, ProgramDiff, Schedule
 from planner.plan.render import WIDTH, cell, markdown_table, percent, printable, signed, text_table
 from planner.units import format_bytes, format_ns
-
-if TYPE_CHECKING:
-    from planner.plan.diff_model import NodeChange, PlanDiff, ProgramDiff, Schedule
 
 
 class _Page:
@@ -41,8 +40,14 @@ class _Page:
             self.line(f"and {len(rows) - len(shown)} more{rest}")
 
 
-def render(diff: "PlanDiff", markdown: bool, limit: int) -> str:
-    page = _Page(markdown, limit)
+def render(diff: PlanDiff, form: str = "text", limit: int = 20) -> str:
+    """`text`, `markdown` or `json`. The first two list at most `limit` entries per section and say how many they left
+    out; JSON has all. SP1451: another form."""
+    if form == "json":
+        return json.dumps(diff.document(), indent=1, sort_keys=True)
+    if form not in ("text", "markdown"):
+        raise UserError("SP1451", f"unknown format {form!r}", "choose text, markdown or json")
+    page = _Page(form == "markdown", limit)
     page.title(f"plan {diff.before} -> {diff.after}" if diff.before != diff.after else f"plan {diff.after}", 1)
     if not diff.changed:
         page.line("no difference")
@@ -63,7 +68,7 @@ def render(diff: "PlanDiff", markdown: bool, limit: int) -> str:
     return "\n".join(page.lines)
 
 
-def _headline(program: "ProgramDiff") -> str:
+def _headline(program: ProgramDiff) -> str:
     """`train_step is slower by 1.05 ms: 28 modes +1.1 ms, 8 times +12 us, waiting and order -60 us`, in time that
     passes, not in time of cores."""
     total = program.predicted_after - program.predicted_before
@@ -80,7 +85,7 @@ def _headline(program: "ProgramDiff") -> str:
     return f"{program.name} is {word} by {format_ns(abs(total))}: {', '.join(parts)}"
 
 
-def _totals(page: _Page, diff: "PlanDiff") -> None:
+def _totals(page: _Page, diff: PlanDiff) -> None:
     rows = []
     for p in diff.programs:
         rows.append(
@@ -101,7 +106,7 @@ def _arrow(before: str, after: str) -> str:
     return before if before == after else f"{before} -> {after}"
 
 
-def _program(page: _Page, program: "ProgramDiff") -> None:
+def _program(page: _Page, program: ProgramDiff) -> None:
     _section(page, f"nodes added to {program.name}", program.added)
     _section(page, f"nodes removed from {program.name}", program.removed)
     _parallel(page, program)
@@ -111,13 +116,13 @@ def _program(page: _Page, program: "ProgramDiff") -> None:
     _schedule(page, program.name, program.schedule)
 
 
-def _section(page: _Page, what: str, changes: "Sequence[NodeChange]", scratch: bool = False) -> None:
+def _section(page: _Page, what: str, changes: Sequence[NodeChange], scratch: bool = False) -> None:
     if changes:
         page.title(f"{what}: {len(changes)}", 2)
         _changes(page, changes, scratch)
 
 
-def _parallel(page: _Page, program: "ProgramDiff") -> None:
+def _parallel(page: _Page, program: ProgramDiff) -> None:
     """Siblings that run side by side now, or no longer."""
     if not program.parallel:
         return
@@ -136,7 +141,7 @@ def _parallel(page: _Page, program: "ProgramDiff") -> None:
     page.table(("op", "nodes side by side", "from", "to", "time", "effect"), rows, (0, 1, 2, 3, 4))
 
 
-def _changes(page: _Page, changes: "Sequence[NodeChange]", scratch: bool) -> None:
+def _changes(page: _Page, changes: Sequence[NodeChange], scratch: bool) -> None:
     head = ["node", "mode", "implementation", "time", "effect", "scratch"]
     rows = []
     for c in changes:
@@ -166,12 +171,12 @@ def _changes(page: _Page, changes: "Sequence[NodeChange]", scratch: bool) -> Non
     page.table(head, rows, range(head.index("time")), f", {total} together")
 
 
-def _layer(change: "NodeChange") -> str:
+def _layer(change: NodeChange) -> str:
     """The id, and where the layer comes from unless the id says so already."""
     return f"{change.node} ({change.origin})" if change.origin and change.origin not in change.node else change.node
 
 
-def _mode(change: "NodeChange") -> str:
+def _mode(change: NodeChange) -> str:
     """`loops/rows x1 -> x8`: what both modes have in common is said once."""
     before, after = change.before, change.after
     if not (before and after):
@@ -184,7 +189,7 @@ def _mode(change: "NodeChange") -> str:
     return f"{before.kind} x{before.slices} -> {after.kind} x{after.slices}"
 
 
-def _schedule(page: _Page, program: str, schedule: "Schedule") -> None:
+def _schedule(page: _Page, program: str, schedule: Schedule) -> None:
     lines = []
     if schedule.moved_nodes:
         names = ", ".join(schedule.moved_nodes[: page.limit])
@@ -205,7 +210,7 @@ def _schedule(page: _Page, program: str, schedule: "Schedule") -> None:
             page.line(line)
 
 
-def _placement(page: _Page, diff: "PlanDiff") -> None:
+def _placement(page: _Page, diff: PlanDiff) -> None:
     placement = diff.placement
     if not (placement.changes or placement.moved):
         return

@@ -35,8 +35,15 @@ struct FixedWindows {
 struct AdaptiveWindows {
   int64_t in, out;
 
-  STEPPLAN_BOTH Range inputs(int64_t o) const { return {o * in / out, ((o + 1) * in + out - 1) / out}; }
-  STEPPLAN_BOTH Range outputs(int64_t i) const { return {i * out / in, ((i + 1) * out + in - 1) / in}; }
+  // One window over all is the usual case, and a GPU divides slowly.
+  STEPPLAN_BOTH Range inputs(int64_t o) const {
+    if (out == 1) return {0, in};
+    return {o * in / out, ((o + 1) * in + out - 1) / out};
+  }
+  STEPPLAN_BOTH Range outputs(int64_t i) const {
+    if (out == 1) return {0, 1};
+    return {i * out / in, ((i + 1) * out + in - 1) / in};
+  }
   STEPPLAN_BOTH int64_t divisor(int64_t o) const { return inputs(o).end - inputs(o).begin; }
 };
 

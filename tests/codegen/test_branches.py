@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from codegen.bench import random_inputs
 from codegen.branches import KINKS, Forced, Watched, decisive_values, kinked, read_decisions
 from codegen.initial import draw
+from codegen.steps import random_inputs
 from codegen.torch_ops import TORCH
 from codegen.torch_twin import Call, Twin
 from planner import zoo

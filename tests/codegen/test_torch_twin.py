@@ -11,8 +11,8 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
-from codegen.bench import random_inputs
 from codegen.initial import draw
+from codegen.steps import random_inputs
 from codegen.torch_twin import Twin
 from planner import zoo
 from planner.capturing import capture

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from codegen.bench import random_inputs
 from codegen.branches import decisive_values
 from codegen.build import build
 from codegen.cpu.emit import emit
 from codegen.executor import Executor
 from codegen.load import executor_class
+from codegen.steps import random_inputs
 from codegen.torch_twin import Twin
 from codegen.truth import FLOOR, Flips, Row, Verdict, compare, truth
 from planner import zoo

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from planner import __version__
 from planner.errors import UserError
 from planner.plan.diff import _moved, diff
+from planner.plan.diff_text import render
 from planner.plan.schema import Bounds, Entry, Lane, NodePlan, Placement, Plan, PoolUse, ProgramPlan
 from planner.plan.text import plan_text, read_plan
 from planner.target.text import load_target, target_hash
@@ -88,7 +89,7 @@ def test_what_changed_in_order_of_effect() -> None:
 
 
 def test_text_starts_with_time_and_memory() -> None:
-    text = diff(before(), after()).render()
+    text = render(diff(before(), after()))
     lines = text.splitlines()
     assert lines[0] == "plan net"
     # 3600 / 6200 - 1 = -41.9 %, 5120 / 4096 - 1 = +25.0 %
@@ -101,7 +102,7 @@ def test_text_starts_with_time_and_memory() -> None:
 
 def test_text_says_what_the_time_went_to() -> None:
     """-2600 ns in all: conv1's mode -1900, fc's time -100, a new node +300, an old one -700; the rest is waiting."""
-    text = diff(before(), after()).render()
+    text = render(diff(before(), after()))
     parts = "1 modes -1.90 us, 1 times -100 ns, 1 added +300 ns, 1 removed -700 ns, waiting -200 ns"
     assert f"train_step is faster by 2.60 us: {parts}" in " ".join(text.split())
 
@@ -122,28 +123,28 @@ def test_implementations_have_their_own_column() -> None:
         one = node("conv1", 2, 4000).model_copy(update={"implementation": implementation})
         return plan(program([one], [["conv1/0#0"], ["conv1/0#1"]], 2000))
 
-    text = diff(using("jit:avx2"), using("brgconv:avx512_core")).render()
+    text = render(diff(using("jit:avx2"), using("brgconv:avx512_core")))
     assert "  conv1  onednn/batch x2  jit:avx2 -> brgconv:avx512_core  4.00 us" in text
 
 
 def test_markdown_and_json() -> None:
     found = diff(before(), after())
-    markdown = found.render("markdown")
+    markdown = render(found, "markdown")
     assert markdown.startswith("# plan net\n\n| program | predicted |")
     assert "| conv1 | onednn/batch x1 -\\> x2 |" in markdown
-    document = json.loads(found.render("json"))
+    document = json.loads(render(found, "json"))
     assert document["changed"] is True
     assert document["programs"][0]["modes"][0]["after"]["slices"] == 2
     with pytest.raises(UserError, match="SP1451"):
-        found.render("yaml")
+        render(found, "yaml")
 
 
 def test_the_same_plan_has_no_difference() -> None:
     graph, plan_, _ = small_plan()
     found = diff(plan_, plan_, graph, graph)
     assert not found.changed
-    assert "no difference" in found.render()
-    assert json.loads(found.render("json"))["changed"] is False
+    assert "no difference" in render(found)
+    assert json.loads(render(found, "json"))["changed"] is False
 
 
 def test_a_newer_tool_and_another_cost_table_alone_are_no_difference(tmp_path, monkeypatch) -> None:
@@ -193,13 +194,13 @@ def test_every_other_field_is_a_difference(update: dict[str, object]) -> None:
 def test_every_field_of_a_program_is_a_difference(other: ProgramPlan) -> None:
     base = program([node("a"), node("b")], [["a/0#0", "b/0#0"], []], 2000)
     assert diff(plan(base), plan(other)).changed
-    assert "no difference" not in diff(plan(base), plan(other)).render()
+    assert "no difference" not in render(diff(plan(base), plan(other)))
 
 
 def test_graphs_name_ops_and_origins() -> None:
     graph, a, _ = small_plan("liu")
     _, b, _ = small_plan("sequential")
-    text = diff(a, b, graph, graph).render()
+    text = render(diff(a, b, graph, graph))
     assert "batch_norm_backward" in text
     found = next(c for p in diff(a, b, graph, graph).programs for c in p.modes if c.node == "bn1")
     assert found.op == "batch_norm"
@@ -211,14 +212,14 @@ def test_long_lists_are_cut_and_say_so() -> None:
     lanes = [[f"n{i:02}/0#0" for i in range(count)], []]
     found = diff(plan(program(nodes[0], lanes, 1)), plan(program(nodes[1], lanes, 1)))
     # n01..n29 changed; the largest 20 are n29..n10, the other nine come to 1 + ... + 9 = 45 ns.
-    assert "and 9 more, +45 ns together" in found.render()
-    assert "more" not in found.render(limit=29)
+    assert "and 9 more, +45 ns together" in render(found)
+    assert "more" not in render(found, limit=29)
 
 
 def test_names_cannot_break_out_of_the_page() -> None:
     name = "a|b`\x1b[31m\n# x"
     a, b = (plan(program([node(name, n)], [[], []], 1000)) for n in (1, 2))
-    text, markdown = diff(a, b).render(), diff(a, b).render("markdown")
+    text, markdown = render(diff(a, b)), render(diff(a, b), "markdown")
     assert "\x1b" not in text + markdown
     assert "a\\|b\\`\\\\x1b\\[31m\\\\n\\# x" in markdown
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from codegen.bench import random_inputs
 from codegen.executor import Executor
+from codegen.steps import random_inputs
 from planner import zoo
 from planner.errors import UserError
 from planner.graph.builder import GraphBuilder

@@ -1,5 +1,5 @@
-// Convolutions by cuDNN: its older interface, whose algorithms have names and compile in no time. Channels-last.
-#include "handles.hpp"
+// Convolutions by cuDNN, channels-last: the algorithms of its older interface, which have names, and what is measured.
+#include "convolution.hpp"
 
 namespace stepplan::gpu {
 
@@ -30,9 +30,7 @@ int number_of(ConvKind kind, const std::string& name) {
   return static_cast<int>(found - names.begin());
 }
 
-}  // namespace
-
-struct Convolution::Prepared {
+struct ByAlgorithm : Convolution::Prepared {
   Libraries::Handles& handles;
   ConvKind kind;
   int algorithm = 0;
@@ -40,9 +38,9 @@ struct Convolution::Prepared {
   cudnnFilterDescriptor_t w = nullptr;
   cudnnConvolutionDescriptor_t conv = nullptr;
 
-  Prepared(Libraries::Handles& handles, ConvKind kind) : handles(handles), kind(kind) {}
+  ByAlgorithm(Libraries::Handles& handles, ConvKind kind) : handles(handles), kind(kind) {}
   /// By way of the other constructor, so that what was made goes where something fails.
-  Prepared(Libraries::Handles& handles, ConvKind kind, const Conv& s, bool tf32) : Prepared(handles, kind) {
+  ByAlgorithm(Libraries::Handles& handles, ConvKind kind, const Conv& s, bool tf32) : ByAlgorithm(handles, kind) {
     const auto i = [](int64_t n) { return static_cast<int>(n); };
     const bool low = s.element == Element::bfloat16;
     const cudnnDataType_t stored = low ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
@@ -61,16 +59,16 @@ struct Convolution::Prepared {
     check(cudnnSetConvolutionGroupCount(conv, i(s.groups)), "groups");
     check(cudnnSetConvolutionMathType(conv, low ? CUDNN_TENSOR_OP_MATH : tf32 ? CUDNN_DEFAULT_MATH : CUDNN_FMA_MATH), "math type");
   }
-  ~Prepared() {
+  ~ByAlgorithm() override {
     if (conv != nullptr) (void)cudnnDestroyConvolutionDescriptor(conv);
     if (w != nullptr) (void)cudnnDestroyFilterDescriptor(w);
     if (y != nullptr) (void)cudnnDestroyTensorDescriptor(y);
     if (x != nullptr) (void)cudnnDestroyTensorDescriptor(x);
   }
-  Prepared(const Prepared&) = delete;
-  Prepared& operator=(const Prepared&) = delete;
+  ByAlgorithm(const ByAlgorithm&) = delete;
+  ByAlgorithm& operator=(const ByAlgorithm&) = delete;
 
-  cudnnStatus_t workspace(int number, size_t* bytes) const {
+  cudnnStatus_t workspace_of(int number, size_t* bytes) const {
     if (kind == ConvKind::forward)
       return cudnnGetConvolutionForwardWorkspaceSize(handles.cudnn, x, w, conv, y,
                                                      static_cast<cudnnConvolutionFwdAlgo_t>(number), bytes);
@@ -81,70 +79,89 @@ struct Convolution::Prepared {
                                                           static_cast<cudnnConvolutionBwdFilterAlgo_t>(number), bytes);
   }
 
-  cudnnStatus_t run(Stream stream, int number, const void* a, const void* b, void* out, void* space, size_t bytes) const {
+  size_t workspace() const override {
+    size_t bytes = 0;
+    check(workspace_of(algorithm, &bytes), "a convolution's workspace");
+    return bytes;
+  }
+
+  cudnnStatus_t run(Stream stream, const void* a, const void* b, void* out, void* space, size_t bytes) const override {
     const float one = 1.0f, zero = 0.0f;
     if (const cudnnStatus_t status = cudnnSetStream(handles.cudnn, stream); status != CUDNN_STATUS_SUCCESS) return status;
     if (kind == ConvKind::forward)
-      return cudnnConvolutionForward(handles.cudnn, &one, x, a, w, b, conv, static_cast<cudnnConvolutionFwdAlgo_t>(number),
+      return cudnnConvolutionForward(handles.cudnn, &one, x, a, w, b, conv, static_cast<cudnnConvolutionFwdAlgo_t>(algorithm),
                                      space, bytes, &zero, y, out);
     if (kind == ConvKind::backward_data)
       return cudnnConvolutionBackwardData(handles.cudnn, &one, w, b, y, a, conv,
-                                          static_cast<cudnnConvolutionBwdDataAlgo_t>(number), space, bytes, &zero, x, out);
+                                          static_cast<cudnnConvolutionBwdDataAlgo_t>(algorithm), space, bytes, &zero, x, out);
     return cudnnConvolutionBackwardFilter(handles.cudnn, &one, x, a, y, b, conv,
-                                          static_cast<cudnnConvolutionBwdFilterAlgo_t>(number), space, bytes, &zero, w, out);
-  }
-
-  /// Whether the same operands always give the same bits.
-  bool repeatable(int number) const {
-    if (kind == ConvKind::backward_data) return number != CUDNN_CONVOLUTION_BWD_DATA_ALGO_0;
-    return kind == ConvKind::forward ||
-           (number != CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0 && number != CUDNN_CONVOLUTION_BWD_FILTER_ALGO_3);
+                                          static_cast<cudnnConvolutionBwdFilterAlgo_t>(algorithm), space, bytes, &zero, w,
+                                          out);
   }
 };
+
+/// Whether the same operands always give the same bits.
+bool repeatable(ConvKind kind, int number) {
+  if (kind == ConvKind::backward_data) return number != CUDNN_CONVOLUTION_BWD_DATA_ALGO_0;
+  return kind == ConvKind::forward ||
+         (number != CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0 && number != CUDNN_CONVOLUTION_BWD_FILTER_ALGO_3);
+}
+
+/// By its name. SP1857: the library knows none of that name.
+std::shared_ptr<const Convolution::Prepared> prepared_by(Libraries::Handles& handles, ConvKind kind, const Conv& shape,
+                                                         const std::string& name, bool tf32) {
+  if (names_engine(name)) return engine_named(handles, kind, shape, name);
+  const auto made = std::make_shared<ByAlgorithm>(handles, kind, shape, tf32);
+  made->algorithm = number_of(kind, name);
+  return made;
+}
+
+/// Of every algorithm and engine that may be tried.
+std::vector<std::string> candidates(Libraries::Handles& handles, ConvKind kind, const Conv& shape, bool tf32) {
+  std::vector<std::string> found = offered_engines(handles, kind, shape, tf32);
+  for (const std::string& name : names_of(kind))
+    if (repeatable(kind, number_of(kind, name))) found.push_back(name);
+  return found;
+}
+
+}  // namespace
 
 Convolution::Convolution(Libraries& libraries, ConvKind kind, const Conv& shape, const char* algorithm)
     : kind_(kind), shape_(shape) {
   std::string name = algorithm;
   const bool tf32 = takes_tf32(name);
-  if (name == "plain") return;
-  const auto made = std::make_shared<Prepared>(libraries.handles(), kind, shape, tf32);
-  made->algorithm = number_of(kind, name);
-  prepared_ = made;
+  if (name != "plain") prepared_ = prepared_by(libraries.handles(), kind, shape, name, tf32);
 }
 
-size_t Convolution::workspace_bytes() const {
-  size_t bytes = 0;
-  if (prepared_) check(prepared_->workspace(prepared_->algorithm, &bytes), "a convolution's workspace");
-  return bytes;
-}
+size_t Convolution::workspace_bytes() const { return prepared_ ? prepared_->workspace() : 0; }
 
 void Convolution::run(Queue queue, const void* a, const void* b, void* out, void* workspace, size_t bytes) const {
   if (!prepared_) return plain_convolution(queue, kind_, shape_, a, b, out);
   const Workspace space = aligned(workspace, bytes);
-  check(prepared_->run(queue.stream, prepared_->algorithm, a, b, out, space.start, space.bytes), "a convolution");
+  check(prepared_->run(queue.stream, a, b, out, space.start, space.bytes), "a convolution");
 }
 
 std::vector<Algorithm> Convolution::measure(Libraries& libraries, ConvKind kind, const Conv& shape, bool tf32,
                                             const void* a, const void* b, void* out, void* workspace, size_t bytes) {
-  const Prepared made(libraries.handles(), kind, shape, tf32);
+  Libraries::Handles& handles = libraries.handles();
   std::vector<Algorithm> found;
-  const auto& names = names_of(kind);
-  for (int number = 0; number < static_cast<int>(names.size()); ++number) {
-    size_t needed = 0;
-    if (!made.repeatable(number) || made.workspace(number, &needed) != CUDNN_STATUS_SUCCESS || needed > bytes) continue;
-    if (made.run(nullptr, number, a, b, out, workspace, needed) != CUDNN_STATUS_SUCCESS) {
-      forget_error();
-      continue;
+  for (const std::string& name : candidates(handles, kind, shape, tf32)) {
+    try {  // what the library refuses at any point is not among its algorithms
+      const auto made = prepared_by(handles, kind, shape, name, tf32);
+      const size_t needed = made->workspace();
+      if (needed > bytes) continue;
+      const auto ask = [&](Stream stream) { check(made->run(stream, a, b, out, workspace, needed), name.c_str()); };
+      ask(nullptr);
+      handles.device.synchronize(Stream{});
+      found.push_back({name + (tf32 ? ":tf32" : ""), needed, median_time(handles.device, ask)});
+    } catch (const UserMistake&) {
+    } catch (const DeviceFailure&) {
+      handles.device.synchronize(Stream{});  // fails, and is told, where it is the GPU that failed
     }
-    check(cudaStreamSynchronize(nullptr), names[static_cast<size_t>(number)].c_str());
-    const float took = median_time(made.handles.device, [&](Stream stream) {
-      check(made.run(stream, number, a, b, out, workspace, needed), "a convolution");
-    });
-    found.push_back({names[static_cast<size_t>(number)] + (tf32 ? ":tf32" : ""), needed, took});
   }
   if (found.empty()) {  // shapes that the library refuses
     const float took = median_time(
-        made.handles.device, [&](Stream stream) { plain_convolution({made.handles.device, stream}, kind, shape, a, b, out); });
+        handles.device, [&](Stream stream) { plain_convolution({handles.device, stream}, kind, shape, a, b, out); });
     return {{"plain", 0, took}};
   }
   std::sort(found.begin(), found.end(), [](const Algorithm& p, const Algorithm& q) { return p.milliseconds < q.milliseconds; });

@@ -1,47 +1,53 @@
 // Functions of single elements. Compiled once per type in which activations are stored.
+#include "broadcast.hpp"
 #include "device_kernels.hpp"
-#include "strided.hpp"
+#include "packs.hpp"
 #include "stored.hpp"
 
 namespace stepplan::gpu {
 
 template <class F, class T>
 void map_forward(Queue queue, const T* x, T* y, int64_t n, F f) {
-  elements(queue, n, [=] STEPPLAN_KERNEL(int64_t i) { y[i] = f.forward(x[i]); });
+  map_elements(queue, n, [=] STEPPLAN_KERNEL(int64_t, T& result, T v) { result = f.forward(v); }, y, x);
 }
 
 template <class F, class T>
 void map_backward(Queue queue, const T* dy, const std::type_identity_t<T>* x, const std::type_identity_t<T>* y, T* dx,
                   int64_t n, F f) {
-  elements(queue, n, [=] STEPPLAN_KERNEL(int64_t i) {
-    dx[i] = f.backward(dy[i], F::reads_x ? float(x[i]) : 0.0f, F::reads_y ? float(y[i]) : 0.0f);
-  });
+  if constexpr (F::reads_x || F::reads_y) {
+    static_assert(!(F::reads_x && F::reads_y));
+    map_elements(
+        queue, n,
+        [=] STEPPLAN_KERNEL(int64_t, T& result, T d, T v) {
+          result = f.backward(d, F::reads_x ? float(v) : 0.0f, F::reads_y ? float(v) : 0.0f);
+        },
+        dx, dy, F::reads_x ? x : y);
+  } else {
+    map_elements(queue, n, [=] STEPPLAN_KERNEL(int64_t, T& result, T d) { result = f.backward(d, 0.0f, 0.0f); }, dx, dy);
+  }
 }
 
 template <class F, class T>
 void map_binary(Queue queue, const T* a, const T* b, T* y, int64_t n) {
-  elements(queue, n, [=] STEPPLAN_KERNEL(int64_t i) { y[i] = F::forward(a[i], b[i]); });
+  map_elements(queue, n, [=] STEPPLAN_KERNEL(int64_t, T& result, T u, T v) { result = F::forward(u, v); }, y, a, b);
 }
 
 template <class F, class T>
 void map_broadcast(Queue queue, const T* a, const Strides& a_strides, const T* b, const Strides& b_strides,
                    T* y, const Shape& shape) {
-  const Walk<2> walk(shape, {a_strides, b_strides});
-  elements(queue, walk.count, [=] STEPPLAN_KERNEL(int64_t i) {
-    int64_t at[2];
-    walk.offsets(i, at);
-    y[i] = F::forward(a[at[0]], b[at[1]]);
-  });
+  broadcast(queue, shape, {a_strides, b_strides}, [] STEPPLAN_KERNEL(T u, T v) { return F::forward(u, v); }, y, a, b);
 }
 
 template <class F, class T>
 void map_grad_a(Queue queue, const T* dy, const T* a, const T* b, T* dx, int64_t n) {
-  elements(queue, n, [=] STEPPLAN_KERNEL(int64_t i) { dx[i] = F::grad_a(dy[i], a[i], b[i]); });
+  map_elements(
+      queue, n, [=] STEPPLAN_KERNEL(int64_t, T& result, T d, T u, T v) { result = F::grad_a(d, u, v); }, dx, dy, a, b);
 }
 
 template <class F, class T>
 void map_grad_b(Queue queue, const T* dy, const T* a, const T* b, T* dx, int64_t n) {
-  elements(queue, n, [=] STEPPLAN_KERNEL(int64_t i) { dx[i] = F::grad_b(dy[i], a[i], b[i]); });
+  map_elements(
+      queue, n, [=] STEPPLAN_KERNEL(int64_t, T& result, T d, T u, T v) { result = F::grad_b(d, u, v); }, dx, dy, a, b);
 }
 
 #define STEPPLAN_UNARY(F)                                                                                             \
@@ -82,52 +88,74 @@ STEPPLAN_BINARY(Min)
 
 template <class T>
 void scale(Queue queue, const T* x, float factor, T* y, int64_t n) {
-  elements(queue, n, [=] STEPPLAN_KERNEL(int64_t i) { y[i] = x[i] * factor; });
+  map_elements(queue, n, [=] STEPPLAN_KERNEL(int64_t, T& result, T v) { result = v * factor; }, y, x);
 }
 
 template <class T>
 void add_scalar(Queue queue, const T* x, float summand, T* y, int64_t n) {
-  elements(queue, n, [=] STEPPLAN_KERNEL(int64_t i) { y[i] = x[i] + summand; });
+  map_elements(queue, n, [=] STEPPLAN_KERNEL(int64_t, T& result, T v) { result = v + summand; }, y, x);
 }
 
-/// Word i % 4 of Philox4x32-10 with counter (i / 4, node, step) and key `seed`: the numbers of runtime/dropout.hpp.
-STEPPLAN_BOTH inline uint32_t philox_word(int64_t i, uint64_t seed, uint32_t node, uint32_t step) {
-  const uint64_t group = static_cast<uint64_t>(i) / 4;
-  uint32_t c0 = static_cast<uint32_t>(group), c1 = static_cast<uint32_t>(group >> 32), c2 = node, c3 = step;
-  uint32_t key0 = static_cast<uint32_t>(seed), key1 = static_cast<uint32_t>(seed >> 32);
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t p0 = uint64_t{0xD2511F53u} * c0, p1 = uint64_t{0xCD9E8D57u} * c2;
-    c0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ key0;
-    c1 = static_cast<uint32_t>(p1);
-    c2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ key1;
-    c3 = static_cast<uint32_t>(p0);
-    key0 += 0x9E3779B9u;
-    key1 += 0xBB67AE85u;
+/// Words of Philox4x32-10 with counter (i / 4, node, step) and key `seed`: the numbers of runtime/dropout.hpp. A thread's
+/// elements come one after the other, and four of them share one computation.
+class Philox {
+ public:
+  STEPPLAN_BOTH Philox(uint64_t seed, uint32_t node, uint32_t step) : seed_(seed), node_(node), step_(step) {}
+
+  STEPPLAN_BOTH uint32_t word(int64_t i) {
+    if (i / 4 != group_) draw(i / 4);
+    const uint32_t low = i & 1 ? c1_ : c0_, high = i & 1 ? c3_ : c2_;  // an array would lie in memory
+    return i & 2 ? high : low;
   }
-  const uint32_t words[4] = {c0, c1, c2, c3};
-  return words[i % 4];
-}
+
+ private:
+  STEPPLAN_BOTH void draw(int64_t group) {
+    group_ = group;
+    c0_ = static_cast<uint32_t>(group), c1_ = static_cast<uint32_t>(group >> 32), c2_ = node_, c3_ = step_;
+    uint32_t key0 = static_cast<uint32_t>(seed_), key1 = static_cast<uint32_t>(seed_ >> 32);
+    for (int round = 0; round < 10; ++round) {
+      const uint64_t p0 = uint64_t{0xD2511F53u} * c0_, p1 = uint64_t{0xCD9E8D57u} * c2_;
+      c0_ = static_cast<uint32_t>(p1 >> 32) ^ c1_ ^ key0;
+      c1_ = static_cast<uint32_t>(p1);
+      c2_ = static_cast<uint32_t>(p0 >> 32) ^ c3_ ^ key1;
+      c3_ = static_cast<uint32_t>(p0);
+      key0 += 0x9E3779B9u;
+      key1 += 0xBB67AE85u;
+    }
+  }
+
+  uint64_t seed_;
+  uint32_t node_, step_, c0_ = 0, c1_ = 0, c2_ = 0, c3_ = 0;
+  int64_t group_ = -1;
+};
 
 template <class T>
 void dropout(Queue queue, const T* x, const Scalars* now, uint32_t node, float p, T* y, uint8_t* mask,
              int64_t n) {
   const uint64_t threshold = static_cast<uint64_t>(static_cast<double>(p) * 4294967296.0);
   const float keep = p < 1.0f ? 1.0f / (1.0f - p) : 0.0f;
-  elements(queue, n, [=] STEPPLAN_KERNEL(int64_t i) {
-    const bool kept = philox_word(i, now->seed, node, static_cast<uint32_t>(now->step)) >= threshold;
-    const float v = x[i] * keep;
-    mask[i] = kept;
-    y[i] = kept ? v : 0.0f;
-  });
+  const auto drawing = [=] STEPPLAN_KERNEL() {
+    return [=, numbers = Philox(now->seed, node, static_cast<uint32_t>(now->step))](int64_t i, T& result, uint8_t& kept,
+                                                                                   T v) mutable {
+      const bool stays = numbers.word(i) >= threshold;
+      const float kept_value = v * keep;
+      kept = stays;
+      result = stays ? kept_value : 0.0f;
+    };
+  };
+  map_made(queue, n, drawing, y, mask, x);
 }
 
 template <class T>
 void dropout_backward(Queue queue, const T* dy, const uint8_t* mask, float p, T* dx, int64_t n) {
   const float keep = p < 1.0f ? 1.0f / (1.0f - p) : 0.0f;
-  elements(queue, n, [=] STEPPLAN_KERNEL(int64_t i) {
-    const float v = dy[i] * keep;
-    dx[i] = mask[i] != 0 ? v : 0.0f;
-  });
+  map_elements(
+      queue, n,
+      [=] STEPPLAN_KERNEL(int64_t, T& result, T d, uint8_t kept) {
+        const float v = d * keep;
+        result = kept != 0 ? v : 0.0f;
+      },
+      dx, dy, mask);
 }
 
 template void scale<Stored>(Queue, const Stored*, float, Stored*, int64_t);
@@ -165,12 +193,8 @@ void hold(Queue queue, int64_t ns) { elements(queue, 1, Hold{ns}); }
 template <class Relation, class T>
 void compare(Queue queue, const T* a, const Strides& a_strides, const T* b, const Strides& b_strides, float* y,
              const Shape& shape) {
-  const Walk<2> walk(shape, {a_strides, b_strides});
-  elements(queue, walk.count, [=] STEPPLAN_KERNEL(int64_t i) {
-    int64_t at[2];
-    walk.offsets(i, at);
-    y[i] = Relation::holds(a[at[0]], b[at[1]]) ? 1.0f : 0.0f;
-  });
+  broadcast(queue, shape, {a_strides, b_strides},
+            [] STEPPLAN_KERNEL(T u, T v) { return Relation::holds(u, v) ? 1.0f : 0.0f; }, y, a, b);
 }
 
 #define STEPPLAN_RELATION(R)                                                                                          \
@@ -188,12 +212,7 @@ STEPPLAN_RELATION(GreaterEqual)
 template <class F>
 void whole(Queue queue, const int64_t* a, const Strides& a_strides, const int64_t* b, const Strides& b_strides,
            int64_t* y, const Shape& shape) {
-  const Walk<2> walk(shape, {a_strides, b_strides});
-  elements(queue, walk.count, [=] STEPPLAN_KERNEL(int64_t i) {
-    int64_t at[2];
-    walk.offsets(i, at);
-    y[i] = F::of(a[at[0]], b[at[1]]);
-  });
+  broadcast(queue, shape, {a_strides, b_strides}, [] STEPPLAN_KERNEL(int64_t u, int64_t v) { return F::of(u, v); }, y, a, b);
 }
 
 #define STEPPLAN_WHOLE(F)                                                                                             \
@@ -208,17 +227,13 @@ STEPPLAN_WHOLE(WholeMin)
 
 void where(Queue queue, const float* mask, const Strides& mask_strides, const float* a, const Strides& a_strides,
            const float* b, const Strides& b_strides, float* y, const Shape& shape) {
-  const Walk<3> walk(shape, {mask_strides, a_strides, b_strides});
-  elements(queue, walk.count, [=] STEPPLAN_KERNEL(int64_t i) {
-    int64_t at[3];
-    walk.offsets(i, at);
-    y[i] = mask[at[0]] != 0.0f ? a[at[1]] : b[at[2]];
-  });
+  broadcast(queue, shape, {mask_strides, a_strides, b_strides},
+            [] STEPPLAN_KERNEL(float chosen, float u, float v) { return chosen != 0.0f ? u : v; }, y, mask, a, b);
 }
 
 template <class From, class To>
 void cast(Queue queue, const From* x, To* y, int64_t n) {
-  elements(queue, n, [=] STEPPLAN_KERNEL(int64_t i) { y[i] = static_cast<To>(x[i]); });
+  map_elements(queue, n, [=] STEPPLAN_KERNEL(int64_t, To& result, From v) { result = static_cast<To>(v); }, y, x);
 }
 template void cast<int64_t, float>(Queue, const int64_t*, float*, int64_t);
 template void cast<uint8_t, float>(Queue, const uint8_t*, float*, int64_t);
@@ -240,11 +255,16 @@ STEPPLAN_BOTH inline float power(float x, float p) {
 }
 
 void pow_scalar(Queue queue, const float* x, float p, float* y, int64_t n) {
-  elements(queue, n, [=] STEPPLAN_KERNEL(int64_t i) { y[i] = power(x[i], p); });
+  map_elements(queue, n, [=] STEPPLAN_KERNEL(int64_t, float& result, float v) { result = power(v, p); }, y, x);
 }
 
 void pow_scalar_backward(Queue queue, const float* dy, const float* x, float p, float* dx, int64_t n) {
-  elements(queue, n, [=] STEPPLAN_KERNEL(int64_t i) { dx[i] = p == 0.0f ? 0.0f : dy[i] * p * power(x[i], p - 1.0f); });
+  map_elements(
+      queue, n,
+      [=] STEPPLAN_KERNEL(int64_t, float& result, float d, float v) {
+        result = p == 0.0f ? 0.0f : d * p * power(v, p - 1.0f);
+      },
+      dx, dy, x);
 }
 
 #endif

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 
 #include "both.hpp"
 #include "device.hpp"
@@ -74,15 +75,21 @@ struct Queue {
   void shape(int planned_threads, int planned_blocks) {
     if (!fixed) threads = planned_threads, blocks = planned_blocks;
   }
+#ifdef STEPPLAN_NULL_DEVICE
+  /// What the null device notes of a kernel.
+  std::string text(const char* what, int64_t count) const {
+    const bool told = threads != kThreads || blocks != kMostBlocks;
+    return std::string(what) + " " + std::to_string(count) +
+           (told ? " in " + std::to_string(threads) + "x" + std::to_string(blocks) : "");
+  }
+#endif
 };
 
 #ifdef STEPPLAN_NULL_DEVICE
 
 template <class F>
 void elements(Queue queue, int64_t count, F f) {
-  const bool told = queue.threads != kThreads || queue.blocks != kMostBlocks;
-  const std::string shape = told ? " in " + std::to_string(queue.threads) + "x" + std::to_string(queue.blocks) : "";
-  queue.device.run(queue.stream, "elements " + std::to_string(count) + shape, [=] {
+  queue.device.run(queue.stream, queue.text("elements", count), [=] {
     for (int64_t i = 0; i < count; ++i) f(i);
   });
 }

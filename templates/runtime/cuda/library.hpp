@@ -47,8 +47,8 @@ struct Algorithm {
   float milliseconds;
 };
 
-/// `algorithm`: cuDNN's name in small letters (`implicit_precomp_gemm`, `algo_1`), with `:tf32` where the matrix units
-/// may round their operands; `plain`: no library.
+/// `algorithm`: cuDNN's name in small letters (`implicit_precomp_gemm`, `algo_1`), or one of its engines with that one's
+/// settings (`engine_12.2_1.5_3`), with `:tf32` where the matrix units may round their operands; `plain`: no library.
 class Convolution {
  public:
   Convolution(Libraries& libraries, ConvKind kind, const Conv& shape, const char* algorithm);
@@ -59,6 +59,8 @@ class Convolution {
   /// Every algorithm that the library has for this convolution, timed on the given memory, the fastest first.
   static std::vector<Algorithm> measure(Libraries& libraries, ConvKind kind, const Conv& shape, bool tf32,
                                         const void* a, const void* b, void* out, void* workspace, size_t bytes);
+  /// The engines that `measure` would time on a GPU that is not there but described, in cuDNN's JSON; without times.
+  static std::vector<Algorithm> offers(const std::string& described, ConvKind kind, const Conv& shape, bool tf32);
 
   struct Prepared;
 

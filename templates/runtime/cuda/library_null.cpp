@@ -17,6 +17,7 @@ std::vector<Algorithm> Convolution::measure(Libraries&, ConvKind, const Conv&, b
                                             void*, size_t) {
   return {{"plain", 0, 0.0f}};
 }
+std::vector<Algorithm> Convolution::offers(const std::string&, ConvKind, const Conv&, bool) { return {}; }
 
 struct Product::Prepared {};
 Product::Product(Libraries&, const ProductShape& shape, const char*, size_t) : shape_(shape) {}

@@ -1,12 +1,14 @@
 // Data movement: fills, strided copies, blocks, transposes.
 #include "device_kernels.hpp"
+#include "division.hpp"
+#include "packs.hpp"
 #include "strided.hpp"
 
 namespace stepplan::gpu {
 
 template <class T>
 void fill(Queue queue, T* y, T value, int64_t n) {
-  elements(queue, n, [=] STEPPLAN_KERNEL(int64_t i) { y[i] = value; });
+  map_elements(queue, n, [=] STEPPLAN_KERNEL(int64_t, T& result) { result = value; }, y);
 }
 
 template <class T>
@@ -31,20 +33,39 @@ void copy_strided(Queue queue, const T* x, const Strides& x_strides, T* y, const
   });
 }
 
-template <class T>
-void copy_blocks(Queue queue, const T* x, int64_t x_pitch, T* y, int64_t y_pitch, int64_t length, int64_t blocks) {
+namespace {
+template <class Word>
+void copy_words(Queue queue, const Word* x, int64_t x_pitch, Word* y, int64_t y_pitch, int64_t length, int64_t blocks) {
+  const Divider by_length(length, length * blocks);
   elements(queue, length * blocks, [=] STEPPLAN_KERNEL(int64_t i) {
-    const int64_t block = i / length, at = i % length;
+    int64_t at;
+    const int64_t block = by_length.split(i, at);
     y[block * y_pitch + at] = x[block * x_pitch + at];
   });
+}
+}  // namespace
+
+template <class T>
+void copy_blocks(Queue queue, const T* x, int64_t x_pitch, T* y, int64_t y_pitch, int64_t length, int64_t blocks) {
+  constexpr int64_t width = 16 / sizeof(T);
+  const bool wide = length % width == 0 && x_pitch % width == 0 && y_pitch % width == 0 && in_packs<width>(x, y);
+  const auto move = [&]<class Word>(const Word* from, Word* to, int64_t share) {
+    copy_words(queue, from, x_pitch / share, to, y_pitch / share, length / share, blocks);
+  };
+  using Wide = Pack<T, width>;
+  wide ? move(reinterpret_cast<const Wide*>(x), reinterpret_cast<Wide*>(y), width) : move(x, y, 1);
 }
 
 template <class T>
 void transpose(Queue queue, const T* x, T* y, int64_t batch, int64_t rows, int64_t columns) {
-  elements(queue, batch * rows * columns, [=] STEPPLAN_KERNEL(int64_t i) {
-    const int64_t row = i % rows, column = i / rows % columns, image = i / (rows * columns);
-    y[i] = x[(image * rows + row) * columns + column];
-  });
+  const int64_t count = batch * rows * columns;
+  const Divider by_rows(rows, count), by_columns(columns, count);
+  const auto take = [=] STEPPLAN_KERNEL(int64_t i, T& result) {
+    int64_t row, column;
+    const int64_t image = by_columns.split(by_rows.split(i, row), column);
+    result = x[(image * rows + row) * columns + column];
+  };
+  map_elements(queue, count, take, y);
 }
 
 #define STEPPLAN_MOVE(T)                                                                                              \

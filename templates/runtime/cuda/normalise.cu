@@ -1,48 +1,93 @@
-// Normalisations, compiled once per type in which activations are stored. Sums over rows: every thread adds one channel's rows of one chunk, in double, and leaves them in
-// scratch; then one thread per channel adds the chunks in their order. So the order of additions is the plan's.
+// Normalisations, compiled once per type in which activations are stored. Sums over rows: a block adds the rows of one
+// chunk for some channels and leaves their sums in scratch; then the chunks are added in their order. So the order of
+// additions is the plan's.
 #include <cmath>
 
 #include "device_kernels.hpp"
+#include "division.hpp"
+#include "packs.hpp"
 #include "stored.hpp"
 
 namespace stepplan::gpu {
 
 namespace {
 
-STEPPLAN_BOTH inline int64_t part(int64_t n, int64_t parts, int64_t i) { return n * i / parts; }
+template <class T>
+constexpr int kChannels = 16 / sizeof(T);  // of a pack
 
-STEPPLAN_BOTH inline float scale_of(float inv_std, const float* gamma, int64_t c) {
-  return (gamma ? gamma[c] : 1.0f) * inv_std;
-}
-STEPPLAN_BOTH inline float shift_of(float mean, float scale, const float* beta, int64_t c) {
-  return (beta ? beta[c] : 0.0f) - mean * scale;
+STEPPLAN_BOTH inline float scale_of(float inv_std, float gamma) { return gamma * inv_std; }
+STEPPLAN_BOTH inline float shift_of(float mean, float scale, float beta) { return beta - mean * scale; }
+
+/// Whether every operand allows packs of channels; else kernels take single channels.
+template <class T, class... P>
+bool in_wide_channels(int64_t channels, const P*... operands) {
+  return channels % kChannels<T> == 0 && in_packs<kChannels<T>>(operands...);
 }
 
-/// sums[chunk][0 or 1][channel], added up over the chunks.
-STEPPLAN_BOTH inline double total(const double* sums, int64_t channels, int64_t chunks, int which, int64_t c) {
-  double sum = 0.0;
-  for (int64_t k = 0; k < chunks; ++k) sum += sums[(2 * k + which) * channels + c];
-  return sum;
+/// y = x scale + shift, with what is fused.
+template <Fusion fusion>
+STEPPLAN_BOTH float normalised(float x, float scale, float shift, float residual) {
+  float v = x * scale + shift;
+  if (has_residual(fusion)) v += residual;
+  if (has_relu(fusion)) v = v < 0.0f ? 0.0f : v;
+  if (fusion == Fusion::relu6) v = v > 6.0f ? 6.0f : v;
+  return v;
 }
 
 /// The forward rows: training, recomputation and evaluation alike, so that they are the same bits.
+template <Fusion fusion, int w, class T>
+void write_rows_in(Queue queue, const BatchNorm<T>& a, const float* mean, const float* spread, bool running) {
+  const BatchNorm<T> b = a;
+  panels<w>(queue, b.rows, b.channels, [=] STEPPLAN_KERNEL(auto own, int64_t c, int64_t first, int64_t end, int64_t step) {
+    constexpr int width = decltype(own)::value;
+    float scale[width], shift[width], means[width], weights[width];
+    load_channels(mean, c, 0.0f, means);
+    load_channels(spread, c, 0.0f, scale);
+    load_channels(b.gamma, c, 1.0f, weights);
+    load_channels(b.beta, c, 0.0f, shift);
+    STEPPLAN_UNROLL
+    for (int j = 0; j < width; ++j) {
+      const float inv_std = running ? static_cast<float>(1.0 / std::sqrt(static_cast<double>(scale[j]) + b.eps)) : scale[j];
+      scale[j] = scale_of(inv_std, weights[j]);
+      shift[j] = shift_of(means[j], scale[j], shift[j]);
+    }
+    if constexpr (has_residual(fusion))
+      stream_rows<width>(
+          first, end, step, b.channels, c,
+          [&](int j, T& result, T v, T more) { result = normalised<fusion>(v, scale[j], shift[j], more); }, Nothing(), b.y,
+          b.x, b.residual);
+    else
+      stream_rows<width>(
+          first, end, step, b.channels, c,
+          [&](int j, T& result, T v) { result = normalised<fusion>(v, scale[j], shift[j], 0.0f); }, Nothing(), b.y, b.x);
+  });
+}
+
 template <Fusion fusion, class T>
 void write_rows(Queue queue, const BatchNorm<T>& a, const float* mean, const float* spread, bool running) {
-  const float eps = a.eps;
-  const T *x = a.x, *residual = a.residual;
-  const float *gamma = a.gamma, *beta = a.beta;
-  T* y = a.y;
-  const int64_t channels = a.channels;
-  elements(queue, a.rows * channels, [=] STEPPLAN_KERNEL(int64_t i) {
-    const int64_t c = i % channels;
-    const float inv_std =
-        running ? static_cast<float>(1.0 / std::sqrt(static_cast<double>(spread[c]) + eps)) : spread[c];
-    const float scale = scale_of(inv_std, gamma, c);
-    float v = x[i] * scale + shift_of(mean[c], scale, beta, c);
-    if (has_residual(fusion)) v += residual[i];
-    if (has_relu(fusion)) v = v < 0.0f ? 0.0f : v;
-    if (fusion == Fusion::relu6) v = v > 6.0f ? 6.0f : v;
-    y[i] = v;
+  if (in_wide_channels<T>(a.channels, a.x, a.residual, a.y, mean, spread, a.gamma, a.beta))
+    return write_rows_in<fusion, kChannels<T>>(queue, a, mean, spread, running);
+  write_rows_in<fusion, 1>(queue, a, mean, spread, running);
+}
+
+/// sums[chunk]: of x less the first row, and of its squares. Less that, squares are accurate where the mean is far from
+/// zero.
+template <int w, class T>
+void add_squares(Queue queue, const T* x, int64_t rows, int64_t channels, double* sums, int64_t chunks) {
+  sum_panels<w, 2>(queue, rows, channels, sums, chunks,
+                   [=] STEPPLAN_KERNEL(auto own, int64_t c, int64_t first, int64_t end, int64_t step, auto& added) {
+    constexpr int width = decltype(own)::value;
+    float pivot[width];
+    STEPPLAN_UNROLL
+    for (int j = 0; j < width; ++j) pivot[j] = x[c + j];
+    stream_rows<width>(
+        first, end, step, channels, c,
+        [&](int j, T v) {
+          const float d = v - pivot[j];
+          added.few[0][j] += d;
+          added.few[1][j] += d * d;
+        },
+        [&] { added.carry(); }, x);
   });
 }
 
@@ -51,24 +96,13 @@ void write_rows(Queue queue, const BatchNorm<T>& a, const float* mean, const flo
 template <Fusion fusion, class T>
 void batch_norm(Queue queue, const BatchNorm<T>& a, double* sums, int64_t chunks) {
   const int64_t channels = a.channels, rows = a.rows;
-  const T* x = a.x;
-  elements(queue, chunks * channels, [=] STEPPLAN_KERNEL(int64_t i) {
-    const int64_t c = i % channels, k = i / channels;
-    const float pivot = x[c];  // keeps the sum of squares accurate when the mean is far from zero
-    double sum = 0.0, squares = 0.0;
-    for (int64_t r = part(rows, chunks, k); r < part(rows, chunks, k + 1); ++r) {
-      const double d = static_cast<double>(float(x[r * channels + c])) - pivot;
-      sum += d;
-      squares += d * d;
-    }
-    sums[2 * k * channels + c] = sum;
-    sums[(2 * k + 1) * channels + c] = squares;
-  });
+  if (in_wide_channels<T>(channels, a.x)) add_squares<kChannels<T>>(queue, a.x, rows, channels, sums, chunks);
+  else add_squares<1>(queue, a.x, rows, channels, sums, chunks);
   const BatchNorm<T> b = a;
-  elements(queue, channels, [=] STEPPLAN_KERNEL(int64_t c) {
+  total_sums<2>(queue, sums, channels, chunks, [=] STEPPLAN_KERNEL(int64_t c, const double* total) {
     const double n = static_cast<double>(rows);
-    const double shifted = total(sums, channels, chunks, 0, c) / n;
-    const double squares = total(sums, channels, chunks, 1, c) / n - shifted * shifted;
+    const double shifted = total[0] / n;
+    const double squares = total[1] / n - shifted * shifted;
     const double var = squares > 0.0 ? squares : 0.0;
     const float mean = static_cast<float>(b.x[c] + shifted);
     b.saved_mean[c] = mean;
@@ -87,60 +121,133 @@ void batch_norm_apply(Queue queue, const BatchNorm<T>& a, bool running) {
   write_rows<fusion>(queue, a, a.saved_mean, a.saved_inv_std, false);
 }
 
-template <Fusion fusion, class T>
-void batch_norm_backward(Queue queue, const BatchNormGradient<T>& a, double* sums, int64_t chunks) {
-  const int64_t channels = a.channels, rows = a.rows;
-  const BatchNormGradient<T> b = a;
-  elements(queue, chunks * channels, [=] STEPPLAN_KERNEL(int64_t i) {
-    const int64_t c = i % channels, k = i / channels;
-    const float mean = b.saved_mean[c], scale = scale_of(b.saved_inv_std[c], b.gamma, c);
-    const float shift = shift_of(mean, scale, b.beta, c);
-    double sum = 0.0, sum_x = 0.0;
-    for (int64_t r = part(rows, chunks, k); r < part(rows, chunks, k + 1); ++r) {
-      const int64_t at = r * channels + c;
-      const float x = b.x[at];
-      float d = b.dy[at];
-      if (b.more_dy != nullptr) d += b.more_dy[at];
-      if (masks_from_x(fusion)) d = passes<fusion>(x * scale + shift) ? d : 0.0f;
-      if (fusion == Fusion::add_relu) d = b.y[at] > 0.0f ? d : 0.0f;
-      if (has_residual(fusion)) b.dresidual[at] = d;
-      sum += d;
-      sum_x += static_cast<double>(d) * (x - mean);
+namespace {
+
+/// What the backward kernels know of a thread's channels.
+template <int width>
+struct ChannelGradient {
+  float mean[width], scale[width], shift[width];
+
+  template <class T>
+  STEPPLAN_KERNEL ChannelGradient(const BatchNormGradient<T>& b, int64_t c) {
+    float weights[width];
+    load_channels(b.saved_mean, c, 0.0f, mean);
+    load_channels(b.saved_inv_std, c, 0.0f, scale);
+    load_channels(b.gamma, c, 1.0f, weights);
+    load_channels(b.beta, c, 0.0f, shift);
+    STEPPLAN_UNROLL
+    for (int j = 0; j < width; ++j) {
+      scale[j] = scale_of(scale[j], weights[j]);
+      shift[j] = shift_of(mean[j], scale[j], shift[j]);
     }
-    sums[2 * k * channels + c] = sum;
-    sums[(2 * k + 1) * channels + c] = sum_x;
-  });
-  // The channels' totals take the place of the first chunk's sums.
-  elements(queue, channels, [=] STEPPLAN_KERNEL(int64_t c) {
-    const double dbeta = total(sums, channels, chunks, 0, c);
-    const double dgamma = total(sums, channels, chunks, 1, c) * b.saved_inv_std[c];
-    b.dbeta[c] = static_cast<float>(dbeta);
-    b.dgamma[c] = static_cast<float>(dgamma);
-    sums[c] = dbeta;
-    sums[channels + c] = dgamma;
-  });
-  elements(queue, rows * channels, [=] STEPPLAN_KERNEL(int64_t i) {
-    const int64_t c = i % channels;
-    const double n = static_cast<double>(rows), inv_std = b.saved_inv_std[c];
-    const float mean = b.saved_mean[c], scale = scale_of(b.saved_inv_std[c], b.gamma, c);
-    const float slope = static_cast<float>(-scale * inv_std * sums[channels + c] / n);
-    const float constant = static_cast<float>(-scale * sums[c] / n);
-    const float x = b.x[i];
-    float d = has_residual(fusion) ? float(b.dresidual[i]) : float(b.dy[i]);
-    if (masks_from_x(fusion)) d = passes<fusion>(x * scale + shift_of(mean, scale, b.beta, c)) ? d : 0.0f;
-    b.dx[i] = scale * d + (slope * (x - mean) + constant);
+  }
+  /// dy behind the activation.
+  template <Fusion fusion>
+  STEPPLAN_KERNEL float masked(int j, float d, float x) const {
+    if (!masks_from_x(fusion)) return d;
+    return passes<fusion>(x * scale[j] + shift[j]) ? d : 0.0f;
+  }
+};
+
+/// Sums of dy, masked and with what joins it, and of dy (x - mean); the masked dy is kept where it is a residual's
+/// gradient.
+template <Fusion fusion, bool joined, int width, class T, class Added>
+STEPPLAN_KERNEL void add_gradients(const BatchNormGradient<T>& b, int64_t c, int64_t first, int64_t end, int64_t step,
+                                   Added& added) {
+  const ChannelGradient<width> of(b, c);
+  const auto add = [&](int j, float d, float x) {
+    added.few[0][j] += d;
+    added.few[1][j] += d * (x - of.mean[j]);
+    return d;
+  };
+  const auto carry = [&] { added.carry(); };
+  if constexpr (joined)
+    stream_rows<width, 2>(
+        first, end, step, b.channels, c,
+        [&](int j, T& kept, T d, T x, T y, T more) { kept = add(j, y > 0.0f ? float(d) + float(more) : 0.0f, x); }, carry,
+        b.dresidual, b.dy, b.x, b.y, b.more_dy);
+  else if constexpr (fusion == Fusion::add_relu)
+    stream_rows<width, 2>(
+        first, end, step, b.channels, c, [&](int j, T& kept, T d, T x, T y) { kept = add(j, y > 0.0f ? float(d) : 0.0f, x); },
+        carry, b.dresidual, b.dy, b.x, b.y);
+  else
+    stream_rows<width>(
+        first, end, step, b.channels, c, [&](int j, T d, T x) { add(j, of.template masked<fusion>(j, d, x), x); }, carry, b.dy,
+        b.x);
+}
+
+template <Fusion fusion, bool joined, int w, class T>
+void sum_gradients(Queue queue, const BatchNormGradient<T>& a, double* sums, int64_t chunks) {
+  const BatchNormGradient<T> b = a;
+  sum_panels<w, 2>(queue, b.rows, b.channels, sums, chunks,
+                   [=] STEPPLAN_KERNEL(auto own, int64_t c, int64_t first, int64_t end, int64_t step, auto& added) {
+    add_gradients<fusion, joined, decltype(own)::value>(b, c, first, end, step, added);
   });
 }
 
-#define STEPPLAN_FUSION(f)                                                                                            \
-  template void batch_norm<f>(Queue, const BatchNorm<Stored>&, double*, int64_t);                                             \
-  template void batch_norm_apply<f>(Queue, const BatchNorm<Stored>&, bool);                                                   \
-  template void batch_norm_backward<f>(Queue, const BatchNormGradient<Stored>&, double*, int64_t);
+template <Fusion fusion, int w, class T>
+void batch_norm_backward_in(Queue queue, const BatchNormGradient<T>& a, double* sums, int64_t chunks) {
+  const int64_t channels = a.channels, rows = a.rows;
+  const BatchNormGradient<T> b = a;
+  if constexpr (fusion == Fusion::add_relu) {
+    if (b.more_dy != nullptr) sum_gradients<fusion, true, w>(queue, b, sums, chunks);
+    else sum_gradients<fusion, false, w>(queue, b, sums, chunks);
+  } else {
+    sum_gradients<fusion, false, w>(queue, b, sums, chunks);
+  }
+  // dx = scale dy + slope (x - mean) + constant: the channels' last two take the place of the first chunk's sums.
+  total_sums<2>(queue, sums, channels, chunks, [=] STEPPLAN_KERNEL(int64_t c, const double* total) {
+    const double n = static_cast<double>(rows), inv_std = b.saved_inv_std[c], dgamma = total[1] * inv_std;
+    const double scale = scale_of(b.saved_inv_std[c], b.gamma ? b.gamma[c] : 1.0f);
+    b.dbeta[c] = static_cast<float>(total[0]);
+    b.dgamma[c] = static_cast<float>(dgamma);
+    sums[c] = -scale * inv_std * dgamma / n;
+    sums[channels + c] = -scale * total[0] / n;
+  });
+  const T* dy = fusion == Fusion::add_relu ? b.dresidual : b.dy;
+  panels<w>(queue, rows, channels, [=] STEPPLAN_KERNEL(auto own, int64_t c, int64_t first, int64_t end, int64_t step) {
+    constexpr int width = decltype(own)::value;
+    const ChannelGradient<width> of(b, c);
+    float slope[width], constant[width];
+    STEPPLAN_UNROLL
+    for (int j = 0; j < width; ++j)
+      slope[j] = static_cast<float>(sums[c + j]), constant[j] = static_cast<float>(sums[channels + c + j]);
+    stream_rows<width>(
+        first, end, step, channels, c,
+        [&](int j, T& result, T d, T x) {
+          const float passed = of.template masked<fusion>(j, d, x);
+          result = of.scale[j] * passed + (slope[j] * (float(x) - of.mean[j]) + constant[j]);
+        },
+        Nothing(), b.dx, dy, b.x);
+  });
+}
+
+}  // namespace
+
+template <Fusion fusion, class T>
+void batch_norm_backward(Queue queue, const BatchNormGradient<T>& a, double* sums, int64_t chunks) {
+  if (in_wide_channels<T>(a.channels, a.dy, a.x, a.y, a.more_dy, a.dx, a.dresidual, a.gamma, a.beta, a.saved_mean,
+                          a.saved_inv_std))
+    return batch_norm_backward_in<fusion, kChannels<T>>(queue, a, sums, chunks);
+  batch_norm_backward_in<fusion, 1>(queue, a, sums, chunks);
+}
+
+#define STEPPLAN_FUSION(f)                                                        \
+  template void batch_norm<f>(Queue, const BatchNorm<Stored>&, double*, int64_t); \
+  template void batch_norm_apply<f>(Queue, const BatchNorm<Stored>&, bool);
 STEPPLAN_FUSION(Fusion::none)
 STEPPLAN_FUSION(Fusion::relu)
 STEPPLAN_FUSION(Fusion::relu6)
 STEPPLAN_FUSION(Fusion::add)
 STEPPLAN_FUSION(Fusion::add_relu)
+
+// Without a relu the gradient of a residual is dy itself: there is no Fusion::add.
+#define STEPPLAN_FUSION_BACKWARD(f) \
+  template void batch_norm_backward<f>(Queue, const BatchNormGradient<Stored>&, double*, int64_t);
+STEPPLAN_FUSION_BACKWARD(Fusion::none)
+STEPPLAN_FUSION_BACKWARD(Fusion::relu)
+STEPPLAN_FUSION_BACKWARD(Fusion::relu6)
+STEPPLAN_FUSION_BACKWARD(Fusion::add_relu)
 
 #ifndef STEPPLAN_BFLOAT16  // float32 alone
 
@@ -162,24 +269,36 @@ void layer_norm(Queue queue, const float* x, const float* gamma, const float* be
   });
 }
 
+namespace {
+/// sums[chunk]: of dy, and of dy times the normalised x.
+template <int w>
+void add_row_gradients(Queue queue, const float* dy, const float* x, const float* mean, const float* inv_std, int64_t rows,
+                       int64_t columns, double* sums, int64_t chunks) {
+  sum_panels<w, 2>(queue, rows, columns, sums, chunks,
+                   [=] STEPPLAN_KERNEL(auto own, int64_t c, int64_t first, int64_t end, int64_t step, auto& added) {
+    constexpr int width = decltype(own)::value;
+    int64_t row = first;  // a thread's rows come one after the other, its channels within
+    stream_rows<width>(
+        first, end, step, columns, c,
+        [&](int j, float d, float v) {
+          added.few[0][j] += d;
+          added.few[1][j] += d * ((v - mean[row]) * inv_std[row]);
+          if (j == width - 1) row += step;
+        },
+        [&] { added.carry(); }, dy, x);
+  });
+}
+}  // namespace
+
 void layer_norm_backward(Queue queue, const float* dy, const float* x, const float* gamma, const float* mean,
                          const float* inv_std, float* dx, float* dgamma, float* dbeta, int64_t row_count,
                          int64_t columns, double* sums, int64_t chunks) {
   if (sums != nullptr) {  // first, because dx may overwrite dy
-    elements(queue, chunks * columns, [=] STEPPLAN_KERNEL(int64_t i) {
-      const int64_t c = i % columns, k = i / columns;
-      double sum = 0.0, sum_x = 0.0;
-      for (int64_t r = part(row_count, chunks, k); r < part(row_count, chunks, k + 1); ++r) {
-        const float d = dy[r * columns + c];
-        sum += d;
-        sum_x += static_cast<double>(d) * ((x[r * columns + c] - mean[r]) * inv_std[r]);
-      }
-      sums[2 * k * columns + c] = sum;
-      sums[(2 * k + 1) * columns + c] = sum_x;
-    });
-    elements(queue, columns, [=] STEPPLAN_KERNEL(int64_t c) {
-      if (dbeta) dbeta[c] = static_cast<float>(total(sums, columns, chunks, 0, c));
-      if (dgamma) dgamma[c] = static_cast<float>(total(sums, columns, chunks, 1, c));
+    if (in_wide_channels<float>(columns, dy, x)) add_row_gradients<4>(queue, dy, x, mean, inv_std, row_count, columns, sums, chunks);
+    else add_row_gradients<1>(queue, dy, x, mean, inv_std, row_count, columns, sums, chunks);
+    total_sums<2>(queue, sums, columns, chunks, [=] STEPPLAN_KERNEL(int64_t c, const double* total) {
+      if (dbeta) dbeta[c] = static_cast<float>(total[0]);
+      if (dgamma) dgamma[c] = static_cast<float>(total[1]);
     });
   }
   rows<128>(queue, row_count, [=] STEPPLAN_KERNEL(auto team, int64_t r) {
@@ -217,8 +336,10 @@ STEPPLAN_BOTH inline float inverse_power(float d, float beta) {
 
 void lrn(Queue queue, const float* x, float* y, const Lrn& options, int64_t row_count) {
   const Lrn a = options;
+  const Divider channels(a.channels, row_count * a.channels);
   elements(queue, row_count * a.channels, [=] STEPPLAN_KERNEL(int64_t i) {
-    const int64_t c = i % a.channels;
+    int64_t c;
+    channels.split(i, c);
     y[i] = x[i] * inverse_power(lrn_denominator(x + (i - c), a, c), a.beta);
   });
 }
@@ -226,8 +347,10 @@ void lrn(Queue queue, const float* x, float* y, const Lrn& options, int64_t row_
 void lrn_backward(Queue queue, const float* dy, const float* x, float* dx, const Lrn& options, int64_t row_count) {
   const Lrn a = options;
   const float factor = 2.0f * a.alpha * a.beta / static_cast<float>(a.size);
+  const Divider channels(a.channels, row_count * a.channels);
   elements(queue, row_count * a.channels, [=] STEPPLAN_KERNEL(int64_t i) {
-    const int64_t c = i % a.channels;
+    int64_t c;
+    channels.split(i, c);
     const float *row = x + (i - c), *drow = dy + (i - c);
     float sum = 0.0f;  // over the channels in whose windows c lies
     for (int64_t o = c - (a.size - 1) / 2; o <= c + a.size / 2; ++o) {

@@ -1,7 +1,9 @@
 // Convolutions and matrix products without a library: one thread per result. For shapes that the libraries refuse, and
 // for the null device.
 #include "device_kernels.hpp"
+#include "division.hpp"
 #include "library.hpp"
+#include "packs.hpp"
 
 namespace stepplan::gpu {
 
@@ -111,21 +113,44 @@ void plain_product(Queue queue, const ProductShape& shape, const void* a, const 
   compute(static_cast<const bfloat16*>(a), static_cast<bfloat16*>(c));
 }
 
-template <class T>
-void add_bias(Queue queue, const float* bias, T* y, int64_t row_count, int64_t columns) {
-  elements(queue, row_count * columns, [=] STEPPLAN_KERNEL(int64_t i) { y[i] = y[i] + bias[i % columns]; });
+namespace {
+
+template <int w, class T>
+void add_bias_in(Queue queue, const float* bias, T* y, int64_t row_count, int64_t columns) {
+  const T* before = y;
+  panels<w>(queue, row_count, columns, [=] STEPPLAN_KERNEL(auto own, int64_t c, int64_t first, int64_t end, int64_t step) {
+    constexpr int width = decltype(own)::value;
+    float add[width];
+    load_channels(bias, c, 0.0f, add);
+    stream_rows<width>(
+        first, end, step, columns, c, [&](int j, T& after, T v) { after = v + add[j]; }, Nothing(), y, before);
+  });
 }
 
-namespace {
 /// [batch, rows, columns] -> [batch, columns, rows], and from one type to the other.
 template <class From, class To>
 void turn(Queue queue, const From* x, To* y, int64_t batch, int64_t rows, int64_t columns) {
-  elements(queue, batch * rows * columns, [=] STEPPLAN_KERNEL(int64_t i) {
-    const int64_t row = i % rows, column = i / rows % columns, image = i / (rows * columns);
-    y[i] = static_cast<float>(x[(image * rows + row) * columns + column]);
-  });
+  const int64_t count = batch * rows * columns;
+  const Divider by_rows(rows, count), by_columns(columns, count);
+  map_elements(
+      queue, count,
+      [=] STEPPLAN_KERNEL(int64_t i, To& result) {
+        int64_t row, column;
+        const int64_t image = by_columns.split(by_rows.split(i, row), column);
+        result = static_cast<float>(x[(image * rows + row) * columns + column]);
+      },
+      y);
 }
+
 }  // namespace
+
+template <class T>
+void add_bias(Queue queue, const float* bias, T* y, int64_t row_count, int64_t columns) {
+  constexpr int width = 16 / sizeof(T);
+  if (columns % width == 0 && in_packs<width>(y) && in_packs<4>(bias))
+    return add_bias_in<width>(queue, bias, y, row_count, columns);
+  add_bias_in<1>(queue, bias, y, row_count, columns);
+}
 
 template <class T>
 void pack_weights(Queue queue, const Conv& s, const float* plain, T* packed) {

@@ -1,92 +1,190 @@
-// Pooling, compiled once per type in which activations are stored: forward one thread per result, backward one per input, which gathers, so that nothing is added atomically.
+// Pooling, compiled once per type in which activations are stored. A thread computes neighbouring channels of one pixel:
+// forward of a result, backward of an input, which gathers, so that nothing is added atomically.
 #include <limits>
 
 #include "average_pool.hpp"
 #include "device_kernels.hpp"
+#include "division.hpp"
+#include "packs.hpp"
 #include "stored.hpp"
 
 namespace stepplan::gpu {
 
-template <class T>
-void max_pool(Queue queue, const T* x, T* y, uint8_t* argmax, const Pool2d& pool) {
-  const Pool2d p = pool;
-  elements(queue, p.batch * p.out_height * p.out_width * p.channels, [=] STEPPLAN_KERNEL(int64_t i) {
-    const int64_t c = i % p.channels, ow = i / p.channels % p.out_width, row = i / (p.channels * p.out_width);
-    const T* image = x + row / p.out_height * p.height * p.width * p.channels + c;
-    const int64_t top = row % p.out_height * p.stride_h - p.pad_h, left = ow * p.stride_w - p.pad_w;
-    float best = -std::numeric_limits<float>::infinity();
-    int64_t chosen = -1;
-    for (int64_t kh = 0; kh < p.kernel_h; ++kh) {
+namespace {
+
+/// Packs of channels of all pixels of [batch, height, width, channels], by number.
+struct Pixels {
+  int64_t count, channels;
+  Divider packs, wide, high;
+
+  Pixels(int64_t batch, int64_t height, int64_t width, int64_t channels, int pack)
+      : count(batch * height * width * (channels / pack)), channels(channels), packs(channels / pack, count),
+        wide(width, count), high(height, count) {}
+
+  struct At {
+    int64_t image, row, column, pack;
+  };
+  STEPPLAN_BOTH At at(int64_t i) const {
+    At found;
+    found.image = high.split(wide.split(packs.split(i, found.pack), found.column), found.row);
+    return found;
+  }
+};
+
+/// The packs that these operands' channels allow.
+template <class T, class... P>
+bool wide_channels(int64_t channels, const P*... operands) {
+  return channels % (16 / sizeof(T)) == 0 && in_packs<16 / sizeof(T)>(operands...);
+}
+
+template <int width, class T>
+STEPPLAN_BOTH Pack<T, width> pack_at(const T* from, int64_t at) {
+  return *reinterpret_cast<const Pack<T, width>*>(from + at);
+}
+template <int width, class T>
+STEPPLAN_BOTH void put_pack(T* to, int64_t at, const float (&values)[width]) {
+  Pack<T, width> pack;
+  for (int j = 0; j < width; ++j) pack.values[j] = static_cast<T>(values[j]);
+  *reinterpret_cast<Pack<T, width>*>(to + at) = pack;
+}
+
+template <int width, class T>
+void max_pool_in(Queue queue, const T* x, T* y, uint8_t* argmax, const Pool2d& p) {
+  const Pixels pixels(p.batch, p.out_height, p.out_width, p.channels, width);
+  elements(queue, pixels.count, [=] STEPPLAN_KERNEL(int64_t i) {
+    const auto [image, row, column, pack] = pixels.at(i);
+    const T* from = x + image * p.height * p.width * p.channels + pack * width;
+    const int64_t top = row * p.stride_h - p.pad_h, left = column * p.stride_w - p.pad_w;
+    float best[width];
+    Pack<uint8_t, width> chosen{};
+    STEPPLAN_UNROLL
+    for (int j = 0; j < width; ++j) best[j] = -std::numeric_limits<float>::infinity();
+    bool first = true;  // where all are -infinity, the first is chosen
+    for (int kh = 0; kh < p.kernel_h; ++kh) {
       const int64_t ih = top + kh * p.dilation_h;
       if (ih < 0 || ih >= p.height) continue;
-      for (int64_t kw = 0; kw < p.kernel_w; ++kw) {
+      for (int kw = 0; kw < p.kernel_w; ++kw) {
         const int64_t iw = left + kw * p.dilation_w;
         if (iw < 0 || iw >= p.width) continue;
-        const float v = image[(ih * p.width + iw) * p.channels];
-        if (v > best || v != v || chosen < 0) best = v, chosen = kh * p.kernel_w + kw;
+        const Pack<T, width> here = pack_at<width>(from, (ih * p.width + iw) * p.channels);
+        const uint8_t number = static_cast<uint8_t>(kh * p.kernel_w + kw);
+        STEPPLAN_UNROLL
+        for (int j = 0; j < width; ++j) {
+          const float v = here.values[j];
+          if (v > best[j] || v != v || first) best[j] = v, chosen.values[j] = number;
+        }
+        first = false;
       }
     }
-    y[i] = best;
-    if (argmax != nullptr) argmax[i] = static_cast<uint8_t>(chosen < 0 ? 0 : chosen);
+    const int64_t out = i * width;
+    put_pack<width>(y, out, best);
+    if (argmax != nullptr) *reinterpret_cast<Pack<uint8_t, width>*>(argmax + out) = chosen;
   });
 }
 
-template <class T>
-void max_pool_backward(Queue queue, const T* dy, const uint8_t* argmax, T* dx, const Pool2d& pool) {
-  const Pool2d p = pool;
-  elements(queue, p.batch * p.height * p.width * p.channels, [=] STEPPLAN_KERNEL(int64_t i) {
-    const int64_t c = i % p.channels, iw = i / p.channels % p.width, row = i / (p.channels * p.width);
-    const int64_t n = row / p.height, ih = row % p.height;
-    float sum = 0.0f;
-    for (int64_t kh = 0; kh < p.kernel_h; ++kh) {
-      const int64_t h = ih + p.pad_h - kh * p.dilation_h;
-      if (h < 0 || h % p.stride_h != 0 || h / p.stride_h >= p.out_height) continue;
-      for (int64_t kw = 0; kw < p.kernel_w; ++kw) {
-        const int64_t w = iw + p.pad_w - kw * p.dilation_w;
-        if (w < 0 || w % p.stride_w != 0 || w / p.stride_w >= p.out_width) continue;
-        const int64_t out = ((n * p.out_height + h / p.stride_h) * p.out_width + w / p.stride_w) * p.channels + c;
-        if (argmax[out] == kh * p.kernel_w + kw) sum += dy[out];
+template <int width, class T>
+void max_pool_backward_in(Queue queue, const T* dy, const uint8_t* argmax, T* dx, const Pool2d& p) {
+  const Pixels pixels(p.batch, p.height, p.width, p.channels, width);
+  const Divider high(p.stride_h, p.height + p.pad_h), wide(p.stride_w, p.width + p.pad_w);
+  elements(queue, pixels.count, [=] STEPPLAN_KERNEL(int64_t i) {
+    const auto [image, row, column, pack] = pixels.at(i);
+    float sum[width] = {};
+    for (int kh = 0; kh < p.kernel_h; ++kh) {
+      int64_t past_h, past_w;
+      const int64_t h = row + p.pad_h - kh * p.dilation_h;
+      if (h < 0) break;
+      const int64_t oh = high.split(h, past_h);
+      if (past_h != 0 || oh >= p.out_height) continue;
+      for (int kw = 0; kw < p.kernel_w; ++kw) {
+        const int64_t w = column + p.pad_w - kw * p.dilation_w;
+        if (w < 0) break;
+        const int64_t ow = wide.split(w, past_w);
+        if (past_w != 0 || ow >= p.out_width) continue;
+        const int64_t out = ((image * p.out_height + oh) * p.out_width + ow) * p.channels + pack * width;
+        const Pack<uint8_t, width> chosen = pack_at<width>(argmax, out);
+        const Pack<T, width> d = pack_at<width>(dy, out);
+        const uint8_t number = static_cast<uint8_t>(kh * p.kernel_w + kw);
+        STEPPLAN_UNROLL
+        for (int j = 0; j < width; ++j) sum[j] += chosen.values[j] == number ? float(d.values[j]) : 0.0f;
       }
     }
-    dx[i] = sum;
+    put_pack<width>(dx, i * width, sum);
   });
 }
 
-namespace {
+/// Sums of float along a window's row and of double across rows, as on processors.
+template <int width, class T, class Windows>
+void average_in(Queue queue, const T* x, T* y, int64_t batch, int64_t channels, Windows high, Windows wide) {
+  const Pixels pixels(batch, high.out, wide.out, channels, width);
+  elements(queue, pixels.count, [=] STEPPLAN_KERNEL(int64_t i) {
+    const auto [image, row, column, pack] = pixels.at(i);
+    const T* from = x + image * high.in * wide.in * channels + pack * width;
+    const Range ih = high.inputs(row), iw = wide.inputs(column);
+    const float share = 1.0f / static_cast<float>(high.divisor(row) * wide.divisor(column));
+    double total[width] = {};
+    for (int64_t h = ih.begin; h < ih.end; ++h) {
+      float sum[width] = {};
+#pragma unroll 4
+      for (int64_t w = iw.begin; w < iw.end; ++w) {
+        const Pack<T, width> here = pack_at<width>(from, (h * wide.in + w) * channels);
+        STEPPLAN_UNROLL
+        for (int j = 0; j < width; ++j) sum[j] += here.values[j];
+      }
+      STEPPLAN_UNROLL
+      for (int j = 0; j < width; ++j) total[j] += static_cast<double>(sum[j]);
+    }
+    float mean[width];
+    STEPPLAN_UNROLL
+    for (int j = 0; j < width; ++j) mean[j] = static_cast<float>(total[j]) * share;
+    put_pack<width>(y, i * width, mean);
+  });
+}
+
+template <int width, class T, class Windows>
+void average_backward_in(Queue queue, const T* dy, T* dx, int64_t batch, int64_t channels, Windows high, Windows wide) {
+  const Pixels pixels(batch, high.in, wide.in, channels, width);
+  elements(queue, pixels.count, [=] STEPPLAN_KERNEL(int64_t i) {
+    const auto [image, row, column, pack] = pixels.at(i);
+    const Range oh = high.outputs(row), ow = wide.outputs(column);
+    float sum[width] = {};
+    for (int64_t h = oh.begin; h < oh.end; ++h)
+      for (int64_t w = ow.begin; w < ow.end; ++w) {
+        const Pack<T, width> d = pack_at<width>(dy, ((image * high.out + h) * wide.out + w) * channels + pack * width);
+        const float share = 1.0f / static_cast<float>(high.divisor(h) * wide.divisor(w));
+        STEPPLAN_UNROLL
+        for (int j = 0; j < width; ++j) sum[j] += d.values[j] * share;
+      }
+    put_pack<width>(dx, i * width, sum);
+  });
+}
 
 template <class T, class Windows>
 void average(Queue queue, const T* x, T* y, int64_t batch, int64_t channels, Windows high, Windows wide) {
-  elements(queue, batch * high.out * wide.out * channels, [=] STEPPLAN_KERNEL(int64_t i) {
-    const int64_t c = i % channels, ow = i / channels % wide.out, row = i / (channels * wide.out);
-    const T* image = x + row / high.out * high.in * wide.in * channels + c;
-    const Range ih = high.inputs(row % high.out), iw = wide.inputs(ow);
-    double total = 0.0;
-    for (int64_t h = ih.begin; h < ih.end; ++h) {
-      float sum = 0.0f;
-      for (int64_t w = iw.begin; w < iw.end; ++w) sum += image[(h * wide.in + w) * channels];
-      total += sum;
-    }
-    y[i] = static_cast<float>(total) * (1.0f / static_cast<float>(high.divisor(row % high.out) * wide.divisor(ow)));
-  });
+  if (wide_channels<T>(channels, x, y)) return average_in<16 / sizeof(T)>(queue, x, y, batch, channels, high, wide);
+  average_in<1>(queue, x, y, batch, channels, high, wide);
 }
 
 template <class T, class Windows>
-void average_backward(Queue queue, const T* dy, T* dx, int64_t batch, int64_t channels, Windows high,
-                      Windows wide) {
-  elements(queue, batch * high.in * wide.in * channels, [=] STEPPLAN_KERNEL(int64_t i) {
-    const int64_t c = i % channels, iw = i / channels % wide.in, row = i / (channels * wide.in);
-    const int64_t n = row / high.in;
-    const Range oh = high.outputs(row % high.in), ow = wide.outputs(iw);
-    float sum = 0.0f;
-    for (int64_t h = oh.begin; h < oh.end; ++h)
-      for (int64_t w = ow.begin; w < ow.end; ++w)
-        sum += dy[((n * high.out + h) * wide.out + w) * channels + c] *
-               (1.0f / static_cast<float>(high.divisor(h) * wide.divisor(w)));
-    dx[i] = sum;
-  });
+void average_backward(Queue queue, const T* dy, T* dx, int64_t batch, int64_t channels, Windows high, Windows wide) {
+  if (wide_channels<T>(channels, dy, dx))
+    return average_backward_in<16 / sizeof(T)>(queue, dy, dx, batch, channels, high, wide);
+  average_backward_in<1>(queue, dy, dx, batch, channels, high, wide);
 }
 
 }  // namespace
+
+template <class T>
+void max_pool(Queue queue, const T* x, T* y, uint8_t* argmax, const Pool2d& p) {
+  if (wide_channels<T>(p.channels, x, y, argmax)) return max_pool_in<16 / sizeof(T)>(queue, x, y, argmax, p);
+  max_pool_in<1>(queue, x, y, argmax, p);
+}
+
+template <class T>
+void max_pool_backward(Queue queue, const T* dy, const uint8_t* argmax, T* dx, const Pool2d& p) {
+  if (wide_channels<T>(p.channels, dy, argmax, dx))
+    return max_pool_backward_in<16 / sizeof(T)>(queue, dy, argmax, dx, p);
+  max_pool_backward_in<1>(queue, dy, argmax, dx, p);
+}
 
 template <class T>
 void average_pool(Queue queue, const T* x, T* y, const Pool2d& p, bool count_pad) {
@@ -121,10 +219,11 @@ template void adaptive_average_pool_backward<Stored>(Queue, const Stored*, Store
 void interpolate(Queue queue, const float* x, float* y, int64_t batch, int64_t channels, const InterpolationAxis& down,
                  const InterpolationAxis& right) {
   const InterpolationAxis high = down, wide = right;
-  elements(queue, batch * high.out * wide.out * channels, [=] STEPPLAN_KERNEL(int64_t i) {
-    const int64_t c = i % channels, ow = i / channels % wide.out, row = i / (channels * wide.out);
-    const float* image = x + row / high.out * high.in * wide.in * channels + c;
-    const auto h = high.taps(row % high.out), w = wide.taps(ow);
+  const Pixels pixels(batch, high.out, wide.out, channels, 1);
+  elements(queue, pixels.count, [=] STEPPLAN_KERNEL(int64_t i) {
+    const auto [n, row, column, c] = pixels.at(i);
+    const float* image = x + n * high.in * wide.in * channels + c;
+    const auto h = high.taps(row), w = wide.taps(column);
     float sum = 0.0f;
     for (int a = 0; a < h.count; ++a)
       for (int b = 0; b < w.count; ++b)
@@ -136,9 +235,9 @@ void interpolate(Queue queue, const float* x, float* y, int64_t batch, int64_t c
 void interpolate_backward(Queue queue, const float* dy, float* dx, int64_t batch, int64_t channels,
                           const InterpolationAxis& down, const InterpolationAxis& right) {
   const InterpolationAxis high = down, wide = right;
-  elements(queue, batch * high.in * wide.in * channels, [=] STEPPLAN_KERNEL(int64_t i) {
-    const int64_t c = i % channels, iw = i / channels % wide.in, row = i / (channels * wide.in);
-    const int64_t n = row / high.in, ih = row % high.in;
+  const Pixels pixels(batch, high.in, wide.in, channels, 1);
+  elements(queue, pixels.count, [=] STEPPLAN_KERNEL(int64_t i) {
+    const auto [n, ih, iw, c] = pixels.at(i);
     const Range oh = high.readers(ih), ow = wide.readers(iw);
     float sum = 0.0f;
     for (int64_t h = oh.begin; h < oh.end; ++h)

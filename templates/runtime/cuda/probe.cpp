@@ -77,14 +77,27 @@ nb::dict describe(int device) {
   return told;
 }
 
+Conv conv_of(const std::array<int64_t, 16>& s, bool low) {
+  return {s[0], s[1], s[2],  s[3],  s[4],  s[5],  s[6],  s[7],
+          s[8], s[9], s[10], s[11], s[12], s[13], s[14], s[15], low ? Element::bfloat16 : Element::float32};
+}
+
+ConvKind kind_of(const std::string& kind) {
+  return kind == "forward" ? ConvKind::forward : kind == "backward_data" ? ConvKind::backward_data : ConvKind::backward_weights;
+}
+
+/// (name, workspace, 0) of the engines that would be timed on a GPU that cuDNN's JSON describes.
+nb::list offers(const std::string& described, const std::string& kind, const std::array<int64_t, 16>& s, bool tf32, bool low) {
+  return guarded([&] { return told(Convolution::offers(described, kind_of(kind), conv_of(s, low), tf32)); });
+}
+
 /// (name, workspace, ns) of every algorithm of a convolution, the fastest first. `s`: the fields of Conv; `low`: on
 /// bfloat16.
 nb::list convolution(int device, const std::string& kind, const std::array<int64_t, 16>& s, bool tf32, bool low,
                      size_t workspace) {
-  const Element element = low ? Element::bfloat16 : Element::float32;
   return guarded([&] {
-    const Conv shape{s[0], s[1], s[2],  s[3],  s[4],  s[5],  s[6],  s[7],
-                     s[8], s[9], s[10], s[11], s[12], s[13], s[14], s[15], element};
+    const Conv shape = conv_of(s, low);
+    const Element element = shape.element;
     Session session(device);
     const int64_t x = shape.n * shape.ih * shape.iw * shape.ic, y = shape.n * shape.oh * shape.ow * shape.oc;
     const int64_t w = shape.oc * shape.taps() * shape.group_channels();
@@ -94,8 +107,7 @@ nb::list convolution(int device, const std::string& kind, const std::array<int64
     const Buffer out(session.device, size_t(result * bytes_of(element))), space(session.device, workspace);
     session.fill(a, first, 1, element);
     session.fill(b, second, 2, element);
-    const ConvKind which = forward ? ConvKind::forward : data ? ConvKind::backward_data : ConvKind::backward_weights;
-    return told(Convolution::measure(session.libraries, which, shape, tf32, a.bytes(), b.bytes(), out.bytes(),
+    return told(Convolution::measure(session.libraries, kind_of(kind), shape, tf32, a.bytes(), b.bytes(), out.bytes(),
                                      space.bytes(), workspace));
   });
 }
@@ -150,6 +162,7 @@ double copy_bandwidth(int device, const std::string& direction, size_t bytes, in
 NB_MODULE(_probe, module) {
   module.def("describe", stepplan::gpu::describe);
   module.def("convolution", stepplan::gpu::convolution);
+  module.def("offers", stepplan::gpu::offers);
   module.def("product", stepplan::gpu::product);
   module.def("copy_bandwidth", stepplan::gpu::copy_bandwidth);
 }

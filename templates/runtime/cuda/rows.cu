@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "device_kernels.hpp"
+#include "packs.hpp"
 #include "row_math.hpp"
 #include "strided.hpp"
 
@@ -58,20 +59,25 @@ void sum_reduce(Queue queue, const float* x, const Reduction& axes, float factor
   });
 }
 
+namespace {
+template <int w, class T>
+void add_rows(Queue queue, const T* dy, int64_t row_count, int64_t columns, double* sums, int64_t chunks) {
+  sum_panels<w, 1>(queue, row_count, columns, sums, chunks,
+                   [=] STEPPLAN_KERNEL(auto own, int64_t c, int64_t first, int64_t end, int64_t step, auto& added) {
+    stream_rows<decltype(own)::value>(
+        first, end, step, columns, c, [&](int j, T v) { added.few[0][j] += v; }, [&] { added.carry(); }, dy);
+  });
+}
+}  // namespace
+
 template <class T>
 void bias_gradient(Queue queue, const T* dy, int64_t row_count, int64_t columns, float* db, double* sums,
                    int64_t chunks) {
-  elements(queue, chunks * columns, [=] STEPPLAN_KERNEL(int64_t i) {
-    const int64_t c = i % columns, k = i / columns;
-    double sum = 0.0;
-    for (int64_t r = row_count * k / chunks; r < row_count * (k + 1) / chunks; ++r) sum += dy[r * columns + c];
-    sums[i] = sum;
-  });
-  elements(queue, columns, [=] STEPPLAN_KERNEL(int64_t c) {
-    double sum = 0.0;
-    for (int64_t k = 0; k < chunks; ++k) sum += sums[k * columns + c];
-    db[c] = static_cast<float>(sum);
-  });
+  constexpr int width = 16 / sizeof(T);
+  if (columns % width == 0 && in_packs<width>(dy)) add_rows<width>(queue, dy, row_count, columns, sums, chunks);
+  else add_rows<1>(queue, dy, row_count, columns, sums, chunks);
+  total_sums<1>(queue, sums, columns, chunks,
+                [=] STEPPLAN_KERNEL(int64_t c, const double* total) { db[c] = static_cast<float>(total[0]); });
 }
 template void bias_gradient<float>(Queue, const float*, int64_t, int64_t, float*, double*, int64_t);
 template void bias_gradient<bfloat16>(Queue, const bfloat16*, int64_t, int64_t, float*, double*, int64_t);

@@ -2,6 +2,8 @@
 #include <cmath>
 
 #include "device_kernels.hpp"
+#include "division.hpp"
+#include "packs.hpp"
 #include "row_math.hpp"
 
 namespace stepplan::gpu {
@@ -86,8 +88,10 @@ void nll_loss(Queue queue, const float* log_probs, const Labels& labels, bool me
 void cross_entropy_backward(Queue queue, const float* dloss, const float* scale, const float* log_probs,
                             const Labels& labels, float* dlogits) {
   const Labels a = labels;
+  const Divider classes(a.classes, a.rows * a.classes);
   elements(queue, a.rows * a.classes, [=] STEPPLAN_KERNEL(int64_t i) {
-    const int64_t r = i / a.classes, c = i % a.classes;
+    int64_t c;
+    const int64_t r = classes.split(i, c);
     const float factor = counts(a, r) ? *dloss * *scale : 0.0f;
     const float uniform = a.label_smoothing / static_cast<float>(a.classes);
     // exp(p) - 1: of a row that is nearly right, exp would leave the rounding of a number near 1.
@@ -123,7 +127,11 @@ void mse_loss(Queue queue, const float* x, const float* target, int64_t n, bool 
 
 void mse_loss_backward(Queue queue, const float* dloss, const float* scale, const float* x, const float* target,
                        float* dx, int64_t n) {
-  elements(queue, n, [=] STEPPLAN_KERNEL(int64_t i) { dx[i] = 2.0f * *dloss * *scale * (x[i] - target[i]); });
+  const auto scaled = [=] STEPPLAN_KERNEL() {
+    const float factor = 2.0f * *dloss * *scale;
+    return [=](int64_t, float& result, float v, float wanted) { result = factor * (v - wanted); };
+  };
+  map_made(queue, n, scaled, dx, x, target);
 }
 
 void bce_with_logits(Queue queue, const float* x, const float* target, int64_t n, bool mean, float* loss, float* scale,
@@ -142,52 +150,73 @@ void bce_with_logits(Queue queue, const float* x, const float* target, int64_t n
 
 void bce_with_logits_backward(Queue queue, const float* dloss, const float* scale, const float* x, const float* target,
                               float* dx, int64_t n) {
-  elements(queue, n, [=] STEPPLAN_KERNEL(int64_t i) {
-    dx[i] = math::sigmoid_minus(x[i], target[i]) * (*dloss * *scale);
-  });
+  const auto scaled = [=] STEPPLAN_KERNEL() {
+    const float factor = *dloss * *scale;
+    return [=](int64_t, float& result, float v, float wanted) { result = math::sigmoid_minus(v, wanted) * factor; };
+  };
+  map_made(queue, n, scaled, dx, x, target);
 }
 
 void sgd_update(Queue queue, float* weight, const float* gradient, float* velocity, const Scalars* now, const Sgd& options,
                 int64_t n) {
   const Sgd o = options;
-  elements(queue, n, [=] STEPPLAN_KERNEL(int64_t i) {
+  const float* before = weight;
+  if (velocity == nullptr) {
+    const auto plainly = [=] STEPPLAN_KERNEL() {
+      const float lr = now->lr * o.lr_factor;
+      return [=](int64_t, float& after, float w, float g) { after = w - lr * (g + o.weight_decay * w); };
+    };
+    return map_made(queue, n, plainly, weight, before, gradient);
+  }
+  const float* velocity_before = velocity;
+  const auto with_momentum = [=] STEPPLAN_KERNEL() {
     const float lr = now->lr * o.lr_factor;
-    const float g = gradient[i] + o.weight_decay * weight[i];
-    if (velocity == nullptr) {
-      weight[i] -= lr * g;
-      return;
-    }
-    const float v = o.momentum * velocity[i] + g;
-    velocity[i] = v;
-    weight[i] -= lr * (o.nesterov ? g + o.momentum * v : v);
-  });
+    return [=](int64_t, float& after, float& velocity_after, float w, float slope, float v_before) {
+      const float g = slope + o.weight_decay * w;
+      const float v = o.momentum * v_before + g;
+      velocity_after = v;
+      after = w - lr * (o.nesterov ? g + o.momentum * v : v);
+    };
+  };
+  map_made(queue, n, with_momentum, weight, velocity, before, gradient, velocity_before);
 }
 
 void adam_update(Queue queue, float* weight, const float* gradient, float* mean, float* square, const Scalars* now,
                  const Adam& options, int64_t n) {
   const Adam o = options;
-  elements(queue, n, [=] STEPPLAN_KERNEL(int64_t i) {
+  const float *before = weight, *mean_before = mean, *square_before = square;
+  const auto prepared = [=] STEPPLAN_KERNEL() {  // once per thread: powers in double are slow
     const float lr = now->lr * o.lr_factor;
     const double step = static_cast<double>(now->step);
     const float step_size = static_cast<float>(lr / (1.0 - std::pow(o.beta1, step)));
     const float root = static_cast<float>(std::sqrt(1.0 - std::pow(o.beta2, step)));
     const float shrink = o.decoupled ? static_cast<float>(1.0 - static_cast<double>(lr) * o.weight_decay) : 1.0f;
-    const float w = weight[i] * shrink;
-    const float g = gradient[i] + (o.decoupled ? 0.0f : o.weight_decay) * w;
-    const float m = mean[i] + static_cast<float>(1.0 - o.beta1) * (g - mean[i]);
-    const float v = static_cast<float>(o.beta2) * square[i] + static_cast<float>(1.0 - o.beta2) * (g * g);
-    mean[i] = m;
-    square[i] = v;
-    weight[i] = w - step_size * (m / (std::sqrt(v) / root + o.eps));
-  });
+    const float decay = o.decoupled ? 0.0f : o.weight_decay, keep = static_cast<float>(o.beta2);
+    const float take_mean = static_cast<float>(1.0 - o.beta1), take_square = static_cast<float>(1.0 - o.beta2);
+    const float eps = o.eps;
+    return [=](int64_t, float& after, float& mean_after, float& square_after, float weight_then, float slope, float m_before,
+               float v_before) {
+      const float w = weight_then * shrink;
+      const float g = slope + decay * w;
+      const float m = m_before + take_mean * (g - m_before);
+      const float v = keep * v_before + take_square * (g * g);
+      mean_after = m;
+      square_after = v;
+      after = w - step_size * (m / (std::sqrt(v) / root + eps));
+    };
+  };
+  map_made(queue, n, prepared, weight, mean, square, before, gradient, mean_before, square_before);
 }
 
 void embedding(Queue queue, const float* table, const int64_t* ids, float* y, const Table& shape, int64_t* bad_row) {
   const Table t = shape;
-  elements(queue, t.positions * t.columns, [=] STEPPLAN_KERNEL(int64_t i) {
-    const int64_t id = ids[i / t.columns];
-    y[i] = id >= 0 && id < t.entries ? table[id * t.columns + i % t.columns] : 0.0f;
-  });
+  const Divider columns(t.columns, t.positions * t.columns);
+  const auto look_up = [=] STEPPLAN_KERNEL(int64_t i, float& result) {
+    int64_t c;
+    const int64_t id = ids[columns.split(i, c)];
+    result = id >= 0 && id < t.entries ? table[id * t.columns + c] : 0.0f;
+  };
+  map_elements(queue, t.positions * t.columns, look_up, y);
   if (bad_row != nullptr)
     report_bad_row(queue, {ids, t.positions, t.entries, INT64_MIN, 0.0f, bad_row});
 }

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from codegen.bench import random_inputs
 from codegen.cli import bench_text
 from codegen.cost_table import fill
 from codegen.cuda.bench import bench, device_inputs, rounds_to_tf32
+from codegen.steps import random_inputs
 from planner.bundle import read_bundle
 from planner.costs.table import CostTable
 from planner.solve.options import PlanOptions

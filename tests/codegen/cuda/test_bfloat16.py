@@ -7,7 +7,8 @@ import pytest
 
 from codegen.build import build
 from codegen.emit import emit
-from codegen.load import executor_class, native_module
+from codegen.load import executor_class
+from codegen.native import native_module
 from planner.errors import UserError
 from planner.graph.builder import GraphBuilder
 from planner.graph.model import Graph

@@ -13,7 +13,8 @@ from codegen.cuda import toolchain
 from codegen.cuda.emit import emit_cases
 from codegen.cuda.executor import CudaExecutor
 from codegen.emit import emit
-from codegen.load import executor_class, native_module
+from codegen.load import executor_class
+from codegen.native import native_module
 from planner.errors import InternalError, UserError
 from planner.plan.check import check
 from planner.plan.schema import Plan

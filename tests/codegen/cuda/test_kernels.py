@@ -9,7 +9,7 @@ import pytest
 from codegen.cuda.executor import CudaExecutor
 from planner.graph.model import DType, TensorType
 from planner.ops import all_ops
-from planner.ops.base import Mode, Op, Sample, round_bfloat16
+from planner.ops.base import Mode, Op, Sample, op_named, round_bfloat16
 from planner.ops.device import device_mode
 from planner.ops.masks import CastAttrs
 from planner.ops.signature import signature_of
@@ -45,6 +45,31 @@ def samples_of(op: Op) -> list[Sample]:
     return samples + [in_bfloat16(op, s) for s in samples if any(t.dtype is DType.FLOAT32 for t in s.inputs)][:many]
 
 
+def larger(op: Op, sample: Sample) -> list[Sample]:
+    """The sample, in both precisions, with more channels than a block has threads across, or more elements than two
+    blocks take at once, in no whole number of packs."""
+    first = sample.inputs[0].shape
+    channels = {first[1]: 264} if len(first) == 4 and op.family == "batch_norm" else {}
+    length = {} if channels else {first[0]: 4099}
+    grown = [
+        t.model_copy(update={"shape": tuple(channels.get(n, length.get(n, n)) for n in t.shape)}) for t in sample.inputs
+    ]
+    more = Sample(sample.attrs, tuple(grown))
+    return [more, in_bfloat16(op, more)] if op.low_precision is not None else [more]
+
+
+LARGER = (
+    "relu",
+    "sigmoid_backward",
+    "mul",
+    "dropout",
+    "sgd_update",
+    "adam_update",
+    "batch_norm",
+    "batch_norm_backward",
+)
+
+
 def device_cases() -> list[Case]:
     found: list[Case] = []
     for op in all_ops().values():
@@ -52,6 +77,12 @@ def device_cases() -> list[Case]:
             probe = Case(0, op, sample, Mode("", "", 1))
             if op.alias(signature_of(graph_of([probe]), probe.node)) is None:
                 found.append(Case(len(found), op, sample, device_mode(op)))
+    for name in LARGER:
+        op = op_named(name)
+        ranks = (4,) if op.family == "batch_norm" else (1, 2)
+        sample = next(s for s in op.samples() if len(s.inputs[0].shape) in ranks)
+        for more in larger(op, sample):
+            found.append(Case(len(found), op, more, device_mode(op, "64x2")))
     return found
 
 

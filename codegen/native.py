@@ -1,0 +1,45 @@
+"""The module of a built folder, loaded once it is known to be whole."""
+
+import importlib.machinery
+import importlib.util
+import struct
+from pathlib import Path
+from types import ModuleType
+
+from codegen.build import module_name, source_digest
+from planner.errors import UserError
+
+
+def native_module(folder: Path, null_device: bool = False) -> ModuleType:
+    """Load the built module (SP1512)."""
+    module = folder / module_name(source_digest(folder), null_device)
+    if not module.exists():
+        others = list(folder.glob(module_name("*", null_device)))
+        what = "its sources or the runtime changed since it was built" if others else "it is not built"
+        raise UserError("SP1512", f"{folder.name}: {what}", f"run stepplan build {folder}")
+    if not _complete_elf(module.read_bytes()):
+        raise UserError(
+            "SP1512",
+            f"{folder.name}: the built module does not load: it is damaged",
+            f"run stepplan build {folder} again",
+        )
+    loader = importlib.machinery.ExtensionFileLoader("_executor", str(module))
+    spec = importlib.util.spec_from_file_location("_executor", module, loader=loader)
+    assert spec is not None
+    try:
+        native = importlib.util.module_from_spec(spec)
+        loader.exec_module(native)
+    except ImportError as error:
+        raise UserError(
+            "SP1512", f"{folder.name}: the built module does not load: {error}", f"run stepplan build {folder} again"
+        ) from error
+    return native
+
+
+def _complete_elf(data: bytes) -> bool:
+    """Whether a 64-bit ELF file is all there: loading half a copy would end the process, not raise an error. The
+    section headers come last in the file."""
+    if len(data) < 64 or data[:5] != b"\x7fELF\x02":
+        return False
+    start, size, count = (*struct.unpack_from("<Q", data, 40), *struct.unpack_from("<HH", data, 58))
+    return bool(0 < start + size * count <= len(data))

@@ -1,0 +1,28 @@
+// One convolution by cuDNN, made ready: by an algorithm of its older interface (convolution.cpp), or by an engine of its
+// graph interface (engines.cpp).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "handles.hpp"
+
+namespace stepplan::gpu {
+
+struct Convolution::Prepared {
+  virtual ~Prepared() = default;
+  virtual size_t workspace() const = 0;
+  /// `space`: at a multiple of 256 bytes.
+  virtual cudnnStatus_t run(Stream stream, const void* a, const void* b, void* out, void* space, size_t bytes) const = 0;
+};
+
+/// `engine_12.2_1.5_3`: engine 12 with knob 2 set to 1 and knob 5 to 3. SP1857: the library has none.
+std::shared_ptr<const Convolution::Prepared> engine_named(Libraries::Handles& handles, ConvKind kind, const Conv& shape,
+                                                          const std::string& name);
+/// Names of the engines that the library would try first, without those that add in no fixed order or, unless `tf32`,
+/// round float32 operands.
+std::vector<std::string> offered_engines(Libraries::Handles& handles, ConvKind kind, const Conv& shape, bool tf32);
+inline bool names_engine(const std::string& name) { return name.starts_with("engine_"); }
+
+}  // namespace stepplan::gpu

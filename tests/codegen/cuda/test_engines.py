@@ -1,0 +1,64 @@
+"""cuDNN's engines for a GPU that is not there: the library plans for one that is described to it, so that what
+profiling would time and what a plan would name are looked at without a GPU."""
+
+import json
+import re
+
+import pytest
+
+from codegen.cpu.shapes import CONV_KINDS, conv_shape
+from codegen.cuda.probe import KINDS, probe
+from planner.graph.model import DType
+from planner.graph.precision import mixed_precision
+from planner.ops.signature import signatures_of
+from tests.codegen.cuda.test_devices import needs_toolkit
+from tests.graphs import small_net
+
+pytestmark = pytest.mark.xdist_group("cuda_devices")
+
+H200 = json.dumps(
+    {
+        "deviceVer": 900,
+        "deviceName": "NVIDIA H200",
+        "driverVer": 13000,
+        "cudaDeviceId": 0,
+        "pciDeviceId": 0,
+        "isTccDriver": 0,
+        "supportCoopLaunch": 1,
+        "totalGlobalMem": 150_000_000_000,
+        "multiProcessorCount": 132,
+        "smClockRateKHz": 1_980_000,
+        "memClockRateKHz": 3_201_000,
+        "l2CacheSize": 62_914_560,
+        "warpSize": 32,
+        "regsPerBlock": 65536,
+        "maxRegistersPerSM": 65536,
+        "maxSharedMemoryPerBlock": 49152,
+        "maxSharedMemoryPerBlockOptin": 232_448,
+        "reservedSharedMemoryPerBlock": 1024,
+        "maxCtasPerSM": 32,
+        "maxThreadsPerBlock": 1024,
+        "maxThreadsPerSM": 2048,
+        "maxGridSize": [2_147_483_647, 65535, 65535],
+        "maxBlockSize": [1024, 1024, 64],
+    }
+)
+
+
+@needs_toolkit
+@pytest.mark.parametrize(("precision", "hopper"), [("float32", False), ("tf32", True), ("bf16", True)])
+def test_every_offer_is_planned_again_by_its_name(precision: str, hopper: bool) -> None:
+    """Offers are names, each planned anew from its name. Matrix units come with clusters of blocks (knobs 27, 28)."""
+    graph = mixed_precision(small_net()) if precision == "bf16" else small_net()
+    clusters = False
+    for signature in signatures_of([graph]):
+        if signature.op in CONV_KINDS:
+            kind, low = KINDS[CONV_KINDS[signature.op]], signature.inputs[0].dtype is DType.BFLOAT16
+            shape = conv_shape(signature)[:16]
+            shape = (32, 64, 56, 56, 64, 56, 56, 3, 3, 1, 1, 1, 1, 1, 1, 1) if shape[7] == 3 else shape
+            found = probe("sm_90", False).offers(H200, kind, shape, precision == "tf32", low)
+            assert found, (kind, shape)
+            assert all(re.fullmatch(r"engine_\d+(\.\d+_\d+)*", name) for name, _, _ in found)
+            assert all(0 <= workspace < 2**30 for _, workspace, _ in found)
+            clusters = clusters or any(".27_" in name for name, _, _ in found)
+    assert clusters == hopper
