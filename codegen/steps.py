@@ -43,7 +43,7 @@ def random_inputs(graph: Graph, seed: int | None = None) -> list[np.ndarray]:
     indices = index_inputs(graph)
     program = graph.program["train_step"]
     binary = {n.inputs[1] for n in program.nodes if n.op == "bce_with_logits"}
-    found = []
+    found: list[np.ndarray[Any, Any]] = []
     for name in program.inputs:
         type_ = graph.value[name].type
         if type_.dtype is DType.INT64:

@@ -14,6 +14,7 @@ from planner.graph.model import Graph, TensorType
 from planner.graph.optimizer import Optimizer
 from planner.plan.check import check
 from planner.plan.diff import diff
+from planner.plan.diff_text import render
 from planner.plan.explain import explain
 from planner.plan.lifetimes import blocks, owner
 from planner.plan.schema import Plan
@@ -85,5 +86,5 @@ def test_keeping_costs_memory_and_is_part_of_the_plan() -> None:
     plain, kept = planned(graph), planned(graph, "*")
     assert kept.pools[0].arena > plain.pools[0].arena
     assert '"keep"' not in plan_text(plain) and '"keep"' in plan_text(kept)
-    assert "kept values" in diff(plain, kept).render("text")
+    assert "kept values" in render(diff(plain, kept))
     assert "--keep" in explain("conv2.y", graph, planned(graph, "conv2.y")).text()

@@ -18,6 +18,7 @@ from planner.graph.optimizer import Optimizer
 from planner.ops import all_ops
 from planner.plan.check import check
 from planner.plan.diff import diff
+from planner.plan.diff_text import render
 from planner.plan.explain import explain
 from planner.plan.schema import ParallelOp, Plan
 from planner.plan.text import plan_text
@@ -217,9 +218,9 @@ def test_wide_and_deep() -> None:
         ("embedding_sgd_update", 26, "features.backward_0", ""),
     }
     assert parallel.program["train_step"].predicted_ns < plain.program["train_step"].predicted_ns
-    text = diff(plain, parallel, graph, graph).render()
+    text = render(diff(plain, parallel, graph, graph))
     assert "parallel operators of train_step: 3" in text and "0 -> 26" in text
-    back = diff(parallel, plain).render()
+    back = render(diff(parallel, plain))
     assert "26 -> 0" in back and back.count("parallel operators of") == 2
     member = explain("embeddings.3", graph, parallel, costs).text()
     assert "one of 26 siblings of a parallel embedding" in member
