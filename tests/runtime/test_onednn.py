@@ -330,7 +330,8 @@ def test_matrix_products_match_float64(library, batch, m, n, k, transposed_a, tr
     truth, torchs = a.double() @ b.double(), a @ b
     if bias:
         truth, torchs = truth + bias_values.double(), torchs + bias_values
-    for dim, extent in ((BATCH, batch), (ROWS, m), (CHANNELS, n)):
+    ours = [b"dots"] if batch == 1 and transposed_b and not transposed_a else []
+    for (dim, extent), implementation in itertools.product(((BATCH, batch), (ROWS, m), (CHANNELS, n)), [b"", *ours]):
         for slices in range(1, min(5, extent) + 1):
             c = nan(batch, m, n + pads)
             shape = [batch, m, n, k, *strides(a), *strides(b), c.stride(0), c.stride(1), 1, bias, 0]
@@ -339,7 +340,7 @@ def test_matrix_products_match_float64(library, batch, m, n, k, transposed_a, tr
                 integers(shape),
                 dim,
                 slices,
-                b"",
+                implementation,
                 pointer(a),
                 pointer(b),
                 pointer(bias_values),
@@ -352,6 +353,28 @@ def test_matrix_products_match_float64(library, batch, m, n, k, transposed_a, tr
             assert code == 0, text.value
             assert_as_good_as_torch(c[..., :n], truth, torchs)
             assert c[..., n:].isnan().all()
+
+
+@pytest.mark.parametrize("m,n,k", [(7, 41, 2500), (32, 64, 1024), (1, 19, 1039)])
+def test_dot_products_have_the_same_bits_in_any_slices(library, m, n, k):
+    numbers = torch.Generator().manual_seed(k)
+    a, b, bias = (torch.randn(*size, generator=numbers) for size in ((m, k), (n, k), (n,)))
+    shape = integers([1, m, n, k, 0, k, 1, 0, 1, k, 0, n, 1, 1, 0])
+    results, text, seconds = [], ctypes.create_string_buffer(512), (ctypes.c_double * 1)()
+    for dim, slices in ((ROWS, 1), (ROWS, min(3, m)), (CHANNELS, 2), (CHANNELS, 5)):
+        c, operands = nan(m, n), (pointer(a), pointer(b), pointer(bias))
+        assert library.harness_matmul(shape, dim, slices, b"dots", *operands, pointer(c), 1, seconds, text, 512) == 0
+        results.append(c)
+    assert_as_good_as_torch(results[0], a.double() @ b.double().T + bias.double(), a @ b.T + bias)
+    assert all(torch.equal(c, results[0]) for c in results[1:])
+
+
+def test_only_products_of_dense_rows_are_dot_products(library):
+    text, facts = ctypes.create_string_buffer(512), integers([0] * 3)
+    plain = integers([1, 4, 4, 4, 0, 4, 1, 0, 4, 1, 0, 4, 1, 0, 0])
+    assert library.stepplan_matmul_facts(plain, ROWS, 2, b"dots", facts, text, 512) == IMPOSSIBLE
+    assert library.stepplan_matmul_implementations(plain, ROWS, 2, text, 512) == 0
+    assert b"dots" not in text.value.split()
 
 
 @pytest.mark.parametrize("rows,columns,slices", [(1, 1, 1), (1000, 130, 3), (100_000, 17, 2)])
