@@ -44,7 +44,7 @@ def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> None:
     assert a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
 
 
-@pytest.mark.parametrize("seed,lanes,policy", [(1, 2, "sequential"), (7, 3, "liu")])
+@pytest.mark.parametrize("seed,lanes,policy", [(7, 3, "liu")])
 def test_the_bits_are_those_of_plain_weights(tmp_path: Path, seed: int, lanes: int, policy: str) -> None:
     graph = net(seed, OPTIMIZERS[seed % 2])
     keep = tuple(v.id for v in graph.values if v.gradient_of and len(v.type.shape) == 4)
