@@ -25,6 +25,7 @@ from planner.artefact import write_text
 from planner.errors import InternalError, UserError
 from planner.graph.model import DType, Graph, Program, Value
 from planner.ops.caller_gradient import GIVEN
+from planner.ops.stored import parse_stored
 from planner.ops.strides import memory_order
 from planner.plan.crossing import Crossing
 from planner.plan.expand import expanded
@@ -62,7 +63,8 @@ class Executor:
         self._handle: Any = self._native.create(pin, poison, str(spill or ""))
         self._arena: Array = self._native.arena(self._handle)
         given = read_weights(self._folder / "weights.npz")
-        self._state = State(self._graph, self._view, given)
+        layouts = {p.value: stored for p in self.plan.placements if p.layout and (stored := parse_stored(p.layout))}
+        self._state = State(self._graph, self._view, given, layouts=layouts)
         self._set_parts()
         self._steps_done = 0
         self._seed = seed
@@ -113,7 +115,8 @@ class Executor:
         with self._lock:
             arguments = self._arguments("train_step", inputs, named)
             found = {n: np.zeros(self._graph.value[v].type.shape, np.float32) for v, n in self._state.trained.items()}
-            return self._run("train_step", arguments, list(found.values())), found
+            loss = self._run("train_step", arguments, list(found.values()))
+            return loss, self._plain(found)
 
     def forward(self, *inputs: Any, **named: Any) -> tuple[Any, int]:
         """The model's output in training mode, of a plan whose loss is the caller's: dropout draws, running statistics
@@ -147,7 +150,7 @@ class Executor:
             finally:
                 self._steps_done = done
             values = [self._graph.value[v] for v in program.outputs[1:]]
-            return found, {v.gradient_of: self._copy(v) for v in values}
+            return self._plain(found), {v.gradient_of: self._copy(v) for v in values}
 
     def counters_per_step(self) -> dict[str, int]:
         """Name of every batch norm's counter of batches -> by how much a step raises it."""
@@ -155,11 +158,13 @@ class Executor:
 
     def shared(self, name: str) -> Array | None:
         """A parameter or state as the executor holds it, in the framework's shape and without a copy: what is written
-        there is what the next run reads. None: the plan has no such value."""
+        there is what the next run reads. None: the plan has no such value, or stores it in another order."""
         with self._lock:
             self._require_open()
             value = self._state.by_name.get(name)
-            return None if value is None else self._view(value).transpose(np.argsort(memory_order(value.type)))
+            if value is None or self.plan.placement[value.id].layout:
+                return None
+            return self._view(value).transpose(np.argsort(memory_order(value.type)))
 
     def losses(self) -> dict[str, float]:
         """Every loss of the last step, by the graph's name, for instance a discriminator's and its generator's."""
@@ -359,6 +364,10 @@ class Executor:
         """Copies of what a program returned: an array, or a tuple of them."""
         found = tuple(array.copy(order="C") for _, array in self._results(program))
         return found[0] if len(found) == 1 else found
+
+    def _plain(self, gradients: dict[str, Array]) -> dict[str, Array]:
+        """Gradients of parameters, by name, as kernels made them: in the framework's layout."""
+        return {n: np.ascontiguousarray(self._state.plain(self._state.by_name[n], g)) for n, g in gradients.items()}
 
     def _view(self, value: Value) -> Array:
         """A value's bytes in the arena as an array in its memory order."""

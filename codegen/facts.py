@@ -19,13 +19,14 @@ _TEXT = 8192
 
 
 def facts(signature: Signature, mode: Mode) -> Facts:
-    """packed_bytes, scratch_bytes (largest slice) and partial_bytes (all slices), without zeros; {} for ops that no
-    library computes. InternalError: the library refuses the mode, which the op then should not offer."""
+    """packed_bytes, scratch_bytes (largest slice), partial_bytes (all slices), and into which blocks weights are packed
+    (ops/stored.py), without zeros; {} for ops that no library computes. InternalError: the library refuses the mode,
+    which the op then should not offer."""
     if mode.kernel != "onednn":
         return {}
-    sizes = (ctypes.c_int64 * 3)()
+    sizes = (ctypes.c_int64 * 5)()
     _ask(signature, mode, "facts", mode.implementation.encode(), sizes)
-    names = ("packed_bytes", "scratch_bytes", "partial_bytes")
+    names = ("packed_bytes", "scratch_bytes", "partial_bytes", "packs_o", "packs_i")
     return {name: size for name, size in zip(names, sizes, strict=True) if size}
 
 

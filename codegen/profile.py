@@ -63,9 +63,10 @@ def profile(
     """
     require_processor(target)
     cpus = target.lanes(lanes)
-    table = started(table, target)
+    table = _with_wishes(started(table, target), signatures_of(graphs))
     todo = [s for s in signatures_of(graphs) if not _complete(table, s, len(cpus))]
     if not todo:
+        save(table)
         return table
     case_budget = (budget_s or 1.0 * len(todo)) / len(todo) / 12
     finalists = _first_round(todo, target, cpus, case_budget, progress)
@@ -76,6 +77,17 @@ def profile(
     table = _with_peaks(table, todo)
     gain = smt_gain(target, table, todo)
     return table if gain is None else table.model_copy(update={"smt_gain": round(gain, 3)})
+
+
+def _with_wishes(table: CostTable, signatures: Sequence[Signature]) -> CostTable:
+    """The table with the blocks into which kernels pack weights, which older ones lack; nothing has to be timed."""
+    asked = [
+        entry.model_copy(update={"facts": dict(facts(signature, entry.mode))})
+        for signature in signatures
+        for entry in table.modes(signature.text)
+        if entry.facts.get("packed_bytes") and not {"packs_o", "packs_i"} & entry.facts.keys()
+    ]
+    return table.with_entries(asked) if asked else table
 
 
 def _complete(table: CostTable, signature: Signature, lanes: int) -> bool:
@@ -141,9 +153,9 @@ def _may_stream(signature: Signature, target: Target) -> bool:
 
 
 def _worth_timing(names: Sequence[str]) -> list[str]:
-    """Without reference code, and without narrower vectors where wider ones are on offer."""
+    """Without reference code, and without narrower vectors where wider ones are on offer; only ours has no colon."""
     real = [n for n in names if "ref" not in n.split("/")[-1].split(":")] or list(names)
-    wide = [n for n in real if "avx512" in n or "gemm" in n]
+    wide = [n for n in real if "avx512" in n or "gemm" in n or ":" not in n]
     return [n for n in wide if "avx2" not in n and "sse41" not in n] or real
 
 

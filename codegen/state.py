@@ -8,9 +8,12 @@ import numpy as np
 from codegen.cpu.tables import trained_parameters
 from planner.errors import UserError
 from planner.graph.model import PERSISTENT, DType, Graph, Value
+from planner.ops.stored import Stored, from_stored, to_stored
 from planner.ops.strides import memory_order
 
 Array = np.ndarray[Any, Any]
+
+NO_LAYOUTS: Mapping[str, Stored] = {}
 
 PREFIX = "stepplan."
 COUNTER = "num_batches_tracked"
@@ -20,7 +23,7 @@ COUNTER = "num_batches_tracked"
 class State:
     """`view` gives a value's bytes as an array in its memory order. `given`: a captured module's weights; what of them
     is no value of the graph is carried along, so that the state is the module's. `store` writes such an array to where
-    `view` only reads a copy from."""
+    `view` only reads a copy from. `layouts`: id of a value -> how it is stored, where that is not plainly."""
 
     def __init__(
         self,
@@ -28,8 +31,9 @@ class State:
         view: Callable[[Value], Array],
         given: Mapping[str, Array],
         store: Callable[[Value, Array], None] | None = None,
+        layouts: Mapping[str, Stored] = NO_LAYOUTS,
     ) -> None:
-        self._view, self._store = view, store
+        self._view, self._store, self._layouts = view, store, layouts
         self.values = tuple(v for v in graph.values if v.role in PERSISTENT)
         self.by_name = {v.name or v.id: v for v in self.values}
         self.trained = {v: graph.value[v].name or v for v in trained_parameters(graph)}
@@ -62,7 +66,14 @@ class State:
 
     def read(self, value: Value) -> Array:
         """A copy in the logical shape, contiguous."""
+        if value.id in self._layouts:
+            return np.array(self.plain(value, self._view(value)), order="C")
         return np.array(logical(self._view(value), value), order="C")
+
+    def plain(self, value: Value, data: Array) -> Array:
+        """An array in the order in which the plan stores the value, or its gradient, in its logical shape."""
+        stored = self._layouts.get(value.id)
+        return data if stored is None else from_stored(data.reshape(-1), value.type.shape, stored)
 
     # -- in ----------------------------------------------------------------------------------------------------
     def in_place(self, value: Value) -> Array | None:
@@ -70,9 +81,14 @@ class State:
         order = memory_order(value.type)
         if self._store is not None or value.type.dtype is not DType.FLOAT32 or list(order) != sorted(order):
             return None
+        if value.id in self._layouts:
+            return None
         return self._view(value).reshape(-1)
 
     def write(self, value: Value, data: Array) -> None:
+        if value.id in self._layouts:
+            self._view(value).reshape(-1)[...] = to_stored(data, self._layouts[value.id])
+            return
         ordered = data.transpose(memory_order(value.type))
         if self._store is not None:
             self._store(value, ordered)

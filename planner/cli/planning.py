@@ -102,6 +102,9 @@ def plan(
     lanes: Annotated[int | None, typer.Option(min=1, help="Hardware threads to use; all cores by default.")] = None,
     memory_budget: MemoryBudget = None,
     same_bits: SameBits = None,
+    plain_weights: Annotated[
+        bool, typer.Option("--plain-weights", help="Store no weights in the layouts that kernels pack them into.")
+    ] = False,
     pins: Annotated[Path | None, typer.Option(help="Decisions to honour (pins.toml).")] = None,
     keep: Keep = None,
     parallel_ops: ParallelFlag = False,
@@ -133,6 +136,7 @@ def plan(
         lanes=lanes,
         memory_budget=parse_bytes(memory_budget) if memory_budget is not None else None,
         same_bits=same_bits,
+        plain_weights=plain_weights,
         pins=read_pins(pins) if pins else PlanOptions().pins,
         keep=tuple(keep or ()),
         parallel_ops=parallel_options(parallel_ops, parallel_threshold, parallel_op or []),

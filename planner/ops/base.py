@@ -108,7 +108,7 @@ class ScratchPart:
 
 Facts = Mapping[str, int]
 """What only the kernel library knows of a (signature, mode): packed_bytes, scratch_bytes (per slice) and partial_bytes
-(of all slices together)."""
+(of all slices together); and how weights are stored (ops/stored.py)."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """2-D convolution: forward, gradient w.r.t. data, gradient w.r.t. weights (and bias).
 
 Activations are channels-last; weights are O, I/groups, KH, KW as in PyTorch. The kernels want weights packed:
-stage 0 packs them, stage 1 computes (one stage when the library takes the plain layout).
+stage 0 packs them, stage 1 computes (one stage when the library takes the layout in which the plan stores them, usually
+the plain one: ops/stored.py).
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,6 +30,7 @@ from planner.ops.base import (
     split_channels,
     writes,
 )
+from planner.ops.stored import PLAIN, stored_as
 from planner.units import Bytes, align
 
 Pair = tuple[int, int]
@@ -283,8 +285,9 @@ class Conv2dBackwardWeights(_Conv):
         x, dy = signature.inputs
         oc = signature.outputs[0].shape[0]
         lo, hi = split_channels(oc, mode.slices, index)
-        gradients = tuple(
-            writes(f"out{i}", lo * t.elements // oc, hi * t.elements // oc) for i, t in enumerate(signature.outputs)
+        gradients = (
+            _gradient(signature.outputs[0], (lo, hi), mode, index, facts),
+            *(writes("out1", lo, hi) for _ in signature.outputs[1:]),
         )
         reduces = bool(facts.get("partial_bytes"))
         if reduces and stage == 1:
@@ -317,6 +320,20 @@ class Conv2dBackwardWeights(_Conv):
 
     def samples(self) -> Sequence[Sample]:
         return tuple(_backward_samples(data=False))
+
+
+def _gradient(dw: TensorType, channels: Pair, mode: Mode, index: int, facts: Facts) -> Access:
+    """The part of dw that a slice writes last: its output channels, or, where dw is stored in blocks and partial sums
+    are added, its blocks."""
+    (oc, ic), (lo, hi), stored = dw.shape[:2], channels, stored_as(facts)
+    if stored.i_block and mode.dim == "channels":  # a piece of every block, and in it of every tap
+        block = stored.i_block
+        return Access("out0", True, (0, dw.elements // (oc * block)), (lo * block, hi * block), oc * block)
+    parts = oc
+    if stored != PLAIN and mode.dim != "channels":
+        parts = oc // stored.o_block if stored.o_block else ic // stored.i_block
+        lo, hi = split(parts, mode.slices, index)
+    return writes("out0", lo * dw.elements // parts, hi * dw.elements // parts)
 
 
 def _windows(x: Array, attrs: ConvAttrs, weight_shape: Sequence[int]) -> Array:

@@ -25,6 +25,7 @@ from planner.graph.model import PERSISTENT, Graph, Node, Program
 from planner.ops.base import Op, Signature, op_named
 from planner.ops.device import limit
 from planner.ops.signature import signature_of
+from planner.ops.stored import PLAIN, wanted
 from planner.plan.schema import Bounds
 
 
@@ -144,9 +145,17 @@ def _facts(op: Op, signature: Signature, node: Node, costs: CostTable, cores: in
     if op.alias(signature) is not None:
         return _Facts((), 0, moved)
     modes = costs.modes(signature.text)
-    entries = [e for e in modes if e.slices <= min(cores, limit(op, signature, e.kernel, e.dim))]
+    entries = [_stored(e) for e in modes if e.slices <= min(cores, limit(op, signature, e.kernel, e.dim))]
     core_ns = min((e.slices * sum(map(int, e.warm_ns)) for e in entries), default=0)
     return _Facts(_undominated({_way(op, signature, node, e) for e in entries}), core_ns, moved)
+
+
+def _stored(entry: CostEntry) -> CostEntry:
+    """As it runs where weights are stored as the kernel wants them: without packing them first."""
+    if wanted(entry.facts) == PLAIN:
+        return entry
+    facts = {k: v for k, v in entry.facts.items() if k != "packed_bytes"}
+    return entry.model_copy(update={"facts": facts, "warm_ns": entry.warm_ns[1:], "cold_ns": entry.cold_ns[1:]})
 
 
 def _way(op: Op, signature: Signature, node: Node, entry: CostEntry) -> _Way:

@@ -11,12 +11,13 @@ The plan is safe when, under every timing,
 - values and scratch that lie on the same bytes take turns, and parameters, states and inputs keep theirs,
 - everything lies aligned inside its arena, and every arena is within the capacity,
 - lanes have processors of their own, and the stated peak is true,
+- weights are stored in the layout that every node takes them for,
 - what a rewrite adds (recomputations, transfers) leaves the graph's meaning as it is. All of the above is asked of the
   expanded program (plan/expand.py).
 
 Each part is a module: check_structure, check_memory, check_order, check_touches, check_dependencies, check_races,
-check_peak, check_rewrites. Later parts run only where the earlier ones found nothing to stumble over. Plans come from
-strangers: whatever a parsed plan holds, the outcome is a list of findings.
+check_peak, check_storage, check_rewrites. Later parts run only where the earlier ones found nothing to stumble over.
+Plans come from strangers: whatever a parsed plan holds, the outcome is a list of findings.
 """
 
 from collections.abc import Mapping
@@ -38,6 +39,7 @@ from planner.plan.check_parallel import check_parallel
 from planner.plan.check_peak import check_peak
 from planner.plan.check_races import Races
 from planner.plan.check_rewrites import check_copy_lanes, check_meaning, check_modes, check_pool_use
+from planner.plan.check_storage import check_storage
 from planner.plan.check_structure import LARGEST, Slices, check_lanes, check_programs, check_slices
 from planner.plan.check_touches import touches, view_roots
 from planner.plan.expand import expanded
@@ -97,6 +99,7 @@ def check(graph: Graph, plan: Plan, target: Target | None = None) -> list[Findin
         for slices in complete:
             check_shares(slices, placements, roots[slices.program.name], report)
         check_protected(graph, plan, placements, roots, complete, report)
+        check_storage(graph, plan, complete, report)
         if len(complete) == len(plan.programs):
             check_pool_use(graph, plan, placements, report)
     for slices in complete:

@@ -275,4 +275,7 @@ def _value_change(value: str, old: Placement | None, new: Placement | None) -> V
     if old.shares != new.shares:
         before, after = old.shares or "its own bytes", new.shares or "its own bytes"
         return ValueChange(value=value, change="shares", before=before, after=after, bytes=new.bytes)
+    if old.layout != new.layout:
+        before, after = old.layout or "plain", new.layout or "plain"
+        return ValueChange(value=value, change="layout", before=before, after=after, bytes=new.bytes)
     return None

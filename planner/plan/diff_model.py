@@ -96,7 +96,7 @@ class ProgramDiff(Frozen):
 
 class ValueChange(Frozen):
     value: str
-    change: Literal["added", "removed", "resized", "pool", "shares"]
+    change: Literal["added", "removed", "resized", "pool", "shares", "layout"]
     before: str
     after: str
     bytes: int

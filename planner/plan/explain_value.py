@@ -36,6 +36,8 @@ class ValueExplanation(Frozen):
     bytes: int
     gradient_of: str
     pool: str
+    layout: str = ""
+    """How a convolution's weights are stored; empty: plainly."""
     offset: int
     owner: str
     """The value whose bytes it uses; itself when it has its own."""
@@ -53,7 +55,8 @@ class ValueExplanation(Frozen):
             lines.extend(field(what, text))
 
         if self.pool:
-            say("lies", f"in {self.pool} at {self.offset} .. {self.offset + self.bytes}")
+            stored = f", stored as {self.layout}" if self.layout else ""
+            say("lies", f"in {self.pool} at {self.offset} .. {self.offset + self.bytes}{stored}")
         else:
             say("lies", "nowhere: no program of this plan uses it")
         if self.owner != self.value:
@@ -89,6 +92,7 @@ def explain_value(name: str, graph: Graph, plan: Plan, timelines: dict[str, Time
         bytes=value.type.bytes,
         gradient_of=value.gradient_of,
         pool=placement.pool if placement else "",
+        layout=placement.layout if placement else "",
         offset=placement.offset if placement else 0,
         owner=root,
         shared_with=tuple(sharing),

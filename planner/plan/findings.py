@@ -47,6 +47,8 @@ FIXES = {
     "SP1435": "let the node read an instance of the right value; give a recomputation its original's mode",
     "SP1436": "correct the pools; nodes compute in the first pool only",
     "SP1437": "run every transfer in one slice on a copy lane, all of one direction on the same lane",
+    "SP1438": "store a parameter, its gradient and its momentum alike, in a layout that all their nodes take; "
+    + _AGAIN,
     "SP1440": "list nodes of one op and one slice each, once; or remove the parallel operator from the plan",
 }
 """code -> the usual way out; docs/errors.md says the same at length."""

@@ -48,6 +48,8 @@ class Placement(Frozen):
     bytes: Natural
     shares: str = ""
     """The value whose bytes this one takes over in place (or views); empty when it has its own."""
+    layout: Annotated[str, Field(pattern=r"^([a-z]{4}[0-9]{1,4}[a-z])?$")] = ""
+    """How a convolution's weights lie there, where kernels are to find them packed (ops/stored.py); empty: plainly."""
 
 
 class Crossed(Frozen):
@@ -75,7 +77,8 @@ class NodePlan(Frozen):
     scratch_offset: Natural = 0
     scratch_bytes: Natural = 0
     facts: dict[str, int] = Field(default_factory=dict)
-    """Sizes that the kernel library asked for: packed_bytes, scratch_bytes (per slice), partial_bytes."""
+    """Sizes that the kernel library asked for: packed_bytes, scratch_bytes (per slice), partial_bytes; and how weights
+    are stored and wanted (ops/stored.py)."""
     traffic: Natural = 0
     """Bytes per ms that it moves to and from memory when it runs alone: what nodes beside it will miss."""
     crossed: tuple[Crossed, ...] = ()

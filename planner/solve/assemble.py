@@ -145,13 +145,14 @@ def assemble(
     rewrites: Mapping[str, Rewrite] | None = None,
     *,
     overlap: bool = True,
+    layouts: Mapping[str, str] | None = None,
 ) -> Plan:
     """Complete one schedule per program to a plan. SP1301: it needs more memory than the budget or the pool.
     SP1304: a value that cannot be kept.
 
     `schedules` are those of the graph's own programs. `threads`: processors of further lanes, on the second threads
     of some lanes' cores. `rewrites`: program -> what runs besides (plan/expand.py); `overlap`: whether transfers may
-    hold memory longer to run beside the nodes.
+    hold memory longer to run beside the nodes. `layouts`: value -> how it is stored (stored.py).
     """
     made = draft(setting, schedules, threads, rewrites, overlap=overlap)
     sharing = setting.sharing(made.cpus)
@@ -178,7 +179,7 @@ def assemble(
             *_lanes(target, made.cpus),
             *(Lane(id=i, kind="copy") for i in sorted(made.copies.lanes.values())),
         ),
-        placements=_placements(made.graph, live, placed),
+        placements=_placements(made.graph, live, placed, layouts or {}),
         programs=tuple(_program(setting, made, p.name, live, placed, sharing) for p in graph.programs),
         sharing=sharing,
     )
@@ -287,7 +288,7 @@ def _peak(made: Draft, name: str, live: Liveness) -> int:
     return most_alive(inside)
 
 
-def _placements(graph: Graph, live: Liveness, placed: Arenas) -> tuple[Placement, ...]:
+def _placements(graph: Graph, live: Liveness, placed: Arenas, layouts: Mapping[str, str]) -> tuple[Placement, ...]:
     return tuple(
         Placement(
             value=value.id,
@@ -295,6 +296,7 @@ def _placements(graph: Graph, live: Liveness, placed: Arenas) -> tuple[Placement
             offset=placed.offsets[live.root[value.id]],
             bytes=value.type.bytes,
             shares=live.shares.get(value.id, ""),
+            layout=layouts.get(value.id, ""),
         )
         for value in graph.values
         if live.root[value.id] in placed.offsets

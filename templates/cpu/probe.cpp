@@ -17,7 +17,7 @@ enum Status : int { kOk = 0, kImpossible = 1, kOneDnnRefused = 2, kUnknownFailur
 enum ConvKind : int { kForward = 0, kBackwardData = 1, kBackwardWeights = 2 };
 
 // Facts, in the order in which they are written out.
-enum Fact : int { kPackedBytes, kScratchBytes, kPartialBytes, kFacts };
+enum Fact : int { kPackedBytes, kScratchBytes, kPartialBytes, kPacksO, kPacksI, kFacts };
 
 /// In the order of the fields of ConvShape.
 ConvShape conv_shape(const int64_t* v) {
@@ -43,13 +43,16 @@ void write_text(const std::string& from, char* text, int length) {
   text[size] = '\0';
 }
 
+/// `wanted`: how weights would have to be stored for there to be no packing.
 template <class Kernel>
-void write_facts(const Kernel& kernel, int slices, int64_t* facts, char* text, int length) {
+void write_facts(const Kernel& kernel, Stored wanted, int slices, int64_t* facts, char* text, int length) {
   size_t scratch = 0;
   for (int slice = 0; slice < slices; ++slice) scratch = std::max(scratch, kernel.scratch_bytes(slice));
   facts[kPackedBytes] = static_cast<int64_t>(kernel.packed_bytes());
   facts[kScratchBytes] = static_cast<int64_t>(scratch);
   facts[kPartialBytes] = static_cast<int64_t>(kernel.partial_bytes());
+  facts[kPacksO] = wanted.o_block;
+  facts[kPacksI] = wanted.i_block;
   write_text(kernel.impl_name(), text, length);
 }
 
@@ -83,17 +86,23 @@ extern "C" {
 
 /// kind: 0 forward, 1 backward data, 2 backward weights. shape: the 18 fields of ConvShape. implementation: a name
 /// from stepplan_conv_implementations, or "". facts: packed bytes, scratch bytes of the largest slice, bytes of all
-/// partials. text: the implementation that was chosen.
+/// partials, and what would have to be stored for there to be no packing: blocks of output or of input channels. text: the implementation that was chosen.
 int stepplan_conv_facts(int kind, const int64_t* shape, int dim, int slices, const char* implementation, int64_t* facts,
                         char* text, int length) {
   return guarded(text, length, [&] {
     const ConvShape conv = conv_shape(shape);
     const Slicing slicing = slicing_of(dim, slices);
     switch (kind) {
-      case kForward: return write_facts(ConvForward(conv, slicing, implementation), slices, facts, text, length);
-      case kBackwardData: return write_facts(ConvBackwardData(conv, slicing, implementation), slices, facts, text, length);
+      case kForward: {
+        const ConvForward kernel(conv, slicing, implementation);
+        return write_facts(kernel, kernel.wanted(), slices, facts, text, length);
+      }
+      case kBackwardData: {
+        const ConvBackwardData kernel(conv, slicing, implementation);
+        return write_facts(kernel, kernel.wanted(), slices, facts, text, length);
+      }
       case kBackwardWeights:
-        return write_facts(ConvBackwardWeights(conv, slicing, implementation), slices, facts, text, length);
+        return write_facts(ConvBackwardWeights(conv, slicing, implementation), {}, slices, facts, text, length);
     }
     throw std::invalid_argument("a convolution kind is 0 (forward), 1 (backward data) or 2 (backward weights)");
   });
@@ -117,7 +126,7 @@ int stepplan_conv_implementations(int kind, const int64_t* shape, int dim, int s
 int stepplan_matmul_facts(const int64_t* shape, int dim, int slices, const char* implementation, int64_t* facts, char* text,
                           int length) {
   return guarded(text, length, [&] {
-    write_facts(MatMul(matmul_shape(shape), slicing_of(dim, slices), implementation), slices, facts, text, length);
+    write_facts(MatMul(matmul_shape(shape), slicing_of(dim, slices), implementation), {}, slices, facts, text, length);
   });
 }
 

@@ -16,16 +16,18 @@ namespace stepplan {
 
 /// dw and db of conv(x, weights) + bias, given dy. Two ways to divide the work:
 ///   batch      each slice sums over its images into a partial gradient of its own; after a barrier, reduce() adds
-///              the partials in the order of the slices and writes the plain layout;
+///              the partials in the order of the slices and writes them as the plan stores them;
 ///   channels   each slice computes its output channels over all images. There are no partials, but oneDNN is slow on
 ///              a view of dy's channels, so each slice first copies its channels into a dense slab in its scratch.
 ///              Needs groups == 1. Implementations with a prefix (see Method) read the view directly.
 class ConvBackwardWeights {
  public:
-  ConvBackwardWeights(const ConvShape& shape, Slicing slicing, std::string_view implementation = "")
-      : shape_(shape), slicing_(slicing), method_(method_of(shape, implementation)) {
+  ConvBackwardWeights(const ConvShape& shape, Slicing slicing, std::string_view implementation = "", Stored stored = {})
+      : shape_(shape), slicing_(slicing), method_(method_of(shape, implementation)), stored_(stored) {
     const SingleThreaded creation;
     check(shape, slicing);
+    if (!stored.plain() && shape.groups > 1) throw std::invalid_argument("weights in groups are stored plain");
+    if (!stored.plain()) target_ = WeightLayout(stored, shape.oc, shape.ic, shape.kh, shape.kw);
     std::map<std::vector<int64_t>, Made> made;  // slices of equal size share one primitive
     for (int slice = 0; slice < slicing.slices; ++slice) {
       Part part{{0, shape.n}, {0, shape.oc}};
@@ -41,6 +43,9 @@ class ConvBackwardWeights {
       calls_.push_back(found->second.call.for_another_thread());
       scratchpad_bytes_.push_back(found->second.scratchpad_bytes);
     }
+    for (int slice = 0; slice < slicing.slices; ++slice)
+      if (!stored.plain() && !needs_reduce() && !dw_bytes(slice))
+        throw std::invalid_argument("a weight gradient that is written straight away is stored plain");
   }
 
   size_t packed_bytes() const { return 0; }
@@ -63,6 +68,7 @@ class ConvBackwardWeights {
     dw += part.channels.begin * shape_.weight_row();
     if (db) db += part.channels.begin;
     float* plain_dw = dw;
+    float* const whole_dw = dw - part.channels.begin * shape_.weight_row();
 
     if (needs_reduce()) {
       char* mine = static_cast<char*>(partials) + slice * partial_stride();
@@ -77,7 +83,7 @@ class ConvBackwardWeights {
         calls_[slice].run({dy + part.channels.begin, x, dw, free_scratch});
       else
         run_gathered(slice, x, dy + part.channels.begin, dw, free_scratch);
-      if (dw_bytes(slice)) layouts_[slice].unpack_sum(0, 1, dw, 1, 0, plain_dw);
+      if (dw_bytes(slice)) unpack(slice, dw, plain_dw, whole_dw);
       if (shape_.bias) bias_gradient(dy, pixels(part), shape_.oc, part.channels, db - part.channels.begin);
       return;
     }
@@ -88,7 +94,7 @@ class ConvBackwardWeights {
       dy = slab;
     }
     calls_[slice].run({x, dy, dw, db, free_scratch});
-    if (dw_bytes(slice)) layouts_[slice].unpack_sum(0, 1, dw, 1, 0, plain_dw);
+    if (dw_bytes(slice)) unpack(slice, dw, plain_dw, whole_dw);
   }
 
   /// Adds the partials of all slices in order, for this slice's part of dw and db.
@@ -96,7 +102,14 @@ class ConvBackwardWeights {
     if (!needs_reduce()) return;
     const int64_t stride = partial_stride() / sizeof(float);
     const float* first = static_cast<const float*>(partials);
-    layouts_[0].unpack_sum(slice, slicing_.slices, first, slicing_.slices, stride, dw);
+    if (stored_.plain()) {
+      layouts_[0].unpack_sum(slice, slicing_.slices, first, slicing_.slices, stride, dw);
+    } else {
+      const Range rows{0, shape_.oc}, columns{0, shape_.ic};
+      layouts_[0].sum_into(target_, stored_.o_block ? blocks(shape_.oc, stored_.o_block, slice) : rows,
+                           stored_.i_block ? blocks(shape_.ic, stored_.i_block, slice) : columns, 0, first,
+                           slicing_.slices, stride, dw);
+    }
     if (!shape_.bias) return;
     const float* bias = first + layouts_[0].bytes() / sizeof(float);
     const Range mine = split_channels(shape_.oc, slicing_.slices, slice);
@@ -159,6 +172,19 @@ class ConvBackwardWeights {
   /// Scratch for the gradient in oneDNN's layout, where it goes neither to dw nor to the partials.
   size_t dw_bytes(int slice) const {
     return needs_reduce() || layouts_[slice].plain() ? 0 : layouts_[slice].bytes();
+  }
+
+  /// The channels that a slice reduces: whole blocks, which lie one behind the other.
+  Range blocks(int64_t channels, int64_t block, int slice) const {
+    const Range mine = split(channels / block, slicing_.slices, slice);
+    return {mine.begin * block, mine.end * block};
+  }
+
+  /// This slice's channels of the gradient, from oneDNN's layout to the plan's.
+  void unpack(int slice, const float* from, float* plain_dw, float* whole_dw) const {
+    if (stored_.plain()) return layouts_[slice].unpack_sum(0, 1, from, 1, 0, plain_dw);
+    const Range mine = parts_[slice].channels;
+    layouts_[slice].sum_into(target_, mine, {0, shape_.ic}, mine.begin, from, 1, 0, whole_dw);
   }
 
   Made make(const Part& part, std::string_view implementation) {
@@ -227,6 +253,8 @@ class ConvBackwardWeights {
   ConvShape shape_;
   Slicing slicing_;
   Method method_;
+  Stored stored_;
+  WeightLayout target_;  // of dw as a whole, where it is not stored plain
   std::string implementation_;
   dnnl::memory::desc shared_;  // the partials' layout
   std::vector<Part> parts_;

@@ -1,8 +1,9 @@
 // Convolutions: forward and gradient of the input. conv_weights.hpp has the gradient of the weights.
 //
 // A node runs in two stages, each divided among the same slices, with a barrier (a planned sync) between them:
-//   pack(slice, ...)   plain weights into the layout that the implementation wants; not needed if packed_bytes() == 0
+//   pack(slice, ...)   the plan's weights into the layout that the implementation wants; not needed if packed_bytes() == 0
 //   run(slice, ...)    the convolution
+// The plan's weights are plain, or as `Stored` says.
 #pragma once
 
 #include <algorithm>
@@ -17,10 +18,38 @@
 
 namespace stepplan {
 
+/// From the weights as the plan stores them to those that an implementation wants.
+class Packing {
+ public:
+  Packing() = default;
+  Packing(const ConvShape& s, const WeightLayout& wanted, Stored stored) : wanted_(wanted), stored_(!stored.plain()) {
+    if (stored_ && s.groups > 1) throw std::invalid_argument("weights in groups are stored plain");
+    if (stored_) from_ = WeightLayout(stored, s.oc, s.ic, s.kh, s.kw);
+    needed_ = stored_ ? !(from_ == wanted_) : !wanted_.plain();
+  }
+
+  size_t bytes() const { return needed_ ? wanted_.bytes() : 0; }
+
+  /// How weights would have to be stored for there to be no packing; plain if no plan stores them so.
+  Stored wanted(const ConvShape& s) const {
+    return s.groups > 1 || wanted_.plain() ? Stored{} : wanted_.as_stored(s.oc, s.ic, s.kh, s.kw);
+  }
+
+  void run(int slice, int slices, const float* weights, float* packed) const {
+    if (!stored_) return wanted_.pack(slice, slices, weights, packed);
+    const Range rows = split_channels(wanted_.rows_padded(), slices, slice);
+    from_.sum_into(wanted_, rows, {0, wanted_.columns_padded()}, 0, weights, 1, 0, packed);
+  }
+
+ private:
+  WeightLayout wanted_, from_;
+  bool stored_ = false, needed_ = false;
+};
+
 /// y = conv(x, weights) (+ bias) (then relu), over batch or output rows.
 class ConvForward {
  public:
-  ConvForward(const ConvShape& shape, Slicing slicing, std::string_view implementation = "")
+  ConvForward(const ConvShape& shape, Slicing slicing, std::string_view implementation = "", Stored stored = {})
       : shape_(shape), slicing_(slicing) {
     const SingleThreaded creation;
     const bool matmul = method_of(shape, implementation) == Method::product;
@@ -45,16 +74,18 @@ class ConvForward {
       calls_.push_back(found->second.first.for_another_thread());
       scratch_bytes_.push_back(found->second.second);
     }
+    packing_ = Packing(shape, layout_, stored);
   }
 
-  /// Bytes of the packed weights; 0 if `run` takes the plain ones.
-  size_t packed_bytes() const { return layout_.plain() ? 0 : layout_.bytes(); }
+  /// Bytes of the packed weights; 0 if `run` takes the plan's.
+  size_t packed_bytes() const { return packing_.bytes(); }
+  Stored wanted() const { return packing_.wanted(shape_); }
   size_t scratch_bytes(int slice) const { return scratch_bytes_[slice]; }
   size_t partial_bytes() const { return 0; }
   const std::string& impl_name() const { return implementation_; }
 
   void pack(int slice, const float* weights, float* packed) const {
-    layout_.pack(slice, slicing_.slices, weights, packed);
+    packing_.run(slice, slicing_.slices, weights, packed);
   }
 
   /// x, bias and y are whole tensors; `weights` are the packed ones unless packed_bytes() == 0.
@@ -89,6 +120,7 @@ class ConvForward {
   ConvShape shape_;
   Slicing slicing_;
   WeightLayout layout_;
+  Packing packing_;
   std::string implementation_;
   std::vector<ConvPart> parts_;
   std::vector<Call> calls_;
@@ -98,7 +130,7 @@ class ConvForward {
 /// dx = the gradient of conv(x, weights) by x, given dy; over batch or input rows.
 class ConvBackwardData {
  public:
-  ConvBackwardData(const ConvShape& shape, Slicing slicing, std::string_view implementation = "")
+  ConvBackwardData(const ConvShape& shape, Slicing slicing, std::string_view implementation = "", Stored stored = {})
       : shape_(shape), slicing_(slicing) {
     const SingleThreaded creation;
     const bool matmul = method_of(shape, implementation) == Method::product;
@@ -132,15 +164,17 @@ class ConvBackwardData {
       calls_.push_back(found->second.first.for_another_thread());
       scratch_bytes_.back() = found->second.second;
     }
+    packing_ = Packing(shape, layout_, stored);
   }
 
-  size_t packed_bytes() const { return layout_.plain() ? 0 : layout_.bytes(); }
+  size_t packed_bytes() const { return packing_.bytes(); }
+  Stored wanted() const { return packing_.wanted(shape_); }
   size_t scratch_bytes(int slice) const { return scratch_bytes_[slice]; }
   size_t partial_bytes() const { return 0; }
   const std::string& impl_name() const { return implementation_; }
 
   void pack(int slice, const float* weights, float* packed) const {
-    layout_.pack(slice, slicing_.slices, weights, packed);
+    packing_.run(slice, slicing_.slices, weights, packed);
   }
 
   /// dy and dx are whole tensors; `weights` are the packed ones unless packed_bytes() == 0.
@@ -182,6 +216,7 @@ class ConvBackwardData {
   ConvShape shape_;
   Slicing slicing_;
   WeightLayout layout_;
+  Packing packing_;
   std::string implementation_;
   std::vector<ConvPart> parts_;
   std::vector<Call> calls_;

@@ -1,4 +1,4 @@
-// Matrix products by oneDNN, one slice per hardware thread, and the bias gradient that goes with them.
+// Matrix products, one slice per hardware thread, by oneDNN or as dot products, and the bias gradient that goes with them.
 #pragma once
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "dots.hpp"
 #include "onednn_common.hpp"
 #include "sums.hpp"
 
@@ -24,7 +25,15 @@ struct MatMulShape {
   int64_t batch, m, n, k;
   MatrixLayout a, b, c;
   bool bias, relu;
+
+  /// Whether every result is the dot product of two dense rows.
+  bool is_dots() const {
+    return batch == 1 && !relu && a.column_stride == 1 && b.row_stride == 1 && c.column_stride == 1;
+  }
 };
+
+/// The implementation that is not oneDNN's (dots.hpp).
+constexpr std::string_view kDots = "dots";
 
 /// `dim` of the slicing: batch, rows (of c) or channels (columns of c). Slices need no copies: a slice of an
 /// operand is a view with the same strides.
@@ -32,6 +41,8 @@ class MatMul {
  public:
   MatMul(const MatMulShape& shape, Slicing slicing, std::string_view implementation = "") : shape_(shape) {
     const SingleThreaded creation;
+    dots_ = implementation == kDots;
+    if (dots_ && !shape.is_dots()) throw std::invalid_argument("only products of dense rows run as dots");
     std::map<std::vector<int64_t>, std::pair<Descriptor, dnnl::matmul>> made;  // slices of equal size share one
     for (int slice = 0; slice < slicing.slices; ++slice) {
       Range images{0, shape.batch}, rows{0, shape.m}, columns{0, shape.n};
@@ -42,6 +53,12 @@ class MatMul {
       }
       if (images.size() * rows.size() * columns.size() == 0)
         throw std::invalid_argument("more matmul slices than there are items to divide");
+      if (dots_) {
+        implementation_ = kDots;
+        scratch_bytes_.push_back(0);
+        parts_.push_back({rows, columns});
+        continue;
+      }
       const std::vector<int64_t> size{images.size(), rows.size(), columns.size()};
       auto found = made.find(size);
       if (found == made.end()) {
@@ -68,11 +85,16 @@ class MatMul {
 
   /// Operands are whole; the slice finds its own part. `bias` is ignored when the shape has none.
   void run(int slice, const float* a, const float* b, const float* bias, float* c, void* scratch) const {
+    if (dots_) {
+      const MatMulShape& s = shape_;
+      const Dots::Operands operands{a, b, s.bias ? bias : nullptr, c, s.a.row_stride, s.b.column_stride, s.c.row_stride, s.k};
+      return Dots::run(operands, parts_[slice].rows, parts_[slice].columns);
+    }
     const Corner& corner = corners_[slice];
     calls_[slice].run({a + corner.a, b + corner.b, shape_.bias ? bias + corner.bias : nullptr, c + corner.c, scratch});
   }
 
-  /// Names accepted by the constructor, best first in oneDNN's opinion.
+  /// Names accepted by the constructor: oneDNN's, best first in its opinion, then, if the shape allows, ours.
   static std::vector<std::string> implementations(const MatMulShape& shape, Slicing slicing) {
     const SingleThreaded creation;
     MatMulShape part = shape;  // the first slice stands for all
@@ -83,6 +105,7 @@ class MatMul {
     Descriptor descriptor = MatMul(part).describe(part.batch, part.m, part.n, "");
     do names.push_back(descriptor.impl_info_str());
     while (descriptor.next_impl());
+    if (shape.is_dots()) names.emplace_back(kDots);
     return names;
   }
 
@@ -121,8 +144,14 @@ class MatMul {
     return descriptor;
   }
 
+  struct Part {
+    Range rows, columns;
+  };
+
   MatMulShape shape_;
   std::string implementation_;
+  bool dots_ = false;
+  std::vector<Part> parts_;  // by slice, of dots
   std::vector<size_t> scratch_bytes_;
   std::vector<Corner> corners_;
   std::vector<Call> calls_;

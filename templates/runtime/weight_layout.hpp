@@ -12,6 +12,15 @@
 
 namespace stepplan {
 
+/// How a plan stores the weights of a convolution (O, I, H, W): plain, or with the output channels (`o_block`) or the
+/// input channels (`i_block`) in blocks, outermost blocks first: ohwi64o, ihwo32i. Whole blocks only, without padding,
+/// so that whatever goes element by element (updates) need not know.
+struct Stored {
+  int64_t o_block = 0, i_block = 0;
+
+  bool plain() const { return o_block == 0 && i_block == 0; }
+};
+
 /// A blocked layout such as "OIhw16i16o" (in blocks of 16 x 16 channels), as tables of offsets. An element's
 /// offset is a sum with one term per coordinate, however the coordinates are blocked, so four short tables
 /// describe the layout exactly:
@@ -49,7 +58,44 @@ class WeightLayout {
     plain_ = is_plain();
   }
 
+  /// Of weights as a plan stores them; `stored` is not plain.
+  WeightLayout(const Stored& stored, int64_t o, int64_t i, int64_t h, int64_t w)
+      : bytes_(aligned(size_t(o * i * h * w) * sizeof(float))), columns_(i) {
+    const bool rows = stored.o_block > 0;
+    const int64_t block = rows ? stored.o_block : stored.i_block, taps = h * w, across = rows ? i : o;
+    if (block < 1 || (rows && stored.i_block) || (rows ? o : i) % block)
+      throw std::invalid_argument("stored weights come in whole blocks of output or of input channels");
+    for (int64_t row = 0; row < o; ++row) {
+      row_position_.push_back(row);
+      row_source_.push_back(row);
+      row_offset_.push_back(rows ? row / block * block * taps * across + row % block : row * block);
+    }
+    for (int64_t column = 0; column < i; ++column)
+      column_offset_.push_back(rows ? column * block : column / block * block * taps * across + column % block);
+    for (int64_t tap = 0; tap < taps; ++tap) tap_offset_.push_back(tap * across * block);
+    plain_ = is_plain();
+  }
+
   size_t bytes() const { return bytes_; }
+
+  /// Whether both layouts put every element, padding included, at the same place.
+  bool operator==(const WeightLayout& other) const {
+    return row_offset_ == other.row_offset_ && row_source_ == other.row_source_ && columns_ == other.columns_ &&
+           column_offset_ == other.column_offset_ && tap_offset_ == other.tap_offset_;
+  }
+
+  /// The stored form that is this layout; plain where there is none.
+  Stored as_stored(int64_t o, int64_t i, int64_t h, int64_t w) const {
+    for (int64_t block : {16, 32, 48, 64}) {
+      if (o % block == 0 && *this == WeightLayout(Stored{block, 0}, o, i, h, w)) return {block, 0};
+      if (i % block == 0 && *this == WeightLayout(Stored{0, block}, o, i, h, w)) return {0, block};
+    }
+    return {};
+  }
+
+  /// Output channels and input channels, padding included.
+  int64_t rows_padded() const { return int64_t(row_offset_.size()); }
+  int64_t columns_padded() const { return int64_t(column_offset_.size()); }
 
   /// True if packed and plain weights are the same bytes.
   bool plain() const { return plain_; }
@@ -59,7 +105,7 @@ class WeightLayout {
     const int64_t rows = int64_t(row_offset_.size());
     const Range tiles = split((rows + kTile - 1) / kTile, slices, slice);
     const Range mine{tiles.begin * kTile, std::min(rows, tiles.end * kTile)};
-    for_each_tile(mine, columns_padded(), [&](const Tile& tile) {
+    for_each_tile({mine, {0, columns_padded()}}, [&](const Tile& tile) {
       if (is_dense(tile)) return pack_dense(tile, plain, packed);
       for_each_element(tile, [&](int64_t r, int64_t c, int64_t tap) {
         const bool exists = row_source_[r] != kPadding && c < columns_;
@@ -75,7 +121,7 @@ class WeightLayout {
     if (channels.size() <= 0) return;
     if (plain_) return sum_plain(channels, packed, count, stride, plain);
     const Range mine{row_position_[channels.begin], row_position_[channels.end - 1] + 1};
-    for_each_tile(mine, columns_, [&](const Tile& tile) {
+    for_each_tile({mine, {0, columns_}}, [&](const Tile& tile) {
       if (is_dense(tile)) return unpack_dense(tile, packed, count, stride, plain);
       for_each_element(tile, [&](int64_t r, int64_t c, int64_t tap) {
         if (row_source_[r] == kPadding) return;
@@ -87,12 +133,32 @@ class WeightLayout {
     });
   }
 
+  /// Adds `count` tensors in this layout, `stride` floats apart, always in the order 0, 1, 2, ..., and writes those rows
+  /// and columns of the sum in the layout `to`, padding included. This layout's row 0 is `to`'s row `first_row`. Neither
+  /// has groups.
+  void sum_into(const WeightLayout& to, Range rows, Range columns, int64_t first_row, const float* from, int count,
+                int64_t stride, float* sum) const {
+    for (int64_t top = rows.begin; top < rows.end; top += kArea)
+      for (int64_t left = columns.begin; left < columns.end; left += kArea) {
+        const Tile area{{top, std::min(rows.end, top + kArea)}, {left, std::min(columns.end, left + kArea)}};
+        bool dense = true;
+        for_each_tile(area, [&](const Tile& tile) {
+          const Range source{tile.rows.begin - first_row, tile.rows.end - first_row};
+          dense = dense && source.end <= rows_padded() && is_dense({source, tile.columns}) && to.is_dense(tile);
+        });
+        if (dense)
+          sum_dense(to, area, first_row, from, count, stride, sum);
+        else
+          sum_elements(to, area, first_row, from, count, stride, sum);
+      }
+  }
+
  private:
   static constexpr int64_t kPadding = -1;
   static constexpr int64_t kTile = 16;  // a cache line of floats
   static constexpr int64_t kPlainBlock = 256;
+  static constexpr int64_t kArea = 64;  // of both kinds of channels: whole blocks of most layouts, a tap's side by side
 
-  int64_t columns_padded() const { return int64_t(column_offset_.size()); }
   int64_t packed_offset(int64_t row, int64_t column, int64_t tap) const {
     return row_offset_[row] + column_offset_[column] + tap_offset_[tap];
   }
@@ -119,10 +185,10 @@ class WeightLayout {
   };
 
   template <class Visit>
-  static void for_each_tile(Range rows, int64_t columns, const Visit& visit) {
-    for (int64_t top = rows.begin; top < rows.end; top += kTile)
-      for (int64_t left = 0; left < columns; left += kTile)
-        visit(Tile{{top, std::min(rows.end, top + kTile)}, {left, std::min(columns, left + kTile)}});
+  static void for_each_tile(const Tile& area, const Visit& visit) {
+    for (int64_t top = area.rows.begin; top < area.rows.end; top += kTile)
+      for (int64_t left = area.columns.begin; left < area.columns.end; left += kTile)
+        visit(Tile{{top, std::min(area.rows.end, top + kTile)}, {left, std::min(area.columns.end, left + kTile)}});
   }
 
   bool columns_contiguous() const { return columns_padded() > 1 && column_offset_[1] - column_offset_[0] == 1; }
@@ -211,6 +277,40 @@ class WeightLayout {
       block.transpose();
       block.store(plain + plain_offset(row_source_[top], left, j), columns_ * taps);
     }
+  }
+
+  void sum_elements(const WeightLayout& to, const Tile& area, int64_t first_row, const float* from, int count,
+                    int64_t stride, float* sum) const {
+    to.for_each_element(area, [&](int64_t r, int64_t c, int64_t tap) {
+      float total = 0.0f;
+      if (to.row_source_[r] != kPadding && c < to.columns_) {
+        const float* element = from + packed_offset(r - first_row, c, tap);
+        total = element[0];
+        for (int part = 1; part < count; ++part) total += element[part * stride];
+      }
+      sum[to.packed_offset(r, c, tap)] = total;
+    });
+  }
+
+  /// An area whose tiles are dense in both layouts. Tap by tap, because in both a tap's channels lie side by side.
+  void sum_dense(const WeightLayout& to, const Tile& area, int64_t first_row, const float* from, int count, int64_t stride,
+                 float* sum) const {
+    const bool reads_rows = columns_contiguous(), writes_rows = to.columns_contiguous();
+    for (size_t tap = 0; tap < tap_offset_.size(); ++tap)
+      for_each_tile(area, [&](const Tile& tile) {
+        const int64_t top = tile.rows.begin, left = tile.columns.begin;
+        const int64_t* read_offset = reads_rows ? &row_offset_[top - first_row] : &column_offset_[left];
+        const int64_t* write_offset = writes_rows ? &to.row_offset_[top] : &to.column_offset_[left];
+        const float* read = from + tap_offset_[tap] + (reads_rows ? column_offset_[left] : row_offset_[top - first_row]);
+        float* write = sum + to.tap_offset_[tap] + (writes_rows ? to.column_offset_[left] : to.row_offset_[top]);
+        Block16 block{};
+        for (int64_t k = 0; k < kTile; ++k) {
+          block.load_row(k, read + read_offset[k]);
+          for (int part = 1; part < count; ++part) block.add_row(k, read + read_offset[k] + part * stride);
+        }
+        if (reads_rows != writes_rows) block.transpose();
+        for (int64_t k = 0; k < kTile; ++k) block.store_row(k, write + write_offset[k]);
+      });
   }
 
   /// The term that each coordinate of dimension `d` adds to an element's offset, padding included.

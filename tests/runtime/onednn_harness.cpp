@@ -60,15 +60,16 @@ double on_lanes(int slices, int repeats, const Body& body) {
 
 extern "C" {
 
-/// seconds: pack (or reduce) and run.
-int harness_conv(int kind, const int64_t* shape, int dim, int slices, const char* implementation, const float* in1,
-                 const float* in2, const float* bias, float* out1, float* out2, int repeats, double* seconds, char* text,
-                 int length) {
+/// seconds: pack (or reduce) and run. blocks: blocks of output and of input channels in which the weights lie.
+int harness_conv(int kind, const int64_t* shape, int dim, int slices, const char* implementation, const int64_t* blocks,
+                 const float* in1, const float* in2, const float* bias, float* out1, float* out2, int repeats,
+                 double* seconds, char* text, int length) {
   return guarded(text, length, [&] {
     const ConvShape conv = conv_shape(shape);
+    const Stored stored{blocks[0], blocks[1]};
     const Slicing slicing = slicing_of(dim, slices);
     if (kind == kBackwardWeights) {
-      const ConvBackwardWeights kernel(conv, slicing, implementation);
+      const ConvBackwardWeights kernel(conv, slicing, implementation, stored);
       write_text(kernel.impl_name(), text, length);
       const auto scratch = scratch_of(kernel, slices);
       std::vector<Poisoned> partials;
@@ -97,10 +98,10 @@ int harness_conv(int kind, const int64_t* shape, int dim, int slices, const char
       require_within(packed);
     };
     if (kind == kForward) {
-      const ConvForward kernel(conv, slicing, implementation);
+      const ConvForward kernel(conv, slicing, implementation, stored);
       run(kernel, [&](int s, const float* weights, float* scratch) { kernel.run(s, in1, weights, bias, out1, scratch); });
     } else {
-      const ConvBackwardData kernel(conv, slicing, implementation);
+      const ConvBackwardData kernel(conv, slicing, implementation, stored);
       run(kernel, [&](int s, const float* weights, float* scratch) { kernel.run(s, in1, weights, out1, scratch); });
     }
   });

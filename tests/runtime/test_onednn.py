@@ -100,7 +100,9 @@ def integers(values):
     return (ctypes.c_int64 * len(values))(*values)
 
 
-def run_conv(library, kind, shape, dim, slices, implementation, in1, in2, bias, out1, out2=None, repeats=2):
+def run_conv(
+    library, kind, shape, dim, slices, implementation, in1, in2, bias, out1, out2=None, repeats=2, blocks=(0, 0)
+):
     text, seconds = ctypes.create_string_buffer(4096), (ctypes.c_double * 2)()
     code = library.harness_conv(
         kind,
@@ -108,6 +110,7 @@ def run_conv(library, kind, shape, dim, slices, implementation, in1, in2, bias, 
         dim,
         slices,
         implementation.encode(),
+        integers(blocks),
         pointer(in1),
         pointer(in2),
         pointer(bias),
@@ -283,7 +286,7 @@ def test_every_implementation_matches_float64(library, name, kind, dim):
 )
 def test_the_probe_explains_what_is_impossible(library, arguments, code, message):
     kind, shape, dim, slices, implementation = arguments
-    text, facts = ctypes.create_string_buffer(512), integers([0] * 3)
+    text, facts = ctypes.create_string_buffer(512), integers([0] * 5)
     assert (
         library.stepplan_conv_facts(
             kind, integers(astuple(shape)), dim, slices, implementation.encode(), facts, text, 512
@@ -293,15 +296,72 @@ def test_the_probe_explains_what_is_impossible(library, arguments, code, message
     assert message in text.value.decode()
 
 
+def stored(plain, blocks):
+    """Plain weights (O, I, H, W) as a plan may store them: in blocks of output or of input channels."""
+    (o, i, h, w), (o_block, i_block) = plain.shape, blocks
+    if o_block:
+        return plain.view(o // o_block, o_block, i, h, w).permute(0, 3, 4, 2, 1).contiguous()
+    return plain.view(o, i // i_block, i_block, h, w).permute(1, 3, 4, 0, 2).contiguous() if i_block else plain
+
+
+@pytest.mark.parametrize("blocks", [(64, 0), (16, 0), (0, 64), (0, 32), (0, 16)])
+@pytest.mark.parametrize("pixels,k,slices", [(9, 3, 2), (7, 1, 3)])
+def test_stored_weights_give_the_bits_of_plain_ones(library, blocks, pixels, k, slices):
+    shape = conv(4, 64, (pixels, pixels), 128, (k, k), 1, k // 2, bias=1)
+    numbers = torch.Generator().manual_seed(pixels)
+    x, dy = (torch.randn(4, pixels, pixels, c, generator=numbers) for c in (64, 128))
+    weight, bias = torch.randn(128, 64, k, k, generator=numbers), torch.randn(128, generator=numbers)
+    for kind, given, result in ((FORWARD, x, dy), (BACKWARD_DATA, dy, x)):
+        for implementation in implementations(library, kind, shape, BATCH, slices):
+            if "ref" in implementation or implementation.startswith("matmul"):
+                continue
+            outs = [torch.full_like(result, torch.nan) for _ in range(2)]
+            for out, how in zip(outs, ((0, 0), blocks), strict=True):
+                operands = (given, stored(weight, how), bias if kind == FORWARD else None, out)
+                run_conv(library, kind, shape, BATCH, slices, implementation, *operands, blocks=how)
+            assert torch.equal(*outs), implementation
+    for dim, ways in ((BATCH, slices), (CHANNELS, 2)):
+        for implementation in implementations(library, BACKWARD_WEIGHTS, shape, dim, ways):
+            if "ref" in implementation or (dim == CHANNELS and implementation.startswith("matmul")):
+                continue
+            dw, db = ([nan(*size) for _ in range(2)] for size in ((128, 64, k, k), (128,)))
+            for number, how in enumerate(((0, 0), blocks)):
+                out = (None, dw[number], db[number])
+                run_conv(library, BACKWARD_WEIGHTS, shape, dim, ways, implementation, x, dy, *out, blocks=how)
+            assert torch.equal(stored(dw[0], blocks).reshape(-1), dw[1].reshape(-1)), implementation
+            assert torch.equal(*db)
+
+
+def test_a_weight_gradient_that_is_written_straight_away_is_stored_plain(library):
+    shape, x = conv(4, 64, (7, 7), 128, (1, 1)), torch.zeros(4, 7, 7, 128)
+    named = next(i for i in implementations(library, BACKWARD_WEIGHTS, shape, CHANNELS, 2) if i.startswith("matmul"))
+    with pytest.raises(KernelError, match="straight away"):
+        run_conv(library, BACKWARD_WEIGHTS, shape, CHANNELS, 2, named, x, x, None, x, blocks=(64, 0))
+
+
+def test_the_probe_says_how_weights_need_no_packing(library):
+    shape = NAMED["pointwise"]
+    text = ctypes.create_string_buffer(512)
+    found = set()
+    for kind in (FORWARD, BACKWARD_DATA):
+        for name in implementations(library, kind, shape, BATCH, 2):
+            facts = integers([0] * 5)
+            args = (kind, integers(astuple(shape)), BATCH, 2, name.encode(), facts, text, 512)
+            assert library.stepplan_conv_facts(*args) == 0
+            assert facts[0] or not any(facts[3:])
+            found.add(tuple(facts[3:]))
+    assert len(found) > 1
+
+
 def test_the_probe_refuses_empty_matrices(library):
-    text, facts = ctypes.create_string_buffer(512), integers([0] * 3)
+    text, facts = ctypes.create_string_buffer(512), integers([0] * 5)
     shape = integers([1, 4, 4, 0, 0, 1, 1, 0, 4, 1, 0, 4, 1, 0, 0])
     assert library.stepplan_matmul_facts(shape, ROWS, 2, b"", facts, text, 512) == IMPOSSIBLE
     assert "positive" in text.value.decode()
 
 
 def test_partials_cost_one_gradient_per_slice(library):
-    shape, text, facts = NAMED["plain3x3"], ctypes.create_string_buffer(512), integers([0] * 3)
+    shape, text, facts = NAMED["plain3x3"], ctypes.create_string_buffer(512), integers([0] * 5)
     for slices in (2, 3):
         assert library.stepplan_conv_facts(2, integers(astuple(shape)), BATCH, slices, b"", facts, text, 512) == 0
         assert facts[2] == slices * 48 * 32 * 9 * 4
@@ -330,7 +390,8 @@ def test_matrix_products_match_float64(library, batch, m, n, k, transposed_a, tr
     truth, torchs = a.double() @ b.double(), a @ b
     if bias:
         truth, torchs = truth + bias_values.double(), torchs + bias_values
-    for dim, extent in ((BATCH, batch), (ROWS, m), (CHANNELS, n)):
+    ours = [b"dots"] if batch == 1 and transposed_b and not transposed_a else []
+    for (dim, extent), implementation in itertools.product(((BATCH, batch), (ROWS, m), (CHANNELS, n)), [b"", *ours]):
         for slices in range(1, min(5, extent) + 1):
             c = nan(batch, m, n + pads)
             shape = [batch, m, n, k, *strides(a), *strides(b), c.stride(0), c.stride(1), 1, bias, 0]
@@ -339,7 +400,7 @@ def test_matrix_products_match_float64(library, batch, m, n, k, transposed_a, tr
                 integers(shape),
                 dim,
                 slices,
-                b"",
+                implementation,
                 pointer(a),
                 pointer(b),
                 pointer(bias_values),
@@ -352,6 +413,28 @@ def test_matrix_products_match_float64(library, batch, m, n, k, transposed_a, tr
             assert code == 0, text.value
             assert_as_good_as_torch(c[..., :n], truth, torchs)
             assert c[..., n:].isnan().all()
+
+
+@pytest.mark.parametrize("m,n,k", [(7, 41, 2500), (32, 64, 1024), (1, 19, 1039)])
+def test_dot_products_have_the_same_bits_in_any_slices(library, m, n, k):
+    numbers = torch.Generator().manual_seed(k)
+    a, b, bias = (torch.randn(*size, generator=numbers) for size in ((m, k), (n, k), (n,)))
+    shape = integers([1, m, n, k, 0, k, 1, 0, 1, k, 0, n, 1, 1, 0])
+    results, text, seconds = [], ctypes.create_string_buffer(512), (ctypes.c_double * 1)()
+    for dim, slices in ((ROWS, 1), (ROWS, min(3, m)), (CHANNELS, 2), (CHANNELS, 5)):
+        c, operands = nan(m, n), (pointer(a), pointer(b), pointer(bias))
+        assert library.harness_matmul(shape, dim, slices, b"dots", *operands, pointer(c), 1, seconds, text, 512) == 0
+        results.append(c)
+    assert_as_good_as_torch(results[0], a.double() @ b.double().T + bias.double(), a @ b.T + bias)
+    assert all(torch.equal(c, results[0]) for c in results[1:])
+
+
+def test_only_products_of_dense_rows_are_dot_products(library):
+    text, facts = ctypes.create_string_buffer(512), integers([0] * 5)
+    plain = integers([1, 4, 4, 4, 0, 4, 1, 0, 4, 1, 0, 4, 1, 0, 0])
+    assert library.stepplan_matmul_facts(plain, ROWS, 2, b"dots", facts, text, 512) == IMPOSSIBLE
+    assert library.stepplan_matmul_implementations(plain, ROWS, 2, text, 512) == 0
+    assert b"dots" not in text.value.split()
 
 
 @pytest.mark.parametrize("rows,columns,slices", [(1, 1, 1), (1000, 130, 3), (100_000, 17, 2)])
