@@ -151,12 +151,16 @@ def test_bad_options(files: Files) -> None:
     fails("SP1301", *plan_arguments(files, "--memory-budget", "1KiB"))
     for strategies in ("5", "one", "", "1;2"):
         fails("SP1802", *plan_arguments(files, "--policy", "liu", "--strategies", strategies))
+    for decided in (("--strategies", "1,2"), ("--uniform", 2), ("--policy", "sequential", "--strategies", "3")):
+        assert "--policy liu" in fails("SP1802", *plan_arguments(files, *decided))
     fails("SP1108", *plan_arguments(files, "--lanes", 4096))
     assert run(*plan_arguments(files, "--lanes", 0)).exit_code == 2
     assert run(*plan_arguments(files, "--policy", "magic")).exit_code == 2
     fails("SP1107", "plan", files.graph, "--costs", files.costs, "--target", "nosuch")
     fails("SP1105", "detect", "--name", "../../etc/passwd")
     pins = files.folder / "pins.toml"
+    pins.write_text('[slices]\n"fc" = 1\n')
+    assert "the nearest is" in fails("SP1302", *plan_arguments(files, "--pins", pins))
     pins.write_text('[slices]\n"fc1" = 999\n')
     fails("SP1302", *plan_arguments(files, "--pins", pins))
     pins.write_text('[threads]\n"fc1" = 1\n')

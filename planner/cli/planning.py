@@ -1,5 +1,6 @@
 """The commands that make artefacts and need no compiler: detect, capture, plan, pack."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -95,7 +96,9 @@ def plan(
         "plan"
     ),
     policy: PolicyOption = Policy.AUTO,
-    strategies: Annotated[str, typer.Option(help="Of Liu et al., for policy liu, any of 1,2,3,4.")] = "1",
+    strategies: Annotated[
+        str | None, typer.Option(help="Of Liu et al., for policy liu, any of 1,2,3,4; 1 by default.")
+    ] = None,
     uniform: Annotated[
         int | None, typer.Option(min=1, help="For policy liu, instead of strategies 1 and 2: lanes of every node.")
     ] = None,
@@ -129,10 +132,11 @@ def plan(
     from planner.solve.pipeline import make_pareto, make_plan
     from planner.target.text import load_target
 
+    require_liu(policy, {"--strategies": strategies, "--uniform": uniform})
     options = PlanOptions(
         policy=policy.value,
-        strategies=parse_strategies(strategies) if policy is Policy.LIU else (),
-        uniform=uniform if policy is Policy.LIU else None,
+        strategies=parse_strategies("1" if strategies is None else strategies) if policy is Policy.LIU else (),
+        uniform=uniform,
         lanes=lanes,
         memory_budget=parse_bytes(memory_budget) if memory_budget is not None else None,
         same_bits=same_bits,
@@ -168,6 +172,14 @@ def parallel_options(wanted: bool, threshold: int | None, also: list[str]) -> "P
     for name in also:
         op_named(name)
     return ParallelOps(threshold=threshold or ParallelOps().threshold, also=tuple(also))
+
+
+def require_liu(policy: Policy, given: Mapping[str, object]) -> None:
+    """SP1802: one of the options `given` needs policy liu, and another one was asked for."""
+    for name, value in given.items():
+        if value is not None and policy is not Policy.LIU:
+            what = f"{name} is for policy liu; policy {policy.value} decides that by itself"
+            raise UserError("SP1802", what, f"add --policy liu, or leave {name} out")
 
 
 def parse_strategies(text: str) -> tuple[int, ...]:

@@ -26,11 +26,13 @@ def plan_table(plan: Plan, graph: Graph, *, nodes: int = 25, values: int = 10) -
 def _head(plan: Plan) -> list[str]:
     strategies = f", strategies {','.join(map(str, plan.strategies))}" if plan.strategies else ""
     cores = [str(lane.cpu) for lane in plan.lanes if lane.kind == "core"]
-    copying = len(plan.lanes) - len(cores)
+    streams = sum(lane.kind == "stream" for lane in plan.lanes)
+    copying = len(plan.lanes) - len(cores) - streams
+    where = f"{streams} streams" if streams else f"{len(cores)} lanes on processors {','.join(cores)}"
     beside = f", {copying} that copy between pools" if copying else ""
     text = [
         f"plan {plan.name} for {plan.target}: policy {plan.policy}{strategies}",
-        f"  {len(cores)} lanes on processors {','.join(cores)}{beside}",
+        f"  {where}{beside}",
     ]
     text += [
         f"  {p.name}: arena {format_bytes(p.arena)} of {format_bytes(p.capacity)} ({_share(p.arena, p.capacity)})"

@@ -119,7 +119,7 @@ def ways_of(setting: Setting, schedules: Mapping[str, Schedule], name: str, made
         return None
     graph, costs, cache, order = setting.graph, setting.costs, setting.cache, schedules[name].order
     cold = coldness(graph, {n: s.order for n, s in schedules.items()}, cache)[name]
-    options = node_options(graph, order, cold, costs, len(setting.cpus), cache)
+    options = node_options(graph, order, cold, costs, len(setting.cpus), cache, gpu=bool(setting.target.gpus))
     return Ways(graph, schedules[name], made, options, costs) or None
 
 

@@ -30,7 +30,7 @@ class ParallelOps(Frozen):
 
 class PlanOptions(Frozen):
     policy: Literal["sequential", "liu", "auto"] = "auto"
-    strategies: tuple[int, ...] = ()
+    strategies: tuple[Annotated[int, Field(ge=1, le=4)], ...] = ()
     """Of Liu et al.; for policy liu. 1: a count per node; 2: one count per op type; 3: nodes co-run; 4: small nodes
     run on the second threads of busy cores (implies 3)."""
     uniform: Annotated[int, Field(ge=1)] | None = None
@@ -71,15 +71,14 @@ class PlanOptions(Frozen):
         ]
         if smt:
             ways += [("liu", (1, 3, 4)), ("liu", (1, 2, 3, 4))]
+        alone = {"uniform": None, "parallel_ops": None}
         plain = [
-            self.model_copy(
-                update={"policy": policy, "strategies": strategies, "search": 3 in strategies, "parallel_ops": None}
-            )
+            self.model_copy(update={"policy": policy, "strategies": strategies, "search": 3 in strategies, **alone})
             for policy, strategies in ways
         ]
         # As published as well: what ends first as scheduled need not when waits are counted.
         plain += [o.model_copy(update={"search": False}) for o in plain if o.search]
-        siblings = {"policy": "liu", "strategies": (1,), "parallel_ops": self.parallel_ops or ParallelOps()}
+        siblings = {"policy": "liu", "strategies": (1,), **alone, "parallel_ops": self.parallel_ops or ParallelOps()}
         return (*plain, self.model_copy(update=siblings))
 
     def uniform_candidates(self, lanes: int) -> tuple["PlanOptions", ...]:

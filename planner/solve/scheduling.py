@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import NamedTuple
 
-from planner.graph.model import Node, Program
+from planner.errors import UserError
+from planner.graph.model import Graph, Node, Program
 from planner.solve.assemble import Setting
 from planner.solve.corun import PUBLISHED, SEARCHED, Ended, run_by
 from planner.solve.interference import Interference
@@ -34,13 +36,16 @@ class Scheduler:
     """Schedules of one graph on one target by one policy after the other; what they have in common is found once."""
 
     def __init__(self, setting: Setting) -> None:
+        """SP1202: a node was never profiled. SP1302: a pinned node does not exist."""
         graph, cache, self._setting = setting.graph, setting.cache, setting
+        _require_nodes(graph, setting.options.pins.slices)
         orders = {p.name: route(graph, p) for p in graph.programs}
         for name, order in orders.items():
             setting.say(f"route: {len(order)} nodes in {name}")
         cold, lanes = coldness(graph, orders, cache), len(setting.cpus)
         self._modes = {
-            n: Modes(o, node_options(graph, o, cold[n], setting.costs, lanes, cache)) for n, o in orders.items()
+            n: Modes(o, node_options(graph, o, cold[n], setting.costs, lanes, cache, gpu=bool(setting.target.gpus)))
+            for n, o in orders.items()
         }
         self._ended: dict[tuple[object, ...], Ended] = {}
 
@@ -101,3 +106,12 @@ class Scheduler:
                 self._ended[key] = run_by(work, rules)
             runs.append(self._ended[key])
         return min(runs, key=lambda run: run.end_ns)
+
+
+def _require_nodes(graph: Graph, pinned: Mapping[str, int]) -> None:
+    """SP1302: a pin names no node."""
+    names = [n.id for p in graph.programs for n in p.nodes]
+    for name in sorted(set(pinned).difference(names)):
+        near = get_close_matches(name, names, 1, 0.0)
+        fix = f"name a node of graph.json; the nearest is {near[0]!r}" if near else "the graph has no node to pin"
+        raise UserError("SP1302", f"there is no node {name!r} to pin", fix)

@@ -13,7 +13,7 @@ from planner.costs.table import CostEntry, CostTable
 from planner.errors import UserError
 from planner.graph.model import Graph, Node
 from planner.ops.base import Facts, Mode, Op, Signature, op_named
-from planner.ops.device import limit, running
+from planner.ops.device import DEVICE_KERNELS, limit, running
 from planner.ops.signature import signature_of
 from planner.ops.streaming import block_of
 
@@ -39,17 +39,24 @@ Options = Mapping[str, tuple[Choice, ...]]
 
 
 def node_options(
-    graph: Graph, order: Sequence[Node], cold: Mapping[str, float], costs: CostTable, lanes: int, cache_bytes: int
+    graph: Graph,
+    order: Sequence[Node],
+    cold: Mapping[str, float],
+    costs: CostTable,
+    lanes: int,
+    cache_bytes: int,
+    *,
+    gpu: bool = False,
 ) -> dict[str, tuple[Choice, ...]]:
     """Every usable mode of every node of a program; `cold`: how warm each finds its operands (warmth.py). Results are
-    streamed only where they are not read from the cache. SP1202: a node was never measured."""
+    streamed only where they are not read from the cache. SP1202: a node was never measured on such hardware."""
     streams = gone_before_read(graph, order, cache_bytes) if costs.streams else frozenset[str]()
     known: dict[tuple[str, float, bool], tuple[Choice, ...]] = {}
     found = {}
     for node in order:
         key = (signature_of(graph, node).text, cold[node.id], node.id in streams)
         if key not in known:
-            known[key] = _options(graph, node, costs, lanes, *key[1:])
+            known[key] = _options(graph, node, costs, lanes, gpu, *key[1:])
         found[node.id] = known[key]
     return found
 
@@ -77,12 +84,14 @@ def choose_modes(
     return {node.id: _pick(node, options[node.id], wanted.get(node.id), node.id in pinned) for node in order}
 
 
-def _options(graph: Graph, node: Node, costs: CostTable, lanes: int, cold: float, streams: bool) -> tuple[Choice, ...]:
+def _options(
+    graph: Graph, node: Node, costs: CostTable, lanes: int, gpu: bool, cold: float, streams: bool
+) -> tuple[Choice, ...]:
     signature = signature_of(graph, node)
     op = op_named(node.op)
     if op.alias(signature) is not None:
         return (Choice(Mode("alias", "whole", 1), {}, ()),)
-    entries = [e for e in costs.modes(signature.text) if e.slices <= lanes and _valid(op, signature, e)]
+    entries = [e for e in costs.modes(signature.text) if e.slices <= lanes and _valid(op, signature, e, gpu)]
     if not streams:
         entries = [e for e in entries if not block_of(e.implementation)]
     if not entries:
@@ -99,9 +108,9 @@ def _options(graph: Graph, node: Node, costs: CostTable, lanes: int, cold: float
     return tuple(found)
 
 
-def _valid(op: Op, signature: Signature, entry: CostEntry) -> bool:
-    """Whether the op offers the entry's mode, with as many stages as were timed."""
-    if entry.slices > limit(op, signature, entry.kernel, entry.dim):
+def _valid(op: Op, signature: Signature, entry: CostEntry, gpu: bool) -> bool:
+    """Whether the op offers the entry's mode on this kind of hardware, with as many stages as were timed."""
+    if (entry.kernel in DEVICE_KERNELS) != gpu or entry.slices > limit(op, signature, entry.kernel, entry.dim):
         return False
     return running(op, entry.mode).stage_count(signature, entry.mode, entry.facts) == len(entry.warm_ns)
 

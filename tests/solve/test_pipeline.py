@@ -55,6 +55,14 @@ def test_pins_are_honoured_or_refused() -> None:
         make_plan(graph, target, costs, PlanOptions(pins=Pins(slices={"conv2": 7})))
 
 
+@pytest.mark.parametrize(("measured", "planned"), [("cpu2", "h200"), ("h200", "cpu2")])
+def test_times_of_one_kind_of_hardware_say_nothing_about_another(measured: str, planned: str) -> None:
+    graph = small_net()
+    costs = modelled_costs(graph, load_target(measured))
+    with pytest.raises(UserError, match="SP1202"):
+        make_plan(graph, load_target(planned), costs)
+
+
 def test_a_budget_too_small_names_the_smallest_and_the_node_that_binds() -> None:
     graph, target = small_net(), load_target("cpu2")
     costs = modelled_costs(graph, target)

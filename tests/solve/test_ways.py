@@ -78,7 +78,8 @@ class Gpu:
     @property
     def options(self) -> Options:
         order = self.schedules[TRAIN].order
-        return node_options(self.graph, order, dict.fromkeys((n.id for n in order), 1.0), self.setting.costs, 1, 0)
+        cold = dict.fromkeys((n.id for n in order), 1.0)
+        return node_options(self.graph, order, cold, self.setting.costs, 1, 0, gpu=True)
 
     def cost(
         self, schedule: Schedule, decisions: Mapping[str, Decision], held: Held = frozenset()
