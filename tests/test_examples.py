@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,11 +24,19 @@ def test_torch_module(arguments: tuple[str, ...], tmp_path: Path) -> None:
 
 
 def test_gpu_study_without_a_gpu(tmp_path: Path) -> None:
-    """A dry run: the script holds together, whatever its times mean."""
+    """A dry run: the script holds together, whatever its times mean. A second call measures nothing again, and a part
+    that finds no GPU says so and leaves the others alone."""
     out = tmp_path / "results.json"
-    script = [sys.executable, str(ROOT / "examples" / "gpu_study.py"), "machine", "--null"]
-    done = subprocess.run(
-        [*script, "--out", str(out), "--folder", str(tmp_path)], capture_output=True, text=True, cwd=ROOT, timeout=1200
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert json.loads(out.read_text())["machine"]["convolutions"]
+    script = [sys.executable, str(ROOT / "examples" / "gpu_study.py"), "--out", str(out), "--folder", str(tmp_path)]
+
+    def run(*arguments: str) -> tuple[int, dict[str, Any]]:
+        done = subprocess.run([*script, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=1200)
+        assert out.exists(), done.stdout + done.stderr
+        return done.returncode, json.loads(out.read_text())
+
+    status, found = run("machine", "convolutions", "--null")
+    assert status == 0 and found["machine"]["status"] == found["convolutions"]["status"] == "done"
+    assert found["convolutions"]["rows"] and found["machine"]["rows"]["copies"]
+    assert run("machine", "--null")[1] == found
+    status, found = run("host", "machine", "--device", "99")
+    assert status == 1 and found["host"]["rows"]["error"]["error"].startswith("SP1") and found["machine"]["turns"] == 1

@@ -2,7 +2,7 @@
 same precision, alternate with them."""
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 from typing import Any
 
@@ -14,12 +14,16 @@ from planner.graph.model import Graph
 from planner.graph.precision import full_precision, is_mixed
 from planner.plan.schema import Plan
 
+CONTENDERS = ("eager", "reduce-overhead", "max-autotune")
+"""PyTorch without its compiler, and its compiler's modes with CUDA graphs, the quicker to compile first."""
+
 
 def bench(
     made: type[CudaExecutor],
     bundle: Bundle,
     *,
     against: str | None = None,
+    contenders: Sequence[str] = ("eager", "max-autotune"),
     repetitions: int = 10,
     costs: CostTable | None = None,
     say: Callable[[str], None] = lambda text: None,
@@ -27,7 +31,7 @@ def bench(
     null_device: bool = False,
 ) -> dict[str, Any]:
     """As codegen.bench.bench, and `host_ms`: how long `step` keeps the caller. Memory is what the driver says that the
-    executor took. `null_device`: a dry run, whose times mean nothing."""
+    executor took. `contenders`: of CONTENDERS. `null_device`: a dry run, whose times mean nothing."""
     plan, graph = bundle.plan, bundle.graph
     with made(seed=0, device=device, null_device=null_device) as executor:
         inputs = device_inputs(graph, device, null_device)
@@ -55,7 +59,7 @@ def bench(
             result["against"] = {}
             precision = "bf16" if is_mixed(graph) else "tf32" if rounds_to_tf32(plan) else "float32"
             model = full_precision(graph) if is_mixed(graph) else graph
-            for name, contender in torch_contenders(model, inputs, state, precision, device, say):
+            for name, contender in torch_contenders(model, inputs, state, precision, device, contenders, say):
                 say(f"against {name}")
                 result["against"][name] = paired(step, contender, repetitions)
                 del contender
@@ -109,9 +113,10 @@ def torch_contenders(
     state: dict[str, Any],
     precision: str,
     device: int,
+    names: Sequence[str],
     say: Callable[[str], None] = lambda text: None,
 ) -> Iterator[tuple[str, Step]]:
-    """Eager, and compiled for the fastest kernels and one CUDA graph; channels-last, warmed up, one at a time. In
+    """Eager, or compiled in one of PyTorch's modes that record CUDA graphs; channels-last, warmed up, one at a time. In
     float32, with the matrix units' TF32, or in bfloat16 under autocast."""
     import torch
 
@@ -119,11 +124,11 @@ def torch_contenders(
 
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "float32"
     torch.backends.cudnn.benchmark = True
-    for name in ("eager", "compiled"):
+    for name in names:
         say(f"preparing {name}")
         twin = Twin(graph).load(state).cuda(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         optimizer = optimizer_for(graph, twin)
-        run = twin if name == "eager" else torch.compile(twin, mode="max-autotune")
+        run = twin if name == "eager" else torch.compile(twin, mode=name)
 
         def step(run: Any = run, optimizer: Any = optimizer) -> None:
             optimizer.zero_grad(set_to_none=True)

@@ -42,6 +42,7 @@ def profile(
     table: CostTable | None = None,
     *,
     tf32: bool = False,
+    own_kernels: bool = True,
     device: int = 0,
     null_device: bool = False,
     progress: Progress = lambda what, done, total: None,
@@ -49,8 +50,10 @@ def profile(
 ) -> CostTable:
     """Measure what `table` lacks of the graphs' signatures.
 
-    `tf32`: whether the matrix units may round operands to 10 bits; a table is for one precision. `null_device`: a dry
-    run, whose times mean nothing. SP1204: the table is another machine's. SP1205: the GPU is not the target's.
+    `tf32`: whether the matrix units may round operands to 10 bits; a table is for one precision. `own_kernels=False`:
+    only the libraries' algorithms are timed, for which nothing is built; the others' times are modelled.
+    `null_device`: a dry run, whose times mean nothing. SP1204: the table is another machine's. SP1205: the GPU is not
+    the target's.
     """
     table = started(table, target)
     arch = target.gpus[0].arch
@@ -71,7 +74,10 @@ def profile(
         save(table)
     for number, graph in enumerate(graphs):
         progress("timing kernels", number, len(graphs))
-        if any(s.text not in known and not _by_library(s) for s in signatures_of([graph])):
+        if not own_kernels:
+            modelled = modelled_costs(graph, target, facts).entries
+            table = table.with_entries(e for e in modelled if not table.modes(e.signature))
+        elif any(s.text not in known and not _by_library(s) for s in signatures_of([graph])):
             table = table.with_entries(_timed(graph, target, table, device, null_device))
             save(table)
     bandwidth = module.copy_bandwidth(device, "inside", COPY_BYTES if not null_device else 2**16, REPETITIONS)

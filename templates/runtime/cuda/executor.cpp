@@ -375,7 +375,7 @@ std::array<double, 5> Executor::time_pair(size_t number, std::array<size_t, 2> t
     };
     std::array<std::vector<double>, 5> times;
     for (int i = -1; i < repetitions; ++i) {  // once to warm up
-      const std::array<double, 5> took = watch.time(work(0), work(1));
+      const std::array<double, 5> took = watch.time(work(0), work(1), copies[0] + copies[1]);
       for (size_t k = 0; i >= 0 && k < took.size(); ++k) times[k].push_back(took[k]);
     }
     std::array<double, 5> found{};

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "device_kernels.hpp"
 #include "library.hpp"
@@ -56,11 +57,12 @@ struct Run {
   template <class Make>
   void keep_made_gradient(gpu::Queue queue, int parameter, int64_t elements, Make make) const {
     if (gradients[parameter] == nullptr) return;
-    std::byte* made = queue.device.allocate(static_cast<size_t>(elements) * sizeof(float));
-    make(reinterpret_cast<float*>(made));
-    keep_gradient(queue, parameter, reinterpret_cast<float*>(made), elements);
+    const auto release = [&](std::byte* memory) { queue.device.release(memory); };
+    const std::unique_ptr<std::byte, decltype(release)> made(
+        queue.device.allocate(static_cast<size_t>(elements) * sizeof(float)), release);
+    make(reinterpret_cast<float*>(made.get()));
+    keep_gradient(queue, parameter, reinterpret_cast<float*>(made.get()), elements);
     queue.device.synchronize(queue.stream);
-    queue.device.release(made);
   }
 };
 

@@ -27,10 +27,10 @@ class Stopwatch {
   Stream stream() const { return stream_; }
 
   /// Milliseconds of `work(stream)`. The stream is held up while the work is asked for, so that gaps between its
-  /// kernels are the GPU's, not the asking thread's.
+  /// kernels are the GPU's, not the asking thread's. `calls`: how many nodes that are.
   template <class Work>
-  float time(Work work) {
-    hold({device_, stream_}, kAsking);
+  float time(Work work, int calls = 1) {
+    hold({device_, stream_}, calls * kAsking);
     device_.record(before_, stream_);
     work(stream_);
     device_.record(after_, stream_);
@@ -68,12 +68,13 @@ class PairWatch {
   PairWatch& operator=(const PairWatch&) = delete;
 
   /// Nanoseconds of each alone, of each beside the other, and how long both ran.
+  /// `calls`: how many nodes both ask for; the streams are held up until then.
   template <class First, class Second>
-  std::array<double, 5> time(First first, Second second) {
-    const double alone_first = 1e6 * static_cast<double>(one_.time(first));
-    const double alone_second = 1e6 * static_cast<double>(other_.time(second));
+  std::array<double, 5> time(First first, Second second, int calls) {
+    const double alone_first = 1e6 * static_cast<double>(one_.time(first, calls));
+    const double alone_second = 1e6 * static_cast<double>(other_.time(second, calls));
     const auto [start, first_end, second_start, second_end] = events_;
-    hold({device_, one_.stream()}, 2 * kAsking);
+    hold({device_, one_.stream()}, calls * kAsking);
     device_.record(start, one_.stream());
     device_.wait(other_.stream(), start);
     device_.record(second_start, other_.stream());

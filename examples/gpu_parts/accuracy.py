@@ -1,0 +1,59 @@
+"""Executors against PyTorch in float64."""
+
+from codegen.branches import decisive_values
+from gpu_parts.study import Study
+from planner import zoo
+from planner.graph.precision import mixed_precision
+
+NETWORKS: dict[str, dict[str, int]] = {
+    "mlp": {"batch": 8},
+    "digits_cnn": {"batch": 8},
+    "resnet50": {"batch": 8, "image_size": 64},
+    "lstm": {"batch": 4},
+    "wide_deep": {"batch": 16},
+    "resnet18": {"batch": 8, "image_size": 64},
+    "inception_v3": {"batch": 2, "image_size": 139},
+    "alexnet": {"batch": 4, "image_size": 96},
+    "densenet121": {"batch": 4, "image_size": 64},
+}
+RATE = 1e-3
+"""As examples/truth_study.py: the zoo's own rates are meant for large batches."""
+TOY: dict[str, dict[str, int]] = {"mlp": {"batch": 2}, "digits_cnn": {"batch": 4}}
+"""On the null device."""
+
+
+def correct(study: Study) -> None:
+    """Bar: float32 without TF32 at most twice as far off as PyTorch's float32, or 1e-5."""
+    from codegen.truth import truth, worst_per_kind
+
+    networks = TOY if study.null else NETWORKS
+    for name in study.open(networks):
+        graph = zoo.build(name, **networks[name])
+        try:
+            _, made = study.make(graph, own_kernels=False, policy="sequential", keep=decisive_values(graph))
+            with study.executor(made, seed=1, poison=True) as executor:
+                executor.lr = RATE
+                verdict = truth(graph, executor)["executor"]
+        except Exception as error:
+            study.failed(name, error)
+            continue
+        worst = {r.kind: {**r._asdict(), "ratio": r.ratio} for r in worst_per_kind(verdict.rows)}
+        study.keep(name, {"wrong": len(verdict.wrong), "tensors": len(verdict.rows), "worst": worst})
+
+
+def bfloat16(study: Study) -> None:
+    """Bar: no further from float64 than PyTorch's autocast."""
+    from codegen.autocast import distances
+
+    networks = TOY if study.null else NETWORKS
+    for name in study.open(networks):
+        graph = zoo.build(name, **networks[name])
+        try:
+            _, made = study.make(mixed_precision(graph), "bf16", own_kernels=False, policy="sequential")
+            with study.executor(made, seed=1, poison=True) as executor:
+                executor.lr = RATE
+                rows = distances(graph, executor, device="cpu" if study.null else f"cuda:{study.device}")
+        except Exception as error:
+            study.failed(name, error)
+            continue
+        study.keep(name, {r.kind: {**r._asdict(), "ok": r.ok} for r in rows})

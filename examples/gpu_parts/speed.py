@@ -1,0 +1,90 @@
+"""What the GPU does, and how long steps of ResNet-50 take beside PyTorch's."""
+
+from codegen.cuda.bench import CONTENDERS, bench, device_inputs, host_ms
+from codegen.cuda.probe import algorithms
+from codegen.cuda.profile import copy_bandwidths
+from gpu_parts.study import TARGET, Study
+from planner.bundle import read_bundle
+from planner.graph.precision import mixed_precision
+from planner.ops.base import op_named
+from planner.ops.signature import signatures_of
+from planner.target.text import load_target
+
+ROWS = ((32, "tf32"), (32, "bf16"), (256, "bf16"), (256, "tf32"), (64, "bf16"), (64, "tf32"))
+"""(batch, precision) in the order of their weight; float32 without TF32 comes last."""
+PLAIN_ROWS = tuple((batch, "float32") for batch in (32, 64, 256))
+
+
+def machine(study: Study) -> None:
+    """The GPU, the driver, copy bandwidths."""
+    for key in study.open(("gpu", "copies")):
+        study.keep(
+            key, study.describe() if key == "gpu" else copy_bandwidths(load_target(TARGET), study.device, study.null)
+        )
+
+
+def speed(study: Study) -> None:
+    """Bar: at most the fastest of PyTorch's in the same precision, in pairs. Each contender is a row of its own, the
+    quickly compiled first, so that what takes PyTorch minutes to compile costs nothing that is there already."""
+    rows = {}
+    for contender in CONTENDERS:
+        rows |= {
+            f"batch {batch} {precision} against {contender}": (batch, precision, contender) for batch, precision in ROWS
+        }
+    rows |= {
+        f"batch {batch} {precision} against {c}": (batch, precision, c)
+        for batch, precision in PLAIN_ROWS
+        for c in CONTENDERS
+    }
+    for key in study.open(rows):
+        batch, precision, contender = rows[key]
+        try:
+            _, made = study.make(study.graph("resnet50", precision, batch=batch), precision)
+            row = bench(
+                made,
+                read_bundle(made._folder),
+                against=None if study.null else "torch",
+                contenders=(contender,),
+                repetitions=2 if study.null else 30,
+                device=study.device,
+                null_device=study.null,
+            )
+        except Exception as error:
+            study.failed(key, error)
+            continue
+        study.keep(key, row)
+
+
+def host(study: Study) -> None:
+    """Bar: 50 us until `step` returns, with the recorded graph."""
+    sizes = {"digits_cnn": 64, "resnet50": 32}
+    for name in study.open(sizes):
+        try:
+            graph = study.graph(name, batch=sizes[name])
+            _, made = study.make(graph, "tf32")
+            with study.executor(made) as executor:
+                inputs = device_inputs(graph, study.device, study.null)
+                for _ in range(3):
+                    float(executor.step(*inputs))
+                took = 1e3 * host_ms(executor, inputs, 3 if study.null else 200)
+                study.keep(name, {"host_us": took, "nodes": executor.node_times(repetitions=5)})
+        except Exception as error:
+            study.failed(name, error)
+
+
+def convolutions(study: Study) -> None:
+    """Every algorithm and engine of ResNet-50's convolutions with its time and workspace."""
+    graph = study.graph("resnet50", batch=32)
+    found = {s.text: s for s in signatures_of([graph, mixed_precision(graph)]) if op_named(s.op).family == "conv"}
+    for text in study.open(found):
+        both = (False, True) if found[text].inputs[0].dtype == "float32" else (False,)
+        try:
+            ways = [
+                w._asdict()
+                for tf32 in both
+                for w in algorithms(found[text], study.arch, tf32=tf32, device=study.device, null_device=study.null)
+            ]
+        except Exception as error:
+            study.failed(text, error)
+            continue
+        study.keep(text, ways)

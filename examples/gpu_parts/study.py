@@ -1,0 +1,132 @@
+"""What all parts of the study share: tables, plans and executors of a network, and results that are kept at once."""
+
+import json
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from codegen.build import build
+from codegen.cuda.executor import CudaExecutor
+from codegen.cuda.probe import probe
+from codegen.cuda.profile import profile
+from codegen.emit import emit
+from codegen.load import executor_class
+from planner import zoo
+from planner.artefact import write_text
+from planner.costs.table import CostTable, read_costs, write_costs
+from planner.errors import UserError
+from planner.graph.model import Graph
+from planner.graph.precision import mixed_precision
+from planner.plan.schema import Plan
+from planner.plan.text import plan_hash
+from planner.solve.options import PlanOptions
+from planner.solve.pipeline import make_plan
+from planner.target.text import load_target
+
+TARGET = "h200"
+
+
+@dataclass
+class Study:
+    """One part on one GPU, or on the null device, where small networks take the place of large ones."""
+
+    device: int
+    null: bool
+    folder: Path
+    file: Path
+    """Where the part's results go, each as soon as it is there."""
+    deadline: float
+    """When nothing new is begun; time.monotonic()."""
+    found: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.file.exists():
+            self.found = json.loads(self.file.read_text())
+
+    # -- results -----------------------------------------------------------------------------------------------
+    def keep(self, key: str, row: Any) -> None:
+        self.found[key] = row
+        write_text(self.file, json.dumps(self.found, indent=1, default=str) + "\n")
+        print(f"  {key}: {str(row)[:400]}", flush=True)
+
+    def open(self, keys: Iterable[str]) -> Iterator[str]:
+        """Those that no earlier run has measured, while there is time. One that fails is told, and the next tried."""
+        for key in keys:
+            if self.is_open(key) and time.monotonic() < self.deadline:
+                yield key
+
+    def is_open(self, key: str) -> bool:
+        row = self.found.get(key)
+        return row is None or (isinstance(row, dict) and "error" in row)
+
+    def failed(self, key: str, error: Exception) -> None:
+        told = f"{error.code}: {error.problem}" if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        self.keep(key, {"error": told[:1000]})
+
+    # -- executors ---------------------------------------------------------------------------------------------
+    def costs(self, graphs: list[Graph], precision: str, own_kernels: bool = True) -> CostTable:
+        """The table of one precision with everything of these graphs in it. Without `own_kernels` only the libraries'
+        algorithms are measured: the others' times are modelled, and nothing is built for it."""
+        target, file = load_target(TARGET), self.folder / f"costs_{precision}.json"
+        table = read_costs(file) if file.exists() else None
+        measured = profile(
+            graphs,
+            target,
+            table,
+            tf32=precision == "tf32",
+            own_kernels=own_kernels,
+            device=self.device,
+            null_device=self.null,
+            save=lambda so_far: write_costs(so_far, file),
+        )
+        write_costs(measured, file)
+        return measured
+
+    def graph(self, name: str, precision: str = "float32", **sizes: Any) -> Graph:
+        """A zoo network; on the null device a small one in its place."""
+        graph = zoo.build("digits_cnn", 4) if self.null else zoo.build(name, **sizes)
+        return mixed_precision(graph) if precision == "bf16" else graph
+
+    def make(
+        self, graph: Graph, precision: str = "float32", own_kernels: bool = True, **options: Any
+    ) -> tuple[Plan, type[CudaExecutor]]:
+        """Profile, plan, emit, build."""
+        costs = self.costs([graph], precision, own_kernels)
+        plan = make_plan(graph, load_target(TARGET), costs, PlanOptions.model_validate(options))
+        return plan, self.built(plan, graph)
+
+    def built(self, plan: Plan, graph: Graph) -> type[CudaExecutor]:
+        folder = self.folder / f"{graph.name}_{plan_hash(plan)}"
+        emit(plan, graph, load_target(TARGET), folder)
+        build(folder, null_device=self.null)
+        found = executor_class(folder)
+        assert issubclass(found, CudaExecutor)
+        return found
+
+    def executor(self, made: type[CudaExecutor], **options: Any) -> CudaExecutor:
+        return made(device=self.device, null_device=self.null, **options)
+
+    # -- the GPU -----------------------------------------------------------------------------------------------
+    @property
+    def arch(self) -> str:
+        return load_target(TARGET).gpus[0].arch
+
+    def describe(self) -> dict[str, Any]:
+        return dict(probe(self.arch, self.null).describe(self.device))
+
+    def require_gpu(self) -> None:
+        """SP1853, SP1854: there is none that the target describes."""
+        if self.null:
+            return
+        found = self.describe()
+        if found["driver"] == 0 or not 0 <= self.device < found["devices"]:
+            what = "there is no NVIDIA driver" if found["driver"] == 0 else f"there is no GPU {self.device}"
+            raise UserError("SP1853", f"{what} on this machine", "run on one with a GPU, or with --null for a dry run")
+        if found["arch"] != self.arch:
+            raise UserError("SP1854", f"the GPU is {found['arch']}, the study plans for {self.arch}", "use an H200")
+
+    def free_bytes(self) -> int:
+        """Of the GPU's memory, as the driver tells it."""
+        return int(self.describe()["free_bytes"])
