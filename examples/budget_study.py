@@ -4,7 +4,8 @@ python examples/budget_study.py [--model resnet50] [--batch 16] [--shares 1,0.8,
 
 The unbudgeted plan comes first; every share of its arena, and the smallest budget there is, are planned, built and run,
 each in a process of its own. `--modelled` takes modelled costs instead of profiling: times then mean nothing, but
-memory and bits do. `--disk` gives the target a second pool, so that values may move there.
+memory and bits do. `--disk` gives the target a second pool, a file, so that values may move there; `--host` one in
+memory, as processors with fast memory of their own have (what a process gains is then of both pools).
 
 `--of-torch 0.33` adds the budget in which activations and gradients get that share of what PyTorch keeps: all tensors
 that autograd saves, each storage once, and gradients, when they are most (codegen/torch_memory.py; no fusion, no
@@ -102,18 +103,18 @@ def study(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     work = Path(arguments.work)
     graph = capture(arguments.model, batch=arguments.batch).graph
     target = load_target(arguments.target)
-    if arguments.disk:
-        speed = 1_000_000_000
-        disk = {
-            "name": "disk",
-            "kind": "disk",
+    if arguments.disk or arguments.host:
+        speed = 1_000_000_000 if arguments.disk else 10_000_000_000
+        slow = {
+            "name": "disk" if arguments.disk else "host",
+            "kind": "disk" if arguments.disk else "dram",
             "capacity": 2**36,
             "bandwidth": speed,
             "link_in": speed,
             "link_out": speed,
         }
         target = Target.model_validate(
-            {**target.model_dump(), "name": f"{target.name}_disk", "pools": (*target.pools, disk)}
+            {**target.model_dump(), "name": f"{target.name}_{slow['name']}", "pools": (*target.pools, slow)}
         )
     costs = costs_of(arguments, graph, target, work)
     started = time.perf_counter()
@@ -153,7 +154,7 @@ def study(arguments: argparse.Namespace) -> list[dict[str, Any]]:
             folder = work / f"budget_{hashlib.sha256(f'{arguments.model}{name}'.encode()).hexdigest()[:8]}"
             emit(plan, graph, target, folder)
             build(folder)
-            spill = str(work) if len(plan.pools) > 1 else ""
+            spill = str(work) if arguments.disk and len(plan.pools) > 1 else ""
             command = [sys.executable, "-c", RUN, str(folder), spill, str(STEPS), str(arguments.repetitions)]
             row |= json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
         rows.append(row)
@@ -210,7 +211,9 @@ def main() -> None:
     parser.add_argument("--work", default="/tmp/budget_study")
     parser.add_argument("--costs", default="")
     parser.add_argument("--modelled", action="store_true")
-    parser.add_argument("--disk", action="store_true")
+    slower = parser.add_mutually_exclusive_group()
+    slower.add_argument("--disk", action="store_true")
+    slower.add_argument("--host", action="store_true")
     parser.add_argument("--plan-only", action="store_true")
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--png", default="")

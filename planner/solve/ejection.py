@@ -72,7 +72,6 @@ class _Room:
         block = self.outside.pop()
         size = int(self.size[block])
         meets = ((self.first < self.upper[block]) & (self.upper > self.lower[block])).nonzero()[0]
-        meets = meets[self.first[meets] < self.nowhere]
         bottom, price = self.offset[meets], self.price[meets]
         top = bottom + self.size[meets]
         by_bottom, by_top = bottom.argsort(kind="stable"), top.argsort(kind="stable")
@@ -83,8 +82,9 @@ class _Room:
         # In the way are those that begin below the block's top, but for those that end by its bottom.
         above, below = bottoms.searchsorted(places + size), tops.searchsorted(places, side="right")
         cost = begun[above] - ended[below]
-        at = int(places[cost.argmin()])
-        if cost.min() == 0:
+        cheapest = cost.argmin()
+        at = int(places[cheapest])
+        if cost[cheapest] == 0:
             gap = np.append(bottoms, self.goal)[above] - np.concatenate(([0], tops))[below]
             free = (cost == 0).nonzero()[0]
             at = int(places[free[gap[free].argmin()]])

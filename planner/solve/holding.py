@@ -139,6 +139,8 @@ class _Unfolded:
         """Holds what fits, from the start; whether anything does. `alive`: bytes at every step, as they are."""
         self._reset()
         alive = alive.copy()
+        staying = np.where(np.array([*self._on_demand, False]), GONE, alive)
+        """Without the steps that may go."""
         if self._chances is None:
             gaps = self._gaps()
             self._chances = gaps, {start: self._gain(start, those) for start, those in gaps.items()}
@@ -147,7 +149,7 @@ class _Unfolded:
             closed = False
             for start in sorted(left, key=lambda start: (-gains[start], start)):
                 if self._left[start] and gains[start] > 0:
-                    closed |= self._close(start, left[start], alive, level)
+                    closed |= self._close(start, left[start], alive, staying, level)
             if not closed:
                 return bool(self._now)
             left = {start: gaps for start, gaps in left.items() if self._left[start]}
@@ -157,8 +159,12 @@ class _Unfolded:
         """ns per byte of holding instances instead of running a step that brings them back."""
         return sum(self._ns[at] for at in self._needless(start)) / sum(gap.size for gap in gaps)
 
-    def _close(self, start: int, gaps: Sequence[_Gap], alive: Bytes64, level: int) -> bool:
+    def _close(self, start: int, gaps: Sequence[_Gap], alive: Bytes64, staying: Bytes64, level: int) -> bool:
         """Holds instances instead of running a step that brings them back, if they fit."""
+        for gap in gaps:  # most do not fit: see that first
+            there = staying[gap.first : gap.until + 1]
+            if there.size and int(there.max()) + gap.size > level:
+                return False
         earlier = [self._resolved(gap.earlier) for gap in gaps]
         if not all(self._left[self._maker[instance]] for instance in earlier):
             return False
@@ -173,13 +179,16 @@ class _Unfolded:
                 there -= gap.size
             alive[needless] = before
             return False
+        for gap in gaps:
+            staying[gap.first : gap.until + 1] += gap.size
         later = [gap.later for gap in gaps]
         for at in needless:
             self._left[at] = False
         for at in needless:
             for value in self._found[at].outputs:
                 if value in self._readers and value not in later and self._root(value) == value:
-                    alive[at : self._last[value] + 1] -= self._exact.size(self._origin[value])
+                    for bytes_ in (alive, staying):
+                        bytes_[at : self._last[value] + 1] -= self._exact.size(self._origin[value])
         for gap, instance in zip(gaps, earlier, strict=True):
             self._now[gap.later] = instance
             self._readers[instance] = self._readers.get(instance, frozenset()) | self._readers.pop(gap.later)

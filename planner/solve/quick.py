@@ -95,8 +95,8 @@ HOPELESS = Glance(
 MOST_SEEN = 100_000
 """Instances of what was looked at last and is still known."""
 
-STOP = 8
-"""Places between two stops."""
+STOPS = 16
+"""Places from which a walk may be gone on with."""
 
 
 class _Place(NamedTuple):
@@ -252,13 +252,13 @@ class Quick:
         else:
             value_of, since, anyway = near.value_of[:count], near.since[:count], near.anyway[:here]
             over, calls = near.over[:overs], near.calls[:place]
-        most = len(way) + MOST_AGAIN
+        most, every = len(way) + MOST_AGAIN, max(1, len(self._places) // STOPS)
         for number, (forward, reads, makes, overwrites, before, during, after) in enumerate(
             self._places[place:], place
         ):
             if count > most:
                 return HOPELESS
-            if number % STOP == 0:
+            if number % every == 0:
                 stops.append(Stop(number, here, count, len(over), again_ns, moved, until[:], current[:]))
             calls.append(here)
             if forward:

@@ -181,6 +181,7 @@ class Search:
         count = max(2, min(HOLDS, HELD // len(self._made.order)))
         levels = [int(x) for x in np.geomspace(low, high, max(1, count // 3) + 1)[:-1]]
         holding = Holding(self._exact, self._made)
+        unfolded: dict[int, list[Step]] = {}
         found: dict[int, tuple[list[Step], Footprint]] = {}
         while len(found) < count:
             if not levels:  # where a little more memory would save most
@@ -194,16 +195,14 @@ class Search:
                     break
                 levels = [max(gains)[-1]]
             level = levels.pop(0)
-            found[level] = self._held_at(holding, level, known, [found[x][0] for x in sorted(found) if x <= level][-1:])
+            below = [i for i, s in enumerate(known) if s.peak <= level]
+            starts = [found[x][0] for x in sorted(found) if x <= level][-1:]
+            for number in sorted({len(below) * i // 6 for i in range(STARTS)}):
+                if below[number] not in unfolded:
+                    unfolded[below[number]] = self._steps(known[below[number]])
+                starts.append(unfolded[below[number]])
+            found[level] = min((holding.hold(start, level) for start in starts), key=lambda t: t[1].extra_ns)
         return [self._exactly(State(*decided(f, self._exact, self._made))) for f, _ in found.values()]
-
-    def _held_at(
-        self, holding: Holding, level: int, known: Sequence[State], smaller: list[list[Step]]
-    ) -> tuple[list[Step], Footprint]:
-        below = [s for s in known if s.peak <= level]
-        starts = smaller + [self._steps(below[i]) for i in sorted({len(below) * i // 6 for i in range(STARTS)})]
-        tries = [holding.hold(start, level) for start in starts]
-        return min(tries, key=lambda t: t[1].extra_ns)
 
     def _steps(self, state: State) -> list[Step]:
         return steps(self._made, state.decisions, state.held)

@@ -30,6 +30,7 @@ def test_estimates_are_exact(name: str, pools: int, monkeypatch: pytest.MonkeyPa
     found = frontier(rewriter.setting, rewriter.schedules)
     made, prints, rng = found.material, found.prints, random.Random(1)
     estimate = Quick(prints, made, found.again_ns)
+    before = estimate.of({})
     for _ in range(20):
         dropped = rng.random()
         decisions = {
@@ -39,6 +40,13 @@ def test_estimates_are_exact(name: str, pools: int, monkeypatch: pytest.MonkeyPa
         exact, seen = prints.of(steps(made, decisions)), estimate.of(decisions)
         assert seen.peak == exact.peak
         assert seen.again_ns == pytest.approx(exact.again_ns)
+        resumed = Quick(prints, made, found.again_ns).look(seen.way, before)
+        assert (resumed.extra_ns, resumed.alive.tolist()) == (seen.extra_ns, seen.alive.tolist())
+        nearby = {v: "keep" if rng.random() < 0.1 else d for v, d in decisions.items()}
+        resumed = estimate.of(nearby, seen)
+        anew = Quick(prints, made, found.again_ns).of(nearby)
+        assert (resumed.extra_ns, resumed.alive.tolist()) == (anew.extra_ns, anew.alive.tolist())
+        before = resumed
 
 
 def test_what_runs_again_too_often_is_not_looked_at_further(monkeypatch: pytest.MonkeyPatch) -> None:
