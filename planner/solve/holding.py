@@ -13,6 +13,7 @@ That is greedy: what saves most time for its bytes is held first, as long as the
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -38,7 +39,7 @@ class Holding:
 
     def __init__(self, exact: Footprints, made: Material) -> None:
         self._exact, self._made = exact, made
-        self._seen: dict[tuple[Step, ...], tuple[Footprint, _Unfolded]] = {}
+        self._seen: dict[tuple[Step, ...], tuple[Footprint, Unfolded]] = {}
 
     def hold(self, found: Sequence[Step], level: int) -> tuple[list[Step], Footprint]:
         """Steps that take no longer, within `level` bytes if `found` is, and their footprint."""
@@ -48,18 +49,18 @@ class Holding:
             if after is None:
                 break
             best, seen = after
-            program = _Unfolded(best, self._exact, self._made)
+            program = Unfolded(best, self._exact, self._made)
         return best, seen
 
-    def _looked_at(self, found: Sequence[Step]) -> "tuple[Footprint, _Unfolded]":
+    def _looked_at(self, found: Sequence[Step]) -> "tuple[Footprint, Unfolded]":
         key = tuple(found)
         if key not in self._seen:
             if len(self._seen) >= MOST_SEEN:
                 del self._seen[next(iter(self._seen))]
-            self._seen[key] = self._exact.of(found), _Unfolded(found, self._exact, self._made)
+            self._seen[key] = self._exact.of(found), Unfolded(found, self._exact, self._made)
         return self._seen[key]
 
-    def _round(self, program: "_Unfolded", seen: Footprint, level: int) -> tuple[list[Step], Footprint] | None:
+    def _round(self, program: "Unfolded", seen: Footprint, level: int) -> tuple[list[Step], Footprint] | None:
         """What is held with the bytes that are free now; None: nothing."""
         room = level
         for _ in range(4):
@@ -76,7 +77,7 @@ class Holding:
 
 def decided(found: Sequence[Step], exact: Footprints, made: Material) -> tuple[dict[str, Decision], Held]:
     """Decisions that unfold to some steps, and what is held between them."""
-    program = _Unfolded(found, exact, made)
+    program = Unfolded(found, exact, made)
     return program.decided()
 
 
@@ -92,7 +93,7 @@ class _Gap(NamedTuple):
     size: int
 
 
-class _Unfolded:
+class Unfolded:
     """Steps as instances, where they are made and where they are read."""
 
     def __init__(self, found: Sequence[Step], exact: Footprints, made: Material) -> None:
@@ -262,6 +263,18 @@ class _Unfolded:
         return self._renamed(placed(left, self._made))
 
     def decided(self) -> tuple[dict[str, Decision], Held]:
+        decisions: dict[str, Decision] = {}
+        for instance, value in self._origin.items():
+            if value in self._values and instance in self._readers:
+                decisions[value] = "move" if self._found[self._maker[instance]].kind == "prefetch" else "fresh"
+        waits = self.waits()
+        return decisions, frozenset(
+            (v, behind) for v, d in decisions.items() if d == "fresh" for behind, _, _ in waits.get(v, ())
+        )
+
+    def waits(self) -> dict[str, list[tuple[str, int, int]]]:
+        """value that can be made again -> (node behind which it, or an instance of it, waits, the step there, the next
+        step that reads it)"""
         place = FORWARD
         places = [FORWARD] * len(self._found)
         """For every step the node that it is, or runs for."""
@@ -270,22 +283,17 @@ class _Unfolded:
             if step.kind == "node":
                 place = FORWARD if self._nodes[step.of].phase == "forward" else step.id
             places[at] = place
-        decisions: dict[str, Decision] = {}
-        for instance, value in self._origin.items():
-            if value in self._values and instance in self._readers:
-                decisions[value] = "move" if self._found[self._maker[instance]].kind == "prefetch" else "fresh"
-        used: dict[str, dict[str, None]] = defaultdict(dict)
-        """instance -> places where it is made or read, in order"""
+        used: dict[str, list[int]] = defaultdict(list)
+        """instance -> steps that make or read it, or a view of it"""
         for at, step in enumerate(self._found):
             for name in (*step.outputs, *step.inputs):
-                used[self._root(name)][places[at]] = None
-        held = {
-            (value, place)
-            for instance, where in used.items()
-            if decisions.get(value := self._origin.get(instance, instance)) == "fresh"
-            for place in list(where)[:-1]
-        }
-        return decisions, frozenset(held)
+                used[self._root(name)].append(at)
+        found: dict[str, list[tuple[str, int, int]]] = defaultdict(list)
+        for instance, where in used.items():
+            value = self._origin.get(instance, instance)
+            if value in self._values and value in self._made.producer:
+                found[value] += [(places[a], a, b) for a, b in pairwise(where) if places[a] != places[b]]
+        return found
 
     def _renamed(self, found: Sequence[Step]) -> list[Step]:
         names: dict[str, str] = {}

@@ -28,6 +28,7 @@ from planner.solve.budget_bound import Relaxation
 from planner.solve.footprints import Footprint, Footprints
 from planner.solve.holding import Holding, decided
 from planner.solve.quick import MOST_AGAIN, Glance, Quick
+from planner.solve.shrinking import down_and_up
 from planner.solve.steps import Decision, Held, Material, Step, steps
 
 TARGET = 0.96
@@ -58,8 +59,14 @@ MOST_LOOKED = 40_000_000
 """Instances of values in all that is looked at, a microsecond each: walks up share what is left of it and stop where
 they are. Only for networks of a thousand layers does that come before their ends."""
 
-HOLDS = 40
+HOLDS = 30
 """Levels up to which instances are held."""
+
+SHORT = 1.42
+"""Times the smallest footprint up to which memory is so short that there is more to be found than what is held."""
+
+SHORTS = 12
+"""Levels up to there."""
 
 NEAR = 0.002
 """Levels closer to each other than this share of the smallest are one."""
@@ -174,12 +181,15 @@ class Search:
         return found
 
     def _held(self, known: Sequence[State]) -> list[State]:
-        """The best that holding instances makes of some states, at levels that lie closer where it gains most."""
+        """The best that holding instances makes of some states, at levels that lie closer where it gains most, and what
+        shrinking and holding in turn make of those where memory is short."""
         low, high = known[-1].peak, known[0].peak
         if low == high:
             return []
         count = max(2, min(HOLDS, HELD // len(self._made.order)))
-        levels = [int(x) for x in np.geomspace(low, high, max(1, count // 3) + 1)[:-1]]
+        edge = min(high, int(SHORT * low))
+        short = sorted({int(x) for x in np.geomspace(low, edge, min(SHORTS, count))})
+        levels = short + [int(x) for x in np.geomspace(edge, high, count // 6 + 2)[1:-1]]
         holding = Holding(self._exact, self._made)
         unfolded: dict[int, list[Step]] = {}
         found: dict[int, tuple[list[Step], Footprint]] = {}
@@ -189,7 +199,7 @@ class Search:
                 gains = [
                     ((found[a][1].extra_ns - found[b][1].extra_ns) * (b - a), -a, (a + b) // 2)
                     for a, b in pairwise(edges)
-                    if b - a > NEAR * low
+                    if b - a > NEAR * low and a >= short[-1]
                 ]
                 if not gains:
                     break
@@ -202,7 +212,14 @@ class Search:
                     unfolded[below[number]] = self._steps(known[below[number]])
                 starts.append(unfolded[below[number]])
             found[level] = min((holding.hold(start, level) for start in starts), key=lambda t: t[1].extra_ns)
-        return [self._exactly(State(*decided(f, self._exact, self._made))) for f, _ in found.values()]
+        every = [f for f, _ in found.values()]
+        if count >= SHORTS // 2:  # large graphs have too few levels to go from one to the next
+            listed = [*found.values(), *((f, self._exact.of(f)) for f in map(self._steps, known))]
+            given = {
+                level: min((f for f in listed if f[1].peak <= level), key=lambda f: f[1].extra_ns) for level in short
+            }
+            every += down_and_up(given, holding, self._exact, self._made)
+        return [self._exactly(State(*decided(f, self._exact, self._made))) for f in every]
 
     def _steps(self, state: State) -> list[Step]:
         return steps(self._made, state.decisions, state.held)
