@@ -15,8 +15,10 @@
 
 #ifdef __CUDACC__
 #define STEPPLAN_UNROLL _Pragma("unroll")
+#define STEPPLAN_NO_UNROLL _Pragma("unroll 1")
 #else
 #define STEPPLAN_UNROLL
+#define STEPPLAN_NO_UNROLL
 #endif
 
 namespace stepplan::gpu {
@@ -70,6 +72,7 @@ struct Place {
 template <int width, int count, class F, class... P>
 STEPPLAN_KERNEL void map_packs(const Place& place, int64_t n, bool aligned, F& f, P... operands) {
   const int64_t packs = aligned ? n / width : 0, step = place.blocks * place.threads * count;
+  STEPPLAN_NO_UNROLL
   for (int64_t first = place.block * place.threads * count + place.thread; first < packs; first += step) {
     [&](Held<P, width, count>... held) {
       STEPPLAN_UNROLL
@@ -87,6 +90,7 @@ STEPPLAN_KERNEL void map_packs(const Place& place, int64_t n, bool aligned, F& f
       }
     }(Held<P, width, count>()...);
   }
+  STEPPLAN_NO_UNROLL
   for (int64_t i = packs * width + place.block * place.threads + place.thread; i < n; i += place.blocks * place.threads)
     f(i, operands[i]...);
 }
@@ -108,7 +112,7 @@ constexpr bool is_read = std::is_const_v<std::remove_pointer_t<P>>;
 template <class Make, class... P>
 void map_made(Queue queue, int64_t n, Make make, P... operands) {
   constexpr int width = 16 / static_cast<int>(std::max({sizeof(*operands)...}));
-  constexpr int count = (is_read<P> + ... + 0) <= 2 ? 2 : 1;
+  constexpr int reads = (is_read<P> + ... + 0), count = reads == 1 || reads == 2 ? 2 : 1;
   if (n <= 0) return;
   const bool aligned = in_packs<width>(operands...);
   const int64_t share = int64_t{queue.threads} * count * (aligned ? width : 1);
@@ -166,6 +170,7 @@ constexpr int kDeep = 4;  // rows that a thread asks for before it uses the firs
 template <int width, int deep = kDeep, class F, class After, class... P>
 STEPPLAN_KERNEL void stream_rows(int64_t first, int64_t end, int64_t step, int64_t channels, int64_t c, const F& f,
                                  const After& after, P... operands) {
+  STEPPLAN_NO_UNROLL
   for (int64_t row = first; row < end; row += deep * step) {
     [&](Held<P, width, deep>... held) {
       STEPPLAN_UNROLL
