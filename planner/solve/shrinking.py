@@ -29,7 +29,7 @@ LOOKED_AT = 4
 LONGEST = 6
 """Times as many steps as the graph has nodes: what gets longer is no step worth having."""
 
-MOST_STEPS = 300_000
+MOST_STEPS = 200_000
 """Steps in all that is looked at, about 8 microseconds each."""
 
 Found = tuple[list[Step], Footprint]
