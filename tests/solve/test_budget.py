@@ -151,7 +151,7 @@ def test_small_instances_are_solved_to_the_optimum(seed: int) -> None:
     choice, program = known(rewriter), rewriter.graph.program["train_step"]
     made = choice.material
     values = [v for v in made.values if v in made.producer]
-    if len(values) > 5:
+    if len(values) > 6:
         return
     exact = Footprints(rewriter.graph, program, rewriter.schedules["train_step"], made, choice.again_ns)
     for chosen in itertools.product(("keep", "share", "own", "fresh"), repeat=len(values)):
