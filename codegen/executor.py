@@ -367,7 +367,7 @@ class Executor:
 
     def _plain(self, gradients: dict[str, Array]) -> dict[str, Array]:
         """Gradients of parameters, by name, as kernels made them: in the framework's layout."""
-        return {n: np.ascontiguousarray(self._state.plain(self._state.by_name[n], g)) for n, g in gradients.items()}
+        return {n: np.asarray(self._state.plain(self._state.by_name[n], g), order="C") for n, g in gradients.items()}
 
     def _view(self, value: Value) -> Array:
         """A value's bytes in the arena as an array in its memory order."""
