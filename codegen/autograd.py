@@ -23,7 +23,6 @@ from torch import nn
 from codegen.executor import Executor
 from planner.errors import UserError
 from planner.frontends.emitter import safe_name
-from planner.ops.caller_gradient import GIVEN
 
 
 class Planned(nn.Module):
@@ -86,7 +85,7 @@ class _Step(torch.autograd.Function):
         executor, inputs = ctx.planned.executor, ctx.saved_tensors
         wanted = [g for g, floating in zip(gradients, ctx.floating, strict=True) if floating]
         found, of_inputs = executor.backward(ctx.step, *(x.detach() for x in (*inputs, *wanted)))
-        names = [n for n in executor.input_names if not n.startswith(GIVEN)]
+        names = executor.input_names[: ctx.count]
         first = [torch.from_numpy(of_inputs[n]) if n in of_inputs else None for n in names]
         rest = [torch.from_numpy(found[safe_name(n)]) if safe_name(n) in found else None for n in ctx.planned.trained]
         return (None, None, *first, *rest)

@@ -24,7 +24,7 @@ from codegen.tracing import TraceEvent, events_of_step, rows_of
 from planner.artefact import write_text
 from planner.errors import InternalError, UserError
 from planner.graph.model import DType, Graph, Program, Value
-from planner.ops.caller_gradient import GIVEN
+from planner.ops.caller_gradient import CallerGradient
 from planner.ops.stored import parse_stored
 from planner.ops.strides import memory_order
 from planner.plan.crossing import Crossing
@@ -125,9 +125,9 @@ class Executor:
             self._require_open()
             if not self._predicted:
                 raise UserError("SP1612", f"plan {self.plan.name} has a loss of its own", "capture with loss='caller'")
-            wanted = self._program("train_step").inputs
-            given = wanted[: len(wanted) - sum(i.startswith(GIVEN) for i in wanted)]
-            arguments = _matched("forward", given, inputs, named)
+            program = self._program("train_step")
+            later = sum(n.op == CallerGradient.name for n in program.nodes)  # their gradients are the last inputs
+            arguments = _matched("forward", program.inputs[:-later], inputs, named)
             self._run("train_step", arguments, None, which=slice(1))
             self._steps_done += 1
             self._state.steps += 1

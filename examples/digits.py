@@ -17,6 +17,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from codegen.bench import anonymous_bytes
+from codegen.executor import Executor
 from codegen.initial import give_back_memory
 from codegen.load import executor_class
 from codegen.make import make
@@ -77,13 +78,13 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
     return images[:, None], data.target.astype(np.int64)
 
 
-def evaluate(executor: object, images: np.ndarray, labels: np.ndarray) -> float:
+def evaluate(executor: Executor, images: np.ndarray, labels: np.ndarray) -> float:
     """Share of right predictions; the last batch is padded, because shapes are part of a plan."""
     right = 0
     for start in range(0, len(images), BATCH):
         batch = images[start : start + BATCH]
         padded = np.concatenate([batch, np.zeros((BATCH - len(batch), *batch.shape[1:]), np.float32)])
-        answers = executor.predict(padded).argmax(axis=1)[: len(batch)]  # type: ignore[attr-defined]
+        answers = executor.predict(padded).argmax(axis=1)[: len(batch)]
         right += int((answers == labels[start : start + BATCH]).sum())
     return right / len(images)
 

@@ -17,7 +17,6 @@ from planner.graph.builder import GraphBuilder
 from planner.graph.model import DType, Graph, Program
 from planner.graph.optimizer import Optimizer
 from planner.ops.base import Array
-from planner.ops.caller_gradient import GIVEN
 
 
 def capture_module(module: Any, inputs: Any, options: CaptureOptions | None = None) -> tuple[Graph, dict[str, Array]]:
@@ -30,13 +29,15 @@ def capture_module(module: Any, inputs: Any, options: CaptureOptions | None = No
     torch, builder = lowering.torch, lowering.context.b
     predictions, value = lowering.run(program)
     callers = options.loss == CALLERS
+    # The caller may want their gradients; the loss has inputs of its own.
+    floats = [i for i in builder.inputs if builder.type(i).dtype is DType.FLOAT32]
     graph = builder.finish(
         value or lowering.append_loss(predictions, options.labels),
         predictions,
         Optimizer() if callers else options.optimizer or Optimizer(lr=0.1, momentum=0.9),
         fuse=options.fuse,
         keep=options.keep,
-        gradients_of=[i for i in builder.inputs if _is_callers(i, builder)] if callers else (),
+        gradients_of=floats if callers else (),
     )
     kept = {v.name for v in graph.values}
     weights = {k: w for k, w in lowering.context.weights.items() if k in kept}
@@ -76,11 +77,6 @@ def _prepared(module: Any, inputs: Any, options: CaptureOptions) -> tuple[Loweri
     program = export(torch, _with_loss(torch, module, loss) if wrapped else module, module, positional, keywords)
     builder = GraphBuilder(identifier(name or f"{type(module).__name__.lower()}_b{_batch(torch, inputs)}"))
     return Lowering(torch, builder, module, loss, wrapped), program
-
-
-def _is_callers(value: str, builder: GraphBuilder) -> bool:
-    """Whether the caller may want the gradient of this input."""
-    return builder.type(value).dtype is DType.FLOAT32 and not value.startswith(GIVEN)
 
 
 def _rest_of_state(torch: Any, module: Any, known: set[str]) -> dict[str, Array]:

@@ -28,7 +28,7 @@ from planner.graph.builder import GraphBuilder, live_nodes
 from planner.graph.model import DType, Role, unsupported
 from planner.graph.optimizer import Optimizer
 from planner.ops.base import Array
-from planner.ops.caller_gradient import GIVEN, CallerGradientAttrs
+from planner.ops.caller_gradient import CallerGradientAttrs
 from planner.ops.loss import ClassLossAttrs, LossAttrs
 
 __all__ = [
@@ -37,6 +37,8 @@ __all__ = [
 ]  # fmt: skip
 
 CALLERS = "caller"
+GIVEN = "d_prediction"
+"""The input that the caller's gradient of the prediction goes to."""
 Loss = str | Callable[..., Any] | None
 """`cross_entropy` or `mse` (of the prediction and `labels`), a callable (prediction, labels) -> scalar tensor, or
 None: the module returns the loss itself. `caller`: the caller's own, outside of the plan: the step takes the gradient

@@ -5,9 +5,6 @@ from collections.abc import Mapping, Sequence
 from planner.graph.model import Attrs, Node, TensorType
 from planner.ops.base import Access, Again, Array, Facts, Mode, Op, Sample, Signature, reads, register, split, writes
 
-GIVEN = "d_prediction"
-"""The input that the caller's gradient of the prediction goes to; of further predictions `d_prediction_1`, ..."""
-
 
 class CallerGradientAttrs(Attrs):
     """How many predictions the model returns."""

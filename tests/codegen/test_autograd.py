@@ -118,6 +118,8 @@ def test_goes_on_where_the_forward_pass_ended(tmp_path: Path) -> None:
             for name, array in executor.state_dict().items():
                 np.testing.assert_array_equal(array, state[name], err_msg=name)
             runs.clear()
+        evaluated = planned.eval()(x.detach())
+        assert [tuple(y.shape) for y in evaluated] == [(256, 3), (256, 2)]
 
 
 def test_memory_is_shared(executor: Executor) -> None:
