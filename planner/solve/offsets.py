@@ -2,10 +2,10 @@
 
 Blocks that live all the time go to the bottom. The rest is packed several ways, cheapest first, until one reaches the
 lower bound, the most bytes alive at once: best fit (best_fit.py), valley filling block by block and chain by chain
-(valleys.py, chains.py; core_first.py leaves small blocks for the gaps), a packing without waste read off a planar
-graph (tight.py), then by turns the best so far repaired below lower heights (ejection.py), and exact search below a
-given height (exact.py), which may also prove that no packing is lower. What search may do is counted in steps, never in
-seconds: the same blocks get the same offsets on every machine.
+(valleys.py, chains.py; core_first.py leaves small blocks for the gaps), pieces joined that fit only each other
+(joining.py), a packing without waste read off a planar graph (tight.py), then by turns the best so far repaired below
+lower heights (ejection.py), and exact search below a given height (exact.py), which may also prove that no packing is
+lower. What search may do is counted in steps, never in seconds: the same blocks get the same offsets on every machine.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,6 +16,8 @@ from planner.solve.chains import TASTES, fill_chains
 from planner.solve.core_first import core_first
 from planner.solve.ejection import lower_by_ejection
 from planner.solve.exact import Verdict, pack_below
+from planner.solve.joining import join
+from planner.solve.joints import Pieces
 from planner.solve.liveness import Block
 from planner.solve.sections import Instance, height, instance
 from planner.solve.tight import pack_tight
@@ -126,6 +128,9 @@ def _built(problem: Instance, effort: Effort) -> Iterator[list[int]]:
     for order in affordable[1:]:
         yield best_fit(problem, order)
     work = 0
+    for offsets, steps in _joined(problem, effort):
+        work += steps
+        yield offsets
     for taste in TASTES:
         if work > effort.search // 4:
             break
@@ -138,6 +143,30 @@ def _built(problem: Instance, effort: Effort) -> Iterator[list[int]]:
             work += steps
             if work > effort.search * 3 // 4:
                 break
+
+
+def _joined(problem: Instance, effort: Effort) -> Iterator[tuple[list[int], int]]:
+    """A packing of the few pieces that blocks without waste can be joined to, and the work."""
+    pieces = join(problem, effort.search // 4)
+    if pieces is None:
+        return
+    whole = _instance_of(pieces, problem.blocks)
+    for number in filter(pieces.stacked, sorted(pieces.live)):
+        pieces.take_apart(number)
+    chosen = _instance_of(pieces, problem.blocks)
+    packed, work = pack_tight(chosen, effort.search // 4)
+    if packed is None:
+        chosen = whole
+        packed, _ = _solve(chosen, chosen.load, effort._replace(search=effort.search // 8))
+        work += effort.search // 8
+    at = {int(i): chosen.unit * offset for i, offset in zip(chosen.ids, packed, strict=True)}
+    yield pieces.offsets(at, problem.blocks), pieces.work + work
+
+
+def _instance_of(pieces: Pieces, blocks: int) -> Instance:
+    """Of the pieces that are live, without free bytes, which are the blocks from number `blocks` on."""
+    live = [(str(n), pieces.all[n]) for n in pieces.live if n < blocks or pieces.all[n].parts]
+    return instance([Block(i, *piece.lifetime, Bytes(piece.size)) for i, piece in live], 1)
 
 
 def _searched(problem: Instance, enough: int, best: list[int], effort: Effort) -> tuple[list[int], int]:

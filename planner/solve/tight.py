@@ -1,4 +1,4 @@
-"""Packings without waste, found as planar graphs: in seconds for 20,000 blocks, or not at all.
+"""Packings without waste, found as planar graphs: in seconds for some hundreds of blocks, or not at all.
 
 Where every byte below the height is used all the time, blocks that end take turns with blocks that begin: at each
 moment they fall into groups, each of which hands over one stretch of bytes. Read a group as a vertex, and a block as
@@ -10,20 +10,18 @@ height of a face (between a block and the next one) does not depend on the way t
     a [0, 2) size 2      b [0, 1) size 1      c [1, 2) size 1       vertices: 0 -> a, b; 1: b -> c; 2: a, c ->
 
 Groups are found by their sums (turns.py). Where sums leave a doubt, the way is taken that can be drawn with the moments
-around it. Bytes that are free for a while are blocks too, as few as the load allows.
+around it. Bytes that are free for a while are blocks too (free_space.py).
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from planner.solve.sections import Instance, by_moment, loads
-from planner.solve.sweep import Sweep
+from planner.solve.free_space import has_waste, with_free_space
+from planner.solve.sections import Instance, by_moment
 from planner.solve.turns import SURE, Ways, ways_to_take_turns
 
 MOST_AT_ONCE = 30
 """Blocks that begin and end at one moment, on average: beyond, sums say nothing about who follows whom."""
-MOST_FREE = 0.05
-"""Share of all bytes and time that may be free: with more, blocks seldom take turns one for one."""
 WORK_PER_EDGE = 300
 """Steps for drawing one edge."""
 
@@ -37,43 +35,17 @@ def pack_tight(problem: Instance, work_limit: int) -> tuple[list[int] | None, in
 
     Work is counted in steps as in exact.py.
     """
-    lower, upper, size = _with_free_space(problem)
-    free = sum((upper[b] - lower[b]) * size[b] for b in range(problem.blocks, len(size)))
-    if free > MOST_FREE * problem.load * problem.count or 2 * len(size) > MOST_AT_ONCE * (problem.count + 1):
+    if has_waste(problem):
+        return None, 0
+    lower, upper, size = with_free_space(problem)
+    if 2 * len(size) > MOST_AT_ONCE * (problem.count + 1):
         return None, 0
     graph = _Graph(lower, upper, size, problem.count, work_limit)
     try:
-        offsets = graph.levels() if graph.sweep() or graph.decide() else None
+        offsets = graph.levels() if graph.decide() else None
     except _TooMuchWork:
         offsets = None
     return offsets[: problem.blocks] if offsets else None, graph.work
-
-
-def _with_free_space(problem: Instance) -> tuple[list[int], list[int], list[int]]:
-    """(lower, upper, size) of the blocks and of what is free for a while below the load.
-
-    Free bytes that end with the load's next rise by as much are one block; else the youngest ones give way.
-    """
-    lower, upper, size = list(problem.lower), list(problem.upper), list(problem.size)
-    waiting: list[tuple[int, int]] = []
-    """(bytes, since)"""
-    before = 0
-    slack = [problem.load - int(x) for x in loads(problem)]
-    for section, free in enumerate((*slack, 0)):
-        need = before - free
-        if need < 0:
-            waiting.append((-need, section))
-        while need > 0:
-            exact = [i for i, (room, _) in enumerate(waiting) if room == need]
-            room, since = waiting.pop(exact[-1] if exact else -1)
-            lower.append(since)
-            upper.append(section)
-            size.append(room)
-            if room > need:
-                waiting.append((room - need, section))
-            need -= min(room, need)
-        before = free
-    return lower, upper, size
 
 
 class _Graph:
@@ -93,15 +65,6 @@ class _Graph:
             inner = 0 < at < sections
             ways = ways_to_take_turns(self.ending[at], self.beginning[at], size) if inner else Ways(((),), 0.0)
             self.ways.append(ways)
-
-    def sweep(self) -> bool:
-        """Decide from left to right; changes nothing where that fails."""
-        sweep = Sweep(self.lower, self.upper, self.size, self.sections, self.work_limit)
-        found = sweep.run()
-        self.work += sweep.work
-        if found:
-            self.ways = [Ways((way,), 0.0) for way in found]
-        return bool(found)
 
     def decide(self) -> bool:
         """Take a way at every moment such that all can be drawn: in short windows first, then in longer ones."""
