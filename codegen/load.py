@@ -26,7 +26,8 @@ def executor_class(folder: Path | str) -> type[Executor]:
     """The `Executor` of an emitted and built folder.
 
     SP1511: its files do not belong together. SP1512: it is not built, or changed since (for
-    a GPU: told when an executor is made). SP1609: this processor lacks instructions that it is built for.
+    a GPU: told when an executor is made). SP1609: this processor lacks instructions that it is built for; a GPU's
+    executor asks for none.
     """
     place = Path(folder).resolve()
     plan, graph, target = read_plan(place / "plan.json"), read_graph(place / "graph.json"), None
@@ -34,7 +35,8 @@ def executor_class(folder: Path | str) -> type[Executor]:
     _require_together(
         place, plan_hash(plan), plan.graph_hash == graph_hash(graph), plan.target_hash == target_hash(target)
     )
-    require_processor(target)
+    if not target.gpus:  # whose host code needs nothing special of the processor
+        require_processor(target)
     own = {"_folder": place, "_graph": graph, "plan": plan}
     if target.gpus:
         # Which module is loaded depends on the device: the executor's constructor loads it.

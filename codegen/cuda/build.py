@@ -41,8 +41,9 @@ def _units(
 ) -> list[Unit]:
     kernels: list[tuple[Path, tuple[str, ...]]] = [(CUDA_RUNTIME / name, ()) for name in KERNELS]
     kernels += [(CUDA_RUNTIME / name, (BFLOAT16,)) for name in STORED if mixed]
-    # Compiled once: whatever warnings a plan asks for, and for the null device whatever processor.
-    shared = tuple(f for f in extra if not f.startswith(("-W", "-march=") if null else "-W"))
+    # The host's code only asks for work: it runs on every processor of the architecture, whichever the target assumes.
+    extra = tuple(f for f in extra if not f.startswith("-march="))
+    shared = tuple(f for f in extra if not f.startswith("-W"))  # compiled once, whatever warnings a plan asks for
     if null:
         includes: tuple[Path, ...] = ()
         defines: tuple[str, ...] = ("-DSTEPPLAN_NULL_DEVICE",)

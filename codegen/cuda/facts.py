@@ -14,7 +14,7 @@ from planner.ops.base import Facts, Mode, Op, Signature, op_named
 BLOCKS = 132 * 4
 """Blocks of 256 threads that keep the GPUs at hand busy: each adds up one chunk of rows for some channels."""
 COLUMNS = 128
-"""Columns that a block adds up, four to a thread; of bfloat16 it adds up twice as many."""
+"""Columns that a block adds up, four to a thread."""
 LEAST_ROWS = 32
 """Rows of a chunk: fewer are not worth a partial sum."""
 
@@ -45,12 +45,27 @@ def chunks_of(signature: Signature, partial_bytes: int) -> int:
     return found
 
 
+def has_bias(signature: Signature) -> bool:
+    """Whether a convolution adds one to its result."""
+    return signature.op == "conv2d" and len(signature.inputs) > 2
+
+
 def _packed(signature: Signature) -> Facts:
-    """Weights change their order for the kernels, unless the two orders are one and nothing is to be rounded."""
+    """Weights change their order for the kernels, unless the two orders are one and nothing is to be rounded. Behind
+    rounded weights lies the rounded bias, both at multiples of 64 bytes."""
     shape, operands = conv_shape(signature), signature.inputs[0].dtype
     taps, channels = shape[7] * shape[8], shape[1] // shape[15]
-    plain = (taps == 1 or channels == 1) and operands is not DType.BFLOAT16
-    return {} if plain else {"packed_bytes": operands.itemsize * shape[4] * taps * channels}
+    low = operands is DType.BFLOAT16
+    if (taps == 1 or channels == 1) and not low:
+        return {}
+    size = operands.itemsize * shape[4] * taps * channels
+    if low and has_bias(signature):
+        size = _aligned(size) + _aligned(operands.itemsize * signature.inputs[2].elements)
+    return {"packed_bytes": size}
+
+
+def _aligned(size: int) -> int:
+    return -(-size // 64) * 64
 
 
 def _partial_bytes(op: Op, signature: Signature) -> int:

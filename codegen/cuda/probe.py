@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from codegen import toolchain
 from codegen.cpu.shapes import CONV_KINDS, conv_shape, matmul_shape
 from codegen.cuda.build import link_flags, probe_units
+from codegen.cuda.facts import has_bias
 from planner.errors import InternalError
 from planner.graph.model import DType
 from planner.ops.base import Signature, op_named
@@ -30,19 +31,22 @@ class Algorithm(NamedTuple):
 
 
 def algorithms(
-    signature: Signature, arch: str, *, tf32: bool, device: int = 0, null_device: bool = False
+    signature: Signature, arch: str, *, tf32: bool, device: int = 0, null_device: bool = False, brief: bool = False
 ) -> tuple[Algorithm, ...]:
-    """Every algorithm of a convolution or matrix product, the fastest first; none for other ops."""
+    """Every algorithm of a convolution or matrix product, the fastest first; none for other ops. `brief`: two of them,
+    timed roughly."""
     module = probe(arch, null_device)
     if signature.op in CONV_KINDS:
         shape, kind = conv_shape(signature)[:16], KINDS[CONV_KINDS[signature.op]]
         low = signature.inputs[0].dtype is DType.BFLOAT16
-        found: Sequence[Any] = module.convolution(device, kind, shape, tf32, low, WORKSPACE)
+        found: Sequence[Any] = module.convolution(
+            device, kind, shape, tf32, low, has_bias(signature), WORKSPACE, brief
+        )
     elif op_named(signature.op).family == "matmul":
         shape = matmul_shape(signature)
         sizes = _operand_sizes(signature)
         low = tuple(t.dtype is DType.BFLOAT16 for t in (signature.inputs[0], signature.outputs[0]))
-        found = module.product(device, shape[:13], bool(shape[13]), sizes, tf32, *low, WORKSPACE)
+        found = module.product(device, shape[:13], bool(shape[13]), sizes, tf32, *low, WORKSPACE, brief)
     else:
         return ()
     if not found:

@@ -43,6 +43,7 @@ def profile(
     *,
     tf32: bool = False,
     own_kernels: bool = True,
+    brief: bool = False,
     device: int = 0,
     null_device: bool = False,
     progress: Progress = lambda what, done, total: None,
@@ -52,6 +53,7 @@ def profile(
 
     `tf32`: whether the matrix units may round operands to 10 bits; a table is for one precision. `own_kernels=False`:
     only the libraries' algorithms are timed, for which nothing is built; the others' times are modelled.
+    `brief`: few of the libraries' algorithms, roughly, for plans that are to be right, not fast.
     `null_device`: a dry run, whose times mean nothing. SP1204: the table is another machine's. SP1205: the GPU is not
     the target's.
     """
@@ -69,7 +71,7 @@ def profile(
     library = [s for s in signatures_of(graphs) if _by_library(s) and s.text not in known]
     for number, signature in enumerate(library):
         progress("timing the library's algorithms", number, len(library))
-        ways = algorithms(signature, arch, tf32=tf32, device=device, null_device=null_device)
+        ways = algorithms(signature, arch, tf32=tf32, device=device, null_device=null_device, brief=brief)
         table = table.with_entries(_entry(signature, way) for way in _worth_keeping(ways))
         save(table)
     for number, graph in enumerate(graphs):

@@ -1,6 +1,8 @@
 // Convolutions by cuDNN, channels-last: the algorithms of its older interface, which have names, and what is measured.
 #include "convolution.hpp"
 
+#include <chrono>
+
 namespace stepplan::gpu {
 
 Libraries::Libraries(Device& device) : handles_(std::make_unique<Handles>(device)) {
@@ -85,7 +87,8 @@ struct ByAlgorithm : Convolution::Prepared {
     return bytes;
   }
 
-  cudnnStatus_t run(Stream stream, const void* a, const void* b, void* out, void* space, size_t bytes) const override {
+  cudnnStatus_t run(Stream stream, const void* a, const void* b, const void*, void* out, void* space,
+                    size_t bytes) const override {
     const float one = 1.0f, zero = 0.0f;
     if (const cudnnStatus_t status = cudnnSetStream(handles.cudnn, stream); status != CUDNN_STATUS_SUCCESS) return status;
     if (kind == ConvKind::forward)
@@ -116,12 +119,30 @@ std::shared_ptr<const Convolution::Prepared> prepared_by(Libraries::Handles& han
   return made;
 }
 
-/// Of every algorithm and engine that may be tried.
+/// Of every algorithm and engine that may be tried, those that add a bias themselves first.
 std::vector<std::string> candidates(Libraries::Handles& handles, ConvKind kind, const Conv& shape, bool tf32) {
   std::vector<std::string> found = offered_engines(handles, kind, shape, tf32);
+  if (shape.bias) {
+    Conv without = shape;
+    without.bias = false;
+    for (const std::string& name : offered_engines(handles, kind, without, tf32)) found.push_back(name);
+  }
   for (const std::string& name : names_of(kind))
     if (repeatable(kind, number_of(kind, name))) found.push_back(name);
   return found;
+}
+
+/// The convolution, and its bias where the library does not add that: in bfloat16 the sum is then rounded twice.
+cudnnStatus_t run_with_bias(const Convolution::Prepared& prepared, Queue queue, const Conv& shape, const void* a,
+                            const void* b, const Bias& bias, void* out, void* space, size_t bytes) {
+  const bool low = shape.element == Element::bfloat16;
+  const void* added = low ? static_cast<const void*>(bias.rounded) : bias.values;
+  const cudnnStatus_t status = prepared.run(queue.stream, a, b, added, out, space, bytes);
+  if (status != CUDNN_STATUS_SUCCESS || bias.values == nullptr || prepared.adds_bias()) return status;
+  const int64_t rows = shape.n * shape.oh * shape.ow;
+  if (low) add_bias(queue, bias.values, static_cast<bfloat16*>(out), rows, shape.oc);
+  else add_bias(queue, bias.values, static_cast<float*>(out), rows, shape.oc);
+  return status;
 }
 
 }  // namespace
@@ -135,25 +156,37 @@ Convolution::Convolution(Libraries& libraries, ConvKind kind, const Conv& shape,
 
 size_t Convolution::workspace_bytes() const { return prepared_ ? prepared_->workspace() : 0; }
 
-void Convolution::run(Queue queue, const void* a, const void* b, void* out, void* workspace, size_t bytes) const {
-  if (!prepared_) return plain_convolution(queue, kind_, shape_, a, b, out);
+void Convolution::run(Queue queue, const void* a, const void* b, const Bias& bias, void* out, void* workspace,
+                      size_t bytes) const {
+  if (!prepared_) return plain_convolution(queue, kind_, shape_, a, b, bias.values, out);
   const Workspace space = aligned(workspace, bytes);
-  check(prepared_->run(queue.stream, a, b, out, space.start, space.bytes), "a convolution");
+  check(run_with_bias(*prepared_, queue, shape_, a, b, bias, out, space.start, space.bytes), "a convolution");
 }
 
 std::vector<Algorithm> Convolution::measure(Libraries& libraries, ConvKind kind, const Conv& shape, bool tf32,
-                                            const void* a, const void* b, void* out, void* workspace, size_t bytes) {
+                                            const void* a, const void* b, const Bias& bias, void* out, void* workspace,
+                                            size_t bytes, const Effort& effort) {
   Libraries::Handles& handles = libraries.handles();
+  const auto begun = std::chrono::steady_clock::now();
   std::vector<Algorithm> found;
+  bool biased = false;
   for (const std::string& name : candidates(handles, kind, shape, tf32)) {
+    const int known = static_cast<int>(found.size());
+    const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begun;
+    if (known >= effort.most || (known >= effort.least && spent.count() > effort.seconds)) break;
+    // To be rounded once, a sum takes its bias before.
+    if (biased && shape.element == Element::bfloat16 && !name.starts_with(kBiased)) break;
     try {  // what the library refuses at any point is not among its algorithms
       const auto made = prepared_by(handles, kind, shape, name, tf32);
       const size_t needed = made->workspace();
       if (needed > bytes) continue;
-      const auto ask = [&](Stream stream) { check(made->run(stream, a, b, out, workspace, needed), name.c_str()); };
+      const auto ask = [&](Stream stream) {
+        check(run_with_bias(*made, {handles.device, stream}, shape, a, b, bias, out, workspace, needed), name.c_str());
+      };
       ask(nullptr);
       handles.device.synchronize(Stream{});
-      found.push_back({name + (tf32 ? ":tf32" : ""), needed, median_time(handles.device, ask)});
+      found.push_back({name + (tf32 ? ":tf32" : ""), needed, measured(handles.device, ask, found, effort)});
+      biased = biased || made->adds_bias();
     } catch (const UserMistake&) {
     } catch (const DeviceFailure&) {
       handles.device.synchronize(Stream{});  // fails, and is told, where it is the GPU that failed
@@ -161,7 +194,9 @@ std::vector<Algorithm> Convolution::measure(Libraries& libraries, ConvKind kind,
   }
   if (found.empty()) {  // shapes that the library refuses
     const float took = median_time(
-        handles.device, [&](Stream stream) { plain_convolution({handles.device, stream}, kind, shape, a, b, out); });
+        handles.device,
+        [&](Stream stream) { plain_convolution({handles.device, stream}, kind, shape, a, b, bias.values, out); },
+        effort.repetitions);
     return {{"plain", 0, took}};
   }
   std::sort(found.begin(), found.end(), [](const Algorithm& p, const Algorithm& q) { return p.milliseconds < q.milliseconds; });

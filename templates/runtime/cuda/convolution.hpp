@@ -13,16 +13,21 @@ namespace stepplan::gpu {
 struct Convolution::Prepared {
   virtual ~Prepared() = default;
   virtual size_t workspace() const = 0;
-  /// `space`: at a multiple of 256 bytes.
-  virtual cudnnStatus_t run(Stream stream, const void* a, const void* b, void* out, void* space, size_t bytes) const = 0;
+  /// Whether `run` adds the bias; else it is added to what was rounded already.
+  virtual bool adds_bias() const { return false; }
+  /// `space`: at a multiple of 256 bytes. `bias`: in the operands' type.
+  virtual cudnnStatus_t run(Stream stream, const void* a, const void* b, const void* bias, void* out, void* space,
+                            size_t bytes) const = 0;
 };
 
-/// `engine_12.2_1.5_3`: engine 12 with knob 2 set to 1 and knob 5 to 3. SP1857: the library has none.
+/// `engine_12.2_1.5_3`: engine 12 with knob 2 set to 1 and knob 5 to 3; `biased_engine_...`: of the convolution with its
+/// bias. SP1857: the library has none.
 std::shared_ptr<const Convolution::Prepared> engine_named(Libraries::Handles& handles, ConvKind kind, const Conv& shape,
                                                           const std::string& name);
 /// Names of the engines that the library would try first, without those that add in no fixed order or, unless `tf32`,
-/// round float32 operands.
+/// round float32 operands; of a convolution with a bias, those that add it.
 std::vector<std::string> offered_engines(Libraries::Handles& handles, ConvKind kind, const Conv& shape, bool tf32);
-inline bool names_engine(const std::string& name) { return name.starts_with("engine_"); }
+inline const std::string kBiased = "biased_";
+inline bool names_engine(const std::string& name) { return name.starts_with("engine_") || name.starts_with(kBiased); }
 
 }  // namespace stepplan::gpu

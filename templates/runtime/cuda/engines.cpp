@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <optional>
+#include <utility>
 
 #include "convolution.hpp"
 
@@ -74,7 +76,8 @@ class Descriptor {
 };
 
 /// Logical dimensions are N, C, H, W; the strides say that they lie channels-last.
-Descriptor tensor(int64_t id, Element element, int64_t n, int64_t c, int64_t h, int64_t w) {
+/// `kept`: not one that only lies between two operations.
+Descriptor tensor(int64_t id, Element element, int64_t n, int64_t c, int64_t h, int64_t w, bool kept = true) {
   Descriptor made(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
   const cudnnDataType_t type = element == Element::bfloat16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
   made.set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, &type);
@@ -82,6 +85,8 @@ Descriptor tensor(int64_t id, Element element, int64_t n, int64_t c, int64_t h, 
   made.set(CUDNN_ATTR_TENSOR_STRIDES, std::array<int64_t, 4>{h * w * c, 1, w * c, c});
   made.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, id);
   made.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, 16);  // plans place at multiples of 64
+  const bool passing = !kept;
+  made.set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, &passing);
   made.finalize("a tensor of a convolution");
   return made;
 }
@@ -93,7 +98,7 @@ int64_t padding_behind(int64_t in, int64_t out, int64_t taps, int64_t stride, in
   return (out - 1) * stride + reach - in - before;
 }
 
-constexpr int64_t kX = 'x', kW = 'w', kY = 'y';
+constexpr int64_t kX = 'x', kW = 'w', kY = 'y', kBias = 'b', kSum = 's';
 
 /// The GPU for which the library plans: a handle's, or one that is not there but described.
 struct Whose {
@@ -108,9 +113,31 @@ struct Whose {
   }
 };
 
-/// The operation as the library's graph of one node. Its parts live as long as it does.
+/// The addition of a bias to what a convolution adds up in float, before that is rounded. The library has engines only
+/// for a bias in the operands' type.
+struct BiasOperation {
+  Descriptor values, sum, mode, operation;
+
+  BiasOperation(const Conv& s, const Descriptor& result)
+      : values(tensor(kBias, s.element, 1, s.oc, 1, 1)), sum(tensor(kSum, Element::float32, s.n, s.oc, s.oh, s.ow, false)),
+        mode(CUDNN_BACKEND_POINTWISE_DESCRIPTOR), operation(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR) {
+    const cudnnPointwiseMode_t add = CUDNN_POINTWISE_ADD;
+    const cudnnDataType_t compute = CUDNN_DATA_FLOAT;
+    mode.set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, &add);
+    mode.set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, &compute);
+    mode.finalize("the mode of a bias");
+    operation.set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, mode);
+    operation.set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, sum);
+    operation.set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, values);
+    operation.set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, result);
+    operation.finalize("the addition of a bias");
+  }
+};
+
+/// The operation as the library's graph of one node, or two with a bias. Its parts live as long as it does.
 struct Graph {
   Descriptor x, w, y, conv, operation, graph;
+  std::optional<BiasOperation> bias;
 
   Graph(const Whose& gpu, ConvKind kind, const Conv& s)
       : x(tensor(kX, s.element, s.n, s.ic, s.ih, s.iw)), w(tensor(kW, s.element, s.oc, s.group_channels(), s.kh, s.kw)),
@@ -120,6 +147,7 @@ struct Graph {
                                                     : CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR),
         graph(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR) {
     describe(s);
+    if (s.bias) bias.emplace(s, y);
     const float one = 1.0f, zero = 0.0f;
     const auto put = [&](cudnnBackendAttributeName_t conv_name, cudnnBackendAttributeName_t x_name,
                          cudnnBackendAttributeName_t w_name, cudnnBackendAttributeName_t y_name,
@@ -127,7 +155,7 @@ struct Graph {
       operation.set(conv_name, conv);
       operation.set(x_name, x);
       operation.set(w_name, w);
-      operation.set(y_name, y);
+      operation.set(y_name, bias ? bias->sum : y);
       operation.set(alpha, CUDNN_TYPE_FLOAT, &one);
       operation.set(beta, CUDNN_TYPE_FLOAT, &zero);
     };
@@ -144,7 +172,9 @@ struct Graph {
           CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
           CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA);
     operation.finalize("a convolution's operation");
-    graph.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, operation);
+    std::vector<cudnnBackendDescriptor_t> operations{operation.raw()};
+    if (bias) operations.push_back(bias->operation.raw());
+    graph.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, operations.data(), operations.size());
     gpu.tell(graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE);
     graph.finalize("a convolution's graph");
   }
@@ -171,16 +201,18 @@ struct Graph {
 struct Settings {
   int64_t engine = 0;
   std::vector<std::pair<int64_t, int64_t>> knobs;
+  bool biased = false;
 
   std::string name() const {
-    std::string text = "engine_" + std::to_string(engine);
+    std::string text = (biased ? kBiased : "") + "engine_" + std::to_string(engine);
     for (const auto& [knob, value] : knobs) text += "." + std::to_string(knob) + "_" + std::to_string(value);
     return text;
   }
 
   static Settings read(const std::string& name) {
     Settings found;
-    const char* at = name.c_str() + std::string("engine_").size();
+    found.biased = name.starts_with(kBiased);
+    const char* at = name.c_str() + (found.biased ? kBiased.size() : 0) + std::string("engine_").size();
     const auto number = [&at] {
       char* end = nullptr;
       const int64_t value = std::strtoll(at, &end, 10);
@@ -204,7 +236,7 @@ struct Settings {
 std::string acceptable(const Descriptor& config, const Conv& shape, bool tf32) {
   const auto engines = config.parts(CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_BACKEND_ENGINE_DESCRIPTOR, 1);
   if (engines.empty()) return {};
-  Settings found{engines[0].get<int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64), {}};
+  Settings found{engines[0].get<int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64), {}, shape.bias};
   const auto notes = engines[0].list<cudnnBackendNumericalNote_t>(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
                                                                   CUDNN_TYPE_NUMERICAL_NOTE, CUDNN_NUMERICAL_NOTE_TYPE_COUNT);
   const auto has = [&](cudnnBackendNumericalNote_t note) { return std::find(notes.begin(), notes.end(), note) != notes.end(); };
@@ -237,17 +269,20 @@ struct ByEngine : Convolution::Prepared {
   }
 
   size_t workspace() const override { return needed; }
+  bool adds_bias() const override { return graph.bias.has_value(); }
 
-  cudnnStatus_t run(Stream stream, const void* a, const void* b, void* out, void* space, size_t) const override {
+  cudnnStatus_t run(Stream stream, const void* a, const void* b, const void* bias, void* out, void* space,
+                    size_t) const override {
     if (const cudnnStatus_t set = cudnnSetStream(gpu.handle, stream); set != CUDNN_STATUS_SUCCESS) return set;
     const bool forward = kind == ConvKind::forward, data = kind == ConvKind::backward_data;
     void *first = const_cast<void*>(a), *second = const_cast<void*>(b);
-    const std::array<int64_t, 3> ids{kX, kW, kY};
-    const std::array<void*, 3> pointers{data ? out : first, forward || data ? second : out,
-                                        forward ? out : data ? first : second};
+    const std::array<int64_t, 4> ids{kX, kW, kY, kBias};
+    const std::array<void*, 4> pointers{data ? out : first, forward || data ? second : out,
+                                        forward ? out : data ? first : second, const_cast<void*>(bias)};
+    const size_t operands = adds_bias() ? 4 : 3;
     Descriptor pack(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
-    pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, ids);
-    pack.set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, pointers.data(), pointers.size());
+    pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, ids.data(), operands);
+    pack.set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, pointers.data(), operands);
     pack.set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, &space);
     pack.finalize("a convolution's operands");
     return cudnnBackendExecute(gpu.handle, plan.raw(), pack.raw());
@@ -279,7 +314,10 @@ struct ByEngine : Convolution::Prepared {
 };
 
 std::shared_ptr<const ByEngine> engine_of(const Whose& gpu, ConvKind kind, const Conv& shape, const std::string& name) {
-  const auto made = std::make_shared<const ByEngine>(gpu, kind, shape, Settings::read(name));
+  const Settings settings = Settings::read(name);
+  Conv wanted = shape;
+  wanted.bias = settings.biased;
+  const auto made = std::make_shared<const ByEngine>(gpu, kind, wanted, settings);
   if (made->status == CUDNN_STATUS_SUCCESS) return made;
   forget_error();
   throw UserMistake("SP1857", "cuDNN does not compute this convolution by " + name,

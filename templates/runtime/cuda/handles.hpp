@@ -5,6 +5,7 @@
 #include <cudnn.h>
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,15 @@ float median_time(Device& device, Work work, int repetitions = 10) {
   }
   std::sort(times.begin(), times.end());
   return times[times.size() / 2];
+}
+
+/// The same of one among several ways; of one that takes more than twice as long as the fastest, once is enough to know.
+template <class Work>
+float measured(Device& device, Work work, const std::vector<Algorithm>& known, const Effort& effort) {
+  float fastest = std::numeric_limits<float>::infinity();
+  for (const Algorithm& way : known) fastest = std::min(fastest, way.milliseconds);
+  const float once = Stopwatch(device).time(work);
+  return once > 2 * fastest ? once : median_time(device, work, effort.repetitions);
 }
 
 }  // namespace stepplan::gpu

@@ -35,9 +35,17 @@ struct Conv {
   int64_t n, ic, ih, iw, oc, oh, ow, kh, kw;
   int64_t stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, groups;
   Element element = Element::float32;  // of all three; products are added in float
+  bool bias = false;                   // of forward alone: a number per channel of the result
 
   int64_t group_channels() const { return ic / groups; }
   int64_t taps() const { return kh * kw; }
+};
+
+/// What a convolution adds to each channel of its result; null: nothing. The library adds it in the operands' type, so
+/// that bfloat16 wants a rounded copy: what is rounded twice otherwise is the sum.
+struct Bias {
+  const float* values = nullptr;
+  const bfloat16* rounded = nullptr;
 };
 
 /// One algorithm of a convolution: what the profiler measures and a plan names.
@@ -47,18 +55,29 @@ struct Algorithm {
   float milliseconds;
 };
 
+/// How much time a measurement may take: nothing further is tried after `seconds`, once `least` algorithms are known.
+struct Effort {
+  int most, repetitions, least = 4;
+  double seconds = 2.0;
+
+  static Effort whole() { return {16, 10}; }
+  static Effort brief() { return {2, 2, 1}; }  // for plans that are to be right, not fast
+};
+
 /// `algorithm`: cuDNN's name in small letters (`implicit_precomp_gemm`, `algo_1`), or one of its engines with that one's
-/// settings (`engine_12.2_1.5_3`), with `:tf32` where the matrix units may round their operands; `plain`: no library.
+/// settings (`engine_12.2_1.5_3`; `biased_engine_...`: it adds the bias itself, before it rounds the result), with
+/// `:tf32` where the matrix units may round their operands; `plain`: no library.
 class Convolution {
  public:
   Convolution(Libraries& libraries, ConvKind kind, const Conv& shape, const char* algorithm);
   size_t workspace_bytes() const;
   /// forward: x, weights -> y; backward_data: dy, weights -> dx; backward_weights: x, dy -> dw. Weights as above.
-  void run(Queue queue, const void* a, const void* b, void* out, void* workspace, size_t bytes) const;
+  void run(Queue queue, const void* a, const void* b, const Bias& bias, void* out, void* workspace, size_t bytes) const;
 
   /// Every algorithm that the library has for this convolution, timed on the given memory, the fastest first.
   static std::vector<Algorithm> measure(Libraries& libraries, ConvKind kind, const Conv& shape, bool tf32,
-                                        const void* a, const void* b, void* out, void* workspace, size_t bytes);
+                                        const void* a, const void* b, const Bias& bias, void* out, void* workspace,
+                                        size_t bytes, const Effort& effort);
   /// The engines that `measure` would time on a GPU that is not there but described, in cuDNN's JSON; without times.
   static std::vector<Algorithm> offers(const std::string& described, ConvKind kind, const Conv& shape, bool tf32);
 
@@ -91,7 +110,7 @@ class Product {
   size_t workspace_bytes() const;
   void run(Queue queue, const void* a, const void* b, const void* bias, void* c, void* workspace, size_t bytes) const;
   static std::vector<Algorithm> measure(Libraries& libraries, const ProductShape& shape, bool tf32, const void* a,
-                                        const void* b, void* c, void* workspace, size_t bytes);
+                                        const void* b, void* c, void* workspace, size_t bytes, const Effort& effort);
 
   struct Prepared;
 
@@ -101,7 +120,8 @@ class Product {
 };
 
 // plain.cu
-void plain_convolution(Queue queue, ConvKind kind, const Conv& shape, const void* a, const void* b, void* out);
+void plain_convolution(Queue queue, ConvKind kind, const Conv& shape, const void* a, const void* b, const float* bias,
+                       void* out);
 void plain_product(Queue queue, const ProductShape& shape, const void* a, const void* b, const void* bias, void* c);
 template <class T>
 void add_bias(Queue queue, const float* bias, T* y, int64_t rows, int64_t columns);

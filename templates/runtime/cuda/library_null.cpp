@@ -10,11 +10,11 @@ Libraries::~Libraries() = default;
 struct Convolution::Prepared {};
 Convolution::Convolution(Libraries&, ConvKind kind, const Conv& shape, const char*) : kind_(kind), shape_(shape) {}
 size_t Convolution::workspace_bytes() const { return 0; }
-void Convolution::run(Queue queue, const void* a, const void* b, void* out, void*, size_t) const {
-  plain_convolution(queue, kind_, shape_, a, b, out);
+void Convolution::run(Queue queue, const void* a, const void* b, const Bias& bias, void* out, void*, size_t) const {
+  plain_convolution(queue, kind_, shape_, a, b, bias.values, out);
 }
-std::vector<Algorithm> Convolution::measure(Libraries&, ConvKind, const Conv&, bool, const void*, const void*, void*,
-                                            void*, size_t) {
+std::vector<Algorithm> Convolution::measure(Libraries&, ConvKind, const Conv&, bool, const void*, const void*,
+                                            const Bias&, void*, void*, size_t, const Effort&) {
   return {{"plain", 0, 0.0f}};
 }
 std::vector<Algorithm> Convolution::offers(const std::string&, ConvKind, const Conv&, bool) { return {}; }
@@ -26,7 +26,7 @@ void Product::run(Queue queue, const void* a, const void* b, const void* bias, v
   plain_product(queue, shape_, a, b, bias, c);
 }
 std::vector<Algorithm> Product::measure(Libraries&, const ProductShape&, bool, const void*, const void*, void*, void*,
-                                        size_t) {
+                                        size_t, const Effort&) {
   return {{"plain", 0, 0.0f}};
 }
 

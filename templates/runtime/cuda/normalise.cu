@@ -14,6 +14,9 @@ namespace {
 
 template <class T>
 constexpr int kChannels = 16 / sizeof(T);  // of a pack
+// Of a thread that adds up. Every channel costs it sums, means and scales in registers: with eight of them, blocks have so
+// many that one or two are on a multiprocessor, too few to keep its memory busy.
+constexpr int kSumChannels = 4;
 
 STEPPLAN_BOTH inline float scale_of(float inv_std, float gamma) { return gamma * inv_std; }
 STEPPLAN_BOTH inline float shift_of(float mean, float scale, float beta) { return beta - mean * scale; }
@@ -96,7 +99,7 @@ void add_squares(Queue queue, const T* x, int64_t rows, int64_t channels, double
 template <Fusion fusion, class T>
 void batch_norm(Queue queue, const BatchNorm<T>& a, double* sums, int64_t chunks) {
   const int64_t channels = a.channels, rows = a.rows;
-  if (in_wide_channels<T>(channels, a.x)) add_squares<kChannels<T>>(queue, a.x, rows, channels, sums, chunks);
+  if (in_wide_channels<T>(channels, a.x)) add_squares<kSumChannels>(queue, a.x, rows, channels, sums, chunks);
   else add_squares<1>(queue, a.x, rows, channels, sums, chunks);
   const BatchNorm<T> b = a;
   total_sums<2>(queue, sums, channels, chunks, [=] STEPPLAN_KERNEL(int64_t c, const double* total) {
@@ -161,6 +164,7 @@ STEPPLAN_KERNEL void add_gradients(const BatchNormGradient<T>& b, int64_t c, int
     return d;
   };
   const auto carry = [&] { added.carry(); };
+  constexpr int deep = sizeof(T) == 4 ? 2 : kDeep;  // of two operands; more would leave too few registers
   if constexpr (joined)
     stream_rows<width, 2>(
         first, end, step, b.channels, c,
@@ -171,7 +175,7 @@ STEPPLAN_KERNEL void add_gradients(const BatchNormGradient<T>& b, int64_t c, int
         first, end, step, b.channels, c, [&](int j, T& kept, T d, T x, T y) { kept = add(j, y > 0.0f ? float(d) : 0.0f, x); },
         carry, b.dresidual, b.dy, b.x, b.y);
   else
-    stream_rows<width>(
+    stream_rows<width, deep>(
         first, end, step, b.channels, c, [&](int j, T d, T x) { add(j, of.template masked<fusion>(j, d, x), x); }, carry, b.dy,
         b.x);
 }
@@ -189,11 +193,12 @@ template <Fusion fusion, int w, class T>
 void batch_norm_backward_in(Queue queue, const BatchNormGradient<T>& a, double* sums, int64_t chunks) {
   const int64_t channels = a.channels, rows = a.rows;
   const BatchNormGradient<T> b = a;
+  constexpr int adding = w == 1 ? 1 : kSumChannels;
   if constexpr (fusion == Fusion::add_relu) {
-    if (b.more_dy != nullptr) sum_gradients<fusion, true, w>(queue, b, sums, chunks);
-    else sum_gradients<fusion, false, w>(queue, b, sums, chunks);
+    if (b.more_dy != nullptr) sum_gradients<fusion, true, adding>(queue, b, sums, chunks);
+    else sum_gradients<fusion, false, adding>(queue, b, sums, chunks);
   } else {
-    sum_gradients<fusion, false, w>(queue, b, sums, chunks);
+    sum_gradients<fusion, false, adding>(queue, b, sums, chunks);
   }
   // dx = scale dy + slope (x - mean) + constant: the channels' last two take the place of the first chunk's sums.
   total_sums<2>(queue, sums, channels, chunks, [=] STEPPLAN_KERNEL(int64_t c, const double* total) {

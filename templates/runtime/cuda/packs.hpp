@@ -263,10 +263,14 @@ struct Sums {
 };
 
 constexpr int kSumThreads = 256;  // of blocks that add up: their sums meet in shared memory
+// Of blocks that add the chunks' sums of 32 channels: as few loads behind each other as can be, for nothing but their
+// latency is what this takes.
+constexpr int kTotalThreads = 1024;
+constexpr int kSumBlocks = 4;     // of them on a multiprocessor at once, as codegen/cuda/facts.py: BLOCKS counts on
 
 #ifdef __CUDACC__
 template <int width, int count, class F>
-__global__ void __launch_bounds__(kSumThreads) each_sum(int64_t rows, int64_t chunks, Panel panel, double* sums, F f) {
+__global__ void __launch_bounds__(kSumThreads, kSumBlocks) each_sum(int64_t rows, int64_t chunks, Panel panel, double* sums, F f) {
   __shared__ double held[kSumThreads * width];
   const int thread = static_cast<int>(threadIdx.x), columns = panel.across * width;
   const int64_t c = panel.channel(blockIdx.x, thread), chunk = blockIdx.x / panel.groups;
@@ -289,20 +293,21 @@ __global__ void __launch_bounds__(kSumThreads) each_sum(int64_t rows, int64_t ch
 }
 
 template <int count, class F>
-__global__ void __launch_bounds__(kSumThreads) each_total(const double* sums, int64_t channels, int64_t chunks, F f) {
-  __shared__ double held[count][kSumThreads];
+__global__ void __launch_bounds__(kTotalThreads) each_total(const double* sums, int64_t channels, int64_t chunks, F f) {
+  __shared__ double held[count][kTotalThreads];
   const int lane = static_cast<int>(threadIdx.x) / 32;
   const int64_t c = int64_t{blockIdx.x} * 32 + threadIdx.x % 32;
   double own[count] = {};
   if (c < channels)
-    for (int64_t k = lane; k < chunks; k += kSumThreads / 32)
+#pragma unroll 4
+    for (int64_t k = lane; k < chunks; k += kTotalThreads / 32)
       for (int s = 0; s < count; ++s) own[s] += sums[(k * count + s) * channels + c];
   for (int s = 0; s < count; ++s) held[s][threadIdx.x] = own[s];
   __syncthreads();
   if (lane > 0 || c >= channels) return;
   double total[count] = {};
   for (int s = 0; s < count; ++s)
-    for (int i = 0; i < kSumThreads / 32; ++i) total[s] += held[s][i * 32 + static_cast<int>(threadIdx.x)];
+    for (int i = 0; i < kTotalThreads / 32; ++i) total[s] += held[s][i * 32 + static_cast<int>(threadIdx.x)];
   f(c, total);
 }
 #endif
@@ -343,7 +348,7 @@ template <int count, class F>
 void total_sums(Queue queue, const double* sums, int64_t channels, int64_t chunks, F f) {
 #ifdef STEPPLAN_NULL_DEVICE
   queue.device.run(queue.stream, queue.text("elements", channels), [=] {
-    constexpr int64_t lanes = kSumThreads / 32;
+    constexpr int64_t lanes = kTotalThreads / 32;
     for (int64_t c = 0; c < channels; ++c) {
       double total[count] = {};
       for (int s = 0; s < count; ++s)
@@ -356,7 +361,7 @@ void total_sums(Queue queue, const double* sums, int64_t channels, int64_t chunk
     }
   });
 #elif defined(__CUDACC__)
-  each_total<count><<<static_cast<unsigned>((channels + 31) / 32), kSumThreads, 0, queue.stream>>>(sums, channels, chunks, f);
+  each_total<count><<<static_cast<unsigned>((channels + 31) / 32), kTotalThreads, 0, queue.stream>>>(sums, channels, chunks, f);
   check(cudaGetLastError(), "a kernel's launch");
 #endif
 }

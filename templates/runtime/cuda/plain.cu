@@ -10,11 +10,11 @@ namespace stepplan::gpu {
 namespace {
 
 template <class T>
-void plain_forward(Queue queue, const Conv& s, const T* x, const T* w, T* y) {
+void plain_forward(Queue queue, const Conv& s, const T* x, const T* w, const float* bias, T* y) {
   elements(queue, s.n * s.oh * s.ow * s.oc, [=] STEPPLAN_KERNEL(int64_t i) {
     const int64_t o = i % s.oc, q = i / s.oc % s.ow, p = i / (s.oc * s.ow) % s.oh, n = i / (s.oc * s.ow * s.oh);
     const int64_t icg = s.ic / s.groups, first = o / (s.oc / s.groups) * icg;
-    double sum = 0.0;
+    double sum = bias != nullptr ? bias[o] : 0.0;
     for (int64_t r = 0; r < s.kh; ++r) {
       const int64_t h = p * s.stride_h - s.pad_h + r * s.dilation_h;
       if (h < 0 || h >= s.ih) continue;
@@ -75,8 +75,8 @@ void plain_backward_weights(Queue queue, const Conv& s, const T* x, const T* dy,
 }
 
 template <class T>
-void plain_convolution(Queue queue, ConvKind kind, const Conv& shape, const T* a, const T* b, T* out) {
-  if (kind == ConvKind::forward) return plain_forward(queue, shape, a, b, out);
+void plain_convolution(Queue queue, ConvKind kind, const Conv& shape, const T* a, const T* b, const float* bias, T* out) {
+  if (kind == ConvKind::forward) return plain_forward(queue, shape, a, b, bias, out);
   if (kind == ConvKind::backward_data) return plain_backward_data(queue, shape, a, b, out);
   plain_backward_weights(queue, shape, a, b, out);
 }
@@ -97,9 +97,10 @@ void plain_product_of(Queue queue, const ProductShape& shape, const T* a, const 
 
 }  // namespace
 
-void plain_convolution(Queue queue, ConvKind kind, const Conv& shape, const void* a, const void* b, void* out) {
+void plain_convolution(Queue queue, ConvKind kind, const Conv& shape, const void* a, const void* b, const float* bias,
+                       void* out) {
   const auto compute = [&]<class T>(const T* first) {
-    plain_convolution(queue, kind, shape, first, static_cast<const T*>(b), static_cast<T*>(out));
+    plain_convolution(queue, kind, shape, first, static_cast<const T*>(b), bias, static_cast<T*>(out));
   };
   shape.element == Element::bfloat16 ? compute(static_cast<const bfloat16*>(a)) : compute(static_cast<const float*>(a));
 }

@@ -77,9 +77,9 @@ nb::dict describe(int device) {
   return told;
 }
 
-Conv conv_of(const std::array<int64_t, 16>& s, bool low) {
+Conv conv_of(const std::array<int64_t, 16>& s, bool low, bool bias) {
   return {s[0], s[1], s[2],  s[3],  s[4],  s[5],  s[6],  s[7],
-          s[8], s[9], s[10], s[11], s[12], s[13], s[14], s[15], low ? Element::bfloat16 : Element::float32};
+          s[8], s[9], s[10], s[11], s[12], s[13], s[14], s[15], low ? Element::bfloat16 : Element::float32, bias};
 }
 
 ConvKind kind_of(const std::string& kind) {
@@ -87,16 +87,19 @@ ConvKind kind_of(const std::string& kind) {
 }
 
 /// (name, workspace, 0) of the engines that would be timed on a GPU that cuDNN's JSON describes.
-nb::list offers(const std::string& described, const std::string& kind, const std::array<int64_t, 16>& s, bool tf32, bool low) {
-  return guarded([&] { return told(Convolution::offers(described, kind_of(kind), conv_of(s, low), tf32)); });
+nb::list offers(const std::string& described, const std::string& kind, const std::array<int64_t, 16>& s, bool tf32, bool low,
+                bool bias) {
+  return guarded([&] { return told(Convolution::offers(described, kind_of(kind), conv_of(s, low, bias), tf32)); });
 }
+
+Effort effort_of(bool brief) { return brief ? Effort::brief() : Effort::whole(); }
 
 /// (name, workspace, ns) of every algorithm of a convolution, the fastest first. `s`: the fields of Conv; `low`: on
 /// bfloat16.
-nb::list convolution(int device, const std::string& kind, const std::array<int64_t, 16>& s, bool tf32, bool low,
-                     size_t workspace) {
+nb::list convolution(int device, const std::string& kind, const std::array<int64_t, 16>& s, bool tf32, bool low, bool bias,
+                     size_t workspace, bool brief) {
   return guarded([&] {
-    const Conv shape = conv_of(s, low);
+    const Conv shape = conv_of(s, low, bias);
     const Element element = shape.element;
     Session session(device);
     const int64_t x = shape.n * shape.ih * shape.iw * shape.ic, y = shape.n * shape.oh * shape.ow * shape.oc;
@@ -107,14 +110,18 @@ nb::list convolution(int device, const std::string& kind, const std::array<int64
     const Buffer out(session.device, size_t(result * bytes_of(element))), space(session.device, workspace);
     session.fill(a, first, 1, element);
     session.fill(b, second, 2, element);
-    return told(Convolution::measure(session.libraries, kind_of(kind), shape, tf32, a.bytes(), b.bytes(), out.bytes(),
-                                     space.bytes(), workspace));
+    const Buffer added(session.device, size_t(shape.oc) * sizeof(float)), rounded(session.device, size_t(shape.oc) * 2);
+    session.fill(added, shape.oc, 3);
+    session.fill(rounded, shape.oc, 3, Element::bfloat16);
+    const Bias sums{reinterpret_cast<const float*>(added.bytes()), reinterpret_cast<const bfloat16*>(rounded.bytes())};
+    return told(Convolution::measure(session.libraries, kind_of(kind), shape, tf32, a.bytes(), b.bytes(),
+                                     bias ? sums : Bias{}, out.bytes(), space.bytes(), workspace, effort_of(brief)));
   });
 }
 
 /// The same of a matrix product. `s`: batch, m, n, k, then the strides of a, b and c. `sizes`: elements of a, b and c.
 nb::list product(int device, const std::array<int64_t, 13>& s, bool bias, const std::array<int64_t, 3>& sizes, bool tf32,
-                 bool low, bool low_result, size_t workspace) {
+                 bool low, bool low_result, size_t workspace, bool brief) {
   const Element element = low ? Element::bfloat16 : Element::float32;
   const Element kept = low_result ? Element::bfloat16 : Element::float32;
   return guarded([&] {
@@ -125,7 +132,8 @@ nb::list product(int device, const std::array<int64_t, 13>& s, bool bias, const 
     const Buffer c(session.device, size_t(sizes[2] * bytes_of(kept))), space(session.device, workspace);
     session.fill(a, sizes[0], 1, element);
     session.fill(b, sizes[1], 2, element);
-    return told(Product::measure(session.libraries, shape, tf32, a.bytes(), b.bytes(), c.bytes(), space.bytes(), workspace));
+    return told(Product::measure(session.libraries, shape, tf32, a.bytes(), b.bytes(), c.bytes(), space.bytes(), workspace,
+                                 effort_of(brief)));
   });
 }
 

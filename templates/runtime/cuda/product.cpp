@@ -189,25 +189,27 @@ void Product::run(Queue queue, const void* a, const void* b, const void* bias, v
 }
 
 std::vector<Algorithm> Product::measure(Libraries& libraries, const ProductShape& shape, bool tf32, const void* a,
-                                        const void* b, void* c, void* space, size_t bytes) {
+                                        const void* b, void* c, void* space, size_t bytes, const Effort& effort) {
   const void* bias = shape.bias ? b : nullptr;  // any numbers do
   Device& device = libraries.handles().device;
   const auto plainly = [&] {  // shapes that the library refuses
-    const float took = median_time(device, [&](Stream stream) { plain_product({device, stream}, shape, a, b, bias, c); });
+    const float took = median_time(device, [&](Stream stream) { plain_product({device, stream}, shape, a, b, bias, c); },
+                                   effort.repetitions);
     return std::vector<Algorithm>{{"plain", 0, took}};
   };
   if (!fits(shape)) return plainly();
   const Prepared made(libraries.handles(), shape, tf32);
   std::vector<Algorithm> found;
-  for (const auto& choice : made.choices(bytes, Prepared::kChoices)) {
+  for (const auto& choice : made.choices(bytes, std::min(effort.most, Prepared::kChoices))) {
     if (made.run(nullptr, choice.algo, a, b, bias, c, space, bytes) != CUBLAS_STATUS_SUCCESS) {
       forget_error();
       continue;
     }
     check(cudaStreamSynchronize(nullptr), "a matrix product");
-    const float took = median_time(device, [&](Stream stream) {
+    const auto ask = [&](Stream stream) {
       check(made.run(stream, choice.algo, a, b, bias, c, space, bytes), "a matrix product");
-    });
+    };
+    const float took = measured(device, ask, found, effort);
     found.push_back({made.name_of(choice.algo) + (tf32 ? ":tf32" : ""), choice.workspaceSize, took});
   }
   if (found.empty()) return plainly();

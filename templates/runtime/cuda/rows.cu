@@ -73,7 +73,7 @@ void add_rows(Queue queue, const T* dy, int64_t row_count, int64_t columns, doub
 template <class T>
 void bias_gradient(Queue queue, const T* dy, int64_t row_count, int64_t columns, float* db, double* sums,
                    int64_t chunks) {
-  constexpr int width = 16 / sizeof(T);
+  constexpr int width = 4;  // of bfloat16 too: see kSumChannels in normalise.cu
   if (columns % width == 0 && in_packs<width>(dy)) add_rows<width>(queue, dy, row_count, columns, sums, chunks);
   else add_rows<1>(queue, dy, row_count, columns, sums, chunks);
   total_sums<1>(queue, sums, columns, chunks,

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from codegen.cuda.executor import CudaExecutor
+from codegen.cuda.facts import has_bias
 from planner.graph.model import DType, TensorType
 from planner.ops import all_ops
 from planner.ops.base import Mode, Op, Sample, op_named, round_bfloat16
@@ -33,7 +34,8 @@ def in_bfloat16(op: Op, sample: Sample) -> Sample:
 
 
 def samples_of(op: Op) -> list[Sample]:
-    """In float32, and the first three, where the op takes bfloat16, in that; every activation's first."""
+    """In float32, and the first three, where the op takes bfloat16, in that; every activation's first, and of
+    convolutions also the first with a bias."""
     samples = list(op.samples())
     if op.name == "cast":
         to, back = (CastAttrs.model_validate({"dtype": d}) for d in ("bfloat16", "float32"))
@@ -42,7 +44,11 @@ def samples_of(op: Op) -> list[Sample]:
     if op.low_precision is None:
         return samples
     many = 1 if op.family in ("elementwise", "binary") else 3
-    return samples + [in_bfloat16(op, s) for s in samples if any(t.dtype is DType.FLOAT32 for t in s.inputs)][:many]
+    able = [s for s in samples if any(t.dtype is DType.FLOAT32 for t in s.inputs)]
+    chosen = able[:many]
+    biased = next((s for s in able if op.family == "conv" and len(s.inputs) > 2), None)
+    chosen += [biased] if biased is not None and biased not in chosen else []
+    return samples + [in_bfloat16(op, s) for s in chosen]
 
 
 def larger(op: Op, sample: Sample) -> list[Sample]:
@@ -112,3 +118,10 @@ def test_every_kernel(executor: CudaExecutor, cases: list[Case]) -> None:
     executor.predict()
     wrong = [m for case in cases for m in mistakes(executor, case, state)]
     assert not wrong, "\n".join(wrong[:20]) + f"\n{len(wrong)} of {len(cases)}"
+    biased = [c for c in cases if c.op.family == "conv" and has_bias(signature_of(executor._graph, c.node))]
+    low = [c for c in biased if c.sample.inputs[0].dtype is DType.BFLOAT16]
+    assert low
+    for case in low:  # bias and all, a sum is rounded once
+        (want,) = case.op.reference(case.sample.attrs, [state[n].astype(np.float64) for n in case.inputs])
+        got = executor._copy(executor._graph.value[case.outputs[0]])
+        np.testing.assert_array_equal(got, round_bfloat16(want.astype(np.float32)))
