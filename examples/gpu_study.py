@@ -1,36 +1,54 @@
 """Everything that is to be measured of GPU executors, on a machine with a GPU; one command, as often as there is time.
 
-    python examples/gpu_study.py --minutes 9.5 --out gpu_results.json
+    python examples/gpu_study.py machine sanitize correct        # first: is it right?
+    python examples/gpu_study.py --minutes 9                     # then, again and again: everything else
 
 Each call goes on where the last one stopped, in the order of the parts below, and ends by itself in time. Every part
-runs in a process of its own: one that fails, hangs or is out of time loses only what it was at, and is taken up again
-by a later call, after those that had no turn yet. Results are written as they come; `--out` has them all.
+runs in a process of its own: one that fails, hangs or is out of time loses only the row it was at, which is tried once
+more by a later call, after everything that had no turn yet. Results are written as they come; `--out` has them all.
 
-    machine       the GPU, the driver, copy bandwidths
+    machine       the GPU, the driver, what is installed, copy bandwidths
     sanitize      compute-sanitizer (memcheck, racecheck) on a small network, in float32 and bfloat16
     correct       zoo networks against PyTorch in float64: at most twice PyTorch float32's own error, or 1e-5
     bfloat16      the same networks in bfloat16: no further from float64 than PyTorch's autocast
-    speed         ResNet-50 steps at batches 32, 64, 256 in TF32, bfloat16 and float32, in pairs with PyTorch eager and
-                  torch.compile (reduce-overhead and max-autotune, channels-last, CUDA graphs) in the same precision
-    host          host time per step with the recorded graph
-    memory        peak device memory as the driver tells it, less the context, against the plan
+    speed         ResNet-50 steps at batches 32, 64, 256 in TF32, bfloat16 and float32, in pairs with torch.compile
+                  (max-autotune, then reduce-overhead, with CUDA graphs) and eager PyTorch, channels-last
+    cap           how far 12 GB reach: SuperNeurons' batches, run
     budgets       step times under 50 % and 33 % of the unbudgeted peak, ResNet-50 at batch 184
+    memory        peak device memory as the driver tells it, less the context, against the plan
+    host          host time per step with the recorded graph
     torch_budget  PyTorch's activation memory budget on the same network: what it costs at which measured peak
-    cap           how far 12 GB reach: SuperNeurons' batches and depths, run
     streams       pairs of nodes on two streams (table VII's five operators), and one stream against what `auto` takes
+    depth         SuperNeurons' depths under 12 GB: networks of thousands of nodes
     convolutions  every algorithm and engine of ResNet-50's convolutions
 
-`--null`: a dry run on the null device with toy networks; its times mean nothing. Nothing is fetched: a machine with
-PyTorch for CUDA, nvcc and g++ lacks only pydantic, whose wheels can be brought along
-(`pip download pydantic -d wheels --only-binary :all: --python-version 3.12 --platform manylinux2014_x86_64` here,
-`pip install --no-index --find-links wheels pydantic` there).
+Three calls of nine minutes on sixteen processors give every part its turn. While the first parts, which time nothing,
+are at work, PyTorch's max-autotune contenders are compiled beside them (`--no-ahead`: they are not).
+
+What the machine needs: an H200 with a driver for CUDA 13; Python 3.11 or newer with PyTorch for CUDA 13 (whose wheels
+bring cuDNN, cuBLASLt and NVRTC), Triton, NumPy, Jinja2, nanobind, NetworkX and SciPy; nvcc 13 with its headers and
+libcudart_static.a, on the PATH or in /usr/local/cuda; g++ 11 or newer; compute-sanitizer for the part of that name.
+Nothing is fetched. Neither TVM, oneDNN, ninja nor an installed stepplan is needed. What is missing is brought along as
+wheels: usually pydantic and what it stands on.
+
+    here:  pip download -d wheels --only-binary :all: --python-version 3.12 --platform manylinux_2_17_x86_64 \\
+               --platform manylinux2014_x86_64 pydantic
+    there: pip install --no-index --no-deps --target /tmp/site wheels/*.whl && export PYTHONPATH=/tmp/site
+
+A machine that is lent bare each time forgets everything: `--state FILE` keeps cost tables and results in one archive
+(a few MiB), read where the folder has none yet and written after every part. Carry it from call to call.
+
+`--null`: a dry run on the null device with toy networks; its times mean nothing.
 """
 
 import argparse
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import tarfile
 import time
 import traceback
 from collections.abc import Callable
@@ -40,29 +58,38 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
 
-from gpu_parts import accuracy, memory, sanitize, speed, streams  # noqa: E402
-from gpu_parts.study import Study  # noqa: E402
+try:
+    from gpu_parts import accuracy, memory, sanitize, speed, streams
+    from gpu_parts.study import Study
 
-from planner.artefact import write_text  # noqa: E402
-from planner.errors import UserError  # noqa: E402
+    from planner.artefact import write_text
+    from planner.errors import UserError
+except ModuleNotFoundError as missing:
+    needs = __doc__.partition("What the machine")
+    sys.exit(f"{sys.executable} lacks {missing.name}: bring it along.\n\n{''.join(needs[1:])}")
 
 PARTS: dict[str, tuple[Callable[[Study], None], float]] = {
-    "machine": (speed.machine, 2),
-    "sanitize": (sanitize.sanitize, 4),
-    "correct": (accuracy.correct, 5),
-    "bfloat16": (accuracy.bfloat16, 4),
-    "speed": (speed.speed, 8),
-    "host": (speed.host, 2),
-    "memory": (memory.memory, 2),
+    "machine": (speed.machine, 1.5),
+    "sanitize": (sanitize.sanitize, 3),
+    "correct": (accuracy.correct, 4),
+    "bfloat16": (accuracy.bfloat16, 3),
+    "speed": (speed.speed, 7.5),
+    "cap": (memory.batches_under_the_cap, 3),
     "budgets": (memory.budgets, 4),
-    "torch_budget": (memory.torch_budget, 3),
-    "cap": (memory.under_the_cap, 5),
+    "memory": (memory.memory, 1.5),
+    "host": (speed.host, 1.5),
+    "torch_budget": (memory.torch_budget, 2.5),
     "streams": (streams.streams, 4),
+    "depth": (memory.depths_under_the_cap, 6),
     "convolutions": (speed.convolutions, 3),
 }
 """What measures it, and for how many minutes in one turn."""
-GRACE_S = 20.0
+UNTIMED = frozenset({"machine", "sanitize", "correct", "bfloat16"})
+"""These may have PyTorch's compiler at work beside them."""
+GRACE_S = 15.0
 """So long before a part's end it begins nothing new; so long before the call's end no part begins."""
+AHEAD_S = 90.0
+"""So long a part that is timed waits for PyTorch's compiler to end."""
 
 
 def main() -> int:
@@ -70,9 +97,11 @@ def main() -> int:
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; none named: all of them")
     parser.add_argument("--out", type=Path, default=Path("gpu_results.json"))
     parser.add_argument("--folder", type=Path, default=Path("out/gpu_study"), help="for cost tables and executors")
+    parser.add_argument("--state", type=Path, default=None, help="archive of what a further call needs")
     parser.add_argument("--device", type=int, default=0)
-    parser.add_argument("--minutes", type=float, default=9.5, help="for all parts of this call")
+    parser.add_argument("--minutes", type=float, default=9.0, help="for all parts of this call")
     parser.add_argument("--null", action="store_true")
+    parser.add_argument("--no-ahead", action="store_true", help="compile none of PyTorch's contenders ahead")
     parser.add_argument(
         "--within", type=float, default=None, help=argparse.SUPPRESS
     )  # seconds: this is a part's process
@@ -87,20 +116,31 @@ def main() -> int:
 
 def run_all(options: argparse.Namespace, end: float) -> int:
     turns = options.folder / "turns.json"
+    if options.state and options.state.exists() and not turns.exists():
+        unpack(options.state, options.folder)
     had = json.loads(turns.read_text()) if turns.exists() else {}
-    worst = 0
-    for name in sorted(options.parts or PARTS, key=lambda n: had.get(n, {}).get("turns", 0)):
-        before = had.get(name, {"turns": 0, "status": "no turn yet"})
-        left = min(60 * PARTS[name][1], end - time.monotonic())
-        if before["status"] != "done" and left > GRACE_S:
-            print(f"{name} ...", flush=True)
-            begun = time.monotonic()
-            status = turn(name, options, left)
-            seconds = before.get("seconds", 0) + round(time.monotonic() - begun, 1)
-            had[name] = {"turns": before["turns"] + 1, "status": status, "seconds": seconds}
-            worst = max(worst, int(status not in ("done", "more to do")))
-            write_text(turns, json.dumps(had, indent=1) + "\n")
-        collect(options, had)
+    worst, ahead = 0, Ahead(options)
+    try:
+        for name in sorted(options.parts or PARTS, key=lambda n: had.get(n, {}).get("turns", 0)):
+            before = had.get(name, {"turns": 0, "status": "no turn yet"})
+            if before["status"] != "done" and end - time.monotonic() > GRACE_S:
+                if name in UNTIMED:
+                    ahead.begin(had)
+                else:
+                    ahead.finish(min(AHEAD_S, end - time.monotonic() - GRACE_S))
+                print(f"{name} ...", flush=True)
+                begun = time.monotonic()
+                status = turn(name, options, min(60 * PARTS[name][1], end - begun))
+                seconds = before.get("seconds", 0) + round(time.monotonic() - begun, 1)
+                had[name] = {"turns": before["turns"] + 1, "status": status, "seconds": seconds}
+                print(f"{name}: {status} after {seconds:.0f} s", flush=True)
+                worst = max(worst, int(status not in ("done", "more to do")))
+                write_text(turns, json.dumps(had, indent=1) + "\n")
+            collect(options, had)
+    finally:
+        ahead.finish(max(0.0, end - time.monotonic()))
+        if options.state:
+            pack(options.folder, options.state)
     return worst
 
 
@@ -108,12 +148,52 @@ def turn(name: str, options: argparse.Namespace, seconds: float) -> str:
     """Some minutes of one part. `done`, `more to do`, or what went wrong."""
     command = [sys.executable, __file__, name, "--folder", str(options.folder), "--device", str(options.device)]
     command += ["--within", str(seconds), *(["--null"] if options.null else [])]
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    process = started(command)
     try:
-        done = subprocess.run(command, timeout=seconds, env=os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"})
+        status = process.wait(seconds)
     except subprocess.TimeoutExpired:
+        end_all(process)
         return "out of time"
-    return {0: "done", 3: "more to do"}.get(done.returncode, f"ended with status {done.returncode}")
+    return {0: "done", 3: "more to do"}.get(status, f"ended with status {status}")
+
+
+def started(command: list[str]) -> "subprocess.Popen[bytes]":
+    """In a session of its own, so that it ends with all that it began."""
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    more = {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen(command, env=os.environ | more, start_new_session=True)
+
+
+def end_all(process: "subprocess.Popen[bytes]") -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+class Ahead:
+    """PyTorch's compiler at work beside parts that are not timed: gpu_parts/ahead.py."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self._process: subprocess.Popen[bytes] | None = None
+        self._wanted = not (options.null or options.no_ahead)
+
+    def begin(self, had: dict[str, Any]) -> None:
+        """Not before the first part has shown that there is a GPU."""
+        if self._wanted and had.get("machine", {}).get("status") == "done" and "speed" not in had:
+            script = ROOT / "examples" / "gpu_parts" / "ahead.py"
+            self._process = started([sys.executable, str(script), str(self._options.folder), str(self._options.device)])
+            self._wanted = False
+
+    def finish(self, seconds: float) -> None:
+        """Waits so long at most."""
+        self._wanted = False
+        if self._process is not None:
+            try:
+                self._process.wait(max(0.0, seconds))
+            except subprocess.TimeoutExpired:
+                end_all(self._process)
+            self._process = None
 
 
 def run_part(options: argparse.Namespace) -> int:
@@ -131,19 +211,36 @@ def run_part(options: argparse.Namespace) -> int:
             traceback.print_exc()
         study.failed("error", error)
         return 1
-    if any(study.is_open(key) for key in study.found):
-        return 1
-    return 3 if time.monotonic() > deadline else 0
+    if time.monotonic() > deadline or any(study.may_try(key) for key in study.found):
+        return 3
+    return int(any(study.is_failed(key) for key in study.found))
 
 
 def collect(options: argparse.Namespace, had: dict[str, Any]) -> None:
-    """Every part's results so far in one file."""
+    """Every part's results so far in one file, and what a further call needs in another."""
     found = {}
     for name in PARTS:
         file = options.folder / f"{name}.json"
         if file.exists() or name in had:
             found[name] = {**had.get(name, {}), "rows": json.loads(file.read_text()) if file.exists() else {}}
     write_text(options.out, json.dumps(found, indent=1) + "\n")
+    if options.state:
+        pack(options.folder, options.state)
+
+
+def pack(folder: Path, archive: Path) -> None:
+    """Cost tables, results and turns; atomically, for the call may be ended at any moment."""
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = archive.with_name(f".{archive.name}")
+    with tarfile.open(unfinished, "w:gz") as made:
+        for file in sorted(folder.glob("*.json")):
+            made.add(file, file.name)
+    unfinished.replace(archive)
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    with tarfile.open(archive) as given:
+        given.extractall(folder, filter="data")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -38,5 +39,34 @@ def test_gpu_study_without_a_gpu(tmp_path: Path) -> None:
     assert status == 0 and found["machine"]["status"] == found["convolutions"]["status"] == "done"
     assert found["convolutions"]["rows"] and found["machine"]["rows"]["copies"]
     assert run("machine", "--null")[1] == found
+    carried = tmp_path / "state.tgz"  # to a machine that knows nothing
+    assert run("machine", "--null", "--state", str(carried))[1] == found
+    for file in tmp_path.glob("*.json"):
+        file.unlink()
+    assert run("machine", "--null", "--state", str(carried))[1] == found
     status, found = run("host", "machine", "--device", "99")
     assert status == 1 and found["host"]["rows"]["error"]["error"].startswith("SP1") and found["machine"]["turns"] == 1
+
+
+def test_gpu_study_goes_on_behind_rows_that_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was never tried comes first; what fails, or ends its process, is tried once more."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    from gpu_parts.study import Study
+
+    def study() -> Study:
+        return Study(0, True, tmp_path, tmp_path / "part.json", time.monotonic() + 60)
+
+    now = study()
+    rows = now.open(["hangs", "fails", "works"])
+    assert next(rows) == "hangs"  # and its process is ended
+    now = study()
+    order = []
+    for key in now.open(["hangs", "fails", "works"]):
+        order.append(key)
+        if key != "works":
+            now.failed(key, ValueError("no"))
+        else:
+            now.keep(key, 1)
+    assert order == ["fails", "works", "hangs"]
+    assert [study().may_try(k) for k in ("hangs", "fails", "works")] == [False, True, False]
+    assert list(study().open(["hangs", "fails", "works"])) == ["fails"]

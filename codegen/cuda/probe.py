@@ -39,9 +39,7 @@ def algorithms(
     if signature.op in CONV_KINDS:
         shape, kind = conv_shape(signature)[:16], KINDS[CONV_KINDS[signature.op]]
         low = signature.inputs[0].dtype is DType.BFLOAT16
-        found: Sequence[Any] = module.convolution(
-            device, kind, shape, tf32, low, has_bias(signature), WORKSPACE, brief
-        )
+        found: Sequence[Any] = module.convolution(device, kind, shape, tf32, low, has_bias(signature), WORKSPACE, brief)
     elif op_named(signature.op).family == "matmul":
         shape = matmul_shape(signature)
         sizes = _operand_sizes(signature)

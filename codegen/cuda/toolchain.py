@@ -95,6 +95,18 @@ def _toolkit(nvcc: Path) -> Toolkit | None:
     return None
 
 
+def _in_toolkit(name: str) -> Path | None:
+    """The same file where an installed toolkit has it, and cuDNN's where distributions put it."""
+    try:
+        kit = toolkit()
+    except UserError:
+        return None
+    places = (kit.library, Path("/usr/lib/x86_64-linux-gnu"), Path("/usr/lib64"))
+    if "/include/" in name:
+        places = (kit.include, Path("/usr/include"), Path("/usr/include/x86_64-linux-gnu"))
+    return next((folder / Path(name).name for folder in places if (folder / Path(name).name).is_file()), None)
+
+
 @dataclass(frozen=True)
 class Libraries:
     """cuDNN and cuBLASLt."""
@@ -106,10 +118,10 @@ class Libraries:
 
 @functools.cache
 def libraries() -> Libraries:
-    """SP1519: cuDNN or cuBLASLt is not installed."""
+    """SP1519: cuDNN or cuBLASLt is not installed, neither as wheels nor beside the toolkit."""
     names = ("cudnn/lib/libcudnn.so.9", f"{WHEEL}/lib/libcublasLt.so.13")
     headers = ("cudnn/include/cudnn.h", f"{WHEEL}/include/cublasLt.h")
-    found = {name: _in_wheels(name) for name in (*names, *headers)}
+    found = {name: _in_wheels(name) or _in_toolkit(name) for name in (*names, *headers)}
     missing = [name for name, file in found.items() if file is None]
     if missing:
         raise UserError("SP1519", f"NVIDIA's wheels are not installed here: there is no {missing[0]}", INSTALL)

@@ -30,7 +30,7 @@ def correct(study: Study) -> None:
     for name in study.open(networks):
         graph = zoo.build(name, **networks[name])
         try:
-            _, made = study.make(graph, own_kernels=False, policy="sequential", keep=decisive_values(graph))
+            _, made = study.make(graph, rough=True, policy="sequential", keep=decisive_values(graph))
             with study.executor(made, seed=1, poison=True) as executor:
                 executor.lr = RATE
                 verdict = truth(graph, executor)["executor"]
@@ -49,7 +49,7 @@ def bfloat16(study: Study) -> None:
     for name in study.open(networks):
         graph = zoo.build(name, **networks[name])
         try:
-            _, made = study.make(mixed_precision(graph), "bf16", own_kernels=False, policy="sequential")
+            _, made = study.make(mixed_precision(graph), "bf16", rough=True, policy="sequential")
             with study.executor(made, seed=1, poison=True) as executor:
                 executor.lr = RATE
                 rows = distances(graph, executor, device="cpu" if study.null else f"cuda:{study.device}")

@@ -1,8 +1,17 @@
 """What the GPU does, and how long steps of ResNet-50 take beside PyTorch's."""
 
+import contextlib
+import importlib.metadata
+import os
+import platform
+from typing import Any
+
 from codegen.cuda.bench import CONTENDERS, bench, device_inputs, host_ms
 from codegen.cuda.probe import algorithms
 from codegen.cuda.profile import copy_bandwidths
+from codegen.cuda.toolchain import libraries, toolkit
+from codegen.toolchain import compiler
+from gpu_parts.sanitize import sanitizer
 from gpu_parts.study import TARGET, Study
 from planner.bundle import read_bundle
 from planner.graph.precision import mixed_precision
@@ -10,32 +19,47 @@ from planner.ops.base import op_named
 from planner.ops.signature import signatures_of
 from planner.target.text import load_target
 
-ROWS = ((32, "tf32"), (32, "bf16"), (256, "bf16"), (256, "tf32"), (64, "bf16"), (64, "tf32"))
+ROWS = ((32, "bf16"), (256, "bf16"), (32, "tf32"), (256, "tf32"), (64, "bf16"), (64, "tf32"))
 """(batch, precision) in the order of their weight; float32 without TF32 comes last."""
 PLAIN_ROWS = tuple((batch, "float32") for batch in (32, 64, 256))
+FIRST_CONTENDERS = ("max-autotune", "eager")
 
 
 def machine(study: Study) -> None:
-    """The GPU, the driver, copy bandwidths."""
-    for key in study.open(("gpu", "copies")):
-        study.keep(
-            key, study.describe() if key == "gpu" else copy_bandwidths(load_target(TARGET), study.device, study.null)
-        )
+    """The GPU, the driver, what is installed, copy bandwidths."""
+    for key in study.open(("gpu", "tools", "copies")):
+        try:
+            study.keep(key, _machine(study, key))
+        except Exception as error:
+            study.failed(key, error)
+
+
+def _machine(study: Study, key: str) -> dict[str, Any]:
+    if key == "gpu":
+        return study.describe()
+    if key == "copies":
+        return copy_bandwidths(load_target(TARGET), study.device, study.null)
+    found: dict[str, Any] = {"python": platform.python_version(), "processors": os.cpu_count()}
+    for name in ("torch", "triton", "numpy", "nanobind", "pydantic"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    found["sanitizer"] = sanitizer()
+    if not study.null:
+        found |= {"nvcc": f"{toolkit().nvcc} {toolkit().version}", "cudnn": libraries().version}
+        found["g++"] = compiler().version
+    return found
 
 
 def speed(study: Study) -> None:
-    """Bar: at most the fastest of PyTorch's in the same precision, in pairs. Each contender is a row of its own, the
-    quickly compiled first, so that what takes PyTorch minutes to compile costs nothing that is there already."""
-    rows = {}
-    for contender in CONTENDERS:
-        rows |= {
-            f"batch {batch} {precision} against {contender}": (batch, precision, contender) for batch, precision in ROWS
-        }
-    rows |= {
-        f"batch {batch} {precision} against {c}": (batch, precision, c)
-        for batch, precision in PLAIN_ROWS
-        for c in CONTENDERS
-    }
+    """Bar: at most the fastest of PyTorch's in the same precision, in pairs. Each contender is a row of its own, so
+    that one that fails or takes minutes to compile costs nothing that is there already."""
+    rows: dict[str, tuple[int, str, str | None]] = {}
+    for batch, precision in ROWS:
+        rows[f"batch {batch} {precision}"] = (batch, precision, None)
+        rows |= {f"batch {batch} {precision} against {c}": (batch, precision, c) for c in FIRST_CONTENDERS}
+    for batch, precision in (*ROWS, *PLAIN_ROWS):
+        more = CONTENDERS if precision == "float32" else set(CONTENDERS) - set(FIRST_CONTENDERS)
+        rows |= {f"batch {batch} {precision} against {c}": (batch, precision, c) for c in sorted(more)}
     for key in study.open(rows):
         batch, precision, contender = rows[key]
         try:
@@ -43,8 +67,8 @@ def speed(study: Study) -> None:
             row = bench(
                 made,
                 read_bundle(made._folder),
-                against=None if study.null else "torch",
-                contenders=(contender,),
+                against=None if study.null or contender is None else "torch",
+                contenders=() if contender is None else (contender,),
                 repetitions=2 if study.null else 30,
                 device=study.device,
                 null_device=study.null,

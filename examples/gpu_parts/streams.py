@@ -69,7 +69,7 @@ def _table_vii(study: Study, key: str) -> None:
 
 def _auto(study: Study, key: str) -> None:
     graph = study.graph("inception_v3", batch=32)
-    target, costs = load_target(TARGET), study.costs([graph], "tf32")
+    target, costs = load_target(TARGET), study.costs([graph], "tf32", brief=True)
     paired_costs = profile_pairs([graph], target, costs, device=study.device, null_device=study.null)
     made_of = {}
     for lanes, policy in ((1, "sequential"), (2, "auto")):

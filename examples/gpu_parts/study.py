@@ -26,6 +26,8 @@ from planner.solve.pipeline import make_plan
 from planner.target.text import load_target
 
 TARGET = "h200"
+TRIES = 2
+"""So often a row is tried that fails, or that did not end."""
 
 
 @dataclass
@@ -48,28 +50,44 @@ class Study:
     # -- results -----------------------------------------------------------------------------------------------
     def keep(self, key: str, row: Any) -> None:
         self.found[key] = row
-        write_text(self.file, json.dumps(self.found, indent=1, default=str) + "\n")
+        self._write()
         print(f"  {key}: {str(row)[:400]}", flush=True)
 
+    def _write(self) -> None:
+        write_text(self.file, json.dumps(self.found, indent=1, default=str) + "\n")
+
     def open(self, keys: Iterable[str]) -> Iterator[str]:
-        """Those that no earlier run has measured, while there is time. One that fails is told, and the next tried."""
-        for key in keys:
-            if self.is_open(key) and time.monotonic() < self.deadline:
+        """Those that no earlier run has measured, while there is time: first what was never tried, then what failed or
+        did not end. One that fails is told, and the next tried."""
+        keys = list(keys)
+        for key in (*(k for k in keys if k not in self.found), *(k for k in keys if self.is_failed(k))):
+            tries = self._tries(key)
+            if time.monotonic() < self.deadline and tries < TRIES and (key not in self.found or self.is_failed(key)):
+                self.found[key] = {"error": "did not end", "tries": tries + 1}
+                self._write()
                 yield key
 
-    def is_open(self, key: str) -> bool:
+    def is_failed(self, key: str) -> bool:
         row = self.found.get(key)
-        return row is None or (isinstance(row, dict) and "error" in row)
+        return isinstance(row, dict) and "error" in row
+
+    def may_try(self, key: str) -> bool:
+        return self.is_failed(key) and self._tries(key) < TRIES
+
+    def _tries(self, key: str) -> int:
+        row = self.found.get(key)
+        return int(row.get("tries", 0)) if isinstance(row, dict) else 0
 
     def failed(self, key: str, error: Exception) -> None:
         told = f"{error.code}: {error.problem}" if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-        self.keep(key, {"error": told[:1000]})
+        self.keep(key, {"error": told[:1000], "tries": self._tries(key)})
 
     # -- executors ---------------------------------------------------------------------------------------------
-    def costs(self, graphs: list[Graph], precision: str, own_kernels: bool = True) -> CostTable:
+    def costs(self, graphs: list[Graph], precision: str, own_kernels: bool = True, brief: bool = False) -> CostTable:
         """The table of one precision with everything of these graphs in it. Without `own_kernels` only the libraries'
-        algorithms are measured: the others' times are modelled, and nothing is built for it."""
-        target, file = load_target(TARGET), self.folder / f"costs_{precision}.json"
+        algorithms are measured: the others' times are modelled, and nothing is built for it. `brief`: few algorithms,
+        roughly timed, in a table of their own: for steps that are to be right, not fast."""
+        target, file = load_target(TARGET), self.folder / f"costs_{precision}{'_brief' * brief}.json"
         table = read_costs(file) if file.exists() else None
         measured = profile(
             graphs,
@@ -77,6 +95,7 @@ class Study:
             table,
             tf32=precision == "tf32",
             own_kernels=own_kernels,
+            brief=brief,
             device=self.device,
             null_device=self.null,
             save=lambda so_far: write_costs(so_far, file),
@@ -90,10 +109,10 @@ class Study:
         return mixed_precision(graph) if precision == "bf16" else graph
 
     def make(
-        self, graph: Graph, precision: str = "float32", own_kernels: bool = True, **options: Any
+        self, graph: Graph, precision: str = "float32", *, rough: bool = False, **options: Any
     ) -> tuple[Plan, type[CudaExecutor]]:
-        """Profile, plan, emit, build."""
-        costs = self.costs([graph], precision, own_kernels)
+        """Profile, plan, emit, build. `rough`: for steps that are to be right, not fast."""
+        costs = self.costs([graph], precision, own_kernels=not rough, brief=rough)
         plan = make_plan(graph, load_target(TARGET), costs, PlanOptions.model_validate(options))
         return plan, self.built(plan, graph)
 

@@ -58,7 +58,7 @@ struct Algorithm {
 /// How much time a measurement may take: nothing further is tried after `seconds`, once `least` algorithms are known.
 struct Effort {
   int most, repetitions, least = 4;
-  double seconds = 2.0;
+  double seconds = 1.0;
 
   static Effort whole() { return {16, 10}; }
   static Effort brief() { return {2, 2, 1}; }  // for plans that are to be right, not fast
