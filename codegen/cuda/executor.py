@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from codegen.cuda.launches import Launch
-from codegen.cuda.tables import issue_order
 from codegen.executor import Executor
 from codegen.initial import read_weights, set_initial_values
 from codegen.native import native_module
@@ -144,7 +143,7 @@ class CudaExecutor(Executor):
         out."""
         with self._lock:
             self._require_open()
-            order = issue_order(self.plan.program[program])
+            order = self._tasks(program)
             shapes = [] if launches is None else [tuple(launches.get(n) or ()) or (0, 0) for n in order]
             if launches is not None:
                 shapes = [s if n in launches else (-1, 0) for n, s in zip(order, shapes, strict=True)]
@@ -159,7 +158,7 @@ class CudaExecutor(Executor):
         both ran. On what the arena holds."""
         with self._lock:
             self._require_open()
-            order = issue_order(self.plan.program[program])
+            order = self._tasks(program)
             tasks = [order.index(n) for n in nodes]
             number = self._programs[program]
             return tuple(self._guard(self._native.time_pair, self._handle, number, tasks, copies, repetitions))
@@ -190,6 +189,10 @@ class CudaExecutor(Executor):
             if self._handle is not None:
                 self._native.close(self._handle)
                 self._handle = None
+
+    def _tasks(self, program: str) -> list[str]:
+        """A program's nodes in the order in which they are asked for."""
+        return list(self._native.tasks(self._programs[program]))
 
     # -- helpers -----------------------------------------------------------------------------------------------
     def _guard(self, call: Any, *arguments: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from codegen.cpu import tables
 from codegen.cpu.view import NodeView
+from codegen.cuda.updates import TOGETHER, Span, order_together
 from planner.errors import InternalError
 from planner.graph.model import PERSISTENT, Graph, Role
 from planner.ops.base import op_named
@@ -38,6 +39,8 @@ class TaskView:
     """Events."""
     event: int
     touches: tuple[TouchView, ...]
+    together: bool
+    """An update, which one launch may compute with its neighbours."""
 
 
 @dataclass(frozen=True)
@@ -123,12 +126,16 @@ class _Touches:
 
 
 def _program(plan: Plan, graph: Graph, program: ProgramPlan, base: tables.Model, touch: _Touches) -> ProgramView:
+    view_of = {v.id: v for v in base.views[program.name]}
     order = issue_order(program)
+    updates = frozenset(v.id for v in base.views[program.name] if v.node.op in TOGETHER)
+    if len(program.lanes) == 1 and updates:  # on several, others may rely on when an update is over
+        spans = {n: [Span(t.pool, t.offset, t.offset + t.bytes, t.write) for t in touch.all(view_of[n])] for n in order}
+        order = tuple(order_together(order, updates, spans))
     waited = {parse_wait(w)[0] for lane in program.lanes for e in lane for w in e.wait}
     event = {node: i for i, node in enumerate(n for n in order if n in waited)}
     lane_of = {parse_slice(e.run)[0]: i for i, lane in enumerate(program.lanes) for e in lane}
     waits = {parse_slice(e.run)[0]: e.wait for lane in program.lanes for e in lane}
-    view_of = {v.id: v for v in base.views[program.name]}
     inputs = [i.id for i in base.inputs]
     outputs = graph.program[program.name].outputs
     result = plan.placement[outputs[0]] if outputs else None
@@ -143,6 +150,7 @@ def _program(plan: Plan, graph: Graph, program: ProgramPlan, base: tables.Model,
                 waits=tuple(dict.fromkeys(event[parse_wait(w)[0]] for w in waits[node])),
                 event=event.get(node, -1),
                 touches=touch.all(view_of[node]),
+                together=node in updates,
             )
             for node in order
         ),

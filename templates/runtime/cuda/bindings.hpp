@@ -134,6 +134,11 @@ inline void bind(nb::module_& module) {
   module.def("view", view);
   module.def("device_bytes", [](const nb::capsule& handle) { return executor_of(handle).device_bytes(); });
   module.def("recorded", [](const nb::capsule& handle) { return executor_of(handle).recorded(); });
+  module.def("tasks", [](size_t program) {
+    nb::list found;
+    for (const Task& task : executor_spec.programs[program].tasks) found.append(task.name);
+    return found;
+  });
   module.def("time_nodes", [](const nb::capsule& handle, size_t program, int repetitions,
                               const std::vector<std::pair<int, int>>& shapes) {
     return guarded([&] { return executor_of(handle).time_nodes(program, repetitions, shapes); });

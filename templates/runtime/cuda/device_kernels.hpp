@@ -16,6 +16,7 @@
 #include "masks.hpp"
 #include "max_pool.hpp"
 #include "reduce.hpp"
+#include "updates.hpp"
 
 namespace stepplan::gpu {
 
@@ -191,13 +192,10 @@ void bce_with_logits(Queue queue, const float* x, const float* target, int64_t n
 void bce_with_logits_backward(Queue queue, const float* dloss, const float* scale, const float* x, const float* target,
                               float* dx, int64_t n);
 
-struct Sgd {
-  float momentum, weight_decay;
-  bool nesterov;
-  float lr_factor;  // this parameter's learning rate / the step's
-};
+/// Where the queue collects updates, this one is put to the others: `update_together` computes them.
 void sgd_update(Queue queue, float* weight, const float* gradient, float* velocity, const Scalars* now, const Sgd& o,
                 int64_t n);
+void update_together(Queue queue, const Updates& updates, const Scalars* now);
 struct Adam {
   double beta1, beta2;
   float eps, weight_decay;

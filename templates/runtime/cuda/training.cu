@@ -159,6 +159,10 @@ void bce_with_logits_backward(Queue queue, const float* dloss, const float* scal
 
 void sgd_update(Queue queue, float* weight, const float* gradient, float* velocity, const Scalars* now, const Sgd& options,
                 int64_t n) {
+  if (queue.together != nullptr && in_packs<4>(weight, gradient, velocity)) {
+    queue.together->push_back({weight, gradient, velocity, n, options});
+    return;
+  }
   const Sgd o = options;
   const float* before = weight;
   if (velocity == nullptr) {
@@ -179,6 +183,87 @@ void sgd_update(Queue queue, float* weight, const float* gradient, float* veloci
     };
   };
   map_made(queue, n, with_momentum, weight, velocity, before, gradient, velocity_before);
+}
+
+namespace {
+
+constexpr int64_t kShare = 4096;  // elements of one block
+constexpr int kUpdateThreads = 256;
+
+/// Several parameters' updates, and the block at which each begins.
+struct SgdLaunch {
+  SgdTensor tensors[kMostUpdates];
+  int first[kMostUpdates + 1];
+  int count;
+};
+static_assert(sizeof(SgdLaunch) + 64 <= 4096);
+
+/// One thread's share of one block's elements; the sums are those of sgd_update.
+STEPPLAN_KERNEL inline void update_share(const SgdTensor& t, const Scalars* now, int64_t begin, int thread) {
+  const int64_t left = t.elements - begin, n = left < kShare ? left : kShare;
+  const Place place{0, 1, thread, kUpdateThreads};
+  const Sgd o = t.options;
+  const float lr = now->lr * o.lr_factor;
+  float* weight = t.weight + begin;
+  const float *before = weight, *gradient = t.gradient + begin;
+  if (t.velocity == nullptr) {
+    auto plainly = [=](int64_t, float& after, float w, float g) { after = w - lr * (g + o.weight_decay * w); };
+    return map_packs<4, 2>(place, n, true, plainly, weight, before, gradient);
+  }
+  float* velocity = t.velocity + begin;
+  const float* velocity_before = velocity;
+  auto with_momentum = [=](int64_t, float& after, float& velocity_after, float w, float slope, float v_before) {
+    const float g = slope + o.weight_decay * w;
+    const float v = o.momentum * v_before + g;
+    velocity_after = v;
+    after = w - lr * (o.nesterov ? g + o.momentum * v : v);
+  };
+  map_packs<4, 2>(place, n, true, with_momentum, weight, velocity, before, gradient, velocity_before);
+}
+
+/// The parameter to which a block belongs.
+STEPPLAN_KERNEL inline int tensor_of(const SgdLaunch& launch, int block) {
+  int low = 0, high = launch.count - 1;
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (launch.first[middle] <= block) low = middle;
+    else high = middle - 1;
+  }
+  return low;
+}
+
+#ifdef __CUDACC__
+__global__ void __launch_bounds__(kUpdateThreads) each_update(const __grid_constant__ SgdLaunch launch, const Scalars* now) {
+  const int block = static_cast<int>(blockIdx.x), which = tensor_of(launch, block);
+  update_share(launch.tensors[which], now, (block - launch.first[which]) * kShare, static_cast<int>(threadIdx.x));
+}
+#endif
+
+}  // namespace
+
+void update_together(Queue queue, const Updates& updates, const Scalars* now) {
+  for (size_t begin = 0; begin < updates.size(); begin += kMostUpdates) {
+    SgdLaunch launch{};
+    launch.count = static_cast<int>(std::min<size_t>(kMostUpdates, updates.size() - begin));
+    for (int i = 0; i < launch.count; ++i) {
+      launch.tensors[i] = updates[begin + static_cast<size_t>(i)];
+      launch.first[i + 1] = launch.first[i] + static_cast<int>((launch.tensors[i].elements + kShare - 1) / kShare);
+    }
+    const int blocks = launch.first[launch.count];
+    if (blocks == 0) continue;
+#ifdef STEPPLAN_NULL_DEVICE
+    queue.device.run(queue.stream, "updates " + std::to_string(launch.count), [=] {
+      for (int block = 0; block < blocks; ++block) {
+        const int which = tensor_of(launch, block);
+        for (int thread = 0; thread < kUpdateThreads; ++thread)
+          update_share(launch.tensors[which], now, (block - launch.first[which]) * kShare, thread);
+      }
+    });
+#elif defined(__CUDACC__)
+    each_update<<<static_cast<unsigned>(blocks), kUpdateThreads, 0, queue.stream>>>(launch, now);
+    check(cudaGetLastError(), "a kernel's launch");
+#endif
+  }
 }
 
 void adam_update(Queue queue, float* weight, const float* gradient, float* mean, float* square, const Scalars* now,
