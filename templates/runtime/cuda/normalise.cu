@@ -6,6 +6,7 @@
 #include "device_kernels.hpp"
 #include "division.hpp"
 #include "packs.hpp"
+#include "row_math.hpp"
 #include "stored.hpp"
 
 namespace stepplan::gpu {
@@ -256,22 +257,35 @@ STEPPLAN_FUSION_BACKWARD(Fusion::add_relu)
 
 #ifndef STEPPLAN_BFLOAT16  // float32 alone
 
-void layer_norm(Queue queue, const float* x, const float* gamma, const float* beta, float eps, float* y, float* mean,
-                float* inv_std, int64_t row_count, int64_t columns) {
+namespace {
+template <int width>
+void layer_norm_rows(Queue queue, const float* x, const float* gamma, const float* beta, float eps, float* y, float* mean,
+                     float* inv_std, int64_t row_count, int64_t columns) {
   rows<128>(queue, row_count, [=] STEPPLAN_KERNEL(auto team, int64_t r) {
     const float* xr = x + r * columns;
     double sum = 0.0, squares = 0.0;
-    for (int64_t c = team.lane(); c < columns; c += team.lanes) sum += xr[c];
+    over_row<width>(team, columns, [&](int64_t, float v) { sum += static_cast<double>(v); }, xr);
     const float centre = static_cast<float>(team.sum(sum) / static_cast<double>(columns));
-    for (int64_t c = team.lane(); c < columns; c += team.lanes) {
-      const float d = xr[c] - centre;
+    const auto add_square = [&](int64_t, float v) {
+      const float d = v - centre;
       squares += static_cast<double>(d) * d;
-    }
+    };
+    over_row<width>(team, columns, add_square, xr);
     const float spread = static_cast<float>(1.0 / std::sqrt(team.sum(squares) / static_cast<double>(columns) + eps));
-    for (int64_t c = team.lane(); c < columns; c += team.lanes)
-      y[r * columns + c] = (xr[c] - centre) * spread * (gamma ? gamma[c] : 1.0f) + (beta ? beta[c] : 0.0f);
+    const auto write = [&](int64_t c, float& result, float v) {
+      result = (v - centre) * spread * (gamma ? gamma[c] : 1.0f) + (beta ? beta[c] : 0.0f);
+    };
+    over_row<width>(team, columns, write, y + r * columns, xr);
     if (team.lane() == 0) mean[r] = centre, inv_std[r] = spread;
   });
+}
+}  // namespace
+
+void layer_norm(Queue queue, const float* x, const float* gamma, const float* beta, float eps, float* y, float* mean,
+                float* inv_std, int64_t row_count, int64_t columns) {
+  if (in_wide_rows(columns, x, y))
+    return layer_norm_rows<4>(queue, x, gamma, beta, eps, y, mean, inv_std, row_count, columns);
+  layer_norm_rows<1>(queue, x, gamma, beta, eps, y, mean, inv_std, row_count, columns);
 }
 
 namespace {
@@ -295,6 +309,31 @@ void add_row_gradients(Queue queue, const float* dy, const float* x, const float
 }
 }  // namespace
 
+namespace {
+template <int width>
+void layer_norm_backward_rows(Queue queue, const float* dy, const float* x, const float* gamma, const float* mean,
+                              const float* inv_std, float* dx, int64_t row_count, int64_t columns) {
+  rows<128>(queue, row_count, [=] STEPPLAN_KERNEL(auto team, int64_t r) {
+    const float *d = dy + r * columns, *xr = x + r * columns;
+    const float centre = mean[r], spread = inv_std[r];
+    double g = 0.0, gx = 0.0;
+    const auto add = [&](int64_t c, float dv, float v) {
+      const float scaled = dv * (gamma ? gamma[c] : 1.0f);
+      g += static_cast<double>(scaled);
+      gx += static_cast<double>(scaled) * ((v - centre) * spread);
+    };
+    over_row<width>(team, columns, add, d, xr);
+    const float mean_g = static_cast<float>(team.sum(g) / static_cast<double>(columns));
+    const float mean_gx = static_cast<float>(team.sum(gx) / static_cast<double>(columns));
+    const auto write = [&](int64_t c, float& result, float dv, float v) {
+      const float scaled = dv * (gamma ? gamma[c] : 1.0f), xhat = (v - centre) * spread;
+      result = spread * (scaled - mean_g - xhat * mean_gx);
+    };
+    over_row<width>(team, columns, write, dx + r * columns, d, xr);
+  });
+}
+}  // namespace
+
 void layer_norm_backward(Queue queue, const float* dy, const float* x, const float* gamma, const float* mean,
                          const float* inv_std, float* dx, float* dgamma, float* dbeta, int64_t row_count,
                          int64_t columns, double* sums, int64_t chunks) {
@@ -306,21 +345,9 @@ void layer_norm_backward(Queue queue, const float* dy, const float* x, const flo
       if (dgamma) dgamma[c] = static_cast<float>(total[1]);
     });
   }
-  rows<128>(queue, row_count, [=] STEPPLAN_KERNEL(auto team, int64_t r) {
-    const float *d = dy + r * columns, *xr = x + r * columns;
-    double g = 0.0, gx = 0.0;
-    for (int64_t c = team.lane(); c < columns; c += team.lanes) {
-      const float own = d[c] * (gamma ? gamma[c] : 1.0f);
-      g += own;
-      gx += static_cast<double>(own) * ((xr[c] - mean[r]) * inv_std[r]);
-    }
-    const float mean_g = static_cast<float>(team.sum(g) / static_cast<double>(columns));
-    const float mean_gx = static_cast<float>(team.sum(gx) / static_cast<double>(columns));
-    for (int64_t c = team.lane(); c < columns; c += team.lanes) {
-      const float own = d[c] * (gamma ? gamma[c] : 1.0f), xhat = (xr[c] - mean[r]) * inv_std[r];
-      dx[r * columns + c] = inv_std[r] * (own - mean_g - xhat * mean_gx);
-    }
-  });
+  if (in_wide_rows(columns, dy, x, dx))
+    return layer_norm_backward_rows<4>(queue, dy, x, gamma, mean, inv_std, dx, row_count, columns);
+  layer_norm_backward_rows<1>(queue, dy, x, gamma, mean, inv_std, dx, row_count, columns);
 }
 
 namespace {

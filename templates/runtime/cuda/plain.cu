@@ -132,6 +132,8 @@ void add_bias_in(Queue queue, const float* bias, T* y, int64_t row_count, int64_
 template <class From, class To>
 void turn(Queue queue, const From* x, To* y, int64_t batch, int64_t rows, int64_t columns) {
   const int64_t count = batch * rows * columns;
+  if (rows == 1 || columns == 1)  // the orders are one
+    return map_elements(queue, count, [=] STEPPLAN_KERNEL(int64_t, To& result, From v) { result = static_cast<float>(v); }, y, x);
   const Divider by_rows(rows, count), by_columns(columns, count);
   map_elements(
       queue, count,

@@ -5,31 +5,57 @@
 #include <cstdint>
 #include <limits>
 
-#include "launch.hpp"
+#include "packs.hpp"
 #include "vector_math.hpp"
 
 namespace stepplan::gpu {
 
-template <class Team>
-STEPPLAN_BOTH float row_max(Team team, const float* x, int64_t columns) {
+/// f(c, operands...) for every column c < columns, by the thread that has it: packs of `width` neighbours in turn. Rows
+/// are read from `const T*`, written to `T*`.
+template <int width, class Team, class F, class... P>
+STEPPLAN_KERNEL void over_row(Team team, int64_t columns, const F& f, P... operands) {
+#pragma unroll 4
+  for (int64_t c = team.lane() * width; c < columns; c += team.lanes * width)
+    [&](Held<P, width, 1>... held) {
+      (held.load(operands, c, 0), ...);
+      STEPPLAN_UNROLL
+      for (int j = 0; j < width; ++j) f(c + j, held.at(0, j)...);
+      (held.store(operands, c, 0), ...);
+    }(Held<P, width, 1>()...);
+}
+
+/// The lane of the thread that has a column.
+template <int width, class Team>
+STEPPLAN_KERNEL int64_t lane_of(Team team, int64_t column) {
+  return column / width % team.lanes;
+}
+
+/// Whether rows of so many floats at these places allow packs of four.
+template <class... T>
+bool in_wide_rows(int64_t columns, const T*... operands) {
+  return columns % 4 == 0 && in_packs<4>(operands...);
+}
+
+template <int width, class Team>
+STEPPLAN_KERNEL float row_max(Team team, const float* x, int64_t columns) {
   float best = -std::numeric_limits<float>::infinity();
-  for (int64_t c = team.lane(); c < columns; c += team.lanes) best = x[c] > best ? x[c] : best;
+  over_row<width>(team, columns, [&](int64_t, float v) { best = v > best ? v : best; }, x);
   return team.max(best);
 }
 
-template <class Team>
-STEPPLAN_BOTH double row_exp_sum(Team team, const float* x, int64_t columns, float shift) {
+template <int width, class Team>
+STEPPLAN_KERNEL double row_exp_sum(Team team, const float* x, int64_t columns, float shift) {
   double sum = 0.0;
-  for (int64_t c = team.lane(); c < columns; c += team.lanes) sum += math::exp(x[c] - shift);
+  over_row<width>(team, columns, [&](int64_t, float v) { sum += static_cast<double>(math::exp(v - shift)); }, x);
   return team.sum(sum);
 }
 
 /// y may equal x: a thread writes what it alone read.
-template <class Team>
-STEPPLAN_BOTH void row_log_softmax(Team team, const float* x, float* y, int64_t columns) {
-  const float shift = row_max(team, x, columns);
-  const float log_sum = static_cast<float>(std::log(row_exp_sum(team, x, columns, shift)));
-  for (int64_t c = team.lane(); c < columns; c += team.lanes) y[c] = (x[c] - shift) - log_sum;
+template <int width, class Team>
+STEPPLAN_KERNEL void row_log_softmax(Team team, const float* x, float* y, int64_t columns) {
+  const float shift = row_max<width>(team, x, columns);
+  const float log_sum = static_cast<float>(std::log(row_exp_sum<width>(team, x, columns, shift)));
+  over_row<width>(team, columns, [&](int64_t, float& result, float v) { result = (v - shift) - log_sum; }, y, x);
 }
 
 }  // namespace stepplan::gpu

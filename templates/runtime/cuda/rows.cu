@@ -9,39 +9,75 @@
 
 namespace stepplan::gpu {
 
-void softmax(Queue queue, const float* x, float* y, int64_t row_count, int64_t columns) {
+namespace {
+template <int width>
+void softmax_rows(Queue queue, const float* x, float* y, int64_t row_count, int64_t columns) {
   rows<128>(queue, row_count, [=] STEPPLAN_KERNEL(auto team, int64_t r) {
     const float* xr = x + r * columns;
-    const float shift = row_max(team, xr, columns);
-    const float factor = static_cast<float>(1.0 / row_exp_sum(team, xr, columns, shift));
-    for (int64_t c = team.lane(); c < columns; c += team.lanes) y[r * columns + c] = math::exp(xr[c] - shift) * factor;
+    const float shift = row_max<width>(team, xr, columns);
+    const float factor = static_cast<float>(1.0 / row_exp_sum<width>(team, xr, columns, shift));
+    over_row<width>(
+        team, columns, [&](int64_t, float& result, float v) { result = math::exp(v - shift) * factor; }, y + r * columns, xr);
   });
 }
+}  // namespace
+
+void softmax(Queue queue, const float* x, float* y, int64_t row_count, int64_t columns) {
+  if (in_wide_rows(columns, x, y)) return softmax_rows<4>(queue, x, y, row_count, columns);
+  softmax_rows<1>(queue, x, y, row_count, columns);
+}
+
+namespace {
+template <int width>
+void softmax_backward_rows(Queue queue, const float* dy, const float* y, float* dx, int64_t row_count, int64_t columns) {
+  rows<128>(queue, row_count, [=] STEPPLAN_KERNEL(auto team, int64_t r) {
+    const float *d = dy + r * columns, *yr = y + r * columns;
+    double sum = 0.0;
+    over_row<width>(team, columns, [&](int64_t, float dv, float yv) { sum += static_cast<double>(dv) * yv; }, d, yr);
+    const float dot = static_cast<float>(team.sum(sum));
+    over_row<width>(
+        team, columns, [&](int64_t, float& result, float dv, float yv) { result = yv * (dv - dot); }, dx + r * columns, d, yr);
+  });
+}
+}  // namespace
 
 void softmax_backward(Queue queue, const float* dy, const float* y, float* dx, int64_t row_count, int64_t columns) {
+  if (in_wide_rows(columns, dy, y, dx)) return softmax_backward_rows<4>(queue, dy, y, dx, row_count, columns);
+  softmax_backward_rows<1>(queue, dy, y, dx, row_count, columns);
+}
+
+namespace {
+template <int width>
+void log_softmax_rows(Queue queue, const float* x, float* y, int64_t row_count, int64_t columns) {
   rows<128>(queue, row_count, [=] STEPPLAN_KERNEL(auto team, int64_t r) {
-    const float *d = dy + r * columns, *yr = y + r * columns;
-    double sum = 0.0;
-    for (int64_t c = team.lane(); c < columns; c += team.lanes) sum += static_cast<double>(d[c]) * yr[c];
-    const float dot = static_cast<float>(team.sum(sum));
-    for (int64_t c = team.lane(); c < columns; c += team.lanes) dx[r * columns + c] = yr[c] * (d[c] - dot);
+    row_log_softmax<width>(team, x + r * columns, y + r * columns, columns);
   });
 }
+}  // namespace
 
 void log_softmax(Queue queue, const float* x, float* y, int64_t row_count, int64_t columns) {
-  rows<128>(queue, row_count, [=] STEPPLAN_KERNEL(auto team, int64_t r) {
-    row_log_softmax(team, x + r * columns, y + r * columns, columns);
-  });
+  if (in_wide_rows(columns, x, y)) return log_softmax_rows<4>(queue, x, y, row_count, columns);
+  log_softmax_rows<1>(queue, x, y, row_count, columns);
 }
 
-void log_softmax_backward(Queue queue, const float* dy, const float* y, float* dx, int64_t row_count, int64_t columns) {
+namespace {
+template <int width>
+void log_softmax_backward_rows(Queue queue, const float* dy, const float* y, float* dx, int64_t row_count, int64_t columns) {
   rows<128>(queue, row_count, [=] STEPPLAN_KERNEL(auto team, int64_t r) {
     const float *d = dy + r * columns, *yr = y + r * columns;
     double sum = 0.0;
-    for (int64_t c = team.lane(); c < columns; c += team.lanes) sum += d[c];
+    over_row<width>(team, columns, [&](int64_t, float dv) { sum += static_cast<double>(dv); }, d);
     const float all = static_cast<float>(team.sum(sum));
-    for (int64_t c = team.lane(); c < columns; c += team.lanes) dx[r * columns + c] = d[c] - math::exp(yr[c]) * all;
+    over_row<width>(
+        team, columns, [&](int64_t, float& result, float dv, float yv) { result = dv - math::exp(yv) * all; },
+        dx + r * columns, d, yr);
   });
+}
+}  // namespace
+
+void log_softmax_backward(Queue queue, const float* dy, const float* y, float* dx, int64_t row_count, int64_t columns) {
+  if (in_wide_rows(columns, dy, y, dx)) return log_softmax_backward_rows<4>(queue, dy, y, dx, row_count, columns);
+  log_softmax_backward_rows<1>(queue, dy, y, dx, row_count, columns);
 }
 
 void sum_reduce(Queue queue, const float* x, const Reduction& axes, float factor, float* y) {

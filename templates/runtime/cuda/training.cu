@@ -34,18 +34,18 @@ STEPPLAN_BOTH inline bool counts(const Labels& a, int64_t row) {
 }
 
 /// One row's share of the negative log-likelihood, and whether it counts.
-template <class Team>
-STEPPLAN_BOTH void nll_row(Team team, const float* log_probs, const Labels& a, int64_t r, double* parts) {
+template <int width, class Team>
+STEPPLAN_KERNEL void nll_row(Team team, const float* log_probs, const Labels& a, int64_t r, double* parts) {
   double all = 0.0;
   const float* p = log_probs + r * a.classes;
   if (a.label_smoothing > 0.0f) {
-    for (int64_t c = team.lane(); c < a.classes; c += team.lanes) all += p[c];
+    over_row<width>(team, a.classes, [&](int64_t, float v) { all += static_cast<double>(v); }, p);
     all = team.sum(all);
   }
   // The label's own element was written by the thread whose lane this is.
   const int64_t label = a.labels[r];
   const bool counted = counts(a, r);
-  if (team.lane() == (counted ? label % team.lanes : 0)) {
+  if (team.lane() == (counted ? lane_of<width>(team, label) : 0)) {
     const double share = a.label_smoothing;
     parts[r] = counted ? -(1.0 - share) * p[label] - share / static_cast<double>(a.classes) * all : 0.0;
     parts[a.rows + r] = counted ? 1.0 : 0.0;
@@ -66,13 +66,21 @@ void report_bad_row(Queue queue, const Labels& labels) {
 
 }  // namespace
 
-void cross_entropy(Queue queue, const float* logits, const Labels& labels, float* log_probs, bool mean, float* loss,
-                   float* scale, double* parts) {
+namespace {
+template <int width>
+void cross_entropy_rows(Queue queue, const float* logits, const Labels& labels, float* log_probs, double* parts) {
   const Labels a = labels;
   rows<128>(queue, a.rows, [=] STEPPLAN_KERNEL(auto team, int64_t r) {
-    row_log_softmax(team, logits + r * a.classes, log_probs + r * a.classes, a.classes);
-    nll_row(team, log_probs, a, r, parts);
+    row_log_softmax<width>(team, logits + r * a.classes, log_probs + r * a.classes, a.classes);
+    nll_row<width>(team, log_probs, a, r, parts);
   });
+}
+}  // namespace
+
+void cross_entropy(Queue queue, const float* logits, const Labels& a, float* log_probs, bool mean, float* loss, float* scale,
+                   double* parts) {
+  if (in_wide_rows(a.classes, logits, log_probs)) cross_entropy_rows<4>(queue, logits, a, log_probs, parts);
+  else cross_entropy_rows<1>(queue, logits, a, log_probs, parts);
   finish_loss(queue, parts, parts + a.rows, a.rows, 0.0, mean, loss, scale);
   report_bad_row(queue, a);
 }
@@ -80,7 +88,7 @@ void cross_entropy(Queue queue, const float* logits, const Labels& labels, float
 void nll_loss(Queue queue, const float* log_probs, const Labels& labels, bool mean, float* loss, float* scale,
               double* parts) {
   const Labels a = labels;
-  rows<128>(queue, a.rows, [=] STEPPLAN_KERNEL(auto team, int64_t r) { nll_row(team, log_probs, a, r, parts); });
+  rows<128>(queue, a.rows, [=] STEPPLAN_KERNEL(auto team, int64_t r) { nll_row<1>(team, log_probs, a, r, parts); });
   finish_loss(queue, parts, parts + a.rows, a.rows, 0.0, mean, loss, scale);
   report_bad_row(queue, a);
 }
@@ -293,40 +301,66 @@ void adam_update(Queue queue, float* weight, const float* gradient, float* mean,
   map_made(queue, n, prepared, weight, mean, square, before, gradient, mean_before, square_before);
 }
 
-void embedding(Queue queue, const float* table, const int64_t* ids, float* y, const Table& shape, int64_t* bad_row) {
-  const Table t = shape;
-  const Divider columns(t.columns, t.positions * t.columns);
-  const auto look_up = [=] STEPPLAN_KERNEL(int64_t i, float& result) {
-    int64_t c;
-    const int64_t id = ids[columns.split(i, c)];
-    result = id >= 0 && id < t.entries ? table[id * t.columns + c] : 0.0f;
-  };
-  map_elements(queue, t.positions * t.columns, look_up, y);
-  if (bad_row != nullptr)
-    report_bad_row(queue, {ids, t.positions, t.entries, INT64_MIN, 0.0f, bad_row});
+namespace {
+
+template <class Word>
+void look_up(Queue queue, const Word* table, const int64_t* ids, Word* y, const Table& t, int64_t words) {
+  const Divider columns(words, t.positions * words);
+  const int64_t entries = t.entries;
+  map_elements(
+      queue, t.positions * words,
+      [=] STEPPLAN_KERNEL(int64_t i, Word& result) {
+        int64_t c;
+        const int64_t id = ids[columns.split(i, c)];
+        result = id >= 0 && id < entries ? table[id * words + c] : Word{};
+      },
+      y);
 }
 
-/// A thread per column goes through the positions in their order, so that the order of additions is fixed.
-void embedding_backward(Queue queue, const float* dy, const int64_t* ids, float* dtable, const Table& shape) {
+/// f(entry, column, add up) for every column of every entry that is looked up: a team goes from an entry's first position
+/// through the later ones, so that the order of additions is fixed. `add up(start, f)`: f(sum, dy) of every such position.
+template <class F>
+void each_entry(Queue queue, const float* dy, const int64_t* ids, const Table& shape, F f) {
   const Table t = shape;
-  elements(queue, t.entries * t.columns, [=] STEPPLAN_KERNEL(int64_t i) { dtable[i] = 0.0f; });
-  elements(queue, t.columns, [=] STEPPLAN_KERNEL(int64_t c) {
-    for (int64_t i = 0; i < t.positions; ++i) {
-      const int64_t id = ids[i];
-      if (id >= 0 && id < t.entries && id != t.padding_index) dtable[id * t.columns + c] += dy[i * t.columns + c];
-    }
+  rows<128>(queue, t.positions, [=] STEPPLAN_KERNEL(auto team, int64_t first) {
+    const int64_t id = ids[first];
+    if (id < 0 || id >= t.entries || id == t.padding_index) return;
+    float earlier = 0.0f;
+    for (int64_t i = team.lane(); i < first; i += team.lanes) earlier = ids[i] == id ? 1.0f : earlier;
+    if (team.max(earlier) > 0.0f) return;  // of all threads: that position's team has the entry
+    for (int64_t c = team.lane(); c < t.columns; c += team.lanes)
+      f(id * t.columns + c, [&](float sum, auto add) {
+#pragma unroll 4
+        for (int64_t i = first; i < t.positions; ++i)
+          if (ids[i] == id) sum = add(sum, dy[i * t.columns + c]);
+        return sum;
+      });
+  });
+}
+
+}  // namespace
+
+void embedding(Queue queue, const float* table, const int64_t* ids, float* y, const Table& t, int64_t* bad_row) {
+  using Wide = Pack<float, 4>;
+  if (t.columns % 4 == 0 && in_packs<4>(table, y))
+    look_up(queue, reinterpret_cast<const Wide*>(table), ids, reinterpret_cast<Wide*>(y), t, t.columns / 4);
+  else
+    look_up(queue, table, ids, y, t, t.columns);
+  if (bad_row != nullptr) report_bad_row(queue, {ids, t.positions, t.entries, INT64_MIN, 0.0f, bad_row});
+}
+
+void embedding_backward(Queue queue, const float* dy, const int64_t* ids, float* dtable, const Table& t) {
+  map_elements(queue, t.entries * t.columns, [=] STEPPLAN_KERNEL(int64_t, float& result) { result = 0.0f; }, dtable);
+  each_entry(queue, dy, ids, t, [=] STEPPLAN_KERNEL(int64_t at, auto add_up) {
+    dtable[at] = add_up(0.0f, [](float sum, float d) { return sum + d; });
   });
 }
 
 void embedding_sgd_update(Queue queue, const float* dy, const int64_t* ids, float* table, const Scalars* now,
-                          float lr_factor, const Table& shape) {
-  const Table t = shape;
-  elements(queue, t.columns, [=] STEPPLAN_KERNEL(int64_t c) {
+                          float lr_factor, const Table& t) {
+  each_entry(queue, dy, ids, t, [=] STEPPLAN_KERNEL(int64_t at, auto add_up) {
     const float lr = now->lr * lr_factor;
-    for (int64_t i = 0; i < t.positions; ++i) {
-      const int64_t id = ids[i];
-      if (id >= 0 && id < t.entries && id != t.padding_index) table[id * t.columns + c] -= lr * dy[i * t.columns + c];
-    }
+    table[at] = add_up(table[at], [lr](float sum, float d) { return sum - lr * d; });
   });
 }
 
