@@ -22,7 +22,8 @@ from planner.graph.precision import full_precision, mixed_precision  # noqa: E40
 def main() -> None:
     import torch
 
-    file, device = Path(sys.argv[1]) / "ahead.json", int(sys.argv[2])
+    # A text: no part of the state that is carried to other machines, which lack the caches.
+    file, device = Path(sys.argv[1]) / "ahead.txt", int(sys.argv[2])
     seconds: dict[str, float | str] = json.loads(file.read_text()) if file.exists() else {}
     for batch, precision in ROWS:
         key, begun = f"batch {batch} {precision}", time.monotonic()
