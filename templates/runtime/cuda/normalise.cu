@@ -18,6 +18,8 @@ constexpr int kChannels = 16 / sizeof(T);  // of a pack
 // Of a thread that adds up. Every channel costs it sums, means and scales in registers: with eight of them, blocks have so
 // many that one or two are on a multiprocessor, too few to keep its memory busy.
 constexpr int kSumChannels = 4;
+template <class T>
+constexpr int kSumDeep = kDeep * 4 / static_cast<int>(sizeof(T));  // rows of one operand: 64 bytes are under way
 
 STEPPLAN_BOTH inline float scale_of(float inv_std, float gamma) { return gamma * inv_std; }
 STEPPLAN_BOTH inline float shift_of(float mean, float scale, float beta) { return beta - mean * scale; }
@@ -84,7 +86,7 @@ void add_squares(Queue queue, const T* x, int64_t rows, int64_t channels, double
     float pivot[width];
     STEPPLAN_UNROLL
     for (int j = 0; j < width; ++j) pivot[j] = x[c + j];
-    stream_rows<width>(
+    stream_rows<width, kSumDeep<T>>(
         first, end, step, channels, c,
         [&](int j, T v) {
           const float d = v - pivot[j];
