@@ -65,7 +65,7 @@ def budgets(study: Study) -> None:
     graph = zoo.build("digits_cnn", 64) if study.null else zoo.build("resnet50", 184)
     for key in study.open(("unbudgeted", *SHARES)):
         try:
-            whole = study.found.get("unbudgeted", {}).get("arena", 0)
+            whole = study.found["unbudgeted"]["arena"] if key != "unbudgeted" else 0
             share = 0.8 if study.null else SHARES.get(key, 1.0)
             options = {} if key == "unbudgeted" else {"memory_budget": int(whole * share)}
             plan, made = study.make(graph, "tf32", **options)
@@ -73,7 +73,8 @@ def budgets(study: Study) -> None:
         except Exception as error:
             study.failed(key, error)
             continue
-        row["overhead"] = row["step_ms"] / study.found.get("unbudgeted", row)["step_ms"] - 1
+        free = row if key == "unbudgeted" else study.found["unbudgeted"]
+        row["overhead"] = row["step_ms"] / free["step_ms"] - 1
         study.keep(key, row)
 
 
