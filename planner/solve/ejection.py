@@ -28,7 +28,7 @@ def lower_by_ejection(problem: Instance, start: Sequence[int], goal: int, work_l
     while work < work_limit and (top := height(problem, best)) > goal:
         aim = max(goal, min(top - 1, top - round((top - goal) * stride)))
         limit = min(work_limit - work, max(work_limit // 4, STEPS_PER_TRY))
-        found, spent = _repaired(problem, best, aim, POWERS[failures % len(POWERS)], limit)
+        found, spent = repaired(problem, best, aim, POWERS[failures % len(POWERS)], limit)
         work += spent
         if found is not None:
             best = found
@@ -38,7 +38,7 @@ def lower_by_ejection(problem: Instance, start: Sequence[int], goal: int, work_l
     return best, work
 
 
-def _repaired(
+def repaired(
     problem: Instance, start: Sequence[int], goal: int, power: float, work_limit: int
 ) -> tuple[list[int] | None, int]:
     """Offsets below `goal`, or None when the work is used up; and the work."""

@@ -4,8 +4,9 @@ Blocks that live all the time go to the bottom. The rest is packed several ways,
 lower bound, the most bytes alive at once: best fit (best_fit.py), valley filling block by block and chain by chain
 (valleys.py, chains.py; core_first.py leaves small blocks for the gaps), pieces joined that fit only each other
 (joining.py), a packing without waste read off a planar graph (tight.py), then by turns the best so far repaired below
-lower heights (ejection.py), and exact search below a given height (exact.py), which may also prove that no packing is
-lower. What search may do is counted in steps, never in seconds: the same blocks get the same offsets on every machine.
+lower heights (ejection.py), a packing from the densest sections outwards (dense_first.py), and exact search below a
+given height (exact.py), which may also prove that no packing is lower. What search may do is counted in steps, never in
+seconds: the same blocks get the same offsets on every machine.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,7 @@ from typing import NamedTuple
 from planner.solve.best_fit import ORDERS, best_fit
 from planner.solve.chains import TASTES, fill_chains
 from planner.solve.core_first import core_first
+from planner.solve.dense_first import dense_first
 from planner.solve.ejection import lower_by_ejection
 from planner.solve.exact import Verdict, pack_below
 from planner.solve.joining import join
@@ -172,8 +174,9 @@ def _instance_of(pieces: Pieces, blocks: int) -> Instance:
 def _searched(problem: Instance, enough: int, best: list[int], effort: Effort) -> tuple[list[int], int]:
     """Search below lower and lower heights.
 
-    Rounds do more and more. Each repairs what is known; then it asks exact search for the goal itself, and for the
-    middle between what is impossible (or was not found in this round) and what is known, until these meet.
+    Rounds do more and more. Each repairs what is known and tries the densest sections first; then it asks exact search
+    for the goal itself, and for the middle between what is impossible (or was not found in this round) and what is
+    known, until these meet.
     """
     preferences = [ranks(problem, priority) for priority in PRIORITIES]
     proven, left = problem.load, effort.search
@@ -183,8 +186,13 @@ def _searched(problem: Instance, enough: int, best: list[int], effort: Effort) -
     if left < straight:
         best, _ = lower_by_ejection(problem, best, enough, left // 2)
     while left >= straight and left > 0:
-        best, work = lower_by_ejection(problem, best, max(enough, proven), min(4 * limit, left // 2))
+        lowest = max(enough, proven)
+        best, work = lower_by_ejection(problem, best, lowest, min(4 * limit, left // 2))
         left -= work
+        if height(problem, best) > lowest:
+            dense, work = dense_first(problem, lowest, preferences, min(16 * limit, left // 3))
+            left -= work
+            best = dense or best
         missed = max(enough, proven) - 1
         goal = missed + 1
         while goal < height(problem, best) and height(problem, best) > enough:
