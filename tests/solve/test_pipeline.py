@@ -159,14 +159,14 @@ def test_every_call_gives_more_memory_no_slower_plan(seed: int, slow: bool, same
     assert [times[b] for b in sorted(times)] == sorted(times.values(), reverse=True)
 
 
-@pytest.mark.parametrize("few", [pipeline.FEW_NODES, 0])
+@pytest.mark.parametrize(("few", "nodes", "seed"), [(pipeline.FEW_NODES, 18, 2), (0, 4, 1)])
 def test_the_smallest_budget_that_is_told_may_be_that_of_a_plan_as_it_is(
-    few: int, monkeypatch: pytest.MonkeyPatch
+    few: int, nodes: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where nodes run one after the other on all lanes, their partial sums take more than what co-runs. Also of larger
     graphs, of which that is not planned where memory is far too short."""
     monkeypatch.setattr(pipeline, "FEW_NODES", few)
-    graph = random_net(random.Random(2), nodes=18)
+    graph = random_net(random.Random(seed), nodes=nodes)
     target = load_target("cpu16")
     costs = modelled_costs(graph, target)
     most = make_plan(graph, target, costs).pools[0].arena
@@ -175,3 +175,5 @@ def test_the_smallest_budget_that_is_told_may_be_that_of_a_plan_as_it_is(
     found = re.search(r"can meet is (\d+) bytes", caught.value.fix)
     assert found and int(found[1]) <= most
     assert make_plan(graph, target, costs, PlanOptions(memory_budget=int(found[1]))).pools[0].arena == int(found[1])
+    with pytest.raises(UserError, match="SP1301"):
+        make_plan(graph, target, costs, PlanOptions(memory_budget=int(found[1]) - 1))
