@@ -23,6 +23,9 @@ from planner.units import format_bytes
 CLOSE = 1.02
 """Among states whose peaks are within this factor of the smallest one's is the one that packs into the fewest bytes."""
 
+APART = 0.0005
+"""Share of the step's time that a state must save to be worth more memory."""
+
 CERTAIN = 0.998
 """No replay is shorter than this share of the nodes' own times, one after the other."""
 
@@ -61,8 +64,16 @@ def chain(
     setting: Setting, schedules: Mapping[str, Schedule], like: Frontier | None = None, slower_ns: float = 0.0
 ) -> Frontier:
     """The states worth having, the same for every budget. `like`: those of another schedule, to look at in this one's
-    modes instead of searching; `slower_ns`: how much longer the step takes than there."""
-    return frontier(setting, calm(setting, schedules), like, slower_ns)
+    modes instead of searching; `slower_ns`: how much longer the step takes than there.
+
+    Where memory is nearly enough there are dozens, a hair's breadth apart, and each that might be the fastest is
+    planned to the end: of those that are so close, the smallest stays."""
+    found = frontier(setting, calm(setting, schedules), like, slower_ns)
+    kept = [*found.states[-1:]]
+    for state in found.states[-2::-1]:
+        if state.extra_ns <= kept[-1].extra_ns - APART * found.base_ns or state is found.states[0]:
+            kept.append(state)
+    return replace(found, states=tuple(reversed(kept)))
 
 
 def fastest_within(
