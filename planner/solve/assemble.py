@@ -185,6 +185,21 @@ def assemble(
     )
 
 
+def too_small(
+    setting: Setting,
+    schedules: Mapping[str, Schedule],
+    threads: tuple[int, ...],
+    height: int,
+    rewrites: Mapping[str, Rewrite] | None = None,
+    *,
+    overlap: bool = True,
+) -> UserError:
+    """SP1301 of what `assemble` packs into `height` bytes, without packing it again."""
+    made = draft(setting, schedules, threads, rewrites, overlap=overlap)
+    live = liveness(made.graph, made.schedules, frozenset(kept_values(setting.graph, setting.options.keep)))
+    return _too_small(made, live, height, setting.capacity)
+
+
 def _lanes(target: Target, cpus: tuple[int, ...]) -> tuple[Lane, ...]:
     if target.gpus:
         return tuple(Lane(id=i, kind="stream") for i in range(len(cpus)))

@@ -13,7 +13,7 @@ import numpy as np
 
 from planner.errors import InternalError, UserError
 from planner.plan.schema import Plan
-from planner.solve.assemble import Setting, assemble
+from planner.solve.assemble import Setting, assemble, too_small
 from planner.solve.frontier import TRAIN, Frontier, fixed_programs, frontier
 from planner.solve.route import route
 from planner.solve.schedule import Schedule
@@ -23,7 +23,10 @@ from planner.units import format_bytes
 CLOSE = 1.02
 """Among states whose peaks are within this factor of the smallest one's is the one that packs into the fewest bytes."""
 
-SURE = 0.998
+APART = 0.0005
+"""Share of the step's time that a state must save to be worth more memory."""
+
+CERTAIN = 0.998
 """No replay is shorter than this share of the nodes' own times, one after the other."""
 
 
@@ -45,29 +48,60 @@ def within_budget(
     at_least: int = 0,
 ) -> Plan:
     """The fastest plan found that fits. SP1301 names the smallest budget that this solver can meet. `choice`: the
-    frontier, where it is known already; it does not depend on the budget. `at_least`: ns below which promises are
-    not sought."""
-    beside = any(s.spans for s in schedules.values())
-    schedules = _calm(setting, schedules)
+    states worth having, where they are known already. `at_least`: ns below which promises are not sought."""
     if TRAIN not in schedules:
+        schedules = calm(setting, schedules)
         fitted = {name: other.within(setting.capacity) for name, other in fixed_programs(setting, schedules).items()}
         return _fixed(setting, {**schedules, **fitted}, threads)
-    choice = choice or frontier(setting, schedules)
+    choice = choice or chain(setting, schedules)
+    plan = fastest_within(setting, schedules, threads, choice, at_least)
+    if plan is None:
+        raise infeasible(setting, schedules, threads, choice)
+    return plan
+
+
+def chain(
+    setting: Setting, schedules: Mapping[str, Schedule], like: Frontier | None = None, slower_ns: float = 0.0
+) -> Frontier:
+    """The states worth having, the same for every budget. `like`: those of another schedule, to look at in this one's
+    modes instead of searching; `slower_ns`: how much longer the step takes than there.
+
+    Where memory is nearly enough there are dozens, a hair's breadth apart, and each that might be the fastest is
+    planned to the end: of those that are so close, the smallest stays."""
+    found = frontier(setting, calm(setting, schedules), like, slower_ns)
+    kept = [*found.states[-1:]]
+    for state in found.states[-2::-1]:
+        if state.extra_ns <= kept[-1].extra_ns - APART * found.base_ns or state is found.states[0]:
+            kept.append(state)
+    return replace(found, states=tuple(reversed(kept)))
+
+
+def fastest_within(
+    setting: Setting,
+    schedules: Mapping[str, Schedule],
+    threads: tuple[int, ...],
+    choice: Frontier,
+    at_least: int = 0,
+    known_ns: float = math.inf,
+) -> Plan | None:
+    """The fastest plan that fits; None: there is none. `known_ns`: time of the training step in a plan that there is
+    already; what certainly takes longer is not looked at."""
+    beside = any(s.spans for s in schedules.values())
+    schedules = calm(setting, schedules)
     # Signals between lanes are not in the estimates; in steps of microseconds they decide.
     signals = 2 * setting.costs.sync_ns * len(schedules[TRAIN].order)
     # Modes that were chosen to run beside others may do so again.
-    sure = SURE / len(setting.cpus) if beside else SURE
+    sure = CERTAIN / len(setting.cpus) if beside else CERTAIN
     best: Plan | None = None
     for state in choice.states:
         shortest = (choice.base_ns + state.least_ns) * sure - signals
-        known = best and _time(best) >= at_least and best.program[TRAIN].predicted_ns
-        if state.peak > setting.capacity or (known and shortest > known):
+        if state.peak > setting.capacity or shortest > known_ns:
             continue
         for plan in _assembled(setting, schedules, threads, choice, state):
             best = min((p for p in (best, plan) if p), key=lambda p: _rank(p, at_least))
-    if best is None:
-        raise _infeasible(setting, schedules, threads, choice)
-    return _with_bound(setting, choice, best)
+        if best and _time(best) >= at_least:
+            known_ns = min(known_ns, best.program[TRAIN].predicted_ns)
+    return best and _with_bound(setting, choice, best)
 
 
 def _fixed(setting: Setting, schedules: Mapping[str, Schedule], threads: tuple[int, ...]) -> Plan:
@@ -88,7 +122,7 @@ def pareto(
     free = replace(setting, unlimited=True)
     plans = [assemble(free, schedules, threads)]
     if TRAIN in schedules:
-        schedules = _calm(setting, schedules)
+        schedules = calm(setting, schedules)
         choice = frontier(setting, schedules)
         for state in _spread(choice.states, points):
             for overlap in (True, False) if "move" in state.decisions.values() else (True,):
@@ -116,7 +150,7 @@ def undominated(plans: Sequence[Plan]) -> list[Plan]:
     return best
 
 
-def _calm(setting: Setting, schedules: Mapping[str, Schedule]) -> dict[str, Schedule]:
+def calm(setting: Setting, schedules: Mapping[str, Schedule]) -> dict[str, Schedule]:
     """Without co-running: it starts nodes early that hold their results, and late those that free their operands.
     Slices on different lanes may still run side by side, but lifetimes do not count on it."""
     program = setting.graph.program
@@ -162,12 +196,12 @@ def _with_bound(setting: Setting, choice: Frontier, plan: Plan) -> Plan:
     return plan.model_copy(update={"programs": programs})
 
 
-def _infeasible(
+def infeasible(
     setting: Setting, schedules: Mapping[str, Schedule], threads: tuple[int, ...], choice: Frontier
-) -> UserError:
+) -> Infeasible:
     """SP1301 with the node that binds, and the smallest budget that can be met. States that would not fit into the
     slower pool are none."""
-    free = replace(setting, unlimited=True)
+    schedules, free = calm(setting, schedules), replace(setting, unlimited=True)
     found: list[tuple[Plan, State]] = []
     for state in reversed(choice.states):
         if found and state.peak > found[0][1].peak * CLOSE:
@@ -179,11 +213,10 @@ def _infeasible(
             if error.code != "SP1301":
                 raise
     least, state = min(found, key=lambda f: f[0].pools[0].arena)
-    try:
-        assemble(setting, choice.schedules(state, schedules), threads, choice.rewrite(state), overlap=False)
-    except UserError as error:
-        return Infeasible(error.problem, least)
-    raise InternalError("a state that fits was not tried")
+    height, modes = least.pools[0].arena, choice.schedules(state, schedules)
+    if height <= setting.capacity:
+        raise InternalError("a state that fits was not tried")
+    return Infeasible(too_small(setting, modes, threads, height, choice.rewrite(state), overlap=False).problem, least)
 
 
 def _spread(states: Sequence[State], count: int) -> list[State]:

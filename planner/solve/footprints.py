@@ -92,6 +92,12 @@ class Footprints:
             op = op_named(again.op)
             signature = signature_of(graph, known[name]).__class__(again.op, again.attrs, types, types[:1])
             self._again_inplace[name] = tuple(op.inplace(signature, schedule.choices[name].mode))
+        views = {node: (alias,) for node, alias in self._alias.items()}
+        self._pairs = {
+            "node": {**self._inplace, **views},
+            "recompute": {**self._inplace, **self._again_inplace, **views},
+        }
+        """kind of step -> node -> (output, input) that are or may be the same bytes"""
 
     def of(self, found: Sequence[Step]) -> Footprint:
         size = self._sizes(found)
@@ -120,10 +126,9 @@ class Footprints:
         root: dict[str, str] = {}
         until = dict(last)
         for at, step in enumerate(found):
-            if step.kind == "node" or step.kind == "recompute":
-                pairs = self._pairs(step)
-                if pairs:
-                    self._share(step, pairs, at, root, until, last, size)
+            pairs = self._pairs[step.kind].get(step.of) if step.kind in self._pairs else None
+            if pairs:
+                self._share(step, pairs, at, root, until, last, size)
         change = [0] * (count + 2)
         for value, at in first.items():
             if value not in root and value not in self._whole and value not in away:
@@ -174,7 +179,7 @@ class Footprints:
         root: dict[str, str] = {v: v for v in without}
         until = dict(last) | dict.fromkeys(without, len(found) + 1)  # they are nobody's to overwrite here
         for at, step in enumerate(found):
-            self._share(step, self._pairs(step), at, root, until, last, self._size)
+            self._share(step, self._pairs["node"].get(step.of, ()), at, root, until, last, self._size)
         before, during = np.zeros(len(found) + 2, np.int64), np.zeros(len(found) + 2, np.int64)
         for value, at in first.items():
             if value not in root and value not in self._whole:
@@ -203,13 +208,6 @@ class Footprints:
             elif step.kind != "node":
                 size[step.outputs[0]] = self._size[step.of]
         return size
-
-    def _pairs(self, step: Step) -> tuple[tuple[int, int], ...]:
-        """(output, input) that are or may be the same bytes."""
-        alias = self._alias.get(step.of)
-        if alias is not None:
-            return (alias,)
-        return self.inplace_again(step.of) if step.kind == "recompute" else self.inplace(step.of)
 
     def _share(
         self,

@@ -6,7 +6,7 @@ found is then a ladder of points, from its least scratch to where more helps no 
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from planner.plan.schema import Rewrite
@@ -85,32 +85,44 @@ def fixed_programs(setting: Setting, schedules: Mapping[str, Schedule]) -> dict[
     return found
 
 
-def frontier(setting: Setting, schedules: Mapping[str, Schedule]) -> Frontier:
-    """All states that no other one beats in both memory and time."""
+def frontier(
+    setting: Setting, schedules: Mapping[str, Schedule], like: Frontier | None = None, slower_ns: float = 0.0
+) -> Frontier:
+    """All states that no other one beats in both memory and time. `like`: those of the same nodes in other modes, to
+    choose from instead of searching, without those that are beaten there; `slower_ns`: how much longer the step takes
+    than in those modes."""
     graph, schedule = setting.graph, schedules[TRAIN]
     made = material(graph, graph.program[TRAIN], schedule.order, kept_values(graph, setting.options.keep))
-    given = tuple(published(graph, graph.program[TRAIN], made).values())
     own = _Space(setting, schedule, made)
-    ways, relaxation = ways_of(setting, schedules, TRAIN, made), own.relaxation
-    if ways is None:
-        best = own.search().run(given)
+    ways = ways_of(setting, schedules, TRAIN, made)
+    relaxation = own.relaxed(ways.smallest()) if ways else own.relaxation
+    if like is not None and like.material.order == made.order:
+        found = list(like.states)
     else:
-        least = ways.smallest()
-        relaxation = own.relaxed(least)
-        everything = own.search().all_decisions(FEW)
-        if everything is None:
-            found = own.search().run(given)
-            for level in _different((schedule, ways.at_price(own.price), least))[1:]:
-                found += _Space(setting, level, made).search().run(given)
-        else:
-            found = [State(d) for d in everything]
-        best = _in_all_ways(found, own, ways)
+        found = _searched(setting, schedule, own, ways)
+    best = cheapest(map(own.exactly, found)) if ways is None else _in_all_ways(found, own, ways)
+    if like is not None:
+        # The smallest stays: what states of equal peaks pack into differs.
+        best = [*(s for s in best[:-1] if not _beaten(s, like.states, slower_ns)), best[-1]]
     base = sum(schedule.choices[n.id].total_ns for n in schedule.order)
     setting.say(f"budget: {len(best)} states worth having, from {format_bytes(best[0].peak)} to "
                 f"{format_bytes(best[-1].peak)}")  # fmt: skip
     pools = (setting.target.memory.name, setting.target.slower_pool)
     others = fixed_programs(setting, schedules)
     return Frontier(made, tuple(best), base, own.again_ns, relaxation, pools, own.prints, ways, others)
+
+
+def _searched(setting: Setting, schedule: Schedule, own: "_Space", ways: Ways | None) -> list[State]:
+    given = tuple(published(setting.graph, setting.graph.program[TRAIN], own.made).values())
+    if ways is None:
+        return own.search().run(given)
+    everything = own.search().all_decisions(FEW)
+    if everything is not None:
+        return [State(d) for d in everything]
+    found = own.search().run(given)
+    for level in _different((schedule, ways.at_price(own.price), ways.smallest()))[1:]:
+        found += _Space(setting, level, own.made).search().run(given)
+    return found
 
 
 def ways_of(setting: Setting, schedules: Mapping[str, Schedule], name: str, made: Material) -> Ways | None:
@@ -169,6 +181,11 @@ class _Space:
         quick = Quick(self.prints, self.made, self.again_ns)
         return Search(self.made, self.prints, quick, self.relaxation, bool(self._slower))
 
+    def exactly(self, state: State) -> State:
+        """The state with what it needs and costs in these modes."""
+        found = self.prints.of(steps(self.made, state.decisions, state.held))
+        return replace(state, peak=found.peak, extra_ns=found.extra_ns, least_ns=found.again_ns)
+
     @property
     def price(self) -> float:
         """ns per byte: what memory costs, half of it being cheaper, where it is gained by running nodes again."""
@@ -181,6 +198,10 @@ def _different(schedules: Iterable[Schedule]) -> list[Schedule]:
         if schedule not in found:
             found.append(schedule)
     return found
+
+
+def _beaten(state: State, others: Iterable[State], slower_ns: float) -> bool:
+    return any(s.peak <= state.peak and s.extra_ns <= state.extra_ns + slower_ns for s in others)
 
 
 def _in_all_ways(states: Iterable[State], own: _Space, ways: Ways) -> list[State]:

@@ -7,17 +7,28 @@ that policy's unbudgeted plan.
 """
 
 import gc
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
 from planner.costs.table import CostTable
-from planner.errors import InternalError, UserError
 from planner.graph.model import Graph
 from planner.graph.precision import require_precision
 from planner.plan.schema import Plan
-from planner.solve.assemble import Say, Setting, assemble
-from planner.solve.budget import Infeasible, on_target, pareto, undominated, within_budget
+from planner.solve.assemble import Say, Setting, assemble, too_small
+from planner.solve.budget import (
+    CERTAIN,
+    Infeasible,
+    chain,
+    fastest_within,
+    infeasible,
+    on_target,
+    pareto,
+    undominated,
+    within_budget,
+)
+from planner.solve.frontier import TRAIN, Frontier
 from planner.solve.options import PlanOptions
 from planner.solve.places import without_unused_lanes
 from planner.solve.schedule import Schedule
@@ -35,7 +46,8 @@ SURE = 1.04
 """Where times are measured, what runs nodes side by side must promise to end this many times sooner than what does not:
 kernels are timed with nothing beside them, and smaller promises were not kept (docs/measurements.md)."""
 FEW_NODES = 250
-"""Nodes of a graph for which a budget rewrites every schedule: that takes seconds for each of a larger one."""
+"""Nodes of a graph of which a budget's decisions are searched for every schedule. Of a larger one that takes seconds;
+what is found for the fastest is looked at in the others' modes."""
 FAR = 1.5
 """Where a larger graph's budget is so many times less than what it takes one node at a time, nothing co-runs."""
 
@@ -54,8 +66,18 @@ def make_plan(
     kept. `say` receives one line per pass.
     """
     require_precision(graph, bool(target.gpus))
+    options = options or PlanOptions()
+    given = graph, target, costs, options, say
     with _no_collection():
-        return _within_budget(_solved(graph, target, costs, options or PlanOptions(), say))
+        candidates = _solved(*given)
+        try:
+            return _within_budget(candidates)
+        except Infeasible as error:
+            tried = options.policy != "auto" or _everything(candidates, candidates[0].setting.capacity)
+            if tried or not _everything(candidates, error.least.pools[0].arena):
+                raise
+        # The smallest budget would have let more be tried, which may do with less.
+        return _within_budget(_solved(*given, every=True))
 
 
 def make_pareto(
@@ -105,12 +127,18 @@ class _Solved:
         self.beside = setting.options.coruns or setting.options.parallel_ops is not None
         self.arena = self._plan.pools[0].arena
         self.fits = self.arena <= setting.capacity
+        self.choice: Frontier | None = None
+        """The states worth having under some budget, where one was asked for."""
 
     @property
     def plan(self) -> Plan:
         """As it is, within the budget or not."""
         first = self._plan.pools[0].model_copy(update={"capacity": self.setting.capacity})
         return self._plan.model_copy(update={"pools": (first, *self._plan.pools[1:])})
+
+    @property
+    def _step_ns(self) -> int:
+        return self._plan.program[TRAIN].predicted_ns
 
     @property
     def promised_ns(self) -> float:
@@ -120,16 +148,27 @@ class _Solved:
     @property
     def refused(self) -> Infeasible:
         """What is wrong with it as it is, where it does not fit."""
-        try:
-            assemble(self.setting, self._schedules, self._threads)
-        except UserError as error:
-            return Infeasible(error.problem, self._plan)
-        raise InternalError("a plan that fits was not taken")
+        return Infeasible(too_small(self.setting, self._schedules, self._threads, self.arena).problem, self._plan)
 
-    def rewritten(self, at_least: int) -> Plan:
+    def rewritten(self, at_least: int, like: "_Solved | None", known: Sequence[Plan]) -> Plan | None:
+        """The fastest plan within the budget; None: nothing that fits is faster than those known. `like`: whose states
+        to choose from instead of searching. SP1301."""
         self.setting.say(f"budget: {format_bytes(self.setting.capacity)} is less than "
                          f"{format_bytes(self.arena)}")  # fmt: skip
-        return within_budget(self.setting, self._schedules, self._threads, at_least=max(at_least, self.total_ns))
+        at_least = max(at_least, self.total_ns)
+        if TRAIN not in self._schedules:
+            return within_budget(self.setting, self._schedules, self._threads, at_least=at_least)
+        if like is None:
+            self.choice = chain(self.setting, self._schedules)
+        else:
+            self.choice = chain(self.setting, self._schedules, like.choice, self._step_ns - like._step_ns)
+        others = CERTAIN * (self.total_ns - self._step_ns)
+        known_ns = min((_total(plan) - others for plan in known), default=math.inf)
+        given = self.setting, self._schedules, self._threads, self.choice
+        found = fastest_within(*given, at_least, known_ns)
+        if found is None and not known:
+            raise infeasible(*given)
+        return found
 
     def pareto(self) -> list[Plan]:
         return pareto(self.setting, self._schedules, self._threads)
@@ -138,26 +177,26 @@ class _Solved:
 def _within_budget(candidates: Sequence[_Solved]) -> Plan:
     """The fastest candidate if it fits; else the better of the fastest that does and the bases' rewritings.
 
-    What promised too little to be taken there is not taken here either: less memory would seem to be faster. For the
-    same reason a base that takes over where the others cannot meet the budget takes no less than they at the least."""
+    What promised too little to be taken there is not taken here either: less memory would seem to be faster."""
     fastest = min(candidates, key=lambda c: c.promised_ns)
     if fastest.fits:
         return fastest.plan
-    at_least = fastest.total_ns
-    whole = [c for c in candidates if c.total_ns >= at_least]
+    whole = [c for c in candidates if c.total_ns >= fastest.total_ns]
     fitting = [c for c in whole if c.fits]
     plans = [min(fitting, key=lambda c: c.total_ns).plan] if fitting else []
     refused: list[Infeasible] = []
-    small = _few(fastest.setting.graph)
+    first: _Solved | None = None
     for base in _bases(candidates):
-        if plans and (not small or base.total_ns >= min(map(_total, plans))):
+        if plans and base.total_ns >= min(map(_total, plans)):
             break
         try:
-            plans.append(base.rewritten(at_least))
+            plan = base.rewritten(fastest.total_ns, first, plans)
         except Infeasible as error:
             refused.append(error)
-            if not small:
-                at_least = max(at_least, _total(error.least))
+        else:
+            plans += [plan] if plan else []
+        if not _few(base.setting.graph):
+            first = first or base
     if not plans:
         raise min([*refused, *(c.refused for c in whole)], key=lambda error: error.least.pools[0].arena)
     return min(plans, key=_total)
@@ -178,8 +217,17 @@ def _bases(candidates: Sequence[_Solved]) -> list[_Solved]:
     return sorted(alone, key=lambda c: c.total_ns)
 
 
-def _solved(graph: Graph, target: Target, costs: CostTable, options: PlanOptions, say: Say) -> tuple[_Solved, ...]:
-    """The plans for unlimited memory that there are to choose from: one, or with `auto` many."""
+def _everything(candidates: Collection[_Solved], capacity: int) -> bool:
+    """Whether what runs nodes side by side is tried too: not where memory is far too short for what does not.
+    Co-running holds bytes longer, but may do with fewer partial sums."""
+    return _few(next(iter(candidates)).setting.graph) or any(c.arena <= FAR * capacity for c in candidates)
+
+
+def _solved(
+    graph: Graph, target: Target, costs: CostTable, options: PlanOptions, say: Say, *, every: bool = False
+) -> tuple[_Solved, ...]:
+    """The plans for unlimited memory that there are to choose from: one, or with `auto` many. `every`: also what runs
+    nodes side by side, however short memory is."""
     if options.policy != "auto":
         setting = Setting(graph, target, costs, options, say)
         return (_Solved(setting, base_schedules(setting)),)
@@ -194,8 +242,7 @@ def _solved(graph: Graph, target: Target, costs: CostTable, options: PlanOptions
             if not _told_twin(setting, schedules, [(s.setting, s.given) for s in solved.values()]):
                 solved[number] = _Solved(setting, schedules)
                 say(f"auto: {_named(setting.options)}: {format_ns(solved[number].total_ns)}")
-    # Co-running holds bytes longer, but may do with fewer partial sums.
-    if _few(graph) or any(s.arena <= FAR * s.setting.capacity for s in solved.values()):
+    if every or _everything(solved.values(), settings[0].capacity):
         _solve_side_by_side(settings, scheduler, solved)
     return tuple(solved[number] for number in sorted(solved))
 

@@ -59,13 +59,13 @@ MOST_LOOKED = 40_000_000
 """Instances of values in all that is looked at, a microsecond each: walks up share what is left of it and stop where
 they are. Only for networks of a thousand layers does that come before their ends."""
 
-HOLDS = 26
+HOLDS = 30
 """Levels up to which instances are held."""
 
 SHORT = 1.42
 """Times the smallest footprint up to which memory is so short that there is more to be found than what is held."""
 
-SHORTS = 10
+SHORTS = 16
 """Levels up to there."""
 
 NEAR = 0.002

@@ -18,6 +18,7 @@ try thousands of decisions (footprint of the list: solve/footprints.py); `rewrit
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 from planner.graph.model import PERSISTENT, Graph, Node, Program
@@ -71,6 +72,11 @@ class Material:
     cuts: tuple[str, ...]
     """Values through which all that the forward pass still needs goes, in order: whoever keeps them can make
     everything between two of them again from the first."""
+
+    @cached_property
+    def plain(self) -> tuple[Step, ...]:
+        """What runs where everything is kept, node by node."""
+        return tuple(Step(n.id, n.id, "node", n.reads, n.writes) for n in self.order)
 
     def ways(self, value: str, slower_pool: bool) -> tuple[Decision, ...]:
         """What can be decided about a value. One that nobody reads late costs nothing, unless a recomputation reads
@@ -140,7 +146,7 @@ def _cuts(order: Sequence[Node], views: Mapping[str, str], values: Collection[st
 def steps(material: Material, decisions: Mapping[str, Decision], held: Held = frozenset()) -> list[Step]:
     """Everything that runs, in order. Values without a decision are kept."""
     if not any(d != "keep" for d in decisions.values()):
-        return [Step(n.id, n.id, "node", n.reads, n.writes) for n in material.order]
+        return list(material.plain)
     return _Unfolding(material, decisions, held).run()
 
 
@@ -204,7 +210,7 @@ def rewrite_of(material: Material, found: Sequence[Step], fast: str, slow: str) 
 class _Unfolding:
     def __init__(self, material: Material, decisions: Mapping[str, Decision], held: Held) -> None:
         self._material, self._held = material, held
-        self._decisions = dict(decisions)
+        self._decisions = {v: d for v, d in decisions.items() if d != "keep"}
         for view, root in material.views.items():
             decision = decisions.get(root, "keep")
             if decision != "keep" and view in material.producer:
@@ -224,14 +230,19 @@ class _Unfolding:
         self._steps: list[Step] = []
 
     def run(self) -> list[Step]:
-        for node in self._material.order:
+        moved = {v for v, d in self._decisions.items() if d == "move"}
+        dropped = self._decisions.keys()
+        for node, plain in zip(self._material.order, self._material.plain, strict=True):
             self._changed.update(self._material.changes.get(node.id, ()))
             if node.phase == "forward":
-                self._steps.append(Step(node.id, node.id, "node", node.reads, node.writes))
-                for value in node.outputs:
-                    if self._decisions.get(value) == "move":
+                self._steps.append(plain)
+                for value in node.outputs if moved else ():
+                    if value in moved:
                         copy, away = offload_names(value)
                         self._steps.append(Step(copy, value, "offload", (value,), (away,)))
+                continue
+            if dropped.isdisjoint(node.inputs):
+                self._steps.append(plain)
                 continue
             self._own = frozenset((*node.inputs, *(self._material.views.get(v, v) for v in node.inputs)))
             inputs = tuple(self._bring(v) for v in node.inputs)
@@ -241,7 +252,7 @@ class _Unfolding:
         return placed(self._steps, self._material) if self._misplaced else self._steps
 
     def _dropped(self, value: str) -> bool:
-        return self._decisions.get(value, "keep") != "keep"
+        return value in self._decisions
 
     def _there(self, value: str) -> str | None:
         if value in self._waiting:

@@ -21,6 +21,7 @@ from planner.solve.footprints import Footprints
 from planner.solve.frontier import Frontier, frontier
 from planner.solve.options import PlanOptions
 from planner.solve.steps import steps
+from tests.arena import difference
 from tests.graphs import random_losses, random_net, small_net
 from tests.rewrites import Rewriter
 
@@ -79,6 +80,7 @@ def test_random_graphs_under_random_budgets(seed: int, share: float, pools: int)
     plan = at(rewriter, budget)
     assert plan.pools[0].arena <= budget
     assert check(graph, plan, rewriter.setting.target) == []
+    assert difference(graph, plan, rng, ("train_step", "predict", "train_step")) == ""
 
 
 @settings(max_examples=3, deadline=None)
@@ -114,6 +116,7 @@ def test_with_several_losses_plans_need_what_is_promised(seed: int) -> None:
         promised = known(rewriter).prints.of(steps(rewriter.material, decisions, held))
         assert plan.program["train_step"].peak_bytes == promised.peak
         assert check(rewriter.graph, plan, rewriter.target) == []
+        assert difference(rewriter.graph, plan, rng, ("train_step", "train_step")) == ""
 
 
 def test_kept_values_are_never_dropped() -> None:

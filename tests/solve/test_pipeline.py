@@ -14,6 +14,7 @@ from planner.errors import UserError
 from planner.plan.check import check
 from planner.plan.schema import Plan
 from planner.plan.text import plan_text
+from planner.solve import pipeline
 from planner.solve.options import Pins, PlanOptions
 from planner.solve.pipeline import make_plan
 from planner.target.text import load_target
@@ -129,16 +130,19 @@ def test_auto_meets_every_budget_that_sequential_meets_and_is_no_slower() -> Non
 
 
 @settings(max_examples=3, deadline=None)
-@given(seed=st.integers(0, 10**6), slow=st.booleans(), same_bits=st.booleans())
-def test_every_call_gives_more_memory_no_slower_plan(seed: int, slow: bool, same_bits: bool) -> None:
-    """Budgets in any order, nothing known from other calls; the smallest one that is told can be met."""
+@given(seed=st.integers(0, 10**6), slow=st.booleans(), same_bits=st.booleans(), large=st.booleans())
+def test_every_call_gives_more_memory_no_slower_plan(seed: int, slow: bool, same_bits: bool, large: bool) -> None:
+    """Budgets in any order, nothing known from other calls; the smallest one that is told can be met. `large`: as
+    graphs of more nodes are planned."""
     rng = random.Random(seed)
     graph = random_net(rng, nodes=rng.randrange(4, 12))
     target = with_pool(load_target("cpu2")) if slow else load_target("cpu2")
     costs = modelled_costs(graph, target)
 
     def at(budget: int | None) -> Plan:
-        return make_plan(graph, target, costs, PlanOptions(memory_budget=budget, same_bits=same_bits))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(pipeline, "FEW_NODES", 0 if large else pipeline.FEW_NODES)
+            return make_plan(graph, target, costs, PlanOptions(memory_budget=budget, same_bits=same_bits))
 
     with pytest.raises(UserError, match="SP1301") as caught:
         at(1000)
@@ -155,9 +159,14 @@ def test_every_call_gives_more_memory_no_slower_plan(seed: int, slow: bool, same
     assert [times[b] for b in sorted(times)] == sorted(times.values(), reverse=True)
 
 
-def test_the_smallest_budget_that_is_told_may_be_that_of_a_plan_as_it_is() -> None:
-    """Where nodes run one after the other on all lanes, their partial sums take more than what co-runs."""
-    graph = random_net(random.Random(2), nodes=18)
+@pytest.mark.parametrize(("few", "nodes", "seed"), [(pipeline.FEW_NODES, 18, 2), (0, 4, 1)])
+def test_the_smallest_budget_that_is_told_may_be_that_of_a_plan_as_it_is(
+    few: int, nodes: int, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nodes run one after the other on all lanes, their partial sums take more than what co-runs. Also of larger
+    graphs, of which that is not planned where memory is far too short."""
+    monkeypatch.setattr(pipeline, "FEW_NODES", few)
+    graph = random_net(random.Random(seed), nodes=nodes)
     target = load_target("cpu16")
     costs = modelled_costs(graph, target)
     most = make_plan(graph, target, costs).pools[0].arena
@@ -166,3 +175,5 @@ def test_the_smallest_budget_that_is_told_may_be_that_of_a_plan_as_it_is() -> No
     found = re.search(r"can meet is (\d+) bytes", caught.value.fix)
     assert found and int(found[1]) <= most
     assert make_plan(graph, target, costs, PlanOptions(memory_budget=int(found[1]))).pools[0].arena == int(found[1])
+    with pytest.raises(UserError, match="SP1301"):
+        make_plan(graph, target, costs, PlanOptions(memory_budget=int(found[1]) - 1))
