@@ -20,7 +20,7 @@ HEADERS = {
     "batch_norm": ("batch_norm.hpp", "batch_norm_backward.hpp"),
     "binary": ("binary.hpp",),
     "chain": ("activations.hpp", "binary.hpp"),
-    "conv": ("convolution.hpp", "conv_weights.hpp"),
+    "conv": ("convolution.hpp",),
     "copy": ("copy.hpp",),
     "dropout": ("dropout.hpp",),
     "elementwise": ("activations.hpp", "binary.hpp"),

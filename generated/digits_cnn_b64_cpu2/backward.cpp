@@ -3,7 +3,6 @@
 #include "average_pool.hpp"
 #include "batch_norm.hpp"
 #include "batch_norm_backward.hpp"
-#include "conv_weights.hpp"
 #include "convolution.hpp"
 #include "copy.hpp"
 #include "losses.hpp"
