@@ -3,6 +3,7 @@
 import fcntl
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -34,6 +35,8 @@ BINDINGS = ("-Os", "-fno-strict-aliasing")
 
 ONEDNN = tuple(RUNTIME / "onednn" / name for name in ("convolution.cpp", "conv_weights.cpp", "matmul.cpp"))
 REPORTS = (RUNTIME / "reports.cpp",)
+BATCH_NORM = (RUNTIME / "batch_norm.cpp",)
+"""Once per fusion that a plan uses."""
 
 
 def build(
@@ -98,6 +101,8 @@ def _units(folder: Path, target: Target, extra: Sequence[str], null_device: bool
 
     nodes, tables, bindings = ([s for s in sources if s.name in kind] for kind in (NODES, TABLES, ("module.cpp",)))
     found = [compiled(ONEDNN, FAST), compiled(bindings, BINDINGS), compiled(REPORTS, ONCE)]
+    fusions = {f for s in nodes for f in re.findall(r"<Fusion::(\w+)", s.read_text())}
+    found += (compiled(BATCH_NORM, (*FAST, f"-DSTEPPLAN_FUSION={fusion}")) for fusion in sorted(fusions))
     found += (compiled(group, FAST) for group in toolchain.groups(nodes))
     return [*found, *(compiled(group, ONCE) for group in toolchain.groups(tables))]
 
