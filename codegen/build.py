@@ -3,6 +3,7 @@
 import fcntl
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -31,6 +32,11 @@ not turned into vector code); NaN and infinity keep their meaning."""
 ONCE = ("-O1",)
 """For tables and construction, which run once."""
 BINDINGS = ("-Os", "-fno-strict-aliasing")
+
+ONEDNN = tuple(RUNTIME / "onednn" / name for name in ("convolution.cpp", "conv_weights.cpp", "matmul.cpp"))
+REPORTS = (RUNTIME / "reports.cpp",)
+BATCH_NORM = (RUNTIME / "batch_norm.cpp",)
+"""Once per fusion that a plan uses."""
 
 
 def build(
@@ -73,9 +79,8 @@ def source_digest(folder: Path) -> str:
             "SP1510", f"{folder.name} is no emitted plan: it lacks {missing[0]}", "run stepplan emit PLAN -o FOLDER"
         )
     emitted = [folder / n for n in (*ARTEFACTS, *HEADERS, *SOURCES) if (folder / n).is_file()]
-    runtime = sorted(RUNTIME.glob("*.hpp"))
-    if read_target(folder / "target.toml").gpus:
-        runtime += sorted(f for f in (RUNTIME / "cuda").iterdir() if f.is_file())
+    library = "cuda" if read_target(folder / "target.toml").gpus else "onednn"
+    runtime = sorted(f for place in (RUNTIME, RUNTIME / library) for f in place.iterdir() if f.is_file())
     return toolchain.digest_of([*emitted, *runtime])
 
 
@@ -95,8 +100,11 @@ def _units(folder: Path, target: Target, extra: Sequence[str], null_device: bool
         return names, lambda: toolchain.compile_object(*together, flags=(*COMMON, *flags, *extra))
 
     nodes, tables, bindings = ([s for s in sources if s.name in kind] for kind in (NODES, TABLES, ("module.cpp",)))
-    found = [compiled(group, FAST) for group in toolchain.groups(nodes)]
-    return [*found, *(compiled(group, ONCE) for group in toolchain.groups(tables)), compiled(bindings, BINDINGS)]
+    found = [compiled(ONEDNN, FAST), compiled(bindings, BINDINGS), compiled(REPORTS, ONCE)]
+    fusions = {f for s in nodes for f in re.findall(r"<Fusion::(\w+)", s.read_text())}
+    found += (compiled(BATCH_NORM, (*FAST, f"-DSTEPPLAN_FUSION={fusion}")) for fusion in sorted(fusions))
+    found += (compiled(group, FAST) for group in toolchain.groups(nodes))
+    return [*found, *(compiled(group, ONCE) for group in toolchain.groups(tables))]
 
 
 def _link_flags(target: Target, extra: Sequence[str], null_device: bool) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Sequence
 
 from codegen import toolchain
+from codegen.build import ONEDNN
 from codegen.cpu.shapes import CONV_KINDS, conv_shape, matmul_shape, slice_dim
 from codegen.paths import TEMPLATES
 from planner.errors import InternalError
@@ -61,8 +62,8 @@ def _integers(values: Sequence[int]) -> "ctypes.Array[ctypes.c_int64]":
 
 @functools.cache
 def _library() -> ctypes.CDLL:
-    source = TEMPLATES / "cpu" / "probe.cpp"
-    made = toolchain.compile_object(source, flags=("-std=c++20", "-fPIC", "-fopenmp", "-O1"))
+    sources = (*ONEDNN, TEMPLATES / "cpu" / "probe.cpp")
+    made = toolchain.compile_object(*sources, flags=("-std=c++20", "-fPIC", "-fopenmp", "-O1"))
     folder = toolchain.onednn() / "lib"
     # The library remembers where oneDNN lies: another environment has a library of its own.
     library = made.with_name(f"{made.stem}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}.so")

@@ -109,13 +109,15 @@ def include_flags() -> tuple[str, ...]:
 
 
 def headers_of(source: Path, folders: Sequence[Path]) -> tuple[Path, ...]:
-    """Every header that a source includes with quotes, found in `folders`, and what those include; sorted."""
+    """Every header that a source includes with quotes, found beside what includes it or in `folders`, and what those
+    include; sorted."""
     found: dict[Path, None] = {}
     pending = [source]
     while pending:
-        text = pending.pop().read_text(errors="replace")
+        file = pending.pop()
+        text = file.read_text(errors="replace")
         for name in re.findall(r'^\s*#include "([^"]+)"', text, re.MULTILINE):
-            header = next((f / name for f in folders if (f / name).exists()), None)
+            header = next((f / name for f in (file.parent, *folders) if (f / name).exists()), None)
             if header is not None and header not in found:
                 found[header] = None
                 pending.append(header)

@@ -17,10 +17,10 @@ from planner.plan.schema import Entry, Plan, parse_slice, parse_wait
 REPORTS_BAD_INDEX = ("cross_entropy", "nll_loss", "embedding")
 
 HEADERS = {
-    "batch_norm": ("batch_norm.hpp", "batch_norm_backward.hpp"),
+    "batch_norm": ("batch_norm.hpp",),
     "binary": ("binary.hpp",),
     "chain": ("activations.hpp", "binary.hpp"),
-    "conv": ("convolution.hpp", "conv_weights.hpp"),
+    "conv": ("convolution.hpp",),
     "copy": ("copy.hpp",),
     "dropout": ("dropout.hpp",),
     "elementwise": ("activations.hpp", "binary.hpp"),

@@ -19,6 +19,8 @@ STORED = ("elementwise.cu", "normalise.cu", "pooling.cu")
 BFLOAT16 = "-DSTEPPLAN_BFLOAT16"
 
 HOST = ("-std=c++20", "-fPIC", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra", "-Wno-unknown-pragmas")
+NULL_KERNELS = ("-O1", "-x", "c++")
+"""Kernels for the null device: nobody waits for them, everybody for their compiler."""
 MODULE = ("-Os", "-fno-strict-aliasing")
 BINDINGS = ("module.cpp", "probe.cpp")
 
@@ -48,9 +50,8 @@ def _units(
         includes: tuple[Path, ...] = ()
         defines: tuple[str, ...] = ("-DSTEPPLAN_NULL_DEVICE",)
         runtime = [CUDA_RUNTIME / name for name in (*more, "library_null.cpp")]
-        compiled = [
-            (k.name, _host([k], ("-O2", *defines, *stored, "-x", "c++"), includes, shared)) for k, stored in kernels
-        ]
+        kernel = (*NULL_KERNELS, *defines)
+        compiled = [(k.name, _host([k], (*kernel, *stored), includes, shared)) for k, stored in kernels]
     else:
         includes, defines = (
             (*toolkit().includes, *libraries().includes),
@@ -72,7 +73,7 @@ def _own(
     """Some of a plan's own sources. But for its chains they only ask for work: nothing in them is worth optimising."""
     first = group[0]
     if first.suffix == ".cu":
-        return _host(group, ("-O2", *defines, "-x", "c++"), includes, extra) if null else _kernels(first, arch)
+        return _host(group, (*NULL_KERNELS, *defines), includes, extra) if null else _kernels(first, arch)
     return _host(group, (*(MODULE if first.name in BINDINGS else ("-O1",)), *defines), includes, extra)
 
 

@@ -67,7 +67,7 @@ void loss_node(const Context& run, int stage, int slice) {
   if (stage == 1) {
     int64_t bad_row = -1;
     if (slice == 0) loss_reduce(sums, 1, LossReduction::mean, run.at<float>(value::loss_loss), run.at<float>(value::loss_scale), &bad_row);
-    if (bad_row >= 0) run.bad_index->report(0, bad_row, labels.labels[bad_row]);
+    if (bad_row >= 0) run.report_bad_index(0, bad_row, labels.labels[bad_row]);
     return;
   }
   cross_entropy_sums(logits, labels, log_probs, 64, slice, 1, sums);

@@ -3,8 +3,8 @@
 //
 // An entry is {node, stage, slice, waits}, a wait {lane, entries of that lane that must be finished}, or all_of(gate,
 // slices) for a whole stage, whose entries end with their {gate, slices}.
-#include "lanes.hpp"
 #include "nodes.hpp"
+#include "tasks.hpp"
 
 namespace stepplan {
 

@@ -4,7 +4,7 @@
 with input channels: what oneDNN's convolutions want, forward and for the gradient of the data. There are whole blocks
 only, without padding: such weights have as many bytes as plain ones (O, I, H, W), and what goes element by element over
 a parameter, its gradient and its momentum computes the same bits in any order. The runtime's word for it is `Stored`
-(runtime/weight_layout.hpp).
+(runtime/onednn/weight_layout.hpp).
 
 Kernels' facts speak of it in numbers: `packs_o`, `packs_i` is the block of the layout that a kernel packs plain weights
 into (what the library says), `stored_o`, `stored_i` that of the layout which the plan gives it (the solver's decision).

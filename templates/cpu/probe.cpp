@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <dnnl.hpp>
 #include <exception>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "onednn.hpp"
+#include "onednn/implementations.hpp"
 
 namespace {
 
@@ -114,9 +116,9 @@ int stepplan_conv_implementations(int kind, const int64_t* shape, int dim, int s
     const ConvShape conv = conv_shape(shape);
     const Slicing slicing = slicing_of(dim, slices);
     switch (kind) {
-      case kForward: return write_text(join(ConvForward::implementations(conv, slicing)), text, length);
-      case kBackwardData: return write_text(join(ConvBackwardData::implementations(conv, slicing)), text, length);
-      case kBackwardWeights: return write_text(join(ConvBackwardWeights::implementations(conv, slicing)), text, length);
+      case kForward: return write_text(join(forward_implementations(conv, slicing)), text, length);
+      case kBackwardData: return write_text(join(backward_data_implementations(conv, slicing)), text, length);
+      case kBackwardWeights: return write_text(join(backward_weights_implementations(conv, slicing)), text, length);
     }
     throw std::invalid_argument("a convolution kind is 0 (forward), 1 (backward data) or 2 (backward weights)");
   });
@@ -132,7 +134,7 @@ int stepplan_matmul_facts(const int64_t* shape, int dim, int slices, const char*
 
 int stepplan_matmul_implementations(const int64_t* shape, int dim, int slices, char* text, int length) {
   return guarded(text, length, [&] {
-    write_text(join(MatMul::implementations(matmul_shape(shape), slicing_of(dim, slices))), text, length);
+    write_text(join(matmul_implementations(matmul_shape(shape), slicing_of(dim, slices))), text, length);
   });
 }
 

@@ -12,7 +12,7 @@
 #include <cstring>
 #include <string>
 
-#include "lanes.hpp"
+#include "mistake.hpp"
 
 namespace stepplan {
 

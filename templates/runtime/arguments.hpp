@@ -37,10 +37,15 @@ std::string shape_text(int rank, const Shape& shape) {
   return text + ")";
 }
 
+inline std::string name_of(ElementType type) {
+  const char* const kinds[] = {"int", "uint", "float", "opaque", "bfloat", "complex", "bool"};
+  return (type.code < 7 ? kinds[type.code] : "type") + std::to_string(type.bits);
+}
+
 inline UserMistake misfit(const InputSpec& input, const std::string& given, const std::string& fix) {
   const auto expected = shape_text(input.rank, [&](int d) { return input.shape[static_cast<size_t>(d)]; });
   return {"SP1601",
-          std::string("input ") + input.name + " must be " + input.type.name() + " of shape " + expected + ", not " + given,
+          std::string("input ") + input.name + " must be " + name_of(input.type) + " of shape " + expected + ", not " + given,
           fix};
 }
 
@@ -59,7 +64,7 @@ inline GivenArray array_anywhere(const InputSpec& input, nb::handle argument, nb
   }
   const ElementType type{owner.dtype().code, owner.dtype().bits};
   const int rank = static_cast<int>(owner.ndim());
-  const std::string given = type.name() + " of shape " + shape_text(rank, [&](int d) { return owner.shape(size_t(d)); });
+  const std::string given = name_of(type) + " of shape " + shape_text(rank, [&](int d) { return owner.shape(size_t(d)); });
   const bool flags = type == kBool8 && input.type == kUInt8;  // the same bytes
   if (!(type == input.type || flags) || owner.dtype().lanes != 1) throw misfit(input, given, "convert it before the call");
   bool same = rank == input.rank;

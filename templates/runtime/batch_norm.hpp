@@ -11,13 +11,13 @@
 // The kernels are bound by memory. Rows pass through in panels of channels whose coefficients stay in the
 // first-level cache; see channel_panels.hpp. Stage 1 walks the rows backwards, so that it starts with those that
 // stage 0 left in the cache.
+//
+// These kernels take longer to compile than a small plan's other nodes together, and nothing of them is inlined, so they
+// are compiled once for all plans, by batch_norm.cpp.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
 #include <cstdint>
 
-#include "channel_panels.hpp"
 #include "fusion.hpp"
 #include "scratch.hpp"
 #include "slices.hpp"
@@ -62,161 +62,28 @@ struct BatchNormBackward {
   float* dbeta = nullptr;    // [C]
 };
 
-// y = x * scale + shift. Forward and backward share these lines, so that backward recomputes the same relu mask.
-struct ScaleShift {
-  float scale, shift;
-};
-inline ScaleShift scale_shift(float mean, float inv_std, const float* gamma, const float* beta, int64_t channel) {
-  const float scale = (gamma ? gamma[channel] : 1.0f) * inv_std;
-  return {scale, (beta ? beta[channel] : 0.0f) - mean * scale};
-}
-inline float affine(float x, float scale, float shift) { return x * scale + shift; }
-
-inline float* batch_norm_pivots(void* scratch, int64_t channels, int64_t slices) {
-  return reinterpret_cast<float*>(partials(scratch, 2 * channels, slices));
-}
-
-// Adds the rows' deviations from the pivot, and their squares, to the float sums of one panel.
-template <class T>
-void batch_norm_add_rows(const T* x, WideRows rows, const float* pivot, float* sum, float* squares) {
-  int64_t r = 0;
-  for (; r + 4 <= rows.count; r += 4) {  // four rows per pass save three of four updates of the sums
-    const T* x0 = x + rows.offset + r * rows.stride;
-    const T* x1 = x0 + rows.stride;
-    const T* x2 = x1 + rows.stride;
-    const T* x3 = x2 + rows.stride;
-#pragma omp simd
-    for (int64_t c = 0; c < rows.width; ++c) {
-      const float d0 = static_cast<float>(x0[c]) - pivot[c];
-      const float d1 = static_cast<float>(x1[c]) - pivot[c];
-      const float d2 = static_cast<float>(x2[c]) - pivot[c];
-      const float d3 = static_cast<float>(x3[c]) - pivot[c];
-      sum[c] += (d0 + d1) + (d2 + d3);
-      squares[c] += (d0 * d0 + d1 * d1) + (d2 * d2 + d3 * d3);
-    }
-  }
-  for (; r < rows.count; ++r) {
-    const T* x0 = x + rows.offset + r * rows.stride;
-#pragma omp simd
-    for (int64_t c = 0; c < rows.width; ++c) {
-      const float d = static_cast<float>(x0[c]) - pivot[c];
-      sum[c] += d;
-      squares[c] += d * d;
-    }
-  }
-}
-
 // Stage 0 of training forward.
 template <class T>
-void batch_norm_forward_sums(const BatchNormForward<T>& a, int64_t slice, int64_t slices, void* scratch) {
-  double* sums = partials(scratch, 2 * a.channels, slice);
-  float* pivots = batch_norm_pivots(scratch, a.channels, slices);
-  for (int64_t i = 0; i < 2 * a.channels; ++i) sums[i] = 0.0;
-  for (int64_t first = 0; first < a.channels; first += max_panel_channels) {
-    const ChannelPanel panel = channel_panel(a.channels, first);
-    // Subtracting the first row keeps the sum of squares accurate when the mean is far from zero.
-    alignas(64) float pivot[max_panel_width], sum[max_panel_width], squares[max_panel_width];
-    for (int64_t c = 0; c < panel.channels; ++c) pivot[c] = static_cast<float>(a.x[first + c]);
-    if (slice == 0) std::copy_n(pivot, panel.channels, pivots + first);  // stage 1 may overwrite x
-    panel.repeat_values(pivot);
-    panel.visit_rows(split(a.rows, slices, slice), RowOrder::ascending, [&](WideRows rows) {
-      std::fill_n(sum, panel.width(), 0.0f);
-      std::fill_n(squares, panel.width(), 0.0f);
-      batch_norm_add_rows(a.x, rows, pivot, sum, squares);
-      panel.fold_into(sum, sums + first);
-      panel.fold_into(squares, sums + a.channels + first);
-    });
-  }
-}
-
-template <Fusion fusion, class T>
-void batch_norm_write_rows(const BatchNormForward<T>& a, WideRows rows, const float* scale, const float* shift) {
-  for (int64_t r = 0; r < rows.count; ++r) {
-    const int64_t offset = rows.offset + r * rows.stride;
-    const T* x = a.x + offset;
-    const T* residual = has_residual(fusion) ? a.residual + offset : x;
-    T* y = a.y + offset;
-#pragma omp simd
-    for (int64_t c = 0; c < rows.width; ++c) {
-      float v = affine(static_cast<float>(x[c]), scale[c], shift[c]);
-      if constexpr (has_residual(fusion)) v += static_cast<float>(residual[c]);
-      if constexpr (has_relu(fusion)) v = v < 0.0f ? 0.0f : v;
-      if constexpr (fusion == Fusion::relu6) v = v > 6.0f ? 6.0f : v;
-      y[c] = static_cast<T>(v);
-    }
-  }
-}
+void batch_norm_forward_sums(const BatchNormForward<T>& a, int64_t slice, int64_t slices, void* scratch);
 
 // Stage 1 of training forward. Slice 0 also writes the saved and running statistics.
 template <Fusion fusion, class T>
-void batch_norm_forward_apply(const BatchNormForward<T>& a, int64_t slice, int64_t slices, void* scratch) {
-  const float* pivots = batch_norm_pivots(scratch, a.channels, slices);
-  const double n = static_cast<double>(a.rows);
-  for (int64_t first = 0; first < a.channels; first += max_panel_channels) {
-    const ChannelPanel panel = channel_panel(a.channels, first);
-    alignas(64) double sum[max_panel_channels], squares[max_panel_channels];
-    alignas(64) float scale[max_panel_width], shift[max_panel_width];
-    add_partials(scratch, 2 * a.channels, slices, first, panel.channels, sum);
-    add_partials(scratch, 2 * a.channels, slices, a.channels + first, panel.channels, squares);
-    for (int64_t c = 0; c < panel.channels; ++c) {
-      const int64_t channel = first + c;
-      const double deviation = sum[c] / n;  // of the mean from the pivot
-      const double var = std::max(squares[c] / n - deviation * deviation, 0.0);
-      const float mean = static_cast<float>(pivots[channel] + deviation);
-      const float inv_std = static_cast<float>(1.0 / std::sqrt(var + a.eps));
-      const ScaleShift s = scale_shift(mean, inv_std, a.gamma, a.beta, channel);
-      scale[c] = s.scale;
-      shift[c] = s.shift;
-      if (slice != 0) continue;
-      a.saved_mean[channel] = mean;
-      a.saved_inv_std[channel] = inv_std;
-      if (!a.update_running) continue;
-      const double unbiased = var * n / (n - 1.0);
-      a.running_mean[channel] += a.momentum * (mean - a.running_mean[channel]);
-      a.running_var[channel] += a.momentum * static_cast<float>(unbiased - a.running_var[channel]);
-    }
-    panel.repeat_values(scale);
-    panel.repeat_values(shift);
-    panel.visit_rows(split(a.rows, slices, slice), RowOrder::descending,
-                     [&](WideRows rows) { batch_norm_write_rows<fusion>(a, rows, scale, shift); });
-  }
-}
+void batch_norm_forward_apply(const BatchNormForward<T>& a, int64_t slice, int64_t slices, void* scratch);
 
 // The forward rows once more, from the saved statistics: the bits that training wrote. One stage, no scratch.
 template <Fusion fusion, class T>
-void batch_norm_apply_saved(const BatchNormForward<T>& a, Range rows) {
-  for (int64_t first = 0; first < a.channels; first += max_panel_channels) {
-    const ChannelPanel panel = channel_panel(a.channels, first);
-    alignas(64) float scale[max_panel_width], shift[max_panel_width];
-    for (int64_t c = 0; c < panel.channels; ++c) {
-      const ScaleShift s = scale_shift(a.saved_mean[first + c], a.saved_inv_std[first + c], a.gamma, a.beta, first + c);
-      scale[c] = s.scale;
-      shift[c] = s.shift;
-    }
-    panel.repeat_values(scale);
-    panel.repeat_values(shift);
-    panel.visit_rows(rows, RowOrder::ascending,
-                     [&](WideRows block) { batch_norm_write_rows<fusion>(a, block, scale, shift); });
-  }
-}
+void batch_norm_apply_saved(const BatchNormForward<T>& a, Range rows);
 
 // Evaluation: normalises the rows with the running statistics. One stage, no scratch.
 template <Fusion fusion, class T>
-void batch_norm_evaluate(const BatchNormForward<T>& a, Range rows) {
-  for (int64_t first = 0; first < a.channels; first += max_panel_channels) {
-    const ChannelPanel panel = channel_panel(a.channels, first);
-    alignas(64) float scale[max_panel_width], shift[max_panel_width];
-    for (int64_t c = 0; c < panel.channels; ++c) {
-      const float inv_std = static_cast<float>(1.0 / std::sqrt(static_cast<double>(a.running_var[first + c]) + a.eps));
-      const ScaleShift s = scale_shift(a.running_mean[first + c], inv_std, a.gamma, a.beta, first + c);
-      scale[c] = s.scale;
-      shift[c] = s.shift;
-    }
-    panel.repeat_values(scale);
-    panel.repeat_values(shift);
-    panel.visit_rows(rows, RowOrder::ascending,
-                     [&](WideRows block) { batch_norm_write_rows<fusion>(a, block, scale, shift); });
-  }
-}
+void batch_norm_evaluate(const BatchNormForward<T>& a, Range rows);
+
+// Stage 0 of backward. `joined`: more_dy is added.
+template <Fusion fusion, bool joined = false, class T>
+void batch_norm_backward_sums(const BatchNormBackward<T>& a, int64_t slice, int64_t slices, void* scratch);
+
+// Stage 1 of backward. Slice 0 also writes dgamma and dbeta.
+template <Fusion fusion, class T>
+void batch_norm_backward_apply(const BatchNormBackward<T>& a, int64_t slice, int64_t slices, const void* scratch);
 
 }  // namespace stepplan

@@ -4,7 +4,7 @@
 //   dx = gamma inv_std (dy' - dbeta / n - xhat dgamma / n)      dresidual = dy'
 #pragma once
 
-#include "batch_norm.hpp"
+#include "batch_norm_forward.hpp"
 
 namespace stepplan {
 
@@ -56,8 +56,7 @@ void batch_norm_add_gradient_rows(const BatchNormBackward<T>& a, int64_t offset,
   }
 }
 
-// Stage 0.
-template <Fusion fusion, bool joined = false, class T>
+template <Fusion fusion, bool joined, class T>
 void batch_norm_backward_sums(const BatchNormBackward<T>& a, int64_t slice, int64_t slices, void* scratch) {
   double* sums = partials(scratch, 2 * a.channels, slice);
   for (int64_t i = 0; i < 2 * a.channels; ++i) sums[i] = 0.0;
@@ -83,7 +82,6 @@ void batch_norm_backward_sums(const BatchNormBackward<T>& a, int64_t slice, int6
   }
 }
 
-// Stage 1. Slice 0 also writes dgamma and dbeta.
 template <Fusion fusion, class T>
 void batch_norm_backward_apply(const BatchNormBackward<T>& a, int64_t slice, int64_t slices, const void* scratch) {
   const double n = static_cast<double>(a.rows);

@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <mutex>
 
 #include "slices.hpp"
 
@@ -14,28 +13,7 @@ namespace stepplan {
 /// must not be shared with another node that may run at the same time.
 struct Kernels;
 class Executor;
-
-/// The first label or index of a run that is out of range: of several, the one of the lowest input and row, so that
-/// the report does not depend on timing.
-class BadIndex {
- public:
-  struct Report {
-    int node = -1;  // the node's number in its program, -1: nothing was wrong
-    int64_t row = 0, value = 0;
-  };
-
-  void clear() { report_ = {}; }
-  void report(int node, int64_t row, int64_t value) {
-    const std::lock_guard lock(mutex_);
-    const bool earlier = report_.node < 0 || node < report_.node || (node == report_.node && row < report_.row);
-    if (earlier) report_ = {node, row, value};
-  }
-  const Report& first() const { return report_; }
-
- private:
-  std::mutex mutex_;
-  Report report_;
-};
+class BadIndex;
 
 /// One run of a program. Values are addressed by their byte offsets in their arena, see the generated values.hpp.
 struct Context {
@@ -66,6 +44,9 @@ struct Context {
   const T* input(int index) const {
     return static_cast<const T*>(inputs[index]);
   }
+
+  /// A label or index is out of range. `node`: the node's number in its program (reports.cpp).
+  void report_bad_index(int node, int64_t row, int64_t value) const;
 
   /// Where a parameter's gradient goes when only gradients are wanted; null: nobody asked for it.
   float* gradient(int parameter) const { return static_cast<float*>(gradients[parameter]); }

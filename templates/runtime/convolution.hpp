@@ -1,227 +1,108 @@
-// Convolutions: forward and gradient of the input. conv_weights.hpp has the gradient of the weights.
+// Convolutions: forward, gradient of the input, gradient of weights and bias. Computed by onednn/convolution.cpp and
+// onednn/conv_weights.cpp.
 //
 // A node runs in two stages, each divided among the same slices, with a barrier (a planned sync) between them:
 //   pack(slice, ...)   the plan's weights into the layout that the implementation wants; not needed if packed_bytes() == 0
 //   run(slice, ...)    the convolution
-// The plan's weights are plain, or as `Stored` says.
+// The plan's weights are plain, or as `Stored` says. `implementation` is one of onednn/implementations.hpp, or "".
 #pragma once
 
-#include <algorithm>
-#include <cstdint>
-#include <map>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
-
-#include "conv_shape.hpp"
+#include "library.hpp"
 
 namespace stepplan {
 
-/// From the weights as the plan stores them to those that an implementation wants.
-class Packing {
- public:
-  Packing() = default;
-  Packing(const ConvShape& s, const WeightLayout& wanted, Stored stored) : wanted_(wanted), stored_(!stored.plain()) {
-    if (stored_ && s.groups > 1) throw std::invalid_argument("weights in groups are stored plain");
-    if (stored_) from_ = WeightLayout(stored, s.oc, s.ic, s.kh, s.kw);
-    needed_ = stored_ ? !(from_ == wanted_) : !wanted_.plain();
+/// Activations are dense NHWC, weights (O, I / groups, kh, kw). `pad_h` and `pad_w` are the top and left padding;
+/// bottom and right follow from the output size. A dilation of 1 means none.
+struct ConvShape {
+  int64_t n, ic, ih, iw, oc, oh, ow, kh, kw;
+  int64_t stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, groups;
+  bool bias, relu;  // relu: fused into the forward pass, ignored by the backward passes
+
+  int64_t weight_row() const { return ic / groups * kh * kw; }  // floats per output channel
+  int64_t reach_h() const { return (kh - 1) * dilation_h; }     // rows from a window's first tap to its last
+
+  /// A convolution that multiplies each pixel's channels by one matrix.
+  bool is_matmul() const {
+    return kh * kw * groups * stride_h * stride_w == 1 && pad_h == 0 && pad_w == 0 && ih == oh && iw == ow;
   }
-
-  size_t bytes() const { return needed_ ? wanted_.bytes() : 0; }
-
-  /// How weights would have to be stored for there to be no packing; plain if no plan stores them so.
-  Stored wanted(const ConvShape& s) const {
-    return s.groups > 1 || wanted_.plain() ? Stored{} : wanted_.as_stored(s.oc, s.ic, s.kh, s.kw);
-  }
-
-  void run(int slice, int slices, const float* weights, float* packed) const {
-    if (!stored_) return wanted_.pack(slice, slices, weights, packed);
-    const Range rows = split_channels(wanted_.rows_padded(), slices, slice);
-    from_.sum_into(wanted_, rows, {0, wanted_.columns_padded()}, 0, weights, 1, 0, packed);
-  }
-
- private:
-  WeightLayout wanted_, from_;
-  bool stored_ = false, needed_ = false;
 };
 
 /// y = conv(x, weights) (+ bias) (then relu), over batch or output rows.
 class ConvForward {
  public:
-  ConvForward(const ConvShape& shape, Slicing slicing, std::string_view implementation = "", Stored stored = {})
-      : shape_(shape), slicing_(slicing) {
-    const SingleThreaded creation;
-    const bool matmul = method_of(shape, implementation) == Method::product;
-    if (matmul) layout_ = plain_layout(shape);
-
-    std::map<std::vector<int64_t>, std::pair<Call, size_t>> made;  // parts of equal size share one primitive
-    dnnl::memory::desc weights;                                    // the layout that the first part chose
-    for (int slice = 0; slice < slicing.slices; ++slice) {
-      const ConvPart part = ConvPart::of(shape, slicing, slice, /*by_input_rows=*/false);
-      auto found = made.find(part.size());
-      if (found == made.end() && matmul) {
-        const auto d = forward_product(shape, part.output_pixels(shape)).describe(implementation);
-        found = made.emplace(part.size(), prepare(d, dnnl::matmul(d))).first;
-        implementation_ = std::string(kProductPrefix) + "/" + d.impl_info_str();
-      } else if (found == made.end()) {
-        auto d = describe_forward({shape, part.images, part.slab, weights}, shape.relu);
-        select_implementation(d, implementation);
-        if (made.empty()) layout_ = WeightLayout(weights = d.weights_desc()), implementation_ = d.impl_info_str();
-        found = made.emplace(part.size(), prepare(d, dnnl::convolution_forward(d))).first;
-      }
-      parts_.push_back(part);
-      calls_.push_back(found->second.first.for_another_thread());
-      scratch_bytes_.push_back(found->second.second);
-    }
-    packing_ = Packing(shape, layout_, stored);
-  }
+  ConvForward(const ConvShape& shape, Slicing slicing, const char* implementation = "", Stored stored = {});
+  ~ConvForward();
+  ConvForward(const ConvForward&) = delete;
+  ConvForward& operator=(const ConvForward&) = delete;
 
   /// Bytes of the packed weights; 0 if `run` takes the plan's.
-  size_t packed_bytes() const { return packing_.bytes(); }
-  Stored wanted() const { return packing_.wanted(shape_); }
-  size_t scratch_bytes(int slice) const { return scratch_bytes_[slice]; }
+  size_t packed_bytes() const;
+  /// How weights would have to be stored for there to be no packing; plain if no plan stores them so.
+  Stored wanted() const;
+  size_t scratch_bytes(int slice) const;
   size_t partial_bytes() const { return 0; }
-  const std::string& impl_name() const { return implementation_; }
+  const char* impl_name() const;
 
-  void pack(int slice, const float* weights, float* packed) const {
-    packing_.run(slice, slicing_.slices, weights, packed);
-  }
-
+  void pack(int slice, const float* weights, float* packed) const;
   /// x, bias and y are whole tensors; `weights` are the packed ones unless packed_bytes() == 0.
-  void run(int slice, const float* x, const float* weights, const float* bias, float* y, void* scratch) const {
-    const ConvPart& part = parts_[slice];
-    for (int64_t call = 0; call < part.calls; ++call) {
-      const int64_t image = part.all_images.begin + call * part.images;
-      calls_[slice].run({x + (image * shape_.ih + part.slab.in.begin) * shape_.iw * shape_.ic, weights, bias,
-                         y + (image * shape_.oh + part.slab.out.begin) * shape_.ow * shape_.oc, scratch});
-    }
-  }
-
-  /// Names that the constructor accepts. They depend on the processor.
-  static std::vector<std::string> implementations(const ConvShape& shape, Slicing slicing) {
-    const SingleThreaded creation;
-    const ConvPart part = ConvPart::of(shape, slicing, 0, false);
-    return list_implementations(shape, describe_forward({shape, part.images, part.slab}, shape.relu),
-                                forward_product(shape, part.output_pixels(shape)));
-  }
+  void run(int slice, const float* x, const float* weights, const float* bias, float* y, void* scratch) const;
 
  private:
-  template <class Descriptor>
-  static std::pair<Call, size_t> prepare(const Descriptor& d, const dnnl::primitive& primitive) {
-    return {Call(primitive, {{DNNL_ARG_SRC, d.src_desc()},
-                             {DNNL_ARG_WEIGHTS, d.weights_desc()},
-                             {DNNL_ARG_BIAS, d.bias_desc()},
-                             {DNNL_ARG_DST, d.dst_desc()},
-                             {DNNL_ARG_SCRATCHPAD, d.scratchpad_desc()}}),
-            aligned(d.scratchpad_desc().get_size())};
-  }
-
-  ConvShape shape_;
-  Slicing slicing_;
-  WeightLayout layout_;
-  Packing packing_;
-  std::string implementation_;
-  std::vector<ConvPart> parts_;
-  std::vector<Call> calls_;
-  std::vector<size_t> scratch_bytes_;
+  class Made;  // onednn/convolution.cpp
+  const Made* made_;
 };
 
 /// dx = the gradient of conv(x, weights) by x, given dy; over batch or input rows.
 class ConvBackwardData {
  public:
-  ConvBackwardData(const ConvShape& shape, Slicing slicing, std::string_view implementation = "", Stored stored = {})
-      : shape_(shape), slicing_(slicing) {
-    const SingleThreaded creation;
-    const bool matmul = method_of(shape, implementation) == Method::product;
-    if (matmul) layout_ = plain_layout(shape);
+  ConvBackwardData(const ConvShape& shape, Slicing slicing, const char* implementation = "", Stored stored = {});
+  ~ConvBackwardData();
+  ConvBackwardData(const ConvBackwardData&) = delete;
+  ConvBackwardData& operator=(const ConvBackwardData&) = delete;
 
-    std::map<std::vector<int64_t>, std::pair<Call, size_t>> made;
-    dnnl::memory::desc weights;
-    for (int slice = 0; slice < slicing.slices; ++slice) {
-      const ConvPart part = ConvPart::of(shape, slicing, slice, /*by_input_rows=*/true);
-      parts_.push_back(part);
-      call_of_.push_back(static_cast<int>(calls_.size()));
-      scratch_bytes_.push_back(0);
-      if (part.slab.in.size() == 0 || part.slab.out.size() <= 0) {  // rows that no window touches have no call
-        call_of_.back() = kUntouched;
-        continue;
-      }
-      auto found = made.find(part.size());
-      if (found == made.end() && matmul) {
-        const auto d = backward_data_product(shape, part.output_pixels(shape)).describe(implementation);
-        found = made.emplace(part.size(), prepare(d, dnnl::matmul(d), d.src_desc(), DNNL_ARG_SRC, d.dst_desc(),
-                                                  DNNL_ARG_DST)).first;
-        implementation_ = std::string(kProductPrefix) + "/" + d.impl_info_str();
-      } else if (found == made.end()) {
-        auto choice = describe_backward_data({shape, part.images, part.slab, weights});
-        select_implementation(choice, implementation);
-        const auto& d = choice.descriptor;
-        if (made.empty()) layout_ = WeightLayout(weights = d.weights_desc()), implementation_ = d.impl_info_str();
-        found = made.emplace(part.size(), prepare(d, dnnl::convolution_backward_data(d), d.diff_dst_desc(),
-                                                  DNNL_ARG_DIFF_DST, d.diff_src_desc(), DNNL_ARG_DIFF_SRC)).first;
-      }
-      calls_.push_back(found->second.first.for_another_thread());
-      scratch_bytes_.back() = found->second.second;
-    }
-    packing_ = Packing(shape, layout_, stored);
-  }
-
-  size_t packed_bytes() const { return packing_.bytes(); }
-  Stored wanted() const { return packing_.wanted(shape_); }
-  size_t scratch_bytes(int slice) const { return scratch_bytes_[slice]; }
+  size_t packed_bytes() const;
+  Stored wanted() const;
+  size_t scratch_bytes(int slice) const;
   size_t partial_bytes() const { return 0; }
-  const std::string& impl_name() const { return implementation_; }
+  const char* impl_name() const;
 
-  void pack(int slice, const float* weights, float* packed) const {
-    packing_.run(slice, slicing_.slices, weights, packed);
-  }
-
+  void pack(int slice, const float* weights, float* packed) const;
   /// dy and dx are whole tensors; `weights` are the packed ones unless packed_bytes() == 0.
-  void run(int slice, const float* dy, const float* weights, float* dx, void* scratch) const {
-    const ConvPart& part = parts_[slice];
-    for (int64_t call = 0; call < part.calls; ++call) {
-      const int64_t image = part.all_images.begin + call * part.images;
-      const int64_t row = shape_.iw * shape_.ic;
-      float* target = dx + (image * shape_.ih + part.slab.in.begin) * row;
-      if (call_of_[slice] == kUntouched)
-        std::fill(target, target + part.slab.in.size() * row, 0.0f);
-      else
-        calls_[call_of_[slice]].run(
-            {dy + (image * shape_.oh + part.slab.out.begin) * shape_.ow * shape_.oc, weights, target, scratch});
-    }
-  }
-
-  static std::vector<std::string> implementations(const ConvShape& shape, Slicing slicing) {
-    const SingleThreaded creation;
-    const ConvPart part = ConvPart::of(shape, slicing, 0, true);
-    return list_implementations(shape, describe_backward_data({shape, part.images, part.slab}),
-                                backward_data_product(shape, part.output_pixels(shape)));
-  }
+  void run(int slice, const float* dy, const float* weights, float* dx, void* scratch) const;
 
  private:
-  static constexpr int kUntouched = -1;
+  class Made;  // onednn/convolution.cpp
+  const Made* made_;
+};
 
-  template <class Descriptor>
-  static std::pair<Call, size_t> prepare(const Descriptor& d, const dnnl::primitive& primitive,
-                                         const dnnl::memory::desc& dy, int dy_argument, const dnnl::memory::desc& dx,
-                                         int dx_argument) {
-    return {Call(primitive, {{dy_argument, dy},
-                             {DNNL_ARG_WEIGHTS, d.weights_desc()},
-                             {dx_argument, dx},
-                             {DNNL_ARG_SCRATCHPAD, d.scratchpad_desc()}}),
-            aligned(d.scratchpad_desc().get_size())};
-  }
+/// dw and db of conv(x, weights) + bias, given dy. Two ways to divide the work:
+///   batch      each slice sums over its images into a partial gradient of its own; after a barrier, reduce() adds
+///              the partials in the order of the slices and writes them as the plan stores them;
+///   channels   each slice computes its output channels over all images. There are no partials, but oneDNN is slow on
+///              a view of dy's channels, so each slice first copies its channels into a dense slab in its scratch.
+///              Needs groups == 1. Implementations with a prefix (Method in onednn/conv_descriptors.hpp) read the view
+///              directly.
+class ConvBackwardWeights {
+ public:
+  ConvBackwardWeights(const ConvShape& shape, Slicing slicing, const char* implementation = "", Stored stored = {});
+  ~ConvBackwardWeights();
+  ConvBackwardWeights(const ConvBackwardWeights&) = delete;
+  ConvBackwardWeights& operator=(const ConvBackwardWeights&) = delete;
 
-  ConvShape shape_;
-  Slicing slicing_;
-  WeightLayout layout_;
-  Packing packing_;
-  std::string implementation_;
-  std::vector<ConvPart> parts_;
-  std::vector<Call> calls_;
-  std::vector<int> call_of_;  // by slice: index into calls_, or kUntouched
-  std::vector<size_t> scratch_bytes_;
+  size_t packed_bytes() const { return 0; }
+  /// 0 if run() writes dw and db itself, and reduce() has no work.
+  size_t partial_bytes() const;
+  size_t scratch_bytes(int slice) const;
+  const char* impl_name() const;
+
+  /// All tensors are whole. Writes slice `slice` of `partials`, or of dw and db without partials.
+  void run(int slice, const float* x, const float* dy, void* partials, float* dw, float* db, void* scratch) const;
+  /// Adds the partials of all slices in order, for this slice's part of dw and db.
+  void reduce(int slice, const void* partials, float* dw, float* db) const;
+
+ private:
+  class Made;  // onednn/conv_weights.cpp
+  const Made* made_;
 };
 
 }  // namespace stepplan

@@ -13,65 +13,13 @@
 #include <vector>
 
 #include "arena.hpp"
-#include "context.hpp"
+#include "bad_index.hpp"
 #include "crossing.hpp"
 #include "lanes.hpp"
+#include "spec.hpp"
 #include "staging.hpp"
 
 namespace stepplan {
-
-struct ProgramSpec {
-  const char* name;
-  std::span<const LaneProgram> lanes;
-  std::span<const int> inputs;  // indices into ExecutorSpec::inputs, in the order of the program's arguments
-  std::span<const char* const> index_sources;  // by the number that a node reports a bad index with
-  size_t gates;                                // stages that are waited for as a whole
-};
-
-/// A slower pool behind the first.
-struct PoolSpec {
-  const char* name;
-  size_t bytes;
-  bool file;  // on a disk
-};
-
-/// Everything that the generated code says about its plan.
-struct ExecutorSpec {
-  const char* plan_hash;
-  const char* march;  // the instruction set that it is compiled for
-  size_t arena_bytes;
-  std::span<const int> cpus;  // by lane
-  std::span<const InputSpec> inputs;
-  std::span<const ProgramSpec> programs;
-  std::span<const PoolSpec> pools = {};  // behind the first
-};
-
-/// Generated: the plan's constants, and its library calls. `make_kernels` checks that the library asks for the sizes
-/// that the plan reserved.
-extern const ExecutorSpec executor_spec;
-std::shared_ptr<const Kernels> make_kernels();
-
-/// The bytes that a plan reserved for a library call: packed weights, scratch per slice, all partial sums.
-struct PlannedSizes {
-  size_t packed, scratch, partial;
-};
-
-inline void require_size(const char* node, const char* what, size_t planned, size_t actual) {
-  if (planned != actual)
-    throw UserMistake("SP1605",
-                      std::string("node ") + node + ": the kernel library needs " + std::to_string(actual) + " bytes of " +
-                          what + ", but the plan reserved " + std::to_string(planned),
-                      "the plan was made with another library or processor: profile and plan again on this machine");
-}
-
-template <class Kernel>
-void require_sizes(const char* node, const Kernel& kernel, int slices, const PlannedSizes& planned) {
-  size_t scratch = 0;
-  for (int slice = 0; slice < slices; ++slice) scratch = std::max(scratch, kernel.scratch_bytes(slice));
-  require_size(node, "packed weights", planned.packed, kernel.packed_bytes());
-  require_size(node, "scratch", planned.scratch, scratch);
-  require_size(node, "partial sums", planned.partial, kernel.partial_bytes());
-}
 
 class Executor {
  public:
@@ -79,7 +27,7 @@ class Executor {
   Executor(bool pin, bool poison, const std::string& spill)
       : spec_(executor_spec),
         process_(getpid()),
-        kernels_(make_kernels()),
+        kernels_(make_kernels(), drop_kernels),
         arena_(spec_.arena_bytes, poison),
         team_(spec_.cpus, pin),
         given_(spec_.inputs.size()),
@@ -275,7 +223,7 @@ class Executor {
 
   const ExecutorSpec& spec_;
   const pid_t process_;
-  std::shared_ptr<const Kernels> kernels_;
+  std::unique_ptr<const Kernels, void (*)(const Kernels*)> kernels_;
   Arena arena_;
   std::vector<std::unique_ptr<Arena>> slower_;  // by pool, from the second on
   std::vector<std::byte*> pools_;

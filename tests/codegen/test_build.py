@@ -1,5 +1,6 @@
 """Building: the toolchain's errors, the cache, builds at the same time. Loading: what is checked before code runs."""
 
+import re
 import shutil
 import threading
 from pathlib import Path
@@ -10,10 +11,13 @@ import pytest
 from codegen import build as build_module
 from codegen import toolchain
 from codegen.build import build
+from codegen.cpu.emit import NODES, TABLES
+from codegen.cpu.tables import HEADERS
 from codegen.executor import Executor
 from codegen.facts import facts, implementations
 from codegen.initial import draw
 from codegen.load import executor_class, processor_flags, require_processor
+from codegen.paths import RUNTIME
 from planner.errors import InternalError, UserError
 from planner.graph.model import Init, Role, TensorType, Value
 from planner.graph.text import graph_text
@@ -131,6 +135,18 @@ def test_sources_in_the_digest(copy: Path) -> None:
     assert build_module.source_digest(copy) == before
     (copy / "values.hpp").write_text((copy / "values.hpp").read_text() + "\n")
     assert build_module.source_digest(copy) != before
+
+
+def test_generated_sources_include_only_what_compiles_quickly(copy: Path) -> None:
+    """A plan's own code is compiled again and again; a heavy header costs more than all of it."""
+    light = {"algorithm", "array", "bit", "cmath", "cstddef", "cstdint", "cstring", "immintrin.h", "initializer_list"}
+    light |= {"limits", "numeric", "span", "type_traits", "utility"}
+    kernels = {RUNTIME / header for headers in HEADERS.values() for header in headers}
+    sources = [copy / name for name in (*NODES, *TABLES) if (copy / name).exists()]
+    found = {*kernels, *(h for s in [*sources, *kernels] for h in toolchain.headers_of(s, (copy, RUNTIME)))}
+    for header in sorted(found):
+        system = set(re.findall(r"^#include <([^>]+)>", header.read_text(), re.MULTILINE))
+        assert system <= light, f"{header.name} includes {system - light}"
 
 
 # -- loading ---------------------------------------------------------------------------------------------------

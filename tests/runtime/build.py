@@ -6,6 +6,7 @@ import hashlib
 import os
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -52,10 +53,11 @@ def _convert(argument):
     return ctypes.c_float(argument)
 
 
-def compile_library(source: Path, extra_flags: tuple[str, ...] = ()) -> Library:
-    """Builds `source` into a shared library, cached in the temporary folder by the hash of all it includes."""
+def compile_library(source: Path, extra_flags: tuple[str, ...] = (), more: Sequence[Path] = ()) -> Library:
+    """Builds `source`, and `more` with it, into a shared library, cached in the temporary folder by the hash of all
+    that is compiled."""
     digest = hashlib.sha256(" ".join([*FLAGS, *extra_flags]).encode())
-    for file in [source, *sorted(RUNTIME.glob("*.hpp"))]:
+    for file in [source, *more, *sorted(RUNTIME.rglob("*.hpp")), RUNTIME.parent / "cpu" / "probe.cpp"]:
         digest.update(file.read_bytes())
     folder = Path(tempfile.gettempdir()) / f"stepplan-tests-{os.getuid()}"
     folder.mkdir(exist_ok=True)
@@ -64,7 +66,7 @@ def compile_library(source: Path, extra_flags: tuple[str, ...] = ()) -> Library:
     with open(target.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another worker may be at it
         if not target.exists():
-            command = [os.environ.get("CXX", "g++"), *FLAGS, f"-I{RUNTIME}", str(source), *extra_flags]
+            command = [os.environ.get("CXX", "g++"), *FLAGS, f"-I{RUNTIME}", str(source), *map(str, more), *extra_flags]
             outcome = subprocess.run([*command, "-o", str(partial)], capture_output=True, text=True)
             assert outcome.returncode == 0, outcome.stderr
             partial.rename(target)

@@ -2,6 +2,8 @@
 // stages, all memory from the caller and poisoned first. Includes the probe, so that one library serves the tests.
 #include "../../templates/cpu/probe.cpp"
 
+#include <omp.h>
+
 #include <chrono>
 #include <cmath>
 #include <limits>

@@ -1,6 +1,5 @@
 """Packing of weights against oneDNN's reorder, and back, byte for byte."""
 
-import sysconfig
 from ctypes import c_int64
 from pathlib import Path
 
@@ -9,17 +8,13 @@ import pytest
 
 from tests.runtime.build import Library, compile_library
 
-PREFIX = Path(sysconfig.get_path("data"))
 TAGS = {"oihw": 0, "OIhw16i16o": 1, "OIhw16o16i": 2, "Owhi16o": 3, "OIhw8i8o": 4, "ohwi": 5, "hwio": 6}
 SHAPES = [(32, 48, 3, 3), (64, 16, 1, 1), (50, 37, 3, 3), (16, 32, 7, 5), (17, 3, 11, 11), (48, 40, 5, 1)]
 
 
 @pytest.fixture(scope="module")
-def library() -> Library:
-    if not (PREFIX / "include" / "dnnl.hpp").exists():
-        pytest.skip("oneDNN is not installed")
-    flags = (f"-I{PREFIX / 'include'}", f"-L{PREFIX / 'lib'}", f"-Wl,-rpath,{PREFIX / 'lib'}", "-ldnnl")
-    return compile_library(Path(__file__).parent / "weight_layout.cpp", flags)
+def library(onednn_flags: tuple[str, ...]) -> Library:
+    return compile_library(Path(__file__).parent / "weight_layout.cpp", onednn_flags)
 
 
 @pytest.mark.parametrize("tag", TAGS)

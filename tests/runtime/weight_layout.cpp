@@ -1,5 +1,5 @@
 // WeightLayout as C functions, and oneDNN's own reorder beside it.
-#include "weight_layout.hpp"
+#include "onednn/weight_layout.hpp"
 
 using dnnl::memory;
 

@@ -1,4 +1,4 @@
-// The shape of a convolution, its oneDNN descriptors, and how it is cut into slices.
+// A convolution's oneDNN descriptors, and how it is cut into slices.
 #pragma once
 
 #include <algorithm>
@@ -9,26 +9,11 @@
 #include <utility>
 #include <vector>
 
-#include "onednn_common.hpp"
+#include "convolution.hpp"
+#include "common.hpp"
 #include "weight_layout.hpp"
 
 namespace stepplan {
-
-/// Activations are dense NHWC, weights (O, I / groups, kh, kw). `pad_h` and `pad_w` are the top and left padding;
-/// bottom and right follow from the output size. A dilation of 1 means none.
-struct ConvShape {
-  int64_t n, ic, ih, iw, oc, oh, ow, kh, kw;
-  int64_t stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, groups;
-  bool bias, relu;  // relu: fused into the forward pass, ignored by the backward passes
-
-  int64_t weight_row() const { return ic / groups * kh * kw; }  // floats per output channel
-  int64_t reach_h() const { return (kh - 1) * dilation_h; }     // rows from a window's first tap to its last
-
-  /// A convolution that multiplies each pixel's channels by one matrix.
-  bool is_matmul() const {
-    return kh * kw * groups * stride_h * stride_w == 1 && pad_h == 0 && pad_w == 0 && ih == oh && iw == ow;
-  }
-};
 
 /// Shapes come from plans, and plans from anywhere: refuse what would divide by zero or index outside a tensor.
 inline void require_valid(const ConvShape& s) {

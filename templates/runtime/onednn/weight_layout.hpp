@@ -7,19 +7,10 @@
 #include <stdexcept>
 #include <vector>
 
-#include "onednn_common.hpp"
+#include "common.hpp"
 #include "transpose.hpp"
 
 namespace stepplan {
-
-/// How a plan stores the weights of a convolution (O, I, H, W): plain, or with the output channels (`o_block`) or the
-/// input channels (`i_block`) in blocks, outermost blocks first: ohwi64o, ihwo32i. Whole blocks only, without padding,
-/// so that whatever goes element by element (updates) need not know.
-struct Stored {
-  int64_t o_block = 0, i_block = 0;
-
-  bool plain() const { return o_block == 0 && i_block == 0; }
-};
 
 /// A blocked layout such as "OIhw16i16o" (in blocks of 16 x 16 channels), as tables of offsets. An element's
 /// offset is a sum with one term per coordinate, however the coordinates are blocked, so four short tables

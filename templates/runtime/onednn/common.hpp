@@ -13,7 +13,6 @@
 #include <dnnl_debug.h>
 #include <omp.h>
 
-#include <cstddef>
 #include <cstdint>
 #include <dnnl.hpp>
 #include <initializer_list>
@@ -23,22 +22,10 @@
 #include <utility>
 #include <vector>
 
+#include "library.hpp"
 #include "slices.hpp"
 
 namespace stepplan {
-
-constexpr size_t kAlignment = 64;
-
-/// `bytes` rounded up so that whatever follows is aligned again.
-constexpr size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
-enum class SliceDim { batch, rows, channels };
-
-/// How a node is divided: along which dimension, into how many slices.
-struct Slicing {
-  SliceDim dim;
-  int slices;
-};
 
 inline const dnnl::engine& cpu_engine() {
   static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);

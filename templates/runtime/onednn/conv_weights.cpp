@@ -1,6 +1,4 @@
-// The gradient of a convolution's weights and bias.
-#pragma once
-
+// The gradient of a convolution's weights and bias by oneDNN.
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -9,26 +7,27 @@
 #include <utility>
 #include <vector>
 
-#include "conv_shape.hpp"
-#include "matmul.hpp"
+#include "conv_descriptors.hpp"
+#include "implementations.hpp"
 
 namespace stepplan {
 
-/// dw and db of conv(x, weights) + bias, given dy. Two ways to divide the work:
-///   batch      each slice sums over its images into a partial gradient of its own; after a barrier, reduce() adds
-///              the partials in the order of the slices and writes them as the plan stores them;
-///   channels   each slice computes its output channels over all images. There are no partials, but oneDNN is slow on
-///              a view of dy's channels, so each slice first copies its channels into a dense slab in its scratch.
-///              Needs groups == 1. Implementations with a prefix (see Method) read the view directly.
-class ConvBackwardWeights {
+static void require_sliceable(const ConvShape& shape, Slicing slicing) {
+  require_valid(shape);
+  if (slicing.dim == SliceDim::rows) throw std::invalid_argument("weight gradients are sliced over batch or channels");
+  if (slicing.dim == SliceDim::channels && shape.groups > 1)
+    throw std::invalid_argument("a grouped weight gradient can't be sliced over channels");
+}
+
+class ConvBackwardWeights::Made {
  public:
-  ConvBackwardWeights(const ConvShape& shape, Slicing slicing, std::string_view implementation = "", Stored stored = {})
+  Made(const ConvShape& shape, Slicing slicing, std::string_view implementation, Stored stored)
       : shape_(shape), slicing_(slicing), method_(method_of(shape, implementation)), stored_(stored) {
     const SingleThreaded creation;
-    check(shape, slicing);
+    require_sliceable(shape, slicing);
     if (!stored.plain() && shape.groups > 1) throw std::invalid_argument("weights in groups are stored plain");
     if (!stored.plain()) target_ = WeightLayout(stored, shape.oc, shape.ic, shape.kh, shape.kw);
-    std::map<std::vector<int64_t>, Made> made;  // slices of equal size share one primitive
+    std::map<std::vector<int64_t>, Prepared> made;  // slices of equal size share one primitive
     for (int slice = 0; slice < slicing.slices; ++slice) {
       Part part{{0, shape.n}, {0, shape.oc}};
       if (by_channels()) part.channels = split_channels(shape.oc, slicing.slices, slice);
@@ -48,8 +47,6 @@ class ConvBackwardWeights {
         throw std::invalid_argument("a weight gradient that is written straight away is stored plain");
   }
 
-  size_t packed_bytes() const { return 0; }
-
   /// Whether reduce() has work; without it, run() writes dw and db itself and needs no partials.
   bool needs_reduce() const { return !by_channels() && !(slicing_.slices == 1 && layouts_[0].plain()); }
   size_t partial_bytes() const { return needs_reduce() ? slicing_.slices * partial_stride() : 0; }
@@ -57,9 +54,8 @@ class ConvBackwardWeights {
   size_t scratch_bytes(int slice) const {
     return dy_bytes(slice) + dw_bytes(slice) + gather_bytes(slice) + scratchpad_bytes_[slice];
   }
-  const std::string& impl_name() const { return implementation_; }
+  const char* impl_name() const { return implementation_.c_str(); }
 
-  /// All tensors are whole. Writes slice `slice` of `partials`, or of dw and db if !needs_reduce().
   void run(int slice, const float* x, const float* dy, void* partials, float* dw, float* db, void* scratch) const {
     const Part& part = parts_[slice];
     char* free_scratch = static_cast<char*>(scratch);
@@ -97,7 +93,6 @@ class ConvBackwardWeights {
     if (dw_bytes(slice)) unpack(slice, dw, plain_dw, whole_dw);
   }
 
-  /// Adds the partials of all slices in order, for this slice's part of dw and db.
   void reduce(int slice, const void* partials, float* dw, float* db) const {
     if (!needs_reduce()) return;
     const int64_t stride = partial_stride() / sizeof(float);
@@ -119,37 +114,15 @@ class ConvBackwardWeights {
     }
   }
 
-  static std::vector<std::string> implementations(const ConvShape& shape, Slicing slicing) {
-    const SingleThreaded creation;
-    check(shape, slicing);
-    ConvShape part = shape;  // the first slice stands for all
-    if (slicing.dim == SliceDim::channels) part.oc = split_channels(shape.oc, slicing.slices, 0).size();
-    if (slicing.dim == SliceDim::batch) part.n = split(shape.n, slicing.slices, 0).size();
-    if (part.oc * part.n == 0) throw std::invalid_argument("more weight gradient slices than items to divide");
-    const int64_t pixels = part.n * part.oh * part.ow;
-    auto names = list_implementations(part, describe_backward_weights({part, part.n, Slab::whole(part)}),
-                                      backward_weights_product(shape, pixels, part.oc));
-    if (shape.groups == 1 && !shape.is_matmul())
-      list_implementations(gathered_product(shape, pixels, part.oc).describe(), std::string(kGatherPrefix) + "/", names);
-    return names;
-  }
-
  private:
   struct Part {
     Range images, channels;
   };
-  struct Made {
+  struct Prepared {
     Call call;
     WeightLayout layout;
     size_t scratchpad_bytes;
   };
-
-  static void check(const ConvShape& shape, Slicing slicing) {
-    require_valid(shape);
-    if (slicing.dim == SliceDim::rows) throw std::invalid_argument("weight gradients are sliced over batch or channels");
-    if (slicing.dim == SliceDim::channels && shape.groups > 1)
-      throw std::invalid_argument("a grouped weight gradient can't be sliced over channels");
-  }
 
   bool by_channels() const { return slicing_.dim == SliceDim::channels; }
   int64_t pixels(const Part& part) const { return part.images.size() * shape_.oh * shape_.ow; }
@@ -187,7 +160,7 @@ class ConvBackwardWeights {
     layouts_[slice].sum_into(target_, mine, {0, shape_.ic}, mine.begin, from, 1, 0, whole_dw);
   }
 
-  Made make(const Part& part, std::string_view implementation) {
+  Prepared make(const Part& part, std::string_view implementation) {
     ConvShape shape = shape_;
     shape.oc = part.channels.size();
     if (method_ != Method::convolution) {
@@ -262,5 +235,34 @@ class ConvBackwardWeights {
   std::vector<Call> calls_;
   std::vector<size_t> scratchpad_bytes_;
 };
+
+ConvBackwardWeights::ConvBackwardWeights(const ConvShape& shape, Slicing slicing, const char* implementation, Stored stored)
+    : made_(new Made(shape, slicing, implementation, stored)) {}
+ConvBackwardWeights::~ConvBackwardWeights() { delete made_; }
+size_t ConvBackwardWeights::partial_bytes() const { return made_->partial_bytes(); }
+size_t ConvBackwardWeights::scratch_bytes(int slice) const { return made_->scratch_bytes(slice); }
+const char* ConvBackwardWeights::impl_name() const { return made_->impl_name(); }
+void ConvBackwardWeights::run(int slice, const float* x, const float* dy, void* partials, float* dw, float* db,
+                              void* scratch) const {
+  made_->run(slice, x, dy, partials, dw, db, scratch);
+}
+void ConvBackwardWeights::reduce(int slice, const void* partials, float* dw, float* db) const {
+  made_->reduce(slice, partials, dw, db);
+}
+
+std::vector<std::string> backward_weights_implementations(const ConvShape& shape, Slicing slicing) {
+  const SingleThreaded creation;
+  require_sliceable(shape, slicing);
+  ConvShape part = shape;  // the first slice stands for all
+  if (slicing.dim == SliceDim::channels) part.oc = split_channels(shape.oc, slicing.slices, 0).size();
+  if (slicing.dim == SliceDim::batch) part.n = split(shape.n, slicing.slices, 0).size();
+  if (part.oc * part.n == 0) throw std::invalid_argument("more weight gradient slices than items to divide");
+  const int64_t pixels = part.n * part.oh * part.ow;
+  auto names = list_implementations(part, describe_backward_weights({part, part.n, Slab::whole(part)}),
+                                    backward_weights_product(shape, pixels, part.oc));
+  if (shape.groups == 1 && !shape.is_matmul())
+    list_implementations(gathered_product(shape, pixels, part.oc).describe(), std::string(kGatherPrefix) + "/", names);
+  return names;
+}
 
 }  // namespace stepplan

@@ -1,0 +1,239 @@
+// Convolutions by oneDNN: forward and gradient of the input. conv_weights.cpp has the gradient of the weights.
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "conv_descriptors.hpp"
+#include "implementations.hpp"
+
+namespace stepplan {
+
+/// From the weights as the plan stores them to those that an implementation wants.
+class Packing {
+ public:
+  Packing() = default;
+  Packing(const ConvShape& s, const WeightLayout& wanted, Stored stored) : wanted_(wanted), stored_(!stored.plain()) {
+    if (stored_ && s.groups > 1) throw std::invalid_argument("weights in groups are stored plain");
+    if (stored_) from_ = WeightLayout(stored, s.oc, s.ic, s.kh, s.kw);
+    needed_ = stored_ ? !(from_ == wanted_) : !wanted_.plain();
+  }
+
+  size_t bytes() const { return needed_ ? wanted_.bytes() : 0; }
+
+  /// How weights would have to be stored for there to be no packing; plain if no plan stores them so.
+  Stored wanted(const ConvShape& s) const {
+    return s.groups > 1 || wanted_.plain() ? Stored{} : wanted_.as_stored(s.oc, s.ic, s.kh, s.kw);
+  }
+
+  void run(int slice, int slices, const float* weights, float* packed) const {
+    if (!stored_) return wanted_.pack(slice, slices, weights, packed);
+    const Range rows = split_channels(wanted_.rows_padded(), slices, slice);
+    from_.sum_into(wanted_, rows, {0, wanted_.columns_padded()}, 0, weights, 1, 0, packed);
+  }
+
+ private:
+  WeightLayout wanted_, from_;
+  bool stored_ = false, needed_ = false;
+};
+
+class ConvForward::Made {
+ public:
+  Made(const ConvShape& shape, Slicing slicing, std::string_view implementation, Stored stored)
+      : shape_(shape), slicing_(slicing) {
+    const SingleThreaded creation;
+    const bool matmul = method_of(shape, implementation) == Method::product;
+    if (matmul) layout_ = plain_layout(shape);
+
+    std::map<std::vector<int64_t>, std::pair<Call, size_t>> made;  // parts of equal size share one primitive
+    dnnl::memory::desc weights;                                    // the layout that the first part chose
+    for (int slice = 0; slice < slicing.slices; ++slice) {
+      const ConvPart part = ConvPart::of(shape, slicing, slice, /*by_input_rows=*/false);
+      auto found = made.find(part.size());
+      if (found == made.end() && matmul) {
+        const auto d = forward_product(shape, part.output_pixels(shape)).describe(implementation);
+        found = made.emplace(part.size(), prepare(d, dnnl::matmul(d))).first;
+        implementation_ = std::string(kProductPrefix) + "/" + d.impl_info_str();
+      } else if (found == made.end()) {
+        auto d = describe_forward({shape, part.images, part.slab, weights}, shape.relu);
+        select_implementation(d, implementation);
+        if (made.empty()) layout_ = WeightLayout(weights = d.weights_desc()), implementation_ = d.impl_info_str();
+        found = made.emplace(part.size(), prepare(d, dnnl::convolution_forward(d))).first;
+      }
+      parts_.push_back(part);
+      calls_.push_back(found->second.first.for_another_thread());
+      scratch_bytes_.push_back(found->second.second);
+    }
+    packing_ = Packing(shape, layout_, stored);
+  }
+
+  size_t packed_bytes() const { return packing_.bytes(); }
+  Stored wanted() const { return packing_.wanted(shape_); }
+  size_t scratch_bytes(int slice) const { return scratch_bytes_[slice]; }
+  const char* impl_name() const { return implementation_.c_str(); }
+
+  void pack(int slice, const float* weights, float* packed) const {
+    packing_.run(slice, slicing_.slices, weights, packed);
+  }
+
+  void run(int slice, const float* x, const float* weights, const float* bias, float* y, void* scratch) const {
+    const ConvPart& part = parts_[slice];
+    for (int64_t call = 0; call < part.calls; ++call) {
+      const int64_t image = part.all_images.begin + call * part.images;
+      calls_[slice].run({x + (image * shape_.ih + part.slab.in.begin) * shape_.iw * shape_.ic, weights, bias,
+                         y + (image * shape_.oh + part.slab.out.begin) * shape_.ow * shape_.oc, scratch});
+    }
+  }
+
+ private:
+  template <class Descriptor>
+  static std::pair<Call, size_t> prepare(const Descriptor& d, const dnnl::primitive& primitive) {
+    return {Call(primitive, {{DNNL_ARG_SRC, d.src_desc()},
+                             {DNNL_ARG_WEIGHTS, d.weights_desc()},
+                             {DNNL_ARG_BIAS, d.bias_desc()},
+                             {DNNL_ARG_DST, d.dst_desc()},
+                             {DNNL_ARG_SCRATCHPAD, d.scratchpad_desc()}}),
+            aligned(d.scratchpad_desc().get_size())};
+  }
+
+  ConvShape shape_;
+  Slicing slicing_;
+  WeightLayout layout_;
+  Packing packing_;
+  std::string implementation_;
+  std::vector<ConvPart> parts_;
+  std::vector<Call> calls_;
+  std::vector<size_t> scratch_bytes_;
+};
+
+ConvForward::ConvForward(const ConvShape& shape, Slicing slicing, const char* implementation, Stored stored)
+    : made_(new Made(shape, slicing, implementation, stored)) {}
+ConvForward::~ConvForward() { delete made_; }
+size_t ConvForward::packed_bytes() const { return made_->packed_bytes(); }
+Stored ConvForward::wanted() const { return made_->wanted(); }
+size_t ConvForward::scratch_bytes(int slice) const { return made_->scratch_bytes(slice); }
+const char* ConvForward::impl_name() const { return made_->impl_name(); }
+void ConvForward::pack(int slice, const float* weights, float* packed) const { made_->pack(slice, weights, packed); }
+void ConvForward::run(int slice, const float* x, const float* weights, const float* bias, float* y, void* scratch) const {
+  made_->run(slice, x, weights, bias, y, scratch);
+}
+
+std::vector<std::string> forward_implementations(const ConvShape& shape, Slicing slicing) {
+  const SingleThreaded creation;
+  const ConvPart part = ConvPart::of(shape, slicing, 0, false);
+  return list_implementations(shape, describe_forward({shape, part.images, part.slab}, shape.relu),
+                              forward_product(shape, part.output_pixels(shape)));
+}
+
+class ConvBackwardData::Made {
+ public:
+  Made(const ConvShape& shape, Slicing slicing, std::string_view implementation, Stored stored)
+      : shape_(shape), slicing_(slicing) {
+    const SingleThreaded creation;
+    const bool matmul = method_of(shape, implementation) == Method::product;
+    if (matmul) layout_ = plain_layout(shape);
+
+    std::map<std::vector<int64_t>, std::pair<Call, size_t>> made;
+    dnnl::memory::desc weights;
+    for (int slice = 0; slice < slicing.slices; ++slice) {
+      const ConvPart part = ConvPart::of(shape, slicing, slice, /*by_input_rows=*/true);
+      parts_.push_back(part);
+      call_of_.push_back(static_cast<int>(calls_.size()));
+      scratch_bytes_.push_back(0);
+      if (part.slab.in.size() == 0 || part.slab.out.size() <= 0) {  // rows that no window touches have no call
+        call_of_.back() = kUntouched;
+        continue;
+      }
+      auto found = made.find(part.size());
+      if (found == made.end() && matmul) {
+        const auto d = backward_data_product(shape, part.output_pixels(shape)).describe(implementation);
+        found = made.emplace(part.size(), prepare(d, dnnl::matmul(d), d.src_desc(), DNNL_ARG_SRC, d.dst_desc(),
+                                                  DNNL_ARG_DST)).first;
+        implementation_ = std::string(kProductPrefix) + "/" + d.impl_info_str();
+      } else if (found == made.end()) {
+        auto choice = describe_backward_data({shape, part.images, part.slab, weights});
+        select_implementation(choice, implementation);
+        const auto& d = choice.descriptor;
+        if (made.empty()) layout_ = WeightLayout(weights = d.weights_desc()), implementation_ = d.impl_info_str();
+        found = made.emplace(part.size(), prepare(d, dnnl::convolution_backward_data(d), d.diff_dst_desc(),
+                                                  DNNL_ARG_DIFF_DST, d.diff_src_desc(), DNNL_ARG_DIFF_SRC)).first;
+      }
+      calls_.push_back(found->second.first.for_another_thread());
+      scratch_bytes_.back() = found->second.second;
+    }
+    packing_ = Packing(shape, layout_, stored);
+  }
+
+  size_t packed_bytes() const { return packing_.bytes(); }
+  Stored wanted() const { return packing_.wanted(shape_); }
+  size_t scratch_bytes(int slice) const { return scratch_bytes_[slice]; }
+  const char* impl_name() const { return implementation_.c_str(); }
+
+  void pack(int slice, const float* weights, float* packed) const {
+    packing_.run(slice, slicing_.slices, weights, packed);
+  }
+
+  void run(int slice, const float* dy, const float* weights, float* dx, void* scratch) const {
+    const ConvPart& part = parts_[slice];
+    for (int64_t call = 0; call < part.calls; ++call) {
+      const int64_t image = part.all_images.begin + call * part.images;
+      const int64_t row = shape_.iw * shape_.ic;
+      float* target = dx + (image * shape_.ih + part.slab.in.begin) * row;
+      if (call_of_[slice] == kUntouched)
+        std::fill(target, target + part.slab.in.size() * row, 0.0f);
+      else
+        calls_[call_of_[slice]].run(
+            {dy + (image * shape_.oh + part.slab.out.begin) * shape_.ow * shape_.oc, weights, target, scratch});
+    }
+  }
+
+ private:
+  static constexpr int kUntouched = -1;
+
+  template <class Descriptor>
+  static std::pair<Call, size_t> prepare(const Descriptor& d, const dnnl::primitive& primitive,
+                                         const dnnl::memory::desc& dy, int dy_argument, const dnnl::memory::desc& dx,
+                                         int dx_argument) {
+    return {Call(primitive, {{dy_argument, dy},
+                             {DNNL_ARG_WEIGHTS, d.weights_desc()},
+                             {dx_argument, dx},
+                             {DNNL_ARG_SCRATCHPAD, d.scratchpad_desc()}}),
+            aligned(d.scratchpad_desc().get_size())};
+  }
+
+  ConvShape shape_;
+  Slicing slicing_;
+  WeightLayout layout_;
+  Packing packing_;
+  std::string implementation_;
+  std::vector<ConvPart> parts_;
+  std::vector<Call> calls_;
+  std::vector<int> call_of_;  // by slice: index into calls_, or kUntouched
+  std::vector<size_t> scratch_bytes_;
+};
+
+ConvBackwardData::ConvBackwardData(const ConvShape& shape, Slicing slicing, const char* implementation, Stored stored)
+    : made_(new Made(shape, slicing, implementation, stored)) {}
+ConvBackwardData::~ConvBackwardData() { delete made_; }
+size_t ConvBackwardData::packed_bytes() const { return made_->packed_bytes(); }
+Stored ConvBackwardData::wanted() const { return made_->wanted(); }
+size_t ConvBackwardData::scratch_bytes(int slice) const { return made_->scratch_bytes(slice); }
+const char* ConvBackwardData::impl_name() const { return made_->impl_name(); }
+void ConvBackwardData::pack(int slice, const float* weights, float* packed) const {
+  made_->pack(slice, weights, packed);
+}
+void ConvBackwardData::run(int slice, const float* dy, const float* weights, float* dx, void* scratch) const {
+  made_->run(slice, dy, weights, dx, scratch);
+}
+
+std::vector<std::string> backward_data_implementations(const ConvShape& shape, Slicing slicing) {
+  const SingleThreaded creation;
+  const ConvPart part = ConvPart::of(shape, slicing, 0, true);
+  return list_implementations(shape, describe_backward_data({shape, part.images, part.slab}),
+                              backward_data_product(shape, part.output_pixels(shape)));
+}
+
+}  // namespace stepplan

@@ -1,0 +1,160 @@
+// Matrix products by oneDNN or as dot products, and the bias gradient that goes with them.
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "common.hpp"
+#include "dots.hpp"
+#include "implementations.hpp"
+#include "sums.hpp"
+
+namespace stepplan {
+
+/// The implementation that is not oneDNN's (dots.hpp).
+constexpr std::string_view kDots = "dots";
+
+class MatMul::Made {
+ public:
+  Made(const MatMulShape& shape, Slicing slicing, std::string_view implementation) : shape_(shape) {
+    const SingleThreaded creation;
+    dots_ = implementation == kDots;
+    if (dots_ && !shape.is_dots()) throw std::invalid_argument("only products of dense rows run as dots");
+    std::map<std::vector<int64_t>, std::pair<Descriptor, dnnl::matmul>> made;  // slices of equal size share one
+    for (int slice = 0; slice < slicing.slices; ++slice) {
+      Range images{0, shape.batch}, rows{0, shape.m}, columns{0, shape.n};
+      switch (slicing.dim) {
+        case SliceDim::batch: images = split(shape.batch, slicing.slices, slice); break;
+        case SliceDim::rows: rows = split(shape.m, slicing.slices, slice); break;
+        case SliceDim::channels: columns = split_channels(shape.n, slicing.slices, slice); break;
+      }
+      if (images.size() * rows.size() * columns.size() == 0)
+        throw std::invalid_argument("more matmul slices than there are items to divide");
+      if (dots_) {
+        implementation_ = kDots;
+        scratch_bytes_.push_back(0);
+        parts_.push_back({rows, columns});
+        continue;
+      }
+      const std::vector<int64_t> size{images.size(), rows.size(), columns.size()};
+      auto found = made.find(size);
+      if (found == made.end()) {
+        const Descriptor chosen = describe(images.size(), rows.size(), columns.size(), implementation);
+        found = made.emplace(size, std::pair{chosen, dnnl::matmul(chosen)}).first;
+      }
+      const auto& [descriptor, primitive] = found->second;
+      implementation_ = descriptor.impl_info_str();
+      scratch_bytes_.push_back(aligned(descriptor.scratchpad_desc().get_size()));
+      corners_.push_back({offset(shape.a, images.begin, rows.begin, 0), offset(shape.b, images.begin, 0, columns.begin),
+                          offset(shape.c, images.begin, rows.begin, columns.begin), columns.begin});
+      calls_.emplace_back(primitive, Call::Arguments{{DNNL_ARG_SRC, descriptor.src_desc()},
+                                                              {DNNL_ARG_WEIGHTS, descriptor.weights_desc()},
+                                                              {DNNL_ARG_BIAS, descriptor.bias_desc()},
+                                                              {DNNL_ARG_DST, descriptor.dst_desc()},
+                                                              {DNNL_ARG_SCRATCHPAD, descriptor.scratchpad_desc()}});
+    }
+  }
+
+  size_t scratch_bytes(int slice) const { return scratch_bytes_[slice]; }
+  const char* impl_name() const { return implementation_.c_str(); }
+
+  void run(int slice, const float* a, const float* b, const float* bias, float* c, void* scratch) const {
+    if (dots_) {
+      const MatMulShape& s = shape_;
+      const Dots::Operands operands{a, b, s.bias ? bias : nullptr, c, s.a.row_stride, s.b.column_stride, s.c.row_stride, s.k};
+      return Dots::run(operands, parts_[slice].rows, parts_[slice].columns);
+    }
+    const Corner& corner = corners_[slice];
+    calls_[slice].run({a + corner.a, b + corner.b, shape_.bias ? bias + corner.bias : nullptr, c + corner.c, scratch});
+  }
+
+  static std::vector<std::string> implementations(const MatMulShape& shape, Slicing slicing) {
+    const SingleThreaded creation;
+    MatMulShape part = shape;  // the first slice stands for all
+    if (slicing.dim == SliceDim::batch) part.batch = std::max<int64_t>(1, part.batch / slicing.slices);
+    if (slicing.dim == SliceDim::rows) part.m = split(part.m, slicing.slices, 0).size();
+    if (slicing.dim == SliceDim::channels) part.n = split_channels(part.n, slicing.slices, 0).size();
+    std::vector<std::string> names;
+    Descriptor descriptor = Made(part).describe(part.batch, part.m, part.n, "");
+    do names.push_back(descriptor.impl_info_str());
+    while (descriptor.next_impl());
+    if (shape.is_dots()) names.emplace_back(kDots);
+    return names;
+  }
+
+ private:
+  using Descriptor = dnnl::matmul::primitive_desc;
+  struct Corner {
+    int64_t a, b, c, bias;  // where the slice begins in each operand, in floats
+  };
+
+  explicit Made(const MatMulShape& shape) : shape_(shape) {}
+
+  static int64_t offset(const MatrixLayout& layout, int64_t image, int64_t row, int64_t column) {
+    return image * layout.batch_stride + row * layout.row_stride + column * layout.column_stride;
+  }
+
+  /// A single matrix has two dimensions, not a batch of one: oneDNN has more implementations for it.
+  dnnl::memory::desc matrix(int64_t images, int64_t rows, int64_t columns, const MatrixLayout& layout) const {
+    using Type = dnnl::memory::data_type;
+    if (shape_.batch == 1)
+      return {{rows, columns}, Type::f32, dnnl::memory::dims{layout.row_stride, layout.column_stride}};
+    const bool repeated = layout.batch_stride == 0;
+    return {{repeated ? 1 : images, rows, columns},
+            Type::f32,
+            dnnl::memory::dims{repeated ? rows * columns : layout.batch_stride, layout.row_stride, layout.column_stride}};
+  }
+
+  Descriptor describe(int64_t images, int64_t m, int64_t n, std::string_view implementation) const {
+    if (images < 1 || m < 1 || n < 1 || shape_.k < 1) throw std::invalid_argument("a matmul's sizes are positive");
+    const auto a = matrix(images, m, shape_.k, shape_.a), b = matrix(images, shape_.k, n, shape_.b);
+    const auto c = matrix(images, m, n, shape_.c);
+    const auto attributes = kernel_attributes(shape_.relu);
+    const auto bias = matrix(1, 1, n, {0, n, 1});
+    Descriptor descriptor = shape_.bias ? Descriptor(cpu_engine(), a, b, bias, c, attributes)
+                                        : Descriptor(cpu_engine(), a, b, c, attributes);
+    select_implementation(descriptor, implementation);
+    return descriptor;
+  }
+
+  struct Part {
+    Range rows, columns;
+  };
+
+  MatMulShape shape_;
+  std::string implementation_;
+  bool dots_ = false;
+  std::vector<Part> parts_;  // by slice, of dots
+  std::vector<size_t> scratch_bytes_;
+  std::vector<Corner> corners_;
+  std::vector<Call> calls_;
+};
+
+MatMul::MatMul(const MatMulShape& shape, Slicing slicing, const char* implementation)
+    : made_(new Made(shape, slicing, implementation)) {}
+MatMul::~MatMul() { delete made_; }
+size_t MatMul::scratch_bytes(int slice) const { return made_->scratch_bytes(slice); }
+const char* MatMul::impl_name() const { return made_->impl_name(); }
+void MatMul::run(int slice, const float* a, const float* b, const float* bias, float* c, void* scratch) const {
+  made_->run(slice, a, b, bias, c, scratch);
+}
+
+std::vector<std::string> matmul_implementations(const MatMulShape& shape, Slicing slicing) {
+  return MatMul::Made::implementations(shape, slicing);
+}
+
+void bias_gradient(const float* dy, int64_t rows, int64_t columns, Range mine, float* gradient) {
+  constexpr int64_t width = 64;
+  for (int64_t first = mine.begin; first < mine.end; first += width) {
+    const int64_t count = std::min(width, mine.end - first);
+    const float* values = dy + first;
+    double total[width] = {};
+    add_rows({0, rows}, count, total, [=](int64_t row, int64_t c) { return values[row * columns + c]; });
+    for (int64_t c = 0; c < count; ++c) gradient[first + c] = static_cast<float>(total[c]);
+  }
+}
+
+}  // namespace stepplan

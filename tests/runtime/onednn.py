@@ -1,0 +1,180 @@
+"""oneDNN's kernels as C functions: shapes, calls, and what PyTorch says in float64."""
+
+import ctypes
+from dataclasses import astuple, dataclass
+
+import torch
+
+BATCH, ROWS, CHANNELS = 0, 1, 2
+FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS = 0, 1, 2
+IMPOSSIBLE, ONEDNN_REFUSED = 1, 2
+
+
+@dataclass(frozen=True)
+class Conv:
+    """The fields of ConvShape, in its order."""
+
+    n: int
+    ic: int
+    ih: int
+    iw: int
+    oc: int
+    oh: int
+    ow: int
+    kh: int
+    kw: int
+    stride_h: int = 1
+    stride_w: int = 1
+    pad_h: int = 0
+    pad_w: int = 0
+    dilation_h: int = 1
+    dilation_w: int = 1
+    groups: int = 1
+    bias: int = 0
+    relu: int = 0
+
+    def torch_arguments(self):
+        return dict(
+            stride=(self.stride_h, self.stride_w),
+            padding=(self.pad_h, self.pad_w),
+            dilation=(self.dilation_h, self.dilation_w),
+            groups=self.groups,
+        )
+
+
+def conv(n, ic, size, oc, kernel, stride=1, pad=0, dilation=1, groups=1, bias=0, relu=0):
+    (ih, iw), (kh, kw) = size, kernel
+    out = [(i + 2 * pad - (k - 1) * dilation - 1) // stride + 1 for i, k in ((ih, kh), (iw, kw))]
+    return Conv(n, ic, ih, iw, oc, *out, kh, kw, stride, stride, pad, pad, dilation, dilation, groups, bias, relu)
+
+
+class KernelError(Exception):
+    pass
+
+
+def pointer(tensor):
+    return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())
+
+
+def integers(values):
+    return (ctypes.c_int64 * len(values))(*values)
+
+
+def run_conv(
+    library, kind, shape, dim, slices, implementation, in1, in2, bias, out1, out2=None, repeats=2, blocks=(0, 0)
+):
+    text, seconds = ctypes.create_string_buffer(4096), (ctypes.c_double * 2)()
+    code = library.harness_conv(
+        kind,
+        integers(astuple(shape)),
+        dim,
+        slices,
+        implementation.encode(),
+        integers(blocks),
+        pointer(in1),
+        pointer(in2),
+        pointer(bias),
+        pointer(out1),
+        pointer(out2),
+        repeats,
+        seconds,
+        text,
+        4096,
+    )
+    if code:
+        raise KernelError(code, text.value.decode())
+    return text.value.decode(), list(seconds)
+
+
+def implementations(library, kind, shape, dim, slices):
+    text = ctypes.create_string_buffer(4096)
+    code = library.stepplan_conv_implementations(kind, integers(astuple(shape)), dim, slices, text, 4096)
+    if code:
+        raise KernelError(code, text.value.decode())
+    return [name for name in text.value.decode().split("\n") if "ref" not in name]
+
+
+def nhwc(tensor):
+    return tensor.float().permute(0, 2, 3, 1).contiguous()
+
+
+def nan(*shape):
+    return torch.full(shape, float("nan"))
+
+
+def assert_as_good_as_torch(ours, truth, torchs):
+    """Float32 PyTorch's own error, times a factor for other orders of addition, is what we may differ by."""
+    scale = truth.abs().mean().item() + 1e-30
+    allowed = 4 * (torchs.double() - truth).abs().max().item() + 2e-6 * scale
+    assert (ours.double() - truth).abs().max().item() <= allowed
+
+
+def check_conv(library, shape, kind, dim, slices, implementation="", seed=0):
+    random_numbers = torch.Generator().manual_seed(seed)
+
+    def draw(*size):
+        return torch.randn(*size, generator=random_numbers, dtype=torch.float64).float().double()
+
+    s = shape
+    x, w = draw(s.n, s.ic, s.ih, s.iw), draw(s.oc, s.ic // s.groups, s.kh, s.kw)
+    bias = draw(s.oc) if s.bias else None
+    dy = draw(s.n, s.oc, s.oh, s.ow)
+
+    def expected(dtype):
+        xs, ws = x.to(dtype, copy=True).requires_grad_(), w.to(dtype, copy=True).requires_grad_()
+        bs = bias.to(dtype, copy=True).requires_grad_() if s.bias else None
+        y = torch.nn.functional.conv2d(xs, ws, bs, **s.torch_arguments())
+        y.backward(dy.to(dtype))
+        return y.relu().detach() if s.relu else y.detach(), xs.grad, ws.grad, bs.grad if s.bias else None
+
+    truth, torchs = expected(torch.float64), expected(torch.float32)
+    b32 = bias.float() if s.bias else None
+    if kind == FORWARD:
+        y = nan(s.n, s.oh, s.ow, s.oc)
+        run_conv(library, kind, s, dim, slices, implementation, nhwc(x), w.float(), b32, y)
+        assert_as_good_as_torch(y.permute(0, 3, 1, 2), truth[0], torchs[0])
+    elif kind == BACKWARD_DATA:
+        dx = nan(s.n, s.ih, s.iw, s.ic)
+        run_conv(library, kind, s, dim, slices, implementation, nhwc(dy), w.float(), None, dx)
+        assert_as_good_as_torch(dx.permute(0, 3, 1, 2), truth[1], torchs[1])
+    else:
+        dw, db = nan(*w.shape), nan(s.oc)
+        run_conv(library, kind, s, dim, slices, implementation, nhwc(x), nhwc(dy), None, dw, db)
+        assert_as_good_as_torch(dw, truth[2], torchs[2])
+        if s.bias:
+            assert_as_good_as_torch(db, truth[3], torchs[3])
+
+
+NAMED = {
+    "first": conv(3, 3, (33, 35), 64, (7, 7), 2, 3, bias=1),
+    "plain3x3": conv(5, 32, (13, 13), 48, (3, 3), 1, 1, relu=1),
+    "strided3x3": conv(2, 16, (14, 15), 32, (3, 3), 2, 1, bias=1),
+    "leftover": conv(2, 16, (16, 16), 32, (3, 3), 2, 0, bias=1),
+    "pointwise": conv(4, 64, (9, 9), 128, (1, 1), bias=1, relu=1),
+    "strided1x1": conv(2, 64, (9, 9), 32, (1, 1), 2),
+    "dilated": conv(3, 16, (17, 17), 16, (3, 3), 1, 2, dilation=2, bias=1),
+    "odd": conv(4, 5, (11, 10), 7, (3, 2), 1, 1, bias=1),
+    "odd_wide": conv(2, 19, (8, 8), 100, (3, 3), 1, 1, bias=1),
+    "grouped": conv(3, 32, (10, 10), 64, (3, 3), 1, 1, groups=4, bias=1),
+    "depthwise": conv(3, 40, (12, 12), 40, (3, 3), 1, 1, groups=40, bias=1),
+    "odd_groups": conv(2, 12, (9, 9), 18, (3, 3), 2, 1, groups=3),
+    "one_image": conv(1, 16, (28, 28), 32, (5, 5), 1, 2, bias=1),
+    "four_stride": conv(1, 8, (40, 40), 16, (4, 4), 4, 0, bias=1),
+    "big_stride": conv(2, 8, (23, 23), 16, (2, 2), 3, 1),
+}
+MODES = [
+    (FORWARD, BATCH),
+    (FORWARD, ROWS),
+    (BACKWARD_DATA, BATCH),
+    (BACKWARD_DATA, ROWS),
+    (BACKWARD_WEIGHTS, BATCH),
+    (BACKWARD_WEIGHTS, CHANNELS),
+]
+
+
+def possible(shape, kind, dim, slices):
+    if dim == BATCH:
+        return slices <= shape.n
+    if dim == ROWS:
+        return slices <= (shape.oh if kind == FORWARD else shape.ih)
+    return shape.groups == 1 and slices <= shape.oc

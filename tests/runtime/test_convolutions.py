@@ -1,0 +1,114 @@
+"""Convolutions by oneDNN against PyTorch in float64, sliced over threads, with poisoned outputs and scratch."""
+
+import random
+
+import pytest
+import torch
+
+from tests.runtime.onednn import (
+    BACKWARD_DATA,
+    BACKWARD_WEIGHTS,
+    BATCH,
+    CHANNELS,
+    FORWARD,
+    MODES,
+    NAMED,
+    KernelError,
+    check_conv,
+    conv,
+    implementations,
+    nan,
+    possible,
+    run_conv,
+)
+
+
+@pytest.mark.parametrize("kind,dim", MODES)
+@pytest.mark.parametrize("name", NAMED)
+def test_convolutions_match_float64(library, name, kind, dim):
+    for slices in range(1, 6):
+        if possible(NAMED[name], kind, dim, slices):
+            check_conv(library, NAMED[name], kind, dim, slices)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_convolutions_match_float64(library, seed):
+    choose = random.Random(seed)
+    while True:
+        groups = choose.choice([1, 1, 1, 2, 3])
+        shape = conv(
+            choose.randint(1, 5),
+            groups * choose.randint(1, 24),
+            (choose.randint(3, 20), choose.randint(3, 20)),
+            groups * choose.randint(1, 40),
+            (choose.randint(1, 5), choose.randint(1, 5)),
+            choose.randint(1, 3),
+            choose.randint(0, 2),
+            choose.randint(1, 2),
+            groups,
+            choose.randint(0, 1),
+            choose.randint(0, 1),
+        )
+        if shape.oh > 0 and shape.ow > 0 and shape.pad_h < shape.kh and shape.pad_w < shape.kw:
+            break
+    for kind, dim in MODES:
+        slices = choose.choice([k for k in range(1, 6) if possible(shape, kind, dim, k)] or [0])
+        if slices:
+            check_conv(library, shape, kind, dim, slices, seed=seed)
+
+
+@pytest.mark.parametrize("kind,dim", MODES)
+@pytest.mark.parametrize(
+    "name", ["pointwise", "plain3x3", "odd_wide", "depthwise", "strided1x1", "dilated", "leftover"]
+)
+def test_every_implementation_matches_float64(library, name, kind, dim):
+    shape = NAMED[name]
+    if not possible(shape, kind, dim, 2):
+        pytest.skip("not sliced this way")
+    for implementation in implementations(library, kind, shape, dim, 2):
+        for slices in (1, 2, 3):
+            if possible(shape, kind, dim, slices):
+                check_conv(library, shape, kind, dim, slices, implementation)
+
+
+def stored(plain, blocks):
+    """Plain weights (O, I, H, W) as a plan may store them: in blocks of output or of input channels."""
+    (o, i, h, w), (o_block, i_block) = plain.shape, blocks
+    if o_block:
+        return plain.view(o // o_block, o_block, i, h, w).permute(0, 3, 4, 2, 1).contiguous()
+    return plain.view(o, i // i_block, i_block, h, w).permute(1, 3, 4, 0, 2).contiguous() if i_block else plain
+
+
+@pytest.mark.parametrize("blocks", [(64, 0), (16, 0), (0, 64), (0, 32), (0, 16)])
+@pytest.mark.parametrize("pixels,k,slices", [(9, 3, 2), (7, 1, 3)])
+def test_stored_weights_give_the_bits_of_plain_ones(library, blocks, pixels, k, slices):
+    shape = conv(4, 64, (pixels, pixels), 128, (k, k), 1, k // 2, bias=1)
+    numbers = torch.Generator().manual_seed(pixels)
+    x, dy = (torch.randn(4, pixels, pixels, c, generator=numbers) for c in (64, 128))
+    weight, bias = torch.randn(128, 64, k, k, generator=numbers), torch.randn(128, generator=numbers)
+    for kind, given, result in ((FORWARD, x, dy), (BACKWARD_DATA, dy, x)):
+        for implementation in implementations(library, kind, shape, BATCH, slices):
+            if "ref" in implementation or implementation.startswith("matmul"):
+                continue
+            outs = [torch.full_like(result, torch.nan) for _ in range(2)]
+            for out, how in zip(outs, ((0, 0), blocks), strict=True):
+                operands = (given, stored(weight, how), bias if kind == FORWARD else None, out)
+                run_conv(library, kind, shape, BATCH, slices, implementation, *operands, blocks=how)
+            assert torch.equal(*outs), implementation
+    for dim, ways in ((BATCH, slices), (CHANNELS, 2)):
+        for implementation in implementations(library, BACKWARD_WEIGHTS, shape, dim, ways):
+            if "ref" in implementation or (dim == CHANNELS and implementation.startswith("matmul")):
+                continue
+            dw, db = ([nan(*size) for _ in range(2)] for size in ((128, 64, k, k), (128,)))
+            for number, how in enumerate(((0, 0), blocks)):
+                out = (None, dw[number], db[number])
+                run_conv(library, BACKWARD_WEIGHTS, shape, dim, ways, implementation, x, dy, *out, blocks=how)
+            assert torch.equal(stored(dw[0], blocks).reshape(-1), dw[1].reshape(-1)), implementation
+            assert torch.equal(*db)
+
+
+def test_a_weight_gradient_that_is_written_straight_away_is_stored_plain(library):
+    shape, x = conv(4, 64, (7, 7), 128, (1, 1)), torch.zeros(4, 7, 7, 128)
+    named = next(i for i in implementations(library, BACKWARD_WEIGHTS, shape, CHANNELS, 2) if i.startswith("matmul"))
+    with pytest.raises(KernelError, match="straight away"):
+        run_conv(library, BACKWARD_WEIGHTS, shape, CHANNELS, 2, named, x, x, None, x, blocks=(64, 0))

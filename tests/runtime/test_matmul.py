@@ -1,0 +1,78 @@
+"""Matrix products by oneDNN and as dot products, and gradients of biases, against PyTorch in float64."""
+
+import ctypes
+import itertools
+
+import pytest
+import torch
+
+from tests.runtime.onednn import BATCH, CHANNELS, ROWS, assert_as_good_as_torch, integers, nan, pointer
+
+
+def strides(tensor):
+    batch = tensor.stride(0) if tensor.dim() == 3 else 0
+    return [batch, tensor.stride(-2), tensor.stride(-1)]
+
+
+@pytest.mark.parametrize("transposed_a,transposed_b,bias", list(itertools.product([0, 1], [0, 1], [0, 1])))
+@pytest.mark.parametrize("batch,m,n,k", [(1, 37, 50, 29), (1, 64, 128, 256), (6, 33, 17, 40), (1, 5, 1, 7)])
+def test_matrix_products_match_float64(library, batch, m, n, k, transposed_a, transposed_b, bias):
+    numbers = torch.Generator().manual_seed(m)
+    pads = 3  # leading dimensions longer than the rows
+
+    def operand(rows, columns, transposed):
+        rows, columns = (columns, rows) if transposed else (rows, columns)
+        full = torch.randn(batch, rows, columns + pads, generator=numbers)[..., :columns]
+        return full.transpose(1, 2) if transposed else full
+
+    a, b = operand(m, k, transposed_a), operand(k, n, transposed_b)
+    bias_values = torch.randn(n, generator=numbers) if bias else None
+    truth, torchs = a.double() @ b.double(), a @ b
+    if bias:
+        truth, torchs = truth + bias_values.double(), torchs + bias_values
+    ours = [b"dots"] if batch == 1 and transposed_b and not transposed_a else []
+    for (dim, extent), implementation in itertools.product(((BATCH, batch), (ROWS, m), (CHANNELS, n)), [b"", *ours]):
+        for slices in range(1, min(5, extent) + 1):
+            c = nan(batch, m, n + pads)
+            shape = [batch, m, n, k, *strides(a), *strides(b), c.stride(0), c.stride(1), 1, bias, 0]
+            text, seconds = ctypes.create_string_buffer(512), (ctypes.c_double * 1)()
+            code = library.harness_matmul(
+                integers(shape),
+                dim,
+                slices,
+                implementation,
+                pointer(a),
+                pointer(b),
+                pointer(bias_values),
+                pointer(c),
+                2,
+                seconds,
+                text,
+                512,
+            )
+            assert code == 0, text.value
+            assert_as_good_as_torch(c[..., :n], truth, torchs)
+            assert c[..., n:].isnan().all()
+
+
+@pytest.mark.parametrize("m,n,k", [(7, 41, 2500), (32, 64, 1024), (1, 19, 1039)])
+def test_dot_products_have_the_same_bits_in_any_slices(library, m, n, k):
+    numbers = torch.Generator().manual_seed(k)
+    a, b, bias = (torch.randn(*size, generator=numbers) for size in ((m, k), (n, k), (n,)))
+    shape = integers([1, m, n, k, 0, k, 1, 0, 1, k, 0, n, 1, 1, 0])
+    results, text, seconds = [], ctypes.create_string_buffer(512), (ctypes.c_double * 1)()
+    for dim, slices in ((ROWS, 1), (ROWS, min(3, m)), (CHANNELS, 2), (CHANNELS, 5)):
+        c, operands = nan(m, n), (pointer(a), pointer(b), pointer(bias))
+        assert library.harness_matmul(shape, dim, slices, b"dots", *operands, pointer(c), 1, seconds, text, 512) == 0
+        results.append(c)
+    assert_as_good_as_torch(results[0], a.double() @ b.double().T + bias.double(), a @ b.T + bias)
+    assert all(torch.equal(c, results[0]) for c in results[1:])
+
+
+@pytest.mark.parametrize("rows,columns,slices", [(1, 1, 1), (1000, 130, 3), (100_000, 17, 2)])
+def test_bias_gradient_is_nearly_exact(library, rows, columns, slices):
+    dy = torch.randn(rows, columns, generator=torch.Generator().manual_seed(rows)) + 1
+    gradient = nan(columns)
+    library.harness_bias_gradient(pointer(dy), ctypes.c_int64(rows), ctypes.c_int64(columns), slices, pointer(gradient))
+    exact = dy.double().sum(0)
+    assert (gradient.double() - exact).norm() <= 4e-8 * exact.norm()  # a float's rounding is at most 6e-8
