@@ -2,8 +2,8 @@
 
 Blocks that live all the time go to the bottom. The rest is packed several ways, cheapest first, until one reaches the
 lower bound, the most bytes alive at once: best fit (best_fit.py), valley filling block by block and chain by chain
-(valleys.py, chains.py; core_first.py leaves small blocks for the gaps), pieces joined that fit only each other
-(joining.py), a packing without waste read off a planar graph (tight.py), then by turns the best so far repaired below
+(valleys.py, chains.py; core_first.py leaves small blocks for the gaps), a packing without waste read off a planar graph
+(tight.py), pieces joined that fit only each other (joining.py), then by turns the best so far repaired below
 lower heights (ejection.py), a packing from the densest sections outwards (dense_first.py), and exact search below a
 given height (exact.py), which may also prove that no packing is lower. What search may do is counted in steps, never in
 seconds: the same blocks get the same offsets on every machine.
@@ -27,7 +27,7 @@ from planner.solve.valleys import PRIORITIES, fill_valleys, ranks
 from planner.units import ALIGNMENT, Bytes, align
 
 MANY = 2_000
-"""Blocks from which small ones are left for later: fewer can be searched."""
+"""Blocks from which small ones are left for later, and what fits is joined first: fewer can be searched."""
 
 
 class Packing(NamedTuple):
@@ -111,11 +111,6 @@ def _solve(problem: Instance, enough: int, effort: Effort) -> tuple[list[int], i
             best, lowest = offsets, height(problem, offsets)
         if lowest <= enough:
             return best, problem.load
-    if enough <= problem.load:
-        tight, work = pack_tight(problem, effort.search // 2)
-        if tight is not None:
-            return tight, problem.load
-        effort = effort._replace(search=effort.search - work)
     return _searched(problem, enough, best, effort)
 
 
@@ -130,7 +125,7 @@ def _built(problem: Instance, effort: Effort) -> Iterator[list[int]]:
     for order in affordable[1:]:
         yield best_fit(problem, order)
     work = 0
-    for offsets, steps in _joined(problem, effort):
+    for offsets, steps in _without_waste(problem, effort):
         work += steps
         yield offsets
     for taste in TASTES:
@@ -147,8 +142,14 @@ def _built(problem: Instance, effort: Effort) -> Iterator[list[int]]:
                 break
 
 
-def _joined(problem: Instance, effort: Effort) -> Iterator[tuple[list[int], int]]:
-    """A packing of the few pieces that blocks without waste can be joined to, and the work."""
+def _without_waste(problem: Instance, effort: Effort) -> Iterator[tuple[list[int], int]]:
+    """A packing where blocks take turns one for one, or of the few pieces to which such blocks can be joined; and the
+    work."""
+    if problem.blocks < MANY:
+        tight, work = pack_tight(problem, effort.search // 4)
+        if tight is not None:
+            yield tight, work
+            return
     pieces = join(problem, effort.search // 4)
     if pieces is None:
         return
