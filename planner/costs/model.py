@@ -56,21 +56,31 @@ def modelled_facts(op: Op, signature: Signature, mode: Mode) -> Facts:
 
 
 def _entry(op: Op, signature: Signature, mode: Mode, facts: Facts, target: Target, lanes: int) -> CostEntry:
-    stages = op.stage_count(signature, mode, facts)
     compute = op.flops(signature) / (mode.slices * target.cpu.flops_per_core)
-    share = min(1.0, mode.slices / max(1, lanes) * 2)
-    memory = op.bytes_moved(signature) / (target.memory_bandwidth * share)
+    bandwidth = target.memory_bandwidth * min(1.0, mode.slices / max(1, lanes) * 2)
+    memory = op.bytes_moved(signature) / bandwidth
     cold, warm = max(compute, memory) * 1e9, max(compute, memory / 4) * 1e9
+    copied = 2 * max(facts.get("packed_bytes", 0), facts.get("partial_bytes", 0)) / bandwidth * 1e9
+    shares = _stage_shares(op.stage_count(signature, mode, facts), facts, copied / max(cold, 1.0))
     return CostEntry(
         signature=signature.text,
         kernel=mode.kernel,
         dim=mode.dim,
         slices=mode.slices,
-        warm_ns=tuple(round(warm / stages + START_NS, 1) for _ in range(stages)),
-        cold_ns=tuple(round(cold / stages + START_NS, 1) for _ in range(stages)),
+        warm_ns=tuple(round(warm * share + START_NS, 1) for share in shares),
+        cold_ns=tuple(round(cold * share + START_NS, 1) for share in shares),
         facts=dict(facts),
         source="modelled",
     )
+
+
+def _stage_shares(stages: int, facts: Facts, copied: float) -> tuple[float, ...]:
+    """Of a node's time. A stage that packs, before the others, or adds partial sums, behind them, takes what copying
+    those bytes takes, `copied`, at most half; others take equal parts."""
+    if stages != 2 or not (facts.get("packed_bytes") or facts.get("partial_bytes")):
+        return (1 / stages,) * stages
+    beside = min(0.5, copied)
+    return (beside, 1 - beside) if facts.get("packed_bytes") else (1 - beside, beside)
 
 
 LAUNCH_NS = 3000.0
