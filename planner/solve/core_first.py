@@ -50,7 +50,7 @@ def _core(problem: Instance, share: float, large: float) -> list[int]:
 
 def _only(problem: Instance, core: list[int]) -> Instance:
     """The same sections with fewer blocks."""
-    lower, upper, size = ([side[b] for b in core] for side in (problem.lower, problem.upper, problem.size))
+    lower, upper, size = (tuple(side[b] for b in core) for side in (problem.lower, problem.upper, problem.size))
     ids = tuple(problem.ids[b] for b in core)
     inner = Instance(ids, lower, upper, size, problem.count, problem.unit, problem.load)
     return Instance(**{**vars(inner), "load": int(loads(inner).max(initial=0))})

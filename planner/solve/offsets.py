@@ -10,6 +10,7 @@ seconds: the same blocks get the same offsets on every machine.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from planner.solve.best_fit import ORDERS, best_fit
@@ -102,8 +103,12 @@ def _at_the_bottom(blocks: Sequence[Block], alignment: int) -> tuple[dict[str, B
     return offsets, [b for b in sized if b.id not in offsets], base
 
 
+@lru_cache(maxsize=4)
 def _solve(problem: Instance, enough: int, effort: Effort) -> tuple[list[int], int]:
-    """Offsets, and the lowest height that is not proven impossible; stops at height `enough`."""
+    """Offsets, and the lowest height that is not proven impossible; stops at height `enough`.
+
+    Remembers the last ones: under a budget, the same blocks are packed for schedules that differ in times only.
+    """
     best: list[int] = []
     lowest = sum(problem.size) + 1
     for offsets in _built(problem, effort):

@@ -28,9 +28,9 @@ class Instance:
     """One packing problem; a block is its index. Offsets and heights are in units too."""
 
     ids: tuple[str, ...]
-    lower: list[int]
-    upper: list[int]
-    size: list[int]
+    lower: tuple[int, ...]
+    upper: tuple[int, ...]
+    size: tuple[int, ...]
     count: int
     """Sections."""
     unit: Bytes
@@ -55,15 +55,15 @@ def instance(blocks: Sequence[Block], alignment: int) -> Instance:
     lower = [bisect_left(ends, section) for section in lower]
     upper = [bisect_left(ends, section) + 1 for section in last]
     size = [s // unit for s in sizes]
-    found = Instance(tuple(b.id for b in rows), lower, upper, size, len(ends), Bytes(unit), 0)
+    found = Instance(tuple(b.id for b in rows), tuple(lower), tuple(upper), tuple(size), len(ends), Bytes(unit), 0)
     return Instance(**{**vars(found), "load": int(loads(found).max(initial=0))})
 
 
 def loads(problem: Instance) -> Ints:
     """Units alive in each section."""
     change = np.zeros(problem.count + 1, np.int64)
-    np.add.at(change, problem.lower, problem.size)
-    np.subtract.at(change, problem.upper, problem.size)
+    np.add.at(change, list(problem.lower), problem.size)
+    np.subtract.at(change, list(problem.upper), problem.size)
     return np.cumsum(change)[: problem.count]
 
 
