@@ -35,7 +35,7 @@ wheels: usually pydantic and what it stands on.
                --platform manylinux2014_x86_64 pydantic
     there: pip install --no-index --no-deps --target /tmp/site wheels/*.whl && export PYTHONPATH=/tmp/site
 
-A machine that is lent bare each time forgets everything: `--state FILE` keeps cost tables and results in one archive
+A machine that starts bare each time forgets everything: `--state FILE` keeps cost tables and results in one archive
 (a few MiB), read where the folder has none yet and written after every part. Carry it from call to call.
 
 `--null`: a dry run on the null device with toy networks; its times mean nothing.
