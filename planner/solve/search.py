@@ -188,7 +188,8 @@ class Search:
             return []
         count = max(2, min(HOLDS, HELD // len(self._made.order)))
         edge = min(high, int(SHORT * low))
-        short = sorted({int(x) for x in np.geomspace(low, edge, min(SHORTS, count))})
+        # Large graphs have few levels; those with more memory are not to go without.
+        short = sorted({int(x) for x in np.geomspace(low, edge, max(2, SHORTS * count // HOLDS))})
         levels = short + [int(x) for x in np.geomspace(edge, high, count // 6 + 2)[1:-1]]
         holding = Holding(self._exact, self._made)
         unfolded: dict[int, list[Step]] = {}
