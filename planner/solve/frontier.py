@@ -6,7 +6,7 @@ found is then a ladder of points, from its least scratch to where more helps no 
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 
 from planner.plan.schema import Rewrite
@@ -18,7 +18,7 @@ from planner.solve.published import published
 from planner.solve.quick import Quick
 from planner.solve.rewriting import again_ns, copies_of
 from planner.solve.schedule import Schedule
-from planner.solve.search import Search, State, cheapest
+from planner.solve.search import Search, State, cheapest, exactly
 from planner.solve.steps import Decision, Material, Step, material, rewrite_of, steps
 from planner.solve.threads import node_options
 from planner.solve.warmth import coldness
@@ -100,7 +100,7 @@ def frontier(
         found = list(like.states)
     else:
         found = _searched(setting, schedule, own, ways)
-    best = cheapest(map(own.exactly, found)) if ways is None else _in_all_ways(found, own, ways)
+    best = cheapest(exactly(s, own.prints, made) for s in found) if ways is None else _in_all_ways(found, own, ways)
     if like is not None:
         # The smallest stays: what states of equal peaks pack into differs.
         best = [*(s for s in best[:-1] if not _beaten(s, like.states, slower_ns)), best[-1]]
@@ -180,11 +180,6 @@ class _Space:
     def search(self) -> Search:
         quick = Quick(self.prints, self.made, self.again_ns)
         return Search(self.made, self.prints, quick, self.relaxation, bool(self._slower))
-
-    def exactly(self, state: State) -> State:
-        """The state with what it needs and costs in these modes."""
-        found = self.prints.of(steps(self.made, state.decisions, state.held))
-        return replace(state, peak=found.peak, extra_ns=found.extra_ns, least_ns=found.again_ns)
 
     @property
     def price(self) -> float:

@@ -114,6 +114,12 @@ def cheapest(states: Iterable[State]) -> list[State]:
     return best
 
 
+def exactly(state: State, exact: Footprints, made: Material) -> State:
+    """The state with what it needs and costs in the modes of `exact`."""
+    found = exact.of(steps(made, state.decisions, state.held))
+    return replace(state, peak=found.peak, extra_ns=found.extra_ns, least_ns=found.again_ns)
+
+
 class Search:
     def __init__(self, made: Material, exact: Footprints, quick: Quick, relaxation: Relaxation, slower: bool) -> None:
         """`slower`: whether there is a pool to move values to."""
@@ -141,7 +147,7 @@ class Search:
         found += self._levels(found) if everything is None else self._worth(everything)
         # The quick estimates are not always exact: what the search started from is looked at again in any case.
         sure = {id(s): s for s in (*corners, *theirs, *cheapest(found))}.values()
-        exact = cheapest(self._exactly(s) for s in sure)
+        exact = cheapest(exactly(s, self._exact, self._made) for s in sure)
         return cheapest([*exact, *self._held(exact)])
 
     def _worth(self, decisions: Iterable[Mapping[str, Decision]]) -> list[State]:
@@ -220,7 +226,7 @@ class Search:
                 level: min((f for f in listed if f[1].peak <= level), key=lambda f: f[1].extra_ns) for level in short
             }
             every += down_and_up(given, holding, self._exact, self._made)
-        return [self._exactly(State(*decided(f, self._exact, self._made))) for f in every]
+        return [exactly(State(*decided(f, self._exact, self._made)), self._exact, self._made) for f in every]
 
     def _steps(self, state: State) -> list[Step]:
         return steps(self._made, state.decisions, state.held)
@@ -279,10 +285,6 @@ class Search:
     def _state(self, decisions: Mapping[str, Decision], seen: Glance | None = None) -> State:
         seen = seen or self._look(decisions)
         return State(dict(decisions), frozenset(), seen.peak, seen.extra_ns, seen.again_ns)
-
-    def _exactly(self, state: State) -> State:
-        found = self._exact.of(self._steps(state))
-        return replace(state, peak=found.peak, extra_ns=found.extra_ns, least_ns=found.again_ns)
 
     # -- up ----------------------------------------------------------------------------------------------------
     def _up(self, start: Mapping[str, Decision], level: int, until: int) -> State:
