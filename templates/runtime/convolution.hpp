@@ -27,6 +27,9 @@ struct ConvShape {
   }
 };
 
+class ConvMap;       // onednn/conv_kernels.hpp
+class ConvGradient;
+
 /// y = conv(x, weights) (+ bias) (then relu), over batch or output rows.
 class ConvForward {
  public:
@@ -48,8 +51,7 @@ class ConvForward {
   void run(int slice, const float* x, const float* weights, const float* bias, float* y, void* scratch) const;
 
  private:
-  class Made;  // onednn/convolution.cpp
-  const Made* made_;
+  const ConvMap* made_;
 };
 
 /// dx = the gradient of conv(x, weights) by x, given dy; over batch or input rows.
@@ -71,8 +73,7 @@ class ConvBackwardData {
   void run(int slice, const float* dy, const float* weights, float* dx, void* scratch) const;
 
  private:
-  class Made;  // onednn/convolution.cpp
-  const Made* made_;
+  const ConvMap* made_;
 };
 
 /// dw and db of conv(x, weights) + bias, given dy. Two ways to divide the work:
@@ -101,8 +102,7 @@ class ConvBackwardWeights {
   void reduce(int slice, const void* partials, float* dw, float* db) const;
 
  private:
-  class Made;  // onednn/conv_weights.cpp
-  const Made* made_;
+  const ConvGradient* made_;
 };
 
 }  // namespace stepplan

@@ -59,7 +59,11 @@ def test_random_convolutions_match_float64(library, seed):
 
 @pytest.mark.parametrize("kind,dim", MODES)
 @pytest.mark.parametrize(
-    "name", ["pointwise", "plain3x3", "odd_wide", "depthwise", "strided1x1", "dilated", "leftover"]
+    "name",
+    [
+        *("pointwise", "plain3x3", "odd_wide", "depthwise", "strided1x1", "dilated", "leftover"),
+        *("tiles", "unpadded_tiles", "overpadded_tiles"),
+    ],
 )
 def test_every_implementation_matches_float64(library, name, kind, dim):
     shape = NAMED[name]

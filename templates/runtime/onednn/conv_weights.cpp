@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "conv_descriptors.hpp"
+#include "conv_kernels.hpp"
 #include "implementations.hpp"
 
 namespace stepplan {
@@ -19,9 +20,11 @@ static void require_sliceable(const ConvShape& shape, Slicing slicing) {
     throw std::invalid_argument("a grouped weight gradient can't be sliced over channels");
 }
 
-class ConvBackwardWeights::Made {
+namespace {
+
+class GradientByLibrary final : public ConvGradient {
  public:
-  Made(const ConvShape& shape, Slicing slicing, std::string_view implementation, Stored stored)
+  GradientByLibrary(const ConvShape& shape, Slicing slicing, std::string_view implementation, Stored stored)
       : shape_(shape), slicing_(slicing), method_(method_of(shape, implementation)), stored_(stored) {
     const SingleThreaded creation;
     require_sliceable(shape, slicing);
@@ -49,14 +52,14 @@ class ConvBackwardWeights::Made {
 
   /// Whether reduce() has work; without it, run() writes dw and db itself and needs no partials.
   bool needs_reduce() const { return !by_channels() && !(slicing_.slices == 1 && layouts_[0].plain()); }
-  size_t partial_bytes() const { return needs_reduce() ? slicing_.slices * partial_stride() : 0; }
+  size_t partial_bytes() const override { return needs_reduce() ? slicing_.slices * partial_stride() : 0; }
 
-  size_t scratch_bytes(int slice) const {
+  size_t scratch_bytes(int slice) const override {
     return dy_bytes(slice) + dw_bytes(slice) + gather_bytes(slice) + scratchpad_bytes_[slice];
   }
-  const char* impl_name() const { return implementation_.c_str(); }
+  const std::string& name() const override { return implementation_; }
 
-  void run(int slice, const float* x, const float* dy, void* partials, float* dw, float* db, void* scratch) const {
+  void run(int slice, const float* x, const float* dy, void* partials, float* dw, float* db, void* scratch) const override {
     const Part& part = parts_[slice];
     char* free_scratch = static_cast<char*>(scratch);
     x += part.images.begin * shape_.ih * shape_.iw * shape_.ic;
@@ -93,7 +96,7 @@ class ConvBackwardWeights::Made {
     if (dw_bytes(slice)) unpack(slice, dw, plain_dw, whole_dw);
   }
 
-  void reduce(int slice, const void* partials, float* dw, float* db) const {
+  void reduce(int slice, const void* partials, float* dw, float* db) const override {
     if (!needs_reduce()) return;
     const int64_t stride = partial_stride() / sizeof(float);
     const float* first = static_cast<const float*>(partials);
@@ -236,12 +239,20 @@ class ConvBackwardWeights::Made {
   std::vector<size_t> scratchpad_bytes_;
 };
 
+std::unique_ptr<const ConvGradient> made_gradient(const ConvShape& shape, Slicing slicing, std::string_view name,
+                                                  Stored stored) {
+  if (method_of(shape, name) == Method::winograd) return winograd_gradient(shape, slicing, stored);
+  return std::make_unique<GradientByLibrary>(shape, slicing, name, stored);
+}
+
+}  // namespace
+
 ConvBackwardWeights::ConvBackwardWeights(const ConvShape& shape, Slicing slicing, const char* implementation, Stored stored)
-    : made_(new Made(shape, slicing, implementation, stored)) {}
+    : made_(made_gradient(shape, slicing, implementation, stored).release()) {}
 ConvBackwardWeights::~ConvBackwardWeights() { delete made_; }
 size_t ConvBackwardWeights::partial_bytes() const { return made_->partial_bytes(); }
 size_t ConvBackwardWeights::scratch_bytes(int slice) const { return made_->scratch_bytes(slice); }
-const char* ConvBackwardWeights::impl_name() const { return made_->impl_name(); }
+const char* ConvBackwardWeights::impl_name() const { return made_->name().c_str(); }
 void ConvBackwardWeights::run(int slice, const float* x, const float* dy, void* partials, float* dw, float* db,
                               void* scratch) const {
   made_->run(slice, x, dy, partials, dw, db, scratch);
@@ -262,6 +273,7 @@ std::vector<std::string> backward_weights_implementations(const ConvShape& shape
                                     backward_weights_product(shape, pixels, part.oc));
   if (shape.groups == 1 && !shape.is_matmul())
     list_implementations(gathered_product(shape, pixels, part.oc).describe(), std::string(kGatherPrefix) + "/", names);
+  if (runs_as_winograd(shape, slicing)) names.emplace_back(kWinograd);
   return names;
 }
 

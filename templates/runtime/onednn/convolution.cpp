@@ -1,4 +1,5 @@
-// Convolutions by oneDNN: forward and gradient of the input. conv_weights.cpp has the gradient of the weights.
+// Convolutions by oneDNN: forward and gradient of the input. conv_weights.cpp has the gradient of the weights, winograd.cpp
+// what is not oneDNN's.
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -8,9 +9,12 @@
 #include <vector>
 
 #include "conv_descriptors.hpp"
+#include "conv_kernels.hpp"
 #include "implementations.hpp"
 
 namespace stepplan {
+
+namespace {
 
 /// From the weights as the plan stores them to those that an implementation wants.
 class Packing {
@@ -40,9 +44,13 @@ class Packing {
   bool stored_ = false, needed_ = false;
 };
 
-class ConvForward::Made {
+}  // namespace
+
+namespace {
+
+class ForwardByLibrary final : public ConvMap {
  public:
-  Made(const ConvShape& shape, Slicing slicing, std::string_view implementation, Stored stored)
+  ForwardByLibrary(const ConvShape& shape, Slicing slicing, std::string_view implementation, Stored stored)
       : shape_(shape), slicing_(slicing) {
     const SingleThreaded creation;
     const bool matmul = method_of(shape, implementation) == Method::product;
@@ -70,16 +78,16 @@ class ConvForward::Made {
     packing_ = Packing(shape, layout_, stored);
   }
 
-  size_t packed_bytes() const { return packing_.bytes(); }
-  Stored wanted() const { return packing_.wanted(shape_); }
-  size_t scratch_bytes(int slice) const { return scratch_bytes_[slice]; }
-  const char* impl_name() const { return implementation_.c_str(); }
+  size_t packed_bytes() const override { return packing_.bytes(); }
+  Stored wanted() const override { return packing_.wanted(shape_); }
+  size_t scratch_bytes(int slice) const override { return scratch_bytes_[slice]; }
+  const std::string& name() const override { return implementation_; }
 
-  void pack(int slice, const float* weights, float* packed) const {
+  void pack(int slice, const float* weights, float* packed) const override {
     packing_.run(slice, slicing_.slices, weights, packed);
   }
 
-  void run(int slice, const float* x, const float* weights, const float* bias, float* y, void* scratch) const {
+  void run(int slice, const float* x, const float* weights, const float* bias, float* y, void* scratch) const override {
     const ConvPart& part = parts_[slice];
     for (int64_t call = 0; call < part.calls; ++call) {
       const int64_t image = part.all_images.begin + call * part.images;
@@ -109,13 +117,23 @@ class ConvForward::Made {
   std::vector<size_t> scratch_bytes_;
 };
 
+std::unique_ptr<const ConvMap> made_forward(const ConvShape& shape, Slicing slicing, std::string_view name, Stored stored) {
+  if (method_of(shape, name) == Method::winograd) {
+    if (shape.relu) throw std::invalid_argument("winograd fuses no relu");
+    return winograd_map(shape, slicing, stored, false);
+  }
+  return std::make_unique<ForwardByLibrary>(shape, slicing, name, stored);
+}
+
+}  // namespace
+
 ConvForward::ConvForward(const ConvShape& shape, Slicing slicing, const char* implementation, Stored stored)
-    : made_(new Made(shape, slicing, implementation, stored)) {}
+    : made_(made_forward(shape, slicing, implementation, stored).release()) {}
 ConvForward::~ConvForward() { delete made_; }
 size_t ConvForward::packed_bytes() const { return made_->packed_bytes(); }
 Stored ConvForward::wanted() const { return made_->wanted(); }
 size_t ConvForward::scratch_bytes(int slice) const { return made_->scratch_bytes(slice); }
-const char* ConvForward::impl_name() const { return made_->impl_name(); }
+const char* ConvForward::impl_name() const { return made_->name().c_str(); }
 void ConvForward::pack(int slice, const float* weights, float* packed) const { made_->pack(slice, weights, packed); }
 void ConvForward::run(int slice, const float* x, const float* weights, const float* bias, float* y, void* scratch) const {
   made_->run(slice, x, weights, bias, y, scratch);
@@ -124,13 +142,17 @@ void ConvForward::run(int slice, const float* x, const float* weights, const flo
 std::vector<std::string> forward_implementations(const ConvShape& shape, Slicing slicing) {
   const SingleThreaded creation;
   const ConvPart part = ConvPart::of(shape, slicing, 0, false);
-  return list_implementations(shape, describe_forward({shape, part.images, part.slab}, shape.relu),
-                              forward_product(shape, part.output_pixels(shape)));
+  auto names = list_implementations(shape, describe_forward({shape, part.images, part.slab}, shape.relu),
+                                    forward_product(shape, part.output_pixels(shape)));
+  if (!shape.relu && runs_as_winograd(shape, slicing)) names.emplace_back(kWinograd);
+  return names;
 }
 
-class ConvBackwardData::Made {
+namespace {
+
+class BackwardDataByLibrary final : public ConvMap {
  public:
-  Made(const ConvShape& shape, Slicing slicing, std::string_view implementation, Stored stored)
+  BackwardDataByLibrary(const ConvShape& shape, Slicing slicing, std::string_view implementation, Stored stored)
       : shape_(shape), slicing_(slicing) {
     const SingleThreaded creation;
     const bool matmul = method_of(shape, implementation) == Method::product;
@@ -167,16 +189,16 @@ class ConvBackwardData::Made {
     packing_ = Packing(shape, layout_, stored);
   }
 
-  size_t packed_bytes() const { return packing_.bytes(); }
-  Stored wanted() const { return packing_.wanted(shape_); }
-  size_t scratch_bytes(int slice) const { return scratch_bytes_[slice]; }
-  const char* impl_name() const { return implementation_.c_str(); }
+  size_t packed_bytes() const override { return packing_.bytes(); }
+  Stored wanted() const override { return packing_.wanted(shape_); }
+  size_t scratch_bytes(int slice) const override { return scratch_bytes_[slice]; }
+  const std::string& name() const override { return implementation_; }
 
-  void pack(int slice, const float* weights, float* packed) const {
+  void pack(int slice, const float* weights, float* packed) const override {
     packing_.run(slice, slicing_.slices, weights, packed);
   }
 
-  void run(int slice, const float* dy, const float* weights, float* dx, void* scratch) const {
+  void run(int slice, const float* dy, const float* weights, const float*, float* dx, void* scratch) const override {
     const ConvPart& part = parts_[slice];
     for (int64_t call = 0; call < part.calls; ++call) {
       const int64_t image = part.all_images.begin + call * part.images;
@@ -215,25 +237,35 @@ class ConvBackwardData::Made {
   std::vector<size_t> scratch_bytes_;
 };
 
+std::unique_ptr<const ConvMap> made_backward_data(const ConvShape& shape, Slicing slicing, std::string_view name,
+                                                  Stored stored) {
+  if (method_of(shape, name) == Method::winograd) return winograd_map(shape, slicing, stored, true);
+  return std::make_unique<BackwardDataByLibrary>(shape, slicing, name, stored);
+}
+
+}  // namespace
+
 ConvBackwardData::ConvBackwardData(const ConvShape& shape, Slicing slicing, const char* implementation, Stored stored)
-    : made_(new Made(shape, slicing, implementation, stored)) {}
+    : made_(made_backward_data(shape, slicing, implementation, stored).release()) {}
 ConvBackwardData::~ConvBackwardData() { delete made_; }
 size_t ConvBackwardData::packed_bytes() const { return made_->packed_bytes(); }
 Stored ConvBackwardData::wanted() const { return made_->wanted(); }
 size_t ConvBackwardData::scratch_bytes(int slice) const { return made_->scratch_bytes(slice); }
-const char* ConvBackwardData::impl_name() const { return made_->impl_name(); }
+const char* ConvBackwardData::impl_name() const { return made_->name().c_str(); }
 void ConvBackwardData::pack(int slice, const float* weights, float* packed) const {
   made_->pack(slice, weights, packed);
 }
 void ConvBackwardData::run(int slice, const float* dy, const float* weights, float* dx, void* scratch) const {
-  made_->run(slice, dy, weights, dx, scratch);
+  made_->run(slice, dy, weights, nullptr, dx, scratch);
 }
 
 std::vector<std::string> backward_data_implementations(const ConvShape& shape, Slicing slicing) {
   const SingleThreaded creation;
   const ConvPart part = ConvPart::of(shape, slicing, 0, true);
-  return list_implementations(shape, describe_backward_data({shape, part.images, part.slab}),
-                              backward_data_product(shape, part.output_pixels(shape)));
+  auto names = list_implementations(shape, describe_backward_data({shape, part.images, part.slab}),
+                                    backward_data_product(shape, part.output_pixels(shape)));
+  if (runs_as_winograd(shape, slicing)) names.emplace_back(kWinograd);
+  return names;
 }
 
 }  // namespace stepplan

@@ -1,0 +1,41 @@
+// What the classes of convolution.hpp stand for: one slice's share of a convolution, by whoever computes it.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "convolution.hpp"
+
+namespace stepplan {
+
+/// From images to images: forward, and the gradient of the input (which has no bias).
+class ConvMap {
+ public:
+  virtual ~ConvMap() = default;
+  virtual size_t packed_bytes() const = 0;
+  virtual Stored wanted() const = 0;
+  virtual size_t scratch_bytes(int slice) const = 0;
+  virtual const std::string& name() const = 0;
+  virtual void pack(int slice, const float* weights, float* packed) const = 0;
+  virtual void run(int slice, const float* from, const float* weights, const float* bias, float* to, void* scratch) const = 0;
+};
+
+/// From images to the gradient of weights and bias.
+class ConvGradient {
+ public:
+  virtual ~ConvGradient() = default;
+  virtual size_t partial_bytes() const = 0;
+  virtual size_t scratch_bytes(int slice) const = 0;
+  virtual const std::string& name() const = 0;
+  virtual void run(int slice, const float* x, const float* dy, void* partials, float* dw, float* db, void* scratch) const = 0;
+  virtual void reduce(int slice, const void* partials, float* dw, float* db) const = 0;
+};
+
+/// By winograd.hpp; `turned`: the gradient of the input.
+std::unique_ptr<const ConvMap> winograd_map(const ConvShape& shape, Slicing slicing, Stored stored, bool turned);
+std::unique_ptr<const ConvGradient> winograd_gradient(const ConvShape& shape, Slicing slicing, Stored stored);
+/// Whether a convolution may be computed so.
+bool runs_as_winograd(const ConvShape& shape, Slicing slicing);
+
+}  // namespace stepplan

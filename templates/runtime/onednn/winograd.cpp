@@ -1,0 +1,109 @@
+// Convolutions by winograd.hpp, in slices of images.
+#include "winograd.hpp"
+
+#include "conv_descriptors.hpp"
+#include "conv_kernels.hpp"
+#include "matmul.hpp"
+
+namespace stepplan {
+
+namespace {
+
+const std::string kName(kWinograd);
+
+Range images_of(const ConvShape& shape, Slicing slicing, int slice) {
+  if (!runs_as_winograd(shape, slicing))
+    throw std::invalid_argument("3x3 convolutions of stride 1 on channels in sixteens run as winograd, over batch");
+  return ConvPart::of(shape, slicing, slice, false).all_images;
+}
+
+class WinogradMap final : public ConvMap {
+ public:
+  WinogradMap(const ConvShape& shape, Slicing slicing, Stored stored, bool turned)
+      : slices_(slicing.slices), stored_(stored), map_(shape, turned) {
+    for (int slice = 0; slice < slices_; ++slice) images_.push_back(images_of(shape, slicing, slice));
+  }
+
+  size_t packed_bytes() const override { return map_.packed_bytes(); }
+  Stored wanted() const override { return {}; }
+  size_t scratch_bytes(int slice) const override { return map_.scratch_bytes(images_[slice]); }
+  const std::string& name() const override { return kName; }
+  void pack(int slice, const float* weights, float* packed) const override {
+    map_.pack(slice, slices_, stored_, weights, packed);
+  }
+  void run(int slice, const float* from, const float* weights, const float* bias, float* to, void* scratch) const override {
+    map_.run(images_[slice], from, weights, bias, to, scratch);
+  }
+
+ private:
+  int slices_;
+  Stored stored_;
+  winograd::Map map_;
+  std::vector<Range> images_;
+};
+
+class WinogradGradient final : public ConvGradient {
+ public:
+  WinogradGradient(const ConvShape& shape, Slicing slicing, Stored stored)
+      : shape_(shape), slices_(slicing.slices), stored_(stored), gradient_(shape) {
+    for (int slice = 0; slice < slices_; ++slice) images_.push_back(images_of(shape, slicing, slice));
+  }
+
+  size_t partial_bytes() const override { return slices_ * stride(); }
+  size_t scratch_bytes(int slice) const override { return gradient_.scratch_bytes(images_[slice]); }
+  const std::string& name() const override { return kName; }
+
+  void run(int slice, const float* x, const float* dy, void* partials, float*, float*, void* scratch) const override {
+    char* mine = static_cast<char*>(partials) + slice * stride();
+    const Range images = images_[slice];
+    gradient_.run(images, x, dy, reinterpret_cast<float*>(mine), scratch);
+    const int64_t pixels = shape_.oh * shape_.ow;
+    if (shape_.bias)
+      bias_gradient(dy + images.begin * pixels * shape_.oc, images.size() * pixels, shape_.oc, {0, shape_.oc},
+                    reinterpret_cast<float*>(mine + gradient_.partial_bytes()));
+  }
+
+  void reduce(int slice, const void* partials, float* dw, float* db) const override {
+    const float* first = static_cast<const float*>(partials);
+    const int64_t floats = stride() / sizeof(float);
+    const Range all_o{0, shape_.oc}, all_i{0, shape_.ic}, mine = split_channels(shape_.oc, slices_, slice);
+    const Range o = stored_.plain() ? mine : stored_.o_block ? blocks(shape_.oc, stored_.o_block, slice) : all_o;
+    const Range i = stored_.i_block ? blocks(shape_.ic, stored_.i_block, slice) : all_i;
+    gradient_.reduce(o, i, slices_, floats, stored_, first, dw);
+    if (!shape_.bias) return;
+    const float* bias = first + gradient_.partial_bytes() / sizeof(float);
+    for (int64_t c = mine.begin; c < mine.end; ++c) {
+      db[c] = bias[c];
+      for (int part = 1; part < slices_; ++part) db[c] += bias[part * floats + c];
+    }
+  }
+
+ private:
+  size_t stride() const { return gradient_.partial_bytes() + (shape_.bias ? aligned(shape_.oc * sizeof(float)) : 0); }
+  Range blocks(int64_t channels, int64_t block, int slice) const {
+    const Range mine = split(channels / block, slices_, slice);
+    return {mine.begin * block, mine.end * block};
+  }
+
+  ConvShape shape_;
+  int slices_;
+  Stored stored_;
+  winograd::Gradient gradient_;
+  std::vector<Range> images_;
+};
+
+}  // namespace
+
+bool runs_as_winograd(const ConvShape& shape, Slicing slicing) {
+  return slicing.dim == SliceDim::batch && winograd::fits(shape);
+}
+
+std::unique_ptr<const ConvMap> winograd_map(const ConvShape& shape, Slicing slicing, Stored stored, bool turned) {
+  return std::make_unique<WinogradMap>(shape, slicing, stored, turned);
+}
+
+std::unique_ptr<const ConvGradient> winograd_gradient(const ConvShape& shape, Slicing slicing, Stored stored) {
+  return std::make_unique<WinogradGradient>(shape, slicing, stored);
+}
+
+}  // namespace stepplan

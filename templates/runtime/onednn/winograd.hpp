@@ -1,0 +1,226 @@
+// 3x3 convolutions of stride 1 by Winograd's minimal filtering F(2x2, 3x3): see winograd_transforms.hpp. Sums over channels,
+// and over tiles for the gradient of weights, are 16 products of matrices.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <stdexcept>
+#include <type_traits>
+
+#include "winograd_transforms.hpp"
+
+namespace stepplan::winograd {
+
+inline void require_fit(const ConvShape& s) {
+  if (!fits(s)) throw std::invalid_argument("3x3 convolutions of stride 1 on channels in sixteens run as winograd");
+}
+
+/// Tiles that are under way at once. With 64 channels their 16 planes fit a second-level cache of a MiB; with many
+/// channels the filters are large, and read from the third level once for so many tiles.
+inline int64_t tiles_at_once(const ConvShape& s, int64_t share) { return std::max<int64_t>(96, std::min(s.ic, s.oc) / share); }
+
+/// Scratch for so many tiles of x and of y.
+inline size_t bytes_of_planes(const ConvShape& s, int64_t tiles) {
+  return aligned(size_t(kPoints * (plane(tiles, s.ic) + plane(tiles, s.oc))) * sizeof(float));
+}
+
+/// f(tiles) for at most `most` of them at a time.
+template <class F>
+void each_portion(Range all, int64_t most, const F& f) {
+  for (int64_t first = all.begin; first < all.end; first += most) f(Range{first, std::min(all.end, first + most)});
+}
+
+// -- products ------------------------------------------------------------------------------------------------------------
+
+constexpr int kRows = 6;  // with panels of the most vectors, sums take 24 of 32 registers, or 12 of 16
+
+/// The left side of a product: its rows are dense, or its columns; the other way it goes in steps of `step` floats.
+template <bool dense_rows>
+struct Left {
+  const float* start;
+  int64_t step;
+
+  float at(int64_t row, int64_t k) const { return start[dense_rows ? row * step + k : row + k * step]; }
+  Left from(int64_t row) const { return {start + row * (dense_rows ? step : 1), step}; }
+};
+
+/// c = a b for some rows and one panel of b, which has `depth` rows; c's rows are `c_step` floats apart. `adds`: to what is
+/// there.
+template <int rows, int vectors, class A>
+void multiply_tile(const A& a, const float* b, int64_t depth, float* c, int64_t c_step, bool adds) {
+  Vector sums[rows][vectors] = {};
+  for (int64_t k = 0; k < depth; ++k, b += vectors * kVector) {
+    Vector right[vectors];
+#pragma GCC unroll 4
+    for (int j = 0; j < vectors; ++j) right[j] = load(b + j * kVector);
+#pragma GCC unroll 6
+    for (int i = 0; i < rows; ++i) {
+      const Vector left = Vector{} + a.at(i, k);
+#pragma GCC unroll 4
+      for (int j = 0; j < vectors; ++j) sums[i][j] += left * right[j];
+    }
+  }
+  for (int i = 0; i < rows; ++i)
+    for (int j = 0; j < vectors; ++j) {
+      float* to = c + i * c_step + j * kVector;
+      store(to, adds ? load(to) + sums[i][j] : sums[i][j]);
+    }
+}
+
+template <int vectors, class A>
+void multiply_panel(int64_t rows, const A& a, const float* b, int64_t depth, float* c, int64_t c_step, bool adds) {
+  const auto tile = [&]<int count>(std::integral_constant<int, count>, int64_t row) {
+    multiply_tile<count, vectors>(a.from(row), b, depth, c + row * c_step, c_step, adds);
+  };
+  int64_t row = 0;
+  for (; row + kRows <= rows; row += kRows) tile(std::integral_constant<int, kRows>(), row);
+  switch (rows - row) {
+    case 1: return tile(std::integral_constant<int, 1>(), row);
+    case 2: return tile(std::integral_constant<int, 2>(), row);
+    case 3: return tile(std::integral_constant<int, 3>(), row);
+    case 4: return tile(std::integral_constant<int, 4>(), row);
+    case 5: return tile(std::integral_constant<int, 5>(), row);
+    default: return;
+  }
+}
+
+/// c (rows x columns) = a (rows x depth) b (depth x columns), b in panels one behind the other, c dense.
+template <class A>
+void multiply(int64_t rows, int64_t columns, int64_t depth, const A& a, const float* b, float* c, bool adds = false) {
+  for (int64_t first = 0; first < columns; first += kPanel) {
+    const auto panel = [&]<int vectors>(std::integral_constant<int, vectors>) {
+      multiply_panel<vectors>(rows, a, b + first * depth, depth, c + first, columns, adds);
+    };
+    switch (std::min(kPanel, columns - first) / kVector) {
+      case 1: panel(std::integral_constant<int, 1>()); break;
+      case 2: panel(std::integral_constant<int, 2>()); break;
+      case 3: panel(std::integral_constant<int, 3>()); break;
+      default: panel(std::integral_constant<int, kMostVectors>());
+    }
+  }
+}
+
+// -- convolutions --------------------------------------------------------------------------------------------------------
+
+/// From images to images: a convolution, or the gradient of its input, which is the convolution of dy with turned filters.
+class Map {
+ public:
+  Map(const ConvShape& s, bool turned)
+      : shape_(s), turned_(turned), source_(turned ? Image{s.oh, s.ow, s.oc} : Image{s.ih, s.iw, s.ic}),
+        result_(turned ? Image{s.ih, s.iw, s.ic} : Image{s.oh, s.ow, s.oc}), tiling_(result_), most_tiles_(tiles_at_once(s, 4)) {
+    require_fit(s);
+  }
+
+  size_t packed_bytes() const { return aligned(size_t(kPoints * filter_plane()) * sizeof(float)); }
+  size_t scratch_bytes(Range images) const { return bytes_of_planes(shape_, std::min(most_tiles_, tiling_.of(images).size())); }
+
+  /// Part `slice` of `slices` of U: panels of result channels, in each of them all summed channels.
+  void pack(int slice, int slices, const Stored& stored, const float* weights, float* u) const {
+    const int64_t summed = source_.channels, results = result_.channels;
+    const Range blocks = split(results / kChannels, slices, slice);
+    for (int64_t k = blocks.begin * kChannels; k < blocks.end * kChannels; k += kChannels)
+      for (int64_t c = 0; c < summed; c += kChannels) {
+        Filters filters;
+        read_filters(shape_, stored, weights, turned_ ? c : k, turned_ ? k : c, turned_, filters);
+        const int64_t first = k / kPanel * kPanel, width = std::min(kPanel, results - first);
+        transform_filters(filters, u + first * summed + c * width + (k - first), filter_plane(), width);
+      }
+  }
+
+  void run(Range images, const float* from, const float* u, const float* bias, float* to, void* scratch) const {
+    const int64_t c = source_.channels, k = result_.channels;
+    const int64_t pad_h = turned_ ? 2 - shape_.pad_h : shape_.pad_h, pad_w = turned_ ? 2 - shape_.pad_w : shape_.pad_w;
+    each_portion(tiling_.of(images), most_tiles_, [&](Range tiles) {
+      const int64_t v_plane = plane(tiles.size(), c), m_plane = plane(tiles.size(), k);
+      float* v = static_cast<float*>(scratch);
+      float* m = v + kPoints * v_plane;
+      transform_tiles(source_, tiling_, tiles, pad_h, pad_w, from, v);
+      for (int64_t p = 0; p < kPoints; ++p)
+        multiply(tiles.size(), k, c, Left<true>{v + p * v_plane, c}, u + p * filter_plane(), m + p * m_plane);
+      finish_tiles(result_, tiling_, tiles, m, bias, to);
+    });
+  }
+
+ private:
+  int64_t filter_plane() const { return plane(source_.channels, result_.channels); }
+
+  ConvShape shape_;
+  bool turned_;
+  Image source_, result_;
+  Tiling tiling_;
+  int64_t most_tiles_;
+};
+
+/// dw = G' (sum over tiles of V (A dy A')) G: every slice adds up its images' tiles, the sums of all are added and turned
+/// into weights in a second stage.
+class Gradient {
+ public:
+  explicit Gradient(const ConvShape& s)
+      : shape_(s), x_{s.ih, s.iw, s.ic}, y_{s.oh, s.ow, s.oc}, tiling_(y_), most_tiles_(tiles_at_once(s, 1)) {
+    require_fit(s);
+  }
+
+  size_t partial_bytes() const { return aligned(size_t(kPoints * sums_plane()) * sizeof(float)); }
+  size_t scratch_bytes(Range images) const { return bytes_of_planes(shape_, std::min(most_tiles_, tiling_.of(images).size())); }
+
+  /// sums[p][input channel][output channel] of the tiles of some images.
+  void run(Range images, const float* x, const float* dy, float* sums, void* scratch) const {
+    const int64_t c = shape_.ic, k = shape_.oc;
+    const Range all = tiling_.of(images);
+    each_portion(all, most_tiles_, [&](Range tiles) {
+      const int64_t v_plane = plane(tiles.size(), c), m_plane = plane(tiles.size(), k);
+      float* v = static_cast<float*>(scratch);
+      float* m = v + kPoints * v_plane;
+      transform_tiles(x_, tiling_, tiles, shape_.pad_h, shape_.pad_w, x, v);
+      spread_tiles(y_, tiling_, tiles, dy, m);
+      for (int64_t p = 0; p < kPoints; ++p)
+        multiply(c, k, tiles.size(), Left<false>{v + p * v_plane, c}, m + p * m_plane, sums + p * sums_plane(),
+                 tiles.begin > all.begin);
+    });
+  }
+
+  /// dw of some output and input channels, in sixteens. `partials`: the sums of `slices` slices, `stride` floats apart,
+  /// added in their order.
+  void reduce(Range o, Range i, int slices, int64_t stride, const Stored& stored, const float* partials, float* dw) const {
+    for (int64_t column = i.begin; column < i.end; column += kChannels)  // along the rows of sums, which lie side by side
+      for (int64_t row = o.begin; row < o.end; row += kChannels) {
+        Filters filters;
+        for (int64_t n = 0; n < kChannels; ++n)
+          for (int64_t at = 0; at < kChannels; at += kVector)
+            turn_back(partials, slices, stride, column + n, row + at, &filters[0][n][at]);
+        write_filters(shape_, stored, filters, row, column, dw);
+      }
+  }
+
+ private:
+  int64_t sums_plane() const { return plane(shape_.ic, shape_.oc); }
+
+  /// G' S G of the sums of one input channel and some output channels; taps are kChannels x kChannels floats apart.
+  void turn_back(const float* partials, int slices, int64_t stride, int64_t i, int64_t o, float* taps) const {
+    Vector half[3][4];
+    for (int j = 0; j < 4; ++j) {
+      Vector s[4];
+      for (int k = 0; k < 4; ++k) {
+        const float* from = partials + (4 * k + j) * sums_plane() + i * shape_.oc + o;
+        s[k] = load(from);
+        for (int part = 1; part < slices; ++part) s[k] += load(from + part * stride);
+      }
+      const Vector inner = 0.5f * (s[1] + s[2]);
+      half[0][j] = s[0] + inner, half[1][j] = 0.5f * (s[1] - s[2]), half[2][j] = inner + s[3];
+    }
+    for (int k = 0; k < 3; ++k) {
+      const Vector inner = 0.5f * (half[k][1] + half[k][2]);
+      float* to = taps + 3 * k * kChannels * kChannels;
+      store(to, half[k][0] + inner);
+      store(to + kChannels * kChannels, 0.5f * (half[k][1] - half[k][2]));
+      store(to + 2 * kChannels * kChannels, inner + half[k][3]);
+    }
+  }
+
+  ConvShape shape_;
+  Image x_, y_;
+  Tiling tiling_;
+  int64_t most_tiles_;
+};
+
+}  // namespace stepplan::winograd

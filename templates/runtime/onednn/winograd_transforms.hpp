@@ -1,0 +1,240 @@
+// Winograd's minimal filtering F(2x2, 3x3) (Lavin and Gray, "Fast algorithms for convolutional neural networks", 2015):
+// what becomes of tiles and filters. 16 multiplications give four results, where a direct convolution has 36.
+//
+// Tiles of 4x4 inputs overlap by two and give 2x2 results each. A tile, a filter and their product are 16 numbers per
+// channel:
+//
+//     V = B' d B      of a tile d of the input        U = G g G'      of a filter g
+//     Y = A' M A      of the products M[p] = sum over channels of V[p] U[p], p < 16
+//     dg = G' S G     of a filter, S[p] = sum over tiles of V[p] (A dy A')[p]
+//
+// A', B' and G only add, subtract and halve, and a sum has a ninth of the terms of a direct one.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "convolution.hpp"
+#include "slices.hpp"
+#include "transpose.hpp"
+
+namespace stepplan::winograd {
+
+constexpr int64_t kPoints = 16;    // of a transformed tile
+constexpr int64_t kChannels = 16;  // channels come in blocks of so many: a cache line
+constexpr int64_t kGap = 16;       // floats between planes: powers of two apart, all would want the same cache lines
+
+#if defined(__AVX512F__)
+constexpr int64_t kVector = 16, kMostVectors = 4;
+#else
+constexpr int64_t kVector = 8, kMostVectors = 2;
+#endif
+constexpr int64_t kPanel = kVector * kMostVectors;  // neighbouring channels of a product's right side, row behind row
+typedef float Vector __attribute__((vector_size(kVector * sizeof(float))));
+
+inline Vector load(const float* from) {
+  Vector v;
+  std::memcpy(&v, from, sizeof v);
+  return v;
+}
+inline void store(float* to, Vector v) { std::memcpy(to, &v, sizeof v); }
+
+inline bool fits(const ConvShape& s) {
+  return s.kh == 3 && s.kw == 3 && s.stride_h == 1 && s.stride_w == 1 && s.dilation_h == 1 && s.dilation_w == 1 &&
+         s.groups == 1 && s.pad_h <= 2 && s.pad_w <= 2 && s.ic % kChannels == 0 && s.oc % kChannels == 0;
+}
+
+/// One image's pixels: channels-last, `height` x `width` x `channels`.
+struct Image {
+  int64_t height, width, channels;
+  int64_t floats() const { return height * width * channels; }
+};
+
+/// The 4x4 inputs or 2x2 results of tiles lie in images; a tile's number counts through rows of all images.
+struct Tiling {
+  int64_t down, across;
+
+  explicit Tiling(const Image& result) : down((result.height + 1) / 2), across((result.width + 1) / 2) {}
+  int64_t of_image() const { return down * across; }
+  Range of(Range images) const { return {images.begin * of_image(), images.end * of_image()}; }
+
+  struct At {
+    int64_t image, y, x;  // of the tile's first result
+  };
+  At at(int64_t tile) const {
+    const int64_t rest = tile % of_image();
+    return {tile / of_image(), rest / across * 2, rest % across * 2};
+  }
+};
+
+/// Of `tiles` tiles with `channels` channels: 16 planes of tiles x channels.
+inline int64_t plane(int64_t tiles, int64_t channels) { return tiles * channels + kGap; }
+
+// -- tiles ---------------------------------------------------------------------------------------------------------------
+
+/// V[p][tile][channel] of tiles whose first result is at `y`, `x` of `source` padded by `pad_h`, `pad_w`; zeros outside.
+inline void transform_tiles(const Image& source, const Tiling& tiling, Range tiles, int64_t pad_h, int64_t pad_w,
+                            const float* images, float* v) {
+  const int64_t c = source.channels, stride = plane(tiles.size(), c);
+  for (int64_t tile = tiles.begin; tile < tiles.end; ++tile) {
+    const Tiling::At at = tiling.at(tile);
+    const int64_t top = at.y - pad_h, left = at.x - pad_w;
+    const float* image = images + at.image * source.floats();
+    const bool inside = top >= 0 && left >= 0 && top + 4 <= source.height && left + 4 <= source.width;
+    float* to = v + (tile - tiles.begin) * c;
+    for (int64_t channel = 0; channel < c; channel += kVector, to += kVector) {
+      Vector d[4][4];
+      for (int64_t i = 0; i < 4; ++i)
+        for (int64_t j = 0; j < 4; ++j) {
+          const int64_t row = top + i, column = left + j;
+          const bool there = inside || (row >= 0 && row < source.height && column >= 0 && column < source.width);
+          d[i][j] = there ? load(image + (row * source.width + column) * c + channel) : Vector{};
+        }
+      const auto turn = [](Vector& a, Vector& b, Vector& e, Vector& f) {
+        const Vector first = a - e, second = b + e, third = e - b, fourth = b - f;
+        a = first, b = second, e = third, f = fourth;
+      };
+      for (int j = 0; j < 4; ++j) turn(d[0][j], d[1][j], d[2][j], d[3][j]);
+      for (int i = 0; i < 4; ++i) turn(d[i][0], d[i][1], d[i][2], d[i][3]);
+      for (int p = 0; p < kPoints; ++p) store(to + p * stride, d[p / 4][p % 4]);
+    }
+  }
+}
+
+/// Y = A' M A (+ bias) of tiles into the images of results.
+inline void finish_tiles(const Image& result, const Tiling& tiling, Range tiles, const float* m, const float* bias,
+                         float* images) {
+  const int64_t k = result.channels, stride = plane(tiles.size(), k);
+  for (int64_t tile = tiles.begin; tile < tiles.end; ++tile) {
+    const Tiling::At at = tiling.at(tile);
+    float* to = images + at.image * result.floats() + (at.y * result.width + at.x) * k;
+    const float* from = m + (tile - tiles.begin) * k;
+    const bool lower = at.y + 1 < result.height, right = at.x + 1 < result.width;
+    for (int64_t channel = 0; channel < k; channel += kVector, from += kVector, to += kVector) {
+      Vector sums[2][4];
+      for (int64_t j = 0; j < 4; ++j) {
+        const Vector a = load(from + j * stride), b = load(from + (4 + j) * stride), c = load(from + (8 + j) * stride),
+                     d = load(from + (12 + j) * stride);
+        sums[0][j] = a + b + c;
+        sums[1][j] = b - c - d;
+      }
+      const Vector more = bias ? load(bias + channel) : Vector{};
+      const auto write = [&](const Vector(&s)[4], float* row) {
+        store(row, s[0] + s[1] + s[2] + more);
+        if (right) store(row + k, s[1] - s[2] - s[3] + more);
+      };
+      write(sums[0], to);
+      if (lower) write(sums[1], to + result.width * k);
+    }
+  }
+}
+
+// -- filters -------------------------------------------------------------------------------------------------------------
+
+/// 16 x 16 filters: [tap][channel that is summed over][channel of the result].
+using Filters = float[9][kChannels][kChannels];
+
+/// The filters of output channels from `o` and input channels from `i` of weights (O, I, 3, 3), as the plan stores them.
+/// `turned`: for the gradient of the data, which sums over output channels and goes through the taps backwards.
+inline void read_filters(const ConvShape& s, const Stored& stored, const float* weights, int64_t o, int64_t i, bool turned,
+                         Filters& filters) {
+  Block16 block;
+  const auto put = [&](int64_t tap, int64_t summed, int64_t row) {
+    block.store_row(row, filters[turned ? 8 - tap : tap][summed]);
+  };
+  if (stored.plain() && turned) {
+    for (int64_t n = 0; n < kChannels; ++n) {
+      block.load(weights + ((o + n) * s.ic + i) * 9, 9, 9);
+      block.transpose();
+      for (int64_t tap = 0; tap < 9; ++tap) put(tap, n, tap);
+    }
+    return;
+  }
+  if (stored.plain()) {
+    for (int64_t at = 0; at < 9 * kChannels; at += kChannels) {
+      block.load(weights + (o * s.ic + i) * 9 + at, s.ic * 9);
+      block.transpose();
+      for (int64_t n = 0; n < kChannels; ++n) put((at + n) % 9, (at + n) / 9, n);
+    }
+    return;
+  }
+  const bool by_output = stored.o_block > 0;  // output channels lie side by side
+  const int64_t size = by_output ? stored.o_block : stored.i_block, across = by_output ? s.ic : s.oc;
+  const int64_t outer = by_output ? o : i, inner = by_output ? i : o;
+  for (int64_t tap = 0; tap < 9; ++tap) {
+    block.load(weights + (outer / size * 9 + tap) * size * across + inner * size + outer % size, size);
+    if (by_output == turned) block.transpose();
+    for (int64_t n = 0; n < kChannels; ++n) put(tap, n, n);
+  }
+}
+
+/// U[p] of 16 x 16 filters; u: of the first of them, `stride` floats between planes and `row` between summed channels.
+inline void transform_filters(const Filters& filters, float* u, int64_t stride, int64_t row) {
+  for (int64_t n = 0; n < kChannels; ++n)
+    for (int64_t at = 0; at < kChannels; at += kVector) {
+      Vector g[3][3], half[4][3];
+      for (int tap = 0; tap < 9; ++tap) g[tap / 3][tap % 3] = load(&filters[tap][n][at]);
+      for (int j = 0; j < 3; ++j) {
+        const Vector ends = g[0][j] + g[2][j];
+        half[0][j] = g[0][j], half[3][j] = g[2][j];
+        half[1][j] = 0.5f * (ends + g[1][j]), half[2][j] = 0.5f * (ends - g[1][j]);
+      }
+      float* to = u + n * row + at;
+      for (int i = 0; i < 4; ++i) {
+        const Vector ends = half[i][0] + half[i][2];
+        store(to + (4 * i) * stride, half[i][0]);
+        store(to + (4 * i + 1) * stride, 0.5f * (ends + half[i][1]));
+        store(to + (4 * i + 2) * stride, 0.5f * (ends - half[i][1]));
+        store(to + (4 * i + 3) * stride, half[i][2]);
+      }
+    }
+}
+
+/// A dy A' of tiles, in panels of channels: gradient[p][panel][tile][channel].
+inline void spread_tiles(const Image& result, const Tiling& tiling, Range tiles, const float* dy, float* gradient) {
+  const int64_t k = result.channels, stride = plane(tiles.size(), k);
+  for (int64_t tile = tiles.begin; tile < tiles.end; ++tile) {
+    const Tiling::At at = tiling.at(tile);
+    const float* from = dy + at.image * result.floats() + (at.y * result.width + at.x) * k;
+    const bool lower = at.y + 1 < result.height, right = at.x + 1 < result.width;
+    for (int64_t channel = 0; channel < k; channel += kVector) {
+      const int64_t first = channel / kPanel * kPanel, width = std::min(kPanel, k - first);
+      float* to = gradient + first * tiles.size() + (tile - tiles.begin) * width + channel - first;
+      const float *row = from + channel, *next = row + result.width * k;
+      const Vector a = load(row), b = right ? load(row + k) : Vector{};
+      const Vector c = lower ? load(next) : Vector{}, d = lower && right ? load(next + k) : Vector{};
+      const auto write = [&](int i, Vector left, Vector other) {
+        store(to + (4 * i) * stride, left);
+        store(to + (4 * i + 1) * stride, left + other);
+        store(to + (4 * i + 2) * stride, left - other);
+        store(to + (4 * i + 3) * stride, -other);
+      };
+      write(0, a, b), write(1, a + c, b + d), write(2, a - c, b - d), write(3, -c, -d);
+    }
+  }
+}
+
+/// The inverse of read_filters, not turned: 16 x 16 filters [tap][input channel][output channel] into the weights.
+inline void write_filters(const ConvShape& s, const Stored& stored, const Filters& filters, int64_t o, int64_t i,
+                          float* weights) {
+  Block16 block{};
+  if (stored.plain()) {
+    for (int64_t at = 0; at < 9 * kChannels; at += kChannels) {
+      for (int64_t n = 0; n < kChannels; ++n) block.load_row(n, filters[(at + n) % 9][(at + n) / 9]);
+      block.transpose();
+      block.store(weights + (o * s.ic + i) * 9 + at, s.ic * 9);
+    }
+    return;
+  }
+  const bool by_output = stored.o_block > 0;
+  const int64_t size = by_output ? stored.o_block : stored.i_block, across = by_output ? s.ic : s.oc;
+  const int64_t outer = by_output ? o : i, inner = by_output ? i : o;
+  for (int64_t tap = 0; tap < 9; ++tap) {
+    for (int64_t n = 0; n < kChannels; ++n) block.load_row(n, filters[tap][n]);
+    if (!by_output) block.transpose();
+    block.store(weights + (outer / size * 9 + tap) * size * across + inner * size + outer % size, size);
+  }
+}
+
+}  // namespace stepplan::winograd

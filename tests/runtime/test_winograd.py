@@ -1,0 +1,52 @@
+"""Winograd's convolutions against PyTorch in float64, as compiled for processors with and without AVX-512."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.runtime.build import Library, compile_library
+
+SOURCE = Path(__file__).parent / "winograd.cpp"
+
+
+@pytest.fixture(scope="module", params=["native", "x86-64-v3"])
+def library(request: pytest.FixtureRequest) -> Library:
+    return compile_library(SOURCE, (f"-march={request.param}", "-Wno-psabi"))
+
+
+def draw(seed: int) -> tuple[np.random.Generator, np.ndarray]:
+    """A generator, and a shape: n, ic, ih, iw, oc, oh, ow, padding."""
+    numbers = np.random.default_rng(seed)
+    padding = int(numbers.integers(0, 3))
+    height, width = (int(e) for e in numbers.integers(3, 31, size=2))
+    ic, oc = (16 * int(e) for e in numbers.integers(1, 9, size=2))
+    out = (height + 2 * padding - 2, width + 2 * padding - 2)
+    return numbers, np.array([numbers.integers(1, 5), ic, height, width, oc, *out, padding], np.int64)
+
+
+def error(found: np.ndarray, truth: torch.Tensor) -> float:
+    wanted = truth.detach().numpy()
+    return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_all_three_directions_match_float64_in_any_slices(library: Library, seed: int) -> None:
+    numbers, shape = draw(seed)
+    n, ic, ih, iw, oc, oh, ow, padding = (int(e) for e in shape)
+    x, dy = (numbers.standard_normal(s).astype(np.float32) for s in ((n, ih, iw, ic), (n, oh, ow, oc)))
+    weights, bias = (numbers.standard_normal(s).astype(np.float32) for s in ((oc, ic, 3, 3), (oc,)))
+    xs, ws, bs = (torch.tensor(a, dtype=torch.float64, requires_grad=True) for a in (x, weights, bias))
+    truth = torch.nn.functional.conv2d(xs.permute(0, 3, 1, 2), ws, bs, padding=padding).permute(0, 2, 3, 1)
+    truth.backward(torch.tensor(dy, dtype=torch.float64))
+    bits = set()
+    for slices in range(1, n + 1):
+        y, dx, dw = (np.full(s, np.nan, np.float32) for s in (dy.shape, x.shape, weights.shape))
+        library("winograd_map", shape, slices, False, x, weights, bias, y)
+        library("winograd_map", shape, slices, True, dy, weights, None, dx)
+        library("winograd_gradient", shape, slices, x, dy, dw)
+        assert xs.grad is not None and ws.grad is not None
+        assert max(error(y, truth), error(dx, xs.grad), error(dw, ws.grad)) < 1e-6
+        bits.add((y.tobytes(), dx.tobytes()))
+    assert len(bits) == 1  # how images are divided changes nothing

@@ -1,0 +1,48 @@
+// Winograd's convolutions, whole ones and in slices, without the library.
+#include "onednn/winograd.hpp"
+
+#include <vector>
+
+using namespace stepplan;
+
+namespace {
+
+ConvShape shape_of(const int64_t* v) {
+  return {v[0], v[1], v[2], v[3], v[4], v[5], v[6], 3, 3, 1, 1, v[7], v[7], 1, 1, 1, false, false};
+}
+
+/// `bytes` at a multiple of 64, full of NaN.
+struct Space {
+  explicit Space(size_t bytes) : words(bytes / sizeof(float) + 16, __builtin_nanf("")) {}
+  float* start() { return words.data() + (64 - reinterpret_cast<uintptr_t>(words.data()) % 64) % 64 / sizeof(float); }
+  std::vector<float> words;
+};
+
+}  // namespace
+
+/// `shape`: n, ic, ih, iw, oc, oh, ow, padding. `from`, `to`: x and y, or, `turned`, dy and dx.
+extern "C" void winograd_map(const int64_t* shape, int64_t slices, int64_t turned, const float* from, const float* weights,
+                             const float* bias, float* to) {
+  const ConvShape s = shape_of(shape);
+  const winograd::Map map(s, turned != 0);
+  Space packed(map.packed_bytes());
+  for (int slice = 0; slice < slices; ++slice) map.pack(slice, int(slices), {}, weights, packed.start());
+  for (int slice = 0; slice < slices; ++slice) {
+    const Range images = split(s.n, slices, slice);
+    Space scratch(map.scratch_bytes(images));
+    map.run(images, from, packed.start(), bias, to, scratch.start());
+  }
+}
+
+extern "C" void winograd_gradient(const int64_t* shape, int64_t slices, const float* x, const float* dy, float* dw) {
+  const ConvShape s = shape_of(shape);
+  const winograd::Gradient gradient(s);
+  const int64_t stride = int64_t(gradient.partial_bytes() / sizeof(float));
+  Space partials(size_t(slices) * gradient.partial_bytes());
+  for (int slice = 0; slice < slices; ++slice) {
+    const Range images = split(s.n, slices, slice);
+    Space scratch(gradient.scratch_bytes(images));
+    gradient.run(images, x, dy, partials.start() + slice * stride, scratch.start());
+  }
+  gradient.reduce({0, s.oc}, {0, s.ic}, int(slices), stride, {}, partials.start(), dw);
+}
