@@ -7,7 +7,7 @@ from pathlib import Path
 from codegen.build import build
 from codegen.cpu.emit import emit
 from codegen.executor import Executor
-from codegen.facts import facts
+from codegen.facts import facts, implementations
 from codegen.load import executor_class
 from planner.costs.model import modelled_costs
 from planner.graph.model import Graph, Node, Program, Role, Value
@@ -181,8 +181,12 @@ def every_case(slices: Sequence[int] = (1, 2, 3, 4, 5)) -> list[Case]:
                 continue
             for (kernel, dim), limit in sorted(op.dims(signature).items()):
                 for count in slices:
-                    if count <= limit:
-                        found.append(Case(len(found), op, sample, Mode(kernel, dim, count)))
+                    if count > limit:
+                        continue
+                    mode = Mode(kernel, dim, count)
+                    found.append(Case(len(found), op, sample, mode))
+                    if op.family == "conv" and kernel == "onednn" and "winograd" in implementations(signature, mode):
+                        found.append(Case(len(found), op, sample, mode._replace(implementation="winograd")))
                 if kernel == "loops":
                     for schedule in op.schedules(signature)[:1]:
                         count = min(2, limit, max(slices))
