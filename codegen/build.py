@@ -33,7 +33,9 @@ ONCE = ("-O1",)
 """For tables and construction, which run once."""
 BINDINGS = ("-Os", "-fno-strict-aliasing")
 
-ONEDNN = tuple(RUNTIME / "onednn" / name for name in ("convolution.cpp", "conv_weights.cpp", "winograd.cpp", "matmul.cpp"))
+ONEDNN = tuple(
+    RUNTIME / "onednn" / name for name in ("convolution.cpp", "conv_weights.cpp", "winograd.cpp", "matmul.cpp")
+)
 REPORTS = (RUNTIME / "reports.cpp",)
 BATCH_NORM = (RUNTIME / "batch_norm.cpp",)
 """Once per fusion that a plan uses."""

@@ -12,8 +12,13 @@ from codegen import toolchain
 from codegen.build import ONEDNN
 from codegen.cpu.shapes import CONV_KINDS, conv_shape, matmul_shape, slice_dim
 from codegen.paths import TEMPLATES
+from planner.costs.model import modelled_costs
+from planner.costs.table import CostTable
 from planner.errors import InternalError
+from planner.graph.model import Graph
 from planner.ops.base import Facts, Mode, Signature, op_named
+from planner.ops.signature import signatures_of
+from planner.target.model import Target
 
 _DIMS = {"batch": 0, "rows": 1, "channels": 2}
 _TEXT = 8192
@@ -38,6 +43,23 @@ def implementations(signature: Signature, mode: Mode) -> tuple[str, ...]:
         more = op_named(signature.op).schedules(signature)
         return ("", *more) if more else ()
     return tuple(_ask(signature, mode, "implementations").splitlines())
+
+
+def modelled_by(implementation: str, graph: Graph, target: Target) -> CostTable:
+    """Modelled costs of a graph whose library nodes run by this implementation wherever it computes them: for studies
+    and tests of kernels that only measured times would choose."""
+    known = {s.text: s for s in signatures_of([graph])}
+
+    def named(signature: Signature, mode: Mode) -> Mode:
+        there = mode.kernel == "onednn" and implementation in implementations(signature, mode)
+        return mode._replace(implementation=implementation) if there else mode
+
+    table = modelled_costs(graph, target, lambda signature, mode: facts(signature, named(signature, mode)))
+    entries = [(e, named(known[e.signature], e.mode)) for e in table.entries]
+    ours = {e.signature for e, mode in entries if mode.implementation}
+    kept = [(e, mode) for e, mode in entries if mode.implementation or e.signature not in ours]
+    made = tuple(e.model_copy(update={"implementation": mode.implementation}) for e, mode in kept)
+    return table.model_copy(update={"entries": made})
 
 
 def _ask(signature: Signature, mode: Mode, what: str, *more: object) -> str:

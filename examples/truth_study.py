@@ -29,7 +29,7 @@ from codegen.branches import decisive_values
 from codegen.build import build
 from codegen.cpu.emit import emit
 from codegen.executor import Executor
-from codegen.facts import facts
+from codegen.facts import facts, modelled_by
 from codegen.load import executor_class
 from codegen.truth import Row, Verdict, truth, worst_per_kind
 from planner import zoo
@@ -58,6 +58,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="of parameters and inputs; default: another one every time")
     parser.add_argument("--draws", type=int, default=1, help="seeds per network, counting up from the first")
     parser.add_argument("--lr", type=float, default=RATE, help="learning rate; 0: the network's own")
+    parser.add_argument(
+        "--implementation", default="", help="of library nodes, wherever there is one of that name (winograd)"
+    )
     parser.add_argument("--policy", default="auto", choices=("sequential", "liu", "auto"))
     parser.add_argument(
         "--same-branch", action="store_true", help="leave the literal verdict out: less memory (VGG16: 9 GiB)"
@@ -73,7 +76,7 @@ def main() -> int:
     for name in options.networks or ALL:
         graph = zoo.build(name, options.batch, image_size=options.image_size)
         with console.status(f"{graph.name}: planning and building"), tempfile.TemporaryDirectory() as folder:
-            executors = make(graph, Path(folder), options.policy)
+            executors = make(graph, Path(folder), options.policy, options.implementation)
             for seed in range(first, first + options.draws):
                 begun = time.perf_counter()
                 found = compare(graph, executors, seed, options)
@@ -89,11 +92,12 @@ def main() -> int:
     return 0 if right else 1
 
 
-def make(graph: Graph, folder: Path, policy: Any) -> type[Executor]:
+def make(graph: Graph, folder: Path, policy: Any, implementation: str) -> type[Executor]:
     """Plan for this machine without measuring anything, emit and build."""
     target = detect()
     options = PlanOptions(policy=policy, keep=decisive_values(graph))
-    plan = make_plan(graph, target, modelled_costs(graph, target, facts), options)
+    costs = modelled_by(implementation, graph, target) if implementation else modelled_costs(graph, target, facts)
+    plan = make_plan(graph, target, costs, options)
     emit(plan, graph, target, folder)
     build(folder)
     return executor_class(folder)

@@ -10,6 +10,7 @@ from codegen.executor import Executor
 from codegen.facts import facts, implementations
 from codegen.load import executor_class
 from planner.costs.model import modelled_costs
+from planner.costs.table import CostTable
 from planner.graph.model import Graph, Node, Program, Role, Value
 from planner.graph.text import graph_hash
 from planner.ops import all_ops
@@ -37,9 +38,12 @@ def target_of(lanes: int) -> Target:
     return load_target("cpu16").restrict(lanes)
 
 
-def plan_for(graph: Graph, lanes: int = 2, options: PlanOptions | None = None) -> tuple[Plan, Target]:
+def plan_for(
+    graph: Graph, lanes: int = 2, options: PlanOptions | None = None, costs: CostTable | None = None
+) -> tuple[Plan, Target]:
+    """`costs`: modelled ones where there are none."""
     target = target_of(lanes)
-    costs = modelled_costs(graph, target, facts)
+    costs = costs or modelled_costs(graph, target, facts)
     return make_plan(graph, target, costs, options or PlanOptions(policy="sequential")), target
 
 

@@ -16,6 +16,7 @@ from codegen.branches import decisive_values
 from codegen.build import build
 from codegen.cpu.emit import emit
 from codegen.executor import Executor
+from codegen.facts import modelled_by
 from codegen.load import executor_class
 from codegen.steps import random_inputs
 from codegen.torch_twin import Twin
@@ -27,17 +28,23 @@ from planner.ops import all_ops
 from planner.ops.base import op_named
 from planner.solve.options import PlanOptions
 from tests.codegen.every_op import every_op_net
-from tests.codegen.plans import make, plan_for
+from tests.codegen.plans import make, plan_for, target_of
 
 SEED = int(os.environ.get("STEPPLAN_TEST_SEED") or np.random.SeedSequence().generate_state(1)[0])
 SEQUENTIAL, LIU = PlanOptions(policy="sequential"), PlanOptions(policy="liu", strategies=(1, 2))
 CALM = Optimizer(lr=1e-3, momentum=0.9, weight_decay=1e-4)
 """So slow that three steps do not multiply rounding errors."""
 
+
+def resnet18() -> Graph:
+    return zoo.build("resnet18", 4, image_size=64, classes=10, optimizer=CALM)
+
+
 CASES: dict[str, tuple[Callable[[], Graph], int, PlanOptions]] = {
     "mlp": (lambda: zoo.build("mlp", 6), 2, LIU),
     "digits_cnn": (lambda: zoo.build("digits_cnn", 5), 3, SEQUENTIAL),
-    "resnet18": (lambda: zoo.build("resnet18", 4, image_size=64, classes=10, optimizer=CALM), 2, LIU),
+    "resnet18": (resnet18, 2, LIU),
+    "resnet18, winograd": (resnet18, 2, LIU),
     "every op, adam": (lambda: every_op_net(Optimizer(kind="adamw", lr=1e-3, weight_decay=0.1)), 2, SEQUENTIAL),
     "every op, sgd": (lambda: every_op_net(Optimizer(lr=0.05, momentum=0.9, nesterov=True)), 3, LIU),
 }
@@ -48,7 +55,10 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     make, lanes, options = CASES[request.param]
     graph, folder = make(), tmp_path_factory.mktemp("net")
     options = options.model_copy(update={"keep": decisive_values(graph)})
-    plan, target = plan_for(graph, lanes, options)
+    by_winograd = request.param.endswith("winograd")
+    costs = modelled_by("winograd", graph, target_of(lanes)) if by_winograd else None
+    plan, target = plan_for(graph, lanes, options, costs)
+    assert by_winograd == (sum(n.implementation == "winograd" for n in plan.programs[0].nodes) > 30)
     emit(plan, graph, target, folder)
     build(folder)
     return graph, executor_class(folder)
