@@ -64,7 +64,7 @@ def build(
         if sanitize:
             extra += (f"-fsanitize={sanitize}", "-g")
         module = place / module_name(digest, null_device)
-        objects = _compile(_units(place, target, extra, null_device), jobs or len(os.sched_getaffinity(0)), progress)
+        objects = compile_all(_units(place, target, extra, null_device), jobs, progress)
         _link(objects, module, _link_flags(target, extra, null_device))
         for other in place.glob(module_name("*", null_device)):
             if other != module:
@@ -116,7 +116,8 @@ def _link_flags(target: Target, extra: Sequence[str], null_device: bool) -> tupl
     return ("-fopenmp", *extra, f"-L{library}", "-ldnnl", f"-Wl,-rpath,{library}")
 
 
-def _compile(units: Sequence[Unit], jobs: int, progress: Progress | None) -> list[Path]:
+def compile_all(units: Sequence[Unit], jobs: int | None = None, progress: Progress | None = None) -> list[Path]:
+    """The objects of a module, nanobind's own code first. `jobs`: compilers at once, one per processor by default."""
     done: list[str] = []
 
     def one(make: Callable[[], Path], name: str) -> Path:
@@ -126,7 +127,7 @@ def _compile(units: Sequence[Unit], jobs: int, progress: Progress | None) -> lis
             progress(len(done), len(units) + 1, name)
         return made
 
-    with ThreadPoolExecutor(max_workers=max(1, jobs)) as pool:
+    with ThreadPoolExecutor(max_workers=max(1, jobs or len(os.sched_getaffinity(0)))) as pool:
         waiting = [pool.submit(one, nanobind_object, "nanobind")]
         waiting += [pool.submit(one, make, name) for name, make in units]
         try:

@@ -5,14 +5,16 @@
 
 Each call goes on where the last one stopped, in the order of the parts below, and ends by itself in time. Every part
 runs in a process of its own: one that fails, hangs or is out of time loses only the row it was at, which is tried once
-more by a later call, after everything that had no turn yet. Results are written as they come; `--out` has them all.
+more by a later call, after everything that had no turn yet; a turn that a call's end cut short goes on first. Results
+are written as they come; `--out` has them all, and each call ends with a page about them. What compilers and libraries
+say lies beside `--out` (`gpu_results.log`); the end of it is shown where a part ends otherwise than it should.
 
     machine       the GPU, the driver, what is installed, copy bandwidths
     sanitize      compute-sanitizer (memcheck, racecheck) on a small network, in float32 and bfloat16
     correct       zoo networks against PyTorch in float64: at most twice PyTorch float32's own error, or 1e-5
     bfloat16      the same networks in bfloat16: no further from float64 than PyTorch's autocast
-    speed         ResNet-50 steps at batches 32, 64, 256 in TF32, bfloat16 and float32, in pairs with torch.compile
-                  (max-autotune, then reduce-overhead, with CUDA graphs) and eager PyTorch, channels-last
+    speed         ResNet-50 steps at batches 32, 64, 256 in TF32, bfloat16 and float32, in pairs with eager PyTorch and
+                  torch.compile (reduce-overhead, then max-autotune, with CUDA graphs), channels-last
     cap           how far 12 GB reach: SuperNeurons' batches, run
     budgets       step times under 50 % and 33 % of the unbudgeted peak, ResNet-50 at batch 184
     memory        peak device memory as the driver tells it, less the context, against the plan
@@ -22,8 +24,9 @@ more by a later call, after everything that had no turn yet. Results are written
     depth         SuperNeurons' depths under 12 GB: networks of thousands of nodes
     convolutions  every algorithm and engine of ResNet-50's convolutions
 
-Three calls of nine minutes on sixteen processors give every part its turn. While the first parts, which time nothing,
-are at work, PyTorch's max-autotune contenders are compiled beside them (`--no-ahead`: they are not).
+Three calls of nine minutes on sixteen processors give every part its turn, and the first one something of each of the
+first five. While the first parts, which time nothing, are at work, PyTorch's compiled contenders are made beside them
+(`--no-ahead`: they are not).
 
 What the machine needs: an H200 with a driver for CUDA 13; Python 3.11 or newer with PyTorch for CUDA 13 (whose wheels
 bring cuDNN, cuBLASLt and NVRTC), Triton, NumPy, Jinja2, nanobind, NetworkX and SciPy; nvcc 13 with its headers and
@@ -38,7 +41,7 @@ wheels: usually pydantic and what it stands on.
 A machine that starts bare each time forgets everything: `--state FILE` keeps cost tables and results in one archive
 (a few MiB), read where the folder has none yet and written after every part. Carry it from call to call.
 
-`--null`: a dry run on the null device with toy networks; its times mean nothing.
+`--null`: a dry run on the null device with toy networks, PyTorch's on the processor; its times mean nothing.
 """
 
 import argparse
@@ -49,6 +52,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import textwrap
 import time
 import traceback
 from collections.abc import Callable
@@ -69,27 +73,33 @@ except ModuleNotFoundError as missing:
     sys.exit(f"{sys.executable} lacks {missing.name}: bring it along.\n\n{''.join(needs[1:])}")
 
 PARTS: dict[str, tuple[Callable[[Study], None], float]] = {
-    "machine": (speed.machine, 1.5),
-    "sanitize": (sanitize.sanitize, 3),
-    "correct": (accuracy.correct, 4),
-    "bfloat16": (accuracy.bfloat16, 3),
-    "speed": (speed.speed, 7.5),
-    "cap": (memory.batches_under_the_cap, 3),
-    "budgets": (memory.budgets, 4),
-    "memory": (memory.memory, 1.5),
-    "host": (speed.host, 1.5),
-    "torch_budget": (memory.torch_budget, 2.5),
-    "streams": (streams.streams, 4),
-    "depth": (memory.depths_under_the_cap, 6),
-    "convolutions": (speed.convolutions, 3),
+    "machine": (speed.machine, 2),
+    "sanitize": (sanitize.sanitize, 1.5),
+    "correct": (accuracy.correct, 2),
+    "bfloat16": (accuracy.bfloat16, 1.25),
+    "speed": (speed.speed, 7),
+    "cap": (memory.batches_under_the_cap, 2),
+    "budgets": (memory.budgets, 3),
+    "memory": (memory.memory, 1.25),
+    "host": (speed.host, 1),
+    "torch_budget": (memory.torch_budget, 2),
+    "streams": (streams.streams, 2.5),
+    "depth": (memory.depths_under_the_cap, 2),
+    "convolutions": (speed.convolutions, 1),
 }
 """What measures it, and for how many minutes in one turn."""
+TOLD = 1500
+"""Characters of what a part said that are shown when it ends otherwise than it should."""
+LEAST_S = 30.0
+"""A turn is had when no more than this is left of it; with less than this no part begins."""
 UNTIMED = frozenset({"machine", "sanitize", "correct", "bfloat16"})
 """These may have PyTorch's compiler at work beside them."""
 GRACE_S = 15.0
-"""So long before a part's end it begins nothing new; so long before the call's end no part begins."""
-AHEAD_S = 90.0
-"""So long a part that is timed waits for PyTorch's compiler to end."""
+"""So long before a part's end it begins nothing new."""
+AHEAD_S = 60.0
+"""So long a part that is timed waits for what PyTorch's compiler is at."""
+ABORT_S = 3.0
+"""So long a process that is out of time may take to say where it was."""
 
 
 def main() -> int:
@@ -122,18 +132,26 @@ def run_all(options: argparse.Namespace, end: float) -> int:
     worst, ahead = 0, Ahead(options)
     try:
         for name in sorted(options.parts or PARTS, key=lambda n: had.get(n, {}).get("turns", 0)):
-            before = had.get(name, {"turns": 0, "status": "no turn yet"})
-            if before["status"] != "done" and end - time.monotonic() > GRACE_S:
+            before = had.get(name, {"turns": 0, "status": "no turn yet", "seconds": 0.0, "cut": 0.0})
+            if before["status"] != "done" and end - time.monotonic() > GRACE_S + LEAST_S:
                 if name in UNTIMED:
                     ahead.begin(had)
                 else:
                     ahead.finish(min(AHEAD_S, end - time.monotonic() - GRACE_S))
                 print(f"{name} ...", flush=True)
                 begun = time.monotonic()
-                status = turn(name, options, min(60 * PARTS[name][1], end - begun))
-                seconds = before.get("seconds", 0) + round(time.monotonic() - begun, 1)
-                had[name] = {"turns": before["turns"] + 1, "status": status, "seconds": seconds}
-                print(f"{name}: {status} after {seconds:.0f} s", flush=True)
+                whole = 60 * PARTS[name][1] - before["cut"]
+                given = max(1.0, min(whole, end - begun - ABORT_S))
+                status = turn(name, options, given)
+                took = time.monotonic() - begun
+                cut = given + LEAST_S < whole and status in ("more to do", "out of time")
+                had[name] = {
+                    "turns": before["turns"] + (not cut),
+                    "status": status,
+                    "seconds": round(before["seconds"] + took, 1),
+                    "cut": round(before["cut"] + took, 1) if cut else 0.0,
+                }
+                print(f"{name}: {status} after {took:.0f} s", flush=True)
                 worst = max(worst, int(status not in ("done", "more to do")))
                 write_text(turns, json.dumps(had, indent=1) + "\n")
             collect(options, had)
@@ -141,6 +159,7 @@ def run_all(options: argparse.Namespace, end: float) -> int:
         ahead.finish(max(0.0, end - time.monotonic()))
         if options.state:
             pack(options.folder, options.state)
+    print(report(json.loads(options.out.read_text())))
     return worst
 
 
@@ -148,24 +167,40 @@ def turn(name: str, options: argparse.Namespace, seconds: float) -> str:
     """Some minutes of one part. `done`, `more to do`, or what went wrong."""
     command = [sys.executable, __file__, name, "--folder", str(options.folder), "--device", str(options.device)]
     command += ["--within", str(seconds), *(["--null"] if options.null else [])]
-    process = started(command)
+    log = log_of(options)
+    process, before = started(command, log), log.stat().st_size
     try:
         status = process.wait(seconds)
+        told = {0: "done", 3: "more to do"}.get(status, f"ended with status {status}")
     except subprocess.TimeoutExpired:
-        end_all(process)
-        return "out of time"
-    return {0: "done", 3: "more to do"}.get(status, f"ended with status {status}")
+        end_all(process, tell=True)
+        told = "out of time"
+    if told not in ("done", "more to do"):
+        print(textwrap.indent(log.read_bytes()[before:].decode(errors="replace")[-TOLD:], "  | "), flush=True)
+    return told
 
 
-def started(command: list[str]) -> "subprocess.Popen[bytes]":
-    """In a session of its own, so that it ends with all that it began."""
+def log_of(options: argparse.Namespace) -> Path:
+    log: Path = options.out.with_suffix(".log")
+    log.touch()
+    return log
+
+
+def started(command: list[str], log: Path) -> "subprocess.Popen[bytes]":
+    """In a session of its own, so that it ends with all that it began. `log`: where its errors go."""
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    more = {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
-    return subprocess.Popen(command, env=os.environ | more, start_new_session=True)
+    more = {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+    with log.open("ab") as errors:
+        return subprocess.Popen(command, env=os.environ | more, start_new_session=True, stderr=errors)
 
 
-def end_all(process: "subprocess.Popen[bytes]") -> None:
+def end_all(process: "subprocess.Popen[bytes]", tell: bool = False) -> None:
+    """`tell`: the process first prints where it was."""
     with contextlib.suppress(ProcessLookupError):
+        if tell:
+            process.send_signal(signal.SIGABRT)  # Python's fault handler answers it
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(ABORT_S)
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
@@ -176,19 +211,22 @@ class Ahead:
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
-        self._wanted = not (options.null or options.no_ahead)
+        self._wanted = not options.no_ahead
 
     def begin(self, had: dict[str, Any]) -> None:
         """Not before the first part has shown that there is a GPU."""
         if self._wanted and had.get("machine", {}).get("status") == "done" and "speed" not in had:
+            speed.stop_file(self._options.folder).unlink(missing_ok=True)
             script = ROOT / "examples" / "gpu_parts" / "ahead.py"
-            self._process = started([sys.executable, str(script), str(self._options.folder), str(self._options.device)])
+            command = [sys.executable, str(script), str(self._options.folder), str(self._options.device)]
+            self._process = started([*command, *(["null"] if self._options.null else [])], log_of(self._options))
             self._wanted = False
 
     def finish(self, seconds: float) -> None:
-        """Waits so long at most."""
+        """It begins nothing new, and is waited for so long at most."""
         self._wanted = False
         if self._process is not None:
+            speed.stop_file(self._options.folder).touch()
             try:
                 self._process.wait(max(0.0, seconds))
             except subprocess.TimeoutExpired:
@@ -226,6 +264,18 @@ def collect(options: argparse.Namespace, had: dict[str, Any]) -> None:
     write_text(options.out, json.dumps(found, indent=1) + "\n")
     if options.state:
         pack(options.folder, options.state)
+
+
+def report(found: dict[str, Any]) -> str:
+    """A page: where every part is, and why rows failed."""
+    lines = ["", "part          status                    turns  seconds  rows"]
+    for name, part in found.items():
+        failed = {key: row["error"] for key, row in part["rows"].items() if isinstance(row, dict) and "error" in row}
+        rows = f"{len(part['rows']) - len(failed)}" + (f", {len(failed)} failed" if failed else "")
+        status = part.get("status", "its first turn did not end")  # nor did the call
+        lines.append(f"{name:13} {status:25} {part.get('turns', 0):5} {part.get('seconds', 0.0):8.0f}  {rows}")
+        lines += (f"    {key[:60]}: {' '.join(str(error).split())[:160]}" for key, error in list(failed.items())[:8])
+    return "\n".join(lines)
 
 
 def pack(folder: Path, archive: Path) -> None:

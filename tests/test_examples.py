@@ -1,5 +1,6 @@
 """The examples run, at small size."""
 
+import argparse
 import json
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = str(ROOT / "examples")
 
 
 @pytest.mark.parametrize("arguments", [("--epochs", "3", "--width", "8", "--budget", "2")])
@@ -50,7 +52,7 @@ def test_gpu_study_without_a_gpu(tmp_path: Path) -> None:
 
 def test_gpu_study_goes_on_behind_rows_that_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was never tried comes first; what fails, or ends its process, is tried once more."""
-    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    monkeypatch.syspath_prepend(EXAMPLES)
     from gpu_parts.study import Study
 
     def study() -> Study:
@@ -70,3 +72,58 @@ def test_gpu_study_goes_on_behind_rows_that_fail(tmp_path: Path, monkeypatch: py
     assert order == ["fails", "works", "hangs"]
     assert [study().may_try(k) for k in ("hangs", "fails", "works")] == [False, True, False]
     assert list(study().open(["hangs", "fails", "works"])) == ["fails"]
+
+
+def test_every_part_of_the_gpu_study_tells_what_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And goes on: a GPU that has never been met fails at anything."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    import gpu_study
+    from gpu_parts import memory, speed
+    from gpu_parts.study import Study
+
+    def fails(*arguments: object, **options: object) -> None:
+        raise ValueError("not that")
+
+    for method in ("make", "costs", "describe"):
+        monkeypatch.setattr(Study, method, fails)
+    for name in ("algorithms", "copy_bandwidths"):
+        monkeypatch.setattr(speed, name, fails)
+    monkeypatch.setattr(memory, "_torch_under", fails)
+    found: dict[str, Any] = {}
+    for name, (measure, _) in gpu_study.PARTS.items():
+        study = Study(0, True, tmp_path, tmp_path / f"{name}.json", time.monotonic() + 60)
+        measure(study)
+        assert study.found, name
+        assert {k for k in study.found if not study.is_failed(k)} == ({"tools"} if name == "machine" else set())
+        found[name] = {"rows": study.found}
+    text = gpu_study.report(found)
+    assert all(name in text for name in gpu_study.PARTS) and "gpu: ValueError: not that" in text
+
+
+def test_turns_of_the_gpu_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn that a call's end cuts short goes on first; then come those that had none."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    import gpu_study
+
+    class Clock:
+        now = 0.0
+
+        def monotonic(self) -> float:
+            return self.now
+
+    clock, had = Clock(), []
+
+    def turn(name: str, options: argparse.Namespace, seconds: float) -> str:
+        had.append((name, round(seconds)))
+        clock.now += seconds
+        return "more to do"
+
+    monkeypatch.setattr(gpu_study, "time", clock)
+    monkeypatch.setattr(gpu_study, "turn", turn)
+    monkeypatch.setattr(gpu_study, "PARTS", {name: (None, 4.0) for name in ("host", "cap", "memory")})
+    options = argparse.Namespace(
+        folder=tmp_path, out=tmp_path / "out.json", state=tmp_path / "state.tgz", parts=[], no_ahead=True
+    )
+    for _ in range(3):
+        gpu_study.run_all(options, clock.now + 363)
+    assert had == [("host", 240), ("cap", 120), ("cap", 120), ("memory", 240), ("host", 240), ("cap", 120)]

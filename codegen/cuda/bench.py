@@ -31,7 +31,7 @@ def bench(
     null_device: bool = False,
 ) -> dict[str, Any]:
     """As codegen.bench.bench, and `host_ms`: how long `step` keeps the caller. Memory is what the driver says that the
-    executor took. `contenders`: of CONTENDERS. `null_device`: a dry run, whose times mean nothing."""
+    executor took. `contenders`: of CONTENDERS. `null_device`: a dry run, PyTorch's too, whose times mean nothing."""
     plan, graph = bundle.plan, bundle.graph
     with made(seed=0, device=device, null_device=null_device) as executor:
         inputs = device_inputs(graph, device, null_device)
@@ -59,7 +59,8 @@ def bench(
             result["against"] = {}
             precision = "bf16" if is_mixed(graph) else "tf32" if rounds_to_tf32(plan) else "float32"
             model = full_precision(graph) if is_mixed(graph) else graph
-            for name, contender in torch_contenders(model, inputs, state, precision, device, contenders, say):
+            theirs = torch_contenders(model, inputs, state, precision, device, contenders, say, null_device)
+            for name, contender in theirs:
                 say(f"against {name}")
                 result["against"][name] = paired(step, contender, repetitions)
                 del contender
@@ -115,29 +116,39 @@ def torch_contenders(
     device: int,
     names: Sequence[str],
     say: Callable[[str], None] = lambda text: None,
+    null_device: bool = False,
 ) -> Iterator[tuple[str, Step]]:
     """Eager, or compiled in one of PyTorch's modes that record CUDA graphs; channels-last, warmed up, one at a time. In
-    float32, with the matrix units' TF32, or in bfloat16 under autocast."""
+    float32, with the matrix units' TF32, or in bfloat16 under autocast. `null_device`: on the processor."""
     import torch
 
     from codegen.torch_twin import Twin, optimizer_for
 
+    place = torch.device("cpu") if null_device else torch.device("cuda", device)
+    tensors = [torch.as_tensor(each) for each in inputs]
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "float32"
     torch.backends.cudnn.benchmark = True
     for name in names:
         say(f"preparing {name}")
-        twin = Twin(graph).load(state).cuda(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        # All twins run one code object: of a process's ninth on, PyTorch would run them without its compiler.
+        torch._dynamo.reset()
+        twin = Twin(graph).load(state).to(place).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         optimizer = optimizer_for(graph, twin)
         run = twin if name == "eager" else torch.compile(twin, mode=name)
 
         def step(run: Any = run, optimizer: Any = optimizer) -> None:
             optimizer.zero_grad(set_to_none=True)
-            with torch.autocast("cuda", dtype=torch.bfloat16, enabled=precision == "bf16"):
-                loss = run(*inputs)[0]
+            with torch.autocast(place.type, dtype=torch.bfloat16, enabled=precision == "bf16"):
+                loss = run(*tensors)[0]
             loss.backward()
             optimizer.step()
-            torch.cuda.synchronize(device)
+            if not null_device:
+                torch.cuda.synchronize(place)
 
-        for _ in range(10):
+        for _ in range(2 if null_device else 10):
             step()
         yield name, step
+        del twin, optimizer, run, step
+        torch._dynamo.reset()  # gives back what its CUDA graphs hold
+        gc.collect()
+        torch.cuda.empty_cache()

@@ -66,9 +66,9 @@ def _operand_sizes(signature: Signature) -> tuple[int, int, int]:
 def probe(arch: str, null_device: bool = False) -> ModuleType:
     """The module, built when first asked for."""
 
-    from codegen.build import nanobind_object
+    from codegen.build import compile_all
 
-    objects = [nanobind_object(), *(make() for _, make in probe_units(arch, null_device))]
+    objects = compile_all(probe_units(arch, null_device))
     flags = link_flags(null_device)  # where the libraries lie, which this one remembers
     key = hashlib.sha256("\n".join([*(o.name for o in objects), *flags]).encode()).hexdigest()[:24]
     library = toolchain.cache_folder() / "objects" / f"_probe-{key}.so"

@@ -1,6 +1,5 @@
 """Executors against PyTorch in float64."""
 
-from codegen.branches import decisive_values
 from gpu_parts.study import Study
 from planner import zoo
 from planner.graph.precision import mixed_precision
@@ -12,8 +11,8 @@ NETWORKS: dict[str, dict[str, int]] = {
     "lstm": {"batch": 4},
     "wide_deep": {"batch": 16},
     "resnet18": {"batch": 8, "image_size": 64},
-    "inception_v3": {"batch": 2, "image_size": 139},
     "alexnet": {"batch": 4, "image_size": 96},
+    "inception_v3": {"batch": 2, "image_size": 139},
     "densenet121": {"batch": 4, "image_size": 64},
 }
 RATE = 1e-3
@@ -24,6 +23,7 @@ TOY: dict[str, dict[str, int]] = {"mlp": {"batch": 2}, "digits_cnn": {"batch": 4
 
 def correct(study: Study) -> None:
     """Bar: float32 without TF32 at most twice as far off as PyTorch's float32, or 1e-5."""
+    from codegen.branches import decisive_values
     from codegen.truth import truth, worst_per_kind
 
     networks = TOY if study.null else NETWORKS
@@ -38,7 +38,9 @@ def correct(study: Study) -> None:
             study.failed(name, error)
             continue
         worst = {r.kind: {**r._asdict(), "ratio": r.ratio} for r in worst_per_kind(verdict.rows)}
-        study.keep(name, {"wrong": len(verdict.wrong), "tensors": len(verdict.rows), "worst": worst})
+        wrong = [x._asdict() for x in verdict.wrong]
+        told = {"wrong": len(wrong), "tensors": len(verdict.rows), "ratios": {k: r["ratio"] for k, r in worst.items()}}
+        study.keep(name, {**told, "worst": worst, "first_wrong": wrong[:10]})
 
 
 def bfloat16(study: Study) -> None:

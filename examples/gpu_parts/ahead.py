@@ -1,7 +1,7 @@
 """PyTorch's compiler ahead of time: its contenders of `speed` are compiled in a process of their own while other parts
 are at work that is not timed. What it found stays in its caches, so that `speed` only reads it back.
 
-    python examples/gpu_parts/ahead.py FOLDER DEVICE
+    python examples/gpu_parts/ahead.py FOLDER DEVICE [null]
 """
 
 import json
@@ -14,35 +14,45 @@ sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
 
 from codegen.cuda.bench import device_inputs, torch_contenders  # noqa: E402
 from codegen.torch_twin import Twin  # noqa: E402
-from gpu_parts.speed import ROWS  # noqa: E402
+from gpu_parts.speed import ROWS, ahead_file, compiled_ahead, row_name, stop_file  # noqa: E402
 from planner import zoo  # noqa: E402
+from planner.graph.model import Graph  # noqa: E402
 from planner.graph.precision import full_precision, mixed_precision  # noqa: E402
 
+MODES = ("reduce-overhead", "max-autotune")
+"""The quicker to compile first."""
+ROWS_OF_A_DRY_RUN = 1
 
-def main() -> None:
+
+def main(folder: Path, device: int, null: bool) -> None:
+    """Until all is compiled, or somebody wants no more (`stop_file`), which is asked for between two networks."""
+    told = compiled_ahead(folder)
+    for batch, precision in ROWS[: ROWS_OF_A_DRY_RUN if null else len(ROWS)]:
+        graph = zoo.build("digits_cnn", 4) if null else zoo.build("resnet50", batch)
+        for mode in MODES:
+            key = row_name(batch, precision, mode)
+            if stop_file(folder).exists():
+                return
+            if isinstance(told.get(key), float):
+                continue
+            begun = time.monotonic()
+            try:
+                _compile(graph, precision, mode, device, null)
+                told[key] = round(time.monotonic() - begun, 1)
+            except Exception as error:  # `speed` meets it again, and tells
+                told[key] = f"{type(error).__name__}: {error}"[:500]
+            ahead_file(folder).write_text(json.dumps(told, indent=1) + "\n")
+
+
+def _compile(graph: Graph, precision: str, mode: str, device: int, null: bool) -> None:
     import torch
 
-    # A text: no part of the state that is carried to other machines, which lack the caches.
-    file, device = Path(sys.argv[1]) / "ahead.txt", int(sys.argv[2])
-    seconds: dict[str, float | str] = json.loads(file.read_text()) if file.exists() else {}
-    for batch, precision in ROWS:
-        key, begun = f"batch {batch} {precision}", time.monotonic()
-        if isinstance(seconds.get(key), float):
-            continue
-        try:
-            graph = zoo.build("resnet50", batch)
-            graph = full_precision(mixed_precision(graph)) if precision == "bf16" else graph  # as bench has it
-            state = {name: torch.rand_like(tensor) for name, tensor in Twin(graph).named_values()}
-            inputs = device_inputs(graph, device)
-            for _ in torch_contenders(graph, inputs, state, precision, device, ("max-autotune",)):
-                pass
-            seconds[key] = round(time.monotonic() - begun, 1)
-        except Exception as error:  # `speed` meets it again, and tells
-            seconds[key] = f"{type(error).__name__}: {error}"[:500]
-        torch._dynamo.reset()
-        torch.cuda.empty_cache()
-        file.write_text(json.dumps(seconds, indent=1) + "\n")
+    graph = full_precision(mixed_precision(graph)) if precision == "bf16" else graph  # as bench has it
+    state = {name: torch.rand_like(tensor) for name, tensor in Twin(graph).named_values()}
+    inputs = device_inputs(graph, device, null)
+    for _ in torch_contenders(graph, inputs, state, precision, device, (mode,), null_device=null):
+        pass
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:] == ["null"])

@@ -1,5 +1,6 @@
 """Device memory: what plans state, budgets, and how far 12 GB reach."""
 
+import gc
 import time
 from statistics import median
 from typing import Any
@@ -80,8 +81,6 @@ def budgets(study: Study) -> None:
 
 def torch_budget(study: Study) -> None:
     """What PyTorch's activation memory budget costs: for every share, step time and measured peak."""
-    if study.null:
-        return study.keep("skipped", "PyTorch needs the GPU")
     for key in study.open(str(share) for share in TORCH_SHARES):
         try:
             study.keep(key, _torch_under(study, float(key)))
@@ -96,12 +95,14 @@ def _torch_under(study: Study, share: float) -> dict[str, Any]:
     from codegen.torch_twin import Twin, optimizer_for
 
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    graph = zoo.build("resnet50", 184)
-    inputs = device_inputs(graph, study.device)
+    place = torch.device("cpu") if study.null else torch.device("cuda", study.device)
+    graph = study.graph("resnet50", batch=184)
     torch._dynamo.reset()
+    gc.collect()
     torch.cuda.empty_cache()
+    inputs = [torch.as_tensor(each) for each in device_inputs(graph, study.device, study.null)]
     functorch.activation_memory_budget = share
-    twin = Twin(graph).cuda(study.device).to(memory_format=torch.channels_last)
+    twin = Twin(graph).to(place).to(memory_format=torch.channels_last)
     for parameter in twin.parameters():
         torch.nn.init.normal_(parameter, 0.0, 0.01)
     optimizer, run = optimizer_for(graph, twin), torch.compile(twin)
@@ -110,13 +111,16 @@ def _torch_under(study: Study, share: float) -> dict[str, Any]:
         optimizer.zero_grad(set_to_none=True)
         run(*inputs)[0].backward()
         optimizer.step()
-        torch.cuda.synchronize(study.device)
+        if not study.null:
+            torch.cuda.synchronize(place)
 
-    for _ in range(5):
+    for _ in range(1 if study.null else 5):
         step()
-    torch.cuda.reset_peak_memory_stats(study.device)
-    times = list(timed(step, 10))
-    return {"step_ms": median(times) / 1e6, "peak_bytes": torch.cuda.max_memory_allocated(study.device)}
+    if not study.null:
+        torch.cuda.reset_peak_memory_stats(place)
+    times = list(timed(step, 1 if study.null else 10))
+    peak = 0 if study.null else torch.cuda.max_memory_allocated(place)
+    return {"step_ms": median(times) / 1e6, "peak_bytes": peak}
 
 
 def batches_under_the_cap(study: Study) -> None:
@@ -131,7 +135,7 @@ def depths_under_the_cap(study: Study) -> None:
 
 def _under_the_cap(study: Study, wanted: list[tuple[str, dict[str, int]]]) -> None:
     if study.null:
-        wanted = [("digits_cnn", {"batch": 8})]
+        wanted = [("resnet_1_1_1_1", {"batch": 2, "image_size": 32})]
     networks = {f"{name} {sizes}": (name, sizes) for name, sizes in wanted}
     for key in study.open(networks):
         name, sizes = networks[key]

@@ -2,8 +2,11 @@
 
 import contextlib
 import importlib.metadata
+import json
 import os
 import platform
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from codegen.cuda.bench import CONTENDERS, bench, device_inputs, host_ms
@@ -22,7 +25,10 @@ from planner.target.text import load_target
 ROWS = ((32, "bf16"), (256, "bf16"), (32, "tf32"), (256, "tf32"), (64, "bf16"), (64, "tf32"))
 """(batch, precision) in the order of their weight; float32 without TF32 comes last."""
 PLAIN_ROWS = tuple((batch, "float32") for batch in (32, 64, 256))
-FIRST_CONTENDERS = ("max-autotune", "eager")
+QUICK, SLOW = CONTENDERS[:2], CONTENDERS[2]
+"""Contenders that are ready in a minute, and max-autotune, which takes several, unless it was compiled ahead."""
+Row = tuple[int, str, str | None]
+"""Batch, precision, contender; None: the executor alone."""
 
 
 def machine(study: Study) -> None:
@@ -53,13 +59,7 @@ def _machine(study: Study, key: str) -> dict[str, Any]:
 def speed(study: Study) -> None:
     """Bar: at most the fastest of PyTorch's in the same precision, in pairs. Each contender is a row of its own, so
     that one that fails or takes minutes to compile costs nothing that is there already."""
-    rows: dict[str, tuple[int, str, str | None]] = {}
-    for batch, precision in ROWS:
-        rows[f"batch {batch} {precision}"] = (batch, precision, None)
-        rows |= {f"batch {batch} {precision} against {c}": (batch, precision, c) for c in FIRST_CONTENDERS}
-    for batch, precision in (*ROWS, *PLAIN_ROWS):
-        more = CONTENDERS if precision == "float32" else set(CONTENDERS) - set(FIRST_CONTENDERS)
-        rows |= {f"batch {batch} {precision} against {c}": (batch, precision, c) for c in sorted(more)}
+    rows = {row_name(*row): row for row in _rows(study)}
     for key in study.open(rows):
         batch, precision, contender = rows[key]
         try:
@@ -67,7 +67,7 @@ def speed(study: Study) -> None:
             row = bench(
                 made,
                 read_bundle(made._folder),
-                against=None if study.null or contender is None else "torch",
+                against=None if contender is None else "torch",
                 contenders=() if contender is None else (contender,),
                 repetitions=2 if study.null else 30,
                 device=study.device,
@@ -77,6 +77,38 @@ def speed(study: Study) -> None:
             study.failed(key, error)
             continue
         study.keep(key, row)
+
+
+def _rows(study: Study) -> Iterator[Row]:
+    """In the order of their weight. A dry run has one of every kind."""
+    timed, plain = (ROWS[:1], PLAIN_ROWS[:1]) if study.null else (ROWS, PLAIN_ROWS)
+    ready = compiled_ahead(study.folder)
+    for some in (timed, plain):
+        for batch, precision in some:
+            compiled = isinstance(ready.get(row_name(batch, precision, SLOW)), float)
+            yield from ((batch, precision, c) for c in (None, *QUICK, *((SLOW,) if compiled else ())))
+    yield from ((batch, precision, SLOW) for batch, precision in (*timed, *plain))
+
+
+def row_name(batch: int, precision: str, contender: str | None = None) -> str:
+    return f"batch {batch} {precision}{f' against {contender}' if contender else ''}"
+
+
+def ahead_file(folder: Path) -> Path:
+    """What ahead.py compiled: row -> seconds, or why not. A text: no part of the state that is carried to other
+    machines, which lack the caches."""
+    return folder / "ahead.txt"
+
+
+def stop_file(folder: Path) -> Path:
+    """There: ahead.py begins nothing more."""
+    return folder / "ahead.stop"
+
+
+def compiled_ahead(folder: Path) -> dict[str, float | str]:
+    file = ahead_file(folder)
+    found: dict[str, float | str] = json.loads(file.read_text()) if file.exists() else {}
+    return found
 
 
 def host(study: Study) -> None:
@@ -91,7 +123,8 @@ def host(study: Study) -> None:
                 for _ in range(3):
                     float(executor.step(*inputs))
                 took = 1e3 * host_ms(executor, inputs, 3 if study.null else 200)
-                study.keep(name, {"host_us": took, "nodes": executor.node_times(repetitions=5)})
+                times = executor.node_times(repetitions=5)
+                study.keep(name, {"host_us": took, "kernels_us": sum(times.values()) / 1e3, "nodes": times})
         except Exception as error:
             study.failed(name, error)
 

@@ -51,7 +51,7 @@ class Study:
     def keep(self, key: str, row: Any) -> None:
         self.found[key] = row
         self._write()
-        print(f"  {key}: {str(row)[:400]}", flush=True)
+        print(f"  {key}: {brief(row)}", flush=True)
 
     def _write(self) -> None:
         write_text(self.file, json.dumps(self.found, indent=1, default=str) + "\n")
@@ -81,6 +81,10 @@ class Study:
     def failed(self, key: str, error: Exception) -> None:
         told = f"{error.code}: {error.problem}" if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
         self.keep(key, {"error": told[:1000], "tries": self._tries(key)})
+
+    @property
+    def left_s(self) -> float:
+        return self.deadline - time.monotonic()
 
     # -- executors ---------------------------------------------------------------------------------------------
     def costs(self, graphs: list[Graph], precision: str, own_kernels: bool = True, brief: bool = False) -> CostTable:
@@ -149,3 +153,19 @@ class Study:
     def free_bytes(self) -> int:
         """Of the GPU's memory, as the driver tells it."""
         return int(self.describe()["free_bytes"])
+
+
+def brief(row: Any, inner: bool = False) -> str:
+    """A row in one line of a report: few digits, and long lists by their length. An error is told in full."""
+    if isinstance(row, float):
+        return f"{row:.4g}"
+    if isinstance(row, list):
+        return f"{len(row)} entries"
+    if not isinstance(row, dict):
+        return str(row)
+    if "error" in row:
+        return f"FAILED: {row['error'][:600]}"
+    if len(row) > 12:
+        return f"{len(row)} entries"
+    text = ", ".join(f"{k} {brief(v, True)}" for k, v in row.items())
+    return f"({text})" if inner else text[:300]

@@ -1,13 +1,17 @@
 """`bench` of executors on a GPU, as a dry run: every number is there and hangs together, whatever it is."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from codegen.cli import bench_text
 from codegen.cost_table import fill
-from codegen.cuda.bench import bench, device_inputs, rounds_to_tf32
+from codegen.cuda.bench import CONTENDERS, bench, device_inputs, rounds_to_tf32, torch_contenders
 from codegen.steps import random_inputs
+from planner import zoo
 from planner.bundle import read_bundle
 from planner.costs.table import CostTable
 from planner.solve.options import PlanOptions
@@ -42,3 +46,27 @@ def test_a_plan_tells_its_precision() -> None:
     ]
     table = CostTable(target=table.target, fingerprint=table.fingerprint, entries=tuple(rounded))
     assert rounds_to_tf32(make_plan(graph, gpu(), table, PlanOptions(policy="sequential")))
+
+
+def test_pytorch_beside_a_dry_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contenders run, on the processor; and each one is compiled, however many a process has: PyTorch takes eight
+    variants of one code object, and runs the others without its compiler."""
+    graph, compiled, original = zoo.build("mlp", 2), [], torch.compile
+
+    def counted(module: torch.fx.GraphModule, inputs: object) -> Callable[..., Any]:
+        compiled.append(module)
+        return module.forward
+
+    monkeypatch.setattr(torch, "compile", lambda module, mode: original(module, backend=counted))
+    made = make(plan_for(graph), graph, tmp_path)
+    found = bench(made, read_bundle(tmp_path), against="torch", contenders=CONTENDERS, repetitions=1, null_device=True)
+    assert list(found["against"]) == list(CONTENDERS) and found["fastest"]["name"] in CONTENDERS
+    assert all(each["ms"] > 0 for each in found["against"].values())
+    assert len(compiled) == 2
+    with made(seed=0, null_device=True) as executor:
+        state = executor.state_dict()
+    for batch in range(3, 13):
+        other = zoo.build("mlp", batch)
+        for _ in torch_contenders(other, random_inputs(other), state, "bf16", 0, ("max-autotune",), null_device=True):
+            pass
+    assert len(compiled) == 12
