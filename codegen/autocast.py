@@ -67,7 +67,7 @@ def _torch_course(
     for number, batch in enumerate(batches):
         tensors = [torch.from_numpy(array).to(device) for array in batch]
         given = [t.to(dtype) if t.is_floating_point() else t for t in tensors]
-        with torch.autocast(device, dtype=torch.bfloat16, enabled=dtype is torch.float32):
+        with torch.autocast(torch.device(device).type, dtype=torch.bfloat16, enabled=dtype is torch.float32):
             loss = twin(*given)[0]
         loss.backward()
         losses[str(number)] = loss.detach().double().cpu().numpy()

@@ -52,9 +52,9 @@ class Twin(nn.Module):
                 raise UserError("SP1513", f"no PyTorch twin for op {node.op!r}", "compare without --against torch")
 
     def _filled(self, node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Tensor:
-        """In the parameters' precision: a product takes no other."""
+        """In the parameters' precision, of which a product takes no other, and beside them."""
         attrs: Any = node.attrs
-        return torch.full(attrs.shape, attrs.value, dtype=next(self.parameters()).dtype)
+        return next(self.parameters()).new_full(attrs.shape, attrs.value)
 
     def load(self, state: dict[str, Any]) -> "Twin":
         """Take parameters and running statistics from an executor's state_dict."""

@@ -10,6 +10,7 @@ from codegen.cuda.executor import CudaExecutor
 from codegen.steps import Step, fastest, floor_ns, paired, random_inputs, spread, timed
 from planner.bundle import Bundle
 from planner.costs.table import CostTable
+from planner.errors import UserError
 from planner.graph.model import Graph
 from planner.graph.precision import full_precision, is_mixed
 from planner.plan.schema import Plan
@@ -119,7 +120,8 @@ def torch_contenders(
     null_device: bool = False,
 ) -> Iterator[tuple[str, Step]]:
     """Eager, or compiled in one of PyTorch's modes that record CUDA graphs; channels-last, warmed up, one at a time. In
-    float32, with the matrix units' TF32, or in bfloat16 under autocast. `null_device`: on the processor."""
+    float32, with the matrix units' TF32, or in bfloat16 under autocast. `null_device`: on the processor. SP1513: the
+    step has several losses."""
     import torch
 
     from codegen.torch_twin import Twin, optimizer_for
@@ -132,7 +134,13 @@ def torch_contenders(
         say(f"preparing {name}")
         # All twins run one code object: of a process's ninth on, PyTorch would run them without its compiler.
         torch._dynamo.reset()
-        twin = Twin(graph).load(state).to(place).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        twin = Twin(graph)
+        if len(twin.parts) > 1:
+            what = (
+                f"{graph.name} trains for {len(twin.parts)} losses, which PyTorch's CUDA graphs are not made for here"
+            )
+            raise UserError("SP1513", what, "compare without --against torch")
+        twin = twin.load(state).to(place).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         optimizer = optimizer_for(graph, twin)
         run = twin if name == "eager" else torch.compile(twin, mode=name)
 

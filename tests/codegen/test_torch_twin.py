@@ -1,7 +1,6 @@
 """The PyTorch contender does what the graph says, also of captured modules and of steps with several losses."""
 
 import copy
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,20 +20,29 @@ from tests.interpreter import run_program
 from tests.torch_modules import MODULES
 
 
-def test_losses_that_train_different_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_losses_that_train_different_parameters() -> None:
     graph = zoo.build("dcgan", 2)
     program = graph.program["train_step"]
     values = {v.name: draw(v, 3).astype(np.float64) for v in graph.values if v.role in PERSISTENT}
     twin = Twin(graph).double().load(values)
     inputs = [a.astype(np.float64) for a in random_inputs(graph, None)]
     held = run_program(graph, "train_step", {**values, **dict(zip(program.inputs, inputs, strict=True))})
-    monkeypatch.setattr(torch, "full", partial(torch.full, dtype=torch.float64))
     loss = twin.alternating()(*(torch.from_numpy(np.ascontiguousarray(a)) for a in inputs))
     np.testing.assert_allclose(float(loss), float(held[program.outputs[0]]), rtol=1e-9)
     for name, tensor in twin.named_values():
         # Adam's first step is nearly the sign of the gradient, whatever its size: float32 would not do here.
         difference, moved = tensor.detach().numpy() - held[name], held[name] - values[name]
         assert np.mean(np.abs(difference)) < 1e-3 * np.mean(np.abs(moved)) + 1e-12, name
+
+
+@pytest.mark.parametrize("name", ["dcgan", "lstm", "digits_cnn"])
+def test_on_another_device(name: str) -> None:
+    """All that a twin makes itself lies beside its parameters: the meta device takes no other."""
+    graph = zoo.build(name, 2)
+    twin = Twin(graph).to("meta")
+    loss, _ = twin(*(torch.from_numpy(np.ascontiguousarray(a)).to("meta") for a in random_inputs(graph)))
+    loss.backward()
+    assert loss.device.type == "meta"
 
 
 def digits() -> tuple[nn.Module, tuple[torch.Tensor, ...], dict[str, object]]:

@@ -14,6 +14,7 @@ from codegen.steps import random_inputs
 from planner import zoo
 from planner.bundle import read_bundle
 from planner.costs.table import CostTable
+from planner.errors import UserError
 from planner.solve.options import PlanOptions
 from planner.solve.pipeline import make_plan
 from tests.codegen.cuda.plans import gpu, make, plan_for
@@ -70,3 +71,6 @@ def test_pytorch_beside_a_dry_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         for _ in torch_contenders(other, random_inputs(other), state, "bf16", 0, ("max-autotune",), null_device=True):
             pass
     assert len(compiled) == 12
+    several = zoo.build("dcgan", 2)
+    with pytest.raises(UserError, match=r"SP1513.*2 losses"):
+        next(torch_contenders(several, random_inputs(several), {}, "bf16", 0, ("eager",), null_device=True))
