@@ -79,7 +79,7 @@ def test_every_part_of_the_gpu_study_tells_what_fails(tmp_path: Path, monkeypatc
     monkeypatch.syspath_prepend(EXAMPLES)
     import gpu_study
     from gpu_parts import memory, speed
-    from gpu_parts.study import Study
+    from gpu_parts.study import Study, brief
 
     def fails(*arguments: object, **options: object) -> None:
         raise ValueError("not that")
@@ -96,6 +96,7 @@ def test_every_part_of_the_gpu_study_tells_what_fails(tmp_path: Path, monkeypatc
         assert study.found, name
         assert {k for k in study.found if not study.is_failed(k)} == ({"tools"} if name == "machine" else set())
         found[name] = {"rows": study.found}
+    assert brief({"worst": {"error": 1.23456e-7, "of": list(range(20))}}) == "worst (error 1.235e-07, of 20 entries)"
     text = gpu_study.report(found)
     assert all(name in text for name in gpu_study.PARTS) and "gpu: ValueError: not that" in text
 

@@ -163,7 +163,7 @@ def brief(row: Any, inner: bool = False) -> str:
         return f"{len(row)} entries"
     if not isinstance(row, dict):
         return str(row)
-    if "error" in row:
+    if isinstance(row.get("error"), str):
         return f"FAILED: {row['error'][:600]}"
     if len(row) > 12:
         return f"{len(row)} entries"
