@@ -8,11 +8,12 @@ Everything that could differ from run to run is an argument; nothing is decided 
 """
 
 import math
+import operator
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NoReturn, Self
 
 import numpy as np
 
@@ -33,6 +34,17 @@ from planner.plan.schema import Plan
 from planner.report.perfetto import measured_trace
 
 Array = np.ndarray[Any, Any]
+
+
+def checked_seed(seed: Any) -> int:
+    """SP1610: it is no unsigned 64-bit number."""
+    try:
+        found = operator.index(seed)
+    except TypeError:
+        found = -1
+    if not 0 <= found < 2**64:
+        raise UserError("SP1610", f"seed {seed} is not an unsigned 64-bit number", "use one from 0 to 2**64 - 1")
+    return found
 
 
 class Executor:
@@ -57,8 +69,7 @@ class Executor:
         threads or processors that the plan needs; SP1604: not the memory; SP1605: another kernel library than planned;
         SP1615, SP1616: not the disk.
         """
-        if not 0 <= seed < 2**64:
-            raise UserError("SP1610", f"seed {seed} is not an unsigned 64-bit number", "use one from 0 to 2**64 - 1")
+        seed = checked_seed(seed)
         self._lock = threading.Lock()
         self._handle: Any = self._native.create(pin, poison, str(spill or ""))
         self._arena: Array = self._native.arena(self._handle)
@@ -294,6 +305,11 @@ class Executor:
                 self._native.close(self._handle)
                 self._handle = self._loss = None
                 self._arena = np.empty(0, np.uint8)
+
+    def __reduce__(self) -> NoReturn:
+        """SP1619: what would be copied or pickled are threads and one block of memory."""
+        what = "an executor cannot be copied, pickled or saved as a whole"
+        raise UserError("SP1619", what, "save its state_dict(), and load that into another executor of the same model")
 
     def __enter__(self) -> Self:
         return self

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from codegen.cuda.launches import Launch
-from codegen.executor import Executor
+from codegen.executor import Executor, checked_seed
 from codegen.initial import read_weights, set_initial_values
 from codegen.native import native_module
 from codegen.state import State, logical
@@ -83,8 +83,7 @@ class CudaExecutor(Executor):
         is not built for it. SP1855: it has too little free memory. SP1857: its libraries need more than was planned.
         SP1861: there is too little pinned memory on the host.
         """
-        if not 0 <= seed < 2**64:
-            raise UserError("SP1610", f"seed {seed} is not an unsigned 64-bit number", "use one from 0 to 2**64 - 1")
+        seed = checked_seed(seed)
         self._lock = threading.RLock()
         self._device = device
         self._native = native_module(self._folder, null_device)

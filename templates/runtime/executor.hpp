@@ -74,10 +74,10 @@ class Executor {
   /// Runs a program. `given` are the caller's arrays in the order of the program's inputs; of `run`, the scalars and
   /// gradient pointers must be set. Allocates nothing unless it fails.
   void run(size_t program_number, std::span<const GivenArray> given, Context run) {
-    const std::lock_guard lock(mutex_);
-    if (getpid() != process_)
+    if (getpid() != process_)  // before the lock, which a thread that exists no more may hold
       throw UserMistake("SP1606", "this executor was made in another process: its threads do not exist after a fork",
                         "make the executor in the process that runs it");
+    const std::lock_guard lock(mutex_);
     if (!team_.running())
       throw UserMistake("SP1607", "the executor is closed", "make a new executor");
     const ProgramSpec& program = spec_.programs[program_number];

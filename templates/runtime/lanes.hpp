@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -69,10 +70,11 @@ class Team {
 
   ~Team() { stop(); }
 
-  /// Ends the threads; `run` must not be called any more.
+  /// Ends the threads; `run` must not be called any more. In a process that was forked off there are none to wait for.
   void stop() {
     running_ = false;
     if (!driver_.joinable()) return;
+    if (getpid() != process_) return driver_.detach();
     programs_ = nullptr;
     command_.publish(++command_count_);
     join();
@@ -292,6 +294,7 @@ class Team {
   uint64_t delay_seed_ = 0;
   bool running_ = false;
   int spins_ = 0, idle_spins_ = 0;
+  const pid_t process_ = getpid();  // whose threads they are
   std::thread driver_;
 };
 

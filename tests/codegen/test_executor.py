@@ -1,7 +1,11 @@
 """Executors of small nets: numbers, determinism, state, inputs, errors."""
 
+import copy
 import multiprocessing
+import pickle
 import random
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -292,8 +296,35 @@ def _step_in_child(executor: Executor, answers: Any) -> None:
         answers.put(error.code)
 
 
+def test_forked_processes_end(small_class: type[Executor], small_folder: Path) -> None:
+    """A child that closes what it was forked with, or leaves through Python's own exit, waits for no thread of its
+    parent's; the parent goes on."""
+    script = """
+import os, sys
+from codegen.load import executor_class
+kept, closed = (executor_class(sys.argv[1])(seed=0) for _ in range(2))
+if not (child := os.fork()):
+    closed.close()
+    del closed
+    sys.exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+kept.close()
+closed.close()
+"""
+    command = [sys.executable, "-c", script, str(small_folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "7\n" and done.returncode == 0, done.stderr
+
+
+def test_no_copies(small: Executor) -> None:
+    for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(UserError, match="SP1619"):
+            copied(small)
+
+
 def test_scalars_are_checked(small_class: type[Executor], small: Executor) -> None:
-    for bad in (-1, 2**64):
+    small_class(seed=np.int64(3)).close()
+    for bad in (-1, 2**64, 1.5, "1", None):
         with pytest.raises(UserError, match="SP1610"):
             small_class(seed=bad)
     with pytest.raises(UserError, match="SP1610"):
