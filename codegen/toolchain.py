@@ -15,6 +15,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,9 @@ from planner.errors import InternalError, UserError
 OLDEST_COMPILER = 11
 KEPT_OBJECTS = 400
 """The cache drops its oldest objects beyond these."""
+
+LEFT_S = 86_400
+"""No compiler writes to a file for so long."""
 
 TOGETHER = 65536
 """Bytes of sources that are compiled as one: the headers of a small plan take longer than what is its own."""
@@ -207,9 +211,11 @@ def _require_resources(status: int, errors: str) -> None:
 
 
 def drop_old_objects() -> None:
-    """Keep the cache's newest objects."""
-    objects = sorted((cache_folder() / "objects").glob("*.o"), key=_age, reverse=True)
-    for old in objects[KEPT_OBJECTS:]:
+    """Keep the cache's newest objects, and nothing that a killed compiler left half-written."""
+    folder = cache_folder() / "objects"
+    objects = sorted(folder.glob("*.o"), key=_age, reverse=True)
+    left = [file for file in folder.glob(".*") if _age(file) < time.time() - LEFT_S]
+    for old in (*objects[KEPT_OBJECTS:], *left):
         old.unlink(missing_ok=True)
 
 

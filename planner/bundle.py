@@ -62,6 +62,14 @@ def weights_beside(graph: Path) -> Path:
     return graph.with_name(f"{graph.stem}.weights.npz")
 
 
+def weights_of(file: Path, graph: Graph) -> Path:
+    """Where the initial weights of a graph's file are: as `capture` puts them, or, where it lies in a plan's folder
+    and has contents of its own, as they lie there."""
+    captured, planned = weights_beside(file), file.with_name("weights.npz")
+    own = any(v.init is not None and v.init.kind == "data" for v in graph.values)
+    return planned if own and not captured.is_file() else captured
+
+
 def copy_weights(source: Path, to: Path) -> None:
     """Pass initial weights on. Where there are none, a file left by another model is removed: it would be taken for
     this one's."""

@@ -2,6 +2,7 @@
 trained, and compared with PyTorch."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -88,6 +89,16 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Own:
         succeeds("emit", "plan", "-o", "generated/own")
         assert "from generated.own import Executor" in succeeds("build", "generated/own")
     return Own(folder, folder / "here.toml", "own")
+
+
+def test_planning_anew_in_a_plans_folder_keeps_its_weights(own: Own, tmp_path: Path) -> None:
+    """Whether the new plan takes the old one's place or goes elsewhere."""
+    before = (own.folder / "plan" / "weights.npz").read_bytes()
+    place = shutil.copytree(own.folder / "plan", tmp_path / "plan")
+    command = ("plan", place / "graph.json", "--costs", own.folder / "costs.json", "--target", own.target, "-o")
+    for out in (tmp_path / "other", place):
+        succeeds(*command, out)
+        assert (out / "weights.npz").read_bytes() == before
 
 
 def require_trains(folder: Path, package: str) -> None:

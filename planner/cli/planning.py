@@ -123,7 +123,7 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Solve the complete static schedule and write it as text."""
-    from planner.bundle import copy_weights, weights_beside, write_bundle
+    from planner.bundle import copy_weights, weights_of, write_bundle
     from planner.costs.table import read_costs
     from planner.graph.text import read_graph
     from planner.report.pareto import pareto_picture, pareto_rows, pareto_table
@@ -151,7 +151,7 @@ def plan(
         update("planning", 0, 1)
         solved = make_plan(training_graph, hardware, table, options, stderr().print if verbose else lambda text: None)
     write_bundle(out, solved, training_graph, hardware)
-    copy_weights(weights_beside(graph), out / "weights.npz")
+    copy_weights(weights_of(graph, training_graph), out / "weights.npz")
     document: dict[str, Any] = {**summary(solved), "folder": str(out)}
     text = plan_table(solved, training_graph)
     if pareto:

@@ -1,5 +1,6 @@
 """Building: the toolchain's errors, the cache, builds at the same time. Loading: what is checked before code runs."""
 
+import os
 import re
 import shutil
 import threading
@@ -72,6 +73,18 @@ def test_cache_that_cannot_be_written(copy: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("STEPPLAN_CACHE", str(copy / "plan.json" / "cache"))
     with pytest.raises(UserError, match="SP1509"):
         build(copy, flags=STRICT)
+
+
+def test_what_a_killed_compiler_leaves_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPPLAN_CACHE", str(tmp_path))
+    objects = toolchain.cache_folder() / "objects"
+    kept, old, new = (objects / name for name in ("lanes-1.o", ".lanes-1.o.abc", ".lanes-2.o.abc"))
+    for file in (kept, old, new):
+        file.touch()
+    for file in (kept, old):
+        os.utime(file, (0, 0))
+    toolchain.drop_old_objects()
+    assert kept.exists() and new.exists() and not old.exists()
 
 
 def test_a_folder_without_a_plan(tmp_path: Path) -> None:
