@@ -112,9 +112,13 @@ class Lowering:
         producers = {n.name: n for n in program.graph.nodes}
         for spec in specs:
             if spec.kind.name == "BUFFER_MUTATION" and not self._is_statistic(producers[spec.arg.name], spec.target):
+                name = self._plain(spec.target)
+                kind = self._tensors("named_buffers")[name].dtype
+                if kind.is_floating_point and kind is not self.torch.float32:
+                    raise dtype_error(f"buffer {name!r}", kind)  # statistics that are converted, often
                 raise UserError(
                     "SP1020",
-                    f"the module writes to its buffer {self._plain(spec.target)!r} in forward",
+                    f"the module writes to its buffer {name!r} in forward",
                     "only batch norm's running statistics may change; keep other state outside of the module",
                 )
             if spec.kind.name == "PARAMETER_MUTATION":
@@ -186,6 +190,9 @@ class Lowering:
         name = node.name.removeprefix("_") if not self.wrapped else _input_name(node.name)
         if value.dtype not in kinds:
             raise dtype_error(f"input {name!r}", value.dtype)
+        if 0 in value.shape:
+            what = f"the example input {name!r} has the shape {tuple(value.shape)}"
+            raise UserError("SP1011", what, "pass one of at least one element: shapes are part of a plan")
         given = self.context.input(name, value.shape, kinds[value.dtype])
         if value.dtype is not torch.bool:
             return given

@@ -210,6 +210,13 @@ def test_other_types_are_refused() -> None:
         capture_module(nn.Linear(5, 3).double(), torch.randn(4, 5).double())
     with pytest.raises(UserError, match=r"SP1017.*input"):
         capture_module(nn.Embedding(5, 3), torch.zeros(4, dtype=torch.int32))
+    with pytest.raises(UserError, match=r"SP1017.*(weight|running_mean).*float16"):
+        capture_module(nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3)).half(), torch.randn(4, 5).half())
+
+
+def test_empty_inputs_are_refused() -> None:
+    with pytest.raises(UserError, match=r"SP1011.*\(0, 5\)"):
+        capture_module(nn.Linear(5, 3), torch.zeros(0, 5))
 
 
 def test_losses_that_do_not_fit() -> None:
