@@ -23,6 +23,7 @@ from torch import nn
 from codegen.executor import Executor
 from planner.errors import UserError
 from planner.frontends.emitter import safe_name
+from planner.graph.model import Role
 
 
 class Planned(nn.Module):
@@ -37,12 +38,30 @@ class Planned(nn.Module):
             raise UserError("SP1617", "the plan has a loss of its own, not the caller's", fix)
         self.module, self.executor = module, executor
         self.trained = [n for n, p in module.named_parameters() if p.requires_grad]
+        self._require_own()
         for name, parameter in module.named_parameters():
             parameter.data = self._shared(name, parameter.data)
+        self._places = {name: parameter.data_ptr() for name, parameter in module.named_parameters()}
+        """Where parameters lie: in the executor's memory."""
         for name, buffer in list(module.named_buffers()):
             if name.endswith(("running_mean", "running_var")):
                 owner, _, own = name.rpartition(".")
                 module.get_submodule(owner)._buffers[own] = self._shared(name, buffer)
+
+    def _require_own(self) -> None:
+        """SP1617: the plan has a parameter that the module lacks."""
+        names = {safe_name(n) for n, _ in self.module.named_parameters(remove_duplicate=False)}
+        for value in self.executor._graph.values:
+            if value.role is Role.PARAMETER and value.name not in names:
+                fix = "make the executor from this module's plan"
+                raise UserError("SP1617", f"the plan's parameter {value.name} is none of the module's", fix)
+
+    def _require_shared(self, parameters: dict[str, nn.Parameter]) -> None:
+        """SP1617: a parameter was moved away, so that what the optimizer changes is not what the executor reads."""
+        for name, parameter in parameters.items():
+            if parameter.data_ptr() != self._places[name]:
+                fix = "convert a module before it is planned, and load into it in place (not with assign=True)"
+                raise UserError("SP1617", f"{name} lies no longer in the executor's memory", fix)
 
     def _shared(self, name: str, data: torch.Tensor) -> torch.Tensor:
         array = self.executor.shared(safe_name(name))
@@ -57,10 +76,11 @@ class Planned(nn.Module):
 
     def forward(self, *inputs: torch.Tensor) -> Any:
         """What the module returns; several results as a tuple, in the order in which its structure lists them."""
+        parameters, buffers = dict(self.module.named_parameters()), dict(self.module.named_buffers())
+        self._require_shared(parameters)
         if not self.module.training:
             found = self.executor.predict(*(x.detach() for x in inputs))
             return tuple(map(torch.from_numpy, found)) if isinstance(found, tuple) else torch.from_numpy(found)
-        parameters, buffers = dict(self.module.named_parameters()), dict(self.module.named_buffers())
         for name, times in self.executor.counters_per_step().items():
             buffers[name] += times
         return _Step.apply(self, len(inputs), *inputs, *(parameters[n] for n in self.trained))

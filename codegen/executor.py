@@ -8,7 +8,6 @@ Everything that could differ from run to run is an argument; nothing is decided 
 """
 
 import math
-import operator
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any, ClassVar, NoReturn, Self
 
 import numpy as np
 
-from codegen.initial import give_back_memory, read_weights, set_initial_values
+from codegen.initial import checked_seed, give_back_memory, read_weights, set_initial_values
 from codegen.intact import require_intact
 from codegen.parts import Part, parts, predictions
 from codegen.state import State, logical
@@ -34,17 +33,6 @@ from planner.plan.schema import Plan
 from planner.report.perfetto import measured_trace
 
 Array = np.ndarray[Any, Any]
-
-
-def checked_seed(seed: Any) -> int:
-    """SP1610: it is no unsigned 64-bit number."""
-    try:
-        found = operator.index(seed)
-    except TypeError:
-        found = -1
-    if not 0 <= found < 2**64:
-        raise UserError("SP1610", f"seed {seed} is not an unsigned 64-bit number", "use one from 0 to 2**64 - 1")
-    return found
 
 
 class Executor:

@@ -6,6 +6,7 @@ values, on other values, or on the NumPy version (only Philox's raw words are us
 
 import ctypes
 import hashlib
+import operator
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -43,6 +44,17 @@ def read_weights(file: Path) -> dict[str, Array]:
         if data.dtype.kind not in "fiub":
             raise UserError("SP1613", f"{file.name} has no numbers in {name[:80]!r}", "capture the model again")
     return given
+
+
+def checked_seed(seed: Any) -> int:
+    """SP1610: it is no unsigned 64-bit number."""
+    try:
+        found = operator.index(seed)
+    except TypeError:
+        found = -1
+    if not 0 <= found < 2**64:
+        raise UserError("SP1610", f"seed {seed} is not an unsigned 64-bit number", "use one from 0 to 2**64 - 1")
+    return found
 
 
 def set_initial_values(state: State, seed: int, given: Mapping[str, Array]) -> None:

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from codegen.cuda.launches import Launch
-from codegen.executor import Executor, checked_seed
-from codegen.initial import read_weights, set_initial_values
+from codegen.executor import Executor
+from codegen.initial import checked_seed, read_weights, set_initial_values
 from codegen.native import native_module
 from codegen.state import State, logical
 from planner.errors import InternalError, UserError

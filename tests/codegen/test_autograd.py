@@ -130,7 +130,23 @@ def test_memory_is_shared(executor: Executor) -> None:
     assert (executor.state_dict()["4.bias"] == 3).all()
 
 
+def test_parameters_that_were_moved_away_are_noticed(executor: Executor) -> None:
+    """What the optimizer changes from then on would not be what the executor reads."""
+    planned, x = Planned(network(), executor), torch.randn(2, 3, 6, 6)
+    planned.module.load_state_dict(network().state_dict())
+    planned(x).sum().backward()
+    planned.module.load_state_dict(network().state_dict(), assign=True)
+    for training in (True, False):
+        planned.module.train(training)
+        with pytest.raises(UserError, match=r"SP1617.*0.weight lies no longer"):
+            planned(x)
+
+
 def test_other_plans_and_modules_are_refused(executor: Executor) -> None:
     other = nn.Sequential(nn.Conv2d(3, 4, 1, bias=False))
+    with pytest.raises(UserError, match=r"SP1617.*parameter 1.weight is none of the module's"):
+        Planned(other, executor)
+    other = network()
+    other[0] = nn.Conv2d(3, 4, 1, bias=False)  # type: ignore[operator]
     with pytest.raises(UserError, match=r"SP1617.*0.weight has the shape \(4, 3, 1, 1\)"):
         Planned(other, executor)
