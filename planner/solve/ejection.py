@@ -46,7 +46,7 @@ def repaired(
     work = 0
     while room.outside and work < work_limit:
         work += STEPS_PER_TRY + STEPS_PER_NEIGHBOUR * room.place_next()
-    return (None if room.outside else [int(x) for x in room.offset]), work
+    return (None if room.outside else room.offset.tolist()), work
 
 
 class _Room:
@@ -56,47 +56,50 @@ class _Room:
         self.lower, self.upper, self.size = (
             np.array(x, np.int64) for x in (problem.lower, problem.upper, problem.size)
         )
-        self.nowhere = problem.count
-        """The first section of blocks outside: they meet nobody."""
-        self.first = self.lower.copy()
         self.offset: Ints = np.array(start, np.int64)
+        """Of blocks outside the goal: there they are in nobody's way."""
         self.goal = goal
         area = (self.upper - self.lower) * self.size.astype(float)
         self.worth = 1 + (PRICE * (area / area.mean()) ** power).astype(np.int64)
         self.price = self.worth.copy()
+        self.alive_with: dict[int, Ints] = {}
+        """Block -> those that live at the same time, itself among them."""
         self.outside: list[int] = []
         self._throw_out(np.flatnonzero(self.offset + self.size > goal))
 
     def place_next(self) -> int:
         """Put the next block in where that is cheapest; returns how many blocks it meets."""
         block = self.outside.pop()
-        size = int(self.size[block])
-        meets = ((self.first < self.upper[block]) & (self.upper > self.lower[block])).nonzero()[0]
-        bottom, price = self.offset[meets], self.price[meets]
+        meets = self.alive_with.get(block)
+        if meets is None:
+            alive = (self.lower < self.upper[block]) & (self.upper > self.lower[block])
+            meets = self.alive_with[block] = alive.nonzero()[0]
+        size, bottom, price = int(self.size[block]), self.offset[meets], self.price[meets]
         top = bottom + self.size[meets]
         by_bottom, by_top = bottom.argsort(kind="stable"), top.argsort(kind="stable")
         bottoms, tops = bottom[by_bottom], top[by_top]
         begun, ended = _sums(price[by_bottom]), _sums(price[by_top])
-        places = np.concatenate(([0, self.goal - size], tops, bottoms - size))
-        places = places[(places >= 0) & (places <= self.goal - size)]
+        highest = self.goal - size
+        places = np.concatenate(([0, highest], tops, bottoms - size))
+        places = places[(places >= 0) & (places <= highest)]
         # In the way are those that begin below the block's top, but for those that end by its bottom.
         above, below = bottoms.searchsorted(places + size), tops.searchsorted(places, side="right")
         cost = begun[above] - ended[below]
         cheapest = cost.argmin()
         at = int(places[cheapest])
         if cost[cheapest] == 0:
-            gap = np.append(bottoms, self.goal)[above] - np.concatenate(([0], tops))[below]
+            gap = bottoms[above] - np.concatenate(([0], tops))[below]
             free = (cost == 0).nonzero()[0]
             at = int(places[free[gap[free].argmin()]])
         else:
             self.price[block] += self.worth[block]
             self._throw_out(meets[(bottom < at + size) & (top > at)])
-        self.offset[block], self.first[block] = at, self.lower[block]
-        return len(meets)
+        self.offset[block] = at
+        return int(bottoms.searchsorted(self.goal))
 
     def _throw_out(self, blocks: Ints) -> None:
         """They wait outside; the largest is the next one."""
-        self.first[blocks] = self.nowhere
+        self.offset[blocks] = self.goal
         self.outside += blocks[self.worth[blocks].argsort(kind="stable")].tolist()
 
 

@@ -19,6 +19,7 @@ What makes it fast:
 Related: Moffitt, "MiniMalloc" (ASPLOS 2023), which places blocks in order of offset; here the order is free.
 """
 
+from bisect import bisect_left
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -74,18 +75,23 @@ class _Valley(NamedTuple):
     """Blocks that may lie on this section's floor."""
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class _Part:
     """Sections that the waiting blocks connect."""
 
     blocks: list[int]
+    """Sorted by their first section."""
+    bits: int
+    """The same."""
+    work: int
+    """Steps of looking at all of them."""
     first: int
     floor: list[int]
     """Per section: no waiting block lies lower."""
     load: list[int]
     """Per section: units of waiting blocks."""
-    earliest: dict[int, int] = field(repr=False)
-    """Block -> the highest floor under it."""
+    earliest: list[int] = field(repr=False)
+    """Of every block the highest floor under it."""
 
 
 @dataclass
@@ -100,7 +106,11 @@ class _Search:
 
     def run(self) -> Placed | None:
         """Drive the search with a stack of its own: it goes as deep as there are blocks."""
-        stack = [self._place(list(range(self.problem.blocks)), 0, [0] * self.problem.count)]
+        count, blocks = self.problem.count, list(range(self.problem.blocks))
+        ground = [0] * count
+        work = sum(map(self._steps, blocks))
+        nothing = _Part(blocks, (1 << len(blocks)) - 1, work, 0, ground, ground, [0] * len(blocks))
+        stack = [self._filled(nothing, (0, count), 0)]
         answer: Placed | None = None
         fresh = True
         while stack:
@@ -113,16 +123,20 @@ class _Search:
                 answer, fresh = done.value, False
         return answer
 
-    def _place(self, blocks: list[int], first: int, floor: list[int]) -> "Steps":
-        """All `blocks` above `floor`, which starts at section `first`."""
-        parts = self._parts(blocks, first, floor)
+    def _steps(self, block: int) -> int:
+        """Work of looking at a block."""
+        return self.problem.upper[block] - self.problem.lower[block] + 4
+
+    def _filled(self, part: _Part, sections: tuple[int, int], level: int, block: int | None = None) -> "Steps":
+        """The other blocks of a part, where its `sections` are filled up to a level, by `block` or unused."""
+        parts = self._parts(part, sections, level, block)
         if parts is None:
             return None
         placed = []
-        for part in sorted(parts, key=lambda p: len(p.blocks)):
-            key = (part.first, sum(1 << b for b in part.blocks), tuple(part.floor))
+        for smaller in sorted(parts, key=lambda p: len(p.blocks)):
+            key = (smaller.first, smaller.bits, tuple(smaller.floor))
             if key not in self.known:
-                self.known[key] = yield self._decide(part)
+                self.known[key] = yield self._decide(smaller)
             found = self.known[key]
             if found is None:
                 return None
@@ -131,7 +145,7 @@ class _Search:
 
     def _decide(self, part: _Part) -> "Steps":
         """Try every choice for the section that has the fewest."""
-        problem, first = self.problem, part.first
+        problem = self.problem
         if len(part.blocks) == 1:
             return (part.blocks[0], part.earliest[part.blocks[0]])
         valley = self._narrowest(part)
@@ -140,70 +154,79 @@ class _Search:
             lower, upper, size = problem.lower[block], problem.upper[block], problem.size[block]
             if (lower, upper, size) not in tried:
                 tried.add((lower, upper, size))
-                floor = part.floor.copy()
-                floor[lower - first : upper - first] = [valley.floor + size] * (upper - lower)
-                found = yield self._place([b for b in part.blocks if b != block], first, floor)
+                found = yield self._filled(part, (lower, upper), valley.floor + size, block)
                 if found is not None:
                     return (found, (block, valley.floor))
         level = self._next_level(part, valley)
         if level is None or level + part.load[valley.section] > self.height:
             return None
-        floor = part.floor.copy()
-        floor[valley.section] = level
-        return (yield self._place(part.blocks, first, floor))
+        here = valley.section + part.first
+        return (yield self._filled(part, (here, here + 1), level))
 
-    def _parts(self, blocks: list[int], first: int, floor: list[int]) -> list[_Part] | None:
-        """Split into connected parts with raised floors; None when some section's blocks can't all fit below the top.
+    def _parts(self, part: _Part, sections: tuple[int, int], level: int, block: int | None) -> list[_Part] | None:
+        """What `_filled` leaves, split into connected parts with raised floors; None when some section's blocks can't
+        all fit below the top.
 
-        Run each section as a machine: its blocks in order of their earliest offsets, which is the fastest way.
+        Run each section as a machine: its blocks in order of their earliest offsets, which is the fastest way. Only
+        those sections are looked at where something has changed.
         """
         lower, upper, size = self.problem.lower, self.problem.upper, self.problem.size
-        self.work += sum(upper[b] - lower[b] + 4 for b in blocks)
+        start, stop = sections
+        blocks, bits, work = part.blocks, part.bits, part.work
+        if block is not None:
+            blocks, bits, work = blocks.copy(), bits ^ (1 << block), work - self._steps(block)
+            blocks.remove(block)
+        self.work += work
         if self.work > self.work_limit:
             raise _TooMuchWork
-        earliest = {b: max(floor[lower[b] - first : upper[b] - first]) for b in blocks}
-        finish, raised, change = [0] * len(floor), [-1] * len(floor), [0] * (len(floor) + 1)
-        bare = list(range(1, len(floor) + 2))
-        """Section -> one behind it that may be uncovered; those before that are not."""
-        for block in sorted(blocks, key=earliest.__getitem__):
-            at, units = earliest[block], size[block]
-            start, stop = lower[block] - first, upper[block] - first
-            finish[start:stop] = [(at if done < at else done) + units for done in finish[start:stop]]
-            change[start] += units
-            change[stop] -= units
-            section = start
-            while section < stop:
-                if raised[section] < 0:
-                    raised[section] = at
-                following = bare[section]
-                if following < stop:
-                    bare[section] = stop  # all up to there is covered now
-                section = following
-        load = list(accumulate(change[:-1]))
-        if max(finish) > self.height:
-            return None
-        return [
-            _Part(group, lower[group[0]], raised[start:stop], load[start:stop], earliest)
-            for group, start, stop in self._connected(blocks, first)
-        ]
+        earliest = part.earliest.copy()
+        left, right = start, stop
+        for other in blocks:
+            if earliest[other] < level and lower[other] < stop and start < upper[other]:
+                earliest[other] = level
+                left, right = min(left, lower[other]), max(right, upper[other])
+        near = [b for b in blocks if lower[b] < right and left < upper[b]]
+        load, floor = [0] * (right - left), [-1] * (right - left)
+        for other in sorted(near, key=earliest.__getitem__, reverse=True):
+            at, units = earliest[other], size[other]
+            here = slice(max(lower[other], left) - left, min(upper[other], right) - left)
+            above = [units + later for later in load[here]]
+            if at + max(above) > self.height:
+                return None
+            load[here] = above
+            floor[here] = [at] * len(above)
+        changed = slice(left - part.first, right - part.first)
+        floors, loads = part.floor.copy(), part.load.copy()
+        floors[changed], loads[changed] = floor, load
+        whole = _Part(blocks, bits, work, part.first, floors, loads, earliest)
+        return list(self._connected(whole)) if 0 in load else [whole]
 
-    def _connected(self, blocks: list[int], first: int) -> Iterator[tuple[list[int], int, int]]:
-        """Blocks (sorted by their first section) that sections connect, with the range of these from `first` on."""
+    def _connected(self, part: _Part) -> Iterator[_Part]:
+        """The parts of one that sections connect."""
         lower, upper = self.problem.lower, self.problem.upper
         group: list[int] = []
         end = 0
-        for block in blocks:
+        for block in part.blocks:
             if group and lower[block] >= end:
-                yield group, lower[group[0]] - first, end - first
+                yield self._between(part, group, end)
                 group = []
             group.append(block)
             end = max(end, upper[block])
         if group:
-            yield group, lower[group[0]] - first, end - first
+            yield self._between(part, group, end)
+
+    def _between(self, part: _Part, blocks: list[int], end: int) -> _Part:
+        """Some neighbours of a part, up to section `end`."""
+        first = self.problem.lower[blocks[0]]
+        here = slice(first - part.first, end - part.first)
+        bits, work = sum(1 << b for b in blocks), sum(map(self._steps, blocks))
+        return _Part(blocks, bits, work, first, part.floor[here], part.load[here], part.earliest)
 
     def _narrowest(self, part: _Part) -> _Valley:
         """The section with the fewest choices; among equals the lowest floor, then the least waste to spare."""
-        lower, upper, floor = self.problem.lower, self.problem.upper, part.floor
+        lower, upper, floor, first = self.problem.lower, self.problem.upper, part.floor, part.first
+        resting = [b for b in part.blocks if part.earliest[b] == floor[lower[b] - first]]
+        begins = [lower[b] - first for b in resting]
         best: tuple[tuple[int, int, int], int, list[int]] | None = None
         left = 0
         while left < len(floor):
@@ -212,13 +235,12 @@ class _Search:
                 right += 1
             if (left == 0 or floor[left - 1] > level) and (right == len(floor) or floor[right] > level):
                 # The valley's walls keep every block whose earliest offset is the floor inside.
-                start, stop = left + part.first, right + part.first
-                inside = [b for b in part.blocks if part.earliest[b] == level and start <= lower[b] < stop]
-                choices = [0] * (right - left)
+                inside = resting[bisect_left(begins, left) : bisect_left(begins, right)]
+                change = [0] * (right - left + 1)
                 for block in inside:
-                    for section in range(lower[block] - start, upper[block] - start):
-                        choices[section] += 1
-                for section, count in enumerate(choices, left):
+                    change[lower[block] - first - left] += 1
+                    change[upper[block] - first - left] -= 1
+                for section, count in enumerate(accumulate(change[:-1]), left):
                     spare = self.height - level - part.load[section]
                     rank = (count + (spare > 0), level, spare)
                     if best is None or rank < best[0]:
@@ -226,7 +248,7 @@ class _Search:
             left = right
         assert best is not None, "a skyline has a lowest floor"
         rank, section, inside = best
-        here = section + part.first
+        here = section + first
         return _Valley(section, rank[1], [b for b in inside if lower[b] <= here < upper[b]])
 
     def _next_level(self, part: _Part, valley: _Valley) -> int | None:
