@@ -8,45 +8,21 @@ The states that a search ends with are looked at again in footprints.py.
 """
 
 import math
-from array import array
-from bisect import bisect_right
 from collections.abc import Mapping
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
 from planner.graph.model import Node
 from planner.solve.footprints import Footprints
 from planner.solve.steps import Decision, Material
+from planner.solve.walks import FRESH, KEEP, MOVE, OWN, SHARE, Bytes64, Place, Recipe, Walk, Walks
 
 MOST_AGAIN = 300_000
 """Where more would run again, decisions are not looked at further: in a chain of a thousand joins "fresh" takes
 millions, and no step is worth that."""
 
-KEEP, SHARE, OWN, FRESH, MOVE = range(5)
 WAYS: Mapping[Decision, int] = {"keep": KEEP, "share": SHARE, "own": OWN, "fresh": FRESH, "move": MOVE}
-
-Bytes64 = np.ndarray[tuple[int], np.dtype[np.int64]]
-
-Numbers: TypeAlias = "array[int]"
-"""Whole numbers that NumPy can look at without a copy."""
-NONE: Numbers = array("q")
-
-
-class Stop(NamedTuple):
-    """Where a walk is in front of a place."""
-
-    place: int
-    here: int
-    """Steps so far, what is made again included."""
-    instances: int
-    over: int
-    again_ns: float
-    moved: int
-    """Bytes."""
-    until: Numbers
-    current: list[int]
-    """value -> the instance to read, -1: none"""
 
 
 class Glance(NamedTuple):
@@ -58,24 +34,16 @@ class Glance(NamedTuple):
     extra_ns: float
     again_ns: float
     """The same without copies."""
-    value_of: Numbers
+    value_of: Bytes64
     """Of every instance the value: the graph's own values come first."""
-    since: Numbers
+    since: Bytes64
     """Of every instance the step that makes it, ..."""
-    until: Numbers
+    until: Bytes64
     """... and the last one at which it is in memory."""
-    way: bytearray
-    """What was decided."""
-    here: int
-    """Steps."""
-    anyway: Numbers
-    """Of every step the bytes of everything else."""
-    over: list[tuple[int, int]]
-    """(step, instance whose bytes it may write to)"""
-    stops: list[Stop]
-    """From which another walk may go on."""
-    calls: Numbers
+    calls: Bytes64
     """First steps of what is made again together."""
+    walk: Walk | None
+    """What has been found; another may go on from there."""
 
     def above(self, level: float) -> float:
         """Bytes above `level`, added up over the steps."""
@@ -87,48 +55,13 @@ class Glance(NamedTuple):
         return math.isinf(self.extra_ns)
 
 
-HOPELESS = Glance(
-    np.full(1, 2**60, np.int64), 2**60, math.inf, math.inf, NONE, NONE, NONE, bytearray(), 0, NONE, [], [], NONE
-)
-
+NONE: Bytes64 = np.zeros(0, np.int64)
+HOPELESS = Glance(np.full(1, 2**60, np.int64), 2**60, math.inf, math.inf, NONE, NONE, NONE, NONE, None)
 
 MOST_SEEN = 100_000
 """Instances of what was looked at last and is still known."""
 
-STOPS = 16
-"""Places from which a walk may be gone on with."""
-
-
-class _Place(NamedTuple):
-    """A node behind the first backward one that reads values which may be dropped. With several losses there are
-    forward nodes among them: those read, and make, the originals."""
-
-    forward: bool
-    reads: tuple[int, ...]
-    makes: tuple[int, ...]
-    """Of a forward node."""
-    overwrites: tuple[int, ...]
-    """Values whose bytes it may write its results to."""
-    before: int
-    """Bytes of everything else: before it, ..."""
-    during: int
-    after: int
-    """..., and the most while the nodes behind it run, up to the next place."""
-
-
-class _Again(NamedTuple):
-    reads: tuple[int, ...]
-    makes: tuple[int, ...]
-    overwrites: tuple[int, ...]
-    ns: float
-    scratch: int
-
-
-NO_RECIPE = _Again((), (), (), 0.0, 0)
-
-
-def _seen(numbers: Numbers) -> Bytes64:
-    return np.frombuffer(numbers, np.int64)
+NO_RECIPE = Recipe((), (), (), 0, 0)
 
 
 class Quick:
@@ -138,17 +71,19 @@ class Quick:
         self._number = {v: i for i, v in enumerate(made.values)}
         self._size = [exact.size(v) for v in made.values]
         self._root = {**{v: v for v in made.values}, **{v: r for v, r in made.views.items() if r in self._number}}
-        self._recipe_of: list[_Again] = [NO_RECIPE] * len(made.values)
+        self._recipe_of: list[Recipe] = [NO_RECIPE] * len(made.values)
         self._add_again(again_ns)
         order = made.order
         self._forward = next((i for i, n in enumerate(order) if n.phase != "forward"), len(order))
-        self._originals = array("q", range(len(made.values)))
-        self._first = array("q", [0] * len(made.values))
-        self._last = array("q", [0] * len(made.values))
+        self._first: Bytes64 = np.zeros(len(made.values), np.int64)
+        self._last: Bytes64 = np.zeros(len(made.values), np.int64)
         self._follow_forward()
         anyway = exact.anyway(frozenset(self._root))
-        self._anyway_forward = array("q", anyway.during[: self._forward].tolist())
-        self._places = self._find_places(anyway.before, anyway.during)
+        places = self._find_places(anyway.before, anyway.during)
+        self._walks = Walks(anyway.during[: self._forward], places, self._recipe_of, self._size)
+        made_late = [(value, number) for number, place in enumerate(places) for value in place.makes]
+        self._made_late = np.array(made_late, np.int64).reshape(-1, 2)
+        """(value, place) of what forward nodes behind backward ones make."""
         self._sizes = np.array(self._size, np.int64)
         self._seen: dict[bytes, Glance] = {}
         """The last that was looked at: walks come past the same decisions again."""
@@ -167,7 +102,7 @@ class Quick:
             over = tuple(self._number[self._root[v]] for o, i in pairs if (v := again.inputs[i]) in self._root
                          and self._exact.size(v) == self._exact.size(nodes[name].outputs[o]))  # fmt: skip
             scratch = self._exact.scratch_again(name)
-            recipe = _Again(self._numbers(again.inputs), makes, over, again_ns[name], scratch)
+            recipe = Recipe(self._numbers(again.inputs), makes, over, round(again_ns[name]), scratch)
             for value in makes:
                 self._recipe_of[value] = recipe
 
@@ -200,7 +135,7 @@ class Quick:
     def _makes(self, node: Node) -> tuple[int, ...]:
         return self._numbers(node.outputs) if node.phase == "forward" and not self._exact.is_view(node.id) else ()
 
-    def _find_places(self, before: Bytes64, during: Bytes64) -> list[_Place]:
+    def _find_places(self, before: Bytes64, during: Bytes64) -> list[Place]:
         order, start = self._made.order, self._forward
         if start == len(order):  # nothing comes after the forward pass
             return []
@@ -212,7 +147,7 @@ class Quick:
             node = order[at] if at < len(order) else None
             most = int(during[at + 1 : following].max(initial=0))
             found.append(
-                _Place(
+                Place(
                     node is not None and node.phase == "forward",
                     self._reads(node) if node else (),
                     self._makes(node) if node else (),
@@ -240,126 +175,30 @@ class Quick:
 
     def look(self, way: bytearray, near: Glance | None = None) -> Glance:
         """`near`: what was seen of decisions that differ little; as far as they do not, it is not looked at again."""
-        sizes, recipes = self._size, self._recipe_of
-        stops = self._begun(way, near)
-        place, here, count, overs, again_ns, moved, until, current = stops.pop()
-        until, current = until[:], current[:]
-        if near is None:
-            # Instances: first the originals, then everything that is made again or comes back.
-            value_of, since, anyway = self._originals[:], self._first[:], self._anyway_forward[:]
-            over: list[tuple[int, int]] = []
-            calls = array("q")
-        else:
-            value_of, since, anyway = near.value_of[:count], near.since[:count], near.anyway[:here]
-            over, calls = near.over[:overs], near.calls[:place]
-        most, every = len(way) + MOST_AGAIN, max(1, len(self._places) // STOPS)
-        for number, (forward, reads, makes, overwrites, before, during, after) in enumerate(
-            self._places[place:], place
-        ):
-            if count > most:
-                return HOPELESS
-            if number % every == 0:
-                stops.append(Stop(number, here, count, len(over), again_ns, moved, until[:], current[:]))
-            calls.append(here)
-            if forward:
-                for value in makes:
-                    since[value] = until[value] = here
-                for value in reads:
-                    until[value] = here
-                over += [(here, value) for value in overwrites]
-                anyway.append(during)
-                anyway.append(after)
-                here += 2
-                continue
-            local: list[int] = []
-            for wanted in reads:
-                if current[wanted] >= 0:
-                    continue
-                stack = [wanted]
-                while stack:
-                    value = stack.pop()
-                    if current[value] >= 0:
-                        continue
-                    if way[value] == MOVE:
-                        current[value] = count
-                        count += 1
-                        value_of.append(value)
-                        since.append(here)
-                        until.append(here)
-                        moved += sizes[value]
-                        anyway.append(before)
-                        here += 1
-                        continue
-                    sources, products, writes_to, ns, scratch = recipes[value]
-                    for source in sources:
-                        if current[source] < 0:
-                            stack.append(value)
-                            stack += [source for source in reversed(sources) if current[source] < 0]
-                            break
-                    else:
-                        for source in sources:
-                            until[current[source]] = here
-                        for source in writes_to:
-                            over.append((here, current[source]))
-                        for result in products:
-                            if way[result] == SHARE or (way[result] == OWN and result in reads):
-                                current[result] = count
-                            elif current[result] < 0:
-                                current[result] = count
-                                local.append(result)
-                            count += 1
-                            value_of.append(result)
-                            since.append(here)
-                            until.append(here)
-                        again_ns += ns
-                        anyway.append(before + scratch)
-                        here += 1
-            for value in reads:
-                until[current[value]] = here
-            for value in overwrites:
-                over.append((here, current[value]))
-            anyway.append(during)
-            anyway.append(after)
-            here += 2
-            for value in local:
-                current[value] = -1
-        for position, instance in over:
-            if until[instance] == position and since[instance] < position:
-                until[instance] = position - 1
-        change = np.zeros(here + 1, np.int64)
-        bytes_of = self._sizes[_seen(value_of)]
-        np.add.at(change, _seen(since), bytes_of)
-        np.subtract.at(change, _seen(until) + 1, bytes_of)
-        alive = np.cumsum(change[:-1])
-        alive += _seen(anyway)
+        walk = self._walks.walk(way, near and near.walk, len(way) + MOST_AGAIN)
+        if walk is None:
+            return HOPELESS
+        calls, (*_, again_ns, moved) = walk.marks[:-1, 0], walk.marks[-1].tolist()
+        since, until = walk.since.copy(), walk.since.copy()
+        since[: len(way)], until[: len(way)] = self._first, self._last
+        values, places = self._made_late.T
+        since[values] = calls[places]
+        until[walk.read] = walk.reading  # in order: the last one counts
+        over = (until[walk.written] == walk.writing) & (since[walk.written] < walk.writing)
+        until[walk.written[over]] -= 1
+        change = np.zeros(len(walk.anyway) + 1, np.int64)
+        bytes_of = self._sizes[walk.value_of]
+        np.add.at(change, since, bytes_of)
+        np.subtract.at(change, until + 1, bytes_of)
+        alive = np.cumsum(change[:-1]) + walk.anyway
         extra_ns = again_ns + 2 * moved * self._exact.copy_ns_per_byte
-        return Glance(
-            alive, int(alive.max()), extra_ns, again_ns, value_of, since, until, way, here, anyway, over, stops, calls
-        )
-
-    def _begun(self, way: bytearray, near: Glance | None) -> list[Stop]:
-        """The stops up to the one from which a walk is to go on: it comes last."""
-        if near is None:
-            there = [-1 if decision else value for value, decision in enumerate(way)]
-            return [Stop(0, self._forward, len(way), 0, 0.0, 0, self._last, there)]
-        changed = [v for v, (a, b) in enumerate(zip(way, near.way, strict=True)) if a != b]
-        made = min((near.since[i] for v in changed if (i := self._made_first(v, near)) is not None), default=near.here)
-        found: list[Stop] = []
-        for stop in near.stops:
-            # Neither made again before, nor read.
-            if found and (made < stop.here or any(stop.until[v] != self._last[v] for v in changed)):
-                break
-            there = stop.current[:]
-            for value in changed:
-                there[value] = -1 if way[value] else value
-            found.append(stop._replace(current=there))
-        return found
+        return Glance(alive, int(alive.max()), extra_ns, float(again_ns), walk.value_of, since, until, calls, walk)
 
     def at_peak(self, seen: Glance) -> set[str]:
         """Values with an instance in memory where most is."""
         place = int(seen.alive.argmax())
-        there = (_seen(seen.since) <= place) & (_seen(seen.until) >= place)
-        return {self.values[v] for v in set(_seen(seen.value_of)[there].tolist())}
+        there = (seen.since <= place) & (seen.until >= place)
+        return {self.values[v] for v in set(seen.value_of[there].tolist())}
 
     def missing(self, value: str, seen: Glance) -> Bytes64:
         """What is in memory at the places where a value is not, from its last forward reader up to what first brings
@@ -367,21 +206,19 @@ class Quick:
         instance = self._made_first(self._number[value], seen)
         if instance is None:
             return seen.alive[:0]
-        called = seen.calls[bisect_right(seen.calls, seen.since[instance]) - 1]
+        called = seen.calls[seen.calls.searchsorted(seen.since[instance], side="right") - 1]
         return seen.alive[seen.until[self._number[value]] + 1 : called]
 
     def _made_first(self, number: int, seen: Glance) -> int | None:
         """The first instance of a value besides the original."""
-        try:
-            return seen.value_of.index(number, len(self._size))
-        except ValueError:
-            return None
+        found = (seen.value_of[len(self._size) :] == number).nonzero()[0]
+        return len(self._size) + int(found[0]) if found.size else None
 
     def counts(self, seen: Glance) -> dict[str, int]:
         """How often values are made again or come back; without those that never are."""
-        times = np.bincount(_seen(seen.value_of)[len(self._size) :], minlength=len(self._size))
+        times = np.bincount(seen.value_of[len(self._size) :], minlength=len(self._size))
         return {self.values[i]: int(times[i]) for i in np.flatnonzero(times)}
 
     def repeated(self, value: str, seen: Glance) -> bool:
         """Whether a value is made again or comes back more than once."""
-        return seen.value_of.count(self._number[value]) > 2
+        return int(np.count_nonzero(seen.value_of == self._number[value])) > 2

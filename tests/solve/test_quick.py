@@ -40,7 +40,8 @@ def test_estimates_are_exact(name: str, pools: int, monkeypatch: pytest.MonkeyPa
         exact, seen = prints.of(steps(made, decisions)), estimate.of(decisions)
         assert seen.peak == exact.peak
         assert seen.again_ns == pytest.approx(exact.again_ns)
-        resumed = Quick(prints, made, found.again_ns).look(seen.way, before)
+        assert seen.walk
+        resumed = Quick(prints, made, found.again_ns).look(seen.walk.way, before)
         assert (resumed.extra_ns, resumed.alive.tolist()) == (seen.extra_ns, seen.alive.tolist())
         nearby = {v: "keep" if rng.random() < 0.1 else d for v, d in decisions.items()}
         resumed = estimate.of(nearby, seen)
