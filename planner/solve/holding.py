@@ -101,29 +101,30 @@ class Unfolded:
         self._values = frozenset(made.values)
         self._nodes = {n.id: n for n in made.order}
         self._maker: dict[str, int] = {}
-        readers: dict[str, set[int]] = defaultdict(set)
+        readers: dict[str, list[int]] = defaultdict(list)
         self._origin: dict[str, str] = {}
         """instance -> the graph's value that it is one of"""
         self._shown: dict[str, str] = {}
         """instance of a view -> what it is a view of"""
         self._last: dict[str, int] = {}
         """instance -> the step that reads it last, itself or a view of it"""
-        for at, step in enumerate(found):
-            for value in step.outputs:
+        shown, last = self._shown, self._last
+        for at, (_, of, kind, inputs, outputs) in enumerate(found):
+            if kind == "recompute":
+                self._origin.update(zip(outputs, self._nodes[of].outputs, strict=False))
+            elif kind == "prefetch":
+                self._origin[outputs[0]] = of
+            if exact.is_view(of) and kind in ("node", "recompute"):
+                shown[outputs[0]] = self._root(inputs[0])
+            for value in inputs:
+                readers[value].append(at)
+                last[shown.get(value, value)] = at
+            for value in outputs:
                 self._maker.setdefault(value, at)
-            if step.kind == "recompute":
-                self._origin.update(zip(step.outputs, self._nodes[step.of].outputs, strict=False))
-            elif step.kind == "prefetch":
-                self._origin[step.outputs[0]] = step.of
-            if step.kind in ("node", "recompute") and exact.is_view(step.of):
-                self._shown[step.outputs[0]] = self._root(step.inputs[0])
-            for value in step.inputs:
-                readers[value].add(at)
-            for value in (*step.inputs, *step.outputs):
-                self._last[self._root(value)] = at
-        self._all_readers = {value: frozenset(there) for value, there in readers.items()}
+                last[shown.get(value, value)] = at
+        self._all_readers: dict[str, Sequence[int]] = dict(readers)
         self._on_demand = [step.kind in ON_DEMAND for step in found]
-        self._ns = [exact.step_ns(step) for step in found]
+        self._ns = [exact.step_ns(step) if late else 0.0 for step, late in zip(found, self._on_demand, strict=True)]
         self._chances: tuple[dict[int, list[_Gap]], dict[int, float]] | None = None
         """Gaps and gains before anything is held."""
         self._reset()
@@ -192,7 +193,7 @@ class Unfolded:
                         bytes_[at : self._last[value] + 1] -= self._exact.size(self._origin[value])
         for gap, instance in zip(gaps, earlier, strict=True):
             self._now[gap.later] = instance
-            self._readers[instance] = self._readers.get(instance, frozenset()) | self._readers.pop(gap.later)
+            self._readers[instance] = (*self._readers.get(instance, ()), *self._readers.pop(gap.later))
         return True
 
     def _gaps(self) -> dict[int, list[_Gap]]:
@@ -255,11 +256,12 @@ class Unfolded:
 
     def steps(self) -> list[Step]:
         """What is left, in the order in which plan/expand.py puts it, instances numbered anew."""
-        left = [
-            step._replace(inputs=tuple(map(self._resolved, step.inputs)))
-            for at, step in enumerate(self._found)
-            if self._left[at] and not (step.kind == "offload" and not self._reading(step.outputs[0]))
-        ]
+        left = []
+        for step, stays in zip(self._found, self._left, strict=True):
+            if stays and not (step.kind == "offload" and not self._reading(step.outputs[0])):
+                if not self._now.keys().isdisjoint(step.inputs):
+                    step = step._replace(inputs=tuple(map(self._resolved, step.inputs)))
+                left.append(step)
         return self._renamed(placed(left, self._made))
 
     def decided(self) -> tuple[dict[str, Decision], Held]:
@@ -300,12 +302,14 @@ class Unfolded:
         times: dict[str, int] = {}
         renamed = []
         for step in found:
-            inputs = tuple(names.get(v, v) for v in step.inputs)
-            if step.kind != "recompute":
-                renamed.append(step._replace(inputs=inputs))
-                continue
-            number = times[step.of] = times.get(step.of, 0) + 1
-            outputs = tuple(recompute_name(self._origin[v], number) for v in step.outputs)
-            names.update(zip(step.outputs, outputs, strict=True))
-            renamed.append(Step(recompute_name(step.of, number), step.of, step.kind, inputs, outputs))
+            if not names.keys().isdisjoint(step.inputs):
+                step = step._replace(inputs=tuple([names.get(v, v) for v in step.inputs]))
+            if step.kind == "recompute":
+                number = times[step.of] = times.get(step.of, 0) + 1
+                name = recompute_name(step.of, number)
+                if name != step.id:
+                    outputs = tuple([recompute_name(self._origin[v], number) for v in step.outputs])
+                    names.update(zip(step.outputs, outputs, strict=True))
+                    step = step._replace(id=name, outputs=outputs)
+            renamed.append(step)
         return renamed

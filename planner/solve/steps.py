@@ -74,6 +74,15 @@ class Material:
     everything between two of them again from the first."""
 
     @cached_property
+    def changed_from(self) -> Mapping[str, int]:
+        """forward node -> the place in the order from which on it would read something else if it ran again"""
+        found: dict[str, int] = {}
+        for at, node in enumerate(self.order):
+            for name in self.changes.get(node.id, ()):
+                found.setdefault(name, at)
+        return found
+
+    @cached_property
     def plain(self) -> tuple[Step, ...]:
         """What runs where everything is kept, node by node."""
         return tuple(Step(n.id, n.id, "node", n.reads, n.writes) for n in self.order)
@@ -164,6 +173,9 @@ def placed(found: Sequence[Step], material: Material) -> list[Step]:
     for start, first in enumerate(found):
         if first.kind in ON_DEMAND:
             continue
+        if first.id not in material.changes and maker.keys().isdisjoint(first.inputs):
+            order.append(first)
+            continue
         stack = [start]
         while stack:
             step = found[stack[-1]]
@@ -221,19 +233,18 @@ class _Unfolding:
         self._waiting = {v: v for v, node in held if node == FORWARD}
         """What is held and was not needed again so far."""
         self._own: frozenset[str] = frozenset()
-        """What the present node itself reads."""
+        """What the present node itself reads, if that matters."""
         self._times: dict[str, int] = {}
-        self._changed: set[str] = set()
-        """Forward nodes that would read something else by now if they ran again."""
+        self._now = 0
+        """The present node's place in the order."""
         self._misplaced = False
-        """Whether one of them did."""
+        """Whether something ran again that reads something else by now."""
         self._steps: list[Step] = []
 
     def run(self) -> list[Step]:
         moved = {v for v, d in self._decisions.items() if d == "move"}
-        dropped = self._decisions.keys()
-        for node, plain in zip(self._material.order, self._material.plain, strict=True):
-            self._changed.update(self._material.changes.get(node.id, ()))
+        dropped, own = self._decisions.keys(), "own" in self._decisions.values()
+        for self._now, (node, plain) in enumerate(zip(self._material.order, self._material.plain, strict=True)):
             if node.phase == "forward":
                 self._steps.append(plain)
                 for value in node.outputs if moved else ():
@@ -244,15 +255,13 @@ class _Unfolding:
             if dropped.isdisjoint(node.inputs):
                 self._steps.append(plain)
                 continue
-            self._own = frozenset((*node.inputs, *(self._material.views.get(v, v) for v in node.inputs)))
-            inputs = tuple(self._bring(v) for v in node.inputs)
+            if own:
+                self._own = frozenset((*node.inputs, *(self._material.views.get(v, v) for v in node.inputs)))
+            inputs = tuple([self._bring(v) if v in dropped else v for v in node.inputs])
             self._steps.append(Step(node.id, node.id, "node", inputs + node.updates, node.writes))
             self._waiting.update((v, i) for v, i in self._local.items() if (v, node.id) in self._held)
             self._local.clear()
         return placed(self._steps, self._material) if self._misplaced else self._steps
-
-    def _dropped(self, value: str) -> bool:
-        return value in self._decisions
 
     def _there(self, value: str) -> str | None:
         if value in self._waiting:
@@ -260,9 +269,8 @@ class _Unfolding:
         return self._local.get(value) or self._shared.get(value)
 
     def _bring(self, wanted: str) -> str:
-        """The instance to read for a value; makes what is missing. No recursion: chains are as long as networks."""
-        if not self._dropped(wanted):
-            return wanted
+        """The instance to read for a value that is dropped; makes what is missing. No recursion: chains are as long as
+        networks."""
         stack = [wanted]
         while stack:
             value = stack[-1]
@@ -276,7 +284,7 @@ class _Unfolding:
                 continue
             maker = self._material.producer[value]
             again = self._material.again[maker]
-            missing = [v for v in again.inputs if self._dropped(v) and not self._there(v)]
+            missing = [v for v in again.inputs if v in self._decisions and not self._there(v)]
             if missing:
                 stack += reversed(missing)  # the order in which plan/expand.py puts them
                 continue
@@ -284,11 +292,11 @@ class _Unfolding:
         return self._there(wanted) or wanted
 
     def _again(self, maker: str, again: Again) -> None:
-        self._misplaced |= maker in self._changed
+        self._misplaced |= self._material.changed_from.get(maker, self._now + 1) <= self._now
         number = self._times[maker] = self._times.get(maker, 0) + 1
         originals = self._nodes[maker].outputs[: again.results]
         makes = tuple(recompute_name(v, number) for v in originals)
-        inputs = tuple(self._there(v) or v if self._dropped(v) else v for v in again.inputs)
+        inputs = tuple([self._there(v) or v if v in self._decisions else v for v in again.inputs])
         self._steps.append(Step(recompute_name(maker, number), maker, "recompute", inputs, makes))
         for value, instance in zip(originals, makes, strict=True):
             self._local[value] = instance
