@@ -39,6 +39,10 @@ class Footprint:
         return float(np.maximum(self.alive - level, 0).sum())
 
 
+Found = tuple[list[Step], Footprint]
+"""Steps, and what they need."""
+
+
 class Anyway(NamedTuple):
     """Bytes in use whatever is decided, for every node of the graph."""
 
@@ -100,13 +104,15 @@ class Footprints:
         """kind of step -> node -> (output, input) that are or may be the same bytes"""
 
     def of(self, found: Sequence[Step]) -> Footprint:
-        size = self._sizes(found)
+        size = self._size.copy()
         last: dict[str, int] = {}
         first: dict[str, int] = {}
         again = copied = 0.0
         count, away = len(found), set()
         scratch = [0] * (count + 1)
-        for at, (_, of, kind, inputs, outputs) in enumerate(found):
+        sharing: list[tuple[int, Step, tuple[tuple[int, int], ...]]] = []
+        for at, step in enumerate(found):
+            _, of, kind, inputs, outputs = step
             for value in inputs:
                 last[value] = at
             for value in outputs:
@@ -118,17 +124,21 @@ class Footprints:
             elif kind == "recompute":
                 again += self._again_ns[of]
                 scratch[at] = self.scratch_again(of)
+                for instance, value in zip(outputs, self._outputs[of], strict=False):
+                    size[instance] = size[value]
             else:
-                copied += self.copy_ns_per_byte * size[outputs[0]]
+                size[outputs[0]] = size[of]
+                copied += self.copy_ns_per_byte * size[of]
                 if kind == "offload":
                     away.add(outputs[0])
+                continue
+            if pairs := self._pairs[kind].get(of):
+                sharing.append((at, step, pairs))
         last.update(dict.fromkeys(self._ends, count))
         root: dict[str, str] = {}
         until = dict(last)
-        for at, step in enumerate(found):
-            pairs = self._pairs[step.kind].get(step.of) if step.kind in self._pairs else None
-            if pairs:
-                self._share(step, pairs, at, root, until, last, size)
+        for at, step, pairs in sharing:
+            self._share(step, pairs, at, root, until, last, size)
         change = [0] * (count + 2)
         for value, at in first.items():
             if value not in root and value not in self._whole and value not in away:
@@ -197,17 +207,6 @@ class Footprints:
         if way == "move":
             return 2 * self.copy_ns_per_byte
         return self._again_ns[self._material.producer[value]] / self._size[value]
-
-    def _sizes(self, found: Sequence[Step]) -> dict[str, int]:
-        """Of the graph's values and of all instances."""
-        size: dict[str, int] = dict(self._size)
-        for step in found:
-            if step.kind == "recompute":
-                for instance, value in zip(step.outputs, self._outputs[step.of], strict=False):
-                    size[instance] = self._size[value]
-            elif step.kind != "node":
-                size[step.outputs[0]] = self._size[step.of]
-        return size
 
     def _share(
         self,

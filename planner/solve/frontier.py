@@ -18,7 +18,7 @@ from planner.solve.published import published
 from planner.solve.quick import Quick
 from planner.solve.rewriting import again_ns, copies_of
 from planner.solve.schedule import Schedule
-from planner.solve.search import Search, State, cheapest, exactly
+from planner.solve.search import Search, State, cheapest, exactly, unfolded
 from planner.solve.steps import Decision, Material, Step, material, rewrite_of, steps
 from planner.solve.threads import node_options
 from planner.solve.warmth import coldness
@@ -50,13 +50,13 @@ class Frontier:
     """The other programs, where there is a choice of modes."""
 
     def rewrite(self, state: State) -> dict[str, Rewrite]:
-        return {TRAIN: rewrite_of(self.material, steps(self.material, state.decisions, state.held), *self.pools)}
+        return {TRAIN: rewrite_of(self.material, unfolded(state, self.material), *self.pools)}
 
     def schedules(self, state: State, base: Mapping[str, Schedule]) -> dict[str, Schedule]:
         """All programs in the modes that the state stands for."""
         found = {**base, **{name: other.within(state.peak) for name, other in self.others.items()}}
         if self.ways is not None:
-            listed = steps(self.material, state.decisions, state.held)
+            listed = unfolded(state, self.material)
             found[TRAIN] = self.ways.fitting(listed, self.prints.of(listed), state.peak)
         return found
 
@@ -97,10 +97,10 @@ def frontier(
     ways = ways_of(setting, schedules, TRAIN, made)
     relaxation = own.relaxed(ways.smallest()) if ways else own.relaxation
     if like is not None and like.material.order == made.order:
-        found = list(like.states)
+        found = list(like.states) if ways else [exactly(s, own.prints, made) for s in like.states]
     else:
         found = _searched(setting, schedule, own, ways)
-    best = cheapest(exactly(s, own.prints, made) for s in found) if ways is None else _in_all_ways(found, own, ways)
+    best = cheapest(found) if ways is None else _in_all_ways(found, own, ways)
     if like is not None:
         # The smallest stays: what states of equal peaks pack into differs.
         best = [*(s for s in best[:-1] if not _beaten(s, like.states, slower_ns)), best[-1]]
@@ -204,7 +204,7 @@ def _in_all_ways(states: Iterable[State], own: _Space, ways: Ways) -> list[State
     found: list[State] = []
     different = {(tuple(sorted(s.decisions.items())), frozenset(s.held)): s for s in states}
     for state in different.values():
-        listed = steps(own.made, state.decisions, state.held)
+        listed = unfolded(state, own.made)
         footprint = own.prints.of(listed)
         copied = footprint.extra_ns - footprint.again_ns
         found += (

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.plan.expand import recompute_name
-from planner.solve.footprints import Footprint, Footprints
+from planner.solve.footprints import Footprint, Footprints, Found
 from planner.solve.steps import FORWARD, ON_DEMAND, Decision, Held, Material, Step, placed
 
 Bytes64 = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -39,28 +39,28 @@ class Holding:
 
     def __init__(self, exact: Footprints, made: Material) -> None:
         self._exact, self._made = exact, made
-        self._seen: dict[tuple[Step, ...], tuple[Footprint, Unfolded]] = {}
+        self._seen: dict[tuple[Step, ...], Unfolded] = {}
 
-    def hold(self, found: Sequence[Step], level: int) -> tuple[list[Step], Footprint]:
-        """Steps that take no longer, within `level` bytes if `found` is, and their footprint."""
-        best, (seen, program) = list(found), self._looked_at(found)
+    def hold(self, found: Found, level: int) -> Found:
+        """Steps that take no longer, within `level` bytes if `found` is."""
+        best, program = found, self._looked_at(found[0])
         for _ in range(ROUNDS):
-            after = self._round(program, seen, level)
+            after = self._round(program, best[1], level)
             if after is None:
                 break
-            best, seen = after
-            program = Unfolded(best, self._exact, self._made)
-        return best, seen
+            best = after
+            program = Unfolded(best[0], self._exact, self._made)
+        return best
 
-    def _looked_at(self, found: Sequence[Step]) -> "tuple[Footprint, Unfolded]":
+    def _looked_at(self, found: Sequence[Step]) -> "Unfolded":
         key = tuple(found)
         if key not in self._seen:
             if len(self._seen) >= MOST_SEEN:
                 del self._seen[next(iter(self._seen))]
-            self._seen[key] = self._exact.of(found), Unfolded(found, self._exact, self._made)
+            self._seen[key] = Unfolded(found, self._exact, self._made)
         return self._seen[key]
 
-    def _round(self, program: "Unfolded", seen: Footprint, level: int) -> tuple[list[Step], Footprint] | None:
+    def _round(self, program: "Unfolded", seen: Footprint, level: int) -> Found | None:
         """What is held with the bytes that are free now; None: nothing."""
         room = level
         for _ in range(4):
@@ -79,6 +79,10 @@ def decided(found: Sequence[Step], exact: Footprints, made: Material) -> tuple[d
     """Decisions that unfold to some steps, and what is held between them."""
     program = Unfolded(found, exact, made)
     return program.decided()
+
+
+Wait = tuple[str, int, int]
+"""(node behind which a value waits, the step there, the next step that reads it)"""
 
 
 class _Gap(NamedTuple):
@@ -274,9 +278,8 @@ class Unfolded:
             (v, behind) for v, d in decisions.items() if d == "fresh" for behind, _, _ in waits.get(v, ())
         )
 
-    def waits(self) -> dict[str, list[tuple[str, int, int]]]:
-        """value that can be made again -> (node behind which it, or an instance of it, waits, the step there, the next
-        step that reads it)"""
+    def waits(self) -> dict[str, list[Wait]]:
+        """value that can be made again -> where it, or an instance of it, waits"""
         place = FORWARD
         places = [FORWARD] * len(self._found)
         """For every step the node that it is, or runs for."""
@@ -290,7 +293,7 @@ class Unfolded:
         for at, step in enumerate(self._found):
             for name in (*step.outputs, *step.inputs):
                 used[self._root(name)].append(at)
-        found: dict[str, list[tuple[str, int, int]]] = defaultdict(list)
+        found: dict[str, list[Wait]] = defaultdict(list)
         for instance, where in used.items():
             value = self._origin.get(instance, instance)
             if value in self._values and value in self._made.producer:

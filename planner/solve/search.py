@@ -19,13 +19,13 @@ the budget.
 import itertools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
 
 from planner.solve.budget_bound import Relaxation
-from planner.solve.footprints import Footprint, Footprints
+from planner.solve.footprints import Footprints, Found
 from planner.solve.holding import Holding, decided
 from planner.solve.quick import MOST_AGAIN, Glance, Quick
 from planner.solve.shrinking import down_and_up
@@ -103,6 +103,8 @@ class State:
     extra_ns: float = 0.0
     least_ns: float = 0.0
     """The same, if all copies cost nothing because they run beside the nodes."""
+    found: Found | None = field(default=None, compare=False, repr=False)
+    """What runs, where that has been looked at."""
 
 
 def cheapest(states: Iterable[State]) -> list[State]:
@@ -114,10 +116,16 @@ def cheapest(states: Iterable[State]) -> list[State]:
     return best
 
 
+def unfolded(state: State, made: Material) -> list[Step]:
+    """What runs."""
+    return state.found[0] if state.found else steps(made, state.decisions, state.held)
+
+
 def exactly(state: State, exact: Footprints, made: Material) -> State:
     """The state with what it needs and costs in the modes of `exact`."""
-    found = exact.of(steps(made, state.decisions, state.held))
-    return replace(state, peak=found.peak, extra_ns=found.extra_ns, least_ns=found.again_ns)
+    listed = unfolded(state, made)
+    seen = exact.of(listed)
+    return replace(state, peak=seen.peak, extra_ns=seen.extra_ns, least_ns=seen.again_ns, found=(listed, seen))
 
 
 class Search:
@@ -198,8 +206,8 @@ class Search:
         short = sorted({int(x) for x in np.geomspace(low, edge, max(2, SHORTS * count // HOLDS))})
         levels = short + [int(x) for x in np.geomspace(edge, high, count // 6 + 2)[1:-1]]
         holding = Holding(self._exact, self._made)
-        unfolded: dict[int, list[Step]] = {}
-        found: dict[int, tuple[list[Step], Footprint]] = {}
+        listed = [s.found for s in known if s.found]
+        found: dict[int, Found] = {}
         while len(found) < count:
             if not levels:  # where a little more memory would save most
                 edges = sorted(found)
@@ -213,23 +221,17 @@ class Search:
                 levels = [max(gains)[-1]]
             level = levels.pop(0)
             below = [i for i, s in enumerate(known) if s.peak <= level]
-            starts = [found[x][0] for x in sorted(found) if x <= level][-1:]
-            for number in sorted({len(below) * i // 6 for i in range(STARTS)}):
-                if below[number] not in unfolded:
-                    unfolded[below[number]] = self._steps(known[below[number]])
-                starts.append(unfolded[below[number]])
+            starts = [found[x] for x in sorted(found) if x <= level][-1:]
+            starts += [listed[below[i]] for i in sorted({len(below) * i // 6 for i in range(STARTS)})]
             found[level] = min((holding.hold(start, level) for start in starts), key=lambda t: t[1].extra_ns)
         every = [f for f, _ in found.values()]
         if count >= SHORTS // 2:  # large graphs have too few levels to go from one to the next
-            listed = [*found.values(), *((f, self._exact.of(f)) for f in map(self._steps, known))]
+            listed = [*found.values(), *listed]
             given = {
                 level: min((f for f in listed if f[1].peak <= level), key=lambda f: f[1].extra_ns) for level in short
             }
             every += down_and_up(given, holding, self._exact, self._made)
         return [exactly(State(*decided(f, self._exact, self._made)), self._exact, self._made) for f in every]
-
-    def _steps(self, state: State) -> list[Step]:
-        return steps(self._made, state.decisions, state.held)
 
     def _hint(self, level: int) -> list[dict[str, Decision]]:
         """What the linear program keeps there; the rest is made again."""

@@ -11,13 +11,13 @@ Down from a fast step to less and less memory and up again by holding, each ends
 ResNet-50 at 31 % of its memory takes + 24 % where holding alone ends at + 47 % (docs/measurements.md).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
-from planner.solve.footprints import Footprint, Footprints
-from planner.solve.holding import Holding, Unfolded
+from planner.solve.footprints import Footprint, Footprints, Found
+from planner.solve.holding import Holding, Unfolded, Wait
 from planner.solve.steps import Decision, Held, Material, Step, steps
 
 TARGET = 0.97
@@ -32,8 +32,6 @@ LONGEST = 6
 MOST_STEPS = 200_000
 """Steps in all that is looked at, about 8 microseconds each."""
 
-Found = tuple[list[Step], Footprint]
-
 
 def down_and_up(given: Mapping[int, Found], holding: Holding, exact: Footprints, made: Material) -> list[list[Step]]:
     """Better steps for some levels (bytes) than those given, from above and from below in turn."""
@@ -45,10 +43,10 @@ def down_and_up(given: Mapping[int, Found], holding: Holding, exact: Footprints,
         for start, level in zip(way, way[reach:], strict=False):
             found: Found | None = best[start]
             if down:
-                found = shrinking.within(best[start][0], level)
+                found = shrinking.within(best[start], level)
             if found is None:
                 continue
-            found = holding.hold(found[0], level)
+            found = holding.hold(found, level)
             if found[1].extra_ns < best[level][1].extra_ns:
                 best[level] = found
     return [found[0] for level, found in best.items() if found is not given[level]]
@@ -65,22 +63,24 @@ class Shrinking:
     def __init__(self, exact: Footprints, made: Material) -> None:
         self._exact, self._made, self._left = exact, made, MOST_STEPS
 
-    def within(self, found: Sequence[Step], level: int) -> Found | None:
-        """Steps within `level` bytes, and their footprint; None where going one by one does not get there."""
-        now = _State(*Unfolded(found, self._exact, self._made).decided(), list(found), self._exact.of(found))
+    def within(self, found: Found, level: int) -> Found | None:
+        """Steps within `level` bytes; None where going one by one does not get there."""
+        program = Unfolded(found[0], self._exact, self._made)
+        now = _State(*program.decided(), *found)
         known: dict[tuple[str, str], float] = {}
         while now.seen.peak > level:
-            following = self._next(now, level, known)
+            following = self._next(now, program.waits(), level, known)
             if following is None:
                 return None
-            now = following
+            now, program = following, Unfolded(following.found, self._exact, self._made)
         return now.found, now.seen
 
-    def _next(self, now: _State, level: int, known: dict[tuple[str, str], float]) -> _State | None:
+    def _next(
+        self, now: _State, waits: Mapping[str, list[Wait]], level: int, known: dict[tuple[str, str], float]
+    ) -> _State | None:
         """`known`: (value, node behind which it would go) -> ns per byte when it was last tried."""
         aim = max(level, TARGET * now.seen.peak)
         before, place = now.seen.above(aim), int(now.seen.alive.argmax())
-        waits = Unfolded(now.found, self._exact, self._made).waits()
         high = np.concatenate(([0], np.cumsum(now.seen.alive > aim)))
         guesses = {
             (v, behind): known.get((v, behind), self._exact.guess(v, "fresh") / float(high[until] - high[since + 1]))

@@ -244,7 +244,7 @@ class _Unfolding:
     def run(self) -> list[Step]:
         moved = {v for v, d in self._decisions.items() if d == "move"}
         dropped, own = self._decisions.keys(), "own" in self._decisions.values()
-        for self._now, (node, plain) in enumerate(zip(self._material.order, self._material.plain, strict=True)):
+        for at, (node, plain) in enumerate(zip(self._material.order, self._material.plain, strict=True)):
             if node.phase == "forward":
                 self._steps.append(plain)
                 for value in node.outputs if moved else ():
@@ -255,6 +255,7 @@ class _Unfolding:
             if dropped.isdisjoint(node.inputs):
                 self._steps.append(plain)
                 continue
+            self._now = at
             if own:
                 self._own = frozenset((*node.inputs, *(self._material.views.get(v, v) for v in node.inputs)))
             inputs = tuple([self._bring(v) if v in dropped else v for v in node.inputs])

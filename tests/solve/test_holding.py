@@ -22,11 +22,11 @@ def test_with_all_memory_everything_stays_and_with_none_to_spare_nothing_grows()
     rewriter = Rewriter(small_net())
     made, exact = rewriter.material, known(rewriter).prints
     again = steps(made, rewriter.everything("fresh"))
-    held, seen = Holding(exact, made).hold(again, 2**60)
+    held, seen = Holding(exact, made).hold((again, exact.of(again)), 2**60)
     assert exact.of(again).extra_ns > 0 == seen.extra_ns
     assert all(exact.is_view(s.of) for s in held if s.kind == "recompute")
     tight = exact.of(again)
-    _, seen = Holding(exact, made).hold(again, tight.peak)
+    _, seen = Holding(exact, made).hold((again, tight), tight.peak)
     assert seen.peak <= tight.peak and seen.extra_ns <= tight.extra_ns
 
 
@@ -39,7 +39,7 @@ def test_what_is_held_is_a_plan_that_takes_no_longer(seed: int) -> None:
         found = drawn(rewriter, rng)
         before = exact.of(found)
         level = int(before.peak * room)
-        held, seen = Holding(exact, made).hold(found, level)
+        held, seen = Holding(exact, made).hold((found, before), level)
         assert seen.peak <= level and seen.extra_ns <= before.extra_ns
         decisions, between = decided(held, exact, made)
         same = exact.of(steps(made, decisions, between))

@@ -21,7 +21,7 @@ def test_what_is_shrunk_fits_and_is_a_plan() -> None:
         exact, states = choice.prints, choice.states
         for larger, smaller in list(pairwise(states))[:: max(1, len(states) // 4)]:
             listed = steps(made, larger.decisions, larger.held)
-            found = Shrinking(exact, made).within(listed, smaller.peak)
+            found = Shrinking(exact, made).within((listed, exact.of(listed)), smaller.peak)
             if found is None:
                 continue
             reached += 1
