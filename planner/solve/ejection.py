@@ -57,7 +57,7 @@ class _Room:
             np.array(x, np.int64) for x in (problem.lower, problem.upper, problem.size)
         )
         self.offset: Ints = np.array(start, np.int64)
-        """Of blocks outside the goal: there they are in nobody's way."""
+        """Of a block outside, the goal."""
         self.goal = goal
         area = (self.upper - self.lower) * self.size.astype(float)
         self.worth = 1 + (PRICE * (area / area.mean()) ** power).astype(np.int64)
@@ -70,32 +70,33 @@ class _Room:
     def place_next(self) -> int:
         """Put the next block in where that is cheapest; returns how many blocks it meets."""
         block = self.outside.pop()
-        meets = self.alive_with.get(block)
-        if meets is None:
+        near = self.alive_with.get(block)
+        if near is None:
             alive = (self.lower < self.upper[block]) & (self.upper > self.lower[block])
-            meets = self.alive_with[block] = alive.nonzero()[0]
+            near = self.alive_with[block] = alive.nonzero()[0]
+        meets = near[self.offset[near] < self.goal]
         size, bottom, price = int(self.size[block]), self.offset[meets], self.price[meets]
         top = bottom + self.size[meets]
-        by_bottom, by_top = bottom.argsort(kind="stable"), top.argsort(kind="stable")
+        by_bottom, by_top = bottom.argsort(), top.argsort()
         bottoms, tops = bottom[by_bottom], top[by_top]
         begun, ended = _sums(price[by_bottom]), _sums(price[by_top])
         highest = self.goal - size
-        places = np.concatenate(([0, highest], tops, bottoms - size))
-        places = places[(places >= 0) & (places <= highest)]
+        lowest, last = bottoms.searchsorted(size), tops.searchsorted(highest, side="right")
+        places = np.concatenate(((0, highest), tops[:last], bottoms[lowest:] - size))
         # In the way are those that begin below the block's top, but for those that end by its bottom.
         above, below = bottoms.searchsorted(places + size), tops.searchsorted(places, side="right")
         cost = begun[above] - ended[below]
         cheapest = cost.argmin()
         at = int(places[cheapest])
         if cost[cheapest] == 0:
-            gap = bottoms[above] - np.concatenate(([0], tops))[below]
+            gap = np.append(bottoms, self.goal)[above] - np.concatenate(([0], tops))[below]
             free = (cost == 0).nonzero()[0]
             at = int(places[free[gap[free].argmin()]])
         else:
             self.price[block] += self.worth[block]
             self._throw_out(meets[(bottom < at + size) & (top > at)])
         self.offset[block] = at
-        return int(bottoms.searchsorted(self.goal))
+        return len(meets)
 
     def _throw_out(self, blocks: Ints) -> None:
         """They wait outside; the largest is the next one."""
