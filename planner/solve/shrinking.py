@@ -38,7 +38,8 @@ def down_and_up(given: Mapping[int, Found], holding: Holding, exact: Footprints,
     best = dict(given)
     levels = sorted(given)
     shrinking = Shrinking(exact, made)
-    for down, reach in ((True, 1), (False, 1), (True, 1), (False, 2)):
+    # From level to level holding fills up what shrinking has freed; over two levels more goes before that.
+    for down, reach in ((True, 1), (False, 1), (True, 2), (False, 2)):
         way = levels[::-1] if down else levels
         for start, level in zip(way, way[reach:], strict=False):
             found: Found | None = best[start]
