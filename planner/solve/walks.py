@@ -127,11 +127,11 @@ class _Notes:
         self._writing: list[int] = []
         self._written: list[int] = []
         self._anyway: list[int] = []
-        self._marks: list[tuple[int, ...]] = []
+        self._marks: list[int] = []
 
     def _mark(self) -> None:
         readings, writings = self._readings + len(self._read), self._writings + len(self._written)
-        self._marks.append((self._here, self.count, readings, writings, self._ns, self._moved))
+        self._marks += (self._here, self.count, readings, writings, self._ns, self._moved)
 
     def pass_by(self, number: int, place: Place, recipes: Sequence[Recipe], sizes: Sequence[int]) -> None:
         self._mark()
@@ -203,8 +203,9 @@ class _Notes:
         """These notes between those of the walk before, with its instances `renumbered` and what it has `settled` from
         place `number` on."""
         self._mark()
-        before, first, last = self._before, self._before.marks[self._first], self._before.marks[number]
-        shift = np.array(self._marks[-1]) - last
+        before, marks = self._before, np.array(self._marks).reshape(-1, 6)
+        first, last = before.marks[self._first], before.marks[number]
+        shift = marks[-1] - last
         (s, i, r, w, *_), (steps, instances, readings, writings, *_) = first.tolist(), last.tolist()
         return Walk(
             self._way,
@@ -216,7 +217,7 @@ class _Notes:
             _with(before.writing[:w], self._writing, before.writing[writings:] + shift[0]),
             _with(before.written[:w], self._written, renumbered[before.written[writings:]]),
             _with(before.anyway[:s], self._anyway, before.anyway[steps:]),
-            np.concatenate((before.marks[: self._first], self._marks, before.marks[number + 1 :] + shift)),
+            np.concatenate((before.marks[: self._first], marks, before.marks[number + 1 :] + shift)),
         )
 
 
