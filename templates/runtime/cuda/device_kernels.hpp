@@ -12,11 +12,11 @@
 #include "binary.hpp"
 #include "fusion.hpp"
 #include "interpolate.hpp"
+#include "joint.hpp"
 #include "launch.hpp"
 #include "masks.hpp"
 #include "max_pool.hpp"
 #include "reduce.hpp"
-#include "updates.hpp"
 
 namespace stepplan::gpu {
 
@@ -192,18 +192,12 @@ void bce_with_logits(Queue queue, const float* x, const float* target, int64_t n
 void bce_with_logits_backward(Queue queue, const float* dloss, const float* scale, const float* x, const float* target,
                               float* dx, int64_t n);
 
-/// Where the queue collects updates, this one is put to the others: `update_together` computes them.
+/// Where the queue collects work, updates are put to it: `launch_joint` computes them.
 void sgd_update(Queue queue, float* weight, const float* gradient, float* velocity, const Scalars* now, const Sgd& o,
                 int64_t n);
-void update_together(Queue queue, const Updates& updates, const Scalars* now);
-struct Adam {
-  double beta1, beta2;
-  float eps, weight_decay;
-  bool decoupled;
-  float lr_factor;
-};
 void adam_update(Queue queue, float* weight, const float* gradient, float* mean, float* square, const Scalars* now,
                  const Adam& o, int64_t n);
+void launch_joint(Queue queue, const Joint& joint, const Scalars* now);
 
 struct Table {
   int64_t positions, entries, columns, padding_index;

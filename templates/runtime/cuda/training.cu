@@ -165,140 +165,178 @@ void bce_with_logits_backward(Queue queue, const float* dloss, const float* scal
   map_made(queue, n, scaled, dx, x, target);
 }
 
-void sgd_update(Queue queue, float* weight, const float* gradient, float* velocity, const Scalars* now, const Sgd& options,
-                int64_t n) {
-  if (queue.together != nullptr && in_packs<4>(weight, gradient, velocity)) {
-    queue.together->push_back({weight, gradient, velocity, n, options});
-    return;
-  }
-  const Sgd o = options;
-  const float* before = weight;
-  if (velocity == nullptr) {
-    const auto plainly = [=] STEPPLAN_KERNEL() {
-      const float lr = now->lr * o.lr_factor;
-      return [=](int64_t, float& after, float w, float g) { after = w - lr * (g + o.weight_decay * w); };
-    };
-    return map_made(queue, n, plainly, weight, before, gradient);
-  }
-  const float* velocity_before = velocity;
-  const auto with_momentum = [=] STEPPLAN_KERNEL() {
-    const float lr = now->lr * o.lr_factor;
-    return [=](int64_t, float& after, float& velocity_after, float w, float slope, float v_before) {
-      const float g = slope + o.weight_decay * w;
-      const float v = o.momentum * v_before + g;
-      velocity_after = v;
-      after = w - lr * (o.nesterov ? g + o.momentum * v : v);
-    };
-  };
-  map_made(queue, n, with_momentum, weight, velocity, before, gradient, velocity_before);
-}
-
 namespace {
 
-constexpr int64_t kShare = 4096;  // elements of one block
-constexpr int kUpdateThreads = 256;
+/// What every element of one parameter's update needs: the same sums in a launch of its own as in one with others.
+struct SgdStep {
+  Sgd o;
+  float lr;
 
-/// Several parameters' updates, and the block at which each begins.
-struct SgdLaunch {
-  SgdTensor tensors[kMostUpdates];
-  int first[kMostUpdates + 1];
-  int count;
-};
-static_assert(sizeof(SgdLaunch) + 64 <= 4096);
-
-/// One thread's share of one block's elements; the sums are those of sgd_update.
-STEPPLAN_KERNEL inline void update_share(const SgdTensor& t, const Scalars* now, int64_t begin, int thread) {
-  const int64_t left = t.elements - begin, n = left < kShare ? left : kShare;
-  const Place place{0, 1, thread, kUpdateThreads};
-  const Sgd o = t.options;
-  const float lr = now->lr * o.lr_factor;
-  float* weight = t.weight + begin;
-  const float *before = weight, *gradient = t.gradient + begin;
-  if (t.velocity == nullptr) {
-    auto plainly = [=](int64_t, float& after, float w, float g) { after = w - lr * (g + o.weight_decay * w); };
-    return map_packs<4, 2>(place, n, true, plainly, weight, before, gradient);
+  STEPPLAN_KERNEL void operator()(int64_t, float& after, float w, float g) const {
+    after = w - lr * (g + o.weight_decay * w);
   }
-  float* velocity = t.velocity + begin;
-  const float* velocity_before = velocity;
-  auto with_momentum = [=](int64_t, float& after, float& velocity_after, float w, float slope, float v_before) {
+  STEPPLAN_KERNEL void operator()(int64_t, float& after, float& velocity_after, float w, float slope, float v_before) const {
     const float g = slope + o.weight_decay * w;
     const float v = o.momentum * v_before + g;
     velocity_after = v;
     after = w - lr * (o.nesterov ? g + o.momentum * v : v);
-  };
-  map_packs<4, 2>(place, n, true, with_momentum, weight, velocity, before, gradient, velocity_before);
+  }
+};
+
+STEPPLAN_KERNEL inline SgdStep step_of(const Sgd& o, const Scalars* now) { return {o, now->lr * o.lr_factor}; }
+
+struct AdamStep {
+  float step_size, root, shrink, decay, keep, take_mean, take_square, eps;
+
+  STEPPLAN_KERNEL void operator()(int64_t, float& after, float& mean_after, float& square_after, float weight_then, float slope,
+                                  float m_before, float v_before) const {
+    const float w = weight_then * shrink;
+    const float g = slope + decay * w;
+    const float m = m_before + take_mean * (g - m_before);
+    const float v = keep * v_before + take_square * (g * g);
+    mean_after = m;
+    square_after = v;
+    after = w - step_size * (m / (std::sqrt(v) / root + eps));
+  }
+};
+
+/// Once per thread or block: powers in double are slow.
+STEPPLAN_KERNEL inline AdamStep step_of(const Adam& o, const Scalars* now) {
+  const float lr = now->lr * o.lr_factor;
+  const double step = static_cast<double>(now->step);
+  return {.step_size = static_cast<float>(lr / (1.0 - std::pow(o.beta1, step))),
+          .root = static_cast<float>(std::sqrt(1.0 - std::pow(o.beta2, step))),
+          .shrink = o.decoupled ? static_cast<float>(1.0 - static_cast<double>(lr) * o.weight_decay) : 1.0f,
+          .decay = o.decoupled ? 0.0f : o.weight_decay,
+          .keep = static_cast<float>(o.beta2),
+          .take_mean = static_cast<float>(1.0 - o.beta1),
+          .take_square = static_cast<float>(1.0 - o.beta2),
+          .eps = o.eps};
 }
 
-/// The parameter to which a block belongs.
-STEPPLAN_KERNEL inline int tensor_of(const SgdLaunch& launch, int block) {
+}  // namespace
+
+void sgd_update(Queue queue, float* weight, const float* gradient, float* velocity, const Scalars* now, const Sgd& options,
+                int64_t n) {
+  if (queue.joint != nullptr && in_packs<4>(weight, gradient, velocity)) {
+    queue.joint->sgd.push_back({weight, gradient, velocity, n, options});
+    return;
+  }
+  const Sgd o = options;
+  const auto prepared = [=] STEPPLAN_KERNEL() { return step_of(o, now); };
+  const float *before = weight, *velocity_before = velocity;
+  if (velocity == nullptr) return map_made(queue, n, prepared, weight, before, gradient);
+  map_made(queue, n, prepared, weight, velocity, before, gradient, velocity_before);
+}
+
+void adam_update(Queue queue, float* weight, const float* gradient, float* mean, float* square, const Scalars* now,
+                 const Adam& options, int64_t n) {
+  if (queue.joint != nullptr && in_packs<4>(weight, gradient, mean, square)) {
+    queue.joint->adam.push_back({weight, gradient, mean, square, n, options});
+    return;
+  }
+  const Adam o = options;
+  const auto prepared = [=] STEPPLAN_KERNEL() { return step_of(o, now); };
+  const float *before = weight, *mean_before = mean, *square_before = square;
+  map_made(queue, n, prepared, weight, mean, square, before, gradient, mean_before, square_before);
+}
+
+namespace {
+
+constexpr int kShare = 4096;  // elements of one block
+constexpr int kJointThreads = 256;
+
+/// The work of several nodes, and the block at which each begins.
+template <class Tensor>
+struct JointLaunch {
+  Tensor tensors[Tensor::kMost];
+  int first[Tensor::kMost + 1];
+  int count;
+};
+
+/// One thread's share of one block's elements.
+STEPPLAN_KERNEL inline void joint_share(const SgdTensor& t, const SgdStep& step, int64_t begin, int64_t n, int thread) {
+  const Place place{0, 1, thread, kJointThreads};
+  float* weight = t.weight + begin;
+  const float *before = weight, *gradient = t.gradient + begin;
+  if (t.velocity == nullptr) return map_packs<4, 2>(place, n, true, step, weight, before, gradient);
+  float* velocity = t.velocity + begin;
+  const float* velocity_before = velocity;
+  map_packs<4, 2>(place, n, true, step, weight, velocity, before, gradient, velocity_before);
+}
+
+STEPPLAN_KERNEL inline void joint_share(const AdamTensor& t, const AdamStep& step, int64_t begin, int64_t n, int thread) {
+  const Place place{0, 1, thread, kJointThreads};
+  float *weight = t.weight + begin, *mean = t.mean + begin, *square = t.square + begin;
+  const float *before = weight, *gradient = t.gradient + begin, *mean_before = mean, *square_before = square;
+  map_packs<4, 1>(place, n, true, step, weight, mean, square, before, gradient, mean_before, square_before);
+}
+
+/// What a block works on.
+struct Share {
+  int which;
+  int64_t begin, elements;
+};
+
+template <class Tensor>
+STEPPLAN_KERNEL Share share_of(const JointLaunch<Tensor>& launch, int block) {
   int low = 0, high = launch.count - 1;
   while (low < high) {
     const int middle = (low + high + 1) / 2;
     if (launch.first[middle] <= block) low = middle;
     else high = middle - 1;
   }
-  return low;
+  const int64_t begin = int64_t{block - launch.first[low]} * kShare, left = launch.tensors[low].elements - begin;
+  return {low, begin, left < kShare ? left : kShare};
 }
 
 #ifdef __CUDACC__
-__global__ void __launch_bounds__(kUpdateThreads) each_update(const __grid_constant__ SgdLaunch launch, const Scalars* now) {
-  const int block = static_cast<int>(blockIdx.x), which = tensor_of(launch, block);
-  update_share(launch.tensors[which], now, (block - launch.first[which]) * kShare, static_cast<int>(threadIdx.x));
+template <class Tensor>
+__global__ void __launch_bounds__(kJointThreads)
+    each_joint(const __grid_constant__ JointLaunch<Tensor> launch, const Scalars* now) {
+  const Share share = share_of(launch, static_cast<int>(blockIdx.x));
+  const Tensor& tensor = launch.tensors[share.which];
+  __shared__ decltype(step_of(tensor.options, now)) step;
+  if (threadIdx.x == 0) step = step_of(tensor.options, now);
+  __syncthreads();
+  joint_share(tensor, step, share.begin, share.elements, static_cast<int>(threadIdx.x));
 }
 #endif
 
-}  // namespace
-
-void update_together(Queue queue, const Updates& updates, const Scalars* now) {
-  for (size_t begin = 0; begin < updates.size(); begin += kMostUpdates) {
-    SgdLaunch launch{};
-    launch.count = static_cast<int>(std::min<size_t>(kMostUpdates, updates.size() - begin));
+template <class Tensor>
+void launch_tensors(Queue queue, const std::vector<Tensor>& tensors, const Scalars* now) {
+  static_assert(sizeof(JointLaunch<Tensor>) + 64 <= 4096);
+  for (size_t begin = 0; begin < tensors.size(); begin += Tensor::kMost) {
+    JointLaunch<Tensor> launch{};
+    launch.count = static_cast<int>(std::min<size_t>(Tensor::kMost, tensors.size() - begin));
     for (int i = 0; i < launch.count; ++i) {
-      launch.tensors[i] = updates[begin + static_cast<size_t>(i)];
+      launch.tensors[i] = tensors[begin + static_cast<size_t>(i)];
       launch.first[i + 1] = launch.first[i] + static_cast<int>((launch.tensors[i].elements + kShare - 1) / kShare);
     }
     const int blocks = launch.first[launch.count];
     if (blocks == 0) continue;
 #ifdef STEPPLAN_NULL_DEVICE
-    queue.device.run(queue.stream, "updates " + std::to_string(launch.count), [=] {
+    queue.device.run(queue.stream, "joint " + std::to_string(launch.count), [=] {
       for (int block = 0; block < blocks; ++block) {
-        const int which = tensor_of(launch, block);
-        for (int thread = 0; thread < kUpdateThreads; ++thread)
-          update_share(launch.tensors[which], now, (block - launch.first[which]) * kShare, thread);
+        const Share share = share_of(launch, block);
+        const Tensor& tensor = launch.tensors[share.which];
+        const auto step = step_of(tensor.options, now);
+        for (int thread = 0; thread < kJointThreads; ++thread)
+          joint_share(tensor, step, share.begin, share.elements, thread);
       }
     });
 #elif defined(__CUDACC__)
-    each_update<<<static_cast<unsigned>(blocks), kUpdateThreads, 0, queue.stream>>>(launch, now);
+    each_joint<<<static_cast<unsigned>(blocks), kJointThreads, 0, queue.stream>>>(launch, now);
     check(cudaGetLastError(), "a kernel's launch");
 #endif
   }
 }
 
-void adam_update(Queue queue, float* weight, const float* gradient, float* mean, float* square, const Scalars* now,
-                 const Adam& options, int64_t n) {
-  const Adam o = options;
-  const float *before = weight, *mean_before = mean, *square_before = square;
-  const auto prepared = [=] STEPPLAN_KERNEL() {  // once per thread: powers in double are slow
-    const float lr = now->lr * o.lr_factor;
-    const double step = static_cast<double>(now->step);
-    const float step_size = static_cast<float>(lr / (1.0 - std::pow(o.beta1, step)));
-    const float root = static_cast<float>(std::sqrt(1.0 - std::pow(o.beta2, step)));
-    const float shrink = o.decoupled ? static_cast<float>(1.0 - static_cast<double>(lr) * o.weight_decay) : 1.0f;
-    const float decay = o.decoupled ? 0.0f : o.weight_decay, keep = static_cast<float>(o.beta2);
-    const float take_mean = static_cast<float>(1.0 - o.beta1), take_square = static_cast<float>(1.0 - o.beta2);
-    const float eps = o.eps;
-    return [=](int64_t, float& after, float& mean_after, float& square_after, float weight_then, float slope, float m_before,
-               float v_before) {
-      const float w = weight_then * shrink;
-      const float g = slope + decay * w;
-      const float m = m_before + take_mean * (g - m_before);
-      const float v = keep * v_before + take_square * (g * g);
-      mean_after = m;
-      square_after = v;
-      after = w - step_size * (m / (std::sqrt(v) / root + eps));
-    };
-  };
-  map_made(queue, n, prepared, weight, mean, square, before, gradient, mean_before, square_before);
+}  // namespace
+
+void launch_joint(Queue queue, const Joint& joint, const Scalars* now) {
+  launch_tensors(queue, joint.sgd, now);
+  launch_tensors(queue, joint.adam, now);
 }
 
 namespace {

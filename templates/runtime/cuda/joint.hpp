@@ -1,0 +1,47 @@
+// Work of several nodes that one launch computes: neighbours in the plan (codegen/cuda/joint.py).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace stepplan::gpu {
+
+struct Sgd {
+  float momentum, weight_decay;
+  bool nesterov;
+  float lr_factor;  // this parameter's learning rate / the step's
+};
+
+/// One parameter's update.
+struct SgdTensor {
+  static constexpr int kMost = 64;  // of one launch: a kernel's arguments have 4 KiB
+  float* weight;
+  const float* gradient;
+  float* velocity;  // null: without momentum
+  int64_t elements;
+  Sgd options;
+};
+
+struct Adam {
+  double beta1, beta2;
+  float eps, weight_decay;
+  bool decoupled;
+  float lr_factor;
+};
+
+struct AdamTensor {
+  static constexpr int kMost = 48;
+  float* weight;
+  const float* gradient;
+  float *mean, *square;
+  int64_t elements;
+  Adam options;
+};
+
+/// Asked for, and waiting for others: of one op at a time.
+struct Joint {
+  std::vector<SgdTensor> sgd;
+  std::vector<AdamTensor> adam;
+};
+
+}  // namespace stepplan::gpu
