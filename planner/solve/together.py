@@ -10,7 +10,7 @@ touch. Then all that wait run, in one launch:
     become bn.backward, conv.backward_weights, bn.bias.update, bn.weight.update, conv.weight.update
 
 To run all that wait, as late as possible, makes the fewest launches there are within those bytes, but for what one
-launch can take. Where nodes run side by side an order is also a time, and stays as it is.
+launch can take. Where nodes or copies between pools run side by side an order is also a time, and stays as it is.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -19,7 +19,6 @@ from itertools import accumulate
 
 from planner.graph.model import Graph, Node
 from planner.ops.base import op_named
-from planner.plan.expand import TRANSFER
 from planner.solve.liveness import Block, Liveness, scratch_id
 from planner.solve.schedule import Schedule
 from planner.units import align
@@ -50,8 +49,7 @@ def together(
 
 def _one_after_the_other(schedule: Schedule) -> bool:
     """Whether all nodes run on one stream, so that their order says no more than what comes before what."""
-    lanes = {schedule.lanes[n.id] for n in schedule.order if n.phase != TRANSFER}
-    return not schedule.spans and len(lanes) == 1
+    return not schedule.spans and len({schedule.lanes[n.id] for n in schedule.order}) == 1
 
 
 class _Memory:

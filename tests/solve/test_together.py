@@ -12,6 +12,7 @@ from planner.errors import UserError
 from planner.graph.builder import GraphBuilder
 from planner.graph.model import Graph, Node, TensorType, dependencies
 from planner.graph.optimizer import Optimizer
+from planner.graph.precision import mixed_precision
 from planner.ops.base import Mode, op_named
 from planner.plan.check import check
 from planner.plan.schema import Plan, parse_slice
@@ -25,7 +26,7 @@ from planner.solve.threads import Choice
 from planner.solve.together import together
 from planner.target.text import load_target
 from planner.zoo import build
-from tests.graphs import NORMAL, classifier, conv, images, random_net
+from tests.graphs import NORMAL, classifier, conv, images, random_net, small_net
 
 TRAIN = "train_step"
 
@@ -187,21 +188,27 @@ def least_budget(graph: Graph) -> int:
     return int(re.findall(r"is (\d+) bytes", error.value.fix)[0])
 
 
-def test_budgets_are_met_as_before_and_more_memory_is_never_slower(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = build("resnet18", batch=4, image_size=32)
+@pytest.mark.parametrize("mixed", [False, True])
+def test_budgets_are_met_as_before_and_more_memory_is_never_slower(
+    mixed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = small_net(batch=64, size=32)
+    graph = mixed_precision(graph) if mixed else graph
     free = plan_for(graph, policy="sequential").pools[0].arena
     least = least_budget(graph)
+    budgets = [round(least + part * (free - least)) for part in (0.0, 0.1, 0.4, 0.8, 1.0)]
+    plans = [plan_for(graph, policy="sequential", memory_budget=budget) for budget in budgets]
+    times = [plan.program[TRAIN].predicted_ns for plan in plans]
+    assert times == sorted(times, reverse=True)
+    assert all(plan.pools[0].arena <= budget for plan, budget in zip(plans, budgets, strict=True))
+    assert all(check(graph, plan, load_target("h200")) == [] for plan in plans)
+    assert any(plan.program[TRAIN].rewrite.transfers for plan in plans)
     with monkeypatch.context() as patched:
         patched.setattr("planner.solve.assemble.SHARES", ())
-        assert plan_for(graph, policy="sequential").pools[0].arena >= free
         assert least_budget(graph) == least
-    times = []
-    for part in (0.0, 0.1, 0.4, 0.8, 1.0):
-        budget = round(least + part * (free - least))
-        plan = plan_for(graph, policy="sequential", memory_budget=budget)
-        assert plan.pools[0].arena <= budget and check(graph, plan, load_target("h200")) == []
-        times.append(plan.program[TRAIN].predicted_ns)
-    assert times == sorted(times, reverse=True)
+        plain = [plan_for(graph, policy="sequential", memory_budget=budget) for budget in budgets]
+        assert [plan.program[TRAIN].predicted_ns for plan in plain] == times
+        assert [plan.pools[0].arena for plan in plain] == [plan.pools[0].arena for plan in plans]
 
 
 def test_ops_that_share_launches_make_nothing_that_others_wait_for() -> None:
