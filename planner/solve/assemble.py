@@ -194,7 +194,7 @@ def _packed(setting: Setting, made: Draft, keep: Collection[str]) -> tuple[Draft
     placed = arenas(live.blocks, made.pools, first)
     # No more bytes alive at once may still be harder to pack, and launches are not worth memory.
     for share in SHARES if setting.target.gpus else ():
-        joint = replace(made, schedules=together(made.graph, made.schedules, live, made.pools, share))
+        joint = replace(made, schedules=together(made.graph, made.schedules, frozenset(keep), made.pools, share))
         joint_live = liveness(joint.graph, joint.schedules, frozenset(keep))
         found = arenas(joint_live.blocks, made.pools, first, capacity=placed.packing[first].height, effort=GLANCE)
         if found.packing[first].height <= placed.packing[first].height:

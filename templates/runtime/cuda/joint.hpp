@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "bfloat16.hpp"
+
 namespace stepplan::gpu {
 
 struct Sgd {
@@ -38,10 +40,21 @@ struct AdamTensor {
   Adam options;
 };
 
+/// One parameter's working copy: rounded, and (outputs, channels, taps) turned into (outputs, taps, channels).
+struct RoundedTensor {
+  static constexpr int kMost = 64;
+  const float* from;
+  bfloat16* to;
+  int64_t elements;
+  int channels, taps;
+  bool aligned;  // both, to 16 bytes
+};
+
 /// Asked for, and waiting for others: of one op at a time.
 struct Joint {
   std::vector<SgdTensor> sgd;
   std::vector<AdamTensor> adam;
+  std::vector<RoundedTensor> rounded;
 };
 
 }  // namespace stepplan::gpu
