@@ -205,3 +205,8 @@ class RoundWeights(Elementwise):
 
     def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
         return (round_bfloat16(inputs[0]),)
+
+    def samples(self) -> Sequence[Sample]:
+        """In packs, four channels at a time, and one by one; more and less than a GPU's block takes."""
+        shapes = ((3000, 5), (24,), (300, 12, 3, 3), (5, 6, 3, 3), (40, 8, 7, 5), (33, 1, 3, 3), (9, 64, 1, 1))
+        return tuple(Sample(Attrs(), (TensorType(shape=s),)) for s in shapes)

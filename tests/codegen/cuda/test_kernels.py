@@ -8,7 +8,7 @@ import pytest
 
 from codegen.cuda.executor import CudaExecutor
 from codegen.cuda.facts import has_bias
-from planner.graph.model import Attrs, DType, TensorType
+from planner.graph.model import DType, TensorType
 from planner.ops import all_ops
 from planner.ops.base import Mode, Op, Sample, op_named, round_bfloat16
 from planner.ops.device import device_mode
@@ -43,9 +43,6 @@ def samples_of(op: Op) -> list[Sample]:
         to, back = (CastAttrs.model_validate({"dtype": d}) for d in ("bfloat16", "float32"))
         low = TensorType(shape=(4, 33), dtype=DType.BFLOAT16)
         return [*samples, Sample(to, (low.model_copy(update={"dtype": DType.FLOAT32}),)), Sample(back, (low,))]
-    if op.name == "round_weights":  # in packs, in registers and one by one; of whole blocks and some more
-        shapes = ((3000, 5), (24,), (300, 12, 3, 3), (5, 6, 3, 3), (40, 8, 7, 5), (33, 1, 3, 3), (9, 64, 1, 1))
-        return [Sample(Attrs(), (TensorType(shape=s),)) for s in shapes]
     if op.low_precision is None:
         return samples
     many = 1 if op.family in ("elementwise", "binary") else 3
