@@ -1,6 +1,6 @@
 """Runs graph programs with the ops' NumPy references: what an executor must compute.
 
-bfloat16 values are rounded when they are written; convolutions on such values round the weights that they read."""
+bfloat16 values are rounded when they are written."""
 
 from collections.abc import Mapping, Sequence
 
@@ -20,9 +20,7 @@ def run_nodes(nodes: Sequence[Node], types: Mapping[str, Value], values: Mapping
     held = dict(values)
     for node in nodes:
         op, low = op_named(node.op), [v for v in node.inputs if types[v].type.dtype is DType.BFLOAT16]
-        given = [round_bfloat16(held[v]) if low and op.family == "conv" and i == 1 else held[v]
-                 for i, v in enumerate(node.reads)]  # fmt: skip
-        results = op.reference(node.attrs, given)
+        results = op.reference(node.attrs, [held[v] for v in node.reads])
         for name, array in zip((*node.outputs, *node.updates), results, strict=True):
             assert array.shape == types[name].type.shape, (node.id, name, array.shape)
             # A library's weight gradients are bfloat16 before they become float32.

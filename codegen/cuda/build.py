@@ -12,7 +12,16 @@ from codegen.cuda.toolchain import CUDA_RUNTIME, compile_kernels, libraries, too
 from codegen.paths import RUNTIME
 from planner.target.model import Target
 
-KERNELS = ("elementwise.cu", "movement.cu", "normalise.cu", "plain.cu", "pooling.cu", "rows.cu", "training.cu")
+KERNELS = (
+    "elementwise.cu",
+    "joint.cu",
+    "movement.cu",
+    "normalise.cu",
+    "plain.cu",
+    "pooling.cu",
+    "rows.cu",
+    "training.cu",
+)
 
 STORED = ("elementwise.cu", "normalise.cu", "pooling.cu")
 """Of these, what is compiled once per type in which a plan stores activations."""

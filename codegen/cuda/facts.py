@@ -51,21 +51,15 @@ def has_bias(signature: Signature) -> bool:
 
 
 def _packed(signature: Signature) -> Facts:
-    """Weights change their order for the kernels, unless the two orders are one and nothing is to be rounded. Behind
-    rounded weights lies the rounded bias, both at multiples of 64 bytes."""
+    """Weights, or their gradients, change their order, unless the two orders are one and nothing is rounded. In
+    bfloat16 weights come as they are wanted, and a bias is rounded."""
     shape, operands = conv_shape(signature), signature.inputs[0].dtype
     taps, channels = shape[7] * shape[8], shape[1] // shape[15]
-    low = operands is DType.BFLOAT16
-    if (taps == 1 or channels == 1) and not low:
+    if operands is DType.BFLOAT16 and signature.op != "conv2d_backward_weights":
+        return {"packed_bytes": operands.itemsize * signature.inputs[2].elements} if has_bias(signature) else {}
+    if (taps == 1 or channels == 1) and operands is not DType.BFLOAT16:
         return {}
-    size = operands.itemsize * shape[4] * taps * channels
-    if low and has_bias(signature):
-        size = _aligned(size) + _aligned(operands.itemsize * signature.inputs[2].elements)
-    return {"packed_bytes": size}
-
-
-def _aligned(size: int) -> int:
-    return -(-size // 64) * 64
+    return {"packed_bytes": operands.itemsize * shape[4] * taps * channels}
 
 
 def _partial_bytes(op: Op, signature: Signature) -> int:

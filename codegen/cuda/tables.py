@@ -1,13 +1,13 @@
 """The tables behind an executor on a GPU: what `codegen.cpu.tables` resolves, and on top of it the order in which one
 thread asks all streams for their nodes, the events between them, and what every node touches."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from codegen.cpu import tables
 from codegen.cpu.view import NodeView
-from codegen.cuda.updates import TOGETHER, Span, order_together
+from codegen.cuda.joint import launches
 from planner.errors import InternalError
 from planner.graph.model import PERSISTENT, Graph, Role
 from planner.ops.base import op_named
@@ -39,8 +39,8 @@ class TaskView:
     """Events."""
     event: int
     touches: tuple[TouchView, ...]
-    together: bool
-    """An update, which one launch may compute with its neighbours."""
+    joins: bool
+    """Whether one launch computes it and the next task."""
 
 
 @dataclass(frozen=True)
@@ -127,12 +127,12 @@ class _Touches:
 
 def _program(plan: Plan, graph: Graph, program: ProgramPlan, base: tables.Model, touch: _Touches) -> ProgramView:
     view_of = {v.id: v for v in base.views[program.name]}
-    order = issue_order(program)
-    updates = frozenset(v.id for v in base.views[program.name] if v.node.op in TOGETHER)
-    if len(program.lanes) == 1 and updates:  # on several, others may rely on when an update is over
-        spans = {n: [Span(t.pool, t.offset, t.offset + t.bytes, t.write) for t in touch.all(view_of[n])] for n in order}
-        order = tuple(order_together(order, updates, spans))
     waited = {parse_wait(w)[0] for lane in program.lanes for e in lane for w in e.wait}
+    touches = {v.id: touch.all(v) for v in view_of.values()}
+    ops = {v.id: v.node.op for v in view_of.values()}
+    lanes = [launches(lane, ops, touches, waited) for lane in program.lanes]
+    order = issue_order(program, lanes)
+    joins = {node for lane in lanes for nodes in lane for node in nodes[:-1]}
     event = {node: i for i, node in enumerate(n for n in order if n in waited)}
     lane_of = {parse_slice(e.run)[0]: i for i, lane in enumerate(program.lanes) for e in lane}
     waits = {parse_slice(e.run)[0]: e.wait for lane in program.lanes for e in lane}
@@ -149,8 +149,8 @@ def _program(plan: Plan, graph: Graph, program: ProgramPlan, base: tables.Model,
                 lane=lane_of[node],
                 waits=tuple(dict.fromkeys(event[parse_wait(w)[0]] for w in waits[node])),
                 event=event.get(node, -1),
-                touches=touch.all(view_of[node]),
-                together=node in updates,
+                touches=touches[node],
+                joins=node in joins,
             )
             for node in order
         ),
@@ -162,23 +162,24 @@ def _program(plan: Plan, graph: Graph, program: ProgramPlan, base: tables.Model,
     )
 
 
-def issue_order(program: ProgramPlan) -> tuple[str, ...]:
-    """The nodes of all lanes in one order: each lane's own, and none before a node that it waits for, so that an event
-    is always recorded before somebody is made to wait for it. Of several, the one that the schedule starts first."""
+def issue_order(program: ProgramPlan, lanes: Sequence[Sequence[tuple[str, ...]]]) -> tuple[str, ...]:
+    """The nodes of all lanes in one order: each lane's own, launch by launch (`lanes`), and none before a node that it
+    waits for, so that an event is always recorded before somebody is made to wait for it. Of several, the one that the
+    schedule starts first."""
     place = {n.node: i for i, n in enumerate(program.nodes)}
-    heads = [0] * len(program.lanes)
+    waits = {parse_slice(e.run)[0]: e.wait for lane in program.lanes for e in lane}
+    heads = [0] * len(lanes)
     done: dict[str, None] = {}
-    total = sum(map(len, program.lanes))
-    while len(done) < total:
+    while any(head < len(lane) for head, lane in zip(heads, lanes, strict=True)):
         ready = []
-        for lane, entries in enumerate(program.lanes):
-            if heads[lane] < len(entries):
-                entry = entries[heads[lane]]
-                if all(parse_wait(w)[0] in done for w in entry.wait):
-                    ready.append((place[parse_slice(entry.run)[0]], lane))
+        for number, (head, lane) in enumerate(zip(heads, lanes, strict=True)):
+            if head < len(lane):
+                first = lane[head][0]  # the others of a launch wait for nobody
+                if all(parse_wait(w)[0] in done for w in waits[first]):
+                    ready.append((place[first], number))
         if not ready:
             raise InternalError(f"the lanes of {program.name} wait for each other")
-        _, lane = min(ready)
-        done[parse_slice(program.lanes[lane][heads[lane]].run)[0]] = None
-        heads[lane] += 1
+        _, number = min(ready)
+        done.update(dict.fromkeys(lanes[number][heads[number]]))
+        heads[number] += 1
     return tuple(done)

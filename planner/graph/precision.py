@@ -3,8 +3,8 @@
 A pass over a captured graph, before planning. Every op says which of its inputs may be bfloat16 (`Op.low_inputs`):
 
     convolutions, products   always run on bfloat16 operands; the library adds in float32. Their weight gradients are
-                             float32, as are the weights that convolutions read: kernels round them to bfloat16 as they
-                             bring them into the library's order, so the working copy lives in the node's scratch
+                             float32. What they read of the master weights is a working copy, a value as any other:
+                             rounded once for all its readers, a convolution's in the library's order (`round_weights`)
     what follows its inputs  activations, batch norms, pooling, sums, chains, copies: in bfloat16 where an input is;
                              they compute in float32 and round what they store
     everything else          losses, softmax, updates: in float32
@@ -15,11 +15,12 @@ A pass over a captured graph, before planning. Every op says which of its inputs
 Where a node wants a value in the other precision, a `cast` node goes in front of it, once per value and program.
 
     conv1(x f32, w f32) -> y f32; relu(y) -> z f32; loss(z) -> l f32    becomes
-    x.bf16 = cast(x); conv1(x.bf16, w) -> y bf16; relu(y) -> z bf16; z.f32 = cast(z); loss(z.f32) -> l f32
+    x.bf16 = cast(x); w.bf16 = round_weights(w); conv1(x.bf16, w.bf16) -> y bf16; relu(y) -> z bf16; z.f32 = cast(z);
+    loss(z.f32) -> l f32
 """
 
 from planner.errors import UserError
-from planner.graph.model import DType, Graph, Node, Program, Role, Value
+from planner.graph.model import Attrs, DType, Graph, Node, Program, Role, TensorType, Value
 from planner.graph.text import validate
 from planner.ops.base import Op, op_named
 from planner.ops.masks import CastAttrs
@@ -48,11 +49,12 @@ def mixed_precision(graph: Graph) -> Graph:
 def full_precision(graph: Graph) -> Graph:
     """The float32 graph that `mixed_precision` was given: what a bfloat16 one is compared with."""
     renamed: dict[str, str] = {}
+    fixed = _fixed(graph)
     for program in graph.programs:
         for node in program.nodes:
             if _rounds(graph, node):
                 (source,), (result,) = node.inputs, node.outputs
-                if source.startswith(f"{result}."):
+                if result in fixed:
                     renamed[source] = result
                 else:
                     renamed[result] = renamed.get(source, source)
@@ -84,9 +86,15 @@ def full_precision(graph: Graph) -> Graph:
     return full
 
 
+def _fixed(graph: Graph) -> set[str]:
+    """Values that the caller knows: they keep their type."""
+    return {v for p in graph.programs for v in (*p.inputs, *p.outputs)} | {v.id for v in graph.values if v.name}
+
+
 def _rounds(graph: Graph, node: Node) -> bool:
-    """Whether the node is one of `mixed_precision`'s casts."""
-    return node.op == "cast" and any(graph.value[v].type.dtype is DType.BFLOAT16 for v in (*node.inputs, *node.outputs))
+    """Whether the node is one that `mixed_precision` adds."""
+    low = any(graph.value[v].type.dtype is DType.BFLOAT16 for v in (*node.inputs, *node.outputs))
+    return low and node.op in ("cast", "round_weights")
 
 
 def is_mixed(graph: Graph) -> bool:
@@ -114,13 +122,15 @@ class _Pass:
 
     def __init__(self, graph: Graph) -> None:
         self.values: dict[str, Value] = dict(graph.value)
-        self._fixed = {v for p in graph.programs for v in (*p.inputs, *p.outputs)}
-        self._fixed |= {v.id for v in graph.values if v.name}
+        self._fixed = _fixed(graph)
 
     def program(self, program: Program) -> Program:
         self._nodes: list[Node] = []
-        self._casts: dict[tuple[str, DType], str] = {}
-        self._made: set[str] = set()
+        self._casts: dict[tuple[str, str, DType], str] = {}
+        """(value, op, dtype) -> what the op makes of it"""
+        self._own: set[str] = set()
+        """Values that the program adds."""
+        self._program = program.name
         for node in program.nodes:
             self._add(node)
         return program.model_copy(update={"nodes": tuple(self._nodes)})
@@ -129,24 +139,24 @@ class _Pass:
         op = op_named(node.op)
         low = self._low_inputs(op, node)
         inputs = tuple(
-            self._cast(v, DType.BFLOAT16 if i in low else DType.FLOAT32, node) if self._is_float(v) else v
+            (self._low(v, op, i, node) if i in low else self._cast(v, DType.FLOAT32, node)) if self._is_float(v) else v
             for i, v in enumerate(node.inputs)
         )
         types = op.infer(node.attrs, [self.values[v].type for v in inputs])
         outputs, results = [], []
         for value, type_ in zip(node.outputs, types, strict=True):
             if value in self._fixed and type_.dtype is DType.BFLOAT16:
-                results.append(value)
-                value = self._new(self.values[value], type_.dtype)
+                own = self._new(self.values[value], type_)
+                results.append((own, value))
+                value = own
             else:
                 self.values[value] = self.values[value].model_copy(update={"type": type_})
             outputs.append(value)
         self._nodes.append(node.model_copy(update={"inputs": inputs, "outputs": tuple(outputs)}))
-        for value in node.updates:  # what was rounded of it is its past
-            for dtype in SHORT:
-                self._casts.pop((value, dtype), None)
-        for value in results:  # as the caller gets it
-            self._nodes.append(self._cast_node(self._spelled(value, DType.BFLOAT16), value, DType.FLOAT32, node))
+        # What was rounded of a value that changes is its past.
+        self._casts = {key: made for key, made in self._casts.items() if key[0] not in node.updates}
+        for own, value in results:  # as the caller gets it
+            self._nodes.append(self._added("cast", CastAttrs(dtype="float32"), own, value, node))
 
     def _low_inputs(self, op: Op, node: Node) -> frozenset[int]:
         """Positions of the inputs that become bfloat16."""
@@ -160,37 +170,47 @@ class _Pass:
     def _is_float(self, value: str) -> bool:
         return self.values[value].type.dtype in (DType.FLOAT32, DType.BFLOAT16)
 
+    def _low(self, value: str, op: Op, position: int, reader: Node) -> str:
+        """An operand in bfloat16: weights in the library's order."""
+        weights = op.family == "conv" and position not in op.activations  # type: ignore[attr-defined]
+        type_ = self.values[value].type
+        if not weights and (self.values[value].role is not Role.PARAMETER or len(type_.shape) == 4):
+            return self._cast(value, DType.BFLOAT16, reader)
+        return self._made(self._cast(value, DType.FLOAT32, reader), "round_weights", DType.BFLOAT16, reader)
+
     def _cast(self, value: str, dtype: DType, reader: Node) -> str:
-        """The value in a precision, made in front of its first reader."""
-        if self.values[value].type.dtype is dtype:
-            return value
-        known = self._casts.get((value, dtype))
+        """The value in a precision."""
+        return value if self.values[value].type.dtype is dtype else self._made(value, "cast", dtype, reader)
+
+    def _made(self, value: str, op: str, dtype: DType, reader: Node) -> str:
+        """What an op makes of the value, in front of its first reader."""
+        known = self._casts.get((value, op, dtype))
         if known is None:
-            known = self._casts[value, dtype] = self._new(self.values[value], dtype)
-            self._nodes.append(self._cast_node(value, known, dtype, reader))
+            attrs = op_named(op).attrs_type.model_validate({"dtype": dtype.value} if op == "cast" else {})
+            (type_,) = op_named(op).infer(attrs, [self.values[value].type])
+            known = self._casts[value, op, dtype] = self._new(self.values[value], type_)
+            self._nodes.append(self._added(op, attrs, value, known, reader))
         return known
 
-    def _new(self, value: Value, dtype: DType) -> str:
-        """A value like this one in another precision, which the program itself makes."""
+    def _new(self, value: Value, type_: TensorType) -> str:
+        """A value like this one in another precision, which the program itself makes: none of another program's, or
+        its bytes would be held from there to here."""
         role = value.role if value.role is Role.GRADIENT else Role.ACTIVATION
-        type_ = value.type.model_copy(update={"dtype": dtype})
-        name, again = self._spelled(value.id, dtype), 2
-        while name in self._made or (name in self.values and self.values[name].type != type_):
-            name, again = f"{self._spelled(value.id, dtype)}{again}", again + 1
-        self._made.add(name)
+        spelled = f"{value.id}.{SHORT[type_.dtype]}"
+        if spelled in self.values and spelled not in self._own:
+            spelled = f"{self._program}.{spelled}"
+        name, again = spelled, 2
+        while name in self.values:
+            name, again = f"{spelled}{again}", again + 1
+        self._own.add(name)
         self.values[name] = Value(id=name, type=type_, role=role, gradient_of=value.gradient_of)
         return name
 
     @staticmethod
-    def _spelled(value: str, dtype: DType) -> str:
-        return f"{value}.{SHORT[dtype]}"
-
-    @staticmethod
-    def _cast_node(source: str, target: str, dtype: DType, beside: Node) -> Node:
-        attrs = CastAttrs.model_validate({"dtype": dtype.value})
+    def _added(op: str, attrs: Attrs, source: str, target: str, beside: Node) -> Node:
         return Node(
             id=f"{target}.cast" if target == beside.id else target,
-            op="cast",
+            op=op,
             inputs=(source,),
             outputs=(target,),
             attrs=attrs,

@@ -201,6 +201,8 @@ class Op(ABC):
     any_dtype: ClassVar[bool] = False
     """Whether the op moves data of every dtype."""
 
+    joint_launch: ClassVar[int] = 0
+    """How many neighbours of this op one launch on a GPU computes at most; 0: every node has a launch of its own."""
     low_precision: ClassVar[Container[int] | None] = None
     """Positions of the inputs that may be bfloat16: all of them that are floating point, or none. The others are
     float32 then. None: the op computes on float32 alone (planner/graph/precision.py)."""

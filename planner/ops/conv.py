@@ -12,7 +12,7 @@ import numpy as np
 
 from planner.errors import UserError
 from planner.graph.gradient import GradientContext
-from planner.graph.model import Attrs, Layout, TensorType
+from planner.graph.model import Attrs, DType, Layout, TensorType
 from planner.ops.base import (
     Access,
     Array,
@@ -63,10 +63,13 @@ class _Conv(Op):
     attrs_type: ClassVar[type[Attrs]] = ConvAttrs
 
     activations: ClassVar[tuple[int, ...]] = (0,)
-    """Inputs that are activations: channels-last. Weights stay as the framework has them."""
+    """Inputs that are activations: channels-last. Weights lie as the framework has them, in bfloat16 channels-last."""
 
     def layouts(self, attrs: Any, inputs: Sequence[TensorType]) -> tuple[Layout | None, ...]:
-        return tuple(Layout.CHANNELS_LAST if i in self.activations else Layout.ROW_MAJOR for i in range(len(inputs)))
+        return tuple(
+            Layout.CHANNELS_LAST if i in self.activations or t.dtype is DType.BFLOAT16 else Layout.ROW_MAJOR
+            for i, t in enumerate(inputs)
+        )
 
     def flops(self, signature: Signature) -> int:
         n, _, oh, ow = self.large_output(signature).shape
@@ -124,7 +127,7 @@ class _Conv(Op):
 class Conv2d(_Conv):
     """y[n,o,p,q] = b[o] + sum over i,r,s of w[o,i,r,s] x[n,i,p*stride+r*dilation-pad,...]. Inputs: x, w, [b]."""
 
-    low_precision = (0,)
+    low_precision = (0, 1)
     name = "conv2d"
     input_counts = (2, 3)
 
@@ -201,7 +204,7 @@ class Conv2d(_Conv):
 class Conv2dBackwardData(_Conv):
     """dx from dy and w. Inputs: dy, w. Output: dx with the forward input's shape."""
 
-    low_precision = (0,)
+    low_precision = (0, 1)
     name = "conv2d_backward_data"
     input_counts = (2,)
     attrs_type: ClassVar[type[Attrs]] = ConvGradAttrs

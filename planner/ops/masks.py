@@ -174,3 +174,39 @@ class Cast(Elementwise):
             case("float32", DType.UINT8, (100,)),
             case("int64", DType.FLOAT32, (4, 17)),
         )
+
+
+@register
+class RoundWeights(Elementwise):
+    """Weights as a GPU's libraries want them: y = x rounded to the nearest bfloat16, (O, I, H, W) in the order O, H, W,
+    I. Input: float32, as the framework has it. Processors have no kernel for it (graph/precision.py)."""
+
+    name = "round_weights"
+    family = "masks"
+    joint_launch = 64
+    differentiable = False
+
+    def layouts(self, attrs: Attrs, inputs: Sequence[TensorType]) -> tuple[Layout | None, ...]:
+        return (Layout.ROW_MAJOR,)
+
+    def infer(self, attrs: Attrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        (x,) = inputs
+        if x.dtype is not DType.FLOAT32:
+            raise misfit(f"round_weights cannot round {x.text()}", "give it float32")
+        layout = Layout.CHANNELS_LAST if len(x.shape) == 4 else x.layout
+        return (TensorType(shape=x.shape, dtype=DType.BFLOAT16, layout=layout),)
+
+    def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
+        """In one piece: the orders differ."""
+        return {("loops", "elements"): 1}
+
+    def inplace(self, signature: Signature, mode: Mode) -> tuple[tuple[int, int], ...]:
+        return ()
+
+    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        return (round_bfloat16(inputs[0]),)
+
+    def samples(self) -> Sequence[Sample]:
+        """In packs, four channels at a time, and one by one; more and less than a GPU's block takes."""
+        shapes = ((3000, 5), (24,), (300, 12, 3, 3), (5, 6, 3, 3), (40, 8, 7, 5), (33, 1, 3, 3), (9, 64, 1, 1))
+        return tuple(Sample(Attrs(), (TensorType(shape=s),)) for s in shapes)

@@ -55,6 +55,7 @@ class SgdUpdate(_Update):
     """Input: gradient; updates: parameter, [momentum]. v = momentum v + g + wd w; w -= lr v."""
 
     name = "sgd_update"
+    joint_launch = 64
     update_counts = (1, 2)
     attrs_type = SgdAttrs
 
@@ -86,6 +87,7 @@ class AdamUpdate(_Update):
     """Input: gradient; updates: parameter, exp_avg, exp_avg_sq. Kingma and Ba, algorithm 1; AdamW if decoupled."""
 
     name = "adam_update"
+    joint_launch = 48
     update_counts = (3,)
     attrs_type = AdamAttrs
 

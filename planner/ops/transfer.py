@@ -6,13 +6,14 @@ They stand in no captured graph; plan/expand.py adds them where a plan says so. 
 from collections.abc import Sequence
 
 from planner.graph.model import Attrs, Layout, TensorType
-from planner.ops.base import Array, Sample, Signature, register
+from planner.ops.base import EVERY, Array, Sample, Signature, register
 from planner.ops.elementwise import Elementwise
 
 
 class _Transfer(Elementwise):
     family = "transfer"
     any_dtype = True
+    low_precision = EVERY
 
     def layouts(self, attrs: Attrs, inputs: Sequence[TensorType]) -> tuple[Layout | None, ...]:
         return (None,)

@@ -1,7 +1,7 @@
 """From schedules to a plan: lifetimes, byte offsets, waits, and the time that a replay of the result takes."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from planner.costs.table import CostTable, costs_hash
@@ -17,17 +17,21 @@ from planner.plan.simulate import simulate
 from planner.solve.crossing import crossed_bytes
 from planner.solve.keep import kept_values
 from planner.solve.liveness import Liveness, liveness, scratch_id
-from planner.solve.offsets import most_alive
+from planner.solve.offsets import Effort, most_alive
 from planner.solve.options import PlanOptions
 from planner.solve.pools import Arenas, arenas
 from planner.solve.rewriting import Copies, copies_of, links_of, rescheduled
 from planner.solve.schedule import Schedule
 from planner.solve.sync import lane_programs
+from planner.solve.together import SHARES, together
 from planner.target.model import Target
 from planner.target.text import target_hash
 from planner.units import format_bytes
 
 Say = Callable[[str], None]
+
+GLANCE = Effort(search=2_000_000)
+"""For a packing that there is another for."""
 
 
 @dataclass(frozen=True)
@@ -154,13 +158,11 @@ def assemble(
     of some lanes' cores. `rewrites`: program -> what runs besides (plan/expand.py); `overlap`: whether transfers may
     hold memory longer to run beside the nodes. `layouts`: value -> how it is stored (stored.py).
     """
-    made = draft(setting, schedules, threads, rewrites, overlap=overlap)
-    sharing = setting.sharing(made.cpus)
     graph, target, options = setting.graph, setting.target, setting.options
     keep = kept_values(graph, options.keep)
-    live = liveness(made.graph, made.schedules, frozenset(keep))
+    made, live, placed = _packed(setting, draft(setting, schedules, threads, rewrites, overlap=overlap), keep)
+    sharing = setting.sharing(made.cpus)
     setting.say(f"liveness: {len(live.blocks)} blocks, {len(live.shares)} values in place")
-    placed = arenas(live.blocks, made.pools, target.memory.name)
     first = placed.packing[target.memory.name]
     setting.say(f"offsets: {format_bytes(first.height)}, lower bound {format_bytes(first.lower_bound)}")
     if first.height > setting.capacity:
@@ -183,6 +185,21 @@ def assemble(
         programs=tuple(_program(setting, made, p.name, live, placed, sharing) for p in graph.programs),
         sharing=sharing,
     )
+
+
+def _packed(setting: Setting, made: Draft, keep: Collection[str]) -> tuple[Draft, Liveness, Arenas]:
+    """The draft in the order in which it will run, with lifetimes and offsets."""
+    first = setting.target.memory.name
+    live = liveness(made.graph, made.schedules, frozenset(keep))
+    placed = arenas(live.blocks, made.pools, first)
+    # No more bytes alive at once may still be harder to pack, and launches are not worth memory.
+    for share in SHARES if setting.target.gpus else ():
+        joint = replace(made, schedules=together(made.graph, made.schedules, frozenset(keep), made.pools, share))
+        joint_live = liveness(joint.graph, joint.schedules, frozenset(keep))
+        found = arenas(joint_live.blocks, made.pools, first, capacity=placed.packing[first].height, effort=GLANCE)
+        if found.packing[first].height <= placed.packing[first].height:
+            return joint, joint_live, found
+    return made, live, placed
 
 
 def too_small(

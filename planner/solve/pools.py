@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from planner.solve.liveness import Block
-from planner.solve.offsets import Packing, pack
+from planner.solve.offsets import QUICK, Effort, Packing, pack
 from planner.units import ALIGNMENT, Bytes, align
 
 
@@ -36,9 +36,19 @@ class Arenas:
         return found
 
 
-def arenas(blocks: Sequence[Block], pools: Mapping[str, str], first: str) -> Arenas:
-    """`pools`: value -> pool, of those outside `first`."""
+def arenas(
+    blocks: Sequence[Block],
+    pools: Mapping[str, str],
+    first: str,
+    *,
+    capacity: int | None = None,
+    effort: Effort = QUICK,
+) -> Arenas:
+    """`pools`: value -> pool, of those outside `first`. `capacity`: bytes of that one below which nothing is gained."""
     groups: dict[str, list[Block]] = {first: []}
     for block in blocks:
         groups.setdefault(pools.get(block.id, first), []).append(block)
-    return Arenas({name: pack(group) for name, group in groups.items()}, pools)
+    packing = {
+        name: pack(group, capacity=capacity if name == first else None, effort=effort) for name, group in groups.items()
+    }
+    return Arenas(packing, pools)

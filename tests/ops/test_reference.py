@@ -42,7 +42,8 @@ def test_shapes(op, sample):
     for array, type_ in zip(results, expected, strict=True):
         assert isinstance(array, np.ndarray | np.generic)
         assert array.shape == type_.shape
-        assert array.dtype == (np.float64 if type_.dtype is DType.FLOAT32 else np.dtype(type_.dtype.value))
+        real = type_.dtype in (DType.FLOAT32, DType.BFLOAT16)
+        assert array.dtype == (np.float64 if real else np.dtype(type_.dtype.value))
         assert np.isfinite(array).all()
     for array, old in zip(drawn, before, strict=True):
         np.testing.assert_array_equal(array, old)

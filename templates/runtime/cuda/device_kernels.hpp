@@ -12,11 +12,11 @@
 #include "binary.hpp"
 #include "fusion.hpp"
 #include "interpolate.hpp"
+#include "joint.hpp"
 #include "launch.hpp"
 #include "masks.hpp"
 #include "max_pool.hpp"
 #include "reduce.hpp"
-#include "updates.hpp"
 
 namespace stepplan::gpu {
 
@@ -168,6 +168,16 @@ void sum_reduce(Queue queue, const float* x, const Reduction& axes, float scale,
 template <class T>
 void bias_gradient(Queue queue, const T* dy, int64_t rows, int64_t columns, float* db, double* sums, int64_t chunks);
 
+// -- joint.cu --------------------------------------------------------------------------------------------------------------
+/// Where the queue collects work, these are put to it: `launch_joint` computes them.
+void sgd_update(Queue queue, float* weight, const float* gradient, float* velocity, const Scalars* now, const Sgd& o,
+                int64_t n);
+void adam_update(Queue queue, float* weight, const float* gradient, float* mean, float* square, const Scalars* now,
+                 const Adam& o, int64_t n);
+/// y = x rounded, from (outputs, channels, taps) to (outputs, taps, channels); n elements.
+void round_weights(Queue queue, const float* x, bfloat16* y, int64_t n, int64_t channels, int64_t taps);
+void launch_joint(Queue queue, const Joint& joint, const Scalars* now);
+
 // -- training.cu ---------------------------------------------------------------------------------------------------------
 struct Labels {
   const int64_t* labels;
@@ -191,19 +201,6 @@ void bce_with_logits(Queue queue, const float* x, const float* target, int64_t n
                      double* parts, int64_t chunks);
 void bce_with_logits_backward(Queue queue, const float* dloss, const float* scale, const float* x, const float* target,
                               float* dx, int64_t n);
-
-/// Where the queue collects updates, this one is put to the others: `update_together` computes them.
-void sgd_update(Queue queue, float* weight, const float* gradient, float* velocity, const Scalars* now, const Sgd& o,
-                int64_t n);
-void update_together(Queue queue, const Updates& updates, const Scalars* now);
-struct Adam {
-  double beta1, beta2;
-  float eps, weight_decay;
-  bool decoupled;
-  float lr_factor;
-};
-void adam_update(Queue queue, float* weight, const float* gradient, float* mean, float* square, const Scalars* now,
-                 const Adam& o, int64_t n);
 
 struct Table {
   int64_t positions, entries, columns, padding_index;

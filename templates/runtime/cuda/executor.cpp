@@ -182,20 +182,19 @@ void Executor::prepare(Run& run, void* const* gradients) {
 void Executor::enqueue(const ProgramSpec& program, const Run& run) {
   device_.record(start_, streams_[0]);
   for (size_t lane = 1; lane < streams_.size(); ++lane) device_.wait(streams_[lane], start_);
-  gpu::Updates updates;
-  for (size_t number = 0; number < program.tasks.size(); ++number) {
-    const Task& task = program.tasks[number];
+  gpu::Joint joint;
+  bool joining = false;
+  for (const Task& task : program.tasks) {
     const gpu::Stream stream = streams_[static_cast<size_t>(task.lane)];
     for (int event : task.waits) device_.wait(stream, events_[static_cast<size_t>(event)]);
 #ifdef STEPPLAN_NULL_DEVICE
     device_.begin_node(stream, task.name, task.touches.data(), task.touches.size());
 #endif
     gpu::Queue own = queue(task.lane);
-    if (task.together) own.together = &updates;
+    if (task.joins || joining) own.joint = &joint;
     task.node(run, own);
-    const Task* next = number + 1 < program.tasks.size() ? &program.tasks[number + 1] : nullptr;
-    const bool more = next != nullptr && next->together && next->lane == task.lane && next->waits.empty() && task.event < 0;
-    if (!updates.empty() && !more) gpu::update_together(queue(task.lane), updates, run.now), updates.clear();
+    joining = task.joins;
+    if (!joining) gpu::launch_joint(queue(task.lane), joint, run.now), joint = {};
     if (task.event >= 0) device_.record(events_[static_cast<size_t>(task.event)], stream);
   }
   for (size_t lane = 1; lane < streams_.size(); ++lane) {

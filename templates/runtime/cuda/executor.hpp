@@ -35,7 +35,7 @@ struct Task {
   std::span<const int> waits;  // events of other lanes' nodes
   int event;                   // recorded behind the node, for those who wait for it; -1: nobody does
   std::span<const gpu::Touch> touches;
-  bool together = false;       // an update, which one launch may compute with its neighbours
+  bool joins = false;          // one launch computes it and the next task
 };
 
 struct ProgramSpec {

@@ -8,7 +8,7 @@
 
 #include "both.hpp"
 #include "device.hpp"
-#include "updates.hpp"
+#include "joint.hpp"
 
 /// A kernel's body: `elements(queue, n, [=] STEPPLAN_KERNEL(int64_t i) { ... })`.
 #ifdef __CUDACC__
@@ -72,7 +72,7 @@ struct Queue {
   int threads = kThreads;
   int blocks = kMostBlocks;
   bool fixed = false;  // by who measures, whatever the plan says
-  Updates* together = nullptr;  // where updates wait for others; null: each is asked for at once
+  Joint* joint = nullptr;  // where a node's work waits for that of others; null: it is asked for at once
 
   void shape(int planned_threads, int planned_blocks) {
     if (!fixed) threads = planned_threads, blocks = planned_blocks;

@@ -127,8 +127,7 @@ template <class T>
 void add_bias(Queue queue, const float* bias, T* y, int64_t rows, int64_t columns);
 
 /// Weights between PyTorch's order [oc, ic / groups, kh, kw] in float32 and the kernels' [oc, kh, kw, ic / groups].
-template <class T>
-void pack_weights(Queue queue, const Conv& shape, const float* plain, T* packed);
+void pack_weights(Queue queue, const Conv& shape, const float* plain, float* packed);
 template <class T>
 void unpack_weights(Queue queue, const Conv& shape, const T* packed, float* plain);
 

@@ -155,8 +155,7 @@ void add_bias(Queue queue, const float* bias, T* y, int64_t row_count, int64_t c
   add_bias_in<1>(queue, bias, y, row_count, columns);
 }
 
-template <class T>
-void pack_weights(Queue queue, const Conv& s, const float* plain, T* packed) {
+void pack_weights(Queue queue, const Conv& s, const float* plain, float* packed) {
   turn(queue, plain, packed, s.oc, s.group_channels(), s.taps());
 }
 
@@ -167,7 +166,6 @@ void unpack_weights(Queue queue, const Conv& s, const T* packed, float* plain) {
 
 #define STEPPLAN_STORED(T)                                                    \
   template void add_bias<T>(Queue, const float*, T*, int64_t, int64_t);       \
-  template void pack_weights<T>(Queue, const Conv&, const float*, T*);        \
   template void unpack_weights<T>(Queue, const Conv&, const T*, float*);
 STEPPLAN_STORED(float)
 STEPPLAN_STORED(bfloat16)

@@ -1,0 +1,241 @@
+// Parameter updates and rounded weights: many small tensors, of several nodes in one launch.
+#include <cmath>
+
+#include "device_kernels.hpp"
+#include "packs.hpp"
+
+namespace stepplan::gpu {
+
+namespace {
+
+/// What every element of one parameter's update needs: the same sums in a launch of its own as in one with others.
+struct SgdStep {
+  Sgd o;
+  float lr;
+
+  STEPPLAN_KERNEL void operator()(int64_t, float& after, float w, float g) const {
+    after = w - lr * (g + o.weight_decay * w);
+  }
+  STEPPLAN_KERNEL void operator()(int64_t, float& after, float& velocity_after, float w, float slope, float v_before) const {
+    const float g = slope + o.weight_decay * w;
+    const float v = o.momentum * v_before + g;
+    velocity_after = v;
+    after = w - lr * (o.nesterov ? g + o.momentum * v : v);
+  }
+};
+
+STEPPLAN_KERNEL inline SgdStep step_of(const Sgd& o, const Scalars* now) { return {o, now->lr * o.lr_factor}; }
+
+struct AdamStep {
+  float step_size, root, shrink, decay, keep, take_mean, take_square, eps;
+
+  STEPPLAN_KERNEL void operator()(int64_t, float& after, float& mean_after, float& square_after, float weight_then, float slope,
+                                  float m_before, float v_before) const {
+    const float w = weight_then * shrink;
+    const float g = slope + decay * w;
+    const float m = m_before + take_mean * (g - m_before);
+    const float v = keep * v_before + take_square * (g * g);
+    mean_after = m;
+    square_after = v;
+    after = w - step_size * (m / (std::sqrt(v) / root + eps));
+  }
+};
+
+/// Once per thread or block: powers in double are slow.
+STEPPLAN_KERNEL inline AdamStep step_of(const Adam& o, const Scalars* now) {
+  const float lr = now->lr * o.lr_factor;
+  const double step = static_cast<double>(now->step);
+  return {.step_size = static_cast<float>(lr / (1.0 - std::pow(o.beta1, step))),
+          .root = static_cast<float>(std::sqrt(1.0 - std::pow(o.beta2, step))),
+          .shrink = o.decoupled ? static_cast<float>(1.0 - static_cast<double>(lr) * o.weight_decay) : 1.0f,
+          .decay = o.decoupled ? 0.0f : o.weight_decay,
+          .keep = static_cast<float>(o.beta2),
+          .take_mean = static_cast<float>(1.0 - o.beta1),
+          .take_square = static_cast<float>(1.0 - o.beta2),
+          .eps = o.eps};
+}
+
+struct Rounding {
+  STEPPLAN_KERNEL void operator()(int64_t, bfloat16& rounded, float value) const { rounded = value; }
+};
+
+STEPPLAN_KERNEL inline SgdStep step_of(const SgdTensor& t, const Scalars* now) { return step_of(t.options, now); }
+STEPPLAN_KERNEL inline AdamStep step_of(const AdamTensor& t, const Scalars* now) { return step_of(t.options, now); }
+STEPPLAN_KERNEL inline Rounding step_of(const RoundedTensor&, const Scalars*) { return {}; }
+
+}  // namespace
+
+void sgd_update(Queue queue, float* weight, const float* gradient, float* velocity, const Scalars* now, const Sgd& options,
+                int64_t n) {
+  if (queue.joint != nullptr && in_packs<4>(weight, gradient, velocity)) {
+    queue.joint->sgd.push_back({weight, gradient, velocity, n, options});
+    return;
+  }
+  const Sgd o = options;
+  const auto prepared = [=] STEPPLAN_KERNEL() { return step_of(o, now); };
+  const float *before = weight, *velocity_before = velocity;
+  if (velocity == nullptr) return map_made(queue, n, prepared, weight, before, gradient);
+  map_made(queue, n, prepared, weight, velocity, before, gradient, velocity_before);
+}
+
+void adam_update(Queue queue, float* weight, const float* gradient, float* mean, float* square, const Scalars* now,
+                 const Adam& options, int64_t n) {
+  if (queue.joint != nullptr && in_packs<4>(weight, gradient, mean, square)) {
+    queue.joint->adam.push_back({weight, gradient, mean, square, n, options});
+    return;
+  }
+  const Adam o = options;
+  const auto prepared = [=] STEPPLAN_KERNEL() { return step_of(o, now); };
+  const float *before = weight, *mean_before = mean, *square_before = square;
+  map_made(queue, n, prepared, weight, mean, square, before, gradient, mean_before, square_before);
+}
+
+namespace {
+
+constexpr int kJointThreads = 256;
+constexpr int kTaps = 9;  // of the windows that are turned in registers, four channels by a thread
+
+/// Elements that one block takes.
+template <class Tensor>
+STEPPLAN_BOTH int64_t share(const Tensor&) {
+  return 4096;
+}
+STEPPLAN_BOTH inline bool in_registers(const RoundedTensor& t) { return t.aligned && t.taps == kTaps && t.channels % 4 == 0; }
+STEPPLAN_BOTH inline int64_t share(const RoundedTensor& t) { return in_registers(t) ? kJointThreads * 4 * kTaps : 4096; }
+
+/// The work of several nodes, and the block at which each begins.
+template <class Tensor>
+struct JointLaunch {
+  Tensor tensors[Tensor::kMost];
+  int first[Tensor::kMost + 1];
+  int count;
+};
+
+/// One thread's share of one block's elements.
+STEPPLAN_KERNEL inline void joint_share(const SgdTensor& t, const SgdStep& step, int64_t begin, int64_t n, int thread) {
+  const Place place{0, 1, thread, kJointThreads};
+  float* weight = t.weight + begin;
+  const float *before = weight, *gradient = t.gradient + begin;
+  if (t.velocity == nullptr) return map_packs<4, 2>(place, n, true, step, weight, before, gradient);
+  float* velocity = t.velocity + begin;
+  const float* velocity_before = velocity;
+  map_packs<4, 2>(place, n, true, step, weight, velocity, before, gradient, velocity_before);
+}
+
+STEPPLAN_KERNEL inline void joint_share(const AdamTensor& t, const AdamStep& step, int64_t begin, int64_t n, int thread) {
+  const Place place{0, 1, thread, kJointThreads};
+  float *weight = t.weight + begin, *mean = t.mean + begin, *square = t.square + begin;
+  const float *before = weight, *gradient = t.gradient + begin, *mean_before = mean, *square_before = square;
+  map_packs<4, 1>(place, n, true, step, weight, mean, square, before, gradient, mean_before, square_before);
+}
+
+/// Four channels of one output channel: `at` counts them in the order of the framework, where their taps are neighbours.
+STEPPLAN_KERNEL inline void turn_channels(const RoundedTensor& t, int64_t at) {
+  using Four = Pack<float, 4>;
+  const uint32_t fours = static_cast<uint32_t>(t.channels / 4), which = static_cast<uint32_t>(at);
+  const int64_t output = which / fours, channel = int64_t{4} * (which % fours);
+  const Four* from = reinterpret_cast<const Four*>(t.from) + at * kTaps;
+  Four held[kTaps];
+  STEPPLAN_UNROLL
+  for (int i = 0; i < kTaps; ++i) held[i] = from[i];
+  STEPPLAN_UNROLL
+  for (int tap = 0; tap < kTaps; ++tap) {
+    Pack<bfloat16, 4> rounded;
+    STEPPLAN_UNROLL
+    for (int j = 0; j < 4; ++j) rounded.values[j] = held[(j * kTaps + tap) / 4].values[(j * kTaps + tap) % 4];
+    *reinterpret_cast<Pack<bfloat16, 4>*>(t.to + (output * kTaps + tap) * t.channels + channel) = rounded;
+  }
+}
+
+STEPPLAN_KERNEL inline void joint_share(const RoundedTensor& t, const Rounding& round, int64_t begin, int64_t n, int thread) {
+  if (t.taps == 1 || t.channels == 1) {  // the orders are one
+    bfloat16* to = t.to + begin;
+    const float* from = t.from + begin;
+    return map_packs<8, 2>({0, 1, thread, kJointThreads}, n, t.aligned, round, to, from);
+  }
+  if (in_registers(t)) {
+    if (int64_t{thread} * 4 * kTaps < n) turn_channels(t, begin / (4 * kTaps) + thread);
+    return;
+  }
+  for (int64_t i = begin + thread; i < begin + n; i += kJointThreads) {
+    const int64_t channel = i % t.channels, tap = i / t.channels % t.taps, output = i / (t.channels * t.taps);
+    t.to[i] = t.from[(output * t.channels + channel) * t.taps + tap];
+  }
+}
+
+/// What a block works on.
+struct Share {
+  int which;
+  int64_t begin, elements;
+};
+
+template <class Tensor>
+STEPPLAN_KERNEL Share share_of(const JointLaunch<Tensor>& launch, int block) {
+  int low = 0, high = launch.count - 1;
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (launch.first[middle] <= block) low = middle;
+    else high = middle - 1;
+  }
+  const int64_t all = share(launch.tensors[low]);
+  const int64_t begin = (block - launch.first[low]) * all, left = launch.tensors[low].elements - begin;
+  return {low, begin, left < all ? left : all};
+}
+
+#ifdef __CUDACC__
+template <class Tensor>
+__global__ void __launch_bounds__(kJointThreads)
+    each_joint(const __grid_constant__ JointLaunch<Tensor> launch, const Scalars* now) {
+  const Share own = share_of(launch, static_cast<int>(blockIdx.x));
+  const Tensor& tensor = launch.tensors[own.which];
+  __shared__ decltype(step_of(tensor, now)) step;
+  if (threadIdx.x == 0) step = step_of(tensor, now);
+  __syncthreads();
+  joint_share(tensor, step, own.begin, own.elements, static_cast<int>(threadIdx.x));
+}
+#endif
+
+template <class Tensor>
+void launch_tensors(Queue queue, const std::vector<Tensor>& tensors, const Scalars* now) {
+  static_assert(sizeof(JointLaunch<Tensor>) + 64 <= 4096);
+  for (size_t begin = 0; begin < tensors.size(); begin += Tensor::kMost) {
+    JointLaunch<Tensor> launch{};
+    launch.count = static_cast<int>(std::min<size_t>(Tensor::kMost, tensors.size() - begin));
+    for (int i = 0; i < launch.count; ++i) {
+      launch.tensors[i] = tensors[begin + static_cast<size_t>(i)];
+      const int64_t all = share(launch.tensors[i]);
+      launch.first[i + 1] = launch.first[i] + static_cast<int>((launch.tensors[i].elements + all - 1) / all);
+    }
+    const int blocks = launch.first[launch.count];
+    if (blocks == 0) continue;
+#ifdef STEPPLAN_NULL_DEVICE
+    queue.device.run(queue.stream, "joint " + std::to_string(launch.count), [=] {
+      for (int block = 0; block < blocks; ++block) {
+        const Share own = share_of(launch, block);
+        const Tensor& tensor = launch.tensors[own.which];
+        const auto step = step_of(tensor, now);
+        for (int thread = 0; thread < kJointThreads; ++thread) joint_share(tensor, step, own.begin, own.elements, thread);
+      }
+    });
+#elif defined(__CUDACC__)
+    each_joint<<<static_cast<unsigned>(blocks), kJointThreads, 0, queue.stream>>>(launch, now);
+    check(cudaGetLastError(), "a kernel's launch");
+#endif
+  }
+}
+
+}  // namespace
+
+void launch_joint(Queue queue, const Joint& joint, const Scalars* now) {
+  launch_tensors(queue, joint.sgd, now);
+  launch_tensors(queue, joint.adam, now);
+  launch_tensors(queue, joint.rounded, now);
+}
+
+void round_weights(Queue queue, const float* x, bfloat16* y, int64_t n, int64_t channels, int64_t taps) {
+  const RoundedTensor tensor{x, y, n, static_cast<int>(channels), static_cast<int>(taps), in_packs<8>(x) && in_packs<8>(y)};
+  if (queue.joint != nullptr) return queue.joint->rounded.push_back(tensor);
+  launch_tensors(queue, std::vector{tensor}, nullptr);
+}
+
+}  // namespace stepplan::gpu

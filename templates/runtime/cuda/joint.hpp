@@ -1,0 +1,60 @@
+// Work of several nodes that one launch computes: neighbours in the plan (codegen/cuda/joint.py).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "bfloat16.hpp"
+
+namespace stepplan::gpu {
+
+struct Sgd {
+  float momentum, weight_decay;
+  bool nesterov;
+  float lr_factor;  // this parameter's learning rate / the step's
+};
+
+/// One parameter's update.
+struct SgdTensor {
+  static constexpr int kMost = 64;  // of one launch: a kernel's arguments have 4 KiB
+  float* weight;
+  const float* gradient;
+  float* velocity;  // null: without momentum
+  int64_t elements;
+  Sgd options;
+};
+
+struct Adam {
+  double beta1, beta2;
+  float eps, weight_decay;
+  bool decoupled;
+  float lr_factor;
+};
+
+struct AdamTensor {
+  static constexpr int kMost = 48;
+  float* weight;
+  const float* gradient;
+  float *mean, *square;
+  int64_t elements;
+  Adam options;
+};
+
+/// One parameter's working copy: rounded, and (outputs, channels, taps) turned into (outputs, taps, channels).
+struct RoundedTensor {
+  static constexpr int kMost = 64;
+  const float* from;
+  bfloat16* to;
+  int64_t elements;
+  int channels, taps;
+  bool aligned;  // both, to 16 bytes
+};
+
+/// Asked for, and waiting for others: of one op at a time.
+struct Joint {
+  std::vector<SgdTensor> sgd;
+  std::vector<AdamTensor> adam;
+  std::vector<RoundedTensor> rounded;
+};
+
+}  // namespace stepplan::gpu
