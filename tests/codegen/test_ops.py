@@ -14,7 +14,7 @@ from planner.graph.model import DType
 from planner.ops.base import Access
 from planner.ops.signature import signature_of
 from planner.plan.schema import slice_name
-from tests.codegen.plans import Case, every_case, graph_of, plan_of, target_of
+from tests.codegen.plans import STRICT, Case, every_case, graph_of, plan_of, target_of
 
 pytestmark = pytest.mark.xdist_group("every_op")
 
@@ -37,7 +37,7 @@ def executor(cases: list[Case], tmp_path_factory: pytest.TempPathFactory) -> Exe
     folder: Path = tmp_path_factory.mktemp("every_op")
     graph, target = graph_of(cases), target_of(LANES)
     emit(plan_of(cases, graph, target), graph, target, folder)
-    build(folder, flags=("-Wall", "-Wextra"))
+    build(folder, flags=STRICT)
     return executor_class(folder)(pin=False, poison=True)
 
 
