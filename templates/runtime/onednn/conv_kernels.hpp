@@ -6,6 +6,7 @@
 #include <string>
 
 #include "convolution.hpp"
+#include "slices.hpp"
 
 namespace stepplan {
 
@@ -31,6 +32,21 @@ class ConvGradient {
   virtual void run(int slice, const float* x, const float* dy, void* partials, float* dw, float* db, void* scratch) const = 0;
   virtual void reduce(int slice, const void* partials, float* dw, float* db) const = 0;
 };
+
+/// The channels that a slice reduces where they are stored in blocks: whole ones, which lie one behind the other.
+inline Range whole_blocks(int64_t channels, int64_t block, int slices, int slice) {
+  const Range mine = split(channels / block, slices, slice);
+  return {mine.begin * block, mine.end * block};
+}
+
+/// A slice's part of db: the sums of all slices, `stride` floats apart, added in their order.
+inline void reduce_bias(const float* sums, int64_t stride, int64_t channels, int slices, int slice, float* db) {
+  const Range mine = split_channels(channels, slices, slice);
+  for (int64_t c = mine.begin; c < mine.end; ++c) {
+    db[c] = sums[c];
+    for (int part = 1; part < slices; ++part) db[c] += sums[part * stride + c];
+  }
+}
 
 /// By winograd.hpp; `turned`: the gradient of the input.
 std::unique_ptr<const ConvMap> winograd_map(const ConvShape& shape, Slicing slicing, Stored stored, bool turned);

@@ -104,17 +104,12 @@ class GradientByLibrary final : public ConvGradient {
       layouts_[0].unpack_sum(slice, slicing_.slices, first, slicing_.slices, stride, dw);
     } else {
       const Range rows{0, shape_.oc}, columns{0, shape_.ic};
-      layouts_[0].sum_into(target_, stored_.o_block ? blocks(shape_.oc, stored_.o_block, slice) : rows,
-                           stored_.i_block ? blocks(shape_.ic, stored_.i_block, slice) : columns, 0, first,
+      layouts_[0].sum_into(target_, stored_.o_block ? whole_blocks(shape_.oc, stored_.o_block, slicing_.slices, slice) : rows,
+                           stored_.i_block ? whole_blocks(shape_.ic, stored_.i_block, slicing_.slices, slice) : columns, 0, first,
                            slicing_.slices, stride, dw);
     }
-    if (!shape_.bias) return;
-    const float* bias = first + layouts_[0].bytes() / sizeof(float);
-    const Range mine = split_channels(shape_.oc, slicing_.slices, slice);
-    for (int64_t c = mine.begin; c < mine.end; ++c) {
-      db[c] = bias[c];
-      for (int part = 1; part < slicing_.slices; ++part) db[c] += bias[part * stride + c];
-    }
+    if (shape_.bias)
+      reduce_bias(first + layouts_[0].bytes() / sizeof(float), stride, shape_.oc, slicing_.slices, slice, db);
   }
 
  private:
@@ -148,12 +143,6 @@ class GradientByLibrary final : public ConvGradient {
   /// Scratch for the gradient in oneDNN's layout, where it goes neither to dw nor to the partials.
   size_t dw_bytes(int slice) const {
     return needs_reduce() || layouts_[slice].plain() ? 0 : layouts_[slice].bytes();
-  }
-
-  /// The channels that a slice reduces: whole blocks, which lie one behind the other.
-  Range blocks(int64_t channels, int64_t block, int slice) const {
-    const Range mine = split(channels / block, slicing_.slices, slice);
-    return {mine.begin * block, mine.end * block};
   }
 
   /// This slice's channels of the gradient, from oneDNN's layout to the plan's.

@@ -44,10 +44,6 @@ class Packing {
   bool stored_ = false, needed_ = false;
 };
 
-}  // namespace
-
-namespace {
-
 class ForwardByLibrary final : public ConvMap {
  public:
   ForwardByLibrary(const ConvShape& shape, Slicing slicing, std::string_view implementation, Stored stored)

@@ -66,24 +66,17 @@ class WinogradGradient final : public ConvGradient {
   void reduce(int slice, const void* partials, float* dw, float* db) const override {
     const float* first = static_cast<const float*>(partials);
     const int64_t floats = stride() / sizeof(float);
-    const Range all_o{0, shape_.oc}, all_i{0, shape_.ic}, mine = split_channels(shape_.oc, slices_, slice);
-    const Range o = stored_.plain() ? mine : stored_.o_block ? blocks(shape_.oc, stored_.o_block, slice) : all_o;
-    const Range i = stored_.i_block ? blocks(shape_.ic, stored_.i_block, slice) : all_i;
+    const Range o = stored_.plain()   ? split_channels(shape_.oc, slices_, slice)
+                    : stored_.o_block ? whole_blocks(shape_.oc, stored_.o_block, slices_, slice)
+                                      : Range{0, shape_.oc};
+    const Range i = stored_.i_block ? whole_blocks(shape_.ic, stored_.i_block, slices_, slice) : Range{0, shape_.ic};
     gradient_.reduce(o, i, slices_, floats, stored_, first, dw);
-    if (!shape_.bias) return;
-    const float* bias = first + gradient_.partial_bytes() / sizeof(float);
-    for (int64_t c = mine.begin; c < mine.end; ++c) {
-      db[c] = bias[c];
-      for (int part = 1; part < slices_; ++part) db[c] += bias[part * floats + c];
-    }
+    if (shape_.bias)
+      reduce_bias(first + gradient_.partial_bytes() / sizeof(float), floats, shape_.oc, slices_, slice, db);
   }
 
  private:
   size_t stride() const { return gradient_.partial_bytes() + (shape_.bias ? aligned(shape_.oc * sizeof(float)) : 0); }
-  Range blocks(int64_t channels, int64_t block, int slice) const {
-    const Range mine = split(channels / block, slices_, slice);
-    return {mine.begin * block, mine.end * block};
-  }
 
   ConvShape shape_;
   int slices_;

@@ -16,7 +16,7 @@ inline void require_fit(const ConvShape& s) {
 }
 
 /// Tiles that are under way at once. With 64 channels their 16 planes fit a second-level cache of a MiB; with many
-/// channels the filters are large, and read from the third level once for so many tiles.
+/// channels the filters, or sums, are large, and go through the caches once for so many tiles.
 inline int64_t tiles_at_once(const ConvShape& s, int64_t share) { return std::max<int64_t>(96, std::min(s.ic, s.oc) / share); }
 
 /// Scratch for so many tiles of x and of y.
