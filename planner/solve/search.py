@@ -59,6 +59,10 @@ MOST_LOOKED = 40_000_000
 """Instances of values in all that is looked at, a microsecond each: walks up share what is left of it and stop where
 they are. Only for networks of a thousand layers does that come before their ends."""
 
+MOST_FITTED = 4_000_000
+"""What may be looked at to get what the linear program keeps below its level: where much runs again for every reader,
+the last of the way there costs most and mostly leads nowhere."""
+
 HOLDS = 30
 """Levels up to which instances are held."""
 
@@ -244,11 +248,11 @@ class Search:
 
     def _fitting(self, start: Mapping[str, Decision], level: int) -> dict[str, Decision] | None:
         """Further decisions until the peak is within `level`; None where these do not get there."""
-        decisions = dict(start)
+        decisions, until = dict(start), self._looked + MOST_FITTED
         now = self._look(decisions)
         while now.peak > level:
             taken = self._next(decisions, now, 0.999 * level / now.peak) or self._next(decisions, now, 0.999)
-            if taken is None or len(self._made.values) > SMALL:
+            if taken is None or len(self._made.values) > SMALL or self._looked >= until:
                 return None
             value, way, now = taken
             decisions[value] = way
