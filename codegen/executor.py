@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NoReturn, Self
 
 import numpy as np
 
-from codegen.initial import checked_seed, give_back_memory, read_weights, set_initial_values
+from codegen.initial import checked_rate, checked_seed, give_back_memory, read_weights, set_initial_values
 from codegen.intact import require_intact
 from codegen.parts import Part, parts, predictions
 from codegen.state import State, logical
@@ -46,6 +46,8 @@ class Executor:
     _native: ClassVar[ModuleType]
     _folder: ClassVar[Path]
     _graph: ClassVar[Graph]
+    _predicted: tuple[Value, ...] = ()
+    """What `forward` returns; nothing where the plan has a loss of its own."""
 
     def __init__(
         self, seed: int = 0, *, pin: bool = True, poison: bool = False, spill: Path | str | None = None
@@ -198,10 +200,7 @@ class Executor:
 
     @lr.setter
     def lr(self, value: float) -> None:
-        rate = float(value)
-        if not np.isfinite(rate):
-            raise UserError("SP1610", f"the learning rate {value!r} is not a finite number", "use a number like 0.1")
-        self._lr = rate
+        self._lr = checked_rate(value)
 
     @property
     def steps_done(self) -> int:
@@ -314,7 +313,6 @@ class Executor:
         paused = bool(predictions(self._graph))
         graph = expanded(self._graph, self.plan) if paused else self._graph
         self._predicted = tuple(graph.value[v] for v in predictions(graph))
-        """What `forward` returns; nothing where the plan has a loss of its own."""
         self._parts: dict[str, list[tuple[int, Part]]] = {}
         """Program -> (number, part) of its runs."""
         count = 0
@@ -329,7 +327,8 @@ class Executor:
         return self._graph.program[name]
 
     def _arguments(self, name: str, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-        return _matched(name, self._program(name).inputs, inputs, named)
+        also = ", or call forward, then backward" if self.takes_gradients and name == "train_step" else ""
+        return _matched(name, self._program(name).inputs, inputs, named, also)
 
     def _run(
         self, name: str, arguments: tuple[Any, ...], gradients: list[Array] | None, which: slice = slice(None)
@@ -385,8 +384,10 @@ class Executor:
         return self._state.read(value)
 
 
-def _matched(program: str, wanted: tuple[str, ...], inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-    """The arrays in the order of the inputs `wanted`. SP1601: there are others, or not all."""
+def _matched(
+    program: str, wanted: tuple[str, ...], inputs: tuple[Any, ...], named: dict[str, Any], also: str = ""
+) -> tuple[Any, ...]:
+    """The arrays in the order of the inputs `wanted`. SP1601: there are others, or not all; `also`: a fix besides."""
     if not named and len(inputs) == len(wanted):
         return inputs
     rest = wanted[len(inputs) :]
@@ -395,6 +396,6 @@ def _matched(program: str, wanted: tuple[str, ...], inputs: tuple[Any, ...], nam
         raise UserError(
             "SP1601",
             f"{program} takes the inputs {', '.join(wanted)}, not {len(given)} ({', '.join(given) or 'none'})",
-            "pass every input once, in this order or by name",
+            "pass every input once, in this order or by name" + also,
         )
     return (*inputs, *(named[i] for i in rest))

@@ -6,6 +6,7 @@ values, on other values, or on the NumPy version (only Philox's raw words are us
 
 import ctypes
 import hashlib
+import math
 import operator
 import zipfile
 import zlib
@@ -54,6 +55,17 @@ def checked_seed(seed: Any) -> int:
         found = -1
     if not 0 <= found < 2**64:
         raise UserError("SP1610", f"seed {seed} is not an unsigned 64-bit number", "use one from 0 to 2**64 - 1")
+    return found
+
+
+def checked_rate(rate: Any) -> float:
+    """A learning rate: a number, or an array of one. SP1610: it is no finite number from 0 on."""
+    try:
+        found = math.nan if isinstance(rate, str | bytes) else float(rate)
+    except (TypeError, ValueError, OverflowError):
+        found = math.nan
+    if not 0 <= found < math.inf:
+        raise UserError("SP1610", f"learning rate {rate!r} is not a finite number from 0 on", "use a number like 0.1")
     return found
 
 

@@ -122,6 +122,12 @@ def test_goes_on_where_the_forward_pass_ended(tmp_path: Path) -> None:
         assert [tuple(y.shape) for y in evaluated] == [(256, 3), (256, 2)]
 
 
+def test_a_step_of_its_own_needs_the_gradients(executor: Executor) -> None:
+    with pytest.raises(UserError, match="SP1601") as raised:
+        executor.step(torch.randn(2, 3, 6, 6))
+    assert "call forward, then backward" in raised.value.problem + raised.value.fix
+
+
 def test_memory_is_shared(executor: Executor) -> None:
     module = network()
     planned = Planned(module, executor)

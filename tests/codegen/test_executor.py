@@ -327,8 +327,13 @@ def test_scalars_are_checked(small_class: type[Executor], small: Executor) -> No
     for bad in (-1, 2**64, 1.5, "1", None):
         with pytest.raises(UserError, match="SP1610"):
             small_class(seed=bad)
+    for bad_rate in (float("nan"), float("inf"), -0.1, "0.1", None, [0.1, 0.2]):
+        with pytest.raises(UserError, match="SP1610"):
+            small.lr = bad_rate  # type: ignore[assignment]
     with pytest.raises(UserError, match="SP1610"):
-        small.step(*batch(small_net()), lr=float("nan"))
+        small.step(*batch(small_net()), lr=-1.0)
+    small.lr = np.float32(0.25)
+    assert small.lr == 0.25
     before = small.state_dict()
     small.step(*batch(small_net()), lr=0.0)
     assert np.array_equal(before["fc.weight"], small.state_dict()["fc.weight"])

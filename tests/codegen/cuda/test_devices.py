@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch import nn
 
+from codegen.autograd import Planned
 from codegen.build import build
 from codegen.cuda import toolchain
 from codegen.cuda.emit import emit_cases
@@ -155,6 +157,11 @@ def test_wrong_shapes(small_class: type[CudaExecutor]) -> None:
         images, labels = batch(executor._graph)
         with pytest.raises(UserError, match="SP1601"):
             executor.step(images[:2], labels)
+
+
+def test_a_loss_of_its_own_is_not_for_autograd(small_class: type[CudaExecutor]) -> None:
+    with small_class(null_device=True) as executor, pytest.raises(UserError, match="SP1617"):
+        Planned(nn.Linear(2, 2), executor)
 
 
 def test_seeds_and_closing(small_class: type[CudaExecutor]) -> None:
