@@ -38,7 +38,10 @@ LOOKED_AT = 8
 """Candidates that are tried per link, best first by what was last known of them."""
 
 LEVELS = 22
-"""Levels that walks up aim at."""
+"""Levels that walks up aim at, ..."""
+
+APART = 0.01
+"""... each by at least this share higher than the one below."""
 
 STARTS = 3
 """States from which walks up to each level start."""
@@ -186,7 +189,8 @@ class Search:
     def _levels(self, known: Sequence[State]) -> list[State]:
         """The best that walks up from smaller states find at every level, from the lowest to the highest."""
         low, high = min(s.peak for s in known), max(s.peak for s in known[:1])
-        count = max(4, min(LEVELS, EFFORT // (STARTS * max(1, len(self._made.values)))))
+        apart = int(math.log(max(high / low, 1)) / math.log(1 + APART))
+        count = max(4, min(LEVELS, apart, EFFORT // (STARTS * max(1, len(self._made.values)))))
         found: list[State] = []
         for left, level in zip(range(count, 0, -1), map(int, np.geomspace(low, high, count + 1)[:-1]), strict=True):
             below = cheapest(s for s in (*known, *found) if s.peak <= level)
