@@ -5,9 +5,10 @@
 
 Each call goes on where the last one stopped, in the order of the parts below, and ends by itself in time. Every part
 runs in a process of its own: one that fails, hangs or is out of time loses only the row it was at, which is tried once
-more by a later call, after everything that had no turn yet; a turn that a call's end cut short goes on first. Results
-are written as they come; `--out` has them all, and each call ends with a page about them. What compilers and libraries
-say lies beside `--out` (`gpu_results.log`); the end of it is shown where a part ends otherwise than it should.
+more by a later call, after everything that had no turn yet; a turn that a call's end cut short goes on first. A row
+that leaves its process no use of the GPU costs the others nothing: a new process goes on in the same turn. Results are
+written as they come; `--out` has them all, and each call ends with a page about them. What compilers and libraries say
+lies beside `--out` (`gpu_results.log`); the end of it is shown where a part ends otherwise than it should.
 
     machine       the GPU, the driver, what is installed, copy bandwidths
     sanitize      compute-sanitizer (memcheck, racecheck) on a small network, in float32 and bfloat16
@@ -64,7 +65,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
 
 try:
     from gpu_parts import accuracy, memory, sanitize, speed, streams
-    from gpu_parts.study import Study
+    from gpu_parts.study import GpuLost, Study
 
     from planner.artefact import write_text
     from planner.errors import UserError
@@ -100,6 +101,8 @@ AHEAD_S = 60.0
 """So long a part that is timed waits for what PyTorch's compiler is at."""
 ABORT_S = 3.0
 """So long a process that is out of time may take to say where it was."""
+MORE, LOST = 3, 4
+"""A part's process ends with these: some is not measured yet; it cannot use the GPU any more."""
 
 
 def main() -> int:
@@ -164,14 +167,22 @@ def run_all(options: argparse.Namespace, end: float) -> int:
 
 
 def turn(name: str, options: argparse.Namespace, seconds: float) -> str:
-    """Some minutes of one part. `done`, `more to do`, or what went wrong."""
+    """Some minutes of one part, in as many processes as lose the GPU. `done`, `more to do`, or what went wrong."""
+    end = time.monotonic() + seconds
+    told = in_process(name, options, seconds)
+    while told == "lost the GPU" and (left := end - time.monotonic()) > GRACE_S + LEAST_S:
+        told = in_process(name, options, left)
+    return told
+
+
+def in_process(name: str, options: argparse.Namespace, seconds: float) -> str:
     command = [sys.executable, __file__, name, "--folder", str(options.folder), "--device", str(options.device)]
     command += ["--within", str(seconds), *(["--null"] if options.null else [])]
     log = log_of(options)
     process, before = started(command, log), log.stat().st_size
     try:
         status = process.wait(seconds)
-        told = {0: "done", 3: "more to do"}.get(status, f"ended with status {status}")
+        told = {0: "done", MORE: "more to do", LOST: "lost the GPU"}.get(status, f"ended with status {status}")
     except subprocess.TimeoutExpired:
         end_all(process, tell=True)
         told = "out of time"
@@ -235,7 +246,7 @@ class Ahead:
 
 
 def run_part(options: argparse.Namespace) -> int:
-    """0: all is measured; 3: some is not yet; 1: it failed."""
+    """0: all is measured; 1: it failed; MORE, LOST."""
     (name,) = options.parts
     file = options.folder / f"{name}.json"
     deadline = time.monotonic() + max(1.0, options.within - GRACE_S)
@@ -244,13 +255,16 @@ def run_part(options: argparse.Namespace) -> int:
         study.require_gpu()
         study.found.pop("error", None)
         PARTS[name][0](study)
+    except GpuLost:
+        traceback.print_exc()
+        return LOST
     except Exception as error:
         if not isinstance(error, UserError):
             traceback.print_exc()
         study.failed("error", error)
         return 1
     if time.monotonic() > deadline or any(study.may_try(key) for key in study.found):
-        return 3
+        return MORE
     return int(any(study.is_failed(key) for key in study.found))
 
 

@@ -74,6 +74,46 @@ def test_gpu_study_goes_on_behind_rows_that_fail(tmp_path: Path, monkeypatch: py
     assert list(study().open(["hangs", "fails", "works"])) == ["fails"]
 
 
+def test_gpu_study_leaves_a_process_that_lost_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where one row's kernel ended the context, no other row is tried in its process; another one goes on."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    import gpu_study
+    from gpu_parts import study as shared
+
+    broken = []
+
+    class Probe:
+        def describe(self, device: int) -> dict[str, Any]:
+            if broken:
+                raise RuntimeError("an illegal memory access was encountered")
+            return {}
+
+    monkeypatch.setattr(shared, "probe", lambda arch, null: Probe())
+
+    def measure(study: shared.Study) -> None:
+        for key in study.open(["breaks", "works", "works too"]):
+            if key == "breaks":
+                broken.append(key)
+                study.failed(key, RuntimeError("no"))
+            else:
+                study.keep(key, 1)
+
+    def in_process(name: str, options: argparse.Namespace, seconds: float) -> str:
+        broken.clear()  # a new process has a new context
+        status = gpu_study.run_part(argparse.Namespace(**vars(options), within=seconds))
+        return {0: "done", 1: "failed", gpu_study.MORE: "more to do", gpu_study.LOST: "lost the GPU"}[status]
+
+    monkeypatch.setattr(gpu_study, "PARTS", {"host": (measure, 4.0)})
+    monkeypatch.setattr(gpu_study, "in_process", in_process)
+    options = argparse.Namespace(folder=tmp_path, device=0, null=True, parts=["host"])
+    assert in_process("host", options, 60.0) == "lost the GPU"
+    assert list(json.loads((tmp_path / "host.json").read_text())) == ["breaks"]
+    (tmp_path / "host.json").unlink()
+    assert gpu_study.turn("host", options, 60.0) == "failed"
+    rows = json.loads((tmp_path / "host.json").read_text())
+    assert rows["works"] == rows["works too"] == 1 and rows["breaks"]["tries"] == 2
+
+
 def test_every_part_of_the_gpu_study_tells_what_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And goes on: a GPU that has never been met fails at anything."""
     monkeypatch.syspath_prepend(EXAMPLES)

@@ -30,6 +30,11 @@ TRIES = 2
 """So often a row is tried that fails, or that did not end."""
 
 
+class GpuLost(Exception):
+    """The process can ask its GPU for nothing more: an access out of bounds, for one, ends a context for good. A new
+    process has a new one."""
+
+
 @dataclass
 class Study:
     """One part on one GPU, or on the null device, where small networks take the place of large ones."""
@@ -58,14 +63,22 @@ class Study:
 
     def open(self, keys: Iterable[str]) -> Iterator[str]:
         """Those that no earlier run has measured, while there is time: first what was never tried, then what failed or
-        did not end. One that fails is told, and the next tried."""
+        did not end. One that fails is told, and the next tried; GpuLost where it took the GPU with it."""
         keys = list(keys)
         for key in (*(k for k in keys if k not in self.found), *(k for k in keys if self.is_failed(k))):
             tries = self._tries(key)
             if time.monotonic() < self.deadline and tries < TRIES and (key not in self.found or self.is_failed(key)):
+                self._require_context()
                 self.found[key] = {"error": "did not end", "tries": tries + 1}
                 self._write()
                 yield key
+
+    def _require_context(self) -> None:
+        """Rows are not tried where all of them would fail."""
+        try:
+            probe(self.arch, self.null).describe(self.device)
+        except RuntimeError as error:
+            raise GpuLost(str(error)) from error
 
     def is_failed(self, key: str) -> bool:
         row = self.found.get(key)

@@ -125,7 +125,7 @@ class Device {
 
   /// Says that a node begins: what it touches is verified when its turn comes.
   void begin_node(Stream stream, const char* name, const Touch* touches, size_t count) {
-    if (failing() == name) throw DeviceFailure("node " + failing() + " was told to fail");
+    if (failing() == name) throw DeviceFailure("told to fail");
     enqueue({Work::Kind::node, stream,
              [this, stream, name, touches, count] {
                const std::string wrong = shadow_.touch(name, touches, count, stream->number, stream->clock);

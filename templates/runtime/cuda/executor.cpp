@@ -186,16 +186,20 @@ void Executor::enqueue(const ProgramSpec& program, const Run& run) {
   bool joining = false;
   for (const Task& task : program.tasks) {
     const gpu::Stream stream = streams_[static_cast<size_t>(task.lane)];
-    for (int event : task.waits) device_.wait(stream, events_[static_cast<size_t>(event)]);
+    try {
+      for (int event : task.waits) device_.wait(stream, events_[static_cast<size_t>(event)]);
 #ifdef STEPPLAN_NULL_DEVICE
-    device_.begin_node(stream, task.name, task.touches.data(), task.touches.size());
+      device_.begin_node(stream, task.name, task.touches.data(), task.touches.size());
 #endif
-    gpu::Queue own = queue(task.lane);
-    if (task.joins || joining) own.joint = &joint;
-    task.node(run, own);
-    joining = task.joins;
-    if (!joining) gpu::launch_joint(queue(task.lane), joint, run.now), joint = {};
-    if (task.event >= 0) device_.record(events_[static_cast<size_t>(task.event)], stream);
+      gpu::Queue own = queue(task.lane);
+      if (task.joins || joining) own.joint = &joint;
+      task.node(run, own);
+      joining = task.joins;
+      if (!joining) gpu::launch_joint(queue(task.lane), joint, run.now), joint = {};
+      if (task.event >= 0) device_.record(events_[static_cast<size_t>(task.event)], stream);
+    } catch (const gpu::DeviceFailure& failure) {  // a library's error does not say whose call it was
+      throw gpu::DeviceFailure(std::string("node ") + task.name + ": " + failure.what());
+    }
   }
   for (size_t lane = 1; lane < streams_.size(); ++lane) {
     device_.record(ends_[lane], streams_[lane]);

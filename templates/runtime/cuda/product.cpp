@@ -103,6 +103,9 @@ struct Product::Prepared {
     for (auto what : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
                       CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
       (void)cublasLtMatmulPreferenceSetAttribute(preference, what, &aligned, sizeof(aligned));
+    // Parts of a sum that is rounded are added before that: not in the result, nor kept in its type.
+    const uint32_t added = kept == CUDA_R_16BF ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE : CUBLASLT_REDUCTION_SCHEME_MASK;
+    (void)cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &added, sizeof(added));
     std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<size_t>(most));
     int count = 0;
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handles.cublas, product, first, second, result, result,
