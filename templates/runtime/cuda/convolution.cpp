@@ -110,6 +110,10 @@ bool repeatable(ConvKind kind, int number) {
          (number != CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0 && number != CUDNN_CONVOLUTION_BWD_FILTER_ALGO_3);
 }
 
+/// Whether sums are rounded as those of products are: transforms over large tiles are left out as engines.cpp leaves out
+/// engines.
+bool precise(const std::string& name) { return !name.starts_with("fft") && name != "winograd_nonfused"; }
+
 /// By its name. SP1857: the library knows none of that name.
 std::shared_ptr<const Convolution::Prepared> prepared_by(Libraries::Handles& handles, ConvKind kind, const Conv& shape,
                                                          const std::string& name, bool tf32) {
@@ -127,8 +131,9 @@ std::vector<std::string> candidates(Libraries::Handles& handles, ConvKind kind, 
     without.bias = false;
     for (const std::string& name : offered_engines(handles, kind, without, tf32)) found.push_back(name);
   }
+  const bool exact = shape.element == Element::float32 && !tf32;
   for (const std::string& name : names_of(kind))
-    if (repeatable(kind, number_of(kind, name))) found.push_back(name);
+    if (repeatable(kind, number_of(kind, name)) && (precise(name) || !exact)) found.push_back(name);
   return found;
 }
 
