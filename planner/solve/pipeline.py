@@ -33,7 +33,6 @@ from planner.solve.options import PlanOptions
 from planner.solve.places import without_unused_lanes
 from planner.solve.schedule import Schedule
 from planner.solve.scheduling import Scheduler, base_schedules
-from planner.solve.stored import NO_LAYOUTS, stored_weights
 from planner.target.model import Target
 from planner.units import format_bytes, format_ns
 
@@ -118,11 +117,7 @@ class _Solved:
         self.setting, self.given = setting, schedules
         self._schedules, unused = without_unused_lanes(schedules, len(setting.cpus))
         self._threads = tuple(setting.siblings[i] for i in unused)
-        packed, layouts = self._schedules, NO_LAYOUTS
-        if not setting.options.plain_weights:
-            packed, layouts = stored_weights(setting.graph, self._schedules)
-            setting.say(f"stored: {len(layouts)} values as kernels want them")
-        self._plan = assemble(replace(setting, unlimited=True), packed, self._threads, layouts=layouts)
+        self._plan = assemble(replace(setting, unlimited=True), self._schedules, self._threads, stored=True)
         self.total_ns = sum(p.predicted_ns for p in self._plan.programs)
         self.beside = setting.options.coruns or setting.options.parallel_ops is not None
         self.arena = self._plan.pools[0].arena
@@ -148,7 +143,8 @@ class _Solved:
     @property
     def refused(self) -> Infeasible:
         """What is wrong with it as it is, where it does not fit."""
-        return Infeasible(too_small(self.setting, self._schedules, self._threads, self.arena).problem, self._plan)
+        given = self.setting, self._schedules, self._threads, self.arena
+        return Infeasible(too_small(*given, stored=True).problem, self._plan)
 
     def rewritten(self, at_least: int, like: "_Solved | None", known: Sequence[Plan]) -> Plan | None:
         """The fastest plan within the budget; None: nothing that fits is faster than those known. `like`: whose states

@@ -128,19 +128,17 @@ void add_bias_in(Queue queue, const float* bias, T* y, int64_t row_count, int64_
   });
 }
 
-/// [batch, rows, columns] -> [batch, columns, rows], and from one type to the other.
-template <class From, class To>
-void turn(Queue queue, const From* x, To* y, int64_t batch, int64_t rows, int64_t columns) {
+/// [batch, rows, columns] -> [batch, columns, rows].
+template <class T>
+void turn(Queue queue, const T* x, T* y, int64_t batch, int64_t rows, int64_t columns) {
   const int64_t count = batch * rows * columns;
-  if (rows == 1 || columns == 1)  // the orders are one
-    return map_elements(queue, count, [=] STEPPLAN_KERNEL(int64_t, To& result, From v) { result = static_cast<float>(v); }, y, x);
   const Divider by_rows(rows, count), by_columns(columns, count);
   map_elements(
       queue, count,
-      [=] STEPPLAN_KERNEL(int64_t i, To& result) {
+      [=] STEPPLAN_KERNEL(int64_t i, T& result) {
         int64_t row, column;
         const int64_t image = by_columns.split(by_rows.split(i, row), column);
-        result = static_cast<float>(x[(image * rows + row) * columns + column]);
+        result = x[(image * rows + row) * columns + column];
       },
       y);
 }
@@ -160,13 +158,13 @@ void pack_weights(Queue queue, const Conv& s, const float* plain, float* packed)
 }
 
 template <class T>
-void unpack_weights(Queue queue, const Conv& s, const T* packed, float* plain) {
+void unpack_weights(Queue queue, const Conv& s, const T* packed, T* plain) {
   turn(queue, packed, plain, s.oc, s.taps(), s.group_channels());
 }
 
 #define STEPPLAN_STORED(T)                                                    \
   template void add_bias<T>(Queue, const float*, T*, int64_t, int64_t);       \
-  template void unpack_weights<T>(Queue, const Conv&, const T*, float*);
+  template void unpack_weights<T>(Queue, const Conv&, const T*, T*);
 STEPPLAN_STORED(float)
 STEPPLAN_STORED(bfloat16)
 
