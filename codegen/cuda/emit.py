@@ -15,6 +15,7 @@ from codegen.cpu.view import NodeView
 from codegen.cuda import tables
 from codegen.cuda.facts import chunks_of, needed
 from codegen.cuda.launches import Launch, launch_of
+from codegen.cuda.matrices import turned
 from codegen.parts import require_own_loss
 from planner.errors import UserError
 from planner.graph.model import Graph
@@ -81,6 +82,7 @@ def environment() -> jinja2.Environment:
     env = new_environment()
     env.filters["chunks"] = _chunks
     env.filters["launch"] = _launch
+    env.globals["turned"] = turned
     return env
 
 
