@@ -22,7 +22,7 @@ from planner.solve.options import PlanOptions
 from planner.solve.pools import Arenas, arenas
 from planner.solve.rewriting import Copies, copies_of, links_of, rescheduled
 from planner.solve.schedule import Schedule
-from planner.solve.stored import NO_LAYOUTS, Layouts, stored_weights
+from planner.solve.stored import layouts_of
 from planner.solve.sync import lane_programs
 from planner.solve.together import SHARES, together
 from planner.target.model import Target
@@ -115,7 +115,6 @@ class Draft:
     cpus: tuple[int, ...]
     """Of the lanes with a processor of their own."""
     copies: Copies
-    layouts: Layouts
 
     @property
     def pools(self) -> dict[str, str]:
@@ -130,13 +129,10 @@ def draft(
     rewrites: Mapping[str, Rewrite] | None = None,
     *,
     overlap: bool = True,
-    stored: bool = False,
 ) -> Draft:
-    """The schedules of the graph's own programs, rewritten, with weights as kernels want them where they may be."""
+    """The schedules of the graph's own programs, rewritten."""
     wanted = {name: r for name, r in (rewrites or {}).items() if r}
-    graph, cpus, layouts = setting.graph, setting.cpus + threads, NO_LAYOUTS
-    if (stored or setting.target.gpus) and not setting.options.plain_weights:
-        schedules, layouts = stored_weights(graph, schedules)
+    graph, cpus = setting.graph, setting.cpus + threads
     larger = expand(graph, wanted)
     copies = copies_of(links_of(wanted), setting.target, setting.costs, len(cpus))
     changed = {
@@ -144,7 +140,7 @@ def draft(
         for name, s in schedules.items()
         if name in wanted
     }
-    return Draft(larger, {**schedules, **changed}, wanted, cpus, copies, layouts)
+    return Draft(larger, {**schedules, **changed}, wanted, cpus, copies)
 
 
 def assemble(
@@ -154,22 +150,20 @@ def assemble(
     rewrites: Mapping[str, Rewrite] | None = None,
     *,
     overlap: bool = True,
-    stored: bool = False,
 ) -> Plan:
     """Complete one schedule per program to a plan. SP1301: it needs more memory than the budget or the pool.
     SP1304: a value that cannot be kept.
 
     `schedules` are those of the graph's own programs. `threads`: processors of further lanes, on the second threads
     of some lanes' cores. `rewrites`: program -> what runs besides (plan/expand.py); `overlap`: whether transfers may
-    hold memory longer to run beside the nodes. `stored`: whether processors, too, find weights as they want them
-    (stored.py).
+    hold memory longer to run beside the nodes.
     """
     graph, target, options = setting.graph, setting.target, setting.options
     keep = kept_values(graph, options.keep)
-    first_draft = draft(setting, schedules, threads, rewrites, overlap=overlap, stored=stored)
-    setting.say(f"stored: {len(first_draft.layouts)} values as kernels want them")
-    made, live, placed = _packed(setting, first_draft, keep)
+    made, live, placed = _packed(setting, draft(setting, schedules, threads, rewrites, overlap=overlap), keep)
     sharing = setting.sharing(made.cpus)
+    layouts = layouts_of(graph, schedules)
+    setting.say(f"stored: {len(layouts)} values as kernels want them")
     setting.say(f"liveness: {len(live.blocks)} blocks, {len(live.shares)} values in place")
     first = placed.packing[target.memory.name]
     setting.say(f"offsets: {format_bytes(first.height)}, lower bound {format_bytes(first.lower_bound)}")
@@ -189,7 +183,7 @@ def assemble(
             *_lanes(target, made.cpus),
             *(Lane(id=i, kind="copy") for i in sorted(made.copies.lanes.values())),
         ),
-        placements=_placements(made, live, placed),
+        placements=_placements(made.graph, live, placed, layouts),
         programs=tuple(_program(setting, made, p.name, live, placed, sharing) for p in graph.programs),
         sharing=sharing,
     )
@@ -218,10 +212,9 @@ def too_small(
     rewrites: Mapping[str, Rewrite] | None = None,
     *,
     overlap: bool = True,
-    stored: bool = False,
 ) -> UserError:
     """SP1301 of what `assemble` packs into `height` bytes, without packing it again."""
-    made = draft(setting, schedules, threads, rewrites, overlap=overlap, stored=stored)
+    made = draft(setting, schedules, threads, rewrites, overlap=overlap)
     live = liveness(made.graph, made.schedules, frozenset(kept_values(setting.graph, setting.options.keep)))
     return _too_small(made, live, height, setting.capacity)
 
@@ -329,7 +322,7 @@ def _peak(made: Draft, name: str, live: Liveness) -> int:
     return most_alive(inside)
 
 
-def _placements(made: Draft, live: Liveness, placed: Arenas) -> tuple[Placement, ...]:
+def _placements(graph: Graph, live: Liveness, placed: Arenas, layouts: Mapping[str, str]) -> tuple[Placement, ...]:
     return tuple(
         Placement(
             value=value.id,
@@ -337,9 +330,9 @@ def _placements(made: Draft, live: Liveness, placed: Arenas) -> tuple[Placement,
             offset=placed.offsets[live.root[value.id]],
             bytes=value.type.bytes,
             shares=live.shares.get(value.id, ""),
-            layout=made.layouts.get(value.id, ""),
+            layout=layouts.get(value.id, ""),
         )
-        for value in made.graph.values
+        for value in graph.values
         if live.root[value.id] in placed.offsets
     )
 

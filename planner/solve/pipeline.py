@@ -33,6 +33,7 @@ from planner.solve.options import PlanOptions
 from planner.solve.places import without_unused_lanes
 from planner.solve.schedule import Schedule
 from planner.solve.scheduling import Scheduler, base_schedules
+from planner.solve.stored import stored_weights
 from planner.target.model import Target
 from planner.units import format_bytes, format_ns
 
@@ -117,7 +118,12 @@ class _Solved:
         self.setting, self.given = setting, schedules
         self._schedules, unused = without_unused_lanes(schedules, len(setting.cpus))
         self._threads = tuple(setting.siblings[i] for i in unused)
-        self._plan = assemble(replace(setting, unlimited=True), self._schedules, self._threads, stored=True)
+        stored = self._schedules
+        if not setting.options.plain_weights:
+            stored = stored_weights(setting.graph, self._schedules)
+        if setting.target.gpus:  # under a budget, too
+            self._schedules = stored
+        self._plan = assemble(replace(setting, unlimited=True), stored, self._threads)
         self.total_ns = sum(p.predicted_ns for p in self._plan.programs)
         self.beside = setting.options.coruns or setting.options.parallel_ops is not None
         self.arena = self._plan.pools[0].arena
@@ -143,8 +149,7 @@ class _Solved:
     @property
     def refused(self) -> Infeasible:
         """What is wrong with it as it is, where it does not fit."""
-        given = self.setting, self._schedules, self._threads, self.arena
-        return Infeasible(too_small(*given, stored=True).problem, self._plan)
+        return Infeasible(too_small(self.setting, self._schedules, self._threads, self.arena).problem, self._plan)
 
     def rewritten(self, at_least: int, like: "_Solved | None", known: Sequence[Plan]) -> Plan | None:
         """The fastest plan within the budget; None: nothing that fits is faster than those known. `like`: whose states
