@@ -17,6 +17,9 @@ from planner.graph.optimizer import Optimizer
 from planner.graph.precision import mixed_precision
 from planner.ops.conv import ConvAttrs
 from planner.ops.conv_transpose import ConvTransposeAttrs
+from planner.plan.check import check
+from planner.plan.diff import diff
+from planner.plan.explain import explain
 from planner.plan.schema import Plan
 from planner.solve.options import PlanOptions
 from planner.solve.pipeline import make_plan
@@ -113,6 +116,32 @@ def test_budgets_and_streams_leave_them_stored(tmp_path: Path) -> None:
         assert_steps_agree(executor, 2, tolerance=2e-4)
     _, plan = plans(SGD, lanes=2, policy="liu", strategies=(1, 3))
     assert layouts(plan) == layouts(whole)
+
+
+def test_the_least_budget_that_is_named_can_be_met() -> None:
+    """Estimates know that nothing packs: what they call too small is too small."""
+    with pytest.raises(UserError, match="SP1301") as told:
+        plans(SGD, memory_budget=1024)
+    plain_least = int(told.value.fix.split(" is ")[1].split()[0])
+    costs = modelled_costs(SGD, gpu(), facts)
+    chosen = PlanOptions(policy="sequential", memory_budget=1024)
+    with pytest.raises(UserError, match="SP1301") as told:
+        make_plan(SGD, gpu(), costs, chosen)
+    least = int(told.value.fix.split(" is ")[1].split()[0])
+    assert least <= plain_least
+    plan = make_plan(SGD, gpu(), costs, chosen.model_copy(update={"memory_budget": least}))
+    assert plan.pools[0].arena <= least and set(layouts(plan).values()) == {"ohwi"}
+    assert check(SGD, plan, gpu()) == []
+
+
+def test_people_see_them(tmp_path: Path) -> None:
+    plain, stored = plans(SGD)
+    changes = {c.value: (c.change, c.before, c.after) for c in diff(plain, stored, SGD).placement.changes}
+    assert changes["c1.weight"] == ("layout", "plain", "ohwi")
+    assert explain("c1.weight", SGD, stored).values[0].layout == "ohwi"
+    emit(stored, SGD, gpu(), tmp_path)
+    assert '"layout": "ohwi"' in (tmp_path / "plan.json").read_text()
+    assert "stored as ohwi" in (tmp_path / "values.hpp").read_text()
 
 
 def test_scratch_that_kernels_would_run_over_is_refused(tmp_path: Path) -> None:
