@@ -25,7 +25,7 @@ from planner.artefact import write_text
 from planner.errors import InternalError, UserError
 from planner.graph.model import DType, Graph, Program, Value
 from planner.ops.caller_gradient import CallerGradient
-from planner.ops.stored import parse_stored
+from planner.ops.stored import Stored, parse_stored
 from planner.ops.strides import memory_order
 from planner.plan.crossing import Crossing
 from planner.plan.expand import expanded
@@ -64,8 +64,7 @@ class Executor:
         self._handle: Any = self._native.create(pin, poison, str(spill or ""))
         self._arena: Array = self._native.arena(self._handle)
         given = read_weights(self._folder / "weights.npz")
-        layouts = {p.value: stored for p in self.plan.placements if p.layout and (stored := parse_stored(p.layout))}
-        self._state = State(self._graph, self._view, given, layouts=layouts)
+        self._state = State(self._graph, self._view, given, layouts=self._layouts())
         self._set_parts()
         self._steps_done = 0
         self._seed = seed
@@ -308,6 +307,11 @@ class Executor:
     def _require_open(self) -> None:
         if self._handle is None:
             raise UserError("SP1607", "the executor is closed", "make a new executor")
+
+    @classmethod
+    def _layouts(cls) -> dict[str, Stored]:
+        """Value -> how the plan stores it, where that is not plainly."""
+        return {p.value: stored for p in cls.plan.placements if p.layout and (stored := parse_stored(p.layout))}
 
     def _set_parts(self) -> None:
         paused = bool(predictions(self._graph))

@@ -86,14 +86,13 @@ class State:
         return self._view(value).reshape(-1)
 
     def write(self, value: Value, data: Array) -> None:
-        if value.id in self._layouts:
-            self._view(value).reshape(-1)[...] = to_stored(data, self._layouts[value.id])
-            return
-        ordered = data.transpose(memory_order(value.type))
+        stored = self._layouts.get(value.id)
+        ordered = data.transpose(memory_order(value.type)) if stored is None else to_stored(data, stored)
         if self._store is not None:
             self._store(value, ordered)
         else:
-            self._view(value)[...] = ordered
+            view = self._view(value)
+            view[...] = ordered.reshape(view.shape)
 
     def load(self, state: Mapping[str, Any], strict: bool) -> dict[str, Any]:
         """Write everything that `state` names, after all of it was looked at; returns the `stepplan.` entries."""

@@ -13,8 +13,9 @@ from codegen.cpu.emit import by_phase, require_emittable, write_sources
 from codegen.cpu.render import new_environment, render_node
 from codegen.cpu.view import NodeView
 from codegen.cuda import tables
-from codegen.cuda.facts import chunks_of, facts
+from codegen.cuda.facts import chunks_of, needed
 from codegen.cuda.launches import Launch, launch_of
+from codegen.cuda.matrices import turned
 from codegen.parts import require_own_loss
 from planner.errors import UserError
 from planner.graph.model import Graph
@@ -81,6 +82,7 @@ def environment() -> jinja2.Environment:
     env = new_environment()
     env.filters["chunks"] = _chunks
     env.filters["launch"] = _launch
+    env.globals["turned"] = turned
     return env
 
 
@@ -95,12 +97,12 @@ def _launch(view: NodeView) -> Launch:
 def require_sizes(view: NodeView) -> None:
     """What a strange plan says about sizes must not lead kernels beyond their scratch. A library's workspace is looked
     at when the executor is made: only the GPU knows it."""
-    needed = facts(view.signature, view.mode)
+    sizes = needed(view.signature, view.mode, view.facts)
     for fact in ("packed_bytes", "partial_bytes"):
-        if view.facts.get(fact, 0) != needed.get(fact, 0):
+        if view.facts.get(fact, 0) != sizes.get(fact, 0):
             raise UserError(
                 "SP1517",
                 f"node {view.id}: the plan says {fact} = {view.facts.get(fact, 0)}, "
-                f"its kernels need {needed.get(fact, 0)}",
+                f"its kernels need {sizes.get(fact, 0)}",
                 "plan again with the sizes that profiling found",
             )

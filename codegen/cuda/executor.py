@@ -23,8 +23,10 @@ from codegen.initial import checked_seed, read_weights, set_initial_values
 from codegen.native import native_module
 from codegen.state import State, logical
 from planner.errors import InternalError, UserError
-from planner.graph.model import DType, Value
+from planner.graph.model import DType, Layout, Value
 from planner.ops.base import round_bfloat16
+from planner.ops.stored import FILTERS
+from planner.ops.strides import strides
 from planner.plan.crossing import Crossing
 
 Array = np.ndarray[Any, Any]
@@ -89,7 +91,7 @@ class CudaExecutor(Executor):
         self._native = native_module(self._folder, null_device)
         self._handle: Any = self._guard(self._native.create, device, poison, record)
         given = read_weights(self._folder / "weights.npz")
-        self._state = State(self._graph, self._view, given, self._store)
+        self._state = State(self._graph, self._view, given, self._store, self._layouts())
         self._programs = {p.name: i for i, p in enumerate(self.plan.programs)}
         self._predicted = ()
         self._steps_done = 0
@@ -249,8 +251,7 @@ class CudaExecutor(Executor):
             typed = np.ascontiguousarray(data, np.dtype(value.type.dtype.value))
         self._guard(self._native.write, self._handle, placement.offset, typed.reshape(-1).view(np.uint8))
 
-    @staticmethod
-    def _strides(value: Value) -> tuple[int, ...]:
-        from planner.ops.strides import strides
-
-        return strides(value.type)
+    def _strides(self, value: Value) -> tuple[int, ...]:
+        """In elements. Weights stored as filters lie as channels-last images do (planner/ops/stored.py)."""
+        filters = self.plan.placement[value.id].layout == FILTERS.text
+        return strides(value.type.model_copy(update={"layout": Layout.CHANNELS_LAST}) if filters else value.type)

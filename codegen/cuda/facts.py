@@ -6,10 +6,10 @@ the plan: more chunks occupy more of a GPU and are added up more slowly.
 
 from math import prod
 
-from codegen.cpu.shapes import conv_shape
 from planner.errors import InternalError
 from planner.graph.model import DType
 from planner.ops.base import Facts, Mode, Op, Signature, op_named
+from planner.ops.stored import FILTERS, PLAIN, WEIGHTS, stored_as, unpacked, weights_of
 
 BLOCKS = 132 * 4
 """Blocks of 256 threads that keep the GPUs at hand busy: each adds up one chunk of rows for some channels."""
@@ -24,12 +24,18 @@ WORKSPACE_SLACK = 192
 
 
 def facts(signature: Signature, mode: Mode) -> Facts:
-    """packed_bytes (weights in the kernels' order) and partial_bytes; the workspace of a library's algorithm is
-    measured on the GPU and stands in the cost table."""
+    """Of plain weights: packed_bytes (a copy in the kernels' order), packs_o (ops/stored.py); and partial_bytes. The
+    workspace of a library's algorithm is measured on the GPU and stands in the cost table."""
     op = op_named(signature.op)
-    packed = _packed(signature) if op.family == "conv" else {}
+    packed = _packed(signature) if signature.op in WEIGHTS else {}
     size = _partial_bytes(op, signature)
     return {**packed, "partial_bytes": size} if size else packed
+
+
+def needed(signature: Signature, mode: Mode, planned: Facts) -> Facts:
+    """`facts` of a node with what its plan says of it: how its weights are stored."""
+    found = facts(signature, mode)
+    return found if stored_as(planned) == PLAIN else unpacked(found)
 
 
 def chunks(rows: int, columns: int) -> int:
@@ -51,15 +57,15 @@ def has_bias(signature: Signature) -> bool:
 
 
 def _packed(signature: Signature) -> Facts:
-    """Weights, or their gradients, change their order, unless the two orders are one and nothing is rounded. In
-    bfloat16 weights come as they are wanted, and a bias is rounded."""
-    shape, operands = conv_shape(signature), signature.inputs[0].dtype
-    taps, channels = shape[7] * shape[8], shape[1] // shape[15]
-    if operands is DType.BFLOAT16 and signature.op != "conv2d_backward_weights":
-        return {"packed_bytes": operands.itemsize * signature.inputs[2].elements} if has_bias(signature) else {}
-    if (taps == 1 or channels == 1) and operands is not DType.BFLOAT16:
+    """Weights, or their gradients, change their order, unless the two orders are one. In bfloat16 convolutions get
+    weights as they want them, and round a bias."""
+    weights = weights_of(signature)
+    if weights.dtype is DType.BFLOAT16 and signature.op != "conv2d_backward_weights":
+        return {"packed_bytes": DType.BFLOAT16.itemsize * signature.inputs[2].elements} if has_bias(signature) else {}
+    if len(weights.shape) != 4 or weights.shape[1] == 1 or weights.shape[2:] == (1, 1):
         return {}
-    return {"packed_bytes": operands.itemsize * shape[4] * taps * channels}
+    order = {"packs_o": FILTERS.o_block}
+    return order if signature.op == "round_weights" else {"packed_bytes": weights.bytes, **order}
 
 
 def _partial_bytes(op: Op, signature: Signature) -> int:

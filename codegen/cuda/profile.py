@@ -129,7 +129,8 @@ def _measured(signature: str, mode: Mode, ns: float, sizes: dict[str, int]) -> C
 
 def _timed(graph: Graph, target: Target, table: CostTable, device: int, null_device: bool) -> list[CostEntry]:
     """Every node of one executor by events. Library nodes have their own entries already, without what stepplan's
-    kernels add to them (packing, bias): here the whole node is timed, in the algorithm that was the fastest."""
+    kernels add to them (packing, bias): here the whole node is timed, in the algorithm that was the fastest, and with
+    weights as the plan stores them."""
     guessed = modelled_costs(graph, target, facts)
     missing = [e for e in guessed.entries if not table.modes(e.signature)]
     plan = make_plan(graph, target, table.with_entries(missing), PlanOptions(policy="sequential"))
@@ -146,22 +147,28 @@ def _timed(graph: Graph, target: Target, table: CostTable, device: int, null_dev
             repetitions = 1 if null_device else REPETITIONS
             for program in plan.programs:
                 nodes = graph.program[program.name].node
-                signatures = {n.node: signature_of(graph, nodes[n.node]).text for n in program.nodes}
+                signatures = {n.node: signature_of(graph, nodes[n.node]) for n in program.nodes}
                 for node, ns in executor.node_times(program.name, repetitions).items():
-                    planned = program.node[node]
-                    entry = _measured(signatures[node], planned.mode, ns, dict(planned.facts))
-                    entries[signatures[node], planned.mode] = entry
-                own = {signatures[n.node]: n for n in program.nodes if n.kernel == "cuda" and n.stage_ns}
+                    signature, planned = signatures[node], program.node[node]
+                    entry = _measured(signature.text, planned.mode, ns, _sizes(signature, planned))
+                    entries[signature.text, planned.mode] = entry
+                own = {signatures[n.node].text: n for n in program.nodes if n.kernel == "cuda" and n.stage_ns}
                 new = [n for s, n in own.items() if s not in searched]
                 searched |= own.keys()
                 for planned, tried in zip(
                     new, _searched(executor, program.name, new, target, repetitions), strict=True
                 ):
                     for launch, ns in worth_keeping(tried).items():
-                        mode = planned.mode._replace(implementation=launch.text)
-                        text = signatures[planned.node]
-                        entries[text, mode] = _measured(text, mode, ns, dict(planned.facts))
+                        mode, signature = planned.mode._replace(implementation=launch.text), signatures[planned.node]
+                        entry = _measured(signature.text, mode, ns, _sizes(signature, planned))
+                        entries[signature.text, mode] = entry
         return list(entries.values())
+
+
+def _sizes(signature: Signature, planned: NodePlan) -> dict[str, int]:
+    """What a table says of a planned node's kernels: how weights are stored is each plan's decision."""
+    found = dict(facts(signature, planned.mode))
+    return found | {k: v for k, v in planned.facts.items() if k == "scratch_bytes"}
 
 
 def _searched(

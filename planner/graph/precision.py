@@ -2,12 +2,14 @@
 
 A pass over a captured graph, before planning. Every op says which of its inputs may be bfloat16 (`Op.low_inputs`):
 
-    convolutions, products   always run on bfloat16 operands; the library adds in float32. Their weight gradients are
-                             float32. What they read of the master weights is a working copy, a value as any other:
-                             rounded once for all its readers, a convolution's in the library's order (`round_weights`)
+    convolutions, products   always run on bfloat16 operands; the library adds in float32. What they read of the master
+                             weights is a working copy, a value as any other: rounded once for all its readers, a
+                             convolution's in the library's order (`round_weights`). Products' gradients of weights are
+                             float32, convolutions' bfloat16, as their libraries have them; updates read both, and what
+                             else reads one reads it cast to float32
     what follows its inputs  activations, batch norms, pooling, sums, chains, copies: in bfloat16 where an input is;
                              they compute in float32 and round what they store
-    everything else          losses, softmax, updates: in float32
+    everything else          losses, softmax: in float32
 
     float32 always           parameters (the master weights), momentum and other states, statistics, losses, a
                              program's results
@@ -23,6 +25,7 @@ from planner.errors import UserError
 from planner.graph.model import Attrs, DType, Graph, Node, Program, Role, TensorType, Value
 from planner.graph.text import validate
 from planner.ops.base import Op, op_named
+from planner.ops.conv import Conv2dBackwardWeights
 from planner.ops.masks import CastAttrs
 
 LIBRARY_FAMILIES = frozenset({"conv", "matmul"})
@@ -49,12 +52,12 @@ def mixed_precision(graph: Graph) -> Graph:
 def full_precision(graph: Graph) -> Graph:
     """The float32 graph that `mixed_precision` was given: what a bfloat16 one is compared with."""
     renamed: dict[str, str] = {}
-    fixed = _fixed(graph)
+    fixed, gradients = _fixed(graph), _weight_gradients(graph)
     for program in graph.programs:
         for node in program.nodes:
             if _rounds(graph, node):
                 (source,), (result,) = node.inputs, node.outputs
-                if result in fixed:
+                if result in fixed or source in gradients:
                     renamed[source] = result
                 else:
                     renamed[result] = renamed.get(source, source)
@@ -91,6 +94,17 @@ def _fixed(graph: Graph) -> set[str]:
     return {v for p in graph.programs for v in (*p.inputs, *p.outputs)} | {v.id for v in graph.values if v.name}
 
 
+def _weight_gradients(graph: Graph) -> set[str]:
+    """What convolutions' libraries round."""
+    return {n.outputs[0] for p in graph.programs for n in p.nodes if n.op == Conv2dBackwardWeights.name}
+
+
+def _added_up(graph: Graph) -> set[str]:
+    """Gradients of weights that something else than an update reads: that one computes with them, in float32."""
+    others = {v for p in graph.programs for n in p.nodes if op_named(n.op).family != "optimizer" for v in n.reads}
+    return _weight_gradients(graph) & others
+
+
 def _rounds(graph: Graph, node: Node) -> bool:
     """Whether the node is one that `mixed_precision` adds."""
     low = any(graph.value[v].type.dtype is DType.BFLOAT16 for v in (*node.inputs, *node.outputs))
@@ -122,7 +136,7 @@ class _Pass:
 
     def __init__(self, graph: Graph) -> None:
         self.values: dict[str, Value] = dict(graph.value)
-        self._fixed = _fixed(graph)
+        self._fixed = _fixed(graph) | _added_up(graph)
 
     def program(self, program: Program) -> Program:
         self._nodes: list[Node] = []

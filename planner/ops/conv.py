@@ -245,9 +245,10 @@ class Conv2dBackwardData(_Conv):
 
 @register
 class Conv2dBackwardWeights(_Conv):
-    """dw (and db) from x and dy. `batch`: every slice makes a partial dw, stage 1 adds them in slice order and
-    unpacks (facts without partial_bytes: one slice writes dw itself). `channels`: every slice computes its rows of
-    dw whole."""
+    """dw (and db) from x and dy; of bfloat16 operands dw is rounded, as a GPU's library does.
+
+    `batch`: every slice makes a partial dw, stage 1 adds them in slice order and unpacks (facts without partial_bytes:
+    one slice writes dw itself). `channels`: every slice computes its rows of dw whole."""
 
     low_precision = (0, 1)
     name = "conv2d_backward_weights"
@@ -257,10 +258,9 @@ class Conv2dBackwardWeights(_Conv):
     activations = (0, 1)
 
     def infer(self, attrs: ConvGradAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-        sums = accumulated(inputs[0].dtype)
-        dw = TensorType(shape=attrs.shape, dtype=sums)
+        dw = TensorType(shape=attrs.shape, dtype=inputs[0].dtype)
         self.check_forward(attrs, inputs[0], dw, inputs[1])
-        return (dw, TensorType(shape=attrs.shape[:1], dtype=sums)) if attrs.bias else (dw,)
+        return (dw, TensorType(shape=attrs.shape[:1], dtype=accumulated(dw.dtype))) if attrs.bias else (dw,)
 
     def large_output(self, signature: Signature) -> TensorType:
         return signature.inputs[1]

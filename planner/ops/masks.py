@@ -179,7 +179,7 @@ class Cast(Elementwise):
 @register
 class RoundWeights(Elementwise):
     """Weights as a GPU's libraries want them: y = x rounded to the nearest bfloat16, (O, I, H, W) in the order O, H, W,
-    I. Input: float32, as the framework has it. Processors have no kernel for it (graph/precision.py)."""
+    I. Input: float32, as the plan stores it (ops/stored.py). Processors have no kernel for it (graph/precision.py)."""
 
     name = "round_weights"
     family = "masks"

@@ -29,6 +29,7 @@ class AdamAttrs(Attrs):
 
 class _Update(Op):
     family = "optimizer"
+    low_precision = (0,)
 
     def check(self, attrs: Any, inputs: Sequence[TensorType], updates: Sequence[TensorType]) -> None:
         super().check(attrs, inputs, updates)
@@ -87,7 +88,7 @@ class AdamUpdate(_Update):
     """Input: gradient; updates: parameter, exp_avg, exp_avg_sq. Kingma and Ba, algorithm 1; AdamW if decoupled."""
 
     name = "adam_update"
-    joint_launch = 48
+    joint_launch = 47
     update_counts = (3,)
     attrs_type = AdamAttrs
 

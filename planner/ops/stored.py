@@ -1,25 +1,35 @@
 """Weights of convolutions as a plan may store them, so that the kernels that want them so need not pack them.
 
+`ohwi`: the input channels innermost, what a GPU's library takes in every direction. On processors in blocks,
 `ohwi64o`: the output channels in blocks of 64, the blocks outermost, a block's channels innermost; `ihwo32i` likewise
 with input channels: what oneDNN's convolutions want, forward and for the gradient of the data. There are whole blocks
 only, without padding: such weights have as many bytes as plain ones (O, I, H, W), and what goes element by element over
-a parameter, its gradient and its momentum computes the same bits in any order. The runtime's word for it is `Stored`
-(runtime/onednn/weight_layout.hpp).
+a parameter, its gradient and its momentum computes the same bits in any order. The processors' runtime has the word
+`Stored` for it (runtime/onednn/weight_layout.hpp).
 
 Kernels' facts speak of it in numbers: `packs_o`, `packs_i` is the block of the layout that a kernel packs plain weights
 into (what the library says), `stored_o`, `stored_i` that of the layout which the plan gives it (the solver's decision).
+`ohwi` is blocks of one output channel.
 """
 
 import re
 from typing import NamedTuple
 
-from planner.graph.model import Graph
+from planner.graph.model import Graph, TensorType
 from planner.ops.base import Array, Facts, Mode, Signature, split_channels
+from planner.ops.device import DEVICE_KERNELS
 
 BLOCKS = (16, 32, 48, 64)
+"""On processors."""
 
-WEIGHTS = {"conv2d": "in1", "conv2d_backward_data": "in1", "conv2d_backward_weights": "out0"}
-"""Op -> the operand that may be stored so."""
+WEIGHTS = {
+    "conv2d": "in1",
+    "conv2d_backward_data": "in1",
+    "conv_transpose2d": "in1",
+    "round_weights": "in0",
+    "conv2d_backward_weights": "out0",
+}
+"""Op -> the operand that may be stored so. In the order in which their wishes count."""
 
 ELEMENTWISE = frozenset({"sgd_update", "adam_update"})
 """Ops that do not care, as long as all their operands are stored alike."""
@@ -38,12 +48,16 @@ class Stored(NamedTuple):
 
     @property
     def text(self) -> str:
+        if self == FILTERS:
+            return "ohwi"
         if self.o_block:
             return f"ohwi{self.o_block}o"
         return f"ihwo{self.i_block}i" if self.i_block else ""
 
 
 PLAIN = Stored()
+FILTERS = Stored(o_block=1)
+"""As a GPU's library takes weights."""
 
 
 def parse_stored(text: str) -> Stored | None:
@@ -51,10 +65,18 @@ def parse_stored(text: str) -> Stored | None:
     found = re.fullmatch(r"ohwi(\d+)o|ihwo(\d+)i", text)
     if not text:
         return PLAIN
+    if text == FILTERS.text:
+        return FILTERS
     if found is None:
         return None
     stored = Stored(*(int(block or 0) for block in found.groups()))
     return stored if max(stored) in BLOCKS else None
+
+
+def weights_of(signature: Signature) -> TensorType:
+    """The operand that may be stored so, of an op that has one."""
+    operand = WEIGHTS[signature.op]
+    return (signature.outputs if operand.startswith("out") else signature.inputs)[int(operand[-1])]
 
 
 def stored_as(facts: Facts) -> Stored:
@@ -64,26 +86,37 @@ def stored_as(facts: Facts) -> Stored:
 
 def wanted(facts: Facts) -> Stored:
     """How weights would have to be stored for the kernel not to pack them; plain: there is no such way."""
-    return Stored(facts.get("packs_o", 0), facts.get("packs_i", 0)) if facts.get("packed_bytes") else PLAIN
+    return Stored(facts.get("packs_o", 0), facts.get("packs_i", 0))
+
+
+def unpacked(facts: Facts) -> dict[str, int]:
+    """The facts of a kernel whose weights are stored as it wants them."""
+    return {k: v for k, v in facts.items() if k not in ("packed_bytes", "packs_o", "packs_i")}
 
 
 def divides(stored: Stored, shape: tuple[int, ...]) -> bool:
     """Whether weights of this shape come in whole blocks, of one kind of channels."""
-    if len(shape) != 4 or bool(stored.o_block) == bool(stored.i_block) or max(stored) not in BLOCKS:
+    known = stored == FILTERS or max(stored) in BLOCKS
+    if len(shape) != 4 or bool(stored.o_block) == bool(stored.i_block) or not known:
         return False
     return shape[0] % stored.o_block == 0 if stored.o_block else shape[1] % stored.i_block == 0
 
 
 def takes(signature: Signature, mode: Mode, facts: Facts, stored: Stored) -> bool:
-    """Whether a convolution's kernel can work with weights stored so.
+    """Whether a kernel can work with weights stored so.
 
-    A gradient of weights must be reduced or unpacked, which is where it gets its layout: kernels may write that of one
-    pixel, or of one input channel, straight away. If its slices make output channels each, they must make whole blocks.
+    A GPU's want them in one order, whatever they compute. On a processor a gradient of weights must be reduced or
+    unpacked, which is where it gets its layout: kernels may write that of one pixel, or of one input channel, straight
+    away. If its slices make output channels each, they must make whole blocks.
     """
-    attrs = signature.attrs
+    weights = weights_of(signature)
+    if not divides(stored, weights.shape):
+        return False
+    if mode.kernel in DEVICE_KERNELS:
+        return stored == FILTERS
     backward = signature.op == "conv2d_backward_weights"
-    weights = signature.outputs[0] if backward else signature.inputs[1]
-    if mode.kernel != "onednn" or getattr(attrs, "groups", 1) != 1 or not divides(stored, weights.shape):
+    able = mode.kernel == "onednn" and (backward or signature.op in ("conv2d", "conv2d_backward_data"))
+    if not able or getattr(signature.attrs, "groups", 1) != 1 or stored == FILTERS:
         return False
     if not backward or facts.get("partial_bytes"):
         return True

@@ -23,9 +23,9 @@ from typing import NamedTuple
 from planner.costs.table import CostEntry, CostTable
 from planner.graph.model import PERSISTENT, Graph, Node, Program
 from planner.ops.base import Op, Signature, op_named
-from planner.ops.device import limit
+from planner.ops.device import limit, running
 from planner.ops.signature import signature_of
-from planner.ops.stored import PLAIN, wanted
+from planner.ops.stored import PLAIN, unpacked, wanted
 from planner.plan.schema import Bounds
 
 
@@ -145,17 +145,20 @@ def _facts(op: Op, signature: Signature, node: Node, costs: CostTable, cores: in
     if op.alias(signature) is not None:
         return _Facts((), 0, moved)
     modes = costs.modes(signature.text)
-    entries = [_stored(e) for e in modes if e.slices <= min(cores, limit(op, signature, e.kernel, e.dim))]
+    able = (e for e in modes if e.slices <= min(cores, limit(op, signature, e.kernel, e.dim)))
+    entries = [_stored(op, signature, e) for e in able]
     core_ns = min((e.slices * sum(map(int, e.warm_ns)) for e in entries), default=0)
     return _Facts(_undominated({_way(op, signature, node, e) for e in entries}), core_ns, moved)
 
 
-def _stored(entry: CostEntry) -> CostEntry:
+def _stored(op: Op, signature: Signature, entry: CostEntry) -> CostEntry:
     """As it runs where weights are stored as the kernel wants them: without packing them first."""
     if wanted(entry.facts) == PLAIN:
         return entry
-    facts = {k: v for k, v in entry.facts.items() if k != "packed_bytes"}
-    return entry.model_copy(update={"facts": facts, "warm_ns": entry.warm_ns[1:], "cold_ns": entry.cold_ns[1:]})
+    facts = unpacked(entry.facts)
+    stages = running(op, entry.mode).stage_count(signature, entry.mode, facts)
+    times = {"warm_ns": entry.warm_ns[-stages:], "cold_ns": entry.cold_ns[-stages:]}
+    return entry.model_copy(update={"facts": facts, **times})
 
 
 def _way(op: Op, signature: Signature, node: Node, entry: CostEntry) -> _Way:

@@ -18,6 +18,8 @@ from planner.plan.check_structure import PlannedNode, Slices, ask
 from planner.plan.findings import Report, shown
 from planner.plan.schema import Plan
 
+FLOATS = (DType.FLOAT32, DType.BFLOAT16)
+
 
 def check_storage(graph: Graph, plan: Plan, programs: Sequence[Slices], report: Report) -> None:
     """SP1438: a layout that the value cannot have, or that one of its users does not know of. `graph`: expanded."""
@@ -30,7 +32,7 @@ def check_storage(graph: Graph, plan: Plan, programs: Sequence[Slices], report: 
         stored = parse_stored(placement.layout)
         if value is None or stored is None or not divides(stored, value.type.shape):
             report.add("SP1438", "", f"value {shown(name)} cannot be stored as {shown(placement.layout)}")
-        elif value.type.dtype is not DType.FLOAT32 or name in callers or placement.pool != plan.pools[0].name:
+        elif value.type.dtype not in FLOATS or name in callers or placement.pool != plan.pools[0].name:
             report.add("SP1438", "", f"value {name} is stored as {placement.layout}, but its caller takes it plain")
         else:
             layouts[name] = stored

@@ -48,7 +48,7 @@ class Placement(Frozen):
     bytes: Natural
     shares: str = ""
     """The value whose bytes this one takes over in place (or views); empty when it has its own."""
-    layout: Annotated[str, Field(pattern=r"^([a-z]{4}[0-9]{1,4}[a-z])?$")] = ""
+    layout: Annotated[str, Field(pattern=r"^([a-z]{4}([0-9]{1,4}[a-z])?)?$")] = ""
     """How a convolution's weights lie there, where kernels are to find them packed (ops/stored.py); empty: plainly."""
 
 

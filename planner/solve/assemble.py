@@ -22,6 +22,7 @@ from planner.solve.options import PlanOptions
 from planner.solve.pools import Arenas, arenas
 from planner.solve.rewriting import Copies, copies_of, links_of, rescheduled
 from planner.solve.schedule import Schedule
+from planner.solve.stored import layouts_of
 from planner.solve.sync import lane_programs
 from planner.solve.together import SHARES, together
 from planner.target.model import Target
@@ -149,19 +150,20 @@ def assemble(
     rewrites: Mapping[str, Rewrite] | None = None,
     *,
     overlap: bool = True,
-    layouts: Mapping[str, str] | None = None,
 ) -> Plan:
     """Complete one schedule per program to a plan. SP1301: it needs more memory than the budget or the pool.
     SP1304: a value that cannot be kept.
 
     `schedules` are those of the graph's own programs. `threads`: processors of further lanes, on the second threads
     of some lanes' cores. `rewrites`: program -> what runs besides (plan/expand.py); `overlap`: whether transfers may
-    hold memory longer to run beside the nodes. `layouts`: value -> how it is stored (stored.py).
+    hold memory longer to run beside the nodes.
     """
     graph, target, options = setting.graph, setting.target, setting.options
     keep = kept_values(graph, options.keep)
     made, live, placed = _packed(setting, draft(setting, schedules, threads, rewrites, overlap=overlap), keep)
     sharing = setting.sharing(made.cpus)
+    layouts = layouts_of(graph, schedules)
+    setting.say(f"stored: {len(layouts)} values as kernels want them")
     setting.say(f"liveness: {len(live.blocks)} blocks, {len(live.shares)} values in place")
     first = placed.packing[target.memory.name]
     setting.say(f"offsets: {format_bytes(first.height)}, lower bound {format_bytes(first.lower_bound)}")
@@ -181,7 +183,7 @@ def assemble(
             *_lanes(target, made.cpus),
             *(Lane(id=i, kind="copy") for i in sorted(made.copies.lanes.values())),
         ),
-        placements=_placements(made.graph, live, placed, layouts or {}),
+        placements=_placements(made.graph, live, placed, layouts),
         programs=tuple(_program(setting, made, p.name, live, placed, sharing) for p in graph.programs),
         sharing=sharing,
     )

@@ -47,8 +47,8 @@ class PlanOptions(Frozen):
     mode whose scratch fits the bytes that are free at its step (solve/ways.py). None: on processors, where scratch is
     a small part of memory; not on a GPU."""
     plain_weights: bool = False
-    """Keep all weights as the framework has them, although convolutions then pack them in every step (stored.py). A
-    plan that is rewritten for a memory budget always does."""
+    """Keep all weights as the framework has them, although convolutions then pack them in every step (stored.py). On a
+    processor a plan that is rewritten for a memory budget always does."""
     pins: Pins = Pins()
     parallel_ops: ParallelOps | None = None
     """Let siblings run side by side where nothing else co-runs; None: only `auto` tries it."""

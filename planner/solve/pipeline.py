@@ -33,7 +33,7 @@ from planner.solve.options import PlanOptions
 from planner.solve.places import without_unused_lanes
 from planner.solve.schedule import Schedule
 from planner.solve.scheduling import Scheduler, base_schedules
-from planner.solve.stored import NO_LAYOUTS, stored_weights
+from planner.solve.stored import stored_weights
 from planner.target.model import Target
 from planner.units import format_bytes, format_ns
 
@@ -118,11 +118,12 @@ class _Solved:
         self.setting, self.given = setting, schedules
         self._schedules, unused = without_unused_lanes(schedules, len(setting.cpus))
         self._threads = tuple(setting.siblings[i] for i in unused)
-        packed, layouts = self._schedules, NO_LAYOUTS
+        stored = self._schedules
         if not setting.options.plain_weights:
-            packed, layouts = stored_weights(setting.graph, self._schedules)
-            setting.say(f"stored: {len(layouts)} values as kernels want them")
-        self._plan = assemble(replace(setting, unlimited=True), packed, self._threads, layouts=layouts)
+            stored = stored_weights(setting.graph, self._schedules)
+        if setting.target.gpus:  # under a budget, too
+            self._schedules = stored
+        self._plan = assemble(replace(setting, unlimited=True), stored, self._threads)
         self.total_ns = sum(p.predicted_ns for p in self._plan.programs)
         self.beside = setting.options.coruns or setting.options.parallel_ops is not None
         self.arena = self._plan.pools[0].arena

@@ -7,6 +7,9 @@ the forward kernel's in half the time that it takes from plain weights, the othe
 (measured), and predictions have only forward kernels. The gradient of the weights is brought from its own kernel's
 layout into the parameter's anyway. No number changes: the same kernels add the same products in the same order
 (ops/stored.py).
+
+On a GPU all directions want the same order, so nothing packs; and what a node wants does not depend on its algorithm,
+so weights may be stored so under a memory budget, too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,15 +17,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from planner.graph.model import DType, Graph, Node, Role, Value
+from planner.ops.base import op_named
+from planner.ops.device import DEVICE_KERNELS, running
 from planner.ops.signature import signature_of
-from planner.ops.stored import ELEMENTWISE, PLAIN, WEIGHTS, Stored, held_by_caller, takes, wanted
+from planner.ops.stored import ELEMENTWISE, PLAIN, WEIGHTS, Stored, held_by_caller, stored_as, takes, unpacked, wanted
 from planner.solve.schedule import Schedule
 from planner.solve.threads import Choice
-
-Layouts = Mapping[str, str]
-"""value -> the layout that it is stored in, by name; plain ones are not listed"""
-
-NO_LAYOUTS: Layouts = {}
 
 
 class _Use(NamedTuple):
@@ -33,24 +33,36 @@ class _Use(NamedTuple):
     operand: str
 
 
-def stored_weights(graph: Graph, schedules: Mapping[str, Schedule]) -> tuple[dict[str, Schedule], Layouts]:
-    """Schedules without the packing that stored weights spare, and which values are stored how."""
-    layouts: dict[str, str] = {}
+def stored_weights(graph: Graph, schedules: Mapping[str, Schedule]) -> dict[str, Schedule]:
+    """Schedules whose nodes find weights stored as they want them, where they may be, without the packing that this
+    spares."""
     choices = {name: dict(schedule.choices) for name, schedule in schedules.items()}
-    if held_by_caller(graph):
-        return dict(schedules), layouts
-    uses = _uses(graph)
-    for value in graph.values:
-        group = _group(graph, value, uses)
-        users = [u for member in group for u in uses.get(member, ())]
-        stored = _best(graph, schedules, [u for u in users if u.node.op in WEIGHTS]) if group else PLAIN
-        if stored == PLAIN:
-            continue
-        layouts.update(dict.fromkeys(group, stored.text))
+    for _, users in _groups(graph):
+        stored = _best(graph, schedules, users)
+        for use in users if stored != PLAIN else ():
+            choices[use.program][use.node.id] = given(graph, use.node, choices[use.program][use.node.id], stored)
+    return {name: replace(schedule, choices=choices[name]) for name, schedule in schedules.items()}
+
+
+def layouts_of(graph: Graph, schedules: Mapping[str, Schedule]) -> dict[str, str]:
+    """Value -> how it is stored in such schedules, by name; plain ones are not listed."""
+    layouts: dict[str, str] = {}
+    for group, users in _groups(graph):
         for use in users:
-            if use.node.op in WEIGHTS:
-                choices[use.program][use.node.id] = _given(choices[use.program][use.node.id], stored)
-    return {name: replace(schedule, choices=choices[name]) for name, schedule in schedules.items()}, layouts
+            stored = stored_as(schedules[use.program].choices[use.node.id].facts)
+            if stored != PLAIN:
+                layouts.update(dict.fromkeys(group, stored.text))
+    return layouts
+
+
+def _groups(graph: Graph) -> list[tuple[tuple[str, ...], list[_Use]]]:
+    """The parameters that may be stored otherwise, each with its gradient and its optimizer's states, and the nodes
+    that use them as weights."""
+    if held_by_caller(graph):
+        return []
+    uses = _uses(graph)
+    groups = filter(None, (_group(graph, value, uses) for value in graph.values))
+    return [(group, [u for v in group for u in uses.get(v, ()) if u.node.op in WEIGHTS]) for group in groups]
 
 
 def _uses(graph: Graph) -> dict[str, list[_Use]]:
@@ -84,7 +96,7 @@ def _group(graph: Graph, value: Value, uses: Mapping[str, Sequence[_Use]]) -> tu
 def _best(graph: Graph, schedules: Mapping[str, Schedule], users: Sequence[_Use]) -> Stored:
     """The first layout that some kernel wants and all can work with; plain where there is none."""
     found = {u: schedules[u.program].choices[u.node.id] for u in users}
-    for op in ("conv2d", "conv2d_backward_data"):
+    for op in WEIGHTS:
         for stored in dict.fromkeys(wanted(choice.facts) for use, choice in found.items() if use.node.op == op):
             if stored != PLAIN and all(_can(graph, use.node, choice, stored) for use, choice in found.items()):
                 return stored
@@ -92,15 +104,18 @@ def _best(graph: Graph, schedules: Mapping[str, Schedule], users: Sequence[_Use]
 
 
 def _can(graph: Graph, node: Node, choice: Choice, stored: Stored) -> bool:
-    """Kernels that read plain weights would have to begin to pack."""
+    """A processor's kernels that read plain weights would have to begin to pack."""
     packs = node.op == "conv2d_backward_weights" or bool(choice.facts.get("packed_bytes"))
-    return packs and takes(signature_of(graph, node), choice.mode, choice.facts, stored)
+    able = packs or choice.mode.kernel in DEVICE_KERNELS
+    return able and takes(signature_of(graph, node), choice.mode, choice.facts, stored)
 
 
-def _given(choice: Choice, stored: Stored) -> Choice:
-    """How a convolution runs on weights stored so: without its first stage, if that is how it wants them."""
+def given(graph: Graph, node: Node, choice: Choice, stored: Stored) -> Choice:
+    """How a node runs on weights stored so: without what packs them, on a processor its first stage, if that is how it
+    wants them."""
     facts = {**choice.facts, **{k: v for k, v in zip(("stored_o", "stored_i"), stored, strict=True) if v}}
     if wanted(choice.facts) != stored:
         return choice._replace(facts=facts)
-    kept = {k: v for k, v in facts.items() if k not in ("packed_bytes", "packs_o", "packs_i")}
-    return choice._replace(facts=kept, stage_ns=choice.stage_ns[1:])
+    kept = unpacked(facts)
+    stages = running(op_named(node.op), choice.mode).stage_count(signature_of(graph, node), choice.mode, kept)
+    return choice._replace(facts=kept, stage_ns=choice.stage_ns[-stages:])

@@ -22,10 +22,12 @@ from planner.graph.model import Graph, Node
 from planner.ops.base import op_named, scratch_bytes
 from planner.ops.device import running
 from planner.ops.signature import signature_of
+from planner.ops.stored import PLAIN, stored_as
 from planner.solve.footprints import Footprint
 from planner.solve.rewriting import again_ns
 from planner.solve.schedule import Schedule
 from planner.solve.steps import Material, Step
+from planner.solve.stored import given
 from planner.solve.threads import Choice, Options
 
 
@@ -144,11 +146,14 @@ class Ways:
 
 
 def _alternatives(graph: Graph, node: Node, own: Choice, options: Sequence[Choice]) -> list[tuple[Choice, int]]:
-    """The node's own choice and what may stand in for it, with the scratch that each needs."""
+    """The node's own choice and what may stand in for it, with the scratch that each needs. Weights stay as the
+    schedule stores them."""
     signature, op = signature_of(graph, node), op_named(node.op)
     if op.alias(signature) is not None:
         return [(own, 0)]
-    inplace = op.inplace(signature, own.mode)
+    inplace, stored = op.inplace(signature, own.mode), stored_as(own.facts)
+    if stored != PLAIN:
+        options = [given(graph, node, choice, stored) for choice in options]
     found = {}
     for choice in (own, *options):
         alike = (choice.mode.slices, choice.affinity) == (own.mode.slices, own.affinity)

@@ -8,15 +8,17 @@ import torch
 
 from codegen.torch_twin import Twin
 from planner.errors import UserError
+from planner.graph.builder import GraphBuilder
 from planner.graph.model import PERSISTENT, DType, Graph, Role
 from planner.graph.precision import full_precision, mixed_precision, require_precision
 from planner.graph.text import graph_text, parse_graph
 from planner.ops.base import Array, round_bfloat16
+from planner.ops.conv import ConvAttrs
 from planner.plan.text import plan_text
 from planner.solve.options import PlanOptions
 from planner.zoo import build
 from tests.codegen.cuda.plans import plan_for
-from tests.graphs import small_net
+from tests.graphs import classifier, conv, images, small_net
 from tests.interpreter import draw_values, run_program
 
 COPY = "round_weights"
@@ -32,17 +34,20 @@ def test_what_is_rounded_and_what_is_not() -> None:
     assert graph.name == "small_net_bf16" and parse_graph(json.loads(graph_text(graph))) == graph
     assert {v.type.dtype for v in graph.values if v.role in PERSISTENT} == {DType.FLOAT32}
     step = graph.program["train_step"]
-    # images (f32) are cast once, the master weights rounded once for both directions; their gradient is float32 for
-    # the update.
+    # images (f32) are cast once, the master weights rounded once for both directions; the update reads their gradient
+    # as the library rounded it.
     conv, weights = step.node["conv1"], step.node["conv1.backward_weights"]
     assert [found[v] for v in conv.inputs] == ["bf16[4,3,8,8]cl", "bf16[8,3,3,3]cl"]
     assert step.node["conv2"].inputs[1] == step.node["conv2.backward_data"].inputs[1] == "conv2.weight.bf16"
-    assert weights.inputs[0] == conv.inputs[0] and found[weights.outputs[0]] == "f32[8,3,3,3]"
+    assert weights.inputs[0] == conv.inputs[0] and found[weights.outputs[0]] == "bf16[8,3,3,3]"
     assert [found[v] for v in step.node["bn1"].outputs] == ["bf16[4,8,8,8]cl", "f32[8]", "f32[8]"]
     assert all(
         found[v].startswith("f32") for v in (*step.node["loss"].outputs, *step.node["bn1.backward"].outputs[1:3])
     )
-    assert {found[n.inputs[0]].split("[")[0] for n in step.nodes if n.op == "sgd_update"} == {"f32"}
+    updates = {n.updates[0]: n for n in step.nodes if n.op == "sgd_update"}
+    low = {name for name, n in updates.items() if found[n.inputs[0]].startswith("bf16")}
+    assert low == {"conv1.weight", "conv2.weight"}
+    assert all(found[v].startswith("f32") for n in updates.values() for v in n.updates)
     assert [found[v] for p in graph.programs for v in p.outputs] == [
         types(small_net())[v] for p in small_net().programs for v in p.outputs
     ]
@@ -128,6 +133,26 @@ def test_processors_have_no_kernels_for_it() -> None:
 def test_there_and_back(name: str) -> None:
     graph = build(name, 4)
     assert full_precision(mixed_precision(graph)) == graph
+
+
+def test_gradients_that_are_added_up_are_added_in_float32() -> None:
+    """Two convolutions with the same weights: what the library rounded is cast, then added; the way back finds it."""
+    b = GraphBuilder("tied")
+    x = conv(b, images(b), 8, "stem")
+    x = conv(b, x, 8, "c1")
+    (x,) = b.op("conv2d", [x, "c1.weight"], ConvAttrs(padding=(1, 1, 1, 1)), name="c2")
+    graph = classifier(b, x)
+    mixed = mixed_precision(graph)
+    step, found = mixed.program["train_step"], types(mixed)
+    update = next(n for n in step.nodes if n.op == "sgd_update" and n.updates[0] == "c1.weight")
+    made = {v: n for n in step.nodes for v in n.outputs}
+    assert made[update.inputs[0]].op == "add" and found[update.inputs[0]] == "f32[8,8,3,3]"
+    for name in ("c1", "c2"):
+        given = made[update.inputs[0]].inputs
+        rounded = step.node[f"{name}.backward_weights"].outputs[0]
+        assert found[rounded] == "bf16[8,8,3,3]"
+        assert any(made[v].op == "cast" and made[v].inputs == (rounded,) for v in given)
+    assert full_precision(mixed) == graph
 
 
 def test_only_from_float32() -> None:

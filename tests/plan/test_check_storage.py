@@ -8,7 +8,7 @@ import pytest
 from planner.graph.model import Graph, TensorType
 from planner.ops.base import Mode, Signature
 from planner.ops.conv import ConvAttrs, ConvGradAttrs
-from planner.ops.stored import BLOCKS, PLAIN, Stored, from_stored, parse_stored, takes, to_stored
+from planner.ops.stored import BLOCKS, FILTERS, PLAIN, Stored, from_stored, parse_stored, takes, to_stored
 from planner.plan.check import check
 from planner.plan.schema import Plan
 from planner.target.text import load_target
@@ -29,7 +29,7 @@ def test_a_plan_with_stored_weights_is_safe() -> None:
 
 
 @pytest.mark.parametrize("value", [PARAMETER, GRADIENT, MOMENTUM])
-@pytest.mark.parametrize("layout", ["", "ohwi16o", "ihwo32i", "ihwo48i"])
+@pytest.mark.parametrize("layout", ["", "ohwi", "ohwi16o", "ihwo32i", "ihwo48i"])
 def test_all_that_an_update_touches_is_stored_alike(value: str, layout: str) -> None:
     assert layouts(PLAN)[value] == "ohwi32o"
     assert "SP1438" in codes(edit_value(PLAN, value, layout=layout))
@@ -64,7 +64,7 @@ def test_random_damage_to_layouts_is_noticed() -> None:
             assert codes(plan) & {"SP1438", "SP1431"}
 
 
-@pytest.mark.parametrize("stored", [Stored(16, 0), Stored(0, 16), Stored(48, 0), Stored(0, 64)])
+@pytest.mark.parametrize("stored", [FILTERS, Stored(16, 0), Stored(0, 16), Stored(48, 0), Stored(0, 64)])
 def test_arrays_go_there_and_back(stored: Stored) -> None:
     plain = np.random.default_rng(0).standard_normal((96, 64, 3, 2)).astype(np.float32)
     flat = to_stored(plain, stored)
@@ -76,7 +76,7 @@ def test_arrays_go_there_and_back(stored: Stored) -> None:
 
 def test_names_of_layouts() -> None:
     assert parse_stored("") == PLAIN == parse_stored(PLAIN.text)
-    assert [parse_stored(t) for t in ("ohwi31o", "oihw", "ohwi16", "ihwo16o", "ohwi16i16o")] == [None] * 5
+    assert [parse_stored(t) for t in ("ohwi31o", "oihw", "ohwi1o", "ohwi16", "ihwo16o", "ohwi16i16o")] == [None] * 6
 
 
 def weights_gradient(shape: tuple[int, int, int, int]) -> Signature:
@@ -99,3 +99,5 @@ def test_which_gradients_of_weights_can_be_stored_in_blocks() -> None:
     assert takes(pointwise, reduced, {"partial_bytes": 64}, Stored(64, 0))
     assert not takes(pointwise, whole, {}, Stored(32, 0)), "it may be written straight away"
     assert not takes(square, Mode("cudnn", "whole", 1), {"partial_bytes": 64}, Stored(32, 0))
+    assert takes(square, Mode("cudnn", "whole", 1), {}, FILTERS)
+    assert not takes(square, reduced, {"partial_bytes": 64}, FILTERS)

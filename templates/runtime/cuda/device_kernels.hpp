@@ -170,10 +170,11 @@ void bias_gradient(Queue queue, const T* dy, int64_t rows, int64_t columns, floa
 
 // -- joint.cu --------------------------------------------------------------------------------------------------------------
 /// Where the queue collects work, these are put to it: `launch_joint` computes them.
-void sgd_update(Queue queue, float* weight, const float* gradient, float* velocity, const Scalars* now, const Sgd& o,
-                int64_t n);
-void adam_update(Queue queue, float* weight, const float* gradient, float* mean, float* square, const Scalars* now,
-                 const Adam& o, int64_t n);
+template <class T>
+void sgd_update(Queue queue, float* weight, const T* gradient, float* velocity, const Scalars* now, const Sgd& o, int64_t n);
+template <class T>
+void adam_update(Queue queue, float* weight, const T* gradient, float* mean, float* square, const Scalars* now, const Adam& o,
+                 int64_t n);
 /// y = x rounded, from (outputs, channels, taps) to (outputs, taps, channels); n elements.
 void round_weights(Queue queue, const float* x, bfloat16* y, int64_t n, int64_t channels, int64_t taps);
 void launch_joint(Queue queue, const Joint& joint, const Scalars* now);

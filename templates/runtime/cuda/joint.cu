@@ -65,10 +65,11 @@ STEPPLAN_KERNEL inline Rounding step_of(const RoundedTensor&, const Scalars*) { 
 
 }  // namespace
 
-void sgd_update(Queue queue, float* weight, const float* gradient, float* velocity, const Scalars* now, const Sgd& options,
+template <class T>
+void sgd_update(Queue queue, float* weight, const T* gradient, float* velocity, const Scalars* now, const Sgd& options,
                 int64_t n) {
   if (queue.joint != nullptr && in_packs<4>(weight, gradient, velocity)) {
-    queue.joint->sgd.push_back({weight, gradient, velocity, n, options});
+    queue.joint->sgd.push_back({weight, gradient, velocity, n, options, element_of<T>});
     return;
   }
   const Sgd o = options;
@@ -78,10 +79,11 @@ void sgd_update(Queue queue, float* weight, const float* gradient, float* veloci
   map_made(queue, n, prepared, weight, velocity, before, gradient, velocity_before);
 }
 
-void adam_update(Queue queue, float* weight, const float* gradient, float* mean, float* square, const Scalars* now,
+template <class T>
+void adam_update(Queue queue, float* weight, const T* gradient, float* mean, float* square, const Scalars* now,
                  const Adam& options, int64_t n) {
   if (queue.joint != nullptr && in_packs<4>(weight, gradient, mean, square)) {
-    queue.joint->adam.push_back({weight, gradient, mean, square, n, options});
+    queue.joint->adam.push_back({weight, gradient, mean, square, n, options, element_of<T>});
     return;
   }
   const Adam o = options;
@@ -89,6 +91,12 @@ void adam_update(Queue queue, float* weight, const float* gradient, float* mean,
   const float *before = weight, *mean_before = mean, *square_before = square;
   map_made(queue, n, prepared, weight, mean, square, before, gradient, mean_before, square_before);
 }
+
+#define STEPPLAN_GRADIENTS(T)                                                                                      \
+  template void sgd_update<T>(Queue, float*, const T*, float*, const Scalars*, const Sgd&, int64_t);               \
+  template void adam_update<T>(Queue, float*, const T*, float*, float*, const Scalars*, const Adam&, int64_t);
+STEPPLAN_GRADIENTS(float)
+STEPPLAN_GRADIENTS(bfloat16)
 
 namespace {
 
@@ -111,22 +119,32 @@ struct JointLaunch {
   int count;
 };
 
-/// One thread's share of one block's elements.
-STEPPLAN_KERNEL inline void joint_share(const SgdTensor& t, const SgdStep& step, int64_t begin, int64_t n, int thread) {
+template <class T>
+STEPPLAN_KERNEL void update_share(const SgdTensor& t, const SgdStep& step, int64_t begin, int64_t n, int thread) {
   const Place place{0, 1, thread, kJointThreads};
   float* weight = t.weight + begin;
-  const float *before = weight, *gradient = t.gradient + begin;
+  const float* before = weight;
+  const T* gradient = static_cast<const T*>(t.gradient) + begin;
   if (t.velocity == nullptr) return map_packs<4, 2>(place, n, true, step, weight, before, gradient);
   float* velocity = t.velocity + begin;
   const float* velocity_before = velocity;
   map_packs<4, 2>(place, n, true, step, weight, velocity, before, gradient, velocity_before);
 }
 
-STEPPLAN_KERNEL inline void joint_share(const AdamTensor& t, const AdamStep& step, int64_t begin, int64_t n, int thread) {
+template <class T>
+STEPPLAN_KERNEL void update_share(const AdamTensor& t, const AdamStep& step, int64_t begin, int64_t n, int thread) {
   const Place place{0, 1, thread, kJointThreads};
   float *weight = t.weight + begin, *mean = t.mean + begin, *square = t.square + begin;
-  const float *before = weight, *gradient = t.gradient + begin, *mean_before = mean, *square_before = square;
+  const float *before = weight, *mean_before = mean, *square_before = square;
+  const T* gradient = static_cast<const T*>(t.gradient) + begin;
   map_packs<4, 1>(place, n, true, step, weight, mean, square, before, gradient, mean_before, square_before);
+}
+
+/// One thread's share of one block's elements.
+template <class Tensor, class Step>
+STEPPLAN_KERNEL void joint_share(const Tensor& t, const Step& step, int64_t begin, int64_t n, int thread) {
+  if (t.gradients == Element::bfloat16) return update_share<bfloat16>(t, step, begin, n, thread);
+  update_share<float>(t, step, begin, n, thread);
 }
 
 /// Four channels of one output channel: `at` counts them in the order of the framework, where their taps are neighbours.

@@ -18,10 +18,11 @@ struct Sgd {
 struct SgdTensor {
   static constexpr int kMost = 64;  // of one launch: a kernel's arguments have 4 KiB
   float* weight;
-  const float* gradient;
+  const void* gradient;
   float* velocity;  // null: without momentum
   int64_t elements;
   Sgd options;
+  Element gradients;  // what `gradient` points to
 };
 
 struct Adam {
@@ -32,12 +33,13 @@ struct Adam {
 };
 
 struct AdamTensor {
-  static constexpr int kMost = 48;
+  static constexpr int kMost = 47;
   float* weight;
-  const float* gradient;
+  const void* gradient;
   float *mean, *square;
   int64_t elements;
   Adam options;
+  Element gradients;
 };
 
 /// One parameter's working copy: rounded, and (outputs, channels, taps) turned into (outputs, taps, channels).

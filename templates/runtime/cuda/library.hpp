@@ -126,10 +126,10 @@ void plain_product(Queue queue, const ProductShape& shape, const void* a, const 
 template <class T>
 void add_bias(Queue queue, const float* bias, T* y, int64_t rows, int64_t columns);
 
-/// Weights between PyTorch's order [oc, ic / groups, kh, kw] in float32 and the kernels' [oc, kh, kw, ic / groups].
+/// Weights between PyTorch's order [oc, ic / groups, kh, kw] and the kernels' [oc, kh, kw, ic / groups].
 void pack_weights(Queue queue, const Conv& shape, const float* plain, float* packed);
 template <class T>
-void unpack_weights(Queue queue, const Conv& shape, const T* packed, float* plain);
+void unpack_weights(Queue queue, const Conv& shape, const T* packed, T* plain);
 
 /// Whether a name ends in `:tf32`, and the name without it.
 inline bool takes_tf32(std::string& name) {

@@ -1,7 +1,6 @@
 // Convolutions and matrix products without a library: one thread per result. For shapes that the libraries refuse, and
 // for the null device.
 #include "device_kernels.hpp"
-#include "division.hpp"
 #include "library.hpp"
 #include "packs.hpp"
 
@@ -128,23 +127,6 @@ void add_bias_in(Queue queue, const float* bias, T* y, int64_t row_count, int64_
   });
 }
 
-/// [batch, rows, columns] -> [batch, columns, rows], and from one type to the other.
-template <class From, class To>
-void turn(Queue queue, const From* x, To* y, int64_t batch, int64_t rows, int64_t columns) {
-  const int64_t count = batch * rows * columns;
-  if (rows == 1 || columns == 1)  // the orders are one
-    return map_elements(queue, count, [=] STEPPLAN_KERNEL(int64_t, To& result, From v) { result = static_cast<float>(v); }, y, x);
-  const Divider by_rows(rows, count), by_columns(columns, count);
-  map_elements(
-      queue, count,
-      [=] STEPPLAN_KERNEL(int64_t i, To& result) {
-        int64_t row, column;
-        const int64_t image = by_columns.split(by_rows.split(i, row), column);
-        result = static_cast<float>(x[(image * rows + row) * columns + column]);
-      },
-      y);
-}
-
 }  // namespace
 
 template <class T>
@@ -155,18 +137,29 @@ void add_bias(Queue queue, const float* bias, T* y, int64_t row_count, int64_t c
   add_bias_in<1>(queue, bias, y, row_count, columns);
 }
 
+namespace {
+
+/// Elements as what is moved of them.
+template <class T>
+auto as_words(T* values) {
+  using Word = std::conditional_t<sizeof(T) == 2, uint16_t, uint32_t>;
+  return reinterpret_cast<std::conditional_t<std::is_const_v<T>, const Word, Word>*>(values);
+}
+
+}  // namespace
+
 void pack_weights(Queue queue, const Conv& s, const float* plain, float* packed) {
-  turn(queue, plain, packed, s.oc, s.group_channels(), s.taps());
+  transpose(queue, as_words(plain), as_words(packed), s.oc, s.group_channels(), s.taps());
 }
 
 template <class T>
-void unpack_weights(Queue queue, const Conv& s, const T* packed, float* plain) {
-  turn(queue, packed, plain, s.oc, s.taps(), s.group_channels());
+void unpack_weights(Queue queue, const Conv& s, const T* packed, T* plain) {
+  transpose(queue, as_words(packed), as_words(plain), s.oc, s.taps(), s.group_channels());
 }
 
 #define STEPPLAN_STORED(T)                                                    \
   template void add_bias<T>(Queue, const float*, T*, int64_t, int64_t);       \
-  template void unpack_weights<T>(Queue, const Conv&, const T*, float*);
+  template void unpack_weights<T>(Queue, const Conv&, const T*, T*);
 STEPPLAN_STORED(float)
 STEPPLAN_STORED(bfloat16)
 

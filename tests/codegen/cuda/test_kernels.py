@@ -1,5 +1,6 @@
 """Every op's samples as GPU kernels, run by the null device, against the ops' NumPy references."""
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from codegen.cuda.facts import has_bias
 from planner.graph.model import DType, TensorType
 from planner.ops import all_ops
 from planner.ops.base import Mode, Op, Sample, op_named, round_bfloat16
+from planner.ops.copy import PermuteAttrs
 from planner.ops.device import device_mode
 from planner.ops.masks import CastAttrs
 from planner.ops.signature import signature_of
@@ -78,6 +80,17 @@ LARGER = (
 )
 
 
+def turned() -> list[Sample]:
+    """Matrices in whole tiles and in parts of them, with short sides of either kind, too small for tiles; in elements
+    of every size. And dimensions that change places over neighbours that stay together, in packs and not."""
+    types = (DType.FLOAT32, DType.BFLOAT16, DType.INT64, DType.UINT8)
+    shapes = ((2, 64, 128), (3, 33, 70), (2, 3, 700), (2, 700, 3), (5, 9, 130), (1, 260, 12), (4, 10, 20))
+    some = (((3, 4, 5, 16), (0, 2, 1, 3)), ((3, 4, 5, 6), (0, 2, 1, 3)), ((4, 6, 8), (1, 0, 2)))
+    found = [(shape, (0, 2, 1), dtype) for shape, dtype in product(shapes, types)]
+    found += [(shape, axes, dtype) for (shape, axes), dtype in product(some, types)]
+    return [Sample(PermuteAttrs(axes=axes), (TensorType(shape=shape, dtype=dtype),)) for shape, axes, dtype in found]
+
+
 def device_cases() -> list[Case]:
     found: list[Case] = []
     for op in all_ops().values():
@@ -91,6 +104,8 @@ def device_cases() -> list[Case]:
         sample = next(s for s in op.samples() if len(s.inputs[0].shape) in ranks)
         for more in larger(op, sample):
             found.append(Case(len(found), op, more, device_mode(op, "64x2")))
+    permute = op_named("permute")
+    found += [Case(len(found) + i, permute, sample, device_mode(permute)) for i, sample in enumerate(turned())]
     return found
 
 

@@ -24,8 +24,11 @@ def test_a_profiled_graph_can_be_planned(tmp_path: Path) -> None:
     assert {e.signature for e in table.entries} == {s.text for s in signatures_of([graph])}
     assert {e.source for e in table.entries} == {"measured"}
     assert len(saved[-1].entries) == len(table.entries) and table.bandwidth > 0
-    plan = make_plan(graph, target, table, PlanOptions(policy="sequential"))
-    assert check(graph, plan, target) == []
+    assert not {f for e in table.entries for f in e.facts if f.startswith("stored")}, "that is a plan's decision"
+    for plain in (False, True):
+        plan = make_plan(graph, target, table, PlanOptions(policy="sequential", plain_weights=plain))
+        assert check(graph, plan, target) == []
+        assert any(p.layout for p in plan.placements) is not plain
     assert plan.program["train_step"].node["conv1"].implementation == "plain"
     write_costs(table, tmp_path / "costs.json")
     again = profile([graph], target, read_costs(tmp_path / "costs.json"), null_device=True)
