@@ -39,6 +39,8 @@ ONEDNN = tuple(
 REPORTS = (RUNTIME / "reports.cpp",)
 BATCH_NORM = (RUNTIME / "batch_norm.cpp",)
 """Once per fusion that a plan uses."""
+SANITIZED = ("-g", "-O1")
+"""As sanitizers want it: no speed hides what they look for, and their reports name lines."""
 
 
 def build(
@@ -52,7 +54,8 @@ def build(
 ) -> Path:
     """Build the module of an emitted folder and return it; what did not change is not compiled again.
 
-    `jobs`: compilers at once, one per processor by default. `null_device`: a plan for a GPU, to be run without one.
+    `jobs`: compilers at once, one per processor by default. `flags`: more, for the plan's own sources alone; what plans
+    share is the same for all. `null_device`: a plan for a GPU, to be run without one.
     SP1506 to SP1509, SP1518, SP1519: the toolchain is not complete; SP1510: the folder holds no emitted plan. A
     compiler error is an InternalError with its first lines.
     """
@@ -60,11 +63,11 @@ def build(
     with _locked(place):
         digest = source_digest(place)
         target = read_target(place / "target.toml")
-        extra = (f"-march={target.cpu.march}", *flags)
+        extra: tuple[str, ...] = (f"-march={target.cpu.march}",)
         if sanitize:
-            extra += (f"-fsanitize={sanitize}", "-g")
+            extra += (f"-fsanitize={sanitize}", *SANITIZED)
         module = place / module_name(digest, null_device)
-        objects = compile_all(_units(place, target, extra, null_device), jobs, progress)
+        objects = compile_all(_units(place, target, extra, flags, null_device), jobs, progress)
         _link(objects, module, _link_flags(target, extra, null_device))
         for other in place.glob(module_name("*", null_device)):
             if other != module:
@@ -90,10 +93,11 @@ def module_name(digest: str, null_device: bool) -> str:
     return f"_executor{'_null' * null_device}.{digest}.so"
 
 
-def _units(folder: Path, target: Target, extra: Sequence[str], null_device: bool) -> list[Unit]:
+def _units(folder: Path, target: Target, extra: Sequence[str], own: Sequence[str], null_device: bool) -> list[Unit]:
+    """`own`: flags of the plan's own sources, behind `extra`, which are everybody's."""
     sources = [folder / name for name in SOURCES if (folder / name).is_file()]
     if target.gpus:
-        return cuda.units(sources, target, null_device, extra, is_mixed(read_graph(folder / "graph.json")))
+        return cuda.units(sources, target, null_device, extra, own, is_mixed(read_graph(folder / "graph.json")))
 
     toolchain.onednn()
 
@@ -105,8 +109,8 @@ def _units(folder: Path, target: Target, extra: Sequence[str], null_device: bool
     found = [compiled(ONEDNN, FAST), compiled(bindings, BINDINGS), compiled(REPORTS, ONCE)]
     fusions = {f for s in nodes for f in re.findall(r"<Fusion::(\w+)", s.read_text())}
     found += (compiled(BATCH_NORM, (*FAST, f"-DSTEPPLAN_FUSION={fusion}")) for fusion in sorted(fusions))
-    found += (compiled(group, FAST) for group in toolchain.groups(nodes))
-    return [*found, *(compiled(group, ONCE) for group in toolchain.groups(tables))]
+    found += (compiled(group, (*FAST, *own)) for group in toolchain.groups(nodes))
+    return [*found, *(compiled(group, (*ONCE, *own)) for group in toolchain.groups(tables))]
 
 
 def _link_flags(target: Target, extra: Sequence[str], null_device: bool) -> tuple[str, ...]:

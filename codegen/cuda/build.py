@@ -37,30 +37,43 @@ Unit = tuple[str, Callable[[], Path]]
 """(what is compiled, how)"""
 
 
-def units(sources: Sequence[Path], target: Target, null: bool, extra: Sequence[str], mixed: bool = False) -> list[Unit]:
-    """Everything that must be compiled, the slowest first. `mixed`: the plan stores activations in bfloat16."""
-    return _units(sources, target.gpus[0].arch, null, extra, "executor.cpp", mixed=mixed)
+def units(
+    sources: Sequence[Path],
+    target: Target,
+    null: bool,
+    extra: Sequence[str],
+    own: Sequence[str] = (),
+    mixed: bool = False,
+) -> list[Unit]:
+    """Everything that must be compiled, the slowest first. `own`: more flags, of the plan's own sources; `mixed`: the
+    plan stores activations in bfloat16."""
+    return _units(sources, target.gpus[0].arch, null, extra, own, "executor.cpp", mixed=mixed)
 
 
 def probe_units(arch: str, null: bool) -> list[Unit]:
     """The module that asks a GPU and its libraries without a plan."""
-    return _units((CUDA_RUNTIME / "probe.cpp",), arch, null, ())
+    return _units((CUDA_RUNTIME / "probe.cpp",), arch, null, (), ())
 
 
 def _units(
-    sources: Sequence[Path], arch: str, null: bool, extra: Sequence[str], *more: str, mixed: bool = False
+    sources: Sequence[Path],
+    arch: str,
+    null: bool,
+    extra: Sequence[str],
+    own: Sequence[str],
+    *more: str,
+    mixed: bool = False,
 ) -> list[Unit]:
     kernels: list[tuple[Path, tuple[str, ...]]] = [(CUDA_RUNTIME / name, ()) for name in KERNELS]
     kernels += [(CUDA_RUNTIME / name, (BFLOAT16,)) for name in STORED if mixed]
     # The host's code only asks for work: it runs on every processor of the architecture, whichever the target assumes.
     extra = tuple(f for f in extra if not f.startswith("-march="))
-    shared = tuple(f for f in extra if not f.startswith("-W"))  # compiled once, whatever warnings a plan asks for
     if null:
         includes: tuple[Path, ...] = ()
         defines: tuple[str, ...] = ("-DSTEPPLAN_NULL_DEVICE",)
         runtime = [CUDA_RUNTIME / name for name in (*more, "library_null.cpp")]
         kernel = (*NULL_KERNELS, *defines)
-        compiled = [(k.name, _host([k], (*kernel, *stored), includes, shared)) for k, stored in kernels]
+        compiled = [(k.name, _host([k], (*kernel, *stored), includes, extra)) for k, stored in kernels]
     else:
         includes, defines = (
             (*toolkit().includes, *libraries().includes),
@@ -69,21 +82,29 @@ def _units(
         runtime = [CUDA_RUNTIME / name for name in (*more, "convolution.cpp", "engines.cpp", "product.cpp")]
         found = [*kernels, (CUDA_RUNTIME / "find_device.cu", ())]
         compiled = [(k.name, _kernels(k, arch, stored)) for k, stored in found]
-    compiled += [(s.name, _host([s], ("-O2", *defines), includes, shared)) for s in runtime]
+    compiled += [(s.name, _host([s], ("-O2", *defines), includes, extra)) for s in runtime]
     asking = [s for s in sources if s.suffix != ".cu" and s.name not in BINDINGS]
     for group in (*toolchain.groups(asking), *([s] for s in sources if s not in asking)):
-        compiled.append((", ".join(s.name for s in group), _own(group, arch, null, defines, includes, extra)))
+        compiled.append((", ".join(s.name for s in group), _own(group, arch, null, defines, includes, extra, own)))
     return compiled
 
 
 def _own(
-    group: Sequence[Path], arch: str, null: bool, defines: Sequence[str], includes: Sequence[Path], extra: Sequence[str]
+    group: Sequence[Path],
+    arch: str,
+    null: bool,
+    defines: Sequence[str],
+    includes: Sequence[Path],
+    extra: Sequence[str],
+    own: Sequence[str],
 ) -> Callable[[], Path]:
     """Some of a plan's own sources. But for its chains they only ask for work: nothing in them is worth optimising."""
     first = group[0]
+    if first.name in BINDINGS:  # the same for all plans
+        return _host(group, (*MODULE, *defines), includes, extra)
     if first.suffix == ".cu":
-        return _host(group, (*NULL_KERNELS, *defines), includes, extra) if null else _kernels(first, arch)
-    return _host(group, (*(MODULE if first.name in BINDINGS else ("-O1",)), *defines), includes, extra)
+        return _host(group, (*NULL_KERNELS, *defines), includes, (*extra, *own)) if null else _kernels(first, arch)
+    return _host(group, ("-O1", *defines), includes, (*extra, *own))
 
 
 def _kernels(source: Path, arch: str, defines: tuple[str, ...] = ()) -> Callable[[], Path]:

@@ -26,7 +26,7 @@ from planner.ops.base import Mode
 from planner.ops.signature import signature_of
 from planner.plan.text import plan_text
 from planner.target.text import load_target
-from tests.codegen.plans import STRICT, plan_for
+from tests.codegen.plans import STRICT, plan_for, target_of
 from tests.graphs import small_net
 
 UNIFORM = [0.4897562265396118, 0.21574239432811737, -0.048866961151361465]
@@ -112,6 +112,18 @@ def test_nothing_is_compiled_twice(copy: Path, monkeypatch: pytest.MonkeyPatch) 
     second = build(copy, flags=STRICT)
     assert sorted(n.split("-")[0] for n in made) == sorted(["executor", second.name])
     assert not first.exists() and second.exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "more"),
+    [(Path("module.cpp"), ()), (*build_module.REPORTS, ()), (*build_module.BATCH_NORM, ("-DSTEPPLAN_FUSION=relu6",))],
+    ids=["bindings", "reports", "batch norm"],
+)
+def test_what_plans_share_compiles_without_a_warning(copy: Path, source: Path, more: tuple[str, ...]) -> None:
+    """Builds of tests ask for that of a plan's own sources; tests/runtime does of the library calls and the other
+    batch norms."""
+    flags = (*build_module.COMMON, *build_module.ONCE, f"-march={target_of(2).cpu.march}", *STRICT, *more)
+    assert toolchain.compile_object(copy / source, flags=flags).exists()
 
 
 def test_two_builds_at_once(copy: Path) -> None:

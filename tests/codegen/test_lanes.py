@@ -58,7 +58,7 @@ def test_copy_lanes_under_thread_sanitizer(tmp_path: Path, sanitizer: str) -> No
 
 def no_races(folder: Path, sanitizer: str) -> None:
     """Build and run everything under the sanitizer, with delays; the output is in the assertion."""
-    build(folder, sanitize="thread", flags=("-O1",))
+    build(folder, sanitize="thread")
     done = sanitized_run(folder, sanitizer)
     assert done.returncode == 0, done.stderr[:4000]
 
@@ -82,7 +82,7 @@ def no_races_but_without_waits(folder: Path, sanitizer: str, lane: str) -> None:
     lanes = folder / "lanes.cpp"
     start, rest = lanes.read_text().split(lane, 1)
     lanes.write_text(start + lane + without_waits(rest))
-    build(folder, sanitize="thread", flags=("-O1",))
+    build(folder, sanitize="thread")
     done = sanitized_run(folder, sanitizer)
     # The races may well crash it before it ends; either way the sanitizer has told them.
     assert done.returncode != 0 and "data race" in done.stderr

@@ -9,9 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from codegen import toolchain
 from codegen.build import build
+from codegen.cuda.build import HOST
 from codegen.cuda.executor import CudaExecutor
+from codegen.cuda.toolchain import CUDA_RUNTIME
 from codegen.load import executor_class
+from codegen.paths import RUNTIME
 from planner.errors import InternalError, UserError
 from planner.graph.model import DType, Graph
 from planner.graph.optimizer import Optimizer
@@ -120,6 +124,13 @@ def test_every_op_family_trains(tmp_path: Path) -> None:
         loss, gradients = executor.gradients(*batch(graph, 1))
         assert np.isfinite([*first, loss]).all()
         assert all(np.isfinite(g).all() and g.any() for g in gradients.values())
+
+
+def test_bindings_compile_without_a_warning(wide_class: type[CudaExecutor]) -> None:
+    """What plans share is built without `FLAGS`."""
+    flags = (*HOST, "-O1", "-Werror", "-DSTEPPLAN_NULL_DEVICE", f"-I{CUDA_RUNTIME}")
+    source = wide_class._folder / "module.cpp"
+    assert toolchain.compile_object(source, flags=flags, folders=(CUDA_RUNTIME, RUNTIME)).exists()
 
 
 def test_steps_do_not_wait(wide_class: type[CudaExecutor]) -> None:
