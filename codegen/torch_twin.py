@@ -60,7 +60,7 @@ class Twin(nn.Module):
         """Take parameters and running statistics from an executor's state_dict."""
         with torch.no_grad():
             for name, tensor in self.named_values():
-                tensor.copy_(torch.as_tensor(state[name]))
+                tensor.copy_(torch.asarray(state[name], copy=True))  # PyTorch shares no read-only array
         return self
 
     def named_values(self) -> list[tuple[str, Tensor]]:
