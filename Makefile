@@ -10,7 +10,7 @@ run: .venv/.run
 	$(BIN)/python examples/digits.py
 
 test: .venv/.test lint
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: .venv/.test
 	$(BIN)/ruff check .

@@ -1,16 +1,42 @@
-"""Workspaces that several test modules share."""
+"""Workspaces that several test modules share, and how tests share a machine."""
 
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+# Before any library reads it: threads that wait for others sleep. By default they spin, which takes the processor from
+# other tests' threads, and those spin, too.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 from tests.cli import Files, workspace
 
 # A busy machine is not a defect: examples have no time limit of their own.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
+
+LONGEST = (
+    "codegen/cuda/test_bfloat16.py",
+    "solve/test_budget.py",
+    "codegen/test_truth.py",
+    "runtime/test_convolutions.py",
+    "codegen/cuda/test_null_device.py",
+    "codegen/test_ops.py",
+    "test_killed.py",
+    "solve/test_pipeline.py",
+    "codegen/cuda/test_devices.py",
+    "zoo/test_executors.py",
+    "frontends/test_families.py",
+    "solve/test_out_of_core.py",
+)
+"""Files that begin first, so that none of them is left for one worker at the end (xdist's `loadfile`)."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = {Path(__file__).parent / name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.path, len(order)))
 
 
 @pytest.fixture(scope="session")

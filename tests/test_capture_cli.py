@@ -22,7 +22,6 @@ from planner.graph.text import read_graph
 from planner.target.text import write_target
 from tests.cli import fails, succeeds, this_machine, working_in
 
-pytestmark = pytest.mark.xdist_group("capture_cli")
 ROOT = Path(__file__).resolve().parent.parent
 
 MODULE = '''

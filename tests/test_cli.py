@@ -127,7 +127,6 @@ def test_simulate(files: Files) -> None:
     assert "lanes busy" in succeeds("simulate", files.plan)
 
 
-@pytest.mark.xdist_group("cli_build")
 def test_emit_build_import_bench(files: Files) -> None:
     folder = files.folder / "generated" / "tiny"
     (files.plan / "weights.npz").write_bytes(b"travels along")
@@ -154,7 +153,6 @@ def test_emit_build_import_bench(files: Files) -> None:
     fails("SP1803", "bench", folder, "--against", "jax")
 
 
-@pytest.mark.xdist_group("cli_build")
 def test_profile_extends_a_table(files: Files) -> None:
     table = read_costs(files.costs)
     forgotten = next(e.signature for e in table.entries if e.signature.startswith("sgd_update"))
@@ -167,7 +165,6 @@ def test_profile_extends_a_table(files: Files) -> None:
     assert "0 of them new" in succeeds(*arguments)
 
 
-@pytest.mark.xdist_group("cli_build")
 def test_make(files: Files) -> None:
     """`captured.py:model` in the working folder, and a cost table that has it all."""
     (files.folder / "generated" / "costs").mkdir(parents=True)

@@ -20,7 +20,6 @@ from planner.graph.model import Role
 from tests.cli import Files, everything_below, fails, run, succeeds
 
 ROOT = Path(__file__).parent.parent
-pytestmark = pytest.mark.xdist_group("cli_build")
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,6 @@ from tests.codegen.plans import make
 from tests.torch_modules import MODULES
 
 STEPS = 3
-pytestmark = pytest.mark.xdist_group("torch_training")
 
 
 class Trained:

@@ -17,8 +17,6 @@ from planner.errors import UserError
 from planner.solve.options import PlanOptions
 from tests.codegen.plans import make, plan_for
 
-pytestmark = pytest.mark.xdist_group("autograd")
-
 
 def network() -> nn.Module:
     torch.manual_seed(0)

@@ -13,8 +13,6 @@ from planner.solve.options import PlanOptions
 from tests.codegen.plans import make
 from tests.models import FAMILIES
 
-pytestmark = pytest.mark.xdist_group("families")
-
 BUILT = ("bert_classifier", "gru_both", "mobilenet_v3_small", "unet_bilinear")
 """Masks; GRU cells in both directions; hard swish and dropout in place; interpolation."""
 

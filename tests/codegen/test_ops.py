@@ -16,8 +16,6 @@ from planner.ops.signature import signature_of
 from planner.plan.schema import slice_name
 from tests.codegen.plans import STRICT, Case, every_case, graph_of, plan_of, target_of
 
-pytestmark = pytest.mark.xdist_group("every_op")
-
 Array = np.ndarray[Any, Any]
 
 LANES = 5

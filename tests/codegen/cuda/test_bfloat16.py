@@ -20,8 +20,6 @@ from tests.codegen.cuda.test_null_device import batch
 from tests.graphs import batch_norm, classifier, conv, images
 from tests.interpreter import run_program
 
-pytestmark = pytest.mark.xdist_group("cuda_devices")
-
 
 def net() -> Graph:
     """What bfloat16 goes through: convolution with and without packing, batch norm with a residual, a chain, a

@@ -25,8 +25,6 @@ from tests.codegen.cuda.plans import gpu, make, plan_for
 from tests.codegen.cuda.test_null_device import batch
 from tests.graphs import small_net
 
-pytestmark = pytest.mark.xdist_group("cuda_devices")
-
 FINE = {"driver": 13000, "devices": 1, "arch": "sm_90", "has_code": True, "free_bytes": 2**40}
 
 

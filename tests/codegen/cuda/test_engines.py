@@ -14,8 +14,6 @@ from planner.ops.signature import signatures_of
 from tests.codegen.cuda.test_devices import needs_toolkit
 from tests.graphs import small_net
 
-pytestmark = pytest.mark.xdist_group("cuda_devices")
-
 H200 = json.dumps(
     {
         "deviceVer": 900,
