@@ -28,7 +28,7 @@ from planner.ops import all_ops
 from planner.ops.base import op_named
 from planner.solve.options import PlanOptions
 from tests.codegen.every_op import every_op_net
-from tests.codegen.plans import make, plan_for, target_of
+from tests.codegen.plans import STRICT, make, plan_for, target_of
 
 SEED = int(os.environ.get("STEPPLAN_TEST_SEED") or np.random.SeedSequence().generate_state(1)[0])
 SEQUENTIAL, LIU = PlanOptions(policy="sequential"), PlanOptions(policy="liu", strategies=(1, 2))
@@ -60,7 +60,7 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     plan, target = plan_for(graph, lanes, options, costs)
     assert by_winograd == (sum(n.implementation == "winograd" for n in plan.programs[0].nodes) > 30)
     emit(plan, graph, target, folder)
-    build(folder)
+    build(folder, flags=STRICT)
     return graph, executor_class(folder)
 
 
@@ -88,10 +88,12 @@ def test_the_same_bits_in_every_timing(built: tuple[Graph, type[Executor]]) -> N
         assert not differing, f"seed {SEED}: {differing[:5]}"
 
 
+@pytest.mark.parametrize("built", ["mlp", "every op, adam", "every op, sgd"], indirect=True)
 def test_memory_of_a_contender_is_given_back_before_the_next(
     built: tuple[Graph, type[Executor]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Twins and optimizers are gone when their contender is compared, without the garbage collector."""
+    """Twins and optimizers are gone when their contender is compared, without the garbage collector: with every op, and
+    with nearly none."""
     graph, executors = built
     made: list[weakref.ref[Twin]] = []
     alive: list[int] = []
