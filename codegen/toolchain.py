@@ -157,10 +157,10 @@ def made_once(command: Sequence[str], target: Path) -> Path:
     return target
 
 
-def groups(sources: Sequence[Path]) -> list[list[Path]]:
+def groups(sources: Sequence[Path], together: int = TOGETHER) -> list[list[Path]]:
     """Sources that are compiled as one: all of a small plan, each alone of a large one, where there is something to
-    gain from compiling them side by side and from compiling only what changed."""
-    if sum(source.stat().st_size for source in sources) <= TOGETHER:
+    gain from compiling them side by side and from compiling only what changed. `together`: bytes of a small plan's."""
+    if sum(source.stat().st_size for source in sources) <= together:
         return [list(sources)] if sources else []
     return [[source] for source in sources]
 

@@ -32,6 +32,8 @@ NULL_KERNELS = ("-O1", "-x", "c++")
 """Kernels for the null device: nobody waits for them, everybody for their compiler."""
 MODULE = ("-Os", "-fno-strict-aliasing")
 BINDINGS = ("module.cpp", "probe.cpp")
+TOGETHER = 8 * toolchain.TOGETHER
+"""Of sources that only ask for work: ResNet-18's take 3 s as one and 11 s one by one, most of that for headers."""
 
 Unit = tuple[str, Callable[[], Path]]
 """(what is compiled, how)"""
@@ -84,7 +86,7 @@ def _units(
         compiled = [(k.name, _kernels(k, arch, stored)) for k, stored in found]
     compiled += [(s.name, _host([s], ("-O2", *defines), includes, extra)) for s in runtime]
     asking = [s for s in sources if s.suffix != ".cu" and s.name not in BINDINGS]
-    for group in (*toolchain.groups(asking), *([s] for s in sources if s not in asking)):
+    for group in (*toolchain.groups(asking, TOGETHER), *([s] for s in sources if s not in asking)):
         compiled.append((", ".join(s.name for s in group), _own(group, arch, null, defines, includes, extra, own)))
     return compiled
 
