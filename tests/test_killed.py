@@ -160,16 +160,16 @@ def test_profile(files: Files, cache: Path) -> None:
 
 
 @pytest.mark.parametrize("limit", [20_000, 200_000])
-def test_a_full_disk(files: Files, tmp_path: Path, limit: int) -> None:
+def test_a_full_disk(files: Files, cache: Path, limit: int) -> None:
     """Files may grow to so many bytes: one clear error, and nothing half-written."""
     out = files.folder / "out"
-    process = start("emit", files.plan, "-o", out, cache=tmp_path, limit=limit)
+    process = start("emit", files.plan, "-o", out, cache=cache, limit=limit)
     _, errors = process.communicate(timeout=120)
     if process.returncode:
         assert process.returncode == 2 and "SP1702" in errors and "Traceback" not in errors, errors
         assert not list(out.glob(".*"))
         succeeds("emit", files.plan, "-o", out)
-    process = start("build", out, cache=tmp_path, limit=limit)
+    process = start("build", out, cache=cache, limit=limit)
     _, errors = process.communicate(timeout=300)
     assert process.returncode == 2, errors
     assert "SP1514" in errors and "Traceback" not in errors, errors
