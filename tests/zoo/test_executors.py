@@ -27,7 +27,7 @@ def made(model: Model, sizes: Sizes) -> Graph:
 
 
 CASES: dict[str, Callable[[], Graph]] = {
-    "dcgan": lambda: zoo.build("dcgan", 4),
+    "dcgan": lambda: zoo.build("dcgan", 2),
     "lstm": lambda: made(zoo.lstm(steps=4, depth=2, hidden=20), Sizes(6, classes=50)),
     "wide_deep": lambda: made(zoo.wide_deep(ROWS, 60), Sizes(9)),
 }
