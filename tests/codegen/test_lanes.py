@@ -225,7 +225,7 @@ def test_a_kernel_that_throws_leaves_the_executor_usable(
     small_class: type[Executor], small_folder: Path, tmp_path: Path
 ) -> None:
     old = '#include "optimizer.hpp"\n'
-    broken = 'if (run.lr < 0) throw std::runtime_error("broken kernel");'
+    broken = 'if (run.lr == 7) throw std::runtime_error("broken kernel");'
     folder = edited(tmp_path / "throws", small_folder, "update.cpp", old, f"#include <stdexcept>\n{old}")
     source = folder / "update.cpp"
     source.write_text(source.read_text().replace("if (!run.apply_updates)", f"{broken}\n  if (!run.apply_updates)"))
@@ -235,7 +235,7 @@ def test_a_kernel_that_throws_leaves_the_executor_usable(
         with make(pin=False) as executor:
             for _ in range(3):
                 try:
-                    executor.step(x, y, lr=-1.0)
+                    executor.step(x, y, lr=7.0)
                 except InternalError as error:
                     print(error)
                 executor.step(x, y, lr=0.1)
