@@ -49,10 +49,10 @@ def test_a_plan_tells_its_precision() -> None:
     assert rounds_to_tf32(make_plan(graph, gpu(), table, PlanOptions(policy="sequential")))
 
 
+@torch._dynamo.config.patch(recompile_limit=2)
 def test_pytorch_beside_a_dry_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Contenders run, on the processor; and each one is compiled, however many a process has: PyTorch takes so many
     variants of one code object, eight by default, and runs the others without its compiler."""
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 2)
     graph, compiled, original = zoo.build("mlp", 2), [], torch.compile
 
     def counted(module: torch.fx.GraphModule, inputs: object) -> Callable[..., Any]:
