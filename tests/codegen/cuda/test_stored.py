@@ -25,7 +25,7 @@ from planner.solve.options import PlanOptions
 from planner.solve.pipeline import make_plan
 from tests.codegen.cuda.plans import gpu, make
 from tests.codegen.cuda.test_null_device import assert_steps_agree, batch
-from tests.codegen.test_stored import layouts, same
+from tests.codegen.test_stored import layouts, same_steps
 from tests.graphs import NORMAL, batch_norm, classifier, conv, images
 from tests.plan.mutations import edit_node
 
@@ -89,23 +89,11 @@ def test_the_bits_are_those_of_plain_weights(graph: Graph, turns: int, tmp_path:
     }
     made = [make(p, graph, tmp_path / str(i)) for i, p in enumerate((plain_plan, stored_plan))]
     with made[0](seed=3, null_device=True) as plain, made[1](seed=3, null_device=True, poison=True) as stored:
-        same(plain.state_dict(), stored.state_dict())
-        for number in range(2):
-            assert float(plain.step(*batch(graph, number))) == float(stored.step(*batch(graph, number)))
-            same(plain.state_dict(), stored.state_dict())
-            for name in keep:
-                assert np.array_equal(plain.value(name), stored.value(name)), name
-        (loss, gradients), (other_loss, others) = (e.gradients(*batch(graph, 9)) for e in (plain, stored))
-        assert loss == other_loss
-        same(gradients, others)
-        assert np.array_equal(plain.predict(batch(graph)[0]), stored.predict(batch(graph)[0]))
-        before = plain.state_dict()
+        same_steps(graph, plain, stored, tuple(keep))
         assert launched(plain) - launched(stored) == turns
         for name in STORED:
             seen = np.from_dlpack(stored.array(name))
             assert np.array_equal(seen, stored.state_dict()[name]) and not seen.flags.c_contiguous
-        stored.load_state_dict(before)
-        same(before, stored.state_dict())
 
 
 def test_budgets_and_streams_leave_them_stored(tmp_path: Path) -> None:
