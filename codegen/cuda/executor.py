@@ -93,7 +93,6 @@ class CudaExecutor(Executor):
         given = read_weights(self._folder / "weights.npz")
         self._state = State(self._graph, self._view, given, self._store, self._layouts())
         self._programs = {p.name: i for i, p in enumerate(self.plan.programs)}
-        self._predicted = ()
         self._steps_done = 0
         self._seed = seed
         self._lr = self._state.first_lr

@@ -76,8 +76,8 @@ def speed(study: Study) -> None:
         except Exception as error:
             study.failed(key, error)
             continue
-        if isinstance(compiled_ahead(study.folder).get(key), float):
-            row["chosen_beside_other_work"] = True  # max-autotune timed its kernels while other parts ran
+        if contender == SLOW and isinstance(compiled_ahead(study.folder).get(key), float):
+            row["chosen_beside_other_work"] = True  # it timed its kernels while other parts ran
         study.keep(key, row)
 
 

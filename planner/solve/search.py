@@ -41,7 +41,7 @@ LEVELS = 22
 """Levels that walks up aim at, ..."""
 
 APART = 0.01
-"""... each by at least this share higher than the one below."""
+"""... each by at least this share higher than the one below, unless these are fewer than four."""
 
 STARTS = 3
 """States from which walks up to each level start."""
@@ -60,7 +60,7 @@ EFFORT = 40_000
 
 MOST_LOOKED = 40_000_000
 """Instances of values in all that is looked at, a microsecond each: walks up share what is left of it and stop where
-they are. Only for networks of a thousand layers does that come before their ends."""
+they are. Only in the largest networks does that come before their ends."""
 
 MOST_FITTED = 4_000_000
 """What may be looked at to get what the linear program keeps below its level: where much runs again for every reader,
@@ -189,7 +189,7 @@ class Search:
     def _levels(self, known: Sequence[State]) -> list[State]:
         """The best that walks up from smaller states find at every level, from the lowest to the highest."""
         low, high = min(s.peak for s in known), max(s.peak for s in known[:1])
-        apart = int(math.log(max(high / low, 1)) / math.log(1 + APART))
+        apart = int(math.log(high / low) / math.log(1 + APART))
         count = max(4, min(LEVELS, apart, EFFORT // (STARTS * max(1, len(self._made.values)))))
         found: list[State] = []
         for left, level in zip(range(count, 0, -1), map(int, np.geomspace(low, high, count + 1)[:-1]), strict=True):
