@@ -48,11 +48,15 @@ def candidate_modes(op: Op, signature: Signature, lanes: int) -> Iterator[Mode]:
 
 
 def modelled_facts(op: Op, signature: Signature, mode: Mode) -> Facts:
-    """Sizes that the kernel library would ask for, roughly: one packed copy of the weights, one partial per slice."""
+    """Sizes that the kernel library would ask for, roughly: one packed copy of the weights, or one partial of them
+    where sums over the batch are split."""
     if mode.kernel != "onednn":
         return {}
     smallest = min((t.bytes for t in (*signature.inputs, *signature.outputs) if len(t.shape) > 1), default=0)
-    return {"packed_bytes": smallest, "partial_bytes": smallest, "scratch_bytes": 4096}
+    wanted = {"packed": smallest, "partial": smallest if mode.dim == "batch" and mode.slices > 1 else 0}
+    asked = {f"{part}_bytes": size for part, size in wanted.items() if size}
+    used = {part.name for part in op.scratch(signature, mode, asked)}
+    return {**{f"{part}_bytes": size for part, size in wanted.items() if part in used}, "scratch_bytes": 4096}
 
 
 def _entry(op: Op, signature: Signature, mode: Mode, facts: Facts, target: Target, lanes: int) -> CostEntry:

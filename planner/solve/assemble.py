@@ -158,11 +158,16 @@ def assemble(
     of some lanes' cores. `rewrites`: program -> what runs besides (plan/expand.py); `overlap`: whether transfers may
     hold memory longer to run beside the nodes.
     """
+    return completed(setting, draft(setting, schedules, threads, rewrites, overlap=overlap))
+
+
+def completed(setting: Setting, drafted: Draft) -> Plan:
+    """As `assemble`, of a draft."""
     graph, target, options = setting.graph, setting.target, setting.options
     keep = kept_values(graph, options.keep)
-    made, live, placed = _packed(setting, draft(setting, schedules, threads, rewrites, overlap=overlap), keep)
+    made, live, placed = _packed(setting, drafted, keep)
     sharing = setting.sharing(made.cpus)
-    layouts = layouts_of(graph, schedules)
+    layouts = layouts_of(graph, drafted.schedules)
     setting.say(f"stored: {len(layouts)} values as kernels want them")
     setting.say(f"liveness: {len(live.blocks)} blocks, {len(live.shares)} values in place")
     first = placed.packing[target.memory.name]

@@ -15,7 +15,7 @@ from planner.errors import InternalError, UserError
 from planner.plan.schema import Plan
 from planner.solve.assemble import Setting, assemble, too_small
 from planner.solve.frontier import TRAIN, Frontier, fixed_programs, frontier
-from planner.solve.route import route
+from planner.solve.rewriting import calm
 from planner.solve.schedule import Schedule
 from planner.solve.search import State, cheapest
 from planner.units import format_bytes
@@ -50,7 +50,7 @@ def within_budget(
     """The fastest plan found that fits. SP1301 names the smallest budget that this solver can meet. `choice`: the
     states worth having, where they are known already. `at_least`: ns below which promises are not sought."""
     if TRAIN not in schedules:
-        schedules = calm(setting, schedules)
+        schedules = calm(setting.graph, schedules)
         fitted = {name: other.within(setting.capacity) for name, other in fixed_programs(setting, schedules).items()}
         return _fixed(setting, {**schedules, **fitted}, threads)
     choice = choice or chain(setting, schedules)
@@ -68,7 +68,7 @@ def chain(
 
     Where memory is nearly enough there are dozens, a hair's breadth apart, and each that might be the fastest is
     planned to the end: of those that are so close, the smallest stays."""
-    found = frontier(setting, calm(setting, schedules), like, slower_ns)
+    found = frontier(setting, calm(setting.graph, schedules), like, slower_ns)
     kept = [*found.states[-1:]]
     for state in found.states[-2::-1]:
         if state.extra_ns <= kept[-1].extra_ns - APART * found.base_ns or state is found.states[0]:
@@ -87,7 +87,7 @@ def fastest_within(
     """The fastest plan that fits; None: there is none. `known_ns`: time of the training step in a plan that there is
     already; what certainly takes longer is not looked at."""
     beside = any(s.spans for s in schedules.values())
-    schedules = calm(setting, schedules)
+    schedules = calm(setting.graph, schedules)
     # Signals between lanes are not in the estimates; in steps of microseconds they decide.
     signals = 2 * setting.costs.sync_ns * len(schedules[TRAIN].order)
     # Modes that were chosen to run beside others may do so again.
@@ -98,7 +98,7 @@ def fastest_within(
         if state.peak > setting.capacity or shortest > known_ns:
             continue
         for plan in _assembled(setting, schedules, threads, choice, state):
-            best = min((p for p in (best, plan) if p), key=lambda p: _rank(p, at_least))
+            best = min((p for p in (best, plan) if p), key=lambda p: preference(p, at_least))
         if best and _time(best) >= at_least:
             known_ns = min(known_ns, best.program[TRAIN].predicted_ns)
     return best and _with_bound(setting, choice, best)
@@ -122,7 +122,7 @@ def pareto(
     free = replace(setting, unlimited=True)
     plans = [assemble(free, schedules, threads)]
     if TRAIN in schedules:
-        schedules = calm(setting, schedules)
+        schedules = calm(setting.graph, schedules)
         choice = frontier(setting, schedules)
         for state in _spread(choice.states, points):
             for overlap in (True, False) if "move" in state.decisions.values() else (True,):
@@ -150,22 +150,12 @@ def undominated(plans: Sequence[Plan]) -> list[Plan]:
     return best
 
 
-def calm(setting: Setting, schedules: Mapping[str, Schedule]) -> dict[str, Schedule]:
-    """Without co-running: it starts nodes early that hold their results, and late those that free their operands.
-    Slices on different lanes may still run side by side, but lifetimes do not count on it."""
-    program = setting.graph.program
-    return {
-        name: Schedule(name, route(setting.graph, program[name]), s.choices, s.lanes) if s.spans else s
-        for name, s in schedules.items()
-    }
-
-
 def _time(plan: Plan) -> int:
     return sum(p.predicted_ns for p in plan.programs)
 
 
-def _rank(plan: Plan, at_least: int) -> tuple[bool, int]:
-    """The order of preference: the fastest of those that take `at_least` so long, else the one that misses it least."""
+def preference(plan: Plan, at_least: int) -> tuple[bool, int]:
+    """Sorts plans: the fastest of those that take `at_least` so long, else the one that misses it least."""
     time = _time(plan)
     return (True, -time) if time < at_least else (False, time)
 
@@ -201,7 +191,7 @@ def infeasible(
 ) -> Infeasible:
     """SP1301 with the node that binds, and the smallest budget that can be met. States that would not fit into the
     slower pool are none."""
-    schedules, free = calm(setting, schedules), replace(setting, unlimited=True)
+    schedules, free = calm(setting.graph, schedules), replace(setting, unlimited=True)
     found: list[tuple[Plan, State]] = []
     for state in reversed(choice.states):
         if found and state.peak > found[0][1].peak * CLOSE:

@@ -8,7 +8,7 @@ that policy's unbudgeted plan.
 
 import gc
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -17,6 +17,7 @@ from planner.graph.model import Graph
 from planner.graph.precision import require_precision
 from planner.plan.schema import Plan
 from planner.solve.assemble import Say, Setting, assemble, too_small
+from planner.solve.beside import Beside
 from planner.solve.budget import (
     CERTAIN,
     Infeasible,
@@ -48,8 +49,6 @@ kernels are timed with nothing beside them, and smaller promises were not kept (
 FEW_NODES = 250
 """Nodes of a graph of which a budget's decisions are searched for every schedule. Of a larger one that takes seconds;
 what is found for the fastest is looked at in the others' modes."""
-FAR = 1.5
-"""Where a larger graph's budget is so many times less than what it takes one node at a time, nothing co-runs."""
 
 
 def make_plan(
@@ -67,17 +66,8 @@ def make_plan(
     """
     require_precision(graph, bool(target.gpus))
     options = options or PlanOptions()
-    given = graph, target, costs, options, say
     with _no_collection():
-        candidates = _solved(*given)
-        try:
-            return _within_budget(candidates)
-        except Infeasible as error:
-            tried = options.policy != "auto" or _everything(candidates, candidates[0].setting.capacity)
-            if tried or not _everything(candidates, error.least.pools[0].arena):
-                raise
-        # The smallest budget would have let more be tried, which may do with less.
-        return _within_budget(_solved(*given, every=True))
+        return _within_budget(_solved(graph, target, costs, options, say))
 
 
 def make_pareto(
@@ -125,11 +115,10 @@ class _Solved:
             self._schedules = stored
         self._plan = assemble(replace(setting, unlimited=True), stored, self._threads)
         self.total_ns = sum(p.predicted_ns for p in self._plan.programs)
-        self.beside = setting.options.coruns or setting.options.parallel_ops is not None
+        self.beside = any(s.spans for s in schedules.values())
         self.arena = self._plan.pools[0].arena
         self.fits = self.arena <= setting.capacity
-        self.choice: Frontier | None = None
-        """The states worth having under some budget, where one was asked for."""
+        self._choice: Frontier | None = None
 
     @property
     def plan(self) -> Plan:
@@ -159,26 +148,30 @@ class _Solved:
         at_least = max(at_least, self.total_ns)
         if TRAIN not in self._schedules:
             return within_budget(self.setting, self._schedules, self._threads, at_least=at_least)
-        if like is None:
-            self.choice = chain(self.setting, self._schedules)
-        else:
-            self.choice = chain(self.setting, self._schedules, like.choice, self._step_ns - like._step_ns)
+        choice = self._states(like)
         others = CERTAIN * (self.total_ns - self._step_ns)
         known_ns = min((_total(plan) - others for plan in known), default=math.inf)
-        given = self.setting, self._schedules, self._threads, self.choice
-        found = fastest_within(*given, at_least, known_ns)
+        given = self.setting, self._schedules, self._threads, choice
+        found = Beside(*given).plan(self.arena, at_least, known_ns) if self.beside else None
+        if found is None and not (self.beside and known):
+            found = fastest_within(*given, at_least, known_ns)
         if found is None and not known:
             raise infeasible(*given)
         return found
+
+    def _states(self, like: "_Solved | None" = None) -> Frontier:
+        """The states worth having under some budget."""
+        if self._choice is None:
+            given = (like._states(), self._step_ns - like._step_ns) if like and like is not self else ()
+            self._choice = chain(self.setting, self._schedules, *given)
+        return self._choice
 
     def pareto(self) -> list[Plan]:
         return pareto(self.setting, self._schedules, self._threads)
 
 
 def _within_budget(candidates: Sequence[_Solved]) -> Plan:
-    """The fastest candidate if it fits; else the better of the fastest that does and the bases' rewritings.
-
-    What promised too little to be taken there is not taken here either: less memory would seem to be faster."""
+    """The fastest candidate if it fits; else the better of the fastest that does and the bases' rewritings."""
     fastest = min(candidates, key=lambda c: c.promised_ns)
     if fastest.fits:
         return fastest.plan
@@ -186,8 +179,9 @@ def _within_budget(candidates: Sequence[_Solved]) -> Plan:
     fitting = [c for c in whole if c.fits]
     plans = [min(fitting, key=lambda c: c.total_ns).plan] if fitting else []
     refused: list[Infeasible] = []
-    first: _Solved | None = None
-    for base in _bases(candidates):
+    bases = _bases(candidates)
+    first = None if _few(fastest.setting.graph) else bases[0]
+    for base in sorted(bases, key=lambda c: c.total_ns):
         if plans and base.total_ns >= min(map(_total, plans)):
             break
         try:
@@ -196,8 +190,6 @@ def _within_budget(candidates: Sequence[_Solved]) -> Plan:
             refused.append(error)
         else:
             plans += [plan] if plan else []
-        if not _few(base.setting.graph):
-            first = first or base
     if not plans:
         raise min([*refused, *(c.refused for c in whole)], key=lambda error: error.least.pools[0].arena)
     return min(plans, key=_total)
@@ -212,23 +204,21 @@ def _total(plan: Plan) -> int:
 
 
 def _bases(candidates: Sequence[_Solved]) -> list[_Solved]:
-    """What a budget rewrites, the fastest first: those whose nodes run one after the other. Modes that are chosen to
-    run beside others are slow alone, and what waits for its partner holds its operands."""
-    alone = [c for c in candidates if not c.beside] or candidates
-    return sorted(alone, key=lambda c: c.total_ns)
+    """What a budget rewrites: those whose nodes run one after the other, the fastest first, and then those that promise
+    to be faster than these by running nodes side by side; of a large graph one of them.
+
+    What promised too little to be taken without a budget is not taken with one either: less memory would seem to be
+    faster."""
+    alone = sorted((c for c in candidates if not c.beside), key=lambda c: c.total_ns)
+    if not alone:
+        return list(candidates)
+    promising = [c for c in candidates if c.beside and c.promised_ns < alone[0].total_ns]
+    promising.sort(key=lambda c: c.promised_ns)
+    return alone + (promising if _few(alone[0].setting.graph) else promising[:1])
 
 
-def _everything(candidates: Collection[_Solved], capacity: int) -> bool:
-    """Whether what runs nodes side by side is tried too: not where memory is far too short for what does not.
-    Co-running holds bytes longer, but may do with fewer partial sums."""
-    return _few(next(iter(candidates)).setting.graph) or any(c.arena <= FAR * capacity for c in candidates)
-
-
-def _solved(
-    graph: Graph, target: Target, costs: CostTable, options: PlanOptions, say: Say, *, every: bool = False
-) -> tuple[_Solved, ...]:
-    """The plans for unlimited memory that there are to choose from: one, or with `auto` many. `every`: also what runs
-    nodes side by side, however short memory is."""
+def _solved(graph: Graph, target: Target, costs: CostTable, options: PlanOptions, say: Say) -> tuple[_Solved, ...]:
+    """The plans for unlimited memory that there are to choose from: one, or with `auto` many."""
     if options.policy != "auto":
         setting = Setting(graph, target, costs, options, say)
         return (_Solved(setting, base_schedules(setting)),)
@@ -243,8 +233,7 @@ def _solved(
             if not _told_twin(setting, schedules, [(s.setting, s.given) for s in solved.values()]):
                 solved[number] = _Solved(setting, schedules)
                 say(f"auto: {_named(setting.options)}: {format_ns(solved[number].total_ns)}")
-    if every or _everything(solved.values(), settings[0].capacity):
-        _solve_side_by_side(settings, scheduler, solved)
+    _solve_side_by_side(settings, scheduler, solved)
     return tuple(solved[number] for number in sorted(solved))
 
 

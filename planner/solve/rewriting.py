@@ -20,6 +20,7 @@ from planner.ops.base import Again, Mode, Signature, op_named
 from planner.ops.device import device_mode, dims_of
 from planner.plan.expand import RECOMPUTE, TRANSFER, woven
 from planner.plan.schema import Rewrite, Transfer
+from planner.solve.route import route
 from planner.solve.schedule import Schedule
 from planner.solve.threads import Choice, rank
 from planner.target.model import Target
@@ -59,6 +60,16 @@ def copies_of(links: Sequence[Link], target: Target, costs: CostTable, first_lan
     return Copies(lanes, speed)
 
 
+def calm(graph: Graph, schedules: Mapping[str, Schedule]) -> dict[str, Schedule]:
+    """Without co-running: it starts nodes early that hold their results, and late those that free their operands.
+    Slices on different lanes may still run side by side, but lifetimes do not count on it."""
+    program = graph.program
+    return {
+        name: Schedule(name, route(graph, program[name]), s.choices, s.lanes) if s.spans else s
+        for name, s in schedules.items()
+    }
+
+
 def rescheduled(
     graph: Graph,
     larger: Graph,
@@ -70,7 +81,7 @@ def rescheduled(
     overlap: bool = True,
 ) -> Schedule:
     """`base` is the schedule of the graph's own program; `larger` the expanded graph. Nodes no longer co-run: their
-    predicted times side by side are void once others run between them."""
+    predicted times side by side are void once others run between them (beside.py predicts them anew)."""
     known = larger.program[base.program].node
     added = [n for n in larger.program[base.program].nodes if n.phase in (RECOMPUTE, TRANSFER)]
     recomputed = {r.node: r.of for r in rewrite.recomputes}

@@ -1,0 +1,219 @@
+"""Pass *budget* for schedules that co-run: nodes side by side within the budget.
+
+The states worth having are those of nodes that run one after the other (frontier.py). Each of them is scheduled side by
+side within a number of bytes (side_by_side.py): the more of these a state leaves, the more can run side by side, but
+the more runs again. So at every *level* of bytes the state is taken whose schedule ends first. Levels do not depend on
+the budget. A plan takes some more bytes than its level, because not all bytes alive at once can be packed without
+waste; of those plans that fit, the fastest is the plan.
+
+The other programs run one after the other: they need less than a training step, and more of it would not shorten that.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+from planner.errors import UserError
+from planner.plan.schema import Plan, Slowdown
+from planner.solve.assemble import Draft, Setting, completed, draft
+from planner.solve.budget import preference
+from planner.solve.frontier import TRAIN, Frontier
+from planner.solve.interference import Interference
+from planner.solve.keep import kept_values
+from planner.solve.rewriting import calm
+from planner.solve.room import lifetimes
+from planner.solve.schedule import Schedule
+from planner.solve.search import State
+from planner.solve.side_by_side import Work, side_by_side
+
+APART = 1.03
+"""A level is so many times the next one."""
+
+PATIENCE = 3
+"""States, each of which runs more again than the last, that may end later than the best so far before a level's search
+is over."""
+
+SMALL = 250
+"""Nodes of a graph of which the plans of all levels are compared, so that more memory is never slower. Of a larger one
+that takes minutes,"""
+FITTING = 3
+"""and so many levels do that fit: what is planned for fewer bytes is seldom faster, and then by less than 1 %."""
+
+SURE = 0.98
+"""A replay, which counts waits and who really runs beside whom, takes no less than this share of the time as
+scheduled."""
+
+
+class Beside:
+    """One schedule whose nodes co-run, under any budget."""
+
+    def __init__(
+        self,
+        setting: Setting,
+        schedules: Mapping[str, Schedule],
+        threads: tuple[int, ...],
+        choice: Frontier,
+    ) -> None:
+        """`choice`: the states worth having in the modes of `schedules`."""
+        self._setting, self._schedules, self._threads, self._choice = setting, schedules, threads, choice
+        self._known: dict[int, _Ways] = {}
+
+    def plan(self, top: int, at_least: int, known_ns: float) -> Plan | None:
+        """The fastest plan that fits; None: none does, or none is faster than one that there is already. `top`: the
+        highest level, bytes. `at_least`: ns below which promises are not sought. `known_ns`: time of the training step
+        in the plan that there is."""
+        every = sum(len(p.nodes) for p in self._setting.graph.programs) < SMALL
+        # Signals between lanes are not in a schedule's times; in steps of microseconds they decide.
+        signals = 2 * self._setting.costs.sync_ns * len(self._schedules[TRAIN].order)
+        best: Plan | None = None
+        seen: list[Mapping[str, Schedule]] = []
+        fitting = 0
+        for level in levels(top, self._choice.states[-1].peak):
+            made = self._at(level) if level <= self._setting.capacity else None
+            if made is None or made.schedules in seen:
+                continue
+            if fitting == FITTING and not every:
+                break
+            seen.append(made.schedules)
+            if SURE * made.schedules[TRAIN].end_ns - signals > known_ns:
+                if every:
+                    continue
+                break
+            plan = self._fitting(made)
+            if plan is not None:
+                fitting += 1
+                best = min((p for p in (best, plan) if p), key=lambda p: preference(p, at_least))
+                known_ns = min(known_ns, plan.program[TRAIN].predicted_ns)
+        return best
+
+    def _fitting(self, made: Draft) -> Plan | None:
+        try:
+            return completed(self._setting, made)
+        except UserError as error:
+            if error.code != "SP1301":
+                raise
+            return None
+
+    def _at(self, level: int) -> Draft | None:
+        """The draft that ends first within so many bytes, without waste; None: no state needs so few."""
+        best, worse = None, 0
+        for number, state in enumerate(self._choice.states):
+            if state.peak > level:
+                continue
+            made = min(self._ways(number, state).within(level), key=_end)
+            if best is None or _end(made) < _end(best):
+                best, worse = made, 0
+            else:
+                worse += 1
+            if worse == PATIENCE:
+                break
+        return best
+
+    def _ways(self, number: int, state: State) -> "_Ways":
+        if number not in self._known:
+            self._known[number] = _Ways(self._setting, self._schedules, self._threads, self._choice, state)
+        return self._known[number]
+
+
+def levels(top: int, least: int) -> Iterator[int]:
+    """From `top` bytes down to the last that is not less than `least`."""
+    level = float(top)
+    while level >= least:
+        yield int(level)
+        level /= APART
+
+
+def _end(made: Draft) -> float:
+    return made.schedules[TRAIN].end_ns
+
+
+class _Ways:
+    """The drafts of one state: as its nodes would start where memory is no object, and as where it is short; with
+    transfers beside the nodes or not."""
+
+    def __init__(
+        self,
+        setting: Setting,
+        schedules: Mapping[str, Schedule],
+        threads: tuple[int, ...],
+        choice: Frontier,
+        state: State,
+    ) -> None:
+        self._setting, self._schedules, self._threads = setting, schedules, threads
+        self._rewrites = choice.rewrite(state)
+        self._calm = choice.schedules(state, calm(setting.graph, schedules))
+        self._drafts = [
+            (self._draft(self._calm, overlap), self._draft(self._hasty, overlap))
+            for overlap in ((True, False) if self._rewrites[TRAIN].transfers else (True,))
+        ]
+        self._works = [(lean, self._work(lean, wanted)) for lean, wanted in self._drafts]
+
+    @cached_property
+    def _hasty(self) -> dict[str, Schedule]:
+        """The same modes in the order of the schedule that co-runs."""
+        return {name: replace(s, order=self._schedules[name].order) for name, s in self._calm.items()}
+
+    def _draft(self, schedules: Mapping[str, Schedule], overlap: bool) -> Draft:
+        return draft(self._setting, schedules, self._threads, self._rewrites, overlap=overlap)
+
+    def _work(self, lean: Draft, wanted: Draft) -> tuple[Work, ...]:
+        found = []
+        schedule = lean.schedules[TRAIN]
+        keep = frozenset(kept_values(self._setting.graph, self._setting.options.keep))
+        lives = lifetimes(lean.graph, lean.schedules, TRAIN, keep, lean.pools)
+        for order in (wanted.schedules[TRAIN].order, schedule.order):
+            found.append(
+                Work(
+                    graph=lean.graph,
+                    lean=schedule,
+                    wanted=order,
+                    lives=lives,
+                    took=self._took(schedule),
+                    cores=len(self._setting.cpus),
+                    lanes=len(lean.cpus),
+                )
+            )
+        return tuple(found)
+
+    def _took(self, schedule: Schedule) -> dict[str, float]:
+        """ns of every node beside others; what runs again has not been seen beside any."""
+        given, sync_ns = self._schedules[TRAIN], self._setting.costs.sync_ns
+        took = {n: float(c.total_ns + sync_ns * len(c.stage_ns)) for n, c in schedule.choices.items() if c.stage_ns}
+        for node, (start, end) in given.spans.items():
+            if end > start and schedule.choices[node] == given.choices[node]:
+                took[node] = max(took[node], end - start)
+        return took
+
+    def within(self, level: int) -> list[Draft]:
+        found = []
+        for lean, works in self._works:
+            for work in works:
+                schedule = side_by_side(work, level)
+                told = replace(schedule, slowdowns=self._slowdowns(lean, schedule))
+                found.append(replace(lean, schedules={**lean.schedules, TRAIN: told}))
+        return found
+
+    def _slowdowns(self, made: Draft, schedule: Schedule) -> tuple[Slowdown, ...]:
+        """Measured pairs that run side by side now."""
+        interference = Interference(made.graph, schedule.order, self._setting.costs, self._setting.sharing(made.cpus))
+        if not interference.has_pairs:
+            return ()
+        runs = {n.id: interference.run(n.id, schedule.choices[n.id], 0) for n in schedule.order}
+        found = []
+        for one, other in _beside(schedule):
+            for node, beside in ((one, other), (other, one)):
+                factor = interference.measured(runs[node], runs[beside])
+                if factor is not None:
+                    found.append(Slowdown(node=node, beside=beside, factor=round(factor, 4)))
+        return tuple(sorted(found, key=lambda s: (s.node, s.beside)))
+
+
+def _beside(schedule: Schedule) -> Iterator[tuple[str, str]]:
+    """Pairs of nodes of which the second starts while the first runs."""
+    running: Sequence[tuple[float, str]] = []
+    for node in schedule.order:
+        start, end = schedule.spans[node.id]
+        running = [r for r in running if r[0] > start]
+        if end > start:
+            yield from ((other, node.id) for _, other in running)
+            running = [*running, (end, node.id)]

@@ -1,0 +1,169 @@
+"""Bytes while nodes start out of turn: what is in use now, and whether the rest still fits.
+
+All nodes of a program could run one after the other, in the *lean* order, within some number of bytes. Some of them
+start earlier than that. Then `alive` says, for every place of the lean order, how many bytes are in use there if what
+is left runs in that order from now on:
+
+    lean order  a b c d, x made by a (8 bytes) and read by c and d, y made by d (4 bytes)      alive  8 8 8 12
+    d starts behind a: y is there from b on, and x is freed by c                               alive  - 12 12
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from planner.graph.model import Graph
+from planner.solve.liveness import Liveness, liveness, scratch_id
+from planner.solve.schedule import Schedule
+from planner.units import align
+
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True)
+class Lifetimes:
+    """Which nodes touch which blocks, in the lean order of one program, one node after the other."""
+
+    place: Mapping[str, int]
+    """node id -> its place in the order"""
+    touches: Mapping[str, tuple[str, ...]]
+    """node id -> the blocks that it needs, of those that do not live all the time"""
+    places: Mapping[str, tuple[int, ...]]
+    """block -> where it is needed, in order; what stays when the program has ended also behind the last node"""
+    size: Mapping[str, int]
+    always: int
+    """Bytes of everything else in the first pool."""
+    alive: Ints
+    """Bytes in use at every place, and behind the last node."""
+
+    @property
+    def peak(self) -> int:
+        return int(self.alive.max())
+
+
+def lifetimes(
+    graph: Graph, schedules: Mapping[str, Schedule], program: str, keep: Collection[str], elsewhere: Collection[str]
+) -> Lifetimes:
+    """`schedules`: of all programs, this one's in the lean order. `keep`: values that stay until their program ends.
+    `elsewhere`: blocks outside the first pool."""
+    order = schedules[program].order
+    live = liveness(graph, {**schedules, program: Schedule(program, order, schedules[program].choices, {})}, keep)
+    names = [p.name for p in graph.programs]
+    first = sum(len(schedules[name].order) + 1 for name in names[: names.index(program)])
+    end = len(order)
+    here = {b.id: b for b in live.blocks if b.id not in elsewhere and first < b.upper and b.lower <= first + end}
+    within = {i for i, b in here.items() if first <= b.lower and (b.lower > first or b.upper <= first + end)}
+    touches = _touches(schedules[program], live, within)
+    places: dict[str, list[int]] = {}
+    for at, node in enumerate(order):
+        for block in touches[node.id]:
+            places.setdefault(block, []).append(at)
+    for block, found in places.items():
+        if here[block].upper > first + end:
+            found.append(end)
+    size = {i: int(align(here[i].size)) for i in places}
+    always = sum(align(b.size) for i, b in here.items() if i not in places)
+    change = [0] * (end + 2)
+    for block, found in places.items():
+        change[found[0]] += size[block]
+        change[found[-1] + 1] -= size[block]
+    alive = np.fromiter(accumulate(change[:-1]), np.int64) + always
+    place = {n.id: at for at, n in enumerate(order)}
+    return Lifetimes(place, touches, {b: tuple(found) for b, found in places.items()}, size, int(always), alive)
+
+
+def _touches(schedule: Schedule, live: Liveness, within: Collection[str]) -> dict[str, tuple[str, ...]]:
+    found = {}
+    for node in schedule.order:
+        blocks = dict.fromkeys(live.root[v] for v in (*node.reads, *node.writes))
+        blocks[scratch_id(schedule.program, node.id)] = None
+        found[node.id] = tuple(b for b in blocks if b in within)
+    return found
+
+
+class Room:
+    """Bytes in use while the nodes of a program start in some order."""
+
+    def __init__(self, lives: Lifetimes) -> None:
+        self._lives = lives
+        self._alive = lives.alive.copy()
+        self._left = {block: list(places) for block, places in lives.places.items()}
+        """block -> the places of those nodes that need it and have not started"""
+        self._until: dict[str, float] = {}
+        """block that is in use -> when the last node that has started with it ends, ns"""
+        self._held = lives.always
+        """Bytes of the blocks in use that others are still to need."""
+        self._going: list[tuple[float, int]] = []
+        """(when it will be free, its size) of the other blocks in use"""
+        self._waiting = np.ones(len(lives.place) + 1, bool)
+        """Per place of the lean order, whether its node has not started; what stays at the end never has."""
+        self.head = 0
+        """The first place in the lean order whose node has not started."""
+
+    def started(self, node: str) -> bool:
+        return not self._waiting[self._lives.place[node]]
+
+    def leaves_enough(self, node: str, limit: int) -> bool:
+        """Whether everything else can still run, one after the other in the lean order, within `limit` bytes, or with
+        no more than it needs anyway."""
+        at = self._lives.place[node]
+        if at == self.head:
+            return True
+        then, now = self._afterwards(node)[: at - self.head], self._alive[self.head : at]
+        return not np.any((then > np.maximum(limit, now)) & self._waiting[self.head : at])
+
+    def free_at(self, node: str, start: float, limit: int) -> float:
+        """When, from `start` on, its bytes are free beside all that is in use; inf: only when others have run.
+
+        What has started counts as if it had by then, which is certain to be enough for those that start later."""
+        lives = self._lives
+        needed = self._held + sum(lives.size[b] for b in lives.touches[node] if b not in self._until)
+        going = sorted(g for g in self._going if g[0] > start)
+        needed += sum(size for _, size in going)
+        when = start
+        for end, size in going:
+            if needed <= limit:
+                break
+            needed, when = needed - size, end
+        return when if needed <= limit else inf
+
+    def take(self, node: str, end: float) -> None:
+        """The node has been started, and ends at `end`, ns."""
+        lives, at = self._lives, self._lives.place[node]
+        self._alive[self.head :] = self._afterwards(node)
+        for block in lives.touches[node]:
+            if block not in self._until:
+                self._held += lives.size[block]
+            self._until[block] = max(end, self._until.get(block, 0.0))
+            self._left[block].remove(at)
+            if not self._left[block]:
+                self._held -= lives.size[block]
+                self._going.append((self._until[block], lives.size[block]))
+        self._waiting[at] = False
+        while not self._waiting[self.head]:
+            self.head += 1
+
+    def forget(self, before: float) -> None:
+        """Nothing starts any more before that time, ns."""
+        self._going = [g for g in self._going if g[0] > before]
+
+    def _afterwards(self, node: str) -> Ints:
+        """Bytes in use from the head of the lean order on, once the node has run."""
+        lives, head = self._lives, self.head
+        at = lives.place[node]
+        alive = self._alive[head:].copy()
+        for block in lives.touches[node]:
+            left, size = self._left[block], lives.size[block]
+            first = head if block in self._until else left[0]
+            last = left[-1]
+            if len(left) == 1:
+                alive[first - head : last + 1 - head] -= size
+                continue
+            alive[: first - head] += size
+            if last == at:
+                alive[left[-2] + 1 - head : last + 1 - head] -= size
+        return alive
