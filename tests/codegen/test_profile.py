@@ -15,7 +15,7 @@ from codegen.measure import Sampled, quicker
 from codegen.profile_cases import Case
 from codegen.visits import visit_twice
 from planner.costs.hill_climb import hill_climb
-from planner.costs.table import CostTable
+from planner.costs.table import CostTable, read_costs, write_costs
 from planner.graph.model import DType, TensorType
 from planner.ops.base import Mode, Signature, op_named
 from planner.ops.signature import signatures_of
@@ -143,7 +143,7 @@ class Interrupted(Exception):
 
 
 @pytest.mark.parametrize("share", [0.3, 0.5, 0.8])
-def test_an_interrupted_profile_goes_on_where_it_was(script: Script, share: float) -> None:
+def test_an_interrupted_profile_goes_on_where_it_was(script: Script, share: float, tmp_path: Path) -> None:
     quiet = profiled()
     script.begin(lambda case, before: 2.0 if before == 0 else 1.0)
     saved: list[CostTable] = []
@@ -154,10 +154,12 @@ def test_an_interrupted_profile_goes_on_where_it_was(script: Script, share: floa
 
     with pytest.raises(Interrupted):
         profiled(progress=stop, save=saved.append)
-    known = {(e.signature, e.mode): e.provisional for e in saved[-1].entries}
+    write_costs(saved[-1], tmp_path / "costs.json")
+    found = read_costs(tmp_path / "costs.json")
+    known = {(e.signature, e.mode): e.provisional for e in found.entries}
     assert any(known.values())
     before = script.visits.copy()
-    resumed = profiled(table=saved[-1])
+    resumed = profiled(table=found)
     assert not any(e.provisional for e in resumed.entries)
     for key, provisional in known.items():
         assert script.visits[key] - before[key] == provisional, "the second visit where it was due, and no other"
