@@ -38,7 +38,7 @@ def profile(
     out: Annotated[Path, typer.Option("-o", "--out", help="The cost table; an existing one is extended.")] = Path(
         "costs.json"
     ),
-    budget: Annotated[float | None, typer.Option(min=0.1, help="Seconds to spend, roughly.")] = None,
+    budget: Annotated[float | None, typer.Option(min=0.1, help="Seconds to spend, roughly, on both visits.")] = None,
     interval: Annotated[int | None, typer.Option(min=1, help="Step of the hill climbing over slices.")] = None,
     pairs: Annotated[bool, typer.Option(help="Time the pairs of nodes that a plan would run side by side.")] = True,
     modelled: Modelled = False,

@@ -6,8 +6,9 @@ import codegen.cuda.facts
 import codegen.facts
 from codegen.cuda.pairs import profile_pairs as profile_gpu_pairs
 from codegen.cuda.profile import profile as profile_gpu
+from codegen.measure import Progress
 from codegen.pairs import profile_pairs
-from codegen.profile import Progress, profile
+from codegen.profile import profile
 from planner.costs.model import modelled_costs
 from planner.costs.table import CostTable, started
 from planner.errors import UserError

@@ -42,7 +42,8 @@ def implementations(signature: Signature, mode: Mode) -> tuple[str, ...]:
     if mode.kernel != "onednn":
         more = op_named(signature.op).schedules(signature)
         return ("", *more) if more else ()
-    return tuple(_ask(signature, mode, "implementations").splitlines())
+    # Where the library made such a kernel before, it may list every name twice.
+    return tuple(dict.fromkeys(_ask(signature, mode, "implementations").splitlines()))
 
 
 def modelled_by(implementation: str, graph: Graph, target: Target) -> CostTable:

@@ -6,8 +6,8 @@ from typing import NamedTuple
 from codegen.build import build
 from codegen.cost_table import fill
 from codegen.emit import emit
+from codegen.measure import Progress
 from codegen.parts import require_own_loss
-from codegen.profile import Progress
 from planner.capturing import capture
 from planner.costs.table import read_costs, write_costs
 from planner.graph.model import Graph

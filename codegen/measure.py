@@ -6,7 +6,7 @@ caches, so the copies that are run in turn cover more than those hold.
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -28,6 +28,9 @@ LONG_S = 0.4
 """Kernels so slow that fewer repetitions take this long need no more: what disturbs them is short beside them."""
 MOST_ARENA = 2 * 2**30
 
+Progress = Callable[[str, int, int], None]
+"""(what, done, total)"""
+
 
 class Sampled(NamedTuple):
     """Median times per stage, ns, and the cold measurement's interquartile range / median."""
@@ -35,6 +38,14 @@ class Sampled(NamedTuple):
     warm_ns: tuple[float, ...]
     cold_ns: tuple[float, ...]
     spread: float
+
+
+def quicker(first: Sampled, second: Sampled) -> Sampled:
+    """Of two visits of a case the less disturbed one, separately warm and cold: the shorter in total, with all of its
+    stages, and the spread of the cold one that is kept."""
+    warm = min(first, second, key=lambda visit: sum(visit.warm_ns))
+    cold = min(first, second, key=lambda visit: sum(visit.cold_ns))
+    return Sampled(warm.warm_ns, cold.cold_ns, cold.spread)
 
 
 class Bench:

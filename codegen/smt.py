@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from codegen.facts import facts
-from codegen.pairs import Pair, PairBench
+from codegen.pairs import Pair, PairBench, visit_pairs
 from codegen.profile_cases import Case
 from planner.costs.table import CostEntry, CostTable
 from planner.ops.base import Signature, op_named
@@ -29,9 +29,9 @@ def smt_gain(target: Target, table: CostTable, signatures: Sequence[Signature]) 
     case = Case(signature, entry.mode, facts(signature, entry.mode))
     with tempfile.TemporaryDirectory(prefix="stepplan-smt-") as folder:
         bench = PairBench([Pair(case, case, (1, 1))], target, core.cpus[:2], Path(folder))
-        slower = bench.factors(0)
+        (both,) = visit_pairs(bench, 1)
         bench.close()
-    return max(1.0, sum(1 / factor for factor in slower))
+    return max(1.0, sum(1 / factor for factor in both.factors))
 
 
 def _busiest(table: CostTable, signatures: Sequence[Signature]) -> tuple[Signature, CostEntry] | None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from codegen.facts import facts
 from codegen.measure import Bench
-from codegen.pairs import Pair, PairBench, beside
+from codegen.pairs import Pair, PairBench, beside, visit_pairs
 from codegen.profile import profile
 from codegen.profile_cases import Case, Memory, Programs, case_node
 from planner.costs.table import CoRun, CostTable, read_costs, write_costs
@@ -99,7 +99,7 @@ def measure(graph: Graph, table: CostTable, target: Target) -> tuple[list[dict[s
     ordered = [Pair(*sorted(half, key=lambda c: (c.signature.text, c.mode)), (1, 1)) for _, half in pairs]
     with tempfile.TemporaryDirectory(prefix="stepplan-pairs-") as folder:
         slow = PairBench(ordered, target, lanes, Path(folder))
-        factors = [slow.factors(number) for number in range(len(ordered))]
+        factors = [visit.factors for visit in visit_pairs(slow, len(ordered))]
         slow.close()
     rows, coruns = [], []
     for layer, pair, (serial, together, gain), (one, other) in zip(

@@ -4,13 +4,12 @@ side by side, plan again; as codegen/pairs.py does on processors, whose rules fo
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from codegen.build import build
 from codegen.cuda.executor import CudaExecutor
 from codegen.emit import emit
 from codegen.load import executor_class
-from codegen.pairs import LEAST_OVERLAP, MOST_COPIES, ROUNDS, longest_overlaps, slowdown
+from codegen.pairs import MOST_COPIES, ROUNDS, PairTime, longest_overlaps
 from planner.costs.table import Beside, CoRun, CostTable
 from planner.graph.model import Graph
 from planner.ops.base import Mode
@@ -25,27 +24,6 @@ STREAMS = 2
 
 Progress = Callable[[str, int, int], None]
 Key = tuple[str, Mode]
-
-
-class PairTime(NamedTuple):
-    """Of two nodes, each repeated so that both last about as long; ns."""
-
-    alone: tuple[float, float]
-    beside: tuple[float, float]
-    overlap: float
-
-    @property
-    def factors(self) -> tuple[float, float]:
-        """How much longer each takes beside the other."""
-        if self.overlap <= LEAST_OVERLAP * min(self.beside):
-            return 1.0, 1.0  # over before the other has begun: nothing to see
-        first, second = (slowdown(a, b, self.overlap) for a, b in zip(self.alone, self.beside, strict=True))
-        return first, second
-
-    @property
-    def gain(self) -> float:
-        """Time one after the other / time side by side: what table VII reports."""
-        return sum(self.alone) / max(1e-9, sum(self.beside) - self.overlap)
 
 
 def profile_pairs(

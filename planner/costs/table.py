@@ -26,7 +26,8 @@ LONGEST_NS = 1e15
 
 
 class CostEntry(Frozen):
-    """One measured (signature, mode, affinity). Times are medians over warm repetitions, ns per stage."""
+    """One measured (signature, mode, affinity). Times are medians over repetitions, ns per stage, of the quicker one of
+    two visits (codegen/profile.py)."""
 
     signature: str
     kernel: str
@@ -38,10 +39,13 @@ class CostEntry(Frozen):
     warm_ns: tuple[float, ...]
     cold_ns: tuple[float, ...]
     spread: float = 0.0
-    """Interquartile range / median of the cold measurement."""
+    """Interquartile range / median of the cold visit that was kept: by how much repetitions within a fraction of a
+    second differ. It says nothing of disturbances that last longer."""
     facts: dict[str, Annotated[int, Field(ge=0, lt=2**60)]] = Field(default_factory=dict)
     """Sizes that the kernel library asks for; see ops.base.Facts."""
     source: Literal["measured", "interpolated", "modelled"] = "measured"
+    provisional: bool = False
+    """The profile was interrupted before it timed this again. The next one does, and keeps the quicker time."""
 
     @field_validator("warm_ns", "cold_ns")
     @classmethod

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from codegen.pairs import profile_pairs, slowdown, wanted_pairs
+from codegen.pairs import PairTime, profile_pairs, slowdown, visit_pairs, wanted_pairs
 from planner.costs.model import modelled_costs
 from planner.costs.table import costs_text, read_costs, write_costs
 from planner.solve.options import PlanOptions
@@ -19,6 +19,30 @@ def test_factor_by_hand() -> None:
     assert slowdown(100, 100, 50) == 1.0
     assert slowdown(100, 90, 50) == 1.0
     assert slowdown(100, 1000, 10) == pytest.approx(20.0)
+
+
+class ScriptedBench:
+    """Pairs whose visits take what the script says."""
+
+    def __init__(self, *pairs: list[PairTime]) -> None:
+        self.pairs = pairs
+
+    def visit(self, number: int) -> PairTime:
+        return self.pairs[number].pop(0)
+
+
+def test_a_disturbed_pair_is_visited_again() -> None:
+    quiet = PairTime((100.0, 80.0), (120.0, 90.0), 90.0)
+    one_core = PairTime((100.0, 80.0), (200.0, 180.0), 180.0)
+    slow = PairTime((150.0, 120.0), (150.0, 125.0), 125.0)
+    harmless = PairTime((100.0, 100.0), (105.0, 100.0), 100.0)
+    bench = ScriptedBench([one_core, quiet], [harmless], [quiet, one_core], [quiet, slow])
+    said: list[tuple[str, int, int]] = []
+    found = visit_pairs(bench, 4, lambda *report: said.append(report))  # type: ignore[arg-type]
+    # The last one's second visit has the smaller factors, but all of it took longer.
+    assert found == [quiet, harmless, quiet, quiet] and slow.factors < quiet.factors
+    assert not any(bench.pairs), "each as often as it needed"
+    assert said[3:5] == [("timing pairs", 3, 4), ("timing pairs again", 4, 7)] and len(said) == 7
 
 
 def test_wanted_pairs_are_measured_and_recorded(tmp_path) -> None:  # type: ignore[no-untyped-def]

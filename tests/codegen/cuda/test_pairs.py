@@ -3,7 +3,8 @@
 import pytest
 
 from codegen.cost_table import fill
-from codegen.cuda.pairs import PairTime, profile_pairs
+from codegen.cuda.pairs import profile_pairs
+from codegen.pairs import PairTime
 from tests.codegen.cuda.plans import gpu
 from tests.graphs import small_net
 

@@ -1,0 +1,157 @@
+"""Times finalists at the slice counts that hill climbing asks for, warm and cold: all of them, then all of them again.
+
+Of the two visits of a mode the quicker one stays; why, see codegen/profile.py. What was visited once is saved as
+provisional, so that a profile that goes on from there makes up for the second visit.
+"""
+
+import functools
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+
+from codegen.contenders import Finalist
+from codegen.facts import facts
+from codegen.measure import Bench, Progress, Sampled, quicker
+from codegen.profile_cases import Case
+from planner.costs.hill_climb import counts_to_try, interpolate
+from planner.costs.table import CostEntry, CostTable
+from planner.ops.base import Facts, Mode, Signature, op_named
+from planner.plan.crossing import Crossing
+from planner.target.model import Target
+
+SAVE_EVERY_S = 5
+
+Search = Callable[[Sequence[int], Callable[[int], float]], object]
+"""Asks for the times (ns) of as many of the counts as it likes; hill_climb is one."""
+
+
+def visit_twice(
+    finalists: Sequence[Finalist],
+    signatures: Sequence[Signature],
+    target: Target,
+    cpus: Sequence[int],
+    affinity: str,
+    interval: int,
+    search: Search,
+    budget_s: float,
+    table: CostTable,
+    progress: Progress,
+    save: Callable[[CostTable], None],
+) -> CostTable:
+    """The table with the finalists' times on these lanes, and with second visits to whatever of the `signatures` an
+    interrupted profile visited once. Finalists of a signature follow each other. `budget_s`: for one measurement."""
+    facts_of = functools.cache(facts)
+    first = _left_over(table, signatures, affinity, len(cpus), finalists)
+    counts = {f: counts_to_try(f.widest.slices, len(cpus), interval) for f in (*first, *finalists)}
+    counts |= {f: tuple(sorted({*counts[f], *sampled})) for f, sampled in first.items()}
+    index: dict[tuple[str, Mode], int] = {}
+    cases: list[Case] = []
+    for finalist, tried in counts.items():
+        for count in tried:
+            mode = finalist.at(count)
+            index[finalist.signature.text, mode] = len(cases)
+            cases.append(Case(finalist.signature, mode, facts_of(finalist.signature, mode)))
+    with tempfile.TemporaryDirectory(prefix="stepplan-profile-") as folder:
+        bench = Bench(cases, target, cpus, Path(folder) / "round2")
+        last_save, handoffs, crossings = time.monotonic(), list[float](), list[Crossing]()
+        visits = [(f, False) for f in finalists] + [(f, True) for f in counts]
+        for number, (finalist, again) in enumerate(visits):
+            signature = finalist.signature
+            progress(f"timing {signature.op}{' again' if again else ''}", number, len(visits))
+            if number % 2 == 0:  # takes longer than small kernels do, and half as many are plenty
+                handoffs.append(bench.handoff_ns())
+                crossings.append(bench.crossing())
+            case_of = {count: index[signature.text, finalist.at(count)] for count in counts[finalist]}
+            sampled = _visit(bench, case_of, search, budget_s, first[finalist] if again else {})
+            first[finalist] = sampled
+            table = table.with_entries(_entries(finalist, sampled, facts_of, affinity, provisional=not again))
+            # A signature of which a part was saved would pass for a measured one when profiling goes on.
+            whole = number + 1 == len(visits) or visits[number + 1][0].signature != signature
+            if whole and time.monotonic() - last_save > SAVE_EVERY_S:
+                save(table)
+                last_save = time.monotonic()
+        bench.close()
+    if bench.sync_ns:
+        latencies = {"sync_ns": median(bench.sync_ns), "launch_ns": median(bench.launch_ns)}
+        latencies["handoff_ns"] = median(handoffs)
+        latencies["fetch_ns"] = median(c.fetch_ns for c in crossings)
+        latencies["reclaim_ns"] = median(c.reclaim_ns for c in crossings)
+        latencies["stream_ns"] = median(c.stream_ns for c in crossings)
+        table = table.model_copy(update={k: round(float(v), 1) for k, v in latencies.items()})
+    save(table)
+    return table
+
+
+def _left_over(
+    table: CostTable, signatures: Sequence[Signature], affinity: str, lanes: int, finalists: Sequence[Finalist]
+) -> dict[Finalist, Mapping[int, Sampled]]:
+    """What an interrupted profile visited once, by number of slices; without finalists, which begin anew."""
+    anew = {(f.signature.text, f.at(1)) for f in finalists}
+    visited: dict[tuple[str, Mode], dict[int, Sampled]] = {}
+    for entry in (e for s in signatures for e in table.modes(s.text)):
+        key = (entry.signature, entry.mode._replace(slices=1))
+        own = entry.provisional and entry.source == "measured" and entry.affinity == affinity
+        if own and entry.slices <= lanes and key not in anew:
+            visited.setdefault(key, {})[entry.slices] = Sampled(entry.warm_ns, entry.cold_ns, entry.spread)
+    known = {s.text: s for s in signatures}
+    return {Finalist(known[text], m._replace(slices=max(v))): v for (text, m), v in visited.items()}
+
+
+def _visit(
+    bench: Bench, case_of: Mapping[int, int], search: Search, budget_s: float, earlier: Mapping[int, Sampled]
+) -> dict[int, Sampled]:
+    """The times of the counts that the search asks for, and of all that were visited earlier: the quicker visit's.
+
+    The search goes by the quicker visits, so where a disturbance had ended the climb it now goes on. The counts that it
+    reaches only then are visited once: going there again at once would meet the same disturbance."""
+    sampled: dict[int, Sampled] = {}
+
+    def total(count: int) -> float:
+        now = bench.sample(case_of[count], budget_s)
+        sampled[count] = quicker(earlier[count], now) if count in earlier else now
+        return sum(sampled[count].cold_ns)
+
+    search(tuple(case_of), total)
+    for count in sorted(earlier.keys() - sampled.keys()):
+        total(count)
+    return sampled
+
+
+def _entries(
+    finalist: Finalist,
+    sampled: Mapping[int, Sampled],
+    facts_of: Callable[[Signature, Mode], Facts],
+    affinity: str,
+    provisional: bool,
+) -> Iterator[CostEntry]:
+    """The measured counts, and linear interpolations for those between them."""
+    signature = finalist.signature
+    for count in range(1, max(sampled) + 1):
+        mode = finalist.at(count)
+        measured = sampled.get(count)
+        near = measured or sampled[max(c for c in sampled if c < count)]
+        sizes = facts_of(signature, mode)
+        if measured:
+            warm, cold = measured.warm_ns, measured.cold_ns
+        else:
+            stages = range(len(near.warm_ns))
+            warm = tuple(interpolate({c: s.warm_ns[i] for c, s in sampled.items()}, count) for i in stages)
+            cold = tuple(interpolate({c: s.cold_ns[i] for c, s in sampled.items()}, count) for i in stages)
+        if len(warm) != op_named(signature.op).stage_count(signature, mode, sizes):
+            continue  # one slice needs no reduction, so its stages cannot be interpolated with the others'
+        yield CostEntry(
+            signature=signature.text,
+            kernel=mode.kernel,
+            dim=mode.dim,
+            slices=count,
+            implementation=mode.implementation,
+            affinity=affinity,
+            warm_ns=warm,
+            cold_ns=cold,
+            spread=round(near.spread, 3),
+            facts=dict(sizes),
+            source="measured" if measured else "interpolated",
+            provisional=provisional,
+        )
