@@ -19,6 +19,7 @@ from planner.plan.schema import Plan
 from planner.solve.budget import within_budget
 from planner.solve.frontier import frontier
 from planner.solve.options import PlanOptions
+from planner.solve.pipeline import make_plan
 from tests.codegen.plans import STRICT
 from tests.codegen.test_executor import batch
 from tests.graphs import random_net, small_net
@@ -94,6 +95,23 @@ def test_budgets_give_the_same_bits(tmp_path: Path, seed: int, share: float) -> 
     assert plan.pools[0].arena <= budget < plain.pools[0].arena and plan.program["train_step"].rewrite
     expected = run(made(plain, graph, rewriter, tmp_path / "plain"), graph)
     assert_same(run(made(plan, graph, rewriter, tmp_path / "small"), graph, seed), expected)
+
+
+def test_co_running_within_a_budget_gives_the_same_bits(tmp_path: Path) -> None:
+    """Nodes that start out of turn, beside recomputations, in the modes of the co-running plan without a budget."""
+    graph = random_net(random.Random(2), 16)
+    rewriter = Rewriter(graph, 3)
+    options = PlanOptions(policy="liu", strategies=(1, 3), search=True, lanes=3)
+    target, costs = rewriter.target, rewriter.setting.costs
+    plain = make_plan(graph, target, costs, options)
+    budget = round(0.75 * plain.pools[0].arena)
+    plan = make_plan(graph, target, costs, options.model_copy(update={"memory_budget": budget}))
+    assert plan.pools[0].arena <= budget and plan.program["train_step"].rewrite
+    assert check(graph, plan, target) == []
+    expected = run(made(plain, graph, rewriter, tmp_path / "plain"), graph)
+    executor = made(plan, graph, rewriter, tmp_path / "small")
+    for seed in (0, 1, 2):
+        assert_same(run(executor, graph, seed), expected)
 
 
 def test_a_disk_pool_needs_a_folder(tmp_path: Path) -> None:
