@@ -3,8 +3,8 @@
 The states worth having are those of nodes that run one after the other (frontier.py). Each of them is scheduled side by
 side within a number of bytes (side_by_side.py): the more of these a state leaves, the more can run side by side, but
 the more runs again. So at every *level* of bytes the state is taken whose schedule ends first. Levels do not depend on
-the budget. A plan takes some more bytes than its level, because not all bytes alive at once can be packed without
-waste; of those plans that fit, the fastest is the plan.
+the budget. A plan may take more bytes than its level, because not all bytes alive at once can be packed without waste,
+or less; of those plans that fit, the fastest is the plan.
 
 The other programs run one after the other: they need less than a training step, and more of it would not shorten that.
 """
@@ -12,14 +12,18 @@ The other programs run one after the other: they need less than a training step,
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import islice
 
 from planner.errors import UserError
+from planner.graph.model import Graph
 from planner.plan.schema import Plan, Slowdown
 from planner.solve.assemble import Draft, Setting, completed, draft
 from planner.solve.budget import preference
 from planner.solve.frontier import TRAIN, Frontier
 from planner.solve.interference import Interference
 from planner.solve.keep import kept_values
+from planner.solve.liveness import liveness
+from planner.solve.offsets import most_alive
 from planner.solve.rewriting import calm
 from planner.solve.room import lifetimes
 from planner.solve.schedule import Schedule
@@ -33,11 +37,13 @@ PATIENCE = 3
 """States, each of which runs more again than the last, that may end later than the best so far before a level's search
 is over."""
 
-SMALL = 250
+SMALL = 150
 """Nodes of a graph of which the plans of all levels are compared, so that more memory is never slower. Of a larger one
 that takes minutes,"""
 FITTING = 3
 """and so many levels do that fit: what is planned for fewer bytes is seldom faster, and then by less than 1 %."""
+ABOVE = 1.1
+"""What is scheduled within so many times the budget may still not need more than that."""
 
 SURE = 0.98
 """A replay, which counts waits and who really runs beside whom, takes no less than this share of the time as
@@ -62,14 +68,14 @@ class Beside:
         """The fastest plan that fits; None: none does, or none is faster than one that there is already. `top`: the
         highest level, bytes. `at_least`: ns below which promises are not sought. `known_ns`: time of the training step
         in the plan that there is."""
-        every = sum(len(p.nodes) for p in self._setting.graph.programs) < SMALL
+        every = small(self._setting.graph)
         # Signals between lanes are not in a schedule's times; in steps of microseconds they decide.
         signals = 2 * self._setting.costs.sync_ns * len(self._schedules[TRAIN].order)
         best: Plan | None = None
         seen: list[Mapping[str, Schedule]] = []
         fitting = 0
         for level in levels(top, self._choice.states[-1].peak):
-            made = self._at(level) if level <= self._setting.capacity else None
+            made = self._at(level) if every or level <= ABOVE * self._setting.capacity else None
             if made is None or made.schedules in seen:
                 continue
             if fitting == FITTING and not every:
@@ -86,9 +92,18 @@ class Beside:
                 known_ns = min(known_ns, plan.program[TRAIN].predicted_ns)
         return best
 
+    def along(self, top: int) -> list[Plan]:
+        """The plans of every third level, for as much memory as they take."""
+        found = (self._at(level) for level in islice(levels(top, self._choice.states[-1].peak), 0, None, 3))
+        return [completed(self._setting, _told(self._setting, made)) for made in found if made]
+
     def _fitting(self, made: Draft) -> Plan | None:
+        keep = frozenset(kept_values(self._setting.graph, self._setting.options.keep))
+        live = liveness(made.graph, made.schedules, keep)
+        if most_alive([b for b in live.blocks if b.id not in made.pools]) > self._setting.capacity:
+            return None
         try:
-            return completed(self._setting, made)
+            return completed(self._setting, _told(self._setting, made))
         except UserError as error:
             if error.code != "SP1301":
                 raise
@@ -115,6 +130,11 @@ class Beside:
         return self._known[number]
 
 
+def small(graph: Graph) -> bool:
+    """Whether trying everything takes no more than seconds."""
+    return sum(len(p.nodes) for p in graph.programs) < SMALL
+
+
 def levels(top: int, least: int) -> Iterator[int]:
     """From `top` bytes down to the last that is not less than `least`."""
     level = float(top)
@@ -128,8 +148,8 @@ def _end(made: Draft) -> float:
 
 
 class _Ways:
-    """The drafts of one state: as its nodes would start where memory is no object, and as where it is short; with
-    transfers beside the nodes or not."""
+    """What there is to schedule of one state: in the order of the co-running schedule and in that of the least memory;
+    with transfers that hold memory longer to run beside the nodes, and without."""
 
     def __init__(
         self,
@@ -143,13 +163,13 @@ class _Ways:
         self._rewrites = choice.rewrite(state)
         self._calm = choice.schedules(state, calm(setting.graph, schedules))
         self._drafts = [
-            (self._draft(self._calm, overlap), self._draft(self._hasty, overlap))
+            (self._draft(self._calm, overlap), self._draft(self._eager, overlap))
             for overlap in ((True, False) if self._rewrites[TRAIN].transfers else (True,))
         ]
         self._works = [(lean, self._work(lean, wanted)) for lean, wanted in self._drafts]
 
     @cached_property
-    def _hasty(self) -> dict[str, Schedule]:
+    def _eager(self) -> dict[str, Schedule]:
         """The same modes in the order of the schedule that co-runs."""
         return {name: replace(s, order=self._schedules[name].order) for name, s in self._calm.items()}
 
@@ -185,27 +205,29 @@ class _Ways:
         return took
 
     def within(self, level: int) -> list[Draft]:
+        """Each of them scheduled within so many bytes."""
         found = []
         for lean, works in self._works:
             for work in works:
-                schedule = side_by_side(work, level)
-                told = replace(schedule, slowdowns=self._slowdowns(lean, schedule))
-                found.append(replace(lean, schedules={**lean.schedules, TRAIN: told}))
+                found.append(replace(lean, schedules={**lean.schedules, TRAIN: side_by_side(work, level)}))
         return found
 
-    def _slowdowns(self, made: Draft, schedule: Schedule) -> tuple[Slowdown, ...]:
-        """Measured pairs that run side by side now."""
-        interference = Interference(made.graph, schedule.order, self._setting.costs, self._setting.sharing(made.cpus))
-        if not interference.has_pairs:
-            return ()
-        runs = {n.id: interference.run(n.id, schedule.choices[n.id], 0) for n in schedule.order}
-        found = []
-        for one, other in _beside(schedule):
-            for node, beside in ((one, other), (other, one)):
-                factor = interference.measured(runs[node], runs[beside])
-                if factor is not None:
-                    found.append(Slowdown(node=node, beside=beside, factor=round(factor, 4)))
-        return tuple(sorted(found, key=lambda s: (s.node, s.beside)))
+
+def _told(setting: Setting, made: Draft) -> Draft:
+    """With the measured pairs that run side by side now."""
+    schedule = made.schedules[TRAIN]
+    interference = Interference(made.graph, schedule.order, setting.costs, setting.sharing(made.cpus))
+    if not interference.has_pairs:
+        return made
+    runs = {n.id: interference.run(n.id, schedule.choices[n.id], 0) for n in schedule.order}
+    found = []
+    for one, other in _beside(schedule):
+        for node, beside in ((one, other), (other, one)):
+            factor = interference.measured(runs[node], runs[beside])
+            if factor is not None:
+                found.append(Slowdown(node=node, beside=beside, factor=round(factor, 4)))
+    told = replace(schedule, slowdowns=tuple(sorted(found, key=lambda s: (s.node, s.beside))))
+    return replace(made, schedules={**made.schedules, TRAIN: told})
 
 
 def _beside(schedule: Schedule) -> Iterator[tuple[str, str]]:

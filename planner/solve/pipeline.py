@@ -17,7 +17,7 @@ from planner.graph.model import Graph
 from planner.graph.precision import require_precision
 from planner.plan.schema import Plan
 from planner.solve.assemble import Say, Setting, assemble, too_small
-from planner.solve.beside import Beside
+from planner.solve.beside import Beside, small
 from planner.solve.budget import (
     CERTAIN,
     Infeasible,
@@ -47,11 +47,11 @@ SURE = 1.04
 """Where times are measured, what runs nodes side by side must promise to end this many times sooner than what does not:
 kernels are timed with nothing beside them, and smaller promises were not kept (docs/measurements.md)."""
 FEW_NODES = 250
-"""Nodes of a graph of which a budget's decisions are searched for every schedule. Of a larger one that takes seconds;
-what is found for the fastest is looked at in the others' modes,"""
+"""Nodes of a graph of which a budget's decisions are searched for every schedule that runs one node after the other. Of
+a larger one that takes seconds; what is found for the fastest is looked at in the others' modes."""
 WORTH = 0.97
-"""and what runs nodes side by side is rewritten only where it takes no more than this share of the time without a
-budget: smaller gains are lost, because what runs again does so on all lanes."""
+"""What runs the nodes of a graph that is not small side by side is rewritten for a budget only where it takes no more
+than this share of the time without one: smaller gains are lost, because what runs again does so on all lanes."""
 
 
 def make_plan(
@@ -83,8 +83,11 @@ def make_pareto(
     """Plans from all the memory they like to as little as will do, none slower than a smaller one."""
     with _no_collection():
         candidates = _solved(graph, target, costs, options or PlanOptions(), say)
-        base = _bases(candidates)[0]
-        return undominated([*on_target(base.setting, [c.plan for c in candidates]), *base.pareto()])
+        first, *others = _bases(candidates)
+        found = [*on_target(first.setting, [c.plan for c in candidates]), *first.pareto()]
+        for other in others:
+            found += on_target(first.setting, other.side_by_side(first)) if other.beside else ()
+        return undominated(found)
 
 
 @contextmanager
@@ -143,15 +146,15 @@ class _Solved:
         """What is wrong with it as it is, where it does not fit."""
         return Infeasible(too_small(self.setting, self._schedules, self._threads, self.arena).problem, self._plan)
 
-    def rewritten(self, at_least: int, like: "_Solved | None", known: Sequence[Plan]) -> Plan | None:
-        """The fastest plan within the budget; None: nothing that fits is faster than those known. `like`: whose states
-        to choose from instead of searching. SP1301."""
+    def rewritten(self, at_least: int, first: "_Solved", known: Sequence[Plan]) -> Plan | None:
+        """The fastest plan within the budget; None: nothing that fits is faster than those known. `first`: what a
+        budget would rewrite first. SP1301."""
         self.setting.say(f"budget: {format_bytes(self.setting.capacity)} is less than "
                          f"{format_bytes(self.arena)}")  # fmt: skip
         at_least = max(at_least, self.total_ns)
         if TRAIN not in self._schedules:
             return within_budget(self.setting, self._schedules, self._threads, at_least=at_least)
-        choice = self._states(like)
+        choice = self._states(first)
         others = CERTAIN * (self.total_ns - self._step_ns)
         known_ns = min((_total(plan) - others for plan in known), default=math.inf)
         given = self.setting, self._schedules, self._threads, choice
@@ -162,15 +165,21 @@ class _Solved:
             raise infeasible(*given)
         return found
 
-    def _states(self, like: "_Solved | None" = None) -> Frontier:
-        """The states worth having under some budget."""
+    def _states(self, first: "_Solved") -> Frontier:
+        """The states worth having under some budget: searched for, or those of the first schedule."""
         if self._choice is None:
-            given = (like._states(), self._step_ns - like._step_ns) if like and like is not self else ()
+            searched = first is self or (_few(self.setting.graph) and not self.beside)
+            given = () if searched else (first._states(first), self._step_ns - first._step_ns)
             self._choice = chain(self.setting, self._schedules, *given)
         return self._choice
 
     def pareto(self) -> list[Plan]:
         return pareto(self.setting, self._schedules, self._threads)
+
+    def side_by_side(self, first: "_Solved") -> list[Plan]:
+        """The same of what co-runs. `first`: what a budget would rewrite first."""
+        free = replace(self.setting, unlimited=True)
+        return Beside(free, self._schedules, self._threads, self._states(first)).along(self.arena)
 
 
 def _within_budget(candidates: Sequence[_Solved]) -> Plan:
@@ -183,12 +192,11 @@ def _within_budget(candidates: Sequence[_Solved]) -> Plan:
     plans = [min(fitting, key=lambda c: c.total_ns).plan] if fitting else []
     refused: list[Infeasible] = []
     bases = _bases(candidates)
-    first = None if _few(fastest.setting.graph) else bases[0]
     for base in sorted(bases, key=lambda c: c.total_ns):
         if plans and base.total_ns >= min(map(_total, plans)):
             break
         try:
-            plan = base.rewritten(fastest.total_ns, first, plans)
+            plan = base.rewritten(fastest.total_ns, bases[0], plans)
         except Infeasible as error:
             refused.append(error)
         else:
@@ -217,7 +225,7 @@ def _bases(candidates: Sequence[_Solved]) -> list[_Solved]:
         return list(candidates)
     promising = [c for c in candidates if c.beside and c.promised_ns < alone[0].total_ns]
     promising.sort(key=lambda c: c.promised_ns)
-    if not _few(alone[0].setting.graph):
+    if not small(alone[0].setting.graph):
         promising = [c for c in promising[:1] if c.promised_ns <= WORTH * alone[0].total_ns]
     return alone + promising
 

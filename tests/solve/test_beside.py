@@ -19,7 +19,7 @@ from planner.plan.schema import Plan, ProgramPlan
 from planner.plan.simulate import replay
 from planner.solve.beside import levels
 from planner.solve.options import PlanOptions
-from planner.solve.pipeline import make_plan
+from planner.solve.pipeline import make_pareto, make_plan
 from planner.target.model import Target
 from planner.target.text import load_target
 from tests.arena import difference
@@ -104,6 +104,21 @@ def test_auto_co_runs_within_a_budget_where_it_co_runs_without_one() -> None:
                 same = plan.program[TRAIN].node[node.node]
                 assert (same.kernel, same.dim, same.slices) == (node.kernel, node.dim, node.slices)
     assert times["auto"] < times["sequential"]
+
+
+def test_the_front_of_time_against_memory_co_runs_too() -> None:
+    graph, target = random_net(random.Random(2), nodes=16), load_target("cpu16")
+    costs = modelled_costs(graph, target, lanes=16)
+    plans = make_pareto(graph, target, costs, PlanOptions(lanes=16))
+    assert [p.pools[0].arena for p in plans] == sorted((p.pools[0].arena for p in plans), reverse=True)
+    rewritten = [p for p in plans if p.program[TRAIN].rewrite and 3 in p.strategies]
+    assert rewritten and all(p.pools[0].capacity == target.memory.capacity for p in plans)
+    for plan in plans:
+        assert check(graph, plan, target) == []
+    # A budget finds nothing slower than what the front shows for as much memory.
+    shown = rewritten[len(rewritten) // 2]
+    same = make_plan(graph, target, costs, PlanOptions(lanes=16, memory_budget=shown.pools[0].arena))
+    assert sum(p.predicted_ns for p in same.programs) <= sum(p.predicted_ns for p in shown.programs)
 
 
 def test_measured_pairs_that_run_side_by_side_are_told() -> None:
