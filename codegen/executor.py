@@ -19,7 +19,7 @@ import numpy as np
 from codegen.initial import checked_rate, checked_seed, give_back_memory, read_weights, set_initial_values
 from codegen.intact import require_intact
 from codegen.parts import Part, parts, predictions
-from codegen.state import State, logical
+from codegen.state import PREFIX, State, logical
 from codegen.tracing import TraceEvent, events_of_step, rows_of
 from planner.artefact import write_text
 from planner.errors import InternalError, UserError
@@ -230,14 +230,16 @@ class Executor:
         """Take over parameters and states: from `state_dict` of this or another executor (training goes on with the
         same bits), or from a PyTorch module (optimizer state then stays as it is).
 
-        SP1611: names are missing or unknown (only with `strict`), or a shape or type differs. Nothing has changed then.
+        SP1611: names are missing or unknown (only with `strict`), or a shape or type differs. SP1610: its seed or
+        learning rate is none. Nothing has changed then.
         """
         with self._lock:
             self._require_open()
+            seed = checked_seed(state.get(f"{PREFIX}seed", self._seed))
+            rate = checked_rate(state.get(f"{PREFIX}lr", self._lr))
             extra = self._state.load(state, strict)
             self._steps_done = int(extra.get("step", self._steps_done))
-            self._seed = int(extra.get("seed", self._seed))
-            self._lr = float(extra.get("lr", self._lr))
+            self._seed, self._lr = seed, rate
 
     # -- looking inside ----------------------------------------------------------------------------------------
     def value(self, name: str) -> Array:

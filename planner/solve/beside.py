@@ -10,7 +10,7 @@ The other programs run one after the other: they need less than a training step,
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 
@@ -50,32 +50,30 @@ SURE = 0.98
 scheduled."""
 
 
+@dataclass(frozen=True)
 class Beside:
     """One schedule whose nodes co-run, under any budget."""
 
-    def __init__(
-        self,
-        setting: Setting,
-        schedules: Mapping[str, Schedule],
-        threads: tuple[int, ...],
-        choice: Frontier,
-    ) -> None:
-        """`choice`: the states worth having in the modes of `schedules`."""
-        self._setting, self._schedules, self._threads, self._choice = setting, schedules, threads, choice
-        self._known: dict[int, _Ways] = {}
+    setting: Setting
+    schedules: Mapping[str, Schedule]
+    threads: tuple[int, ...]
+    """Processors of lanes on the second threads of cores."""
+    choice: Frontier
+    """The states worth having in the modes of `schedules`."""
+    _known: dict[int, "_Ways"] = field(default_factory=dict)
 
     def plan(self, top: int, at_least: int, known_ns: float) -> Plan | None:
         """The fastest plan that fits; None: none does, or none is faster than one that there is already. `top`: the
         highest level, bytes. `at_least`: ns below which promises are not sought. `known_ns`: time of the training step
         in the plan that there is."""
-        every = small(self._setting.graph)
+        every = small(self.setting.graph)
         # Signals between lanes are not in a schedule's times; in steps of microseconds they decide.
-        signals = 2 * self._setting.costs.sync_ns * len(self._schedules[TRAIN].order)
+        signals = 2 * self.setting.costs.sync_ns * len(self.schedules[TRAIN].order)
         best: Plan | None = None
         seen: list[Mapping[str, Schedule]] = []
         fitting = 0
-        for level in levels(top, self._choice.states[-1].peak):
-            made = self._at(level) if every or level <= ABOVE * self._setting.capacity else None
+        for level in levels(top, self.choice.states[-1].peak):
+            made = self._at(level) if every or level <= ABOVE * self.setting.capacity else None
             if made is None or made.schedules in seen:
                 continue
             if fitting == FITTING and not every:
@@ -94,16 +92,16 @@ class Beside:
 
     def along(self, top: int) -> list[Plan]:
         """The plans of every third level, for as much memory as they take."""
-        found = (self._at(level) for level in islice(levels(top, self._choice.states[-1].peak), 0, None, 3))
-        return [completed(self._setting, _told(self._setting, made)) for made in found if made]
+        found = (self._at(level) for level in islice(levels(top, self.choice.states[-1].peak), 0, None, 3))
+        return [completed(self.setting, _told(self.setting, made)) for made in found if made]
 
     def _fitting(self, made: Draft) -> Plan | None:
-        keep = frozenset(kept_values(self._setting.graph, self._setting.options.keep))
+        keep = frozenset(kept_values(self.setting.graph, self.setting.options.keep))
         live = liveness(made.graph, made.schedules, keep)
-        if most_alive([b for b in live.blocks if b.id not in made.pools]) > self._setting.capacity:
+        if most_alive([b for b in live.blocks if b.id not in made.pools]) > self.setting.capacity:
             return None
         try:
-            return completed(self._setting, _told(self._setting, made))
+            return completed(self.setting, _told(self.setting, made))
         except UserError as error:
             if error.code != "SP1301":
                 raise
@@ -112,7 +110,7 @@ class Beside:
     def _at(self, level: int) -> Draft | None:
         """The draft that ends first within so many bytes, without waste; None: no state needs so few."""
         best, worse = None, 0
-        for number, state in enumerate(self._choice.states):
+        for number, state in enumerate(self.choice.states):
             if state.peak > level:
                 continue
             made = min(self._ways(number, state).within(level), key=_end)
@@ -126,7 +124,7 @@ class Beside:
 
     def _ways(self, number: int, state: State) -> "_Ways":
         if number not in self._known:
-            self._known[number] = _Ways(self._setting, self._schedules, self._threads, self._choice, state)
+            self._known[number] = _Ways(self, state)
         return self._known[number]
 
 
@@ -151,35 +149,27 @@ class _Ways:
     """What there is to schedule of one state: in the order of the co-running schedule and in that of the least memory;
     with transfers that hold memory longer to run beside the nodes, and without."""
 
-    def __init__(
-        self,
-        setting: Setting,
-        schedules: Mapping[str, Schedule],
-        threads: tuple[int, ...],
-        choice: Frontier,
-        state: State,
-    ) -> None:
-        self._setting, self._schedules, self._threads = setting, schedules, threads
-        self._rewrites = choice.rewrite(state)
-        self._calm = choice.schedules(state, calm(setting.graph, schedules))
-        self._drafts = [
-            (self._draft(self._calm, overlap), self._draft(self._eager, overlap))
-            for overlap in ((True, False) if self._rewrites[TRAIN].transfers else (True,))
-        ]
-        self._works = [(lean, self._work(lean, wanted)) for lean, wanted in self._drafts]
+    def __init__(self, given: Beside, state: State) -> None:
+        self._given = given
+        self._rewrites = given.choice.rewrite(state)
+        self._calm = given.choice.schedules(state, calm(given.setting.graph, given.schedules))
+        self._works: list[tuple[Draft, tuple[Work, ...]]] = []
+        for overlap in (True, False) if self._rewrites[TRAIN].transfers else (True,):
+            lean, wanted = (self._draft(schedules, overlap) for schedules in (self._calm, self._eager))
+            self._works.append((lean, self._work(lean, wanted)))
 
     @cached_property
     def _eager(self) -> dict[str, Schedule]:
         """The same modes in the order of the schedule that co-runs."""
-        return {name: replace(s, order=self._schedules[name].order) for name, s in self._calm.items()}
+        return {name: replace(s, order=self._given.schedules[name].order) for name, s in self._calm.items()}
 
     def _draft(self, schedules: Mapping[str, Schedule], overlap: bool) -> Draft:
-        return draft(self._setting, schedules, self._threads, self._rewrites, overlap=overlap)
+        return draft(self._given.setting, schedules, self._given.threads, self._rewrites, overlap=overlap)
 
     def _work(self, lean: Draft, wanted: Draft) -> tuple[Work, ...]:
         found = []
         schedule = lean.schedules[TRAIN]
-        keep = frozenset(kept_values(self._setting.graph, self._setting.options.keep))
+        keep = frozenset(kept_values(self._given.setting.graph, self._given.setting.options.keep))
         lives = lifetimes(lean.graph, lean.schedules, TRAIN, keep, lean.pools)
         for order in (wanted.schedules[TRAIN].order, schedule.order):
             found.append(
@@ -189,7 +179,7 @@ class _Ways:
                     wanted=order,
                     lives=lives,
                     took=self._took(schedule),
-                    cores=len(self._setting.cpus),
+                    cores=len(self._given.setting.cpus),
                     lanes=len(lean.cpus),
                 )
             )
@@ -197,7 +187,7 @@ class _Ways:
 
     def _took(self, schedule: Schedule) -> dict[str, float]:
         """ns of every node beside others; what runs again has not been seen beside any."""
-        given, sync_ns = self._schedules[TRAIN], self._setting.costs.sync_ns
+        given, sync_ns = self._given.schedules[TRAIN], self._given.setting.costs.sync_ns
         took = {n: float(c.total_ns + sync_ns * len(c.stage_ns)) for n, c in schedule.choices.items() if c.stage_ns}
         for node, (start, end) in given.spans.items():
             if end > start and schedule.choices[node] == given.choices[node]:

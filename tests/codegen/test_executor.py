@@ -334,6 +334,11 @@ def test_scalars_are_checked(small_class: type[Executor], small: Executor) -> No
         small.step(*batch(small_net()), lr=-1.0)
     small.lr = np.float32(0.25)
     assert small.lr == 0.25
+    state = small.state_dict()
+    for name, bad in (("lr", np.float64(-1.0)), ("lr", np.float64("nan")), ("seed", np.int64(-1))):
+        with pytest.raises(UserError, match="SP1610"):
+            small.load_state_dict({k: 0 * v for k, v in state.items()} | {f"stepplan.{name}": bad})
+        assert all(np.array_equal(v, state[k]) for k, v in small.state_dict().items()), "nothing has changed"
     before = small.state_dict()
     small.step(*batch(small_net()), lr=0.0)
     assert np.array_equal(before["fc.weight"], small.state_dict()["fc.weight"])
