@@ -83,10 +83,10 @@ def make_pareto(
     """Plans from all the memory they like to as little as will do, none slower than a smaller one."""
     with _no_collection():
         candidates = _solved(graph, target, costs, options or PlanOptions(), say)
-        first, *others = _bases(candidates)
-        found = [*on_target(first.setting, [c.plan for c in candidates]), *first.pareto()]
-        for other in others:
-            found += on_target(first.setting, other.side_by_side(first)) if other.beside else ()
+        bases = _bases(candidates)
+        found = [*on_target(bases[0].setting, [c.plan for c in candidates]), *bases[0].pareto()]
+        for base in bases:
+            found += on_target(base.setting, base.side_by_side(bases[0]))
         return undominated(found)
 
 
@@ -177,7 +177,9 @@ class _Solved:
         return pareto(self.setting, self._schedules, self._threads)
 
     def side_by_side(self, first: "_Solved") -> list[Plan]:
-        """The same of what co-runs. `first`: what a budget would rewrite first."""
+        """The same of what runs nodes side by side. `first`: what a budget would rewrite first."""
+        if not self.beside or TRAIN not in self._schedules:
+            return []
         free = replace(self.setting, unlimited=True)
         return Beside(free, self._schedules, self._threads, self._states(first)).along(self.arena)
 
