@@ -11,7 +11,6 @@ The other programs run one after the other: they need less than a training step,
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import islice
 
 from planner.errors import UserError
@@ -150,40 +149,30 @@ class _Ways:
     with transfers that hold memory longer to run beside the nodes, and without."""
 
     def __init__(self, given: Beside, state: State) -> None:
-        self._given = given
-        self._rewrites = given.choice.rewrite(state)
-        self._calm = given.choice.schedules(state, calm(given.setting.graph, given.schedules))
+        self._given, self._rewrites = given, given.choice.rewrite(state)
+        quiet = given.choice.schedules(state, calm(given.setting.graph, given.schedules))
+        eager = {name: replace(s, order=given.schedules[name].order) for name, s in quiet.items()}
         self._works: list[tuple[Draft, tuple[Work, ...]]] = []
         for overlap in (True, False) if self._rewrites[TRAIN].transfers else (True,):
-            lean, wanted = (self._draft(schedules, overlap) for schedules in (self._calm, self._eager))
+            lean, wanted = (self._draft(schedules, overlap) for schedules in (quiet, eager))
             self._works.append((lean, self._work(lean, wanted)))
-
-    @cached_property
-    def _eager(self) -> dict[str, Schedule]:
-        """The same modes in the order of the schedule that co-runs."""
-        return {name: replace(s, order=self._given.schedules[name].order) for name, s in self._calm.items()}
 
     def _draft(self, schedules: Mapping[str, Schedule], overlap: bool) -> Draft:
         return draft(self._given.setting, schedules, self._given.threads, self._rewrites, overlap=overlap)
 
     def _work(self, lean: Draft, wanted: Draft) -> tuple[Work, ...]:
-        found = []
-        schedule = lean.schedules[TRAIN]
-        keep = frozenset(kept_values(self._given.setting.graph, self._given.setting.options.keep))
-        lives = lifetimes(lean.graph, lean.schedules, TRAIN, keep, lean.pools)
-        for order in (wanted.schedules[TRAIN].order, schedule.order):
-            found.append(
-                Work(
-                    graph=lean.graph,
-                    lean=schedule,
-                    wanted=order,
-                    lives=lives,
-                    took=self._took(schedule),
-                    cores=len(self._given.setting.cpus),
-                    lanes=len(lean.cpus),
-                )
-            )
-        return tuple(found)
+        setting, schedule = self._given.setting, lean.schedules[TRAIN]
+        keep = frozenset(kept_values(setting.graph, setting.options.keep))
+        work = Work(
+            graph=lean.graph,
+            lean=schedule,
+            wanted=wanted.schedules[TRAIN].order,
+            lives=lifetimes(lean.graph, lean.schedules, TRAIN, keep, lean.pools),
+            took=self._took(schedule),
+            cores=len(setting.cpus),
+            lanes=len(lean.cpus),
+        )
+        return work, replace(work, wanted=schedule.order)
 
     def _took(self, schedule: Schedule) -> dict[str, float]:
         """ns of every node beside others; what runs again has not been seen beside any."""
@@ -196,11 +185,11 @@ class _Ways:
 
     def within(self, level: int) -> list[Draft]:
         """Each of them scheduled within so many bytes."""
-        found = []
-        for lean, works in self._works:
-            for work in works:
-                found.append(replace(lean, schedules={**lean.schedules, TRAIN: side_by_side(work, level)}))
-        return found
+        return [
+            replace(lean, schedules={**lean.schedules, TRAIN: side_by_side(work, level)})
+            for lean, works in self._works
+            for work in works
+        ]
 
 
 def _told(setting: Setting, made: Draft) -> Draft:

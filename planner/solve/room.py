@@ -48,10 +48,10 @@ class Lifetimes:
 def lifetimes(
     graph: Graph, schedules: Mapping[str, Schedule], program: str, keep: Collection[str], elsewhere: Collection[str]
 ) -> Lifetimes:
-    """`schedules`: of all programs, this one's in the lean order. `keep`: values that stay until their program ends.
-    `elsewhere`: blocks outside the first pool."""
+    """`schedules`: of all programs, this one's one node after the other, in the lean order. `keep`: values that stay
+    until their program ends. `elsewhere`: blocks outside the first pool."""
     order = schedules[program].order
-    live = liveness(graph, {**schedules, program: Schedule(program, order, schedules[program].choices, {})}, keep)
+    live = liveness(graph, schedules, keep)
     names = [p.name for p in graph.programs]
     first = sum(len(schedules[name].order) + 1 for name in names[: names.index(program)])
     end = len(order)
@@ -103,9 +103,6 @@ class Room:
         """Per place of the lean order, whether its node has not started; what stays at the end never has."""
         self.head = 0
         """The first place in the lean order whose node has not started."""
-
-    def started(self, node: str) -> bool:
-        return not self._waiting[self._lives.place[node]]
 
     def leaves_enough(self, node: str, limit: int) -> bool:
         """Whether everything else can still run, one after the other in the lean order, within `limit` bytes, or with

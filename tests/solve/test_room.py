@@ -36,8 +36,10 @@ def test_the_example() -> None:
     assert not room.leaves_enough("d", 11)
     assert room.leaves_enough("b", 0)  # its turn
     room.take("d", 20.0)
-    assert room.started("d") and not room.started("b")
-    assert room.head == 1
+    assert room.head == 1  # b has not started
+    room.take("b", 30.0)
+    room.take("c", 40.0)
+    assert room.head == 4  # d has
 
 
 def test_bytes_are_free_when_the_last_that_needs_them_ends() -> None:
