@@ -1,4 +1,4 @@
-// A 16 x 16 block of floats turned over in registers.
+// A 16 x 16 block of floats, or of anything of their size, turned over in registers.
 #pragma once
 
 #include <cstdint>
@@ -60,6 +60,10 @@ class Block16 {
   void store_row(int64_t i, bfloat16* to) const {
     for (int64_t k = 0; k < 16; ++k) to[k] = row_[i][k];
   }
+
+  /// 64 bytes of whatever is to be moved.
+  void load_bits(int64_t i, const void* from) { std::memcpy(&row_[i], from, sizeof(Row)); }
+  void store_bits(int64_t i, void* to) const { std::memcpy(to, &row_[i], sizeof(Row)); }
 
   /// Eklundh: four rounds exchange the off-diagonal quarters of ever larger squares.
   void transpose() {
