@@ -4,7 +4,7 @@ from math import prod
 from typing import Any
 
 from planner.errors import InternalError
-from planner.graph.model import TensorType
+from planner.graph.model import DType, TensorType
 from planner.ops.base import Mode, Signature, op_named
 from planner.ops.strides import MAX_RANK, Strides, broadcast_strides, merge
 
@@ -12,7 +12,7 @@ CONV_KINDS = {"conv2d": 0, "conv2d_backward_data": 1, "conv_transpose2d": 1, "co
 
 
 def conv_shape(signature: Signature) -> tuple[int, ...]:
-    """The 18 fields of ConvShape (runtime/conv_shape.hpp); bias and relu are 0 or 1."""
+    """The 19 fields of ConvShape (runtime/convolution.hpp); bias and relu are 0 or 1, the element as _element."""
     attrs: Any = signature.attrs
     if signature.op == "conv2d":
         x, w, y = signature.inputs[0].shape, signature.inputs[1].shape, signature.outputs[0].shape
@@ -25,16 +25,22 @@ def conv_shape(signature: Signature) -> tuple[int, ...]:
     return (
         *(n, ic, ih, iw, w[0], y[2], y[3], w[2], w[3]),
         *(*attrs.stride, attrs.padding[0], attrs.padding[2], *attrs.dilation, attrs.groups),
-        *(int(bias), int(getattr(attrs, "activation", "none") == "relu")),
+        *(int(bias), int(getattr(attrs, "activation", "none") == "relu"), _element(signature.inputs[0])),
     )
 
 
 def matmul_shape(signature: Signature) -> tuple[int, ...]:
-    """The 15 fields of MatMulShape (runtime/matmul.hpp), strides of a, b and c in a row."""
+    """The 17 fields of MatMulShape (runtime/matmul.hpp), strides of a, b and c in a row, elements as _element."""
     op: Any = op_named(signature.op)
     p = op.product(signature)
     strides = [s for m in (p.a, p.b, p.c) for s in (m.batch_stride, m.row_stride, m.column_stride)]
-    return (p.batch, p.m, p.n, p.k, *strides, int(bool(p.bias)), 0)
+    elements = (_element(signature.inputs[0]), _element(signature.outputs[0]))
+    return (p.batch, p.m, p.n, p.k, *strides, int(bool(p.bias)), 0, *elements)
+
+
+def _element(type_: TensorType) -> int:
+    """As enum Element (runtime/bfloat16.hpp) numbers it."""
+    return int(type_.dtype is DType.BFLOAT16)
 
 
 def pool_shape(attrs: Any, x: tuple[int, ...], y: tuple[int, ...]) -> tuple[int, ...]:

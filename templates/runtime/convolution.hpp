@@ -5,20 +5,25 @@
 //   pack(slice, ...)   the plan's weights into the layout that the implementation wants; not needed if packed_bytes() == 0
 //   run(slice, ...)    the convolution
 // The plan's weights are plain, or as `Stored` says. `implementation` is one of onednn/implementations.hpp, or "".
+//
+// In bfloat16 all sums are float32, and results are rounded once. Biases and their gradients are float32.
 #pragma once
 
+#include "bfloat16.hpp"
 #include "library.hpp"
 
 namespace stepplan {
 
-/// Activations are dense NHWC, weights (O, I / groups, kh, kw). `pad_h` and `pad_w` are the top and left padding;
-/// bottom and right follow from the output size. A dilation of 1 means none.
+/// Activations are dense NHWC, weights (O, I / groups, kh, kw); in bfloat16 weights lie as (O, kh, kw, I / groups), but
+/// gradients of weights as those of float32. `pad_h` and `pad_w` are the top and left padding; bottom and right follow from
+/// the output size. A dilation of 1 means none.
 struct ConvShape {
   int64_t n, ic, ih, iw, oc, oh, ow, kh, kw;
   int64_t stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, groups;
   bool bias, relu;  // relu: fused into the forward pass, ignored by the backward passes
+  Element element = Element::float32;
 
-  int64_t weight_row() const { return ic / groups * kh * kw; }  // floats per output channel
+  int64_t weight_row() const { return ic / groups * kh * kw; }  // elements per output channel
   int64_t reach_h() const { return (kh - 1) * dilation_h; }     // rows from a window's first tap to its last
 
   /// A convolution that multiplies each pixel's channels by one matrix.
@@ -46,9 +51,9 @@ class ConvForward {
   size_t partial_bytes() const { return 0; }
   const char* impl_name() const;
 
-  void pack(int slice, const float* weights, float* packed) const;
+  void pack(int slice, const void* weights, void* packed) const;
   /// x, bias and y are whole tensors; `weights` are the packed ones unless packed_bytes() == 0.
-  void run(int slice, const float* x, const float* weights, const float* bias, float* y, void* scratch) const;
+  void run(int slice, const void* x, const void* weights, const float* bias, void* y, void* scratch) const;
 
  private:
   const ConvMap* made_;
@@ -68,17 +73,17 @@ class ConvBackwardData {
   size_t partial_bytes() const { return 0; }
   const char* impl_name() const;
 
-  void pack(int slice, const float* weights, float* packed) const;
+  void pack(int slice, const void* weights, void* packed) const;
   /// dy and dx are whole tensors; `weights` are the packed ones unless packed_bytes() == 0.
-  void run(int slice, const float* dy, const float* weights, float* dx, void* scratch) const;
+  void run(int slice, const void* dy, const void* weights, void* dx, void* scratch) const;
 
  private:
   const ConvMap* made_;
 };
 
 /// dw and db of conv(x, weights) + bias, given dy. Two ways to divide the work:
-///   batch      each slice sums over its images into a partial gradient of its own; after a barrier, reduce() adds
-///              the partials in the order of the slices and writes them as the plan stores them;
+///   batch      each slice sums over its images into a partial gradient of its own, in float32; after a barrier, reduce()
+///              adds the partials in the order of the slices and writes them as the plan stores them;
 ///   channels   each slice computes its output channels over all images. There are no partials, but oneDNN is slow on
 ///              a view of dy's channels, so each slice first copies its channels into a dense slab in its scratch.
 ///              Needs groups == 1. Implementations with a prefix (Method in onednn/conv_descriptors.hpp) read the view
@@ -97,9 +102,9 @@ class ConvBackwardWeights {
   const char* impl_name() const;
 
   /// All tensors are whole. Writes slice `slice` of `partials`, or of dw and db without partials.
-  void run(int slice, const float* x, const float* dy, void* partials, float* dw, float* db, void* scratch) const;
+  void run(int slice, const void* x, const void* dy, void* partials, void* dw, float* db, void* scratch) const;
   /// Adds the partials of all slices in order, for this slice's part of dw and db.
-  void reduce(int slice, const void* partials, float* dw, float* db) const;
+  void reduce(int slice, const void* partials, void* dw, float* db) const;
 
  private:
   const ConvGradient* made_;

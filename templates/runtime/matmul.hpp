@@ -1,25 +1,29 @@
 // Matrix products, one slice per hardware thread, and the bias gradient that goes with them. Computed by onednn/matmul.cpp.
 #pragma once
 
+#include "bfloat16.hpp"
 #include "library.hpp"
 #include "slices.hpp"
 
 namespace stepplan {
 
-/// A strided matrix, or a batch of them; strides count floats. A transposed operand swaps row and column stride.
+/// A strided matrix, or a batch of them; strides count elements. A transposed operand swaps row and column stride.
 struct MatrixLayout {
   int64_t batch_stride, row_stride, column_stride;
 };
 
-/// c[b] = a[b] (m x k) * b[b] (k x n) (+ bias[n]) (then relu). A batch stride of 0 repeats the same matrix.
+/// c[b] = a[b] (m x k) * b[b] (k x n) (+ bias[n]) (then relu). A batch stride of 0 repeats the same matrix. Sums are
+/// float32 and rounded once.
 struct MatMulShape {
   int64_t batch, m, n, k;
   MatrixLayout a, b, c;
   bool bias, relu;
+  Element operands = Element::float32, result = Element::float32;  // operands: a, b and the bias
 
-  /// Whether every result is the dot product of two dense rows.
+  /// Whether every result is the dot product of two dense rows of floats.
   bool is_dots() const {
-    return batch == 1 && !relu && a.column_stride == 1 && b.row_stride == 1 && c.column_stride == 1;
+    const bool floats = operands == Element::float32 && result == Element::float32;
+    return floats && batch == 1 && !relu && a.column_stride == 1 && b.row_stride == 1 && c.column_stride == 1;
   }
 };
 
@@ -40,7 +44,7 @@ class MatMul {
   const char* impl_name() const;
 
   /// Operands are whole; the slice finds its own part. `bias` is ignored when the shape has none.
-  void run(int slice, const float* a, const float* b, const float* bias, float* c, void* scratch) const;
+  void run(int slice, const void* a, const void* b, const void* bias, void* c, void* scratch) const;
 
  private:
   const Made* made_;
@@ -48,5 +52,6 @@ class MatMul {
 
 /// gradient[c] = sum over rows of dy[row, c], for the columns in `mine`; dy is dense, (rows x columns).
 void bias_gradient(const float* dy, int64_t rows, int64_t columns, Range mine, float* gradient);
+void bias_gradient(const bfloat16* dy, int64_t rows, int64_t columns, Range mine, float* gradient);
 
 }  // namespace stepplan

@@ -3,7 +3,14 @@
 import ctypes
 from dataclasses import astuple, dataclass
 
+import pytest
 import torch
+
+from planner.target.detect import detect
+
+needs_bfloat16 = pytest.mark.skipif(
+    not {"avx512_bf16", "amx_bf16"}.intersection(detect().cpu.isa), reason="this processor has no bfloat16 instructions"
+)
 
 BATCH, ROWS, CHANNELS = 0, 1, 2
 FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS = 0, 1, 2
@@ -32,6 +39,7 @@ class Conv:
     groups: int = 1
     bias: int = 0
     relu: int = 0
+    element: int = 0
 
     def torch_arguments(self):
         return dict(
@@ -94,12 +102,12 @@ def implementations(library, kind, shape, dim, slices):
     return [name for name in text.value.decode().split("\n") if "ref" not in name]
 
 
-def nhwc(tensor):
-    return tensor.float().permute(0, 2, 3, 1).contiguous()
+def nhwc(tensor, dtype=torch.float32):
+    return tensor.to(dtype).permute(0, 2, 3, 1).contiguous()
 
 
-def nan(*shape):
-    return torch.full(shape, float("nan"))
+def nan(*shape, dtype=torch.float32):
+    return torch.full(shape, float("nan"), dtype=dtype)
 
 
 def assert_as_good_as_torch(ours, truth, torchs):
@@ -109,7 +117,15 @@ def assert_as_good_as_torch(ours, truth, torchs):
     assert (ours.double() - truth).abs().max().item() <= allowed
 
 
+def assert_rounded_once(ours, truth, magnitudes):
+    """Float32 sums of exact products, rounded to the type of `ours`. `magnitudes`: the sums of the products' sizes."""
+    allowed = 2.0**-18 * magnitudes + (2.0**-8 * truth.abs() if ours.dtype == torch.bfloat16 else 0)
+    assert ((ours.double() - truth).abs() <= allowed).all()
+
+
 def check_conv(library, shape, kind, dim, slices, implementation="", seed=0):
+    if shape.element:
+        return check_low_conv(library, shape, kind, dim, slices, implementation, seed)
     random_numbers = torch.Generator().manual_seed(seed)
 
     def draw(*size):
@@ -143,6 +159,53 @@ def check_conv(library, shape, kind, dim, slices, implementation="", seed=0):
         assert_as_good_as_torch(dw, truth[2], torchs[2])
         if s.bias:
             assert_as_good_as_torch(db, truth[3], torchs[3])
+
+
+def check_low_conv(library, shape, kind, dim, slices, implementation, seed):
+    """In bfloat16, against float64 of the same operands."""
+    random_numbers = torch.Generator().manual_seed(seed)
+
+    def draw(*size, dtype=torch.bfloat16):
+        return torch.randn(*size, generator=random_numbers).to(dtype).double()
+
+    s, low = shape, torch.bfloat16
+    x, w = draw(s.n, s.ic, s.ih, s.iw), draw(s.oc, s.ic // s.groups, s.kh, s.kw)
+    bias = draw(s.oc, dtype=torch.float32) if s.bias else None
+    dy = draw(s.n, s.oc, s.oh, s.ow)
+
+    def expected(x, w, bias, dy):
+        x, w = x.clone().requires_grad_(), w.clone().requires_grad_()
+        y = torch.nn.functional.conv2d(x, w, bias, **s.torch_arguments())
+        y.backward(dy)
+        return y.detach(), x.grad, w.grad
+
+    truth = expected(x, w, bias, dy)
+    magnitudes = expected(x.abs(), w.abs(), bias.abs() if s.bias else None, dy.abs())
+    if kind == FORWARD:
+        y = nan(s.n, s.oh, s.ow, s.oc, dtype=low)
+        run_conv(
+            library,
+            kind,
+            s,
+            dim,
+            slices,
+            implementation,
+            nhwc(x, low),
+            nhwc(w, low),
+            None if bias is None else bias.float(),
+            y,
+        )
+        assert_rounded_once(y.permute(0, 3, 1, 2), truth[0].relu() if s.relu else truth[0], magnitudes[0])
+    elif kind == BACKWARD_DATA:
+        dx = nan(s.n, s.ih, s.iw, s.ic, dtype=low)
+        run_conv(library, kind, s, dim, slices, implementation, nhwc(dy, low), nhwc(w, low), None, dx)
+        assert_rounded_once(dx.permute(0, 3, 1, 2), truth[1], magnitudes[1])
+    else:
+        dw, db = nan(*w.shape, dtype=low), nan(s.oc)
+        run_conv(library, kind, s, dim, slices, implementation, nhwc(x, low), nhwc(dy, low), None, dw, db)
+        assert_rounded_once(dw, truth[2], magnitudes[2])
+        if s.bias:
+            assert_rounded_once(db, dy.sum((0, 2, 3)), dy.abs().sum((0, 2, 3)))
 
 
 NAMED = {

@@ -6,7 +6,6 @@
 
 #include <chrono>
 #include <cmath>
-#include <limits>
 #include <memory>
 #include <new>
 
@@ -16,7 +15,7 @@ namespace {
 class Poisoned {
  public:
   explicit Poisoned(size_t bytes) : size_(aligned(bytes) / sizeof(float)), data_(new (std::align_val_t(kAlignment)) float[size_ + 16]) {
-    std::fill_n(data_, size_ + 16, std::numeric_limits<float>::quiet_NaN());
+    std::memset(data_, 0xff, (size_ + 16) * sizeof(float));  // NaN in float and in bfloat16
   }
   ~Poisoned() { operator delete[](data_, std::align_val_t(kAlignment)); }
   Poisoned(const Poisoned&) = delete;
@@ -64,7 +63,7 @@ extern "C" {
 
 /// seconds: pack (or reduce) and run. blocks: blocks of output and of input channels in which the weights lie.
 int harness_conv(int kind, const int64_t* shape, int dim, int slices, const char* implementation, const int64_t* blocks,
-                 const float* in1, const float* in2, const float* bias, float* out1, float* out2, int repeats,
+                 const void* in1, const void* in2, const float* bias, void* out1, float* out2, int repeats,
                  double* seconds, char* text, int length) {
   return guarded(text, length, [&] {
     const ConvShape conv = conv_shape(shape);
@@ -89,7 +88,7 @@ int harness_conv(int kind, const int64_t* shape, int dim, int slices, const char
       const auto scratch = scratch_of(kernel, slices);
       std::vector<Poisoned> packed;
       packed.emplace_back(kernel.packed_bytes());
-      const float* weights = in2;
+      const void* weights = in2;
       seconds[0] = 0;
       if (kernel.packed_bytes()) {
         seconds[0] = on_lanes(slices, repeats, [&](int s) { kernel.pack(s, in2, packed[0].data()); });
@@ -101,16 +100,16 @@ int harness_conv(int kind, const int64_t* shape, int dim, int slices, const char
     };
     if (kind == kForward) {
       const ConvForward kernel(conv, slicing, implementation, stored);
-      run(kernel, [&](int s, const float* weights, float* scratch) { kernel.run(s, in1, weights, bias, out1, scratch); });
+      run(kernel, [&](int s, const void* weights, float* scratch) { kernel.run(s, in1, weights, bias, out1, scratch); });
     } else {
       const ConvBackwardData kernel(conv, slicing, implementation, stored);
-      run(kernel, [&](int s, const float* weights, float* scratch) { kernel.run(s, in1, weights, out1, scratch); });
+      run(kernel, [&](int s, const void* weights, float* scratch) { kernel.run(s, in1, weights, out1, scratch); });
     }
   });
 }
 
-int harness_matmul(const int64_t* shape, int dim, int slices, const char* implementation, const float* a, const float* b,
-                   const float* bias, float* c, int repeats, double* seconds, char* text, int length) {
+int harness_matmul(const int64_t* shape, int dim, int slices, const char* implementation, const void* a, const void* b,
+                   const void* bias, void* c, int repeats, double* seconds, char* text, int length) {
   return guarded(text, length, [&] {
     const MatMul kernel(matmul_shape(shape), slicing_of(dim, slices), implementation);
     write_text(kernel.impl_name(), text, length);
@@ -121,6 +120,10 @@ int harness_matmul(const int64_t* shape, int dim, int slices, const char* implem
 }
 
 void harness_bias_gradient(const float* dy, int64_t rows, int64_t columns, int slices, float* gradient) {
+  on_lanes(slices, 1, [&](int s) { bias_gradient(dy, rows, columns, split_channels(columns, slices, s), gradient); });
+}
+
+void harness_bias_gradient_bfloat16(const bfloat16* dy, int64_t rows, int64_t columns, int slices, float* gradient) {
   on_lanes(slices, 1, [&](int s) { bias_gradient(dy, rows, columns, split_channels(columns, slices, s), gradient); });
 }
 }

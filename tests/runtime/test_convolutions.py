@@ -1,6 +1,7 @@
 """Convolutions by oneDNN against PyTorch in float64, sliced over threads, with poisoned outputs and scratch."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from tests.runtime.onednn import (
     conv,
     implementations,
     nan,
+    needs_bfloat16,
     possible,
     run_conv,
 )
@@ -31,9 +33,7 @@ def test_convolutions_match_float64(library, name, kind, dim):
             check_conv(library, NAMED[name], kind, dim, slices)
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_random_convolutions_match_float64(library, seed):
-    choose = random.Random(seed)
+def random_shape(choose):
     while True:
         groups = choose.choice([1, 1, 1, 2, 3])
         shape = conv(
@@ -50,7 +50,13 @@ def test_random_convolutions_match_float64(library, seed):
             choose.randint(0, 1),
         )
         if shape.oh > 0 and shape.ow > 0 and shape.pad_h < shape.kh and shape.pad_w < shape.kw:
-            break
+            return shape
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_convolutions_match_float64(library, seed):
+    choose = random.Random(seed)
+    shape = random_shape(choose)
     for kind, dim in MODES:
         slices = choose.choice([k for k in range(1, 6) if possible(shape, kind, dim, k)] or [0])
         if slices:
@@ -73,6 +79,39 @@ def test_every_implementation_matches_float64(library, name, kind, dim):
         for slices in (1, 2, 3):
             if possible(shape, kind, dim, slices):
                 check_conv(library, shape, kind, dim, slices, implementation)
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("kind,dim", MODES)
+@pytest.mark.parametrize("name", NAMED)
+def test_every_bfloat16_implementation_rounds_once(library, name, kind, dim):
+    shape = replace(NAMED[name], element=1)
+    for slices in range(1, 4):
+        if possible(shape, kind, dim, slices):
+            for implementation in implementations(library, kind, shape, dim, slices):
+                check_conv(library, shape, kind, dim, slices, implementation)
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("seed", range(40))
+def test_random_bfloat16_convolutions_round_once(library, seed):
+    choose = random.Random(seed)
+    shape = replace(random_shape(choose), element=1)
+    for kind, dim in MODES:
+        slices = choose.choice([k for k in range(1, 6) if possible(shape, kind, dim, k)] or [0])
+        if slices:
+            check_conv(library, shape, kind, dim, slices, seed=seed)
+
+
+@pytest.mark.parametrize("kind", [FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS])
+def test_winograd_and_stored_weights_are_float32(library, kind):
+    shape = replace(NAMED["unpadded_tiles"], element=1)
+    one = torch.zeros(1)
+    assert "winograd" not in implementations(library, kind, shape, BATCH, 2)
+    with pytest.raises(KernelError, match="float32"):
+        run_conv(library, kind, shape, BATCH, 2, "winograd", one, one, None, one)
+    with pytest.raises(KernelError, match="bfloat16 weights are stored plain"):
+        run_conv(library, kind, shape, BATCH, 2, "", one, one, None, one, blocks=(16, 0))
 
 
 def stored(plain, blocks):

@@ -6,7 +6,17 @@ import itertools
 import pytest
 import torch
 
-from tests.runtime.onednn import BATCH, CHANNELS, ROWS, assert_as_good_as_torch, integers, nan, pointer
+from tests.runtime.onednn import (
+    BATCH,
+    CHANNELS,
+    ROWS,
+    assert_as_good_as_torch,
+    assert_rounded_once,
+    integers,
+    nan,
+    needs_bfloat16,
+    pointer,
+)
 
 
 def strides(tensor):
@@ -34,7 +44,7 @@ def test_matrix_products_match_float64(library, batch, m, n, k, transposed_a, tr
     for (dim, extent), implementation in itertools.product(((BATCH, batch), (ROWS, m), (CHANNELS, n)), [b"", *ours]):
         for slices in range(1, min(5, extent) + 1):
             c = nan(batch, m, n + pads)
-            shape = [batch, m, n, k, *strides(a), *strides(b), c.stride(0), c.stride(1), 1, bias, 0]
+            shape = [batch, m, n, k, *strides(a), *strides(b), c.stride(0), c.stride(1), 1, bias, 0, 0, 0]
             text, seconds = ctypes.create_string_buffer(512), (ctypes.c_double * 1)()
             code = library.harness_matmul(
                 integers(shape),
@@ -55,11 +65,41 @@ def test_matrix_products_match_float64(library, batch, m, n, k, transposed_a, tr
             assert c[..., n:].isnan().all()
 
 
+@needs_bfloat16
+@pytest.mark.parametrize("result", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("transposed_a,transposed_b,bias", list(itertools.product([0, 1], [0, 1], [0, 1])))
+@pytest.mark.parametrize("batch,m,n,k", [(1, 37, 50, 29), (1, 64, 128, 256), (6, 33, 17, 40), (1, 5, 1, 7)])
+def test_every_bfloat16_product_rounds_once(library, batch, m, n, k, transposed_a, transposed_b, bias, result):
+    numbers = torch.Generator().manual_seed(m)
+
+    def draw(*size):
+        return torch.randn(*size, generator=numbers).to(torch.bfloat16)
+
+    a = draw(batch, k, m).transpose(1, 2) if transposed_a else draw(batch, m, k)
+    b = draw(batch, n, k).transpose(1, 2) if transposed_b else draw(batch, k, n)
+    added = draw(n) if bias else torch.zeros(n)
+    truth = a.double() @ b.double() + added.double()
+    magnitudes = a.double().abs() @ b.double().abs() + added.double().abs()
+    shape = integers([batch, m, n, k, *strides(a), *strides(b), m * n, n, 1, bias, 0, 1, int(result == torch.bfloat16)])
+    text, seconds = ctypes.create_string_buffer(512), (ctypes.c_double * 1)()
+    operands = (pointer(a), pointer(b), pointer(added if bias else None))
+    for dim, extent in ((BATCH, batch), (ROWS, m), (CHANNELS, n)):
+        for slices in range(1, min(3, extent) + 1):
+            assert library.stepplan_matmul_implementations(shape, dim, slices, text, 512) == 0
+            names = text.value.split()
+            assert b"dots" not in names
+            for name in names:
+                c = nan(batch, m, n, dtype=result)
+                code = library.harness_matmul(shape, dim, slices, name, *operands, pointer(c), 2, seconds, text, 512)
+                assert code == 0, text.value
+                assert_rounded_once(c, truth, magnitudes)
+
+
 @pytest.mark.parametrize("m,n,k", [(7, 41, 2500), (32, 64, 1024), (1, 19, 1039)])
 def test_dot_products_have_the_same_bits_in_any_slices(library, m, n, k):
     numbers = torch.Generator().manual_seed(k)
     a, b, bias = (torch.randn(*size, generator=numbers) for size in ((m, k), (n, k), (n,)))
-    shape = integers([1, m, n, k, 0, k, 1, 0, 1, k, 0, n, 1, 1, 0])
+    shape = integers([1, m, n, k, 0, k, 1, 0, 1, k, 0, n, 1, 1, 0, 0, 0])
     results, text, seconds = [], ctypes.create_string_buffer(512), (ctypes.c_double * 1)()
     for dim, slices in ((ROWS, 1), (ROWS, min(3, m)), (CHANNELS, 2), (CHANNELS, 5)):
         c, operands = nan(m, n), (pointer(a), pointer(b), pointer(bias))
@@ -76,3 +116,12 @@ def test_bias_gradient_is_nearly_exact(library, rows, columns, slices):
     library.harness_bias_gradient(pointer(dy), ctypes.c_int64(rows), ctypes.c_int64(columns), slices, pointer(gradient))
     exact = dy.double().sum(0)
     assert (gradient.double() - exact).norm() <= 4e-8 * exact.norm()  # a float's rounding is at most 6e-8
+
+
+@pytest.mark.parametrize("rows,columns,slices", [(1, 1, 1), (1000, 130, 3)])
+def test_bias_gradient_of_bfloat16_is_nearly_exact(library, rows, columns, slices):
+    dy = (torch.randn(rows, columns, generator=torch.Generator().manual_seed(rows)) + 1).to(torch.bfloat16)
+    gradient, sizes = nan(columns), (ctypes.c_int64(rows), ctypes.c_int64(columns))
+    library.harness_bias_gradient_bfloat16(pointer(dy), *sizes, slices, pointer(gradient))
+    exact = dy.double().sum(0)
+    assert (gradient.double() - exact).norm() <= 4e-8 * exact.norm()

@@ -64,7 +64,7 @@ def test_the_probe_says_how_weights_need_no_packing(library):
 
 def test_the_probe_refuses_empty_matrices(library):
     text, facts = ctypes.create_string_buffer(512), integers([0] * 5)
-    shape = integers([1, 4, 4, 0, 0, 1, 1, 0, 4, 1, 0, 4, 1, 0, 0])
+    shape = integers([1, 4, 4, 0, 0, 1, 1, 0, 4, 1, 0, 4, 1, 0, 0, 0, 0])
     assert library.stepplan_matmul_facts(shape, ROWS, 2, b"", facts, text, 512) == IMPOSSIBLE
     assert "positive" in text.value.decode()
 
@@ -80,7 +80,7 @@ def test_partials_cost_one_gradient_per_slice(library):
 
 def test_only_products_of_dense_rows_are_dot_products(library):
     text, facts = ctypes.create_string_buffer(512), integers([0] * 5)
-    plain = integers([1, 4, 4, 4, 0, 4, 1, 0, 4, 1, 0, 4, 1, 0, 0])
+    plain = integers([1, 4, 4, 4, 0, 4, 1, 0, 4, 1, 0, 4, 1, 0, 0, 0, 0])
     assert library.stepplan_matmul_facts(plain, ROWS, 2, b"dots", facts, text, 512) == IMPOSSIBLE
     assert library.stepplan_matmul_implementations(plain, ROWS, 2, text, 512) == 0
     assert b"dots" not in text.value.split()

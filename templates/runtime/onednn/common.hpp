@@ -7,7 +7,7 @@
 //   * inside a parallel region oneDNN runs with one thread, and an executing primitive keeps all its state in the
 //     scratchpad that the caller passes, so several threads may run one primitive at once.
 // All memory comes from the caller. Packed weights, partials and scratch must start at a multiple of `kAlignment`
-// bytes; every size a kernel reports is a multiple of it. Activations, parameters and gradients may start at any float.
+// bytes; every size a kernel reports is a multiple of it. Activations, parameters and gradients may start at any element.
 #pragma once
 
 #include <dnnl_debug.h>
@@ -22,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "bfloat16.hpp"
 #include "library.hpp"
 #include "slices.hpp"
 
@@ -30,6 +31,18 @@ namespace stepplan {
 inline const dnnl::engine& cpu_engine() {
   static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
   return engine;
+}
+
+inline dnnl::memory::data_type data_type_of(Element element) {
+  return element == Element::bfloat16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
+}
+
+/// The address so many elements behind `start`.
+inline const void* element_at(const void* start, int64_t elements, Element type) {
+  return static_cast<const char*>(start) + elements * bytes_of(type);
+}
+inline void* element_at(void* start, int64_t elements, Element type) {
+  return static_cast<char*>(start) + elements * bytes_of(type);
 }
 
 /// While alive, whatever oneDNN creates is made for one thread.

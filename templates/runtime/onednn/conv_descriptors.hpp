@@ -113,19 +113,25 @@ struct ConvPart {
   }
 };
 
-/// The descriptors of one part. Weights are in the layout `weights`, or in oneDNN's choice if that is empty.
+inline dnnl::memory::dims weight_dims(const ConvShape& s) {
+  if (s.groups == 1) return {s.oc, s.ic, s.kh, s.kw};
+  return {s.groups, s.oc / s.groups, s.ic / s.groups, s.kh, s.kw};
+}
+
+/// The descriptors of one part. Weights, or their gradient, are in the given layout, or in oneDNN's choice if that is empty.
 struct ConvDescriptors {
-  dnnl::memory::desc x, y, weights, bias;
+  dnnl::memory::desc x, y, weights, dw, bias;
   dnnl::memory::dims strides, dilations, pad_before, pad_after;
 
   ConvDescriptors(const ConvShape& s, int64_t images, const Slab& slab, const dnnl::memory::desc& layout = {}) {
     using Tag = dnnl::memory::format_tag;
     constexpr auto f32 = dnnl::memory::data_type::f32;
-    const dnnl::memory::dims grouped{s.groups, s.oc / s.groups, s.ic / s.groups, s.kh, s.kw};
-    const dnnl::memory::dims single{s.oc, s.ic, s.kh, s.kw};
-    x = {{images, s.ic, slab.in.size(), s.iw}, f32, Tag::nhwc};
-    y = {{images, s.oc, slab.out.size(), s.ow}, f32, Tag::nhwc};
-    weights = layout.get_size() ? layout : dnnl::memory::desc(s.groups > 1 ? grouped : single, f32, Tag::any);
+    const auto type = data_type_of(s.element);
+    x = {{images, s.ic, slab.in.size(), s.iw}, type, Tag::nhwc};
+    y = {{images, s.oc, slab.out.size(), s.ow}, type, Tag::nhwc};
+    const auto given = [&](dnnl::memory::data_type needed) { return layout.get_size() && layout.get_data_type() == needed; };
+    weights = given(type) ? layout : dnnl::memory::desc(weight_dims(s), type, Tag::any);
+    dw = given(f32) ? layout : dnnl::memory::desc(weight_dims(s), f32, Tag::any);
     if (s.bias) bias = {{s.oc}, f32, Tag::x};
     strides = {s.stride_h, s.stride_w};
     dilations = {s.dilation_h - 1, s.dilation_w - 1};  // oneDNN counts the gaps
@@ -159,7 +165,7 @@ inline Backward<dnnl::convolution_backward_data::primitive_desc> describe_backwa
 
 inline Backward<dnnl::convolution_backward_weights::primitive_desc> describe_backward_weights(const ConvDescriptors& d) {
   const auto hint = describe_forward(d, false);
-  return {hint, {cpu_engine(), dnnl::algorithm::convolution_direct, d.x, d.weights, d.bias, d.y, d.strides, d.dilations,
+  return {hint, {cpu_engine(), dnnl::algorithm::convolution_direct, d.x, d.dw, d.bias, d.y, d.strides, d.dilations,
                  d.pad_before, d.pad_after, hint, kernel_attributes(false)}};
 }
 
@@ -168,14 +174,16 @@ struct Product {
   int64_t m, n, k;
   dnnl::memory::dims a_strides, b_strides, c_strides;
   bool bias, relu;
+  Element operands, result;
 
   /// `implementation` has one of the prefixes above. Without a slash, oneDNN's first choice is accepted.
   dnnl::matmul::primitive_desc describe(std::string_view implementation = "") const {
     const size_t slash = implementation.find('/');
     const std::string_view name = slash == std::string_view::npos ? "" : implementation.substr(slash + 1);
-    constexpr auto f32 = dnnl::memory::data_type::f32;
-    const dnnl::memory::desc a({m, k}, f32, a_strides), b({k, n}, f32, b_strides), c({m, n}, f32, c_strides);
-    const dnnl::memory::desc row({1, n}, f32, dnnl::memory::dims{n, 1});
+    const auto type = data_type_of(operands);
+    const dnnl::memory::desc a({m, k}, type, a_strides), b({k, n}, type, b_strides);
+    const dnnl::memory::desc c({m, n}, data_type_of(result), c_strides);
+    const dnnl::memory::desc row({1, n}, dnnl::memory::data_type::f32, dnnl::memory::dims{n, 1});
     dnnl::matmul::primitive_desc d(cpu_engine(), a, b, bias ? row : dnnl::memory::desc(), c, kernel_attributes(relu));
     select_implementation(d, name);
     return d;
@@ -184,30 +192,35 @@ struct Product {
 
 /// One image slab's pixels (rows) times the weights, forward: y = x * transposed weights.
 inline Product forward_product(const ConvShape& s, int64_t pixels) {
-  return {pixels, s.oc, s.ic, {s.ic, 1}, {1, s.ic}, {s.oc, 1}, s.bias, s.relu};
+  return {pixels, s.oc, s.ic, {s.ic, 1}, {1, s.ic}, {s.oc, 1}, s.bias, s.relu, s.element, s.element};
 }
 
 /// dx = dy * weights.
 inline Product backward_data_product(const ConvShape& s, int64_t pixels) {
-  return {pixels, s.ic, s.oc, {s.oc, 1}, {s.ic, 1}, {s.ic, 1}, false, false};
+  return {pixels, s.ic, s.oc, {s.oc, 1}, {s.ic, 1}, {s.ic, 1}, false, false, s.element, s.element};
 }
 
 /// Rows of dw for `channels` of the output channels: transposed dy * x, where dy stays a view of all channels.
 inline Product backward_weights_product(const ConvShape& s, int64_t pixels, int64_t channels) {
-  return {channels, s.ic, pixels, {1, s.oc}, {s.ic, 1}, {s.ic, 1}, false, false};
+  return {channels, s.ic, pixels, {1, s.oc}, {s.ic, 1}, {s.ic, 1}, false, false, s.element, Element::float32};
 }
 
 /// The part of dw under one kernel row: transposed dy * gathered pixels. dw is laid out (O, H, W, I), in which the
 /// floats of one kernel row of one output channel are consecutive.
 inline Product gathered_product(const ConvShape& s, int64_t pixels, int64_t channels) {
   const int64_t row = s.kw * s.ic;
-  return {channels, row, pixels, {1, s.oc}, {row, 1}, {s.kh * row, 1}, false, false};
+  return {channels, row, pixels, {1, s.oc}, {row, 1}, {s.kh * row, 1}, false, false, s.element, Element::float32};
 }
 
-/// The plain layout of one convolution's weights.
+/// The plain layout of one convolution's weights, and of their gradient.
 inline WeightLayout plain_layout(const ConvShape& s) {
-  const dnnl::memory::dims dims{s.oc, s.ic / s.groups, s.kh, s.kw};
-  return WeightLayout({dims, dnnl::memory::data_type::f32, dnnl::memory::format_tag::oihw});
+  using Tag = dnnl::memory::format_tag;
+  const bool low = s.element == Element::bfloat16, grouped = s.groups > 1;
+  return WeightLayout({weight_dims(s), data_type_of(s.element),
+                       low ? (grouped ? Tag::gohwi : Tag::ohwi) : (grouped ? Tag::goihw : Tag::oihw)});
+}
+inline WeightLayout plain_gradient_layout(const ConvShape& s) {
+  return WeightLayout({{s.oc, s.ic / s.groups, s.kh, s.kw}, dnnl::memory::data_type::f32, dnnl::memory::format_tag::oihw});
 }
 
 /// Adds every implementation name of a descriptor, in oneDNN's order. A name that occurs twice means the first.

@@ -18,8 +18,8 @@ class ConvMap {
   virtual Stored wanted() const = 0;
   virtual size_t scratch_bytes(int slice) const = 0;
   virtual const std::string& name() const = 0;
-  virtual void pack(int slice, const float* weights, float* packed) const = 0;
-  virtual void run(int slice, const float* from, const float* weights, const float* bias, float* to, void* scratch) const = 0;
+  virtual void pack(int slice, const void* weights, void* packed) const = 0;
+  virtual void run(int slice, const void* from, const void* weights, const float* bias, void* to, void* scratch) const = 0;
 };
 
 /// From images to the gradient of weights and bias.
@@ -29,8 +29,8 @@ class ConvGradient {
   virtual size_t partial_bytes() const = 0;
   virtual size_t scratch_bytes(int slice) const = 0;
   virtual const std::string& name() const = 0;
-  virtual void run(int slice, const float* x, const float* dy, void* partials, float* dw, float* db, void* scratch) const = 0;
-  virtual void reduce(int slice, const void* partials, float* dw, float* db) const = 0;
+  virtual void run(int slice, const void* x, const void* dy, void* partials, void* dw, float* db, void* scratch) const = 0;
+  virtual void reduce(int slice, const void* partials, void* dw, float* db) const = 0;
 };
 
 /// The channels that a slice reduces where they are stored in blocks: whole ones, which lie one behind the other.

@@ -1,7 +1,7 @@
 // Convolutions by oneDNN: forward and gradient of the input. conv_weights.cpp has the gradient of the weights, winograd.cpp
 // what is not oneDNN's.
-#include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <map>
 #include <string>
 #include <string_view>
@@ -11,38 +11,11 @@
 #include "conv_descriptors.hpp"
 #include "conv_kernels.hpp"
 #include "implementations.hpp"
+#include "packing.hpp"
 
 namespace stepplan {
 
 namespace {
-
-/// From the weights as the plan stores them to those that an implementation wants.
-class Packing {
- public:
-  Packing() = default;
-  Packing(const ConvShape& s, const WeightLayout& wanted, Stored stored) : wanted_(wanted), stored_(!stored.plain()) {
-    if (stored_ && s.groups > 1) throw std::invalid_argument("weights in groups are stored plain");
-    if (stored_) from_ = WeightLayout(stored, s.oc, s.ic, s.kh, s.kw);
-    needed_ = stored_ ? !(from_ == wanted_) : !wanted_.plain();
-  }
-
-  size_t bytes() const { return needed_ ? wanted_.bytes() : 0; }
-
-  /// How weights would have to be stored for there to be no packing; plain if no plan stores them so.
-  Stored wanted(const ConvShape& s) const {
-    return s.groups > 1 || wanted_.plain() ? Stored{} : wanted_.as_stored(s.oc, s.ic, s.kh, s.kw);
-  }
-
-  void run(int slice, int slices, const float* weights, float* packed) const {
-    if (!stored_) return wanted_.pack(slice, slices, weights, packed);
-    const Range rows = split_channels(wanted_.rows_padded(), slices, slice);
-    from_.sum_into(wanted_, rows, {0, wanted_.columns_padded()}, 0, weights, 1, 0, packed);
-  }
-
- private:
-  WeightLayout wanted_, from_;
-  bool stored_ = false, needed_ = false;
-};
 
 class ForwardByLibrary final : public ConvMap {
  public:
@@ -79,16 +52,17 @@ class ForwardByLibrary final : public ConvMap {
   size_t scratch_bytes(int slice) const override { return scratch_bytes_[slice]; }
   const std::string& name() const override { return implementation_; }
 
-  void pack(int slice, const float* weights, float* packed) const override {
+  void pack(int slice, const void* weights, void* packed) const override {
     packing_.run(slice, slicing_.slices, weights, packed);
   }
 
-  void run(int slice, const float* x, const float* weights, const float* bias, float* y, void* scratch) const override {
+  void run(int slice, const void* x, const void* weights, const float* bias, void* y, void* scratch) const override {
     const ConvPart& part = parts_[slice];
     for (int64_t call = 0; call < part.calls; ++call) {
       const int64_t image = part.all_images.begin + call * part.images;
-      calls_[slice].run({x + (image * shape_.ih + part.slab.in.begin) * shape_.iw * shape_.ic, weights, bias,
-                         y + (image * shape_.oh + part.slab.out.begin) * shape_.ow * shape_.oc, scratch});
+      const int64_t from = (image * shape_.ih + part.slab.in.begin) * shape_.iw * shape_.ic;
+      const int64_t to = (image * shape_.oh + part.slab.out.begin) * shape_.ow * shape_.oc;
+      calls_[slice].run({element_at(x, from, shape_.element), weights, bias, element_at(y, to, shape_.element), scratch});
     }
   }
 
@@ -130,8 +104,8 @@ size_t ConvForward::packed_bytes() const { return made_->packed_bytes(); }
 Stored ConvForward::wanted() const { return made_->wanted(); }
 size_t ConvForward::scratch_bytes(int slice) const { return made_->scratch_bytes(slice); }
 const char* ConvForward::impl_name() const { return made_->name().c_str(); }
-void ConvForward::pack(int slice, const float* weights, float* packed) const { made_->pack(slice, weights, packed); }
-void ConvForward::run(int slice, const float* x, const float* weights, const float* bias, float* y, void* scratch) const {
+void ConvForward::pack(int slice, const void* weights, void* packed) const { made_->pack(slice, weights, packed); }
+void ConvForward::run(int slice, const void* x, const void* weights, const float* bias, void* y, void* scratch) const {
   made_->run(slice, x, weights, bias, y, scratch);
 }
 
@@ -190,21 +164,21 @@ class BackwardDataByLibrary final : public ConvMap {
   size_t scratch_bytes(int slice) const override { return scratch_bytes_[slice]; }
   const std::string& name() const override { return implementation_; }
 
-  void pack(int slice, const float* weights, float* packed) const override {
+  void pack(int slice, const void* weights, void* packed) const override {
     packing_.run(slice, slicing_.slices, weights, packed);
   }
 
-  void run(int slice, const float* dy, const float* weights, const float*, float* dx, void* scratch) const override {
+  void run(int slice, const void* dy, const void* weights, const float*, void* dx, void* scratch) const override {
     const ConvPart& part = parts_[slice];
     for (int64_t call = 0; call < part.calls; ++call) {
       const int64_t image = part.all_images.begin + call * part.images;
       const int64_t row = shape_.iw * shape_.ic;
-      float* target = dx + (image * shape_.ih + part.slab.in.begin) * row;
+      const int64_t from = (image * shape_.oh + part.slab.out.begin) * shape_.ow * shape_.oc;
+      void* target = element_at(dx, (image * shape_.ih + part.slab.in.begin) * row, shape_.element);
       if (call_of_[slice] == kUntouched)
-        std::fill(target, target + part.slab.in.size() * row, 0.0f);
+        std::memset(target, 0, size_t(part.slab.in.size() * row * bytes_of(shape_.element)));
       else
-        calls_[call_of_[slice]].run(
-            {dy + (image * shape_.oh + part.slab.out.begin) * shape_.ow * shape_.oc, weights, target, scratch});
+        calls_[call_of_[slice]].run({element_at(dy, from, shape_.element), weights, target, scratch});
     }
   }
 
@@ -248,10 +222,10 @@ size_t ConvBackwardData::packed_bytes() const { return made_->packed_bytes(); }
 Stored ConvBackwardData::wanted() const { return made_->wanted(); }
 size_t ConvBackwardData::scratch_bytes(int slice) const { return made_->scratch_bytes(slice); }
 const char* ConvBackwardData::impl_name() const { return made_->name().c_str(); }
-void ConvBackwardData::pack(int slice, const float* weights, float* packed) const {
+void ConvBackwardData::pack(int slice, const void* weights, void* packed) const {
   made_->pack(slice, weights, packed);
 }
-void ConvBackwardData::run(int slice, const float* dy, const float* weights, float* dx, void* scratch) const {
+void ConvBackwardData::run(int slice, const void* dy, const void* weights, void* dx, void* scratch) const {
   made_->run(slice, dy, weights, nullptr, dx, scratch);
 }
 

@@ -22,7 +22,7 @@ class MatMul::Made {
   Made(const MatMulShape& shape, Slicing slicing, std::string_view implementation) : shape_(shape) {
     const SingleThreaded creation;
     dots_ = implementation == kDots;
-    if (dots_ && !shape.is_dots()) throw std::invalid_argument("only products of dense rows run as dots");
+    if (dots_ && !shape.is_dots()) throw std::invalid_argument("only float32 products of dense rows run as dots");
     std::map<std::vector<int64_t>, std::pair<Descriptor, dnnl::matmul>> made;  // slices of equal size share one
     for (int slice = 0; slice < slicing.slices; ++slice) {
       Range images{0, shape.batch}, rows{0, shape.m}, columns{0, shape.n};
@@ -61,14 +61,24 @@ class MatMul::Made {
   size_t scratch_bytes(int slice) const { return scratch_bytes_[slice]; }
   const char* impl_name() const { return implementation_.c_str(); }
 
-  void run(int slice, const float* a, const float* b, const float* bias, float* c, void* scratch) const {
+  void run(int slice, const void* a, const void* b, const void* bias, void* c, void* scratch) const {
     if (dots_) {
       const MatMulShape& s = shape_;
-      const Dots::Operands operands{a, b, s.bias ? bias : nullptr, c, s.a.row_stride, s.b.column_stride, s.c.row_stride, s.k};
+      const Dots::Operands operands{static_cast<const float*>(a),
+                                    static_cast<const float*>(b),
+                                    s.bias ? static_cast<const float*>(bias) : nullptr,
+                                    static_cast<float*>(c),
+                                    s.a.row_stride,
+                                    s.b.column_stride,
+                                    s.c.row_stride,
+                                    s.k};
       return Dots::run(operands, parts_[slice].rows, parts_[slice].columns);
     }
     const Corner& corner = corners_[slice];
-    calls_[slice].run({a + corner.a, b + corner.b, shape_.bias ? bias + corner.bias : nullptr, c + corner.c, scratch});
+    const Element type = shape_.operands;
+    calls_[slice].run({element_at(a, corner.a, type), element_at(b, corner.b, type),
+                       shape_.bias ? element_at(bias, corner.bias, type) : nullptr, element_at(c, corner.c, shape_.result),
+                       scratch});
   }
 
   static std::vector<std::string> implementations(const MatMulShape& shape, Slicing slicing) {
@@ -88,7 +98,7 @@ class MatMul::Made {
  private:
   using Descriptor = dnnl::matmul::primitive_desc;
   struct Corner {
-    int64_t a, b, c, bias;  // where the slice begins in each operand, in floats
+    int64_t a, b, c, bias;  // where the slice begins in each operand, in elements
   };
 
   explicit Made(const MatMulShape& shape) : shape_(shape) {}
@@ -98,22 +108,23 @@ class MatMul::Made {
   }
 
   /// A single matrix has two dimensions, not a batch of one: oneDNN has more implementations for it.
-  dnnl::memory::desc matrix(int64_t images, int64_t rows, int64_t columns, const MatrixLayout& layout) const {
-    using Type = dnnl::memory::data_type;
+  dnnl::memory::desc matrix(Element element, int64_t images, int64_t rows, int64_t columns, const MatrixLayout& layout) const {
+    const auto type = data_type_of(element);
     if (shape_.batch == 1)
-      return {{rows, columns}, Type::f32, dnnl::memory::dims{layout.row_stride, layout.column_stride}};
+      return {{rows, columns}, type, dnnl::memory::dims{layout.row_stride, layout.column_stride}};
     const bool repeated = layout.batch_stride == 0;
     return {{repeated ? 1 : images, rows, columns},
-            Type::f32,
+            type,
             dnnl::memory::dims{repeated ? rows * columns : layout.batch_stride, layout.row_stride, layout.column_stride}};
   }
 
   Descriptor describe(int64_t images, int64_t m, int64_t n, std::string_view implementation) const {
     if (images < 1 || m < 1 || n < 1 || shape_.k < 1) throw std::invalid_argument("a matmul's sizes are positive");
-    const auto a = matrix(images, m, shape_.k, shape_.a), b = matrix(images, shape_.k, n, shape_.b);
-    const auto c = matrix(images, m, n, shape_.c);
+    const auto a = matrix(shape_.operands, images, m, shape_.k, shape_.a);
+    const auto b = matrix(shape_.operands, images, shape_.k, n, shape_.b);
+    const auto c = matrix(shape_.result, images, m, n, shape_.c);
     const auto attributes = kernel_attributes(shape_.relu);
-    const auto bias = matrix(1, 1, n, {0, n, 1});
+    const auto bias = matrix(shape_.operands, 1, 1, n, {0, n, 1});
     Descriptor descriptor = shape_.bias ? Descriptor(cpu_engine(), a, b, bias, c, attributes)
                                         : Descriptor(cpu_engine(), a, b, c, attributes);
     select_implementation(descriptor, implementation);
@@ -138,7 +149,7 @@ MatMul::MatMul(const MatMulShape& shape, Slicing slicing, const char* implementa
 MatMul::~MatMul() { delete made_; }
 size_t MatMul::scratch_bytes(int slice) const { return made_->scratch_bytes(slice); }
 const char* MatMul::impl_name() const { return made_->impl_name(); }
-void MatMul::run(int slice, const float* a, const float* b, const float* bias, float* c, void* scratch) const {
+void MatMul::run(int slice, const void* a, const void* b, const void* bias, void* c, void* scratch) const {
   made_->run(slice, a, b, bias, c, scratch);
 }
 
@@ -146,15 +157,27 @@ std::vector<std::string> matmul_implementations(const MatMulShape& shape, Slicin
   return MatMul::Made::implementations(shape, slicing);
 }
 
-void bias_gradient(const float* dy, int64_t rows, int64_t columns, Range mine, float* gradient) {
+namespace {
+
+template <class T>
+void sum_columns(const T* dy, int64_t rows, int64_t columns, Range mine, float* gradient) {
   constexpr int64_t width = 64;
   for (int64_t first = mine.begin; first < mine.end; first += width) {
     const int64_t count = std::min(width, mine.end - first);
-    const float* values = dy + first;
+    const T* values = dy + first;
     double total[width] = {};
-    add_rows({0, rows}, count, total, [=](int64_t row, int64_t c) { return values[row * columns + c]; });
+    add_rows({0, rows}, count, total, [=](int64_t row, int64_t c) -> float { return values[row * columns + c]; });
     for (int64_t c = 0; c < count; ++c) gradient[first + c] = static_cast<float>(total[c]);
   }
+}
+
+}  // namespace
+
+void bias_gradient(const float* dy, int64_t rows, int64_t columns, Range mine, float* gradient) {
+  sum_columns(dy, rows, columns, mine, gradient);
+}
+void bias_gradient(const bfloat16* dy, int64_t rows, int64_t columns, Range mine, float* gradient) {
+  sum_columns(dy, rows, columns, mine, gradient);
 }
 
 }  // namespace stepplan

@@ -8,6 +8,8 @@
 #include <immintrin.h>
 #endif
 
+#include "bfloat16.hpp"
+
 namespace stepplan {
 
 #if defined(__AVX512F__)
@@ -42,6 +44,12 @@ class Block16 {
     }
   }
 
+  /// The same, rounded.
+  void store(bfloat16* rows, int64_t stride, int64_t width = 16) const {
+    for (int64_t i = 0; i < 16; ++i)
+      for (int64_t k = 0; k < width; ++k) rows[i * stride + k] = row_[i][k];
+  }
+
   void load_row(int64_t i, const float* from) { std::memcpy(&row_[i], from, sizeof(Row)); }
   void add_row(int64_t i, const float* from) {
     Row more;
@@ -49,6 +57,9 @@ class Block16 {
     row_[i] += more;
   }
   void store_row(int64_t i, float* to) const { std::memcpy(to, &row_[i], sizeof(Row)); }
+  void store_row(int64_t i, bfloat16* to) const {
+    for (int64_t k = 0; k < 16; ++k) to[k] = row_[i][k];
+  }
 
   /// Eklundh: four rounds exchange the off-diagonal quarters of ever larger squares.
   void transpose() {

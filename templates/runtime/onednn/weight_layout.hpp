@@ -84,6 +84,15 @@ class WeightLayout {
     return {};
   }
 
+  /// The output channel that a packed row holds, and whether it and a column hold one at all.
+  int64_t row_source(int64_t row) const { return row_source_[row]; }
+  bool is_padding(int64_t row, int64_t column) const { return row_source_[row] == kPadding || column >= columns_; }
+  int64_t packed_offset(int64_t row, int64_t column, int64_t tap) const {
+    return row_offset_[row] + column_offset_[column] + tap_offset_[tap];
+  }
+  int64_t columns() const { return columns_; }
+  int64_t taps() const { return int64_t(tap_offset_.size()); }
+
   /// Output channels and input channels, padding included.
   int64_t rows_padded() const { return int64_t(row_offset_.size()); }
   int64_t columns_padded() const { return int64_t(column_offset_.size()); }
@@ -106,8 +115,10 @@ class WeightLayout {
   }
 
   /// Adds `count` packed tensors, `stride` floats apart, always in the order 0, 1, 2, ..., and writes the plain sum
-  /// of the output channels that `split_channels` gives part `slice` of `slices`.
-  void unpack_sum(int slice, int slices, const float* packed, int count, int64_t stride, float* plain) const {
+  /// of the output channels that `split_channels` gives part `slice` of `slices`. T: float, or bfloat16, to which the sum is
+  /// rounded.
+  template <class T>
+  void unpack_sum(int slice, int slices, const float* packed, int count, int64_t stride, T* plain) const {
     const Range channels = split_channels(int64_t(row_position_.size()), slices, slice);
     if (channels.size() <= 0) return;
     if (plain_) return sum_plain(channels, packed, count, stride, plain);
@@ -150,14 +161,12 @@ class WeightLayout {
   static constexpr int64_t kPlainBlock = 256;
   static constexpr int64_t kArea = 64;  // of both kinds of channels: whole blocks of most layouts, a tap's side by side
 
-  int64_t packed_offset(int64_t row, int64_t column, int64_t tap) const {
-    return row_offset_[row] + column_offset_[column] + tap_offset_[tap];
-  }
   int64_t plain_offset(int64_t row, int64_t column, int64_t tap) const {
     return (row * columns_ + column) * int64_t(tap_offset_.size()) + tap;
   }
 
-  void sum_plain(Range channels, const float* parts, int count, int64_t stride, float* sum) const {
+  template <class T>
+  void sum_plain(Range channels, const float* parts, int count, int64_t stride, T* sum) const {
     const int64_t row = columns_ * int64_t(tap_offset_.size());
     const Range mine{channels.begin * row, channels.end * row};
     for (int64_t at = mine.begin; at < mine.end; at += kPlainBlock) {
@@ -239,7 +248,8 @@ class WeightLayout {
     }
   }
 
-  void unpack_dense(const Tile& tile, const float* packed, int count, int64_t stride, float* plain) const {
+  template <class T>
+  void unpack_dense(const Tile& tile, const float* packed, int count, int64_t stride, T* plain) const {
     const int64_t taps = int64_t(tap_offset_.size()), top = tile.rows.begin, left = tile.columns.begin;
     Block16 block{};
     const auto sum_row = [&](int64_t k, const float* from) {

@@ -13,7 +13,7 @@ const std::string kName(kWinograd);
 
 Range images_of(const ConvShape& shape, Slicing slicing, int slice) {
   if (!runs_as_winograd(shape, slicing))
-    throw std::invalid_argument("3x3 convolutions of stride 1 on channels in sixteens run as winograd, over batch");
+    throw std::invalid_argument("3x3 float32 convolutions of stride 1 on channels in sixteens run as winograd, over batch");
   return ConvPart::of(shape, slicing, slice, false).all_images;
 }
 
@@ -28,11 +28,12 @@ class WinogradMap final : public ConvMap {
   Stored wanted() const override { return {}; }
   size_t scratch_bytes(int slice) const override { return map_.scratch_bytes(images_[slice]); }
   const std::string& name() const override { return kName; }
-  void pack(int slice, const float* weights, float* packed) const override {
-    map_.pack(slice, slices_, stored_, weights, packed);
+  void pack(int slice, const void* weights, void* packed) const override {
+    map_.pack(slice, slices_, stored_, static_cast<const float*>(weights), static_cast<float*>(packed));
   }
-  void run(int slice, const float* from, const float* weights, const float* bias, float* to, void* scratch) const override {
-    map_.run(images_[slice], from, weights, bias, to, scratch);
+  void run(int slice, const void* from, const void* weights, const float* bias, void* to, void* scratch) const override {
+    map_.run(images_[slice], static_cast<const float*>(from), static_cast<const float*>(weights), bias,
+             static_cast<float*>(to), scratch);
   }
 
  private:
@@ -53,24 +54,25 @@ class WinogradGradient final : public ConvGradient {
   size_t scratch_bytes(int slice) const override { return gradient_.scratch_bytes(images_[slice]); }
   const std::string& name() const override { return kName; }
 
-  void run(int slice, const float* x, const float* dy, void* partials, float*, float*, void* scratch) const override {
+  void run(int slice, const void* x, const void* all_dy, void* partials, void*, float*, void* scratch) const override {
+    const float* dy = static_cast<const float*>(all_dy);
     char* mine = static_cast<char*>(partials) + slice * stride();
     const Range images = images_[slice];
-    gradient_.run(images, x, dy, reinterpret_cast<float*>(mine), scratch);
+    gradient_.run(images, static_cast<const float*>(x), dy, reinterpret_cast<float*>(mine), scratch);
     const int64_t pixels = shape_.oh * shape_.ow;
     if (shape_.bias)
       bias_gradient(dy + images.begin * pixels * shape_.oc, images.size() * pixels, shape_.oc, {0, shape_.oc},
                     reinterpret_cast<float*>(mine + gradient_.partial_bytes()));
   }
 
-  void reduce(int slice, const void* partials, float* dw, float* db) const override {
+  void reduce(int slice, const void* partials, void* dw, float* db) const override {
     const float* first = static_cast<const float*>(partials);
     const int64_t floats = stride() / sizeof(float);
     const Range o = stored_.plain()   ? split_channels(shape_.oc, slices_, slice)
                     : stored_.o_block ? whole_blocks(shape_.oc, stored_.o_block, slices_, slice)
                                       : Range{0, shape_.oc};
     const Range i = stored_.i_block ? whole_blocks(shape_.ic, stored_.i_block, slices_, slice) : Range{0, shape_.ic};
-    gradient_.reduce(o, i, slices_, floats, stored_, first, dw);
+    gradient_.reduce(o, i, slices_, floats, stored_, first, static_cast<float*>(dw));
     if (shape_.bias)
       reduce_bias(first + gradient_.partial_bytes() / sizeof(float), floats, shape_.oc, slices_, slice, db);
   }

@@ -12,7 +12,7 @@
 namespace stepplan::winograd {
 
 inline void require_fit(const ConvShape& s) {
-  if (!fits(s)) throw std::invalid_argument("3x3 convolutions of stride 1 on channels in sixteens run as winograd");
+  if (!fits(s)) throw std::invalid_argument("3x3 float32 convolutions of stride 1 on channels in sixteens run as winograd");
 }
 
 /// Tiles that are under way at once. With 64 channels their 16 planes fit a second-level cache of a MiB; with many

@@ -42,7 +42,8 @@ inline void store(float* to, Vector v) { std::memcpy(to, &v, sizeof v); }
 
 inline bool fits(const ConvShape& s) {
   return s.kh == 3 && s.kw == 3 && s.stride_h == 1 && s.stride_w == 1 && s.dilation_h == 1 && s.dilation_w == 1 &&
-         s.groups == 1 && s.pad_h <= 2 && s.pad_w <= 2 && s.ic % kChannels == 0 && s.oc % kChannels == 0;
+         s.groups == 1 && s.pad_h <= 2 && s.pad_w <= 2 && s.ic % kChannels == 0 && s.oc % kChannels == 0 &&
+         s.element == Element::float32;
 }
 
 /// One image's pixels: channels-last, `height` x `width` x `channels`.
