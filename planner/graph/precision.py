@@ -229,6 +229,6 @@ class _Pass:
             inputs=(source,),
             outputs=(target,),
             attrs=attrs,
-            phase=beside.phase,
+            phase="backward" if beside.phase == "update" else beside.phase,  # updates are nodes that change a state
             origin=beside.origin,
         )
