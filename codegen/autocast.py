@@ -21,6 +21,9 @@ Array = np.ndarray[Any, Any]
 Tensors = Mapping[str, Array]
 
 
+KINDS = ("loss", "gradient", "parameter")
+
+
 class Distance(NamedTuple):
     """Of one kind of tensors from float64: medians of relative errors."""
 
@@ -48,7 +51,7 @@ def distances(graph: Graph, executor: Executor, steps: int = 3, device: str = "c
     after = {k: np.asarray(v) for k, v in executor.state_dict().items()}
     ours = ({str(i): np.asarray(loss) for i, loss in enumerate(losses)}, gradients, after)
     found = []
-    for kind, mine, other, exact in zip(("loss", "gradient", "parameter"), ours, theirs, true, strict=True):
+    for kind, mine, other, exact in zip(KINDS, ours, theirs, true, strict=True):
         pairs = [(_off(mine[k], exact[k]), _off(other[k], exact[k])) for k in exact if np.linalg.norm(exact[k]) > 0]
         found.append(Distance(kind, median(p[0] for p in pairs), median(p[1] for p in pairs), len(pairs)))
     return found

@@ -22,6 +22,7 @@ from codegen.steps import Step, fastest, floor_ns, paired, random_inputs, spread
 from planner.bundle import read_bundle
 from planner.costs.table import CostTable
 from planner.graph.model import Graph
+from planner.graph.precision import full_precision, is_mixed
 from planner.plan.contention import contention_of
 from planner.plan.crossing import Crossing, times_at
 from planner.plan.schema import Plan, ProgramPlan
@@ -41,7 +42,8 @@ def bench(
     costs: CostTable | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
-    """Measure a built executor. `against="torch"` adds eager and compiled PyTorch in both memory formats.
+    """Measure a built executor. `against="torch"` adds eager and compiled PyTorch in both memory formats, in the
+    executor's precision.
 
     Returns step_ms, predicted_ms, overhead (step / kernels on the busiest lane - 1), memory (bytes the process gained
     against the plan), the floor where a cost table is given, and per contender its milliseconds and the ratio
@@ -151,12 +153,15 @@ def busiest_lane(ex: Any, step: Step) -> dict[str, float]:
 def torch_contenders(
     graph: Graph, inputs: list[np.ndarray], state: dict[str, Any], threads: int, say: Callable[[str], None]
 ) -> Iterator[tuple[str, Step]]:
-    """Eager and torch.compile, each in NCHW and channels-last, warmed up, one at a time."""
+    """Eager and torch.compile, each in NCHW and channels-last, warmed up, one at a time; of a graph in bfloat16 the
+    float32 one under autocast."""
     import torch
 
     from codegen.torch_twin import Twin, optimizer_for
 
     torch.set_num_threads(threads)
+    low = is_mixed(graph)
+    graph = full_precision(graph) if low else graph
     for compiled in (False, True):
         for format_ in (torch.contiguous_format, torch.channels_last):
             name = f"{'compile' if compiled else 'eager'} {'NCHW' if format_ is torch.contiguous_format else 'NHWC'}"
@@ -168,16 +173,22 @@ def torch_contenders(
             tensors = [_tensor(torch, a, format_) for a in inputs]
             if len(module.parts) > 1:
                 several = module.alternating(torch.compile) if compiled else module.alternating()
+
+                def alternating(several: Any = several, tensors: Any = tensors) -> float:
+                    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=low):
+                        return float(several(*tensors))
+
                 for _ in range(3):
-                    several(*tensors)
-                yield name, lambda several=several, tensors=tensors: float(several(*tensors))
+                    alternating()
+                yield name, alternating
                 continue
             optimizer = optimizer_for(graph, module)
             forward = torch.compile(module) if compiled else module
 
             def step(forward: Any = forward, optimizer: Any = optimizer, tensors: Any = tensors) -> float:
                 optimizer.zero_grad(set_to_none=True)
-                loss, _ = forward(*tensors)
+                with torch.autocast("cpu", dtype=torch.bfloat16, enabled=low):
+                    loss, _ = forward(*tensors)
                 loss.backward()
                 optimizer.step()
                 return float(loss.detach())

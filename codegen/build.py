@@ -38,7 +38,7 @@ ONEDNN = tuple(
 )
 REPORTS = (RUNTIME / "reports.cpp",)
 BATCH_NORM = (RUNTIME / "batch_norm.cpp",)
-"""Once per fusion that a plan uses."""
+"""Once per fusion and element type that a plan uses."""
 SANITIZED = ("-g", "-O1")
 """As sanitizers want it: no speed hides what they look for, and their reports name lines."""
 
@@ -107,8 +107,11 @@ def _units(folder: Path, target: Target, extra: Sequence[str], own: Sequence[str
 
     nodes, tables, bindings = ([s for s in sources if s.name in kind] for kind in (NODES, TABLES, ("module.cpp",)))
     found = [compiled(ONEDNN, FAST), compiled(bindings, BINDINGS), compiled(REPORTS, ONCE)]
-    fusions = {f for s in nodes for f in re.findall(r"<Fusion::(\w+)", s.read_text())}
-    found += (compiled(BATCH_NORM, (*FAST, f"-DSTEPPLAN_FUSION={fusion}")) for fusion in sorted(fusions))
+    norms = {k for s in nodes for k in re.findall(r"BatchNorm\w+<(\w+)> a{.*?<Fusion::(\w+)", s.read_text(), re.DOTALL)}
+    found += (
+        compiled(BATCH_NORM, (*FAST, f"-DSTEPPLAN_FUSION={fusion}", f"-DSTEPPLAN_ELEMENT={element}"))
+        for element, fusion in sorted(norms)
+    )
     found += (compiled(group, (*FAST, *own)) for group in toolchain.groups(nodes))
     return [*found, *(compiled(group, (*ONCE, *own)) for group in toolchain.groups(tables))]
 

@@ -9,16 +9,21 @@ from collections.abc import Sequence
 
 from planner.target.model import Target
 
+_BFLOAT16 = {"_bf16": "avx512_bf16", "_amx": "amx_bf16"}
+"""How names end, and the instruction set that these need."""
 _WIDEST = {"x86-64": 0, "x86-64-v2": 1, "x86-64-v3": 2, "x86-64-v4": 3}
 
 
 def usable(names: Sequence[str], target: Target) -> tuple[str, ...]:
     """The names that need no wider vectors than the target's -march has (for one that is no level of the x86-64 ABI:
-    than its `isa` lists), in their order; the last of all where none is left: the library's reference code."""
+    than its `isa` lists) and no instructions for bfloat16 that its `isa` lacks, in their order; the last of all where
+    none is left: the library's reference code."""
     cpu = target.cpu
     listed = 3 if "avx512f" in cpu.isa else 2 if "avx2" in cpu.isa else 1 if "sse4_2" in cpu.isa else 0
     widest = _WIDEST.get(cpu.march, listed)
-    return tuple(n for n in names if _width(n) <= widest) or tuple(names[-1:])
+    lacking = [written_for for written_for, wants in _BFLOAT16.items() if wants not in cpu.isa]
+    able = [n for n in names if _width(n) <= widest and not any(n.endswith(each) for each in lacking)]
+    return tuple(able) or tuple(names[-1:])
 
 
 def _width(name: str) -> int:

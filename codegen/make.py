@@ -50,7 +50,7 @@ def make(
     hardware = target if isinstance(target, Target) else load_target(target) if target else detect(measure=True)
     kept = options.keep if options else ()
     captured = capture(model, batch=batch, image_size=image_size, keep=kept).in_precision(precision)
-    require_precision(captured.graph, bool(hardware.gpus))
+    require_precision(captured.graph, hardware.name, hardware.bfloat16)
     if hardware.gpus:
         require_own_loss(captured.graph)
     costs_file = Path(out) / "costs" / f"{hardware.name}.json"

@@ -77,6 +77,8 @@ class Bench:
         self._arena = self._native.arena(self._handle)
         rng = np.random.default_rng(0)
         self._noise = rng.uniform(0.5, 1.5, 2**20).astype(np.float32)
+        self._halves = (self._noise.view(np.uint32) >> 16).astype(np.uint16)
+        """The same as bfloat16."""
         self._small = rng.integers(0, 4, 2**16, dtype=np.uint8)
         self._filled: tuple[Footprint, int] | None = None
         self._native.trace(self._handle, True)
@@ -139,10 +141,11 @@ class Bench:
                     indices = np.random.default_rng(replica).integers(0, end, type_.elements)
                     part[:] = indices.astype(type_.dtype.value).view(np.uint8)
                 else:
-                    floats = part.view(np.float32)
-                    for start in range(0, len(floats), len(self._noise)):
-                        chunk = floats[start : start + len(self._noise)]
-                        chunk[:] = self._noise[: len(chunk)]
+                    noise = self._halves if type_.dtype is DType.BFLOAT16 else self._noise
+                    floats = part.view(noise.dtype)
+                    for start in range(0, len(floats), len(noise)):
+                        chunk = floats[start : start + len(noise)]
+                        chunk[:] = noise[: len(chunk)]
 
     def _runs(
         self,

@@ -8,6 +8,7 @@ import numpy as np
 from codegen.cpu.tables import trained_parameters
 from planner.errors import UserError
 from planner.graph.model import PERSISTENT, DType, Graph, Value
+from planner.ops.base import round_bfloat16
 from planner.ops.stored import Stored, from_stored, to_stored
 from planner.ops.strides import memory_order
 
@@ -65,10 +66,10 @@ class State:
         return [*own, *self._aliases, *self._counters, *self._fixed]
 
     def read(self, value: Value) -> Array:
-        """A copy in the logical shape, contiguous."""
-        if value.id in self._layouts:
-            return np.array(self.plain(value, self._view(value)), order="C")
-        return np.array(logical(self._view(value), value), order="C")
+        """A copy in the logical shape, contiguous; of bfloat16, which NumPy lacks, in float32."""
+        view = self._view(value)
+        data = self.plain(value, view) if value.id in self._layouts else logical(view, value)
+        return np.array(from_words(data) if data.dtype == np.uint16 else data, order="C")
 
     def plain(self, value: Value, data: Array) -> Array:
         """An array in the order in which the plan stores the value, or its gradient, in its logical shape."""
@@ -92,7 +93,7 @@ class State:
             self._store(value, ordered)
         else:
             view = self._view(value)
-            view[...] = ordered.reshape(view.shape)
+            view[...] = (to_words(ordered) if view.dtype == np.uint16 else ordered).reshape(view.shape)
 
     def load(self, state: Mapping[str, Any], strict: bool) -> dict[str, Any]:
         """Write everything that `state` names, after all of it was looked at; returns the `stepplan.` entries."""
@@ -180,6 +181,18 @@ def logical(data: Array, value: Value) -> Array:
     order = memory_order(value.type)
     back = sorted(range(len(order)), key=order.__getitem__)
     return data.transpose(back)
+
+
+def from_words(words: Array) -> Array:
+    """bfloat16 numbers as they lie in memory (uint16), in float32."""
+    found: Array = (words.astype(np.uint32) << 16).view(np.float32)
+    return found
+
+
+def to_words(data: Array) -> Array:
+    """The nearest bfloat16 numbers, as they lie in memory."""
+    rounded = round_bfloat16(np.asarray(data, np.float32, order="C"))
+    return (rounded.view(np.uint32) >> 16).astype(np.uint16)
 
 
 def as_array(data: Any) -> Array:

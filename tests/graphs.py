@@ -7,6 +7,7 @@ from planner.graph.builder import GraphBuilder
 from planner.graph.model import DType, Graph, Init, Layout, Role, TensorType
 from planner.graph.optimizer import Optimizer
 from planner.ops.conv import ConvAttrs
+from planner.ops.dropout import DropoutAttrs
 from planner.ops.normalization import BatchNormAttrs
 from planner.ops.pool import AdaptivePoolAttrs, MaxPoolAttrs
 from planner.ops.shape import FillAttrs, ReshapeAttrs
@@ -54,6 +55,18 @@ def small_net(batch: int = 4, size: int = 8) -> Graph:
     y = batch_norm(b, conv(b, x, 8, "conv2"), "bn2", "relu", residual=x)
     (y,) = b.op("max_pool2d", [y], MaxPoolAttrs(kernel=(2, 2), stride=(2, 2)), name="maxpool")[:1]
     return classifier(b, y)
+
+
+def gated_net() -> Graph:
+    """Most of what bfloat16 goes through: convolution with and without packing, batch norm with a residual, a chain, a
+    branch, dropout, pooling and a product, and on to a float32 loss."""
+    b = GraphBuilder("gated_net")
+    x = batch_norm(b, conv(b, images(b), 8, "conv1"), "bn1", "relu")
+    y = batch_norm(b, conv(b, x, 8, "conv2", kernel=1), "bn2", "relu", residual=x)
+    (z,) = b.op("sigmoid", [y], name="gate")
+    (z,) = b.op("mul", [z, y], name="gated")
+    (z,) = b.op("dropout", [z], DropoutAttrs(p=0.0), name="drop")[:1]
+    return classifier(b, conv(b, z, 8, "conv3", bias=True))
 
 
 def random_net(rng: random.Random, nodes: int = 12, batch: int = 4) -> Graph:

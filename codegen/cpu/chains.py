@@ -78,6 +78,11 @@ class Loop:
         return f"chain_{sha256(self.signature.text)[:8]}"
 
     @property
+    def ctype(self) -> str:
+        """Of all operands and results."""
+        return C_FLOATS[self.signature.outputs[0].dtype]
+
+    @property
     def parameters(self) -> str:
         """Of that function on a GPU."""
         types = [C_FLOATS[t.dtype] for t in (*self.signature.inputs, *self.signature.outputs)]

@@ -21,10 +21,9 @@ from codegen.cuda.launches import Launch
 from codegen.executor import Executor
 from codegen.initial import checked_seed, read_weights, set_initial_values
 from codegen.native import native_module
-from codegen.state import State, logical
+from codegen.state import State, from_words, logical, to_words
 from planner.errors import InternalError, UserError
 from planner.graph.model import DType, Layout, Value
-from planner.ops.base import round_bfloat16
 from planner.ops.stored import FILTERS
 from planner.ops.strides import strides
 from planner.plan.crossing import Crossing
@@ -237,15 +236,13 @@ class CudaExecutor(Executor):
         data = np.empty(placement.bytes, np.uint8)
         self._guard(self._native.read, self._handle, placement.offset, data)
         if value.type.dtype is DType.BFLOAT16:
-            words: Array = (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-            return words.reshape(value.type.physical_shape)
+            return from_words(data.view(np.uint16)).reshape(value.type.physical_shape)
         return data.view(np.dtype(value.type.dtype.value)).reshape(value.type.physical_shape)
 
     def _store(self, value: Value, data: Array) -> None:
         placement = self.plan.placement[value.id]
         if value.type.dtype is DType.BFLOAT16:
-            rounded = round_bfloat16(np.ascontiguousarray(data, np.float32))
-            typed: Array = (rounded.view(np.uint32) >> 16).astype(np.uint16)
+            typed = to_words(data)
         else:
             typed = np.ascontiguousarray(data, np.dtype(value.type.dtype.value))
         self._guard(self._native.write, self._handle, placement.offset, typed.reshape(-1).view(np.uint8))

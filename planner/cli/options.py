@@ -45,7 +45,7 @@ class Precision(StrEnum):
 
 PrecisionOption = Annotated[
     Precision,
-    typer.Option(help="bf16: activations in bfloat16 with float32 master weights, for a GPU."),
+    typer.Option(help="bf16: activations in bfloat16 with float32 master weights."),
 ]
 
 

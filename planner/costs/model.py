@@ -7,7 +7,7 @@ shows them. Compute scales with slices up to an efficiency; memory traffic up to
 from collections.abc import Callable, Iterator, Mapping
 
 from planner.costs.table import CostEntry, CostTable
-from planner.graph.model import Graph
+from planner.graph.model import DType, Graph
 from planner.ops.base import Facts, Mode, Op, Signature, op_named
 from planner.ops.device import device_mode
 from planner.ops.signature import signature_of
@@ -15,6 +15,9 @@ from planner.target.model import Target
 
 START_NS = 300.0
 """Time of a slice that computes nothing: the call and its bookkeeping."""
+
+LOW_SPEED = 2
+"""Products of bfloat16 numbers that a core makes in the time of one of float32 numbers, at least."""
 
 FactsOf = Callable[[Signature, Mode], Facts]
 
@@ -60,7 +63,8 @@ def modelled_facts(op: Op, signature: Signature, mode: Mode) -> Facts:
 
 
 def _entry(op: Op, signature: Signature, mode: Mode, facts: Facts, target: Target, lanes: int) -> CostEntry:
-    compute = op.flops(signature) / (mode.slices * target.cpu.flops_per_core)
+    low = mode.kernel == "onednn" and signature.inputs[0].dtype is DType.BFLOAT16
+    compute = op.flops(signature) / (mode.slices * target.cpu.flops_per_core * (LOW_SPEED if low else 1))
     bandwidth = target.memory_bandwidth * min(1.0, mode.slices / max(1, lanes) * 2)
     memory = op.bytes_moved(signature) / bandwidth
     cold, warm = max(compute, memory) * 1e9, max(compute, memory / 4) * 1e9

@@ -115,9 +115,9 @@ def is_mixed(graph: Graph) -> bool:
     return any(v.type.dtype is DType.BFLOAT16 for v in graph.values)
 
 
-def require_precision(graph: Graph, gpu: bool) -> None:
-    """SP1033 unless the hardware has kernels for every node's types: processors have none for bfloat16."""
-    if gpu or not is_mixed(graph):
+def require_precision(graph: Graph, target: str, able: bool) -> None:
+    """SP1033 unless the graph is in float32 or the target's hardware is `able` to compute in bfloat16."""
+    if able:
         return
     for program in graph.programs:
         for node in program.nodes:
@@ -126,8 +126,9 @@ def require_precision(graph: Graph, gpu: bool) -> None:
                     raise UserError(
                         "SP1033",
                         f"node {node.id!r} ({node.op}) of {program.name} works on {value!r}, which is "
-                        f"{graph.value[value].type.text()}: there are no bfloat16 kernels for processors",
-                        "capture with --precision float32, or plan for a GPU",
+                        f"{graph.value[value].type.text()}: the processor of {target} has no instructions for bfloat16",
+                        "capture with --precision float32, or plan for a processor with avx512_bf16 or amx_bf16 among "
+                        "its target's isa, or for a GPU",
                     )
 
 
@@ -228,6 +229,6 @@ class _Pass:
             inputs=(source,),
             outputs=(target,),
             attrs=attrs,
-            phase=beside.phase,
+            phase="backward" if beside.phase == "update" else beside.phase,  # updates are nodes that change a state
             origin=beside.origin,
         )

@@ -160,7 +160,7 @@ def accumulated(dtype: DType) -> DType:
 
 def round_bfloat16(x: Array) -> Array:
     """The nearest bfloat16 numbers, ties to even, in the array's own type."""
-    words = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    words = np.asarray(x, np.float32, order="C").view(np.uint32)
     rounded = (words + (((words >> 16) & 1) + np.uint32(0x7FFF))) & np.uint32(0xFFFF0000)
     kept = np.where(np.isnan(x), np.float32(np.nan), rounded.view(np.float32))
     return kept.astype(x.dtype)

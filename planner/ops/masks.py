@@ -7,7 +7,22 @@ import numpy as np
 
 from planner.graph.gradient import GradientContext
 from planner.graph.model import Attrs, DType, Layout, TensorType
-from planner.ops.base import EVERY, FLOATING, Array, Mode, Sample, Signature, misfit, register, round_bfloat16
+from planner.ops.base import (
+    EVERY,
+    FLOATING,
+    Access,
+    Array,
+    Facts,
+    Mode,
+    Sample,
+    Signature,
+    misfit,
+    reads,
+    register,
+    round_bfloat16,
+    split,
+    writes,
+)
 from planner.ops.broadcast import Broadcast
 from planner.ops.elementwise import Elementwise
 from planner.ops.reduce import sum_to
@@ -178,8 +193,8 @@ class Cast(Elementwise):
 
 @register
 class RoundWeights(Elementwise):
-    """Weights as a GPU's libraries want them: y = x rounded to the nearest bfloat16, (O, I, H, W) in the order O, H, W,
-    I. Input: float32, as the plan stores it (ops/stored.py). Processors have no kernel for it (graph/precision.py)."""
+    """Weights as libraries want them: y = x rounded to the nearest bfloat16, (O, I, H, W) in the order O, H, W, I.
+    Input: float32, as the plan stores it (ops/stored.py)."""
 
     name = "round_weights"
     family = "masks"
@@ -197,8 +212,16 @@ class RoundWeights(Elementwise):
         return (TensorType(shape=x.shape, dtype=DType.BFLOAT16, layout=layout),)
 
     def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
-        """In one piece: the orders differ."""
-        return {("loops", "elements"): 1}
+        """Filters are cut whole, as their order changes within."""
+        shape = signature.inputs[0].shape
+        return {("loops", "channels"): shape[0]} if len(shape) == 4 else super().dims(signature)
+
+    def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
+        if mode.dim != "channels":
+            return super().accesses(signature, mode, stage, index, facts)
+        (x,) = signature.inputs
+        lo, hi = (o * (x.elements // x.shape[0]) for o in split(x.shape[0], mode.slices, index))
+        return (reads("in0", lo, hi), writes("out0", lo, hi))
 
     def inplace(self, signature: Signature, mode: Mode) -> tuple[tuple[int, int], ...]:
         return ()

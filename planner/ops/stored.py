@@ -15,7 +15,7 @@ into (what the library says), `stored_o`, `stored_i` that of the layout which th
 import re
 from typing import NamedTuple
 
-from planner.graph.model import Graph, TensorType
+from planner.graph.model import DType, Graph, TensorType
 from planner.ops.base import Array, Facts, Mode, Signature, split_channels
 from planner.ops.device import DEVICE_KERNELS
 
@@ -117,6 +117,8 @@ def takes(signature: Signature, mode: Mode, facts: Facts, stored: Stored) -> boo
     backward = signature.op == "conv2d_backward_weights"
     able = mode.kernel == "onednn" and (backward or signature.op in ("conv2d", "conv2d_backward_data"))
     if not able or getattr(signature.attrs, "groups", 1) != 1 or stored == FILTERS:
+        return False
+    if weights.dtype is DType.BFLOAT16:  # a copy in the order that `round_weights` gives it
         return False
     if not backward or facts.get("partial_bytes"):
         return True

@@ -63,11 +63,11 @@ def make_plan(
 ) -> Plan:
     """Solve the complete static schedule of every program of the graph.
 
-    SP1033: the graph is in bfloat16, the target has no GPU. SP1202: a node was never profiled. SP1301: the plan needs
-    more memory than the budget or the pool. SP1302: a pinned decision cannot be honoured. SP1304: a value cannot be
-    kept. `say` receives one line per pass.
+    SP1033: the graph is in bfloat16, which the target has no kernels for. SP1202: a node was never profiled. SP1301:
+    the plan needs more memory than the budget or the pool. SP1302: a pinned decision cannot be honoured. SP1304: a
+    value cannot be kept. `say` receives one line per pass.
     """
-    require_precision(graph, bool(target.gpus))
+    require_precision(graph, target.name, target.bfloat16)
     options = options or PlanOptions()
     with _no_collection():
         return _within_budget(_solved(graph, target, costs, options, say))

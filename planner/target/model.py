@@ -28,6 +28,9 @@ TEXT = re.compile(r"[A-Za-z0-9 ()@.,:;+_/%=-]{0,600}")
 Level = Literal["l1d", "l2", "l3"]
 Source = Literal["measured", "estimated", "published"]
 
+BFLOAT16_ISA = frozenset({"avx512_bf16", "amx_bf16"})
+"""Instruction sets with products of bfloat16 numbers, as /proc/cpuinfo spells them."""
+
 _LARGEST = 2**63 - 1  # what a TOML integer holds
 _Size = Annotated[Bytes, Field(ge=0, le=_LARGEST)]
 _Positive = Annotated[int, Field(ge=1, le=_LARGEST)]
@@ -271,6 +274,11 @@ class Target(Frozen):
     def memory_bandwidth(self) -> int:
         """Bytes per second that everything that runs nodes reads plus writes in `memory`."""
         return self.memory.bandwidth if self.gpus else self.cpu.memory_bandwidth
+
+    @property
+    def bfloat16(self) -> bool:
+        """Whether it computes in bfloat16: GPUs do, and processors with instructions for it."""
+        return bool(self.gpus) or not BFLOAT16_ISA.isdisjoint(self.cpu.isa)
 
     @property
     def last_level_cache(self) -> int:

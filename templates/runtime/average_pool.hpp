@@ -76,7 +76,7 @@ void average_windows_forward(const T* x, T* y, int64_t channels, Windows high, W
           for (int64_t c = 0; c < width; ++c) total[c] += sum[c];
         }
         T* out = y + (row * wide.out + ow) * channels + first;
-        for (int64_t c = 0; c < width; ++c) out[c] = static_cast<T>(static_cast<float>(total[c]) * scale);
+        for (int64_t c = 0; c < width; ++c) out[c] = static_cast<float>(total[c]) * scale;
       }
     }
   }
@@ -102,7 +102,7 @@ void average_windows_backward(const T* dy, T* dx, int64_t channels, Windows high
           }
         }
         T* out = dx + (row * wide.in + iw) * channels + first;
-        for (int64_t c = 0; c < width; ++c) out[c] = static_cast<T>(sum[c]);
+        for (int64_t c = 0; c < width; ++c) out[c] = sum[c];
       }
     }
   }

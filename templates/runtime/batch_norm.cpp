@@ -1,11 +1,12 @@
-// The kernels of batch_norm.hpp for one fusion, STEPPLAN_FUSION.
+// The kernels of batch_norm.hpp for one fusion, STEPPLAN_FUSION, of data in STEPPLAN_ELEMENT.
 #include "batch_norm_backward.hpp"
+#include "bfloat16.hpp"
 
 namespace stepplan {
 
 constexpr Fusion kFusion = Fusion::STEPPLAN_FUSION;
-using Forward = BatchNormForward<float>;
-using Backward = BatchNormBackward<float>;
+using Forward = BatchNormForward<STEPPLAN_ELEMENT>;
+using Backward = BatchNormBackward<STEPPLAN_ELEMENT>;
 
 template void batch_norm_forward_sums(const Forward&, int64_t, int64_t, void*);
 template void batch_norm_forward_apply<kFusion>(const Forward&, int64_t, int64_t, void*);

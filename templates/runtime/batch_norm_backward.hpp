@@ -47,7 +47,7 @@ void batch_norm_add_gradient_rows(const BatchNormBackward<T>& a, int64_t offset,
       if constexpr (joined) d += static_cast<float>(more[r * stride + c]);
       if constexpr (masks_from_x(fusion)) d = passes<fusion>(affine(xr, p.scale[c], p.shift[c])) ? d : 0.0f;
       if constexpr (fusion == Fusion::add_relu) d = static_cast<float>(y[r * stride + c]) > 0.0f ? d : 0.0f;
-      if constexpr (has_residual(fusion)) dresidual[r * stride + c] = static_cast<T>(d);
+      if constexpr (has_residual(fusion)) dresidual[r * stride + c] = d;
       block_dy += d;
       block_dy_x += d * (xr - p.mean[c]);
     }
@@ -115,7 +115,7 @@ void batch_norm_backward_apply(const BatchNormBackward<T>& a, int64_t slice, int
           const float xr = static_cast<float>(x[c]);
           float d = static_cast<float>(dy[c]);
           if constexpr (masks_from_x(fusion)) d = passes<fusion>(affine(xr, p.scale[c], p.shift[c])) ? d : 0.0f;
-          dx[c] = static_cast<T>(p.scale[c] * d + (slope[c] * (xr - p.mean[c]) + constant[c]));
+          dx[c] = p.scale[c] * d + (slope[c] * (xr - p.mean[c]) + constant[c]);
         }
       }
     });

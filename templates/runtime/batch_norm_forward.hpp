@@ -89,7 +89,7 @@ void batch_norm_write_rows(const BatchNormForward<T>& a, WideRows rows, const fl
       if constexpr (has_residual(fusion)) v += static_cast<float>(residual[c]);
       if constexpr (has_relu(fusion)) v = v < 0.0f ? 0.0f : v;
       if constexpr (fusion == Fusion::relu6) v = v > 6.0f ? 6.0f : v;
-      y[c] = static_cast<T>(v);
+      y[c] = v;
     }
   }
 }

@@ -34,13 +34,13 @@ struct bfloat16 {
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(found) : "f"(value));
     return found;
 #else
-    if (value != value) return 0x7fff;
 #ifdef __CUDA_ARCH__
     const uint32_t word = __float_as_uint(value);
 #else
     const uint32_t word = std::bit_cast<uint32_t>(value);
 #endif
-    return static_cast<uint16_t>((word + ((word >> 16 & 1) + 0x7fff)) >> 16);
+    const uint32_t nearest = (word + ((word >> 16 & 1) + 0x7fff)) >> 16;
+    return static_cast<uint16_t>(value != value ? 0x7fff : nearest);
 #endif
   }
 };

@@ -93,7 +93,7 @@ void map_broadcast(const T* a, const Strides& a_strides, const T* b, const Strid
       map(yr, {0, length}, [f, u = static_cast<float>(*ar)](float v) { return f(u, v); }, br);
     } else {
       for (int64_t i = 0; i < length; ++i) {
-        yr[i] = static_cast<T>(f(static_cast<float>(ar[i * sa]), static_cast<float>(br[i * sb])));
+        yr[i] = f(static_cast<float>(ar[i * sa]), static_cast<float>(br[i * sb]));
       }
     }
   });
@@ -130,7 +130,7 @@ void pow_scalar_forward(const T* x, float p, T* y, Range range) {
   if (p == 0.5f) return map(y, range, [](float v) { return std::sqrt(v); }, x);
   if (p == -0.5f) return map(y, range, [](float v) { return 1.0f / std::sqrt(v); }, x);
   for (int64_t i = range.begin; i < range.end; ++i) {
-    y[i] = static_cast<T>(std::pow(static_cast<float>(x[i]), p));
+    y[i] = std::pow(static_cast<float>(x[i]), p);
   }
 }
 
@@ -144,7 +144,7 @@ void pow_scalar_backward(const T* dy, const T* x, float p, T* dx, Range range) {
   if (p == 0.5f) return map(dx, range, [](float d, float v) { return 0.5f / std::sqrt(v) * d; }, dy, x);
   for (int64_t i = range.begin; i < range.end; ++i) {
     const float power = std::pow(static_cast<float>(x[i]), p - 1.0f);
-    dx[i] = static_cast<T>(static_cast<float>(dy[i]) * p * power);
+    dx[i] = static_cast<float>(dy[i]) * p * power;
   }
 }
 

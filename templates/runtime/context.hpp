@@ -1,10 +1,11 @@
 // What a node's function sees of the run it belongs to.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 
+#include "bfloat16.hpp"
 #include "slices.hpp"
 
 namespace stepplan {
@@ -52,10 +53,9 @@ struct Context {
   float* gradient(int parameter) const { return static_cast<float*>(gradients[parameter]); }
 
   /// What an update node does instead of updating when only gradients are wanted.
-  void keep_gradient(int parameter, const float* from, Range range) const {
-    float* kept = gradient(parameter);
-    if (kept && range.size() > 0)
-      std::memcpy(kept + range.begin, from + range.begin, static_cast<size_t>(range.size()) * sizeof(float));
+  template <class T>
+  void keep_gradient(int parameter, const T* from, Range range) const {
+    if (float* kept = gradient(parameter)) std::copy(from + range.begin, from + range.end, kept + range.begin);
   }
 };
 

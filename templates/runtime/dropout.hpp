@@ -72,7 +72,7 @@ void dropout_apply(const T* in, const uint8_t* mask, float p, T* out, Range rang
 #pragma omp simd
   for (int64_t i = range.begin; i < range.end; ++i) {
     const float v = static_cast<float>(in[i]) * scale;
-    out[i] = static_cast<T>(mask[i] != 0 ? v : 0.0f);
+    out[i] = mask[i] != 0 ? v : 0.0f;
   }
 }
 

@@ -11,7 +11,7 @@ template <class T, class F, class... In>
 void map(T* out, Range range, F f, const In*... in) {
 #pragma omp simd
   for (int64_t i = range.begin; i < range.end; ++i) {
-    out[i] = static_cast<T>(f(static_cast<float>(in[i])...));
+    out[i] = f(static_cast<float>(in[i])...);
   }
 }
 

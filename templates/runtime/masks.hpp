@@ -122,7 +122,18 @@ inline void where(const float* mask, const Strides& mask_strides, const float* a
 template <class From, class To>
 void cast(const From* x, To* y, Range range) {
 #pragma omp simd
-  for (int64_t i = range.begin; i < range.end; ++i) y[i] = static_cast<To>(x[i]);
+  for (int64_t i = range.begin; i < range.end; ++i) y[i] = x[i];
+}
+
+// Weights (O, I, taps) in the order O, taps, I, for a range of output channels.
+template <int64_t taps, class From, class To>
+void round_filters(const From* x, To* y, int64_t channels, Range filters) {
+  for (int64_t o = filters.begin; o < filters.end; ++o) {
+    const From* from = x + o * channels * taps;
+    To* to = y + o * channels * taps;
+    for (int64_t i = 0; i < channels; ++i)
+      for (int64_t t = 0; t < taps; ++t) to[t * channels + i] = from[i * taps + t];
+  }
 }
 
 }  // namespace stepplan

@@ -74,7 +74,7 @@ void max_pool_forward(const T* x, T* y, uint8_t* argmax, const Pool2d& p, Range 
             else take_larger(xi, index, width, best, chosen);
           }
         }
-        for (int64_t c = 0; c < width; ++c) y[out + first + c] = static_cast<T>(best[c]);
+        for (int64_t c = 0; c < width; ++c) y[out + first + c] = best[c];
         for (int64_t c = 0; c < width; ++c) argmax[out + first + c] = static_cast<uint8_t>(chosen[c]);
       }
     }
@@ -101,7 +101,7 @@ void max_pool_evaluate(const T* x, T* y, const Pool2d& p, Range out_rows) {
 #pragma omp simd
           for (int64_t c = 0; c < p.channels; ++c) {
             const float v = static_cast<float>(xi[c]), best = static_cast<float>(yo[c]);
-            yo[c] = static_cast<T>((v > best) | (v != v) ? v : best);
+            yo[c] = (v > best) | (v != v) ? v : best;
           }
         }
       }
@@ -134,7 +134,7 @@ void max_pool_backward(const T* dy, const uint8_t* argmax, T* dx, const Pool2d& 
           }
         }
         T* out = dx + (row * p.width + iw) * p.channels + first;
-        for (int64_t c = 0; c < width; ++c) out[c] = static_cast<T>(sum[c]);
+        for (int64_t c = 0; c < width; ++c) out[c] = sum[c];
       }
     }
   }

@@ -17,18 +17,33 @@
 
 namespace stepplan {
 
-constexpr int64_t line_floats = 16;
+template <class T>
+constexpr int64_t line_elements = 64 / sizeof(T);
 
-// `n` floats, whole lines on line boundaries. Where threads are checked, ordinary stores: no tool sees streaming ones.
-inline void stream_lines(const float* from, float* to, int64_t n) {
+// `n` elements, whole lines on line boundaries. Where threads are checked, ordinary stores: no tool sees streaming ones.
+template <class T>
+inline void stream_lines(const T* from, T* to, int64_t n) {
 #if defined(__SANITIZE_THREAD__) || !defined(__SSE2__)
-  std::memcpy(to, from, static_cast<size_t>(n) * sizeof(float));
-#elif defined(__AVX512F__)
-  for (int64_t i = 0; i < n; i += 16) _mm512_stream_ps(to + i, _mm512_load_ps(from + i));
-#elif defined(__AVX__)
-  for (int64_t i = 0; i < n; i += 8) _mm256_stream_ps(to + i, _mm256_load_ps(from + i));
+  std::memcpy(to, from, static_cast<size_t>(n) * sizeof(T));
 #else
-  for (int64_t i = 0; i < n; i += 4) _mm_stream_ps(to + i, _mm_load_ps(from + i));
+#if defined(__AVX512F__)
+  using Register = __m512i;
+#elif defined(__AVX__)
+  using Register = __m256i;
+#else
+  using Register = __m128i;
+#endif
+  const Register* source = reinterpret_cast<const Register*>(from);
+  Register* target = reinterpret_cast<Register*>(to);
+  for (int64_t i = 0; i < n * static_cast<int64_t>(sizeof(T)) / static_cast<int64_t>(sizeof(Register)); ++i) {
+#if defined(__AVX512F__)
+    _mm512_stream_si512(target + i, _mm512_load_si512(source + i));
+#elif defined(__AVX__)
+    _mm256_stream_si256(target + i, _mm256_load_si256(source + i));
+#else
+    _mm_stream_si128(target + i, _mm_load_si128(source + i));
+#endif
+  }
 #endif
 }
 
@@ -42,24 +57,25 @@ inline void finish_streaming() {
 // compute(part, buffers) for part after part of `elements`: it writes element i of result k to
 // buffers[k][i - part.begin]. `results` begin on line boundaries.
 //   stream_blocks<512>({y}, range, [=](Range part, const std::array<float*, 1>& block) { ... });
-template <int64_t block, size_t count, class Compute>
-void stream_blocks(const std::array<float*, count>& results, Range elements, Compute compute) {
-  static_assert(block % line_floats == 0);
-  alignas(64) float memory[count][block];
-  std::array<float*, count> buffers;
+template <int64_t block, size_t count, class T = float, class Compute>
+void stream_blocks(const std::array<T*, count>& results, Range elements, Compute compute) {
+  constexpr int64_t line = line_elements<T>;
+  static_assert(block % line == 0);
+  alignas(64) T memory[count][block];
+  std::array<T*, count> buffers;
   for (size_t k = 0; k < count; ++k) buffers[k] = memory[k];
   for (int64_t begin = elements.begin; begin < elements.end;) {
     // The first part ends, and the last one begins, on a line: only they write lines that they share with others.
-    const int64_t line = (begin + line_floats) / line_floats * line_floats;
-    const bool whole = begin % line_floats == 0 && elements.end - begin >= line_floats;
-    const int64_t lines = (elements.end - begin) / line_floats * line_floats;
-    const int64_t end = whole ? begin + std::min(block, lines) : std::min(line, elements.end);
+    const int64_t next = (begin + line) / line * line;
+    const bool whole = begin % line == 0 && elements.end - begin >= line;
+    const int64_t lines = (elements.end - begin) / line * line;
+    const int64_t end = whole ? begin + std::min(block, lines) : std::min(next, elements.end);
     compute(Range{begin, end}, buffers);
     for (size_t k = 0; k < count; ++k) {
       if (whole) {
         stream_lines(buffers[k], results[k] + begin, end - begin);
       } else {
-        std::memcpy(results[k] + begin, buffers[k], static_cast<size_t>(end - begin) * sizeof(float));
+        std::memcpy(results[k] + begin, buffers[k], static_cast<size_t>(end - begin) * sizeof(T));
       }
     }
     begin = end;

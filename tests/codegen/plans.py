@@ -11,10 +11,12 @@ from codegen.facts import facts, implementations
 from codegen.load import executor_class
 from planner.costs.model import modelled_costs
 from planner.costs.table import CostTable
-from planner.graph.model import DType, Graph, Node, Program, Role, Value
+from planner.graph.model import DType, Graph, Node, Program, Role, TensorType, Value
+from planner.graph.precision import LIBRARY_FAMILIES
 from planner.graph.text import graph_hash
 from planner.ops import all_ops
 from planner.ops.base import Mode, Op, Sample
+from planner.ops.masks import CastAttrs
 from planner.ops.signature import signature_of
 from planner.plan.schema import Bounds, Lane, NodePlan, Placement, Plan, PoolUse, ProgramPlan
 from planner.solve.liveness import liveness, scratch_id
@@ -174,15 +176,38 @@ class Case:
         return f"{self.node_id} {self.mode.text()} {[t.text() for t in self.sample.inputs]} {self.sample.attrs.text()}"
 
 
+def in_bfloat16(op: Op, sample: Sample) -> Sample:
+    """The sample with every input in bfloat16 that may be."""
+    allowed = op.low_inputs(sample.attrs) or ()
+    low = [
+        t.model_copy(update={"dtype": DType.BFLOAT16}) if i in allowed and t.dtype is DType.FLOAT32 else t
+        for i, t in enumerate(sample.inputs)
+    ]
+    wanted = zip(low, op.layouts(sample.attrs, low), strict=True)
+    laid = [t.model_copy(update={"layout": w}) if w and len(t.shape) == 4 else t for t, w in wanted]
+    return Sample(sample.attrs, tuple(laid))
+
+
+def low_samples(op: Op) -> list[Sample]:
+    """The op's samples in bfloat16, where it takes that; of casts, both ways."""
+    if op.name == "cast":
+        to, back = (CastAttrs.model_validate({"dtype": d}) for d in ("bfloat16", "float32"))
+        wide = TensorType(shape=(4, 33))
+        return [Sample(to, (wide,)), Sample(back, (wide.model_copy(update={"dtype": DType.BFLOAT16}),))]
+    if op.low_precision is None:
+        return []
+    return [in_bfloat16(op, s) for s in op.samples() if any(t.dtype is DType.FLOAT32 for t in s.inputs)]
+
+
 def every_case(slices: Sequence[int] = (1, 2, 3, 4, 5)) -> list[Case]:
+    """Every sample, and those that are no library's also in bfloat16."""
     found: list[Case] = []
     for op in all_ops().values():
-        for sample in op.samples():
+        for sample in (*op.samples(), *(low_samples(op) if op.family not in LIBRARY_FAMILIES else ())):
             probe = Case(0, op, sample, Mode("", "", 1))
             graph = graph_of([probe])
             signature = signature_of(graph, probe.node)
-            low = any(t.dtype is DType.BFLOAT16 for t in signature.outputs)  # for which processors have no kernels
-            if low or op.alias(signature) is not None:
+            if op.alias(signature) is not None:
                 continue
             for (kernel, dim), limit in sorted(op.dims(signature).items()):
                 for count in slices:

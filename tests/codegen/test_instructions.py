@@ -19,6 +19,19 @@ from tests.codegen.test_executor import batch
 from tests.graphs import small_net
 
 
+def test_instructions_for_bfloat16() -> None:
+    names = ("brgconv:avx512_core_amx", "brgconv:avx512_core_bf16", "jit:avx512_core", "ref:any")
+    wide = detect("wide")
+
+    def usable_with(*isa: str) -> tuple[str, ...]:
+        cpu = wide.cpu.model_copy(update={"march": "x86-64-v4", "isa": ("avx512f", *isa)})
+        return usable(names, wide.model_copy(update={"cpu": cpu}))
+
+    assert usable_with("amx_bf16", "avx512_bf16") == names
+    assert usable_with("avx512_bf16") == names[1:]
+    assert usable_with() == names[2:]
+
+
 def narrow() -> Target:
     """One core of this machine, for code of x86-64-v3."""
     found = detect("narrow").restrict(1)

@@ -11,7 +11,7 @@ from codegen.cpu.emit import emit
 from codegen.executor import Executor
 from codegen.load import executor_class
 from planner.graph.model import DType
-from planner.ops.base import Access
+from planner.ops.base import Access, round_bfloat16
 from planner.ops.signature import signature_of
 from planner.plan.schema import slice_name
 from tests.codegen.plans import STRICT, Case, every_case, graph_of, plan_of, target_of
@@ -21,8 +21,8 @@ Array = np.ndarray[Any, Any]
 LANES = 5
 RATE = 0.1
 """The executor's learning rate, whatever the samples say."""
-HIDDEN = {"f": np.nan}
-"""What undeclared elements hold; indices and masks are left alone."""
+HIDDEN = {"float32": np.nan, "uint16": 0x7FFF}
+"""What undeclared elements hold, NaN, of bfloat16 in bits; indices and masks are left alone."""
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +46,13 @@ def state(cases: list[Case]) -> dict[str, Array]:
     for case in cases:
         drawn = case.op.draw(case.sample, rng)
         for name, array, type_ in zip(case.inputs + case.updates, drawn, case.sample.inputs, strict=True):
-            found[name] = np.asarray(array).astype(type_.dtype.value)
+            found[name] = stored(array, type_.dtype)
     return found
+
+
+def stored(array: Array, dtype: DType) -> Array:
+    """As an executor takes it: bfloat16, which NumPy lacks, as numbers that have no more digits."""
+    return round_bfloat16(array) if dtype is DType.BFLOAT16 else np.asarray(array).astype(dtype.value)
 
 
 def load(executor: Executor, state: dict[str, Array]) -> None:
@@ -63,17 +68,20 @@ def mistakes(executor: Executor, case: Case, state: dict[str, Array]) -> list[st
         attrs = attrs.model_copy(update={"lr": RATE})
     expected = case.op.reference(attrs, [a.astype(np.float64) if a.dtype.kind == "f" else a for a in read])
     found = []
-    low = any(executor._graph.value[n].type.dtype is DType.BFLOAT16 for n in case.inputs + case.outputs)
-    relative = 2**-8 if low else 2e-5  # half a bfloat16 step: results are rounded once
+    low = {n for n in case.outputs if executor._graph.value[n].type.dtype is DType.BFLOAT16}
     for name, want in zip(case.outputs + case.updates, expected, strict=True):
         got = executor._copy(executor._graph.value[name])
         if got.shape != want.shape:
             found.append(f"{case.label}: {name} has shape {got.shape}, not {want.shape}")
             continue
-        error = np.abs(got.astype(np.float64) - want).max(initial=0)
-        allowed = 0 if got.dtype == np.uint8 else relative * np.abs(want).max(initial=0) + 1e-6
-        if not error <= allowed:
-            found.append(f"{case.label}: {name} is off by {error}")
+        error = np.abs(got.astype(np.float64) - want)
+        allowed = 0 if got.dtype == np.uint8 else 2e-5 * np.abs(want).max(initial=0) + 1e-6
+        if name in low:  # rounded once, to the nearest: half a step of 8 bits
+            size = np.abs(want)
+            # What is left of a sum of two gradients is computed from that sum as it was stored.
+            allowed = allowed + 2**-8 * (size.max() if getattr(attrs, "joined", False) else size)
+        if not np.all(error <= allowed):
+            found.append(f"{case.label}: {name} is off by {error.max()}")
     return found
 
 
@@ -108,7 +116,7 @@ def test_slices_touch_only_what_their_ops_declare(
                     for access in (a for a in declared if a.operand == operand):
                         mask[elements(access)] = False
                     hidden[operand], kept[operand] = mask, array[mask].copy()
-                    array[mask] = HIDDEN.get(array.dtype.kind, array[mask])
+                    array[mask] = HIDDEN.get(array.dtype.name, array[mask])
                 before = {o: a.copy() for o, a in arrays.items()}
                 executor._native.run_entry(executor._handle, 0, *where[slice_name(case.node_id, stage, index)], RATE)
                 for operand, array in arrays.items():

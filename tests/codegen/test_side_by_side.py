@@ -10,7 +10,7 @@ from codegen.cpu.emit import emit
 from codegen.load import executor_class
 from planner.solve.parallel_op import THREAD_SAFE
 from tests.codegen.plans import every_case, graph_of, plan_of, target_of
-from tests.codegen.test_ops import LANES, load, mistakes
+from tests.codegen.test_ops import LANES, load, mistakes, stored
 
 
 def test_no_op_disturbs_another(tmp_path: Path) -> None:
@@ -20,7 +20,7 @@ def test_no_op_disturbs_another(tmp_path: Path) -> None:
     for case in cases:
         drawn = case.op.draw(case.sample, rng)
         for name, array, type_ in zip(case.inputs + case.updates, drawn, case.sample.inputs, strict=True):
-            state[name] = np.asarray(array).astype(type_.dtype.value)
+            state[name] = stored(array, type_.dtype)
     graph, target = graph_of(cases), target_of(LANES)
     places = {case.node_id: (number % LANES,) for number, case in enumerate(cases)}
     plan = plan_of(cases, graph, target, places)

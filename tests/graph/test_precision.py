@@ -117,16 +117,19 @@ def test_rounding() -> None:
     np.testing.assert_array_equal(found, expected)
 
 
-def test_processors_have_no_kernels_for_it() -> None:
+def test_processors_without_instructions_for_it() -> None:
     from planner.costs.model import modelled_costs
     from planner.solve.pipeline import make_plan
     from planner.target.text import load_target
 
-    graph, target = mixed_precision(small_net()), load_target("cpu2")
+    graph, target = mixed_precision(small_net()), load_target("knl7250")
     with pytest.raises(UserError, match="SP1033") as told:
         make_plan(graph, target, modelled_costs(graph, target), PlanOptions())
     assert "node 'images.bf16' (cast) of train_step" in told.value.problem
-    require_precision(graph, gpu=True)
+    assert "knl7250" in told.value.problem
+    make_plan(small_net(), target, modelled_costs(small_net(), target), PlanOptions())
+    for able in ("cpu2", "h200"):
+        require_precision(graph, able, load_target(able).bfloat16)
 
 
 @pytest.mark.parametrize("name", ["resnet18", "wide_deep"])

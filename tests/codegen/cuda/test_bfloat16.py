@@ -10,31 +10,16 @@ from codegen.emit import emit
 from codegen.load import executor_class
 from codegen.native import native_module
 from planner.errors import UserError
-from planner.graph.builder import GraphBuilder
-from planner.graph.model import Graph
 from planner.graph.precision import mixed_precision
-from planner.ops.dropout import DropoutAttrs
 from tests.codegen.cuda.plans import gpu, make, plan_for
 from tests.codegen.cuda.test_devices import needs_toolkit
 from tests.codegen.cuda.test_null_device import batch
-from tests.graphs import batch_norm, classifier, conv, images
+from tests.graphs import gated_net
 from tests.interpreter import run_program
 
 
-def net() -> Graph:
-    """What bfloat16 goes through: convolution with and without packing, batch norm with a residual, a chain, a
-    branch, dropout, pooling and a product, and on to a float32 loss."""
-    b = GraphBuilder("mixed_net")
-    x = batch_norm(b, conv(b, images(b), 8, "conv1"), "bn1", "relu")
-    y = batch_norm(b, conv(b, x, 8, "conv2", kernel=1), "bn2", "relu", residual=x)
-    (z,) = b.op("sigmoid", [y], name="gate")
-    (z,) = b.op("mul", [z, y], name="gated")
-    (z,) = b.op("dropout", [z], DropoutAttrs(p=0.0), name="drop")[:1]
-    return classifier(b, conv(b, z, 8, "conv3", bias=True))
-
-
 def test_a_step_is_that_of_the_reference(tmp_path: Path) -> None:
-    graph = mixed_precision(net())
+    graph = mixed_precision(gated_net())
     assert {n.op for n in graph.program["train_step"].nodes} >= {"chain", "cast", "dropout", "batch_norm_backward"}
     made = make(plan_for(graph, 2), graph, tmp_path)
     data = batch(graph)
@@ -62,7 +47,7 @@ def test_a_step_is_that_of_the_reference(tmp_path: Path) -> None:
 
 @needs_toolkit
 def test_compiles_and_links_for_a_gpu(tmp_path: Path) -> None:
-    graph = mixed_precision(net())
+    graph = mixed_precision(gated_net())
     emit(plan_for(graph, 2), graph, gpu(), tmp_path)
     build(tmp_path, flags=("-Wall", "-Wextra"))
     assert not native_module(tmp_path).null_device

@@ -14,45 +14,23 @@ from planner.ops import all_ops
 from planner.ops.base import Mode, Op, Sample, op_named, round_bfloat16
 from planner.ops.copy import PermuteAttrs
 from planner.ops.device import device_mode
-from planner.ops.masks import CastAttrs
 from planner.ops.signature import signature_of
 from tests.codegen.cuda.plans import make, plan_for
-from tests.codegen.plans import Case, graph_of
-from tests.codegen.test_ops import load, mistakes
+from tests.codegen.plans import Case, graph_of, in_bfloat16, low_samples
+from tests.codegen.test_ops import load, mistakes, stored
 
 Array = np.ndarray[Any, Any]
 TRANSFERS = ("offload", "prefetch")
 """These need two pools; tests with budgets run them."""
 
 
-def in_bfloat16(op: Op, sample: Sample) -> Sample:
-    """The sample with every input in bfloat16 that may be."""
-    allowed = op.low_inputs(sample.attrs) or ()
-    low = [
-        t.model_copy(update={"dtype": DType.BFLOAT16}) if i in allowed and t.dtype is DType.FLOAT32 else t
-        for i, t in enumerate(sample.inputs)
-    ]
-    wanted = zip(low, op.layouts(sample.attrs, low), strict=True)
-    laid = [t.model_copy(update={"layout": w}) if w and len(t.shape) == 4 else t for t, w in wanted]
-    return Sample(sample.attrs, tuple(laid))
-
-
 def samples_of(op: Op) -> list[Sample]:
     """In float32, and the first three, where the op takes bfloat16, in that; every activation's first, and of
     convolutions also the first with a bias."""
-    samples = list(op.samples())
-    if op.name == "cast":
-        to, back = (CastAttrs.model_validate({"dtype": d}) for d in ("bfloat16", "float32"))
-        low = TensorType(shape=(4, 33), dtype=DType.BFLOAT16)
-        return [*samples, Sample(to, (low.model_copy(update={"dtype": DType.FLOAT32}),)), Sample(back, (low,))]
-    if op.low_precision is None:
-        return samples
-    many = 1 if op.family in ("elementwise", "binary") else 3
-    able = [s for s in samples if any(t.dtype is DType.FLOAT32 for t in s.inputs)]
-    chosen = able[:many]
-    biased = next((s for s in able if op.family == "conv" and len(s.inputs) > 2), None)
-    chosen += [biased] if biased is not None and biased not in chosen else []
-    return samples + [in_bfloat16(op, s) for s in chosen]
+    low = low_samples(op)
+    chosen = low[: 1 if op.family in ("elementwise", "binary") else 3]
+    biased = next((s for s in low if op.family == "conv" and len(s.inputs) > 2), None)
+    return [*op.samples(), *chosen, *([biased] if biased is not None and biased not in chosen else [])]
 
 
 def larger(op: Op, sample: Sample) -> list[Sample]:
@@ -127,8 +105,7 @@ def test_every_kernel(executor: CudaExecutor, cases: list[Case]) -> None:
     for case in cases:
         drawn = case.op.draw(case.sample, rng)
         for name, array, type_ in zip(case.inputs + case.updates, drawn, case.sample.inputs, strict=True):
-            low = type_.dtype is DType.BFLOAT16
-            state[name] = round_bfloat16(array) if low else np.asarray(array).astype(type_.dtype.value)
+            state[name] = stored(array, type_.dtype)
     load(executor, state)
     executor.predict()
     wrong = [m for case in cases for m in mistakes(executor, case, state)]
