@@ -15,8 +15,10 @@ from tests.runtime.onednn import (
     NAMED,
     ONEDNN_REFUSED,
     ROWS,
+    conv,
     implementations,
     integers,
+    needs_bfloat16,
 )
 
 
@@ -76,6 +78,38 @@ def test_partials_cost_one_gradient_per_slice(library):
         assert facts[2] == slices * 48 * 32 * 9 * 4
     assert library.stepplan_conv_facts(2, integers(astuple(shape)), CHANNELS, 2, b"", facts, text, 512) == 0
     assert facts[2] == 0
+
+
+def facts_of(library, kind, shape, dim, slices, implementation=""):
+    text, facts = ctypes.create_string_buffer(512), integers([0] * 5)
+    arguments = (kind, integers(astuple(shape)), dim, slices, implementation.encode(), facts, text, 512)
+    assert library.stepplan_conv_facts(*arguments) == 0, text.value
+    return list(facts)
+
+
+@needs_bfloat16
+def test_bfloat16_weights_take_half_the_bytes_and_sums_all_of_them(library):
+    shape = replace(conv(4, 64, (9, 9), 128, (3, 3), 1, 1), element=1)
+    elements = 128 * 64 * 9
+    for kind in (FORWARD, BACKWARD_DATA):
+        for name in implementations(library, kind, shape, BATCH, 2):
+            packed, _, _, *stored = facts_of(library, kind, shape, BATCH, 2, name)
+            assert packed == 2 * elements and stored == [0, 0], name
+    assert facts_of(library, BACKWARD_WEIGHTS, shape, BATCH, 2)[2] == 2 * 4 * elements
+    pointwise = replace(NAMED["pointwise"], element=1)
+    # A product reads the weights as they lie. What it makes of images are sums, even in one slice.
+    assert facts_of(library, FORWARD, pointwise, BATCH, 2, "matmul")[0] == 0
+    assert facts_of(library, BACKWARD_WEIGHTS, pointwise, BATCH, 1, "matmul")[2] == 4 * (128 * 64 + 128)
+    assert facts_of(library, BACKWARD_WEIGHTS, replace(pointwise, element=0), BATCH, 1, "matmul")[2] == 0
+
+
+def test_the_probe_knows_two_elements(library):
+    text, facts = ctypes.create_string_buffer(512), integers([0] * 5)
+    unknown = integers(astuple(replace(NAMED["plain3x3"], element=2)))
+    assert library.stepplan_conv_facts(FORWARD, unknown, BATCH, 2, b"", facts, text, 512) == IMPOSSIBLE
+    assert b"an element is 0 (float32) or 1 (bfloat16)" in text.value
+    product = integers([1, 4, 4, 4, 0, 4, 1, 0, 4, 1, 0, 4, 1, 0, 0, 1, -1])
+    assert library.stepplan_matmul_facts(product, ROWS, 2, b"", facts, text, 512) == IMPOSSIBLE
 
 
 def test_only_products_of_dense_rows_are_dot_products(library):
