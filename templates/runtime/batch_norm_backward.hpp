@@ -23,11 +23,15 @@ struct BatchNormGradientPanel {
       scale[c] = s.scale;
       shift[c] = s.shift;
     }
-    panel.repeat_values(mean);
-    panel.repeat_values(scale);
-    panel.repeat_values(shift);
+    panel.repeat_values<T>(mean);
+    panel.repeat_values<T>(scale);
+    panel.repeat_values<T>(shift);
   }
 };
+
+// dy where the activation let y through.
+template <Fusion fusion>
+constexpr auto masked = [](float dy, float y) { return passes<fusion>(y) ? dy : 0.0f; };
 
 // Adds dy' and dy' (x - mean) of `count` rows to the float sums; writes dresidual.
 template <Fusion fusion, bool joined, int64_t count, class T>
@@ -38,22 +42,22 @@ void batch_norm_add_gradient_rows(const BatchNormBackward<T>& a, int64_t offset,
   const T* y = a.y + (fusion == Fusion::add_relu ? offset : 0);
   const T* more = a.more_dy + (joined ? offset : 0);
   T* dresidual = a.dresidual + (has_residual(fusion) ? offset : 0);
-#pragma omp simd
-  for (int64_t c = 0; c < width; ++c) {
-    float block_dy = 0.0f, block_dy_x = 0.0f;
+  const float *scale = p.scale, *shift = p.shift, *mean = p.mean;
+  for_lanes<T>(width, [=](auto lane, int64_t i) {
+    auto block_dy = lane.zero(), block_dy_x = lane.zero();
     for (int64_t r = 0; r < count; ++r) {
-      const float xr = static_cast<float>(x[r * stride + c]);
-      float d = static_cast<float>(dy[r * stride + c]);
-      if constexpr (joined) d += static_cast<float>(more[r * stride + c]);
-      if constexpr (masks_from_x(fusion)) d = passes<fusion>(affine(xr, p.scale[c], p.shift[c])) ? d : 0.0f;
-      if constexpr (fusion == Fusion::add_relu) d = static_cast<float>(y[r * stride + c]) > 0.0f ? d : 0.0f;
-      if constexpr (has_residual(fusion)) dresidual[r * stride + c] = d;
-      block_dy += d;
-      block_dy_x += d * (xr - p.mean[c]);
+      const auto xr = lane.load(x + r * stride, i);
+      auto d = lane.load(dy + r * stride, i);
+      if constexpr (joined) d = d + lane.load(more + r * stride, i);
+      if constexpr (masks_from_x(fusion)) d = each(masked<fusion>, d, affine(xr, lane.at(scale, i), lane.at(shift, i)));
+      if constexpr (fusion == Fusion::add_relu) d = each(masked<fusion>, d, lane.load(y + r * stride, i));
+      if constexpr (has_residual(fusion)) lane.store(dresidual + r * stride, i, d);
+      block_dy = block_dy + d;
+      block_dy_x = block_dy_x + d * (xr - lane.at(mean, i));
     }
-    sum_dy[c] += block_dy;
-    sum_dy_x[c] += block_dy_x;
-  }
+    lane.add(sum_dy, i, block_dy);
+    lane.add(sum_dy_x, i, block_dy_x);
+  });
 }
 
 template <Fusion fusion, bool joined, class T>
@@ -65,8 +69,8 @@ void batch_norm_backward_sums(const BatchNormBackward<T>& a, int64_t slice, int6
     const BatchNormGradientPanel p(a, panel);
     alignas(64) float sum_dy[max_panel_width], sum_dy_x[max_panel_width];
     panel.visit_rows(split(a.rows, slices, slice), RowOrder::ascending, [&](WideRows rows) {
-      std::fill_n(sum_dy, panel.width(), 0.0f);
-      std::fill_n(sum_dy_x, panel.width(), 0.0f);
+      std::fill_n(sum_dy, max_panel_width, 0.0f);
+      std::fill_n(sum_dy_x, max_panel_width, 0.0f);
       int64_t r = 0;
       for (; r + 4 <= rows.count; r += 4) {  // four rows per pass, as in the forward sums
         batch_norm_add_gradient_rows<fusion, joined, 4>(a, rows.offset + r * rows.stride, rows.stride, rows.width, p,
@@ -76,8 +80,8 @@ void batch_norm_backward_sums(const BatchNormBackward<T>& a, int64_t slice, int6
         batch_norm_add_gradient_rows<fusion, joined, 1>(a, rows.offset + r * rows.stride, rows.stride, rows.width, p,
                                                 sum_dy, sum_dy_x);
       }
-      panel.fold_into(sum_dy, sums + first);
-      panel.fold_into(sum_dy_x, sums + a.channels + first);
+      panel.fold_into<T>(sum_dy, sums + first);
+      panel.fold_into<T>(sum_dy_x, sums + a.channels + first);
     });
   }
 }
@@ -90,33 +94,34 @@ void batch_norm_backward_apply(const BatchNormBackward<T>& a, int64_t slice, int
     const ChannelPanel panel = channel_panel(a.channels, first);
     const BatchNormGradientPanel p(a, panel);
     alignas(64) double sum_dy[max_panel_channels], sum_dy_x[max_panel_channels];
-    alignas(64) float slope[max_panel_width], constant[max_panel_width];
+    alignas(64) float slopes[max_panel_width], constants[max_panel_width];
     add_partials(scratch, 2 * a.channels, slices, first, panel.channels, sum_dy);
     add_partials(scratch, 2 * a.channels, slices, a.channels + first, panel.channels, sum_dy_x);
     for (int64_t c = 0; c < panel.channels; ++c) {
       const double inv_std = a.saved_inv_std[first + c];
       const double dgamma = sum_dy_x[c] * inv_std;
       // dx = scale dy' + slope (x - mean) + constant
-      slope[c] = static_cast<float>(-p.scale[c] * inv_std * dgamma / n);
-      constant[c] = static_cast<float>(-p.scale[c] * sum_dy[c] / n);
+      const float scale = scale_shift(a.saved_mean[first + c], a.saved_inv_std[first + c], a.gamma, a.beta, first + c).scale;
+      slopes[c] = static_cast<float>(-scale * inv_std * dgamma / n);
+      constants[c] = static_cast<float>(-scale * sum_dy[c] / n);
       if (slice == 0 && a.dgamma) a.dgamma[first + c] = static_cast<float>(dgamma);
       if (slice == 0 && a.dbeta) a.dbeta[first + c] = static_cast<float>(sum_dy[c]);
     }
-    panel.repeat_values(slope);
-    panel.repeat_values(constant);
+    panel.repeat_values<T>(slopes);
+    panel.repeat_values<T>(constants);
     panel.visit_rows(split(a.rows, slices, slice), RowOrder::descending, [&](WideRows rows) {
       for (int64_t r = 0; r < rows.count; ++r) {
         const int64_t offset = rows.offset + r * rows.stride;
         const T* dy = masked_dy + offset;
         const T* x = a.x + offset;
         T* dx = a.dx + offset;
-#pragma omp simd
-        for (int64_t c = 0; c < rows.width; ++c) {
-          const float xr = static_cast<float>(x[c]);
-          float d = static_cast<float>(dy[c]);
-          if constexpr (masks_from_x(fusion)) d = passes<fusion>(affine(xr, p.scale[c], p.shift[c])) ? d : 0.0f;
-          dx[c] = p.scale[c] * d + (slope[c] * (xr - p.mean[c]) + constant[c]);
-        }
+        const float *scales = p.scale, *shifts = p.shift, *means = p.mean, *slope = slopes, *constant = constants;
+        for_lanes<T>(rows.width, [=](auto lane, int64_t i) {
+          const auto xr = lane.load(x, i), scale = lane.at(scales, i);
+          auto d = lane.load(dy, i);
+          if constexpr (masks_from_x(fusion)) d = each(masked<fusion>, d, affine(xr, scale, lane.at(shifts, i)));
+          lane.store(dx, i, scale * d + (lane.at(slope, i) * (xr - lane.at(means, i)) + lane.at(constant, i)));
+        });
       }
     });
   }

@@ -18,7 +18,10 @@ inline ScaleShift scale_shift(float mean, float inv_std, const float* gamma, con
   const float scale = (gamma ? gamma[channel] : 1.0f) * inv_std;
   return {scale, (beta ? beta[channel] : 0.0f) - mean * scale};
 }
-inline float affine(float x, float scale, float shift) { return x * scale + shift; }
+template <class V>
+V affine(V x, V scale, V shift) {
+  return x * scale + shift;
+}
 
 inline float* batch_norm_pivots(void* scratch, int64_t channels, int64_t slices) {
   return reinterpret_cast<float*>(partials(scratch, 2 * channels, slices));
@@ -33,24 +36,24 @@ void batch_norm_add_rows(const T* x, WideRows rows, const float* pivot, float* s
     const T* x1 = x0 + rows.stride;
     const T* x2 = x1 + rows.stride;
     const T* x3 = x2 + rows.stride;
-#pragma omp simd
-    for (int64_t c = 0; c < rows.width; ++c) {
-      const float d0 = static_cast<float>(x0[c]) - pivot[c];
-      const float d1 = static_cast<float>(x1[c]) - pivot[c];
-      const float d2 = static_cast<float>(x2[c]) - pivot[c];
-      const float d3 = static_cast<float>(x3[c]) - pivot[c];
-      sum[c] += (d0 + d1) + (d2 + d3);
-      squares[c] += (d0 * d0 + d1 * d1) + (d2 * d2 + d3 * d3);
-    }
+    for (const T* row : {x0, x1, x2, x3}) fetch(row + rows_ahead * rows.stride, rows.width);
+    for_lanes<T>(rows.width, [=](auto lane, int64_t i) {
+      const auto p = lane.at(pivot, i);
+      const auto d0 = lane.load(x0, i) - p;
+      const auto d1 = lane.load(x1, i) - p;
+      const auto d2 = lane.load(x2, i) - p;
+      const auto d3 = lane.load(x3, i) - p;
+      lane.add(sum, i, (d0 + d1) + (d2 + d3));
+      lane.add(squares, i, (d0 * d0 + d1 * d1) + (d2 * d2 + d3 * d3));
+    });
   }
   for (; r < rows.count; ++r) {
     const T* x0 = x + rows.offset + r * rows.stride;
-#pragma omp simd
-    for (int64_t c = 0; c < rows.width; ++c) {
-      const float d = static_cast<float>(x0[c]) - pivot[c];
-      sum[c] += d;
-      squares[c] += d * d;
-    }
+    for_lanes<T>(rows.width, [=](auto lane, int64_t i) {
+      const auto d = lane.load(x0, i) - lane.at(pivot, i);
+      lane.add(sum, i, d);
+      lane.add(squares, i, d * d);
+    });
   }
 }
 
@@ -65,13 +68,13 @@ void batch_norm_forward_sums(const BatchNormForward<T>& a, int64_t slice, int64_
     alignas(64) float pivot[max_panel_width], sum[max_panel_width], squares[max_panel_width];
     for (int64_t c = 0; c < panel.channels; ++c) pivot[c] = static_cast<float>(a.x[first + c]);
     if (slice == 0) std::copy_n(pivot, panel.channels, pivots + first);  // stage 1 may overwrite x
-    panel.repeat_values(pivot);
+    panel.repeat_values<T>(pivot);
     panel.visit_rows(split(a.rows, slices, slice), RowOrder::ascending, [&](WideRows rows) {
-      std::fill_n(sum, panel.width(), 0.0f);
-      std::fill_n(squares, panel.width(), 0.0f);
+      std::fill_n(sum, max_panel_width, 0.0f);
+      std::fill_n(squares, max_panel_width, 0.0f);
       batch_norm_add_rows(a.x, rows, pivot, sum, squares);
-      panel.fold_into(sum, sums + first);
-      panel.fold_into(squares, sums + a.channels + first);
+      panel.fold_into<T>(sum, sums + first);
+      panel.fold_into<T>(squares, sums + a.channels + first);
     });
   }
 }
@@ -83,14 +86,13 @@ void batch_norm_write_rows(const BatchNormForward<T>& a, WideRows rows, const fl
     const T* x = a.x + offset;
     const T* residual = has_residual(fusion) ? a.residual + offset : x;
     T* y = a.y + offset;
-#pragma omp simd
-    for (int64_t c = 0; c < rows.width; ++c) {
-      float v = affine(static_cast<float>(x[c]), scale[c], shift[c]);
-      if constexpr (has_residual(fusion)) v += static_cast<float>(residual[c]);
-      if constexpr (has_relu(fusion)) v = v < 0.0f ? 0.0f : v;
-      if constexpr (fusion == Fusion::relu6) v = v > 6.0f ? 6.0f : v;
-      y[c] = v;
-    }
+    for_lanes<T>(rows.width, [=](auto lane, int64_t i) {
+      auto v = affine(lane.load(x, i), lane.at(scale, i), lane.at(shift, i));
+      if constexpr (has_residual(fusion)) v = v + lane.load(residual, i);
+      if constexpr (has_relu(fusion)) v = each([](float u) { return u < 0.0f ? 0.0f : u; }, v);
+      if constexpr (fusion == Fusion::relu6) v = each([](float u) { return u > 6.0f ? 6.0f : u; }, v);
+      lane.store(y, i, v);
+    });
   }
 }
 
@@ -121,8 +123,8 @@ void batch_norm_forward_apply(const BatchNormForward<T>& a, int64_t slice, int64
       a.running_mean[channel] += a.momentum * (mean - a.running_mean[channel]);
       a.running_var[channel] += a.momentum * static_cast<float>(unbiased - a.running_var[channel]);
     }
-    panel.repeat_values(scale);
-    panel.repeat_values(shift);
+    panel.repeat_values<T>(scale);
+    panel.repeat_values<T>(shift);
     panel.visit_rows(split(a.rows, slices, slice), RowOrder::descending,
                      [&](WideRows rows) { batch_norm_write_rows<fusion>(a, rows, scale, shift); });
   }
@@ -138,8 +140,8 @@ void batch_norm_apply_saved(const BatchNormForward<T>& a, Range rows) {
       scale[c] = s.scale;
       shift[c] = s.shift;
     }
-    panel.repeat_values(scale);
-    panel.repeat_values(shift);
+    panel.repeat_values<T>(scale);
+    panel.repeat_values<T>(shift);
     panel.visit_rows(rows, RowOrder::ascending,
                      [&](WideRows block) { batch_norm_write_rows<fusion>(a, block, scale, shift); });
   }
@@ -156,8 +158,8 @@ void batch_norm_evaluate(const BatchNormForward<T>& a, Range rows) {
       scale[c] = s.scale;
       shift[c] = s.shift;
     }
-    panel.repeat_values(scale);
-    panel.repeat_values(shift);
+    panel.repeat_values<T>(scale);
+    panel.repeat_values<T>(shift);
     panel.visit_rows(rows, RowOrder::ascending,
                      [&](WideRows block) { batch_norm_write_rows<fusion>(a, block, scale, shift); });
   }

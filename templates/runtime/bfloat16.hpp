@@ -13,9 +13,9 @@ struct bfloat16 {
   uint16_t bits;
 
   bfloat16() = default;
-  STEPPLAN_BOTH explicit bfloat16(float value) : bits(rounded(value)) {}
+  STEPPLAN_BOTH explicit bfloat16(float value) : bits(upper_half(value)) {}
   STEPPLAN_BOTH bfloat16& operator=(float value) {
-    bits = rounded(value);
+    bits = upper_half(value);
     return *this;
   }
   STEPPLAN_BOTH operator float() const {
@@ -28,20 +28,26 @@ struct bfloat16 {
   }
 
  private:
-  STEPPLAN_BOTH static uint16_t rounded(float value) {
+  STEPPLAN_BOTH static uint16_t upper_half(float value) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
     uint16_t found;
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(found) : "f"(value));
     return found;
 #else
+    return static_cast<uint16_t>(rounded(value) >> 16);
+#endif
+  }
+
+ public:
+  /// The bits of a float whose upper half is the nearest bfloat16; the lower half is anything. NaN by arithmetic: what a
+  /// loop selects before would be selected once more for it.
+  STEPPLAN_BOTH static uint32_t rounded(float value) {
 #ifdef __CUDA_ARCH__
     const uint32_t word = __float_as_uint(value);
 #else
     const uint32_t word = std::bit_cast<uint32_t>(value);
 #endif
-    const uint32_t nearest = (word + ((word >> 16 & 1) + 0x7fff)) >> 16;
-    return static_cast<uint16_t>(value != value ? 0x7fff : nearest);
-#endif
+    return (word + ((word >> 16 & 1) + 0x7fff)) | (-static_cast<uint32_t>(value != value) & 0x7fff0000u);
   }
 };
 static_assert(sizeof(bfloat16) == 2);

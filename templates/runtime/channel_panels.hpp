@@ -9,12 +9,12 @@
 #include <cstdint>
 #include <numeric>
 
+#include "row_lanes.hpp"
 #include "slices.hpp"
 
 namespace stepplan {
 
 constexpr int64_t max_panel_channels = 512;
-constexpr int64_t max_panel_width = 1024;
 
 // `count` wide rows of `width` values; row r begins at element offset + r * stride.
 struct WideRows {
@@ -30,13 +30,17 @@ struct ChannelPanel {
 
   int64_t width() const { return channels * repeat; }
 
-  // Copies the coefficients of one row to its neighbours.
+  // Copies the coefficients of one row to its neighbours, in the order of the lanes.
+  template <class T>
   void repeat_values(float* values) const {
     for (int64_t i = channels; i < width(); ++i) values[i] = values[i - channels];
+    to_lanes<T>(values, width());
   }
 
   // Adds the sums of a wide row to the sums per channel.
-  void fold_into(const float* wide, double* sums) const {
+  template <class T>
+  void fold_into(float* wide, double* sums) const {
+    from_lanes<T>(wide, width());
     for (int64_t r = 0; r < repeat; ++r) {
       for (int64_t c = 0; c < channels; ++c) sums[c] += wide[r * channels + c];
     }

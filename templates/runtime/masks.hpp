@@ -1,8 +1,10 @@
 // Comparisons, choices and conversions. A mask holds 0 and 1 in floats.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
+#include "bfloat16.hpp"
 #include "both.hpp"
 #include "strides.hpp"
 
@@ -125,14 +127,20 @@ void cast(const From* x, To* y, Range range) {
   for (int64_t i = range.begin; i < range.end; ++i) y[i] = x[i];
 }
 
-// Weights (O, I, taps) in the order O, taps, I, for a range of output channels.
-template <int64_t taps, class From, class To>
-void round_filters(const From* x, To* y, int64_t channels, Range filters) {
+// Weights (O, I, taps) in the order O, taps, I, for a range of output channels: rounded as they lie, in vectors, a block
+// at a time, and turned within the first-level cache.
+template <int64_t taps>
+void round_filters(const float* x, bfloat16* y, int64_t channels, Range filters) {
+  constexpr int64_t most = 64;
+  bfloat16 block[most * taps];
   for (int64_t o = filters.begin; o < filters.end; ++o) {
-    const From* from = x + o * channels * taps;
-    To* to = y + o * channels * taps;
-    for (int64_t i = 0; i < channels; ++i)
-      for (int64_t t = 0; t < taps; ++t) to[t * channels + i] = from[i * taps + t];
+    bfloat16* to = y + o * channels * taps;
+    for (int64_t first = 0; first < channels; first += most) {
+      const int64_t width = std::min(most, channels - first);
+      cast(x + (o * channels + first) * taps, block, Range{0, width * taps});
+      for (int64_t t = 0; t < taps; ++t)
+        for (int64_t i = 0; i < width; ++i) to[t * channels + first + i].bits = block[i * taps + t].bits;
+    }
   }
 }
 

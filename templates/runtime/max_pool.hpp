@@ -90,20 +90,25 @@ void max_pool_evaluate(const T* x, T* y, const Pool2d& p, Range out_rows) {
     for (int64_t ow = 0; ow < p.out_width; ++ow) {
       const int64_t left = ow * p.stride_w - p.pad_w;
       T* yo = y + (row * p.out_width + ow) * p.channels;
-      std::fill_n(yo, p.channels, static_cast<T>(-std::numeric_limits<float>::infinity()));
-      for (int64_t kh = 0; kh < p.kernel_h; ++kh) {
-        const int64_t ih = top + kh * p.dilation_h;
-        if (ih < 0 || ih >= p.height) continue;
-        for (int64_t kw = 0; kw < p.kernel_w; ++kw) {
-          const int64_t iw = left + kw * p.dilation_w;
-          if (iw < 0 || iw >= p.width) continue;
-          const T* xi = image + (ih * p.width + iw) * p.channels;
+      for (int64_t first = 0; first < p.channels; first += pool_panel) {
+        const int64_t width = std::min(pool_panel, p.channels - first);
+        alignas(64) float best[pool_panel];
+        std::fill_n(best, pool_panel, -std::numeric_limits<float>::infinity());
+        for (int64_t kh = 0; kh < p.kernel_h; ++kh) {
+          const int64_t ih = top + kh * p.dilation_h;
+          if (ih < 0 || ih >= p.height) continue;
+          for (int64_t kw = 0; kw < p.kernel_w; ++kw) {
+            const int64_t iw = left + kw * p.dilation_w;
+            if (iw < 0 || iw >= p.width) continue;
+            const T* xi = image + (ih * p.width + iw) * p.channels + first;
 #pragma omp simd
-          for (int64_t c = 0; c < p.channels; ++c) {
-            const float v = static_cast<float>(xi[c]), best = static_cast<float>(yo[c]);
-            yo[c] = (v > best) | (v != v) ? v : best;
+            for (int64_t c = 0; c < width; ++c) {
+              const float v = static_cast<float>(xi[c]);
+              best[c] = (v > best[c]) | (v != v) ? v : best[c];
+            }
           }
         }
+        for (int64_t c = 0; c < width; ++c) yo[first + c] = best[c];
       }
     }
   }
