@@ -10,9 +10,9 @@ namespace stepplan {
 
 // Per-channel coefficients of one panel, repeated over a wide row.
 struct BatchNormGradientPanel {
-  alignas(64) float mean[max_panel_width];
-  alignas(64) float scale[max_panel_width];  // with shift: recomputes y where the mask comes from x
-  alignas(64) float shift[max_panel_width];
+  alignas(64) float mean[panel_room];
+  alignas(64) float scale[panel_room];  // with shift: recomputes y where the mask comes from x
+  alignas(64) float shift[panel_room];
 
   template <class T>
   BatchNormGradientPanel(const BatchNormBackward<T>& a, const ChannelPanel& panel) {
@@ -67,7 +67,7 @@ void batch_norm_backward_sums(const BatchNormBackward<T>& a, int64_t slice, int6
   for (int64_t first = 0; first < a.channels; first += max_panel_channels) {
     const ChannelPanel panel = channel_panel(a.channels, first);
     const BatchNormGradientPanel p(a, panel);
-    alignas(64) float sum_dy[max_panel_width], sum_dy_x[max_panel_width];
+    alignas(64) float sum_dy[panel_room], sum_dy_x[panel_room];
     panel.visit_rows(split(a.rows, slices, slice), RowOrder::ascending, [&](WideRows rows) {
       std::fill_n(sum_dy, max_panel_width, 0.0f);
       std::fill_n(sum_dy_x, max_panel_width, 0.0f);
@@ -91,10 +91,10 @@ void batch_norm_backward_apply(const BatchNormBackward<T>& a, int64_t slice, int
   const double n = static_cast<double>(a.rows);
   const T* masked_dy = has_residual(fusion) ? a.dresidual : a.dy;  // stage 0 has already applied that mask
   for (int64_t first = 0; first < a.channels; first += max_panel_channels) {
-    const ChannelPanel panel = channel_panel(a.channels, first);
+    const ChannelPanel panel = channel_panel(a.channels, first, 256);  // five coefficients of each
     const BatchNormGradientPanel p(a, panel);
     alignas(64) double sum_dy[max_panel_channels], sum_dy_x[max_panel_channels];
-    alignas(64) float slopes[max_panel_width], constants[max_panel_width];
+    alignas(64) float slopes[panel_room], constants[panel_room];
     add_partials(scratch, 2 * a.channels, slices, first, panel.channels, sum_dy);
     add_partials(scratch, 2 * a.channels, slices, a.channels + first, panel.channels, sum_dy_x);
     for (int64_t c = 0; c < panel.channels; ++c) {

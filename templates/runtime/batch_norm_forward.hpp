@@ -65,7 +65,7 @@ void batch_norm_forward_sums(const BatchNormForward<T>& a, int64_t slice, int64_
   for (int64_t first = 0; first < a.channels; first += max_panel_channels) {
     const ChannelPanel panel = channel_panel(a.channels, first);
     // Subtracting the first row keeps the sum of squares accurate when the mean is far from zero.
-    alignas(64) float pivot[max_panel_width], sum[max_panel_width], squares[max_panel_width];
+    alignas(64) float pivot[panel_room], sum[panel_room], squares[panel_room];
     for (int64_t c = 0; c < panel.channels; ++c) pivot[c] = static_cast<float>(a.x[first + c]);
     if (slice == 0) std::copy_n(pivot, panel.channels, pivots + first);  // stage 1 may overwrite x
     panel.repeat_values<T>(pivot);
@@ -103,7 +103,7 @@ void batch_norm_forward_apply(const BatchNormForward<T>& a, int64_t slice, int64
   for (int64_t first = 0; first < a.channels; first += max_panel_channels) {
     const ChannelPanel panel = channel_panel(a.channels, first);
     alignas(64) double sum[max_panel_channels], squares[max_panel_channels];
-    alignas(64) float scale[max_panel_width], shift[max_panel_width];
+    alignas(64) float scale[panel_room], shift[panel_room];
     add_partials(scratch, 2 * a.channels, slices, first, panel.channels, sum);
     add_partials(scratch, 2 * a.channels, slices, a.channels + first, panel.channels, squares);
     for (int64_t c = 0; c < panel.channels; ++c) {
@@ -134,7 +134,7 @@ template <Fusion fusion, class T>
 void batch_norm_apply_saved(const BatchNormForward<T>& a, Range rows) {
   for (int64_t first = 0; first < a.channels; first += max_panel_channels) {
     const ChannelPanel panel = channel_panel(a.channels, first);
-    alignas(64) float scale[max_panel_width], shift[max_panel_width];
+    alignas(64) float scale[panel_room], shift[panel_room];
     for (int64_t c = 0; c < panel.channels; ++c) {
       const ScaleShift s = scale_shift(a.saved_mean[first + c], a.saved_inv_std[first + c], a.gamma, a.beta, first + c);
       scale[c] = s.scale;
@@ -151,7 +151,7 @@ template <Fusion fusion, class T>
 void batch_norm_evaluate(const BatchNormForward<T>& a, Range rows) {
   for (int64_t first = 0; first < a.channels; first += max_panel_channels) {
     const ChannelPanel panel = channel_panel(a.channels, first);
-    alignas(64) float scale[max_panel_width], shift[max_panel_width];
+    alignas(64) float scale[panel_room], shift[panel_room];
     for (int64_t c = 0; c < panel.channels; ++c) {
       const float inv_std = static_cast<float>(1.0 / std::sqrt(static_cast<double>(a.running_var[first + c]) + a.eps));
       const ScaleShift s = scale_shift(a.running_mean[first + c], inv_std, a.gamma, a.beta, first + c);

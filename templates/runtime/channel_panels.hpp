@@ -1,6 +1,6 @@
 // Walks channels-last rows in panels of channels, so that per-channel coefficients stay in the first-level cache.
 //
-// Wide tensors are cut into panels of at most 512 channels. Narrow rows are short loops, so several of them
+// Wide tensors are cut into panels of at most 1024 channels. Narrow rows are short loops, so several of them
 // are taken side by side as one wide row, and the coefficients repeat:
 //   C = 3, repeat = 64:  r0c0 r0c1 r0c2 r1c0 ... r63c2   one wide row of 192 values
 #pragma once
@@ -14,7 +14,7 @@
 
 namespace stepplan {
 
-constexpr int64_t max_panel_channels = 512;
+constexpr int64_t max_panel_channels = max_panel_width;
 
 // `count` wide rows of `width` values; row r begins at element offset + r * stride.
 struct WideRows {
@@ -61,11 +61,13 @@ struct ChannelPanel {
   }
 };
 
-constexpr ChannelPanel channel_panel(int64_t all_channels, int64_t first) {
+// `widest`: how many values side by side a caller has room for in the first-level cache.
+constexpr ChannelPanel channel_panel(int64_t all_channels, int64_t first, int64_t widest = max_panel_width) {
   const int64_t channels = std::min(all_channels - first, max_panel_channels);
   // Odd narrow widths become whole vectors of 16, so that there is no remainder loop.
   int64_t repeat = all_channels < 64 ? 16 / std::gcd(all_channels, int64_t{16}) : 1;
-  while (repeat * all_channels < 256) repeat *= 2;
+  // Sums read four rows at once: the longer each is, the better processors fetch ahead.
+  while (2 * repeat * all_channels <= widest) repeat *= 2;
   return {all_channels, first, channels, repeat};
 }
 

@@ -12,6 +12,9 @@
 namespace stepplan {
 
 constexpr int64_t max_panel_width = 1024;
+// Arrays of a panel's values lie one behind the other. At the same places of two pages, a store to one would hold up
+// the loads from the next.
+constexpr int64_t panel_room = max_panel_width + 80;
 constexpr int64_t odd_channels = max_panel_width / 2;
 
 struct Pair {
