@@ -26,6 +26,7 @@ from planner.solve.pipeline import make_plan
 from planner.solve.schedule import one_at_a_time
 from planner.solve.sync import lane_programs
 from planner.solve.threads import Choice
+from planner.target.detect import detect
 from planner.target.model import Target
 from planner.target.text import load_target, target_hash
 
@@ -200,10 +201,11 @@ def low_samples(op: Op) -> list[Sample]:
 
 
 def every_case(slices: Sequence[int] = (1, 2, 3, 4, 5)) -> list[Case]:
-    """Every sample, and those that are no library's also in bfloat16."""
+    """Every sample, also in bfloat16, a library's where the processor has instructions for it."""
     found: list[Case] = []
+    able = detect().bfloat16
     for op in all_ops().values():
-        for sample in (*op.samples(), *(low_samples(op) if op.family not in LIBRARY_FAMILIES else ())):
+        for sample in (*op.samples(), *(low_samples(op) if able or op.family not in LIBRARY_FAMILIES else ())):
             probe = Case(0, op, sample, Mode("", "", 1))
             graph = graph_of([probe])
             signature = signature_of(graph, probe.node)
