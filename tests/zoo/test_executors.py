@@ -55,12 +55,16 @@ def test_two_steps_against_numpy(name: str, classes: dict[str, type[Executor]]) 
             assert executor.losses() == pytest.approx(wanted, rel=2e-5)
             assert loss == next(iter(executor.losses().values()))
         found = executor.state_dict()
-        # Adam's first step is +-lr wherever a gradient is not zero, so signs of gradients near zero decide.
         bar = 2e-2 if name == "dcgan" else 2e-4
         for key, true in held.items():
             moved = np.linalg.norm(true - before[key])
-            error = np.linalg.norm(found[key] - true)
-            assert error <= bar * moved + 1e-6 * np.linalg.norm(true), key
+            error = found[key] - true
+            # Adam's first step is +-lr wherever a gradient is not zero, so signs of gradients near zero decide.
+            turned = (
+                np.isclose(np.abs(error), 2 * executor.lr, rtol=1e-2) if name == "dcgan" else np.zeros(true.shape, bool)
+            )
+            assert turned.sum() <= max(2, 1e-3 * true.size), key
+            assert np.linalg.norm(error[~turned]) <= bar * moved + 1e-6 * np.linalg.norm(true), key
 
 
 def test_random_inputs_are_valid(classes: dict[str, type[Executor]]) -> None:
