@@ -5,7 +5,8 @@ inputs, as PyTorch does under autocast and in float64 (codegen/autocast.py). A l
 step's gradients and the parameters after the steps the median relative error over tensors, the executor's and
 autocast's. The processor needs instructions for bfloat16 (SP1033). Needs torch.
 
-Exit status 1 where an executor is further off than `--most` times what autocast is.
+Exit status 1 where an executor's gradients or parameters are further off than `--most` times autocast's. A loss is one
+number a step, of which either may be nearer by chance: shown, not judged.
 """
 
 import argparse
@@ -51,7 +52,7 @@ def main() -> int:
             if options.lr:
                 executor.lr = options.lr
             found = distances(graph, executor, options.steps, device="cpu")
-        right = right and all(d.executor <= options.most * d.autocast for d in found)
+        right = right and all(d.executor <= options.most * d.autocast for d in found if d.kind != "loss")
         errors = (f"{d.executor:.2e}, {d.autocast:.2e} ({d.executor / d.autocast:.2f})" for d in found)
         print(f"{name:16}{seed:11}" + "".join(f"{text:>28}" for text in errors), flush=True)
     return 0 if right else 1
