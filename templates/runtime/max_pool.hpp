@@ -43,6 +43,21 @@ inline void add_if_chosen(const T* dy, const uint8_t* chosen, uint8_t index, int
   }
 }
 
+// take(index, offset) for every element of the window at (top, left) that lies in the image, in the order of the scan:
+// its number in the window, and where its channels begin.
+template <class Take>
+inline void for_window(const Pool2d& p, int64_t top, int64_t left, Take take) {
+  for (int64_t kh = 0; kh < p.kernel_h; ++kh) {
+    const int64_t ih = top + kh * p.dilation_h;
+    if (ih < 0 || ih >= p.height) continue;
+    for (int64_t kw = 0; kw < p.kernel_w; ++kw) {
+      const int64_t iw = left + kw * p.dilation_w;
+      if (iw < 0 || iw >= p.width) continue;
+      take(static_cast<int32_t>(kh * p.kernel_w + kw), (ih * p.width + iw) * p.channels);
+    }
+  }
+}
+
 // Slices: a range of the batch * out_height output rows.
 // As in PyTorch the first maximum of the scan wins, and NaN wins over everything.
 template <class T>
@@ -60,20 +75,13 @@ void max_pool_forward(const T* x, T* y, uint8_t* argmax, const Pool2d& p, Range 
         alignas(64) int32_t chosen[panel];
         std::fill_n(best, panel, -std::numeric_limits<float>::infinity());
         bool first_in_window = true;  // an output of -infinity everywhere chooses the first element
-        for (int64_t kh = 0; kh < p.kernel_h; ++kh) {
-          const int64_t ih = top + kh * p.dilation_h;
-          if (ih < 0 || ih >= p.height) continue;
-          for (int64_t kw = 0; kw < p.kernel_w; ++kw) {
-            const int64_t iw = left + kw * p.dilation_w;
-            if (iw < 0 || iw >= p.width) continue;
-            const T* xi = image + (ih * p.width + iw) * p.channels + first;
-            const int32_t index = static_cast<int32_t>(kh * p.kernel_w + kw);
-            if (first_in_window) std::fill_n(chosen, panel, index);
-            first_in_window = false;
-            if (width == panel) take_larger(xi, index, panel, best, chosen);
-            else take_larger(xi, index, width, best, chosen);
-          }
-        }
+        for_window(p, top, left, [&](int32_t index, int64_t offset) {
+          const T* xi = image + offset + first;
+          if (first_in_window) std::fill_n(chosen, panel, index);
+          first_in_window = false;
+          if (width == panel) take_larger(xi, index, panel, best, chosen);
+          else take_larger(xi, index, width, best, chosen);
+        });
         for (int64_t c = 0; c < width; ++c) y[out + first + c] = best[c];
         for (int64_t c = 0; c < width; ++c) argmax[out + first + c] = static_cast<uint8_t>(chosen[c]);
       }
@@ -94,20 +102,14 @@ void max_pool_evaluate(const T* x, T* y, const Pool2d& p, Range out_rows) {
         const int64_t width = std::min(pool_panel, p.channels - first);
         alignas(64) float best[pool_panel];
         std::fill_n(best, pool_panel, -std::numeric_limits<float>::infinity());
-        for (int64_t kh = 0; kh < p.kernel_h; ++kh) {
-          const int64_t ih = top + kh * p.dilation_h;
-          if (ih < 0 || ih >= p.height) continue;
-          for (int64_t kw = 0; kw < p.kernel_w; ++kw) {
-            const int64_t iw = left + kw * p.dilation_w;
-            if (iw < 0 || iw >= p.width) continue;
-            const T* xi = image + (ih * p.width + iw) * p.channels + first;
+        for_window(p, top, left, [&](int32_t, int64_t offset) {
+          const T* xi = image + offset + first;
 #pragma omp simd
-            for (int64_t c = 0; c < width; ++c) {
-              const float v = static_cast<float>(xi[c]);
-              best[c] = (v > best[c]) | (v != v) ? v : best[c];
-            }
+          for (int64_t c = 0; c < width; ++c) {
+            const float v = static_cast<float>(xi[c]);
+            best[c] = (v > best[c]) | (v != v) ? v : best[c];
           }
-        }
+        });
         for (int64_t c = 0; c < width; ++c) yo[first + c] = best[c];
       }
     }
