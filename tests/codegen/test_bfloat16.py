@@ -8,7 +8,9 @@ import torch
 
 from codegen.autocast import distances
 from codegen.autograd import Planned
+from codegen.bench import torch_contenders
 from codegen.executor import Executor
+from codegen.torch_twin import Twin
 from planner.capturing import capture
 from planner.graph.model import DType, Graph
 from planner.graph.precision import full_precision, mixed_precision
@@ -108,6 +110,21 @@ def test_inside_autograd(tmp_path: Path) -> None:
             assert (mine - other).norm() <= 0.1 * other.norm()  # relu decides otherwise here and there
 
 
-def test_full_precision_of_an_executors_graph(graph: Graph) -> None:
-    """What `stepplan bench` gives PyTorch, which rounds under autocast by itself."""
+def test_bench_compares_with_autocast(tmp_path: Path, graph: Graph) -> None:
+    """What `stepplan bench` gives PyTorch is the float32 graph, which autocast rounds: near its loss, not the same."""
     assert full_precision(graph) == gated_net()
+    data = [np.ascontiguousarray(a) for a in batch(graph)]
+    with make(graph, tmp_path)(pin=False) as executor:
+        state = executor.state_dict()
+
+    def first_loss(of: Graph) -> float:
+        name, step = next(torch_contenders(of, data, state, 2, lambda text: None))
+        assert name.startswith("eager")
+        twin = Twin(gated_net()).load(state)
+        loss = float(twin(*map(torch.from_numpy, data))[0].detach())
+        later = step()  # after the warm-up's three steps
+        assert later < loss
+        return float(later)
+
+    rounded, full = first_loss(graph), first_loss(gated_net())
+    assert rounded != full and rounded == pytest.approx(full, rel=0.05)
