@@ -162,6 +162,16 @@ def torch_contenders(
     torch.set_num_threads(threads)
     low = is_mixed(graph)
     graph = full_precision(graph) if low else graph
+
+    def forward_of(module: Any, compiled: bool) -> Callable[..., Any]:
+        call = torch.compile(module) if compiled else module
+
+        def run(*given: Any) -> Any:
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=low):
+                return call(*given)
+
+        return run
+
     for compiled in (False, True):
         for format_ in (torch.contiguous_format, torch.channels_last):
             name = f"{'compile' if compiled else 'eager'} {'NCHW' if format_ is torch.contiguous_format else 'NHWC'}"
@@ -172,23 +182,17 @@ def torch_contenders(
             module = Twin(graph).load(state).to(memory_format=format_)
             tensors = [_tensor(torch, a, format_) for a in inputs]
             if len(module.parts) > 1:
-                several = module.alternating(torch.compile) if compiled else module.alternating()
-
-                def alternating(several: Any = several, tensors: Any = tensors) -> float:
-                    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=low):
-                        return float(several(*tensors))
-
+                several = module.alternating(lambda part, compiled=compiled: forward_of(part, compiled))
                 for _ in range(3):
-                    alternating()
-                yield name, alternating
+                    several(*tensors)
+                yield name, lambda several=several, tensors=tensors: float(several(*tensors))
                 continue
             optimizer = optimizer_for(graph, module)
-            forward = torch.compile(module) if compiled else module
+            forward = forward_of(module, compiled)
 
             def step(forward: Any = forward, optimizer: Any = optimizer, tensors: Any = tensors) -> float:
                 optimizer.zero_grad(set_to_none=True)
-                with torch.autocast("cpu", dtype=torch.bfloat16, enabled=low):
-                    loss, _ = forward(*tensors)
+                loss, _ = forward(*tensors)
                 loss.backward()
                 optimizer.step()
                 return float(loss.detach())

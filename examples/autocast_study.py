@@ -30,12 +30,12 @@ from planner.solve.options import PlanOptions
 from planner.solve.pipeline import make_plan
 from planner.target.detect import detect
 
-WITHOUT_DROPOUT = tuple(n for n in zoo.NETWORKS if n not in ("alexnet", "alexnet_lrn", "vgg16", "inception_v3"))
+USUAL = ("mlp", "digits_cnn", "lstm", "wide_deep", "resnet18", "resnet34", "resnet50")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("networks", nargs="*", metavar="NETWORK", help="default: those without dropout")
+    parser.add_argument("networks", nargs="*", metavar="NETWORK", help=f"without dropout; default: {', '.join(USUAL)}")
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--image-size", type=int, help="default: the network's own")
     parser.add_argument("--steps", type=int, default=3)
@@ -46,7 +46,7 @@ def main() -> int:
     seed = options.seed if options.seed is not None else int(np.random.SeedSequence().generate_state(1)[0])
     right = True
     print(f"{'network':16}{'seed':>11}" + "".join(f"{kind + ', autocast':>28}" for kind in KINDS), flush=True)
-    for name in options.networks or WITHOUT_DROPOUT:
+    for name in options.networks or USUAL:
         graph = zoo.build(name, options.batch, image_size=options.image_size)
         with tempfile.TemporaryDirectory() as folder, make(mixed_precision(graph), Path(folder))(seed=seed) as executor:
             if options.lr:

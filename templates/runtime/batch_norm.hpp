@@ -8,7 +8,7 @@
 //   = slices * round_up(16 C, 64)   two double sums per channel and slice
 //   + round_up(4 C, 64)             the pivot of each channel (forward)
 //
-// The kernels are bound by memory. Rows pass through in panels of channels whose coefficients stay in the
+// Where activations come from memory, bytes count more than arithmetic. Rows pass through in panels of channels whose coefficients stay in the
 // first-level cache; see channel_panels.hpp. Stage 1 walks the rows backwards, so that it starts with those that
 // stage 0 left in the cache.
 //

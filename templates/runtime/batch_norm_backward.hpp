@@ -64,7 +64,7 @@ template <Fusion fusion, bool joined, class T>
 void batch_norm_backward_sums(const BatchNormBackward<T>& a, int64_t slice, int64_t slices, void* scratch) {
   double* sums = partials(scratch, 2 * a.channels, slice);
   for (int64_t i = 0; i < 2 * a.channels; ++i) sums[i] = 0.0;
-  for (int64_t first = 0; first < a.channels; first += max_panel_channels) {
+  for (int64_t first = 0; first < a.channels; first += max_panel_width) {
     const ChannelPanel panel = channel_panel(a.channels, first);
     const BatchNormGradientPanel p(a, panel);
     alignas(64) float sum_dy[panel_room], sum_dy_x[panel_room];
@@ -90,10 +90,10 @@ template <Fusion fusion, class T>
 void batch_norm_backward_apply(const BatchNormBackward<T>& a, int64_t slice, int64_t slices, const void* scratch) {
   const double n = static_cast<double>(a.rows);
   const T* masked_dy = has_residual(fusion) ? a.dresidual : a.dy;  // stage 0 has already applied that mask
-  for (int64_t first = 0; first < a.channels; first += max_panel_channels) {
+  for (int64_t first = 0; first < a.channels; first += max_panel_width) {
     const ChannelPanel panel = channel_panel(a.channels, first, 256);  // five coefficients of each
     const BatchNormGradientPanel p(a, panel);
-    alignas(64) double sum_dy[max_panel_channels], sum_dy_x[max_panel_channels];
+    alignas(64) double sum_dy[max_panel_width], sum_dy_x[max_panel_width];
     alignas(64) float slopes[panel_room], constants[panel_room];
     add_partials(scratch, 2 * a.channels, slices, first, panel.channels, sum_dy);
     add_partials(scratch, 2 * a.channels, slices, a.channels + first, panel.channels, sum_dy_x);

@@ -62,7 +62,7 @@ void batch_norm_forward_sums(const BatchNormForward<T>& a, int64_t slice, int64_
   double* sums = partials(scratch, 2 * a.channels, slice);
   float* pivots = batch_norm_pivots(scratch, a.channels, slices);
   for (int64_t i = 0; i < 2 * a.channels; ++i) sums[i] = 0.0;
-  for (int64_t first = 0; first < a.channels; first += max_panel_channels) {
+  for (int64_t first = 0; first < a.channels; first += max_panel_width) {
     const ChannelPanel panel = channel_panel(a.channels, first);
     // Subtracting the first row keeps the sum of squares accurate when the mean is far from zero.
     alignas(64) float pivot[panel_room], sum[panel_room], squares[panel_room];
@@ -100,9 +100,9 @@ template <Fusion fusion, class T>
 void batch_norm_forward_apply(const BatchNormForward<T>& a, int64_t slice, int64_t slices, void* scratch) {
   const float* pivots = batch_norm_pivots(scratch, a.channels, slices);
   const double n = static_cast<double>(a.rows);
-  for (int64_t first = 0; first < a.channels; first += max_panel_channels) {
+  for (int64_t first = 0; first < a.channels; first += max_panel_width) {
     const ChannelPanel panel = channel_panel(a.channels, first);
-    alignas(64) double sum[max_panel_channels], squares[max_panel_channels];
+    alignas(64) double sum[max_panel_width], squares[max_panel_width];
     alignas(64) float scale[panel_room], shift[panel_room];
     add_partials(scratch, 2 * a.channels, slices, first, panel.channels, sum);
     add_partials(scratch, 2 * a.channels, slices, a.channels + first, panel.channels, squares);
@@ -132,7 +132,7 @@ void batch_norm_forward_apply(const BatchNormForward<T>& a, int64_t slice, int64
 
 template <Fusion fusion, class T>
 void batch_norm_apply_saved(const BatchNormForward<T>& a, Range rows) {
-  for (int64_t first = 0; first < a.channels; first += max_panel_channels) {
+  for (int64_t first = 0; first < a.channels; first += max_panel_width) {
     const ChannelPanel panel = channel_panel(a.channels, first);
     alignas(64) float scale[panel_room], shift[panel_room];
     for (int64_t c = 0; c < panel.channels; ++c) {
@@ -149,7 +149,7 @@ void batch_norm_apply_saved(const BatchNormForward<T>& a, Range rows) {
 
 template <Fusion fusion, class T>
 void batch_norm_evaluate(const BatchNormForward<T>& a, Range rows) {
-  for (int64_t first = 0; first < a.channels; first += max_panel_channels) {
+  for (int64_t first = 0; first < a.channels; first += max_panel_width) {
     const ChannelPanel panel = channel_panel(a.channels, first);
     alignas(64) float scale[panel_room], shift[panel_room];
     for (int64_t c = 0; c < panel.channels; ++c) {

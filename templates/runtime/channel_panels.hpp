@@ -14,8 +14,6 @@
 
 namespace stepplan {
 
-constexpr int64_t max_panel_channels = max_panel_width;
-
 // `count` wide rows of `width` values; row r begins at element offset + r * stride.
 struct WideRows {
   int64_t offset, stride, count, width;
@@ -63,7 +61,7 @@ struct ChannelPanel {
 
 // `widest`: how many values side by side a caller has room for in the first-level cache.
 constexpr ChannelPanel channel_panel(int64_t all_channels, int64_t first, int64_t widest = max_panel_width) {
-  const int64_t channels = std::min(all_channels - first, max_panel_channels);
+  const int64_t channels = std::min(all_channels - first, max_panel_width);
   // Odd narrow widths become whole vectors of 16, so that there is no remainder loop.
   int64_t repeat = all_channels < 64 ? 16 / std::gcd(all_channels, int64_t{16}) : 1;
   // Sums read four rows at once: the longer each is, the better processors fetch ahead.

@@ -117,14 +117,13 @@ def test_bench_compares_with_autocast(tmp_path: Path, graph: Graph) -> None:
     with make(graph, tmp_path)(pin=False) as executor:
         state = executor.state_dict()
 
-    def first_loss(of: Graph) -> float:
-        name, step = next(torch_contenders(of, data, state, 2, lambda text: None))
+    def loss_of(contender_of: Graph) -> float:
+        name, step = next(torch_contenders(contender_of, data, state, 2, lambda text: None))
         assert name.startswith("eager")
-        twin = Twin(gated_net()).load(state)
-        loss = float(twin(*map(torch.from_numpy, data))[0].detach())
-        later = step()  # after the warm-up's three steps
-        assert later < loss
-        return float(later)
+        first = float(Twin(gated_net()).load(state)(*map(torch.from_numpy, data))[0].detach())
+        later = float(step())
+        assert later < first, "it has trained while it was warmed up"
+        return later
 
-    rounded, full = first_loss(graph), first_loss(gated_net())
+    rounded, full = loss_of(graph), loss_of(gated_net())
     assert rounded != full and rounded == pytest.approx(full, rel=0.05)

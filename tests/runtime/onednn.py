@@ -8,9 +8,7 @@ import torch
 
 from planner.target.detect import detect
 
-needs_bfloat16 = pytest.mark.skipif(
-    not {"avx512_bf16", "amx_bf16"}.intersection(detect().cpu.isa), reason="this processor has no bfloat16 instructions"
-)
+needs_bfloat16 = pytest.mark.skipif(not detect().bfloat16, reason="this processor has no instructions for bfloat16")
 
 BATCH, ROWS, CHANNELS = 0, 1, 2
 FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS = 0, 1, 2
