@@ -18,14 +18,29 @@ Step = Callable[[], object]
 LIBRARY_KERNELS = frozenset({"onednn", "cudnn", "cublaslt"})
 
 
+SETTLED_S, LONG_S = 0.05, 0.3
+"""A step that follows another program's finds that one's bytes in the caches and its idle threads still spinning, for
+some milliseconds: much of a small step, little of a long one. In training its own step came before it."""
+
+
 def paired(step: Step, contender: Step, repetitions: int) -> dict[str, float]:
-    """Steps of both in turn: ms of each, and the median of the pairs' ratios."""
-    pairs = [(next(timed(step, 1)), next(timed(contender, 1))) for _ in range(repetitions)]
+    """Steps of both in turn, each settled: ms of each, and the median of the pairs' ratios."""
+    pairs = [(settled(step), settled(contender)) for _ in range(repetitions)]
     return {
         "ms": median(b for _, b in pairs) / 1e6,
         "stepplan_ms": median(a for a, _ in pairs) / 1e6,
         "ratio": median(a / b for a, b in pairs),
     }
+
+
+def settled(step: Step) -> float:
+    """ns of a call that begins `SETTLED_S` after others of its own, or that takes `LONG_S`."""
+    spent = 0.0
+    while True:
+        took = next(timed(step, 1))
+        if spent >= SETTLED_S * 1e9 or took >= LONG_S * 1e9:
+            return took
+        spent += took
 
 
 def fastest(against: dict[str, dict[str, float]]) -> dict[str, Any]:
