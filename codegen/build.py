@@ -25,9 +25,10 @@ Progress = Callable[[int, int, str], None]
 """(done, all, what was just made)."""
 
 COMMON = ("-std=c++20", "-fPIC", "-fopenmp", "-fvisibility=hidden", "-pthread")
-FAST = ("-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math")
+FAST = ("-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fno-ipa-cp")
 """As the kernels were written for: fused multiply-add, no errno, no traps (else selects become branches, and loops are
-not turned into vector code); NaN and infinity keep their meaning."""
+not turned into vector code); NaN and infinity keep their meaning. No copies of a function for constant arguments: of
+their `omp simd` loops g++ 12 makes no vector code, and whether there are any depends on what else a file calls."""
 
 ONCE = ("-O1",)
 """For tables and construction, which run once."""

@@ -54,7 +54,7 @@ inline void add_scaled(const T* x, float scale, int64_t width, float* sum) {
 }
 
 template <class Windows, class T>
-void average_windows_forward(const T* x, T* y, int64_t channels, Windows high, Windows wide, Range out_rows) {
+STEPPLAN_INLINE void average_windows_forward(const T* x, T* y, int64_t channels, Windows high, Windows wide, Range out_rows) {
   constexpr int64_t panel = pool_panel;
   for (int64_t row = out_rows.begin; row < out_rows.end; ++row) {
     const T* image = x + row / high.out * high.in * wide.in * channels;
@@ -83,7 +83,7 @@ void average_windows_forward(const T* x, T* y, int64_t channels, Windows high, W
 }
 
 template <class Windows, class T>
-void average_windows_backward(const T* dy, T* dx, int64_t channels, Windows high, Windows wide, Range in_rows) {
+STEPPLAN_INLINE void average_windows_backward(const T* dy, T* dx, int64_t channels, Windows high, Windows wide, Range in_rows) {
   constexpr int64_t panel = pool_panel;
   for (int64_t row = in_rows.begin; row < in_rows.end; ++row) {
     const int64_t n = row / high.in;
@@ -117,27 +117,27 @@ inline FixedWindows wide_windows(const Pool2d& p, bool count_pad) {
 
 // Slices: a range of the batch * out_height output rows.
 template <class T>
-void average_pool_forward(const T* x, T* y, const Pool2d& p, bool count_include_pad, Range out_rows) {
+STEPPLAN_INLINE void average_pool_forward(const T* x, T* y, const Pool2d& p, bool count_include_pad, Range out_rows) {
   average_windows_forward(x, y, p.channels, high_windows(p, count_include_pad), wide_windows(p, count_include_pad),
                           out_rows);
 }
 
 // Slices: a range of the batch * height input rows.
 template <class T>
-void average_pool_backward(const T* dy, T* dx, const Pool2d& p, bool count_include_pad, Range in_rows) {
+STEPPLAN_INLINE void average_pool_backward(const T* dy, T* dx, const Pool2d& p, bool count_include_pad, Range in_rows) {
   average_windows_backward(dy, dx, p.channels, high_windows(p, count_include_pad),
                            wide_windows(p, count_include_pad), in_rows);
 }
 
 // Adaptive average pooling reads only the sizes of `p`. Global pooling: out_height = out_width = 1.
 template <class T>
-void adaptive_average_pool_forward(const T* x, T* y, const Pool2d& p, Range out_rows) {
+STEPPLAN_INLINE void adaptive_average_pool_forward(const T* x, T* y, const Pool2d& p, Range out_rows) {
   average_windows_forward(x, y, p.channels, AdaptiveWindows{p.height, p.out_height},
                           AdaptiveWindows{p.width, p.out_width}, out_rows);
 }
 
 template <class T>
-void adaptive_average_pool_backward(const T* dy, T* dx, const Pool2d& p, Range in_rows) {
+STEPPLAN_INLINE void adaptive_average_pool_backward(const T* dy, T* dx, const Pool2d& p, Range in_rows) {
   average_windows_backward(dy, dx, p.channels, AdaptiveWindows{p.height, p.out_height},
                            AdaptiveWindows{p.width, p.out_width}, in_rows);
 }

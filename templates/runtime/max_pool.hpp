@@ -46,7 +46,7 @@ inline void add_if_chosen(const T* dy, const uint8_t* chosen, uint8_t index, int
 // take(index, offset) for every element of the window at (top, left) that lies in the image, in the order of the scan:
 // its number in the window, and where its channels begin.
 template <class Take>
-inline void for_window(const Pool2d& p, int64_t top, int64_t left, Take take) {
+STEPPLAN_INLINE void for_window(const Pool2d& p, int64_t top, int64_t left, Take take) {
   for (int64_t kh = 0; kh < p.kernel_h; ++kh) {
     const int64_t ih = top + kh * p.dilation_h;
     if (ih < 0 || ih >= p.height) continue;
@@ -61,7 +61,7 @@ inline void for_window(const Pool2d& p, int64_t top, int64_t left, Take take) {
 // Slices: a range of the batch * out_height output rows.
 // As in PyTorch the first maximum of the scan wins, and NaN wins over everything.
 template <class T>
-void max_pool_forward(const T* x, T* y, uint8_t* argmax, const Pool2d& p, Range out_rows) {
+STEPPLAN_INLINE void max_pool_forward(const T* x, T* y, uint8_t* argmax, const Pool2d& p, Range out_rows) {
   constexpr int64_t panel = pool_panel;
   for (int64_t row = out_rows.begin; row < out_rows.end; ++row) {
     const T* image = x + row / p.out_height * p.height * p.width * p.channels;
@@ -91,7 +91,7 @@ void max_pool_forward(const T* x, T* y, uint8_t* argmax, const Pool2d& p, Range 
 
 // Evaluation needs no argmax.
 template <class T>
-void max_pool_evaluate(const T* x, T* y, const Pool2d& p, Range out_rows) {
+STEPPLAN_INLINE void max_pool_evaluate(const T* x, T* y, const Pool2d& p, Range out_rows) {
   for (int64_t row = out_rows.begin; row < out_rows.end; ++row) {
     const T* image = x + row / p.out_height * p.height * p.width * p.channels;
     const int64_t top = row % p.out_height * p.stride_h - p.pad_h;
@@ -118,7 +118,7 @@ void max_pool_evaluate(const T* x, T* y, const Pool2d& p, Range out_rows) {
 
 // Slices: a range of the batch * height input rows. dx must not overlap dy.
 template <class T>
-void max_pool_backward(const T* dy, const uint8_t* argmax, T* dx, const Pool2d& p, Range in_rows) {
+STEPPLAN_INLINE void max_pool_backward(const T* dy, const uint8_t* argmax, T* dx, const Pool2d& p, Range in_rows) {
   constexpr int64_t panel = pool_panel;
   for (int64_t row = in_rows.begin; row < in_rows.end; ++row) {
     const int64_t n = row / p.height, ih = row % p.height;

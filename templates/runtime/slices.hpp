@@ -3,6 +3,10 @@
 
 #include <cstdint>
 
+/// Of a kernel whose loops end at small constants of its node: it becomes part of the node's function. The others are
+/// compiled as they are, whoever calls them (codegen/build.py: FAST), so that one that was profiled is the one that runs.
+#define STEPPLAN_INLINE __attribute__((always_inline)) inline
+
 namespace stepplan {
 
 /// The half-open interval [begin, end).

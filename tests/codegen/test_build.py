@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import subprocess
 import threading
 from pathlib import Path
 
@@ -273,3 +274,20 @@ def test_facts_come_from_the_library() -> None:
         facts(forward, Mode("onednn", "batch", 1000))
     with pytest.raises(InternalError, match="no library computes"):
         facts(signature_of(graph, node["bn1"]), Mode("onednn", "rows", 2))
+
+
+@pytest.mark.parametrize("cloning", [False, True])
+def test_kernels_have_no_copies_for_constant_arguments(tmp_path: Path, cloning: bool) -> None:
+    """Of such copies g++ 12 makes no vector code, and where they are made depends on what else a file calls."""
+    source = tmp_path / "constant.cpp"
+    source.write_text(
+        '#include "softmax.hpp"\n'
+        "void rows(const float* x, float* y) { stepplan::softmax_forward(x, y, 128, stepplan::Range{0, 9}); }\n"
+    )
+    flags = (*build_module.COMMON, *build_module.FAST, "-march=x86-64-v4", f"-I{RUNTIME}")
+    made = tmp_path / "constant.o"
+    again = ["-fipa-cp"] if cloning else []  # that the flag is what keeps them away
+    subprocess.run(["g++", *flags, *again, "-c", str(source), "-o", str(made)], check=True)
+    symbols = subprocess.run(["nm", str(made)], check=True, capture_output=True, text=True).stdout
+    assert "softmax_forward" in symbols
+    assert (".constprop" in symbols) == cloning

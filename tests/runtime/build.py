@@ -11,15 +11,14 @@ from pathlib import Path
 
 import numpy as np
 
+from codegen.build import FAST
+
 RUNTIME = Path(__file__).resolve().parents[2] / "templates" / "runtime"
 FLAGS = [
     "-std=c++20",
-    "-O3",
+    *FAST,
     "-march=native",
     "-fopenmp",
-    "-ffp-contract=fast",
-    "-fno-math-errno",
-    "-fno-trapping-math",
     "-Wall",
     "-Wextra",
     "-Werror",
