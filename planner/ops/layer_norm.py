@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from planner.graph.gradient import GradientContext
-from planner.graph.model import Attrs, Layout, TensorType
+from planner.graph.model import Attrs, DType, Layout, TensorType
 from planner.ops.base import (
     Access,
     Array,
@@ -62,6 +62,7 @@ class LayerNorm(_LayerNorm):
 
     name = "layer_norm"
     input_counts = (1, 2, 3)
+    low_precision = (0,)
     output_names = ("y", "mean", "inv_std")
     saved_outputs = frozenset({"mean", "inv_std"})
 
@@ -135,11 +136,13 @@ class LayerNorm(_LayerNorm):
 class LayerNormBackward(_LayerNorm):
     """dx = inv_std (g - mean(g) - xhat mean(g xhat)) with g = gamma dy; dgamma = sum dy xhat; dbeta = sum dy.
 
-    Inputs: dy, x, mean, inv_std, [gamma]. Outputs: dx, [dgamma], [dbeta].
+    Inputs: dy, x, mean, inv_std, [gamma]. Outputs: dx, [dgamma], [dbeta]. dx is float32 whatever dy is: it is added to
+    the gradient that goes around the layer, from layer to layer, where roundings would add up.
     """
 
     name = "layer_norm_backward"
     input_counts = (4, 5)
+    low_precision = (0, 1)
     output_names = ("dx", "dgamma", "dbeta")
 
     def infer(self, attrs: LayerNormAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -149,7 +152,8 @@ class LayerNormBackward(_LayerNorm):
         expected = (x, x, stats, stats, *(row,) * attrs.scale)
         if not 1 <= attrs.dims <= len(x.shape) or [t.shape for t in inputs] != [t.shape for t in expected]:
             raise misfit(f"gradient {inputs[0].text()} does not fit {x.text()}", "use what the forward node saved")
-        return (x, *(row,) * (attrs.scale + attrs.shift))
+        dx = x.model_copy(update={"dtype": DType.FLOAT32 if x.dtype is DType.BFLOAT16 else x.dtype})
+        return (dx, *(row,) * (attrs.scale + attrs.shift))
 
     def flops(self, signature: Signature) -> int:
         return 14 * signature.inputs[0].elements
@@ -182,7 +186,7 @@ class LayerNormBackward(_LayerNorm):
         return (*found, *((writes("partial", index, index + 1),) if results > 1 else ()))
 
     def inplace(self, signature: Signature, mode: Mode) -> tuple[tuple[int, int], ...]:
-        return ((0, 0),)
+        return ((0, 0),) if signature.inputs[0].dtype is signature.outputs[0].dtype else ()
 
     def reference(self, attrs: LayerNormAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
         dy, x, mean, inv_std, *gamma = inputs

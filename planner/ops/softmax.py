@@ -7,7 +7,21 @@ import numpy as np
 
 from planner.graph.gradient import GradientContext
 from planner.graph.model import Attrs, Layout, TensorType
-from planner.ops.base import Access, Array, Facts, Mode, Op, Sample, Signature, misfit, reads, register, split, writes
+from planner.ops.base import (
+    EVERY,
+    Access,
+    Array,
+    Facts,
+    Mode,
+    Op,
+    Sample,
+    Signature,
+    misfit,
+    reads,
+    register,
+    split,
+    writes,
+)
 
 
 def rows_of(type_: TensorType) -> int:
@@ -77,6 +91,7 @@ class Softmax(_Rows):
     """y = exp(x - max) / sum exp(x - max)."""
 
     name = "softmax"
+    low_precision = EVERY
 
     def gradient(self, context: GradientContext) -> None:
         context.give(0, context.emit("softmax_backward", [context.grad, context.node.outputs[0]])[0])
@@ -90,6 +105,7 @@ class SoftmaxBackward(_RowsBackward):
     """dx = y (dy - sum dy y)."""
 
     name = "softmax_backward"
+    low_precision = EVERY
 
     def forward(self, x: Array) -> Array:
         return Softmax().reference(Attrs(), (x,))[0]

@@ -10,9 +10,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "row_blocks.hpp"
 #include "scratch.hpp"
 #include "slices.hpp"
-#include "sums.hpp"
 
 namespace stepplan {
 
@@ -24,22 +24,16 @@ constexpr int64_t layer_norm_scratch_bytes(int64_t columns, int64_t slices) {
 template <class T>
 void layer_norm_forward(const T* x, const float* gamma, const float* beta, float eps, T* y, float* saved_mean,
                         float* saved_inv_std, int64_t columns, Range rows) {
+  const double n = static_cast<double>(columns);
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     const T* xr = x + r * columns;
-    T* yr = y + r * columns;
-    const double n = static_cast<double>(columns);
-    const double sum = blocked_sum({0, columns}, [=](int64_t c) { return static_cast<float>(xr[c]); });
-    const float mean = static_cast<float>(sum / n);
-    const double squares = blocked_sum({0, columns}, [=](int64_t c) {
-      const float d = static_cast<float>(xr[c]) - mean;
-      return d * d;
-    });
+    const float mean = static_cast<float>(sum_row(columns, [](int64_t, float v) { return v; }, xr) / n);
+    const double squares = sum_row(columns, [=](int64_t, float v) { return (v - mean) * (v - mean); }, xr);
     const float inv_std = static_cast<float>(1.0 / std::sqrt(squares / n + eps));
-#pragma omp simd
-    for (int64_t c = 0; c < columns; ++c) {
-      const float xhat = (static_cast<float>(xr[c]) - mean) * inv_std;
-      yr[c] = static_cast<T>(xhat * (gamma ? gamma[c] : 1.0f) + (beta ? beta[c] : 0.0f));
-    }
+    const auto scaled = [=](int64_t c, float v) {
+      return (v - mean) * inv_std * (gamma ? gamma[c] : 1.0f) + (beta ? beta[c] : 0.0f);
+    };
+    map_row(columns, y + r * columns, scaled, xr);
     saved_mean[r] = mean;
     saved_inv_std[r] = inv_std;
   }
@@ -49,38 +43,41 @@ struct LayerNormSums {
   double *dgamma, *dbeta;
 };
 
-// Adds `count` rows' shares of dgamma and dbeta: a short chain in float, then double.
+// Adds `count` rows' shares of dgamma and dbeta, of at most `row_block` columns: a short chain in float, then double.
 template <int64_t count, class T>
 void layer_norm_add_rows(const T* dy, const T* x, const float* mean, const float* inv_std, int64_t stride,
                          int64_t width, LayerNormSums sums) {
+  alignas(64) float buffers[2][count * row_block];
+  const FloatRows d = as_float_rows(dy, count, stride, width, buffers[0]);
+  const FloatRows v = as_float_rows(x, count, stride, width, buffers[1]);
 #pragma omp simd
   for (int64_t c = 0; c < width; ++c) {
     float dgamma = 0.0f, dbeta = 0.0f;
     for (int64_t r = 0; r < count; ++r) {
-      const float d = static_cast<float>(dy[r * stride + c]);
-      dgamma += d * ((static_cast<float>(x[r * stride + c]) - mean[r]) * inv_std[r]);
-      dbeta += d;
+      const float own = d.first[r * d.stride + c];
+      dgamma += own * ((v.first[r * v.stride + c] - mean[r]) * inv_std[r]);
+      dbeta += own;
     }
     sums.dgamma[c] += dgamma;
     sums.dbeta[c] += dbeta;
   }
 }
 
-// dx = inv_std (g - mean(g) - xhat mean(g xhat)) with g = gamma dy. dx may equal dy.
+// dx = inv_std (g - mean(g) - xhat mean(g xhat)) with g = gamma dy. dx may equal a float dy.
 // scratch is null when neither dgamma nor dbeta is wanted.
 template <class T>
 void layer_norm_backward(const T* dy, const T* x, const float* gamma, const float* saved_mean,
-                         const float* saved_inv_std, T* dx, int64_t total_rows, int64_t columns, int64_t slice,
+                         const float* saved_inv_std, float* dx, int64_t total_rows, int64_t columns, int64_t slice,
                          int64_t slices, void* scratch) {
-  constexpr int64_t panel = 512, block = 4;
+  constexpr int64_t block = 4;
   const Range rows = split(total_rows, slices, slice);
   double* sums = scratch ? partials(scratch, 2 * columns, slice) : nullptr;
   if (sums) std::fill_n(sums, 2 * columns, 0.0);
   for (int64_t first_row = rows.begin; first_row < rows.end; first_row += block) {
     const int64_t last_row = std::min(first_row + block, rows.end);
     // The parameters' sums come first, because dx may overwrite dy.
-    for (int64_t first = 0; sums && first < columns; first += panel) {
-      const int64_t width = std::min(panel, columns - first);
+    for (int64_t first = 0; sums && first < columns; first += row_block) {
+      const int64_t width = std::min(row_block, columns - first);
       const int64_t offset = first_row * columns + first;
       const LayerNormSums of{sums + first, sums + columns + first};
       if (last_row - first_row == block) {
@@ -94,19 +91,15 @@ void layer_norm_backward(const T* dy, const T* x, const float* gamma, const floa
       }
     }
     for (int64_t r = first_row; r < last_row; ++r) {
-      const T* dyr = dy + r * columns;
-      const T* xr = x + r * columns;
-      T* dxr = dx + r * columns;
+      const T *dyr = dy + r * columns, *xr = x + r * columns;
       const float mean = saved_mean[r], inv_std = saved_inv_std[r];
-      const auto g = [=](int64_t c) { return static_cast<float>(dyr[c]) * (gamma ? gamma[c] : 1.0f); };
-      const auto xhat = [=](int64_t c) { return (static_cast<float>(xr[c]) - mean) * inv_std; };
-      const float mean_g = static_cast<float>(blocked_sum({0, columns}, g) / columns);
-      const float mean_gx =
-          static_cast<float>(blocked_sum({0, columns}, [=](int64_t c) { return g(c) * xhat(c); }) / columns);
-#pragma omp simd
-      for (int64_t c = 0; c < columns; ++c) {
-        dxr[c] = static_cast<T>(inv_std * (g(c) - mean_g - xhat(c) * mean_gx));
-      }
+      const auto g = [=](int64_t c, float d) { return d * (gamma ? gamma[c] : 1.0f); };
+      const auto xhat = [=](float v) { return (v - mean) * inv_std; };
+      const float mean_g = static_cast<float>(sum_row(columns, g, dyr) / columns);
+      const auto gx = [=](int64_t c, float d, float v) { return g(c, d) * xhat(v); };
+      const float mean_gx = static_cast<float>(sum_row(columns, gx, dyr, xr) / columns);
+      const auto slope = [=](int64_t c, float d, float v) { return inv_std * (g(c, d) - mean_g - xhat(v) * mean_gx); };
+      map_row(columns, dx + r * columns, slope, dyr, xr);
     }
   }
 }

@@ -1,12 +1,12 @@
-// Softmax and log-softmax over the last dimension; slices over rows.
+// Softmax and log-softmax over the last dimension; slices over rows. Log-softmax, which losses need, is float32 only.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
+#include "row_blocks.hpp"
 #include "slices.hpp"
-#include "sums.hpp"
 #include "vector_math.hpp"
 
 namespace stepplan {
@@ -14,11 +14,13 @@ namespace stepplan {
 template <class T>
 float row_max(const T* x, int64_t columns) {
   float best = -std::numeric_limits<float>::infinity();
-#pragma omp simd reduction(max : best)
-  for (int64_t c = 0; c < columns; ++c) {
-    const float v = static_cast<float>(x[c]);
-    best = v > best ? v : best;
-  }
+  const auto look = [&](int64_t, int64_t count, const float* v) {
+    float largest = best;
+#pragma omp simd reduction(max : largest)
+    for (int64_t i = 0; i < count; ++i) largest = v[i] > largest ? v[i] : largest;
+    best = largest;
+  };
+  for_blocks(columns, look, x);
   return best;
 }
 
@@ -48,15 +50,10 @@ template <class T>
 void softmax_forward(const T* x, T* y, int64_t columns, Range rows) {
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     const T* xr = x + r * columns;
-    T* yr = y + r * columns;
     const float shift = row_max(xr, columns);
-    const double sum =
-        blocked_sum({0, columns}, [=](int64_t c) { return math::exp(static_cast<float>(xr[c]) - shift); });
+    const double sum = sum_row(columns, [=](int64_t, float v) { return math::exp(v - shift); }, xr);
     const float scale = static_cast<float>(1.0 / sum);
-#pragma omp simd
-    for (int64_t c = 0; c < columns; ++c) {
-      yr[c] = static_cast<T>(math::exp(static_cast<float>(xr[c]) - shift) * scale);
-    }
+    map_row(columns, y + r * columns, [=](int64_t, float v) { return math::exp(v - shift) * scale; }, xr);
   }
 }
 
@@ -64,44 +61,28 @@ void softmax_forward(const T* x, T* y, int64_t columns, Range rows) {
 template <class T>
 void softmax_backward(const T* dy, const T* y, T* dx, int64_t columns, Range rows) {
   for (int64_t r = rows.begin; r < rows.end; ++r) {
-    const T* d = dy + r * columns;
-    const T* yr = y + r * columns;
-    T* out = dx + r * columns;
-    const float dot = static_cast<float>(blocked_sum(
-        {0, columns}, [=](int64_t c) { return static_cast<float>(d[c]) * static_cast<float>(yr[c]); }));
-#pragma omp simd
-    for (int64_t c = 0; c < columns; ++c) {
-      out[c] = static_cast<T>(static_cast<float>(yr[c]) * (static_cast<float>(d[c]) - dot));
-    }
+    const T *d = dy + r * columns, *yr = y + r * columns;
+    const float dot = static_cast<float>(sum_row(columns, [](int64_t, float dv, float yv) { return dv * yv; }, d, yr));
+    map_row(columns, dx + r * columns, [=](int64_t, float dv, float yv) { return yv * (dv - dot); }, d, yr);
   }
 }
 
 // y may equal x.
-template <class T>
-void log_softmax_forward(const T* x, T* y, int64_t columns, Range rows) {
+inline void log_softmax_forward(const float* x, float* y, int64_t columns, Range rows) {
   for (int64_t r = rows.begin; r < rows.end; ++r) {
-    const T* xr = x + r * columns;
-    T* yr = y + r * columns;
+    const float* xr = x + r * columns;
     const float shift = row_max(xr, columns);
     const float log_sum = log_sum_exp(xr, columns, shift);
-#pragma omp simd
-    for (int64_t c = 0; c < columns; ++c) yr[c] = static_cast<T>((static_cast<float>(xr[c]) - shift) - log_sum);
+    map_row(columns, y + r * columns, [=](int64_t, float v) { return (v - shift) - log_sum; }, xr);
   }
 }
 
 // dx = dy - exp(y) sum dy; dx may equal dy or y.
-template <class T>
-void log_softmax_backward(const T* dy, const T* y, T* dx, int64_t columns, Range rows) {
+inline void log_softmax_backward(const float* dy, const float* y, float* dx, int64_t columns, Range rows) {
   for (int64_t r = rows.begin; r < rows.end; ++r) {
-    const T* d = dy + r * columns;
-    const T* yr = y + r * columns;
-    T* out = dx + r * columns;
-    const float sum =
-        static_cast<float>(blocked_sum({0, columns}, [=](int64_t c) { return static_cast<float>(d[c]); }));
-#pragma omp simd
-    for (int64_t c = 0; c < columns; ++c) {
-      out[c] = static_cast<T>(static_cast<float>(d[c]) - math::exp(static_cast<float>(yr[c])) * sum);
-    }
+    const float *d = dy + r * columns, *yr = y + r * columns;
+    const float sum = static_cast<float>(sum_row(columns, [](int64_t, float dv) { return dv; }, d));
+    map_row(columns, dx + r * columns, [=](int64_t, float dv, float yv) { return dv - math::exp(yv) * sum; }, d, yr);
   }
 }
 

@@ -125,13 +125,6 @@ struct BatchNormGradient {
 template <Fusion fusion, class T>
 void batch_norm_backward(Queue queue, const BatchNormGradient<T>& a, double* sums, int64_t chunks);
 
-void layer_norm(Queue queue, const float* x, const float* gamma, const float* beta, float eps, float* y, float* mean,
-                float* inv_std, int64_t rows, int64_t columns);
-/// `sums` as batch_norm's; null: neither dgamma nor dbeta is wanted.
-void layer_norm_backward(Queue queue, const float* dy, const float* x, const float* gamma, const float* mean,
-                         const float* inv_std, float* dx, float* dgamma, float* dbeta, int64_t rows, int64_t columns,
-                         double* sums, int64_t chunks);
-
 struct Lrn {
   int64_t channels, size;
   float alpha, beta, k;
@@ -158,10 +151,19 @@ void interpolate_backward(Queue queue, const float* dy, float* dx, int64_t batch
                           const InterpolationAxis& high, const InterpolationAxis& wide);
 
 // -- rows.cu -------------------------------------------------------------------------------------------------------------
-void softmax(Queue queue, const float* x, float* y, int64_t rows, int64_t columns);
-void softmax_backward(Queue queue, const float* dy, const float* y, float* dx, int64_t rows, int64_t columns);
+template <class T>
+void softmax(Queue queue, const T* x, T* y, int64_t rows, int64_t columns);
+template <class T>
+void softmax_backward(Queue queue, const T* dy, const T* y, T* dx, int64_t rows, int64_t columns);
 void log_softmax(Queue queue, const float* x, float* y, int64_t rows, int64_t columns);
 void log_softmax_backward(Queue queue, const float* dy, const float* y, float* dx, int64_t rows, int64_t columns);
+template <class T>
+void layer_norm(Queue queue, const T* x, const float* gamma, const float* beta, float eps, T* y, float* mean, float* inv_std,
+                int64_t rows, int64_t columns);
+/// `sums` as batch_norm's; null: neither dgamma nor dbeta is wanted.
+template <class T>
+void layer_norm_backward(Queue queue, const T* dy, const T* x, const float* gamma, const float* mean, const float* inv_std,
+                         float* dx, float* dgamma, float* dbeta, int64_t rows, int64_t columns, double* sums, int64_t chunks);
 /// y[i] = scale * the sum of the reduced elements.
 void sum_reduce(Queue queue, const float* x, const Reduction& axes, float scale, float* y);
 /// db[c] = sum of dy[r, c]; `sums`: `chunks` doubles per column.

@@ -30,21 +30,21 @@ STEPPLAN_KERNEL int64_t lane_of(Team team, int64_t column) {
   return column / width % team.lanes;
 }
 
-/// Whether rows of so many floats at these places allow packs of four.
+/// Whether rows of so many numbers at these places allow packs of four.
 template <class... T>
 bool in_wide_rows(int64_t columns, const T*... operands) {
   return columns % 4 == 0 && in_packs<4>(operands...);
 }
 
-template <int width, class Team>
-STEPPLAN_KERNEL float row_max(Team team, const float* x, int64_t columns) {
+template <int width, class Team, class T>
+STEPPLAN_KERNEL float row_max(Team team, const T* x, int64_t columns) {
   float best = -std::numeric_limits<float>::infinity();
   over_row<width>(team, columns, [&](int64_t, float v) { best = v > best ? v : best; }, x);
   return team.max(best);
 }
 
-template <int width, class Team>
-STEPPLAN_KERNEL double row_exp_sum(Team team, const float* x, int64_t columns, float shift) {
+template <int width, class Team, class T>
+STEPPLAN_KERNEL double row_exp_sum(Team team, const T* x, int64_t columns, float shift) {
   double sum = 0.0;
   over_row<width>(team, columns, [&](int64_t, float v) { sum += static_cast<double>(math::exp(v - shift)); }, x);
   return team.sum(sum);
