@@ -82,6 +82,7 @@ class Executor:
         if self._train:
             self._loss = self._view(self._graph.value[self._train.outputs[0]]).reshape(-1)
         set_initial_values(self._state, seed, given)
+        del given  # as many bytes as the parameters
         give_back_memory()
         self._native.settle()
 

@@ -13,7 +13,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from codegen.bench import anonymous_bytes
 from codegen.executor import Executor
+from codegen.initial import give_back_memory
 from planner.capturing import Captured, capture
 from planner.errors import UserError
 from planner.frontends.emitter import identifier
@@ -256,3 +258,18 @@ def test_a_sparse_update_still_has_its_gradient(trained: Trained, executor: Exec
     executor.step(*batch)
     moved = before - executor.state_dict()["table.weight"]
     np.testing.assert_allclose(moved, 0.5 * gradients["table.weight"], rtol=1e-5, atol=1e-6)  # rows move several times
+
+
+def test_the_module_s_weights_are_held_once(tmp_path: Path) -> None:
+    """Small arrays that are freed stay with the process, unless it is told to return them."""
+    captured = capture(nn.Sequential(*(nn.Linear(600, 600) for _ in range(24))), torch.randn(2, 600), loss="mse")
+    made = make(captured.graph, tmp_path)
+    captured.write_weights(tmp_path / "weights.npz")
+    weights = sum(v.type.bytes for v in captured.graph.values if v.name)
+    del captured
+    give_back_memory()
+    before = anonymous_bytes()
+    with made(pin=False) as executor:
+        executor.step(np.ones((2, 600), np.float32), np.ones((2, 600), np.float32))
+        gained = anonymous_bytes() - before
+        assert gained < executor.plan.pools[0].arena + weights / 4
