@@ -8,9 +8,10 @@
 //   = slices * round_up(16 C, 64)   two double sums per channel and slice
 //   + round_up(4 C, 64)             the pivot of each channel (forward)
 //
-// Where activations come from memory, bytes count more than arithmetic. Rows pass through in panels of channels whose coefficients stay in the
-// first-level cache; see channel_panels.hpp. Stage 1 walks the rows backwards, so that it starts with those that
-// stage 0 left in the cache.
+// Where activations come from memory, bytes count more than arithmetic. Rows pass through in panels of channels whose
+// coefficients stay in the first-level cache; see channel_panels.hpp. Sums over rows stay in registers (row_lanes.hpp):
+// adding to the first-level cache, a core took in half of what memory gives it. Stage 1 walks the rows backwards, so that
+// it starts with those that stage 0 left in the cache.
 //
 // These kernels take longer to compile than a small plan's other nodes together, and nothing of them is inlined, so they
 // are compiled once for all plans, by batch_norm.cpp.

@@ -31,33 +31,36 @@ struct BatchNormGradientPanel {
 
 // dy where the activation let y through.
 template <Fusion fusion>
-constexpr auto masked = [](float dy, float y) { return passes<fusion>(y) ? dy : 0.0f; };
+constexpr auto masked = [](auto dy, auto y) { return passes<fusion>(y) ? dy : decltype(dy){}; };
 
-// Adds dy' and dy' (x - mean) of `count` rows to the float sums; writes dresidual.
-template <Fusion fusion, bool joined, int64_t count, class T>
-void batch_norm_add_gradient_rows(const BatchNormBackward<T>& a, int64_t offset, int64_t stride, int64_t width,
-                                  const BatchNormGradientPanel& p, float* sum_dy, float* sum_dy_x) {
-  const T* dy = a.dy + offset;
-  const T* x = a.x + offset;
-  const T* y = a.y + (fusion == Fusion::add_relu ? offset : 0);
-  const T* more = a.more_dy + (joined ? offset : 0);
-  T* dresidual = a.dresidual + (has_residual(fusion) ? offset : 0);
+// The sums of dy' and dy' (x - mean) of the rows; writes dresidual. Asks for the next rows: of several
+// arrays at once, processors do not foresee enough.
+template <Fusion fusion, bool joined, class T>
+void batch_norm_add_gradient_rows(const BatchNormBackward<T>& a, WideRows rows, const BatchNormGradientPanel& p,
+                                  float* sum_dy, float* sum_dy_x) {
+  const T* dy = a.dy + rows.offset;
+  const T* x = a.x + rows.offset;
+  const T* y = a.y + (fusion == Fusion::add_relu ? rows.offset : 0);
+  const T* more = a.more_dy + (joined ? rows.offset : 0);
+  T* dresidual = a.dresidual + (has_residual(fusion) ? rows.offset : 0);
   const float *scale = p.scale, *shift = p.shift, *mean = p.mean;
-  for_lanes<T>(width, [=](auto lane, int64_t i) {
-    auto block_dy = lane.zero(), block_dy_x = lane.zero();
-    for (int64_t r = 0; r < count; ++r) {
-      const auto xr = lane.load(x + r * stride, i);
-      auto d = lane.load(dy + r * stride, i);
-      if constexpr (joined) d = d + lane.load(more + r * stride, i);
-      if constexpr (masks_from_x(fusion)) d = each(masked<fusion>, d, affine(xr, lane.at(scale, i), lane.at(shift, i)));
-      if constexpr (fusion == Fusion::add_relu) d = each(masked<fusion>, d, lane.load(y + r * stride, i));
-      if constexpr (has_residual(fusion)) lane.store(dresidual + r * stride, i, d);
-      block_dy = block_dy + d;
-      block_dy_x = block_dy_x + d * (xr - lane.at(mean, i));
-    }
-    lane.add(sum_dy, i, block_dy);
-    lane.add(sum_dy_x, i, block_dy_x);
-  });
+  const auto add = [=](auto lane, int64_t row, int64_t i, auto& of_dy, auto& of_dy_x) {
+    const int64_t at = row * rows.stride;
+    const int64_t next = at + rows.count * rows.stride;
+    lane.fetch(dy + next, i);
+    lane.fetch(x + next, i);
+    if constexpr (fusion == Fusion::add_relu) lane.fetch(y + next, i);
+    if constexpr (joined) lane.fetch(more + next, i);
+    const auto xr = lane.load(x + at, i);
+    auto d = lane.load(dy + at, i);
+    if constexpr (joined) d = d + lane.load(more + at, i);
+    if constexpr (masks_from_x(fusion)) d = each(masked<fusion>, d, affine(xr, lane.at(scale, i), lane.at(shift, i)));
+    if constexpr (fusion == Fusion::add_relu) d = each(masked<fusion>, d, lane.load(y + at, i));
+    if constexpr (has_residual(fusion)) lane.store(dresidual + at, i, d);
+    of_dy = of_dy + d;
+    of_dy_x = of_dy_x + d * (xr - lane.at(mean, i));
+  };
+  sum_lanes<T>(rows.count, rows.width, sum_dy, sum_dy_x, add);
 }
 
 template <Fusion fusion, bool joined, class T>
@@ -65,23 +68,13 @@ void batch_norm_backward_sums(const BatchNormBackward<T>& a, int64_t slice, int6
   double* sums = partials(scratch, 2 * a.channels, slice);
   for (int64_t i = 0; i < 2 * a.channels; ++i) sums[i] = 0.0;
   for (int64_t first = 0; first < a.channels; first += max_panel_width) {
-    const ChannelPanel panel = channel_panel(a.channels, first);
+    const ChannelPanel panel = channel_panel(a.channels, first, summed_width);
     const BatchNormGradientPanel p(a, panel);
     alignas(64) float sum_dy[panel_room], sum_dy_x[panel_room];
     panel.visit_rows(split(a.rows, slices, slice), RowOrder::ascending, [&](WideRows rows) {
-      std::fill_n(sum_dy, max_panel_width, 0.0f);
-      std::fill_n(sum_dy_x, max_panel_width, 0.0f);
-      int64_t r = 0;
-      for (; r + 4 <= rows.count; r += 4) {  // four rows per pass, as in the forward sums
-        batch_norm_add_gradient_rows<fusion, joined, 4>(a, rows.offset + r * rows.stride, rows.stride, rows.width, p,
-                                                sum_dy, sum_dy_x);
-      }
-      for (; r < rows.count; ++r) {
-        batch_norm_add_gradient_rows<fusion, joined, 1>(a, rows.offset + r * rows.stride, rows.stride, rows.width, p,
-                                                sum_dy, sum_dy_x);
-      }
-      panel.fold_into<T>(sum_dy, sums + first);
-      panel.fold_into<T>(sum_dy_x, sums + a.channels + first);
+      batch_norm_add_gradient_rows<fusion, joined>(a, rows, p, sum_dy, sum_dy_x);
+      panel.fold_into<T>(sum_dy, rows.width, sums + first);
+      panel.fold_into<T>(sum_dy_x, rows.width, sums + a.channels + first);
     });
   }
 }

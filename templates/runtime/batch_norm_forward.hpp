@@ -27,34 +27,17 @@ inline float* batch_norm_pivots(void* scratch, int64_t channels, int64_t slices)
   return reinterpret_cast<float*>(partials(scratch, 2 * channels, slices));
 }
 
-// Adds the rows' deviations from the pivot, and their squares, to the float sums of one panel.
-template <class T>
+// The sums of the rows' deviations from the pivot, and of their squares, of one panel. `ahead`: asks for the next rows.
+template <bool ahead, class T>
 void batch_norm_add_rows(const T* x, WideRows rows, const float* pivot, float* sum, float* squares) {
-  int64_t r = 0;
-  for (; r + 4 <= rows.count; r += 4) {  // four rows per pass save three of four updates of the sums
-    const T* x0 = x + rows.offset + r * rows.stride;
-    const T* x1 = x0 + rows.stride;
-    const T* x2 = x1 + rows.stride;
-    const T* x3 = x2 + rows.stride;
-    for (const T* row : {x0, x1, x2, x3}) fetch(row + rows_ahead * rows.stride, rows.width);
-    for_lanes<T>(rows.width, [=](auto lane, int64_t i) {
-      const auto p = lane.at(pivot, i);
-      const auto d0 = lane.load(x0, i) - p;
-      const auto d1 = lane.load(x1, i) - p;
-      const auto d2 = lane.load(x2, i) - p;
-      const auto d3 = lane.load(x3, i) - p;
-      lane.add(sum, i, (d0 + d1) + (d2 + d3));
-      lane.add(squares, i, (d0 * d0 + d1 * d1) + (d2 * d2 + d3 * d3));
-    });
-  }
-  for (; r < rows.count; ++r) {
-    const T* x0 = x + rows.offset + r * rows.stride;
-    for_lanes<T>(rows.width, [=](auto lane, int64_t i) {
-      const auto d = lane.load(x0, i) - lane.at(pivot, i);
-      lane.add(sum, i, d);
-      lane.add(squares, i, d * d);
-    });
-  }
+  const T* from = x + rows.offset;
+  const auto add = [=, count = rows.count, stride = rows.stride](auto lane, int64_t row, int64_t i, auto& a, auto& b) {
+    if constexpr (ahead) lane.fetch(from + (row + count) * stride, i);
+    const auto d = lane.load(from + row * stride, i) - lane.at(pivot, i);
+    a = a + d;
+    b = b + d * d;
+  };
+  sum_lanes<T>(rows.count, rows.width, sum, squares, add);
 }
 
 template <class T>
@@ -63,18 +46,17 @@ void batch_norm_forward_sums(const BatchNormForward<T>& a, int64_t slice, int64_
   float* pivots = batch_norm_pivots(scratch, a.channels, slices);
   for (int64_t i = 0; i < 2 * a.channels; ++i) sums[i] = 0.0;
   for (int64_t first = 0; first < a.channels; first += max_panel_width) {
-    const ChannelPanel panel = channel_panel(a.channels, first);
+    const ChannelPanel panel = channel_panel(a.channels, first, summed_width);
     // Subtracting the first row keeps the sum of squares accurate when the mean is far from zero.
     alignas(64) float pivot[panel_room], sum[panel_room], squares[panel_room];
     for (int64_t c = 0; c < panel.channels; ++c) pivot[c] = static_cast<float>(a.x[first + c]);
     if (slice == 0) std::copy_n(pivot, panel.channels, pivots + first);  // stage 1 may overwrite x
     panel.repeat_values<T>(pivot);
     panel.visit_rows(split(a.rows, slices, slice), RowOrder::ascending, [&](WideRows rows) {
-      std::fill_n(sum, max_panel_width, 0.0f);
-      std::fill_n(squares, max_panel_width, 0.0f);
-      batch_norm_add_rows(a.x, rows, pivot, sum, squares);
-      panel.fold_into<T>(sum, sums + first);
-      panel.fold_into<T>(squares, sums + a.channels + first);
+      if (rows.strided()) batch_norm_add_rows<true>(a.x, rows, pivot, sum, squares);
+      else batch_norm_add_rows<false>(a.x, rows, pivot, sum, squares);
+      panel.fold_into<T>(sum, rows.width, sums + first);
+      panel.fold_into<T>(squares, rows.width, sums + a.channels + first);
     });
   }
 }

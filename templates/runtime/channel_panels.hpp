@@ -14,9 +14,15 @@
 
 namespace stepplan {
 
+// Numbers of a row whose sums stay in registers: so narrow, rows are read straight through memory.
+constexpr int64_t summed_width = 128;
+
 // `count` wide rows of `width` values; row r begins at element offset + r * stride.
 struct WideRows {
   int64_t offset, stride, count, width;
+
+  // Longer than sums in registers are wide: they are read in columns, a pattern that processors do not foresee.
+  bool strided() const { return stride > summed_width; }
 };
 
 enum class RowOrder { ascending, descending };
@@ -35,19 +41,19 @@ struct ChannelPanel {
     to_lanes<T>(values, width());
   }
 
-  // Adds the sums of a wide row to the sums per channel.
+  // Adds the sums of wide rows of `width` values to the sums per channel.
   template <class T>
-  void fold_into(float* wide, double* sums) const {
-    from_lanes<T>(wide, width());
-    for (int64_t r = 0; r < repeat; ++r) {
-      for (int64_t c = 0; c < channels; ++c) sums[c] += wide[r * channels + c];
+  void fold_into(float* wide, int64_t width, double* sums) const {
+    from_lanes<T>(wide, width);
+    for (int64_t first = 0; first < width; first += channels) {
+      for (int64_t c = 0; c < channels; ++c) sums[c] += wide[first + c];
     }
   }
 
-  // Visits the rows in blocks of at most 64 wide rows, short enough to sum in float: four at a time, a chain of 16.
+  // Visits the rows in blocks of at most 32 wide rows, short enough to sum in float.
   template <class Visit>
   void visit_rows(Range rows, RowOrder order, Visit visit) const {
-    constexpr int64_t block = 64;
+    constexpr int64_t block = 32;
     const int64_t offset = rows.begin * all_channels + first, stride = repeat * all_channels;
     const int64_t full = (rows.end - rows.begin) / repeat, rest = (rows.end - rows.begin) % repeat;
     const int64_t blocks = (full + block - 1) / block;
@@ -59,12 +65,11 @@ struct ChannelPanel {
   }
 };
 
-// `widest`: how many values side by side a caller has room for in the first-level cache.
+// `widest`: how many values side by side a caller has room for, in registers or the first-level cache.
 constexpr ChannelPanel channel_panel(int64_t all_channels, int64_t first, int64_t widest = max_panel_width) {
   const int64_t channels = std::min(all_channels - first, max_panel_width);
   // Odd narrow widths become whole vectors of 16, so that there is no remainder loop.
   int64_t repeat = all_channels < 64 ? 16 / std::gcd(all_channels, int64_t{16}) : 1;
-  // Sums read four rows at once: the longer each is, the better processors fetch ahead.
   while (2 * repeat * all_channels <= widest) repeat *= 2;
   return {all_channels, first, channels, repeat};
 }

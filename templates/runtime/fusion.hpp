@@ -12,9 +12,10 @@ constexpr bool has_residual(Fusion f) { return f == Fusion::add || f == Fusion::
 constexpr bool masks_from_x(Fusion f) { return f == Fusion::relu || f == Fusion::relu6; }
 
 /// Whether the activation lets a value through.
-template <Fusion fusion>
-STEPPLAN_BOTH inline bool passes(float y) {
-  return fusion == Fusion::relu6 ? y > 0.0f && y < 6.0f : y > 0.0f;
+template <Fusion fusion, class V>
+STEPPLAN_BOTH auto passes(V y) {
+  if constexpr (fusion == Fusion::relu6) return (y > 0.0f) & (y < 6.0f);
+  else return y > 0.0f;
 }
 
 }  // namespace stepplan
