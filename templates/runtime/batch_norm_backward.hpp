@@ -68,7 +68,7 @@ void batch_norm_backward_sums(const BatchNormBackward<T>& a, int64_t slice, int6
   double* sums = partials(scratch, 2 * a.channels, slice);
   for (int64_t i = 0; i < 2 * a.channels; ++i) sums[i] = 0.0;
   for (int64_t first = 0; first < a.channels; first += max_panel_width) {
-    const ChannelPanel panel = channel_panel(a.channels, first, summed_width);
+    const ChannelPanel panel = summed_panel(a.channels, first);
     const BatchNormGradientPanel p(a, panel);
     alignas(64) float sum_dy[panel_room], sum_dy_x[panel_room];
     panel.visit_rows(split(a.rows, slices, slice), RowOrder::ascending, [&](WideRows rows) {

@@ -46,7 +46,7 @@ void batch_norm_forward_sums(const BatchNormForward<T>& a, int64_t slice, int64_
   float* pivots = batch_norm_pivots(scratch, a.channels, slices);
   for (int64_t i = 0; i < 2 * a.channels; ++i) sums[i] = 0.0;
   for (int64_t first = 0; first < a.channels; first += max_panel_width) {
-    const ChannelPanel panel = channel_panel(a.channels, first, summed_width);
+    const ChannelPanel panel = summed_panel(a.channels, first);
     // Subtracting the first row keeps the sum of squares accurate when the mean is far from zero.
     alignas(64) float pivot[panel_room], sum[panel_room], squares[panel_room];
     for (int64_t c = 0; c < panel.channels; ++c) pivot[c] = static_cast<float>(a.x[first + c]);

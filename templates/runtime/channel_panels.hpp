@@ -65,13 +65,20 @@ struct ChannelPanel {
   }
 };
 
-// `widest`: how many values side by side a caller has room for, in registers or the first-level cache.
+// `widest`: how many values side by side a caller has room for in the first-level cache.
 constexpr ChannelPanel channel_panel(int64_t all_channels, int64_t first, int64_t widest = max_panel_width) {
   const int64_t channels = std::min(all_channels - first, max_panel_width);
   // Odd narrow widths become whole vectors of 16, so that there is no remainder loop.
   int64_t repeat = all_channels < 64 ? 16 / std::gcd(all_channels, int64_t{16}) : 1;
   while (2 * repeat * all_channels <= widest) repeat *= 2;
   return {all_channels, first, channels, repeat};
+}
+
+// For sums: as few rows side by side as fill their registers evenly.
+constexpr ChannelPanel summed_panel(int64_t all_channels, int64_t first) {
+  const int64_t repeat = summed_width / std::gcd(all_channels, summed_width);
+  if (repeat * all_channels > max_panel_width) return channel_panel(all_channels, first);
+  return {all_channels, first, all_channels, repeat};
 }
 
 }  // namespace stepplan

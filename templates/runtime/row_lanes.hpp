@@ -179,6 +179,8 @@ STEPPLAN_INLINE void sum_lanes(int64_t rows, int64_t width, float* first, float*
   const int64_t vectors = width / Lane::numbers;
   int64_t i = 0;
   for (; i + Lane::summed <= vectors; i += Lane::summed) sum_vectors<Lane::summed>(Lane{}, rows, i, first, second, term);
+  for (; i + Lane::summed / 2 <= vectors; i += Lane::summed / 2)
+    sum_vectors<Lane::summed / 2>(Lane{}, rows, i, first, second, term);
   for (; i < vectors; ++i) sum_vectors<1>(Lane{}, rows, i, first, second, term);
   const int64_t done = vectors * Lane::numbers;
   if (done == width) return;

@@ -6,8 +6,8 @@
 #include "device_kernels.hpp"
 #include "division.hpp"
 #include "packs.hpp"
-#include "row_math.hpp"
 #include "stored.hpp"
+#include "vector_math.hpp"
 
 namespace stepplan::gpu {
 
