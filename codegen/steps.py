@@ -19,8 +19,8 @@ LIBRARY_KERNELS = frozenset({"onednn", "cudnn", "cublaslt"})
 
 
 SETTLED_S, LONG_S = 0.05, 0.3
-"""A step that follows another program's finds that one's bytes in the caches and its idle threads still spinning, for
-some milliseconds: much of a small step, little of a long one. In training its own step came before it."""
+"""A step that follows another program's finds that one's idle threads still spinning, for some milliseconds: much of a
+small step, little of a long one. In training its own step came before it."""
 
 
 def paired(step: Step, contender: Step, repetitions: int) -> dict[str, float]:

@@ -13,6 +13,7 @@
 #include "row_blocks.hpp"
 #include "scratch.hpp"
 #include "slices.hpp"
+#include "sums.hpp"
 
 namespace stepplan {
 
@@ -43,11 +44,11 @@ struct LayerNormSums {
   double *dgamma, *dbeta;
 };
 
-// Adds `count` rows' shares of dgamma and dbeta, of at most `row_block` columns: a short chain in float, then double.
+// Adds `count` rows' shares of dgamma and dbeta, of at most `sum_block` columns: a short chain in float, then double.
 template <int64_t count, class T>
 void layer_norm_add_rows(const T* dy, const T* x, const float* mean, const float* inv_std, int64_t stride,
                          int64_t width, LayerNormSums sums) {
-  alignas(64) float buffers[2][count * row_block];
+  alignas(64) float buffers[2][count * sum_block];
   const FloatRows d = as_float_rows(dy, count, stride, width, buffers[0]);
   const FloatRows v = as_float_rows(x, count, stride, width, buffers[1]);
 #pragma omp simd
@@ -76,8 +77,8 @@ void layer_norm_backward(const T* dy, const T* x, const float* gamma, const floa
   for (int64_t first_row = rows.begin; first_row < rows.end; first_row += block) {
     const int64_t last_row = std::min(first_row + block, rows.end);
     // The parameters' sums come first, because dx may overwrite dy.
-    for (int64_t first = 0; sums && first < columns; first += row_block) {
-      const int64_t width = std::min(row_block, columns - first);
+    for (int64_t first = 0; sums && first < columns; first += sum_block) {
+      const int64_t width = std::min(sum_block, columns - first);
       const int64_t offset = first_row * columns + first;
       const LayerNormSums of{sums + first, sums + columns + first};
       if (last_row - first_row == block) {

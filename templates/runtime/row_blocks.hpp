@@ -9,11 +9,9 @@
 
 #include "bfloat16.hpp"
 #include "slices.hpp"
+#include "sums.hpp"
 
 namespace stepplan {
-
-// A float sum of a block is a chain of 32 additions per lane of a 16-wide vector; blocks are added in double.
-constexpr int64_t row_block = 512;
 
 /// `count` numbers as floats: themselves, or in `buffer`.
 template <class T>
@@ -38,24 +36,24 @@ STEPPLAN_INLINE FloatRows as_float_rows(const T* from, int64_t count, int64_t st
   if constexpr (std::is_same_v<T, float>) {
     return {from, stride};
   } else {
-    for (int64_t r = 0; r < count; ++r) as_floats(from + r * stride, width, buffer + r * row_block);
-    return {buffer, row_block};
+    for (int64_t r = 0; r < count; ++r) as_floats(from + r * stride, width, buffer + r * sum_block);
+    return {buffer, sum_block};
   }
 }
 
 /// visit(first, count, floats...) for every block of the rows.
 template <class Visit, class... T>
 STEPPLAN_INLINE void for_blocks(int64_t columns, Visit visit, const T*... rows) {
-  for (int64_t first = 0; first < columns; first += row_block) {
-    const int64_t count = std::min(row_block, columns - first);
-    alignas(64) float buffers[sizeof...(T)][row_block];
+  for (int64_t first = 0; first < columns; first += sum_block) {
+    const int64_t count = std::min(sum_block, columns - first);
+    alignas(64) float buffers[sizeof...(T)][sum_block];
     [&]<size_t... k>(std::index_sequence<k...>) {
       visit(first, count, as_floats(rows + first, count, buffers[k])...);
     }(std::index_sequence_for<T...>());
   }
 }
 
-/// The sum of term(c, numbers...) over the columns. The order of additions depends only on their number.
+/// The sum of term(c, numbers...) over the columns, as in `blocked_sum`. The order of additions depends only on their number.
 template <class Term, class... T>
 STEPPLAN_INLINE double sum_row(int64_t columns, Term term, const T*... rows) {
   double total = 0.0;
@@ -74,7 +72,7 @@ template <class F, class Out, class... T>
 STEPPLAN_INLINE void map_row(int64_t columns, Out* out, F f, const T*... rows) {
   const auto write = [out, f](int64_t first, int64_t count, const auto*... floats) {
     Out* to = out + first;
-    alignas(64) float results[row_block];
+    alignas(64) float results[sum_block];
     float* result = results;
     if constexpr (std::is_same_v<Out, float>) result = to;
 #pragma omp simd

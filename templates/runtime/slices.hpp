@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-/// Of a kernel whose loops end at small constants of its node: it becomes part of the node's function. The others are
-/// compiled as they are, whoever calls them (codegen/build.py: FAST), so that one that was profiled is the one that runs.
+/// Of a kernel whose loops end at small constants of its node, which becomes part of the node's function, and of what
+/// kernels are written with. No other function is copied for the constants of a call (codegen/build.py: FAST).
 #define STEPPLAN_INLINE __attribute__((always_inline)) inline
 
 namespace stepplan {

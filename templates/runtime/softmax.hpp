@@ -7,6 +7,7 @@
 
 #include "row_blocks.hpp"
 #include "slices.hpp"
+#include "sums.hpp"
 #include "vector_math.hpp"
 
 namespace stepplan {
@@ -26,15 +27,14 @@ float row_max(const T* x, int64_t columns) {
 
 // log sum exp(x), shifted by the maximum so that nothing overflows. The maximum's own term is 1 and is not added but
 // counted, beside equal ones: so what the others add is not lost, however small, nor the loss of a row that is right.
-template <class T>
-float log_sum_exp(const T* x, int64_t columns, float shift) {
+inline float log_sum_exp(const float* x, int64_t columns, float shift) {
   double others = 0.0, largest = 0.0;
-  for (int64_t first = 0; first < columns; first += 512) {  // as in blocked_sum
-    const int64_t last = std::min<int64_t>(first + 512, columns);
+  for (int64_t first = 0; first < columns; first += sum_block) {
+    const int64_t last = std::min(first + sum_block, columns);
     float sum = 0.0f, count = 0.0f;
 #pragma omp simd reduction(+ : sum, count)
     for (int64_t c = first; c < last; ++c) {
-      const float below = static_cast<float>(x[c]) - shift;
+      const float below = x[c] - shift;
       const float term = math::exp(below);
       sum += select_if(below == 0.0f) ? 0.0f : term;
       count += select_if(below == 0.0f) ? 1.0f : 0.0f;

@@ -99,9 +99,7 @@ void add_row_gradients(Queue queue, const T* dy, const T* x, const float* mean, 
         [&] { added.carry(); }, dy, x);
   });
 }
-}  // namespace
 
-namespace {
 template <int width, class T>
 void layer_norm_backward_rows(Queue queue, const T* dy, const T* x, const float* gamma, const float* mean,
                               const float* inv_std, float* dx, int64_t row_count, int64_t columns) {
