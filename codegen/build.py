@@ -40,6 +40,8 @@ ONEDNN = tuple(
 REPORTS = (RUNTIME / "reports.cpp",)
 BATCH_NORM = (RUNTIME / "batch_norm.cpp",)
 """Once per fusion and element type that a plan uses."""
+ATTENTION = (RUNTIME / "attention.cpp",)
+"""Where a plan has attention."""
 SANITIZED = ("-g", "-O1")
 """As sanitizers want it: no speed hides what they look for, and their reports name lines."""
 
@@ -113,6 +115,8 @@ def _units(folder: Path, target: Target, extra: Sequence[str], own: Sequence[str
         compiled(BATCH_NORM, (*FAST, f"-DSTEPPLAN_FUSION={fusion}", f"-DSTEPPLAN_ELEMENT={element}"))
         for element, fusion in sorted(norms)
     )
+    if any('#include "attention.hpp"' in s.read_text() for s in nodes):
+        found.append(compiled(ATTENTION, FAST))
     found += (compiled(group, (*FAST, *own)) for group in toolchain.groups(nodes))
     return [*found, *(compiled(group, (*ONCE, *own)) for group in toolchain.groups(tables))]
 

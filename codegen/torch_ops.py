@@ -81,6 +81,17 @@ def layer_norm(a: Any, t: Sequence[Tensor]) -> Tensor:
     return F.layer_norm(t[0], t[0].shape[t[0].ndim - a.dims :], gamma, beta, a.eps)
 
 
+def attention(a: Any, t: Sequence[Tensor]) -> Tensor:
+    """A mask beside a causal one is added to it."""
+    q, k, v, *given = t
+    mask = given[0] if given else None
+    if a.causal and mask is not None:
+        mask = mask.masked_fill(~torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).tril(), -inf)
+    grouped = q.ndim > 2 and q.shape[-3] != k.shape[-3]
+    causal = a.causal and mask is None
+    return F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, scale=a.scale, enable_gqa=grouped)
+
+
 def max_pool2d(a: Any, t: Sequence[Tensor]) -> Tensor:
     top, bottom, left, right = a.padding
     if a.padding[::2] == a.padding[1::2]:
@@ -156,6 +167,7 @@ TORCH: dict[str, Call] = {
     "adaptive_avg_pool2d": lambda a, t: F.adaptive_avg_pool2d(t[0], a.output),
     "add": lambda a, t: t[0] + t[1],
     "add_scalar": lambda a, t: t[0] + a.value,
+    "attention": attention,
     "avg_pool2d": avg_pool2d,
     "batch_norm": batch_norm,
     "bce_with_logits": lambda a, t: F.binary_cross_entropy_with_logits(t[0], t[1], reduction=a.reduction),

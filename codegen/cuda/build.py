@@ -13,6 +13,7 @@ from codegen.paths import RUNTIME
 from planner.target.model import Target
 
 KERNELS = (
+    "attention.cu",
     "elementwise.cu",
     "joint.cu",
     "movement.cu",

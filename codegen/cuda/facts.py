@@ -8,6 +8,7 @@ from math import prod
 
 from planner.errors import InternalError
 from planner.graph.model import DType
+from planner.ops.attention import Heads
 from planner.ops.base import Facts, Mode, Op, Signature, op_named
 from planner.ops.stored import FILTERS, PLAIN, WEIGHTS, stored_as, unpacked, weights_of
 
@@ -23,10 +24,16 @@ WORKSPACE_SLACK = 192
 """Bytes beside a library's workspace, which begins at a multiple of 256 where plans place at multiples of 64."""
 
 
+PRODUCTS_WORKSPACE = 2**22 + WORKSPACE_SLACK
+"""Of the products within an attention, whose algorithms are the library's first choice."""
+
+
 def facts(signature: Signature, mode: Mode) -> Facts:
     """Of plain weights: packed_bytes (a copy in the kernels' order), packs_o (ops/stored.py); and partial_bytes. The
     workspace of a library's algorithm is measured on the GPU and stands in the cost table."""
     op = op_named(signature.op)
+    if op.family == "attention":
+        return {"scratch_bytes": PRODUCTS_WORKSPACE, "partial_bytes": _score_bytes(op, signature)}
     packed = _packed(signature) if signature.op in WEIGHTS else {}
     size = _partial_bytes(op, signature)
     return {**packed, "partial_bytes": size} if size else packed
@@ -66,6 +73,15 @@ def _packed(signature: Signature) -> Facts:
         return {}
     order = {"packs_o": FILTERS.o_block}
     return order if signature.op == "round_weights" else {"packed_bytes": weights.bytes, **order}
+
+
+def _score_bytes(op: Op, signature: Signature) -> int:
+    """Of all queries and keys (runtime/cuda/attention.cu): their products in float, and the weights where those are
+    narrower; in the gradient two of each."""
+    heads: Heads = op.heads(signature)  # type: ignore[attr-defined]
+    room = -(-heads.units * heads.rows * heads.keys // 32) * 32
+    each = DType.FLOAT32.itemsize + (DType.BFLOAT16.itemsize if signature.inputs[0].dtype is DType.BFLOAT16 else 0)
+    return (2 if signature.op == "attention_backward" else 1) * room * each
 
 
 def _partial_bytes(op: Op, signature: Signature) -> int:

@@ -34,6 +34,7 @@ Progress = Callable[[str, int, int], None]
 
 REPETITIONS = 20
 COPY_BYTES = 2**28
+PRODUCTS = "cublaslt"
 
 
 def profile(
@@ -80,7 +81,7 @@ def profile(
             modelled = modelled_costs(graph, target, facts).entries
             table = table.with_entries(e for e in modelled if not table.modes(e.signature))
         elif any(s.text not in known and not _by_library(s) for s in signatures_of([graph])):
-            table = table.with_entries(_timed(graph, target, table, device, null_device))
+            table = table.with_entries(_timed(graph, target, table, tf32, device, null_device))
             save(table)
     bandwidth = module.copy_bandwidth(device, "inside", COPY_BYTES if not null_device else 2**16, REPETITIONS)
     return table.model_copy(update={"bandwidth": float(bandwidth)})
@@ -127,12 +128,16 @@ def _measured(signature: str, mode: Mode, ns: float, sizes: dict[str, int]) -> C
     )
 
 
-def _timed(graph: Graph, target: Target, table: CostTable, device: int, null_device: bool) -> list[CostEntry]:
+def _timed(
+    graph: Graph, target: Target, table: CostTable, tf32: bool, device: int, null_device: bool
+) -> list[CostEntry]:
     """Every node of one executor by events. Library nodes have their own entries already, without what stepplan's
     kernels add to them (packing, bias): here the whole node is timed, in the algorithm that was the fastest, and with
     weights as the plan stores them."""
     guessed = modelled_costs(graph, target, facts)
     missing = [e for e in guessed.entries if not table.modes(e.signature)]
+    if tf32:  # of products within nodes, which no table of algorithms is for
+        missing = [e.model_copy(update={"implementation": ":tf32"}) if e.kernel == PRODUCTS else e for e in missing]
     plan = make_plan(graph, target, table.with_entries(missing), PlanOptions(policy="sequential"))
     with tempfile.TemporaryDirectory(prefix="stepplan-profile-") as folder:
         emit(plan, graph, target, folder)

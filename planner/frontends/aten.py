@@ -49,6 +49,8 @@ class Context(Emitter):
         """id of a buffer's tensor -> its name"""
         self.saved: frozenset[str] = frozenset()
         """Names of the module's state_dict."""
+        self.gradients_of_inputs = False
+        """Whether the caller may ask for them."""
         self.node: Any = None
         """The exported program's node that is being lowered."""
         self._states: dict[int, str] = {}

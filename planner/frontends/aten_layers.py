@@ -1,4 +1,4 @@
-"""ATen's layers: convolution, linear, pooling, normalisation, embedding, attention, dropout."""
+"""ATen's layers: convolution, linear, pooling, normalisation, embedding, dropout."""
 
 from math import prod
 from typing import Any
@@ -11,9 +11,6 @@ from planner.ops.embedding import EmbeddingAttrs
 from planner.ops.layer_norm import LayerNormAttrs
 from planner.ops.normalization import BatchNormAttrs
 from planner.ops.pool import AdaptivePoolAttrs, AvgPoolAttrs, MaxPoolAttrs
-
-_MASKED_OUT = -1e30
-"""Added to a score, nothing is left of it; unlike minus infinity it makes no NaN of a row that is masked out whole."""
 
 
 def _pair(size: Any) -> tuple[int, int]:
@@ -306,35 +303,3 @@ def _adaptive(c: Context, x: str, size: Any) -> str:
 @lowers("adaptive_avg_pool1d")
 def _adaptive1d(c: Context, x: str, size: Any) -> str:
     return c.squeeze(_adaptive(c, c.unsqueeze(x, -2), [1, *size]), [-2])
-
-
-# -- attention -------------------------------------------------------------------------------------------------
-@lowers("scaled_dot_product_attention")
-def _attention(c: Context, q: Any, k: Any, v: Any, mask: Any, p: float, causal: bool, scale: Any, gqa: bool) -> str:
-    """A boolean mask says what takes part. Where nothing does the result is 0, as PyTorch has it."""
-    torch = c.torch
-    q, k, v = c.val(q), c.val(k), c.val(v)
-    if gqa:
-        k, v = (_repeated_heads(c, part, c.shape(q)[-3]) for part in (k, v))
-    if causal:
-        mask = torch.ones(c.shape(q)[-2], c.shape(k)[-2], dtype=torch.bool).tril()
-    alive: Any = None
-    if c.is_constant(mask) and mask.dtype == torch.bool:
-        alive = None if bool(mask.any(-1).all()) else mask.any(-1, keepdim=True)
-        mask = torch.zeros(mask.shape).masked_fill(~mask, _MASKED_OUT)
-    elif mask is not None and not c.is_constant(mask) and c.dtype(3) is torch.bool:
-        kept = c.floating(mask)
-        alive = c.compare("gt", c.reduce("reduce_sum", kept, [-1], True), 0)
-        mask = c.where(kept, c.fill((), 0.0), c.fill((), _MASKED_OUT))
-    y = c.attention(q, k, v, scale, None if mask is None else c.val(mask), float(p))
-    return y if alive is None else c.op("mul", y, c.val(alive))
-
-
-def _repeated_heads(c: Context, x: str, heads: int) -> str:
-    """(N, groups, L, E) -> (N, heads, L, E): neighbouring heads of queries share keys and values."""
-    *lead, groups, length, width = c.shape(x)
-    spread = c.expand(c.unsqueeze(x, len(lead) + 1), (*lead, groups, heads // groups, length, width))
-    return c.reshape(spread, (*lead, heads, length, width))
-
-
-# -- losses ----------------------------------------------------------------------------------------------------

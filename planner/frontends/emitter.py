@@ -19,7 +19,6 @@ from planner.ops.activation import ClampAttrs
 from planner.ops.base import Array
 from planner.ops.concat import ConcatAttrs
 from planner.ops.copy import ExpandAttrs, PermuteAttrs, SliceAttrs
-from planner.ops.dropout import DropoutAttrs
 from planner.ops.masks import CompareAttrs
 from planner.ops.matmul import MatmulAttrs
 from planner.ops.pad import PadAttrs
@@ -312,17 +311,6 @@ class Emitter:
 
     def where(self, mask: str, a: str, b: str) -> str:
         return self.op("where", mask, a, b)
-
-    def attention(
-        self, q: str, k: str, v: str, scale: float | None, mask: str | None = None, dropout: float = 0.0
-    ) -> str:
-        """softmax(q k^T scale + mask) v over the last two dimensions."""
-        rank = self.rank(k)
-        factor = self.shape(q)[-1] ** -0.5 if scale is None else scale
-        scores = self.matmul(self.scale(q, factor), self.transpose(k, rank - 2, rank - 1))
-        weights = self.op("softmax", self.op("add", scores, mask) if mask else scores)
-        weights = self.op("dropout", weights, attrs=DropoutAttrs(p=dropout)) if dropout else weights
-        return self.matmul(weights, v)
 
 
 def safe_name(name: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from planner.errors import InternalError, UserError
 from planner.frontends import (
+    aten_attention,
     aten_elementwise,
     aten_layers,
     aten_losses,
@@ -32,8 +33,8 @@ from planner.ops.caller_gradient import CallerGradientAttrs
 from planner.ops.loss import ClassLossAttrs, LossAttrs
 
 __all__ = [
-    "CaptureOptions", "Loss", "Lowering", "aten_elementwise", "aten_layers", "aten_losses", "aten_math", "aten_order",
-    "aten_picks", "aten_recurrent", "aten_resize", "aten_shapes", "aten_volumes",
+    "CaptureOptions", "Loss", "Lowering", "aten_attention", "aten_elementwise", "aten_layers", "aten_losses",
+    "aten_math", "aten_order", "aten_picks", "aten_recurrent", "aten_resize", "aten_shapes", "aten_volumes",
 ]  # fmt: skip
 
 CALLERS = "caller"
@@ -69,6 +70,7 @@ class Lowering:
         self.torch, self.module, self.wrapped, self.loss = torch, module, wrapped, loss
         self.loss_module = loss if isinstance(loss, torch.nn.Module) else None
         self.context = Context(builder, torch)
+        self.context.gradients_of_inputs = self.loss == CALLERS
         self.values: dict[Any, Any] = {}
         self.coverage = Coverage()
 

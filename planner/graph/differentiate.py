@@ -32,14 +32,11 @@ def append_backward(
     A parameter whose gradient is applied sparsely in place (embedding) has no gradient value: its rule marks the
     update itself and it is missing from the result.
     """
-    trainable = {v.id for v in builder.values.values() if v.role is Role.PARAMETER and v.id not in builder.frozen}
+    trainable = trainable_parameters(builder)
     if parameters is not None:
         trainable &= set(parameters)
     trainable |= set(inputs)
-    needed = set(trainable)
-    for node in forward:
-        if op_named(node.op).differentiable and any(v in needed for v in node.inputs):
-            needed.update(v for v in node.outputs if builder.type(v).dtype in _DIFFERENTIABLE)
+    needed = changing_with(builder, forward, trainable)
     if loss not in needed:
         raise UserError("SP1006", f"the loss {loss!r} depends on no trainable parameter", "mark parameters trainable")
     arrived: dict[str, list[str]] = {}
@@ -56,6 +53,19 @@ def append_backward(
             arrived[loss] = [one]
         op_named(node.op).gradient(GradientContext(builder, node, needed, arrived))
     return {p: arrived[p][0] for p in sorted(trainable) if arrived.get(p)}
+
+
+def trainable_parameters(builder: "GraphBuilder") -> set[str]:
+    return {v.id for v in builder.values.values() if v.role is Role.PARAMETER and v.id not in builder.frozen}
+
+
+def changing_with(builder: "GraphBuilder", nodes: Sequence[Node], values: Collection[str]) -> set[str]:
+    """The values that have a gradient with respect to some of `values`, these among them."""
+    found = set(values)
+    for node in nodes:
+        if op_named(node.op).differentiable and any(v in found for v in node.inputs):
+            found.update(v for v in node.outputs if builder.type(v).dtype in _DIFFERENTIABLE)
+    return found
 
 
 def _ones_attrs(type_: TensorType) -> Attrs:

@@ -2,6 +2,7 @@
 
 from planner.ops import (
     activation,
+    attention,
     average_pool,
     binary,
     caller_gradient,
@@ -40,6 +41,7 @@ from planner.ops.base import all_ops, find_op, op_named
 __all__ = [
     "activation",
     "all_ops",
+    "attention",
     "average_pool",
     "binary",
     "caller_gradient",

@@ -198,6 +198,8 @@ class Op(ABC):
     """Positions of inputs that are not floating point, with their dtype."""
     differentiable: ClassVar[bool] = True
     """False: the results do not change with the inputs wherever they have a gradient at all (comparisons)."""
+    constants: ClassVar[frozenset[int]] = frozenset()
+    """Positions of inputs that the gradient rule leaves out; SP1002 where something needs their gradient."""
     any_dtype: ClassVar[bool] = False
     """Whether the op moves data of every dtype."""
 

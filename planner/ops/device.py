@@ -24,7 +24,12 @@ from planner.ops.base import (
 )
 from planner.units import Bytes
 
-LIBRARIES: Mapping[str, str] = {"conv": "cudnn", "matmul": "cublaslt", "transfer": "copy"}
+LIBRARIES: Mapping[str, str] = {
+    "attention": "cublaslt",
+    "conv": "cudnn",
+    "matmul": "cublaslt",
+    "transfer": "copy",
+}
 """Op family -> the kernel that computes it on a GPU, where it is not one of stepplan's own (`cuda`)."""
 
 DEVICE_KERNELS = frozenset({"cuda", *LIBRARIES.values()})

@@ -4,6 +4,7 @@ from planner.graph import layers
 from planner.graph.builder import GraphBuilder
 from planner.graph.model import DType, Graph, Init, Layout, TensorType
 from planner.graph.optimizer import Optimizer
+from planner.ops.attention import AttentionAttrs
 from planner.ops.interpolate import InterpolateAttrs
 from planner.ops.masks import CastAttrs, CompareAttrs
 from planner.ops.matmul import MatmulAttrs
@@ -76,12 +77,15 @@ def picture(b: GraphBuilder, images: str) -> str:
 
 
 def attention(b: GraphBuilder, x: str) -> str:
-    """One head over (N, tokens, WIDTH), with layer norms, and a feed-forward part with gelu and silu."""
+    """One head over (N, tokens, WIDTH), op by op and as one op that looks back alone, with layer norms, and a
+    feed-forward part with gelu and silu."""
     normed = layers.layer_norm(b, x, name="ln1")
     q, k, v = layers.split(b, layers.linear(b, normed, 3 * WIDTH, bias=False, name="qkv"), (WIDTH,) * 3, 2, name="cut")
     (scores,) = b.op("matmul", [q, k], MatmulAttrs(transpose_b=True), name="scores")
     (scores,) = b.op("scale", [scores], ScalarAttrs(value=WIDTH**-0.5), name="scaled")
     (seen,) = b.op("matmul", [layers.softmax(b, scores, name="weights"), v], MatmulAttrs(), name="seen")
+    back = b.op("attention", [q, k, v], AttentionAttrs(scale=WIDTH**-0.5, causal=True), name="back")[0]
+    seen = layers.add(b, seen, back, name="both")
     x = layers.add(b, x, layers.linear(b, seen, WIDTH, name="out"), name="with_seen")
     wide = layers.linear(b, layers.layer_norm(b, x, name="ln2"), 40, name="wide")
     wide = layers.clamp(b, wide, -1.1, 0.9, name="bounded")

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "attention.hpp"
 #include "bfloat16.hpp"
 #include "launch.hpp"
 
@@ -117,6 +118,29 @@ class Product {
  private:
   ProductShape shape_;
   std::shared_ptr<const Prepared> prepared_;  // null: plain
+};
+
+/// Attention (runtime/attention.hpp) over all units, or its gradient. `algorithm`: as Product's, of each product.
+class AttentionProducts {
+ public:
+  AttentionProducts(Libraries& libraries, const Attention& shape, int64_t units, Element element, bool gradient,
+                    const char* algorithm, size_t workspace);
+  size_t workspace_bytes() const;
+  /// `scores`: room for the products of all queries and keys, in float, and as weights where those are narrower; in the
+  /// gradient for two of each (codegen/cuda/facts.py).
+  template <class T>
+  void forward(Queue queue, const T* q, const T* k, const T* v, const float* mask, T* y, float* log_sums, float* scores,
+               void* workspace, size_t bytes) const;
+  template <class T>
+  void backward(Queue queue, const T* dy, const T* q, const T* k, const T* v, const T* y, const float* log_sums,
+                const float* mask, T* dq, T* dk, T* dv, float* scores, void* workspace, size_t bytes) const;
+
+ private:
+  static int64_t score_room(int64_t scores) { return (scores + 31) / 32 * 32; }
+
+  Attention shape_;
+  int64_t units_;
+  std::vector<Product> products_;
 };
 
 // plain.cu

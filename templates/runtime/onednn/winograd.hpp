@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <stdexcept>
-#include <type_traits>
 
+#include "products.hpp"
 #include "winograd_transforms.hpp"
 
 namespace stepplan::winograd {
@@ -28,76 +28,6 @@ inline size_t bytes_of_planes(const ConvShape& s, int64_t tiles) {
 template <class F>
 void each_portion(Range all, int64_t most, const F& f) {
   for (int64_t first = all.begin; first < all.end; first += most) f(Range{first, std::min(all.end, first + most)});
-}
-
-// -- products ------------------------------------------------------------------------------------------------------------
-
-constexpr int kRows = 6;  // with panels of the most vectors, sums take 24 of 32 registers, or 12 of 16
-
-/// The left side of a product: its rows are dense, or its columns; the other way it goes in steps of `step` floats.
-template <bool dense_rows>
-struct Left {
-  const float* start;
-  int64_t step;
-
-  float at(int64_t row, int64_t k) const { return start[dense_rows ? row * step + k : row + k * step]; }
-  Left from(int64_t row) const { return {start + row * (dense_rows ? step : 1), step}; }
-};
-
-/// c = a b for some rows and one panel of b, which has `depth` rows; c's rows are `c_step` floats apart. `adds`: to what is
-/// there.
-template <int rows, int vectors, class A>
-void multiply_tile(const A& a, const float* b, int64_t depth, float* c, int64_t c_step, bool adds) {
-  Vector sums[rows][vectors] = {};
-  for (int64_t k = 0; k < depth; ++k, b += vectors * kVector) {
-    Vector right[vectors];
-#pragma GCC unroll 4
-    for (int j = 0; j < vectors; ++j) right[j] = load(b + j * kVector);
-#pragma GCC unroll 6
-    for (int i = 0; i < rows; ++i) {
-      const Vector left = Vector{} + a.at(i, k);
-#pragma GCC unroll 4
-      for (int j = 0; j < vectors; ++j) sums[i][j] += left * right[j];
-    }
-  }
-  for (int i = 0; i < rows; ++i)
-    for (int j = 0; j < vectors; ++j) {
-      float* to = c + i * c_step + j * kVector;
-      store(to, adds ? load(to) + sums[i][j] : sums[i][j]);
-    }
-}
-
-template <int vectors, class A>
-void multiply_panel(int64_t rows, const A& a, const float* b, int64_t depth, float* c, int64_t c_step, bool adds) {
-  const auto tile = [&]<int count>(std::integral_constant<int, count>, int64_t row) {
-    multiply_tile<count, vectors>(a.from(row), b, depth, c + row * c_step, c_step, adds);
-  };
-  int64_t row = 0;
-  for (; row + kRows <= rows; row += kRows) tile(std::integral_constant<int, kRows>(), row);
-  switch (rows - row) {
-    case 1: return tile(std::integral_constant<int, 1>(), row);
-    case 2: return tile(std::integral_constant<int, 2>(), row);
-    case 3: return tile(std::integral_constant<int, 3>(), row);
-    case 4: return tile(std::integral_constant<int, 4>(), row);
-    case 5: return tile(std::integral_constant<int, 5>(), row);
-    default: return;
-  }
-}
-
-/// c (rows x columns) = a (rows x depth) b (depth x columns), b in panels one behind the other, c dense.
-template <class A>
-void multiply(int64_t rows, int64_t columns, int64_t depth, const A& a, const float* b, float* c, bool adds = false) {
-  for (int64_t first = 0; first < columns; first += kPanel) {
-    const auto panel = [&]<int vectors>(std::integral_constant<int, vectors>) {
-      multiply_panel<vectors>(rows, a, b + first * depth, depth, c + first, columns, adds);
-    };
-    switch (std::min(kPanel, columns - first) / kVector) {
-      case 1: panel(std::integral_constant<int, 1>()); break;
-      case 2: panel(std::integral_constant<int, 2>()); break;
-      case 3: panel(std::integral_constant<int, 3>()); break;
-      default: panel(std::integral_constant<int, kMostVectors>());
-    }
-  }
 }
 
 // -- convolutions --------------------------------------------------------------------------------------------------------
@@ -136,7 +66,7 @@ class Map {
       float* m = v + kPoints * v_plane;
       transform_tiles(source_, tiling_, tiles, pad_h, pad_w, from, v);
       for (int64_t p = 0; p < kPoints; ++p)
-        multiply(tiles.size(), k, c, Left<true>{v + p * v_plane, c}, u + p * filter_plane(), m + p * m_plane);
+        multiply(tiles.size(), k, {0, c}, Left<true>{v + p * v_plane, c}, Panels{u + p * filter_plane(), c}, m + p * m_plane, k);
       finish_tiles(result_, tiling_, tiles, m, bias, to);
     });
   }
@@ -174,8 +104,8 @@ class Gradient {
       transform_tiles(x_, tiling_, tiles, shape_.pad_h, shape_.pad_w, x, v);
       spread_tiles(y_, tiling_, tiles, dy, m);
       for (int64_t p = 0; p < kPoints; ++p)
-        multiply(c, k, tiles.size(), Left<false>{v + p * v_plane, c}, m + p * m_plane, sums + p * sums_plane(),
-                 tiles.begin > all.begin);
+        multiply(c, k, {0, tiles.size()}, Left<false>{v + p * v_plane, c}, Panels{m + p * m_plane, tiles.size()},
+                 sums + p * sums_plane(), k, tiles.begin > all.begin);
     });
   }
 

@@ -16,6 +16,7 @@
 #include <cstring>
 
 #include "convolution.hpp"
+#include "products.hpp"
 #include "slices.hpp"
 #include "transpose.hpp"
 
@@ -25,20 +26,7 @@ constexpr int64_t kPoints = 16;    // of a transformed tile
 constexpr int64_t kChannels = 16;  // channels come in blocks of so many: a cache line
 constexpr int64_t kGap = 16;       // floats between planes: powers of two apart, all would want the same cache lines
 
-#if defined(__AVX512F__)
-constexpr int64_t kVector = 16, kMostVectors = 4;
-#else
-constexpr int64_t kVector = 8, kMostVectors = 2;
-#endif
-constexpr int64_t kPanel = kVector * kMostVectors;  // neighbouring channels of a product's right side, row behind row
-typedef float Vector __attribute__((vector_size(kVector * sizeof(float))));
-
-inline Vector load(const float* from) {
-  Vector v;
-  std::memcpy(&v, from, sizeof v);
-  return v;
-}
-inline void store(float* to, Vector v) { std::memcpy(to, &v, sizeof v); }
+using namespace products;
 
 inline bool fits(const ConvShape& s) {
   return s.kh == 3 && s.kw == 3 && s.stride_h == 1 && s.stride_w == 1 && s.dilation_h == 1 && s.dilation_w == 1 &&

@@ -1,0 +1,353 @@
+"""Attention as one op: softmax(scale q k' + mask) v, and its gradients, without a matrix of scores in memory.
+
+A **unit** is one matrix of keys with its values. The heads of queries that read it lie one behind the other, one head
+or, in grouped attention, several. Slices cut the units. What a slice needs of the scores is in its scratch, block by
+block, and the backward pass computes them again from the saved `log_sums` (Dao et al., "FlashAttention", 2022,
+algorithms 1 and 4; here whole rows of scores are at hand in the forward pass, so nothing is rescaled).
+"""
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from planner.errors import UserError
+from planner.graph.gradient import GradientContext
+from planner.graph.model import Attrs, Layout, TensorType
+from planner.ops.base import (
+    Access,
+    Array,
+    Facts,
+    Mode,
+    Op,
+    Sample,
+    ScratchPart,
+    Signature,
+    misfit,
+    reads,
+    register,
+    split,
+    writes,
+)
+from planner.units import Bytes
+
+KEYS, QUERIES, GAP = 256, 60, 16
+"""As runtime/attention.hpp: keys and queries of a block in the gradient, floats between rows of scores."""
+
+
+class AttentionAttrs(Attrs):
+    """`scale`: of the scores. `causal`: query i sees the keys up to i."""
+
+    scale: float
+    causal: bool = False
+
+
+class Heads(NamedTuple):
+    """The sizes of an attention."""
+
+    units: int
+    """Matrices of keys."""
+    shared: int
+    """Heads of queries per unit."""
+    queries: int
+    keys: int
+    width: int
+    value_width: int
+
+    @property
+    def rows(self) -> int:
+        """Queries that read a unit."""
+        return self.shared * self.queries
+
+    def pairs(self, causal: bool) -> int:
+        """Queries and keys that meet, over all units."""
+        seen = min(self.queries, self.keys)
+        triangle = seen * (seen + 1) // 2 + (self.queries - seen) * self.keys
+        return self.units * self.shared * (triangle if causal else self.queries * self.keys)
+
+
+class MaskSteps(NamedTuple):
+    """Elements from one query's mask to another's; 0 where they share one. As struct AttentionMask."""
+
+    heads: int
+    """Of queries in one entry of the batch."""
+    batch: int
+    head: int
+    row: int
+
+
+def padded(count: int) -> int:
+    """Room for so many floats in whole cache lines."""
+    return -(-count // 16) * 16
+
+
+def queries_at_once(keys: int) -> int:
+    """As runtime/attention.hpp."""
+    return min(96, max(24, 65536 // padded(keys) // 6 * 6))
+
+
+def mask_steps(mask: TensorType, q: TensorType) -> MaskSteps | None:
+    """How a mask is read beside queries [..., heads, queries, width]: its last dimension is that of the keys, the
+    others are broadcast, those before the heads all or none of them. None: another way."""
+    full = (1,) * (3 - len(q.shape)) + q.shape[:-1]
+    shape = (1,) * (len(full) + 1 - len(mask.shape)) + mask.shape
+    if len(shape) != len(full) + 1 or any(found not in (1, whole) for found, whole in zip(shape, full, strict=False)):
+        return None
+    *lead, heads, queries, keys = shape
+    batch = prod(lead)
+    if batch not in (1, prod(full[:-2])):
+        return None
+    matrix = queries * keys
+    return MaskSteps(
+        heads=full[-2],
+        batch=heads * matrix if batch > 1 else 0,
+        head=matrix if heads > 1 else 0,
+        row=keys if queries > 1 else 0,
+    )
+
+
+def mismatch(q: TensorType, k: TensorType, v: TensorType, mask: TensorType | None) -> UserError | None:
+    """SP1002 where the op does not take these operands."""
+    lead, groups = q.shape[:-2], k.shape[:-2]
+    alike = len(lead) == len(groups) and lead[:-1] == groups[:-1] and (not lead or lead[-1] % groups[-1] == 0)
+    if len(q.shape) < 2 or not alike or q.shape[-1] != k.shape[-1] or k.shape[:-1] != v.shape[:-1]:
+        return misfit(
+            f"attention cannot match queries {q.text()} with keys {k.text()} and values {v.text()}",
+            "they are [..., heads, queries, width], [..., heads, keys, width] and [..., heads, keys, width of values]; "
+            "queries may have a multiple of the others' heads",
+        )
+    if mask and (mask.shape[-1:] != k.shape[-2:-1] or mask_steps(mask, q) is None):
+        return misfit(
+            f"attention cannot add a mask {mask.text()} to the scores of {q.text()} and {k.text()}",
+            "a mask is [..., heads, queries, keys], with 1 or nothing for dimensions along which it stays the same",
+        )
+    return None
+
+
+class _Attention(Op):
+    family = "attention"
+    input_layout = Layout.ROW_MAJOR
+    attrs_type = AttentionAttrs
+
+    def operands(self, inputs: Sequence[TensorType]) -> tuple[TensorType, TensorType, TensorType, TensorType | None]:
+        """q, k, v and the mask."""
+        raise NotImplementedError
+
+    def heads(self, signature: Signature) -> Heads:
+        q, k, v, _ = self.operands(signature.inputs)
+        units = prod(k.shape[:-2])
+        keys, width = k.shape[-2:]
+        return Heads(units, prod(q.shape[:-2]) // units, q.shape[-2], keys, width, v.shape[-1])
+
+    def mask(self, signature: Signature) -> MaskSteps:
+        q, _, _, mask = self.operands(signature.inputs)
+        return (mask_steps(mask, q) if mask else None) or MaskSteps(1, 0, 0, 0)
+
+    def require_fit(self, inputs: Sequence[TensorType]) -> None:
+        if error := mismatch(*self.operands(inputs)):
+            raise error
+
+    def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
+        return {("loops", "heads"): self.heads(signature).units}
+
+    def floats(self, heads: Heads) -> int:
+        """Scratch of one slice."""
+        raise NotImplementedError
+
+    def scratch(self, signature: Signature, mode: Mode, facts: Facts) -> tuple[ScratchPart, ...]:
+        return (ScratchPart("blocks", Bytes(4 * self.floats(self.heads(signature)) * mode.slices)),)
+
+    def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
+        units = self.heads(signature).units
+        *_, mask = self.operands(signature.inputs)
+        lo, hi = split(units, mode.slices, index)
+
+        def own(type_: TensorType) -> tuple[int, int]:
+            each = type_.elements // units
+            return (lo * each, hi * each)
+
+        inputs = signature.inputs[:-1] if mask else signature.inputs
+        return (
+            *(reads(f"in{i}", *own(t)) for i, t in enumerate(inputs)),
+            *((reads(f"in{len(inputs)}", 0, mask.elements),) if mask else ()),
+            *(writes(f"out{i}", *own(t)) for i, t in enumerate(signature.outputs)),
+            writes("blocks", index, index + 1),
+        )
+
+
+def _scores(attrs: AttentionAttrs, q: Array, k: Array, mask: Sequence[Array]) -> Array:
+    """Of queries [units, shared, queries, width]; minus infinity where a query sees nothing."""
+    scores = attrs.scale * (q @ k[:, None].swapaxes(-1, -2))
+    if mask:
+        scores = scores + mask[0]
+    if attrs.causal:
+        scores = np.where(np.tril(np.ones(scores.shape[-2:], bool)), scores, -np.inf)
+    return scores
+
+
+def _grouped(q: Array, k: Array, v: Array, mask: Sequence[Array]) -> tuple[Array, Array, Array, list[Array]]:
+    """q [units, shared, queries, width], k and v [units, keys, ...], a mask as the scores are."""
+    units = prod(k.shape[:-2])
+    each = (units, prod(q.shape[:-2]) // units, q.shape[-2])
+    full = (*q.shape[:-1], k.shape[-2])
+    masks = [np.broadcast_to(m, full).reshape(*each, k.shape[-2]) for m in mask]
+    return q.reshape(*each, q.shape[-1]), k.reshape(units, *k.shape[-2:]), v.reshape(units, *v.shape[-2:]), masks
+
+
+@register
+class AttentionForward(_Attention):
+    """y = softmax(scale q k' + mask) v; 0 for a query that sees nothing.
+
+    Inputs: q [..., heads, queries, width], k [..., groups, keys, width], v [..., groups, keys, value width], [mask].
+    Outputs: y and, per query, log_sums = log sum exp(scores). Heads are a multiple of groups: neighbouring ones share
+    keys and values. The mask has no gradient.
+    """
+
+    name = "attention"
+    input_counts = (3, 4)
+    low_precision = (0, 1, 2)
+    output_names = ("y", "log_sums")
+    saved_outputs = frozenset({"log_sums"})
+    constants = frozenset({3})
+
+    def operands(self, inputs: Sequence[TensorType]) -> tuple[TensorType, TensorType, TensorType, TensorType | None]:
+        q, k, v, *mask = inputs
+        return q, k, v, mask[0] if mask else None
+
+    def infer(self, attrs: AttentionAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        self.require_fit(inputs)
+        q, _, v = inputs[:3]
+        y = TensorType(shape=(*q.shape[:-1], v.shape[-1]), dtype=q.dtype)
+        return (y, TensorType(shape=q.shape[:-1]))
+
+    def gradient(self, context: GradientContext) -> None:
+        q, k, v, *mask = context.node.inputs
+        if mask and context.needs(3):
+            raise misfit(
+                f"attention {context.node.id!r} has no gradient of its mask",
+                "use matmul, add and softmax where a mask is learned",
+            )
+        inputs = [context.grad, q, k, v, *context.node.outputs, *mask]
+        gradients = context.emit("attention_backward", inputs, context.attrs)
+        for index, gradient in enumerate(gradients):
+            context.give(index, gradient)
+
+    def flops(self, signature: Signature) -> int:
+        heads = self.heads(signature)
+        assert isinstance(signature.attrs, AttentionAttrs)
+        return heads.pairs(signature.attrs.causal) * (2 * (heads.width + heads.value_width) + 5)
+
+    def floats(self, heads: Heads) -> int:
+        rows, keys, values = queries_at_once(heads.keys), padded(heads.keys), padded(heads.value_width)
+        return keys * heads.width + heads.keys * values + padded(rows * heads.width) + rows * (keys + GAP + values)
+
+    def reference(self, attrs: AttentionAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        q, k, v, *mask = inputs
+        units_q, units_k, units_v, masks = _grouped(q, k, v, mask)
+        scores = _scores(attrs, units_q, units_k, masks)
+        largest = scores.max(-1, keepdims=True)
+        weights = np.exp(scores - np.where(np.isinf(largest), 0, largest))
+        sums = weights.sum(-1, keepdims=True)
+        some = np.where(sums == 0, 1, sums)
+        y = (weights / some) @ units_v[:, None]
+        log_sums = np.where(sums == 0, 0, largest + np.log(some))
+        return (y.reshape(*q.shape[:-1], v.shape[-1]), log_sums.reshape(q.shape[:-1]))
+
+    def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
+        """Of a mask half is shut; every query sees a key."""
+        q, k, v, *mask = super().draw(sample, rng)
+        return (q, k, v, *(np.where(m < np.sort(m, -1)[..., m.shape[-1] // 2, None], -1e30, m) for m in mask))
+
+    def samples(self) -> Sequence[Sample]:
+        def case(
+            q: tuple[int, ...],
+            keys: int,
+            *,
+            groups: int = 0,
+            values: int = 0,
+            mask: tuple[int, ...] = (),
+            causal: bool = False,
+        ) -> Sample:
+            *lead, _, width = q
+            lead = [*lead[:-1], groups or lead[-1]] if lead else []
+            shapes = (q, (*lead, keys, width), (*lead, keys, values or width), *((mask,) if mask else ()))
+            return Sample(AttentionAttrs(scale=width**-0.5, causal=causal), tuple(TensorType(shape=s) for s in shapes))
+
+        return (
+            case((2, 3, 70, 16), 70, causal=True),
+            case((2, 4, 9, 20), 300, groups=2, mask=(2, 1, 1, 300)),
+            case((3, 5, 8), 7, values=21, mask=(5, 7)),
+            case((2, 3, 5, 4), 6, mask=(3, 5, 6)),
+            case((1, 6, 130, 8), 261, groups=2, values=70, causal=True),
+            case((9, 33), 40),
+            case((2, 2, 2, 65, 3), 2, mask=(2, 2, 1, 65, 2)),
+        )
+
+
+@register
+class AttentionBackward(_Attention):
+    """dv = p' dy; ds = p (dy v' - dy y'); dq = scale ds k; dk = scale ds' q, with p = exp(scores - log_sums).
+
+    Inputs: dy, q, k, v, y, log_sums, [mask]. Outputs: dq, dk, dv.
+    """
+
+    name = "attention_backward"
+    input_counts = (6, 7)
+    low_precision = (0, 1, 2, 3, 4)
+    output_names = ("dq", "dk", "dv")
+
+    def operands(self, inputs: Sequence[TensorType]) -> tuple[TensorType, TensorType, TensorType, TensorType | None]:
+        _, q, k, v, _, _, *mask = inputs
+        return q, k, v, mask[0] if mask else None
+
+    def infer(self, attrs: AttentionAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        self.require_fit(inputs)
+        dy, q, k, v, y, log_sums = inputs[:6]
+        if dy.shape != y.shape or y.shape != (*q.shape[:-1], v.shape[-1]) or log_sums.shape != q.shape[:-1]:
+            raise misfit(f"gradient {dy.text()} does not fit {y.text()}", "use what the forward node saved")
+        return (q, k, v)
+
+    def flops(self, signature: Signature) -> int:
+        heads = self.heads(signature)
+        assert isinstance(signature.attrs, AttentionAttrs)
+        return heads.pairs(signature.attrs.causal) * (2 * (3 * heads.width + 2 * heads.value_width) + 6)
+
+    def floats(self, heads: Heads) -> int:
+        few, width, values = min(KEYS, heads.keys), padded(heads.width), padded(heads.value_width)
+        keys = padded(few)
+        of_unit = heads.rows * width + padded(heads.rows)
+        of_keys = keys * (heads.width + heads.value_width) + few * (2 * width + values)
+        of_queries = padded(QUERIES * heads.width) + padded(QUERIES * heads.value_width) + QUERIES * (width + values)
+        return of_unit + of_keys + of_queries + 2 * QUERIES * (keys + GAP)
+
+    def reference(self, attrs: AttentionAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        dy, q, k, v, y, log_sums, *mask = inputs
+        units_q, units_k, units_v, masks = _grouped(q, k, v, mask)
+        rows = units_q.shape[:-1]
+        units_dy, units_y = dy.reshape(*rows, -1), y.reshape(*rows, -1)
+        weights = np.exp(_scores(attrs, units_q, units_k, masks) - log_sums.reshape(*rows, 1))
+        dots = (units_dy * units_y).sum(-1, keepdims=True)
+        ds = attrs.scale * weights * (units_dy @ units_v[:, None].swapaxes(-1, -2) - dots)
+        dk = (ds.swapaxes(-1, -2) @ units_q).sum(1)
+        dv = (weights.swapaxes(-1, -2) @ units_dy).sum(1)
+        return ((ds @ units_k[:, None]).reshape(q.shape), dk.reshape(k.shape), dv.reshape(v.shape))
+
+    def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
+        dy, *_ = super().draw(sample, rng)
+        _, *operands, y, log_sums = (sample.inputs[i] for i in (0, 1, 2, 3, *range(6, len(sample.inputs)), 4, 5))
+        forward = AttentionForward()
+        drawn = forward.draw(Sample(sample.attrs, tuple(operands)), rng)
+        assert isinstance(sample.attrs, AttentionAttrs)
+        made = forward.reference(sample.attrs, drawn)
+        assert made[0].shape == y.shape and made[1].shape == log_sums.shape
+        return (dy, *drawn[:3], *made, *drawn[3:])
+
+    def samples(self) -> Sequence[Sample]:
+        found = []
+        for sample in AttentionForward().samples():
+            assert isinstance(sample.attrs, AttentionAttrs)
+            y, log_sums = AttentionForward().infer(sample.attrs, sample.inputs)
+            q, k, v, *mask = sample.inputs
+            found.append(Sample(sample.attrs, (y, q, k, v, y, log_sums, *mask)))
+        return tuple(found)

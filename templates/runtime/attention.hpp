@@ -1,0 +1,68 @@
+// Attention, y = softmax(scale q k' + mask) v, without the matrix of scores: blocks of it live in a slice's scratch, and the
+// gradient computes them again (Dao et al., "FlashAttention", 2022). Slices over units.
+//
+// A unit is one matrix of keys and one of values; one or more heads of queries, which lie one behind the other, read it.
+// Kernels compute in float32, whatever the operands are stored in.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "bfloat16.hpp"
+#include "slices.hpp"
+
+namespace stepplan {
+
+/// What is added to the scores; steps in floats, 0 where the same numbers are added again.
+struct AttentionMask {
+  int64_t heads;  // of queries in one entry of the batch
+  int64_t batch_step, head_step, row_step;
+};
+
+/// Of a unit: q [heads, queries, width], k [keys, width], v [keys, value_width]; y [heads, queries, value_width].
+struct Attention {
+  int64_t heads, queries, keys, width, value_width;
+  float scale;
+  bool causal;  // query i reads the keys up to i
+  AttentionMask mask;
+};
+
+namespace attention {
+// As planner/ops/attention.py counts scratch.
+constexpr int64_t kKeys = 256;    // of which a gradient's sums stay in the second-level cache
+constexpr int64_t kQueries = 60;  // whose scores are under way at once in the gradient
+constexpr int64_t kMostQueries = 96;
+constexpr int64_t kGap = 16;  // rows a power of two apart would all want the same cache lines
+
+constexpr int64_t padded(int64_t n) { return (n + 15) / 16 * 16; }
+
+/// Queries whose scores, of all keys, are under way at once: 256 KiB of them where there are many keys.
+constexpr int64_t queries_at_once(int64_t keys) {
+  return std::clamp<int64_t>(65536 / padded(keys) / 6 * 6, 24, kMostQueries);
+}
+}  // namespace attention
+
+/// Floats of scratch that a slice needs.
+constexpr int64_t attention_floats(const Attention& a) {
+  using namespace attention;
+  const int64_t rows = queries_at_once(a.keys), keys = padded(a.keys), values = padded(a.value_width);
+  return keys * a.width + a.keys * values + padded(rows * a.width) + rows * (keys + kGap + values);
+}
+constexpr int64_t attention_backward_floats(const Attention& a) {
+  using namespace attention;
+  const int64_t few = std::min(kKeys, a.keys), keys = padded(few), width = padded(a.width), values = padded(a.value_width);
+  const int64_t of_unit = a.heads * a.queries * width + padded(a.heads * a.queries);
+  const int64_t of_keys = keys * (a.width + a.value_width) + few * (2 * width + values);
+  const int64_t of_queries = padded(kQueries * a.width) + padded(kQueries * a.value_width) + kQueries * (width + values);
+  return of_unit + of_keys + of_queries + 2 * kQueries * (keys + kGap);
+}
+
+/// `log_sums`: of every query, the logarithm of the sum of its scores' exponentials. `mask`: null, or of all units.
+template <class T>
+void attention_forward(const Attention& a, const T* q, const T* k, const T* v, const float* mask, T* y, float* log_sums,
+                       float* scratch, Range units);
+template <class T>
+void attention_backward(const Attention& a, const T* dy, const T* q, const T* k, const T* v, const T* y,
+                        const float* log_sums, const float* mask, T* dq, T* dk, T* dv, float* scratch, Range units);
+
+}  // namespace stepplan

@@ -1,0 +1,158 @@
+// Attention by products of the library and rows of stepplan's own; all scores are in scratch while a node runs. cuDNN's
+// fused attention takes half-precision operands alone.
+#include <cmath>
+#include <limits>
+
+#include "library.hpp"
+#include "row_math.hpp"
+
+namespace stepplan::gpu {
+
+namespace {
+
+/// The scores of one query, as they go into the exponential.
+struct ScoreRow {
+  const float* mask;
+  float scale;
+  int64_t seen;
+
+  STEPPLAN_KERNEL ScoreRow(const Attention& a, const float* masks, int64_t row)
+      : mask(nullptr), scale(a.scale), seen(a.keys) {
+    const int64_t head = row / a.queries, query = row % a.queries;
+    if (a.causal && query + 1 < a.keys) seen = query + 1;
+    const AttentionMask& m = a.mask;
+    if (masks) mask = masks + head / m.heads * m.batch_step + head % m.heads * m.head_step + query * m.row_step;
+  }
+  STEPPLAN_KERNEL float at(int64_t key, float product) const {
+    if (key >= seen) return -std::numeric_limits<float>::infinity();
+    return scale * product + (mask ? mask[key] : 0.0f);
+  }
+};
+
+/// `weights` may equal `products`, which are those of q and k'.
+template <int width, class T>
+void weigh_rows(Queue queue, const Attention& a, int64_t count, const float* products, const float* masks, T* weights,
+                float* log_sums) {
+  rows<128>(queue, count, [=] STEPPLAN_KERNEL(auto team, int64_t r) {
+    const ScoreRow row(a, masks, r);
+    const float* own = products + r * a.keys;
+    constexpr float nothing = -std::numeric_limits<float>::infinity();
+    float best = nothing;
+    const auto look = [&](int64_t c, float v) {
+      const float score = row.at(c, v);
+      best = score > best ? score : best;
+    };
+    over_row<width>(team, a.keys, look, own);
+    best = team.max(best);
+    const float shift = best == nothing ? 0.0f : best;
+    double sum = 0.0;
+    over_row<width>(team, a.keys, [&](int64_t c, float v) { sum += static_cast<double>(math::exp(row.at(c, v) - shift)); }, own);
+    sum = team.sum(sum);
+    const float factor = sum == 0.0 ? 0.0f : static_cast<float>(1.0 / sum);
+    over_row<width>(
+        team, a.keys, [&](int64_t c, T& result, float v) { result = math::exp(row.at(c, v) - shift) * factor; },
+        weights + r * a.keys, own);
+    if (team.lane() == 0) log_sums[r] = sum == 0.0 ? 0.0f : shift + static_cast<float>(std::log(sum));
+  });
+}
+
+/// `weights` may equal `products`, and `gradients` of the scores `weighted`, which are the products of dy and v'.
+template <int width, class T>
+void gradient_rows(Queue queue, const Attention& a, int64_t count, const float* products, const float* weighted,
+                   const float* masks, const float* log_sums, const T* dy, const T* y, T* weights, T* gradients) {
+  rows<128>(queue, count, [=] STEPPLAN_KERNEL(auto team, int64_t r) {
+    const ScoreRow row(a, masks, r);
+    const float log_sum = log_sums[r];
+    double sum = 0.0;
+    const auto add = [&](int64_t, float d, float v) { sum += static_cast<double>(d) * v; };
+    over_row<1>(team, a.value_width, add, dy + r * a.value_width, y + r * a.value_width);
+    const float dot = static_cast<float>(team.sum(sum));
+    const auto write = [&](int64_t c, T& weight, T& gradient, float product, float w) {
+      const float p = math::exp(row.at(c, product) - log_sum);
+      weight = p;
+      gradient = a.scale * p * (w - dot);
+    };
+    over_row<width>(team, a.keys, write, weights + r * a.keys, gradients + r * a.keys, products + r * a.keys,
+                    weighted + r * a.keys);
+  });
+}
+
+/// Matrices one behind the other.
+Matrix dense(int64_t rows, int64_t columns) { return {rows * columns, columns, 1}; }
+/// The same, each read as its transpose.
+Matrix turned(int64_t rows, int64_t columns) { return {rows * columns, 1, columns}; }
+
+/// Where the weights lie, and the gradients of scores: over the products that they are made of, or, where they are
+/// narrower, behind both.
+template <class T>
+T* narrowed(float* products, float* behind) {
+  return reinterpret_cast<T*>(sizeof(T) == sizeof(float) ? products : behind);
+}
+
+}  // namespace
+
+AttentionProducts::AttentionProducts(Libraries& libraries, const Attention& shape, int64_t units, Element element,
+                                     bool gradient, const char* algorithm, size_t workspace)
+    : shape_(shape), units_(units) {
+  const int64_t rows = shape.heads * shape.queries, keys = shape.keys, width = shape.width, values = shape.value_width;
+  const auto add = [&](int64_t m, int64_t n, int64_t k, const Matrix& a, const Matrix& b, Element result) {
+    products_.emplace_back(libraries, ProductShape{units, m, n, k, a, b, dense(m, n), false, element, result}, algorithm, workspace);
+  };
+  add(rows, keys, width, dense(rows, width), turned(keys, width), Element::float32);  // q k'
+  if (!gradient) {
+    add(rows, values, keys, dense(rows, keys), dense(keys, values), element);  // p v
+    return;
+  }
+  add(rows, keys, values, dense(rows, values), turned(keys, values), Element::float32);  // dy v'
+  add(rows, width, keys, dense(rows, keys), dense(keys, width), element);                // ds k
+  add(keys, width, rows, turned(rows, keys), dense(rows, width), element);               // ds' q
+  add(keys, values, rows, turned(rows, keys), dense(rows, values), element);             // p' dy
+}
+
+size_t AttentionProducts::workspace_bytes() const {
+  size_t most = 0;
+  for (const Product& product : products_) most = std::max(most, product.workspace_bytes());
+  return most;
+}
+
+template <class T>
+void AttentionProducts::forward(Queue queue, const T* q, const T* k, const T* v, const float* mask, T* y, float* log_sums,
+                                float* scores, void* workspace, size_t bytes) const {
+  const int64_t count = units_ * shape_.heads * shape_.queries;
+  T* weights = narrowed<T>(scores, scores + score_room(count * shape_.keys));
+  products_[0].run(queue, q, k, nullptr, scores, workspace, bytes);
+  if (in_wide_rows(shape_.keys, scores, weights)) weigh_rows<4>(queue, shape_, count, scores, mask, weights, log_sums);
+  else weigh_rows<1>(queue, shape_, count, scores, mask, weights, log_sums);
+  products_[1].run(queue, weights, v, nullptr, y, workspace, bytes);
+}
+
+template <class T>
+void AttentionProducts::backward(Queue queue, const T* dy, const T* q, const T* k, const T* v, const T* y,
+                                 const float* log_sums, const float* mask, T* dq, T* dk, T* dv, float* scores,
+                                 void* workspace, size_t bytes) const {
+  const int64_t count = units_ * shape_.heads * shape_.queries, room = score_room(count * shape_.keys);
+  float* weighted = scores + room;
+  T* weights = narrowed<T>(scores, scores + 2 * room);
+  T* gradients = narrowed<T>(weighted, scores + 2 * room + room / 2);
+  products_[0].run(queue, q, k, nullptr, scores, workspace, bytes);
+  products_[1].run(queue, dy, v, nullptr, weighted, workspace, bytes);
+  const auto write = [&](auto width) {
+    gradient_rows<decltype(width)::value>(queue, shape_, count, scores, weighted, mask, log_sums, dy, y, weights, gradients);
+  };
+  if (in_wide_rows(shape_.keys, scores, weighted, weights, gradients)) write(std::integral_constant<int, 4>());
+  else write(std::integral_constant<int, 1>());
+  products_[2].run(queue, gradients, k, nullptr, dq, workspace, bytes);
+  products_[3].run(queue, gradients, q, nullptr, dk, workspace, bytes);
+  products_[4].run(queue, weights, dy, nullptr, dv, workspace, bytes);
+}
+
+#define STEPPLAN_ATTENTION(T)                                                                                             \
+  template void AttentionProducts::forward(Queue, const T*, const T*, const T*, const float*, T*, float*, float*, void*, \
+                                           size_t) const;                                                                \
+  template void AttentionProducts::backward(Queue, const T*, const T*, const T*, const T*, const T*, const float*,       \
+                                            const float*, T*, T*, T*, float*, void*, size_t) const
+STEPPLAN_ATTENTION(float);
+STEPPLAN_ATTENTION(bfloat16);
+#undef STEPPLAN_ATTENTION
+
+}  // namespace stepplan::gpu

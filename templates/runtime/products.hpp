@@ -1,0 +1,104 @@
+// Products of matrices of floats in registers: what kernels are made of that do not call a library.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "slices.hpp"
+
+namespace stepplan::products {
+
+#if defined(__AVX512F__)
+constexpr int64_t kVector = 16, kMostVectors = 4;
+#else
+constexpr int64_t kVector = 8, kMostVectors = 2;
+#endif
+constexpr int64_t kPanel = kVector * kMostVectors;  // neighbouring columns of a product's right side, row behind row
+typedef float Vector __attribute__((vector_size(kVector * sizeof(float))));
+
+inline Vector load(const float* from) {
+  Vector v;
+  std::memcpy(&v, from, sizeof v);
+  return v;
+}
+inline void store(float* to, Vector v) { std::memcpy(to, &v, sizeof v); }
+
+constexpr int kRows = 6;  // with panels of the most vectors, sums take 24 of 32 registers, or 12 of 16
+
+/// The left side of a product: its rows are dense, or its columns; the other way it goes in steps of `step` floats.
+template <bool dense_rows>
+struct Left {
+  const float* start;
+  int64_t step;
+
+  float at(int64_t row, int64_t k) const { return start[dense_rows ? row * step + k : row + k * step]; }
+  Left from(int64_t row) const { return {start + row * (dense_rows ? step : 1), step}; }
+};
+
+/// The right side: panels of kPanel columns, of which the last may be narrower, one behind the other. Each has `rows` rows.
+struct Panels {
+  const float* start;
+  int64_t rows;
+};
+
+/// c = a b for some rows and one panel of b, summed over its rows in `depth`; c's rows are `c_step` floats apart. `adds`:
+/// to what is there.
+template <int rows, int vectors, class A>
+void multiply_tile(const A& a, const float* b, Range depth, float* c, int64_t c_step, bool adds) {
+  Vector sums[rows][vectors] = {};
+  b += depth.begin * vectors * kVector;
+  for (int64_t k = depth.begin; k < depth.end; ++k, b += vectors * kVector) {
+    Vector right[vectors];
+#pragma GCC unroll 4
+    for (int j = 0; j < vectors; ++j) right[j] = load(b + j * kVector);
+#pragma GCC unroll 6
+    for (int i = 0; i < rows; ++i) {
+      const Vector left = Vector{} + a.at(i, k);
+#pragma GCC unroll 4
+      for (int j = 0; j < vectors; ++j) sums[i][j] += left * right[j];
+    }
+  }
+  for (int i = 0; i < rows; ++i)
+    for (int j = 0; j < vectors; ++j) {
+      float* to = c + i * c_step + j * kVector;
+      store(to, adds ? load(to) + sums[i][j] : sums[i][j]);
+    }
+}
+
+template <int vectors, class A>
+void multiply_panel(int64_t rows, const A& a, const float* b, Range depth, float* c, int64_t c_step, bool adds) {
+  const auto tile = [&]<int count>(std::integral_constant<int, count>, int64_t row) {
+    multiply_tile<count, vectors>(a.from(row), b, depth, c + row * c_step, c_step, adds);
+  };
+  int64_t row = 0;
+  for (; row + kRows <= rows; row += kRows) tile(std::integral_constant<int, kRows>(), row);
+  switch (rows - row) {
+    case 1: return tile(std::integral_constant<int, 1>(), row);
+    case 2: return tile(std::integral_constant<int, 2>(), row);
+    case 3: return tile(std::integral_constant<int, 3>(), row);
+    case 4: return tile(std::integral_constant<int, 4>(), row);
+    case 5: return tile(std::integral_constant<int, 5>(), row);
+    default: return;
+  }
+}
+
+/// c (rows x columns) = a b, summed over `depth`. Columns are a multiple of kVector, and end where a panel does.
+template <class A>
+void multiply(int64_t rows, int64_t columns, Range depth, const A& a, const Panels& b, float* c, int64_t c_step,
+              bool adds = false) {
+  for (int64_t first = 0; first < columns; first += kPanel) {
+    const auto panel = [&]<int vectors>(std::integral_constant<int, vectors>) {
+      multiply_panel<vectors>(rows, a, b.start + first * b.rows, depth, c + first, c_step, adds);
+    };
+    switch (std::min(kPanel, columns - first) / kVector) {
+      case 1: panel(std::integral_constant<int, 1>()); break;
+      case 2: panel(std::integral_constant<int, 2>()); break;
+      case 3: panel(std::integral_constant<int, 3>()); break;
+      default: panel(std::integral_constant<int, kMostVectors>());
+    }
+  }
+}
+
+}  // namespace stepplan::products
