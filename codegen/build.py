@@ -41,7 +41,7 @@ REPORTS = (RUNTIME / "reports.cpp",)
 BATCH_NORM = (RUNTIME / "batch_norm.cpp",)
 """Once per fusion and element type that a plan uses."""
 ATTENTION = (RUNTIME / "attention.cpp",)
-"""Where a plan has attention."""
+"""Where a plan has attention; with the instruction for products of bfloat16 pairs where there is one."""
 SANITIZED = ("-g", "-O1")
 """As sanitizers want it: no speed hides what they look for, and their reports name lines."""
 
@@ -116,7 +116,8 @@ def _units(folder: Path, target: Target, extra: Sequence[str], own: Sequence[str
         for element, fusion in sorted(norms)
     )
     if any('#include "attention.hpp"' in s.read_text() for s in nodes):
-        found.append(compiled(ATTENTION, FAST))
+        pairs = ("-mavx512bf16",) if "avx512_bf16" in target.cpu.isa else ()
+        found.append(compiled(ATTENTION, (*FAST, *pairs)))
     found += (compiled(group, (*FAST, *own)) for group in toolchain.groups(nodes))
     return [*found, *(compiled(group, (*ONCE, *own)) for group in toolchain.groups(tables))]
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from planner.errors import UserError
 from planner.graph.gradient import GradientContext
-from planner.graph.model import Attrs, Layout, TensorType
+from planner.graph.model import Attrs, DType, Layout, TensorType
 from planner.ops.base import (
     Access,
     Array,
@@ -125,6 +125,11 @@ def mismatch(q: TensorType, k: TensorType, v: TensorType, mask: TensorType | Non
     return None
 
 
+def numbers_of_a_word(signature: Signature) -> int:
+    """Operands per 32-bit word of the products."""
+    return 2 if signature.inputs[0].dtype is DType.BFLOAT16 else 1
+
+
 class _Attention(Op):
     family = "attention"
     input_layout = Layout.ROW_MAJOR
@@ -151,12 +156,12 @@ class _Attention(Op):
     def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
         return {("loops", "heads"): self.heads(signature).units}
 
-    def floats(self, heads: Heads) -> int:
-        """Scratch of one slice."""
+    def floats(self, signature: Signature) -> int:
+        """Scratch of one slice, as runtime/attention.hpp counts it."""
         raise NotImplementedError
 
     def scratch(self, signature: Signature, mode: Mode, facts: Facts) -> tuple[ScratchPart, ...]:
-        return (ScratchPart("blocks", Bytes(4 * self.floats(self.heads(signature)) * mode.slices)),)
+        return (ScratchPart("blocks", Bytes(4 * self.floats(signature) * mode.slices)),)
 
     def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
         units = self.heads(signature).units
@@ -238,9 +243,12 @@ class AttentionForward(_Attention):
         assert isinstance(signature.attrs, AttentionAttrs)
         return heads.pairs(signature.attrs.causal) * (2 * (heads.width + heads.value_width) + 5)
 
-    def floats(self, heads: Heads) -> int:
+    def floats(self, signature: Signature) -> int:
+        heads, numbers = self.heads(signature), numbers_of_a_word(signature)
         rows, keys, values = queries_at_once(heads.keys), padded(heads.keys), padded(heads.value_width)
-        return keys * heads.width + heads.keys * values + padded(rows * heads.width) + rows * (keys + GAP + values)
+        width, scores = -(-heads.width // numbers), rows * (keys + GAP)
+        operands = keys * width + -(-heads.keys // numbers) * values + padded(rows * width) + rows * values
+        return operands + scores + (scores // 2 if numbers > 1 else 0)
 
     def reference(self, attrs: AttentionAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
         q, k, v, *mask = inputs
@@ -313,13 +321,15 @@ class AttentionBackward(_Attention):
         assert isinstance(signature.attrs, AttentionAttrs)
         return heads.pairs(signature.attrs.causal) * (2 * (3 * heads.width + 2 * heads.value_width) + 6)
 
-    def floats(self, heads: Heads) -> int:
+    def floats(self, signature: Signature) -> int:
+        heads, numbers = self.heads(signature), numbers_of_a_word(signature)
         few, width, values = min(KEYS, heads.keys), padded(heads.width), padded(heads.value_width)
-        keys = padded(few)
+        both = -(-heads.width // numbers) + -(-heads.value_width // numbers)
+        keys, scores = padded(few), QUERIES * (padded(few) + GAP)
         of_unit = heads.rows * width + padded(heads.rows)
-        of_keys = keys * (heads.width + heads.value_width) + few * (2 * width + values)
-        of_queries = padded(QUERIES * heads.width) + padded(QUERIES * heads.value_width) + QUERIES * (width + values)
-        return of_unit + of_keys + of_queries + 2 * QUERIES * (keys + GAP)
+        of_keys = keys * both + -(-few // numbers) * width + few * (width + values)
+        of_queries = padded(QUERIES * both) + 32 + QUERIES // numbers * (width + values)
+        return of_unit + of_keys + of_queries + 2 * (scores + (scores // 2 if numbers > 1 else 0))
 
     def reference(self, attrs: AttentionAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
         dy, q, k, v, y, log_sums, *mask = inputs

@@ -2,8 +2,10 @@
 #include "attention.hpp"
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 
+#include "pairs.hpp"
 #include "products.hpp"
 #include "softmax.hpp"
 #include "transpose.hpp"
@@ -15,57 +17,89 @@ namespace {
 using namespace attention;
 using namespace products;
 
+template <class T>
+using Word = std::conditional_t<std::is_same_v<T, float>, float, PairWord>;
+template <class T>
+constexpr int64_t kNumbers = sizeof(float) / sizeof(T);  // of a word
+
 /// Scratch, part after part; each begins at a cache line.
 class Parts {
  public:
   explicit Parts(float* start) : next_(start) {}
-  float* take(int64_t floats) {
+  template <class W = float>
+  W* take(int64_t count) {
     float* part = next_;
-    next_ += padded(floats);
-    return part;
+    next_ += padded(count);
+    return reinterpret_cast<W*>(part);
   }
 
  private:
   float* next_;
 };
 
-/// Rows as a left side: factor times them, in float.
-template <class T>
-void copy_rows(const T* from, int64_t rows, int64_t width, float factor, float* to) {
-#pragma omp simd
-  for (int64_t i = 0; i < rows * width; ++i) to[i] = factor * static_cast<float>(from[i]);
+// -- operands ------------------------------------------------------------------------------------------------------------
+
+/// Rows as a left side: where they lie, or in `room`, with a zero behind an odd last number.
+const float* left_of(const float* rows, int64_t, int64_t, float*) { return rows; }
+const PairWord* left_of(const bfloat16* rows, int64_t count, int64_t width, PairWord* room) {
+  if (width % 2 == 0) return reinterpret_cast<const PairWord*>(rows);
+  for (int64_t r = 0; r < count; ++r, rows += width) {
+    PairWord* to = room + r * words<bfloat16>(width);
+    for (int64_t c = 0; c < width; c += 2) to[c / 2].bits = rows[c].bits | (c + 1 < width ? uint32_t(rows[c + 1].bits) << 16 : 0);
+  }
+  return room;
 }
 
-/// Rows as panels of `rows` rows, with zeros behind the last column.
-template <class T>
-void copy_panels(const T* from, int64_t rows, int64_t width, float factor, float* to) {
+/// Rows that a product sums over as panels, with zeros behind the last column, and the last row where pairs want one more.
+void copy_panels(const float* from, int64_t rows, int64_t width, float* to) {
   for (int64_t first = 0; first < padded(width); first += kPanel) {
     const int64_t columns = std::min(kPanel, padded(width) - first), filled = std::min(columns, width - first);
     float* panel = to + first * rows;
-    for (int64_t r = 0; r < rows; ++r) {
-      const T* row = from + r * width + first;
+    for (int64_t r = 0; r < rows; ++r, panel += columns) {
+      const float* row = from + r * width + first;
 #pragma omp simd
-      for (int64_t c = 0; c < filled; ++c) panel[r * columns + c] = factor * static_cast<float>(row[c]);
-      for (int64_t c = filled; c < columns; ++c) panel[r * columns + c] = 0.0f;
+      for (int64_t c = 0; c < filled; ++c) panel[c] = row[c];
+      for (int64_t c = filled; c < columns; ++c) panel[c] = 0.0f;
+    }
+  }
+}
+void copy_panels(const bfloat16* from, int64_t rows, int64_t width, PairWord* to) {
+  for (int64_t first = 0; first < padded(width); first += kPanel) {
+    const int64_t columns = std::min(kPanel, padded(width) - first), filled = std::min(columns, width - first);
+    PairWord* panel = to + first * words<bfloat16>(rows);
+    for (int64_t r = 0; r < rows; r += 2, panel += columns) {
+      const bfloat16* row = from + r * width + first;
+      const bfloat16* next = row + (r + 1 < rows ? width : 0);
+      const uint32_t kept = r + 1 < rows ? 0xffffffffu : 0xffffu;
+#pragma omp simd
+      for (int64_t c = 0; c < filled; ++c) panel[c].bits = (row[c].bits | uint32_t(next[c].bits) << 16) & kept;
+      for (int64_t c = filled; c < columns; ++c) panel[c].bits = 0;
     }
   }
 }
 
-/// Rows as columns: panels of `width` rows, with zeros behind the last column.
+/// Rows as the columns of panels, with zeros behind the last column.
 template <class T>
-void turn_panels(const T* from, int64_t rows, int64_t width, float* to) {
+void turn_panels(const T* from, int64_t rows, int64_t width, Word<T>* to) {
+  const int64_t depth = words<T>(width);
   for (int64_t row = 0; row < padded(rows); row += 16) {
     const int64_t first = row / kPanel * kPanel, columns = std::min(kPanel, padded(rows) - first);
-    float* panel = to + first * width + (row - first);
-    for (int64_t k = 0; k < width; k += 16) {
-      const int64_t count = std::min<int64_t>(16, rows - row), part = std::min<int64_t>(16, width - k);
-      alignas(64) float numbers[16][16] = {};
-      for (int64_t i = 0; i < count; ++i)
-        for (int64_t j = 0; j < part; ++j) numbers[i][j] = static_cast<float>(from[(row + i) * width + k + j]);
+    Word<T>* panel = to + first * depth + (row - first);
+    for (int64_t k = 0; k < depth; k += 16) {
+      const int64_t count = std::min<int64_t>(16, rows - row), numbers = std::min(16 * kNumbers<T>, width - k * kNumbers<T>);
       Block16 block;
-      for (int64_t i = 0; i < 16; ++i) block.load_row(i, numbers[i]);
+      for (int64_t i = 0; i < 16; ++i) {
+        const T* own = from + (row + i) * width + k * kNumbers<T>;
+        if (i < count && numbers == 16 * kNumbers<T>) {
+          block.load_bits(i, own);
+        } else {
+          alignas(64) char part[64] = {};
+          if (i < count) std::memcpy(part, own, size_t(numbers) * sizeof(T));
+          block.load_bits(i, part);
+        }
+      }
       block.transpose();
-      for (int64_t j = 0; j < part; ++j) block.store_row(j, panel + (k + j) * columns);
+      for (int64_t j = 0; j < std::min<int64_t>(16, depth - k); ++j) block.store_bits(j, panel + (k + j) * columns);
     }
   }
 }
@@ -73,39 +107,48 @@ void turn_panels(const T* from, int64_t rows, int64_t width, float* to) {
 /// Sums as they are stored.
 template <class T>
 void write_rows(const float* from, int64_t rows, int64_t width, float factor, T* to) {
-  for (int64_t r = 0; r < rows; ++r) {
-    const float* row = from + r * padded(width);
-    T* result = to + r * width;
+  for (int64_t r = 0; r < rows; ++r, from += padded(width), to += width) {
 #pragma omp simd
-    for (int64_t c = 0; c < width; ++c) result[c] = factor * row[c];
+    for (int64_t c = 0; c < width; ++c) to[c] = factor * from[c];
   }
 }
+
+// -- rows of scores ------------------------------------------------------------------------------------------------------
 
 /// The masks of one head's queries: of query 0; null without one.
 const float* masks_of(const AttentionMask& m, const float* mask, int64_t head) {
   return mask == nullptr ? nullptr : mask + head / m.heads * m.batch_step + head % m.heads * m.head_step;
 }
 
-void add_mask(float* scores, const float* mask, int64_t count) {
-#pragma omp simd
-  for (int64_t i = 0; i < count; ++i) scores[i] += mask[i];
-}
+/// A row of products becomes scores, but for a factor, which is left to what reads them. It ends with a whole vector, whose
+/// exponentials are 0 behind `count`; the new count.
+struct Row {
+  float factor;
+  int64_t count;
 
-/// Lets a row of `count` scores end with a whole vector, whose exponentials are 0 there; the new count.
-int64_t close_row(float* scores, int64_t count) {
-  std::fill(scores + count, scores + padded(count), -std::numeric_limits<float>::infinity());
-  return padded(count);
-}
+  Row(const Attention& a, float* scores, const float* mask, int64_t count) : factor(a.scale), count(padded(count)) {
+    if (mask != nullptr) {
+#pragma omp simd
+      for (int64_t i = 0; i < count; ++i) scores[i] = a.scale * scores[i] + mask[i];
+      factor = 1.0f;
+    } else if (!(a.scale > 0.0f)) {  // the largest score is that of the smallest product
+#pragma omp simd
+      for (int64_t i = 0; i < count; ++i) scores[i] *= a.scale;
+      factor = 1.0f;
+    }
+    std::fill(scores + count, scores + padded(count), -std::numeric_limits<float>::infinity());
+  }
+};
 
 /// Scores become exponentials; their sum.
-float exponentials(float* scores, int64_t count, float shift) {
+float exponentials(const Row& row, float* scores, float shift) {
   double total = 0.0;
-  for (int64_t first = 0; first < count; first += sum_block) {
-    const int64_t last = std::min(first + sum_block, count);
+  for (int64_t first = 0; first < row.count; first += sum_block) {
+    const int64_t last = std::min(first + sum_block, row.count);
     float sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
     for (int64_t i = first; i < last; ++i) {
-      const float e = math::exp(scores[i] - shift);
+      const float e = math::exp_below(row.factor * scores[i] - shift);
       scores[i] = e;
       sum += e;
     }
@@ -115,62 +158,91 @@ float exponentials(float* scores, int64_t count, float shift) {
 }
 
 /// Scores become weights p, and `products` = dy v' become the gradient of the scores, p (dy v' - dy y').
-void score_gradients(float* scores, float* products, int64_t count, float log_sum, float dot) {
+void score_gradients(const Row& row, float* scores, float* products, float log_sum, float dot) {
 #pragma omp simd
-  for (int64_t i = 0; i < count; ++i) {
-    const float p = math::exp(scores[i] - log_sum);
+  for (int64_t i = 0; i < row.count; ++i) {
+    const float p = math::exp_below(row.factor * scores[i] - log_sum);
     scores[i] = p;
     products[i] = p * (products[i] - dot);
   }
 }
 
-/// Which keys the queries of a block read: all of them, or, where query r of it is the last to miss key r + `behind` + 1,
-/// the keys up to its own place.
+// -- blocks of scores ----------------------------------------------------------------------------------------------------
+
+/// Which keys the queries of a block read: all of them, or those up to their own place, which of query 0 is key `behind`.
+/// Blocks of queries, and of keys, begin at multiples of the rows that a product takes at once.
 struct Seen {
   bool causal;
-  int64_t keys, behind;
+  int64_t queries, keys, behind;
 
   int64_t by(int64_t query) const { return causal ? std::min(keys, query + behind + 1) : keys; }
   /// The first query that reads a key.
   int64_t first(int64_t key) const { return causal ? std::max<int64_t>(0, key - behind) : 0; }
+  /// Of the query's rows in a product: how many keys the last of them reads.
+  int64_t beside(int64_t query) const { return by(std::min(queries - 1, query / kRows * kRows + kRows - 1)); }
 };
 
 /// Products of queries and keys: whole panels of keys, for the queries that read some of them.
-void multiply_keys(const Seen& seen, int64_t queries, int64_t width, const float* left, const float* turned, float* c, int64_t step) {
+template <class W>
+void multiply_keys(const Seen& seen, int64_t width, const W* left, const W* turned, float* c, int64_t step) {
   const int64_t columns = padded(seen.keys);
   for (int64_t first = 0; first < columns; first += kPanel) {
     const int64_t row = seen.first(first) / kRows * kRows;
-    if (row >= queries) return;
-    multiply(queries - row, std::min(kPanel, columns - first), {0, width}, Left<true>{left + row * width, width},
-             Panels{turned + first * width, width}, c + row * step + first, step);
+    if (row >= seen.queries) return;
+    multiply(seen.queries - row, std::min(kPanel, columns - first), {0, width}, Left<true, W>{left + row * width, width},
+             Panels<W>{turned + first * width, width}, c + row * step + first, step);
   }
 }
 
 /// Sums over the keys that queries read, of scores that are 0 beyond.
-void sum_keys(const Seen& seen, int64_t queries, int64_t columns, const float* scores, int64_t step, const float* panels,
-              float* c, bool adds) {
-  const int64_t most = seen.causal ? kRows : queries;
-  for (int64_t row = 0; row < queries; row += most) {
-    const int64_t count = std::min(most, queries - row);
-    multiply(count, columns, {0, seen.by(row + count - 1)}, Left<true>{scores + row * step, step}, Panels{panels, seen.keys},
-             c + row * columns, columns, adds);
-  }
+template <class T>
+void sum_keys(const Seen& seen, int64_t columns, const Word<T>* scores, int64_t step, const Word<T>* panels, float* c, bool adds) {
+  const int64_t most = seen.causal ? kRows : seen.queries;
+  for (int64_t row = 0; row < seen.queries; row += most)
+    multiply(std::min(most, seen.queries - row), columns, {0, words<T>(seen.beside(row))},
+             Left<true, Word<T>>{scores + row * step, step}, Panels<Word<T>>{panels, words<T>(seen.keys)}, c + row * columns,
+             columns, adds);
 }
 
 /// Sums over the queries that read keys, added to what is there.
-void sum_queries(const Seen& seen, int64_t queries, int64_t columns, const float* scores, int64_t step, const float* panels,
-                 float* c) {
-  const int64_t keys = seen.by(queries - 1), most = seen.causal ? kRows : keys;
+template <class T>
+void sum_queries(const Seen& seen, int64_t columns, const Word<T>* scores, int64_t step, const Word<T>* panels, float* c) {
+  const int64_t keys = seen.by(seen.queries - 1), most = seen.causal ? kRows : keys, depth = words<T>(seen.queries);
   for (int64_t key = 0; key < keys; key += most)
-    multiply(std::min(most, keys - key), columns, {seen.first(key), queries}, Left<false>{scores + key, step},
-             Panels{panels, queries}, c + key * columns, columns, true);
+    multiply(std::min(most, keys - key), columns, {seen.first(key) / kNumbers<T>, depth}, Left<false, Word<T>>{scores + key, step},
+             Panels<Word<T>>{panels, depth}, c + key * columns, columns, true);
 }
 
-/// Zeros behind the whole vectors of what a query reads, for keys that others in its rows of a product read. Blocks of
-/// queries, and of keys, begin at multiples of those rows.
-void hide(const Seen& seen, int64_t query, int64_t queries, float* scores) {
-  const int64_t last = std::min(queries - 1, query / kRows * kRows + kRows - 1);
-  for (int64_t key = padded(seen.by(query)); key < seen.by(last); ++key) scores[key] = 0.0f;
+/// Zeros behind the whole vectors of what a query reads, for keys that others in its rows of a product read.
+void hide(const Seen& seen, int64_t query, float* scores) {
+  for (int64_t key = padded(seen.by(query)); key < padded(seen.beside(query)); ++key) scores[key] = 0.0f;
+}
+
+/// Scores as words along the keys: themselves, or in `room`.
+const float* by_keys(const Seen&, const float* scores, int64_t, float*) { return scores; }
+const PairWord* by_keys(const Seen& seen, const float* scores, int64_t step, PairWord* room) {
+  for (int64_t r = 0; r < seen.queries; ++r) {
+    bfloat16* to = reinterpret_cast<bfloat16*>(room + r * step / 2);
+    const float* from = scores + r * step;
+    const int64_t count = padded(seen.beside(r));
+#pragma omp simd
+    for (int64_t i = 0; i < count; ++i) to[i] = from[i];
+  }
+  return room;
+}
+
+/// The same along the queries.
+const float* by_queries(const Seen&, const float* scores, int64_t, float*) { return scores; }
+const PairWord* by_queries(const Seen& seen, const float* scores, int64_t step, PairWord* room) {
+  for (int64_t r = 0; r < seen.queries; r += 2) {
+    PairWord* to = room + r / 2 * step;
+    const float *low = scores + r * step, *high = r + 1 < seen.queries ? low + step : low;
+    const uint32_t kept = r + 1 < seen.queries ? 0xffffffffu : 0xffffu;
+    const int64_t count = padded(seen.beside(r));
+#pragma omp simd
+    for (int64_t i = 0; i < count; ++i) to[i].bits = pair_of(low[i], high[i]) & kept;
+  }
+  return room;
 }
 
 }  // namespace
@@ -178,39 +250,40 @@ void hide(const Seen& seen, int64_t query, int64_t queries, float* scores) {
 template <class T>
 void attention_forward(const Attention& a, const T* q, const T* k, const T* v, const float* mask, T* y, float* log_sums,
                        float* scratch, Range units) {
-  const int64_t most = queries_at_once(a.keys), step = padded(a.keys) + kGap, values = padded(a.value_width);
+  using W = Word<T>;
+  const int64_t most = queries_at_once(a.keys), step = padded(a.keys) + kGap, key_step = step / kNumbers<T>;
+  const int64_t width = words<T>(a.width), values = padded(a.value_width);
   Parts parts(scratch);
-  float* turned_keys = parts.take(padded(a.keys) * a.width);
-  float* value_panels = parts.take(a.keys * values);
-  float* left = parts.take(most * a.width);
-  float* scores = parts.take(most * step);
+  W* turned_keys = parts.take<W>(padded(a.keys) * width);
+  W* value_panels = parts.take<W>(words<T>(a.keys) * values);
+  W* room = parts.take<W>(most * width);
   float* sums = parts.take(most * values);
+  float* scores = parts.take(most * step);
+  W* weights = parts.take<W>(narrowed<T>(most * step));
   float factors[kMostQueries];
 
   for (int64_t unit = units.begin; unit < units.end; ++unit) {
     turn_panels(k + unit * a.keys * a.width, a.keys, a.width, turned_keys);
-    copy_panels(v + unit * a.keys * a.value_width, a.keys, a.value_width, 1.0f, value_panels);
+    copy_panels(v + unit * a.keys * a.value_width, a.keys, a.value_width, value_panels);
     for (int64_t head = unit * a.heads; head < (unit + 1) * a.heads; ++head) {
       const float* masks = masks_of(a.mask, mask, head);
       for (int64_t first = 0; first < a.queries; first += most) {
-        const int64_t count = std::min(most, a.queries - first), row = head * a.queries + first;
-        const Seen seen{a.causal, a.keys, first};
-        copy_rows(q + row * a.width, count, a.width, a.scale, left);
-        multiply_keys(seen, count, a.width, left, turned_keys, scores, step);
+        const int64_t count = std::min(most, a.queries - first), query = head * a.queries + first;
+        const Seen seen{a.causal, count, a.keys, first};
+        multiply_keys(seen, width, left_of(q + query * a.width, count, a.width, room), turned_keys, scores, step);
         for (int64_t r = 0; r < count; ++r) {
           float* s = scores + r * step;
-          const int64_t own = seen.by(r);
-          if (masks != nullptr) add_mask(s, masks + (first + r) * a.mask.row_step, own);
-          const int64_t all = close_row(s, own);
-          const float largest = row_max(s, all);
-          const float shift = largest == -std::numeric_limits<float>::infinity() ? 0.0f : largest;
-          const float sum = exponentials(s, all, shift);
-          hide(seen, r, count, s);
-          log_sums[row + r] = sum == 0.0f ? 0.0f : shift + std::log(sum);
+          const Row row(a, s, masks == nullptr ? nullptr : masks + (first + r) * a.mask.row_step, seen.by(r));
+          const float largest = row_max(s, row.count);
+          const float shift = largest == -std::numeric_limits<float>::infinity() ? 0.0f : row.factor * largest;
+          const float sum = exponentials(row, s, shift);
+          hide(seen, r, s);
+          log_sums[query + r] = sum == 0.0f ? 0.0f : shift + std::log(sum);
           factors[r] = sum == 0.0f ? 0.0f : 1.0f / sum;  // where nothing is let through, the result is 0
         }
-        sum_keys(seen, count, values, scores, step, value_panels, sums, false);
-        for (int64_t r = 0; r < count; ++r) write_rows(sums + r * values, 1, a.value_width, factors[r], y + (row + r) * a.value_width);
+        sum_keys<T>(seen, values, by_keys(seen, scores, step, weights), key_step, value_panels, sums, false);
+        for (int64_t r = 0; r < count; ++r)
+          write_rows(sums + r * values, 1, a.value_width, factors[r], y + (query + r) * a.value_width);
       }
     }
   }
@@ -219,65 +292,67 @@ void attention_forward(const Attention& a, const T* q, const T* k, const T* v, c
 template <class T>
 void attention_backward(const Attention& a, const T* dy, const T* q, const T* k, const T* v, const T* y,
                         const float* log_sums, const float* mask, T* dq, T* dk, T* dv, float* scratch, Range units) {
-  const int64_t most = std::min(kKeys, a.keys), step = padded(most) + kGap, rows = a.heads * a.queries;
-  const int64_t width = padded(a.width), values = padded(a.value_width);
+  using W = Word<T>;
+  const int64_t most = std::min(kKeys, a.keys), step = padded(most) + kGap, key_step = step / kNumbers<T>;
+  const int64_t queries = a.heads * a.queries, width = words<T>(a.width), value_width = words<T>(a.value_width);
+  const int64_t columns = padded(a.width), values = padded(a.value_width);
   Parts parts(scratch);
-  float* dq_sums = parts.take(rows * width);
-  float* dots = parts.take(rows);
-  float* turned_keys = parts.take(padded(most) * a.width);
-  float* turned_values = parts.take(padded(most) * a.value_width);
-  float* key_panels = parts.take(most * width);
-  float* dk_sums = parts.take(most * width);
+  float* dq_sums = parts.take(queries * columns);
+  float* dots = parts.take(queries);
+  W* turned_keys = parts.take<W>(padded(most) * width);
+  W* turned_values = parts.take<W>(padded(most) * value_width);
+  W* key_panels = parts.take<W>(words<T>(most) * columns);
+  float* dk_sums = parts.take(most * columns);
   float* dv_sums = parts.take(most * values);
-  float* left_q = parts.take(kQueries * a.width);
-  float* left_dy = parts.take(kQueries * a.value_width);
-  float* q_panels = parts.take(kQueries * width);
-  float* dy_panels = parts.take(kQueries * values);
+  W* room_q = parts.take<W>(kQueries * width);
+  W* room_dy = parts.take<W>(kQueries * value_width);
+  W* q_panels = parts.take<W>(words<T>(kQueries) * columns);
+  W* dy_panels = parts.take<W>(words<T>(kQueries) * values);
   float* scores = parts.take(kQueries * step);
   float* products = parts.take(kQueries * step);
+  W* room = parts.take<W>(narrowed<T>(kQueries * step));
+  W* room_by_queries = parts.take<W>(narrowed<T>(kQueries * step));
 
   for (int64_t unit = units.begin; unit < units.end; ++unit) {
-    std::fill_n(dq_sums, rows * width, 0.0f);
-    for (int64_t r = 0; r < rows; ++r) {
-      const T *d = dy + (unit * rows + r) * a.value_width, *result = y + (unit * rows + r) * a.value_width;
+    std::fill_n(dq_sums, queries * columns, 0.0f);
+    for (int64_t r = 0; r < queries; ++r) {
+      const T *d = dy + (unit * queries + r) * a.value_width, *result = y + (unit * queries + r) * a.value_width;
       dots[r] = static_cast<float>(sum_row(a.value_width, [](int64_t, float dv, float yv) { return dv * yv; }, d, result));
     }
     for (int64_t key = 0; key < a.keys; key += most) {
       const int64_t keys = std::min(most, a.keys - key), at = unit * a.keys + key;
       turn_panels(k + at * a.width, keys, a.width, turned_keys);
       turn_panels(v + at * a.value_width, keys, a.value_width, turned_values);
-      copy_panels(k + at * a.width, keys, a.width, 1.0f, key_panels);
-      std::fill_n(dk_sums, keys * width, 0.0f);
+      copy_panels(k + at * a.width, keys, a.width, key_panels);
+      std::fill_n(dk_sums, keys * columns, 0.0f);
       std::fill_n(dv_sums, keys * values, 0.0f);
       for (int64_t head = 0; head < a.heads; ++head) {
         const float* masks = masks_of(a.mask, mask, unit * a.heads + head);
         for (int64_t first = a.causal ? key : 0; first < a.queries; first += kQueries) {
-          const int64_t count = std::min(kQueries, a.queries - first), own_row = head * a.queries + first;
-          const int64_t row = unit * rows + own_row;
-          const Seen seen{a.causal, keys, first - key};
-          copy_rows(q + row * a.width, count, a.width, a.scale, left_q);
-          copy_panels(q + row * a.width, count, a.width, a.scale, q_panels);
-          copy_rows(dy + row * a.value_width, count, a.value_width, 1.0f, left_dy);
-          copy_panels(dy + row * a.value_width, count, a.value_width, 1.0f, dy_panels);
-          multiply_keys(seen, count, a.width, left_q, turned_keys, scores, step);
-          multiply_keys(seen, count, a.value_width, left_dy, turned_values, products, step);
+          const int64_t count = std::min(kQueries, a.queries - first), own = head * a.queries + first;
+          const int64_t query = unit * queries + own;
+          const Seen seen{a.causal, count, keys, first - key};
+          const T *own_q = q + query * a.width, *own_dy = dy + query * a.value_width;
+          copy_panels(own_q, count, a.width, q_panels);
+          copy_panels(own_dy, count, a.value_width, dy_panels);
+          multiply_keys(seen, width, left_of(own_q, count, a.width, room_q), turned_keys, scores, step);
+          multiply_keys(seen, value_width, left_of(own_dy, count, a.value_width, room_dy), turned_values, products, step);
           for (int64_t r = 0; r < count; ++r) {
             float *s = scores + r * step, *p = products + r * step;
-            const int64_t own = seen.by(r);
-            if (masks != nullptr) add_mask(s, masks + (first + r) * a.mask.row_step + key, own);
-            score_gradients(s, p, close_row(s, own), log_sums[row + r], dots[own_row + r]);
-            hide(seen, r, count, s);
-            hide(seen, r, count, p);
+            const float* masks_here = masks == nullptr ? nullptr : masks + (first + r) * a.mask.row_step + key;
+            score_gradients(Row(a, s, masks_here, seen.by(r)), s, p, log_sums[query + r], dots[own + r]);
+            hide(seen, r, s);
+            hide(seen, r, p);
           }
-          sum_queries(seen, count, values, scores, step, dy_panels, dv_sums);
-          sum_queries(seen, count, width, products, step, q_panels, dk_sums);
-          sum_keys(seen, count, width, products, step, key_panels, dq_sums + own_row * width, true);
+          sum_queries<T>(seen, values, by_queries(seen, scores, step, room_by_queries), step, dy_panels, dv_sums);
+          sum_queries<T>(seen, columns, by_queries(seen, products, step, room_by_queries), step, q_panels, dk_sums);
+          sum_keys<T>(seen, columns, by_keys(seen, products, step, room), key_step, key_panels, dq_sums + own * columns, true);
         }
       }
-      write_rows(dk_sums, keys, a.width, 1.0f, dk + at * a.width);
+      write_rows(dk_sums, keys, a.width, a.scale, dk + at * a.width);
       write_rows(dv_sums, keys, a.value_width, 1.0f, dv + at * a.value_width);
     }
-    write_rows(dq_sums, rows, a.width, a.scale, dq + unit * rows * a.width);
+    write_rows(dq_sums, queries, a.width, a.scale, dq + unit * queries * a.width);
   }
 }
 

@@ -2,7 +2,8 @@
 // gradient computes them again (Dao et al., "FlashAttention", 2022). Slices over units.
 //
 // A unit is one matrix of keys and one of values; one or more heads of queries, which lie one behind the other, read it.
-// Kernels compute in float32, whatever the operands are stored in.
+// Products of float32 operands are float32's; of bfloat16 ones the weights, and their gradients, are rounded before the
+// second product. Everything is added up in float32.
 #pragma once
 
 #include <algorithm>
@@ -35,6 +36,12 @@ constexpr int64_t kMostQueries = 96;
 constexpr int64_t kGap = 16;  // rows a power of two apart would all want the same cache lines
 
 constexpr int64_t padded(int64_t n) { return (n + 15) / 16 * 16; }
+/// Words that hold so many numbers.
+template <class T>
+constexpr int64_t words(int64_t n) { return sizeof(T) == sizeof(float) ? n : (n + 1) / 2; }
+/// Room for so many scores as words, where they are not words already.
+template <class T>
+constexpr int64_t narrowed(int64_t scores) { return sizeof(T) == sizeof(float) ? 0 : scores / 2; }
 
 /// Queries whose scores, of all keys, are under way at once: 256 KiB of them where there are many keys.
 constexpr int64_t queries_at_once(int64_t keys) {
@@ -42,19 +49,23 @@ constexpr int64_t queries_at_once(int64_t keys) {
 }
 }  // namespace attention
 
-/// Floats of scratch that a slice needs.
+/// Floats of scratch that a slice needs. Products take words: floats, or pairs of bfloat16 numbers (products.hpp).
+template <class T>
 constexpr int64_t attention_floats(const Attention& a) {
   using namespace attention;
   const int64_t rows = queries_at_once(a.keys), keys = padded(a.keys), values = padded(a.value_width);
-  return keys * a.width + a.keys * values + padded(rows * a.width) + rows * (keys + kGap + values);
+  const int64_t scores = rows * (keys + kGap), width = words<T>(a.width);
+  return keys * width + words<T>(a.keys) * values + padded(rows * width) + rows * values + scores + narrowed<T>(scores);
 }
+template <class T>
 constexpr int64_t attention_backward_floats(const Attention& a) {
   using namespace attention;
   const int64_t few = std::min(kKeys, a.keys), keys = padded(few), width = padded(a.width), values = padded(a.value_width);
+  const int64_t both = words<T>(a.width) + words<T>(a.value_width), scores = kQueries * (keys + kGap);
   const int64_t of_unit = a.heads * a.queries * width + padded(a.heads * a.queries);
-  const int64_t of_keys = keys * (a.width + a.value_width) + few * (2 * width + values);
-  const int64_t of_queries = padded(kQueries * a.width) + padded(kQueries * a.value_width) + kQueries * (width + values);
-  return of_unit + of_keys + of_queries + 2 * kQueries * (keys + kGap);
+  const int64_t of_keys = keys * both + words<T>(few) * width + few * (width + values);
+  const int64_t of_queries = padded(kQueries * both) + 32 + words<T>(kQueries) * (width + values);
+  return of_unit + of_keys + of_queries + 2 * (scores + narrowed<T>(scores));
 }
 
 /// `log_sums`: of every query, the logarithm of the sum of its scores' exponentials. `mask`: null, or of all units.

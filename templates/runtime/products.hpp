@@ -1,11 +1,18 @@
-// Products of matrices of floats in registers: what kernels are made of that do not call a library.
+// Products of matrices in registers: what kernels are made of that do not call a library.
+//
+// Operands are words: floats, or pairs of bfloat16 numbers, neighbours in the dimension that is summed over, which is then
+// half as long. Results are floats.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#if defined(__AVX512BF16__)
+#include <immintrin.h>
+#endif
 
+#include "pairs.hpp"
 #include "slices.hpp"
 
 namespace stepplan::products {
@@ -18,46 +25,66 @@ constexpr int64_t kVector = 8, kMostVectors = 2;
 constexpr int64_t kPanel = kVector * kMostVectors;  // neighbouring columns of a product's right side, row behind row
 typedef float Vector __attribute__((vector_size(kVector * sizeof(float))));
 
-inline Vector load(const float* from) {
-  Vector v;
+typedef uint32_t PairVector __attribute__((vector_size(kVector * sizeof(uint32_t))));
+
+template <class Word>
+using VectorOf = std::conditional_t<std::is_same_v<Word, float>, Vector, PairVector>;
+
+template <class Word>
+VectorOf<Word> load(const Word* from) {
+  VectorOf<Word> v;
   std::memcpy(&v, from, sizeof v);
   return v;
 }
+/// A word in all lanes. That nothing is taken away costs nothing, where adding 0 would be computed.
+inline Vector in_all_lanes(float word) { return word - Vector{}; }
+inline PairVector in_all_lanes(PairWord word) { return word.bits - PairVector{}; }
 inline void store(float* to, Vector v) { std::memcpy(to, &v, sizeof v); }
+
+inline void multiply_add(Vector& sum, Vector a, Vector b) { sum += a * b; }
+inline void multiply_add(Vector& sum, PairVector a, PairVector b) {
+#if defined(__AVX512BF16__)
+  sum = Vector(_mm512_dpbf16_ps(__m512(sum), __m512bh(a), __m512bh(b)));
+#else
+  sum += Vector(a << 16) * Vector(b << 16);
+  sum += Vector(a & 0xffff0000u) * Vector(b & 0xffff0000u);
+#endif
+}
 
 constexpr int kRows = 6;  // with panels of the most vectors, sums take 24 of 32 registers, or 12 of 16
 
-/// The left side of a product: its rows are dense, or its columns; the other way it goes in steps of `step` floats.
-template <bool dense_rows>
+/// The left side of a product: its rows are dense, or its columns; the other way it goes in steps of `step` words.
+template <bool dense_rows, class Word = float>
 struct Left {
-  const float* start;
+  const Word* start;
   int64_t step;
 
-  float at(int64_t row, int64_t k) const { return start[dense_rows ? row * step + k : row + k * step]; }
+  Word at(int64_t row, int64_t k) const { return start[dense_rows ? row * step + k : row + k * step]; }
   Left from(int64_t row) const { return {start + row * (dense_rows ? step : 1), step}; }
 };
 
 /// The right side: panels of kPanel columns, of which the last may be narrower, one behind the other. Each has `rows` rows.
+template <class Word = float>
 struct Panels {
-  const float* start;
+  const Word* start;
   int64_t rows;
 };
 
 /// c = a b for some rows and one panel of b, summed over its rows in `depth`; c's rows are `c_step` floats apart. `adds`:
 /// to what is there.
-template <int rows, int vectors, class A>
-void multiply_tile(const A& a, const float* b, Range depth, float* c, int64_t c_step, bool adds) {
+template <int rows, int vectors, class A, class Word>
+void multiply_tile(const A& a, const Word* b, Range depth, float* c, int64_t c_step, bool adds) {
   Vector sums[rows][vectors] = {};
   b += depth.begin * vectors * kVector;
   for (int64_t k = depth.begin; k < depth.end; ++k, b += vectors * kVector) {
-    Vector right[vectors];
+    VectorOf<Word> right[vectors];
 #pragma GCC unroll 4
     for (int j = 0; j < vectors; ++j) right[j] = load(b + j * kVector);
 #pragma GCC unroll 6
     for (int i = 0; i < rows; ++i) {
-      const Vector left = Vector{} + a.at(i, k);
+      const VectorOf<Word> left = in_all_lanes(a.at(i, k));
 #pragma GCC unroll 4
-      for (int j = 0; j < vectors; ++j) sums[i][j] += left * right[j];
+      for (int j = 0; j < vectors; ++j) multiply_add(sums[i][j], left, right[j]);
     }
   }
   for (int i = 0; i < rows; ++i)
@@ -67,8 +94,8 @@ void multiply_tile(const A& a, const float* b, Range depth, float* c, int64_t c_
     }
 }
 
-template <int vectors, class A>
-void multiply_panel(int64_t rows, const A& a, const float* b, Range depth, float* c, int64_t c_step, bool adds) {
+template <int vectors, class A, class Word>
+void multiply_panel(int64_t rows, const A& a, const Word* b, Range depth, float* c, int64_t c_step, bool adds) {
   const auto tile = [&]<int count>(std::integral_constant<int, count>, int64_t row) {
     multiply_tile<count, vectors>(a.from(row), b, depth, c + row * c_step, c_step, adds);
   };
@@ -85,8 +112,8 @@ void multiply_panel(int64_t rows, const A& a, const float* b, Range depth, float
 }
 
 /// c (rows x columns) = a b, summed over `depth`. Columns are a multiple of kVector, and end where a panel does.
-template <class A>
-void multiply(int64_t rows, int64_t columns, Range depth, const A& a, const Panels& b, float* c, int64_t c_step,
+template <class A, class Word>
+void multiply(int64_t rows, int64_t columns, Range depth, const A& a, const Panels<Word>& b, float* c, int64_t c_step,
               bool adds = false) {
   for (int64_t first = 0; first < columns; first += kPanel) {
     const auto panel = [&]<int vectors>(std::integral_constant<int, vectors>) {

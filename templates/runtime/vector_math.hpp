@@ -51,6 +51,16 @@ STEPPLAN_BOTH inline float exp(float x) {
   return p * power_of_two(half) * power_of_two(k - half);
 }
 
+// exp(x) for x <= 1, with 0 for results below 1.6e-38.
+STEPPLAN_BOTH inline float exp_below(float x) {
+  const float capped = select_if(x < -87.0f) ? -87.0f : x;  // keeps NaN
+  const float shifted = capped * 1.44269504f + round_to_int;
+  const float n = shifted - round_to_int;
+  const float r = (capped - n * 0.693359375f) - n * -2.12194440e-4f;
+  const float y = exp_near_zero(r) * power_of_shifted(shifted);
+  return select_if(x < -87.0f) ? 0.0f : y;
+}
+
 STEPPLAN_BOTH inline float log(float x) {
   const bool subnormal = x < std::numeric_limits<float>::min();
   const float scaled_up = x * 8388608.0f;  // 2^23

@@ -201,11 +201,14 @@ def low_samples(op: Op) -> list[Sample]:
 
 
 def every_case(slices: Sequence[int] = (1, 2, 3, 4, 5)) -> list[Case]:
-    """Every sample, also in bfloat16, a library's where the processor has instructions for it."""
+    """Every sample, also in bfloat16, products where the processor has instructions for it."""
     found: list[Case] = []
     able = detect().bfloat16
     for op in all_ops().values():
-        for sample in (*op.samples(), *(low_samples(op) if able or op.family not in LIBRARY_FAMILIES else ())):
+        for sample in (
+            *op.samples(),
+            *(low_samples(op) if able or op.family not in (*LIBRARY_FAMILIES, "attention") else ()),
+        ):
             probe = Case(0, op, sample, Mode("", "", 1))
             graph = graph_of([probe])
             signature = signature_of(graph, probe.node)

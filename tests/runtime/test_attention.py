@@ -1,0 +1,103 @@
+"""The attention kernels at random sizes against PyTorch in float64, as compiled for processors with and without
+AVX-512, and what they touch."""
+
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from planner.graph.model import DType, TensorType
+from planner.ops.attention import AttentionAttrs, AttentionBackward, AttentionForward
+from planner.ops.base import Signature
+from planner.target.detect import detect
+from tests.runtime.build import RUNTIME, Library, compile_library
+
+SOURCE, KERNELS = Path(__file__).parent / "attention.cpp", RUNTIME / "attention.cpp"
+PAIRS = ("-mavx512bf16",) if "avx512_bf16" in detect().cpu.isa else ()
+
+
+@pytest.fixture(scope="module", params=["native", "x86-64-v3"])
+def library(request: pytest.FixtureRequest) -> Library:
+    flags = PAIRS if request.param == "native" else ()
+    return compile_library(SOURCE, (f"-march={request.param}", "-Wno-psabi", *flags), [KERNELS])
+
+
+def draw(seed: int) -> tuple[np.random.Generator, int, tuple[int, ...], float, bool]:
+    """A generator, units, a shape (heads, queries, keys, width, width of values, causal), a scale, whether masked."""
+    numbers = np.random.default_rng(seed)
+    most_keys = 700 if seed % 4 == 0 else 130
+    sizes = tuple(int(numbers.integers(1, most + 1)) for most in (3, 150, most_keys, 70, 70))
+    scale = float(numbers.choice([0.3, 1.0, -0.2]))
+    return numbers, int(numbers.integers(1, 3)), (*sizes, int(numbers.integers(2))), scale, bool(numbers.integers(2))
+
+
+def bits(x: np.ndarray) -> np.ndarray:
+    """The upper halves; `x` has no more digits."""
+    return (x.view(np.uint32) >> 16).astype(np.uint16)
+
+
+def number(x: np.ndarray) -> np.ndarray:
+    return (x.astype(np.uint32) << 16).view(np.float32)
+
+
+@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("element", ["float32", "bfloat16"])
+def test_random_shapes(library: Library, element: str, seed: int) -> None:
+    numbers, units, shape, scale, masked = draw(seed)
+    heads, queries, keys, width, value_width, causal = shape
+    low = element == "bfloat16"
+
+    def random(*sizes: int) -> np.ndarray:
+        drawn = torch.tensor(numbers.standard_normal(sizes).astype(np.float32))
+        return (drawn.bfloat16() if low else drawn).float().numpy()
+
+    q, dy = random(units, heads, queries, width), random(units, heads, queries, value_width)
+    k, v = random(units, keys, width), random(units, keys, value_width)
+    mask = numbers.standard_normal((units, heads, queries, keys)).astype(np.float32) if masked else None
+
+    qs, ks, vs = (torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in (q, k, v))
+    scores = scale * (qs @ ks[:, None].transpose(-1, -2))
+    if mask is not None:
+        scores = scores + torch.tensor(mask, dtype=torch.float64)
+    if causal:
+        scores = scores.masked_fill(~torch.ones(queries, keys, dtype=torch.bool).tril(), -torch.inf)
+    y = scores.softmax(-1) @ vs[:, None]
+    y.backward(torch.tensor(dy, dtype=torch.float64))
+
+    given = [bits(x) if low else x for x in (q, k, v)]
+    found = [np.zeros(x.shape, np.uint16 if low else np.float32) for x in (dy, q, k, v)]
+    shape_array = np.array(shape, np.int64)
+    library(f"attention_{element}", shape_array, units, scale, *given, mask, bits(dy) if low else dy, *found)
+    for name, got, want in zip(("y", "dq", "dk", "dv"), found, (y, qs.grad, ks.grad, vs.grad), strict=True):
+        assert want is not None
+        truth = want.detach().numpy()
+        wrong = np.linalg.norm((number(got) if low else got) - truth) / max(1e-3, np.linalg.norm(truth))
+        assert wrong < (2**-7 if low else 1e-5), name
+
+
+def test_plans_reserve_what_kernels_take(library: Library) -> None:
+    for seed in range(60):
+        _, units, (heads, queries, keys, width, value_width, causal), scale, _ = draw(seed)
+        floats = np.zeros(4, np.int64)
+        library("attention_scratch", np.array((heads, queries, keys, width, value_width, causal), np.int64), floats)
+        planned = []
+        ends = ((heads, queries, width), (1, keys, width), (1, keys, value_width), (heads, queries, value_width))
+        attrs, sums = AttentionAttrs(scale=scale, causal=bool(causal)), TensorType(shape=(units, heads, queries))
+        for dtype in (DType.FLOAT32, DType.BFLOAT16):
+            q, k, v, y = (TensorType(shape=(units, *end), dtype=dtype) for end in ends)
+            planned.append(AttentionForward().floats(Signature("attention", attrs, (q, k, v), (y, sums))))
+            inputs = (y, q, k, v, y, sums)
+            planned.append(AttentionBackward().floats(Signature("attention_backward", attrs, inputs, (q, k, v))))
+        assert planned == floats.tolist()
+
+
+def test_nothing_beyond_the_operands_is_touched(tmp_path: Path) -> None:
+    """By the sanitizers of addresses and undefined behaviour, in a process of its own."""
+    program = tmp_path / "program"
+    flags = ["-std=c++20", "-O1", "-g", "-march=x86-64-v3", "-fopenmp", "-DSTEPPLAN_SANITIZED"]
+    flags += ["-fsanitize=address,undefined", "-fno-sanitize-recover", f"-I{RUNTIME}"]
+    subprocess.run(["g++", *flags, str(SOURCE), str(KERNELS), "-o", str(program)], check=True)
+    done = subprocess.run([str(program)], capture_output=True, text=True, check=False)
+    assert done.stdout == "clean\n", done.stderr[-3000:]
