@@ -13,8 +13,9 @@ from typing import NamedTuple
 from pydantic import ValidationError
 
 from planner.errors import UserError
+from planner.graph.attention import join_attention
 from planner.graph.chains import join
-from planner.graph.differentiate import append_backward
+from planner.graph.differentiate import append_backward, changing_with, trainable_parameters
 from planner.graph.fuse import fuse as fuse_nodes
 from planner.graph.model import (
     PERSISTENT,
@@ -218,9 +219,9 @@ class GraphBuilder:
         loss: a one-element value; prediction: what `predict` returns (usually the logits), one value or
         several.
         parameters: what this loss trains; None: every parameter that no other objective trains.
-        fuse: merge batch norm with the relu and the addition behind it (graph/fuse.py), and element-wise nodes into
-        chains (graph/chains.py). keep: values that stay values of the graph: what makes them is not fused with what
-        reads them.
+        fuse: merge batch norm with the relu and the addition behind it (graph/fuse.py), spelled-out attention
+        (graph/attention.py), and element-wise nodes into chains (graph/chains.py). keep: values that stay values of the
+        graph: what makes them is not fused with what reads them.
         gradients_of: inputs whose gradients are outputs of the step, behind the losses.
         """
         predictions = (prediction,) if isinstance(prediction, str) else tuple(prediction)
@@ -231,7 +232,8 @@ class GraphBuilder:
         self.objective(loss, optimizer, everything - others if parameters is None else parameters)
         self._require_disjoint()
         losses = [o.loss for o in self._objectives]
-        parts = [self._fused(o, {*losses, *predictions, *keep}) if fuse else list(o.nodes) for o in self._objectives]
+        kept = {*losses, *predictions, *keep}
+        parts = [self._fused(o, kept, gradients_of) if fuse else list(o.nodes) for o in self._objectives]
         predict = self._predict_program([n for part in parts for n in part], predictions)
         self.nodes = []
         for objective, part in zip(self._objectives, parts, strict=True):
@@ -277,13 +279,16 @@ class GraphBuilder:
                 raise UserError("SP1022", f"two losses train {twice[0]!r}", "give every parameter to one objective")
             trained |= objective.parameters
 
-    def _fused(self, objective: _Objective, wanted: set[str]) -> list[Node]:
+    def _fused(self, objective: _Objective, wanted: set[str], gradients_of: Sequence[str]) -> list[Node]:
         """Its nodes, fused; what other objectives' nodes or the next step read stays."""
         elsewhere = {v for o in self._objectives if o is not objective for n in o.nodes for v in n.reads}
-        return self._fuse(objective.nodes, wanted | elsewhere | {value for _, value in self._carried})
+        return self._fuse(objective.nodes, wanted | elsewhere | {value for _, value in self._carried}, gradients_of)
 
-    def _fuse(self, nodes: Sequence[Node], wanted: set[str]) -> list[Node]:
-        return join(fuse_nodes(nodes, self.values, wanted), self.values, wanted, "forward")
+    def _fuse(self, nodes: Sequence[Node], wanted: set[str], gradients_of: Sequence[str] = ()) -> list[Node]:
+        everywhere = [n for o in self._objectives for n in o.nodes] or nodes
+        changing = changing_with(self, everywhere, trainable_parameters(self) | set(gradients_of))
+        joined = join_attention(fuse_nodes(nodes, self.values, wanted), self.values, wanted, changing)
+        return join(joined, self.values, wanted, "forward")
 
     def finish_inference(self, prediction: str, *, fuse: bool = True) -> Graph:
         """A graph with `predict` only."""

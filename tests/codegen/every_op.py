@@ -77,12 +77,14 @@ def picture(b: GraphBuilder, images: str) -> str:
 
 
 def attention(b: GraphBuilder, x: str) -> str:
-    """One head over (N, tokens, WIDTH), op by op and as one op that looks back alone, with layer norms, and a
-    feed-forward part with gelu and silu."""
+    """One head over (N, tokens, WIDTH), op by op because its mask is learned, and one that looks back alone, with layer
+    norms, and a feed-forward part with gelu and silu."""
     normed = layers.layer_norm(b, x, name="ln1")
     q, k, v = layers.split(b, layers.linear(b, normed, 3 * WIDTH, bias=False, name="qkv"), (WIDTH,) * 3, 2, name="cut")
     (scores,) = b.op("matmul", [q, k], MatmulAttrs(transpose_b=True), name="scores")
     (scores,) = b.op("scale", [scores], ScalarAttrs(value=WIDTH**-0.5), name="scaled")
+    places = b.parameter("places", (b.shape(scores)[-1],), Init(kind="uniform", value=0.5))
+    scores = layers.add(b, scores, places, name="placed")
     (seen,) = b.op("matmul", [layers.softmax(b, scores, name="weights"), v], MatmulAttrs(), name="seen")
     back = b.op("attention", [q, k, v], AttentionAttrs(scale=WIDTH**-0.5, causal=True), name="back")[0]
     seen = layers.add(b, seen, back, name="both")

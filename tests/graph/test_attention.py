@@ -1,0 +1,84 @@
+"""Spelled-out attention becomes one node where nothing in between is anybody else's."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from planner.frontends.torch_export import capture_module
+from planner.frontends.torch_lowering import CaptureOptions
+from tests.frontends.torch_agreement import STEP, agree
+
+LENGTH, HEADS, WIDTH = 6, 2, 4
+
+
+class Spelled(nn.Module):
+    """x (N, 6, 5) -> (N, 8); `weigh`: from q, k and x to what v is multiplied by."""
+
+    def __init__(self, weigh: Callable[["Spelled", Tensor, Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.qkv, self.weigh = nn.Linear(5, 3 * HEADS * WIDTH), weigh
+        self.learned = nn.Parameter(torch.randn(HEADS, LENGTH, LENGTH))
+        shut = torch.ones(LENGTH, LENGTH).triu(1)
+        self.register_buffer("later", shut.masked_fill(shut == 1, torch.finfo(torch.float32).min))
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, t, _ = x.shape
+        q, k, v = self.qkv(x).view(n, t, 3, HEADS, WIDTH).permute(2, 0, 3, 1, 4).unbind(0)
+        return (self.weigh(self, q, k, x) @ v).transpose(1, 2).reshape(n, t, -1).mean(1)
+
+
+def padding(x: Tensor) -> Tensor:
+    return (1.0 - (x[:, :, 0] > 0).float())[:, None, None, :] * -10000.0
+
+
+JOINED: dict[str, Callable[[Spelled, Tensor, Tensor, Tensor], Tensor]] = {
+    "plain": lambda m, q, k, x: (q @ k.mT).softmax(-1),
+    "divided": lambda m, q, k, x: (q @ k.mT / 2.0).softmax(-1),
+    "scaled_twice": lambda m, q, k, x: (q @ k.mT * 0.7 / 2.0).softmax(-1),
+    "masked": lambda m, q, k, x: (q @ k.mT * 0.5 + m.later).softmax(-1),
+    "mask_first": lambda m, q, k, x: (m.later + q @ k.mT).softmax(-1),
+    "padded": lambda m, q, k, x: (q @ k.mT / 2.0 + padding(x)).softmax(-1),
+}
+APART: dict[str, Callable[[Spelled, Tensor, Tensor, Tensor], Tensor]] = {
+    "learned": lambda m, q, k, x: (q @ k.mT * 0.5 + m.learned).softmax(-1),
+    "mask_scaled": lambda m, q, k, x: ((q @ k.mT + m.later) * 0.5).softmax(-1),
+    "two_masks": lambda m, q, k, x: (q @ k.mT + m.later + padding(x)).softmax(-1),
+    "another_axis": lambda m, q, k, x: (q @ k.mT).softmax(-2),
+    "read_twice": lambda m, q, k, x: (lambda w: w + w.mT)((q @ k.mT).softmax(-1)),
+}
+
+
+def ops_of(module: nn.Module, keep: tuple[str, ...] = ()) -> list[str]:
+    options = CaptureOptions(optimizer=STEP, keep=keep)
+    graph, _ = capture_module(module, torch.randn(3, LENGTH, 5), options)
+    return [n.op for p in graph.programs for n in p.nodes]
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_joined(name: str) -> None:
+    module = Spelled(JOINED[name])
+    agree(module, torch.randn(3, LENGTH, 5))
+    ops = ops_of(module)
+    assert ops.count("attention") == 2  # of the step and of predict
+    assert ops.count("attention_backward") == 1
+    assert not {"softmax", "matmul"} & set(ops)
+
+
+@pytest.mark.parametrize("name", APART)
+def test_apart(name: str) -> None:
+    module = Spelled(APART[name])
+    agree(module, torch.randn(3, LENGTH, 5))
+    assert "attention" not in ops_of(module)
+
+
+def test_what_is_kept_stays() -> None:
+    module = Spelled(JOINED["divided"])
+    assert "attention" in ops_of(module)
+    assert "attention" not in ops_of(module, keep=("softmax.y",))
+
+
+def test_unfused_stays_apart() -> None:
+    graph, _ = capture_module(Spelled(JOINED["plain"]), torch.randn(3, LENGTH, 5), CaptureOptions(fuse=False))
+    assert "attention" not in [n.op for n in graph.program["train_step"].nodes]
