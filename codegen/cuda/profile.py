@@ -78,8 +78,7 @@ def profile(
     for number, graph in enumerate(graphs):
         progress("timing kernels", number, len(graphs))
         if not own_kernels:
-            modelled = modelled_costs(graph, target, facts).entries
-            table = table.with_entries(e for e in modelled if not table.modes(e.signature))
+            table = table.with_entries(_guessed(graph, target, table, tf32))
         elif any(s.text not in known and not _by_library(s) for s in signatures_of([graph])):
             table = table.with_entries(_timed(graph, target, table, tf32, device, null_device))
             save(table)
@@ -134,11 +133,8 @@ def _timed(
     """Every node of one executor by events. Library nodes have their own entries already, without what stepplan's
     kernels add to them (packing, bias): here the whole node is timed, in the algorithm that was the fastest, and with
     weights as the plan stores them."""
-    guessed = modelled_costs(graph, target, facts)
-    missing = [e for e in guessed.entries if not table.modes(e.signature)]
-    if tf32:  # of products within nodes, which no table of algorithms is for
-        missing = [e.model_copy(update={"implementation": ":tf32"}) if e.kernel == PRODUCTS else e for e in missing]
-    plan = make_plan(graph, target, table.with_entries(missing), PlanOptions(policy="sequential"))
+    guessed = table.with_entries(_guessed(graph, target, table, tf32))
+    plan = make_plan(graph, target, guessed, PlanOptions(policy="sequential"))
     with tempfile.TemporaryDirectory(prefix="stepplan-profile-") as folder:
         emit(plan, graph, target, folder)
         build(Path(folder), null_device=null_device)
@@ -168,6 +164,14 @@ def _timed(
                         entry = _measured(signature.text, mode, ns, _sizes(signature, planned))
                         entries[signature.text, mode] = entry
         return list(entries.values())
+
+
+def _guessed(graph: Graph, target: Target, table: CostTable, tf32: bool) -> list[CostEntry]:
+    """Modelled costs of what the table lacks. Products within other nodes take the library's first choice."""
+    found = [e for e in modelled_costs(graph, target, facts).entries if not table.modes(e.signature)]
+    if not tf32:
+        return found
+    return [e.model_copy(update={"implementation": ":tf32"}) if e.kernel == PRODUCTS else e for e in found]
 
 
 def _sizes(signature: Signature, planned: NodePlan) -> dict[str, int]:

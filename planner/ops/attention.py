@@ -1,14 +1,18 @@
 """Attention as one op: softmax(scale q k' + mask) v, and its gradients, without a matrix of scores in memory.
 
 A **unit** is one matrix of keys with its values. The heads of queries that read it lie one behind the other, one head
-or, in grouped attention, several. Slices cut the units. What a slice needs of the scores is in its scratch, block by
-block, and the backward pass computes them again from the saved `log_sums` (Dao et al., "FlashAttention", 2022,
-algorithms 1 and 4; here whole rows of scores are at hand in the forward pass, so nothing is rescaled).
+or, in grouped attention, several. What a slice needs of the scores is in its scratch, block by block, and the backward
+pass computes them again from the saved `log_sums` (Dao et al., "FlashAttention", 2022, algorithms 1 and 4; here whole
+rows of scores are at hand in the forward pass, so nothing is rescaled).
+
+Slices cut the units (`heads`), or, where there are fewer of them than processors, every unit's queries (`queries`); the
+gradient then needs a stage for dk and dv, in which slices cut the keys, and one for dq, which computes the scores once
+more.
 """
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -32,6 +36,10 @@ from planner.ops.base import (
 )
 from planner.units import Bytes
 
+Span = tuple[int, int]
+
+LEAST = 32
+"""Queries, or keys, of a slice: fewer are not worth the copies that each makes of what all read."""
 KEYS, QUERIES, GAP = 256, 60, 16
 """As runtime/attention.hpp: keys and queries of a block in the gradient, floats between rows of scores."""
 
@@ -134,6 +142,8 @@ class _Attention(Op):
     family = "attention"
     input_layout = Layout.ROW_MAJOR
     attrs_type = AttentionAttrs
+    of_keys: ClassVar[tuple[frozenset[int], frozenset[int]]]
+    """Inputs and outputs that are matrices of keys."""
 
     def operands(self, inputs: Sequence[TensorType]) -> tuple[TensorType, TensorType, TensorType, TensorType | None]:
         """q, k, v and the mask."""
@@ -154,7 +164,11 @@ class _Attention(Op):
             raise error
 
     def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
-        return {("loops", "heads"): self.heads(signature).units}
+        heads = self.heads(signature)
+        found = {("loops", "heads"): heads.units}
+        if min(heads.queries, heads.keys) >= 2 * LEAST:
+            found["loops", "queries"] = min(heads.queries, heads.keys) // LEAST
+        return found
 
     def floats(self, signature: Signature) -> int:
         """Scratch of one slice, as runtime/attention.hpp counts it."""
@@ -164,21 +178,34 @@ class _Attention(Op):
         return (ScratchPart("blocks", Bytes(4 * self.floats(signature) * mode.slices)),)
 
     def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
-        units = self.heads(signature).units
+        heads = self.heads(signature)
         *_, mask = self.operands(signature.inputs)
-        lo, hi = split(units, mode.slices, index)
-
-        def own(type_: TensorType) -> tuple[int, int]:
-            each = type_.elements // units
-            return (lo * each, hi * each)
-
+        own = split(heads.units, mode.slices, index) if mode.dim == "heads" else (0, heads.units)
+        queries, keys = self.parts(signature, mode, stage, index)
         inputs = signature.inputs[:-1] if mask else signature.inputs
+
+        def part(operand: str, write: bool, type_: TensorType, of_keys: bool) -> Access:
+            """Some rows of every matrix of queries, or of keys, of some units."""
+            each, matrices, (lo, hi) = (heads.keys, 1, keys) if of_keys else (heads.queries, heads.shared, queries)
+            width = type_.elements // (heads.units * matrices * each)
+            lines = (own[0] * matrices, own[1] * matrices)
+            return Access(operand, write, lines, (lo * width, hi * width), each * width)
+
+        wanted = [i for i in range(len(signature.outputs)) if mode.dim == "heads" or self.stage_of(i) == stage]
         return (
-            *(reads(f"in{i}", *own(t)) for i, t in enumerate(inputs)),
+            *(part(f"in{i}", False, t, i in self.of_keys[0]) for i, t in enumerate(inputs)),
             *((reads(f"in{len(inputs)}", 0, mask.elements),) if mask else ()),
-            *(writes(f"out{i}", *own(t)) for i, t in enumerate(signature.outputs)),
+            *(part(f"out{i}", True, signature.outputs[i], i in self.of_keys[1]) for i in wanted),
             writes("blocks", index, index + 1),
         )
+
+    def parts(self, signature: Signature, mode: Mode, stage: int, index: int) -> tuple[Span, Span]:
+        """The queries and the keys of a slice."""
+        raise NotImplementedError
+
+    def stage_of(self, output: int) -> int:
+        """The stage that makes an output where slices cut queries."""
+        return 0
 
 
 def _scores(attrs: AttentionAttrs, q: Array, k: Array, mask: Sequence[Array]) -> Array:
@@ -215,6 +242,12 @@ class AttentionForward(_Attention):
     output_names = ("y", "log_sums")
     saved_outputs = frozenset({"log_sums"})
     constants = frozenset({3})
+    of_keys = (frozenset({1, 2}), frozenset[int]())
+
+    def parts(self, signature: Signature, mode: Mode, stage: int, index: int) -> tuple[Span, Span]:
+        heads = self.heads(signature)
+        whole = (0, heads.queries)
+        return (split(heads.queries, mode.slices, index) if mode.dim == "queries" else whole), (0, heads.keys)
 
     def operands(self, inputs: Sequence[TensorType]) -> tuple[TensorType, TensorType, TensorType, TensorType | None]:
         q, k, v, *mask = inputs
@@ -304,6 +337,20 @@ class AttentionBackward(_Attention):
     input_counts = (6, 7)
     low_precision = (0, 1, 2, 3, 4)
     output_names = ("dq", "dk", "dv")
+    of_keys = (frozenset({2, 3}), frozenset({1, 2}))
+
+    def stage_count(self, signature: Signature, mode: Mode, facts: Facts) -> int:
+        return 2 if mode.dim == "queries" else 1
+
+    def stage_of(self, output: int) -> int:
+        return 1 if output == 0 else 0
+
+    def parts(self, signature: Signature, mode: Mode, stage: int, index: int) -> tuple[Span, Span]:
+        heads = self.heads(signature)
+        queries, keys = (0, heads.queries), (0, heads.keys)
+        if mode.dim == "queries" and stage == 0:
+            return queries, split(heads.keys, mode.slices, index)
+        return (split(heads.queries, mode.slices, index) if mode.dim == "queries" else queries), keys
 
     def operands(self, inputs: Sequence[TensorType]) -> tuple[TensorType, TensorType, TensorType, TensorType | None]:
         _, q, k, v, _, _, *mask = inputs

@@ -170,7 +170,6 @@ void score_gradients(const Row& row, float* scores, float* products, float log_s
 // -- blocks of scores ----------------------------------------------------------------------------------------------------
 
 /// Which keys the queries of a block read: all of them, or those up to their own place, which of query 0 is key `behind`.
-/// Blocks of queries, and of keys, begin at multiples of the rows that a product takes at once.
 struct Seen {
   bool causal;
   int64_t queries, keys, behind;
@@ -249,7 +248,7 @@ const PairWord* by_queries(const Seen& seen, const float* scores, int64_t step, 
 
 template <class T>
 void attention_forward(const Attention& a, const T* q, const T* k, const T* v, const float* mask, T* y, float* log_sums,
-                       float* scratch, Range units) {
+                       float* scratch, Range units, Range queries) {
   using W = Word<T>;
   const int64_t most = queries_at_once(a.keys), step = padded(a.keys) + kGap, key_step = step / kNumbers<T>;
   const int64_t width = words<T>(a.width), values = padded(a.value_width);
@@ -267,8 +266,8 @@ void attention_forward(const Attention& a, const T* q, const T* k, const T* v, c
     copy_panels(v + unit * a.keys * a.value_width, a.keys, a.value_width, value_panels);
     for (int64_t head = unit * a.heads; head < (unit + 1) * a.heads; ++head) {
       const float* masks = masks_of(a.mask, mask, head);
-      for (int64_t first = 0; first < a.queries; first += most) {
-        const int64_t count = std::min(most, a.queries - first), query = head * a.queries + first;
+      for (int64_t first = queries.begin; first < queries.end; first += most) {
+        const int64_t count = std::min(most, queries.end - first), query = head * a.queries + first;
         const Seen seen{a.causal, count, a.keys, first};
         multiply_keys(seen, width, left_of(q + query * a.width, count, a.width, room), turned_keys, scores, step);
         for (int64_t r = 0; r < count; ++r) {
@@ -291,14 +290,15 @@ void attention_forward(const Attention& a, const T* q, const T* k, const T* v, c
 
 template <class T>
 void attention_backward(const Attention& a, const T* dy, const T* q, const T* k, const T* v, const T* y,
-                        const float* log_sums, const float* mask, T* dq, T* dk, T* dv, float* scratch, Range units) {
+                        const float* log_sums, const float* mask, T* dq, T* dk, T* dv, float* scratch, Range units,
+                        Range queries, Range keys) {
   using W = Word<T>;
   const int64_t most = std::min(kKeys, a.keys), step = padded(most) + kGap, key_step = step / kNumbers<T>;
-  const int64_t queries = a.heads * a.queries, width = words<T>(a.width), value_width = words<T>(a.value_width);
+  const int64_t rows = a.heads * a.queries, width = words<T>(a.width), value_width = words<T>(a.value_width);
   const int64_t columns = padded(a.width), values = padded(a.value_width);
   Parts parts(scratch);
-  float* dq_sums = parts.take(queries * columns);
-  float* dots = parts.take(queries);
+  float* dq_sums = parts.take(rows * columns);
+  float* dots = parts.take(rows);
   W* turned_keys = parts.take<W>(padded(most) * width);
   W* turned_values = parts.take<W>(padded(most) * value_width);
   W* key_panels = parts.take<W>(words<T>(most) * columns);
@@ -314,27 +314,28 @@ void attention_backward(const Attention& a, const T* dy, const T* q, const T* k,
   W* room_by_queries = parts.take<W>(narrowed<T>(kQueries * step));
 
   for (int64_t unit = units.begin; unit < units.end; ++unit) {
-    std::fill_n(dq_sums, queries * columns, 0.0f);
-    for (int64_t r = 0; r < queries; ++r) {
-      const T *d = dy + (unit * queries + r) * a.value_width, *result = y + (unit * queries + r) * a.value_width;
-      dots[r] = static_cast<float>(sum_row(a.value_width, [](int64_t, float dv, float yv) { return dv * yv; }, d, result));
-    }
-    for (int64_t key = 0; key < a.keys; key += most) {
-      const int64_t keys = std::min(most, a.keys - key), at = unit * a.keys + key;
-      turn_panels(k + at * a.width, keys, a.width, turned_keys);
-      turn_panels(v + at * a.value_width, keys, a.value_width, turned_values);
-      copy_panels(k + at * a.width, keys, a.width, key_panels);
-      std::fill_n(dk_sums, keys * columns, 0.0f);
-      std::fill_n(dv_sums, keys * values, 0.0f);
+    if (dq != nullptr) std::fill_n(dq_sums, rows * columns, 0.0f);
+    for (int64_t head = 0; head < a.heads; ++head)
+      for (int64_t own = head * a.queries + queries.begin; own < head * a.queries + queries.end; ++own) {
+        const T *d = dy + (unit * rows + own) * a.value_width, *result = y + (unit * rows + own) * a.value_width;
+        const auto product = [](int64_t, float dv, float yv) { return dv * yv; };
+        dots[own] = static_cast<float>(sum_row(a.value_width, product, d, result));
+      }
+    for (int64_t key = keys.begin; key < keys.end; key += most) {
+      const int64_t few = std::min(most, keys.end - key), at = unit * a.keys + key;
+      turn_panels(k + at * a.width, few, a.width, turned_keys);
+      turn_panels(v + at * a.value_width, few, a.value_width, turned_values);
+      if (dq != nullptr) copy_panels(k + at * a.width, few, a.width, key_panels);
+      std::fill_n(dk_sums, few * columns, 0.0f);
+      std::fill_n(dv_sums, few * values, 0.0f);
       for (int64_t head = 0; head < a.heads; ++head) {
         const float* masks = masks_of(a.mask, mask, unit * a.heads + head);
-        for (int64_t first = a.causal ? key : 0; first < a.queries; first += kQueries) {
-          const int64_t count = std::min(kQueries, a.queries - first), own = head * a.queries + first;
-          const int64_t query = unit * queries + own;
-          const Seen seen{a.causal, count, keys, first - key};
+        // Whole products for keys begin with the first query that reads one: `hide` counts on it.
+        for (int64_t first = a.causal ? std::max(key, queries.begin) : queries.begin; first < queries.end; first += kQueries) {
+          const int64_t count = std::min(kQueries, queries.end - first), own = head * a.queries + first;
+          const int64_t query = unit * rows + own;
+          const Seen seen{a.causal, count, few, first - key};
           const T *own_q = q + query * a.width, *own_dy = dy + query * a.value_width;
-          copy_panels(own_q, count, a.width, q_panels);
-          copy_panels(own_dy, count, a.value_width, dy_panels);
           multiply_keys(seen, width, left_of(own_q, count, a.width, room_q), turned_keys, scores, step);
           multiply_keys(seen, value_width, left_of(own_dy, count, a.value_width, room_dy), turned_values, products, step);
           for (int64_t r = 0; r < count; ++r) {
@@ -344,22 +345,32 @@ void attention_backward(const Attention& a, const T* dy, const T* q, const T* k,
             hide(seen, r, s);
             hide(seen, r, p);
           }
-          sum_queries<T>(seen, values, by_queries(seen, scores, step, room_by_queries), step, dy_panels, dv_sums);
-          sum_queries<T>(seen, columns, by_queries(seen, products, step, room_by_queries), step, q_panels, dk_sums);
-          sum_keys<T>(seen, columns, by_keys(seen, products, step, room), key_step, key_panels, dq_sums + own * columns, true);
+          if (dk != nullptr) {
+            copy_panels(own_q, count, a.width, q_panels);
+            copy_panels(own_dy, count, a.value_width, dy_panels);
+            sum_queries<T>(seen, values, by_queries(seen, scores, step, room_by_queries), step, dy_panels, dv_sums);
+            sum_queries<T>(seen, columns, by_queries(seen, products, step, room_by_queries), step, q_panels, dk_sums);
+          }
+          if (dq != nullptr)
+            sum_keys<T>(seen, columns, by_keys(seen, products, step, room), key_step, key_panels, dq_sums + own * columns, true);
         }
       }
-      write_rows(dk_sums, keys, a.width, a.scale, dk + at * a.width);
-      write_rows(dv_sums, keys, a.value_width, 1.0f, dv + at * a.value_width);
+      if (dk != nullptr) {
+        write_rows(dk_sums, few, a.width, a.scale, dk + at * a.width);
+        write_rows(dv_sums, few, a.value_width, 1.0f, dv + at * a.value_width);
+      }
     }
-    write_rows(dq_sums, queries, a.width, a.scale, dq + unit * queries * a.width);
+    for (int64_t head = 0; dq != nullptr && head < a.heads; ++head) {
+      const int64_t own = head * a.queries + queries.begin;
+      write_rows(dq_sums + own * columns, queries.size(), a.width, a.scale, dq + (unit * rows + own) * a.width);
+    }
   }
 }
 
 #define STEPPLAN_ATTENTION(T)                                                                                              \
-  template void attention_forward(const Attention&, const T*, const T*, const T*, const float*, T*, float*, float*, Range); \
+  template void attention_forward(const Attention&, const T*, const T*, const T*, const float*, T*, float*, float*, Range, Range); \
   template void attention_backward(const Attention&, const T*, const T*, const T*, const T*, const T*, const float*,       \
-                                   const float*, T*, T*, T*, float*, Range)
+                                   const float*, T*, T*, T*, float*, Range, Range, Range)
 STEPPLAN_ATTENTION(float);
 STEPPLAN_ATTENTION(bfloat16);
 #undef STEPPLAN_ATTENTION

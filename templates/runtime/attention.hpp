@@ -1,5 +1,5 @@
 // Attention, y = softmax(scale q k' + mask) v, without the matrix of scores: blocks of it live in a slice's scratch, and the
-// gradient computes them again (Dao et al., "FlashAttention", 2022). Slices over units.
+// gradient computes them again (Dao et al., "FlashAttention", 2022). Slices over units, or over some queries of all units.
 //
 // A unit is one matrix of keys and one of values; one or more heads of queries, which lie one behind the other, read it.
 // Products of float32 operands are float32's; of bfloat16 ones the weights, and their gradients, are rounded before the
@@ -68,12 +68,15 @@ constexpr int64_t attention_backward_floats(const Attention& a) {
   return of_unit + of_keys + of_queries + 2 * (scores + narrowed<T>(scores));
 }
 
-/// `log_sums`: of every query, the logarithm of the sum of its scores' exponentials. `mask`: null, or of all units.
+/// Some queries of every head of some units. `log_sums`: of every query, the logarithm of the sum of its scores'
+/// exponentials. `mask`: null, or of all units.
 template <class T>
 void attention_forward(const Attention& a, const T* q, const T* k, const T* v, const float* mask, T* y, float* log_sums,
-                       float* scratch, Range units);
+                       float* scratch, Range units, Range queries);
+/// What comes of some queries that read some keys: dq, or, with all queries, dk and dv, or all three; the others are null.
 template <class T>
 void attention_backward(const Attention& a, const T* dy, const T* q, const T* k, const T* v, const T* y,
-                        const float* log_sums, const float* mask, T* dq, T* dk, T* dv, float* scratch, Range units);
+                        const float* log_sums, const float* mask, T* dq, T* dk, T* dv, float* scratch, Range units,
+                        Range queries, Range keys);
 
 }  // namespace stepplan

@@ -51,9 +51,9 @@ void softmax_forward(const T* x, T* y, int64_t columns, Range rows) {
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     const T* xr = x + r * columns;
     const float shift = row_max(xr, columns);
-    const double sum = sum_row(columns, [=](int64_t, float v) { return math::exp(v - shift); }, xr);
+    const double sum = sum_row(columns, [=](int64_t, float v) { return math::exp_below(v - shift); }, xr);
     const float scale = static_cast<float>(1.0 / sum);
-    map_row(columns, y + r * columns, [=](int64_t, float v) { return math::exp(v - shift) * scale; }, xr);
+    map_row(columns, y + r * columns, [=](int64_t, float v) { return math::exp_below(v - shift) * scale; }, xr);
   }
 }
 

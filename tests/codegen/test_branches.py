@@ -26,6 +26,7 @@ SMOOTH = {
         "add",
         "add_scalar",
         "atan",
+        "attention",
         "avg_pool2d",
         "adaptive_avg_pool2d",
         "bce_with_logits",
