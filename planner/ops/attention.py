@@ -11,7 +11,7 @@ more.
 """
 
 from collections.abc import Mapping, Sequence
-from math import prod
+from math import isqrt, prod
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -199,9 +199,29 @@ class _Attention(Op):
             writes("blocks", index, index + 1),
         )
 
+    def cuts(self, signature: Signature, slices: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Where slices of queries, and of keys, begin and end. Of causal attention late queries and early keys have
+        more to do: the cuts are at equal parts of the triangle."""
+        heads = self.heads(signature)
+        assert isinstance(signature.attrs, AttentionAttrs)
+
+        def cut(extent: int, part: int) -> int:
+            return isqrt(extent * extent * part // slices) if causal else extent * part // slices
+
+        causal, numbers = signature.attrs.causal, range(slices + 1)
+        queries = tuple(cut(heads.queries, i) for i in numbers)
+        return queries, tuple(heads.keys - cut(heads.keys, slices - i) for i in numbers)
+
     def parts(self, signature: Signature, mode: Mode, stage: int, index: int) -> tuple[Span, Span]:
         """The queries and the keys of a slice."""
-        raise NotImplementedError
+        heads = self.heads(signature)
+        queries, keys = (0, heads.queries), (0, heads.keys)
+        if mode.dim == "heads":
+            return queries, keys
+        of_queries, of_keys = self.cuts(signature, mode.slices)
+        if stage < self.stage_count(signature, mode, {}) - 1:
+            return queries, (of_keys[index], of_keys[index + 1])
+        return (of_queries[index], of_queries[index + 1]), keys
 
     def stage_of(self, output: int) -> int:
         """The stage that makes an output where slices cut queries."""
@@ -243,11 +263,6 @@ class AttentionForward(_Attention):
     saved_outputs = frozenset({"log_sums"})
     constants = frozenset({3})
     of_keys = (frozenset({1, 2}), frozenset[int]())
-
-    def parts(self, signature: Signature, mode: Mode, stage: int, index: int) -> tuple[Span, Span]:
-        heads = self.heads(signature)
-        whole = (0, heads.queries)
-        return (split(heads.queries, mode.slices, index) if mode.dim == "queries" else whole), (0, heads.keys)
 
     def operands(self, inputs: Sequence[TensorType]) -> tuple[TensorType, TensorType, TensorType, TensorType | None]:
         q, k, v, *mask = inputs
@@ -344,13 +359,6 @@ class AttentionBackward(_Attention):
 
     def stage_of(self, output: int) -> int:
         return 1 if output == 0 else 0
-
-    def parts(self, signature: Signature, mode: Mode, stage: int, index: int) -> tuple[Span, Span]:
-        heads = self.heads(signature)
-        queries, keys = (0, heads.queries), (0, heads.keys)
-        if mode.dim == "queries" and stage == 0:
-            return queries, split(heads.keys, mode.slices, index)
-        return (split(heads.queries, mode.slices, index) if mode.dim == "queries" else queries), keys
 
     def operands(self, inputs: Sequence[TensorType]) -> tuple[TensorType, TensorType, TensorType, TensorType | None]:
         _, q, k, v, _, _, *mask = inputs
