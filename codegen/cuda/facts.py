@@ -8,8 +8,8 @@ from math import prod
 
 from planner.errors import InternalError
 from planner.graph.model import DType
-from planner.ops.attention import Heads
 from planner.ops.base import Facts, Mode, Op, Signature, op_named
+from planner.ops.heads import Heads
 from planner.ops.stored import FILTERS, PLAIN, WEIGHTS, stored_as, unpacked, weights_of
 
 BLOCKS = 132 * 4

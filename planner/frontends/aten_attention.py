@@ -4,8 +4,9 @@ from typing import Any
 
 from planner.frontends.aten import Context, lowers
 from planner.graph.differentiate import changing_with, trainable_parameters
-from planner.ops.attention import AttentionAttrs, mismatch
+from planner.ops.attention import AttentionAttrs
 from planner.ops.dropout import DropoutAttrs
+from planner.ops.heads import mismatch
 
 _MASKED_OUT = -1e30
 """Added to a score, nothing is left of it; unlike minus infinity it makes no NaN of a row that is masked out whole."""

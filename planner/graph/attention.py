@@ -10,8 +10,9 @@ from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from typing import NamedTuple
 
 from planner.graph.model import Node, Role, Value
-from planner.ops.attention import AttentionAttrs, AttentionForward, mismatch
+from planner.ops.attention import AttentionAttrs, AttentionForward
 from planner.ops.copy import PermuteAttrs
+from planner.ops.heads import mismatch
 from planner.ops.matmul import MatmulAttrs
 from planner.ops.scalar import ScalarAttrs
 
@@ -38,10 +39,12 @@ def join_attention(
             continue
         gone |= {n.id for n in found.members}
         attrs = AttentionAttrs(scale=found.factor)
-        _, sums = AttentionForward().infer(attrs, [values[v].type for v in found.inputs])
-        log_sums = Value(id=f"{last.id}.log_sums", type=sums, role=Role.ACTIVATION)
-        values[log_sums.id] = log_sums
-        update = {"op": "attention", "attrs": attrs, "inputs": found.inputs, "outputs": (*last.outputs, log_sums.id)}
+        types = AttentionForward().infer(attrs, [values[v].type for v in found.inputs])
+        saved = {
+            f"{last.id}.{name}": type_ for name, type_ in zip(AttentionForward.output_names[1:], types[1:], strict=True)
+        }
+        values.update({v: Value(id=v, type=type_, role=Role.ACTIVATION) for v, type_ in saved.items()})
+        update = {"op": "attention", "attrs": attrs, "inputs": found.inputs, "outputs": (*last.outputs, *saved)}
         joined[last.id] = last.model_copy(update=update)
     return [joined.get(n.id, n) for n in nodes if n.id not in gone]
 

@@ -2,8 +2,9 @@
 
 A **unit** is one matrix of keys with its values. The heads of queries that read it lie one behind the other, one head
 or, in grouped attention, several. What a slice needs of the scores is in its scratch, block by block, and the backward
-pass computes them again from the saved `log_sums` (Dao et al., "FlashAttention", 2022, algorithms 1 and 4; here whole
-rows of scores are at hand in the forward pass, so nothing is rescaled).
+pass computes them again (Dao et al., "FlashAttention", 2022, algorithms 1 and 4). Here whole rows of scores are at hand
+in the forward pass, so nothing is rescaled; and two numbers per query are saved, not the logarithm of its sum, in which
+the sum is lost beside scores as low as a mask may leave them.
 
 Slices cut the units (`heads`), or, where there are fewer of them than processors, every unit's queries (`queries`); the
 gradient then needs a stage for dk and dv, in which slices cut the keys, and one for dq, which computes the scores once
@@ -12,11 +13,10 @@ more.
 
 from collections.abc import Mapping, Sequence
 from math import isqrt, prod
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 
-from planner.errors import UserError
 from planner.graph.gradient import GradientContext
 from planner.graph.model import Attrs, DType, Layout, TensorType
 from planner.ops.base import (
@@ -34,6 +34,7 @@ from planner.ops.base import (
     split,
     writes,
 )
+from planner.ops.heads import Heads, MaskSteps, mask_steps, mismatch
 from planner.units import Bytes
 
 Span = tuple[int, int]
@@ -51,40 +52,6 @@ class AttentionAttrs(Attrs):
     causal: bool = False
 
 
-class Heads(NamedTuple):
-    """The sizes of an attention."""
-
-    units: int
-    """Matrices of keys."""
-    shared: int
-    """Heads of queries per unit."""
-    queries: int
-    keys: int
-    width: int
-    value_width: int
-
-    @property
-    def rows(self) -> int:
-        """Queries that read a unit."""
-        return self.shared * self.queries
-
-    def pairs(self, causal: bool) -> int:
-        """Queries and keys that meet, over all units."""
-        seen = min(self.queries, self.keys)
-        triangle = seen * (seen + 1) // 2 + (self.queries - seen) * self.keys
-        return self.units * self.shared * (triangle if causal else self.queries * self.keys)
-
-
-class MaskSteps(NamedTuple):
-    """Elements from one query's mask to another's; 0 where they share one. As struct AttentionMask."""
-
-    heads: int
-    """Of queries in one entry of the batch."""
-    batch: int
-    head: int
-    row: int
-
-
 def padded(count: int) -> int:
     """Room for so many floats in whole cache lines."""
     return -(-count // 16) * 16
@@ -93,44 +60,6 @@ def padded(count: int) -> int:
 def queries_at_once(keys: int) -> int:
     """As runtime/attention.hpp."""
     return min(96, max(24, 65536 // padded(keys) // 6 * 6))
-
-
-def mask_steps(mask: TensorType, q: TensorType) -> MaskSteps | None:
-    """How a mask is read beside queries [..., heads, queries, width]: its last dimension is that of the keys, the
-    others are broadcast, those before the heads all or none of them. None: another way."""
-    full = (1,) * (3 - len(q.shape)) + q.shape[:-1]
-    shape = (1,) * (len(full) + 1 - len(mask.shape)) + mask.shape
-    if len(shape) != len(full) + 1 or any(found not in (1, whole) for found, whole in zip(shape, full, strict=False)):
-        return None
-    *lead, heads, queries, keys = shape
-    batch = prod(lead)
-    if batch not in (1, prod(full[:-2])):
-        return None
-    matrix = queries * keys
-    return MaskSteps(
-        heads=full[-2],
-        batch=heads * matrix if batch > 1 else 0,
-        head=matrix if heads > 1 else 0,
-        row=keys if queries > 1 else 0,
-    )
-
-
-def mismatch(q: TensorType, k: TensorType, v: TensorType, mask: TensorType | None) -> UserError | None:
-    """SP1002 where the op does not take these operands."""
-    lead, groups = q.shape[:-2], k.shape[:-2]
-    alike = len(lead) == len(groups) and lead[:-1] == groups[:-1] and (not lead or lead[-1] % groups[-1] == 0)
-    if len(q.shape) < 2 or not alike or q.shape[-1] != k.shape[-1] or k.shape[:-1] != v.shape[:-1]:
-        return misfit(
-            f"attention cannot match queries {q.text()} with keys {k.text()} and values {v.text()}",
-            "they are [..., heads, queries, width], [..., heads, keys, width] and [..., heads, keys, width of values]; "
-            "queries may have a multiple of the others' heads",
-        )
-    if mask and (mask.shape[-1:] != k.shape[-2:-1] or mask_steps(mask, q) is None):
-        return misfit(
-            f"attention cannot add a mask {mask.text()} to the scores of {q.text()} and {k.text()}",
-            "a mask is [..., heads, queries, keys], with 1 or nothing for dimensions along which it stays the same",
-        )
-    return None
 
 
 def numbers_of_a_word(signature: Signature) -> int:
@@ -252,15 +181,15 @@ class AttentionForward(_Attention):
     """y = softmax(scale q k' + mask) v; 0 for a query that sees nothing.
 
     Inputs: q [..., heads, queries, width], k [..., groups, keys, width], v [..., groups, keys, value width], [mask].
-    Outputs: y and, per query, log_sums = log sum exp(scores). Heads are a multiple of groups: neighbouring ones share
-    keys and values. The mask has no gradient.
+    Outputs: y and, per query, the largest score and inv_sum = 1 / sum exp(scores - largest). Heads are a multiple of
+    groups: neighbouring ones share keys and values. The mask has no gradient.
     """
 
     name = "attention"
     input_counts = (3, 4)
     low_precision = (0, 1, 2)
-    output_names = ("y", "log_sums")
-    saved_outputs = frozenset({"log_sums"})
+    output_names = ("y", "largest", "inv_sum")
+    saved_outputs = frozenset({"largest", "inv_sum"})
     constants = frozenset({3})
     of_keys = (frozenset({1, 2}), frozenset[int]())
 
@@ -272,7 +201,8 @@ class AttentionForward(_Attention):
         self.require_fit(inputs)
         q, _, v = inputs[:3]
         y = TensorType(shape=(*q.shape[:-1], v.shape[-1]), dtype=q.dtype)
-        return (y, TensorType(shape=q.shape[:-1]))
+        of_queries = TensorType(shape=q.shape[:-1])
+        return (y, of_queries, of_queries)
 
     def gradient(self, context: GradientContext) -> None:
         q, k, v, *mask = context.node.inputs
@@ -303,17 +233,21 @@ class AttentionForward(_Attention):
         units_q, units_k, units_v, masks = _grouped(q, k, v, mask)
         scores = _scores(attrs, units_q, units_k, masks)
         largest = scores.max(-1, keepdims=True)
-        weights = np.exp(scores - np.where(np.isinf(largest), 0, largest))
+        largest = np.where(np.isneginf(largest), 0, largest)
+        weights = np.exp(scores - largest)
         sums = weights.sum(-1, keepdims=True)
-        some = np.where(sums == 0, 1, sums)
-        y = (weights / some) @ units_v[:, None]
-        log_sums = np.where(sums == 0, 0, largest + np.log(some))
-        return (y.reshape(*q.shape[:-1], v.shape[-1]), log_sums.reshape(q.shape[:-1]))
+        inv_sum = np.where(sums == 0, 0, 1 / np.where(sums == 0, 1, sums))
+        y = (weights * inv_sum) @ units_v[:, None]
+        return (y.reshape(*q.shape[:-1], v.shape[-1]), largest.reshape(q.shape[:-1]), inv_sum.reshape(q.shape[:-1]))
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
-        """Of a mask half is shut; every query sees a key."""
+        """Of a mask half is shut; of several queries' the last sees nothing."""
         q, k, v, *mask = super().draw(sample, rng)
-        return (q, k, v, *(np.where(m < np.sort(m, -1)[..., m.shape[-1] // 2, None], -1e30, m) for m in mask))
+        for m in mask:
+            m[m < np.sort(m, -1)[..., m.shape[-1] // 2, None]] = -1e30
+            if m.ndim > 1 and m.shape[-2] > 1:
+                m[..., -1, :] = -np.inf
+        return (q, k, v, *mask)
 
     def samples(self) -> Sequence[Sample]:
         def case(
@@ -343,13 +277,13 @@ class AttentionForward(_Attention):
 
 @register
 class AttentionBackward(_Attention):
-    """dv = p' dy; ds = p (dy v' - dy y'); dq = scale ds k; dk = scale ds' q, with p = exp(scores - log_sums).
+    """dv = p' dy; ds = p (dy v' - dy y'); dq = scale ds k; dk = scale ds' q, with p = exp(scores - largest) inv_sum.
 
-    Inputs: dy, q, k, v, y, log_sums, [mask]. Outputs: dq, dk, dv.
+    Inputs: dy, q, k, v, y, largest, inv_sum, [mask]. Outputs: dq, dk, dv.
     """
 
     name = "attention_backward"
-    input_counts = (6, 7)
+    input_counts = (7, 8)
     low_precision = (0, 1, 2, 3, 4)
     output_names = ("dq", "dk", "dv")
     of_keys = (frozenset({2, 3}), frozenset({1, 2}))
@@ -361,13 +295,14 @@ class AttentionBackward(_Attention):
         return 1 if output == 0 else 0
 
     def operands(self, inputs: Sequence[TensorType]) -> tuple[TensorType, TensorType, TensorType, TensorType | None]:
-        _, q, k, v, _, _, *mask = inputs
+        _, q, k, v, _, _, _, *mask = inputs
         return q, k, v, mask[0] if mask else None
 
     def infer(self, attrs: AttentionAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         self.require_fit(inputs)
-        dy, q, k, v, y, log_sums = inputs[:6]
-        if dy.shape != y.shape or y.shape != (*q.shape[:-1], v.shape[-1]) or log_sums.shape != q.shape[:-1]:
+        dy, q, k, v, y, *saved = inputs[:7]
+        rows = q.shape[:-1]
+        if dy.shape != y.shape or y.shape != (*rows, v.shape[-1]) or any(s.shape != rows for s in saved):
             raise misfit(f"gradient {dy.text()} does not fit {y.text()}", "use what the forward node saved")
         return (q, k, v)
 
@@ -387,11 +322,12 @@ class AttentionBackward(_Attention):
         return of_unit + of_keys + of_queries + 2 * (scores + (scores // 2 if numbers > 1 else 0))
 
     def reference(self, attrs: AttentionAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        dy, q, k, v, y, log_sums, *mask = inputs
+        dy, q, k, v, y, largest, inv_sum, *mask = inputs
         units_q, units_k, units_v, masks = _grouped(q, k, v, mask)
         rows = units_q.shape[:-1]
         units_dy, units_y = dy.reshape(*rows, -1), y.reshape(*rows, -1)
-        weights = np.exp(_scores(attrs, units_q, units_k, masks) - log_sums.reshape(*rows, 1))
+        shifted = _scores(attrs, units_q, units_k, masks) - largest.reshape(*rows, 1)
+        weights = np.exp(shifted) * inv_sum.reshape(*rows, 1)
         dots = (units_dy * units_y).sum(-1, keepdims=True)
         ds = attrs.scale * weights * (units_dy @ units_v[:, None].swapaxes(-1, -2) - dots)
         dk = (ds.swapaxes(-1, -2) @ units_q).sum(1)
@@ -400,19 +336,16 @@ class AttentionBackward(_Attention):
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
         dy, *_ = super().draw(sample, rng)
-        _, *operands, y, log_sums = (sample.inputs[i] for i in (0, 1, 2, 3, *range(6, len(sample.inputs)), 4, 5))
         forward = AttentionForward()
-        drawn = forward.draw(Sample(sample.attrs, tuple(operands)), rng)
+        drawn = forward.draw(Sample(sample.attrs, (*sample.inputs[1:4], *sample.inputs[7:])), rng)
         assert isinstance(sample.attrs, AttentionAttrs)
-        made = forward.reference(sample.attrs, drawn)
-        assert made[0].shape == y.shape and made[1].shape == log_sums.shape
-        return (dy, *drawn[:3], *made, *drawn[3:])
+        return (dy, *drawn[:3], *forward.reference(sample.attrs, drawn), *drawn[3:])
 
     def samples(self) -> Sequence[Sample]:
         found = []
         for sample in AttentionForward().samples():
             assert isinstance(sample.attrs, AttentionAttrs)
-            y, log_sums = AttentionForward().infer(sample.attrs, sample.inputs)
+            y, *saved = AttentionForward().infer(sample.attrs, sample.inputs)
             q, k, v, *mask = sample.inputs
-            found.append(Sample(sample.attrs, (y, q, k, v, y, log_sums, *mask)))
+            found.append(Sample(sample.attrs, (y, q, k, v, y, *saved, *mask)))
         return tuple(found)

@@ -1,7 +1,6 @@
 // The kernels of attention.hpp.
 #include "attention.hpp"
 
-#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -158,10 +157,10 @@ float exponentials(const Row& row, float* scores, float shift) {
 }
 
 /// Scores become weights p, and `products` = dy v' become the gradient of the scores, p (dy v' - dy y').
-void score_gradients(const Row& row, float* scores, float* products, float log_sum, float dot) {
+void score_gradients(const Row& row, float* scores, float* products, float largest, float inv_sum, float dot) {
 #pragma omp simd
   for (int64_t i = 0; i < row.count; ++i) {
-    const float p = math::exp_below(row.factor * scores[i] - log_sum);
+    const float p = math::exp_below(row.factor * scores[i] - largest) * inv_sum;
     scores[i] = p;
     products[i] = p * (products[i] - dot);
   }
@@ -247,8 +246,8 @@ const PairWord* by_queries(const Seen& seen, const float* scores, int64_t step, 
 }  // namespace
 
 template <class T>
-void attention_forward(const Attention& a, const T* q, const T* k, const T* v, const float* mask, T* y, float* log_sums,
-                       float* scratch, Range units, Range queries) {
+void attention_forward(const Attention& a, const T* q, const T* k, const T* v, const float* mask, T* y, float* largest,
+                       float* inv_sum, float* scratch, Range units, Range queries) {
   using W = Word<T>;
   const int64_t most = queries_at_once(a.keys), step = padded(a.keys) + kGap, key_step = step / kNumbers<T>;
   const int64_t width = words<T>(a.width), values = padded(a.value_width);
@@ -259,7 +258,6 @@ void attention_forward(const Attention& a, const T* q, const T* k, const T* v, c
   float* sums = parts.take(most * values);
   float* scores = parts.take(most * step);
   W* weights = parts.take<W>(narrowed<T>(most * step));
-  float factors[kMostQueries];
 
   for (int64_t unit = units.begin; unit < units.end; ++unit) {
     turn_panels(k + unit * a.keys * a.width, a.keys, a.width, turned_keys);
@@ -273,16 +271,16 @@ void attention_forward(const Attention& a, const T* q, const T* k, const T* v, c
         for (int64_t r = 0; r < count; ++r) {
           float* s = scores + r * step;
           const Row row(a, s, masks == nullptr ? nullptr : masks + (first + r) * a.mask.row_step, seen.by(r));
-          const float largest = row_max(s, row.count);
-          const float shift = largest == -std::numeric_limits<float>::infinity() ? 0.0f : row.factor * largest;
+          const float most_of_all = row_max(s, row.count);
+          const float shift = most_of_all == -std::numeric_limits<float>::infinity() ? 0.0f : row.factor * most_of_all;
           const float sum = exponentials(row, s, shift);
           hide(seen, r, s);
-          log_sums[query + r] = sum == 0.0f ? 0.0f : shift + std::log(sum);
-          factors[r] = sum == 0.0f ? 0.0f : 1.0f / sum;  // where nothing is let through, the result is 0
+          largest[query + r] = shift;
+          inv_sum[query + r] = sum == 0.0f ? 0.0f : 1.0f / sum;  // where nothing is let through, the result is 0
         }
         sum_keys<T>(seen, values, by_keys(seen, scores, step, weights), key_step, value_panels, sums, false);
         for (int64_t r = 0; r < count; ++r)
-          write_rows(sums + r * values, 1, a.value_width, factors[r], y + (query + r) * a.value_width);
+          write_rows(sums + r * values, 1, a.value_width, inv_sum[query + r], y + (query + r) * a.value_width);
       }
     }
   }
@@ -290,7 +288,7 @@ void attention_forward(const Attention& a, const T* q, const T* k, const T* v, c
 
 template <class T>
 void attention_backward(const Attention& a, const T* dy, const T* q, const T* k, const T* v, const T* y,
-                        const float* log_sums, const float* mask, T* dq, T* dk, T* dv, float* scratch, Range units,
+                        const float* largest, const float* inv_sum, const float* mask, T* dq, T* dk, T* dv, float* scratch, Range units,
                         Range queries, Range keys) {
   using W = Word<T>;
   const int64_t most = std::min(kKeys, a.keys), step = padded(most) + kGap, key_step = step / kNumbers<T>;
@@ -341,7 +339,7 @@ void attention_backward(const Attention& a, const T* dy, const T* q, const T* k,
           for (int64_t r = 0; r < count; ++r) {
             float *s = scores + r * step, *p = products + r * step;
             const float* masks_here = masks == nullptr ? nullptr : masks + (first + r) * a.mask.row_step + key;
-            score_gradients(Row(a, s, masks_here, seen.by(r)), s, p, log_sums[query + r], dots[own + r]);
+            score_gradients(Row(a, s, masks_here, seen.by(r)), s, p, largest[query + r], inv_sum[query + r], dots[own + r]);
             hide(seen, r, s);
             hide(seen, r, p);
           }
@@ -368,9 +366,9 @@ void attention_backward(const Attention& a, const T* dy, const T* q, const T* k,
 }
 
 #define STEPPLAN_ATTENTION(T)                                                                                              \
-  template void attention_forward(const Attention&, const T*, const T*, const T*, const float*, T*, float*, float*, Range, Range); \
+  template void attention_forward(const Attention&, const T*, const T*, const T*, const float*, T*, float*, float*, float*, Range, Range); \
   template void attention_backward(const Attention&, const T*, const T*, const T*, const T*, const T*, const float*,       \
-                                   const float*, T*, T*, T*, float*, Range, Range, Range)
+                                   const float*, const float*, T*, T*, T*, float*, Range, Range, Range)
 STEPPLAN_ATTENTION(float);
 STEPPLAN_ATTENTION(bfloat16);
 #undef STEPPLAN_ATTENTION

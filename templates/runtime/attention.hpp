@@ -32,8 +32,7 @@ namespace attention {
 // As planner/ops/attention.py counts scratch.
 constexpr int64_t kKeys = 256;    // of which a gradient's sums stay in the second-level cache
 constexpr int64_t kQueries = 60;  // whose scores are under way at once in the gradient
-constexpr int64_t kMostQueries = 96;
-constexpr int64_t kGap = 16;  // rows a power of two apart would all want the same cache lines
+constexpr int64_t kGap = 16;      // rows a power of two apart would all want the same cache lines
 
 constexpr int64_t padded(int64_t n) { return (n + 15) / 16 * 16; }
 /// Words that hold so many numbers.
@@ -45,7 +44,7 @@ constexpr int64_t narrowed(int64_t scores) { return sizeof(T) == sizeof(float) ?
 
 /// Queries whose scores, of all keys, are under way at once: 256 KiB of them where there are many keys.
 constexpr int64_t queries_at_once(int64_t keys) {
-  return std::clamp<int64_t>(65536 / padded(keys) / 6 * 6, 24, kMostQueries);
+  return std::clamp<int64_t>(65536 / padded(keys) / 6 * 6, 24, 96);
 }
 }  // namespace attention
 
@@ -68,15 +67,15 @@ constexpr int64_t attention_backward_floats(const Attention& a) {
   return of_unit + of_keys + of_queries + 2 * (scores + narrowed<T>(scores));
 }
 
-/// Some queries of every head of some units. `log_sums`: of every query, the logarithm of the sum of its scores'
-/// exponentials. `mask`: null, or of all units.
+/// Some queries of every head of some units. A weight is exp(score - largest) inv_sum, with the largest score of a query and
+/// the inverse of its exponentials' sum. `mask`: null, or of all units.
 template <class T>
-void attention_forward(const Attention& a, const T* q, const T* k, const T* v, const float* mask, T* y, float* log_sums,
-                       float* scratch, Range units, Range queries);
+void attention_forward(const Attention& a, const T* q, const T* k, const T* v, const float* mask, T* y, float* largest,
+                       float* inv_sum, float* scratch, Range units, Range queries);
 /// What comes of some queries that read some keys: dq, or, with all queries, dk and dv, or all three; the others are null.
 template <class T>
 void attention_backward(const Attention& a, const T* dy, const T* q, const T* k, const T* v, const T* y,
-                        const float* log_sums, const float* mask, T* dq, T* dk, T* dv, float* scratch, Range units,
+                        const float* largest, const float* inv_sum, const float* mask, T* dq, T* dk, T* dv, float* scratch, Range units,
                         Range queries, Range keys);
 
 }  // namespace stepplan

@@ -16,14 +16,14 @@ template <class T>
 void both(const int64_t* shape, int64_t units, float scale, const T* q, const T* k, const T* v, const float* mask, const T* dy,
           T* y, T* dq, T* dk, T* dv) {
   const Attention a = shape_of(shape, scale);
-  std::vector<float> log_sums(units * a.heads * a.queries);
+  std::vector<float> largest(units * a.heads * a.queries), inv_sum = largest;
   for (int64_t unit = 0; unit < units; ++unit) {
     std::vector<float> scratch(attention_floats<T>(a), __builtin_nanf(""));
-    attention_forward(a, q, k, v, mask, y, log_sums.data(), scratch.data(), {unit, unit + 1}, {0, a.queries});
+    attention_forward(a, q, k, v, mask, y, largest.data(), inv_sum.data(), scratch.data(), {unit, unit + 1}, {0, a.queries});
   }
   for (int64_t unit = 0; unit < units; ++unit) {
     std::vector<float> scratch(attention_backward_floats<T>(a), __builtin_nanf(""));
-    attention_backward(a, dy, q, k, v, y, log_sums.data(), mask, dq, dk, dv, scratch.data(), {unit, unit + 1}, {0, a.queries},
+    attention_backward(a, dy, q, k, v, y, largest.data(), inv_sum.data(), mask, dq, dk, dv, scratch.data(), {unit, unit + 1}, {0, a.queries},
                        {0, a.keys});
   }
 }

@@ -32,7 +32,7 @@ struct ScoreRow {
 /// `weights` may equal `products`, which are those of q and k'.
 template <int width, class T>
 void weigh_rows(Queue queue, const Attention& a, int64_t count, const float* products, const float* masks, T* weights,
-                float* log_sums) {
+                float* largest, float* inv_sum) {
   rows<128>(queue, count, [=] STEPPLAN_KERNEL(auto team, int64_t r) {
     const ScoreRow row(a, masks, r);
     const float* own = products + r * a.keys;
@@ -52,23 +52,23 @@ void weigh_rows(Queue queue, const Attention& a, int64_t count, const float* pro
     over_row<width>(
         team, a.keys, [&](int64_t c, T& result, float v) { result = math::exp(row.at(c, v) - shift) * factor; },
         weights + r * a.keys, own);
-    if (team.lane() == 0) log_sums[r] = sum == 0.0 ? 0.0f : shift + static_cast<float>(std::log(sum));
+    if (team.lane() == 0) largest[r] = shift, inv_sum[r] = factor;
   });
 }
 
 /// `weights` may equal `products`, and `gradients` of the scores `weighted`, which are the products of dy and v'.
 template <int width, class T>
 void gradient_rows(Queue queue, const Attention& a, int64_t count, const float* products, const float* weighted,
-                   const float* masks, const float* log_sums, const T* dy, const T* y, T* weights, T* gradients) {
+                   const float* masks, const float* largest, const float* inv_sum, const T* dy, const T* y, T* weights, T* gradients) {
   rows<128>(queue, count, [=] STEPPLAN_KERNEL(auto team, int64_t r) {
     const ScoreRow row(a, masks, r);
-    const float log_sum = log_sums[r];
+    const float shift = largest[r], factor = inv_sum[r];
     double sum = 0.0;
     const auto add = [&](int64_t, float d, float v) { sum += static_cast<double>(d) * v; };
     over_row<1>(team, a.value_width, add, dy + r * a.value_width, y + r * a.value_width);
     const float dot = static_cast<float>(team.sum(sum));
     const auto write = [&](int64_t c, T& weight, T& gradient, float product, float w) {
-      const float p = math::exp(row.at(c, product) - log_sum);
+      const float p = math::exp(row.at(c, product) - shift) * factor;
       weight = p;
       gradient = a.scale * p * (w - dot);
     };
@@ -116,19 +116,19 @@ size_t AttentionProducts::workspace_bytes() const {
 }
 
 template <class T>
-void AttentionProducts::forward(Queue queue, const T* q, const T* k, const T* v, const float* mask, T* y, float* log_sums,
-                                float* scores, void* workspace, size_t bytes) const {
+void AttentionProducts::forward(Queue queue, const T* q, const T* k, const T* v, const float* mask, T* y, float* largest,
+                                float* inv_sum, float* scores, void* workspace, size_t bytes) const {
   const int64_t count = units_ * shape_.heads * shape_.queries;
   T* weights = narrowed<T>(scores, scores + score_room(count * shape_.keys));
   products_[0].run(queue, q, k, nullptr, scores, workspace, bytes);
-  if (in_wide_rows(shape_.keys, scores, weights)) weigh_rows<4>(queue, shape_, count, scores, mask, weights, log_sums);
-  else weigh_rows<1>(queue, shape_, count, scores, mask, weights, log_sums);
+  if (in_wide_rows(shape_.keys, scores, weights)) weigh_rows<4>(queue, shape_, count, scores, mask, weights, largest, inv_sum);
+  else weigh_rows<1>(queue, shape_, count, scores, mask, weights, largest, inv_sum);
   products_[1].run(queue, weights, v, nullptr, y, workspace, bytes);
 }
 
 template <class T>
 void AttentionProducts::backward(Queue queue, const T* dy, const T* q, const T* k, const T* v, const T* y,
-                                 const float* log_sums, const float* mask, T* dq, T* dk, T* dv, float* scores,
+                                 const float* largest, const float* inv_sum, const float* mask, T* dq, T* dk, T* dv, float* scores,
                                  void* workspace, size_t bytes) const {
   const int64_t count = units_ * shape_.heads * shape_.queries, room = score_room(count * shape_.keys);
   float* weighted = scores + room;
@@ -137,7 +137,8 @@ void AttentionProducts::backward(Queue queue, const T* dy, const T* q, const T* 
   products_[0].run(queue, q, k, nullptr, scores, workspace, bytes);
   products_[1].run(queue, dy, v, nullptr, weighted, workspace, bytes);
   const auto write = [&](auto width) {
-    gradient_rows<decltype(width)::value>(queue, shape_, count, scores, weighted, mask, log_sums, dy, y, weights, gradients);
+    gradient_rows<decltype(width)::value>(queue, shape_, count, scores, weighted, mask, largest, inv_sum, dy, y, weights,
+                                          gradients);
   };
   if (in_wide_rows(shape_.keys, scores, weighted, weights, gradients)) write(std::integral_constant<int, 4>());
   else write(std::integral_constant<int, 1>());
@@ -147,10 +148,10 @@ void AttentionProducts::backward(Queue queue, const T* dy, const T* q, const T* 
 }
 
 #define STEPPLAN_ATTENTION(T)                                                                                             \
-  template void AttentionProducts::forward(Queue, const T*, const T*, const T*, const float*, T*, float*, float*, void*, \
+  template void AttentionProducts::forward(Queue, const T*, const T*, const T*, const float*, T*, float*, float*, float*, void*, \
                                            size_t) const;                                                                \
   template void AttentionProducts::backward(Queue, const T*, const T*, const T*, const T*, const T*, const float*,       \
-                                            const float*, T*, T*, T*, float*, void*, size_t) const
+                                            const float*, const float*, T*, T*, T*, float*, void*, size_t) const
 STEPPLAN_ATTENTION(float);
 STEPPLAN_ATTENTION(bfloat16);
 #undef STEPPLAN_ATTENTION

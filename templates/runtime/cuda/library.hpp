@@ -129,11 +129,11 @@ class AttentionProducts {
   /// `scores`: room for the products of all queries and keys, in float, and as weights where those are narrower; in the
   /// gradient for two of each (codegen/cuda/facts.py).
   template <class T>
-  void forward(Queue queue, const T* q, const T* k, const T* v, const float* mask, T* y, float* log_sums, float* scores,
-               void* workspace, size_t bytes) const;
+  void forward(Queue queue, const T* q, const T* k, const T* v, const float* mask, T* y, float* largest, float* inv_sum,
+               float* scores, void* workspace, size_t bytes) const;
   template <class T>
-  void backward(Queue queue, const T* dy, const T* q, const T* k, const T* v, const T* y, const float* log_sums,
-                const float* mask, T* dq, T* dk, T* dv, float* scores, void* workspace, size_t bytes) const;
+  void backward(Queue queue, const T* dy, const T* q, const T* k, const T* v, const T* y, const float* largest,
+                const float* inv_sum, const float* mask, T* dq, T* dk, T* dv, float* scores, void* workspace, size_t bytes) const;
 
  private:
   static int64_t score_room(int64_t scores) { return (scores + 31) / 32 * 32; }
