@@ -1,7 +1,8 @@
 // Attention by products of the library and rows of stepplan's own; all scores are in scratch while a node runs. cuDNN's
 // fused attention takes half-precision operands alone.
-#include <cmath>
+#include <algorithm>
 #include <limits>
+#include <type_traits>
 
 #include "library.hpp"
 #include "row_math.hpp"

@@ -8,6 +8,11 @@ from codegen.cuda.probe import Algorithm, algorithms, probe
 from codegen.cuda.profile import _worth_keeping, copy_bandwidths, profile
 from planner.costs.table import CostTable, read_costs, write_costs
 from planner.errors import UserError
+from planner.graph import layers
+from planner.graph.builder import GraphBuilder
+from planner.graph.model import Graph, TensorType
+from planner.graph.optimizer import Optimizer
+from planner.ops.attention import AttentionAttrs
 from planner.ops.signature import signatures_of
 from planner.plan.check import check
 from planner.solve.options import PlanOptions
@@ -33,6 +38,29 @@ def test_a_profiled_graph_can_be_planned(tmp_path: Path) -> None:
     write_costs(table, tmp_path / "costs.json")
     again = profile([graph], target, read_costs(tmp_path / "costs.json"), null_device=True)
     assert again.entries == table.entries
+
+
+def attending_net() -> Graph:
+    """x (2, 3, 8, 4) through one attention."""
+    b = GraphBuilder("attending")
+    x, target = (b.input(name, TensorType(shape=(2, 3, 8, 4))) for name in ("x", "target"))
+    q = layers.linear(b, x, 4, name="q")
+    y = b.op("attention", [q, x, x], AttentionAttrs(scale=0.5, causal=True), name="attend")[0]
+    return b.finish(layers.mse(b, y, target), y, Optimizer(lr=0.1))
+
+
+@pytest.mark.parametrize("own_kernels", [True, False])
+@pytest.mark.parametrize("tf32", [True, False])
+def test_products_within_an_attention(tf32: bool, own_kernels: bool) -> None:
+    """They take the library's first choice, in the table's precision; the plan holds the scores."""
+    graph, target = attending_net(), gpu()
+    table = profile([graph], target, tf32=tf32, own_kernels=own_kernels, null_device=True)
+    plan = make_plan(graph, target, table, PlanOptions(policy="sequential"))
+    assert check(graph, plan, target) == []
+    for name, matrices in (("attend", 1), ("attend.backward", 2)):
+        node = plan.program["train_step"].node[name]
+        assert (node.kernel, node.implementation) == ("cublaslt", ":tf32" if tf32 else "")
+        assert node.facts["partial_bytes"] == matrices * 2 * 3 * 8 * 8 * 4
 
 
 def test_algorithms_that_a_faster_and_smaller_one_beats_are_left_out() -> None:
