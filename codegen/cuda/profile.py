@@ -35,6 +35,7 @@ Progress = Callable[[str, int, int], None]
 REPETITIONS = 20
 COPY_BYTES = 2**28
 PRODUCTS = "cublaslt"
+"""The kernel of nodes that are products, or made of them."""
 
 
 def profile(
