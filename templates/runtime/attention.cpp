@@ -288,8 +288,8 @@ void attention_forward(const Attention& a, const T* q, const T* k, const T* v, c
 
 template <class T>
 void attention_backward(const Attention& a, const T* dy, const T* q, const T* k, const T* v, const T* y,
-                        const float* largest, const float* inv_sum, const float* mask, T* dq, T* dk, T* dv, float* scratch, Range units,
-                        Range queries, Range keys) {
+                        const float* largest, const float* inv_sum, const float* mask, T* dq, T* dk, T* dv, float* scratch,
+                        Range units, Range queries, Range keys) {
   using W = Word<T>;
   const int64_t most = std::min(kKeys, a.keys), step = padded(most) + kGap, key_step = step / kNumbers<T>;
   const int64_t rows = a.heads * a.queries, width = words<T>(a.width), value_width = words<T>(a.value_width);
@@ -324,8 +324,10 @@ void attention_backward(const Attention& a, const T* dy, const T* q, const T* k,
       turn_panels(k + at * a.width, few, a.width, turned_keys);
       turn_panels(v + at * a.value_width, few, a.value_width, turned_values);
       if (dq != nullptr) copy_panels(k + at * a.width, few, a.width, key_panels);
-      std::fill_n(dk_sums, few * columns, 0.0f);
-      std::fill_n(dv_sums, few * values, 0.0f);
+      if (dk != nullptr) {
+        std::fill_n(dk_sums, few * columns, 0.0f);
+        std::fill_n(dv_sums, few * values, 0.0f);
+      }
       for (int64_t head = 0; head < a.heads; ++head) {
         const float* masks = masks_of(a.mask, mask, unit * a.heads + head);
         // Whole products for keys begin with the first query that reads one: `hide` counts on it.
@@ -366,7 +368,8 @@ void attention_backward(const Attention& a, const T* dy, const T* q, const T* k,
 }
 
 #define STEPPLAN_ATTENTION(T)                                                                                              \
-  template void attention_forward(const Attention&, const T*, const T*, const T*, const float*, T*, float*, float*, float*, Range, Range); \
+  template void attention_forward(const Attention&, const T*, const T*, const T*, const float*, T*, float*, float*,       \
+                                  float*, Range, Range);                                                                   \
   template void attention_backward(const Attention&, const T*, const T*, const T*, const T*, const T*, const float*,       \
                                    const float*, const float*, T*, T*, T*, float*, Range, Range, Range)
 STEPPLAN_ATTENTION(float);

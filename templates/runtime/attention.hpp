@@ -75,7 +75,7 @@ void attention_forward(const Attention& a, const T* q, const T* k, const T* v, c
 /// What comes of some queries that read some keys: dq, or, with all queries, dk and dv, or all three; the others are null.
 template <class T>
 void attention_backward(const Attention& a, const T* dy, const T* q, const T* k, const T* v, const T* y,
-                        const float* largest, const float* inv_sum, const float* mask, T* dq, T* dk, T* dv, float* scratch, Range units,
-                        Range queries, Range keys);
+                        const float* largest, const float* inv_sum, const float* mask, T* dq, T* dk, T* dv, float* scratch,
+                        Range units, Range queries, Range keys);
 
 }  // namespace stepplan

@@ -60,7 +60,8 @@ void weigh_rows(Queue queue, const Attention& a, int64_t count, const float* pro
 /// `weights` may equal `products`, and `gradients` of the scores `weighted`, which are the products of dy and v'.
 template <int width, class T>
 void gradient_rows(Queue queue, const Attention& a, int64_t count, const float* products, const float* weighted,
-                   const float* masks, const float* largest, const float* inv_sum, const T* dy, const T* y, T* weights, T* gradients) {
+                   const float* masks, const float* largest, const float* inv_sum, const T* dy, const T* y, T* weights,
+                   T* gradients) {
   rows<128>(queue, count, [=] STEPPLAN_KERNEL(auto team, int64_t r) {
     const ScoreRow row(a, masks, r);
     const float shift = largest[r], factor = inv_sum[r];
@@ -129,8 +130,8 @@ void AttentionProducts::forward(Queue queue, const T* q, const T* k, const T* v,
 
 template <class T>
 void AttentionProducts::backward(Queue queue, const T* dy, const T* q, const T* k, const T* v, const T* y,
-                                 const float* largest, const float* inv_sum, const float* mask, T* dq, T* dk, T* dv, float* scores,
-                                 void* workspace, size_t bytes) const {
+                                 const float* largest, const float* inv_sum, const float* mask, T* dq, T* dk, T* dv,
+                                 float* scores, void* workspace, size_t bytes) const {
   const int64_t count = units_ * shape_.heads * shape_.queries, room = score_room(count * shape_.keys);
   float* weighted = scores + room;
   T* weights = narrowed<T>(scores, scores + 2 * room);
@@ -149,8 +150,8 @@ void AttentionProducts::backward(Queue queue, const T* dy, const T* q, const T* 
 }
 
 #define STEPPLAN_ATTENTION(T)                                                                                             \
-  template void AttentionProducts::forward(Queue, const T*, const T*, const T*, const float*, T*, float*, float*, float*, void*, \
-                                           size_t) const;                                                                \
+  template void AttentionProducts::forward(Queue, const T*, const T*, const T*, const float*, T*, float*, float*, float*, \
+                                           void*, size_t) const;                                                         \
   template void AttentionProducts::backward(Queue, const T*, const T*, const T*, const T*, const T*, const float*,       \
                                             const float*, const float*, T*, T*, T*, float*, void*, size_t) const
 STEPPLAN_ATTENTION(float);
