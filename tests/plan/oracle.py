@@ -67,22 +67,29 @@ def fault(graph: Graph, plan: Plan, rng: random.Random, runs: int) -> str:
         accesses = program_bytes(graph, plan, program)
         numbers = {name: i for i, name in enumerate(predecessors(program))}
         expected, final = _expected(graph, graph.program[program.name], plan, accesses, numbers)
+        start = _start(graph, graph.program[program.name], plan)
+        # An arena may be larger than any memory: only what is touched is held.
+        touched = [a.where for a in accesses] + [where for where, _ in (*final.values(), *start)]
+        used = np.unique(np.concatenate([np.empty(0, np.int64), *touched]))
+        spots = [np.searchsorted(used, a.where) for a in accesses]
         by_slice: dict[str, list[int]] = {name: [] for name in numbers}
         for index, access in enumerate(accesses):
             by_slice[access.touch.slice].append(index)
         for _ in range(runs):
-            memory = _start(graph, graph.program[program.name], plan)
+            memory = np.full(used.size, NOBODY)
+            for where, writer in start:
+                memory[np.searchsorted(used, where)] = writer
             for name in legal_order(program, rng):
                 for index in by_slice[name]:
                     if index in expected:
-                        want, where = expected[index], accesses[index].where
-                        if (memory[where] != want)[want != NOBODY].any():
+                        want = expected[index]
+                        if (memory[spots[index]] != want)[want != NOBODY].any():
                             return f"{name} reads wrong bytes of {accesses[index].touch.tensor}"
                 for index in by_slice[name]:
                     if accesses[index].touch.write:
-                        memory[accesses[index].where] = numbers[name]
+                        memory[spots[index]] = numbers[name]
             for value, (where, want) in final.items():
-                if (memory[where] != want).any():
+                if (memory[np.searchsorted(used, where)] != want).any():
                     return f"{value} is wrong at the end of {program.name}"
     return ""
 
@@ -92,13 +99,13 @@ def _values(graph: Graph, program: Program) -> list[str]:
     return sorted({v.id for v in graph.values if v.role in PERSISTENT} | set(program.inputs))
 
 
-def _start(graph: Graph, program: Program, plan: Plan) -> np.ndarray:
-    memory = np.full(plan.pools[0].arena + 64, NOBODY)
-    for index, value in enumerate(_values(graph, program)):
-        if value in plan.placement:
-            at = plan.placement[value].offset
-            memory[at : at + graph.value[value].type.bytes] = -2 - index
-    return memory
+def _start(graph: Graph, program: Program, plan: Plan) -> list[tuple[np.ndarray, int]]:
+    """Where values lie when a program starts, and a writer of each one's own."""
+    return [
+        (plan.placement[value].offset + np.arange(graph.value[value].type.bytes), -2 - index)
+        for index, value in enumerate(_values(graph, program))
+        if value in plan.placement
+    ]
 
 
 def _expected(
