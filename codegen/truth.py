@@ -33,9 +33,9 @@ from codegen.branches import KINKS, Decisions, Forced, Watched, kinked, read_dec
 from codegen.cpu.tables import first_lr
 from codegen.executor import Executor
 from codegen.steps import random_inputs
+from codegen.torch_dropout import Drawn
 from codegen.torch_twin import Call, Twin, optimizer_for
-from planner.graph.model import Graph, Layout, Node, Role
-from planner.ops.dropout import DropoutAttrs, dropout_mask
+from planner.graph.model import Graph, Role
 
 FLOOR = 1e-5
 """Relative error that is always allowed."""
@@ -290,8 +290,8 @@ class _TorchRun:
         channels_last: bool = False,
     ) -> None:
         self._graph, self._branches, self._dtype, self._channels_last = graph, branches, dtype, channels_last
-        self._dropout = _Dropout(int(start["stepplan.seed"]), int(start["stepplan.step"]))
-        calls: dict[str, Call] = {"dropout": self._dropout, **(branches.calls() if branches else {})}
+        self._drawn = Drawn(int(start["stepplan.seed"]), int(start["stepplan.step"]))
+        calls: dict[str, Call] = {**self._drawn.calls(), **(branches.calls() if branches else {})}
         self._twin = Twin(graph, calls).to(dtype).load(dict(start))
         if channels_last:
             self._twin = self._twin.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -306,7 +306,7 @@ class _TorchRun:
         return self._branches.operands if self._branches else None
 
     def backward(self, batch: Sequence[Array]) -> tuple[float, Tensors, Decisions]:
-        self._dropout.step += 1
+        self._drawn.step += 1
         loss, _ = self._twin(*(_tensor(array, self._dtype, self._channels_last) for array in batch))
         loss.backward()
         gradients = {name: g.numpy(force=True) for name, g in self._twin.gradients().items()}
@@ -318,29 +318,6 @@ class _TorchRun:
 
     def state(self) -> Tensors:
         return _state(self._twin, self._optimizer)
-
-
-class _Dropout:
-    """What a twin calls for dropout. Does not know its run: a cycle would keep the run's tensors beside the next's."""
-
-    def __init__(self, seed: int, step: int) -> None:
-        self.seed, self.step = seed, step
-
-    def __call__(self, node: Node, inputs: list[torch.Tensor], updates: list[torch.Tensor]) -> torch.Tensor:
-        return inputs[0] * _mask(node, inputs[0], self.seed, self.step)
-
-
-def _mask(node: Node, x: torch.Tensor, seed: int, step: int) -> torch.Tensor:
-    """What the executor multiplies a dropout's input by in that step (1, 2, ...): 0 or 1 / (1 - p), in the shape and
-    type of x. `attrs.layout` says in which memory order the executor counts elements."""
-    attrs = node.attrs
-    assert isinstance(attrs, DropoutAttrs)
-    drawn = dropout_mask(seed, attrs.stream, step, attrs.p, x.numel())
-    if attrs.layout is Layout.CHANNELS_LAST:
-        n, c, h, w = x.shape
-        drawn = drawn.reshape(n, h, w, c).transpose(0, 3, 1, 2)
-    scale = 1 / (1 - attrs.p) if attrs.p < 1 else 0.0
-    return torch.from_numpy(drawn.copy()).reshape(x.shape).to(x.dtype) * scale
 
 
 def _tensor(array: Array, dtype: torch.dtype, channels_last: bool) -> torch.Tensor:

@@ -17,7 +17,7 @@ from planner.plan.schema import Entry, Plan, parse_slice, parse_wait
 REPORTS_BAD_INDEX = ("cross_entropy", "nll_loss", "embedding")
 
 HEADERS = {
-    "attention": ("attention.hpp",),
+    "attention": ("attention.hpp", "dropout.hpp"),
     "batch_norm": ("batch_norm.hpp",),
     "binary": ("binary.hpp",),
     "chain": ("activations.hpp", "binary.hpp"),

@@ -1,4 +1,4 @@
-"""ATen's attention: one op (ops/attention.py), or, with dropout between its products or a learned mask, its parts."""
+"""ATen's attention: one op (ops/attention.py), or, with a learned mask, its parts."""
 
 from typing import Any
 
@@ -22,8 +22,9 @@ def _attention(c: Context, q: Any, k: Any, v: Any, mask: Any, p: float, causal: 
     if c.is_constant(mask) and _is_causal(c, mask):
         mask, causal = None, True
     mask, alive = _added(c, mask)
-    if not p and _fits(c, q, k, v, mask):
-        y = c.op("attention", q, k, v, *([mask] if mask else []), attrs=AttentionAttrs(scale=factor, causal=causal))
+    if _fits(c, q, k, v, mask):
+        attrs = AttentionAttrs(scale=factor, causal=causal, dropout=float(p))
+        y = c.op("attention", q, k, v, *([mask] if mask else []), attrs=attrs)
     else:
         if gqa:
             k, v = (_repeated_heads(c, part, c.shape(q)[-3]) for part in (k, v))

@@ -1,9 +1,9 @@
 """Attention that a model spells out becomes one node.
 
-    matmul(q, k') -> scale -> add mask -> softmax -> matmul(., v)     attention(q, k, v, mask)
+    matmul(q, k') -> scale -> add mask -> softmax -> dropout -> matmul(., v)     attention(q, k, v, mask)
 
-Scale and mask may be missing. The node takes the id and the output of the last product, so nothing behind it changes.
-Left alone is what anybody else reads in between, and a mask that is learned.
+Scale, mask and dropout may be missing. The node takes the id and the output of the last product, so nothing behind it
+changes. Left alone is what anybody else reads in between, and a mask that is learned.
 """
 
 from collections.abc import Collection, Mapping, MutableMapping, Sequence
@@ -12,6 +12,7 @@ from typing import NamedTuple
 from planner.graph.model import Node, Role, Value
 from planner.ops.attention import AttentionAttrs, AttentionForward
 from planner.ops.copy import PermuteAttrs
+from planner.ops.dropout import DropoutAttrs
 from planner.ops.heads import mismatch
 from planner.ops.matmul import MatmulAttrs
 from planner.ops.scalar import ScalarAttrs
@@ -20,7 +21,7 @@ from planner.ops.scalar import ScalarAttrs
 class _Found(NamedTuple):
     inputs: tuple[str, ...]
     """q, k, v and the mask, if there is one."""
-    factor: float
+    attrs: AttentionAttrs
     members: tuple[Node, ...]
     """What the node stands for, but for the last product."""
 
@@ -38,13 +39,12 @@ def join_attention(
         if found is None:
             continue
         gone |= {n.id for n in found.members}
-        attrs = AttentionAttrs(scale=found.factor)
-        types = AttentionForward().infer(attrs, [values[v].type for v in found.inputs])
+        types = AttentionForward().infer(found.attrs, [values[v].type for v in found.inputs])
         saved = {
             f"{last.id}.{name}": type_ for name, type_ in zip(AttentionForward.output_names[1:], types[1:], strict=True)
         }
         values.update({v: Value(id=v, type=type_, role=Role.ACTIVATION) for v, type_ in saved.items()})
-        update = {"op": "attention", "attrs": attrs, "inputs": found.inputs, "outputs": (*last.outputs, *saved)}
+        update = {"op": "attention", "attrs": found.attrs, "inputs": found.inputs, "outputs": (*last.outputs, *saved)}
         joined[last.id] = last.model_copy(update=update)
     return [joined.get(n.id, n) for n in nodes if n.id not in gone]
 
@@ -53,7 +53,7 @@ class _Finder:
     def __init__(
         self, nodes: Sequence[Node], values: Mapping[str, Value], wanted: Collection[str], changing: Collection[str]
     ) -> None:
-        self._values, self._wanted, self._changing = values, wanted, changing
+        self._values, self._wanted, self._changing = values, set(wanted), changing
         self._maker = {v: n for n in nodes for v in n.outputs}
         self._readers: dict[str, int] = {}
         for node in nodes:
@@ -65,10 +65,11 @@ class _Finder:
         if last.op != "matmul" or last.attrs != MatmulAttrs():
             return None
         weights, v = last.inputs
-        softmax = self._only_for_one(weights, "softmax")
+        drawn = self._only_for_one(weights, "dropout")
+        softmax = self._only_for_one(drawn.inputs[0] if drawn else weights, "softmax")
         if softmax is None:
             return None
-        factor, mask, members, scores = 1.0, "", [softmax], softmax.inputs[0]
+        factor, mask, members, scores = 1.0, "", [softmax, *([drawn] if drawn else [])], softmax.inputs[0]
         while node := self._only_for_one(scores, "scale", "add", "matmul"):
             members.append(node)
             if node.op == "matmul":
@@ -94,14 +95,19 @@ class _Finder:
             return None
         if mismatch(types[0], types[1], types[2], self._values[mask].type if mask else None):
             return None
-        return _Found(inputs, factor, (*members, *turned))
+        attrs = AttentionAttrs(scale=factor)
+        if drawn:
+            assert isinstance(drawn.attrs, DropoutAttrs)
+            attrs = AttentionAttrs(scale=factor, dropout=drawn.attrs.p, stream=drawn.attrs.stream)
+        return _Found(inputs, attrs, (*members, *turned))
 
     def _only_for_one(self, value: str, *ops: str) -> Node | None:
-        """What makes the value, if it is one of these ops and the value is read once."""
+        """What makes the value, if it is one of these ops, the value is read once, and nothing else of the node is."""
         node = self._maker.get(value)
-        if node is None or node.op not in ops or self._readers[value] != 1 or value in self._wanted:
+        if node is None or node.op not in ops or self._readers[value] != 1:
             return None
-        return node
+        others = set(node.outputs) - {value}
+        return None if self._wanted & {value, *others} or others & self._readers.keys() else node
 
     def _mask(self, addition: Node) -> tuple[str, str] | None:
         """Scores and mask of their sum."""

@@ -30,6 +30,7 @@ from planner.graph.model import (
     Value,
 )
 from planner.graph.optimizer import Optimizer, append_updates
+from planner.graph.shared_heads import share_heads
 from planner.ops import op_named
 
 
@@ -220,8 +221,9 @@ class GraphBuilder:
         several.
         parameters: what this loss trains; None: every parameter that no other objective trains.
         fuse: merge batch norm with the relu and the addition behind it (graph/fuse.py), spelled-out attention
-        (graph/attention.py), and element-wise nodes into chains (graph/chains.py). keep: values that stay values of the
-        graph: what makes them is not fused with what reads them.
+        (graph/attention.py), which reads repeated keys and values once (graph/shared_heads.py), and element-wise nodes
+        into chains (graph/chains.py). keep: values that stay values of the graph: what makes them is not fused with
+        what reads them.
         gradients_of: inputs whose gradients are outputs of the step, behind the losses.
         """
         predictions = (prediction,) if isinstance(prediction, str) else tuple(prediction)
@@ -288,7 +290,7 @@ class GraphBuilder:
         everywhere = [n for o in self._objectives for n in o.nodes] or nodes
         changing = changing_with(self, everywhere, trainable_parameters(self) | set(gradients_of))
         joined = join_attention(fuse_nodes(nodes, self.values, wanted), self.values, wanted, changing)
-        return join(joined, self.values, wanted, "forward")
+        return join(share_heads(joined, self.values), self.values, wanted, "forward")
 
     def finish_inference(self, prediction: str, *, fuse: bool = True) -> Graph:
         """A graph with `predict` only."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from functools import cached_property
 from math import prod
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, SerializeAsAny, field_validator
 
@@ -157,13 +157,17 @@ class Value(Frozen):
 class Attrs(Frozen):
     """An op's attributes; every op family declares its own subclass."""
 
+    costless: ClassVar[frozenset[str]] = frozenset()
+    """Fields that change results but not what it takes to compute them."""
+
     def text(self) -> str:
-        """`stride=(1,1) padding=(0,0)`: sorted, without spaces inside a value; part of the signature."""
+        """`stride=(1,1) padding=(0,0)`: sorted, without spaces inside a value, without what is costless; part of the
+        signature."""
         return self._text
 
     @cached_property
     def _text(self) -> str:
-        pairs = sorted(self.model_dump(mode="json").items())
+        pairs = sorted(self.model_dump(mode="json", exclude=set(self.costless)).items())
         return " ".join(f"{k}={_attr_text(v)}" for k, v in pairs)
 
 

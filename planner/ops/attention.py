@@ -1,10 +1,11 @@
-"""Attention as one op: softmax(scale q k' + mask) v, and its gradients, without a matrix of scores in memory.
+"""Attention as one op: dropout(softmax(scale q k' + mask)) v, and its gradients, without a matrix of scores in memory.
 
 A **unit** is one matrix of keys with its values. The heads of queries that read it lie one behind the other, one head
 or, in grouped attention, several. What a slice needs of the scores is in its scratch, block by block, and the backward
 pass computes them again (Dao et al., "FlashAttention", 2022, algorithms 1 and 4). Here whole rows of scores are at hand
 in the forward pass, so nothing is rescaled; and two numbers per query are saved, not the logarithm of its sum, in which
-the sum is lost beside scores as low as a mask may leave them.
+the sum is lost beside scores as low as a mask may leave them. What dropout leaves of weights is drawn again, too: by
+counters, as `dropout` draws it of the matrix of them all.
 
 Slices cut the units (`heads`), or, where there are fewer of them than processors, every unit's queries (`queries`); the
 gradient then needs a stage for dk and dv, in which slices cut the keys, and one for dq, which computes the scores once
@@ -18,7 +19,7 @@ from typing import ClassVar
 import numpy as np
 
 from planner.graph.gradient import GradientContext
-from planner.graph.model import Attrs, DType, Layout, TensorType
+from planner.graph.model import Attrs, DType, Layout, Node, TensorType
 from planner.ops.base import (
     Access,
     Array,
@@ -34,6 +35,7 @@ from planner.ops.base import (
     split,
     writes,
 )
+from planner.ops.dropout import REFERENCE_SEED, REFERENCE_STEP, factors, require_drawable, settled
 from planner.ops.heads import Heads, MaskSteps, mask_steps, mismatch
 from planner.units import Bytes
 
@@ -46,10 +48,14 @@ KEYS, QUERIES, GAP = 256, 60, 16
 
 
 class AttentionAttrs(Attrs):
-    """`scale`: of the scores. `causal`: query i sees the keys up to i."""
+    """`scale`: of the scores. `causal`: query i sees the keys up to i. `dropout`: the share of weights that is dropped,
+    in training; `stream`: as of DropoutAttrs."""
 
+    costless: ClassVar[frozenset[str]] = frozenset({"stream"})
     scale: float
     causal: bool = False
+    dropout: float = 0.0
+    stream: int = -1
 
 
 def padded(count: int) -> int:
@@ -88,9 +94,11 @@ class _Attention(Op):
         q, _, _, mask = self.operands(signature.inputs)
         return (mask_steps(mask, q) if mask else None) or MaskSteps(1, 0, 0, 0)
 
-    def require_fit(self, inputs: Sequence[TensorType]) -> None:
+    def require_fit(self, attrs: AttentionAttrs, inputs: Sequence[TensorType]) -> None:
         if error := mismatch(*self.operands(inputs)):
             raise error
+        if attrs.dropout:
+            require_drawable(attrs.dropout, attrs.stream)
 
     def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
         heads = self.heads(signature)
@@ -167,6 +175,13 @@ def _scores(attrs: AttentionAttrs, q: Array, k: Array, mask: Sequence[Array]) ->
     return scores
 
 
+def _dropped(attrs: AttentionAttrs, shape: Sequence[int]) -> Array | float:
+    """What the weights of queries [units, shared, queries, keys] are multiplied by."""
+    if not attrs.dropout:
+        return 1.0
+    return factors(REFERENCE_SEED, attrs.stream, REFERENCE_STEP, attrs.dropout, shape)
+
+
 def _grouped(q: Array, k: Array, v: Array, mask: Sequence[Array]) -> tuple[Array, Array, Array, list[Array]]:
     """q [units, shared, queries, width], k and v [units, keys, ...], a mask as the scores are."""
     units = prod(k.shape[:-2])
@@ -178,7 +193,7 @@ def _grouped(q: Array, k: Array, v: Array, mask: Sequence[Array]) -> tuple[Array
 
 @register
 class AttentionForward(_Attention):
-    """y = softmax(scale q k' + mask) v; 0 for a query that sees nothing.
+    """y = dropout(softmax(scale q k' + mask)) v; 0 for a query that sees nothing.
 
     Inputs: q [..., heads, queries, width], k [..., groups, keys, width], v [..., groups, keys, value width], [mask].
     Outputs: y and, per query, the largest score and inv_sum = 1 / sum exp(scores - largest). Heads are a multiple of
@@ -197,12 +212,18 @@ class AttentionForward(_Attention):
         q, k, v, *mask = inputs
         return q, k, v, mask[0] if mask else None
 
+    def settle(self, attrs: AttentionAttrs, node: str, inputs: Sequence[TensorType]) -> AttentionAttrs:
+        return attrs.model_copy(update={"stream": settled(attrs.stream, node)}) if attrs.dropout else attrs
+
     def infer(self, attrs: AttentionAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-        self.require_fit(inputs)
+        self.require_fit(attrs, inputs)
         q, _, v = inputs[:3]
         y = TensorType(shape=(*q.shape[:-1], v.shape[-1]), dtype=q.dtype)
         of_queries = TensorType(shape=q.shape[:-1])
         return (y, of_queries, of_queries)
+
+    def evaluation(self, node: Node, inputs: list[str]) -> tuple[str, Attrs, list[str]]:
+        return (node.op, node.attrs.model_copy(update={"dropout": 0.0, "stream": -1}), inputs)
 
     def gradient(self, context: GradientContext) -> None:
         q, k, v, *mask = context.node.inputs
@@ -237,7 +258,7 @@ class AttentionForward(_Attention):
         weights = np.exp(scores - largest)
         sums = weights.sum(-1, keepdims=True)
         inv_sum = np.where(sums == 0, 0, 1 / np.where(sums == 0, 1, sums))
-        y = (weights * inv_sum) @ units_v[:, None]
+        y = (weights * inv_sum * _dropped(attrs, weights.shape)) @ units_v[:, None]
         return (y.reshape(*q.shape[:-1], v.shape[-1]), largest.reshape(q.shape[:-1]), inv_sum.reshape(q.shape[:-1]))
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
@@ -258,11 +279,14 @@ class AttentionForward(_Attention):
             values: int = 0,
             mask: tuple[int, ...] = (),
             causal: bool = False,
+            dropout: float = 0.0,
         ) -> Sample:
             *lead, _, width = q
             lead = [*lead[:-1], groups or lead[-1]] if lead else []
             shapes = (q, (*lead, keys, width), (*lead, keys, values or width), *((mask,) if mask else ()))
-            return Sample(AttentionAttrs(scale=width**-0.5, causal=causal), tuple(TensorType(shape=s) for s in shapes))
+            stream = 2**31 + keys if dropout else -1
+            attrs = AttentionAttrs(scale=width**-0.5, causal=causal, dropout=dropout, stream=stream)
+            return Sample(attrs, tuple(TensorType(shape=s) for s in shapes))
 
         return (
             case((2, 3, 70, 16), 70, causal=True),
@@ -272,12 +296,15 @@ class AttentionForward(_Attention):
             case((1, 6, 130, 8), 261, groups=2, values=70, causal=True),
             case((9, 33), 40),
             case((2, 2, 2, 65, 3), 2, mask=(2, 2, 1, 65, 2)),
+            case((2, 3, 70, 8), 70, causal=True, dropout=0.1),
+            case((2, 4, 9, 5), 299, groups=2, mask=(2, 1, 1, 299), dropout=0.5),
         )
 
 
 @register
 class AttentionBackward(_Attention):
-    """dv = p' dy; ds = p (dy v' - dy y'); dq = scale ds k; dk = scale ds' q, with p = exp(scores - largest) inv_sum.
+    """dv = (m p)' dy; ds = p (m dy v' - dy y'); dq = scale ds k; dk = scale ds' q, with p = exp(scores - largest)
+    inv_sum and what dropout multiplies by, m.
 
     Inputs: dy, q, k, v, y, largest, inv_sum, [mask]. Outputs: dq, dk, dv.
     """
@@ -299,7 +326,7 @@ class AttentionBackward(_Attention):
         return q, k, v, mask[0] if mask else None
 
     def infer(self, attrs: AttentionAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-        self.require_fit(inputs)
+        self.require_fit(attrs, inputs)
         dy, q, k, v, y, *saved = inputs[:7]
         rows = q.shape[:-1]
         if dy.shape != y.shape or y.shape != (*rows, v.shape[-1]) or any(s.shape != rows for s in saved):
@@ -329,9 +356,10 @@ class AttentionBackward(_Attention):
         shifted = _scores(attrs, units_q, units_k, masks) - largest.reshape(*rows, 1)
         weights = np.exp(shifted) * inv_sum.reshape(*rows, 1)
         dots = (units_dy * units_y).sum(-1, keepdims=True)
-        ds = attrs.scale * weights * (units_dy @ units_v[:, None].swapaxes(-1, -2) - dots)
+        dropped = _dropped(attrs, weights.shape)
+        ds = attrs.scale * weights * (dropped * (units_dy @ units_v[:, None].swapaxes(-1, -2)) - dots)
         dk = (ds.swapaxes(-1, -2) @ units_q).sum(1)
-        dv = (weights.swapaxes(-1, -2) @ units_dy).sum(1)
+        dv = ((weights * dropped).swapaxes(-1, -2) @ units_dy).sum(1)
         return ((ds @ units_k[:, None]).reshape(q.shape), dk.reshape(k.shape), dv.reshape(v.shape))
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:

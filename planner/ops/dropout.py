@@ -6,6 +6,7 @@ memory order, takes word i % 4. Mirrors runtime/dropout.hpp bit for bit.
 """
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any, ClassVar
 from zlib import crc32
 
@@ -24,6 +25,7 @@ class DropoutAttrs(Attrs):
     """`p`: the share that is dropped. `stream` tells the dropouts of a graph apart; the builder derives it, and the
     memory order of the data, from the node."""
 
+    costless: ClassVar[frozenset[str]] = frozenset({"stream"})
     p: float = 0.5
     stream: int = -1
     layout: Layout = Layout.ROW_MAJOR
@@ -45,13 +47,11 @@ class Dropout(Elementwise):
     saved_outputs = frozenset({"mask"})
 
     def settle(self, attrs: DropoutAttrs, node: str, inputs: Sequence[TensorType]) -> DropoutAttrs:
-        stream = crc32(node.encode()) if attrs.stream < 0 else attrs.stream
-        return attrs.model_copy(update={"stream": stream, "layout": inputs[0].layout})
+        return attrs.model_copy(update={"stream": settled(attrs.stream, node), "layout": inputs[0].layout})
 
     def infer(self, attrs: DropoutAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         (x,) = inputs
-        if not 0 <= attrs.p <= 1 or not 0 <= attrs.stream < 2**32:
-            raise misfit(f"dropout cannot drop a share of {attrs.p} with stream {attrs.stream}", "use p from 0 to 1")
+        require_drawable(attrs.p, attrs.stream)
         if attrs.layout is not x.layout:
             raise misfit(f"dropout counts {attrs.layout.value} elements of {x.text()}", "let the builder choose it")
         return (x, x.model_copy(update={"dtype": DType.UINT8}))
@@ -116,6 +116,22 @@ class DropoutBackward(Elementwise):
             types = Dropout().infer(s.attrs, s.inputs)
             found.append(Sample(DropoutGradAttrs(p=s.attrs.p), types))
         return tuple(found)
+
+
+def settled(stream: int, node: str) -> int:
+    """The stream of a node that was given one, or (-1) not."""
+    return crc32(node.encode()) if stream < 0 else stream
+
+
+def require_drawable(p: float, stream: int) -> None:
+    """SP1002 unless this share can be dropped with this stream."""
+    if not 0 <= p <= 1 or not 0 <= stream < 2**32:
+        raise misfit(f"dropout cannot drop a share of {p} with stream {stream}", "use p from 0 to 1")
+
+
+def factors(seed: int, stream: int, step: int, p: float, shape: Sequence[int]) -> Array:
+    """What dropout multiplies row-major elements by: 0 or 1 / (1 - p)."""
+    return _apply(np.ones(shape), dropout_mask(seed, stream, step, p, prod(shape)).reshape(shape), p)
 
 
 def _apply(x: Array, mask: Array, p: float) -> Array:

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 
+#include "dropout.hpp"
 #include "pairs.hpp"
 #include "products.hpp"
 #include "softmax.hpp"
@@ -156,6 +157,17 @@ float exponentials(const Row& row, float* scores, float shift) {
   return static_cast<float>(total);
 }
 
+/// What dropout leaves of exponentials; `first`: the place of the first among all of them.
+void drop(const Attention& a, const DropoutDraw& draw, int64_t first, int64_t count, float* exponentials) {
+  alignas(64) float factors[kKeys];
+  for (int64_t at = 0; at < count; at += kKeys) {
+    const int64_t some = std::min(kKeys, count - at);
+    dropout_factors(draw, a.dropout, first + at, some, factors);
+#pragma omp simd
+    for (int64_t i = 0; i < some; ++i) exponentials[at + i] *= factors[i];
+  }
+}
+
 /// Scores become weights p, and `products` = dy v' become the gradient of the scores, p (dy v' - dy y').
 void score_gradients(const Row& row, float* scores, float* products, float largest, float inv_sum, float dot) {
 #pragma omp simd
@@ -163,6 +175,16 @@ void score_gradients(const Row& row, float* scores, float* products, float large
     const float p = math::exp_below(row.factor * scores[i] - largest) * inv_sum;
     scores[i] = p;
     products[i] = p * (products[i] - dot);
+  }
+}
+/// The same where weights were multiplied by factors: scores become factor p, products p (factor dy v' - dy y').
+void score_gradients(const Row& row, const float* factors, float* scores, float* products, float largest, float inv_sum,
+                     float dot) {
+#pragma omp simd
+  for (int64_t i = 0; i < row.count; ++i) {
+    const float p = math::exp_below(row.factor * scores[i] - largest) * inv_sum;
+    scores[i] = factors[i] * p;
+    products[i] = p * (factors[i] * products[i] - dot);
   }
 }
 
@@ -246,8 +268,8 @@ const PairWord* by_queries(const Seen& seen, const float* scores, int64_t step, 
 }  // namespace
 
 template <class T>
-void attention_forward(const Attention& a, const T* q, const T* k, const T* v, const float* mask, T* y, float* largest,
-                       float* inv_sum, float* scratch, Range units, Range queries) {
+void attention_forward(const Attention& a, const T* q, const T* k, const T* v, const float* mask, const DropoutDraw& draw,
+                       T* y, float* largest, float* inv_sum, float* scratch, Range units, Range queries) {
   using W = Word<T>;
   const int64_t most = queries_at_once(a.keys), step = padded(a.keys) + kGap, key_step = step / kNumbers<T>;
   const int64_t width = words<T>(a.width), values = padded(a.value_width);
@@ -274,6 +296,7 @@ void attention_forward(const Attention& a, const T* q, const T* k, const T* v, c
           const float most_of_all = row_max(s, row.count);
           const float shift = most_of_all == -std::numeric_limits<float>::infinity() ? 0.0f : row.factor * most_of_all;
           const float sum = exponentials(row, s, shift);
+          if (a.dropout != 0.0f) drop(a, draw, (query + r) * a.keys, row.count, s);
           hide(seen, r, s);
           largest[query + r] = shift;
           inv_sum[query + r] = sum == 0.0f ? 0.0f : 1.0f / sum;  // where nothing is let through, the result is 0
@@ -288,8 +311,8 @@ void attention_forward(const Attention& a, const T* q, const T* k, const T* v, c
 
 template <class T>
 void attention_backward(const Attention& a, const T* dy, const T* q, const T* k, const T* v, const T* y,
-                        const float* largest, const float* inv_sum, const float* mask, T* dq, T* dk, T* dv, float* scratch,
-                        Range units, Range queries, Range keys) {
+                        const float* largest, const float* inv_sum, const float* mask, const DropoutDraw& draw, T* dq, T* dk,
+                        T* dv, float* scratch, Range units, Range queries, Range keys) {
   using W = Word<T>;
   const int64_t most = std::min(kKeys, a.keys), step = padded(most) + kGap, key_step = step / kNumbers<T>;
   const int64_t rows = a.heads * a.queries, width = words<T>(a.width), value_width = words<T>(a.value_width);
@@ -341,7 +364,14 @@ void attention_backward(const Attention& a, const T* dy, const T* q, const T* k,
           for (int64_t r = 0; r < count; ++r) {
             float *s = scores + r * step, *p = products + r * step;
             const float* masks_here = masks == nullptr ? nullptr : masks + (first + r) * a.mask.row_step + key;
-            score_gradients(Row(a, s, masks_here, seen.by(r)), s, p, largest[query + r], inv_sum[query + r], dots[own + r]);
+            const Row row(a, s, masks_here, seen.by(r));
+            if (a.dropout == 0.0f) {
+              score_gradients(row, s, p, largest[query + r], inv_sum[query + r], dots[own + r]);
+            } else {
+              alignas(64) float factors[kKeys];
+              dropout_factors(draw, a.dropout, (query + r) * a.keys + key, row.count, factors);
+              score_gradients(row, factors, s, p, largest[query + r], inv_sum[query + r], dots[own + r]);
+            }
             hide(seen, r, s);
             hide(seen, r, p);
           }
@@ -368,10 +398,10 @@ void attention_backward(const Attention& a, const T* dy, const T* q, const T* k,
 }
 
 #define STEPPLAN_ATTENTION(T)                                                                                              \
-  template void attention_forward(const Attention&, const T*, const T*, const T*, const float*, T*, float*, float*,       \
-                                  float*, Range, Range);                                                                   \
+  template void attention_forward(const Attention&, const T*, const T*, const T*, const float*, const DropoutDraw&, T*,    \
+                                  float*, float*, float*, Range, Range);                                                   \
   template void attention_backward(const Attention&, const T*, const T*, const T*, const T*, const T*, const float*,       \
-                                   const float*, const float*, T*, T*, T*, float*, Range, Range, Range)
+                                   const float*, const float*, const DropoutDraw&, T*, T*, T*, float*, Range, Range, Range)
 STEPPLAN_ATTENTION(float);
 STEPPLAN_ATTENTION(bfloat16);
 #undef STEPPLAN_ATTENTION

@@ -1,5 +1,6 @@
-// Attention, y = softmax(scale q k' + mask) v, without the matrix of scores: blocks of it live in a slice's scratch, and the
-// gradient computes them again (Dao et al., "FlashAttention", 2022). Slices over units, or over some queries of all units.
+// Attention, y = dropout(softmax(scale q k' + mask)) v, without the matrix of scores: blocks of it live in a slice's
+// scratch, and the gradient computes them again (Dao et al., "FlashAttention", 2022). Slices over units, or over some queries
+// of all units.
 //
 // A unit is one matrix of keys and one of values; one or more heads of queries, which lie one behind the other, read it.
 // Products of float32 operands are float32's; of bfloat16 ones the weights, and their gradients, are rounded before the
@@ -14,6 +15,8 @@
 
 namespace stepplan {
 
+struct DropoutDraw;  // dropout.hpp
+
 /// What is added to the scores; steps in floats, 0 where the same numbers are added again.
 struct AttentionMask {
   int64_t heads;  // of queries in one entry of the batch
@@ -24,7 +27,8 @@ struct AttentionMask {
 struct Attention {
   int64_t heads, queries, keys, width, value_width;
   float scale;
-  bool causal;  // query i reads the keys up to i
+  bool causal;    // query i reads the keys up to i
+  float dropout;  // the share of weights that is dropped; drawn as elements of [units, heads, queries, keys]
   AttentionMask mask;
 };
 
@@ -70,12 +74,12 @@ constexpr int64_t attention_backward_floats(const Attention& a) {
 /// Some queries of every head of some units. A weight is exp(score - largest) inv_sum, with the largest score of a query and
 /// the inverse of its exponentials' sum. `mask`: null, or of all units.
 template <class T>
-void attention_forward(const Attention& a, const T* q, const T* k, const T* v, const float* mask, T* y, float* largest,
-                       float* inv_sum, float* scratch, Range units, Range queries);
+void attention_forward(const Attention& a, const T* q, const T* k, const T* v, const float* mask, const DropoutDraw& draw,
+                       T* y, float* largest, float* inv_sum, float* scratch, Range units, Range queries);
 /// What comes of some queries that read some keys: dq, or, with all queries, dk and dv, or all three; the others are null.
 template <class T>
 void attention_backward(const Attention& a, const T* dy, const T* q, const T* k, const T* v, const T* y,
-                        const float* largest, const float* inv_sum, const float* mask, T* dq, T* dk, T* dv, float* scratch,
-                        Range units, Range queries, Range keys);
+                        const float* largest, const float* inv_sum, const float* mask, const DropoutDraw& draw, T* dq, T* dk,
+                        T* dv, float* scratch, Range units, Range queries, Range keys);
 
 }  // namespace stepplan

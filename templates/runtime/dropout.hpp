@@ -6,6 +6,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
+
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
 
 #include "slices.hpp"
 
@@ -17,38 +22,57 @@ struct DropoutDraw {
   uint32_t step;
 };
 
-constexpr int64_t philox_groups = 16;  // counters computed side by side, one per vector lane
+constexpr int64_t philox_groups = 16;  // counters computed by one call
+
+namespace dropout {
+// 64-bit lanes, of which a counter's word takes the lower half: what one product leaves is what the next one reads.
+#if defined(__AVX512F__)
+constexpr int64_t lanes = 8;
+#elif defined(__AVX2__)
+constexpr int64_t lanes = 4;
+#else
+constexpr int64_t lanes = 2;
+#endif
+typedef uint64_t Words __attribute__((vector_size(8 * lanes)));
+
+/// Of the lower halves.
+inline Words product(Words a, uint32_t b) {
+#if defined(__AVX512F__)
+  return Words(_mm512_maskz_mul_epu32(0xff, __m512i(a), _mm512_set1_epi64(b)));  // unmasked, GCC 12 sees something uninitialised
+#elif defined(__AVX2__)
+  return Words(_mm256_mul_epu32(__m256i(a), _mm256_set1_epi64x(b)));
+#elif defined(__SSE2__)
+  return Words(_mm_mul_epu32(__m128i(a), _mm_set1_epi64x(b)));
+#else
+  return (a & 0xffffffffu) * b;
+#endif
+}
+/// 0, 1, 2, ...
+inline Words lane_numbers() {
+  Words found;
+  for (int64_t i = 0; i < lanes; ++i) found[i] = static_cast<uint64_t>(i);
+  return found;
+}
+}  // namespace dropout
 
 // words[4 j + w] = word w of counter first_group + j.
 inline void philox(const DropoutDraw& draw, int64_t first_group, uint32_t* words) {
-  alignas(64) uint32_t c0[philox_groups], c1[philox_groups], c2[philox_groups], c3[philox_groups];
-#pragma omp simd
-  for (int64_t j = 0; j < philox_groups; ++j) {
-    const uint64_t group = static_cast<uint64_t>(first_group + j);
-    c0[j] = static_cast<uint32_t>(group);
-    c1[j] = static_cast<uint32_t>(group >> 32);
-    c2[j] = draw.node;
-    c3[j] = draw.step;
-  }
-  uint32_t key0 = static_cast<uint32_t>(draw.seed), key1 = static_cast<uint32_t>(draw.seed >> 32);
-  for (int round = 0; round < 10; ++round) {
-#pragma omp simd
-    for (int64_t j = 0; j < philox_groups; ++j) {
-      const uint64_t p0 = uint64_t{0xD2511F53u} * c0[j];
-      const uint64_t p1 = uint64_t{0xCD9E8D57u} * c2[j];
-      c0[j] = static_cast<uint32_t>(p1 >> 32) ^ c1[j] ^ key0;
-      c1[j] = static_cast<uint32_t>(p1);
-      c2[j] = static_cast<uint32_t>(p0 >> 32) ^ c3[j] ^ key1;
-      c3[j] = static_cast<uint32_t>(p0);
+  using namespace dropout;
+  const Words numbers = lane_numbers(), turns = numbers / 2 + numbers % 2 * lanes;  // one of each in turn
+  for (int64_t j = 0; j < philox_groups; j += lanes) {
+    Words c0 = numbers + static_cast<uint64_t>(first_group + j), c1 = c0 >> 32;
+    Words c2 = Words{} + draw.node, c3 = Words{} + draw.step;
+    uint32_t key0 = static_cast<uint32_t>(draw.seed), key1 = static_cast<uint32_t>(draw.seed >> 32);
+    for (int round = 0; round < 10; ++round) {
+      const Words p0 = product(c0, 0xD2511F53u), p1 = product(c2, 0xCD9E8D57u);
+      c0 = (p1 >> 32) ^ c1 ^ key0, c1 = p1;
+      c2 = (p0 >> 32) ^ c3 ^ key1, c3 = p0;
+      key0 += 0x9E3779B9u;
+      key1 += 0xBB67AE85u;
     }
-    key0 += 0x9E3779B9u;
-    key1 += 0xBB67AE85u;
-  }
-  for (int64_t j = 0; j < philox_groups; ++j) {
-    words[4 * j] = c0[j];
-    words[4 * j + 1] = c1[j];
-    words[4 * j + 2] = c2[j];
-    words[4 * j + 3] = c3[j];
+    const Words low = (c0 & 0xffffffffu) | c1 << 32, high = (c2 & 0xffffffffu) | c3 << 32;
+    const Words groups[] = {__builtin_shuffle(low, high, turns), __builtin_shuffle(low, high, turns + lanes / 2)};
+    std::memcpy(words + 4 * j, groups, sizeof groups);
   }
 }
 
@@ -62,6 +86,20 @@ inline void dropout_mask(const DropoutDraw& draw, float p, uint8_t* mask, Range 
     philox(draw, first / 4, words);
     const int64_t begin = std::max(first, range.begin), end = std::min(first + block, range.end);
     for (int64_t i = begin; i < end; ++i) mask[i] = words[i - first] >= threshold;
+  }
+}
+
+// factors[i] = 1 / (1 - p) where element first + i stays, else 0.
+inline void dropout_factors(const DropoutDraw& draw, float p, int64_t first, int64_t count, float* factors) {
+  constexpr int64_t block = 4 * philox_groups;
+  const float scale = p < 1.0f ? 1.0f / (1.0f - p) : 0.0f;
+  const uint32_t threshold = p < 1.0f ? static_cast<uint32_t>(static_cast<double>(p) * 4294967296.0) : 0;
+  for (int64_t at = first / 4 * 4; at < first + count; at += block) {
+    alignas(64) uint32_t words[block];
+    philox(draw, at / 4, words);
+    const int64_t begin = std::max(at, first), end = std::min(at + block, first + count);
+#pragma omp simd
+    for (int64_t i = begin; i < end; ++i) factors[i - first] = words[i - at] >= threshold ? scale : 0.0f;
   }
 }
 

@@ -86,7 +86,7 @@ def attention(b: GraphBuilder, x: str) -> str:
     places = b.parameter("places", (b.shape(scores)[-1],), Init(kind="uniform", value=0.5))
     scores = layers.add(b, scores, places, name="placed")
     (seen,) = b.op("matmul", [layers.softmax(b, scores, name="weights"), v], MatmulAttrs(), name="seen")
-    back = b.op("attention", [q, k, v], AttentionAttrs(scale=WIDTH**-0.5, causal=True), name="back")[0]
+    back = b.op("attention", [q, k, v], AttentionAttrs(scale=WIDTH**-0.5, causal=True, dropout=0.2), name="back")[0]
     seen = layers.add(b, seen, back, name="both")
     x = layers.add(b, x, layers.linear(b, seen, WIDTH, name="out"), name="with_seen")
     wide = layers.linear(b, layers.layer_norm(b, x, name="ln2"), 40, name="wide")

@@ -12,6 +12,7 @@ from torch import nn
 
 from codegen.initial import draw
 from codegen.steps import random_inputs
+from codegen.torch_dropout import UNDROPPED
 from codegen.torch_twin import Twin
 from planner import zoo
 from planner.capturing import capture
@@ -58,7 +59,7 @@ def test_captured_modules(name: str) -> None:
     captured = capture(module, inputs, **options)
     persistent = {v.name or v.id: v for v in captured.graph.values if v.role in PERSISTENT}
     state = {n: captured.weights[n] if n in captured.weights else draw(v, 0) for n, v in persistent.items()}
-    twin = Twin(captured.graph, {"dropout": lambda node, given, updated: given[0]}).load(state)
+    twin = Twin(captured.graph, UNDROPPED).load(state)
     batch = [torch.from_numpy(np.ascontiguousarray(a)) for a in random_inputs(captured.graph, 1)]
     loss, _ = twin(*batch)
     loss.backward()

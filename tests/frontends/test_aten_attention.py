@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from planner.frontends.torch_export import capture_module
 from planner.frontends.torch_lowering import CaptureOptions
+from planner.ops.signature import signature_of
 from tests.frontends.torch_agreement import STEP, agree
 
 LENGTH, HEADS, WIDTH = 6, 4, 3
@@ -110,10 +111,29 @@ def test_a_constant_lower_triangle_is_no_mask(name: str) -> None:
     assert node.attrs.causal  # type: ignore[attr-defined]
 
 
-def test_dropout_is_between_the_products() -> None:
-    ops = ops_of(Attends(dropout_p=0.5))
-    assert "attention" not in ops
-    assert ops["dropout"] == 1
+def test_dropout_is_part_of_it() -> None:
+    graph, _ = capture_module(Attends(dropout_p=0.5), torch.randn(3, LENGTH, 5))
+    found = {p.name: [n.attrs for n in p.nodes if n.op.startswith("attention")] for p in graph.programs}
+    forward, backward = found["train_step"]
+    (predict,) = found["predict"]
+    assert forward == backward
+    assert (forward.dropout, predict.dropout) == (0.5, 0.0)  # type: ignore[attr-defined]
+    assert "dropout" not in ops_of(Attends(dropout_p=0.5))
+
+
+def test_each_draws_its_own() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = Attends(dropout_p=0.5), Attends(dropout_p=0.5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.first(x) + self.second(x)
+
+    graph, _ = capture_module(Twice(), torch.randn(3, LENGTH, 5))
+    first, second = (n for n in graph.program["train_step"].nodes if n.op == "attention")
+    assert first.attrs.stream != second.attrs.stream  # type: ignore[attr-defined]
+    assert signature_of(graph, first).text == signature_of(graph, second).text  # and costs are measured once
 
 
 class Given(nn.Module):

@@ -2,13 +2,17 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from planner.frontends.torch_export import capture_module
 from planner.frontends.torch_lowering import CaptureOptions
-from tests.frontends.torch_agreement import STEP, agree
+from planner.graph.model import Role
+from tests.frontends.torch_agreement import STEP, agree, graph_values
+from tests.interpreter import run_program
 
 LENGTH, HEADS, WIDTH = 6, 2, 4
 
@@ -71,6 +75,23 @@ def test_apart(name: str) -> None:
     module = Spelled(APART[name])
     agree(module, torch.randn(3, LENGTH, 5))
     assert "attention" not in ops_of(module)
+
+
+def test_dropout_draws_the_same() -> None:
+    """Joined and spelled out: the loss and every parameter after a step."""
+    module = Spelled(lambda m, q, k, x: functional.dropout((q @ k.mT / 2.0 + padding(x)).softmax(-1), 0.4))
+    x, labels = np.random.default_rng().standard_normal((3, LENGTH, 5)), np.array([1, 0, 7])
+    found = []
+    for fuse in (True, False):
+        graph, weights = capture_module(module, torch.tensor(x).float(), CaptureOptions(optimizer=STEP, fuse=fuse))
+        program = graph.program["train_step"]
+        ops = [n.op for n in program.nodes]
+        assert ("attention" in ops, "dropout" in ops) == (fuse, not fuse)
+        assert "dropout" not in [n.op for n in graph.program["predict"].nodes]
+        held = run_program(graph, "train_step", graph_values(graph, weights) | {"x": x, "labels": labels})
+        found.append([held[program.outputs[0]], *(held[v.id] for v in graph.values if v.role is Role.PARAMETER)])
+    for joined, apart in zip(*found, strict=True):
+        np.testing.assert_allclose(joined, apart, rtol=1e-9, atol=1e-12)
 
 
 def test_what_is_kept_stays() -> None:

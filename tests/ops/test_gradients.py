@@ -5,11 +5,12 @@ import numpy as np
 import pytest
 import torch
 
-from codegen.torch_ops import TORCH
+from codegen.torch_ops import TORCH, attention
 from planner.graph.builder import GraphBuilder
 from planner.graph.differentiate import append_backward
 from planner.graph.model import DType, Init, TensorType
 from planner.ops import all_ops
+from planner.ops.dropout import REFERENCE_SEED, REFERENCE_STEP, factors
 from planner.ops.reduce import ReduceAttrs
 from tests.interpreter import run_nodes
 
@@ -65,7 +66,12 @@ def test_against_autograd(name, index):
             trained.append(value)
     outputs = builder.op(name, operands, sample.attrs, name="node")
     tensors = [torch.tensor(a, requires_grad=a.dtype == np.float64) for a in drawn]
-    results = TORCH[name](sample.attrs, tensors)
+    if getattr(sample.attrs, "dropout", 0.0):
+        a, shape = sample.attrs, (*drawn[0].shape[:-1], drawn[1].shape[-2])
+        left = factors(REFERENCE_SEED, a.stream, REFERENCE_STEP, a.dropout, shape)
+        results = attention(a, tensors, torch.from_numpy(left))
+    else:
+        results = TORCH[name](sample.attrs, tensors)
     results = results if isinstance(results, tuple) else (results,)
     read = range(len(results))[:: -1 if index % 2 else 1][: max(1, len(results) - index)]
     """Of several outputs, which are read: all, then fewer and fewer."""

@@ -11,6 +11,7 @@ import torch
 from planner.graph.model import DType, TensorType
 from planner.ops.attention import AttentionAttrs, AttentionBackward, AttentionForward
 from planner.ops.base import Signature
+from planner.ops.dropout import factors
 from planner.target.detect import detect
 from tests.runtime.build import RUNTIME, Library, compile_library
 
@@ -22,6 +23,10 @@ PAIRS = ("-mavx512bf16",) if "avx512_bf16" in detect().cpu.isa else ()
 def library(request: pytest.FixtureRequest) -> Library:
     flags = PAIRS if request.param == "native" else ()
     return compile_library(SOURCE, (f"-march={request.param}", "-Wno-psabi", *flags), [KERNELS])
+
+
+DRAW = {"seed": 5, "stream": 7, "step": 3}
+"""As attention.cpp."""
 
 
 def draw(seed: int) -> tuple[np.random.Generator, int, tuple[int, ...], float, bool]:
@@ -65,13 +70,15 @@ def test_random_shapes(library: Library, element: str, seed: int) -> None:
         scores = scores + torch.tensor(mask, dtype=torch.float64)
     if causal:
         scores = scores.masked_fill(~torch.ones(queries, keys, dtype=torch.bool).tril(), -torch.inf)
-    y = scores.softmax(-1) @ vs[:, None]
+    dropout = float(numbers.choice([0.0, 0.1, 0.6, 1.0]))
+    left = factors(**DRAW, p=float(np.float32(dropout)), shape=(units, heads, queries, keys))
+    y = (scores.softmax(-1) * torch.tensor(left)) @ vs[:, None]
     y.backward(torch.tensor(dy, dtype=torch.float64))
 
     given = [bits(x) if low else x for x in (q, k, v)]
     found = [np.zeros(x.shape, np.uint16 if low else np.float32) for x in (dy, q, k, v)]
     shape_array = np.array(shape, np.int64)
-    library(f"attention_{element}", shape_array, units, scale, *given, mask, bits(dy) if low else dy, *found)
+    library(f"attention_{element}", shape_array, units, scale, dropout, *given, mask, bits(dy) if low else dy, *found)
     for name, got, want in zip(("y", "dq", "dk", "dv"), found, (y, qs.grad, ks.grad, vs.grad), strict=True):
         assert want is not None
         truth = want.detach().numpy()

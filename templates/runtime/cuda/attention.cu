@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "library.hpp"
+#include "philox.hpp"
 #include "row_math.hpp"
 
 namespace stepplan::gpu {
@@ -30,10 +31,23 @@ struct ScoreRow {
   }
 };
 
+/// What dropout multiplies the weights of one query by, if there is any.
+class RowFactors {
+ public:
+  STEPPLAN_KERNEL RowFactors(const Attention& a, const WeightDraw& draw, int64_t row)
+      : any_(a.dropout != 0.0f), first_(row * a.keys), drawn_(any_ ? *draw.now : Scalars(), draw.stream, a.dropout) {}
+  STEPPLAN_KERNEL float at(int64_t key) { return any_ ? drawn_.at(first_ + key) : 1.0f; }
+
+ private:
+  bool any_;
+  int64_t first_;
+  DropoutFactors drawn_;
+};
+
 /// `weights` may equal `products`, which are those of q and k'.
 template <int width, class T>
-void weigh_rows(Queue queue, const Attention& a, int64_t count, const float* products, const float* masks, T* weights,
-                float* largest, float* inv_sum) {
+void weigh_rows(Queue queue, const Attention& a, int64_t count, const float* products, const float* masks,
+                const WeightDraw& draw, T* weights, float* largest, float* inv_sum) {
   rows<128>(queue, count, [=] STEPPLAN_KERNEL(auto team, int64_t r) {
     const ScoreRow row(a, masks, r);
     const float* own = products + r * a.keys;
@@ -50,9 +64,9 @@ void weigh_rows(Queue queue, const Attention& a, int64_t count, const float* pro
     over_row<width>(team, a.keys, [&](int64_t c, float v) { sum += static_cast<double>(math::exp(row.at(c, v) - shift)); }, own);
     sum = team.sum(sum);
     const float factor = sum == 0.0 ? 0.0f : static_cast<float>(1.0 / sum);
-    over_row<width>(
-        team, a.keys, [&](int64_t c, T& result, float v) { result = math::exp(row.at(c, v) - shift) * factor; },
-        weights + r * a.keys, own);
+    RowFactors left(a, draw, r);
+    const auto weigh = [&](int64_t c, T& result, float v) { result = math::exp(row.at(c, v) - shift) * factor * left.at(c); };
+    over_row<width>(team, a.keys, weigh, weights + r * a.keys, own);
     if (team.lane() == 0) largest[r] = shift, inv_sum[r] = factor;
   });
 }
@@ -60,8 +74,8 @@ void weigh_rows(Queue queue, const Attention& a, int64_t count, const float* pro
 /// `weights` may equal `products`, and `gradients` of the scores `weighted`, which are the products of dy and v'.
 template <int width, class T>
 void gradient_rows(Queue queue, const Attention& a, int64_t count, const float* products, const float* weighted,
-                   const float* masks, const float* largest, const float* inv_sum, const T* dy, const T* y, T* weights,
-                   T* gradients) {
+                   const float* masks, const WeightDraw& draw, const float* largest, const float* inv_sum, const T* dy,
+                   const T* y, T* weights, T* gradients) {
   rows<128>(queue, count, [=] STEPPLAN_KERNEL(auto team, int64_t r) {
     const ScoreRow row(a, masks, r);
     const float shift = largest[r], factor = inv_sum[r];
@@ -69,10 +83,11 @@ void gradient_rows(Queue queue, const Attention& a, int64_t count, const float* 
     const auto add = [&](int64_t, float d, float v) { sum += static_cast<double>(d) * v; };
     over_row<1>(team, a.value_width, add, dy + r * a.value_width, y + r * a.value_width);
     const float dot = static_cast<float>(team.sum(sum));
+    RowFactors left(a, draw, r);
     const auto write = [&](int64_t c, T& weight, T& gradient, float product, float w) {
-      const float p = math::exp(row.at(c, product) - shift) * factor;
-      weight = p;
-      gradient = a.scale * p * (w - dot);
+      const float p = math::exp(row.at(c, product) - shift) * factor, m = left.at(c);
+      weight = m * p;
+      gradient = a.scale * p * (m * w - dot);
     };
     over_row<width>(team, a.keys, write, weights + r * a.keys, gradients + r * a.keys, products + r * a.keys,
                     weighted + r * a.keys);
@@ -118,20 +133,23 @@ size_t AttentionProducts::workspace_bytes() const {
 }
 
 template <class T>
-void AttentionProducts::forward(Queue queue, const T* q, const T* k, const T* v, const float* mask, T* y, float* largest,
-                                float* inv_sum, float* scores, void* workspace, size_t bytes) const {
+void AttentionProducts::forward(Queue queue, const T* q, const T* k, const T* v, const float* mask, const WeightDraw& draw,
+                                T* y, float* largest, float* inv_sum, float* scores, void* workspace, size_t bytes) const {
   const int64_t count = units_ * shape_.heads * shape_.queries;
   T* weights = narrowed<T>(scores, scores + score_room(count * shape_.keys));
   products_[0].run(queue, q, k, nullptr, scores, workspace, bytes);
-  if (in_wide_rows(shape_.keys, scores, weights)) weigh_rows<4>(queue, shape_, count, scores, mask, weights, largest, inv_sum);
-  else weigh_rows<1>(queue, shape_, count, scores, mask, weights, largest, inv_sum);
+  const auto weigh = [&](auto width) {
+    weigh_rows<decltype(width)::value>(queue, shape_, count, scores, mask, draw, weights, largest, inv_sum);
+  };
+  if (in_wide_rows(shape_.keys, scores, weights)) weigh(std::integral_constant<int, 4>());
+  else weigh(std::integral_constant<int, 1>());
   products_[1].run(queue, weights, v, nullptr, y, workspace, bytes);
 }
 
 template <class T>
 void AttentionProducts::backward(Queue queue, const T* dy, const T* q, const T* k, const T* v, const T* y,
-                                 const float* largest, const float* inv_sum, const float* mask, T* dq, T* dk, T* dv,
-                                 float* scores, void* workspace, size_t bytes) const {
+                                 const float* largest, const float* inv_sum, const float* mask, const WeightDraw& draw,
+                                 T* dq, T* dk, T* dv, float* scores, void* workspace, size_t bytes) const {
   const int64_t count = units_ * shape_.heads * shape_.queries, room = score_room(count * shape_.keys);
   float* weighted = scores + room;
   T* weights = narrowed<T>(scores, scores + 2 * room);
@@ -139,8 +157,8 @@ void AttentionProducts::backward(Queue queue, const T* dy, const T* q, const T* 
   products_[0].run(queue, q, k, nullptr, scores, workspace, bytes);
   products_[1].run(queue, dy, v, nullptr, weighted, workspace, bytes);
   const auto write = [&](auto width) {
-    gradient_rows<decltype(width)::value>(queue, shape_, count, scores, weighted, mask, largest, inv_sum, dy, y, weights,
-                                          gradients);
+    gradient_rows<decltype(width)::value>(queue, shape_, count, scores, weighted, mask, draw, largest, inv_sum, dy, y,
+                                          weights, gradients);
   };
   if (in_wide_rows(shape_.keys, scores, weighted, weights, gradients)) write(std::integral_constant<int, 4>());
   else write(std::integral_constant<int, 1>());
@@ -150,10 +168,11 @@ void AttentionProducts::backward(Queue queue, const T* dy, const T* q, const T* 
 }
 
 #define STEPPLAN_ATTENTION(T)                                                                                             \
-  template void AttentionProducts::forward(Queue, const T*, const T*, const T*, const float*, T*, float*, float*, float*, \
-                                           void*, size_t) const;                                                         \
+  template void AttentionProducts::forward(Queue, const T*, const T*, const T*, const float*, const WeightDraw&, T*,     \
+                                           float*, float*, float*, void*, size_t) const;                                 \
   template void AttentionProducts::backward(Queue, const T*, const T*, const T*, const T*, const T*, const float*,       \
-                                            const float*, const float*, T*, T*, T*, float*, void*, size_t) const
+                                            const float*, const float*, const WeightDraw&, T*, T*, T*, float*, void*,    \
+                                            size_t) const
 STEPPLAN_ATTENTION(float);
 STEPPLAN_ATTENTION(bfloat16);
 #undef STEPPLAN_ATTENTION

@@ -2,6 +2,7 @@
 #include "broadcast.hpp"
 #include "device_kernels.hpp"
 #include "packs.hpp"
+#include "philox.hpp"
 #include "stored.hpp"
 
 namespace stepplan::gpu {
@@ -95,39 +96,6 @@ template <class T>
 void add_scalar(Queue queue, const T* x, float summand, T* y, int64_t n) {
   map_elements(queue, n, [=] STEPPLAN_KERNEL(int64_t, T& result, T v) { result = v + summand; }, y, x);
 }
-
-/// Words of Philox4x32-10 with counter (i / 4, node, step) and key `seed`: the numbers of runtime/dropout.hpp. A thread's
-/// elements come one after the other, and four of them share one computation.
-class Philox {
- public:
-  STEPPLAN_BOTH Philox(uint64_t seed, uint32_t node, uint32_t step) : seed_(seed), node_(node), step_(step) {}
-
-  STEPPLAN_BOTH uint32_t word(int64_t i) {
-    if (i / 4 != group_) draw(i / 4);
-    const uint32_t low = i & 1 ? c1_ : c0_, high = i & 1 ? c3_ : c2_;  // an array would lie in memory
-    return i & 2 ? high : low;
-  }
-
- private:
-  STEPPLAN_BOTH void draw(int64_t group) {
-    group_ = group;
-    c0_ = static_cast<uint32_t>(group), c1_ = static_cast<uint32_t>(group >> 32), c2_ = node_, c3_ = step_;
-    uint32_t key0 = static_cast<uint32_t>(seed_), key1 = static_cast<uint32_t>(seed_ >> 32);
-    for (int round = 0; round < 10; ++round) {
-      const uint64_t p0 = uint64_t{0xD2511F53u} * c0_, p1 = uint64_t{0xCD9E8D57u} * c2_;
-      c0_ = static_cast<uint32_t>(p1 >> 32) ^ c1_ ^ key0;
-      c1_ = static_cast<uint32_t>(p1);
-      c2_ = static_cast<uint32_t>(p0 >> 32) ^ c3_ ^ key1;
-      c3_ = static_cast<uint32_t>(p0);
-      key0 += 0x9E3779B9u;
-      key1 += 0xBB67AE85u;
-    }
-  }
-
-  uint64_t seed_;
-  uint32_t node_, step_, c0_ = 0, c1_ = 0, c2_ = 0, c3_ = 0;
-  int64_t group_ = -1;
-};
 
 template <class T>
 void dropout(Queue queue, const T* x, const Scalars* now, uint32_t node, float p, T* y, uint8_t* mask,

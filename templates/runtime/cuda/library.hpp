@@ -120,6 +120,13 @@ class Product {
   std::shared_ptr<const Prepared> prepared_;  // null: plain
 };
 
+struct Scalars;  // device_kernels.hpp
+/// With which numbers a node's dropout of weights is drawn; `now`: on the device.
+struct WeightDraw {
+  const Scalars* now;
+  uint32_t stream;
+};
+
 /// Attention (runtime/attention.hpp) over all units, or its gradient. `algorithm`: as Product's, of each product.
 class AttentionProducts {
  public:
@@ -129,12 +136,12 @@ class AttentionProducts {
   /// `scores`: room for the products of all queries and keys, in float, and as weights where those are narrower; in the
   /// gradient for two of each (codegen/cuda/facts.py).
   template <class T>
-  void forward(Queue queue, const T* q, const T* k, const T* v, const float* mask, T* y, float* largest, float* inv_sum,
-               float* scores, void* workspace, size_t bytes) const;
+  void forward(Queue queue, const T* q, const T* k, const T* v, const float* mask, const WeightDraw& draw, T* y,
+               float* largest, float* inv_sum, float* scores, void* workspace, size_t bytes) const;
   template <class T>
   void backward(Queue queue, const T* dy, const T* q, const T* k, const T* v, const T* y, const float* largest,
-                const float* inv_sum, const float* mask, T* dq, T* dk, T* dv, float* scores, void* workspace,
-                size_t bytes) const;
+                const float* inv_sum, const float* mask, const WeightDraw& draw, T* dq, T* dk, T* dv, float* scores,
+                void* workspace, size_t bytes) const;
 
  private:
   static int64_t score_room(int64_t scores) { return (scores + 31) / 32 * 32; }

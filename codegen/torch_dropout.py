@@ -1,0 +1,51 @@
+"""Dropout in a PyTorch twin (torch_twin.py): with the executor's random numbers, or none at all. Needs torch."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from codegen.torch_ops import attention
+from codegen.torch_twin import Call
+from planner.graph.model import Layout, Node
+from planner.ops.attention import AttentionAttrs
+from planner.ops.dropout import DropoutAttrs, factors
+
+
+class Drawn:
+    """What a twin calls in step `step` (1, 2, ...). Does not know the twin: a cycle would keep its tensors beside the
+    next one's."""
+
+    def __init__(self, seed: int, step: int) -> None:
+        self.seed, self.step = seed, step
+
+    def calls(self) -> dict[str, Call]:
+        return {"dropout": self._dropout, "attention": self._attention}
+
+    def _dropout(self, node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Tensor:
+        """`layout` says in which memory order the executor counts elements."""
+        (x,), attrs = inputs, node.attrs
+        assert isinstance(attrs, DropoutAttrs)
+        if attrs.layout is Layout.CHANNELS_LAST:
+            n, c, h, w = x.shape
+            return x * self._factors(attrs.stream, attrs.p, (n, h, w, c), x).permute(0, 3, 1, 2)
+        return x * self._factors(attrs.stream, attrs.p, tuple(x.shape), x)
+
+    def _attention(self, node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Tensor:
+        (q, k, *_), attrs = inputs, node.attrs
+        assert isinstance(attrs, AttentionAttrs)
+        if not attrs.dropout:
+            return attention(attrs, inputs)
+        shape = (*q.shape[:-1], k.shape[-2])
+        return attention(attrs, inputs, self._factors(attrs.stream, attrs.dropout, shape, q))
+
+    def _factors(self, stream: int, p: float, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        return torch.from_numpy(factors(self.seed, stream, self.step, p, shape)).to(like.dtype)
+
+
+def _whole(node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Tensor:
+    return attention(node.attrs.model_copy(update={"dropout": 0.0}), inputs)
+
+
+UNDROPPED: Mapping[str, Call] = {"dropout": lambda node, inputs, updates: inputs[0], "attention": _whole}
+"""What a twin calls to leave dropout out."""
