@@ -14,6 +14,7 @@ NETWORKS: dict[str, dict[str, int]] = {
     "alexnet": {"batch": 4, "image_size": 96},
     "inception_v3": {"batch": 2, "image_size": 139},
     "densenet121": {"batch": 4, "image_size": 64},
+    "gpt2": {"batch": 1, "classes": 512},
 }
 RATE = 1e-3
 """As examples/truth_study.py: the zoo's own rates are meant for large batches."""

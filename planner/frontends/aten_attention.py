@@ -2,16 +2,17 @@
 
 from typing import Any
 
+import numpy as np
+
 from planner.frontends.aten import Context, lowers
 from planner.graph.differentiate import changing_with, trainable_parameters
 from planner.ops.attention import AttentionAttrs
+from planner.ops.base import Array
 from planner.ops.dropout import DropoutAttrs
-from planner.ops.heads import mismatch
+from planner.ops.heads import is_causal, mismatch
 
 _MASKED_OUT = -1e30
 """Added to a score, nothing is left of it; unlike minus infinity it makes no NaN of a row that is masked out whole."""
-_SHUT = -1e9
-"""What is added to a score where frameworks mean it to vanish is at most this."""
 
 
 @lowers("scaled_dot_product_attention")
@@ -19,7 +20,7 @@ def _attention(c: Context, q: Any, k: Any, v: Any, mask: Any, p: float, causal: 
     """A boolean mask says what takes part. Where nothing does the result is 0, as PyTorch has it."""
     q, k, v = c.val(q), c.val(k), c.val(v)
     factor = c.shape(q)[-1] ** -0.5 if scale is None else float(scale)
-    if c.is_constant(mask) and _is_causal(c, mask):
+    if c.is_constant(mask) and mask.dim() > 1 and mask.shape[-2] == c.shape(q)[-2] and is_causal(_as_added(mask)):
         mask, causal = None, True
     mask, alive = _added(c, mask)
     if _fits(c, q, k, v, mask):
@@ -32,14 +33,11 @@ def _attention(c: Context, q: Any, k: Any, v: Any, mask: Any, p: float, causal: 
     return y if alive is None else c.op("mul", y, c.val(alive))
 
 
-def _is_causal(c: Context, mask: Any) -> bool:
-    """Whether a constant mask lets every query through to the keys up to its own place, and to no others."""
-    if mask.dim() < 2:
-        return False
-    seen = c.torch.ones(mask.shape, dtype=c.torch.bool).tril()
-    if mask.dtype == c.torch.bool:
-        return bool((mask == seen).all())
-    return bool((mask[seen] == 0).all() and (mask[~seen] <= _SHUT).all())
+def _as_added(mask: Any) -> Array:
+    """A constant mask as it is added to scores."""
+    if mask.dtype.is_floating_point:
+        return np.asarray(mask.detach().float())
+    return np.where(mask.numpy(force=True), 0.0, -np.inf)
 
 
 def _added(c: Context, mask: Any) -> tuple[str | None, Any]:

@@ -7,6 +7,7 @@ from planner.frontends.aten import Context, lowers, require
 from planner.frontends.aten_elementwise import divided
 from planner.frontends.aten_order import evenly
 from planner.ops.activation import GeluAttrs, LeakyReluAttrs
+from planner.ops.heads import SHUT
 from planner.ops.masks import CompareAttrs
 
 _SIMPLE = ("relu", "sigmoid", "tanh", "silu", "exp", "log", "sqrt", "abs", "square", "reciprocal", "neg")
@@ -238,15 +239,25 @@ def _where(c: Context, condition: Any, a: Any, b: Any) -> str:
     if c.is_constant(condition):
         for x, other, mask in ((a, b, condition), (b, a, ~condition)):
             if isinstance(x, str) and not isinstance(other, str):
-                return c.op("add", c.op("mul", c.floating(x), c.val(mask)), _masked(c, other, ~mask))
+                rest = _masked(c, other, ~mask)
+                left = c.floating(x) if _vanishes(c, mask, rest[~mask]) else c.op("mul", c.floating(x), c.val(mask))
+                return c.op("add", left, c.val(rest))
     mask = c.truth(condition, 0)
     return c.where(mask, c.floating(a), c.floating(b))
 
 
-def _masked(c: Context, x: Any, mask: Any) -> str:
+def _masked(c: Context, x: Any, mask: Any) -> Any:
     torch = c.torch
     value = x if c.is_constant(x) else torch.tensor(float(x))
-    return c.val(torch.where(mask, value.float(), torch.zeros(())))
+    return torch.where(mask, value.float(), torch.zeros(()))
+
+
+def _vanishes(c: Context, kept: Any, filled: Any) -> bool:
+    """Whether only softmax over rows reads the result, and what is filled in has no weight in any of them: then neither
+    has what stands beside it, and a sum with it will do, as attention has it."""
+    softmax = {c.torch.ops.aten.softmax.int, c.torch.ops.aten._softmax.default}
+    over_rows = all(n.target in softmax and n.args[1] in (-1, len(n.meta["val"].shape) - 1) for n in c.node.users)
+    return over_rows and bool((filled <= SHUT).all()) and bool(kept.any(-1).all())
 
 
 @lowers("masked_fill")

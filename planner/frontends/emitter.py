@@ -19,6 +19,7 @@ from planner.ops.activation import ClampAttrs
 from planner.ops.base import Array
 from planner.ops.concat import ConcatAttrs
 from planner.ops.copy import ExpandAttrs, PermuteAttrs, SliceAttrs
+from planner.ops.heads import is_causal
 from planner.ops.masks import CompareAttrs
 from planner.ops.matmul import MatmulAttrs
 from planner.ops.pad import PadAttrs
@@ -102,7 +103,10 @@ class Emitter:
             first = float(data.flat[0]) if data.size else 0.0
             if not name and np.isfinite(first) and bool((data == data.flat[0]).all()):
                 return self.fill(data.shape, first)
-        return self.stored(name or self._constant_name(), data, Role.STATE, constant=not in_state)
+        value = self.stored(name or self._constant_name(), data, Role.STATE, constant=not in_state)
+        if not in_state and data.dtype == np.float32 and is_causal(data):
+            self.b.causal.add(value)
+        return value
 
     def _constant_name(self) -> str:
         count = sum(1 for w in self.weights if w.startswith("constant_"))

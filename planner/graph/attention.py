@@ -27,11 +27,16 @@ class _Found(NamedTuple):
 
 
 def join_attention(
-    nodes: Sequence[Node], values: MutableMapping[str, Value], wanted: Collection[str], changing: Collection[str]
+    nodes: Sequence[Node],
+    values: MutableMapping[str, Value],
+    wanted: Collection[str],
+    changing: Collection[str],
+    causal: Collection[str] = (),
 ) -> list[Node]:
     """The forward nodes with every attention as one. `wanted`: values that must stay. `changing`: values that may have
-    a gradient. Adds what the backward pass reads of it to `values`."""
-    finder = _Finder(nodes, values, wanted, changing)
+    a gradient. `causal`: constant masks that ops/heads.py calls so. Adds what the backward pass reads of it to
+    `values`."""
+    finder = _Finder(nodes, values, wanted, changing, causal)
     gone: set[str] = set()
     joined: dict[str, Node] = {}
     for last in nodes:
@@ -51,9 +56,14 @@ def join_attention(
 
 class _Finder:
     def __init__(
-        self, nodes: Sequence[Node], values: Mapping[str, Value], wanted: Collection[str], changing: Collection[str]
+        self,
+        nodes: Sequence[Node],
+        values: Mapping[str, Value],
+        wanted: Collection[str],
+        changing: Collection[str],
+        causal: Collection[str],
     ) -> None:
-        self._values, self._wanted, self._changing = values, set(wanted), changing
+        self._values, self._wanted, self._changing, self._causal = values, set(wanted), changing, causal
         self._maker = {v: n for n in nodes for v in n.outputs}
         self._readers: dict[str, int] = {}
         for node in nodes:
@@ -69,7 +79,8 @@ class _Finder:
         softmax = self._only_for_one(drawn.inputs[0] if drawn else weights, "softmax")
         if softmax is None:
             return None
-        factor, mask, members, scores = 1.0, "", [softmax, *([drawn] if drawn else [])], softmax.inputs[0]
+        factor, mask, causal = 1.0, "", False
+        members, scores = [softmax, *([drawn] if drawn else [])], softmax.inputs[0]
         while node := self._only_for_one(scores, "scale", "add", "matmul"):
             members.append(node)
             if node.op == "matmul":
@@ -79,9 +90,15 @@ class _Finder:
                 factor, scores = factor * node.attrs.value, node.inputs[0]
             else:
                 rest = self._mask(node)
-                if mask or factor != 1.0 or rest is None:
+                if factor != 1.0 or rest is None:
                     return None
-                scores, mask = rest
+                scores, added = rest
+                if added in self._causal and self._shape(added)[-2] == self._shape(scores)[-2]:
+                    causal = True
+                elif mask:
+                    return None
+                else:
+                    mask = added
         else:
             return None
         operands = self._operands(node)
@@ -90,16 +107,18 @@ class _Finder:
         q, k, turned = operands
         inputs = (q, k, v, *((mask,) if mask else ()))
         types = [self._values[i].type for i in (q, k, v)]
-        y = self._values[last.outputs[0]].type.shape
-        if y != (*types[0].shape[:-1], types[2].shape[-1]):
+        if self._shape(last.outputs[0]) != (*types[0].shape[:-1], types[2].shape[-1]):
             return None
         if mismatch(types[0], types[1], types[2], self._values[mask].type if mask else None):
             return None
-        attrs = AttentionAttrs(scale=factor)
+        attrs = AttentionAttrs(scale=factor, causal=causal)
         if drawn:
             assert isinstance(drawn.attrs, DropoutAttrs)
-            attrs = AttentionAttrs(scale=factor, dropout=drawn.attrs.p, stream=drawn.attrs.stream)
+            attrs = attrs.model_copy(update={"dropout": drawn.attrs.p, "stream": drawn.attrs.stream})
         return _Found(inputs, attrs, (*members, *turned))
+
+    def _shape(self, value: str) -> tuple[int, ...]:
+        return self._values[value].type.shape
 
     def _only_for_one(self, value: str, *ops: str) -> Node | None:
         """What makes the value, if it is one of these ops, the value is read once, and nothing else of the node is."""
@@ -110,11 +129,12 @@ class _Finder:
         return None if self._wanted & {value, *others} or others & self._readers.keys() else node
 
     def _mask(self, addition: Node) -> tuple[str, str] | None:
-        """Scores and mask of their sum."""
-        for scores, mask in (addition.inputs, addition.inputs[::-1]):
-            full = self._values[scores].type == self._values[addition.outputs[0]].type
-            if full and mask not in self._changing and self._only_for_one(scores, "scale", "matmul"):
-                return scores, mask
+        """Scores, which may be a sum with another mask, and mask of their sum."""
+        for ops in (("scale", "matmul"), ("add",)):
+            for scores, mask in (addition.inputs, addition.inputs[::-1]):
+                full = self._values[scores].type == self._values[addition.outputs[0]].type
+                if full and mask not in self._changing and self._only_for_one(scores, *ops):
+                    return scores, mask
         return None
 
     def _operands(self, product: Node) -> tuple[str, str, tuple[Node, ...]] | None:

@@ -55,6 +55,8 @@ class GraphBuilder:
         self.nodes: list[Node] = []
         self.inputs: list[str] = []
         self.frozen: set[str] = set()
+        self.causal: set[str] = set()
+        """Constants that, added to scores, let query i see the keys up to i and no others."""
         self._used: set[str] = set()
         self._conversions: dict[tuple[str, Layout], str] = {}
         self._sharing = False
@@ -289,7 +291,7 @@ class GraphBuilder:
     def _fuse(self, nodes: Sequence[Node], wanted: set[str], gradients_of: Sequence[str] = ()) -> list[Node]:
         everywhere = [n for o in self._objectives for n in o.nodes] or nodes
         changing = changing_with(self, everywhere, trainable_parameters(self) | set(gradients_of))
-        joined = join_attention(fuse_nodes(nodes, self.values, wanted), self.values, wanted, changing)
+        joined = join_attention(fuse_nodes(nodes, self.values, wanted), self.values, wanted, changing, self.causal)
         return join(share_heads(joined, self.values), self.values, wanted, "forward")
 
     def finish_inference(self, prediction: str, *, fuse: bool = True) -> Graph:

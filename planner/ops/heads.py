@@ -3,9 +3,14 @@
 from math import prod
 from typing import NamedTuple
 
+import numpy as np
+
 from planner.errors import UserError
 from planner.graph.model import TensorType
-from planner.ops.base import misfit
+from planner.ops.base import Array, misfit
+
+SHUT = -1e9
+"""What is added to a score where frameworks mean it to vanish is at most this."""
 
 
 class Heads(NamedTuple):
@@ -60,6 +65,15 @@ def mask_steps(mask: TensorType, q: TensorType) -> MaskSteps | None:
         head=matrix if heads > 1 else 0,
         row=keys if queries > 1 else 0,
     )
+
+
+def is_causal(mask: Array) -> bool:
+    """Whether a mask that is added to scores, with a row for each of several queries, lets query i through to the keys
+    up to i and to no others."""
+    if mask.ndim < 2 or mask.shape[-1] < 2 or not mask.size or (mask[..., 0, 1:] > SHUT).any():
+        return False
+    seen = np.tril(np.ones(mask.shape[-2:], bool))
+    return bool((mask[..., seen] == 0).all() and (mask[..., ~seen] <= SHUT).all())
 
 
 def mismatch(q: TensorType, k: TensorType, v: TensorType, mask: TensorType | None) -> UserError | None:

@@ -1,10 +1,10 @@
-"""The papers' networks, by name: `build("resnet50", batch=16)`.
+"""The papers' networks, and GPT-2, by name: `build("resnet50", batch=16)`.
 
 `resnet_6_32_10_6` is a bottleneck ResNet of any depth by its four stage counts, as SuperNeurons' table 4 builds them
 (6, 32, N, 6): 3 (n1 + n2 + n3 + n4) + 2 layers.
 
-Inputs, in this order: classifiers take `images` (channels-last float32) and `labels` (int64); dcgan, lstm and wide_deep
-say theirs in their modules. Weights start as PyTorch's layers do, where a module does not say otherwise.
+Inputs, in this order: classifiers take `images` (channels-last float32) and `labels` (int64); dcgan, gpt2, lstm and
+wide_deep say theirs in their modules. Weights start as PyTorch's layers do, where a module does not say otherwise.
 """
 
 import difflib
@@ -19,6 +19,7 @@ from planner.graph.optimizer import Optimizer
 from planner.zoo.alexnet import alexnet, alexnet_lrn
 from planner.zoo.dcgan import ADAM, dcgan, dcgan_discriminator, dcgan_generator
 from planner.zoo.densenet import densenet
+from planner.zoo.gpt2 import ADAMW, gpt2
 from planner.zoo.inception_v3 import inception_v3
 from planner.zoo.inception_v4 import inception_v4
 from planner.zoo.lstm import lstm
@@ -28,7 +29,7 @@ from planner.zoo.small import digits_cnn, mlp
 from planner.zoo.vgg import vgg16
 from planner.zoo.wide_deep import wide_deep
 
-__all__ = ["NETWORKS", "Network", "Sizes", "build", "find", "lstm", "wide_deep"]
+__all__ = ["NETWORKS", "Network", "Sizes", "build", "find", "gpt2", "lstm", "wide_deep"]
 
 SGD = Optimizer(lr=0.1, momentum=0.9, weight_decay=1e-4)
 SLOW = Optimizer(lr=0.01, momentum=0.9, weight_decay=5e-4)
@@ -62,6 +63,7 @@ NETWORKS: dict[str, Network] = {
     "dcgan": Network(dcgan, Sizes(64), ADAM),
     "dcgan_generator": Network(dcgan_generator, Sizes(64), ADAM),
     "dcgan_discriminator": Network(dcgan_discriminator, Sizes(64), ADAM),
+    "gpt2": Network(gpt2(), Sizes(4, classes=50_257), ADAMW),
     "lstm": Network(lstm(), Sizes(20, classes=10_000), Optimizer(lr=1.0)),
     "wide_deep": Network(wide_deep(), Sizes(256), Optimizer(lr=0.05)),
 }

@@ -74,6 +74,7 @@ ONE_OP = {
     "from_data": lambda: Padded(),
     "lower": lambda: Masked(LOWER),
     "lower_added": lambda: Masked(torch.zeros(LENGTH, LENGTH).masked_fill(~LOWER, -inf)),
+    "first_key_for_all": lambda: Masked(LOWER[:1]),
 }
 IN_PARTS = {"learned": lambda: Learned(), "broadcast": lambda: Masked(torch.randn(LENGTH, 1))}
 

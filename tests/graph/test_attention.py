@@ -25,7 +25,10 @@ class Spelled(nn.Module):
         self.qkv, self.weigh = nn.Linear(5, 3 * HEADS * WIDTH), weigh
         self.learned = nn.Parameter(torch.randn(HEADS, LENGTH, LENGTH))
         shut = torch.ones(LENGTH, LENGTH).triu(1)
-        self.register_buffer("later", shut.masked_fill(shut == 1, torch.finfo(torch.float32).min))
+        self.register_buffer("later", shut.masked_fill(shut == 1, torch.finfo(torch.float32).min), persistent=False)
+        self.register_buffer("lower", 1 - shut)
+        self.register_buffer("some", torch.rand(LENGTH, LENGTH).fill_diagonal_(1) < 0.5)
+        self.register_buffer("last_row", torch.arange(LENGTH)[:, None] == LENGTH - 1)
 
     def forward(self, x: Tensor) -> Tensor:
         n, t, _ = x.shape
@@ -44,11 +47,19 @@ JOINED: dict[str, Callable[[Spelled, Tensor, Tensor, Tensor], Tensor]] = {
     "masked": lambda m, q, k, x: (q @ k.mT * 0.5 + m.later).softmax(-1),
     "mask_first": lambda m, q, k, x: (m.later + q @ k.mT).softmax(-1),
     "padded": lambda m, q, k, x: (q @ k.mT / 2.0 + padding(x)).softmax(-1),
+    "two_masks": lambda m, q, k, x: (q @ k.mT + m.later + padding(x)).softmax(-1),
+    "causal_last": lambda m, q, k, x: (padding(x) + q @ k.mT + m.later).softmax(-1),
+    "filled": lambda m, q, k, x: (q @ k.mT * 0.5).masked_fill(m.lower == 0, -torch.inf).softmax(-1),
+    "chosen": lambda m, q, k, x: torch.where(m.lower > 0, q @ k.mT * 0.5, torch.finfo(x.dtype).min).softmax(-1),
+    "filled_otherwise": lambda m, q, k, x: (q @ k.mT).masked_fill(m.some, -1e9).softmax(-1),
 }
+CAUSAL = {"masked", "mask_first", "two_masks", "causal_last", "filled", "chosen"}
 APART: dict[str, Callable[[Spelled, Tensor, Tensor, Tensor], Tensor]] = {
     "learned": lambda m, q, k, x: (q @ k.mT * 0.5 + m.learned).softmax(-1),
     "mask_scaled": lambda m, q, k, x: ((q @ k.mT + m.later) * 0.5).softmax(-1),
-    "two_masks": lambda m, q, k, x: (q @ k.mT + m.later + padding(x)).softmax(-1),
+    "two_masks_of_data": lambda m, q, k, x: (q @ k.mT + padding(-x) + padding(x)).softmax(-1),
+    "filled_little": lambda m, q, k, x: (q @ k.mT).masked_fill(m.some, -5.0).softmax(-1),
+    "filled_whole": lambda m, q, k, x: (q @ k.mT).masked_fill(m.last_row, -1e9).softmax(-1),
     "another_axis": lambda m, q, k, x: (q @ k.mT).softmax(-2),
     "read_twice": lambda m, q, k, x: (lambda w: w + w.mT)((q @ k.mT).softmax(-1)),
 }
@@ -68,6 +79,9 @@ def test_joined(name: str) -> None:
     assert ops.count("attention") == 2  # of the step and of predict
     assert ops.count("attention_backward") == 1
     assert not {"softmax", "matmul"} & set(ops)
+    graph, _ = capture_module(module, torch.randn(3, LENGTH, 5), CaptureOptions(optimizer=STEP))
+    (attrs,) = (n.attrs for n in graph.program["predict"].nodes if n.op == "attention")
+    assert attrs.causal == (name in CAUSAL)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("name", APART)

@@ -1,4 +1,4 @@
-"""dcgan, lstm and wide_deep against what a PyTorch user would write, two steps in float64."""
+"""dcgan, gpt2, lstm and wide_deep against what a PyTorch user would write, two steps in float64."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -161,6 +161,78 @@ def test_lstm_carries_its_state_like_truncated_back_propagation() -> None:
     for layer in range(2):
         for kind, tensor in zip("hc", state, strict=True):
             np.testing.assert_allclose(values[f"lstm.{kind}_l{layer}"], tensor[layer].detach().numpy(), rtol=1e-8)
+
+
+class SelfAttention(nn.Module):
+    """nanoGPT's."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.c_attn, self.c_proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, t, width = x.shape
+        q, k, v = (part.view(n, t, self.heads, -1).transpose(1, 2) for part in self.c_attn(x).split(width, dim=2))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.c_proj(y.transpose(1, 2).contiguous().view(n, t, width))
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.ln_1, self.attn, self.ln_2 = nn.LayerNorm(width), SelfAttention(width, heads), nn.LayerNorm(width)
+        self.mlp = nn.ModuleDict({"c_fc": nn.Linear(width, 4 * width), "c_proj": nn.Linear(4 * width, width)})
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attn(self.ln_1(x))
+        return x + self.mlp["c_proj"](F.gelu(self.mlp["c_fc"](self.ln_2(x)), approximate="tanh"))
+
+
+class Gpt2(nn.Module):
+    def __init__(self, words: int, length: int, depth: int, width: int, heads: int) -> None:
+        super().__init__()
+        parts = {"wte": nn.Embedding(words, width), "wpe": nn.Embedding(length, width), "ln_f": nn.LayerNorm(width)}
+        blocks = nn.ModuleList(Block(width, heads) for _ in range(depth))
+        self.transformer = nn.ModuleDict({**parts, "h": blocks})
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        t = self.transformer
+        x = t["wte"](tokens) + t["wpe"](torch.arange(tokens.shape[1]))
+        for block in t["h"]:  # type: ignore[union-attr]
+            x = block(x)
+        return F.linear(t["ln_f"](x), t["wte"].weight).flatten(0, 1)  # type: ignore[arg-type]
+
+
+def test_gpt2_without_dropout() -> None:
+    words, length, batch = 30, 7, 3
+    model, sizes = zoo.gpt2(length, depth=2, width=12, heads=3, dropout=0.0), Sizes(batch, classes=words)
+    graph, module = made(Network(model, sizes, Optimizer(lr=1.0)), sizes), Gpt2(words, length, 2, 12, 3)
+    values = start(graph, module)
+    assert {v.name for v in graph.values if v.name} == set(module.state_dict())
+    optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
+    rng = np.random.default_rng(0)
+    for _ in range(2):
+        tokens, targets = rng.integers(0, words, (2, batch, length))
+        logits = module(torch.from_numpy(tokens))
+        loss = F.cross_entropy(logits, torch.from_numpy(targets).flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        predicted = run_program(graph, "predict", {**values, "tokens": tokens})[graph.program["predict"].outputs[0]]
+        np.testing.assert_allclose(predicted, logits.detach().numpy(), rtol=1e-8, atol=1e-10)
+        values, found = step(graph, values, {"tokens": tokens, "targets": targets})
+        assert found == pytest.approx([float(loss.detach())], rel=1e-9)
+    agree(values, module)
+
+
+def test_gpt2_drops_where_nanogpt_does() -> None:
+    graph = zoo.build("gpt2", 1)
+    ops = {p.name: [n.op for n in p.nodes] for p in graph.programs}
+    assert ops["train_step"].count("dropout") == 1 + 2 * 12
+    (dropped,) = {n.attrs.dropout for n in graph.program["train_step"].nodes if n.op == "attention"}  # type: ignore[attr-defined]
+    assert dropped == 0.1
+    assert "dropout" not in ops["predict"]
 
 
 class WideDeep(nn.Module):

@@ -28,6 +28,7 @@ def made(model: Model, sizes: Sizes) -> Graph:
 
 CASES: dict[str, Callable[[], Graph]] = {
     "dcgan": lambda: zoo.build("dcgan", 2),
+    "gpt2": lambda: made(zoo.gpt2(length=9, depth=2, width=12, heads=3, dropout=0.0), Sizes(2, classes=29)),
     "lstm": lambda: made(zoo.lstm(steps=4, depth=2, hidden=20), Sizes(6, classes=50)),
     "wide_deep": lambda: made(zoo.wide_deep(ROWS, 60), Sizes(9)),
 }

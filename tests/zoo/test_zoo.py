@@ -34,10 +34,11 @@ PUBLISHED_COUNTS = {
     "densenet121": 7_978_856,
     "dcgan": 3_576_704 + 2_765_568,
     "dcgan_discriminator": 2_765_568,
+    "gpt2": 124_439_808,
     "lstm": 10_000 * 200 + 2 * (2 * 200 * 800 + 2 * 800) + 200 * 10_000 + 10_000,
 }
-"""torchvision's, timm's, PyTorch's DCGAN example's, nn.LSTM's. Zaremba et al. have one bias per layer where nn.LSTM has
-two."""
+"""torchvision's, timm's, PyTorch's DCGAN example's, transformers' GPT-2's, nn.LSTM's. Zaremba et al. have one bias per
+layer where nn.LSTM has two."""
 
 
 def named(graph: Graph, role: Role) -> dict[str, tuple[int, ...]]:
@@ -62,6 +63,7 @@ OTHER_INPUTS = {
     "dcgan": ("images", "noise"),
     "dcgan_generator": ("noise",),
     "dcgan_discriminator": ("images", "fakes"),
+    "gpt2": ("tokens", "targets"),
     "lstm": ("tokens", "targets"),
     "wide_deep": ("wide", "categories", "dense", "labels"),
 }
