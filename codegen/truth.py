@@ -349,11 +349,11 @@ def _without_slots(graph: Graph, state: Tensors) -> Tensors:
 
 
 def _kinds(graph: Graph, state: Tensors) -> Iterator[tuple[Kind, dict[str, Array]]]:
-    """Parameters, running statistics and optimizer state of a state_dict."""
+    """Parameters, running statistics and optimizer state of a state_dict; constants cannot change."""
     slots = _slots(graph)
     found: dict[Kind, dict[str, Array]] = {}
     for value in graph.values:
         kind: Kind = "parameter" if value.role is Role.PARAMETER else "optimizer" if value.id in slots else "statistic"
-        if value.name in state:
+        if value.name in state and not value.constant:
             found.setdefault(kind, {})[value.name] = np.asarray(state[value.name])
     yield from found.items()

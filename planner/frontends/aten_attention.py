@@ -12,7 +12,8 @@ from planner.ops.dropout import DropoutAttrs
 from planner.ops.heads import is_causal, mismatch
 
 _MASKED_OUT = -1e30
-"""Added to a score, nothing is left of it; unlike minus infinity it makes no NaN of a row that is masked out whole."""
+"""Added to a score, nothing is left of it; unlike minus infinity, which the op takes, it makes no NaN of a row of
+softmax that is masked out whole."""
 
 
 @lowers("scaled_dot_product_attention")
@@ -22,15 +23,14 @@ def _attention(c: Context, q: Any, k: Any, v: Any, mask: Any, p: float, causal: 
     factor = c.shape(q)[-1] ** -0.5 if scale is None else float(scale)
     if c.is_constant(mask) and mask.dim() > 1 and mask.shape[-2] == c.shape(q)[-2] and is_causal(_as_added(mask)):
         mask, causal = None, True
-    mask, alive = _added(c, mask)
-    if _fits(c, q, k, v, mask):
+    added = _added(c, mask, -np.inf)
+    if _fits(c, q, k, v, added):
         attrs = AttentionAttrs(scale=factor, causal=causal, dropout=float(p))
-        y = c.op("attention", q, k, v, *([mask] if mask else []), attrs=attrs)
-    else:
-        if gqa:
-            k, v = (_repeated_heads(c, part, c.shape(q)[-3]) for part in (k, v))
-        y = _in_parts(c, q, k, v, mask, float(p), causal, factor)
-    return y if alive is None else c.op("mul", y, c.val(alive))
+        return c.op("attention", q, k, v, *([added] if added else []), attrs=attrs)
+    if gqa:
+        k, v = (_repeated_heads(c, part, c.shape(q)[-3]) for part in (k, v))
+    y, seeing = _in_parts(c, q, k, v, _added(c, mask, _MASKED_OUT), float(p), causal, factor), _seeing(c, mask)
+    return y if seeing is None else c.op("mul", y, c.val(seeing))
 
 
 def _as_added(mask: Any) -> Array:
@@ -40,18 +40,26 @@ def _as_added(mask: Any) -> Array:
     return np.where(mask.numpy(force=True), 0.0, -np.inf)
 
 
-def _added(c: Context, mask: Any) -> tuple[str | None, Any]:
-    """What is added to the scores, and, where some query may see nothing, 0 and 1 for the results."""
-    torch = c.torch
-    alive: Any = None
-    if c.is_constant(mask) and mask.dtype == torch.bool:
-        alive = None if bool(mask.any(-1).all()) else mask.any(-1, keepdim=True)
-        mask = torch.zeros(mask.shape).masked_fill(~mask, _MASKED_OUT)
-    elif mask is not None and not c.is_constant(mask) and c.dtype(3) is torch.bool:
-        kept = c.floating(mask)
-        alive = c.compare("gt", c.reduce("reduce_sum", kept, [-1], True), 0)
-        mask = c.where(kept, c.fill((), 0.0), c.fill((), _MASKED_OUT))
-    return (None if mask is None else c.val(mask)), alive
+def _added(c: Context, mask: Any, shut: float) -> str | None:
+    """What is added to the scores."""
+    if _is_boolean(c, mask):
+        if c.is_constant(mask):
+            return c.val(c.torch.zeros(mask.shape).masked_fill(~mask, shut))
+        return c.where(c.floating(mask), c.fill((), 0.0), c.val(c.torch.tensor(shut)))
+    return None if mask is None else c.val(mask)
+
+
+def _seeing(c: Context, mask: Any) -> Any:
+    """1 for a query that sees something, else 0; None where all do, or nobody can tell."""
+    if not _is_boolean(c, mask):
+        return None
+    if c.is_constant(mask):
+        return None if bool(mask.any(-1).all()) else mask.any(-1, keepdim=True)
+    return c.compare("gt", c.reduce("reduce_sum", c.floating(mask), [-1], True), 0)
+
+
+def _is_boolean(c: Context, mask: Any) -> bool:
+    return mask is not None and (mask.dtype if c.is_constant(mask) else c.dtype(3)) is c.torch.bool
 
 
 def _fits(c: Context, q: str, k: str, v: str, mask: str | None) -> bool:

@@ -305,7 +305,7 @@ class GraphBuilder:
         used |= {v for p in programs for v in (*p.inputs, *p.outputs)}
         return Graph(
             name=self.name,
-            values=tuple(v for v in self.values.values() if v.id in used or v.name),
+            values=tuple(v for v in self.values.values() if v.id in used or (v.name and not v.constant)),
             programs=programs,
         )
 

@@ -38,7 +38,8 @@ typedef uint64_t Words __attribute__((vector_size(8 * lanes)));
 /// Of the lower halves.
 inline Words product(Words a, uint32_t b) {
 #if defined(__AVX512F__)
-  return Words(_mm512_maskz_mul_epu32(0xff, __m512i(a), _mm512_set1_epi64(b)));  // unmasked, GCC 12 sees something uninitialised
+  // In the form without a mask GCC 12 warns of its own uninitialised vector.
+  return Words(_mm512_maskz_mul_epu32(0xff, __m512i(a), _mm512_set1_epi64(b)));
 #elif defined(__AVX2__)
   return Words(_mm256_mul_epu32(__m256i(a), _mm256_set1_epi64x(b)));
 #elif defined(__SSE2__)

@@ -82,6 +82,8 @@ def test_joined(name: str) -> None:
     graph, _ = capture_module(module, torch.randn(3, LENGTH, 5), CaptureOptions(optimizer=STEP))
     (attrs,) = (n.attrs for n in graph.program["predict"].nodes if n.op == "attention")
     assert attrs.causal == (name in CAUSAL)  # type: ignore[attr-defined]
+    if name in CAUSAL:  # and no mask is left to be kept
+        assert (LENGTH, LENGTH) not in [v.type.shape for v in graph.values if v.constant]
 
 
 @pytest.mark.parametrize("name", APART)

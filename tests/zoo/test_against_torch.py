@@ -120,6 +120,26 @@ def test_dcgan_halves(name: str) -> None:
     assert all((values[k] == first[k]).all() for k in untouched)
 
 
+def speak(
+    graph: Graph,
+    values: dict[str, Array],
+    tokens: Array,
+    targets: Array,
+    logits: Tensor,
+    optimizer: torch.optim.Optimizer,
+) -> dict[str, Array]:
+    """A step of a language model, in PyTorch from its logits on, which agrees; the values after it."""
+    loss = F.cross_entropy(logits, torch.from_numpy(targets).flatten())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    predicted = run_program(graph, "predict", {**values, "tokens": tokens})[graph.program["predict"].outputs[0]]
+    np.testing.assert_allclose(predicted, logits.detach().numpy(), rtol=1e-8, atol=1e-10)
+    values, found = step(graph, values, {"tokens": tokens, "targets": targets})
+    assert found == pytest.approx([float(loss.detach())], rel=1e-9)
+    return values
+
+
 class LanguageModel(nn.Module):
     def __init__(self, words: int, hidden: int) -> None:
         super().__init__()
@@ -149,14 +169,7 @@ def test_lstm_carries_its_state_like_truncated_back_propagation() -> None:
     for _ in range(3):
         tokens, targets = rng.integers(0, words, (2, steps, batch))
         logits, state = module(torch.from_numpy(tokens), tuple(s.detach() for s in state))
-        loss = F.cross_entropy(logits, torch.from_numpy(targets).flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        predicted = run_program(graph, "predict", {**values, "tokens": tokens})[graph.program["predict"].outputs[0]]
-        np.testing.assert_allclose(predicted, logits.detach().numpy(), rtol=1e-8, atol=1e-10)
-        values, found = step(graph, values, {"tokens": tokens, "targets": targets})
-        assert found == pytest.approx([float(loss.detach())], rel=1e-9)
+        values = speak(graph, values, tokens, targets, logits, optimizer)
     agree(values, module)
     for layer in range(2):
         for kind, tensor in zip("hc", state, strict=True):
@@ -215,14 +228,7 @@ def test_gpt2_without_dropout() -> None:
     for _ in range(2):
         tokens, targets = rng.integers(0, words, (2, batch, length))
         logits = module(torch.from_numpy(tokens))
-        loss = F.cross_entropy(logits, torch.from_numpy(targets).flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        predicted = run_program(graph, "predict", {**values, "tokens": tokens})[graph.program["predict"].outputs[0]]
-        np.testing.assert_allclose(predicted, logits.detach().numpy(), rtol=1e-8, atol=1e-10)
-        values, found = step(graph, values, {"tokens": tokens, "targets": targets})
-        assert found == pytest.approx([float(loss.detach())], rel=1e-9)
+        values = speak(graph, values, tokens, targets, logits, optimizer)
     agree(values, module)
 
 
