@@ -253,11 +253,15 @@ def _masked(c: Context, x: Any, mask: Any) -> Any:
 
 
 def _vanishes(c: Context, kept: Any, filled: Any) -> bool:
-    """Whether only softmax over rows reads the result, and what is filled in has no weight in any of them: then neither
-    has what stands beside it, and a sum with it will do, as attention has it."""
+    """Whether what is filled in has no weight in anything that reads the result: then neither has what stands beside
+    it, and a sum with it will do, as attention has it."""
+    return _is_weighed(c) and bool((filled <= SHUT).all()) and bool(kept.any(-1).all())
+
+
+def _is_weighed(c: Context) -> bool:
+    """Whether only softmax over rows reads the result."""
     softmax = {c.torch.ops.aten.softmax.int, c.torch.ops.aten._softmax.default}
-    over_rows = all(n.target in softmax and n.args[1] in (-1, len(n.meta["val"].shape) - 1) for n in c.node.users)
-    return over_rows and bool((filled <= SHUT).all()) and bool(kept.any(-1).all())
+    return all(n.target in softmax and n.args[1] in (-1, len(n.meta["val"].shape) - 1) for n in c.node.users)
 
 
 @lowers("masked_fill")
@@ -266,6 +270,8 @@ def _masked_fill(c: Context, x: Any, mask: Any, value: Any) -> str:
         return c.chosen_whole(c.truth(mask, 1), value, x)
     if c.is_constant(mask):
         return _where(c, mask, value, x)
+    if c.number(value) == -inf and _is_weighed(c):  # a finite number would let gradients through rows without others
+        return c.op("add", c.floating(x), c.where(c.floating(mask), c.val(value), c.fill((), 0.0)))
     return c.where(c.floating(mask), c.floating(value), c.floating(x))
 
 

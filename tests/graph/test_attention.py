@@ -40,6 +40,11 @@ def padding(x: Tensor) -> Tensor:
     return (1.0 - (x[:, :, 0] > 0).float())[:, None, None, :] * -10000.0
 
 
+def late(x: Tensor) -> Tensor:
+    """Some keys, never the first."""
+    return ((x[:, :, 0] > 0) & (torch.arange(LENGTH) > 0))[:, None, None, :]
+
+
 JOINED: dict[str, Callable[[Spelled, Tensor, Tensor, Tensor], Tensor]] = {
     "plain": lambda m, q, k, x: (q @ k.mT).softmax(-1),
     "divided": lambda m, q, k, x: (q @ k.mT / 2.0).softmax(-1),
@@ -51,6 +56,7 @@ JOINED: dict[str, Callable[[Spelled, Tensor, Tensor, Tensor], Tensor]] = {
     "causal_last": lambda m, q, k, x: (padding(x) + q @ k.mT + m.later).softmax(-1),
     "filled": lambda m, q, k, x: (q @ k.mT * 0.5).masked_fill(m.lower == 0, -torch.inf).softmax(-1),
     "chosen": lambda m, q, k, x: torch.where(m.lower > 0, q @ k.mT * 0.5, torch.finfo(x.dtype).min).softmax(-1),
+    "filled_by_data": lambda m, q, k, x: (q @ k.mT).masked_fill(late(x), -torch.inf).softmax(-1),
     "filled_otherwise": lambda m, q, k, x: (q @ k.mT).masked_fill(m.some, -1e9).softmax(-1),
 }
 CAUSAL = {"masked", "mask_first", "two_masks", "causal_last", "filled", "chosen"}
@@ -59,6 +65,7 @@ APART: dict[str, Callable[[Spelled, Tensor, Tensor, Tensor], Tensor]] = {
     "mask_scaled": lambda m, q, k, x: ((q @ k.mT + m.later) * 0.5).softmax(-1),
     "two_masks_of_data": lambda m, q, k, x: (q @ k.mT + padding(-x) + padding(x)).softmax(-1),
     "filled_little": lambda m, q, k, x: (q @ k.mT).masked_fill(m.some, -5.0).softmax(-1),
+    "filled_by_data_finitely": lambda m, q, k, x: (q @ k.mT).masked_fill(late(x), -1e9).softmax(-1),
     "filled_whole": lambda m, q, k, x: (q @ k.mT).masked_fill(m.last_row, -1e9).softmax(-1),
     "another_axis": lambda m, q, k, x: (q @ k.mT).softmax(-2),
     "read_twice": lambda m, q, k, x: (lambda w: w + w.mT)((q @ k.mT).softmax(-1)),
