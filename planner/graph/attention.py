@@ -31,7 +31,7 @@ def join_attention(
     values: MutableMapping[str, Value],
     wanted: Collection[str],
     changing: Collection[str],
-    causal: Collection[str] = (),
+    causal: Collection[str],
 ) -> list[Node]:
     """The forward nodes with every attention as one. `wanted`: values that must stay. `changing`: values that may have
     a gradient. `causal`: constant masks that ops/heads.py calls so. Adds what the backward pass reads of it to

@@ -77,31 +77,32 @@ inline void philox(const DropoutDraw& draw, int64_t first_group, uint32_t* words
   }
 }
 
-// mask[i] = 1 with probability 1 - p, else 0, for a range of elements.
-inline void dropout_mask(const DropoutDraw& draw, float p, uint8_t* mask, Range range) {
+// f(i, word) for the elements of a range.
+template <class F>
+inline void for_words(const DropoutDraw& draw, Range range, const F& f) {
   constexpr int64_t block = 4 * philox_groups;
-  // Drop when word < p 2^32; 64 bits hold p = 1.
-  const uint64_t threshold = static_cast<uint64_t>(static_cast<double>(p) * 4294967296.0);
-  for (int64_t first = range.begin / block * block; first < range.end; first += block) {
+  for (int64_t first = range.begin / 4 * 4; first < range.end; first += block) {
     alignas(64) uint32_t words[block];
     philox(draw, first / 4, words);
     const int64_t begin = std::max(first, range.begin), end = std::min(first + block, range.end);
-    for (int64_t i = begin; i < end; ++i) mask[i] = words[i - first] >= threshold;
+#pragma omp simd
+    for (int64_t i = begin; i < end; ++i) f(i, words[i - first]);
   }
+}
+
+// mask[i] = 1 with probability 1 - p, else 0, for a range of elements.
+inline void dropout_mask(const DropoutDraw& draw, float p, uint8_t* mask, Range range) {
+  // Drop when word < p 2^32; 64 bits hold p = 1.
+  const uint64_t threshold = static_cast<uint64_t>(static_cast<double>(p) * 4294967296.0);
+  for_words(draw, range, [=](int64_t i, uint32_t word) { mask[i] = word >= threshold; });
 }
 
 // factors[i] = 1 / (1 - p) where element first + i stays, else 0.
 inline void dropout_factors(const DropoutDraw& draw, float p, int64_t first, int64_t count, float* factors) {
-  constexpr int64_t block = 4 * philox_groups;
   const float scale = p < 1.0f ? 1.0f / (1.0f - p) : 0.0f;
   const uint32_t threshold = p < 1.0f ? static_cast<uint32_t>(static_cast<double>(p) * 4294967296.0) : 0;
-  for (int64_t at = first / 4 * 4; at < first + count; at += block) {
-    alignas(64) uint32_t words[block];
-    philox(draw, at / 4, words);
-    const int64_t begin = std::max(at, first), end = std::min(at + block, first + count);
-#pragma omp simd
-    for (int64_t i = begin; i < end; ++i) factors[i - first] = words[i - at] >= threshold ? scale : 0.0f;
-  }
+  const auto write = [=](int64_t i, uint32_t word) { factors[i - first] = word >= threshold ? scale : 0.0f; };
+  for_words(draw, {first, first + count}, write);
 }
 
 // out = mask ? in / (1 - p) : 0. Also the backward pass, on the gradient. out may equal in.

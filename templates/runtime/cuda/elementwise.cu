@@ -100,15 +100,11 @@ void add_scalar(Queue queue, const T* x, float summand, T* y, int64_t n) {
 template <class T>
 void dropout(Queue queue, const T* x, const Scalars* now, uint32_t node, float p, T* y, uint8_t* mask,
              int64_t n) {
-  const uint64_t threshold = static_cast<uint64_t>(static_cast<double>(p) * 4294967296.0);
-  const float keep = p < 1.0f ? 1.0f / (1.0f - p) : 0.0f;
   const auto drawing = [=] STEPPLAN_KERNEL() {
-    return [=, numbers = Philox(now->seed, node, static_cast<uint32_t>(now->step))](int64_t i, T& result, uint8_t& kept,
-                                                                                   T v) mutable {
-      const bool stays = numbers.word(i) >= threshold;
-      const float kept_value = v * keep;
-      kept = stays;
-      result = stays ? kept_value : 0.0f;
+    return [factors = DropoutFactors(*now, node, p)](int64_t i, T& result, uint8_t& kept, T v) mutable {
+      const float factor = factors.at(i), kept_value = v * factor;
+      kept = factor != 0.0f;
+      result = kept ? kept_value : 0.0f;
     };
   };
   map_made(queue, n, drawing, y, mask, x);
