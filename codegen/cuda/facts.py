@@ -81,7 +81,7 @@ def _score_bytes(op: Op, signature: Signature) -> int:
     heads: Heads = op.heads(signature)  # type: ignore[attr-defined]
     room = -(-heads.units * heads.rows * heads.keys // 32) * 32
     each = DType.FLOAT32.itemsize + (DType.BFLOAT16.itemsize if signature.inputs[0].dtype is DType.BFLOAT16 else 0)
-    return (2 if signature.op == "attention_backward" else 1) * room * each
+    return (1 if signature.op == "attention" else 2) * room * each
 
 
 def _partial_bytes(op: Op, signature: Signature) -> int:

@@ -1,4 +1,4 @@
-"""ATen's attention: one op (ops/attention.py), or, with a learned mask, its parts."""
+"""ATen's attention: one op (ops/attention.py), or, with a learned mask with which nothing would be saved, its parts."""
 
 from typing import Any
 
@@ -7,6 +7,7 @@ import numpy as np
 from planner.frontends.aten import Context, lowers
 from planner.graph.differentiate import changing_with, trainable_parameters
 from planner.ops.attention import AttentionAttrs
+from planner.ops.attention_mask import AttentionMaskBackward
 from planner.ops.base import Array
 from planner.ops.dropout import DropoutAttrs
 from planner.ops.heads import is_causal, mismatch
@@ -24,7 +25,7 @@ def _attention(c: Context, q: Any, k: Any, v: Any, mask: Any, p: float, causal: 
     if c.is_constant(mask) and mask.dim() > 1 and mask.shape[-2] == c.shape(q)[-2] and is_causal(_as_added(mask)):
         mask, causal = None, True
     added = _added(c, mask, -np.inf)
-    if _fits(c, q, k, v, added):
+    if _fits(c, q, k, v, added, factor):
         attrs = AttentionAttrs(scale=factor, causal=causal, dropout=float(p))
         return c.op("attention", q, k, v, *([added] if added else []), attrs=attrs)
     if gqa:
@@ -62,12 +63,15 @@ def _is_boolean(c: Context, mask: Any) -> bool:
     return mask is not None and (mask.dtype if c.is_constant(mask) else c.dtype(3)) is c.torch.bool
 
 
-def _fits(c: Context, q: str, k: str, v: str, mask: str | None) -> bool:
-    """Whether the op takes these operands, and the mask wants no gradient."""
+def _fits(c: Context, q: str, k: str, v: str, mask: str | None, factor: float) -> bool:
+    """Whether the op takes these operands, and a mask that wants a gradient is worth it."""
     sources = trainable_parameters(c.b) | set(c.b.inputs if c.gradients_of_inputs else ())
-    if mask and mask in changing_with(c.b, c.b.nodes, sources):
+    queries, keys, values = (c.b.type(x) for x in (q, k, v))
+    added = c.b.type(mask) if mask else None
+    learned = mask in changing_with(c.b, c.b.nodes, sources)
+    if added and learned and not AttentionMaskBackward.gains(added, queries, keys, factor):
         return False
-    return mismatch(c.b.type(q), c.b.type(k), c.b.type(v), c.b.type(mask) if mask else None) is None
+    return mismatch(queries, keys, values, added) is None
 
 
 def _in_parts(c: Context, q: str, k: str, v: str, mask: str | None, dropout: float, causal: bool, factor: float) -> str:

@@ -3,7 +3,7 @@
     matmul(q, k') -> scale -> add mask -> softmax -> dropout -> matmul(., v)     attention(q, k, v, mask)
 
 Scale, mask and dropout may be missing. The node takes the id and the output of the last product, so nothing behind it
-changes. Left alone is what anybody else reads in between, and a mask that is learned.
+changes. Left alone is what anybody else reads in between, and a learned mask with which nothing would be saved.
 """
 
 from collections.abc import Collection, Mapping, MutableMapping, Sequence
@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from planner.graph.model import Node, Role, Value
 from planner.ops.attention import AttentionAttrs, AttentionForward
+from planner.ops.attention_mask import AttentionMaskBackward
 from planner.ops.copy import PermuteAttrs
 from planner.ops.dropout import DropoutAttrs
 from planner.ops.heads import mismatch
@@ -107,6 +108,10 @@ class _Finder:
         q, k, turned = operands
         inputs = (q, k, v, *((mask,) if mask else ()))
         types = [self._values[i].type for i in (q, k, v)]
+        if mask in self._changing and not AttentionMaskBackward.gains(
+            self._values[mask].type, types[0], types[1], factor, self._readers[mask]
+        ):
+            return None
         if self._shape(last.outputs[0]) != (*types[0].shape[:-1], types[2].shape[-1]):
             return None
         if mismatch(types[0], types[1], types[2], self._values[mask].type if mask else None):
@@ -133,7 +138,7 @@ class _Finder:
         for ops in (("scale", "matmul"), ("add",)):
             for scores, mask in (addition.inputs, addition.inputs[::-1]):
                 full = self._values[scores].type == self._values[addition.outputs[0]].type
-                if full and mask not in self._changing and self._only_for_one(scores, *ops):
+                if full and self._only_for_one(scores, *ops):
                     return scores, mask
         return None
 

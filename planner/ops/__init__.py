@@ -3,6 +3,7 @@
 from planner.ops import (
     activation,
     attention,
+    attention_mask,
     average_pool,
     binary,
     caller_gradient,
@@ -42,6 +43,7 @@ __all__ = [
     "activation",
     "all_ops",
     "attention",
+    "attention_mask",
     "average_pool",
     "binary",
     "caller_gradient",

@@ -128,7 +128,7 @@ class _Attention(Op):
             lines = (own[0] * matrices, own[1] * matrices)
             return Access(operand, write, lines, (lo * width, hi * width), each * width)
 
-        wanted = [i for i in range(len(signature.outputs)) if mode.dim == "heads" or self.stage_of(i) == stage]
+        wanted = [i for i in range(3) if mode.dim == "heads" or self.stage_of(i) == stage]
         return (
             *(part(f"in{i}", False, t, i in self.of_keys[0]) for i, t in enumerate(inputs)),
             *((reads(f"in{len(inputs)}", 0, mask.elements),) if mask else ()),
@@ -191,13 +191,32 @@ def _grouped(q: Array, k: Array, v: Array, mask: Sequence[Array]) -> tuple[Array
     return q.reshape(*each, q.shape[-1]), k.reshape(units, *k.shape[-2:]), v.reshape(units, *v.shape[-2:]), masks
 
 
+def case(
+    q: tuple[int, ...],
+    keys: int,
+    *,
+    groups: int = 0,
+    values: int = 0,
+    mask: tuple[int, ...] = (),
+    causal: bool = False,
+    dropout: float = 0.0,
+) -> Sample:
+    """A sample of the forward op; `groups` and `values` are by default as the queries have them."""
+    *lead, _, width = q
+    lead = [*lead[:-1], groups or lead[-1]] if lead else []
+    shapes = (q, (*lead, keys, width), (*lead, keys, values or width), *((mask,) if mask else ()))
+    stream = 2**31 + keys if dropout else -1
+    attrs = AttentionAttrs(scale=width**-0.5, causal=causal, dropout=dropout, stream=stream)
+    return Sample(attrs, tuple(TensorType(shape=s) for s in shapes))
+
+
 @register
 class AttentionForward(_Attention):
     """y = dropout(softmax(scale q k' + mask)) v; 0 for a query that sees nothing.
 
     Inputs: q [..., heads, queries, width], k [..., groups, keys, width], v [..., groups, keys, value width], [mask].
     Outputs: y and, per query, the largest score and inv_sum = 1 / sum exp(scores - largest). Heads are a multiple of
-    groups: neighbouring ones share keys and values. The mask has no gradient.
+    groups: neighbouring ones share keys and values.
     """
 
     name = "attention"
@@ -205,7 +224,6 @@ class AttentionForward(_Attention):
     low_precision = (0, 1, 2)
     output_names = ("y", "largest", "inv_sum")
     saved_outputs = frozenset({"largest", "inv_sum"})
-    constants = frozenset({3})
     of_keys = (frozenset({1, 2}), frozenset[int]())
 
     def operands(self, inputs: Sequence[TensorType]) -> tuple[TensorType, TensorType, TensorType, TensorType | None]:
@@ -227,13 +245,9 @@ class AttentionForward(_Attention):
 
     def gradient(self, context: GradientContext) -> None:
         q, k, v, *mask = context.node.inputs
-        if mask and context.needs(3):
-            raise misfit(
-                f"attention {context.node.id!r} has no gradient of its mask",
-                "use matmul, add and softmax where a mask is learned",
-            )
         inputs = [context.grad, q, k, v, *context.node.outputs, *mask]
-        gradients = context.emit("attention_backward", inputs, context.attrs)
+        op = "attention_mask_backward" if mask and context.needs(3) else "attention_backward"
+        gradients = context.emit(op, inputs, context.attrs)
         for index, gradient in enumerate(gradients):
             context.give(index, gradient)
 
@@ -271,23 +285,6 @@ class AttentionForward(_Attention):
         return (q, k, v, *mask)
 
     def samples(self) -> Sequence[Sample]:
-        def case(
-            q: tuple[int, ...],
-            keys: int,
-            *,
-            groups: int = 0,
-            values: int = 0,
-            mask: tuple[int, ...] = (),
-            causal: bool = False,
-            dropout: float = 0.0,
-        ) -> Sample:
-            *lead, _, width = q
-            lead = [*lead[:-1], groups or lead[-1]] if lead else []
-            shapes = (q, (*lead, keys, width), (*lead, keys, values or width), *((mask,) if mask else ()))
-            stream = 2**31 + keys if dropout else -1
-            attrs = AttentionAttrs(scale=width**-0.5, causal=causal, dropout=dropout, stream=stream)
-            return Sample(attrs, tuple(TensorType(shape=s) for s in shapes))
-
         return (
             case((2, 3, 70, 16), 70, causal=True),
             case((2, 4, 9, 20), 300, groups=2, mask=(2, 1, 1, 300)),
@@ -310,9 +307,9 @@ class AttentionBackward(_Attention):
     """
 
     name = "attention_backward"
-    input_counts = (7, 8)
+    input_counts: ClassVar[tuple[int, ...]] = (7, 8)
     low_precision = (0, 1, 2, 3, 4)
-    output_names = ("dq", "dk", "dv")
+    output_names: ClassVar[tuple[str, ...]] = ("dq", "dk", "dv")
     of_keys = (frozenset({2, 3}), frozenset({1, 2}))
 
     def stage_count(self, signature: Signature, mode: Mode, facts: Facts) -> int:
@@ -348,7 +345,8 @@ class AttentionBackward(_Attention):
         of_queries = padded(QUERIES * both) + 32 + QUERIES // numbers * (width + values)
         return of_unit + of_keys + of_queries + 2 * (scores + (scores // 2 if numbers > 1 else 0))
 
-    def reference(self, attrs: AttentionAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+    def score_gradients(self, attrs: AttentionAttrs, inputs: Sequence[Array]) -> tuple[Array, Array]:
+        """m p and ds, [units, shared, queries, keys]."""
         dy, q, k, v, y, largest, inv_sum, *mask = inputs
         units_q, units_k, units_v, masks = _grouped(q, k, v, mask)
         rows = units_q.shape[:-1]
@@ -357,10 +355,16 @@ class AttentionBackward(_Attention):
         weights = np.exp(shifted) * inv_sum.reshape(*rows, 1)
         dots = (units_dy * units_y).sum(-1, keepdims=True)
         dropped = _dropped(attrs, weights.shape)
-        ds = attrs.scale * weights * (dropped * (units_dy @ units_v[:, None].swapaxes(-1, -2)) - dots)
-        dk = (ds.swapaxes(-1, -2) @ units_q).sum(1)
-        dv = ((weights * dropped).swapaxes(-1, -2) @ units_dy).sum(1)
-        return ((ds @ units_k[:, None]).reshape(q.shape), dk.reshape(k.shape), dv.reshape(v.shape))
+        return weights * dropped, weights * (dropped * (units_dy @ units_v[:, None].swapaxes(-1, -2)) - dots)
+
+    def reference(self, attrs: AttentionAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        dy, q, k, v = inputs[:4]
+        units_q, units_k, _, _ = _grouped(q, k, v, ())
+        weights, ds = self.score_gradients(attrs, inputs)
+        dq = attrs.scale * (ds @ units_k[:, None])
+        dk = attrs.scale * (ds.swapaxes(-1, -2) @ units_q).sum(1)
+        dv = (weights.swapaxes(-1, -2) @ dy.reshape(*units_q.shape[:-1], -1)).sum(1)
+        return (dq.reshape(q.shape), dk.reshape(k.shape), dv.reshape(v.shape))
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
         dy, *_ = super().draw(sample, rng)
@@ -370,10 +374,11 @@ class AttentionBackward(_Attention):
         return (dy, *drawn[:3], *forward.reference(sample.attrs, drawn), *drawn[3:])
 
     def samples(self) -> Sequence[Sample]:
-        found = []
-        for sample in AttentionForward().samples():
-            assert isinstance(sample.attrs, AttentionAttrs)
-            y, *saved = AttentionForward().infer(sample.attrs, sample.inputs)
-            q, k, v, *mask = sample.inputs
-            found.append(Sample(sample.attrs, (y, q, k, v, y, *saved, *mask)))
-        return tuple(found)
+        return tuple(self.sample_of(s) for s in AttentionForward().samples())
+
+    def sample_of(self, forward: Sample) -> Sample:
+        """The sample of a forward node's backward node."""
+        assert isinstance(forward.attrs, AttentionAttrs)
+        y, *saved = AttentionForward().infer(forward.attrs, forward.inputs)
+        q, k, v, *mask = forward.inputs
+        return Sample(forward.attrs, (y, q, k, v, y, *saved, *mask))

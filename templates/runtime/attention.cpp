@@ -115,8 +115,9 @@ void write_rows(const float* from, int64_t rows, int64_t width, float factor, T*
 
 // -- rows of scores ------------------------------------------------------------------------------------------------------
 
-/// The masks of one head's queries: of query 0; null without one.
-const float* masks_of(const AttentionMask& m, const float* mask, int64_t head) {
+/// Of what is laid out like the masks, or null: the part of one head's queries, from query 0 on.
+template <class F>
+F* masks_of(const AttentionMask& m, F* mask, int64_t head) {
   return mask == nullptr ? nullptr : mask + head / m.heads * m.batch_step + head % m.heads * m.head_step;
 }
 
@@ -186,6 +187,11 @@ void score_gradients(const Row& row, const float* factors, float* scores, float*
     scores[i] = factors[i] * p;
     products[i] = p * (factors[i] * products[i] - dot);
   }
+}
+
+void add_row(const float* from, int64_t count, float* to) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) to[i] += from[i];
 }
 
 // -- blocks of scores ----------------------------------------------------------------------------------------------------
@@ -312,7 +318,7 @@ void attention_forward(const Attention& a, const T* q, const T* k, const T* v, c
 template <class T>
 void attention_backward(const Attention& a, const T* dy, const T* q, const T* k, const T* v, const T* y,
                         const float* largest, const float* inv_sum, const float* mask, const DropoutDraw& draw, T* dq, T* dk,
-                        T* dv, float* scratch, Range units, Range queries, Range keys) {
+                        T* dv, float* dmask, float* scratch, Range units, Range queries, Range keys) {
   using W = Word<T>;
   const int64_t most = std::min(kKeys, a.keys), step = padded(most) + kGap, key_step = step / kNumbers<T>;
   const int64_t rows = a.heads * a.queries, width = words<T>(a.width), value_width = words<T>(a.value_width);
@@ -353,6 +359,7 @@ void attention_backward(const Attention& a, const T* dy, const T* q, const T* k,
       }
       for (int64_t head = 0; head < a.heads; ++head) {
         const float* masks = masks_of(a.mask, mask, unit * a.heads + head);
+        float* dmasks = masks_of(a.mask, dmask, unit * a.heads + head);
         // Whole products for keys begin with the first query that reads one: `hide` counts on it.
         for (int64_t first = a.causal ? std::max(key, queries.begin) : queries.begin; first < queries.end; first += kQueries) {
           const int64_t count = std::min(kQueries, queries.end - first), own = head * a.queries + first;
@@ -372,6 +379,7 @@ void attention_backward(const Attention& a, const T* dy, const T* q, const T* k,
               dropout_factors(draw, a.dropout, (query + r) * a.keys + key, row.count, factors);
               score_gradients(row, factors, s, p, largest[query + r], inv_sum[query + r], dots[own + r]);
             }
+            if (dmasks != nullptr) add_row(p, seen.by(r), dmasks + (first + r) * a.mask.row_step + key);
             hide(seen, r, s);
             hide(seen, r, p);
           }
@@ -397,11 +405,22 @@ void attention_backward(const Attention& a, const T* dy, const T* q, const T* k,
   }
 }
 
+void clear_mask(float* dmask, int64_t keys, Range rows, Range columns) {
+  for (int64_t row = rows.begin; row < rows.end; ++row) std::fill_n(dmask + row * keys + columns.begin, columns.size(), 0.0f);
+}
+
+void add_mask_shares(const float* shares, int64_t count, int64_t elements, float* dmask, Range range) {
+  std::copy(shares + range.begin, shares + range.end, dmask + range.begin);
+  for (int64_t share = 1; share < count; ++share)
+    add_row(shares + share * elements + range.begin, range.size(), dmask + range.begin);
+}
+
 #define STEPPLAN_ATTENTION(T)                                                                                              \
   template void attention_forward(const Attention&, const T*, const T*, const T*, const float*, const DropoutDraw&, T*,    \
                                   float*, float*, float*, Range, Range);                                                   \
   template void attention_backward(const Attention&, const T*, const T*, const T*, const T*, const T*, const float*,       \
-                                   const float*, const float*, const DropoutDraw&, T*, T*, T*, float*, Range, Range, Range)
+                                   const float*, const float*, const DropoutDraw&, T*, T*, T*, float*, float*, Range, Range,    \
+                                   Range)
 STEPPLAN_ATTENTION(float);
 STEPPLAN_ATTENTION(bfloat16);
 #undef STEPPLAN_ATTENTION

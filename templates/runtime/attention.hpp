@@ -77,9 +77,15 @@ template <class T>
 void attention_forward(const Attention& a, const T* q, const T* k, const T* v, const float* mask, const DropoutDraw& draw,
                        T* y, float* largest, float* inv_sum, float* scratch, Range units, Range queries);
 /// What comes of some queries that read some keys: dq, or, with all queries, dk and dv, or all three; the others are null.
+/// `dmask`: null, or, like the mask, what the gradients of scores are added to.
 template <class T>
 void attention_backward(const Attention& a, const T* dy, const T* q, const T* k, const T* v, const T* y,
                         const float* largest, const float* inv_sum, const float* mask, const DropoutDraw& draw, T* dq, T* dk,
-                        T* dv, float* scratch, Range units, Range queries, Range keys);
+                        T* dv, float* dmask, float* scratch, Range units, Range queries, Range keys);
+
+/// Zeros in some columns of some rows of so many keys.
+void clear_mask(float* dmask, int64_t keys, Range rows, Range columns);
+/// dmask = the sum of `count` shares, one behind the other, in their order.
+void add_mask_shares(const float* shares, int64_t count, int64_t elements, float* dmask, Range range);
 
 }  // namespace stepplan

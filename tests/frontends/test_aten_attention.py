@@ -53,9 +53,9 @@ class Padded(Attends):
 
 
 class Learned(Attends):
-    def __init__(self) -> None:
+    def __init__(self, *shape: int) -> None:
         super().__init__()
-        self.bias = nn.Parameter(torch.randn(HEADS, LENGTH, LENGTH))
+        self.bias = nn.Parameter(torch.randn(shape))
 
     def mask(self, x: Tensor) -> Tensor | None:
         return self.bias
@@ -76,7 +76,16 @@ ONE_OP = {
     "lower_added": lambda: Masked(torch.zeros(LENGTH, LENGTH).masked_fill(~LOWER, -inf)),
     "first_key_for_all": lambda: Masked(LOWER[:1]),
 }
-IN_PARTS = {"learned": lambda: Learned(), "broadcast": lambda: Masked(torch.randn(LENGTH, 1))}
+LEARNED = {
+    "of_heads": lambda: Learned(HEADS, LENGTH, LENGTH),
+    "of_examples": lambda: Learned(3, 1, LENGTH, LENGTH),
+    "of_all": lambda: Learned(LENGTH, LENGTH),
+}
+IN_PARTS = {
+    "learned_of_keys": lambda: Learned(LENGTH),
+    "learned_whole": lambda: Learned(3, HEADS, LENGTH, LENGTH),
+    "broadcast": lambda: Masked(torch.randn(LENGTH, 1)),
+}
 
 
 def ops_of(module: nn.Module) -> dict[str, int]:
@@ -93,6 +102,15 @@ def test_one_op(name: str) -> None:
     ops = ops_of(module)
     assert ops["attention"] == ops["attention_backward"] == 1
     assert not {"softmax", "matmul", "dropout", "reduce_sum", "mul"} & ops.keys()
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_a_learned_mask(name: str) -> None:
+    module = LEARNED[name]()
+    agree(module, torch.randn(3, LENGTH, 5))
+    ops = ops_of(module)
+    assert ops["attention"] == ops["attention_mask_backward"] == 1
+    assert not {"softmax", "matmul"} & ops.keys()
 
 
 @pytest.mark.parametrize("name", IN_PARTS)
@@ -148,7 +166,7 @@ class Given(nn.Module):
         return F.scaled_dot_product_attention(q * self.factor, q, q, mask)
 
 
-@pytest.mark.parametrize(("loss", "op"), [("mse", "attention"), ("caller", "softmax")])
+@pytest.mark.parametrize(("loss", "op"), [("mse", "attention_backward"), ("caller", "attention_mask_backward")])
 def test_a_mask_whose_gradient_the_caller_may_want(loss: str, op: str) -> None:
     inputs = (torch.randn(2, LENGTH, WIDTH), torch.randn(LENGTH, LENGTH))
     graph, _ = capture_module(Given(), inputs, CaptureOptions(loss=loss, optimizer=STEP))

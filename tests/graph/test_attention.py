@@ -24,6 +24,8 @@ class Spelled(nn.Module):
         super().__init__()
         self.qkv, self.weigh = nn.Linear(5, 3 * HEADS * WIDTH), weigh
         self.learned = nn.Parameter(torch.randn(HEADS, LENGTH, LENGTH))
+        self.learned_of_keys = nn.Parameter(torch.randn(LENGTH))
+        self.learned_of_all = nn.Parameter(torch.randn(3, HEADS, LENGTH, LENGTH))
         shut = torch.ones(LENGTH, LENGTH).triu(1)
         self.register_buffer("later", shut.masked_fill(shut == 1, torch.finfo(torch.float32).min), persistent=False)
         self.register_buffer("lower", 1 - shut)
@@ -58,10 +60,14 @@ JOINED: dict[str, Callable[[Spelled, Tensor, Tensor, Tensor], Tensor]] = {
     "chosen": lambda m, q, k, x: torch.where(m.lower > 0, q @ k.mT * 0.5, torch.finfo(x.dtype).min).softmax(-1),
     "filled_by_data": lambda m, q, k, x: (q @ k.mT).masked_fill(late(x), -torch.inf).softmax(-1),
     "filled_otherwise": lambda m, q, k, x: (q @ k.mT).masked_fill(m.some, -1e9).softmax(-1),
-}
-CAUSAL = {"masked", "mask_first", "two_masks", "causal_last", "filled", "chosen"}
-APART: dict[str, Callable[[Spelled, Tensor, Tensor, Tensor], Tensor]] = {
     "learned": lambda m, q, k, x: (q @ k.mT * 0.5 + m.learned).softmax(-1),
+    "learned_and_causal": lambda m, q, k, x: (q @ k.mT * 0.5 + m.learned + m.later).softmax(-1),
+}
+CAUSAL = {"masked", "mask_first", "two_masks", "causal_last", "filled", "chosen", "learned_and_causal"}
+LEARNED = {"learned", "learned_and_causal"}
+APART: dict[str, Callable[[Spelled, Tensor, Tensor, Tensor], Tensor]] = {
+    "learned_of_keys": lambda m, q, k, x: (q @ k.mT * 0.5 + m.learned_of_keys).softmax(-1),
+    "learned_of_all": lambda m, q, k, x: (q @ k.mT * 0.5 + m.learned_of_all).softmax(-1),
     "mask_scaled": lambda m, q, k, x: ((q @ k.mT + m.later) * 0.5).softmax(-1),
     "two_masks_of_data": lambda m, q, k, x: (q @ k.mT + padding(-x) + padding(x)).softmax(-1),
     "filled_little": lambda m, q, k, x: (q @ k.mT).masked_fill(m.some, -5.0).softmax(-1),
@@ -84,7 +90,7 @@ def test_joined(name: str) -> None:
     agree(module, torch.randn(3, LENGTH, 5))
     ops = ops_of(module)
     assert ops.count("attention") == 2  # of the step and of predict
-    assert ops.count("attention_backward") == 1
+    assert ops.count("attention_mask_backward" if name in LEARNED else "attention_backward") == 1
     assert not {"softmax", "matmul"} & set(ops)
     graph, _ = capture_module(module, torch.randn(3, LENGTH, 5), CaptureOptions(optimizer=STEP))
     (attrs,) = (n.attrs for n in graph.program["predict"].nodes if n.op == "attention")

@@ -17,7 +17,7 @@ constexpr DropoutDraw draw{5, 7, 3};
 
 template <class T>
 void both(const int64_t* shape, int64_t units, float scale, float dropout, const T* q, const T* k, const T* v, const float* mask, const T* dy,
-          T* y, T* dq, T* dk, T* dv) {
+          T* y, T* dq, T* dk, T* dv, float* dmask) {
   const Attention a = shape_of(shape, scale, dropout);
   std::vector<float> largest(units * a.heads * a.queries), inv_sum = largest;
   for (int64_t unit = 0; unit < units; ++unit) {
@@ -26,8 +26,8 @@ void both(const int64_t* shape, int64_t units, float scale, float dropout, const
   }
   for (int64_t unit = 0; unit < units; ++unit) {
     std::vector<float> scratch(attention_backward_floats<T>(a), __builtin_nanf(""));
-    attention_backward(a, dy, q, k, v, y, largest.data(), inv_sum.data(), mask, draw, dq, dk, dv, scratch.data(), {unit, unit + 1},
-                       {0, a.queries}, {0, a.keys});
+    attention_backward(a, dy, q, k, v, y, largest.data(), inv_sum.data(), mask, draw, dq, dk, dv, dmask, scratch.data(),
+                       {unit, unit + 1}, {0, a.queries}, {0, a.keys});
   }
 }
 
@@ -35,13 +35,13 @@ void both(const int64_t* shape, int64_t units, float scale, float dropout, const
 
 extern "C" void attention_float32(const int64_t* shape, int64_t units, float scale, float dropout, const float* q, const float* k,
                                   const float* v, const float* mask, const float* dy, float* y, float* dq, float* dk,
-                                  float* dv) {
-  both(shape, units, scale, dropout, q, k, v, mask, dy, y, dq, dk, dv);
+                                  float* dv, float* dmask) {
+  both(shape, units, scale, dropout, q, k, v, mask, dy, y, dq, dk, dv, dmask);
 }
 extern "C" void attention_bfloat16(const int64_t* shape, int64_t units, float scale, float dropout, const bfloat16* q, const bfloat16* k,
                                    const bfloat16* v, const float* mask, const bfloat16* dy, bfloat16* y, bfloat16* dq,
-                                   bfloat16* dk, bfloat16* dv) {
-  both(shape, units, scale, dropout, q, k, v, mask, dy, y, dq, dk, dv);
+                                   bfloat16* dk, bfloat16* dv, float* dmask) {
+  both(shape, units, scale, dropout, q, k, v, mask, dy, y, dq, dk, dv, dmask);
 }
 extern "C" void attention_scratch(const int64_t* shape, int64_t* floats) {
   const Attention a = shape_of(shape, 1.0f, 0.0f);
@@ -58,8 +58,9 @@ void once(int64_t queries, bool causal, float dropout) {
   const int64_t shape[] = {heads, queries, keys, width, values, causal};
   std::vector<T> q(units * heads * queries * width), k(units * keys * width), v(units * keys * values);
   std::vector<T> dy(units * heads * queries * values), y = dy, dq = q, dk = k, dv = v;
-  const std::vector<float> mask(units * heads * queries * keys);
-  both<T>(shape, units, 1.0f, dropout, q.data(), k.data(), v.data(), mask.data(), dy.data(), y.data(), dq.data(), dk.data(), dv.data());
+  std::vector<float> mask(units * heads * queries * keys), dmask = mask;
+  both<T>(shape, units, 1.0f, dropout, q.data(), k.data(), v.data(), mask.data(), dy.data(), y.data(), dq.data(), dk.data(), dv.data(),
+          dmask.data());
 }
 
 int main() {

@@ -64,10 +64,9 @@ def test_random_shapes(library: Library, element: str, seed: int) -> None:
     if mask is not None:
         mask[:, :, -1] = np.finfo(np.float32).min / 2  # shut, but for what is next to nothing: all weigh the same
 
-    qs, ks, vs = (torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in (q, k, v))
-    scores = scale * (qs @ ks[:, None].transpose(-1, -2))
-    if mask is not None:
-        scores = scores + torch.tensor(mask, dtype=torch.float64)
+    added = np.zeros((units, heads, queries, keys), np.float32) if mask is None else mask
+    qs, ks, vs, masks = (torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in (q, k, v, added))
+    scores = scale * (qs @ ks[:, None].transpose(-1, -2)) + masks
     if causal:
         scores = scores.masked_fill(~torch.ones(queries, keys, dtype=torch.bool).tril(), -torch.inf)
     dropout = float(numbers.choice([0.0, 0.1, 0.6, 1.0]))
@@ -77,12 +76,16 @@ def test_random_shapes(library: Library, element: str, seed: int) -> None:
 
     given = [bits(x) if low else x for x in (q, k, v)]
     found = [np.zeros(x.shape, np.uint16 if low else np.float32) for x in (dy, q, k, v)]
+    dmask = np.zeros(added.shape, np.float32)
     shape_array = np.array(shape, np.int64)
-    library(f"attention_{element}", shape_array, units, scale, dropout, *given, mask, bits(dy) if low else dy, *found)
-    for name, got, want in zip(("y", "dq", "dk", "dv"), found, (y, qs.grad, ks.grad, vs.grad), strict=True):
+    given += [mask, bits(dy) if low else dy]
+    library(f"attention_{element}", shape_array, units, scale, dropout, *given, *found, dmask)
+    found = [*(number(x) if low else x for x in found), dmask]
+    truths = (y, qs.grad, ks.grad, vs.grad, masks.grad)
+    for name, got, want in zip(("y", "dq", "dk", "dv", "dmask"), found, truths, strict=True):
         assert want is not None
         truth = want.detach().numpy()
-        wrong = np.linalg.norm((number(got) if low else got) - truth) / max(1e-3, np.linalg.norm(truth))
+        wrong = np.linalg.norm(got - truth) / max(1e-3, np.linalg.norm(truth))
         assert wrong < (2**-7 if low else 1e-5), name
 
 

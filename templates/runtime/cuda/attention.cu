@@ -71,11 +71,12 @@ void weigh_rows(Queue queue, const Attention& a, int64_t count, const float* pro
   });
 }
 
-/// `weights` may equal `products`, and `gradients` of the scores `weighted`, which are the products of dy and v'.
+/// `weights` may equal `products`, and `gradients` of the scores `weighted`, which are the products of dy and v'. `kept`:
+/// null, or `weighted`, where the gradients are wanted unrounded, too.
 template <int width, class T>
 void gradient_rows(Queue queue, const Attention& a, int64_t count, const float* products, const float* weighted,
                    const float* masks, const WeightDraw& draw, const float* largest, const float* inv_sum, const T* dy,
-                   const T* y, T* weights, T* gradients) {
+                   const T* y, T* weights, T* gradients, float* kept) {
   rows<128>(queue, count, [=] STEPPLAN_KERNEL(auto team, int64_t r) {
     const ScoreRow row(a, masks, r);
     const float shift = largest[r], factor = inv_sum[r];
@@ -87,10 +88,34 @@ void gradient_rows(Queue queue, const Attention& a, int64_t count, const float* 
     const auto write = [&](int64_t c, T& weight, T& gradient, float product, float w) {
       const float p = math::exp(row.at(c, product) - shift) * factor, m = left.at(c);
       weight = m * p;
-      gradient = a.scale * p * (m * w - dot);
+      const float unrounded = a.scale * p * (m * w - dot);
+      gradient = unrounded;
+      return unrounded;
     };
-    over_row<width>(team, a.keys, write, weights + r * a.keys, gradients + r * a.keys, products + r * a.keys,
-                    weighted + r * a.keys);
+    const auto write_both = [&](int64_t c, T& weight, T& gradient, float& more, float product, float w) {
+      more = write(c, weight, gradient, product, w);
+    };
+    const int64_t at = r * a.keys;
+    if (kept) over_row<width>(team, a.keys, write_both, weights + at, gradients + at, kept + at, products + at, weighted + at);
+    else over_row<width>(team, a.keys, write, weights + at, gradients + at, products + at, weighted + at);
+  });
+}
+
+/// dmask from the gradients of all scores as `gradient_rows` scales them.
+void sum_mask_gradients(Queue queue, const Attention& a, int64_t heads, const float* gradients, float* dmask) {
+  const AttentionMask& m = a.mask;
+  const int64_t matrix = a.queries * a.keys, own = m.row_step ? matrix : a.keys;  // of the mask
+  const int64_t matrices = (m.batch_step ? heads / m.heads : 1) * (m.head_step ? m.heads : 1);
+  // The first head of a matrix of the mask, and from one head that shares it to the next.
+  const int64_t first = m.head_step ? 1 : m.heads, next = m.batch_step || !m.head_step ? 1 : m.heads;
+  const int64_t sharing = heads / matrices, rows = matrix / own;
+  const float inv_scale = 1.0f / a.scale;
+  elements(queue, matrices * own, [=] STEPPLAN_KERNEL(int64_t i) {
+    const float* from = gradients + i / own * first * matrix + i % own;
+    double sum = 0.0;
+    for (int64_t s = 0; s < sharing; ++s)
+      for (int64_t r = 0; r < rows; ++r) sum += static_cast<double>(from[s * next * matrix + r * a.keys]);
+    dmask[i] = static_cast<float>(sum) * inv_scale;
   });
 }
 
@@ -149,7 +174,7 @@ void AttentionProducts::forward(Queue queue, const T* q, const T* k, const T* v,
 template <class T>
 void AttentionProducts::backward(Queue queue, const T* dy, const T* q, const T* k, const T* v, const T* y,
                                  const float* largest, const float* inv_sum, const float* mask, const WeightDraw& draw,
-                                 T* dq, T* dk, T* dv, float* scores, void* workspace, size_t bytes) const {
+                                 T* dq, T* dk, T* dv, float* dmask, float* scores, void* workspace, size_t bytes) const {
   const int64_t count = units_ * shape_.heads * shape_.queries, room = score_room(count * shape_.keys);
   float* weighted = scores + room;
   T* weights = narrowed<T>(scores, scores + 2 * room);
@@ -158,10 +183,11 @@ void AttentionProducts::backward(Queue queue, const T* dy, const T* q, const T* 
   products_[1].run(queue, dy, v, nullptr, weighted, workspace, bytes);
   const auto write = [&](auto width) {
     gradient_rows<decltype(width)::value>(queue, shape_, count, scores, weighted, mask, draw, largest, inv_sum, dy, y,
-                                          weights, gradients);
+                                          weights, gradients, sizeof(T) < sizeof(float) && dmask ? weighted : nullptr);
   };
   if (in_wide_rows(shape_.keys, scores, weighted, weights, gradients)) write(std::integral_constant<int, 4>());
   else write(std::integral_constant<int, 1>());
+  if (dmask) sum_mask_gradients(queue, shape_, units_ * shape_.heads, weighted, dmask);
   products_[2].run(queue, gradients, k, nullptr, dq, workspace, bytes);
   products_[3].run(queue, gradients, q, nullptr, dk, workspace, bytes);
   products_[4].run(queue, weights, dy, nullptr, dv, workspace, bytes);
@@ -171,8 +197,8 @@ void AttentionProducts::backward(Queue queue, const T* dy, const T* q, const T* 
   template void AttentionProducts::forward(Queue, const T*, const T*, const T*, const float*, const WeightDraw&, T*,     \
                                            float*, float*, float*, void*, size_t) const;                                 \
   template void AttentionProducts::backward(Queue, const T*, const T*, const T*, const T*, const T*, const float*,       \
-                                            const float*, const float*, const WeightDraw&, T*, T*, T*, float*, void*,    \
-                                            size_t) const
+                                            const float*, const float*, const WeightDraw&, T*, T*, T*, float*, float*,  \
+                                            void*, size_t) const
 STEPPLAN_ATTENTION(float);
 STEPPLAN_ATTENTION(bfloat16);
 #undef STEPPLAN_ATTENTION

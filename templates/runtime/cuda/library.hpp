@@ -140,8 +140,8 @@ class AttentionProducts {
                float* largest, float* inv_sum, float* scores, void* workspace, size_t bytes) const;
   template <class T>
   void backward(Queue queue, const T* dy, const T* q, const T* k, const T* v, const T* y, const float* largest,
-                const float* inv_sum, const float* mask, const WeightDraw& draw, T* dq, T* dk, T* dv, float* scores,
-                void* workspace, size_t bytes) const;
+                const float* inv_sum, const float* mask, const WeightDraw& draw, T* dq, T* dk, T* dv, float* dmask,
+                float* scores, void* workspace, size_t bytes) const;
 
  private:
   static int64_t score_room(int64_t scores) { return (scores + 31) / 32 * 32; }
