@@ -35,7 +35,8 @@ ONCE = ("-O1",)
 BINDINGS = ("-Os", "-fno-strict-aliasing")
 
 ONEDNN = tuple(
-    RUNTIME / "onednn" / name for name in ("convolution.cpp", "conv_weights.cpp", "winograd.cpp", "matmul.cpp")
+    RUNTIME / "onednn" / name
+    for name in ("convolution.cpp", "conv_weights.cpp", "winograd.cpp", "depthwise.cpp", "matmul.cpp")
 )
 REPORTS = (RUNTIME / "reports.cpp",)
 BATCH_NORM = (RUNTIME / "batch_norm.cpp",)

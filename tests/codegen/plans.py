@@ -30,6 +30,8 @@ from planner.target.detect import detect
 from planner.target.model import Target
 from planner.target.text import load_target, target_hash
 
+OWN_CONVOLUTIONS = {"winograd", "depthwise"}
+"""Implementations of convolutions that are not the library's."""
 STRICT = ("-Wall", "-Wextra", "-Werror")
 """Emitted code compiles without a warning."""
 
@@ -220,8 +222,9 @@ def every_case(slices: Sequence[int] = (1, 2, 3, 4, 5)) -> list[Case]:
                         continue
                     mode = Mode(kernel, dim, count)
                     found.append(Case(len(found), op, sample, mode))
-                    if op.family == "conv" and kernel == "onednn" and "winograd" in implementations(signature, mode):
-                        found.append(Case(len(found), op, sample, mode._replace(implementation="winograd")))
+                    if op.family == "conv" and kernel == "onednn":
+                        for name in OWN_CONVOLUTIONS & set(implementations(signature, mode)):
+                            found.append(Case(len(found), op, sample, mode._replace(implementation=name)))
                 if kernel == "loops":
                     for schedule in op.schedules(signature)[:1]:
                         count = min(2, limit, max(slices))

@@ -221,6 +221,8 @@ NAMED = {
     "odd_wide": conv(2, 19, (8, 8), 100, (3, 3), 1, 1, bias=1),
     "grouped": conv(3, 32, (10, 10), 64, (3, 3), 1, 1, groups=4, bias=1),
     "depthwise": conv(3, 40, (12, 12), 40, (3, 3), 1, 1, groups=40, bias=1),
+    "depthwise_strided": conv(3, 24, (11, 9), 24, (5, 5), 2, 2, groups=24),
+    "depthwise_wide": conv(2, 20, (5, 6), 20, (7, 7), 1, 3, groups=20, bias=1),
     "odd_groups": conv(2, 12, (9, 9), 18, (3, 3), 2, 1, groups=3),
     "one_image": conv(1, 16, (28, 28), 32, (5, 5), 1, 2, bias=1),
     "four_stride": conv(1, 8, (40, 40), 16, (4, 4), 4, 0, bias=1),

@@ -68,7 +68,7 @@ def test_random_convolutions_match_float64(library, seed):
     "name",
     [
         *("pointwise", "plain3x3", "odd_wide", "depthwise", "strided1x1", "dilated", "leftover"),
-        *("tiles", "unpadded_tiles", "overpadded_tiles"),
+        *("tiles", "unpadded_tiles", "overpadded_tiles", "depthwise_strided", "depthwise_wide"),
     ],
 )
 def test_every_implementation_matches_float64(library, name, kind, dim):

@@ -30,8 +30,9 @@ enum class Method {
   product,      // "matmul/...": a 1x1 convolution as a matrix product on plain weights, which need no packing
   gathered,     // "gather/...": weight gradients only; gathers the pixels under each kernel row, then multiplies
   winograd,     // "winograd": ours, of 3x3 convolutions (winograd.hpp)
+  depthwise,    // "depthwise": ours, of convolutions with a filter per channel (depthwise_rows.hpp)
 };
-constexpr std::string_view kProductPrefix = "matmul", kGatherPrefix = "gather", kWinograd = "winograd";
+constexpr std::string_view kProductPrefix = "matmul", kGatherPrefix = "gather", kWinograd = "winograd", kDepthwise = "depthwise";
 
 inline Method method_of(const ConvShape& shape, std::string_view implementation) {
   const std::string_view prefix = implementation.substr(0, implementation.find('/'));
@@ -39,6 +40,7 @@ inline Method method_of(const ConvShape& shape, std::string_view implementation)
     throw std::invalid_argument("only dense 1x1 convolutions run as matmul");
   if (prefix == kGatherPrefix && shape.groups > 1) throw std::invalid_argument("grouped convolutions can't gather");
   if (prefix == kWinograd) return Method::winograd;
+  if (prefix == kDepthwise) return Method::depthwise;
   return prefix == kProductPrefix ? Method::product : prefix == kGatherPrefix ? Method::gathered : Method::convolution;
 }
 

@@ -252,6 +252,7 @@ class GradientByLibrary final : public ConvGradient {
 std::unique_ptr<const ConvGradient> made_gradient(const ConvShape& shape, Slicing slicing, std::string_view name,
                                                   Stored stored) {
   if (method_of(shape, name) == Method::winograd) return winograd_gradient(shape, slicing, stored);
+  if (method_of(shape, name) == Method::depthwise) return depthwise_gradient(shape, slicing, stored);
   return std::make_unique<GradientByLibrary>(shape, slicing, name, stored);
 }
 
@@ -284,6 +285,7 @@ std::vector<std::string> backward_weights_implementations(const ConvShape& shape
   if (shape.groups == 1 && !shape.is_matmul())
     list_implementations(gathered_product(shape, pixels, part.oc).describe(), std::string(kGatherPrefix) + "/", names);
   if (runs_as_winograd(shape, slicing)) names.emplace_back(kWinograd);
+  if (runs_as_depthwise(shape, slicing)) names.emplace_back(kDepthwise);
   return names;
 }
 

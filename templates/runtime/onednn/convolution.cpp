@@ -1,5 +1,5 @@
 // Convolutions by oneDNN: forward and gradient of the input. conv_weights.cpp has the gradient of the weights, winograd.cpp
-// what is not oneDNN's.
+// and depthwise.cpp what is not oneDNN's.
 #include <cstdint>
 #include <cstring>
 #include <map>
@@ -88,9 +88,10 @@ class ForwardByLibrary final : public ConvMap {
 };
 
 std::unique_ptr<const ConvMap> made_forward(const ConvShape& shape, Slicing slicing, std::string_view name, Stored stored) {
-  if (method_of(shape, name) == Method::winograd) {
-    if (shape.relu) throw std::invalid_argument("winograd fuses no relu");
-    return winograd_map(shape, slicing, stored, false);
+  const Method method = method_of(shape, name);
+  if (method == Method::winograd || method == Method::depthwise) {
+    if (shape.relu) throw std::invalid_argument("kernels of our own fuse no relu");
+    return (method == Method::winograd ? winograd_map : depthwise_map)(shape, slicing, stored, false);
   }
   return std::make_unique<ForwardByLibrary>(shape, slicing, name, stored);
 }
@@ -115,6 +116,7 @@ std::vector<std::string> forward_implementations(const ConvShape& shape, Slicing
   auto names = list_implementations(shape, describe_forward({shape, part.images, part.slab}, shape.relu),
                                     forward_product(shape, part.output_pixels(shape)));
   if (!shape.relu && runs_as_winograd(shape, slicing)) names.emplace_back(kWinograd);
+  if (!shape.relu && runs_as_depthwise(shape, slicing)) names.emplace_back(kDepthwise);
   return names;
 }
 
@@ -210,6 +212,7 @@ class BackwardDataByLibrary final : public ConvMap {
 std::unique_ptr<const ConvMap> made_backward_data(const ConvShape& shape, Slicing slicing, std::string_view name,
                                                   Stored stored) {
   if (method_of(shape, name) == Method::winograd) return winograd_map(shape, slicing, stored, true);
+  if (method_of(shape, name) == Method::depthwise) return depthwise_map(shape, slicing, stored, true);
   return std::make_unique<BackwardDataByLibrary>(shape, slicing, name, stored);
 }
 
@@ -235,6 +238,7 @@ std::vector<std::string> backward_data_implementations(const ConvShape& shape, S
   auto names = list_implementations(shape, describe_backward_data({shape, part.images, part.slab}),
                                     backward_data_product(shape, part.output_pixels(shape)));
   if (runs_as_winograd(shape, slicing)) names.emplace_back(kWinograd);
+  if (runs_as_depthwise(shape, slicing)) names.emplace_back(kDepthwise);
   return names;
 }
 

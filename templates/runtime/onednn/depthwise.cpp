@@ -1,0 +1,32 @@
+// Depthwise convolutions by depthwise_map.hpp and depthwise_gradient.hpp.
+#include "depthwise_gradient.hpp"
+#include "depthwise_map.hpp"
+#include "own_kernels.hpp"
+
+namespace stepplan {
+
+static void require_fit(const ConvShape& shape, Slicing slicing, Stored stored) {
+  require_valid(shape);
+  if (!runs_as_depthwise(shape, slicing) || !stored.plain())
+    throw std::invalid_argument("convolutions with a filter per channel, 3, 5 or 7 wide, run as depthwise, over batch");
+}
+
+bool runs_as_depthwise(const ConvShape& shape, Slicing slicing) {
+  return slicing.dim == SliceDim::batch && depthwise::fits(shape);
+}
+
+std::unique_ptr<const ConvMap> depthwise_map(const ConvShape& shape, Slicing slicing, Stored stored, bool turned) {
+  require_fit(shape, slicing, stored);
+  if (shape.element == Element::bfloat16)
+    return std::make_unique<OwnMap<depthwise::Map<bfloat16>, bfloat16>>(kDepthwise, shape, slicing, stored, turned);
+  return std::make_unique<OwnMap<depthwise::Map<float>, float>>(kDepthwise, shape, slicing, stored, turned);
+}
+
+std::unique_ptr<const ConvGradient> depthwise_gradient(const ConvShape& shape, Slicing slicing, Stored stored) {
+  require_fit(shape, slicing, stored);
+  if (shape.element == Element::bfloat16)
+    return std::make_unique<OwnGradient<depthwise::Gradient<bfloat16>, bfloat16>>(kDepthwise, shape, slicing, stored);
+  return std::make_unique<OwnGradient<depthwise::Gradient<float>, float>>(kDepthwise, shape, slicing, stored);
+}
+
+}  // namespace stepplan

@@ -1,0 +1,175 @@
+// Depthwise convolutions and the gradients of their inputs, see depthwise_rows.hpp.
+#pragma once
+
+#include <vector>
+
+#include "depthwise_rows.hpp"
+
+namespace stepplan::depthwise {
+
+/// Results whose sums stay in registers.
+constexpr int kResults = kVector == 16 ? 8 : 4;
+
+/// Along one axis, the results start, start + step, ... read `taps` taps of the source from j stride - pad on, j their
+/// number. A convolution has one phase; the gradient of its input has as many as the convolution has strides, for each of
+/// them other taps, turned around.
+struct Phase {
+  int64_t start, step, stride, pad, taps;
+  int64_t before;  // taps of the phases before
+
+  int64_t results(int64_t extent) const { return (extent - start + step - 1) / step; }
+};
+
+inline std::vector<Phase> phases_of(int64_t kernel, int64_t stride, int64_t pad, bool turned) {
+  if (!turned) return {{0, 1, stride, pad, kernel, 0}};
+  std::vector<Phase> found;
+  int64_t before = 0;
+  for (int64_t first = 0; first < stride; ++first) {  // taps first, first + stride, ...
+    const int64_t taps = (kernel - first + stride - 1) / stride, start = (first + stride - pad % stride) % stride;
+    found.push_back({start, stride, 1, taps - 1 - (start + pad - first) / stride, taps, before});
+    before += taps;
+  }
+  return found;
+}
+
+/// The first of some rows of the source that a row of results reads, of one vector of channels, and how the results lie.
+template <class T>
+struct ReadRows {
+  const T* source;
+  T* result;
+  int64_t rows, row, pixel;  // elements from one row of the source, or pixel, to the next
+  int64_t results, start, step;
+  Window window;
+  Ahead next_source, next_result;
+
+  /// Where a result lies in its row.
+  int64_t place(int64_t number) const { return start + number * step; }
+};
+
+/// `count` results from number `first` on; `all`: they have all their taps.
+template <bool all, int count, int taps, int stride, class T>
+STEPPLAN_INLINE void compute_results(const ReadRows<T>& r, int64_t first, const float* weights, Vector bias) {
+  Vector sums[count];
+#pragma GCC unroll 8
+  for (int i = 0; i < count; ++i) {
+    sums[i] = bias;
+    r.next_source.template ask<false>(r.place(first + i)), r.next_result.template ask<true>(r.place(first + i));
+  }
+  const int64_t left = r.window.first(first);
+  const T* row = r.source + left * r.pixel;
+  for (int64_t y = 0; y < r.rows; ++y, row += r.row, weights += taps * kVector) {
+    Vector w[taps];
+#pragma GCC unroll 8
+    for (int tap = 0; tap < taps; ++tap) w[tap] = load(weights + tap * kVector);
+    const T* x = row;
+#pragma GCC unroll 32
+    for (int place = 0; place < (count - 1) * stride + taps; ++place, x += r.pixel) {
+      if (!all && !r.window.holds(left + place)) continue;
+      const Vector v = channels(x);
+#pragma GCC unroll 8
+      for (int i = 0; i < count; ++i)
+        if (place >= i * stride && place < i * stride + taps) sums[i] += w[place - i * stride] * v;
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < count; ++i) store_channels(r.result + r.place(first + i) * r.pixel, sums[i]);
+}
+
+template <int taps, int stride, class T>
+void compute_row(const ReadRows<T>& r, const float* weights, Vector bias) {
+  int64_t o = 0;
+  const auto compute = [&]<int count>(std::integral_constant<int, count>) {
+    if (r.window.holds_all(o, count, taps)) compute_results<true, count, taps, stride>(r, o, weights, bias);
+    else compute_results<false, count, taps, stride>(r, o, weights, bias);
+    o += count;
+  };
+  while (o + kResults <= r.results) compute(std::integral_constant<int, kResults>());
+  if (kResults > 4 && o + 4 <= r.results) compute(std::integral_constant<int, 4>());
+  if (o + 2 <= r.results) compute(std::integral_constant<int, 2>());
+  if (o < r.results) compute(std::integral_constant<int, 1>());
+}
+
+template <class T>
+void compute_row(int64_t taps, const ReadRows<T>& r, const float* weights, Vector bias) {
+  const bool dense = r.window.stride == 1;
+  switch (taps) {
+    case 1: return compute_row<1, 1>(r, weights, bias);
+    case 2: return compute_row<2, 1>(r, weights, bias);
+    case 3: return dense ? compute_row<3, 1>(r, weights, bias) : compute_row<3, 2>(r, weights, bias);
+    case 4: return compute_row<4, 1>(r, weights, bias);
+    case 5: return dense ? compute_row<5, 1>(r, weights, bias) : compute_row<5, 2>(r, weights, bias);
+    default: return dense ? compute_row<7, 1>(r, weights, bias) : compute_row<7, 2>(r, weights, bias);
+  }
+}
+
+/// From images to images: a convolution, or, `turned`, the gradient of its input.
+template <class T>
+class Map {
+ public:
+  Map(const ConvShape& s, bool turned)
+      : kernel_h_(s.kh), kernel_w_(s.kw), vectors_{s.ic}, source_h_(turned ? s.oh : s.ih), source_w_(turned ? s.ow : s.iw),
+        result_h_(turned ? s.ih : s.oh), result_w_(turned ? s.iw : s.ow), turned_(turned),
+        down_(phases_of(s.kh, s.stride_h, s.pad_h, turned)), across_(phases_of(s.kw, s.stride_w, s.pad_w, turned)) {}
+
+  size_t packed_bytes() const { return vectors_.bytes(taps()); }
+  size_t scratch_bytes(Range) const { return 0; }
+
+  /// packed[vector of channels][phase down][phase across][tap down][tap across][channel], part `slice` of `slices`.
+  void pack(int slice, int slices, const Stored&, const T* weights, float* packed) const {
+    const Range mine = split(vectors_.count(), slices, slice);
+    for (int64_t vector = mine.begin; vector < mine.end; ++vector)
+      for (const Phase& y : down_)
+        for (const Phase& x : across_)
+          for (int64_t i = 0; i < y.taps; ++i)
+            for (int64_t j = 0; j < x.taps; ++j) {
+              const T* from = weights + vectors_.start(vector) * taps() + tap(y, down_, i) * kernel_w_ + tap(x, across_, j);
+              float* to = packed + (vector * taps() + place(y, x) + i * x.taps + j) * kVector;
+              for (int64_t lane = 0; lane < kVector; ++lane) to[lane] = from[lane * taps()];
+            }
+  }
+
+  void run(Range images, const T* from, const float* packed, const float* bias, T* to, void*) const {
+    const int64_t pixel = vectors_.all_channels, from_row = source_w_ * pixel, to_row = result_w_ * pixel;
+    const int64_t from_bytes = from_row * int64_t(sizeof(T)), to_bytes = to_row * int64_t(sizeof(T));
+    const int64_t step = down_[0].step, stride = down_[0].stride, pad = down_[0].pad, reach = down_[0].taps;
+    int64_t block = rows_of_block(result_h_, stride * from_bytes / step + to_bytes, reach * from_bytes);
+    block = (block + step - 1) / step * step;
+    each_row(images, result_h_, block, vectors_.count(), [&](const At& at) {
+      const Phase& y = phase_of(at.row);
+      const int64_t top = (at.row - y.start) / y.step * y.stride - y.pad, channel = vectors_.start(at.vector);
+      const int64_t first = std::clamp<int64_t>(-top, 0, y.taps), last = std::clamp(source_h_ - top, first, y.taps);
+      const int64_t next_from = at.image * source_h_ + (at.end / step - 1) * stride - pad + reach;
+      const int64_t next_to = at.image * result_h_ + at.end;
+      const Vector more = bias ? load(bias + channel) : Vector{};
+      for (const Phase& x : across_) {
+        const ReadRows<T> r{from + (at.image * source_h_ + top + first) * from_row + channel,
+                            to + (at.image * result_h_ + at.row) * to_row + channel,
+                            last - first, from_row, pixel, x.results(result_w_), x.start, x.step,
+                            {source_w_, x.stride, x.pad},
+                            Ahead(from, next_from * from_bytes, block * stride / step * from_bytes, at, result_w_),
+                            Ahead(to, next_to * to_bytes, block * to_bytes, at, result_w_)};
+        const float* weights = packed + (at.vector * taps() + place(y, x) + first * x.taps) * kVector;
+        compute_row(x.taps, r, weights, more);
+      }
+    });
+  }
+
+ private:
+  int64_t taps() const { return kernel_h_ * kernel_w_; }
+  int64_t place(const Phase& y, const Phase& x) const { return y.before * kernel_w_ + y.taps * x.before; }
+
+  /// Which tap of the kernel is a phase's number `i`.
+  int64_t tap(const Phase& phase, const std::vector<Phase>& all, int64_t i) const {
+    return turned_ ? (&phase - all.data()) + (phase.taps - 1 - i) * phase.step : i;
+  }
+  /// Which a row of results belongs to.
+  const Phase& phase_of(int64_t row) const { return row % down_[0].step == down_[0].start ? down_[0] : down_.back(); }
+
+  int64_t kernel_h_, kernel_w_;
+  Vectors vectors_;
+  int64_t source_h_, source_w_, result_h_, result_w_;
+  bool turned_;
+  std::vector<Phase> down_, across_;
+};
+
+}  // namespace stepplan::depthwise

@@ -1,0 +1,58 @@
+// Depthwise convolutions, whole ones and in slices, without the library.
+#include "onednn/depthwise_gradient.hpp"
+#include "onednn/depthwise_map.hpp"
+
+#include <vector>
+
+using namespace stepplan;
+
+namespace {
+
+ConvShape shape_of(const int64_t* v) {
+  return {v[0], v[1], v[2], v[3], v[1], v[4], v[5], v[6], v[7], v[8], v[9], v[10], v[11], 1, 1, v[1], false, false};
+}
+
+using Space = std::vector<float>;
+Space space(size_t bytes) { return Space(bytes / sizeof(float), __builtin_nanf("")); }
+
+}  // namespace
+
+/// `shape`: n, channels, ih, iw, oh, ow, kernel, strides, padding. `from`, `to`: x and y, or, `turned`, dy and dx.
+extern "C" void depthwise_map(const int64_t* shape, int64_t slices, int64_t turned, const float* from, const float* weights,
+                              const float* bias, float* to) {
+  const ConvShape s = shape_of(shape);
+  const depthwise::Map<float> map(s, turned != 0);
+  Space packed = space(map.packed_bytes());
+  for (int slice = 0; slice < slices; ++slice) map.pack(slice, int(slices), {}, weights, packed.data());
+  for (int slice = 0; slice < slices; ++slice) map.run(split(s.n, slices, slice), from, packed.data(), bias, to, nullptr);
+}
+
+extern "C" void depthwise_gradient(const int64_t* shape, int64_t slices, const float* x, const float* dy, float* dw) {
+  const ConvShape s = shape_of(shape);
+  const depthwise::Gradient<float> gradient(s);
+  const int64_t stride = int64_t(gradient.partial_bytes() / sizeof(float));
+  Space partials = space(size_t(slices) * gradient.partial_bytes());
+  for (int slice = 0; slice < slices; ++slice)
+    gradient.run(split(s.n, slices, slice), x, dy, partials.data() + slice * stride, nullptr);
+  for (int slice = 0; slice < slices; ++slice)
+    gradient.reduce(split(s.ic, slices, slice), {}, int(slices), stride, {}, partials.data(), dw);
+}
+
+#ifdef STEPPLAN_SANITIZED
+#include <cstdio>
+
+int main() {
+  for (int64_t kernel = 3; kernel <= 7; kernel += 2)
+    for (int64_t stride = 1; stride <= 2; ++stride)
+      for (int64_t size = 2; size < 20; ++size) {
+        const int64_t pad = size % kernel, out = (size + 2 * pad - kernel) / stride + 1, n = 2, c = 16 + size;
+        if (size + 2 * pad < kernel) continue;
+        const int64_t shape[] = {n, c, size, size, out, out, kernel, kernel, stride, stride, pad, pad};
+        std::vector<float> x(n * size * size * c), y(n * out * out * c), w(c * kernel * kernel);
+        depthwise_map(shape, 2, 0, x.data(), w.data(), nullptr, y.data());
+        depthwise_map(shape, 2, 1, y.data(), w.data(), nullptr, x.data());
+        depthwise_gradient(shape, 2, x.data(), y.data(), w.data());
+      }
+  std::puts("clean");
+}
+#endif

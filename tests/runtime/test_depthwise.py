@@ -1,0 +1,68 @@
+"""Depthwise convolutions against PyTorch in float64, as compiled for processors with and without AVX-512, and what they
+touch."""
+
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.runtime.build import RUNTIME, Library, compile_library
+
+SOURCE = Path(__file__).parent / "depthwise.cpp"
+
+
+@pytest.fixture(scope="module", params=["native", "x86-64-v3"])
+def library(request: pytest.FixtureRequest) -> Library:
+    return compile_library(SOURCE, (f"-march={request.param}", "-Wno-psabi"))
+
+
+def draw(seed: int) -> tuple[np.random.Generator, np.ndarray]:
+    """A generator, and a shape: n, channels, ih, iw, oh, ow, kernel, strides, padding."""
+    numbers = np.random.default_rng(seed)
+    while True:
+        kernel = np.array([numbers.integers(1, 8), numbers.choice([3, 5, 7])])
+        padding = numbers.integers(0, kernel)
+        size, strides = numbers.integers(1, 30, size=2), numbers.integers(1, 3, size=2)
+        out = (size + 2 * padding - kernel) // strides + 1
+        if (size + 2 * padding >= kernel).all():
+            n, channels = numbers.integers(1, 5), numbers.integers(16, 90)
+            return numbers, np.array([n, channels, *size, *out, *kernel, *strides, *padding], np.int64)
+
+
+def error(found: np.ndarray, truth: torch.Tensor) -> float:
+    wanted = truth.detach().numpy()
+    return float(np.linalg.norm(found - wanted) / max(1e-3, np.linalg.norm(wanted)))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_all_three_directions_match_float64_in_any_slices(library: Library, seed: int) -> None:
+    numbers, shape = draw(seed)
+    n, c, ih, iw, oh, ow, kh, kw, *rest = (int(e) for e in shape)
+    x, dy = (numbers.standard_normal(s).astype(np.float32) for s in ((n, ih, iw, c), (n, oh, ow, c)))
+    weights, bias = (numbers.standard_normal(s).astype(np.float32) for s in ((c, 1, kh, kw), (c,)))
+    xs, ws, bs = (torch.tensor(a, dtype=torch.float64, requires_grad=True) for a in (x, weights, bias))
+    truth = torch.nn.functional.conv2d(xs.permute(0, 3, 1, 2), ws, bs, stride=rest[:2], padding=rest[2:], groups=c)
+    truth = truth.permute(0, 2, 3, 1)
+    truth.backward(torch.tensor(dy, dtype=torch.float64))
+    bits = set()
+    for slices in range(1, n + 1):
+        y, dx, dw = (np.full(s, np.nan, np.float32) for s in (dy.shape, x.shape, weights.shape))
+        library("depthwise_map", shape, slices, False, x, weights, bias, y)
+        library("depthwise_map", shape, slices, True, dy, weights, None, dx)
+        library("depthwise_gradient", shape, slices, x, dy, dw)
+        assert xs.grad is not None and ws.grad is not None
+        assert max(error(y, truth), error(dx, xs.grad), error(dw, ws.grad)) < 1e-6
+        bits.add((y.tobytes(), dx.tobytes()))
+    assert len(bits) == 1  # how images are divided changes nothing
+
+
+def test_nothing_beyond_the_operands_is_touched(tmp_path: Path) -> None:
+    """By the sanitizers of addresses and undefined behaviour, in a process of its own."""
+    program = tmp_path / "program"
+    flags = ["-std=c++20", "-O1", "-g", "-march=x86-64-v3", "-fopenmp", "-DSTEPPLAN_SANITIZED"]
+    flags += ["-fsanitize=address,undefined", "-fno-sanitize-recover", f"-I{RUNTIME}"]
+    subprocess.run(["g++", *flags, str(SOURCE), "-o", str(program)], check=True)
+    done = subprocess.run([str(program)], capture_output=True, text=True, check=False)
+    assert done.stdout == "clean\n", done.stderr[-3000:]
