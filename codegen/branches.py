@@ -138,15 +138,15 @@ def read_decisions(graph: Graph, value: Callable[[str], np.ndarray[Any, Any]]) -
 def _bound(call: Callable[..., Tensor], kink: Kink) -> Call:
     def bound(node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Tensor:
         if not _has_kink(node):
-            return kink.before(node, inputs, updates)[0]
+            return _PLAIN[node.op](node, kink.before(node, inputs, updates))
         return call(kink, node, inputs, updates)
 
     return bound
 
 
 def _has_kink(node: Node) -> bool:
-    """A batch norm has one where an activation is fused into it."""
-    return getattr(node.attrs, "activation", "relu") != "none"
+    """A batch norm has one where a relu or relu6 is fused into it."""
+    return getattr(node.attrs, "activation", "relu") not in ("none", "silu")
 
 
 # -- relu, leaky relu ------------------------------------------------------------------------

@@ -65,7 +65,12 @@ def matmul(a: Any, t: Sequence[Tensor]) -> Tensor:
     return x @ y
 
 
-ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {"none": lambda y: y, "relu": torch.relu, "relu6": F.relu6}
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "none": lambda y: y,
+    "relu": torch.relu,
+    "relu6": F.relu6,
+    "silu": F.silu,
+}
 """Of batch norms."""
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from codegen.torch_ops import TORCH, Outputs
+from codegen.torch_ops import ACTIVATIONS, TORCH, Outputs
 from planner.errors import UserError
 from planner.graph.chains import apart
 from planner.graph.model import Graph, Node, Program, Role
@@ -213,8 +213,8 @@ def _batch_norm(node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Tens
     y = F.batch_norm(inputs[0], mean, var, inputs[1], inputs[2], True, a.momentum, a.eps)
     if a.residual:
         y += inputs[3]
-    in_place = {"none": lambda y: y, "relu": F.relu_, "relu6": lambda y: F.relu6(y, inplace=True)}
-    return in_place[a.activation](y)
+    in_place = {"relu": F.relu_, "relu6": lambda y: F.relu6(y, inplace=True)}
+    return in_place.get(a.activation, ACTIVATIONS[a.activation])(y)
 
 
 def _lrn(node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Tensor:

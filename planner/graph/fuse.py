@@ -6,6 +6,7 @@ takes the id of the last fused output, so nothing behind it changes.
 
     bn -> relu              batch_norm(activation=relu)
     bn -> clamp(0, 6)       batch_norm(activation=relu6)
+    bn -> silu              batch_norm(activation=silu)
     bn -> add(., r) -> relu batch_norm(activation=relu, residual) with r as fourth input
 """
 
@@ -46,6 +47,15 @@ def _shares_statistics(bn: Node, readers: Mapping[str, list[Node]]) -> bool:
     return any(other.id != bn.id for v in bn.updates for other in readers.get(v, ()))
 
 
+def _activation(follower: Node, attrs: BatchNormAttrs) -> str:
+    """What the follower is as a batch norm's activation; empty: nothing."""
+    if follower.op == "relu":
+        return "relu"
+    if attrs.residual:
+        return ""
+    return "silu" if follower.op == "silu" else "relu6" if follower.attrs == RELU6 else ""
+
+
 def _next(
     bn: Node,
     readers: Mapping[str, list[Node]],
@@ -61,8 +71,7 @@ def _next(
         return None
     follower = following[0]
     outputs = (follower.outputs[0], *bn.outputs[1:])
-    activation = "relu" if follower.op == "relu" else "relu6" if follower.attrs == RELU6 and not attrs.residual else ""
-    if activation:
+    if activation := _activation(follower, attrs):
         update = {"attrs": attrs.model_copy(update={"activation": activation}), "outputs": outputs}
         return follower, bn.model_copy(update=update)
     if follower.op == "add" and not attrs.residual:

@@ -1,5 +1,5 @@
 """Batch normalisation in training and evaluation mode, fused with relu and a residual addition where a graph has
-them (y = relu(bn(x) + r)), or with relu6, and its gradient. Statistics are per channel over N, H, W.
+them (y = relu(bn(x) + r)), or with relu6 or silu, and its gradient. Statistics are per channel over N, H, W.
 
 Two stages: every slice sums its own rows (shifted by the first row, in double), all slices meet, then every slice
 adds all partial sums in slice order and normalises its rows. The order of additions is therefore fixed by the plan.
@@ -37,7 +37,7 @@ class BatchNormAttrs(Attrs):
 
     eps: float = 1e-5
     momentum: float = 0.1
-    activation: Literal["none", "relu", "relu6"] = "none"
+    activation: Literal["none", "relu", "relu6", "silu"] = "none"
     residual: bool = False
 
 
@@ -204,6 +204,7 @@ class BatchNorm(_BatchNorm):
             case((4, 16, 7, 5)),
             case((3, 10, 6, 6), activation="relu"),
             case((3, 10, 6, 6), activation="relu6"),
+            case((5, 21, 7, 3), activation="silu"),
             case((2, 33, 5, 4), activation="relu", residual=True),
             case((5, 3, 4, 4), residual=True),
             case((12, 20)),
@@ -213,8 +214,19 @@ class BatchNorm(_BatchNorm):
 def _activate(attrs: BatchNormAttrs, y: Array, inputs: Sequence[Array]) -> Array:
     if attrs.residual:
         y = y + inputs[3]
+    if attrs.activation == "silu":
+        return np.asarray(y / (1 + np.exp(-y)))
     y = np.maximum(y, 0) if attrs.activation != "none" else y
     return np.minimum(y, 6) if attrs.activation == "relu6" else y
+
+
+def _behind(attrs: BatchNormAttrs, dy: Array, y: Array) -> Array:
+    """The gradient of what went into the activation, y, or of relu of its result."""
+    if attrs.activation == "silu":
+        share = 1 / (1 + np.exp(-y))
+        return dy * share * (1 + y * (1 - share))
+    dy = dy * (y > 0)
+    return dy * (y < 6) if attrs.activation == "relu6" else dy
 
 
 @register
@@ -287,7 +299,7 @@ class BatchNormApply(BatchNormInference):
 @register
 class BatchNormBackward(_BatchNorm):
     """Inputs: dy, x, gamma, beta, mean, inv_std, [y when relu follows a residual addition, [dy's second summand]].
-    Outputs: dx, dgamma, dbeta, [dresidual likewise]. Without a residual the activation's mask comes from x again."""
+    Outputs: dx, dgamma, dbeta, [dresidual likewise]. Without a residual what went into the activation comes from x."""
 
     low_precision = (0, 1, 6, 7)
     name = "batch_norm_backward"
@@ -357,8 +369,7 @@ class BatchNormBackward(_BatchNorm):
         normal = (x - mean.reshape(shape)) * inv_std.reshape(shape)
         if attrs.activation != "none":
             y = inputs[6] if attrs.residual else normal * gamma.reshape(shape) + beta.reshape(shape)
-            dy = dy * (y > 0)
-            dy = dy * (y < 6) if attrs.activation == "relu6" else dy
+            dy = _behind(attrs, dy, y)
         dbeta, dgamma = dy.sum(axes), (dy * normal).sum(axes)
         centred = dy - (dbeta / count).reshape(shape) - normal * (dgamma / count).reshape(shape)
         dx = centred * (gamma * inv_std).reshape(shape)

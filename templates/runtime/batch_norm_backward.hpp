@@ -1,5 +1,5 @@
 // Backward pass of training batch normalisation; stages and scratch are described in batch_norm.hpp.
-//   dy' = dy where relu let the value through (without relu: dy)
+//   dy' = dy behind the activation: where relu let the value through, of silu times its slope (without one: dy)
 //   dbeta = sum dy'      dgamma = sum dy' xhat      xhat = (x - mean) inv_std
 //   dx = gamma inv_std (dy' - dbeta / n - xhat dgamma / n)      dresidual = dy'
 #pragma once
@@ -11,7 +11,7 @@ namespace stepplan {
 // Per-channel coefficients of one panel, repeated over a wide row.
 struct BatchNormGradientPanel {
   alignas(64) float mean[panel_room];
-  alignas(64) float scale[panel_room];  // with shift: recomputes y where the mask comes from x
+  alignas(64) float scale[panel_room];  // with shift: computes y again
   alignas(64) float shift[panel_room];
 
   template <class T>
@@ -29,9 +29,12 @@ struct BatchNormGradientPanel {
   }
 };
 
-// dy where the activation let y through.
+// dy behind the activation of y.
 template <Fusion fusion>
-constexpr auto masked = [](auto dy, auto y) { return passes<fusion>(y) ? dy : decltype(dy){}; };
+constexpr auto behind = [](auto dy, auto y) {
+  if constexpr (fusion == Fusion::silu) return number_by_number([](float d, float v) { return Silu::backward(d, v, 0.0f); }, dy, y);
+  else return passes<fusion>(y) ? dy : decltype(dy){};
+};
 
 // The sums of dy' and dy' (x - mean) of the rows; writes dresidual. Asks for the next rows: of several
 // arrays at once, processors do not foresee enough.
@@ -54,8 +57,8 @@ void batch_norm_add_gradient_rows(const BatchNormBackward<T>& a, WideRows rows, 
     const auto xr = lane.load(x + at, i);
     auto d = lane.load(dy + at, i);
     if constexpr (joined) d = d + lane.load(more + at, i);
-    if constexpr (masks_from_x(fusion)) d = each(masked<fusion>, d, affine(xr, lane.at(scale, i), lane.at(shift, i)));
-    if constexpr (fusion == Fusion::add_relu) d = each(masked<fusion>, d, lane.load(y + at, i));
+    if constexpr (activates_x(fusion)) d = each(behind<fusion>, d, affine(xr, lane.at(scale, i), lane.at(shift, i)));
+    if constexpr (fusion == Fusion::add_relu) d = each(behind<fusion>, d, lane.load(y + at, i));
     if constexpr (has_residual(fusion)) lane.store(dresidual + at, i, d);
     of_dy = of_dy + d;
     of_dy_x = of_dy_x + d * (xr - lane.at(mean, i));
@@ -82,7 +85,7 @@ void batch_norm_backward_sums(const BatchNormBackward<T>& a, int64_t slice, int6
 template <Fusion fusion, class T>
 void batch_norm_backward_apply(const BatchNormBackward<T>& a, int64_t slice, int64_t slices, const void* scratch) {
   const double n = static_cast<double>(a.rows);
-  const T* masked_dy = has_residual(fusion) ? a.dresidual : a.dy;  // stage 0 has already applied that mask
+  const T* all_dy = has_residual(fusion) ? a.dresidual : a.dy;  // stage 0 has already applied that mask
   for (int64_t first = 0; first < a.channels; first += max_panel_width) {
     const ChannelPanel panel = channel_panel(a.channels, first, 256);  // five coefficients of each
     const BatchNormGradientPanel p(a, panel);
@@ -105,14 +108,14 @@ void batch_norm_backward_apply(const BatchNormBackward<T>& a, int64_t slice, int
     panel.visit_rows(split(a.rows, slices, slice), RowOrder::descending, [&](WideRows rows) {
       for (int64_t r = 0; r < rows.count; ++r) {
         const int64_t offset = rows.offset + r * rows.stride;
-        const T* dy = masked_dy + offset;
+        const T* dy = all_dy + offset;
         const T* x = a.x + offset;
         T* dx = a.dx + offset;
         const float *scales = p.scale, *shifts = p.shift, *means = p.mean, *slope = slopes, *constant = constants;
         for_lanes<T>(rows.width, [=](auto lane, int64_t i) {
           const auto xr = lane.load(x, i), scale = lane.at(scales, i);
           auto d = lane.load(dy, i);
-          if constexpr (masks_from_x(fusion)) d = each(masked<fusion>, d, affine(xr, scale, lane.at(shifts, i)));
+          if constexpr (activates_x(fusion)) d = each(behind<fusion>, d, affine(xr, scale, lane.at(shifts, i)));
           lane.store(dx, i, scale * d + (lane.at(slope, i) * (xr - lane.at(means, i)) + lane.at(constant, i)));
         });
       }

@@ -71,9 +71,7 @@ void batch_norm_write_rows(const BatchNormForward<T>& a, WideRows rows, const fl
     for_lanes<T>(rows.width, [=](auto lane, int64_t i) {
       auto v = affine(lane.load(x, i), lane.at(scale, i), lane.at(shift, i));
       if constexpr (has_residual(fusion)) v = v + lane.load(residual, i);
-      if constexpr (has_relu(fusion)) v = each([](float u) { return u < 0.0f ? 0.0f : u; }, v);
-      if constexpr (fusion == Fusion::relu6) v = each([](float u) { return u > 6.0f ? 6.0f : u; }, v);
-      lane.store(y, i, v);
+      lane.store(y, i, each([](float u) { return activated<fusion>(u); }, v));
     });
   }
 }

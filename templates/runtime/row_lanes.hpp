@@ -71,6 +71,20 @@ PairOf<V> each(F f, PairOf<V> first, In... in) {
   return {f(first.low, in.low...), f(first.high, in.high...)};
 }
 
+// f of numbers, or of those of vectors, where it is written for numbers alone.
+template <class F>
+float number_by_number(F f, float a, float b) {
+  return f(a, b);
+}
+template <class F>
+Floats number_by_number(F f, Floats a, Floats b) {
+  alignas(sizeof(Floats)) float of_a[vector_floats], of_b[vector_floats];
+  store_vector(of_a, a), store_vector(of_b, b);
+#pragma omp simd
+  for (int64_t i = 0; i < vector_floats; ++i) of_a[i] = f(of_a[i], of_b[i]);
+  return load_vector<Floats>(of_a);
+}
+
 struct FloatLane {
   static float zero() { return {}; }
   static void fetch(const float*, int64_t) {}

@@ -58,9 +58,10 @@ def make(
     lanes: int = 2,
     flags: tuple[str, ...] = STRICT,
     options: PlanOptions | None = None,
+    costs: CostTable | None = None,
 ) -> type[Executor]:
     """Plan, emit and build; returns the Executor class."""
-    plan, target = plan_for(graph, lanes, options)
+    plan, target = plan_for(graph, lanes, options, costs)
     emit(plan, graph, target, folder)
     build(folder, flags=flags)
     return executor_class(folder)

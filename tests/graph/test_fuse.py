@@ -49,6 +49,15 @@ def test_relu6_but_no_other_clamp_and_not_behind_an_addition():
     assert [n.op for n in nodes if n.op == "clamp"] == ["clamp"] * 2
 
 
+def test_silu_but_not_behind_an_addition():
+    b, x = start()
+    y = layers.unary(b, "silu", bn(b, x, "bn"), name="silu")
+    z = layers.unary(b, "silu", layers.add(b, bn(b, y, "second"), y, name="add"), name="behind")
+    nodes = fused(b, z)
+    assert norms(nodes) == {"bn": ("silu", False, ()), "second": ("none", True, (y,))}
+    assert [n.op for n in nodes if n.op == "silu"] == ["silu"]
+
+
 @pytest.mark.parametrize("first", [True, False])
 def test_add_in_either_order(first):
     b, x = start()

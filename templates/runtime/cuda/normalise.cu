@@ -35,9 +35,7 @@ template <Fusion fusion>
 STEPPLAN_BOTH float normalised(float x, float scale, float shift, float residual) {
   float v = x * scale + shift;
   if (has_residual(fusion)) v += residual;
-  if (has_relu(fusion)) v = v < 0.0f ? 0.0f : v;
-  if (fusion == Fusion::relu6) v = v > 6.0f ? 6.0f : v;
-  return v;
+  return activated<fusion>(v);
 }
 
 /// The forward rows: training, recomputation and evaluation alike, so that they are the same bits.
@@ -149,13 +147,15 @@ struct ChannelGradient {
   }
   /// dy behind the activation.
   template <Fusion fusion>
-  STEPPLAN_KERNEL float masked(int j, float d, float x) const {
-    if (!masks_from_x(fusion)) return d;
-    return passes<fusion>(x * scale[j] + shift[j]) ? d : 0.0f;
+  STEPPLAN_KERNEL float behind(int j, float d, float x) const {
+    if (!activates_x(fusion)) return d;
+    const float y = x * scale[j] + shift[j];
+    if (fusion == Fusion::silu) return Silu::backward(d, y, 0.0f);
+    return passes<fusion>(y) ? d : 0.0f;
   }
 };
 
-/// Sums of dy, masked and with what joins it, and of dy (x - mean); the masked dy is kept where it is a residual's
+/// Sums of dy behind the activation, with what joins it, and of dy (x - mean); it is kept where it is a residual's
 /// gradient.
 template <Fusion fusion, bool joined, int width, class T, class Added>
 STEPPLAN_KERNEL void add_gradients(const BatchNormGradient<T>& b, int64_t c, int64_t first, int64_t end, int64_t step,
@@ -179,7 +179,7 @@ STEPPLAN_KERNEL void add_gradients(const BatchNormGradient<T>& b, int64_t c, int
         carry, b.dresidual, b.dy, b.x, b.y);
   else
     stream_rows<width, deep>(
-        first, end, step, b.channels, c, [&](int j, T d, T x) { add(j, of.template masked<fusion>(j, d, x), x); }, carry, b.dy,
+        first, end, step, b.channels, c, [&](int j, T d, T x) { add(j, of.template behind<fusion>(j, d, x), x); }, carry, b.dy,
         b.x);
 }
 
@@ -223,7 +223,7 @@ void batch_norm_backward_in(Queue queue, const BatchNormGradient<T>& a, double* 
     stream_rows<width>(
         first, end, step, channels, c,
         [&](int j, T& result, T d, T x) {
-          const float passed = of.template masked<fusion>(j, d, x);
+          const float passed = of.template behind<fusion>(j, d, x);
           result = of.scale[j] * passed + (slope[j] * (float(x) - of.mean[j]) + constant[j]);
         },
         Nothing(), b.dx, dy, b.x);
@@ -246,6 +246,7 @@ void batch_norm_backward(Queue queue, const BatchNormGradient<T>& a, double* sum
 STEPPLAN_FUSION(Fusion::none)
 STEPPLAN_FUSION(Fusion::relu)
 STEPPLAN_FUSION(Fusion::relu6)
+STEPPLAN_FUSION(Fusion::silu)
 STEPPLAN_FUSION(Fusion::add)
 STEPPLAN_FUSION(Fusion::add_relu)
 
@@ -255,6 +256,7 @@ STEPPLAN_FUSION(Fusion::add_relu)
 STEPPLAN_FUSION_BACKWARD(Fusion::none)
 STEPPLAN_FUSION_BACKWARD(Fusion::relu)
 STEPPLAN_FUSION_BACKWARD(Fusion::relu6)
+STEPPLAN_FUSION_BACKWARD(Fusion::silu)
 STEPPLAN_FUSION_BACKWARD(Fusion::add_relu)
 
 #ifndef STEPPLAN_BFLOAT16  // float32 alone
