@@ -179,7 +179,7 @@ def torch_contenders(
             torch._dynamo.reset()
             # One code object runs all parts of a step: at the default of 8 shapes the rest would run eagerly.
             torch._dynamo.config.recompile_limit = 256
-            module = Twin(graph).load(state).to(memory_format=format_)
+            module = Twin(graph).load(state).of_images(format_)
             tensors = [_tensor(torch, a, format_) for a in inputs]
             if len(module.parts) > 1:
                 several = module.alternating(lambda part, compiled=compiled: forward_of(part, compiled))

@@ -63,6 +63,13 @@ class Twin(nn.Module):
                 tensor.copy_(torch.asarray(state[name], copy=True))  # PyTorch shares no read-only array
         return self
 
+    def of_images(self, format_: torch.memory_format) -> "Twin":
+        """With what has four dimensions in this memory order; `Module.to` would refuse what has five."""
+        for _, tensor in self.named_values():
+            if tensor.dim() == 4:
+                tensor.data = tensor.data.contiguous(memory_format=format_)
+        return self
+
     def named_values(self) -> list[tuple[str, Tensor]]:
         """Parameters and buffers under the names of `state_dict`."""
         return [(self._name(slot), tensor) for slot, tensor in [*self.named_parameters(), *self.named_buffers()]]

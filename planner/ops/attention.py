@@ -292,6 +292,7 @@ class AttentionForward(_Attention):
             case((2, 3, 5, 4), 6, mask=(3, 5, 6)),
             case((1, 6, 130, 8), 261, groups=2, values=70, causal=True),
             case((9, 33), 40),
+            case((2, 3, 2, 9, 5), 7, mask=(1, 3, 2, 9, 7)),
             case((2, 2, 2, 65, 3), 2, mask=(2, 2, 1, 65, 2)),
             case((2, 3, 70, 8), 70, causal=True, dropout=0.1),
             case((2, 4, 9, 5), 299, groups=2, mask=(2, 1, 1, 299), dropout=0.5),

@@ -105,6 +105,7 @@ class AttentionMaskBackward(AttentionBackward):
             case((2, 4, 70, 8), 300, groups=2, mask=(1, 4, 70, 300)),
             case((1, 2, 66, 5), 67, mask=(66, 67), causal=True, dropout=0.2),
             case((4, 1, 20), 300, mask=(4, 1, 300)),
+            case((2, 3, 4, 9, 5), 7, groups=2, mask=(1, 3, 4, 9, 7)),
             case((2, 3, 9, 4), 5, groups=1, mask=(2, 1, 1, 5)),
         )
         return tuple(self.sample_of(s) for s in forward)

@@ -41,7 +41,7 @@ class MaskSteps(NamedTuple):
     """Elements from one query's mask to another's; 0 where they share one. As struct AttentionMask."""
 
     heads: int
-    """Of queries in one entry of the batch."""
+    """Of queries in one entry of the batch, or in as many as a mask is for."""
     batch: int
     head: int
     row: int
@@ -49,21 +49,24 @@ class MaskSteps(NamedTuple):
 
 def mask_steps(mask: TensorType, q: TensorType) -> MaskSteps | None:
     """How a mask is read beside queries [..., heads, queries, width]: its last dimension is that of the keys, the
-    others are broadcast, those before the heads all or none of them. None: another way."""
+    others are broadcast, those before the heads all or none of them; or the last of them, if it has heads, too. None:
+    another way."""
     full = (1,) * (3 - len(q.shape)) + q.shape[:-1]
     shape = (1,) * (len(full) + 1 - len(mask.shape)) + mask.shape
     if len(shape) != len(full) + 1 or any(found not in (1, whole) for found, whole in zip(shape, full, strict=False)):
         return None
     *lead, heads, queries, keys = shape
-    batch = prod(lead)
+    batch, matrix, row = prod(lead), queries * keys, keys if queries > 1 else 0
     if batch not in (1, prod(full[:-2])):
-        return None
-    matrix = queries * keys
+        again = next(i for i, extent in enumerate(lead) if extent > 1)  # and each of those before sees the same
+        if heads != full[-2] or tuple(lead[again:]) != full[again:-2]:
+            return None
+        return MaskSteps(heads=batch * heads, batch=0, head=matrix, row=row)
     return MaskSteps(
         heads=full[-2],
         batch=heads * matrix if batch > 1 else 0,
         head=matrix if heads > 1 else 0,
-        row=keys if queries > 1 else 0,
+        row=row,
     )
 
 

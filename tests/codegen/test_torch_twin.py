@@ -46,6 +46,26 @@ def test_on_another_device(name: str) -> None:
     assert loss.device.type == "meta"
 
 
+class FiveDimensions(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.factor = nn.Conv2d(3, 4, 3), nn.Parameter(torch.randn(1, 2, 2, 1, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.conv(x).unflatten(1, (2, 2)) * self.factor).flatten(1)
+
+
+def test_memory_order_of_images_alone() -> None:
+    x = torch.randn(2, 3, 5, 5)
+    graph = capture(FiveDimensions(), (x,)).graph
+    plain = Twin(graph)
+    state = {name: tensor.detach().numpy() for name, tensor in plain.named_values()}
+    turned = Twin(graph).load(state).of_images(torch.channels_last)
+    assert dict(turned.named_values())["conv.weight"].is_contiguous(memory_format=torch.channels_last)
+    labels = torch.tensor([1, 2])
+    np.testing.assert_allclose(*(float(t(x, labels)[0].detach()) for t in (plain, turned)), rtol=1e-5)
+
+
 def digits() -> tuple[nn.Module, tuple[torch.Tensor, ...], dict[str, object]]:
     """Parameters called 0.weight: no ids of a graph."""
     return nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3)), (torch.randn(4, 6),), {}

@@ -25,11 +25,12 @@ class Spelled(nn.Module):
         self.qkv, self.weigh = nn.Linear(5, 3 * HEADS * WIDTH), weigh
         self.learned = nn.Parameter(torch.randn(HEADS, LENGTH, LENGTH))
         self.learned_of_keys = nn.Parameter(torch.randn(LENGTH))
-        self.learned_of_all = nn.Parameter(torch.randn(3, HEADS, LENGTH, LENGTH))
+        self.learned_of_all = nn.Parameter(torch.randn(6, HEADS, LENGTH, LENGTH))
         shut = torch.ones(LENGTH, LENGTH).triu(1)
         self.register_buffer("later", shut.masked_fill(shut == 1, torch.finfo(torch.float32).min), persistent=False)
         self.register_buffer("lower", 1 - shut)
         self.register_buffer("some", torch.rand(LENGTH, LENGTH).fill_diagonal_(1) < 0.5)
+        self.register_buffer("of_windows", torch.randn(1, 3, 1, LENGTH, LENGTH))
         self.register_buffer("last_row", torch.arange(LENGTH)[:, None] == LENGTH - 1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -47,6 +48,11 @@ def late(x: Tensor) -> Tensor:
     return ((x[:, :, 0] > 0) & (torch.arange(LENGTH) > 0))[:, None, None, :]
 
 
+def in_windows(scores: Tensor) -> Tensor:
+    """(N, heads, ...) -> (N / 3, 3, heads, ...), as Swin sees them where it shuts what was shifted."""
+    return scores.view(-1, 3, HEADS, LENGTH, LENGTH)
+
+
 JOINED: dict[str, Callable[[Spelled, Tensor, Tensor, Tensor], Tensor]] = {
     "plain": lambda m, q, k, x: (q @ k.mT).softmax(-1),
     "divided": lambda m, q, k, x: (q @ k.mT / 2.0).softmax(-1),
@@ -61,15 +67,21 @@ JOINED: dict[str, Callable[[Spelled, Tensor, Tensor, Tensor], Tensor]] = {
     "filled_by_data": lambda m, q, k, x: (q @ k.mT).masked_fill(late(x), -torch.inf).softmax(-1),
     "filled_otherwise": lambda m, q, k, x: (q @ k.mT).masked_fill(m.some, -1e9).softmax(-1),
     "learned": lambda m, q, k, x: (q @ k.mT * 0.5 + m.learned).softmax(-1),
+    "two_masks_of_data": lambda m, q, k, x: (q @ k.mT + padding(-x) + padding(x)).softmax(-1),
+    "learned_and_shut": lambda m, q, k, x: (q @ k.mT + m.learned + 9.0 * m.some).softmax(-1),
+    "in_windows_and_learned": lambda m, q, k, x: (
+        (in_windows(q @ k.mT * 0.5 + m.learned) + m.of_windows).view(-1, HEADS, LENGTH, LENGTH).softmax(-1)
+    ),
     "learned_and_causal": lambda m, q, k, x: (q @ k.mT * 0.5 + m.learned + m.later).softmax(-1),
 }
 CAUSAL = {"masked", "mask_first", "two_masks", "causal_last", "filled", "chosen", "learned_and_causal"}
-LEARNED = {"learned", "learned_and_causal"}
+LEARNED = {"learned", "learned_and_causal", "learned_and_shut", "in_windows_and_learned"}
 APART: dict[str, Callable[[Spelled, Tensor, Tensor, Tensor], Tensor]] = {
     "learned_of_keys": lambda m, q, k, x: (q @ k.mT * 0.5 + m.learned_of_keys).softmax(-1),
     "learned_of_all": lambda m, q, k, x: (q @ k.mT * 0.5 + m.learned_of_all).softmax(-1),
+    "in_windows": lambda m, q, k, x: (in_windows(q @ k.mT) + m.of_windows).view(-1, HEADS, LENGTH, LENGTH).softmax(-1),
     "mask_scaled": lambda m, q, k, x: ((q @ k.mT + m.later) * 0.5).softmax(-1),
-    "two_masks_of_data": lambda m, q, k, x: (q @ k.mT + padding(-x) + padding(x)).softmax(-1),
+    "learned_and_padded": lambda m, q, k, x: (q @ k.mT + m.learned + padding(x)).softmax(-1),
     "filled_little": lambda m, q, k, x: (q @ k.mT).masked_fill(m.some, -5.0).softmax(-1),
     "filled_by_data_finitely": lambda m, q, k, x: (q @ k.mT).masked_fill(late(x), -1e9).softmax(-1),
     "filled_whole": lambda m, q, k, x: (q @ k.mT).masked_fill(m.last_row, -1e9).softmax(-1),
@@ -80,19 +92,19 @@ APART: dict[str, Callable[[Spelled, Tensor, Tensor, Tensor], Tensor]] = {
 
 def ops_of(module: nn.Module, keep: tuple[str, ...] = ()) -> list[str]:
     options = CaptureOptions(optimizer=STEP, keep=keep)
-    graph, _ = capture_module(module, torch.randn(3, LENGTH, 5), options)
+    graph, _ = capture_module(module, torch.randn(6, LENGTH, 5), options)
     return [n.op for p in graph.programs for n in p.nodes]
 
 
 @pytest.mark.parametrize("name", JOINED)
 def test_joined(name: str) -> None:
     module = Spelled(JOINED[name])
-    agree(module, torch.randn(3, LENGTH, 5))
+    agree(module, torch.randn(6, LENGTH, 5))
     ops = ops_of(module)
     assert ops.count("attention") == 2  # of the step and of predict
     assert ops.count("attention_mask_backward" if name in LEARNED else "attention_backward") == 1
     assert not {"softmax", "matmul"} & set(ops)
-    graph, _ = capture_module(module, torch.randn(3, LENGTH, 5), CaptureOptions(optimizer=STEP))
+    graph, _ = capture_module(module, torch.randn(6, LENGTH, 5), CaptureOptions(optimizer=STEP))
     (attrs,) = (n.attrs for n in graph.program["predict"].nodes if n.op == "attention")
     assert attrs.causal == (name in CAUSAL)  # type: ignore[attr-defined]
     if name in CAUSAL:  # and no mask is left to be kept
@@ -102,7 +114,7 @@ def test_joined(name: str) -> None:
 @pytest.mark.parametrize("name", APART)
 def test_apart(name: str) -> None:
     module = Spelled(APART[name])
-    agree(module, torch.randn(3, LENGTH, 5))
+    agree(module, torch.randn(6, LENGTH, 5))
     assert "attention" not in ops_of(module)
 
 
