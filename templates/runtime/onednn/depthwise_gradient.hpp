@@ -51,10 +51,14 @@ void add_rows(const MetRows<T>& r, float* total) {
     for (int tap = 0; tap < taps; ++tap, total += kVector) store(total, load(total) + sums[row][tap]);
 }
 
-/// The same for `count` rows of taps, as many at a time as registers allow.
+/// Rows of taps at a time: as many as registers allow, of which filters are rarely higher than wide.
+template <int taps>
+constexpr int kMostRows = std::min(kSums / taps, taps);
+
+/// The same for `count` rows of taps.
 template <int taps, class T, int... fewer>
 void add_rows(MetRows<T> r, int64_t count, float* total, std::integer_sequence<int, fewer...>) {
-  constexpr int most = kSums / taps;
+  constexpr int most = kMostRows<taps>;
   for (; count >= most; count -= most, r.x += most * r.x_row, total += most * taps * kVector) add_rows<most, taps>(r, total);
   ((count == fewer + 1 ? add_rows<fewer + 1, taps>(r, total) : void()), ...);
 }
@@ -110,7 +114,7 @@ class Gradient {
                          Ahead(x, next_x * x_bytes, block * s.stride_h * x_bytes, at, s.ow),
                          Ahead(dy, next_dy * dy_bytes, block * dy_bytes, at, s.ow)};
       float* const total = sums + (at.vector * taps() + first * width) * kVector;
-      add_rows<width>(r, last - first, total, std::make_integer_sequence<int, kSums / width - 1>());
+      add_rows<width>(r, last - first, total, std::make_integer_sequence<int, kMostRows<width> - 1>());
     });
   }
 

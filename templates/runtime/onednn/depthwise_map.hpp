@@ -79,8 +79,11 @@ template <int taps, int stride, class T>
 void compute_row(const ReadRows<T>& r, const float* weights, Vector bias) {
   int64_t o = 0;
   const auto compute = [&]<int count>(std::integral_constant<int, count>) {
-    if (r.window.holds_all(o, count, taps)) compute_results<true, count, taps, stride>(r, o, weights, bias);
-    else compute_results<false, count, taps, stride>(r, o, weights, bias);
+    // The rest of a row asks where each pixel lies, so as not to be compiled twice.
+    if (count == kResults && r.window.holds_all(o, count, taps))
+      compute_results<true, kResults, taps, stride>(r, o, weights, bias);
+    else
+      compute_results<false, count, taps, stride>(r, o, weights, bias);
     o += count;
   };
   while (o + kResults <= r.results) compute(std::integral_constant<int, kResults>());
