@@ -294,7 +294,7 @@ class _TorchRun:
         calls: dict[str, Call] = {**self._drawn.calls(), **(branches.calls() if branches else {})}
         self._twin = Twin(graph, calls).to(dtype).load(dict(start))
         if channels_last:
-            self._twin = self._twin.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            self._twin = self._twin.of_images(torch.channels_last)
         self._optimizer = optimizer_for(graph, self._twin)
         first = first_lr(graph)
         for group in self._optimizer.param_groups:

@@ -140,7 +140,7 @@ def torch_contenders(
                 f"{graph.name} trains for {len(twin.parts)} losses, which PyTorch's CUDA graphs are not made for here"
             )
             raise UserError("SP1513", what, "compare without --against torch")
-        twin = twin.load(state).to(place).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        twin = twin.load(state).to(place).of_images(torch.channels_last)
         optimizer = optimizer_for(graph, twin)
         run = twin if name == "eager" else torch.compile(twin, mode=name)
 

@@ -4,16 +4,11 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <stdexcept>
 
 #include "products.hpp"
 #include "winograd_transforms.hpp"
 
 namespace stepplan::winograd {
-
-inline void require_fit(const ConvShape& s) {
-  if (!fits(s)) throw std::invalid_argument("3x3 float32 convolutions of stride 1 on channels in sixteens run as winograd");
-}
 
 /// Tiles that are under way at once. With 64 channels their 16 planes fit a second-level cache of a MiB; with many
 /// channels the filters, or sums, are large, and go through the caches once for so many tiles.
@@ -37,9 +32,7 @@ class Map {
  public:
   Map(const ConvShape& s, bool turned)
       : shape_(s), turned_(turned), source_(turned ? Image{s.oh, s.ow, s.oc} : Image{s.ih, s.iw, s.ic}),
-        result_(turned ? Image{s.ih, s.iw, s.ic} : Image{s.oh, s.ow, s.oc}), tiling_(result_), most_tiles_(tiles_at_once(s, 4)) {
-    require_fit(s);
-  }
+        result_(turned ? Image{s.ih, s.iw, s.ic} : Image{s.oh, s.ow, s.oc}), tiling_(result_), most_tiles_(tiles_at_once(s, 4)) {}
 
   size_t packed_bytes() const { return aligned(size_t(kPoints * filter_plane()) * sizeof(float)); }
   size_t scratch_bytes(Range images) const { return bytes_of_planes(shape_, std::min(most_tiles_, tiling_.of(images).size())); }
@@ -86,9 +79,7 @@ class Map {
 class Gradient {
  public:
   explicit Gradient(const ConvShape& s)
-      : shape_(s), x_{s.ih, s.iw, s.ic}, y_{s.oh, s.ow, s.oc}, tiling_(y_), most_tiles_(tiles_at_once(s, 1)) {
-    require_fit(s);
-  }
+      : shape_(s), x_{s.ih, s.iw, s.ic}, y_{s.oh, s.ow, s.oc}, tiling_(y_), most_tiles_(tiles_at_once(s, 1)) {}
 
   size_t partial_bytes() const { return aligned(size_t(kPoints * sums_plane()) * sizeof(float)); }
   size_t scratch_bytes(Range images) const { return bytes_of_planes(shape_, std::min(most_tiles_, tiling_.of(images).size())); }
