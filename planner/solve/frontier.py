@@ -86,11 +86,16 @@ def fixed_programs(setting: Setting, schedules: Mapping[str, Schedule]) -> dict[
 
 
 def frontier(
-    setting: Setting, schedules: Mapping[str, Schedule], like: Frontier | None = None, slower_ns: float = 0.0
+    setting: Setting,
+    schedules: Mapping[str, Schedule],
+    like: Frontier | None = None,
+    slower_ns: float = 0.0,
+    *,
+    searched: bool = True,
 ) -> Frontier:
     """All states that no other one beats in both memory and time. `like`: those of the same nodes in other modes, to
     choose from instead of searching, without those that are beaten there; `slower_ns`: how much longer the step takes
-    than in those modes."""
+    than in those modes. `searched`: not only what decides nothing."""
     graph, schedule = setting.graph, schedules[TRAIN]
     made = material(graph, graph.program[TRAIN], schedule.order, kept_values(graph, setting.options.keep))
     own = _Space(setting, schedule, made)
@@ -98,8 +103,10 @@ def frontier(
     relaxation = own.relaxed(ways.smallest()) if ways else own.relaxation
     if like is not None and like.material.order == made.order:
         found = list(like.states) if ways else [exactly(s, own.prints, made) for s in like.states]
-    else:
+    elif searched:
         found = _searched(setting, schedule, own, ways)
+    else:
+        found = [State({})] if ways else [exactly(State({}), own.prints, made)]
     best = cheapest(found) if ways is None else _in_all_ways(found, own, ways)
     if like is not None:
         # The smallest stays: what states of equal peaks pack into differs.

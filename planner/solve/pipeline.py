@@ -26,12 +26,14 @@ from planner.solve.budget import (
     infeasible,
     on_target,
     pareto,
+    preference,
     undominated,
     within_budget,
 )
-from planner.solve.frontier import TRAIN, Frontier
+from planner.solve.frontier import TRAIN, Frontier, frontier
 from planner.solve.options import PlanOptions
 from planner.solve.places import without_unused_lanes
+from planner.solve.rewriting import calm
 from planner.solve.schedule import Schedule
 from planner.solve.scheduling import Scheduler, base_schedules
 from planner.solve.stored import stored_weights
@@ -127,10 +129,25 @@ class _Solved:
         self._choice: Frontier | None = None
 
     @property
+    def every_level(self) -> bool:
+        """Whether all that comes of rewriting it is compared."""
+        return self.beside and TRAIN in self._schedules and small(self.setting.graph)
+
+    @property
     def plan(self) -> Plan:
         """As it is, within the budget or not."""
         first = self._plan.pools[0].model_copy(update={"capacity": self.setting.capacity})
         return self._plan.model_copy(update={"pools": (first, *self._plan.pools[1:])})
+
+    def as_it_is(self) -> Plan:
+        """Nothing runs again or moves. What runs side by side may end sooner where it is scheduled within fewer bytes,
+        and then does so with more of them, too."""
+        if not self.every_level:
+            return self.plan
+        quiet = replace(self.setting, say=lambda text: None)
+        choice = frontier(quiet, calm(quiet.graph, self._schedules), searched=False)
+        found = Beside(quiet, self._schedules, self._threads, choice).plan(self.arena, 0, self._step_ns)
+        return min((plan for plan in (self.plan, found) if plan), key=_total)
 
     @property
     def _step_ns(self) -> int:
@@ -151,19 +168,19 @@ class _Solved:
         budget would rewrite first. SP1301."""
         self.setting.say(f"budget: {format_bytes(self.setting.capacity)} is less than "
                          f"{format_bytes(self.arena)}")  # fmt: skip
-        at_least = max(at_least, self.total_ns)
+        at_least = 0 if self.every_level else max(at_least, self.total_ns)
         if TRAIN not in self._schedules:
             return within_budget(self.setting, self._schedules, self._threads, at_least=at_least)
         choice = self._states(first)
         others = CERTAIN * (self.total_ns - self._step_ns)
         known_ns = min((_total(plan) - others for plan in known), default=math.inf)
         given = self.setting, self._schedules, self._threads, choice
-        found = Beside(*given).plan(self.arena, at_least, known_ns) if self.beside else None
-        if found is None and not (self.beside and known):
-            found = fastest_within(*given, at_least, known_ns)
-        if found is None and not known:
+        found = [Beside(*given).plan(self.arena, at_least, known_ns)] if self.beside else []
+        if self.every_level or not any([*found, self.beside and known]):
+            found.append(fastest_within(*given, at_least, known_ns))
+        if not any([*found, *known]):
             raise infeasible(*given)
-        return found
+        return min((plan for plan in found if plan), key=lambda p: preference(p, at_least), default=None)
 
     def _states(self, first: "_Solved") -> Frontier:
         """The states worth having under some budget: searched for, or those of the first schedule."""
@@ -188,7 +205,7 @@ def _within_budget(candidates: Sequence[_Solved]) -> Plan:
     """The fastest candidate if it fits; else the better of the fastest that does and the bases' rewritings."""
     fastest = min(candidates, key=lambda c: c.promised_ns)
     if fastest.fits:
-        return fastest.plan
+        return fastest.as_it_is()
     whole = [c for c in candidates if c.total_ns >= fastest.total_ns]
     fitting = [c for c in whole if c.fits]
     plans = [min(fitting, key=lambda c: c.total_ns).plan] if fitting else []
