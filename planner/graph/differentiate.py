@@ -40,7 +40,8 @@ def append_backward(
     if loss not in needed:
         raise UserError("SP1006", f"the loss {loss!r} depends on no trainable parameter", "mark parameters trainable")
     arrived: dict[str, list[str]] = {}
-    for node in reversed(forward):
+    for place in reversed(range(len(forward))):
+        node = forward[place]
         seeded = loss in node.outputs
         if not (seeded or any(arrived.get(v) for v in node.outputs)):
             continue
@@ -51,7 +52,7 @@ def append_backward(
                 "ones", [], _ones_attrs(builder.type(loss)), name=f"{loss}.seed", phase="backward", like=loss
             )
             arrived[loss] = [one]
-        op_named(node.op).gradient(GradientContext(builder, node, needed, arrived))
+        op_named(node.op).gradient(GradientContext(builder, forward, place, needed, arrived))
     return {p: arrived[p][0] for p in sorted(trainable) if arrived.get(p)}
 
 

@@ -12,11 +12,19 @@ if TYPE_CHECKING:
 class GradientContext:
     """What a gradient rule sees of one forward node."""
 
-    def __init__(self, builder: "GraphBuilder", node: Node, needed: set[str], arrived: dict[str, list[str]]) -> None:
+    def __init__(
+        self,
+        builder: "GraphBuilder",
+        forward: Sequence[Node],
+        place: int,
+        needed: set[str],
+        arrived: dict[str, list[str]],
+    ) -> None:
         self._builder = builder
         self._needed = needed
         self._arrived = arrived
-        self.node = node
+        self._forward, self._place = forward, place
+        self.node = node = forward[place]
         self.grad_outputs: tuple[str | None, ...] = tuple(
             arrived[v][0] if arrived.get(v) else None for v in node.outputs
         )
@@ -24,6 +32,11 @@ class GradientContext:
     @property
     def attrs(self) -> Attrs:
         return self.node.attrs
+
+    @property
+    def earlier(self) -> Sequence[Node]:
+        """Forward nodes that run before this one: their gradient rules come after its own."""
+        return self._forward[: self._place]
 
     def type(self, value: str) -> TensorType:
         return self._builder.type(value)
@@ -42,18 +55,25 @@ class GradientContext:
     def summands(self) -> tuple[str, ...]:
         """`grad` as one or two values that add up to it: an addition that was appended for it alone is taken back, for
         ops that add on the way."""
-        total, nodes = self.grad, self._builder.nodes
-        elsewhere = sum(total in values for values in self._arrived.values()) > 1
+        total = self.grad
+        node = self._taken_back("add", total, gradient_of=1)
+        return node.inputs if node else (total,)
+
+    def _taken_back(self, op: str, value: str, gradient_of: int) -> Node | None:
+        """The backward node of this op that was appended to make the value, removed; None: there is none, or the value
+        is read by a node or the gradient of more values than so many."""
+        nodes = self._builder.nodes
+        elsewhere = sum(value in values for values in self._arrived.values()) > gradient_of
         # Found from the end: it was appended not long ago, and who reads it stands behind it.
-        place = next((i for i in range(len(nodes) - 1, -1, -1) if total in nodes[i].outputs), None)
-        if place is None or elsewhere or any(total in n.inputs for n in nodes[place + 1 :]):
-            return (total,)
-        sum_node = nodes[place]
-        if sum_node.op != "add" or sum_node.phase != "backward":
-            return (total,)
+        place = next((i for i in range(len(nodes) - 1, -1, -1) if value in nodes[i].outputs), None)
+        if place is None or elsewhere or any(value in n.inputs for n in nodes[place + 1 :]):
+            return None
+        node = nodes[place]
+        if node.op != op or node.phase != "backward":
+            return None
         del nodes[place]
-        del self._builder.values[total]
-        return sum_node.inputs
+        del self._builder.values[value]
+        return node
 
     def emit(
         self,
@@ -76,7 +96,22 @@ class GradientContext:
 
     def give(self, index: int, gradient: str) -> None:
         """Deliver the gradient w.r.t. input `index`; several deliveries to one value are added up."""
-        target = self.node.inputs[index]
+        self._deliver(self.node.inputs[index], gradient)
+
+    def give_part(self, target: str, attrs: Attrs, suffix: str) -> None:
+        """Deliver a slice of `grad` to a value that has these elements: an input, or one that was made of inputs before
+        this node ran. Where another gradient has arrived there, the two are added without writing the slice."""
+        if target not in self._needed:
+            return
+        whole, pending = self.grad, self._arrived.setdefault(target, [])
+        if pending and self.type(whole).layout == self.type(target).layout:
+            pending.append(self._sum("add_slice", [pending.pop(), whole], target, attrs))
+        else:
+            name, origin = f"{self.node.id}.{suffix}", self.node.origin
+            (part,) = self._builder.op("slice", [whole], attrs, name=name, phase="backward", origin=origin, like=target)
+            self._deliver(target, part)
+
+    def _deliver(self, target: str, gradient: str) -> None:
         if target not in self._needed:
             return
         gradient = self._builder.convert(gradient, self.type(target).layout)
@@ -87,8 +122,15 @@ class GradientContext:
             self._builder.values[gradient] = value.model_copy(update={"gradient_of": target})
         pending = self._arrived.setdefault(target, [])
         if pending:
-            (total,) = self._builder.op(
-                "add", [pending.pop(), gradient], name=f"{target}.grad_sum", phase="backward", like=target
-            )
-            gradient = total
+            gradient = self._added(pending.pop(), gradient, target)
         pending.append(gradient)
+
+    def _added(self, one: str, other: str, target: str) -> str:
+        cut = self._taken_back("slice", one, gradient_of=0) if one != other else None
+        if cut is None:
+            return self._sum("add", [one, other], target)
+        return self._sum("add_slice", [other, *cut.inputs], target, cut.attrs)
+
+    def _sum(self, op: str, inputs: Sequence[str], target: str, attrs: Attrs | None = None) -> str:
+        (total,) = self._builder.op(op, inputs, attrs, name=f"{target}.grad_sum", phase="backward", like=target)
+        return total

@@ -2,6 +2,7 @@
 
 from planner.ops import (
     activation,
+    add_slice,
     attention,
     attention_mask,
     average_pool,
@@ -41,6 +42,7 @@ from planner.ops.base import all_ops, find_op, op_named
 
 __all__ = [
     "activation",
+    "add_slice",
     "all_ops",
     "attention",
     "attention_mask",

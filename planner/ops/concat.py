@@ -15,6 +15,18 @@ class ConcatAttrs(Attrs):
     axis: int
 
 
+def _joined(context: GradientContext) -> tuple[str, ...]:
+    """What the node joins, in as few values as there are: its first inputs may have been joined before, as in dense
+    blocks, and take their gradient through that. It then is as wide as what it is added to."""
+    node, longest = context.node, context.node.inputs[:1]
+    joined = longest[0]
+    for other in context.earlier:
+        own = other.op == node.op and other.attrs == node.attrs and other.inputs == node.inputs[: len(other.inputs)]
+        if own and len(longest) < len(other.inputs) < len(node.inputs):
+            longest, joined = other.inputs, other.outputs[0]
+    return (joined, *node.inputs[len(longest) :])
+
+
 @register
 class Concat(Blocks):
     """y = the inputs one after the other along `axis`, all in the layout of the largest."""
@@ -52,11 +64,10 @@ class Concat(Blocks):
         attrs = context.attrs
         assert isinstance(attrs, ConcatAttrs)
         start = 0
-        for index, value in enumerate(context.node.inputs):
+        for index, value in enumerate(_joined(context)):
             stop = start + context.type(value).shape[attrs.axis]
-            if context.needs(index):
-                part = SliceAttrs(axis=attrs.axis, start=start, stop=stop)
-                context.give(index, context.emit("slice", [context.grad], part, f"backward_{index}", of=index)[0])
+            part = SliceAttrs(axis=attrs.axis, start=start, stop=stop)
+            context.give_part(value, part, f"backward_{index}")
             start = stop
 
     def reference(self, attrs: ConcatAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:

@@ -210,12 +210,8 @@ class Slice(_Copy):
         context.give(0, dx)
 
     def source(self, signature: Signature) -> tuple[int, Strides]:
-        attrs = signature.attrs
-        assert isinstance(attrs, SliceAttrs)
-        own = list(strides(signature.inputs[0]))
-        offset = attrs.start * own[attrs.axis]
-        own[attrs.axis] *= attrs.step
-        return offset, tuple(own[a] for a in memory_order(signature.inputs[0]))
+        assert isinstance(signature.attrs, SliceAttrs)
+        return source_of(signature.attrs, signature.inputs[0])
 
     def reference(self, attrs: SliceAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
         return (inputs[0][window(attrs)],)
@@ -229,6 +225,14 @@ class Slice(_Copy):
             Sample(SliceAttrs(axis=3, start=0, stop=6, step=2), (image,)),
             Sample(SliceAttrs(axis=1, start=1, stop=39, step=3), (plain,)),
         )
+
+
+def source_of(attrs: SliceAttrs, whole: TensorType) -> tuple[int, Strides]:
+    """Offset and strides in the whole over the dimensions of its slice, in memory order."""
+    own = list(strides(whole))
+    offset = attrs.start * own[attrs.axis]
+    own[attrs.axis] *= attrs.step
+    return offset, tuple(own[a] for a in memory_order(whole))
 
 
 def window(attrs: SliceAttrs) -> tuple[Any, ...]:

@@ -26,7 +26,7 @@ from planner.solve.threads import Choice, Options, rank
 THREAD_SAFE = frozenset(
     {
         *("embedding", "embedding_backward", "embedding_sgd_update"),
-        *("slice", "slice_backward", "split", "concat", "permute", "expand", "pad"),
+        *("slice", "slice_backward", "split", "concat", "add_slice", "permute", "expand", "pad"),
         *("relu", "relu_backward", "leaky_relu", "leaky_relu_backward", "add", "mul", "sub", "scale"),
         *("chain", "chain_backward"),
         *("sigmoid", "sigmoid_backward", "tanh", "tanh_backward", "lstm_cell", "lstm_cell_backward"),

@@ -1,9 +1,10 @@
-// Data movement: fills, strided copies (permute, slice, index, broadcast), concatenation, layout changes.
+// Data movement: fills, strided copies (permute, slice, index, broadcast) and sums, concatenation, layout changes.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
+#include "map.hpp"
 #include "strides.hpp"
 
 namespace stepplan {
@@ -31,6 +32,20 @@ void copy_strided(const T* in, const Strides& in_strides, T* out, const Strides&
       std::fill_n(to, length, *from);
     } else {
       for (int64_t i = 0; i < length; ++i) to[i * so] = from[i * si];
+    }
+  });
+}
+
+// y[index] = a[index] + b[index] over a range of the elements, of which b alone has strides. y may be a.
+template <class T>
+void add_strided(const T* a, const T* b, const Strides& b_strides, T* y, const Shape& shape, Range elements) {
+  const int64_t sb = b_strides[max_rank - 1];
+  visit_row_runs<1>(shape, {b_strides}, elements,
+                    [&](const RowCursor<1>& cursor, int64_t first, int64_t column, int64_t length) {
+    const T* from = b + cursor.offset(0) + column * sb;
+    if (sb == 1) return map(y + first, {0, length}, [](float u, float v) { return u + v; }, a + first, from);
+    for (int64_t i = 0; i < length; ++i) {
+      y[first + i] = static_cast<T>(static_cast<float>(a[first + i]) + static_cast<float>(from[i * sb]));
     }
   });
 }

@@ -1,6 +1,7 @@
 """Whole training steps against PyTorch in float64: loss, gradients, updates, running statistics."""
 
 import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
 
@@ -9,6 +10,7 @@ from planner.graph.builder import GraphBuilder
 from planner.graph.differentiate import append_backward
 from planner.graph.model import DType, Init, Layout, Role, TensorType
 from planner.graph.optimizer import Optimizer
+from planner.ops.reduce import ReduceAttrs
 from tests.interpreter import draw_values, run_nodes, run_program
 
 
@@ -165,3 +167,50 @@ def test_gradients_that_meet_are_added_once_per_arrival():
     gradients = append_backward(b, list(b.nodes), loss)
     assert [n.op for n in b.nodes if n.phase == "backward"].count("add") == 2
     assert b.values[gradients["x"]].gradient_of == "x"
+
+
+def dense_block(join, bend, x):
+    """Every layer reads all that there is before it, as in DenseNet. At the end everything is joined, and three parts
+    once more the other way round."""
+    parts = [x]
+    for number in range(4):
+        parts.append(bend(join(parts, f"join{number}") if number else x, number))
+    return join(parts, "all"), join(parts[2::-1], "turned")
+
+
+@pytest.mark.parametrize("axis", [1, 2])
+def test_gradients_within_dense_blocks_are_added_as_wide_as_they_were_joined(axis):
+    b = GraphBuilder("net")
+    x = b.parameter("x", (3, 4, 5, 4) if axis == 1 else (6, 5, 4), Init(kind="zeros"))
+    first = b.convert(x, Layout.CHANNELS_LAST) if axis == 1 else x
+    mean = ReduceAttrs(axes=(axis,), keepdims=True)
+
+    def bend(wide, number):
+        bent = b.op("reduce_mean", [layers.unary(b, "tanh", wide, name=f"tanh{number}")], mean, name=f"mean{number}")[0]
+        return layers.mul(b, bent, first, name=f"out{number}")
+
+    ends = dense_block(lambda parts, name: layers.concat(b, parts, axis, name=name), bend, first)
+    squares = [layers.unary(b, "square", end, name=f"square_{end}") for end in ends]
+    every = ReduceAttrs(axes=tuple(range(len(b.shape(x)))))
+    sums = [b.op("reduce_sum", [s], every, name=f"sum_{s}")[0] for s in squares]
+    loss = layers.add(b, *sums, name="loss")
+    gradients = append_backward(b, list(b.nodes), loss)
+    drawn = np.random.default_rng().standard_normal(b.shape("x"))
+    held = run_nodes(b.nodes, b.values, {"x": drawn})
+
+    t = torch.tensor(drawn, requires_grad=True)
+    ends = dense_block(lambda parts, _: torch.cat(parts, axis), lambda w, _: w.tanh().mean(axis, True) * t, t)
+    expected = sum((end**2).sum() for end in ends)
+    expected.backward()
+    np.testing.assert_allclose(held[loss], expected.item(), rtol=1e-12)
+    np.testing.assert_allclose(held[gradients["x"]], t.grad.numpy(), rtol=1e-10, atol=1e-12)
+
+    # What a join reads of an earlier one is added to that one's gradient in one piece. Cut out is only what no other
+    # gradient waits for.
+    assert {n.id for n in b.nodes if n.op == "slice"} == {
+        *("turned.backward_0", "turned.backward_1", "all.backward_1", "join3.backward_1")
+    }
+    wide = {n.id: b.shape(n.outputs[0])[axis] for n in b.nodes if n.op == "add_slice"}
+    assert {n: w for n, w in wide.items() if n.startswith("join")} == {
+        f"join{i}.y.grad_sum": 4 * (i + 1) for i in (1, 2, 3)
+    }

@@ -15,6 +15,7 @@ from planner.ops.reduce import ReduceAttrs
 from tests.interpreter import run_nodes
 
 NO_GRADIENT = {
+    "add_slice": "only adds up gradients",
     "caller_gradient": "a gradient itself",
     "batch_norm_apply": "added to differentiated graphs: batch_norm once more",
     "offload": "added to differentiated graphs",
