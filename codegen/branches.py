@@ -145,7 +145,7 @@ def _bound(call: Callable[..., Tensor], kink: Kink) -> Call:
 
 
 def _has_kink(node: Node) -> bool:
-    """A batch norm has one where a relu or relu6 is fused into it."""
+    """A batch norm has one where an activation with kinks is fused into it."""
     return getattr(node.attrs, "activation", "relu") not in ("none", "silu")
 
 
@@ -154,7 +154,7 @@ def _input(node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Operands:
     return (inputs[0],)
 
 
-# -- clamp, batch norm with relu or relu6 --------------------------------------------------------------------------
+# -- clamp, batch norm with relu, relu6 or hard-swish ---------------------------------------------------------------
 def _batch_norm(node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Operands:
     """Without its activation."""
     a: Any = node.attrs
@@ -184,7 +184,7 @@ def _beside_zero(node: Node, operands: Operands, positive: Tensor) -> Tensor:
 def _bounds(node: Node) -> tuple[float, float]:
     a: Any = node.attrs
     if node.op == "batch_norm":
-        return 0.0, 6.0 if a.activation == "relu6" else inf
+        return {"relu": (0.0, inf), "relu6": (0.0, 6.0), "hard_swish": (-3.0, 3.0)}[a.activation]
     return -inf if a.low is None else a.low, inf if a.high is None else a.high
 
 
@@ -194,8 +194,22 @@ def _side(node: Node, operands: Sequence[Tensor]) -> Tensor:
     return (x >= high).to(torch.int8) - (x <= low).to(torch.int8)
 
 
+def _side_of_output(node: Node, outputs: Sequence[Tensor]) -> Tensor:
+    """The same of what a batch norm returns. Hard-swish is minus zero where it is flat."""
+    if not _is_swish(node):
+        return _side(node, outputs)
+    y = outputs[0].detach()
+    return (y >= 3).to(torch.int8) - ((y == 0) & y.signbit()).to(torch.int8)
+
+
+def _is_swish(node: Node) -> bool:
+    return getattr(node.attrs, "activation", "") == "hard_swish"
+
+
 def _clamped(node: Node, operands: Operands, side: Tensor) -> Tensor:
     (x,), (low, high) = operands, _bounds(node)
+    if _is_swish(node):
+        return torch.where(side == 0, x * (x + 3) / 6, torch.where(side < 0, x.new_tensor(0.0), x))
     return torch.where(side == 0, x, torch.where(side < 0, x.new_tensor(low), x.new_tensor(high)))
 
 
@@ -293,7 +307,7 @@ _CLAMP = Kink(_output, _side, _input, _side, _clamped, _beyond)
 _EXTREMUM = Kink(_inputs, _first_share, _both, _first_share, _mixed, _apart, 2)
 KINKS: Mapping[str, Kink] = {
     "abs": Kink(_inputs, _sign, _input, _sign, _signed, _sign_gap),
-    "batch_norm": _CLAMP._replace(before=_batch_norm),
+    "batch_norm": _CLAMP._replace(before=_batch_norm, read=_side_of_output),
     "clamp": _CLAMP,
     "leaky_relu": _RECTIFIER,
     "max_pool2d": Kink(lambda n: n.outputs[1:2], lambda n, t: t[0].long(), _input, _choose, _pooled, _behind_best, 2),

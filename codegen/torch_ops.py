@@ -70,6 +70,7 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
     "relu6": F.relu6,
     "silu": F.silu,
+    "hard_swish": F.hardswish,
 }
 """Of batch norms."""
 

@@ -7,6 +7,7 @@ takes the id of the last fused output, so nothing behind it changes.
     bn -> relu              batch_norm(activation=relu)
     bn -> clamp(0, 6)       batch_norm(activation=relu6)
     bn -> silu              batch_norm(activation=silu)
+    bn -> x clamp(x + 3, 0, 6) / 6    batch_norm(activation=hard_swish)
     bn -> add(., r) -> relu batch_norm(activation=relu, residual) with r as fourth input
 """
 
@@ -15,8 +16,10 @@ from collections.abc import Collection, Mapping, Sequence
 from planner.graph.model import Node, Value
 from planner.ops.activation import ClampAttrs
 from planner.ops.normalization import BatchNormAttrs
+from planner.ops.scalar import ScalarAttrs
 
 RELU6 = ClampAttrs(low=0.0, high=6.0)
+PLUS_3 = ScalarAttrs(value=3.0)
 
 
 def fuse(nodes: Sequence[Node], values: Mapping[str, Value], wanted: Collection[str]) -> list[Node]:
@@ -33,8 +36,8 @@ def fuse(nodes: Sequence[Node], values: Mapping[str, Value], wanted: Collection[
             continue
         fused, chain = node, [node]
         while step := _next(fused, readers, values, wanted, replaced):
-            follower, fused = step
-            chain.append(follower)
+            followers, fused = step
+            chain += followers
         if len(chain) > 1 and not _shares_statistics(node, readers):
             replaced.update({n.id: None for n in chain})
             replaced[chain[-1].id] = fused
@@ -62,25 +65,52 @@ def _next(
     values: Mapping[str, Value],
     wanted: Collection[str],
     replaced: Mapping[str, Node | None],
-) -> tuple[Node, Node] | None:
-    """The only reader of the batch norm's output, if it can be fused, and the batch norm with it fused in."""
+) -> tuple[Sequence[Node], Node] | None:
+    """All that reads the batch norm's output, if it can be fused, and the batch norm with it fused in."""
     attrs, y = bn.attrs, bn.outputs[0]
     assert isinstance(attrs, BatchNormAttrs)
     following = readers.get(y, [])
-    if len(following) != 1 or y in wanted or attrs.activation != "none" or following[0].id in replaced:
+    if y in wanted or attrs.activation != "none" or any(n.id in replaced for n in following):
+        return None
+    if not attrs.residual and (swish := _hard_swish(y, readers, wanted)):
+        return swish, _activated(bn, attrs, "hard_swish", swish[-1])
+    if len(following) != 1:
         return None
     follower = following[0]
-    outputs = (follower.outputs[0], *bn.outputs[1:])
     if activation := _activation(follower, attrs):
-        update = {"attrs": attrs.model_copy(update={"activation": activation}), "outputs": outputs}
-        return follower, bn.model_copy(update=update)
+        return [follower], _activated(bn, attrs, activation, follower)
     if follower.op == "add" and not attrs.residual:
         others = [v for v in follower.inputs if v != y]
         if len(others) == 1 and values[others[0]].type == values[y].type:
             update = {
                 "attrs": attrs.model_copy(update={"residual": True}),
                 "inputs": (*bn.inputs, others[0]),
-                "outputs": outputs,
+                "outputs": (follower.outputs[0], *bn.outputs[1:]),
             }
-            return follower, bn.model_copy(update=update)
+            return [follower], bn.model_copy(update=update)
     return None
+
+
+def _activated(bn: Node, attrs: BatchNormAttrs, activation: str, last: Node) -> Node:
+    """The batch norm with an activation whose last node is `last`."""
+    update = {"attrs": attrs.model_copy(update={"activation": activation})}
+    return bn.model_copy(update={**update, "outputs": (last.outputs[0], *bn.outputs[1:])})
+
+
+def _hard_swish(y: str, readers: Mapping[str, list[Node]], wanted: Collection[str]) -> Sequence[Node]:
+    """The four nodes of y clamp(y + 3, 0, 6) / 6 in order, if these are all that reads y; the division may come before
+    the product or behind it. Empty: they are not."""
+    following = readers.get(y, [])
+    found = [n for n in following if n.attrs == PLUS_3]
+    if len(following) != 2 or len(found) != 1:
+        return []
+    while len(found) < 4:
+        value = found[-1].outputs[0]
+        following = readers.get(value, [])
+        if len(following) != 1 or value in wanted:
+            return []
+        found += following
+    product, sixth = sorted(found[2:], key=lambda n: n.op)
+    multiplies = product.op == "mul" and y in product.inputs
+    divides = sixth.op == "scale" and isinstance(sixth.attrs, ScalarAttrs) and abs(6 * sixth.attrs.value - 1) < 1e-6
+    return found if found[0].op == "add_scalar" and found[1].attrs == RELU6 and multiplies and divides else []

@@ -1,5 +1,6 @@
 """Batch normalisation in training and evaluation mode, fused with relu and a residual addition where a graph has
-them (y = relu(bn(x) + r)), or with relu6 or silu, and its gradient. Statistics are per channel over N, H, W.
+them (y = relu(bn(x) + r)), or with relu6, silu or hard-swish, and its gradient. Statistics are per channel over N, H
+and W.
 
 Two stages: every slice sums its own rows (shifted by the first row, in double), all slices meet, then every slice
 adds all partial sums in slice order and normalises its rows. The order of additions is therefore fixed by the plan.
@@ -37,7 +38,7 @@ class BatchNormAttrs(Attrs):
 
     eps: float = 1e-5
     momentum: float = 0.1
-    activation: Literal["none", "relu", "relu6", "silu"] = "none"
+    activation: Literal["none", "relu", "relu6", "silu", "hard_swish"] = "none"
     residual: bool = False
 
 
@@ -205,6 +206,7 @@ class BatchNorm(_BatchNorm):
             case((3, 10, 6, 6), activation="relu"),
             case((3, 10, 6, 6), activation="relu6"),
             case((5, 21, 7, 3), activation="silu"),
+            case((4, 19, 6, 5), activation="hard_swish"),
             case((2, 33, 5, 4), activation="relu", residual=True),
             case((5, 3, 4, 4), residual=True),
             case((12, 20)),
@@ -216,6 +218,8 @@ def _activate(attrs: BatchNormAttrs, y: Array, inputs: Sequence[Array]) -> Array
         y = y + inputs[3]
     if attrs.activation == "silu":
         return np.asarray(y / (1 + np.exp(-y)))
+    if attrs.activation == "hard_swish":
+        return np.asarray(y * np.clip(y + 3, 0, 6) / 6)
     y = np.maximum(y, 0) if attrs.activation != "none" else y
     return np.minimum(y, 6) if attrs.activation == "relu6" else y
 
@@ -225,6 +229,8 @@ def _behind(attrs: BatchNormAttrs, dy: Array, y: Array) -> Array:
     if attrs.activation == "silu":
         share = 1 / (1 + np.exp(-y))
         return dy * share * (1 + y * (1 - share))
+    if attrs.activation == "hard_swish":
+        return dy * np.where(y < 3, np.where(y > -3, y / 3 + 0.5, 0), 1)
     dy = dy * (y > 0)
     return dy * (y < 6) if attrs.activation == "relu6" else dy
 

@@ -59,6 +59,19 @@ struct Silu {
   }
 };
 
+// x clamp(x + 3, 0, 6) / 6. Where it is flat it is minus zero, which tells it from the zero between.
+struct HardSwish {
+  static constexpr bool reads_x = true, reads_y = false;
+  STEPPLAN_BOTH static float forward(float x) {
+    const float above = x > -3.0f ? x + 3.0f : 0.0f;
+    return x < 3.0f ? x * above * (1.0f / 6.0f) : x;
+  }
+  STEPPLAN_BOTH static float backward(float dy, float x, float) {
+    const float slope = x > -3.0f ? x * (1.0f / 3.0f) + 0.5f : 0.0f;
+    return x < 3.0f ? dy * slope : dy;
+  }
+};
+
 // x Phi(x) with the exact normal distribution.
 struct Gelu {
   static constexpr bool reads_x = true, reads_y = false;

@@ -1,5 +1,6 @@
 // Backward pass of training batch normalisation; stages and scratch are described in batch_norm.hpp.
-//   dy' = dy behind the activation: where relu let the value through, of silu times its slope (without one: dy)
+//   dy' = dy behind the activation: where relu let the value through, of silu and hard-swish times their slope
+//         (without one: dy)
 //   dbeta = sum dy'      dgamma = sum dy' xhat      xhat = (x - mean) inv_std
 //   dx = gamma inv_std (dy' - dbeta / n - xhat dgamma / n)      dresidual = dy'
 #pragma once
@@ -32,8 +33,11 @@ struct BatchNormGradientPanel {
 // dy behind the activation of y.
 template <Fusion fusion>
 constexpr auto behind = [](auto dy, auto y) {
-  if constexpr (fusion == Fusion::silu) return number_by_number([](float d, float v) { return Silu::backward(d, v, 0.0f); }, dy, y);
-  else return passes<fusion>(y) ? dy : decltype(dy){};
+  if constexpr (is_curve(fusion)) {
+    return number_by_number([](float d, float v) { return Curve<fusion>::backward(d, v, 0.0f); }, dy, y);
+  } else {
+    return passes<fusion>(y) ? dy : decltype(dy){};
+  }
 };
 
 // The sums of dy' and dy' (x - mean) of the rows; writes dresidual. Asks for the next rows: of several

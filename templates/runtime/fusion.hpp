@@ -1,4 +1,4 @@
-// What a batch norm does besides normalising: adds a residual, then relu; or relu6, or silu.
+// What a batch norm does besides normalising: adds a residual, then relu; or relu6, silu or hard-swish.
 #pragma once
 
 #include "activations.hpp"
@@ -6,15 +6,24 @@
 
 namespace stepplan {
 
-enum class Fusion { none, relu, relu6, silu, add, add_relu };
+enum class Fusion { none, relu, relu6, silu, hard_swish, add, add_relu };
 constexpr bool has_residual(Fusion f) { return f == Fusion::add || f == Fusion::add_relu; }
 /// Whether the backward pass computes what went into the activation from x again.
-constexpr bool activates_x(Fusion f) { return f == Fusion::relu || f == Fusion::relu6 || f == Fusion::silu; }
+constexpr bool activates_x(Fusion f) { return f != Fusion::none && f != Fusion::add && f != Fusion::add_relu; }
+
+/// The activations that are more than bounds.
+template <Fusion fusion>
+struct Curve {};
+template <>
+struct Curve<Fusion::silu> : Silu {};
+template <>
+struct Curve<Fusion::hard_swish> : HardSwish {};
+constexpr bool is_curve(Fusion f) { return f == Fusion::silu || f == Fusion::hard_swish; }
 
 /// What comes of y, with the residual.
 template <Fusion fusion>
 STEPPLAN_BOTH float activated(float y) {
-  if (fusion == Fusion::silu) return Silu::forward(y);
+  if constexpr (is_curve(fusion)) return Curve<fusion>::forward(y);
   if (activates_x(fusion) || fusion == Fusion::add_relu) y = y < 0.0f ? 0.0f : y;
   if (fusion == Fusion::relu6) y = y > 6.0f ? 6.0f : y;
   return y;

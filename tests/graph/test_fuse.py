@@ -8,6 +8,7 @@ from planner.graph.builder import GraphBuilder
 from planner.graph.fuse import fuse
 from planner.graph.model import Layout, TensorType, dependencies
 from planner.graph.optimizer import Optimizer
+from planner.ops.scalar import ScalarAttrs
 from tests.interpreter import draw_values, run_program
 
 SHAPE = (4, 3, 5, 6)
@@ -150,3 +151,36 @@ def test_the_step_stays_the_same():
             np.testing.assert_allclose(after[value.id], before[value.id], rtol=1e-9, atol=1e-12, err_msg=value.id)
     first, second = (run_program(g, "predict", values)[g.program["predict"].outputs[0]] for g in (plain, merged))
     np.testing.assert_allclose(first, second)
+
+
+def hard_swish(b, y, name, by=6.0, divided_first=True, again=None):
+    """y clamp(y + 3, 0, 6) / `by`; `again`: who multiplies, if not y."""
+    (shifted,) = b.op("add_scalar", [y], ScalarAttrs(value=3.0), name=f"{name}.shift")
+    part = layers.clamp(b, shifted, 0, 6, name=f"{name}.clamp")
+    sixth = ScalarAttrs(value=1 / by)
+    if divided_first:
+        return layers.mul(b, again or y, b.op("scale", [part], sixth, name=f"{name}.scale")[0], name=name)
+    return b.op("scale", [layers.mul(b, part, again or y, name=f"{name}.mul")], sixth, name=name)[0]
+
+
+@pytest.mark.parametrize("divided_first", [False, True])
+def test_hard_swish_however_it_is_spelled(divided_first):
+    b, x = start()
+    y = hard_swish(b, bn(b, x, "bn"), "swish", divided_first=divided_first)
+    nodes = fused(b, y)
+    assert norms(nodes) == {"bn": ("hard_swish", False, ())}
+    assert [n.op for n in nodes] == ["conv2d", "batch_norm"] and nodes[-1].outputs[0] == y
+
+
+def test_what_only_looks_like_hard_swish_stays():
+    b, x = start()
+    fifth = hard_swish(b, bn(b, x, "fifth"), "a", by=5.0)
+    other = hard_swish(b, bn(b, fifth, "other"), "b", again=fifth)
+    seen = bn(b, other, "seen")
+    swish = hard_swish(b, seen, "c")
+    summed = hard_swish(b, layers.add(b, bn(b, layers.add(b, swish, seen, name="join"), "last"), x, name="add"), "d")
+    nodes = fused(b, summed)
+    assert {name: activation for name, (activation, *_) in norms(nodes).items()} == dict.fromkeys(
+        ("fifth", "other", "seen", "last"), "none"
+    )
+    assert sum(n.attrs == ScalarAttrs(value=3.0) for n in nodes) == 4

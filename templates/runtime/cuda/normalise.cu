@@ -150,7 +150,7 @@ struct ChannelGradient {
   STEPPLAN_KERNEL float behind(int j, float d, float x) const {
     if (!activates_x(fusion)) return d;
     const float y = x * scale[j] + shift[j];
-    if (fusion == Fusion::silu) return Silu::backward(d, y, 0.0f);
+    if constexpr (is_curve(fusion)) return Curve<fusion>::backward(d, y, 0.0f);
     return passes<fusion>(y) ? d : 0.0f;
   }
 };
@@ -247,6 +247,7 @@ STEPPLAN_FUSION(Fusion::none)
 STEPPLAN_FUSION(Fusion::relu)
 STEPPLAN_FUSION(Fusion::relu6)
 STEPPLAN_FUSION(Fusion::silu)
+STEPPLAN_FUSION(Fusion::hard_swish)
 STEPPLAN_FUSION(Fusion::add)
 STEPPLAN_FUSION(Fusion::add_relu)
 
@@ -257,6 +258,7 @@ STEPPLAN_FUSION_BACKWARD(Fusion::none)
 STEPPLAN_FUSION_BACKWARD(Fusion::relu)
 STEPPLAN_FUSION_BACKWARD(Fusion::relu6)
 STEPPLAN_FUSION_BACKWARD(Fusion::silu)
+STEPPLAN_FUSION_BACKWARD(Fusion::hard_swish)
 STEPPLAN_FUSION_BACKWARD(Fusion::add_relu)
 
 #ifndef STEPPLAN_BFLOAT16  // float32 alone
