@@ -63,17 +63,15 @@ class GradientContext:
         """The backward node of this op that was appended to make the value, removed; None: there is none, or the value
         is read by a node or the gradient of more values than so many."""
         nodes = self._builder.nodes
-        elsewhere = sum(value in values for values in self._arrived.values()) > gradient_of
         # Found from the end: it was appended not long ago, and who reads it stands behind it.
         place = next((i for i in range(len(nodes) - 1, -1, -1) if value in nodes[i].outputs), None)
-        if place is None or elsewhere or any(value in n.inputs for n in nodes[place + 1 :]):
+        if place is None or nodes[place].op != op or nodes[place].phase != "backward":
             return None
-        node = nodes[place]
-        if node.op != op or node.phase != "backward":
+        elsewhere = sum(value in values for values in self._arrived.values()) > gradient_of
+        if elsewhere or any(value in n.inputs for n in nodes[place + 1 :]):
             return None
-        del nodes[place]
         del self._builder.values[value]
-        return node
+        return nodes.pop(place)
 
     def emit(
         self,

@@ -156,7 +156,11 @@ class _Solved:
     @property
     def promised_ns(self) -> float:
         """What its time counts as."""
-        return self.total_ns * (SURE if self.beside and self.setting.costs.measured else 1)
+        return self.counted(self._plan)
+
+    def counted(self, plan: Plan) -> float:
+        """What the time of a plan of its schedule counts as, ns."""
+        return _total(plan) * (SURE if self.beside and self.setting.costs.measured else 1)
 
     @property
     def refused(self) -> Infeasible:
@@ -205,7 +209,8 @@ def _within_budget(candidates: Sequence[_Solved]) -> Plan:
     """The fastest candidate if it fits; else the better of the fastest that does and the bases' rewritings."""
     fastest = min(candidates, key=lambda c: c.promised_ns)
     if fastest.fits:
-        return fastest.as_it_is()
+        found = [(c, c.as_it_is()) for c in candidates if c is fastest or (c.fits and c.every_level)]
+        return min(found, key=lambda f: f[0].counted(f[1]))[1]
     whole = [c for c in candidates if c.total_ns >= fastest.total_ns]
     fitting = [c for c in whole if c.fits]
     plans = [min(fitting, key=lambda c: c.total_ns).plan] if fitting else []

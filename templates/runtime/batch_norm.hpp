@@ -1,4 +1,5 @@
-// Batch normalisation over channels-last rows, optionally fused with a residual addition and relu, or another activation:
+// Batch normalisation over channels-last rows, optionally fused with a residual addition and relu, or another
+// activation:
 //   y = gamma (x - mean) / sqrt(var + eps) + beta      then (+ residual), then relu
 //
 // Training forward and backward have two stages with a barrier between them; the rows are cut over slices.
