@@ -208,9 +208,14 @@ def _is_swish(node: Node) -> bool:
 
 def _clamped(node: Node, operands: Operands, side: Tensor) -> Tensor:
     (x,), (low, high) = operands, _bounds(node)
-    if _is_swish(node):
-        return torch.where(side == 0, x * (x + 3) / 6, torch.where(side < 0, x.new_tensor(0.0), x))
     return torch.where(side == 0, x, torch.where(side < 0, x.new_tensor(low), x.new_tensor(high)))
+
+
+def _activated(node: Node, operands: Operands, side: Tensor) -> Tensor:
+    if not _is_swish(node):
+        return _clamped(node, operands, side)
+    (x,) = operands
+    return torch.where(side == 0, x * (x + 3) / 6, torch.where(side < 0, x.new_tensor(0.0), x))
 
 
 def _beyond(node: Node, operands: Operands, side: Tensor) -> Tensor:
@@ -307,7 +312,7 @@ _CLAMP = Kink(_output, _side, _input, _side, _clamped, _beyond)
 _EXTREMUM = Kink(_inputs, _first_share, _both, _first_share, _mixed, _apart, 2)
 KINKS: Mapping[str, Kink] = {
     "abs": Kink(_inputs, _sign, _input, _sign, _signed, _sign_gap),
-    "batch_norm": _CLAMP._replace(before=_batch_norm, read=_side_of_output),
+    "batch_norm": _CLAMP._replace(read=_side_of_output, before=_batch_norm, apply=_activated),
     "clamp": _CLAMP,
     "leaky_relu": _RECTIFIER,
     "max_pool2d": Kink(lambda n: n.outputs[1:2], lambda n, t: t[0].long(), _input, _choose, _pooled, _behind_best, 2),

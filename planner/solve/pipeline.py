@@ -122,7 +122,7 @@ class _Solved:
         if setting.target.gpus:  # under a budget, too
             self._schedules = stored
         self._plan = assemble(replace(setting, unlimited=True), stored, self._threads)
-        self.total_ns = sum(p.predicted_ns for p in self._plan.programs)
+        self.total_ns = _total(self._plan)
         self.beside = any(s.spans for s in schedules.values())
         self.arena = self._plan.pools[0].arena
         self.fits = self.arena <= setting.capacity
@@ -130,7 +130,7 @@ class _Solved:
 
     @property
     def every_level(self) -> bool:
-        """Whether all that comes of rewriting it is compared."""
+        """Whether all plans of it side by side, within every level of bytes, are compared."""
         return self.beside and TRAIN in self._schedules and small(self.setting.graph)
 
     @property
@@ -206,7 +206,8 @@ class _Solved:
 
 
 def _within_budget(candidates: Sequence[_Solved]) -> Plan:
-    """The fastest candidate if it fits; else the better of the fastest that does and the bases' rewritings."""
+    """The fastest candidate if it fits, or what is faster of those that are scheduled anew; else the better of the
+    fastest that does fit and the bases' rewritings."""
     fastest = min(candidates, key=lambda c: c.promised_ns)
     if fastest.fits:
         found = [(c, c.as_it_is()) for c in candidates if c is fastest or (c.fits and c.every_level)]
