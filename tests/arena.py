@@ -134,7 +134,8 @@ def difference(graph: Graph, plan: Plan, rng: random.Random, programs: Sequence[
                 store.run(node)
         for value in (*graph.program[name].outputs, *(v.id for v in stay)):
             want, exact, got = meant.read(value), same.read(value), placed.read(value)
-            if not np.array_equal(exact, got):
+            # Some random nets train until their weights overflow.
+            if not np.array_equal(exact, got, equal_nan=True):
                 return f"{name} {number}: {value} lies differently"
             near = 2e-3 * (np.abs(want).max() + 1e-3) + 2 * adam
             if number == 0 and not np.allclose(want, exact, rtol=1e-3, atol=near):

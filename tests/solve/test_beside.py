@@ -4,7 +4,7 @@ import random
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from planner.costs.model import modelled_costs
@@ -58,6 +58,7 @@ def most_at_once(plan: Plan, program: ProgramPlan) -> int:
 
 
 @settings(max_examples=12, deadline=None)
+@example(seed=1798, share=0.0, lanes=2, slow=False)  # its weights overflow
 @given(seed=st.integers(0, 10**6), share=st.floats(0, 1), lanes=st.integers(2, 8), slow=st.booleans())
 def test_random_graphs_under_random_budgets(seed: int, share: float, lanes: int, slow: bool) -> None:
     rng = random.Random(seed)
