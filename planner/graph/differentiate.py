@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from planner.errors import UserError
 from planner.graph.gradient import GradientContext
 from planner.graph.model import Attrs, DType, Node, Role, TensorType
+from planner.graph.shared_weights import SharedWeights
 from planner.ops import op_named
 
 if TYPE_CHECKING:
@@ -40,19 +41,18 @@ def append_backward(
     if loss not in needed:
         raise UserError("SP1006", f"the loss {loss!r} depends on no trainable parameter", "mark parameters trainable")
     arrived: dict[str, list[str]] = {}
+    shared = SharedWeights(builder, forward, needed)
     for place in reversed(range(len(forward))):
         node = forward[place]
         seeded = loss in node.outputs
-        if not (seeded or any(arrived.get(v) for v in node.outputs)):
-            continue
-        if not any(v in needed for v in node.inputs):
-            continue
-        if seeded:
-            (one,) = builder.op(
-                "ones", [], _ones_attrs(builder.type(loss)), name=f"{loss}.seed", phase="backward", like=loss
-            )
-            arrived[loss] = [one]
-        op_named(node.op).gradient(GradientContext(builder, forward, place, needed, arrived))
+        if (seeded or any(arrived.get(v) for v in node.outputs)) and any(v in needed for v in node.inputs):
+            if seeded:
+                (one,) = builder.op(
+                    "ones", [], _ones_attrs(builder.type(loss)), name=f"{loss}.seed", phase="backward", like=loss
+                )
+                arrived[loss] = [one]
+            shared.differentiate(GradientContext(builder, forward, place, needed, arrived))
+        shared.finish(node)
     return {p: arrived[p][0] for p in sorted(trainable) if arrived.get(p)}
 
 

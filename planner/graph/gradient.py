@@ -92,6 +92,18 @@ class GradientContext:
             like=self.node.inputs[of] if self.node.inputs else "",
         )
 
+    def joined(self, values: Sequence[str], suffix: str = "backward", axis: int = 0) -> str:
+        """Gradients, or what gradients are made of, one after the other along an axis; joined once and reused."""
+        from planner.ops.concat import ConcatAttrs
+
+        if len(values) == 1:
+            return values[0]
+        attrs, name, origin = ConcatAttrs(axis=axis), f"{self.node.id}.{suffix}", self.node.origin
+        for node in self._builder.nodes:
+            if (node.op, node.phase, node.inputs, node.attrs) == ("concat", "backward", tuple(values), attrs):
+                return node.outputs[0]
+        return self._builder.op("concat", values, attrs, name=name, phase="backward", origin=origin)[0]
+
     def give(self, index: int, gradient: str) -> None:
         """Deliver the gradient w.r.t. input `index`; several deliveries to one value are added up."""
         self._deliver(self.node.inputs[index], gradient)

@@ -198,6 +198,8 @@ class Op(ABC):
     """Positions of inputs that are not floating point, with their dtype."""
     differentiable: ClassVar[bool] = True
     """False: the results do not change with the inputs wherever they have a gradient at all (comparisons)."""
+    shares_weights: ClassVar[bool] = False
+    """Whether y = x times weights, row by row: of nodes with the same weights, their gradient may be made at once."""
     constants: ClassVar[frozenset[int]] = frozenset()
     """Positions of inputs that the gradient rule leaves out; SP1002 where something needs their gradient."""
     any_dtype: ClassVar[bool] = False
@@ -261,6 +263,14 @@ class Op(ABC):
 
     def gradient(self, context: "GradientContext") -> None:
         """Add backward nodes: read `context.grad_outputs`, call `context.give(input_index, gradient_value_id)`."""
+        raise NotImplementedError
+
+    def gradient_of_weights(self, context: "GradientContext", x: str, dy: str) -> None:
+        """Where weights are shared: their part of the gradient, of rows that several nodes may have read."""
+        raise NotImplementedError
+
+    def gradient_of_data(self, context: "GradientContext") -> None:
+        """Where weights are shared: the other part."""
         raise NotImplementedError
 
     def evaluation(self, node: Node, inputs: list[str]) -> tuple[str, Attrs, list[str]] | None:

@@ -168,6 +168,7 @@ class Linear(_Product):
     low_precision = EVERY
     name = "linear"
     input_counts = (2, 3)
+    shares_weights = True
 
     def infer(self, attrs: Attrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         x, w = inputs[0], inputs[1]
@@ -181,12 +182,19 @@ class Linear(_Product):
         return (TensorType(shape=(*x.shape[:-1], w.shape[0]), dtype=x.dtype),)
 
     def gradient(self, context: GradientContext) -> None:
-        x, w, *bias = context.node.inputs
+        self.gradient_of_weights(context, context.node.inputs[0], context.grad)
+        self.gradient_of_data(context)
+
+    def gradient_of_weights(self, context: GradientContext, x: str, dy: str) -> None:
+        bias = context.node.inputs[2:]
         if context.needs(1) or (bias and context.needs(2)):
             attrs = LinearGradAttrs(bias=bool(bias))
-            results = context.emit("linear_backward_weights", [x, context.grad], attrs, "backward_weights", of=1)
+            results = context.emit("linear_backward_weights", [x, dy], attrs, "backward_weights", of=1)
             for index, gradient in enumerate(results, start=1):
                 context.give(index, gradient)
+
+    def gradient_of_data(self, context: GradientContext) -> None:
+        w = context.node.inputs[1]
         if context.needs(0):
             (dx,) = context.emit("linear_backward_data", [context.grad, w], None, "backward_data", of=0)
             context.give(0, dx)

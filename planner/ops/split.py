@@ -9,7 +9,6 @@ from planner.graph.gradient import GradientContext
 from planner.graph.model import Attrs, Layout, TensorType
 from planner.ops.base import EVERY, Array, Sample, misfit, register
 from planner.ops.blocks import Blocks
-from planner.ops.concat import ConcatAttrs
 from planner.ops.shape import FillAttrs
 
 MOST_PARTS = 1024
@@ -55,7 +54,7 @@ class Split(Blocks):
                 zeros = FillAttrs(shape=context.type(value).shape, value=0.0)
                 (gradient,) = context.emit("ones", [], zeros, f"zeros_{index}")
             parts.append(gradient)
-        context.give(0, context.emit("concat", parts, ConcatAttrs(axis=attrs.axis))[0])
+        context.give(0, context.joined(parts, axis=attrs.axis))
 
     def reference(self, attrs: SplitAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
         return tuple(np.split(inputs[0], list(accumulate(attrs.sizes))[:-1], attrs.axis))
