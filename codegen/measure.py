@@ -27,6 +27,8 @@ WARM_REPETITIONS, COLD_REPETITIONS = (5, 60), (3, 30)
 LONG_S = 0.4
 """Kernels so slow that fewer repetitions take this long need no more: what disturbs them is short beside them."""
 MOST_ARENA = 2 * 2**30
+AWAKE_NS = 20_000
+"""For so long a lane certainly looks for a signal before it sleeps (runtime/lanes.hpp)."""
 
 Progress = Callable[[str, int, int], None]
 """(what, done, total)"""
@@ -48,13 +50,26 @@ def quicker(first: Sampled, second: Sampled) -> Sampled:
     return Sampled(warm.warm_ns, cold.cold_ns, cold.spread)
 
 
+def handovers(stages: Sequence[Sequence[tuple[int, int]]]) -> list[int]:
+    """ns from the end of each stage to the last lane's start of the next, where no lane had gone to sleep meanwhile:
+    waking it takes a hundred times as long, and in a step few waits are as long as in a stage of milliseconds.
+
+    `stages`: when every lane's slice started and ended, ns."""
+    found = []
+    for before, after in pairwise(stages):
+        ends = [end for _, end in before]
+        if max(ends) - min(ends) <= AWAKE_NS:
+            found.append(max(start for start, _ in after) - max(ends))
+    return found
+
+
 class Bench:
     """An executor with one program per case, and the memory to run each at many places."""
 
     def __init__(self, cases: Sequence[Case], target: Target, cpus: Sequence[int], folder: Path) -> None:
         self._native: Any = None
         self.sync_ns: list[int] = []
-        """How long after the end of a stage's last slice another lane began the next stage, of every run."""
+        """How long after the end of a stage's last slice another lane began the next stage, where none slept."""
         self.launch_ns: list[int] = []
         """What a run took besides its slices, of every run."""
         if cases:
@@ -182,8 +197,7 @@ class Bench:
         stages = list(zip(*lanes, strict=True))
         self.launch_ns.append(wall - (max(e for lane in lanes for _, e in lane) - min(lane[0][0] for lane in lanes)))
         if len(lanes) > 1:
-            for before, after in pairwise(stages):
-                self.sync_ns.append(max(s for s, _ in after) - max(e for _, e in before))
+            self.sync_ns += handovers(stages)
         return tuple(float(max(end - start for start, end in stage)) for stage in stages)
 
     @staticmethod

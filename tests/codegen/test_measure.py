@@ -7,7 +7,7 @@ import pytest
 
 from codegen import smt
 from codegen.facts import facts
-from codegen.measure import Bench
+from codegen.measure import AWAKE_NS, Bench, handovers
 from codegen.profile_cases import Case
 from planner.costs.table import CostEntry, CostTable
 from planner.graph.model import DType, TensorType
@@ -38,6 +38,16 @@ def test_indices_are_random_rows_of_the_whole_table(tmp_path: Path) -> None:
     for found in copies:
         assert 0 <= found.min() < 500 and 4500 < found.max() < 5000 and len(np.unique(found)) > 350
     assert not np.array_equal(*copies)
+
+
+def test_only_lanes_that_are_awake_tell_what_a_signal_takes() -> None:
+    long, late = 2_000_000, 2_000_000 + AWAKE_NS
+    first, second = [(0, long), (10, late)], [(late + 150, late + 160), (late + 40, late + 60)]
+    assert handovers([first, second]) == [150]
+    slept = [(0, long - 1), (10, late)]
+    assert handovers([slept, second]) == []
+    assert handovers([slept, second, [(late + 300, late + 310), (late + 360, late + 370)]]) == [200]
+    assert handovers([first]) == []
 
 
 def test_gain_of_second_threads() -> None:

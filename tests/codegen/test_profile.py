@@ -40,6 +40,7 @@ class Script:
         self.looks: Counter[tuple[str, Mode]] = Counter()
         self.visits: Counter[tuple[str, Mode]] = Counter()
         self.budgets: list[float] = []
+        self.signals = [100]
 
 
 def undisturbed(case: Case) -> Sampled:
@@ -57,7 +58,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
 
     class ScriptedBench:
         def __init__(self, cases: list[Case], target: Target, cpus: tuple[int, ...], folder: Path) -> None:
-            self.cases, self.sync_ns, self.launch_ns = cases, [100], [1000]
+            self.cases, self.sync_ns, self.launch_ns = cases, script.signals, [1000]
 
         def handoff_ns(self) -> float:
             return 50.0
@@ -105,6 +106,12 @@ def test_a_disturbed_visit_leaves_no_trace(script: Script) -> None:
             )
         )
         assert profiled() == quiet
+
+
+def test_signals_in_a_tight_loop_count_where_no_others_were_seen(script: Script) -> None:
+    assert (profiled().sync_ns, profiled().launch_ns) == (100, 1000)
+    script.signals = []
+    assert (profiled().sync_ns, profiled().handoff_ns) == (50, 50)
 
 
 def test_of_two_visits_one_is_kept_whole() -> None:
