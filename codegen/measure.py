@@ -28,7 +28,7 @@ LONG_S = 0.4
 """Kernels so slow that fewer repetitions take this long need no more: what disturbs them is short beside them."""
 MOST_ARENA = 2 * 2**30
 AWAKE_NS = 20_000
-"""For so long a lane certainly looks for a signal before it sleeps (runtime/lanes.hpp)."""
+"""Less than a lane looks for a signal before it sleeps, where it has a processor of its own (runtime/lanes.hpp)."""
 
 Progress = Callable[[str, int, int], None]
 """(what, done, total)"""
