@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 #if defined(__AVX512BF16__)
 #include <immintrin.h>
@@ -111,13 +112,17 @@ void multiply_panel(int64_t rows, const A& a, const Word* b, Range depth, float*
   }
 }
 
-/// c (rows x columns) = a b, summed over `depth`. Columns are a multiple of kVector, and end where a panel does.
+/// c (rows x columns) = a b, summed over `depth`. Columns are a multiple of kVector, and end where a panel does. Sums of
+/// more than `chain` terms are sums of such sums: they round less, and a panel's part of b stays in the first-level cache.
 template <class A, class Word>
 void multiply(int64_t rows, int64_t columns, Range depth, const A& a, const Panels<Word>& b, float* c, int64_t c_step,
-              bool adds = false) {
+              bool adds = false, int64_t chain = std::numeric_limits<int64_t>::max()) {
   for (int64_t first = 0; first < columns; first += kPanel) {
     const auto panel = [&]<int vectors>(std::integral_constant<int, vectors>) {
-      multiply_panel<vectors>(rows, a, b.start + first * b.rows, depth, c + first, c_step, adds);
+      for (Range part{depth.begin, 0}; part.begin < depth.end; part.begin = part.end) {
+        part.end = part.begin + std::min(chain, depth.end - part.begin);
+        multiply_panel<vectors>(rows, a, b.start + first * b.rows, part, c + first, c_step, adds || part.begin > depth.begin);
+      }
     };
     switch (std::min(kPanel, columns - first) / kVector) {
       case 1: panel(std::integral_constant<int, 1>()); break;

@@ -212,6 +212,7 @@ NAMED = {
     "tiles": conv(4, 80, (13, 10), 48, (3, 3), 1, 1, bias=1),
     "unpadded_tiles": conv(3, 16, (9, 12), 64, (3, 3), 1, 0),
     "overpadded_tiles": conv(3, 64, (5, 4), 112, (3, 3), 1, 2, bias=1),
+    "strided_tiles": conv(3, 80, (13, 10), 48, (4, 4), 2, 1, bias=1),
     "strided3x3": conv(2, 16, (14, 15), 32, (3, 3), 2, 1, bias=1),
     "leftover": conv(2, 16, (16, 16), 32, (3, 3), 2, 0, bias=1),
     "pointwise": conv(4, 64, (9, 9), 128, (1, 1), bias=1, relu=1),

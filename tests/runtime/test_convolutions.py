@@ -68,7 +68,7 @@ def test_random_convolutions_match_float64(library, seed):
     "name",
     [
         *("pointwise", "plain3x3", "odd_wide", "depthwise", "strided1x1", "dilated", "leftover"),
-        *("tiles", "unpadded_tiles", "overpadded_tiles", "depthwise_strided", "depthwise_wide"),
+        *("tiles", "unpadded_tiles", "overpadded_tiles", "strided_tiles", "depthwise_strided", "depthwise_wide"),
     ],
 )
 def test_every_implementation_matches_float64(library, name, kind, dim):
@@ -123,11 +123,11 @@ def stored(plain, blocks):
 
 
 @pytest.mark.parametrize("blocks", [(64, 0), (16, 0), (0, 64), (0, 32), (0, 16)])
-@pytest.mark.parametrize("pixels,k,slices", [(9, 3, 2), (7, 1, 3)])
-def test_stored_weights_give_the_bits_of_plain_ones(library, blocks, pixels, k, slices):
-    shape = conv(4, 64, (pixels, pixels), 128, (k, k), 1, k // 2, bias=1)
+@pytest.mark.parametrize("pixels,k,stride,slices", [(9, 3, 1, 2), (7, 1, 1, 3), (10, 4, 2, 2)])
+def test_stored_weights_give_the_bits_of_plain_ones(library, blocks, pixels, k, stride, slices):
+    shape = conv(4, 64, (pixels, pixels), 128, (k, k), stride, (k - 1) // 2, bias=1)
     numbers = torch.Generator().manual_seed(pixels)
-    x, dy = (torch.randn(4, pixels, pixels, c, generator=numbers) for c in (64, 128))
+    x, dy = (torch.randn(4, p, p, c, generator=numbers) for p, c in ((pixels, 64), (shape.oh, 128)))
     weight, bias = torch.randn(128, 64, k, k, generator=numbers), torch.randn(128, generator=numbers)
     for kind, given, result in ((FORWARD, x, dy), (BACKWARD_DATA, dy, x)):
         for implementation in implementations(library, kind, shape, BATCH, slices):

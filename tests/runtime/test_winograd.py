@@ -16,14 +16,14 @@ def library(request: pytest.FixtureRequest) -> Library:
     return compile_library(SOURCE, (f"-march={request.param}", "-Wno-psabi"))
 
 
-def draw(seed: int) -> tuple[np.random.Generator, np.ndarray]:
-    """A generator, and a shape: n, ic, ih, iw, oc, oh, ow, padding."""
+def draw(seed: int, strided: bool) -> tuple[np.random.Generator, np.ndarray]:
+    """A generator, and a shape: n, ic, ih, iw, oc, oh, ow, filter, stride, padding."""
     numbers = np.random.default_rng(seed)
-    padding = int(numbers.integers(0, 3))
+    taps, stride, padding = (4, 2, 1) if strided else (3, 1, int(numbers.integers(0, 3)))
     height, width = (int(e) for e in numbers.integers(3, 31, size=2))
     ic, oc = (16 * int(e) for e in numbers.integers(1, 9, size=2))
-    out = (height + 2 * padding - 2, width + 2 * padding - 2)
-    return numbers, np.array([numbers.integers(1, 5), ic, height, width, oc, *out, padding], np.int64)
+    out = ((e + 2 * padding - taps) // stride + 1 for e in (height, width))
+    return numbers, np.array([numbers.integers(1, 5), ic, height, width, oc, *out, taps, stride, padding], np.int64)
 
 
 def error(found: np.ndarray, truth: torch.Tensor) -> float:
@@ -31,14 +31,15 @@ def error(found: np.ndarray, truth: torch.Tensor) -> float:
     return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
 
 
+@pytest.mark.parametrize("strided", [False, True])
 @pytest.mark.parametrize("seed", range(12))
-def test_all_three_directions_match_float64_in_any_slices(library: Library, seed: int) -> None:
-    numbers, shape = draw(seed)
-    n, ic, ih, iw, oc, oh, ow, padding = (int(e) for e in shape)
+def test_all_three_directions_match_float64_in_any_slices(library: Library, seed: int, strided: bool) -> None:
+    numbers, shape = draw(seed, strided)
+    n, ic, ih, iw, oc, oh, ow, taps, stride, padding = (int(e) for e in shape)
     x, dy = (numbers.standard_normal(s).astype(np.float32) for s in ((n, ih, iw, ic), (n, oh, ow, oc)))
-    weights, bias = (numbers.standard_normal(s).astype(np.float32) for s in ((oc, ic, 3, 3), (oc,)))
+    weights, bias = (numbers.standard_normal(s).astype(np.float32) for s in ((oc, ic, taps, taps), (oc,)))
     xs, ws, bs = (torch.tensor(a, dtype=torch.float64, requires_grad=True) for a in (x, weights, bias))
-    truth = torch.nn.functional.conv2d(xs.permute(0, 3, 1, 2), ws, bs, padding=padding).permute(0, 2, 3, 1)
+    truth = torch.nn.functional.conv2d(xs.permute(0, 3, 1, 2), ws, bs, stride, padding).permute(0, 2, 3, 1)
     truth.backward(torch.tensor(dy, dtype=torch.float64))
     bits = set()
     for slices in range(1, n + 1):

@@ -3,12 +3,14 @@
 
 #include <vector>
 
+#include "onednn/winograd_strided.hpp"
+
 using namespace stepplan;
 
 namespace {
 
 ConvShape shape_of(const int64_t* v) {
-  return {v[0], v[1], v[2], v[3], v[4], v[5], v[6], 3, 3, 1, 1, v[7], v[7], 1, 1, 1, false, false};
+  return {v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[7], v[8], v[8], v[9], v[9], 1, 1, 1, false, false};
 }
 
 /// `bytes` at a multiple of 64, full of NaN.
@@ -18,13 +20,10 @@ struct Space {
   std::vector<float> words;
 };
 
-}  // namespace
-
-/// `shape`: n, ic, ih, iw, oc, oh, ow, padding. `from`, `to`: x and y, or, `turned`, dy and dx.
-extern "C" void winograd_map(const int64_t* shape, int64_t slices, int64_t turned, const float* from, const float* weights,
-                             const float* bias, float* to) {
-  const ConvShape s = shape_of(shape);
-  const winograd::Map map(s, turned != 0);
+template <class Map>
+void run_map(const ConvShape& s, int64_t slices, bool turned, const float* from, const float* weights, const float* bias,
+             float* to) {
+  const Map map(s, turned);
   Space packed(map.packed_bytes());
   for (int slice = 0; slice < slices; ++slice) map.pack(slice, int(slices), {}, weights, packed.start());
   for (int slice = 0; slice < slices; ++slice) {
@@ -34,9 +33,9 @@ extern "C" void winograd_map(const int64_t* shape, int64_t slices, int64_t turne
   }
 }
 
-extern "C" void winograd_gradient(const int64_t* shape, int64_t slices, const float* x, const float* dy, float* dw) {
-  const ConvShape s = shape_of(shape);
-  const winograd::Gradient gradient(s);
+template <class Gradient>
+void run_gradient(const ConvShape& s, int64_t slices, const float* x, const float* dy, float* dw) {
+  const Gradient gradient(s);
   const int64_t stride = int64_t(gradient.partial_bytes() / sizeof(float));
   Space partials(size_t(slices) * gradient.partial_bytes());
   for (int slice = 0; slice < slices; ++slice) {
@@ -45,4 +44,18 @@ extern "C" void winograd_gradient(const int64_t* shape, int64_t slices, const fl
     gradient.run(images, x, dy, partials.start() + slice * stride, scratch.start());
   }
   gradient.reduce({0, s.oc}, {0, s.ic}, int(slices), stride, {}, partials.start(), dw);
+}
+
+}  // namespace
+
+/// `shape`: n, ic, ih, iw, oc, oh, ow, filter, stride, padding. `from`, `to`: x and y, or, `turned`, dy and dx.
+extern "C" void winograd_map(const int64_t* shape, int64_t slices, int64_t turned, const float* from, const float* weights,
+                             const float* bias, float* to) {
+  const ConvShape s = shape_of(shape);
+  (winograd::fits(s) ? run_map<winograd::Map> : run_map<winograd::strided::Map>)(s, slices, turned != 0, from, weights, bias, to);
+}
+
+extern "C" void winograd_gradient(const int64_t* shape, int64_t slices, const float* x, const float* dy, float* dw) {
+  const ConvShape s = shape_of(shape);
+  (winograd::fits(s) ? run_gradient<winograd::Gradient> : run_gradient<winograd::strided::Gradient>)(s, slices, x, dy, dw);
 }

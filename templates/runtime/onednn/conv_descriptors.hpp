@@ -29,7 +29,7 @@ enum class Method {
   convolution,  // oneDNN's convolution primitive: no prefix
   product,      // "matmul/...": a 1x1 convolution as a matrix product on plain weights, which need no packing
   gathered,     // "gather/...": weight gradients only; gathers the pixels under each kernel row, then multiplies
-  winograd,     // "winograd": ours, of 3x3 convolutions (winograd.hpp)
+  winograd,     // "winograd": ours, of 3x3 and 4x4 convolutions (winograd.hpp, winograd_strided.hpp)
   depthwise,    // "depthwise": ours, of convolutions with a filter per channel (depthwise_rows.hpp)
 };
 constexpr std::string_view kProductPrefix = "matmul", kGatherPrefix = "gather", kWinograd = "winograd", kDepthwise = "depthwise";

@@ -1,26 +1,32 @@
-// Convolutions by winograd.hpp.
+// Convolutions by winograd.hpp and winograd_strided.hpp.
 #include "winograd.hpp"
 
 #include "own_kernels.hpp"
+#include "winograd_strided.hpp"
 
 namespace stepplan {
 
 static void require_fit(const ConvShape& shape, Slicing slicing) {
   if (!runs_as_winograd(shape, slicing))
-    throw std::invalid_argument("3x3 float32 convolutions of stride 1 on channels in sixteens run as winograd, over batch");
+    throw std::invalid_argument("float32 convolutions on channels in sixteens, 3x3 of stride 1 or 4x4 of stride 2 padded by 1, "
+                                "run as winograd, over batch");
 }
 
 bool runs_as_winograd(const ConvShape& shape, Slicing slicing) {
-  return slicing.dim == SliceDim::batch && winograd::fits(shape);
+  return slicing.dim == SliceDim::batch && (winograd::fits(shape) || winograd::strided::fits(shape));
 }
 
 std::unique_ptr<const ConvMap> winograd_map(const ConvShape& shape, Slicing slicing, Stored stored, bool turned) {
   require_fit(shape, slicing);
+  if (winograd::strided::fits(shape))
+    return std::make_unique<OwnMap<winograd::strided::Map, float>>(kWinograd, shape, slicing, stored, turned);
   return std::make_unique<OwnMap<winograd::Map, float>>(kWinograd, shape, slicing, stored, turned);
 }
 
 std::unique_ptr<const ConvGradient> winograd_gradient(const ConvShape& shape, Slicing slicing, Stored stored) {
   require_fit(shape, slicing);
+  if (winograd::strided::fits(shape))
+    return std::make_unique<OwnGradient<winograd::strided::Gradient, float>>(kWinograd, shape, slicing, stored);
   return std::make_unique<OwnGradient<winograd::Gradient, float>>(kWinograd, shape, slicing, stored);
 }
 

@@ -19,12 +19,6 @@ inline size_t bytes_of_planes(const ConvShape& s, int64_t tiles) {
   return aligned(size_t(kPoints * (plane(tiles, s.ic) + plane(tiles, s.oc))) * sizeof(float));
 }
 
-/// f(tiles) for at most `most` of them at a time.
-template <class F>
-void each_portion(Range all, int64_t most, const F& f) {
-  for (int64_t first = all.begin; first < all.end; first += most) f(Range{first, std::min(all.end, first + most)});
-}
-
 // -- convolutions --------------------------------------------------------------------------------------------------------
 
 /// From images to images: a convolution, or the gradient of its input, which is the convolution of dy with turned filters.
@@ -43,7 +37,7 @@ class Map {
     const Range blocks = split(results / kChannels, slices, slice);
     for (int64_t k = blocks.begin * kChannels; k < blocks.end * kChannels; k += kChannels)
       for (int64_t c = 0; c < summed; c += kChannels) {
-        Filters filters;
+        Filters<kTaps> filters;
         read_filters(shape_, stored, weights, turned_ ? c : k, turned_ ? k : c, turned_, filters);
         const int64_t first = k / kPanel * kPanel, width = std::min(kPanel, results - first);
         transform_filters(filters, u + first * summed + c * width + (k - first), filter_plane(), width);
@@ -105,7 +99,7 @@ class Gradient {
   void reduce(Range o, Range i, int slices, int64_t stride, const Stored& stored, const float* partials, float* dw) const {
     for (int64_t column = i.begin; column < i.end; column += kChannels)  // along the rows of sums, which lie side by side
       for (int64_t row = o.begin; row < o.end; row += kChannels) {
-        Filters filters;
+        Filters<kTaps> filters;
         for (int64_t n = 0; n < kChannels; ++n)
           for (int64_t at = 0; at < kChannels; at += kVector)
             turn_back(partials, slices, stride, column + n, row + at, &filters[0][n][at]);

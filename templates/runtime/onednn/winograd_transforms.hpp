@@ -11,54 +11,16 @@
 // A', B' and G only add, subtract and halve, and a sum has a ninth of the terms of a direct one.
 #pragma once
 
-#include <algorithm>
-#include <cstdint>
-#include <cstring>
-
-#include "convolution.hpp"
-#include "products.hpp"
-#include "slices.hpp"
-#include "transpose.hpp"
+#include "winograd_parts.hpp"
 
 namespace stepplan::winograd {
 
-constexpr int64_t kPoints = 16;    // of a transformed tile
-constexpr int64_t kChannels = 16;  // channels come in blocks of so many: a cache line
-constexpr int64_t kGap = 16;       // floats between planes: powers of two apart, all would want the same cache lines
-
-using namespace products;
+constexpr int64_t kPoints = 16;  // of a transformed tile
+constexpr int64_t kTaps = 9;
 
 inline bool fits(const ConvShape& s) {
-  return s.kh == 3 && s.kw == 3 && s.stride_h == 1 && s.stride_w == 1 && s.dilation_h == 1 && s.dilation_w == 1 &&
-         s.groups == 1 && s.pad_h <= 2 && s.pad_w <= 2 && s.ic % kChannels == 0 && s.oc % kChannels == 0 &&
-         s.element == Element::float32;
+  return s.kh == 3 && s.kw == 3 && s.stride_h == 1 && s.stride_w == 1 && s.pad_h <= 2 && s.pad_w <= 2 && fits_besides_filters(s);
 }
-
-/// One image's pixels: channels-last, `height` x `width` x `channels`.
-struct Image {
-  int64_t height, width, channels;
-  int64_t floats() const { return height * width * channels; }
-};
-
-/// The 4x4 inputs or 2x2 results of tiles lie in images; a tile's number counts through rows of all images.
-struct Tiling {
-  int64_t down, across;
-
-  explicit Tiling(const Image& result) : down((result.height + 1) / 2), across((result.width + 1) / 2) {}
-  int64_t of_image() const { return down * across; }
-  Range of(Range images) const { return {images.begin * of_image(), images.end * of_image()}; }
-
-  struct At {
-    int64_t image, y, x;  // of the tile's first result
-  };
-  At at(int64_t tile) const {
-    const int64_t rest = tile % of_image();
-    return {tile / of_image(), rest / across * 2, rest % across * 2};
-  }
-};
-
-/// Of `tiles` tiles with `channels` channels: 16 planes of tiles x channels.
-inline int64_t plane(int64_t tiles, int64_t channels) { return tiles * channels + kGap; }
 
 // -- tiles ---------------------------------------------------------------------------------------------------------------
 
@@ -121,45 +83,8 @@ inline void finish_tiles(const Image& result, const Tiling& tiling, Range tiles,
 
 // -- filters -------------------------------------------------------------------------------------------------------------
 
-/// 16 x 16 filters: [tap][channel that is summed over][channel of the result].
-using Filters = float[9][kChannels][kChannels];
-
-/// The filters of output channels from `o` and input channels from `i` of weights (O, I, 3, 3), as the plan stores them.
-/// `turned`: for the gradient of the data, which sums over output channels and goes through the taps backwards.
-inline void read_filters(const ConvShape& s, const Stored& stored, const float* weights, int64_t o, int64_t i, bool turned,
-                         Filters& filters) {
-  Block16 block;
-  const auto put = [&](int64_t tap, int64_t summed, int64_t row) {
-    block.store_row(row, filters[turned ? 8 - tap : tap][summed]);
-  };
-  if (stored.plain() && turned) {
-    for (int64_t n = 0; n < kChannels; ++n) {
-      block.load(weights + ((o + n) * s.ic + i) * 9, 9, 9);
-      block.transpose();
-      for (int64_t tap = 0; tap < 9; ++tap) put(tap, n, tap);
-    }
-    return;
-  }
-  if (stored.plain()) {
-    for (int64_t at = 0; at < 9 * kChannels; at += kChannels) {
-      block.load(weights + (o * s.ic + i) * 9 + at, s.ic * 9);
-      block.transpose();
-      for (int64_t n = 0; n < kChannels; ++n) put((at + n) % 9, (at + n) / 9, n);
-    }
-    return;
-  }
-  const bool by_output = stored.o_block > 0;  // output channels lie side by side
-  const int64_t size = by_output ? stored.o_block : stored.i_block, across = by_output ? s.ic : s.oc;
-  const int64_t outer = by_output ? o : i, inner = by_output ? i : o;
-  for (int64_t tap = 0; tap < 9; ++tap) {
-    block.load(weights + (outer / size * 9 + tap) * size * across + inner * size + outer % size, size);
-    if (by_output == turned) block.transpose();
-    for (int64_t n = 0; n < kChannels; ++n) put(tap, n, n);
-  }
-}
-
 /// U[p] of 16 x 16 filters; u: of the first of them, `stride` floats between planes and `row` between summed channels.
-inline void transform_filters(const Filters& filters, float* u, int64_t stride, int64_t row) {
+inline void transform_filters(const Filters<kTaps>& filters, float* u, int64_t stride, int64_t row) {
   for (int64_t n = 0; n < kChannels; ++n)
     for (int64_t at = 0; at < kChannels; at += kVector) {
       Vector g[3][3], half[4][3];
@@ -201,28 +126,6 @@ inline void spread_tiles(const Image& result, const Tiling& tiling, Range tiles,
       };
       write(0, a, b), write(1, a + c, b + d), write(2, a - c, b - d), write(3, -c, -d);
     }
-  }
-}
-
-/// The inverse of read_filters, not turned: 16 x 16 filters [tap][input channel][output channel] into the weights.
-inline void write_filters(const ConvShape& s, const Stored& stored, const Filters& filters, int64_t o, int64_t i,
-                          float* weights) {
-  Block16 block{};
-  if (stored.plain()) {
-    for (int64_t at = 0; at < 9 * kChannels; at += kChannels) {
-      for (int64_t n = 0; n < kChannels; ++n) block.load_row(n, filters[(at + n) % 9][(at + n) / 9]);
-      block.transpose();
-      block.store(weights + (o * s.ic + i) * 9 + at, s.ic * 9);
-    }
-    return;
-  }
-  const bool by_output = stored.o_block > 0;
-  const int64_t size = by_output ? stored.o_block : stored.i_block, across = by_output ? s.ic : s.oc;
-  const int64_t outer = by_output ? o : i, inner = by_output ? i : o;
-  for (int64_t tap = 0; tap < 9; ++tap) {
-    for (int64_t n = 0; n < kChannels; ++n) block.load_row(n, filters[tap][n]);
-    if (!by_output) block.transpose();
-    block.store(weights + (outer / size * 9 + tap) * size * across + inner * size + outer % size, size);
   }
 }
 

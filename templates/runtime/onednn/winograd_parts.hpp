@@ -1,0 +1,122 @@
+// What convolutions by minimal filtering have in common (winograd.hpp, winograd_strided.hpp): images and their tiles, planes
+// of transformed ones, and filters as plans store them.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "convolution.hpp"
+#include "products.hpp"
+#include "slices.hpp"
+#include "transpose.hpp"
+
+namespace stepplan::winograd {
+
+constexpr int64_t kChannels = 16;  // channels come in blocks of so many: a cache line
+constexpr int64_t kGap = 16;       // floats between planes: powers of two apart, all would want the same cache lines
+
+
+using namespace products;
+
+/// Whether nothing but the filters' size and stride decides.
+inline bool fits_besides_filters(const ConvShape& s) {
+  return s.dilation_h == 1 && s.dilation_w == 1 && s.groups == 1 && s.ic % kChannels == 0 && s.oc % kChannels == 0 &&
+         s.element == Element::float32;
+}
+
+/// One image's pixels: channels-last, `height` x `width` x `channels`.
+struct Image {
+  int64_t height, width, channels;
+  int64_t floats() const { return height * width * channels; }
+};
+
+/// Tiles of edge x edge results; a tile's number counts through rows of all images.
+struct Tiling {
+  int64_t edge, down, across;
+
+  explicit Tiling(const Image& result, int64_t edge = 2)
+      : edge(edge), down((result.height + edge - 1) / edge), across((result.width + edge - 1) / edge) {}
+  int64_t of_image() const { return down * across; }
+  Range of(Range images) const { return {images.begin * of_image(), images.end * of_image()}; }
+
+  struct At {
+    int64_t image, y, x;  // of the tile's first result
+  };
+  At at(int64_t tile) const {
+    const int64_t rest = tile % of_image();
+    return {tile / of_image(), rest / across * edge, rest % across * edge};
+  }
+};
+
+/// Floats from one plane of tiles x channels to the next.
+inline int64_t plane(int64_t tiles, int64_t channels) { return tiles * channels + kGap; }
+
+/// f(tiles) for at most `most` of them at a time.
+template <class F>
+void each_portion(Range all, int64_t most, const F& f) {
+  for (int64_t first = all.begin; first < all.end; first += most) f(Range{first, std::min(all.end, first + most)});
+}
+
+/// 16 x 16 filters: [tap][channel that is summed over][channel of the result].
+template <int64_t taps>
+using Filters = float[taps][kChannels][kChannels];
+
+/// The filters of output channels from `o` and input channels from `i` of weights (O, I, kh, kw), as the plan stores them.
+/// `turned`: for the gradient of the data, which sums over output channels and goes through the taps backwards.
+template <int64_t taps>
+void read_filters(const ConvShape& s, const Stored& stored, const float* weights, int64_t o, int64_t i, bool turned,
+                  Filters<taps>& filters) {
+  Block16 block;
+  const auto put = [&](int64_t tap, int64_t summed, int64_t row) {
+    block.store_row(row, filters[turned ? taps - 1 - tap : tap][summed]);
+  };
+  if (stored.plain() && turned) {
+    for (int64_t n = 0; n < kChannels; ++n) {
+      block.load(weights + ((o + n) * s.ic + i) * taps, taps, taps);
+      block.transpose();
+      for (int64_t tap = 0; tap < taps; ++tap) put(tap, n, tap);
+    }
+    return;
+  }
+  if (stored.plain()) {
+    for (int64_t at = 0; at < taps * kChannels; at += kChannels) {
+      block.load(weights + (o * s.ic + i) * taps + at, s.ic * taps);
+      block.transpose();
+      for (int64_t n = 0; n < kChannels; ++n) put((at + n) % taps, (at + n) / taps, n);
+    }
+    return;
+  }
+  const bool by_output = stored.o_block > 0;  // output channels lie side by side
+  const int64_t size = by_output ? stored.o_block : stored.i_block, across = by_output ? s.ic : s.oc;
+  const int64_t outer = by_output ? o : i, inner = by_output ? i : o;
+  for (int64_t tap = 0; tap < taps; ++tap) {
+    block.load(weights + (outer / size * taps + tap) * size * across + inner * size + outer % size, size);
+    if (by_output == turned) block.transpose();
+    for (int64_t n = 0; n < kChannels; ++n) put(tap, n, n);
+  }
+}
+
+/// The inverse of read_filters, not turned: 16 x 16 filters [tap][input channel][output channel] into the weights.
+template <int64_t taps>
+void write_filters(const ConvShape& s, const Stored& stored, const Filters<taps>& filters, int64_t o, int64_t i, float* weights) {
+  Block16 block{};
+  if (stored.plain()) {
+    for (int64_t at = 0; at < taps * kChannels; at += kChannels) {
+      for (int64_t n = 0; n < kChannels; ++n) block.load_row(n, filters[(at + n) % taps][(at + n) / taps]);
+      block.transpose();
+      block.store(weights + (o * s.ic + i) * taps + at, s.ic * taps);
+    }
+    return;
+  }
+  const bool by_output = stored.o_block > 0;
+  const int64_t size = by_output ? stored.o_block : stored.i_block, across = by_output ? s.ic : s.oc;
+  const int64_t outer = by_output ? o : i, inner = by_output ? i : o;
+  for (int64_t tap = 0; tap < taps; ++tap) {
+    for (int64_t n = 0; n < kChannels; ++n) block.load_row(n, filters[tap][n]);
+    if (!by_output) block.transpose();
+    block.store(weights + (outer / size * taps + tap) * size * across + inner * size + outer % size, size);
+  }
+}
+
+}  // namespace stepplan::winograd
