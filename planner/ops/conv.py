@@ -196,8 +196,9 @@ class Conv2d(_Conv):
             case((5, 16, 9, 9), (24, 16, 1, 1), True, stride=(2, 2)),
             case((2, 8, 11, 10), (12, 4, 3, 2), groups=2, dilation=(2, 1), padding=(2, 2, 0, 1)),
             case((3, 6, 8, 8), (6, 1, 5, 5), True, groups=6, padding=(2, 2, 2, 2), stride=(2, 1)),
-            case((3, 16, 7, 6), (32, 16, 3, 3), True, padding=(1, 1, 0, 1)),
+            case((3, 16, 7, 6), (16, 16, 3, 3), True, padding=(1, 1, 0, 1)),
             case((3, 16, 7, 6), (32, 16, 4, 4), True, padding=(1, 1, 1, 1), stride=(2, 2)),
+            case((3, 16, 7, 6), (16, 16, 3, 3), padding=(1, 1, 1, 1), stride=(2, 2)),
             case((3, 24, 9, 6), (24, 1, 5, 5), True, groups=24, padding=(2, 1, 2, 2), stride=(2, 1)),
         )
 

@@ -67,7 +67,7 @@ def test_random_convolutions_match_float64(library, seed):
 @pytest.mark.parametrize(
     "name",
     [
-        *("pointwise", "plain3x3", "odd_wide", "depthwise", "strided1x1", "dilated", "leftover"),
+        *("pointwise", "plain3x3", "strided3x3", "odd_wide", "depthwise", "strided1x1", "dilated", "leftover"),
         *("tiles", "unpadded_tiles", "overpadded_tiles", "strided_tiles", "depthwise_strided", "depthwise_wide"),
     ],
 )
@@ -123,7 +123,7 @@ def stored(plain, blocks):
 
 
 @pytest.mark.parametrize("blocks", [(64, 0), (16, 0), (0, 64), (0, 32), (0, 16)])
-@pytest.mark.parametrize("pixels,k,stride,slices", [(9, 3, 1, 2), (7, 1, 1, 3), (10, 4, 2, 2)])
+@pytest.mark.parametrize("pixels,k,stride,slices", [(9, 3, 1, 2), (7, 1, 1, 3), (9, 3, 2, 2), (10, 4, 2, 2)])
 def test_stored_weights_give_the_bits_of_plain_ones(library, blocks, pixels, k, stride, slices):
     shape = conv(4, 64, (pixels, pixels), 128, (k, k), stride, (k - 1) // 2, bias=1)
     numbers = torch.Generator().manual_seed(pixels)

@@ -16,10 +16,10 @@ def library(request: pytest.FixtureRequest) -> Library:
     return compile_library(SOURCE, (f"-march={request.param}", "-Wno-psabi"))
 
 
-def draw(seed: int, strided: bool) -> tuple[np.random.Generator, np.ndarray]:
+def draw(seed: int, taps: int, stride: int) -> tuple[np.random.Generator, np.ndarray]:
     """A generator, and a shape: n, ic, ih, iw, oc, oh, ow, filter, stride, padding."""
     numbers = np.random.default_rng(seed)
-    taps, stride, padding = (4, 2, 1) if strided else (3, 1, int(numbers.integers(0, 3)))
+    padding = 1 if stride == 2 else int(numbers.integers(0, 3))
     height, width = (int(e) for e in numbers.integers(3, 31, size=2))
     ic, oc = (16 * int(e) for e in numbers.integers(1, 9, size=2))
     out = ((e + 2 * padding - taps) // stride + 1 for e in (height, width))
@@ -31,11 +31,11 @@ def error(found: np.ndarray, truth: torch.Tensor) -> float:
     return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
 
 
-@pytest.mark.parametrize("strided", [False, True])
+@pytest.mark.parametrize("taps,stride", [(3, 1), (3, 2), (4, 2)])
 @pytest.mark.parametrize("seed", range(12))
-def test_all_three_directions_match_float64_in_any_slices(library: Library, seed: int, strided: bool) -> None:
-    numbers, shape = draw(seed, strided)
-    n, ic, ih, iw, oc, oh, ow, taps, stride, padding = (int(e) for e in shape)
+def test_all_three_directions_match_float64_in_any_slices(library: Library, seed: int, taps: int, stride: int) -> None:
+    numbers, shape = draw(seed, taps, stride)
+    n, ic, ih, iw, oc, oh, ow, *_, padding = (int(e) for e in shape)
     x, dy = (numbers.standard_normal(s).astype(np.float32) for s in ((n, ih, iw, ic), (n, oh, ow, oc)))
     weights, bias = (numbers.standard_normal(s).astype(np.float32) for s in ((oc, ic, taps, taps), (oc,)))
     xs, ws, bs = (torch.tensor(a, dtype=torch.float64, requires_grad=True) for a in (x, weights, bias))
@@ -43,11 +43,15 @@ def test_all_three_directions_match_float64_in_any_slices(library: Library, seed
     truth.backward(torch.tensor(dy, dtype=torch.float64))
     bits = set()
     for slices in range(1, n + 1):
-        y, dx, dw = (np.full(s, np.nan, np.float32) for s in (dy.shape, x.shape, weights.shape))
+        y, dx, space = (
+            np.full(s, np.nan, np.float32) for s in (dy.shape, x.shape, weights.size + 16 * weights[0].size)
+        )
+        dw, behind = space[: weights.size].reshape(weights.shape), space[weights.size :]
         library("winograd_map", shape, slices, False, x, weights, bias, y)
         library("winograd_map", shape, slices, True, dy, weights, None, dx)
-        library("winograd_gradient", shape, slices, x, dy, dw)
+        library("winograd_gradient", shape, slices, x, dy, space)
         assert xs.grad is not None and ws.grad is not None
         assert max(error(y, truth), error(dx, xs.grad), error(dw, ws.grad)) < 1e-6
+        assert np.isnan(behind).all()
         bits.add((y.tobytes(), dx.tobytes()))
     assert len(bits) == 1  # how images are divided changes nothing

@@ -94,16 +94,16 @@ class Gradient {
     });
   }
 
-  /// dw of some output and input channels, in sixteens. `partials`: the sums of `slices` slices, `stride` floats apart,
-  /// added in their order.
+  /// dw of some output channels, and of input channels in sixteens. `partials`: the sums of `slices` slices, `stride` floats
+  /// apart, added in their order. Slices that share sixteen output channels each turn all of them back.
   void reduce(Range o, Range i, int slices, int64_t stride, const Stored& stored, const float* partials, float* dw) const {
     for (int64_t column = i.begin; column < i.end; column += kChannels)  // along the rows of sums, which lie side by side
-      for (int64_t row = o.begin; row < o.end; row += kChannels) {
+      for (int64_t row = o.begin / kChannels * kChannels; row < o.end; row += kChannels) {
         Filters<kTaps> filters;
         for (int64_t n = 0; n < kChannels; ++n)
           for (int64_t at = 0; at < kChannels; at += kVector)
             turn_back(partials, slices, stride, column + n, row + at, &filters[0][n][at]);
-        write_filters(shape_, stored, filters, row, column, dw);
+        write_filters(shape_, stored, filters, row, column, o, dw);
       }
   }
 

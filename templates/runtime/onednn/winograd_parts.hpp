@@ -16,7 +16,6 @@ namespace stepplan::winograd {
 constexpr int64_t kChannels = 16;  // channels come in blocks of so many: a cache line
 constexpr int64_t kGap = 16;       // floats between planes: powers of two apart, all would want the same cache lines
 
-
 using namespace products;
 
 /// Whether nothing but the filters' size and stride decides.
@@ -97,15 +96,18 @@ void read_filters(const ConvShape& s, const Stored& stored, const float* weights
   }
 }
 
-/// The inverse of read_filters, not turned: 16 x 16 filters [tap][input channel][output channel] into the weights.
+/// The inverse of read_filters, not turned: 16 x 16 filters [tap][input channel][output channel] into the weights. `own`:
+/// output channels that may be written; of weights that are stored in blocks all.
 template <int64_t taps>
-void write_filters(const ConvShape& s, const Stored& stored, const Filters<taps>& filters, int64_t o, int64_t i, float* weights) {
+void write_filters(const ConvShape& s, const Stored& stored, const Filters<taps>& filters, int64_t o, int64_t i, Range own,
+                   float* weights) {
   Block16 block{};
   if (stored.plain()) {
     for (int64_t at = 0; at < taps * kChannels; at += kChannels) {
       for (int64_t n = 0; n < kChannels; ++n) block.load_row(n, filters[(at + n) % taps][(at + n) / taps]);
       block.transpose();
-      block.store(weights + (o * s.ic + i) * taps + at, s.ic * taps);
+      for (int64_t n = std::max<int64_t>(0, own.begin - o); n < std::min(kChannels, own.end - o); ++n)
+        block.store_row(n, weights + ((o + n) * s.ic + i) * taps + at);
     }
     return;
   }

@@ -1,6 +1,7 @@
 // 4x4 convolutions of stride 2 by minimal filtering. A window's even rows and its odd ones are two convolutions of stride 1
 // with filters of two rows each, and so are columns: four phases, each F(2x2, 2x2), whose 9 multiplications give four
-// results where a direct convolution has 16.
+// results where a direct convolution has 16. 3x3 convolutions are 4x4 ones whose last taps are zeros; of the 36 products
+// of all phases, 11 are with zeros and left out.
 //
 // Along one dimension, of inputs d0 d1 d2 and taps g0 g1:
 //
@@ -19,11 +20,21 @@ constexpr int64_t kShared = 25;  // of one of dy, whose phases have points in co
 constexpr int64_t kChain = 128;  // terms that are added up in one go: sums are of four phases' channels, and round as such
 
 inline bool fits(const ConvShape& s) {
-  return s.kh == 4 && s.kw == 4 && s.stride_h == 2 && s.stride_w == 2 && s.pad_h == 1 && s.pad_w == 1 && fits_besides_filters(s);
+  return (s.kh == 3 || s.kh == 4) && s.kw == s.kh && s.stride_h == 2 && s.stride_w == 2 && s.pad_h == 1 && s.pad_w == 1 &&
+         fits_besides_filters(s);
 }
 
 /// The tap of phase `phase` at (i, j) of its 2x2.
 constexpr int64_t tap_of(int64_t phase, int64_t i, int64_t j) { return (phase / 2 + 2 * i) * 4 + phase % 2 + 2 * j; }
+
+/// f(phases) for each run of neighbouring phases that have a product at point `p`.
+template <class F>
+void each_run(const ConvShape& s, int64_t p, const F& f) {
+  const bool both_rows = s.kh == 4 || p / 3 < 2, both_columns = s.kw == 4 || p % 3 < 2;  // else their last tap's is zero
+  if (both_columns) return f(Range{0, both_rows ? 4 : 2});
+  f(Range{0, 1});
+  if (both_rows) f(Range{2, 3});
+}
 
 /// A pixel's channels, or zeros outside.
 struct Pixels {
@@ -38,23 +49,39 @@ struct Pixels {
 
 // -- forward and gradient of weights: windows of x -----------------------------------------------------------------------
 
-/// V[p][tile][phase][channel] of the 6x6 inputs of 2x2 results.
-inline void transform_windows(const Image& source, const Tiling& tiling, Range tiles, const float* images, float* v) {
-  const int64_t c = source.channels, stride = plane(tiles.size(), kPhases * c);
+/// V[p] of one tile and phase, whose first input is at `top`, `left`; of filters with one row, or column, fewer points.
+template <int rows, int columns>
+void transform_window(const Pixels& pixels, int64_t top, int64_t left, float* to, int64_t stride) {
+  for (int64_t channel = 0; channel < pixels.image.channels; channel += kVector) {
+    Vector d[rows][columns];
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t j = 0; j < columns; ++j) d[i][j] = pixels.at(top + 2 * i, left + 2 * j, channel);
+    for (int j = 0; j < columns; ++j) {
+      d[0][j] -= d[1][j];
+      if constexpr (rows == 3) d[2][j] = d[1][j] - d[2][j];
+    }
+    for (int i = 0; i < rows; ++i) {
+      d[i][0] -= d[i][1];
+      if constexpr (columns == 3) d[i][2] = d[i][1] - d[i][2];
+      for (int j = 0; j < columns; ++j) store(to + (3 * i + j) * stride + channel, d[i][j]);
+    }
+  }
+}
+
+/// V[p][tile][phase][channel] of the 6x6 inputs of 2x2 results, as far as there are products with them.
+inline void transform_windows(const ConvShape& s, const Image& source, const Tiling& tiling, Range tiles, const float* images,
+                              float* v) {
+  const int64_t row = kPhases * source.channels, stride = plane(tiles.size(), row);
+  constexpr auto whole = transform_window<3, 3>, wide = transform_window<2, 3>, tall = transform_window<3, 2>,
+                 small = transform_window<2, 2>;
   for (int64_t tile = tiles.begin; tile < tiles.end; ++tile) {
     const Tiling::At at = tiling.at(tile);
     const Pixels pixels{source, images + at.image * source.floats()};
-    float* to = v + (tile - tiles.begin) * kPhases * c;
-    for (int64_t phase = 0; phase < kPhases; ++phase) {
-      const int64_t top = 2 * at.y - 1 + phase / 2, left = 2 * at.x - 1 + phase % 2;
-      for (int64_t channel = 0; channel < c; channel += kVector, to += kVector) {
-        Vector d[3][3];
-        for (int64_t i = 0; i < 3; ++i)
-          for (int64_t j = 0; j < 3; ++j) d[i][j] = pixels.at(top + 2 * i, left + 2 * j, channel);
-        for (int j = 0; j < 3; ++j) d[0][j] -= d[1][j], d[2][j] = d[1][j] - d[2][j];
-        for (int i = 0; i < 3; ++i) d[i][0] -= d[i][1], d[i][2] = d[i][1] - d[i][2];
-        for (int p = 0; p < kPoints; ++p) store(to + p * stride, d[p / 3][p % 3]);
-      }
+    float* to = v + (tile - tiles.begin) * row;
+    for (int64_t phase = 0; phase < kPhases; ++phase, to += source.channels) {
+      const bool one_row = s.kh == 3 && phase / 2, one_column = s.kw == 3 && phase % 2;
+      const auto transform = one_row ? (one_column ? small : wide) : one_column ? tall : whole;
+      transform(pixels, 2 * at.y - 1 + phase / 2, 2 * at.x - 1 + phase % 2, to, stride);
     }
   }
 }
@@ -142,6 +169,26 @@ inline void finish_tiles(const Image& result, const Tiling& tiling, Range tiles,
 
 // -- filters -------------------------------------------------------------------------------------------------------------
 
+/// As read_filters, of 3x3 filters with zeros behind them; in front of turned ones.
+inline void read_padded(const ConvShape& s, const Stored& stored, const float* weights, int64_t o, int64_t i, bool turned,
+                        Filters<kTaps>& filters) {
+  if (s.kh == 4) return read_filters(s, stored, weights, o, i, turned, filters);
+  Filters<9> own;
+  read_filters(s, stored, weights, o, i, turned, own);
+  std::memset(filters, 0, sizeof filters);
+  for (int64_t tap = 0; tap < 9; ++tap)
+    std::memcpy(filters[(tap / 3 + turned) * 4 + tap % 3 + turned], own[tap], sizeof own[tap]);
+}
+
+/// The inverse, not turned.
+inline void write_padded(const ConvShape& s, const Stored& stored, const Filters<kTaps>& filters, int64_t o, int64_t i,
+                         Range own_outputs, float* weights) {
+  if (s.kh == 4) return write_filters(s, stored, filters, o, i, own_outputs, weights);
+  Filters<9> own;
+  for (int64_t tap = 0; tap < 9; ++tap) std::memcpy(own[tap], filters[tap / 3 * 4 + tap % 3], sizeof own[tap]);
+  write_filters(s, stored, own, o, i, own_outputs, weights);
+}
+
 /// U[p] of one phase of 16 x 16 filters; u: of the first of them, `stride` floats between planes and `row` between summed
 /// channels.
 inline void transform_filters(const Filters<kTaps>& filters, int64_t phase, float* u, int64_t stride, int64_t row) {
@@ -185,7 +232,7 @@ class Map {
     for (int64_t k = blocks.begin * kChannels; k < blocks.end * kChannels; k += kChannels)
       for (int64_t c = 0; c < summed; c += kChannels) {
         Filters<kTaps> filters;
-        read_filters(shape_, stored, weights, turned_ ? c : k, turned_ ? k : c, turned_, filters);
+        read_padded(shape_, stored, weights, turned_ ? c : k, turned_ ? k : c, turned_, filters);
         const int64_t first = k / kPanel * kPanel, width = std::min(kPanel, results - first);
         for (int64_t phase = 0; phase < kPhases; ++phase) {
           float* planes = turned_ ? u + phase * kPoints * filter_plane() : u;
@@ -211,10 +258,13 @@ class Map {
     const int64_t c = kPhases * x_.channels, k = y_.channels;
     const int64_t v_plane = plane(tiles.size(), c), m_plane = plane(tiles.size(), k);
     float* m = v + kPoints * v_plane;
-    transform_windows(x_, tiling_, tiles, x, v);
+    transform_windows(shape_, x_, tiling_, tiles, x, v);
     for (int64_t p = 0; p < kPoints; ++p)
-      multiply(tiles.size(), k, {0, c}, Left<true>{v + p * v_plane, c}, Panels{u + p * filter_plane(), c}, m + p * m_plane, k,
-               false, kChain);
+      each_run(shape_, p, [&](Range phases) {
+        const Range depth{phases.begin * x_.channels, phases.end * x_.channels};
+        multiply(tiles.size(), k, depth, Left<true>{v + p * v_plane, c}, Panels{u + p * filter_plane(), c}, m + p * m_plane, k,
+                 depth.begin > 0, kChain);
+      });
     finish_tiles(y_, tiling_, tiles, 0, 0, 1, m, bias, y);
   }
 
@@ -227,8 +277,12 @@ class Map {
       const int64_t i = phase / 2, j = phase % 2;
       for (int64_t p = 0; p < kPoints; ++p) {
         const int64_t q = (2 * i + p / 3) * 5 + 2 * j + p % 3;
-        multiply(tiles.size(), k, {0, c}, Left<true>{v + q * v_plane, c}, Panels{u + p * filter_plane(), c}, m + p * m_plane, k,
-               false, kChain);
+        float* products = m + p * m_plane;
+        if (shape_.kh == 3 && ((i == 0 && p / 3 == 0) || (j == 0 && p % 3 == 0)))  // a zero in front
+          std::memset(products, 0, size_t(tiles.size() * k) * sizeof(float));
+        else
+          multiply(tiles.size(), k, {0, c}, Left<true>{v + q * v_plane, c}, Panels{u + p * filter_plane(), c}, products, k,
+                   false, kChain);
       }
       finish_tiles(x_, tiling_, tiles, i, j, 2, m, bias, dx);
     }
@@ -252,7 +306,8 @@ class Gradient {
     return aligned(size_t(kPoints * (plane(tiles, kPhases * shape_.ic) + plane(tiles, shape_.oc))) * sizeof(float));
   }
 
-  /// sums[p][phase][input channel][output channel] of the tiles of some images.
+  /// sums[p][phase][input channel][output channel] of the tiles of some images; those without a product are left as they
+  /// are, for they belong to taps that are not.
   void run(Range images, const float* x, const float* dy, float* sums, void* scratch) const {
     const int64_t c = kPhases * shape_.ic, k = shape_.oc;
     const Range all = tiling_.of(images);
@@ -260,25 +315,27 @@ class Gradient {
       const int64_t v_plane = plane(tiles.size(), c), m_plane = plane(tiles.size(), k);
       float* v = static_cast<float*>(scratch);
       float* m = v + kPoints * v_plane;
-      transform_windows(x_, tiling_, tiles, x, v);
+      transform_windows(shape_, x_, tiling_, tiles, x, v);
       spread_results(y_, tiling_, tiles, dy, m);
       for (int64_t p = 0; p < kPoints; ++p)
-        multiply(c, k, {0, tiles.size()}, Left<false>{v + p * v_plane, c}, Panels{m + p * m_plane, tiles.size()},
-                 sums + p * sums_plane(), k, tiles.begin > all.begin);
+        each_run(shape_, p, [&](Range phases) {
+          const int64_t first = phases.begin * shape_.ic;
+          multiply(phases.size() * shape_.ic, k, {0, tiles.size()}, Left<false>{v + p * v_plane + first, c},
+                   Panels{m + p * m_plane, tiles.size()}, sums + p * sums_plane() + first * k, k, tiles.begin > all.begin);
+        });
     });
   }
 
-  /// dw of some output and input channels, in sixteens. `partials`: the sums of `slices` slices, `stride` floats apart,
-  /// added in their order.
+  /// As winograd::Gradient's.
   void reduce(Range o, Range i, int slices, int64_t stride, const Stored& stored, const float* partials, float* dw) const {
     for (int64_t column = i.begin; column < i.end; column += kChannels)
-      for (int64_t row = o.begin; row < o.end; row += kChannels) {
+      for (int64_t row = o.begin / kChannels * kChannels; row < o.end; row += kChannels) {
         Filters<kTaps> filters;
         for (int64_t phase = 0; phase < kPhases; ++phase)
           for (int64_t n = 0; n < kChannels; ++n)
             for (int64_t at = 0; at < kChannels; at += kVector)
               turn_back(partials + (phase * shape_.ic + column + n) * shape_.oc + row + at, slices, stride, phase, n, at, filters);
-        write_filters(shape_, stored, filters, row, column, dw);
+        write_padded(shape_, stored, filters, row, column, o, dw);
       }
   }
 
