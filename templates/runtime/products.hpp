@@ -119,10 +119,11 @@ void multiply(int64_t rows, int64_t columns, Range depth, const A& a, const Pane
               bool adds = false, int64_t chain = std::numeric_limits<int64_t>::max()) {
   for (int64_t first = 0; first < columns; first += kPanel) {
     const auto panel = [&]<int vectors>(std::integral_constant<int, vectors>) {
-      for (Range part{depth.begin, 0}; part.begin < depth.end; part.begin = part.end) {
-        part.end = part.begin + std::min(chain, depth.end - part.begin);
+      Range part{depth.begin, depth.begin};
+      do {  // once if there is nothing to add up: that is zeros
+        part = {part.end, part.end + std::min(chain, depth.end - part.end)};
         multiply_panel<vectors>(rows, a, b.start + first * b.rows, part, c + first, c_step, adds || part.begin > depth.begin);
-      }
+      } while (part.end < depth.end);
     };
     switch (std::min(kPanel, columns - first) / kVector) {
       case 1: panel(std::integral_constant<int, 1>()); break;

@@ -43,7 +43,7 @@ void run_gradient(const ConvShape& s, int64_t slices, const float* x, const floa
     Space scratch(gradient.scratch_bytes(images));
     gradient.run(images, x, dy, partials.start() + slice * stride, scratch.start());
   }
-  // In parts of which none begins or ends where sixteen channels do, as many lanes divide few channels.
+  // In parts that begin and end within sixteen channels, as many lanes divide few channels.
   for (int64_t part = 0; part < s.oc / 5; ++part)
     gradient.reduce(split(s.oc, s.oc / 5, part), {0, s.ic}, int(slices), stride, {}, partials.start(), dw);
 }
