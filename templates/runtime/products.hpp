@@ -113,7 +113,7 @@ void multiply_panel(int64_t rows, const A& a, const Word* b, Range depth, float*
 }
 
 /// c (rows x columns) = a b, summed over `depth`. Columns are a multiple of kVector, and end where a panel does. Sums of
-/// more than `chain` terms are sums of such sums: they round less, and a panel's part of b stays in the first-level cache.
+/// more than `chain` terms are sums of such sums, which round less.
 template <class A, class Word>
 void multiply(int64_t rows, int64_t columns, Range depth, const A& a, const Panels<Word>& b, float* c, int64_t c_step,
               bool adds = false, int64_t chain = std::numeric_limits<int64_t>::max()) {

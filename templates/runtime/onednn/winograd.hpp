@@ -10,10 +10,6 @@
 
 namespace stepplan::winograd {
 
-/// Tiles that are under way at once. With 64 channels their 16 planes fit a second-level cache of a MiB; with many
-/// channels the filters, or sums, are large, and go through the caches once for so many tiles.
-inline int64_t tiles_at_once(const ConvShape& s, int64_t share) { return std::max<int64_t>(96, std::min(s.ic, s.oc) / share); }
-
 /// Scratch for so many tiles of x and of y.
 inline size_t bytes_of_planes(const ConvShape& s, int64_t tiles) {
   return aligned(size_t(kPoints * (plane(tiles, s.ic) + plane(tiles, s.oc))) * sizeof(float));

@@ -51,6 +51,12 @@ struct Tiling {
 /// Floats from one plane of tiles x channels to the next.
 inline int64_t plane(int64_t tiles, int64_t channels) { return tiles * channels + kGap; }
 
+/// Tiles that are under way at once. With 64 channels the planes of the fewest take 0.4 to 1.1 MiB, about a second-level
+/// cache; with many channels the filters, or sums, are large, and go through the caches once for so many tiles.
+inline int64_t tiles_at_once(const ConvShape& s, int64_t share, int64_t fewest = 96) {
+  return std::max(fewest, std::min(s.ic, s.oc) / share);
+}
+
 /// f(tiles) for at most `most` of them at a time.
 template <class F>
 void each_portion(Range all, int64_t most, const F& f) {

@@ -252,7 +252,7 @@ class Map {
 
  private:
   int64_t filter_plane() const { return plane((turned_ ? 1 : kPhases) * shape_.ic, shape_.oc); }
-  int64_t most_tiles() const { return std::max<int64_t>(48, std::min(shape_.ic, shape_.oc) / 4); }
+  int64_t most_tiles() const { return tiles_at_once(shape_, 4, 48); }
 
   void run_forward(Range tiles, const float* x, const float* u, const float* bias, float* y, float* v) const {
     const int64_t c = kPhases * x_.channels, k = y_.channels;
@@ -341,7 +341,7 @@ class Gradient {
 
  private:
   int64_t sums_plane() const { return plane(kPhases * shape_.ic, shape_.oc); }
-  int64_t most_tiles() const { return std::max<int64_t>(96, std::min(shape_.ic, shape_.oc)); }
+  int64_t most_tiles() const { return tiles_at_once(shape_, 1); }
 
   /// G' S G of the sums of one input channel and some output channels, which begin at `sums`, into the phase's taps.
   void turn_back(const float* sums, int slices, int64_t stride, int64_t phase, int64_t n, int64_t at,
