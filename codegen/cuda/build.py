@@ -74,7 +74,7 @@ def _units(
     if null:
         includes: tuple[Path, ...] = ()
         defines: tuple[str, ...] = ("-DSTEPPLAN_NULL_DEVICE",)
-        runtime = [CUDA_RUNTIME / name for name in (*more, "library_null.cpp")]
+        runtime = [CUDA_RUNTIME / name for name in (*more, "block_null.cpp", "library_null.cpp")]
         kernel = (*NULL_KERNELS, *defines)
         compiled = [(k.name, _host([k], (*kernel, *stored), includes, extra)) for k, stored in kernels]
     else:

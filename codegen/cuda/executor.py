@@ -139,7 +139,9 @@ class CudaExecutor(Executor):
     ) -> dict[str, float]:
         """node -> median ns on the GPU, each alone, by events. Runs the nodes on what the arena holds. `launches`:
         threads per block and blocks for the nodes that are wanted, None or 0 x 0: as planned; the others are left
-        out."""
+        out. SP1862: no repetitions."""
+        if repetitions < 1:
+            raise UserError("SP1862", f"a median of {repetitions} times is none", "ask for one repetition or more")
         with self._lock:
             self._require_open()
             order = self._tasks(program)

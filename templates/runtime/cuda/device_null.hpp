@@ -4,7 +4,8 @@
 // While it runs a node it verifies what `check` verified on the plan, by other means: vector clocks over streams and
 // events say what has certainly happened, and a shadow of each arena says which value every byte holds. A node that
 // reads bytes that another stream may still be writing, or that hold another value than the one it is for, or that
-// lie outside the arena, ends the run with a DeviceFailure. Every operation is recorded as a line of text.
+// lie outside the arena, ends the run with a DeviceFailure. So does a kernel that writes beside what its node touches.
+// Every operation is recorded as a line of text.
 #pragma once
 
 #include <algorithm>
@@ -16,11 +17,13 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "fringe.hpp"
 #include "probe.hpp"
 #include "shadow.hpp"
 
@@ -43,7 +46,7 @@ using Event = NullEvent*;
 
 /// One operation in a stream's queue.
 struct Work {
-  enum class Kind { run, node, record, wait };
+  enum class Kind { run, node, end, record, wait };
   Kind kind;
   Stream stream;
   std::function<void()> body;  // of run and node
@@ -63,6 +66,8 @@ struct NullStream {
   std::vector<Work> queue;
   size_t next = 0;
   Clock clock;
+  const char* node = "";         // the last that began
+  std::vector<Touch> touched{};  // by the nodes that have begun and not ended: several may be one launch
   bool idle() const { return next == queue.size(); }
 };
 
@@ -123,20 +128,29 @@ class Device {
     enqueue({Work::Kind::run, stream, std::move(body), nullptr, 0, std::move(text)});
   }
 
-  /// Says that a node begins: what it touches is verified when its turn comes.
-  void begin_node(Stream stream, const char* name, const Touch* touches, size_t count) {
+  /// Says that a node begins: what it touches is verified when its turn comes, and that it touches nothing else.
+  void begin_node(Stream stream, const char* name, std::span<const Touch> touches) {
     if (failing() == name) throw DeviceFailure("told to fail");
     enqueue({Work::Kind::node, stream,
-             [this, stream, name, touches, count] {
-               const std::string wrong = shadow_.touch(name, touches, count, stream->number, stream->clock);
+             [this, stream, name, touches] {
+               const std::string wrong = shadow_.touch(name, touches, stream->number, stream->clock);
                if (!wrong.empty()) throw DeviceFailure(wrong);
+               stream->node = name;
+               stream->touched.insert(stream->touched.end(), touches.begin(), touches.end());
              },
              nullptr, 0, name});
+  }
+  void end_nodes(Stream stream) {
+    enqueue({Work::Kind::end, stream, [stream] { stream->touched.clear(); }, nullptr, 0, ""});
   }
 
   /// Bytes that the host wrote while nothing ran.
   void written(int value, int pool, int64_t offset, int64_t bytes) { shadow_.written(value, pool, offset, bytes); }
-  void set_arena(int pool, int64_t bytes) { shadow_.set_arena(pool, bytes); }
+  void set_arena(int pool, std::byte* base, size_t bytes) {
+    shadow_.set_arena(pool, static_cast<int64_t>(bytes));
+    if (arenas_.size() <= static_cast<size_t>(pool)) arenas_.resize(static_cast<size_t>(pool) + 1);
+    arenas_[static_cast<size_t>(pool)] = {base, static_cast<int64_t>(bytes)};
+  }
 
   void synchronize(Stream) { drain(); }
   void synchronize(Event) { drain(); }
@@ -226,7 +240,8 @@ class Device {
 
   void step(NullStream& stream) {
     const Work& work = stream.queue[stream.next];
-    if (logging_) lines_.push_back("s" + std::to_string(stream.number) + " " + work.text);
+    if (logging_ && work.kind != Work::Kind::end)
+      lines_.push_back("s" + std::to_string(stream.number) + " " + work.text);
     stream.clock.tick(stream.number);
     switch (work.kind) {
       case Work::Kind::record:
@@ -234,9 +249,18 @@ class Device {
         work.event->done = work.ticket;
         break;
       case Work::Kind::wait: stream.clock.merge(work.event->clock); break;
+      case Work::Kind::run: run_hiding(stream, work); break;
       default: work.body();
     }
     ++stream.next;
+  }
+
+  void run_hiding(const NullStream& stream, const Work& work) const {
+    const Fringe hidden(arenas_, stream.touched);
+    work.body();
+    const std::string where = hidden.written();
+    if (!where.empty())
+      throw DeviceFailure(std::string("node ") + stream.node + " writes " + where + ", which it is not to touch (" + work.text + ")");
   }
 
   int number_;
@@ -244,6 +268,7 @@ class Device {
   std::vector<std::unique_ptr<NullEvent>> events_;
   std::shared_ptr<std::vector<Work>> captured_;
   Shadow shadow_;
+  std::vector<Arena> arenas_;
   uint64_t seed_ = 0;
   std::mt19937_64 random_;
   bool logging_ = false;

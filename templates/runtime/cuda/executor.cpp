@@ -65,12 +65,9 @@ Executor::Executor(int device, bool poison, bool record)
     device_.synchronize(first);
     if (poison)
       for (size_t i = 0; i < pools_.size(); ++i) std::memset(pools_[i], 0xff, spec_.pools[i].bytes);
-#ifdef STEPPLAN_NULL_DEVICE
-    device_.set_arena(0, static_cast<int64_t>(spec_.arena_bytes));
-    for (size_t i = 0; i < pools_.size(); ++i)
-      device_.set_arena(static_cast<int>(i) + 1, static_cast<int64_t>(spec_.pools[i].bytes));
+    device_.set_arena(0, arena_, spec_.arena_bytes);
+    for (size_t i = 0; i < pools_.size(); ++i) device_.set_arena(static_cast<int>(i) + 1, pools_[i], spec_.pools[i].bytes);
     for (const HeldValue& held : spec_.held) device_.written(held.value, 0, held.offset, held.bytes);
-#endif
   } catch (...) {
     close();
     throw;
@@ -145,9 +142,6 @@ void Executor::choose_addresses(const ProgramSpec& program, std::span<const Argu
 void Executor::place_input(int number, const Argument& given) {
   const InputSpec& input = spec_.inputs[static_cast<size_t>(number)];
   std::byte* planned = arena_ + input.offset;
-#ifdef STEPPLAN_NULL_DEVICE
-  device_.begin_node(streams_[0], input.name, &spec_.input_touches[static_cast<size_t>(number)], 1);
-#endif
   if (!given.on_device)
     return device_.copy(streams_[0], planned, staging_[static_cast<size_t>(number)],
                         static_cast<size_t>(input.elements()) * input.type.bits / 8);
@@ -188,14 +182,15 @@ void Executor::enqueue(const ProgramSpec& program, const Run& run) {
     const gpu::Stream stream = streams_[static_cast<size_t>(task.lane)];
     try {
       for (int event : task.waits) device_.wait(stream, events_[static_cast<size_t>(event)]);
-#ifdef STEPPLAN_NULL_DEVICE
-      device_.begin_node(stream, task.name, task.touches.data(), task.touches.size());
-#endif
+      device_.begin_node(stream, task.name, task.touches);
       gpu::Queue own = queue(task.lane);
       if (task.joins || joining) own.joint = &joint;
       task.node(run, own);
       joining = task.joins;
-      if (!joining) gpu::launch_joint(queue(task.lane), joint, run.now), joint = {};
+      if (!joining) {
+        gpu::launch_joint(queue(task.lane), joint, run.now), joint = {};
+        device_.end_nodes(stream);
+      }
       if (task.event >= 0) device_.record(events_[static_cast<size_t>(task.event)], stream);
     } catch (const gpu::DeviceFailure& failure) {  // a library's error does not say whose call it was
       throw gpu::DeviceFailure(std::string("node ") + task.name + ": " + failure.what());
@@ -258,7 +253,12 @@ Ticket Executor::ask(size_t number, std::span<const Argument> given, const gpu::
     if (!given[i].on_device) stage(program.inputs[i], given[i]);
   choose_addresses(program, given);
   if (foreign) gpu::after_callers_work(device_, streams_[0], start_, caller);
-  for (size_t i = 0; i < given.size(); ++i) place_input(program.inputs[i], given[i]);
+  for (size_t i = 0; i < given.size(); ++i) {
+    const size_t input = static_cast<size_t>(program.inputs[i]);
+    device_.begin_node(streams_[0], spec_.inputs[input].name, spec_.input_touches.subspan(input, 1));
+    place_input(program.inputs[i], given[i]);
+    device_.end_nodes(streams_[0]);
+  }
   if (staged) device_.record(staged_, streams_[0]);
   gpu::set_scalars(queue(0), reinterpret_cast<gpu::Scalars*>(small_), now);
   Run run;

@@ -200,45 +200,29 @@ STEPPLAN_KERNEL Share share_of(const JointLaunch<Tensor>& launch, int block) {
   return {low, begin, left < all ? left : all};
 }
 
-#ifdef __CUDACC__
 template <class Tensor>
-__global__ void __launch_bounds__(kJointThreads)
-    each_joint(const __grid_constant__ JointLaunch<Tensor> launch, const Scalars* now) {
-  const Share own = share_of(launch, static_cast<int>(blockIdx.x));
+STEPPLAN_LAUNCHED(kJointThreads) each_joint(STEPPLAN_COMMON JointLaunch<Tensor> launch, const Scalars* now) {
+  const Share own = share_of(launch, static_cast<int>(place().block));
   const Tensor& tensor = launch.tensors[own.which];
-  __shared__ decltype(step_of(tensor, now)) step;
-  if (threadIdx.x == 0) step = step_of(tensor, now);
-  __syncthreads();
-  joint_share(tensor, step, own.begin, own.elements, static_cast<int>(threadIdx.x));
+  STEPPLAN_SHARED decltype(step_of(tensor, now)) step;
+  if (place().thread == 0) step = step_of(tensor, now);
+  meet();
+  joint_share(tensor, step, own.begin, own.elements, place().thread);
 }
-#endif
 
 template <class Tensor>
 void launch_tensors(Queue queue, const std::vector<Tensor>& tensors, const Scalars* now) {
   static_assert(sizeof(JointLaunch<Tensor>) + 64 <= 4096);
   for (size_t begin = 0; begin < tensors.size(); begin += Tensor::kMost) {
-    JointLaunch<Tensor> launch{};
-    launch.count = static_cast<int>(std::min<size_t>(Tensor::kMost, tensors.size() - begin));
-    for (int i = 0; i < launch.count; ++i) {
-      launch.tensors[i] = tensors[begin + static_cast<size_t>(i)];
-      const int64_t all = share(launch.tensors[i]);
-      launch.first[i + 1] = launch.first[i] + static_cast<int>((launch.tensors[i].elements + all - 1) / all);
+    JointLaunch<Tensor> some{};
+    some.count = static_cast<int>(std::min<size_t>(Tensor::kMost, tensors.size() - begin));
+    for (int i = 0; i < some.count; ++i) {
+      some.tensors[i] = tensors[begin + static_cast<size_t>(i)];
+      const int64_t all = share(some.tensors[i]);
+      some.first[i + 1] = some.first[i] + static_cast<int>((some.tensors[i].elements + all - 1) / all);
     }
-    const int blocks = launch.first[launch.count];
-    if (blocks == 0) continue;
-#ifdef STEPPLAN_NULL_DEVICE
-    queue.device.run(queue.stream, "joint " + std::to_string(launch.count), [=] {
-      for (int block = 0; block < blocks; ++block) {
-        const Share own = share_of(launch, block);
-        const Tensor& tensor = launch.tensors[own.which];
-        const auto step = step_of(tensor, now);
-        for (int thread = 0; thread < kJointThreads; ++thread) joint_share(tensor, step, own.begin, own.elements, thread);
-      }
-    });
-#elif defined(__CUDACC__)
-    each_joint<<<static_cast<unsigned>(blocks), kJointThreads, 0, queue.stream>>>(launch, now);
-    check(cudaGetLastError(), "a kernel's launch");
-#endif
+    const int blocks = some.first[some.count];
+    if (blocks > 0) launch(queue, "joint", some.count, blocks, kJointThreads, each_joint<Tensor>, some, now);
   }
 }
 

@@ -1,6 +1,5 @@
 // Data movement: fills, strided copies, blocks, transposes.
 #include <bit>
-#include <vector>
 
 #include "device_kernels.hpp"
 #include "division.hpp"
@@ -158,36 +157,23 @@ STEPPLAN_KERNEL void write_tile(const Tiles& t, const Tile& tile, int thread, co
     if (first + k * step < tile.columns) *to = held[r * t.pitch + first + k * step];
 }
 
-#ifdef __CUDACC__
 template <class T>
-__global__ void __launch_bounds__(kTileThreads, kTileBlocks<T>) each_tile(Tiles tiles, const T* x, T* y) {
-  __shared__ T held[kTileHeld];
-  for (int64_t number = blockIdx.x; number < tiles.count; number += gridDim.x) {
+STEPPLAN_LAUNCHED(kTileThreads, kTileBlocks<T>) each_tile(Tiles tiles, const T* x, T* y) {
+  STEPPLAN_SHARED T held[kTileHeld];
+  const Place own = place();
+  for (int64_t number = own.block; number < tiles.count; number += own.blocks) {
     const Tile tile(tiles, number);
-    read_tile(tiles, tile, static_cast<int>(threadIdx.x), x, held);
-    __syncthreads();
-    write_tile(tiles, tile, static_cast<int>(threadIdx.x), held, y);
-    __syncthreads();
+    read_tile(tiles, tile, own.thread, x, held);
+    meet();
+    write_tile(tiles, tile, own.thread, held, y);
+    meet();
   }
 }
-#endif
 
 template <class T>
 void transpose_tiles(Queue queue, const T* x, T* y, const Tiles& tiles) {
-#ifdef STEPPLAN_NULL_DEVICE
-  queue.device.run(queue.stream, queue.text("tiles", tiles.count), [=] {
-    std::vector<T> held(kTileHeld);
-    for (int64_t number = 0; number < tiles.count; ++number) {
-      const Tile tile(tiles, number);
-      for (int thread = 0; thread < kTileThreads; ++thread) read_tile(tiles, tile, thread, x, held.data());
-      for (int thread = 0; thread < kTileThreads; ++thread) write_tile(tiles, tile, thread, held.data(), y);
-    }
-  });
-#elif defined(__CUDACC__)
-  const unsigned blocks = static_cast<unsigned>(std::min<int64_t>(tiles.count, queue.blocks));
-  each_tile<<<blocks, kTileThreads, 0, queue.stream>>>(tiles, x, y);
-  check(cudaGetLastError(), "a kernel's launch");
-#endif
+  const int64_t blocks = std::min<int64_t>(tiles.count, queue.blocks);
+  launch(queue, "tiles", tiles.count, blocks, kTileThreads, each_tile<T>, tiles, x, y);
 }
 
 }  // namespace

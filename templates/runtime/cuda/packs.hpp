@@ -3,23 +3,12 @@
 // What a GPU's memory delivers is what its threads have asked for over the time until it comes. On an H200 that is
 // 4.8 TB/s times 0.8 us, 29 KB per multiprocessor: 2048 threads there must have 14 bytes under way each. One float
 // is too little, one pack of 16 bytes barely enough; so a thread has 32 to 64 bytes under way.
-//
-// The code is the same on the null device, thread after thread.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
-#include <vector>
 
 #include "launch.hpp"
-
-#ifdef __CUDACC__
-#define STEPPLAN_UNROLL _Pragma("unroll")
-#define STEPPLAN_NO_UNROLL _Pragma("unroll 1")
-#else
-#define STEPPLAN_UNROLL
-#define STEPPLAN_NO_UNROLL
-#endif
 
 namespace stepplan::gpu {
 
@@ -60,20 +49,14 @@ bool in_packs(const T*... operands) {
   return ((reinterpret_cast<uintptr_t>(operands) % alignof(Pack<T, width>) == 0) && ...);
 }
 
-/// One thread among all of a launch.
-struct Place {
-  int64_t block, blocks;
-  int thread, threads;
-};
-
 // -- elements ------------------------------------------------------------------------------------------------------------
 
 /// One thread's share of f(i, operands...) for i < n: packs, then single elements where no pack is full or aligned.
 template <int width, int count, class F, class... P>
 STEPPLAN_KERNEL void map_packs(const Place& place, int64_t n, bool aligned, F& f, P... operands) {
-  const int64_t packs = aligned ? n / width : 0, step = place.blocks * place.threads * count;
+  const int64_t packs = aligned ? n / width : 0, step = place.all() * count;
   STEPPLAN_NO_UNROLL
-  for (int64_t first = place.block * place.threads * count + place.thread; first < packs; first += step) {
+  for (int64_t first = int64_t{place.block} * place.threads * count + place.thread; first < packs; first += step) {
     [&](Held<P, width, count>... held) {
       STEPPLAN_UNROLL
       for (int k = 0; k < count; ++k) {
@@ -91,18 +74,14 @@ STEPPLAN_KERNEL void map_packs(const Place& place, int64_t n, bool aligned, F& f
     }(Held<P, width, count>()...);
   }
   STEPPLAN_NO_UNROLL
-  for (int64_t i = packs * width + place.block * place.threads + place.thread; i < n; i += place.blocks * place.threads)
-    f(i, operands[i]...);
+  for (int64_t i = packs * width + place.number(); i < n; i += place.all()) f(i, operands[i]...);
 }
 
-#ifdef __CUDACC__
 template <int width, int count, class Make, class... P>
-__global__ void __launch_bounds__(kMostThreads) each_map(int64_t n, bool aligned, Make make, P... operands) {
+STEPPLAN_LAUNCHED(kMostThreads) each_map(int64_t n, bool aligned, Make make, P... operands) {
   auto f = make();
-  map_packs<width, count>({blockIdx.x, gridDim.x, static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x)}, n, aligned, f,
-                          operands...);
+  map_packs<width, count>(place(), n, aligned, f, operands...);
 }
-#endif
 
 template <class P>
 constexpr bool is_read = std::is_const_v<std::remove_pointer_t<P>>;
@@ -116,18 +95,8 @@ void map_made(Queue queue, int64_t n, Make make, P... operands) {
   if (n <= 0) return;
   const bool aligned = in_packs<width>(operands...);
   const int64_t share = int64_t{queue.threads} * count * (aligned ? width : 1);
-  const int blocks = static_cast<int>(std::min<int64_t>((n + share - 1) / share, queue.blocks));
-#ifdef STEPPLAN_NULL_DEVICE
-  queue.device.run(queue.stream, queue.text("elements", n), [=] {
-    auto f = make();
-    for (int block = 0; block < blocks; ++block)
-      for (int thread = 0; thread < queue.threads; ++thread)
-        map_packs<width, count>({block, blocks, thread, queue.threads}, n, aligned, f, operands...);
-  });
-#elif defined(__CUDACC__)
-  each_map<width, count><<<blocks, queue.threads, 0, queue.stream>>>(n, aligned, make, operands...);
-  check(cudaGetLastError(), "a kernel's launch");
-#endif
+  const int64_t blocks = std::min<int64_t>((n + share - 1) / share, queue.blocks);
+  launch(queue, "elements", n, blocks, queue.threads, each_map<width, count, Make, P...>, n, aligned, make, operands...);
 }
 
 template <class F>
@@ -155,8 +124,8 @@ struct Panel {
     down = std::max(1, threads / across);
   }
   /// The first channel of a thread, or `channels` where it has none.
-  STEPPLAN_BOTH int64_t channel(int64_t block, int thread) const {
-    const int64_t c = (block % groups * across + thread % across) * width;
+  STEPPLAN_BOTH int64_t channel(uint32_t block, int thread) const {
+    const int64_t c = int64_t{block % groups * across + thread % across} * width;
     return thread < across * down && c < channels ? c : channels;
   }
 };
@@ -213,14 +182,13 @@ struct Width {
   static constexpr int value = number;
 };
 
-#ifdef __CUDACC__
 template <int width, class F>
-__global__ void __launch_bounds__(kMostThreads) each_panel(int64_t rows, int64_t chunks, Panel panel, F f) {
-  const int64_t c = panel.channel(blockIdx.x, threadIdx.x), chunk = blockIdx.x / panel.groups;
+STEPPLAN_LAUNCHED(kMostThreads) each_panel(int64_t rows, int64_t chunks, Panel panel, F f) {
+  const Place own = place();
+  const int64_t c = panel.channel(own.block, own.thread), chunk = own.block / panel.groups;
   if (c < panel.channels)
-    f(Width<width>(), c, part(rows, chunks, chunk) + threadIdx.x / panel.across, part(rows, chunks, chunk + 1), panel.down);
+    f(Width<width>(), c, part(rows, chunks, chunk) + own.thread / panel.across, part(rows, chunks, chunk + 1), panel.down);
 }
-#endif
 
 /// f(Width, first channel, first row, end of rows, step between rows) in every thread, for all channels of all rows.
 template <int width, class F>
@@ -229,19 +197,7 @@ void panels(Queue queue, int64_t rows, int64_t channels, F f) {
   const Panel panel(channels, width, queue.threads);
   const int64_t least = int64_t{panel.down} * kDeep;
   const int64_t chunks = std::max<int64_t>(1, std::min((rows + least - 1) / least, int64_t{queue.blocks} / panel.groups));
-#ifdef STEPPLAN_NULL_DEVICE
-  queue.device.run(queue.stream, queue.text("elements", rows * channels), [=] {
-    for (int64_t block = 0; block < chunks * panel.groups; ++block)
-      for (int thread = 0; thread < queue.threads; ++thread) {
-        const int64_t c = panel.channel(block, thread), chunk = block / panel.groups;
-        if (c < channels)
-          f(Width<width>(), c, part(rows, chunks, chunk) + thread / panel.across, part(rows, chunks, chunk + 1), panel.down);
-      }
-  });
-#elif defined(__CUDACC__)
-  each_panel<width><<<static_cast<unsigned>(chunks * panel.groups), queue.threads, 0, queue.stream>>>(rows, chunks, panel, f);
-  check(cudaGetLastError(), "a kernel's launch");
-#endif
+  launch(queue, "elements", rows * channels, chunks * panel.groups, queue.threads, each_panel<width, F>, rows, chunks, panel, f);
 }
 
 // -- sums over rows --------------------------------------------------------------------------------------------------------
@@ -268,12 +224,13 @@ constexpr int kSumThreads = 256;  // of blocks that add up: their sums meet in s
 constexpr int kTotalThreads = 1024;
 constexpr int kSumBlocks = 4;     // of them on a multiprocessor at once, as codegen/cuda/facts.py: BLOCKS counts on
 
-#ifdef __CUDACC__
 template <int width, int count, class F>
-__global__ void __launch_bounds__(kSumThreads, kSumBlocks) each_sum(int64_t rows, int64_t chunks, Panel panel, double* sums, F f) {
-  __shared__ double held[kSumThreads * width];
-  const int thread = static_cast<int>(threadIdx.x), columns = panel.across * width;
-  const int64_t c = panel.channel(blockIdx.x, thread), chunk = blockIdx.x / panel.groups;
+STEPPLAN_LAUNCHED(kSumThreads, kSumBlocks) each_sum(int64_t rows, int64_t chunks, Panel panel, double* sums, F f) {
+  STEPPLAN_SHARED double held[kSumThreads * width];
+  const uint32_t block = place().block;
+  const int64_t chunk = block / panel.groups;
+  const int thread = place().thread, columns = panel.across * width;
+  const int64_t c = panel.channel(block, thread);
   Sums<width, count> own;
   if (c < panel.channels)
     f(Width<width>(), c, part(rows, chunks, chunk) + thread / panel.across, part(rows, chunks, chunk + 1), panel.down, own);
@@ -281,89 +238,49 @@ __global__ void __launch_bounds__(kSumThreads, kSumBlocks) each_sum(int64_t rows
   for (int s = 0; s < count; ++s) {
     STEPPLAN_UNROLL
     for (int j = 0; j < width; ++j) held[thread * width + j] = own.total[s][j];
-    __syncthreads();
-    const int64_t column = int64_t{blockIdx.x % panel.groups} * columns + thread;
+    meet();
+    const int64_t column = int64_t{block % panel.groups} * columns + thread;
     if (thread < columns && column < panel.channels) {
       double sum = 0.0;
       for (int d = 0; d < panel.down; ++d) sum += held[d * columns + thread];
       sums[(chunk * count + s) * panel.channels + column] = sum;
     }
-    __syncthreads();
+    meet();
   }
 }
 
 template <int count, class F>
-__global__ void __launch_bounds__(kTotalThreads) each_total(const double* sums, int64_t channels, int64_t chunks, F f) {
-  __shared__ double held[count][kTotalThreads];
-  const int lane = static_cast<int>(threadIdx.x) / 32;
-  const int64_t c = int64_t{blockIdx.x} * 32 + threadIdx.x % 32;
+STEPPLAN_LAUNCHED(kTotalThreads) each_total(const double* sums, int64_t channels, int64_t chunks, F f) {
+  STEPPLAN_SHARED double held[count][kTotalThreads];
+  const int thread = place().thread, lane = thread / 32;
+  const int64_t c = int64_t{place().block} * 32 + thread % 32;
   double own[count] = {};
   if (c < channels)
 #pragma unroll 4
     for (int64_t k = lane; k < chunks; k += kTotalThreads / 32)
       for (int s = 0; s < count; ++s) own[s] += sums[(k * count + s) * channels + c];
-  for (int s = 0; s < count; ++s) held[s][threadIdx.x] = own[s];
-  __syncthreads();
+  for (int s = 0; s < count; ++s) held[s][thread] = own[s];
+  meet();
   if (lane > 0 || c >= channels) return;
   double total[count] = {};
   for (int s = 0; s < count; ++s)
-    for (int i = 0; i < kTotalThreads / 32; ++i) total[s] += held[s][i * 32 + static_cast<int>(threadIdx.x)];
+    for (int i = 0; i < kTotalThreads / 32; ++i) total[s] += held[s][i * 32 + thread];
   f(c, total);
 }
-#endif
 
 /// sums[chunk][sum][channel] of each chunk of rows: f(Width, first channel, first row, end of rows, step, Sums) adds up a
 /// thread's. The order of additions is fixed by the number of chunks.
 template <int width, int count, class F>
 void sum_panels(Queue queue, int64_t rows, int64_t channels, double* sums, int64_t chunks, F f) {
   const Panel panel(channels, width, kSumThreads);
-#ifdef STEPPLAN_NULL_DEVICE
-  queue.device.run(queue.stream, queue.text("elements", rows * channels), [=] {
-    for (int64_t block = 0; block < chunks * panel.groups; ++block) {
-      const int64_t chunk = block / panel.groups;
-      std::vector<Sums<width, count>> own(kSumThreads);
-      for (int thread = 0; thread < kSumThreads; ++thread)
-        if (const int64_t c = panel.channel(block, thread); c < channels)
-          f(Width<width>(), c, part(rows, chunks, chunk) + thread / panel.across, part(rows, chunks, chunk + 1), panel.down,
-            own[static_cast<size_t>(thread)]);
-      for (int thread = 0; thread < panel.across; ++thread)
-        for (int j = 0; j < width; ++j)
-          for (int s = 0; s < count; ++s) {
-            const int64_t column = panel.channel(block, thread) + j;
-            double sum = 0.0;
-            for (int d = 0; d < panel.down; ++d) sum += own[static_cast<size_t>(d * panel.across + thread)].total[s][j];
-            if (column < channels) sums[(chunk * count + s) * channels + column] = sum;
-          }
-    }
-  });
-#elif defined(__CUDACC__)
-  each_sum<width, count><<<static_cast<unsigned>(chunks * panel.groups), kSumThreads, 0, queue.stream>>>(rows, chunks, panel,
-                                                                                                       sums, f);
-  check(cudaGetLastError(), "a kernel's launch");
-#endif
+  launch(queue, "elements", rows * channels, chunks * panel.groups, kSumThreads, each_sum<width, count, F>, rows, chunks, panel,
+         sums, f);
 }
 
 /// f(channel, totals) of the chunks' sums, in one thread per channel. It may overwrite its channel's.
 template <int count, class F>
 void total_sums(Queue queue, const double* sums, int64_t channels, int64_t chunks, F f) {
-#ifdef STEPPLAN_NULL_DEVICE
-  queue.device.run(queue.stream, queue.text("elements", channels), [=] {
-    constexpr int64_t lanes = kTotalThreads / 32;
-    for (int64_t c = 0; c < channels; ++c) {
-      double total[count] = {};
-      for (int s = 0; s < count; ++s)
-        for (int64_t lane = 0; lane < lanes; ++lane) {
-          double own = 0.0;
-          for (int64_t k = lane; k < chunks; k += lanes) own += sums[(k * count + s) * channels + c];
-          total[s] += own;
-        }
-      f(c, total);
-    }
-  });
-#elif defined(__CUDACC__)
-  each_total<count><<<static_cast<unsigned>((channels + 31) / 32), kTotalThreads, 0, queue.stream>>>(sums, channels, chunks, f);
-  check(cudaGetLastError(), "a kernel's launch");
-#endif
+  launch(queue, "elements", channels, (channels + 31) / 32, kTotalThreads, each_total<count, F>, sums, channels, chunks, f);
 }
 
 }  // namespace stepplan::gpu

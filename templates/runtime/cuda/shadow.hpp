@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <iterator>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -49,12 +50,12 @@ class Shadow {
   }
 
   /// Verifies and notes what one node touches; returns what is wrong, or nothing. Reads come before writes.
-  std::string touch(const char* node, const Touch* touches, size_t count, int stream, const Clock& clock) {
+  std::string touch(const char* node, std::span<const Touch> touches, int stream, const Clock& clock) {
     const Moment now{stream, clock.at(stream), node};
     std::string wrong;
     for (const bool write : {false, true})
-      for (const Touch* t = touches; t != touches + count && wrong.empty(); ++t)
-        if (t->write == write) wrong = one(*t, now, clock);
+      for (const Touch& t : touches)
+        if (wrong.empty() && t.write == write) wrong = one(t, now, clock);
     return wrong;
   }
 

@@ -9,6 +9,7 @@ import pytest
 
 from codegen.cuda.executor import CudaExecutor
 from codegen.cuda.facts import has_bias
+from codegen.cuda.launches import Launch
 from planner.graph.model import DType, TensorType
 from planner.ops import all_ops
 from planner.ops.base import Mode, Op, Sample, op_named, round_bfloat16
@@ -117,3 +118,18 @@ def test_every_kernel(executor: CudaExecutor, cases: list[Case]) -> None:
         (want,) = case.op.reference(case.sample.attrs, [state[n].astype(np.float64) for n in case.inputs])
         got = executor._copy(executor._graph.value[case.outputs[0]])
         np.testing.assert_array_equal(got, round_bfloat16(want.astype(np.float32)))
+
+
+def test_few_blocks_leave_the_same_bits(executor: CudaExecutor, cases: list[Case]) -> None:
+    """Where a launch has fewer threads than a kernel has elements, tiles or rows of channels, all of them loop."""
+    native, handle, plan = executor._native, executor._handle, executor.plan
+    made = [case for case in cases if not case.updates]
+    placed = {name: plan.placement[name] for case in made for name in case.outputs}
+    executor.predict()
+    want = {name: executor._copy(executor._graph.value[name]).tobytes() for name in placed}
+    for place in placed.values():
+        native.write(handle, place.offset, np.full(place.bytes, 0xFF, np.uint8))
+    executor.node_times("predict", 1, dict.fromkeys((case.node_id for case in made), Launch(32, 2)))
+    got = {name: executor._copy(executor._graph.value[name]).tobytes() for name in placed}
+    wrong = [case.label for case in made if any(got[name] != want[name] for name in case.outputs)]
+    assert not wrong, "\n".join(wrong[:20]) + f"\n{len(wrong)} of {len(made)}"

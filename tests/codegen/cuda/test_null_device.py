@@ -144,41 +144,63 @@ def test_steps_do_not_wait(wide_class: type[CudaExecutor]) -> None:
             pending[0].wait()
 
 
-def edited(made: type[CudaExecutor], folder: Path, pattern: str, replacement: str, number: int = 0) -> Any:
-    """The executor class with one place of its lanes.cpp changed: what a defect in planner or emitter would do."""
+def edited(made: type[CudaExecutor], folder: Path, where: dict[str, str], by: str, number: int | None = None) -> Any:
+    """The executor class with places of its sources changed: what a defect in planner or emitter would do. `where`: a
+    pattern by file; one of the places that it matches, or all."""
     shutil.copytree(made._folder, folder)
-    lanes = folder / "lanes.cpp"
-    found = list(re.finditer(pattern, lanes.read_text()))[number]
-    text = lanes.read_text()
-    lanes.write_text(text[: found.start()] + found.expand(replacement) + text[found.end() :])
+    for name, pattern in where.items():
+        text = (folder / name).read_text()
+        found = list(re.finditer(pattern, text))
+        assert found, pattern
+        for match in reversed(found if number is None else [found[number]]):
+            text = text[: match.start()] + match.expand(by) + text[match.end() :]
+        (folder / name).write_text(text)
     build(folder, flags=FLAGS, null_device=True)
     return executor_class(folder)
 
 
 @pytest.mark.parametrize("number", [0, 2, 4])
 def test_a_missing_wait_is_caught(wide_class: type[CudaExecutor], number: int, tmp_path: Path) -> None:
-    broken = edited(wide_class, tmp_path / "broken", r"\{(train_step_\w+_waits)\}", "{}", number)
+    broken = edited(wide_class, tmp_path / "broken", {"lanes.cpp": r"\{(train_step_\w+_waits)\}"}, "{}", number)
     with broken(null_device=True) as executor, pytest.raises(InternalError, match=r"may still be|for value"):
         float(executor.step(*batch(executor._graph)))
 
 
-def written_over(made: type[CudaExecutor], folder: Path, offset: int) -> Any:
-    """`conv1.y` is said to lie somewhere else."""
-    size = made.plan.placement["conv1.y"].bytes
-    return edited(
-        made, folder, rf"(?<=train_step_conv1_touches\[\] = )(.*\{{\d+, 0, )\d+(, {size}, true\}})", rf"\g<1>{offset}\2"
-    )
+def moved(made: type[CudaExecutor], folder: Path, offset: int) -> Any:
+    """`conv1.y` lies somewhere else, for all nodes of a step."""
+    planned = made.plan.placement["conv1.y"]
+    written = rf"train_step_conv1_touches.*{{(\d+), 0, {planned.offset}, {planned.bytes}, true}}"
+    number = re.search(written, (made._folder / "lanes.cpp").read_text())[1]
+    where = {"values.hpp": rf"(?<=constexpr int64_t conv1_y = ){planned.offset}(?=;)"}
+    where["lanes.cpp"] = rf"(?<={{{number}, 0, ){planned.offset}(?=, )"
+    return edited(made, folder, where, str(offset))
 
 
 def test_a_value_written_over_is_caught(wide_class: type[CudaExecutor], tmp_path: Path) -> None:
     parameter = next(v.id for v in small_net().values if v.role.value == "parameter")
-    broken = written_over(wide_class, tmp_path / "broken", wide_class.plan.placement[parameter].offset)
+    broken = moved(wide_class, tmp_path / "broken", wide_class.plan.placement[parameter].offset)
     with broken(null_device=True) as executor, pytest.raises(InternalError, match="for value"):
         float(executor.step(*batch(executor._graph)))
 
 
+def said(made: type[CudaExecutor], folder: Path, operand: str, less: int) -> Any:
+    """`conv1` is said to touch fewer bytes of an operand than it does."""
+    planned = made.plan.placement[operand]
+    pattern = rf"(?<=train_step_conv1_touches\[\] = )(.*, 0, {planned.offset}, ){planned.bytes}"
+    return edited(made, folder, {"lanes.cpp": pattern}, rf"\g<1>{planned.bytes - less}")
+
+
+def test_a_kernel_that_touches_more_than_is_said_is_caught(wide_class: type[CudaExecutor], tmp_path: Path) -> None:
+    writing = said(wide_class, tmp_path / "writing", "conv1.y", 4)
+    with writing(null_device=True) as executor, pytest.raises(InternalError, match=r"conv1 writes byte \d+ of pool 0"):
+        float(executor.step(*batch(executor._graph)))
+    reading = said(wide_class, tmp_path / "reading", "conv1.weight", 4)
+    with reading(null_device=True) as executor:
+        assert np.isnan(float(executor.step(*batch(executor._graph))))  # it found no number there
+
+
 def test_a_failed_step_closes_the_executor(wide_class: type[CudaExecutor], tmp_path: Path) -> None:
-    broken = written_over(wide_class, tmp_path / "broken", wide_class.plan.pools[0].arena - 64)
+    broken = moved(wide_class, tmp_path / "broken", wide_class.plan.pools[0].arena - 64)
     executor = broken(null_device=True)
     loss = executor.step(*batch(executor._graph))
     with pytest.raises(InternalError, match="which has only"):
@@ -226,6 +248,8 @@ def test_node_times_name_every_node(wide_class: type[CudaExecutor]) -> None:
         float(executor.step(*batch(executor._graph)))
         times = executor.node_times(repetitions=1)
         assert set(times) == {n.node for n in executor.plan.program["train_step"].nodes if n.stage_ns}
+        with pytest.raises(UserError, match="SP1862"):
+            executor.node_times(repetitions=0)
 
 
 def test_traces_are_nvidias(wide_class: type[CudaExecutor]) -> None:

@@ -1,0 +1,35 @@
+// Blocks of threads without a GPU: the calling thread runs them one after the other, in an order drawn at random, and
+// every thread on a stack of its own from where it must wait for others. So kernels are tested as they are launched: what
+// a team adds up, and in which order, what lies in shared memory, and whether threads meet where they have to.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <type_traits>
+
+#include "block.hpp"
+
+namespace stepplan::gpu {
+
+extern thread_local constinit Place current_place;
+inline const Place& place() { return current_place; }
+
+void meet();
+
+uint64_t exchanged_bits(uint64_t bits, int step);
+template <class T>
+T exchanged(T value, int step) {
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= sizeof(uint64_t));
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(T));
+  bits = exchanged_bits(bits, step);
+  std::memcpy(&value, &bits, sizeof(T));
+  return value;
+}
+
+/// body() in every thread of every block. A DeviceFailure: threads that wait for others that will never come, on a GPU
+/// for ever or for anything.
+void run_blocks(int64_t blocks, int threads, const std::function<void()>& body);
+
+}  // namespace stepplan::gpu
