@@ -8,6 +8,7 @@ import typer
 from planner.cli import app
 from planner.cli.options import (
     Batch,
+    ClipNorm,
     ImageSize,
     Keep,
     MemoryBudget,
@@ -118,6 +119,7 @@ def make(
     batch: Batch = None,
     image_size: ImageSize = None,
     precision: PrecisionOption = Precision.FLOAT32,
+    clip_norm: ClipNorm = None,
     target: Annotated[str | None, typer.Option(help="A target file or name; this machine by default.")] = None,
     out: Annotated[Path, typer.Option("-o", "--out", help="Where generated packages go.")] = Path("generated"),
     policy: PolicyOption = Policy.AUTO,
@@ -146,6 +148,7 @@ def make(
             batch=batch,
             image_size=image_size,
             precision=precision.value,
+            clip_norm=clip_norm,
             target=target,
             out=out,
             options=options,

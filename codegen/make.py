@@ -33,6 +33,7 @@ def make(
     batch: int | None = None,
     image_size: int | None = None,
     precision: str = "float32",
+    clip_norm: float | None = None,
     target: str | Path | Target | None = None,
     out: Path | str = "generated",
     options: PlanOptions | None = None,
@@ -45,11 +46,12 @@ def make(
 
     The cost table lies in `out/costs/<target>.json`, where it can be reviewed, and is shared by all models of that
     target: only new signatures are measured. What `options.keep` names is not fused with its readers. `precision`: see
-    Captured.in_precision. `modelled`, `tf32`: see codegen.cost_table.fill.
+    Captured.in_precision. `clip_norm`: as in `capture`. `modelled`, `tf32`: see codegen.cost_table.fill.
     """
     hardware = target if isinstance(target, Target) else load_target(target) if target else detect(measure=True)
     kept = options.keep if options else ()
-    captured = capture(model, batch=batch, image_size=image_size, keep=kept).in_precision(precision)
+    captured = capture(model, batch=batch, image_size=image_size, keep=kept, clip_norm=clip_norm)
+    captured = captured.in_precision(precision)
     require_precision(captured.graph, hardware.name, hardware.bfloat16)
     if hardware.gpus:
         require_own_loss(captured.graph)

@@ -172,7 +172,8 @@ def parts_of(program: Program) -> tuple[Part, ...]:
 
 
 def optimizer_for(graph: Graph, module: Twin, part: int = 0) -> torch.optim.Optimizer:
-    """The optimizer of a part's update nodes, for the parameters that they train."""
+    """The optimizer of a part's update nodes, for the parameters that they train. Where the plan clips gradients, so
+    does its `step`, before anything else."""
     updates = [n for n in module.parts[part].updates if n.op != "state_update"]
     settings = {v: n.attrs.model_dump() for n in updates for v in n.updates}
     groups: list[dict[str, Any]] = []
@@ -188,9 +189,32 @@ def optimizer_for(graph: Graph, module: Twin, part: int = 0) -> torch.optim.Opti
             groups.append({"params": [parameter], **group})
         else:
             known["params"].append(parameter)
-    if updates[0].op == "adam_update":
-        return (torch.optim.AdamW if updates[0].attrs.decoupled else torch.optim.Adam)(groups)  # type: ignore[attr-defined]
-    return torch.optim.SGD(groups)
+    made: torch.optim.Optimizer = (
+        torch.optim.SGD(groups) if updates[0].op != "adam_update" else _adam(updates[0], groups)
+    )
+    most = _clipped_to(graph, updates[0])
+    if most is not None:
+        trained, norm = [p for group in groups for p in group["params"]], most
+
+        def clip(*_: Any) -> None:
+            nn.utils.clip_grad_norm_(trained, norm)
+
+        made.register_step_pre_hook(clip)
+    return made
+
+
+def _adam(update: Node, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    attrs: Any = update.attrs
+    return (torch.optim.AdamW if attrs.decoupled else torch.optim.Adam)(groups)
+
+
+def _clipped_to(graph: Graph, update: Node) -> float | None:
+    """The norm that an update's factor keeps its gradients to."""
+    for node in graph.program["train_step"].nodes:
+        attrs: Any = node.attrs
+        if node.op == "clip_factor" and node.outputs[0] in update.inputs:
+            return float(attrs.max_norm)
+    return None
 
 
 def _training_value(graph: Graph, training: Program) -> str:

@@ -22,7 +22,6 @@ from planner.frontends.coverage import OpUse, graph_uses
 from planner.frontends.optimizers import optimizer_from
 from planner.frontends.torch_lowering import CaptureOptions
 from planner.graph.model import Graph
-from planner.graph.optimizer import Optimizer
 from planner.graph.precision import mixed_precision
 from planner.ops.base import Array
 
@@ -63,15 +62,16 @@ def capture(
     name: str | None = None,
     fuse: bool = True,
     keep: Sequence[str] = (),
+    clip_norm: float | None = None,
 ) -> Captured:
     """The training graph of `model` and its initial weights.
 
     inputs: a module's example arguments, which fix the shapes. batch: the batch size of a zoo network or an ONNX
     model, or passed to a factory that takes it. image_size: of a zoo network. optimizer: an `Optimizer`, "sgd",
     "adam", "adamw", or a torch.optim one of these, of which only the hyper-parameters are read. loss, labels, name,
-    fuse, keep: as in `capture_module`; a zoo network has its own loss. A factory returns a module, (module, inputs), or
-    (module, inputs, options), where the options are these keywords; arguments given here go before them. Errors:
-    SP1010 and SP1018 (not a model), SP1011 (bad batch), SP1023 (not an optimizer), those of the frontends.
+    fuse, keep, clip_norm: as in `CaptureOptions`; a zoo network has its own loss. A factory returns a module, (module,
+    inputs), or (module, inputs, options), where the options are these keywords; arguments given here go before them.
+    Errors: SP1010 and SP1018 (not a model), SP1011 (bad batch), SP1023 (not an optimizer), those of the frontends.
     """
     if batch is not None and batch < 1:
         raise UserError("SP1011", f"the batch is {batch}", "use a number of at least 1")
@@ -80,21 +80,20 @@ def capture(
     if image_size is not None and (not isinstance(model, str) or ":" in model or model.endswith(".onnx")):
         raise UserError("SP1011", "only zoo networks take an image size", "choose it where the model is made")
     optimizer = optimizer_from(optimizer, model if hasattr(model, "named_parameters") else None)
-    given = CaptureOptions(loss=loss, labels=labels, optimizer=optimizer, name=name, fuse=fuse, keep=tuple(keep))
+    given = CaptureOptions(loss, labels, optimizer, name, fuse, tuple(keep), clip_norm)
     if isinstance(model, Path) or (isinstance(model, str) and model.endswith(".onnx")):
         from planner.frontends.onnx_relax import capture_onnx
 
         if callable(loss) or loss is None or labels is not None:
             raise UserError("SP1016", "an ONNX model takes 'cross_entropy' or 'mse'", "name one of them")
-        return Captured(
-            *capture_onnx(model, batch=batch, loss=loss, optimizer=optimizer, name=name, fuse=fuse, keep=tuple(keep))
-        )
+        chosen_: dict[str, Any] = {f.name: getattr(given, f.name) for f in fields(given) if f.name != "labels"}
+        return Captured(*capture_onnx(model, batch=batch, **chosen_))
     if isinstance(model, str) and ":" in model:
         module, inputs, options = _call_factory(model, inputs, batch)
         chosen = {f.name: getattr(given, f.name) for f in fields(given) if getattr(given, f.name) is not f.default}
         return _module(module, inputs, batch, CaptureOptions(**{**options, **chosen}), model)
     if isinstance(model, str):
-        return _zoo(model, batch, image_size, optimizer, fuse, keep)
+        return _zoo(model, batch, image_size, given)
     return _module(model, inputs, batch, given, type(model).__name__)
 
 
@@ -116,17 +115,11 @@ def explain_capture(model: object, inputs: Any = None, **options: Any) -> list[O
     return explain_module(module, inputs, replace(chosen, optimizer=optimizer_from(chosen.optimizer, module)))
 
 
-def _zoo(
-    name: str,
-    batch: int | None,
-    image_size: int | None,
-    optimizer: Optimizer | None,
-    fuse: bool,
-    keep: Sequence[str],
-) -> Captured:
+def _zoo(name: str, batch: int | None, image_size: int | None, given: CaptureOptions) -> Captured:
     from planner.zoo import build
 
-    return Captured(build(name, batch, image_size=image_size, optimizer=optimizer, fuse=fuse, keep=keep), {})
+    own = {option: getattr(given, option) for option in ("optimizer", "fuse", "keep", "clip_norm")}
+    return Captured(build(name, batch, image_size=image_size, **own), {})
 
 
 def _module(module: Any, inputs: Any, batch: int | None, options: CaptureOptions, what: str) -> Captured:

@@ -113,6 +113,9 @@ def in_torch(trained: Trained, batches: Sequence[Sequence[Tensor]], dtype: torch
         loss.backward()
         found["losses"].append(float(loss.detach()))
         found.setdefault("gradients", {n: p.grad.clone() for n, p in module.named_parameters() if p.grad is not None})
+        if "clip_norm" in trained.options:
+            norm = nn.utils.clip_grad_norm_(module.parameters(), trained.options["clip_norm"])
+            assert norm > trained.options["clip_norm"]
         optimizer.step()
     found["state"] = {k: v.clone() for k, v in module.state_dict().items()}
     with torch.no_grad():

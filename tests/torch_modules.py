@@ -136,4 +136,20 @@ def autoencoder(batch: int = 5) -> Made:
     return Autoencoder(), (torch.randn(batch, 12),), {"loss": "mse", "optimizer": Optimizer(kind="adamw", lr=1e-2)}
 
 
-MODULES: dict[str, Callable[..., Made]] = {f.__name__: f for f in (mlp, cnn, transformer, bag, autoencoder)}
+def clipped(made: Made, norm: float) -> Made:
+    module, inputs, options = made
+    return module, inputs, {**options, "clip_norm": norm}
+
+
+def clipped_cnn(batch: int = 6) -> Made:
+    return clipped(cnn(batch), 0.2)
+
+
+def clipped_bag(batch: int = 6) -> Made:
+    """The norm is that of the table's whole gradient, so its update is dense."""
+    return clipped(bag(batch), 0.05)
+
+
+MODULES: dict[str, Callable[..., Made]] = {
+    f.__name__: f for f in (mlp, cnn, transformer, bag, autoencoder, clipped_cnn, clipped_bag)
+}

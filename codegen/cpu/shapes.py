@@ -82,6 +82,13 @@ def dense(shape: tuple[int, ...]) -> Strides:
     return tuple(prod(shape[d + 1 :]) for d in range(len(shape)))
 
 
+def square_block(signature: Signature) -> int:
+    """Elements whose squares are added up apart."""
+    from planner.ops.optimizer import square_block as block_of
+
+    return block_of(signature.inputs[0].elements)
+
+
 def reduction(signature: Signature) -> dict[str, tuple[int, ...]]:
     """The fields of Reduction (runtime/reduce.hpp): kept axes in the result's memory order, reduced axes in x's."""
     from planner.ops.strides import memory_order, strides

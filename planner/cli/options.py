@@ -13,6 +13,9 @@ ModelArgument = Annotated[
 ]
 Batch = Annotated[int | None, typer.Option(min=1, help="Samples per step; the model's own by default.")]
 ImageSize = Annotated[int | None, typer.Option(min=1, help="Height and width of a zoo network's images.")]
+ClipNorm = Annotated[
+    float | None, typer.Option(help="Scale gradients down where the norm of all of them is larger than this.")
+]
 MemoryBudget = Annotated[str | None, typer.Option(help="Such as 2GiB; everything counted.")]
 SameBits = Annotated[
     bool | None,

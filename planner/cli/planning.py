@@ -9,6 +9,7 @@ import typer
 from planner.artefact import write_bytes
 from planner.cli.options import (
     Batch,
+    ClipNorm,
     ImageSize,
     Keep,
     MemoryBudget,
@@ -55,6 +56,7 @@ def capture(
     batch: Batch = None,
     image_size: ImageSize = None,
     precision: PrecisionOption = Precision.FLOAT32,
+    clip_norm: ClipNorm = None,
     explain: Annotated[bool, typer.Option("--explain", help="List what becomes of every operator instead.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -79,7 +81,8 @@ def capture(
         if "unsupported" in counts:
             raise typer.Exit(1)
         return
-    captured = capture_model(model, batch=batch, image_size=image_size).in_precision(precision.value)
+    captured = capture_model(model, batch=batch, image_size=image_size, clip_norm=clip_norm)
+    captured = captured.in_precision(precision.value)
     write_graph(captured.graph, out)
     captured.write_weights(weights_beside(out))
     nodes = {p.name: len(p.nodes) for p in captured.graph.programs}

@@ -31,10 +31,11 @@ def capture_onnx(
     name: str | None = None,
     fuse: bool = True,
     keep: Sequence[str] = (),
+    clip_norm: float | None = None,
 ) -> tuple[Graph, dict[str, Array]]:
     """The training graph of an .onnx file and its weights by initializer name.
 
-    batch: replaces the first dimension of every input; needed where the file leaves it open. keep: as in
+    batch: replaces the first dimension of every input; needed where the file leaves it open. keep, clip_norm: as in
     `GraphBuilder.finish`. Errors: SP1012 (TVM or onnx is missing), SP1016 (loss), SP1001 (names every node with an
     unsupported operator), those of `read_model`.
     """
@@ -42,7 +43,8 @@ def capture_onnx(
         raise UserError("SP1016", f"unknown loss {loss!r}", "use 'cross_entropy' or 'mse'")
     lowering, prediction = _lowered(Path(path), batch, name)
     value = lowering.append_loss(prediction, loss)
-    graph = lowering.e.b.finish(value, prediction, optimizer or Optimizer(lr=0.1, momentum=0.9), fuse=fuse, keep=keep)
+    optimizer = optimizer or Optimizer(lr=0.1, momentum=0.9)
+    graph = lowering.e.b.finish(value, prediction, optimizer, fuse=fuse, keep=keep, clip_norm=clip_norm)
     return graph, _weights(lowering, graph)
 
 

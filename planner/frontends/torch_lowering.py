@@ -52,7 +52,8 @@ class CaptureOptions:
 
     labels: an example batch of labels; needed where `loss` is a callable. The graph's input is called `labels`.
     optimizer: None is SGD with momentum 0.9 and the learning rate 0.1. name: of the graph; None: the module's.
-    fuse: merge neighbouring nodes. keep: values that stay values of the graph (GraphBuilder.finish).
+    fuse: merge neighbouring nodes. keep: values that stay values of the graph (GraphBuilder.finish). clip_norm: what
+    the norm of all gradients is scaled down to where it is larger, as torch.nn.utils.clip_grad_norm_ does.
     """
 
     loss: Loss = "cross_entropy"
@@ -61,6 +62,7 @@ class CaptureOptions:
     name: str | None = None
     fuse: bool = True
     keep: tuple[str, ...] = ()
+    clip_norm: float | None = None
 
 
 class Lowering:

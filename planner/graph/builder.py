@@ -6,6 +6,7 @@ are written once. `finish` differentiates the loss, appends one update node per 
 adversarial network's, closes each part but the last with `objective`.
 """
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -215,6 +216,7 @@ class GraphBuilder:
         fuse: bool = True,
         keep: Collection[str] = (),
         gradients_of: Sequence[str] = (),
+        clip_norm: float | None = None,
     ) -> Graph:
         """The training graph: `train_step` (forward, backward, updates; outputs: the losses, in the order of the
         objectives) and `predict`.
@@ -227,7 +229,11 @@ class GraphBuilder:
         into chains (graph/chains.py). keep: values that stay values of the graph: what makes them is not fused with
         what reads them.
         gradients_of: inputs whose gradients are outputs of the step, behind the losses.
+        clip_norm: what the norm of all gradients of a loss is scaled down to where it is larger (SP1023: not a number
+        above 0).
         """
+        if clip_norm is not None and not 0 < clip_norm < math.inf:
+            raise UserError("SP1023", f"gradients cannot be clipped to the norm {clip_norm}", "use a number above 0")
         predictions = (prediction,) if isinstance(prediction, str) else tuple(prediction)
         others = frozenset(p for o in self._objectives for p in o.parameters)
         everything = {v.id for v in self.values.values() if v.role is Role.PARAMETER}
@@ -248,7 +254,7 @@ class GraphBuilder:
             if fuse:
                 self.nodes = join(self.nodes, self.values, {*losses, *gradients.values(), *keep}, "backward")
             wanted = [gradients.pop(v) for v in gradients_of if v in gradients]
-            append_updates(self, gradients, objective.optimizer)
+            append_updates(self, gradients, objective.optimizer, clip_norm)
         for state, value in self._carried:
             self.op("state_update", [value], name=f"{state}.carry", updates=[state], phase="update")
         losses += wanted

@@ -1,8 +1,9 @@
 """Update nodes: one per parameter, so that a gradient dies as soon as it is applied."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from planner.graph.model import Frozen, Init, Role
+from planner.graph.model import Attrs, Frozen, Init, Role
 
 if TYPE_CHECKING:
     from planner.graph.builder import GraphBuilder
@@ -39,14 +40,22 @@ class Optimizer(_Settings):
         return next((g for g in self.groups if parameter in g.parameters), self)
 
 
-def append_updates(builder: "GraphBuilder", gradients: dict[str, str], optimizer: Optimizer) -> None:
-    """Append an update for every (parameter, gradient), in the order in which the gradients become ready."""
+def append_updates(
+    builder: "GraphBuilder", gradients: dict[str, str], optimizer: Optimizer, clip_norm: float | None = None
+) -> None:
+    """Append an update for every (parameter, gradient), in the order in which the gradients become ready. `clip_norm`:
+    what the norm of all these gradients together is scaled down to where it is larger."""
     from planner.ops.optimizer import AdamAttrs, SgdAttrs
 
-    gradients = _apply_sparsely(builder, gradients, optimizer)
+    if clip_norm is None:
+        gradients = _apply_sparsely(builder, gradients, optimizer)
     ready = {value: position for position, node in enumerate(builder.nodes) for value in node.outputs}
-    for parameter, gradient in sorted(gradients.items(), key=lambda item: (ready[item[1]], item[0])):
-        gradient = builder.convert(gradient, builder.type(parameter).layout)
+    ordered = [
+        (parameter, builder.convert(gradient, builder.type(parameter).layout))
+        for parameter, gradient in sorted(gradients.items(), key=lambda item: (ready[item[1]], item[0]))
+    ]
+    factor = [_clip_factor(builder, ordered, clip_norm)] if clip_norm is not None and ordered else []
+    for parameter, gradient in ordered:
         shape, named = builder.shape(parameter), builder.values[parameter].name
         own = optimizer.of(named or parameter)
 
@@ -56,7 +65,9 @@ def append_updates(builder: "GraphBuilder", gradients: dict[str, str], optimizer
         if optimizer.kind == "sgd":
             attrs = SgdAttrs(lr=own.lr, momentum=own.momentum, nesterov=own.nesterov, weight_decay=own.weight_decay)
             updates = [parameter] + ([slot("momentum")] if own.momentum else [])
-            builder.op("sgd_update", [gradient], attrs, name=f"{parameter}.update", updates=updates, phase="update")
+            builder.op(
+                "sgd_update", [gradient, *factor], attrs, name=f"{parameter}.update", updates=updates, phase="update"
+            )
         else:
             adam = AdamAttrs(
                 lr=own.lr,
@@ -67,8 +78,23 @@ def append_updates(builder: "GraphBuilder", gradients: dict[str, str], optimizer
                 decoupled=optimizer.kind == "adamw",
             )
             updates = [parameter, slot("exp_avg"), slot("exp_avg_sq")]
-            builder.op("adam_update", [gradient], adam, name=f"{parameter}.update", updates=updates, phase="update")
+            builder.op(
+                "adam_update", [gradient, *factor], adam, name=f"{parameter}.update", updates=updates, phase="update"
+            )
     assert all(builder.values[p].role is Role.PARAMETER for p in gradients)
+
+
+def _clip_factor(builder: "GraphBuilder", gradients: Sequence[tuple[str, str]], clip_norm: float) -> str:
+    """What all of them are multiplied by. Node `clip` has the norm as its second output."""
+    from planner.ops.concat import ConcatAttrs
+    from planner.ops.optimizer import ClipAttrs
+
+    def append(op: str, inputs: list[str], attrs: Attrs | None, name: str) -> str:
+        return builder.op(op, inputs, attrs, name=name, phase="backward")[0]
+
+    sums = [append("square_sum", [gradient], None, f"{parameter}.squares") for parameter, gradient in gradients]
+    joined = append("concat", sums, ConcatAttrs(axis=0), "clip.squares") if len(sums) > 1 else sums[0]
+    return append("clip_factor", [joined], ClipAttrs(max_norm=clip_norm), "clip")
 
 
 def _apply_sparsely(builder: "GraphBuilder", gradients: dict[str, str], optimizer: Optimizer) -> dict[str, str]:

@@ -1,13 +1,18 @@
 """Parameter updates, in place, with PyTorch's formulas. The learning rate and the step count are run-time scalars
-of the executor; `lr` here is only where they start."""
+of the executor; `lr` here is only where they start.
+
+An update may take a factor besides its gradient, of one that is clipped by the norm of all (Pascanu, Mikolov and
+Bengio, "On the difficulty of training recurrent neural networks", algorithm 1): `square_sum` of every gradient, one
+`clip_factor` of all sums. So no gradient is read or written once more to be scaled."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from planner.graph.model import Attrs, TensorType
-from planner.ops.base import Access, Array, Facts, Mode, Op, Sample, Signature, misfit, register, split
+from planner.graph.model import Attrs, Layout, TensorType
+from planner.ops.base import Access, Array, Facts, Mode, Op, Sample, Signature, misfit, reads, register, split, writes
+from planner.ops.loss import SCALAR
 
 
 class SgdAttrs(Attrs):
@@ -27,12 +32,103 @@ class AdamAttrs(Attrs):
     """AdamW: decay the parameter itself instead of adding to the gradient."""
 
 
-class _Update(Op):
+class ClipAttrs(Attrs):
+    costless = frozenset({"max_norm"})
+
+    max_norm: float
+
+
+LEAST_BLOCK, MOST_BLOCKS = 4096, 512
+"""Elements of which squares are added up apart, and how many such blocks a gradient has: enough for a GPU's
+multiprocessors, and for more processors than there are."""
+
+
+def square_block(elements: int) -> int:
+    """Elements of a block, a multiple of 16."""
+    return max(LEAST_BLOCK, -(-elements // (16 * MOST_BLOCKS)) * 16)
+
+
+@register
+class SquareSum(Op):
+    """parts[k] = the sum of squares of the k-th block of x: one order of additions, however it is sliced."""
+
+    name = "square_sum"
     family = "optimizer"
     low_precision = (0,)
+    input_layout = Layout.ROW_MAJOR
+    output_names = ("parts",)
+
+    def infer(self, attrs: Attrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        elements = inputs[0].elements
+        return (TensorType(shape=(-(-elements // square_block(elements)),)),)
+
+    def flops(self, signature: Signature) -> int:
+        return 2 * signature.inputs[0].elements
+
+    def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
+        return {("loops", "blocks"): signature.outputs[0].elements}
+
+    def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
+        elements = signature.inputs[0].elements
+        lo, hi = split(signature.outputs[0].elements, mode.slices, index)
+        block = square_block(elements)
+        return (reads("in0", lo * block, min(hi * block, elements)), writes("out0", lo, hi))
+
+    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        x = inputs[0].reshape(-1)
+        return (np.add.reduceat(x * x, range(0, x.size, square_block(x.size))),)
+
+    def samples(self) -> Sequence[Sample]:
+        shapes = ((8, 9), (), (30, 800), (4097,), (2, 3, 5, 1500))
+        return tuple(Sample(Attrs(), (TensorType(shape=shape),)) for shape in shapes)
+
+
+@register
+class ClipFactor(Op):
+    """What gradients are multiplied by so that their norm is at most `max_norm`: min(1, max_norm / (norm + 1e-6)), as
+    torch.nn.utils.clip_grad_norm_ does. Input: sums of squares; outputs: the factor, the norm."""
+
+    name = "clip_factor"
+    family = "optimizer"
+    attrs_type = ClipAttrs
+    output_names = ("factor", "norm")
+
+    def infer(self, attrs: ClipAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        if len(inputs[0].shape) != 1:
+            raise misfit(f"clip_factor cannot add up {inputs[0].text()}", "use one row of sums")
+        return (SCALAR, SCALAR)
+
+    def flops(self, signature: Signature) -> int:
+        return signature.inputs[0].elements
+
+    def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
+        return {("loops", "whole"): 1}
+
+    def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
+        return (reads("in0", 0, signature.inputs[0].elements), writes("out0", 0, 1), writes("out1", 0, 1))
+
+    def reference(self, attrs: ClipAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        norm = np.sqrt(inputs[0].sum())
+        return (np.minimum(1.0, attrs.max_norm / (norm + 1e-6)), norm)
+
+    def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
+        return tuple(np.abs(drawn) for drawn in super().draw(sample, rng))
+
+    def samples(self) -> Sequence[Sample]:
+        return tuple(Sample(ClipAttrs(max_norm=m), (TensorType(shape=(n,)),)) for m, n in ((0.5, 300), (100.0, 7)))
+
+
+class _Update(Op):
+    """Inputs: gradient, [factor ()]."""
+
+    family = "optimizer"
+    low_precision = (0,)
+    input_counts = (1, 2)
 
     def check(self, attrs: Any, inputs: Sequence[TensorType], updates: Sequence[TensorType]) -> None:
         super().check(attrs, inputs, updates)
+        if inputs[1:] and inputs[1] != SCALAR:
+            raise misfit(f"{self.name} cannot scale its gradient by {inputs[1].text()}", "use a single number")
         if any(t.shape != inputs[0].shape or t.layout is not inputs[0].layout for t in updates):
             raise misfit(f"{self.name} cannot apply {inputs[0].text()} to {updates[0].text()}", "make them alike")
 
@@ -48,15 +144,21 @@ class _Update(Op):
     def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
         lo, hi = split(signature.inputs[0].elements, mode.slices, index)
         changed = tuple(Access(f"up{i}", True, (lo, hi)) for i in range(len(signature.updates)))
-        return (Access("in0", False, (lo, hi)), *changed)
+        factor = tuple(reads("in1", 0, 1) for _ in signature.inputs[1:])
+        return (Access("in0", False, (lo, hi)), *factor, *changed)
+
+    def scaled(self, given: Sequence[Array], updates: int) -> list[Array]:
+        """The gradient, times its factor where it has one, and what is updated."""
+        g, *factor = given[: len(given) - updates]
+        return [g * factor[0] if factor else g, *given[len(given) - updates :]]
 
 
 @register
 class SgdUpdate(_Update):
-    """Input: gradient; updates: parameter, [momentum]. v = momentum v + g + wd w; w -= lr v."""
+    """Inputs: gradient, [factor]; updates: parameter, [momentum]. v = momentum v + g + wd w; w -= lr v."""
 
     name = "sgd_update"
-    joint_launch = 64
+    joint_launch = 56
     update_counts = (1, 2)
     attrs_type = SgdAttrs
 
@@ -66,7 +168,7 @@ class SgdUpdate(_Update):
             raise misfit(f"sgd_update with momentum {attrs.momentum} updates {len(updates)} values", "add its state")
 
     def reference(self, attrs: SgdAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        g, w, *rest = inputs
+        g, w, *rest = self.scaled(inputs, 2 if attrs.momentum else 1)
         g = g + attrs.weight_decay * w
         if not rest:
             return (w - attrs.lr * g,)
@@ -80,15 +182,18 @@ class SgdUpdate(_Update):
             Sample(SgdAttrs(lr=0.1), (w, w)),
             Sample(SgdAttrs(lr=0.1, momentum=0.9, weight_decay=1e-4), (w, w, w)),
             Sample(SgdAttrs(lr=0.05, momentum=0.8, nesterov=True), (w, w, w)),
+            Sample(SgdAttrs(lr=0.1, weight_decay=0.1), (w, SCALAR, w)),
+            Sample(SgdAttrs(lr=0.1, momentum=0.9, weight_decay=1e-4), (w, SCALAR, w, w)),
         )
 
 
 @register
 class AdamUpdate(_Update):
-    """Input: gradient; updates: parameter, exp_avg, exp_avg_sq. Kingma and Ba, algorithm 1; AdamW if decoupled."""
+    """Inputs: gradient, [factor]; updates: parameter, exp_avg, exp_avg_sq. Kingma and Ba, algorithm 1; AdamW if
+    decoupled."""
 
     name = "adam_update"
-    joint_launch = 47
+    joint_launch = 43
     update_counts = (3,)
     attrs_type = AdamAttrs
 
@@ -97,7 +202,7 @@ class AdamUpdate(_Update):
 
     def reference(self, attrs: AdamAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
         """The first step (bias corrections of step 1)."""
-        g, w, m, v = inputs
+        g, w, m, v = self.scaled(inputs, 3)
         if attrs.decoupled:
             w = w * (1 - attrs.lr * attrs.weight_decay)
         else:
@@ -108,9 +213,10 @@ class AdamUpdate(_Update):
         return (w - attrs.lr * (m / (1 - attrs.beta1)) / corrected, m, v)
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
-        g, w, m, v = super().draw(sample, rng)
-        return (g, w, m, np.abs(v))
+        *others, v = super().draw(sample, rng)
+        return (*others, np.abs(v))
 
     def samples(self) -> Sequence[Sample]:
         w = TensorType(shape=(7, 30))
-        return tuple(Sample(AdamAttrs(lr=1e-2, weight_decay=0.01, decoupled=d), (w, w, w, w)) for d in (False, True))
+        plain = tuple(Sample(AdamAttrs(lr=1e-2, weight_decay=0.01, decoupled=d), (w, w, w, w)) for d in (False, True))
+        return (*plain, Sample(AdamAttrs(lr=1e-2, weight_decay=0.01), (w, SCALAR, w, w, w)))

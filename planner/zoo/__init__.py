@@ -94,6 +94,7 @@ def build(
     optimizer: Optimizer | None = None,
     fuse: bool = True,
     keep: Sequence[str] = (),
+    clip_norm: float | None = None,
 ) -> Graph:
     """A training graph called `<name>_b<batch>`, with the network's own sizes where none are given.
 
@@ -111,7 +112,8 @@ def build(
     suffix = f"_{sizes.image_size}px" if sizes.image_size != network.sizes.image_size else ""
     b = GraphBuilder(f"{name}_b{sizes.batch}{suffix}")
     ends = network.model(b, sizes)
-    return b.finish(ends.loss, ends.prediction, optimizer or network.optimizer, fuse=fuse, keep=keep)
+    chosen_optimizer = optimizer or network.optimizer
+    return b.finish(ends.loss, ends.prediction, chosen_optimizer, fuse=fuse, keep=keep, clip_norm=clip_norm)
 
 
 _WORDS = {"batch": "batch", "image_size": "image size", "classes": "number of classes"}

@@ -2,17 +2,39 @@
 // gradients may be narrower.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 
 #include "slices.hpp"
+#include "sums.hpp"
 
 namespace stepplan {
+
+/// sums[k] = the sum of squares of the k-th block of x, for the blocks of a range.
+template <class T>
+void square_sums(const T* x, int64_t elements, int64_t block, Range blocks, float* sums) {
+  for (int64_t k = blocks.begin; k < blocks.end; ++k) {
+    const Range own{k * block, std::min((k + 1) * block, elements)};
+    const auto square = [x](int64_t i) { return static_cast<float>(x[i]) * static_cast<float>(x[i]); };
+    sums[k] = static_cast<float>(blocked_sum(own, square));
+  }
+}
+
+/// What makes the norm of all gradients at most `most`, as torch.nn.utils.clip_grad_norm_ does.
+inline void clip_factor(const float* squares, int64_t count, float most, float* factor, float* norm) {
+  double sum = 0.0;
+  for (int64_t i = 0; i < count; ++i) sum += squares[i];
+  const float whole = static_cast<float>(std::sqrt(sum)), wanted = most / (whole + 1e-6f);
+  *factor = wanted > 1.0f ? 1.0f : wanted;  // not a number stays what it is
+  *norm = whole;
+}
 
 struct SgdOptions {
   float momentum = 0.0f;
   float weight_decay = 0.0f;
   bool nesterov = false;
+  float scale = 1.0f;  // of the gradient, where it is clipped
 };
 
 // velocity starts at zero, which equals PyTorch's first step; it is null without momentum.
@@ -21,7 +43,7 @@ void sgd_update(float* weight, const T* gradient, float* velocity, float lr, con
   if (o.momentum == 0.0f) {
 #pragma omp simd
     for (int64_t i = range.begin; i < range.end; ++i) {
-      weight[i] -= lr * (static_cast<float>(gradient[i]) + o.weight_decay * weight[i]);
+      weight[i] -= lr * (static_cast<float>(gradient[i]) * o.scale + o.weight_decay * weight[i]);
     }
     return;
   }
@@ -29,7 +51,7 @@ void sgd_update(float* weight, const T* gradient, float* velocity, float lr, con
   const float along = o.nesterov ? o.momentum : 1.0f;         // share of the velocity
 #pragma omp simd
   for (int64_t i = range.begin; i < range.end; ++i) {
-    const float g = static_cast<float>(gradient[i]) + o.weight_decay * weight[i];
+    const float g = static_cast<float>(gradient[i]) * o.scale + o.weight_decay * weight[i];
     const float v = o.momentum * velocity[i] + g;
     velocity[i] = v;
     weight[i] -= lr * (ahead * g + along * v);
@@ -41,6 +63,7 @@ struct AdamOptions {
   float eps = 1e-8f;
   float weight_decay = 0.0f;
   bool decoupled = false;  // true: AdamW
+  float scale = 1.0f;
 };
 
 // `step` counts from 1. The bias corrections are computed in double.
@@ -58,7 +81,7 @@ void adam_update(float* weight, const T* gradient, float* mean, float* square, f
 #pragma omp simd
   for (int64_t i = range.begin; i < range.end; ++i) {
     const float w = weight[i] * shrink;
-    const float g = static_cast<float>(gradient[i]) + decay * w;
+    const float g = static_cast<float>(gradient[i]) * o.scale + decay * w;
     const float m = mean[i] + new1 * (g - mean[i]);
     const float v = old2 * square[i] + new2 * (g * g);
     mean[i] = m;

@@ -167,7 +167,7 @@ class Case:
     def split(self) -> tuple[int, int]:
         """(inputs, updates) among the sample's types: what an update op changes comes last."""
         changed = {
-            "sgd_update": len(self.sample.inputs) - 1,
+            "sgd_update": 2 if getattr(self.sample.attrs, "momentum", 0) else 1,
             "adam_update": 3,
             "embedding_sgd_update": 1,
             "state_update": 1,

@@ -15,9 +15,9 @@ IDS = [f"{op.name}-{op.samples().index(sample)}" for op, sample in CASES]
 
 def signature_of(op: Op, sample: Sample) -> Signature:
     """Samples of updating ops list the updated values behind the inputs."""
-    inputs = 1 if op.name.endswith("_update") else len(sample.inputs)
-    if op.name == "embedding_sgd_update":
-        inputs = 2
+    updates = {"sgd_update": 2 if getattr(sample.attrs, "momentum", 0) else 1, "adam_update": 3}
+    updates |= {"embedding_sgd_update": 1, "state_update": 1}
+    inputs = len(sample.inputs) - updates.get(op.name, 0)
     if op.name == "batch_norm":
         inputs = 4 if sample.attrs.residual else 3
     outputs = op.infer(sample.attrs, sample.inputs[:inputs])

@@ -166,6 +166,10 @@ void layer_norm_backward(Queue queue, const T* dy, const T* x, const float* gamm
                          float* dx, float* dgamma, float* dbeta, int64_t rows, int64_t columns, double* sums, int64_t chunks);
 /// y[i] = scale * the sum of the reduced elements.
 void sum_reduce(Queue queue, const float* x, const Reduction& axes, float scale, float* y);
+/// sums[k] = the sum of squares of x's k-th block; factor = what makes the norm, the root of all sums, at most `most`.
+template <class T>
+void square_sums(Queue queue, const T* x, int64_t elements, int64_t block, float* sums, int64_t blocks);
+void clip_factor(Queue queue, const float* squares, int64_t count, float most, float* factor, float* norm);
 /// db[c] = sum of dy[r, c]; `sums`: `chunks` doubles per column.
 template <class T>
 void bias_gradient(Queue queue, const T* dy, int64_t rows, int64_t columns, float* db, double* sums, int64_t chunks);

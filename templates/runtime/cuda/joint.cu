@@ -11,28 +11,30 @@ namespace {
 /// What every element of one parameter's update needs: the same sums in a launch of its own as in one with others.
 struct SgdStep {
   Sgd o;
-  float lr;
+  float lr, scale;
 
   STEPPLAN_KERNEL void operator()(int64_t, float& after, float w, float g) const {
-    after = w - lr * (g + o.weight_decay * w);
+    after = w - lr * (g * scale + o.weight_decay * w);
   }
   STEPPLAN_KERNEL void operator()(int64_t, float& after, float& velocity_after, float w, float slope, float v_before) const {
-    const float g = slope + o.weight_decay * w;
+    const float g = slope * scale + o.weight_decay * w;
     const float v = o.momentum * v_before + g;
     velocity_after = v;
     after = w - lr * (o.nesterov ? g + o.momentum * v : v);
   }
 };
 
-STEPPLAN_KERNEL inline SgdStep step_of(const Sgd& o, const Scalars* now) { return {o, now->lr * o.lr_factor}; }
+STEPPLAN_KERNEL inline SgdStep step_of(const Sgd& o, const Scalars* now) {
+  return {o, now->lr * o.lr_factor, o.factor ? *o.factor : 1.0f};
+}
 
 struct AdamStep {
-  float step_size, root, shrink, decay, keep, take_mean, take_square, eps;
+  float step_size, root, shrink, decay, keep, take_mean, take_square, eps, scale;
 
   STEPPLAN_KERNEL void operator()(int64_t, float& after, float& mean_after, float& square_after, float weight_then, float slope,
                                   float m_before, float v_before) const {
     const float w = weight_then * shrink;
-    const float g = slope + decay * w;
+    const float g = slope * scale + decay * w;
     const float m = m_before + take_mean * (g - m_before);
     const float v = keep * v_before + take_square * (g * g);
     mean_after = m;
@@ -52,7 +54,8 @@ STEPPLAN_KERNEL inline AdamStep step_of(const Adam& o, const Scalars* now) {
           .keep = static_cast<float>(o.beta2),
           .take_mean = static_cast<float>(1.0 - o.beta1),
           .take_square = static_cast<float>(1.0 - o.beta2),
-          .eps = o.eps};
+          .eps = o.eps,
+          .scale = o.factor ? *o.factor : 1.0f};
 }
 
 struct Rounding {

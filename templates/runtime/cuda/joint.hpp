@@ -12,11 +12,12 @@ struct Sgd {
   float momentum, weight_decay;
   bool nesterov;
   float lr_factor;  // this parameter's learning rate / the step's
+  const float* factor = nullptr;  // on the device: of a gradient that is clipped
 };
 
 /// One parameter's update.
 struct SgdTensor {
-  static constexpr int kMost = 64;  // of one launch: a kernel's arguments have 4 KiB
+  static constexpr int kMost = 56;  // of one launch: a kernel's arguments have 4 KiB
   float* weight;
   const void* gradient;
   float* velocity;  // null: without momentum
@@ -30,10 +31,11 @@ struct Adam {
   float eps, weight_decay;
   bool decoupled;
   float lr_factor;
+  const float* factor = nullptr;
 };
 
 struct AdamTensor {
-  static constexpr int kMost = 47;
+  static constexpr int kMost = 43;
   float* weight;
   const void* gradient;
   float *mean, *square;

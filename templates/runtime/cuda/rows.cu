@@ -200,6 +200,39 @@ void sum_reduce(Queue queue, const float* x, const Reduction& axes, float factor
 }
 
 namespace {
+template <int width, class T>
+void square_sums_in(Queue queue, const T* x, int64_t elements, int64_t block, float* sums, int64_t blocks) {
+  rows<256>(queue, blocks, [=] STEPPLAN_KERNEL(auto team, int64_t k) {
+    const int64_t first = k * block, left = elements - first;
+    double sum = 0.0;
+    over_row<width>(
+        team, left < block ? left : block, [&](int64_t, float v) { sum += static_cast<double>(v * v); }, x + first);
+    sum = team.sum(sum);
+    if (team.lane() == 0) sums[k] = static_cast<float>(sum);
+  });
+}
+}  // namespace
+
+template <class T>
+void square_sums(Queue queue, const T* x, int64_t elements, int64_t block, float* sums, int64_t blocks) {
+  if (in_wide_rows(elements, x)) square_sums_in<4>(queue, x, elements, block, sums, blocks);
+  else square_sums_in<1>(queue, x, elements, block, sums, blocks);
+}
+template void square_sums<float>(Queue, const float*, int64_t, int64_t, float*, int64_t);
+template void square_sums<bfloat16>(Queue, const bfloat16*, int64_t, int64_t, float*, int64_t);
+
+void clip_factor(Queue queue, const float* squares, int64_t count, float most, float* factor, float* norm) {
+  rows<256>(queue, 1, [=] STEPPLAN_KERNEL(auto team, int64_t) {
+    double sum = 0.0;
+    for (int64_t i = team.lane(); i < count; i += team.lanes) sum += static_cast<double>(squares[i]);
+    const float whole = static_cast<float>(std::sqrt(team.sum(sum))), wanted = most / (whole + 1e-6f);
+    if (team.lane() != 0) return;
+    *factor = wanted > 1.0f ? 1.0f : wanted;  // not a number stays what it is
+    *norm = whole;
+  });
+}
+
+namespace {
 template <int w, class T>
 void add_rows(Queue queue, const T* dy, int64_t row_count, int64_t columns, double* sums, int64_t chunks) {
   sum_panels<w, 1>(queue, row_count, columns, sums, chunks,

@@ -68,8 +68,8 @@ def test_what_touches_what_another_writes_comes_after_it() -> None:
 
 
 def test_no_more_than_one_launch_takes() -> None:
-    assert [len(nodes) for nodes in launched([f"u{i}" for i in range(70)])] == [64, 6]
-    assert [len(nodes) for nodes in launched([f"a{i}" for i in range(70)])] == [47, 23]
+    assert [len(nodes) for nodes in launched([f"u{i}" for i in range(70)])] == [56, 14]
+    assert [len(nodes) for nodes in launched([f"a{i}" for i in range(70)])] == [43, 27]
 
 
 @pytest.mark.parametrize(
