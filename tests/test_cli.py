@@ -14,6 +14,7 @@ import planner.api
 from planner import __version__
 from planner.bundle import read_bundle
 from planner.costs.table import read_costs, write_costs
+from planner.graph.text import read_graph
 from planner.plan.check import check
 from planner.target.text import read_target
 from tests.cli import Files, fails, run, succeeds, working_in
@@ -84,6 +85,14 @@ def test_capture_and_plan(tmp_path: Path, files: Files) -> None:
 def test_image_size(tmp_path: Path) -> None:
     document = as_json("capture", "digits_cnn", "--image-size", 16, "--batch", 2, "-o", tmp_path / "g.json")
     assert document["graph"] == "digits_cnn_b2_16px"
+
+
+def test_clip_norm(tmp_path: Path) -> None:
+    succeeds("capture", "mlp", "--clip-norm", "2.5", "-o", tmp_path / "graph.json")
+    (clip,) = [n for n in read_graph(tmp_path / "graph.json").program["train_step"].nodes if n.op == "clip_factor"]
+    assert clip.attrs.model_dump() == {"max_norm": 2.5}
+    fails("SP1023", "capture", "mlp", "--clip-norm", "0", "-o", tmp_path / "none.json")
+    assert not (tmp_path / "none.json").exists()
 
 
 def test_check(files: Files) -> None:
