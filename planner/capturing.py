@@ -80,14 +80,16 @@ def capture(
     if image_size is not None and (not isinstance(model, str) or ":" in model or model.endswith(".onnx")):
         raise UserError("SP1011", "only zoo networks take an image size", "choose it where the model is made")
     optimizer = optimizer_from(optimizer, model if hasattr(model, "named_parameters") else None)
-    given = CaptureOptions(loss, labels, optimizer, name, fuse, tuple(keep), clip_norm)
+    given = CaptureOptions(
+        loss=loss, labels=labels, optimizer=optimizer, name=name, fuse=fuse, keep=tuple(keep), clip_norm=clip_norm
+    )
     if isinstance(model, Path) or (isinstance(model, str) and model.endswith(".onnx")):
         from planner.frontends.onnx_relax import capture_onnx
 
         if callable(loss) or loss is None or labels is not None:
             raise UserError("SP1016", "an ONNX model takes 'cross_entropy' or 'mse'", "name one of them")
-        chosen_: dict[str, Any] = {f.name: getattr(given, f.name) for f in fields(given) if f.name != "labels"}
-        return Captured(*capture_onnx(model, batch=batch, **chosen_))
+        own: dict[str, Any] = {f.name: getattr(given, f.name) for f in fields(given) if f.name != "labels"}
+        return Captured(*capture_onnx(model, batch=batch, **own))
     if isinstance(model, str) and ":" in model:
         module, inputs, options = _call_factory(model, inputs, batch)
         chosen = {f.name: getattr(given, f.name) for f in fields(given) if getattr(given, f.name) is not f.default}

@@ -16,7 +16,7 @@ from planner.ops.split import SplitAttrs
 BATCH, CLASSES, WORDS, WIDTH = 4, 6, 7, 24
 
 
-def every_op_net(optimizer: Optimizer, clip_norm: float | None = None) -> Graph:
+def every_op_net(optimizer: Optimizer) -> Graph:
     """Inputs: images (4, 6, 13, 11), words (4, 7) int64, target (4, 24), labels (4,) int64."""
     b = GraphBuilder("every_op_net")
     images = b.input("images", TensorType(shape=(BATCH, 6, 13, 11), layout=Layout.CHANNELS_LAST))
@@ -38,7 +38,7 @@ def every_op_net(optimizer: Optimizer, clip_norm: float | None = None) -> Graph:
     loss = parts[0]
     for index, part in enumerate(parts[1:]):
         loss = layers.add(b, loss, part, name=f"loss{index}")
-    return b.finish(loss, log_probs, optimizer, clip_norm=clip_norm)
+    return b.finish(loss, log_probs, optimizer)
 
 
 def chosen(b: GraphBuilder, words: str, x: str) -> str:

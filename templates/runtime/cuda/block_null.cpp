@@ -5,6 +5,7 @@
 #include <setjmp.h>
 #include <ucontext.h>
 
+#include <algorithm>
 #include <array>
 #include <exception>
 #include <memory>
@@ -21,7 +22,7 @@ thread_local constinit Place current_place{};
 
 namespace {
 
-constexpr size_t kStack = size_t{1} << 16;
+constexpr size_t kStack = size_t{1} << 16, kUnused = 64;
 constexpr int kWarp = 32;
 
 struct Fiber {
@@ -29,6 +30,12 @@ struct Fiber {
   jmp_buf at;
   int thread = 0;
   bool begun = false;
+
+  Fiber() { std::fill_n(stack.get(), kUnused, std::byte{0xa5}); }
+  /// Its last bytes, which nobody reaches whose frames fit.
+  bool overflown() const {
+    return std::any_of(stack.get(), stack.get() + kUnused, [](std::byte b) { return b != std::byte{0xa5}; });
+  }
 };
 
 struct Warp {
@@ -118,6 +125,7 @@ class Blocks {
       current_place.thread = running_->thread;
       if (running_->begun) jump(scheduler_, running_->at);
       else begin(*running_);
+      if (running_->overflown()) throw DeviceFailure("a kernel needs more than the " + std::to_string(kStack) + " bytes of its stack");
       if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
     }
   }
