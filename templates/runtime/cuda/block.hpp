@@ -50,11 +50,11 @@ __device__ inline Place place() {
 }
 
 /// Until all threads of the block are here.
-__device__ inline void meet() { __syncthreads(); }
+__device__ inline void sync_threads() { __syncthreads(); }
 
 /// What the thread gives whose number within the warp differs by the bits of `step`.
 template <class T>
-__device__ T exchanged(T value, int step) {
+__device__ T shuffle_xor(T value, int step) {
   return __shfl_xor_sync(0xffffffffu, value, step);
 }
 

@@ -67,14 +67,14 @@ class Blocks {
     }
   }
 
-  void meet() {
+  void sync_threads() {
     Fiber& self = *running_;
     meeting_.push_back(&self);
     if (meeting_.size() == static_cast<size_t>(threads_)) release(meeting_);
     jump(self.at, scheduler_);
   }
 
-  uint64_t exchange(uint64_t bits, int step) {
+  uint64_t shuffle_xor(uint64_t bits, int step) {
     Fiber& self = *running_;
     Warp& warp = warps_[static_cast<size_t>(self.thread / kWarp)];
     if (!warp.waiting.empty() && warp.step != step) throw DeviceFailure("threads of one warp exchange at different places");
@@ -197,8 +197,8 @@ void Blocks::begin(Fiber& fiber) {
 
 }  // namespace
 
-void meet() { here.meet(); }
-uint64_t exchanged_bits(uint64_t bits, int step) { return here.exchange(bits, step); }
+void sync_threads() { here.sync_threads(); }
+uint64_t shuffle_xor_bits(uint64_t bits, int step) { return here.shuffle_xor(bits, step); }
 void run_blocks(int64_t blocks, int threads, const std::function<void()>& body) { here.run(blocks, threads, body); }
 
 }  // namespace stepplan::gpu

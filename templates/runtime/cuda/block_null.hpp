@@ -15,15 +15,15 @@ namespace stepplan::gpu {
 extern thread_local constinit Place current_place;
 inline const Place& place() { return current_place; }
 
-void meet();
+void sync_threads();
 
-uint64_t exchanged_bits(uint64_t bits, int step);
+uint64_t shuffle_xor_bits(uint64_t bits, int step);
 template <class T>
-T exchanged(T value, int step) {
+T shuffle_xor(T value, int step) {
   static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= sizeof(uint64_t));
   uint64_t bits = 0;
   std::memcpy(&bits, &value, sizeof(T));
-  bits = exchanged_bits(bits, step);
+  bits = shuffle_xor_bits(bits, step);
   std::memcpy(&value, &bits, sizeof(T));
   return value;
 }

@@ -209,7 +209,7 @@ STEPPLAN_LAUNCHED(kJointThreads) each_joint(STEPPLAN_COMMON JointLaunch<Tensor> 
   const Tensor& tensor = launch.tensors[own.which];
   STEPPLAN_SHARED decltype(step_of(tensor, now)) step;
   if (place().thread == 0) step = step_of(tensor, now);
-  meet();
+  sync_threads();
   joint_share(tensor, step, own.begin, own.elements, place().thread);
 }
 
@@ -217,15 +217,15 @@ template <class Tensor>
 void launch_tensors(Queue queue, const std::vector<Tensor>& tensors, const Scalars* now) {
   static_assert(sizeof(JointLaunch<Tensor>) + 64 <= 4096);
   for (size_t begin = 0; begin < tensors.size(); begin += Tensor::kMost) {
-    JointLaunch<Tensor> some{};
-    some.count = static_cast<int>(std::min<size_t>(Tensor::kMost, tensors.size() - begin));
-    for (int i = 0; i < some.count; ++i) {
-      some.tensors[i] = tensors[begin + static_cast<size_t>(i)];
-      const int64_t all = share(some.tensors[i]);
-      some.first[i + 1] = some.first[i] + static_cast<int>((some.tensors[i].elements + all - 1) / all);
+    JointLaunch<Tensor> group{};
+    group.count = static_cast<int>(std::min<size_t>(Tensor::kMost, tensors.size() - begin));
+    for (int i = 0; i < group.count; ++i) {
+      group.tensors[i] = tensors[begin + static_cast<size_t>(i)];
+      const int64_t all = share(group.tensors[i]);
+      group.first[i + 1] = group.first[i] + static_cast<int>((group.tensors[i].elements + all - 1) / all);
     }
-    const int blocks = some.first[some.count];
-    if (blocks > 0) launch(queue, "joint", some.count, blocks, kJointThreads, each_joint<Tensor>, some, now);
+    const int blocks = group.first[group.count];
+    if (blocks > 0) launch(queue, "joint", group.count, blocks, kJointThreads, each_joint<Tensor>, group, now);
   }
 }
 

@@ -70,14 +70,14 @@ struct Team {
 
   template <class T, class Join>
   STEPPLAN_KERNEL T join(T value, Join two) const {
-    for (int step = 16; step > 0; step /= 2) value = two(value, exchanged(value, step));
+    for (int step = 16; step > 0; step /= 2) value = two(value, shuffle_xor(value, step));
     if constexpr (threads > 32) {
       STEPPLAN_SHARED double parts[threads / 32];
       if (lane() % 32 == 0) parts[lane() / 32] = static_cast<double>(value);
-      meet();
+      sync_threads();
       value = static_cast<T>(parts[0]);
       for (int i = 1; i < threads / 32; ++i) value = two(value, static_cast<T>(parts[i]));
-      meet();
+      sync_threads();
     }
     return value;
   }

@@ -164,9 +164,9 @@ STEPPLAN_LAUNCHED(kTileThreads, kTileBlocks<T>) each_tile(Tiles tiles, const T* 
   for (int64_t number = own.block; number < tiles.count; number += own.blocks) {
     const Tile tile(tiles, number);
     read_tile(tiles, tile, own.thread, x, held);
-    meet();
+    sync_threads();
     write_tile(tiles, tile, own.thread, held, y);
-    meet();
+    sync_threads();
   }
 }
 

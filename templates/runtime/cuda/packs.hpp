@@ -238,14 +238,14 @@ STEPPLAN_LAUNCHED(kSumThreads, kSumBlocks) each_sum(int64_t rows, int64_t chunks
   for (int s = 0; s < count; ++s) {
     STEPPLAN_UNROLL
     for (int j = 0; j < width; ++j) held[thread * width + j] = own.total[s][j];
-    meet();
+    sync_threads();
     const int64_t column = int64_t{block % panel.groups} * columns + thread;
     if (thread < columns && column < panel.channels) {
       double sum = 0.0;
       for (int d = 0; d < panel.down; ++d) sum += held[d * columns + thread];
       sums[(chunk * count + s) * panel.channels + column] = sum;
     }
-    meet();
+    sync_threads();
   }
 }
 
@@ -260,7 +260,7 @@ STEPPLAN_LAUNCHED(kTotalThreads) each_total(const double* sums, int64_t channels
     for (int64_t k = lane; k < chunks; k += kTotalThreads / 32)
       for (int s = 0; s < count; ++s) own[s] += sums[(k * count + s) * channels + c];
   for (int s = 0; s < count; ++s) held[s][thread] = own[s];
-  meet();
+  sync_threads();
   if (lane > 0 || c >= channels) return;
   double total[count] = {};
   for (int s = 0; s < count; ++s)

@@ -15,7 +15,7 @@ void reverse(const double* x, double* y, bool met) {
   STEPPLAN_SHARED double held[kMost];
   const Place own = place();
   held[own.thread] = x[own.block * own.threads + own.thread];
-  if (met) meet();
+  if (met) sync_threads();
   y[own.block * own.threads + own.thread] = held[own.threads - 1 - own.thread];
 }
 
@@ -26,9 +26,9 @@ void rotate(const double* x, double* y, int64_t rounds, bool after) {
   double sum = 0.0;
   for (int64_t round = 0; round < rounds; ++round) {
     held[own.thread] = x[(own.thread + round) % own.threads];
-    meet();
+    sync_threads();
     sum += held[(own.thread + 1) % own.threads];
-    if (after) meet();
+    if (after) sync_threads();
   }
   y[own.block * own.threads + own.thread] = sum;
 }
@@ -53,26 +53,26 @@ void rounds(const double* x, double* y, int64_t count, bool after) {
   double all = 0.0;
   for (int64_t round = 0; round < count; ++round) {
     double sum = x[own.thread] * static_cast<double>(round + 1);
-    for (int step = 16; step > 0; step /= 2) sum += exchanged(sum, step);
+    for (int step = 16; step > 0; step /= 2) sum += shuffle_xor(sum, step);
     if (own.thread % 32 == 0) parts[own.thread / 32] = sum;
-    meet();
+    sync_threads();
     all += parts[0] + parts[1] + parts[2] + parts[3];
-    if (after) meet();
+    if (after) sync_threads();
   }
   y[own.number()] = all;
 }
 
 /// One thread ends where the others meet.
 void leave() {
-  if (place().thread != 5) meet();
+  if (place().thread != 5) sync_threads();
 }
 /// One thread of a warp ends where the others exchange.
 void leave_warp(double* y) {
-  if (place().thread != 37) y[place().thread] = exchanged(1.0, 1);
+  if (place().thread != 37) y[place().thread] = shuffle_xor(1.0, 1);
 }
 /// Half a warp exchanges at another place.
 void part(double* y) {
-  y[place().thread] = place().thread % 32 < 16 ? exchanged(1.0, 1) : exchanged(1.0, 2);
+  y[place().thread] = place().thread % 32 < 16 ? shuffle_xor(1.0, 1) : shuffle_xor(1.0, 2);
 }
 
 char told[256];
