@@ -29,6 +29,7 @@ from planner.solve.threads import Choice
 from planner.target.detect import detect
 from planner.target.model import Target
 from planner.target.text import load_target, target_hash
+from tests.ops.updates import update_count
 
 OWN_CONVOLUTIONS = {"winograd", "depthwise"}
 """Implementations of convolutions that are not the library's."""
@@ -166,13 +167,7 @@ class Case:
 
     def split(self) -> tuple[int, int]:
         """(inputs, updates) among the sample's types: what an update op changes comes last."""
-        changed = {
-            "sgd_update": 2 if getattr(self.sample.attrs, "momentum", 0) else 1,
-            "adam_update": 3,
-            "embedding_sgd_update": 1,
-            "state_update": 1,
-        }
-        updates = changed.get(self.op.name, 0)
+        updates = update_count(self.op, self.sample)
         return len(self.sample.inputs) - updates, updates
 
     @property

@@ -8,16 +8,14 @@ import torch
 from planner.graph.model import DType, TensorType
 from planner.ops import all_ops
 from planner.ops.base import Mode, Op, Sample, Signature
+from tests.ops.updates import update_count
 
 CASES = [(op, sample) for op in all_ops().values() for sample in op.samples()]
 IDS = [f"{op.name}-{op.samples().index(sample)}" for op, sample in CASES]
 
 
 def signature_of(op: Op, sample: Sample) -> Signature:
-    """Samples of updating ops list the updated values behind the inputs."""
-    updates = {"sgd_update": 2 if getattr(sample.attrs, "momentum", 0) else 1, "adam_update": 3}
-    updates |= {"embedding_sgd_update": 1, "state_update": 1}
-    inputs = len(sample.inputs) - updates.get(op.name, 0)
+    inputs = len(sample.inputs) - update_count(op, sample)
     if op.name == "batch_norm":
         inputs = 4 if sample.attrs.residual else 3
     outputs = op.infer(sample.attrs, sample.inputs[:inputs])

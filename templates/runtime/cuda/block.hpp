@@ -28,7 +28,7 @@
 
 namespace stepplan::gpu {
 
-/// One thread among all of a launch. Numbers of blocks have 32 bits: what divides them would take ten times as long.
+/// One thread among all of a launch. Numbers of blocks have 32 bits: kernels divide them, which takes more registers in 64.
 struct Place {
   uint32_t block, blocks;
   int thread, threads;

@@ -34,6 +34,17 @@ T& of(void* opaque) {
   return *reinterpret_cast<T*>(opaque);
 }
 
+template <class T, class Opaque>
+cublasStatus_t make(Opaque* into, const T& made) {
+  *into = reinterpret_cast<Opaque>(new T(made));
+  return CUBLAS_STATUS_SUCCESS;
+}
+template <class T>
+cublasStatus_t drop(void* made) {
+  delete static_cast<T*>(made);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
 template <class T>
 cublasStatus_t take(T& into, const void* from, size_t bytes) {
   if (from == nullptr || bytes != sizeof(T)) return CUBLAS_STATUS_INVALID_VALUE;
@@ -89,13 +100,9 @@ cudnnStatus_t cudnnDestroy(cudnnHandle_t) { return CUDNN_STATUS_SUCCESS; }
 const char* cudnnGetErrorString(cudnnStatus_t) { return ""; }
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* made, cublasComputeType_t, cudaDataType_t scale) {
-  *made = reinterpret_cast<cublasLtMatmulDesc_t>(new Operation);
-  return scale == CUDA_R_32F ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+  return scale == CUDA_R_32F ? make(made, Operation()) : CUBLAS_STATUS_INVALID_VALUE;
 }
-cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t made) {
-  delete reinterpret_cast<Operation*>(made);
-  return CUBLAS_STATUS_SUCCESS;
-}
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t made) { return drop<Operation>(made); }
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t made, cublasLtMatmulDescAttributes_t what, const void* value,
                                               size_t bytes) {
   Operation& o = of<Operation>(made);
@@ -111,13 +118,9 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t made, cublasL
 
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* made, cudaDataType type, uint64_t rows, uint64_t columns,
                                           int64_t leading) {
-  *made = reinterpret_cast<cublasLtMatrixLayout_t>(new Layout{type, rows, columns, leading});
-  return CUBLAS_STATUS_SUCCESS;
+  return make(made, Layout{type, rows, columns, leading});
 }
-cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t made) {
-  delete reinterpret_cast<Layout*>(made);
-  return CUBLAS_STATUS_SUCCESS;
-}
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t made) { return drop<Layout>(made); }
 cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t made, cublasLtMatrixLayoutAttribute_t what,
                                                 const void* value, size_t bytes) {
   Layout& m = of<Layout>(made);
@@ -126,14 +129,8 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t made, cub
   return CUBLAS_STATUS_INVALID_VALUE;
 }
 
-cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* made) {
-  *made = reinterpret_cast<cublasLtMatmulPreference_t>(new Preference);
-  return CUBLAS_STATUS_SUCCESS;
-}
-cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t made) {
-  delete reinterpret_cast<Preference*>(made);
-  return CUBLAS_STATUS_SUCCESS;
-}
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* made) { return make(made, Preference()); }
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t made) { return drop<Preference>(made); }
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t made, cublasLtMatmulPreferenceAttributes_t what,
                                                     const void* value, size_t bytes) {
   Preference& p = of<Preference>(made);
