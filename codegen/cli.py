@@ -7,6 +7,7 @@ import typer
 
 from planner.cli import app
 from planner.cli.options import (
+    Accumulate,
     Batch,
     ClipNorm,
     ImageSize,
@@ -120,6 +121,7 @@ def make(
     image_size: ImageSize = None,
     precision: PrecisionOption = Precision.FLOAT32,
     clip_norm: ClipNorm = None,
+    accumulate: Accumulate = False,
     target: Annotated[str | None, typer.Option(help="A target file or name; this machine by default.")] = None,
     out: Annotated[Path, typer.Option("-o", "--out", help="Where generated packages go.")] = Path("generated"),
     policy: PolicyOption = Policy.AUTO,
@@ -149,6 +151,7 @@ def make(
             image_size=image_size,
             precision=precision.value,
             clip_norm=clip_norm,
+            accumulate=accumulate,
             target=target,
             out=out,
             options=options,

@@ -10,6 +10,7 @@ Everything that could differ from run to run is an argument; nothing is decided 
 import math
 import threading
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, NoReturn, Self
@@ -19,12 +20,14 @@ import numpy as np
 from codegen.initial import checked_rate, checked_seed, give_back_memory, read_weights, set_initial_values
 from codegen.intact import require_intact
 from codegen.parts import Part, parts, predictions
-from codegen.state import PREFIX, State, logical
+from codegen.progress import Progress
+from codegen.state import State, logical
 from codegen.tracing import TraceEvent, events_of_step, rows_of
 from planner.artefact import write_text
 from planner.errors import InternalError, UserError
 from planner.graph.model import DType, Graph, Program, Value
 from planner.ops.caller_gradient import CallerGradient
+from planner.ops.optimizer import GradientSum
 from planner.ops.stored import Stored, parse_stored
 from planner.ops.strides import memory_order
 from planner.plan.crossing import Crossing
@@ -66,13 +69,11 @@ class Executor:
         given = read_weights(self._folder / "weights.npz")
         self._state = State(self._graph, self._view, given, layouts=self._layouts())
         self._set_parts()
-        self._steps_done = 0
-        self._seed = seed
-        self._lr = self._state.first_lr
+        self._progress = Progress(seed, self._state.first_lr)
         self._ran: str | None = None
         """The program whose values the arena holds."""
         self._paused: int | None = None
-        """The step whose forward pass ran last and left its values for the backward pass."""
+        """The batch whose forward pass ran last and left its values for the backward pass."""
         self._outputs: dict[str, tuple[tuple[str, Array], ...]] = {}
         self._trace_path: Path | None = None
         self._traced: list[tuple[str, list[TraceEvent]]] | None = None
@@ -98,11 +99,15 @@ class Executor:
         if lr is not None:
             self.lr = lr
         with self._lock:
-            arguments = self._arguments("train_step", inputs, named)
-            loss = self._run("train_step", arguments, None)
-            self._steps_done += 1
-            self._state.steps += 1
-            return loss
+            return self._train_on(inputs, named, hold=False)
+
+    def accumulate(self, *inputs: Any, **named: Any) -> float:
+        """The forward and backward pass of one batch, whose gradients wait: the next `step` takes the mean of those of
+        its own batch and of all since the last one. Returns the loss; running statistics move. Inputs as `step` has
+        them. SP1612: the plan was not captured with `accumulate`."""
+        with self._lock:
+            self._require_sums()
+            return self._train_on(inputs, named, hold=True)
 
     def predict(self, *inputs: Any, **named: Any) -> Any:
         """The model's output in evaluation mode, in the framework's shape: an array of its own; a tuple of them where
@@ -130,11 +135,10 @@ class Executor:
             later = sum(n.op == CallerGradient.name for n in program.nodes)  # their gradients are the last inputs
             arguments = _matched("forward", program.inputs[:-later], inputs, named)
             self._run("train_step", arguments, None, which=slice(1))
-            self._steps_done += 1
-            self._state.steps += 1
-            self._ran, self._paused = None, self._steps_done
+            self._trained()
+            self._ran, self._paused = None, self._progress.batches
             found = tuple(self._copy(v) for v in self._predicted)
-            return found[0] if len(found) == 1 else found, self._steps_done
+            return found[0] if len(found) == 1 else found, self._progress.batches
 
     def backward(self, step: int, *inputs: Any) -> tuple[dict[str, Array], dict[str, Array]]:
         """Gradients of the parameters and of the inputs, by name, from the inputs of step number `step` and the
@@ -145,11 +149,11 @@ class Executor:
             arguments = self._arguments("train_step", inputs, {})
             found = {n: np.zeros(self._graph.value[v].type.shape, np.float32) for v, n in self._state.trained.items()}
             rest = slice(1 if self._paused == step else 0, None)
-            done, self._steps_done = self._steps_done, step - 1
+            done, self._progress.batches = self._progress.batches, step - 1
             try:
                 self._run("train_step", arguments, list(found.values()), which=rest)
             finally:
-                self._steps_done = done
+                self._progress.batches = done
             values = [self._graph.value[v] for v in program.outputs[1:]]
             return self._plain(found), {v.gradient_of: self._copy(v) for v in values}
 
@@ -196,16 +200,21 @@ class Executor:
     @property
     def lr(self) -> float:
         """The learning rate of the next step."""
-        return self._lr
+        return self._progress.lr
 
     @lr.setter
     def lr(self, value: float) -> None:
-        self._lr = checked_rate(value)
+        self._progress.lr = checked_rate(value)
 
     @property
     def steps_done(self) -> int:
         """How many training steps the state has seen."""
-        return self._steps_done
+        return self._progress.steps
+
+    @property
+    def batches_held(self) -> int:
+        """How many batches were given to `accumulate` since the last step."""
+        return self._progress.held
 
     # -- state -------------------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Array]:
@@ -213,8 +222,7 @@ class Executor:
         and the like, and `stepplan.step`, `stepplan.seed`, `stepplan.lr`. Arrays of their own, in PyTorch's layout."""
         with self._lock:
             self._require_open()
-            extra = {"step": np.int64(self._steps_done), "seed": np.uint64(self._seed), "lr": np.float64(self._lr)}
-            return self._state.read_all() | {f"stepplan.{k}": np.asarray(v) for k, v in extra.items()}
+            return self._state.read_all() | self._progress.entries()
 
     def torch_state_dict(self) -> dict[str, Any]:
         """What the captured module's `load_state_dict` takes, strictly: tensors of exactly the names that it has.
@@ -236,11 +244,9 @@ class Executor:
         """
         with self._lock:
             self._require_open()
-            seed = checked_seed(state.get(f"{PREFIX}seed", self._seed))
-            rate = checked_rate(state.get(f"{PREFIX}lr", self._lr))
-            extra = self._state.load(state, strict)
-            self._steps_done = int(extra.get("step", self._steps_done))
-            self._seed, self._lr = seed, rate
+            progress = self._progress.loaded(state)
+            self._state.load(state, strict)
+            self._progress = progress
 
     # -- looking inside ----------------------------------------------------------------------------------------
     def value(self, name: str) -> Array:
@@ -337,8 +343,31 @@ class Executor:
         also = ", or call forward, then backward" if self.takes_gradients and name == "train_step" else ""
         return _matched(name, self._program(name).inputs, inputs, named, also)
 
+    @cached_property
+    def _accumulates(self) -> bool:
+        return any(n.op == GradientSum.name for n in self._program("train_step").nodes)
+
+    def _require_sums(self) -> None:
+        if not self._accumulates:
+            fix = "capture with accumulate=True, or make with --accumulate"
+            raise UserError("SP1612", f"plan {self.plan.name} does not add up gradients", fix)
+
+    def _train_on(self, inputs: tuple[Any, ...], named: dict[str, Any], hold: bool) -> float:
+        loss = self._run("train_step", self._arguments("train_step", inputs, named), None, hold=hold)
+        self._trained(hold)
+        return loss
+
+    def _trained(self, hold: bool = False) -> None:
+        self._progress.trained(hold)
+        self._state.steps += 1
+
     def _run(
-        self, name: str, arguments: tuple[Any, ...], gradients: list[Array] | None, which: slice = slice(None)
+        self,
+        name: str,
+        arguments: tuple[Any, ...],
+        gradients: list[Array] | None,
+        which: slice = slice(None),
+        hold: bool = False,
     ) -> float:
         """Runs a program, or some of its parts; the first loss, where it has one."""
         self._require_open()
@@ -350,7 +379,7 @@ class Executor:
             if part.inputs != wanted:
                 given = tuple(arguments[wanted.index(i)] for i in part.inputs)
             try:
-                self._native.run(self._handle, number, given, self._lr, self._steps_done + 1, self._seed, gradients)
+                self._native.run(self._handle, number, given, self._progress.moment(hold), gradients)
             except RuntimeError as error:
                 raise InternalError(f"{name} of plan {self.plan.name}: {error}") from error
             if self._traced is not None:

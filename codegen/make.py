@@ -34,6 +34,7 @@ def make(
     image_size: int | None = None,
     precision: str = "float32",
     clip_norm: float | None = None,
+    accumulate: bool = False,
     target: str | Path | Target | None = None,
     out: Path | str = "generated",
     options: PlanOptions | None = None,
@@ -46,11 +47,11 @@ def make(
 
     The cost table lies in `out/costs/<target>.json`, where it can be reviewed, and is shared by all models of that
     target: only new signatures are measured. What `options.keep` names is not fused with its readers. `precision`: see
-    Captured.in_precision. `clip_norm`: as in `capture`. `modelled`, `tf32`: see codegen.cost_table.fill.
+    Captured.in_precision. `clip_norm`, `accumulate`: as in `capture`. `modelled`, `tf32`: see codegen.cost_table.fill.
     """
     hardware = target if isinstance(target, Target) else load_target(target) if target else detect(measure=True)
     kept = options.keep if options else ()
-    captured = capture(model, batch=batch, image_size=image_size, keep=kept, clip_norm=clip_norm)
+    captured = capture(model, batch=batch, image_size=image_size, keep=kept, clip_norm=clip_norm, accumulate=accumulate)
     captured = captured.in_precision(precision)
     require_precision(captured.graph, hardware.name, hardware.bfloat16)
     if hardware.gpus:

@@ -95,12 +95,11 @@ class State:
             view = self._view(value)
             view[...] = (to_words(ordered) if view.dtype == np.uint16 else ordered).reshape(view.shape)
 
-    def load(self, state: Mapping[str, Any], strict: bool) -> dict[str, Any]:
-        """Write everything that `state` names, after all of it was looked at; returns the `stepplan.` entries."""
-        given = {k: as_array(v) for k, v in state.items()}
-        extra = {k[len(PREFIX) :]: v for k, v in given.items() if k.startswith(PREFIX)}
+    def load(self, state: Mapping[str, Any], strict: bool) -> None:
+        """Write everything that `state` names, except `stepplan.` entries, after all of it was looked at."""
+        given = {k: as_array(v) for k, v in state.items() if not k.startswith(PREFIX)}
         counters = {k: v for k, v in given.items() if k.endswith(COUNTER)}
-        tensors = {k: v for k, v in given.items() if not k.startswith(PREFIX) and k not in counters}
+        tensors = {k: v for k, v in given.items() if k not in counters}
         fixed = {k: tensors.pop(k) for k in self._fixed if k in tensors}
         tensors = self._untied(tensors, strict)
         if strict:
@@ -119,7 +118,6 @@ class State:
         now = {n: c + self.steps * self.per_step[n] for n, c in self._counters.items()}
         self._counters = {n: int(counters.get(n, np.int64(c))) for n, c in now.items()}
         self.steps = 0
-        return {k: v[()] for k, v in extra.items()}
 
     def _untied(self, tensors: Mapping[str, Array], strict: bool) -> dict[str, Array]:
         """One entry per value; SP1611 where tied parameters differ."""

@@ -174,7 +174,7 @@ def parts_of(program: Program) -> tuple[Part, ...]:
 def optimizer_for(graph: Graph, module: Twin, part: int = 0) -> torch.optim.Optimizer:
     """The optimizer of a part's update nodes, for the parameters that they train. Where the plan clips gradients, so
     does its `step`, before anything else."""
-    updates = [n for n in module.parts[part].updates if n.op != "state_update"]
+    updates = [n for n in module.parts[part].updates if n.op not in ("state_update", "gradient_sum")]
     settings = {v: n.attrs.model_dump() for n in updates for v in n.updates}
     groups: list[dict[str, Any]] = []
     for slot, parameter in module.named_parameters():

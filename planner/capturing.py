@@ -63,15 +63,17 @@ def capture(
     fuse: bool = True,
     keep: Sequence[str] = (),
     clip_norm: float | None = None,
+    accumulate: bool = False,
 ) -> Captured:
     """The training graph of `model` and its initial weights.
 
     inputs: a module's example arguments, which fix the shapes. batch: the batch size of a zoo network or an ONNX
     model, or passed to a factory that takes it. image_size: of a zoo network. optimizer: an `Optimizer`, "sgd",
     "adam", "adamw", or a torch.optim one of these, of which only the hyper-parameters are read. loss, labels, name,
-    fuse, keep, clip_norm: as in `CaptureOptions`; a zoo network has its own loss. A factory returns a module, (module,
-    inputs), or (module, inputs, options), where the options are these keywords; arguments given here go before them.
-    Errors: SP1010 and SP1018 (not a model), SP1011 (bad batch), SP1023 (not an optimizer), those of the frontends.
+    fuse, keep, clip_norm, accumulate: as in `CaptureOptions`; a zoo network has its own loss. A factory returns a
+    module, (module, inputs), or (module, inputs, options), where the options are these keywords; arguments given here
+    go before them. Errors: SP1010 and SP1018 (not a model), SP1011 (bad batch), SP1023 (not an optimizer), those of the
+    frontends.
     """
     if batch is not None and batch < 1:
         raise UserError("SP1011", f"the batch is {batch}", "use a number of at least 1")
@@ -81,7 +83,14 @@ def capture(
         raise UserError("SP1011", "only zoo networks take an image size", "choose it where the model is made")
     optimizer = optimizer_from(optimizer, model if hasattr(model, "named_parameters") else None)
     given = CaptureOptions(
-        loss=loss, labels=labels, optimizer=optimizer, name=name, fuse=fuse, keep=tuple(keep), clip_norm=clip_norm
+        loss=loss,
+        labels=labels,
+        optimizer=optimizer,
+        name=name,
+        fuse=fuse,
+        keep=tuple(keep),
+        clip_norm=clip_norm,
+        accumulate=accumulate,
     )
     if isinstance(model, Path) or (isinstance(model, str) and model.endswith(".onnx")):
         from planner.frontends.onnx_relax import capture_onnx
@@ -120,7 +129,7 @@ def explain_capture(model: object, inputs: Any = None, **options: Any) -> list[O
 def _zoo(name: str, batch: int | None, image_size: int | None, given: CaptureOptions) -> Captured:
     from planner.zoo import build
 
-    own = {option: getattr(given, option) for option in ("optimizer", "fuse", "keep", "clip_norm")}
+    own = {option: getattr(given, option) for option in ("optimizer", "fuse", "keep", "clip_norm", "accumulate")}
     return Captured(build(name, batch, image_size=image_size, **own), {})
 
 

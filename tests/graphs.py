@@ -42,6 +42,7 @@ def classifier(
     classes: int = 5,
     optimizer: Optimizer | None = None,
     clip_norm: float | None = None,
+    accumulate: bool = False,
 ) -> Graph:
     """Global pooling, a linear layer and cross-entropy on `labels`."""
     (pooled,) = b.op("adaptive_avg_pool2d", [x], AdaptivePoolAttrs(output=(1, 1)), name="pool")
@@ -52,16 +53,16 @@ def classifier(
     labels = b.input("labels", TensorType(shape=(n,), dtype=DType.INT64))
     loss = b.op("cross_entropy", [logits, labels], name="loss")[0]
     optimizer = optimizer or Optimizer(lr=0.1, momentum=0.9, weight_decay=1e-4)
-    return b.finish(loss, logits, optimizer, clip_norm=clip_norm)
+    return b.finish(loss, logits, optimizer, clip_norm=clip_norm, accumulate=accumulate)
 
 
-def small_net(batch: int = 4, size: int = 8, clip_norm: float | None = None) -> Graph:
+def small_net(batch: int = 4, size: int = 8, clip_norm: float | None = None, accumulate: bool = False) -> Graph:
     """Convolution, batch norm with relu, a residual block, max pooling, classifier."""
     b = GraphBuilder("small_net")
     x = batch_norm(b, conv(b, images(b, batch, size=size), 8, "conv1"), "bn1", "relu")
     y = batch_norm(b, conv(b, x, 8, "conv2"), "bn2", "relu", residual=x)
     (y,) = b.op("max_pool2d", [y], MaxPoolAttrs(kernel=(2, 2), stride=(2, 2)), name="maxpool")[:1]
-    return classifier(b, y, clip_norm=clip_norm)
+    return classifier(b, y, clip_norm=clip_norm, accumulate=accumulate)
 
 
 def gated_net() -> Graph:
@@ -97,7 +98,8 @@ def random_net(rng: random.Random, nodes: int = 12, batch: int = 4) -> Graph:
     for index, other in enumerate(v for v in values[:-1] if rng.random() < 0.3):
         (joined,) = b.op("add", [joined, other], name=f"join{index}")
     optimizer = rng.choice([Optimizer(lr=0.05), Optimizer(lr=0.05, momentum=0.9), Optimizer(kind="adam", lr=1e-3)])
-    return classifier(b, joined, optimizer=optimizer, clip_norm=rng.choice((None, None, 0.5)))
+    clip_norm, accumulate = rng.choice(((None, False), (None, False), (0.5, False), (None, True), (0.5, True)))
+    return classifier(b, joined, optimizer=optimizer, clip_norm=clip_norm, accumulate=accumulate)
 
 
 def random_losses(rng: random.Random, objectives: int = 3, nodes: int = 5) -> Graph:
@@ -126,7 +128,8 @@ def random_losses(rng: random.Random, objectives: int = 3, nodes: int = 5) -> Gr
         (target,) = b.op("ones", [], FillAttrs(shape=b.shape(verdict), value=0.5), name=f"part{part}.target")
         loss = layers.mse(b, verdict, target, name=f"part{part}.loss")
         if part == objectives - 1:
-            return b.finish(loss, verdict, optimizer, clip_norm=rng.choice((None, 0.5)))
+            clip_norm, accumulate = rng.choice((None, 0.5)), rng.choice((False, True))
+            return b.finish(loss, verdict, optimizer, clip_norm=clip_norm, accumulate=accumulate)
         fresh = {v.id for v in b.values.values() if v.role is Role.PARAMETER} - trained
         chosen = {v for v in sorted(fresh) if v.startswith(f"part{part}.") or rng.random() < 0.7}
         trained |= chosen

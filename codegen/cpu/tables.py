@@ -9,7 +9,8 @@ from codegen.cpu.names import identifiers
 from codegen.cpu.view import Addresses, NodeView, scratch_expressions
 from codegen.indices import INDEX_OPERANDS, Indices, index_inputs
 from codegen.parts import Part, parts, predictions
-from planner.graph.model import Graph, Node, Role, TensorType, Value
+from planner.graph.model import Graph, Node, Program, Role, TensorType, Value
+from planner.ops.optimizer import GradientSum
 from planner.ops.signature import signature_of
 from planner.ops.strides import strides
 from planner.plan.schema import Entry, Plan, parse_slice, parse_wait
@@ -150,6 +151,7 @@ def build(plan: Plan, graph: Graph, plan_text: str) -> Model:
     rate, indices = first_lr(graph), index_inputs(graph)
     for program in plan.programs:
         reported: list[str] = []
+        kept = _gradients_kept(graph.program[program.name], parameters)
         found = []
         for entry in program.nodes:
             if not entry.stage_ns:
@@ -174,7 +176,7 @@ def build(plan: Plan, graph: Graph, plan_text: str) -> Model:
                     outputs=tuple(addresses.operand(v, True) for v in node.outputs),
                     updates=tuple(addresses.operand(v, True) for v in node.updates),
                     scratch=scratch_expressions(entry, signature, name),
-                    gradient_index=parameters.index(node.updates[0]) if _trains(node, parameters) else -1,
+                    gradient_index=kept.get(node.id, -1),
                     lr_factor=_lr(node) / rate if node.phase == "update" and rate else 1.0,
                     bad_index=number,
                 )
@@ -203,9 +205,12 @@ def identifiers_of_pairs(nodes: list[tuple[str, str]]) -> list[str]:
     return [names[u] for u in unique]
 
 
-def _trains(node: Node, parameters: tuple[str, ...]) -> bool:
-    """Whether it updates a parameter; a state has no gradient."""
-    return node.phase == "update" and node.updates[0] in parameters
+def _gradients_kept(program: Program, parameters: tuple[str, ...]) -> dict[str, int]:
+    """Node -> number of the parameter whose gradient it hands out when only gradients are wanted: that of the update,
+    or of what adds up what the update reads. A state has no gradient."""
+    sums = {n.updates[0]: n.id for n in program.nodes if n.op == GradientSum.name}
+    updates = [n for n in program.nodes if n.phase == "update" and n.updates[0] in parameters]
+    return {sums.get(n.inputs[0], n.id): parameters.index(n.updates[0]) for n in updates}
 
 
 def _lr(node: Node) -> float:

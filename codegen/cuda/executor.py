@@ -21,6 +21,7 @@ from codegen.cuda.launches import Launch
 from codegen.executor import Executor
 from codegen.initial import checked_seed, read_weights, set_initial_values
 from codegen.native import native_module
+from codegen.progress import Progress
 from codegen.state import State, from_words, logical, to_words
 from planner.errors import InternalError, UserError
 from planner.graph.model import DType, Layout, Value
@@ -92,9 +93,7 @@ class CudaExecutor(Executor):
         given = read_weights(self._folder / "weights.npz")
         self._state = State(self._graph, self._view, given, self._store, self._layouts())
         self._programs = {p.name: i for i, p in enumerate(self.plan.programs)}
-        self._steps_done = 0
-        self._seed = seed
-        self._lr = self._state.first_lr
+        self._progress = Progress(seed, self._state.first_lr)
         self._ran: str | None = None
         self._traced = None
         self._trace_path: Path | None = None
@@ -112,10 +111,13 @@ class CudaExecutor(Executor):
         if lr is not None:
             self.lr = lr
         with self._lock:
-            ticket = self._submit("train_step", self._arguments("train_step", inputs, named), None)
-            self._steps_done += 1
-            self._state.steps += 1
-            return Loss(self, ticket)
+            return self._train_on(inputs, named, hold=False)
+
+    def accumulate(self, *inputs: Any, **named: Any) -> Loss:  # type: ignore[override]
+        """As `Executor.accumulate`, without waiting for it."""
+        with self._lock:
+            self._require_sums()
+            return self._train_on(inputs, named, hold=True)
 
     def wait(self) -> None:
         """Waits for everything that was asked for."""
@@ -202,13 +204,17 @@ class CudaExecutor(Executor):
         except RuntimeError as error:
             raise InternalError(f"plan {self.plan.name}: {error}") from error
 
-    def _submit(self, name: str, arguments: tuple[Any, ...], gradients: list[Array] | None) -> int:
+    def _train_on(self, inputs: tuple[Any, ...], named: dict[str, Any], hold: bool) -> Loss:  # type: ignore[override]
+        ticket = self._submit("train_step", self._arguments("train_step", inputs, named), None, hold)
+        self._trained(hold)
+        return Loss(self, ticket)
+
+    def _submit(self, name: str, arguments: tuple[Any, ...], gradients: list[Array] | None, hold: bool = False) -> int:
         self._require_open()
         self._ran = None
         number = self._programs[name]
-        state = (self._lr, self._steps_done + 1, self._seed)
-        stream = self._callers_stream()
-        ticket: int = self._guard(self._native.submit, self._handle, number, arguments, *state, gradients, stream)
+        moment, stream = self._progress.moment(hold), self._callers_stream()
+        ticket: int = self._guard(self._native.submit, self._handle, number, arguments, moment, gradients, stream)
         self._ran = name
         return ticket
 

@@ -16,6 +16,9 @@ ImageSize = Annotated[int | None, typer.Option(min=1, help="Height and width of 
 ClipNorm = Annotated[
     float | None, typer.Option(help="Scale gradients down where the norm of all of them is larger than this.")
 ]
+Accumulate = Annotated[
+    bool, typer.Option("--accumulate", help="Let a step take the mean of several batches' gradients.")
+]
 MemoryBudget = Annotated[str | None, typer.Option(help="Such as 2GiB; everything counted.")]
 SameBits = Annotated[
     bool | None,

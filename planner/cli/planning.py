@@ -8,6 +8,7 @@ import typer
 
 from planner.artefact import write_bytes
 from planner.cli.options import (
+    Accumulate,
     Batch,
     ClipNorm,
     ImageSize,
@@ -57,6 +58,7 @@ def capture(
     image_size: ImageSize = None,
     precision: PrecisionOption = Precision.FLOAT32,
     clip_norm: ClipNorm = None,
+    accumulate: Accumulate = False,
     explain: Annotated[bool, typer.Option("--explain", help="List what becomes of every operator instead.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -81,7 +83,7 @@ def capture(
         if "unsupported" in counts:
             raise typer.Exit(1)
         return
-    captured = capture_model(model, batch=batch, image_size=image_size, clip_norm=clip_norm)
+    captured = capture_model(model, batch=batch, image_size=image_size, clip_norm=clip_norm, accumulate=accumulate)
     captured = captured.in_precision(precision.value)
     write_graph(captured.graph, out)
     captured.write_weights(weights_beside(out))

@@ -32,19 +32,22 @@ def capture_onnx(
     fuse: bool = True,
     keep: Sequence[str] = (),
     clip_norm: float | None = None,
+    accumulate: bool = False,
 ) -> tuple[Graph, dict[str, Array]]:
     """The training graph of an .onnx file and its weights by initializer name.
 
-    batch: replaces the first dimension of every input; needed where the file leaves it open. keep, clip_norm: as in
-    `GraphBuilder.finish`. Errors: SP1012 (TVM or onnx is missing), SP1016 (loss), SP1001 (names every node with an
-    unsupported operator), those of `read_model`.
+    batch: replaces the first dimension of every input; needed where the file leaves it open. keep, clip_norm,
+    accumulate: as in `GraphBuilder.finish`. Errors: SP1012 (TVM or onnx is missing), SP1016 (loss), SP1001 (names every
+    node with an unsupported operator), those of `read_model`.
     """
     if loss not in LOSSES:
         raise UserError("SP1016", f"unknown loss {loss!r}", "use 'cross_entropy' or 'mse'")
     lowering, prediction = _lowered(Path(path), batch, name)
     value = lowering.append_loss(prediction, loss)
     optimizer = optimizer or Optimizer(lr=0.1, momentum=0.9)
-    graph = lowering.e.b.finish(value, prediction, optimizer, fuse=fuse, keep=keep, clip_norm=clip_norm)
+    graph = lowering.e.b.finish(
+        value, prediction, optimizer, fuse=fuse, keep=keep, clip_norm=clip_norm, accumulate=accumulate
+    )
     return graph, _weights(lowering, graph)
 
 

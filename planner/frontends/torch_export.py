@@ -32,6 +32,9 @@ def capture_module(module: Any, inputs: Any, options: CaptureOptions | None = No
     if callers and options.clip_norm is not None:
         fix = "call torch.nn.utils.clip_grad_norm_ before the optimizer's step"
         raise UserError("SP1023", "gradients are clipped where they are applied, which the caller does", fix)
+    if callers and options.accumulate:
+        fix = "call backward several times before the optimizer's step"
+        raise UserError("SP1023", "gradients are added up where they are applied, which the caller does", fix)
     # The caller may want their gradients; the loss has inputs of its own.
     floats = [i for i in builder.inputs if builder.type(i).dtype is DType.FLOAT32]
     graph = builder.finish(
@@ -42,6 +45,7 @@ def capture_module(module: Any, inputs: Any, options: CaptureOptions | None = No
         keep=options.keep,
         gradients_of=floats if callers else (),
         clip_norm=options.clip_norm,
+        accumulate=options.accumulate,
     )
     kept = {v.name for v in graph.values}
     weights = {k: w for k, w in lowering.context.weights.items() if k in kept}

@@ -54,6 +54,7 @@ class CaptureOptions:
     optimizer: None is SGD with momentum 0.9 and the learning rate 0.1. name: of the graph; None: the module's.
     fuse: merge neighbouring nodes. keep: values that stay values of the graph (GraphBuilder.finish). clip_norm: what
     the norm of all gradients is scaled down to where it is larger, as torch.nn.utils.clip_grad_norm_ does.
+    accumulate: gradients of several batches may be added up before a step (GraphBuilder.finish).
     """
 
     loss: Loss = "cross_entropy"
@@ -63,6 +64,7 @@ class CaptureOptions:
     fuse: bool = True
     keep: tuple[str, ...] = ()
     clip_norm: float | None = None
+    accumulate: bool = False
 
 
 class Lowering:

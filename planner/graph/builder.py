@@ -217,6 +217,7 @@ class GraphBuilder:
         keep: Collection[str] = (),
         gradients_of: Sequence[str] = (),
         clip_norm: float | None = None,
+        accumulate: bool = False,
     ) -> Graph:
         """The training graph: `train_step` (forward, backward, updates; outputs: the losses, in the order of the
         objectives) and `predict`.
@@ -231,6 +232,8 @@ class GraphBuilder:
         gradients_of: inputs whose gradients are outputs of the step, behind the losses.
         clip_norm: what the norm of all gradients of a loss is scaled down to where it is larger (SP1023: not a number
         above 0).
+        accumulate: gradients are added up over the batches that executors are given by `accumulate`, and parameters
+        updated with their mean by the `step` that follows.
         """
         if clip_norm is not None and not 0 < clip_norm < math.inf:
             raise UserError("SP1023", f"gradients cannot be clipped to the norm {clip_norm}", "use a number above 0")
@@ -254,7 +257,7 @@ class GraphBuilder:
             if fuse:
                 self.nodes = join(self.nodes, self.values, {*losses, *gradients.values(), *keep}, "backward")
             wanted = [gradients.pop(v) for v in gradients_of if v in gradients]
-            append_updates(self, gradients, objective.optimizer, clip_norm)
+            append_updates(self, gradients, objective.optimizer, clip_norm, accumulate)
         for state, value in self._carried:
             self.op("state_update", [value], name=f"{state}.carry", updates=[state], phase="update")
         losses += wanted

@@ -41,19 +41,26 @@ class Optimizer(_Settings):
 
 
 def append_updates(
-    builder: "GraphBuilder", gradients: dict[str, str], optimizer: Optimizer, clip_norm: float | None = None
+    builder: "GraphBuilder",
+    gradients: dict[str, str],
+    optimizer: Optimizer,
+    clip_norm: float | None = None,
+    accumulate: bool = False,
 ) -> None:
     """Append an update for every (parameter, gradient), in the order in which the gradients become ready. `clip_norm`:
-    what the norm of all these gradients together is scaled down to where it is larger."""
+    what the norm of all these gradients together is scaled down to where it is larger. `accumulate`: gradients of
+    several batches are added up before parameters are updated with their mean."""
     from planner.ops.optimizer import AdamAttrs, SgdAttrs
 
-    if clip_norm is None:
+    if clip_norm is None and not accumulate:
         gradients = _apply_sparsely(builder, gradients, optimizer)
     ready = {value: position for position, node in enumerate(builder.nodes) for value in node.outputs}
     ordered = [
         (parameter, builder.convert(gradient, builder.type(parameter).layout))
         for parameter, gradient in sorted(gradients.items(), key=lambda item: (ready[item[1]], item[0]))
     ]
+    if accumulate:
+        ordered = [(parameter, _gradient_sum(builder, parameter, gradient)) for parameter, gradient in ordered]
     factor = [_clip_factor(builder, ordered, clip_norm)] if clip_norm is not None and ordered else []
     for parameter, gradient in ordered:
         shape, named = builder.shape(parameter), builder.values[parameter].name
@@ -82,6 +89,15 @@ def append_updates(
                 "adam_update", [gradient, *factor], adam, name=f"{parameter}.update", updates=updates, phase="update"
             )
     assert all(builder.values[p].role is Role.PARAMETER for p in gradients)
+
+
+def _gradient_sum(builder: "GraphBuilder", parameter: str, gradient: str) -> str:
+    """What holds the sum of a parameter's gradients, a state: it outlives the steps that add to it."""
+    held = f"{parameter}.gradient_sum"
+    name = f"{builder.values[parameter].name or parameter}.gradient_sum"
+    total = builder.state(held, builder.shape(parameter), Init(kind="zeros"), name=name)
+    builder.op("gradient_sum", [gradient], name=f"{parameter}.sum", updates=[total], phase="update")
+    return total
 
 
 def _clip_factor(builder: "GraphBuilder", gradients: Sequence[tuple[str, str]], clip_norm: float) -> str:

@@ -3,10 +3,12 @@ of the executor; `lr` here is only where they start.
 
 An update may take a factor besides its gradient, of one that is clipped by the norm of all (Pascanu, Mikolov and
 Bengio, "On the difficulty of training recurrent neural networks", algorithm 1): `square_sum` of every gradient, one
-`clip_factor` of all sums. So no gradient is read or written once more to be scaled."""
+`clip_factor` of all sums. So no gradient is read or written once more to be scaled.
+
+Where a step takes several batches, `gradient_sum` keeps what their gradients add up to, and the update reads that."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -123,7 +125,7 @@ class _Update(Op):
 
     family = "optimizer"
     low_precision = (0,)
-    input_counts = (1, 2)
+    input_counts: ClassVar[tuple[int, ...]] = (1, 2)
 
     def check(self, attrs: Any, inputs: Sequence[TensorType], updates: Sequence[TensorType]) -> None:
         super().check(attrs, inputs, updates)
@@ -151,6 +153,28 @@ class _Update(Op):
         """The gradient, times its factor where it has one, and what is updated."""
         g, *factor = given[: len(given) - updates]
         return [g * factor[0] if factor else g, *given[len(given) - updates :]]
+
+
+@register
+class GradientSum(_Update):
+    """Inputs: gradient; updates: sum. The first batch's gradient takes the place of what an earlier step left; the last
+    one's makes the mean of the sum, which is what the update reads. Which batch it is, the executor says (`accumulate`,
+    `step`)."""
+
+    name = "gradient_sum"
+    joint_launch = 111
+    input_counts = (1,)
+    update_counts = (1,)
+
+    def flops(self, signature: Signature) -> int:
+        return 2 * signature.inputs[0].elements
+
+    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        """Of the only batch of a step."""
+        return (inputs[0],)
+
+    def samples(self) -> Sequence[Sample]:
+        return tuple(Sample(Attrs(), (w, w)) for w in (TensorType(shape=(8, 9)), TensorType(shape=(4099,))))
 
 
 @register

@@ -30,7 +30,7 @@ THREAD_SAFE = frozenset(
         *("relu", "relu_backward", "leaky_relu", "leaky_relu_backward", "add", "mul", "sub", "scale"),
         *("chain", "chain_backward"),
         *("sigmoid", "sigmoid_backward", "tanh", "tanh_backward", "lstm_cell", "lstm_cell_backward"),
-        *("reduce_sum", "reduce_mean", "sgd_update", "adam_update", "state_update"),
+        *("reduce_sum", "reduce_mean", "gradient_sum", "sgd_update", "adam_update", "state_update"),
         *("linear", "linear_backward_data", "linear_backward_weights", "matmul"),
         *("conv2d", "conv2d_backward_data", "conv2d_backward_weights", "conv_transpose2d"),
         *("max_pool2d", "max_pool2d_backward", "avg_pool2d", "avg_pool2d_backward"),

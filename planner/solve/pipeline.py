@@ -140,8 +140,8 @@ class _Solved:
         return self._plan.model_copy(update={"pools": (first, *self._plan.pools[1:])})
 
     def as_it_is(self) -> Plan:
-        """Nothing runs again or moves. What runs side by side may end sooner where it is scheduled within fewer bytes,
-        and then does so with more of them, too."""
+        """Nothing runs again or moves, although now and then that would end sooner, by less than 1 %. What runs side by
+        side may end sooner where it is scheduled within fewer bytes, and then does so with more of them, too."""
         if not self.every_level:
             return self.plan
         quiet = replace(self.setting, say=lambda text: None)

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from planner.graph.model import DType, Graph, Node, Role, Value
 from planner.ops.base import op_named
 from planner.ops.device import DEVICE_KERNELS, running
+from planner.ops.optimizer import GradientSum
 from planner.ops.signature import signature_of
 from planner.ops.stored import ELEMENTWISE, PLAIN, WEIGHTS, Stored, held_by_caller, stored_as, takes, unpacked, wanted
 from planner.solve.schedule import Schedule
@@ -82,9 +83,13 @@ def _group(graph: Graph, value: Value, uses: Mapping[str, Sequence[_Use]]) -> tu
     if value.role is not Role.PARAMETER or len(value.type.shape) != 4 or value.type.dtype is not DType.FLOAT32:
         return ()
     updates = [u.node for u in uses.get(value.id, ()) if u.operand == "up0" and u.node.op in ELEMENTWISE]
-    group = (value.id, *(v for node in updates for v in (*node.inputs, *node.updates[1:])))
     callers = {v for p in graph.programs for v in (*p.inputs, *p.outputs)}
-    if len(updates) > 1 or callers.intersection(group):
+    if len(updates) > 1:
+        return ()
+    group = (value.id, *(v for node in updates for v in (*node.inputs, *node.updates[1:])))
+    sums = [u.node for v in group for u in uses.get(v, ()) if u.operand == "up0" and u.node.op == GradientSum.name]
+    updates, group = [*updates, *sums], (*group, *(v for node in sums for v in node.inputs))
+    if callers.intersection(group):
         return ()
     for member in group:
         for use in uses.get(member, ()):

@@ -95,6 +95,7 @@ def build(
     fuse: bool = True,
     keep: Sequence[str] = (),
     clip_norm: float | None = None,
+    accumulate: bool = False,
 ) -> Graph:
     """A training graph called `<name>_b<batch>`, with the network's own sizes where none are given.
 
@@ -112,8 +113,15 @@ def build(
     suffix = f"_{sizes.image_size}px" if sizes.image_size != network.sizes.image_size else ""
     b = GraphBuilder(f"{name}_b{sizes.batch}{suffix}")
     ends = network.model(b, sizes)
-    chosen_optimizer = optimizer or network.optimizer
-    return b.finish(ends.loss, ends.prediction, chosen_optimizer, fuse=fuse, keep=keep, clip_norm=clip_norm)
+    return b.finish(
+        ends.loss,
+        ends.prediction,
+        optimizer or network.optimizer,
+        fuse=fuse,
+        keep=keep,
+        clip_norm=clip_norm,
+        accumulate=accumulate,
+    )
 
 
 _WORDS = {"batch": "batch", "image_size": "image size", "classes": "number of classes"}

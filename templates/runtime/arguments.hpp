@@ -3,8 +3,11 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/tuple.h>
 
+#include <cstdint>
 #include <string>
+#include <tuple>
 
 #include "mistake.hpp"
 #include "staging.hpp"
@@ -12,6 +15,9 @@
 namespace stepplan {
 
 namespace nb = nanobind;
+
+/// What codegen/progress.py tells a run: seed, learning rate, step, update, held, hold, as context.hpp has them.
+using Moment = std::tuple<uint64_t, float, int64_t, int64_t, int64_t, bool>;
 
 /// A mistake becomes planner.errors.UserError.
 [[noreturn]] inline void raise(const UserMistake& mistake) {

@@ -29,8 +29,8 @@ inline nb::capsule create(bool pin, bool poison, const std::string& spill) {
 }
 
 /// Runs program number `program`. `gradients`: per parameter an array to fill, or None; null: apply the updates.
-inline void run(const nb::capsule& handle, size_t program, const nb::tuple& arguments, float lr, int64_t step,
-                uint64_t seed, const nb::object& gradients) {
+inline void run(const nb::capsule& handle, size_t program, const nb::tuple& arguments, const Moment& moment,
+                const nb::object& gradients) {
   Executor& executor = executor_of(handle);
   constexpr size_t few = 16;  // inputs beyond these cost an allocation
   std::array<nb::ndarray<nb::ro>, few> owners;
@@ -47,9 +47,7 @@ inline void run(const nb::capsule& handle, size_t program, const nb::tuple& argu
     for (size_t i = 0; i < count; ++i)
       array[i] = array_of(executor.spec().inputs[static_cast<size_t>(spec.inputs[i])], arguments[i], owner[i]);
     Context context;
-    context.lr = lr;
-    context.step = step;
-    context.seed = seed;
+    std::tie(context.seed, context.lr, context.step, context.update, context.held, context.hold) = moment;
     if (!gradients.is_none()) {
       for (nb::handle gradient : gradients)
         targets.push_back(gradient.is_none() ? nullptr : nb::cast<nb::ndarray<float, nb::c_contig>>(gradient).data());
@@ -100,8 +98,8 @@ inline void bind(nb::module_& module) {
   module.attr("plan_hash") = executor_spec.plan_hash;
   module.attr("march") = executor_spec.march;
   module.def("create", create, nb::arg("pin"), nb::arg("poison"), nb::arg("spill") = "");
-  module.def("run", run, nb::arg("handle"), nb::arg("program"), nb::arg("arguments"), nb::arg("lr"), nb::arg("step"),
-             nb::arg("seed"), nb::arg("gradients").none());
+  module.def("run", run, nb::arg("handle"), nb::arg("program"), nb::arg("arguments"), nb::arg("moment"),
+             nb::arg("gradients").none());
   module.def("run_shifted", run_shifted, nb::arg("handle"), nb::arg("program"), nb::arg("shift"));
   module.def("arena", arena);
   module.def("trace", trace);

@@ -26,8 +26,11 @@ struct Context {
   void* const* gradients = nullptr;     // per parameter: where `gradients()` wants its gradient
   BadIndex* bad_index = nullptr;
   uint64_t seed = 0;
-  int64_t step = 1;                     // counts from 1
+  int64_t step = 1;                     // the batches that were trained on and this one
+  int64_t update = 1;                   // the updates of the parameters and this one
+  int64_t held = 0;                     // batches before this one whose gradients wait for the update
   float lr = 0.0f;
+  bool hold = false;                    // true for `accumulate()`: this one's gradients wait, too
   bool apply_updates = true;            // false for `gradients()`: nothing that outlives the run may change
 
   template <class T>

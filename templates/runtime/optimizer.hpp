@@ -30,6 +30,18 @@ inline void clip_factor(const float* squares, int64_t count, float most, float* 
   *norm = whole;
 }
 
+/// Sums the gradients of several batches, `held` of them before this one. The first takes the place of what an earlier
+/// update left; `last`: the sum becomes the mean.
+template <class T>
+void add_gradient(const T* gradient, float* sum, int64_t held, bool last, Range range) {
+  const float share = last ? 1.0f / static_cast<float>(held + 1) : 1.0f;
+#pragma omp simd
+  for (int64_t i = range.begin; i < range.end; ++i) {
+    const float g = static_cast<float>(gradient[i]);
+    sum[i] = held == 0 ? g : (sum[i] + g) * share;
+  }
+}
+
 struct SgdOptions {
   float momentum = 0.0f;
   float weight_decay = 0.0f;

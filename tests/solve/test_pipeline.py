@@ -4,6 +4,7 @@ import random
 import re
 import subprocess
 import sys
+from itertools import combinations
 
 import pytest
 from hypothesis import example, given, settings
@@ -132,10 +133,12 @@ def test_auto_meets_every_budget_that_sequential_meets_and_is_no_slower() -> Non
 @settings(max_examples=3, deadline=None)
 @example(seed=52, slow=False, same_bits=True, large=False)  # what co-runs fits only one node after the other
 @example(seed=56, slow=False, same_bits=False, large=True)  # fewer bytes were scheduled to end sooner
+@example(seed=963621, slow=False, same_bits=False, large=False)  # what runs again ends sooner
 @given(seed=st.integers(0, 10**6), slow=st.booleans(), same_bits=st.booleans(), large=st.booleans())
 def test_every_call_gives_more_memory_no_slower_plan(seed: int, slow: bool, same_bits: bool, large: bool) -> None:
     """Budgets in any order, nothing known from other calls; the smallest one that is told can be met. `large`: as
-    graphs of more nodes are planned."""
+    graphs of more nodes are planned. What runs nodes again where another lane would wait may end a little sooner than
+    what needs not, and is not looked for where all fits."""
     rng = random.Random(seed)
     graph = random_net(rng, nodes=rng.randrange(4, 12))
     target = with_pool(load_target("cpu2")) if slow else load_target("cpu2")
@@ -153,12 +156,14 @@ def test_every_call_gives_more_memory_no_slower_plan(seed: int, slow: bool, same
     least, most = int(found[1]), at(None).pools[0].arena
     budgets = [least, most, *(rng.randint(least, most) for _ in range(4))]
     rng.shuffle(budgets)
-    times = {}
+    times, again = {}, {}
     for budget in budgets:
         plan = at(budget)
         assert check(graph, plan, target) == []
         times[budget] = sum(p.predicted_ns for p in plan.programs)
-    assert [times[b] for b in sorted(times)] == sorted(times.values(), reverse=True)
+        again[budget] = any(p.rewrite.recomputes for p in plan.programs)
+    for less, more in combinations(sorted(times), 2):
+        assert times[more] <= times[less] * (1.01 if again[less] and not again[more] else 1)
 
 
 @pytest.mark.parametrize(("few", "nodes", "seed"), [(pipeline.FEW_NODES, 18, 2), (0, 4, 1)])

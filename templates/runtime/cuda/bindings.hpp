@@ -44,8 +44,8 @@ inline Argument argument_of(int device, const InputSpec& input, nb::handle given
   return {array, true};
 }
 
-inline Ticket submit(const nb::capsule& handle, size_t program, const nb::tuple& arguments, float lr, int64_t step,
-                     uint64_t seed, const nb::object& gradients, uintptr_t stream) {
+inline Ticket submit(const nb::capsule& handle, size_t program, const nb::tuple& arguments, const Moment& moment,
+                     const nb::object& gradients, uintptr_t stream) {
   Executor& executor = executor_of(handle);
   const ProgramSpec& spec = executor.spec().programs[program];
   std::vector<nb::ndarray<nb::ro>> owners(spec.inputs.size());
@@ -58,8 +58,10 @@ inline Ticket submit(const nb::capsule& handle, size_t program, const nb::tuple&
     if (!gradients.is_none())
       for (nb::handle gradient : gradients)
         targets.push_back(gradient.is_none() ? nullptr : nb::cast<nb::ndarray<float, nb::c_contig>>(gradient).data());
+    gpu::Scalars now;
+    std::tie(now.seed, now.lr, now.step, now.update, now.held, now.hold) = moment;
     const nb::gil_scoped_release released;
-    return executor.submit(program, given, {seed, step, lr}, gradients.is_none() ? nullptr : targets.data(), stream);
+    return executor.submit(program, given, now, gradients.is_none() ? nullptr : targets.data(), stream);
   });
 }
 
@@ -120,8 +122,8 @@ inline void bind(nb::module_& module) {
   module.attr("plan_hash") = executor_spec.plan_hash;
   module.attr("arch") = executor_spec.arch;
   module.def("create", create, nb::arg("device"), nb::arg("poison"), nb::arg("record"));
-  module.def("submit", submit, nb::arg("handle"), nb::arg("program"), nb::arg("arguments"), nb::arg("lr"), nb::arg("step"),
-             nb::arg("seed"), nb::arg("gradients").none(), nb::arg("stream"));
+  module.def("submit", submit, nb::arg("handle"), nb::arg("program"), nb::arg("arguments"), nb::arg("moment"),
+             nb::arg("gradients").none(), nb::arg("stream"));
   module.def("wait", wait);
   module.def("synchronize", [](const nb::capsule& handle) {
     guarded([&] {

@@ -23,8 +23,9 @@ namespace stepplan::gpu {
 /// What may change from step to step, in the device's memory, so that a recorded step finds the new ones.
 struct Scalars {
   uint64_t seed = 0;
-  int64_t step = 1;  // counts from 1
+  int64_t step = 1, update = 1, held = 0;  // as runtime/context.hpp has them
   float lr = 0.0f;
+  bool hold = false;
 };
 void set_scalars(Queue queue, Scalars* to, const Scalars& now);
 
@@ -176,6 +177,8 @@ void bias_gradient(Queue queue, const T* dy, int64_t rows, int64_t columns, floa
 
 // -- joint.cu --------------------------------------------------------------------------------------------------------------
 /// Where the queue collects work, these are put to it: `launch_joint` computes them.
+template <class T>
+void add_gradient(Queue queue, const T* gradient, float* sum, const Scalars* now, int64_t n);
 template <class T>
 void sgd_update(Queue queue, float* weight, const T* gradient, float* velocity, const Scalars* now, const Sgd& o, int64_t n);
 template <class T>

@@ -34,7 +34,7 @@ void require_indices(const InputSpec& input, const std::byte* data) {
 
 Executor::Executor(int device, bool poison, bool record)
     : spec_(executor_spec), device_(device), record_(record), pointers_(spec_.inputs.size(), nullptr),
-      runs_(spec_.programs.size(), 0) {
+      runs_(2 * spec_.programs.size(), 0) {
   for (const ProgramSpec& program : spec_.programs) reports_ = std::max(reports_, program.index_sources.size());
   gpu::require_device(gpu::find_device(device), spec_.arch, spec_.arena_bytes + small_bytes(reports_));
   const auto current = device_.use();
@@ -116,8 +116,8 @@ void Executor::stage(int number, const Argument& given) {
   require_indices(input, staging_[static_cast<size_t>(number)]);
 }
 
-Executor::GraphKey Executor::key_of(const ProgramSpec& program) const {
-  GraphKey key{program.name};
+Executor::GraphKey Executor::key_of(const ProgramSpec& program, bool hold) const {
+  GraphKey key{program.name, hold ? this : nullptr};
   for (int input : program.inputs) key.push_back(pointers_[static_cast<size_t>(input)]);
   return key;
 }
@@ -125,7 +125,7 @@ Executor::GraphKey Executor::key_of(const ProgramSpec& program) const {
 /// Where nodes find the inputs: the caller's device memory where it is as planned, else the arena, into which
 /// `place_input` copies. So too where the caller's addresses never come back: recording a step anew for every one
 /// would cost more than the copy.
-void Executor::choose_addresses(const ProgramSpec& program, std::span<const Argument> given) {
+void Executor::choose_addresses(const ProgramSpec& program, std::span<const Argument> given, bool hold) {
   for (size_t i = 0; i < given.size(); ++i) {
     const auto number = static_cast<size_t>(program.inputs[i]);
     const std::byte* data = given[i].array.data;
@@ -133,7 +133,7 @@ void Executor::choose_addresses(const ProgramSpec& program, std::span<const Argu
                         reinterpret_cast<uintptr_t>(data) % kInputAlignment == 0;
     pointers_[number] = usable ? data : arena_ + spec_.inputs[number].offset;
   }
-  if (!record_ || graphs_.size() < kMostGraphs || graphs_.contains(key_of(program))) return;
+  if (!record_ || graphs_.size() < kMostGraphs || graphs_.contains(key_of(program, hold))) return;
   for (int number : program.inputs)
     pointers_[static_cast<size_t>(number)] = arena_ + spec_.inputs[static_cast<size_t>(number)].offset;
 }
@@ -205,8 +205,8 @@ void Executor::enqueue(const ProgramSpec& program, const Run& run) {
 /// The first run of a program sets up what libraries and driver load when first asked; it is not recorded.
 void Executor::launch(size_t number, const Run& run) {
   const ProgramSpec& program = spec_.programs[number];
-  if (!record_ || !run.apply_updates || runs_[number]++ == 0) return enqueue(program, run);
-  const GraphKey key = key_of(program);
+  if (!record_ || !run.apply_updates || runs_[2 * number + run.hold]++ == 0) return enqueue(program, run);
+  const GraphKey key = key_of(program, run.hold);
   auto found = graphs_.find(key);
   if (found == graphs_.end()) {
     device_.begin_capture(streams_[0]);
@@ -251,7 +251,7 @@ Ticket Executor::ask(size_t number, std::span<const Argument> given, const gpu::
   if (staged) device_.synchronize(staged_);  // the pinned copies of the last inputs have left
   for (size_t i = 0; i < given.size(); ++i)
     if (!given[i].on_device) stage(program.inputs[i], given[i]);
-  choose_addresses(program, given);
+  choose_addresses(program, given, now.hold);
   if (foreign) gpu::after_callers_work(device_, streams_[0], start_, caller);
   for (size_t i = 0; i < given.size(); ++i) {
     const size_t input = static_cast<size_t>(program.inputs[i]);
@@ -263,6 +263,7 @@ Ticket Executor::ask(size_t number, std::span<const Argument> given, const gpu::
   gpu::set_scalars(queue(0), reinterpret_cast<gpu::Scalars*>(small_), now);
   Run run;
   prepare(run, gradients);
+  run.hold = now.hold;
   launch(number, run);
   std::byte* part = results_ + next_ % kSlots * slot_bytes();
   if (program.result_bytes > 0)

@@ -92,7 +92,7 @@ class Executor {
   const ExecutorSpec& spec() const { return spec_; }
   gpu::Device& device() { return device_; }
   std::byte* arena() const { return arena_; }
-  bool recorded() const { return !graphs_.empty(); }
+  size_t recorded() const { return graphs_.size(); }
   size_t device_bytes() const { return device_bytes_; }
 
   /// Asks the GPU to run a program, and returns without waiting for it. SP1607, SP1608 (of inputs on the host). A
@@ -134,9 +134,9 @@ class Executor {
   Ticket ask(size_t program, std::span<const Argument> given, const gpu::Scalars& now, void* const* gradients,
              uintptr_t caller);
   void stage(int number, const Argument& given);
-  void choose_addresses(const ProgramSpec& program, std::span<const Argument> given);
+  void choose_addresses(const ProgramSpec& program, std::span<const Argument> given, bool hold);
   void place_input(int number, const Argument& given);
-  GraphKey key_of(const ProgramSpec& program) const;
+  GraphKey key_of(const ProgramSpec& program, bool hold) const;
   template <class Body>
   auto closing(const Body& body);
   void enqueue(const ProgramSpec& program, const Run& run);
@@ -166,7 +166,7 @@ class Executor {
   std::unique_ptr<gpu::Libraries> libraries_;
   std::shared_ptr<const Kernels> kernels_;
   std::vector<const void*> pointers_;  // by input
-  std::vector<int> runs_;              // by program: how often it ran
+  std::vector<int> runs_;              // by program, with updates and without: how often it ran
   std::map<GraphKey, gpu::Recorded> graphs_;
   Ticket next_ = 0;
   std::mutex mutex_;

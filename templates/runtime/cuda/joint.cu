@@ -8,6 +8,20 @@ namespace stepplan::gpu {
 
 namespace {
 
+/// As add_gradient of runtime/optimizer.hpp.
+struct SumStep {
+  bool first;
+  float share;
+
+  STEPPLAN_KERNEL void operator()(int64_t, float& after, float before, float g) const {
+    after = first ? g : (before + g) * share;
+  }
+};
+
+STEPPLAN_KERNEL inline SumStep sum_step(const Scalars* now) {
+  return {now->held == 0, now->hold ? 1.0f : 1.0f / static_cast<float>(now->held + 1)};
+}
+
 /// What every element of one parameter's update needs: the same sums in a launch of its own as in one with others.
 struct SgdStep {
   Sgd o;
@@ -46,7 +60,7 @@ struct AdamStep {
 /// Once per thread or block: powers in double are slow.
 STEPPLAN_KERNEL inline AdamStep step_of(const Adam& o, const Scalars* now) {
   const float lr = now->lr * o.lr_factor;
-  const double step = static_cast<double>(now->step);
+  const double step = static_cast<double>(now->update);
   return {.step_size = static_cast<float>(lr / (1.0 - std::pow(o.beta1, step))),
           .root = static_cast<float>(std::sqrt(1.0 - std::pow(o.beta2, step))),
           .shrink = o.decoupled ? static_cast<float>(1.0 - static_cast<double>(lr) * o.weight_decay) : 1.0f,
@@ -62,11 +76,22 @@ struct Rounding {
   STEPPLAN_KERNEL void operator()(int64_t, bfloat16& rounded, float value) const { rounded = value; }
 };
 
+STEPPLAN_KERNEL inline SumStep step_of(const SumTensor&, const Scalars* now) { return sum_step(now); }
 STEPPLAN_KERNEL inline SgdStep step_of(const SgdTensor& t, const Scalars* now) { return step_of(t.options, now); }
 STEPPLAN_KERNEL inline AdamStep step_of(const AdamTensor& t, const Scalars* now) { return step_of(t.options, now); }
 STEPPLAN_KERNEL inline Rounding step_of(const RoundedTensor&, const Scalars*) { return {}; }
 
 }  // namespace
+
+template <class T>
+void add_gradient(Queue queue, const T* gradient, float* sum, const Scalars* now, int64_t n) {
+  if (queue.joint != nullptr && in_packs<4>(gradient, sum)) {
+    queue.joint->sums.push_back({gradient, sum, n, element_of<T>});
+    return;
+  }
+  const float* before = sum;
+  map_made(queue, n, [=] STEPPLAN_KERNEL() { return sum_step(now); }, sum, before, gradient);
+}
 
 template <class T>
 void sgd_update(Queue queue, float* weight, const T* gradient, float* velocity, const Scalars* now, const Sgd& options,
@@ -96,6 +121,7 @@ void adam_update(Queue queue, float* weight, const T* gradient, float* mean, flo
 }
 
 #define STEPPLAN_GRADIENTS(T)                                                                                      \
+  template void add_gradient<T>(Queue, const T*, float*, const Scalars*, int64_t);                                 \
   template void sgd_update<T>(Queue, float*, const T*, float*, const Scalars*, const Sgd&, int64_t);               \
   template void adam_update<T>(Queue, float*, const T*, float*, float*, const Scalars*, const Adam&, int64_t);
 STEPPLAN_GRADIENTS(float)
@@ -121,6 +147,13 @@ struct JointLaunch {
   int first[Tensor::kMost + 1];
   int count;
 };
+
+template <class T>
+STEPPLAN_KERNEL void update_share(const SumTensor& t, const SumStep& step, int64_t begin, int64_t n, int thread) {
+  float* sum = t.sum + begin;
+  const float* before = sum;
+  map_packs<4, 2>({0, 1, thread, kJointThreads}, n, true, step, sum, before, static_cast<const T*>(t.gradient) + begin);
+}
 
 template <class T>
 STEPPLAN_KERNEL void update_share(const SgdTensor& t, const SgdStep& step, int64_t begin, int64_t n, int thread) {
@@ -232,6 +265,7 @@ void launch_tensors(Queue queue, const std::vector<Tensor>& tensors, const Scala
 }  // namespace
 
 void launch_joint(Queue queue, const Joint& joint, const Scalars* now) {
+  launch_tensors(queue, joint.sums, now);
   launch_tensors(queue, joint.sgd, now);
   launch_tensors(queue, joint.adam, now);
   launch_tensors(queue, joint.rounded, now);

@@ -8,6 +8,15 @@
 
 namespace stepplan::gpu {
 
+/// One parameter's gradient, added to those of earlier batches.
+struct SumTensor {
+  static constexpr int kMost = 111;  // of one launch: a kernel's arguments have 4 KiB
+  const void* gradient;
+  float* sum;
+  int64_t elements;
+  Element gradients;  // what `gradient` points to
+};
+
 struct Sgd {
   float momentum, weight_decay;
   bool nesterov;
@@ -17,7 +26,7 @@ struct Sgd {
 
 /// One parameter's update.
 struct SgdTensor {
-  static constexpr int kMost = 56;  // of one launch: a kernel's arguments have 4 KiB
+  static constexpr int kMost = 56;
   float* weight;
   const void* gradient;
   float* velocity;  // null: without momentum
@@ -56,6 +65,7 @@ struct RoundedTensor {
 
 /// Asked for, and waiting for others: of one op at a time.
 struct Joint {
+  std::vector<SumTensor> sums;
   std::vector<SgdTensor> sgd;
   std::vector<AdamTensor> adam;
   std::vector<RoundedTensor> rounded;

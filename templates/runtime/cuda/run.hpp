@@ -32,6 +32,7 @@ struct Run {
   const gpu::Scalars* now = nullptr;    // on the device
   int64_t* bad_rows = nullptr;          // on the device: per node that indexes, the first bad row or -1
   void* const* gradients = nullptr;     // on the host, per parameter: where `gradients()` wants its gradient
+  bool hold = false;                    // true for `accumulate()`: gradients wait for the update
   bool apply_updates = true;            // false for `gradients()`: nothing that outlives the run may change
 
   template <class T>

@@ -73,7 +73,8 @@ def test_no_more_than_one_launch_takes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("op", "tensor"), [("sgd_update", "Sgd"), ("adam_update", "Adam"), ("round_weights", "Rounded")]
+    ("op", "tensor"),
+    [("gradient_sum", "Sum"), ("sgd_update", "Sgd"), ("adam_update", "Adam"), ("round_weights", "Rounded")],
 )
 def test_plans_count_as_the_runtime_does(op: str, tensor: str) -> None:
     text = (RUNTIME / "joint.hpp").read_text()
