@@ -16,8 +16,8 @@ from itertools import islice
 from planner.errors import UserError
 from planner.graph.model import Graph
 from planner.plan.schema import Plan, Slowdown
-from planner.solve.assemble import Draft, Setting, completed, draft
-from planner.solve.budget import preference
+from planner.solve.assemble import Draft, Setting, completed, draft, unpacked_ns
+from planner.solve.budget import CERTAIN, preference
 from planner.solve.frontier import TRAIN, Frontier
 from planner.solve.interference import Interference
 from planner.solve.keep import kept_values
@@ -82,6 +82,8 @@ class Beside:
                 if every:
                     continue
                 break
+            if CERTAIN * unpacked_ns(self.setting, made, TRAIN) > known_ns:
+                continue
             plan = self._fitting(made)
             if plan is not None:
                 fitting += 1

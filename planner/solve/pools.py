@@ -36,6 +36,16 @@ class Arenas:
         return found
 
 
+def side_by_side(blocks: Sequence[Block]) -> Arenas:
+    """Every block on bytes of its own, in one pool."""
+    offsets: dict[str, Bytes] = {}
+    height = Bytes(0)
+    for block in blocks:
+        offsets[block.id] = height
+        height = Bytes(height + align(block.size, ALIGNMENT))
+    return Arenas({"": Packing(offsets, height, height, height)}, {})
+
+
 def arenas(
     blocks: Sequence[Block],
     pools: Mapping[str, str],

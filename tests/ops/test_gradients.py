@@ -18,6 +18,7 @@ NO_GRADIENT = {
     "add_slice": "only adds up gradients",
     "caller_gradient": "a gradient itself",
     "clip_factor": "behind all gradients",
+    "gradient_sum": "behind all gradients",
     "square_sum": "behind all gradients",
     "batch_norm_apply": "added to differentiated graphs: batch_norm once more",
     "offload": "added to differentiated graphs",

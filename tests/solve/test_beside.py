@@ -2,6 +2,7 @@
 
 import random
 import re
+from itertools import combinations
 
 import pytest
 from hypothesis import example, given, settings
@@ -74,15 +75,20 @@ def test_random_graphs_under_random_budgets(seed: int, share: float, lanes: int,
 
 
 @settings(max_examples=3, deadline=None)
+@example(seed=109, slow=False)  # what runs again ends sooner than what needs not
 @given(seed=st.integers(0, 10**6), slow=st.booleans())
 def test_more_memory_is_never_slower(seed: int, slow: bool) -> None:
+    """But for that: where all fits, running nodes again is not tried."""
     graph = random_net(random.Random(seed), nodes=8)
     target = with_pool(load_target("cpu16")) if slow else load_target("cpu16")
     costs = modelled_costs(graph, target, lanes=4)
     low, high = least(graph, target, costs, 4), planned(graph, target, costs, 4, None).pools[0].arena
     budgets = [round(low + i * (high - low) / 5) for i in range(6)]
-    times = [sum(p.predicted_ns for p in planned(graph, target, costs, 4, b).programs) for b in budgets]
-    assert times == sorted(times, reverse=True)
+    plans = [planned(graph, target, costs, 4, budget) for budget in budgets]
+    times = [sum(p.predicted_ns for p in plan.programs) for plan in plans]
+    again = [any(p.rewrite for p in plan.programs) for plan in plans]
+    for less, more in combinations(range(len(plans)), 2):
+        assert times[more] <= times[less] * (1.05 if again[less] and not again[more] else 1)
 
 
 def test_auto_co_runs_within_a_budget_where_it_co_runs_without_one() -> None:

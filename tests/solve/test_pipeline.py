@@ -161,9 +161,9 @@ def test_every_call_gives_more_memory_no_slower_plan(seed: int, slow: bool, same
         plan = at(budget)
         assert check(graph, plan, target) == []
         times[budget] = sum(p.predicted_ns for p in plan.programs)
-        again[budget] = any(p.rewrite.recomputes for p in plan.programs)
+        again[budget] = any(p.rewrite for p in plan.programs)
     for less, more in combinations(sorted(times), 2):
-        assert times[more] <= times[less] * (1.01 if again[less] and not again[more] else 1)
+        assert times[more] <= times[less] * (1.05 if again[less] and not again[more] else 1)
 
 
 @pytest.mark.parametrize(("few", "nodes", "seed"), [(pipeline.FEW_NODES, 18, 2), (0, 4, 1)])
