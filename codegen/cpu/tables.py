@@ -37,6 +37,7 @@ HEADERS = {
     "matmul": ("matmul.hpp",),
     "optimizer": ("optimizer.hpp",),
     "pool": ("max_pool.hpp", "average_pool.hpp"),
+    "random": ("random.hpp",),
     "reduce": ("reduce.hpp",),
     "shape": ("copy.hpp",),
     "softmax": ("softmax.hpp",),

@@ -10,8 +10,8 @@ after the forward pass.
     memory-centric   before conv2's: relu1 lrn1 pool1, pool1's: relu1 lrn1, lrn1's: relu1                    6 again
     cost-aware       memory-centric where the segment's inputs and outputs exceed the largest layer, else speed-centric
 
-A recomputed node reads what it read before (parameters are updated after it, dropout masks are kept) and must not
-update running statistics a second time.
+A recomputed node reads what it read before (parameters are updated after it, dropout masks are kept), draws the same
+random numbers, and must not update running statistics a second time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,6 +38,8 @@ CHEAP_OPS = frozenset(
         "leaky_relu",
         "lrn",
         "max_pool2d",
+        "random",
+        "random_whole",
         "relu",
         "reshape",
         "sigmoid",
@@ -280,7 +282,8 @@ def work_of(graph: Graph, program: Program, order: Sequence[Node] | None = None)
         # A view of a checkpoint's output is that output.
         view = op_named(node.op).alias(signature_of(graph, node)) is not None
         viewed = view and made_by.get(node.inputs[0], "") in checkpoints
-        if node.op not in CHEAP_OPS or fork or viewed or all(v in whole for v in node.inputs):
+        given = bool(node.inputs) and all(v in whole for v in node.inputs)
+        if node.op not in CHEAP_OPS or fork or viewed or given:
             checkpoints.add(node.id)
     return Work(
         tuple(Task(n.id, n.reads, n.outputs) for n in forward),

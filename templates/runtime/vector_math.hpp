@@ -61,13 +61,11 @@ STEPPLAN_BOTH inline float exp_below(float x) {
   return select_if(x < -87.0f) ? 0.0f : y;
 }
 
-STEPPLAN_BOTH inline float log(float x) {
-  const bool subnormal = x < std::numeric_limits<float>::min();
-  const float scaled_up = x * 8388608.0f;  // 2^23
-  const float normal = subnormal ? scaled_up : x;
+// log(2^-less normal) of a positive normal number.
+STEPPLAN_BOTH inline float log_normal(float normal, float less) {
   // normal = 2^e m with m in [sqrt(1/2), sqrt(2)): 0x3f3504f3 is sqrt(1/2).
   const uint32_t offset = bits_of(normal) - 0x3f3504f3u;
-  const float e = static_cast<float>(static_cast<int32_t>(offset) >> 23) - (subnormal ? 23.0f : 0.0f);
+  const float e = static_cast<float>(static_cast<int32_t>(offset) >> 23) - less;
   const float m = float_of((offset & 0x007fffffu) + 0x3f3504f3u) - 1.0f;
   float p = 7.0376836292e-2f;
   p = p * m - 1.1514610310e-1f;
@@ -79,8 +77,14 @@ STEPPLAN_BOTH inline float log(float x) {
   p = p * m - 2.4999993993e-1f;
   p = p * m + 3.3333331174e-1f;
   const float square = m * m;
-  float y = p * m * square + e * -2.12194440e-4f - 0.5f * square;
-  y = m + y + e * 0.693359375f;
+  const float y = p * m * square + e * -2.12194440e-4f - 0.5f * square;
+  return m + y + e * 0.693359375f;
+}
+
+STEPPLAN_BOTH inline float log(float x) {
+  const bool subnormal = x < std::numeric_limits<float>::min();
+  const float scaled_up = x * 8388608.0f;  // 2^23
+  float y = log_normal(subnormal ? scaled_up : x, subnormal ? 23.0f : 0.0f);
   constexpr float infinity = std::numeric_limits<float>::infinity();
   y = x == infinity ? infinity : y;
   y = x == 0.0f ? -infinity : y;
@@ -162,15 +166,8 @@ STEPPLAN_BOTH inline float erf(float x) {
   return t > 0.927734375f ? large : small;  // NaN takes the polynomial
 }
 
-// sin(x + quarters pi / 2). The angle is brought to [-pi / 4, pi / 4] in double precision, so that angles up to 1e6,
-// as in encodings of positions and times, keep their digits.
-STEPPLAN_BOTH inline float sin_quarters(float x, int32_t quarters) {
-  constexpr double round_to_int = 6755399441055744.0;  // 1.5 * 2^52
-  const double turns = static_cast<double>(x) * 0.63661977236758134308;
-  const double shifted = turns + round_to_int;
-  const double n = shifted - round_to_int;
-  const float r = static_cast<float>((static_cast<double>(x) - n * 1.5707963267341256) - n * 6.0771005065061922e-11);
-  const int32_t k = static_cast<int32_t>(std::bit_cast<uint64_t>(shifted)) + quarters;
+// sin(r + quarters pi / 2) for |r| <= pi / 4.
+STEPPLAN_BOTH inline float sin_near_zero(float r, int32_t quarters) {
   const float square = r * r;
   float s = -1.9515295891e-4f;
   s = s * square + 8.3321608736e-3f;
@@ -180,8 +177,19 @@ STEPPLAN_BOTH inline float sin_quarters(float x, int32_t quarters) {
   c = c * square - 1.388731625493765e-3f;
   c = c * square + 4.166664568298827e-2f;
   c = c * square * square - 0.5f * square + 1.0f;
-  const float y = (k & 1) != 0 ? c : s;
-  return (k & 2) != 0 ? -y : y;
+  const float y = (quarters & 1) != 0 ? c : s;
+  return (quarters & 2) != 0 ? -y : y;
+}
+
+// sin(x + quarters pi / 2). The angle is brought to [-pi / 4, pi / 4] in double precision, so that angles up to 1e6,
+// as in encodings of positions and times, keep their digits.
+STEPPLAN_BOTH inline float sin_quarters(float x, int32_t quarters) {
+  constexpr double round_to_int = 6755399441055744.0;  // 1.5 * 2^52
+  const double turns = static_cast<double>(x) * 0.63661977236758134308;
+  const double shifted = turns + round_to_int;
+  const double n = shifted - round_to_int;
+  const float r = static_cast<float>((static_cast<double>(x) - n * 1.5707963267341256) - n * 6.0771005065061922e-11);
+  return sin_near_zero(r, static_cast<int32_t>(std::bit_cast<uint64_t>(shifted)) + quarters);
 }
 
 STEPPLAN_BOTH inline float sin(float x) { return sin_quarters(x, 0); }

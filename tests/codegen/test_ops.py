@@ -154,6 +154,23 @@ def test_streamed_results_have_the_bits_of_plain_ones(
             assert found.tobytes() == wanted.tobytes(), case.label
 
 
+def test_numbers_have_the_same_bits_in_every_slicing(
+    executor: Executor, cases: list[Case], state: dict[str, Array]
+) -> None:
+    """And uniform and whole ones those of their references."""
+    load(executor, state)
+    executor.predict()
+    found: dict[str, set[bytes]] = {}
+    for case in (c for c in cases if c.op.family == "random"):
+        got = executor._copy(executor._graph.value[case.outputs[0]])
+        found.setdefault(case.sample.attrs.text() + case.op.name, set()).add(got.tobytes())
+        (want,) = case.op.reference(case.sample.attrs, ())
+        if getattr(case.sample.attrs, "distribution", "uniform") == "uniform":
+            assert np.array_equal(got, want), case.label
+        np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-9)
+    assert len(found) == 8 and {len(bits) for bits in found.values()} == {1}
+
+
 def elements(access: Access) -> Array:
     """Positions of an access in its operand's memory order."""
     rows, columns = np.arange(*access.rows), np.arange(*access.cols)

@@ -28,6 +28,8 @@ NO_GRADIENT = {
     "detach": "it has none by its meaning",
     "dropout": "its mask comes from its own generator; see test_dropout",
     "ones": "a constant",
+    "random": "no input",
+    "random_whole": "no input",
     "whole": "whole numbers have none",
     "slice_backward": "the transpose of slice, differentiated only for second derivatives",
 }

@@ -4,7 +4,7 @@ import pytest
 
 from planner.errors import UserError
 from planner.graph.builder import GraphBuilder
-from planner.graph.model import DType, Init, TensorType
+from planner.graph.model import DType, Init, Layout, TensorType
 from planner.ops.activation import LeakyReluAttrs
 from planner.ops.concat import ConcatAttrs
 from planner.ops.conv import ConvAttrs
@@ -15,6 +15,7 @@ from planner.ops.loss import ClassLossAttrs
 from planner.ops.lrn import LrnAttrs
 from planner.ops.pad import PadAttrs
 from planner.ops.pool import AdaptivePoolAttrs, AvgPoolAttrs, MaxPoolAttrs
+from planner.ops.random import RandomAttrs, RandomWholeAttrs
 from planner.ops.reduce import ReduceAttrs, SumToAttrs
 from planner.ops.shape import ReshapeAttrs
 
@@ -54,6 +55,12 @@ CASES = {
     "lrn": ("lrn", [(4, 5)], LrnAttrs(size=65)),
     "lrn rank": ("lrn", [(4,)], LrnAttrs(size=5)),
     "dropout": ("dropout", [(4, 5)], DropoutAttrs(p=1.5)),
+    "random size": ("random", [], RandomAttrs(distribution="normal", shape=(3, 0))),
+    "random stream": ("random", [], RandomAttrs(distribution="normal", shape=(3,), stream=2**32)),
+    "random layout": ("random", [], RandomAttrs(distribution="normal", shape=(3,), layout=Layout.CHANNELS_LAST)),
+    "random input": ("random", [(4, 5)], RandomAttrs(distribution="uniform", shape=(3,))),
+    "random_whole none": ("random_whole", [], RandomWholeAttrs(low=3, high=3, shape=(3,))),
+    "random_whole many": ("random_whole", [], RandomWholeAttrs(high=2**32 + 1, shape=(3,))),
     "leaky_relu": ("leaky_relu", [(4, 5)], LeakyReluAttrs(slope=-1.0)),
     "cross_entropy": ("cross_entropy", [(4, 5), (4,)], None),
     "smoothing": ("cross_entropy", [(4, 5), "labels"], ClassLossAttrs(label_smoothing=2.0)),

@@ -65,6 +65,13 @@ template <class T>
 void dropout(Queue queue, const T* x, const Scalars* now, uint32_t node, float p, T* y, uint8_t* mask, int64_t n);
 template <class T>
 void dropout_backward(Queue queue, const T* dy, const uint8_t* mask, float p, T* dx, int64_t n);
+/// Numbers of a distribution: Uniform, Normal or Exponential; and whole ones, `count` from `low` on.
+struct Uniform;
+struct Normal;
+struct Exponential;
+template <class Distribution>
+void random(Queue queue, const Scalars* now, uint32_t node, float* y, int64_t n);
+void random_whole(Queue queue, const Scalars* now, uint32_t node, int64_t low, uint64_t count, int64_t* y, int64_t n);
 
 /// Keeps the stream busy, and the GPU idle, for so many nanoseconds; on the null device no time passes.
 void hold(Queue queue, int64_t ns);

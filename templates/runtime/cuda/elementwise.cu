@@ -129,6 +129,26 @@ template void dropout_backward<Stored>(Queue, const Stored*, const uint8_t*, flo
 
 #ifndef STEPPLAN_BFLOAT16  // what is there once
 
+template <class Distribution>
+void random(Queue queue, const Scalars* now, uint32_t node, float* y, int64_t n) {
+  const auto drawing = [=] STEPPLAN_KERNEL() {
+    return [numbers = Distribution{Philox(now->seed, node, static_cast<uint32_t>(now->step))}](
+               int64_t i, float& result) mutable { result = numbers.at(i); };
+  };
+  map_made(queue, n, drawing, y);
+}
+template void random<Uniform>(Queue, const Scalars*, uint32_t, float*, int64_t);
+template void random<Normal>(Queue, const Scalars*, uint32_t, float*, int64_t);
+template void random<Exponential>(Queue, const Scalars*, uint32_t, float*, int64_t);
+
+void random_whole(Queue queue, const Scalars* now, uint32_t node, int64_t low, uint64_t count, int64_t* y, int64_t n) {
+  const auto drawing = [=] STEPPLAN_KERNEL() {
+    return [words = Philox(now->seed, node, static_cast<uint32_t>(now->step)), low, count](
+               int64_t i, int64_t& result) mutable { result = whole_number(words.word(i), low, count); };
+  };
+  map_made(queue, n, drawing, y);
+}
+
 void set_scalars(Queue queue, Scalars* to, const Scalars& now) {
   elements(queue, 1, [=] STEPPLAN_KERNEL(int64_t) { *to = now; });
 }

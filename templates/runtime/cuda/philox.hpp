@@ -1,9 +1,10 @@
-// Dropout's random numbers on a GPU.
+// Random numbers on a GPU, those of dropout among them.
 #pragma once
 
 #include <cstdint>
 
 #include "device_kernels.hpp"
+#include "distributions.hpp"
 
 namespace stepplan::gpu {
 
@@ -54,6 +55,31 @@ class DropoutFactors {
   Philox numbers_;
   uint64_t threshold_;
   float kept_;
+};
+
+/// The numbers of one node in one step, one distribution each.
+struct Uniform {
+  Philox words;
+  STEPPLAN_BOTH float at(int64_t i) { return uniform_number(words.word(i)); }
+};
+
+struct Exponential {
+  Philox words;
+  STEPPLAN_BOTH float at(int64_t i) { return exponential_number(words.word(i)); }
+};
+
+/// Neighbours share what they cost.
+struct Normal {
+  Philox words;
+  int64_t place = -1;
+  NormalPair pair = {};
+  STEPPLAN_BOTH float at(int64_t i) {
+    if (i / 2 != place) {
+      place = i / 2;
+      pair = normal_numbers(words.word(2 * place), words.word(2 * place + 1));
+    }
+    return i & 1 ? pair.second : pair.first;
+  }
 };
 
 }  // namespace stepplan::gpu
