@@ -40,7 +40,7 @@ class Distance(NamedTuple):
 
 def distances(graph: Graph, executor: Executor, steps: int = 3, device: str = "cuda") -> list[Distance]:
     """Losses, the first step's gradients and the parameters after some steps. `graph`: in float32, of which the
-    executor runs the bfloat16 one; dropout is left to models without any."""
+    executor runs the bfloat16 one. Of models that draw no random numbers."""
     state = {k: np.asarray(v) for k, v in executor.state_dict().items()}
     batches = [random_inputs(graph, seed) for seed in range(steps)]
     lr = executor.lr

@@ -55,7 +55,7 @@ class Executor:
     def __init__(
         self, seed: int = 0, *, pin: bool = True, poison: bool = False, spill: Path | str | None = None
     ) -> None:
-        """`seed` fixes initial parameters (where no weights.npz lies beside the plan) and dropout.
+        """`seed` fixes initial parameters (where no weights.npz lies beside the plan), dropout and random numbers.
 
         `pin=False`: let the system move the threads. `poison=True`: fill the memory with NaN first, so that reading
         before writing shows. `spill`: a folder on the disk for what the plan keeps there. SP1602, SP1603: not the
@@ -111,7 +111,8 @@ class Executor:
 
     def predict(self, *inputs: Any, **named: Any) -> Any:
         """The model's output in evaluation mode, in the framework's shape: an array of its own; a tuple of them where
-        the model returns several tensors."""
+        the model returns several tensors. Random numbers are those of the coming step: the same ones until a step has
+        run."""
         with self._lock:
             self._run("predict", self._arguments("predict", inputs, named), None)
             return self._predictions("predict")
@@ -126,7 +127,8 @@ class Executor:
 
     def forward(self, *inputs: Any, **named: Any) -> tuple[Any, int]:
         """The model's output in training mode, of a plan whose loss is the caller's: dropout draws, running statistics
-        move. Also the number of the step, for `backward`; until then the inputs must not change."""
+        move. Also the number of the step, for `backward`, which draws the same; until then the inputs must not
+        change."""
         with self._lock:
             self._require_open()
             if not self._predicted:

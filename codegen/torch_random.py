@@ -1,4 +1,5 @@
-"""Dropout in a PyTorch twin (torch_twin.py): with the executor's random numbers, or none at all. Needs torch."""
+"""Random numbers in a PyTorch twin (torch_twin.py): the executor's, or always the same ones without dropout. Needs
+torch."""
 
 from collections.abc import Mapping
 
@@ -10,6 +11,7 @@ from codegen.torch_twin import Call
 from planner.graph.model import Layout, Node
 from planner.ops.attention import AttentionAttrs
 from planner.ops.dropout import DropoutAttrs, factors
+from planner.ops.random import DrawAttrs, drawn
 
 
 class Drawn:
@@ -20,7 +22,17 @@ class Drawn:
         self.seed, self.step = seed, step
 
     def calls(self) -> dict[str, Call]:
-        return {"dropout": self._dropout, "attention": self._attention}
+        return {"dropout": self._dropout, "attention": self._attention, **self.numbers()}
+
+    def numbers(self) -> dict[str, Call]:
+        """Of what draws numbers out of nothing."""
+        return {"random": self._random, "random_whole": self._random}
+
+    def _random(self, node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Tensor:
+        (like,), attrs = inputs, node.attrs
+        assert isinstance(attrs, DrawAttrs)
+        found = torch.from_numpy(drawn(attrs, self.seed, self.step))
+        return found.to(like) if found.is_floating_point() else found.to(like.device)
 
     def _dropout(self, node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Tensor:
         """`layout` says in which memory order the executor counts elements."""
@@ -47,5 +59,9 @@ def _whole(node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Tensor:
     return attention(node.attrs.model_copy(update={"dropout": 0.0}), inputs)
 
 
-UNDROPPED: Mapping[str, Call] = {"dropout": lambda node, inputs, updates: inputs[0], "attention": _whole}
-"""What a twin calls to leave dropout out."""
+FIXED: Mapping[str, Call] = {
+    "dropout": lambda node, inputs, updates: inputs[0],
+    "attention": _whole,
+    **Drawn(seed=0, step=1).numbers(),
+}
+"""What a twin calls to compute the same every time: dropout is left out, numbers are those of one step."""

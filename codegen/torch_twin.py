@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from codegen.torch_ops import ACTIVATIONS, TORCH, Outputs
 from planner.errors import UserError
 from planner.graph.chains import apart
-from planner.graph.model import Graph, Node, Program, Role
+from planner.graph.model import Graph, Layout, Node, Program, Role
 
 Tensor = torch.Tensor
 
@@ -23,7 +23,7 @@ Tensor = torch.Tensor
 class Twin(nn.Module):
     """`forward(*inputs) -> (loss, prediction)`; parameters and buffers under the names of `state_dict`.
 
-    `calls`: op -> what its nodes do instead of PyTorch's own, for instance to draw the executor's dropout masks.
+    `calls`: op -> what its nodes do instead of PyTorch's own, for instance to draw the executor's random numbers.
     """
 
     def __init__(self, graph: Graph, calls: "Mapping[str, Call] | None" = None) -> None:
@@ -48,13 +48,8 @@ class Twin(nn.Module):
             elif value.role is Role.STATE and any(value.id in n.reads for n in self.nodes):
                 self.register_buffer(slot, torch.empty(value.type.shape, dtype=getattr(torch, value.type.dtype)))
         for node in self.nodes:
-            if node.op not in self.calls and node.op != "ones":
+            if node.op not in self.calls:
                 raise UserError("SP1513", f"no PyTorch twin for op {node.op!r}", "compare without --against torch")
-
-    def _filled(self, node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Tensor:
-        """In the parameters' precision, of which a product takes no other, and beside them."""
-        attrs: Any = node.attrs
-        return next(self.parameters()).new_full(attrs.shape, attrs.value)
 
     def load(self, state: dict[str, Any]) -> "Twin":
         """Take parameters and running statistics from an executor's state_dict."""
@@ -93,8 +88,8 @@ class Twin(nn.Module):
 
         for node in nodes:
             given, updated = [get(v) for v in node.inputs], [get(v) for v in node.updates]
-            call = self._filled if node.op == "ones" else self.calls[node.op]
-            result = call(node, given, updated)
+            # What is made out of nothing is like a parameter: a product takes no other precision, or device.
+            result = self.calls[node.op](node, given or [next(self.parameters())], updated)
             found.update(zip(node.outputs, result if isinstance(result, tuple) else (result,), strict=False))
         return found
 
@@ -253,6 +248,27 @@ def _lrn(node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Tensor:
     return F.local_response_norm(inputs[0], a.size, a.alpha, a.beta, a.k)
 
 
+def _filled(node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Tensor:
+    a: Any = node.attrs
+    return inputs[0].new_full(a.shape, a.value)
+
+
+def _random(node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Tensor:
+    """In the executor's memory order, so that who reads it finds it as there."""
+    a: Any = node.attrs
+    options = {"dtype": inputs[0].dtype, "device": inputs[0].device}
+    if a.distribution == "exponential":
+        found = torch.empty(a.physical_shape, **options).exponential_()
+    else:
+        found = (torch.rand if a.distribution == "uniform" else torch.randn)(a.physical_shape, **options)
+    return found.permute(0, 3, 1, 2) if a.layout is Layout.CHANNELS_LAST else found
+
+
+def _random_whole(node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Tensor:
+    a: Any = node.attrs
+    return torch.randint(a.low, a.high, a.shape, device=inputs[0].device)
+
+
 def _plain(call: Callable[[Any, Sequence[Tensor]], Outputs]) -> "Call":
     return lambda node, inputs, updates: call(node.attrs, inputs)
 
@@ -264,4 +280,7 @@ _CALLS: dict[str, Call] = {name: _plain(call) for name, call in TORCH.items()} |
     "convert_layout": lambda node, inputs, updates: inputs[0],
     "dropout": lambda node, inputs, updates: F.dropout(inputs[0], node.attrs.p),  # type: ignore[attr-defined]
     "lrn": _lrn,
+    "ones": _filled,
+    "random": _random,
+    "random_whole": _random_whole,
 }

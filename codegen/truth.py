@@ -16,7 +16,8 @@ nothing but rounding (norm below VANISHING times that of its layer, per element)
 layer's tensor of the largest root mean square instead. A layer is what shares the name up to the last dot
 (of optimizer state, one slot of what shares the parameter's name so far).
 
-Dropout multiplies by the executor's masks, computed by the op's NumPy reference. Needs torch.
+Dropout multiplies by the executor's masks, and random numbers are the executor's, computed by the ops' NumPy
+references. Needs torch.
 
 Memory: one contender at a time beside its float64, compared step by step, tensors dropped as soon as they are
 compared. At most, with P parameters of 4 bytes: the executor, the start (P), the contender and its float64 with
@@ -33,7 +34,7 @@ from codegen.branches import KINKS, Decisions, Forced, Watched, kinked, read_dec
 from codegen.cpu.tables import first_lr
 from codegen.executor import Executor
 from codegen.steps import random_inputs
-from codegen.torch_dropout import Drawn
+from codegen.torch_random import Drawn
 from codegen.torch_twin import Call, Twin, optimizer_for
 from planner.graph.model import Graph, Role
 

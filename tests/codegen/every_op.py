@@ -9,8 +9,8 @@ from planner.ops.interpolate import InterpolateAttrs
 from planner.ops.masks import CastAttrs, CompareAttrs
 from planner.ops.matmul import MatmulAttrs
 from planner.ops.pad import PadAttrs
+from planner.ops.random import RandomAttrs, RandomWholeAttrs
 from planner.ops.scalar import ScalarAttrs
-from planner.ops.shape import FillAttrs
 from planner.ops.split import SplitAttrs
 
 BATCH, CLASSES, WORDS, WIDTH = 4, 6, 7, 24
@@ -26,7 +26,8 @@ def every_op_net(optimizer: Optimizer) -> Graph:
     tokens = [picture(b, images), chosen(b, words, layers.embedding(b, words, 50, WIDTH, name="words.table"))]
     mixed = attention(b, layers.concat(b, tokens, 1, name="tokens"))
     pooled = layers.mean(b, mixed, (1,), name="pooled")
-    bent = unaries(b, recurrent(b, pooled))
+    (noise,) = b.op("random", [], RandomAttrs(distribution="normal", shape=(BATCH, WIDTH)), name="noise")
+    bent = unaries(b, recurrent(b, layers.add(b, pooled, noise, name="noisy")))
     logits = layers.linear(b, layers.dropout(b, bent, 0.3, name="drop"), CLASSES, name="head")
     log_probs = layers.log_softmax(b, logits, name="log_probs")
     parts = [
@@ -42,9 +43,10 @@ def every_op_net(optimizer: Optimizer) -> Graph:
 
 
 def chosen(b: GraphBuilder, words: str, x: str) -> str:
-    """x (N, WORDS, WIDTH) of the words below 25, half of it of the others."""
+    """x (N, WORDS, WIDTH) of the words below about 25, half of it of the others."""
     (numbers,) = b.op("cast", [words], CastAttrs(dtype="float32"), name="numbers")
-    (middle,) = b.op("ones", [], FillAttrs(shape=(1,), value=25.0), name="middle_word")
+    (drawn,) = b.op("random_whole", [], RandomWholeAttrs(low=20, high=30, shape=(BATCH, 1)), name="drawn_word")
+    (middle,) = b.op("cast", [drawn], CastAttrs(dtype="float32"), name="middle_word")
     (low,) = b.op("compare", [numbers, middle], CompareAttrs(relation="lt"), name="low")
     (half,) = b.op("scale", [x], ScalarAttrs(value=0.5), name="half")
     mask = layers.reshape(b, low, (BATCH, WORDS, 1), name="mask")

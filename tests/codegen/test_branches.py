@@ -8,8 +8,8 @@ from torch.nn import functional as F
 from codegen.branches import KINKS, Forced, Watched, decisive_values, kinked, read_decisions
 from codegen.initial import draw
 from codegen.steps import random_inputs
-from codegen.torch_dropout import UNDROPPED
 from codegen.torch_ops import TORCH
+from codegen.torch_random import FIXED
 from codegen.torch_twin import Call, Twin
 from planner import zoo
 from planner.graph import layers
@@ -87,7 +87,7 @@ GRAPHS = (every_op_net(Optimizer()), zoo.build("mlp", 3))
 
 def run(graph: Graph, calls: dict[str, Call], dtype: torch.dtype) -> tuple[float, dict[str, torch.Tensor]]:
     state = {v.name: draw(v, 3) for v in graph.values if v.name}
-    twin = Twin(graph, {**UNDROPPED, **calls}).to(dtype).load(state)
+    twin = Twin(graph, {**FIXED, **calls}).to(dtype).load(state)
     batch = [torch.from_numpy(a) for a in random_inputs(graph, 3)]
     loss, _ = twin(*(a.to(dtype) if a.is_floating_point() else a for a in batch))
     loss.backward()
