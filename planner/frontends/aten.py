@@ -195,7 +195,7 @@ def call(context: Context, node: Any, arguments: Sequence[Any], keywords: dict[s
             return node.target(*arguments, **keywords)
     handler = HANDLERS.get(packet(node.target))
     if handler is None and random:
-        fix = "pass the random numbers as an input of the module; only dropout's are part of a plan"
+        fix = "draw uniform, normal, exponential or whole numbers or a permutation, or pass the numbers as an input"
         raise UserError("SP1001", f"node {node.name!r} draws random numbers ({packet(node.target)})", fix)
     if handler is None:
         raise Unsupported("")

@@ -214,19 +214,6 @@ def _plain_group_norm(c: Context, x: str, groups: int, w: Any, b: Any, eps: floa
     return _group_norm(c, x, w, b, n, channels, prod(rest), groups, eps)[0]
 
 
-@lowers("bernoulli")
-def _bernoulli(c: Context, x: Any, *rest: Any) -> str:
-    """1 with probability p: dropout of ones, brought back to 1. In evaluation mode its mean, so that a mask which is
-    divided by p (stochastic depth, dropout in place) disappears as in PyTorch."""
-    p = next((r for r in rest if isinstance(r, int | float) and not isinstance(r, bool)), None)
-    if p is None and c.is_constant(x) and bool((x == x.reshape(-1)[0]).all()):
-        p = float(x.reshape(-1)[0])
-    require(p is not None, "probabilities that differ")
-    assert p is not None
-    ones = c.fill(c.shape_of(x), 1.0)
-    return c.scale(c.op("dropout", ones, attrs=DropoutAttrs(p=1.0 - float(p))), float(p)) if p < 1 else ones
-
-
 @lowers("dropout", "feature_dropout")
 def _dropout(c: Context, x: str, p: float, train: bool | None) -> str:
     return c.op("dropout", x, attrs=DropoutAttrs(p=float(p))) if train is not False and p else x

@@ -125,7 +125,7 @@ def _sort(c: Context, x: str, *rest: Any) -> Any:
 
 
 @lowers("argsort")
-def _argsort(c: Context, x: str, *rest: Any) -> Any:
+def argsort(c: Context, x: str, *rest: Any) -> Any:
     axis, descending = rest[-2:]
     return _sorted(c, x, axis, bool(descending), 0, c.shape(x)[axis], True)[1]
 

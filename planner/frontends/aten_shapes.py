@@ -178,13 +178,15 @@ def _roll(c: Context, x: str, shifts: list[int], axes: list[int]) -> str:
 
 
 @lowers("index_select")
-def _index_select(c: Context, x: str, axis: int, index: Any) -> str:
+def _index_select(c: Context, x: Any, axis: int, index: Any) -> str:
+    x = c.val(x)
     return _pick(c, x, axis % c.rank(x), index)
 
 
 @lowers("index")
-def _index(c: Context, x: str, indices: list[Any]) -> str:
+def _index(c: Context, x: Any, indices: list[Any]) -> str:
     """x[i, j, :, k]: whole numbers only. Constant ones that walk along axes are slices; one index picks rows."""
+    x = c.val(x)
     shape = c.shape(x)
     axes = [axis for axis, index in enumerate(indices) if index is not None]
     indices = [_positions(c, i) for i in indices]

@@ -17,6 +17,7 @@ from planner.frontends import (
     aten_math,
     aten_order,
     aten_picks,
+    aten_random,
     aten_recurrent,
     aten_resize,
     aten_shapes,
@@ -34,7 +35,8 @@ from planner.ops.loss import ClassLossAttrs, LossAttrs
 
 __all__ = [
     "CaptureOptions", "Loss", "Lowering", "aten_attention", "aten_elementwise", "aten_layers", "aten_losses",
-    "aten_math", "aten_order", "aten_picks", "aten_recurrent", "aten_resize", "aten_shapes", "aten_volumes",
+    "aten_math", "aten_order", "aten_picks", "aten_random", "aten_recurrent", "aten_resize", "aten_shapes",
+    "aten_volumes",
 ]  # fmt: skip
 
 CALLERS = "caller"
