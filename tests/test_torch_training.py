@@ -23,9 +23,10 @@ from planner.graph.model import DType, Graph, Role
 from planner.graph.optimizer import Optimizer
 from planner.ops.dropout import DropoutAttrs, dropout_mask
 from tests.codegen.plans import make
+from tests.torch_draws import Replayed
 from tests.torch_modules import MODULES
 
-STEPS = 3
+STEPS, SEED = 3, 3
 
 
 class Trained:
@@ -63,7 +64,7 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @pytest.fixture
 def executor(trained: Trained) -> Iterator[Executor]:
     torch.manual_seed(1)
-    with trained.executor(seed=3, pin=False, poison=True) as made:
+    with trained.executor(seed=SEED, pin=False, poison=True) as made:
         yield made
 
 
@@ -93,7 +94,7 @@ def in_torch(trained: Trained, batches: Sequence[Sequence[Tensor]], dtype: torch
     for path, part in list(module.named_modules()):
         if isinstance(part, nn.Dropout):
             parent, _, name = path.rpartition(".")
-            setattr(module.get_submodule(parent), name, Masked(trained.graph, path, seed=3))
+            setattr(module.get_submodule(parent), name, Masked(trained.graph, path, SEED))
     o = trained.options["optimizer"]
     assert isinstance(o, Optimizer)
     optimizer: torch.optim.Optimizer
@@ -106,10 +107,12 @@ def in_torch(trained: Trained, batches: Sequence[Sequence[Tensor]], dtype: torch
         optimizer = kind(module.parameters(), o.lr, (o.beta1, o.beta2), o.eps, o.weight_decay)
     compute = nn.functional.mse_loss if trained.options.get("loss") == "mse" else nn.functional.cross_entropy
     found: dict[str, Any] = {"losses": []}
-    for batch in batches:
+    for step, batch in enumerate(batches, 1):
         *inputs, labels = (t.to(dtype) if t.is_floating_point() else t for t in batch)
         optimizer.zero_grad()
-        loss = compute(module(*inputs), labels)
+        with Replayed(trained.graph, SEED, step):
+            prediction = module(*inputs)
+        loss = compute(prediction, labels)
         loss.backward()
         found["losses"].append(float(loss.detach()))
         found.setdefault("gradients", {n: p.grad.clone() for n, p in module.named_parameters() if p.grad is not None})
@@ -118,7 +121,7 @@ def in_torch(trained: Trained, batches: Sequence[Sequence[Tensor]], dtype: torch
             assert norm > trained.options["clip_norm"]
         optimizer.step()
     found["state"] = {k: v.clone() for k, v in module.state_dict().items()}
-    with torch.no_grad():
+    with torch.no_grad(), Replayed(trained.graph, SEED, STEPS + 1):
         inputs = [t.to(dtype) if t.is_floating_point() else t for t in batches[0][:-1]]
         found["prediction"] = module.eval()(*inputs)
     return found
@@ -175,11 +178,12 @@ def test_into_the_module_and_back(trained: Trained, executor: Executor) -> None:
         executor.step(*batch)
     module = copy.deepcopy(trained.module)
     module.load_state_dict(executor.torch_state_dict(), strict=True)
-    with torch.no_grad():
+    with torch.no_grad(), Replayed(trained.graph, SEED, STEPS + 1):
         in_torch = copy.deepcopy(module).eval()(*batches[0][:-1])
     np.testing.assert_allclose(executor.predict(*batches[0][:-1]), in_torch.numpy(), rtol=1e-4, atol=1e-5)
+    drawing = {name: executor.state_dict()[name] for name in ("stepplan.seed", "stepplan.step")}
     with trained.executor(pin=False) as other:
-        other.load_state_dict(module.state_dict())
+        other.load_state_dict({**module.state_dict(), **drawing})
         assert all(torch.equal(v, module.state_dict()[k]) for k, v in other.torch_state_dict().items())
         assert np.array_equal(other.predict(*batches[0][:-1]), executor.predict(*batches[0][:-1]))
 
@@ -191,6 +195,22 @@ def test_starts_from_the_module(trained: Trained, executor: Executor) -> None:
 
 def only(name: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("trained", [name], indirect=True)
+
+
+@pytest.mark.parametrize("trained", ["diffusion", "vae"], indirect=True)
+def test_numbers_change_with_the_step_and_the_seed(trained: Trained, executor: Executor) -> None:
+    """`predict` draws those of the coming step."""
+    batch = trained.batches()[0]
+    first, again = executor.predict(*batch[:-1]), executor.predict(*batch[:-1])
+    assert np.array_equal(first, again)
+    loss, _ = executor.gradients(*batch)
+    state = executor.state_dict()
+    assert executor.step(*batch, lr=0.0) == loss
+    assert executor.gradients(*batch)[0] != loss and not np.array_equal(executor.predict(*batch[:-1]), first)
+    with trained.executor(seed=SEED + 1, pin=False) as other:
+        assert other.gradients(*batch)[0] != loss
+        other.load_state_dict(state)
+        assert other.gradients(*batch)[0] == loss and np.array_equal(other.predict(*batch[:-1]), first)
 
 
 @only("cnn")

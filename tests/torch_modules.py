@@ -112,6 +112,43 @@ class Autoencoder(nn.Module):
         return torch.sigmoid(F.linear(x, weight, self.encode.bias)) @ weight * self.scale + self.shift
 
 
+class Vae(nn.Module):
+    """A variational autoencoder: what it reconstructs, and behind that the divergence of every sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode, self.mean, self.spread = nn.Linear(20, 16), nn.Linear(16, 4), nn.Linear(16, 4)
+        self.decode = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 20))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = F.relu(self.encode(x))
+        mean, spread = self.mean(h), self.spread(h)
+        std = torch.exp(0.5 * spread)
+        z = mean + torch.randn_like(std) * std
+        divergence = -0.5 * (1 + spread - mean.square() - spread.exp()).sum(1, keepdim=True)
+        return torch.cat([self.decode(z), divergence], 1)
+
+
+class Diffusion(nn.Module):
+    """What a network that sees noisy images and their times is off by from the noise."""
+
+    def __init__(self, times: int = 50, channels: int = 2) -> None:
+        super().__init__()
+        self.register_buffer("kept", (1 - torch.linspace(1e-3, 0.1, times)).cumprod(0))
+        self.register_buffer("frequencies", torch.exp(-torch.arange(4.0)))
+        self.time = nn.Linear(8, 8)
+        self.first = nn.Conv2d(channels, 8, 3, padding=1)
+        self.last = nn.Conv2d(8, channels, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        t = torch.randint(0, len(self.kept), (len(x),))  # type: ignore[arg-type]
+        kept, noise = self.kept[t][:, None, None, None], torch.randn_like(x)  # type: ignore[index]
+        noisy = kept.sqrt() * x + (1 - kept).sqrt() * noise
+        angles = t[:, None] * self.frequencies
+        place = self.time(torch.cat([angles.sin(), angles.cos()], 1))
+        return self.last(F.silu(self.first(noisy) + place[:, :, None, None])) - noise
+
+
 Made = tuple[nn.Module, tuple[Tensor, ...], dict[str, Any]]
 
 
@@ -136,6 +173,14 @@ def autoencoder(batch: int = 5) -> Made:
     return Autoencoder(), (torch.randn(batch, 12),), {"loss": "mse", "optimizer": Optimizer(kind="adamw", lr=1e-2)}
 
 
+def vae(batch: int = 6) -> Made:
+    return Vae(), (torch.randn(batch, 20),), {"loss": "mse", "optimizer": Optimizer(kind="adam", lr=1e-2, eps=1e-5)}
+
+
+def diffusion(batch: int = 4) -> Made:
+    return Diffusion(), (torch.randn(batch, 2, 6, 6),), {"loss": "mse", "optimizer": Optimizer(lr=0.1, momentum=0.9)}
+
+
 def clipped(made: Made, norm: float) -> Made:
     module, inputs, options = made
     return module, inputs, {**options, "clip_norm": norm}
@@ -151,5 +196,5 @@ def clipped_bag(batch: int = 6) -> Made:
 
 
 MODULES: dict[str, Callable[..., Made]] = {
-    f.__name__: f for f in (mlp, cnn, transformer, bag, autoencoder, clipped_cnn, clipped_bag)
+    f.__name__: f for f in (mlp, cnn, transformer, bag, autoencoder, vae, diffusion, clipped_cnn, clipped_bag)
 }
