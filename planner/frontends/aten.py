@@ -22,6 +22,8 @@ from planner.ops.whole import Function
 Handler = Callable[..., Any]
 AnyHandler = TypeVar("AnyHandler", bound=Handler)
 HANDLERS: dict[str, Handler] = {}
+TRAINING_ALONE = "stepplan.training_alone"
+"""In the `meta` of an exported node (torch_modes.py)."""
 
 
 def lowers(*names: str) -> Callable[[AnyHandler], AnyHandler]:
@@ -124,6 +126,11 @@ class Context(Emitter):
         if self.is_constant(a):
             return self.compare(relation, self.val(a[:, None].float()), b.float())
         return self.compare(relation, self.unsqueeze(self.val(a), 1), b)
+
+    @property
+    def training_alone(self) -> bool:
+        """Whether the operator draws numbers that the module does not draw in evaluation mode (torch_modes.py)."""
+        return bool(self.node.meta.get(TRAINING_ALONE))
 
     # -- whole numbers -----------------------------------------------------------------------------------------
     def whole_of(self, function: Function, a: Any, b: Any) -> Any:

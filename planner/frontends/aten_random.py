@@ -2,12 +2,16 @@
 
 Every operator is a node, and so a stream, of its own. Masks of one probability are dropout's.
 
+What a module draws in training mode alone (torch_modes.py) must have something in its place in evaluation mode: normal
+numbers are 0, slopes their mean, masks of one probability have no effect. Of others nobody knows: SP1001.
+
 Other distributions (Poisson, multinomial, Cauchy) are SP1001 (aten.call).
 """
 
 from typing import Any
 
-from planner.frontends.aten import Context, dtype_error, lowers, require
+from planner.errors import UserError
+from planner.frontends.aten import Context, dtype_error, lowers, packet, require
 from planner.frontends.aten_order import argsort
 from planner.graph.model import Layout
 from planner.ops.dropout import DropoutAttrs
@@ -19,10 +23,22 @@ def numbers(c: Context, distribution: str, of: Any = None, training: bool = Fals
     """In the shape of the operator's result, images in the memory order of the value `of`, or of inputs. `training`: in
     evaluation mode, the mean."""
     result = _result(c)
+    if not training and distribution == "normal":
+        training = c.training_alone
+    elif not training:
+        require_both_modes(c)
     if result.dtype is not c.torch.float32:
         raise dtype_error(f"what {c.node.name!r} draws", result.dtype)
     fields = {"distribution": distribution, "shape": tuple(result.shape), "training": training}
     return c.op("random", attrs=RandomAttrs.model_validate({**fields, "layout": _layout(c, of)}))
+
+
+def require_both_modes(c: Context) -> None:
+    """SP1001 unless the operator draws in evaluation mode as well."""
+    if c.training_alone:
+        told = f"node {c.node.name!r} draws random numbers in training mode alone ({packet(c.node.target)})"
+        fix = "draw them in both modes, masks of one probability by F.dropout, or pass the numbers as an input"
+        raise UserError("SP1001", told, fix)
 
 
 def _result(c: Context) -> Any:
@@ -85,6 +101,11 @@ def _normal_in_place(c: Context, x: Any, mean: float, std: float, *_: Any) -> st
     return c.shift(c.scale(numbers(c, "normal", x), std), mean)
 
 
+@lowers("log_normal")
+def _log_normal(c: Context, x: Any, mean: float, std: float, *_: Any) -> str:
+    return c.op("exp", _normal_in_place(c, x, mean, std))
+
+
 # -- whole numbers ---------------------------------------------------------------------------------------------
 @lowers("randint", "randint_like")
 def _randint(c: Context, *arguments: Any) -> str:
@@ -112,6 +133,7 @@ def _leading(arguments: tuple[Any, ...]) -> list[int]:
 
 
 def _between(c: Context, of: Any, low: int, high: int) -> str:
+    require_both_modes(c)
     attrs = RandomWholeAttrs(low=low, high=high, shape=tuple(_result(c).shape), layout=_layout(c, of))
     found = c.op("random_whole", attrs=attrs)
     return found if c.whole_result() else c.op("cast", found, attrs=CastAttrs(dtype="float32"))
@@ -120,8 +142,9 @@ def _between(c: Context, of: Any, low: int, high: int) -> str:
 @lowers("randperm")
 def _randperm(c: Context, count: int, *_: Any) -> str:
     """Where numbers that are drawn come in their order. Equal ones keep theirs: one permutation in n^2 / 2^25."""
-    shape = (count,)
-    return str(argsort(c, c.op("random", attrs=RandomAttrs(distribution="uniform", shape=shape)), 0, False))
+    require_both_modes(c)
+    drawn = c.op("random", attrs=RandomAttrs(distribution="uniform", shape=(count,)))
+    return str(argsort(c, drawn, 0, False))
 
 
 # -- masks and slopes ------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from planner.errors import UserError
 from planner.frontends.coverage import OpUse
 from planner.frontends.emitter import identifier, safe_name
 from planner.frontends.torch_lowering import CALLERS, CaptureOptions, Loss, Lowering
+from planner.frontends.torch_modes import mark_training_alone
 from planner.frontends.torch_program import export, import_torch
 from planner.graph.builder import GraphBuilder
 from planner.graph.model import DType, Graph, Program
@@ -82,7 +83,9 @@ def _prepared(module: Any, inputs: Any, options: CaptureOptions) -> tuple[Loweri
     if wrapped:
         keywords = {"_inputs": (positional, keywords), "_labels": labels}
         positional = ()
-    program = export(torch, _with_loss(torch, module, loss) if wrapped else module, module, positional, keywords)
+    whole = _with_loss(torch, module, loss) if wrapped else module
+    program = export(torch, whole, module, positional, keywords)
+    mark_training_alone(torch, program, whole, module, (positional, keywords))
     builder = GraphBuilder(identifier(name or f"{type(module).__name__.lower()}_b{_batch(torch, inputs)}"))
     return Lowering(torch, builder, module, loss, wrapped), program
 

@@ -28,15 +28,9 @@ def import_torch() -> Any:
 
 def export(torch: Any, module: Any, original: Any, positional: Any, keywords: dict[str, Any]) -> Any:
     """A functional program whose operators all have handlers, as far as PyTorch can decompose them."""
-    _refuse_hooks(original)
-    with warnings.catch_warnings(), _training(original), _quiet():
+    program = exported(torch, module, original, positional, keywords, training=True)
+    with warnings.catch_warnings(), _mode(original, True), _quiet():
         warnings.simplefilter("ignore")
-        try:
-            with _own_gradients_refused(torch):
-                program = torch.export.export(module, positional, keywords, strict=False)
-        except Exception as error:
-            refused = next((e for e in _chain(error) if isinstance(e, UserError)), None)
-            raise refused or _export_error(error) from error
         _refuse_dynamic(program)
         _keep_detached(torch, program)
         _dropout_in_place(torch, program)
@@ -51,6 +45,21 @@ def export(torch: Any, module: Any, original: Any, positional: Any, keywords: di
     return program
 
 
+def exported(
+    torch: Any, module: Any, original: Any, positional: Any, keywords: dict[str, Any], *, training: bool
+) -> Any:
+    """What torch.export makes of the module in one of its modes."""
+    _refuse_hooks(original)
+    with warnings.catch_warnings(), _mode(original, training), _quiet():
+        warnings.simplefilter("ignore")
+        try:
+            with _own_gradients_refused(torch), _unvalidated(torch):
+                return torch.export.export(module, positional, keywords, strict=False)
+        except Exception as error:
+            refused = next((e for e in _chain(error) if isinstance(e, UserError)), None)
+            raise refused or _export_error(error) from error
+
+
 def _decomposed(program: Any, table: Any) -> Any:
     try:
         return program.run_decompositions(table)
@@ -59,16 +68,29 @@ def _decomposed(program: Any, table: Any) -> Any:
 
 
 @contextmanager
-def _training(module: Any) -> Iterator[None]:
-    """Training mode during the export; submodules that were set to evaluation mode in a training module stay so."""
+def _mode(module: Any, training: bool) -> Iterator[None]:
+    """Training or evaluation mode during the export; submodules that were set to evaluation mode in a training module
+    stay so."""
     modes = {m: m.training for m in module.modules()}
-    if not module.training:
-        module.train()
+    if module.training is not training:
+        module.train(training)
     try:
         yield
     finally:
         for submodule, mode in modes.items():
             submodule.training = mode
+
+
+@contextmanager
+def _unvalidated(torch: Any) -> Iterator[None]:
+    """Within it, torch.distributions do not check their parameters, which would be a branch that depends on data."""
+    distribution = torch.distributions.Distribution
+    before = distribution._validate_args
+    distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        distribution.set_default_validate_args(before)
 
 
 @contextmanager

@@ -21,14 +21,15 @@ ROWS, COLUMNS = 40, 250
 
 
 class Drawing(nn.Module):
-    """(loss, numbers)."""
+    """(loss, numbers, ...)."""
 
     def __init__(self, draw: Callable[[Tensor], Any]) -> None:
         super().__init__()
         self.fc, self.draw = nn.Linear(COLUMNS, 2), draw
 
     def forward(self, x: Tensor) -> Any:
-        return self.fc(x).sum(), self.draw(x)
+        drawn = self.draw(x)
+        return self.fc(x).sum(), *(drawn if isinstance(drawn, tuple) else (drawn,))
 
 
 def captured(draw: Callable[[Tensor], Any], x: Tensor) -> tuple[Graph, dict[str, Any]]:
@@ -53,10 +54,11 @@ DRAWS: dict[str, Callable[[Tensor], Tensor]] = {
     "normal of both": lambda x: torch.normal(x, x.abs()),
     "normal of constants": lambda x: torch.normal(torch.zeros(ROWS, COLUMNS), torch.full((ROWS, COLUMNS), 2.0)),
     "normal of rows": lambda x: torch.normal(torch.arange(COLUMNS).float(), 2.0).expand(ROWS, COLUMNS) * 1,
-    "distribution": lambda x: torch.distributions.Normal(x, 2.0, validate_args=False).rsample(),
+    "log_normal_": in_place("log_normal_", 0.5, 0.4),
+    "distribution": lambda x: torch.distributions.Normal(x, x.exp()).rsample(),
     "uniform_": in_place("uniform_", -2.0, 3.0),
     "exponential_": in_place("exponential_", 2.0),
-    "laplace": lambda x: torch.distributions.Laplace(0.0, 1.0, validate_args=False).rsample((ROWS, COLUMNS)),
+    "laplace": lambda x: torch.distributions.Laplace(0.0, 1.0).rsample((ROWS, COLUMNS)),
     "randint": lambda x: torch.randint(7, (ROWS, COLUMNS)),
     "randint from": lambda x: torch.randint(-3, 12, (ROWS, COLUMNS)),
     "randint as floats": lambda x: torch.randint(0, 5, (ROWS, COLUMNS), dtype=torch.float32),
@@ -72,29 +74,35 @@ DRAWS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("name", DRAWS)
-def test_distributed_as_in_pytorch(name: str) -> None:
-    """Mean, deviation and quantiles of about ten thousand numbers."""
+@pytest.fixture(scope="module")
+def found() -> dict[str, np.ndarray]:
+    """What `predict` draws, all in one module."""
     torch.manual_seed(0)
     x = torch.randn(ROWS, COLUMNS)
-    graph, values = captured(DRAWS[name], x)
-    assert sum(n.op.startswith("random") for n in graph.program["predict"].nodes) == 1
-    (predict,) = [p for p in graph.programs if p.name == "predict"]
-    found = run_program(graph, "predict", values)[predict.outputs[0]]
-    wanted = DRAWS[name](x).numpy()
-    assert found.shape == wanted.shape
-    assert np.issubdtype(found.dtype, np.integer) == np.issubdtype(wanted.dtype, np.integer)
+    graph, values = captured(lambda x: tuple(draw(x) for draw in DRAWS.values()), x)
+    program = graph.program["predict"]
+    assert sum(n.op.startswith("random") for n in program.nodes) == len(DRAWS) == len(program.outputs)
+    held = run_program(graph, "predict", values)
+    return {name: held[value] for name, value in zip(DRAWS, program.outputs, strict=True)}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_distributed_as_in_pytorch(name: str, found: dict[str, np.ndarray]) -> None:
+    """Mean, deviation and quantiles of about ten thousand numbers."""
+    torch.manual_seed(0)
+    got, wanted = found[name], DRAWS[name](torch.randn(ROWS, COLUMNS)).numpy()
+    assert got.shape == wanted.shape
+    assert np.issubdtype(got.dtype, np.integer) == np.issubdtype(wanted.dtype, np.integer)
     whole = len(np.unique(wanted)) < 20
     if whole:
-        assert set(np.unique(found)) == set(np.unique(wanted))
-    found, wanted = found.astype(np.float64), wanted.astype(np.float64)
-    error = wanted.std() / wanted.size**0.5
-    assert abs(found.mean() - wanted.mean()) < 6 * error
-    assert found.std() == pytest.approx(wanted.std(), rel=0.1)
+        assert set(np.unique(got)) == set(np.unique(wanted))
+    got, wanted = got.astype(np.float64), wanted.astype(np.float64)
+    assert abs(got.mean() - wanted.mean()) < 6 * wanted.std() / wanted.size**0.5
+    assert got.std() == pytest.approx(wanted.std(), rel=0.1)
     if not whole:
         shares = (0.05, 0.25, 0.5, 0.75, 0.95)
         spread = np.quantile(wanted, 0.99) - np.quantile(wanted, 0.01)
-        np.testing.assert_allclose(np.quantile(found, shares), np.quantile(wanted, shares), atol=0.04 * spread)
+        np.testing.assert_allclose(np.quantile(got, shares), np.quantile(wanted, shares), atol=0.04 * spread)
 
 
 def test_permutations() -> None:
@@ -185,6 +193,63 @@ def test_slopes_that_are_drawn_are_their_mean_in_evaluation() -> None:
     held = run_program(graph, "train_step", {**graph_values(graph, weights), "x": x.numpy()})
     (slope,) = [held[n.outputs[0]] for n in graph.program["train_step"].nodes if n.op == "random"]
     assert abs(slope.mean() - 0.5) < 0.01
+
+
+class Layer(nn.Module):
+    """In training mode alone it does something to its input, as a user writes it."""
+
+    def __init__(self, draw: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.draw = draw
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            x = self.draw(x)
+        return x
+
+
+TRAINING_ALONE: dict[str, Callable[[Tensor], Tensor]] = {
+    "sum": lambda x: x + 0.1 * torch.randn_like(x),
+    "factor": lambda x: x * (1 + 0.1 * torch.randn(x.shape)),
+    "no_grad": lambda x: x + no_gradient(x),
+    "dropout": lambda x: F.dropout(x, 0.3),
+    "mask": lambda x: x * torch.empty(len(x), 1).bernoulli_(0.7) / 0.7,
+}
+
+
+def no_gradient(x: Tensor) -> Tensor:
+    with torch.no_grad():
+        return torch.randn_like(x)
+
+
+def test_layers_of_noise_do_nothing_in_evaluation_mode() -> None:
+    """Though something beside them draws in both modes."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(COLUMNS, 2)
+            self.layers = nn.ModuleList(map(Layer, TRAINING_ALONE.values()))
+
+        def forward(self, x: Tensor) -> Any:
+            return self.fc(x).sum(), torch.rand(3), *(layer(x) for layer in self.layers)
+
+    x, net = torch.randn(ROWS, COLUMNS), Net().eval()
+    graph, weights = capture_module(net, x, CaptureOptions(loss=None))
+    assert not any(m.training for m in net.modules())
+    program = graph.program["predict"]
+    held = run_program(graph, "predict", {**graph_values(graph, weights), "x": x.numpy()})
+    assert [n.op for n in program.nodes if n.op.startswith("random")] == ["random"]
+    for value in program.outputs[1:]:
+        np.testing.assert_allclose(held[value], x.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_numbers_that_evaluation_has_nothing_for_are_refused() -> None:
+    for draw in (lambda x: x * (torch.rand_like(x) > 0.3), lambda x: x[torch.randperm(len(x))]):
+        layer = Layer(draw)
+        with pytest.raises(UserError, match=r"SP1001: node .* draws random numbers in training mode alone") as caught:
+            captured(layer, torch.randn(5, COLUMNS))
+        assert "(tests/frontends/test_aten_random.py:" in str(caught.value)
 
 
 REFUSED: dict[str, tuple[str, Callable[[Tensor], Any], str]] = {
