@@ -16,6 +16,7 @@ from planner.capturing import capture
 from planner.errors import UserError
 from planner.solve.options import PlanOptions
 from tests.codegen.plans import make, plan_for
+from tests.torch_draws import Replayed
 
 
 def network() -> nn.Module:
@@ -118,6 +119,47 @@ def test_goes_on_where_the_forward_pass_ended(tmp_path: Path) -> None:
             runs.clear()
         evaluated = planned.eval()(x.detach())
         assert [tuple(y.shape) for y in evaluated] == [(256, 3), (256, 2)]
+
+
+class Noisy(nn.Module):
+    """Numbers that a budget draws again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.parts = nn.ModuleList(nn.Linear(64, 64) for _ in range(4))
+        self.last = nn.Linear(64, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for part in self.parts:
+            x = torch.tanh(part(x)) * torch.randn_like(x)
+        return self.last(x) + torch.rand(256, 1)
+
+
+def test_both_passes_draw_the_same_numbers(tmp_path: Path) -> None:
+    """Under a budget, where the backward pass draws some of them again; against PyTorch with the same ones."""
+    captured = capture(Noisy(), torch.randn(256, 64), loss="caller")
+    whole, _ = plan_for(captured.graph)
+    budget = int(0.7 * whole.program["train_step"].peak_bytes)
+    made = make(captured.graph, tmp_path / "noisy", options=PlanOptions(policy="sequential", memory_budget=budget))
+    captured.write_weights(tmp_path / "noisy" / "weights.npz")
+    program = captured.graph.program["train_step"]
+    rewrite = made.plan.program["train_step"].rewrite
+    assert "random" in {program.node[r.of].op for r in rewrite.recomputes}
+    with made(seed=7, pin=False) as executor:
+        module, plain = Noisy(), Noisy()
+        planned = Planned(module, executor)
+        for step in (1, 2):
+            x = torch.randn(256, 64)
+            y = planned(x)
+            with Replayed(captured.graph, 7, step):
+                expected = plain(x)
+            torch.testing.assert_close(y, expected)
+            for loss, net in ((y.exp().mean(), module), (expected.exp().mean(), plain)):
+                net.zero_grad()
+                loss.backward()
+            for (name, ours), theirs in zip(module.named_parameters(), plain.parameters(), strict=True):
+                torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-6, msg=name)
 
 
 def test_a_step_of_its_own_needs_the_gradients(executor: Executor) -> None:

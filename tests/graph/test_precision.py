@@ -8,12 +8,15 @@ import torch
 
 from codegen.torch_twin import Twin
 from planner.errors import UserError
+from planner.graph import layers
 from planner.graph.builder import GraphBuilder
-from planner.graph.model import PERSISTENT, DType, Graph, Role
+from planner.graph.model import PERSISTENT, DType, Graph, Role, TensorType
+from planner.graph.optimizer import Optimizer
 from planner.graph.precision import full_precision, mixed_precision, require_precision
 from planner.graph.text import graph_text, parse_graph
 from planner.ops.base import Array, round_bfloat16
 from planner.ops.conv import ConvAttrs
+from planner.ops.random import RandomAttrs
 from planner.plan.text import plan_text
 from planner.solve.options import PlanOptions
 from planner.zoo import build
@@ -156,6 +159,20 @@ def test_gradients_that_are_added_up_are_added_in_float32() -> None:
         assert found[rounded] == "bf16[8,8,3,3]"
         assert any(made[v].op == "cast" and made[v].inputs == (rounded,) for v in given)
     assert full_precision(mixed) == graph
+
+
+def test_random_numbers_are_drawn_in_float32() -> None:
+    """And rounded for who computes in bfloat16: the numbers of the float32 graph, nearly."""
+    b = GraphBuilder("net")
+    x, noise = b.input("x", TensorType(shape=(4, 8))), RandomAttrs(distribution="normal", shape=(4, 8))
+    y = layers.linear(b, x, 8, name="fc")
+    y = layers.linear(b, layers.mul(b, y, b.op("random", [], noise, name="noise")[0], name="noisy"), 3, name="out")
+    graph = b.finish(layers.mse(b, y, b.input("target", TensorType(shape=(4, 3)))), y, Optimizer())
+    mixed = mixed_precision(graph)
+    found = types(mixed)
+    assert found["noise.y"] == "f32[4,8]" and found["noise.y.bf16"] == found["noisy.y"] == "bf16[4,8]"
+    assert full_precision(mixed) == graph
+    assert mixed.program["predict"].node["predict.noise"].attrs == mixed.program["train_step"].node["noise"].attrs
 
 
 def test_only_from_float32() -> None:
