@@ -2,9 +2,11 @@
 // what the header forbids is refused.
 #include "product.cpp"
 
-#include <bit>
-#include <cstring>
 #include <string>
+
+#include "mocks.hpp"
+
+using mocks::drop, mocks::make, mocks::number, mocks::of, mocks::put;
 
 namespace {
 
@@ -30,43 +32,18 @@ struct Preference {
 };
 
 template <class T>
-T& of(void* opaque) {
-  return *reinterpret_cast<T*>(opaque);
-}
-
-template <class T, class Opaque>
-cublasStatus_t make(Opaque* into, const T& made) {
-  *into = reinterpret_cast<Opaque>(new T(made));
-  return CUBLAS_STATUS_SUCCESS;
-}
-template <class T>
-cublasStatus_t drop(void* made) {
-  delete static_cast<T*>(made);
-  return CUBLAS_STATUS_SUCCESS;
-}
-
-template <class T>
 cublasStatus_t take(T& into, const void* from, size_t bytes) {
   if (from == nullptr || bytes != sizeof(T)) return CUBLAS_STATUS_INVALID_VALUE;
   std::memcpy(&into, from, bytes);
   return CUBLAS_STATUS_SUCCESS;
 }
 
-double number(const void* from, cudaDataType_t type, int64_t at) {
-  if (type == CUDA_R_32F) return static_cast<const float*>(from)[at];
-  return std::bit_cast<float>(uint32_t{static_cast<const uint16_t*>(from)[at]} << 16);
-}
-
-void put(void* to, cudaDataType_t type, int64_t at, double value) {
-  const float rounded = static_cast<float>(value);
-  if (type == CUDA_R_32F) static_cast<float*>(to)[at] = rounded;
-  else static_cast<stepplan::bfloat16*>(to)[at] = rounded;
-}
+bool low(cudaDataType_t type) { return type == CUDA_R_16BF; }
 
 /// op(m) at a row and column.
 double element(const void* from, const Layout& m, cublasOperation_t op, int64_t batch, uint64_t row, uint64_t column) {
   if (op == CUBLAS_OP_T) std::swap(row, column);
-  return number(from, m.type, batch * m.stride + static_cast<int64_t>(row) + static_cast<int64_t>(column) * m.leading);
+  return number(from, low(m.type), batch * m.stride + static_cast<int64_t>(row) + static_cast<int64_t>(column) * m.leading);
 }
 
 bool sound(const Layout& m) { return m.leading >= static_cast<int64_t>(m.rows) && m.batch > 0; }
@@ -100,7 +77,8 @@ cudnnStatus_t cudnnDestroy(cudnnHandle_t) { return CUDNN_STATUS_SUCCESS; }
 const char* cudnnGetErrorString(cudnnStatus_t) { return ""; }
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* made, cublasComputeType_t, cudaDataType_t scale) {
-  return scale == CUDA_R_32F ? make(made, Operation()) : CUBLAS_STATUS_INVALID_VALUE;
+  if (scale != CUDA_R_32F) return CUBLAS_STATUS_INVALID_VALUE;
+  return make(made, Operation());
 }
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t made) { return drop<Operation>(made); }
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t made, cublasLtMatmulDescAttributes_t what, const void* value,
@@ -195,18 +173,18 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
   const Layout &left = of<Layout>(a_layout), &right = of<Layout>(b_layout), &result = of<Layout>(d_layout);
   if (!fit(o, left, right, of<Layout>(c_layout), result) || c != d) return CUBLAS_STATUS_INVALID_VALUE;
   for (const void* operand : {a, b, static_cast<const void*>(d), o.bias})  // as the preference promised
-    if (reinterpret_cast<uintptr_t>(operand) % 16 != 0) return CUBLAS_STATUS_INVALID_VALUE;
+    if (!mocks::aligned_to(operand, 16)) return CUBLAS_STATUS_INVALID_VALUE;
   const bool in_parts = reinterpret_cast<const uint32_t*>(algo->data)[CUBLASLT_ALGO_CONFIG_ID] >= 10;
-  if (in_parts && (bytes < 1024 || reinterpret_cast<uintptr_t>(space) % 256 != 0)) return CUBLAS_STATUS_INVALID_VALUE;
+  if (in_parts && (bytes < 1024 || !mocks::aligned_to(space, 256))) return CUBLAS_STATUS_INVALID_VALUE;
   if (*static_cast<const float*>(alpha) != 1.0f || *static_cast<const float*>(beta) != 0.0f) return CUBLAS_STATUS_NOT_SUPPORTED;
   const uint64_t depth = o.a == CUBLAS_OP_T ? left.rows : left.columns;
   for (int64_t batch = 0; batch < result.batch; ++batch)
     for (uint64_t column = 0; column < result.columns; ++column)
       for (uint64_t row = 0; row < result.rows; ++row) {
-        double sum = o.epilogue == CUBLASLT_EPILOGUE_BIAS ? number(o.bias, result.type, static_cast<int64_t>(row)) : 0.0;
+        double sum = o.epilogue == CUBLASLT_EPILOGUE_BIAS ? number(o.bias, low(result.type), static_cast<int64_t>(row)) : 0.0;
         for (uint64_t k = 0; k < depth; ++k)
           sum += element(a, left, o.a, batch, row, k) * element(b, right, o.b, batch, k, column);
-        put(d, result.type, batch * result.stride + static_cast<int64_t>(row) + static_cast<int64_t>(column) * result.leading, sum);
+        put(d, low(result.type), batch * result.stride + static_cast<int64_t>(row) + static_cast<int64_t>(column) * result.leading, sum);
       }
   return CUBLAS_STATUS_SUCCESS;
 }

@@ -1,25 +1,19 @@
 """What product.cpp asks of cuBLASLt, computed as the header says: rows as columns, strides, batches, biases."""
 
-import ctypes
-import hashlib
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 
 from codegen.cpu.shapes import matmul_shape
-from codegen.cuda import toolchain
 from planner.graph.model import DType, TensorType
 from planner.ops import all_ops
 from planner.ops.base import Op, Sample, Signature, round_bfloat16
+from tests.codegen.cuda.mocks import Array, characters, compile_mock, read, stored, text
 from tests.codegen.cuda.test_devices import needs_toolkit
 from tests.codegen.plans import in_bfloat16
-from tests.runtime.build import RUNTIME, Library, compile_library
+from tests.runtime.build import Library
 
 pytestmark = needs_toolkit
 
-Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng()
 OPS = [op for op in all_ops().values() if op.family == "matmul"]
 CASES = [(op, sample) for op in OPS for sample in op.samples()]
@@ -28,36 +22,7 @@ CASES += [(op, in_bfloat16(op, sample)) for op, sample in CASES if op.low_precis
 
 @pytest.fixture(scope="module")
 def library() -> Library:
-    folder = RUNTIME / "cuda"
-    kit, libraries = toolchain.toolkit(), toolchain.libraries()
-    version = hashlib.sha256((folder / "product.cpp").read_bytes()).hexdigest()[:16]
-    flags = [f"-DOF_{version}", f"-I{folder}", f"-I{RUNTIME}", "-Wno-unknown-pragmas", "-Wno-restrict"]
-    # (g++ 12 takes strings that are put together for overlapping memory.)
-    flags += [f"-isystem{include}" for include in (*kit.includes, *libraries.includes)]
-    flags += [f"-L{kit.library}", "-lcudart_static", "-lrt", "-ldl"]
-    return compile_library(Path(__file__).parent / "products.cpp", tuple(flags))
-
-
-def text(library: Library, name: str, *arguments: object) -> str:
-    told = library(name, *arguments, result=ctypes.c_char_p)
-    assert isinstance(told, bytes)
-    return told.decode()
-
-
-def stored(values: Array, dtype: DType) -> Array:
-    """As it lies in memory, at a multiple of 64 bytes."""
-    values = np.ascontiguousarray(values, np.float32)
-    if dtype is DType.BFLOAT16:
-        values = (values.view(np.uint32) >> 16).astype(np.uint16)
-    room = np.zeros(values.nbytes + 64, np.uint8)
-    start = -room.ctypes.data % 64
-    kept = room[start : start + values.nbytes].view(values.dtype).reshape(values.shape)
-    kept[...] = values
-    return kept
-
-
-def read(memory: Array) -> Array:
-    return (memory.astype(np.uint32) << 16).view(np.float32) if memory.dtype == np.uint16 else memory
+    return compile_mock("products.cpp", "product.cpp")
 
 
 def asked(
@@ -75,8 +40,7 @@ def asked(
     fields = np.array(matmul_shape(signature), np.int64)
     bias = operand[product.bias] if product.bias else None
     given = (fields, operand[product.a.operand], operand[product.b.operand], bias, out)
-    name = np.frombuffer(algorithm.encode() + b"\0", np.uint8).copy()
-    wrong = text(library, "product", *given, name, space, workspace)
+    wrong = text(library, "product", *given, characters(algorithm), space, workspace)
     return wrong, read(out), op.reference(sample.attrs, drawn)[0], 2**-8 if result.dtype is DType.BFLOAT16 else 2e-6
 
 
