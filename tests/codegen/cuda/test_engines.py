@@ -63,3 +63,12 @@ def test_every_offer_is_planned_again_by_its_name(precision: str, hopper: bool) 
             assert all(0 <= workspace < 2**30 for _, workspace, _ in found)
             clusters = clusters or any(".27_" in name for name, _, _ in found)
     assert clusters == hopper
+
+
+@needs_toolkit
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_that_no_window_reaches(kind: str) -> None:
+    """Padded by 1 in front alone, with windows of 3 by strides of 3: the last two rows and columns are left out."""
+    assert probe("sm_90", False).offers(
+        H200, kind, (32, 64, 55, 55, 64, 18, 18, 3, 3, 3, 3, 1, 1, 1, 1, 1), False, False, False
+    )
