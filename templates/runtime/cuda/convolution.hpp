@@ -28,6 +28,8 @@ std::shared_ptr<const Convolution::Prepared> engine_named(Libraries::Handles& ha
 /// round float32 operands; of a convolution with a bias, those that add it.
 std::vector<std::string> offered_engines(Libraries::Handles& handles, ConvKind kind, const Conv& shape, bool tf32);
 inline const std::string kBiased = "biased_";
-inline bool names_engine(const std::string& name) { return name.starts_with("engine_") || name.starts_with(kBiased); }
+inline bool names_engine(const std::string& name) {
+  return name.starts_with("engine_") || name.starts_with(kBiased + "engine_");
+}
 
 }  // namespace stepplan::gpu

@@ -317,9 +317,11 @@ std::shared_ptr<const ByEngine> engine_of(const Whose& gpu, ConvKind kind, const
   const Settings settings = Settings::read(name);
   Conv wanted = shape;
   wanted.bias = settings.biased;
-  const auto made = std::make_shared<const ByEngine>(gpu, kind, wanted, settings);
-  if (made->status == CUDNN_STATUS_SUCCESS) return made;
-  forget_error();
+  if (settings.name() == name && (shape.bias || !settings.biased)) {
+    const auto made = std::make_shared<const ByEngine>(gpu, kind, wanted, settings);
+    if (made->status == CUDNN_STATUS_SUCCESS) return made;
+    forget_error();
+  }
   throw UserMistake("SP1857", "cuDNN does not compute this convolution by " + name,
                     "the plan was made with another library: profile and plan again on this GPU");
 }
