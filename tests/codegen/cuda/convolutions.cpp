@@ -1,0 +1,308 @@
+// cuDNN as its headers and documentation describe it, on the processor: what engines.cpp and convolution.cpp ask of the
+// library is computed as asked (cudnn_engines.hpp: by the graph interface; here: by the older one), and what cuDNN
+// forbids is refused.
+#include "engines.cpp"
+
+#include "convolution.cpp"
+
+#include "cudnn_engines.hpp"
+
+using mocks::bad, mocks::drop, mocks::make, mocks::of, mocks::unsupported;
+using stepplan::gpu::ConvKind;
+
+namespace {
+
+/// Tensors and weights; without dimensions until they are set.
+using Operand = mocks::Tensor;
+
+struct Geometry : mocks::Geometry {
+  int groups = 1;
+  cudnnMathType_t math = CUDNN_DEFAULT_MATH;
+};
+
+cudnnStatus_t set(Operand& t, cudnnTensorFormat_t format, cudnnDataType_t type, int64_t n, int64_t c, int64_t h, int64_t w) {
+  if (std::min({n, c, h, w}) < 1) return bad("a dimension");
+  if (type != CUDNN_DATA_FLOAT && type != CUDNN_DATA_BFLOAT16) return unsupported("a type of numbers");
+  const bool low = type == CUDNN_DATA_BFLOAT16, last = format == CUDNN_TENSOR_NHWC;
+  t = {{n, c, h, w}, last ? mocks::Four{h * w * c, 1, w * c, c} : mocks::Four{c * h * w, h * w, w, 1}, low, low ? 2 : 4};
+  return CUDNN_STATUS_SUCCESS;
+}
+
+/// Transforms take no strides or dilations.
+bool transforms(ConvKind kind, int algorithm) {
+  if (kind == ConvKind::forward) return algorithm >= CUDNN_CONVOLUTION_FWD_ALGO_FFT;
+  if (kind == ConvKind::backward_data) return algorithm >= CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT;
+  return algorithm == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT || algorithm >= CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD_NONFUSED;
+}
+bool implemented(ConvKind kind, int algorithm) {
+  if (kind == ConvKind::forward) return algorithm != CUDNN_CONVOLUTION_FWD_ALGO_DIRECT;
+  return kind == ConvKind::backward_data || algorithm != CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD;
+}
+
+/// One convolution by the older interface.
+struct Call {
+  cudnnHandle_t handle;
+  ConvKind kind;
+  cudnnTensorDescriptor_t x;
+  cudnnFilterDescriptor_t w;
+  cudnnTensorDescriptor_t y;
+  cudnnConvolutionDescriptor_t conv;
+  int algorithm;
+
+  mocks::Convolved convolved() const {
+    const Geometry& geometry = of<Geometry>(conv);
+    const Operand& data = of<Operand>(x);
+    return {kind, data, of<Operand>(w), of<Operand>(y), geometry, !data.low && geometry.math != CUDNN_FMA_MATH};
+  }
+
+  cudnnStatus_t workspace(size_t* bytes) const {
+    if (mocks::known(handle) == nullptr) return bad("a handle that is not there");
+    const mocks::Convolved c = convolved();
+    const Geometry& g = of<Geometry>(conv);
+    if (std::min({c.x.dims[0], c.w.dims[0], c.y.dims[0], g.stride[0]}) < 1) return bad("a descriptor that is not set");
+    if (c.w.dims[1] * g.groups != c.x.dims[1]) return bad("groups");
+    if (const std::string wrong = mocks::misfit(c.x, c.w, c.y, g); !wrong.empty()) return bad(wrong);
+    if (c.y.low != c.x.low) return unsupported("operands of two types");
+    const bool plain = std::max({g.stride[0], g.stride[1], g.dilation[0], g.dilation[1]}) == 1;
+    if (!implemented(kind, algorithm) || (transforms(kind, algorithm) && !plain)) return unsupported("an algorithm");
+    *bytes = static_cast<size_t>(500 * algorithm);
+    return CUDNN_STATUS_SUCCESS;
+  }
+
+  cudnnStatus_t run(const void* alpha, const void* beta, const std::array<const void*, 3>& memory, void* out, void* space,
+                    size_t bytes) const {
+    size_t needed = 0;
+    if (const cudnnStatus_t status = workspace(&needed); status != CUDNN_STATUS_SUCCESS) return status;
+    if (needed > bytes) return bad("a workspace that is too small");
+    if (const cudnnStatus_t status = mocks::usable(space, static_cast<int64_t>(needed)); status != CUDNN_STATUS_SUCCESS)
+      return status;
+    const mocks::Convolved c = convolved();
+    const std::array<const Operand*, 3> operands{&c.x, &c.w, &c.y};
+    for (size_t i = 0; i < 3; ++i)
+      if (const cudnnStatus_t status = mocks::usable(*operands[i], memory[i]); status != CUDNN_STATUS_SUCCESS) return status;
+    const Operand& result = c.result();
+    const auto sums = c.sums(memory);
+    const float by = *static_cast<const float*>(alpha), kept = *static_cast<const float*>(beta);
+    result.each([&](int64_t n, int64_t k, int64_t h, int64_t w) {
+      const int64_t at = result.offset(n, k, h, w);
+      const double before = kept == 0.0f ? 0.0 : kept * mocks::number(out, result.low, at);
+      mocks::put(out, result.low, at, by * sums[static_cast<size_t>(at)] + before);
+    });
+    mocks::ran_on = mocks::known(handle)->stream;
+    mocks::now += 2.5f + static_cast<float>(algorithm);
+    return CUDNN_STATUS_SUCCESS;
+  }
+};
+
+}  // namespace
+
+extern "C" {
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* made) { return *made = nullptr, CUBLAS_STATUS_SUCCESS; }
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t) { return CUBLAS_STATUS_SUCCESS; }
+const char* cublasLtGetStatusString(cublasStatus_t) { return ""; }
+const char* cudnnGetErrorString(cudnnStatus_t) { return mocks::reason.c_str(); }
+
+cudnnStatus_t cudnnCreate(cudnnHandle_t* made) {
+  mocks::handles.push_back(new mocks::Handle);
+  return *made = reinterpret_cast<cudnnHandle_t>(mocks::handles.back()), CUDNN_STATUS_SUCCESS;
+}
+cudnnStatus_t cudnnDestroy(cudnnHandle_t made) {
+  if (mocks::known(made) == nullptr) return bad("a handle that is not there");
+  std::erase(mocks::handles, mocks::known(made));
+  return drop<mocks::Handle>(made);
+}
+cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
+  if (mocks::known(handle) == nullptr) return bad("a handle that is not there");
+  return mocks::known(handle)->stream = stream, CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t cudnnCreateTensorDescriptor(cudnnTensorDescriptor_t* made) { return make(made, Operand()); }
+cudnnStatus_t cudnnDestroyTensorDescriptor(cudnnTensorDescriptor_t made) { return drop<Operand>(made); }
+cudnnStatus_t cudnnSetTensor4dDescriptor(cudnnTensorDescriptor_t made, cudnnTensorFormat_t format, cudnnDataType_t type,
+                                         int n, int c, int h, int w) {
+  return set(of<Operand>(made), format, type, n, c, h, w);
+}
+cudnnStatus_t cudnnCreateFilterDescriptor(cudnnFilterDescriptor_t* made) { return make(made, Operand()); }
+cudnnStatus_t cudnnDestroyFilterDescriptor(cudnnFilterDescriptor_t made) { return drop<Operand>(made); }
+cudnnStatus_t cudnnSetFilter4dDescriptor(cudnnFilterDescriptor_t made, cudnnDataType_t type, cudnnTensorFormat_t format,
+                                         int k, int c, int h, int w) {
+  return set(of<Operand>(made), format, type, k, c, h, w);
+}
+cudnnStatus_t cudnnCreateConvolutionDescriptor(cudnnConvolutionDescriptor_t* made) { return make(made, Geometry()); }
+cudnnStatus_t cudnnDestroyConvolutionDescriptor(cudnnConvolutionDescriptor_t made) { return drop<Geometry>(made); }
+cudnnStatus_t cudnnSetConvolution2dDescriptor(cudnnConvolutionDescriptor_t made, int pad_h, int pad_w, int stride_h,
+                                              int stride_w, int dilation_h, int dilation_w, cudnnConvolutionMode_t mode,
+                                              cudnnDataType_t compute) {
+  if (std::min(pad_h, pad_w) < 0 || std::min({stride_h, stride_w, dilation_h, dilation_w}) < 1)
+    return bad("a padding, stride or dilation");
+  if (compute != CUDNN_DATA_FLOAT) return unsupported("sums not in float");
+  const mocks::Two pads{pad_h, pad_w};
+  static_cast<mocks::Geometry&>(of<Geometry>(made)) = {
+      pads, pads, {stride_h, stride_w}, {dilation_h, dilation_w}, mode == CUDNN_CONVOLUTION};
+  return CUDNN_STATUS_SUCCESS;
+}
+cudnnStatus_t cudnnSetConvolutionGroupCount(cudnnConvolutionDescriptor_t made, int groups) {
+  if (groups < 1) return bad("groups");
+  return of<Geometry>(made).groups = groups, CUDNN_STATUS_SUCCESS;
+}
+cudnnStatus_t cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t made, cudnnMathType_t math) {
+  if (math < CUDNN_DEFAULT_MATH || math > CUDNN_FMA_MATH) return bad("a math type");
+  return of<Geometry>(made).math = math, CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t cudnnGetConvolutionForwardWorkspaceSize(cudnnHandle_t handle, cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w,
+                                                      cudnnConvolutionDescriptor_t conv, cudnnTensorDescriptor_t y,
+                                                      cudnnConvolutionFwdAlgo_t algorithm, size_t* bytes) {
+  return Call{handle, ConvKind::forward, x, w, y, conv, algorithm}.workspace(bytes);
+}
+cudnnStatus_t cudnnGetConvolutionBackwardDataWorkspaceSize(cudnnHandle_t handle, cudnnFilterDescriptor_t w,
+                                                           cudnnTensorDescriptor_t dy, cudnnConvolutionDescriptor_t conv,
+                                                           cudnnTensorDescriptor_t dx,
+                                                           cudnnConvolutionBwdDataAlgo_t algorithm, size_t* bytes) {
+  return Call{handle, ConvKind::backward_data, dx, w, dy, conv, algorithm}.workspace(bytes);
+}
+cudnnStatus_t cudnnGetConvolutionBackwardFilterWorkspaceSize(cudnnHandle_t handle, cudnnTensorDescriptor_t x,
+                                                             cudnnTensorDescriptor_t dy, cudnnConvolutionDescriptor_t conv,
+                                                             cudnnFilterDescriptor_t dw,
+                                                             cudnnConvolutionBwdFilterAlgo_t algorithm, size_t* bytes) {
+  return Call{handle, ConvKind::backward_weights, x, dw, dy, conv, algorithm}.workspace(bytes);
+}
+
+cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t handle, const void* alpha, cudnnTensorDescriptor_t x_layout, const void* x,
+                                      cudnnFilterDescriptor_t w_layout, const void* w, cudnnConvolutionDescriptor_t conv,
+                                      cudnnConvolutionFwdAlgo_t algorithm, void* space, size_t bytes, const void* beta,
+                                      cudnnTensorDescriptor_t y_layout, void* y) {
+  return Call{handle, ConvKind::forward, x_layout, w_layout, y_layout, conv, algorithm}.run(alpha, beta, {x, w, y}, y, space, bytes);
+}
+cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t handle, const void* alpha, cudnnFilterDescriptor_t w_layout,
+                                           const void* w, cudnnTensorDescriptor_t y_layout, const void* dy,
+                                           cudnnConvolutionDescriptor_t conv, cudnnConvolutionBwdDataAlgo_t algorithm,
+                                           void* space, size_t bytes, const void* beta, cudnnTensorDescriptor_t x_layout,
+                                           void* dx) {
+  return Call{handle, ConvKind::backward_data, x_layout, w_layout, y_layout, conv, algorithm}.run(alpha, beta, {dx, w, dy}, dx,
+                                                                                                 space, bytes);
+}
+cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t handle, const void* alpha, cudnnTensorDescriptor_t x_layout,
+                                             const void* x, cudnnTensorDescriptor_t y_layout, const void* dy,
+                                             cudnnConvolutionDescriptor_t conv, cudnnConvolutionBwdFilterAlgo_t algorithm,
+                                             void* space, size_t bytes, const void* beta, cudnnFilterDescriptor_t w_layout,
+                                             void* dw) {
+  return Call{handle, ConvKind::backward_weights, x_layout, w_layout, y_layout, conv, algorithm}.run(alpha, beta, {x, dw, dy}, dw,
+                                                                                                    space, bytes);
+}
+
+}  // extern "C"
+
+namespace stepplan::gpu {
+
+void hold(Queue, int64_t) {}
+void plain_convolution(Queue, ConvKind, const Conv&, const void*, const void*, const float*, void*) { mocks::now += 16.0f; }
+
+template <class T>
+void add_bias(Queue queue, const float* bias, T* y, int64_t rows, int64_t columns) {
+  for (int64_t i = 0; i < rows * columns; ++i) y[i] = T(static_cast<float>(y[i]) + bias[i % columns]);
+  mocks::now += 0.125f;
+  if (queue.stream != mocks::ran_on) throw DeviceFailure("a bias on another stream");
+}
+
+}  // namespace stepplan::gpu
+
+using namespace stepplan::gpu;
+using stepplan::Element;
+
+namespace {
+
+/// `fields`: as codegen/cpu/shapes.py: conv_shape.
+Conv shape_of(const int64_t* fields) {
+  Conv shape{};
+  int64_t* const numbers[] = {&shape.n, &shape.ic, &shape.ih, &shape.iw, &shape.oc, &shape.oh, &shape.ow, &shape.kh, &shape.kw,
+                              &shape.stride_h, &shape.stride_w, &shape.pad_h, &shape.pad_w, &shape.dilation_h,
+                              &shape.dilation_w, &shape.groups};
+  for (int64_t* number : numbers) *number = *fields++;
+  shape.bias = fields[0] == 1, shape.element = static_cast<Element>(fields[2]);
+  return shape;
+}
+
+/// What is wrong, or nothing; also where something of the library's is left.
+template <class Work>
+const char* guarded(Work work) {
+  static std::string told;
+  told.clear();
+  try {
+    Device device(0);
+    Libraries libraries(device);
+    work(device, libraries);
+  } catch (const stepplan::UserMistake& mistake) {
+    told = mistake.code + ": " + mistake.what();
+  } catch (const std::exception& failure) {
+    told = failure.what();
+  }
+  if (!mocks::descriptors.empty() || !mocks::handles.empty()) told += "; descriptors or handles are left";
+  return told.c_str();
+}
+
+std::string lines;
+
+/// What `work` writes there, or what is wrong.
+template <class Work>
+const char* listed(Work work) {
+  lines.clear();
+  const char* const told = guarded([&](Device&, Libraries& libraries) { work(libraries); });
+  return *told == '\0' ? lines.c_str() : told;
+}
+
+}  // namespace
+
+extern "C" {
+
+/// The GPU's memory, from now on: `starts` and `sizes` of its parts.
+void allocate(const int64_t* starts, const int64_t* sizes, int64_t count) {
+  mocks::allocated.clear();
+  for (int64_t i = 0; i < count; ++i)
+    mocks::allocated.emplace_back(static_cast<uintptr_t>(starts[i]), static_cast<uintptr_t>(starts[i] + sizes[i]));
+}
+
+const char* convolution(int64_t kind, const int64_t* fields, const void* a, const void* b, const float* bias, const void* rounded,
+                        void* out, const char* name, void* space, int64_t bytes) {
+  return guarded([&](Device& device, Libraries& libraries) {
+    const Convolution made(libraries, static_cast<ConvKind>(kind), shape_of(fields), name);
+    const Stopwatch some(device);
+    made.run({device, some.stream()}, a, b, {bias, static_cast<const stepplan::bfloat16*>(rounded)}, out, space,
+             static_cast<size_t>(bytes));
+    if (mocks::ran_on != some.stream()) throw DeviceFailure("on another stream");
+  });
+}
+
+/// The workspace that one needs.
+const char* workspace(int64_t kind, const int64_t* fields, const char* name) {
+  return listed([&](Libraries& libraries) {
+    lines = std::to_string(Convolution(libraries, static_cast<ConvKind>(kind), shape_of(fields), name).workspace_bytes());
+  });
+}
+
+/// The names of what would be timed, one per line; of all the older interface's algorithms.
+const char* candidates(int64_t kind, const int64_t* fields, int64_t tf32) {
+  return listed([&](Libraries& libraries) {
+    const ConvKind own = static_cast<ConvKind>(kind);
+    for (const auto& name : stepplan::gpu::candidates(libraries.handles(), own, shape_of(fields), tf32 == 1)) lines += name + "\n";
+  });
+}
+const char* algorithms(int64_t kind) {
+  return listed([&](Libraries&) {
+    for (const auto& name : names_of(static_cast<ConvKind>(kind))) lines += name + "\n";
+  });
+}
+
+/// Name, workspace and milliseconds of what was timed, one per line.
+const char* measure(int64_t kind, const int64_t* fields, int64_t tf32, const void* a, const void* b, const float* bias,
+                    const void* rounded, void* out, void* space, int64_t bytes, int64_t brief) {
+  return listed([&](Libraries& libraries) {
+    for (const Algorithm& found :
+         Convolution::measure(libraries, static_cast<ConvKind>(kind), shape_of(fields), tf32 == 1, a, b,
+                              {bias, static_cast<const stepplan::bfloat16*>(rounded)}, out, space, static_cast<size_t>(bytes),
+                              brief == 1 ? Effort::brief() : Effort::whole()))
+      lines += found.name + " " + std::to_string(found.workspace) + " " + std::to_string(found.milliseconds) + "\n";
+  });
+}
+}

@@ -1,0 +1,145 @@
+// A convolution as cuDNN's descriptors describe it, added up in double; and when they describe none, or memory that is
+// not there.
+#pragma once
+
+#include <cudnn.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cuda/library.hpp"
+#include "mocks.hpp"
+
+namespace mocks {
+
+using stepplan::gpu::ConvKind;
+
+struct Handle {
+  cudaStream_t stream = nullptr;
+};
+inline std::vector<Handle*> handles;  // that are there
+inline cudaStream_t ran_on = nullptr;
+
+inline Handle* known(cudnnHandle_t handle) {
+  const auto found = std::find(handles.begin(), handles.end(), reinterpret_cast<Handle*>(handle));
+  return found == handles.end() ? nullptr : *found;
+}
+
+/// Why the last call was refused.
+inline std::string reason;
+inline cudnnStatus_t refuse(cudnnStatus_t status, const std::string& why) { return reason = why, status; }
+inline cudnnStatus_t bad(const std::string& why) { return refuse(CUDNN_STATUS_BAD_PARAM, why); }
+inline cudnnStatus_t unsupported(const std::string& why) { return refuse(CUDNN_STATUS_NOT_SUPPORTED, why); }
+
+/// The GPU's memory.
+inline std::vector<std::pair<uintptr_t, uintptr_t>> allocated;
+
+inline bool may_touch(const void* start, int64_t bytes) {
+  const uintptr_t from = reinterpret_cast<uintptr_t>(start), to = from + static_cast<uintptr_t>(bytes);
+  return std::any_of(allocated.begin(), allocated.end(), [&](const auto& m) { return m.first <= from && to <= m.second; });
+}
+
+using Four = std::array<int64_t, 4>;  // images, channels, rows, columns; of weights: results, operands of each, taps
+using Two = std::array<int64_t, 2>;
+
+struct Tensor {
+  Four dims{}, strides{};
+  bool low = false;
+  int64_t alignment = 4;
+
+  int64_t offset(int64_t n, int64_t c, int64_t h, int64_t w) const {
+    return n * strides[0] + c * strides[1] + h * strides[2] + w * strides[3];
+  }
+  int64_t reach() const { return offset(dims[0] - 1, dims[1] - 1, dims[2] - 1, dims[3] - 1) + 1; }
+  template <class Visit>
+  void each(Visit visit) const {
+    for (int64_t n = 0; n < dims[0]; ++n)
+      for (int64_t c = 0; c < dims[1]; ++c)
+        for (int64_t h = 0; h < dims[2]; ++h)
+          for (int64_t w = 0; w < dims[3]; ++w) visit(n, c, h, w);
+  }
+};
+
+inline cudnnStatus_t usable(const Tensor& t, const void* memory) {
+  if (memory == nullptr) return refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "an operand is null");
+  if (!aligned_to(memory, t.alignment)) return refuse(CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER, "an operand's alignment");
+  if (!may_touch(memory, t.reach() * (t.low ? 2 : 4))) return refuse(CUDNN_STATUS_EXECUTION_FAILED, "an illegal address");
+  return CUDNN_STATUS_SUCCESS;
+}
+
+/// At multiples of 256 bytes, as stepplan promises. What was there is gone.
+inline cudnnStatus_t usable(void* space, int64_t needed) {
+  if (needed == 0) return CUDNN_STATUS_SUCCESS;
+  if (space == nullptr) return refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "no workspace");
+  if (!aligned_to(space, 256)) return refuse(CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER, "the workspace's alignment");
+  if (!may_touch(space, needed)) return refuse(CUDNN_STATUS_EXECUTION_FAILED, "a workspace that is too small");
+  std::memset(space, 0xff, static_cast<size_t>(needed));
+  return CUDNN_STATUS_SUCCESS;
+}
+
+struct Geometry {
+  Two before{}, behind{}, stride{}, dilation{};
+  bool flipped = false;  // CUDNN_CONVOLUTION, not CUDNN_CROSS_CORRELATION
+};
+
+/// What does not fit; nothing where all does.
+inline std::string misfit(const Tensor& x, const Tensor& w, const Tensor& y, const Geometry& g) {
+  if (x.low != w.low) return "data and weights of two types";
+  if (x.dims[1] % w.dims[1] != 0 || w.dims[0] % (x.dims[1] / w.dims[1]) != 0) return "channels that make no groups";
+  if (y.dims[0] != x.dims[0] || y.dims[1] != w.dims[0]) return "a result of other images or channels";
+  for (size_t i = 0; i < 2; ++i) {
+    const int64_t room = x.dims[2 + i] + g.before[i] + g.behind[i] - (w.dims[2 + i] - 1) * g.dilation[i] - 1;
+    if (room < 0 || y.dims[2 + i] != room / g.stride[i] + 1) return "a result of another size";
+  }
+  return {};
+}
+
+/// One of the three operands is the result, which is not read.
+struct Convolved {
+  ConvKind kind;
+  Tensor x, w, y;
+  Geometry geometry;
+  bool rounds = false;  // float operands to TF32, as matrix units do
+
+  const Tensor& result() const { return kind == ConvKind::forward ? y : kind == ConvKind::backward_data ? x : w; }
+
+  /// The result's sums, at its offsets. `memory`: of x, w and y.
+  std::vector<double> sums(const std::array<const void*, 3>& memory) const {
+    const std::vector<double> xs = values(x, memory[0]), ws = values(w, memory[1]), ys = values(y, memory[2]);
+    std::vector<double> found(static_cast<size_t>(result().reach()));
+    const int64_t groups = x.dims[1] / w.dims[1], thick = w.dims[0] / groups;
+    const auto& [before, behind, stride, dilation, flipped] = geometry;
+    y.each([&](int64_t n, int64_t k, int64_t p, int64_t q) {
+      for (int64_t r = 0; r < w.dims[2]; ++r)
+        for (int64_t s = 0; s < w.dims[3]; ++s) {
+          const int64_t h = p * stride[0] - before[0] + (flipped ? w.dims[2] - 1 - r : r) * dilation[0];
+          const int64_t i = q * stride[1] - before[1] + (flipped ? w.dims[3] - 1 - s : s) * dilation[1];
+          if (h < 0 || h >= x.dims[2] || i < 0 || i >= x.dims[3]) continue;
+          for (int64_t c = 0; c < w.dims[1]; ++c) {
+            const auto at_x = static_cast<size_t>(x.offset(n, k / thick * w.dims[1] + c, h, i));
+            const auto at_w = static_cast<size_t>(w.offset(k, c, r, s)), at_y = static_cast<size_t>(y.offset(n, k, p, q));
+            if (kind == ConvKind::forward) found[at_y] += xs[at_x] * ws[at_w];
+            else if (kind == ConvKind::backward_data) found[at_x] += ws[at_w] * ys[at_y];
+            else found[at_w] += xs[at_x] * ys[at_y];
+          }
+        }
+    });
+    return found;
+  }
+
+ private:
+  std::vector<double> values(const Tensor& t, const void* memory) const {
+    std::vector<double> found;
+    for (int64_t i = 0; &t != &result() && i < t.reach(); ++i) {
+      const double value = number(memory, t.low, i);
+      found.push_back(rounds ? tf32(static_cast<float>(value)) : value);
+    }
+    return found;
+  }
+  static double tf32(float value) { return std::bit_cast<float>((std::bit_cast<uint32_t>(value) + 0x1000u) & 0xffffe000u); }
+};
+
+}  // namespace mocks

@@ -1,0 +1,268 @@
+"""What engines.cpp and convolution.cpp ask of cuDNN, computed as its headers and documentation say: by every engine and
+algorithm, with biases; what is offered, and what is refused."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from codegen.cpu.shapes import CONV_KINDS, conv_shape
+from planner.graph.model import DType, Layout, TensorType
+from planner.ops.base import Op, Sample, Signature, op_named, round_bfloat16
+from planner.ops.conv import ConvAttrs, ConvGradAttrs
+from tests.codegen.cuda.mocks import Array, characters, compile_mock, read, stored, text
+from tests.codegen.cuda.test_devices import needs_toolkit
+from tests.codegen.plans import in_bfloat16
+from tests.runtime.build import Library
+
+pytestmark = needs_toolkit
+
+RNG = np.random.default_rng()
+FORWARD, DATA, WEIGHTS = (op_named(f"conv2d{ending}") for ending in ("", "_backward_data", "_backward_weights"))
+
+
+class Timed(NamedTuple):
+    name: str
+    workspace: int
+    milliseconds: float
+
+
+def channels_last(values: Array) -> Array:
+    return values.transpose(0, 2, 3, 1) if values.ndim == 4 else values
+
+
+class Asked:
+    """One convolution, its operands drawn at random."""
+
+    def __init__(self, library: Library, op: Op, sample: Sample) -> None:
+        self.library, self.kind = library, CONV_KINDS[op.name]
+        results = op.infer(sample.attrs, sample.inputs)
+        self.low = results[0].dtype is DType.BFLOAT16
+        self.fields = np.array(conv_shape(Signature(op.name, sample.attrs, sample.inputs, results)), np.int64)
+        self.fields[16] = len(sample.inputs) > 2  # gradients of a bias are not the library's
+        drawn = [np.float32(a).astype(float) for a in op.draw(sample, RNG)]
+        drawn = [round_bfloat16(a) for a in drawn] if self.low else drawn
+        self.want = op.reference(sample.attrs, drawn)[0]
+        self.sizes = op.reference(sample.attrs, [np.abs(a) for a in drawn])[0]
+        self.operands = [stored(channels_last(a), t.dtype) for a, t in zip(drawn[:2], sample.inputs[:2], strict=True)]
+        bias = [stored(a, t) for a in drawn[2:] for t in (DType.FLOAT32, DType.BFLOAT16)]
+        self.bias, rounded = bias if bias else (None, None)
+        self.rounded = rounded if self.low else None
+        self.out = stored(channels_last(np.zeros(self.want.shape)), results[0].dtype)
+        self.space = stored(np.zeros(2048), DType.FLOAT32, 256)
+
+    def memory(self, space: Array) -> list[Array | None]:
+        """Arguments. The library may touch no other memory than theirs, and no result is what it was before."""
+        self.out[...] = 0x7FC0 if self.low else np.nan
+        arguments = [*self.operands, self.bias, self.rounded, self.out]
+        added = self.rounded if self.low else self.bias
+        touched = [a for a in (*self.operands, added, self.out, space) if a is not None]
+        starts, sizes = np.array([(a.ctypes.data, a.nbytes) for a in touched], np.int64).T.copy()
+        self.library("allocate", starts, sizes, len(touched))
+        return arguments
+
+    def by(self, name: str, space: Array | None = None) -> str:
+        """What is wrong."""
+        space = self.space if space is None else space
+        *arguments, out = self.memory(space)
+        given = (self.kind, self.fields, *arguments, out, characters(name), space, space.nbytes)
+        return text(self.library, "convolution", *given)
+
+    def agrees(self, name: str) -> float:
+        """By an algorithm that is there; how far results are off at most, of the sum of what was added up to them."""
+        assert self.by(name) == "", name
+        precision = 2**-7 if self.low else 1e-3 if name.endswith(":tf32") else 2e-6  # two numbers are rounded
+        off = np.abs(np.moveaxis(read(self.out), -1, 1) - self.want)
+        assert (off <= precision * self.sizes).all(), (name, off.max())
+        return float((off / np.maximum(self.sizes, 1e-9)).max())
+
+    def candidates(self, tf32: bool = False) -> list[str]:
+        return text(self.library, "candidates", self.kind, self.fields, tf32).split()
+
+    def algorithms(self) -> list[str]:
+        return text(self.library, "algorithms", self.kind).split()
+
+    def measured(self, tf32: bool = False, workspace: int = 2**13, brief: bool = False) -> list[Timed]:
+        given = (self.kind, self.fields, tf32, *self.memory(self.space), self.space, workspace, brief)
+        lines = text(self.library, "measure", *given).splitlines()
+        return [Timed(name, int(size), float(ms)) for name, size, ms in (line.split(" ") for line in lines)]
+
+
+@pytest.fixture(scope="module")
+def library() -> Library:
+    return compile_mock("convolutions.cpp", "engines.cpp", "convolution.cpp")
+
+
+def conv(x: tuple[int, ...], w: tuple[int, ...], bias: bool = False, low: bool = False, **attrs: Any) -> Sample:
+    types = [TensorType(shape=x, layout=Layout.CHANNELS_LAST), TensorType(shape=w)]
+    sample = Sample(ConvAttrs(**attrs), (*types, TensorType(shape=w[:1])) if bias else tuple(types))
+    return in_bfloat16(FORWARD, sample) if low else sample
+
+
+def directions(sample: Sample) -> list[tuple[Op, Sample]]:
+    """A convolution and its two gradients."""
+    (x, w), (y,) = sample.inputs[:2], FORWARD.infer(sample.attrs, sample.inputs)
+    common = sample.attrs.model_dump()
+    return [
+        (FORWARD, sample),
+        (DATA, Sample(ConvGradAttrs(**common, shape=x.shape), (y, w))),
+        (WEIGHTS, Sample(ConvGradAttrs(**common, shape=w.shape), (x, y))),
+    ]
+
+
+UNEQUAL = conv((2, 4, 9, 7), (6, 2, 3, 2), stride=(2, 3), dilation=(1, 2), padding=(1, 1, 2, 2), groups=2)
+"""Rows are never as many as columns, and padding is what the older interface has."""
+CASES = [(op, sample) for op in map(op_named, CONV_KINDS) for sample in op.samples()] + directions(UNEQUAL)
+CASES += [(op, in_bfloat16(op, sample)) for op, sample in CASES]
+
+
+def by_every_way(library: Library, op: Op, sample: Sample) -> None:
+    asked = Asked(library, op, sample)
+    for tf32 in (False, True):
+        engines = [name for name in asked.candidates(tf32) if "engine_" in name]
+        biased = bool(asked.fields[16]) and sample.attrs.groups == 1  # type: ignore[attr-defined]
+        assert len(engines) >= 4 and any(name.startswith("biased_") for name in engines) == biased
+        for name in engines:  # what is offered is there
+            asked.agrees(name + ":tf32" * tf32)
+    computed = []
+    for name in asked.algorithms():  # of these, not all are
+        if wrong := asked.by(name):
+            assert wrong in ("a convolution: an algorithm", "a convolution: a result of another size")
+        else:
+            asked.agrees(name)
+            computed.append(name)
+    top, bottom, left, right = sample.attrs.padding  # type: ignore[attr-defined]
+    if (top, left) == (bottom, right):  # the older interface has only that
+        assert len(computed) >= 2
+
+
+@pytest.mark.parametrize(("op", "sample"), CASES, ids=[f"{op.name}-{i}" for i, (op, _) in enumerate(CASES)])
+def test_every_convolution(library: Library, op: Op, sample: Sample) -> None:
+    by_every_way(library, op, sample)
+
+
+def random_sample(low: bool) -> Sample:
+    def pair(least: int, most: int) -> tuple[int, int]:
+        a, b = RNG.integers(least, most + 1, 2).tolist()
+        return a, b
+
+    groups, channels, (kh, kw) = int(RNG.choice((1, 2, 5))), pair(1, 3), pair(1, 3)
+    stride, dilation = pair(1, 3), pair(1, 2)
+    padding = (*pair(0, 2), *pair(0, 2))
+    x = (pair(1, 2)[0], groups * channels[0], *(r + e for r, e in zip((5, 5), pair(0, 3), strict=True)))
+    weight = (groups * channels[1], channels[0], kh, kw)
+    bias = bool(RNG.integers(2))
+    return conv(x, weight, bias, low, stride=stride, dilation=dilation, padding=padding, groups=groups)
+
+
+@pytest.mark.parametrize("low", [False, True])
+def test_random_convolutions(library: Library, low: bool) -> None:
+    for _ in range(12):
+        for op, sample in directions(random_sample(low)):
+            try:
+                by_every_way(library, op, sample)
+            except AssertionError:
+                print(op.name, sample)
+                raise
+
+
+@pytest.mark.parametrize("low", [False, True])
+def test_rows_that_no_window_reaches(library: Library, low: bool) -> None:
+    """Padded in front alone, by strides that leave the last rows out: there is nothing to pad behind them."""
+    sample = conv((2, 4, 7, 8), (6, 4, 3, 2), low=low, stride=(3, 3), padding=(1, 0, 2, 0))
+    for op, each in directions(sample):
+        by_every_way(library, op, each)
+
+
+def test_a_bias_is_added_before_the_sum_is_rounded(library: Library) -> None:
+    asked = Asked(library, FORWARD, conv((4, 32, 9, 9), (32, 32, 3, 3), bias=True, low=True))
+    want, differ = round_bfloat16(asked.want), {}
+    for name in asked.candidates():
+        if "engine" in name:
+            asked.agrees(name)
+            differ[name] = np.mean(np.moveaxis(read(asked.out), -1, 1) != want)
+    assert {name.startswith("biased_") for name in differ} == {True, False}
+    assert all((share < 0.002) == name.startswith("biased_") for name, share in differ.items())  # twice rounded: 5 %
+
+
+def test_what_is_offered(library: Library) -> None:
+    """Never what adds in no fixed order, nor, of float32 alone, what rounds its operands; biased engines first."""
+    image, weight = (2, 4, 6, 6), (4, 4, 3, 3)
+    exact = ["engine_4.2_2.17_3", "engine_4.2_1", "engine_0", "engine_8"]
+    wide = ["engine_2.2_1", *exact[:2], "engine_3", "engine_0", "engine_6", "engine_7", "engine_8"]
+    plain = {
+        FORWARD.name: ["implicit_gemm", "implicit_precomp_gemm", "gemm", "direct", "winograd"],
+        DATA.name: ["algo_1", "winograd"],
+        WEIGHTS.name: ["algo_1", "winograd"],
+    }
+    for op, sample in directions(conv(image, weight)):
+        assert Asked(library, op, sample).candidates() == exact + plain[op.name]
+        low = Asked(library, op, in_bfloat16(op, sample))
+        for names in (Asked(library, op, sample).candidates(tf32=True), low.candidates()):
+            assert names[: len(wide)] == wide
+            assert sorted(names[len(wide) :]) == sorted(set(low.algorithms()) - {"algo_0", "algo_3"})
+    biased = Asked(library, FORWARD, conv(image, weight, bias=True)).candidates()
+    assert biased == [*(f"biased_{name}" for name in exact), *exact, *plain["conv2d"]]
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+def test_what_is_measured(library: Library, tf32: bool) -> None:
+    for op, sample in directions(conv((2, 4, 6, 6), (4, 4, 3, 3))):
+        asked = Asked(library, op, sample)
+        found = asked.measured(tf32)
+        assert len(found) > 4 and {t.name for t in found} <= {name + ":tf32" * tf32 for name in asked.candidates(tf32)}
+        assert [t.milliseconds for t in found] == sorted(t.milliseconds for t in found)
+        for t in found:  # all of them compute it, each in the workspace that it was said to need
+            off = asked.agrees(t.name)
+            assert not tf32 or "engine" in t.name or off > 1e-5
+            assert t.workspace == int(text(library, "workspace", asked.kind, asked.fields, characters(t.name)))
+        narrow = asked.measured(tf32, workspace=2999)
+        assert [t.name for t in narrow] == [t.name for t in found if t.workspace < 3000] != [t.name for t in found]
+        assert len(asked.measured(tf32, brief=True)) == 2
+
+
+def test_a_sum_that_is_rounded_once(library: Library) -> None:
+    """With a bias in bfloat16 nothing else is timed, unless there is no engine for that: none takes groups."""
+    image, weight = (2, 4, 6, 6), (4, 4, 3, 3)
+    names = [t.name for t in Asked(library, FORWARD, conv(image, weight, bias=True, low=True)).measured()]
+    assert names and all(name.startswith("biased_engine_") for name in names)
+    grouped = Asked(library, FORWARD, conv(image, (4, 2, 3, 3), bias=True, low=True, groups=2)).measured()
+    assert grouped and not any(t.name.startswith("biased_") for t in grouped)
+    exact = Asked(library, FORWARD, conv(image, weight, bias=True)).measured()
+    times = {t.name: t.milliseconds for t in exact}
+    assert times["engine_0"] == times["biased_engine_0"] + 0.125 and "gemm" in times  # the kernel that adds it
+
+
+def test_what_the_library_does_not_compute(library: Library) -> None:
+    asked = Asked(library, FORWARD, conv((2, 4, 6, 6), (4, 4, 3, 3), bias=True))
+    for name in (
+        *("engine_9", "engine_-1", "engine_0.2_1", "engine_4.2_4", "engine_4.17_5", "engine_4.2_1.2_1"),
+        *("engine_", "engine_4.", "engine_4.2", "engine_4.2_", "engine_4.2_1 ", "engine_04", "engine_4x", "biased_"),
+        *("biased_gemm", "algo_0", "gemm ", "Gemm", ""),
+    ):
+        assert asked.by(name).startswith("SP1857: cuDNN"), name
+    assert asked.by("direct") == "a convolution: an algorithm"
+    asked.fields[16] = 0
+    assert asked.by("biased_engine_0").startswith("SP1857")
+    asked.fields[5] -= 1  # a row too few
+    assert asked.by("engine_0") == "a convolution's operation: a result of another size"
+    assert asked.by("gemm") == "a convolution: a result of another size"
+    assert [t.name for t in asked.measured()] == ["plain"]
+
+
+def test_memory_that_is_refused(library: Library) -> None:
+    asked = Asked(library, FORWARD, conv((2, 4, 6, 6), (4, 4, 3, 3), bias=True))
+    for name, bytes in (("engine_4.2_2.17_3", 3000), ("biased_engine_4.2_2.17_3", 3000), ("winograd", 3000)):
+        assert text(library, "workspace", asked.kind, asked.fields, characters(name)) == str(bytes)
+        space = stored(np.zeros(1024), DType.FLOAT32, 256).view(np.uint8)
+        assert asked.by(name, space[64 : 256 + bytes]) == ""  # brought to a multiple of 256
+        assert asked.by(name, space[64 : 256 + bytes - 1]) == "a convolution: a workspace that is too small"
+        assert asked.by(name, space[:0]) == asked.by(name, space[64:256])
+        assert asked.by(name, space[:0]).endswith(("no workspace", "a workspace that is too small"))
+    whole = asked.operands[0]
+    for operand, problem in ((whole[:1], "an illegal address"), (whole.reshape(-1)[1:], "an operand's alignment")):
+        asked.operands[0] = operand
+        assert asked.by("engine_0") == f"a convolution: {problem}"
+    asked.operands[0] = whole
+    asked.bias = None
+    assert asked.by("biased_engine_0") == "a convolution: an operand is null"
