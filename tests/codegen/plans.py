@@ -223,7 +223,7 @@ def every_case(slices: Sequence[int] = (1, 2, 3, 4, 5)) -> list[Case]:
                             found.append(Case(len(found), op, sample, mode._replace(implementation=name)))
                 if kernel == "loops":
                     for schedule in op.schedules(signature)[:1]:
-                        count = min(2, limit, max(slices))
+                        count = max(s for s in slices if s <= limit)
                         found.append(Case(len(found), op, sample, Mode(kernel, dim, count, schedule)))
     return found
 
