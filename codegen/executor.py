@@ -17,6 +17,7 @@ from typing import Any, ClassVar, NoReturn, Self
 
 import numpy as np
 
+from codegen.arguments import matched
 from codegen.initial import checked_rate, checked_seed, give_back_memory, read_weights, set_initial_values
 from codegen.intact import require_intact
 from codegen.parts import Part, parts, predictions
@@ -135,7 +136,7 @@ class Executor:
                 raise UserError("SP1612", f"plan {self.plan.name} has a loss of its own", "capture with loss='caller'")
             program = self._program("train_step")
             later = sum(n.op == CallerGradient.name for n in program.nodes)  # their gradients are the last inputs
-            arguments = _matched("forward", program.inputs[:-later], inputs, named)
+            arguments = matched("forward", program.inputs[:-later], inputs, named)
             self._run("train_step", arguments, None, which=slice(1))
             self._trained()
             self._ran, self._paused = None, self._progress.batches
@@ -343,7 +344,7 @@ class Executor:
 
     def _arguments(self, name: str, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
         also = ", or call forward, then backward" if self.takes_gradients and name == "train_step" else ""
-        return _matched(name, self._program(name).inputs, inputs, named, also)
+        return matched(name, self._program(name).inputs, inputs, named, also)
 
     @cached_property
     def _accumulates(self) -> bool:
@@ -420,20 +421,3 @@ class Executor:
     def _copy(self, value: Value) -> Array:
         """A value's contents in its logical shape."""
         return self._state.read(value)
-
-
-def _matched(
-    program: str, wanted: tuple[str, ...], inputs: tuple[Any, ...], named: dict[str, Any], also: str = ""
-) -> tuple[Any, ...]:
-    """The arrays in the order of the inputs `wanted`. SP1601: there are others, or not all; `also`: a fix besides."""
-    if not named and len(inputs) == len(wanted):
-        return inputs
-    rest = wanted[len(inputs) :]
-    if len(inputs) > len(wanted) or set(named) != set(rest):
-        given = [*map(str, range(len(inputs))), *named]
-        raise UserError(
-            "SP1601",
-            f"{program} takes the inputs {', '.join(wanted)}, not {len(given)} ({', '.join(given) or 'none'})",
-            "pass every input once, in this order or by name" + also,
-        )
-    return (*inputs, *(named[i] for i in rest))
