@@ -12,7 +12,7 @@ from planner.errors import UserError
 ROOT = Path(__file__).parent.parent
 CODE = re.compile(r"SP\d{4}")
 
-UNTESTED: dict[str, str] = {"SP1857": "only a GPU's libraries ask for workspaces"}
+UNTESTED: dict[str, str] = {}
 """code -> why no test can provoke it."""
 
 

@@ -15,7 +15,7 @@ from tests.solve.test_budget import known, one_pool
 
 def test_what_is_shrunk_fits_and_is_a_plan() -> None:
     reached = 0
-    for seed in range(4):
+    for seed in range(6):
         rng = random.Random(seed)
         rewriter = Rewriter(random_losses(rng) if seed % 2 else random_net(rng, nodes=10))
         made, choice = rewriter.material, known(rewriter)
