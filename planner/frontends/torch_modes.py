@@ -1,7 +1,8 @@
 """Which random numbers a module draws in training mode alone, as a layer of noise does that asks for `self.training`.
 
 A module is exported in training mode, and `predict` follows from that op by op. Whether PyTorch draws there as well, a
-second export says, in evaluation mode: of modules that draw at all, by source lines and paths of submodules.
+second export says, in evaluation mode: of modules that draw at all, by source lines and paths of submodules. Dropout is
+none of it, in layers of its own and in others: `predict` has none anyway.
 """
 
 import re
@@ -9,8 +10,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from planner.errors import UserError
-from planner.frontends.aten import TRAINING_ALONE
+from planner.frontends.aten import TRAINING_ALONE, packet
 from planner.frontends.torch_program import exported, source_line
+
+DROPPING = re.compile(r"dropout|attention|lstm|gru|rnn")
+"""Operators that draw nothing but dropout's masks."""
 
 
 def mark_training_alone(torch: Any, program: Any, module: Any, original: Any, inputs: Any) -> None:
@@ -31,7 +35,8 @@ def mark_training_alone(torch: Any, program: Any, module: Any, original: Any, in
 def _drawing(torch: Any, program: Any) -> Iterator[Any]:
     for block in program.graph_module.modules():  # what runs under torch.no_grad() is a block of its own
         for node in block.graph.nodes if isinstance(block, torch.fx.GraphModule) else ():
-            if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            draws = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+            if draws and not DROPPING.search(packet(node.target)):
                 yield node
 
 
