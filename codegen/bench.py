@@ -7,7 +7,8 @@ slows both. Inputs are random every time. Medians; the spread is reported beside
 import gc
 import re
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -97,13 +98,13 @@ def bench(
         result["floor_ms"] = floor_ns(bundle.graph, costs, cores) / 1e6
         result["over_floor"] = result["step_ms"] / result["floor_ms"]
     if against == "torch":
-        result["against"] = {}
-        for name, contender in torch_contenders(bundle.graph, inputs, ex.state_dict(), cores, say):
+        result["against"], failed = {}, dict[str, str]()
+        for name, contender in torch_contenders(bundle.graph, inputs, ex.state_dict(), cores, say, failed):
             say(f"against {name}")
             result["against"][name] = paired(step, contender, repetitions)
             del contender
             gc.collect()
-        result |= fastest(result["against"])
+        result |= fastest(result["against"]) | ({"failed": failed} if failed else {})
     ex.close()
     return result
 
@@ -151,10 +152,15 @@ def busiest_lane(ex: Any, step: Step) -> dict[str, float]:
 
 
 def torch_contenders(
-    graph: Graph, inputs: list[np.ndarray], state: dict[str, Any], threads: int, say: Callable[[str], None]
+    graph: Graph,
+    inputs: list[np.ndarray],
+    state: dict[str, Any],
+    threads: int,
+    say: Callable[[str], None],
+    failed: dict[str, str],
 ) -> Iterator[tuple[str, Step]]:
     """Eager and torch.compile, each in NCHW and channels-last, warmed up, one at a time; of a graph in bfloat16 the
-    float32 one under autocast."""
+    float32 one under autocast. `failed`: becomes what PyTorch cannot compile, and its own words."""
     import torch
 
     from codegen.torch_twin import Twin, optimizer_for
@@ -164,7 +170,7 @@ def torch_contenders(
     graph = full_precision(graph) if low else graph
 
     def forward_of(module: Any, compiled: bool) -> Callable[..., Any]:
-        call = torch.compile(module) if compiled else module
+        call = torch.compile(module, dynamic=False) if compiled else module  # shapes are what the plan has fixed
 
         def run(*given: Any) -> Any:
             with torch.autocast("cpu", dtype=torch.bfloat16, enabled=low):
@@ -183,23 +189,28 @@ def torch_contenders(
             tensors = [_tensor(torch, a, format_) for a in inputs]
             if len(module.parts) > 1:
                 several = module.alternating(lambda part, compiled=compiled: forward_of(part, compiled))
+                step = partial(_alternating_step, several, tensors)
+            else:
+                step = partial(_step, forward_of(module, compiled), optimizer_for(graph, module), tensors)
+            try:
                 for _ in range(3):
-                    several(*tensors)
-                yield name, lambda several=several, tensors=tensors: float(several(*tensors))
+                    step()
+            except torch._dynamo.exc.TorchDynamoException as error:
+                failed[name] = str(error).strip().split("\n")[0]
                 continue
-            optimizer = optimizer_for(graph, module)
-            forward = forward_of(module, compiled)
-
-            def step(forward: Any = forward, optimizer: Any = optimizer, tensors: Any = tensors) -> float:
-                optimizer.zero_grad(set_to_none=True)
-                loss, _ = forward(*tensors)
-                loss.backward()
-                optimizer.step()
-                return float(loss.detach())
-
-            for _ in range(3):
-                step()
             yield name, step
+
+
+def _alternating_step(call: Callable[..., Any], tensors: Sequence[Any]) -> float:
+    return float(call(*tensors))
+
+
+def _step(forward: Callable[..., Any], optimizer: Any, tensors: Sequence[Any]) -> float:
+    optimizer.zero_grad(set_to_none=True)
+    loss, _ = forward(*tensors)
+    loss.backward()
+    optimizer.step()
+    return float(loss.detach())
 
 
 def _tensor(torch: Any, array: np.ndarray, format_: Any) -> Any:

@@ -228,6 +228,7 @@ def bench_text(result: dict[str, Any]) -> str:
         lines.append(f"floor       {result['floor_ms']:.3f} ms (step / floor {result['over_floor']:.3f})")
     for name, against in result.get("against", {}).items():
         lines.append(f"{name:14} {against['ms']:.3f} ms, ratio {against['ratio']:.3f}")
+    lines += [f"{name:14} PyTorch fails: {reason}" for name, reason in result.get("failed", {}).items()]
     return "\n".join(lines)
 
 

@@ -142,7 +142,7 @@ def torch_contenders(
             raise UserError("SP1513", what, "compare without --against torch")
         twin = twin.load(state).to(place).of_images(torch.channels_last)
         optimizer = optimizer_for(graph, twin)
-        run = twin if name == "eager" else torch.compile(twin, mode=name)
+        run = twin if name == "eager" else torch.compile(twin, mode=name, dynamic=False)
 
         def step(run: Any = run, optimizer: Any = optimizer) -> None:
             optimizer.zero_grad(set_to_none=True)
