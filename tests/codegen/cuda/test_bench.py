@@ -59,7 +59,10 @@ def test_pytorch_beside_a_dry_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         compiled.append(module)
         return module.forward
 
-    monkeypatch.setattr(torch, "compile", lambda module, mode: original(module, backend=counted))
+    def compile_(module: torch.nn.Module, mode: str, dynamic: bool) -> Any:
+        return original(module, backend=counted, dynamic=dynamic)
+
+    monkeypatch.setattr(torch, "compile", compile_)
     made = make(plan_for(graph), graph, tmp_path)
     found = bench(made, read_bundle(tmp_path), against="torch", contenders=CONTENDERS, repetitions=1, null_device=True)
     assert list(found["against"]) == list(CONTENDERS) and found["fastest"]["name"] in CONTENDERS
