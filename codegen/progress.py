@@ -8,6 +8,7 @@ import numpy as np
 
 from codegen.initial import checked_rate, checked_seed
 from codegen.state import PREFIX, as_array
+from planner.errors import UserError
 
 Array = np.ndarray[Any, Any]
 
@@ -41,13 +42,19 @@ class Progress:
         return {f"{PREFIX}{name}": np.asarray(number) for name, number in found.items()}
 
     def loaded(self, state: Mapping[str, Any]) -> Self:
-        """With what a state says about it. SP1610: a seed or learning rate that is none."""
+        """With what a state says about it. SP1610: a seed, rate or count that is none."""
         seed = checked_seed(state.get(f"{PREFIX}seed", self.seed))
         rate = checked_rate(state.get(f"{PREFIX}lr", self.lr))
         found = replace(self, seed=seed, lr=rate)
         if f"{PREFIX}step" in state:
-            steps, batches, held = (state.get(f"{PREFIX}{name}") for name in ("step", "batches", "held"))
-            found.steps = int(as_array(steps))
-            found.batches = found.steps if batches is None else int(as_array(batches))
-            found.held = 0 if held is None else int(as_array(held))
+            found.steps = _count(state, "step", 0)
+            found.batches = _count(state, "batches", found.steps)
+            found.held = _count(state, "held", 0)
         return found
+
+
+def _count(state: Mapping[str, Any], name: str, otherwise: int) -> int:
+    count = int(as_array(state.get(f"{PREFIX}{name}", otherwise)))
+    if count < 0:
+        raise UserError("SP1610", f"{PREFIX}{name} of the state is {count}", "load a state as state_dict gave it")
+    return count

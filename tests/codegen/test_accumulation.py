@@ -117,6 +117,14 @@ def test_a_state_holds_what_waits(accumulating: type[Executor], graph: Graph) ->
         assert_same(executor.state_dict(), other.state_dict())
 
 
+def test_a_state_that_counts_below_nothing_is_refused(accumulating: type[Executor]) -> None:
+    with accumulating(seed=1, pin=False) as executor:
+        before = executor.state_dict()
+        with pytest.raises(UserError, match=r"SP1610.*held of the state is -1"):
+            executor.load_state_dict(before | {"stepplan.held": np.asarray(-1)})
+        assert_same(executor.state_dict(), before)
+
+
 def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
     assert one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
 
