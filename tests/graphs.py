@@ -65,6 +65,16 @@ def small_net(batch: int = 4, size: int = 8, clip_norm: float | None = None, acc
     return classifier(b, y, clip_norm=clip_norm, accumulate=accumulate)
 
 
+def deep_net(depth: int, optimizer: Optimizer, clip_norm: float | None = None, accumulate: bool = False) -> Graph:
+    """Many small parameters, two per linear layer. Inputs: x (3, 6), target (3, 6)."""
+    b = GraphBuilder("deep_net")
+    x = b.input("x", TensorType(shape=(3, 6)))
+    for layer in range(depth):
+        x = layers.linear(b, x, 6, name=f"fc{layer}")
+    loss = layers.mse(b, x, b.input("target", TensorType(shape=(3, 6))), name="loss")
+    return b.finish(loss, x, optimizer, clip_norm=clip_norm, accumulate=accumulate)
+
+
 def gated_net() -> Graph:
     """Most of what bfloat16 goes through: convolution with and without packing, batch norm with a residual, a chain, a
     branch, dropout, pooling and a product, and on to a float32 loss."""

@@ -19,7 +19,7 @@ from planner.solve.keep import kept_values
 from planner.solve.liveness import Liveness, liveness, scratch_id
 from planner.solve.offsets import Effort, most_alive
 from planner.solve.options import PlanOptions
-from planner.solve.pools import Arenas, arenas, side_by_side
+from planner.solve.pools import Arenas, arenas, unshared
 from planner.solve.rewriting import Copies, copies_of, links_of, rescheduled
 from planner.solve.schedule import Schedule
 from planner.solve.stored import layouts_of
@@ -200,7 +200,7 @@ def unpacked_ns(setting: Setting, made: Draft, name: str) -> int:
     live = liveness(made.graph, made.schedules, frozenset(kept_values(setting.graph, setting.options.keep)))
     sharing = setting.sharing(made.cpus).model_copy(update={"fetch_ns": 0.0, "reclaim_ns": 0.0})
     quiet = replace(setting, say=lambda text: None)
-    return _program(quiet, made, name, live, side_by_side(live.blocks), sharing).predicted_ns
+    return _program(quiet, made, name, live, unshared(live.blocks), sharing).predicted_ns
 
 
 def _packed(setting: Setting, made: Draft, keep: Collection[str]) -> tuple[Draft, Liveness, Arenas]:

@@ -140,7 +140,7 @@ class _Solved:
         return self._plan.model_copy(update={"pools": (first, *self._plan.pools[1:])})
 
     def as_it_is(self, known_ns: float = math.inf) -> Plan:
-        """Nothing runs again or moves, although one in fifty steps of microseconds would end up to 3 % sooner so. What
+        """Nothing runs again or moves, although now and then a step of microseconds would end a little sooner so. What
         runs side by side may end sooner where it is scheduled within fewer bytes, and then does so with more of them,
         too. `known_ns`: what the time of a plan that there is already counts as; none that certainly counts as more is
         looked for."""

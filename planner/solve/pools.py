@@ -36,7 +36,7 @@ class Arenas:
         return found
 
 
-def side_by_side(blocks: Sequence[Block]) -> Arenas:
+def unshared(blocks: Sequence[Block]) -> Arenas:
     """Every block on bytes of its own, in one pool."""
     offsets: dict[str, Bytes] = {}
     height = Bytes(0)

@@ -12,9 +12,8 @@ import torch
 from codegen.executor import Executor
 from codegen.torch_twin import Twin, optimizer_for
 from planner.errors import UserError
-from planner.graph import layers
 from planner.graph.builder import GraphBuilder
-from planner.graph.model import Graph, TensorType
+from planner.graph.model import Graph
 from planner.graph.optimizer import Optimizer
 from planner.ops.base import op_named
 from planner.solve.options import PlanOptions
@@ -22,7 +21,7 @@ from tests.codegen.cuda.plans import make as make_cuda
 from tests.codegen.cuda.plans import plan_for
 from tests.codegen.plans import make
 from tests.codegen.test_executor import batch
-from tests.graphs import classifier, conv, images, small_net
+from tests.graphs import classifier, conv, deep_net, images, small_net
 
 CO_RUN = PlanOptions(policy="liu", strategies=(1, 2, 3))
 COUNTS = (3, 1, 4)
@@ -157,13 +156,7 @@ def test_on_a_gpu(lanes: int, norm: float | None, tmp_path: Path) -> None:
 
 
 def test_more_parameters_than_one_launch_takes(tmp_path: Path) -> None:
-    b = GraphBuilder("deep")
-    x = b.input("x", TensorType(shape=(3, 6)))
-    for layer in range(57):
-        x = layers.linear(b, x, 6, name=f"fc{layer}")
-    target = b.input("target", TensorType(shape=(3, 6)))
-    loss = layers.mse(b, x, target, name="loss")
-    graph = b.finish(loss, x, Optimizer(lr=0.01, momentum=0.9), accumulate=True)
+    graph = deep_net(57, Optimizer(lr=0.01, momentum=0.9), accumulate=True)
     sums = [n for n in graph.program["train_step"].nodes if n.op == "gradient_sum"]
     assert len(sums) == 114 > op_named("gradient_sum").joint_launch
     rng = np.random.default_rng()

@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 from codegen.executor import Executor
-from planner.graph import layers
-from planner.graph.builder import GraphBuilder
-from planner.graph.model import Graph, TensorType
+from planner.graph.model import Graph
 from planner.graph.optimizer import Optimizer
 from planner.ops.base import op_named
 from planner.solve.options import PlanOptions
@@ -18,7 +16,7 @@ from tests.codegen.cuda.plans import make as make_cuda
 from tests.codegen.cuda.plans import plan_for
 from tests.codegen.plans import make
 from tests.codegen.test_executor import batch, reference_state
-from tests.graphs import small_net
+from tests.graphs import deep_net, small_net
 from tests.interpreter import run_program
 
 NORM = 0.3
@@ -81,13 +79,7 @@ def test_on_a_gpu(lanes: int, norm: float, tmp_path: Path) -> None:
 
 
 def test_more_parameters_than_one_launch_takes(tmp_path: Path) -> None:
-    b = GraphBuilder("deep")
-    x = b.input("x", TensorType(shape=(3, 6)))
-    for layer in range(30):
-        x = layers.linear(b, x, 6, name=f"fc{layer}")
-    target = b.input("target", TensorType(shape=(3, 6)))
-    loss = layers.mse(b, x, target, name="loss")
-    graph = b.finish(loss, x, Optimizer(kind="adamw", lr=0.01, weight_decay=0.1), clip_norm=0.1)
+    graph = deep_net(30, Optimizer(kind="adamw", lr=0.01, weight_decay=0.1), clip_norm=0.1)
     updates = [n for n in graph.program["train_step"].nodes if n.op == "adam_update"]
     assert len(updates) == 60 > op_named("adam_update").joint_launch
     inputs = tuple(np.random.default_rng().standard_normal((3, 6)).astype(np.float32) for _ in range(2))
