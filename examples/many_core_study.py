@@ -160,16 +160,18 @@ def counts(rows: Sequence[Row]) -> list[int]:
 def against_torch(
     graph: Graph, inputs: list[Any], state: dict[str, Any], lanes: int, clock: Clock
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """PyTorch's steps, as many ways as there is time for: preparing the next one takes at most as long as compiling."""
+    """PyTorch's steps, as many ways as there is time for, and what is left out: preparing the next one takes at most as
+    long as compiling."""
     rows: list[dict[str, Any]] = []
+    failed: dict[str, str] = {}
     begun = time.monotonic()
-    for name, step in torch_contenders(graph, inputs, state, lanes, lambda text: None):
+    for name, step in torch_contenders(graph, inputs, state, lanes, lambda text: None, failed):
         took = list(timed(step, STEPS))
         rows.append({"plan": f"torch {name}", "ms": median(took) / 1e6, "spread": spread(took)})
         if clock.left < 2 * (time.monotonic() - begun):
             return rows, ["further ways of PyTorch"] if len(rows) < 4 else []
         begun = time.monotonic()
-    return rows, []
+    return rows, [f"torch {name}, which PyTorch cannot compile" for name in failed]
 
 
 def network_study(
@@ -270,7 +272,7 @@ def lines_of(summary: Mapping[str, Any]) -> list[str]:
         if "co_running" in row:
             lines.append(f"{'':20} {row['co_running']}")
     lines += [f"  {k} is the same plan as {v}" for k, v in summary["same_plan_as"].items()]
-    lines += [f"  no time for {', '.join(summary['left_out'])}"] if summary["left_out"] else []
+    lines += [f"  left out: {', '.join(summary['left_out'])}"] if summary["left_out"] else []
     lines += [f"  {k} {summary[k]:.3f}" for k in ("auto_over_sequential", "auto_over_best_uniform") if k in summary]
     return lines
 

@@ -135,7 +135,7 @@ def study(graph: Graph, target: Target, seconds: float, torch: bool) -> dict[str
         if torch:
             theirs = {core.cpus[0] for core in second.cpu.cores}
             os.sched_setaffinity(0, theirs)  # its pool starts on these
-            contenders = torch_contenders(graph, inputs, one.state_dict(), len(theirs), lambda text: None)
+            contenders = torch_contenders(graph, inputs, one.state_dict(), len(theirs), lambda text: None, {})
             _, eager = next(contenders)
             os.sched_setaffinity(0, everywhere)
             names = ("executor", "PyTorch eager")

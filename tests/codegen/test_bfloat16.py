@@ -137,7 +137,7 @@ def test_bench_compares_with_autocast(tmp_path: Path, graph: Graph) -> None:
         state = executor.state_dict()
 
     def loss_of(contender_of: Graph) -> float:
-        name, step = next(torch_contenders(contender_of, data, state, 2, lambda text: None))
+        name, step = next(torch_contenders(contender_of, data, state, 2, lambda text: None, {}))
         assert name.startswith("eager")
         first = float(Twin(gated_net()).load(state)(*map(torch.from_numpy, data))[0].detach())
         later = float(step())
