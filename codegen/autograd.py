@@ -26,7 +26,7 @@ from planner.frontends.emitter import safe_name
 from planner.graph.model import Role
 
 
-class Planned(nn.Module):
+class Planned(nn.Module):  # type: ignore[misc]
     """`module`, computed by an executor of its plan. `planned.module` is the module itself, with the same parameters:
     its state_dict is the executor's. In evaluation mode calls run the `predict` program, without gradients."""
 
@@ -86,7 +86,7 @@ class Planned(nn.Module):
         return _Step.apply(self, len(inputs), *inputs, *(parameters[n] for n in self.trained))
 
 
-class _Step(torch.autograd.Function):
+class _Step(torch.autograd.Function):  # type: ignore[misc]
     """(planned, number of inputs, inputs, parameters) -> prediction, or predictions."""
 
     @staticmethod

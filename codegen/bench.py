@@ -188,7 +188,7 @@ def torch_contenders(
             module = Twin(graph).load(state).of_images(format_)
             tensors = [_tensor(torch, a, format_) for a in inputs]
             if len(module.parts) > 1:
-                several = module.alternating(lambda part, compiled=compiled: forward_of(part, compiled))
+                several = module.alternating(partial(forward_of, compiled=compiled))
                 step = partial(_alternating_step, several, tensors)
             else:
                 step = partial(_step, forward_of(module, compiled), optimizer_for(graph, module), tensors)

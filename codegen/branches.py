@@ -11,7 +11,7 @@ in exact arithmetic, a decision is wrong; 0 where it is right.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from codegen.torch_twin import Call, unchained
 from planner.graph.chains import apart
 from planner.graph.model import Graph, Node
 
-Tensor = torch.Tensor
+Tensor: TypeAlias = torch.Tensor
 Operands = tuple[Tensor, ...]
 Decisions = dict[str, Tensor]
 """Node id -> what was decided for every element of its output."""
@@ -127,7 +127,7 @@ def read_decisions(graph: Graph, value: Callable[[str], np.ndarray[Any, Any]]) -
         for part in parts:
             if len(parts) > 1:
                 made = TORCH[part.op](part.attrs, [held[v] for v in part.inputs])
-                assert isinstance(made, Tensor)
+                assert not isinstance(made, tuple)
                 held[part.outputs[0]] = made
             if _decides(part):
                 kink = KINKS[part.op]
@@ -238,7 +238,7 @@ def _choose(node: Node, operands: Operands) -> Tensor:
     """The first of a window's largest elements, counted row by row."""
     a: Any = node.attrs
     (x,) = (o.detach() for o in operands)
-    best = TORCH["max_pool2d"](a, [x])
+    best: Tensor = TORCH["max_pool2d"](a, [x])
     found = torch.full(best.shape, -1, dtype=torch.int64)
     for number in reversed(range(a.kernel[0] * a.kernel[1])):
         found[_at(node, x, torch.full_like(found, number)) == best] = number

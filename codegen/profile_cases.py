@@ -69,8 +69,10 @@ class Memory:
         """`ends`: number of a tensor of indices -> the last valid one + 1."""
         ids = tuple(f"{node}.{kind}{index}" for index in range(len(types)))
         for number, (name, type_) in enumerate(zip(ids, types, strict=True)):
-            named = {"name": name, "init": Init(kind="zeros")} if role is Role.PARAMETER else {}
-            self.values.append(Value(id=name, type=type_, role=role, **named))
+            value = Value(id=name, type=type_, role=role)
+            if role is Role.PARAMETER:
+                value = value.model_copy(update={"name": name, "init": Init(kind="zeros")})
+            self.values.append(value)
             self.placements.append(Placement(value=name, pool=self.pool, offset=self.top, bytes=type_.bytes))
             self.tensors.append(Room(self.top, type_, ends.get(number, 1)))
             self.top += align(type_.bytes)

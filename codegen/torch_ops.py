@@ -3,7 +3,7 @@ a tuple of them. Needs torch."""
 
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch.nn import functional as F
@@ -12,8 +12,8 @@ from planner.ops.average_pool import AvgPool2d
 from planner.ops.expression import parse
 from planner.ops.max_pool import MaxPool2d
 
-Tensor = torch.Tensor
-Outputs = Tensor | tuple[Tensor, ...]
+Tensor: TypeAlias = torch.Tensor
+Outputs: TypeAlias = Tensor | tuple[Tensor, ...]
 Call = Callable[[Any, Sequence[Tensor]], Outputs]
 
 

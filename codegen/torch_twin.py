@@ -6,7 +6,7 @@ torch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import nn
@@ -17,10 +17,10 @@ from planner.errors import UserError
 from planner.graph.chains import apart
 from planner.graph.model import Graph, Layout, Node, Program, Role
 
-Tensor = torch.Tensor
+Tensor: TypeAlias = torch.Tensor
 
 
-class Twin(nn.Module):
+class Twin(nn.Module):  # type: ignore[misc]
     """`forward(*inputs) -> (loss, prediction)`; parameters and buffers under the names of `state_dict`.
 
     `calls`: op -> what its nodes do instead of PyTorch's own, for instance to draw the executor's random numbers.
@@ -118,7 +118,7 @@ class Twin(nn.Module):
         return {self._name(n): p.grad for n, p in self.named_parameters() if p.grad is not None}
 
 
-class _Section(nn.Module):
+class _Section(nn.Module):  # type: ignore[misc]
     """Some nodes of a twin as a module of their own, which torch.compile takes whole."""
 
     def __init__(self, twin: Twin, nodes: Sequence[Node]) -> None:
@@ -176,7 +176,7 @@ def optimizer_for(graph: Graph, module: Twin, part: int = 0) -> torch.optim.Opti
         own = settings.get(module.value[slot].id)
         if own is None or not parameter.requires_grad:
             continue
-        group = {k: own[k] for k in ("lr", "momentum", "nesterov", "weight_decay", "eps") if k in own}
+        group = {str(k): own[k] for k in ("lr", "momentum", "nesterov", "weight_decay", "eps") if k in own}
         if "beta1" in own:
             group["betas"] = (own["beta1"], own["beta2"])
         known = next((g for g in groups if {k: v for k, v in g.items() if k != "params"} == group), None)
@@ -278,7 +278,7 @@ _CALLS: dict[str, Call] = {name: _plain(call) for name, call in TORCH.items()} |
     "batch_norm": _batch_norm,
     "conv2d": _conv2d,
     "convert_layout": lambda node, inputs, updates: inputs[0],
-    "dropout": lambda node, inputs, updates: F.dropout(inputs[0], node.attrs.p),  # type: ignore[attr-defined]
+    "dropout": lambda node, inputs, updates: F.dropout(inputs[0], node.attrs.p),
     "lrn": _lrn,
     "ones": _filled,
     "random": _random,

@@ -83,7 +83,7 @@ class Flips(NamedTuple):
     node: str
     step: int
     decisions: int
-    count: int
+    count: int  # type: ignore[assignment]  # of tuples
     torch_count: int
     worst: float
     """The largest distance from the kink."""
@@ -106,7 +106,7 @@ class Verdict(NamedTuple):
 
     @property
     def wrong(self) -> list[Row | Flips]:
-        return [x for x in (*self.rows, *self.flips) if not x.ok]
+        return [*(r for r in self.rows if not r.ok), *(f for f in self.flips if not f.ok)]
 
 
 class Course(NamedTuple):
@@ -233,7 +233,7 @@ def _norm(true: Array, got: Array | None = None) -> float:
         if other is not None:
             part -= other[start : start + CHUNK]
         total += float(part @ part)
-    return total**0.5
+    return float(np.sqrt(total))
 
 
 def _scales(truths: Tensors) -> dict[str, float]:

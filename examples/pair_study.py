@@ -96,7 +96,8 @@ def measure(graph: Graph, table: CostTable, target: Target) -> tuple[list[dict[s
         bench = Turns(pairs, target, Path(folder))
         turns = [bench.ratio(number) for number in range(len(pairs))]
         bench.close()
-    ordered = [Pair(*sorted(half, key=lambda c: (c.signature.text, c.mode)), (1, 1)) for _, half in pairs]
+    halves = (sorted(half, key=lambda c: (c.signature.text, c.mode)) for _, half in pairs)
+    ordered = [Pair(first, second, (1, 1)) for first, second in halves]
     with tempfile.TemporaryDirectory(prefix="stepplan-pairs-") as folder:
         slow = PairBench(ordered, target, lanes, Path(folder))
         factors = [visit.factors for visit in visit_pairs(slow, len(ordered))]

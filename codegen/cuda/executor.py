@@ -86,9 +86,9 @@ class CudaExecutor(Executor):
         SP1861: there is too little pinned memory on the host.
         """
         seed = checked_seed(seed)
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # type: ignore[assignment]  # predict takes it twice
         self._device = device
-        self._native = native_module(self._folder, null_device)
+        self._native = native_module(self._folder, null_device)  # type: ignore[misc]
         self._handle: Any = self._guard(self._native.create, device, poison, record)
         given = read_weights(self._folder / "weights.npz")
         self._state = State(self._graph, self._view, given, self._store, self._layouts())
@@ -225,7 +225,9 @@ class CudaExecutor(Executor):
             return 0
         return int(torch.cuda.current_stream(self._device).cuda_stream)
 
-    def _run(self, name: str, arguments: tuple[Any, ...], gradients: list[Array] | None) -> float:
+    def _run(  # type: ignore[override]  # its programs have one part
+        self, name: str, arguments: tuple[Any, ...], gradients: list[Array] | None
+    ) -> float:
         return self._wait(self._submit(name, arguments, gradients))
 
     def _wait(self, ticket: int) -> float:

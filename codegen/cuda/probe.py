@@ -43,8 +43,8 @@ def algorithms(
     elif op_named(signature.op).family == "matmul":
         shape = matmul_shape(signature)
         sizes = _operand_sizes(signature)
-        low = tuple(t.dtype is DType.BFLOAT16 for t in (signature.inputs[0], signature.outputs[0]))
-        found = module.product(device, shape[:13], bool(shape[13]), sizes, tf32, *low, WORKSPACE, brief)
+        halves = tuple(t.dtype is DType.BFLOAT16 for t in (signature.inputs[0], signature.outputs[0]))
+        found = module.product(device, shape[:13], bool(shape[13]), sizes, tf32, *halves, WORKSPACE, brief)
     else:
         return ()
     if not found:

@@ -78,6 +78,6 @@ def _auto(study: Study, key: str) -> None:
         )
     with study.executor(made_of[1]) as one, study.executor(made_of[2]) as several:
         inputs = device_inputs(graph, study.device, study.null)
-        steps = [lambda e=e: float(e.step(*inputs)) for e in (several, one)]
-        found = paired(*steps, 2 if study.null else 30)
+        mine, other = (lambda e=e: float(e.step(*inputs)) for e in (several, one))
+        found = paired(mine, other, 2 if study.null else 30)
     study.keep(key, {"slowdowns": len(paired_costs.coruns), **found})

@@ -50,8 +50,8 @@ class Conv:
 
 def conv(n, ic, size, oc, kernel, stride=1, pad=0, dilation=1, groups=1, bias=0, relu=0):
     (ih, iw), (kh, kw) = size, kernel
-    out = [(i + 2 * pad - (k - 1) * dilation - 1) // stride + 1 for i, k in ((ih, kh), (iw, kw))]
-    return Conv(n, ic, ih, iw, oc, *out, kh, kw, stride, stride, pad, pad, dilation, dilation, groups, bias, relu)
+    oh, ow = ((i + 2 * pad - (k - 1) * dilation - 1) // stride + 1 for i, k in ((ih, kh), (iw, kw)))
+    return Conv(n, ic, ih, iw, oc, oh, ow, kh, kw, stride, stride, pad, pad, dilation, dilation, groups, bias, relu)
 
 
 class KernelError(Exception):
