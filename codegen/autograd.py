@@ -12,18 +12,22 @@
 The module's parameters and running statistics become views of the executor's memory, so nothing is copied between
 them. The backward pass goes on where the forward pass ended. Of several forward passes before their backward passes
 only the last one's activations are still there: the others are computed again, from the same inputs and random numbers,
-so parameters must not change in between. Needs torch.
+so parameters must not change in between. On a GPU the module is moved there first, calls return before the work is
+done, in the order of PyTorch's current stream, and the backward pass is replayed as `step` is. Needs torch.
 """
 
+from functools import cached_property, partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
+from codegen.cuda.executor import CudaExecutor
 from codegen.executor import Executor
 from planner.errors import UserError
 from planner.frontends.emitter import safe_name
-from planner.graph.model import Role
+from planner.graph.model import Role, Value
 
 
 class Planned(nn.Module):  # type: ignore[misc]
@@ -31,7 +35,8 @@ class Planned(nn.Module):  # type: ignore[misc]
     its state_dict is the executor's. In evaluation mode calls run the `predict` program, without gradients."""
 
     def __init__(self, module: nn.Module, executor: Executor) -> None:
-        """SP1617: the plan was not made for a loss of the caller, or for another module."""
+        """SP1617: the plan was not made for a loss of the caller, or for another module; or the module lies elsewhere
+        than the executor computes."""
         super().__init__()
         if not executor.takes_gradients:
             fix = "capture the module with loss='caller', plan and build that"
@@ -39,6 +44,7 @@ class Planned(nn.Module):  # type: ignore[misc]
         self.module, self.executor = module, executor
         self.trained = [n for n, p in module.named_parameters() if p.requires_grad]
         self._require_own()
+        held = list(module.parameters())
         for name, parameter in module.named_parameters():
             parameter.data = self._shared(name, parameter.data)
         self._places = {name: parameter.data_ptr() for name, parameter in module.named_parameters()}
@@ -47,6 +53,9 @@ class Planned(nn.Module):  # type: ignore[misc]
             if name.endswith(("running_mean", "running_var")):
                 owner, _, own = name.rpartition(".")
                 module.get_submodule(owner)._buffers[own] = self._shared(name, buffer)
+                held.append(module.get_buffer(name))
+        if isinstance(executor, CudaExecutor):
+            executor.before_close.append(partial(_leave, held))
 
     def _require_own(self) -> None:
         """SP1617: the plan has a parameter that the module lacks."""
@@ -64,13 +73,18 @@ class Planned(nn.Module):  # type: ignore[misc]
                 raise UserError("SP1617", f"{name} lies no longer in the executor's memory", fix)
 
     def _shared(self, name: str, data: torch.Tensor) -> torch.Tensor:
-        array = self.executor.shared(safe_name(name))
-        if array is None:
+        place = self.executor.shared(safe_name(name))
+        if place is None:
             return data  # nothing reads it
-        if array.shape != tuple(data.shape):
+        shared = _tensor(place)
+        if shared.shape != data.shape:
             fix = "make the executor from this module's plan"
-            raise UserError("SP1617", f"{name} has the shape {tuple(data.shape)}, in the plan {array.shape}", fix)
-        shared = torch.from_numpy(array)
+            raise UserError(
+                "SP1617", f"{name} has the shape {tuple(data.shape)}, in the plan {tuple(shared.shape)}", fix
+            )
+        if shared.device != data.device:
+            fix = f"move the module first: module.to('{shared.device}')"
+            raise UserError("SP1617", f"{name} lies on {data.device}, the executor's memory on {shared.device}", fix)
         shared.copy_(data)
         return shared
 
@@ -79,11 +93,55 @@ class Planned(nn.Module):  # type: ignore[misc]
         parameters, buffers = dict(self.module.named_parameters()), dict(self.module.named_buffers())
         self._require_shared(parameters)
         if not self.module.training:
-            found = self.executor.predict(*(x.detach() for x in inputs))
-            return tuple(map(torch.from_numpy, found)) if isinstance(found, tuple) else torch.from_numpy(found)
+            found = self._evaluated(*(x.detach() for x in inputs))
+            return found if len(found) > 1 else found[0]
         for name, times in self.executor.counters_per_step().items():
             buffers[name] += times
         return _Step.apply(self, len(inputs), *inputs, *(parameters[n] for n in self.trained))
+
+    def _evaluated(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        executor = self.executor
+        with executor._lock:
+            executor._start("predict", executor._arguments("predict", inputs, {}))
+            return self._copies(tuple(executor._graph.value[v] for v in executor._graph.program["predict"].outputs))
+
+    def _copies(self, values: tuple[Value, ...]) -> tuple[torch.Tensor, ...]:
+        """Tensors of their own, made behind what was started last."""
+        return tuple(_tensor(self.executor._place(v)).clone(memory_format=torch.contiguous_format) for v in values)
+
+    @cached_property
+    def _lasting(self) -> tuple[torch.Tensor, ...]:
+        """On a GPU: where every backward pass leaves the parameters' gradients, so that it can be replayed."""
+        return self._targets()
+
+    def _targets(self) -> tuple[torch.Tensor, ...]:
+        shapes = (self.executor._graph.value[v].type.shape for v in self.executor._state.trained)
+        device = next((p.device for p in self.module.parameters()), None)
+        return tuple(torch.zeros(shape, device=device) for shape in shapes)
+
+    def _gradients(
+        self, step: int, inputs: tuple[torch.Tensor, ...]
+    ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        """Of the parameters and of the inputs, by the graph's names."""
+        executor = self.executor
+        lasting = isinstance(executor, CudaExecutor)
+        with executor._lock:
+            targets = self._lasting if lasting else self._targets()
+            executor._backward(step, inputs, targets, lasting)
+            own = tuple(t.clone() for t in targets) if lasting else targets
+            values = executor._input_gradients
+            of_inputs = {v.gradient_of: g for v, g in zip(values, self._copies(values), strict=True)}
+            return dict(zip(executor._state.trained.values(), own, strict=True)), of_inputs
+
+
+def _leave(held: list[torch.Tensor]) -> None:
+    """Memory of their own for a module's parameters and statistics."""
+    for tensor in held:
+        tensor.data = tensor.data.clone()
+
+
+def _tensor(place: Any) -> torch.Tensor:
+    return torch.from_numpy(place) if isinstance(place, np.ndarray) else torch.from_dlpack(place)
 
 
 class _Step(torch.autograd.Function):  # type: ignore[misc]
@@ -91,21 +149,20 @@ class _Step(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(ctx: Any, planned: Planned, count: int, *tensors: torch.Tensor) -> Any:
-        inputs = tensors[:count]
-        found, ctx.step = planned.executor.forward(*(x.detach() for x in inputs))
+        inputs, executor = tensors[:count], planned.executor
+        with executor._lock:
+            ctx.step = executor._forward(tuple(x.detach() for x in inputs), {})
+            predictions = planned._copies(executor._predicted)
         ctx.planned, ctx.count = planned, count
         ctx.save_for_backward(*inputs)
-        predictions = tuple(map(torch.from_numpy, found if isinstance(found, tuple) else (found,)))
         ctx.floating = [p.is_floating_point() for p in predictions]
         ctx.mark_non_differentiable(*(p for p in predictions if not p.is_floating_point()))
-        return predictions if isinstance(found, tuple) else predictions[0]
+        return predictions if len(predictions) > 1 else predictions[0]
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
-        executor, inputs = ctx.planned.executor, ctx.saved_tensors
         wanted = [g for g, floating in zip(gradients, ctx.floating, strict=True) if floating]
-        found, of_inputs = executor.backward(ctx.step, *(x.detach() for x in (*inputs, *wanted)))
-        names = executor.input_names[: ctx.count]
-        first = [torch.from_numpy(of_inputs[n]) if n in of_inputs else None for n in names]
-        rest = [torch.from_numpy(found[safe_name(n)]) if safe_name(n) in found else None for n in ctx.planned.trained]
-        return (None, None, *first, *rest)
+        found, of_inputs = ctx.planned._gradients(ctx.step, tuple(x.detach() for x in (*ctx.saved_tensors, *wanted)))
+        names = ctx.planned.executor.input_names[: ctx.count]
+        first = [of_inputs.get(n) for n in names]
+        return (None, None, *first, *(found.get(safe_name(n)) for n in ctx.planned.trained))

@@ -9,7 +9,7 @@ Everything that could differ from run to run is an argument; nothing is decided 
 
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
@@ -30,7 +30,6 @@ from planner.graph.model import DType, Graph, Program, Value
 from planner.ops.caller_gradient import CallerGradient
 from planner.ops.optimizer import GradientSum
 from planner.ops.stored import Stored, parse_stored
-from planner.ops.strides import memory_order
 from planner.plan.crossing import Crossing
 from planner.plan.expand import expanded
 from planner.plan.schema import Plan
@@ -131,48 +130,33 @@ class Executor:
         move. Also the number of the step, for `backward`, which draws the same; until then the inputs must not
         change."""
         with self._lock:
-            self._require_open()
-            if not self._predicted:
-                raise UserError("SP1612", f"plan {self.plan.name} has a loss of its own", "capture with loss='caller'")
-            program = self._program("train_step")
-            later = sum(n.op == CallerGradient.name for n in program.nodes)  # their gradients are the last inputs
-            arguments = matched("forward", program.inputs[:-later], inputs, named)
-            self._run("train_step", arguments, None, which=slice(1))
-            self._trained()
-            self._ran, self._paused = None, self._progress.batches
+            step = self._forward(inputs, named)
+            self._finish()
             found = tuple(self._copy(v) for v in self._predicted)
-            return found[0] if len(found) == 1 else found, self._progress.batches
+            return found[0] if len(found) == 1 else found, step
 
     def backward(self, step: int, *inputs: Any) -> tuple[dict[str, Array], dict[str, Array]]:
         """Gradients of the parameters and of the inputs, by name, from the inputs of step number `step` and the
         gradients of what `forward` returned, behind them. Goes on where that `forward` ended; where something else ran
         since, the activations are computed again. Changes nothing."""
         with self._lock:
-            program = self._program("train_step")
-            arguments = self._arguments("train_step", inputs, {})
             found = {n: np.zeros(self._graph.value[v].type.shape, np.float32) for v, n in self._state.trained.items()}
-            rest = slice(1 if self._paused == step else 0, None)
-            done, self._progress.batches = self._progress.batches, step - 1
-            try:
-                self._run("train_step", arguments, list(found.values()), which=rest)
-            finally:
-                self._progress.batches = done
-            values = [self._graph.value[v] for v in program.outputs[1:]]
-            return self._plain(found), {v.gradient_of: self._copy(v) for v in values}
+            self._backward(step, inputs, list(found.values()))
+            self._finish()
+            return self._plain(found), {v.gradient_of: self._copy(v) for v in self._input_gradients}
 
     def counters_per_step(self) -> dict[str, int]:
         """Name of every batch norm's counter of batches -> by how much a step raises it."""
         return dict(self._state.per_step)
 
-    def shared(self, name: str) -> Array | None:
+    def shared(self, name: str) -> Any:
         """A parameter or state as the executor holds it, in the framework's shape and without a copy: what is written
-        there is what the next run reads. None: the plan has no such value, or stores it in another order."""
+        there is what the next run reads. A NumPy array; on a GPU one with DLPack. None: the plan has no such value, or
+        stores it in another order."""
         with self._lock:
             self._require_open()
             value = self._state.by_name.get(name)
-            if value is None or self.plan.placement[value.id].layout:
-                return None
-            return self._view(value).transpose(np.argsort(memory_order(value.type)))
+            return None if value is None or self.plan.placement[value.id].layout else self._place(value)
 
     def losses(self) -> dict[str, float]:
         """Every loss of the last step, by the graph's name, for instance a discriminator's and its generator's."""
@@ -315,6 +299,48 @@ class Executor:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    # -- the passes of a plan whose loss is the caller's -----------------------------------------------------------
+    def _forward(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> int:
+        """What `forward` runs; the number of its step. The predictions lie where they were planned."""
+        self._require_open()
+        if not self._predicted:
+            raise UserError("SP1612", f"plan {self.plan.name} has a loss of its own", "capture with loss='caller'")
+        program = self._program("train_step")
+        later = sum(n.op == CallerGradient.name for n in program.nodes)  # their gradients are the last inputs
+        self._start("train_step", matched("forward", program.inputs[:-later], inputs, named), which=slice(1))
+        self._trained()
+        self._ran, self._paused = None, self._progress.batches
+        return self._progress.batches
+
+    def _backward(self, step: int, inputs: tuple[Any, ...], targets: Sequence[Any], lasting: bool = False) -> None:
+        """What `backward` runs. `targets`: an array per trained parameter, which becomes its gradient. `lasting`: they
+        lie where the parameters do, and are there for further passes."""
+        arguments = self._arguments("train_step", inputs, {})
+        rest = slice(1 if self._paused == step else 0, None)
+        done, self._progress.batches = self._progress.batches, step - 1
+        try:
+            self._start("train_step", arguments, targets, rest, lasting=lasting)
+        finally:
+            self._progress.batches = done
+
+    def _start(
+        self,
+        name: str,
+        arguments: tuple[Any, ...],
+        gradients: Sequence[Any] | None = None,
+        which: slice = slice(None),
+        lasting: bool = False,
+    ) -> None:
+        """As `_run`, but `_finish` says when it is over."""
+        self._run(name, arguments, gradients, which)
+
+    def _finish(self) -> None:
+        """Waits for what was started."""
+
+    @property
+    def _input_gradients(self) -> tuple[Value, ...]:
+        return tuple(self._graph.value[v] for v in self._program("train_step").outputs[1:])
+
     # -- helpers -----------------------------------------------------------------------------------------------
     def _require_open(self) -> None:
         if self._handle is None:
@@ -368,19 +394,16 @@ class Executor:
         self,
         name: str,
         arguments: tuple[Any, ...],
-        gradients: list[Array] | None,
+        gradients: Sequence[Any] | None,
         which: slice = slice(None),
         hold: bool = False,
     ) -> float:
         """Runs a program, or some of its parts; the first loss, where it has one."""
         self._require_open()
         self._ran = self._paused = None
-        wanted = self._graph.program[name].inputs
         events: list[TraceEvent] = []
         for number, part in self._parts[name][which]:
-            given = arguments
-            if part.inputs != wanted:
-                given = tuple(arguments[wanted.index(i)] for i in part.inputs)
+            given = self._given(name, part, arguments)
             try:
                 self._native.run(self._handle, number, given, self._progress.moment(hold), gradients)
             except RuntimeError as error:
@@ -394,6 +417,11 @@ class Executor:
                 runs = {n: rows_of([run for m, run in self._traced if m == n]) for n, _ in self._traced}
                 write_text(self._trace_path, measured_trace(self.plan, self._graph, runs))
         return float(self._loss[0]) if self._loss is not None else math.nan
+
+    def _given(self, name: str, part: Part, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Those of a program's arguments that a part of it reads."""
+        wanted = self._graph.program[name].inputs
+        return arguments if part.inputs == wanted else tuple(arguments[wanted.index(i)] for i in part.inputs)
 
     def _results(self, program: str) -> tuple[tuple[str, Array], ...]:
         """A program's outputs where they lie, in the framework's shapes, by name."""
@@ -417,6 +445,10 @@ class Executor:
         data = self._arena[placement.offset : placement.offset + placement.bytes]
         dtype = np.uint16 if value.type.dtype is DType.BFLOAT16 else np.dtype(value.type.dtype.value)
         return data.view(dtype).reshape(value.type.physical_shape)
+
+    def _place(self, value: Value) -> Any:
+        """A value where it lies, in its logical shape."""
+        return logical(self._view(value), value)
 
     def _copy(self, value: Value) -> Array:
         """A value's contents in its logical shape."""

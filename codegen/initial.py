@@ -18,7 +18,7 @@ import numpy as np
 
 from codegen.state import State
 from planner.errors import UserError
-from planner.graph.model import Value
+from planner.graph.model import DType, Graph, Init, Value
 
 Array = np.ndarray[Any, Any]
 
@@ -91,6 +91,20 @@ def set_initial_values(state: State, seed: int, given: Mapping[str, Array]) -> N
                 "capture the model again",
             )
         state.write(value, data)
+
+
+def with_drawn_data(graph: Graph) -> Graph:
+    """The graph with rules in place of a captured model's weights, for executors that are only timed: random matrices
+    and filters, ones elsewhere; whole numbers, which may be indices, are 0."""
+
+    def rule(value: Value) -> Init:
+        if value.type.dtype in (DType.INT32, DType.INT64, DType.UINT8):
+            return Init(kind="zeros")
+        return Init(kind="normal", value=0.05) if len(value.type.shape) > 1 else Init(kind="ones")
+
+    given = [v.id for v in graph.values if v.init is not None and v.init.kind == "data"]
+    changed = {v: graph.value[v].model_copy(update={"init": rule(graph.value[v])}) for v in given}
+    return graph.model_copy(update={"values": tuple(changed.get(v.id, v) for v in graph.values)})
 
 
 def draw(value: Value, seed: int) -> Array:

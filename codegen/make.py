@@ -7,7 +7,6 @@ from codegen.build import build
 from codegen.cost_table import fill
 from codegen.emit import emit
 from codegen.measure import Progress
-from codegen.parts import require_own_loss
 from planner.capturing import capture
 from planner.costs.table import read_costs, write_costs
 from planner.graph.model import Graph
@@ -54,8 +53,6 @@ def make(
     captured = capture(model, batch=batch, image_size=image_size, keep=kept, clip_norm=clip_norm, accumulate=accumulate)
     captured = captured.in_precision(precision)
     require_precision(captured.graph, hardware.name, hardware.bfloat16)
-    if hardware.gpus:
-        require_own_loss(captured.graph)
     costs_file = Path(out) / "costs" / f"{hardware.name}.json"
     table = fill(
         [captured.graph],

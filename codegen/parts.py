@@ -7,7 +7,6 @@ run finds the activations of the first where they were left.
 
 from dataclasses import dataclass
 
-from planner.errors import UserError
 from planner.graph.model import Graph, Node, Program
 from planner.ops.caller_gradient import CallerGradient, CallerGradientAttrs
 from planner.plan.lifetimes import owner
@@ -46,16 +45,6 @@ def predictions(graph: Graph) -> tuple[str, ...]:
         assert isinstance(node.attrs, CallerGradientAttrs)
         return node.inputs[1 : 1 + node.attrs.predictions]
     return ()
-
-
-def require_own_loss(graph: Graph) -> None:
-    """SP1618 where a step would have to stop for its caller: programs for a GPU run as a whole."""
-    if predictions(graph):
-        raise UserError(
-            "SP1618",
-            f"graph {graph.name} leaves its loss to the caller, which executors for GPUs cannot do",
-            "capture it with a loss, or plan for a processor",
-        )
 
 
 def _waiting(program: Program) -> list[Node]:

@@ -14,6 +14,7 @@ lies beside `--out` (`gpu_results.log`); the end of it is shown where a part end
     sanitize      compute-sanitizer (memcheck, racecheck) on a small network, in float32 and bfloat16
     correct       zoo networks against PyTorch in float64: at most twice PyTorch float32's own error, or 1e-5
     bfloat16      the same networks in bfloat16: no further from float64 than PyTorch's autocast
+    autograd      a residual network's passes inside PyTorch's autograd: gradients, and steps beside eager PyTorch
     speed         ResNet-50 steps at batches 32, 64, 256 in TF32, bfloat16 and float32, in pairs with eager PyTorch and
                   torch.compile (reduce-overhead, then max-autotune, with CUDA graphs), channels-last
     cap           how far 12 GB reach: SuperNeurons' batches, run
@@ -64,7 +65,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
 
 try:
-    from gpu_parts import accuracy, memory, sanitize, speed, streams
+    from gpu_parts import accuracy, inside, memory, sanitize, speed, streams
     from gpu_parts.study import GpuLost, Study
 
     from planner.artefact import write_text
@@ -78,6 +79,7 @@ PARTS: dict[str, tuple[Callable[[Study], None], float]] = {
     "sanitize": (sanitize.sanitize, 1.5),
     "correct": (accuracy.correct, 2),
     "bfloat16": (accuracy.bfloat16, 1.25),
+    "autograd": (inside.autograd, 1.25),
     "speed": (speed.speed, 7),
     "cap": (memory.batches_under_the_cap, 2),
     "budgets": (memory.budgets, 3),

@@ -11,7 +11,7 @@ they are if their memory layout is the planned one.
 
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,9 +92,12 @@ class CudaExecutor(Executor):
         self._handle: Any = self._guard(self._native.create, device, poison, record)
         given = read_weights(self._folder / "weights.npz")
         self._state = State(self._graph, self._view, given, self._store, self._layouts())
-        self._programs = {p.name: i for i, p in enumerate(self.plan.programs)}
+        self._set_parts()
+        self.before_close: list[Callable[[], None]] = []
+        """Called while the memory is still there: what shares it goes."""
         self._progress = Progress(seed, self._state.first_lr)
         self._ran: str | None = None
+        self._paused: int | None = None
         self._traced = None
         self._trace_path: Path | None = None
         self._train = self._graph.program.get("train_step")
@@ -131,10 +134,7 @@ class CudaExecutor(Executor):
         tensor on the GPU that shares them. The executor lives as long as the array, but its memory only until `close`;
         call `wait` before reading."""
         self._require_open()
-        value = self._graph.value[name]
-        shape, strides = value.type.shape, self._strides(value)
-        offset = self.plan.placement[name].offset
-        return self._native.view(self._handle, offset, list(shape), list(strides), *_DLPACK[value.type.dtype])
+        return self._place(self._graph.value[name])
 
     def node_times(
         self, program: str = "train_step", repetitions: int = 20, launches: Mapping[str, Launch | None] | None = None
@@ -146,13 +146,15 @@ class CudaExecutor(Executor):
             raise UserError("SP1862", f"a median of {repetitions} times is none", "ask for one repetition or more")
         with self._lock:
             self._require_open()
-            order = self._tasks(program)
-            shapes = [] if launches is None else [tuple(launches.get(n) or ()) or (0, 0) for n in order]
-            if launches is not None:
-                shapes = [s if n in launches else (-1, 0) for n, s in zip(order, shapes, strict=True)]
-            number = self._programs[program]
-            times = self._guard(self._native.time_nodes, self._handle, number, repetitions, shapes)
-            return {n: t for n, t in zip(order, times, strict=True) if launches is None or n in launches}
+            found: dict[str, float] = {}
+            for number, _ in self._parts[program]:
+                order = self._tasks(number)
+                shapes = [] if launches is None else [tuple(launches.get(n) or ()) or (0, 0) for n in order]
+                if launches is not None:
+                    shapes = [s if n in launches else (-1, 0) for n, s in zip(order, shapes, strict=True)]
+                times = self._guard(self._native.time_nodes, self._handle, number, repetitions, shapes)
+                found |= {n: t for n, t in zip(order, times, strict=True) if launches is None or n in launches}
+            return found
 
     def pair_times(
         self, program: str, nodes: tuple[str, str], copies: tuple[int, int], repetitions: int
@@ -161,9 +163,9 @@ class CudaExecutor(Executor):
         both ran. On what the arena holds."""
         with self._lock:
             self._require_open()
-            order = self._tasks(program)
+            runs = [(number, self._tasks(number)) for number, _ in self._parts[program]]
+            number, order = next(run for run in runs if set(nodes) <= set(run[1]))
             tasks = [order.index(n) for n in nodes]
-            number = self._programs[program]
             return tuple(self._guard(self._native.time_pair, self._handle, number, tasks, copies, repetitions))
 
     @property
@@ -189,13 +191,18 @@ class CudaExecutor(Executor):
     def close(self) -> None:
         """Give back the GPU's memory, streams and events. Later calls are errors (SP1607)."""
         with self._lock:
-            if self._handle is not None:
+            if self._handle is None:
+                return
+            try:
+                for call in self.before_close:
+                    call()
+            finally:
                 self._native.close(self._handle)
                 self._handle = None
 
-    def _tasks(self, program: str) -> list[str]:
-        """A program's nodes in the order in which they are asked for."""
-        return list(self._native.tasks(self._programs[program]))
+    def _tasks(self, run: int) -> list[str]:
+        """The nodes of a run (see codegen/parts.py) in the order in which they are asked for."""
+        return list(self._native.tasks(run))
 
     # -- helpers -----------------------------------------------------------------------------------------------
     def _guard(self, call: Any, *arguments: Any) -> Any:
@@ -205,30 +212,69 @@ class CudaExecutor(Executor):
             raise InternalError(f"plan {self.plan.name}: {error}") from error
 
     def _train_on(self, inputs: tuple[Any, ...], named: dict[str, Any], hold: bool) -> Loss:  # type: ignore[override]
-        ticket = self._submit("train_step", self._arguments("train_step", inputs, named), None, hold)
+        ticket = self._submit("train_step", self._arguments("train_step", inputs, named), hold=hold)
         self._trained(hold)
         return Loss(self, ticket)
 
-    def _submit(self, name: str, arguments: tuple[Any, ...], gradients: list[Array] | None, hold: bool = False) -> int:
+    def _submit(
+        self,
+        name: str,
+        arguments: tuple[Any, ...],
+        gradients: Sequence[Any] | None = None,
+        which: slice = slice(None),
+        hold: bool = False,
+        lasting: bool = False,
+    ) -> int:
+        """Asks for a program, or for some of its parts; the last one's ticket."""
         self._require_open()
-        self._ran = None
-        number = self._programs[name]
-        moment, stream = self._progress.moment(hold), self._callers_stream()
-        ticket: int = self._guard(self._native.submit, self._handle, number, arguments, moment, gradients, stream)
+        self._ran = self._paused = None
+        moment, stream, ticket = self._progress.moment(hold), self._callers_stream(), 0
+        for number, part in self._parts[name][which]:
+            given = self._given(name, part, arguments)
+            more = (moment, gradients, lasting, stream, self.takes_gradients)
+            ticket = self._guard(self._native.submit, self._handle, number, given, *more)
         self._ran = name
         return ticket
 
     def _callers_stream(self) -> int:
         """PyTorch's current stream, on which inputs are made and overwritten; 0 without PyTorch: the default one."""
+        stream = self._torch_stream()
+        return 0 if stream is None else int(stream.cuda_stream)
+
+    def _torch_stream(self) -> Any:
         torch = sys.modules.get("torch")
         if torch is None or self._native.null_device or not torch.cuda.is_initialized():
-            return 0
-        return int(torch.cuda.current_stream(self._device).cuda_stream)
+            return None
+        return torch.cuda.current_stream(self._device)
 
-    def _run(  # type: ignore[override]  # its programs have one part
-        self, name: str, arguments: tuple[Any, ...], gradients: list[Array] | None
+    def _after_callers_work(self) -> None:
+        """Waits for what changes parameters where they lie: an optimizer of the caller's."""
+        stream = self._torch_stream() if self.takes_gradients else None
+        if stream is not None:
+            stream.synchronize()
+
+    def _run(
+        self,
+        name: str,
+        arguments: tuple[Any, ...],
+        gradients: Sequence[Any] | None,
+        which: slice = slice(None),
+        hold: bool = False,
     ) -> float:
-        return self._wait(self._submit(name, arguments, gradients))
+        return self._wait(self._submit(name, arguments, gradients, which, hold))
+
+    def _start(
+        self,
+        name: str,
+        arguments: tuple[Any, ...],
+        gradients: Sequence[Any] | None = None,
+        which: slice = slice(None),
+        lasting: bool = False,
+    ) -> None:
+        self._submit(name, arguments, gradients, which, lasting=lasting)
+
+    def _finish(self) -> None:
+        self.wait()
 
     def _wait(self, ticket: int) -> float:
         with self._lock:
@@ -244,10 +290,16 @@ class CudaExecutor(Executor):
         """A copy of a value's contents in its memory order; of bfloat16, which NumPy lacks, in float32."""
         placement = self.plan.placement[value.id]
         data = np.empty(placement.bytes, np.uint8)
+        self._after_callers_work()
         self._guard(self._native.read, self._handle, placement.offset, data)
         if value.type.dtype is DType.BFLOAT16:
             return from_words(data.view(np.uint16)).reshape(value.type.physical_shape)
         return data.view(np.dtype(value.type.dtype.value)).reshape(value.type.physical_shape)
+
+    def _place(self, value: Value) -> Any:
+        """An array with DLPack in the GPU's memory, in its logical shape."""
+        shape, offset = list(value.type.shape), self.plan.placement[value.id].offset
+        return self._native.view(self._handle, offset, shape, list(self._strides(value)), *_DLPACK[value.type.dtype])
 
     def _store(self, value: Value, data: Array) -> None:
         placement = self.plan.placement[value.id]
@@ -255,6 +307,7 @@ class CudaExecutor(Executor):
             typed = to_words(data)
         else:
             typed = np.ascontiguousarray(data, np.dtype(value.type.dtype.value))
+        self._after_callers_work()
         self._guard(self._native.write, self._handle, placement.offset, typed.reshape(-1).view(np.uint8))
 
     def _strides(self, value: Value) -> tuple[int, ...]:

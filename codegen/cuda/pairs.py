@@ -8,6 +8,7 @@ from pathlib import Path
 from codegen.build import build
 from codegen.cuda.executor import CudaExecutor
 from codegen.emit import emit
+from codegen.initial import with_drawn_data
 from codegen.load import executor_class
 from codegen.pairs import MOST_COPIES, ROUNDS, PairTime, longest_overlaps
 from planner.costs.table import Beside, CoRun, CostTable
@@ -41,7 +42,7 @@ def profile_pairs(
     options = PlanOptions(policy="liu", strategies=(1, 3), search=True, lanes=lanes)
     for _ in range(ROUNDS):
         measured: list[CoRun] = []
-        for number, graph in enumerate(graphs):
+        for number, graph in enumerate(map(with_drawn_data, graphs)):
             progress("timing pairs", number, len(graphs))
             plan = make_plan(graph, target, table, options)
             wanted = longest_overlaps(graph, plan, table)

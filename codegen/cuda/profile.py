@@ -16,6 +16,7 @@ from codegen.cuda.facts import WORKSPACE_SLACK, facts
 from codegen.cuda.launches import Launch, search, worth_keeping
 from codegen.cuda.probe import Algorithm, algorithms, probe
 from codegen.emit import emit
+from codegen.initial import with_drawn_data
 from codegen.load import executor_class
 from codegen.steps import random_inputs
 from planner.costs.model import modelled_costs
@@ -134,6 +135,7 @@ def _timed(
     """Every node of one executor by events. Library nodes have their own entries already, without what stepplan's
     kernels add to them (packing, bias): here the whole node is timed, in the algorithm that was the fastest, and with
     weights as the plan stores them."""
+    graph = with_drawn_data(graph)
     guessed = table.with_entries(_guessed(graph, target, table, tf32))
     plan = make_plan(graph, target, guessed, PlanOptions(policy="sequential"))
     with tempfile.TemporaryDirectory(prefix="stepplan-profile-") as folder:

@@ -1,13 +1,14 @@
 """The tables behind an executor on a GPU: what `codegen.cpu.tables` resolves, and on top of it the order in which one
 thread asks all streams for their nodes, the events between them, and what every node touches."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from codegen.cpu import tables
 from codegen.cpu.view import NodeView
 from codegen.cuda.joint import launches
+from codegen.parts import Part, parts
 from planner.errors import InternalError
 from planner.graph.model import PERSISTENT, Graph, Role
 from planner.ops.base import op_named
@@ -45,6 +46,8 @@ class TaskView:
 
 @dataclass(frozen=True)
 class ProgramView:
+    """What is asked of the streams at one go: a program, or a part of one (codegen/parts.py)."""
+
     name: str
     tasks: tuple[TaskView, ...]
     """In the order in which they are asked for."""
@@ -78,7 +81,7 @@ def build(plan: Plan, graph: Graph, plan_text: str) -> Model:
     held = [v for v in graph.values if v.role in PERSISTENT and v.id in plan.placement]
     return Model(
         base=base,
-        programs=tuple(_program(plan, graph, p, base, touch) for p in plan.programs),
+        programs=tuple(v for p in plan.programs for v in _program(plan, graph, p, base, touch)),
         input_touches=tuple(touch.of(i.id, True) for i in base.inputs),
         held=tuple((t.value, t.offset, t.bytes) for t in (touch.of(v.id, True) for v in held)),
     )
@@ -125,49 +128,70 @@ class _Touches:
         return tuple(found)
 
 
-def _program(plan: Plan, graph: Graph, program: ProgramPlan, base: tables.Model, touch: _Touches) -> ProgramView:
+def _program(
+    plan: Plan, graph: Graph, program: ProgramPlan, base: tables.Model, touch: _Touches
+) -> Iterator[ProgramView]:
+    """Its runs. Streams meet at the end of each, so there is no event between two of them."""
     view_of = {v.id: v for v in base.views[program.name]}
-    waited = {parse_wait(w)[0] for lane in program.lanes for e in lane for w in e.wait}
     touches = {v.id: touch.all(v) for v in view_of.values()}
     ops = {v.id: v.node.op for v in view_of.values()}
-    lanes = [launches(lane, ops, touches, waited) for lane in program.lanes]
-    order = issue_order(program, lanes)
-    joins = {node for lane in lanes for nodes in lane for node in nodes[:-1]}
-    event = {node: i for i, node in enumerate(n for n in order if n in waited)}
-    lane_of = {parse_slice(e.run)[0]: i for i, lane in enumerate(program.lanes) for e in lane}
-    waits = {parse_slice(e.run)[0]: e.wait for lane in program.lanes for e in lane}
     inputs = [i.id for i in base.inputs]
-    outputs = graph.program[program.name].outputs
-    result = plan.placement[outputs[0]] if outputs else None
-    small = result is not None and result.bytes <= RESULT_BYTES and graph.value[outputs[0]].role is not Role.INPUT
-    return ProgramView(
-        name=program.name,
-        tasks=tuple(
-            TaskView(
-                function=view_of[node].name,
-                node=node,
-                lane=lane_of[node],
-                waits=tuple(dict.fromkeys(event[parse_wait(w)[0]] for w in waits[node])),
-                event=event.get(node, -1),
-                touches=touches[node],
-                joins=node in joins,
-            )
-            for node in order
-        ),
-        events=len(event),
-        inputs=tuple(inputs.index(i) for i in graph.program[program.name].inputs),
-        index_sources=next(r.index_sources for r in base.runs if r.name == program.name),
-        result=result.offset if result is not None and small else 0,
-        result_bytes=result.bytes if result is not None and small else 0,
-    )
+    runs = parts(plan, graph, program)
+    for part in runs:
+        waits = _waits(part)
+        waited = {node for found in waits.values() for node in found}
+        lanes = [launches(lane, ops, touches, waited) for lane in part.lanes]
+        order = issue_order([n.node for n in program.nodes], waits, lanes)
+        joins = {node for lane in lanes for nodes in lane for node in nodes[:-1]}
+        event = {node: i for i, node in enumerate(n for n in order if n in waited)}
+        lane_of = {parse_slice(e.run)[0]: i for i, lane in enumerate(part.lanes) for e in lane}
+        reports = any(view_of[node].bad_index >= 0 for node in order)
+        result, result_bytes = _result(plan, graph, program) if part is runs[-1] else (0, 0)
+        yield ProgramView(
+            name=part.name,
+            tasks=tuple(
+                TaskView(
+                    function=view_of[node].name,
+                    node=node,
+                    lane=lane_of[node],
+                    waits=tuple(event[other] for other in waits[node]),
+                    event=event.get(node, -1),
+                    touches=touches[node],
+                    joins=node in joins,
+                )
+                for node in order
+            ),
+            events=len(event),
+            inputs=tuple(inputs.index(i) for i in part.inputs),
+            index_sources=next(r.index_sources for r in base.runs if r.name == part.name) if reports else (),
+            result=result,
+            result_bytes=result_bytes,
+        )
 
 
-def issue_order(program: ProgramPlan, lanes: Sequence[Sequence[tuple[str, ...]]]) -> tuple[str, ...]:
+def _waits(part: Part) -> dict[str, tuple[str, ...]]:
+    """node -> nodes of the same run that it waits for."""
+    entries = {parse_slice(e.run)[0]: e for lane in part.lanes for e in lane}
+    found = {node: dict.fromkeys(parse_wait(w)[0] for w in entry.wait) for node, entry in entries.items()}
+    return {node: tuple(w for w in waits if w in entries) for node, waits in found.items()}
+
+
+def _result(plan: Plan, graph: Graph, program: ProgramPlan) -> tuple[int, int]:
+    """Offset and bytes of the first output, where it is small and the program's own."""
+    for value in graph.program[program.name].outputs[:1]:
+        place = plan.placement[value]
+        if place.bytes <= RESULT_BYTES and graph.value[value].role is not Role.INPUT:
+            return place.offset, place.bytes
+    return 0, 0
+
+
+def issue_order(
+    scheduled: Sequence[str], waits: Mapping[str, Sequence[str]], lanes: Sequence[Sequence[tuple[str, ...]]]
+) -> tuple[str, ...]:
     """The nodes of all lanes in one order: each lane's own, launch by launch (`lanes`), and none before a node that it
     waits for, so that an event is always recorded before somebody is made to wait for it. Of several, the one that the
-    schedule starts first."""
-    place = {n.node: i for i, n in enumerate(program.nodes)}
-    waits = {parse_slice(e.run)[0]: e.wait for lane in program.lanes for e in lane}
+    schedule (`scheduled`) starts first."""
+    place = {node: i for i, node in enumerate(scheduled)}
     heads = [0] * len(lanes)
     done: dict[str, None] = {}
     while any(head < len(lane) for head, lane in zip(heads, lanes, strict=True)):
@@ -175,10 +199,11 @@ def issue_order(program: ProgramPlan, lanes: Sequence[Sequence[tuple[str, ...]]]
         for number, (head, lane) in enumerate(zip(heads, lanes, strict=True)):
             if head < len(lane):
                 first = lane[head][0]  # the others of a launch wait for nobody
-                if all(parse_wait(w)[0] in done for w in waits[first]):
+                if all(w in done for w in waits[first]):
                     ready.append((place[first], number))
         if not ready:
-            raise InternalError(f"the lanes of {program.name} wait for each other")
+            stuck = [lane[head][0] for head, lane in zip(heads, lanes, strict=True) if head < len(lane)]
+            raise InternalError(f"{', '.join(stuck)} wait for each other")
         _, number = min(ready)
         done.update(dict.fromkeys(lanes[number][heads[number]]))
         heads[number] += 1

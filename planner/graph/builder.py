@@ -33,6 +33,7 @@ from planner.graph.model import (
 from planner.graph.optimizer import Optimizer, append_updates
 from planner.graph.shared_heads import share_heads
 from planner.ops import op_named
+from planner.ops.shape import ReshapeAttrs
 
 
 class _Objective(NamedTuple):
@@ -256,7 +257,7 @@ class GraphBuilder:
             gradients = append_backward(self, done, objective.loss, trained, gradients_of)
             if fuse:
                 self.nodes = join(self.nodes, self.values, {*losses, *gradients.values(), *keep}, "backward")
-            wanted = [gradients.pop(v) for v in gradients_of if v in gradients]
+            wanted = [self._own_gradient(v, gradients.pop(v)) for v in gradients_of if v in gradients]
             append_updates(self, gradients, objective.optimizer, clip_norm, accumulate)
         for state, value in self._carried:
             self.op("state_update", [value], name=f"{state}.carry", updates=[state], phase="update")
@@ -270,6 +271,15 @@ class GraphBuilder:
             outputs=tuple(losses),
         )
         return self._graph((train, predict))
+
+    def _own_gradient(self, of: str, gradient: str) -> str:
+        """A view of a gradient that is another value's, too, as that of a sum is its operands': a caller is to find
+        this one's."""
+        if self.values[gradient].gradient_of == of:
+            return gradient
+        attrs = ReshapeAttrs(shape=self.shape(of))
+        (view,) = self.op("reshape", [gradient], attrs, name=f"{of}.gradient", phase="backward", like=of)
+        return view
 
     def _grouped(self, optimizer: Optimizer) -> set[str]:
         """The parameters that the optimizer's groups list. SP1023: some are not the model's, or in two groups."""

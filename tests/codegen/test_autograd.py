@@ -66,6 +66,37 @@ def test_trains_with_any_loss_and_optimizer(executor: Executor) -> None:
     torch.testing.assert_close(planned.eval()(first), copy.deepcopy(plain).eval()(first), rtol=1e-3, atol=1e-3)
 
 
+class Sums(nn.Module):
+    """The gradient of a sum is that of its operands: of two inputs, and of a parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.bias, self.out = nn.Parameter(torch.randn(4, 6, 6)), nn.Conv2d(4, 2, 3)
+
+    def forward(self, x: torch.Tensor, z: torch.Tensor, unused: torch.Tensor) -> torch.Tensor:
+        return self.out(x + self.bias + z)
+
+
+def test_every_input_has_its_own_gradient(tmp_path: Path) -> None:
+    shapes = [(1, 4, 6, 6)] * 3
+    captured = capture(Sums(), tuple(map(torch.randn, shapes)), loss="caller")
+    made = make(captured.graph, tmp_path / "sums")
+    captured.write_weights(tmp_path / "sums" / "weights.npz")
+    with made(pin=False) as executor:
+        planned, plain = Planned(Sums(), executor), Sums()
+        inputs = [torch.randn(s) for s in shapes]
+        found = []
+        for call in (planned, plain):
+            own = [x.clone().requires_grad_() for x in inputs]
+            call(*own).exp().sum().backward()
+            found.append([x.grad for x in own])
+        assert found[0][2] is None and found[1][2] is None
+        for mine, other in zip(found[0][:2], found[1][:2], strict=True):
+            torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(planned.module.bias.grad, plain.bias.grad, rtol=1e-4, atol=1e-5)
+
+
 class Heads(nn.Module):
     """Two results, dropout, and tensors that a budget makes again."""
 

@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from codegen.parts import parts, predictions, require_own_loss
+from codegen.parts import parts, predictions
 from planner.capturing import capture
-from planner.errors import UserError
 from planner.graph.model import Graph
 from planner.plan.expand import expanded
 from planner.plan.schema import Plan, parse_slice
@@ -61,6 +60,3 @@ def test_a_program_with_a_loss_is_one_part() -> None:
     for program in plan.programs:
         (only,) = parts(plan, graph, program)
         assert (only.name, only.lanes) == (program.name, program.lanes)
-    require_own_loss(graph)
-    with pytest.raises(UserError, match="SP1618"):
-        require_own_loss(heads())

@@ -45,23 +45,24 @@ inline Argument argument_of(int device, const InputSpec& input, nb::handle given
 }
 
 inline Ticket submit(const nb::capsule& handle, size_t program, const nb::tuple& arguments, const Moment& moment,
-                     const nb::object& gradients, uintptr_t stream) {
+                     const nb::object& gradients, bool lasting, uintptr_t stream, bool shares) {
   Executor& executor = executor_of(handle);
   const ProgramSpec& spec = executor.spec().programs[program];
   std::vector<nb::ndarray<nb::ro>> owners(spec.inputs.size());
   std::vector<Argument> given(spec.inputs.size());
-  std::vector<void*> targets;
+  Targets targets;
+  targets.lasting = lasting;
   return guarded([&] {
     for (size_t i = 0; i < given.size(); ++i)
       given[i] = argument_of(executor.device().number(), executor.spec().inputs[static_cast<size_t>(spec.inputs[i])],
                              arguments[i], owners[i]);
     if (!gradients.is_none())
       for (nb::handle gradient : gradients)
-        targets.push_back(gradient.is_none() ? nullptr : nb::cast<nb::ndarray<float, nb::c_contig>>(gradient).data());
+        targets.places.push_back(gradient.is_none() ? nullptr : nb::cast<nb::ndarray<float, nb::c_contig>>(gradient).data());
     gpu::Scalars now;
     std::tie(now.seed, now.lr, now.step, now.update, now.held, now.hold) = moment;
     const nb::gil_scoped_release released;
-    return executor.submit(program, given, now, gradients.is_none() ? nullptr : targets.data(), stream);
+    return executor.submit(program, given, now, gradients.is_none() ? nullptr : &targets, {stream, shares});
   });
 }
 
@@ -123,7 +124,7 @@ inline void bind(nb::module_& module) {
   module.attr("arch") = executor_spec.arch;
   module.def("create", create, nb::arg("device"), nb::arg("poison"), nb::arg("record"));
   module.def("submit", submit, nb::arg("handle"), nb::arg("program"), nb::arg("arguments"), nb::arg("moment"),
-             nb::arg("gradients").none(), nb::arg("stream"));
+             nb::arg("gradients").none(), nb::arg("lasting"), nb::arg("stream"), nb::arg("shares"));
   module.def("wait", wait);
   module.def("synchronize", [](const nb::capsule& handle) {
     guarded([&] {

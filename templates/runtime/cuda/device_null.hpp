@@ -278,7 +278,7 @@ class Device {
 inline void after_callers_work(Device& device, Stream stream, Event, uintptr_t) {
   device.run(stream, "after the caller's work", [] {});
 }
-inline void before_callers_work(Device&, Event, uintptr_t) {}
+inline void before_callers_work(Device& device, Event event, uintptr_t) { device.synchronize(event); }
 
 inline Found find_device(int device) {
   Found found = Device::pretended();

@@ -34,7 +34,7 @@ void require_indices(const InputSpec& input, const std::byte* data) {
 
 Executor::Executor(int device, bool poison, bool record)
     : spec_(executor_spec), device_(device), record_(record), pointers_(spec_.inputs.size(), nullptr),
-      runs_(2 * spec_.programs.size(), 0) {
+      runs_(3 * spec_.programs.size(), 0) {
   for (const ProgramSpec& program : spec_.programs) reports_ = std::max(reports_, program.index_sources.size());
   gpu::require_device(gpu::find_device(device), spec_.arch, spec_.arena_bytes + small_bytes(reports_));
   const auto current = device_.use();
@@ -116,16 +116,17 @@ void Executor::stage(int number, const Argument& given) {
   require_indices(input, staging_[static_cast<size_t>(number)]);
 }
 
-Executor::GraphKey Executor::key_of(const ProgramSpec& program, bool hold) const {
-  GraphKey key{program.name, hold ? this : nullptr};
+Executor::GraphKey Executor::key_of(const ProgramSpec& program, const Run& run) const {
+  GraphKey key{program.name, run.hold ? this : nullptr};
   for (int input : program.inputs) key.push_back(pointers_[static_cast<size_t>(input)]);
+  key.insert(key.end(), run.gradients.begin(), run.gradients.end());
   return key;
 }
 
 /// Where nodes find the inputs: the caller's device memory where it is as planned, else the arena, into which
 /// `place_input` copies. So too where the caller's addresses never come back: recording a step anew for every one
 /// would cost more than the copy.
-void Executor::choose_addresses(const ProgramSpec& program, std::span<const Argument> given, bool hold) {
+void Executor::choose_addresses(const ProgramSpec& program, std::span<const Argument> given, const Run& run) {
   for (size_t i = 0; i < given.size(); ++i) {
     const auto number = static_cast<size_t>(program.inputs[i]);
     const std::byte* data = given[i].array.data;
@@ -133,7 +134,7 @@ void Executor::choose_addresses(const ProgramSpec& program, std::span<const Argu
                         reinterpret_cast<uintptr_t>(data) % kInputAlignment == 0;
     pointers_[number] = usable ? data : arena_ + spec_.inputs[number].offset;
   }
-  if (!record_ || graphs_.size() < kMostGraphs || graphs_.contains(key_of(program, hold))) return;
+  if (!record_ || graphs_.size() < kMostGraphs || graphs_.contains(key_of(program, run))) return;
   for (int number : program.inputs)
     pointers_[static_cast<size_t>(number)] = arena_ + spec_.inputs[static_cast<size_t>(number)].offset;
 }
@@ -162,15 +163,18 @@ void Executor::place_input(int number, const Argument& given) {
   move(uint64_t{});
 }
 
-void Executor::prepare(Run& run, void* const* gradients) {
+Run Executor::prepare(const Targets* targets, bool hold) {
+  Run run;
   run.arena = arena_;
   run.pools = pools_.data();
   run.kernels = kernels_.get();
   run.inputs = pointers_.data();
   run.now = reinterpret_cast<const gpu::Scalars*>(small_);
   run.bad_rows = reinterpret_cast<int64_t*>(small_ + 64);
-  run.gradients = gradients;
-  run.apply_updates = gradients == nullptr;
+  run.hold = hold;
+  run.apply_updates = targets == nullptr;
+  if (targets != nullptr) run.gradients = targets->places, run.lasting = targets->lasting;
+  return run;
 }
 
 void Executor::enqueue(const ProgramSpec& program, const Run& run) {
@@ -205,8 +209,10 @@ void Executor::enqueue(const ProgramSpec& program, const Run& run) {
 /// The first run of a program sets up what libraries and driver load when first asked; it is not recorded.
 void Executor::launch(size_t number, const Run& run) {
   const ProgramSpec& program = spec_.programs[number];
-  if (!record_ || !run.apply_updates || runs_[2 * number + run.hold]++ == 0) return enqueue(program, run);
-  const GraphKey key = key_of(program, run.hold);
+  const bool again = run.apply_updates || run.lasting;
+  const size_t updates = run.lasting ? 2 : run.hold ? 1 : 0;
+  if (!record_ || !again || runs_[3 * number + updates]++ == 0) return enqueue(program, run);
+  const GraphKey key = key_of(program, run);
   auto found = graphs_.find(key);
   if (found == graphs_.end()) {
     device_.begin_capture(streams_[0]);
@@ -235,24 +241,25 @@ auto Executor::closing(const Body& body) {
   }
 }
 
-Ticket Executor::submit(size_t number, std::span<const Argument> given, const gpu::Scalars& now, void* const* gradients,
-                        uintptr_t caller) {
-  return closing([&] { return ask(number, given, now, gradients, caller); });
+Ticket Executor::submit(size_t number, std::span<const Argument> given, const gpu::Scalars& now, const Targets* targets,
+                        Caller caller) {
+  return closing([&] { return ask(number, given, now, targets, caller); });
 }
 
-Ticket Executor::ask(size_t number, std::span<const Argument> given, const gpu::Scalars& now, void* const* gradients,
-                     uintptr_t caller) {
+Ticket Executor::ask(size_t number, std::span<const Argument> given, const gpu::Scalars& now, const Targets* targets,
+                     Caller caller) {
   const ProgramSpec& program = spec_.programs[number];
   Slot& slot = slots_[next_ % kSlots];
   collect(slot);
   const auto on_device = [](const Argument& a) { return a.on_device; };
-  const bool foreign = std::any_of(given.begin(), given.end(), on_device);
+  const bool foreign = caller.shares || std::any_of(given.begin(), given.end(), on_device);
   const bool staged = !std::all_of(given.begin(), given.end(), on_device);
   if (staged) device_.synchronize(staged_);  // the pinned copies of the last inputs have left
   for (size_t i = 0; i < given.size(); ++i)
     if (!given[i].on_device) stage(program.inputs[i], given[i]);
-  choose_addresses(program, given, now.hold);
-  if (foreign) gpu::after_callers_work(device_, streams_[0], start_, caller);
+  const Run run = prepare(targets, now.hold);
+  choose_addresses(program, given, run);
+  if (foreign) gpu::after_callers_work(device_, streams_[0], start_, caller.stream);
   for (size_t i = 0; i < given.size(); ++i) {
     const size_t input = static_cast<size_t>(program.inputs[i]);
     device_.begin_node(streams_[0], spec_.inputs[input].name, spec_.input_touches.subspan(input, 1));
@@ -261,9 +268,6 @@ Ticket Executor::ask(size_t number, std::span<const Argument> given, const gpu::
   }
   if (staged) device_.record(staged_, streams_[0]);
   gpu::set_scalars(queue(0), reinterpret_cast<gpu::Scalars*>(small_), now);
-  Run run;
-  prepare(run, gradients);
-  run.hold = now.hold;
   launch(number, run);
   std::byte* part = results_ + next_ % kSlots * slot_bytes();
   if (program.result_bytes > 0)
@@ -271,7 +275,7 @@ Ticket Executor::ask(size_t number, std::span<const Argument> given, const gpu::
   if (!program.index_sources.empty())
     device_.copy(streams_[0], part + kResult, small_ + 64, sizeof(int64_t) * program.index_sources.size());
   device_.record(slot.done, streams_[0]);
-  if (foreign) gpu::before_callers_work(device_, slot.done, caller);
+  if (foreign) gpu::before_callers_work(device_, slot.done, caller.stream);
   slot.ticket = ++next_;
   slot.program = number;
   return slot.ticket;
@@ -339,8 +343,7 @@ double median(std::vector<double>& times) {
 Run Executor::run_in_place(const ProgramSpec& program) {
   for (int input : program.inputs)
     pointers_[static_cast<size_t>(input)] = arena_ + spec_.inputs[static_cast<size_t>(input)].offset;
-  Run run;
-  prepare(run, nullptr);
+  const Run run = prepare(nullptr, false);
   gpu::set_scalars(queue(0), reinterpret_cast<gpu::Scalars*>(small_), gpu::Scalars{});
   device_.synchronize(streams_[0]);
   return run;

@@ -79,6 +79,18 @@ struct Argument {
   bool on_device = false;
 };
 
+/// Where gradients are wanted, by parameter (null: not that one), instead of updates.
+struct Targets {
+  std::vector<void*> places;
+  bool lasting = false;  // in the GPU's memory, and later runs want them there, too: such runs are recorded
+};
+
+/// What else uses the executor's memory, ordered before and after a run.
+struct Caller {
+  uintptr_t stream = 0;  // 0: the default stream
+  bool shares = false;   // it reads and writes parameters and results where they lie, not only its own inputs
+};
+
 /// A step that was asked for: what `wait` takes.
 using Ticket = uint64_t;
 
@@ -97,9 +109,9 @@ class Executor {
 
   /// Asks the GPU to run a program, and returns without waiting for it. SP1607, SP1608 (of inputs on the host). A
   /// DeviceFailure closes the executor, here as in `wait`.
-  /// `caller`: the stream on which the caller makes and overwrites inputs that lie on the GPU; 0: the default stream.
-  Ticket submit(size_t program, std::span<const Argument> given, const gpu::Scalars& now, void* const* gradients,
-                uintptr_t caller);
+  /// `targets`: null for a run with updates. `caller`: of whom inputs on the GPU are.
+  Ticket submit(size_t program, std::span<const Argument> given, const gpu::Scalars& now, const Targets* targets,
+                Caller caller);
   /// Waits for a step; its first result's bytes. SP1608: an index on the device was out of range.
   std::array<std::byte, 8> wait(Ticket ticket);
   /// Waits for everything.
@@ -131,17 +143,17 @@ class Executor {
   using GraphKey = std::vector<const void*>;
 
   void require_open() const;
-  Ticket ask(size_t program, std::span<const Argument> given, const gpu::Scalars& now, void* const* gradients,
-             uintptr_t caller);
+  Ticket ask(size_t program, std::span<const Argument> given, const gpu::Scalars& now, const Targets* targets,
+             Caller caller);
   void stage(int number, const Argument& given);
-  void choose_addresses(const ProgramSpec& program, std::span<const Argument> given, bool hold);
+  void choose_addresses(const ProgramSpec& program, std::span<const Argument> given, const Run& run);
   void place_input(int number, const Argument& given);
-  GraphKey key_of(const ProgramSpec& program, bool hold) const;
+  GraphKey key_of(const ProgramSpec& program, const Run& run) const;
   template <class Body>
   auto closing(const Body& body);
   void enqueue(const ProgramSpec& program, const Run& run);
   void launch(size_t number, const Run& run);
-  void prepare(Run& run, void* const* gradients);
+  Run prepare(const Targets* targets, bool hold);
   Run run_in_place(const ProgramSpec& program);
   void collect(Slot& slot);
   size_t slot_bytes() const { return kResult + sizeof(int64_t) * reports_; }
@@ -166,7 +178,7 @@ class Executor {
   std::unique_ptr<gpu::Libraries> libraries_;
   std::shared_ptr<const Kernels> kernels_;
   std::vector<const void*> pointers_;  // by input
-  std::vector<int> runs_;              // by program, with updates and without: how often it ran
+  std::vector<int> runs_;              // by program and what its updates do: how often it ran
   std::map<GraphKey, gpu::Recorded> graphs_;
   Ticket next_ = 0;
   std::mutex mutex_;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "device_kernels.hpp"
 #include "library.hpp"
@@ -31,9 +32,10 @@ struct Run {
   const void* const* inputs = nullptr;  // per input of the graph: the caller's array, or its staged copy
   const gpu::Scalars* now = nullptr;    // on the device
   int64_t* bad_rows = nullptr;          // on the device: per node that indexes, the first bad row or -1
-  void* const* gradients = nullptr;     // on the host, per parameter: where `gradients()` wants its gradient
+  std::span<void* const> gradients;     // per parameter: where its gradient is wanted instead of an update
+  bool lasting = false;                 // these places are in the GPU's memory, for later runs too
   bool hold = false;                    // true for `accumulate()`: gradients wait for the update
-  bool apply_updates = true;            // false for `gradients()`: nothing that outlives the run may change
+  bool apply_updates = true;            // false where gradients are wanted: nothing that outlives the run may change
 
   template <class T>
   T* at(int64_t offset) const {
@@ -50,14 +52,17 @@ struct Run {
 
   /// What an update node does instead of updating when only gradients are wanted.
   void keep_gradient(gpu::Queue queue, int parameter, const float* from, int64_t elements) const {
-    if (gradients[parameter] != nullptr)
-      queue.device.copy(queue.stream, gradients[parameter], from, static_cast<size_t>(elements) * sizeof(float));
+    if (void* place = gradients[static_cast<size_t>(parameter)])
+      queue.device.copy(queue.stream, place, from, static_cast<size_t>(elements) * sizeof(float));
   }
 
-  /// The same for a gradient that is never made in one piece: `make` makes it in memory that exists only meanwhile.
+  /// The same for a gradient that is never made in one piece: `make` makes it where it is wanted, or for the host in
+  /// memory that exists only meanwhile.
   template <class Make>
   void keep_made_gradient(gpu::Queue queue, int parameter, int64_t elements, Make make) const {
-    if (gradients[parameter] == nullptr) return;
+    void* place = gradients[static_cast<size_t>(parameter)];
+    if (place == nullptr) return;
+    if (lasting) return make(static_cast<float*>(place));
     const auto release = [&](std::byte* memory) { queue.device.release(memory); };
     const std::unique_ptr<std::byte, decltype(release)> made(
         queue.device.allocate(static_cast<size_t>(elements) * sizeof(float)), release);

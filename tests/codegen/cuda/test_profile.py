@@ -3,9 +3,13 @@
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
+from codegen.cuda.pairs import profile_pairs
 from codegen.cuda.probe import Algorithm, algorithms, probe
 from codegen.cuda.profile import _worth_keeping, copy_bandwidths, profile
+from planner.capturing import capture
 from planner.costs.table import CostTable, read_costs, write_costs
 from planner.errors import UserError
 from planner.graph import layers
@@ -38,6 +42,26 @@ def test_a_profiled_graph_can_be_planned(tmp_path: Path) -> None:
     write_costs(table, tmp_path / "costs.json")
     again = profile([graph], target, read_costs(tmp_path / "costs.json"), null_device=True)
     assert again.entries == table.entries
+
+
+def test_a_captured_module_is_timed_without_its_weights() -> None:
+    """And without what else its file holds: statistics, and a table of indices."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.norm, self.table = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Embedding(5, 8)
+            self.register_buffer("places", torch.tensor([4, 0, 2, 1]))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(self.norm(self.first(x))) + self.table(self.places)
+
+    graph, target = capture(Net(), torch.randn(4, 6), loss="mse").graph, gpu()
+    assert any(v.init is not None and v.init.kind == "data" for v in graph.values)
+    table = profile([graph], target, null_device=True)
+    assert {e.signature for e in table.entries} == {s.text for s in signatures_of([graph])}
+    found = profile_pairs([graph], target, table, null_device=True)
+    assert check(graph, make_plan(graph, target, found, PlanOptions(lanes=2)), target) == []
 
 
 def attending_net() -> Graph:
