@@ -214,14 +214,16 @@ def _clipped_to(graph: Graph, update: Node) -> float | None:
 
 def _training_value(graph: Graph, training: Program) -> str:
     """The training step's value that corresponds to what `predict` returns, or from which only `predict` goes on: a
-    softmax that ends an ONNX model is no part of training, where the loss takes the logits."""
+    softmax that ends an ONNX model is no part of training, where the loss takes the logits. The loss, where `predict`
+    is a computation of its own."""
     predict = graph.program["predict"]
     made = {v for n in training.nodes for v in n.outputs}
     source = {v: n.inputs[0] for n in predict.nodes for v in n.outputs if n.inputs}
     value = predict.outputs[0]
     while value.removeprefix("predict.") not in made and value in source:
         value = source[value]
-    return value.removeprefix("predict.")
+    value = value.removeprefix("predict.")
+    return value if value in made else training.outputs[0]
 
 
 def _conv2d(node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Tensor:

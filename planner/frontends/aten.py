@@ -22,8 +22,6 @@ from planner.ops.whole import Function
 Handler = Callable[..., Any]
 AnyHandler = TypeVar("AnyHandler", bound=Handler)
 HANDLERS: dict[str, Handler] = {}
-TRAINING_ALONE = "stepplan.training_alone"
-"""In the `meta` of an exported node (torch_modes.py)."""
 
 
 def lowers(*names: str) -> Callable[[AnyHandler], AnyHandler]:
@@ -55,8 +53,20 @@ class Context(Emitter):
         """Whether the caller may ask for them."""
         self.node: Any = None
         """The exported program's node that is being lowered."""
+        self.evaluating = False
+        """Whether nothing is to be differentiated: the module is in evaluation mode."""
         self._states: dict[int, str] = {}
         self._kept: list[Any] = []
+
+    def evaluation(self) -> "Context":
+        """A context for the same module in evaluation mode, in a builder of its own: what persists is the same."""
+        made = Context(self.b.beside(), self.torch)
+        made.evaluating = True
+        made.weights, made.aliases = self.weights, self.aliases
+        made.gradients_of_inputs = self.gradients_of_inputs
+        made._states = {tensor: value for tensor, value in self._states.items() if value in made.b.values}
+        made._kept = self._kept
+        return made
 
     def is_constant(self, x: Any) -> bool:
         return isinstance(x, self.torch.Tensor)
@@ -126,11 +136,6 @@ class Context(Emitter):
         if self.is_constant(a):
             return self.compare(relation, self.val(a[:, None].float()), b.float())
         return self.compare(relation, self.unsqueeze(self.val(a), 1), b)
-
-    @property
-    def training_alone(self) -> bool:
-        """Whether the operator draws numbers that the module does not draw in evaluation mode (torch_modes.py)."""
-        return bool(self.node.meta.get(TRAINING_ALONE))
 
     # -- whole numbers -----------------------------------------------------------------------------------------
     def whole_of(self, function: Function, a: Any, b: Any) -> Any:

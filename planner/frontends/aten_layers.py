@@ -6,7 +6,6 @@ from typing import Any
 from planner.frontends.aten import Context, lowers, require
 from planner.ops.conv import ConvAttrs
 from planner.ops.conv_transpose import ConvTransposeAttrs
-from planner.ops.dropout import DropoutAttrs
 from planner.ops.embedding import EmbeddingAttrs
 from planner.ops.layer_norm import LayerNormAttrs
 from planner.ops.normalization import BatchNormAttrs
@@ -156,7 +155,7 @@ def _frozen_norm(c: Context, x: str, weight: Any, bias: Any, mean: Any, var: Any
 
 @lowers("batch_norm")
 def _any_batch_norm(c: Context, x: str, w: Any, b: Any, mean: Any, var: Any, training: bool, *rest: Any) -> str:
-    if training:
+    if training or c.evaluating:  # the op has its own evaluation mode
         return _batch_norm(c, x, w, b, mean, var, rest[0], rest[1])
     return _frozen_norm(c, x, w, b, mean, var, rest[1])
 
@@ -172,7 +171,7 @@ def _native_batch_norm(c: Context, x: str, w: Any, b: Any, *rest: Any) -> Any:
 
 @lowers("_native_batch_norm_legit_no_training")
 def _native_frozen_norm(c: Context, x: str, w: Any, b: Any, mean: Any, var: Any, momentum: Any, eps: float) -> Any:
-    return (_frozen_norm(c, x, w, b, mean, var, eps), None, None)
+    return (_any_batch_norm(c, x, w, b, mean, var, False, momentum, eps), None, None)
 
 
 @lowers("layer_norm")
@@ -212,16 +211,6 @@ def _group_norm(c: Context, x: str, w: Any, b: Any, n: int, channels: int, size:
 def _plain_group_norm(c: Context, x: str, groups: int, w: Any, b: Any, eps: float, *_: Any) -> Any:
     n, channels, *rest = c.shape(x)
     return _group_norm(c, x, w, b, n, channels, prod(rest), groups, eps)[0]
-
-
-@lowers("dropout", "feature_dropout")
-def _dropout(c: Context, x: str, p: float, train: bool | None) -> str:
-    return c.op("dropout", x, attrs=DropoutAttrs(p=float(p))) if train is not False and p else x
-
-
-@lowers("native_dropout")
-def _native_dropout(c: Context, x: str, p: float, train: bool | None) -> Any:
-    return (_dropout(c, x, p, train), None)
 
 
 # -- pooling ---------------------------------------------------------------------------------------------------

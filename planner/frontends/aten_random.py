@@ -2,16 +2,12 @@
 
 Every operator is a node, and so a stream, of its own. Masks of one probability are dropout's.
 
-What a module draws in training mode alone (torch_modes.py) must have something in its place in evaluation mode: normal
-numbers are 0, slopes their mean, masks of one probability have no effect. Of others nobody knows: SP1001.
-
 Other distributions (Poisson, multinomial, Cauchy) are SP1001 (aten.call).
 """
 
 from typing import Any
 
-from planner.errors import UserError
-from planner.frontends.aten import Context, dtype_error, lowers, packet, require
+from planner.frontends.aten import Context, dtype_error, lowers, require
 from planner.frontends.aten_order import argsort
 from planner.graph.model import Layout
 from planner.ops.dropout import DropoutAttrs
@@ -19,26 +15,13 @@ from planner.ops.masks import CastAttrs
 from planner.ops.random import RandomAttrs, RandomWholeAttrs
 
 
-def numbers(c: Context, distribution: str, of: Any = None, training: bool = False) -> str:
-    """In the shape of the operator's result, images in the memory order of the value `of`, or of inputs. `training`: in
-    evaluation mode, the mean."""
+def numbers(c: Context, distribution: str, of: Any = None) -> str:
+    """In the shape of the operator's result, images in the memory order of the value `of`, or of inputs."""
     result = _result(c)
-    if not training and distribution == "normal":
-        training = c.training_alone
-    elif not training:
-        require_both_modes(c)
     if result.dtype is not c.torch.float32:
         raise dtype_error(f"what {c.node.name!r} draws", result.dtype)
-    fields = {"distribution": distribution, "shape": tuple(result.shape), "training": training}
+    fields = {"distribution": distribution, "shape": tuple(result.shape)}
     return c.op("random", attrs=RandomAttrs.model_validate({**fields, "layout": _layout(c, of)}))
-
-
-def require_both_modes(c: Context) -> None:
-    """SP1001 unless the operator draws in evaluation mode as well."""
-    if c.training_alone:
-        told = f"node {c.node.name!r} draws random numbers in training mode alone ({packet(c.node.target)})"
-        fix = "draw them in both modes, masks of one probability by F.dropout, or pass the numbers as an input"
-        raise UserError("SP1001", told, fix)
 
 
 def _result(c: Context) -> Any:
@@ -133,7 +116,6 @@ def _leading(arguments: tuple[Any, ...]) -> list[int]:
 
 
 def _between(c: Context, of: Any, low: int, high: int) -> str:
-    require_both_modes(c)
     attrs = RandomWholeAttrs(low=low, high=high, shape=tuple(_result(c).shape), layout=_layout(c, of))
     found = c.op("random_whole", attrs=attrs)
     return found if c.whole_result() else c.op("cast", found, attrs=CastAttrs(dtype="float32"))
@@ -142,12 +124,26 @@ def _between(c: Context, of: Any, low: int, high: int) -> str:
 @lowers("randperm")
 def _randperm(c: Context, count: int, *_: Any) -> str:
     """Where numbers that are drawn come in their order. Equal ones keep theirs: one permutation in n^2 / 2^25."""
-    require_both_modes(c)
     drawn = c.op("random", attrs=RandomAttrs(distribution="uniform", shape=(count,)))
     return str(argsort(c, drawn, 0, False))
 
 
 # -- masks and slopes ------------------------------------------------------------------------------------------
+@lowers("dropout")
+def _dropout(c: Context, x: Any, p: float, train: bool | None) -> str:
+    value = c.val(x)
+    if train is False or not p:
+        return value
+    if c.evaluating:  # it drops in both modes, which the op does not
+        return c.op("mul", value, c.scale(_mask(c, c.shape(value), 1.0 - p), 1 / (1.0 - p) if p < 1 else 0.0))
+    return c.op("dropout", value, attrs=DropoutAttrs(p=float(p)))
+
+
+@lowers("native_dropout")
+def _native_dropout(c: Context, x: Any, p: float, train: bool | None) -> Any:
+    return (_dropout(c, x, p, train), None)
+
+
 @lowers("bernoulli")
 def _bernoulli(c: Context, x: Any, *rest: Any) -> str:
     """1 with a probability: one for all elements, or one each, where numbers below it are drawn."""
@@ -160,8 +156,10 @@ def _bernoulli(c: Context, x: Any, *rest: Any) -> str:
 
 
 def _mask(c: Context, shape: tuple[int, ...], p: float) -> str:
-    """Dropout of ones, brought back to 1. In evaluation mode its mean, so that a mask which is divided by p (stochastic
-    depth, dropout in place) disappears as in PyTorch."""
+    """Dropout of ones, brought back to 1; in evaluation mode, where the op does nothing, numbers below p."""
+    if c.evaluating:
+        attrs = RandomAttrs(distribution="uniform", shape=shape)
+        return c.compare("lt", c.op("random", attrs=attrs), p)
     ones = c.fill(shape, 1.0)
     return c.scale(c.op("dropout", ones, attrs=DropoutAttrs(p=1.0 - p)), p) if p < 1 else ones
 
@@ -169,7 +167,7 @@ def _mask(c: Context, shape: tuple[int, ...], p: float) -> str:
 @lowers("rrelu_with_noise", "rrelu_with_noise_functional")
 def _rrelu(c: Context, x: str, noise: Any, low: float, high: float, training: bool, *_: Any) -> Any:
     """The slope below 0 is drawn; in evaluation mode it is the mean."""
-    slope = c.shift(c.scale(numbers(c, "uniform", x, training=True), high - low), low) if training else None
+    slope = c.shift(c.scale(numbers(c, "uniform", x), high - low), low) if training else None
     below = c.op("relu", c.op("neg", x))
     below = c.scale(below, (low + high) / 2) if slope is None else c.op("mul", below, slope)
     y = c.op("sub", c.op("relu", x), below)

@@ -5,14 +5,14 @@ every ATen operator is lowered by the tables of the modules aten_*. Operators wi
 handler are decomposed by PyTorch's own tables where those know them. Parameters and buffers keep their names.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from planner.errors import UserError
 from planner.frontends.coverage import OpUse
 from planner.frontends.emitter import identifier, safe_name
 from planner.frontends.torch_lowering import CALLERS, CaptureOptions, Loss, Lowering
-from planner.frontends.torch_modes import mark_training_alone
+from planner.frontends.torch_modes import draws, reads_of_mode
 from planner.frontends.torch_program import export, import_torch
 from planner.graph.builder import GraphBuilder
 from planner.graph.model import DType, Graph, Program
@@ -26,9 +26,13 @@ def capture_module(module: Any, inputs: Any, options: CaptureOptions | None = No
     inputs: example arguments (a tensor, a tuple, or a dict of keyword arguments); their shapes are the graph's.
     """
     options = options or CaptureOptions()
-    lowering, program = _prepared(module, inputs, options)
+    lowering, program, evaluated = _prepared(module, inputs, options)
     torch, builder = lowering.torch, lowering.context.b
     predictions, value = lowering.run(program)
+    evaluation = None
+    if evaluated is not None:
+        other = lowering.evaluation()
+        evaluation = other.context.b, _in_evaluation(other.run, evaluated)[0]
     callers = options.loss == CALLERS
     if callers and options.clip_norm is not None:
         fix = "call torch.nn.utils.clip_grad_norm_ before the optimizer's step"
@@ -47,6 +51,7 @@ def capture_module(module: Any, inputs: Any, options: CaptureOptions | None = No
         gradients_of=floats if callers else (),
         clip_norm=options.clip_norm,
         accumulate=options.accumulate,
+        evaluation=evaluation,
     )
     kept = {v.name for v in graph.values}
     weights = {k: w for k, w in lowering.context.weights.items() if k in kept}
@@ -57,22 +62,31 @@ def explain_module(module: Any, inputs: Any, options: CaptureOptions | None = No
     """What `capture_module` with these arguments would do with every operator, unsupported ones included. The only
     errors are those of a module that cannot be exported at all."""
     options = options or CaptureOptions()
-    lowering, program = _prepared(module, inputs, options)
-    lowering.coverage.tolerant = True
-    lowering.lower(program)
+    lowering, program, evaluated = _prepared(module, inputs, options)
+    uses = _uses(lowering, program)
+    beside = [] if evaluated is None else _uses(lowering.evaluation(), evaluated)
+    missing = [use for use in beside if use.kind == "unsupported"]
+    if missing or lowering.coverage.missing:
+        return uses + missing
     appended = tuple(lowering.context.b.nodes)
-    if lowering.coverage.missing:
-        values = tuple(lowering.context.b.values.values())
-        lowered = Program(name="lowered", nodes=appended, inputs=(), outputs=())
-        return lowering.coverage.uses(Graph(name="lowered", values=values, programs=(lowered,)), appended)
     predictions, value = lowering.results(program)
     value = value or lowering.append_loss(predictions, options.labels)
     graph = lowering.context.b.finish(value, predictions, options.optimizer or Optimizer(), fuse=options.fuse)
     return lowering.coverage.uses(graph, appended)
 
 
-def _prepared(module: Any, inputs: Any, options: CaptureOptions) -> tuple[Lowering, Any]:
-    """A lowering into a fresh builder, and the exported program."""
+def _uses(lowering: Lowering, program: Any) -> list[OpUse]:
+    """What becomes of every operator, before anything is fused."""
+    lowering.coverage.tolerant = True
+    lowering.lower(program)
+    appended, values = tuple(lowering.context.b.nodes), tuple(lowering.context.b.values.values())
+    lowered = Program(name="lowered", nodes=appended, inputs=(), outputs=())
+    return lowering.coverage.uses(Graph(name="lowered", values=values, programs=(lowered,)), appended)
+
+
+def _prepared(module: Any, inputs: Any, options: CaptureOptions) -> tuple[Lowering, Any, Any]:
+    """A lowering into a fresh builder, and the exported programs: in training mode, and in evaluation mode if it may
+    compute something else there."""
     torch = import_torch()
     if not isinstance(module, torch.nn.Module):
         raise UserError("SP1018", f"{type(module).__name__} is no torch.nn.Module", "pass the module itself")
@@ -84,10 +98,23 @@ def _prepared(module: Any, inputs: Any, options: CaptureOptions) -> tuple[Loweri
         keywords = {"_inputs": (positional, keywords), "_labels": labels}
         positional = ()
     whole = _with_loss(torch, module, loss) if wrapped else module
-    program = export(torch, whole, module, positional, keywords)
-    mark_training_alone(torch, program, whole, module, (positional, keywords))
+    with reads_of_mode(torch) as reads:
+        program = export(torch, whole, module, positional, keywords)
+    evaluated = None
+    if reads or draws(torch, program):
+        alone = _with_loss(torch, module, None) if wrapped else module  # the loss takes what training returns
+        evaluated = _in_evaluation(export, torch, alone, module, positional, keywords, False)
     builder = GraphBuilder(identifier(name or f"{type(module).__name__.lower()}_b{_batch(torch, inputs)}"))
-    return Lowering(torch, builder, module, loss, wrapped), program
+    return Lowering(torch, builder, module, loss, wrapped), program, evaluated
+
+
+def _in_evaluation(call: Callable[..., Any], *arguments: Any) -> Any:
+    """Errors say which mode they are about."""
+    try:
+        return call(*arguments)
+    except UserError as error:
+        what = f"in evaluation mode, which predict computes: {error.problem}"
+        raise UserError(error.code, what, error.fix) from error
 
 
 def _rest_of_state(torch: Any, module: Any, known: set[str]) -> dict[str, Array]:
@@ -132,6 +159,8 @@ def _is_known(torch: Any, loss: Any, labels: Any) -> bool:
 
 
 def _with_loss(torch: Any, module: Any, loss: Any) -> Any:
+    """(inputs, labels) -> (loss, what the module returns), without a loss only the latter."""
+
     class WithLoss(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
@@ -139,6 +168,6 @@ def _with_loss(torch: Any, module: Any, loss: Any) -> Any:
 
         def forward(self, _inputs: Any, _labels: Any) -> Any:
             prediction = self.model(*_inputs[0], **_inputs[1])
-            return self.loss(prediction, _labels), prediction
+            return prediction if self.loss is None else (self.loss(prediction, _labels), prediction)
 
     return WithLoss()

@@ -79,6 +79,18 @@ class Lowering:
         self.context.gradients_of_inputs = self.loss == CALLERS
         self.values: dict[Any, Any] = {}
         self.coverage = Coverage()
+        self._parameters: dict[int, str] = {}
+        """id of a parameter's tensor -> value"""
+        self._inputs: dict[str, str] = {}
+        """Name of an exported input -> value"""
+
+    def evaluation(self) -> "Lowering":
+        """A lowering of the same module in evaluation mode, with the same parameters, states and inputs, into a builder
+        of its own."""
+        made = Lowering(self.torch, self.context.b, self.module, self.loss, self.wrapped)
+        made.context = self.context.evaluation()
+        made._parameters, made._inputs = self._parameters, self._inputs
+        return made
 
     def run(self, program: Any) -> tuple[list[str], str]:
         """Lower everything. Returns (predictions, loss); the loss is empty where it is still to be appended."""
@@ -93,7 +105,8 @@ class Lowering:
         outputs = {s.arg.name for s in specs if s.kind.name == "USER_OUTPUT" and hasattr(s.arg, "name")}
         (final,) = (n for n in program.graph.nodes if n.op == "output")
         found = [self.context.val(self.values[n]) for n in final.args[0] if getattr(n, "name", None) in outputs]
-        if self.wrapped or (self.loss is None and len(found) > 1):
+        with_loss = self.wrapped and not self.context.evaluating
+        if with_loss or (self.loss is None and len(found) > 1):
             return found[1:], found[0]
         return found, ""
 
@@ -108,9 +121,10 @@ class Lowering:
     def _check_outputs(self, program: Any) -> None:
         specs = program.graph_signature.output_specs
         users = [s for s in specs if s.kind.name == "USER_OUTPUT"]
-        several = self.wrapped or self.loss in (None, CALLERS)
+        evaluating = self.context.evaluating
+        several = self.wrapped or evaluating or self.loss in (None, CALLERS)
         tensors = [s for s in users if type(s.arg).__name__ == "TensorArgument"]
-        if len(tensors) < 1 + self.wrapped or (len(tensors) > 1 and not several):
+        if len(tensors) < 1 + (self.wrapped and not evaluating) or (len(tensors) > 1 and not several):
             what = f"{len(tensors)} tensors" if tensors else "something that is no tensor"
             raise UserError(
                 "SP1015",
@@ -151,7 +165,7 @@ class Lowering:
         parameters, buffers = self._tensors("named_parameters"), self._tensors("named_buffers")
         self.context.aliases = _tied(parameters) | _tied(buffers)
         self.context.saved = frozenset(self.module.state_dict())
-        first: dict[int, str] = {}
+        first = self._parameters
         nodes = {n.name: n for n in program.graph.nodes if n.op == "placeholder"}
         for spec in program.graph_signature.input_specs:
             kind, node = spec.kind.name, nodes.get(spec.arg.name)
@@ -201,7 +215,9 @@ class Lowering:
         if 0 in value.shape:
             what = f"the example input {name!r} has the shape {tuple(value.shape)}"
             raise UserError("SP1011", what, "pass one of at least one element: shapes are part of a plan")
-        given = self.context.input(name, value.shape, kinds[value.dtype])
+        if node.name not in self._inputs:
+            self._inputs[node.name] = self.context.input(name, value.shape, kinds[value.dtype])
+        given = self._inputs[node.name]
         if value.dtype is not torch.bool:
             return given
         self.context.name = name

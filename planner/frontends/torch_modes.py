@@ -1,45 +1,53 @@
-"""Which random numbers a module draws in training mode alone, as a layer of noise does that asks for `self.training`.
-
-A module is exported in training mode, and `predict` follows from that op by op. Whether PyTorch draws there as well, a
-second export says, in evaluation mode: of modules that draw at all, by source lines and paths of submodules. Dropout is
-none of it, in layers of its own and in others: `predict` has none anyway.
+"""Whether a module's evaluation mode is its training mode, operator by operator: dropout away, batch norms with running
+statistics. Then `predict` follows from the training step's operators. A module that draws random numbers or asks which
+mode it is in may compute something else: its `predict` is lowered from an export in evaluation mode.
 """
 
+import os
 import re
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from planner.errors import UserError
-from planner.frontends.aten import TRAINING_ALONE, packet
-from planner.frontends.torch_program import exported, source_line
+from planner.frontends.aten import packet
 
 DROPPING = re.compile(r"dropout|attention|lstm|gru|rnn")
 """Operators that draw nothing but dropout's masks."""
 
 
-def mark_training_alone(torch: Any, program: Any, module: Any, original: Any, inputs: Any) -> None:
-    """Mark the program's nodes that draw what the module does not draw in evaluation mode. `inputs`: positional ones,
-    and those by name. A module that cannot be exported in that mode draws alike in both."""
-    drawing = list(_drawing(torch, program))
-    if not drawing:
-        return
+@contextmanager
+def reads_of_mode(torch: Any) -> Iterator[list[str]]:
+    """Within it, reads of a module's `training` by code that is neither PyTorch's nor ours are noted, by file."""
+    kind, found = torch.nn.Module, list[str]()
+    others = tuple(os.path.join(os.path.dirname(file), "") for file in (torch.__file__, __file__))
+
+    def read(module: Any) -> bool:
+        reader = sys._getframe(1).f_code.co_filename
+        if not reader.startswith(others):
+            found.append(reader)
+        return bool(vars(module)["training"])
+
+    def write(module: Any, mode: bool) -> None:
+        vars(module)["training"] = mode
+
+    kind.training = property(read, write)  # before what lies in the module itself
     try:
-        evaluated = exported(torch, module, original, *inputs, training=False)
-    except UserError:
-        return
-    places = {_place(node) for node in _drawing(torch, evaluated)}
-    for node in drawing:
-        node.meta[TRAINING_ALONE] = _place(node) not in places
+        yield found
+    finally:
+        del kind.training
 
 
-def _drawing(torch: Any, program: Any) -> Iterator[Any]:
+def draws(torch: Any, program: Any) -> bool:
+    """Whether a program draws other numbers than masks of PyTorch's layers of dropout."""
     for block in program.graph_module.modules():  # what runs under torch.no_grad() is a block of its own
         for node in block.graph.nodes if isinstance(block, torch.fx.GraphModule) else ():
-            draws = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-            if draws and not DROPPING.search(packet(node.target)):
-                yield node
+            if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and not _drops(node):
+                return True
+    return False
 
 
-def _place(node: Any) -> tuple[str, str]:
-    stack = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
-    return source_line(node), re.sub(r"@\d+", "", stack[-1]) if stack else ""
+def _drops(node: Any) -> bool:
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    innermost = str(stack[-1][1]) if stack else ""
+    return "torch.nn.modules." in innermost and DROPPING.search(packet(node.target)) is not None

@@ -26,10 +26,12 @@ def import_torch() -> Any:
     return torch
 
 
-def export(torch: Any, module: Any, original: Any, positional: Any, keywords: dict[str, Any]) -> Any:
+def export(
+    torch: Any, module: Any, original: Any, positional: Any, keywords: dict[str, Any], training: bool = True
+) -> Any:
     """A functional program whose operators all have handlers, as far as PyTorch can decompose them."""
-    program = exported(torch, module, original, positional, keywords, training=True)
-    with warnings.catch_warnings(), _mode(original, True), _quiet():
+    program = _exported(torch, module, original, positional, keywords, training)
+    with warnings.catch_warnings(), _mode(original, training), _quiet():
         warnings.simplefilter("ignore")
         _refuse_dynamic(program)
         _keep_detached(torch, program)
@@ -45,9 +47,7 @@ def export(torch: Any, module: Any, original: Any, positional: Any, keywords: di
     return program
 
 
-def exported(
-    torch: Any, module: Any, original: Any, positional: Any, keywords: dict[str, Any], *, training: bool
-) -> Any:
+def _exported(torch: Any, module: Any, original: Any, positional: Any, keywords: dict[str, Any], training: bool) -> Any:
     """What torch.export makes of the module in one of its modes."""
     _refuse_hooks(original)
     with warnings.catch_warnings(), _mode(original, training), _quiet():

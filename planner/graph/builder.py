@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from planner.errors import UserError
+from planner.errors import InternalError, UserError
 from planner.graph.attention import join_attention
 from planner.graph.chains import join
 from planner.graph.differentiate import append_backward, changing_with, trainable_parameters
@@ -64,6 +64,13 @@ class GraphBuilder:
         self._sharing = False
         self._objectives: list[_Objective] = []
         self._carried: list[tuple[str, str]] = []
+
+    def beside(self) -> "GraphBuilder":
+        """A builder of what else is computed from the same parameters, states and inputs."""
+        made = GraphBuilder(self.name)
+        made.values = {v.id: v for v in self.values.values() if v.role in PERSISTENT or v.role is Role.INPUT}
+        made.inputs, made.frozen, made.causal = list(self.inputs), self.frozen, self.causal
+        return made
 
     # -- values ------------------------------------------------------------------------------------------------
     def type(self, value: str) -> TensorType:
@@ -219,6 +226,7 @@ class GraphBuilder:
         gradients_of: Sequence[str] = (),
         clip_norm: float | None = None,
         accumulate: bool = False,
+        evaluation: "tuple[GraphBuilder, Sequence[str]] | None" = None,
     ) -> Graph:
         """The training graph: `train_step` (forward, backward, updates; outputs: the losses, in the order of the
         objectives) and `predict`.
@@ -235,6 +243,8 @@ class GraphBuilder:
         above 0).
         accumulate: gradients are added up over the batches that executors are given by `accumulate`, and parameters
         updated with their mean by the `step` that follows.
+        evaluation: what `predict` computes instead of the forward nodes in evaluation mode, from `beside`, and of that
+        what it returns.
         """
         if clip_norm is not None and not 0 < clip_norm < math.inf:
             raise UserError("SP1023", f"gradients cannot be clipped to the norm {clip_norm}", "use a number above 0")
@@ -248,7 +258,10 @@ class GraphBuilder:
         losses = [o.loss for o in self._objectives]
         kept = {*losses, *predictions, *keep}
         parts = [self._fused(o, kept, gradients_of) if fuse else list(o.nodes) for o in self._objectives]
-        predict = self._predict_program([n for part in parts for n in part], predictions)
+        if evaluation is None:
+            predict = self._predict_program([n for part in parts for n in part], predictions)
+        else:
+            predict = self._taken_over(*evaluation, fuse)
         self.nodes = []
         for objective, part in zip(self._objectives, parts, strict=True):
             self.nodes += part
@@ -349,6 +362,16 @@ class GraphBuilder:
         results = self._results(twin, [renamed.get(p, p) for p in predictions])
         inputs = [i for i in self.inputs if any(i in n.inputs for n in twin.nodes)]
         return Program(name="predict", nodes=tuple(twin.nodes), inputs=tuple(inputs), outputs=results)
+
+    def _taken_over(self, other: "GraphBuilder", predictions: Sequence[str], fuse: bool) -> Program:
+        """`predict` of another builder; its values become this one's."""
+        nodes = other._fuse(other.nodes, set(predictions)) if fuse else list(other.nodes)
+        program = other._predict_program(nodes, predictions)
+        used = {v for n in program.nodes for v in (*n.reads, *n.writes)} | {*program.outputs}
+        for value in (v for v in other.values.values() if v.id in used):
+            if self.values.setdefault(value.id, value).role is not value.role:
+                raise InternalError(f"{value.id} is two values")
+        return program
 
     def _results(self, twin: "GraphBuilder", results: Sequence[str]) -> tuple[str, ...]:
         """What another program returns, once each; its values become the graph's."""

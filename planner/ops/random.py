@@ -19,14 +19,12 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from planner.graph.model import Attrs, DType, Layout, Node, TensorType
+from planner.graph.model import Attrs, DType, Layout, TensorType
 from planner.ops.base import Array, Sample, Signature, misfit, register
 from planner.ops.dropout import REFERENCE_SEED, REFERENCE_STEP, philox, settled
 from planner.ops.elementwise import Elementwise
-from planner.ops.shape import FillAttrs
 
 Distribution = Literal["uniform", "normal", "exponential"]
-MEANS = {"uniform": 0.5, "normal": 0.0, "exponential": 1.0}
 FLOPS = {"uniform": 1, "normal": 30, "exponential": 20}
 """Per element, of what is done with a word."""
 
@@ -45,11 +43,7 @@ class DrawAttrs(Attrs):
 
 
 class RandomAttrs(DrawAttrs):
-    """`training`: drawn in training only; in evaluation mode, the mean."""
-
-    costless: ClassVar[frozenset[str]] = frozenset({"stream", "training"})
     distribution: Distribution
-    training: bool = False
 
 
 class RandomWholeAttrs(DrawAttrs):
@@ -89,14 +83,6 @@ class Random(_Draw):
     name = "random"
     attrs_type = RandomAttrs
     dtype = DType.FLOAT32
-
-    def evaluation(self, node: Node, inputs: list[str]) -> tuple[str, Attrs, list[str]] | None:
-        """As in PyTorch, a model draws in evaluation mode, too."""
-        attrs = node.attrs
-        assert isinstance(attrs, RandomAttrs)
-        if attrs.training:
-            return ("ones", FillAttrs(shape=attrs.shape, value=MEANS[attrs.distribution]), inputs)
-        return (node.op, attrs, inputs)
 
     def flops(self, signature: Signature) -> int:
         assert isinstance(signature.attrs, RandomAttrs)

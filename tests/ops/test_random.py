@@ -109,14 +109,6 @@ def test_two_draws_are_two_streams_in_training_and_the_same_ones_in_evaluation()
     np.testing.assert_array_equal(predicted[graph.program["predict"].outputs[0]], trained["bent.y"])
 
 
-def test_numbers_of_training_alone_are_their_mean_in_evaluation():
-    for distribution, mean in (("uniform", 0.5), ("normal", 0.0), ("exponential", 1.0)):
-        graph = noisy(RandomAttrs.model_validate({"distribution": distribution, "shape": (6, 5), "training": True}))
-        values = {"x": np.zeros((6, 4)), "w": np.zeros((5, 4))}
-        predicted = run_program(graph, "predict", values)[graph.program["predict"].outputs[0]]
-        np.testing.assert_allclose(predicted, np.tanh(np.full((6, 5), 2 * mean)))
-
-
 def test_numbers_are_made_again_rather_than_kept():
     """Speed-centric recomputation starts from them: they are no checkpoints."""
     b = GraphBuilder("net")

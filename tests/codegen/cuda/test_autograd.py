@@ -29,7 +29,7 @@ class Net(nn.Module):
 
     def forward(self, x: torch.Tensor, word: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         y = self.body(x + self.words(word))
-        noisy = y + torch.randn_like(y) if self.training else y
+        noisy = y * torch.randn_like(y) if self.training else y
         return self.a(noisy), self.b(torch.tanh(noisy))
 
 
