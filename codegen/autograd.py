@@ -25,6 +25,7 @@ from torch import nn
 
 from codegen.cuda.executor import CudaExecutor
 from codegen.executor import Executor
+from codegen.passes import input_gradients, start_backward, start_forward
 from planner.errors import UserError
 from planner.frontends.emitter import safe_name
 from planner.graph.model import Role, Value
@@ -110,28 +111,38 @@ class Planned(nn.Module):  # type: ignore[misc]
         return tuple(_tensor(self.executor._place(v)).clone(memory_format=torch.contiguous_format) for v in values)
 
     @cached_property
-    def _lasting(self) -> tuple[torch.Tensor, ...]:
-        """On a GPU: where every backward pass leaves the parameters' gradients, so that it can be replayed."""
-        return self._targets()
+    def _shapes(self) -> tuple[torch.Size, ...]:
+        """Of the gradients of parameters, in the order in which the executor takes their places."""
+        return tuple(torch.Size(self.executor._graph.value[v].type.shape) for v in self.executor._state.trained)
 
-    def _targets(self) -> tuple[torch.Tensor, ...]:
-        shapes = (self.executor._graph.value[v].type.shape for v in self.executor._state.trained)
-        device = next((p.device for p in self.module.parameters()), None)
-        return tuple(torch.zeros(shape, device=device) for shape in shapes)
+    @cached_property
+    def _lasting(self) -> tuple[torch.Tensor, list[int]]:
+        """On a GPU: memory in which every backward pass leaves all gradients, so that it can be replayed; and their
+        addresses there."""
+        elements = sum(shape.numel() for shape in self._shapes)
+        whole = torch.zeros(elements, device=next(self.module.parameters()).device)
+        return whole, [part.data_ptr() for part in self._cut(whole)]
+
+    def _cut(self, whole: torch.Tensor) -> list[torch.Tensor]:
+        parts = whole.split([shape.numel() for shape in self._shapes])
+        return [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
     def _gradients(
         self, step: int, inputs: tuple[torch.Tensor, ...]
     ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
         """Of the parameters and of the inputs, by the graph's names."""
         executor = self.executor
-        lasting = isinstance(executor, CudaExecutor)
         with executor._lock:
-            targets = self._lasting if lasting else self._targets()
-            executor._backward(step, inputs, targets, lasting)
-            own = tuple(t.clone() for t in targets) if lasting else targets
-            values = executor._input_gradients
+            if isinstance(executor, CudaExecutor):
+                whole, places = self._lasting
+                start_backward(executor, step, inputs, places, lasting=True)
+                found = self._cut(whole.clone())  # one copy for all
+            else:
+                found = [torch.zeros(shape) for shape in self._shapes]
+                start_backward(executor, step, inputs, found)
+            values = input_gradients(executor)
             of_inputs = {v.gradient_of: g for v, g in zip(values, self._copies(values), strict=True)}
-            return dict(zip(executor._state.trained.values(), own, strict=True)), of_inputs
+            return dict(zip(executor._state.trained.values(), found, strict=True)), of_inputs
 
 
 def _leave(held: list[torch.Tensor]) -> None:
@@ -151,7 +162,7 @@ class _Step(torch.autograd.Function):  # type: ignore[misc]
     def forward(ctx: Any, planned: Planned, count: int, *tensors: torch.Tensor) -> Any:
         inputs, executor = tensors[:count], planned.executor
         with executor._lock:
-            ctx.step = executor._forward(tuple(x.detach() for x in inputs), {})
+            ctx.step = start_forward(executor, tuple(x.detach() for x in inputs), {})
             predictions = planned._copies(executor._predicted)
         ctx.planned, ctx.count = planned, count
         ctx.save_for_backward(*inputs)

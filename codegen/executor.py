@@ -21,19 +21,17 @@ from codegen.arguments import matched
 from codegen.initial import checked_rate, checked_seed, give_back_memory, read_weights, set_initial_values
 from codegen.intact import require_intact
 from codegen.parts import Part, parts, predictions
+from codegen.passes import input_gradients, start_backward, start_forward
 from codegen.progress import Progress
 from codegen.state import State, logical
-from codegen.tracing import TraceEvent, events_of_step, rows_of
-from planner.artefact import write_text
+from codegen.tracing import Trace, TraceEvent, events_of_step
 from planner.errors import InternalError, UserError
 from planner.graph.model import DType, Graph, Program, Value
-from planner.ops.caller_gradient import CallerGradient
 from planner.ops.optimizer import GradientSum
 from planner.ops.stored import Stored, parse_stored
 from planner.plan.crossing import Crossing
 from planner.plan.expand import expanded
 from planner.plan.schema import Plan
-from planner.report.perfetto import measured_trace
 
 Array = np.ndarray[Any, Any]
 
@@ -75,9 +73,7 @@ class Executor:
         self._paused: int | None = None
         """The batch whose forward pass ran last and left its values for the backward pass."""
         self._outputs: dict[str, tuple[tuple[str, Array], ...]] = {}
-        self._trace_path: Path | None = None
-        self._traced: list[tuple[str, list[TraceEvent]]] | None = None
-        """(program, events) of every recorded run"""
+        self._trace: Trace | None = None
         self._train = self._graph.program.get("train_step")
         self._loss: Array | None = None
         if self._train:
@@ -130,7 +126,7 @@ class Executor:
         move. Also the number of the step, for `backward`, which draws the same; until then the inputs must not
         change."""
         with self._lock:
-            step = self._forward(inputs, named)
+            step = start_forward(self, inputs, named)
             self._finish()
             found = tuple(self._copy(v) for v in self._predicted)
             return found[0] if len(found) == 1 else found, step
@@ -141,9 +137,9 @@ class Executor:
         since, the activations are computed again. Changes nothing."""
         with self._lock:
             found = {n: np.zeros(self._graph.value[v].type.shape, np.float32) for v, n in self._state.trained.items()}
-            self._backward(step, inputs, list(found.values()))
+            start_backward(self, step, inputs, list(found.values()))
             self._finish()
-            return self._plain(found), {v.gradient_of: self._copy(v) for v in self._input_gradients}
+            return self._plain(found), {v.gradient_of: self._copy(v) for v in input_gradients(self)}
 
     def counters_per_step(self) -> dict[str, int]:
         """Name of every batch norm's counter of batches -> by how much a step raises it."""
@@ -255,12 +251,11 @@ class Executor:
         with self._lock:
             self._require_open()
             self._native.trace(self._handle, on)
-            self._traced = [] if on else None
-            self._trace_path = Path(path) if path is not None and on else None
+            self._trace = Trace(self.plan, self._graph, None if path is None else Path(path)) if on else None
 
     def trace_events(self) -> list[list[TraceEvent]]:
         """What was recorded: per run, one event per slice."""
-        return [list(run) for _, run in self._traced or ()]
+        return [list(run) for _, run in self._trace.runs] if self._trace else []
 
     def handoff_ns(self) -> float:
         """How long a signal takes between lanes 0 and 1 now, ns; 0 with one lane."""
@@ -299,30 +294,7 @@ class Executor:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    # -- the passes of a plan whose loss is the caller's -----------------------------------------------------------
-    def _forward(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> int:
-        """What `forward` runs; the number of its step. The predictions lie where they were planned."""
-        self._require_open()
-        if not self._predicted:
-            raise UserError("SP1612", f"plan {self.plan.name} has a loss of its own", "capture with loss='caller'")
-        program = self._program("train_step")
-        later = sum(n.op == CallerGradient.name for n in program.nodes)  # their gradients are the last inputs
-        self._start("train_step", matched("forward", program.inputs[:-later], inputs, named), which=slice(1))
-        self._trained()
-        self._ran, self._paused = None, self._progress.batches
-        return self._progress.batches
-
-    def _backward(self, step: int, inputs: tuple[Any, ...], targets: Sequence[Any], lasting: bool = False) -> None:
-        """What `backward` runs. `targets`: an array per trained parameter, which becomes its gradient. `lasting`: they
-        lie where the parameters do, and are there for further passes."""
-        arguments = self._arguments("train_step", inputs, {})
-        rest = slice(1 if self._paused == step else 0, None)
-        done, self._progress.batches = self._progress.batches, step - 1
-        try:
-            self._start("train_step", arguments, targets, rest, lasting=lasting)
-        finally:
-            self._progress.batches = done
-
+    # -- helpers -----------------------------------------------------------------------------------------------
     def _start(
         self,
         name: str,
@@ -337,11 +309,6 @@ class Executor:
     def _finish(self) -> None:
         """Waits for what was started."""
 
-    @property
-    def _input_gradients(self) -> tuple[Value, ...]:
-        return tuple(self._graph.value[v] for v in self._program("train_step").outputs[1:])
-
-    # -- helpers -----------------------------------------------------------------------------------------------
     def _require_open(self) -> None:
         if self._handle is None:
             raise UserError("SP1607", "the executor is closed", "make a new executor")
@@ -408,14 +375,11 @@ class Executor:
                 self._native.run(self._handle, number, given, self._progress.moment(hold), gradients)
             except RuntimeError as error:
                 raise InternalError(f"{name} of plan {self.plan.name}: {error}") from error
-            if self._traced is not None:
+            if self._trace is not None:
                 events += events_of_step(part.lanes, self._native.spans(self._handle, number))
         self._ran = name
-        if self._traced is not None:
-            self._traced.append((name, events))
-            if self._trace_path is not None:
-                runs = {n: rows_of([run for m, run in self._traced if m == n]) for n, _ in self._traced}
-                write_text(self._trace_path, measured_trace(self.plan, self._graph, runs))
+        if self._trace is not None:
+            self._trace.add(name, events)
         return float(self._loss[0]) if self._loss is not None else math.nan
 
     def _given(self, name: str, part: Part, arguments: tuple[Any, ...]) -> tuple[Any, ...]:

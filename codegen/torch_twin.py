@@ -166,6 +166,10 @@ def parts_of(program: Program) -> tuple[Part, ...]:
     return tuple(parts)
 
 
+OPTIONS = ("lr", "momentum", "nesterov", "weight_decay", "eps", "alpha", "centered", "lr_decay")
+"""Of updates and of PyTorch's optimizers alike."""
+
+
 def optimizer_for(graph: Graph, module: Twin, part: int = 0) -> torch.optim.Optimizer:
     """The optimizer of a part's update nodes, for the parameters that they train. Where the plan clips gradients, so
     does its `step`, before anything else."""
@@ -176,7 +180,7 @@ def optimizer_for(graph: Graph, module: Twin, part: int = 0) -> torch.optim.Opti
         own = settings.get(module.value[slot].id)
         if own is None or not parameter.requires_grad:
             continue
-        group = {str(k): own[k] for k in ("lr", "momentum", "nesterov", "weight_decay", "eps") if k in own}
+        group: dict[str, Any] = {k: own[k] for k in OPTIONS if k in own}
         if "beta1" in own:
             group["betas"] = (own["beta1"], own["beta2"])
         known = next((g for g in groups if {k: v for k, v in g.items() if k != "params"} == group), None)
@@ -184,9 +188,7 @@ def optimizer_for(graph: Graph, module: Twin, part: int = 0) -> torch.optim.Opti
             groups.append({"params": [parameter], **group})
         else:
             known["params"].append(parameter)
-    made: torch.optim.Optimizer = (
-        torch.optim.SGD(groups) if updates[0].op != "adam_update" else _adam(updates[0], groups)
-    )
+    made = _optimizer(updates[0], groups)
     most = _clipped_to(graph, updates[0])
     if most is not None:
         trained, norm = [p for group in groups for p in group["params"]], most
@@ -198,9 +200,13 @@ def optimizer_for(graph: Graph, module: Twin, part: int = 0) -> torch.optim.Opti
     return made
 
 
-def _adam(update: Node, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+def _optimizer(update: Node, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
     attrs: Any = update.attrs
-    return (torch.optim.AdamW if attrs.decoupled else torch.optim.Adam)(groups)
+    if update.op == "adam_update":
+        return (torch.optim.AdamW if attrs.decoupled else torch.optim.Adam)(groups)
+    if update.op == "adagrad_update":
+        return torch.optim.Adagrad(groups, initial_accumulator_value=attrs.initial)
+    return (torch.optim.RMSprop if update.op == "rmsprop_update" else torch.optim.SGD)(groups)
 
 
 def _clipped_to(graph: Graph, update: Node) -> float | None:

@@ -1,9 +1,13 @@
-"""What a traced run tells: one event per slice."""
+"""What traced runs tell: one event per slice."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
-from planner.plan.schema import Entry, parse_slice, slice_name
+from planner.artefact import write_text
+from planner.graph.model import Graph
+from planner.plan.schema import Entry, Plan, parse_slice, slice_name
+from planner.report.perfetto import measured_trace
 
 
 class TraceEvent(NamedTuple):
@@ -15,6 +19,21 @@ class TraceEvent(NamedTuple):
     slice: int
     start_ns: int
     end_ns: int
+
+
+class Trace:
+    """The recorded runs of an executor, and the file that shows them."""
+
+    def __init__(self, plan: Plan, graph: Graph, path: Path | None) -> None:
+        self._plan, self._graph, self._path = plan, graph, path
+        self.runs: list[tuple[str, list[TraceEvent]]] = []
+        """(program, events)"""
+
+    def add(self, program: str, events: list[TraceEvent]) -> None:
+        self.runs.append((program, events))
+        if self._path is not None:
+            rows = {name: rows_of([run for other, run in self.runs if other == name]) for name, _ in self.runs}
+            write_text(self._path, measured_trace(self._plan, self._graph, rows))
 
 
 def events_of_step(lanes: Sequence[Sequence[Entry]], spans: Sequence[Sequence[tuple[int, int]]]) -> list[TraceEvent]:

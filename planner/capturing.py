@@ -69,11 +69,11 @@ def capture(
 
     inputs: a module's example arguments, which fix the shapes. batch: the batch size of a zoo network or an ONNX
     model, or passed to a factory that takes it. image_size: of a zoo network. optimizer: an `Optimizer`, "sgd",
-    "adam", "adamw", or a torch.optim one of these, of which only the hyper-parameters are read. loss, labels, name,
-    fuse, keep, clip_norm, accumulate: as in `CaptureOptions`; a zoo network has its own loss. A factory returns a
-    module, (module, inputs), or (module, inputs, options), where the options are these keywords; arguments given here
-    go before them. Errors: SP1010 and SP1018 (not a model), SP1011 (bad batch), SP1023 (not an optimizer), those of the
-    frontends.
+    "adam", "adamw", "rmsprop", "adagrad", or a torch.optim one of these, of which only the hyper-parameters are read.
+    loss, labels, name, fuse, keep, clip_norm, accumulate: as in `CaptureOptions`; a zoo network has its own loss. A
+    factory returns a module, (module, inputs), or (module, inputs, options), where the options are these keywords;
+    arguments given here go before them. Errors: SP1010 and SP1018 (not a model), SP1011 (bad batch), SP1023 (not an
+    optimizer), those of the frontends.
     """
     if batch is not None and batch < 1:
         raise UserError("SP1011", f"the batch is {batch}", "use a number of at least 1")

@@ -102,6 +102,12 @@ def in_torch(trained: Trained, batches: Sequence[Sequence[Tensor]], dtype: torch
         optimizer = torch.optim.SGD(
             module.parameters(), o.lr, o.momentum, weight_decay=o.weight_decay, nesterov=o.nesterov
         )
+    elif o.kind == "rmsprop":
+        options = (o.lr, o.alpha, o.eps, o.weight_decay, o.momentum, o.centered)
+        optimizer = torch.optim.RMSprop(module.parameters(), *options)
+    elif o.kind == "adagrad":
+        options = (o.lr, o.lr_decay, o.weight_decay, o.initial_accumulator_value, o.eps)
+        optimizer = torch.optim.Adagrad(module.parameters(), *options)
     else:
         kind = torch.optim.Adam if o.kind == "adam" else torch.optim.AdamW
         optimizer = kind(module.parameters(), o.lr, (o.beta1, o.beta2), o.eps, o.weight_decay)

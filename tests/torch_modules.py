@@ -174,11 +174,13 @@ def autoencoder(batch: int = 5) -> Made:
 
 
 def vae(batch: int = 6) -> Made:
-    return Vae(), (torch.randn(batch, 20),), {"loss": "mse", "optimizer": Optimizer(kind="adam", lr=1e-2, eps=1e-5)}
+    adagrad = Optimizer(kind="adagrad", lr=1e-2, lr_decay=0.1, initial_accumulator_value=0.01)
+    return Vae(), (torch.randn(batch, 20),), {"loss": "mse", "optimizer": adagrad}
 
 
 def diffusion(batch: int = 4) -> Made:
-    return Diffusion(), (torch.randn(batch, 2, 6, 6),), {"loss": "mse", "optimizer": Optimizer(lr=0.1, momentum=0.9)}
+    rmsprop = Optimizer(kind="rmsprop", lr=1e-3, alpha=0.9, eps=1e-3, momentum=0.9, centered=True)
+    return Diffusion(), (torch.randn(batch, 2, 6, 6),), {"loss": "mse", "optimizer": rmsprop}
 
 
 def clipped(made: Made, norm: float) -> Made:

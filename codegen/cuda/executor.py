@@ -11,6 +11,7 @@ they are if their memory layout is the planned one.
 
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -96,10 +97,9 @@ class CudaExecutor(Executor):
         self.before_close: list[Callable[[], None]] = []
         """Called while the memory is still there: what shares it goes."""
         self._progress = Progress(seed, self._state.first_lr)
+        self._told = False
         self._ran: str | None = None
         self._paused: int | None = None
-        self._traced = None
-        self._trace_path: Path | None = None
         self._train = self._graph.program.get("train_step")
         set_initial_values(self._state, seed, given)
 
@@ -280,7 +280,17 @@ class CudaExecutor(Executor):
         with self._lock:
             self._require_open()
             result: bytes = self._guard(self._native.wait, self._handle, ticket)
+            self._tell_unrecorded()
             return float(np.frombuffer(result, np.float32)[0])
+
+    def _tell_unrecorded(self) -> None:
+        """SP1863, as a warning, once."""
+        reason = "" if self._told else self._native.unrecorded(self._handle)
+        if reason:
+            self._told = True
+            fix = "results are the same; record=False asks for every node anew from the start"
+            told = UserError("SP1863", f"the steps of plan {self.plan.name} cannot be recorded: {reason}", fix)
+            warnings.warn(str(told), RuntimeWarning, stacklevel=2)
 
     def _results(self, program: str) -> tuple[tuple[str, Array], ...]:
         values = [self._graph.value[v] for v in self._program(program).outputs]

@@ -10,12 +10,14 @@ NAMED = {
     "sgd": Optimizer(kind="sgd", lr=0.01),
     "adam": Optimizer(kind="adam", lr=1e-3),
     "adamw": Optimizer(kind="adamw", lr=1e-3, weight_decay=1e-2),
+    "rmsprop": Optimizer(kind="rmsprop", lr=1e-2),
+    "adagrad": Optimizer(kind="adagrad", lr=1e-2, eps=1e-10),
 }
-"""For Adam and AdamW with PyTorch's defaults."""
+"""All but SGD with PyTorch's defaults."""
 
 
 def optimizer_from(given: Any, module: Any = None) -> Optimizer | None:
-    """An `Optimizer`, one of the names in `NAMED`, or a `torch.optim` SGD, Adam or AdamW; None stays None.
+    """An `Optimizer`, one of the names in `NAMED`, or a `torch.optim` object of one of them; None stays None.
 
     Of a PyTorch optimizer its hyper-parameters are read, not its state; with the module, also which of its parameters
     it trains, group by group. SP1023: anything else, groups of parameters that are not the module's, or an option that
@@ -32,7 +34,7 @@ def optimizer_from(given: Any, module: Any = None) -> Optimizer | None:
         raise UserError(
             "SP1023",
             f"{what} is no optimizer that can be planned",
-            f"use {', '.join(repr(n) for n in NAMED)}, a planner.Optimizer, or torch.optim's SGD, Adam or AdamW",
+            f"use {', '.join(repr(n) for n in NAMED)}, a planner.Optimizer, or one of these of torch.optim",
         )
     return _from_torch(kind, groups, module)
 
@@ -68,7 +70,8 @@ def _settings(known: dict[str, Any]) -> dict[str, Any]:
     for option in ("maximize", "amsgrad", "dampening"):
         if known.get(option):
             raise UserError("SP1023", f"the optimizer's option {option} is not supported", f"leave {option} out")
-    found: dict[str, Any] = {k: float(known[k]) for k in ("lr", "momentum", "weight_decay", "eps") if k in known}
+    numbers = ("lr", "momentum", "weight_decay", "eps", "alpha", "lr_decay", "initial_accumulator_value")
+    found: dict[str, Any] = {k: float(known[k]) for k in numbers if k in known}
     if "betas" in known:
         found["beta1"], found["beta2"] = map(float, known["betas"])
-    return {**found, "nesterov": bool(known.get("nesterov", False))}
+    return {**found, **{k: bool(known.get(k, False)) for k in ("nesterov", "centered")}}

@@ -26,6 +26,8 @@ def reads_of_mode(torch: Any) -> Iterator[list[str]]:
         reader = sys._getframe(1).f_code.co_filename
         if not reader.startswith(others):
             found.append(reader)
+        if "training" not in vars(module):
+            raise AttributeError("training")
         return bool(vars(module)["training"])
 
     def write(module: Any, mode: bool) -> None:

@@ -19,6 +19,10 @@ class _Settings(Frozen):
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
+    alpha: float = 0.99
+    centered: bool = False
+    lr_decay: float = 0.0
+    initial_accumulator_value: float = 0.0
 
 
 class ParameterGroup(_Settings):
@@ -31,7 +35,7 @@ class Optimizer(_Settings):
     """`lr` is where training starts: executors can change it later, and the rates of groups with it, by the same
     factor."""
 
-    kind: Literal["sgd", "adam", "adamw"] = "sgd"
+    kind: Literal["sgd", "adam", "adamw", "rmsprop", "adagrad"] = "sgd"
     groups: tuple[ParameterGroup, ...] = ()
     """Where there are any, they list everything that is trained, and their settings go before the others."""
 
@@ -50,10 +54,10 @@ def append_updates(
     """Append an update for every (parameter, gradient), in the order in which the gradients become ready. `clip_norm`:
     what the norm of all these gradients together is scaled down to where it is larger. `accumulate`: gradients of
     several batches are added up before parameters are updated with their mean."""
-    from planner.ops.optimizer import AdamAttrs, SgdAttrs
-
     if clip_norm is None and not accumulate:
         gradients = _apply_sparsely(builder, gradients, optimizer)
+    from planner.ops.optimizer import AdagradAttrs
+
     ready = {value: position for position, node in enumerate(builder.nodes) for value in node.outputs}
     ordered = [
         (parameter, builder.convert(gradient, builder.type(parameter).layout))
@@ -63,32 +67,35 @@ def append_updates(
         ordered = [(parameter, _gradient_sum(builder, parameter, gradient)) for parameter, gradient in ordered]
     factor = [_clip_factor(builder, ordered, clip_norm)] if clip_norm is not None and ordered else []
     for parameter, gradient in ordered:
-        shape, named = builder.shape(parameter), builder.values[parameter].name
-        own = optimizer.of(named or parameter)
-
-        def slot(name: str, parameter: str = parameter, shape: tuple[int, ...] = shape, named: str = named) -> str:
-            return builder.state(f"{parameter}.{name}", shape, Init(kind="zeros"), name=f"{named}.{name}")
-
-        if optimizer.kind == "sgd":
-            attrs = SgdAttrs(lr=own.lr, momentum=own.momentum, nesterov=own.nesterov, weight_decay=own.weight_decay)
-            updates = [parameter] + ([slot("momentum")] if own.momentum else [])
-            builder.op(
-                "sgd_update", [gradient, *factor], attrs, name=f"{parameter}.update", updates=updates, phase="update"
-            )
-        else:
-            adam = AdamAttrs(
-                lr=own.lr,
-                beta1=own.beta1,
-                beta2=own.beta2,
-                eps=own.eps,
-                weight_decay=own.weight_decay,
-                decoupled=optimizer.kind == "adamw",
-            )
-            updates = [parameter, slot("exp_avg"), slot("exp_avg_sq")]
-            builder.op(
-                "adam_update", [gradient, *factor], adam, name=f"{parameter}.update", updates=updates, phase="update"
-            )
+        named = builder.values[parameter].name
+        op, attrs, slots = _update(optimizer.kind, optimizer.of(named or parameter))
+        start = Init(kind="constant", value=attrs.initial) if isinstance(attrs, AdagradAttrs) else Init(kind="zeros")
+        states = [
+            builder.state(f"{parameter}.{slot}", builder.shape(parameter), start, name=f"{named}.{slot}")
+            for slot in slots
+        ]
+        inputs, name = [gradient, *factor], f"{parameter}.update"
+        builder.op(op, inputs, attrs, name=name, updates=[parameter, *states], phase="update")
     assert all(builder.values[p].role is Role.PARAMETER for p in gradients)
+
+
+def _update(kind: str, own: _Settings) -> tuple[str, Attrs, list[str]]:
+    """The op that updates a parameter, and what it keeps besides, under PyTorch's names."""
+    from planner.ops.optimizer import AdagradAttrs, AdamAttrs, RmspropAttrs, SgdAttrs
+
+    known = own.model_dump()
+
+    def of(attrs: type[Attrs], **more: object) -> Attrs:
+        return attrs.model_validate({k: known[k] for k in attrs.model_fields if k in known} | more)
+
+    if kind == "sgd":
+        return "sgd_update", of(SgdAttrs), ["momentum"] * bool(own.momentum)
+    if kind == "rmsprop":
+        more = ["grad_avg"] * own.centered + ["momentum_buffer"] * bool(own.momentum)
+        return "rmsprop_update", of(RmspropAttrs), ["square_avg", *more]
+    if kind == "adagrad":
+        return "adagrad_update", of(AdagradAttrs, initial=own.initial_accumulator_value), ["sum"]
+    return "adam_update", of(AdamAttrs, decoupled=kind == "adamw"), ["exp_avg", "exp_avg_sq"]
 
 
 def _gradient_sum(builder: "GraphBuilder", parameter: str, gradient: str) -> str:

@@ -34,6 +34,25 @@ class AdamAttrs(Attrs):
     """AdamW: decay the parameter itself instead of adding to the gradient."""
 
 
+class RmspropAttrs(Attrs):
+    lr: float
+    alpha: float = 0.99
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+    centered: bool = False
+    """Divide by the gradient's standard deviation, not by its root mean square."""
+
+
+class AdagradAttrs(Attrs):
+    lr: float
+    lr_decay: float = 0.0
+    eps: float = 1e-10
+    weight_decay: float = 0.0
+    initial: float = 0.0
+    """What the sum of squares starts from."""
+
+
 class ClipAttrs(Attrs):
     costless = frozenset({"max_norm"})
 
@@ -244,3 +263,81 @@ class AdamUpdate(_Update):
         w = TensorType(shape=(7, 30))
         plain = tuple(Sample(AdamAttrs(lr=1e-2, weight_decay=0.01, decoupled=d), (w, w, w, w)) for d in (False, True))
         return (*plain, Sample(AdamAttrs(lr=1e-2, weight_decay=0.01), (w, SCALAR, w, w, w)))
+
+
+@register
+class RmspropUpdate(_Update):
+    """Inputs: gradient, [factor]; updates: parameter, square_avg, [grad_avg], [momentum_buffer]. Tieleman and Hinton,
+    lecture 6.5; centered as in Graves, "Generating sequences with recurrent neural networks", equations 38 to 45."""
+
+    name = "rmsprop_update"
+    joint_launch = 39
+    update_counts = (2, 3, 4)
+    attrs_type = RmspropAttrs
+
+    def check(self, attrs: RmspropAttrs, inputs: Sequence[TensorType], updates: Sequence[TensorType]) -> None:
+        super().check(attrs, inputs, updates)
+        if len(updates) != 2 + attrs.centered + (attrs.momentum > 0):
+            what = f"rmsprop_update, centered {attrs.centered}, with momentum {attrs.momentum}"
+            raise misfit(f"{what} updates {len(updates)} values", "add its states")
+
+    def flops(self, signature: Signature) -> int:
+        return 12 * signature.inputs[0].elements
+
+    def reference(self, attrs: RmspropAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        g, w, square, *rest = self.scaled(inputs, 2 + attrs.centered + (attrs.momentum > 0))
+        g = g + attrs.weight_decay * w
+        square = attrs.alpha * square + (1 - attrs.alpha) * g * g
+        mean = [rest[0] + (1 - attrs.alpha) * (g - rest[0])] if attrs.centered else []
+        step = g / (np.sqrt(np.maximum(square - (mean[0] ** 2 if mean else 0), 0)) + attrs.eps)
+        moved = [attrs.momentum * rest[-1] + step] if attrs.momentum else []
+        return (w - attrs.lr * (moved[0] if moved else step), square, *mean, *moved)
+
+    def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
+        """The mean of squares is no smaller than the square of the mean."""
+        attrs, drawn = sample.attrs, list(super().draw(sample, rng))
+        assert isinstance(attrs, RmspropAttrs)
+        at = len(drawn) - (1 + attrs.centered + (attrs.momentum > 0))
+        drawn[at] = drawn[at] ** 2 + (drawn[at + 1] ** 2 if attrs.centered else 0) + 0.1
+        return tuple(drawn)
+
+    def samples(self) -> Sequence[Sample]:
+        w = TensorType(shape=(7, 30))
+        return (
+            Sample(RmspropAttrs(lr=1e-2, alpha=0.9), (w, w, w)),
+            Sample(RmspropAttrs(lr=1e-2, weight_decay=0.1, momentum=0.8), (w, SCALAR, w, w, w)),
+            Sample(RmspropAttrs(lr=1e-2, eps=1e-3, centered=True), (w, w, w, w)),
+            Sample(RmspropAttrs(lr=1e-2, alpha=0.8, momentum=0.9, centered=True), (w, w, w, w, w)),
+        )
+
+
+@register
+class AdagradUpdate(_Update):
+    """Inputs: gradient, [factor]; updates: parameter, sum. Duchi, Hazan and Singer, "Adaptive subgradient methods for
+    online learning and stochastic optimization", figure 1, with diagonal matrices."""
+
+    name = "adagrad_update"
+    joint_launch = 58
+    update_counts = (2,)
+    attrs_type = AdagradAttrs
+
+    def flops(self, signature: Signature) -> int:
+        return 8 * signature.inputs[0].elements
+
+    def reference(self, attrs: AdagradAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        """The first step, whose rate has not decayed."""
+        g, w, total = self.scaled(inputs, 2)
+        g = g + attrs.weight_decay * w
+        total = total + g * g
+        return (w - attrs.lr * g / (np.sqrt(total) + attrs.eps), total)
+
+    def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
+        *others, total = super().draw(sample, rng)
+        return (*others, np.abs(total))
+
+    def samples(self) -> Sequence[Sample]:
+        w = TensorType(shape=(7, 30))
+        return (
+            Sample(AdagradAttrs(lr=1e-2), (w, w, w)),
+            Sample(AdagradAttrs(lr=1e-2, lr_decay=0.1, weight_decay=0.1, eps=1e-3), (w, SCALAR, w, w)),
+        )

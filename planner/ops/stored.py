@@ -31,7 +31,7 @@ WEIGHTS = {
 }
 """Op -> the operand that may be stored so. In the order in which their wishes count."""
 
-ELEMENTWISE = frozenset({"gradient_sum", "sgd_update", "adam_update"})
+ELEMENTWISE = frozenset({"gradient_sum", "sgd_update", "adam_update", "rmsprop_update", "adagrad_update"})
 """Ops that do not care, as long as all their operands are stored alike."""
 
 

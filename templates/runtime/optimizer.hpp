@@ -102,4 +102,68 @@ void adam_update(float* weight, const T* gradient, float* mean, float* square, f
   }
 }
 
+struct RmspropOptions {
+  double alpha = 0.99;
+  float eps = 1e-8f;
+  float weight_decay = 0.0f;
+  float momentum = 0.0f;
+  float scale = 1.0f;
+};
+
+/// `mean` is null unless the gradient's mean is taken off, `velocity` without momentum.
+template <bool centered, bool moving, class T>
+void rmsprop_range(float* weight, const T* gradient, float* square, float* mean, float* velocity, float lr,
+                   const RmspropOptions& o, Range range) {
+  const float old = static_cast<float>(o.alpha), fresh = static_cast<float>(1.0 - o.alpha);
+#pragma omp simd
+  for (int64_t i = range.begin; i < range.end; ++i) {
+    const float g = static_cast<float>(gradient[i]) * o.scale + o.weight_decay * weight[i];
+    const float v = old * square[i] + fresh * (g * g);
+    square[i] = v;
+    float variance = v;
+    if constexpr (centered) {
+      const float m = mean[i] + fresh * (g - mean[i]);
+      mean[i] = m;
+      variance = v - m * m;
+      variance = variance > 0.0f ? variance : 0.0f;  // what rounding leaves below 0
+    }
+    float step = g / (std::sqrt(variance) + o.eps);
+    if constexpr (moving) {
+      step += o.momentum * velocity[i];
+      velocity[i] = step;
+    }
+    weight[i] -= lr * step;
+  }
+}
+
+template <class T>
+void rmsprop_update(float* weight, const T* gradient, float* square, float* mean, float* velocity, float lr,
+                    const RmspropOptions& o, Range range) {
+  const auto run = [&]<bool centered, bool moving>() {
+    rmsprop_range<centered, moving>(weight, gradient, square, mean, velocity, lr, o, range);
+  };
+  if (mean != nullptr) return velocity != nullptr ? run.template operator()<true, true>() : run.template operator()<true, false>();
+  velocity != nullptr ? run.template operator()<false, true>() : run.template operator()<false, false>();
+}
+
+struct AdagradOptions {
+  float lr_decay = 0.0f;
+  float eps = 1e-10f;
+  float weight_decay = 0.0f;
+  float scale = 1.0f;
+};
+
+/// `step` counts from 1.
+template <class T>
+void adagrad_update(float* weight, const T* gradient, float* sum, float lr, int64_t step, const AdagradOptions& o, Range range) {
+  const float rate = static_cast<float>(lr / (1.0 + static_cast<double>(step - 1) * static_cast<double>(o.lr_decay)));
+#pragma omp simd
+  for (int64_t i = range.begin; i < range.end; ++i) {
+    const float g = static_cast<float>(gradient[i]) * o.scale + o.weight_decay * weight[i];
+    const float s = sum[i] + g * g;
+    sum[i] = s;
+    weight[i] -= rate * (g / (std::sqrt(s) + o.eps));
+  }
+}
+
 }  // namespace stepplan

@@ -22,6 +22,19 @@ WEIGHTS = [torch.nn.Parameter(torch.zeros(3))]
             torch.optim.SGD(WEIGHTS, lr=0.2, momentum=0.9, weight_decay=1e-4, nesterov=True),
             Optimizer(lr=0.2, momentum=0.9, weight_decay=1e-4, nesterov=True),
         ),
+        ("rmsprop", optimizer_from(torch.optim.RMSprop(WEIGHTS))),
+        ("adagrad", optimizer_from(torch.optim.Adagrad(WEIGHTS))),
+        (
+            torch.optim.RMSprop(WEIGHTS, 2e-3, alpha=0.9, eps=1e-3, weight_decay=0.1, momentum=0.8, centered=True),
+            Optimizer(
+                **{"kind": "rmsprop", "lr": 2e-3, "alpha": 0.9, "eps": 1e-3, "weight_decay": 0.1, "momentum": 0.8},
+                centered=True,
+            ),
+        ),
+        (
+            torch.optim.Adagrad(WEIGHTS, 2e-3, lr_decay=0.1, initial_accumulator_value=0.3),
+            Optimizer(kind="adagrad", lr=2e-3, eps=1e-10, lr_decay=0.1, initial_accumulator_value=0.3),
+        ),
         (
             torch.optim.AdamW(WEIGHTS, lr=2e-3, betas=(0.5, 0.99), eps=1e-6),
             Optimizer(kind="adamw", lr=2e-3, beta1=0.5, beta2=0.99, eps=1e-6, weight_decay=1e-2),
@@ -37,7 +50,7 @@ def test_known(given: Any, wanted: Optimizer | None) -> None:
     [
         ("lion", "'lion' is no optimizer"),
         (3, "int is no optimizer"),
-        (torch.optim.RMSprop(WEIGHTS), "RMSprop is no optimizer"),
+        (torch.optim.Adadelta(WEIGHTS), "Adadelta is no optimizer"),
         (torch.optim.SGD(WEIGHTS, lr=0.1, maximize=True), "maximize"),
         (torch.optim.SGD([{"params": WEIGHTS}, {"params": [torch.nn.Parameter(torch.ones(2))], "lr": 1}], lr=0.1),
          "groups differ"),

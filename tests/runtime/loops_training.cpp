@@ -87,4 +87,15 @@ void adam(float* weight, const float* gradient, float* mean, float* square, floa
               {begin, end});
 }
 
+void rmsprop(float* weight, const float* gradient, float* square, float* mean, float* velocity, float lr, float decay,
+             float momentum, int64_t begin, int64_t end) {
+  const RmspropOptions options{.alpha = 0.9, .weight_decay = decay, .momentum = momentum};
+  rmsprop_update(weight, gradient, square, mean, velocity, lr, options, {begin, end});
+}
+
+void adagrad(float* weight, const float* gradient, float* sum, float lr, int64_t step, float decay, int64_t begin,
+             int64_t end) {
+  adagrad_update(weight, gradient, sum, lr, step, {.lr_decay = 0.1f, .weight_decay = decay}, {begin, end});
+}
+
 }  // extern "C"

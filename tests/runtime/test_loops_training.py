@@ -284,3 +284,43 @@ def test_adam(lib, decay, decoupled, slices):
             lambda s: lib("adam", weight, gradient, mean, square, 0.01, step, decay, decoupled, *cut(301, slices, s)),
         )
     assert_close(weight, tw, 1e-6)
+
+
+@pytest.mark.parametrize("slices", SLICES)
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+@pytest.mark.parametrize("momentum", [0.0, 0.8])
+@pytest.mark.parametrize("centered", [False, True])
+def test_rmsprop(lib, centered, momentum, decay, slices):
+    rng = np.random.default_rng(0)
+    weight = rng.standard_normal(301).astype(np.float32)
+    square, mean, velocity = np.zeros((3, 301), np.float32)
+    tw = tensor(weight)
+    options = {"alpha": 0.9, "momentum": momentum, "weight_decay": decay, "centered": centered}
+    optimizer = torch.optim.RMSprop([tw], 0.01, **options)
+    states = (mean if centered else None, velocity if momentum else None)
+    for _ in range(5):
+        gradient = rng.standard_normal(301).astype(np.float32)
+        tw.grad = tensor(gradient).detach()
+        optimizer.step()
+        run_slices(
+            slices,
+            lambda s: lib("rmsprop", weight, gradient, square, *states, 0.01, decay, momentum, *cut(301, slices, s)),
+        )
+    assert_close(weight, tw, 2e-5 if centered else 2e-6)  # a difference of squares
+
+
+@pytest.mark.parametrize("slices", SLICES)
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_adagrad(lib, decay, slices):
+    rng = np.random.default_rng(0)
+    weight = rng.standard_normal(301).astype(np.float32)
+    total, tw = np.full(301, 0.2, np.float32), tensor(weight)
+    optimizer = torch.optim.Adagrad(
+        [tw], 0.05, lr_decay=0.1, weight_decay=decay, initial_accumulator_value=float(np.float32(0.2))
+    )
+    for step in range(1, 6):
+        gradient = rng.standard_normal(301).astype(np.float32)
+        tw.grad = tensor(gradient).detach()
+        optimizer.step()
+        run_slices(slices, lambda s: lib("adagrad", weight, gradient, total, 0.05, step, decay, *cut(301, slices, s)))
+    assert_close(weight, tw, 2e-6)

@@ -44,6 +44,13 @@ inline Argument argument_of(int device, const InputSpec& input, nb::handle given
   return {array, true};
 }
 
+/// Where a parameter's gradient is wanted: an array, or an address in the GPU's memory; None: nowhere.
+inline void* place_of(nb::handle gradient, bool address) {
+  if (gradient.is_none()) return nullptr;
+  if (address) return reinterpret_cast<void*>(nb::cast<uintptr_t>(gradient));
+  return nb::cast<nb::ndarray<float, nb::c_contig>>(gradient).data();
+}
+
 inline Ticket submit(const nb::capsule& handle, size_t program, const nb::tuple& arguments, const Moment& moment,
                      const nb::object& gradients, bool lasting, uintptr_t stream, bool shares) {
   Executor& executor = executor_of(handle);
@@ -58,7 +65,7 @@ inline Ticket submit(const nb::capsule& handle, size_t program, const nb::tuple&
                              arguments[i], owners[i]);
     if (!gradients.is_none())
       for (nb::handle gradient : gradients)
-        targets.places.push_back(gradient.is_none() ? nullptr : nb::cast<nb::ndarray<float, nb::c_contig>>(gradient).data());
+        targets.places.push_back(place_of(gradient, lasting));
     gpu::Scalars now;
     std::tie(now.seed, now.lr, now.step, now.update, now.held, now.hold) = moment;
     const nb::gil_scoped_release released;
@@ -108,6 +115,7 @@ inline void bind_null(nb::module_& module) {
   });
   module.def("pretend_pinned", [](size_t bytes) { gpu::Device::pinned_left() = bytes; });
   module.def("fail_in", [](const std::string& node) { gpu::Device::failing() = node; });
+  module.def("fail_to_record", [](const std::string& node) { gpu::Device::unrecordable() = node; });
   module.def("allocations", [] { return gpu::Device::allocations(); });
   module.def("shuffle", [](const nb::capsule& handle, uint64_t seed) { executor_of(handle).device().shuffle(seed); });
   module.def("log", [](const nb::capsule& handle, bool on) { executor_of(handle).device().log(on); });
@@ -136,6 +144,7 @@ inline void bind(nb::module_& module) {
   module.def("write", write);
   module.def("view", view);
   module.def("device_bytes", [](const nb::capsule& handle) { return executor_of(handle).device_bytes(); });
+  module.def("unrecorded", [](const nb::capsule& handle) { return executor_of(handle).unrecorded(); });
   module.def("recorded", [](const nb::capsule& handle) { return executor_of(handle).recorded(); });
   module.def("tasks", [](size_t program) {
     nb::list found;

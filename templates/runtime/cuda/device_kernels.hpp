@@ -191,6 +191,12 @@ void sgd_update(Queue queue, float* weight, const T* gradient, float* velocity, 
 template <class T>
 void adam_update(Queue queue, float* weight, const T* gradient, float* mean, float* square, const Scalars* now, const Adam& o,
                  int64_t n);
+/// `mean` and `velocity` are null where there is none.
+template <class T>
+void rmsprop_update(Queue queue, float* weight, const T* gradient, float* square, float* mean, float* velocity,
+                    const Scalars* now, const Rmsprop& o, int64_t n);
+template <class T>
+void adagrad_update(Queue queue, float* weight, const T* gradient, float* sum, const Scalars* now, const Adagrad& o, int64_t n);
 /// y = x rounded, from (outputs, channels, taps) to (outputs, taps, channels); n elements.
 void round_weights(Queue queue, const float* x, bfloat16* y, int64_t n, int64_t channels, int64_t taps);
 void launch_joint(Queue queue, const Joint& joint, const Scalars* now);

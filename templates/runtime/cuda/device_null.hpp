@@ -130,7 +130,7 @@ class Device {
 
   /// Says that a node begins: what it touches is verified when its turn comes, and that it touches nothing else.
   void begin_node(Stream stream, const char* name, std::span<const Touch> touches) {
-    if (failing() == name) throw DeviceFailure("told to fail");
+    if (failing() == name || (captured_ && unrecordable() == name)) throw DeviceFailure("told to fail");
     enqueue({Work::Kind::node, stream,
              [this, stream, name, touches] {
                const std::string wrong = shadow_.touch(name, touches, stream->number, stream->clock);
@@ -182,6 +182,11 @@ class Device {
   }
   /// The node that cannot be asked for; empty: none. For tests.
   static std::string& failing() {
+    static std::string name;
+    return name;
+  }
+  /// The node that cannot be recorded; empty: none. For tests.
+  static std::string& unrecordable() {
     static std::string name;
     return name;
   }

@@ -206,7 +206,8 @@ void Executor::enqueue(const ProgramSpec& program, const Run& run) {
   }
 }
 
-/// The first run of a program sets up what libraries and driver load when first asked; it is not recorded.
+/// The first run of a program sets up what libraries and driver load when first asked; it is not recorded. What cannot
+/// be recorded, as a library's kernel that wants to know something of the GPU meanwhile, can still be asked for.
 void Executor::launch(size_t number, const Run& run) {
   const ProgramSpec& program = spec_.programs[number];
   const bool again = run.apply_updates || run.lasting;
@@ -218,11 +219,13 @@ void Executor::launch(size_t number, const Run& run) {
     device_.begin_capture(streams_[0]);
     try {
       enqueue(program, run);
-    } catch (...) {
+      found = graphs_.emplace(key, device_.end_capture(streams_[0])).first;
+    } catch (const gpu::DeviceFailure& failure) {
       device_.abandon_capture(streams_[0]);
-      throw;
+      record_ = false;
+      unrecorded_ = failure.what();
+      return enqueue(program, run);
     }
-    found = graphs_.emplace(key, device_.end_capture(streams_[0])).first;
   }
   device_.replay(found->second, streams_[0]);
 }

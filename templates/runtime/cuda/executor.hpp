@@ -105,6 +105,8 @@ class Executor {
   gpu::Device& device() { return device_; }
   std::byte* arena() const { return arena_; }
   size_t recorded() const { return graphs_.size(); }
+  /// Why runs are not recorded although they were to be; empty where they are.
+  const std::string& unrecorded() const { return unrecorded_; }
   size_t device_bytes() const { return device_bytes_; }
 
   /// Asks the GPU to run a program, and returns without waiting for it. SP1607, SP1608 (of inputs on the host). A
@@ -161,7 +163,8 @@ class Executor {
 
   const ExecutorSpec& spec_;
   gpu::Device device_;
-  const bool record_;
+  bool record_;
+  std::string unrecorded_;
   bool closed_ = false;
   size_t reports_ = 1;  // most indexing nodes of a program
   size_t device_bytes_ = 0;

@@ -72,6 +72,72 @@ STEPPLAN_KERNEL inline AdamStep step_of(const Adam& o, const Scalars* now) {
           .scale = o.factor ? *o.factor : 1.0f};
 }
 
+struct RmspropStep {
+  float lr, keep, take, eps, decay, momentum, scale;
+  bool centered;
+
+  STEPPLAN_KERNEL float slope(float w, float gradient) const { return gradient * scale + decay * w; }
+  STEPPLAN_KERNEL float square(float g, float before) const { return keep * before + take * (g * g); }
+  STEPPLAN_KERNEL float mean(float g, float before) const { return before + take * (g - before); }
+  STEPPLAN_KERNEL float ratio(float g, float v, float m) const {
+    const float variance = v - m * m;  // rounding may leave it below 0
+    return g / (std::sqrt(variance > 0.0f ? variance : 0.0f) + eps);
+  }
+  STEPPLAN_KERNEL void operator()(int64_t, float& after, float& square_after, float w, float gradient, float v_before) const {
+    const float g = slope(w, gradient), v = square(g, v_before);
+    square_after = v;
+    after = w - lr * ratio(g, v, 0.0f);
+  }
+  /// `other`: the mean or the velocity.
+  STEPPLAN_KERNEL void operator()(int64_t, float& after, float& square_after, float& other_after, float w, float gradient,
+                                  float v_before, float other) const {
+    const float g = slope(w, gradient), v = square(g, v_before);
+    const float m = centered ? mean(g, other) : 0.0f, step = ratio(g, v, m);
+    square_after = v;
+    other_after = centered ? m : step + momentum * other;
+    after = w - lr * (centered ? step : other_after);
+  }
+  STEPPLAN_KERNEL void operator()(int64_t, float& after, float& square_after, float& mean_after, float& velocity_after, float w,
+                                  float gradient, float v_before, float m_before, float velocity) const {
+    const float g = slope(w, gradient), v = square(g, v_before), m = mean(g, m_before);
+    const float step = ratio(g, v, m) + momentum * velocity;
+    square_after = v;
+    mean_after = m;
+    velocity_after = step;
+    after = w - lr * step;
+  }
+};
+
+STEPPLAN_KERNEL inline RmspropStep step_of(const Rmsprop& o, bool centered, const Scalars* now) {
+  return {.lr = now->lr * o.lr_factor,
+          .keep = static_cast<float>(o.alpha),
+          .take = static_cast<float>(1.0 - o.alpha),
+          .eps = o.eps,
+          .decay = o.weight_decay,
+          .momentum = o.momentum,
+          .scale = o.factor ? *o.factor : 1.0f,
+          .centered = centered};
+}
+
+struct AdagradStep {
+  float rate, eps, decay, scale;
+
+  STEPPLAN_KERNEL void operator()(int64_t, float& after, float& sum_after, float w, float gradient, float before) const {
+    const float g = gradient * scale + decay * w, sum = before + g * g;
+    sum_after = sum;
+    after = w - rate * (g / (std::sqrt(sum) + eps));
+  }
+};
+
+STEPPLAN_KERNEL inline AdagradStep step_of(const Adagrad& o, const Scalars* now) {
+  const double steps = static_cast<double>(now->update - 1);
+  const float lr = now->lr * o.lr_factor;
+  return {.rate = static_cast<float>(lr / (1.0 + steps * static_cast<double>(o.lr_decay))),
+          .eps = o.eps,
+          .decay = o.weight_decay,
+          .scale = o.factor ? *o.factor : 1.0f};
+}
+
 struct Rounding {
   STEPPLAN_KERNEL void operator()(int64_t, bfloat16& rounded, float value) const { rounded = value; }
 };
@@ -79,6 +145,10 @@ struct Rounding {
 STEPPLAN_KERNEL inline SumStep step_of(const SumTensor&, const Scalars* now) { return sum_step(now); }
 STEPPLAN_KERNEL inline SgdStep step_of(const SgdTensor& t, const Scalars* now) { return step_of(t.options, now); }
 STEPPLAN_KERNEL inline AdamStep step_of(const AdamTensor& t, const Scalars* now) { return step_of(t.options, now); }
+STEPPLAN_KERNEL inline RmspropStep step_of(const RmspropTensor& t, const Scalars* now) {
+  return step_of(t.options, t.mean != nullptr, now);
+}
+STEPPLAN_KERNEL inline AdagradStep step_of(const AdagradTensor& t, const Scalars* now) { return step_of(t.options, now); }
 STEPPLAN_KERNEL inline Rounding step_of(const RoundedTensor&, const Scalars*) { return {}; }
 
 }  // namespace
@@ -120,10 +190,45 @@ void adam_update(Queue queue, float* weight, const T* gradient, float* mean, flo
   map_made(queue, n, prepared, weight, mean, square, before, gradient, mean_before, square_before);
 }
 
+template <class T>
+void rmsprop_update(Queue queue, float* weight, const T* gradient, float* square, float* mean, float* velocity,
+                    const Scalars* now, const Rmsprop& options, int64_t n) {
+  if (queue.joint != nullptr && in_packs<4>(weight, gradient, square, mean, velocity)) {
+    queue.joint->rmsprop.push_back({weight, gradient, square, mean, velocity, n, options, element_of<T>});
+    return;
+  }
+  const Rmsprop o = options;
+  const bool centered = mean != nullptr;
+  const auto prepared = [=] STEPPLAN_KERNEL() { return step_of(o, centered, now); };
+  const float *before = weight, *square_before = square, *mean_before = mean, *velocity_before = velocity;
+  if (centered && velocity != nullptr)
+    return map_made(queue, n, prepared, weight, square, mean, velocity, before, gradient, square_before, mean_before,
+                    velocity_before);
+  float* other = centered ? mean : velocity;
+  const float* other_before = other;
+  if (other == nullptr) return map_made(queue, n, prepared, weight, square, before, gradient, square_before);
+  map_made(queue, n, prepared, weight, square, other, before, gradient, square_before, other_before);
+}
+
+template <class T>
+void adagrad_update(Queue queue, float* weight, const T* gradient, float* sum, const Scalars* now, const Adagrad& options,
+                    int64_t n) {
+  if (queue.joint != nullptr && in_packs<4>(weight, gradient, sum)) {
+    queue.joint->adagrad.push_back({weight, gradient, sum, n, options, element_of<T>});
+    return;
+  }
+  const Adagrad o = options;
+  const auto prepared = [=] STEPPLAN_KERNEL() { return step_of(o, now); };
+  const float *before = weight, *sum_before = sum;
+  map_made(queue, n, prepared, weight, sum, before, gradient, sum_before);
+}
+
 #define STEPPLAN_GRADIENTS(T)                                                                                      \
   template void add_gradient<T>(Queue, const T*, float*, const Scalars*, int64_t);                                 \
   template void sgd_update<T>(Queue, float*, const T*, float*, const Scalars*, const Sgd&, int64_t);               \
-  template void adam_update<T>(Queue, float*, const T*, float*, float*, const Scalars*, const Adam&, int64_t);
+  template void adam_update<T>(Queue, float*, const T*, float*, float*, const Scalars*, const Adam&, int64_t);      \
+  template void adagrad_update<T>(Queue, float*, const T*, float*, const Scalars*, const Adagrad&, int64_t);        \
+  template void rmsprop_update<T>(Queue, float*, const T*, float*, float*, float*, const Scalars*, const Rmsprop&, int64_t);
 STEPPLAN_GRADIENTS(float)
 STEPPLAN_GRADIENTS(bfloat16)
 
@@ -174,6 +279,32 @@ STEPPLAN_KERNEL void update_share(const AdamTensor& t, const AdamStep& step, int
   const float *before = weight, *mean_before = mean, *square_before = square;
   const T* gradient = static_cast<const T*>(t.gradient) + begin;
   map_packs<4, 1>(place, n, true, step, weight, mean, square, before, gradient, mean_before, square_before);
+}
+
+template <class T>
+STEPPLAN_KERNEL void update_share(const RmspropTensor& t, const RmspropStep& step, int64_t begin, int64_t n, int thread) {
+  const Place place{0, 1, thread, kJointThreads};
+  float *weight = t.weight + begin, *square = t.square + begin;
+  const float *before = weight, *square_before = square;
+  const T* gradient = static_cast<const T*>(t.gradient) + begin;
+  if (t.mean == nullptr && t.velocity == nullptr)
+    return map_packs<4, 1>(place, n, true, step, weight, square, before, gradient, square_before);
+  float* other = (t.mean != nullptr ? t.mean : t.velocity) + begin;
+  const float* other_before = other;
+  if (t.mean == nullptr || t.velocity == nullptr)
+    return map_packs<4, 1>(place, n, true, step, weight, square, other, before, gradient, square_before, other_before);
+  float* velocity = t.velocity + begin;
+  const float* velocity_before = velocity;
+  map_packs<4, 1>(place, n, true, step, weight, square, other, velocity, before, gradient, square_before, other_before,
+                  velocity_before);
+}
+
+template <class T>
+STEPPLAN_KERNEL void update_share(const AdagradTensor& t, const AdagradStep& step, int64_t begin, int64_t n, int thread) {
+  const Place place{0, 1, thread, kJointThreads};
+  float *weight = t.weight + begin, *sum = t.sum + begin;
+  const float *before = weight, *sum_before = sum;
+  map_packs<4, 2>(place, n, true, step, weight, sum, before, static_cast<const T*>(t.gradient) + begin, sum_before);
 }
 
 /// One thread's share of one block's elements.
@@ -268,6 +399,8 @@ void launch_joint(Queue queue, const Joint& joint, const Scalars* now) {
   launch_tensors(queue, joint.sums, now);
   launch_tensors(queue, joint.sgd, now);
   launch_tensors(queue, joint.adam, now);
+  launch_tensors(queue, joint.rmsprop, now);
+  launch_tensors(queue, joint.adagrad, now);
   launch_tensors(queue, joint.rounded, now);
 }
 

@@ -53,6 +53,39 @@ struct AdamTensor {
   Element gradients;
 };
 
+struct Rmsprop {
+  double alpha;
+  float eps, weight_decay, momentum;
+  float lr_factor;
+  const float* factor = nullptr;
+};
+
+struct RmspropTensor {
+  static constexpr int kMost = 39;
+  float* weight;
+  const void* gradient;
+  float *square, *mean, *velocity;  // the last two are null where there is none
+  int64_t elements;
+  Rmsprop options;
+  Element gradients;
+};
+
+struct Adagrad {
+  float lr_decay, eps, weight_decay;
+  float lr_factor;
+  const float* factor = nullptr;
+};
+
+struct AdagradTensor {
+  static constexpr int kMost = 58;
+  float* weight;
+  const void* gradient;
+  float* sum;
+  int64_t elements;
+  Adagrad options;
+  Element gradients;
+};
+
 /// One parameter's working copy: rounded, and (outputs, channels, taps) turned into (outputs, taps, channels).
 struct RoundedTensor {
   static constexpr int kMost = 64;
@@ -68,6 +101,8 @@ struct Joint {
   std::vector<SumTensor> sums;
   std::vector<SgdTensor> sgd;
   std::vector<AdamTensor> adam;
+  std::vector<RmspropTensor> rmsprop;
+  std::vector<AdagradTensor> adagrad;
   std::vector<RoundedTensor> rounded;
 };
 

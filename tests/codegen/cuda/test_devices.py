@@ -2,6 +2,8 @@
 
 import ctypes
 import importlib.util
+import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +101,30 @@ def test_a_step_that_fails_in_the_middle(small_class: type[CudaExecutor], record
         executor.step(images, labels)
     with small_class(null_device=True) as another:
         assert float(another.step(images, labels)) > 0
+
+
+def test_a_step_that_cannot_be_recorded(small_class: type[CudaExecutor]) -> None:
+    """It is asked for node by node, with the same bits, and the reason is told once."""
+    native = native_module(small_class._folder, null_device=True)
+    before, losses = native.allocations(), []
+    for node in ("", "bn1.backward"):
+        with small_class(null_device=True) as executor:
+            native.fail_to_record(node)
+            told = (
+                pytest.warns(RuntimeWarning, match=r"SP1863.*node bn1\.backward: told to fail")
+                if node
+                else nullcontext()
+            )
+            try:
+                with told:
+                    losses.append([float(executor.step(*batch(executor._graph, n))) for n in range(4)])
+                with warnings.catch_warnings():
+                    warnings.simplefilter("error")
+                    losses[-1].append(float(executor.step(*batch(executor._graph, 4))))
+            finally:
+                native.fail_to_record("")
+            assert bool(native.recorded(executor._handle)) is (node == "")
+    assert losses[0] == losses[1] and native.allocations() == before
 
 
 def test_devices_count_from_0(small_class: type[CudaExecutor]) -> None:

@@ -74,7 +74,10 @@ def test_no_more_than_one_launch_takes() -> None:
 
 @pytest.mark.parametrize(
     ("op", "tensor"),
-    [("gradient_sum", "Sum"), ("sgd_update", "Sgd"), ("adam_update", "Adam"), ("round_weights", "Rounded")],
+    [
+        *(("gradient_sum", "Sum"), ("sgd_update", "Sgd"), ("adam_update", "Adam")),
+        *(("rmsprop_update", "Rmsprop"), ("adagrad_update", "Adagrad"), ("round_weights", "Rounded")),
+    ],
 )
 def test_plans_count_as_the_runtime_does(op: str, tensor: str) -> None:
     text = (RUNTIME / "joint.hpp").read_text()
@@ -135,8 +138,11 @@ def many(optimizer: Optimizer) -> Graph:
         mixed_precision(many(Optimizer(lr=0.01, momentum=0.8, nesterov=True))),
         many(Optimizer(kind="adam", lr=1e-3, weight_decay=0.1)),
         many(Optimizer(kind="adamw", lr=1e-3, weight_decay=0.1)),
+        mixed_precision(many(Optimizer(kind="rmsprop", lr=1e-3, momentum=0.9, weight_decay=0.1))),
+        many(Optimizer(kind="rmsprop", lr=1e-3, centered=True)),
+        many(Optimizer(kind="adagrad", lr=1e-2, lr_decay=0.1)),
     ],
-    ids=["plain", "momentum and bfloat16", "adam", "adamw"],
+    ids=["plain", "momentum and bfloat16", "adam", "adamw", "rmsprop and bfloat16", "centered", "adagrad"],
 )
 def test_a_joint_launch_computes_what_single_ones_do(graph: Graph, tmp_path: Path) -> None:
     """To the bit: against the same plan with its launches taken apart; and gradients alone change nothing."""

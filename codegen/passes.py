@@ -1,0 +1,46 @@
+"""The forward and the backward pass as runs of their own, where the loss is the caller's. They are started here; on a
+GPU they may still be under way then (`Executor._finish`)."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from codegen.arguments import matched
+from planner.errors import UserError
+from planner.graph.model import Value
+from planner.ops.caller_gradient import CallerGradient
+
+if TYPE_CHECKING:
+    from codegen.executor import Executor
+
+
+def start_forward(executor: "Executor", inputs: tuple[Any, ...], named: dict[str, Any]) -> int:
+    """The number of its step. What it predicts lies where it was planned."""
+    executor._require_open()
+    if not executor.takes_gradients:
+        raise UserError("SP1612", f"plan {executor.plan.name} has a loss of its own", "capture with loss='caller'")
+    program, progress = executor._program("train_step"), executor._progress
+    later = sum(n.op == CallerGradient.name for n in program.nodes)  # their gradients are the last inputs
+    executor._start("train_step", matched("forward", program.inputs[:-later], inputs, named), which=slice(1))
+    executor._trained()
+    executor._ran, executor._paused = None, progress.batches
+    return progress.batches
+
+
+def start_backward(
+    executor: "Executor", step: int, inputs: tuple[Any, ...], targets: Sequence[Any], lasting: bool = False
+) -> None:
+    """Goes on where the forward pass of that step ended, if nothing ran since. `targets`: an array per trained
+    parameter, which becomes its gradient. `lasting`, on a GPU: addresses in its memory instead, where further passes
+    leave them, too."""
+    arguments, progress = executor._arguments("train_step", inputs, {}), executor._progress
+    rest = slice(1 if executor._paused == step else 0, None)
+    done, progress.batches = progress.batches, step - 1
+    try:
+        executor._start("train_step", arguments, targets, rest, lasting=lasting)
+    finally:
+        progress.batches = done
+
+
+def input_gradients(executor: "Executor") -> tuple[Value, ...]:
+    """What the backward pass returns besides, each `gradient_of` an input."""
+    return tuple(executor._graph.value[v] for v in executor._program("train_step").outputs[1:])
