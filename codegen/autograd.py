@@ -11,9 +11,11 @@
 
 The module's parameters and running statistics become views of the executor's memory, so nothing is copied between
 them. The backward pass goes on where the forward pass ended. Of several forward passes before their backward passes
-only the last one's activations are still there: the others are computed again, from the same inputs and random numbers,
-so parameters must not change in between. On a GPU the module is moved there first, calls return before the work is
-done, in the order of PyTorch's current stream, and the backward pass is replayed as `step` is. Needs torch.
+only the last one's activations are still there: the others are computed again, from the same inputs and random numbers.
+Parameters must not change in between (SP1620), and gradients have no gradients (PyTorch's error tells).
+
+On a GPU the module is moved there first. Calls return before the work is done, in the order of PyTorch's current
+stream, and the backward pass is replayed as `step` is. Needs torch.
 """
 
 from functools import cached_property, partial
@@ -22,6 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 
 from codegen.cuda.executor import CudaExecutor
 from codegen.executor import Executor
@@ -151,6 +154,18 @@ def _leave(held: list[torch.Tensor]) -> None:
         tensor.data = tensor.data.clone()
 
 
+def _versions(module: nn.Module) -> list[int]:
+    return [parameter._version for parameter in module.parameters()]
+
+
+def _require_unchanged(module: nn.Module, versions: list[int]) -> None:
+    """SP1620: a parameter was written to since the forward pass."""
+    for (name, _), before, now in zip(module.named_parameters(), versions, _versions(module), strict=True):
+        if now != before:
+            what = f"parameter {name} was changed between the forward and the backward pass"
+            raise UserError("SP1620", what, "call backward before optimizer.step(), or run the forward pass again")
+
+
 def _tensor(place: Any) -> torch.Tensor:
     return torch.from_numpy(place) if isinstance(place, np.ndarray) else torch.from_dlpack(place)
 
@@ -164,14 +179,16 @@ class _Step(torch.autograd.Function):  # type: ignore[misc]
         with executor._lock:
             ctx.step = start_forward(executor, tuple(x.detach() for x in inputs), {})
             predictions = planned._copies(executor._predicted)
-        ctx.planned, ctx.count = planned, count
+        ctx.planned, ctx.count, ctx.versions = planned, count, _versions(planned.module)
         ctx.save_for_backward(*inputs)
         ctx.floating = [p.is_floating_point() for p in predictions]
         ctx.mark_non_differentiable(*(p for p in predictions if not p.is_floating_point()))
         return predictions if len(predictions) > 1 else predictions[0]
 
     @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
+        _require_unchanged(ctx.planned.module, ctx.versions)
         wanted = [g for g, floating in zip(gradients, ctx.floating, strict=True) if floating]
         found, of_inputs = ctx.planned._gradients(ctx.step, tuple(x.detach() for x in (*ctx.saved_tensors, *wanted)))
         names = ctx.planned.executor.input_names[: ctx.count]

@@ -219,6 +219,25 @@ def test_parameters_that_were_moved_away_are_noticed(executor: Executor) -> None
             planned(x)
 
 
+def test_parameters_that_changed_since_the_forward_pass(executor: Executor) -> None:
+    """PyTorch tells, too; statistics may move, and a pass behind the change is right again."""
+    module = network()
+    planned, optimizer = Planned(module, executor), torch.optim.SGD(module.parameters(), lr=0.1)
+    first, second = (planned(torch.randn(2, 3, 6, 6)).sum() for _ in range(2))
+    second.backward()
+    optimizer.step()
+    with pytest.raises(UserError, match=r"SP1620: parameter 0\.weight was changed"):
+        first.backward()
+    planned(torch.randn(2, 3, 6, 6)).sum().backward()
+
+
+def test_gradients_have_no_gradients(executor: Executor) -> None:
+    planned, x = Planned(network(), executor), torch.randn(2, 3, 6, 6, requires_grad=True)
+    (of_x,) = torch.autograd.grad(planned(x).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        of_x.square().sum().backward()
+
+
 def test_other_plans_and_modules_are_refused(executor: Executor) -> None:
     other = nn.Sequential(nn.Conv2d(3, 4, 1, bias=False))
     with pytest.raises(UserError, match=r"SP1617.*parameter 1.weight is none of the module's"):
