@@ -227,6 +227,7 @@ class CudaExecutor(Executor):
     ) -> int:
         """Asks for a program, or for some of its parts; the last one's ticket."""
         self._require_open()
+        self._tell_unrecorded()
         self._ran = self._paused = None
         moment, stream, ticket = self._progress.moment(hold), self._callers_stream(), 0
         for number, part in self._parts[name][which]:
@@ -280,17 +281,16 @@ class CudaExecutor(Executor):
         with self._lock:
             self._require_open()
             result: bytes = self._guard(self._native.wait, self._handle, ticket)
-            self._tell_unrecorded()
             return float(np.frombuffer(result, np.float32)[0])
 
     def _tell_unrecorded(self) -> None:
-        """SP1863, as a warning, once."""
+        """SP1863, as a warning, once: of runs before this one."""
         reason = "" if self._told else self._native.unrecorded(self._handle)
         if reason:
             self._told = True
             fix = "results are the same; record=False asks for every node anew from the start"
             told = UserError("SP1863", f"the steps of plan {self.plan.name} cannot be recorded: {reason}", fix)
-            warnings.warn(str(told), RuntimeWarning, stacklevel=2)
+            warnings.warn(str(told), RuntimeWarning, stacklevel=4)
 
     def _results(self, program: str) -> tuple[tuple[str, Array], ...]:
         values = [self._graph.value[v] for v in self._program(program).outputs]
