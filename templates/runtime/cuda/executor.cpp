@@ -222,9 +222,10 @@ void Executor::launch(size_t number, const Run& run) {
       found = graphs_.emplace(key, device_.end_capture(streams_[0])).first;
     } catch (const gpu::DeviceFailure& failure) {
       device_.abandon_capture(streams_[0]);
+      enqueue(program, run);
       record_ = false;
       unrecorded_ = failure.what();
-      return enqueue(program, run);
+      return;
     }
   }
   device_.replay(found->second, streams_[0]);
