@@ -56,13 +56,19 @@ def classifier(
     return b.finish(loss, logits, optimizer, clip_norm=clip_norm, accumulate=accumulate)
 
 
-def small_net(batch: int = 4, size: int = 8, clip_norm: float | None = None, accumulate: bool = False) -> Graph:
+def small_net(
+    batch: int = 4,
+    size: int = 8,
+    clip_norm: float | None = None,
+    accumulate: bool = False,
+    optimizer: Optimizer | None = None,
+) -> Graph:
     """Convolution, batch norm with relu, a residual block, max pooling, classifier."""
     b = GraphBuilder("small_net")
     x = batch_norm(b, conv(b, images(b, batch, size=size), 8, "conv1"), "bn1", "relu")
     y = batch_norm(b, conv(b, x, 8, "conv2"), "bn2", "relu", residual=x)
     (y,) = b.op("max_pool2d", [y], MaxPoolAttrs(kernel=(2, 2), stride=(2, 2)), name="maxpool")[:1]
-    return classifier(b, y, clip_norm=clip_norm, accumulate=accumulate)
+    return classifier(b, y, optimizer=optimizer, clip_norm=clip_norm, accumulate=accumulate)
 
 
 def deep_net(depth: int, optimizer: Optimizer, clip_norm: float | None = None, accumulate: bool = False) -> Graph:

@@ -80,7 +80,7 @@ def append_updates(
 
 
 def _update(kind: str, own: _Settings) -> tuple[str, Attrs, list[str]]:
-    """The op that updates a parameter, and what it keeps besides, under PyTorch's names."""
+    """The op that updates a parameter, and the names of what it keeps besides."""
     from planner.ops.optimizer import AdagradAttrs, AdamAttrs, RmspropAttrs, SgdAttrs
 
     known = own.model_dump()
@@ -91,7 +91,7 @@ def _update(kind: str, own: _Settings) -> tuple[str, Attrs, list[str]]:
     if kind == "sgd":
         return "sgd_update", of(SgdAttrs), ["momentum"] * bool(own.momentum)
     if kind == "rmsprop":
-        more = ["grad_avg"] * own.centered + ["momentum_buffer"] * bool(own.momentum)
+        more = ["grad_avg"] * own.centered + ["momentum"] * bool(own.momentum)
         return "rmsprop_update", of(RmspropAttrs), ["square_avg", *more]
     if kind == "adagrad":
         return "adagrad_update", of(AdagradAttrs, initial=own.initial_accumulator_value), ["sum"]

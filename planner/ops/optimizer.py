@@ -267,8 +267,8 @@ class AdamUpdate(_Update):
 
 @register
 class RmspropUpdate(_Update):
-    """Inputs: gradient, [factor]; updates: parameter, square_avg, [grad_avg], [momentum_buffer]. Tieleman and Hinton,
-    lecture 6.5; centered as in Graves, "Generating sequences with recurrent neural networks", equations 38 to 45."""
+    """Inputs: gradient, [factor]; updates: parameter, square_avg, [grad_avg], [momentum]. Tieleman and Hinton, lecture
+    6.5; centered as in Graves, "Generating sequences with recurrent neural networks", equations 38 to 41."""
 
     name = "rmsprop_update"
     joint_launch = 39
@@ -314,7 +314,7 @@ class RmspropUpdate(_Update):
 @register
 class AdagradUpdate(_Update):
     """Inputs: gradient, [factor]; updates: parameter, sum. Duchi, Hazan and Singer, "Adaptive subgradient methods for
-    online learning and stochastic optimization", figure 1, with diagonal matrices."""
+    online learning and stochastic optimization", with diagonal matrices."""
 
     name = "adagrad_update"
     joint_launch = 58

@@ -74,7 +74,7 @@ def test_a_step_takes_the_mean(accumulating: type[Executor], graph: Graph) -> No
         assert_follows_pytorch(graph, executor, drawn(graph))
 
 
-def test_adam_counts_steps_and_clips_the_mean(tmp_path: Path) -> None:
+def test_optimizers_count_steps_and_clip_the_mean(tmp_path: Path) -> None:
     """On weights that are stored as convolutions want them."""
     b = GraphBuilder("blocks")
     x = conv(b, conv(b, images(b), 32, "stem", bias=True), 64, "inner", bias=True)
@@ -82,9 +82,11 @@ def test_adam_counts_steps_and_clips_the_mean(tmp_path: Path) -> None:
     with make(graph, tmp_path / "stored")(seed=1, pin=False, poison=True) as executor:
         assert {p.value for p in executor.plan.placements if p.layout} >= {"inner.weight", "inner.weight.gradient_sum"}
         assert_follows_pytorch(graph, executor, drawn(graph))
-    clipped = small_net(clip_norm=0.3, accumulate=True)
-    with make(clipped, tmp_path / "clipped")(seed=1, pin=False, poison=True) as executor:
-        assert_follows_pytorch(clipped, executor, drawn(clipped))
+    adagrad = Optimizer(kind="adagrad", lr=0.05, lr_decay=0.5, initial_accumulator_value=0.1)
+    for optimizer in (Optimizer(kind="rmsprop", lr=1e-2, eps=0.1, momentum=0.9, centered=True), adagrad):
+        clipped = small_net(clip_norm=0.3, accumulate=True, optimizer=optimizer)
+        with make(clipped, tmp_path / optimizer.kind)(seed=1, pin=False, poison=True) as executor:
+            assert_follows_pytorch(clipped, executor, drawn(clipped))
 
 
 def test_gradients_are_those_of_one_batch_and_change_nothing(accumulating: type[Executor], graph: Graph) -> None:
