@@ -1,8 +1,29 @@
-"""What a caller passes to a program: which array is which input."""
+"""What a caller passes to a program: which array is which input, and what else it asks for."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from planner.errors import UserError
+
+
+class Call(NamedTuple):
+    """What an executor is asked to run."""
+
+    program: str
+    arguments: tuple[Any, ...]
+    """In the order of the program's inputs."""
+    gradients: Sequence[Any] | None = None
+    """Where gradients are wanted instead of updates: per trained parameter an array, or with `lasting` an address."""
+    parts: slice = slice(None)
+    """Of the program (codegen/parts.py)."""
+    hold: bool = False
+    """Gradients wait for the update of a later call."""
+    lasting: bool = False
+    """On a GPU: gradients are wanted in its memory, and in the same places by later calls."""
+
+    def of(self, inputs: tuple[str, ...], wanted: tuple[str, ...]) -> tuple[Any, ...]:
+        """The arguments for `wanted` of the program's `inputs`."""
+        return self.arguments if wanted == inputs else tuple(self.arguments[inputs.index(i)] for i in wanted)
 
 
 def matched(

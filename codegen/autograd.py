@@ -26,6 +26,7 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
+from codegen.arguments import Call
 from codegen.cuda.executor import CudaExecutor
 from codegen.executor import Executor
 from codegen.passes import input_gradients, start_backward, start_forward
@@ -106,7 +107,7 @@ class Planned(nn.Module):  # type: ignore[misc]
     def _evaluated(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         executor = self.executor
         with executor._lock:
-            executor._start("predict", executor._arguments("predict", inputs, {}))
+            executor._start(Call("predict", executor._arguments("predict", inputs, {})))
             return self._copies(tuple(executor._graph.value[v] for v in executor._graph.program["predict"].outputs))
 
     def _copies(self, values: tuple[Value, ...]) -> tuple[torch.Tensor, ...]:

@@ -9,7 +9,7 @@ Everything that could differ from run to run is an argument; nothing is decided 
 
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NoReturn, Self
 
 import numpy as np
 
-from codegen.arguments import matched
+from codegen.arguments import Call, matched
 from codegen.initial import checked_rate, checked_seed, give_back_memory, read_weights, set_initial_values
 from codegen.intact import require_intact
 from codegen.parts import Part, parts, predictions
@@ -110,7 +110,7 @@ class Executor:
         the model returns several tensors. Random numbers are those of the coming step: the same ones until a step has
         run."""
         with self._lock:
-            self._run("predict", self._arguments("predict", inputs, named), None)
+            self._run(Call("predict", self._arguments("predict", inputs, named)))
             return self._predictions("predict")
 
     def gradients(self, *inputs: Any, **named: Any) -> tuple[float, dict[str, Array]]:
@@ -118,7 +118,7 @@ class Executor:
         with self._lock:
             arguments = self._arguments("train_step", inputs, named)
             found = {n: np.zeros(self._graph.value[v].type.shape, np.float32) for v, n in self._state.trained.items()}
-            loss = self._run("train_step", arguments, list(found.values()))
+            loss = self._run(Call("train_step", arguments, list(found.values())))
             return loss, self._plain(found)
 
     def forward(self, *inputs: Any, **named: Any) -> tuple[Any, int]:
@@ -295,16 +295,9 @@ class Executor:
         self.close()
 
     # -- helpers -----------------------------------------------------------------------------------------------
-    def _start(
-        self,
-        name: str,
-        arguments: tuple[Any, ...],
-        gradients: Sequence[Any] | None = None,
-        which: slice = slice(None),
-        lasting: bool = False,
-    ) -> None:
+    def _start(self, call: Call) -> None:
         """As `_run`, but `_finish` says when it is over."""
-        self._run(name, arguments, gradients, which)
+        self._run(call)
 
     def _finish(self) -> None:
         """Waits for what was started."""
@@ -349,7 +342,7 @@ class Executor:
             raise UserError("SP1612", f"plan {self.plan.name} does not add up gradients", fix)
 
     def _train_on(self, inputs: tuple[Any, ...], named: dict[str, Any], hold: bool) -> float:
-        loss = self._run("train_step", self._arguments("train_step", inputs, named), None, hold=hold)
+        loss = self._run(Call("train_step", self._arguments("train_step", inputs, named), hold=hold))
         self._trained(hold)
         return loss
 
@@ -357,35 +350,23 @@ class Executor:
         self._progress.trained(hold)
         self._state.steps += 1
 
-    def _run(
-        self,
-        name: str,
-        arguments: tuple[Any, ...],
-        gradients: Sequence[Any] | None,
-        which: slice = slice(None),
-        hold: bool = False,
-    ) -> float:
+    def _run(self, call: Call) -> float:
         """Runs a program, or some of its parts; the first loss, where it has one."""
         self._require_open()
         self._ran = self._paused = None
+        inputs, moment = self._graph.program[call.program].inputs, self._progress.moment(call.hold)
         events: list[TraceEvent] = []
-        for number, part in self._parts[name][which]:
-            given = self._given(name, part, arguments)
+        for number, part in self._parts[call.program][call.parts]:
             try:
-                self._native.run(self._handle, number, given, self._progress.moment(hold), gradients)
+                self._native.run(self._handle, number, call.of(inputs, part.inputs), moment, call.gradients)
             except RuntimeError as error:
-                raise InternalError(f"{name} of plan {self.plan.name}: {error}") from error
+                raise InternalError(f"{call.program} of plan {self.plan.name}: {error}") from error
             if self._trace is not None:
                 events += events_of_step(part.lanes, self._native.spans(self._handle, number))
-        self._ran = name
+        self._ran = call.program
         if self._trace is not None:
-            self._trace.add(name, events)
+            self._trace.add(call.program, events)
         return float(self._loss[0]) if self._loss is not None else math.nan
-
-    def _given(self, name: str, part: Part, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Those of a program's arguments that a part of it reads."""
-        wanted = self._graph.program[name].inputs
-        return arguments if part.inputs == wanted else tuple(arguments[wanted.index(i)] for i in part.inputs)
 
     def _results(self, program: str) -> tuple[tuple[str, Array], ...]:
         """A program's outputs where they lie, in the framework's shapes, by name."""

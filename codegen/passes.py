@@ -4,7 +4,7 @@ GPU they may still be under way then (`Executor._finish`)."""
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from codegen.arguments import matched
+from codegen.arguments import Call, matched
 from planner.errors import UserError
 from planner.graph.model import Value
 from planner.ops.caller_gradient import CallerGradient
@@ -20,7 +20,7 @@ def start_forward(executor: "Executor", inputs: tuple[Any, ...], named: dict[str
         raise UserError("SP1612", f"plan {executor.plan.name} has a loss of its own", "capture with loss='caller'")
     program, progress = executor._program("train_step"), executor._progress
     later = sum(n.op == CallerGradient.name for n in program.nodes)  # their gradients are the last inputs
-    executor._start("train_step", matched("forward", program.inputs[:-later], inputs, named), which=slice(1))
+    executor._start(Call("train_step", matched("forward", program.inputs[:-later], inputs, named), parts=slice(1)))
     executor._trained()
     executor._ran, executor._paused = None, progress.batches
     return progress.batches
@@ -36,7 +36,7 @@ def start_backward(
     rest = slice(1 if executor._paused == step else 0, None)
     done, progress.batches = progress.batches, step - 1
     try:
-        executor._start("train_step", arguments, targets, rest, lasting=lasting)
+        executor._start(Call("train_step", arguments, targets, rest, lasting=lasting))
     finally:
         progress.batches = done
 

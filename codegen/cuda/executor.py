@@ -12,12 +12,13 @@ they are if their memory layout is the planned one.
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from codegen.arguments import Call
 from codegen.cuda.launches import Launch
 from codegen.executor import Executor
 from codegen.initial import checked_seed, read_weights, set_initial_values
@@ -212,29 +213,21 @@ class CudaExecutor(Executor):
             raise InternalError(f"plan {self.plan.name}: {error}") from error
 
     def _train_on(self, inputs: tuple[Any, ...], named: dict[str, Any], hold: bool) -> Loss:  # type: ignore[override]
-        ticket = self._submit("train_step", self._arguments("train_step", inputs, named), hold=hold)
+        ticket = self._submit(Call("train_step", self._arguments("train_step", inputs, named), hold=hold))
         self._trained(hold)
         return Loss(self, ticket)
 
-    def _submit(
-        self,
-        name: str,
-        arguments: tuple[Any, ...],
-        gradients: Sequence[Any] | None = None,
-        which: slice = slice(None),
-        hold: bool = False,
-        lasting: bool = False,
-    ) -> int:
+    def _submit(self, call: Call) -> int:
         """Asks for a program, or for some of its parts; the last one's ticket."""
         self._require_open()
         self._tell_unrecorded()
         self._ran = self._paused = None
-        moment, stream, ticket = self._progress.moment(hold), self._callers_stream(), 0
-        for number, part in self._parts[name][which]:
-            given = self._given(name, part, arguments)
-            more = (moment, gradients, lasting, stream, self.takes_gradients)
+        inputs, moment = self._graph.program[call.program].inputs, self._progress.moment(call.hold)
+        more, ticket = (moment, call.gradients, call.lasting, self._callers_stream(), self.takes_gradients), 0
+        for number, part in self._parts[call.program][call.parts]:
+            given = call.of(inputs, part.inputs)
             ticket = self._guard(self._native.submit, self._handle, number, given, *more)
-        self._ran = name
+        self._ran = call.program
         return ticket
 
     def _callers_stream(self) -> int:
@@ -254,25 +247,11 @@ class CudaExecutor(Executor):
         if stream is not None:
             stream.synchronize()
 
-    def _run(
-        self,
-        name: str,
-        arguments: tuple[Any, ...],
-        gradients: Sequence[Any] | None,
-        which: slice = slice(None),
-        hold: bool = False,
-    ) -> float:
-        return self._wait(self._submit(name, arguments, gradients, which, hold))
+    def _run(self, call: Call) -> float:
+        return self._wait(self._submit(call))
 
-    def _start(
-        self,
-        name: str,
-        arguments: tuple[Any, ...],
-        gradients: Sequence[Any] | None = None,
-        which: slice = slice(None),
-        lasting: bool = False,
-    ) -> None:
-        self._submit(name, arguments, gradients, which, lasting=lasting)
+    def _start(self, call: Call) -> None:
+        self._submit(call)
 
     def _finish(self) -> None:
         self.wait()
