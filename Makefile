@@ -26,11 +26,11 @@ format: .venv/.test
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
 .venv/.run: pyproject.toml constraints.txt | .venv/bin/python
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[examples]'
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[examples]'
 	touch $@
 
 .venv/.test: pyproject.toml constraints.txt | .venv/bin/python
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[cuda,examples,test]'
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[cuda,examples,test]'
 	touch $@
 
 clean:

@@ -83,7 +83,7 @@ def test_random_graphs_under_random_budgets(seed: int, share: float, pools: int)
     assert difference(graph, plan, rng, ("train_step", "predict", "train_step")) == ""
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_more_memory_is_never_slower(seed: int) -> None:
     rewriter = Rewriter(random_net(random.Random(seed)))

@@ -23,7 +23,7 @@ from tests.graphs import random_net, small_net
 from tests.rewrites import with_pool
 
 
-@settings(max_examples=16, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.integers(0, 10**9), st.sampled_from(["sequential", "liu", "auto"]), st.integers(1, 5))
 def test_every_plan_is_safe(seed: int, policy: str, lanes: int) -> None:
     graph = random_net(random.Random(seed))
@@ -129,7 +129,7 @@ def test_auto_meets_every_budget_that_sequential_meets_and_is_no_slower() -> Non
         assert times["auto"] <= times["sequential"]
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=2, deadline=None)
 @example(seed=52, slow=False, same_bits=True, large=False)  # what co-runs fits only one node after the other
 @example(seed=56, slow=False, same_bits=False, large=True)  # fewer bytes were scheduled to end sooner
 @given(seed=st.integers(0, 10**6), slow=st.booleans(), same_bits=st.booleans(), large=st.booleans())
