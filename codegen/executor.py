@@ -44,7 +44,7 @@ class Executor:
     """
 
     plan: ClassVar[Plan]
-    _native: ClassVar[ModuleType]
+    _native: ModuleType
     _folder: ClassVar[Path]
     _graph: ClassVar[Graph]
     _predicted: tuple[Value, ...] = ()

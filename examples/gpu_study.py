@@ -14,7 +14,6 @@ lies beside `--out` (`gpu_results.log`); the end of it is shown where a part end
     sanitize      compute-sanitizer (memcheck, racecheck) on a small network, in float32 and bfloat16
     correct       zoo networks against PyTorch in float64: at most twice PyTorch float32's own error, or 1e-5
     bfloat16      the same networks in bfloat16: no further from float64 than PyTorch's autocast
-    autograd      a residual network's passes inside PyTorch's autograd: gradients, and steps beside eager PyTorch
     speed         ResNet-50 steps at batches 32, 64, 256 in TF32, bfloat16 and float32, in pairs with eager PyTorch and
                   torch.compile (reduce-overhead, then max-autotune, with CUDA graphs), channels-last
     cap           how far 12 GB reach: SuperNeurons' batches, run
@@ -25,6 +24,7 @@ lies beside `--out` (`gpu_results.log`); the end of it is shown where a part end
     streams       pairs of nodes on two streams (table VII's five operators), and one stream against what `auto` takes
     depth         SuperNeurons' depths under 12 GB: networks of thousands of nodes
     convolutions  every algorithm and engine of ResNet-50's convolutions
+    autograd      a residual network's passes inside PyTorch's autograd: gradients, and steps beside eager PyTorch
 
 Three calls of nine minutes on sixteen processors give every part its turn, and the first one something of each of the
 first five. While the first parts, which time nothing, are at work, PyTorch's compiled contenders are made beside them
@@ -79,7 +79,6 @@ PARTS: dict[str, tuple[Callable[[Study], None], float]] = {
     "sanitize": (sanitize.sanitize, 1.5),
     "correct": (accuracy.correct, 2),
     "bfloat16": (accuracy.bfloat16, 1.25),
-    "autograd": (inside.autograd, 1.25),
     "speed": (speed.speed, 7),
     "cap": (memory.batches_under_the_cap, 2),
     "budgets": (memory.budgets, 3),
@@ -89,6 +88,7 @@ PARTS: dict[str, tuple[Callable[[Study], None], float]] = {
     "streams": (streams.streams, 2.5),
     "depth": (memory.depths_under_the_cap, 2),
     "convolutions": (speed.convolutions, 1),
+    "autograd": (inside.autograd, 1.25),
 }
 """What measures it, and for how many minutes in one turn."""
 TOLD = 1500

@@ -90,7 +90,7 @@ class CudaExecutor(Executor):
         seed = checked_seed(seed)
         self._lock = threading.RLock()  # type: ignore[assignment]  # predict takes it twice
         self._device = device
-        self._native = native_module(self._folder, null_device)  # type: ignore[misc]
+        self._native = native_module(self._folder, null_device)
         self._handle: Any = self._guard(self._native.create, device, poison, record)
         given = read_weights(self._folder / "weights.npz")
         self._state = State(self._graph, self._view, given, self._store, self._layouts())

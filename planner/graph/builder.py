@@ -328,9 +328,11 @@ class GraphBuilder:
 
     def finish_inference(self, prediction: str, *, fuse: bool = True) -> Graph:
         """A graph with `predict` only."""
-        if fuse:
-            self.nodes = self._fuse(self.nodes, {prediction})
-        return self._graph((self._predict_program(list(self.nodes), (prediction,)),))
+        return self._graph((self._inference((prediction,), fuse),))
+
+    def _inference(self, predictions: Sequence[str], fuse: bool) -> Program:
+        nodes = self._fuse(self.nodes, set(predictions)) if fuse else list(self.nodes)
+        return self._predict_program(nodes, predictions)
 
     def _graph(self, programs: tuple[Program, ...]) -> Graph:
         used = {v for p in programs for n in p.nodes for v in (*n.reads, *n.writes)}
@@ -365,8 +367,7 @@ class GraphBuilder:
 
     def _taken_over(self, other: "GraphBuilder", predictions: Sequence[str], fuse: bool) -> Program:
         """`predict` of another builder; its values become this one's."""
-        nodes = other._fuse(other.nodes, set(predictions)) if fuse else list(other.nodes)
-        program = other._predict_program(nodes, predictions)
+        program = other._inference(predictions, fuse)
         used = {v for n in program.nodes for v in (*n.reads, *n.writes)} | {*program.outputs}
         for value in (v for v in other.values.values() if v.id in used):
             if self.values.setdefault(value.id, value).role is not value.role:
