@@ -36,15 +36,21 @@ def export(
         _refuse_dynamic(program)
         _keep_detached(torch, program)
         _dropout_in_place(torch, program)
-        program = _decomposed(program, {})
+        program = _decomposed(program, _decompositions(torch, program))
         for _ in range(8):  # a decomposition may use operators that need another one
-            missing = {n.target for n in _calls(program) if packet(n.target) not in HANDLERS}
-            table = torch.export.default_decompositions() if missing else {}
-            known = {target: table[target] for target in sorted(missing, key=str) if target in table}
-            if not known:
+            table = _decompositions(torch, program)
+            if not table:
                 break
-            program = _decomposed(program, known)
+            program = _decomposed(program, table)
     return program
+
+
+def _decompositions(torch: Any, program: Any) -> dict[Any, Any]:
+    """PyTorch's, of the operators that have no handler; what works in place is made functional first."""
+    called = {n.target for n in _calls(program) if packet(n.target) not in HANDLERS}
+    missing = sorted((target for target in called if not target._schema.is_mutable), key=str)
+    table = torch.export.default_decompositions() if missing else {}
+    return {target: table[target] for target in missing if target in table}
 
 
 def _exported(torch: Any, module: Any, original: Any, positional: Any, keywords: dict[str, Any], training: bool) -> Any:

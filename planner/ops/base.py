@@ -136,6 +136,9 @@ class Signature:
         attrs = self.attrs.text()
         object.__setattr__(self, "text", f"{self.op}({types}{';' + attrs if attrs else ''})->({results})")
 
+    def __hash__(self) -> int:
+        return hash(self.text)
+
 
 class Again(NamedTuple):
     """A node that makes the first `results` outputs of another one again, bit for bit."""

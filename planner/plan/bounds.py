@@ -58,6 +58,16 @@ def bounds(
     `cache_bytes`: what all caches together may carry over from one step to the next. A model that fits into them
     need not move at all; with 0 it is taken to be larger. A node without a usable cost entry counts no time.
     """
+    key = ("bounds", program_name, id(costs), cores, bandwidth, cache_bytes)
+    if key not in graph.memo:  # with the table itself, so that no other one can get its id
+        graph.memo[key] = (costs, _bounds(graph, program_name, costs, cores, bandwidth, cache_bytes))
+    found: Bounds = graph.memo[key][1]
+    return found
+
+
+def _bounds(
+    graph: Graph, program_name: str, costs: CostTable, cores: int, bandwidth: float, cache_bytes: int
+) -> Bounds:
     program = graph.program[program_name]
     known = _all_facts(graph, program, costs, cores)
     work = sum(known[n.id].core_ns for n in program.nodes)

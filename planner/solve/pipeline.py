@@ -47,7 +47,7 @@ MOST_PLANNED = 2
 24 pairs of network and target, 23 had the best plan first and one second."""
 SURE = 1.04
 """Where times are measured, what runs nodes side by side must promise to end this many times sooner than what does not:
-kernels are timed with nothing beside them, and smaller promises were not kept (docs/measurements.md)."""
+kernels are timed with nothing beside them, and smaller promises were not kept (docs/measurements/executors.md)."""
 FEW_NODES = 250
 """Nodes of a graph of which a budget's decisions are searched for every schedule that runs one node after the other. Of
 a larger one that takes seconds; what is found for the fastest is looked at in the others' modes."""

@@ -8,7 +8,7 @@ costs least time per byte by which it lowers the peak and what is nearly as high
     x  ..  g(x)  ..  ..  peak  ..  h(x)        x  ..  g(x)  ..  ..  peak  ..  x' = f(w)  h(x')
 
 Down from a fast step to less and less memory and up again by holding, each ends where the other alone would not:
-ResNet-50 at 31 % of its memory takes + 24 % where holding alone ends at + 47 % (docs/measurements.md).
+ResNet-50 at 31 % of its memory takes + 24 % where holding alone ends at + 46 % (docs/measurements/memory.md).
 """
 
 from collections.abc import Mapping

@@ -17,7 +17,7 @@ from planner.plan.schema import Entry, slice_name
 from planner.solve.clocks import Clocks
 from planner.solve.liveness import Liveness, scratch_id
 from planner.solve.schedule import Schedule
-from planner.solve.touched import Arena, Part, stage_parts
+from planner.solve.touched import Arena, stage_parts
 
 
 def lane_programs(
@@ -27,7 +27,6 @@ def lane_programs(
     clocks = Clocks(lanes)
     arena = Arena(graph, live, offsets)
     entries: list[list[Entry]] = [[] for _ in range(lanes)]
-    known: dict[tuple[object, ...], tuple[tuple[Part, ...], ...]] = {}
     for node in schedule.order:
         choice, places = schedule.choices[node.id], schedule.lanes[node.id]
         if not choice.stage_ns:
@@ -42,11 +41,8 @@ def lane_programs(
             scratch_offsets(scratch_parts),
             {p.name: p.bytes for p in scratch_parts},
         )
-        key = (signature.text, choice.mode, tuple(sorted(choice.facts.items())))
-        if key not in known:
-            stages = range(len(choice.stage_ns))
-            known[key] = tuple(stage_parts(op, signature, choice.mode, s, choice.facts) for s in stages)
-        for stage, parts in enumerate(known[key]):
+        for stage in range(len(choice.stage_ns)):
+            parts = stage_parts(op, signature, choice.mode, stage, choice.facts)
             needed = np.zeros((len(places), lanes), np.int32)
             certain = clocks.certain(places)
             touched = []

@@ -8,6 +8,7 @@ takes over. `Arena` answers this for a whole stage at a time.
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,10 +35,21 @@ class Part(NamedTuple):
     col_hi: Longs
     width: Longs
     """Columns [col_lo, col_hi) of lines of `width` elements; width 1: the whole span."""
+    together: tuple[int, int] | None
+    """The elements that all slices touch, where those are in one piece."""
 
 
 def stage_parts(op: Op, signature: Signature, mode: Mode, stage: int, facts: Facts) -> tuple[Part, ...]:
     """What all slices of a stage touch. Empty accesses are left out."""
+    return _stage_parts(op, signature, mode, stage, tuple(sorted(facts.items())))
+
+
+@lru_cache(maxsize=2**12)
+def _stage_parts(
+    op: Op, signature: Signature, mode: Mode, stage: int, listed: tuple[tuple[str, int], ...]
+) -> tuple[Part, ...]:
+    """The same for every candidate that is planned, and for nodes alike."""
+    facts = dict(listed)
     grouped: dict[tuple[str, bool, int], list[tuple[int, Access]]] = {}
     for index in range(mode.slices):
         times: dict[tuple[str, bool], int] = {}
@@ -58,7 +70,10 @@ def stage_parts(op: Op, signature: Signature, mode: Mode, stage: int, facts: Fac
             [a.cols[1] for _, a in found],
             [a.width for _, a in found],
         )
-        parts.append(Part(operand, write, *(np.array(c, np.int64) for c in columns)))
+        slices, lo, hi, col_lo, col_hi, width = (np.array(c, np.int64) for c in columns)
+        union = _union([(lo, hi)]) if (width == 1).all() else []
+        together = union[0] if len(union) == 1 else None
+        parts.append(Part(operand, write, slices, lo, hi, col_lo, col_hi, width, together))
     return tuple(parts)
 
 
@@ -95,8 +110,6 @@ class Arena:
         self._graph, self._live, self._offsets = graph, live, offsets
         self._blocks: dict[str, Block] = {}
         self._known: dict[tuple[int, int], tuple[Part, Part, Bools]] = {}
-        self._spans: dict[int, tuple[Part, tuple[int, int] | None]] = {}
-        """Of parts, which nodes share: the elements that all slices touch, where those are in one piece."""
         self._starts: list[int] = []
         self._held: list[tuple[int, int, Block]] = []
         """Disjoint (lo, hi, block), sorted, with their starts: the last block that took each byte."""
@@ -156,18 +169,10 @@ class Arena:
         later waits for it: what came before is forgotten.
         """
         lanes, ends = stage.lanes[part.slices].astype(np.int64), stage.ends[part.slices].astype(np.int64)
-        if part.write and itemsize and self._fills(part, block, itemsize):
+        if part.write and itemsize and _fills(part, block, itemsize):
             block.history = [r for r in block.history if r.stage is stage]
             block.inherited = None
         block.history.append(_Record(part.write, lanes, ends, lo, hi, itemsize, part, stage))
-
-    def _fills(self, part: Part, block: Block, itemsize: int) -> bool:
-        """Whether the part's slices together touch every byte of the block."""
-        if id(part) not in self._spans:
-            union = _union([(part.lo, part.hi)]) if (part.width == 1).all() else []
-            self._spans[id(part)] = (part, union[0] if len(union) == 1 else None)
-        span = self._spans[id(part)][1]
-        return span is not None and [block.lo + at * itemsize for at in span] == [block.lo, block.hi]
 
     def _open(self, lo: int, hi: int) -> Block:
         """A new block over [lo, hi): it inherits what happened to those bytes under their previous holders."""
@@ -194,6 +199,12 @@ class Arena:
         self._held[first:last] = pieces
         self._starts[first:last] = [p[0] for p in pieces]
         return new
+
+
+def _fills(part: Part, block: Block, itemsize: int) -> bool:
+    """Whether the part's slices together touch every byte of the block."""
+    span = part.together
+    return span is not None and (span[0], span[1] * itemsize) == (0, block.hi - block.lo)
 
 
 def _raise(needed: Ints, slices: Longs, lanes: Longs, ends: Longs) -> None:

@@ -1,6 +1,7 @@
 """Every op's kernels beside each other, each whole on one of five lanes, against the NumPy references: what parallel
 operators and co-running rely on."""
 
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,8 @@ from tests.codegen.test_ops import LANES, load, mistakes, stored
 
 
 def test_no_op_disturbs_another(tmp_path: Path) -> None:
-    cases = every_case((1,))
+    # What ops share, all of their samples do: every fourth takes a third of the time to compile.
+    cases = [case for _, own in groupby(every_case((1,)), lambda case: case.op.name) for case in [*own][::4]]
     assert {case.op.name for case in cases} >= THREAD_SAFE
     rng, state = np.random.default_rng(0), {}
     for case in cases:
