@@ -23,6 +23,7 @@ from planner.costs.table import Beside, CoRun, CostTable
 from planner.graph.model import Graph, Node
 from planner.ops.base import Mode
 from planner.ops.signature import signature_of
+from planner.plan.expand import TRANSFER, expanded
 from planner.plan.schema import NodePlan, Plan, ProgramPlan
 from planner.plan.simulate import replay
 from planner.report.events import node_spans
@@ -119,26 +120,30 @@ def profile_pairs(
 
 def wanted_pairs(graph: Graph, plan: Plan, table: CostTable) -> list[Pair]:
     """The pairs of (signature, mode) that overlap longest in the plan's replay and were never timed."""
+    run = expanded(graph, plan)
     return [
-        _pair(graph, graph.program[program].node, plan.program[program], first, second)
+        _pair(run, run.program[program].node, plan.program[program], first, second)
         for program, first, second in longest_overlaps(graph, plan, table)
     ]
 
 
 def longest_overlaps(graph: Graph, plan: Plan, table: CostTable) -> list[tuple[str, str, str]]:
     """(program, node, node), the node of the smaller key first, of the pairs that overlap longest and were never
-    timed: one for each pair of (signature, mode)."""
+    timed: one for each pair of (signature, mode). What runs again is among them, copies between pools are not."""
+    run = expanded(graph, plan)
     overlap: dict[tuple[Key, Key], float] = {}
     found: dict[tuple[Key, Key], tuple[str, str, str]] = {}
     for program in plan.programs:
-        nodes = graph.program[program.name].node
+        nodes = run.program[program.name].node
         keys: dict[str, Key] = {
-            n.node: (signature_of(graph, nodes[n.node]).text, n.mode) for n in program.nodes if n.node in nodes
+            n.node: (signature_of(run, nodes[n.node]).text, n.mode)
+            for n in program.nodes
+            if nodes[n.node].phase != TRANSFER
         }
         spans = node_spans(replay(plan, program, sync_ns=table.sync_ns).rows())
         lanes = {n: frozenset(at) for n, at in _lanes_of(program).items()}
         open_: list[tuple[float, str]] = []
-        for start, end, name in sorted((s, e, n) for n, (s, e) in spans.items()):
+        for start, end, name in sorted((s, e, n) for n, (s, e) in spans.items() if n in keys):
             open_ = [o for o in open_ if o[0] > start]
             for other_end, other in open_:
                 first, second = sorted((name, other), key=keys.__getitem__)

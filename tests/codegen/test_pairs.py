@@ -4,13 +4,14 @@ import random
 
 import pytest
 
-from codegen.pairs import PairTime, profile_pairs, slowdown, visit_pairs, wanted_pairs
+from codegen.pairs import PairTime, longest_overlaps, profile_pairs, slowdown, visit_pairs, wanted_pairs
 from planner.costs.model import modelled_costs
 from planner.costs.table import costs_text, read_costs, write_costs
 from planner.solve.options import PlanOptions
 from planner.solve.pipeline import make_plan
 from tests.codegen.plans import target_of
 from tests.graphs import random_net
+from tests.rewrites import with_pool
 
 
 def test_factor_by_hand() -> None:
@@ -58,3 +59,20 @@ def test_wanted_pairs_are_measured_and_recorded(tmp_path) -> None:  # type: igno
     assert costs_text(read_costs(tmp_path / "costs.json")) == costs_text(found)
     again = make_plan(graph, target, found, options)
     assert {(s.node, s.beside) for s in again.programs[0].slowdowns} or not wanted_pairs(graph, again, found)
+
+
+def test_pairs_of_a_plan_that_runs_nodes_again_and_moves_values() -> None:
+    """Recomputations are timed beside others as what they are; copies between pools have lanes of their own."""
+    graph, target = random_net(random.Random(3), nodes=6), with_pool(target_of(2))
+    table = modelled_costs(graph, target)
+    options = PlanOptions(policy="liu", strategies=(1, 3), search=True)
+    budget = make_plan(graph, target, table, options).pools[0].arena * 4 // 5
+    options = options.model_copy(update={"memory_budget": budget})
+    plan = make_plan(graph, target, table, options)
+    names = {n for _, *pair in longest_overlaps(graph, plan, table) for n in pair}
+    rewrite = plan.program["train_step"].rewrite
+    assert names & {r.node for r in rewrite.recomputes} and rewrite.transfers
+    assert not names & {t.node for t in rewrite.transfers}
+    wanted = wanted_pairs(graph, plan, table)
+    found = profile_pairs([graph], target, table, options=options, budget_s=0)
+    assert wanted and {p.key for p in wanted} <= set(found.pairs)
