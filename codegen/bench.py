@@ -186,12 +186,12 @@ def torch_contenders(
             # One code object runs all parts of a step: at the default of 8 shapes the rest would run eagerly.
             torch._dynamo.config.recompile_limit = 256
             module = Twin(graph).load(state).of_images(format_)
-            tensors = [_tensor(torch, a, format_) for a in inputs]
+            tensors = [torch_tensor(torch, a, format_) for a in inputs]
             if len(module.parts) > 1:
                 several = module.alternating(partial(forward_of, compiled=compiled))
                 step = partial(_alternating_step, several, tensors)
             else:
-                step = partial(_step, forward_of(module, compiled), optimizer_for(graph, module), tensors)
+                step = partial(torch_step, forward_of(module, compiled), optimizer_for(graph, module), tensors)
             try:
                 for _ in range(3):
                     step()
@@ -205,7 +205,8 @@ def _alternating_step(call: Callable[..., Any], tensors: Sequence[Any]) -> float
     return float(call(*tensors))
 
 
-def _step(forward: Callable[..., Any], optimizer: Any, tensors: Sequence[Any]) -> float:
+def torch_step(forward: Callable[..., Any], optimizer: Any, tensors: Sequence[Any]) -> float:
+    """One training step of a PyTorch module, as its users write it; its loss."""
     optimizer.zero_grad(set_to_none=True)
     loss, _ = forward(*tensors)
     loss.backward()
@@ -213,6 +214,7 @@ def _step(forward: Callable[..., Any], optimizer: Any, tensors: Sequence[Any]) -
     return float(loss.detach())
 
 
-def _tensor(torch: Any, array: np.ndarray, format_: Any) -> Any:
+def torch_tensor(torch: Any, array: np.ndarray, format_: Any) -> Any:
+    """Of the array's memory where it is contiguous; images in a memory format."""
     tensor = torch.from_numpy(np.ascontiguousarray(array))
     return tensor.contiguous(memory_format=format_) if tensor.ndim == 4 else tensor

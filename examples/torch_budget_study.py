@@ -8,7 +8,7 @@ contender is a process of its own that stays; they step in turn, round by round,
 all of them.
 
 Memory is what the system sees: of an executor what its process gains until it has stepped, of PyTorch how far its
-resident set rises within a step, and parameters, gradients' optimizer state and statistics on top, at their size. Both
+resident set rises within a step, and parameters, optimizer state and statistics on top, at their size. Both
 without libraries, the model's code and what compiling left behind.
 """
 
@@ -23,11 +23,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from codegen.bench import anonymous_bytes
+from codegen.bench import anonymous_bytes, torch_step, torch_tensor
 from codegen.initial import give_back_memory
 from codegen.load import executor_class
-from codegen.steps import Step, random_inputs, timed
+from codegen.steps import Step, random_inputs, settled
 from planner.bundle import read_bundle
+from planner.graph.precision import is_mixed
 
 WARM_STEPS = 3
 FORMATS = ("NCHW", "NHWC")
@@ -82,10 +83,10 @@ def study(folders: list[Path], shares: list[str], rounds: int) -> list[dict[str,
 
 
 def serve(step: Step, memory: int) -> None:
-    """A contender's side: its memory, and the time of a step per line that is read, ns."""
+    """A contender's side: its memory, and the time of a settled step per line that is read, ns."""
     print(memory, flush=True)
     for _ in sys.stdin:
-        print(next(timed(step, 1)), flush=True)
+        print(settled(step), flush=True)
 
 
 def executor(folder: str) -> None:
@@ -104,9 +105,11 @@ def compiled(folder: str, share: str, format_: str) -> None:
     import torch
     import torch._functorch.config as functorch
 
-    from codegen.torch_twin import Twin, optimizer_for
+    from codegen.torch_twin import Twin, optimizer_for, parts_of
 
     bundle = read_bundle(folder)
+    if is_mixed(bundle.graph) or len(parts_of(bundle.graph.program["train_step"])) > 1:
+        raise SystemExit("this study knows float32 networks with one loss")
     torch.set_num_threads(sum(lane.kind == "core" for lane in bundle.plan.lanes))
     functorch.activation_memory_budget = float(share)
     memory = torch.channels_last if format_ == "NHWC" else torch.contiguous_format
@@ -115,16 +118,9 @@ def compiled(folder: str, share: str, format_: str) -> None:
         torch.nn.init.normal_(value, 0.0, 0.01)
     for value in module.buffers():
         torch.nn.init.ones_(value)
-    tensors = [_tensor(each, memory) for each in random_inputs(bundle.graph)]
+    tensors = [torch_tensor(torch, each, memory) for each in random_inputs(bundle.graph)]
     optimizer, run = optimizer_for(bundle.graph, module), torch.compile(module, dynamic=False)
-
-    def step() -> float:
-        optimizer.zero_grad(set_to_none=True)
-        loss = run(*tensors)[0]
-        loss.backward()
-        optimizer.step()
-        return float(loss.detach())
-
+    step = partial(torch_step, run, optimizer, tensors)
     for _ in range(WARM_STEPS):
         step()
     optimizer.zero_grad(set_to_none=True)
@@ -132,13 +128,6 @@ def compiled(folder: str, share: str, format_: str) -> None:
     state = [t for kept in optimizer.state.values() for t in kept.values() if isinstance(t, torch.Tensor)]
     lasting = sum(t.nbytes for t in (*module.parameters(), *module.buffers(), *state))
     serve(step, lasting + _rise(step))
-
-
-def _tensor(array: Any, memory: Any) -> Any:
-    import torch
-
-    tensor = torch.as_tensor(array)
-    return tensor.contiguous(memory_format=memory) if tensor.ndim == 4 else tensor
 
 
 def _rise(step: Step) -> int:

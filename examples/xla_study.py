@@ -174,13 +174,14 @@ class Network:
     def __init__(self, graph: Graph) -> None:
         self.graph, self.program = graph, unchained(graph.program["train_step"])
         self.forward = [n for n in self.program.nodes if n.phase == "forward"]
-        self.updates = {n.updates[0]: n for n in self.program.nodes if n.phase == "update"}
+        updates = [n for n in self.program.nodes if n.phase == "update"]
         self.value = {v.id: v for v in graph.values}
         self.parameters = [v.id for v in graph.values if v.role is Role.PARAMETER]
         unknown = {n.op for n in self.forward} - {*OPS, "concat", "convert_layout"}
-        unknown |= {n.op for n in self.updates.values()} - {"sgd_update", "adam_update"}
-        if unknown or len(self.program.outputs) < 1:
+        unknown |= {n.op for n in updates} - {"sgd_update", "adam_update"}
+        if unknown:
             raise SystemExit(f"this study knows no {', '.join(sorted(unknown))}")
+        self.updates = {n.updates[0]: n for n in updates}
 
     def last(self, value: str) -> bool:
         return self.value[value].type.layout is Layout.CHANNELS_LAST
