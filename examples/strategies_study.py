@@ -3,8 +3,8 @@
 python examples/strategies_study.py [NETWORK ...] [--target cpu2] [--json]
 
 Without networks: the whole zoo. Costs are modelled, nothing runs: what is compared are the planner's estimates of peak
-and extra time, which the plans' replays confirm (tests/solve/test_published.py). Then what `auto` pays at shares of the
-unbudgeted peak.
+and extra time, which the plans' replays confirm (tests/solve/memory/test_published.py). Then what `auto` pays at shares
+of the unbudgeted peak.
 """
 
 import argparse
@@ -14,9 +14,9 @@ from typing import Any
 from codegen.facts import facts
 from planner.costs.model import modelled_costs
 from planner.solve.assemble import Setting
-from planner.solve.frontier import Frontier, exact_state, frontier
+from planner.solve.memory.frontier import Frontier, exact_state, frontier
+from planner.solve.memory.published import published
 from planner.solve.options import PlanOptions
-from planner.solve.published import published
 from planner.solve.scheduling import base_schedules
 from planner.target.text import load_target
 from planner.zoo import NETWORKS, build

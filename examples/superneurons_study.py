@@ -21,11 +21,11 @@ from planner.costs.algorithms import conv_algorithms
 from planner.errors import UserError
 from planner.graph.model import Graph, Role
 from planner.report.memory_pictures import WorkspaceBar, stages_picture, workspace_picture
-from planner.solve.layer_accounting import STAGES, offload_bytes, profile, published_offload_bytes
-from planner.solve.out_of_core import Pools, StepPlan, placed, prepare, solve
-from planner.solve.paper_layers import Kind, Layers, layers
-from planner.solve.recompute import Strategy
-from planner.solve.workspace import assign
+from planner.solve.superneurons.layer_accounting import STAGES, offload_bytes, profile, published_offload_bytes
+from planner.solve.superneurons.out_of_core import Pools, StepPlan, placed, prepare, solve
+from planner.solve.superneurons.paper_layers import Kind, Layers, layers
+from planner.solve.superneurons.recompute import Strategy
+from planner.solve.superneurons.workspace import assign
 from planner.target.text import load_target
 
 MB, GB = 2**20, 10**9

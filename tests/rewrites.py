@@ -8,9 +8,9 @@ from planner.costs.model import modelled_costs
 from planner.graph.model import Graph
 from planner.plan.schema import Plan, Rewrite
 from planner.solve.assemble import Setting, assemble
+from planner.solve.memory.steps import Decision, Held, Material, material, rewrite_of, steps
 from planner.solve.options import PlanOptions
 from planner.solve.scheduling import base_schedules
-from planner.solve.steps import Decision, Held, Material, material, rewrite_of, steps
 from planner.target.model import Pool, Target
 from tests.codegen.plans import target_of
 

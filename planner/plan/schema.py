@@ -229,7 +229,7 @@ class ProgramPlan(Frozen):
     """What runs besides the graph's own nodes. `nodes` and `lanes` are those of the expanded program."""
     least_again_ns: Natural = 0
     """Where nodes run again: whatever is dropped, in this order and in these modes, it takes at least so long within
-    the budget. Proven by a linear program (solve/budget_bound.py); 0 where values may move to another pool instead."""
+    the budget. Proven by a linear program (solve/memory/budget_bound.py); 0 where values may move to another pool."""
     parallel: tuple[ParallelOp, ...] = ()
     """In the order in which they start."""
 

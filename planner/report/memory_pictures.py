@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from planner.report.chart import HEIGHT, WIDTH, Bar, Chart, Curve, Tick, staircase, step_ticks, svg, vertical_ticks
 from planner.report.pictures import colours
-from planner.solve.layer_accounting import Profile
+from planner.solve.superneurons.layer_accounting import Profile
 
 MB = 2**20
 _MOST_LABELS = 50

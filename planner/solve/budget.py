@@ -14,10 +14,10 @@ import numpy as np
 from planner.errors import InternalError, UserError
 from planner.plan.schema import Plan
 from planner.solve.assemble import Setting, assemble, too_small
-from planner.solve.frontier import TRAIN, Frontier, fixed_programs, frontier
+from planner.solve.memory.frontier import TRAIN, Frontier, fixed_programs, frontier
+from planner.solve.memory.search import State, cheapest
 from planner.solve.rewriting import calm
 from planner.solve.schedule import Schedule
-from planner.solve.search import State, cheapest
 from planner.units import format_bytes
 
 CLOSE = 1.02

@@ -17,10 +17,10 @@ scheduling.py takes whichever ends first by simulation.
 from typing import NamedTuple
 
 from planner.errors import InternalError
-from planner.solve.interference import LEAST_GAIN
-from planner.solve.packing_rule import pack_ready
+from planner.solve.corunning.interference import LEAST_GAIN
+from planner.solve.corunning.packing_rule import pack_ready
+from planner.solve.corunning.simulated_step import Rules, SimulatedStep, Work
 from planner.solve.schedule import Schedule
-from planner.solve.simulated_step import Rules, SimulatedStep, Work
 from planner.solve.smt import fill_siblings
 from planner.solve.threads import Choice
 

@@ -13,18 +13,18 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from planner.solve.best_fit import ORDERS, best_fit
-from planner.solve.chains import TASTES, fill_chains
-from planner.solve.core_first import core_first
-from planner.solve.dense_first import dense_first
-from planner.solve.ejection import lower_by_ejection
-from planner.solve.exact import Verdict, pack_below
-from planner.solve.joining import join
-from planner.solve.joints import Pieces
 from planner.solve.liveness import Block
-from planner.solve.sections import Instance, height, instance
-from planner.solve.tight import pack_tight
-from planner.solve.valleys import PRIORITIES, fill_valleys, ranks
+from planner.solve.packing.best_fit import ORDERS, best_fit
+from planner.solve.packing.chains import TASTES, fill_chains
+from planner.solve.packing.core_first import core_first
+from planner.solve.packing.dense_first import dense_first
+from planner.solve.packing.ejection import lower_by_ejection
+from planner.solve.packing.exact import Verdict, pack_below
+from planner.solve.packing.joining import join
+from planner.solve.packing.joints import Pieces
+from planner.solve.packing.sections import Instance, height, instance
+from planner.solve.packing.tight import pack_tight
+from planner.solve.packing.valleys import PRIORITIES, fill_valleys, ranks
 from planner.units import ALIGNMENT, Bytes, align
 
 MANY = 2_000

@@ -44,8 +44,8 @@ class PlanOptions(Frozen):
     """Bytes in the first pool, everything counted; None: the pool's capacity."""
     same_bits: bool | None = None
     """Whether a step under a budget computes the bits of the step without one. If not, every node runs in the fastest
-    mode whose scratch fits the bytes that are free at its step (solve/ways.py). None: on processors, where scratch is
-    a small part of memory; not on a GPU."""
+    mode whose scratch fits the bytes that are free at its step (solve/memory/ways.py). None: on processors, where
+    scratch is a small part of memory; not on a GPU."""
     plain_weights: bool = False
     """Keep all weights as the framework has them, although convolutions then pack them in every step (stored.py). On a
     processor a plan that is rewritten for a memory budget always does."""

@@ -17,7 +17,6 @@ from planner.graph.model import Graph
 from planner.graph.precision import require_precision
 from planner.plan.schema import Plan
 from planner.solve.assemble import Say, Setting, assemble, too_small
-from planner.solve.beside import Beside, small
 from planner.solve.budget import (
     CERTAIN,
     Infeasible,
@@ -30,9 +29,10 @@ from planner.solve.budget import (
     undominated,
     within_budget,
 )
-from planner.solve.frontier import TRAIN, Frontier, frontier
+from planner.solve.corunning.places import without_unused_lanes
+from planner.solve.memory.beside import Beside, small
+from planner.solve.memory.frontier import TRAIN, Frontier, frontier
 from planner.solve.options import PlanOptions
-from planner.solve.places import without_unused_lanes
 from planner.solve.rewriting import calm
 from planner.solve.schedule import Schedule
 from planner.solve.scheduling import Scheduler, base_schedules

@@ -9,12 +9,12 @@ from planner.errors import UserError
 from planner.graph.model import Graph, Node, Program
 from planner.solve.assemble import Setting
 from planner.solve.corun import PUBLISHED, SEARCHED, Ended, run_by
-from planner.solve.interference import Interference
+from planner.solve.corunning.interference import Interference
+from planner.solve.corunning.simulated_step import Work
 from planner.solve.options import PlanOptions
 from planner.solve.parallel_op import parallel_ops
 from planner.solve.route import route
 from planner.solve.schedule import Schedule, corun_summary, one_at_a_time, parallel_summary
-from planner.solve.simulated_step import Work
 from planner.solve.threads import Choice, Options, choose_modes, node_options
 from planner.solve.warmth import coldness
 from planner.units import format_ns

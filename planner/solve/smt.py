@@ -6,8 +6,8 @@ long as both together get more done than the large one alone.
 """
 
 from planner.plan.contention import smt_factor
-from planner.solve.interference import LEAST_GAIN
-from planner.solve.simulated_step import SimulatedStep
+from planner.solve.corunning.interference import LEAST_GAIN
+from planner.solve.corunning.simulated_step import SimulatedStep
 
 SMALLEST = 8
 """Ready nodes that are tried at a time."""

@@ -11,7 +11,7 @@ import pytest
 from codegen.build import build
 from codegen.cpu.emit import emit
 from codegen.executor import Executor
-from planner.solve.steps import Decision
+from planner.solve.memory.steps import Decision
 from tests.codegen.plans import STRICT, make, plan_for
 from tests.graphs import small_net
 from tests.rewrites import Rewriter

@@ -17,7 +17,7 @@ from planner.graph.model import Graph
 from planner.plan.check import check
 from planner.plan.schema import Plan
 from planner.solve.budget import within_budget
-from planner.solve.frontier import frontier
+from planner.solve.memory.frontier import frontier
 from planner.solve.options import PlanOptions
 from planner.solve.pipeline import make_plan
 from tests.codegen.plans import STRICT

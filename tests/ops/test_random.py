@@ -9,7 +9,7 @@ from planner.graph.model import Init, Layout, TensorType
 from planner.graph.optimizer import Optimizer
 from planner.ops.random import DrawAttrs, RandomAttrs, RandomWholeAttrs, drawn
 from planner.ops.reduce import ReduceAttrs
-from planner.solve.recompute import expand, plan, work_of
+from planner.solve.superneurons.recompute import expand, plan, work_of
 from tests.interpreter import run_program
 
 MANY = 10**6

@@ -6,8 +6,8 @@ from itertools import pairwise
 
 from planner.report.chart import HEIGHT, WIDTH
 from planner.report.memory_pictures import WorkspaceBar, stages_picture, workspace_picture
-from planner.solve.layer_accounting import STAGES, Profile, StepMemory, profile
-from planner.solve.paper_layers import Kind, Layer, Layers
+from planner.solve.superneurons.layer_accounting import STAGES, Profile, StepMemory, profile
+from planner.solve.superneurons.paper_layers import Kind, Layer, Layers
 from planner.units import Bytes
 from tests.report.hostile import NASTY
 

@@ -17,10 +17,10 @@ from planner.graph.model import Graph
 from planner.plan.check import check
 from planner.plan.schema import Plan
 from planner.solve.budget import within_budget
-from planner.solve.footprints import Footprints
-from planner.solve.frontier import Frontier, frontier
+from planner.solve.memory.footprints import Footprints
+from planner.solve.memory.frontier import Frontier, frontier
+from planner.solve.memory.steps import steps
 from planner.solve.options import PlanOptions
-from planner.solve.steps import steps
 from tests.arena import difference
 from tests.graphs import random_losses, random_net, small_net
 from tests.rewrites import Rewriter

@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from planner.solve.recompute import Recomputation, Task, Work
+from planner.solve.superneurons.recompute import Recomputation, Task, Work
 
 Content = tuple[str, tuple["Content", ...]]
 """Who made a value, from what."""

@@ -1,0 +1,224 @@
+"""Footprints for a search: what decisions cost and need, at a tenth of the work of footprints.py, and nearly exact.
+
+Only values that may be dropped are followed; what else is in memory, and how much scratch, is known for every node
+beforehand. So only nodes that read such values are walked, and the nodes between two of them count as one place, with
+the most that is in memory at any of them. Forward nodes behind backward ones (several losses) are walked like these.
+Where an output may overwrite one of several inputs, the first one counts.
+The states that a search ends with are looked at again in footprints.py.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from planner.graph.model import Node
+from planner.solve.memory.footprints import Footprints
+from planner.solve.memory.steps import Decision, Material
+from planner.solve.memory.walks import FRESH, KEEP, MOVE, OWN, SHARE, Bytes64, Place, Recipe, Walk, Walks
+
+MOST_AGAIN = 300_000
+"""Where more would run again, decisions are not looked at further: in a chain of a thousand joins "fresh" takes
+millions, and no step is worth that."""
+
+WAYS: Mapping[Decision, int] = {"keep": KEEP, "share": SHARE, "own": OWN, "fresh": FRESH, "move": MOVE}
+
+
+class Glance(NamedTuple):
+    """What is estimated of some decisions."""
+
+    alive: Bytes64
+    """Bytes of the first pool in use, step by step."""
+    peak: int
+    extra_ns: float
+    again_ns: float
+    """The same without copies."""
+    value_of: Bytes64
+    """Of every instance the value: the graph's own values come first."""
+    since: Bytes64
+    """Of every instance the step that makes it, ..."""
+    until: Bytes64
+    """... and the last one at which it is in memory."""
+    calls: Bytes64
+    """First steps of what is made again together."""
+    walk: Walk | None
+    """What has been found; another may go on from there."""
+
+    def above(self, level: float) -> float:
+        """Bytes above `level`, added up over the steps."""
+        return float(np.maximum(self.alive - level, 0).sum())
+
+    @property
+    def hopeless(self) -> bool:
+        """Not looked at to the end (MOST_AGAIN)."""
+        return math.isinf(self.extra_ns)
+
+
+NONE: Bytes64 = np.zeros(0, np.int64)
+HOPELESS = Glance(np.full(1, 2**60, np.int64), 2**60, math.inf, math.inf, NONE, NONE, NONE, NONE, None)
+
+MOST_SEEN = 100_000
+"""Instances of what was looked at last and is still known."""
+
+NO_RECIPE = Recipe((), (), (), 0, 0)
+
+
+class Quick:
+    def __init__(self, exact: Footprints, made: Material, again_ns: Mapping[str, float]) -> None:
+        self._exact, self._made = exact, made
+        self.values = made.values
+        self._number = {v: i for i, v in enumerate(made.values)}
+        self._size = [exact.size(v) for v in made.values]
+        self._root = {**{v: v for v in made.values}, **{v: r for v, r in made.views.items() if r in self._number}}
+        self._recipe_of: list[Recipe] = [NO_RECIPE] * len(made.values)
+        self._add_again(again_ns)
+        order = made.order
+        self._forward = next((i for i, n in enumerate(order) if n.phase != "forward"), len(order))
+        self._first: Bytes64 = np.zeros(len(made.values), np.int64)
+        self._last: Bytes64 = np.zeros(len(made.values), np.int64)
+        self._follow_forward()
+        anyway = exact.anyway(frozenset(self._root))
+        places = self._find_places(anyway.before, anyway.during)
+        self._walks = Walks(anyway.during[: self._forward], places, self._recipe_of, self._size)
+        made_late = [(value, number) for number, place in enumerate(places) for value in place.makes]
+        self._made_late = np.array(made_late, np.int64).reshape(-1, 2)
+        """(value, place) of what forward nodes behind backward ones make."""
+        self._sizes = np.array(self._size, np.int64)
+        self._seen: dict[bytes, Glance] = {}
+        """The last that was looked at: walks come past the same decisions again."""
+        self._room = MOST_SEEN
+
+    def _numbers(self, values: tuple[str, ...]) -> tuple[int, ...]:
+        return tuple(dict.fromkeys(self._number[self._root[v]] for v in values if v in self._root))
+
+    def _add_again(self, again_ns: Mapping[str, float]) -> None:
+        nodes = {n.id: n for n in self._made.order}
+        for name, again in self._made.again.items():
+            makes = self._numbers(nodes[name].outputs[: again.results])
+            if nodes[name].outputs[0] in self._made.views or not makes:
+                continue  # a view comes with what it shows
+            pairs = self._exact.inplace_again(name)
+            over = tuple(self._number[self._root[v]] for o, i in pairs if (v := again.inputs[i]) in self._root
+                         and self._exact.size(v) == self._exact.size(nodes[name].outputs[o]))  # fmt: skip
+            scratch = self._exact.scratch_again(name)
+            recipe = Recipe(self._numbers(again.inputs), makes, over, round(again_ns[name]), scratch)
+            for value in makes:
+                self._recipe_of[value] = recipe
+
+    def _overwritten(self, node: Node) -> tuple[int, ...]:
+        found = []
+        for output, source in self._exact.inplace(node.id):
+            value = node.inputs[source]
+            same = self._exact.size(value) == self._exact.size(node.outputs[output])
+            if value in self._root and same and node.inputs.count(value) == 1:
+                found.append(self._number[self._root[value]])
+        return tuple(found)
+
+    def _follow_forward(self) -> None:
+        for at, node in enumerate(self._made.order[: self._forward]):
+            for value in self._numbers(node.outputs):
+                if node.outputs[0] not in self._made.views:
+                    self._first[value] = at
+                self._last[value] = at
+            over = self._overwritten(node)
+            for value in self._numbers(node.inputs):
+                self._last[value] = at - (value in over)
+
+    def _reads(self, node: Node) -> tuple[int, ...]:
+        """What it reads of values that may be dropped; a view of one reads it when it is read itself, unless it is
+        taken in the forward pass, of the original."""
+        if self._exact.is_view(node.id) and node.phase != "forward":
+            return ()
+        return self._numbers(node.reads)
+
+    def _makes(self, node: Node) -> tuple[int, ...]:
+        return self._numbers(node.outputs) if node.phase == "forward" and not self._exact.is_view(node.id) else ()
+
+    def _find_places(self, before: Bytes64, during: Bytes64) -> list[Place]:
+        order, start = self._made.order, self._forward
+        if start == len(order):  # nothing comes after the forward pass
+            return []
+        reading = [i for i in range(start, len(order)) if self._reads(order[i]) or self._makes(order[i])]
+        found = []
+        if reading[:1] != [start]:
+            reading.insert(0, start)
+        for at, following in zip(reading, [*reading[1:], len(during)], strict=True):
+            node = order[at] if at < len(order) else None
+            most = int(during[at + 1 : following].max(initial=0))
+            found.append(
+                Place(
+                    node is not None and node.phase == "forward",
+                    self._reads(node) if node else (),
+                    self._makes(node) if node else (),
+                    self._overwritten(node) if node else (),
+                    int(before[at]),
+                    int(during[at]),
+                    most,
+                )
+            )
+        return found
+
+    def of(self, decisions: Mapping[str, Decision], near: Glance | None = None) -> Glance:
+        """The same as `Footprints.of(steps(material, decisions))`, nearly. `near`: some that differ little."""
+        way = bytearray(len(self._size))
+        for name, decision in decisions.items():
+            way[self._number[name]] = WAYS[decision]
+        key = bytes(way)
+        seen = self._seen.get(key)
+        if seen is None:
+            seen = self._seen[key] = self.look(way, near)
+            self._room -= len(seen.value_of)
+            while self._room < 0 and len(self._seen) > 1:
+                self._room += len(self._seen.pop(next(iter(self._seen))).value_of)
+        return seen
+
+    def look(self, way: bytearray, near: Glance | None = None) -> Glance:
+        """`near`: what was seen of decisions that differ little; as far as they do not, it is not looked at again."""
+        walk = self._walks.walk(way, near and near.walk, len(way) + MOST_AGAIN)
+        if walk is None:
+            return HOPELESS
+        calls, (*_, again_ns, moved) = walk.marks[:-1, 0], walk.marks[-1].tolist()
+        since, until = walk.since.copy(), walk.since.copy()
+        since[: len(way)], until[: len(way)] = self._first, self._last
+        values, places = self._made_late.T
+        since[values] = calls[places]
+        until[walk.read] = walk.reading  # in order: the last one counts
+        over = (until[walk.written] == walk.writing) & (since[walk.written] < walk.writing)
+        until[walk.written[over]] -= 1
+        change = np.zeros(len(walk.anyway) + 1, np.int64)
+        bytes_of = self._sizes[walk.value_of]
+        np.add.at(change, since, bytes_of)
+        np.subtract.at(change, until + 1, bytes_of)
+        alive = np.cumsum(change[:-1]) + walk.anyway
+        extra_ns = again_ns + 2 * moved * self._exact.copy_ns_per_byte
+        return Glance(alive, int(alive.max()), extra_ns, float(again_ns), walk.value_of, since, until, calls, walk)
+
+    def at_peak(self, seen: Glance) -> set[str]:
+        """Values with an instance in memory where most is."""
+        place = int(seen.alive.argmax())
+        there = (seen.since <= place) & (seen.until >= place)
+        return {self.values[v] for v in set(seen.value_of[there].tolist())}
+
+    def missing(self, value: str, seen: Glance) -> Bytes64:
+        """What is in memory at the places where a value is not, from its last forward reader up to what first brings
+        it back; nothing if it never is brought back."""
+        instance = self._made_first(self._number[value], seen)
+        if instance is None:
+            return seen.alive[:0]
+        called = seen.calls[seen.calls.searchsorted(seen.since[instance], side="right") - 1]
+        return seen.alive[seen.until[self._number[value]] + 1 : called]
+
+    def _made_first(self, number: int, seen: Glance) -> int | None:
+        """The first instance of a value besides the original."""
+        found = (seen.value_of[len(self._size) :] == number).nonzero()[0]
+        return len(self._size) + int(found[0]) if found.size else None
+
+    def counts(self, seen: Glance) -> dict[str, int]:
+        """How often values are made again or come back; without those that never are."""
+        times = np.bincount(seen.value_of[len(self._size) :], minlength=len(self._size))
+        return {self.values[i]: int(times[i]) for i in np.flatnonzero(times)}
+
+    def repeated(self, value: str, seen: Glance) -> bool:
+        """Whether a value is made again or comes back more than once."""
+        return int(np.count_nonzero(seen.value_of == self._number[value])) > 2

@@ -1,0 +1,397 @@
+"""Which decisions are worth having, from the fastest to the smallest footprint.
+
+Decisions get worse for time and better for memory along
+
+    keep -> share -> own -> fresh   a value is made again once, again for other values' sake, or for every reader
+    any of these -> move            where the target has a slower pool
+
+Two greedy walks in opposite directions complete each other. *Down*: from some state, the decision is taken that costs
+the least time per byte by which it lowers the peak and what is nearly as high, until nothing helps. *Up*: from a state
+that is smaller than it must be, decisions are taken back, those that cost most per byte first, as long as the peak
+stays below a level. Up finds the better states, down those to start from; so do corners of the space (everything
+share: the speed-centric strategy, everything fresh: the memory-centric one), segments between kept values, and what a
+linear relaxation keeps (budget_bound.py). In the end instances are held where there is room (holding.py).
+
+Levels lie between the smallest and the largest footprint, closer together where memory is short, and do not depend on
+the budget.
+"""
+
+import itertools
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import numpy as np
+
+from planner.solve.memory.budget_bound import Relaxation
+from planner.solve.memory.footprints import Footprints, Found
+from planner.solve.memory.holding import Holding, decided
+from planner.solve.memory.quick import MOST_AGAIN, Glance, Quick
+from planner.solve.memory.shrinking import down_and_up
+from planner.solve.memory.steps import Decision, Held, Material, Step, steps
+
+TARGET = 0.96
+"""A link of a walk down aims at this share of the present peak: everything above counts."""
+
+LOOKED_AT = 8
+"""Candidates that are tried per link, best first by what was last known of them."""
+
+LEVELS = 22
+"""Levels that walks up aim at, ..."""
+
+APART = 0.01
+"""... each by at least this share higher than the one below, unless these are fewer than four."""
+
+STARTS = 3
+"""States from which walks up to each level start."""
+
+ENUMERATED = 20_000
+"""Where there are no more combinations of decisions, all of them are looked at."""
+
+KEPT = 0.3
+"""Values of which the linear program keeps this much are kept."""
+
+SMALL = 800
+"""Values up to which walks down are affordable: their links are single decisions."""
+
+EFFORT = 40_000
+"""Values times walks up that are tried at all levels together."""
+
+MOST_LOOKED = 40_000_000
+"""Instances of values in all that is looked at, a microsecond each: walks up share what is left of it and stop where
+they are. Only in the largest networks does that come before their ends."""
+
+MOST_FITTED = 4_000_000
+"""What may be looked at to get what the linear program keeps below its level: where much runs again for every reader,
+the last of the way there costs most and mostly leads nowhere."""
+
+HOLDS = 30
+"""Levels up to which instances are held."""
+
+SHORT = 1.42
+"""Times the smallest footprint up to which memory is so short that there is more to be found than what is held."""
+
+SHORTS = 16
+"""Levels up to there."""
+
+NEAR = 0.002
+"""Levels closer to each other than this share of the smallest are one."""
+
+HELD = 18_000
+"""Nodes times levels: fewer levels for large graphs."""
+
+_BACK: Mapping[Decision, tuple[Decision, ...]] = {
+    "keep": (),
+    "share": ("keep",),
+    "own": ("keep", "share"),
+    "fresh": ("keep", "share", "own"),
+    "move": ("keep", "share", "own"),
+}
+"""What a decision is taken back to, the best first."""
+
+_ON: Mapping[Decision, tuple[Decision, ...]] = {
+    "keep": ("share", "own", "fresh", "move"),
+    "share": ("own", "fresh", "move"),
+    "own": ("fresh", "move"),
+    "fresh": ("move",),
+    "move": (),
+}
+
+
+@dataclass(frozen=True)
+class State:
+    """Decisions, and what is estimated of them."""
+
+    decisions: Mapping[str, Decision]
+    held: Held = frozenset()
+    peak: int = 0
+    """Bytes of the first pool."""
+    extra_ns: float = 0.0
+    least_ns: float = 0.0
+    """The same, if all copies cost nothing because they run beside the nodes."""
+    found: Found | None = field(default=None, compare=False, repr=False)
+    """What runs, where that has been looked at."""
+
+
+def cheapest(states: Iterable[State]) -> list[State]:
+    """From the fastest to the smallest, without those that another one beats in both."""
+    best: list[State] = []
+    for state in sorted(states, key=lambda s: (s.extra_ns, s.peak)):
+        if not best or state.peak < best[-1].peak:
+            best.append(state)
+    return best
+
+
+def unfolded(state: State, made: Material) -> list[Step]:
+    """What runs."""
+    return state.found[0] if state.found else steps(made, state.decisions, state.held)
+
+
+def exactly(state: State, exact: Footprints, made: Material) -> State:
+    """The state with what it needs and costs in the modes of `exact`."""
+    listed = unfolded(state, made)
+    seen = exact.of(listed)
+    return replace(state, peak=seen.peak, extra_ns=seen.extra_ns, least_ns=seen.again_ns, found=(listed, seen))
+
+
+class Search:
+    def __init__(self, made: Material, exact: Footprints, quick: Quick, relaxation: Relaxation, slower: bool) -> None:
+        """`slower`: whether there is a pool to move values to."""
+        self._made, self._exact, self._quick, self._slower = made, exact, quick, slower
+        self._relaxation = relaxation
+        self._known: dict[tuple[str, Decision], float] = {}
+        """(value, decision) -> ns per byte when it was last tried"""
+        self._looked = 0
+        """Instances of values in all that was looked at."""
+
+    def run(self, also: Iterable[Mapping[str, Decision]] = ()) -> list[State]:
+        """The states that no other one beats in both memory and time. `also`: decisions to start from."""
+        given = tuple(also)
+        start = self._state({})
+        corners = self._worth([self._corner(way) for way in ("share", "own", "fresh", "move", "mixed")])
+        theirs = self._worth(given)
+        found = [start, *corners, *theirs, *self._worth(self._segmented())]
+        if len(self._made.values) <= SMALL:
+            found += self._down({})
+            smallest = sorted(found, key=lambda s: (s.peak, s.extra_ns))[:1]
+            products = sorted(found[1:], key=lambda s: (s.extra_ns * s.peak, s.peak))[:3]
+            for state in {id(s): s for s in (*smallest, *corners[:2], *products)}.values():
+                found += self._down(state.decisions)
+        everything = self.all_decisions(ENUMERATED)
+        found += self._levels(found) if everything is None else self._worth(everything)
+        # The quick estimates are not always exact: what the search started from is looked at again in any case.
+        sure = {id(s): s for s in (*corners, *theirs, *cheapest(found))}.values()
+        exact = cheapest(exactly(s, self._exact, self._made) for s in sure)
+        return cheapest([*exact, *self._held(exact)])
+
+    def _worth(self, decisions: Iterable[Mapping[str, Decision]]) -> list[State]:
+        """Their states, without the hopeless ones."""
+        return [self._state(d, seen) for d in decisions if not (seen := self._look(d)).hopeless]
+
+    def _look(self, decisions: Mapping[str, Decision], near: Glance | None = None) -> Glance:
+        """`near`: what was seen of decisions that differ little."""
+        seen = self._quick.of(decisions, None if near is None or near.hopeless else near)
+        self._looked += MOST_AGAIN if seen.hopeless else len(seen.value_of)
+        return seen
+
+    def _combinations(self) -> int:
+        return math.prod(1 + len(self._made.ways(v, self._slower)) for v in self._made.values)
+
+    def all_decisions(self, most: int) -> list[dict[str, Decision]] | None:
+        """Every combination of decisions; None where there are more than `most`."""
+        if self._combinations() > most:
+            return None
+        values = self._made.values
+        ways: list[tuple[Decision, ...]] = [("keep", *self._made.ways(v, self._slower)) for v in values]
+        return [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*ways)]
+
+    def _levels(self, known: Sequence[State]) -> list[State]:
+        """The best that walks up from smaller states find at every level, from the lowest to the highest."""
+        low, high = min(s.peak for s in known), max(s.peak for s in known[:1])
+        apart = int(math.log(high / low) / math.log(1 + APART))
+        count = max(4, min(LEVELS, apart, EFFORT // (STARTS * max(1, len(self._made.values)))))
+        found: list[State] = []
+        for left, level in zip(range(count, 0, -1), map(int, np.geomspace(low, high, count + 1)[:-1]), strict=True):
+            below = cheapest(s for s in (*known, *found) if s.peak <= level)
+            # The fastest that fits, and smaller ones at growing distance: the way up is longer, but another one.
+            starts = [below[len(below) * i // STARTS].decisions for i in range(min(STARTS, len(below)))]
+            fitting = (self._fitting(d, level) for d in self._hint(level))
+            starts += [d for d in fitting if d is not None]
+            share = (MOST_LOOKED - self._looked) // (left * max(1, len(starts)))
+            found += [self._up(d, level, self._looked + share) for d in starts]
+        return found
+
+    def _held(self, known: Sequence[State]) -> list[State]:
+        """The best that holding instances makes of some states, at levels that lie closer where it gains most, and what
+        shrinking and holding in turn make of those where memory is short."""
+        low, high = known[-1].peak, known[0].peak
+        if low == high:
+            return []
+        count = max(2, min(HOLDS, HELD // len(self._made.order)))
+        edge = min(high, int(SHORT * low))
+        # Large graphs have few levels; those with more memory are not to go without.
+        short = sorted({int(x) for x in np.geomspace(low, edge, max(2, SHORTS * count // HOLDS))})
+        levels = short + [int(x) for x in np.geomspace(edge, high, count // 6 + 2)[1:-1]]
+        holding = Holding(self._exact, self._made)
+        listed = [s.found for s in known if s.found]
+        found: dict[int, Found] = {}
+        while len(found) < count:
+            if not levels:  # where a little more memory would save most
+                edges = sorted(found)
+                gains = [
+                    ((found[a][1].extra_ns - found[b][1].extra_ns) * (b - a), -a, (a + b) // 2)
+                    for a, b in pairwise(edges)
+                    if b - a > NEAR * low and a >= short[-1]
+                ]
+                if not gains:
+                    break
+                levels = [max(gains)[-1]]
+            level = levels.pop(0)
+            below = [i for i, s in enumerate(known) if s.peak <= level]
+            starts = [found[x] for x in sorted(found) if x <= level][-1:]
+            starts += [listed[below[i]] for i in sorted({len(below) * i // 6 for i in range(STARTS)})]
+            found[level] = min((holding.hold(start, level) for start in starts), key=lambda t: t[1].extra_ns)
+        every = [f for f, _ in found.values()]
+        if count >= SHORTS // 2:  # large graphs have too few levels to go from one to the next
+            listed = [*found.values(), *listed]
+            given = {
+                level: min((f for f in listed if f[1].peak <= level), key=lambda f: f[1].extra_ns) for level in short
+            }
+            every += down_and_up(given, holding, self._exact, self._made)
+        return [exactly(State(*decided(f, self._exact, self._made)), self._exact, self._made) for f in every]
+
+    def _hint(self, level: int) -> list[dict[str, Decision]]:
+        """What the linear program keeps there; the rest is made again."""
+        relaxed = self._relaxation.solve(level)
+        if relaxed is None:
+            return []
+        dropped = [v for v in self._made.values if v in self._made.producer and relaxed.kept.get(v, 0.0) < KEPT]
+        ways: tuple[Decision, ...] = ("share", "own")
+        return [dict.fromkeys(dropped, way) for way in ways]
+
+    def _fitting(self, start: Mapping[str, Decision], level: int) -> dict[str, Decision] | None:
+        """Further decisions until the peak is within `level`; None where these do not get there."""
+        decisions, until = dict(start), self._looked + MOST_FITTED
+        now = self._look(decisions)
+        while now.peak > level:
+            taken = self._next(decisions, now, 0.999 * level / now.peak) or self._next(decisions, now, 0.999)
+            if taken is None or len(self._made.values) > SMALL or self._looked >= until:
+                return None
+            value, way, now = taken
+            decisions[value] = way
+        return decisions
+
+    def _segmented(self) -> list[dict[str, Decision]]:
+        """Segments of about equal bytes between kept cuts; everything else is made again, a segment at a time."""
+        found: list[dict[str, Decision]] = []
+        share, own = self._corner("share"), self._corner("own")
+        cuts = [v for v in self._made.cuts if v in share]
+        before: list[int] = []
+        total = 0
+        for value in self._made.values:
+            if value in cuts:
+                before.append(total)
+            total += self._exact.size(value) if value in share else 0
+        for segments in sorted({*range(2, 9), 10, 12, 16, 20, 24, 32, len(cuts)}):
+            if segments <= len(cuts):
+                kept = {min(zip(before, cuts, strict=True), key=lambda c: abs(c[0] - total * i / segments))[1]
+                        for i in range(1, segments)}  # fmt: skip
+                found += [{v: d for v, d in way.items() if v not in kept} for way in (share, own)]
+        return found
+
+    def _corner(self, way: str) -> dict[str, Decision]:
+        found: dict[str, Decision] = {}
+        for value in self._made.values:
+            ways = self._made.ways(value, self._slower)
+            if way == "mixed":  # whatever is there late is moved, the rest is made again
+                found[value] = "move" if "move" in ways else "fresh"
+            elif way in ways:
+                found[value] = way
+            if found.get(value) not in ways:
+                found.pop(value, None)
+        return found
+
+    def _state(self, decisions: Mapping[str, Decision], seen: Glance | None = None) -> State:
+        seen = seen or self._look(decisions)
+        return State(dict(decisions), frozenset(), seen.peak, seen.extra_ns, seen.again_ns)
+
+    # -- up ----------------------------------------------------------------------------------------------------
+    def _up(self, start: Mapping[str, Decision], level: int, until: int) -> State:
+        """Takes decisions back, those that cost most per byte first, while the peak stays within `level`. `until`: what
+        may have been looked at in the end."""
+        decisions: dict[str, Decision] = {v: d for v, d in start.items() if d != "keep"}
+        now = self._look(decisions)
+        together = max(1, len(decisions) // 200)
+        while True:
+            before = now.extra_ns
+            times = self._quick.counts(now)
+            price = {v: self._exact.guess(v, d) * max(1, times.get(v, 1)) for v, d in decisions.items()}
+            order = sorted(price, key=lambda v: (-price[v], v))
+            for at in range(0, len(order), together):
+                if self._looked < until:
+                    decisions, now = self._taken_back(order[at : at + together], decisions, now, level)
+            if now.extra_ns >= before or self._looked >= until:
+                return self._state(decisions, now)
+
+    def _taken_back(
+        self, values: Sequence[str], decisions: dict[str, Decision], now: Glance, level: int
+    ) -> tuple[dict[str, Decision], Glance]:
+        """Some values at once; if that does not fit, half of them, and then the other half."""
+        values = [v for v in values if v in decisions]
+        if len(values) > 1:
+            kept = [v for v in values if self._room(v, now, level)]
+            fewer = {v: d for v, d in decisions.items() if v not in kept}
+            after = self._look(fewer, now)
+            if after.peak <= level:
+                return fewer, after
+            half = len(kept) // 2
+            for part in (kept[:half], kept[half:]):
+                decisions, now = self._taken_back(part, decisions, now, level)
+            return decisions, now
+        for value in values:
+            for way in _BACK[decisions[value]]:
+                if way == "keep":
+                    if not self._room(value, now, level):
+                        continue
+                    less = {v: d for v, d in decisions.items() if v != value}
+                elif value in self._made.producer and self._quick.repeated(value, now):
+                    less = {**decisions, value: way}
+                else:
+                    continue
+                after = self._look(less, now)
+                if after.peak <= level and after.extra_ns < now.extra_ns:
+                    return less, after
+        return decisions, now
+
+    def _room(self, value: str, now: Glance, level: int) -> bool:
+        """Whether the value would fit where it is missing before anything is done to bring it back."""
+        missing = self._quick.missing(value, now)
+        return not missing.size or int(missing.max()) + self._exact.size(value) <= level
+
+    # -- down --------------------------------------------------------------------------------------------------
+    def _down(self, start: Mapping[str, Decision]) -> list[State]:
+        decisions = dict(start)
+        now = self._look(decisions)
+        found = [self._state(decisions, now)]
+        while True:
+            taken = self._next(decisions, now, TARGET) or self._next(decisions, now, 0.999)
+            if taken is None:
+                return found
+            value, way, now = taken
+            decisions[value] = way
+            found.append(self._state(decisions, now))
+
+    def _next(
+        self, decisions: Mapping[str, Decision], now: Glance, target: float
+    ) -> tuple[str, Decision, Glance] | None:
+        """The best of the candidates that are in memory at the peak."""
+        level = now.peak * target
+        before = now.above(level)
+        there = self._quick.at_peak(now)
+        candidates = sorted(
+            (self._known.get((v, way), self._exact.guess(v, way)), v, way)
+            for v in self._made.values
+            if v in there
+            for way in self._further(v, decisions.get(v, "keep"))
+        )
+        best: tuple[float, str, Decision, Glance] | None = None
+        tried = 0
+        for guess, value, way in candidates:
+            if best and (tried >= LOOKED_AT or guess >= best[0]):
+                break
+            after = self._look({**decisions, value: way}, now)
+            gain, cost = before - after.above(level), after.extra_ns - now.extra_ns
+            tried += 1
+            if gain <= 0 or after.peak > now.peak:
+                self._known.pop((value, way), None)
+                continue
+            score = cost / gain
+            self._known[value, way] = score
+            if best is None or score < best[0]:
+                best = (score, value, way, after)
+        return best[1:] if best else None
+
+    def _further(self, value: str, now: Decision) -> tuple[Decision, ...]:
+        there: Collection[Decision] = self._made.ways(value, self._slower)
+        return tuple(w for w in _ON[now] if w in there)
