@@ -20,6 +20,7 @@ import numpy as np
 
 from codegen.arguments import Call
 from codegen.cuda.launches import Launch
+from codegen.cuda.toolchain import load_nvrtc
 from codegen.executor import Executor
 from codegen.initial import checked_seed, read_weights, set_initial_values
 from codegen.native import native_module
@@ -90,6 +91,8 @@ class CudaExecutor(Executor):
         seed = checked_seed(seed)
         self._lock = threading.RLock()  # type: ignore[assignment]  # predict takes it twice
         self._device = device
+        if not null_device:
+            load_nvrtc()
         self._native = native_module(self._folder, null_device)
         self._handle: Any = self._guard(self._native.create, device, poison, record)
         given = read_weights(self._folder / "weights.npz")

@@ -12,6 +12,7 @@ from codegen import toolchain
 from codegen.cpu.shapes import CONV_KINDS, conv_shape, matmul_shape
 from codegen.cuda.build import link_flags, probe_units
 from codegen.cuda.facts import has_bias
+from codegen.cuda.toolchain import load_nvrtc
 from planner.errors import InternalError
 from planner.graph.model import DType
 from planner.ops.base import Signature, op_named
@@ -75,6 +76,8 @@ def probe(arch: str, null_device: bool = False) -> ModuleType:
     if not library.exists():
         command = [toolchain.compiler().path, "-shared", "-pthread", *map(str, objects), *flags]
         toolchain.run_compiler(command, library)
+    if not null_device:
+        load_nvrtc()
     loader = importlib.machinery.ExtensionFileLoader("_probe", str(library))
     spec = importlib.util.spec_from_file_location("_probe", library, loader=loader)
     assert spec is not None

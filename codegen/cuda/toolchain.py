@@ -4,6 +4,8 @@ nvcc comes from the PATH, from /usr/local/cuda or from the wheels nvidia-cuda-nv
 cuBLASLt come from wheels (`pip install stepplan[cuda]`), with headers and libraries.
 """
 
+import contextlib
+import ctypes
 import functools
 import hashlib
 import importlib.util
@@ -129,6 +131,26 @@ def libraries() -> Libraries:
     version = (includes[0].parent / "cudnn_version.h").read_text()
     numbers = re.findall(r"#define CUDNN_(?:MAJOR|MINOR|PATCHLEVEL) (\d+)", version)
     return Libraries(tuple(f.parent for f in includes), tuple(files), ".".join(numbers))
+
+
+@functools.cache
+def load_nvrtc() -> None:
+    """cuDNN compiles some kernels when it is asked for them. It looks for NVRTC by its name, and NVRTC for its own
+    second half, which wheels put where neither looks: whatever is loaded already is found. Without them cuDNN offers
+    fewer engines, and refuses those that a process which had them, PyTorch's for instance, put into a plan."""
+    for folder in (*(wheel / WHEEL / "lib" for wheel in wheels()), *_toolkits_libraries()):
+        found = [*folder.glob("libnvrtc-builtins.so.13.*"), *folder.glob("libnvrtc.so.13")]
+        if len(found) > 1:
+            with contextlib.suppress(OSError):  # cuDNN does without
+                for library in found:
+                    ctypes.CDLL(str(library))
+            return
+
+
+def _toolkits_libraries() -> tuple[Path, ...]:
+    """Where a toolkit has them, without asking nvcc, which need not be there when an executor runs."""
+    homes = (os.environ.get("CUDA_HOME"), "/usr/local/cuda")
+    return tuple(Path(home) / "lib64" for home in homes if home)
 
 
 def compile_kernels(source: Path, arch: str, defines: tuple[str, ...] = ()) -> Path:

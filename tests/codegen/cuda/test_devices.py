@@ -2,6 +2,9 @@
 
 import ctypes
 import importlib.util
+import os
+import subprocess
+import sys
 import warnings
 from contextlib import nullcontext
 from pathlib import Path
@@ -19,6 +22,7 @@ from codegen.cuda.executor import CudaExecutor
 from codegen.emit import emit
 from codegen.load import executor_class
 from codegen.native import native_module
+from codegen.toolchain import compiler as host_compiler
 from planner.errors import InternalError, UserError
 from planner.plan.check import check
 from planner.plan.schema import Plan
@@ -27,6 +31,7 @@ from tests.codegen.cuda.plans import gpu, make, plan_for
 from tests.codegen.cuda.test_null_device import batch
 from tests.graphs import small_net
 
+ROOT = Path(__file__).parents[3]
 FINE = {"driver": 13000, "devices": 1, "arch": "sm_90", "has_code": True, "free_bytes": 2**40}
 
 
@@ -246,6 +251,29 @@ def test_no_wheels(monkeypatch: pytest.MonkeyPatch) -> None:
         toolchain.libraries()
     monkeypatch.undo()
     toolchain.libraries.cache_clear()
+
+
+@needs_toolkit
+@pytest.mark.parametrize("asks", ["probe('sm_90')", "CudaExecutor()"])
+def test_cudnn_finds_its_compiler(asks: str, tmp_path: Path) -> None:
+    """By name, as it and its compiler look for libraries, in a process that PyTorch has loaded nothing into."""
+    wheel = tmp_path / "nvidia" / "cu13" / "lib"
+    wheel.mkdir(parents=True)
+    (tmp_path / "empty.c").touch()
+    names = ("libnvrtc.so.13", "libnvrtc-builtins.so.13.0")
+    for name in names:
+        source, to = str(tmp_path / "empty.c"), str(wheel / name)
+        subprocess.run([host_compiler().path, "-shared", f"-Wl,-soname,{name}", "-o", to, source], check=True)
+    lines = ["import contextlib, ctypes", "from codegen.cuda.executor import CudaExecutor"]
+    lines += ["from codegen.cuda.probe import probe", f"with contextlib.suppress(AttributeError): {asks}"]
+    lines += [f"ctypes.CDLL({name!r})" for name in names]
+    lines += ["print(open('/proc/self/maps').read())"]
+    paths = {"PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT)))}
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)], env=os.environ | paths, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert all(str(wheel / name) in done.stdout for name in names)
 
 
 @needs_toolkit
