@@ -19,9 +19,9 @@ CHECKS = {
     # What libraries ask the driver for, and are refused, is no error of memory.
     "memcheck": ("--tool", "memcheck", "--report-api-errors", "no"),
     # Shared memory is stepplan's own business in its own kernels; the libraries' are slow to watch.
-    "racecheck": ("--tool", "racecheck", "--kernel-regex", "kns=stepplan"),
-    "synccheck": ("--tool", "synccheck", "--kernel-regex", "kns=stepplan"),
-    "initcheck": ("--tool", "initcheck", "--kernel-regex", "kns=stepplan"),
+    "racecheck": ("--tool", "racecheck", "--kernel-name", "kns=stepplan"),
+    "synccheck": ("--tool", "synccheck", "--kernel-name", "kns=stepplan"),
+    "initcheck": ("--tool", "initcheck", "--kernel-name", "kns=stepplan"),
 }
 SECONDS = 120
 
