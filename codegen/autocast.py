@@ -14,6 +14,7 @@ import torch
 
 from codegen.executor import Executor
 from codegen.steps import random_inputs
+from codegen.torch_random import Drawn
 from codegen.torch_twin import Twin, optimizer_for
 from planner.graph.model import Graph
 
@@ -40,7 +41,7 @@ class Distance(NamedTuple):
 
 def distances(graph: Graph, executor: Executor, steps: int = 3, device: str = "cuda") -> list[Distance]:
     """Losses, the first step's gradients and the parameters after some steps. `graph`: in float32, of which the
-    executor runs the bfloat16 one. Of models that draw no random numbers."""
+    executor runs the bfloat16 one. All draw the executor's random numbers."""
     state = {k: np.asarray(v) for k, v in executor.state_dict().items()}
     batches = [random_inputs(graph, seed) for seed in range(steps)]
     lr = executor.lr
@@ -61,13 +62,15 @@ def _torch_course(
     graph: Graph, state: Tensors, batches: Sequence[Sequence[Array]], lr: float, device: str, dtype: torch.dtype
 ) -> tuple[Tensors, Tensors, Tensors]:
     """Losses, first gradients, last parameters; float32: under autocast."""
-    twin = Twin(graph).to(dtype).load(dict(state)).to(device)
+    drawn = Drawn(int(state["stepplan.seed"]), int(state["stepplan.step"]))
+    twin = Twin(graph, drawn.calls()).to(dtype).load(dict(state)).to(device)
     optimizer = optimizer_for(graph, twin)
     for group in optimizer.param_groups:
         group["lr"] = lr
     losses: dict[str, Array] = {}
     gradients: dict[str, Array] = {}
     for number, batch in enumerate(batches):
+        drawn.step += 1
         tensors = [torch.from_numpy(array).to(device) for array in batch]
         given = [t.to(dtype) if t.is_floating_point() else t for t in tensors]
         with torch.autocast(torch.device(device).type, dtype=torch.bfloat16, enabled=dtype is torch.float32):

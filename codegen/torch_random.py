@@ -40,8 +40,8 @@ class Drawn:
         assert isinstance(attrs, DropoutAttrs)
         if attrs.layout is Layout.CHANNELS_LAST:
             n, c, h, w = x.shape
-            return x * self._factors(attrs.stream, attrs.p, (n, h, w, c), x).permute(0, 3, 1, 2)
-        return x * self._factors(attrs.stream, attrs.p, tuple(x.shape), x)
+            return (x * self._factors(attrs.stream, attrs.p, (n, h, w, c), x).permute(0, 3, 1, 2)).to(x.dtype)
+        return (x * self._factors(attrs.stream, attrs.p, tuple(x.shape), x)).to(x.dtype)
 
     def _attention(self, node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Tensor:
         (q, k, *_), attrs = inputs, node.attrs
@@ -52,7 +52,9 @@ class Drawn:
         return attention(attrs, inputs, self._factors(attrs.stream, attrs.dropout, shape, q))
 
     def _factors(self, stream: int, p: float, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        return torch.from_numpy(factors(self.seed, stream, self.step, p, shape)).to(like.dtype)
+        """At least in float32: rounded to 8 bits, 1 / (1 - p) would scale everything by another number."""
+        found = torch.from_numpy(factors(self.seed, stream, self.step, p, shape))
+        return found.to(like.device, torch.promote_types(like.dtype, torch.float32))
 
 
 def _whole(node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Tensor:

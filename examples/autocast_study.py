@@ -35,7 +35,7 @@ USUAL = ("mlp", "digits_cnn", "lstm", "wide_deep", "resnet18", "resnet34", "resn
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("networks", nargs="*", metavar="NETWORK", help=f"without dropout; default: {', '.join(USUAL)}")
+    parser.add_argument("networks", nargs="*", metavar="NETWORK", help=f"default: {', '.join(USUAL)}")
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--image-size", type=int, help="default: the network's own")
     parser.add_argument("--steps", type=int, default=3)

@@ -5,12 +5,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from codegen.autocast import distances
 from codegen.build import build
 from codegen.emit import emit
 from codegen.load import executor_class
 from codegen.native import native_module
 from planner.errors import UserError
+from planner.graph.builder import GraphBuilder
+from planner.graph.optimizer import Optimizer
 from planner.graph.precision import mixed_precision
+from planner.zoo import Sizes, gpt2
 from tests.codegen.cuda.plans import gpu, make, plan_for
 from tests.codegen.cuda.test_devices import needs_toolkit
 from tests.codegen.cuda.test_null_device import batch
@@ -43,6 +47,17 @@ def test_a_step_is_that_of_the_reference(tmp_path: Path) -> None:
         assert losses[0] == pytest.approx(float(expected[graph.program["train_step"].outputs[0]]), rel=2e-3)
         assert losses[2] < losses[0]
         assert executor.predict(data[0]).dtype == np.float32
+
+
+def test_distances_are_not_those_of_dropouts(tmp_path: Path) -> None:
+    """PyTorch drops what the executor drops, of activations and of attention's weights: what is left is rounding."""
+    b = GraphBuilder("small_gpt2")
+    ends = gpt2(length=16, depth=1, width=32, heads=2, dropout=0.2)(b, Sizes(2, classes=50))
+    graph = b.finish(ends.loss, ends.prediction, Optimizer(lr=1e-3))
+    low = mixed_precision(graph)
+    with make(plan_for(low), low, tmp_path)(seed=1, null_device=True) as executor:
+        for found in distances(graph, executor, device="cpu"):
+            assert max(found.executor, found.autocast) < 0.05, found
 
 
 @needs_toolkit
