@@ -27,7 +27,7 @@ class Executor {
   Executor(bool pin, bool poison, const std::string& spill)
       : spec_(executor_spec),
         process_(getpid()),
-        kernels_(make_kernels(), drop_kernels),
+        kernels_(planned_kernels(), drop_kernels),
         arena_(spec_.arena_bytes, poison),
         team_(spec_.cpus, pin),
         given_(spec_.inputs.size()),

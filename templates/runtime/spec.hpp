@@ -41,6 +41,9 @@ extern const ExecutorSpec executor_spec;
 const Kernels* make_kernels();
 void drop_kernels(const Kernels* kernels);
 
+/// `make_kernels`, with SP1605 where the library has no kernel that the plan names.
+const Kernels* planned_kernels();
+
 /// The bytes that a plan reserved for a library call: packed weights, scratch per slice, all partial sums.
 struct PlannedSizes {
   size_t packed, scratch, partial;

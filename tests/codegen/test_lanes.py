@@ -1,6 +1,7 @@
 """The lanes themselves: races under ThreadSanitizer, allocations, and machines that do not fit the plan."""
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -219,6 +220,18 @@ def test_a_library_that_wants_other_sizes(small_class: type[Executor], small_fol
     folder = edited(tmp_path / "other", small_folder, "kernels.cpp", old, f"{old}64 + ")
     done = python(REPORT.replace("PIN", "False"), folder)
     assert "SP1605: node conv1: the kernel library needs" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("name", ["brgconv:of_another_processor", "depthwise"])
+def test_a_library_without_a_planned_kernel(
+    name: str, small_class: type[Executor], small_folder: Path, tmp_path: Path
+) -> None:
+    """Of the library, or of ours where it does not fit the shape: `check` knows neither."""
+    old = re.search(r"    : conv1\(.*\"(.*)\"", (small_folder / "kernels.cpp").read_text())
+    assert old
+    folder = edited(tmp_path / "lacks", small_folder, "kernels.cpp", old[0], old[0].replace(f'"{old[1]}"', f'"{name}"'))
+    done = python(REPORT.replace("PIN", "False"), folder)
+    assert "SP1605: the kernel library lacks a kernel of the plan: " in done.stdout and name in done.stdout, done.stderr
 
 
 def test_a_kernel_that_throws_leaves_the_executor_usable(
