@@ -63,7 +63,7 @@ def build(
     SP1506 to SP1509, SP1518, SP1519: the toolchain is not complete; SP1510: the folder holds no emitted plan. A
     compiler error is an InternalError with its first lines.
     """
-    place = Path(folder).resolve()
+    place = Path(os.path.realpath(folder))
     with _locked(place):
         digest = source_digest(place)
         target = read_target(place / "target.toml")

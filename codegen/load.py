@@ -1,5 +1,6 @@
 """From a built folder to its `Executor` class, with everything checked that could go wrong before code runs."""
 
+import os
 import platform
 import re
 from pathlib import Path
@@ -29,7 +30,7 @@ def executor_class(folder: Path | str) -> type[Executor]:
     a GPU: told when an executor is made). SP1609: this processor lacks instructions that it is built for; a GPU's
     executor asks for none.
     """
-    place = Path(folder).resolve()
+    place = Path(os.path.realpath(folder))
     plan, graph, target = read_plan(place / "plan.json"), read_graph(place / "graph.json"), None
     target = read_target(place / "target.toml")
     _require_together(

@@ -81,6 +81,8 @@ def write_text(path: Path | str, text: str) -> None:
 def write_bytes(path: Path | str, data: bytes) -> None:
     """As `write_text`; on any failure the old file is untouched and nothing half-written is left (SP1702)."""
     target = Path(path)
+    if not target.name:  # the working folder, or the root
+        raise UserError("SP1702", f"cannot write {str(path)!r}: it is a folder", "name a file")
     # Named before it exists, so that an interruption at any point finds what to remove.
     temporary: Path | None = target.with_name(f".{target.name}.{secrets.token_hex(6)}")
     assert temporary is not None

@@ -4,6 +4,7 @@ Every command that takes a PLAN finds the other two beside it, so that a plan ca
 by whoever receives the folder.
 """
 
+import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -73,7 +74,7 @@ def weights_of(file: Path, graph: Graph) -> Path:
 def copy_weights(source: Path, to: Path) -> None:
     """Pass initial weights on. Where there are none, a file left by another model is removed: it would be taken for
     this one's."""
-    if source.resolve() == to.resolve():
+    if os.path.realpath(source) == os.path.realpath(to):
         return
     if source.is_file():
         write_bytes(to, source.read_bytes())

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from codegen.load import executor_class
 from planner.artefact import canonical_json, sha256
 from planner.bundle import read_bundle
+from planner.errors import UserError
 from planner.graph.text import read_graph
 from planner.plan.text import read_plan
 from planner.target.text import load_target, write_target
@@ -77,6 +79,23 @@ def test_paths_that_are_no_files(path: str, files: Files) -> None:
     fails("SP1701", "plan", path, "--costs", files.costs, "--target", files.target, "-o", files.folder / "out")
     fails("SP1701", "show", path if path != "." else files.folder / "nothing")
     fails("SP1303", *plan_arguments(files, "--pins", path))
+
+
+def test_a_circle_of_links(files: Files) -> None:
+    loop = files.folder / "loop"
+    loop.symlink_to("loop")
+    fails("SP1510", "build", loop)
+    with pytest.raises(UserError, match="SP1701"):
+        executor_class(loop)
+    files.graph.with_name(f"{files.graph.stem}.weights.npz").symlink_to(loop)
+    succeeds(*plan_arguments(files))
+
+
+@pytest.mark.parametrize("path", [".", "/", ""])
+def test_folders_to_write_into(path: str, files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(files.folder)
+    assert "name a file" in fails("SP1702", "show", files.plan, "--html", path)
+    fails("SP1702", "capture", "mlp", "--batch", 2, "-o", path)
 
 
 # -- cost tables -------------------------------------------------------------------------------------------------
