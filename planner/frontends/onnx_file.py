@@ -60,6 +60,7 @@ def read_model(file: Path, batch: int | None) -> ModelFile:
         model = onnx.load(os.fspath(file), load_external_data=False)
         if not model.graph.node:
             raise ValueError("it has no nodes")
+        _require_text(model)
         _require_versions(file, model)
         _require_external(file, model)
         onnx.load_external_data_for_model(model, os.fspath(file.parent))
@@ -73,7 +74,7 @@ def read_model(file: Path, batch: int | None) -> ModelFile:
         raise UserError(
             "SP1019", f"{file.name} is no valid ONNX model: {first_line(error)}", "export it again"
         ) from error
-    found = ModelFile(model, _without_constants(model, arrays))
+    found = ModelFile(model, _without_constants(file, model, arrays))
     _fix_sizes(file, found, batch)
     return found
 
@@ -91,6 +92,16 @@ def name_of(node: Any) -> str:
 def first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines or [type(error).__name__])[0][:200]
+
+
+def _require_text(model: Any) -> None:
+    """Names that are no UTF-8 text arrive as bytes."""
+    graph = model.graph
+    named = (*graph.node, *graph.initializer, *graph.input, *graph.output)
+    names = [x.name for x in named] + [v for n in graph.node for v in (n.op_type, n.domain, *n.input, *n.output)]
+    wrong = next((name for name in names if not isinstance(name, str)), None)
+    if wrong is not None:
+        raise ValueError(f"the name {wrong[:80]!r} is not UTF-8 text")
 
 
 def _require_versions(file: Path, model: Any) -> None:
@@ -111,13 +122,13 @@ def _require_versions(file: Path, model: Any) -> None:
 # -- external data ---------------------------------------------------------------------------------------------
 def _require_external(file: Path, model: Any) -> None:
     """Every tensor that lies in another file is there, whole, and not outside of the model's folder."""
-    folder = file.parent.resolve()
+    folder = Path(os.path.realpath(file.parent))
     for tensor, node in _tensors(model):
         if not tensor.external_data:
             continue
         what = f"tensor {tensor.name!r}" + (f" of node {node!r}" if node else "")
         entries = {e.key: e.value for e in tensor.external_data}
-        place = (folder / entries.get("location", "")).resolve()
+        place = Path(os.path.realpath(folder / entries.get("location", "")))
         fix = f"keep {entries.get('location', 'it')!r} beside {file.name}, or save the model as one file"
         if not place.is_relative_to(folder) or place == folder:
             raise UserError("SP1032", f"{what} lies outside of the model's folder", "save the model as one file")
@@ -158,7 +169,7 @@ def _arrays(file: Path, model: Any) -> dict[str, Array]:
 
 
 def _require_order(file: Path, model: Any) -> None:
-    """Every node reads what was made before it."""
+    """Every node makes something, and reads what was made before it."""
     graph = model.graph
     made = {"", *(i.name for i in graph.initializer), *(i.name for i in graph.input)}
     made.update(t.values.name for t in graph.sparse_initializer)
@@ -169,6 +180,9 @@ def _require_order(file: Path, model: Any) -> None:
                 f"{file.name}: node {name_of(node)!r} ({node.op_type}) reads {missing!r}, which nothing makes before"
             )
             raise UserError("SP1019", problem, "export the model again")
+        if not node.output:
+            problem = f"{file.name}: node {name_of(node)!r} ({node.op_type}) makes nothing"
+            raise UserError("SP1019", problem, "export the model again")
         made.update(node.output)
     missing = next((o.name for o in graph.output if o.name not in made), None)
     if missing is not None:
@@ -176,19 +190,18 @@ def _require_order(file: Path, model: Any) -> None:
 
 
 # -- weights ---------------------------------------------------------------------------------------------------
-def _without_constants(model: Any, arrays: dict[str, Array]) -> dict[str, Array]:
+def _without_constants(file: Path, model: Any, arrays: dict[str, Array]) -> dict[str, Array]:
     """Weights made by Constant, or by ConstantOfShape from a constant shape, are initializers like the others: both
     leave the model, and the list of inputs, where older versions also had them."""
-    from onnx import numpy_helper
-
     graph, arrays = model.graph, dict(arrays)
     for node in graph.node:
-        if node.op_type == "ConstantOfShape" and node.input[0] in arrays:
-            value = next((numpy_helper.to_array(a.t) for a in node.attribute), np.zeros(1, np.float32))
-            shape = tuple(int(d) for d in arrays[node.input[0]])
-            arrays[node.output[0]] = np.broadcast_to(value.reshape(-1)[0], shape)
-        elif node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
-            arrays[node.output[0]] = numpy_helper.to_array(node.attribute[0].t)
+        try:
+            made = _constant_of(node, arrays)
+        except Exception as error:  # no input, no number, a shape of fractions or below 0
+            problem = f"{file.name}: node {name_of(node)!r} ({node.op_type}) cannot be read: {first_line(error)}"
+            raise UserError("SP1019", problem, "export the model again") from error
+        if made is not None:
+            arrays[node.output[0]] = made
     for field, drop in (
         (graph.node, [n.output[0] in arrays for n in graph.node]),
         (graph.input, [i.name in arrays for i in graph.input]),
@@ -198,6 +211,20 @@ def _without_constants(model: Any, arrays: dict[str, Array]) -> dict[str, Array]
     del graph.initializer[:]
     read = {v for n in graph.node for v in n.input} | {o.name for o in graph.output}
     return {name: array for name, array in arrays.items() if name in read}
+
+
+def _constant_of(node: Any, arrays: dict[str, Array]) -> Array | None:
+    """What a node makes that depends on no input of the model; None of others."""
+    from onnx import numpy_helper
+
+    if node.op_type == "ConstantOfShape" and node.input[0] in arrays:
+        value = next((numpy_helper.to_array(a.t) for a in node.attribute), np.zeros(1, np.float32))
+        shape = tuple(int(d) for d in arrays[node.input[0]])
+        return np.broadcast_to(value.reshape(-1)[0], shape)
+    if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
+        number: Array = numpy_helper.to_array(node.attribute[0].t)
+        return number
+    return None
 
 
 # -- sizes -----------------------------------------------------------------------------------------------------
@@ -235,5 +262,7 @@ def _follow_batch(found: ModelFile, before: set[int]) -> None:
     for node in found.model.graph.node:
         name = node.input[1] if node.op_type == "Reshape" and len(node.input) > 1 else ""
         shape = found.arrays.get(name)
-        if shape is not None and shape.size > 1 and node.input[0] not in found.arrays and int(shape[0]) in before:
+        if shape is None or shape.ndim != 1 or shape.size < 2 or shape.dtype != np.int64:
+            continue
+        if node.input[0] not in found.arrays and int(shape[0]) in before:
             found.arrays[name] = np.concatenate([[0], shape[1:]]).astype(np.int64)

@@ -15,6 +15,7 @@ import numpy as np
 
 from planner.errors import UserError
 from planner.frontends.emitter import Emitter
+from planner.frontends.onnx_file import first_line
 from planner.graph.builder import GraphBuilder
 from planner.graph.model import DType, Role
 from planner.ops.base import Array
@@ -116,8 +117,9 @@ class Lowering:
                 self.values[call.target] = self._call(call)
             except (Unsupported, UserError) as error:
                 problem = error.problem if isinstance(error, UserError) else str(error)
-                self.failures.append(Failure(call.node, call.node_op, problem))
-                self.values[call.target] = _Missing()
+                self._fail(call, problem)
+            except Exception as error:  # what lowers a call trusts that the file's attributes and inputs fit each other
+                self._fail(call, f"its attributes or inputs do not fit: {type(error).__name__}: {first_line(error)}")
         if self.failures or self.function.failures:
             return ""
         result = self.function.result
@@ -125,6 +127,10 @@ class Lowering:
         if not isinstance(found, str | Ref):
             raise UserError("SP1015", "the model does not return one tensor", "keep one output before exporting")
         return self.val(found)
+
+    def _fail(self, call: Call, problem: str) -> None:
+        self.failures.append(Failure(call.node, call.node_op, problem))
+        self.values[call.target] = _Missing()
 
     @staticmethod
     def _name(call: Call) -> str:

@@ -148,6 +148,14 @@ _REFUSED = {
 }
 
 
+def _takes_any_number(op_name: str, version: int) -> bool:
+    """Whether a standard operator's inputs are a list, none of which may be left out."""
+    if not onnx.defs.has(op_name, version):
+        return False
+    last = onnx.defs.get_schema(op_name, version).inputs[-1:]
+    return any(i.option == onnx.defs.OpSchema.FormalParameterOption.Variadic for i in last)
+
+
 class _Importer(ONNXGraphImporter):  # type: ignore[misc]
     def __init__(self, file: ModelFile) -> None:
         super().__init__(file.shapes, {}, keep_params_in_input=True)
@@ -195,6 +203,8 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
                 raise NotImplementedError(_REFUSED[kind])
             if node.domain not in ("", "ai.onnx"):
                 raise NotImplementedError(f"an operator of the domain {node.domain!r}")
+            if any(i is None for i in inputs) and _takes_any_number(op_name, self.version):
+                raise NotImplementedError("one of its inputs is left out")  # of which TVM would crash
             own = _slice if op_name == "Slice" and opset < 10 else _OWN.get(op_name)
             if own is None and op_name not in _get_convert_map():
                 raise NotImplementedError("unknown to the importer")

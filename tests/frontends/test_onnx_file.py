@@ -139,3 +139,67 @@ def test_open_sizes(tmp_path: Path) -> None:
 def test_shapes_that_do_not_fit(tmp_path: Path) -> None:
     error = told(tmp_path, PRODUCT, weights={"w": np.ones((5, 4), np.float32)})
     assert error.code == "SP1001" and "node 'mm': MatMul" in error.problem
+
+
+FILLED = numpy_helper.from_array(np.full(1, 0.5, np.float32))
+ADDED = N("Add", ["x", "c"], ["y"])
+MALFORMED: dict[str, tuple[list[Any], np.ndarray, str]] = {
+    "no shape": ([N("ConstantOfShape", [], ["c"], name="fill", value=FILLED), ADDED], WEIGHT, "node 'fill'"),
+    "a shape below 0": ([N("ConstantOfShape", ["w"], ["c"], name="fill"), ADDED], np.array([2, -4]), "node 'fill'"),
+    "a shape of fractions": (
+        [N("ConstantOfShape", ["w"], ["c"], name="fill"), ADDED],
+        np.array([np.nan], np.float32),
+        "node 'fill'",
+    ),
+    "a table as a shape": ([N("ConstantOfShape", ["w"], ["c"], name="fill"), ADDED], WEIGHT, "node 'fill'"),
+    "a filling without numbers": (
+        [N("ConstantOfShape", ["w"], ["c"], name="fill", value=7), ADDED],
+        np.array([2, 4]),
+        "node 'fill'",
+    ),
+    "nothing made": (
+        [N("Relu", ["x"], [], name="idle"), N("Relu", ["x"], ["y"])],
+        WEIGHT,
+        "'idle' (Relu) makes nothing",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", MALFORMED)
+def test_nodes_that_make_no_sense(what: str, tmp_path: Path) -> None:
+    nodes, weight, words = MALFORMED[what]
+    error = told(tmp_path, nodes, weights={"w": weight})
+    assert error.code == "SP1019" and words in error.problem
+
+
+def test_names_that_are_no_text(tmp_path: Path) -> None:
+    told(tmp_path, [N("Asinh", ["x"], ["y"], name="named")])
+    file = tmp_path / "net.onnx"
+    file.write_bytes(file.read_bytes().replace(b"named", b"na\xffed"))
+    with pytest.raises(UserError, match=r"SP1019: net\.onnx is no valid ONNX model: .*is not UTF-8"):
+        capture_onnx(file, loss="mse")
+
+
+ILL: dict[str, tuple[Any, np.ndarray]] = {
+    "an attribute is missing": (N("LRN", ["x"], ["y"], name="ill"), WEIGHT),
+    "an input is missing": (N("PRelu", ["x"], ["y"], name="ill"), WEIGHT),
+    "an input of a list is left out": (N("Concat", ["x", "x", ""], ["y"], name="ill", axis=1), WEIGHT),
+    "a momentum beyond 1": (
+        N("BatchNormalization", ["x", "w", "w", "w", "w"], ["y"], name="ill", momentum=float("nan")),
+        np.ones(4, np.float32),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", ILL)
+def test_nodes_whose_parts_do_not_fit(what: str, tmp_path: Path) -> None:
+    """Neither what reads nor what lowers a node, nor TVM, stumbles over them."""
+    node, weight = ILL[what]
+    error = told(tmp_path, [node], shape=(2, 4, 4, 4) if node.op_type != "Concat" else (2, 4), weights={"w": weight})
+    assert error.code == "SP1001" and f"node 'ill': {node.op_type}: " in error.problem
+
+
+def test_a_shape_of_fractions_with_another_batch(tmp_path: Path) -> None:
+    told(tmp_path, [N("Reshape", ["x", "w"], ["y"], name="ill")], weights={"w": np.array([np.nan, 4], np.float32)})
+    with pytest.raises(UserError, match=r"SP1001: .*\s.*node 'ill': Reshape: "):
+        capture_onnx(tmp_path / "net.onnx", loss="mse", batch=3)
