@@ -46,7 +46,9 @@ def _compiler(path: str | None) -> Compiler:
     if path is None:
         raise UserError("SP1506", "there is no C++ compiler: g++ is not on the PATH", fix)
     try:
-        answer = subprocess.run([path, "-dumpfullversion"], capture_output=True, text=True, timeout=60, check=True)
+        answer = subprocess.run(
+            [path, "-dumpfullversion"], capture_output=True, encoding="utf-8", errors="replace", timeout=60, check=True
+        )
     except (OSError, subprocess.SubprocessError) as error:
         raise UserError("SP1506", f"{path} does not run: {error}", fix) from error
     version = answer.stdout.strip()
@@ -181,7 +183,11 @@ def run_compiler(command: Sequence[str], target: Path) -> None:
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     os.close(handle)
     try:
-        done = subprocess.run([*command, "-o", temporary], capture_output=True, text=True)
+        # In English, which `_require_resources` reads.
+        english = os.environ | {"LC_ALL": "C"}
+        done = subprocess.run(
+            [*command, "-o", temporary], capture_output=True, encoding="utf-8", errors="replace", env=english
+        )
         if done.returncode:
             lines = [line for line in done.stderr.splitlines() if line.strip()]
             first = next((i for i, line in enumerate(lines) if "error" in line), 0)

@@ -77,9 +77,13 @@ def _candidates() -> list[Path]:
 
 def _toolkit(nvcc: Path) -> Toolkit | None:
     try:
-        told = subprocess.run([str(nvcc), "--version"], capture_output=True, text=True, timeout=60, check=True).stdout
+        told = subprocess.run(
+            [str(nvcc), "--version"], capture_output=True, encoding="utf-8", errors="replace", timeout=60, check=True
+        ).stdout
         # nvcc may be a script: its own plan of a compilation says where the toolkit is.
-        dry = subprocess.run([str(nvcc), "--dryrun", "x.cu"], capture_output=True, text=True, timeout=60)
+        dry = subprocess.run(
+            [str(nvcc), "--dryrun", "x.cu"], capture_output=True, encoding="utf-8", errors="replace", timeout=60
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     version = re.search(r"release (\d+)\.(\d+)", told)

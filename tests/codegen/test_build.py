@@ -62,6 +62,31 @@ def test_compilers_that_are_too_old_or_broken(
         build(copy, flags=STRICT)
 
 
+LOCALISED = """
+test "$1" = -dumpfullversion && echo 12.2.0 && exit
+test "$LC_ALL" = C && echo 'error: No space left on device' >&2 || printf 'Fehler: Kein Platz auf dem Ger\\344t' >&2
+exit 1
+"""
+
+
+def test_compilers_are_asked_in_english(copy: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What they say decides on the code."""
+    program(tmp_path / "bin", "g++", LOCALISED)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    monkeypatch.setenv("LC_ALL", "de_DE")
+    with pytest.raises(UserError, match="SP1514"):
+        build(copy, flags=STRICT)
+
+
+def test_messages_that_are_no_text(copy: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Compilers quote sources and paths as they are."""
+    script = r"""test "$1" = -dumpfullversion && echo 12.2.0 && exit; printf 'error: \377 in it' >&2; exit 1"""
+    program(tmp_path / "bin", "g++", script)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    with pytest.raises(InternalError, match="error: \N{REPLACEMENT CHARACTER} in it"):
+        build(copy, flags=STRICT)
+
+
 def test_no_onednn(copy: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     toolchain.onednn.cache_clear()
     monkeypatch.setattr(toolchain.sysconfig, "get_path", lambda name: str(tmp_path))
