@@ -58,7 +58,7 @@ def _text(text: str) -> str:
             "SP1105",
             "text {text} has characters that comments of generated code can't hold",
             "use letters, digits, spaces and ()@.,:;+_/%=- only, at most 600",
-            text=repr(text),
+            text=repr(text[:60]),
         )
     return text
 
