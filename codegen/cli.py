@@ -1,5 +1,6 @@
 """The command line, building half: the commands that need a compiler, added to planner.cli's application."""
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,7 +23,7 @@ from planner.cli.options import (
     SameBits,
 )
 from planner.cli.summary import summary
-from planner.console import AsJson, command, emit_result, progress, stderr
+from planner.console import AsJson, command, emit_result, friendly_errors, progress, stderr
 from planner.errors import UserError
 from planner.units import format_bytes, parse_bytes
 
@@ -237,4 +238,8 @@ CHANGED = 2.0
 
 
 def main() -> None:
-    app(prog_name="stepplan")
+    try:
+        with friendly_errors():
+            app(prog_name="stepplan")
+    except typer.Exit as ended:  # not of a command, which ends by itself: help that cannot be printed
+        sys.exit(ended.exit_code)

@@ -9,6 +9,7 @@ import json
 import math
 import os
 import secrets
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -79,10 +80,14 @@ def write_text(path: Path | str, text: str) -> None:
 
 
 def write_bytes(path: Path | str, data: bytes) -> None:
-    """As `write_text`; on any failure the old file is untouched and nothing half-written is left (SP1702)."""
-    target = Path(path)
-    if not target.name:  # the working folder, or the root
+    """As `write_text`; on any failure the old file is untouched and nothing half-written is left (SP1702). What is no
+    file, such as /dev/stdout, stays what it is and is written to; a link stays a link."""
+    if not Path(path).name:  # the working folder, or the root
         raise UserError("SP1702", f"cannot write {str(path)!r}: it is a folder", "name a file")
+    if _is_stream(path):
+        _write_to_stream(path, data)
+        return
+    target = Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
     # Named before it exists, so that an interruption at any point finds what to remove.
     temporary: Path | None = target.with_name(f".{target.name}.{secrets.token_hex(6)}")
     assert temporary is not None
@@ -97,14 +102,31 @@ def write_bytes(path: Path | str, data: bytes) -> None:
         os.replace(temporary, target)
         temporary = None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        raise UserError(
-            "SP1702",
-            f"cannot write {target.name}: {_reason(error)}",
-            "free space or choose a writable folder",
-        ) from error
+        raise _cannot_write(target, error) from error
     finally:
         if temporary is not None and os.path.exists(temporary):
             os.unlink(temporary)
+
+
+def _is_stream(path: Path | str) -> bool:
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):  # the file is yet to be made, or the path is not usable
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def _write_to_stream(path: Path | str, data: bytes) -> None:
+    try:
+        with open(path, "wb") as stream:
+            stream.write(data)
+    except OSError as error:
+        raise _cannot_write(Path(path), error) from error
+
+
+def _cannot_write(file: Path, error: Exception) -> UserError:
+    problem = f"cannot write {file.name}: {_reason(error)}"
+    return UserError("SP1702", problem, "free space or choose a writable folder")
 
 
 def read_json(path: Path | str, what: str) -> dict[str, Any]:

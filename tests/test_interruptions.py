@@ -2,6 +2,8 @@
 
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -98,6 +100,36 @@ def test_a_disk_that_fills_up_between_two_files(
     assert result.stderr.count("SP1702") == 1
     mixed = run("check", out)
     assert mixed.exit_code == 0 or "SP1404" in mixed.stderr or "SP1403" in mixed.stderr
+
+
+def test_links_stay_links(files: Files) -> None:
+    link = files.folder / "link.toml"
+    link.symlink_to(files.target.name)
+    succeeds("detect", "-o", link, "--name", "linked")
+    assert link.is_symlink() and 'name = "linked"' in files.target.read_text()
+
+
+def test_what_is_no_file_is_written_to(files: Files, capfd: pytest.CaptureFixture[str]) -> None:
+    """A device must not become a file, as a rename by root would have it."""
+    pipe = files.folder / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    succeeds("detect", "-o", pipe, "--name", "piped")
+    assert b'name = "piped"' in os.read(reader, 2**16) and pipe.is_fifo()
+    os.close(reader)
+    full = Path("/dev/full")
+    if full.is_char_device():
+        assert "No space left" in fails("SP1702", "detect", "-o", full)
+        assert full.is_char_device()
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="needs a device that is always full")
+@pytest.mark.parametrize("command", [("--help",), ("check", "--help"), ("check", "PLAN")])
+def test_results_that_cannot_be_printed(command: tuple[str, ...], files: Files) -> None:
+    arguments = [sys.executable, "-m", "codegen", *(str(files.plan) if a == "PLAN" else a for a in command)]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(arguments, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2 and done.stderr.startswith("SP1702: ") and "Traceback" not in done.stderr
 
 
 def test_read_only_folders(files: Files) -> None:
