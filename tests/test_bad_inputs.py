@@ -278,6 +278,21 @@ def test_huge_shapes_are_no_overflow(files: Files) -> None:
     fails("SP1009", *plan_arguments(files))
 
 
+@pytest.mark.parametrize(
+    ("batch", "code"), [(10**20, "SP1009"), (2**62, "SP1009"), (10**14, "SP1206"), (10**9, "SP1301")]
+)
+@pytest.mark.parametrize("target", ["cpu2", "h200"])
+def test_absurd_batches(target: str, batch: int, code: str, tmp_path: Path) -> None:
+    graph, costs = tmp_path / "graph.json", tmp_path / "costs.json"
+    succeeds("capture", "mlp", "--batch", batch, "-o", graph)
+    profile = ("profile", graph, "--target", target, "--modelled", "-o", costs)
+    if code != "SP1301":
+        fails(code, *profile)
+        return
+    succeeds(*profile)
+    fails(code, "plan", graph, "--costs", costs, "--target", target, "-o", tmp_path / "plan")
+
+
 def test_comments_cannot_break_out(files: Files) -> None:
     document = json.loads(files.graph.read_text())
     for node in document["programs"][0]["nodes"]:

@@ -6,7 +6,8 @@ shows them. Compute scales with slices up to an efficiency; memory traffic up to
 
 from collections.abc import Callable, Iterator, Mapping
 
-from planner.costs.table import CostEntry, CostTable
+from planner.costs.table import LONGEST_NS, CostEntry, CostTable
+from planner.errors import UserError
 from planner.graph.model import DType, Graph
 from planner.ops.base import Facts, Mode, Op, Signature, op_named
 from planner.ops.device import device_mode
@@ -68,6 +69,7 @@ def _entry(op: Op, signature: Signature, mode: Mode, facts: Facts, target: Targe
     bandwidth = target.memory_bandwidth * min(1.0, mode.slices / max(1, lanes) * 2)
     memory = op.bytes_moved(signature) / bandwidth
     cold, warm = max(compute, memory) * 1e9, max(compute, memory / 4) * 1e9
+    _require_possible(signature, cold)
     copied = 2 * max(facts.get("packed_bytes", 0), facts.get("partial_bytes", 0)) / bandwidth * 1e9
     shares = _stage_shares(op.stage_count(signature, mode, facts), facts, copied / max(cold, 1.0))
     return CostEntry(
@@ -80,6 +82,13 @@ def _entry(op: Op, signature: Signature, mode: Mode, facts: Facts, target: Targe
         facts=dict(facts),
         source="modelled",
     )
+
+
+def _require_possible(signature: Signature, took: float) -> None:
+    """SP1206: longer than any cost table has it."""
+    if took >= LONGEST_NS / 2:
+        problem = f"{signature.text[:100]} would take {took / 1e9:.0f} s, which is no use"
+        raise UserError("SP1206", problem, "capture the model with a smaller batch")
 
 
 def _stage_shares(stages: int, facts: Facts, copied: float) -> tuple[float, ...]:
@@ -116,6 +125,7 @@ def _device_costs(graph: Graph, target: Target, facts: FactsOf | None) -> CostTa
             mode = device_mode(op, DEVICE_ALGORITHMS.get(node.op, ""))
             compute = op.flops(signature) / (LIBRARY_SHARE * gpu.flops)
             took = round(max(compute, op.bytes_moved(signature) / target.memory_bandwidth) * 1e9 + LAUNCH_NS, 1)
+            _require_possible(signature, took)
             entries[signature.text] = CostEntry(
                 signature=signature.text,
                 kernel=mode.kernel,

@@ -12,6 +12,9 @@ from planner.ops.base import find_op, op_named
 
 SCHEMA = 1
 
+LARGEST = 2**60
+"""Bytes that no value has: below them sums stay in 64 bits, the libraries' too."""
+
 CYCLE_SHOWN = 12
 """Nodes of a dependency cycle that an error spells out."""
 
@@ -73,6 +76,9 @@ def parse_graph(document: dict[str, Any]) -> Graph:
         raise UserError("SP1008", f"the graph is malformed at {where}: {first['msg']}", "capture it again") from error
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError("SP1008", f"the graph lacks or mistypes {error}", "capture the model again") from error
+    huge = next((v for v in graph.values if v.type.bytes >= LARGEST), None)
+    if huge is not None:
+        raise UserError("SP1009", f"value {huge.id!r} has 2^60 bytes or more", "capture the model with a smaller batch")
     validate(graph)
     return graph
 
