@@ -9,7 +9,8 @@ import inspect
 import io
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -167,22 +168,17 @@ def _call_factory(text: str, inputs: Any, batch: int | None) -> tuple[Any, Any, 
     place, _, attribute = text.partition(":")
     sys.path.insert(0, os.getcwd())
     try:
-        found: Any = importlib.import_module(place)
-        for part in attribute.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(
-            "SP1018",
-            f"cannot find {text!r}: {error}",
-            "write package.module:factory; the working folder is searched first",
-        ) from error
+        made = found = _found(place, attribute)
+        if not _is_module(found):
+            if not callable(found):
+                raise UserError("SP1018", f"{text!r} cannot be called", "name a function that returns the module")
+            with _told(f"{text} was called"):  # it may import more of the working folder
+                made = found(**({"batch": batch} if batch is not None and _takes_batch(found) else {}))
+    except _Missing as error:
+        fix = "write package.module:factory; the working folder is searched first"
+        raise UserError("SP1018", f"cannot find {text!r}: {error}", fix) from error
     finally:
         sys.path.remove(os.getcwd())
-    made = found
-    if not _is_module(found):
-        if not callable(found):
-            raise UserError("SP1018", f"{text!r} cannot be called", "name a function that returns the module")
-        made = found(**({"batch": batch} if batch is not None and _takes_batch(found) else {}))
     if not isinstance(made, tuple):
         return made, inputs, {}
     module, example, options = (*made, None, None)[:3]
@@ -195,6 +191,41 @@ def _call_factory(text: str, inputs: Any, batch: int | None) -> tuple[Any, Any, 
             f"return (module, inputs, options) with options among {', '.join(sorted(_OPTIONS))}",
         )
     return module, example if inputs is None else inputs, options
+
+
+class _Missing(Exception):
+    """Nothing has that name."""
+
+
+def _found(place: str, attribute: str) -> Any:
+    if not all(part.isidentifier() for part in place.split(".")):
+        raise _Missing(f"{place!r} is no name of a module")
+    with _told(f"{place} was imported"):
+        try:
+            found: Any = importlib.import_module(place)
+        except ImportError as error:
+            raise _Missing(error) from error
+    try:
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except AttributeError as error:
+        raise _Missing(error) from error
+    return found
+
+
+@contextmanager
+def _told(when: str) -> Iterator[None]:
+    """SP1018 for what the model's own code raises."""
+    try:
+        yield
+    except (UserError, _Missing):
+        raise
+    except Exception as error:
+        from planner.frontends.torch_program import raised_at
+
+        line = raised_at(error)
+        what = f"{type(error).__name__}{f' at {line}' if line else ''} when {when}: {error}"
+        raise UserError("SP1018", what, "this is the model's own code: make it run in Python first") from error
 
 
 def _is_module(found: Any) -> bool:

@@ -84,6 +84,39 @@ def test_factories_in_the_working_folder(tmp_path: Path, monkeypatch: pytest.Mon
     sys.modules.pop("my_local_net")
 
 
+def test_factories_that_import_when_they_are_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_layers.py").write_text("import torch\nlayer = torch.nn.Linear(5, 3)\n")
+    (tmp_path / "my_lazy_net.py").write_text(
+        "import torch\ndef make():\n    from my_layers import layer\n    return layer, torch.zeros(2, 5)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert capture("my_lazy_net:make").graph.name == "linear_b2"
+    for name in ("my_lazy_net", "my_layers"):
+        sys.modules.pop(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("my_broken_net:make", "ValueError at my_broken_net.py:2 when my_broken_net:make was called: odd width"),
+        ("my_broken_net:lacking", "ModuleNotFoundError at my_broken_net.py:4 when my_broken_net:lacking was called"),
+        ("my_unread_net:make", "ZeroDivisionError at my_unread_net.py:1 when my_unread_net was imported"),
+        ("my_unparsed_net:make", "SyntaxError when my_unparsed_net was imported"),
+    ],
+)
+def test_what_a_models_own_code_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, told: str) -> None:
+    """It is no defect of stepplan's."""
+    (tmp_path / "my_broken_net.py").write_text(
+        "def make():\n    raise ValueError('odd width')\ndef lacking():\n    import no_such_package\n"
+    )
+    (tmp_path / "my_unread_net.py").write_text("1 / 0\n")
+    (tmp_path / "my_unparsed_net.py").write_text("def make(:\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=f"SP1018: {told}"):
+        capture(text)
+    sys.modules.pop("my_broken_net", None)
+
+
 @pytest.mark.parametrize(
     ("text", "code"),
     [

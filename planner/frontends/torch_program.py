@@ -16,6 +16,9 @@ from planner.errors import UserError
 from planner.frontends.aten import HANDLERS, packet
 from planner.graph.model import unsupported
 
+OURS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+"""The package's folder."""
+
 
 def import_torch() -> Any:
     """SP1012 when PyTorch is missing: it is an optional dependency."""
@@ -166,9 +169,14 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _export_error(error: Exception) -> UserError:
+def raised_at(error: BaseException) -> str:
+    """The user's innermost line that an error comes from; empty where there is none, as in a loss of PyTorch's."""
     frames = [(f.filename, str(f.lineno)) for e in _chain(error) for f in traceback.extract_tb(e.__traceback__)]
-    line = _line_of([f for f in frames if f[0] != __file__ and _is_own(f[0])])
+    return _line_of([f for f in frames if _is_own(f[0]) and not f[0].startswith(OURS)])
+
+
+def _export_error(error: Exception) -> UserError:
+    line = raised_at(error)
     place = f" at {line}" if line else ""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     problem = lines[0] if lines else type(error).__name__
@@ -176,7 +184,7 @@ def _export_error(error: Exception) -> UserError:
     if re.search(r"data-?dependent|dynamic (shape|output)|dynamicoutput", text):
         fix = "sizes and branches may not depend on the data: use fixed shapes, and masks instead of indexing"
         return UserError("SP1014", f"the module has shapes or branches that depend on the data{place}: {problem}", fix)
-    fix = "check that module(*inputs) runs; see PyTorch's documentation of torch.export"
+    fix = "check that module(*inputs), and the loss behind it, run; see PyTorch's documentation of torch.export"
     if "not a known type" in text:
         fix = "return tensors alone, in tuples, lists or dicts (of transformers' models: config.use_cache = False)"
     return UserError("SP1013", f"torch.export cannot capture the module{place}: {problem}", fix)

@@ -233,6 +233,10 @@ def test_losses_that_do_not_fit() -> None:
         capture_module(nn.ReLU(), x)
     with pytest.raises(UserError, match="SP1018"):
         capture_module(F.relu, x)
+    other = CaptureOptions(loss=F.binary_cross_entropy, labels=torch.zeros(4, 2))
+    with pytest.raises(UserError, match=r"SP1013: torch.export cannot capture the module: .*target size") as raised:
+        capture_module(module, x, other)  # the line that calls the loss is nobody's to change
+    assert "the loss behind it" in raised.value.fix
 
 
 def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
