@@ -25,11 +25,12 @@ import numpy as np
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
+from torch.utils._pytree import tree_leaves
 
-from codegen.arguments import Call
+from codegen.arguments import Call, matched
 from codegen.cuda.executor import CudaExecutor
 from codegen.executor import Executor
-from codegen.passes import input_gradients, start_backward, start_forward
+from codegen.passes import input_gradients, model_inputs, sources, start_backward, start_forward
 from planner.errors import UserError
 from planner.frontends.emitter import safe_name
 from planner.graph.model import Role, Value
@@ -48,6 +49,8 @@ class Planned(nn.Module):  # type: ignore[misc]
             raise UserError("SP1617", "the plan has a loss of its own, not the caller's", fix)
         self.module, self.executor = module, executor
         self.trained = [n for n, p in module.named_parameters() if p.requires_grad]
+        read = executor._state.by_name
+        self._frozen = {n for n, p in module.named_parameters() if not p.requires_grad and safe_name(n) in read}
         self._require_own()
         held = list(module.parameters())
         for name, parameter in module.named_parameters():
@@ -77,6 +80,13 @@ class Planned(nn.Module):  # type: ignore[misc]
                 fix = "convert a module before it is planned, and load into it in place (not with assign=True)"
                 raise UserError("SP1617", f"{name} lies no longer in the executor's memory", fix)
 
+    def _require_trained(self, parameters: dict[str, nn.Parameter]) -> None:
+        """SP1617: a parameter was frozen when the module was planned, and would silently stay so."""
+        for name, parameter in parameters.items():
+            if parameter.requires_grad and name in self._frozen:
+                fix = "capture the module with every parameter that will be trained at some time; freeze some later"
+                raise UserError("SP1617", f"{name} was frozen when the module was planned: it has no gradient", fix)
+
     def _shared(self, name: str, data: torch.Tensor) -> torch.Tensor:
         place = self.executor.shared(safe_name(name))
         if place is None:
@@ -93,16 +103,34 @@ class Planned(nn.Module):  # type: ignore[misc]
         shared.copy_(data)
         return shared
 
-    def forward(self, *inputs: torch.Tensor) -> Any:
-        """What the module returns; several results as a tuple, in the order in which its structure lists them."""
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """What the module returns; several results as a tuple, in the order in which its structure lists them.
+
+        Inputs as the module takes them: in order, also in lists and dicts, or by name. SP1601: not those of the plan.
+        """
         parameters, buffers = dict(self.module.named_parameters()), dict(self.module.named_buffers())
         self._require_shared(parameters)
+        self._require_trained(parameters)
+        tensors = self._tensors(inputs, named)
         if not self.module.training:
-            found = self._evaluated(*(x.detach() for x in inputs))
+            read = self.executor._program("predict").inputs
+            found = self._evaluated(*(x.detach() for name, x in tensors.items() if name in read))
             return found if len(found) > 1 else found[0]
+        result = _Step.apply(self, len(tensors), *tensors.values(), *(parameters[n] for n in self.trained))
         for name, times in self.executor.counters_per_step().items():
             buffers[name] += times
-        return _Step.apply(self, len(inputs), *inputs, *(parameters[n] for n in self.trained))
+        return result
+
+    def _tensors(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> dict[str, torch.Tensor]:
+        """By the plan's names, in its order. None is no input, as where the module was captured."""
+        wanted = model_inputs(self.executor)
+        leaves = tuple(x for x in tree_leaves(inputs) if x is not None)
+        given = matched("the module", wanted, leaves, {n: x for n, x in named.items() if x is not None})
+        for name, x in zip(wanted, given, strict=True):
+            if not isinstance(x, torch.Tensor):
+                fix = "pass tensors alone: anything else is part of the plan, as it was captured"
+                raise UserError("SP1601", f"input {name} is of type {type(x).__name__}", fix)
+        return dict(zip(wanted, given, strict=True))
 
     def _evaluated(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         executor = self.executor
@@ -115,6 +143,13 @@ class Planned(nn.Module):  # type: ignore[misc]
         return tuple(_tensor(self.executor._place(v)).clone(memory_format=torch.contiguous_format) for v in values)
 
     @cached_property
+    def _sources(self) -> list[frozenset[str]]:
+        """Of every prediction: the inputs and the parameters, by name, that it is computed from. As in PyTorch, what
+        the loss does not depend on has no gradient, which an optimizer passes over; zero would be one."""
+        value = self.executor._graph.value
+        return [frozenset(value[v].name or v for v in found) for found in sources(self.executor._graph)]
+
+    @cached_property
     def _shapes(self) -> tuple[torch.Size, ...]:
         """Of the gradients of parameters, in the order in which the executor takes their places."""
         return tuple(torch.Size(self.executor._graph.value[v].type.shape) for v in self.executor._state.trained)
@@ -124,7 +159,7 @@ class Planned(nn.Module):  # type: ignore[misc]
         """On a GPU: memory in which every backward pass leaves all gradients, so that it can be replayed; and their
         addresses there."""
         elements = sum(shape.numel() for shape in self._shapes)
-        whole = torch.zeros(elements, device=next(self.module.parameters()).device)
+        whole = torch.zeros(elements, dtype=torch.float32, device=next(self.module.parameters()).device)
         return whole, [part.data_ptr() for part in self._cut(whole)]
 
     def _cut(self, whole: torch.Tensor) -> list[torch.Tensor]:
@@ -142,7 +177,7 @@ class Planned(nn.Module):  # type: ignore[misc]
                 start_backward(executor, step, inputs, places, lasting=True)
                 found = self._cut(whole.clone())  # one copy for all
             else:
-                found = [torch.zeros(shape) for shape in self._shapes]
+                found = [torch.zeros(shape, dtype=torch.float32, device="cpu") for shape in self._shapes]
                 start_backward(executor, step, inputs, found)
             values = input_gradients(executor)
             of_inputs = {v.gradient_of: g for v, g in zip(values, self._copies(values), strict=True)}
@@ -182,7 +217,8 @@ class _Step(torch.autograd.Function):  # type: ignore[misc]
             predictions = planned._copies(executor._predicted)
         ctx.planned, ctx.count, ctx.versions = planned, count, _versions(planned.module)
         ctx.save_for_backward(*inputs)
-        ctx.floating = [p.is_floating_point() for p in predictions]
+        ctx.made = [(p.shape, p.device, p.is_floating_point()) for p in predictions]
+        ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*(p for p in predictions if not p.is_floating_point()))
         return predictions if len(predictions) > 1 else predictions[0]
 
@@ -190,8 +226,14 @@ class _Step(torch.autograd.Function):  # type: ignore[misc]
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
         _require_unchanged(ctx.planned.module, ctx.versions)
-        wanted = [g for g, floating in zip(gradients, ctx.floating, strict=True) if floating]
-        found, of_inputs = ctx.planned._gradients(ctx.step, tuple(x.detach() for x in (*ctx.saved_tensors, *wanted)))
-        names = ctx.planned.executor.input_names[: ctx.count]
-        first = [of_inputs.get(n) for n in names]
-        return (None, None, *first, *(found.get(safe_name(n)) for n in ctx.planned.trained))
+        planned, names = ctx.planned, ctx.planned.executor.input_names[: ctx.count]
+        used = frozenset[str]().union(*(s for g, s in zip(gradients, planned._sources, strict=True) if g is not None))
+        wanted = [
+            torch.zeros(shape, dtype=torch.float32, device=device) if gradient is None else gradient
+            for gradient, (shape, device, floating) in zip(gradients, ctx.made, strict=True)
+            if floating
+        ]
+        found, of_inputs = planned._gradients(ctx.step, tuple(x.detach() for x in (*ctx.saved_tensors, *wanted)))
+        first = [of_inputs.get(n) if n in used else None for n in names]
+        rest = [found.get(safe_name(n)) if safe_name(n) in used else None for n in planned.trained]
+        return (None, None, *first, *rest)

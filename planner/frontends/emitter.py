@@ -45,6 +45,7 @@ _INTEGER_OPS = frozenset(
         "cast",
         "detach",
         "embedding_backward",
+        "caller_gradient",
         "whole",
     }
 )

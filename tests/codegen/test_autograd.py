@@ -4,6 +4,7 @@ import copy
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -95,6 +96,92 @@ def test_every_input_has_its_own_gradient(tmp_path: Path) -> None:
         for mine, other in zip(found[0][:2], found[1][:2], strict=True):
             torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(planned.module.bias.grad, plain.bias.grad, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(planned.eval()(*inputs), plain(*inputs), rtol=1e-4, atol=1e-5)
+
+
+class Codes(nn.Module):
+    """Whole numbers among the results; inputs in a list and by name, one of them never given; parameters that only one
+    of the results depends on, and one that is frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.a, self.b = nn.Linear(6, 5), nn.Linear(5, 3), nn.Linear(5, 2)
+        self.norm = nn.BatchNorm1d(5)
+        self.b.bias.requires_grad_(False)
+
+    def forward(self, parts: list[torch.Tensor], *, scale: torch.Tensor, mask: torch.Tensor | None = None) -> Any:
+        h = self.norm(torch.tanh(self.first(torch.cat(parts, 1)))) * scale
+        assert mask is None
+        return {"a": self.a(h), "codes": h.argmax(1), "b": self.b(h)}
+
+
+@pytest.fixture(scope="module")
+def codes(tmp_path_factory: pytest.TempPathFactory) -> type[Executor]:
+    inputs = {"parts": [torch.randn(4, 2), torch.randn(4, 4)], "scale": torch.randn(4, 1), "mask": None}
+    captured = capture(Codes(), inputs, loss="caller")
+    folder = tmp_path_factory.mktemp("codes") / "net"
+    made = make(captured.graph, folder)
+    captured.write_weights(folder / "weights.npz")
+    return made
+
+
+def test_is_called_like_the_module(codes: type[Executor]) -> None:
+    module, plain = Codes(), Codes()
+    with codes(pin=False) as executor:
+        planned = Planned(module, executor)
+        optimizers = [torch.optim.AdamW(m.parameters(), lr=0.1, weight_decay=0.5) for m in (module, plain)]
+        for step in range(3):
+            parts, scale = [torch.randn(4, 2), torch.randn(4, 4)], torch.rand(4, 1) + 0.5
+            x = parts[0].requires_grad_()
+            found = []
+            for call, optimizer in zip((planned, plain), optimizers, strict=True):
+                optimizer.zero_grad()
+                x.grad = None
+                results = call(parts, scale=scale, mask=None)
+                a, picked, b = results.values() if isinstance(results, dict) else results
+                (a.square().sum() if step < 2 else b.exp().sum()).backward()  # the other head has no gradient
+                optimizer.step()
+                found.append((picked, x.grad, call))
+            assert torch.equal(found[0][0], found[1][0]) and found[0][0].dtype is torch.int64
+            torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-4, atol=1e-5)
+            unmoved = {n for n, p in plain.named_parameters() if p.grad is None}
+            assert unmoved == {n for n, p in module.named_parameters() if p.grad is None} and len(unmoved) >= 2
+        for name, tensor in plain.state_dict().items():
+            torch.testing.assert_close(module.state_dict()[name], tensor, rtol=1e-4, atol=1e-5, msg=name)
+        evaluated = planned.eval()(parts, scale=scale)
+        for ours, theirs in zip(evaluated, plain.eval()(parts, scale=scale).values(), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda planned, x, y, s: planned([x, y]), "takes the inputs .*, not 2"),
+        (lambda planned, x, y, s: planned([x, y], scale=s, mask=s), "takes the inputs .*, not 4"),
+        (lambda planned, x, y, s: planned([x, y], scale=2.0), "input scale is of type float"),
+        (lambda planned, x, y, s: planned([x, y[:3]], scale=s), r"float32 of shape \(3, 4\)"),
+    ],
+)
+def test_other_arguments_change_nothing(codes: type[Executor], call: Any, told: str) -> None:
+    with codes(pin=False) as executor:
+        planned = Planned(Codes(), executor)
+        with pytest.raises(UserError, match=f"SP1601.*{told}"):
+            call(planned, torch.randn(4, 2), torch.randn(4, 4), torch.randn(4, 1))
+        assert int(planned.module.norm.num_batches_tracked) == executor.steps_done == 0
+
+
+def test_a_parameter_that_is_no_longer_frozen(codes: type[Executor]) -> None:
+    """It would have no gradient, as if it still were."""
+    inputs = [torch.randn(4, 2), torch.randn(4, 4)], torch.randn(4, 1)
+    with codes(pin=False) as executor:
+        planned = Planned(Codes(), executor)
+        planned.module.a.weight.requires_grad_(False)
+        planned(*inputs)[0].sum().backward()
+        assert planned.module.a.weight.grad is None
+        planned.module.b.bias.requires_grad_(True)
+        with pytest.raises(UserError, match=r"SP1617: b\.bias was frozen"):
+            planned(*inputs)
 
 
 class Heads(nn.Module):
