@@ -225,6 +225,9 @@ class Executor:
         SP1611: names are missing or unknown (only with `strict`), or a shape or type differs. SP1610: its seed or
         learning rate is none. Nothing has changed then.
         """
+        if not isinstance(state, Mapping) or not all(isinstance(name, str) for name in state):
+            told = "its names are no strings" if isinstance(state, Mapping) else f"it is a {type(state).__name__}"
+            raise UserError("SP1611", f"the state is no mapping of names to arrays: {told}", "pass a state_dict")
         with self._lock:
             self._require_open()
             progress = self._progress.loaded(state)

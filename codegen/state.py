@@ -97,7 +97,7 @@ class State:
 
     def load(self, state: Mapping[str, Any], strict: bool) -> None:
         """Write everything that `state` names, except `stepplan.` entries, after all of it was looked at."""
-        given = {k: as_array(v) for k, v in state.items() if not k.startswith(PREFIX)}
+        given = {k: _told(k, v) for k, v in state.items() if not k.startswith(PREFIX)}
         counters = {k: v for k, v in given.items() if k.endswith(COUNTER)}
         tensors = {k: v for k, v in given.items() if k not in counters}
         fixed = {k: tensors.pop(k) for k in self._fixed if k in tensors}
@@ -191,6 +191,13 @@ def to_words(data: Array) -> Array:
     """The nearest bfloat16 numbers, as they lie in memory."""
     rounded = round_bfloat16(np.asarray(data, np.float32, order="C"))
     return (rounded.view(np.uint32) >> 16).astype(np.uint16)
+
+
+def _told(name: str, data: Any) -> Array:
+    try:
+        return as_array(data)
+    except (TypeError, ValueError, RuntimeError) as error:  # on PyTorch's meta device, for instance
+        raise UserError("SP1611", f"{name} has no contents: {error}", "load the state of this model") from error
 
 
 def as_array(data: Any) -> Array:

@@ -60,13 +60,27 @@ inline bool on_host(const nb::ndarray<nb::ro>& array) {
   return array.device_type() == nb::device::cpu::value || array.device_type() == nb::device::cuda_host::value;
 }
 
+/// An object whose elements cannot be read in place: an array of another byte order, or one without memory, for instance.
+inline std::string name_of(nb::handle argument) {
+  const nb::str type(argument.type().attr("__name__"));
+  std::string text = std::string("an object of type ") + type.c_str();
+  for (const char* trait : {"dtype", "layout", "device"}) {
+    const nb::object found = nb::getattr(argument, trait, nb::none());
+    if (!found.is_none()) text += std::string(", ") + trait + " " + nb::str(nb::handle(found)).c_str();
+  }
+  return text;
+}
+
 /// Looks at one argument, wherever its memory is; `owner` keeps it alive.
 inline GivenArray array_anywhere(const InputSpec& input, nb::handle argument, nb::ndarray<nb::ro>& owner) {
+  nb::object resolved;  // PyTorch gives the memory of a negated view, as of an imaginary part, without the sign
+  if (nb::hasattr(argument, "is_neg") && nb::cast<bool>(argument.attr("is_neg")()))
+    argument = resolved = argument.attr("resolve_neg")();
   if (!nb::try_cast(argument, owner)) {
     PyErr_Clear();
-    const nb::str type(argument.type().attr("__name__"));
-    throw misfit(input, std::string("an object of type ") + type.c_str(),
-                 "pass a NumPy array, or anything with DLPack or the buffer protocol (detached, if it has a gradient)");
+    throw misfit(input, name_of(argument),
+                 "pass a NumPy array, or anything with DLPack or the buffer protocol, that lies in memory as it is: dense, "
+                 "in this machine's byte order, detached if it has a gradient");
   }
   const ElementType type{owner.dtype().code, owner.dtype().bits};
   const int rank = static_cast<int>(owner.ndim());

@@ -173,6 +173,7 @@ def test_large_inputs_are_staged_by_the_lanes(tmp_path: Path) -> None:
         (lambda x, y: (x, "labels"), "not an object of type str"),
         (lambda x, y: (x, None), "not an object of type NoneType"),
         (lambda x, y: (x, [1, 2, 3, 4]), "not an object of type list"),
+        (lambda x, y: (x.astype(">f4"), y), "not an object of type ndarray, dtype >f4"),
         (lambda x, y: (x,), "takes the inputs images, labels, not 1 (0)"),
         (lambda x, y: (x, y, y), "not 3 (0, 1, 2)"),
     ],
@@ -184,6 +185,18 @@ def test_wrong_inputs_are_named(small: Executor, inputs: Any, expected: str) -> 
     assert expected in error.value.problem
     assert small.steps_done == 0
     small.step(images, labels)
+
+
+def test_tensors_that_lie_otherwise_than_they_read(small: Executor) -> None:
+    """A negated view, as imaginary parts are, has the sign beside its memory; some tensors have no memory at all."""
+    torch = pytest.importorskip("torch")
+    images, _ = batch(small_net())
+    negated = torch.complex(torch.zeros(images.shape), torch.from_numpy(-images)).conj().imag
+    assert negated.is_neg()
+    np.testing.assert_array_equal(small.predict(negated), small.predict(images))
+    for odd, told in ((negated.to("meta"), "device meta"), (negated.to_sparse(), "layout torch.sparse_coo")):
+        with pytest.raises(UserError, match=f"SP1601.*an object of type Tensor, dtype torch.float32.*{told}"):
+            small.predict(odd)
 
 
 def test_inputs_by_name(small: Executor) -> None:
@@ -226,6 +239,15 @@ def test_states_that_do_not_fit(small: Executor) -> None:
         with pytest.raises(UserError, match="SP1611") as error:
             small.load_state_dict(state | change)
         assert told in error.value.problem
+    torch = pytest.importorskip("torch")
+    for wrong, told in (
+        (None, "it is a NoneType"),
+        ([state], "it is a list"),
+        ({0: state}, "its names are no strings"),
+        (state | {"fc.bias": torch.zeros(5, device="meta")}, "fc.bias has no contents"),
+    ):
+        with pytest.raises(UserError, match=f"SP1611.*{told}"):
+            small.load_state_dict(wrong)
     del state["fc.bias"]
     with pytest.raises(UserError, match=r"1 missing \(fc.bias\)"):
         small.load_state_dict(state)
