@@ -14,6 +14,7 @@ from typing import Any
 
 from planner.errors import UserError
 from planner.frontends.aten import HANDLERS, packet
+from planner.frontends.torch_writes import NO_GRAD, hidden_write
 from planner.graph.model import unsupported
 
 OURS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
@@ -37,6 +38,9 @@ def export(
     with warnings.catch_warnings(), _mode(original, training), _quiet():
         warnings.simplefilter("ignore")
         _refuse_dynamic(program)
+        hidden = hidden_write(program, "model." if module is not original else "")
+        if hidden is not None:
+            raise located_error(*hidden)
         _keep_detached(torch, program)
         _dropout_in_place(torch, program)
         program = _decomposed(program, _decompositions(torch, program))
@@ -185,6 +189,8 @@ def _export_error(error: Exception) -> UserError:
         fix = "sizes and branches may not depend on the data: use fixed shapes, and masks instead of indexing"
         return UserError("SP1014", f"the module has shapes or branches that depend on the data{place}: {problem}", fix)
     fix = "check that module(*inputs), and the loss behind it, run; see PyTorch's documentation of torch.export"
+    if "fake tensor in the exported program constant" in text:
+        fix = "of `.data`, PyTorch's export knows nothing: use detach(), and write to nothing through it"
     if "not a known type" in text:
         fix = "return tensors alone, in tuples, lists or dicts (of transformers' models: config.use_cache = False)"
     return UserError("SP1013", f"torch.export cannot capture the module{place}: {problem}", fix)
@@ -223,7 +229,7 @@ def _keep_detached(torch: Any, program: Any) -> None:
             node.target = barrier
         elif packet(node.target) == "aten.detach_":
             raise unsupported(node.name, "aten.detach_", "aten.detach", place_of(node))
-        elif str(node.target) == "wrap_with_set_grad_enabled" and node.args[0] is False:
+        elif str(node.target) == NO_GRAD and node.args[0] is False:
             _detach_results(program.graph_module.get_submodule(node.args[1].target), barrier)
 
 

@@ -1,0 +1,145 @@
+"""Writes in place that autograd does not see: through a detached view, or under torch.no_grad().
+
+An exported program is made functional and differentiated later, so such a write would be lost with the copy that
+detaching makes of its tensor, or cut the tensor off from its gradient. PyTorch does neither: the tensor has the new
+contents, and the gradient of the old. What gives the same either way (nobody reads the tensor otherwise, or no gradient
+passes it) is left alone.
+"""
+
+import operator
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from planner.errors import UserError
+
+NO_GRAD = "wrap_with_set_grad_enabled"
+DETACHED = "make a new tensor with that gradient: y + (changed - y).detach()"
+
+
+class Place(NamedTuple):
+    """Where a tensor's elements lie. `root`: the node that made them; `through`: the detached view by which they are
+    reached, if any; `trained`: whether gradients pass it, or what it is a view of."""
+
+    root: Any
+    through: Any = None
+    trained: bool = False
+
+
+class Write(NamedTuple):
+    node: Any
+    to: Place
+    position: int
+
+
+def hidden_write(program: Any, prefix: str) -> tuple[UserError, Any] | None:
+    """The error (SP1020) and the node of the first one that matters. `program`: exported, not functional yet; `prefix`:
+    of parameters' and buffers' names."""
+    found = _Walk(program)
+    named = {s.arg.name: s for s in program.graph_signature.input_specs if hasattr(s.arg, "name")}
+    for write in found.writes:
+        to = write.to
+        given = named.get(to.root.name) if to.root.op == "placeholder" else None
+        if given is not None and to.through is not None:
+            name = (given.target or given.arg.name).removeprefix(prefix)
+            what = f"its {given.kind.name.lower().replace('user_', '')} {name!r} through a detached view"
+            fix = "only optimizers change parameters, and batch norms their statistics: compute what is used from them"
+        elif given is None and to.through is not None and found.read_otherwise(write):
+            what, fix = "a tensor through a detached view", DETACHED
+        elif given is None and to.through is None and to.trained:
+            what, fix = "a tensor that has a gradient, under torch.no_grad()", DETACHED
+        else:
+            continue
+        return UserError("SP1020", f"the module writes to {what}", fix), write.node
+    return None
+
+
+class _Walk:
+    """Through all nodes in order, with the blocks without gradients where they stand."""
+
+    def __init__(self, program: Any) -> None:
+        self._root = program.graph_module
+        self.writes: list[Write] = []
+        self._reads: list[tuple[int, Place]] = []
+        trained = {
+            s.arg.name: bool(program.state_dict[s.target].requires_grad)
+            for s in program.graph_signature.input_specs
+            if s.kind.name == "PARAMETER"
+        }
+        places: dict[Any, Place] = {}
+        for position, node in enumerate(program.graph.nodes):
+            if node.op == "placeholder":
+                places[node] = Place(node, None, trained.get(node.name, False))
+            else:
+                self._reads += [(position, places[n]) for n in node.all_input_nodes if n in places]
+                self._visit(node, position, places, gradients=True)
+
+    def read_otherwise(self, write: Write) -> bool:
+        """Whether somebody reads what was written to later, and not through the same detached view."""
+        to = write.to
+        return any(
+            position > write.position and place.root is to.root and place.through is not to.through
+            for position, place in self._reads
+        )
+
+    def _visit(self, node: Any, position: int, places: dict[Any, Place], gradients: bool) -> None:
+        if str(node.target) == NO_GRAD:
+            self._block(node, position, places)
+            return
+        given = [places[n] for n in node.all_input_nodes if n in places]
+        trained = gradients and any(p.trained for p in given) and _differentiable(node)
+        places[node] = Place(node, None, trained)
+        if node.target is operator.getitem:
+            places[node] = given[0] if given else places[node]
+            return
+        for argument, returned, written in _aliases(node):
+            place = places.get(argument)
+            if place is None:
+                continue
+            if written and (place.through is not None or not gradients):
+                self.writes.append(Write(node, place, position))
+            elif written and trained and not place.trained:
+                places |= {n: p._replace(trained=p.through is None) for n, p in places.items() if p.root is place.root}
+            if returned:  # a view of what has a gradient is one also where its own contents have none
+                detaches = str(node.target).startswith("aten.detach.") and place.through is None
+                through = node if detaches else place.through
+                places[node] = Place(place.root, through, (place.trained or trained) and through is None)
+
+    def _block(self, node: Any, position: int, places: dict[Any, Place]) -> None:
+        """A block with gradients or without; what is written to there and made there is nobody else's."""
+        enabled, block, *arguments = node.args
+        graph = self._root.get_submodule(block.target).graph
+        inner: dict[Any, Place] = {}
+        before = len(self.writes)
+        sources = iter(arguments)
+        for own in graph.nodes:
+            if own.op == "placeholder":
+                source = next(sources, None)
+                inner[own] = places.get(source, Place(own))
+            else:
+                self._visit(own, position, inner, bool(enabled))
+        outer = {p.root for p in places.values()}
+        self.writes[before:] = [w for w in self.writes[before:] if w.to.root in outer]
+        places[node] = Place(node, None, bool(enabled) and any(places[n].trained for n in arguments if n in places))
+
+
+def _differentiable(node: Any) -> bool:
+    """Whether the result depends on operands' contents, not on their shapes alone, and is no whole number."""
+    name = str(node.target).removeprefix("aten.").split(".")[0]
+    if name.endswith("_like") or name.startswith("new_"):
+        return False
+    value = node.meta.get("val")
+    first = value[0] if isinstance(value, list | tuple) and value else value
+    return first is None or not hasattr(first, "dtype") or bool(first.dtype.is_floating_point)
+
+
+def _aliases(node: Any) -> Iterator[tuple[Any, bool, bool]]:
+    """Every argument that the result lies in, or that is written to: (argument, lies there, is written to)."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return
+    returned = {name for r in schema.returns if r.alias_info is not None for name in r.alias_info.before_set}
+    given: Mapping[str, Any] = dict(zip((a.name for a in schema.arguments), node.args, strict=False)) | node.kwargs
+    for argument in schema.arguments:
+        if argument.alias_info is not None and argument.name in given:
+            names = argument.alias_info.before_set
+            yield given[argument.name], bool(returned & set(names)), argument.alias_info.is_write
