@@ -33,7 +33,8 @@ class Twin(nn.Module):  # type: ignore[misc]
         self.graph = graph
         self.parts = parts_of(program)
         self.nodes = [n for n in program.nodes if n.phase == "forward"]
-        self.carried = [(n.updates[0], n.inputs[0]) for n in program.nodes if n.op == "state_update"]
+        carrying = [n for n in program.nodes if n.op == "state_update"]
+        self.carried = [(n.updates[0], n.inputs[0]) for n in carrying]
         """(state, the value that it has in the next step)"""
         self.inputs, self.loss = program.inputs, program.outputs[0]
         self.prediction = _training_value(graph, program)
@@ -45,7 +46,7 @@ class Twin(nn.Module):  # type: ignore[misc]
             slot = self.slots[value.id]
             if value.role is Role.PARAMETER:
                 self.register_parameter(slot, nn.Parameter(torch.empty(value.type.shape), value.id in trained))
-            elif value.role is Role.STATE and any(value.id in n.reads for n in self.nodes):
+            elif value.role is Role.STATE and any(value.id in n.reads for n in (*self.nodes, *carrying)):
                 self.register_buffer(slot, torch.empty(value.type.shape, dtype=getattr(torch, value.type.dtype)))
         for node in self.nodes:
             if node.op not in self.calls:

@@ -149,6 +149,38 @@ class Diffusion(nn.Module):
         return self.last(F.silu(self.first(noisy) + place[:, :, None, None])) - noise
 
 
+class Critic(nn.Module):
+    """Spectral norms, which go on with the vectors of the step before; a moving average of images, and one that is a
+    row of a buffer; two buffers that change places; a copy of weights."""
+
+    usual: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        normed = nn.utils.parametrizations.spectral_norm
+        self.conv, self.fc = normed(nn.Conv2d(3, 6, 3)), normed(nn.Linear(6, 5))
+        self.register_buffer("usual", torch.zeros(1, 6, 4, 4))
+        self.register_buffer("rows", torch.ones(2, 6))
+        self.register_buffer("odd", torch.rand(6))
+        self.register_buffer("even", torch.rand(6))
+        self.register_buffer("before", torch.zeros(5))
+        self.register_buffer("times", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.tanh(self.conv(x))
+        if self.training:
+            self.usual = 0.9 * self.usual + 0.1 * y.detach().mean(0, keepdim=True)
+            with torch.no_grad():
+                self.rows[0].mul_(0.5).add_(y.mean((0, 2, 3)))
+                self.times.add_(1)
+                odd = self.odd.clone()
+                self.odd.copy_(self.even)
+                self.even.copy_(odd)
+                self.before.copy_(self.fc.bias)
+        y = ((y - self.usual) * self.rows[0][:, None, None]).mean((2, 3)) + self.odd * self.rows[1]
+        return self.fc(y) + self.before / (1 + self.times)
+
+
 Made = tuple[nn.Module, tuple[Tensor, ...], dict[str, Any]]
 
 
@@ -183,6 +215,10 @@ def diffusion(batch: int = 4) -> Made:
     return Diffusion(), (torch.randn(batch, 2, 6, 6),), {"loss": "mse", "optimizer": rmsprop}
 
 
+def critic(batch: int = 4) -> Made:
+    return Critic(), (torch.randn(batch, 3, 6, 6),), {"optimizer": Optimizer(lr=0.2, momentum=0.9)}
+
+
 def clipped(made: Made, norm: float) -> Made:
     module, inputs, options = made
     return module, inputs, {**options, "clip_norm": norm}
@@ -198,5 +234,5 @@ def clipped_bag(batch: int = 6) -> Made:
 
 
 MODULES: dict[str, Callable[..., Made]] = {
-    f.__name__: f for f in (mlp, cnn, transformer, bag, autoencoder, vae, diffusion, clipped_cnn, clipped_bag)
+    f.__name__: f for f in (mlp, cnn, transformer, bag, autoencoder, vae, diffusion, critic, clipped_cnn, clipped_bag)
 }

@@ -49,6 +49,8 @@ class Context(Emitter):
         """id of a buffer's tensor -> its name"""
         self.saved: frozenset[str] = frozenset()
         """Names of the module's state_dict."""
+        self.carried: set[int] = set()
+        """ids of buffers' tensors that every step changes: nothing that is computed with them is constant"""
         self.gradients_of_inputs = False
         """Whether the caller may ask for them."""
         self.node: Any = None
@@ -63,7 +65,7 @@ class Context(Emitter):
         made = Context(self.b.beside(), self.torch)
         made.evaluating = True
         made.weights, made.aliases = self.weights, self.aliases
-        made.gradients_of_inputs = self.gradients_of_inputs
+        made.gradients_of_inputs, made.carried = self.gradients_of_inputs, self.carried
         made._states = {tensor: value for tensor, value in self._states.items() if value in made.b.values}
         made._kept = self._kept
         return made
@@ -93,6 +95,8 @@ class Context(Emitter):
 
     def state(self, x: Any) -> str:
         """A buffer as a state that a node may update."""
+        if isinstance(x, str):
+            raise Unsupported("running statistics that are computed")
         if id(x) not in self._states:
             name = self.buffers.get(id(x)) or self._constant_name()
             self._states[id(x)] = self.stored(name, _numpy(x), Role.STATE)

@@ -11,6 +11,7 @@ from typing import Any
 from planner.errors import UserError
 from planner.frontends.coverage import OpUse
 from planner.frontends.emitter import identifier, safe_name
+from planner.frontends.torch_buffers import changed_buffers
 from planner.frontends.torch_lowering import CALLERS, CaptureOptions, Loss, Lowering
 from planner.frontends.torch_modes import draws, reads_of_mode
 from planner.frontends.torch_program import export, import_torch
@@ -69,6 +70,7 @@ def explain_module(module: Any, inputs: Any, options: CaptureOptions | None = No
     if missing or lowering.coverage.missing:
         return uses + missing
     appended = tuple(lowering.context.b.nodes)
+    lowering.carry_buffers(program)
     predictions, value = lowering.results(program)
     value = value or lowering.append_loss(predictions, options.labels)
     graph = lowering.context.b.finish(value, predictions, options.optimizer or Optimizer(), fuse=options.fuse)
@@ -101,7 +103,7 @@ def _prepared(module: Any, inputs: Any, options: CaptureOptions) -> tuple[Loweri
     with reads_of_mode(torch) as reads:
         program = export(torch, whole, module, positional, keywords)
     evaluated = None
-    if reads or draws(torch, program):
+    if reads or draws(torch, program) or changed_buffers(program):
         alone = _with_loss(torch, module, None) if wrapped else module  # the loss takes what training returns
         evaluated = _in_evaluation(export, torch, alone, module, positional, keywords, False)
     builder = GraphBuilder(identifier(name or f"{type(module).__name__.lower()}_b{_batch(torch, inputs)}"))

@@ -25,6 +25,7 @@ from planner.frontends import (
 )
 from planner.frontends.aten import HANDLERS, Context, Unsupported, call, dtype_error, packet
 from planner.frontends.coverage import Coverage
+from planner.frontends.torch_buffers import carry, changed_buffers, require_changeable
 from planner.frontends.torch_program import located_error, place_of
 from planner.graph.builder import GraphBuilder, live_nodes
 from planner.graph.model import DType, Role, unsupported
@@ -97,6 +98,7 @@ class Lowering:
         self._check_outputs(program)
         self.lower(program)
         self.coverage.require_complete()
+        self.carry_buffers(program)
         return self.results(program)
 
     def results(self, program: Any) -> tuple[list[str], str]:
@@ -131,30 +133,20 @@ class Lowering:
                 f"the module returns {what}, not one",
                 "pass the loss as a function of all that it returns, or wrap it so that it returns the prediction only",
             )
-        producers = {n.name: n for n in program.graph.nodes}
-        for spec in specs:
-            if spec.kind.name == "BUFFER_MUTATION" and not self._is_statistic(producers[spec.arg.name], spec.target):
-                name = self._plain(spec.target)
-                kind = self._tensors("named_buffers")[name].dtype
-                if kind.is_floating_point and kind is not self.torch.float32:
-                    raise dtype_error(f"buffer {name!r}", kind)  # statistics that are converted, often
-                raise UserError(
-                    "SP1020",
-                    f"the module writes to its buffer {name!r} in forward",
-                    "only batch norm's running statistics may change; keep other state outside of the module",
-                )
-            if spec.kind.name == "PARAMETER_MUTATION":
-                fix = "the optimizer alone changes parameters: compute what is used from them, as weight_norm does"
-                raise UserError("SP1020", f"the module writes to its parameter {self._plain(spec.target)!r}", fix)
-            if spec.kind.name == "USER_INPUT_MUTATION":
-                raise UserError("SP1020", f"the module writes to its input {spec.target!r}", "work on a copy")
+        never = "change it only if self.training" if evaluating else ""
+        if self.loss == CALLERS:
+            never = (
+                "capture the module with its loss: a step's end is when buffers change, and the caller's is not known"
+            )
+        saved = self.module.state_dict()
+        require_changeable(self.torch, program, self._plain, self._tensors("named_buffers"), saved, never)
 
-    @staticmethod
-    def _is_statistic(producer: Any, target: str) -> bool:
-        """Running statistics come from a batch norm; its counter of batches is not needed."""
-        if target.endswith("num_batches_tracked"):
-            return True
-        return producer.target is operator.getitem and "batch_norm" in str(producer.args[0].target)
+    def carry_buffers(self, program: Any) -> None:
+        """What a lowered program leaves in buffers, they have when a step is over."""
+        buffers = self._tensors("named_buffers")
+        for target, node in changed_buffers(program).items():
+            self.context.name = f"{self._plain(target)}.next"
+            carry(self.context, buffers[self._plain(target)], self.values[node])
 
     # -- parameters, buffers, inputs ---------------------------------------------------------------------------
     def _plain(self, target: str) -> str:
@@ -165,6 +157,7 @@ class Lowering:
         parameters, buffers = self._tensors("named_parameters"), self._tensors("named_buffers")
         self.context.aliases = _tied(parameters) | _tied(buffers)
         self.context.saved = frozenset(self.module.state_dict())
+        self.context.carried |= {id(buffers[self._plain(target)]) for target in changed_buffers(program)}
         first = self._parameters
         nodes = {n.name: n for n in program.graph.nodes if n.op == "placeholder"}
         for spec in program.graph_signature.input_specs:
@@ -179,7 +172,7 @@ class Lowering:
             elif kind == "BUFFER":
                 tensor = buffers[self._plain(spec.target)]
                 self.context.buffers[id(tensor)] = next(n for n, t in buffers.items() if t is tensor)
-                self.values[node] = tensor
+                self.values[node] = self.context.state(tensor) if id(tensor) in self.context.carried else tensor
             elif kind == "CONSTANT_TENSOR":
                 self.values[node] = program.constants[spec.target]
             elif kind == "USER_INPUT":

@@ -14,7 +14,7 @@ from typing import Any
 
 from planner.errors import UserError
 from planner.frontends.aten import HANDLERS, packet
-from planner.frontends.torch_writes import NO_GRAD, hidden_write
+from planner.frontends.torch_writes import NO_GRAD, hidden_write, written_arguments
 from planner.graph.model import unsupported
 
 OURS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
@@ -230,19 +230,36 @@ def _keep_detached(torch: Any, program: Any) -> None:
         elif packet(node.target) == "aten.detach_":
             raise unsupported(node.name, "aten.detach_", "aten.detach", place_of(node))
         elif str(node.target) == NO_GRAD and node.args[0] is False:
-            _detach_results(program.graph_module.get_submodule(node.args[1].target), barrier)
+            _detach_block(program.graph_module.get_submodule(node.args[1].target), barrier)
 
 
-def _detach_results(block: Any, barrier: Any) -> None:
+def _detach_block(block: Any, barrier: Any) -> None:
+    """What a block without gradients returns; and what goes into one that writes in place, since who reads what it
+    wrote to need not read what it returns."""
     (final,) = (n for n in block.graph.nodes if n.op == "output")
+    given, written = [n for n in block.graph.nodes if n.op == "placeholder"], written_arguments(block.graph)
     with block.graph.inserting_before(final):
-        for result in dict.fromkeys(final.all_input_nodes):
-            value = result.meta.get("val")
-            if value is not None and value.dtype.is_floating_point:
-                made = block.graph.call_function(barrier, (result,))
-                made.meta = dict(result.meta)
-                final.replace_input_with(result, made)
+        for result in filter(_floating, dict.fromkeys(final.all_input_nodes)):
+            final.replace_input_with(result, _detached(block.graph, result, barrier))
+    with block.graph.inserting_after(given[-1] if given else None):
+        for argument in filter(_floating, given if written else ()):
+            if argument not in written:
+                users = list(argument.users)
+                made = _detached(block.graph, argument, barrier)
+                for user in users:
+                    user.replace_input_with(argument, made)
     block.recompile()
+
+
+def _detached(graph: Any, node: Any, barrier: Any) -> Any:
+    made = graph.call_function(barrier, (node,))
+    made.meta = dict(node.meta)
+    return made
+
+
+def _floating(node: Any) -> bool:
+    value = node.meta.get("val")
+    return value is not None and bool(value.dtype.is_floating_point)
 
 
 def _barrier(torch: Any) -> Any:

@@ -53,6 +53,18 @@ def hidden_write(program: Any, prefix: str) -> tuple[UserError, Any] | None:
     return None
 
 
+def written_arguments(graph: Any) -> set[Any]:
+    """The placeholders of a block that it writes to, themselves or a view of them."""
+    roots: dict[Any, Any] = {n: n for n in graph.nodes if n.op == "placeholder"}
+    found = set()
+    for node in graph.nodes:
+        for argument, returned, written in _aliases(node):
+            if argument in roots:
+                found |= {roots[argument]} if written else set()
+                roots |= {node: roots[argument]} if returned else {}
+    return found
+
+
 class _Walk:
     """Through all nodes in order, with the blocks without gradients where they stand."""
 
