@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from planner.graph.dependencies import view_roots
 from planner.graph.model import PERSISTENT, DType, Graph, Node, TensorType
 from planner.ops import op_named
 from planner.ops.base import Array
@@ -21,14 +22,16 @@ TYPES = {DType.FLOAT32: np.float32, DType.INT64: np.int64, DType.UINT8: np.uint8
 
 
 class Plain:
-    """Every value has bytes of its own."""
+    """Every value has bytes of its own, but for views."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph, self._held = graph, dict[str, Array]()
+        self._roots = {v: root for p in graph.programs for v, root in view_roots(graph, p).items()}
 
     def view(self, value: str) -> Array:
         type_ = self.graph.value[value].type
-        return self._held.setdefault(value, np.zeros(type_.shape, TYPES[type_.dtype]))
+        root = self._roots.get(value, value)
+        return _logical(self._held.setdefault(root, np.zeros(type_.bytes, np.uint8)), type_)
 
     def read(self, value: str) -> Array:
         """References compute in double."""

@@ -7,6 +7,7 @@ from planner.graph.builder import GraphBuilder
 from planner.graph.model import DType, Graph, Init, Layout, Role, TensorType
 from planner.graph.optimizer import Optimizer
 from planner.ops.conv import ConvAttrs
+from planner.ops.copy import SliceAttrs
 from planner.ops.dropout import DropoutAttrs
 from planner.ops.normalization import BatchNormAttrs
 from planner.ops.pool import AdaptivePoolAttrs, MaxPoolAttrs
@@ -148,6 +149,37 @@ def random_losses(rng: random.Random, objectives: int = 3, nodes: int = 5) -> Gr
             return b.finish(loss, verdict, optimizer, clip_norm=clip_norm, accumulate=accumulate)
         fresh = {v.id for v in b.values.values() if v.role is Role.PARAMETER} - trained
         chosen = {v for v in sorted(fresh) if v.startswith(f"part{part}.") or rng.random() < 0.7}
+        trained |= chosen
+        b.objective(loss, optimizer, chosen)
+    raise AssertionError("no objectives")
+
+
+def random_flats(rng: random.Random, objectives: int = 2, nodes: int = 6) -> Graph:
+    """Several losses of layers whose weights are views of flat parameters, most of them of the same."""
+    b = GraphBuilder("random_flats")
+    values, trained = [b.input("x", TensorType(shape=(6, 4)))], set[str]()
+    flats = [b.parameter(f"flat{index}", (16,), NORMAL) for index in range(3)]
+    optimizer = Optimizer(lr=0.05, momentum=rng.choice((0.0, 0.9)))
+    for part in range(objectives):
+        for index in range(nodes):
+            x, name = rng.choice(values[-3:]), f"part{part}.n{index}"
+            kind = rng.choice(("linear", "matmul", "mul", "tanh", "add"))
+            wide = layers.reshape(b, rng.choice(flats), (2, 8), name=f"{name}.wide")
+            if kind in ("linear", "matmul"):
+                (y,) = b.op(kind, [x, layers.reshape(b, wide, (4, 4), name=f"{name}.weight")], name=name)
+            elif kind == "mul":
+                lines = layers.reshape(b, x, (3, 1, 8), name=f"{name}.lines")
+                y = layers.reshape(b, layers.mul(b, lines, wide, name=name), (12, 4), name=f"{name}.rows")
+                (y,) = b.op("slice", [y], SliceAttrs(axis=0, start=0, stop=6), name=f"{name}.half")
+            else:
+                (y,) = b.op(kind, [x] if kind == "tanh" else [x, rng.choice(values)], name=name)
+            values.append(y)
+        target = b.input(f"part{part}.target", TensorType(shape=(6, 4)))
+        verdict = layers.linear(b, values[-1], 4, name=f"part{part}.head")
+        loss = layers.mse(b, verdict, target, name=f"part{part}.loss")
+        if part == objectives - 1:
+            return b.finish(loss, verdict, optimizer)
+        chosen = {f"part{part}.head.weight"} | {f for f in flats if f not in trained and rng.random() < 0.5}
         trained |= chosen
         b.objective(loss, optimizer, chosen)
     raise AssertionError("no objectives")

@@ -99,17 +99,18 @@ class Bag(nn.Module):
 
 
 class Autoencoder(nn.Module):
-    """Weights tied through a transpose, a one-element parameter, weight normalisation by hand."""
+    """Weights tied through a transpose, viewed in a flat parameter, normalised by hand; one of one element."""
 
     def __init__(self) -> None:
         super().__init__()
         self.encode = nn.Linear(12, 6)
-        self.shift = nn.Parameter(torch.zeros(12))
+        self.flat, self.shift = nn.Parameter(torch.randn(36) / 3), nn.Parameter(torch.zeros(12))
         self.scale = nn.Parameter(torch.tensor(1.5))
 
     def forward(self, x: Tensor) -> Tensor:
         weight = self.encode.weight / self.encode.weight.norm(dim=1, keepdim=True)
-        return torch.sigmoid(F.linear(x, weight, self.encode.bias)) @ weight * self.scale + self.shift
+        code = F.linear(torch.sigmoid(F.linear(x, weight, self.encode.bias)), self.flat.view(6, 6))
+        return code @ weight * self.scale + self.shift
 
 
 class Vae(nn.Module):

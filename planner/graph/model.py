@@ -256,33 +256,6 @@ def valid_id(text: str) -> str:
     return text
 
 
-def dependencies(program: Program) -> dict[str, tuple[str, ...]]:
-    """node id -> ids of the nodes that must finish before it, in program order.
-
-    Read after write, write after read and write after write; the last two arise from `updates` only.
-    """
-    writer: dict[str, str] = {}
-    readers: dict[str, list[str]] = {}
-    result: dict[str, tuple[str, ...]] = {}
-    for node in program.nodes:
-        needed: dict[str, None] = {}
-        for value in node.reads:
-            if value in writer:
-                needed[writer[value]] = None
-        for value in node.writes:
-            for reader in readers.pop(value, []):
-                needed[reader] = None
-            if value in writer:
-                needed[writer[value]] = None
-        for value in node.inputs:
-            readers.setdefault(value, []).append(node.id)
-        for value in node.writes:
-            writer[value] = node.id
-        needed.pop(node.id, None)
-        result[node.id] = tuple(needed)
-    return result
-
-
 def unsupported(node: str, op: str, nearest: str, where: str = "") -> UserError:
     """The error for an op that stepplan lacks: names node, op, source line where known, and the nearest op."""
     place = f" ({where})" if where else ""

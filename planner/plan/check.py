@@ -23,6 +23,7 @@ Plans come from strangers: whatever a parsed plan holds, the outcome is a list o
 from collections.abc import Mapping
 
 from planner.errors import UserError
+from planner.graph.dependencies import view_roots
 from planner.graph.model import Graph
 from planner.graph.text import graph_hash, validate
 from planner.ops.device import DEVICE_KERNELS
@@ -41,7 +42,7 @@ from planner.plan.check_races import Races
 from planner.plan.check_rewrites import check_copy_lanes, check_meaning, check_modes, check_pool_use
 from planner.plan.check_storage import check_storage
 from planner.plan.check_structure import LARGEST, Slices, check_lanes, check_programs, check_slices
-from planner.plan.check_touches import touches, view_roots
+from planner.plan.check_touches import touches
 from planner.plan.expand import expanded
 from planner.plan.findings import Finding, Report, shown, shown_number
 from planner.plan.schema import Placement, Plan
@@ -137,7 +138,7 @@ def _expand(graph: Graph, plan: Plan, report: Report) -> Graph | None:
         return None
     for program in plan.programs:
         if program.rewrite and program.name in graph.program:
-            check_meaning(graph.program[program.name], larger.program[program.name], program, report)
+            check_meaning(graph, larger, program, report)
     return larger if len(report) == before else None
 
 

@@ -1,7 +1,7 @@
 """Part of `check`: a rewritten program computes what the graph computes, bit for bit.
 
 plan/expand.py says what a rewrite means; this says whether that is the graph. Every value of the expanded program gets
-a meaning, a value of the graph in a version (parameters and states change when an update runs):
+a meaning, a value of the graph in a version (parameters, states and views of them change when an update runs):
 
     expanded program                               meaning of what it makes
     conv1(x, w) -> y           node of the graph   (y, 0)        if x and w mean what conv1 reads in the graph
@@ -18,6 +18,7 @@ to: a batch norm's output is the same function of x, its scales and its saved st
 
 from collections.abc import Callable, Mapping
 
+from planner.graph.dependencies import view_roots
 from planner.graph.model import Graph, Node, Program
 from planner.plan.check_structure import Slices
 from planner.plan.findings import Report, shown
@@ -32,9 +33,10 @@ _MEETS = {"batch_norm": "batch_norm_apply"}
 """Op -> the op that makes its first output from its inputs, second and third output."""
 
 
-def check_meaning(program: Program, larger: Program, plan: ProgramPlan, report: Report) -> None:
-    """SP1435: a node of the expanded program does not compute what it stands for. `larger`: the expanded program."""
-    expected = _meanings_read(program)
+def check_meaning(graph: Graph, expanded: Graph, plan: ProgramPlan, report: Report) -> None:
+    """SP1435: a node of the expanded program does not compute what it stands for."""
+    program, larger = graph.program[plan.name], expanded.program[plan.name]
+    expected, roots = _meanings_read(graph, program), view_roots(expanded, larger)
     recomputes = {r.node: r.of for r in plan.rewrite.recomputes}
     transfers = {t.node: t for t in plan.rewrite.transfers}
     meaning: dict[str, Meaning] = {}
@@ -42,7 +44,11 @@ def check_meaning(program: Program, larger: Program, plan: ProgramPlan, report: 
     seen: set[str] = set()
 
     def found(node: Node) -> tuple[Meaning, ...]:
-        return tuple(meaning.get(v, (v, versions.get(v, 0))) for v in node.inputs)
+        return tuple(meant(v) for v in node.inputs)
+
+    def meant(value: str) -> Meaning:
+        is_, version = meaning.get(value, (value, 0))
+        return is_, versions.get(roots[value], version)
 
     def wrong(node: Node, why: str) -> None:
         report.add("SP1435", program.name, f"{node.id} {why}")
@@ -101,12 +107,12 @@ def _compare(node: Node, found: tuple[Meaning, ...], wanted: tuple[Meaning, ...]
             wrong(node, f"reads {value} after {version} updates instead of {earlier}")
 
 
-def _meanings_read(program: Program) -> dict[str, tuple[Meaning, ...]]:
+def _meanings_read(graph: Graph, program: Program) -> dict[str, tuple[Meaning, ...]]:
     """node -> what it reads in the graph's own order."""
     versions: dict[str, int] = {}
-    result = {}
+    result, roots = {}, view_roots(graph, program)
     for node in program.nodes:
-        result[node.id] = tuple((v, versions.get(v, 0)) for v in node.inputs)
+        result[node.id] = tuple((v, versions.get(roots[v], 0)) for v in node.inputs)
         for value in node.updates:
             versions[value] = versions.get(value, 0) + 1
     return result

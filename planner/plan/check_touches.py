@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from planner.graph.model import Graph, Program
-from planner.ops.base import Access, Op, op_named, scratch_offsets
+from planner.ops.base import Access, scratch_offsets
 from planner.plan.check_order import BoolArray, IntArray
-from planner.plan.check_structure import LARGEST, PlannedNode, Slices, ask, signature_of
+from planner.plan.check_structure import LARGEST, PlannedNode, Slices, ask
 from planner.plan.findings import Report
 from planner.plan.schema import Plan
 
@@ -71,20 +71,6 @@ class Touches:
             & ((self.col_lo[a] >= self.col_hi[b]) | (self.col_lo[b] >= self.col_hi[a]))
         )
         return result
-
-
-def view_roots(graph: Graph, program: Program) -> dict[str, str]:
-    """value -> the value that it is only another view of (itself when it is none), for all values of a program."""
-    roots: dict[str, str] = {v: v for v in (*program.inputs, *program.outputs)}
-    for node in program.nodes:
-        for value in (*node.reads, *node.writes):
-            roots.setdefault(value, value)
-        op = op_named(node.op)
-        # Making a signature costs, and hardly any op has views.
-        alias = op.alias(signature_of(graph, node)) if type(op).alias is not Op.alias else None
-        if alias is not None:
-            roots[node.outputs[alias[0]]] = roots[node.inputs[alias[1]]]
-    return roots
 
 
 def survivors(program: Program, plan: Plan, roots: Mapping[str, str]) -> set[str]:

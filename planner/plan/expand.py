@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from planner.errors import UserError
+from planner.graph.dependencies import view_roots
 from planner.graph.model import ID_PATTERN, Graph, Node, Program, Role, Value
 from planner.ops.base import op_named
 from planner.plan.schema import Plan, Recompute, Rewrite, Transfer
@@ -98,9 +99,11 @@ def pools_of(rewrite: Rewrite) -> dict[str, str]:
     return {t.makes: t.to_pool for t in rewrite.transfers if t.kind == "offload"}
 
 
-def woven(order: Sequence[Node], added: Iterable[Node], runs: Mapping[str, str]) -> tuple[Node, ...]:
+def woven(
+    order: Sequence[Node], added: Iterable[Node], runs: Mapping[str, str], roots: Mapping[str, str]
+) -> tuple[Node, ...]:
     """`order` with the added nodes where they are needed: see the module's text. SP1434: some wait for each other.
-    `runs`: recomputation -> the node that it runs again.
+    `runs`: recomputation -> the node that it runs again; `roots`: the graph's views and what they are views of.
 
     The solver weaves into its own order of the graph's nodes, `expand` into the program's.
     """
@@ -109,13 +112,13 @@ def woven(order: Sequence[Node], added: Iterable[Node], runs: Mapping[str, str])
     following: dict[str, list[str]] = {}
     """value -> offloads of it"""
     reading: dict[str, list[str]] = {}
-    """value of the graph -> recomputations that read it"""
+    """value of the graph -> recomputations that read it, or a view of it"""
     for node in extra.values():
         for value in node.inputs:
             if node.op == "offload":
                 following.setdefault(value, []).append(node.id)
             elif value not in maker and node.id in runs:
-                reading.setdefault(value, []).append(node.id)
+                reading.setdefault(roots.get(value, value), []).append(node.id)
     done: dict[str, Node] = {}
 
     def put(first: Node) -> None:
@@ -171,7 +174,7 @@ def _expand_program(graph: Graph, program: Program, rewrite: Rewrite, values: di
         for value in node.reads:
             if value not in values:
                 raise _broken(f"{node.id} reads {value}, which does not exist", "name a value or one of its instances")
-    return program.model_copy(update={"nodes": woven(nodes, added.values(), runs)})
+    return program.model_copy(update={"nodes": woven(nodes, added.values(), runs, view_roots(graph, program))})
 
 
 def _second_run(

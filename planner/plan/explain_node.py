@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 from planner.costs.residency import stage_times
 from planner.costs.table import CostEntry, CostTable
-from planner.graph.model import Frozen, Graph, dependencies
+from planner.graph.dependencies import dependencies
+from planner.graph.model import Frozen, Graph
 from planner.ops.base import op_named
 from planner.ops.signature import signature_of
 from planner.plan.crossing import crossing_ns, planned_crossing
@@ -174,7 +175,7 @@ def explain_node(
         lanes=tuple(sorted({int(timeline.lane[i]) for i in rows})),
         beside=_beside(name, program, timeline),
         apart=_apart(name, program),
-        needs=dependencies(graph_program)[name],
+        needs=dependencies(graph, graph_program)[name],
         waits=waits,
         held_ns=held,
         scratch_bytes=chosen.scratch_bytes,

@@ -16,7 +16,8 @@ import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from planner.graph.model import Node, Program, dependencies
+from planner.graph.dependencies import dependencies
+from planner.graph.model import Graph, Node
 from planner.plan.contention import bandwidth_factor, load_of
 from planner.plan.schema import ParallelOp, Sharing
 from planner.solve.options import ParallelOps
@@ -64,7 +65,7 @@ class _Group:
 
 def parallel_ops(
     schedule: Schedule,
-    program: Program,
+    graph: Graph,
     modes: Options,
     lanes: int,
     sharing: Sharing,
@@ -76,7 +77,7 @@ def parallel_ops(
     `schedule` runs one node at a time. `modes`: every way to run a node. `pinned` nodes keep their counts.
     """
     work = _Work(modes, lanes, sharing, rules, pinned)
-    units = _Units(program, schedule)
+    units = _Units(graph, schedule)
     groups: dict[str, _Group] = {}
     while (family := next(units.siblings(rules.threshold), None)) is not None:
         source, target, members = family
@@ -90,8 +91,9 @@ def parallel_ops(
 class _Units:
     """The program's nodes, of which some have become one: who comes from whom, in units."""
 
-    def __init__(self, program: Program, schedule: Schedule) -> None:
+    def __init__(self, graph: Graph, schedule: Schedule) -> None:
         self.position = {n.id: i for i, n in enumerate(schedule.order)}
+        program = graph.program[schedule.program]
         self.node = program.node
         self.unit = {n: n for n in self.position}
         """node -> what it belongs to: itself, or the first member of its parallel operator"""
@@ -99,7 +101,7 @@ class _Units:
         self._kin: dict[str, str] = {}
         """node -> the first of its siblings, for those that were looked at"""
         self._tried: set[tuple[str, ...]] = set()
-        self._needs = dependencies(program)
+        self._needs = dependencies(graph, program)
         views = {n for n in self.position if not schedule.choices[n].stage_ns}
         made = _made_by(schedule.order, views)
         self._before = {n.id: {made[v] for v in n.inputs if v in made} for n in schedule.order if n.id not in views}

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.costs.table import CostTable
+from planner.graph.dependencies import view_roots
 from planner.graph.model import Attrs, Graph, Node, TensorType
 from planner.ops.base import Again, Mode, Signature, op_named
 from planner.ops.device import device_mode, dims_of
@@ -85,7 +86,8 @@ def rescheduled(
     known = larger.program[base.program].node
     added = [n for n in larger.program[base.program].nodes if n.phase in (RECOMPUTE, TRANSFER)]
     recomputed = {r.node: r.of for r in rewrite.recomputes}
-    order = woven([known[n.id] for n in base.order], added, recomputed)
+    roots = view_roots(graph, graph.program[base.program])
+    order = woven([known[n.id] for n in base.order], added, recomputed, roots)
     moved = {t.node: t for t in rewrite.transfers}
     choices, lanes = dict(base.choices), dict(base.lanes)
     for node in added:

@@ -8,12 +8,13 @@ other candidate; the one with the lower peak of live bytes wins, the program's o
 import heapq
 from collections.abc import Sequence
 
-from planner.graph.model import PERSISTENT, Graph, Node, Program, dependencies
+from planner.graph.dependencies import dependencies
+from planner.graph.model import PERSISTENT, Graph, Node, Program
 
 
 def route(graph: Graph, program: Program) -> tuple[Node, ...]:
     """All nodes of the program in a valid order."""
-    needs = dependencies(program)
+    needs = dependencies(graph, program)
     candidates = (_early_updates(program, needs), _depth_first(program, needs))
     return min(candidates, key=lambda order: live_peak(graph, program, order))
 

@@ -71,7 +71,7 @@ class Scheduler:
             plain = one_at_a_time(program.name, order, choices)
             if options.parallel_ops is None:
                 return plain
-            together = parallel_ops(plain, program, modes, lanes, setting.sharing(), options.parallel_ops, pinned)
+            together = parallel_ops(plain, setting.graph, modes, lanes, setting.sharing(), options.parallel_ops, pinned)
             setting.say(f"parallel_op: {parallel_summary(together)}")
             return together
         best = self._best(setting, program, choices, pinned)

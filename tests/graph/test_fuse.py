@@ -6,7 +6,7 @@ import pytest
 from planner.graph import layers
 from planner.graph.builder import GraphBuilder
 from planner.graph.fuse import fuse
-from planner.graph.model import Layout, TensorType, dependencies
+from planner.graph.model import Layout, TensorType
 from planner.graph.optimizer import Optimizer
 from planner.ops.scalar import ScalarAttrs
 from tests.interpreter import draw_values, run_program
@@ -143,7 +143,6 @@ def test_the_step_stays_the_same():
     train = merged.program["train_step"]
     assert len(train.nodes) < len(plain.program["train_step"].nodes)
     assert not {"relu", "relu_backward"} & {n.op for n in train.nodes}
-    dependencies(train)
     values = draw_values(plain, np.random.default_rng(0))
     before, after = (run_program(g, "train_step", values) for g in (plain, merged))
     for value in plain.values:

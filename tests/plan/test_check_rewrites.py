@@ -5,7 +5,10 @@ from typing import Any
 
 import pytest
 
-from planner.graph.model import Graph
+from planner.graph import layers
+from planner.graph.builder import GraphBuilder
+from planner.graph.model import Graph, Init, TensorType
+from planner.graph.optimizer import Optimizer
 from planner.plan.check import check
 from planner.plan.schema import Entry, Lane, Plan, Read, Rewrite
 from tests.graphs import small_net
@@ -79,20 +82,35 @@ def test_a_recomputation_of_other_inputs() -> None:
     assert codes(GRAPH, wrong) == {"SP1435"}
 
 
-def test_a_parameter_that_was_updated_before() -> None:
+def flat_net() -> Graph:
+    """A linear layer whose weights are a view of a view of a parameter."""
+    b = GraphBuilder("flat_net")
+    x, flat = b.input("x", TensorType(shape=(3, 4))), b.parameter("flat", (16,), Init(kind="ones"))
+    weight = layers.reshape(b, layers.reshape(b, flat, (2, 8), name="wide"), (4, 4), name="weight")
+    y = layers.linear(b, layers.relu(b, b.op("linear", [x, weight], name="square")[0], name="relu"), 2, name="head")
+    return b.finish(layers.mse(b, y, b.input("target", b.type(y))), y, Optimizer(lr=0.1))
+
+
+@pytest.mark.parametrize(
+    ("rewriter", "changed", "again"),
+    [(REWRITER, "conv1.weight", "conv1.recompute"), (Rewriter(flat_net()), "flat", "square.recompute")],
+)
+def test_a_parameter_that_was_updated_before(rewriter: Rewriter, changed: str, again: str) -> None:
     """The graph's own order puts an update between the first run and the second: the copy would read new weights."""
     from planner.plan.check_rewrites import check_meaning
     from planner.plan.expand import expanded
     from planner.plan.findings import Report
 
-    larger = expanded(GRAPH, AGAIN).program[STEP]
-    nodes = list(larger.nodes)
-    update = next(n for n in nodes if n.id == "conv1.weight.update")
+    graph, plan = rewriter.graph, rewriter.plan(rewriter.everything("fresh"))
+    larger = expanded(graph, plan)
+    nodes = list(larger.program[STEP].nodes)
+    update = next(n for n in nodes if n.id == f"{changed}.update")
     nodes.remove(update)
-    nodes.insert(next(i for i, n in enumerate(nodes) if n.id == "conv1.recompute"), update)
+    nodes.insert(next(i for i, n in enumerate(nodes) if n.id == again), update)
     report = Report()
-    moved = larger.model_copy(update={"nodes": tuple(nodes)})
-    check_meaning(GRAPH.program[STEP], moved, AGAIN.program[STEP], report)
+    moved = larger.program[STEP].model_copy(update={"nodes": tuple(nodes)})
+    programs = tuple(moved if p.name == STEP else p for p in larger.programs)
+    check_meaning(graph, larger.model_copy(update={"programs": programs}), plan.program[STEP], report)
     assert any("after 1 updates instead of 0" in f.message for f in report.findings())
 
 

@@ -20,7 +20,8 @@ from planner.solve.options import Pins, PlanOptions
 from planner.solve.pipeline import make_plan
 from planner.target.model import Target
 from planner.target.text import load_target
-from tests.graphs import random_net
+from tests.arena import difference
+from tests.graphs import random_flats, random_net
 
 WAYS = [(1, 3), (1, 2, 3), (3,)]
 
@@ -45,6 +46,17 @@ def test_every_schedule_is_safe(seed: int, strategies: tuple[int, ...], search: 
     assert check(graph, plan, target) == []
     for program in plan.programs:
         assert program.predicted_ns >= program.bounds.best_ns
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 10**9), st.sampled_from(WAYS), st.integers(1, 6))
+def test_updates_wait_for_who_reads_a_view(seed: int, strategies: tuple[int, ...], lanes: int) -> None:
+    rng, target = random.Random(seed), load_target("cpu16")
+    graph = random_flats(rng, objectives=rng.randrange(1, 3))
+    costs = scaled(modelled_costs(graph, target, lanes=lanes), seed)
+    plan = make_plan(graph, target, costs, PlanOptions(policy="liu", strategies=strategies, lanes=lanes))
+    assert check(graph, plan, target) == []
+    assert difference(graph, plan, rng, ("train_step", "train_step")) == ""
 
 
 def branches(count: int, elements: int = 4096) -> Graph:

@@ -10,7 +10,8 @@ import pytest
 from planner.costs.model import modelled_costs
 from planner.errors import UserError
 from planner.graph.builder import GraphBuilder
-from planner.graph.model import Graph, Node, TensorType, dependencies
+from planner.graph.dependencies import dependencies
+from planner.graph.model import Graph, Node, TensorType
 from planner.graph.optimizer import Optimizer
 from planner.graph.precision import mixed_precision
 from planner.ops.base import Mode, op_named
@@ -137,7 +138,7 @@ def test_any_order_keeps_its_peak_and_its_meaning(seed: int, mixed: bool) -> Non
     assert sorted(n.id for n in found) == sorted(n.id for n in order)
     joint = {n.id for n in order if op_named(n.op).joint_launch}
     assert [n.id for n in found if n.id not in joint] == [n.id for n in order if n.id not in joint]
-    place, needs = {n.id: i for i, n in enumerate(found)}, dependencies(graph.program[TRAIN])
+    place, needs = {n.id: i for i, n in enumerate(found)}, dependencies(graph, graph.program[TRAIN])
     assert all(place[other] < place[n.id] for n in found for other in needs[n.id])
     before, after = alive(graph, order), alive(graph, found)
     assert most_alive(after.blocks) <= most_alive(before.blocks)
@@ -146,7 +147,7 @@ def test_any_order_keeps_its_peak_and_its_meaning(seed: int, mixed: bool) -> Non
 
 def _sorted_by_need(graph: Graph, order: list[Node]) -> list[Node]:
     """A random valid order."""
-    needs, done, left = dependencies(graph.program[TRAIN]), set[str](), list(order)
+    needs, done, left = dependencies(graph, graph.program[TRAIN]), set[str](), list(order)
     found = []
     while left:
         node = next(n for n in left if all(d in done for d in needs[n.id]))

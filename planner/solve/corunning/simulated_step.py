@@ -7,7 +7,8 @@ from bisect import insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from planner.graph.model import Graph, Node, Program, dependencies
+from planner.graph.dependencies import dependencies
+from planner.graph.model import Graph, Node, Program
 from planner.plan.contention import smt_factor
 from planner.plan.schema import Sharing, Slowdown
 from planner.solve.corunning.interference import Interference, Run, refusals
@@ -86,7 +87,7 @@ class SimulatedStep:
         self.threads = Places(work.siblings, work.tiles) if work.siblings else None
         self._first_threads = frozenset(work.lanes)
         self.core_of = {lane: i for group in (work.lanes, work.siblings) for i, lane in enumerate(group)}
-        needs = dependencies(work.program)
+        needs = dependencies(work.graph, work.program)
         self.best_ns = {n: min(c.total_ns for c in o) for n, o in work.options.items()}
         self.keys = ranked(rules.priority, work.order, needs, self.best_ns if rules.packed else _times(work.base))
         self.candidates = candidates(work.options, work.base, work.pinned)

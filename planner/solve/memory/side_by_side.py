@@ -26,7 +26,8 @@ from itertools import islice
 from math import inf
 from typing import NamedTuple
 
-from planner.graph.model import Graph, Node, dependencies
+from planner.graph.dependencies import dependencies
+from planner.graph.model import Graph, Node
 from planner.solve.memory.room import Lifetimes, Room
 from planner.solve.schedule import Schedule
 
@@ -67,7 +68,7 @@ class _Start(NamedTuple):
 class _Run:
     def __init__(self, work: Work, limit: int) -> None:
         self._work, self._limit, self._room = work, limit, Room(work.lives)
-        needs = dependencies(work.graph.program[work.lean.program])
+        needs = dependencies(work.graph, work.graph.program[work.lean.program])
         self._missing = {node: len(needed) for node, needed in needs.items()}
         self._followers: dict[str, list[str]] = {node: [] for node in needs}
         for node, needed in needs.items():

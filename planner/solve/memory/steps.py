@@ -118,7 +118,7 @@ def material(graph: Graph, program: Program, order: Sequence[Node], keep: Collec
         if way is not None:
             again[node.id] = way
             for value in way.inputs:
-                reading.setdefault(value, {})[node.id] = None
+                reading.setdefault(views.get(value, value), {})[node.id] = None
             producer.update((v, node.id) for v in node.outputs[: way.results])
     # A value stays if it, or a view of it, must.
     staying = {views.get(v, v) for v in fixed}

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.costs.model import modelled_costs
-from planner.graph.model import Graph, Node, Program, Role, TensorType, Value, dependencies
+from planner.graph.dependencies import dependencies
+from planner.graph.model import Graph, Node, Program, Role, TensorType, Value
 from planner.ops.base import Mode
 from planner.ops.copy import PermuteAttrs
 from planner.solve.assemble import Setting
@@ -88,7 +89,7 @@ def test_whole_steps_keep_order_lanes_and_bytes(seed: int, lanes: int, share: fl
     found = side_by_side(work, limit)
     assert sorted(n.id for n in found.order) == sorted(took.keys() | quiet[TRAIN].choices.keys())
     at = {n.id: i for i, n in enumerate(found.order)}
-    for node, needed in dependencies(graph.program[TRAIN]).items():
+    for node, needed in dependencies(graph, graph.program[TRAIN]).items():
         assert all(at[n] < at[node] for n in needed)
     for node in found.order:
         lanes_of = found.lanes[node.id]
