@@ -152,7 +152,7 @@ class Diffusion(nn.Module):
 
 class Critic(nn.Module):
     """Spectral norms, which go on with the vectors of the step before; a moving average of images, and one that is a
-    row of a buffer; two buffers that change places; a copy of weights."""
+    row of a buffer; two buffers that change places; a copy of weights; batch renormalisation."""
 
     usual: Tensor
 
@@ -160,6 +160,7 @@ class Critic(nn.Module):
         super().__init__()
         normed = nn.utils.parametrizations.spectral_norm
         self.conv, self.fc = normed(nn.Conv2d(3, 6, 3)), normed(nn.Linear(6, 5))
+        self.norm = nn.BatchNorm2d(6)
         self.register_buffer("usual", torch.zeros(1, 6, 4, 4))
         self.register_buffer("rows", torch.ones(2, 6))
         self.register_buffer("odd", torch.rand(6))
@@ -168,7 +169,7 @@ class Critic(nn.Module):
         self.register_buffer("times", torch.zeros(()))
 
     def forward(self, x: Tensor) -> Tensor:
-        y = torch.tanh(self.conv(x))
+        y = torch.tanh(self._renormalised(self.conv(x)))
         if self.training:
             self.usual = 0.9 * self.usual + 0.1 * y.detach().mean(0, keepdim=True)
             with torch.no_grad():
@@ -180,6 +181,18 @@ class Critic(nn.Module):
                 self.before.copy_(self.fc.bias)
         y = ((y - self.usual) * self.rows[0][:, None, None]).mean((2, 3)) + self.odd * self.rows[1]
         return self.fc(y) + self.before / (1 + self.times)
+
+    def _renormalised(self, x: Tensor) -> Tensor:
+        """The scale and shift between the batch's statistics and the running ones, as these were before."""
+        if not self.training:
+            return self.norm(x)
+        moved = (self.norm.running_mean, self.norm.running_var)
+        mean, deviation = (t.detach().clone().view(1, 6, 1, 1) for t in moved)  # type: ignore[operator]
+        deviation = (deviation + self.norm.eps).sqrt()
+        with torch.no_grad():
+            scale = (x.var((0, 2, 3), unbiased=False, keepdim=True) + self.norm.eps).sqrt() / deviation
+            shift = (x.mean((0, 2, 3), keepdim=True) - mean) / deviation
+        return self.norm(x) * scale.clamp(0.3, 3.0) + shift.clamp(-5.0, 5.0)
 
 
 Made = tuple[nn.Module, tuple[Tensor, ...], dict[str, Any]]

@@ -51,6 +51,8 @@ class Context(Emitter):
         """Names of the module's state_dict."""
         self.carried: set[int] = set()
         """ids of buffers' tensors that every step changes: nothing that is computed with them is constant"""
+        self.statistics: set[int] = set()
+        """ids of buffers' tensors that batch norms move"""
         self.gradients_of_inputs = False
         """Whether the caller may ask for them."""
         self.node: Any = None
@@ -65,7 +67,8 @@ class Context(Emitter):
         made = Context(self.b.beside(), self.torch)
         made.evaluating = True
         made.weights, made.aliases = self.weights, self.aliases
-        made.gradients_of_inputs, made.carried = self.gradients_of_inputs, self.carried
+        made.gradients_of_inputs = self.gradients_of_inputs
+        made.carried, made.statistics = self.carried, self.statistics
         made._states = {tensor: value for tensor, value in self._states.items() if value in made.b.values}
         made._kept = self._kept
         return made

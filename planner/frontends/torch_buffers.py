@@ -10,20 +10,37 @@ from planner.errors import UserError
 from planner.frontends.aten import Context, dtype_error
 from planner.ops.scalar import ScalarAttrs
 
+COUNTER = "num_batches_tracked"
+"""What batch norms call their counter of batches."""
+
 
 def changed_buffers(program: Any) -> dict[str, Any]:
     """The program's name of a buffer -> the node that makes its new contents; without statistics. `program`:
     functional."""
     nodes = {n.name: n for n in program.graph.nodes}
-    changed = [s for s in program.graph_signature.output_specs if s.kind.name == "BUFFER_MUTATION"]
-    return {s.target: nodes[s.arg.name] for s in changed if not _is_statistic(nodes[s.arg.name], s.target)}
+    return {s.target: nodes[s.arg.name] for s in _mutations(program) if not _is_statistic(nodes[s.arg.name], s.target)}
+
+
+def moving_statistics(program: Any) -> list[str]:
+    """The program's names of the means and variances that batch norms move."""
+    nodes = {n.name: n for n in program.graph.nodes}
+    found = [s for s in _mutations(program) if _is_statistic(nodes[s.arg.name], s.target)]
+    return [s.target for s in found if not s.target.endswith(COUNTER)]
+
+
+def _mutations(program: Any) -> list[Any]:
+    return [s for s in program.graph_signature.output_specs if s.kind.name == "BUFFER_MUTATION"]
 
 
 def _is_statistic(producer: Any, target: str) -> bool:
-    """Running statistics come from a batch norm; its counter of batches is not needed."""
-    if target.endswith("num_batches_tracked"):
+    """Running statistics come from a batch norm, which counts batches as well."""
+    if target.endswith(COUNTER):
         return True
-    return producer.target is operator.getitem and "batch_norm" in str(producer.args[0].target)
+    return producer.target is operator.getitem and is_batch_norm(producer.args[0])
+
+
+def is_batch_norm(node: Any) -> bool:
+    return "batch_norm" in str(node.target)
 
 
 def require_changeable(
@@ -42,6 +59,9 @@ def require_changeable(
             raise UserError("SP1020", f"the module writes to its parameter {plain(spec.target)!r}", fix)
         if spec.kind.name == "USER_INPUT_MUTATION":
             raise UserError("SP1020", f"the module writes to its input {spec.target!r}", "work on a copy")
+    for name in map(plain, _read_counters(program)):
+        fix = "count in a buffer of float32: executors count for batch norms, but steps do not see it"
+        raise UserError("SP1020", f"the module reads {name!r}, which a batch norm changes in forward", fix)
     for name in map(plain, changed_buffers(program)):
         problem, dtype = f"the module writes to its buffer {name!r} in forward", buffers[name].dtype
         if never:
@@ -54,6 +74,33 @@ def require_changeable(
                 raise dtype_error(f"buffer {name!r}", dtype)  # statistics that are converted, often
             fix = "keep a buffer of float32, or count outside of the module"
             raise UserError("SP1020", f"{problem}, which holds {str(dtype).removeprefix('torch.')}", fix)
+
+
+def _read_counters(program: Any) -> list[str]:
+    """Counters of batches that are read by others than those who count."""
+    nodes = {n.name: n for n in program.graph.nodes}
+    given = {s.target: nodes[s.arg.name] for s in program.graph_signature.input_specs if s.kind.name == "BUFFER"}
+    found = []
+    for spec in _mutations(program):
+        if spec.target.endswith(COUNTER):
+            counting = [nodes[spec.arg.name]]
+            while counting[-1].op != "placeholder" and counting[-1].all_input_nodes:  # once for every run
+                counting.append(counting[-1].all_input_nodes[0])
+            others = {user for n in counting for user in n.users if user.op != "output"} - {*counting}
+            found += [spec.target] if others or counting[-1] is not given[spec.target] else []
+    return found
+
+
+def contents(context: Context, given: Any) -> Any:
+    """Arguments of an operator that is no batch norm: of statistics, copies made where it stands, since a batch norm
+    behind it may move them before they are read."""
+    if isinstance(given, dict):
+        return {k: contents(context, v) for k, v in given.items()}
+    if isinstance(given, list | tuple):
+        return [contents(context, v) for v in given]
+    if id(given) in context.statistics:
+        return context.op("add_scalar", context.state(given), attrs=ScalarAttrs(value=0.0))
+    return given
 
 
 def carry(context: Context, buffer: Any, contents: Any) -> None:

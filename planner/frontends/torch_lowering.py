@@ -25,7 +25,14 @@ from planner.frontends import (
 )
 from planner.frontends.aten import HANDLERS, Context, Unsupported, call, dtype_error, packet
 from planner.frontends.coverage import Coverage
-from planner.frontends.torch_buffers import carry, changed_buffers, require_changeable
+from planner.frontends.torch_buffers import (
+    carry,
+    changed_buffers,
+    contents,
+    is_batch_norm,
+    moving_statistics,
+    require_changeable,
+)
 from planner.frontends.torch_program import located_error, place_of
 from planner.graph.builder import GraphBuilder, live_nodes
 from planner.graph.model import DType, Role, unsupported
@@ -135,9 +142,7 @@ class Lowering:
             )
         never = "change it only if self.training" if evaluating else ""
         if self.loss == CALLERS:
-            never = (
-                "capture the module with its loss: a step's end is when buffers change, and the caller's is not known"
-            )
+            never = "capture the module with its loss: buffers change at a step's end, and the caller's is not known"
         saved = self.module.state_dict()
         require_changeable(self.torch, program, self._plain, self._tensors("named_buffers"), saved, never)
 
@@ -158,6 +163,7 @@ class Lowering:
         self.context.aliases = _tied(parameters) | _tied(buffers)
         self.context.saved = frozenset(self.module.state_dict())
         self.context.carried |= {id(buffers[self._plain(target)]) for target in changed_buffers(program)}
+        self.context.statistics |= {id(buffers[self._plain(target)]) for target in moving_statistics(program)}
         first = self._parameters
         nodes = {n.name: n for n in program.graph.nodes if n.op == "placeholder"}
         for spec in program.graph_signature.input_specs:
@@ -255,8 +261,11 @@ class Lowering:
 
     def _lowered(self, node: Any) -> Any:
         """What becomes of an operator. Arguments that its handler was not written for are unsupported."""
+        args, named = self._resolve(node.args), self._resolve(node.kwargs)
+        if not is_batch_norm(node):
+            args, named = contents(self.context, args), contents(self.context, named)
         try:
-            return call(self.context, node, self._resolve(node.args), self._resolve(node.kwargs))
+            return call(self.context, node, args, named)
         except (TypeError, ValueError, IndexError, KeyError, RuntimeError) as error:
             told = str(error).splitlines() or [repr(error)]
             raise Unsupported(f"these arguments ({told[0][:100]})") from error

@@ -14,7 +14,7 @@ from typing import Any
 
 from planner.errors import UserError
 from planner.frontends.aten import HANDLERS, packet
-from planner.frontends.torch_writes import NO_GRAD, hidden_write, written_arguments
+from planner.frontends.torch_writes import NO_GRAD, hidden_write, views_of_buffers, written_arguments
 from planner.graph.model import unsupported
 
 OURS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
@@ -38,6 +38,7 @@ def export(
     with warnings.catch_warnings(), _mode(original, training), _quiet():
         warnings.simplefilter("ignore")
         _refuse_dynamic(program)
+        _keep_buffers(program)
         hidden = hidden_write(program, "model." if module is not original else "")
         if hidden is not None:
             raise located_error(*hidden)
@@ -215,6 +216,14 @@ def _refuse_dynamic(program: Any) -> None:
                 f"node {node.name!r}{_place(node)} has the dynamic shape ({', '.join(map(str, shape))})",
                 "stepplan plans fixed shapes: index with masks of fixed size",
             )
+
+
+def _keep_buffers(program: Any) -> None:
+    """A detached buffer is the buffer: it has no gradient, and whoever reads it is to see later changes."""
+    for node in views_of_buffers(program):
+        node.replace_all_uses_with(node.args[0])
+        program.graph.erase_node(node)
+    program.graph_module.recompile()
 
 
 def _keep_detached(torch: Any, program: Any) -> None:

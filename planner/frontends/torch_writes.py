@@ -1,4 +1,5 @@
-"""Writes in place that autograd does not see: through a detached view, or under torch.no_grad().
+"""Writes in place that autograd does not see: through a detached view, or under torch.no_grad(); and those that a
+detached view, made before, does not see.
 
 An exported program is made functional and differentiated later, so such a write would be lost with the copy that
 detaching makes of its tensor, or cut the tensor off from its gradient. PyTorch does neither: the tensor has the new
@@ -17,8 +18,8 @@ DETACHED = "make a new tensor with that gradient: y + (changed - y).detach()"
 
 
 class Place(NamedTuple):
-    """Where a tensor's elements lie. `root`: the node that made them; `through`: the detached view by which they are
-    reached, if any; `trained`: whether gradients pass it, or what it is a view of."""
+    """Where a tensor's elements lie. `root`: the node that made them; `through`: the view without gradient by which
+    they are reached, if any; `trained`: whether gradients pass it, or what it is a view of."""
 
     root: Any
     through: Any = None
@@ -28,7 +29,7 @@ class Place(NamedTuple):
 class Write(NamedTuple):
     node: Any
     to: Place
-    position: int
+    time: int
 
 
 def hidden_write(program: Any, prefix: str) -> tuple[UserError, Any] | None:
@@ -50,7 +51,20 @@ def hidden_write(program: Any, prefix: str) -> tuple[UserError, Any] | None:
         else:
             continue
         return UserError("SP1020", f"the module writes to {what}", fix), write.node
+    if found.outdated:
+        fix = "detach it behind the change; where the old contents are meant, take detach().clone()"
+        what = "the module reads a view without gradient of a tensor that it has changed since"
+        return UserError("SP1020", what, fix), found.outdated[0]
     return None
+
+
+def views_of_buffers(program: Any) -> list[Any]:
+    """The nodes that detach buffers, or views of them, to which no gradient ever comes. `program`: as above."""
+    given = {s.arg.name for s in program.graph_signature.input_specs if s.kind.name == "BUFFER"}
+    found = _Walk(program)
+    trained = {p.root for p in found.places.values() if p.trained}
+    roots = {n: found.places[n].root for n in program.graph.nodes if _detaches(n)}
+    return [n for n, root in roots.items() if root.name in given and root not in trained]
 
 
 def written_arguments(graph: Any) -> set[Any]:
@@ -71,67 +85,116 @@ class _Walk:
     def __init__(self, program: Any) -> None:
         self._root = program.graph_module
         self.writes: list[Write] = []
+        """Those that autograd does not see."""
+        self.outdated: list[Any] = []
+        """Nodes that read through a view without gradient what was changed since that was made."""
+        self.places: dict[Any, Place] = {}
+        self._time = 0
+        self._made: dict[Any, int] = {}
+        """view without gradient -> when it was made"""
+        self._changes: dict[Any, list[tuple[int, Place]]] = {}
+        """root -> when it was changed"""
+        self._results: dict[Any, list[Place | None]] = {}
+        """block -> where its results lie"""
         self._reads: list[tuple[int, Place]] = []
         trained = {
             s.arg.name: bool(program.state_dict[s.target].requires_grad)
             for s in program.graph_signature.input_specs
             if s.kind.name == "PARAMETER"
         }
-        places: dict[Any, Place] = {}
-        for position, node in enumerate(program.graph.nodes):
+        for node in program.graph.nodes:
             if node.op == "placeholder":
-                places[node] = Place(node, None, trained.get(node.name, False))
+                self.places[node] = Place(node, None, trained.get(node.name, False))
             else:
-                self._reads += [(position, places[n]) for n in node.all_input_nodes if n in places]
-                self._visit(node, position, places, gradients=True)
+                self._visit(node, self.places, gradients=True)
 
     def read_otherwise(self, write: Write) -> bool:
         """Whether somebody reads what was written to later, and not through the same detached view."""
         to = write.to
         return any(
-            position > write.position and place.root is to.root and place.through is not to.through
-            for position, place in self._reads
+            time > write.time and place.root is to.root and place.through is not to.through
+            for time, place in self._reads
         )
 
-    def _visit(self, node: Any, position: int, places: dict[Any, Place], gradients: bool) -> None:
-        if str(node.target) == NO_GRAD:
-            self._block(node, position, places)
-            return
+    def _read(self, node: Any, given: list[Place]) -> None:
+        self._time += 1
+        self._reads += [(self._time, place) for place in given]
+        for place in given:
+            changes = self._changes.get(place.root, []) if place.through is not None else []
+            if any(self._made[place.through] < at and to.through is not place.through for at, to in changes):
+                self.outdated.append(node)
+
+    def _visit(self, node: Any, places: dict[Any, Place], gradients: bool) -> None:
         given = [places[n] for n in node.all_input_nodes if n in places]
+        self._read(node, given)
+        if str(node.target) == NO_GRAD:
+            self._block(node, places)
+            return
         trained = gradients and any(p.trained for p in given) and _differentiable(node)
         places[node] = Place(node, None, trained)
         if node.target is operator.getitem:
-            places[node] = given[0] if given else places[node]
+            results = self._results.get(node.args[0])
+            found = results[node.args[1]] if results else given[0] if given else None
+            places[node] = found or places[node]
             return
+        for argument in _moved(node):
+            self._changes.setdefault(places[argument].root, []).append((self._time, places[argument]))
         for argument, returned, written in _aliases(node):
             place = places.get(argument)
             if place is None:
                 continue
             if written and (place.through is not None or not gradients):
-                self.writes.append(Write(node, place, position))
+                self.writes.append(Write(node, place, self._time))
             elif written and trained and not place.trained:
                 places |= {n: p._replace(trained=p.through is None) for n, p in places.items() if p.root is place.root}
+            if written:
+                self._changes.setdefault(place.root, []).append((self._time, place))
             if returned:  # a view of what has a gradient is one also where its own contents have none
-                detaches = str(node.target).startswith("aten.detach.") and place.through is None
-                through = node if detaches else place.through
+                through = place.through
+                if _detaches(node) and through is None:
+                    through, self._made[node] = node, self._time
                 places[node] = Place(place.root, through, (place.trained or trained) and through is None)
 
-    def _block(self, node: Any, position: int, places: dict[Any, Place]) -> None:
-        """A block with gradients or without; what is written to there and made there is nobody else's."""
+    def _block(self, node: Any, places: dict[Any, Place]) -> None:
+        """A block with gradients or without; what is written to there and made there is nobody else's. Without, what it
+        returns and, if it writes, what it only reads, are copies (torch_program.py)."""
         enabled, block, *arguments = node.args
         graph = self._root.get_submodule(block.target).graph
         inner: dict[Any, Place] = {}
         before = len(self.writes)
-        sources = iter(arguments)
+        sources, written = iter(arguments), written_arguments(graph)
         for own in graph.nodes:
             if own.op == "placeholder":
                 source = next(sources, None)
                 inner[own] = places.get(source, Place(own))
+                if not enabled and written and own not in written and inner[own].through is None:
+                    inner[own] = inner[own]._replace(through=own)
+                    self._made[own] = self._time
+            elif own.op == "output":
+                results = [inner.get(n) for n in own.args[0]]
             else:
-                self._visit(own, position, inner, bool(enabled))
+                self._visit(own, inner, bool(enabled))
         outer = {p.root for p in places.values()}
         self.writes[before:] = [w for w in self.writes[before:] if w.to.root in outer]
         places[node] = Place(node, None, bool(enabled) and any(places[n].trained for n in arguments if n in places))
+        self._made[node] = self._time
+        for result in results:
+            kept = result if result is not None and result.root in outer else None
+            if kept is not None and not enabled and kept.through is None:
+                kept = Place(kept.root, node)
+            self._results.setdefault(node, []).append(kept)
+
+
+def _detaches(node: Any) -> bool:
+    return str(node.target).startswith("aten.detach.")
+
+
+def _moved(node: Any) -> list[Any]:
+    """The statistics that a batch norm changes, of which its schema says nothing."""
+    if not str(node.target).startswith("aten.batch_norm."):
+        return []
+    _, _, _, mean, variance, training, *_ = node.args
+    return [n for n in (mean, variance) if n is not None and training]
 
 
 def _differentiable(node: Any) -> bool:

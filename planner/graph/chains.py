@@ -76,6 +76,8 @@ class _Joiner:
         for node in nodes:
             for value in node.reads:
                 self._readers.setdefault(value, set()).add(node.id)
+        self._moved = {v for n in nodes if n.phase == "forward" for v in n.updates}
+        """Running statistics: a chain's gradient would read them when they have changed."""
         self._taken: set[str] = set()
 
     def joined(self) -> list[Node]:
@@ -92,6 +94,8 @@ class _Joiner:
     def _joinable(self, node: Node) -> bool:
         op = find_op(node.op)
         if op is None or node.phase != self._phase or node.updates or len(node.outputs) != 1:
+            return False
+        if not self._moved.isdisjoint(node.inputs):
             return False
         if op.family not in FAMILIES or (self._differentiated and not differentiable(node.op)):
             return False

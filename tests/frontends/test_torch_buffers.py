@@ -63,6 +63,79 @@ def test_gradients_and_contents_are_pytorchs(change: Callable[[Tensor, Tensor], 
     torch.testing.assert_close(module.kept, start)  # capturing has changed nothing
 
 
+def detached_before(kept: Tensor, y: Tensor) -> Tensor:
+    seen = kept.detach()
+    average(kept, y)
+    return seen
+
+
+def changed_through_a_view(kept: Tensor, y: Tensor) -> Tensor:
+    kept.detach()[:2].mul_(0.5)
+    return kept
+
+
+@pytest.mark.parametrize("change", [detached_before, changed_through_a_view])
+def test_a_detached_buffer_is_the_buffer(change: Callable[[Tensor, Tensor], Tensor]) -> None:
+    class Reading(Changing):
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.fc(x)
+            return y * (self.change(self.kept, y) if self.training else self.kept)  # type: ignore[arg-type]
+
+    torch.manual_seed(6)
+    agree(Reading(change, torch.rand(6)), torch.randn(4, 5))
+
+
+def test_a_view_that_was_made_without_gradient() -> None:
+    class Reading(Changing):
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.no_grad():
+                seen = self.kept.view(6)  # type: ignore[operator]
+            y = self.fc(x)
+            if self.training:
+                self.change(self.kept, y)  # type: ignore[arg-type]
+            return y * seen
+
+    with pytest.raises(UserError, match=r"SP1020.*view without gradient"):
+        capture_module(Reading(average, torch.rand(6)), torch.randn(4, 5))
+
+
+class Statistics(nn.Module):
+    """Reads running statistics, as `read` has them, before the batch norm or behind it."""
+
+    def __init__(self, read: Callable[[Tensor], Tensor], before: bool) -> None:
+        super().__init__()
+        self.read, self.before, self.fc, self.norm = read, before, nn.Linear(5, 6), nn.BatchNorm1d(6)
+        nn.init.uniform_(self.norm.running_mean)  # type: ignore[arg-type]
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.fc(x)
+        if self.before:  # cloned: PyTorch's gradient is else that of the statistics behind the batch norm
+            scaled = torch.tanh(h) * self.read(self.norm.running_mean).clone()  # type: ignore[arg-type]
+            return self.norm(h) * scaled + scaled
+        seen = self.read(self.norm.running_mean)  # type: ignore[arg-type]
+        return self.norm(h) * torch.tanh(h) * seen
+
+
+@pytest.mark.parametrize("read", [Tensor.clone, Tensor.detach, lambda t: t.view(2, 3).reshape(1, 6), lambda t: t])
+@pytest.mark.parametrize("before", [True, False])
+def test_statistics_are_read_as_they_are_by_then(read: Callable[[Tensor], Tensor], before: bool) -> None:
+    torch.manual_seed(4)
+    agree(Statistics(read, before), torch.randn(4, 5))
+
+
+def test_counters_of_batches_cannot_be_read() -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.norm(x) / (1 + self.norm.num_batches_tracked)  # type: ignore[operator]
+
+    with pytest.raises(UserError, match=r"SP1020.*norm\.num_batches_tracked"):
+        capture_module(Counting(), torch.randn(4, 5))
+
+
 def count(kept: Tensor, y: Tensor) -> None:
     kept.add_(1)
 

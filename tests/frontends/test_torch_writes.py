@@ -48,6 +48,18 @@ def filled_before(y: Tensor) -> Tensor:
     return made
 
 
+def changed_behind(y: Tensor) -> Tensor:
+    seen = y.detach()
+    return y.mul_(2) + seen
+
+
+def part_behind(y: Tensor) -> Tensor:
+    made = y * 2
+    seen = made[0].detach()
+    made[0:2] = 1.0
+    return made + seen
+
+
 REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     f.__name__: (f, how)
     for f, how in (
@@ -57,6 +69,8 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
         (whole, "has a gradient, under torch.no_grad()"),
         (rows, "has a gradient, under torch.no_grad()"),
         (filled_before, "has a gradient, under torch.no_grad()"),
+        (changed_behind, "reads a view without gradient"),
+        (part_behind, "reads a view without gradient"),
     )
 }
 
@@ -98,7 +112,14 @@ def flat_view(y: Tensor) -> Tensor:
     return y + seen
 
 
-@pytest.mark.parametrize("function", [straight_through, filled_behind, mask, flat_view])
+def before_it_changes(y: Tensor) -> Tensor:
+    seen, old = y.detach(), y.detach().clone()
+    least = seen.amin()
+    y.mul_(2)
+    return (y + old) * least + y.detach()
+
+
+@pytest.mark.parametrize("function", [before_it_changes, straight_through, filled_behind, mask, flat_view])
 def test_what_nothing_else_sees_is_as_in_pytorch(function: Callable[[Tensor], Tensor]) -> None:
     torch.manual_seed(7)
     agree(Function(function), torch.randn(4, 5), "mse")
