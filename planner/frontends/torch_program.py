@@ -14,6 +14,7 @@ from typing import Any
 
 from planner.errors import UserError
 from planner.frontends.aten import HANDLERS, packet
+from planner.frontends.torch_assignments import assignments, require_kept
 from planner.frontends.torch_writes import NO_GRAD, hidden_write, views_of_buffers, written_arguments
 from planner.graph.model import unsupported
 
@@ -67,8 +68,10 @@ def _exported(torch: Any, module: Any, original: Any, positional: Any, keywords:
     with warnings.catch_warnings(), _mode(original, training), _quiet():
         warnings.simplefilter("ignore")
         try:
-            with _own_gradients_refused(torch), _unvalidated(torch):
-                return torch.export.export(module, positional, keywords, strict=False)
+            with _own_gradients_refused(torch), _unvalidated(torch), assignments(torch, module) as replaced:
+                program = torch.export.export(module, positional, keywords, strict=False)
+                require_kept(program, replaced, "model." if module is not original else "")
+                return program
         except Exception as error:
             refused = next((e for e in _chain(error) if isinstance(e, UserError)), None)
             raise refused or _export_error(error) from error

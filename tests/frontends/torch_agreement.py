@@ -88,7 +88,9 @@ def agree(
     states = {v.name: v.id for v in graph.values if v.role is Role.STATE and not v.constant}
     for name, buffer in reference.named_buffers():
         if name in states and buffer.is_floating_point():
-            np.testing.assert_allclose(results[by_name[name]], buffer.numpy(), rtol=1e-6, atol=1e-9, err_msg=name)
+            np.testing.assert_allclose(
+                results[by_name[name]], buffer.detach().numpy(), rtol=1e-6, atol=1e-9, err_msg=name
+            )
     with torch.no_grad():
         evaluated = reference.eval()(**arguments) if isinstance(arguments, dict) else reference.eval()(*arguments)
     statistics = {i: results[i] for i in states.values()}

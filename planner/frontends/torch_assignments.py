@@ -1,0 +1,121 @@
+"""What a module's forward assigns to its attributes.
+
+A buffer that is assigned anew keeps its tensor during the export and gets the new contents at the end of forward, as if
+they had been written into it: torch.export would drop what submodules assign, and take one buffer for another where
+some are None. A tensor in an ordinary attribute that one step leaves for the next is refused: to an exported program it
+is a constant. What the export itself leaves in the module is taken out again.
+"""
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from planner.errors import UserError
+
+
+@contextmanager
+def assignments(torch: Any, module: Any) -> Iterator[dict[str, Any]]:
+    """Within it, `module` can be exported. Yields what forward replaced in attributes: name -> the tensor before.
+    SP1020: a buffer changes its shape or comes into being."""
+    forward, replaced = module.forward, dict[str, Any]()
+
+    @functools.wraps(forward)
+    def tracked(*inputs: Any, **named: Any) -> Any:
+        before = {(path, part): dict(part._buffers) for path, part in module.named_modules()}
+        held = _Held(torch, module)
+        try:
+            with _unseen(torch):
+                result = forward(*inputs, **named)
+            written = [
+                (f"{path}.{name}".lstrip("."), old, part._buffers.get(name))
+                for (path, part), buffers in before.items()
+                for name, old in buffers.items()
+                if part._buffers.get(name) is not old
+            ]
+            now = _Held(torch, module).tensors
+            replaced.update({n: t for n, t in held.tensors.items() if now.get(n) is not t})
+        finally:
+            for (_, part), buffers in before.items():
+                part._buffers.update(buffers)
+            held.restore()
+        contents = [_contents(*buffer) for buffer in written]  # all before any changes: buffers may change places
+        for (_, old, _), new in zip(written, contents, strict=True):
+            old.copy_(new)
+        return result
+
+    module.__dict__["forward"] = tracked
+    try:
+        yield replaced
+    finally:
+        del module.__dict__["forward"]
+
+
+def require_kept(program: Any, replaced: dict[str, Any], prefix: str) -> None:
+    """SP1020: the program reads a tensor that forward replaced in an attribute. `prefix`: of the module's names."""
+    read = {n.name for n in program.graph.nodes if n.users}
+    for spec in program.graph_signature.input_specs:
+        if spec.kind.name == "CONSTANT_TENSOR" and spec.arg.name in read:
+            constant = program.constants[spec.target]
+            for name, tensor in replaced.items():
+                if constant is tensor or constant.data_ptr() == tensor.data_ptr():
+                    what = f"the module keeps a tensor from one step for the next in {name.removeprefix(prefix)!r}"
+                    raise UserError("SP1020", what, "register it as a buffer: register_buffer(name, tensor)")
+
+
+def _contents(name: str, old: Any, new: Any) -> Any:
+    fix = "register a buffer with the shape and type that it will have"
+    if old is None or new is None:
+        raise UserError("SP1020", f"the module's buffer {name!r} is None before or after forward, but not both", fix)
+    if old.shape != new.shape or old.dtype != new.dtype:
+        became = [f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)}" for t in (old, new)]
+        raise UserError(
+            "SP1020", f"the module's buffer {name!r} is {became[0]}, and becomes {became[1]} in forward", fix
+        )
+    return new.detach().clone()
+
+
+class _Held:
+    """What the ordinary attributes of all parts of a module hold."""
+
+    def __init__(self, torch: Any, module: Any) -> None:
+        self._torch = torch
+        self.tensors: dict[str, Any] = {}
+        """Those in lists and dicts as well, by name."""
+        self._contents: list[tuple[Any, Any]] = []
+        """(list or dict, a copy of it)"""
+        for path, part in module.named_modules():
+            attributes = vars(part)
+            self._contents.append((attributes, dict(attributes)))
+            for name, held in attributes.items():
+                if name not in ("_parameters", "_buffers", "_modules"):
+                    self._look(f"{path}.{name}".lstrip("."), held)
+
+    def _look(self, name: str, held: Any) -> None:
+        if isinstance(held, self._torch.Tensor):
+            self.tensors[name] = held
+        elif type(held) in (list, dict):
+            self._contents.append((held, held.copy()))
+            for key, one in held.items() if isinstance(held, dict) else enumerate(held):
+                self._look(f"{name}[{key!r}]", one)
+
+    def restore(self) -> None:
+        for held, copy in self._contents:
+            if isinstance(held, list):
+                held[:] = copy
+            else:
+                for key in held.keys() - copy.keys():
+                    del held[key]
+                held.update(copy)
+
+
+@contextmanager
+def _unseen(torch: Any) -> Iterator[None]:
+    """Assignments are nobody else's business: torch.export has a hook of its own on them."""
+    hooks = torch.nn.modules.module._global_buffer_registration_hooks
+    held = dict(hooks)
+    hooks.clear()
+    try:
+        yield
+    finally:
+        hooks.update(held)
