@@ -195,6 +195,39 @@ class Critic(nn.Module):
         return self.norm(x) * scale.clamp(0.3, 3.0) + shift.clamp(-5.0, 5.0)
 
 
+class Quantised(nn.Module):
+    """Codes that follow averages of what is nearest to them (a VQ-VAE's), gradients straight through; a queue of keys
+    (momentum contrast), assigned anew in every step."""
+
+    codes: Tensor
+    counts: Tensor
+    sums: Tensor
+    queue: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode, self.decode = nn.Linear(12, 6), nn.Linear(6, 12)
+        self.register_buffer("codes", torch.randn(5, 6))
+        self.register_buffer("counts", torch.ones(5))
+        self.register_buffer("sums", torch.randn(5, 6))
+        self.register_buffer("queue", torch.randn(12, 6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.encode(x)
+        seen = z.detach()
+        nearest = (self.codes.square().sum(1) - 2 * seen @ self.codes.t()).argmin(1)
+        found = F.embedding(nearest, self.codes)
+        against = z @ self.queue.clone().detach().t()
+        if self.training:
+            with torch.no_grad():
+                chosen = F.one_hot(nearest, 5).to(z.dtype)
+                self.counts.mul_(0.9).add_(chosen.sum(0), alpha=0.1)
+                self.sums.mul_(0.9).add_(chosen.t() @ z, alpha=0.1)
+                self.codes.copy_(self.sums / (self.counts[:, None] + 0.01))
+            self.queue = torch.cat([F.normalize(seen, dim=1), self.queue[: -len(x)]])
+        return self.decode(z + (found - z).detach()) + against
+
+
 Made = tuple[nn.Module, tuple[Tensor, ...], dict[str, Any]]
 
 
@@ -233,6 +266,10 @@ def critic(batch: int = 4) -> Made:
     return Critic(), (torch.randn(batch, 3, 6, 6),), {"optimizer": Optimizer(lr=0.2, momentum=0.9)}
 
 
+def quantised(batch: int = 4) -> Made:
+    return Quantised(), (torch.randn(batch, 12),), {"loss": "mse", "optimizer": Optimizer(lr=0.1, momentum=0.9)}
+
+
 def clipped(made: Made, norm: float) -> Made:
     module, inputs, options = made
     return module, inputs, {**options, "clip_norm": norm}
@@ -248,5 +285,6 @@ def clipped_bag(batch: int = 6) -> Made:
 
 
 MODULES: dict[str, Callable[..., Made]] = {
-    f.__name__: f for f in (mlp, cnn, transformer, bag, autoencoder, vae, diffusion, critic, clipped_cnn, clipped_bag)
+    f.__name__: f
+    for f in (mlp, cnn, transformer, bag, autoencoder, vae, diffusion, critic, quantised, clipped_cnn, clipped_bag)
 }
