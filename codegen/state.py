@@ -9,7 +9,6 @@ from codegen.cpu.tables import trained_parameters
 from planner.errors import UserError
 from planner.graph.model import PERSISTENT, DType, Graph, Value
 from planner.ops.base import round_bfloat16
-from planner.ops.state_update import StateUpdate
 from planner.ops.stored import Stored, from_stored, to_stored
 from planner.ops.strides import memory_order
 
@@ -41,9 +40,10 @@ class State:
         self.trained = {v: graph.value[v].name or v for v in trained_parameters(graph)}
         """Value id -> name of every trained parameter."""
         updates = [n for p in graph.programs for n in p.nodes if n.phase == "update"]
-        moved = {v for n in updates if n.op != StateUpdate.name for v in n.updates}
-        self.slots = moved - self.trained.keys()
-        """Ids of what an optimizer keeps: PyTorch's modules have none of it."""
+        buffers = {v.id for v in self.values if v.init is not None and v.init.kind == "data"}
+        self.slots = {v for n in updates for v in n.updates} - self.trained.keys() - buffers
+        """Ids of what an optimizer or a carried state keeps: PyTorch's modules have none of it. A module's buffers that
+        forward changes are carried, too, but were captured with their contents."""
         rates = [float(getattr(n.attrs, "lr", 0.0)) for n in updates]
         self.first_lr = next((r for r in rates if r), 0.0)
         self.steps = 0

@@ -3,7 +3,8 @@
 A buffer that is assigned anew keeps its tensor during the export and gets the new contents at the end of forward, as if
 they had been written into it: torch.export would drop what submodules assign, and take one buffer for another where
 some are None. A tensor in an ordinary attribute that one step leaves for the next is refused: to an exported program it
-is a constant. What the export itself leaves in the module is taken out again.
+is a constant, or made anew in every step where the first one finds None. What the export itself leaves in the module is
+taken out again.
 """
 
 import functools
@@ -12,12 +13,16 @@ from contextlib import contextmanager
 from typing import Any
 
 from planner.errors import UserError
+from planner.frontends.torch_writes import reads_contents
 
 
 @contextmanager
-def assignments(torch: Any, module: Any) -> Iterator[dict[str, Any]]:
+def assignments(torch: Any, module: Any, prefix: str) -> Iterator[dict[str, Any]]:
     """Within it, `module` can be exported. Yields what forward replaced in attributes: name -> the tensor before.
-    SP1020: a buffer changes its shape or comes into being."""
+    `prefix`: of the module's names, which errors leave out.
+
+    SP1020: a buffer changes its shape or comes into being, or something else stays for the next step.
+    """
     forward, replaced = module.forward, dict[str, Any]()
 
     @functools.wraps(forward)
@@ -25,15 +30,17 @@ def assignments(torch: Any, module: Any) -> Iterator[dict[str, Any]]:
         before = {(path, part): dict(part._buffers) for path, part in module.named_modules()}
         held = _Held(torch, module)
         try:
-            with _unseen(torch):
+            with _unseen(torch), _missed(torch, module) as missed:
                 result = forward(*inputs, **named)
             written = [
-                (f"{path}.{name}".lstrip("."), old, part._buffers.get(name))
+                (f"{path}.{name}".lstrip(".").removeprefix(prefix), old, part._buffers.get(name))
                 for (path, part), buffers in before.items()
                 for name, old in buffers.items()
                 if part._buffers.get(name) is not old
             ]
             now = _Held(torch, module).tensors
+            made = {n.removeprefix(prefix): t for n, t in now.items() if n.partition("[")[0] in missed}
+            _require_constant(torch, module, made, (inputs, named))
             replaced.update({n: t for n, t in held.tensors.items() if now.get(n) is not t})
         finally:
             for (_, part), buffers in before.items():
@@ -59,8 +66,7 @@ def require_kept(program: Any, replaced: dict[str, Any], prefix: str) -> None:
             constant = program.constants[spec.target]
             for name, tensor in replaced.items():
                 if constant is tensor or constant.data_ptr() == tensor.data_ptr():
-                    what = f"the module keeps a tensor from one step for the next in {name.removeprefix(prefix)!r}"
-                    raise UserError("SP1020", what, "register it as a buffer: register_buffer(name, tensor)")
+                    raise _kept(name.removeprefix(prefix))
 
 
 def _contents(name: str, old: Any, new: Any) -> Any:
@@ -73,6 +79,66 @@ def _contents(name: str, old: Any, new: Any) -> Any:
             "SP1020", f"the module's buffer {name!r} is {became[0]}, and becomes {became[1]} in forward", fix
         )
     return new.detach().clone()
+
+
+@contextmanager
+def _missed(torch: Any, module: Any) -> Iterator[set[str]]:
+    """Yields the names of ordinary attributes that are None, and are read before they are anything else; without those
+    for which the class has a default. The export may put other objects before the parts, but with the same attributes.
+    """
+    kind, found = torch.nn.Module, set[str]()
+    original, ordinary = kind.__getattr__, vars(kind()).keys()
+    name_of: dict[tuple[int, str], str] = {}
+    parts = [(path, part) for path, part in module.named_modules() if type(part).__getattr__ is original]
+    for path, part in parts:
+        empty = [n for n, held in vars(part).items() if held is None and n not in ordinary]
+        for name in [n for n in empty if not hasattr(type(part), n)]:
+            name_of[id(vars(part)), name] = f"{path}.{name}".lstrip(".")
+            del vars(part)[name]  # what neither it nor its class has goes through __getattr__
+
+    def looked_up(part: Any, name: str) -> Any:
+        key = id(vars(part)), name
+        if key not in name_of:
+            return original(part, name)
+        found.add(name_of[key])
+        return None
+
+    kind.__getattr__ = looked_up
+    try:
+        yield found
+    finally:
+        kind.__getattr__ = original
+
+
+def _require_constant(torch: Any, module: Any, made: dict[str, Any], inputs: Any) -> None:
+    """SP1020: what was made where there was None depends on inputs or parameters, so that it is another thing in every
+    step, where a plan would have it anew. Tables that are made once may stay."""
+    if not made:
+        return
+    from torch._subclasses.functional_tensor import FunctionalTensor
+    from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
+
+    def node_of(tensor: Any) -> Any:
+        plain = tensor.from_functional() if isinstance(tensor, FunctionalTensor) else tensor
+        slot = get_proxy_slot(plain, get_proxy_mode().tracer, None)
+        return slot.proxy.node if slot is not None else None
+
+    given = [t for t in (*torch.utils._pytree.tree_leaves(inputs), *module.parameters()) if torch.is_tensor(t)]
+    varying = {node_of(t) for t in given} - {None}
+    for name, tensor in made.items():
+        seen, open_ = set[Any](), [n for n in [node_of(tensor)] if n is not None]
+        while open_:
+            node = open_.pop()
+            if node in varying:
+                raise _kept(name)
+            if node not in seen and reads_contents(node):
+                seen.add(node)
+                open_ += node.all_input_nodes
+
+
+def _kept(name: str) -> UserError:
+    what = f"the module keeps a tensor from one step for the next in {name!r}"
+    return UserError("SP1020", what, "register it as a buffer, with its first contents: register_buffer(name, tensor)")
 
 
 class _Held:
@@ -94,8 +160,9 @@ class _Held:
     def _look(self, name: str, held: Any) -> None:
         if isinstance(held, self._torch.Tensor):
             self.tensors[name] = held
-        elif type(held) in (list, dict):
-            self._contents.append((held, held.copy()))
+        elif type(held) in (list, dict, tuple):
+            if not isinstance(held, tuple):
+                self._contents.append((held, held.copy()))
             for key, one in held.items() if isinstance(held, dict) else enumerate(held):
                 self._look(f"{name}[{key!r}]", one)
 

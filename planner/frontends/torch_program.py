@@ -68,9 +68,10 @@ def _exported(torch: Any, module: Any, original: Any, positional: Any, keywords:
     with warnings.catch_warnings(), _mode(original, training), _quiet():
         warnings.simplefilter("ignore")
         try:
-            with _own_gradients_refused(torch), _unvalidated(torch), assignments(torch, module) as replaced:
+            prefix = "model." if module is not original else ""
+            with _own_gradients_refused(torch), _unvalidated(torch), assignments(torch, module, prefix) as replaced:
                 program = torch.export.export(module, positional, keywords, strict=False)
-                require_kept(program, replaced, "model." if module is not original else "")
+                require_kept(program, replaced, prefix)
                 return program
         except Exception as error:
             refused = next((e for e in _chain(error) if isinstance(e, UserError)), None)

@@ -197,10 +197,15 @@ def _moved(node: Any) -> list[Any]:
     return [n for n in (mean, variance) if n is not None and training]
 
 
-def _differentiable(node: Any) -> bool:
-    """Whether the result depends on operands' contents, not on their shapes alone, and is no whole number."""
+def reads_contents(node: Any) -> bool:
+    """Whether the result depends on operands' contents, not on their shapes alone."""
     name = str(node.target).removeprefix("aten.").split(".")[0]
-    if name.endswith("_like") or name.startswith("new_"):
+    return not (name.endswith("_like") or name.startswith("new_"))
+
+
+def _differentiable(node: Any) -> bool:
+    """Whether the result depends on operands' contents, and is no whole number."""
+    if not reads_contents(node):
         return False
     value = node.meta.get("val")
     first = value[0] if isinstance(value, list | tuple) and value else value

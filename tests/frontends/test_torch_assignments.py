@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from planner.errors import UserError
 from planner.frontends.torch_export import capture_module
+from planner.frontends.torch_lowering import CaptureOptions
 from tests.frontends.torch_agreement import agree
 
 
@@ -117,3 +118,69 @@ def test_what_is_only_shown_may_be_assigned() -> None:
     module.history, seen = [], module.seen
     agree(module, torch.randn(4, 5))
     assert module.seen is seen and module.history == [] and not hasattr(module, "fresh")
+
+
+class Lazy(nn.Module):
+    """Makes something in its first step and finds it in the next: `make(module, y)`."""
+
+    def __init__(self, make: Callable[[Any, Tensor], Any]) -> None:
+        super().__init__()
+        self.make, self.fc, self.rate = make, nn.Linear(5, 6), 0.5
+        self.found: Any = None
+        self.register_buffer("steps", torch.rand(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.fc(x)
+        if self.found is None:
+            self.found = self.make(self, y)
+        found = self.found[0] if isinstance(self.found, tuple) else self.found
+        return y + found * self.rate
+
+
+REMEMBERED: list[Callable[[Any, Tensor], Any]] = [
+    lambda _, y: y.detach(),
+    lambda _, y: (y.detach().mean(0), 1),
+    lambda module, _: module.fc.weight.sum(),
+]
+MADE_ONCE: list[Callable[[Any, Tensor], Any]] = [
+    lambda module, _: module.steps.cos(),
+    lambda _, y: torch.ones_like(y).cumsum(1),
+    lambda _, y: torch.arange(6, dtype=y.dtype).sin(),
+]
+
+
+@pytest.mark.parametrize("make", REMEMBERED)
+def test_what_the_next_step_would_find(make: Callable[[Any, Tensor], Any]) -> None:
+    module = Lazy(make)
+    with pytest.raises(UserError, match=r"SP1020.*for the next in '0\.found"):
+        capture_module(nn.Sequential(module), torch.randn(4, 5))
+    options = CaptureOptions(loss=lambda p, labels: (p - labels).square().mean(), labels=torch.zeros(4, 6))
+    with pytest.raises(UserError, match=r"SP1020.*for the next in 'found"):
+        capture_module(module, torch.randn(4, 5), options)
+    assert module.found is None
+
+
+@pytest.mark.parametrize("make", MADE_ONCE)
+def test_tables_are_made_once(make: Callable[[Any, Tensor], Any]) -> None:
+    torch.manual_seed(9)
+    agree(Lazy(make), torch.randn(4, 5))
+
+
+class Defaults(nn.Module):
+    """An attribute that is None here and a number by the class's default."""
+
+    scale: float | None = 3.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(5, 6)
+        self.scale = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.fc(x)
+        return y if self.scale is None else y * self.scale
+
+
+def test_none_hides_the_default_of_the_class() -> None:
+    torch.manual_seed(10)
+    agree(Defaults(), torch.randn(4, 5))
