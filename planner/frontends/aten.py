@@ -5,7 +5,7 @@ in schema order (defaults filled in); tensors arrive as value ids, or as torch t
 """
 
 from collections.abc import Callable, Sequence
-from math import isfinite
+from math import isfinite, prod
 from operator import getitem
 from typing import Any, TypeVar
 
@@ -219,8 +219,36 @@ def call(context: Context, node: Any, arguments: Sequence[Any], keywords: dict[s
     if handler is None:
         raise Unsupported("")
     context.node = node
-    result = handler(context, *bound)
-    return context.to_whole(result) if isinstance(result, str) and context.whole_result() else result
+    result = handler(context, *_as_rows(context, node.target, bound))
+    result = context.to_whole(result) if isinstance(result, str) and context.whole_result() else result
+    return _shaped(context, result, node.meta["val"])
+
+
+def _as_rows(context: Context, target: Any, bound: list[Any]) -> list[Any]:
+    """Where an operator goes along an axis, a number is a row of one element: PyTorch gives it the axes 0 and -1."""
+    arguments = zip(bound, target._schema.arguments, strict=True)
+    axes = [a for a, argument in arguments if argument.name in ("dim", "dimension")]
+    if axes in ([], [None]) or context.shape_of(bound[0]) or not isinstance(bound[0], str):
+        return bound
+
+    def row(x: Any) -> Any:
+        if context.is_constant(x):
+            return x.reshape(1) if x.dim() == 0 else x
+        return context.reshape(x, (1,)) if isinstance(x, str) and not context.shape(x) else x
+
+    return [row(x) for x in bound]
+
+
+def _shaped(context: Context, result: Any, wanted: Any) -> Any:
+    """The result in PyTorch's shape, which differs for what `_as_rows` made alone."""
+    if isinstance(result, list | tuple):
+        return [_shaped(context, *pair) for pair in zip(result, wanted, strict=False)]
+    shape = tuple(getattr(wanted, "shape", ()))
+    if not isinstance(result, str) or context.shape(result) == shape:
+        return result
+    if prod(shape) != 1 or prod(context.shape(result)) != 1:
+        raise InternalError(f"{context.name}: {context.shape(result)} is not PyTorch's shape {shape}")
+    return context.reshape(result, shape)
 
 
 def packet(target: Any) -> str:

@@ -233,15 +233,15 @@ def _lerp(c: Context, a: Any, b: Any, weight: Any) -> str:
 # -- masks -----------------------------------------------------------------------------------------------------
 @lowers("where")
 def _where(c: Context, condition: Any, a: Any, b: Any) -> str:
-    """With a constant mask and a constant on one side, a sum of which that constant is one part."""
+    """With a constant mask and constants on one side, before which nothing else counts, a sum with those."""
     if c.whole_result():
         return c.chosen_whole(c.truth(condition, 0), a, b)
     if c.is_constant(condition):
         for x, other, mask in ((a, b, condition), (b, a, ~condition)):
             if isinstance(x, str) and not isinstance(other, str):
                 rest = _masked(c, other, ~mask)
-                left = c.floating(x) if _vanishes(c, mask, rest[~mask]) else c.op("mul", c.floating(x), c.val(mask))
-                return c.op("add", left, c.val(rest))
+                if _vanishes(c, mask, rest[~mask]):
+                    return c.op("add", c.floating(x), c.val(rest))
     mask = c.truth(condition, 0)
     return c.where(mask, c.floating(a), c.floating(b))
 
@@ -339,10 +339,8 @@ def _correction(value: Any) -> float:
 
 
 @lowers("var")
-def _var(c: Context, x: str, axes: Any = None, correction: Any = None, keepdim: bool = False) -> str:
-    if isinstance(axes, bool):  # the overload (unbiased)
-        axes, correction = None, float(axes)
-    return c.variance(x, axes, _correction(correction), keepdim)[0]
+def _var(c: Context, *arguments: Any) -> str:
+    return str(_var_mean(c, *arguments)[0])
 
 
 @lowers("std")
@@ -352,6 +350,8 @@ def _std(c: Context, *arguments: Any) -> str:
 
 @lowers("var_mean")
 def _var_mean(c: Context, x: str, axes: Any = None, correction: Any = None, keepdim: bool = False) -> Any:
+    if isinstance(axes, bool):  # the overload (unbiased)
+        axes, correction = None, float(axes)
     return c.variance(x, axes, _correction(correction), keepdim)
 
 
@@ -375,7 +375,19 @@ def _norm(c: Context, x: str, order: Any, axes: Any, keepdim: bool, dtype: Any) 
         return c.reduce("reduce_sum", c.compare("ne", x, 0), axes, keepdim)
     if abs(order) == inf:
         return evenly(c, size, list(axes or range(c.rank(x))), keepdim, 1 if order > 0 else -1)
-    return c.power(c.reduce("reduce_sum", c.power(size, order), axes, keepdim), 1 / order)
+    return _power_norm(c, size, order, axes, keepdim)
+
+
+def _power_norm(c: Context, size: str, order: float, axes: Any, keepdim: bool) -> str:
+    """(sum of |x|^p)^(1/p). Zeros have the gradient 0: they are counted as ones, and taken away again. Of a negative
+    order they make the norm 0, whatever stands beside them."""
+    zero = c.compare("eq", size, 0)
+    total = c.reduce("reduce_sum", c.op("sub", c.power(c.op("add", size, zero), order), zero), axes, keepdim)
+    empty = c.compare("eq", total, 0)
+    norm = c.op("sub", c.power(c.op("add", total, empty), 1 / order), empty)
+    if order > 0:
+        return norm
+    return c.where(c.compare("gt", c.reduce("reduce_sum", zero, axes, keepdim), 0), c.fill((), 0.0), norm)
 
 
 # -- products --------------------------------------------------------------------------------------------------

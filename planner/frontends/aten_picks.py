@@ -125,7 +125,7 @@ def _scattered(c: Context, axis: int, index: Any, source: str, shape: tuple[int,
 
 @lowers("scatter")
 def _scatter(c: Context, x: Any, axis: int, index: Any, source: Any, reduce: Any = None) -> str:
-    """Places that several elements are written to hold one of them in PyTorch, here their mean."""
+    """Places that several elements are written to hold one of them in PyTorch, here their mean (`_mean`)."""
     require(reduce is None, f"reduce={reduce!r}")
     x = c.val(x)
     shape = c.shape(x)
@@ -135,7 +135,13 @@ def _scatter(c: Context, x: Any, axis: int, index: Any, source: Any, reduce: Any
     if c.number(source) is not None:
         return c.where(touched, c.fill((), float(c.number(source) or 0.0)), c.floating(x))
     total = _scattered(c, axis, index, c.floating(source), shape)
-    return c.where(touched, c.op("div", total, c.clamp(count, 1.0, None)), c.floating(x))
+    return c.where(touched, _mean(c, total, count), c.floating(x))
+
+
+def _mean(c: Context, total: str, count: str) -> str:
+    """Of the elements that were written to one place. As in PyTorch, each of them has the place's whole gradient."""
+    mean = c.op("div", total, c.clamp(count, 1.0, None))
+    return c.op("add", total, c.op("detach", c.op("sub", mean, total)))
 
 
 @lowers("scatter_reduce")
@@ -178,7 +184,7 @@ def put(c: Context, x: str, indices: list[Any], values: Any, accumulate: bool) -
         return c.op("add", x, total)
     times = added(c, places, c.fill((*c.shape_of(places), 1), 1.0), entries, 1)
     times = c.reshape(times, (*shape[:count], *([1] * len(rest))))
-    return c.where(c.compare("gt", times, 0), c.op("div", total, c.clamp(times, 1.0, None)), x)
+    return c.where(c.compare("gt", times, 0), _mean(c, total, times), x)
 
 
 @lowers("one_hot")
@@ -204,6 +210,8 @@ def _embedding_bag(
     """Sums or means of the rows between two offsets, as a product with who is in which bag."""
     require(not scale and mode in (0, 1), "scale_grad_by_freq or mode='max'")
     table, ids = c.val(table), c.val(ids)
+    if c.node.target._overloadname == "padding_idx":  # which counts from the end, where it is negative
+        padding_index = None if padding_index is None else padding_index % c.shape(table)[0]
     padding = -1 if padding_index is None else padding_index
     rows = c.op("embedding", table, ids, attrs=EmbeddingAttrs(padding_index=padding))
     total = c.shape(ids)[0]

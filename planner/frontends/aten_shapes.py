@@ -115,7 +115,13 @@ def _select(c: Context, x: str, axis: int, index: int) -> str:
     return c.select(x, axis, index)
 
 
-@lowers("slice", "narrow_copy")
+@lowers("narrow_copy")
+def _narrow(c: Context, x: str, axis: int, start: int, length: int) -> str:
+    start %= c.shape(x)[axis]
+    return _slice(c, x, axis, start, start + length)
+
+
+@lowers("slice")
 def _slice(c: Context, x: str, axis: int = 0, start: Any = None, stop: Any = None, step: int = 1) -> str:
     axis %= c.rank(x)
     first, last, _ = slice(start, stop).indices(c.shape(x)[axis])

@@ -76,7 +76,10 @@ class Emitter:
         return self.b.input(self.fresh(name), TensorType(shape=tuple(shape), dtype=dtype, layout=layout))
 
     def stored(self, name: str, data: Array, role: Role, trainable: bool = True, constant: bool = False) -> str:
-        """A parameter or state that starts from `data`, under the framework's name."""
+        """A parameter or state that starts from `data`, under the framework's name. SP1011: it has no element."""
+        if not data.size:
+            what = f"the model's {role.value} {name!r} has the shape {data.shape}, which no element fits"
+            raise UserError("SP1011", what, "leave out what is empty")
         kinds = {"float32": DType.FLOAT32, "int64": DType.INT64}
         type_ = TensorType(shape=data.shape, dtype=kinds[data.dtype.name])
         safe = safe_name(name)

@@ -1,12 +1,15 @@
 """Arithmetic and activations, captured, compute what PyTorch computes."""
 
 from collections.abc import Callable
+from math import inf
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
+from planner.errors import UserError
+from planner.frontends.torch_export import capture_module
 from tests.frontends.torch_agreement import Function, agree
 
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -57,3 +60,55 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_function(name: str) -> None:
     agree(Function(FUNCTIONS[name]), torch.randn(4, 5))
+
+
+class Of(nn.Module):
+    """A function of a number and a row that are parameters."""
+
+    def __init__(self, function: Callable[[Tensor, Tensor], Tensor], row: Tensor) -> None:
+        super().__init__()
+        self.function, self.row = function, nn.Parameter(row)
+        self.number = nn.Parameter(torch.tensor(0.7))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self.number, self.row) + x
+
+
+def grouped(*results: Tensor) -> Tensor:
+    return torch.stack([r.reshape(()) for r in results]).sum()
+
+
+NUMBERS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "reductions": lambda n, row: n.sum(0) + n.mean(-1) + n.amax(0) + n.prod(0) + n.norm(3, 0) + n.logsumexp(0),
+    "along": lambda n, row: grouped(n.softmax(0), n.cumsum(0), n.cumprod(-1), n.unsqueeze(0), n.unfold(0, 1, 1)),
+    "ordered": lambda n, row: grouped(n.sort(0)[0], n.topk(1)[0], n.max(0)[0], n.kthvalue(1)[0], n.argmax(0).float()),
+    "picked": lambda n, row: grouped(
+        n.gather(0, torch.tensor(0)), n.index_select(0, torch.tensor([0])), n.scatter(0, torch.tensor(0), 2 * n),
+        n.scatter_add(0, torch.tensor(0), n), n.index_add(0, torch.tensor([0]), n),
+    ),
+    "population": lambda n, row: grouped(*torch.var_mean(row, False), torch.std(row, False)),
+    "narrow": lambda n, row: n * sum(torch.narrow_copy(row.detach(), 0, i, 2).prod() for i in (2, -3)),
+    "norms": lambda n, row: sum((torch.linalg.vector_norm(row.relu(), p) for p in (0.5, 1.5, 3.5)), n),
+    "norms_of_zeros": lambda n, row: sum((torch.linalg.vector_norm(0 * row, p) for p in (0.5, 1.5, 3.5, -1, -2.5)), n),
+    "unpooled": lambda n, row: F.max_unpool1d(n.expand(1, 1, 4), torch.tensor([[[4, 1, 4, 7]]]), 2).square().sum(),
+    "put": lambda n, row: row.index_put((torch.tensor([1, 1, 3]),), n.expand(3)).square().sum(),
+    "never_read": lambda n, row: n + torch.where(torch.arange(2) > 0, n.detach() * torch.tensor([inf, 2.0]), 3.0).sum(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_and_rows(name: str) -> None:
+    agree(Of(NUMBERS[name], torch.tensor([0.3, -0.5, 1.7, 0.9, 2.2, -0.4])), torch.randn(()), loss=None)
+
+
+def test_padding_counts_from_the_end() -> None:
+    def bags(n: Tensor, row: Tensor) -> Tensor:
+        ids, offsets = torch.tensor([4, 1, 1, 0, 4, 4]), torch.tensor([0, 3])
+        return F.embedding_bag(ids, row, offsets, padding_idx=-1, mode="mean").square().sum()
+
+    agree(Of(bags, torch.randn(5, 3)), torch.randn(()), loss=None)
+
+
+def test_empty_parameters_are_refused() -> None:
+    with pytest.raises(UserError, match=r"SP1011: the model's parameter 'row' has the shape \(5, 0\)"):
+        capture_module(Of(lambda n, row: n + row.sum(), torch.zeros(5, 0)), torch.randn(()))
