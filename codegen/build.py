@@ -24,7 +24,8 @@ from planner.target.text import read_target
 Progress = Callable[[int, int, str], None]
 """(done, all, what was just made)."""
 
-COMMON = ("-std=c++20", "-fPIC", "-fopenmp", "-fvisibility=hidden", "-pthread")
+COMMON = ("-std=c++20", "-fPIC", "-fopenmp", "-fvisibility=hidden", "-pthread", "-Wno-psabi")
+"""No notes on how vectors wider than the processor's are passed: functions that pass them are inlined."""
 FAST = ("-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fno-ipa-cp")
 """As the kernels were written for: fused multiply-add, no errno, no traps (else selects become branches, and loops are
 not turned into vector code); NaN and infinity keep their meaning. No copies of a function for constant arguments: of

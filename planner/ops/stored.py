@@ -19,7 +19,7 @@ from planner.graph.model import DType, Graph, TensorType
 from planner.ops.base import Array, Facts, Mode, Signature, split_channels
 from planner.ops.device import DEVICE_KERNELS
 
-BLOCKS = (16, 32, 48, 64)
+BLOCKS = (8, 16, 24, 32, 48, 64)
 """On processors."""
 
 WEIGHTS = {

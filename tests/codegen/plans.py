@@ -8,7 +8,7 @@ from codegen.build import build
 from codegen.cpu.emit import emit
 from codegen.executor import Executor
 from codegen.facts import facts, implementations
-from codegen.load import executor_class
+from codegen.load import LEVELS, executor_class, processor_flags
 from planner.costs.model import modelled_costs
 from planner.costs.table import CostTable
 from planner.graph.model import DType, Graph, Node, Program, Role, TensorType, Value
@@ -41,14 +41,27 @@ NO_BOUNDS = Bounds(critical_path_ns=0, work_ns=0, bandwidth_ns=0)
 
 def target_of(lanes: int) -> Target:
     """cpu16's processor with fewer cores. Executors for more lanes than this machine has run with pin=False."""
-    return load_target("cpu16").restrict(lanes)
+    return runnable(load_target("cpu16").restrict(lanes))
+
+
+def runnable(target: Target) -> Target:
+    """The target, with this processor's instructions where it lacks some of the target's."""
+    have = processor_flags()
+    if have is None or have.issuperset(LEVELS[target.cpu.march]):
+        return target
+    here = detect().cpu
+    return target.model_copy(update={"cpu": target.cpu.model_copy(update={"march": here.march, "isa": here.isa})})
 
 
 def plan_for(
-    graph: Graph, lanes: int = 2, options: PlanOptions | None = None, costs: CostTable | None = None
+    graph: Graph,
+    lanes: int = 2,
+    options: PlanOptions | None = None,
+    costs: CostTable | None = None,
+    target: Target | None = None,
 ) -> tuple[Plan, Target]:
-    """`costs`: modelled ones where there are none."""
-    target = target_of(lanes)
+    """`costs`: modelled ones where there are none. `target`: `target_of(lanes)` where there is none."""
+    target = target or target_of(lanes)
     costs = costs or modelled_costs(graph, target, facts)
     return make_plan(graph, target, costs, options or PlanOptions(policy="sequential")), target
 

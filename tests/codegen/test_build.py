@@ -18,7 +18,7 @@ from codegen.cpu.tables import HEADERS
 from codegen.executor import Executor
 from codegen.facts import facts, implementations
 from codegen.initial import draw
-from codegen.load import executor_class, processor_flags, require_processor
+from codegen.load import LEVELS, executor_class, require_processor
 from codegen.paths import RUNTIME
 from planner.errors import InternalError, UserError
 from planner.graph.model import Init, Role, TensorType, Value
@@ -243,17 +243,16 @@ def test_loading_files_that_do_not_belong_together(copy: Path) -> None:
 
 
 def test_processors_that_lack_instructions() -> None:
-    target = load_target("cpu2")
-    require_processor(target)
-    have = processor_flags()
-    assert have is not None
+    require_processor(target_of(2))
+    target, have = load_target("cpu2"), frozenset(LEVELS["x86-64-v4"])
+    require_processor(target, have)
     with pytest.raises(UserError, match=r"SP1609: this processor lacks avx512f.*x86-64-v4"):
         require_processor(target, have - {"avx512f"})
     named = target.model_copy(
         update={"cpu": target.cpu.model_copy(update={"march": "znver4", "isa": ("avx2", "sse9")})}
     )
     with pytest.raises(UserError, match="SP1609: this processor lacks sse9"):
-        require_processor(named)
+        require_processor(named, have)
 
 
 def test_weights_beside_the_plan_are_loaded(copy: Path) -> None:

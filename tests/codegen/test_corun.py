@@ -16,7 +16,7 @@ from planner.plan.simulate import replay
 from planner.solve.options import PlanOptions
 from planner.solve.pipeline import make_plan
 from tests.cli import fails, succeeds
-from tests.codegen.plans import STRICT, plan_for
+from tests.codegen.plans import STRICT, plan_for, runnable
 from tests.codegen.test_executor import assert_follows_reference, batch
 from tests.codegen.test_lanes import no_races, sanitizer
 from tests.graphs import random_net, small_net
@@ -84,7 +84,7 @@ def test_events_of_a_traced_run_beside_the_plan_s(tmp_path: Path) -> None:
 
 def test_second_threads_run_where_they_are_planned(tmp_path: Path) -> None:
     """On a target whose second threads are mapped onto the same core: correct, whatever the hardware makes of it."""
-    graph, target = small_net(), with_siblings(2)
+    graph, target = small_net(), runnable(with_siblings(2))
     costs = modelled_costs(graph, target, facts)
     plan = make_plan(graph, target, costs, PlanOptions(policy="liu", strategies=(1, 3, 4)))
     assert len(plan.lanes) > 2 and all(lane.cpu in (2, 3) for lane in plan.lanes[2:])

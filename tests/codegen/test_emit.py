@@ -20,6 +20,7 @@ from planner.graph.builder import GraphBuilder
 from planner.graph.model import Graph, TensorType
 from planner.graph.text import graph_hash
 from planner.ops.scalar import ScalarAttrs
+from planner.target.text import load_target
 from tests.codegen.plans import NO_BOUNDS, STRICT, plan_for, target_of
 
 ROOT = Path(__file__).parents[2]
@@ -38,8 +39,9 @@ def chain(*names: str, origin: str = "") -> Graph:
 
 def test_golden_sources() -> None:
     """What a small plan's sources look like. After a deliberate change run with STEPPLAN_GOLDEN=1, read the diff."""
-    plan, target = plan_for(chain("layer1.double", "layer2.double", origin="model.py:12"))
-    files = render(plan, chain("layer1.double", "layer2.double", origin="model.py:12"), target)
+    graph = chain("layer1.double", "layer2.double", origin="model.py:12")
+    plan, target = plan_for(graph, target=load_target("cpu16").restrict(2))
+    files = render(plan, graph, target)
     for name in ("values.hpp", "nodes.hpp", "predict.cpp", "lanes.cpp", "executor.cpp", "__init__.py"):
         text = re.sub(r"\b[0-9a-f]{16}\b", "0123456789abcdef", files[name])
         golden = GOLDEN / f"{name}.txt"

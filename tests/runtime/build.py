@@ -22,6 +22,7 @@ FLAGS = [
     "-Wall",
     "-Wextra",
     "-Werror",
+    "-Wno-psabi",
     "-Wno-missing-field-initializers",
     "-shared",
     "-fPIC",

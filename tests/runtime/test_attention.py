@@ -22,7 +22,7 @@ PAIRS = ("-mavx512bf16",) if "avx512_bf16" in detect().cpu.isa else ()
 @pytest.fixture(scope="module", params=["native", "x86-64-v3"])
 def library(request: pytest.FixtureRequest) -> Library:
     flags = PAIRS if request.param == "native" else ()
-    return compile_library(SOURCE, (f"-march={request.param}", "-Wno-psabi", *flags), [KERNELS])
+    return compile_library(SOURCE, (f"-march={request.param}", *flags), [KERNELS])
 
 
 DRAW = {"seed": 5, "stream": 7, "step": 3}

@@ -103,6 +103,7 @@ def test_random_bfloat16_convolutions_round_once(library, seed):
             check_conv(library, shape, kind, dim, slices, seed=seed)
 
 
+@needs_bfloat16
 @pytest.mark.parametrize("kind", [FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS])
 def test_winograd_and_stored_weights_are_float32(library, kind):
     shape = replace(NAMED["unpadded_tiles"], element=1)

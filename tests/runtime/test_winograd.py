@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parent / "winograd.cpp"
 
 @pytest.fixture(scope="module", params=["native", "x86-64-v3"])
 def library(request: pytest.FixtureRequest) -> Library:
-    return compile_library(SOURCE, (f"-march={request.param}", "-Wno-psabi"))
+    return compile_library(SOURCE, (f"-march={request.param}",))
 
 
 def draw(seed: int, taps: int, stride: int) -> tuple[np.random.Generator, np.ndarray]:

@@ -77,7 +77,7 @@ class WeightLayout {
 
   /// The stored form that is this layout; plain where there is none.
   Stored as_stored(int64_t o, int64_t i, int64_t h, int64_t w) const {
-    for (int64_t block : {16, 32, 48, 64}) {
+    for (int64_t block : {8, 16, 24, 32, 48, 64}) {
       if (o % block == 0 && *this == WeightLayout(Stored{block, 0}, o, i, h, w)) return {block, 0};
       if (i % block == 0 && *this == WeightLayout(Stored{0, block}, o, i, h, w)) return {0, block};
     }
