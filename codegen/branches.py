@@ -21,6 +21,7 @@ from codegen.torch_ops import ACTIVATIONS, TORCH
 from codegen.torch_twin import Call, unchained
 from planner.graph.chains import apart
 from planner.graph.model import Graph, Node
+from planner.ops.rectifier import EluAttrs, SoftplusAttrs
 
 Tensor: TypeAlias = torch.Tensor
 Operands = tuple[Tensor, ...]
@@ -145,7 +146,10 @@ def _bound(call: Callable[..., Tensor], kink: Kink) -> Call:
 
 
 def _has_kink(node: Node) -> bool:
-    """A batch norm has one where an activation with kinks is fused into it."""
+    """A batch norm has one where an activation with kinks is fused into it, softplus where its threshold leaves a gap
+    that float32 sees."""
+    if isinstance(node.attrs, SoftplusAttrs):
+        return node.attrs.bound < 17
     return getattr(node.attrs, "activation", "relu") not in ("none", "silu")
 
 
@@ -189,8 +193,11 @@ def _bounds(node: Node) -> tuple[float, float]:
 
 
 def _side(node: Node, operands: Sequence[Tensor]) -> Tensor:
-    """-1 at or below the lower bound, 1 at or above the upper one, else 0; of the output as of the input."""
+    """-1 at or below the lower bound, 1 at or above the upper one, else 0; of the output as of the input. In clip,
+    bounds themselves are between."""
     x, (low, high) = operands[0].detach(), _bounds(node)
+    if node.op == "clip":
+        return (x > high).to(torch.int8) - (x < low).to(torch.int8)
     return (x >= high).to(torch.int8) - (x <= low).to(torch.int8)
 
 
@@ -222,6 +229,29 @@ def _beyond(node: Node, operands: Operands, side: Tensor) -> Tensor:
     (x,), (low, high) = operands, _bounds(node)
     outside = torch.maximum(low - x, x - high).clamp(min=0)
     return torch.where(side == 0, outside, torch.where(side < 0, x - low, high - x).clamp(min=0))
+
+
+# -- elu, softplus with a threshold -----------------------------------------------------------------------------------
+def _curved(node: Node, operands: Operands, positive: Tensor) -> Tensor:
+    a, (x,) = node.attrs, operands
+    assert isinstance(a, EluAttrs)
+    return a.scale * torch.where(positive, x, a.alpha * torch.expm1(a.input_scale * x))
+
+
+def _above(node: Node, operands: Sequence[Tensor]) -> Tensor:
+    assert isinstance(node.attrs, SoftplusAttrs)
+    return node.attrs.beta * operands[0].detach() > node.attrs.bound
+
+
+def _straightened(node: Node, operands: Operands, above: Tensor) -> Tensor:
+    assert isinstance(node.attrs, SoftplusAttrs)
+    return torch.where(above, operands[0], F.softplus(operands[0], node.attrs.beta, inf))
+
+
+def _beside_threshold(node: Node, operands: Operands, above: Tensor) -> Tensor:
+    assert isinstance(node.attrs, SoftplusAttrs)
+    distance = (operands[0] - node.attrs.bound / node.attrs.beta).abs()
+    return torch.where(above != _above(node, operands), distance, 0.0)
 
 
 # -- max pool ------------------------------------------------------------------------------------------------------
@@ -314,11 +344,14 @@ KINKS: Mapping[str, Kink] = {
     "abs": Kink(_inputs, _sign, _input, _sign, _signed, _sign_gap),
     "batch_norm": _CLAMP._replace(read=_side_of_output, before=_batch_norm, apply=_activated),
     "clamp": _CLAMP,
+    "clip": _CLAMP._replace(decisive=_inputs),
+    "elu": _RECTIFIER._replace(decisive=_inputs, apply=_curved),
     "leaky_relu": _RECTIFIER,
     "max_pool2d": Kink(lambda n: n.outputs[1:2], lambda n, t: t[0].long(), _input, _choose, _pooled, _behind_best, 2),
     "maximum": _EXTREMUM,
     "minimum": _EXTREMUM,
     "relu": _RECTIFIER,
+    "softplus": Kink(_inputs, _above, _input, _above, _straightened, _beside_threshold),
 }
 """Every differentiable op that has one."""
 

@@ -160,6 +160,11 @@ def nll_loss(a: Any, t: Sequence[Tensor]) -> Tensor:
     return loss.mean() if a.reduction == "mean" else loss.sum()
 
 
+def elu(a: Any, t: Sequence[Tensor]) -> Tensor:
+    curve = a.alpha * torch.expm1(a.input_scale * t[0].clamp(max=0))
+    return a.scale * torch.where(t[0] > 0, t[0], curve)
+
+
 def chain(a: Any, t: Sequence[Tensor]) -> Tensor:
     """Its steps one after the other, as the model had them."""
     expression, values = parse(a.expression, len(t)), list(t)
@@ -174,6 +179,7 @@ TORCH: dict[str, Call] = {
     "atan": lambda a, t: t[0].atan(),
     "cos": lambda a, t: t[0].cos(),
     "sin": lambda a, t: t[0].sin(),
+    "elu": elu,
     "erf": lambda a, t: t[0].erf(),
     "abs": lambda a, t: t[0].abs(),
     "adaptive_avg_pool2d": lambda a, t: F.adaptive_avg_pool2d(t[0], a.output),
@@ -195,15 +201,18 @@ TORCH: dict[str, Call] = {
     "div": lambda a, t: t[0] / t[1],
     "embedding": embedding,
     "exp": lambda a, t: t[0].exp(),
+    "expm1": lambda a, t: t[0].expm1(),
     "expand": lambda a, t: t[0].expand(a.shape),
     "gelu": lambda a, t: F.gelu(t[0], approximate=a.approximate),
     "gru_cell": gru_cell,
     "interpolate": interpolate,
     "layer_norm": layer_norm,
     "clamp": lambda a, t: F.hardtanh(t[0], -inf if a.low is None else a.low, inf if a.high is None else a.high),
+    "clip": lambda a, t: t[0].clamp(-inf if a.low is None else a.low, inf if a.high is None else a.high),
     "leaky_relu": lambda a, t: F.leaky_relu(t[0], a.slope),
     "linear": lambda a, t: F.linear(*t),
     "log": lambda a, t: t[0].log(),
+    "log1p": lambda a, t: t[0].log1p(),
     "log_softmax": lambda a, t: t[0].log_softmax(-1),
     "lrn": lambda a, t: F.local_response_norm(t[0][..., None], a.size, a.alpha, a.beta, a.k)[..., 0],
     "lstm_cell": lstm_cell,
@@ -227,6 +236,7 @@ TORCH: dict[str, Call] = {
     "sigmoid": lambda a, t: t[0].sigmoid(),
     "silu": lambda a, t: F.silu(t[0]),
     "slice": sliced,
+    "softplus": lambda a, t: torch.where(a.beta * t[0] > a.bound, t[0], F.softplus(t[0], a.beta, inf)),
     "softmax": lambda a, t: t[0].softmax(-1),
     "split": lambda a, t: t[0].split(list(a.sizes), a.axis),
     "sqrt": lambda a, t: t[0].sqrt(),

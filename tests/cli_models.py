@@ -16,7 +16,7 @@ class Small(torch.nn.Module):
 
 class Unsupported(Small):
     def forward(self, x: Any) -> Any:
-        return self.fc(torch.cummax(x, 1).values)
+        return self.fc(x.lgamma())
 
 
 class Complex(Small):

@@ -24,7 +24,7 @@ def _erfc(c: Context, x: str) -> str:
 
 @lowers("sinh")
 def _sinh(c: Context, x: str) -> str:
-    return c.scale(c.op("sub", c.op("exp", x), c.op("exp", c.op("neg", x))), 0.5)
+    return c.scale(c.op("sub", c.op("expm1", x), c.op("expm1", c.op("neg", x))), 0.5)
 
 
 @lowers("cosh")
@@ -46,20 +46,34 @@ def _acos(c: Context, x: str) -> str:
 
 @lowers("asinh")
 def _asinh(c: Context, x: str) -> str:
-    """sign(x) log(|x| + sqrt(x^2 + 1)), so that nothing cancels."""
-    size = c.op("abs", x)
-    return c.op("mul", sign(c, x), c.op("log", c.op("add", size, c.op("sqrt", c.shift(c.op("square", x), 1)))))
+    """sign(x) log(1 + |x| + x^2 / (1 + sqrt(x^2 + 1))), so that nothing cancels."""
+    square = c.op("square", x)
+    more = c.op("div", square, c.shift(c.op("sqrt", c.shift(square, 1)), 1))
+    return c.op("mul", _direction(c, x), c.op("log1p", c.op("add", _size(c, x), more)))
 
 
 @lowers("acosh")
 def _acosh(c: Context, x: str) -> str:
-    root = c.op("sqrt", c.op("mul", c.shift(x, -1), c.shift(x, 1)))
-    return c.op("log", c.op("add", x, root))
+    above = c.shift(x, -1)
+    return c.op("log1p", c.op("add", above, c.op("sqrt", c.op("mul", above, c.shift(x, 1)))))
 
 
 @lowers("atanh")
 def _atanh(c: Context, x: str) -> str:
-    return c.scale(c.op("log", c.op("div", c.shift(x, 1), c.shift(c.op("neg", x), 1))), 0.5)
+    """sign(x) log(1 + 2 |x| / (1 - |x|)) / 2."""
+    size = _size(c, x)
+    grown = c.op("log1p", c.op("div", c.scale(size, 2), c.shift(c.op("neg", size), 1)))
+    return c.scale(c.op("mul", _direction(c, x), grown), 0.5)
+
+
+def _direction(c: Context, x: str) -> str:
+    """1, or -1 below 0."""
+    return c.shift(c.scale(c.compare("lt", x, 0), -2), 1)
+
+
+def _size(c: Context, x: str) -> str:
+    """|x|, whose gradient at 0 is 1: times the direction, that of x."""
+    return c.op("mul", _direction(c, x), x)
 
 
 @lowers("atan2")
@@ -73,7 +87,7 @@ def _atan2(c: Context, y: Any, x: Any) -> str:
     low = c.op("atan", c.op("div", c.where(flat, y, zero), c.where(flat, x, one)))
     half = c.op("mul", c.compare("lt", x, 0), c.shift(c.scale(c.compare("lt", y, 0), -2), 1))
     steep = c.op("atan", c.op("div", c.where(upright, x, zero), c.op("add", c.where(upright, y, one), none)))
-    high = c.op("sub", c.scale(sign(c, y), pi / 2), steep)
+    high = c.where(none, zero, c.op("sub", c.scale(sign(c, y), pi / 2), steep))
     return c.where(flat, c.op("add", low, c.scale(half, pi)), high)
 
 
@@ -100,6 +114,12 @@ def sign(c: Context, x: str) -> str:
 @lowers("signbit")
 def _signbit(c: Context, x: str) -> str:
     return c.compare("lt", x, 0)
+
+
+@lowers("angle")
+def _angle(c: Context, x: str) -> str:
+    """Of a real number: 0, or pi below 0; NaN stays."""
+    return c.where(c.compare("ne", x, x), x, c.scale(c.compare("lt", x, 0), pi))
 
 
 @lowers("copysign")
@@ -137,14 +157,17 @@ def _ceil(c: Context, x: str) -> str:
 
 @lowers("round")
 def _round(c: Context, x: str, decimals: int = 0) -> str:
-    """Halves go to the even neighbour."""
     if c.whole_result():
         return x
-    x = c.scale(x, 10.0**decimals)
+    return c.scale(nearest_whole(c, c.scale(x, 10.0**decimals)), 10.0**-decimals)
+
+
+def nearest_whole(c: Context, x: str) -> str:
+    """Halves go to the even neighbour."""
     up = floor(c, c.shift(x, 0.5))
     tie = c.compare("eq", c.op("sub", up, x), 0.5)
     odd = c.op("sub", up, c.scale(floor(c, c.scale(up, 0.5)), 2))
-    return c.scale(c.op("sub", up, c.op("mul", tie, odd)), 10.0**-decimals)
+    return c.op("sub", up, c.op("mul", tie, odd))
 
 
 @lowers("frac")

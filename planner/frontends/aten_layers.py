@@ -1,5 +1,6 @@
 """ATen's layers: convolution, linear, pooling, normalisation, embedding, dropout."""
 
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -99,6 +100,8 @@ def transpose_images(
     c: Context, x: str, w: str, bias: Any, stride: Any, padding: Any, output_padding: Any, groups: int, dilation: Any
 ) -> str:
     """A transposed convolution of (N, C, H, W)."""
+    small = all(o < s for o, s in zip(_pair(output_padding), _pair(stride), strict=True))
+    require(small, "an output_padding of a stride or more")
     attrs = ConvTransposeAttrs(
         stride=_pair(stride),
         padding=_sides(padding),
@@ -221,6 +224,10 @@ def _pooled(c: Context, x: str, op: str, attrs: Any) -> str:
     return c.select(y, 0, 0) if single else y
 
 
+_LOWEST = -3.0e38
+"""Around images, in place of minus infinity: no window consists of padding alone."""
+
+
 @lowers("max_pool2d")
 def max_pool_images(c: Context, x: str, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool) -> str:
     attrs = MaxPoolAttrs(
@@ -234,8 +241,28 @@ def max_pool_images(c: Context, x: str, kernel: Any, stride: Any, padding: Any, 
 
 
 @lowers("max_pool2d_with_indices")
-def _max_pool_indices(c: Context, *arguments: Any) -> Any:
-    return (max_pool_images(c, *arguments), None)
+def _max_pool_indices(c: Context, x: str, *window: Any) -> Any:
+    y = max_pool_images(c, x, *window)
+    return (y, _chosen_places(c, x, y, *window) if c.wanted(1) else None)
+
+
+def _chosen_places(c: Context, x: str, y: str, kernel: Any, stride: Any, padding: Any, dilation: Any, _: Any) -> str:
+    """Of every result, the place in its image, row by row, of the first element of its window that is as large."""
+    lead, image, counts = c.rank(x) - 2, c.shape(x)[-2:], c.shape(y)[-2:]
+    steps, before, apart = _pair(stride or kernel), _pair(padding), _pair(dilation)
+    behind = [
+        (n - 1) * step + a * (k - 1) + 1 - extent - b
+        for n, step, a, k, extent, b in zip(counts, steps, apart, _pair(kernel), image, before, strict=True)
+    ]
+    padded = c.pad(c.op("detach", x), [(0, 0)] * lead + list(zip(before, behind, strict=True)), _LOWEST)
+    place = c.fill((), 0.0)
+    for tap in reversed(list(product(*(range(k) for k in _pair(kernel))))):
+        part, own = padded, c.torch.zeros(())
+        for axis, (t, a, n, step) in enumerate(zip(tap, apart, counts, steps, strict=True)):
+            part = c.slice(part, lead + axis, t * a, t * a + (n - 1) * step + 1, step)
+            own = own[..., None] * image[axis] + c.torch.arange(n) * step + t * a - before[axis]
+        place = c.where(c.compare("eq", part, y), c.val(own), place)
+    return c.to_whole(place)
 
 
 @lowers("max_pool1d")
@@ -245,8 +272,10 @@ def _max_pool1d(c: Context, x: str, kernel: Any, stride: Any, padding: Any, dila
 
 
 @lowers("max_pool1d_with_indices")
-def _max_pool1d_indices(c: Context, *arguments: Any) -> Any:
-    return (_max_pool1d(c, *arguments), None)
+def _max_pool1d_indices(c: Context, x: str, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool) -> Any:
+    windows = (_row(kernel, 1), _row(stride or kernel, 1), _row(padding, 0), _row(dilation, 1))
+    y, places = _max_pool_indices(c, c.unsqueeze(x, -2), *windows, ceil)
+    return (c.squeeze(y, [-2]), places and c.squeeze(places, [-2]))
 
 
 @lowers("avg_pool2d")

@@ -5,6 +5,7 @@ from typing import Any
 
 from planner.frontends.aten import Context, lowers, require
 from planner.ops.loss import ClassLossAttrs, LossAttrs
+from planner.ops.rectifier import SoftplusAttrs
 
 _REDUCTIONS = {1: "mean", 2: "sum"}
 
@@ -112,7 +113,7 @@ def bce(c: Context, x: Any, target: Any, weight: Any, positive: Any, reduction: 
     if weight is None and positive is None and reduction in _REDUCTIONS:
         return _pair_loss(c, "bce_with_logits", x, target, reduction)
     x, target = c.val(x), c.val(target)
-    curve = c.softplus(c.op("neg", x))
+    curve = c.op("softplus", c.op("neg", x), attrs=SoftplusAttrs())
     if positive is not None:
         more = c.op("mul", c.shift(c.val(positive), -1), target)
         curve = c.op("mul", c.shift(more, 1), curve)

@@ -1,17 +1,19 @@
 """ATen's arithmetic, activations and reductions."""
 
-from math import inf, log, prod
+from math import inf, log
 from typing import Any
 
 from planner.frontends.aten import Context, lowers, require
 from planner.frontends.aten_elementwise import divided
-from planner.frontends.aten_order import evenly
 from planner.ops.activation import GeluAttrs, LeakyReluAttrs
 from planner.ops.heads import SHUT
 from planner.ops.masks import CompareAttrs
+from planner.ops.rectifier import EluAttrs, SoftplusAttrs
 
-_SIMPLE = ("relu", "sigmoid", "tanh", "silu", "exp", "log", "sqrt", "abs", "square", "reciprocal", "neg")
-for _name in _SIMPLE:
+for _name in (
+    *("relu", "sigmoid", "tanh", "silu", "exp", "expm1", "log", "log1p"),
+    *("sqrt", "abs", "square", "reciprocal", "neg"),
+):
     lowers(_name)(lambda c, x, op=_name: c.op(op, x))
 
 
@@ -30,22 +32,21 @@ def _rsqrt(c: Context, x: str) -> str:
     return c.op("reciprocal", c.op("sqrt", x))
 
 
-@lowers("log1p")
-def _log1p(c: Context, x: str) -> str:
-    return c.op("log", c.shift(x, 1))
+@lowers("hardtanh")
+def _hardtanh(c: Context, x: str, low: Any, high: Any) -> str:
+    return c.clamp(x, c.number(low), c.number(high))
 
 
-@lowers("expm1")
-def _expm1(c: Context, x: str) -> str:
-    return c.shift(c.op("exp", x), -1)
-
-
-@lowers("hardtanh", "clamp")
+@lowers("clamp")
 def _clamp(c: Context, x: str, low: Any, high: Any) -> str:
-    if c.whole_result() or any(b is not None and c.number(b) is None for b in (low, high)):
+    if c.whole_result():
         x = x if low is None else c.larger(x, low)
         return x if high is None else c.larger(x, high, -1)
-    return c.clamp(x, None if low is None else c.number(low), None if high is None else c.number(high))
+    if all(b is None or c.number(b) is not None for b in (low, high)):
+        return c.clip(x, None if low is None else c.number(low), None if high is None else c.number(high))
+    x = c.floating(x)
+    x = x if low is None else c.where(c.compare("lt", x, low), c.floating(low), x)
+    return x if high is None else c.where(c.compare("gt", x, high), c.floating(high), x)
 
 
 @lowers("clamp_min")
@@ -73,21 +74,14 @@ def _hard_swish(c: Context, x: str) -> str:
     return c.op("mul", x, c.hard_sigmoid(x))
 
 
-_SAME_IN_FLOAT32 = 17
-"""From here on, log(1 + exp(x)) and x, which PyTorch returns, are the same float32."""
-
-
 @lowers("softplus")
 def _softplus(c: Context, x: str, beta: float, threshold: float) -> str:
-    y = c.softplus(x, float(beta))
-    if threshold > _SAME_IN_FLOAT32:
-        return y
-    return c.where(c.compare("gt", x, threshold / beta), x, y)
+    return c.op("softplus", x, attrs=SoftplusAttrs(beta=float(beta), threshold=float(threshold)))
 
 
 @lowers("log_sigmoid")
 def _log_sigmoid(c: Context, x: str) -> str:
-    return c.op("neg", c.softplus(c.op("neg", x)))
+    return c.op("neg", c.op("softplus", c.op("neg", x), attrs=SoftplusAttrs()))
 
 
 @lowers("log_sigmoid_forward")
@@ -97,31 +91,32 @@ def _log_sigmoid_forward(c: Context, x: str) -> Any:
 
 @lowers("mish")
 def _mish(c: Context, x: str) -> str:
-    return c.op("mul", x, c.op("tanh", c.softplus(x)))
+    return c.op("mul", x, c.op("tanh", c.op("softplus", x, attrs=SoftplusAttrs())))
 
 
 @lowers("elu")
 def _elu(c: Context, x: str, alpha: float, scale: float, input_scale: float) -> str:
-    return c.elu(x, float(alpha), float(scale), float(input_scale))
+    attrs = EluAttrs(alpha=float(alpha), scale=float(scale), input_scale=float(input_scale))
+    return c.op("elu", x, attrs=attrs)
 
 
 @lowers("selu")
 def _selu(c: Context, x: str) -> str:
-    return c.elu(x, 1.6732632423543772, 1.0507009873554805)
+    return _elu(c, x, 1.6732632423543772, 1.0507009873554805, 1)
 
 
 @lowers("celu")
 def _celu(c: Context, x: str, alpha: float) -> str:
-    return c.elu(x, float(alpha), 1.0, 1 / float(alpha))
+    return _elu(c, x, alpha, 1, 1 / alpha)
 
 
 @lowers("prelu", "_prelu_kernel")
 def _prelu(c: Context, x: str, weight: str) -> str:
-    """relu(x) - w relu(-x); one w, or one per channel (dimension 1)."""
+    """One w, or one per channel (dimension 1)."""
     w, rank = c.val(weight), c.rank(x)
     if c.rank(w) == 1 and rank > 2 and c.shape(w)[0] > 1:
         w = c.reshape(w, (c.shape(w)[0], *([1] * (rank - 2))))
-    return c.op("sub", c.op("relu", x), c.op("mul", w, c.op("relu", c.op("neg", x))))
+    return c.prelu(x, w)
 
 
 @lowers("glu")
@@ -215,6 +210,28 @@ def _pow(c: Context, a: Any, b: Any) -> str:
     return c.op("exp", c.op("mul", c.op("log", c.val(a)), c.val(b)))  # as in PyTorch, NaN below 0
 
 
+@lowers("fmax")
+def _fmax(c: Context, a: Any, b: Any) -> str:
+    return _not_nan(c, a, b, "ge")
+
+
+@lowers("fmin")
+def _fmin(c: Context, a: Any, b: Any) -> str:
+    return _not_nan(c, a, b, "le")
+
+
+def _not_nan(c: Context, a: Any, b: Any, relation: str) -> str:
+    """a where it stands in the relation to b, or b is NaN; else b."""
+    a, b = c.floating(a), c.floating(b)
+    first = c.op("maximum", c.compare(relation, a, b), c.compare("ne", b, b))
+    return c.where(first, a, b)
+
+
+@lowers("ldexp")
+def _ldexp(c: Context, x: Any, exponent: Any) -> str:
+    return c.op("mul", c.floating(x), c.op("exp", c.scale(c.floating(exponent), log(2))))
+
+
 @lowers("addcmul")
 def _addcmul(c: Context, x: Any, a: Any, b: Any, value: float) -> str:
     return _add(c, x, _mul(c, a, b), value)
@@ -306,103 +323,3 @@ def _truths(c: Context, a: Any, b: Any) -> tuple[str, str]:
         kinds = [x.dtype if c.is_constant(x) else c.dtype(i) for i, x in enumerate((a, b))]
         require(all(k is c.torch.bool for k in kinds), "whole numbers")
     return c.truth(a, 0), c.truth(b, 1)
-
-
-@lowers("any")
-def _any(c: Context, x: str, *rest: Any) -> str:
-    axes, keepdim = _axes((*rest, None)) if rest else (None, False)
-    return c.compare("gt", c.reduce("reduce_sum", c.truth(x, 0), axes, keepdim), 0)
-
-
-@lowers("all")
-def _all(c: Context, x: str, *rest: Any) -> str:
-    axes, keepdim = _axes((*rest, None)) if rest else (None, False)
-    failing = c.shift(c.op("neg", c.truth(x, 0)), 1)
-    return c.compare("eq", c.reduce("reduce_sum", failing, axes, keepdim), 0)
-
-
-# -- reductions ------------------------------------------------------------------------------------------------
-lowers("mean")(lambda c, x, *rest: c.reduce("reduce_mean", c.floating(x), *_axes(rest)))
-lowers("sum")(lambda c, x, *rest: c.reduce("reduce_sum", c.floating(x), *_axes(rest)))
-
-
-def _axes(rest: tuple[Any, ...]) -> tuple[list[int] | None, bool]:
-    """(axes, keepdim) of the overloads (dtype) and (dim, keepdim, dtype)."""
-    if len(rest) < 2:
-        return None, False
-    axes = [rest[0]] if isinstance(rest[0], int) else rest[0]
-    return axes or None, bool(rest[1])
-
-
-def _correction(value: Any) -> float:
-    return 1.0 if value is None else float(value)
-
-
-@lowers("var")
-def _var(c: Context, *arguments: Any) -> str:
-    return str(_var_mean(c, *arguments)[0])
-
-
-@lowers("std")
-def _std(c: Context, *arguments: Any) -> str:
-    return c.root(_var(c, *arguments))
-
-
-@lowers("var_mean")
-def _var_mean(c: Context, x: str, axes: Any = None, correction: Any = None, keepdim: bool = False) -> Any:
-    if isinstance(axes, bool):  # the overload (unbiased)
-        axes, correction = None, float(axes)
-    return c.variance(x, axes, _correction(correction), keepdim)
-
-
-@lowers("_cdist_forward", "cdist")
-def _cdist(c: Context, a: Any, b: Any, order: float, mode: Any) -> str:
-    """Distances of all rows of a from all rows of b."""
-    a, b = c.val(a), c.val(b)
-    apart = c.op("sub", c.unsqueeze(a, c.rank(a) - 1), c.unsqueeze(b, c.rank(b) - 2))
-    return _norm(c, apart, order, [-1], False, None)
-
-
-@lowers("linalg_vector_norm")
-def _norm(c: Context, x: str, order: Any, axes: Any, keepdim: bool, dtype: Any) -> str:
-    order = float(order)
-    if order == 2:
-        return c.root(c.reduce("reduce_sum", c.op("square", x), axes, keepdim))
-    size = c.op("abs", x)
-    if order == 1:
-        return c.reduce("reduce_sum", size, axes, keepdim)
-    if order == 0:
-        return c.reduce("reduce_sum", c.compare("ne", x, 0), axes, keepdim)
-    if abs(order) == inf:
-        return evenly(c, size, list(axes or range(c.rank(x))), keepdim, 1 if order > 0 else -1)
-    return _power_norm(c, size, order, axes, keepdim)
-
-
-def _power_norm(c: Context, size: str, order: float, axes: Any, keepdim: bool) -> str:
-    """(sum of |x|^p)^(1/p). Zeros have the gradient 0: they are counted as ones, and taken away again. Of a negative
-    order they make the norm 0, whatever stands beside them."""
-    zero = c.compare("eq", size, 0)
-    total = c.reduce("reduce_sum", c.op("sub", c.power(c.op("add", size, zero), order), zero), axes, keepdim)
-    empty = c.compare("eq", total, 0)
-    norm = c.op("sub", c.power(c.op("add", total, empty), 1 / order), empty)
-    if order > 0:
-        return norm
-    return c.where(c.compare("gt", c.reduce("reduce_sum", zero, axes, keepdim), 0), c.fill((), 0.0), norm)
-
-
-# -- products --------------------------------------------------------------------------------------------------
-@lowers("matmul", "mm", "bmm", "mv", "dot")
-def _matmul(c: Context, a: Any, b: Any) -> str:
-    return c.matmul(c.val(a), c.val(b))
-
-
-@lowers("addmm", "baddbmm", "addmv")
-def _addmm(c: Context, x: Any, a: Any, b: Any, beta: float, alpha: float) -> str:
-    product = c.scale(c.matmul(c.val(a), c.val(b)), float(alpha))
-    return product if beta == 0 else c.op("add", product, c.scale(c.val(x), float(beta)))
-
-
-@lowers("outer")
-def _outer(c: Context, a: Any, b: Any) -> str:
-    a, b = c.val(a), c.val(b)
-    return c.op("mul", c.reshape(a, (prod(c.shape(a)), 1)), b)

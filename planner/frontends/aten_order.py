@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 from planner.frontends.aten import Context, lowers, require
+from planner.frontends.aten_picks import gather, read
 
 _MOST_SORTED = 2048
 """Elements of a row; its comparisons take the square of them."""
@@ -157,7 +158,9 @@ def _bucketize(c: Context, x: Any, boundaries: Any, whole: bool = False, right: 
 
 @lowers("searchsorted")
 def _searchsorted(c: Context, sequence: Any, x: Any, whole: bool, right: bool, side: Any, sorter: Any) -> str:
-    require(len(c.shape_of(sequence)) == 1 and sorter is None, "a sequence per row")
+    require(sorter is None, "a sorter")
+    if len(c.shape_of(sequence)) > 1:  # one for every row
+        sequence = c.unsqueeze(c.val(sequence), -2)
     return _bucketize(c, x, sequence, whole, right or side == "right")
 
 
@@ -183,6 +186,18 @@ def _running_sum(c: Context, x: str) -> str:
     return c.slice(c.reshape(y, (*lead, blocks * _BLOCK)), len(lead), 0, extent)
 
 
+@lowers("masked_scatter")
+def _masked_scatter(c: Context, x: Any, mask: Any, source: Any) -> str:
+    """Where the mask is set, the source's elements one after the other: the running count of it says which."""
+    x, source = c.floating(x), c.floating(source)
+    shape = tuple(c.torch.broadcast_shapes(c.shape(x), c.shape_of(mask)))
+    x, wide = c.expand(x, shape), c.expand(c.truth(mask, 1), shape)
+    count = cumsum(c, c.reshape(wide, (-1,)), 0)
+    place = c.to_whole(c.clamp(c.shift(count, -1), 0, None))
+    found = read(c, c.reshape(source, (-1,)), place)
+    return c.where(wide, c.reshape(found, shape), x)
+
+
 @lowers("cumprod")
 def _cumprod(c: Context, x: str, axis: int, *_: Any) -> str:
     extent = c.shape(x)[axis]
@@ -191,6 +206,51 @@ def _cumprod(c: Context, x: str, axis: int, *_: Any) -> str:
     for i in range(1, extent):
         found.append(c.op("mul", found[-1], c.slice(x, axis, i, i + 1)))
     return c.concat(found, axis)
+
+
+def _extremes_so_far(sign: int) -> Any:
+    def handler(c: Context, x: str, axis: int) -> Any:
+        """The extreme of every element and those before it, and where it is; of equal ones the last. In every round
+        elements meet those twice as far before them."""
+        axis %= c.rank(x)
+        shape = c.shape(x)
+        extent = shape[axis]
+        best = c.op("detach", c.floating(x))
+        positions = c.torch.arange(extent).float().reshape(-1, *([1] * (len(shape) - 1 - axis)))
+        place = c.expand(c.val(positions), shape)
+        for apart in _doubling(extent):
+            (first, own), (first_place, own_place) = (
+                (c.slice(v, axis, 0, apart), c.slice(v, axis, apart, extent)) for v in (best, place)
+            )
+            before, before_place = (c.slice(v, axis, 0, extent - apart) for v in (best, place))
+            better = c.compare("gt" if sign > 0 else "lt", before, own)
+            best = c.concat([first, c.where(better, before, own)], axis)
+            place = c.concat([first_place, c.where(better, before_place, own_place)], axis)
+        found = c.to_whole(place)
+        return (gather(c, x, axis, found), found)
+
+    return handler
+
+
+lowers("cummax")(_extremes_so_far(1))
+lowers("cummin")(_extremes_so_far(-1))
+
+
+def _doubling(extent: int) -> list[int]:
+    """1, 2, 4, ..., below the extent."""
+    return [1 << i for i in range((extent - 1).bit_length())]
+
+
+@lowers("logcumsumexp")
+def _logcumsumexp(c: Context, x: str, axis: int) -> str:
+    axis %= c.rank(x)
+    extent = c.shape(x)[axis]
+    for apart in _doubling(extent):
+        first, own = c.slice(x, axis, 0, apart), c.slice(x, axis, apart, extent)
+        before = c.slice(x, axis, 0, extent - apart)
+        both = c.stack([own, before], c.rank(x))
+        x = c.concat([first, logsumexp(c, both, -1)], axis)
+    return x
 
 
 @lowers("prod")

@@ -66,7 +66,7 @@ def added(c: Context, places: Any, rows: str, entries: int, width: int) -> str:
 
 # -- reading ---------------------------------------------------------------------------------------------------
 @lowers("gather")
-def _gather(c: Context, x: Any, axis: int, index: Any, *_: Any) -> str:
+def gather(c: Context, x: Any, axis: int, index: Any, *_: Any) -> str:
     x = c.val(x)
     shape = c.shape(x) or (1,)
     places = _places(c, _along(c, index, axis % len(shape), shape), list(shape))
@@ -80,16 +80,121 @@ def _take(c: Context, x: Any, index: Any) -> str:
 
 
 def several(c: Context, x: str, indices: list[Any], axes: list[int]) -> str:
-    """x[..., i, j, ...] with neighbouring indices that depend on the data."""
+    """x[..., i, j, ...]: what the indices pick is in their place or, with a slice between them, in front."""
     shape = c.shape(x)
-    first, behind = axes[0], axes[-1] + 1
+    first = axes[0] if _neighbours(axes) else 0
     places = _places(c, [indices[a] for a in axes], [shape[a] for a in axes])
-    order = (*axes, *range(first), *range(behind, len(shape)))
+    order = _in_front(axes, len(shape))
     rest = tuple(shape[a] for a in order[len(axes) :])
     picked = read(c, c.permute(x, order), places, rest)
     count = c.rank(picked) - len(rest)
     back = (*range(count, count + first), *range(count), *range(count + first, c.rank(picked)))
     return c.permute(picked, back)
+
+
+@lowers("index_select")
+def _index_select(c: Context, x: Any, axis: int, index: Any) -> str:
+    x = c.val(x)
+    return pick(c, x, axis % c.rank(x), index)
+
+
+@lowers("index")
+def _index(c: Context, x: Any, indices: list[Any]) -> str:
+    """x[i, j, :, k]: whole numbers only. Constant ones that walk along axes are slices; one index picks rows."""
+    x = c.val(x)
+    shape = c.shape(x)
+    axes = [axis for axis, index in enumerate(indices) if index is not None]
+    indices = [_positions(c, i) for i in indices]
+    for position in axes:
+        index = indices[position]
+        boolean = index.dtype is c.torch.bool if c.is_constant(index) else c.b.type(index).dtype is not DType.INT64
+        require(not boolean, "a boolean index, whose result has a size that depends on data")
+    if all(c.is_constant(indices[a]) for a in axes):
+        indices = [None if i is None else c.torch.where(i < 0, i + shape[a], i) for a, i in enumerate(indices)]
+        walked = _walks(c, x, indices, axes)
+        if walked is not None:
+            return walked
+    if len(axes) == 1:
+        return pick(c, x, axes[0], indices[axes[0]])
+    if not _neighbours(axes) or not all(c.is_constant(indices[a]) for a in axes):
+        return several(c, x, indices, axes)
+    flat, broadcast = 0, c.torch.broadcast_tensors(*(indices[a] for a in axes))
+    for axis, index in zip(axes, broadcast, strict=True):
+        flat = flat * shape[axis] + index
+    merged = c.reshape(x, (*shape[: axes[0]], -1, *shape[axes[-1] + 1 :]))
+    return pick(c, merged, axes[0], flat)
+
+
+def _positions(c: Context, index: Any) -> Any:
+    """A constant mask of one dimension as the numbers of what it keeps."""
+    mask = c.is_constant(index) and index.dtype is c.torch.bool and index.dim() == 1
+    return index.nonzero().reshape(-1) if mask else index
+
+
+@lowers("index_put")
+def _index_put(c: Context, x: str, indices: list[Any], values: Any, accumulate: bool = False) -> str:
+    """x[mask] = number, of a mask that may depend on the data, or x[i, j] = values."""
+    if indices and all(is_whole(c, i) for i in indices if i is not None):
+        return put(c, c.val(x), indices, values, accumulate)
+    require(len(indices) == 1 and indices[0] is not None, "several indices")
+    mask: Any = indices[0]
+    require(not accumulate and prod(c.shape_of(values)) == 1, "several values")
+    shape = c.shape_of(mask)
+    wide = c.reshape(c.val(mask), (*shape, *([1] * (c.rank(x) - len(shape)))))
+    return c.where(wide, c.reshape(c.floating(values), ()), x)
+
+
+def _walks(c: Context, x: str, indices: list[Any], axes: list[int]) -> str | None:
+    """Every index runs first, first + 1, ... along a dimension of its own, in the order of the axes."""
+    starts: dict[int, int] = {}
+    rank = max(indices[a].dim() for a in axes)
+    if axes != list(range(axes[0], axes[0] + rank)):
+        return None
+    for place, axis in enumerate(axes):
+        index = indices[axis]
+        extents = [d for d in (1,) * (rank - index.dim()) + tuple(index.shape)]
+        values = index.reshape(-1).tolist()
+        if any(d != 1 for i, d in enumerate(extents) if i != place):
+            return None
+        if values != list(range(values[0], values[0] + len(values))):
+            return None
+        starts[axis] = values[0]
+    for axis in axes:
+        x = c.slice(x, axis, starts[axis], starts[axis] + indices[axis].numel())
+    return x
+
+
+def pick(c: Context, x: str, axis: int, index: Any) -> str:
+    """The rows of an axis that an index of any shape names, in that shape's place: an embedding, unless they are few
+    or neighbours."""
+    shape = c.shape(x)
+    if c.is_constant(index):
+        index = c.torch.where(index < 0, index + shape[axis], index)
+        values = index.reshape(-1).tolist()
+        if values and values == list(range(values[0], values[0] + len(values))):
+            rows = c.slice(x, axis, values[0], values[0] + len(values))
+            return c.reshape(rows, (*shape[:axis], *index.shape, *shape[axis + 1 :]))
+        if len(values) == 1:
+            return c.reshape(
+                c.slice(x, axis, values[0], values[0] + 1), (*shape[:axis], *index.shape, *shape[axis + 1 :])
+            )
+    ids = c.val(index)
+    require(c.b.type(ids).dtype is DType.INT64, "an index that is no int64")
+    order = (axis, *(a for a in range(len(shape)) if a != axis))
+    rest = [shape[a] for a in order[1:]]
+    picked = read(c, c.permute(x, order), ids, tuple(rest))
+    count = len(c.shape(ids))
+    back = (*range(count, count + axis), *range(count), *range(count + axis, count + len(rest)))
+    return c.permute(picked, back)
+
+
+def _neighbours(axes: list[int]) -> bool:
+    return axes == list(range(axes[0], axes[0] + len(axes)))
+
+
+def _in_front(axes: list[int], rank: int) -> list[int]:
+    """The order of axes with these before the others."""
+    return [*axes, *(a for a in range(rank) if a not in axes)]
 
 
 # -- writing ---------------------------------------------------------------------------------------------------
@@ -126,10 +231,12 @@ def _scattered(c: Context, axis: int, index: Any, source: str, shape: tuple[int,
 @lowers("scatter")
 def _scatter(c: Context, x: Any, axis: int, index: Any, source: Any, reduce: Any = None) -> str:
     """Places that several elements are written to hold one of them in PyTorch, here their mean (`_mean`)."""
-    require(reduce is None, f"reduce={reduce!r}")
+    require(reduce in (None, "add"), f"reduce={reduce!r}")
     x = c.val(x)
     shape = c.shape(x)
     axis %= len(shape)
+    if reduce == "add":
+        return _scatter_add(c, x, axis, index, c.expand(c.val(source), c.shape_of(index)))
     count = _scattered(c, axis, index, c.fill(c.shape_of(index), 1.0), shape)
     touched = c.compare("gt", count, 0)
     if c.number(source) is not None:
@@ -172,8 +279,10 @@ def _index_add(c: Context, x: Any, axis: int, index: Any, source: Any, alpha: fl
 
 
 def put(c: Context, x: str, indices: list[Any], values: Any, accumulate: bool) -> str:
-    """x[i, j] = values, or += values, with whole-number indices of the first axes."""
-    require(all(i is not None for i in indices), "a slice before an index")
+    """x[i, :, j] = values, or += values, with whole-number indices."""
+    axes = [a for a, index in enumerate(indices) if index is not None]
+    if axes != list(range(len(indices))):
+        return _put_behind(c, x, indices, axes, values, accumulate)
     shape = c.shape(x)
     count = len(indices)
     places = _places(c, indices, list(shape[:count]))
@@ -185,6 +294,31 @@ def put(c: Context, x: str, indices: list[Any], values: Any, accumulate: bool) -
     times = added(c, places, c.fill((*c.shape_of(places), 1), 1.0), entries, 1)
     times = c.reshape(times, (*shape[:count], *([1] * len(rest))))
     return c.where(c.compare("gt", times, 0), _mean(c, total, times), x)
+
+
+def _put_behind(c: Context, x: str, indices: list[Any], axes: list[int], values: Any, accumulate: bool) -> str:
+    """With slices before indices: the axes of those in front, and of the values what they have for them."""
+    order, shape = _in_front(axes, c.rank(x)), c.shape(x)
+    picked = c.torch.broadcast_shapes(*(c.shape_of(indices[a]) for a in axes))
+    first = axes[0] if _neighbours(axes) else 0
+    rest = [shape[a] for a in order[len(axes) :]]
+    wide = c.expand(c.floating(values), (*rest[:first], *picked, *rest[first:]))
+    moved = (*range(first, first + len(picked)), *range(first), *range(first + len(picked), c.rank(wide)))
+    y = put(c, c.permute(x, order), [indices[a] for a in axes], c.permute(wide, moved), accumulate)
+    return c.permute(y, (order.index(a) for a in range(c.rank(x))))
+
+
+@lowers("index_fill")
+def _index_fill(c: Context, x: Any, axis: int, index: Any, value: Any) -> str:
+    """Where several indices name a place, its gradient is the number's once."""
+    x = c.val(x)
+    shape = c.shape(x) or (1,)
+    axis %= len(shape)
+    places = _places(c, [index], [shape[axis]])
+    times = added(c, places, c.fill((prod(c.shape_of(places)), 1), 1.0), shape[axis], 1)
+    wide = c.reshape(times, (shape[axis], *([1] * (len(shape) - 1 - axis))))
+    y = c.where(c.compare("gt", wide, 0), c.reshape(c.floating(value), ()), c.reshape(c.floating(x), shape))
+    return c.reshape(y, c.shape(x))
 
 
 @lowers("one_hot")

@@ -1,10 +1,9 @@
 """ATen's shape operators: views, joins, parts."""
 
-from math import prod
 from typing import Any
 
 from planner.frontends.aten import Context, lowers, require
-from planner.frontends.aten_picks import is_whole, put, read, several
+from planner.frontends.aten_picks import pick
 from planner.graph.model import DType
 from planner.ops.masks import CastAttrs
 
@@ -29,7 +28,7 @@ def _unflatten(c: Context, x: str, axis: int, sizes: list[int]) -> str:
     return c.reshape(x, (*shape[:axis], *sizes, *shape[axis + 1 :]))
 
 
-@lowers("permute")
+@lowers("permute", "permute_copy")
 def _permute(c: Context, x: str, axes: list[int]) -> str:
     return c.permute(x, axes)
 
@@ -87,7 +86,7 @@ def _cat(c: Context, values: list[Any], axis: int) -> str:
 
 @lowers("stack")
 def _stack(c: Context, values: list[Any], axis: int) -> str:
-    return c.concat([c.unsqueeze(c.val(v), axis) for v in values], axis)
+    return c.stack([c.val(v) for v in values], axis)
 
 
 @lowers("split", "split_with_sizes", "split_copy")
@@ -104,7 +103,7 @@ def _chunk(c: Context, x: str, chunks: int, axis: int = 0) -> list[str]:
     return _split(c, x, -(-c.shape(x)[axis % c.rank(x)] // chunks), axis)
 
 
-@lowers("unbind")
+@lowers("unbind", "unbind_copy")
 def _unbind(c: Context, x: str, axis: int) -> list[str]:
     shape, axis = c.shape(x), axis % c.rank(x)
     return [c.reshape(part, (*shape[:axis], *shape[axis + 1 :])) for part in c.split(x, axis, (1,) * shape[axis])]
@@ -183,103 +182,6 @@ def _roll(c: Context, x: str, shifts: list[int], axes: list[int]) -> str:
     return x
 
 
-@lowers("index_select")
-def _index_select(c: Context, x: Any, axis: int, index: Any) -> str:
-    x = c.val(x)
-    return _pick(c, x, axis % c.rank(x), index)
-
-
-@lowers("index")
-def _index(c: Context, x: Any, indices: list[Any]) -> str:
-    """x[i, j, :, k]: whole numbers only. Constant ones that walk along axes are slices; one index picks rows."""
-    x = c.val(x)
-    shape = c.shape(x)
-    axes = [axis for axis, index in enumerate(indices) if index is not None]
-    indices = [_positions(c, i) for i in indices]
-    for position in axes:
-        index = indices[position]
-        boolean = index.dtype is c.torch.bool if c.is_constant(index) else c.b.type(index).dtype is not DType.INT64
-        require(not boolean, "a boolean index, whose result has a size that depends on data")
-    if all(c.is_constant(indices[a]) for a in axes):
-        indices = [None if i is None else c.torch.where(i < 0, i + shape[a], i) for a, i in enumerate(indices)]
-        walked = _walks(c, x, indices, axes)
-        if walked is not None:
-            return walked
-    if len(axes) == 1:
-        return _pick(c, x, axes[0], indices[axes[0]])
-    require(axes == list(range(axes[0], axes[0] + len(axes))), "indices with a slice between them")
-    if not all(c.is_constant(indices[a]) for a in axes):
-        return several(c, x, indices, axes)
-    flat, broadcast = 0, c.torch.broadcast_tensors(*(indices[a] for a in axes))
-    for axis, index in zip(axes, broadcast, strict=True):
-        flat = flat * shape[axis] + index
-    merged = c.reshape(x, (*shape[: axes[0]], -1, *shape[axes[-1] + 1 :]))
-    return _pick(c, merged, axes[0], flat)
-
-
-def _positions(c: Context, index: Any) -> Any:
-    """A constant mask of one dimension as the numbers of what it keeps."""
-    mask = c.is_constant(index) and index.dtype is c.torch.bool and index.dim() == 1
-    return index.nonzero().reshape(-1) if mask else index
-
-
-@lowers("index_put")
-def _index_put(c: Context, x: str, indices: list[Any], values: Any, accumulate: bool = False) -> str:
-    """x[mask] = number, of a mask that may depend on the data, or x[i, j] = values."""
-    if indices and all(is_whole(c, i) for i in indices if i is not None):
-        return put(c, c.val(x), indices, values, accumulate)
-    require(len(indices) == 1 and indices[0] is not None, "several indices")
-    mask: Any = indices[0]
-    require(not accumulate and prod(c.shape_of(values)) == 1, "several values")
-    shape = c.shape_of(mask)
-    wide = c.reshape(c.val(mask), (*shape, *([1] * (c.rank(x) - len(shape)))))
-    return c.where(wide, c.reshape(c.floating(values), ()), x)
-
-
-def _walks(c: Context, x: str, indices: list[Any], axes: list[int]) -> str | None:
-    """Every index runs first, first + 1, ... along a dimension of its own, in the order of the axes."""
-    starts: dict[int, int] = {}
-    rank = max(indices[a].dim() for a in axes)
-    if axes != list(range(axes[0], axes[0] + rank)):
-        return None
-    for place, axis in enumerate(axes):
-        index = indices[axis]
-        extents = [d for d in (1,) * (rank - index.dim()) + tuple(index.shape)]
-        values = index.reshape(-1).tolist()
-        if any(d != 1 for i, d in enumerate(extents) if i != place):
-            return None
-        if values != list(range(values[0], values[0] + len(values))):
-            return None
-        starts[axis] = values[0]
-    for axis in axes:
-        x = c.slice(x, axis, starts[axis], starts[axis] + indices[axis].numel())
-    return x
-
-
-def _pick(c: Context, x: str, axis: int, index: Any) -> str:
-    """The rows of an axis that an index of any shape names, in that shape's place: an embedding, unless they are few
-    or neighbours."""
-    shape = c.shape(x)
-    if c.is_constant(index):
-        index = c.torch.where(index < 0, index + shape[axis], index)
-        values = index.reshape(-1).tolist()
-        if values and values == list(range(values[0], values[0] + len(values))):
-            rows = c.slice(x, axis, values[0], values[0] + len(values))
-            return c.reshape(rows, (*shape[:axis], *index.shape, *shape[axis + 1 :]))
-        if len(values) == 1:
-            return c.reshape(
-                c.slice(x, axis, values[0], values[0] + 1), (*shape[:axis], *index.shape, *shape[axis + 1 :])
-            )
-    ids = c.val(index)
-    require(c.b.type(ids).dtype is DType.INT64, "an index that is no int64")
-    order = (axis, *(a for a in range(len(shape)) if a != axis))
-    rest = [shape[a] for a in order[1:]]
-    picked = read(c, c.permute(x, order), ids, tuple(rest))
-    count = len(c.shape(ids))
-    back = (*range(count, count + axis), *range(count), *range(count + axis, count + len(rest)))
-    return c.permute(picked, back)
-
-
 @lowers("flip")
 def _flip(c: Context, x: str, axes: list[int]) -> str:
     for axis in axes:
@@ -352,11 +254,42 @@ def _diagonal(c: Context, x: str, offset: int = 0, first: int = 0, second: int =
 
 @lowers("diag_embed")
 def _diag_embed(c: Context, x: str, offset: int = 0, first: int = -2, second: int = -1) -> str:
+    """Behind every element come as many zeros as a row has elements; then the next row begins one further."""
     rank = c.rank(x) + 1
-    require(offset == 0 and (first % rank, second % rank) == (rank - 2, rank - 1), "another place")
     *lead, n = c.shape(x)
     apart = c.pad(c.unsqueeze(x, rank - 1), [(0, 0)] * (rank - 1) + [(0, n)])
-    return c.reshape(c.slice(c.reshape(apart, (*lead, n * (n + 1))), rank - 2, 0, n * n), (*lead, n, n))
+    square = c.reshape(c.slice(c.reshape(apart, (*lead, n * (n + 1))), rank - 2, 0, n * n), (*lead, n, n))
+    right, below = max(offset, 0), max(-offset, 0)
+    y = c.pad(square, [(0, 0)] * (rank - 2) + [(below, right), (right, below)])
+    order = [a for a in range(rank) if a not in (first % rank, second % rank)] + [first % rank, second % rank]
+    return c.permute(y, (order.index(a) for a in range(rank)))
+
+
+@lowers("diagonal_scatter")
+def _diagonal_scatter(c: Context, x: Any, source: Any, offset: int = 0, first: int = 0, second: int = 1) -> str:
+    """In the flattened matrices, the diagonal's elements are equally far apart."""
+    x, rank = c.val(x), c.rank(c.val(x))
+    order = [a for a in range(rank) if a not in (first % rank, second % rank)] + [first % rank, second % rank]
+    *lead, rows, columns = (c.shape(x)[a] for a in order)
+    flat = c.reshape(c.permute(x, order), (*lead, rows * columns))
+    start = max(offset, 0) + max(-offset, 0) * columns
+    stop = start + (c.shape_of(source)[-1] - 1) * (columns + 1) + 1
+    y = _slice_scatter(c, flat, source, len(lead), start, stop, columns + 1)
+    return c.permute(c.reshape(y, (*lead, rows, columns)), (order.index(a) for a in range(rank)))
+
+
+@lowers("as_strided", "as_strided_copy")
+def _as_strided(c: Context, x: str, size: list[int], stride: list[int], offset: int | None = None) -> str:
+    """Elements by where they lie in PyTorch's memory; a tensor without gaps is its elements in that order."""
+    given = c.node.args[0].meta["val"]
+    order = sorted(range(given.dim()), key=lambda a: (-given.stride(a), given.shape[a] == 1, a))
+    dense = given.permute(order).is_contiguous()
+    require(dense and given.storage_offset() == 0, "a view of another tensor")
+    places = c.torch.tensor(offset or 0)
+    for extent, step in zip(size, stride, strict=True):
+        places = places[..., None] + c.torch.arange(extent) * step
+    require(bool((places < given.numel()).all()), "elements outside of the tensor")
+    return pick(c, c.reshape(c.permute(x, order), (-1,)), 0, places)
 
 
 @lowers("unfold")

@@ -206,6 +206,9 @@ class Emitter:
             return values[0]
         return self.op("concat", *values, attrs=ConcatAttrs(axis=axis % self.rank(values[0])))
 
+    def stack(self, values: Sequence[str], axis: int) -> str:
+        return self.concat([self.unsqueeze(v, axis) for v in values], axis)
+
     def pad(self, x: str, pads: Sequence[tuple[int, int]], value: float = 0.0) -> str:
         """(before, after) for every dimension; negative pads cut."""
         for axis, (before, after) in enumerate(pads):
@@ -258,14 +261,28 @@ class Emitter:
 
     # -- activations that are compositions ---------------------------------------------------------------------
     def clamp(self, x: str, low: float | None, high: float | None) -> str:
-        """Its gradient is 1 between the bounds and 0 outside."""
+        """Its gradient is 1 between the bounds, 0 outside and at them."""
+        if low == 0 and high in (None, inf):
+            return self.op("relu", x)
+        return self._bounded("clamp", x, low, high)
+
+    def clip(self, x: str, low: float | None, high: float | None) -> str:
+        """Its gradient is 1 between the bounds and at them, 0 outside."""
+        return self._bounded("clip", x, low, high)
+
+    def _bounded(self, op: str, x: str, low: float | None, high: float | None) -> str:
         low = None if low == -inf else low
         high = None if high == inf else high
         if low is None and high is None:
             return x
-        if low == 0 and high is None:
-            return self.op("relu", x)
-        return self.op("clamp", x, attrs=ClampAttrs(low=low, high=high))
+        if low is not None and high is not None and low >= high:
+            return self.fill(self.shape(x), high)
+        return self.op(op, x, attrs=ClampAttrs(low=low, high=high))
+
+    def prelu(self, x: str, slope: str) -> str:
+        """x above 0, slope x below and at 0. As relu(x) + slope (x - relu(x)): so are the gradients."""
+        above = self.op("relu", x)
+        return self.op("add", above, self.op("mul", self.op("sub", x, above), slope))
 
     def root(self, x: str) -> str:
         """The square root of a sum of squares, whose gradient at 0 is 0 and not NaN."""
@@ -279,18 +296,6 @@ class Emitter:
 
     def hard_sigmoid(self, x: str) -> str:
         return self.scale(self.clamp(self.shift(x, 3), 0, 6), 1 / 6)
-
-    def softplus(self, x: str, beta: float = 1.0) -> str:
-        """relu(x) + log(1 + exp(-|x|)): never overflows."""
-        x = self.scale(x, beta)
-        small = self.op("exp", self.op("neg", self.op("abs", x)))
-        return self.scale(self.op("add", self.op("relu", x), self.op("log", self.shift(small, 1))), 1 / beta)
-
-    def elu(self, x: str, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> str:
-        """scale (relu(x) + alpha (exp(input_scale min(x, 0)) - 1))."""
-        low = self.op("neg", self.op("relu", self.op("neg", x)))
-        curve = self.shift(self.op("exp", self.scale(low, input_scale)), -1)
-        return self.scale(self.op("add", self.op("relu", x), self.scale(curve, alpha)), scale)
 
     def variance(self, x: str, axes: Sequence[int] | None, correction: float, keepdims: bool) -> tuple[str, str]:
         """(variance, mean)."""

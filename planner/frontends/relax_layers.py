@@ -19,6 +19,7 @@ from planner.ops.lrn import LrnAttrs
 from planner.ops.masks import CompareAttrs
 from planner.ops.normalization import BatchNormAttrs
 from planner.ops.pool import AdaptivePoolAttrs, AvgPoolAttrs, MaxPoolAttrs
+from planner.ops.rectifier import EluAttrs, SoftplusAttrs
 
 SELU = (1.67326319217681884765625, 1.05070102214813232421875)
 """ONNX's defaults of alpha and gamma."""
@@ -214,8 +215,7 @@ def _prelu(s: Lowering, call: Call) -> str:
     e, x, slope = s.e, s.val(call.args[0]), s.val(call.args[1])
     if call.attrs["by_channel"] and e.rank(slope) == 1:  # before opset 7
         slope = e.reshape(slope, (-1, *[1] * (e.rank(x) - 2)))
-    low = e.op("mul", e.op("relu", e.op("neg", x)), slope)
-    return e.op("sub", e.op("relu", x), low)
+    return e.prelu(x, slope)
 
 
 @lowers("nn.gelu", "nn.gelu_tanh")
@@ -226,7 +226,7 @@ def _gelu(s: Lowering, call: Call) -> str:
 
 @lowers("nn.softplus", "onnx.Softplus")
 def _softplus(s: Lowering, call: Call) -> str:
-    return s.e.softplus(s.val(call.args[0]))
+    return s.e.op("softplus", s.val(call.args[0]), attrs=SoftplusAttrs())
 
 
 @lowers("onnx.Softsign")
@@ -239,7 +239,8 @@ def _softsign(s: Lowering, call: Call) -> str:
 def _elu(s: Lowering, call: Call) -> str:
     alpha, gamma = SELU if call.op == "onnx.Selu" else (1.0, 1.0)
     a = call.attrs
-    return s.e.elu(s.val(call.args[0]), float(a.get("alpha", alpha)), float(a.get("gamma", gamma)))
+    attrs = EluAttrs(alpha=float(a.get("alpha", alpha)), scale=float(a.get("gamma", gamma)))
+    return s.e.op("elu", s.val(call.args[0]), attrs=attrs)
 
 
 @lowers("onnx.HardSigmoid", "onnx.HardSwish")

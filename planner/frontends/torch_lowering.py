@@ -12,6 +12,7 @@ from planner.errors import InternalError, UserError
 from planner.frontends import (
     aten_attention,
     aten_elementwise,
+    aten_grid,
     aten_layers,
     aten_losses,
     aten_math,
@@ -19,6 +20,7 @@ from planner.frontends import (
     aten_picks,
     aten_random,
     aten_recurrent,
+    aten_reductions,
     aten_resize,
     aten_shapes,
     aten_volumes,
@@ -42,9 +44,9 @@ from planner.ops.caller_gradient import CallerGradientAttrs
 from planner.ops.loss import ClassLossAttrs, LossAttrs
 
 __all__ = [
-    "CaptureOptions", "Loss", "Lowering", "aten_attention", "aten_elementwise", "aten_layers", "aten_losses",
-    "aten_math", "aten_order", "aten_picks", "aten_random", "aten_recurrent", "aten_resize", "aten_shapes",
-    "aten_volumes",
+    "CaptureOptions", "Loss", "Lowering", "aten_attention", "aten_elementwise", "aten_grid", "aten_layers",
+    "aten_losses", "aten_math", "aten_order", "aten_picks", "aten_random", "aten_recurrent", "aten_reductions",
+    "aten_resize", "aten_shapes", "aten_volumes",
 ]  # fmt: skip
 
 CALLERS = "caller"

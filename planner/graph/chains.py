@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping, Sequence
 from planner.graph.model import Node, Role, Value
 from planner.ops.base import find_op
 from planner.ops.chain import ChainAttrs
-from planner.ops.expression import FAMILIES, MOST_INPUTS, Expression, Step, parse
+from planner.ops.expression import FAMILIES, MOST_CHARACTERS, MOST_INPUTS, MOST_RESULTS, Expression, Step, parse
 from planner.ops.expression_gradient import DY, Y, backward_of, differentiable
 from planner.ops.expression_sigmoid import with_sigmoids
 from planner.ops.scalar import ScalarAttrs
@@ -130,6 +130,7 @@ class _Joiner:
                 and len(self._inputs({*members, near})) <= MOST_INPUTS
                 and self._lasts_no_longer(node, last, members)
                 and (not careful or self._keeps_no_more({*members, near}, [members, {near}]))
+                and self._has_gradient({*members, near})
             )
             (members if fits else refused).add(near)
         return members
@@ -154,6 +155,16 @@ class _Joiner:
     def _is_made(self, value: str, size: Bytes) -> bool:
         """Whether it takes that much memory for a time: not an input or a parameter, which stay."""
         return value in self._maker and self._values[value].type.bytes >= size
+
+    def _has_gradient(self, members: Collection[str]) -> bool:
+        """Whether the gradient of a chain of these nodes is a chain, too: of few nodes and inputs it always is."""
+        if not self._differentiated or max(len(members), len(self._inputs(members))) <= MOST_RESULTS:
+            return True
+        inputs, expression, _ = self._expression(members)
+        wanted = [i for i, v in enumerate(inputs) if self._values[v].role is not Role.STATE]
+        backward = backward_of(expression, wanted, [self._values[v].type.elements for v in inputs])
+        results, text = backward.expression.results, backward.expression.text
+        return len(results) <= MOST_RESULTS and len(backward.reads) <= MOST_INPUTS and len(text) <= MOST_CHARACTERS
 
     def _keeps_no_more(self, members: Collection[str], parts: Sequence[Collection[str]]) -> bool:
         return len(self._needs(members)) <= len({v for part in parts for v in self._needs(part)})

@@ -155,18 +155,17 @@ class LeakyReluBackward(UnaryBackward):
         return (np.where(y > 0, dy, attrs.slope * dy),)
 
 
-@register
-class Clamp(Unary):
-    """y = x between the bounds, else the nearer bound. relu6 and hardtanh are clamps."""
+class _Bounded(Unary):
+    """y = x between the bounds, else the nearer bound."""
 
-    name = "clamp"
     attrs_type = ClampAttrs
-    needs = "y"
     cost = 2
 
     def infer(self, attrs: ClampAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         if attrs.low is not None and attrs.high is not None and not attrs.low < attrs.high:
-            raise misfit(f"clamp has the bounds {attrs.low} and {attrs.high}", "the first must be below the second")
+            raise misfit(
+                f"{self.name} has the bounds {attrs.low} and {attrs.high}", "the first must be below the second"
+            )
         return (inputs[0],)
 
     def cases(self) -> tuple[Attrs, ...]:
@@ -175,6 +174,14 @@ class Clamp(Unary):
     def reference(self, attrs: ClampAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
         low, high = clamp_bounds(attrs, inputs[0])
         return (np.minimum(np.maximum(inputs[0], low), high),)
+
+
+@register
+class Clamp(_Bounded):
+    """A bounded function whose gradient at the bounds is 0: relu6, hardtanh."""
+
+    name = "clamp"
+    needs = "y"
 
 
 @register
@@ -189,6 +196,28 @@ class ClampBackward(UnaryBackward):
         dy, y = inputs
         low, high = clamp_bounds(attrs, y)
         return (dy * ((y > low) & (y < high)),)
+
+
+@register
+class Clip(_Bounded):
+    """A bounded function whose gradient passes at the bounds, too, for which x is needed: PyTorch's clamp."""
+
+    name = "clip"
+    needs = "x"
+
+
+@register
+class ClipBackward(UnaryBackward):
+    """dx = dy between the bounds and at them. Inputs: dy, x."""
+
+    name = "clip_backward"
+    attrs_type = ClampAttrs
+    forward = Clip
+
+    def reference(self, attrs: ClampAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        dy, x = inputs
+        low, high = clamp_bounds(attrs, x)
+        return (dy * ((x >= low) & (x <= high)),)
 
 
 def clamp_bounds(attrs: ClampAttrs, like: Array) -> tuple[Any, Any]:

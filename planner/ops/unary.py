@@ -1,5 +1,5 @@
-"""Element-wise arithmetic of one tensor: exp, log, sqrt, abs, square, reciprocal, neg, erf, sin, cos, atan, and their
-gradients."""
+"""Element-wise arithmetic of one tensor: exp, expm1, log, log1p, sqrt, abs, square, reciprocal, neg, erf, sin, cos,
+atan, and their gradients."""
 
 from collections.abc import Sequence
 from math import erf
@@ -59,6 +59,55 @@ class LogBackward(UnaryBackward):
     def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
         dy, x = inputs
         return (dy / x,)
+
+
+@register
+class Log1p(Unary):
+    """y = log(1 + x), exact where x is tiny."""
+
+    name = "log1p"
+    needs = "x"
+    cost = 12
+    positive = True
+
+    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        return (np.log1p(inputs[0]),)
+
+
+@register
+class Log1pBackward(UnaryBackward):
+    """dx = dy / (1 + x). Inputs: dy, x."""
+
+    name = "log1p_backward"
+    forward = Log1p
+
+    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        dy, x = inputs
+        return (dy / (1 + x),)
+
+
+@register
+class Expm1(Unary):
+    """y = exp(x) - 1, exact where x is tiny."""
+
+    name = "expm1"
+    needs = "y"
+    cost = 10
+
+    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        return (np.expm1(inputs[0]),)
+
+
+@register
+class Expm1Backward(UnaryBackward):
+    """dx = dy (y + 1). Inputs: dy, y."""
+
+    name = "expm1_backward"
+    forward = Expm1
+
+    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        dy, y = inputs
+        return (dy * (y + 1),)
 
 
 @register

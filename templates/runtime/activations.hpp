@@ -38,6 +38,15 @@ struct Clamp {
   }
 };
 
+/// At a bound itself the gradient passes, as in PyTorch's clamp.
+struct Clip : Clamp {
+  static constexpr bool reads_x = true, reads_y = false;
+  STEPPLAN_BOTH float backward(float dy, float x, float) const {
+    const float below = x <= high ? dy : 0.0f;
+    return x >= low ? below : 0.0f;
+  }
+};
+
 struct Sigmoid {
   static constexpr bool reads_x = false, reads_y = true;
   STEPPLAN_BOTH static float forward(float x) { return math::sigmoid(x); }
@@ -104,6 +113,49 @@ struct Log {
   static constexpr bool reads_x = true, reads_y = false;
   STEPPLAN_BOTH static float forward(float x) { return math::log(x); }
   STEPPLAN_BOTH static float backward(float dy, float x, float) { return dy / x; }
+};
+
+struct Log1p {
+  static constexpr bool reads_x = true, reads_y = false;
+  STEPPLAN_BOTH static float forward(float x) { return x == INFINITY ? x : math::log1p(x); }
+  STEPPLAN_BOTH static float backward(float dy, float x, float) { return dy / (1.0f + x); }
+};
+
+struct Expm1 {
+  static constexpr bool reads_x = false, reads_y = true;
+  STEPPLAN_BOTH static float forward(float x) {
+    const float near = x > 40.0f ? 40.0f : x < -40.0f ? -40.0f : x;  // keeps NaN
+    return x > 40.0f ? math::exp(x) : math::expm1(near);
+  }
+  STEPPLAN_BOTH static float backward(float dy, float, float y) { return dy * (y + 1.0f); }
+};
+
+/// (max(beta x, 0) + log(1 + exp(-|beta x|))) / beta, and x where beta x is above the threshold.
+struct Softplus {
+  static constexpr bool reads_x = true, reads_y = false;
+  float beta = 1.0f, threshold = INFINITY;
+  STEPPLAN_BOTH float forward(float x) const {
+    const float scaled = beta * x, above = scaled > 0.0f ? scaled : 0.0f;
+    const float curve = (above + math::log1p(math::exp(-std::fabs(scaled)))) / beta;
+    return scaled > threshold ? x : curve;
+  }
+  STEPPLAN_BOTH float backward(float dy, float x, float) const {
+    const float scaled = beta * x, slope = dy * math::sigmoid(scaled);
+    return scaled > threshold ? dy : slope;
+  }
+};
+
+struct Elu {
+  static constexpr bool reads_x = true, reads_y = false;
+  float alpha = 1.0f, scale = 1.0f, input_scale = 1.0f;
+  STEPPLAN_BOTH float forward(float x) const {
+    const float curve = alpha * Expm1::forward(input_scale * x);
+    return scale * (x > 0.0f ? x : curve);
+  }
+  STEPPLAN_BOTH float backward(float dy, float x, float) const {
+    const float slope = alpha * input_scale * math::exp(input_scale * x);
+    return scale * (x > 0.0f ? dy : slope * dy);
+  }
 };
 
 struct Sqrt {

@@ -4,12 +4,14 @@ from planner.graph import layers
 from planner.graph.builder import GraphBuilder
 from planner.graph.model import DType, Graph, Init, Layout, TensorType
 from planner.graph.optimizer import Optimizer
+from planner.ops.activation import ClampAttrs
 from planner.ops.attention import AttentionAttrs
 from planner.ops.interpolate import InterpolateAttrs
 from planner.ops.masks import CastAttrs, CompareAttrs
 from planner.ops.matmul import MatmulAttrs
 from planner.ops.pad import PadAttrs
 from planner.ops.random import RandomAttrs, RandomWholeAttrs
+from planner.ops.rectifier import EluAttrs, SoftplusAttrs
 from planner.ops.scalar import ScalarAttrs
 from planner.ops.split import SplitAttrs
 
@@ -131,8 +133,15 @@ def unaries(b: GraphBuilder, x: str) -> str:
     (power,) = b.op("pow_scalar", [positive], ScalarAttrs(value=-0.7), name="power")
     minus = layers.unary(b, "neg", layers.unary(b, "abs", x, name="size"), name="minus")
     found = layers.unary(b, "exp", minus, name="falling")
+    bounded = b.op("clip", [x], ClampAttrs(low=-0.8, high=0.9), name="clipped")[0]
+    curved = b.op("elu", [x], EluAttrs(alpha=1.5, input_scale=0.7), name="curved")[0]
+    soft = b.op("softplus", [x], SoftplusAttrs(beta=2.0, threshold=1.0), name="softened")[0]
+    near = layers.add(b, layers.unary(b, "log1p", positive, name="near_one"), bounded, name="with_clipped")
+    small = layers.unary(b, "expm1", minus, name="near_zero")
     for op, other in (("add", root), ("sub", logarithm), ("mul", power), ("maximum", x), ("minimum", root)):
         (found,) = b.op(op, [found, other], name=f"then_{op}")
+    for op, other in (("add", near), ("sub", curved), ("add", soft), ("mul", small)):
+        (found,) = b.op(op, [found, other], name=f"behind_{op}")
     (found,) = b.op("div", [found, layers.unary(b, "reciprocal", positive, name="inverse")], name="then_div")
     total = layers.sum_over(b, found, (1,), keepdims=True, name="total")
     (total,) = b.op("scale", [total], ScalarAttrs(value=1 / WIDTH), name="middle")

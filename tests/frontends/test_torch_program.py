@@ -78,7 +78,7 @@ def normed(fc: nn.Linear) -> nn.Linear:
 
 
 def unpooled(y: Tensor) -> Tensor:
-    values, places = F.max_pool2d(y[None], 2, return_indices=True)
+    values, places = F.adaptive_max_pool2d(y[None], 2, return_indices=True)
     return F.max_unpool2d(values, places, 2)
 
 

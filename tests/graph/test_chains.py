@@ -150,6 +150,25 @@ def test_more_operands_than_a_chain_has_make_two():
     assert sorted(len(inputs) for _, inputs in found.values()) == [10, 12]
 
 
+def product_net(fuse):
+    net = Net()
+    product, *factors = [net.other(f"factor{i}") for i in range(9)]
+    for factor in factors:
+        product = net.mul(product, factor)
+    return net.finish(product, fuse)
+
+
+def test_chains_have_gradients_that_are_chains():
+    """A product of nine has nine gradients, one more than a chain has results."""
+    plain, joined = product_net(False), product_net(True)
+    nodes = joined.program["train_step"].nodes
+    assert [len(n.inputs) for n in nodes if n.op == "chain" and n.phase == "forward"] == [8]
+    values = draw_values(joined, np.random.default_rng())
+    before, after = (run_program(g, "train_step", values) for g in (plain, joined))
+    for parameter in (v.id for v in joined.values if v.name):
+        np.testing.assert_allclose(after[parameter], before[parameter], rtol=1e-9, atol=1e-12)
+
+
 def test_changed_values_are_read_before():
     """A state that a layer in between changes."""
     net = Net()

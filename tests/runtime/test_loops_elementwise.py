@@ -39,6 +39,10 @@ ACTIVATIONS = [
     torch.abs,
     torch.square,
     torch.reciprocal,
+    F.softplus,
+    F.elu,
+    torch.expm1,
+    torch.log1p,
 ]
 POSITIVE_ONLY = {8, 9}
 
@@ -48,7 +52,7 @@ POSITIVE_ONLY = {8, 9}
 def test_activation(lib, kind, slices):
     rng = np.random.default_rng(kind)
     x = (rng.standard_normal(1003) * 3).astype(np.float32)
-    x = np.abs(x) + np.float32(0.01) if kind in POSITIVE_ONLY else x
+    x = np.abs(x) + np.float32(0.01) if kind in POSITIVE_ONLY else np.maximum(x, np.float32(-0.9)) if kind == 17 else x
     dy = rng.standard_normal(1003).astype(np.float32)
     tx = tensor(x)
     expected = ACTIVATIONS[kind](tx)
@@ -71,6 +75,16 @@ def test_activation_at_the_edges(lib, kind):
         finite = ~np.isinf(x)
         x, y, expected = x[finite], y[finite], expected[finite]
     np.testing.assert_allclose(y, expected, rtol=1e-6, atol=1e-37)
+
+
+@pytest.mark.parametrize("kind", [15, 16, 17])
+def test_functions_that_are_nearly_x_at_zero(lib, kind):
+    """To the last bits of every result, whatever its size: exp(x) - 1 as it stands would have none left."""
+    rng = np.random.default_rng()
+    x = (rng.choice([-1, 1], 4096) * 10.0 ** rng.uniform(-30, -0.01, 4096)).astype(np.float32)
+    y = poisoned(x.size)
+    lib("activation", kind, None, x, None, y, 0, x.size)
+    np.testing.assert_allclose(y, ACTIVATIONS[kind](tensor(x)).detach().numpy(), rtol=5e-7)
 
 
 @pytest.mark.parametrize("p", [0.0, 1.0, 2.0, 3.0, -1.0, 0.5, -0.5, 1.7])
