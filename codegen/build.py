@@ -37,7 +37,7 @@ BINDINGS = ("-Os", "-fno-strict-aliasing")
 
 ONEDNN = tuple(
     RUNTIME / "onednn" / name
-    for name in ("convolution.cpp", "conv_weights.cpp", "winograd.cpp", "depthwise.cpp", "matmul.cpp")
+    for name in ("convolution.cpp", "conv_weights.cpp", "winograd.cpp", "depthwise.cpp", "pointwise.cpp", "matmul.cpp")
 )
 REPORTS = (RUNTIME / "reports.cpp",)
 BATCH_NORM = (RUNTIME / "batch_norm.cpp",)

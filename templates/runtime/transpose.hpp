@@ -12,24 +12,29 @@
 
 namespace stepplan {
 
-#if defined(__AVX512F__)
-/// Whether `Block16` is worth using: without registers of 16 floats, plain loops are as good.
+#if defined(__AVX2__)
+/// Whether `Block16` is worth using: without registers of 8 floats, plain loops are as good.
 inline constexpr bool kHasBlock16 = true;
 #else
 inline constexpr bool kHasBlock16 = false;
 #endif
 
-/// Sixteen rows of sixteen floats.
+/// Sixteen rows of sixteen floats, each in one register or in two.
 class Block16 {
  public:
   /// Row i from `rows + i * stride`; of each row the first `width` floats, the rest zeros.
   void load(const float* rows, int64_t stride, int64_t width = 16) {
     for (int64_t i = 0; i < 16; ++i) {
 #if defined(__AVX512F__)
-      row_[i] = _mm512_maskz_loadu_ps(first(width), rows + i * stride);
+      row_[i][0] = _mm512_maskz_loadu_ps(first(width), rows + i * stride);
 #else
-      row_[i] = Row{};
-      std::memcpy(&row_[i], rows + i * stride, size_t(width) * sizeof(float));
+      // The usual width is a constant: copies of unknown sizes are calls.
+      if (width == 16) {
+        load_row(i, rows + i * stride);
+      } else {
+        for (Part& part : row_[i]) part = Part{};
+        std::memcpy(row_[i], rows + i * stride, size_t(width) * sizeof(float));
+      }
 #endif
     }
   }
@@ -37,9 +42,12 @@ class Block16 {
   void store(float* rows, int64_t stride, int64_t width = 16) const {
     for (int64_t i = 0; i < 16; ++i) {
 #if defined(__AVX512F__)
-      _mm512_mask_storeu_ps(rows + i * stride, first(width), row_[i]);
+      _mm512_mask_storeu_ps(rows + i * stride, first(width), row_[i][0]);
 #else
-      std::memcpy(rows + i * stride, &row_[i], size_t(width) * sizeof(float));
+      if (width == 16)
+        store_row(i, rows + i * stride);
+      else
+        std::memcpy(rows + i * stride, row_[i], size_t(width) * sizeof(float));
 #endif
     }
   }
@@ -47,35 +55,45 @@ class Block16 {
   /// The same, rounded.
   void store(bfloat16* rows, int64_t stride, int64_t width = 16) const {
     for (int64_t i = 0; i < 16; ++i)
-      for (int64_t k = 0; k < width; ++k) rows[i * stride + k] = row_[i][k];
+      for (int64_t k = 0; k < width; ++k) rows[i * stride + k] = row_[i][k / kLanes][k % kLanes];
   }
 
-  void load_row(int64_t i, const float* from) { std::memcpy(&row_[i], from, sizeof(Row)); }
+  void load_row(int64_t i, const float* from) { load_bits(i, from); }
   void add_row(int64_t i, const float* from) {
-    Row more;
-    std::memcpy(&more, from, sizeof(Row));
-    row_[i] += more;
+    Part more[kParts];
+    std::memcpy(more, from, sizeof more);
+    for (int p = 0; p < kParts; ++p) row_[i][p] += more[p];
   }
-  void store_row(int64_t i, float* to) const { std::memcpy(to, &row_[i], sizeof(Row)); }
+  void store_row(int64_t i, float* to) const { store_bits(i, to); }
   void store_row(int64_t i, bfloat16* to) const {
-    for (int64_t k = 0; k < 16; ++k) to[k] = row_[i][k];
+    for (int64_t k = 0; k < 16; ++k) to[k] = row_[i][k / kLanes][k % kLanes];
   }
 
   /// 64 bytes of whatever is to be moved.
-  void load_bits(int64_t i, const void* from) { std::memcpy(&row_[i], from, sizeof(Row)); }
-  void store_bits(int64_t i, void* to) const { std::memcpy(to, &row_[i], sizeof(Row)); }
+  void load_bits(int64_t i, const void* from) { std::memcpy(row_[i], from, sizeof row_[i]); }
+  void store_bits(int64_t i, void* to) const { std::memcpy(to, row_[i], sizeof row_[i]); }
 
-  /// Eklundh: four rounds exchange the off-diagonal quarters of ever larger squares.
+  /// Eklundh: each round exchanges the off-diagonal quarters of squares twice as large. The largest ones are registers.
   void transpose() {
-    exchange<1>(std::make_integer_sequence<int, 16>());
-    exchange<2>(std::make_integer_sequence<int, 16>());
-    exchange<4>(std::make_integer_sequence<int, 16>());
-    exchange<8>(std::make_integer_sequence<int, 16>());
+    const auto lanes = std::make_integer_sequence<int, kLanes>();
+    exchange<1>(lanes);
+    exchange<2>(lanes);
+    exchange<4>(lanes);
+    if constexpr (kParts == 1)
+      exchange<8>(lanes);
+    else
+      for (int i = 0; i < kLanes; ++i) std::swap(row_[i][kParts - 1], row_[i + kLanes][0]);
   }
 
  private:
-  typedef float Row __attribute__((vector_size(64)));
-  typedef int Lanes __attribute__((vector_size(64)));
+#if defined(__AVX512F__)
+  static constexpr int kLanes = 16;
+#else
+  static constexpr int kLanes = 8;
+#endif
+  static constexpr int kParts = 16 / kLanes;
+  typedef float Part __attribute__((vector_size(kLanes * sizeof(float))));
+  typedef int Lanes __attribute__((vector_size(kLanes * sizeof(float))));
 
 #if defined(__AVX512F__)
   static __mmask16 first(int64_t width) { return static_cast<__mmask16>((1u << width) - 1); }
@@ -85,13 +103,15 @@ class Block16 {
   void exchange(std::integer_sequence<int, kLane...>) {
     for (int i = 0; i < 16; ++i) {
       if (i & kSize) continue;
-      const Row upper = row_[i], lower = row_[i + kSize];
-      row_[i] = __builtin_shuffle(upper, lower, Lanes{(kLane & kSize ? 16 + kLane - kSize : kLane)...});
-      row_[i + kSize] = __builtin_shuffle(upper, lower, Lanes{(kLane & kSize ? 16 + kLane : kLane + kSize)...});
+      for (int p = 0; p < kParts; ++p) {
+        const Part upper = row_[i][p], lower = row_[i + kSize][p];
+        row_[i][p] = __builtin_shuffle(upper, lower, Lanes{(kLane & kSize ? kLanes + kLane - kSize : kLane)...});
+        row_[i + kSize][p] = __builtin_shuffle(upper, lower, Lanes{(kLane & kSize ? kLanes + kLane : kLane + kSize)...});
+      }
     }
   }
 
-  Row row_[16];
+  Part row_[16][kParts];
 };
 
 }  // namespace stepplan

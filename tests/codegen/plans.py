@@ -31,7 +31,7 @@ from planner.target.model import Target
 from planner.target.text import load_target, target_hash
 from tests.ops.updates import update_count
 
-OWN_CONVOLUTIONS = {"winograd", "depthwise"}
+OWN_CONVOLUTIONS = {"winograd", "depthwise", "pointwise"}
 """Implementations of convolutions that are not the library's."""
 STRICT = ("-Wall", "-Wextra", "-Werror")
 """Emitted code compiles without a warning."""

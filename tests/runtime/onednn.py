@@ -217,6 +217,7 @@ NAMED = {
     "leftover": conv(2, 16, (16, 16), 32, (3, 3), 2, 0, bias=1),
     "pointwise": conv(4, 64, (9, 9), 128, (1, 1), bias=1, relu=1),
     "strided1x1": conv(2, 64, (9, 9), 32, (1, 1), 2),
+    "pointwise_portions": conv(3, 80, (19, 23), 112, (1, 1), bias=1),
     "dilated": conv(3, 16, (17, 17), 16, (3, 3), 1, 2, dilation=2, bias=1),
     "odd": conv(4, 5, (11, 10), 7, (3, 2), 1, 1, bias=1),
     "odd_wide": conv(2, 19, (8, 8), 100, (3, 3), 1, 1, bias=1),

@@ -31,8 +31,10 @@ enum class Method {
   gathered,     // "gather/...": weight gradients only; gathers the pixels under each kernel row, then multiplies
   winograd,     // "winograd": ours, of 3x3 and 4x4 convolutions (winograd.hpp, winograd_strided.hpp)
   depthwise,    // "depthwise": ours, of convolutions with a filter per channel (depthwise_rows.hpp)
+  pointwise,    // "pointwise": ours, weight gradients of 1x1 convolutions only (pointwise.hpp)
 };
-constexpr std::string_view kProductPrefix = "matmul", kGatherPrefix = "gather", kWinograd = "winograd", kDepthwise = "depthwise";
+constexpr std::string_view kProductPrefix = "matmul", kGatherPrefix = "gather", kWinograd = "winograd", kDepthwise = "depthwise",
+                           kPointwise = "pointwise";
 
 inline Method method_of(const ConvShape& shape, std::string_view implementation) {
   const std::string_view prefix = implementation.substr(0, implementation.find('/'));
@@ -41,6 +43,7 @@ inline Method method_of(const ConvShape& shape, std::string_view implementation)
   if (prefix == kGatherPrefix && shape.groups > 1) throw std::invalid_argument("grouped convolutions can't gather");
   if (prefix == kWinograd) return Method::winograd;
   if (prefix == kDepthwise) return Method::depthwise;
+  if (prefix == kPointwise) return Method::pointwise;
   return prefix == kProductPrefix ? Method::product : prefix == kGatherPrefix ? Method::gathered : Method::convolution;
 }
 

@@ -253,6 +253,7 @@ std::unique_ptr<const ConvGradient> made_gradient(const ConvShape& shape, Slicin
                                                   Stored stored) {
   if (method_of(shape, name) == Method::winograd) return winograd_gradient(shape, slicing, stored);
   if (method_of(shape, name) == Method::depthwise) return depthwise_gradient(shape, slicing, stored);
+  if (method_of(shape, name) == Method::pointwise) return pointwise_gradient(shape, slicing, stored);
   return std::make_unique<GradientByLibrary>(shape, slicing, name, stored);
 }
 
@@ -286,6 +287,7 @@ std::vector<std::string> backward_weights_implementations(const ConvShape& shape
     list_implementations(gathered_product(shape, pixels, part.oc).describe(), std::string(kGatherPrefix) + "/", names);
   if (runs_as_winograd(shape, slicing)) names.emplace_back(kWinograd);
   if (runs_as_depthwise(shape, slicing)) names.emplace_back(kDepthwise);
+  if (runs_as_pointwise(shape, slicing)) names.emplace_back(kPointwise);
   return names;
 }
 

@@ -87,12 +87,17 @@ class ForwardByLibrary final : public ConvMap {
   std::vector<size_t> scratch_bytes_;
 };
 
+void require_no_gradient(Method method) {
+  if (method == Method::pointwise) throw std::invalid_argument("only gradients of weights run as pointwise");
+}
+
 std::unique_ptr<const ConvMap> made_forward(const ConvShape& shape, Slicing slicing, std::string_view name, Stored stored) {
   const Method method = method_of(shape, name);
   if (method == Method::winograd || method == Method::depthwise) {
     if (shape.relu) throw std::invalid_argument("kernels of our own fuse no relu");
     return (method == Method::winograd ? winograd_map : depthwise_map)(shape, slicing, stored, false);
   }
+  require_no_gradient(method);
   return std::make_unique<ForwardByLibrary>(shape, slicing, name, stored);
 }
 
@@ -211,8 +216,10 @@ class BackwardDataByLibrary final : public ConvMap {
 
 std::unique_ptr<const ConvMap> made_backward_data(const ConvShape& shape, Slicing slicing, std::string_view name,
                                                   Stored stored) {
-  if (method_of(shape, name) == Method::winograd) return winograd_map(shape, slicing, stored, true);
-  if (method_of(shape, name) == Method::depthwise) return depthwise_map(shape, slicing, stored, true);
+  const Method method = method_of(shape, name);
+  if (method == Method::winograd) return winograd_map(shape, slicing, stored, true);
+  if (method == Method::depthwise) return depthwise_map(shape, slicing, stored, true);
+  require_no_gradient(method);
   return std::make_unique<BackwardDataByLibrary>(shape, slicing, name, stored);
 }
 

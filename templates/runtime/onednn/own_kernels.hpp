@@ -1,6 +1,7 @@
 // Convolutions by kernels of our own, in slices of images, as convolution.hpp wants them.
 #pragma once
 
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -73,15 +74,18 @@ class OwnGradient final : public ConvGradient {
     const float* first = static_cast<const float*>(partials);
     const int64_t floats = stride() / sizeof(float);
     const Range o = stored_.plain()   ? split_channels(shape_.oc, slices_, slice)
-                    : stored_.o_block ? whole_blocks(shape_.oc, stored_.o_block, slices_, slice)
+                    : stored_.o_block ? whole_blocks(shape_.oc, std::lcm(stored_.o_block, kUnit), slices_, slice)
                                       : Range{0, shape_.oc};
-    const Range i = stored_.i_block ? whole_blocks(shape_.ic, stored_.i_block, slices_, slice) : Range{0, shape_.ic};
+    const Range i = stored_.i_block ? whole_blocks(shape_.ic, std::lcm(stored_.i_block, kUnit), slices_, slice)
+                                    : Range{0, shape_.ic};
     kernel_.reduce(o, i, slices_, floats, stored_, first, static_cast<T*>(dw));
     if (shape_.bias)
       reduce_bias(first + kernel_.partial_bytes() / sizeof(float), floats, shape_.oc, slices_, slice, db);
   }
 
  private:
+  static constexpr int64_t kUnit = 16;  // channels that kernels reduce together where weights are stored in blocks
+
   size_t stride() const { return kernel_.partial_bytes() + (shape_.bias ? aligned(shape_.oc * sizeof(float)) : 0); }
 
   std::string name_;

@@ -63,6 +63,19 @@ void each_portion(Range all, int64_t most, const F& f) {
   for (int64_t first = all.begin; first < all.end; first += most) f(Range{first, std::min(all.end, first + most)});
 }
 
+/// Where weights that are stored in blocks have a filter's element; `inner` are the channels that are in no blocks.
+struct BlockedPlace {
+  int64_t size, across, taps;
+
+  BlockedPlace(const ConvShape& s, const Stored& stored, int64_t taps)
+      : size(stored.o_block > 0 ? stored.o_block : stored.i_block), across(stored.o_block > 0 ? s.ic : s.oc), taps(taps) {}
+  int64_t operator()(int64_t outer, int64_t inner, int64_t tap) const {
+    return (outer / size * taps + tap) * size * across + inner * size + outer % size;
+  }
+  /// Whether sixteen outer channels lie in one block.
+  bool in_one() const { return size % kChannels == 0; }
+};
+
 /// 16 x 16 filters: [tap][channel that is summed over][channel of the result].
 template <int64_t taps>
 using Filters = float[taps][kChannels][kChannels];
@@ -93,10 +106,18 @@ void read_filters(const ConvShape& s, const Stored& stored, const float* weights
     return;
   }
   const bool by_output = stored.o_block > 0;  // output channels lie side by side
-  const int64_t size = by_output ? stored.o_block : stored.i_block, across = by_output ? s.ic : s.oc;
+  const BlockedPlace place(s, stored, taps);
   const int64_t outer = by_output ? o : i, inner = by_output ? i : o;
   for (int64_t tap = 0; tap < taps; ++tap) {
-    block.load(weights + (outer / size * taps + tap) * size * across + inner * size + outer % size, size);
+    if (place.in_one()) {
+      block.load(weights + place(outer, inner, tap), place.size);
+    } else {
+      for (int64_t n = 0; n < kChannels; ++n) {
+        float row[kChannels];
+        for (int64_t k = 0; k < kChannels; ++k) row[k] = weights[place(outer + k, inner + n, tap)];
+        block.load_row(n, row);
+      }
+    }
     if (by_output == turned) block.transpose();
     for (int64_t n = 0; n < kChannels; ++n) put(tap, n, n);
   }
@@ -118,12 +139,20 @@ void write_filters(const ConvShape& s, const Stored& stored, const Filters<taps>
     return;
   }
   const bool by_output = stored.o_block > 0;
-  const int64_t size = by_output ? stored.o_block : stored.i_block, across = by_output ? s.ic : s.oc;
+  const BlockedPlace place(s, stored, taps);
   const int64_t outer = by_output ? o : i, inner = by_output ? i : o;
   for (int64_t tap = 0; tap < taps; ++tap) {
     for (int64_t n = 0; n < kChannels; ++n) block.load_row(n, filters[tap][n]);
     if (!by_output) block.transpose();
-    block.store(weights + (outer / size * taps + tap) * size * across + inner * size + outer % size, size);
+    if (place.in_one()) {
+      block.store(weights + place(outer, inner, tap), place.size);
+      continue;
+    }
+    for (int64_t n = 0; n < kChannels; ++n) {
+      float row[kChannels];
+      block.store_row(n, row);
+      for (int64_t k = 0; k < kChannels; ++k) weights[place(outer + k, inner + n, tap)] = row[k];
+    }
   }
 }
 
