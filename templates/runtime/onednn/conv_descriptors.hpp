@@ -31,7 +31,7 @@ enum class Method {
   gathered,     // "gather/...": weight gradients only; gathers the pixels under each kernel row, then multiplies
   winograd,     // "winograd": ours, of 3x3 and 4x4 convolutions (winograd.hpp, winograd_strided.hpp)
   depthwise,    // "depthwise": ours, of convolutions with a filter per channel (depthwise_rows.hpp)
-  pointwise,    // "pointwise": ours, weight gradients of 1x1 convolutions only (pointwise.hpp)
+  pointwise,    // "pointwise": ours, of 1x1 convolutions (pointwise.hpp)
 };
 constexpr std::string_view kProductPrefix = "matmul", kGatherPrefix = "gather", kWinograd = "winograd", kDepthwise = "depthwise",
                            kPointwise = "pointwise";

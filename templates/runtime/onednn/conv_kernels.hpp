@@ -60,6 +60,7 @@ std::unique_ptr<const ConvGradient> depthwise_gradient(const ConvShape& shape, S
 bool runs_as_depthwise(const ConvShape& shape, Slicing slicing);
 
 /// By pointwise.hpp.
+std::unique_ptr<const ConvMap> pointwise_map(const ConvShape& shape, Slicing slicing, Stored stored, bool turned);
 std::unique_ptr<const ConvGradient> pointwise_gradient(const ConvShape& shape, Slicing slicing, Stored stored);
 bool runs_as_pointwise(const ConvShape& shape, Slicing slicing);
 

@@ -251,10 +251,12 @@ class GradientByLibrary final : public ConvGradient {
 
 std::unique_ptr<const ConvGradient> made_gradient(const ConvShape& shape, Slicing slicing, std::string_view name,
                                                   Stored stored) {
-  if (method_of(shape, name) == Method::winograd) return winograd_gradient(shape, slicing, stored);
-  if (method_of(shape, name) == Method::depthwise) return depthwise_gradient(shape, slicing, stored);
-  if (method_of(shape, name) == Method::pointwise) return pointwise_gradient(shape, slicing, stored);
-  return std::make_unique<GradientByLibrary>(shape, slicing, name, stored);
+  switch (method_of(shape, name)) {
+    case Method::winograd: return winograd_gradient(shape, slicing, stored);
+    case Method::depthwise: return depthwise_gradient(shape, slicing, stored);
+    case Method::pointwise: return pointwise_gradient(shape, slicing, stored);
+    default: return std::make_unique<GradientByLibrary>(shape, slicing, name, stored);
+  }
 }
 
 }  // namespace

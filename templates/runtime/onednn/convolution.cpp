@@ -87,17 +87,16 @@ class ForwardByLibrary final : public ConvMap {
   std::vector<size_t> scratch_bytes_;
 };
 
-void require_no_gradient(Method method) {
-  if (method == Method::pointwise) throw std::invalid_argument("only gradients of weights run as pointwise");
-}
-
 std::unique_ptr<const ConvMap> made_forward(const ConvShape& shape, Slicing slicing, std::string_view name, Stored stored) {
   const Method method = method_of(shape, name);
-  if (method == Method::winograd || method == Method::depthwise) {
+  const auto own = method == Method::winograd    ? winograd_map
+                   : method == Method::depthwise ? depthwise_map
+                   : method == Method::pointwise ? pointwise_map
+                                                 : nullptr;
+  if (own) {
     if (shape.relu) throw std::invalid_argument("kernels of our own fuse no relu");
-    return (method == Method::winograd ? winograd_map : depthwise_map)(shape, slicing, stored, false);
+    return own(shape, slicing, stored, false);
   }
-  require_no_gradient(method);
   return std::make_unique<ForwardByLibrary>(shape, slicing, name, stored);
 }
 
@@ -122,6 +121,7 @@ std::vector<std::string> forward_implementations(const ConvShape& shape, Slicing
                                     forward_product(shape, part.output_pixels(shape)));
   if (!shape.relu && runs_as_winograd(shape, slicing)) names.emplace_back(kWinograd);
   if (!shape.relu && runs_as_depthwise(shape, slicing)) names.emplace_back(kDepthwise);
+  if (!shape.relu && runs_as_pointwise(shape, slicing)) names.emplace_back(kPointwise);
   return names;
 }
 
@@ -216,10 +216,12 @@ class BackwardDataByLibrary final : public ConvMap {
 
 std::unique_ptr<const ConvMap> made_backward_data(const ConvShape& shape, Slicing slicing, std::string_view name,
                                                   Stored stored) {
-  const Method method = method_of(shape, name);
-  if (method == Method::winograd) return winograd_map(shape, slicing, stored, true);
-  if (method == Method::depthwise) return depthwise_map(shape, slicing, stored, true);
-  require_no_gradient(method);
+  switch (method_of(shape, name)) {
+    case Method::winograd: return winograd_map(shape, slicing, stored, true);
+    case Method::depthwise: return depthwise_map(shape, slicing, stored, true);
+    case Method::pointwise: return pointwise_map(shape, slicing, stored, true);
+    default: break;
+  }
   return std::make_unique<BackwardDataByLibrary>(shape, slicing, name, stored);
 }
 
@@ -246,6 +248,7 @@ std::vector<std::string> backward_data_implementations(const ConvShape& shape, S
                                     backward_data_product(shape, part.output_pixels(shape)));
   if (runs_as_winograd(shape, slicing)) names.emplace_back(kWinograd);
   if (runs_as_depthwise(shape, slicing)) names.emplace_back(kDepthwise);
+  if (runs_as_pointwise(shape, slicing)) names.emplace_back(kPointwise);
   return names;
 }
 

@@ -1,6 +1,6 @@
-// The gradient of the weights of 1x1 convolutions, which is one product of matrices: dw = dy' x, summed over pixels. Both
-// sides lie with a pixel's channels side by side, often a power of two of them, where libraries that read them as they lie
-// meet the same few lines of the caches; here both are copied, some pixels at a time, into the order of the product.
+// 1x1 convolutions, which are products of matrices: of pixels and channels. Pixels lie a power of two of bytes apart, often,
+// so that what reads several of them as they lie meets the same few lines of the caches; and with a stride it meets only
+// some of them. Here they are copied, some at a time, into the order of the product.
 #pragma once
 
 #include <algorithm>
@@ -19,8 +19,75 @@ inline bool fits(const ConvShape& s) {
   return s.kh == 1 && s.kw == 1 && s.pad_h == 0 && s.pad_w == 0 && winograd::fits_besides_filters(s);
 }
 
-/// Pixels that are added up in registers. 6 and 16 times 252 floats are no multiple of 4 KiB.
+/// Pixels that are under way at once. 6 and 16 times 252 floats are no multiple of 4 KiB.
 constexpr int64_t kPixels = 252;
+
+inline int64_t results_of_image(const ConvShape& s) { return s.oh * s.ow; }
+inline bool strided(const ConvShape& s) { return s.stride_h > 1 || s.stride_w > 1; }
+
+/// The pixel of x under a result.
+inline int64_t source(const ConvShape& s, int64_t pixel) {
+  if (!strided(s)) return pixel;
+  const int64_t row = pixel / s.ow, across = pixel % s.ow, image = row / s.oh, down = row % s.oh;
+  return (image * s.ih + down * s.stride_h) * s.iw + across * s.stride_w;
+}
+
+/// From images to images: y = x w', or the gradient of its input, dx = dy w, which is 0 between strides.
+class Map {
+ public:
+  Map(const ConvShape& s, bool turned)
+      : shape_(s), turned_(turned), summed_(turned ? s.oc : s.ic), results_(turned ? s.ic : s.oc) {}
+
+  size_t packed_bytes() const { return aligned(size_t(summed_ * results_) * sizeof(float)); }
+  size_t scratch_bytes(Range) const { return left_bytes() + (scatters() ? aligned(size_t(kPixels * results_) * sizeof(float)) : 0); }
+
+  /// Part `slice` of `slices` of the right side: panels of result channels, in each of them all summed channels.
+  void pack(int slice, int slices, const Stored& stored, const float* weights, float* u) const {
+    constexpr int64_t kChannels = winograd::kChannels;
+    const Range blocks = split(results_ / kChannels, slices, slice);
+    for (int64_t k = blocks.begin * kChannels; k < blocks.end * kChannels; k += kChannels)
+      for (int64_t c = 0; c < summed_; c += kChannels) {
+        winograd::Filters<1> filters;
+        winograd::read_filters<1>(shape_, stored, weights, turned_ ? c : k, turned_ ? k : c, turned_, filters);
+        const int64_t first = k / kPanel * kPanel, width = std::min(kPanel, results_ - first);
+        float* to = u + first * summed_ + c * width + (k - first);
+        for (int64_t n = 0; n < kChannels; ++n) std::memcpy(to + n * width, filters[0][n], sizeof filters[0][n]);
+      }
+  }
+
+  void run(Range images, const float* from, const float* u, const float* bias, float* to, void* scratch) const {
+    float* left = static_cast<float*>(scratch);
+    float* apart = reinterpret_cast<float*>(static_cast<char*>(scratch) + left_bytes());
+    const int64_t of_image = results_of_image(shape_), of_result = turned_ ? shape_.ih * shape_.iw : of_image;
+    if (scatters()) std::fill(to + images.begin * of_result * results_, to + images.end * of_result * results_, 0.0f);
+    winograd::each_portion({images.begin * of_image, images.end * of_image}, kPixels, [&](Range pixels) {
+      for (int64_t p = pixels.begin; p < pixels.end; ++p)
+        std::memcpy(left + (p - pixels.begin) * step(), from + (turned_ ? p : source(shape_, p)) * summed_,
+                    size_t(summed_) * sizeof(float));
+      float* const products = scatters() ? apart : to + pixels.begin * results_;
+      if (bias)
+        for (int64_t p = 0; p < pixels.size(); ++p) std::copy_n(bias, results_, products + p * results_);
+      for (int64_t first = 0; first < summed_; first += kDepth)
+        multiply(pixels.size(), results_, {first, std::min(summed_, first + kDepth)}, Left<true>{left, step()},
+                 Panels<>{u, summed_}, products, results_, bias || first > 0);
+      if (scatters())
+        for (int64_t p = pixels.begin; p < pixels.end; ++p)
+          std::memcpy(to + source(shape_, p) * results_, apart + (p - pixels.begin) * results_, size_t(results_) * sizeof(float));
+    });
+  }
+
+ private:
+  static constexpr int64_t kDepth = 256;  // of a panel: 16 KiB, or 64 where caches are larger
+
+  bool scatters() const { return turned_ && strided(shape_); }
+  /// Floats from one copied pixel to the next: not a power of two.
+  int64_t step() const { return summed_ + winograd::kGap; }
+  size_t left_bytes() const { return aligned(size_t(kPixels * step()) * sizeof(float)); }
+
+  ConvShape shape_;
+  bool turned_;
+  int64_t summed_, results_;
+};
 
 /// Left sides in the order of the product: tiles of kRows rows, in each of them kRows words of every pixel.
 struct Tiles {
@@ -31,6 +98,7 @@ struct Tiles {
   Tiles from(int64_t row) const { return {start + row * pixels, pixels}; }
 };
 
+/// dw = dy' x, summed over pixels: every slice adds up its images' pixels.
 class Gradient {
  public:
   explicit Gradient(const ConvShape& s) : shape_(s) {}
@@ -42,7 +110,7 @@ class Gradient {
   void run(Range images, const float* x, const float* dy, float* sums, void* scratch) const {
     float* left = static_cast<float*>(scratch);
     float* right = reinterpret_cast<float*>(static_cast<char*>(scratch) + left_bytes());
-    const int64_t of_image = shape_.oh * shape_.ow;
+    const int64_t of_image = results_of_image(shape_);
     const Range all{images.begin * of_image, images.end * of_image};
     winograd::each_portion(all, kPixels, [&](Range pixels) {
       copy_left(pixels, x, left);
@@ -75,7 +143,7 @@ class Gradient {
   void copy_left(Range pixels, const float* x, float* left) const {
     const int64_t channels = shape_.ic, whole = channels / kRows * kRows, step = kRows * pixels.size();
     for (int64_t p = pixels.begin; p < pixels.end; ++p, left += kRows) {
-      const float* from = x + source(p) * channels;
+      const float* from = x + source(shape_, p) * channels;
       float* to = left;
       for (int64_t c = 0; c < whole; c += kRows, to += step) std::memcpy(to, from + c, kRows * sizeof(float));
       for (int64_t c = whole; c < channels; ++c) to[c - whole] = from[c];
@@ -92,13 +160,6 @@ class Gradient {
         for (int64_t v = 0; v < kPanel; v += kVector) store(to + v, load(from + c + v));
       for (int64_t v = 0; v < width; v += kVector) store(last + p * width + v, load(from + whole + v));
     }
-  }
-
-  /// The pixel of x under a result.
-  int64_t source(int64_t pixel) const {
-    if (shape_.stride_h == 1 && shape_.stride_w == 1) return pixel;
-    const int64_t row = pixel / shape_.ow, across = pixel % shape_.ow, image = row / shape_.oh, down = row % shape_.oh;
-    return (image * shape_.ih + down * shape_.stride_h) * shape_.iw + across * shape_.stride_w;
   }
 
   ConvShape shape_;
