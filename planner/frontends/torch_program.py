@@ -15,6 +15,7 @@ from typing import Any
 from planner.errors import UserError
 from planner.frontends.aten import HANDLERS, packet
 from planner.frontends.torch_assignments import assignments, require_kept
+from planner.frontends.torch_checks import unvalidated
 from planner.frontends.torch_writes import NO_GRAD, hidden_write, views_of_buffers, written_arguments
 from planner.graph.model import unsupported
 
@@ -69,7 +70,7 @@ def _exported(torch: Any, module: Any, original: Any, positional: Any, keywords:
         warnings.simplefilter("ignore")
         try:
             prefix = "model." if module is not original else ""
-            with _own_gradients_refused(torch), _unvalidated(torch), assignments(torch, module, prefix) as replaced:
+            with _own_gradients_refused(torch), unvalidated(torch), assignments(torch, module, prefix) as replaced:
                 program = torch.export.export(module, positional, keywords, strict=False)
                 require_kept(program, replaced, prefix)
                 return program
@@ -97,18 +98,6 @@ def _mode(module: Any, training: bool) -> Iterator[None]:
     finally:
         for submodule, mode in modes.items():
             submodule.training = mode
-
-
-@contextmanager
-def _unvalidated(torch: Any) -> Iterator[None]:
-    """Within it, torch.distributions do not check their parameters, which would be a branch that depends on data."""
-    distribution = torch.distributions.Distribution
-    before = distribution._validate_args
-    distribution.set_default_validate_args(False)
-    try:
-        yield
-    finally:
-        distribution.set_default_validate_args(before)
 
 
 @contextmanager

@@ -7,16 +7,17 @@
 #include <cstdint>
 #include <cstring>
 
+#include "filters.hpp"
 #include "products.hpp"
-#include "winograd_parts.hpp"
 
 namespace stepplan::pointwise {
 
+using namespace filters;
 using namespace products;
 
 /// Channels in sixteens, any stride.
 inline bool fits(const ConvShape& s) {
-  return s.kh == 1 && s.kw == 1 && s.pad_h == 0 && s.pad_w == 0 && winograd::fits_besides_filters(s);
+  return s.kh == 1 && s.kw == 1 && s.pad_h == 0 && s.pad_w == 0 && fits_besides_size(s);
 }
 
 /// Pixels that are under way at once. 6 and 16 times 252 floats are no multiple of 4 KiB.
@@ -43,12 +44,11 @@ class Map {
 
   /// Part `slice` of `slices` of the right side: panels of result channels, in each of them all summed channels.
   void pack(int slice, int slices, const Stored& stored, const float* weights, float* u) const {
-    constexpr int64_t kChannels = winograd::kChannels;
     const Range blocks = split(results_ / kChannels, slices, slice);
     for (int64_t k = blocks.begin * kChannels; k < blocks.end * kChannels; k += kChannels)
       for (int64_t c = 0; c < summed_; c += kChannels) {
-        winograd::Filters<1> filters;
-        winograd::read_filters<1>(shape_, stored, weights, turned_ ? c : k, turned_ ? k : c, turned_, filters);
+        Filters<1> filters;
+        read_filters<1>(shape_, stored, weights, turned_ ? c : k, turned_ ? k : c, turned_, filters);
         const int64_t first = k / kPanel * kPanel, width = std::min(kPanel, results_ - first);
         float* to = u + first * summed_ + c * width + (k - first);
         for (int64_t n = 0; n < kChannels; ++n) std::memcpy(to + n * width, filters[0][n], sizeof filters[0][n]);
@@ -60,7 +60,7 @@ class Map {
     float* apart = reinterpret_cast<float*>(static_cast<char*>(scratch) + left_bytes());
     const int64_t of_image = results_of_image(shape_), of_result = turned_ ? shape_.ih * shape_.iw : of_image;
     if (scatters()) std::fill(to + images.begin * of_result * results_, to + images.end * of_result * results_, 0.0f);
-    winograd::each_portion({images.begin * of_image, images.end * of_image}, kPixels, [&](Range pixels) {
+    each_portion({images.begin * of_image, images.end * of_image}, kPixels, [&](Range pixels) {
       for (int64_t p = pixels.begin; p < pixels.end; ++p)
         std::memcpy(left + (p - pixels.begin) * step(), from + (turned_ ? p : source(shape_, p)) * summed_,
                     size_t(summed_) * sizeof(float));
@@ -77,11 +77,11 @@ class Map {
   }
 
  private:
-  static constexpr int64_t kDepth = 256;  // of a panel: 16 KiB, or 64 where caches are larger
+  static constexpr int64_t kDepth = kVector == 16 ? 128 : 256;  // of a panel: 32 KiB, or 16
 
   bool scatters() const { return turned_ && strided(shape_); }
   /// Floats from one copied pixel to the next: not a power of two.
-  int64_t step() const { return summed_ + winograd::kGap; }
+  int64_t step() const { return summed_ + kChannels; }
   size_t left_bytes() const { return aligned(size_t(kPixels * step()) * sizeof(float)); }
 
   ConvShape shape_;
@@ -112,7 +112,7 @@ class Gradient {
     float* right = reinterpret_cast<float*>(static_cast<char*>(scratch) + left_bytes());
     const int64_t of_image = results_of_image(shape_);
     const Range all{images.begin * of_image, images.end * of_image};
-    winograd::each_portion(all, kPixels, [&](Range pixels) {
+    each_portion(all, kPixels, [&](Range pixels) {
       copy_left(pixels, x, left);
       copy_right(pixels, dy, right);
       multiply(shape_.ic, shape_.oc, {0, pixels.size()}, Tiles{left, pixels.size()}, Panels<>{right, pixels.size()}, sums,
@@ -122,10 +122,9 @@ class Gradient {
 
   /// dw of some output channels, and of input channels in sixteens: see winograd.hpp.
   void reduce(Range o, Range i, int slices, int64_t stride, const Stored& stored, const float* partials, float* dw) const {
-    constexpr int64_t kChannels = winograd::kChannels;
     for (int64_t column = i.begin; column < i.end; column += kChannels)
       for (int64_t row = o.begin / kChannels * kChannels; row < o.end; row += kChannels) {
-        winograd::Filters<1> filters;
+        Filters<1> filters;
         for (int64_t n = 0; n < kChannels; ++n)
           for (int64_t at = 0; at < kChannels; at += kVector) {
             const float* from = partials + (column + n) * shape_.oc + row + at;
@@ -133,7 +132,7 @@ class Gradient {
             for (int part = 1; part < slices; ++part) sum += load(from + part * stride);
             store(&filters[0][n][at], sum);
           }
-        winograd::write_filters<1>(shape_, stored, filters, row, column, o, dw);
+        write_filters<1>(shape_, stored, filters, row, column, o, dw);
       }
   }
 

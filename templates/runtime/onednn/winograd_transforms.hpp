@@ -19,7 +19,7 @@ constexpr int64_t kPoints = 16;  // of a transformed tile
 constexpr int64_t kTaps = 9;
 
 inline bool fits(const ConvShape& s) {
-  return s.kh == 3 && s.kw == 3 && s.stride_h == 1 && s.stride_w == 1 && s.pad_h <= 2 && s.pad_w <= 2 && fits_besides_filters(s);
+  return s.kh == 3 && s.kw == 3 && s.stride_h == 1 && s.stride_w == 1 && s.pad_h <= 2 && s.pad_w <= 2 && fits_besides_size(s);
 }
 
 // -- tiles ---------------------------------------------------------------------------------------------------------------

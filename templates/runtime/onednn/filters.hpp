@@ -1,0 +1,120 @@
+// Filters in squares of 16 x 16 channels, as kernels of our own read and write them, from the weights that plans store.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "convolution.hpp"
+#include "slices.hpp"
+#include "transpose.hpp"
+
+namespace stepplan::filters {
+
+constexpr int64_t kChannels = 16;  // channels come in blocks of so many: a cache line
+
+/// Whether nothing but the filters' size, stride and padding decides.
+inline bool fits_besides_size(const ConvShape& s) {
+  return s.dilation_h == 1 && s.dilation_w == 1 && s.groups == 1 && s.ic % kChannels == 0 && s.oc % kChannels == 0 &&
+         s.element == Element::float32;
+}
+
+/// f(some) for at most `most` of all at a time: what goes through the caches together.
+template <class F>
+void each_portion(Range all, int64_t most, const F& f) {
+  for (int64_t first = all.begin; first < all.end; first += most) f(Range{first, std::min(all.end, first + most)});
+}
+
+/// Where weights that are stored in blocks have a filter's element; `inner` are the channels that are in no blocks.
+struct BlockedPlace {
+  int64_t size, across, taps;
+
+  BlockedPlace(const ConvShape& s, const Stored& stored, int64_t taps)
+      : size(stored.o_block > 0 ? stored.o_block : stored.i_block), across(stored.o_block > 0 ? s.ic : s.oc), taps(taps) {}
+  int64_t operator()(int64_t outer, int64_t inner, int64_t tap) const {
+    return (outer / size * taps + tap) * size * across + inner * size + outer % size;
+  }
+  /// Whether sixteen outer channels lie in one block.
+  bool in_one() const { return size % kChannels == 0; }
+};
+
+/// 16 x 16 filters: [tap][channel that is summed over][channel of the result].
+template <int64_t taps>
+using Filters = float[taps][kChannels][kChannels];
+
+/// The filters of output channels from `o` and input channels from `i` of weights (O, I, kh, kw), as the plan stores them.
+/// `turned`: for the gradient of the data, which sums over output channels and goes through the taps backwards.
+template <int64_t taps>
+void read_filters(const ConvShape& s, const Stored& stored, const float* weights, int64_t o, int64_t i, bool turned,
+                  Filters<taps>& filters) {
+  Block16 block;
+  const auto put = [&](int64_t tap, int64_t summed, int64_t row) {
+    block.store_row(row, filters[turned ? taps - 1 - tap : tap][summed]);
+  };
+  if (stored.plain() && turned) {
+    for (int64_t n = 0; n < kChannels; ++n) {
+      block.load(weights + ((o + n) * s.ic + i) * taps, taps, taps);
+      block.transpose();
+      for (int64_t tap = 0; tap < taps; ++tap) put(tap, n, tap);
+    }
+    return;
+  }
+  if (stored.plain()) {
+    for (int64_t at = 0; at < taps * kChannels; at += kChannels) {
+      block.load(weights + (o * s.ic + i) * taps + at, s.ic * taps);
+      block.transpose();
+      for (int64_t n = 0; n < kChannels; ++n) put((at + n) % taps, (at + n) / taps, n);
+    }
+    return;
+  }
+  const bool by_output = stored.o_block > 0;  // output channels lie side by side
+  const BlockedPlace place(s, stored, taps);
+  const int64_t outer = by_output ? o : i, inner = by_output ? i : o;
+  for (int64_t tap = 0; tap < taps; ++tap) {
+    if (place.in_one()) {
+      block.load(weights + place(outer, inner, tap), place.size);
+    } else {
+      for (int64_t n = 0; n < kChannels; ++n) {
+        float row[kChannels];
+        for (int64_t k = 0; k < kChannels; ++k) row[k] = weights[place(outer + k, inner + n, tap)];
+        block.load_row(n, row);
+      }
+    }
+    if (by_output == turned) block.transpose();
+    for (int64_t n = 0; n < kChannels; ++n) put(tap, n, n);
+  }
+}
+
+/// The inverse of read_filters, not turned: 16 x 16 filters [tap][input channel][output channel] into the weights. `own`:
+/// output channels that may be written; of weights that are stored in blocks all.
+template <int64_t taps>
+void write_filters(const ConvShape& s, const Stored& stored, const Filters<taps>& filters, int64_t o, int64_t i, Range own,
+                   float* weights) {
+  Block16 block{};
+  if (stored.plain()) {
+    for (int64_t at = 0; at < taps * kChannels; at += kChannels) {
+      for (int64_t n = 0; n < kChannels; ++n) block.load_row(n, filters[(at + n) % taps][(at + n) / taps]);
+      block.transpose();
+      for (int64_t n = std::max<int64_t>(0, own.begin - o); n < std::min(kChannels, own.end - o); ++n)
+        block.store_row(n, weights + ((o + n) * s.ic + i) * taps + at);
+    }
+    return;
+  }
+  const bool by_output = stored.o_block > 0;
+  const BlockedPlace place(s, stored, taps);
+  const int64_t outer = by_output ? o : i, inner = by_output ? i : o;
+  for (int64_t tap = 0; tap < taps; ++tap) {
+    for (int64_t n = 0; n < kChannels; ++n) block.load_row(n, filters[tap][n]);
+    if (!by_output) block.transpose();
+    if (place.in_one()) {
+      block.store(weights + place(outer, inner, tap), place.size);
+      continue;
+    }
+    for (int64_t n = 0; n < kChannels; ++n) {
+      float row[kChannels];
+      block.store_row(n, row);
+      for (int64_t k = 0; k < kChannels; ++k) weights[place(outer + k, inner + n, tap)] = row[k];
+    }
+  }
+}
+
+}  // namespace stepplan::filters
