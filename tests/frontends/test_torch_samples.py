@@ -26,11 +26,11 @@ MOST = 24
 
 
 def test_supported_operators() -> None:
-    """Several samples of every one; of some, PyTorch has samples that are refused."""
+    """Another sample of every one each time; of some, PyTorch has samples that are refused."""
     rng = np.random.default_rng()
     compared = set()
     for name, modules in samples(frozenset(SUPPORTED)):
-        for module in drawn(modules, rng, 2):
+        for module in drawn(modules, rng, 1):
             if agreement(name, module) == "agrees":
                 compared.add(name.partition(" ")[0])
     assert len(compared) > len(SUPPORTED) * 0.8
@@ -42,7 +42,7 @@ def test_any_operator() -> None:
     every = list(samples())
     outcomes = [
         agreement(name, module)
-        for name, modules in (every[i] for i in rng.choice(len(every), 60, replace=False))
+        for name, modules in (every[i] for i in rng.choice(len(every), 40, replace=False))
         for module in drawn(modules, rng, 1)
     ]
     assert {"agrees", "refused"} <= set(outcomes)
