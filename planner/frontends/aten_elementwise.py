@@ -66,7 +66,7 @@ def _atanh(c: Context, x: str) -> str:
     return c.scale(c.op("mul", _direction(c, x), grown), 0.5)
 
 
-def _direction(c: Context, x: str) -> str:
+def _direction(c: Context, x: Any) -> str:
     """1, or -1 below 0."""
     return c.shift(c.scale(c.compare("lt", x, 0), -2), 1)
 
@@ -85,7 +85,7 @@ def _atan2(c: Context, y: Any, x: Any) -> str:
     upright = c.shift(c.op("neg", flat), 1)
     none = c.op("mul", c.compare("eq", x, 0), c.compare("eq", y, 0))
     low = c.op("atan", c.op("div", c.where(flat, y, zero), c.where(flat, x, one)))
-    half = c.op("mul", c.compare("lt", x, 0), c.shift(c.scale(c.compare("lt", y, 0), -2), 1))
+    half = c.op("mul", c.compare("lt", x, 0), _direction(c, y))
     steep = c.op("atan", c.op("div", c.where(upright, x, zero), c.op("add", c.where(upright, y, one), none)))
     high = c.where(none, zero, c.op("sub", c.scale(sign(c, y), pi / 2), steep))
     return c.where(flat, c.op("add", low, c.scale(half, pi)), high)
@@ -126,7 +126,7 @@ def _angle(c: Context, x: str) -> str:
 def _copysign(c: Context, x: Any, of: Any) -> str:
     if c.number(of) is not None:
         return c.scale(c.op("abs", c.val(x)), -1.0 if float(c.number(of) or 0.0) < 0 else 1.0)
-    return c.op("mul", c.op("abs", c.val(x)), c.shift(c.scale(c.compare("lt", of, 0), -2), 1))
+    return c.op("mul", c.op("abs", c.val(x)), _direction(c, of))
 
 
 @lowers("trunc", "fix")
