@@ -91,12 +91,12 @@ STEPPLAN_BOTH inline float log(float x) {
   return x >= 0.0f ? y : std::numeric_limits<float>::quiet_NaN();
 }
 
-// log(1 + u) for finite u >= 0, accurate for tiny u: the rounding of 1 + u is divided out again (Kahan).
+// log(1 + u) for finite u, accurate for tiny u: what 1 + u was rounded by is added, by the slope of the logarithm there.
 STEPPLAN_BOTH inline float log1p(float u) {
   const float w = 1.0f + u;
-  const float exact = w - 1.0f;
-  const float corrected = log(w) * (u / (exact == 0.0f ? 1.0f : exact));
-  return exact == 0.0f ? u : corrected;
+  const float rounding = u - (w - 1.0f);
+  constexpr float least = std::numeric_limits<float>::min();
+  return log(w) + rounding / (w < least ? least : w);
 }
 
 // 1 / (1 + exp(-x)), halved above and below: 2^(n - 1) does not overflow before the result is 0, from n = 129 on.
