@@ -44,6 +44,8 @@ BATCH_NORM = (RUNTIME / "batch_norm.cpp",)
 """Once per fusion and element type that a plan uses."""
 ATTENTION = (RUNTIME / "attention.cpp",)
 """Where a plan has attention; with the instruction for products of bfloat16 pairs where there is one."""
+GROUPED = (RUNTIME / "grouped.cpp",)
+"""Where a plan has products by groups."""
 SANITIZED = ("-g", "-O1")
 """As sanitizers want it: no speed hides what they look for, and their reports name lines."""
 
@@ -117,9 +119,12 @@ def _units(folder: Path, target: Target, extra: Sequence[str], own: Sequence[str
         compiled(BATCH_NORM, (*FAST, f"-DSTEPPLAN_FUSION={fusion}", f"-DSTEPPLAN_ELEMENT={element}"))
         for element, fusion in sorted(norms)
     )
-    if any('#include "attention.hpp"' in s.read_text() for s in nodes):
+    included = {h for s in nodes for h in re.findall(r'#include "(\w+)\.hpp"', s.read_text())}
+    if "attention" in included:
         pairs = ("-mavx512bf16",) if "avx512_bf16" in target.cpu.isa else ()
         found.append(compiled(ATTENTION, (*FAST, *pairs)))
+    if "grouped" in included:
+        found.append(compiled(GROUPED, FAST))
     found += (compiled(group, (*FAST, *own)) for group in toolchain.groups(nodes))
     return [*found, *(compiled(group, (*ONCE, *own)) for group in toolchain.groups(tables))]
 

@@ -65,6 +65,24 @@ def matmul(a: Any, t: Sequence[Tensor]) -> Tensor:
     return x @ y
 
 
+def grouped_matmul(a: Any, t: Sequence[Tensor]) -> Tensor:
+    """Spelled out: PyTorch's own has no gradients on processors in every type. Rows of no group are 0."""
+    matrices = t[1].transpose(1, 2) if a.transpose_b else t[1]
+    parts = [x @ w for x, w in zip(_groups(t[0], t[2]), matrices, strict=True)]
+    done = torch.cat(parts)
+    return F.pad(done, (0, 0, 0, len(t[0]) - len(done)))
+
+
+def grouped_outer(a: Any, t: Sequence[Tensor]) -> Tensor:
+    pairs = zip(_groups(t[0], t[2]), _groups(t[1], t[2]), strict=True)
+    return torch.stack([x.T @ y for x, y in pairs])
+
+
+def _groups(rows: Tensor, ends: Tensor) -> list[Tensor]:
+    reached = ends.clamp(0, len(rows)).cummax(0).values.tolist()
+    return [rows[begin:end] for begin, end in zip([0, *reached[:-1]], reached, strict=True)]
+
+
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "none": lambda y: y,
     "relu": torch.relu,
@@ -150,6 +168,13 @@ def embedding(a: Any, t: Sequence[Tensor]) -> Tensor:
     return F.embedding(t[1], t[0], padding_idx=a.padding_index if a.padding_index >= 0 else None)
 
 
+def embedding_backward(a: Any, t: Sequence[Tensor]) -> Tensor:
+    """Of ids that are no rows, nothing; PyTorch's own would fail."""
+    rows, ids = t[0].flatten(0, -2), t[1].flatten()
+    counted = (ids >= 0) & (ids < a.entries) & (ids != a.padding_index)
+    return rows.new_zeros(a.entries, rows.shape[1]).index_add(0, ids[counted], rows[counted])
+
+
 def nll_loss(a: Any, t: Sequence[Tensor]) -> Tensor:
     """With label smoothing, cross entropy of unnormalised rows that happen to be log-probabilities."""
     if not a.label_smoothing:
@@ -200,10 +225,13 @@ TORCH: dict[str, Call] = {
     "detach": lambda a, t: t[0].detach(),
     "div": lambda a, t: t[0] / t[1],
     "embedding": embedding,
+    "embedding_backward": embedding_backward,
     "exp": lambda a, t: t[0].exp(),
     "expm1": lambda a, t: t[0].expm1(),
     "expand": lambda a, t: t[0].expand(a.shape),
     "gelu": lambda a, t: F.gelu(t[0], approximate=a.approximate),
+    "grouped_matmul": grouped_matmul,
+    "grouped_outer": grouped_outer,
     "gru_cell": gru_cell,
     "interpolate": interpolate,
     "layer_norm": layer_norm,

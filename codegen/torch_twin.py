@@ -91,8 +91,14 @@ class Twin(nn.Module):  # type: ignore[misc]
             given, updated = [get(v) for v in node.inputs], [get(v) for v in node.updates]
             # What is made out of nothing is like a parameter: a product takes no other precision, or device.
             result = self.calls[node.op](node, given or [next(self.parameters())], updated)
-            found.update(zip(node.outputs, result if isinstance(result, tuple) else (result,), strict=False))
+            results = result if isinstance(result, tuple) else (result,)
+            found.update(zip(node.outputs, map(self._exact, results), strict=False))
         return found
+
+    def _exact(self, result: Tensor) -> Tensor:
+        """In a twin in float64, masks and casts that are float32 by name are that, too."""
+        wide = result.dtype is torch.float32 and next(self.parameters()).dtype is torch.float64
+        return result.double() if wide else result
 
     def alternating(self, compile_: Callable[[Any], Any] = lambda call: call) -> Callable[..., Tensor]:
         """A whole step of several losses that train different parameters, as a user writes it for a generative

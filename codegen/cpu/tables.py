@@ -27,6 +27,7 @@ HEADERS = {
     "dropout": ("dropout.hpp",),
     "elementwise": ("activations.hpp", "binary.hpp"),
     "embedding": ("embedding.hpp",),
+    "grouped": ("grouped.hpp",),
     "gru": ("gru.hpp",),
     "interpolate": ("interpolate.hpp",),
     "layer_norm": ("layer_norm.hpp",),

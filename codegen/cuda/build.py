@@ -15,6 +15,7 @@ from planner.target.model import Target
 KERNELS = (
     "attention.cu",
     "elementwise.cu",
+    "grouped.cu",
     "joint.cu",
     "movement.cu",
     "normalise.cu",

@@ -166,7 +166,12 @@ def _searchsorted(c: Context, sequence: Any, x: Any, whole: bool, right: bool, s
 
 # -- running sums ----------------------------------------------------------------------------------------------
 @lowers("cumsum")
-def cumsum(c: Context, x: str, axis: int, *_: Any) -> str:
+def _cumsum(c: Context, x: str, axis: int, *_: Any) -> str:
+    y = cumsum(c, x, axis)
+    return c.to_whole(y) if c.whole_result() else y
+
+
+def cumsum(c: Context, x: str, axis: int) -> str:
     x = c.floating(x)
     rank = c.rank(x)
     return c.transpose(_running_sum(c, c.transpose(x, axis % rank, rank - 1)), axis % rank, rank - 1) if rank else x

@@ -3,8 +3,9 @@
 from math import inf, prod
 from typing import Any
 
-from planner.frontends.aten import Context, lowers
+from planner.frontends.aten import Context, lowers, require
 from planner.frontends.aten_order import evenly
+from planner.ops.grouped import GroupedAttrs
 
 lowers("mean")(lambda c, x, *rest: c.reduce("reduce_mean", c.floating(x), *_axes(rest)))
 lowers("sum")(lambda c, x, *rest: c.reduce("reduce_sum", c.floating(x), *_axes(rest)))
@@ -92,6 +93,18 @@ def _power_norm(c: Context, size: str, order: float, axes: Any, keepdim: bool) -
     return c.where(c.compare("gt", c.reduce("reduce_sum", zero, axes, keepdim), 0), c.fill((), 0.0), norm)
 
 
+@lowers("histc")
+def _histc(c: Context, x: Any, bins: int, low: float, high: float) -> str:
+    """How many numbers lie in each of as many equal parts of [low, high]."""
+    require(low < high, "bounds that the data give")
+    x = c.reshape(c.floating(x), (-1, 1))
+    part = c.scale(c.op("div", c.shift(x, -float(low)), c.fill((), float(high) - float(low))), bins)
+    first = c.torch.arange(bins, dtype=c.torch.float32)
+    after = c.torch.cat((first[1:], c.torch.tensor([inf])))  # the last one has its end as well
+    own = c.op("mul", c.compare("ge", part, first), c.compare("lt", part, after))
+    return c.reduce("reduce_sum", c.op("mul", own, c.compare("le", x, float(high))), [0])
+
+
 # -- products --------------------------------------------------------------------------------------------------
 @lowers("matmul", "mm", "bmm", "mv", "dot")
 def _matmul(c: Context, a: Any, b: Any) -> str:
@@ -108,6 +121,27 @@ def _addmm(c: Context, x: Any, a: Any, b: Any, beta: float, alpha: float) -> str
 def _addbmm(c: Context, x: Any, a: Any, b: Any, beta: float, alpha: float) -> str:
     product = c.scale(c.reduce("reduce_sum", c.matmul(c.val(a), c.val(b)), [0]), float(alpha))
     return product if beta == 0 else c.op("add", product, c.scale(c.val(x), float(beta)))
+
+
+@lowers("_grouped_mm", "transformers.grouped_mm_fallback")
+def _grouped(c: Context, a: Any, b: Any, ends: Any, bias: Any = None, *_: Any) -> str:
+    """Of the operand with two dimensions, groups of rows, or of columns, end at `ends`; where both have two, the groups
+    are parts of the dimension that is summed over. The second name is what transformers calls while it is exported."""
+    a, b = c.val(a), c.val(b)
+    require(bias is None, "a bias")
+    if ends is None:
+        return c.matmul(a, b)
+    ends = c.to_whole(c.val(ends))
+    (a, turned_a), (b, turned_b) = c.turned(a), c.turned(b)
+    if c.rank(a) == c.rank(b) == 2:
+        return c.op(
+            "grouped_outer", a if turned_a else c.transpose(a, 0, 1), c.transpose(b, 0, 1) if turned_b else b, ends
+        )
+    if c.rank(a) == 2:
+        rows = c.transpose(a, 0, 1) if turned_a else a
+        return c.op("grouped_matmul", rows, b, ends, attrs=GroupedAttrs(transpose_b=turned_b))
+    columns = b if turned_b else c.transpose(b, 0, 1)
+    return c.transpose(c.op("grouped_matmul", columns, a, ends, attrs=GroupedAttrs(transpose_b=not turned_a)), 0, 1)
 
 
 @lowers("bilinear")

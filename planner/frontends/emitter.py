@@ -16,7 +16,7 @@ from planner.errors import UserError
 from planner.graph.builder import GraphBuilder
 from planner.graph.model import Attrs, DType, Init, Layout, Role, TensorType, Value
 from planner.ops.activation import ClampAttrs
-from planner.ops.base import Array
+from planner.ops.base import Array, op_named
 from planner.ops.concat import ConcatAttrs
 from planner.ops.copy import ExpandAttrs, PermuteAttrs, SliceAttrs
 from planner.ops.heads import is_causal
@@ -30,25 +30,6 @@ from planner.ops.shape import FillAttrs, ReshapeAttrs
 from planner.ops.split import MOST_PARTS, SplitAttrs
 from planner.ops.whole import Function, WholeAttrs
 
-_INTEGER_OPS = frozenset(
-    {
-        "split",
-        "embedding",
-        "cross_entropy",
-        "nll_loss",
-        "reshape",
-        "expand",
-        "permute",
-        "slice",
-        "concat",
-        "compare",
-        "cast",
-        "detach",
-        "embedding_backward",
-        "caller_gradient",
-        "whole",
-    }
-)
 LARGEST_WINDOW = 255
 """Of a pooling, which notes the chosen element in a byte."""
 _FLOATS = (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT64)
@@ -63,6 +44,8 @@ class Emitter:
         self.weights: dict[str, Array] = {}
         self.aliases: dict[str, tuple[str, ...]] = {}
         """Framework's name -> its other names for the same tensor."""
+        self._turned: dict[str, str] = {}
+        """A value whose last two dimensions are those of another one, swapped -> that one."""
 
     # -- values ------------------------------------------------------------------------------------------------
     def fresh(self, name: str) -> str:
@@ -131,7 +114,9 @@ class Emitter:
         self, op: str, *inputs: str, attrs: Attrs | None = None, updates: Sequence[str] = ()
     ) -> tuple[str, ...]:
         """Append a node and return all of its outputs."""
-        if op not in _INTEGER_OPS and any(self.b.type(v).dtype not in _FLOATS for v in inputs):
+        known = op_named(op)
+        floats = [v for position, v in enumerate(inputs) if position not in known.integers]
+        if not known.any_dtype and any(self.b.type(v).dtype not in _FLOATS for v in floats):
             raise UserError(
                 "SP1017",
                 f"layer {self.name!r} computes ({op}) with integers",
@@ -155,7 +140,16 @@ class Emitter:
     def permute(self, x: str, axes: Iterable[int]) -> str:
         rank = self.rank(x)
         order = tuple(a % rank for a in axes)
-        return x if order == tuple(range(rank)) else self.op("permute", x, attrs=PermuteAttrs(axes=order))
+        if order == tuple(range(rank)):
+            return x
+        y = self.op("permute", x, attrs=PermuteAttrs(axes=order))
+        if order == (*range(rank - 2), rank - 1, rank - 2):
+            self._turned[y] = x
+        return y
+
+    def turned(self, x: str) -> tuple[str, bool]:
+        """The value whose last two dimensions were swapped to make this one, and that they were; else the value."""
+        return (self._turned[x], True) if x in self._turned else (x, False)
 
     def transpose(self, x: str, first: int, second: int) -> str:
         axes = list(range(self.rank(x)))
@@ -245,7 +239,8 @@ class Emitter:
         if lead_a != lead_b and prod(lead_a) > 1 and prod(lead_b) > 1:
             lead = np.broadcast_shapes(lead_a, lead_b)
             a, b = self.expand(a, (*lead, *self.shape(a)[-2:])), self.expand(b, (*lead, *self.shape(b)[-2:]))
-        y = self.op("matmul", a, b, attrs=MatmulAttrs())
+        (a, turned_a), (b, turned_b) = self.turned(a), self.turned(b)
+        y = self.op("matmul", a, b, attrs=MatmulAttrs(transpose_a=turned_a, transpose_b=turned_b))
         shape = self.shape(y)
         return self.reshape(
             y, shape[: len(shape) - one - other] if other else shape[:-2] + shape[-1:] if one else shape

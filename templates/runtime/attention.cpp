@@ -6,9 +6,9 @@
 
 #include "dropout.hpp"
 #include "pairs.hpp"
+#include "panels.hpp"
 #include "products.hpp"
 #include "softmax.hpp"
-#include "transpose.hpp"
 
 namespace stepplan {
 
@@ -16,11 +16,6 @@ namespace {
 
 using namespace attention;
 using namespace products;
-
-template <class T>
-using Word = std::conditional_t<std::is_same_v<T, float>, float, PairWord>;
-template <class T>
-constexpr int64_t kNumbers = sizeof(float) / sizeof(T);  // of a word
 
 /// Scratch, part after part; each begins at a cache line.
 class Parts {
@@ -48,60 +43,6 @@ const PairWord* left_of(const bfloat16* rows, int64_t count, int64_t width, Pair
     for (int64_t c = 0; c < width; c += 2) to[c / 2].bits = rows[c].bits | (c + 1 < width ? uint32_t(rows[c + 1].bits) << 16 : 0);
   }
   return room;
-}
-
-/// Rows that a product sums over as panels, with zeros behind the last column, and the last row where pairs want one more.
-void copy_panels(const float* from, int64_t rows, int64_t width, float* to) {
-  for (int64_t first = 0; first < padded(width); first += kPanel) {
-    const int64_t columns = std::min(kPanel, padded(width) - first), filled = std::min(columns, width - first);
-    float* panel = to + first * rows;
-    for (int64_t r = 0; r < rows; ++r, panel += columns) {
-      const float* row = from + r * width + first;
-#pragma omp simd
-      for (int64_t c = 0; c < filled; ++c) panel[c] = row[c];
-      for (int64_t c = filled; c < columns; ++c) panel[c] = 0.0f;
-    }
-  }
-}
-void copy_panels(const bfloat16* from, int64_t rows, int64_t width, PairWord* to) {
-  for (int64_t first = 0; first < padded(width); first += kPanel) {
-    const int64_t columns = std::min(kPanel, padded(width) - first), filled = std::min(columns, width - first);
-    PairWord* panel = to + first * words<bfloat16>(rows);
-    for (int64_t r = 0; r < rows; r += 2, panel += columns) {
-      const bfloat16* row = from + r * width + first;
-      const bfloat16* next = row + (r + 1 < rows ? width : 0);
-      const uint32_t kept = r + 1 < rows ? 0xffffffffu : 0xffffu;
-#pragma omp simd
-      for (int64_t c = 0; c < filled; ++c) panel[c].bits = (row[c].bits | uint32_t(next[c].bits) << 16) & kept;
-      for (int64_t c = filled; c < columns; ++c) panel[c].bits = 0;
-    }
-  }
-}
-
-/// Rows as the columns of panels, with zeros behind the last column.
-template <class T>
-void turn_panels(const T* from, int64_t rows, int64_t width, Word<T>* to) {
-  const int64_t depth = words<T>(width);
-  for (int64_t row = 0; row < padded(rows); row += 16) {
-    const int64_t first = row / kPanel * kPanel, columns = std::min(kPanel, padded(rows) - first);
-    Word<T>* panel = to + first * depth + (row - first);
-    for (int64_t k = 0; k < depth; k += 16) {
-      const int64_t count = std::min<int64_t>(16, rows - row), numbers = std::min(16 * kNumbers<T>, width - k * kNumbers<T>);
-      Block16 block;
-      for (int64_t i = 0; i < 16; ++i) {
-        const T* own = from + (row + i) * width + k * kNumbers<T>;
-        if (i < count && numbers == 16 * kNumbers<T>) {
-          block.load_bits(i, own);
-        } else {
-          alignas(64) char part[64] = {};
-          if (i < count) std::memcpy(part, own, size_t(numbers) * sizeof(T));
-          block.load_bits(i, part);
-        }
-      }
-      block.transpose();
-      for (int64_t j = 0; j < std::min<int64_t>(16, depth - k); ++j) block.store_bits(j, panel + (k + j) * columns);
-    }
-  }
 }
 
 /// Sums as they are stored.
@@ -288,8 +229,8 @@ void attention_forward(const Attention& a, const T* q, const T* k, const T* v, c
   W* weights = parts.take<W>(narrowed<T>(most * step));
 
   for (int64_t unit = units.begin; unit < units.end; ++unit) {
-    turn_panels(k + unit * a.keys * a.width, a.keys, a.width, turned_keys);
-    copy_panels(v + unit * a.keys * a.value_width, a.keys, a.value_width, value_panels);
+    turn_panels(k + unit * a.keys * a.width, a.width, a.keys, a.width, turned_keys);
+    copy_panels(v + unit * a.keys * a.value_width, a.value_width, a.keys, a.value_width, value_panels);
     for (int64_t head = unit * a.heads; head < (unit + 1) * a.heads; ++head) {
       const float* masks = masks_of(a.mask, mask, head);
       for (int64_t first = queries.begin; first < queries.end; first += most) {
@@ -350,9 +291,9 @@ void attention_backward(const Attention& a, const T* dy, const T* q, const T* k,
       }
     for (int64_t key = keys.begin; key < keys.end; key += most) {
       const int64_t few = std::min(most, keys.end - key), at = unit * a.keys + key;
-      turn_panels(k + at * a.width, few, a.width, turned_keys);
-      turn_panels(v + at * a.value_width, few, a.value_width, turned_values);
-      if (dq != nullptr) copy_panels(k + at * a.width, few, a.width, key_panels);
+      turn_panels(k + at * a.width, a.width, few, a.width, turned_keys);
+      turn_panels(v + at * a.value_width, a.value_width, few, a.value_width, turned_values);
+      if (dq != nullptr) copy_panels(k + at * a.width, a.width, few, a.width, key_panels);
       if (dk != nullptr) {
         std::fill_n(dk_sums, few * columns, 0.0f);
         std::fill_n(dv_sums, few * values, 0.0f);
@@ -384,8 +325,8 @@ void attention_backward(const Attention& a, const T* dy, const T* q, const T* k,
             hide(seen, r, p);
           }
           if (dk != nullptr) {
-            copy_panels(own_q, count, a.width, q_panels);
-            copy_panels(own_dy, count, a.value_width, dy_panels);
+            copy_panels(own_q, a.width, count, a.width, q_panels);
+            copy_panels(own_dy, a.value_width, count, a.value_width, dy_panels);
             sum_queries<T>(seen, values, by_queries(seen, scores, step, room_by_queries), step, dy_panels, dv_sums);
             sum_queries<T>(seen, columns, by_queries(seen, products, step, room_by_queries), step, q_panels, dk_sums);
           }

@@ -12,6 +12,7 @@
 
 #include "bfloat16.hpp"
 #include "slices.hpp"
+#include "words.hpp"
 
 namespace stepplan {
 
@@ -38,10 +39,8 @@ constexpr int64_t kKeys = 256;    // of which a gradient's sums stay in the seco
 constexpr int64_t kQueries = 60;  // whose scores are under way at once in the gradient
 constexpr int64_t kGap = 16;      // rows a power of two apart would all want the same cache lines
 
-constexpr int64_t padded(int64_t n) { return (n + 15) / 16 * 16; }
-/// Words that hold so many numbers.
-template <class T>
-constexpr int64_t words(int64_t n) { return sizeof(T) == sizeof(float) ? n : (n + 1) / 2; }
+using products::padded;
+using products::words;
 /// Room for so many scores as words, where they are not words already.
 template <class T>
 constexpr int64_t narrowed(int64_t scores) { return sizeof(T) == sizeof(float) ? 0 : scores / 2; }

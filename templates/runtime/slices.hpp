@@ -30,4 +30,11 @@ constexpr Range split_channels(int64_t n, int64_t parts, int64_t i) {
   return {blocks.begin * vector, end < n ? end : n};
 }
 
+/// f(some) for at most `most` of all at a time: what goes through the caches together.
+template <class F>
+void each_portion(Range all, int64_t most, const F& f) {
+  for (int64_t first = all.begin; first < all.end; first += most)
+    f(Range{first, first + most < all.end ? first + most : all.end});
+}
+
 }  // namespace stepplan

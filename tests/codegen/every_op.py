@@ -6,6 +6,7 @@ from planner.graph.model import DType, Graph, Init, Layout, TensorType
 from planner.graph.optimizer import Optimizer
 from planner.ops.activation import ClampAttrs
 from planner.ops.attention import AttentionAttrs
+from planner.ops.grouped import GroupedAttrs
 from planner.ops.interpolate import InterpolateAttrs
 from planner.ops.masks import CastAttrs, CompareAttrs
 from planner.ops.matmul import MatmulAttrs
@@ -29,7 +30,7 @@ def every_op_net(optimizer: Optimizer) -> Graph:
     mixed = attention(b, layers.concat(b, tokens, 1, name="tokens"))
     pooled = layers.mean(b, mixed, (1,), name="pooled")
     (noise,) = b.op("random", [], RandomAttrs(distribution="normal", shape=(BATCH, WIDTH)), name="noise")
-    bent = unaries(b, recurrent(b, layers.add(b, pooled, noise, name="noisy")))
+    bent = unaries(b, routed(b, recurrent(b, layers.add(b, pooled, noise, name="noisy"))))
     logits = layers.linear(b, layers.dropout(b, bent, 0.3, name="drop"), CLASSES, name="head")
     log_probs = layers.log_softmax(b, logits, name="log_probs")
     parts = [
@@ -121,6 +122,14 @@ def recurrent(b: GraphBuilder, x: str) -> str:
     return layers.add(
         b, x, layers.linear(b, layers.flatten(b, grown, name="flat"), WIDTH, name="back"), name="recalled"
     )
+
+
+def routed(b: GraphBuilder, x: str) -> str:
+    """x (N, WIDTH) and its rows times one matrix of three each, which one is drawn."""
+    (ends,) = b.op("random_whole", [], RandomWholeAttrs(low=0, high=BATCH + 2, shape=(3,)), name="ends")
+    matrices = b.parameter("experts", (3, WIDTH, WIDTH), Init(kind="uniform", value=0.3))
+    (y,) = b.op("grouped_matmul", [x, matrices, ends], GroupedAttrs(transpose_b=True), name="routed")
+    return layers.add(b, x, y, name="with_routed")
 
 
 def unaries(b: GraphBuilder, x: str) -> str:

@@ -79,7 +79,7 @@ SMOOTH = {
         "split",
     ),
     *("softmax", "sqrt", "square", "sub", "sum_to", "tanh"),
-    *("cast", "gru_cell", "interpolate", "where"),
+    *("cast", "embedding_backward", "grouped_matmul", "grouped_outer", "gru_cell", "interpolate", "where"),
 }
 
 

@@ -11,6 +11,7 @@
 #include "bfloat16.hpp"
 #include "binary.hpp"
 #include "fusion.hpp"
+#include "grouped.hpp"
 #include "interpolate.hpp"
 #include "joint.hpp"
 #include "launch.hpp"
@@ -240,5 +241,10 @@ void gru_cell(Queue queue, const float* from_input, const float* from_hidden, co
               float* kept, int64_t rows, int64_t columns);
 void gru_cell_backward(Queue queue, const float* dh, const float* kept, const float* h_before, float* da, float* db,
                        float* dh_before, int64_t rows, int64_t columns);
+
+// -- grouped.cu: as runtime/grouped.hpp ------------------------------------------------------------------------------------
+void grouped_matmul(Queue queue, const Grouped& a, const float* x, const float* w, bool transposed, const int64_t* ends,
+                    float* y);
+void grouped_outer(Queue queue, const Grouped& a, const float* x, const float* dy, const int64_t* ends, float* y);
 
 }  // namespace stepplan::gpu

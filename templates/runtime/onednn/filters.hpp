@@ -18,12 +18,6 @@ inline bool fits_besides_size(const ConvShape& s) {
          s.element == Element::float32;
 }
 
-/// f(some) for at most `most` of all at a time: what goes through the caches together.
-template <class F>
-void each_portion(Range all, int64_t most, const F& f) {
-  for (int64_t first = all.begin; first < all.end; first += most) f(Range{first, std::min(all.end, first + most)});
-}
-
 /// Where weights that are stored in blocks have a filter's element; `inner` are the channels that are in no blocks.
 struct BlockedPlace {
   int64_t size, across, taps;

@@ -1,0 +1,109 @@
+// The kernels of grouped.hpp.
+#include "grouped.hpp"
+
+#include <cstring>
+
+#include "panels.hpp"
+#include "products.hpp"
+
+namespace stepplan {
+
+namespace {
+
+using namespace grouped;
+using namespace products;
+
+/// f(group, its rows) for one after the other; where the last one ends. An end before the last one, or behind all rows, is
+/// there.
+template <class F>
+int64_t each_group(int64_t groups, const int64_t* ends, int64_t rows, const F& f) {
+  int64_t begin = 0;
+  for (int64_t g = 0; g < groups; ++g) {
+    const int64_t end = std::clamp(ends[g], begin, rows);
+    f(g, Range{begin, end});
+    begin = end;
+  }
+  return begin;
+}
+
+/// Left sides in tiles of kRows rows, in each of them kRows words for every step of the depth.
+struct Tiles {
+  const float* start;
+  int64_t depth;
+
+  float at(int64_t row, int64_t k) const { return start[k * kRows + row]; }
+  Tiles from(int64_t row) const { return {start + row * depth, depth}; }
+};
+
+/// c (rows x columns) = a b, or more of it, for any number of columns: the last panel is padded.
+template <class A>
+void multiply_padded(int64_t rows, int64_t columns, int64_t depth, const A& a, const float* b, float* c, int64_t c_step, bool adds) {
+  const int64_t rest = columns == padded(columns) ? 0 : columns % kPanel, whole = columns - rest;
+  multiply(rows, whole, {0, depth}, a, Panels<>{b, depth}, c, c_step, adds);
+  if (rest == 0) return;
+  for (int64_t row = 0; row < rows; row += kRows) {
+    const int64_t count = std::min<int64_t>(kRows, rows - row);
+    float part[kRows * kPanel];
+    multiply(count, padded(rest), {0, depth}, a.from(row), Panels<>{b + whole * depth, depth}, part, padded(rest));
+    for (int64_t i = 0; i < count; ++i) {
+      float* to = c + (row + i) * c_step + whole;
+      for (int64_t k = 0; k < rest; ++k) to[k] = (adds ? to[k] : 0.0f) + part[i * padded(rest) + k];
+    }
+  }
+}
+
+}  // namespace
+
+template <bool transposed>
+void grouped_matmul(const Grouped& a, const float* x, const float* w, const int64_t* ends, float* y, float* scratch, Range rows) {
+  float *const left = scratch, *const right = scratch + left_floats(a);
+  const int64_t step = std::min(kDepth, a.depth) + kGap;
+  const int64_t end = each_group(a.groups, ends, a.rows, [&](int64_t group, Range all) {
+    const Range own{std::max(all.begin, rows.begin), std::min(all.end, rows.end)};
+    if (own.size() <= 0) return;
+    const float* matrix = w + group * a.depth * a.columns;
+    each_portion({0, a.depth}, kDepth, [&](Range depth) {
+      each_portion({0, a.columns}, kColumns, [&](Range columns) {
+        if constexpr (transposed)
+          turn_panels(matrix + columns.begin * a.depth + depth.begin, a.depth, columns.size(), depth.size(), right);
+        else
+          copy_panels(matrix + depth.begin * a.columns + columns.begin, a.columns, depth.size(), columns.size(), right);
+        each_portion(own, kRowsAtOnce, [&](Range some) {
+          for (int64_t r = some.begin; r < some.end; ++r)
+            std::memcpy(left + (r - some.begin) * step, x + r * a.depth + depth.begin, size_t(depth.size()) * sizeof(float));
+          multiply_padded(some.size(), columns.size(), depth.size(), Left<true>{left, step}, right,
+                          y + some.begin * a.columns + columns.begin, a.columns, depth.begin > 0);
+        });
+      });
+    });
+  });
+  const int64_t left_out = std::max(end, rows.begin);
+  if (left_out < rows.end) std::fill(y + left_out * a.columns, y + rows.end * a.columns, 0.0f);
+}
+
+template void grouped_matmul<false>(const Grouped&, const float*, const float*, const int64_t*, float*, float*, Range);
+template void grouped_matmul<true>(const Grouped&, const float*, const float*, const int64_t*, float*, float*, Range);
+
+void grouped_outer(const Grouped& a, const float* x, const float* dy, const int64_t* ends, float* y, float* scratch, Range rows) {
+  float *const left = scratch, *const right = scratch + left_floats(a);
+  each_group(a.groups, ends, a.depth, [&](int64_t group, Range all) {
+    float* matrix = y + group * a.rows * a.columns;
+    if (all.size() == 0) return std::fill(matrix + rows.begin * a.columns, matrix + rows.end * a.columns, 0.0f);
+    each_portion(all, kDepth, [&](Range depth) {
+      each_portion(rows, kRowsAtOnce, [&](Range some) {
+        for (int64_t k = 0; k < depth.size(); ++k) {
+          const float* from = x + (depth.begin + k) * a.rows + some.begin;
+          for (int64_t r = 0; r < some.size(); r += kRows)
+            std::memcpy(left + r * depth.size() + k * kRows, from + r, size_t(std::min<int64_t>(kRows, some.size() - r)) * sizeof(float));
+        }
+        each_portion({0, a.columns}, kColumns, [&](Range columns) {
+          copy_panels(dy + depth.begin * a.columns + columns.begin, a.columns, depth.size(), columns.size(), right);
+          multiply_padded(some.size(), columns.size(), depth.size(), Tiles{left, depth.size()}, right,
+                          matrix + some.begin * a.columns + columns.begin, a.columns, depth.begin > all.begin);
+        });
+      });
+    });
+  });
+}
+
+}  // namespace stepplan

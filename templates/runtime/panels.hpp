@@ -1,0 +1,74 @@
+// Right sides of products.hpp: matrices copied, or turned over, into panels, float32 or pairs of bfloat16 numbers.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "bfloat16.hpp"
+#include "pairs.hpp"
+#include "products.hpp"
+#include "transpose.hpp"
+#include "words.hpp"
+
+namespace stepplan::products {
+
+template <class T>
+using Word = std::conditional_t<std::is_same_v<T, float>, float, PairWord>;
+
+/// Rows, `step` numbers apart, that a product sums over as panels, with zeros behind the last column, and the last row where pairs want one more.
+inline void copy_panels(const float* from, int64_t step, int64_t rows, int64_t width, float* to) {
+  for (int64_t first = 0; first < padded(width); first += kPanel) {
+    const int64_t columns = std::min(kPanel, padded(width) - first), filled = std::min(columns, width - first);
+    float* panel = to + first * rows;
+    for (int64_t r = 0; r < rows; ++r, panel += columns) {
+      const float* row = from + r * step + first;
+#pragma omp simd
+      for (int64_t c = 0; c < filled; ++c) panel[c] = row[c];
+      for (int64_t c = filled; c < columns; ++c) panel[c] = 0.0f;
+    }
+  }
+}
+inline void copy_panels(const bfloat16* from, int64_t step, int64_t rows, int64_t width, PairWord* to) {
+  for (int64_t first = 0; first < padded(width); first += kPanel) {
+    const int64_t columns = std::min(kPanel, padded(width) - first), filled = std::min(columns, width - first);
+    PairWord* panel = to + first * words<bfloat16>(rows);
+    for (int64_t r = 0; r < rows; r += 2, panel += columns) {
+      const bfloat16* row = from + r * step + first;
+      const bfloat16* next = row + (r + 1 < rows ? step : 0);
+      const uint32_t kept = r + 1 < rows ? 0xffffffffu : 0xffffu;
+#pragma omp simd
+      for (int64_t c = 0; c < filled; ++c) panel[c].bits = (row[c].bits | uint32_t(next[c].bits) << 16) & kept;
+      for (int64_t c = filled; c < columns; ++c) panel[c].bits = 0;
+    }
+  }
+}
+
+/// The same rows as the columns of panels, with zeros behind the last column.
+template <class T>
+void turn_panels(const T* from, int64_t step, int64_t rows, int64_t width, Word<T>* to) {
+  const int64_t depth = words<T>(width);
+  for (int64_t row = 0; row < padded(rows); row += 16) {
+    const int64_t first = row / kPanel * kPanel, columns = std::min(kPanel, padded(rows) - first);
+    Word<T>* panel = to + first * depth + (row - first);
+    for (int64_t k = 0; k < depth; k += 16) {
+      const int64_t count = std::min<int64_t>(16, rows - row), numbers = std::min(16 * kNumbers<T>, width - k * kNumbers<T>);
+      Block16 block;
+      for (int64_t i = 0; i < 16; ++i) {
+        const T* own = from + (row + i) * step + k * kNumbers<T>;
+        if (i < count && numbers == 16 * kNumbers<T>) {
+          block.load_bits(i, own);
+        } else {
+          alignas(64) char part[64] = {};
+          if (i < count) std::memcpy(part, own, size_t(numbers) * sizeof(T));
+          block.load_bits(i, part);
+        }
+      }
+      block.transpose();
+      for (int64_t j = 0; j < std::min<int64_t>(16, depth - k); ++j) block.store_bits(j, panel + (k + j) * columns);
+    }
+  }
+}
+
+}  // namespace stepplan::products
