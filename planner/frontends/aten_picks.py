@@ -133,15 +133,19 @@ def _positions(c: Context, index: Any) -> Any:
 
 @lowers("index_put")
 def _index_put(c: Context, x: str, indices: list[Any], values: Any, accumulate: bool = False) -> str:
-    """x[mask] = number, of a mask that may depend on the data, or x[i, j] = values."""
+    """x[mask] = what is the same for all that the mask chooses, which may depend on the data, or x[i, j] = values."""
     if indices and all(is_whole(c, i) for i in indices if i is not None):
         return put(c, c.val(x), indices, values, accumulate)
     require(len(indices) == 1 and indices[0] is not None, "several indices")
     mask: Any = indices[0]
-    require(not accumulate and prod(c.shape_of(values)) == 1, "several values")
-    shape = c.shape_of(mask)
-    wide = c.reshape(c.val(mask), (*shape, *([1] * (c.rank(x) - len(shape)))))
-    return c.where(wide, c.reshape(c.floating(values), ()), x)
+    shape, given = c.shape_of(mask), c.shape_of(values)
+    inner = c.rank(x) - len(shape)
+    require(not accumulate and prod(given[: len(given) - inner]) == 1, "several values")
+    wide = c.reshape(c.floating(mask), (*shape, *([1] * inner)))
+    same = given[len(given) - inner :] if len(given) > inner else given
+    if c.whole_result():
+        return c.chosen_whole(wide, c.reshape(c.to_whole(c.val(values)), same), x)
+    return c.where(wide, c.reshape(c.floating(values), same), x)
 
 
 def _walks(c: Context, x: str, indices: list[Any], axes: list[int]) -> str | None:

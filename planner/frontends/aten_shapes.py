@@ -80,7 +80,7 @@ def _repeat_interleave(c: Context, x: str, repeats: Any, axis: int | None = None
 
 @lowers("cat", "concat")
 def _cat(c: Context, values: list[Any], axis: int) -> str:
-    kept = [c.val(v) for v in values if c.shape_of(v) != (0,)]
+    kept = [c.val(v) for v in values if 0 not in c.shape_of(v)]
     return c.concat(kept, axis)
 
 
@@ -95,7 +95,9 @@ def _split(c: Context, x: str, sizes: Any, axis: int = 0) -> list[str]:
     extent = c.shape(x)[axis]
     if isinstance(sizes, int):
         sizes = [min(sizes, extent - start) for start in range(0, extent, sizes)]
-    return c.split(x, axis, sizes)
+    parts = iter(c.split(x, axis, [size for size in sizes if size]))
+    empty = c.torch.empty(*c.shape(x)[:axis], 0, *c.shape(x)[axis + 1 :])
+    return [next(parts) if size else empty for size in sizes]
 
 
 @lowers("chunk")

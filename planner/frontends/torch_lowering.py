@@ -239,7 +239,9 @@ class Lowering:
                     raise Unsupported(f"what {source.name!r} computes beside its first result")
             if not hasattr(node.target, "_schema"):
                 raise Unsupported("")
-            result = self._lowered(node)
+            value = node.meta.get("val")
+            empty = isinstance(value, self.torch.Tensor) and 0 in value.shape
+            result = self.torch.empty(value.shape, dtype=value.dtype) if empty else self._lowered(node)
         except Unsupported as error:
             if node.users or packet(node.target) in HANDLERS:
                 self.coverage.miss(node, packet(node.target), layer, self._unsupported(node, str(error)))
@@ -329,6 +331,11 @@ class Lowering:
             return self._callers_loss(predictions)
         shape = context.shape(prediction)
         by_class = loss == "cross_entropy" or isinstance(loss, self.torch.nn.CrossEntropyLoss)
+        if by_class and not shape:
+            fix = (
+                "return a score for every class; loss=None where the module computes its loss itself"
+            )
+            raise UserError("SP1016", "the prediction is one number, which has no classes", fix)
         classes = (shape[:1] + shape[2:] if len(shape) > 1 else ()) if by_class else shape
         if labels is not None and tuple(labels.shape) != classes:
             raise UserError(
@@ -389,8 +396,6 @@ def _require_static(torch: Any, node: Any) -> None:
         fix = "sizes, branches and Python numbers may not depend on the data: use torch.where, or tensors"
         raise UserError("SP1014", f"node {node.name!r} makes {told} depend on the data", fix)
     value = node.meta.get("val")
-    if isinstance(value, torch.Tensor) and 0 in value.shape and node.users and packet(node.target) in HANDLERS:
-        raise Unsupported("an empty tensor")
     if isinstance(value, torch.Tensor) and value.dtype.is_complex:
         fix = "write it with real and imaginary parts"
         raise UserError("SP1017", f"node {node.name!r} ({packet(node.target)}) has complex numbers", fix)

@@ -17,7 +17,8 @@ namespace stepplan::products {
 template <class T>
 using Word = std::conditional_t<std::is_same_v<T, float>, float, PairWord>;
 
-/// Rows, `step` numbers apart, that a product sums over as panels, with zeros behind the last column, and the last row where pairs want one more.
+/// Rows, `step` numbers apart, that a product sums over as panels, with zeros behind the last column, and behind the last row
+/// where pairs want one more.
 inline void copy_panels(const float* from, int64_t step, int64_t rows, int64_t width, float* to) {
   for (int64_t first = 0; first < padded(width); first += kPanel) {
     const int64_t columns = std::min(kPanel, padded(width) - first), filled = std::min(columns, width - first);
