@@ -332,9 +332,7 @@ class Lowering:
         shape = context.shape(prediction)
         by_class = loss == "cross_entropy" or isinstance(loss, self.torch.nn.CrossEntropyLoss)
         if by_class and not shape:
-            fix = (
-                "return a score for every class; loss=None where the module computes its loss itself"
-            )
+            fix = "return a score for every class; loss=None where the module computes its loss itself"
             raise UserError("SP1016", "the prediction is one number, which has no classes", fix)
         classes = (shape[:1] + shape[2:] if len(shape) > 1 else ()) if by_class else shape
         if labels is not None and tuple(labels.shape) != classes:
