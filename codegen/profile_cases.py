@@ -7,7 +7,7 @@ starts at byte 0 of the arena; running it at a shifted arena base gives it other
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from codegen.indices import INDEX_OPERANDS, index_range
+from codegen.indices import GROUP_ENDS, INDEX_OPERANDS, index_range
 from planner.graph.model import DType, Graph, Init, Node, Program, Role, TensorType, Value
 from planner.graph.text import graph_hash
 from planner.ops.base import Facts, Mode, Signature, op_named, scratch_bytes
@@ -45,6 +45,8 @@ class Room(NamedTuple):
     type: TensorType
     end: int = 1
     """Labels and indices: the last valid one + 1."""
+    groups: bool = False
+    """Whether they are where groups of so many rows end."""
 
 
 class Footprint(NamedTuple):
@@ -64,9 +66,15 @@ class Memory:
         self.tensors: list[Room] = []
 
     def place(
-        self, node: str, kind: str, types: Sequence[TensorType], role: Role, ends: Mapping[int, int] = NO_INDICES
+        self,
+        node: str,
+        kind: str,
+        types: Sequence[TensorType],
+        role: Role,
+        ends: Mapping[int, int] = NO_INDICES,
+        groups: int | None = None,
     ) -> tuple[str, ...]:
-        """`ends`: number of a tensor of indices -> the last valid one + 1."""
+        """`ends`: number of a tensor of indices -> the last valid one + 1. `groups`: that of groups' ends."""
         ids = tuple(f"{node}.{kind}{index}" for index in range(len(types)))
         for number, (name, type_) in enumerate(zip(ids, types, strict=True)):
             value = Value(id=name, type=type_, role=role)
@@ -74,7 +82,7 @@ class Memory:
                 value = value.model_copy(update={"name": name, "init": Init(kind="zeros")})
             self.values.append(value)
             self.placements.append(Placement(value=name, pool=self.pool, offset=self.top, bytes=type_.bytes))
-            self.tensors.append(Room(self.top, type_, ends.get(number, 1)))
+            self.tensors.append(Room(self.top, type_, ends.get(number, 1), number == groups))
             self.top += align(type_.bytes)
         return ids
 
@@ -87,12 +95,14 @@ def case_node(name: str, case: Case, memory: Memory, phase: str = "forward") -> 
     """A node that runs the case, with its tensors and scratch in `memory`."""
     signature, mode, facts = case
     op = op_named(signature.op)
-    indices = INDEX_OPERANDS.get(signature.op)
+    indices, groups = INDEX_OPERANDS.get(signature.op), GROUP_ENDS.get(signature.op)
     ends = {indices: index_range(signature)[0]} if indices is not None else NO_INDICES
+    if groups is not None:
+        ends = {groups: signature.inputs[0].shape[0]}
     node = Node(
         id=name,
         op=signature.op,
-        inputs=memory.place(name, "in", signature.inputs, Role.ACTIVATION, ends),
+        inputs=memory.place(name, "in", signature.inputs, Role.ACTIVATION, ends, groups),
         outputs=memory.place(name, "out", signature.outputs, Role.ACTIVATION),
         updates=memory.place(name, "up", signature.updates, Role.PARAMETER),
         attrs=signature.attrs,
@@ -196,4 +206,4 @@ def case_programs(cases: Sequence[Case], target: Target, cpus: Sequence[int]) ->
 
 
 INDEX_TYPES = (DType.INT64, DType.INT32)
-"""Filled with random valid labels and indices: rows all over a table, as in a step."""
+"""Filled with random valid labels and indices: rows all over a table, as in a step. Groups are equally large."""

@@ -16,14 +16,15 @@ from planner.target.detect import detect
 from planner.target.model import Core
 
 
-def test_indices_are_random_rows_of_the_whole_table(tmp_path: Path) -> None:
-    op = op_named("embedding")
-    table, ids = TensorType(shape=(5000, 8)), TensorType(shape=(400,), dtype=DType.INT64)
+def whole_numbers(name: str, dim: str, inputs: tuple[TensorType, ...], folder: Path) -> tuple[int, list[np.ndarray]]:
+    """What two copies of the only operand of whole numbers hold while an op is timed, and what they may not reach."""
+    op = op_named(name)
+    (ids,) = (t for t in inputs if t.dtype is DType.INT64)
     attrs = op.attrs_type()
-    signature = Signature("embedding", attrs, (table, ids), op.infer(attrs, (table, ids)))
-    mode = Mode("loops", "positions", 1)
+    signature = Signature(name, attrs, inputs, op.infer(attrs, inputs))
+    mode = Mode("loops", dim, 1)
     target = detect()
-    bench = Bench([Case(signature, mode, facts(signature, mode))], target, target.lanes(1), tmp_path)
+    bench = Bench([Case(signature, mode, facts(signature, mode))], target, target.lanes(1), folder)
     try:
         assert sum(bench.sample(0, 0.01).cold_ns) > 0
         footprint = bench._footprints[0]
@@ -34,10 +35,23 @@ def test_indices_are_random_rows_of_the_whole_table(tmp_path: Path) -> None:
         ]
     finally:
         bench.close()
-    assert room.end == 5000
+    return room.end, copies
+
+
+def test_indices_are_random_rows_of_the_whole_table(tmp_path: Path) -> None:
+    table, ids = TensorType(shape=(5000, 8)), TensorType(shape=(400,), dtype=DType.INT64)
+    end, copies = whole_numbers("embedding", "positions", (table, ids), tmp_path)
+    assert end == 5000
     for found in copies:
         assert 0 <= found.min() < 500 and 4500 < found.max() < 5000 and len(np.unique(found)) > 350
     assert not np.array_equal(*copies)
+
+
+def test_groups_are_as_large_as_each_other(tmp_path: Path) -> None:
+    rows, matrices = TensorType(shape=(50, 8)), TensorType(shape=(4, 8, 16))
+    ends = TensorType(shape=(4,), dtype=DType.INT64)
+    _, copies = whole_numbers("grouped_matmul", "rows", (rows, matrices, ends), tmp_path)
+    assert all(found.tolist() == [12, 25, 37, 50] for found in copies)
 
 
 def test_only_lanes_that_are_awake_tell_what_a_signal_takes() -> None:
