@@ -29,7 +29,7 @@ from planner.ops.base import (
 )
 from planner.units import Bytes
 
-ROWS, DEPTH, COLUMNS = 252, 128, 512
+ROWS, DEPTH, COLUMNS = 126, 256, 512
 """Of both sides of a product, what is copied at once (runtime/grouped.hpp)."""
 GAP = 16
 
@@ -137,7 +137,7 @@ class GroupedMatmul(_Grouped):
         return (
             case(11, 3, 7, 5, False),
             case(33, 4, 40, 48, True),
-            case(20, 2, 150, 90, False),
+            case(20, 2, 300, 90, False),
             case(300, 3, 20, 530, True),
             case(1, 5, 16, 64, False),
         )

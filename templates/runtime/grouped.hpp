@@ -17,7 +17,7 @@ struct Grouped {
 
 namespace grouped {
 // As planner/ops/grouped.py counts scratch. Of both sides, what is copied at once: it stays in the second-level cache.
-constexpr int64_t kRowsAtOnce = 252, kDepth = 128, kColumns = 512;
+constexpr int64_t kRowsAtOnce = 126, kDepth = 256, kColumns = 512;
 constexpr int64_t kGap = 16;  // rows a power of two apart would all want the same cache lines
 
 constexpr int64_t left_floats(const Grouped& a) {

@@ -45,7 +45,13 @@ def test_every_gradient_is_tested():
     ]
 
 
-CASES = [(name, i) for name in TORCH if name not in NO_GRADIENT for i in range(len(all_ops()[name].samples()))]
+CASES = [
+    (name, i)
+    for name in TORCH
+    if name not in NO_GRADIENT
+    for i, sample in enumerate(all_ops()[name].samples())
+    if name != "embedding_backward" or sample.attrs.padding_index < 0  # with padding, SP1002
+]
 
 
 @pytest.mark.parametrize(("name", "index"), CASES, ids=[f"{n}-{i}" for n, i in CASES])
