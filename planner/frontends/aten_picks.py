@@ -140,7 +140,7 @@ def _index_put(c: Context, x: str, indices: list[Any], values: Any, accumulate: 
     mask: Any = indices[0]
     shape, given = c.shape_of(mask), c.shape_of(values)
     inner = c.rank(x) - len(shape)
-    require(not accumulate and prod(given[: len(given) - inner]) == 1, "several values")
+    require(not accumulate and prod(given[: max(0, len(given) - inner)]) == 1, "several values")
     wide = c.reshape(c.floating(mask), (*shape, *([1] * inner)))
     same = given[len(given) - inner :] if len(given) > inner else given
     if c.whole_result():

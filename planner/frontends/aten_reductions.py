@@ -123,25 +123,12 @@ def _addbmm(c: Context, x: Any, a: Any, b: Any, beta: float, alpha: float) -> st
     return product if beta == 0 else c.op("add", product, c.scale(c.val(x), float(beta)))
 
 
-@lowers("_grouped_mm", "transformers.grouped_mm_fallback")
-def _grouped(c: Context, a: Any, b: Any, ends: Any, bias: Any = None, *_: Any) -> str:
-    """Of the operand with two dimensions, groups of rows, or of columns, end at `ends`; where both have two, the groups
-    are parts of the dimension that is summed over. The second name is what transformers calls while it is exported."""
-    a, b = c.val(a), c.val(b)
-    require(bias is None, "a bias")
-    if ends is None:
-        return c.matmul(a, b)
-    ends = c.to_whole(c.val(ends))
-    (a, turned_a), (b, turned_b) = c.turned(a), c.turned(b)
-    if c.rank(a) == c.rank(b) == 2:
-        return c.op(
-            "grouped_outer", a if turned_a else c.transpose(a, 0, 1), c.transpose(b, 0, 1) if turned_b else b, ends
-        )
-    if c.rank(a) == 2:
-        rows = c.transpose(a, 0, 1) if turned_a else a
-        return c.op("grouped_matmul", rows, b, ends, attrs=GroupedAttrs(transpose_b=turned_b))
-    columns = b if turned_b else c.transpose(b, 0, 1)
-    return c.transpose(c.op("grouped_matmul", columns, a, ends, attrs=GroupedAttrs(transpose_b=not turned_a)), 0, 1)
+@lowers("transformers.grouped_mm_fallback")
+def _grouped(c: Context, rows: Any, matrices: Any, ends: Any) -> str:
+    """What transformers calls while it is exported: PyTorch's own grouped_mm is bfloat16's alone then."""
+    b, turned = c.turned(c.val(matrices))
+    attrs = GroupedAttrs(transpose_b=turned)
+    return c.op("grouped_matmul", c.val(rows), b, c.to_whole(c.val(ends)), attrs=attrs)
 
 
 @lowers("bilinear")
