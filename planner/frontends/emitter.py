@@ -7,8 +7,8 @@ gradients are the framework's: hardtanh, for instance, is a difference of two re
 import re
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from math import inf, prod
-from typing import Any
+from math import inf, isfinite, prod
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,7 +32,17 @@ from planner.ops.whole import Function, WholeAttrs
 
 LARGEST_WINDOW = 255
 """Of a pooling, which notes the chosen element in a byte."""
+_SURROUNDED = {"conv2d": 0.0, "max_pool2d": -inf}
+"""Ops that see images as if these numbers were around them."""
 _FLOATS = (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT64)
+
+
+class _Padded(NamedTuple):
+    """What a padded value is without its padding; (before, after) for every dimension; what is there."""
+
+    x: str
+    pads: tuple[tuple[int, int], ...]
+    value: float
 
 
 class Emitter:
@@ -46,6 +56,7 @@ class Emitter:
         """Framework's name -> its other names for the same tensor."""
         self._turned: dict[str, str] = {}
         """A value whose last two dimensions are those of another one, swapped -> that one."""
+        self._padded: dict[str, _Padded] = {}
 
     # -- values ------------------------------------------------------------------------------------------------
     def fresh(self, name: str) -> str:
@@ -114,6 +125,8 @@ class Emitter:
         self, op: str, *inputs: str, attrs: Attrs | None = None, updates: Sequence[str] = ()
     ) -> tuple[str, ...]:
         """Append a node and return all of its outputs."""
+        if inputs and inputs[0] in self._padded and op in _SURROUNDED:
+            inputs, attrs = self._unpadded(op, inputs, attrs)
         known = op_named(op)
         floats = [v for position, v in enumerate(inputs) if position not in known.integers]
         if not known.any_dtype and any(self.b.type(v).dtype not in _FLOATS for v in floats):
@@ -188,7 +201,11 @@ class Emitter:
     def unsqueeze(self, x: str, axis: int) -> str:
         shape = self.shape(x)
         axis %= len(shape) + 1
-        return self.reshape(x, (*shape[:axis], 1, *shape[axis:]))
+        y = self.reshape(x, (*shape[:axis], 1, *shape[axis:]))
+        if x in self._padded:
+            inner, pads, value = self._padded[x]
+            self._padded[y] = _Padded(self.unsqueeze(inner, axis), (*pads[:axis], (0, 0), *pads[axis:]), value)
+        return y
 
     def squeeze(self, x: str, axes: Iterable[int]) -> str:
         shape = self.shape(x)
@@ -204,12 +221,34 @@ class Emitter:
         return self.concat([self.unsqueeze(v, axis) for v in values], axis)
 
     def pad(self, x: str, pads: Sequence[tuple[int, int]], value: float = 0.0) -> str:
-        """(before, after) for every dimension; negative pads cut."""
+        """(before, after) for every dimension; negative pads cut. What goes through windows pads by itself."""
         for axis, (before, after) in enumerate(pads):
             extent = self.shape(x)[axis]
             x = self.slice(x, axis, max(0, -before), extent - max(0, -after))
         grown = tuple((max(0, before), max(0, after)) for before, after in pads)
-        return self.op("pad", x, attrs=PadAttrs(pads=grown, value=value)) if any(map(any, grown)) else x
+        if not any(map(any, grown)):
+            return x
+        if isfinite(value):
+            y = self.op("pad", x, attrs=PadAttrs(pads=grown, value=value))
+        else:
+            inside = np.pad(np.ones(self.shape(x), np.float32), grown)
+            zeros = self.op("pad", x, attrs=PadAttrs(pads=grown))
+            y = self.where(self.constant(inside), zeros, self.constant(np.asarray(value, np.float32)))
+        self._padded[y] = _Padded(x, grown, value)
+        return y
+
+    def _unpadded(self, op: str, inputs: tuple[str, ...], attrs: Any) -> tuple[tuple[str, ...], Any]:
+        """Operands and attributes of an op that surrounds images by itself, where these are images with just that
+        around them."""
+        x, pads, value = self._padded[inputs[0]]
+        kernel = self.shape(inputs[1])[2:] if op == "conv2d" else attrs.kernel
+        most = [d * (k - 1) if op == "conv2d" else k // 2 for d, k in zip(attrs.dilation, kernel, strict=True)]
+        sides = [own + more for own, more in zip(attrs.padding, (*pads[2], *pads[3]), strict=True)]
+        rounded_up = op == "max_pool2d" and attrs.ceil_mode  # where windows may begin depends on whose the padding is
+        beyond = any(side > most[i // 2] for i, side in enumerate(sides))
+        if value != _SURROUNDED[op] or any(map(any, pads[:2])) or beyond or rounded_up:
+            return inputs, attrs
+        return (x, *inputs[1:]), attrs.model_copy(update={"padding": tuple(sides)})
 
     # -- arithmetic --------------------------------------------------------------------------------------------
     def scale(self, x: str, factor: float) -> str:

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from planner.frontends.torch_export import capture_module
+from planner.frontends.torch_lowering import CaptureOptions
 from tests.frontends.torch_agreement import Function, agree
 
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -175,3 +177,33 @@ def test_batch_norm_variants() -> None:
 def test_batch_norm_without_running_statistics() -> None:
     module = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 3))
     agree(module, torch.randn(6, 5))
+
+
+class Surrounded(nn.Module):
+    """Padding in front of what pads by itself, and where it stays: around what reads it otherwise, above what a pooling
+    takes, in front of a window that is rounded up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.images, self.row, self.fc = nn.Conv2d(3, 4, 3, stride=2), nn.Conv1d(4, 5, 3, dilation=2), nn.Linear(150, 3)
+
+    def joined(self, x: Tensor) -> Tensor:
+        x = self.images(F.pad(x, (0, 1, 0, 1)))
+        x = F.max_pool2d(F.pad(x, (1, 0, 0, 1), value=-torch.inf), 3, 1)
+        return self.row(F.pad(x.flatten(2), (4, 0)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.joined(x)[:, None]
+        above = F.pad(x, (1, 1, 1, 1), value=torch.inf)
+        x = x * torch.where(above[..., 1:-1, 1:-1] < above[..., 2:, 2:], 1.5, 0.5)
+        x = x + F.max_pool2d(F.pad(x, (2, 0, 0, 0), value=-torch.inf), (1, 3), 1)
+        x = x + F.max_pool2d(F.pad(x, (0, 1, 0, 0), value=-torch.inf), (1, 2), (1, 1), ceil_mode=True)
+        return self.fc(x.flatten(1))
+
+
+def test_padding_in_front_of_windows() -> None:
+    module, images = Surrounded(), torch.randn(2, 3, 15, 13)
+    agree(module, images, "mse")
+    module.forward = lambda x: module.fc(module.joined(x).flatten(1))  # type: ignore[method-assign]
+    graph, _ = capture_module(module, images, CaptureOptions(loss="mse"))
+    assert not {n.op for n in graph.program["train_step"].nodes} & {"pad", "where"}
