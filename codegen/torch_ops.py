@@ -83,6 +83,14 @@ def _groups(rows: Tensor, ends: Tensor) -> list[Tensor]:
     return [rows[begin:end] for begin, end in zip([0, *reached[:-1]], reached, strict=True)]
 
 
+def argsort(a: Any, t: Sequence[Tensor]) -> Tensor:
+    return t[0].sort(dim=-1, descending=a.descending, stable=True).indices[..., : a.count]
+
+
+def cumsum(a: Any, t: Sequence[Tensor]) -> Tensor:
+    return t[0].flip(a.axis).cumsum(a.axis).flip(a.axis) if a.reverse else t[0].cumsum(a.axis)
+
+
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "none": lambda y: y,
     "relu": torch.relu,
@@ -210,6 +218,7 @@ TORCH: dict[str, Call] = {
     "adaptive_avg_pool2d": lambda a, t: F.adaptive_avg_pool2d(t[0], a.output),
     "add": lambda a, t: t[0] + t[1],
     "add_scalar": lambda a, t: t[0] + a.value,
+    "argsort": argsort,
     "attention": attention,
     "avg_pool2d": avg_pool2d,
     "batch_norm": batch_norm,
@@ -222,6 +231,7 @@ TORCH: dict[str, Call] = {
     "cast": lambda a, t: t[0].to(getattr(torch, a.dtype)),
     "compare": lambda a, t: getattr(torch, a.relation)(*t).to(torch.get_default_dtype()),
     "cross_entropy": cross_entropy,
+    "cumsum": cumsum,
     "detach": lambda a, t: t[0].detach(),
     "div": lambda a, t: t[0] / t[1],
     "embedding": embedding,

@@ -37,6 +37,7 @@ HEADERS = {
     "masks": ("masks.hpp",),
     "matmul": ("matmul.hpp",),
     "optimizer": ("optimizer.hpp",),
+    "order": ("order.hpp",),
     "pool": ("max_pool.hpp", "average_pool.hpp"),
     "random": ("random.hpp",),
     "reduce": ("reduce.hpp",),

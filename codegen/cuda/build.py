@@ -19,6 +19,7 @@ KERNELS = (
     "joint.cu",
     "movement.cu",
     "normalise.cu",
+    "order.cu",
     "plain.cu",
     "pooling.cu",
     "rows.cu",

@@ -1,7 +1,6 @@
 """ATen's operators that order or accumulate along an axis: extremes, sorting, running sums.
 
-A sort of a row of L elements is its matrix of places, from L x L comparisons; values and their gradients are products
-with it. A running sum is a product with a triangle of ones, block by block where the axis is long.
+A sort finds places, and its values are read there.
 """
 
 from math import prod
@@ -9,11 +8,8 @@ from typing import Any
 
 from planner.frontends.aten import Context, lowers, require
 from planner.frontends.aten_picks import gather, read
+from planner.ops.order import ArgsortAttrs, CumsumAttrs
 
-_MOST_SORTED = 2048
-"""Elements of a row; its comparisons take the square of them."""
-_BLOCK = 128
-"""Elements that one product adds up."""
 _MOST_FACTORS = 64
 """Of a running product, which goes step by step."""
 
@@ -93,50 +89,38 @@ def _aminmax(c: Context, x: str, axis: Any, keepdim: bool) -> Any:
 
 
 # -- sorting ---------------------------------------------------------------------------------------------------
-def _sorted(c: Context, x: str, axis: int, descending: bool, first: int, count: int, places: bool) -> tuple[str, Any]:
+def _sorted(c: Context, x: str, axis: int, descending: bool, first: int, count: int) -> tuple[str, str]:
     """Of every row along the axis, the elements that come first, first + 1, ... in order, and where they were."""
-    x = c.floating(x)
-    rank = c.rank(x)
-    axis %= rank
-    extent = c.shape(x)[axis]
-    require(extent <= _MOST_SORTED, f"an axis of more than {_MOST_SORTED} elements")
-    x = c.transpose(x, axis, rank - 1)
-    own, other = c.unsqueeze(x, rank), c.unsqueeze(x, rank - 1)
-    before = c.compare("gt" if descending else "lt", other, own)
-    ties = c.op("mul", c.compare("eq", other, own), c.val(c.torch.ones(extent, extent).tril(-1)))
-    place = c.reduce("reduce_sum", c.op("add", before, ties), [rank])
-    chosen = c.compare("eq", c.unsqueeze(place, rank - 1), c.torch.arange(first, first + count).float()[:, None])
-    values = c.reshape(c.matmul(chosen, c.unsqueeze(x, rank)), (*c.shape(x)[:-1], count))
-    if not places:
-        return c.transpose(values, axis, rank - 1), None
-    found = c.reduce("reduce_sum", c.op("mul", chosen, c.val(c.torch.arange(extent).float())), [rank])
-    return c.transpose(values, axis, rank - 1), c.to_whole(c.transpose(found, axis, rank - 1))
+    if not c.rank(x):
+        return (x, c.val(c.torch.tensor(0)))
+    last = c.rank(x) - 1
+    turned = c.transpose(c.floating(x), axis % c.rank(x), last)
+    places = c.op("argsort", turned, attrs=ArgsortAttrs(count=first + count, descending=descending))
+    places = c.transpose(c.slice(places, last, first, first + count), axis % c.rank(x), last)
+    return gather(c, x, axis, places), places
 
 
 @lowers("topk")
 def _topk(c: Context, x: str, k: int, axis: int, largest: bool, is_sorted: bool) -> Any:
-    return _sorted(c, x, axis, largest, 0, k, c.wanted(1))
+    return _sorted(c, x, axis, largest, 0, k)
 
 
 @lowers("sort")
 def _sort(c: Context, x: str, *rest: Any) -> Any:
     """The overloads (dim, descending) and (stable, dim, descending)."""
     axis, descending = rest[-2:]
-    return _sorted(c, x, axis, bool(descending), 0, c.shape(x)[axis], c.wanted(1))
+    return _sorted(c, x, axis, bool(descending), 0, c.shape(x)[axis] if c.rank(x) else 1)
 
 
 @lowers("argsort")
 def argsort(c: Context, x: str, *rest: Any) -> Any:
-    axis, descending = rest[-2:]
-    return _sorted(c, x, axis, bool(descending), 0, c.shape(x)[axis], True)[1]
+    return _sort(c, x, *rest)[1]
 
 
 @lowers("kthvalue")
 def _kth(c: Context, x: str, k: int, axis: int, keepdim: bool) -> Any:
-    values, places = _sorted(c, x, axis, False, k - 1, 1, c.wanted(1))
-    if keepdim:
-        return (values, places)
-    return (c.squeeze(values, [axis]), places and c.squeeze(places, [axis]))
+    values, places = _sorted(c, x, axis, False, k - 1, 1)
+    return (values, places) if keepdim else (c.squeeze(values, [axis]), c.squeeze(places, [axis]))
 
 
 @lowers("median")
@@ -172,23 +156,8 @@ def _cumsum(c: Context, x: str, axis: int, *_: Any) -> str:
 
 
 def cumsum(c: Context, x: str, axis: int) -> str:
-    x = c.floating(x)
-    rank = c.rank(x)
-    return c.transpose(_running_sum(c, c.transpose(x, axis % rank, rank - 1)), axis % rank, rank - 1) if rank else x
-
-
-def _running_sum(c: Context, x: str) -> str:
-    """Along the last axis: within blocks, and then what all blocks before sum up to."""
-    *lead, extent = c.shape(x)
-    if extent <= _BLOCK:
-        return c.matmul(x, c.val(c.torch.ones(extent, extent).triu()))
-    blocks = -(-extent // _BLOCK)
-    padded = c.pad(x, [(0, 0)] * len(lead) + [(0, blocks * _BLOCK - extent)])
-    within = _running_sum(c, c.reshape(padded, (*lead, blocks, _BLOCK)))
-    totals = c.select(within, len(lead) + 1, _BLOCK - 1)
-    before = c.op("sub", _running_sum(c, totals), totals)
-    y = c.op("add", within, c.unsqueeze(before, len(lead) + 1))
-    return c.slice(c.reshape(y, (*lead, blocks * _BLOCK)), len(lead), 0, extent)
+    x, rank = c.floating(x), c.rank(x)
+    return c.op("cumsum", x, attrs=CumsumAttrs(axis=axis % rank)) if rank else x
 
 
 @lowers("masked_scatter")

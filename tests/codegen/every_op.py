@@ -6,10 +6,12 @@ from planner.graph.model import DType, Graph, Init, Layout, TensorType
 from planner.graph.optimizer import Optimizer
 from planner.ops.activation import ClampAttrs
 from planner.ops.attention import AttentionAttrs
+from planner.ops.embedding import EmbeddingAttrs
 from planner.ops.grouped import GroupedAttrs
 from planner.ops.interpolate import InterpolateAttrs
 from planner.ops.masks import CastAttrs, CompareAttrs
 from planner.ops.matmul import MatmulAttrs
+from planner.ops.order import ArgsortAttrs, CumsumAttrs
 from planner.ops.pad import PadAttrs
 from planner.ops.random import RandomAttrs, RandomWholeAttrs
 from planner.ops.rectifier import EluAttrs, SoftplusAttrs
@@ -30,7 +32,7 @@ def every_op_net(optimizer: Optimizer) -> Graph:
     mixed = attention(b, layers.concat(b, tokens, 1, name="tokens"))
     pooled = layers.mean(b, mixed, (1,), name="pooled")
     (noise,) = b.op("random", [], RandomAttrs(distribution="normal", shape=(BATCH, WIDTH)), name="noise")
-    bent = unaries(b, routed(b, recurrent(b, layers.add(b, pooled, noise, name="noisy"))))
+    bent = unaries(b, ordered(b, routed(b, recurrent(b, layers.add(b, pooled, noise, name="noisy")))))
     logits = layers.linear(b, layers.dropout(b, bent, 0.3, name="drop"), CLASSES, name="head")
     log_probs = layers.log_softmax(b, logits, name="log_probs")
     parts = [
@@ -130,6 +132,17 @@ def routed(b: GraphBuilder, x: str) -> str:
     matrices = b.parameter("experts", (3, WIDTH, WIDTH), Init(kind="uniform", value=0.3))
     (y,) = b.op("grouped_matmul", [x, matrices, ends], GroupedAttrs(transpose_b=True), name="routed")
     return layers.add(b, x, y, name="with_routed")
+
+
+def ordered(b: GraphBuilder, x: str) -> str:
+    """x (N, WIDTH) summed up along its rows, and one row of a table, which one is drawn."""
+    (found,) = b.op("cumsum", [x], CumsumAttrs(axis=1), name="so_far")
+    (drawn,) = b.op("random", [], RandomAttrs(distribution="uniform", shape=(5,)), name="scores")
+    (best,) = b.op("argsort", [drawn], ArgsortAttrs(count=1, descending=True), name="best")
+    rows = b.parameter("rows", (5, WIDTH), Init(kind="uniform", value=0.5))
+    (row,) = b.op("embedding", [rows, best], EmbeddingAttrs(), name="best_row")
+    (found,) = b.op("scale", [found], ScalarAttrs(value=1 / WIDTH), name="part_so_far")
+    return layers.add(b, layers.add(b, x, row, name="with_best"), found, name="with_sums")
 
 
 def unaries(b: GraphBuilder, x: str) -> str:

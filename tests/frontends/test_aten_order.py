@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from planner.frontends import aten_order
 from tests.frontends.torch_agreement import Function, agree
 
 PLACES = torch.tensor([[5, 1, 2, 3, 4, 0]] * 4)
@@ -80,11 +79,6 @@ def test_agrees(family: str) -> None:
 
     torch.manual_seed(3)
     agree(Function(all_of_them, outputs=6 * len(functions)), torch.randn(4, 5), "mse")
-
-
-def test_long_running_sums_go_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aten_order, "_BLOCK", 4)
-    agree(Function(lambda x: x.cumsum(1), width=35, outputs=35), torch.randn(2, 5), "mse")
 
 
 class Graph(nn.Module):

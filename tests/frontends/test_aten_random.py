@@ -248,7 +248,6 @@ REFUSED: dict[str, tuple[str, Callable[[Tensor], Any], str]] = {
     "poisson": ("SP1001", lambda x: torch.poisson(x.abs()), "draws random numbers (aten.poisson)"),
     "multinomial": ("SP1001", lambda x: torch.multinomial(x.abs(), 3), "draws random numbers (aten.multinomial)"),
     "cauchy": ("SP1001", lambda x: torch.empty_like(x).cauchy_(), "draws random numbers (aten.cauchy)"),
-    "long permutation": ("SP1001", lambda x: torch.randperm(5000), "an axis of more than 2048 elements"),
     "many whole numbers": ("SP1002", lambda x: torch.randint(0, 2**40, (3,)), "cannot draw from 0 up to 1099511627776"),
     "double": ("SP1017", lambda x: torch.randn(3, dtype=torch.float64).float(), "torch.float64"),
 }

@@ -20,6 +20,7 @@ NO_GRADIENT = {
     "clip_factor": "behind all gradients",
     "gradient_sum": "behind all gradients",
     "square_sum": "behind all gradients",
+    "argsort": "whole numbers have none",
     "batch_norm_apply": "added to differentiated graphs: batch_norm once more",
     "offload": "added to differentiated graphs",
     "prefetch": "added to differentiated graphs",

@@ -230,9 +230,10 @@ struct Table {
   int64_t positions, entries, columns, padding_index;
 };
 void embedding(Queue queue, const float* table, const int64_t* ids, float* y, const Table& t, int64_t* bad_row);
-void embedding_backward(Queue queue, const float* dy, const int64_t* ids, float* dtable, const Table& t);
+/// `order`: room for a number per position.
+void embedding_backward(Queue queue, const float* dy, const int64_t* ids, float* dtable, const Table& t, int64_t* order);
 void embedding_sgd_update(Queue queue, const float* dy, const int64_t* ids, float* table, const Scalars* now,
-                          float lr_factor, const Table& t);
+                          float lr_factor, const Table& t, int64_t* order);
 void lstm_cell(Queue queue, const float* from_input, const float* from_hidden, const float* c_before, float* h, float* c,
                float* gates, int64_t rows, int64_t columns);
 void lstm_cell_backward(Queue queue, const float* dh, const float* dc, const float* gates, const float* c_before,
@@ -241,6 +242,11 @@ void gru_cell(Queue queue, const float* from_input, const float* from_hidden, co
               float* kept, int64_t rows, int64_t columns);
 void gru_cell_backward(Queue queue, const float* dh, const float* kept, const float* h_before, float* da, float* db,
                        float* dh_before, int64_t rows, int64_t columns);
+
+// -- order.cu: as runtime/order.hpp ----------------------------------------------------------------------------------------
+void argsort(Queue queue, const float* x, int64_t* places, int64_t row_count, int64_t extent, int64_t count,
+             bool descending);
+void cumsum(Queue queue, const float* x, float* y, int64_t outer, int64_t extent, int64_t inner, bool reverse);
 
 // -- grouped.cu: as runtime/grouped.hpp ------------------------------------------------------------------------------------
 void grouped_matmul(Queue queue, const Grouped& a, const float* x, const float* w, bool transposed, const int64_t* ends,

@@ -4,6 +4,7 @@
 #include "device_kernels.hpp"
 #include "division.hpp"
 #include "packs.hpp"
+#include "rank.hpp"
 #include "row_math.hpp"
 
 namespace stepplan::gpu {
@@ -181,22 +182,23 @@ void look_up(Queue queue, const Word* table, const int64_t* ids, Word* y, const 
       y);
 }
 
-/// f(entry, column, add up) for every column of every entry that is looked up: a team goes from an entry's first position
-/// through the later ones, so that the order of additions is fixed. `add up(start, f)`: f(sum, dy) of every such position.
+/// f(entry, column, add up) for every column of every entry that is looked up. `order`: room for the positions sorted by
+/// their ids. The team of an entry's first one goes through all of them, which fixes the order of additions.
+/// `add up(start, f)`: f(sum, dy) of every such position.
 template <class F>
-void each_entry(Queue queue, const float* dy, const int64_t* ids, const Table& shape, F f) {
+void each_entry(Queue queue, const float* dy, const int64_t* ids, const Table& shape, int64_t* order, F f) {
   const Table t = shape;
+  elements(queue, t.positions, [=] STEPPLAN_KERNEL(int64_t i) {
+    order[rank_of(i, t.positions, [&](int64_t j) { return ids[j]; })] = i;
+  });
   rows<128>(queue, t.positions, [=] STEPPLAN_KERNEL(auto team, int64_t first) {
-    const int64_t id = ids[first];
+    const int64_t id = ids[order[first]];
     if (id < 0 || id >= t.entries || id == t.padding_index) return;
-    float earlier = 0.0f;
-    for (int64_t i = team.lane(); i < first; i += team.lanes) earlier = ids[i] == id ? 1.0f : earlier;
-    if (team.max(earlier) > 0.0f) return;  // of all threads: that position's team has the entry
+    if (first > 0 && ids[order[first - 1]] == id) return;
     for (int64_t c = team.lane(); c < t.columns; c += team.lanes)
       f(id * t.columns + c, [&](float sum, auto add) {
 #pragma unroll 4
-        for (int64_t i = first; i < t.positions; ++i)
-          if (ids[i] == id) sum = add(sum, dy[i * t.columns + c]);
+        for (int64_t i = first; i < t.positions && ids[order[i]] == id; ++i) sum = add(sum, dy[order[i] * t.columns + c]);
         return sum;
       });
   });
@@ -213,16 +215,17 @@ void embedding(Queue queue, const float* table, const int64_t* ids, float* y, co
   if (bad_row != nullptr) report_bad_row(queue, {ids, t.positions, t.entries, INT64_MIN, 0.0f, bad_row});
 }
 
-void embedding_backward(Queue queue, const float* dy, const int64_t* ids, float* dtable, const Table& t) {
+void embedding_backward(Queue queue, const float* dy, const int64_t* ids, float* dtable, const Table& t,
+                        int64_t* order) {
   map_elements(queue, t.entries * t.columns, [=] STEPPLAN_KERNEL(int64_t, float& result) { result = 0.0f; }, dtable);
-  each_entry(queue, dy, ids, t, [=] STEPPLAN_KERNEL(int64_t at, auto add_up) {
+  each_entry(queue, dy, ids, t, order, [=] STEPPLAN_KERNEL(int64_t at, auto add_up) {
     dtable[at] = add_up(0.0f, [](float sum, float d) { return sum + d; });
   });
 }
 
 void embedding_sgd_update(Queue queue, const float* dy, const int64_t* ids, float* table, const Scalars* now,
-                          float lr_factor, const Table& t) {
-  each_entry(queue, dy, ids, t, [=] STEPPLAN_KERNEL(int64_t at, auto add_up) {
+                          float lr_factor, const Table& t, int64_t* order) {
+  each_entry(queue, dy, ids, t, order, [=] STEPPLAN_KERNEL(int64_t at, auto add_up) {
     const float lr = now->lr * lr_factor;
     table[at] = add_up(table[at], [lr](float sum, float d) { return sum - lr * d; });
   });
