@@ -91,6 +91,21 @@ def cumsum(a: Any, t: Sequence[Tensor]) -> Tensor:
     return t[0].flip(a.axis).cumsum(a.axis).flip(a.axis) if a.reverse else t[0].cumsum(a.axis)
 
 
+def ctc_loss(a: Any, t: Sequence[Tensor]) -> Tensor:
+    """Frame by frame: PyTorch's own takes labels, and differentiates as if a softmax were in front of it."""
+    x, skips, frames, labels = t
+    never = -1e30  # has gradients, where infinity has none
+    found = []
+    for n, (length, states) in enumerate(zip(frames.tolist(), (2 * labels + 1).tolist(), strict=True)):
+        paths = torch.where(torch.arange(states) < 2, x[n, 0, :states], never)
+        for frame in x[n, 1:length, :states]:
+            before, second = (F.pad(paths, (i, 0), value=never)[:states] for i in (1, 2))
+            ways = torch.stack([paths, before, torch.where(skips[n, :states] > 0, second, never)])
+            paths = frame + ways.logsumexp(0)
+        found.append(-paths[-2:].logsumexp(0))
+    return torch.stack(found)
+
+
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "none": lambda y: y,
     "relu": torch.relu,
@@ -231,6 +246,7 @@ TORCH: dict[str, Call] = {
     "cast": lambda a, t: t[0].to(getattr(torch, a.dtype)),
     "compare": lambda a, t: getattr(torch, a.relation)(*t).to(torch.get_default_dtype()),
     "cross_entropy": cross_entropy,
+    "ctc_loss": ctc_loss,
     "cumsum": cumsum,
     "detach": lambda a, t: t[0].detach(),
     "div": lambda a, t: t[0] / t[1],

@@ -24,6 +24,7 @@ HEADERS = {
     "chain": ("activations.hpp", "binary.hpp"),
     "conv": ("convolution.hpp",),
     "copy": ("copy.hpp",),
+    "ctc": ("ctc.hpp",),
     "dropout": ("dropout.hpp",),
     "elementwise": ("activations.hpp", "binary.hpp"),
     "embedding": ("embedding.hpp",),

@@ -14,6 +14,7 @@ from planner.target.model import Target
 
 KERNELS = (
     "attention.cu",
+    "ctc.cu",
     "elementwise.cu",
     "grouped.cu",
     "joint.cu",

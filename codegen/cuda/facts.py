@@ -89,6 +89,8 @@ def _partial_bytes(op: Op, signature: Signature) -> int:
         return 2 * DOUBLE * signature.inputs[0].shape[0]
     if signature.op in ("embedding_backward", "embedding_sgd_update"):  # positions in the order of their ids
         return signature.inputs[1].bytes
+    if signature.op == "ctc_loss_backward":  # two frames' backward variables of every sequence
+        return 2 * signature.inputs[2].bytes
     each = _sums_per_chunk(op, signature)
     if not each:
         return 0

@@ -16,6 +16,7 @@ from planner.errors import UserError
 from planner.frontends.aten import HANDLERS, packet
 from planner.frontends.torch_assignments import assignments, require_kept
 from planner.frontends.torch_checks import unvalidated
+from planner.frontends.torch_stand_ins import stand_ins
 from planner.frontends.torch_writes import NO_GRAD, hidden_write, views_of_buffers, written_arguments
 from planner.graph.model import unsupported
 
@@ -70,7 +71,12 @@ def _exported(torch: Any, module: Any, original: Any, positional: Any, keywords:
         warnings.simplefilter("ignore")
         try:
             prefix = "model." if module is not original else ""
-            with _own_gradients_refused(torch), unvalidated(torch), assignments(torch, module, prefix) as replaced:
+            with (
+                _own_gradients_refused(torch),
+                unvalidated(torch),
+                stand_ins(torch),
+                assignments(torch, module, prefix) as replaced,
+            ):
                 program = torch.export.export(module, positional, keywords, strict=False)
                 require_kept(program, replaced, prefix)
                 return program

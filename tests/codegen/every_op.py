@@ -16,6 +16,7 @@ from planner.ops.pad import PadAttrs
 from planner.ops.random import RandomAttrs, RandomWholeAttrs
 from planner.ops.rectifier import EluAttrs, SoftplusAttrs
 from planner.ops.scalar import ScalarAttrs
+from planner.ops.shape import FillAttrs
 from planner.ops.split import SplitAttrs
 
 BATCH, CLASSES, WORDS, WIDTH = 4, 6, 7, 24
@@ -32,7 +33,7 @@ def every_op_net(optimizer: Optimizer) -> Graph:
     mixed = attention(b, layers.concat(b, tokens, 1, name="tokens"))
     pooled = layers.mean(b, mixed, (1,), name="pooled")
     (noise,) = b.op("random", [], RandomAttrs(distribution="normal", shape=(BATCH, WIDTH)), name="noise")
-    bent = unaries(b, ordered(b, routed(b, recurrent(b, layers.add(b, pooled, noise, name="noisy")))))
+    bent = unaries(b, aligned(b, ordered(b, routed(b, recurrent(b, layers.add(b, pooled, noise, name="noisy"))))))
     logits = layers.linear(b, layers.dropout(b, bent, 0.3, name="drop"), CLASSES, name="head")
     log_probs = layers.log_softmax(b, logits, name="log_probs")
     parts = [
@@ -143,6 +144,18 @@ def ordered(b: GraphBuilder, x: str) -> str:
     (row,) = b.op("embedding", [rows, best], EmbeddingAttrs(), name="best_row")
     (found,) = b.op("scale", [found], ScalarAttrs(value=1 / WIDTH), name="part_so_far")
     return layers.add(b, layers.add(b, x, row, name="with_best"), found, name="with_sums")
+
+
+def aligned(b: GraphBuilder, x: str) -> str:
+    """x (N, WIDTH), and how likely it is as frames of three states; how many of them, and of which, is drawn."""
+    scores = layers.reshape(b, x, (BATCH, WIDTH // 3, 3), name="frames_of_x")
+    (skips,) = b.op("ones", [], FillAttrs(shape=(BATCH, 3), value=0.0), name="no_skips")
+    (frames,) = b.op("random_whole", [], RandomWholeAttrs(low=1, high=WIDTH // 3 + 2, shape=(BATCH,)), name="lengths")
+    (labels,) = b.op("random_whole", [], RandomWholeAttrs(low=0, high=2, shape=(BATCH,)), name="labels")
+    each = b.op("ctc_loss", [layers.log_softmax(b, scores, name="of_states"), skips, frames, labels], name="aligned")[0]
+    each = layers.reshape(b, each, (BATCH, 1), name="column_of_losses")
+    (each,) = b.op("scale", [each], ScalarAttrs(value=0.01), name="small_losses")
+    return layers.add(b, x, each, name="with_losses")
 
 
 def unaries(b: GraphBuilder, x: str) -> str:

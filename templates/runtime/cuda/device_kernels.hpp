@@ -10,6 +10,7 @@
 #include "activations.hpp"
 #include "bfloat16.hpp"
 #include "binary.hpp"
+#include "ctc.hpp"
 #include "fusion.hpp"
 #include "grouped.hpp"
 #include "interpolate.hpp"
@@ -247,6 +248,12 @@ void gru_cell_backward(Queue queue, const float* dh, const float* kept, const fl
 void argsort(Queue queue, const float* x, int64_t* places, int64_t row_count, int64_t extent, int64_t count,
              bool descending);
 void cumsum(Queue queue, const float* x, float* y, int64_t outer, int64_t extent, int64_t inner, bool reverse);
+
+// -- ctc.cu: as runtime/ctc.hpp --------------------------------------------------------------------------------------------
+void ctc_loss(Queue queue, const ctc::Batch& batch, int64_t sequences, float* loss, float* forward);
+/// `room`: two rows of states for every sequence.
+void ctc_loss_backward(Queue queue, const ctc::Batch& batch, int64_t sequences, const float* dloss, const float* forward,
+                       float* dx, float* room);
 
 // -- grouped.cu: as runtime/grouped.hpp ------------------------------------------------------------------------------------
 void grouped_matmul(Queue queue, const Grouped& a, const float* x, const float* w, bool transposed, const int64_t* ends,
