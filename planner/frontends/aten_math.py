@@ -3,12 +3,12 @@
 from math import inf, log
 from typing import Any
 
-from planner.frontends.aten import Context, lowers, require
+from planner.frontends.aten import Context, Handler, lowers, require
 from planner.frontends.aten_elementwise import divided
 from planner.ops.activation import GeluAttrs, LeakyReluAttrs
 from planner.ops.heads import SHUT
-from planner.ops.masks import CompareAttrs
 from planner.ops.rectifier import EluAttrs, SoftplusAttrs
+from planner.ops.whole import Function
 
 for _name in (
     *("relu", "sigmoid", "tanh", "silu", "exp", "expm1", "log", "log1p"),
@@ -298,28 +298,32 @@ for _relation in ("eq", "ne", "lt", "le", "gt", "ge"):
 
 @lowers("logical_not", "bitwise_not")
 def _not(c: Context, x: str) -> str:
-    require(c.node.target.__name__.startswith("logical") or c.dtype(0) is c.torch.bool, "whole numbers")
+    if c.whole_result():  # of whole numbers, whose bits are those of -x - 1
+        require(c.dtype(0) is not c.torch.uint8, "bytes")
+        return str(c.whole_of("sub", c.torch.tensor(-1), x))
     return c.shift(c.op("neg", c.truth(x, 0)), 1)
 
 
-@lowers("logical_and", "bitwise_and", "__and__")
-def _and(c: Context, a: Any, b: Any) -> str:
-    return c.op("mul", *_truths(c, a, b))
+def _bit_by_bit(function: Function, of_truths: Handler) -> Handler:
+    """Of whole numbers their bits; of booleans `of_truths`."""
+
+    def handler(c: Context, a: Any, b: Any) -> str:
+        return str(c.whole_of(function, a, b)) if c.whole_result() else of_truths(c, c.truth(a, 0), c.truth(b, 1))
+
+    return handler
 
 
-@lowers("logical_or", "bitwise_or", "__or__")
-def _or(c: Context, a: Any, b: Any) -> str:
-    return c.op("maximum", *_truths(c, a, b))
+lowers("logical_and", "bitwise_and", "__and__")(_bit_by_bit("bitwise_and", lambda c, a, b: c.op("mul", a, b)))
+lowers("logical_or", "bitwise_or", "__or__")(_bit_by_bit("bitwise_or", lambda c, a, b: c.op("maximum", a, b)))
+lowers("logical_xor", "bitwise_xor", "__xor__")(_bit_by_bit("bitwise_xor", lambda c, a, b: c.compare("ne", a, b)))
 
 
-@lowers("logical_xor", "bitwise_xor")
-def _xor(c: Context, a: Any, b: Any) -> str:
-    return c.op("compare", *_truths(c, a, b), attrs=CompareAttrs(relation="ne"))
+@lowers("bitwise_left_shift", "__lshift__")
+def _left_shift(c: Context, a: Any, b: Any) -> str:
+    require(c.dtype(0) is not c.torch.uint8, "bytes")
+    return str(c.whole_of("bitwise_left_shift", a, b))
 
 
-def _truths(c: Context, a: Any, b: Any) -> tuple[str, str]:
-    """Bit by bit only booleans can be combined."""
-    if c.node.target.__name__.startswith(("bitwise", "__")):
-        kinds = [x.dtype if c.is_constant(x) else c.dtype(i) for i, x in enumerate((a, b))]
-        require(all(k is c.torch.bool for k in kinds), "whole numbers")
-    return c.truth(a, 0), c.truth(b, 1)
+@lowers("bitwise_right_shift", "__rshift__")
+def _right_shift(c: Context, a: Any, b: Any) -> str:
+    return str(c.whole_of("bitwise_right_shift", a, b))

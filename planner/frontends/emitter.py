@@ -28,6 +28,7 @@ from planner.ops.reduce import ReduceAttrs
 from planner.ops.scalar import ScalarAttrs
 from planner.ops.shape import FillAttrs, ReshapeAttrs
 from planner.ops.split import MOST_PARTS, SplitAttrs
+from planner.ops.strides import MAX_RANK
 from planner.ops.whole import Function, WholeAttrs
 
 LARGEST_WINDOW = 255
@@ -155,10 +156,27 @@ class Emitter:
         order = tuple(a % rank for a in axes)
         if order == tuple(range(rank)):
             return x
+        if sum(d > 1 for d in self.shape(x)) > MAX_RANK:
+            return self._permute_joined(x, order)
         y = self.op("permute", x, attrs=PermuteAttrs(axes=order))
         if order == (*range(rank - 2), rank - 1, rank - 2):
             self._turned[y] = x
         return y
+
+    def _permute_joined(self, x: str, order: Sequence[int]) -> str:
+        """Neighbours that stay neighbours are one dimension, dimensions of 1 none."""
+        shape = self.shape(x)
+        wide = [axis for axis, extent in enumerate(shape) if extent > 1]
+        runs: list[list[int]] = []
+        for axis in (wide.index(a) for a in order if a in wide):
+            if runs and axis == runs[-1][-1] + 1:
+                runs[-1].append(axis)
+            else:
+                runs.append([axis])
+        joined = sorted(runs)
+        y = self.reshape(x, (prod(shape[wide[a]] for a in run) for run in joined))
+        y = self.op("permute", y, attrs=PermuteAttrs(axes=tuple(joined.index(run) for run in runs)))
+        return self.reshape(y, (shape[a] for a in order))
 
     def turned(self, x: str) -> tuple[str, bool]:
         """The value whose last two dimensions were swapped to make this one, and that they were; else the value."""

@@ -9,12 +9,31 @@ from planner.graph.model import Attrs, DType, TensorType
 from planner.ops.base import Array, Mode, Sample, Signature, register
 from planner.ops.broadcast import Broadcast
 
-Function = Literal["add", "sub", "mul", "floor_divide", "remainder", "maximum", "minimum"]
+Function = Literal[
+    "add",
+    "sub",
+    "mul",
+    "floor_divide",
+    "remainder",
+    "maximum",
+    "minimum",
+    "bitwise_and",
+    "bitwise_or",
+    "bitwise_xor",
+    "bitwise_left_shift",
+    "bitwise_right_shift",
+]
+"""PyTorch's names."""
 
 
 def _divide(a: Any, b: Any) -> Any:
     """Rounded down; by zero it is 0, as NumPy has it."""
     return np.where(b == 0, 0, np.floor_divide(a, np.where(b == 0, 1, b)))
+
+
+def _within(shift: Any) -> Any:
+    """Whether a number of 64 bits has such a shift; by others nothing is left of it but, to the right, its sign."""
+    return (shift >= 0) & (shift < 64)
 
 
 FUNCTIONS: Mapping[str, Callable[[Any, Any], Any]] = {
@@ -25,6 +44,11 @@ FUNCTIONS: Mapping[str, Callable[[Any, Any], Any]] = {
     "remainder": lambda a, b: np.where(b == 0, 0, a - _divide(a, b) * b),
     "maximum": np.maximum,
     "minimum": np.minimum,
+    "bitwise_and": np.bitwise_and,
+    "bitwise_or": np.bitwise_or,
+    "bitwise_xor": np.bitwise_xor,
+    "bitwise_left_shift": lambda a, b: np.where(_within(b), np.left_shift(a, b), 0),
+    "bitwise_right_shift": lambda a, b: np.right_shift(a, np.where(_within(b), b, 63)),
 }
 
 
@@ -70,4 +94,9 @@ class Whole(Broadcast):
             case("remainder", (7, 11), (7, 11)),
             case("maximum", (3, 40), ()),
             case("minimum", (7, 1), (1, 8)),
+            case("bitwise_and", (7, 11), (7, 11)),
+            case("bitwise_or", (6, 10), (6, 1)),
+            case("bitwise_xor", (33,), (33,)),
+            case("bitwise_left_shift", (4, 9), (4, 9)),
+            case("bitwise_right_shift", (4, 9), (9,)),
         )

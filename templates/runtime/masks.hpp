@@ -45,23 +45,38 @@ struct WholeSub {
 struct WholeMul {
   STEPPLAN_BOTH static int64_t of(int64_t a, int64_t b) { return int64_t(uint64_t(a) * uint64_t(b)); }
 };
-struct FloorDivide {  // rounded down; by -1 as a difference, which cannot overflow
+struct WholeFloorDivide {  // rounded down; by -1 as a difference, which cannot overflow
   STEPPLAN_BOTH static int64_t of(int64_t a, int64_t b) {
     if (b == 0) return 0;
     if (b == -1) return WholeSub::of(0, a);
     return a / b - (a % b != 0 && (a < 0) != (b < 0) ? 1 : 0);
   }
 };
-struct Remainder {  // with the divisor's sign
+struct WholeRemainder {  // with the divisor's sign
   STEPPLAN_BOTH static int64_t of(int64_t a, int64_t b) {
-    return b == 0 ? 0 : WholeSub::of(a, WholeMul::of(FloorDivide::of(a, b), b));
+    return b == 0 ? 0 : WholeSub::of(a, WholeMul::of(WholeFloorDivide::of(a, b), b));
   }
 };
-struct WholeMax {
+struct WholeMaximum {
   STEPPLAN_BOTH static int64_t of(int64_t a, int64_t b) { return a < b ? b : a; }
 };
-struct WholeMin {
+struct WholeMinimum {
   STEPPLAN_BOTH static int64_t of(int64_t a, int64_t b) { return b < a ? b : a; }
+};
+struct WholeBitwiseAnd {
+  STEPPLAN_BOTH static int64_t of(int64_t a, int64_t b) { return a & b; }
+};
+struct WholeBitwiseOr {
+  STEPPLAN_BOTH static int64_t of(int64_t a, int64_t b) { return a | b; }
+};
+struct WholeBitwiseXor {
+  STEPPLAN_BOTH static int64_t of(int64_t a, int64_t b) { return a ^ b; }
+};
+struct WholeBitwiseLeftShift {  // by 64 bits or more nothing is left, as by less than none
+  STEPPLAN_BOTH static int64_t of(int64_t a, int64_t b) { return b < 0 || b > 63 ? 0 : int64_t(uint64_t(a) << b); }
+};
+struct WholeBitwiseRightShift {  // likewise the sign
+  STEPPLAN_BOTH static int64_t of(int64_t a, int64_t b) { return a >> (b < 0 || b > 63 ? 63 : b); }
 };
 
 // y = f(a, b) of whole numbers, over a range of the elements of the dense result. y may equal an operand that is not

@@ -78,6 +78,24 @@ def grouped(*results: Tensor) -> Tensor:
     return torch.stack([r.reshape(()) for r in results]).sum()
 
 
+class Hashed(nn.Module):
+    """Rows of a table, found by the bits of what is looked up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(64, 3)
+
+    def forward(self, words: Tensor, flags: Tensor) -> Tensor:
+        mixed = (words ^ (words >> 3)) & 0x1F | (flags.long() << 2)
+        odd = (~words & 1).bool() ^ flags | (flags & (words > 9))
+        return self.table(mixed & 63) * odd[:, None]
+
+
+def test_bits_of_whole_numbers() -> None:
+    words = torch.tensor([0, 5, 123456789, -7, 2**40 + 3, -(2**50)])
+    agree(Hashed(), (words, torch.tensor([True, False, True, False, False, True])), "mse")
+
+
 NUMBERS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "reductions": lambda n, row: n.sum(0) + n.mean(-1) + n.amax(0) + n.prod(0) + n.norm(3, 0) + n.logsumexp(0),
     "along": lambda n, row: grouped(n.softmax(0), n.cumsum(0), n.cumprod(-1), n.unsqueeze(0), n.unfold(0, 1, 1)),

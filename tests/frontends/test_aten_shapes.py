@@ -9,6 +9,12 @@ from torch.nn import functional as F
 
 from tests.frontends.torch_agreement import Function, agree
 
+
+def many_dimensions(x: Tensor) -> Tensor:
+    apart = x.reshape(2, 2, 1, 2, 3, 2, 2, 2).permute(0, 1, 5, 2, 3, 6, 4, 7)
+    return (apart.reshape(4, 6, 8) * torch.arange(8)).sum(2)
+
+
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "in_place": lambda x: x.clone().mul_(2).add_(1).relu_().mul(3),
     "in_place_view": lambda x: (x.view(-1)[2:5].mul_(3), x)[1],
@@ -16,6 +22,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "assign": lambda x: (x.__setitem__((slice(None), slice(1, 3)), x[:, 3:5] * 2), x)[1],
     "views": lambda x: x.reshape(-1, 2, 3).transpose(1, 2).contiguous().view(x.shape[0], -1).t().t(),
     "permute": lambda x: x.view(-1, 1, 2, 3).permute(0, 3, 1, 2).flatten(1),
+    "permute_many": lambda x: many_dimensions(x[:, :, None] * torch.arange(8)),
     "squeeze": lambda x: x.unsqueeze(1).unsqueeze(-1).squeeze().squeeze(0),
     "split": lambda x: torch.cat(list(x.split(4, 1))[::-1], 1),
     "split_sizes": lambda x: sum((p.sum(1, keepdim=True) for p in x.split([1, 2, 3], 1)), x),

@@ -209,10 +209,15 @@ void whole(Queue queue, const int64_t* a, const Strides& a_strides, const int64_
 STEPPLAN_WHOLE(WholeAdd)
 STEPPLAN_WHOLE(WholeSub)
 STEPPLAN_WHOLE(WholeMul)
-STEPPLAN_WHOLE(FloorDivide)
-STEPPLAN_WHOLE(Remainder)
-STEPPLAN_WHOLE(WholeMax)
-STEPPLAN_WHOLE(WholeMin)
+STEPPLAN_WHOLE(WholeFloorDivide)
+STEPPLAN_WHOLE(WholeRemainder)
+STEPPLAN_WHOLE(WholeMaximum)
+STEPPLAN_WHOLE(WholeMinimum)
+STEPPLAN_WHOLE(WholeBitwiseAnd)
+STEPPLAN_WHOLE(WholeBitwiseOr)
+STEPPLAN_WHOLE(WholeBitwiseXor)
+STEPPLAN_WHOLE(WholeBitwiseLeftShift)
+STEPPLAN_WHOLE(WholeBitwiseRightShift)
 
 void where(Queue queue, const float* mask, const Strides& mask_strides, const float* a, const Strides& a_strides,
            const float* b, const Strides& b_strides, float* y, const Shape& shape) {
