@@ -21,11 +21,9 @@ INDEX_OPERANDS = {
     "embedding": 1,
     "embedding_backward": 1,
     "embedding_sgd_update": 1,
+    "segment_max": 1,
 }
 """Op -> which operand holds labels or indices."""
-
-GROUP_ENDS = {"grouped_matmul": 2, "grouped_outer": 2}
-"""Op -> which operand holds where groups of the first operand's rows end."""
 
 MOVES = frozenset({"concat", "convert_layout", "expand", "permute", "reshape", "slice", "split"})
 """Ops whose results are elements of their inputs."""

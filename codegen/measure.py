@@ -148,14 +148,13 @@ class Bench:
         self._filled = (footprint, replicas)
         for replica in range(replicas):
             base = replica * footprint.bytes
-            for offset, type_, end, groups in footprint.tensors:
+            for offset, type_, end, numbers in footprint.tensors:
                 part = self._arena[base + offset : base + offset + type_.bytes]
                 if type_.dtype is DType.UINT8:
                     part[:] = np.resize(self._small, len(part))
                 elif type_.dtype in INDEX_TYPES:
-                    indices = np.random.default_rng(replica).integers(0, end, type_.elements)
-                    if groups:
-                        indices = np.arange(1, type_.elements + 1) * end // type_.elements
+                    random = np.random.default_rng(replica).integers(0, end, type_.elements)
+                    indices = np.array(numbers) if numbers else random
                     part[:] = indices.astype(type_.dtype.value).view(np.uint8)
                 else:
                     noise = self._halves if type_.dtype is DType.BFLOAT16 else self._noise

@@ -7,10 +7,10 @@ starts at byte 0 of the arena; running it at a shifted arena base gives it other
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from codegen.indices import GROUP_ENDS, INDEX_OPERANDS, index_range
+from codegen.indices import INDEX_OPERANDS, index_range
 from planner.graph.model import DType, Graph, Init, Node, Program, Role, TensorType, Value
 from planner.graph.text import graph_hash
-from planner.ops.base import Facts, Mode, Signature, op_named, scratch_bytes
+from planner.ops.base import Array, Facts, Mode, Signature, op_named, scratch_bytes
 from planner.plan.schema import (
     Bounds,
     Entry,
@@ -27,6 +27,7 @@ from planner.target.text import target_hash
 from planner.units import align
 
 NO_INDICES: Mapping[int, int] = {}
+NO_NUMBERS: Mapping[int, Array] = {}
 _NO_BOUNDS = Bounds(critical_path_ns=0, work_ns=0, bandwidth_ns=0)
 
 
@@ -45,8 +46,8 @@ class Room(NamedTuple):
     type: TensorType
     end: int = 1
     """Labels and indices: the last valid one + 1."""
-    groups: bool = False
-    """Whether they are where groups of so many rows end."""
+    numbers: tuple[int, ...] = ()
+    """Whole numbers that it holds instead, where they decide how much there is to do."""
 
 
 class Footprint(NamedTuple):
@@ -72,9 +73,9 @@ class Memory:
         types: Sequence[TensorType],
         role: Role,
         ends: Mapping[int, int] = NO_INDICES,
-        groups: int | None = None,
+        numbers: Mapping[int, Array] = NO_NUMBERS,
     ) -> tuple[str, ...]:
-        """`ends`: number of a tensor of indices -> the last valid one + 1. `groups`: that of groups' ends."""
+        """`ends`: number of a tensor of indices -> the last valid one + 1. `numbers`: likewise, what it is to hold."""
         ids = tuple(f"{node}.{kind}{index}" for index in range(len(types)))
         for number, (name, type_) in enumerate(zip(ids, types, strict=True)):
             value = Value(id=name, type=type_, role=role)
@@ -82,7 +83,8 @@ class Memory:
                 value = value.model_copy(update={"name": name, "init": Init(kind="zeros")})
             self.values.append(value)
             self.placements.append(Placement(value=name, pool=self.pool, offset=self.top, bytes=type_.bytes))
-            self.tensors.append(Room(self.top, type_, ends.get(number, 1), number == groups))
+            held = tuple(map(int, numbers[number])) if number in numbers else ()
+            self.tensors.append(Room(self.top, type_, ends.get(number, 1), held))
             self.top += align(type_.bytes)
         return ids
 
@@ -95,14 +97,12 @@ def case_node(name: str, case: Case, memory: Memory, phase: str = "forward") -> 
     """A node that runs the case, with its tensors and scratch in `memory`."""
     signature, mode, facts = case
     op = op_named(signature.op)
-    indices, groups = INDEX_OPERANDS.get(signature.op), GROUP_ENDS.get(signature.op)
+    indices, numbers = INDEX_OPERANDS.get(signature.op), op.measured_with(signature)
     ends = {indices: index_range(signature)[0]} if indices is not None else NO_INDICES
-    if groups is not None:
-        ends = {groups: signature.inputs[0].shape[0]}
     node = Node(
         id=name,
         op=signature.op,
-        inputs=memory.place(name, "in", signature.inputs, Role.ACTIVATION, ends, groups),
+        inputs=memory.place(name, "in", signature.inputs, Role.ACTIVATION, ends, numbers),
         outputs=memory.place(name, "out", signature.outputs, Role.ACTIVATION),
         updates=memory.place(name, "up", signature.updates, Role.PARAMETER),
         attrs=signature.attrs,

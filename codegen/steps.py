@@ -53,15 +53,23 @@ def fastest(against: dict[str, dict[str, float]]) -> dict[str, Any]:
 
 def random_inputs(graph: Graph, seed: int | None = None) -> list[np.ndarray]:
     """Inputs of the training step: normal numbers (channels-last memory where the graph wants it), uniform labels and
-    indices, and 0 or 1 where a binary cross entropy compares with them."""
+    indices, and 0 or 1 where a binary cross entropy compares with them. Lengths of sequences are what their ops are
+    measured with."""
     rng = np.random.default_rng(seed)
     indices = index_inputs(graph)
     program = graph.program["train_step"]
     binary = {n.inputs[1] for n in program.nodes if n.op == "bce_with_logits"}
+    lengths: dict[str, np.ndarray[Any, Any]] = {}
+    for node in program.nodes:
+        known = op_named(node.op).measured_with(signature_of(graph, node))
+        lengths |= {node.inputs[position]: numbers for position, numbers in known.items()}
     found: list[np.ndarray[Any, Any]] = []
     for name in program.inputs:
         type_ = graph.value[name].type
         if type_.dtype is DType.INT64:
+            if name in lengths:
+                found.append(lengths[name].astype(np.int64))
+                continue
             ends = indices[name].ends if name in indices else 2
             found.append(rng.integers(0, ends, type_.shape, dtype=np.int64))
             continue

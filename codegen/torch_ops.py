@@ -87,6 +87,12 @@ def argsort(a: Any, t: Sequence[Tensor]) -> Tensor:
     return t[0].sort(dim=-1, descending=a.descending, stable=True).indices[..., : a.count]
 
 
+def segment_max(a: Any, t: Sequence[Tensor]) -> Tensor:
+    rows, ids = t[0].detach().reshape(-1, t[0].shape[-1]), t[1].reshape(-1)
+    lowest = rows.new_full((a.entries, rows.shape[1]), -inf)
+    return lowest.index_reduce(0, ids, rows, "amax")
+
+
 def cumsum(a: Any, t: Sequence[Tensor]) -> Tensor:
     return t[0].flip(a.axis).cumsum(a.axis).flip(a.axis) if a.reverse else t[0].cumsum(a.axis)
 
@@ -287,6 +293,7 @@ TORCH: dict[str, Call] = {
     "relu": lambda a, t: t[0].relu(),
     "reshape": lambda a, t: t[0].reshape(a.shape),
     "scale": lambda a, t: t[0] * a.value,
+    "segment_max": segment_max,
     "sigmoid": lambda a, t: t[0].sigmoid(),
     "silu": lambda a, t: F.silu(t[0]),
     "slice": sliced,

@@ -234,7 +234,7 @@ def _as_rows(context: Context, target: Any, bound: list[Any]) -> list[Any]:
     def row(x: Any) -> Any:
         if context.is_constant(x):
             return x.reshape(1) if x.dim() == 0 else x
-        return context.reshape(x, (1,)) if isinstance(x, str) and not context.shape(x) else x
+        return context.reshape(x, (1,)) if isinstance(x, str) and x in context.b.values and not context.shape(x) else x
 
     return [row(x) for x in bound]
 

@@ -202,7 +202,7 @@ def _in_front(axes: list[int], rank: int) -> list[int]:
 
 
 # -- writing ---------------------------------------------------------------------------------------------------
-def _rows_of(c: Context, index: Any, axis: int, shape: tuple[int, ...]) -> Any:
+def row_places(c: Context, index: Any, axis: int, shape: tuple[int, ...]) -> Any:
     """The one index per row, where a scatter along the first axis repeats it over the others; else None."""
     if axis != 0 or c.is_constant(index) or len(shape) < 2:
         return None
@@ -225,11 +225,15 @@ def _scattered(c: Context, axis: int, index: Any, source: str, shape: tuple[int,
     extents = c.shape_of(index)
     for place, extent in enumerate(extents):
         source = c.slice(source, place, 0, extent)
-    rows = _rows_of(c, index, axis, shape)
+    rows = row_places(c, index, axis, shape)
     if rows is not None:
         return c.reshape(added(c, rows, source, shape[0], prod(shape[1:])), shape)
-    places = _places(c, _along(c, index, axis, shape), list(shape))
-    return c.reshape(added(c, places, source, prod(shape), 1), shape)
+    return c.reshape(added(c, element_places(c, index, axis, shape), source, prod(shape), 1), shape)
+
+
+def element_places(c: Context, index: Any, axis: int, shape: tuple[int, ...]) -> Any:
+    """Of every element of a scatter along the axis, its place in the flattened result."""
+    return _places(c, _along(c, index, axis, shape), list(shape))
 
 
 @lowers("scatter")
@@ -253,21 +257,6 @@ def _mean(c: Context, total: str, count: str) -> str:
     """Of the elements that were written to one place. As in PyTorch, each of them has the place's whole gradient."""
     mean = c.op("div", total, c.clamp(count, 1.0, None))
     return c.op("add", total, c.op("detach", c.op("sub", mean, total)))
-
-
-@lowers("scatter_reduce")
-def _scatter_reduce(c: Context, x: Any, axis: int, index: Any, source: Any, reduce: str, include: bool = True) -> str:
-    require(reduce in ("sum", "mean"), f"reduce={reduce!r}")
-    x, source = c.val(x), c.val(source)
-    shape = c.shape(x)
-    axis %= len(shape)
-    total = _scattered(c, axis, index, source, shape)
-    count = _scattered(c, axis, index, c.fill(c.shape_of(index), 1.0), shape)
-    if include:
-        total, more = c.op("add", total, x), c.shift(count, 1)
-        return total if reduce == "sum" else c.op("div", total, more)
-    value = total if reduce == "sum" else c.op("div", total, c.clamp(count, 1.0, None))
-    return c.where(c.compare("gt", count, 0), value, x)
 
 
 @lowers("index_add")

@@ -23,6 +23,7 @@ from planner.frontends import (
     aten_recurrent,
     aten_reductions,
     aten_resize,
+    aten_segments,
     aten_shapes,
     aten_volumes,
 )
@@ -47,7 +48,7 @@ from planner.ops.loss import ClassLossAttrs, LossAttrs
 __all__ = [
     "CaptureOptions", "Loss", "Lowering", "aten_attention", "aten_ctc", "aten_elementwise", "aten_grid", "aten_layers",
     "aten_losses", "aten_math", "aten_order", "aten_picks", "aten_random", "aten_recurrent", "aten_reductions",
-    "aten_resize", "aten_shapes", "aten_volumes",
+    "aten_resize", "aten_segments", "aten_shapes", "aten_volumes",
 ]  # fmt: skip
 
 CALLERS = "caller"

@@ -305,6 +305,10 @@ class Op(ABC):
             + 2 * sum(t.bytes for t in signature.updates)
         )
 
+    def measured_with(self, signature: Signature) -> Mapping[int, Array]:
+        """Inputs whose whole numbers decide how much there is to do -> those that the op is measured with."""
+        return {}
+
     # -- slicing -----------------------------------------------------------------------------------------------
     def picked(self, signature: Signature) -> Mapping[str, Bytes]:
         """Operands (`in0`, `up0`) of which a run touches rows that its indices pick, and at most how many bytes."""

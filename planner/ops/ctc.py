@@ -42,6 +42,12 @@ class _Ctc(Op):
         """Per state and frame about as much as four exponentials."""
         return 40 * signature.outputs[-1].elements
 
+    def measured_with(self, signature: Signature) -> Mapping[int, Array]:
+        """All sequences are of full length."""
+        sequences, frames, states = self.sizes(signature)
+        first = min(self.integers)
+        return {first: np.full(sequences, frames), first + 1: np.full(sequences, states // 2)}
+
     def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
         return {("loops", "sequences"): self.sizes(signature)[0]}
 

@@ -91,8 +91,8 @@ class Embedding(_Embedding):
         return (case(11, 8, (33,)), case(7, 33, (4, 5), 2), case(100, 40, (3, 2, 2)), case(5, 1, (9,)))
 
 
-class _ByColumns(_Embedding):
-    """Inputs: dy [..., columns], ids [...]."""
+class ByColumns(_Embedding):
+    """What rows with ids are gathered to. Inputs: rows [..., columns], ids [...]. Slices cut the columns."""
 
     def flops(self, signature: Signature) -> int:
         return 2 * signature.inputs[0].elements
@@ -113,7 +113,7 @@ class _ByColumns(_Embedding):
 
 
 @register
-class EmbeddingBackward(_ByColumns):
+class EmbeddingBackward(ByColumns):
     """dtable[ids[i]] += dy[i], zero elsewhere. Output: dtable."""
 
     name = "embedding_backward"
@@ -154,7 +154,7 @@ class EmbeddingBackward(_ByColumns):
 
 
 @register
-class EmbeddingSgdUpdate(_ByColumns):
+class EmbeddingSgdUpdate(ByColumns):
     """table[ids[i]] -= lr dy[i]: no dense gradient ever exists. Updates: table."""
 
     name = "embedding_sgd_update"

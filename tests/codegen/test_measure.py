@@ -17,9 +17,9 @@ from planner.target.model import Core
 
 
 def whole_numbers(name: str, dim: str, inputs: tuple[TensorType, ...], folder: Path) -> tuple[int, list[np.ndarray]]:
-    """What two copies of the only operand of whole numbers hold while an op is timed, and what they may not reach."""
+    """What two copies of the first operand of whole numbers hold while an op is timed, and what they may not reach."""
     op = op_named(name)
-    (ids,) = (t for t in inputs if t.dtype is DType.INT64)
+    ids = next(t for t in inputs if t.dtype is DType.INT64)
     attrs = op.attrs_type()
     signature = Signature(name, attrs, inputs, op.infer(attrs, inputs))
     mode = Mode("loops", dim, 1)
@@ -52,6 +52,13 @@ def test_groups_are_as_large_as_each_other(tmp_path: Path) -> None:
     ends = TensorType(shape=(4,), dtype=DType.INT64)
     _, copies = whole_numbers("grouped_matmul", "rows", (rows, matrices, ends), tmp_path)
     assert all(found.tolist() == [12, 25, 37, 50] for found in copies)
+
+
+def test_sequences_are_of_full_length(tmp_path: Path) -> None:
+    types = TensorType(shape=(3, 9, 7)), TensorType(shape=(3, 7))
+    lengths = TensorType(shape=(3,), dtype=DType.INT64)
+    _, copies = whole_numbers("ctc_loss", "sequences", (*types, lengths, lengths), tmp_path)
+    assert all(found.tolist() == [9, 9, 9] for found in copies)
 
 
 def test_only_lanes_that_are_awake_tell_what_a_signal_takes() -> None:

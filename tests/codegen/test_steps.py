@@ -5,6 +5,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from codegen import steps
+from planner.graph import layers
+from planner.graph.builder import GraphBuilder
+from planner.graph.model import DType, Init, TensorType
+from planner.graph.optimizer import Optimizer
 
 
 @pytest.fixture
@@ -35,3 +39,14 @@ def test_pairs_are_of_settled_steps(taking: Callable[[list[float]], Iterator[flo
     taking([60.0, 20.0, 60.0, 40.0, 60.0, 30.0, 60.0, 40.0])  # executor, contender, executor, contender
     found = steps.paired(lambda: None, lambda: None, 2)
     assert found == {"ms": 40.0, "stepplan_ms": 25.0, "ratio": (20 / 40 + 30 / 40) / 2}
+
+
+def test_random_sequences_are_of_full_length() -> None:
+    b = GraphBuilder("ctc")
+    scores, skips = b.input("scores", TensorType(shape=(3, 9, 7))), b.input("skips", TensorType(shape=(3, 7)))
+    lengths = [b.input(name, TensorType(shape=(3,), dtype=DType.INT64)) for name in ("frames", "labels")]
+    scale = b.parameter("scale", (7,), Init(kind="ones"))
+    losses = b.op("ctc_loss", [layers.mul(b, scores, scale, name="scaled"), skips, *lengths], name="losses")
+    graph = b.finish(layers.sum_over(b, losses[0], (0,), name="loss"), "losses.loss", Optimizer())
+    *_, frames, labels = steps.random_inputs(graph)
+    assert frames.tolist() == [9, 9, 9] and labels.tolist() == [3, 3, 3]

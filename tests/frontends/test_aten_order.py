@@ -54,6 +54,8 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor], Tensor], ...]] = {
         lambda x: torch.zeros_like(x).scatter(1, PLACES, x),
         lambda x: torch.ones_like(x).scatter_add(1, SAME, x),
         lambda x: x.new_zeros(3, 6).index_add(0, torch.tensor([0, 1, 1, 2]), x)[torch.tensor([0, 1, 2, 0])],
+        lambda x: x.new_zeros(3, 6).index_reduce(0, torch.tensor([0, 1, 1, 2]), x, "amax")[torch.tensor([0, 1, 2, 0])],
+        lambda x: torch.ones_like(x).scatter_reduce(1, SAME, x.clamp(-0.5, 0.5), "amin", include_self=False),
         lambda x: x[torch.arange(4), x.argmax(1)][:, None] + x,
         lambda x: x[:, (x.argmax(1) + 7) % 6].repeat(1, 2)[:, :6],
         moved,
@@ -70,6 +72,7 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor], Tensor], ...]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:index_reduce")
 @pytest.mark.parametrize("family", FUNCTIONS)
 def test_agrees(family: str) -> None:
     functions = FUNCTIONS[family]

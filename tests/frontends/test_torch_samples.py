@@ -12,13 +12,14 @@ from tests.frontends.torch_samples import Sampled, differs, samples
 pytestmark = pytest.mark.filterwarnings("ignore")  # of what PyTorch deprecates
 
 SUPPORTED = (
-    "addbmm", "amax", "angle", "as_strided", "atan2", "clamp", "cumprod", "cummax", "cummin", "cumsum", "diag_embed",
-    "diagonal", "diagonal_scatter", "dist", "fmax", "fmin", "gather", "index_add", "index_copy", "index_fill",
-    "index_put", "index_select", "kthvalue", "ldexp", "linalg.vector_norm", "logcumsumexp", "logsumexp",
-    "masked_scatter", "nn.functional.bilinear", "nn.functional.conv_transpose2d", "nn.functional.embedding_bag",
-    "nn.functional.grid_sample", "nn.functional.group_norm", "nn.functional.interpolate", "nn.functional.layer_norm",
-    "nn.functional.max_pool1d", "nn.functional.max_pool2d", "nn.functional.nll_loss", "permute_copy", "prod",
-    "scatter", "scatter_add", "searchsorted", "sort", "take_along_dim", "topk", "unbind_copy", "unfold", "var_mean",
+    "addbmm", "amax", "angle", "as_strided", "atan2", "clamp", "cummax", "cummin", "cumprod", "cumsum",
+    "diag_embed", "diagonal", "diagonal_scatter", "dist", "fmax", "fmin", "gather", "index_add", "index_copy",
+    "index_fill", "index_put", "index_reduce", "index_select", "kthvalue", "ldexp", "linalg.vector_norm",
+    "logcumsumexp", "logsumexp", "masked_scatter", "nn.functional.bilinear", "nn.functional.conv_transpose2d",
+    "nn.functional.ctc_loss", "nn.functional.embedding_bag", "nn.functional.grid_sample",
+    "nn.functional.group_norm", "nn.functional.interpolate", "nn.functional.layer_norm", "nn.functional.max_pool1d",
+    "nn.functional.max_pool2d", "nn.functional.nll_loss", "permute_copy", "prod", "scatter", "scatter_add",
+    "scatter_reduce", "searchsorted", "sort", "take_along_dim", "topk", "unbind_copy", "unfold", "var_mean",
     "where",
 )  # fmt: skip
 MOST = 24

@@ -30,6 +30,7 @@ NO_GRADIENT = {
     "dropout": "its mask comes from its own generator; see test_dropout",
     "ones": "a constant",
     "random": "no input",
+    "segment_max": "used as a constant: which elements are the largest",
     "random_whole": "no input",
     "whole": "whole numbers have none",
     "slice_backward": "the transpose of slice, differentiated only for second derivatives",

@@ -233,6 +233,7 @@ struct Table {
 void embedding(Queue queue, const float* table, const int64_t* ids, float* y, const Table& t, int64_t* bad_row);
 /// `order`: room for a number per position.
 void embedding_backward(Queue queue, const float* dy, const int64_t* ids, float* dtable, const Table& t, int64_t* order);
+void segment_max(Queue queue, const float* x, const int64_t* ids, float* y, const Table& t, int64_t* order);
 void embedding_sgd_update(Queue queue, const float* dy, const int64_t* ids, float* table, const Scalars* now,
                           float lr_factor, const Table& t, int64_t* order);
 void lstm_cell(Queue queue, const float* from_input, const float* from_hidden, const float* c_before, float* h, float* c,

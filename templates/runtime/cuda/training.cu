@@ -1,5 +1,6 @@
 // Losses, embeddings, the point-wise part of LSTM cells.
 #include <cmath>
+#include <limits>
 
 #include "device_kernels.hpp"
 #include "division.hpp"
@@ -220,6 +221,14 @@ void embedding_backward(Queue queue, const float* dy, const int64_t* ids, float*
   map_elements(queue, t.entries * t.columns, [=] STEPPLAN_KERNEL(int64_t, float& result) { result = 0.0f; }, dtable);
   each_entry(queue, dy, ids, t, order, [=] STEPPLAN_KERNEL(int64_t at, auto add_up) {
     dtable[at] = add_up(0.0f, [](float sum, float d) { return sum + d; });
+  });
+}
+
+void segment_max(Queue queue, const float* x, const int64_t* ids, float* y, const Table& t, int64_t* order) {
+  constexpr float lowest = -std::numeric_limits<float>::infinity();
+  map_elements(queue, t.entries * t.columns, [=] STEPPLAN_KERNEL(int64_t, float& result) { result = lowest; }, y);
+  each_entry(queue, x, ids, t, order, [=] STEPPLAN_KERNEL(int64_t at, auto add_up) {
+    y[at] = add_up(lowest, [](float best, float v) { return v > best || v != v ? v : best; });
   });
 }
 
