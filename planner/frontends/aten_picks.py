@@ -204,8 +204,12 @@ def _in_front(axes: list[int], rank: int) -> list[int]:
 # -- writing ---------------------------------------------------------------------------------------------------
 def row_places(c: Context, index: Any, axis: int, shape: tuple[int, ...]) -> Any:
     """The one index per row, where a scatter along the first axis repeats it over the others; else None."""
-    if axis != 0 or c.is_constant(index) or len(shape) < 2:
+    if axis != 0 or len(shape) < 2:
         return None
+    if c.is_constant(index):
+        first = index.flatten(1)[:, 0]
+        same = index.shape[1:] == shape[1:] and bool((index.flatten(1) == first[:, None]).all())
+        return c.val(first.contiguous()) if same else None
     maker = next((n for n in c.b.nodes if index in n.outputs), None)
     if maker is None or maker.op != "expand" or c.shape(index)[1:] != shape[1:]:
         return None

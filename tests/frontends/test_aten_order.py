@@ -84,6 +84,19 @@ def test_agrees(family: str) -> None:
     agree(Function(all_of_them, outputs=6 * len(functions)), torch.randn(4, 5), "mse")
 
 
+def test_one_index_per_row_stays_one() -> None:
+    """Where a scatter repeats it over the columns, rows are added and compared as they are."""
+    rows = torch.tensor([0, 1, 1, 2])[:, None].expand(4, 6)
+
+    def reduced(x: Tensor) -> Tensor:
+        added = x.new_zeros(3, 6).scatter_add(0, rows, x)
+        return added + x.new_zeros(3, 6).scatter_reduce(0, rows, 2 * x, "amax")
+
+    graph = agree(Function(reduced), torch.randn(4, 5), "mse")
+    nodes = [n for n in graph.program["train_step"].nodes if n.op in ("embedding_backward", "segment_max")]
+    assert {graph.value[n.inputs[1]].type.shape for n in nodes} == {(4,)}
+
+
 class Graph(nn.Module):
     """Messages along edges that are an input, and what a module computes with whole numbers and booleans."""
 
