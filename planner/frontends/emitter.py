@@ -249,7 +249,8 @@ class Emitter:
         if isfinite(value):
             y = self.op("pad", x, attrs=PadAttrs(pads=grown, value=value))
         else:
-            inside = np.pad(np.ones(self.shape(x), np.float32), grown)
+            padded = [extent if any(p) else 1 for extent, p in zip(self.shape(x), grown, strict=True)]
+            inside = np.pad(np.ones(padded, np.float32), grown)
             zeros = self.op("pad", x, attrs=PadAttrs(pads=grown))
             y = self.where(self.constant(inside), zeros, self.constant(np.asarray(value, np.float32)))
         self._padded[y] = _Padded(x, grown, value)
