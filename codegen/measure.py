@@ -153,8 +153,8 @@ class Bench:
                 if type_.dtype is DType.UINT8:
                     part[:] = np.resize(self._small, len(part))
                 elif type_.dtype in INDEX_TYPES:
-                    random = np.random.default_rng(replica).integers(0, end, type_.elements)
-                    indices = np.array(numbers) if numbers else random
+                    random = np.random.default_rng(replica)
+                    indices = np.array(numbers) if numbers else random.integers(0, end, type_.elements)
                     part[:] = indices.astype(type_.dtype.value).view(np.uint8)
                 else:
                     noise = self._halves if type_.dtype is DType.BFLOAT16 else self._noise

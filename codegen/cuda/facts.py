@@ -87,12 +87,8 @@ def _score_bytes(op: Op, signature: Signature) -> int:
 def _partial_bytes(op: Op, signature: Signature) -> int:
     if signature.op in ("cross_entropy", "nll_loss"):
         return 2 * DOUBLE * signature.inputs[0].shape[0]
-    if signature.op in (
-        "embedding_backward",
-        "embedding_sgd_update",
-        "segment_max",
-    ):  # positions in the order of their ids
-        return signature.inputs[1].bytes
+    if signature.op in ("embedding_backward", "embedding_sgd_update", "segment_max"):
+        return signature.inputs[1].bytes  # positions in the order of their ids
     if signature.op == "ctc_loss_backward":  # two frames' backward variables of every sequence
         return 2 * signature.inputs[2].bytes
     each = _sums_per_chunk(op, signature)

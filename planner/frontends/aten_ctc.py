@@ -52,13 +52,16 @@ def _states(c: Context, targets: str, blank: int) -> tuple[str, str]:
     """Classes of the labels with a blank before, between and behind them; and where the state before may be skipped: at
     labels that differ from the one before."""
     sequences, labels = c.shape(targets)
-    own = c.val(c.torch.full((sequences, labels), blank))
-    pairs = c.reshape(c.stack([own, targets], 2), (sequences, 2 * labels))
-    states = c.concat([pairs, c.slice(own, 1, 0, 1)], 1)
     before = c.concat([c.slice(targets, 1, 0, 1), c.slice(targets, 1, 0, labels - 1)], 1) if labels > 1 else targets
     differ = c.compare("ne", targets, before)  # not the first, which has none before
-    skips = c.reshape(c.stack([c.fill((sequences, labels), 0.0), differ], 2), (sequences, 2 * labels))
-    return states, c.concat([skips, c.fill((sequences, 1), 0.0)], 1)
+    blanks, never = c.val(c.torch.full((sequences, labels), blank)), c.fill((sequences, labels), 0.0)
+    return _around(c, targets, blanks), _around(c, differ, never)
+
+
+def _around(c: Context, labels: str, blanks: str) -> str:
+    """Blanks before, between and behind labels."""
+    rows, count = c.shape(labels)
+    return c.concat([c.reshape(c.stack([blanks, labels], 2), (rows, 2 * count)), c.slice(blanks, 1, 0, 1)], 1)
 
 
 def _is_normalised(c: Context, x: str) -> bool:

@@ -1,7 +1,4 @@
-"""ATen's operators that order or accumulate along an axis: extremes, sorting, running sums.
-
-A sort finds places, and its values are read there.
-"""
+"""ATen's operators that order or accumulate along an axis: extremes, sorting, running sums."""
 
 from math import prod
 from typing import Any

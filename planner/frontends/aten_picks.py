@@ -20,7 +20,7 @@ def is_whole(c: Context, x: Any) -> bool:
 
 
 # -- places ----------------------------------------------------------------------------------------------------
-def _places(c: Context, indices: list[Any], extents: list[int]) -> Any:
+def places_of(c: Context, indices: list[Any], extents: list[int]) -> Any:
     """Row-major places of index tuples, broadcast; -1 where an index that depends on the data is out of its axis."""
     torch = c.torch
     flat: Any = torch.tensor(0)
@@ -69,22 +69,22 @@ def added(c: Context, places: Any, rows: str, entries: int, width: int) -> str:
 def gather(c: Context, x: Any, axis: int, index: Any, *_: Any) -> str:
     x = c.val(x)
     shape = c.shape(x) or (1,)
-    places = _places(c, _along(c, index, axis % len(shape), shape), list(shape))
+    places = places_of(c, _along(c, index, axis % len(shape), shape), list(shape))
     return read(c, x, places)
 
 
 @lowers("take")
 def _take(c: Context, x: Any, index: Any) -> str:
     x = c.val(x)
-    return read(c, x, _places(c, [index], [prod(c.shape(x))]))
+    return read(c, x, places_of(c, [index], [prod(c.shape(x))]))
 
 
 def several(c: Context, x: str, indices: list[Any], axes: list[int]) -> str:
     """x[..., i, j, ...]: what the indices pick is in their place or, with a slice between them, in front."""
     shape = c.shape(x)
     first = axes[0] if _neighbours(axes) else 0
-    places = _places(c, [indices[a] for a in axes], [shape[a] for a in axes])
-    order = _in_front(axes, len(shape))
+    places = places_of(c, [indices[a] for a in axes], [shape[a] for a in axes])
+    order = in_front(axes, len(shape))
     rest = tuple(shape[a] for a in order[len(axes) :])
     picked = read(c, c.permute(x, order), places, rest)
     count = c.rank(picked) - len(rest)
@@ -196,13 +196,13 @@ def _neighbours(axes: list[int]) -> bool:
     return axes == list(range(axes[0], axes[0] + len(axes)))
 
 
-def _in_front(axes: list[int], rank: int) -> list[int]:
+def in_front(axes: list[int], rank: int) -> list[int]:
     """The order of axes with these before the others."""
     return [*axes, *(a for a in range(rank) if a not in axes)]
 
 
 # -- writing ---------------------------------------------------------------------------------------------------
-def row_places(c: Context, index: Any, axis: int, shape: tuple[int, ...]) -> Any:
+def _row_places(c: Context, index: Any, axis: int, shape: tuple[int, ...]) -> Any:
     """The one index per row, where a scatter along the first axis repeats it over the others; else None."""
     if axis != 0 or len(shape) < 2:
         return None
@@ -226,18 +226,20 @@ def _scatter_add(c: Context, x: Any, axis: int, index: Any, source: Any) -> str:
 
 
 def _scattered(c: Context, axis: int, index: Any, source: str, shape: tuple[int, ...]) -> str:
-    extents = c.shape_of(index)
-    for place, extent in enumerate(extents):
+    ids, rows, entries, width = scattered_rows(c, axis, index, source, shape)
+    return c.reshape(added(c, ids, rows, entries, width), shape)
+
+
+def scattered_rows(c: Context, axis: int, index: Any, source: str, shape: tuple[int, ...]) -> tuple[str, str, int, int]:
+    """A scatter along the axis as rows and where they go: ids [rows], rows [rows, width] of a result [entries, width].
+    Every element is one, unless whole rows share an index."""
+    for place, extent in enumerate(c.shape_of(index)):
         source = c.slice(source, place, 0, extent)
-    rows = row_places(c, index, axis, shape)
-    if rows is not None:
-        return c.reshape(added(c, rows, source, shape[0], prod(shape[1:])), shape)
-    return c.reshape(added(c, element_places(c, index, axis, shape), source, prod(shape), 1), shape)
-
-
-def element_places(c: Context, index: Any, axis: int, shape: tuple[int, ...]) -> Any:
-    """Of every element of a scatter along the axis, its place in the flattened result."""
-    return _places(c, _along(c, index, axis, shape), list(shape))
+    ids, entries = _row_places(c, index, axis, shape), shape[0]
+    if ids is None:
+        ids, entries = c.val(places_of(c, _along(c, index, axis, shape), list(shape))), prod(shape)
+    width = prod(shape) // entries
+    return c.reshape(ids, (-1,)), c.reshape(source, (-1, width)), entries, width
 
 
 @lowers("scatter")
@@ -263,18 +265,6 @@ def _mean(c: Context, total: str, count: str) -> str:
     return c.op("add", total, c.op("detach", c.op("sub", mean, total)))
 
 
-@lowers("index_add")
-def _index_add(c: Context, x: Any, axis: int, index: Any, source: Any, alpha: float = 1) -> str:
-    x, source = c.val(x), c.scale(c.val(source), float(alpha))
-    shape = c.shape(x)
-    axis %= len(shape)
-    order = (axis, *(a for a in range(len(shape)) if a != axis))
-    rest = [shape[a] for a in order[1:]]
-    total = added(c, _places(c, [index], [shape[axis]]), c.permute(source, order), shape[axis], prod(rest))
-    total = c.reshape(total, (shape[axis], *rest))
-    return c.op("add", x, c.permute(total, (order.index(a) for a in range(len(shape)))))
-
-
 def put(c: Context, x: str, indices: list[Any], values: Any, accumulate: bool) -> str:
     """x[i, :, j] = values, or += values, with whole-number indices."""
     axes = [a for a, index in enumerate(indices) if index is not None]
@@ -282,7 +272,7 @@ def put(c: Context, x: str, indices: list[Any], values: Any, accumulate: bool) -
         return _put_behind(c, x, indices, axes, values, accumulate)
     shape = c.shape(x)
     count = len(indices)
-    places = _places(c, indices, list(shape[:count]))
+    places = places_of(c, indices, list(shape[:count]))
     rest, entries = shape[count:], prod(shape[:count])
     rows = c.expand(c.floating(values), (*c.shape_of(places), *rest))
     total = c.reshape(added(c, places, rows, entries, prod(rest)), shape)
@@ -295,7 +285,7 @@ def put(c: Context, x: str, indices: list[Any], values: Any, accumulate: bool) -
 
 def _put_behind(c: Context, x: str, indices: list[Any], axes: list[int], values: Any, accumulate: bool) -> str:
     """With slices before indices: the axes of those in front, and of the values what they have for them."""
-    order, shape = _in_front(axes, c.rank(x)), c.shape(x)
+    order, shape = in_front(axes, c.rank(x)), c.shape(x)
     picked = c.torch.broadcast_shapes(*(c.shape_of(indices[a]) for a in axes))
     first = axes[0] if _neighbours(axes) else 0
     rest = [shape[a] for a in order[len(axes) :]]
@@ -311,7 +301,7 @@ def _index_fill(c: Context, x: Any, axis: int, index: Any, value: Any) -> str:
     x = c.val(x)
     shape = c.shape(x) or (1,)
     axis %= len(shape)
-    places = _places(c, [index], [shape[axis]])
+    places = places_of(c, [index], [shape[axis]])
     times = added(c, places, c.fill((prod(c.shape_of(places)), 1), 1.0), shape[axis], 1)
     wide = c.reshape(times, (shape[axis], *([1] * (len(shape) - 1 - axis))))
     y = c.where(c.compare("gt", wide, 0), c.reshape(c.floating(value), ()), c.reshape(c.floating(x), shape))

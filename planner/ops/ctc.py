@@ -36,7 +36,8 @@ class _Ctc(Op):
 
     def sizes(self, signature: Signature) -> tuple[int, int, int]:
         """Sequences, frames and states."""
-        return signature.outputs[-1].shape  # type: ignore[return-value]
+        sequences, frames, states = signature.outputs[-1].shape
+        return sequences, frames, states
 
     def flops(self, signature: Signature) -> int:
         """Per state and frame about as much as four exponentials."""

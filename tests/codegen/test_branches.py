@@ -79,17 +79,8 @@ SMOOTH = {
         "split",
     ),
     *("softmax", "sqrt", "square", "sub", "sum_to", "tanh"),
-    *(
-        "cast",
-        "ctc_loss",
-        "cumsum",
-        "embedding_backward",
-        "grouped_matmul",
-        "grouped_outer",
-        "gru_cell",
-        "interpolate",
-        "where",
-    ),
+    *("cast", "ctc_loss", "cumsum", "embedding_backward"),
+    *("grouped_matmul", "grouped_outer", "gru_cell", "interpolate", "where"),
 }
 
 
@@ -107,13 +98,8 @@ def run(graph: Graph, calls: dict[str, Call], dtype: torch.dtype) -> tuple[float
 
 
 def test_every_differentiable_op_is_smooth_or_has_a_kink() -> None:
-    others = {
-        "argsort",
-        "chain",
-        "compare",
-        "segment_max",
-        "whole",
-    }  # one stands for other ops, through the others no gradient passes
+    # One stands for other ops, through the others no gradient passes.
+    others = {"argsort", "chain", "compare", "segment_max", "whole"}
     assert (set(TORCH) | {"dropout"}) - others == SMOOTH | set(KINKS) and not SMOOTH & set(KINKS)
     assert {n.op for graph in GRAPHS for n in kinked(graph)} == set(KINKS)
     assert set(TORCH) <= set(all_ops())

@@ -22,6 +22,9 @@ def signature_of(op: Op, sample: Sample) -> Signature:
     return Signature(op.name, sample.attrs, sample.inputs[:inputs], outputs, sample.inputs[inputs:])
 
 
+INFINITE = {"ctc_loss": "states that no path reaches", "segment_max": "entries without rows"}
+
+
 @pytest.mark.parametrize("name", all_ops())
 def test_has_samples(name):
     assert all_ops()[name].samples()
@@ -42,7 +45,7 @@ def test_shapes(op, sample):
         assert array.shape == type_.shape
         real = type_.dtype in (DType.FLOAT32, DType.BFLOAT16)
         assert array.dtype == (np.float64 if real else np.dtype(type_.dtype.value))
-        assert not np.isnan(array).any()
+        assert np.isfinite(array).all() or (op.name in INFINITE and not np.isnan(array).any())
     for array, old in zip(drawn, before, strict=True):
         np.testing.assert_array_equal(array, old)
     assert op.flops(signature) >= 0
