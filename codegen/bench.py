@@ -10,8 +10,8 @@ import resource
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from statistics import median
-from typing import Any
+from statistics import mean, median
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -56,7 +56,7 @@ def bench(
     cores = sum(lane.kind == "core" for lane in bundle.plan.lanes)
     inputs = random_inputs(bundle.graph)
     give_back_memory()
-    before = anonymous_bytes()
+    held = anonymous_bytes()
     ex = made(seed=0)
 
     def step() -> float:
@@ -65,13 +65,10 @@ def bench(
     say("warming up")
     for _ in range(3):
         step()
-    gained = anonymous_bytes() - before
+    gained = anonymous_bytes() - held
     planned = bundle.plan.pools[0].arena
     lasting(step, 3, WARM_S)
-    handoffs, crossings = [ex.handoff_ns()], [ex.crossing()]
-    times = lasting(step, repetitions, MEASURED_S)
-    handoffs.append(ex.handoff_ns())
-    crossings.append(ex.crossing())
+    before, times, after = _state(ex), lasting(step, repetitions, MEASURED_S), _state(ex)
     busiest = busiest_lane(ex, step)
     program = bundle.plan.program["train_step"]
     predicted = program.predicted_ns
@@ -86,9 +83,14 @@ def bench(
         "overhead": busiest["step"] / busiest["kernels"] - 1,
         "memory": {"planned_bytes": planned, "gained_bytes": gained, "over": gained - planned},
     }
-    result["handoff_ns"] = max(handoffs)
-    crossing = Crossing(*(sum(c) / len(crossings) for c in zip(*crossings, strict=True)))
-    result["crossing_ns_per_kib"] = crossing._asdict()
+    crossing = Crossing(*(mean(pair) for pair in zip(before.crossing, after.crossing, strict=True)))
+    result |= {
+        "handoff_ns": max(before.handoff_ns, after.handoff_ns),
+        "crossing_ns_per_kib": crossing._asdict(),
+        "planned_reclaim_ns": bundle.plan.sharing.reclaim_ns,
+        "crowding": mean((before.crowding, after.crowding)),
+        "lanes_share_cores": bool(bundle.plan.sharing.cores),
+    }
     if any(node.crossed for node in program.nodes):
         now = predicted_at(bundle.plan, program, crossing)
         result["predicted_now_ms"] = now / 1e6
@@ -107,6 +109,18 @@ def bench(
         result |= fastest(result["against"]) | ({"failed": failed} if failed else {})
     ex.close()
     return result
+
+
+class _State(NamedTuple):
+    """How the machine runs the lanes at a moment."""
+
+    handoff_ns: float
+    crossing: Crossing
+    crowding: float
+
+
+def _state(ex: Any) -> _State:
+    return _State(ex.handoff_ns(), ex.crossing(), ex.crowding())
 
 
 def lasting(step: Step, repetitions: int, seconds: float) -> list[float]:

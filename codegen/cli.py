@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -182,6 +182,7 @@ def bench(
 ) -> None:
     """Time a built executor: against its plan, its kernels, its memory, and PyTorch."""
     from codegen.bench import bench as bench_folder
+    from codegen.bench_text import bench_text
     from planner.costs.table import read_costs
 
     if against not in (None, "torch"):
@@ -190,51 +191,6 @@ def bench(
     with stderr().status("warming up") as status:
         result = bench_folder(folder, against=against, repetitions=repetitions, costs=table, say=status.update)
     emit_result(as_json, result, bench_text(result))
-
-
-def bench_text(result: dict[str, Any]) -> str:
-    memory = result["memory"]
-    lines = [
-        f"{result['name']} on {result['target']}, {result['lanes']} lanes",
-        f"step        {result['step_ms']:.3f} ms (spread {result['spread']:.1%})",
-        f"predicted   {result['predicted_ms']:.3f} ms (measured / predicted {result['measured_over_predicted']:.3f})",
-    ]
-    if "overhead" in result:
-        lines.append(f"overhead    {result['overhead']:.2%} over the kernels of the busiest lane")
-    if "host_ms" in result:
-        lines.append(f"host        {result['host_ms']:.3f} ms until step returns")
-    lines.append(
-        f"memory      {format_bytes(memory['planned_bytes'])} planned, {format_bytes(memory['gained_bytes'])} gained"
-    )
-    now, profiled = result.get("handoff_ns", 0.0), result.get("profiled_handoff_ns", 0.0)
-    if now:
-        lines.append(
-            f"signal      {now:.0f} ns from lane to lane" + (f", {profiled:.0f} when profiled" if profiled else "")
-        )
-    if profiled and not 1 / CHANGED < now / profiled < CHANGED:
-        moved = "farther from" if now > profiled else "nearer to"
-        lines.append(
-            f"            The processors are {moved} each other than when the costs\n"
-            "            were measured (a virtual machine moves them, or other work runs beside): step and\n"
-            "            prediction cannot be compared."
-        )
-    if "predicted_now_ms" in result:
-        fetch, reclaim = (result["crossing_ns_per_kib"][f"{what}_ns"] for what in ("fetch", "reclaim"))
-        lines.append(
-            f"crossing    a KiB another lane wrote costs {fetch:.1f} ns more, writing one that it read {reclaim:.1f}:\n"
-            f"            {result['predicted_now_ms']:.3f} ms predicted with that "
-            f"(measured / predicted {result['measured_over_predicted_now']:.3f})"
-        )
-    if "floor_ms" in result:
-        lines.append(f"floor       {result['floor_ms']:.3f} ms (step / floor {result['over_floor']:.3f})")
-    for name, against in result.get("against", {}).items():
-        lines.append(f"{name:14} {against['ms']:.3f} ms, ratio {against['ratio']:.3f}")
-    lines += [f"{name:14} PyTorch fails: {reason}" for name, reason in result.get("failed", {}).items()]
-    return "\n".join(lines)
-
-
-CHANGED = 2.0
-"""Signals that take this many times as long, or as short, as in the cost table come from a machine in another state."""
 
 
 def main() -> None:

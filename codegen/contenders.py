@@ -31,6 +31,9 @@ DISTURBED = 2.2
 SHARE_STREAMED = 4
 """Loops are also timed with results that bypass the caches where these fill at least that part of the outermost one."""
 
+LEAST_STREAMED = 2**16
+"""So are updates of at least so many bytes of parameters: smaller ones take no time."""
+
 MEASURABLE_BYTES = 2**26
 """A loop over fewer bytes says nothing about memory bandwidth."""
 
@@ -55,8 +58,10 @@ def choose(
     for signature in todo:
         for (kernel, dim), limit in sorted(op_named(signature.op).dims(signature).items()):
             mode = Mode(kernel, dim, min(limit, len(cpus)))
-            names = _worth_timing(usable(implementations(signature, mode), target))
-            if kernel == "loops" and not _may_stream(signature, target):
+            names: Sequence[str] = usable(implementations(signature, mode), target)
+            if kernel != "loops":
+                names = _worth_timing(names)
+            elif not _may_stream(signature, target):
                 names = []
             found = [mode._replace(implementation=name) for name in names] or [mode]
             if len(found) <= KEPT:
@@ -112,13 +117,17 @@ def _winners(cases: Sequence[Case], took: Sequence[float]) -> list[int]:
 
 
 def _may_stream(signature: Signature, target: Target) -> bool:
-    """Whether results are so large that others may push them out of the caches before they are read."""
+    """Whether results are so large that others may push them out of the caches before they are read; parameters are
+    pushed out by the rest of the step."""
+    if signature.updates:
+        return signature.updates[0].bytes >= LEAST_STREAMED
     caches = target.cpu.caches
     return SHARE_STREAMED * sum(t.bytes for t in signature.outputs) >= (caches.l3 or caches.l2 or MEASURABLE_BYTES)
 
 
 def _worth_timing(names: Sequence[str]) -> list[str]:
-    """Without reference code, and without narrower vectors where wider ones are on offer; only ours has no colon."""
+    """Of a library's kernels: without reference code, and without narrower vectors where wider ones are on offer; only
+    ours has no colon."""
     real = [n for n in names if "ref" not in n.split("/")[-1].split(":")] or list(names)
     wide = [n for n in real if "avx512" in n or "gemm" in n or ":" not in n]
     return [n for n in wide if "avx2" not in n and "sse41" not in n] or real

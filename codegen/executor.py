@@ -272,6 +272,13 @@ class Executor:
             self._require_open()
             return Crossing(*self._native.crossing(self._handle))
 
+    def crowding(self) -> float:
+        """How many times as long arithmetic takes now while all lanes work as while one works alone: 1 where each has a
+        core of its own (somewhat more where cores slow down together), 2 where two share one."""
+        with self._lock:
+            self._require_open()
+            return float(self._native.crowding(self._handle))
+
     def delays(self, seed: int) -> None:
         """For tests: pseudo-random delays between slices, so that every order that the plan allows can happen."""
         self._require_open()

@@ -11,7 +11,7 @@ from planner.errors import InternalError, UserError
 from planner.graph.model import DType, Graph, Node, Role, TensorType
 from planner.ops.base import Mode, Op, Signature, op_named, scratch_offsets
 from planner.ops.device import running
-from planner.ops.streaming import block_of
+from planner.ops.streaming import STREAMED_FAMILIES, block_of
 from planner.plan.schema import NodePlan, Plan
 
 CTYPES = {
@@ -110,7 +110,7 @@ class NodeView:
     @property
     def family(self) -> str:
         """The template that renders it. A single element-wise op that streams is a chain of one step."""
-        return "chain" if self.streamed else self.op.family
+        return "chain" if self.streamed and self.op.family in STREAMED_FAMILIES else self.op.family
 
     @property
     def uses_library(self) -> bool:

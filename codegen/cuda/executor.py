@@ -187,6 +187,9 @@ class CudaExecutor(Executor):
     def crossing(self) -> Crossing:
         return Crossing()
 
+    def crowding(self) -> float:
+        return 1.0
+
     def delays(self, seed: int) -> None:
         """For tests, on the null device: streams take turns at random; 0: in their order."""
         self._require_open()

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from planner.costs.table import CostEntry
-from planner.graph.model import Graph, Node, Role
+from planner.graph.model import PERSISTENT, Graph, Node, Role
 from planner.ops.base import Mode, op_named
 from planner.ops.signature import signature_of
 
@@ -127,7 +127,8 @@ class _Arena:
 
 def gone_before_read(graph: Graph, order: Sequence[Node], cache_bytes: int) -> frozenset[str]:
     """Ids of the nodes whose results have all left the cache when somebody reads them, in this step or the next, and
-    which cannot overwrite an operand that dies with them: their results may as well bypass the cache."""
+    which cannot overwrite an operand that dies with them: their results may as well bypass the cache. Of an update the
+    result is the parameter; its state nobody else reads."""
     readers = {v: place for place, node in enumerate(order) for v in node.reads}
     sizes = [sum(_touched(graph, node).values()) for node in order]
     outputs = {v for p in graph.programs for v in p.outputs}
@@ -140,7 +141,8 @@ def gone_before_read(graph: Graph, order: Sequence[Node], cache_bytes: int) -> f
             for _, i in op_named(node.op).inplace(signature, plain)
             if readers[v := node.inputs[i]] == place and graph.value[v].role is Role.ACTIVATION and v not in outputs
         }
-        if not dying and all(_read_cold(graph, order, sizes, place, v, cache_bytes) for v in node.outputs):
+        results = node.outputs or node.updates[:1]
+        if not dying and all(_read_cold(graph, order, sizes, place, v, cache_bytes) for v in results):
             found.add(node.id)
     return frozenset(found)
 
@@ -148,9 +150,11 @@ def gone_before_read(graph: Graph, order: Sequence[Node], cache_bytes: int) -> f
 def _read_cold(
     graph: Graph, order: Sequence[Node], sizes: Sequence[int], place: int, value: str, cache_bytes: int
 ) -> bool:
-    """Whether a value that the node at `place` writes is out of the cache when the next node reads it, if any does."""
+    """Whether a value that the node at `place` writes is out of the cache when the next node reads it, if any does;
+    what stays from step to step, the next step reads."""
     reach = int(graph.value[value].type.bytes)
-    for later in range(place + 1, len(order)):
+    stays = graph.value[value].role in PERSISTENT
+    for later in (*range(place + 1, len(order)), *(range(place) if stays else ())):
         if value in order[later].reads or reach >= cache_bytes:
             break
         reach += sizes[later]

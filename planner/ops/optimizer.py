@@ -15,6 +15,7 @@ import numpy as np
 from planner.graph.model import Attrs, Layout, TensorType
 from planner.ops.base import Access, Array, Facts, Mode, Op, Sample, Signature, misfit, reads, register, split, writes
 from planner.ops.loss import SCALAR
+from planner.ops.streaming import UPDATE_STREAMS
 
 
 class SgdAttrs(Attrs):
@@ -162,6 +163,9 @@ class _Update(Op):
     def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
         return {("loops", "elements"): max(1, signature.inputs[0].elements // 16)}
 
+    def schedules(self, signature: Signature) -> Sequence[str]:
+        return UPDATE_STREAMS
+
     def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
         lo, hi = split(signature.inputs[0].elements, mode.slices, index)
         changed = tuple(Access(f"up{i}", True, (lo, hi)) for i in range(len(signature.updates)))
@@ -187,6 +191,9 @@ class GradientSum(_Update):
 
     def flops(self, signature: Signature) -> int:
         return 2 * signature.inputs[0].elements
+
+    def schedules(self, signature: Signature) -> Sequence[str]:
+        return ()  # the sum is read once, in slices like these
 
     def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
         """Of the only batch of a step."""
@@ -220,9 +227,10 @@ class SgdUpdate(_Update):
         return (w - attrs.lr * step, v)
 
     def samples(self) -> Sequence[Sample]:
-        w = TensorType(shape=(8, 9))
+        w, more = TensorType(shape=(8, 9)), TensorType(shape=(41, 63))
         return (
             Sample(SgdAttrs(lr=0.1), (w, w)),
+            Sample(SgdAttrs(lr=0.1, momentum=0.9), (more, more, more)),
             Sample(SgdAttrs(lr=0.1, momentum=0.9, weight_decay=1e-4), (w, w, w)),
             Sample(SgdAttrs(lr=0.05, momentum=0.8, nesterov=True), (w, w, w)),
             Sample(SgdAttrs(lr=0.1, weight_decay=0.1), (w, SCALAR, w)),
@@ -260,9 +268,10 @@ class AdamUpdate(_Update):
         return (*others, np.abs(v))
 
     def samples(self) -> Sequence[Sample]:
-        w = TensorType(shape=(7, 30))
+        w, more = TensorType(shape=(7, 30)), TensorType(shape=(41, 63))
+        large = Sample(AdamAttrs(lr=1e-2), (more, more, more, more))
         plain = tuple(Sample(AdamAttrs(lr=1e-2, weight_decay=0.01, decoupled=d), (w, w, w, w)) for d in (False, True))
-        return (*plain, Sample(AdamAttrs(lr=1e-2, weight_decay=0.01), (w, SCALAR, w, w, w)))
+        return (*plain, large, Sample(AdamAttrs(lr=1e-2, weight_decay=0.01), (w, SCALAR, w, w, w)))
 
 
 @register

@@ -92,8 +92,12 @@ def _options(
     if op.alias(signature) is not None:
         return (Choice(Mode("alias", "whole", 1), {}, ()),)
     entries = [e for e in costs.modes(signature.text) if e.slices <= lanes and _valid(op, signature, e, gpu)]
+    streaming = [e for e in entries if block_of(e.implementation)]
     if not streams:
-        entries = [e for e in entries if not block_of(e.implementation)]
+        entries = [e for e in entries if e not in streaming]
+    elif signature.updates and streaming:
+        # What an ordinary store of a parameter costs that other lanes have read, no table has (ops/streaming.py).
+        entries = streaming
     if not entries:
         raise UserError(
             "SP1202",

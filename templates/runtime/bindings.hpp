@@ -121,6 +121,10 @@ inline void bind(nb::module_& module) {
     }
     return nb::make_tuple(found.fetch, found.reclaim, found.stream);
   });
+  module.def("crowding", [](const nb::capsule& handle) {
+    const nb::gil_scoped_release released;
+    return executor_of(handle).crowding();
+  });
   module.def("settle", fill_thread_cache);
   module.def("delays", [](const nb::capsule& handle, uint64_t seed) { executor_of(handle).team().delays(seed); });
   module.def("close", [](const nb::capsule& handle) {

@@ -15,6 +15,7 @@
 #include "arena.hpp"
 #include "bad_index.hpp"
 #include "crossing.hpp"
+#include "crowding.hpp"
 #include "lanes.hpp"
 #include "spec.hpp"
 #include "staging.hpp"
@@ -45,9 +46,12 @@ class Executor {
     for (const Task& task : handoff_tasks_) handoff_lanes_.push_back({&task, 1});
     for (int lane = 0; lane < cores; ++lane) crossing_tasks_.push_back({cross_on_lane, 0, lane, {}});
     for (const Task& task : crossing_tasks_) crossing_lanes_.push_back({&task, 1});
+    for (int lane = 0; lane < cores; ++lane) crowding_tasks_.push_back({crowd_on_lane, 0, lane, {}});
+    for (const Task& task : crowding_tasks_) crowding_lanes_.push_back({&task, 1});
     staging_lanes_.resize(team_.size());
     handoff_lanes_.resize(team_.size());
     crossing_lanes_.resize(team_.size());
+    crowding_lanes_.resize(team_.size());
   }
 
   const ExecutorSpec& spec() const { return spec_; }
@@ -130,6 +134,20 @@ class Executor {
     return found;
   }
 
+  /// How many times as long arithmetic takes on the lane that suffers most while all lanes work as while it works alone:
+  /// 1 where each has a core of its own, 2 where two share one. 1 with one lane.
+  double crowding() {
+    if (team_.cores() < 2) return 1;
+    const std::lock_guard lock(mutex_);
+    Context run{};
+    run.executor = this;
+    crowding_probe_ = std::make_unique<CrowdingProbe>(team_.cores());
+    team_.run(crowding_lanes_, run);
+    const double found = crowding_probe_->result();
+    crowding_probe_.reset();
+    return found;
+  }
+
   /// Runs a program without inputs on the bytes that lie `shift` behind the planned ones: for measuring it on memory
   /// that no cache holds.
   void run_shifted(size_t program_number, int64_t shift, Context run) {
@@ -184,6 +202,10 @@ class Executor {
     Executor& self = *run.executor;
     if (lane == 0) self.crossing_probe_->first();
     if (lane + 1 == static_cast<int>(self.team_.cores())) self.crossing_probe_->last();
+  }
+
+  static void crowd_on_lane(const Context& run, int, int lane) {
+    run.executor->crowding_probe_->on_lane(static_cast<size_t>(lane));
   }
 
   void stage_part(int number, int slice, int slices) {
@@ -244,6 +266,9 @@ class Executor {
   std::vector<Task> crossing_tasks_;  // by lane
   std::vector<LaneProgram> crossing_lanes_;
   std::unique_ptr<CrossingProbe> crossing_probe_;  // while it is measured
+  std::vector<Task> crowding_tasks_;  // by lane
+  std::vector<LaneProgram> crowding_lanes_;
+  std::unique_ptr<CrowdingProbe> crowding_probe_;  // while it is measured
 };
 
 }  // namespace stepplan

@@ -1,5 +1,5 @@
 // Parameter updates, PyTorch's formulas, one pass over a range of elements. Parameters and state are float;
-// gradients may be narrower.
+// gradients may be narrower. Where `streamed` is not 0, parameters go past the caches in blocks of so many elements.
 #pragma once
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "slices.hpp"
+#include "stream.hpp"
 #include "sums.hpp"
 
 namespace stepplan {
@@ -42,6 +43,16 @@ void add_gradient(const T* gradient, float* sum, int64_t held, bool last, Range 
   }
 }
 
+/// step(part, fresh) for all parts of a range: fresh[i - part.begin] becomes what weight[i] was made.
+template <int64_t streamed, class Step>
+void replace_weights(float* weight, Range range, Step step) {
+  if constexpr (streamed == 0) {
+    step(range, weight + range.begin);
+  } else {
+    stream_blocks<streamed, 1>({weight}, range, [&](Range part, const std::array<float*, 1>& fresh) { step(part, fresh[0]); });
+  }
+}
+
 struct SgdOptions {
   float momentum = 0.0f;
   float weight_decay = 0.0f;
@@ -50,24 +61,27 @@ struct SgdOptions {
 };
 
 // velocity starts at zero, which equals PyTorch's first step; it is null without momentum.
-template <class T>
+template <int64_t streamed = 0, class T>
 void sgd_update(float* weight, const T* gradient, float* velocity, float lr, const SgdOptions& o, Range range) {
   if (o.momentum == 0.0f) {
+    return replace_weights<streamed>(weight, range, [=](Range part, float* fresh) {
 #pragma omp simd
-    for (int64_t i = range.begin; i < range.end; ++i) {
-      weight[i] -= lr * (static_cast<float>(gradient[i]) * o.scale + o.weight_decay * weight[i]);
-    }
-    return;
+      for (int64_t i = part.begin; i < part.end; ++i) {
+        fresh[i - part.begin] = weight[i] - lr * (static_cast<float>(gradient[i]) * o.scale + o.weight_decay * weight[i]);
+      }
+    });
   }
   const float ahead = o.nesterov ? 1.0f : 0.0f;               // share of the plain gradient
   const float along = o.nesterov ? o.momentum : 1.0f;         // share of the velocity
+  replace_weights<streamed>(weight, range, [=](Range part, float* fresh) {
 #pragma omp simd
-  for (int64_t i = range.begin; i < range.end; ++i) {
-    const float g = static_cast<float>(gradient[i]) * o.scale + o.weight_decay * weight[i];
-    const float v = o.momentum * velocity[i] + g;
-    velocity[i] = v;
-    weight[i] -= lr * (ahead * g + along * v);
-  }
+    for (int64_t i = part.begin; i < part.end; ++i) {
+      const float g = static_cast<float>(gradient[i]) * o.scale + o.weight_decay * weight[i];
+      const float v = o.momentum * velocity[i] + g;
+      velocity[i] = v;
+      fresh[i - part.begin] = weight[i] - lr * (ahead * g + along * v);
+    }
+  });
 }
 
 struct AdamOptions {
@@ -79,7 +93,7 @@ struct AdamOptions {
 };
 
 // `step` counts from 1. The bias corrections are computed in double.
-template <class T>
+template <int64_t streamed = 0, class T>
 void adam_update(float* weight, const T* gradient, float* mean, float* square, float lr, int64_t step,
                  const AdamOptions& o, Range range) {
   const double correction1 = 1.0 - std::pow(o.beta1, static_cast<double>(step));
@@ -90,16 +104,18 @@ void adam_update(float* weight, const T* gradient, float* mean, float* square, f
   const float decay = o.decoupled ? 0.0f : o.weight_decay;
   const float new1 = static_cast<float>(1.0 - o.beta1);
   const float old2 = static_cast<float>(o.beta2), new2 = static_cast<float>(1.0 - o.beta2);
+  replace_weights<streamed>(weight, range, [=](Range part, float* fresh) {
 #pragma omp simd
-  for (int64_t i = range.begin; i < range.end; ++i) {
-    const float w = weight[i] * shrink;
-    const float g = static_cast<float>(gradient[i]) * o.scale + decay * w;
-    const float m = mean[i] + new1 * (g - mean[i]);
-    const float v = old2 * square[i] + new2 * (g * g);
-    mean[i] = m;
-    square[i] = v;
-    weight[i] = w - step_size * (m / (std::sqrt(v) / root + o.eps));
-  }
+    for (int64_t i = part.begin; i < part.end; ++i) {
+      const float w = weight[i] * shrink;
+      const float g = static_cast<float>(gradient[i]) * o.scale + decay * w;
+      const float m = mean[i] + new1 * (g - mean[i]);
+      const float v = old2 * square[i] + new2 * (g * g);
+      mean[i] = m;
+      square[i] = v;
+      fresh[i - part.begin] = w - step_size * (m / (std::sqrt(v) / root + o.eps));
+    }
+  });
 }
 
 struct RmspropOptions {
@@ -111,36 +127,38 @@ struct RmspropOptions {
 };
 
 /// `mean` is null unless the gradient's mean is taken off, `velocity` without momentum.
-template <bool centered, bool moving, class T>
+template <int64_t streamed, bool centered, bool moving, class T>
 void rmsprop_range(float* weight, const T* gradient, float* square, float* mean, float* velocity, float lr,
                    const RmspropOptions& o, Range range) {
-  const float old = static_cast<float>(o.alpha), fresh = static_cast<float>(1.0 - o.alpha);
+  const float old = static_cast<float>(o.alpha), fresh_share = static_cast<float>(1.0 - o.alpha);
+  replace_weights<streamed>(weight, range, [=](Range part, float* fresh) {
 #pragma omp simd
-  for (int64_t i = range.begin; i < range.end; ++i) {
-    const float g = static_cast<float>(gradient[i]) * o.scale + o.weight_decay * weight[i];
-    const float v = old * square[i] + fresh * (g * g);
-    square[i] = v;
-    float variance = v;
-    if constexpr (centered) {
-      const float m = mean[i] + fresh * (g - mean[i]);
-      mean[i] = m;
-      variance = v - m * m;
-      variance = variance > 0.0f ? variance : 0.0f;  // what rounding leaves below 0
+    for (int64_t i = part.begin; i < part.end; ++i) {
+      const float g = static_cast<float>(gradient[i]) * o.scale + o.weight_decay * weight[i];
+      const float v = old * square[i] + fresh_share * (g * g);
+      square[i] = v;
+      float variance = v;
+      if constexpr (centered) {
+        const float m = mean[i] + fresh_share * (g - mean[i]);
+        mean[i] = m;
+        variance = v - m * m;
+        variance = variance > 0.0f ? variance : 0.0f;  // what rounding leaves below 0
+      }
+      float step = g / (std::sqrt(variance) + o.eps);
+      if constexpr (moving) {
+        step += o.momentum * velocity[i];
+        velocity[i] = step;
+      }
+      fresh[i - part.begin] = weight[i] - lr * step;
     }
-    float step = g / (std::sqrt(variance) + o.eps);
-    if constexpr (moving) {
-      step += o.momentum * velocity[i];
-      velocity[i] = step;
-    }
-    weight[i] -= lr * step;
-  }
+  });
 }
 
-template <class T>
+template <int64_t streamed = 0, class T>
 void rmsprop_update(float* weight, const T* gradient, float* square, float* mean, float* velocity, float lr,
                     const RmspropOptions& o, Range range) {
   const auto run = [&]<bool centered, bool moving>() {
-    rmsprop_range<centered, moving>(weight, gradient, square, mean, velocity, lr, o, range);
+    rmsprop_range<streamed, centered, moving>(weight, gradient, square, mean, velocity, lr, o, range);
   };
   if (mean != nullptr) return velocity != nullptr ? run.template operator()<true, true>() : run.template operator()<true, false>();
   velocity != nullptr ? run.template operator()<false, true>() : run.template operator()<false, false>();
@@ -154,16 +172,18 @@ struct AdagradOptions {
 };
 
 /// `step` counts from 1.
-template <class T>
+template <int64_t streamed = 0, class T>
 void adagrad_update(float* weight, const T* gradient, float* sum, float lr, int64_t step, const AdagradOptions& o, Range range) {
   const float rate = static_cast<float>(lr / (1.0 + static_cast<double>(step - 1) * static_cast<double>(o.lr_decay)));
+  replace_weights<streamed>(weight, range, [=](Range part, float* fresh) {
 #pragma omp simd
-  for (int64_t i = range.begin; i < range.end; ++i) {
-    const float g = static_cast<float>(gradient[i]) * o.scale + o.weight_decay * weight[i];
-    const float s = sum[i] + g * g;
-    sum[i] = s;
-    weight[i] -= rate * (g / (std::sqrt(s) + o.eps));
-  }
+    for (int64_t i = part.begin; i < part.end; ++i) {
+      const float g = static_cast<float>(gradient[i]) * o.scale + o.weight_decay * weight[i];
+      const float s = sum[i] + g * g;
+      sum[i] = s;
+      fresh[i - part.begin] = weight[i] - rate * (g / (std::sqrt(s) + o.eps));
+    }
+  });
 }
 
 }  // namespace stepplan

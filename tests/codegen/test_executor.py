@@ -299,7 +299,15 @@ def test_closed_and_forked(small: Executor) -> None:
     before = kept.copy()
     small.close()
     small.close()
-    uses = (small.state_dict, small.losses, small.outputs, small.trace, small.handoff_ns, small.crossing)
+    uses = (
+        small.state_dict,
+        small.losses,
+        small.outputs,
+        small.trace,
+        small.handoff_ns,
+        small.crossing,
+        small.crowding,
+    )
     for use in (
         lambda: small.step(*batch(small_net())),
         lambda: small.shared("fc.weight"),

@@ -73,6 +73,7 @@ def sanitized_run(folder: Path, sanitizer: str) -> subprocess.CompletedProcess[s
                     executor.step(x, y)
                 executor.predict(x)
                 executor.gradients(x, y)
+                executor.handoff_ns(), executor.crossing(), executor.crowding()
     """
     return python(code, folder, LD_PRELOAD=sanitizer, TSAN_OPTIONS="exitcode=66")
 
@@ -163,6 +164,10 @@ def test_signals_between_lanes_take_time(small: Executor) -> None:
 
 def test_bytes_that_two_lanes_touch_in_turn(small: Executor) -> None:
     assert all(0 <= ns < 1e6 for _ in range(2) for ns in small.crossing())
+
+
+def test_lanes_that_work_together(small: Executor) -> None:
+    assert all(1 <= small.crowding() < 1e3 for _ in range(2))
 
 
 def test_the_caller_is_left_as_it_was(small_class: type[Executor], small_folder: Path) -> None:

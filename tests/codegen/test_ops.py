@@ -148,10 +148,11 @@ def test_streamed_results_have_the_bits_of_plain_ones(
         if c.mode.kernel == "loops" and c.mode.implementation
     ]
     assert len(pairs) > 60
-    load(executor, state | {new: state[old] for c, p in pairs for new, old in zip(c.inputs, p.inputs, strict=True)})
+    operands = [pair for c, p in pairs for pair in zip(c.inputs + c.updates, p.inputs + p.updates, strict=True)]
+    load(executor, state | {new: state[old] for new, old in operands})
     executor.predict()
     for case, other in pairs:
-        for name, same in zip(case.outputs, other.outputs, strict=True):
+        for name, same in zip(case.outputs + case.updates, other.outputs + other.updates, strict=True):
             found, wanted = (executor._copy(executor._graph.value[v]) for v in (name, same))
             assert found.tobytes() == wanted.tobytes(), case.label
 

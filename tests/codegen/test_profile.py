@@ -16,9 +16,11 @@ from codegen.profile_cases import Case
 from codegen.visits import visit_twice
 from planner.costs.hill_climb import hill_climb
 from planner.costs.table import CostTable, read_costs, write_costs
-from planner.graph.model import DType, TensorType
+from planner.graph.model import Attrs, DType, TensorType
 from planner.ops.base import Mode, Signature, op_named
+from planner.ops.optimizer import SgdAttrs
 from planner.ops.signature import signatures_of
+from planner.ops.streaming import STREAMS, UPDATE_STREAMS
 from planner.plan.crossing import Crossing
 from planner.target.model import Target
 from tests.codegen.plans import target_of
@@ -269,3 +271,23 @@ def test_a_disturbed_contender_is_not_dropped(script: Script, monkeypatch: pytes
     script.begin(times(100.0, 110.0, 300.0, 300.0, 300.0))
     chosen()
     assert set(script.looks.values()) == {1}, "nobody is in doubt"
+
+
+def test_what_may_stream_is_timed_beside_the_plain_loop(script: Script) -> None:
+    """cpu16 has 32 MiB of outermost cache: results of 8 MiB may be gone before they are read, parameters of 64 KiB are
+    pushed out by the rest of the step."""
+
+    def timed(op_name: str, elements: int) -> set[str]:
+        operand = TensorType(shape=(elements,))
+        if op_name == "relu":
+            signature = Signature("relu", Attrs(), (operand,), (operand,))
+        else:
+            signature = Signature("sgd_update", SgdAttrs(lr=0.1), (operand,), (), (operand,))
+        found = choose([signature], target_of(2), (0, 1), 0.1, lambda what, *report: None)
+        return {f.widest.implementation for f in found}
+
+    assert target_of(2).cpu.caches.l3 == 2**25
+    assert "" in timed("relu", 2**21) and set(STREAMS) & timed("relu", 2**21)
+    assert timed("relu", 2**21 - 16) == {""}
+    assert timed("sgd_update", 2**14) == {"", *UPDATE_STREAMS}
+    assert timed("sgd_update", 2**14 - 16) == {""}
