@@ -47,8 +47,9 @@ def bench(
     executor's precision.
 
     Returns step_ms, predicted_ms, overhead (step / kernels on the busiest lane - 1), memory (bytes the process gained
-    against the plan), the floor where a cost table is given, and per contender its milliseconds and the ratio
-    executor / contender (below 1: the executor is faster).
+    against the plan), how the machine runs the lanes (handoff_ns, crossing_ns_per_kib, crowding), the floor where a
+    cost table is given, and per contender its milliseconds and the ratio executor / contender (below 1: the executor is
+    faster).
     """
     bundle, made = read_bundle(folder), executor_class(folder)
     if issubclass(made, CudaExecutor):

@@ -95,7 +95,7 @@ def _options(
     streaming = [e for e in entries if block_of(e.implementation)]
     if not streams:
         entries = [e for e in entries if e not in streaming]
-    elif signature.updates and streaming:
+    elif signature.updates and streaming and lanes > 1:
         # What an ordinary store of a parameter costs that other lanes have read, no table has (ops/streaming.py).
         entries = streaming
     if not entries:

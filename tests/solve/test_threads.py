@@ -32,14 +32,16 @@ def test_parameters_that_the_cache_forgets_are_streamed() -> None:
     ]
     costs = table.with_entries(faster)
 
-    def streaming(costs: CostTable, cache_bytes: int) -> dict[str, set[bool]]:
+    def streaming(costs: CostTable, cache_bytes: int, lanes: int = 2) -> dict[str, set[bool]]:
         cold = {n.id: 1.0 for n in order}
-        found = node_options(graph, order, cold, costs, 2, cache_bytes)
+        found = node_options(graph, order, cold, costs, lanes, cache_bytes)
         return {n.id: {_streams(c) for c in found[n.id]} for n in order if n.op == "sgd_update"}
 
     weights = "far.weight.update", "near.weight.update"
     forgetful = streaming(costs, 2**15)
     assert [forgetful[w] for w in weights] == [{True}, {False}]
+    alone = streaming(costs, 2**15, lanes=1)
+    assert [alone[w] for w in weights] == [{True, False}, {False}], "nobody else read them: the quicker one"
     assert set().union(*streaming(costs, 2**20).values()) == {False}
     assert set().union(*streaming(table, 2**15).values()) == {False}
 
