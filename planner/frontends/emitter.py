@@ -58,6 +58,8 @@ class Emitter:
         self._turned: dict[str, str] = {}
         """A value whose last two dimensions are those of another one, swapped -> that one."""
         self._padded: dict[str, _Padded] = {}
+        self._parts: dict[tuple[str, int, tuple[int, ...]], tuple[str, ...]] = {}
+        """A value, an axis and sizes -> the parts of it that there are already."""
 
     # -- values ------------------------------------------------------------------------------------------------
     def fresh(self, name: str) -> str:
@@ -202,14 +204,19 @@ class Emitter:
         return self.op("slice", x, attrs=SliceAttrs(axis=axis % self.rank(x), start=start, stop=stop, step=step))
 
     def split(self, x: str, axis: int, sizes: Sequence[int]) -> list[str]:
-        """The parts of an axis, which they fill: one pass over x, and one over the gradient."""
+        """The parts of an axis, which they fill: one pass over x, and one over the gradient. Whoever asks for them
+        again gets the same ones: torch.export splits anew for every part that it hands on where something is written
+        in place."""
         axis %= self.rank(x)
         if len(sizes) == 1:
             return [x]
         if min(sizes) < 1 or len(sizes) > MOST_PARTS:
             ends = list(accumulate(sizes))
             return [self.slice(x, axis, end - size, end) for end, size in zip(ends, sizes, strict=True)]
-        return list(self.outputs("split", x, attrs=SplitAttrs(axis=axis, sizes=tuple(sizes))))
+        key = (x, axis, tuple(sizes))
+        if key not in self._parts:
+            self._parts[key] = self.outputs("split", x, attrs=SplitAttrs(axis=axis, sizes=key[2]))
+        return list(self._parts[key])
 
     def select(self, x: str, axis: int, index: int) -> str:
         shape = self.shape(x)

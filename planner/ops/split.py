@@ -9,6 +9,7 @@ from planner.graph.gradient import GradientContext
 from planner.graph.model import Attrs, Layout, TensorType
 from planner.ops.base import EVERY, Array, Sample, misfit, register
 from planner.ops.blocks import Blocks
+from planner.ops.copy import ExpandAttrs
 from planner.ops.shape import FillAttrs
 
 MOST_PARTS = 1024
@@ -48,13 +49,16 @@ class Split(Blocks):
     def gradient(self, context: GradientContext) -> None:
         attrs = context.attrs
         assert isinstance(attrs, SplitAttrs)
-        parts = []
-        for index, (gradient, value) in enumerate(zip(context.grad_outputs, context.node.outputs, strict=True)):
-            if gradient is None:
-                zeros = FillAttrs(shape=context.type(value).shape, value=0.0)
-                (gradient,) = context.emit("ones", [], zeros, f"zeros_{index}")
-            parts.append(gradient)
+        parts = [g or self._zeros(context, index) for index, g in enumerate(context.grad_outputs)]
         context.give(0, context.joined(parts, axis=attrs.axis))
+
+    def _zeros(self, context: GradientContext, index: int) -> str:
+        """The gradient of a part that nobody uses, laid out like the others."""
+        part = context.type(context.node.outputs[index])
+        (zero,) = context.emit("ones", [], FillAttrs(shape=(), value=0.0), f"zero_{index}")
+        wide = ExpandAttrs(shape=part.shape, layout=part.layout)
+        (zeros,) = context.emit("expand", [zero], wide, f"zeros_{index}")
+        return zeros
 
     def reference(self, attrs: SplitAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
         return tuple(np.split(inputs[0], list(accumulate(attrs.sizes))[:-1], attrs.axis))

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tests.frontends.torch_agreement import Function, agree
@@ -51,3 +51,24 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_function(name: str) -> None:
     agree(Function(FUNCTIONS[name]), torch.randn(4, 5))
+
+
+class Parts(nn.Module):
+    """What Res2Net does with images: parts of them, written to in place; one is left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(3, 8, 3), nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = F.relu(self.conv(x), inplace=True).split(2, 1)
+        first = F.relu(parts[0] - 0.5, inplace=True)
+        second = F.relu(first + parts[1], inplace=True)
+        return self.fc(torch.cat((first, second, parts[3]), 1).mean((2, 3)))
+
+
+def test_parts_are_made_once_and_the_gradients_of_unused_ones_are_laid_out_alike() -> None:
+    """torch.export splits anew for every part that it hands on."""
+    graph = agree(Parts(), torch.randn(2, 3, 9, 7))
+    ops = [node.op for node in graph.program["train_step"].nodes]
+    assert ops.count("split") == 1 and "convert_layout" not in ops
