@@ -9,6 +9,7 @@ before, each s those of its operand, and all of it stays in the cache however of
 """
 
 from collections.abc import Container, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -125,40 +126,43 @@ class _Arena:
         )
 
 
-def gone_before_read(graph: Graph, order: Sequence[Node], cache_bytes: int) -> frozenset[str]:
+def gone_before_read(
+    graph: Graph, order: Sequence[Node], cold: Mapping[str, float], cache_bytes: int
+) -> frozenset[str]:
     """Ids of the nodes whose results have all left the cache when somebody reads them, in this step or the next, and
     which cannot overwrite an operand that dies with them: their results may as well bypass the cache. Of an update the
-    result is the parameter; its state nobody else reads."""
-    readers = {v: place for place, node in enumerate(order) for v in node.reads}
-    sizes = [sum(_touched(graph, node).values()) for node in order]
+    result is the parameter; its state nobody else reads. `cold`: what `cold_fractions` found; who finds all operands in
+    the cache finds these results there, however often the bytes in between were touched.
+    """
+    readers: dict[str, list[int]] = {}
+    for place, node in enumerate(order):
+        for value in node.reads:
+            readers.setdefault(value, []).append(place)
+    touched = (0, *accumulate(sum(_touched(graph, node).values()) for node in order))
+    """Of the nodes before each place."""
     outputs = {v for p in graph.programs for v in p.outputs}
+
+    def gone(value: str, place: int) -> bool:
+        """Whether it has left the cache when the next node reads it, if any does. What stays, the next step reads."""
+        known = graph.value[value]
+        later = next((p for p in readers.get(value, ()) if p > place), None)
+        between = touched[-1 if later is None else later] - touched[place + 1]
+        if later is None and known.role in PERSISTENT and value in readers:
+            later = readers[value][0]
+            between += touched[later]
+        found_there = later is not None and cold[order[later].id] == 0
+        return not found_there and known.type.bytes + between >= cache_bytes
+
     found = set()
     for place, node in enumerate(order):
-        signature = signature_of(graph, node)
-        plain = Mode("", "", 1)
         dying = {
             v
-            for _, i in op_named(node.op).inplace(signature, plain)
-            if readers[v := node.inputs[i]] == place and graph.value[v].role is Role.ACTIVATION and v not in outputs
+            for _, i in op_named(node.op).inplace(signature_of(graph, node), Mode("", "", 1))
+            if readers[v := node.inputs[i]][-1] == place and graph.value[v].role is Role.ACTIVATION and v not in outputs
         }
-        results = node.outputs or node.updates[:1]
-        if not dying and all(_read_cold(graph, order, sizes, place, v, cache_bytes) for v in results):
+        if not dying and all(gone(v, place) for v in node.outputs or node.updates[:1]):
             found.add(node.id)
     return frozenset(found)
-
-
-def _read_cold(
-    graph: Graph, order: Sequence[Node], sizes: Sequence[int], place: int, value: str, cache_bytes: int
-) -> bool:
-    """Whether a value that the node at `place` writes is out of the cache when the next node reads it, if any does;
-    what stays from step to step, the next step reads."""
-    reach = int(graph.value[value].type.bytes)
-    stays = graph.value[value].role in PERSISTENT
-    for later in (*range(place + 1, len(order)), *(range(place) if stays else ())):
-        if value in order[later].reads or reach >= cache_bytes:
-            break
-        reach += sizes[later]
-    return reach >= cache_bytes
 
 
 def _touched(graph: Graph, node: Node) -> dict[str, int]:

@@ -50,7 +50,7 @@ def node_options(
 ) -> dict[str, tuple[Choice, ...]]:
     """Every usable mode of every node of a program; `cold`: how warm each finds its operands (warmth.py). Results are
     streamed only where they are not read from the cache. SP1202: a node was never measured on such hardware."""
-    streams = gone_before_read(graph, order, cache_bytes) if costs.streams else frozenset[str]()
+    streams = gone_before_read(graph, order, cold, cache_bytes) if costs.streams else frozenset[str]()
     known: dict[tuple[str, float, bool], tuple[Choice, ...]] = {}
     found = {}
     for node in order:
@@ -94,7 +94,7 @@ def _options(
     entries = [e for e in costs.modes(signature.text) if e.slices <= lanes and _valid(op, signature, e, gpu)]
     streaming = [e for e in entries if block_of(e.implementation)]
     if not streams:
-        entries = [e for e in entries if e not in streaming]
+        entries = [e for e in entries if not block_of(e.implementation)]
     elif signature.updates and streaming and lanes > 1:
         # What an ordinary store of a parameter costs that other lanes have read, no table has (ops/streaming.py).
         entries = streaming

@@ -86,5 +86,8 @@ def test_results_that_nothing_reads_from_the_cache() -> None:
     graph = b.finish_inference(layers.add(b, product, far, name="sum"), fuse=False)
     order = graph.program["predict"].nodes
     assert [n.id for n in order] == [f"predict.{name}" for name in ("far", "near", "product", "sum")]
-    assert gone_before_read(graph, order, 2**14) == {"predict.far"}
-    assert gone_before_read(graph, order, 2**15) == frozenset()
+    cold = {n.id: 0.5 for n in order}
+    assert gone_before_read(graph, order, cold, 2**14) == {"predict.far"}
+    assert gone_before_read(graph, order, cold, 2**15) == frozenset()
+    # Who reads it finds everything in the cache: then it is there, too.
+    assert gone_before_read(graph, order, {**cold, "predict.sum": 0.0}, 2**14) == frozenset()
