@@ -106,10 +106,6 @@ class Bench:
         """What bytes cost that two lanes touch in turn; nothing with one lane or without cases."""
         return Crossing(*self._native.crossing(self._handle)) if self._native is not None else Crossing()
 
-    def crowding(self) -> float:
-        """How many times as long lanes take together as alone; 1 with one lane or without cases."""
-        return float(self._native.crowding(self._handle)) if self._native is not None else 1.0
-
     def close(self) -> None:
         if self._native is not None:
             self._native.close(self._handle)

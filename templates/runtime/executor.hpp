@@ -22,6 +22,23 @@
 
 namespace stepplan {
 
+/// A function that every lane with a processor of its own runs once, with its number as the slice.
+class OnEveryLane {
+ public:
+  OnEveryLane(NodeFunction function, const Team& team) : programs_(team.size()) {
+    for (size_t lane = 0; lane < team.cores(); ++lane) tasks_.push_back({function, 0, static_cast<int>(lane), {}});
+    for (size_t lane = 0; lane < tasks_.size(); ++lane) programs_[lane] = {&tasks_[lane], 1};
+  }
+  OnEveryLane(const OnEveryLane&) = delete;
+  OnEveryLane& operator=(const OnEveryLane&) = delete;
+
+  std::span<const LaneProgram> programs() const { return programs_; }
+
+ private:
+  std::vector<Task> tasks_;            // by lane
+  std::vector<LaneProgram> programs_;  // by lane; of copy lanes empty
+};
+
 class Executor {
  public:
   /// `spill`: the folder for pools on a disk.
@@ -39,19 +56,6 @@ class Executor {
                                   : std::make_unique<Arena>(space.bytes, poison));
       pools_.push_back(slower_.back()->base());
     }
-    const int cores = static_cast<int>(team_.cores());
-    for (int lane = 0; lane < cores; ++lane) staging_tasks_.push_back({stage_on_lane, 0, lane, {}});
-    for (const Task& task : staging_tasks_) staging_lanes_.push_back({&task, 1});
-    for (int lane = 0; lane < cores; ++lane) handoff_tasks_.push_back({pass_ball, 0, lane, {}});
-    for (const Task& task : handoff_tasks_) handoff_lanes_.push_back({&task, 1});
-    for (int lane = 0; lane < cores; ++lane) crossing_tasks_.push_back({cross_on_lane, 0, lane, {}});
-    for (const Task& task : crossing_tasks_) crossing_lanes_.push_back({&task, 1});
-    for (int lane = 0; lane < cores; ++lane) crowding_tasks_.push_back({crowd_on_lane, 0, lane, {}});
-    for (const Task& task : crowding_tasks_) crowding_lanes_.push_back({&task, 1});
-    staging_lanes_.resize(team_.size());
-    handoff_lanes_.resize(team_.size());
-    crossing_lanes_.resize(team_.size());
-    crowding_lanes_.resize(team_.size());
   }
 
   const ExecutorSpec& spec() const { return spec_; }
@@ -117,7 +121,7 @@ class Executor {
     const std::lock_guard lock(mutex_);
     Context run{};
     run.executor = this;
-    team_.run(handoff_lanes_, run);
+    team_.run(handoff_.programs(), run);
     return static_cast<double>(handoff_ns_) / (2.0 * kPasses);
   }
 
@@ -128,7 +132,7 @@ class Executor {
     Context run{};
     run.executor = this;
     crossing_probe_ = std::make_unique<CrossingProbe>();
-    team_.run(crossing_lanes_, run);
+    team_.run(crossing_.programs(), run);
     const Crossing found = crossing_probe_->result();
     crossing_probe_.reset();
     return found;
@@ -142,7 +146,7 @@ class Executor {
     Context run{};
     run.executor = this;
     crowding_probe_ = std::make_unique<CrowdingProbe>(team_.cores());
-    team_.run(crowding_lanes_, run);
+    team_.run(crowding_.programs(), run);
     const double found = crowding_probe_->result();
     crowding_probe_.reset();
     return found;
@@ -169,13 +173,13 @@ class Executor {
       const InputSpec& input = spec_.inputs[static_cast<size_t>(number)];
       if (given_[static_cast<size_t>(number)].data != nullptr) bytes += input.elements() * input.type.bits / 8;
     }
-    if (bytes > 65'536) return team_.run(staging_lanes_, run);
+    if (bytes > 65'536) return team_.run(staging_.programs(), run);
     for (int number : program.inputs) stage_part(number, 0, 1);
   }
 
   static void stage_on_lane(const Context& run, int, int lane) {
     Executor& self = *run.executor;
-    const int lanes = static_cast<int>(self.staging_tasks_.size());
+    const int lanes = static_cast<int>(self.team_.cores());
     for (size_t number = 0; number < self.given_.size(); ++number) self.stage_part(static_cast<int>(number), lane, lanes);
   }
 
@@ -255,19 +259,15 @@ class Executor {
   std::vector<GivenArray> given_;       // by input; no data: read where it is
   std::vector<const void*> pointers_;   // by input
   std::vector<Gates> gates_;            // by program
-  std::vector<Task> staging_tasks_;     // by lane
-  std::vector<LaneProgram> staging_lanes_;
+  const OnEveryLane staging_{stage_on_lane, team_};
   static constexpr uint32_t kRounds = 20, kPasses = 100;  // the quickest round counts
-  std::vector<Task> handoff_tasks_;  // by lane
-  std::vector<LaneProgram> handoff_lanes_;
+  const OnEveryLane handoff_{pass_ball, team_};
   Signal there_, back_;
   uint32_t balls_ = 0;  // passes before this run
   int64_t handoff_ns_ = 0;
-  std::vector<Task> crossing_tasks_;  // by lane
-  std::vector<LaneProgram> crossing_lanes_;
+  const OnEveryLane crossing_{cross_on_lane, team_};
   std::unique_ptr<CrossingProbe> crossing_probe_;  // while it is measured
-  std::vector<Task> crowding_tasks_;  // by lane
-  std::vector<LaneProgram> crowding_lanes_;
+  const OnEveryLane crowding_{crowd_on_lane, team_};
   std::unique_ptr<CrowdingProbe> crowding_probe_;  // while it is measured
 };
 
