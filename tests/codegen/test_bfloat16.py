@@ -110,10 +110,13 @@ def test_a_deep_transformer_is_no_further_off(tmp_path: Path) -> None:
 
 
 def test_inside_autograd(tmp_path: Path) -> None:
-    """The caller's loss and optimizer; gradients of parameters arrive in float32."""
+    """The caller's loss and optimizer; gradients of parameters arrive in float32. The rows drawn are those where no
+    unit is so near zero that rounding decides it: what rounding then changes of a gradient is small."""
     torch.manual_seed(int(np.random.default_rng().integers(2**31)))
     module = torch.nn.Sequential(torch.nn.Linear(24, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
-    x, target = torch.randn(16, 24, requires_grad=True), torch.randn(16, 8)
+    rows = torch.randn(1000, 24)
+    decided = (module[0](rows).abs() > 0.015).all(dim=1)  # rounding changed 3 million units by 0.009 at most
+    x, target = rows[decided][:16].requires_grad_(), torch.randn(16, 8)
     captured = capture(module, x.detach(), loss="caller").in_precision("bf16")
     assert any(v.type.dtype is DType.BFLOAT16 for v in captured.graph.values)
     torch.nn.functional.mse_loss(module(x), target).backward()
@@ -126,7 +129,7 @@ def test_inside_autograd(tmp_path: Path) -> None:
         torch.nn.functional.mse_loss(Planned(module, executor)(x), target).backward()
         for mine, other in zip([x.grad, *(p.grad for p in module.parameters())], true, strict=True):
             assert mine.dtype == torch.float32
-            assert (mine - other).norm() <= 0.1 * other.norm()  # relu decides otherwise here and there
+            assert (mine - other).norm() <= 0.02 * other.norm()
 
 
 def test_bench_compares_with_autocast(tmp_path: Path, graph: Graph) -> None:
