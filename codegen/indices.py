@@ -13,17 +13,24 @@ from planner.graph.model import DType, Graph
 from planner.ops.base import Signature, op_named
 from planner.ops.signature import signature_of
 
-INDEX_OPERANDS = {
-    "cross_entropy": 1,
-    "nll_loss": 1,
-    "cross_entropy_backward": 3,
-    "nll_loss_backward": 2,
-    "embedding": 1,
-    "embedding_backward": 1,
-    "embedding_sgd_update": 1,
-    "segment_max": 1,
+LABELS = {"cross_entropy": 1, "nll_loss": 1, "cross_entropy_backward": 3, "nll_loss_backward": 2}
+"""Op -> which operand holds labels."""
+
+PICKED = {
+    "embedding": {1: "in0"},
+    "embedding_backward": {1: "out0"},
+    "embedding_sgd_update": {1: "up0"},
+    "sddmm": {2: "in0", 3: "in1"},
+    "segment_max": {1: "out0"},
+    "spmm": {1: "in0", 2: "out0"},
 }
-"""Op -> which operand holds labels or indices."""
+"""Op -> which operands hold indices, and of which operand's rows."""
+
+
+def index_operands(op: str) -> tuple[int, ...]:
+    """Which operands hold labels or indices; where a step looks at any, it is the first."""
+    return (LABELS[op],) if op in LABELS else tuple(PICKED.get(op, ()))
+
 
 MOVES = frozenset({"concat", "convert_layout", "expand", "permute", "reshape", "slice", "split"})
 """Ops whose results are elements of their inputs."""
@@ -70,15 +77,15 @@ def index_inputs(graph: Graph) -> Mapping[str, Indices]:
             if node.op in MOVES and all(v in held for v in node.inputs):
                 moved = op_named(node.op).reference(node.attrs, [held[v] for v in node.inputs])
                 held.update(zip(node.outputs, moved, strict=True))
-            operand = INDEX_OPERANDS.get(node.op)
-            if operand is None or node.inputs[operand] not in held:
-                continue
-            end, skipped = index_range(signature_of(graph, node))
-            where = held[node.inputs[operand]].reshape(-1)
-            ends[where] = np.minimum(ends[where], end)
-            for value in order:
-                if np.isin(where, places[value]).any():
-                    ignored[value].add(skipped)
+            for operand in index_operands(node.op):
+                if node.inputs[operand] not in held:
+                    continue
+                end, skipped = index_range(signature_of(graph, node), operand)
+                where = held[node.inputs[operand]].reshape(-1)
+                ends[where] = np.minimum(ends[where], end)
+                for value in order:
+                    if np.isin(where, places[value]).any():
+                        ignored[value].add(skipped)
     return {
         v: Indices(ends[places[v]].reshape(graph.value[v].type.shape), next(iter(ignored[v])))
         for v in order
@@ -86,11 +93,16 @@ def index_inputs(graph: Graph) -> Mapping[str, Indices]:
     }
 
 
-def index_range(signature: Signature) -> tuple[int, int]:
-    """The last valid index + 1, and the one that is ignored (one that is valid anyway, if none is)."""
+def index_range(signature: Signature, operand: int) -> tuple[int, int]:
+    """Of an operand with indices the last valid one + 1, and the one that is ignored (one that is valid anyway, if none
+    is)."""
     attrs: Any = signature.attrs
-    if signature.op.startswith(("cross_entropy", "nll_loss")):
+    if signature.op in LABELS:
         classes = getattr(attrs, "classes", None) or next(t.shape[1] for t in signature.inputs if len(t.shape) == 2)
         return classes, attrs.ignore_index
-    table = signature.inputs[0] if signature.op == "embedding" else (signature.outputs + signature.updates)[0]
-    return table.shape[0], 0
+    operand_of = {
+        **{f"in{i}": t for i, t in enumerate(signature.inputs)},
+        **{f"out{i}": t for i, t in enumerate(signature.outputs)},
+        **{f"up{i}": t for i, t in enumerate(signature.updates)},
+    }
+    return operand_of[PICKED[signature.op][operand]].shape[0], 0

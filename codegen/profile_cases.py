@@ -7,7 +7,7 @@ starts at byte 0 of the arena; running it at a shifted arena base gives it other
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from codegen.indices import INDEX_OPERANDS, index_range
+from codegen.indices import index_operands, index_range
 from planner.graph.model import DType, Graph, Init, Node, Program, Role, TensorType, Value
 from planner.graph.text import graph_hash
 from planner.ops.base import Array, Facts, Mode, Signature, op_named, scratch_bytes
@@ -97,8 +97,8 @@ def case_node(name: str, case: Case, memory: Memory, phase: str = "forward") -> 
     """A node that runs the case, with its tensors and scratch in `memory`."""
     signature, mode, facts = case
     op = op_named(signature.op)
-    indices, numbers = INDEX_OPERANDS.get(signature.op), op.measured_with(signature)
-    ends = {indices: index_range(signature)[0]} if indices is not None else NO_INDICES
+    ends = {i: index_range(signature, i)[0] for i in index_operands(signature.op)}
+    numbers = op.measured_with(signature)
     node = Node(
         id=name,
         op=signature.op,

@@ -204,6 +204,19 @@ def embedding_backward(a: Any, t: Sequence[Tensor]) -> Tensor:
     return rows.new_zeros(a.entries, rows.shape[1]).index_add(0, ids[counted], rows[counted])
 
 
+def spmm(a: Any, t: Sequence[Tensor]) -> Tensor:
+    x, sources, targets, *weights = t
+    rows = x[sources]
+    for w in weights:
+        rows = (rows.unflatten(1, (w.shape[1], -1)) * w[..., None]).flatten(1)
+    return x.new_zeros(a.rows, x.shape[1]).index_add(0, targets, rows)
+
+
+def sddmm(a: Any, t: Sequence[Tensor]) -> Tensor:
+    products = t[0][t[2]] * t[1][t[3]]
+    return products.unflatten(1, (a.heads, -1)).sum(2)
+
+
 def nll_loss(a: Any, t: Sequence[Tensor]) -> Tensor:
     """With label smoothing, cross entropy of unnormalised rows that happen to be log-probabilities."""
     if not a.label_smoothing:
@@ -293,6 +306,7 @@ TORCH: dict[str, Call] = {
     "relu": lambda a, t: t[0].relu(),
     "reshape": lambda a, t: t[0].reshape(a.shape),
     "scale": lambda a, t: t[0] * a.value,
+    "sddmm": sddmm,
     "segment_max": segment_max,
     "sigmoid": lambda a, t: t[0].sigmoid(),
     "silu": lambda a, t: F.silu(t[0]),
@@ -300,6 +314,7 @@ TORCH: dict[str, Call] = {
     "softplus": lambda a, t: torch.where(a.beta * t[0] > a.bound, t[0], F.softplus(t[0], a.beta, inf)),
     "softmax": lambda a, t: t[0].softmax(-1),
     "split": lambda a, t: t[0].split(list(a.sizes), a.axis),
+    "spmm": spmm,
     "sqrt": lambda a, t: t[0].sqrt(),
     "square": lambda a, t: t[0] ** 2,
     "sub": lambda a, t: t[0] - t[1],

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from codegen.cpu.names import identifiers
 from codegen.cpu.view import Addresses, NodeView, scratch_expressions
-from codegen.indices import INDEX_OPERANDS, Indices, index_inputs
+from codegen.indices import Indices, index_inputs, index_operands
 from codegen.parts import Part, parts, predictions
 from planner.graph.model import Graph, Node, Program, Role, TensorType, Value
 from planner.ops.optimizer import GradientSum
@@ -15,7 +15,7 @@ from planner.ops.signature import signature_of
 from planner.ops.strides import strides
 from planner.plan.schema import Entry, Plan, parse_slice, parse_wait
 
-REPORTS_BAD_INDEX = ("cross_entropy", "nll_loss", "embedding")
+REPORTS_BAD_INDEX = ("cross_entropy", "nll_loss", "embedding", "spmm")
 
 HEADERS = {
     "attention": ("attention.hpp", "dropout.hpp"),
@@ -44,6 +44,7 @@ HEADERS = {
     "reduce": ("reduce.hpp",),
     "shape": ("copy.hpp",),
     "softmax": ("softmax.hpp",),
+    "sparse": ("sparse.hpp",),
     "transfer": ("copy.hpp",),
 }
 
@@ -166,7 +167,7 @@ def build(plan: Plan, graph: Graph, plan_text: str) -> Model:
             number = -1
             if node.op in REPORTS_BAD_INDEX:
                 number = len(reported)
-                reported.append(addresses.root(node.inputs[INDEX_OPERANDS[node.op]]))
+                reported.append(addresses.root(node.inputs[index_operands(node.op)[0]]))
             if entry.scratch_bytes:
                 scratch.append((name, entry.scratch_offset, entry.scratch_bytes, node.id))
             found.append(

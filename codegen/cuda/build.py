@@ -17,6 +17,7 @@ KERNELS = (
     "ctc.cu",
     "elementwise.cu",
     "grouped.cu",
+    "indexed.cu",
     "joint.cu",
     "movement.cu",
     "normalise.cu",

@@ -10,6 +10,7 @@ from planner.errors import InternalError
 from planner.graph.model import DType
 from planner.ops.base import Facts, Mode, Op, Signature, op_named
 from planner.ops.heads import Heads
+from planner.ops.sparse import SpmmAttrs
 from planner.ops.stored import FILTERS, PLAIN, WEIGHTS, stored_as, unpacked, weights_of
 
 BLOCKS = 132 * 4
@@ -89,6 +90,8 @@ def _partial_bytes(op: Op, signature: Signature) -> int:
         return 2 * DOUBLE * signature.inputs[0].shape[0]
     if signature.op in ("embedding_backward", "embedding_sgd_update", "segment_max"):
         return signature.inputs[1].bytes  # positions in the order of their ids
+    if isinstance(signature.attrs, SpmmAttrs):
+        return 0 if signature.attrs.ordered else signature.inputs[2].bytes  # entries in the order of their rows
     if signature.op == "ctc_loss_backward":  # two frames' backward variables of every sequence
         return 2 * signature.inputs[2].bytes
     each = _sums_per_chunk(op, signature)

@@ -70,6 +70,7 @@ class Context(Emitter):
         made.gradients_of_inputs = self.gradients_of_inputs
         made.carried, made.statistics = self.carried, self.statistics
         made._states = {tensor: value for tensor, value in self._states.items() if value in made.b.values}
+        made._constants = {contents: v for contents, v in self._constants.items() if v in made.b.values}
         made._kept = self._kept
         return made
 
@@ -219,9 +220,24 @@ def call(context: Context, node: Any, arguments: Sequence[Any], keywords: dict[s
     if handler is None:
         raise Unsupported("")
     context.node = node
+    if torch.Tag.pointwise in node.target.tags:
+        bound = _narrowed(context, bound, node.meta["val"])
     result = handler(context, *_as_rows(context, node.target, bound))
     result = context.to_whole(result) if isinstance(result, str) and context.whole_result() else result
     return _shaped(context, result, node.meta["val"])
+
+
+def _narrowed(context: Context, bound: list[Any], result: Any) -> list[Any]:
+    """Arguments of what goes element by element, where constants that were expanded are as they were before, if another
+    operand has the result's whole shape."""
+
+    def narrow(x: Any) -> Any:
+        if not context.is_constant(x) or 0 not in x.stride() or id(x) in context.buffers:
+            return x
+        return x[tuple(slice(0, 1 if stride == 0 else None) for stride in x.stride())]
+
+    whole = (isinstance(a, str) and a in context.b.values and context.shape(a) == tuple(result.shape) for a in bound)
+    return [narrow(a) for a in bound] if any(whole) else bound
 
 
 def _as_rows(context: Context, target: Any, bound: list[Any]) -> list[Any]:

@@ -11,6 +11,7 @@ from planner.frontends.aten import Context, lowers, require
 from planner.graph.model import DType
 from planner.ops.embedding import EmbeddingAttrs, EmbeddingGradAttrs
 from planner.ops.masks import CastAttrs
+from planner.ops.shape import FillAttrs
 
 
 def is_whole(c: Context, x: Any) -> bool:
@@ -62,6 +63,15 @@ def added(c: Context, places: Any, rows: str, entries: int, width: int) -> str:
     ids = c.reshape(c.val(places), (-1,))
     attrs = EmbeddingGradAttrs(entries=entries)
     return c.op("embedding_backward", c.reshape(rows, (-1, width)), ids, attrs=attrs)
+
+
+def with_what_was_there(c: Context, x: str, total: str) -> str:
+    """The sum, unless x is 0 everywhere."""
+    maker = c.maker(x)
+    while maker is not None and maker.op in ("permute", "reshape"):
+        maker = c.maker(maker.inputs[0])
+    zero = maker is not None and isinstance(maker.attrs, FillAttrs) and maker.attrs.value == 0
+    return total if zero else c.op("add", x, total)
 
 
 # -- reading ---------------------------------------------------------------------------------------------------
@@ -210,7 +220,7 @@ def _row_places(c: Context, index: Any, axis: int, shape: tuple[int, ...]) -> An
         first = index.flatten(1)[:, 0]
         same = index.shape[1:] == shape[1:] and bool((index.flatten(1) == first[:, None]).all())
         return c.val(first.contiguous()) if same else None
-    maker = next((n for n in c.b.nodes if index in n.outputs), None)
+    maker = c.maker(index)
     if maker is None or maker.op != "expand" or c.shape(index)[1:] != shape[1:]:
         return None
     source = c.shape(maker.inputs[0])
@@ -220,9 +230,9 @@ def _row_places(c: Context, index: Any, axis: int, shape: tuple[int, ...]) -> An
 
 @lowers("scatter_add")
 def _scatter_add(c: Context, x: Any, axis: int, index: Any, source: Any) -> str:
-    x, source = c.val(x), c.val(source)
+    x = c.val(x)
     shape = c.shape(x)
-    return c.op("add", x, _scattered(c, axis % len(shape), index, source, shape))
+    return with_what_was_there(c, x, _scattered(c, axis % len(shape), index, c.val(source), shape))
 
 
 def _scattered(c: Context, axis: int, index: Any, source: str, shape: tuple[int, ...]) -> str:

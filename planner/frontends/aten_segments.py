@@ -3,7 +3,7 @@
 from typing import Any
 
 from planner.frontends.aten import Context, lowers, require
-from planner.frontends.aten_picks import added, in_front, places_of, read, scattered_rows
+from planner.frontends.aten_picks import added, in_front, places_of, read, scattered_rows, with_what_was_there
 from planner.ops.segment import SegmentAttrs
 
 
@@ -39,7 +39,7 @@ def _reduced(c: Context, x: str, ids: str, rows: str, reduce: str, include: bool
     entries, width = c.shape(x)
     if reduce in ("sum", "mean"):
         total = added(c, ids, rows, entries, width)
-        total = c.op("add", total, x) if include else total
+        total = with_what_was_there(c, x, total) if include else total
         if include and reduce == "sum":
             return total
         count = added(c, ids, c.fill((*c.shape(ids), 1), 1.0), entries, 1)
@@ -57,6 +57,9 @@ def _largest(c: Context, x: str, rows: str, ids: str, include: bool) -> str:
     has a share also where it was left out."""
     entries, width = c.shape(x)
     best = c.op("segment_max", c.op("detach", rows), ids, attrs=SegmentAttrs(entries=entries))
+    maker = c.maker(rows)
+    if maker is not None and maker.op == "detach" and not include:  # as softmax needs it: no gradient to share
+        return c.where(c.compare("ne", best, -float("inf")), best, x)
     best = c.larger(best, c.op("detach", x)) if include else best
     equal, zero = c.compare("eq", rows, read(c, best, ids, (width,))), c.fill((), 0.0)
     own, x_or_fixed = c.compare("eq", x, best), x if include else c.op("detach", x)

@@ -6,6 +6,7 @@ gradients are the framework's: hardtanh, for instance, is a difference of two re
 
 import re
 from collections.abc import Iterable, Sequence
+from hashlib import sha256
 from itertools import accumulate
 from math import inf, isfinite, prod
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ import numpy as np
 
 from planner.errors import UserError
 from planner.graph.builder import GraphBuilder
-from planner.graph.model import Attrs, DType, Init, Layout, Role, TensorType, Value
+from planner.graph.model import Attrs, DType, Init, Layout, Node, Role, TensorType, Value
 from planner.ops.activation import ClampAttrs
 from planner.ops.base import Array, op_named
 from planner.ops.concat import ConcatAttrs
@@ -58,6 +59,8 @@ class Emitter:
         self._turned: dict[str, str] = {}
         """A value whose last two dimensions are those of another one, swapped -> that one."""
         self._padded: dict[str, _Padded] = {}
+        self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+        """Type, shape and contents of constants without a name of their own -> the value."""
         self._parts: dict[tuple[str, int, tuple[int, ...]], tuple[str, ...]] = {}
         """A value, an axis and sizes -> the parts of it that there are already."""
 
@@ -97,14 +100,21 @@ class Emitter:
     def constant(self, data: Array, name: str = "", in_state: bool = False) -> str:
         """A constant as a value: a filled tensor where all elements are equal, else a state.
 
-        name: the framework's, of a buffer; in_state: the framework saves it with the model's state.
+        name: the framework's, of a buffer; in_state: the framework saves it with the model's state. Without a name,
+        equal constants are one value.
         """
         if data.dtype != np.int64:
             data = np.asarray(data, np.float32)
             first = float(data.flat[0]) if data.size else 0.0
             if not name and np.isfinite(first) and bool((data == data.flat[0]).all()):
                 return self.fill(data.shape, first)
+        key = (data.dtype.name, data.shape, sha256(data.tobytes()).digest())
+        known = None if name else self._constants.get(key)
+        if known is not None:
+            return known
         value = self.stored(name or self._constant_name(), data, Role.STATE, constant=not in_state)
+        if not name:
+            self._constants[key] = value
         if not in_state and data.dtype == np.float32 and is_causal(data):
             self.b.causal.add(value)
         return value
@@ -118,6 +128,10 @@ class Emitter:
 
     def rank(self, value: str) -> int:
         return len(self.b.shape(value))
+
+    def maker(self, value: str) -> Node | None:
+        """The node that the value is a result of; found from the end, as it is often one of the last."""
+        return next((n for n in reversed(self.b.nodes) if value in n.outputs), None)
 
     # -- nodes -------------------------------------------------------------------------------------------------
     def op(self, op: str, *inputs: str, attrs: Attrs | None = None, updates: Sequence[str] = ()) -> str:

@@ -16,6 +16,7 @@ from planner.frontends.torch_lowering import CALLERS, CaptureOptions, Loss, Lowe
 from planner.frontends.torch_modes import draws, reads_of_mode
 from planner.frontends.torch_program import export, import_torch
 from planner.graph.builder import GraphBuilder
+from planner.graph.entries import order_entries
 from planner.graph.model import DType, Graph, Program
 from planner.graph.optimizer import Optimizer
 from planner.ops.base import Array
@@ -56,6 +57,7 @@ def capture_module(module: Any, inputs: Any, options: CaptureOptions | None = No
     )
     kept = {v.name for v in graph.values}
     weights = {k: w for k, w in lowering.context.weights.items() if k in kept}
+    graph, weights = order_entries(graph, weights)
     return graph, weights | _rest_of_state(torch, module, kept | {a for v in graph.values for a in v.aliases})
 
 

@@ -18,6 +18,7 @@ from planner.graph.attention import join_attention
 from planner.graph.chains import join
 from planner.graph.differentiate import append_backward, changing_with, trainable_parameters
 from planner.graph.fuse import fuse as fuse_nodes
+from planner.graph.messages import join_messages
 from planner.graph.model import (
     PERSISTENT,
     Attrs,
@@ -235,9 +236,9 @@ class GraphBuilder:
         several.
         parameters: what this loss trains; None: every parameter that no other objective trains.
         fuse: merge batch norm with the relu and the addition behind it (graph/fuse.py), spelled-out attention
-        (graph/attention.py), which reads repeated keys and values once (graph/shared_heads.py), and element-wise nodes
-        into chains (graph/chains.py). keep: values that stay values of the graph: what makes them is not fused with
-        what reads them.
+        (graph/attention.py), which reads repeated keys and values once (graph/shared_heads.py), messages along edges
+        with the sums that they end in (graph/messages.py), and element-wise nodes into chains (graph/chains.py).
+        keep: values that stay values of the graph: what makes them is not fused with what reads them.
         gradients_of: inputs whose gradients are outputs of the step, behind the losses.
         clip_norm: what the norm of all gradients of a loss is scaled down to where it is larger (SP1023: not a number
         above 0).
@@ -324,7 +325,8 @@ class GraphBuilder:
         everywhere = [n for o in self._objectives for n in o.nodes] or nodes
         changing = changing_with(self, everywhere, trainable_parameters(self) | set(gradients_of))
         joined = join_attention(fuse_nodes(nodes, self.values, wanted), self.values, wanted, changing, self.causal)
-        return join(share_heads(joined, self.values), self.values, wanted, "forward")
+        joined = join_messages(share_heads(joined, self.values), self.values, wanted)
+        return join(joined, self.values, wanted, "forward")
 
     def finish_inference(self, prediction: str, *, fuse: bool = True) -> Graph:
         """A graph with `predict` only."""

@@ -17,6 +17,7 @@ from planner.ops.random import RandomAttrs, RandomWholeAttrs
 from planner.ops.rectifier import EluAttrs, SoftplusAttrs
 from planner.ops.scalar import ScalarAttrs
 from planner.ops.shape import FillAttrs
+from planner.ops.sparse import SpmmAttrs
 from planner.ops.split import SplitAttrs
 
 BATCH, CLASSES, WORDS, WIDTH = 4, 6, 7, 24
@@ -132,7 +133,18 @@ def routed(b: GraphBuilder, x: str) -> str:
     (ends,) = b.op("random_whole", [], RandomWholeAttrs(low=0, high=BATCH + 2, shape=(3,)), name="ends")
     matrices = b.parameter("experts", (3, WIDTH, WIDTH), Init(kind="uniform", value=0.3))
     (y,) = b.op("grouped_matmul", [x, matrices, ends], GroupedAttrs(transpose_b=True), name="routed")
-    return layers.add(b, x, y, name="with_routed")
+    return sent(b, layers.add(b, x, y, name="with_routed"))
+
+
+def sent(b: GraphBuilder, x: str) -> str:
+    """x (N, WIDTH) and what its rows send each other along drawn edges, each with a weight for either half."""
+    ends = [
+        b.op("random_whole", [], RandomWholeAttrs(low=0, high=BATCH, shape=(6,)), name=name)[0]
+        for name in ("sources", "targets")
+    ]
+    weights = b.parameter("edge_weights", (6, 2), Init(kind="uniform", value=0.5))
+    (y,) = b.op("spmm", [x, *ends, weights], SpmmAttrs(rows=BATCH), name="sent")
+    return layers.add(b, x, y, name="with_sent")
 
 
 def ordered(b: GraphBuilder, x: str) -> str:

@@ -80,7 +80,7 @@ SMOOTH = {
     ),
     *("softmax", "sqrt", "square", "sub", "sum_to", "tanh"),
     *("cast", "ctc_loss", "cumsum", "embedding_backward"),
-    *("grouped_matmul", "grouped_outer", "gru_cell", "interpolate", "where"),
+    *("grouped_matmul", "grouped_outer", "gru_cell", "interpolate", "sddmm", "spmm", "where"),
 }
 
 

@@ -18,6 +18,7 @@ from planner.ops.pool import AdaptivePoolAttrs, AvgPoolAttrs, MaxPoolAttrs
 from planner.ops.random import RandomAttrs, RandomWholeAttrs
 from planner.ops.reduce import ReduceAttrs, SumToAttrs
 from planner.ops.shape import ReshapeAttrs
+from planner.ops.sparse import SddmmAttrs, SpmmAttrs
 
 IMAGE = (2, 8, 5, 7)
 
@@ -66,6 +67,12 @@ CASES = {
     "smoothing": ("cross_entropy", [(4, 5), "labels"], ClassLossAttrs(label_smoothing=2.0)),
     "mse": ("mse_loss", [(4, 5), (4, 1)], None),
     "embedding": ("embedding", [(4, 5), (3,)], None),
+    "spmm matrix": ("spmm", [(4, 5, 1), "labels", "labels"], SpmmAttrs(rows=3)),
+    "spmm entries": ("spmm", [(4, 5), "labels", "more labels"], SpmmAttrs(rows=3)),
+    "spmm heads": ("spmm", [(4, 5), "labels", "labels", (4, 2)], SpmmAttrs(rows=3)),
+    "spmm weights": ("spmm", [(4, 6), "labels", "labels", (5, 2)], SpmmAttrs(rows=3)),
+    "sddmm": ("sddmm", [(4, 5), (4, 6), "labels", "labels"], SddmmAttrs()),
+    "sddmm heads": ("sddmm", [(4, 5), (7, 5), "labels", "labels"], SddmmAttrs(heads=2)),
     "softmax": ("softmax", [()], None),
 }
 
@@ -76,8 +83,9 @@ def test_misfit(case):
     b = GraphBuilder("g")
     operands = []
     for index, shape in enumerate(shapes):
-        if shape == "labels":
-            operands.append(b.input("labels", TensorType(shape=(4,), dtype=DType.INT64)))
+        if isinstance(shape, str):
+            type_ = TensorType(shape=(4 if shape == "labels" else 5,), dtype=DType.INT64)
+            operands.append(b.input(f"labels{index}", type_))
         else:
             operands.append(b.parameter(f"p{index}", shape, Init(kind="zeros")))
     with pytest.raises(UserError) as caught:

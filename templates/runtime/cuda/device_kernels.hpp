@@ -210,6 +210,8 @@ struct Labels {
   float label_smoothing;
   int64_t* bad_row;  // of this node: becomes the lowest row whose label is out of range
 };
+/// Notes the lowest row whose label is out of range, unless nobody asks.
+void report_bad_row(Queue queue, const Labels& labels);
 /// `parts`: 2 doubles per row (element, for the others).
 void cross_entropy(Queue queue, const float* logits, const Labels& a, float* log_probs, bool mean, float* loss,
                    float* scale, double* parts);
@@ -227,6 +229,16 @@ void bce_with_logits(Queue queue, const float* x, const float* target, int64_t n
 void bce_with_logits_backward(Queue queue, const float* dloss, const float* scale, const float* x, const float* target,
                               float* dx, int64_t n);
 
+void lstm_cell(Queue queue, const float* from_input, const float* from_hidden, const float* c_before, float* h, float* c,
+               float* gates, int64_t rows, int64_t columns);
+void lstm_cell_backward(Queue queue, const float* dh, const float* dc, const float* gates, const float* c_before,
+                        const float* c, float* dgates, float* dc_before, int64_t rows, int64_t columns);
+void gru_cell(Queue queue, const float* from_input, const float* from_hidden, const float* h_before, float* h,
+              float* kept, int64_t rows, int64_t columns);
+void gru_cell_backward(Queue queue, const float* dh, const float* kept, const float* h_before, float* da, float* db,
+                       float* dh_before, int64_t rows, int64_t columns);
+
+// -- indexed.cu ----------------------------------------------------------------------------------------------------------
 struct Table {
   int64_t positions, entries, columns, padding_index;
 };
@@ -236,14 +248,19 @@ void embedding_backward(Queue queue, const float* dy, const int64_t* ids, float*
 void segment_max(Queue queue, const float* x, const int64_t* ids, float* y, const Table& t, int64_t* order);
 void embedding_sgd_update(Queue queue, const float* dy, const int64_t* ids, float* table, const Scalars* now,
                           float lr_factor, const Table& t, int64_t* order);
-void lstm_cell(Queue queue, const float* from_input, const float* from_hidden, const float* c_before, float* h, float* c,
-               float* gates, int64_t rows, int64_t columns);
-void lstm_cell_backward(Queue queue, const float* dh, const float* dc, const float* gates, const float* c_before,
-                        const float* c, float* dgates, float* dc_before, int64_t rows, int64_t columns);
-void gru_cell(Queue queue, const float* from_input, const float* from_hidden, const float* h_before, float* h,
-              float* kept, int64_t rows, int64_t columns);
-void gru_cell_backward(Queue queue, const float* dh, const float* kept, const float* h_before, float* da, float* db,
-                       float* dh_before, int64_t rows, int64_t columns);
+
+/// Entry i of a sparse matrix stands in row targets[i] and column sources[i].
+struct SparseEntries {
+  const int64_t* sources;
+  const int64_t* targets;
+  int64_t count;
+};
+/// `weights`: `heads` per entry, or null. `order`: room for a number per entry; null: entries are in the order of their
+/// targets.
+void spmm(Queue queue, const SparseEntries& entries, const float* x, int64_t x_rows, const float* weights, int64_t heads,
+          float* y, int64_t y_rows, int64_t columns, int64_t* order, int64_t* bad_row);
+void sddmm(Queue queue, const SparseEntries& entries, const float* a, int64_t a_rows, const float* b, int64_t b_rows,
+           int64_t columns, int64_t heads, float* y);
 
 // -- order.cu: as runtime/order.hpp ----------------------------------------------------------------------------------------
 void argsort(Queue queue, const float* x, int64_t* places, int64_t row_count, int64_t extent, int64_t count,

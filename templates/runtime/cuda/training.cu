@@ -1,11 +1,8 @@
-// Losses, embeddings, the point-wise part of LSTM cells.
+// Losses, the point-wise part of recurrent cells.
 #include <cmath>
-#include <limits>
 
 #include "device_kernels.hpp"
 #include "division.hpp"
-#include "packs.hpp"
-#include "rank.hpp"
 #include "row_math.hpp"
 
 namespace stepplan::gpu {
@@ -54,6 +51,8 @@ STEPPLAN_KERNEL void nll_row(Team team, const float* log_probs, const Labels& a,
   }
 }
 
+}  // namespace
+
 void report_bad_row(Queue queue, const Labels& labels) {
   if (labels.bad_row == nullptr) return;
   const Labels a = labels;
@@ -65,8 +64,6 @@ void report_bad_row(Queue queue, const Labels& labels) {
     if (team.lane() == 0) *a.bad_row = first < static_cast<double>(a.rows) ? static_cast<int64_t>(first) : -1;
   });
 }
-
-}  // namespace
 
 namespace {
 template <int width>
@@ -165,79 +162,6 @@ void bce_with_logits_backward(Queue queue, const float* dloss, const float* scal
     return [=](int64_t, float& result, float v, float wanted) { result = math::sigmoid_minus(v, wanted) * factor; };
   };
   map_made(queue, n, scaled, dx, x, target);
-}
-
-namespace {
-
-template <class Word>
-void look_up(Queue queue, const Word* table, const int64_t* ids, Word* y, const Table& t, int64_t words) {
-  const Divider columns(words, t.positions * words);
-  const int64_t entries = t.entries;
-  map_elements(
-      queue, t.positions * words,
-      [=] STEPPLAN_KERNEL(int64_t i, Word& result) {
-        int64_t c;
-        const int64_t id = ids[columns.split(i, c)];
-        result = id >= 0 && id < entries ? table[id * words + c] : Word{};
-      },
-      y);
-}
-
-/// f(entry, column, add up) for every column of every entry that is looked up. `order`: room for the positions sorted by
-/// their ids. The team of an entry's first one goes through all of them, which fixes the order of additions.
-/// `add up(start, f)`: f(sum, dy) of every such position.
-template <class F>
-void each_entry(Queue queue, const float* dy, const int64_t* ids, const Table& shape, int64_t* order, F f) {
-  const Table t = shape;
-  elements(queue, t.positions, [=] STEPPLAN_KERNEL(int64_t i) {
-    order[rank_of(i, t.positions, [&](int64_t j) { return ids[j]; })] = i;
-  });
-  rows<128>(queue, t.positions, [=] STEPPLAN_KERNEL(auto team, int64_t first) {
-    const int64_t id = ids[order[first]];
-    if (id < 0 || id >= t.entries || id == t.padding_index) return;
-    if (first > 0 && ids[order[first - 1]] == id) return;
-    for (int64_t c = team.lane(); c < t.columns; c += team.lanes)
-      f(id * t.columns + c, [&](float sum, auto add) {
-#pragma unroll 4
-        for (int64_t i = first; i < t.positions && ids[order[i]] == id; ++i) sum = add(sum, dy[order[i] * t.columns + c]);
-        return sum;
-      });
-  });
-}
-
-}  // namespace
-
-void embedding(Queue queue, const float* table, const int64_t* ids, float* y, const Table& t, int64_t* bad_row) {
-  using Wide = Pack<float, 4>;
-  if (t.columns % 4 == 0 && in_packs<4>(table, y))
-    look_up(queue, reinterpret_cast<const Wide*>(table), ids, reinterpret_cast<Wide*>(y), t, t.columns / 4);
-  else
-    look_up(queue, table, ids, y, t, t.columns);
-  if (bad_row != nullptr) report_bad_row(queue, {ids, t.positions, t.entries, INT64_MIN, 0.0f, bad_row});
-}
-
-void embedding_backward(Queue queue, const float* dy, const int64_t* ids, float* dtable, const Table& t,
-                        int64_t* order) {
-  map_elements(queue, t.entries * t.columns, [=] STEPPLAN_KERNEL(int64_t, float& result) { result = 0.0f; }, dtable);
-  each_entry(queue, dy, ids, t, order, [=] STEPPLAN_KERNEL(int64_t at, auto add_up) {
-    dtable[at] = add_up(0.0f, [](float sum, float d) { return sum + d; });
-  });
-}
-
-void segment_max(Queue queue, const float* x, const int64_t* ids, float* y, const Table& t, int64_t* order) {
-  constexpr float lowest = -std::numeric_limits<float>::infinity();
-  map_elements(queue, t.entries * t.columns, [=] STEPPLAN_KERNEL(int64_t, float& result) { result = lowest; }, y);
-  each_entry(queue, x, ids, t, order, [=] STEPPLAN_KERNEL(int64_t at, auto add_up) {
-    y[at] = add_up(lowest, [](float best, float v) { return v > best || v != v ? v : best; });
-  });
-}
-
-void embedding_sgd_update(Queue queue, const float* dy, const int64_t* ids, float* table, const Scalars* now,
-                          float lr_factor, const Table& t, int64_t* order) {
-  each_entry(queue, dy, ids, t, order, [=] STEPPLAN_KERNEL(int64_t at, auto add_up) {
-    const float lr = now->lr * lr_factor;
-    table[at] = add_up(table[at], [lr](float sum, float d) { return sum - lr * d; });
-  });
 }
 
 void lstm_cell(Queue queue, const float* from_input, const float* from_hidden, const float* c_before, float* h, float* c,
