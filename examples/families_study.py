@@ -1,9 +1,9 @@
 """Every module of tests/models, captured, built and trained for some steps beside PyTorch in float64: are executors as
 near to the truth as PyTorch's float32?
 
-24 small modules of the families MobileNetV2/V3, EfficientNet, DenseNet, U-Net, ConvNeXt, ViT, BERT, GPT-2, LSTM and
-GRU, with random weights and inputs, planned from modelled costs. The bar, the columns and the exit status are those of
-examples/truth_study.py, on the branch that each run took at relu and max pool. Needs torch.
+Small modules of the families MobileNetV2/V3, EfficientNet, DenseNet, U-Net, ConvNeXt, ViT, BERT, GPT-2, LSTM, GRU and
+graph attention, with random weights and inputs, planned from modelled costs. The bar, the columns and the exit status
+are those of examples/truth_study.py, on the branch that each run took at relu and max pool. Needs torch.
 """
 
 import argparse

@@ -17,6 +17,7 @@ from tests.models import FAMILIES
 BUILT = {
     "bert_classifier": "",  # masks
     "efficientnet": "depthwise",  # silu behind batch norms
+    "graph_attention": "",  # products of sparse matrices
     "mixture": "",  # products by groups
     "gru_both": "",  # GRU cells in both directions
     "mobilenet_v3_small": "depthwise",  # hard swish and dropout in place

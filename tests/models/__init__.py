@@ -5,7 +5,7 @@ Each function of `FAMILIES` returns (module, example inputs, capture's options),
 
 from collections.abc import Callable
 
-from tests.models import mixture, mobile, recurrent, transformers, vision
+from tests.models import graphs, mixture, mobile, recurrent, transformers, vision
 from tests.models.parts import Made
 
 FAMILIES: dict[str, Callable[..., Made]] = {
@@ -14,6 +14,7 @@ FAMILIES: dict[str, Callable[..., Made]] = {
         *mobile.FACTORIES,
         *vision.FACTORIES,
         *transformers.FACTORIES,
+        *graphs.FACTORIES,
         *mixture.FACTORIES,
         *recurrent.FACTORIES,
     )
