@@ -28,7 +28,7 @@ PICKED = {
 
 
 def index_operands(op: str) -> tuple[int, ...]:
-    """Which operands hold labels or indices; where a step looks at any, it is the first."""
+    """Which operands hold labels or indices."""
     return (LABELS[op],) if op in LABELS else tuple(PICKED.get(op, ()))
 
 

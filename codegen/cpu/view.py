@@ -61,7 +61,7 @@ class NodeView:
     lr_factor: float = 1.0
     """This node's learning rate / the executor's."""
     bad_index: int = -1
-    """The number with which the node reports a label or index out of range."""
+    """The number with which the node reports a label or index out of range; those of further operands follow it."""
     shapes: Any = field(default=shapes, repr=False)
 
     @property

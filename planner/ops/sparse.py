@@ -170,7 +170,7 @@ class Spmm(_Sparse):
 class Sddmm(_Sparse):
     """y[i, h] = the part of a[sources[i]] that head h has, times that of b[targets[i]]. Inputs: a [.., columns], b [..,
     columns], sources [entries], targets [entries]. Output: y [entries, heads]; 0 where an index is outside of its
-    matrix. Slices cut the entries."""
+    matrix, which the executor reports. Slices cut the entries."""
 
     name = "sddmm"
     attrs_type = SddmmAttrs

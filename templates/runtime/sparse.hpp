@@ -77,15 +77,23 @@ inline int64_t spmm(const SparseEntries& e, Range entries, Rows<const float> x, 
   return bad;
 }
 
+/// The first entries whose indices are outside of their matrix, or -1.
+struct BadEntries {
+  int64_t source = -1, target = -1;
+};
+
 /// y[i][head] = a[source] times b[target], of a head's columns, for a range of entries; 0 where one is outside.
-inline void sddmm(const SparseEntries& e, Rows<const float> a, Rows<const float> b, int64_t heads, float* y, Range entries) {
+inline BadEntries sddmm(const SparseEntries& e, Rows<const float> a, Rows<const float> b, int64_t heads, float* y, Range entries) {
   const int64_t width = a.columns / heads;
+  BadEntries bad;
   for (int64_t i = entries.begin; i < entries.end; ++i) {
     if (i + kEntriesAhead < entries.end) {
       a.fetch(e.sources[i + kEntriesAhead], {0, a.columns});
       b.fetch(e.targets[i + kEntriesAhead], {0, b.columns});
     }
     const int64_t source = e.sources[i], target = e.targets[i];
+    if (!a.has(source) && bad.source < 0) bad.source = i;
+    if (!b.has(target) && bad.target < 0) bad.target = i;
     if (!a.has(source) || !b.has(target)) {
       std::fill_n(y + i * heads, heads, 0.0f);
       continue;
@@ -98,6 +106,7 @@ inline void sddmm(const SparseEntries& e, Rows<const float> a, Rows<const float>
       y[i * heads + head] = sum;
     }
   }
+  return bad;
 }
 
 }  // namespace stepplan

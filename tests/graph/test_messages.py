@@ -1,5 +1,6 @@
 """Messages along edges, and what they are added up to, as one product of a sparse matrix."""
 
+from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
@@ -50,6 +51,17 @@ def plain(net: Net, h: Tensor, sources: Tensor, targets: Tensor) -> Tensor:
     return h[sources]
 
 
+def attended(net: Net, h: Tensor, sources: Tensor, targets: Tensor) -> Tensor:
+    """As PyTorch Geometric's TransformerConv."""
+    key, value = h.tanh().view(NODES, HEADS, -1)[sources], h.view(NODES, HEADS, -1)[sources]
+    scores = (h.view(NODES, HEADS, -1)[targets] * key).sum(-1)
+    return (scores.sigmoid()[..., None] * value).flatten(1)
+
+
+def compared(net: Net, h: Tensor, sources: Tensor, targets: Tensor) -> Tensor:
+    return (h[sources] * h.tanh()[targets]).sum(1, keepdim=True) * h.cos()[sources]
+
+
 def gated(net: Net, h: Tensor, sources: Tensor, targets: Tensor) -> Tensor:
     return h[sources] * h[targets].sigmoid()
 
@@ -74,6 +86,18 @@ def ops(graph: Graph) -> list[str]:
 
 def random_edges() -> Tensor:
     return torch.randint(0, NODES, (2, EDGES))
+
+
+@pytest.mark.parametrize("constant", [False, True])
+@pytest.mark.parametrize("send", [attended, compared])
+def test_neither_are_rows_that_are_compared(send: Send, constant: bool) -> None:
+    edges = random_edges()
+    net, x = Net(send, edges if constant else None), torch.randn(NODES, 5)
+    graph = agree(net, x if constant else (x, *edges), "mse")
+    # The sum and three gradients of rows; scores and the gradient of the weights. Of edges that are constants, scores
+    # move back and weights there, in predict, too, and the gradient of scores to either end.
+    assert Counter(ops(graph)) == {"spmm": 4, "sddmm": 2, **({"embedding": 6} if constant else {})}
+    assert not [v for v in graph.values if v.type.shape[:1] == (EDGES,) and v.type.elements >= EDGES * WIDTH]
 
 
 @pytest.mark.parametrize("constant", [False, True])

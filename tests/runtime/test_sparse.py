@@ -90,9 +90,15 @@ def test_sddmm(lib, slices):
     sources, targets, a, _ = drawn(False)
     b = np.random.default_rng().standard_normal((ROWS, COLUMNS)).astype(np.float32)
     sources[5], targets[50] = X_ROWS, -1
-    y = poisoned(ENTRIES, HEADS)
-    where = (sources, targets, ENTRIES, a, X_ROWS, b, ROWS, COLUMNS, HEADS, y)
-    run_slices(slices, lambda s: lib("products_of_rows", *where, *cut(ENTRIES, slices, s)))
+    y, bad, found = poisoned(ENTRIES, HEADS), np.zeros(1, np.int64), set()
+    where = (sources, targets, ENTRIES, a, X_ROWS, b, ROWS, COLUMNS, HEADS, y, bad)
+
+    def run(s):
+        source = lib("products_of_rows", *where, *cut(ENTRIES, slices, s), result=ctypes.c_int64)
+        found.add((source, int(bad[0])))
+
+    run_slices(slices, run)
+    assert found == {1: {(5, 50)}, 2: {(5, 50), (-1, -1)}, 3: {(5, 50), (-1, -1)}, 5: {(5, 50), (-1, -1)}}[slices]
     inputs = [a.astype(np.float64), b.astype(np.float64), sources, targets]
     assert_close(y, Sddmm().reference(SddmmAttrs(heads=HEADS), inputs)[0], 1e-6)
     assert (y[[5, 50]] == 0).all()

@@ -259,8 +259,9 @@ struct SparseEntries {
 /// targets.
 void spmm(Queue queue, const SparseEntries& entries, const float* x, int64_t x_rows, const float* weights, int64_t heads,
           float* y, int64_t y_rows, int64_t columns, int64_t* order, int64_t* bad_row);
+/// `bad_rows`: of the sources and of the targets.
 void sddmm(Queue queue, const SparseEntries& entries, const float* a, int64_t a_rows, const float* b, int64_t b_rows,
-           int64_t columns, int64_t heads, float* y);
+           int64_t columns, int64_t heads, float* y, int64_t* bad_rows);
 
 // -- order.cu: as runtime/order.hpp ----------------------------------------------------------------------------------------
 void argsort(Queue queue, const float* x, int64_t* places, int64_t row_count, int64_t extent, int64_t count,

@@ -113,7 +113,7 @@ void spmm(Queue queue, const SparseEntries& entries, const float* x, int64_t x_r
 }
 
 void sddmm(Queue queue, const SparseEntries& e, const float* a, int64_t a_rows, const float* b, int64_t b_rows,
-           int64_t columns, int64_t heads, float* y) {
+           int64_t columns, int64_t heads, float* y, int64_t* bad_rows) {
   const int64_t width = columns / heads;
   rows<32>(queue, e.count * heads, [=] STEPPLAN_KERNEL(auto team, int64_t at) {
     const int64_t source = e.sources[at / heads], target = e.targets[at / heads];
@@ -124,6 +124,8 @@ void sddmm(Queue queue, const SparseEntries& e, const float* a, int64_t a_rows, 
     sum = team.sum(sum);
     if (team.lane() == 0) y[at] = sum;
   });
+  report_bad_row(queue, {e.sources, e.count, a_rows, INT64_MIN, 0.0f, bad_rows});
+  report_bad_row(queue, {e.targets, e.count, b_rows, INT64_MIN, 0.0f, bad_rows + 1});
 }
 
 }  // namespace stepplan::gpu
