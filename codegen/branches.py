@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from codegen.torch_ops import ACTIVATIONS, TORCH
+from codegen.torch_ops import ACTIVATIONS, TORCH, straightened
 from codegen.torch_twin import Call, unchained
 from planner.graph.chains import apart
 from planner.graph.model import Graph, Node
@@ -245,7 +245,7 @@ def _above(node: Node, operands: Sequence[Tensor]) -> Tensor:
 
 def _straightened(node: Node, operands: Operands, above: Tensor) -> Tensor:
     assert isinstance(node.attrs, SoftplusAttrs)
-    return torch.where(above, operands[0], F.softplus(operands[0], node.attrs.beta, inf))
+    return straightened(operands[0], node.attrs.beta, above)
 
 
 def _beside_threshold(node: Node, operands: Operands, above: Tensor) -> Tensor:

@@ -97,6 +97,12 @@ def cumsum(a: Any, t: Sequence[Tensor]) -> Tensor:
     return t[0].flip(a.axis).cumsum(a.axis).flip(a.axis) if a.reverse else t[0].cumsum(a.axis)
 
 
+def straightened(x: Tensor, beta: float, above: Tensor) -> Tensor:
+    """softplus, but x itself where it is above. There nothing else is computed: softplus of a large number has no
+    gradient, not even one to multiply by 0."""
+    return torch.where(above, x, F.softplus(x.masked_fill(above, 0.0), beta, inf))
+
+
 def ctc_loss(a: Any, t: Sequence[Tensor]) -> Tensor:
     """Frame by frame: PyTorch's own takes labels, and differentiates as if a softmax were in front of it."""
     x, skips, frames, labels = t
@@ -311,7 +317,7 @@ TORCH: dict[str, Call] = {
     "sigmoid": lambda a, t: t[0].sigmoid(),
     "silu": lambda a, t: F.silu(t[0]),
     "slice": sliced,
-    "softplus": lambda a, t: torch.where(a.beta * t[0] > a.bound, t[0], F.softplus(t[0], a.beta, inf)),
+    "softplus": lambda a, t: straightened(t[0], a.beta, a.beta * t[0] > a.bound),
     "softmax": lambda a, t: t[0].softmax(-1),
     "split": lambda a, t: t[0].split(list(a.sizes), a.axis),
     "spmm": spmm,

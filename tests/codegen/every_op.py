@@ -142,7 +142,7 @@ def sent(b: GraphBuilder, x: str) -> str:
         b.op("random_whole", [], RandomWholeAttrs(low=0, high=BATCH, shape=(6,)), name=name)[0]
         for name in ("sources", "targets")
     ]
-    weights = b.parameter("edge_weights", (6, 2), Init(kind="uniform", value=0.5))
+    weights = b.parameter("edge_weights", (6, 2), Init(kind="uniform", value=0.1))
     (y,) = b.op("spmm", [x, *ends, weights], SpmmAttrs(rows=BATCH), name="sent")
     return layers.add(b, x, y, name="with_sent")
 

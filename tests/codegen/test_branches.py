@@ -18,6 +18,7 @@ from planner.graph.model import Graph, Node, TensorType
 from planner.graph.optimizer import Optimizer
 from planner.ops import all_ops
 from planner.ops.max_pool import MaxPool2d
+from planner.ops.rectifier import SoftplusAttrs
 from planner.ops.scalar import ScalarAttrs
 from tests.codegen.every_op import every_op_net
 from tests.graphs import small_net
@@ -103,6 +104,17 @@ def test_every_differentiable_op_is_smooth_or_has_a_kink() -> None:
     assert (set(TORCH) | {"dropout"}) - others == SMOOTH | set(KINKS) and not SMOOTH & set(KINKS)
     assert {n.op for graph in GRAPHS for n in kinked(graph)} == set(KINKS)
     assert set(TORCH) <= set(all_ops())
+
+
+def test_softplus_of_large_numbers_has_a_gradient() -> None:
+    """Beyond where exp is infinite, by PyTorch's own and on a branch that is given."""
+    x = torch.tensor([-3.0, 30.0, 200.0], requires_grad=True)
+    attrs = SoftplusAttrs(threshold=10.0)
+    node = Node(id="soft", op="softplus", inputs=("x",), outputs=("y",), attrs=attrs)
+    for y in (TORCH["softplus"](attrs, [x]), KINKS["softplus"].apply(node, (x,), x > 20)):
+        assert isinstance(y, torch.Tensor)
+        (gradient,) = torch.autograd.grad(y.sum(), x)
+        torch.testing.assert_close(gradient, torch.sigmoid(torch.tensor([-3.0, 30.0, 200.0])))
 
 
 def test_watching_changes_nothing_and_its_own_decisions_fit() -> None:
