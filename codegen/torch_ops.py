@@ -90,7 +90,7 @@ def argsort(a: Any, t: Sequence[Tensor]) -> Tensor:
 def segment_max(a: Any, t: Sequence[Tensor]) -> Tensor:
     rows, ids = t[0].detach().reshape(-1, t[0].shape[-1]), t[1].reshape(-1)
     lowest = rows.new_full((a.entries, rows.shape[1]), -inf)
-    return lowest.index_reduce(0, ids, rows, "amax")
+    return lowest.scatter_reduce(0, ids[:, None].expand_as(rows), rows, "amax")
 
 
 def cumsum(a: Any, t: Sequence[Tensor]) -> Tensor:
