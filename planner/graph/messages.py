@@ -69,10 +69,12 @@ class _Finder:
 
     def sum(self, last: Node) -> _Product | None:
         """What the node adds up, if these are rows of other nodes."""
-        if not isinstance(last.attrs, EmbeddingGradAttrs) or last.updates or last.attrs.padding_index >= 0:
+        if not isinstance(last.attrs, EmbeddingGradAttrs) or last.attrs.padding_index >= 0:
             return None
         rows, targets = last.inputs
         attrs, entries = SpmmAttrs(rows=last.attrs.entries), self._shape(targets)
+        if len(entries) != 1:
+            return None
         if picked := self._picked(rows, entries):
             return _Product(attrs, (picked.x, picked.ids, targets), picked.members)
         product, views = self._behind_views(rows)
