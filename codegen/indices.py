@@ -32,6 +32,14 @@ def index_operands(op: str) -> tuple[int, ...]:
     return (LABELS[op],) if op in LABELS else tuple(PICKED.get(op, ()))
 
 
+def reported_operands(op: str) -> tuple[int, ...]:
+    """Of these, which a step tells of if they are out of range: labels of a loss, and indices of what is read; what is
+    written anywhere else is left out."""
+    if op in LABELS:
+        return () if op.endswith("_backward") else (LABELS[op],)
+    return tuple(i for i, rows in PICKED.get(op, {}).items() if rows.startswith("in"))
+
+
 MOVES = frozenset({"concat", "convert_layout", "expand", "permute", "reshape", "slice", "split"})
 """Ops whose results are elements of their inputs."""
 

@@ -7,16 +7,13 @@ from dataclasses import dataclass
 
 from codegen.cpu.names import identifiers
 from codegen.cpu.view import Addresses, NodeView, scratch_expressions
-from codegen.indices import Indices, index_inputs
+from codegen.indices import Indices, index_inputs, reported_operands
 from codegen.parts import Part, parts, predictions
 from planner.graph.model import Graph, Node, Program, Role, TensorType, Value
 from planner.ops.optimizer import GradientSum
 from planner.ops.signature import signature_of
 from planner.ops.strides import strides
 from planner.plan.schema import Entry, Plan, parse_slice, parse_wait
-
-REPORTS_BAD_INDEX = {"cross_entropy": (1,), "nll_loss": (1,), "embedding": (1,), "sddmm": (2, 3), "spmm": (1,)}
-"""Op -> which operands it looks at when a step runs."""
 
 HEADERS = {
     "attention": ("attention.hpp", "dropout.hpp"),
@@ -165,10 +162,9 @@ def build(plan: Plan, graph: Graph, plan_text: str) -> Model:
             node = graph.program[program.name].node[entry.node]
             name = names[program.name, entry.node]
             signature = signature_of(graph, node)
-            number = -1
-            if node.op in REPORTS_BAD_INDEX:
-                number = len(reported)
-                reported += (addresses.root(node.inputs[i]) for i in REPORTS_BAD_INDEX[node.op])
+            looked_at = reported_operands(node.op)
+            number = len(reported) if looked_at else -1
+            reported += (addresses.root(node.inputs[i]) for i in looked_at)
             if entry.scratch_bytes:
                 scratch.append((name, entry.scratch_offset, entry.scratch_bytes, node.id))
             found.append(

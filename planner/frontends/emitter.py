@@ -108,13 +108,15 @@ class Emitter:
             first = float(data.flat[0]) if data.size else 0.0
             if not name and np.isfinite(first) and bool((data == data.flat[0]).all()):
                 return self.fill(data.shape, first)
-        key = (data.dtype.name, data.shape, sha256(data.tobytes()).digest())
-        known = None if name else self._constants.get(key)
-        if known is not None:
-            return known
-        value = self.stored(name or self._constant_name(), data, Role.STATE, constant=not in_state)
         if not name:
-            self._constants[key] = value
+            key = (data.dtype.name, data.shape, sha256(data.tobytes()).digest())
+            if key not in self._constants:
+                self._constants[key] = self._state_of(self._constant_name(), data, in_state)
+            return self._constants[key]
+        return self._state_of(name, data, in_state)
+
+    def _state_of(self, name: str, data: Array, in_state: bool) -> str:
+        value = self.stored(name, data, Role.STATE, constant=not in_state)
         if not in_state and data.dtype == np.float32 and is_causal(data):
             self.b.causal.add(value)
         return value

@@ -258,7 +258,7 @@ class Lowering:
         weights = self.function.weights
         if source.name not in weights or weights[source.name].ndim != 1:
             return ""
-        owner = next((n for n in reversed(self.e.b.nodes) if self.values[product.name] in n.outputs), None)
+        owner = self.e.maker(self.values[product.name])
         if owner is None or owner.op not in ("conv2d", "linear") or len(owner.inputs) != 2:
             return ""
         shape, size = self.e.shape(owner.outputs[0]), weights[source.name].shape[0]

@@ -73,17 +73,17 @@ class _Finder:
             return None
         rows, targets = last.inputs
         attrs, entries = SpmmAttrs(rows=last.attrs.entries), self._shape(targets)
-        if len(entries) != 1:
-            return None
-        if picked := self._picked(rows, entries):
+        if (picked := self._picked(rows)) and self._shape(picked.ids) == entries:
             return _Product(attrs, (picked.x, picked.ids, targets), picked.members)
         product, views = self._behind_views(rows)
         if product is None or product.op != "mul":
             return None
         for message, weights in (product.inputs, product.inputs[::-1]):
-            picked = self._picked(message, entries)
-            heads = _heads(self._shape(product.outputs[0]), self._shape(weights), entries[0])
-            if picked is None or self._shape(message) != self._shape(product.outputs[0]) or not _fits(picked, heads):
+            picked, shape = self._picked(message), self._shape(product.outputs[0])
+            if picked is None or self._shape(picked.ids) != entries or self._shape(message) != shape:
+                continue
+            heads = _heads(shape, self._shape(weights), entries[0])
+            if not _fits(picked, heads):
                 continue
             members = (*picked.members, product, *views)
             return _Product(attrs, (picked.x, picked.ids, targets), members, weights, heads)
@@ -98,10 +98,11 @@ class _Finder:
         shape = self._shape(product.outputs[0])
         if last.attrs.axes != (len(shape) - 1,) or any(self._shape(v) != shape for v in product.inputs):
             return None
-        entries = self._picked_for(product.inputs[0])
-        a, b = (self._picked(v, entries) for v in product.inputs)
-        heads, rest = divmod(prod(shape[:-1]), prod(entries))
-        if a is None or b is None or a.columns != b.columns or rest or not _fits(a, heads):
+        a, b = map(self._picked, product.inputs)
+        if a is None or b is None or a.columns != b.columns or self._shape(a.ids) != self._shape(b.ids):
+            return None
+        heads, rest = divmod(prod(shape[:-1]), self._shape(a.ids)[0])
+        if rest or not _fits(a, heads):
             return None
         members = (*a.members, *b.members, product)
         return _Product(SddmmAttrs(heads=heads), (a.x, b.x, a.ids, b.ids), members)
@@ -109,18 +110,13 @@ class _Finder:
     def _shape(self, value: str) -> tuple[int, ...]:
         return self._values[value].type.shape
 
-    def _picked_for(self, value: str) -> tuple[int, ...]:
-        """The shape of the ids that pick what the value is a view of."""
-        node, _ = self._behind_views(value)
-        return self._shape(node.inputs[1]) if node is not None and node.op == "embedding" else ()
-
-    def _picked(self, value: str, entries: tuple[int, ...]) -> _Rows | None:
+    def _picked(self, value: str) -> _Rows | None:
         """The rows that the value is a view of, one for each entry of a list."""
         node, views = self._behind_views(value)
         if node is None or node.op != "embedding" or node.attrs != EmbeddingAttrs():
             return None
         x, ids = node.inputs
-        fits = self._shape(ids) == entries and len(entries) == 1 and self._values[x].role is not Role.PARAMETER
+        fits = len(self._shape(ids)) == 1 and self._values[x].role is not Role.PARAMETER
         return _Rows(x, ids, self._shape(x)[1], (node, *views)) if fits else None
 
     def _behind_views(self, value: str) -> tuple[Node | None, tuple[Node, ...]]:

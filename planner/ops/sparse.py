@@ -43,6 +43,8 @@ class SpmmAttrs(Attrs):
 
 
 class SddmmAttrs(Attrs):
+    """`ordered`: as above; results are the same, a row of b is then read once."""
+
     heads: int = 1
     ordered: bool = False
 
@@ -52,7 +54,7 @@ class _Sparse(Op):
     input_layout = Layout.ROW_MAJOR
 
 
-def _no_entries(sources: TensorType, targets: TensorType) -> bool:
+def _do_not_pair(sources: TensorType, targets: TensorType) -> bool:
     return len(sources.shape) != 1 or sources.shape != targets.shape
 
 
@@ -74,7 +76,7 @@ class Spmm(_Sparse):
         x, sources, targets = inputs[:3]
         if len(x.shape) != 2:
             raise misfit(f"spmm cannot pick rows of {x.text()}", "use a matrix [rows, columns]")
-        if _no_entries(sources, targets):
+        if _do_not_pair(sources, targets):
             raise misfit(f"sources {sources.text()} do not fit targets {targets.text()}", "one of each per entry")
         for weights in inputs[3:]:
             if len(weights.shape) != 2 or weights.shape[0] != sources.shape[0] or x.shape[1] % weights.shape[1]:
@@ -181,7 +183,7 @@ class Sddmm(_Sparse):
         a, b, sources, targets = inputs
         if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[1] != b.shape[1]:
             raise misfit(f"sddmm cannot multiply rows of {a.text()} and {b.text()}", "give both as many columns")
-        if _no_entries(sources, targets):
+        if _do_not_pair(sources, targets):
             raise misfit(f"sources {sources.text()} do not fit targets {targets.text()}", "one of each per entry")
         if attrs.heads < 1 or a.shape[1] % attrs.heads:
             raise misfit(f"{a.shape[1]} columns do not divide into {attrs.heads} heads", "use a divisor")

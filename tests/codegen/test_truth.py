@@ -48,7 +48,7 @@ CASES: dict[str, tuple[Callable[[], Graph], int, PlanOptions]] = {
     # Slices of images are as many as lanes; 64 channels among six of them are no multiples of a vector.
     "resnet18, winograd": (lambda: resnet18(6), 6, UNIFORM),
     "every op, adam": (lambda: every_op_net(Optimizer(kind="adamw", lr=1e-3, weight_decay=0.1)), 2, SEQUENTIAL),
-    # Its gradients reach some hundreds: at 0.005 one draw in six came apart within three steps.
+    # Its gradients reach some hundreds: at 0.005 one draw in ten missed the bar within three steps.
     "every op, sgd": (lambda: every_op_net(Optimizer(lr=2e-4, momentum=0.9, nesterov=True)), 3, LIU),
 }
 

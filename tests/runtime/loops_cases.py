@@ -20,6 +20,11 @@ def check_guard(block: np.ndarray) -> None:
     assert (block[-64:] == 0xFF).all(), "a kernel wrote beyond its scratch"
 
 
+def cut(n: int, slices: int, s: int) -> tuple[int, int]:
+    """What slice s covers of n."""
+    return n * s // slices, n * (s + 1) // slices
+
+
 def run_slices(slices: int, *stages) -> None:
     """Every stage runs all its slices, in an order that changes from stage to stage."""
     order = np.random.default_rng(slices)

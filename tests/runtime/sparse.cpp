@@ -17,7 +17,8 @@ int64_t product(const int64_t* sources, const int64_t* targets, int64_t count, c
 
 /// Returns the first entry with a bad source; `target`: the first with a bad target.
 int64_t products_of_rows(const int64_t* sources, const int64_t* targets, int64_t count, const float* a, int64_t a_rows,
-                      const float* b, int64_t b_rows, int64_t columns, int64_t heads, float* y, int64_t* target, int64_t begin, int64_t end) {
+                         const float* b, int64_t b_rows, int64_t columns, int64_t heads, float* y, int64_t* target,
+                         int64_t begin, int64_t end) {
   const BadEntries bad = sddmm({sources, targets, count}, {a, a_rows, columns}, {b, b_rows, columns}, heads, y, {begin, end});
   *target = bad.target;
   return bad.source;

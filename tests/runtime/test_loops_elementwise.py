@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from build import compile_library
-from loops_cases import SLICES, assert_close, poisoned, run_slices
+from loops_cases import SLICES, assert_close, cut, poisoned, run_slices
 
 
 @pytest.fixture(scope="module")
@@ -18,10 +18,6 @@ def lib():
 
 def tensor(array):
     return torch.tensor(array, dtype=torch.float64, requires_grad=True)
-
-
-def cut(n, slices, s):
-    return n * s // slices, n * (s + 1) // slices
 
 
 ACTIVATIONS = [

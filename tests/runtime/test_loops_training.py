@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from build import compile_library
-from loops_cases import SLICES, assert_close, check_guard, poisoned, run_slices, scratch
+from loops_cases import SLICES, assert_close, check_guard, cut, poisoned, run_slices, scratch
 
 
 @pytest.fixture(scope="module")
@@ -18,10 +18,6 @@ def lib():
 
 def tensor(array):
     return torch.tensor(array, dtype=torch.float64, requires_grad=True)
-
-
-def cut(n, slices, s):
-    return n * s // slices, n * (s + 1) // slices
 
 
 @pytest.mark.parametrize("slices", SLICES)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from build import compile_library
-from loops_cases import SLICES, assert_close, poisoned, run_slices
+from loops_cases import SLICES, assert_close, cut, poisoned, run_slices
 
 from planner.ops.sparse import Sddmm, SddmmAttrs, Spmm, SpmmAttrs
 
@@ -16,10 +16,6 @@ ENTRIES, X_ROWS, ROWS, COLUMNS, HEADS = 300, 31, 23, 60, 5
 @pytest.fixture(scope="module")
 def lib():
     return compile_library(Path(__file__).with_name("sparse.cpp"))
-
-
-def cut(n, slices, s):
-    return n * s // slices, n * (s + 1) // slices
 
 
 def drawn(ordered):
