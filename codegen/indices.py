@@ -21,7 +21,8 @@ PICKED = {
     "embedding_backward": {1: "out0"},
     "embedding_sgd_update": {1: "up0"},
     "sddmm": {2: "in0", 3: "in1"},
-    "segment_max": {1: "out0"},
+    "segment_max": {1: "in0", 2: "out0"},
+    "segment_max_backward": {3: "in2", 4: "out0"},
     "spmm": {1: "in0", 2: "out0"},
 }
 """Op -> which operands hold indices, and of which operand's rows."""

@@ -87,10 +87,20 @@ def argsort(a: Any, t: Sequence[Tensor]) -> Tensor:
     return t[0].sort(dim=-1, descending=a.descending, stable=True).indices[..., : a.count]
 
 
-def segment_max(a: Any, t: Sequence[Tensor]) -> Tensor:
-    rows, ids = t[0].detach().reshape(-1, t[0].shape[-1]), t[1].reshape(-1)
-    lowest = rows.new_full((a.entries, rows.shape[1]), -inf)
-    return lowest.scatter_reduce(0, ids[:, None].expand_as(rows), rows, "amax")
+def segment_max(a: Any, t: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Of sources and targets that are no rows, nothing; PyTorch's own would fail."""
+    x, sources, targets = t
+    counted = (sources >= 0) & (sources < len(x)) & (targets >= 0) & (targets < a.rows)
+    rows, targets = x[sources[counted]], targets[counted]
+    lowest = x.new_full((a.rows, x.shape[1]), -inf)
+    y = lowest.scatter_reduce(0, targets[:, None].expand_as(rows), rows, "amax")
+    return y, share_of(y, targets, rows.isclose(y[targets], 0, 0, equal_nan=True))
+
+
+def share_of(y: Tensor, targets: Tensor, largest: Tensor) -> Tensor:
+    """1 / how many rows are the largest of an element; 0: it has none."""
+    count = torch.zeros_like(y).index_add(0, targets, largest.to(y.dtype))
+    return torch.where(count > 0, 1 / count, 0.0)
 
 
 def cumsum(a: Any, t: Sequence[Tensor]) -> Tensor:

@@ -30,9 +30,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 
-from codegen.branches import KINKS, Decisions, Forced, Watched, kinked, read_decisions
+from codegen.branches import Decisions, Forced, Watched, kinked, read_decisions
 from codegen.cpu.tables import first_lr
 from codegen.executor import Executor
+from codegen.kinks import KINKS
 from codegen.steps import random_inputs
 from codegen.torch_random import Drawn
 from codegen.torch_twin import Call, Twin, optimizer_for

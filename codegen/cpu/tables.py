@@ -42,6 +42,7 @@ HEADERS = {
     "reduce": ("reduce.hpp",),
     "shape": ("copy.hpp",),
     "softmax": ("softmax.hpp",),
+    "segment": ("segment.hpp",),
     "sparse": ("sparse.hpp",),
     "transfer": ("copy.hpp",),
 }

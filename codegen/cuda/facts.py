@@ -10,7 +10,7 @@ from planner.errors import InternalError
 from planner.graph.model import DType
 from planner.ops.base import Facts, Mode, Op, Signature, op_named
 from planner.ops.heads import Heads
-from planner.ops.sparse import SpmmAttrs
+from planner.ops.sparse import ByTarget, ByTargetAttrs
 from planner.ops.stored import FILTERS, PLAIN, WEIGHTS, stored_as, unpacked, weights_of
 
 BLOCKS = 132 * 4
@@ -88,10 +88,10 @@ def _score_bytes(op: Op, signature: Signature) -> int:
 def _partial_bytes(op: Op, signature: Signature) -> int:
     if signature.op in ("cross_entropy", "nll_loss"):
         return 2 * DOUBLE * signature.inputs[0].shape[0]
-    if signature.op in ("embedding_backward", "embedding_sgd_update", "segment_max"):
+    if signature.op in ("embedding_backward", "embedding_sgd_update"):
         return signature.inputs[1].bytes  # positions in the order of their ids
-    if isinstance(signature.attrs, SpmmAttrs):
-        return 0 if signature.attrs.ordered else signature.inputs[2].bytes  # entries in the order of their rows
+    if isinstance(op, ByTarget) and isinstance(signature.attrs, ByTargetAttrs):  # entries in the order of their rows
+        return 0 if signature.attrs.ordered else signature.inputs[op.first_entries + 1].bytes
     if signature.op == "ctc_loss_backward":  # two frames' backward variables of every sequence
         return 2 * signature.inputs[2].bytes
     each = _sums_per_chunk(op, signature)

@@ -3,7 +3,9 @@
 from typing import Any
 
 from planner.frontends.aten import Context, lowers, require
-from planner.frontends.aten_picks import added, in_front, places_of, read, scattered_rows, with_what_was_there
+from planner.frontends.aten_picks import added, in_front, places_of, scattered_rows, with_what_was_there
+from planner.graph.model import Role
+from planner.ops.embedding import EmbeddingAttrs
 from planner.ops.segment import SegmentAttrs
 
 
@@ -53,19 +55,44 @@ def _reduced(c: Context, x: str, ids: str, rows: str, reduce: str, include: bool
 
 
 def _largest(c: Context, x: str, rows: str, ids: str, include: bool) -> str:
-    """As the mean of those that are the largest, so that equal ones share the gradient. As in PyTorch what was there
-    has a share also where it was left out."""
-    entries, width = c.shape(x)
-    best = c.op("segment_max", c.op("detach", rows), ids, attrs=SegmentAttrs(entries=entries))
+    """Equal ones share the gradient. As in PyTorch what was there has its share also where it was left out, and then
+    drops it; elements of entries without rows keep theirs."""
+    attrs = SegmentAttrs(rows=c.shape(x)[0])
+    best, share = c.outputs("segment_max", *_where_they_lie(c, rows, c.shape(ids)[0]), ids, attrs=attrs)
+    fixed, share, before, zero = c.op("detach", best), c.op("detach", share), c.op("detach", x), c.fill((), 0.0)
+    none = c.compare("eq", share, 0)
     maker = c.maker(rows)
     if maker is not None and maker.op == "detach" and not include:  # as softmax needs it: no gradient to share
-        return c.where(c.compare("ne", best, -float("inf")), best, x)
-    best = c.larger(best, c.op("detach", x)) if include else best
-    equal, zero = c.compare("eq", rows, read(c, best, ids, (width,))), c.fill((), 0.0)
-    own, x_or_fixed = c.compare("eq", x, best), x if include else c.op("detach", x)
-    total = added(c, ids, c.where(equal, rows, zero), entries, width)
-    total = c.op("add", total, c.where(own, x_or_fixed, zero))
-    count = c.op("add", added(c, ids, equal, entries, width), own)
-    mean = c.op("div", total, c.clamp(count, 1.0, None))
-    value = c.where(c.compare("eq", best, best), mean, best)  # NaN equals nothing
-    return value if include else c.where(c.compare("ne", best, -float("inf")), value, x)
+        return c.where(none, x, best)
+    if not include:
+        own = c.compare("eq", before, fixed)
+        part = _part_of_rows(c, own, share)
+        return c.where(none, x, _mixed(c, part, best, c.where(own, before, zero)))
+    own = c.shift(c.op("neg", c.compare("lt", before, fixed)), 1)  # a NaN is as large as anything
+    alone = c.where(none, c.fill((), 1.0), c.compare("gt", before, fixed))
+    part = c.where(alone, zero, _part_of_rows(c, own, share))
+    return _mixed(c, part, c.where(alone, zero, best), c.where(own, x, zero))
+
+
+def _where_they_lie(c: Context, rows: str, count: int) -> tuple[str, str]:
+    """Rows as those of a matrix, and which ones. Picked rows stay where they are, unless that is in a table that is
+    trained: their gradient is added to it where it lies."""
+    maker = c.maker(rows)
+    while maker is not None and maker.op == "reshape":
+        maker = c.maker(maker.inputs[0])
+    if maker is not None and maker.op == "embedding" and maker.attrs == EmbeddingAttrs():
+        x, ids = maker.inputs
+        if c.shape(ids) == (count,) and c.b.values[x].role is not Role.PARAMETER:
+            return x, ids
+    return rows, c.val(c.torch.arange(count))
+
+
+def _part_of_rows(c: Context, own: str, share: str) -> str:
+    """Of n equal rows, whose share is 1 / n, beside what was there, if that is equal, too: n / (n + 1) or 1."""
+    return c.op("reciprocal", c.shift(c.op("mul", own, share), 1))
+
+
+def _mixed(c: Context, part: str, a: str, b: str) -> str:
+    """Of equal numbers either, with a part of the gradient to each."""
+    rest = c.shift(c.op("neg", part), 1)
+    return c.op("add", c.op("mul", part, a), c.op("mul", rest, b))

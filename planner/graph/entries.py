@@ -1,9 +1,9 @@
 """The entries of sparse matrices that are constants, put into the order of their targets ahead of time.
 
-A graph's edges come in any order, and a sum over them then reads and writes a row of its result for every edge. In the
-order of the targets it has every row done at once, as with compressed sparse rows; the additions of a row keep their
-order. Each product has an order of its own: a gradient's targets are the sources of its forward pass. What belongs to
-the entries and is computed in the step, weights and their gradients, is moved there, or back, by a node.
+A graph's edges come in any order, and a sum or maximum over them then reads and writes a row of its result for every
+edge. In the order of the targets it has every row done at once, as with compressed sparse rows; the additions of a row
+keep their order. Each product has an order of its own: a gradient's targets are the sources of its forward pass. What
+belongs to the entries and is computed in the step, weights and their gradients, is moved there, or back, by a node.
 """
 
 from collections.abc import Mapping
@@ -12,9 +12,9 @@ from itertools import count
 import numpy as np
 
 from planner.graph.model import DType, Graph, Init, Node, Program, Role, TensorType, Value
-from planner.ops.base import Array
+from planner.ops.base import Array, op_named
 from planner.ops.embedding import EmbeddingAttrs
-from planner.ops.sparse import SddmmAttrs, SpmmAttrs
+from planner.ops.sparse import EntriesAttrs, SparseOp
 
 
 def order_entries(graph: Graph, data: Mapping[str, Array]) -> tuple[Graph, dict[str, Array]]:
@@ -49,32 +49,34 @@ class _Ordered:
     def _node(self, node: Node, moved: set[str]) -> list[Node]:
         """The node; if it is such a product, with its entries in order, and with what moves things there or back.
         `moved`: weights in order that a node of this program has made."""
-        attrs = node.attrs
-        if not isinstance(attrs, SpmmAttrs | SddmmAttrs) or attrs.ordered:
+        attrs, op = node.attrs, op_named(node.op)
+        if not isinstance(attrs, EntriesAttrs) or not isinstance(op, SparseOp) or attrs.ordered:
             return [node]
-        first = 1 if isinstance(attrs, SpmmAttrs) else 2
+        first = op.first_entries
         sources, targets = node.inputs[first : first + 2]
-        if not self._constant(sources) or not self._constant(targets):
+        if not self._constant(targets):
             return [node]
-        node = node.model_copy(update={"attrs": attrs.model_copy(update={"ordered": True})})
+        in_order = node.model_copy(update={"attrs": attrs.model_copy(update={"ordered": True})})
         order = self._order(targets)
         if bool((np.diff(order) > 0).all()):
+            return [in_order]
+        if not self._constant(sources):
             return [node]
-        inputs = [*node.inputs]
+        node, inputs = in_order, [*node.inputs]
         inputs[first] = self._taken(sources, "sources", targets)
         inputs[first + 1] = self._taken(targets, "targets", targets)
-        if isinstance(attrs, SddmmAttrs):
+        if node.op == "sddmm":
             return self._moved_back(node.model_copy(update={"inputs": tuple(inputs)}), targets)
         before: list[Node] = []
-        for weights in inputs[3:]:
+        for place, weights in enumerate(inputs[first + 2 :], first + 2):
             if self._constant(weights):
-                inputs[3] = self._taken(weights, "weights", targets)
+                inputs[place] = self._taken(weights, "weights", targets)
                 continue
             places = self._stored("places", order, "", targets)
-            inputs[3] = f"{weights}.by.{places}"
-            if inputs[3] not in moved:
-                before = [self._move(node, weights, places, inputs[3])]
-                moved.add(inputs[3])
+            inputs[place] = f"{weights}.by.{places}"
+            if inputs[place] not in moved:
+                before = [self._move(node, weights, places, inputs[place])]
+                moved.add(inputs[place])
         return [*before, node.model_copy(update={"inputs": tuple(inputs)})]
 
     def _order(self, targets: str) -> Array:

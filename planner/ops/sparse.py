@@ -34,54 +34,102 @@ LINE = 16
 """Floats of a cache line."""
 
 
-class SpmmAttrs(Attrs):
-    """`rows`: of the sparse matrix and of the result. `ordered`: entries are in the order of their targets, so that
-    every row of the result is added up at once (graph/entries.py)."""
+class EntriesAttrs(Attrs):
+    """`ordered`: entries are in the order of their targets (graph/entries.py)."""
+
+    ordered: bool = False
+
+
+class ByTargetAttrs(EntriesAttrs):
+    """`rows`: of the sparse matrix and of the result. If entries are ordered, every row of it is done at once."""
 
     rows: int
-    ordered: bool = False
 
 
-class SddmmAttrs(Attrs):
-    """`ordered`: as above; results are the same, a row of b is then read once."""
+class SpmmAttrs(ByTargetAttrs):
+    pass
+
+
+class SddmmAttrs(EntriesAttrs):
+    """Where entries are ordered results are the same, a row of b is then read once."""
 
     heads: int = 1
-    ordered: bool = False
 
 
-class _Sparse(Op):
+class SparseOp(Op):
     family = "sparse"
     input_layout = Layout.ROW_MAJOR
+    first_entries: ClassVar[int]
+    """Operands before this one are dense matrices; it holds the entries' sources, the next one their targets."""
+
+    def measured_with(self, signature: Signature) -> Mapping[int, Array]:
+        """Entries in order: as many in every row."""
+        assert isinstance(signature.attrs, EntriesAttrs)
+        targets = self.first_entries + 1
+        entries, rows = signature.inputs[targets].elements, self.target_rows(signature)
+        return {targets: np.arange(entries) * rows // entries} if signature.attrs.ordered else {}
+
+    def target_rows(self, signature: Signature) -> int:
+        """What targets are rows of."""
+        return signature.outputs[0].shape[0]
+
+    def pairs(self, inputs: Sequence[TensorType]) -> tuple[int, ...]:
+        """The shape of the entries, whose sources and targets are given."""
+        sources, targets = inputs[self.first_entries : self.first_entries + 2]
+        if len(sources.shape) != 1 or sources.shape != targets.shape:
+            raise misfit(f"sources {sources.text()} do not fit targets {targets.text()}", "one of each per entry")
+        return sources.shape
 
 
-def _do_not_pair(sources: TensorType, targets: TensorType) -> bool:
-    return len(sources.shape) != 1 or sources.shape != targets.shape
-
-
-@register
-class Spmm(_Sparse):
-    """y[targets[i]] += weights[i] x[sources[i]] over all entries i, in their order. Inputs: x [columns of the sparse
-    matrix, columns], sources [entries], targets [entries], weights [entries, heads] or none (all 1). Output: y [rows,
-    columns]. A target outside of y is left out, as is a source outside of x, which the executor reports.
+class ByTarget(SparseOp):
+    """What entries gather in the rows of their targets.
 
     Slices cut the columns, which is as much work for each whatever the matrix. Where one has less than two cache lines
     of them, they cut the rows, if entries are in their order."""
 
+    def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
+        assert isinstance(signature.attrs, ByTargetAttrs)
+        rows, columns = signature.outputs[0].shape
+        if signature.attrs.ordered and columns < 2 * LINE:
+            return {("loops", "rows"): rows}
+        return {("loops", "columns"): max(1, columns // LINE)}
+
+    def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
+        rows, columns = signature.outputs[0].shape
+        given = dict(enumerate(signature.inputs))
+        dense = [given.pop(i) for i in range(self.first_entries)]
+        entries = [reads(f"in{i}", 0, t.elements) for i, t in given.items()]
+        results = [f"out{i}" for i in range(len(signature.outputs))]
+        if mode.dim == "rows":
+            lo, hi = split(rows, mode.slices, index)
+            found = [reads(f"in{i}", 0, t.elements) for i, t in enumerate(dense)]
+            return (*found, *entries, *(writes(y, lo * columns, hi * columns) for y in results))
+        own = split_channels(columns, mode.slices, index)
+        found = [Access(f"in{i}", False, (0, t.shape[0]), own, columns) for i, t in enumerate(dense)]
+        return (*found, *entries, *(Access(y, True, (0, rows), own, columns) for y in results))
+
+
+@register
+class Spmm(ByTarget):
+    """y[targets[i]] += weights[i] x[sources[i]] over all entries i, in their order. Inputs: x [columns of the sparse
+    matrix, columns], sources [entries], targets [entries], weights [entries, heads] or none (all 1). Output: y [rows,
+    columns]. A target outside of y is left out, as is a source outside of x, which the executor reports."""
+
     name = "spmm"
     attrs_type = SpmmAttrs
     input_counts = (3, 4)
+    first_entries = 1
     integers: ClassVar[Mapping[int, DType]] = {1: DType.INT64, 2: DType.INT64}
 
     def infer(self, attrs: SpmmAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-        x, sources, targets = inputs[:3]
+        x = inputs[0]
         if len(x.shape) != 2:
             raise misfit(f"spmm cannot pick rows of {x.text()}", "use a matrix [rows, columns]")
-        if _do_not_pair(sources, targets):
-            raise misfit(f"sources {sources.text()} do not fit targets {targets.text()}", "one of each per entry")
+        (entries,) = self.pairs(inputs)
         for weights in inputs[3:]:
-            if len(weights.shape) != 2 or weights.shape[0] != sources.shape[0] or x.shape[1] % weights.shape[1]:
-                fix = f"use [{sources.shape[0]}, heads], with heads that divide {x.shape[1]} columns"
-                raise misfit(f"weights {weights.text()} do not fit {x.text()} and {sources.text()}", fix)
+            if len(weights.shape) != 2 or weights.shape[0] != entries or x.shape[1] % weights.shape[1]:
+                fix = f"use [{entries}, heads], with heads that divide {x.shape[1]} columns"
+                raise misfit(f"weights {weights.text()} do not fit {x.text()} and {inputs[1].text()}", fix)
         return (TensorType(shape=(attrs.rows, x.shape[1])),)
 
     def gradient(self, context: GradientContext) -> None:
@@ -108,31 +156,10 @@ class Spmm(_Sparse):
         x, sources = signature.inputs[:2]
         return {"in0": Bytes(min(x.bytes, sources.elements * x.shape[1] * x.dtype.itemsize))}
 
-    def measured_with(self, signature: Signature) -> Mapping[int, Array]:
-        return _in_order(signature, 2, signature.outputs[0].shape[0])
-
-    def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
-        assert isinstance(signature.attrs, SpmmAttrs)
-        rows, columns = signature.outputs[0].shape
-        if signature.attrs.ordered and columns < 2 * LINE:
-            return {("loops", "rows"): rows}
-        return {("loops", "columns"): max(1, columns // LINE)}
-
-    def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
-        x, *others = signature.inputs
-        rows, columns = signature.outputs[0].shape
-        entries = tuple(reads(f"in{i}", 0, t.elements) for i, t in enumerate(others, 1))
-        if mode.dim == "rows":
-            lo, hi = split(rows, mode.slices, index)
-            return (reads("in0", 0, x.elements), *entries, writes("out0", lo * columns, hi * columns))
-        own = split_channels(columns, mode.slices, index)
-        dense = (Access("in0", False, (0, x.shape[0]), own, columns), Access("out0", True, (0, rows), own, columns))
-        return (*dense, *entries)
-
     def reference(self, attrs: SpmmAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
         x, sources, targets, *weights = inputs
         y = np.zeros((attrs.rows, x.shape[1]), x.dtype)
-        counted = _inside(sources, len(x)) & _inside(targets, attrs.rows)
+        counted = inside(sources, len(x)) & inside(targets, attrs.rows)
         rows = x[sources[counted]]
         for w in weights:
             rows = rows * np.repeat(w[counted], x.shape[1] // w.shape[1], axis=1)
@@ -169,7 +196,7 @@ class Spmm(_Sparse):
 
 
 @register
-class Sddmm(_Sparse):
+class Sddmm(SparseOp):
     """y[i, h] = the part of a[sources[i]] that head h has, times that of b[targets[i]]. Inputs: a [.., columns], b [..,
     columns], sources [entries], targets [entries]. Output: y [entries, heads]; 0 where an index is outside of its
     matrix, which the executor reports. Slices cut the entries."""
@@ -177,17 +204,17 @@ class Sddmm(_Sparse):
     name = "sddmm"
     attrs_type = SddmmAttrs
     input_counts = (4,)
+    first_entries = 2
     integers: ClassVar[Mapping[int, DType]] = {2: DType.INT64, 3: DType.INT64}
 
     def infer(self, attrs: SddmmAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-        a, b, sources, targets = inputs
+        a, b = inputs[:2]
         if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[1] != b.shape[1]:
             raise misfit(f"sddmm cannot multiply rows of {a.text()} and {b.text()}", "give both as many columns")
-        if _do_not_pair(sources, targets):
-            raise misfit(f"sources {sources.text()} do not fit targets {targets.text()}", "one of each per entry")
+        entries = self.pairs(inputs)
         if attrs.heads < 1 or a.shape[1] % attrs.heads:
             raise misfit(f"{a.shape[1]} columns do not divide into {attrs.heads} heads", "use a divisor")
-        return (TensorType(shape=(*sources.shape, attrs.heads)),)
+        return (TensorType(shape=(*entries, attrs.heads)),)
 
     def gradient(self, context: GradientContext) -> None:
         a, b, sources, targets = context.node.inputs
@@ -209,8 +236,8 @@ class Sddmm(_Sparse):
         rows = signature.inputs[2].elements * signature.inputs[0].shape[1]
         return {f"in{i}": Bytes(min(t.bytes, rows * t.dtype.itemsize)) for i, t in enumerate(signature.inputs[:2])}
 
-    def measured_with(self, signature: Signature) -> Mapping[int, Array]:
-        return _in_order(signature, 3, signature.inputs[1].shape[0])
+    def target_rows(self, signature: Signature) -> int:
+        return signature.inputs[1].shape[0]
 
     def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
         return {("loops", "entries"): signature.inputs[2].elements}
@@ -225,7 +252,7 @@ class Sddmm(_Sparse):
     def reference(self, attrs: SddmmAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
         a, b, sources, targets = inputs
         y = np.zeros((len(sources), attrs.heads), a.dtype)
-        counted = _inside(sources, len(a)) & _inside(targets, len(b))
+        counted = inside(sources, len(a)) & inside(targets, len(b))
         products = a[sources[counted]] * b[targets[counted]]
         y[counted] = products.reshape(len(products), attrs.heads, -1).sum(axis=2)
         return (y,)
@@ -243,12 +270,6 @@ class Sddmm(_Sparse):
         return (case((7, 32), (11, 32), 40), case((9, 40), (9, 40), 33), case((12, 96), (5, 96), 50, 3))
 
 
-def _in_order(signature: Signature, targets: int, rows: int) -> Mapping[int, Array]:
-    """The operand with the targets as it is measured where entries are in order: every row has as many."""
-    assert isinstance(signature.attrs, SpmmAttrs | SddmmAttrs)
-    entries = signature.inputs[targets].elements
-    return {targets: np.arange(entries) * rows // entries} if signature.attrs.ordered else {}
-
-
-def _inside(ids: Array, extent: int) -> Array:
+def inside(ids: Array, extent: int) -> Array:
+    """Which ids are rows of a matrix with so many."""
     return np.asarray((ids >= 0) & (ids < extent))

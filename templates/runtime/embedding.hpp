@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 
 #include "slices.hpp"
 
@@ -46,22 +45,6 @@ void embedding_backward(const T* dy, const int64_t* ids, float* dtable, int64_t 
     float* out = dtable + id * columns + column_range.begin;
 #pragma omp simd
     for (int64_t c = 0; c < width; ++c) out[c] += static_cast<float>(d[c]);
-  }
-}
-
-// y[ids[i]] = the largest of x[i], for a range of columns; -infinity where there is none. NaN is larger than all.
-inline void segment_max(const float* x, const int64_t* ids, float* y, int64_t positions, int64_t entries, int64_t columns,
-                        Range column_range) {
-  const int64_t width = column_range.size();
-  for (int64_t e = 0; e < entries; ++e)
-    std::fill_n(y + e * columns + column_range.begin, width, -std::numeric_limits<float>::infinity());
-  for (int64_t i = 0; i < positions; ++i) {
-    const int64_t id = ids[i];
-    if (id < 0 || id >= entries) continue;
-    const float* row = x + i * columns + column_range.begin;
-    float* out = y + id * columns + column_range.begin;
-#pragma omp simd
-    for (int64_t c = 0; c < width; ++c) out[c] = row[c] > out[c] || row[c] != row[c] ? row[c] : out[c];
   }
 }
 

@@ -43,26 +43,42 @@ inline Range entries_of(const SparseEntries& e, Range rows) {
   return {first(rows.begin), first(rows.end)};
 }
 
+/// add(entry, source, target) for those of some entries whose target is in a range of rows, in their order; before, open(row) of
+/// every row in turn. `ordered`: entries are in the order of their targets, so a row is opened just before it is added to, when
+/// those before it are done. `sources`: how many there are. Rows are fetched by fetch(source, target). Returns the first entry
+/// whose source is none, or -1.
+template <class Fetch, class Open, class Add>
+int64_t each_entry(const SparseEntries& e, Range entries, int64_t sources, bool ordered, Range rows, Fetch fetch, Open open, Add add) {
+  int64_t opened = rows.begin, bad = -1;
+  const auto open_to = [&](int64_t end) {
+    for (; opened < end; ++opened) open(opened);
+  };
+  if (!ordered) open_to(rows.end);
+  for (int64_t i = entries.begin; i < entries.end; ++i) {
+    const int64_t ahead = i + kEntriesAhead;
+    if (ahead < entries.end) fetch(e.sources[ahead], e.targets[ahead]);
+    const int64_t source = e.sources[i], target = e.targets[i];
+    const bool known = source >= 0 && source < sources;
+    if (!known && bad < 0) bad = i;
+    if (!known || target < rows.begin || target >= rows.end) continue;
+    open_to(target + 1);
+    add(i, source, target);
+  }
+  open_to(rows.end);
+  return bad;
+}
+
 /// y[target] += weight x[source] over some entries, for a range of rows and columns. `weights` [entries][heads]; null, with
-/// one head: all are 1. `ordered`: entries are in the order of their targets, so rows are cleared one by one, just before
-/// they are added to. Returns the first entry whose source is outside of x, or -1.
+/// one head: all are 1. Returns the first entry whose source is outside of x, or -1.
 inline int64_t spmm(const SparseEntries& e, Range entries, Rows<const float> x, const float* weights, int64_t heads,
                     bool ordered, Rows<float> y, Range rows, Range columns) {
   const int64_t width = y.columns / heads, first_head = columns.begin / width;
-  int64_t cleared = rows.begin, bad = -1;
-  const auto clear_to = [&](int64_t end) {
-    for (; cleared < end; ++cleared) std::fill(y.row(cleared) + columns.begin, y.row(cleared) + columns.end, 0.0f);
+  const auto fetch = [&](int64_t source, int64_t target) {
+    x.fetch(source, columns);
+    if (!ordered) y.fetch(target, columns);
   };
-  if (!ordered) clear_to(rows.end);
-  for (int64_t i = entries.begin; i < entries.end; ++i) {
-    if (i + kEntriesAhead < entries.end) {
-      x.fetch(e.sources[i + kEntriesAhead], columns);
-      if (!ordered) y.fetch(e.targets[i + kEntriesAhead], columns);
-    }
-    const int64_t source = e.sources[i], target = e.targets[i];
-    if (!x.has(source) && bad < 0) bad = i;
-    if (!x.has(source) || target < rows.begin || target >= rows.end) continue;
-    clear_to(target + 1);
+  const auto clear = [&](int64_t row) { std::fill(y.row(row) + columns.begin, y.row(row) + columns.end, 0.0f); };
+  return each_entry(e, entries, x.count, ordered, rows, fetch, clear, [&](int64_t i, int64_t source, int64_t target) {
     const float* from = x.row(source);
     float* to = y.row(target);
     for (int64_t head = first_head, begin = columns.begin; begin < columns.end; ++head) {
@@ -72,9 +88,7 @@ inline int64_t spmm(const SparseEntries& e, Range entries, Rows<const float> x, 
       for (int64_t c = begin; c < end; ++c) to[c] += w * from[c];
       begin = end;
     }
-  }
-  clear_to(rows.end);
-  return bad;
+  });
 }
 
 /// The first entries whose indices are outside of their matrix, or -1.

@@ -16,6 +16,7 @@ from planner.ops.pad import PadAttrs
 from planner.ops.random import RandomAttrs, RandomWholeAttrs
 from planner.ops.rectifier import EluAttrs, SoftplusAttrs
 from planner.ops.scalar import ScalarAttrs
+from planner.ops.segment import SegmentAttrs
 from planner.ops.shape import FillAttrs
 from planner.ops.sparse import SpmmAttrs
 from planner.ops.split import SplitAttrs
@@ -137,14 +138,18 @@ def routed(b: GraphBuilder, x: str) -> str:
 
 
 def sent(b: GraphBuilder, x: str) -> str:
-    """x (N, WIDTH) and what its rows send each other along drawn edges, each with a weight for either half."""
+    """x (N, WIDTH) and what its rows send each other along drawn edges: sums, with a weight for either half, and the
+    largest."""
     ends = [
         b.op("random_whole", [], RandomWholeAttrs(low=0, high=BATCH, shape=(6,)), name=name)[0]
         for name in ("sources", "targets")
     ]
     weights = b.parameter("edge_weights", (6, 2), Init(kind="uniform", value=0.1))
     (y,) = b.op("spmm", [x, *ends, weights], SpmmAttrs(rows=BATCH), name="sent")
-    return layers.add(b, x, y, name="with_sent")
+    x = layers.add(b, x, y, name="with_sent")
+    largest, share = b.op("segment_max", [x, *ends], SegmentAttrs(rows=BATCH), name="largest_sent")
+    (known,) = b.op("where", [share, largest, x], name="largest_or_own")
+    return layers.add(b, x, known, name="with_largest")
 
 
 def ordered(b: GraphBuilder, x: str) -> str:

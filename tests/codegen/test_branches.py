@@ -5,8 +5,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from codegen.branches import KINKS, Forced, Watched, decisive_values, kinked, read_decisions
+from codegen.branches import Forced, Watched, decisive_values, kinked, read_decisions
 from codegen.initial import draw
+from codegen.kinks import KINKS
 from codegen.steps import random_inputs
 from codegen.torch_ops import TORCH
 from codegen.torch_random import FIXED
@@ -100,7 +101,7 @@ def run(graph: Graph, calls: dict[str, Call], dtype: torch.dtype) -> tuple[float
 
 def test_every_differentiable_op_is_smooth_or_has_a_kink() -> None:
     # One stands for other ops, through the others no gradient passes.
-    others = {"argsort", "chain", "compare", "segment_max", "whole"}
+    others = {"argsort", "chain", "compare", "whole"}
     assert (set(TORCH) | {"dropout"}) - others == SMOOTH | set(KINKS) and not SMOOTH & set(KINKS)
     assert {n.op for graph in GRAPHS for n in kinked(graph)} == set(KINKS)
     assert set(TORCH) <= set(all_ops())

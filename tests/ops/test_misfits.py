@@ -17,6 +17,7 @@ from planner.ops.pad import PadAttrs
 from planner.ops.pool import AdaptivePoolAttrs, AvgPoolAttrs, MaxPoolAttrs
 from planner.ops.random import RandomAttrs, RandomWholeAttrs
 from planner.ops.reduce import ReduceAttrs, SumToAttrs
+from planner.ops.segment import SegmentAttrs
 from planner.ops.shape import ReshapeAttrs
 from planner.ops.sparse import SddmmAttrs, SpmmAttrs
 
@@ -73,6 +74,9 @@ CASES = {
     "spmm weights": ("spmm", [(4, 6), "labels", "labels", (5, 2)], SpmmAttrs(rows=3)),
     "sddmm": ("sddmm", [(4, 5), (4, 6), "labels", "labels"], SddmmAttrs()),
     "sddmm heads": ("sddmm", [(4, 5), (7, 5), "labels", "labels"], SddmmAttrs(heads=2)),
+    "segment_max matrix": ("segment_max", [(4, 5, 1), "labels", "labels"], SegmentAttrs(rows=3)),
+    "segment_max entries": ("segment_max", [(4, 5), "labels", "more labels"], SegmentAttrs(rows=3)),
+    "segment_max_backward": ("segment_max_backward", [(3, 5), (4, 5), (3, 6), *["labels"] * 2], SegmentAttrs(rows=4)),
     "softmax": ("softmax", [()], None),
 }
 

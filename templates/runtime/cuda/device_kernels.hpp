@@ -245,7 +245,6 @@ struct Table {
 void embedding(Queue queue, const float* table, const int64_t* ids, float* y, const Table& t, int64_t* bad_row);
 /// `order`: room for a number per position.
 void embedding_backward(Queue queue, const float* dy, const int64_t* ids, float* dtable, const Table& t, int64_t* order);
-void segment_max(Queue queue, const float* x, const int64_t* ids, float* y, const Table& t, int64_t* order);
 void embedding_sgd_update(Queue queue, const float* dy, const int64_t* ids, float* table, const Scalars* now,
                           float lr_factor, const Table& t, int64_t* order);
 
@@ -260,6 +259,10 @@ struct SparseEntries {
 void spmm(Queue queue, const SparseEntries& entries, const float* x, int64_t x_rows, const float* weights, int64_t heads,
           float* y, int64_t y_rows, int64_t columns, int64_t* order, int64_t* bad_row);
 /// `bad_rows`: of the sources and of the targets.
+void segment_max(Queue queue, const SparseEntries& entries, const float* x, int64_t x_rows, float* y, float* share,
+                 int64_t y_rows, int64_t columns, int64_t* order, int64_t* bad_row);
+void segment_max_backward(Queue queue, const SparseEntries& entries, const float* dy, const float* x, const float* y,
+                          int64_t y_rows, float* dx, int64_t x_rows, int64_t columns, int64_t* order, int64_t* bad_row);
 void sddmm(Queue queue, const SparseEntries& entries, const float* a, int64_t a_rows, const float* b, int64_t b_rows,
            int64_t columns, int64_t heads, float* y, int64_t* bad_rows);
 

@@ -26,7 +26,7 @@ void look_up(Queue queue, const Word* table, const int64_t* ids, Word* y, const 
 
 /// f(place, add up) for every column of every entry that is looked up. `order`: room for the positions sorted by their ids;
 /// null: they are. The team of an entry's first one goes through all of them, which fixes the order of additions. `add up(start, f)`:
-/// f(sum, value(position, column)) of every such position.
+/// f(sum, value(position, column)) of every such position, a sum being whatever `start` is.
 template <class Value, class F>
 void each_entry(Queue queue, const int64_t* ids, const Table& shape, int64_t* order, Value value, F f) {
   const Table t = shape;
@@ -40,7 +40,7 @@ void each_entry(Queue queue, const int64_t* ids, const Table& shape, int64_t* or
     if (id < 0 || id >= t.entries || id == t.padding_index) return;
     if (first > 0 && ids[at(first - 1)] == id) return;
     for (int64_t c = team.lane(); c < t.columns; c += team.lanes)
-      f(id * t.columns + c, [&](float sum, auto add) {
+      f(id * t.columns + c, [&](auto sum, auto add) {
 #pragma unroll 4
         for (int64_t i = first; i < t.positions && ids[at(i)] == id; ++i) sum = add(sum, value(at(i), c));
         return sum;
@@ -79,14 +79,6 @@ void embedding_backward(Queue queue, const float* dy, const int64_t* ids, float*
   });
 }
 
-void segment_max(Queue queue, const float* x, const int64_t* ids, float* y, const Table& t, int64_t* order) {
-  constexpr float lowest = -std::numeric_limits<float>::infinity();
-  clear(queue, y, t, lowest);
-  each_entry(queue, ids, t, order, Rows{x, t.columns}, [=] STEPPLAN_KERNEL(int64_t at, auto add_up) {
-    y[at] = add_up(lowest, [](float best, float v) { return v > best || v != v ? v : best; });
-  });
-}
-
 void embedding_sgd_update(Queue queue, const float* dy, const int64_t* ids, float* table, const Scalars* now,
                           float lr_factor, const Table& t, int64_t* order) {
   each_entry(queue, ids, t, order, Rows{dy, t.columns}, [=] STEPPLAN_KERNEL(int64_t at, auto add_up) {
@@ -110,6 +102,50 @@ void spmm(Queue queue, const SparseEntries& entries, const float* x, int64_t x_r
     y[at] = add_up(0.0f, [](float sum, float m) { return sum + m; });
   });
   report_bad_row(queue, {sources, entries.count, x_rows, INT64_MIN, 0.0f, bad_row});
+}
+
+void segment_max(Queue queue, const SparseEntries& entries, const float* x, int64_t x_rows, float* y, float* share,
+                 int64_t y_rows, int64_t columns, int64_t* order, int64_t* bad_row) {
+  struct Largest {
+    float best, count;
+  };
+  const Table t{entries.count, y_rows, columns, -1};
+  const int64_t* sources = entries.sources;
+  clear(queue, y, t, -std::numeric_limits<float>::infinity());
+  clear(queue, share, t, 0.0f);
+  const auto place = [=] STEPPLAN_KERNEL(int64_t i, int64_t c) {
+    const int64_t source = sources[i];
+    return source >= 0 && source < x_rows ? source * columns + c : -1;
+  };
+  each_entry(queue, entries.targets, t, order, place, [=] STEPPLAN_KERNEL(int64_t at, auto add_up) {
+    const Largest start{-std::numeric_limits<float>::infinity(), 0.0f};
+    const Largest found = add_up(start, [=](Largest so_far, int64_t from) -> Largest {
+      if (from < 0) return so_far;
+      const float v = x[from], best = so_far.best;
+      if (v > best || (v != v && best == best)) return {v, 1.0f};
+      const bool same = v == best || (v != v && best != best);
+      return {best, so_far.count + (same ? 1.0f : 0.0f)};
+    });
+    y[at] = found.best;
+    share[at] = found.count > 0.0f ? 1.0f / found.count : 0.0f;
+  });
+  report_bad_row(queue, {sources, entries.count, x_rows, INT64_MIN, 0.0f, bad_row});
+}
+
+void segment_max_backward(Queue queue, const SparseEntries& entries, const float* dy, const float* x, const float* y,
+                          int64_t y_rows, float* dx, int64_t x_rows, int64_t columns, int64_t* order, int64_t* bad_row) {
+  const Table t{entries.count, x_rows, columns, -1};
+  const int64_t* sources = entries.sources;
+  clear(queue, dx, t, 0.0f);
+  const auto place = [=] STEPPLAN_KERNEL(int64_t i, int64_t c) {
+    const int64_t source = sources[i];
+    return source >= 0 && source < y_rows ? source * columns + c : -1;
+  };
+  each_entry(queue, entries.targets, t, order, place, [=] STEPPLAN_KERNEL(int64_t at, auto add_up) {
+    const float v = x[at];
+    dx[at] = add_up(0.0f, [=](float sum, int64_t from) { return from >= 0 && y[from] == v ? sum + dy[from] : sum; });
+  });
+  report_bad_row(queue, {sources, entries.count, y_rows, INT64_MIN, 0.0f, bad_row});
 }
 
 void sddmm(Queue queue, const SparseEntries& e, const float* a, int64_t a_rows, const float* b, int64_t b_rows,
