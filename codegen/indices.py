@@ -23,9 +23,10 @@ PICKED = {
     "sddmm": {2: "in0", 3: "in1"},
     "segment_max": {1: "in0", 2: "out0"},
     "segment_max_backward": {3: "in2", 4: "out0"},
+    "sort_entries": {0: "source_rows", 1: "target_rows"},
     "spmm": {1: "in0", 2: "out0"},
 }
-"""Op -> which operands hold indices, and of which operand's rows."""
+"""Op -> which operands hold indices, and of which operand's rows, or which attribute says of how many."""
 
 
 def index_operands(op: str) -> tuple[int, ...]:
@@ -38,7 +39,7 @@ def reported_operands(op: str) -> tuple[int, ...]:
     written anywhere else is left out."""
     if op in LABELS:
         return () if op.endswith("_backward") else (LABELS[op],)
-    return tuple(i for i, rows in PICKED.get(op, {}).items() if rows.startswith("in"))
+    return tuple(i for i, rows in PICKED.get(op, {}).items() if not rows.startswith(("out", "up")))
 
 
 MOVES = frozenset({"concat", "convert_layout", "expand", "permute", "reshape", "slice", "split"})
@@ -109,9 +110,12 @@ def index_range(signature: Signature, operand: int) -> tuple[int, int]:
     if signature.op in LABELS:
         classes = getattr(attrs, "classes", None) or next(t.shape[1] for t in signature.inputs if len(t.shape) == 2)
         return classes, attrs.ignore_index
+    rows = PICKED[signature.op][operand]
+    if hasattr(attrs, rows):
+        return int(getattr(attrs, rows)), 0
     operand_of = {
         **{f"in{i}": t for i, t in enumerate(signature.inputs)},
         **{f"out{i}": t for i, t in enumerate(signature.outputs)},
         **{f"up{i}": t for i, t in enumerate(signature.updates)},
     }
-    return operand_of[PICKED[signature.op][operand]].shape[0], 0
+    return operand_of[rows].shape[0], 0

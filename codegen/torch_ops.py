@@ -228,6 +228,11 @@ def spmm(a: Any, t: Sequence[Tensor]) -> Tensor:
     return x.new_zeros(a.rows, x.shape[1]).index_add(0, targets, rows)
 
 
+def sort_entries(a: Any, t: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    places = t[1].clamp(-1, a.target_rows).argsort(stable=True)
+    return t[0][places], t[1][places], places, places.argsort()
+
+
 def sddmm(a: Any, t: Sequence[Tensor]) -> Tensor:
     products = t[0][t[2]] * t[1][t[3]]
     return products.unflatten(1, (a.heads, -1)).sum(2)
@@ -327,6 +332,7 @@ TORCH: dict[str, Call] = {
     "sigmoid": lambda a, t: t[0].sigmoid(),
     "silu": lambda a, t: F.silu(t[0]),
     "slice": sliced,
+    "sort_entries": sort_entries,
     "softplus": lambda a, t: straightened(t[0], a.beta, a.beta * t[0] > a.bound),
     "softmax": lambda a, t: t[0].softmax(-1),
     "split": lambda a, t: t[0].split(list(a.sizes), a.axis),

@@ -26,6 +26,7 @@ HEADERS = {
     "dropout": ("dropout.hpp",),
     "elementwise": ("activations.hpp", "binary.hpp"),
     "embedding": ("embedding.hpp",),
+    "entries": ("entries.hpp",),
     "grouped": ("grouped.hpp",),
     "gru": ("gru.hpp",),
     "interpolate": ("interpolate.hpp",),

@@ -67,9 +67,7 @@ def added(c: Context, places: Any, rows: str, entries: int, width: int) -> str:
 
 def with_what_was_there(c: Context, x: str, total: str) -> str:
     """The sum, unless x is 0 everywhere."""
-    maker = c.maker(x)
-    while maker is not None and maker.op in ("permute", "reshape"):
-        maker = c.maker(maker.inputs[0])
+    maker = c.maker(c.behind_views(x, "permute", "reshape"))
     zero = maker is not None and isinstance(maker.attrs, FillAttrs) and maker.attrs.value == 0
     return total if zero else c.op("add", x, total)
 
@@ -225,7 +223,9 @@ def _row_places(c: Context, index: Any, axis: int, shape: tuple[int, ...]) -> An
         return None
     source = c.shape(maker.inputs[0])
     narrow = len(source) == len(shape) and prod(source[1:]) == 1
-    return c.reshape(maker.inputs[0], source[:1]) if narrow and source[0] == c.shape(index)[0] else None
+    if not narrow or source[0] != c.shape(index)[0]:
+        return None
+    return c.reshape(c.behind_views(maker.inputs[0]), source[:1])  # one value for all that use these indices
 
 
 @lowers("scatter_add")

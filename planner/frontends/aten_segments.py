@@ -77,9 +77,7 @@ def _largest(c: Context, x: str, rows: str, ids: str, include: bool) -> str:
 def _where_they_lie(c: Context, rows: str, count: int) -> tuple[str, str]:
     """Rows as those of a matrix, and which ones. Picked rows stay where they are, unless that is in a table that is
     trained: their gradient is added to it where it lies."""
-    maker = c.maker(rows)
-    while maker is not None and maker.op == "reshape":
-        maker = c.maker(maker.inputs[0])
+    maker = c.maker(c.behind_views(rows))
     if maker is not None and maker.op == "embedding" and maker.attrs == EmbeddingAttrs():
         x, ids = maker.inputs
         if c.shape(ids) == (count,) and c.b.values[x].role is not Role.PARAMETER:

@@ -135,6 +135,12 @@ class Emitter:
         """The node that the value is a result of; found from the end, as it is often one of the last."""
         return next((n for n in reversed(self.b.nodes) if value in n.outputs), None)
 
+    def behind_views(self, value: str, *ops: str) -> str:
+        """What the value is a view of, if it is one by such ops (default: reshape)."""
+        while (maker := self.maker(value)) is not None and maker.op in (ops or ("reshape",)):
+            value = maker.inputs[0]
+        return value
+
     # -- nodes -------------------------------------------------------------------------------------------------
     def op(self, op: str, *inputs: str, attrs: Attrs | None = None, updates: Sequence[str] = ()) -> str:
         """Append a node and return its first output."""

@@ -1,4 +1,4 @@
-"""The entries of sparse matrices that are constants, put into the order of their targets ahead of time.
+"""The entries of sparse matrices in the order of their targets: of constants ahead of time, of others in the step.
 
 A graph's edges come in any order, and a sum or maximum over them then reads and writes a row of its result for every
 edge. In the order of the targets it has every row done at once, as with compressed sparse rows; the additions of a row
@@ -6,20 +6,25 @@ keep their order. Each product has an order of its own: a gradient's targets are
 belongs to the entries and is computed in the step, weights and their gradients, is moved there, or back, by a node.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import count
+from typing import NamedTuple
 
 import numpy as np
 
 from planner.graph.model import DType, Graph, Init, Node, Program, Role, TensorType, Value
 from planner.ops.base import Array, op_named
 from planner.ops.embedding import EmbeddingAttrs
-from planner.ops.sparse import EntriesAttrs, SparseOp
+from planner.ops.entries import SortEntries, SortEntriesAttrs
+from planner.ops.sparse import LINE, EntriesAttrs, SparseOp
+
+WIDE = LINE
+"""Of fewer columns than a cache line holds sorting in the step takes longer than it saves."""
 
 
 def order_entries(graph: Graph, data: Mapping[str, Array]) -> tuple[Graph, dict[str, Array]]:
-    """The graph whose products with constant sparse matrices go through them in order, and the contents of its
-    persistent values: `data`, by name, with reordered constants, and without those that nobody reads any more."""
+    """The graph whose products with sparse matrices go through them in order, and the contents of its persistent
+    values: `data`, by name, with reordered constants, and without those that nobody reads any more."""
     ordered = _Ordered(graph, data)
     programs = tuple(ordered.program(p) for p in graph.programs)
     read = {v for p in programs for n in p.nodes for v in n.reads}
@@ -28,6 +33,19 @@ def order_entries(graph: Graph, data: Mapping[str, Array]) -> tuple[Graph, dict[
     names = {graph.value[v].name for v in gone}
     kept = {name: contents for name, contents in ordered.data.items() if name not in names}
     return Graph(name=graph.name, values=values, programs=programs), kept
+
+
+class _Order(NamedTuple):
+    """Entries in the order of their targets. Constants are made where they are asked for."""
+
+    sources: str
+    targets: str
+    places: Callable[[], str]
+    """Which entry is the i-th."""
+    ranks: Callable[[], str]
+    """Which one entry i is."""
+    known: bool
+    """Ahead of time."""
 
 
 class _Ordered:
@@ -43,66 +61,103 @@ class _Ordered:
 
     def program(self, program: Program) -> Program:
         moved: set[str] = set()
-        nodes = tuple(found for node in program.nodes for found in self._node(node, moved))
+        sorts: dict[tuple[str, ...], _Order] = {}
+        nodes = tuple(found for node in program.nodes for found in self._node(node, moved, sorts))
         return program.model_copy(update={"nodes": nodes})
 
-    def _node(self, node: Node, moved: set[str]) -> list[Node]:
-        """The node; if it is such a product, with its entries in order, and with what moves things there or back.
-        `moved`: weights in order that a node of this program has made."""
+    def _node(self, node: Node, moved: set[str], sorts: dict[tuple[str, ...], _Order]) -> list[Node]:
+        """The node; if it is such a product, with its entries in order, and with what orders them, or moves things
+        there or back. `moved`, `sorts`: weights in order that a node of this program has made, and orders."""
         attrs, op = node.attrs, op_named(node.op)
         if not isinstance(attrs, EntriesAttrs) or not isinstance(op, SparseOp) or attrs.ordered:
             return [node]
         first = op.first_entries
         sources, targets = node.inputs[first : first + 2]
-        if not self._constant(targets):
-            return [node]
         in_order = node.model_copy(update={"attrs": attrs.model_copy(update={"ordered": True})})
-        order = self._order(targets)
-        if bool((np.diff(order) > 0).all()):
+        if self._constant(targets) and bool((np.diff(self._order(targets)) > 0).all()):
             return [in_order]
-        if not self._constant(sources):
-            return [node]
-        node, inputs = in_order, [*node.inputs]
-        inputs[first] = self._taken(sources, "sources", targets)
-        inputs[first + 1] = self._taken(targets, "targets", targets)
-        if node.op == "sddmm":
-            return self._moved_back(node.model_copy(update={"inputs": tuple(inputs)}), targets)
         before: list[Node] = []
+        if self._constant(targets) and self._constant(sources):
+            order = self._known(sources, targets)
+        elif self.values[node.inputs[0]].type.shape[1] >= WIDE:
+            before, order = self._sorted(node, op, sorts)
+        else:
+            return [node]
+        inputs = [*node.inputs]
+        inputs[first : first + 2] = order.sources, order.targets
+        if node.op == "sddmm":
+            ordered = in_order.model_copy(update={"inputs": tuple(inputs)})
+            return [*before, *self._moved_back(ordered, order.ranks())]
         for place, weights in enumerate(inputs[first + 2 :], first + 2):
-            if self._constant(weights):
+            if order.known and self._constant(weights):
                 inputs[place] = self._taken(weights, "weights", targets)
                 continue
-            places = self._stored("places", order, "", targets)
+            places = order.places()
             inputs[place] = f"{weights}.by.{places}"
             if inputs[place] not in moved:
-                before = [self._move(node, weights, places, inputs[place])]
+                before.append(self._move(node, weights, places, inputs[place]))
                 moved.add(inputs[place])
-        return [*before, node.model_copy(update={"inputs": tuple(inputs)})]
+        return [*before, in_order.model_copy(update={"inputs": tuple(inputs)})]
+
+    def _known(self, sources: str, targets: str) -> _Order:
+        """Of constants."""
+
+        def ranks() -> str:
+            order = self._order(targets)
+            found = np.empty_like(order)
+            found[order] = np.arange(len(found))
+            return self._stored("ranks", found, "", targets)
+
+        return _Order(
+            sources=self._taken(sources, "sources", targets),
+            targets=self._taken(targets, "targets", targets),
+            places=lambda: self._stored("places", self._order(targets), "", targets),
+            ranks=ranks,
+            known=True,
+        )
+
+    def _sorted(self, node: Node, op: SparseOp, sorts: dict[tuple[str, ...], _Order]) -> tuple[list[Node], _Order]:
+        """In the step, by a node before the first one that needs it."""
+        entries = node.inputs[op.first_entries : op.first_entries + 2]
+        inputs, outputs = ([self.values[v].type for v in found] for found in (node.inputs, node.outputs))
+        rows = inputs[op.picked_from].shape[0]
+        attrs = SortEntriesAttrs(source_rows=rows, target_rows=op.target_rows(inputs, outputs))
+        key = (*entries, attrs.text())
+        if key in sorts:
+            return [], sorts[key]
+        name = f"{node.id}.sort"
+        results = tuple(f"{name}.{output}" for output in SortEntries.output_names)
+        for result in results:
+            self._compute(result, self.values[entries[0]].type, node)
+        sources, targets, places, ranks = results
+        sorts[key] = _Order(sources, targets, lambda: places, lambda: ranks, False)
+        update = {"id": name, "op": SortEntries.name, "attrs": attrs, "inputs": entries, "outputs": results}
+        return [node.model_copy(update=update)], sorts[key]
 
     def _order(self, targets: str) -> Array:
         if targets not in self._orders:
             self._orders[targets] = np.argsort(self._contents(targets), kind="stable")
         return self._orders[targets]
 
-    def _moved_back(self, node: Node, targets: str) -> list[Node]:
+    def _moved_back(self, node: Node, ranks: str) -> list[Node]:
         """The products of entries in order, and these where they were before."""
-        order = self._order(targets)
-        ranks = np.empty_like(order)
-        ranks[order] = np.arange(len(ranks))
         (result,) = node.outputs
         inner = f"{result}.in_order"
         self.values[inner] = self.values[result].model_copy(update={"id": inner, "gradient_of": ""})
-        back = self._move(node, inner, self._stored("ranks", ranks, "", targets), result)
-        return [node.model_copy(update={"outputs": (inner,)}), back]
+        return [node.model_copy(update={"outputs": (inner,)}), self._move(node, inner, ranks, result)]
 
     def _move(self, beside: Node, x: str, places: str, result: str) -> Node:
         """result[i] = x[places[i]]."""
-        if result not in self.values:
-            role = Role.GRADIENT if beside.phase == "backward" else Role.ACTIVATION
-            self.values[result] = Value(id=result, type=self.values[x].type, role=role)
+        self._compute(result, self.values[x].type, beside)
         name = f"{beside.id}.moved"
         update = {"id": name, "op": "embedding", "attrs": EmbeddingAttrs(), "inputs": (x, places), "outputs": (result,)}
         return beside.model_copy(update=update)
+
+    def _compute(self, value: str, type_: TensorType, beside: Node) -> None:
+        """Make a value that is computed just before a node, unless it is one already."""
+        if value not in self.values:
+            role = Role.GRADIENT if beside.phase == "backward" else Role.ACTIVATION
+            self.values[value] = Value(id=value, type=type_, role=role)
 
     def _constant(self, value: str) -> bool:
         known = self.values[value]

@@ -111,6 +111,7 @@ class SegmentMaxBackward(_Segment):
     output_names = ("dx",)
     differentiable = False
     first_entries = 3
+    picked_from = 2
     integers: ClassVar[Mapping[int, DType]] = {3: DType.INT64, 4: DType.INT64}
 
     def infer(self, attrs: SegmentAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:

@@ -61,17 +61,19 @@ class SparseOp(Op):
     input_layout = Layout.ROW_MAJOR
     first_entries: ClassVar[int]
     """Operands before this one are dense matrices; it holds the entries' sources, the next one their targets."""
+    picked_from: ClassVar[int] = 0
+    """The operand that sources are rows of."""
 
     def measured_with(self, signature: Signature) -> Mapping[int, Array]:
         """Entries in order: as many in every row."""
         assert isinstance(signature.attrs, EntriesAttrs)
         targets = self.first_entries + 1
-        entries, rows = signature.inputs[targets].elements, self.target_rows(signature)
+        entries, rows = signature.inputs[targets].elements, self.target_rows(signature.inputs, signature.outputs)
         return {targets: np.arange(entries) * rows // entries} if signature.attrs.ordered else {}
 
-    def target_rows(self, signature: Signature) -> int:
-        """What targets are rows of."""
-        return signature.outputs[0].shape[0]
+    def target_rows(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> int:
+        """Of what targets pick."""
+        return outputs[0].shape[0]
 
     def pairs(self, inputs: Sequence[TensorType]) -> tuple[int, ...]:
         """The shape of the entries, whose sources and targets are given."""
@@ -236,8 +238,8 @@ class Sddmm(SparseOp):
         rows = signature.inputs[2].elements * signature.inputs[0].shape[1]
         return {f"in{i}": Bytes(min(t.bytes, rows * t.dtype.itemsize)) for i, t in enumerate(signature.inputs[:2])}
 
-    def target_rows(self, signature: Signature) -> int:
-        return signature.inputs[1].shape[0]
+    def target_rows(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> int:
+        return inputs[1].shape[0]
 
     def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
         return {("loops", "entries"): signature.inputs[2].elements}

@@ -7,6 +7,7 @@ from planner.graph.optimizer import Optimizer
 from planner.ops.activation import ClampAttrs
 from planner.ops.attention import AttentionAttrs
 from planner.ops.embedding import EmbeddingAttrs
+from planner.ops.entries import SortEntriesAttrs
 from planner.ops.grouped import GroupedAttrs
 from planner.ops.interpolate import InterpolateAttrs
 from planner.ops.masks import CastAttrs, CompareAttrs
@@ -147,7 +148,10 @@ def sent(b: GraphBuilder, x: str) -> str:
     weights = b.parameter("edge_weights", (6, 2), Init(kind="uniform", value=0.1))
     (y,) = b.op("spmm", [x, *ends, weights], SpmmAttrs(rows=BATCH), name="sent")
     x = layers.add(b, x, y, name="with_sent")
-    largest, share = b.op("segment_max", [x, *ends], SegmentAttrs(rows=BATCH), name="largest_sent")
+    rows = SortEntriesAttrs(source_rows=BATCH, target_rows=BATCH)
+    sources, targets, *_ = b.op("sort_entries", ends, rows, name="sort")
+    attrs = SegmentAttrs(rows=BATCH, ordered=True)
+    largest, share = b.op("segment_max", [x, sources, targets], attrs, name="largest_sent")
     (known,) = b.op("where", [share, largest, x], name="largest_or_own")
     return layers.add(b, x, known, name="with_largest")
 

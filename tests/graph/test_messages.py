@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from planner.frontends.torch_export import capture_module
-from planner.graph.model import Graph, Node
-from planner.ops.sparse import SddmmAttrs, SpmmAttrs
+from planner.graph.model import Graph, Node, Role
+from planner.ops.entries import SortEntriesAttrs
+from planner.ops.sparse import EntriesAttrs, SddmmAttrs, SpmmAttrs
 from tests.frontends.torch_agreement import agree
 
 NODES, EDGES, WIDTH, HEADS = 6, 17, 12, 3
@@ -22,10 +23,10 @@ class Net(nn.Module):
     """`send` makes (EDGES, WIDTH) messages of (NODES, WIDTH) rows, their sources and their targets, which are an input
     of the model, or constants where they are given."""
 
-    def __init__(self, send: Send, edges: Tensor | None = None) -> None:
+    def __init__(self, send: Send, edges: Tensor | None = None, width: int = WIDTH) -> None:
         super().__init__()
         self.send = send
-        self.table, self.first, self.last = nn.Embedding(NODES, WIDTH), nn.Linear(5, WIDTH), nn.Linear(WIDTH, 3)
+        self.table, self.first, self.last = nn.Embedding(NODES, width), nn.Linear(5, width), nn.Linear(width, 3)
         self.edge, self.heads = nn.Parameter(torch.randn(EDGES)), nn.Parameter(torch.randn(EDGES, HEADS))
         if edges is not None:
             self.register_buffer("edges", edges)
@@ -34,7 +35,7 @@ class Net(nn.Module):
         sources, targets = edges or self.edges
         h = self.first(x)
         messages = self.send(self, h, sources, targets)
-        y = h.new_zeros(NODES, WIDTH).scatter_add(0, targets[:, None].expand(EDGES, WIDTH), messages)
+        y = torch.zeros_like(h).scatter_add(0, targets[:, None].expand_as(messages), messages)
         return self.last(y + h)
 
 
@@ -44,7 +45,7 @@ def weighted(net: Net, h: Tensor, sources: Tensor, targets: Tensor) -> Tensor:
 
 def with_heads(net: Net, h: Tensor, sources: Tensor, targets: Tensor) -> Tensor:
     parts = h.view(NODES, HEADS, -1).index_select(0, sources)
-    return (net.heads.softmax(1)[..., None] * parts).view(EDGES, WIDTH)
+    return (net.heads.softmax(1)[..., None] * parts).flatten(1)
 
 
 def plain(net: Net, h: Tensor, sources: Tensor, targets: Tensor) -> Tensor:
@@ -176,9 +177,30 @@ def test_what_is_in_order_stays_as_it_is() -> None:
     assert {n.attrs for n in (forward, back)} == {SpmmAttrs(rows=NODES, ordered=True)}
 
 
-def test_edges_that_are_an_input_stay_as_they_are() -> None:
+def test_narrow_messages_along_edges_that_are_an_input_stay_as_they_are() -> None:
     graph, _ = capture_module(Net(plain), (torch.randn(NODES, 5), *random_edges()))
     assert {n.attrs for n in graph.program["train_step"].nodes if n.op == "spmm"} == {SpmmAttrs(rows=NODES)}
+
+
+@pytest.mark.parametrize("send", [plain, weighted, with_heads, attended, compared])
+def test_wide_ones_are_put_in_order_in_the_step(send: Send) -> None:
+    """Once for every end that something is added up at, whatever reads it; what belongs to the edges is moved."""
+    inputs = (torch.randn(NODES, 5), *random_edges())
+    graph = agree(Net(send, width=48), inputs, "mse")
+    nodes = graph.program["train_step"].nodes
+    found = [n for n in nodes if n.op in ("spmm", "sddmm")]
+    assert found and all(n.attrs.ordered for n in found if isinstance(n.attrs, EntriesAttrs))
+    sorts = [n for n in nodes if n.op == "sort_entries"]
+    assert len(sorts) == len({n.inputs for n in sorts}) == 2
+    moves = {plain: 0, weighted: 3, with_heads: 3, attended: 6, compared: 6}
+    assert ops(graph).count("embedding") == moves[send]
+
+
+def test_what_sorts_knows_which_index_is_wrong() -> None:
+    graph, _ = capture_module(Net(plain, width=48), (torch.randn(NODES, 5), *random_edges()))
+    sort, *_ = (n for n in graph.program["train_step"].nodes if n.op == "sort_entries")
+    assert sort.attrs == SortEntriesAttrs(source_rows=NODES, target_rows=NODES)
+    assert [graph.value[v].role for v in sort.inputs] == [Role.INPUT] * 2, sort
 
 
 @pytest.mark.parametrize("add", ["scatter_add", "index_add", "scatter_reduce"])

@@ -31,6 +31,7 @@ NO_GRADIENT = {
     "ones": "a constant",
     "random": "no input",
     "random_whole": "no input",
+    "sort_entries": "whole numbers have none",
     "whole": "whole numbers have none",
     "slice_backward": "the transpose of slice, differentiated only for second derivatives",
 }

@@ -10,6 +10,7 @@ from planner.ops.concat import ConcatAttrs
 from planner.ops.conv import ConvAttrs
 from planner.ops.copy import ExpandAttrs, PermuteAttrs, SliceAttrs
 from planner.ops.dropout import DropoutAttrs
+from planner.ops.entries import SortEntriesAttrs
 from planner.ops.layer_norm import LayerNormAttrs
 from planner.ops.loss import ClassLossAttrs
 from planner.ops.lrn import LrnAttrs
@@ -77,6 +78,7 @@ CASES = {
     "segment_max matrix": ("segment_max", [(4, 5, 1), "labels", "labels"], SegmentAttrs(rows=3)),
     "segment_max entries": ("segment_max", [(4, 5), "labels", "more labels"], SegmentAttrs(rows=3)),
     "segment_max_backward": ("segment_max_backward", [(3, 5), (4, 5), (3, 6), *["labels"] * 2], SegmentAttrs(rows=4)),
+    "sort_entries": ("sort_entries", ["labels", "more labels"], SortEntriesAttrs(source_rows=2, target_rows=2)),
     "softmax": ("softmax", [()], None),
 }
 

@@ -254,6 +254,12 @@ struct SparseEntries {
   const int64_t* targets;
   int64_t count;
 };
+/// Entries in the order of their targets, which they were before, and where each went.
+struct SortedEntries {
+  int64_t *sources, *targets, *places, *ranks;
+};
+void sort_entries(Queue queue, const SparseEntries& entries, int64_t source_rows, int64_t target_rows,
+                  const SortedEntries& sorted, int64_t* bad_rows);
 /// `weights`: `heads` per entry, or null. `order`: room for a number per entry; null: entries are in the order of their
 /// targets.
 void spmm(Queue queue, const SparseEntries& entries, const float* x, int64_t x_rows, const float* weights, int64_t heads,

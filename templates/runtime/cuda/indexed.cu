@@ -87,6 +87,25 @@ void embedding_sgd_update(Queue queue, const float* dy, const int64_t* ids, floa
   });
 }
 
+void sort_entries(Queue queue, const SparseEntries& entries, int64_t source_rows, int64_t target_rows,
+                  const SortedEntries& sorted, int64_t* bad_rows) {
+  const SparseEntries e = entries;
+  const SortedEntries to = sorted;
+  elements(queue, e.count, [=] STEPPLAN_KERNEL(int64_t i) {
+    const auto bucket = [&](int64_t j) {
+      const int64_t target = e.targets[j];
+      return target < 0 ? int64_t{-1} : target < target_rows ? target : target_rows;
+    };
+    const int64_t rank = rank_of(i, e.count, bucket);
+    to.sources[rank] = e.sources[i];
+    to.targets[rank] = e.targets[i];
+    to.places[rank] = i;
+    to.ranks[i] = rank;
+  });
+  report_bad_row(queue, {e.sources, e.count, source_rows, INT64_MIN, 0.0f, bad_rows});
+  report_bad_row(queue, {e.targets, e.count, target_rows, INT64_MIN, 0.0f, bad_rows + 1});
+}
+
 void spmm(Queue queue, const SparseEntries& entries, const float* x, int64_t x_rows, const float* weights, int64_t heads,
           float* y, int64_t y_rows, int64_t columns, int64_t* order, int64_t* bad_row) {
   const Table t{entries.count, y_rows, columns, -1};
