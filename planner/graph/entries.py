@@ -18,6 +18,8 @@ from planner.ops.embedding import EmbeddingAttrs
 from planner.ops.entries import SortEntries, SortEntriesAttrs
 from planner.ops.sparse import LINE, EntriesAttrs, SparseOp
 
+VIEWS = frozenset({"reshape", "slice"})
+"""What takes the ends of edges out of an input."""
 WIDE = LINE
 """Of fewer columns than a cache line holds sorting in the step takes longer than it saves."""
 
@@ -48,26 +50,54 @@ class _Order(NamedTuple):
     """Ahead of time."""
 
 
+class _Seen:
+    """What nodes of a program have made so far."""
+
+    def __init__(self) -> None:
+        self.moved: set[str] = set()
+        """Weights in order."""
+        self.sorts: dict[tuple[str, ...], _Order] = {}
+        self._views: dict[tuple[str, str, str], str] = {}
+        self._same: dict[str, str] = {}
+
+    def view(self, node: Node) -> None:
+        """Layers that each take the ends out of one input take the same."""
+        (x,), (y,) = node.inputs, node.outputs
+        self._same[y] = self._views.setdefault((node.op, node.attrs.text(), self.first(x)), y)
+
+    def first(self, value: str) -> str:
+        """The first value that holds the same."""
+        return self._same.get(value, value)
+
+
 class _Ordered:
     def __init__(self, graph: Graph, data: Mapping[str, Array]) -> None:
         self.values: dict[str, Value] = {v.id: v for v in graph.values}
         self.data: dict[str, Array] = dict(data)
         self.replaced: set[str] = set()
-        """Constants that some node does not read any more."""
+        """Constants, and views, that some node does not read any more."""
         self._orders: dict[str, Array] = {}
         """Targets -> their entries in order."""
         self._made: dict[tuple[str, str, str], str] = {}
         """What a constant is, a constant, and the targets -> it in their order."""
 
     def program(self, program: Program) -> Program:
-        moved: set[str] = set()
-        sorts: dict[tuple[str, ...], _Order] = {}
-        nodes = tuple(found for node in program.nodes for found in self._node(node, moved, sorts))
-        return program.model_copy(update={"nodes": nodes})
+        seen, kept = _Seen(), list[Node]()
+        nodes = [found for node in program.nodes for found in self._node(node, seen)]
+        read = set(program.outputs)
+        for node in reversed(nodes):
+            if node.op in VIEWS and not read.intersection(node.outputs):
+                self.replaced.update(node.outputs)
+                continue
+            read.update(node.reads)
+            kept.append(node)
+        return program.model_copy(update={"nodes": tuple(reversed(kept))})
 
-    def _node(self, node: Node, moved: set[str], sorts: dict[tuple[str, ...], _Order]) -> list[Node]:
+    def _node(self, node: Node, seen: _Seen) -> list[Node]:
         """The node; if it is such a product, with its entries in order, and with what orders them, or moves things
-        there or back. `moved`, `sorts`: weights in order that a node of this program has made, and orders."""
+        there or back."""
+        if node.op in VIEWS:
+            seen.view(node)
         attrs, op = node.attrs, op_named(node.op)
         if not isinstance(attrs, EntriesAttrs) or not isinstance(op, SparseOp) or attrs.ordered:
             return [node]
@@ -80,7 +110,7 @@ class _Ordered:
         if self._constant(targets) and self._constant(sources):
             order = self._known(sources, targets)
         elif self.values[node.inputs[0]].type.shape[1] >= WIDE:
-            before, order = self._sorted(node, op, sorts)
+            before, order = self._sorted(node, op, seen)
         else:
             return [node]
         inputs = [*node.inputs]
@@ -94,9 +124,9 @@ class _Ordered:
                 continue
             places = order.places()
             inputs[place] = f"{weights}.by.{places}"
-            if inputs[place] not in moved:
+            if inputs[place] not in seen.moved:
                 before.append(self._move(node, weights, places, inputs[place]))
-                moved.add(inputs[place])
+                seen.moved.add(inputs[place])
         return [*before, in_order.model_copy(update={"inputs": tuple(inputs)})]
 
     def _known(self, sources: str, targets: str) -> _Order:
@@ -116,23 +146,23 @@ class _Ordered:
             known=True,
         )
 
-    def _sorted(self, node: Node, op: SparseOp, sorts: dict[tuple[str, ...], _Order]) -> tuple[list[Node], _Order]:
+    def _sorted(self, node: Node, op: SparseOp, seen: _Seen) -> tuple[list[Node], _Order]:
         """In the step, by a node before the first one that needs it."""
-        entries = node.inputs[op.first_entries : op.first_entries + 2]
+        entries = tuple(map(seen.first, node.inputs[op.first_entries : op.first_entries + 2]))
         inputs, outputs = ([self.values[v].type for v in found] for found in (node.inputs, node.outputs))
         rows = inputs[op.picked_from].shape[0]
         attrs = SortEntriesAttrs(source_rows=rows, target_rows=op.target_rows(inputs, outputs))
         key = (*entries, attrs.text())
-        if key in sorts:
-            return [], sorts[key]
+        if key in seen.sorts:
+            return [], seen.sorts[key]
         name = f"{node.id}.sort"
         results = tuple(f"{name}.{output}" for output in SortEntries.output_names)
         for result in results:
             self._compute(result, self.values[entries[0]].type, node)
         sources, targets, places, ranks = results
-        sorts[key] = _Order(sources, targets, lambda: places, lambda: ranks, False)
+        seen.sorts[key] = _Order(sources, targets, lambda: places, lambda: ranks, False)
         update = {"id": name, "op": SortEntries.name, "attrs": attrs, "inputs": entries, "outputs": results}
-        return [node.model_copy(update=update)], sorts[key]
+        return [node.model_copy(update=update)], seen.sorts[key]
 
     def _order(self, targets: str) -> Array:
         if targets not in self._orders:

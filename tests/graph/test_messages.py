@@ -196,6 +196,29 @@ def test_wide_ones_are_put_in_order_in_the_step(send: Send) -> None:
     assert ops(graph).count("embedding") == moves[send]
 
 
+class Layers(nn.Module):
+    """Each takes the ends of the edges by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linears = nn.ModuleList(nn.Linear(32, 32) for _ in range(3))
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        for linear in self.linears:
+            targets = edges[1][:, None].expand(EDGES, 32)
+            x = linear(x).relu() + torch.zeros_like(x).scatter_add(0, targets, x[edges[0]])
+        return x
+
+
+def test_layers_that_take_the_ends_anew_share_an_order() -> None:
+    graph = agree(Layers(), (torch.randn(NODES, 32), random_edges()), "mse")
+    nodes = graph.program["train_step"].nodes
+    assert [n.phase for n in nodes if n.op == "sort_entries"] == ["forward", "backward"]
+    assert len([n for n in nodes if n.op == "spmm"]) == 5 and len([n for n in nodes if n.op == "slice"]) == 2
+    read = {v for p in graph.programs for n in p.nodes for v in (*n.reads, *n.outputs)}
+    assert {v.id for v in graph.values} - read <= {i for p in graph.programs for i in (*p.inputs, *p.outputs)}
+
+
 def test_what_sorts_knows_which_index_is_wrong() -> None:
     graph, _ = capture_module(Net(plain, width=48), (torch.randn(NODES, 5), *random_edges()))
     sort, *_ = (n for n in graph.program["train_step"].nodes if n.op == "sort_entries")
