@@ -196,7 +196,7 @@ def _rows_of(node: Node, operands: Sequence[Tensor]) -> tuple[Tensor, Tensor, Te
 
 
 def _largest_rows(node: Node, operands: Sequence[Tensor]) -> Tensor:
-    """Of each entry and column, whether it is as large as any of its target."""
+    """Of each entry and column, whether it is as large as any of its target; operands may end with the maxima."""
     y = operands[3] if len(operands) > 3 else segment_max(node.attrs, [o.detach() for o in operands])[0]
     rows, targets, counted = _rows_of(node, [o.detach() for o in operands])
     found = torch.zeros((len(operands[1]), rows.shape[1]), dtype=torch.bool)

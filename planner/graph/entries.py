@@ -21,7 +21,7 @@ from planner.ops.sparse import LINE, EntriesAttrs, SparseOp
 VIEWS = frozenset({"reshape", "slice"})
 """What takes the ends of edges out of an input."""
 WIDE = LINE
-"""Of fewer columns than a cache line holds sorting in the step takes longer than it saves."""
+"""Rows of fewer columns lie together in cache lines: their entries are not sorted in the step."""
 
 
 def order_entries(graph: Graph, data: Mapping[str, Array]) -> tuple[Graph, dict[str, Array]]:
@@ -84,7 +84,7 @@ class _Ordered:
     def program(self, program: Program) -> Program:
         seen, kept = _Seen(), list[Node]()
         nodes = [found for node in program.nodes for found in self._node(node, seen)]
-        read = set(program.outputs)
+        read = set(program.outputs)  # views that equal others have lost their readers
         for node in reversed(nodes):
             if node.op in VIEWS and not read.intersection(node.outputs):
                 self.replaced.update(node.outputs)

@@ -19,11 +19,11 @@ from planner.ops.base import (
     Sample,
     ScratchPart,
     Signature,
-    misfit,
     reads,
     register,
     writes,
 )
+from planner.ops.sparse import count_of
 from planner.units import Bytes
 
 COUNTER = 4
@@ -55,10 +55,8 @@ class SortEntries(Op):
     integers: ClassVar[Mapping[int, DType]] = {0: DType.INT64, 1: DType.INT64}
 
     def infer(self, attrs: SortEntriesAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-        sources, targets = inputs
-        if len(sources.shape) != 1 or sources.shape != targets.shape:
-            raise misfit(f"sources {sources.text()} do not fit targets {targets.text()}", "one of each per entry")
-        return (sources,) * 4
+        count_of(*inputs)
+        return (inputs[0],) * 4
 
     def flops(self, signature: Signature) -> int:
         """Steps, each about as long as an addition."""

@@ -11,41 +11,23 @@ import numpy as np
 
 from planner.graph.gradient import GradientContext
 from planner.graph.model import DType, TensorType
-from planner.ops.base import Array, Sample, Signature, misfit, register
+from planner.ops.base import Array, Sample, misfit, register
 from planner.ops.sparse import ByTarget, ByTargetAttrs, inside
-from planner.units import Bytes
 
 
 class SegmentAttrs(ByTargetAttrs):
-    pass
+    """Nothing else."""
 
 
 class _Segment(ByTarget):
     family = "segment"
     attrs_type = SegmentAttrs
 
-    def flops(self, signature: Signature) -> int:
-        return 2 * signature.inputs[self.first_entries].elements * signature.outputs[0].shape[1]
-
-    def bytes_moved(self, signature: Signature) -> Bytes:
-        """Rows of what is picked from are read for every entry."""
-        rows = sum(self._read(signature, i) for i in range(self.first_entries))
-        entries = sum(t.bytes for t in signature.inputs[self.first_entries :])
-        return Bytes(rows + entries + sum(t.bytes for t in signature.outputs))
-
-    def picked(self, signature: Signature) -> Mapping[str, Bytes]:
-        dense = range(self.first_entries)
-        return {f"in{i}": Bytes(min(signature.inputs[i].bytes, self._read(signature, i))) for i in dense}
-
-    def _read(self, signature: Signature, operand: int) -> int:
-        x = signature.inputs[operand]
-        return signature.inputs[self.first_entries].elements * x.shape[1] * x.dtype.itemsize
-
 
 @register
 class SegmentMax(_Segment):
     """y[targets[i]] = max(y[targets[i]], x[sources[i]]) over all entries i; minus infinity where a row has none, NaN
-    where one is. `share`: 1 / how many elements are as large as that, 0 where there is none. Inputs: x [.., columns],
+    where one is. `share`: 1 / how many elements are that, 0 where there is none. Inputs: x [.., columns],
     sources [entries], targets [entries]. Outputs: y [rows, columns], share [rows, columns]. A target outside of y is
     left out, as is a source outside of x, which the executor reports."""
 
@@ -58,7 +40,7 @@ class SegmentMax(_Segment):
     def infer(self, attrs: SegmentAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         if len(inputs[0].shape) != 2:
             raise misfit(f"segment_max cannot pick rows of {inputs[0].text()}", "use a matrix [rows, columns]")
-        self.pairs(inputs)
+        self.count(inputs)
         return (TensorType(shape=(attrs.rows, inputs[0].shape[1])),) * 2
 
     def gradient(self, context: GradientContext) -> None:
@@ -77,18 +59,16 @@ class SegmentMax(_Segment):
         y = np.full((attrs.rows, x.shape[1]), -np.inf, x.dtype)
         np.maximum.at(y, targets, rows)
         count = np.zeros_like(y)
-        np.add.at(count, targets, rows == y[targets])
+        np.add.at(count, targets, (rows == y[targets]) | np.isnan(rows))
         return y, np.divide(1, count, out=count, where=count > 0)
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
         """With equal elements."""
-        x, sources, targets = sample.inputs
-        assert isinstance(sample.attrs, SegmentAttrs)
-        drawn = rng.integers(0, sample.attrs.rows, targets.shape)
+        x, sources, _ = sample.inputs
         return (
             np.round(4 * rng.standard_normal(x.shape)) / 4,
             rng.integers(0, x.shape[0], sources.shape),
-            np.sort(drawn) if sample.attrs.ordered else drawn,
+            self.draw_targets(sample, rng),
         )
 
     def samples(self) -> Sequence[Sample]:
@@ -116,7 +96,7 @@ class SegmentMaxBackward(_Segment):
 
     def infer(self, attrs: SegmentAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         dy, x, y = inputs[:3]
-        self.pairs(inputs)
+        self.count(inputs)
         if dy.shape != y.shape or len(y.shape) != 2 or x.shape != (attrs.rows, y.shape[1]):
             problem = f"{dy.text()} and {y.text()} are no gradient and maxima of {x.text()}"
             raise misfit(problem, f"use [.., columns] twice and [{attrs.rows}, columns]")
@@ -132,14 +112,12 @@ class SegmentMaxBackward(_Segment):
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
         """With elements that are equal."""
-        dy, x, y, sources, targets = sample.inputs
-        assert isinstance(sample.attrs, SegmentAttrs)
-        drawn = rng.integers(0, sample.attrs.rows, targets.shape)
+        dy, x, y, sources, _ = sample.inputs
         return (
             rng.standard_normal(dy.shape),
             *(rng.integers(0, 3, t.shape).astype(np.float64) for t in (x, y)),
             rng.integers(0, y.shape[0], sources.shape),
-            np.sort(drawn) if sample.attrs.ordered else drawn,
+            self.draw_targets(sample, rng),
         )
 
     def samples(self) -> Sequence[Sample]:

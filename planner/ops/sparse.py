@@ -47,13 +47,20 @@ class ByTargetAttrs(EntriesAttrs):
 
 
 class SpmmAttrs(ByTargetAttrs):
-    pass
+    """Nothing else."""
 
 
 class SddmmAttrs(EntriesAttrs):
     """Where entries are ordered results are the same, a row of b is then read once."""
 
     heads: int = 1
+
+
+def count_of(sources: TensorType, targets: TensorType) -> int:
+    """How many entries have these. UserError: they are no pairs."""
+    if len(sources.shape) != 1 or sources.shape != targets.shape:
+        raise misfit(f"sources {sources.text()} do not fit targets {targets.text()}", "one of each per entry")
+    return sources.shape[0]
 
 
 class SparseOp(Op):
@@ -75,12 +82,9 @@ class SparseOp(Op):
         """Of what targets pick."""
         return outputs[0].shape[0]
 
-    def pairs(self, inputs: Sequence[TensorType]) -> tuple[int, ...]:
-        """The shape of the entries, whose sources and targets are given."""
-        sources, targets = inputs[self.first_entries : self.first_entries + 2]
-        if len(sources.shape) != 1 or sources.shape != targets.shape:
-            raise misfit(f"sources {sources.text()} do not fit targets {targets.text()}", "one of each per entry")
-        return sources.shape
+    def count(self, inputs: Sequence[TensorType]) -> int:
+        """Of the entries."""
+        return count_of(*inputs[self.first_entries : self.first_entries + 2])
 
 
 class ByTarget(SparseOp):
@@ -88,6 +92,28 @@ class ByTarget(SparseOp):
 
     Slices cut the columns, which is as much work for each whatever the matrix. Where one has less than two cache lines
     of them, they cut the rows, if entries are in their order."""
+
+    def flops(self, signature: Signature) -> int:
+        return 2 * signature.inputs[self.first_entries].elements * signature.outputs[0].shape[1]
+
+    def bytes_moved(self, signature: Signature) -> Bytes:
+        """Of every dense matrix a row is read for every entry."""
+        dense = sum(self._read(signature, i) for i in range(self.first_entries))
+        entries = sum(t.bytes for t in signature.inputs[self.first_entries :])
+        return Bytes(dense + entries + sum(t.bytes for t in signature.outputs))
+
+    def picked(self, signature: Signature) -> Mapping[str, Bytes]:
+        dense = range(self.first_entries)
+        return {f"in{i}": Bytes(min(signature.inputs[i].bytes, self._read(signature, i))) for i in dense}
+
+    def _read(self, signature: Signature, operand: int) -> int:
+        x = signature.inputs[operand]
+        return signature.inputs[self.first_entries].elements * x.shape[1] * x.dtype.itemsize
+
+    def draw_targets(self, sample: Sample, rng: np.random.Generator) -> Array:
+        assert isinstance(sample.attrs, ByTargetAttrs)
+        drawn = rng.integers(0, sample.attrs.rows, sample.inputs[self.first_entries + 1].shape)
+        return np.sort(drawn) if sample.attrs.ordered else drawn
 
     def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
         assert isinstance(signature.attrs, ByTargetAttrs)
@@ -127,7 +153,7 @@ class Spmm(ByTarget):
         x = inputs[0]
         if len(x.shape) != 2:
             raise misfit(f"spmm cannot pick rows of {x.text()}", "use a matrix [rows, columns]")
-        (entries,) = self.pairs(inputs)
+        entries = self.count(inputs)
         for weights in inputs[3:]:
             if len(weights.shape) != 2 or weights.shape[0] != entries or x.shape[1] % weights.shape[1]:
                 fix = f"use [{entries}, heads], with heads that divide {x.shape[1]} columns"
@@ -145,19 +171,6 @@ class Spmm(ByTarget):
             products = context.emit("sddmm", [x, context.grad, sources, targets], attrs, "backward_weights", of=3)
             context.give(3, products[0])
 
-    def flops(self, signature: Signature) -> int:
-        return 2 * signature.inputs[1].elements * signature.inputs[0].shape[1]
-
-    def bytes_moved(self, signature: Signature) -> Bytes:
-        """A row is read for every entry."""
-        x, *others = signature.inputs
-        rows = signature.inputs[1].elements * x.shape[1] * x.dtype.itemsize
-        return Bytes(rows + sum(t.bytes for t in others) + signature.outputs[0].bytes)
-
-    def picked(self, signature: Signature) -> Mapping[str, Bytes]:
-        x, sources = signature.inputs[:2]
-        return {"in0": Bytes(min(x.bytes, sources.elements * x.shape[1] * x.dtype.itemsize))}
-
     def reference(self, attrs: SpmmAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
         x, sources, targets, *weights = inputs
         y = np.zeros((attrs.rows, x.shape[1]), x.dtype)
@@ -169,13 +182,11 @@ class Spmm(ByTarget):
         return (y,)
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
-        assert isinstance(sample.attrs, SpmmAttrs)
-        x, sources, targets, *weights = sample.inputs
-        drawn = rng.integers(0, sample.attrs.rows, targets.shape)
+        x, sources, _, *weights = sample.inputs
         return (
             rng.standard_normal(x.shape),
             rng.integers(0, x.shape[0], sources.shape),
-            np.sort(drawn) if sample.attrs.ordered else drawn,
+            self.draw_targets(sample, rng),
             *(rng.standard_normal(w.shape) for w in weights),
         )
 
@@ -213,10 +224,10 @@ class Sddmm(SparseOp):
         a, b = inputs[:2]
         if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[1] != b.shape[1]:
             raise misfit(f"sddmm cannot multiply rows of {a.text()} and {b.text()}", "give both as many columns")
-        entries = self.pairs(inputs)
+        entries = self.count(inputs)
         if attrs.heads < 1 or a.shape[1] % attrs.heads:
             raise misfit(f"{a.shape[1]} columns do not divide into {attrs.heads} heads", "use a divisor")
-        return (TensorType(shape=(*entries, attrs.heads)),)
+        return (TensorType(shape=(entries, attrs.heads)),)
 
     def gradient(self, context: GradientContext) -> None:
         a, b, sources, targets = context.node.inputs
