@@ -77,6 +77,23 @@ void select_implementation(Descriptor& descriptor, std::string_view name) {
       throw std::invalid_argument("oneDNN has no implementation named '" + std::string(name) + "' for this shape");
 }
 
+/// Takes away the names of which `make(name)` makes nothing: they were read off the first slice, and the library may have
+/// others for parts of another size.
+template <class Make>
+void keep_makeable(std::vector<std::string>& names, Make make) {
+  std::erase_if(names, [&](const std::string& name) {
+    try {
+      make(name);
+    } catch (const std::invalid_argument&) {
+      return true;
+    } catch (const dnnl::error& error) {
+      if (error.status != dnnl_unimplemented) throw;
+      return true;
+    }
+    return false;
+  });
+}
+
 /// A primitive, one argument list, and the stream to run it on: everything one slice needs to execute without
 /// creating anything. Not to be shared between threads; the primitive inside may be.
 class Call {

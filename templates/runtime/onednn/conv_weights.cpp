@@ -278,7 +278,7 @@ void ConvBackwardWeights::reduce(int slice, const void* partials, void* dw, floa
 std::vector<std::string> backward_weights_implementations(const ConvShape& shape, Slicing slicing) {
   const SingleThreaded creation;
   require_sliceable(shape, slicing);
-  ConvShape part = shape;  // the first slice stands for all
+  ConvShape part = shape;  // the first slice
   if (slicing.dim == SliceDim::channels) part.oc = split_channels(shape.oc, slicing.slices, 0).size();
   if (slicing.dim == SliceDim::batch) part.n = split(shape.n, slicing.slices, 0).size();
   if (part.oc * part.n == 0) throw std::invalid_argument("more weight gradient slices than items to divide");
@@ -287,6 +287,7 @@ std::vector<std::string> backward_weights_implementations(const ConvShape& shape
                                     backward_weights_product(shape, pixels, part.oc));
   if (shape.groups == 1 && !shape.is_matmul())
     list_implementations(gathered_product(shape, pixels, part.oc).describe(), std::string(kGatherPrefix) + "/", names);
+  keep_makeable(names, [&](std::string_view name) { GradientByLibrary(shape, slicing, name, {}); });
   if (runs_as_winograd(shape, slicing)) names.emplace_back(kWinograd);
   if (runs_as_depthwise(shape, slicing)) names.emplace_back(kDepthwise);
   if (runs_as_pointwise(shape, slicing)) names.emplace_back(kPointwise);

@@ -119,6 +119,7 @@ std::vector<std::string> forward_implementations(const ConvShape& shape, Slicing
   const ConvPart part = ConvPart::of(shape, slicing, 0, false);
   auto names = list_implementations(shape, describe_forward({shape, part.images, part.slab}, shape.relu),
                                     forward_product(shape, part.output_pixels(shape)));
+  keep_makeable(names, [&](std::string_view name) { ForwardByLibrary(shape, slicing, name, {}); });
   if (!shape.relu && runs_as_winograd(shape, slicing)) names.emplace_back(kWinograd);
   if (!shape.relu && runs_as_depthwise(shape, slicing)) names.emplace_back(kDepthwise);
   if (!shape.relu && runs_as_pointwise(shape, slicing)) names.emplace_back(kPointwise);
@@ -246,6 +247,7 @@ std::vector<std::string> backward_data_implementations(const ConvShape& shape, S
   const ConvPart part = ConvPart::of(shape, slicing, 0, true);
   auto names = list_implementations(shape, describe_backward_data({shape, part.images, part.slab}),
                                     backward_data_product(shape, part.output_pixels(shape)));
+  keep_makeable(names, [&](std::string_view name) { BackwardDataByLibrary(shape, slicing, name, {}); });
   if (runs_as_winograd(shape, slicing)) names.emplace_back(kWinograd);
   if (runs_as_depthwise(shape, slicing)) names.emplace_back(kDepthwise);
   if (runs_as_pointwise(shape, slicing)) names.emplace_back(kPointwise);

@@ -83,14 +83,15 @@ class MatMul::Made {
 
   static std::vector<std::string> implementations(const MatMulShape& shape, Slicing slicing) {
     const SingleThreaded creation;
-    MatMulShape part = shape;  // the first slice stands for all
-    if (slicing.dim == SliceDim::batch) part.batch = std::max<int64_t>(1, part.batch / slicing.slices);
+    MatMulShape part = shape;  // the first slice
+    if (slicing.dim == SliceDim::batch) part.batch = std::max<int64_t>(1, split(part.batch, slicing.slices, 0).size());
     if (slicing.dim == SliceDim::rows) part.m = split(part.m, slicing.slices, 0).size();
     if (slicing.dim == SliceDim::channels) part.n = split_channels(part.n, slicing.slices, 0).size();
     std::vector<std::string> names;
     Descriptor descriptor = Made(part).describe(part.batch, part.m, part.n, "");
     do names.push_back(descriptor.impl_info_str());
     while (descriptor.next_impl());
+    keep_makeable(names, [&](std::string_view name) { Made(shape, slicing, name); });
     if (shape.is_dots()) names.emplace_back(kDots);
     return names;
   }
