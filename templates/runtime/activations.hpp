@@ -16,7 +16,7 @@ namespace stepplan {
 struct Relu {
   static constexpr bool reads_x = false, reads_y = true;
   STEPPLAN_BOTH static float forward(float x) { return x < 0.0f ? 0.0f : x; }  // keeps NaN
-  STEPPLAN_BOTH static float backward(float dy, float, float y) { return y > 0.0f ? dy : 0.0f; }
+  STEPPLAN_BOTH static float backward(float dy, float, float y) { return select_loaded(y > 0.0f, dy, 0.0f); }
 };
 
 // slope > 0, so the sign of y is the sign of x.
@@ -33,8 +33,8 @@ struct Clamp {
   float low, high;
   STEPPLAN_BOTH float forward(float x) const { return x < low ? low : x > high ? high : x; }  // keeps NaN
   STEPPLAN_BOTH float backward(float dy, float, float y) const {
-    const float below = y < high ? dy : 0.0f;
-    return y > low ? below : 0.0f;
+    const float below = select_loaded(y < high, dy, 0.0f);
+    return select_loaded(y > low, below, 0.0f);
   }
 };
 
@@ -42,8 +42,8 @@ struct Clamp {
 struct Clip : Clamp {
   static constexpr bool reads_x = true, reads_y = false;
   STEPPLAN_BOTH float backward(float dy, float x, float) const {
-    const float below = x <= high ? dy : 0.0f;
-    return x >= low ? below : 0.0f;
+    const float below = select_loaded(x <= high, dy, 0.0f);
+    return select_loaded(x >= low, below, 0.0f);
   }
 };
 

@@ -35,6 +35,8 @@ template <Fusion fusion>
 constexpr auto behind = [](auto dy, auto y) {
   if constexpr (is_curve(fusion)) {
     return number_by_number([](float d, float v) { return Curve<fusion>::backward(d, v, 0.0f); }, dy, y);
+  } else if constexpr (std::is_same_v<decltype(dy), float>) {
+    return select_loaded(passes<fusion>(y), dy, 0.0f);
   } else {
     return passes<fusion>(y) ? dy : decltype(dy){};
   }
@@ -91,7 +93,7 @@ void batch_norm_backward_apply(const BatchNormBackward<T>& a, int64_t slice, int
   const double n = static_cast<double>(a.rows);
   const T* all_dy = has_residual(fusion) ? a.dresidual : a.dy;  // stage 0 has already applied that mask
   for (int64_t first = 0; first < a.channels; first += max_panel_width) {
-    const ChannelPanel panel = channel_panel(a.channels, first, 256);  // five coefficients of each
+    const ChannelPanel panel = channel_panel(a.channels, first, 512);  // five coefficients of each
     const BatchNormGradientPanel p(a, panel);
     alignas(64) double sum_dy[max_panel_width], sum_dy_x[max_panel_width];
     alignas(64) float slopes[panel_room], constants[panel_room];

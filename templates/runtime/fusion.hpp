@@ -22,7 +22,7 @@ constexpr bool is_curve(Fusion f) { return f == Fusion::silu || f == Fusion::har
 
 /// What comes of y, with the residual.
 template <Fusion fusion>
-STEPPLAN_BOTH float activated(float y) {
+STEPPLAN_BOTH inline float activated(float y) {
   if constexpr (is_curve(fusion)) return Curve<fusion>::forward(y);
   if (activates_x(fusion) || fusion == Fusion::add_relu) y = y < 0.0f ? 0.0f : y;
   if (fusion == Fusion::relu6) y = y > 6.0f ? 6.0f : y;
@@ -31,7 +31,7 @@ STEPPLAN_BOTH float activated(float y) {
 
 /// Whether a relu, or relu6, lets a number, or those of a vector, through.
 template <Fusion fusion, class V>
-STEPPLAN_BOTH auto passes(V y) {
+STEPPLAN_BOTH inline auto passes(V y) {
   if constexpr (fusion == Fusion::relu6) return (y > 0.0f) & (y < 6.0f);
   else return y > 0.0f;
 }

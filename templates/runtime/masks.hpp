@@ -122,16 +122,16 @@ inline void where(const float* mask, const Strides& mask_strides, const float* a
     if (sm == 1 && sa == 1 && sb == 0) {  // zero elsewhere: gradients
       const float other = *br;
 #pragma omp simd
-      for (int64_t i = 0; i < length; ++i) yr[i] = mr[i] != 0.0f ? ar[i] : other;
+      for (int64_t i = 0; i < length; ++i) yr[i] = select_loaded(mr[i] != 0.0f, ar[i], other);
     } else if (sm == 1 && sa == 0 && sb == 1) {  // masked_fill
       const float other = *ar;
 #pragma omp simd
-      for (int64_t i = 0; i < length; ++i) yr[i] = mr[i] != 0.0f ? other : br[i];
+      for (int64_t i = 0; i < length; ++i) yr[i] = select_loaded(mr[i] != 0.0f, other, br[i]);
     } else if (sm == 1 && sa == 1 && sb == 1) {
 #pragma omp simd
-      for (int64_t i = 0; i < length; ++i) yr[i] = mr[i] != 0.0f ? ar[i] : br[i];
+      for (int64_t i = 0; i < length; ++i) yr[i] = select_loaded(mr[i] != 0.0f, ar[i], br[i]);
     } else {
-      for (int64_t i = 0; i < length; ++i) yr[i] = mr[i * sm] != 0.0f ? ar[i * sa] : br[i * sb];
+      for (int64_t i = 0; i < length; ++i) yr[i] = select_loaded(mr[i * sm] != 0.0f, ar[i * sa], br[i * sb]);
     }
   });
 }

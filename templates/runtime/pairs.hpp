@@ -35,17 +35,18 @@ void map_pairs(const std::array<bfloat16*, count>& out, Range range, F f, const 
   static_assert((std::is_same_v<In, bfloat16> && ...));
   const int64_t pairs = range.size() / 2;
   [&](const auto*... word) {
+    const F own = f;  // results may lie anywhere, for all that g++ knows: also where f keeps its numbers
     PairWord* result[count];
     for (size_t k = 0; k < count; ++k) result[k] = reinterpret_cast<PairWord*>(out[k] + range.begin);
 #pragma omp simd
     for (int64_t i = 0; i < pairs; ++i) {
       std::array<float, count> low, high;
-      f(low, word[i].low()...);
-      f(high, word[i].high()...);
+      own(low, word[i].low()...);
+      own(high, word[i].high()...);
       for (size_t k = 0; k < count; ++k) result[k][i].bits = pair_of(low[k], high[k]);
     }
   }(reinterpret_cast<const PairWord*>(in + range.begin)...);
-  for (int64_t i = range.begin + 2 * pairs; i < range.end; ++i) {
+  if (const int64_t i = range.begin + 2 * pairs; i < range.end) {
     std::array<float, count> last;
     f(last, static_cast<float>(in[i])...);
     for (size_t k = 0; k < count; ++k) out[k][i] = last[k];

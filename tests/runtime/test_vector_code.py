@@ -1,0 +1,70 @@
+"""What the compiler makes of loops, where it takes little to keep it from vector code: read off its assembly.
+
+Nothing is timed and nothing runs, so any x86-64 machine will do."""
+
+import platform
+import re
+import subprocess
+
+import pytest
+
+from codegen.build import COMMON, FAST
+from codegen.toolchain import compiler
+from tests.runtime.build import RUNTIME
+
+pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="reads x86-64 assembly")
+
+FUNCTIONS = ("Relu", "LeakyRelu", "Clamp", "Clip", "HardSwish", "Gelu", "Softplus", "Elu", "Expm1")
+APPLY = "batch_norm_backward_apply<Fusion::relu>(a, 0, 2, x)"
+MASKED_LOAD = re.compile(r"\)(\{1to\d+\})?, (%[xyz]mm\d+, )?%[xyz]mm\d+\{%k")
+
+
+def compiled(tmp_path, march: str, header: str, *text: str) -> tuple[str, str]:
+    """The assembly, and which loops became vector code."""
+    source = tmp_path / "loops.cpp"
+    source.write_text("\n".join([f'#include "{header}.hpp"', "namespace stepplan {", *text, "}", ""]))
+    flags = (*COMMON, *FAST, f"-march={march}", f"-I{RUNTIME}", "-fopt-info-vec-optimized", "-S", "-o", "-")
+    run = subprocess.run([compiler().path, *flags, str(source)], check=True, capture_output=True, text=True)
+    return run.stdout, run.stderr
+
+
+@pytest.mark.parametrize("march,width", [("x86-64-v3", 32), ("x86-64-v4", 64)])
+@pytest.mark.parametrize("element", ["float", "bfloat16"])
+def test_functions_of_elements_become_vector_code(tmp_path, element, march, width):
+    """Also of bfloat16 and of numbers that are not known before: g++ must not think that results overwrite these. And
+    many in one file, which is when it stops to inline by itself."""
+    text, loops = compiled(
+        tmp_path,
+        march,
+        "activations",
+        f"using T = {element};",
+        *(
+            f"void forward(const T* x, T* y, Range range, {function} f) {{ map_forward(x, y, range, f); }}"
+            f"void backward(const T* dy, const T* x, const T* y, T* dx, Range range, {function} f)"
+            "{ map_backward(dy, x, y, dx, range, f); }"
+            for function in FUNCTIONS
+        ),
+    )
+    assert loops.count(f"optimized: loop vectorized using {width} byte vectors") >= 2 * len(FUNCTIONS), "one each way"
+    assert not re.search(r"(call|jmp)\s.*stepplan4math", text)
+
+
+@pytest.mark.parametrize(
+    "header,given,call",
+    [
+        ("activations", "", "map_backward<Relu>(dy, x, y, dx, range)"),
+        ("activations", "", "map_backward(dy, x, y, dx, range, Clamp{0.0f, 6.0f})"),
+        ("activations", "", "map_backward(dy, x, y, dx, range, Clip{{-1.0f, 1.0f}})"),
+        ("dropout", "const uint8_t* mask", "dropout_apply(dy, mask, 0.1f, dx, range)"),
+        ("masks", "const Strides& s, const Shape& shape", "where(x, s, dy, s, y, s, dx, shape, range)"),
+        ("batch_norm_backward", "const BatchNormBackward<float>& a", APPLY),
+        ("batch_norm_backward", "const BatchNormBackward<bfloat16>& a", APPLY),
+    ],
+)
+def test_no_load_waits_for_a_mask(tmp_path, header, given, call):
+    arguments = ", ".join(
+        ["const float* dy, const float* x, const float* y, float* dx, Range range", *filter(None, [given])]
+    )
+    text, _ = compiled(tmp_path, "x86-64-v4", header, f"void loop({arguments}) {{ {call}; }}")
+    assert "%zmm" in text
+    assert not [line for line in text.splitlines() if MASKED_LOAD.search(line)]
