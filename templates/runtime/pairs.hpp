@@ -9,6 +9,7 @@
 #include <bit>
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
 #include "bfloat16.hpp"
 #include "slices.hpp"
@@ -34,18 +35,21 @@ template <size_t count, class F, class... In>
 void map_pairs(const std::array<bfloat16*, count>& out, Range range, F f, const In*... in) {
   static_assert((std::is_same_v<In, bfloat16> && ...));
   const int64_t pairs = range.size() / 2;
-  [&](const auto*... word) {
-    const F own = f;  // results may lie anywhere, for all that g++ knows: also where f keeps its numbers
-    PairWord* result[count];
-    for (size_t k = 0; k < count; ++k) result[k] = reinterpret_cast<PairWord*>(out[k] + range.begin);
-#pragma omp simd
-    for (int64_t i = 0; i < pairs; ++i) {
+  // What keeps g++ from vector code: a loop over the results; arrays within the body of an `omp simd` loop, of which it
+  // makes one per lane; numbers of f that lie in memory, where results may overwrite them, for all that it knows; and a
+  // call, of a body so long that it is not inlined twice.
+  [&]<size_t... k>(std::index_sequence<k...>, const auto*... word) __attribute__((flatten)) {
+    const F own = f;
+    const std::array<PairWord*, count> result{reinterpret_cast<PairWord*>(out[k] + range.begin)...};
+    const auto both = [=](int64_t i) {
       std::array<float, count> low, high;
       own(low, word[i].low()...);
       own(high, word[i].high()...);
-      for (size_t k = 0; k < count; ++k) result[k][i].bits = pair_of(low[k], high[k]);
-    }
-  }(reinterpret_cast<const PairWord*>(in + range.begin)...);
+      ((result[k][i].bits = pair_of(low[k], high[k])), ...);
+    };
+#pragma omp simd
+    for (int64_t i = 0; i < pairs; ++i) both(i);
+  }(std::make_index_sequence<count>(), reinterpret_cast<const PairWord*>(in + range.begin)...);
   if (const int64_t i = range.begin + 2 * pairs; i < range.end) {
     std::array<float, count> last;
     f(last, static_cast<float>(in[i])...);

@@ -49,6 +49,27 @@ def test_functions_of_elements_become_vector_code(tmp_path, element, march, widt
     assert not re.search(r"(call|jmp)\s.*stepplan4math", text)
 
 
+@pytest.mark.parametrize("results", [1, 2, 3])
+def test_chains_of_bfloat16_become_vector_code(tmp_path, results):
+    """However long they are, and of several results."""
+    steps = "".join(f"a = a * {function}::forward(a + b); " for function in ("Gelu", "Tanh", "Silu", "Erf") * 6)
+    pointers = [f"y{k}" for k in range(results)]
+    text, loops = compiled(
+        tmp_path,
+        "x86-64-v4",
+        "activations",
+        f"void chain(const bfloat16* a, const bfloat16* b, Range range, bfloat16* {', bfloat16* '.join(pointers)}) {{",
+        f"  map_pairs<{results}>({{{', '.join(pointers)}}}, range,",
+        f"      [](std::array<float, {results}>& result, float a, float b) {{",
+        f"    {steps}",
+        *(f"    result[{k}] = a + {k + 0.5}f * b;" for k in range(results)),
+        "  }, a, b);",
+        "}",
+    )
+    assert "optimized: loop vectorized using 64 byte vectors" in loops
+    assert not re.search(r"(call|jmp)\s.*stepplan4math", text)
+
+
 @pytest.mark.parametrize(
     "header,given,call",
     [
