@@ -7,6 +7,9 @@ from planner.frontends.aten_picks import pick
 from planner.graph.model import DType
 from planner.ops.masks import CastAttrs
 
+MOST_PARTS = 8
+"""Of so many an axis is put together anew; more are read by their positions."""
+
 
 @lowers("view", "reshape", "_unsafe_view", "view_copy")
 def _view(c: Context, x: str, shape: list[int]) -> str:
@@ -186,9 +189,12 @@ def _roll(c: Context, x: str, shifts: list[int], axes: list[int]) -> str:
 
 @lowers("flip")
 def _flip(c: Context, x: str, axes: list[int]) -> str:
-    for axis in axes:
+    for axis in (a % c.rank(x) for a in axes):
         extent = c.shape(x)[axis]
-        x = c.concat([c.slice(x, axis, i, i + 1) for i in reversed(range(extent))], axis)
+        if extent > MOST_PARTS:
+            x = pick(c, x, axis, c.torch.arange(extent - 1, -1, -1))
+        else:
+            x = c.concat([c.slice(x, axis, i, i + 1) for i in reversed(range(extent))], axis)
     return x
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import planner
 from tests.frontends.torch_agreement import Function, agree
 
 
@@ -38,6 +39,8 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "repeat": lambda x: x.repeat(2, 3)[: x.shape[0], 4:10],
     "repeat_interleave": lambda x: x.repeat_interleave(2, 1)[:, 3:9],
     "roll": lambda x: x.roll(2, 1) + x.roll((1, 3), (0, 1)),
+    "flip": lambda x: x.flip(0, -1) * x,
+    "flip_long": lambda x: (x.repeat(1, 3) * torch.arange(18)).flip(-1)[:, 3:9],
     "tile": lambda x: x.tile(2)[:, 2:8],
     "masked": lambda x: x.masked_fill(torch.eye(6)[: x.shape[0]] > 0, -3.0),
     "where": lambda x: torch.where(torch.arange(6) % 2 == 0, x, x * x),
@@ -51,6 +54,11 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_function(name: str) -> None:
     agree(Function(FUNCTIONS[name]), torch.randn(4, 5))
+
+
+def test_a_long_axis_is_turned_over_by_few_nodes() -> None:
+    captured = planner.capture(Function(lambda x: x[:, :, None].expand(-1, -1, 400).flip(2).mean(2)), torch.randn(4, 5))
+    assert len(captured.graph.programs[0].nodes) < 50
 
 
 class Parts(nn.Module):
