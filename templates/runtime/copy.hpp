@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "map.hpp"
 #include "strides.hpp"
+#include "transpose.hpp"
 
 namespace stepplan {
 
@@ -14,13 +16,10 @@ void fill(T* out, T value, Range range) {
   std::fill(out + range.begin, out + range.end, value);
 }
 
-// out[index] = in[index] over a range of the row-major elements of `shape`, each side with its own strides:
-//   permute: permuted input strides     slice or index: an offset pointer and multiplied strides
-//   broadcast: input stride 0           write into a slice: output strides of the larger tensor
-// The operands must not overlap.
+// See copy_strided: row by row.
 template <class T>
-void copy_strided(const T* in, const Strides& in_strides, T* out, const Strides& out_strides, const Shape& shape,
-                  Range elements) {
+void copy_rows(const T* in, const Strides& in_strides, T* out, const Strides& out_strides, const Shape& shape,
+               Range elements) {
   const int64_t si = in_strides[max_rank - 1], so = out_strides[max_rank - 1];
   visit_row_runs<2>(shape, {in_strides, out_strides}, elements,
                     [&](const RowCursor<2>& cursor, int64_t, int64_t column, int64_t length) {
@@ -34,6 +33,63 @@ void copy_strided(const T* in, const Strides& in_strides, T* out, const Strides&
       for (int64_t i = 0; i < length; ++i) to[i * so] = from[i * si];
     }
   });
+}
+
+// out[row * so + column] = in[row + column * si] of `rows` rows and `columns` columns, in tiles that fit the first-level
+// cache: they are read along the rows of `in` and written along those of `out`.
+inline void copy_turned(const float* in, int64_t si, float* out, int64_t so, int64_t rows, int64_t columns) {
+  constexpr int64_t tile = 32;
+  for (int64_t r0 = 0; r0 < rows; r0 += tile) {
+    const int64_t height = std::min(tile, rows - r0);
+    const float* from = in + r0;
+    float* to = out + r0 * so;
+    for (int64_t c0 = 0; c0 < columns; c0 += tile) {
+      const int64_t width = std::min(tile, columns - c0);
+      if (kHasBlock16 && height == tile && width == tile) {
+        Block16 block;
+        for (int64_t r = 0; r < tile; r += 16) {
+          for (int64_t c = c0; c < c0 + tile; c += 16) {
+            block.load(from + r + c * si, si);
+            block.transpose();
+            block.store(to + r * so + c, so);
+          }
+        }
+        continue;
+      }
+      alignas(64) float block[tile][tile];
+      for (int64_t c = 0; c < width; ++c) std::copy_n(from + (c0 + c) * si, height, block[c]);
+      for (int64_t r = 0; r < height; ++r) {
+        for (int64_t c = 0; c < width; ++c) to[r * so + c0 + c] = block[c][r];
+      }
+    }
+  }
+}
+
+// out[index] = in[index] over a range of the row-major elements of `shape`, each side with its own strides:
+//   permute: permuted input strides     slice or index: an offset pointer and multiplied strides
+//   broadcast: input stride 0           write into a slice: output strides of the larger tensor
+// The operands must not overlap.
+template <class T>
+void copy_strided(const T* in, const Strides& in_strides, T* out, const Strides& out_strides, const Shape& shape,
+                  Range elements) {
+  const int64_t si = in_strides[max_rank - 1], so = out_strides[max_rank - 1];
+  // The last two dimensions change places: all rows of the range with the same outer index at once.
+  if constexpr (std::is_same_v<T, float>) {
+    const int64_t columns = shape[max_rank - 1], rows = shape[max_rank - 2];
+    const int64_t first = (elements.begin + columns - 1) / columns, last = elements.end / columns;  // whole rows
+    if (si > 1 && so == 1 && in_strides[max_rank - 2] == 1 && std::min(rows, columns) >= 16 && first < last) {
+      for (int64_t row = first; row < last;) {
+        const int64_t together = std::min(rows - row % rows, last - row);
+        const RowCursor<2> cursor(shape, {in_strides, out_strides}, row);
+        copy_turned(in + cursor.offset(0), si, out + cursor.offset(1), out_strides[max_rank - 2], together, columns);
+        row += together;
+      }
+      copy_rows(in, in_strides, out, out_strides, shape, {elements.begin, first * columns});
+      copy_rows(in, in_strides, out, out_strides, shape, {last * columns, elements.end});
+      return;
+    }
+  }
+  copy_rows(in, in_strides, out, out_strides, shape, elements);
 }
 
 // y[index] = a[index] + b[index] over a range of the elements, of which b alone has strides. y may be a.

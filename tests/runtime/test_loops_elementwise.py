@@ -174,9 +174,10 @@ def test_reduce(lib, axes, shape, slices):
 
 
 @pytest.mark.parametrize("slices", SLICES)
-@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3), (0, 2, 3, 1), (3, 2, 1, 0), (1, 0, 3, 2)])
-def test_permute(lib, order, slices):
-    x = np.random.default_rng(0).random((3, 4, 5, 6)).astype(np.float32)
+@pytest.mark.parametrize("shape", [(3, 4, 5, 6), (2, 3, 41, 70), (1, 2, 16, 33)])
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3), (0, 2, 3, 1), (3, 2, 1, 0), (1, 0, 3, 2), (0, 1, 3, 2)])
+def test_permute(lib, order, shape, slices):
+    x = np.random.default_rng(0).random(shape).astype(np.float32)
     view = x.transpose(order)
     y = poisoned(*view.shape)
     run_slices(
