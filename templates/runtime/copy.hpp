@@ -35,28 +35,35 @@ void copy_rows(const T* in, const Strides& in_strides, T* out, const Strides& ou
   });
 }
 
+template <class T>
+constexpr bool turns_in_registers = std::is_same_v<T, float> || std::is_same_v<T, bfloat16>;
+constexpr int64_t least_turned = 16;  // rows and columns of what copy_turned is worth using for
+
 // out[row * so + column] = in[row + column * si] of `rows` rows and `columns` columns, in tiles that fit the first-level
 // cache: they are read along the rows of `in` and written along those of `out`.
-inline void copy_turned(const float* in, int64_t si, float* out, int64_t so, int64_t rows, int64_t columns) {
+template <class T>
+void copy_turned(const T* in, int64_t si, T* out, int64_t so, int64_t rows, int64_t columns) {
   constexpr int64_t tile = 32;
   for (int64_t r0 = 0; r0 < rows; r0 += tile) {
     const int64_t height = std::min(tile, rows - r0);
-    const float* from = in + r0;
-    float* to = out + r0 * so;
+    const T* from = in + r0;
+    T* to = out + r0 * so;
     for (int64_t c0 = 0; c0 < columns; c0 += tile) {
       const int64_t width = std::min(tile, columns - c0);
       if (kHasBlock16 && height == tile && width == tile) {
         Block16 block;
         for (int64_t r = 0; r < tile; r += 16) {
           for (int64_t c = c0; c < c0 + tile; c += 16) {
-            block.load(from + r + c * si, si);
+            if constexpr (std::is_same_v<T, float>) block.load(from + r + c * si, si);
+            else block.load_halves(from + r + c * si, si);
             block.transpose();
-            block.store(to + r * so + c, so);
+            if constexpr (std::is_same_v<T, float>) block.store(to + r * so + c, so);
+            else block.store_halves(to + r * so + c, so);
           }
         }
         continue;
       }
-      alignas(64) float block[tile][tile];
+      alignas(64) T block[tile][tile];
       for (int64_t c = 0; c < width; ++c) std::copy_n(from + (c0 + c) * si, height, block[c]);
       for (int64_t r = 0; r < height; ++r) {
         for (int64_t c = 0; c < width; ++c) to[r * so + c0 + c] = block[c][r];
@@ -74,10 +81,10 @@ void copy_strided(const T* in, const Strides& in_strides, T* out, const Strides&
                   Range elements) {
   const int64_t si = in_strides[max_rank - 1], so = out_strides[max_rank - 1];
   // The last two dimensions change places: all rows of the range with the same outer index at once.
-  if constexpr (std::is_same_v<T, float>) {
+  if constexpr (turns_in_registers<T>) {
     const int64_t columns = shape[max_rank - 1], rows = shape[max_rank - 2];
     const int64_t first = (elements.begin + columns - 1) / columns, last = elements.end / columns;  // whole rows
-    if (si > 1 && so == 1 && in_strides[max_rank - 2] == 1 && std::min(rows, columns) >= 16 && first < last) {
+    if (si > 1 && so == 1 && in_strides[max_rank - 2] == 1 && std::min(rows, columns) >= least_turned && first < last) {
       for (int64_t row = first; row < last;) {
         const int64_t together = std::min(rows - row % rows, last - row);
         const RowCursor<2> cursor(shape, {in_strides, out_strides}, row);
@@ -126,9 +133,16 @@ void transpose(const T* in, T* out, int64_t rows, int64_t columns, Range out_row
   constexpr int64_t tile = 32;
   for (int64_t first = out_rows.begin; first < out_rows.end;) {
     const int64_t batch = first / columns, c0 = first % columns;
-    const int64_t width = std::min({tile, columns - c0, out_rows.end - first});
+    const int64_t together = std::min(columns - c0, out_rows.end - first), width = std::min(tile, together);
     const T* from = in + batch * rows * columns + c0;
     T* to = out + first * rows;
+    if constexpr (turns_in_registers<T>) {
+      if (std::min(rows, together) >= least_turned) {
+        copy_turned(from, columns, to, rows, together, rows);
+        first += together;
+        continue;
+      }
+    }
     for (int64_t r0 = 0; r0 < rows; r0 += tile) {
       const int64_t height = std::min(tile, rows - r0);
       alignas(64) T block[tile][tile];

@@ -52,7 +52,23 @@ class Block16 {
     }
   }
 
-  /// The same, rounded.
+  /// Sixteen rows of sixteen bfloat16, each number's bits in a lane of its own; `store_halves` writes such.
+  void load_halves(const bfloat16* rows, int64_t stride) {
+    for (int64_t i = 0; i < 16; ++i) {
+      alignas(64) uint32_t wide[16];
+      for (int64_t k = 0; k < 16; ++k) wide[k] = rows[i * stride + k].bits;
+      load_bits(i, wide);
+    }
+  }
+  void store_halves(bfloat16* rows, int64_t stride) const {
+    for (int64_t i = 0; i < 16; ++i) {
+      alignas(64) uint32_t wide[16];
+      store_bits(i, wide);
+      for (int64_t k = 0; k < 16; ++k) rows[i * stride + k].bits = static_cast<uint16_t>(wide[k]);
+    }
+  }
+
+  /// The same as `store` of floats, rounded.
   void store(bfloat16* rows, int64_t stride, int64_t width = 16) const {
     for (int64_t i = 0; i < 16; ++i)
       for (int64_t k = 0; k < width; ++k) rows[i * stride + k] = row_[i][k / kLanes][k % kLanes];

@@ -75,9 +75,18 @@ void copy(const float* in, const int64_t* in_strides, float* out, const int64_t*
   copy_strided(in, six(in_strides), out, six(out_strides), six(shape), {begin, end});
 }
 
+void copy_bfloat16(const bfloat16* in, const int64_t* in_strides, bfloat16* out, const int64_t* out_strides,
+                   const int64_t* shape, int64_t begin, int64_t end) {
+  copy_strided(in, six(in_strides), out, six(out_strides), six(shape), {begin, end});
+}
+
 void blocks(const float* in, int64_t in_pitch, float* out, int64_t out_pitch, int64_t length, int64_t begin,
             int64_t end) {
   copy_blocks(in, in_pitch, out, out_pitch, length, {begin, end});
+}
+
+void transposed_bfloat16(const bfloat16* in, bfloat16* out, int64_t rows, int64_t columns, int64_t begin, int64_t end) {
+  transpose(in, out, rows, columns, {begin, end});
 }
 
 void transposed(const float* in, float* out, int64_t rows, int64_t columns, int64_t begin, int64_t end) {

@@ -173,18 +173,21 @@ def test_reduce(lib, axes, shape, slices):
     assert_close(y, x.astype(np.float64).mean(axes), 2e-7)
 
 
+def bits(dtype, *shape) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 0x7F00, shape).astype(dtype)
+
+
 @pytest.mark.parametrize("slices", SLICES)
 @pytest.mark.parametrize("shape", [(3, 4, 5, 6), (2, 3, 41, 70), (1, 2, 16, 33)])
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3), (0, 2, 3, 1), (3, 2, 1, 0), (1, 0, 3, 2), (0, 1, 3, 2)])
-def test_permute(lib, order, shape, slices):
-    x = np.random.default_rng(0).random(shape).astype(np.float32)
+@pytest.mark.parametrize("function,dtype", [("copy", np.float32), ("copy_bfloat16", np.uint16)])
+def test_permute(lib, function, dtype, order, shape, slices):
+    x = bits(dtype, *shape)
     view = x.transpose(order)
-    y = poisoned(*view.shape)
+    y = np.full(view.shape, 0xABCD, dtype)
+    strides = six(strides_of(view), 0), six(strides_of(y), 0)
     run_slices(
-        slices,
-        lambda s: lib(
-            "copy", x, six(strides_of(view), 0), y, six(strides_of(y), 0), six(view.shape, 1), *cut(x.size, slices, s)
-        ),
+        slices, lambda s: lib(function, x, strides[0], y, strides[1], six(view.shape, 1), *cut(x.size, slices, s))
     )
     assert np.array_equal(y, view)
 
@@ -228,10 +231,11 @@ def test_concatenate_and_split(lib, axis):
 
 @pytest.mark.parametrize("slices", SLICES)
 @pytest.mark.parametrize("batch,rows,columns", [(2, 3, 1000), (3, 100, 70), (1, 32, 32), (4, 1, 5)])
-def test_transpose(lib, batch, rows, columns, slices):
-    x = np.random.default_rng(0).random((batch, rows, columns)).astype(np.float32)
-    y = poisoned(batch, columns, rows)
-    run_slices(slices, lambda s: lib("transposed", x, y, rows, columns, *cut(batch * columns, slices, s)))
+@pytest.mark.parametrize("function,dtype", [("transposed", np.float32), ("transposed_bfloat16", np.uint16)])
+def test_transpose(lib, function, dtype, batch, rows, columns, slices):
+    x = bits(dtype, batch, rows, columns)
+    y = np.full((batch, columns, rows), 0xABCD, dtype)
+    run_slices(slices, lambda s: lib(function, x, y, rows, columns, *cut(batch * columns, slices, s)))
     assert np.array_equal(y, x.transpose(0, 2, 1))
 
 
