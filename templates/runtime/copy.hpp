@@ -35,39 +35,52 @@ void copy_rows(const T* in, const Strides& in_strides, T* out, const Strides& ou
   });
 }
 
-template <class T>
-constexpr bool turns_in_registers = std::is_same_v<T, float> || std::is_same_v<T, bfloat16>;
-constexpr int64_t least_turned = 16;  // rows and columns of what copy_turned is worth using for
+constexpr int64_t turned_tile = 32;  // rows and columns that fit the first-level cache
 
-// out[row * so + column] = in[row + column * si] of `rows` rows and `columns` columns, in tiles that fit the first-level
-// cache: they are read along the rows of `in` and written along those of `out`.
+template <class T>
+constexpr bool turns_in_registers = kHasBlock16 && (std::is_same_v<T, float> || std::is_same_v<T, bfloat16>);
+
+// copy_turned for a tile. Within the loops over tiles g++ makes code of it that takes twice as long for narrow ones.
+template <class T>
+__attribute__((noinline)) void copy_tile(const T* in, int64_t si, T* out, int64_t so, int64_t height, int64_t width) {
+  alignas(64) T block[turned_tile][turned_tile];
+  for (int64_t c = 0; c < width; ++c) std::copy_n(in + c * si, height, block[c]);
+  for (int64_t r = 0; r < height; ++r) {
+    for (int64_t c = 0; c < width; ++c) out[r * so + c] = block[c][r];
+  }
+}
+
+// The same for a whole tile, in registers.
+template <class T>
+void turn_in_registers(const T* in, int64_t si, T* out, int64_t so) {
+  Block16 block;
+  for (int64_t r = 0; r < turned_tile; r += 16) {
+    for (int64_t c = 0; c < turned_tile; c += 16) {
+      if constexpr (std::is_same_v<T, float>) block.load(in + r + c * si, si);
+      else block.load_halves(in + r + c * si, si);
+      block.transpose();
+      if constexpr (std::is_same_v<T, float>) block.store(out + r * so + c, so);
+      else block.store_halves(out + r * so + c, so);
+    }
+  }
+}
+
+// out[row * so + column] = in[row + column * si] of `rows` rows and `columns` columns, tile by tile: each is read along
+// the rows of `in` and written along those of `out`.
 template <class T>
 void copy_turned(const T* in, int64_t si, T* out, int64_t so, int64_t rows, int64_t columns) {
-  constexpr int64_t tile = 32;
-  for (int64_t r0 = 0; r0 < rows; r0 += tile) {
-    const int64_t height = std::min(tile, rows - r0);
-    const T* from = in + r0;
-    T* to = out + r0 * so;
-    for (int64_t c0 = 0; c0 < columns; c0 += tile) {
-      const int64_t width = std::min(tile, columns - c0);
-      if (kHasBlock16 && height == tile && width == tile) {
-        Block16 block;
-        for (int64_t r = 0; r < tile; r += 16) {
-          for (int64_t c = c0; c < c0 + tile; c += 16) {
-            if constexpr (std::is_same_v<T, float>) block.load(from + r + c * si, si);
-            else block.load_halves(from + r + c * si, si);
-            block.transpose();
-            if constexpr (std::is_same_v<T, float>) block.store(to + r * so + c, so);
-            else block.store_halves(to + r * so + c, so);
-          }
+  for (int64_t r = 0; r < rows; r += turned_tile) {
+    for (int64_t c = 0; c < columns; c += turned_tile) {
+      const int64_t height = std::min(turned_tile, rows - r), width = std::min(turned_tile, columns - c);
+      const T* from = in + r + c * si;
+      T* to = out + r * so + c;
+      if constexpr (turns_in_registers<T>) {
+        if (std::min(height, width) == turned_tile) {
+          turn_in_registers(from, si, to, so);
+          continue;
         }
-        continue;
       }
-      alignas(64) T block[tile][tile];
-      for (int64_t c = 0; c < width; ++c) std::copy_n(from + (c0 + c) * si, height, block[c]);
-      for (int64_t r = 0; r < height; ++r) {
-        for (int64_t c = 0; c < width; ++c) to[r * so + c0 + c] = block[c][r];
-      }
+      copy_tile(from, si, to, so, height, width);
     }
   }
 }
@@ -84,7 +97,7 @@ void copy_strided(const T* in, const Strides& in_strides, T* out, const Strides&
   if constexpr (turns_in_registers<T>) {
     const int64_t columns = shape[max_rank - 1], rows = shape[max_rank - 2];
     const int64_t first = (elements.begin + columns - 1) / columns, last = elements.end / columns;  // whole rows
-    if (si > 1 && so == 1 && in_strides[max_rank - 2] == 1 && std::min(rows, columns) >= least_turned && first < last) {
+    if (si > 1 && so == 1 && in_strides[max_rank - 2] == 1 && std::min(rows, columns) >= 16 && first < last) {
       for (int64_t row = first; row < last;) {
         const int64_t together = std::min(rows - row % rows, last - row);
         const RowCursor<2> cursor(shape, {in_strides, out_strides}, row);
@@ -130,28 +143,11 @@ void copy_blocks(const T* in, int64_t in_pitch, T* out, int64_t out_pitch, int64
 // the batch * columns output rows.
 template <class T>
 void transpose(const T* in, T* out, int64_t rows, int64_t columns, Range out_rows) {
-  constexpr int64_t tile = 32;
   for (int64_t first = out_rows.begin; first < out_rows.end;) {
-    const int64_t batch = first / columns, c0 = first % columns;
-    const int64_t together = std::min(columns - c0, out_rows.end - first), width = std::min(tile, together);
-    const T* from = in + batch * rows * columns + c0;
-    T* to = out + first * rows;
-    if constexpr (turns_in_registers<T>) {
-      if (std::min(rows, together) >= least_turned) {
-        copy_turned(from, columns, to, rows, together, rows);
-        first += together;
-        continue;
-      }
-    }
-    for (int64_t r0 = 0; r0 < rows; r0 += tile) {
-      const int64_t height = std::min(tile, rows - r0);
-      alignas(64) T block[tile][tile];
-      for (int64_t r = 0; r < height; ++r) std::copy_n(from + (r0 + r) * columns, width, block[r]);
-      for (int64_t c = 0; c < width; ++c) {
-        for (int64_t r = 0; r < height; ++r) to[c * rows + r0 + r] = block[r][c];
-      }
-    }
-    first += width;
+    const int64_t batch = first / columns, column = first % columns;
+    const int64_t together = std::min(columns - column, out_rows.end - first);
+    copy_turned(in + batch * rows * columns + column, columns, out + first * rows, rows, together, rows);
+    first += together;
   }
 }
 

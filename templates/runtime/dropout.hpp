@@ -113,6 +113,7 @@ void dropout_apply(const T* in, const uint8_t* mask, float p, T* out, Range rang
 #pragma omp simd
   for (int64_t i = range.begin; i < range.end; ++i) {
     const float v = static_cast<float>(in[i]) * scale;
+    // bfloat16 would lose in the caches what it gains from memory.
     if constexpr (sizeof(T) == sizeof(float)) out[i] = select_loaded(mask[i] != 0, v, 0.0f);
     else out[i] = mask[i] != 0 ? v : 0.0f;
   }
