@@ -30,9 +30,9 @@ Three calls of nine minutes on sixteen processors give every part its turn, and 
 first five. While the first parts, which time nothing, are at work, PyTorch's compiled contenders are made beside them
 (`--no-ahead`: they are not).
 
-What the machine needs: an H200 with a driver for CUDA 13; Python 3.11 or newer with PyTorch for CUDA 13 (whose wheels
-bring cuDNN, cuBLASLt and NVRTC), Triton, NumPy, Jinja2, nanobind, NetworkX and SciPy; nvcc 13 with its headers and
-libcudart_static.a, on the PATH or in /usr/local/cuda; g++ 11 or newer; compute-sanitizer for the part of that name.
+What the machine needs: an H100 or H200 with a driver for CUDA 13; Python 3.11 or newer with PyTorch for CUDA 13 (whose
+wheels bring cuDNN, cuBLASLt and NVRTC), Triton, NumPy, Jinja2, nanobind, NetworkX and SciPy; nvcc 13 with its headers
+and libcudart_static.a, on the PATH or in /usr/local/cuda; g++ 11 or newer; compute-sanitizer for the part of that name.
 Nothing is fetched. Neither TVM, oneDNN, ninja nor an installed stepplan is needed. What is missing is brought along as
 wheels: usually pydantic and what it stands on.
 

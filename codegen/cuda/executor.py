@@ -191,7 +191,8 @@ class CudaExecutor(Executor):
         return 1.0
 
     def delays(self, seed: int) -> None:
-        """For tests, on the null device: streams take turns at random; 0: in their order."""
+        """For tests: streams wait a while at random before nodes, on the null device take turns at random; 0: they do
+        not. What was recorded before keeps its order."""
         self._require_open()
         self._native.shuffle(self._handle, seed)
 

@@ -15,6 +15,15 @@ NETWORKS: dict[str, dict[str, int]] = {
     "inception_v3": {"batch": 2, "image_size": 139},
     "densenet121": {"batch": 4, "image_size": 64},
     "gpt2": {"batch": 1, "classes": 512},
+    "dcgan": {"batch": 8},
+    "dcgan_generator": {"batch": 8},
+    "dcgan_discriminator": {"batch": 8},
+    "vgg16": {"batch": 2, "image_size": 64},
+    "resnet34": {"batch": 8, "image_size": 64},
+    "resnet101": {"batch": 8, "image_size": 64},
+    "inception_v4": {"batch": 2, "image_size": 139},
+    "alexnet_lrn": {"batch": 2},
+    "resnet152": {"batch": 8, "image_size": 64},
 }
 RATE = 1e-3
 """As examples/truth_study.py: the zoo's own rates are meant for large batches."""

@@ -15,12 +15,11 @@ from codegen.cuda.profile import copy_bandwidths
 from codegen.cuda.toolchain import libraries, toolkit
 from codegen.toolchain import compiler
 from gpu_parts.sanitize import sanitizer
-from gpu_parts.study import TARGET, Study
+from gpu_parts.study import Study
 from planner.bundle import read_bundle
 from planner.graph.precision import mixed_precision
 from planner.ops.base import op_named
 from planner.ops.signature import signatures_of
-from planner.target.text import load_target
 
 ROWS = ((32, "bf16"), (256, "bf16"), (32, "tf32"), (256, "tf32"), (64, "bf16"), (64, "tf32"))
 """(batch, precision) in the order of their weight; float32 without TF32 comes last."""
@@ -44,7 +43,7 @@ def _machine(study: Study, key: str) -> dict[str, Any]:
     if key == "gpu":
         return study.describe()
     if key == "copies":
-        return copy_bandwidths(load_target(TARGET), study.device, study.null)
+        return copy_bandwidths(study.target, study.device, study.null)
     found: dict[str, Any] = {"python": platform.python_version(), "processors": os.cpu_count()}
     for name in ("torch", "triton", "numpy", "nanobind", "pydantic"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

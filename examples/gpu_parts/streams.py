@@ -4,7 +4,7 @@ from codegen.cuda.bench import device_inputs
 from codegen.cuda.pairs import profile_pairs, time_pair
 from codegen.steps import paired, random_inputs
 from gpu_parts.memory import run_briefly
-from gpu_parts.study import TARGET, Study
+from gpu_parts.study import Study
 from planner.graph.builder import GraphBuilder
 from planner.graph.model import DType, Graph, Init, Layout, TensorType
 from planner.graph.optimizer import Optimizer
@@ -13,7 +13,6 @@ from planner.ops.pool import AdaptivePoolAttrs, MaxPoolAttrs
 from planner.ops.shape import ReshapeAttrs
 from planner.solve.options import PlanOptions
 from planner.solve.pipeline import make_plan
-from planner.target.text import load_target
 
 
 def two_of_each(batch: int = 32, channels: int = 64, size: int = 56) -> Graph:
@@ -66,7 +65,7 @@ def _table_vii(study: Study, key: str) -> None:
 
 def _auto(study: Study, key: str) -> None:
     graph = study.graph("inception_v3", batch=32)
-    target, costs = load_target(TARGET), study.costs([graph], "tf32", brief=True)
+    target, costs = study.target, study.costs([graph], "tf32", brief=True)
     paired_costs = profile_pairs([graph], target, costs, device=study.device, null_device=study.null)
     made_of = {}
     for lanes, policy in ((1, "sequential"), (2, "auto")):

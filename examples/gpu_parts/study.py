@@ -23,9 +23,12 @@ from planner.plan.schema import Plan
 from planner.plan.text import plan_hash
 from planner.solve.options import PlanOptions
 from planner.solve.pipeline import make_plan
+from planner.target.model import Target
 from planner.target.text import load_target
 
-TARGET = "h200"
+TARGETS = {"H100": "h100", "H200": "h200"}
+"""What the driver calls a GPU, in part, and the target that describes it; another one of their architecture runs as the
+last."""
 TRIES = 2
 """So often a row is tried that fails, or that did not end."""
 
@@ -104,7 +107,7 @@ class Study:
         """The table of one precision with everything of these graphs in it. Without `own_kernels` only the libraries'
         algorithms are measured: the others' times are modelled, and nothing is built for it. `brief`: few algorithms,
         roughly timed, in a table of their own: for steps that are to be right, not fast."""
-        target, file = load_target(TARGET), self.folder / f"costs_{precision}{'_brief' * brief}.json"
+        target, file = self.target, self.folder / f"costs_{precision}{'_brief' * brief}.json"
         table = read_costs(file) if file.exists() else None
         measured = profile(
             graphs,
@@ -130,12 +133,12 @@ class Study:
     ) -> tuple[Plan, type[CudaExecutor]]:
         """Profile, plan, emit, build. `rough`: for steps that are to be right, not fast."""
         costs = self.costs([graph], precision, own_kernels=not rough, brief=rough)
-        plan = make_plan(graph, load_target(TARGET), costs, PlanOptions.model_validate(options))
+        plan = make_plan(graph, self.target, costs, PlanOptions.model_validate(options))
         return plan, self.built(plan, graph)
 
     def built(self, plan: Plan, graph: Graph) -> type[CudaExecutor]:
         folder = self.folder / f"{graph.name}_{plan_hash(plan)}"
-        emit(plan, graph, load_target(TARGET), folder)
+        emit(plan, graph, self.target, folder)
         build(folder, null_device=self.null)
         found = executor_class(folder)
         assert issubclass(found, CudaExecutor)
@@ -146,8 +149,13 @@ class Study:
 
     # -- the GPU -----------------------------------------------------------------------------------------------
     @property
+    def target(self) -> Target:
+        named = [] if self.null else [t for model, t in TARGETS.items() if model in str(self.describe()["name"])]
+        return load_target([*named, "h200"][0])
+
+    @property
     def arch(self) -> str:
-        return load_target(TARGET).gpus[0].arch
+        return load_target("h200").gpus[0].arch
 
     def describe(self) -> dict[str, Any]:
         return dict(probe(self.arch, self.null).describe(self.device))
@@ -161,7 +169,9 @@ class Study:
             what = "there is no NVIDIA driver" if found["driver"] == 0 else f"there is no GPU {self.device}"
             raise UserError("SP1853", f"{what} on this machine", "run on one with a GPU, or with --null for a dry run")
         if found["arch"] != self.arch:
-            raise UserError("SP1854", f"the GPU is {found['arch']}, the study plans for {self.arch}", "use an H200")
+            raise UserError(
+                "SP1854", f"the GPU is {found['arch']}, the study plans for {self.arch}", "use an H100 or H200"
+            )
 
     def free_bytes(self) -> int:
         """Of the GPU's memory, as the driver tells it."""

@@ -17,8 +17,8 @@ from planner.graph.model import Graph
 from planner.graph.optimizer import Optimizer
 from planner.ops.base import op_named
 from planner.solve.options import PlanOptions
+from tests.codegen.cuda.plans import NULL, plan_for
 from tests.codegen.cuda.plans import make as make_cuda
-from tests.codegen.cuda.plans import plan_for
 from tests.codegen.plans import make
 from tests.codegen.test_executor import batch
 from tests.graphs import classifier, conv, deep_net, images, small_net
@@ -151,7 +151,7 @@ def test_plans_without_sums_do_not_accumulate(small: Executor) -> None:
 def test_on_a_gpu(lanes: int, norm: float | None, tmp_path: Path) -> None:
     """Either kind of run is recorded and replayed."""
     graph = small_net(clip_norm=norm, accumulate=True)
-    with make_cuda(plan_for(graph, lanes), graph, tmp_path)(seed=1, poison=True, null_device=True) as executor:
+    with make_cuda(plan_for(graph, lanes), graph, tmp_path)(seed=1, poison=True, null_device=NULL) as executor:
         executor.delays(random.randrange(1, 2**31))
         assert_follows_pytorch(graph, executor, drawn(graph, (4, 1, 3, 1)))
         assert executor._native.recorded(executor._handle) == 2
@@ -163,5 +163,5 @@ def test_more_parameters_than_one_launch_takes(tmp_path: Path) -> None:
     assert len(sums) == 114 > op_named("gradient_sum").joint_launch
     rng = np.random.default_rng()
     steps = [[tuple(rng.standard_normal((2, 3, 6)).astype(np.float32)) for _ in range(2)]]
-    with make_cuda(plan_for(graph), graph, tmp_path)(seed=4, poison=True, null_device=True) as executor:
+    with make_cuda(plan_for(graph), graph, tmp_path)(seed=4, poison=True, null_device=NULL) as executor:
         assert_follows_pytorch(graph, executor, steps)

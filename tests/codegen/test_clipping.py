@@ -12,8 +12,8 @@ from planner.graph.model import Graph
 from planner.graph.optimizer import Optimizer
 from planner.ops.base import op_named
 from planner.solve.options import PlanOptions
+from tests.codegen.cuda.plans import NULL, plan_for
 from tests.codegen.cuda.plans import make as make_cuda
-from tests.codegen.cuda.plans import plan_for
 from tests.codegen.plans import make
 from tests.codegen.test_executor import batch, reference_state
 from tests.graphs import deep_net, small_net
@@ -69,7 +69,7 @@ def test_numbers_that_are_none_stay_visible(clipped: type[Executor]) -> None:
 @pytest.mark.parametrize(("lanes", "norm"), [(1, 1e6), (3, NORM)])
 def test_on_a_gpu(lanes: int, norm: float, tmp_path: Path) -> None:
     graph = small_net(clip_norm=norm)
-    with make_cuda(plan_for(graph, lanes), graph, tmp_path)(seed=1, poison=True, null_device=True) as executor:
+    with make_cuda(plan_for(graph, lanes), graph, tmp_path)(seed=1, poison=True, null_device=NULL) as executor:
         executor.delays(random.randrange(1, 2**31))
         for number in range(3):
             inputs = batch(graph, number)
@@ -83,7 +83,7 @@ def test_more_parameters_than_one_launch_takes(tmp_path: Path) -> None:
     updates = [n for n in graph.program["train_step"].nodes if n.op == "adam_update"]
     assert len(updates) == 60 > op_named("adam_update").joint_launch
     inputs = tuple(np.random.default_rng().standard_normal((3, 6)).astype(np.float32) for _ in range(2))
-    with make_cuda(plan_for(graph), graph, tmp_path)(seed=4, poison=True, null_device=True) as executor:
+    with make_cuda(plan_for(graph), graph, tmp_path)(seed=4, poison=True, null_device=NULL) as executor:
         want = expected(graph, executor, inputs)
         float(executor.step(*inputs))
         assert apart(executor.state_dict(), want) == []

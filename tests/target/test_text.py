@@ -47,7 +47,7 @@ def test_checked_in_files_are_canonical(name: str) -> None:
 
 
 def test_the_checked_in_targets_are_there() -> None:
-    assert available_targets() == ("cpu16", "cpu2", "h200", "k40c", "knl7250")
+    assert available_targets() == ("cpu16", "cpu2", "h100", "h200", "k40c", "knl7250")
 
 
 def test_one_core_per_line() -> None:
@@ -164,7 +164,7 @@ def test_sp1106_contradictions() -> None:
 def test_sp1107_unknown_name() -> None:
     with pytest.raises(UserError, match=r"SP1107.*cpu3") as caught:
         load_target("cpu3")
-    assert "cpu16, cpu2, h200, k40c, knl7250" in caught.value.fix
+    assert "cpu16, cpu2, h100, h200, k40c, knl7250" in caught.value.fix
 
 
 def test_sp1109_march() -> None:

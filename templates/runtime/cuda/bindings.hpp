@@ -117,7 +117,6 @@ inline void bind_null(nb::module_& module) {
   module.def("fail_in", [](const std::string& node) { gpu::Device::failing() = node; });
   module.def("fail_to_record", [](const std::string& node) { gpu::Device::unrecordable() = node; });
   module.def("allocations", [] { return gpu::Device::allocations(); });
-  module.def("shuffle", [](const nb::capsule& handle, uint64_t seed) { executor_of(handle).device().shuffle(seed); });
   module.def("log", [](const nb::capsule& handle, bool on) { executor_of(handle).device().log(on); });
   module.def("lines", [](const nb::capsule& handle) {
     nb::list found;
@@ -151,6 +150,7 @@ inline void bind(nb::module_& module) {
     for (const Task& task : executor_spec.programs[program].tasks) found.append(task.name);
     return found;
   });
+  module.def("shuffle", [](const nb::capsule& handle, uint64_t seed) { executor_of(handle).device().shuffle(seed); });
   module.def("time_nodes", [](const nb::capsule& handle, size_t program, int repetitions,
                               const std::vector<std::pair<int, int>>& shapes) {
     return guarded([&] { return executor_of(handle).time_nodes(program, repetitions, shapes); });

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <random>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -146,6 +147,10 @@ class Device {
   void begin_node(Stream, const char*, std::span<const Touch>) const {}
   void end_nodes(Stream) const {}
 
+  /// For tests: whoever has waited waits a while longer, at random; 0: nobody.
+  void shuffle(uint64_t seed) { seed_ = seed, random_.seed(seed); }
+  int64_t random_delay() { return seed_ != 0 && random_() % 4 == 0 ? static_cast<int64_t>(random_() % kMostDelay) : 0; }
+
   size_t free_bytes() const {
     size_t free = 0, total = 0;
     check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
@@ -153,7 +158,11 @@ class Device {
   }
 
  private:
+  static constexpr uint64_t kMostDelay = 100'000;  // ns
+
   int number_;
+  uint64_t seed_ = 0;
+  std::mt19937_64 random_;
 };
 
 /// The caller's own work, on the stream that it names (0: the legacy default stream), comes before, or after, what a

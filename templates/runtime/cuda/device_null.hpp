@@ -167,6 +167,7 @@ class Device {
 
   /// Seeds the order in which streams take turns; 0: in the order in which the work was asked for, stream by stream.
   void shuffle(uint64_t seed) { seed_ = seed, random_.seed(seed); }
+  int64_t random_delay() const { return 0; }
   void log(bool on) { logging_ = on, lines_.clear(); }
   const std::vector<std::string>& lines() const { return lines_; }
 

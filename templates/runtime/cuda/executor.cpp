@@ -186,8 +186,9 @@ void Executor::enqueue(const ProgramSpec& program, const Run& run) {
     const gpu::Stream stream = streams_[static_cast<size_t>(task.lane)];
     try {
       for (int event : task.waits) device_.wait(stream, events_[static_cast<size_t>(event)]);
-      device_.begin_node(stream, task.name, task.touches);
       gpu::Queue own = queue(task.lane);
+      if (const int64_t delay = device_.random_delay(); delay > 0) gpu::hold(own, delay);
+      device_.begin_node(stream, task.name, task.touches);
       if (task.joins || joining) own.joint = &joint;
       task.node(run, own);
       joining = task.joins;

@@ -15,7 +15,7 @@ from planner.graph.builder import GraphBuilder
 from planner.graph.optimizer import Optimizer
 from planner.graph.precision import mixed_precision
 from planner.zoo import Sizes, gpt2
-from tests.codegen.cuda.plans import gpu, make, plan_for
+from tests.codegen.cuda.plans import NULL, gpu, make, plan_for
 from tests.codegen.cuda.test_devices import needs_toolkit
 from tests.codegen.cuda.test_null_device import batch
 from tests.graphs import gated_net
@@ -27,7 +27,7 @@ def test_a_step_is_that_of_the_reference(tmp_path: Path) -> None:
     assert {n.op for n in graph.program["train_step"].nodes} >= {"chain", "cast", "dropout", "batch_norm_backward"}
     made = make(plan_for(graph, 2), graph, tmp_path)
     data = batch(graph)
-    with made(seed=3, poison=True, null_device=True) as executor:
+    with made(seed=3, poison=True, null_device=NULL) as executor:
         executor.delays(1)
         state = executor.state_dict()
         held = {v.id: np.asarray(state[v.name], np.float64) for v in graph.values if v.name}
@@ -55,8 +55,8 @@ def test_distances_are_not_those_of_dropouts(tmp_path: Path) -> None:
     ends = gpt2(length=16, depth=1, width=32, heads=2, dropout=0.2)(b, Sizes(2, classes=50))
     graph = b.finish(ends.loss, ends.prediction, Optimizer(lr=1e-3))
     low = mixed_precision(graph)
-    with make(plan_for(low), low, tmp_path)(seed=1, null_device=True) as executor:
-        for found in distances(graph, executor, device="cpu"):
+    with make(plan_for(low), low, tmp_path)(seed=1, null_device=NULL) as executor:
+        for found in distances(graph, executor, device="cpu" if NULL else "cuda:0"):
             assert max(found.executor, found.autocast) < 0.05, found
 
 

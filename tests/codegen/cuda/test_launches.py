@@ -15,7 +15,7 @@ from planner.ops.device import device_mode
 from planner.plan.check import check
 from planner.solve.options import PlanOptions
 from planner.solve.pipeline import make_plan
-from tests.codegen.cuda.plans import gpu, make
+from tests.codegen.cuda.plans import NULL, asks_the_null_device, gpu, make
 from tests.codegen.cuda.test_null_device import batch
 from tests.graphs import small_net
 
@@ -43,6 +43,7 @@ def test_no_shape(text: str) -> None:
         launch_of("relu1", text)
 
 
+@asks_the_null_device
 def test_a_measured_shape_is_planned_and_launched(tmp_path: Path) -> None:
     graph, target = small_net(), gpu()
     table = fill([graph], target, modelled=True)
@@ -57,7 +58,7 @@ def test_a_measured_shape_is_planned_and_launched(tmp_path: Path) -> None:
     assert check(graph, plan, target) == []
     made = make(plan, graph, tmp_path)
     assert "queue.shape(128, 264);" in (tmp_path / "forward.cpp").read_text()
-    with made(null_device=True) as executor:
+    with made(null_device=NULL) as executor:
         executor._native.log(executor._handle, True)
         float(executor.step(*batch(graph)))
         lines = executor._native.lines(executor._handle)

@@ -20,7 +20,7 @@ from planner.errors import InternalError, UserError
 from planner.graph.model import DType, Graph
 from planner.graph.optimizer import Optimizer
 from planner.zoo import build as build_zoo
-from tests.codegen.cuda.plans import FLAGS, make, plan_for
+from tests.codegen.cuda.plans import FLAGS, NULL, asks_the_null_device, make, plan_for
 from tests.codegen.every_op import every_op_net
 from tests.graphs import small_net
 from tests.interpreter import run_program
@@ -72,13 +72,13 @@ def run(executor: CudaExecutor) -> list[Any]:
 @pytest.mark.parametrize(("name", "lanes"), [("mlp", 1), ("digits_cnn", 3)])
 def test_zoo_networks(name: str, lanes: int, tmp_path: Path) -> None:
     graph = build_zoo(name, batch=8)
-    with make(plan_for(graph, lanes), graph, tmp_path)(poison=True, null_device=True) as executor:
+    with make(plan_for(graph, lanes), graph, tmp_path)(poison=True, null_device=NULL) as executor:
         assert_steps_agree(executor)
 
 
 def test_a_residual_network(tmp_path: Path) -> None:
     graph = build_zoo("resnet18", batch=8, image_size=32, classes=5)
-    with make(plan_for(graph, 2), graph, tmp_path)(poison=True, null_device=True) as executor:
+    with make(plan_for(graph, 2), graph, tmp_path)(poison=True, null_device=NULL) as executor:
         assert_steps_agree(executor, steps=1, tolerance=2e-4)
 
 
@@ -93,16 +93,17 @@ def wide_class(tmp_path_factory: pytest.TempPathFactory) -> type[CudaExecutor]:
 def test_every_order_gives_the_same_bits(wide_class: type[CudaExecutor]) -> None:
     found = []
     for seed in range(12):
-        with wide_class(poison=True, null_device=True) as executor:
+        with wide_class(poison=True, null_device=NULL) as executor:
             executor.delays(seed)
             found.append(run(executor))
     assert all(np.array_equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
 
 
+@asks_the_null_device
 def test_orders_do_differ(wide_class: type[CudaExecutor]) -> None:
     orders = set()
     for seed in range(4):
-        with wide_class(null_device=True) as executor:
+        with wide_class(null_device=NULL) as executor:
             executor.delays(seed)
             executor._native.log(executor._handle, True)
             float(executor.step(*batch(executor._graph)))
@@ -111,7 +112,7 @@ def test_orders_do_differ(wide_class: type[CudaExecutor]) -> None:
 
 
 def test_replayed_and_asked_for_are_the_same(wide_class: type[CudaExecutor]) -> None:
-    with wide_class(null_device=True) as replayed, wide_class(null_device=True, record=False) as asked:
+    with wide_class(null_device=NULL) as replayed, wide_class(null_device=NULL, record=False) as asked:
         assert all(np.array_equal(a, b) for a, b in zip(run(replayed), run(asked), strict=True))
         assert replayed._native.recorded(replayed._handle)
         assert not asked._native.recorded(asked._handle)
@@ -119,13 +120,14 @@ def test_replayed_and_asked_for_are_the_same(wide_class: type[CudaExecutor]) -> 
 
 def test_every_op_family_trains(tmp_path: Path) -> None:
     graph = every_op_net(Optimizer(kind="adam", lr=0.01))
-    with make(plan_for(graph, 2), graph, tmp_path)(seed=5, poison=True, null_device=True) as executor:
+    with make(plan_for(graph, 2), graph, tmp_path)(seed=5, poison=True, null_device=NULL) as executor:
         first = [float(executor.step(*batch(graph, 0))) for _ in range(2)]
         loss, gradients = executor.gradients(*batch(graph, 1))
         assert np.isfinite([*first, loss]).all()
         assert all(np.isfinite(g).all() and g.any() for g in gradients.values())
 
 
+@asks_the_null_device
 def test_bindings_compile_without_a_warning(wide_class: type[CudaExecutor]) -> None:
     """What plans share is built without `FLAGS`."""
     flags = (*HOST, "-O1", "-Werror", "-DSTEPPLAN_NULL_DEVICE", f"-I{CUDA_RUNTIME}")
@@ -135,7 +137,7 @@ def test_bindings_compile_without_a_warning(wide_class: type[CudaExecutor]) -> N
 
 def test_steps_do_not_wait(wide_class: type[CudaExecutor]) -> None:
     graph = small_net()
-    with wide_class(null_device=True) as executor, wide_class(null_device=True) as waiting:
+    with wide_class(null_device=NULL) as executor, wide_class(null_device=NULL) as waiting:
         pending = [executor.step(*batch(graph, number)) for number in range(6)]
         waited = [float(waiting.step(*batch(graph, number))) for number in range(6)]
         assert [float(loss) for loss in pending[3:]] == waited[3:]
@@ -155,14 +157,15 @@ def edited(made: type[CudaExecutor], folder: Path, where: dict[str, str], by: st
         for match in reversed(found if number is None else [found[number]]):
             text = text[: match.start()] + match.expand(by) + text[match.end() :]
         (folder / name).write_text(text)
-    build(folder, flags=FLAGS, null_device=True)
+    build(folder, flags=FLAGS, null_device=NULL)
     return executor_class(folder)
 
 
+@asks_the_null_device
 @pytest.mark.parametrize("number", [0, 2, 4])
 def test_a_missing_wait_is_caught(wide_class: type[CudaExecutor], number: int, tmp_path: Path) -> None:
     broken = edited(wide_class, tmp_path / "broken", {"lanes.cpp": r"\{(train_step_\w+_waits)\}"}, "{}", number)
-    with broken(null_device=True) as executor, pytest.raises(InternalError, match=r"may still be|for value"):
+    with broken(null_device=NULL) as executor, pytest.raises(InternalError, match=r"may still be|for value"):
         float(executor.step(*batch(executor._graph)))
 
 
@@ -176,10 +179,11 @@ def moved(made: type[CudaExecutor], folder: Path, offset: int) -> Any:
     return edited(made, folder, where, str(offset))
 
 
+@asks_the_null_device
 def test_a_value_written_over_is_caught(wide_class: type[CudaExecutor], tmp_path: Path) -> None:
     parameter = next(v.id for v in small_net().values if v.role.value == "parameter")
     broken = moved(wide_class, tmp_path / "broken", wide_class.plan.placement[parameter].offset)
-    with broken(null_device=True) as executor, pytest.raises(InternalError, match="for value"):
+    with broken(null_device=NULL) as executor, pytest.raises(InternalError, match="for value"):
         float(executor.step(*batch(executor._graph)))
 
 
@@ -190,25 +194,27 @@ def said(made: type[CudaExecutor], folder: Path, operand: str, less: int) -> Any
     return edited(made, folder, {"lanes.cpp": pattern}, rf"\g<1>{planned.bytes - less}")
 
 
+@asks_the_null_device
 def test_a_kernel_that_touches_more_than_is_said_is_caught(wide_class: type[CudaExecutor], tmp_path: Path) -> None:
     writing = said(wide_class, tmp_path / "writing", "conv1.y", 4)
-    with writing(null_device=True) as executor, pytest.raises(InternalError, match=r"conv1 writes byte \d+ of pool 0"):
+    with writing(null_device=NULL) as executor, pytest.raises(InternalError, match=r"conv1 writes byte \d+ of pool 0"):
         float(executor.step(*batch(executor._graph)))
     reading = said(wide_class, tmp_path / "reading", "conv1.weight", 4)
-    with reading(null_device=True) as executor:
+    with reading(null_device=NULL) as executor:
         assert np.isnan(float(executor.step(*batch(executor._graph))))  # it found no number there
 
 
+@asks_the_null_device
 def test_a_failed_step_closes_the_executor(wide_class: type[CudaExecutor], tmp_path: Path) -> None:
     broken = moved(wide_class, tmp_path / "broken", wide_class.plan.pools[0].arena - 64)
-    executor = broken(null_device=True)
+    executor = broken(null_device=NULL)
     loss = executor.step(*batch(executor._graph))
     with pytest.raises(InternalError, match="which has only"):
         loss.wait()
     assert executor._native.allocations() == 0
     with pytest.raises(UserError, match="SP1607"):
         executor.step(*batch(executor._graph))
-    with broken(null_device=True) as other:  # the process goes on
+    with broken(null_device=NULL) as other:  # the process goes on
         assert np.isfinite(other.predict(batch(other._graph)[0])).all()
 
 
@@ -218,16 +224,16 @@ def test_budgets_move_values_over_copy_streams(tmp_path: Path) -> None:
     tight = plan_for(graph, budget=plain.pools[0].arena * 3 // 4)
     assert [lane.kind for lane in tight.lanes[1:]] == ["copy"] * (len(tight.lanes) - 1)
     assert any(p.rewrite for p in tight.programs)
-    with make(plain, graph, tmp_path / "plain")(null_device=True) as executor:
+    with make(plain, graph, tmp_path / "plain")(null_device=NULL) as executor:
         want = run(executor)
     for seed in (0, 1):
-        with make(tight, graph, tmp_path / "tight")(poison=True, null_device=True) as executor:
+        with make(tight, graph, tmp_path / "tight")(poison=True, null_device=NULL) as executor:
             executor.delays(seed)
             assert all(np.array_equal(a, b) for a, b in zip(want, run(executor), strict=True))
 
 
 def test_bad_labels_change_nothing(wide_class: type[CudaExecutor]) -> None:
-    with wide_class(null_device=True) as executor:
+    with wide_class(null_device=NULL) as executor:
         images, labels = batch(executor._graph)
         before = executor.state_dict()
         labels[1] = 99
@@ -236,15 +242,16 @@ def test_bad_labels_change_nothing(wide_class: type[CudaExecutor]) -> None:
         assert all(np.array_equal(before[k], v) for k, v in executor.state_dict().items() if "step" not in k)
 
 
+@asks_the_null_device
 def test_arrays_share_bytes(wide_class: type[CudaExecutor]) -> None:
-    with wide_class(null_device=True) as executor:
+    with wide_class(null_device=NULL) as executor:
         float(executor.step(*batch(executor._graph)))
         weight = np.from_dlpack(executor.array("fc.weight"))
         assert np.array_equal(weight, executor.state_dict()["fc.weight"])
 
 
 def test_node_times_name_every_node(wide_class: type[CudaExecutor]) -> None:
-    with wide_class(null_device=True) as executor:
+    with wide_class(null_device=NULL) as executor:
         float(executor.step(*batch(executor._graph)))
         times = executor.node_times(repetitions=1)
         assert set(times) == {n.node for n in executor.plan.program["train_step"].nodes if n.stage_ns}
@@ -252,6 +259,7 @@ def test_node_times_name_every_node(wide_class: type[CudaExecutor]) -> None:
             executor.node_times(repetitions=0)
 
 
+@asks_the_null_device
 def test_traces_are_nvidias(wide_class: type[CudaExecutor]) -> None:
-    with wide_class(null_device=True) as executor, pytest.raises(UserError, match="SP1860"):
+    with wide_class(null_device=NULL) as executor, pytest.raises(UserError, match="SP1860"):
         executor.trace()
