@@ -39,11 +39,11 @@ class Distance(NamedTuple):
         return self.executor <= self.autocast
 
 
-def distances(graph: Graph, executor: Executor, steps: int = 3, device: str = "cuda") -> list[Distance]:
+def distances(graph: Graph, executor: Executor, steps: int = 3, device: str = "cuda", seed: int = 0) -> list[Distance]:
     """Losses, the first step's gradients and the parameters after some steps. `graph`: in float32, of which the
-    executor runs the bfloat16 one. All draw the executor's random numbers."""
+    executor runs the bfloat16 one. `seed`: of the first batch. All draw the executor's random numbers."""
     state = {k: np.asarray(v) for k, v in executor.state_dict().items()}
-    batches = [random_inputs(graph, seed) for seed in range(steps)]
+    batches = [random_inputs(graph, seed) for seed in range(seed, seed + steps)]
     lr = executor.lr
     true = _torch_course(graph, state, batches, lr, device, torch.float64)
     theirs = _torch_course(graph, state, batches, lr, device, torch.float32)

@@ -59,7 +59,8 @@ class Forced:
         return {op: _bound(self._call, kink) for op, kink in KINKS.items()}
 
     def _call(self, kink: Kink, node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Outputs:
-        operands, decision = kink.before(node, inputs, updates), self.decisions[node.id]
+        operands = kink.before(node, inputs, updates)
+        decision = self.decisions[node.id].to(operands[0].device)
         with torch.no_grad():
             gap = kink.gap(node, operands, decision)
             self.wrong[node.id] = (int((gap > 0).sum()), float(gap.max()))

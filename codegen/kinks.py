@@ -149,8 +149,8 @@ def _window_places(node: Node, chosen: Tensor) -> tuple[Tensor, Tensor]:
     """Which element of its window each output chose -> its row and column in the input."""
     a: Any = node.attrs
     top, _, left, _ = a.padding
-    down = torch.arange(chosen.shape[2])[:, None] * a.stride[0] - top
-    right = torch.arange(chosen.shape[3])[None, :] * a.stride[1] - left
+    down = torch.arange(chosen.shape[2], device=chosen.device)[:, None] * a.stride[0] - top
+    right = torch.arange(chosen.shape[3], device=chosen.device)[None, :] * a.stride[1] - left
     return down + chosen // a.kernel[1] * a.dilation[0], right + chosen % a.kernel[1] * a.dilation[1]
 
 
@@ -199,7 +199,7 @@ def _largest_rows(node: Node, operands: Sequence[Tensor]) -> Tensor:
     """Of each entry and column, whether it is as large as any of its target; operands may end with the maxima."""
     y = operands[3] if len(operands) > 3 else segment_max(node.attrs, [o.detach() for o in operands])[0]
     rows, targets, counted = _rows_of(node, [o.detach() for o in operands])
-    found = torch.zeros((len(operands[1]), rows.shape[1]), dtype=torch.bool)
+    found = torch.zeros((len(operands[1]), rows.shape[1]), dtype=torch.bool, device=rows.device)
     found[counted] = rows == y[targets]
     return found
 

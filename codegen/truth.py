@@ -131,6 +131,7 @@ def truth(
     *,
     control: bool = False,
     free: bool = False,
+    device: str = "cpu",
 ) -> dict[str, Verdict]:
     """Run `steps` training steps on fresh random inputs. Compared are loss and gradients of every step, and
     parameters, running statistics and optimizer state after the last.
@@ -138,26 +139,32 @@ def truth(
     `executor`: a fresh one, whose optimizer has no state yet, of a plan that keeps `decisive_values(graph)`. `seed` of
     the inputs; None: another one every time. PyTorch's float32 has its default memory format. Verdicts: "executor",
     and with `control` "channels_last", PyTorch in that format, which differs in the order of additions only.
+    `device`: where PyTorch computes; on a GPU the caller keeps it from TF32.
     """
     drawn = [int(number) for number in np.random.default_rng(seed).integers(0, 2**32, steps)]
     start = _without_slots(graph, executor.state_dict())
-    plain = follow(graph, start, _TorchRun(graph, start, Watched()), drawn, free)
-    verdicts = {"executor": _verdict(follow(graph, start, _ExecutorRun(graph, executor), drawn, free), plain)}
+    plain = follow(graph, start, _TorchRun(graph, start, Watched(), device=device), drawn, free, device)
+    verdicts = {"executor": _verdict(follow(graph, start, _ExecutorRun(graph, executor), drawn, free, device), plain)}
     if control:
-        other = _TorchRun(graph, start, Watched(), channels_last=True)
-        verdicts["channels_last"] = _verdict(follow(graph, start, other, drawn, free), plain)
+        other = _TorchRun(graph, start, Watched(), channels_last=True, device=device)
+        verdicts["channels_last"] = _verdict(follow(graph, start, other, drawn, free, device), plain)
     return verdicts
 
 
 def follow(
-    graph: Graph, start: Tensors, contender: "_ExecutorRun | _TorchRun", seeds: Sequence[int], free: bool
+    graph: Graph,
+    start: Tensors,
+    contender: "_ExecutorRun | _TorchRun",
+    seeds: Sequence[int],
+    free: bool,
+    device: str = "cpu",
 ) -> Course:
     """Take steps with a contender and with float64 beside it."""
     course = Course({}, {}, {}, {})
     forced = Forced()
-    truths = [(_TorchRun(graph, start, forced, torch.float64), course.errors)]
+    truths = [(_TorchRun(graph, start, forced, torch.float64, device=device), course.errors)]
     if free:
-        truths.append((_TorchRun(graph, start, None, torch.float64), course.free))
+        truths.append((_TorchRun(graph, start, None, torch.float64, device=device), course.free))
     for step, seed in enumerate(seeds, 1):
         batch = random_inputs(graph, seed)
         _backward(contender, truths, forced, batch, step)
@@ -290,11 +297,13 @@ class _TorchRun:
         branches: Watched | Forced | None,
         dtype: torch.dtype = torch.float32,
         channels_last: bool = False,
+        device: str = "cpu",
     ) -> None:
         self._graph, self._branches, self._dtype, self._channels_last = graph, branches, dtype, channels_last
+        self._device = device
         self._drawn = Drawn(int(start["stepplan.seed"]), int(start["stepplan.step"]))
         calls: dict[str, Call] = {**self._drawn.calls(), **(branches.calls() if branches else {})}
-        self._twin = Twin(graph, calls).to(dtype).load(dict(start))
+        self._twin = Twin(graph, calls).to(dtype).load(dict(start)).to(device)
         if channels_last:
             self._twin = self._twin.of_images(torch.channels_last)
         self._optimizer = optimizer_for(graph, self._twin)
@@ -309,7 +318,8 @@ class _TorchRun:
 
     def backward(self, batch: Sequence[Array]) -> tuple[float, Tensors, Decisions]:
         self._drawn.step += 1
-        loss, _ = self._twin(*(_tensor(array, self._dtype, self._channels_last) for array in batch))
+        given = (_tensor(array, self._dtype, self._channels_last) for array in batch)
+        loss, _ = self._twin(*(tensor.to(self._device) for tensor in given))
         loss.backward()
         gradients = {name: g.numpy(force=True) for name, g in self._twin.gradients().items()}
         return float(loss.detach()), gradients, dict(self._branches.decisions) if self._branches else {}

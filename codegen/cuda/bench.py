@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any
 
 from codegen.cuda.executor import CudaExecutor
+from codegen.cuda.turns import turn
 from codegen.steps import Step, fastest, floor_ns, paired, random_inputs, spread, timed
 from planner.bundle import Bundle
 from planner.costs.table import CostTable
@@ -42,11 +43,12 @@ def bench(
             return float(executor.step(*inputs))
 
         say("warming up")
-        for _ in range(3):
-            step()
-        times = list(timed(step, repetitions))
-        result = step_times(plan, times)
-        result["host_ms"] = host_ms(executor, inputs, repetitions)
+        with turn(device, null_device):
+            for _ in range(3):
+                step()
+            times = list(timed(step, repetitions))
+            result = step_times(plan, times)
+            result["host_ms"] = host_ms(executor, inputs, repetitions)
         planned = plan.pools[0].arena
         result["memory"] = {
             "planned_bytes": planned,
@@ -64,7 +66,8 @@ def bench(
             theirs = torch_contenders(model, inputs, state, precision, device, contenders, say, null_device)
             for name, contender in theirs:
                 say(f"against {name}")
-                result["against"][name] = paired(step, contender, repetitions)
+                with turn(device, null_device):
+                    result["against"][name] = paired(step, contender, repetitions)
                 del contender
                 gc.collect()
             result |= fastest(result["against"])

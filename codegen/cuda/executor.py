@@ -21,6 +21,7 @@ import numpy as np
 from codegen.arguments import Call
 from codegen.cuda.launches import Launch
 from codegen.cuda.toolchain import load_nvrtc
+from codegen.cuda.turns import turn
 from codegen.executor import Executor
 from codegen.initial import checked_seed, read_weights, set_initial_values
 from codegen.native import native_module
@@ -148,7 +149,7 @@ class CudaExecutor(Executor):
         out. SP1862: no repetitions."""
         if repetitions < 1:
             raise UserError("SP1862", f"a median of {repetitions} times is none", "ask for one repetition or more")
-        with self._lock:
+        with self._lock, turn(self._device, self._native.null_device):
             self._require_open()
             found: dict[str, float] = {}
             for number, _ in self._parts[program]:
@@ -165,7 +166,7 @@ class CudaExecutor(Executor):
     ) -> tuple[float, ...]:
         """Median ns of two nodes, each `copies` times in a row: alone, beside each other on two streams, and how long
         both ran. On what the arena holds."""
-        with self._lock:
+        with self._lock, turn(self._device, self._native.null_device):
             self._require_open()
             runs = [(number, self._tasks(number)) for number, _ in self._parts[program]]
             number, order = next(run for run in runs if set(nodes) <= set(run[1]))

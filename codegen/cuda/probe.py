@@ -13,6 +13,7 @@ from codegen.cpu.shapes import CONV_KINDS, conv_shape, matmul_shape
 from codegen.cuda.build import link_flags, probe_units
 from codegen.cuda.facts import has_bias
 from codegen.cuda.toolchain import load_nvrtc
+from codegen.cuda.turns import turns_file
 from planner.errors import InternalError
 from planner.graph.model import DType
 from planner.ops.base import Signature, op_named
@@ -36,16 +37,18 @@ def algorithms(
 ) -> tuple[Algorithm, ...]:
     """Every algorithm of a convolution or matrix product, the fastest first; none for other ops. `brief`: two of them,
     timed roughly."""
-    module = probe(arch, null_device)
+    module, turns = probe(arch, null_device), str(turns_file(device))
     if signature.op in CONV_KINDS:
         shape, kind = conv_shape(signature)[:16], KINDS[CONV_KINDS[signature.op]]
         low = signature.inputs[0].dtype is DType.BFLOAT16
-        found: Sequence[Any] = module.convolution(device, kind, shape, tf32, low, has_bias(signature), WORKSPACE, brief)
+        found: Sequence[Any] = module.convolution(
+            device, kind, shape, tf32, low, has_bias(signature), WORKSPACE, brief, turns
+        )
     elif op_named(signature.op).family == "matmul":
         shape = matmul_shape(signature)
         sizes = _operand_sizes(signature)
         halves = tuple(t.dtype is DType.BFLOAT16 for t in (signature.inputs[0], signature.outputs[0]))
-        found = module.product(device, shape[:13], bool(shape[13]), sizes, tf32, *halves, WORKSPACE, brief)
+        found = module.product(device, shape[:13], bool(shape[13]), sizes, tf32, *halves, WORKSPACE, brief, turns)
     else:
         return ()
     if not found:

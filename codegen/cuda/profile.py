@@ -6,8 +6,11 @@ built, runs on random inputs, and every node is timed by events, alone, stepplan
 (launches.py). All times are medians of warm repetitions.
 """
 
+import os
 import tempfile
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from codegen.build import build
@@ -35,6 +38,8 @@ Progress = Callable[[str, int, int], None]
 
 REPETITIONS = 20
 COPY_BYTES = 2**28
+MOST_AT_WORK = 8
+"""Threads that prepare a library's algorithms."""
 PRODUCTS = "cublaslt"
 """The kernel of nodes that are products, or made of them."""
 
@@ -72,11 +77,14 @@ def profile(
         )
     known = {e.signature for e in table.entries if e.source == "measured"}
     library = [s for s in signatures_of(graphs) if _by_library(s) and s.text not in known]
-    for number, signature in enumerate(library):
-        progress("timing the library's algorithms", number, len(library))
-        ways = algorithms(signature, arch, tf32=tf32, device=device, null_device=null_device, brief=brief)
-        table = table.with_entries(_entry(signature, way) for way in _worth_keeping(ways))
-        save(table)
+    ways_of = partial(algorithms, arch=arch, tf32=tf32, device=device, null_device=null_device, brief=brief)
+    # What one prepares takes longer than the GPU needs for it; meanwhile others are timed, one at a time.
+    with ThreadPoolExecutor(1 if null_device else min(MOST_AT_WORK, len(os.sched_getaffinity(0)))) as pool:
+        timed = pool.map(ways_of, library)
+        for number, (signature, ways) in enumerate(zip(library, timed, strict=True)):
+            progress("timing the library's algorithms", number, len(library))
+            table = table.with_entries(_entry(signature, way) for way in _worth_keeping(ways))
+            save(table)
     for number, graph in enumerate(graphs):
         progress("timing kernels", number, len(graphs))
         if not own_kernels:

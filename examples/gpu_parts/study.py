@@ -147,6 +147,10 @@ class Study:
     def executor(self, made: type[CudaExecutor], **options: Any) -> CudaExecutor:
         return made(device=self.device, null_device=self.null, **options)
 
+    @property
+    def torch_device(self) -> str:
+        return "cpu" if self.null else f"cuda:{self.device}"
+
     # -- the GPU -----------------------------------------------------------------------------------------------
     @property
     def target(self) -> Target:

@@ -150,6 +150,18 @@ cudnnStatus_t run_with_bias(const Convolution::Prepared& prepared, Queue queue, 
   return status;
 }
 
+/// How long something has been at work.
+class Clock {
+ public:
+  bool over(const Effort& effort, size_t known) const {
+    const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begun_;
+    return static_cast<int>(known) >= effort.least && spent.count() > effort.seconds;
+  }
+
+ private:
+  std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
+};
+
 }  // namespace
 
 Convolution::Convolution(Libraries& libraries, ConvKind kind, const Conv& shape, const char* algorithm)
@@ -168,31 +180,45 @@ void Convolution::run(Queue queue, const void* a, const void* b, const Bias& bia
   check(run_with_bias(*prepared_, queue, shape_, a, b, bias, out, space.start, space.bytes), "a convolution");
 }
 
-std::vector<Algorithm> Convolution::measure(Libraries& libraries, ConvKind kind, const Conv& shape, bool tf32,
-                                            const void* a, const void* b, const Bias& bias, void* out, void* workspace,
-                                            size_t bytes, const Effort& effort) {
+std::vector<Convolution::Way> Convolution::ways(Libraries& libraries, ConvKind kind, const Conv& shape, bool tf32,
+                                                size_t bytes, const Effort& effort) {
+  const Clock clock;
+  std::vector<Way> found;
+  for (const std::string& name : candidates(libraries.handles(), kind, shape, tf32)) {
+    // Some of what can be prepared fails when it runs.
+    if (static_cast<int>(found.size()) >= 2 * effort.most || clock.over(effort, found.size())) break;
+    try {  // what the library refuses is not among its algorithms
+      const auto made = prepared_by(libraries.handles(), kind, shape, name, tf32);
+      if (made->workspace() > bytes) continue;
+      found.push_back({name + (tf32 ? ":tf32" : ""), made});
+    } catch (const UserMistake&) {
+    } catch (const DeviceFailure&) {
+    }
+  }
+  return found;
+}
+
+std::vector<Algorithm> Convolution::measure(Libraries& libraries, ConvKind kind, const Conv& shape,
+                                            const std::vector<Way>& ways, const void* a, const void* b, const Bias& bias,
+                                            void* out, void* workspace, const Effort& effort) {
   Libraries::Handles& handles = libraries.handles();
-  const auto begun = std::chrono::steady_clock::now();
+  const Clock clock;
   std::vector<Algorithm> found;
   bool biased = false;
-  for (const std::string& name : candidates(handles, kind, shape, tf32)) {
-    const int known = static_cast<int>(found.size());
-    const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begun;
-    if (known >= effort.most || (known >= effort.least && spent.count() > effort.seconds)) break;
+  for (const Way& way : ways) {
+    if (static_cast<int>(found.size()) >= effort.most || clock.over(effort, found.size())) break;
     // To be rounded once, a sum takes its bias before.
-    if (biased && shape.element == Element::bfloat16 && !name.starts_with(kBiased)) break;
-    try {  // what the library refuses at any point is not among its algorithms
-      const auto made = prepared_by(handles, kind, shape, name, tf32);
-      const size_t needed = made->workspace();
-      if (needed > bytes) continue;
+    if (biased && shape.element == Element::bfloat16 && !way.prepared->adds_bias()) break;
+    const size_t needed = way.prepared->workspace();
+    try {
       const auto ask = [&](Stream stream) {
-        check(run_with_bias(*made, {handles.device, stream}, shape, a, b, bias, out, workspace, needed), name.c_str());
+        check(run_with_bias(*way.prepared, {handles.device, stream}, shape, a, b, bias, out, workspace, needed),
+              way.name.c_str());
       };
       ask(nullptr);
       handles.device.synchronize(Stream{});
-      found.push_back({name + (tf32 ? ":tf32" : ""), needed, measured(handles.device, ask, found, effort)});
-      biased = biased || made->adds_bias();
-    } catch (const UserMistake&) {
+      found.push_back({way.name, needed, measured(handles.device, ask, found, effort)});
+      biased = biased || way.prepared->adds_bias();
     } catch (const DeviceFailure&) {
       handles.device.synchronize(Stream{});  // fails, and is told, where it is the GPU that failed
     }

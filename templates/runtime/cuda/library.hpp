@@ -56,7 +56,8 @@ struct Algorithm {
   float milliseconds;
 };
 
-/// How much time a measurement may take: nothing further is tried after `seconds`, once `least` algorithms are known.
+/// How much time a measurement may take: nothing further is prepared, and nothing further timed, after `seconds`, once
+/// `least` algorithms are.
 struct Effort {
   int most, repetitions, least = 4;
   double seconds = 1.0;
@@ -75,14 +76,21 @@ class Convolution {
   /// forward: x, weights -> y; backward_data: dy, weights -> dx; backward_weights: x, dy -> dw. Weights as above.
   void run(Queue queue, const void* a, const void* b, const Bias& bias, void* out, void* workspace, size_t bytes) const;
 
-  /// Every algorithm that the library has for this convolution, timed on the given memory, the fastest first.
-  static std::vector<Algorithm> measure(Libraries& libraries, ConvKind kind, const Conv& shape, bool tf32,
-                                        const void* a, const void* b, const Bias& bias, void* out, void* workspace,
-                                        size_t bytes, const Effort& effort);
+  struct Prepared;
+  /// An algorithm that is ready to run.
+  struct Way {
+    std::string name;
+    std::shared_ptr<const Prepared> prepared;
+  };
+  /// Every algorithm that the library has for this convolution within so much workspace. The GPU does nothing meanwhile.
+  static std::vector<Way> ways(Libraries& libraries, ConvKind kind, const Conv& shape, bool tf32, size_t bytes,
+                               const Effort& effort);
+  /// Their times on the given memory, the fastest first; `plain` where the library runs none of them.
+  static std::vector<Algorithm> measure(Libraries& libraries, ConvKind kind, const Conv& shape,
+                                        const std::vector<Way>& ways, const void* a, const void* b, const Bias& bias,
+                                        void* out, void* workspace, const Effort& effort);
   /// The engines that `measure` would time on a GPU that is not there but described, in cuDNN's JSON; without times.
   static std::vector<Algorithm> offers(const std::string& described, ConvKind kind, const Conv& shape, bool tf32);
-
-  struct Prepared;
 
  private:
   ConvKind kind_;

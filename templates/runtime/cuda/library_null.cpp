@@ -13,8 +13,11 @@ size_t Convolution::workspace_bytes() const { return 0; }
 void Convolution::run(Queue queue, const void* a, const void* b, const Bias& bias, void* out, void*, size_t) const {
   plain_convolution(queue, kind_, shape_, a, b, bias.values, out);
 }
-std::vector<Algorithm> Convolution::measure(Libraries&, ConvKind, const Conv&, bool, const void*, const void*,
-                                            const Bias&, void*, void*, size_t, const Effort&) {
+std::vector<Convolution::Way> Convolution::ways(Libraries&, ConvKind, const Conv&, bool, size_t, const Effort&) {
+  return {};
+}
+std::vector<Algorithm> Convolution::measure(Libraries&, ConvKind, const Conv&, const std::vector<Way>&, const void*,
+                                            const void*, const Bias&, void*, void*, const Effort&) {
   return {{"plain", 0, 0.0f}};
 }
 std::vector<Algorithm> Convolution::offers(const std::string&, ConvKind, const Conv&, bool) { return {}; }

@@ -4,6 +4,10 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <vector>
@@ -29,6 +33,20 @@ class Buffer {
   Device& device_;
   bool pinned_;
   std::byte* memory_;
+};
+
+/// What is timed on a GPU is timed alone: among all threads and processes that name the same file, one has the turn.
+class Turn {
+ public:
+  explicit Turn(const std::string& path) : file_(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
+    if (file_ < 0 || flock(file_, LOCK_EX) != 0) throw std::runtime_error("cannot lock " + path);
+  }
+  ~Turn() { (void)close(file_); }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  int file_;
 };
 
 /// A GPU for the duration of one question.
@@ -92,16 +110,28 @@ nb::list offers(const std::string& described, const std::string& kind, const std
   return guarded([&] { return told(Convolution::offers(described, kind_of(kind), conv_of(s, low, bias), tf32)); });
 }
 
+/// Without Python meanwhile, which has other threads.
+template <class Body>
+auto apart(const Body& body) {
+  return guarded([&] {
+    const nb::gil_scoped_release released;
+    return body();
+  });
+}
+
 Effort effort_of(bool brief) { return brief ? Effort::brief() : Effort::whole(); }
 
 /// (name, workspace, ns) of every algorithm of a convolution, the fastest first. `s`: the fields of Conv; `low`: on
-/// bfloat16.
+/// bfloat16; `turns`: the file of those who time something on this GPU.
 nb::list convolution(int device, const std::string& kind, const std::array<int64_t, 16>& s, bool tf32, bool low, bool bias,
-                     size_t workspace, bool brief) {
-  return guarded([&] {
+                     size_t workspace, bool brief, const std::string& turns) {
+  return told(apart([&] {
     const Conv shape = conv_of(s, low, bias);
     const Element element = shape.element;
+    const Effort effort = effort_of(brief);
     Session session(device);
+    const auto ways = Convolution::ways(session.libraries, kind_of(kind), shape, tf32, workspace, effort);
+    const Turn turn(turns);
     const int64_t x = shape.n * shape.ih * shape.iw * shape.ic, y = shape.n * shape.oh * shape.ow * shape.oc;
     const int64_t w = shape.oc * shape.taps() * shape.group_channels();
     const bool forward = kind == "forward", data = kind == "backward_data";
@@ -114,17 +144,18 @@ nb::list convolution(int device, const std::string& kind, const std::array<int64
     session.fill(added, shape.oc, 3);
     session.fill(rounded, shape.oc, 3, Element::bfloat16);
     const Bias sums{reinterpret_cast<const float*>(added.bytes()), reinterpret_cast<const bfloat16*>(rounded.bytes())};
-    return told(Convolution::measure(session.libraries, kind_of(kind), shape, tf32, a.bytes(), b.bytes(),
-                                     bias ? sums : Bias{}, out.bytes(), space.bytes(), workspace, effort_of(brief)));
-  });
+    return Convolution::measure(session.libraries, kind_of(kind), shape, ways, a.bytes(), b.bytes(), bias ? sums : Bias{},
+                                out.bytes(), space.bytes(), effort);
+  }));
 }
 
 /// The same of a matrix product. `s`: batch, m, n, k, then the strides of a, b and c. `sizes`: elements of a, b and c.
 nb::list product(int device, const std::array<int64_t, 13>& s, bool bias, const std::array<int64_t, 3>& sizes, bool tf32,
-                 bool low, bool low_result, size_t workspace, bool brief) {
+                 bool low, bool low_result, size_t workspace, bool brief, const std::string& turns) {
   const Element element = low ? Element::bfloat16 : Element::float32;
   const Element kept = low_result ? Element::bfloat16 : Element::float32;
-  return guarded([&] {
+  return told(apart([&] {
+    const Turn turn(turns);
     const ProductShape shape{s[0], s[1], s[2], s[3], {s[4], s[5], s[6]}, {s[7], s[8], s[9]}, {s[10], s[11], s[12]}, bias,
                              element, kept};
     Session session(device);
@@ -132,9 +163,9 @@ nb::list product(int device, const std::array<int64_t, 13>& s, bool bias, const 
     const Buffer c(session.device, size_t(sizes[2] * bytes_of(kept))), space(session.device, workspace);
     session.fill(a, sizes[0], 1, element);
     session.fill(b, sizes[1], 2, element);
-    return told(Product::measure(session.libraries, shape, tf32, a.bytes(), b.bytes(), c.bytes(), space.bytes(), workspace,
-                                 effort_of(brief)));
-  });
+    return Product::measure(session.libraries, shape, tf32, a.bytes(), b.bytes(), c.bytes(), space.bytes(), workspace,
+                            effort_of(brief));
+  }));
 }
 
 /// Bytes per second of one large copy: `in` to the GPU, `out` of it, or `inside` (which counts reading and writing).

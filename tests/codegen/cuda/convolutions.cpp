@@ -298,10 +298,12 @@ const char* algorithms(int64_t kind) {
 const char* measure(int64_t kind, const int64_t* fields, int64_t tf32, const void* a, const void* b, const float* bias,
                     const void* rounded, void* out, void* space, int64_t bytes, int64_t brief) {
   return listed([&](Libraries& libraries) {
-    for (const Algorithm& found :
-         Convolution::measure(libraries, static_cast<ConvKind>(kind), shape_of(fields), tf32 == 1, a, b,
-                              {bias, static_cast<const stepplan::bfloat16*>(rounded)}, out, space, static_cast<size_t>(bytes),
-                              brief == 1 ? Effort::brief() : Effort::whole()))
+    const ConvKind own = static_cast<ConvKind>(kind);
+    const Effort effort = brief == 1 ? Effort::brief() : Effort::whole();
+    const auto ways = Convolution::ways(libraries, own, shape_of(fields), tf32 == 1, static_cast<size_t>(bytes), effort);
+    for (const Algorithm& found : Convolution::measure(libraries, own, shape_of(fields), ways, a, b,
+                                                       {bias, static_cast<const stepplan::bfloat16*>(rounded)}, out, space,
+                                                       effort))
       lines += found.name + " " + std::to_string(found.workspace) + " " + std::to_string(found.milliseconds) + "\n";
   });
 }
