@@ -159,7 +159,7 @@ def _choose(node: Node, operands: Operands) -> Tensor:
     a: Any = node.attrs
     (x,) = (o.detach() for o in operands)
     best: Tensor = TORCH["max_pool2d"](a, [x])
-    found = torch.full(best.shape, -1, dtype=torch.int64)
+    found = torch.full(best.shape, -1, dtype=torch.int64, device=x.device)
     for number in reversed(range(a.kernel[0] * a.kernel[1])):
         found[_at(node, x, torch.full_like(found, number)) == best] = number
     return found

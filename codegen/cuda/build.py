@@ -86,7 +86,7 @@ def _units(
             (*toolkit().includes, *libraries().includes),
             (f"-DSTEPPLAN_LIBRARIES={libraries().version}",),
         )
-        runtime = [CUDA_RUNTIME / name for name in (*more, "convolution.cpp", "engines.cpp", "product.cpp")]
+        runtime = [CUDA_RUNTIME / name for name in (*more, "convolution.cpp", "engines.cpp", "product.cpp", "widened.cpp")]
         found = [*kernels, (CUDA_RUNTIME / "find_device.cu", ())]
         compiled = [(k.name, _kernels(k, arch, stored)) for k, stored in found]
     compiled += [(s.name, _host([s], ("-O2", *defines), includes, extra)) for s in runtime]

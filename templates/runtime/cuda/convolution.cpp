@@ -114,22 +114,18 @@ bool repeatable(ConvKind kind, int number) {
 /// engines.
 bool precise(const std::string& name) { return !name.starts_with("fft") && name != "winograd_nonfused"; }
 
-/// By its name. SP1857: the library knows none of that name.
-std::shared_ptr<const Convolution::Prepared> prepared_by(Libraries::Handles& handles, ConvKind kind, const Conv& shape,
-                                                         const std::string& name, bool tf32) {
-  if (names_engine(name)) return engine_named(handles, kind, shape, name);
-  const auto made = std::make_shared<ByAlgorithm>(handles, kind, shape, tf32);
-  made->algorithm = number_of(kind, name);
-  return made;
-}
-
 /// Of every algorithm and engine that may be tried, those that add a bias themselves first.
 std::vector<std::string> candidates(Libraries::Handles& handles, ConvKind kind, const Conv& shape, bool tf32) {
-  std::vector<std::string> found = offered_engines(handles, kind, shape, tf32);
+  std::vector<std::string> found;
+  const auto add = [&](const Conv& wanted) {
+    for (const auto engines : {widened_engines, offered_engines})
+      for (const std::string& name : engines(handles, kind, wanted, tf32)) found.push_back(name);
+  };
+  add(shape);
   if (shape.bias) {
     Conv without = shape;
     without.bias = false;
-    for (const std::string& name : offered_engines(handles, kind, without, tf32)) found.push_back(name);
+    add(without);
   }
   const bool exact = shape.element == Element::float32 && !tf32;
   for (const std::string& name : names_of(kind))
@@ -163,6 +159,15 @@ class Clock {
 };
 
 }  // namespace
+
+std::shared_ptr<const Convolution::Prepared> prepared_by(Libraries::Handles& handles, ConvKind kind, const Conv& shape,
+                                                         const std::string& name, bool tf32) {
+  if (names_widened(name)) return widened_named(handles, kind, shape, name, tf32);
+  if (names_engine(name)) return engine_named(handles, kind, shape, name);
+  const auto made = std::make_shared<ByAlgorithm>(handles, kind, shape, tf32);
+  made->algorithm = number_of(kind, name);
+  return made;
+}
 
 Convolution::Convolution(Libraries& libraries, ConvKind kind, const Conv& shape, const char* algorithm)
     : kind_(kind), shape_(shape) {

@@ -27,6 +27,16 @@ std::shared_ptr<const Convolution::Prepared> engine_named(Libraries::Handles& ha
 /// Names of the engines that the library would try first, without those that add in no fixed order or, unless `tf32`,
 /// round float32 operands; of a convolution with a bias, those that add it.
 std::vector<std::string> offered_engines(Libraries::Handles& handles, ConvKind kind, const Conv& shape, bool tf32);
+/// `wide8_engine_...`: over zeros beside the channels, 8 in all (widened.cpp). SP1857 likewise.
+bool names_widened(const std::string& name);
+std::shared_ptr<const Convolution::Prepared> widened_named(Libraries::Handles& handles, ConvKind kind, const Conv& shape,
+                                                           const std::string& name, bool tf32);
+/// What `offered_engines` names of the convolution over so many channels as the matrix units load at once, where it has
+/// fewer.
+std::vector<std::string> widened_engines(Libraries::Handles& handles, ConvKind kind, const Conv& shape, bool tf32);
+/// Any of them, by its name.
+std::shared_ptr<const Convolution::Prepared> prepared_by(Libraries::Handles& handles, ConvKind kind, const Conv& shape,
+                                                         const std::string& name, bool tf32);
 inline const std::string kBiased = "biased_";
 inline bool names_engine(const std::string& name) {
   return name.starts_with("engine_") || name.starts_with(kBiased + "engine_");

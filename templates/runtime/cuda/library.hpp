@@ -67,8 +67,8 @@ struct Effort {
 };
 
 /// `algorithm`: cuDNN's name in small letters (`implicit_precomp_gemm`, `algo_1`), or one of its engines with that one's
-/// settings (`engine_12.2_1.5_3`; `biased_engine_...`: it adds the bias itself, before it rounds the result), with
-/// `:tf32` where the matrix units may round their operands; `plain`: no library.
+/// settings (`engine_12.2_1.5_3`; `biased_engine_...`: it adds the bias itself, before it rounds the result;
+/// `wide8_engine_...`: over zeros beside the channels), with `:tf32` where the matrix units may round their operands; `plain`: no library.
 class Convolution {
  public:
   Convolution(Libraries& libraries, ConvKind kind, const Conv& shape, const char* algorithm);
@@ -165,6 +165,12 @@ void plain_convolution(Queue queue, ConvKind kind, const Conv& shape, const void
 void plain_product(Queue queue, const ProductShape& shape, const void* a, const void* b, const void* bias, void* c);
 template <class T>
 void add_bias(Queue queue, const float* bias, T* y, int64_t rows, int64_t columns);
+
+/// Rows of `channels` elements, and of more: zeros behind them, or without what is behind them.
+template <class T>
+void widen_rows(Queue queue, const T* from, int64_t channels, int64_t rows, T* to, int64_t wide);
+template <class T>
+void narrow_rows(Queue queue, const T* from, int64_t wide, int64_t rows, T* to, int64_t channels);
 
 /// Weights between PyTorch's order [oc, ic / groups, kh, kw] and the kernels' [oc, kh, kw, ic / groups].
 void pack_weights(Queue queue, const Conv& shape, const float* plain, float* packed);

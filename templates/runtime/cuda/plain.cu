@@ -1,6 +1,7 @@
 // Convolutions and matrix products without a library: one thread per result. For shapes that the libraries refuse, and
 // for the null device.
 #include "device_kernels.hpp"
+#include "division.hpp"
 #include "library.hpp"
 #include "packs.hpp"
 
@@ -139,6 +140,43 @@ void add_bias(Queue queue, const float* bias, T* y, int64_t row_count, int64_t c
 
 namespace {
 
+/// Rows as the matrix units load them, one thread a row: 16 bytes at once.
+template <int wide, class T>
+void widen_to(Queue queue, const T* from, int64_t channels, int64_t row_count, T* to) {
+  elements(queue, row_count, [=] STEPPLAN_KERNEL(int64_t row) {
+    Pack<T, wide> pack;
+    STEPPLAN_UNROLL
+    for (int c = 0; c < wide; ++c) pack.values[c] = c < channels ? from[row * channels + c] : T(0.0f);
+    reinterpret_cast<Pack<T, wide>*>(to)[row] = pack;
+  });
+}
+
+}  // namespace
+
+template <class T>
+void widen_rows(Queue queue, const T* from, int64_t channels, int64_t row_count, T* to, int64_t wide) {
+  constexpr int whole = 16 / sizeof(T);
+  if (wide == whole && in_packs<whole>(to)) return widen_to<whole>(queue, from, channels, row_count, to);
+  const Divider by(wide, row_count * wide);
+  elements(queue, row_count * wide, [=] STEPPLAN_KERNEL(int64_t i) {
+    int64_t c;
+    const int64_t row = by.split(i, c);
+    to[i] = c < channels ? from[row * channels + c] : T(0.0f);
+  });
+}
+
+template <class T>
+void narrow_rows(Queue queue, const T* from, int64_t wide, int64_t row_count, T* to, int64_t channels) {
+  const Divider by(channels, row_count * channels);
+  elements(queue, row_count * channels, [=] STEPPLAN_KERNEL(int64_t i) {
+    int64_t c;
+    const int64_t row = by.split(i, c);
+    to[i] = from[row * wide + c];
+  });
+}
+
+namespace {
+
 /// Elements as what is moved of them.
 template <class T>
 auto as_words(T* values) {
@@ -159,6 +197,8 @@ void unpack_weights(Queue queue, const Conv& s, const T* packed, T* plain) {
 
 #define STEPPLAN_STORED(T)                                                    \
   template void add_bias<T>(Queue, const float*, T*, int64_t, int64_t);       \
+  template void widen_rows<T>(Queue, const T*, int64_t, int64_t, T*, int64_t);  \
+  template void narrow_rows<T>(Queue, const T*, int64_t, int64_t, T*, int64_t); \
   template void unpack_weights<T>(Queue, const Conv&, const T*, T*);
 STEPPLAN_STORED(float)
 STEPPLAN_STORED(bfloat16)

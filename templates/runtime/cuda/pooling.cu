@@ -48,8 +48,51 @@ STEPPLAN_BOTH void put_pack(T* to, int64_t at, const float (&values)[width]) {
   *reinterpret_cast<Pack<T, width>*>(to + at) = pack;
 }
 
+/// Windows of side x side neighbours: a thread asks for all of one's packs before it compares the first.
+template <int width, int side, class T>
+void max_pool_square(Queue queue, const T* x, T* y, uint8_t* argmax, const Pool2d& p) {
+  const Pixels pixels(p.batch, p.out_height, p.out_width, p.channels, width);
+  elements(queue, pixels.count, [=] STEPPLAN_KERNEL(int64_t i) {
+    const auto [image, row, column, pack] = pixels.at(i);
+    const T* from = x + image * p.height * p.width * p.channels + pack * width;
+    const int top = static_cast<int>(row * p.stride_h - p.pad_h), left = static_cast<int>(column * p.stride_w - p.pad_w);
+    const int high = static_cast<int>(p.height), wide = static_cast<int>(p.width);
+    Pack<T, width> here[side * side];
+    STEPPLAN_UNROLL
+    for (int k = 0; k < side * side; ++k) {
+      const int ih = top + k / side, iw = left + k % side;
+      if (ih >= 0 && ih < high && iw >= 0 && iw < wide) here[k] = pack_at<width>(from, (int64_t{ih} * wide + iw) * p.channels);
+    }
+    float best[width];
+    Pack<uint8_t, width> chosen{};
+    STEPPLAN_UNROLL
+    for (int j = 0; j < width; ++j) best[j] = -std::numeric_limits<float>::infinity();
+    bool first = true;  // where all are -infinity, the first is chosen
+    STEPPLAN_UNROLL
+    for (int k = 0; k < side * side; ++k) {
+      const int ih = top + k / side, iw = left + k % side;
+      if (ih < 0 || ih >= high || iw < 0 || iw >= wide) continue;
+      STEPPLAN_UNROLL
+      for (int j = 0; j < width; ++j) {
+        const float v = here[k].values[j];
+        if (v > best[j] || v != v || first) best[j] = v, chosen.values[j] = static_cast<uint8_t>(k);
+      }
+      first = false;
+    }
+    put_pack<width>(y, i * width, best);
+    if (argmax != nullptr) *reinterpret_cast<Pack<uint8_t, width>*>(argmax + i * width) = chosen;
+  });
+}
+
+/// Whether windows are squares of so many neighbours.
+inline bool is_square(const Pool2d& p, int64_t side) {
+  return p.kernel_h == side && p.kernel_w == side && p.dilation_h == 1 && p.dilation_w == 1;
+}
+
 template <int width, class T>
 void max_pool_in(Queue queue, const T* x, T* y, uint8_t* argmax, const Pool2d& p) {
+  if (is_square(p, 2)) return max_pool_square<width, 2>(queue, x, y, argmax, p);
+  if (is_square(p, 3)) return max_pool_square<width, 3>(queue, x, y, argmax, p);
   const Pixels pixels(p.batch, p.out_height, p.out_width, p.channels, width);
   elements(queue, pixels.count, [=] STEPPLAN_KERNEL(int64_t i) {
     const auto [image, row, column, pack] = pixels.at(i);
@@ -82,8 +125,44 @@ void max_pool_in(Queue queue, const T* x, T* y, uint8_t* argmax, const Pool2d& p
   });
 }
 
+/// Where no pixel lies in more than two windows of a row or column, whose elements are neighbours: a thread asks for what
+/// all of them chose before it adds the first. In the order of `max_pool_backward_in`.
+template <int width, class T>
+void max_pool_backward_few(Queue queue, const T* dy, const uint8_t* argmax, T* dx, const Pool2d& p) {
+  const Pixels pixels(p.batch, p.height, p.width, p.channels, width);
+  const Divider high(p.stride_h, p.height + p.pad_h + 1), wide(p.stride_w, p.width + p.pad_w + 1);
+  elements(queue, pixels.count, [=] STEPPLAN_KERNEL(int64_t i) {
+    const auto [image, row, column, pack] = pixels.at(i);
+    const int64_t h = row + p.pad_h, w = column + p.pad_w;
+    const int last_h = static_cast<int>(high.quotient(h)), last_w = static_cast<int>(wide.quotient(w));
+    const int64_t base = image * p.out_height * p.out_width * p.channels + pack * width;
+    Pack<uint8_t, width> chosen[4];
+    Pack<T, width> d[4];
+    int number[4];
+    STEPPLAN_UNROLL
+    for (int k = 0; k < 4; ++k) {
+      const int oh = last_h - k / 2, ow = last_w - k % 2;
+      const int kh = static_cast<int>(h - oh * p.stride_h), kw = static_cast<int>(w - ow * p.stride_w);
+      const bool there = oh >= 0 && oh < p.out_height && ow >= 0 && ow < p.out_width && kh < p.kernel_h && kw < p.kernel_w;
+      number[k] = there ? static_cast<int>(kh * p.kernel_w + kw) : -1;
+      const int64_t out = base + (int64_t{oh} * p.out_width + ow) * p.channels;
+      if (there) chosen[k] = pack_at<width>(argmax, out), d[k] = pack_at<width>(dy, out);
+    }
+    float sum[width] = {};
+    STEPPLAN_UNROLL
+    for (int k = 0; k < 4; ++k) {
+      if (number[k] < 0) continue;
+      STEPPLAN_UNROLL
+      for (int j = 0; j < width; ++j) sum[j] += chosen[k].values[j] == number[k] ? float(d[k].values[j]) : 0.0f;
+    }
+    put_pack<width>(dx, i * width, sum);
+  });
+}
+
 template <int width, class T>
 void max_pool_backward_in(Queue queue, const T* dy, const uint8_t* argmax, T* dx, const Pool2d& p) {
+  const bool few = p.kernel_h <= 2 * p.stride_h && p.kernel_w <= 2 * p.stride_w && p.dilation_h == 1 && p.dilation_w == 1;
+  if (few) return max_pool_backward_few<width>(queue, dy, argmax, dx, p);
   const Pixels pixels(p.batch, p.height, p.width, p.channels, width);
   const Divider high(p.stride_h, p.height + p.pad_h), wide(p.stride_w, p.width + p.pad_w);
   elements(queue, pixels.count, [=] STEPPLAN_KERNEL(int64_t i) {

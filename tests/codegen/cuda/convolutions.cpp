@@ -5,6 +5,8 @@
 
 #include "convolution.cpp"
 
+#include "widened.cpp"
+
 #include "cudnn_engines.hpp"
 
 using mocks::bad, mocks::drop, mocks::make, mocks::of, mocks::unsupported;
@@ -204,6 +206,17 @@ void add_bias(Queue queue, const float* bias, T* y, int64_t rows, int64_t column
   for (int64_t i = 0; i < rows * columns; ++i) y[i] = T(static_cast<float>(y[i]) + bias[i % columns]);
   mocks::now += 0.125f;
   if (queue.stream != mocks::ran_on) throw DeviceFailure("a bias on another stream");
+}
+
+template <class T>
+void widen_rows(Queue queue, const T* from, int64_t channels, int64_t rows, T* to, int64_t wide) {
+  for (int64_t i = 0; i < rows * wide; ++i) to[i] = i % wide < channels ? from[i / wide * channels + i % wide] : T(0.0f);
+  mocks::ran_on = queue.stream;
+}
+template <class T>
+void narrow_rows(Queue queue, const T* from, int64_t wide, int64_t rows, T* to, int64_t channels) {
+  for (int64_t i = 0; i < rows * channels; ++i) to[i] = from[i / channels * wide + i % channels];
+  if (queue.stream != mocks::ran_on) throw DeviceFailure("narrowed on another stream");
 }
 
 }  // namespace stepplan::gpu

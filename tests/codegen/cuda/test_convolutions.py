@@ -49,7 +49,7 @@ class Asked:
         self.bias, rounded = bias if bias else (None, None)
         self.rounded = rounded if self.low else None
         self.out = stored(channels_last(np.zeros(self.want.shape)), results[0].dtype)
-        self.space = stored(np.zeros(2048), DType.FLOAT32, 256)
+        self.space = stored(np.zeros(2**15), DType.FLOAT32, 256)
 
     def memory(self, space: Array) -> list[Array | None]:
         """Arguments. The library may touch no other memory than theirs, and no result is what it was before."""
@@ -90,7 +90,7 @@ class Asked:
 
 @pytest.fixture(scope="module")
 def library() -> Library:
-    return compile_mock("convolutions.cpp", "engines.cpp", "convolution.cpp")
+    return compile_mock("convolutions.cpp", "engines.cpp", "convolution.cpp", "widened.cpp")
 
 
 def conv(x: tuple[int, ...], w: tuple[int, ...], bias: bool = False, low: bool = False, **attrs: Any) -> Sample:
@@ -198,7 +198,9 @@ def test_what_is_offered(library: Library) -> None:
     for op, sample in directions(conv(image, weight)):
         assert Asked(library, op, sample).candidates() == exact + plain[op.name]
         low = Asked(library, op, in_bfloat16(op, sample))
-        for names in (Asked(library, op, sample).candidates(tf32=True), low.candidates()):
+        over_eight, few = [f"wide8_{name}" for name in wide], low.candidates()
+        assert few[: len(wide)] == over_eight  # the matrix units take eight channels in bfloat16, and four in TF32
+        for names in (Asked(library, op, sample).candidates(tf32=True), few[len(wide) :]):
             assert names[: len(wide)] == wide
             assert sorted(names[len(wide) :]) == sorted(set(low.algorithms()) - {"algo_0", "algo_3"})
     biased = Asked(library, FORWARD, conv(image, weight, bias=True)).candidates()
@@ -225,12 +227,30 @@ def test_a_sum_that_is_rounded_once(library: Library) -> None:
     """With a bias in bfloat16 nothing else is timed, unless there is no engine for that: none takes groups."""
     image, weight = (2, 4, 6, 6), (4, 4, 3, 3)
     names = [t.name for t in Asked(library, FORWARD, conv(image, weight, bias=True, low=True)).measured()]
-    assert names and all(name.startswith("biased_engine_") for name in names)
+    assert names and all(name.removeprefix("wide8_").startswith("biased_engine_") for name in names)
     grouped = Asked(library, FORWARD, conv(image, (4, 2, 3, 3), bias=True, low=True, groups=2)).measured()
-    assert grouped and not any(t.name.startswith("biased_") for t in grouped)
+    assert grouped and not any("biased_" in t.name or "wide" in t.name for t in grouped)
     exact = Asked(library, FORWARD, conv(image, weight, bias=True)).measured()
     times = {t.name: t.milliseconds for t in exact}
     assert times["engine_0"] == times["biased_engine_0"] + 0.125 and "gemm" in times  # the kernel that adds it
+
+
+@pytest.mark.parametrize(("low", "channels"), [(True, 3), (True, 1), (False, 3)])
+def test_over_zeros_beside_few_channels(library: Library, low: bool, channels: int) -> None:
+    """Images' three channels, on matrix units; with a bias, and in the gradients."""
+    sample = conv((2, channels, 9, 7), (6, channels, 3, 2), bias=True, low=low, stride=(2, 1), padding=(1, 1, 2, 2))
+    plain = conv((2, channels, 9, 7), (6, channels, 3, 2), low=low, stride=(2, 1), padding=(1, 1, 2, 2))
+    for op, each in [(FORWARD, sample), *directions(plain)]:
+        asked, ending = Asked(library, op, each), "" if low else ":tf32"
+        found = [t.name for t in asked.measured(tf32=not low)]
+        wide = [name for name in found if name.startswith("wide8_" if low else "wide4_")]
+        assert wide and all(name.endswith(ending) for name in wide)
+        for name in wide:
+            asked.agrees(name)
+        inner = int(text(library, "workspace", asked.kind, asked.fields, characters(wide[0])))
+        assert inner >= 2 * 9 * 7 * 16
+        assert asked.by(wide[0], asked.space[: inner // 4 - 1]) != ""
+    assert not any("wide" in name for name in Asked(library, FORWARD, conv((2, 3, 6, 6), (4, 3, 3, 3))).candidates())
 
 
 def test_what_the_library_does_not_compute(library: Library) -> None:
@@ -238,6 +258,7 @@ def test_what_the_library_does_not_compute(library: Library) -> None:
     for name in (
         *("engine_9", "engine_-1", "engine_0.2_1", "engine_4.2_4", "engine_4.17_5", "engine_4.2_1.2_1"),
         *("engine_", "engine_4.", "engine_4.2", "engine_4.2_", "engine_4.2_1 ", "engine_04", "engine_4x", "biased_"),
+        *("wide", "wide_", "wide8", "wide8engine_0", "wide4_engine_0", "wide0_engine_0", "wide8_engine_9"),
         *("biased_gemm", "algo_0", "gemm ", "Gemm", ""),
     ):
         assert asked.by(name).startswith("SP1857: cuDNN"), name
