@@ -28,6 +28,8 @@ KERNELS = (
     "training.cu",
 )
 
+LIBRARY = ("convolution.cpp", "engines.cpp", "folded.cpp", "product.cpp")
+
 STORED = ("elementwise.cu", "normalise.cu", "pooling.cu")
 """Of these, what is compiled once per type in which a plan stores activations."""
 BFLOAT16 = "-DSTEPPLAN_BFLOAT16"
@@ -86,7 +88,7 @@ def _units(
             (*toolkit().includes, *libraries().includes),
             (f"-DSTEPPLAN_LIBRARIES={libraries().version}",),
         )
-        runtime = [CUDA_RUNTIME / name for name in (*more, "convolution.cpp", "engines.cpp", "product.cpp", "widened.cpp")]
+        runtime = [CUDA_RUNTIME / name for name in (*more, *LIBRARY)]
         found = [*kernels, (CUDA_RUNTIME / "find_device.cu", ())]
         compiled = [(k.name, _kernels(k, arch, stored)) for k, stored in found]
     compiled += [(s.name, _host([s], ("-O2", *defines), includes, extra)) for s in runtime]

@@ -24,6 +24,9 @@ CUDA_RUNTIME = RUNTIME / "cuda"
 OLDEST_CUDA = 13
 WHEEL = "cu13"
 """The folder of the toolkit's wheels."""
+UNFUSED = frozenset({"joint.cu", "training.cu"})
+"""Kernels of updates, alone and in joint launches, where an update gets the same bits: which products a compiler joins
+with which sums depends on the code around them."""
 INSTALL = "pip install 'stepplan[cuda]' brings cuDNN, cuBLASLt and, where there is no CUDA toolkit, nvcc"
 
 
@@ -162,6 +165,7 @@ def compile_kernels(source: Path, arch: str, defines: tuple[str, ...] = ()) -> P
     kit, host = toolkit(), toolchain.compiler()
     # -O1 is for what runs on the processor, which only launches: the code for the GPU is the same under every -O.
     flags = (*defines, "-std=c++20", "-O1", f"-arch={arch}", "--extended-lambda", "--expt-relaxed-constexpr")
+    flags += ("-fmad=false",) if source.name in UNFUSED else ()
     flags += ("-diag-suppress=177", "-Xcompiler=-fPIC,-fvisibility=hidden,-Wno-unknown-pragmas", f"-ccbin={host.path}")
     key = hashlib.sha256()
     for part in (kit.nvcc, kit.version, host.version, *flags, source.name):

@@ -58,10 +58,10 @@ def correct(study: Study) -> None:
             kept = () if several else decisive_values(graph)
             _, made = study.make(graph, rough=True, policy="sequential", keep=kept)
             with study.executor(made, seed=1, poison=True) as executor:
-                executor.lr = RATE
                 if several:
                     study.keep(name, _alternating(study, graph, executor))
                     continue
+                executor.lr = RATE
                 verdicts = truth(graph, executor, control=True, device=study.torch_device)
         except Exception as error:
             study.failed(name, error)

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from codegen.autograd import Planned
+from codegen.cuda.turns import turn
 from codegen.steps import paired
 from gpu_parts.study import Study
 from planner.capturing import capture
@@ -66,7 +67,8 @@ def _measured(study: Study) -> dict[str, Any]:
                     for parameter in parameters:
                         parameter -= 1e-3 * parameters[2].grad.to(parameter.dtype)
         steps = (partial(_step, call, torch.optim.RMSprop(call.parameters(), lr=1e-5), x) for call in (planned, plain))
-        found = paired(*steps, repetitions=2 if study.null else 30)
+        with turn(study.device, study.null):
+            found = paired(*steps, repetitions=2 if study.null else 30)
     return {"ratios_of_gradients_errors": ratios, **found}
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from codegen.cuda.bench import device_inputs
 from codegen.cuda.executor import CudaExecutor
+from codegen.cuda.turns import turn
 from codegen.steps import timed
 from gpu_parts.study import Study
 from planner import zoo
@@ -26,8 +27,9 @@ def run_briefly(study: Study, made: type[CudaExecutor], graph: Graph, repetition
     """Step time on inputs that lie on the GPU, and what the executor took of its memory as the driver tells it."""
     with study.executor(made) as executor:
         inputs = device_inputs(graph, study.device, study.null)
-        losses = [float(executor.step(*inputs)) for _ in range(3)]
-        times = list(timed(lambda: float(executor.step(*inputs)), repetitions))
+        with turn(study.device, study.null):
+            losses = [float(executor.step(*inputs)) for _ in range(3)]
+            times = list(timed(lambda: float(executor.step(*inputs)), repetitions))
         over = executor.device_bytes / max(1, executor.plan.pools[0].arena) - 1
         return {
             "step_ms": median(times) / 1e6,
@@ -118,7 +120,8 @@ def _torch_under(study: Study, share: float) -> dict[str, Any]:
         step()
     if not study.null:
         torch.cuda.reset_peak_memory_stats(place)
-    times = list(timed(step, 1 if study.null else 10))
+    with turn(study.device, study.null):
+        times = list(timed(step, 1 if study.null else 10))
     peak = 0 if study.null else torch.cuda.max_memory_allocated(place)
     return {"step_ms": median(times) / 1e6, "peak_bytes": peak}
 

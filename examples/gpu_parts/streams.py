@@ -2,6 +2,7 @@
 
 from codegen.cuda.bench import device_inputs
 from codegen.cuda.pairs import profile_pairs, time_pair
+from codegen.cuda.turns import turn
 from codegen.steps import paired, random_inputs
 from gpu_parts.memory import run_briefly
 from gpu_parts.study import Study
@@ -78,5 +79,6 @@ def _auto(study: Study, key: str) -> None:
     with study.executor(made_of[1]) as one, study.executor(made_of[2]) as several:
         inputs = device_inputs(graph, study.device, study.null)
         mine, other = (lambda e=e: float(e.step(*inputs)) for e in (several, one))
-        found = paired(mine, other, 2 if study.null else 30)
+        with turn(study.device, study.null):
+            found = paired(mine, other, 2 if study.null else 30)
     study.keep(key, {"slowdowns": len(paired_costs.coruns), **found})

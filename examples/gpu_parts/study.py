@@ -1,5 +1,6 @@
 """What all parts of the study share: tables, plans and executors of a network, and results that are kept at once."""
 
+import hashlib
 import json
 import time
 from collections.abc import Iterable, Iterator
@@ -19,8 +20,9 @@ from planner.costs.table import CostTable, read_costs, write_costs
 from planner.errors import UserError
 from planner.graph.model import Graph
 from planner.graph.precision import mixed_precision
+from planner.graph.text import graph_text
 from planner.plan.schema import Plan
-from planner.plan.text import plan_hash
+from planner.plan.text import plan_hash, plan_text, read_plan
 from planner.solve.options import PlanOptions
 from planner.solve.pipeline import make_plan
 from planner.target.model import Target
@@ -133,8 +135,16 @@ class Study:
     ) -> tuple[Plan, type[CudaExecutor]]:
         """Profile, plan, emit, build. `rough`: for steps that are to be right, not fast."""
         costs = self.costs([graph], precision, own_kernels=not rough, brief=rough)
-        plan = make_plan(graph, self.target, costs, PlanOptions.model_validate(options))
+        plan = self.planned(graph, costs, PlanOptions.model_validate(options))
         return plan, self.built(plan, graph)
+
+    def planned(self, graph: Graph, costs: CostTable, options: PlanOptions) -> Plan:
+        """Kept: under a budget, planning takes a while."""
+        asked = (graph_text(graph), costs.model_dump_json(), options.model_dump_json(), self.target.name)
+        file = self.folder / f"plan_{hashlib.sha256(repr(asked).encode()).hexdigest()[:24]}.json"
+        if not file.exists():
+            write_text(file, plan_text(make_plan(graph, self.target, costs, options)))
+        return read_plan(file)
 
     def built(self, plan: Plan, graph: Graph) -> type[CudaExecutor]:
         folder = self.folder / f"{graph.name}_{plan_hash(plan)}"

@@ -118,7 +118,7 @@ bool precise(const std::string& name) { return !name.starts_with("fft") && name 
 std::vector<std::string> candidates(Libraries::Handles& handles, ConvKind kind, const Conv& shape, bool tf32) {
   std::vector<std::string> found;
   const auto add = [&](const Conv& wanted) {
-    for (const auto engines : {widened_engines, offered_engines})
+    for (const auto engines : {folded_engines, offered_engines})
       for (const std::string& name : engines(handles, kind, wanted, tf32)) found.push_back(name);
   };
   add(shape);
@@ -162,7 +162,7 @@ class Clock {
 
 std::shared_ptr<const Convolution::Prepared> prepared_by(Libraries::Handles& handles, ConvKind kind, const Conv& shape,
                                                          const std::string& name, bool tf32) {
-  if (names_widened(name)) return widened_named(handles, kind, shape, name, tf32);
+  if (names_folded(name)) return folded_named(handles, kind, shape, name, tf32);
   if (names_engine(name)) return engine_named(handles, kind, shape, name);
   const auto made = std::make_shared<ByAlgorithm>(handles, kind, shape, tf32);
   made->algorithm = number_of(kind, name);

@@ -27,13 +27,13 @@ std::shared_ptr<const Convolution::Prepared> engine_named(Libraries::Handles& ha
 /// Names of the engines that the library would try first, without those that add in no fixed order or, unless `tf32`,
 /// round float32 operands; of a convolution with a bias, those that add it.
 std::vector<std::string> offered_engines(Libraries::Handles& handles, ConvKind kind, const Conv& shape, bool tf32);
-/// `wide8_engine_...`: over zeros beside the channels, 8 in all (widened.cpp). SP1857 likewise.
-bool names_widened(const std::string& name);
-std::shared_ptr<const Convolution::Prepared> widened_named(Libraries::Handles& handles, ConvKind kind, const Conv& shape,
-                                                           const std::string& name, bool tf32);
-/// What `offered_engines` names of the convolution over so many channels as the matrix units load at once, where it has
+/// `wide8_engine_...`, `fold16_engine_...`: over copies with more channels (folded.cpp). SP1857 likewise.
+bool names_folded(const std::string& name);
+std::shared_ptr<const Convolution::Prepared> folded_named(Libraries::Handles& handles, ConvKind kind, const Conv& shape,
+                                                          const std::string& name, bool tf32);
+/// What `offered_engines` names of the same convolution with as many channels as the matrix units load at once, where it has
 /// fewer.
-std::vector<std::string> widened_engines(Libraries::Handles& handles, ConvKind kind, const Conv& shape, bool tf32);
+std::vector<std::string> folded_engines(Libraries::Handles& handles, ConvKind kind, const Conv& shape, bool tf32);
 /// Any of them, by its name.
 std::shared_ptr<const Convolution::Prepared> prepared_by(Libraries::Handles& handles, ConvKind kind, const Conv& shape,
                                                          const std::string& name, bool tf32);

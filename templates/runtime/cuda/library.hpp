@@ -68,7 +68,7 @@ struct Effort {
 
 /// `algorithm`: cuDNN's name in small letters (`implicit_precomp_gemm`, `algo_1`), or one of its engines with that one's
 /// settings (`engine_12.2_1.5_3`; `biased_engine_...`: it adds the bias itself, before it rounds the result;
-/// `wide8_engine_...`: over zeros beside the channels), with `:tf32` where the matrix units may round their operands; `plain`: no library.
+/// `wide8_engine_...`, `fold16_engine_...`: over copies with more channels), with `:tf32` where the matrix units may round their operands; `plain`: no library.
 class Convolution {
  public:
   Convolution(Libraries& libraries, ConvKind kind, const Conv& shape, const char* algorithm);
@@ -166,11 +166,20 @@ void plain_product(Queue queue, const ProductShape& shape, const void* a, const 
 template <class T>
 void add_bias(Queue queue, const float* bias, T* y, int64_t rows, int64_t columns);
 
-/// Rows of `channels` elements, and of more: zeros behind them, or without what is behind them.
+/// [batch, high, wide, channels] as cells of side x side neighbours, [batch, cells_high, cells_wide, cell_channels]: the
+/// channels of a cell's elements, row by row, then zeros. The first element is the one at (shift_h, shift_w) of its cell.
+struct Fold {
+  int64_t batch, high, wide, channels;
+  int side;
+  int64_t shift_h, shift_w, cells_high, cells_wide, cell_channels;
+
+  int64_t elements() const { return batch * cells_high * cells_wide * cell_channels; }
+};
+/// `cell_channels`: a multiple of 16 bytes.
 template <class T>
-void widen_rows(Queue queue, const T* from, int64_t channels, int64_t rows, T* to, int64_t wide);
+void fold_cells(Queue queue, const Fold& fold, const T* from, T* to);
 template <class T>
-void narrow_rows(Queue queue, const T* from, int64_t wide, int64_t rows, T* to, int64_t channels);
+void unfold_cells(Queue queue, const Fold& fold, const T* from, T* to);
 
 /// Weights between PyTorch's order [oc, ic / groups, kh, kw] and the kernels' [oc, kh, kw, ic / groups].
 void pack_weights(Queue queue, const Conv& shape, const float* plain, float* packed);

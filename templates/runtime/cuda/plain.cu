@@ -138,40 +138,40 @@ void add_bias(Queue queue, const float* bias, T* y, int64_t row_count, int64_t c
   add_bias_in<1>(queue, bias, y, row_count, columns);
 }
 
-namespace {
-
-/// Rows as the matrix units load them, one thread a row: 16 bytes at once.
-template <int wide, class T>
-void widen_to(Queue queue, const T* from, int64_t channels, int64_t row_count, T* to) {
-  elements(queue, row_count, [=] STEPPLAN_KERNEL(int64_t row) {
-    Pack<T, wide> pack;
+template <class T>
+void fold_cells(Queue queue, const Fold& fold, const T* from, T* to) {
+  constexpr int width = 16 / sizeof(T);
+  const Fold f = fold;
+  const int64_t packs = f.cell_channels / width, count = f.batch * f.cells_high * f.cells_wide * packs;
+  const Divider by_pack(packs, count), by_wide(f.cells_wide, count), by_high(f.cells_high, count);
+  const Divider by_channels(f.channels, f.cell_channels);
+  elements(queue, count, [=] STEPPLAN_KERNEL(int64_t i) {
+    int64_t pack, column, row;
+    const int64_t n = by_high.split(by_wide.split(by_pack.split(i, pack), column), row);
+    Pack<T, width> made;
     STEPPLAN_UNROLL
-    for (int c = 0; c < wide; ++c) pack.values[c] = c < channels ? from[row * channels + c] : T(0.0f);
-    reinterpret_cast<Pack<T, wide>*>(to)[row] = pack;
-  });
-}
-
-}  // namespace
-
-template <class T>
-void widen_rows(Queue queue, const T* from, int64_t channels, int64_t row_count, T* to, int64_t wide) {
-  constexpr int whole = 16 / sizeof(T);
-  if (wide == whole && in_packs<whole>(to)) return widen_to<whole>(queue, from, channels, row_count, to);
-  const Divider by(wide, row_count * wide);
-  elements(queue, row_count * wide, [=] STEPPLAN_KERNEL(int64_t i) {
-    int64_t c;
-    const int64_t row = by.split(i, c);
-    to[i] = c < channels ? from[row * channels + c] : T(0.0f);
+    for (int j = 0; j < width; ++j) {
+      int64_t c;
+      const int64_t place = by_channels.split(pack * width + j, c);
+      const int64_t h = row * f.side + place / f.side - f.shift_h, w = column * f.side + place % f.side - f.shift_w;
+      const bool there = place < f.side * f.side && h >= 0 && h < f.high && w >= 0 && w < f.wide;
+      made.values[j] = there ? from[((n * f.high + h) * f.wide + w) * f.channels + c] : T(0.0f);
+    }
+    reinterpret_cast<Pack<T, width>*>(to)[i] = made;
   });
 }
 
 template <class T>
-void narrow_rows(Queue queue, const T* from, int64_t wide, int64_t row_count, T* to, int64_t channels) {
-  const Divider by(channels, row_count * channels);
-  elements(queue, row_count * channels, [=] STEPPLAN_KERNEL(int64_t i) {
-    int64_t c;
-    const int64_t row = by.split(i, c);
-    to[i] = from[row * wide + c];
+void unfold_cells(Queue queue, const Fold& fold, const T* from, T* to) {
+  const Fold f = fold;
+  const int64_t count = f.batch * f.high * f.wide * f.channels;
+  const Divider by_channels(f.channels, count), by_wide(f.wide, count), by_high(f.high, count);
+  elements(queue, count, [=] STEPPLAN_KERNEL(int64_t i) {
+    int64_t c, column, row;
+    const int64_t n = by_high.split(by_wide.split(by_channels.split(i, c), column), row);
+    const int64_t h = row + f.shift_h, w = column + f.shift_w;
+    const int64_t place = h % f.side * f.side + w % f.side;
+    to[i] = from[((n * f.cells_high + h / f.side) * f.cells_wide + w / f.side) * f.cell_channels + place * f.channels + c];
   });
 }
 
@@ -197,8 +197,8 @@ void unpack_weights(Queue queue, const Conv& s, const T* packed, T* plain) {
 
 #define STEPPLAN_STORED(T)                                                    \
   template void add_bias<T>(Queue, const float*, T*, int64_t, int64_t);       \
-  template void widen_rows<T>(Queue, const T*, int64_t, int64_t, T*, int64_t);  \
-  template void narrow_rows<T>(Queue, const T*, int64_t, int64_t, T*, int64_t); \
+  template void fold_cells<T>(Queue, const Fold&, const T*, T*);               \
+  template void unfold_cells<T>(Queue, const Fold&, const T*, T*);             \
   template void unpack_weights<T>(Queue, const Conv&, const T*, T*);
 STEPPLAN_STORED(float)
 STEPPLAN_STORED(bfloat16)

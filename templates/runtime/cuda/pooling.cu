@@ -1,5 +1,6 @@
 // Pooling, compiled once per type in which activations are stored. A thread computes neighbouring channels of one pixel:
 // forward of a result, backward of an input, which gathers, so that nothing is added atomically.
+#include <algorithm>
 #include <limits>
 
 #include "average_pool.hpp"
@@ -125,44 +126,53 @@ void max_pool_in(Queue queue, const T* x, T* y, uint8_t* argmax, const Pool2d& p
   });
 }
 
-/// Where no pixel lies in more than two windows of a row or column, whose elements are neighbours: a thread asks for what
-/// all of them chose before it adds the first. In the order of `max_pool_backward_in`.
-template <int width, class T>
-void max_pool_backward_few(Queue queue, const T* dy, const uint8_t* argmax, T* dx, const Pool2d& p) {
-  const Pixels pixels(p.batch, p.height, p.width, p.channels, width);
-  const Divider high(p.stride_h, p.height + p.pad_h + 1), wide(p.stride_w, p.width + p.pad_w + 1);
-  elements(queue, pixels.count, [=] STEPPLAN_KERNEL(int64_t i) {
-    const auto [image, row, column, pack] = pixels.at(i);
-    const int64_t h = row + p.pad_h, w = column + p.pad_w;
-    const int last_h = static_cast<int>(high.quotient(h)), last_w = static_cast<int>(wide.quotient(w));
-    const int64_t base = image * p.out_height * p.out_width * p.channels + pack * width;
-    Pack<uint8_t, width> chosen[4];
-    Pack<T, width> d[4];
-    int number[4];
+/// Windows of at most `reach` elements, two apart: the four pixels of a cell lie in the same windows, one or two a side,
+/// which a thread asks for once. In the order of `max_pool_backward_in`.
+template <int width, int reach, class T>
+void max_pool_backward_cells(Queue queue, const T* dy, const uint8_t* argmax, T* dx, const Pool2d& p) {
+  constexpr int side = reach > 2 ? 2 : 1;
+  const int64_t top = p.pad_h / 2, left = p.pad_w / 2;  // the first cells, counted from the padding's first row and column
+  const Pixels cells(p.batch, (p.height - 1 + p.pad_h) / 2 - top + 1, (p.width - 1 + p.pad_w) / 2 - left + 1, p.channels, width);
+  elements(queue, cells.count, [=] STEPPLAN_KERNEL(int64_t i) {
+    const auto [image, row, column, pack] = cells.at(i);
+    const int q = static_cast<int>(top + row), r = static_cast<int>(left + column);
+    const int high = static_cast<int>(p.out_height), wide = static_cast<int>(p.out_width);
+    const int64_t from = image * high * wide * p.channels + pack * width;
+    Pack<uint8_t, width> chosen[side * side];
+    Pack<T, width> d[side * side];
+    bool there[side * side];
     STEPPLAN_UNROLL
-    for (int k = 0; k < 4; ++k) {
-      const int oh = last_h - k / 2, ow = last_w - k % 2;
-      const int kh = static_cast<int>(h - oh * p.stride_h), kw = static_cast<int>(w - ow * p.stride_w);
-      const bool there = oh >= 0 && oh < p.out_height && ow >= 0 && ow < p.out_width && kh < p.kernel_h && kw < p.kernel_w;
-      number[k] = there ? static_cast<int>(kh * p.kernel_w + kw) : -1;
-      const int64_t out = base + (int64_t{oh} * p.out_width + ow) * p.channels;
-      if (there) chosen[k] = pack_at<width>(argmax, out), d[k] = pack_at<width>(dy, out);
+    for (int k = 0; k < side * side; ++k) {
+      const int oh = q - k / side, ow = r - k % side;
+      there[k] = oh >= 0 && oh < high && ow >= 0 && ow < wide;
+      const int64_t at = from + (int64_t{oh} * wide + ow) * p.channels;
+      if (there[k]) chosen[k] = pack_at<width>(argmax, at), d[k] = pack_at<width>(dy, at);
     }
-    float sum[width] = {};
     STEPPLAN_UNROLL
-    for (int k = 0; k < 4; ++k) {
-      if (number[k] < 0) continue;
+    for (int pixel = 0; pixel < 4; ++pixel) {
+      const int64_t h = 2 * q + pixel / 2 - p.pad_h, w = 2 * r + pixel % 2 - p.pad_w;
+      if (h < 0 || h >= p.height || w < 0 || w >= p.width) continue;
+      float sum[width] = {};
       STEPPLAN_UNROLL
-      for (int j = 0; j < width; ++j) sum[j] += chosen[k].values[j] == number[k] ? float(d[k].values[j]) : 0.0f;
+      for (int k = 0; k < side * side; ++k) {
+        const int kh = pixel / 2 + 2 * (k / side), kw = pixel % 2 + 2 * (k % side);
+        if (kh >= reach || kw >= reach || kh >= p.kernel_h || kw >= p.kernel_w || !there[k]) continue;
+        const int number = static_cast<int>(kh * p.kernel_w + kw);
+        STEPPLAN_UNROLL
+        for (int j = 0; j < width; ++j) sum[j] += chosen[k].values[j] == number ? float(d[k].values[j]) : 0.0f;
+      }
+      put_pack<width>(dx, ((image * p.height + h) * p.width + w) * p.channels + pack * width, sum);
     }
-    put_pack<width>(dx, i * width, sum);
   });
 }
 
 template <int width, class T>
 void max_pool_backward_in(Queue queue, const T* dy, const uint8_t* argmax, T* dx, const Pool2d& p) {
-  const bool few = p.kernel_h <= 2 * p.stride_h && p.kernel_w <= 2 * p.stride_w && p.dilation_h == 1 && p.dilation_w == 1;
-  if (few) return max_pool_backward_few<width>(queue, dy, argmax, dx, p);
+  if (p.stride_h == 2 && p.stride_w == 2 && p.dilation_h == 1 && p.dilation_w == 1) {
+    const int64_t reach = std::max(p.kernel_h, p.kernel_w);
+    if (reach <= 2) return max_pool_backward_cells<width, 2>(queue, dy, argmax, dx, p);
+    if (reach == 3) return max_pool_backward_cells<width, 3>(queue, dy, argmax, dx, p);
+  }
   const Pixels pixels(p.batch, p.height, p.width, p.channels, width);
   const Divider high(p.stride_h, p.height + p.pad_h), wide(p.stride_w, p.width + p.pad_w);
   elements(queue, pixels.count, [=] STEPPLAN_KERNEL(int64_t i) {

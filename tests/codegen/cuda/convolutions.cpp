@@ -5,7 +5,7 @@
 
 #include "convolution.cpp"
 
-#include "widened.cpp"
+#include "folded.cpp"
 
 #include "cudnn_engines.hpp"
 
@@ -208,15 +208,30 @@ void add_bias(Queue queue, const float* bias, T* y, int64_t rows, int64_t column
   if (queue.stream != mocks::ran_on) throw DeviceFailure("a bias on another stream");
 }
 
+/// f(element of the cells, element of the tensor or -1) of all cells.
+template <class F>
+void each_of_cells(const Fold& fold, F f) {
+  for (int64_t i = 0; i < fold.elements(); ++i) {
+    const int64_t k = i % fold.cell_channels, column = i / fold.cell_channels % fold.cells_wide;
+    const int64_t row = i / (fold.cell_channels * fold.cells_wide) % fold.cells_high;
+    const int64_t n = i / (fold.cell_channels * fold.cells_wide * fold.cells_high);
+    const int64_t place = k / fold.channels, side = fold.side;
+    const int64_t h = row * side + place / side - fold.shift_h, w = column * side + place % side - fold.shift_w;
+    const bool there = place < side * side && h >= 0 && h < fold.high && w >= 0 && w < fold.wide;
+    f(i, there ? ((n * fold.high + h) * fold.wide + w) * fold.channels + k % fold.channels : -1);
+  }
+}
 template <class T>
-void widen_rows(Queue queue, const T* from, int64_t channels, int64_t rows, T* to, int64_t wide) {
-  for (int64_t i = 0; i < rows * wide; ++i) to[i] = i % wide < channels ? from[i / wide * channels + i % wide] : T(0.0f);
+void fold_cells(Queue queue, const Fold& fold, const T* from, T* to) {
+  each_of_cells(fold, [&](int64_t cell, int64_t at) { to[cell] = at < 0 ? T(0.0f) : from[at]; });
   mocks::ran_on = queue.stream;
 }
 template <class T>
-void narrow_rows(Queue queue, const T* from, int64_t wide, int64_t rows, T* to, int64_t channels) {
-  for (int64_t i = 0; i < rows * channels; ++i) to[i] = from[i / channels * wide + i % channels];
-  if (queue.stream != mocks::ran_on) throw DeviceFailure("narrowed on another stream");
+void unfold_cells(Queue queue, const Fold& fold, const T* from, T* to) {
+  each_of_cells(fold, [&](int64_t cell, int64_t at) {
+    if (at >= 0) to[at] = from[cell];
+  });
+  if (queue.stream != mocks::ran_on) throw DeviceFailure("unfolded on another stream");
 }
 
 }  // namespace stepplan::gpu

@@ -90,7 +90,7 @@ class Asked:
 
 @pytest.fixture(scope="module")
 def library() -> Library:
-    return compile_mock("convolutions.cpp", "engines.cpp", "convolution.cpp", "widened.cpp")
+    return compile_mock("convolutions.cpp", "engines.cpp", "convolution.cpp", "folded.cpp")
 
 
 def conv(x: tuple[int, ...], w: tuple[int, ...], bias: bool = False, low: bool = False, **attrs: Any) -> Sample:
@@ -236,21 +236,29 @@ def test_a_sum_that_is_rounded_once(library: Library) -> None:
 
 
 @pytest.mark.parametrize(("low", "channels"), [(True, 3), (True, 1), (False, 3)])
-def test_over_zeros_beside_few_channels(library: Library, low: bool, channels: int) -> None:
-    """Images' three channels, on matrix units; with a bias, and in the gradients."""
-    sample = conv((2, channels, 9, 7), (6, channels, 3, 2), bias=True, low=low, stride=(2, 1), padding=(1, 1, 2, 2))
-    plain = conv((2, channels, 9, 7), (6, channels, 3, 2), low=low, stride=(2, 1), padding=(1, 1, 2, 2))
-    for op, each in [(FORWARD, sample), *directions(plain)]:
+@pytest.mark.parametrize("stride", [(2, 1), (2, 2)])
+def test_over_copies_with_more_channels(library: Library, low: bool, channels: int, stride: tuple[int, int]) -> None:
+    """Images' channels on matrix units; with a bias, and in the gradients. Windows of 3 x 5 over an odd and an even
+    number of pixels, padded by one and by two."""
+    common = {"stride": stride, "padding": (1, 1, 2, 2)}
+    biased, plain = (
+        conv((2, channels, 9, 8), (6, channels, 3, 5), bias=bias, low=low, **common) for bias in (True, False)
+    )
+    wide, fold = f"wide{8 if low else 4}_", f"fold{-(-4 * channels // (8 if low else 4)) * (8 if low else 4)}_"
+    for op, each in [(FORWARD, biased), *directions(plain)]:
         asked, ending = Asked(library, op, each), "" if low else ":tf32"
-        found = [t.name for t in asked.measured(tf32=not low)]
-        wide = [name for name in found if name.startswith("wide8_" if low else "wide4_")]
-        assert wide and all(name.endswith(ending) for name in wide)
-        for name in wide:
-            asked.agrees(name)
-        inner = int(text(library, "workspace", asked.kind, asked.fields, characters(wide[0])))
-        assert inner >= 2 * 9 * 7 * 16
-        assert asked.by(wide[0], asked.space[: inner // 4 - 1]) != ""
-    assert not any("wide" in name for name in Asked(library, FORWARD, conv((2, 3, 6, 6), (4, 3, 3, 3))).candidates())
+        names = [name for name in asked.candidates(tf32=not low) if "engine_" in name]
+        assert {wide, *([fold] if stride == (2, 2) else [])} == {
+            n.split("_")[0] + "_" for n in names if n[:4] in ("wide", "fold")
+        }
+        for name in names:
+            asked.agrees(name + ending)
+        needed = int(text(library, "workspace", asked.kind, asked.fields, characters(names[0])))
+        assert needed >= 2 * 5 * 4 * 16
+        assert asked.by(names[0], asked.space[: needed // 4 - 1]) != ""
+    assert not any(
+        n[:4] in ("wide", "fold") for n in Asked(library, FORWARD, conv((2, 3, 6, 6), (4, 3, 3, 3))).candidates()
+    )
 
 
 def test_what_the_library_does_not_compute(library: Library) -> None:
@@ -258,6 +266,7 @@ def test_what_the_library_does_not_compute(library: Library) -> None:
     for name in (
         *("engine_9", "engine_-1", "engine_0.2_1", "engine_4.2_4", "engine_4.17_5", "engine_4.2_1.2_1"),
         *("engine_", "engine_4.", "engine_4.2", "engine_4.2_", "engine_4.2_1 ", "engine_04", "engine_4x", "biased_"),
+        *("fold16_engine_0", "fold_engine_0", "wide8_wide8_engine_0", "wide6_engine_0"),
         *("wide", "wide_", "wide8", "wide8engine_0", "wide4_engine_0", "wide0_engine_0", "wide8_engine_9"),
         *("biased_gemm", "algo_0", "gemm ", "Gemm", ""),
     ):

@@ -10,11 +10,12 @@ import pytest
 from codegen.cuda.executor import CudaExecutor
 from codegen.cuda.facts import has_bias
 from codegen.cuda.launches import Launch
-from planner.graph.model import DType, TensorType
+from planner.graph.model import DType, Layout, TensorType
 from planner.ops import all_ops
 from planner.ops.base import Mode, Op, Sample, op_named, round_bfloat16
 from planner.ops.copy import PermuteAttrs
 from planner.ops.device import device_mode
+from planner.ops.pool import MaxPoolAttrs, MaxPoolGradAttrs
 from planner.ops.signature import signature_of
 from tests.codegen.cuda.plans import NULL, make, plan_for
 from tests.codegen.plans import Case, graph_of, in_bfloat16, low_samples
@@ -70,6 +71,30 @@ def turned() -> list[Sample]:
     return [Sample(PermuteAttrs(axes=axes), (TensorType(shape=shape, dtype=dtype),)) for shape, axes, dtype in found]
 
 
+def windows() -> list[tuple[str, Sample]]:
+    """Maxima over windows of one to three elements, next to each other or apart, and their gradients, at random."""
+    rng, found = np.random.default_rng(), list[tuple[str, Sample]]()
+    pooled, gradient = op_named("max_pool2d"), op_named("max_pool2d_backward")
+    while len(found) < 40:
+        kernel = tuple(rng.integers(1, 4, 2).tolist())
+        stride = (2, 2) if rng.integers(3) else tuple(rng.integers(1, 4, 2).tolist())
+        top, left = (int(rng.integers(0, k // 2 + 1)) for k in kernel)
+        shape = (2, int(rng.choice((3, 8))), *rng.integers(4, 11, 2).tolist())
+        common = {
+            "kernel": kernel,
+            "stride": stride,
+            "padding": (top, top, left, left),
+            "ceil_mode": bool(rng.integers(2)),
+        }
+        forward = Sample(MaxPoolAttrs(**common), (TensorType(shape=shape, layout=Layout.CHANNELS_LAST),))
+        results = pooled.infer(forward.attrs, forward.inputs)
+        backward = Sample(MaxPoolGradAttrs(**common, shape=shape), tuple(results))
+        if rng.integers(2):
+            forward, backward = in_bfloat16(pooled, forward), in_bfloat16(gradient, backward)
+        found += [(pooled.name, forward), (gradient.name, backward)]
+    return found
+
+
 FAMILIES = ("all",) if NULL else tuple(sorted({op.family for op in all_ops().values()} - {"transfer"}))
 """On a GPU each in an executor of its own: what one does wrong hides nothing of the others."""
 
@@ -91,6 +116,8 @@ def every_case() -> list[Case]:
         sample = next(s for s in op.samples() if len(s.inputs[0].shape) in ranks)
         for more in larger(op, sample):
             found.append(Case(len(found), op, more, device_mode(op, "64x2")))
+    for name, sample in windows():
+        found.append(Case(len(found), op_named(name), sample, device_mode(op_named(name))))
     permute = op_named("permute")
     found += [Case(len(found) + i, permute, sample, device_mode(permute)) for i, sample in enumerate(turned())]
     return found
