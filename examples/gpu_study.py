@@ -26,9 +26,9 @@ lies beside `--out` (`gpu_results.log`); the end of it is shown where a part end
     convolutions  every algorithm and engine of ResNet-50's convolutions
     autograd      a residual network's passes inside PyTorch's autograd: gradients, and steps beside eager PyTorch
 
-Three calls of nine minutes on sixteen processors give every part its turn, and the first one something of each of the
-first five. While the first parts, which time nothing, are at work, PyTorch's compiled contenders are made beside them
-(`--no-ahead`: they are not).
+Two to three calls of nine minutes on sixteen processors give every part its turn. The parts behind the first that time
+nothing are at work side by side, and beside them PyTorch's compiled contenders are made (`--no-ahead`: they are not):
+max-autotune of one ResNet-50 step takes more than 100 s of all sixteen.
 
 What the machine needs: an H100 or H200 with a driver for CUDA 13; Python 3.11 or newer with PyTorch for CUDA 13 (whose
 wheels bring cuDNN, cuBLASLt and NVRTC), Triton, NumPy, Jinja2, nanobind, NetworkX and SciPy; nvcc 13 with its headers
@@ -57,7 +57,9 @@ import tarfile
 import textwrap
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +97,9 @@ TOLD = 1500
 """Characters of what a part said that are shown when it ends otherwise than it should."""
 LEAST_S = 30.0
 """A turn is had when no more than this is left of it; with less than this no part begins."""
-UNTIMED = frozenset({"machine", "sanitize", "correct", "bfloat16"})
+TOGETHER = frozenset({"sanitize", "correct", "bfloat16"})
+"""These are at work at once: they time nothing, and what takes longest in them has one processor."""
+UNTIMED = TOGETHER | {"machine"}
 """These may have PyTorch's compiler at work beside them."""
 GRACE_S = 15.0
 """So long before a part's end it begins nothing new."""
@@ -136,28 +140,18 @@ def run_all(options: argparse.Namespace, end: float) -> int:
     had = json.loads(turns.read_text()) if turns.exists() else {}
     worst, ahead = 0, Ahead(options)
     try:
-        for name in sorted(options.parts or PARTS, key=lambda n: had.get(n, {}).get("turns", 0)):
-            before = had.get(name, {"turns": 0, "status": "no turn yet", "seconds": 0.0, "cut": 0.0})
-            if before["status"] != "done" and end - time.monotonic() > GRACE_S + LEAST_S:
-                if name in UNTIMED:
+        for names in side_by_side(sorted(options.parts or PARTS, key=lambda n: had.get(n, {}).get("turns", 0))):
+            names = [n for n in names if had.get(n, {}).get("status") != "done"]
+            if names and end - time.monotonic() > GRACE_S + LEAST_S:
+                if names[0] in UNTIMED:
                     ahead.begin(had)
                 else:
                     ahead.finish(min(AHEAD_S, end - time.monotonic() - GRACE_S))
-                print(f"{name} ...", flush=True)
-                begun = time.monotonic()
-                whole = 60 * PARTS[name][1] - before["cut"]
-                given = max(1.0, min(whole, end - begun - ABORT_S))
-                status = turn(name, options, given)
-                took = time.monotonic() - begun
-                cut = given + LEAST_S < whole and status in ("more to do", "out of time")
-                had[name] = {
-                    "turns": before["turns"] + (not cut),
-                    "status": status,
-                    "seconds": round(before["seconds"] + took, 1),
-                    "cut": round(before["cut"] + took, 1) if cut else 0.0,
-                }
-                print(f"{name}: {status} after {took:.0f} s", flush=True)
-                worst = max(worst, int(status not in ("done", "more to do")))
+                before = [had.get(name) for name in names]
+                with ThreadPoolExecutor(len(names)) as pool:
+                    now = pool.map(partial(one, options=options, end=end), names, before)
+                had |= zip(names, now, strict=True)
+                worst = max(worst, *(int(had[n]["status"] not in ("done", "more to do")) for n in names))
                 write_text(turns, json.dumps(had, indent=1) + "\n")
             collect(options, had)
     finally:
@@ -166,6 +160,31 @@ def run_all(options: argparse.Namespace, end: float) -> int:
             pack(options.folder, options.state)
     print(report(json.loads(options.out.read_text())))
     return worst
+
+
+def side_by_side(names: Sequence[str]) -> list[list[str]]:
+    """In their order, those that may be at work at once in the place of the first of them."""
+    together = [name for name in names if name in TOGETHER]
+    return [together if name in together else [name] for name in names if name not in together[1:]]
+
+
+def one(name: str, before: dict[str, Any] | None, options: argparse.Namespace, end: float) -> dict[str, Any]:
+    """A part's turn, and what is known of its turns then."""
+    before = before or {"turns": 0, "seconds": 0.0, "cut": 0.0}
+    print(f"{name} ...", flush=True)
+    begun = time.monotonic()
+    whole = 60 * PARTS[name][1] - before["cut"]
+    given = max(1.0, min(whole, end - begun - ABORT_S))
+    status = turn(name, options, given)
+    took = time.monotonic() - begun
+    cut = given + LEAST_S < whole and status in ("more to do", "out of time")
+    print(f"{name}: {status} after {took:.0f} s", flush=True)
+    return {
+        "turns": before["turns"] + (not cut),
+        "status": status,
+        "seconds": round(before["seconds"] + took, 1),
+        "cut": round(before["cut"] + took, 1) if cut else 0.0,
+    }
 
 
 def turn(name: str, options: argparse.Namespace, seconds: float) -> str:

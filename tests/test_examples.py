@@ -10,6 +10,11 @@ from typing import Any
 
 import pytest
 
+from planner import zoo
+from planner.costs.table import CostTable, read_costs
+from planner.graph.model import Graph
+from planner.ops.signature import signatures_of
+
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = str(ROOT / "examples")
 
@@ -118,7 +123,7 @@ def test_every_part_of_the_gpu_study_tells_what_fails(tmp_path: Path, monkeypatc
     """And goes on: a GPU that has never been met fails at anything."""
     monkeypatch.syspath_prepend(EXAMPLES)
     import gpu_study
-    from gpu_parts import memory, speed
+    from gpu_parts import memory, sanitize, speed
     from gpu_parts.study import Study, brief
 
     def fails(*arguments: object, **options: object) -> None:
@@ -129,6 +134,7 @@ def test_every_part_of_the_gpu_study_tells_what_fails(tmp_path: Path, monkeypatc
     for name in ("algorithms", "copy_bandwidths"):
         monkeypatch.setattr(speed, name, fails)
     monkeypatch.setattr(memory, "_torch_under", fails)
+    monkeypatch.setattr(sanitize, "make_plan", fails)
     found: dict[str, Any] = {}
     for name, (measure, _) in gpu_study.PARTS.items():
         study = Study(0, True, tmp_path, tmp_path / f"{name}.json", time.monotonic() + 60)
@@ -139,6 +145,34 @@ def test_every_part_of_the_gpu_study_tells_what_fails(tmp_path: Path, monkeypatc
     assert brief({"worst": {"error": 1.23456e-7, "of": list(range(20))}}) == "worst (error 1.235e-07, of 20 entries)"
     text = gpu_study.report(found)
     assert all(name in text for name in gpu_study.PARTS) and "gpu: ValueError: not that" in text
+
+
+def test_parts_of_the_gpu_study_that_time_nothing_go_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, into one table that has what both measured."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    import gpu_study
+    from gpu_parts import study as shared
+
+    order = ["machine", "sanitize", "speed", "correct", "bfloat16", "host"]
+    together = ["sanitize", "correct", "bfloat16"]
+    assert gpu_study.side_by_side(order) == [["machine"], together, ["speed"], ["host"]]
+    assert gpu_study.side_by_side(["speed", "correct"]) == [["speed"], ["correct"]]
+    whole = {s.text for s in signatures_of([zoo.build("mlp", 2), zoo.build("mlp", 3)])}
+    assert len(whole) > len({s.text for s in signatures_of([zoo.build("mlp", 3)])})
+    original = shared.profile
+
+    def beside(graphs: list[Graph], *arguments: Any, **options: Any) -> CostTable:
+        """Another part measures something else, from the table that both found."""
+        found: CostTable = original(graphs, *arguments, **options)
+        monkeypatch.setattr(shared, "profile", original)
+        Study(0, True, tmp_path, tmp_path / "other.json", 0.0).costs([zoo.build("mlp", 3)], "float32")
+        return found
+
+    Study = shared.Study
+    monkeypatch.setattr(shared, "profile", beside)
+    Study(0, True, tmp_path, tmp_path / "one.json", 0.0).costs([zoo.build("mlp", 2)], "float32")
+    table = read_costs(tmp_path / "costs_float32.json")
+    assert {e.signature for e in table.entries} == whole and table.bandwidth
 
 
 def test_turns_of_the_gpu_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """What all parts of the study share: tables, plans and executors of a network, and results that are kept at once."""
 
+import fcntl
 import hashlib
 import json
 import time
@@ -109,21 +110,28 @@ class Study:
         """The table of one precision with everything of these graphs in it. Without `own_kernels` only the libraries'
         algorithms are measured: the others' times are modelled, and nothing is built for it. `brief`: few algorithms,
         roughly timed, in a table of their own: for steps that are to be right, not fast."""
-        target, file = self.target, self.folder / f"costs_{precision}{'_brief' * brief}.json"
-        table = read_costs(file) if file.exists() else None
+        file = self.folder / f"costs_{precision}{'_brief' * brief}.json"
+
+        def keep(table: CostTable) -> CostTable:
+            """With what other parts, side by side with this one, have measured meanwhile."""
+            with open(self.folder / f".{file.name}.lock", "w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                merged = read_costs(file).with_entries(table.entries) if file.exists() else table
+                write_costs(merged.model_copy(update={"bandwidth": table.bandwidth or merged.bandwidth}), file)
+            return table
+
         measured = profile(
             graphs,
-            target,
-            table,
+            self.target,
+            read_costs(file) if file.exists() else None,
             tf32=precision == "tf32",
             own_kernels=own_kernels,
             brief=brief,
             device=self.device,
             null_device=self.null,
-            save=lambda so_far: write_costs(so_far, file),
+            save=keep,
         )
-        write_costs(measured, file)
-        return measured
+        return keep(measured)
 
     def graph(self, name: str, precision: str = "float32", **sizes: Any) -> Graph:
         """A zoo network; on the null device a small one in its place."""

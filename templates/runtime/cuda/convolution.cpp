@@ -117,9 +117,15 @@ bool precise(const std::string& name) { return !name.starts_with("fft") && name 
 /// Of every algorithm and engine that may be tried, those that add a bias themselves first.
 std::vector<std::string> candidates(Libraries::Handles& handles, ConvKind kind, const Conv& shape, bool tf32) {
   std::vector<std::string> found;
+  // In turns, the most promising of each: where time is short, none of them is left out.
   const auto add = [&](const Conv& wanted) {
-    for (const auto engines : {folded_engines, offered_engines})
-      for (const std::string& name : engines(handles, kind, wanted, tf32)) found.push_back(name);
+    auto ways = folded_engines(handles, kind, wanted, tf32);
+    ways.push_back(offered_engines(handles, kind, wanted, tf32));
+    size_t most = 0;
+    for (const auto& names : ways) most = std::max(most, names.size());
+    for (size_t i = 0; i < most; ++i)
+      for (const auto& names : ways)
+        if (i < names.size()) found.push_back(names[i]);
   };
   add(shape);
   if (shape.bias) {
@@ -149,9 +155,9 @@ cudnnStatus_t run_with_bias(const Convolution::Prepared& prepared, Queue queue, 
 /// How long something has been at work.
 class Clock {
  public:
-  bool over(const Effort& effort, size_t known) const {
+  bool over(double seconds, int least, size_t known) const {
     const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begun_;
-    return static_cast<int>(known) >= effort.least && spent.count() > effort.seconds;
+    return static_cast<int>(known) >= least && spent.count() > seconds;
   }
 
  private:
@@ -191,7 +197,7 @@ std::vector<Convolution::Way> Convolution::ways(Libraries& libraries, ConvKind k
   std::vector<Way> found;
   for (const std::string& name : candidates(libraries.handles(), kind, shape, tf32)) {
     // Some of what can be prepared fails when it runs.
-    if (static_cast<int>(found.size()) >= 2 * effort.most || clock.over(effort, found.size())) break;
+    if (static_cast<int>(found.size()) >= 2 * effort.most || clock.over(effort.preparing, effort.least, found.size())) break;
     try {  // what the library refuses is not among its algorithms
       const auto made = prepared_by(libraries.handles(), kind, shape, name, tf32);
       if (made->workspace() > bytes) continue;
@@ -211,7 +217,7 @@ std::vector<Algorithm> Convolution::measure(Libraries& libraries, ConvKind kind,
   std::vector<Algorithm> found;
   bool biased = false;
   for (const Way& way : ways) {
-    if (static_cast<int>(found.size()) >= effort.most || clock.over(effort, found.size())) break;
+    if (static_cast<int>(found.size()) >= effort.most || clock.over(effort.timing, effort.least, found.size())) break;
     // To be rounded once, a sum takes its bias before.
     if (biased && shape.element == Element::bfloat16 && !way.prepared->adds_bias()) break;
     const size_t needed = way.prepared->workspace();

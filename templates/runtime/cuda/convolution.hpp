@@ -31,9 +31,9 @@ std::vector<std::string> offered_engines(Libraries::Handles& handles, ConvKind k
 bool names_folded(const std::string& name);
 std::shared_ptr<const Convolution::Prepared> folded_named(Libraries::Handles& handles, ConvKind kind, const Conv& shape,
                                                           const std::string& name, bool tf32);
-/// What `offered_engines` names of the same convolution with as many channels as the matrix units load at once, where it has
-/// fewer.
-std::vector<std::string> folded_engines(Libraries::Handles& handles, ConvKind kind, const Conv& shape, bool tf32);
+/// What `offered_engines` names of the same convolution with as many channels as the matrix units load at once, in each way
+/// that there is; nothing where it has as many itself.
+std::vector<std::vector<std::string>> folded_engines(Libraries::Handles& handles, ConvKind kind, const Conv& shape, bool tf32);
 /// Any of them, by its name.
 std::shared_ptr<const Convolution::Prepared> prepared_by(Libraries::Handles& handles, ConvKind kind, const Conv& shape,
                                                          const std::string& name, bool tf32);

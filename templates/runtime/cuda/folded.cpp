@@ -106,14 +106,14 @@ std::shared_ptr<const Convolution::Prepared> folded_named(Libraries::Handles& ha
   return std::make_shared<const Folded>(handles, kind, cells, prepared_by(handles, kind, cells.conv, {behind + 1, end}, tf32));
 }
 
-std::vector<std::string> folded_engines(Libraries::Handles& handles, ConvKind kind, const Conv& shape, bool tf32) {
-  std::vector<std::string> found;
+std::vector<std::vector<std::string>> folded_engines(Libraries::Handles& handles, ConvKind kind, const Conv& shape, bool tf32) {
+  std::vector<std::vector<std::string>> found;
   const int64_t pack = unit(shape, tf32);
   if (pack == 0) return found;
   const auto add = [&](const std::string& prefix, int side) {
     const int64_t channels = (side * side * shape.ic + pack - 1) / pack * pack;
-    for (const std::string& name : offered_engines(handles, kind, Cells(shape, side, channels).conv, tf32))
-      found.push_back(prefix + std::to_string(channels) + "_" + name);
+    found.push_back(offered_engines(handles, kind, Cells(shape, side, channels).conv, tf32));
+    for (std::string& name : found.back()) name = prefix + std::to_string(channels) + "_" + name;
   };
   if (folds(shape)) add(kFold, 2);
   add(kWide, 1);

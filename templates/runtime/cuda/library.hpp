@@ -56,11 +56,11 @@ struct Algorithm {
   float milliseconds;
 };
 
-/// How much time a measurement may take: nothing further is prepared, and nothing further timed, after `seconds`, once
-/// `least` algorithms are.
+/// How much time a measurement may take: nothing further is prepared, and nothing further timed, after so many seconds,
+/// once `least` algorithms are.
 struct Effort {
   int most, repetitions, least = 4;
-  double seconds = 1.0;
+  double preparing = 3.0, timing = 1.0;
 
   static Effort whole() { return {16, 10}; }
   static Effort brief() { return {2, 2, 1}; }  // for plans that are to be right, not fast
