@@ -179,6 +179,12 @@ class CudaExecutor(Executor):
         self._require_open()
         return int(self._native.device_bytes(self._handle))
 
+    def recorded_nodes(self) -> dict[str, int]:
+        """How many nodes of each kind the recorded runs have; none before a second step. Kernels in a line are what a
+        driver launches fastest."""
+        self._require_open()
+        return dict(self._native.recorded_nodes(self._handle))
+
     def trace(self, path: Path | str | None = None, on: bool = True) -> None:
         raise UserError("SP1860", "a GPU's streams are not traced", "use node_times, or NVIDIA's profilers")
 

@@ -124,8 +124,9 @@ def host(study: Study) -> None:
                 for _ in range(3):
                     float(executor.step(*inputs))
                 took = 1e3 * host_ms(executor, inputs, 3 if study.null else 200)
-                times = executor.node_times(repetitions=5)
-                study.keep(name, {"host_us": took, "kernels_us": sum(times.values()) / 1e3, "nodes": times})
+                times, recorded = executor.node_times(repetitions=5), executor.recorded_nodes()
+                row = {"host_us": took, "kernels_us": sum(times.values()) / 1e3, "recorded": recorded}
+                study.keep(name, {**row, "nodes": times})
         except Exception as error:
             study.failed(name, error)
 

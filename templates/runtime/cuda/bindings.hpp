@@ -151,6 +151,11 @@ inline void bind(nb::module_& module) {
     return found;
   });
   module.def("shuffle", [](const nb::capsule& handle, uint64_t seed) { executor_of(handle).device().shuffle(seed); });
+  module.def("recorded_nodes", [](const nb::capsule& handle) {
+    nb::dict found;
+    for (const auto& [kind, count] : executor_of(handle).recorded_nodes()) found[kind.c_str()] = count;
+    return found;
+  });
   module.def("time_nodes", [](const nb::capsule& handle, size_t program, int repetitions,
                               const std::vector<std::pair<int, int>>& shapes) {
     return guarded([&] { return executor_of(handle).time_nodes(program, repetitions, shapes); });

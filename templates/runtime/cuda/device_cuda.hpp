@@ -5,11 +5,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <random>
 #include <span>
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "probe.hpp"
 #include "touch.hpp"
@@ -59,6 +61,7 @@ using Stream = cudaStream_t;
 using Event = cudaEvent_t;
 struct Recorded {
   cudaGraphExec_t graph = nullptr;
+  std::map<std::string, int> kinds;  // of nodes: how many
 };
 
 /// One GPU, and everything that was asked of it: given back when it goes.
@@ -124,7 +127,7 @@ class Device {
   Recorded end_capture(Stream stream) const {
     cudaGraph_t graph = nullptr;
     check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
-    Recorded recorded;
+    Recorded recorded{nullptr, kinds_of(graph)};
     const cudaError_t status = cudaGraphInstantiate(&recorded.graph, graph, 0);
     (void)cudaGraphDestroy(graph);
     check(status, "cudaGraphInstantiate");
@@ -158,6 +161,23 @@ class Device {
   }
 
  private:
+  static std::map<std::string, int> kinds_of(cudaGraph_t graph) {
+    size_t count = 0;
+    check(cudaGraphGetNodes(graph, nullptr, &count), "cudaGraphGetNodes");
+    std::vector<cudaGraphNode_t> nodes(count);
+    check(cudaGraphGetNodes(graph, nodes.data(), &count), "cudaGraphGetNodes");
+    std::map<std::string, int> found;
+    for (cudaGraphNode_t node : nodes) {
+      cudaGraphNodeType kind;
+      check(cudaGraphNodeGetType(node, &kind), "cudaGraphNodeGetType");
+      ++found[kind == cudaGraphNodeTypeKernel   ? "kernel"
+              : kind == cudaGraphNodeTypeMemcpy ? "copy"
+              : kind == cudaGraphNodeTypeMemset ? "fill"
+                                                : "other " + std::to_string(static_cast<int>(kind))];
+    }
+    return found;
+  }
+
   static constexpr uint64_t kMostDelay = 100'000;  // ns
 
   int number_;

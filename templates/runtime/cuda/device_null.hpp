@@ -73,6 +73,7 @@ struct NullStream {
 
 struct Recorded {
   std::shared_ptr<std::vector<Work>> work;
+  std::map<std::string, int> kinds = {};
 };
 
 class Device {
@@ -157,7 +158,10 @@ class Device {
   float milliseconds(Event, Event) const { return 0.0f; }
 
   void begin_capture(Stream) { captured_ = std::make_shared<std::vector<Work>>(); }
-  Recorded end_capture(Stream) { return {std::exchange(captured_, nullptr)}; }
+  Recorded end_capture(Stream) {
+    const int count = static_cast<int>(captured_->size());
+    return {std::exchange(captured_, nullptr), {{"work", count}}};
+  }
   void abandon_capture(Stream) noexcept { captured_ = nullptr; }
   void replay(const Recorded& recorded, Stream) {
     for (const Work& work : *recorded.work) enqueue(work);

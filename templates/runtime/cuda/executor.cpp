@@ -103,6 +103,13 @@ void Executor::close() noexcept {
   for (std::byte* memory : staging_) device_.release_pinned(memory);
 }
 
+std::map<std::string, int> Executor::recorded_nodes() const {
+  std::map<std::string, int> found;
+  for (const auto& [key, graph] : graphs_)
+    for (const auto& [kind, count] : graph.kinds) found[kind] += count;
+  return found;
+}
+
 void Executor::require_open() const {
   if (closed_) throw UserMistake("SP1607", "the executor is closed", "make a new executor");
 }

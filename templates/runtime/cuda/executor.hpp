@@ -105,6 +105,8 @@ class Executor {
   gpu::Device& device() { return device_; }
   std::byte* arena() const { return arena_; }
   size_t recorded() const { return graphs_.size(); }
+  /// Nodes of the graphs that were recorded, by their kind.
+  std::map<std::string, int> recorded_nodes() const;
   /// Why runs are not recorded although they were to be; empty where they are.
   const std::string& unrecorded() const { return unrecorded_; }
   size_t device_bytes() const { return device_bytes_; }

@@ -116,6 +116,8 @@ def test_replayed_and_asked_for_are_the_same(wide_class: type[CudaExecutor]) -> 
         assert all(np.array_equal(a, b) for a, b in zip(run(replayed), run(asked), strict=True))
         assert replayed._native.recorded(replayed._handle)
         assert not asked._native.recorded(asked._handle)
+        nodes = replayed.recorded_nodes()
+        assert sum(nodes.values()) >= len(replayed.plan.program["train_step"].nodes) - 2 and not asked.recorded_nodes()
 
 
 def test_every_op_family_trains(tmp_path: Path) -> None:
