@@ -144,9 +144,9 @@ class CudaExecutor(Executor):
     def node_times(
         self, program: str = "train_step", repetitions: int = 20, launches: Mapping[str, Launch | None] | None = None
     ) -> dict[str, float]:
-        """node -> median ns on the GPU, each alone, by events. Runs the nodes on what the arena holds. `launches`:
-        threads per block and blocks for the nodes that are wanted, None or 0 x 0: as planned; the others are left
-        out. SP1862: no repetitions."""
+        """node -> median ns on the GPU, each alone, by events; of nodes that one launch computes each one's part of it.
+        Runs the nodes on what the arena holds. `launches`: threads per block and blocks for the nodes that are wanted,
+        each in a launch of its own, None or 0 x 0: as planned; the others are left out. SP1862: no repetitions."""
         if repetitions < 1:
             raise UserError("SP1862", f"a median of {repetitions} times is none", "ask for one repetition or more")
         with self._lock, turn(self._device, self._native.null_device):

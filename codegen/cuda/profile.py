@@ -168,7 +168,11 @@ def _timed(
                     signature, planned = signatures[node], program.node[node]
                     entry = _measured(signature.text, planned.mode, ns, _sizes(signature, planned))
                     entries[signature.text, planned.mode] = entry
-                own = {signatures[n.node].text: n for n in program.nodes if n.kernel == "cuda" and n.stage_ns}
+                own = {
+                    signatures[n.node].text: n
+                    for n in program.nodes
+                    if n.kernel == "cuda" and n.stage_ns and not op_named(nodes[n.node].op).joint_launch
+                }
                 new = [n for s, n in own.items() if s not in searched]
                 searched |= own.keys()
                 for planned, tried in zip(

@@ -1,5 +1,7 @@
 #include "executor.hpp"
 
+#include <numeric>
+
 #include "stopwatch.hpp"
 
 namespace stepplan {
@@ -384,8 +386,34 @@ std::vector<double> Executor::time_nodes(size_t number, int repetitions, std::sp
       }
       found.push_back(median(times));
     }
+    if (shapes.empty()) share_launches(program, run, repetitions, found);
     return found;
   });
+}
+
+/// Of tasks that one launch computes each takes a part of its time, as large as it is alone among the others.
+void Executor::share_launches(const ProgramSpec& program, const Run& run, int repetitions, std::vector<double>& found) {
+  gpu::Stopwatch watch(device_);
+  for (size_t first = 0, end = 0; first < found.size(); first = end) {
+    for (end = first + 1; end < found.size() && program.tasks[end - 1].joins;) ++end;
+    const std::span<double> own(found.data() + first, end - first);
+    if (own.size() == 1) continue;
+    std::vector<double> times;
+    for (int i = -1; i < repetitions; ++i) {  // once to warm up
+      const float took = watch.time(
+          [&](gpu::Stream stream) {
+            gpu::Joint joint;
+            gpu::Queue queue{device_, stream};
+            queue.joint = &joint;
+            for (size_t task = first; task < end; ++task) program.tasks[task].node(run, queue);
+            gpu::launch_joint({device_, stream}, joint, run.now);
+          },
+          static_cast<int>(own.size()));
+      if (i >= 0) times.push_back(1e6 * static_cast<double>(took));
+    }
+    const double together = median(times), alone = std::accumulate(own.begin(), own.end(), 0.0);
+    for (double& ns : own) ns *= alone > 0.0 ? together / alone : 1.0;
+  }
 }
 
 std::array<double, 5> Executor::time_pair(size_t number, std::array<size_t, 2> tasks, std::array<int, 2> copies,

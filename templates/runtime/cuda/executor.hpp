@@ -126,7 +126,8 @@ class Executor {
   void close() noexcept;
 
   /// Nanoseconds of every node of a program, in the order of its tasks: nothing else runs meanwhile. `shapes`: per
-  /// task, threads per block and blocks; 0: as planned, -1: the node is left out. Empty: all as planned.
+  /// task, threads per block and blocks; 0: as planned, -1: the node is left out. Empty: all as planned, and what one
+  /// launch computes in one.
   using LaunchShape = std::pair<int, int>;
   std::vector<double> time_nodes(size_t program, int repetitions, std::span<const LaunchShape> shapes);
   /// Two tasks, each `copies` times in a row, on streams of their own: nanoseconds alone, beside each other, and how
@@ -159,6 +160,7 @@ class Executor {
   void launch(size_t number, const Run& run);
   Run prepare(const Targets* targets, bool hold);
   Run run_in_place(const ProgramSpec& program);
+  void share_launches(const ProgramSpec& program, const Run& run, int repetitions, std::vector<double>& found);
   void collect(Slot& slot);
   size_t slot_bytes() const { return kResult + sizeof(int64_t) * reports_; }
   gpu::Queue queue(int lane) { return {device_, streams_[static_cast<size_t>(lane)]}; }
