@@ -81,11 +81,15 @@ def profile(
     ways_of = partial(algorithms, arch=arch, tf32=tf32, device=device, null_device=null_device, brief=brief)
     # What one prepares takes longer than the GPU needs for it; meanwhile others are timed, one at a time.
     with ThreadPoolExecutor(1 if null_device else min(MOST_AT_WORK, len(os.sched_getaffinity(0)))) as pool:
-        timed = pool.map(ways_of, library)
-        for number, (signature, ways) in enumerate(zip(library, timed, strict=True)):
-            progress("timing the library's algorithms", number, len(library))
-            table = table.with_entries(_entry(signature, way) for way in _worth_keeping(ways))
-            save(table)
+        waiting = [pool.submit(ways_of, signature) for signature in library]
+        try:
+            for number, (signature, ways) in enumerate(zip(library, waiting, strict=True)):
+                progress("timing the library's algorithms", number, len(library))
+                table = table.with_entries(_entry(signature, way) for way in _worth_keeping(ways.result()))
+                save(table)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     for number, graph in enumerate(graphs):
         progress("timing kernels", number, len(graphs))
         if not own_kernels:

@@ -233,7 +233,7 @@ template <class Descriptor>
 void list_implementations(Descriptor descriptor, const std::string& prefix, std::vector<std::string>& names) {
   do {
     const std::string name = prefix + descriptor.impl_info_str();
-    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    if (std::find(names.begin(), names.end(), name) == names.end() && !writes_outside(name)) names.push_back(name);
   } while (descriptor.next_impl());
 }
 
