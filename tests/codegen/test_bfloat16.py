@@ -63,7 +63,8 @@ def test_a_step_is_that_of_the_reference(tmp_path: Path, graph: Graph, lanes: in
 
 def test_the_same_bits_under_any_timing_and_budget(tmp_path: Path, graph: Graph) -> None:
     plain, _ = plan_for(graph, 2)
-    budget = PlanOptions(policy="sequential", memory_budget=round(0.8 * plain.pools[0].arena))
+    # Not less: on AMX the library wants more scratch.
+    budget = PlanOptions(policy="sequential", memory_budget=round(0.86 * plain.pools[0].arena))
     rewritten, _ = plan_for(graph, 2, budget)
     assert rewritten.program[STEP].rewrite
     expected = run(make(graph, tmp_path / "plain"), graph)
