@@ -28,6 +28,7 @@ KERNELS = (
     "training.cu",
 )
 
+EXECUTOR = ("executor.cpp", "timing.cpp")
 LIBRARY = ("convolution.cpp", "engines.cpp", "folded.cpp", "product.cpp")
 
 STORED = ("elementwise.cu", "normalise.cu", "pooling.cu")
@@ -56,7 +57,7 @@ def units(
 ) -> list[Unit]:
     """Everything that must be compiled, the slowest first. `own`: more flags, of the plan's own sources; `mixed`: the
     plan stores activations in bfloat16."""
-    return _units(sources, target.gpus[0].arch, null, extra, own, "executor.cpp", mixed=mixed)
+    return _units(sources, target.gpus[0].arch, null, extra, own, *EXECUTOR, mixed=mixed)
 
 
 def probe_units(arch: str, null: bool) -> list[Unit]:

@@ -191,4 +191,18 @@ class Executor {
   std::mutex mutex_;
 };
 
+/// A failure of the device closes the executor: nothing that is asked of it later can be right.
+template <class Body>
+auto Executor::closing(const Body& body) {
+  const std::lock_guard lock(mutex_);
+  require_open();
+  const auto current = device_.use();
+  try {
+    return body();
+  } catch (const gpu::DeviceFailure&) {
+    close();
+    throw;
+  }
+}
+
 }  // namespace stepplan
