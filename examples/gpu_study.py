@@ -26,9 +26,9 @@ lies beside `--out` (`gpu_results.log`); the end of it is shown where a part end
     convolutions  every algorithm and engine of ResNet-50's convolutions
     autograd      a residual network's passes inside PyTorch's autograd: gradients, and steps beside eager PyTorch
 
-Two to three calls of nine minutes on sixteen processors give every part its turn. The parts behind the first that time
-nothing are at work side by side, and beside them PyTorch's compiled contenders are made (`--no-ahead`: they are not):
-max-autotune of one ResNet-50 step takes more than 100 s of all sixteen.
+Three calls of nine minutes on sixteen processors give every part its turn. The parts behind the first that time nothing
+are at work side by side, and beside them PyTorch's compiled contenders are made (`--no-ahead`: they are not), as far as
+there is time: max-autotune of one ResNet-50 step did not end within 75 s there.
 
 What the machine needs: an H100 or H200 with a driver for CUDA 13; Python 3.11 or newer with PyTorch for CUDA 13 (whose
 wheels bring cuDNN, cuBLASLt and NVRTC), Triton, NumPy, Jinja2, nanobind, NetworkX and SciPy; nvcc 13 with its headers
@@ -98,7 +98,7 @@ TOLD = 1500
 LEAST_S = 30.0
 """A turn is had when no more than this is left of it; with less than this no part begins."""
 TOGETHER = frozenset({"sanitize", "correct", "bfloat16"})
-"""These are at work at once: they time nothing, and what takes longest in them has one processor."""
+"""These are at work at once."""
 UNTIMED = TOGETHER | {"machine"}
 """These may have PyTorch's compiler at work beside them."""
 GRACE_S = 15.0

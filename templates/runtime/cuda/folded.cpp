@@ -1,8 +1,7 @@
 // Convolutions over so few channels that the matrix units take none of them, images' three above all: over copies within
 // the workspace that have more. `wide8_...`: zeros beside the channels, 8 in all. `fold16_...`, where windows are two
 // pixels apart: cells of 2 x 2 pixels in the place of pixels, whose 12 channels, and 4 zeros, windows of half the size
-// visit one by one. A 7 x 7 convolution of three channels becomes a 4 x 4 one of 16: a quarter of the steps, all of whose
-// operands but few are numbers.
+// visit one by one. A 7 x 7 convolution of three channels becomes a 4 x 4 one of 16: 16 taps where there were 49.
 #include <charconv>
 
 #include "convolution.hpp"

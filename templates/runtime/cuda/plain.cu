@@ -197,8 +197,8 @@ void unpack_weights(Queue queue, const Conv& s, const T* packed, T* plain) {
 
 #define STEPPLAN_STORED(T)                                                    \
   template void add_bias<T>(Queue, const float*, T*, int64_t, int64_t);       \
-  template void fold_cells<T>(Queue, const Fold&, const T*, T*);               \
-  template void unfold_cells<T>(Queue, const Fold&, const T*, T*);             \
+  template void fold_cells<T>(Queue, const Fold&, const T*, T*);              \
+  template void unfold_cells<T>(Queue, const Fold&, const T*, T*);            \
   template void unpack_weights<T>(Queue, const Conv&, const T*, T*);
 STEPPLAN_STORED(float)
 STEPPLAN_STORED(bfloat16)

@@ -15,6 +15,17 @@ double median(std::vector<double>& times) {
   return *middle;
 }
 
+/// Nanoseconds of some work, the median behind a first run to warm up. `calls`: how many nodes that are.
+template <class Work>
+double median_ns(gpu::Stopwatch& watch, int repetitions, const Work& work, int calls = 1) {
+  std::vector<double> times;
+  for (int i = -1; i < repetitions; ++i) {
+    const float took = watch.time(work, calls);
+    if (i >= 0) times.push_back(1e6 * static_cast<double>(took));
+  }
+  return median(times);
+}
+
 }  // namespace
 
 /// For measurements: nodes work on whatever the arena holds.
@@ -39,16 +50,11 @@ std::vector<double> Executor::time_nodes(size_t number, int repetitions, std::sp
         found.push_back(0.0);
         continue;
       }
-      std::vector<double> times;
-      for (int i = -1; i < repetitions; ++i) {  // once to warm up
-        const float took = watch.time([&](gpu::Stream stream) {
-          gpu::Queue own{device_, stream};
-          if (threads > 0) own.shape(threads, blocks), own.fixed = true;
-          program.tasks[task].node(run, own);
-        });
-        if (i >= 0) times.push_back(1e6 * static_cast<double>(took));
-      }
-      found.push_back(median(times));
+      found.push_back(median_ns(watch, repetitions, [&](gpu::Stream stream) {
+        gpu::Queue own{device_, stream};
+        if (threads > 0) own.shape(threads, blocks), own.fixed = true;
+        program.tasks[task].node(run, own);
+      }));
     }
     if (shapes.empty()) share_launches(program, run, repetitions, found);
     return found;
@@ -62,20 +68,15 @@ void Executor::share_launches(const ProgramSpec& program, const Run& run, int re
     for (end = first + 1; end < found.size() && program.tasks[end - 1].joins;) ++end;
     const std::span<double> own(found.data() + first, end - first);
     if (own.size() == 1) continue;
-    std::vector<double> times;
-    for (int i = -1; i < repetitions; ++i) {  // once to warm up
-      const float took = watch.time(
-          [&](gpu::Stream stream) {
-            gpu::Joint joint;
-            gpu::Queue queue{device_, stream};
-            queue.joint = &joint;
-            for (size_t task = first; task < end; ++task) program.tasks[task].node(run, queue);
-            gpu::launch_joint({device_, stream}, joint, run.now);
-          },
-          static_cast<int>(own.size()));
-      if (i >= 0) times.push_back(1e6 * static_cast<double>(took));
-    }
-    const double together = median(times), alone = std::accumulate(own.begin(), own.end(), 0.0);
+    const auto in_one = [&](gpu::Stream stream) {
+      gpu::Joint joint;
+      gpu::Queue queue{device_, stream};
+      queue.joint = &joint;
+      for (size_t task = first; task < end; ++task) program.tasks[task].node(run, queue);
+      gpu::launch_joint({device_, stream}, joint, run.now);
+    };
+    const double together = median_ns(watch, repetitions, in_one, static_cast<int>(own.size()));
+    const double alone = std::accumulate(own.begin(), own.end(), 0.0);
     for (double& ns : own) ns *= alone > 0.0 ? together / alone : 1.0;
   }
 }

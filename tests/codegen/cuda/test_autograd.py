@@ -12,7 +12,7 @@ from codegen.autograd import Planned
 from codegen.cuda.executor import CudaExecutor
 from planner.capturing import Captured, capture
 from planner.errors import UserError
-from tests.codegen.cuda.plans import NULL, asks_the_null_device, make, plan_for
+from tests.codegen.cuda.plans import asks_the_null_device, make, plan_for
 from tests.torch_draws import Replayed
 
 pytestmark = asks_the_null_device  # its modules live on the processor
@@ -60,7 +60,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> type[CudaExecutor]:
 
 @pytest.fixture
 def executor(made: type[CudaExecutor]) -> Iterator[CudaExecutor]:
-    with made(seed=5, poison=True, null_device=NULL) as found:
+    with made(seed=5, poison=True, null_device=True) as found:
         yield found
 
 
@@ -111,7 +111,7 @@ def test_replayed_and_asked_for_are_the_same(made: type[CudaExecutor]) -> None:
     """In every order of the streams."""
     found = []
     for record, order in ((True, 0), (False, 0), (True, 1), (False, 2), (True, 3)):
-        with made(seed=5, poison=True, null_device=NULL, record=record) as executor:
+        with made(seed=5, poison=True, null_device=True, record=record) as executor:
             executor.delays(order)
             found.append(passes(executor, Net(), 4))
             graphs = executor._native.recorded(executor._handle)
@@ -156,7 +156,7 @@ def test_gradients_are_the_callers_own(executor: CudaExecutor) -> None:
 
 def test_the_module_outlives_the_executor(made: type[CudaExecutor]) -> None:
     module = Net()
-    executor = made(null_device=NULL)
+    executor = made(null_device=True)
     planned = Planned(module, executor)
     with torch.no_grad():
         module.a.bias.fill_(3.0)
