@@ -40,7 +40,7 @@ ONEDNN = tuple(
     for name in ("convolution.cpp", "conv_weights.cpp", "winograd.cpp", "depthwise.cpp", "pointwise.cpp", "matmul.cpp")
 )
 REPORTS = (RUNTIME / "reports.cpp",)
-BATCH_NORM = (RUNTIME / "batch_norm.cpp",)
+NORMS = {"BatchNorm": (RUNTIME / "batch_norm.cpp",), "GroupNorm": (RUNTIME / "group_norm.cpp",)}
 """Once per fusion and element type that a plan uses."""
 ATTENTION = (RUNTIME / "attention.cpp",)
 """Where a plan has attention; with the instruction for products of bfloat16 pairs where there is one."""
@@ -114,10 +114,10 @@ def _units(folder: Path, target: Target, extra: Sequence[str], own: Sequence[str
 
     nodes, tables, bindings = ([s for s in sources if s.name in kind] for kind in (NODES, TABLES, ("module.cpp",)))
     found = [compiled(ONEDNN, FAST), compiled(bindings, BINDINGS), compiled(REPORTS, ONCE)]
-    norms = {k for s in nodes for k in re.findall(r"BatchNorm\w+<(\w+)> a{.*?<Fusion::(\w+)", s.read_text(), re.DOTALL)}
+    used = re.compile(rf"({'|'.join(NORMS)})(?:For|Back)ward<(\w+)> a{{.*?<Fusion::(\w+)", re.DOTALL)
     found += (
-        compiled(BATCH_NORM, (*FAST, f"-DSTEPPLAN_FUSION={fusion}", f"-DSTEPPLAN_ELEMENT={element}"))
-        for element, fusion in sorted(norms)
+        compiled(NORMS[norm], (*FAST, f"-DSTEPPLAN_FUSION={fusion}", f"-DSTEPPLAN_ELEMENT={element}"))
+        for norm, element, fusion in sorted({k for s in nodes for k in used.findall(s.read_text())})
     )
     included = {h for s in nodes for h in re.findall(r'#include "(\w+)\.hpp"', s.read_text())}
     if "attention" in included:

@@ -36,7 +36,7 @@ class Kink(NamedTuple):
 
 
 def has_kink(node: Node) -> bool:
-    """A batch norm has one where an activation with kinks is fused into it, softplus where its threshold leaves a gap
+    """A batch or group norm has one where an activation with kinks is fused into it, softplus where its threshold leaves a gap
     that float32 sees."""
     if isinstance(node.attrs, SoftplusAttrs):
         return node.attrs.bound < 17
@@ -48,13 +48,19 @@ def _input(node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Operands:
     return (inputs[0],)
 
 
-# -- clamp, batch norm with relu, relu6 or hard-swish ---------------------------------------------------------------
+# -- clamp, batch and group norms with relu, relu6 or hard-swish ---------------------------------------------------------------
 def _batch_norm(node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Operands:
     """Without its activation."""
     a: Any = node.attrs
     mean, var = updates if updates else (None, None)
     y = F.batch_norm(inputs[0], mean, var, inputs[1], inputs[2], True, a.momentum, a.eps)
     return (y + inputs[3] if a.residual else y,)
+
+
+def _group_norm(node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Operands:
+    """Likewise."""
+    a: Any = node.attrs
+    return (F.group_norm(inputs[0], a.groups, inputs[1], inputs[2], a.eps),)
 
 
 def _slope(node: Node) -> float:
@@ -77,7 +83,7 @@ def _beside_zero(node: Node, operands: Operands, positive: Tensor) -> Tensor:
 
 def _bounds(node: Node) -> tuple[float, float]:
     a: Any = node.attrs
-    if node.op == "batch_norm":
+    if node.op in NORMS:
         return {"relu": (0.0, inf), "relu6": (0.0, 6.0), "hard_swish": (-3.0, 3.0)}[a.activation]
     return -inf if a.low is None else a.low, inf if a.high is None else a.high
 
@@ -92,7 +98,7 @@ def _side(node: Node, operands: Sequence[Tensor]) -> Tensor:
 
 
 def _side_of_output(node: Node, outputs: Sequence[Tensor]) -> Tensor:
-    """The same of what a batch norm returns. Hard-swish is minus zero where it is flat."""
+    """The same of what a norm returns. Hard-swish is minus zero where it is flat."""
     if not _is_swish(node):
         return _side(node, outputs)
     y = outputs[0].detach()
@@ -266,15 +272,19 @@ def _activate(attrs: Any, y: Tensor) -> Tensor:
     return ACTIVATIONS[attrs.activation](y)
 
 
+NORMS = ("batch_norm", "group_norm")
+"""Ops with an activation fused into them."""
 _RECTIFIER = Kink(_output, _positive, _input, _positive, _rectify, _beside_zero)
 _CLAMP = Kink(_output, _side, _input, _side, _clamped, _beyond)
+_ACTIVATED = _CLAMP._replace(read=_side_of_output, apply=_activated)
 _EXTREMUM = Kink(_inputs, _first_share, _both, _first_share, _mixed, _apart, 2)
 KINKS: Mapping[str, Kink] = {
     "abs": Kink(_inputs, _sign, _input, _sign, _signed, _sign_gap),
-    "batch_norm": _CLAMP._replace(read=_side_of_output, before=_batch_norm, apply=_activated),
+    "batch_norm": _ACTIVATED._replace(before=_batch_norm),
     "clamp": _CLAMP,
     "clip": _CLAMP._replace(decisive=_inputs),
     "elu": _RECTIFIER._replace(decisive=_inputs, apply=_curved),
+    "group_norm": _ACTIVATED._replace(before=_group_norm),
     "leaky_relu": _RECTIFIER,
     "max_pool2d": Kink(lambda n: n.outputs[1:2], lambda n, t: t[0].long(), _input, _choose, _pooled, _behind_best, 2),
     "maximum": _EXTREMUM,
@@ -294,7 +304,7 @@ KINKS: Mapping[str, Kink] = {
 """Every differentiable op that has one."""
 
 PLAIN: dict[str, Callable[[Node, Operands], Outputs]] = {
-    "batch_norm": lambda node, operands: _activate(node.attrs, operands[0]),
-    **{op: lambda node, operands: TORCH[node.op](node.attrs, operands) for op in KINKS if op != "batch_norm"},
+    **{op: lambda node, operands: TORCH[node.op](node.attrs, operands) for op in KINKS},
+    **{op: lambda node, operands: _activate(node.attrs, operands[0]) for op in NORMS},
 }
 """The same ops as PyTorch has them, of what is compared."""

@@ -135,13 +135,17 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
     "hard_swish": F.hardswish,
 }
-"""Of batch norms."""
+"""Of batch and group norms."""
 
 
 def batch_norm(a: Any, t: Sequence[Tensor]) -> Tensor:
     y = F.batch_norm(t[0], None, None, t[1], t[2], training=True, eps=a.eps)
     y = y + t[3] if a.residual else y
     return ACTIVATIONS[a.activation](y)
+
+
+def group_norm(a: Any, t: Sequence[Tensor]) -> Tensor:
+    return ACTIVATIONS[a.activation](F.group_norm(t[0], a.groups, t[1], t[2], a.eps))
 
 
 def layer_norm(a: Any, t: Sequence[Tensor]) -> Tensor:
@@ -300,6 +304,7 @@ TORCH: dict[str, Call] = {
     "grouped_outer": grouped_outer,
     "gru_cell": gru_cell,
     "interpolate": interpolate,
+    "group_norm": group_norm,
     "layer_norm": layer_norm,
     "clamp": lambda a, t: F.hardtanh(t[0], -inf if a.low is None else a.low, inf if a.high is None else a.high),
     "clip": lambda a, t: t[0].clamp(-inf if a.low is None else a.low, inf if a.high is None else a.high),

@@ -27,6 +27,7 @@ HEADERS = {
     "elementwise": ("activations.hpp", "binary.hpp"),
     "embedding": ("embedding.hpp",),
     "entries": ("entries.hpp",),
+    "group_norm": ("group_norm.hpp",),
     "grouped": ("grouped.hpp",),
     "gru": ("gru.hpp",),
     "interpolate": ("interpolate.hpp",),

@@ -16,6 +16,7 @@ KERNELS = (
     "attention.cu",
     "ctc.cu",
     "elementwise.cu",
+    "group_norm.cu",
     "grouped.cu",
     "indexed.cu",
     "joint.cu",
@@ -31,7 +32,7 @@ KERNELS = (
 EXECUTOR = ("executor.cpp", "timing.cpp")
 LIBRARY = ("convolution.cpp", "engines.cpp", "folded.cpp", "product.cpp")
 
-STORED = ("elementwise.cu", "normalise.cu", "pooling.cu")
+STORED = ("elementwise.cu", "group_norm.cu", "normalise.cu", "pooling.cu")
 """Of these, what is compiled once per type in which a plan stores activations."""
 BFLOAT16 = "-DSTEPPLAN_BFLOAT16"
 

@@ -26,6 +26,10 @@ WORKSPACE_SLACK = 192
 """Bytes beside a library's workspace, which begins at a multiple of 256 where plans place at multiples of 64."""
 
 
+GROUP_NORMS = ("group_norm", "group_norm_backward")
+NORMS = ("batch_norm", "batch_norm_backward", *GROUP_NORMS)
+"""Of channels."""
+
 PRODUCTS_WORKSPACE = 2**22 + WORKSPACE_SLACK
 """Of the products within an attention, whose algorithms are the library's first choice."""
 
@@ -47,9 +51,10 @@ def needed(signature: Signature, mode: Mode, planned: Facts) -> Facts:
     return found if stored_as(planned) == PLAIN else unpacked(found)
 
 
-def chunks(rows: int, columns: int) -> int:
-    """Into how many chunks `rows` rows of `columns` columns are divided, each of which is added up by itself."""
-    return max(1, min(rows // LEAST_ROWS, -(-BLOCKS // -(-columns // COLUMNS))))
+def chunks(rows: int, columns: int, beside: int = 1) -> int:
+    """Into how many chunks `rows` rows of `columns` columns are divided, each of which is added up by itself. `beside`:
+    how many such groups of rows there are."""
+    return max(1, min(rows // LEAST_ROWS, -(-BLOCKS // (-(-columns // COLUMNS) * beside))))
 
 
 def chunks_of(signature: Signature, partial_bytes: int) -> int:
@@ -99,6 +104,9 @@ def _partial_bytes(op: Op, signature: Signature) -> int:
     if not each:
         return 0
     columns = 1 if each == 1 else _columns(signature)
+    if signature.op in GROUP_NORMS:
+        images = signature.inputs[0].shape[0]
+        return DOUBLE * each * images * chunks(_rows(signature) // images, columns, images)
     return DOUBLE * each * chunks(_rows(signature), columns)
 
 
@@ -110,8 +118,8 @@ def _rows(signature: Signature) -> int:
 
 
 def _columns(signature: Signature) -> int:
-    if signature.op in ("batch_norm", "batch_norm_backward"):
-        return signature.inputs[signature.op == "batch_norm_backward"].shape[1]
+    if signature.op in NORMS:
+        return signature.inputs[signature.op.endswith("_backward")].shape[1]
     if signature.op == "layer_norm_backward":
         _, columns = op_named(signature.op).rows(signature)  # type: ignore[attr-defined]
         return int(columns)
@@ -121,7 +129,7 @@ def _columns(signature: Signature) -> int:
 def _sums_per_chunk(op: Op, signature: Signature) -> int:
     """Doubles that one chunk leaves; 0: the node adds nothing up over rows."""
     name = signature.op
-    if name in ("batch_norm", "batch_norm_backward") or (name == "layer_norm_backward" and len(signature.outputs) > 1):
+    if name in NORMS or (name == "layer_norm_backward" and len(signature.outputs) > 1):
         return 2 * _columns(signature)
     if name in ("mse_loss", "bce_with_logits"):
         return 1

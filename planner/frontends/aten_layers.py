@@ -8,6 +8,7 @@ from planner.frontends.aten import Context, lowers, require
 from planner.ops.conv import ConvAttrs
 from planner.ops.conv_transpose import ConvTransposeAttrs
 from planner.ops.embedding import EmbeddingAttrs
+from planner.ops.group_norm import GroupNormAttrs
 from planner.ops.layer_norm import LayerNormAttrs
 from planner.ops.normalization import BatchNormAttrs
 from planner.ops.pool import AdaptivePoolAttrs, AvgPoolAttrs, MaxPoolAttrs
@@ -199,21 +200,28 @@ def _rms_norm(c: Context, x: str, shape: list[int], w: Any, eps: Any) -> str:
 
 
 @lowers("native_group_norm")
-def _group_norm(c: Context, x: str, w: Any, b: Any, n: int, channels: int, size: int, groups: int, eps: float) -> Any:
-    """Layer norm over every group, then a scale and a shift per channel."""
-    shape = c.shape(x)
-    rows = c.reshape(x, (n, groups, channels // groups * size))
-    attrs = LayerNormAttrs(dims=1, eps=eps, scale=False, shift=False)
-    y = c.reshape(c.op("layer_norm", rows, attrs=attrs), shape)
-    per_channel = (channels, *([1] * (len(shape) - 2)))
-    y = y if w is None else c.op("mul", y, c.reshape(c.val(w), per_channel))
-    return (y if b is None else c.op("add", y, c.reshape(c.val(b), per_channel)), None, None)
+def _native_group_norm(c: Context, x: str, w: Any, b: Any, n: int, channels: int, size: int, groups: int, eps: float) -> Any:
+    return (_group_norm(c, x, groups, w, b, eps), None, None)
 
 
 @lowers("group_norm")
-def _plain_group_norm(c: Context, x: str, groups: int, w: Any, b: Any, eps: float, *_: Any) -> Any:
-    n, channels, *rest = c.shape(x)
-    return _group_norm(c, x, w, b, n, channels, prod(rest), groups, eps)[0]
+def _group_norm(c: Context, x: str, groups: int, w: Any, b: Any, eps: float, *_: Any) -> str:
+    """(N, C, L) is an image of one row, (N, C, D, H, W) one of D rows, (N, C) one of a pixel."""
+    shape = c.shape(x)
+    if len(shape) < 4:
+        image = c.unsqueeze(x, 2) if len(shape) == 3 else c.reshape(x, (*shape, 1, 1))
+    else:
+        image = c.reshape(x, (*shape[:3], -1)) if len(shape) > 4 else x
+    scale, shift = _affine(c, w, b, shape[1])
+    y = c.op("group_norm", image, scale, shift, attrs=GroupNormAttrs(groups=groups, eps=eps))
+    return c.reshape(y, shape)
+
+
+@lowers("instance_norm")
+def _instance_norm(c: Context, x: str, w: Any, b: Any, mean: Any, var: Any, own: bool, momentum: float, *rest: Any) -> str:
+    """Every channel is a group."""
+    require(own and mean is None, "running statistics")
+    return _group_norm(c, x, c.shape(x)[1], w, b, rest[0])
 
 
 # -- pooling ---------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Fusion before differentiation: batch norm + relu, batch norm + add (+ relu) become one node.
+"""Fusion before differentiation: batch norm + relu, batch norm + add (+ relu), group norm + relu become one node.
 
 Before, so that gradient rules and memory needs are those of the fused node: relu(bn(x)) needs only x for its
 gradient, where two nodes would also keep the batch norm's output. The fused node keeps the batch norm's id and
@@ -9,12 +9,15 @@ takes the id of the last fused output, so nothing behind it changes.
     bn -> silu              batch_norm(activation=silu)
     bn -> x clamp(x + 3, 0, 6) / 6    batch_norm(activation=hard_swish)
     bn -> add(., r) -> relu batch_norm(activation=relu, residual) with r as fourth input
+
+and the first four likewise of group norms.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 
 from planner.graph.model import Node, Value
 from planner.ops.activation import ClampAttrs
+from planner.ops.group_norm import GroupNormAttrs
 from planner.ops.normalization import BatchNormAttrs
 from planner.ops.scalar import ScalarAttrs
 
@@ -32,7 +35,7 @@ def fuse(nodes: Sequence[Node], values: Mapping[str, Value], wanted: Collection[
     """node id -> the fused node that stands at its place, or None where it disappears"""
     # Of two batch norms that meet in one addition the later one takes it: the other is then computed before it.
     for node in reversed(nodes):
-        if node.op != "batch_norm" or node.id in replaced:
+        if node.op not in ("batch_norm", "group_norm") or node.id in replaced:
             continue
         fused, chain = node, [node]
         while step := _next(fused, readers, values, wanted, replaced):
@@ -50,51 +53,52 @@ def _shares_statistics(bn: Node, readers: Mapping[str, list[Node]]) -> bool:
     return any(other.id != bn.id for v in bn.updates for other in readers.get(v, ()))
 
 
-def _activation(follower: Node, attrs: BatchNormAttrs) -> str:
-    """What the follower is as a batch norm's activation; empty: nothing."""
+def _activation(follower: Node, residual: bool) -> str:
+    """What the follower is as a norm's activation; empty: nothing."""
     if follower.op == "relu":
         return "relu"
-    if attrs.residual:
+    if residual:
         return ""
     return "silu" if follower.op == "silu" else "relu6" if follower.attrs == RELU6 else ""
 
 
 def _next(
-    bn: Node,
+    norm: Node,
     readers: Mapping[str, list[Node]],
     values: Mapping[str, Value],
     wanted: Collection[str],
     replaced: Mapping[str, Node | None],
 ) -> tuple[Sequence[Node], Node] | None:
-    """All that reads the batch norm's output, if it can be fused, and the batch norm with it fused in."""
-    attrs, y = bn.attrs, bn.outputs[0]
-    assert isinstance(attrs, BatchNormAttrs)
+    """All that reads the norm's output, if it can be fused, and the norm with it fused in."""
+    attrs, y = norm.attrs, norm.outputs[0]
+    assert isinstance(attrs, BatchNormAttrs | GroupNormAttrs)
+    residual = isinstance(attrs, BatchNormAttrs) and attrs.residual
     following = readers.get(y, [])
     if y in wanted or attrs.activation != "none" or any(n.id in replaced for n in following):
         return None
-    if not attrs.residual and (swish := _hard_swish(y, readers, wanted)):
-        return swish, _activated(bn, attrs, "hard_swish", swish[-1])
+    if not residual and (swish := _hard_swish(y, readers, wanted)):
+        return swish, _activated(norm, "hard_swish", swish[-1])
     if len(following) != 1:
         return None
     follower = following[0]
-    if activation := _activation(follower, attrs):
-        return [follower], _activated(bn, attrs, activation, follower)
-    if follower.op == "add" and not attrs.residual:
+    if activation := _activation(follower, residual):
+        return [follower], _activated(norm, activation, follower)
+    if follower.op == "add" and norm.op == "batch_norm" and not residual:
         others = [v for v in follower.inputs if v != y]
         if len(others) == 1 and values[others[0]].type == values[y].type:
             update = {
                 "attrs": attrs.model_copy(update={"residual": True}),
-                "inputs": (*bn.inputs, others[0]),
-                "outputs": (follower.outputs[0], *bn.outputs[1:]),
+                "inputs": (*norm.inputs, others[0]),
+                "outputs": (follower.outputs[0], *norm.outputs[1:]),
             }
-            return [follower], bn.model_copy(update=update)
+            return [follower], norm.model_copy(update=update)
     return None
 
 
-def _activated(bn: Node, attrs: BatchNormAttrs, activation: str, last: Node) -> Node:
-    """The batch norm with an activation whose last node is `last`."""
-    update = {"attrs": attrs.model_copy(update={"activation": activation})}
-    return bn.model_copy(update={**update, "outputs": (last.outputs[0], *bn.outputs[1:])})
+def _activated(norm: Node, activation: str, last: Node) -> Node:
+    """The norm with an activation whose last node is `last`."""
+    update = {"attrs": norm.attrs.model_copy(update={"activation": activation})}
+    return norm.model_copy(update={**update, "outputs": (last.outputs[0], *norm.outputs[1:])})
 
 
 def _hard_swish(y: str, readers: Mapping[str, list[Node]], wanted: Collection[str]) -> Sequence[Node]:

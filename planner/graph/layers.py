@@ -15,6 +15,7 @@ from planner.ops.conv_transpose import ConvTransposeAttrs
 from planner.ops.copy import PermuteAttrs, SliceAttrs
 from planner.ops.dropout import DropoutAttrs
 from planner.ops.embedding import EmbeddingAttrs
+from planner.ops.group_norm import GroupNormAttrs
 from planner.ops.layer_norm import LayerNormAttrs
 from planner.ops.loss import ClassLossAttrs, LossAttrs
 from planner.ops.lrn import LrnAttrs
@@ -117,6 +118,13 @@ def batch_norm(b: GraphBuilder, x: str, *, eps: float = 1e-5, momentum: float = 
     return b.op(
         "batch_norm", [x, scale, shift], BatchNormAttrs(eps=eps, momentum=momentum), name=name, updates=running
     )[0]
+
+
+def group_norm(b: GraphBuilder, x: str, groups: int, *, eps: float = 1e-5, name: str) -> str:
+    """Normalises each group of channels of every image; parameters `name.weight` and `name.bias`, one per channel."""
+    scale = b.parameter(f"{name}.weight", b.shape(x)[1:2], Init(kind="ones"))
+    shift = b.parameter(f"{name}.bias", b.shape(x)[1:2], Init(kind="zeros"))
+    return b.op("group_norm", [x, scale, shift], GroupNormAttrs(groups=groups, eps=eps), name=name)[0]
 
 
 def relu(b: GraphBuilder, x: str, *, name: str) -> str:

@@ -33,12 +33,16 @@ from planner.ops.base import (
 from planner.units import Bytes, align
 
 
+Activation = Literal["none", "relu", "relu6", "silu", "hard_swish"]
+"""What a normalisation applies to its result."""
+
+
 class BatchNormAttrs(Attrs):
     """`momentum` weighs the new batch in the running statistics (PyTorch's meaning)."""
 
     eps: float = 1e-5
     momentum: float = 0.1
-    activation: Literal["none", "relu", "relu6", "silu", "hard_swish"] = "none"
+    activation: Activation = "none"
     residual: bool = False
 
 
@@ -187,7 +191,7 @@ class BatchNorm(_BatchNorm):
         mean, var = x.mean(axes), x.var(axes)
         inv_std = 1 / np.sqrt(var + attrs.eps)
         y = (x - mean.reshape(shape)) * (inv_std * gamma).reshape(shape) + beta.reshape(shape)
-        y = _activate(attrs, y, inputs)
+        y = _finish(attrs, y, inputs)
         updated = tuple(
             old + attrs.momentum * (new - old)
             for old, new in zip(inputs[n_in:], (mean, var * count / max(count - 1, 1)), strict=False)
@@ -213,26 +217,31 @@ class BatchNorm(_BatchNorm):
         )
 
 
-def _activate(attrs: BatchNormAttrs, y: Array, inputs: Sequence[Array]) -> Array:
-    if attrs.residual:
-        y = y + inputs[3]
-    if attrs.activation == "silu":
+def _finish(attrs: BatchNormAttrs, y: Array, inputs: Sequence[Array]) -> Array:
+    """With the residual, activated."""
+    return activate(attrs.activation, y + inputs[3] if attrs.residual else y)
+
+
+def activate(activation: Activation, y: Array) -> Array:
+    if activation == "silu":
         return np.asarray(y / (1 + np.exp(-y)))
-    if attrs.activation == "hard_swish":
+    if activation == "hard_swish":
         return np.asarray(y * np.clip(y + 3, 0, 6) / 6)
-    y = np.maximum(y, 0) if attrs.activation != "none" else y
-    return np.minimum(y, 6) if attrs.activation == "relu6" else y
+    y = np.maximum(y, 0) if activation != "none" else y
+    return np.minimum(y, 6) if activation == "relu6" else y
 
 
-def _behind(attrs: BatchNormAttrs, dy: Array, y: Array) -> Array:
+def behind(activation: Activation, dy: Array, y: Array) -> Array:
     """The gradient of what went into the activation, y, or of relu of its result."""
-    if attrs.activation == "silu":
+    if activation == "none":
+        return dy
+    if activation == "silu":
         share = 1 / (1 + np.exp(-y))
         return dy * share * (1 + y * (1 - share))
-    if attrs.activation == "hard_swish":
+    if activation == "hard_swish":
         return dy * np.where(y < 3, np.where(y > -3, y / 3 + 0.5, 0), 1)
     dy = dy * (y > 0)
-    return dy * (y < 6) if attrs.activation == "relu6" else dy
+    return dy * (y < 6) if activation == "relu6" else dy
 
 
 @register
@@ -277,7 +286,7 @@ class BatchNormInference(_BatchNorm):
         shape = (1, -1) + (1,) * (x.ndim - 2)
         scale = gamma / np.sqrt(var + attrs.eps)
         y = (x - mean.reshape(shape)) * scale.reshape(shape) + beta.reshape(shape)
-        return (_activate(attrs, y, inputs),)
+        return (_finish(attrs, y, inputs),)
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
         drawn = super().draw(sample, rng)
@@ -299,7 +308,7 @@ class BatchNormApply(BatchNormInference):
         mean, inv_std = inputs[-2:]
         shape = (1, -1) + (1,) * (x.ndim - 2)
         y = (x - mean.reshape(shape)) * (inv_std * gamma).reshape(shape) + beta.reshape(shape)
-        return (_activate(attrs, y, inputs),)
+        return (_finish(attrs, y, inputs),)
 
 
 @register
@@ -375,7 +384,7 @@ class BatchNormBackward(_BatchNorm):
         normal = (x - mean.reshape(shape)) * inv_std.reshape(shape)
         if attrs.activation != "none":
             y = inputs[6] if attrs.residual else normal * gamma.reshape(shape) + beta.reshape(shape)
-            dy = _behind(attrs, dy, y)
+            dy = behind(attrs.activation, dy, y)
         dbeta, dgamma = dy.sum(axes), (dy * normal).sum(axes)
         centred = dy - (dbeta / count).reshape(shape) - normal * (dgamma / count).reshape(shape)
         dx = centred * (gamma * inv_std).reshape(shape)

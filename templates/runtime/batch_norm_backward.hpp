@@ -9,24 +9,36 @@
 
 namespace stepplan {
 
-// Per-channel coefficients of one panel, repeated over a wide row.
-struct BatchNormGradientPanel {
+struct NormStatistics {
+  float mean, inv_std;
+};
+
+// Per-channel coefficients of one panel, repeated over a wide row. Group norms have them per image.
+struct NormGradientPanel {
   alignas(64) float mean[panel_room];
   alignas(64) float scale[panel_room];  // with shift: computes y again
   alignas(64) float shift[panel_room];
 
-  template <class T>
-  BatchNormGradientPanel(const BatchNormBackward<T>& a, const ChannelPanel& panel) {
+  // statistics(channel): the saved ones; asked for in the order of the channels.
+  template <class T, class Statistics>
+  static NormGradientPanel of(const BatchNormBackward<T>& a, const ChannelPanel& panel, Statistics statistics) {
+    NormGradientPanel p;
     for (int64_t c = 0; c < panel.channels; ++c) {
       const int64_t channel = panel.first + c;
-      const ScaleShift s = scale_shift(a.saved_mean[channel], a.saved_inv_std[channel], a.gamma, a.beta, channel);
-      mean[c] = a.saved_mean[channel];
-      scale[c] = s.scale;
-      shift[c] = s.shift;
+      const NormStatistics saved = statistics(channel);
+      const ScaleShift s = scale_shift(saved.mean, saved.inv_std, a.gamma, a.beta, channel);
+      p.mean[c] = saved.mean;
+      p.scale[c] = s.scale;
+      p.shift[c] = s.shift;
     }
-    panel.repeat_values<T>(mean);
-    panel.repeat_values<T>(scale);
-    panel.repeat_values<T>(shift);
+    panel.repeat_values<T>(p.mean);
+    panel.repeat_values<T>(p.scale);
+    panel.repeat_values<T>(p.shift);
+    return p;
+  }
+  template <class T>
+  static NormGradientPanel of(const BatchNormBackward<T>& a, const ChannelPanel& panel) {
+    return of(a, panel, [&](int64_t c) { return NormStatistics{a.saved_mean[c], a.saved_inv_std[c]}; });
   }
 };
 
@@ -45,7 +57,7 @@ constexpr auto behind = [](auto dy, auto y) {
 // The sums of dy' and dy' (x - mean) of the rows; writes dresidual. Asks for the next rows: of several
 // arrays at once, processors do not foresee enough.
 template <Fusion fusion, bool joined, class T>
-void batch_norm_add_gradient_rows(const BatchNormBackward<T>& a, WideRows rows, const BatchNormGradientPanel& p,
+void batch_norm_add_gradient_rows(const BatchNormBackward<T>& a, WideRows rows, const NormGradientPanel& p,
                                   float* sum_dy, float* sum_dy_x) {
   const T* dy = a.dy + rows.offset;
   const T* x = a.x + rows.offset;
@@ -78,12 +90,31 @@ void batch_norm_backward_sums(const BatchNormBackward<T>& a, int64_t slice, int6
   for (int64_t i = 0; i < 2 * a.channels; ++i) sums[i] = 0.0;
   for (int64_t first = 0; first < a.channels; first += max_panel_width) {
     const ChannelPanel panel = summed_panel(a.channels, first);
-    const BatchNormGradientPanel p(a, panel);
+    const NormGradientPanel p = NormGradientPanel::of(a, panel);
     alignas(64) float sum_dy[panel_room], sum_dy_x[panel_room];
     panel.visit_rows(split(a.rows, slices, slice), RowOrder::ascending, [&](WideRows rows) {
       batch_norm_add_gradient_rows<fusion, joined>(a, rows, p, sum_dy, sum_dy_x);
       panel.fold_into<T>(sum_dy, rows.width, sums + first);
       panel.fold_into<T>(sum_dy_x, rows.width, sums + a.channels + first);
+    });
+  }
+}
+
+// dx = scale dy' + slope (x - mean) + constant, of one panel's rows. `all_dy`: where the gradient lies.
+template <Fusion fusion, class T>
+void batch_norm_write_gradient_rows(const BatchNormBackward<T>& a, const T* all_dy, WideRows rows, const NormGradientPanel& p,
+                                    const float* slopes, const float* constants) {
+  for (int64_t r = 0; r < rows.count; ++r) {
+    const int64_t offset = rows.offset + r * rows.stride;
+    const T* dy = all_dy + offset;
+    const T* x = a.x + offset;
+    T* dx = a.dx + offset;
+    const float *scales = p.scale, *shifts = p.shift, *means = p.mean;
+    for_lanes<T>(rows.width, [=](auto lane, int64_t i) {
+      const auto xr = lane.load(x, i), scale = lane.at(scales, i);
+      auto d = lane.load(dy, i);
+      if constexpr (activates_x(fusion)) d = each(behind<fusion>, d, affine(xr, scale, lane.at(shifts, i)));
+      lane.store(dx, i, scale * d + (lane.at(slopes, i) * (xr - lane.at(means, i)) + lane.at(constants, i)));
     });
   }
 }
@@ -94,7 +125,7 @@ void batch_norm_backward_apply(const BatchNormBackward<T>& a, int64_t slice, int
   const T* all_dy = has_residual(fusion) ? a.dresidual : a.dy;  // stage 0 has already applied that mask
   for (int64_t first = 0; first < a.channels; first += max_panel_width) {
     const ChannelPanel panel = channel_panel(a.channels, first, 512);  // five coefficients of each
-    const BatchNormGradientPanel p(a, panel);
+    const NormGradientPanel p = NormGradientPanel::of(a, panel);
     alignas(64) double sum_dy[max_panel_width], sum_dy_x[max_panel_width];
     alignas(64) float slopes[panel_room], constants[panel_room];
     add_partials(scratch, 2 * a.channels, slices, first, panel.channels, sum_dy);
@@ -111,21 +142,8 @@ void batch_norm_backward_apply(const BatchNormBackward<T>& a, int64_t slice, int
     }
     panel.repeat_values<T>(slopes);
     panel.repeat_values<T>(constants);
-    panel.visit_rows(split(a.rows, slices, slice), RowOrder::descending, [&](WideRows rows) {
-      for (int64_t r = 0; r < rows.count; ++r) {
-        const int64_t offset = rows.offset + r * rows.stride;
-        const T* dy = all_dy + offset;
-        const T* x = a.x + offset;
-        T* dx = a.dx + offset;
-        const float *scales = p.scale, *shifts = p.shift, *means = p.mean, *slope = slopes, *constant = constants;
-        for_lanes<T>(rows.width, [=](auto lane, int64_t i) {
-          const auto xr = lane.load(x, i), scale = lane.at(scales, i);
-          auto d = lane.load(dy, i);
-          if constexpr (activates_x(fusion)) d = each(behind<fusion>, d, affine(xr, scale, lane.at(shifts, i)));
-          lane.store(dx, i, scale * d + (lane.at(slope, i) * (xr - lane.at(means, i)) + lane.at(constant, i)));
-        });
-      }
-    });
+    panel.visit_rows(split(a.rows, slices, slice), RowOrder::descending,
+                     [&](WideRows rows) { batch_norm_write_gradient_rows<fusion>(a, all_dy, rows, p, slopes, constants); });
   }
 }
 

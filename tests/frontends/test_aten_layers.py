@@ -49,6 +49,7 @@ LAYERS: dict[str, tuple[list[nn.Module], int]] = {
     "adaptive": ([nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d((3, 2)), nn.ReLU6()], 4),
     "adaptive_max": ([nn.Conv2d(3, 4, 2), nn.AdaptiveMaxPool2d((4, 1))], 4),
     "group_norm": ([nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.GELU()], 4),
+    "group_norm_silu": ([nn.Conv2d(3, 4, 3), nn.GroupNorm(4, 4, affine=False), nn.SiLU()], 4),
     "instance_norm": ([nn.Conv2d(3, 4, 3), nn.InstanceNorm2d(4, affine=True)], 4),
     "upsample": ([nn.Conv2d(3, 4, 3), nn.Upsample(scale_factor=2), nn.Conv2d(4, 2, 3)], 2),
     "shuffle": ([nn.Conv2d(3, 8, 3), nn.PixelShuffle(2), nn.Conv2d(2, 2, 3)], 2),

@@ -59,6 +59,24 @@ def test_silu_but_not_behind_an_addition():
     assert [n.op for n in nodes if n.op == "silu"] == ["silu"]
 
 
+def test_group_norms_take_activations_but_no_addition():
+    b, x = start()
+    y = layers.relu(b, layers.group_norm(b, x, 3, name="relu_norm"), name="relu")
+    y = layers.unary(b, "silu", layers.group_norm(b, y, 1, name="silu_norm"), name="silu")
+    y = layers.clamp(b, layers.group_norm(b, y, 3, name="relu6_norm"), 0, 6, name="relu6")
+    y = hard_swish(b, layers.group_norm(b, y, 1, name="swish_norm"), "swish")
+    y = layers.add(b, layers.group_norm(b, y, 1, name="sum_norm"), x, name="add")
+    nodes = fused(b, y)
+    assert {n.id: n.attrs.activation for n in nodes if n.op == "group_norm"} == {
+        "relu_norm": "relu",
+        "silu_norm": "silu",
+        "relu6_norm": "relu6",
+        "swish_norm": "hard_swish",
+        "sum_norm": "none",
+    }
+    assert [n.op for n in nodes] == ["group_norm"] * 5 + ["add"]
+
+
 @pytest.mark.parametrize("first", [True, False])
 def test_add_in_either_order(first):
     b, x = start()

@@ -11,6 +11,7 @@ from planner.ops.conv import ConvAttrs
 from planner.ops.copy import ExpandAttrs, PermuteAttrs, SliceAttrs
 from planner.ops.dropout import DropoutAttrs
 from planner.ops.entries import SortEntriesAttrs
+from planner.ops.group_norm import GroupNormAttrs
 from planner.ops.layer_norm import LayerNormAttrs
 from planner.ops.loss import ClassLossAttrs
 from planner.ops.lrn import LrnAttrs
@@ -55,6 +56,9 @@ CASES = {
     "layer_norm": ("layer_norm", [(4, 5), (4,), (4,)], LayerNormAttrs()),
     "layer_norm dims": ("layer_norm", [(4, 5), (5,), (5,)], LayerNormAttrs(dims=3)),
     "batch_norm": ("batch_norm", [(4, 5), (4,), (4,)], None),
+    "group_norm": ("group_norm", [IMAGE, IMAGE[1:2], IMAGE[1:2]], GroupNormAttrs(groups=IMAGE[1] + 1)),
+    "group_norm rank": ("group_norm", [(4, 6), (6,), (6,)], GroupNormAttrs(groups=2)),
+    "group_norm scale": ("group_norm", [IMAGE, (IMAGE[1] + 1,), IMAGE[1:2]], GroupNormAttrs(groups=1)),
     "lrn": ("lrn", [(4, 5)], LrnAttrs(size=65)),
     "lrn rank": ("lrn", [(4,)], LrnAttrs(size=5)),
     "dropout": ("dropout", [(4, 5)], DropoutAttrs(p=1.5)),

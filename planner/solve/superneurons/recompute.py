@@ -34,6 +34,7 @@ CHEAP_OPS = frozenset(
         "convert_layout",
         "dropout",
         "gelu",
+        "group_norm",
         "layer_norm",
         "leaky_relu",
         "lrn",

@@ -135,6 +135,39 @@ struct BatchNormGradient {
 template <Fusion fusion, class T>
 void batch_norm_backward(Queue queue, const BatchNormGradient<T>& a, double* sums, int64_t chunks);
 
+// -- group_norm.cu -------------------------------------------------------------------------------------------------------
+/// As runtime/group_norm.hpp. `sums`: as of batch norms, equally many chunks of every image.
+template <class T>
+struct GroupNorm {
+  int64_t images, rows, channels, groups;  // rows: of an image
+  const T* x;
+  T* y;
+  const float* gamma;
+  const float* beta;
+  float eps;
+  float* saved_mean;
+  float* saved_inv_std;
+};
+template <Fusion fusion, class T>
+void group_norm(Queue queue, const GroupNorm<T>& a, double* sums, int64_t chunks);
+
+template <class T>
+struct GroupNormGradient {
+  int64_t images, rows, channels, groups;
+  const T* dy;
+  const T* x;
+  T* dx;
+  const float* gamma;
+  const float* beta;
+  const float* saved_mean;
+  const float* saved_inv_std;
+  float* dgamma;
+  float* dbeta;
+};
+template <Fusion fusion, class T>
+void group_norm_backward(Queue queue, const GroupNormGradient<T>& a, double* sums, int64_t chunks);
+
+// -- normalise.cu: of float32 alone --------------------------------------------------------------------------------------
 struct Lrn {
   int64_t channels, size;
   float alpha, beta, k;

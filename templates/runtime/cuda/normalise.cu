@@ -5,36 +5,13 @@
 
 #include "device_kernels.hpp"
 #include "division.hpp"
-#include "packs.hpp"
+#include "norms.hpp"
 #include "stored.hpp"
 #include "vector_math.hpp"
 
 namespace stepplan::gpu {
 
 namespace {
-
-// Of a thread. Every channel costs it sums, means, scales and shifts in registers: of bfloat16, eight would be 16 bytes,
-// but a gradient's second pass takes 325 us with them and 297 with four (an H200, 802,816 rows of 256 channels).
-constexpr int kChannels = 4;
-template <class T>
-constexpr int kSumDeep = kDeep * 4 / static_cast<int>(sizeof(T));  // rows of one operand: 64 bytes are under way
-
-STEPPLAN_BOTH inline float scale_of(float inv_std, float gamma) { return gamma * inv_std; }
-STEPPLAN_BOTH inline float shift_of(float mean, float scale, float beta) { return beta - mean * scale; }
-
-/// Whether every operand allows packs of channels; else kernels take single channels.
-template <class... P>
-bool in_wide_channels(int64_t channels, const P*... operands) {
-  return channels % kChannels == 0 && in_packs<kChannels>(operands...);
-}
-
-/// y = x scale + shift, with what is fused.
-template <Fusion fusion>
-STEPPLAN_BOTH float normalised(float x, float scale, float shift, float residual) {
-  float v = x * scale + shift;
-  if (has_residual(fusion)) v += residual;
-  return activated<fusion>(v);
-}
 
 /// The forward rows: training, recomputation and evaluation alike, so that they are the same bits.
 template <Fusion fusion, int w, class T>
@@ -125,40 +102,12 @@ void batch_norm_apply(Queue queue, const BatchNorm<T>& a, bool running) {
 
 namespace {
 
-/// What the backward kernels know of a thread's channels.
-template <int width>
-struct ChannelGradient {
-  float mean[width], scale[width], shift[width];
-
-  template <class T>
-  STEPPLAN_KERNEL ChannelGradient(const BatchNormGradient<T>& b, int64_t c) {
-    float weights[width];
-    load_channels(b.saved_mean, c, 0.0f, mean);
-    load_channels(b.saved_inv_std, c, 0.0f, scale);
-    load_channels(b.gamma, c, 1.0f, weights);
-    load_channels(b.beta, c, 0.0f, shift);
-    STEPPLAN_UNROLL
-    for (int j = 0; j < width; ++j) {
-      scale[j] = scale_of(scale[j], weights[j]);
-      shift[j] = shift_of(mean[j], scale[j], shift[j]);
-    }
-  }
-  /// dy behind the activation.
-  template <Fusion fusion>
-  STEPPLAN_KERNEL float behind(int j, float d, float x) const {
-    if (!activates_x(fusion)) return d;
-    const float y = x * scale[j] + shift[j];
-    if constexpr (is_curve(fusion)) return Curve<fusion>::backward(d, y, 0.0f);
-    return passes<fusion>(y) ? d : 0.0f;
-  }
-};
-
 /// Sums of dy behind the activation, with what joins it, and of dy (x - mean); it is kept where it is a residual's
 /// gradient.
 template <Fusion fusion, bool joined, int width, class T, class Added>
 STEPPLAN_KERNEL void add_gradients(const BatchNormGradient<T>& b, int64_t c, int64_t first, int64_t end, int64_t step,
                                    Added& added) {
-  const ChannelGradient<width> of(b, c);
+  const ChannelGradient<width> of(b.saved_mean, b.saved_inv_std, b.gamma, b.beta, c);
   const auto add = [&](int j, float d, float x) {
     added.few[0][j] += d;
     added.few[1][j] += d * (x - of.mean[j]);
@@ -212,7 +161,7 @@ void batch_norm_backward_in(Queue queue, const BatchNormGradient<T>& a, double* 
   const T* dy = fusion == Fusion::add_relu ? b.dresidual : b.dy;
   panels<w>(queue, rows, channels, [=] STEPPLAN_KERNEL(auto own, int64_t c, int64_t first, int64_t end, int64_t step) {
     constexpr int width = decltype(own)::value;
-    const ChannelGradient<width> of(b, c);
+    const ChannelGradient<width> of(b.saved_mean, b.saved_inv_std, b.gamma, b.beta, c);
     float slope[width], constant[width];
     STEPPLAN_UNROLL
     for (int j = 0; j < width; ++j)

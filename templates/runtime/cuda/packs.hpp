@@ -216,13 +216,15 @@ STEPPLAN_LAUNCHED(kMostThreads) each_panel(int64_t rows, int64_t chunks, Panel p
     f(Width<width>(), c, part(rows, chunks, chunk) + own.thread / panel.across, part(rows, chunks, chunk + 1), panel.down);
 }
 
-/// f(Width, first channel, first row, end of rows, step between rows) in every thread, for all channels of all rows.
+/// f(Width, first channel, first row, end of rows, step between rows) in every thread, for all channels of all rows. A
+/// thread's rows are all of one of `parts` equal parts.
 template <int width, class F>
-void panels(Queue queue, int64_t rows, int64_t channels, F f) {
+void panels(Queue queue, int64_t rows, int64_t channels, F f, int64_t parts = 1) {
   if (rows <= 0 || channels <= 0) return;
   const Panel panel(channels, width, queue.threads);
-  const int64_t least = int64_t{panel.down} * kDeep;
-  const int64_t chunks = std::max<int64_t>(1, std::min((rows + least - 1) / least, int64_t{queue.blocks} / panel.groups));
+  const int64_t least = int64_t{panel.down} * kDeep * parts;
+  const int64_t each = std::max<int64_t>(1, std::min((rows + least - 1) / least, int64_t{queue.blocks} / panel.groups / parts));
+  const int64_t chunks = each * parts;
   launch(queue, "elements", rows * channels, chunks * panel.groups, queue.threads, each_panel<width, F>, rows, chunks, panel, f);
 }
 

@@ -1,0 +1,83 @@
+// What the kernels of batch and group norms share: a thread's channels, their scales and shifts.
+#pragma once
+
+#include <cstdint>
+
+#include "division.hpp"
+#include "fusion.hpp"
+#include "packs.hpp"
+
+namespace stepplan::gpu {
+
+// Of a thread. Every channel costs it sums, means, scales and shifts in registers: of bfloat16, eight would be 16 bytes,
+// but a gradient's second pass takes 325 us with them and 297 with four (an H200, 802,816 rows of 256 channels).
+constexpr int kChannels = 4;
+template <class T>
+constexpr int kSumDeep = kDeep * 4 / static_cast<int>(sizeof(T));  // rows of one operand: 64 bytes are under way
+
+STEPPLAN_BOTH inline float scale_of(float inv_std, float gamma) { return gamma * inv_std; }
+STEPPLAN_BOTH inline float shift_of(float mean, float scale, float beta) { return beta - mean * scale; }
+
+/// Whether every operand allows packs of channels; else kernels take single channels.
+template <class... P>
+bool in_wide_channels(int64_t channels, const P*... operands) {
+  return channels % kChannels == 0 && in_packs<kChannels>(operands...);
+}
+
+/// y = x scale + shift, with what is fused.
+template <Fusion fusion>
+STEPPLAN_BOTH float normalised(float x, float scale, float shift, float residual) {
+  float v = x * scale + shift;
+  if (has_residual(fusion)) v += residual;
+  return activated<fusion>(v);
+}
+
+/// Of the groups of `size` channels in which the channels are.
+template <int width>
+STEPPLAN_KERNEL void load_groups(const float* from, int64_t c, const Divider& size, float (&into)[width]) {
+  STEPPLAN_UNROLL
+  for (int j = 0; j < width; ++j) into[j] = from[size.quotient(c + j)];
+}
+
+/// What the backward kernels know of a thread's channels.
+template <int width>
+struct ChannelGradient {
+  float mean[width], scale[width], shift[width];
+
+  STEPPLAN_KERNEL ChannelGradient(const float* saved_mean, const float* saved_inv_std, const float* gamma, const float* beta,
+                                  int64_t c) {
+    load_channels(saved_mean, c, 0.0f, mean);
+    load_channels(saved_inv_std, c, 0.0f, scale);
+    settle(gamma, beta, c);
+  }
+  /// Statistics of groups of `size` channels.
+  STEPPLAN_KERNEL ChannelGradient(const float* saved_mean, const float* saved_inv_std, const float* gamma, const float* beta,
+                                  int64_t c, const Divider& size) {
+    load_groups(saved_mean, c, size, mean);
+    load_groups(saved_inv_std, c, size, scale);
+    settle(gamma, beta, c);
+  }
+  /// dy behind the activation.
+  template <Fusion fusion>
+  STEPPLAN_KERNEL float behind(int j, float d, float x) const {
+    if (!activates_x(fusion)) return d;
+    const float y = x * scale[j] + shift[j];
+    if constexpr (is_curve(fusion)) return Curve<fusion>::backward(d, y, 0.0f);
+    return passes<fusion>(y) ? d : 0.0f;
+  }
+
+ private:
+  /// From inv_std to scale and shift.
+  STEPPLAN_KERNEL void settle(const float* gamma, const float* beta, int64_t c) {
+    float weights[width];
+    load_channels(gamma, c, 1.0f, weights);
+    load_channels(beta, c, 0.0f, shift);
+    STEPPLAN_UNROLL
+    for (int j = 0; j < width; ++j) {
+      scale[j] = scale_of(scale[j], weights[j]);
+      shift[j] = shift_of(mean[j], scale[j], shift[j]);
+    }
+  }
+};
+
+}  // namespace stepplan::gpu
