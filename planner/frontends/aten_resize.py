@@ -23,10 +23,6 @@ def _resized(c: Context, x: str, size: Any, factors: Any, method: str, corners: 
             scales.append((extent - 1) / (length - 1) if length > 1 else 0.0)
         else:
             scales.append(1 / float(factor) if factor else extent / length)
-    whole = [length // extent for extent, length in zip(extents, out, strict=True)]
-    exact = all(s == 1 / f for s, f in zip(scales, whole, strict=True) if f) and all(whole)
-    if method == "nearest" and exact and all(e * f == o for e, f, o in zip(extents, whole, out, strict=True)):
-        return _repeated(c, x, whole)
     flat = len(extents) == 1
     image = c.unsqueeze(x, 2) if flat else x
     attrs = InterpolateAttrs.model_validate(
@@ -39,14 +35,6 @@ def _resized(c: Context, x: str, size: Any, factors: Any, method: str, corners: 
     )
     y = c.op("interpolate", image, attrs=attrs)
     return c.squeeze(y, [2]) if flat else y
-
-
-def _repeated(c: Context, x: str, factors: list[int]) -> str:
-    """Nearest neighbours by whole factors: a copy that repeats rows and columns."""
-    lead, extents = c.shape(x)[:2], c.shape(x)[2:]
-    apart = c.reshape(x, (*lead, *(d for e in extents for d in (e, 1))))
-    spread = c.expand(apart, (*lead, *(d for e, f in zip(extents, factors, strict=True) for d in (e, f))))
-    return c.reshape(spread, (*lead, *(e * f for e, f in zip(extents, factors, strict=True))))
 
 
 def _volume(c: Context, x: str, size: Any, factors: Any, method: str, corners: bool) -> str:

@@ -4,7 +4,7 @@ Both directions gather, over output rows forward and input rows backward, so tha
 taps are computed where they are used, by the same rule here and in runtime/interpolate.hpp.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from functools import lru_cache
 from math import floor
 from typing import Literal
@@ -49,6 +49,10 @@ class InterpolateGradAttrs(InterpolateAttrs):
     """`shape`: the forward input's."""
 
     shape: tuple[int, ...]
+
+
+def is_nearest(attrs: InterpolateAttrs) -> bool:
+    return attrs.method in ("nearest", "nearest_exact")
 
 
 @lru_cache(maxsize=256)
@@ -101,6 +105,16 @@ class _Interpolate(Op):
 
     def taps(self, attrs: InterpolateAttrs, x: Sequence[int], axis: int) -> tuple[tuple[Tap, ...], ...]:
         return axis_taps(x[2 + axis], attrs.size[axis], attrs.method, attrs.scales[axis], attrs.corners)
+
+    def times(self, attrs: InterpolateAttrs, x: Sequence[int], axis: int) -> int:
+        """Nearest: by how many outputs each input is read, one behind the other; 0: not by equally many."""
+        taps, extent = self.taps(attrs, x, axis), x[2 + axis]
+        times, rest = divmod(len(taps), extent)
+        return times if is_nearest(attrs) and not rest and all(t[0][0] == o // times for o, t in enumerate(taps)) else 0
+
+    def low_inputs(self, attrs: InterpolateAttrs) -> Container[int] | None:
+        """Copies and their sums; weights are for float32."""
+        return (0,) if is_nearest(attrs) else None
 
     def flops(self, signature: Signature) -> int:
         attrs = signature.attrs
@@ -168,6 +182,7 @@ class Interpolate(_Interpolate):
         return (
             case(x, (10, 14), "nearest"),
             case(x, (7, 4), "nearest"),
+            case(wide, (3, 18), "nearest"),
             case(x, (8, 5), "nearest_exact"),
             case(x, (10, 14), "linear"),
             case(x, (11, 3), "linear", True),

@@ -1,102 +1,13 @@
-// Interpolation of channels-last images: nearest, linear and cubic along each axis.
-//
-// An axis says for each output which inputs it reads (taps, in ascending order) and with which weights. The backward
-// pass gathers: outputs read ascending inputs, so those that read one input lie in one range.
+// Interpolation of channels-last images.
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 
-#include "both.hpp"
-#include "slices.hpp"
+#include "interpolation_axis.hpp"
+#include "row_lanes.hpp"
 
 namespace stepplan {
-
-enum class Interpolation { nearest, nearest_exact, linear, cubic };
-
-struct InterpolationAxis {
-  int64_t in, out;
-  Interpolation method;
-  double scale;  // inputs per output
-  bool corners;  // the centres of the outermost elements fall together
-
-  static constexpr int most = 4;
-  struct Taps {
-    int count;
-    int64_t at[most];
-    float weight[most];
-  };
-
-  STEPPLAN_BOTH int64_t inside(int64_t i) const { return i < 0 ? 0 : i >= in ? in - 1 : i; }
-
-  STEPPLAN_BOTH Taps taps(int64_t o) const {
-    Taps t{};
-    if (method == Interpolation::nearest || method == Interpolation::nearest_exact) {
-      const float shift = method == Interpolation::nearest_exact ? 0.5f : 0.0f;
-      const float place = (static_cast<float>(o) + shift) * static_cast<float>(scale);
-      t.count = 1;
-      t.at[0] = inside(static_cast<int64_t>(std::floor(place)));
-      t.weight[0] = 1.0f;
-      return t;
-    }
-    const double place = corners ? scale * static_cast<double>(o) : scale * (static_cast<double>(o) + 0.5) - 0.5;
-    if (method == Interpolation::linear) {
-      const double real = place < 0.0 ? 0.0 : place;
-      const int64_t first = inside(static_cast<int64_t>(std::floor(real)));
-      const double rest = real - static_cast<double>(first);
-      const double share = rest < 0.0 ? 0.0 : rest > 1.0 ? 1.0 : rest;
-      t.count = 2;
-      t.at[0] = first;
-      t.at[1] = inside(first + 1);
-      t.weight[0] = static_cast<float>(1.0 - share);
-      t.weight[1] = static_cast<float>(share);
-      return t;
-    }
-    const double first = std::floor(place), x = place - first;
-    const double weights[4] = {far(x + 1.0), near(x), near(1.0 - x), far(2.0 - x)};
-    t.count = 4;
-    for (int k = 0; k < 4; ++k) {
-      t.at[k] = inside(static_cast<int64_t>(first) - 1 + k);
-      t.weight[k] = static_cast<float>(weights[k]);
-    }
-    return t;
-  }
-
-  // How much output o reads of input i.
-  STEPPLAN_BOTH float weight(int64_t o, int64_t i) const {
-    const Taps t = taps(o);
-    float sum = 0.0f;
-    for (int k = 0; k < t.count; ++k) sum += t.at[k] == i ? t.weight[k] : 0.0f;
-    return sum;
-  }
-
-  // The outputs that may read input i.
-  STEPPLAN_BOTH Range readers(int64_t i) const {
-    const int64_t first = first_where([this, i](int64_t o) {
-      const Taps t = taps(o);
-      return t.at[t.count - 1] >= i;
-    });
-    const int64_t past = first_where([this, i](int64_t o) { return taps(o).at[0] > i; });
-    return {first, past < first ? first : past};
-  }
-
- private:
-  STEPPLAN_BOTH static double near(double x) { return (1.25 * x - 2.25) * x * x + 1.0; }
-  STEPPLAN_BOTH static double far(double x) { return ((-0.75 * x + 3.75) * x - 6.0) * x + 3.0; }
-
-  // The first output for which a condition, false up to some output and true from there on, holds.
-  template <class Condition>
-  STEPPLAN_BOTH int64_t first_where(Condition holds) const {
-    int64_t lo = 0, hi = out;
-    while (lo < hi) {
-      const int64_t middle = (lo + hi) / 2;
-      if (holds(middle)) hi = middle;
-      else lo = middle + 1;
-    }
-    return lo;
-  }
-};
 
 // y[j] = or += x[j] weight over the channels.
 inline void add_tap(const float* x, float weight, float* y, int64_t channels, bool first) {
@@ -128,7 +39,7 @@ inline void interpolate_forward(const float* x, float* y, int64_t channels, cons
   }
 }
 
-// Slices: a range of the batch * high.in input rows.
+// Slices: a range of the batch * high.in input rows. Outputs add to the inputs that they read.
 inline void interpolate_backward(const float* dy, float* dx, int64_t channels, const InterpolationAxis& high,
                                  const InterpolationAxis& wide, Range in_rows) {
   for (int64_t row = in_rows.begin; row < in_rows.end; ++row) {
@@ -145,6 +56,65 @@ inline void interpolate_backward(const float* dy, float* dx, int64_t channels, c
           add_tap(from + ow * channels, down * right.weight[w], line + right.at[w] * channels, channels, false);
         }
       }
+    }
+  }
+}
+
+// -- nearest: copies, and sums of rectangles --------------------------------------------------------------------------
+
+// Slices as above.
+template <class T>
+void nearest_forward(const T* x, T* y, int64_t channels, const InterpolationAxis& high, const InterpolationAxis& wide,
+                     Range out_rows) {
+  const int64_t line = wide.out * channels;
+  for (int64_t row = out_rows.begin; row < out_rows.end; ++row) {
+    const int64_t down = high.nearest(row % high.out);
+    T* to = y + row * line;
+    if (row > out_rows.begin && row % high.out > 0 && high.nearest(row % high.out - 1) == down) {
+      std::copy_n(to - line, line, to);
+      continue;
+    }
+    const T* from = x + (row / high.out * high.in + down) * wide.in * channels;
+    for (int64_t ow = 0; ow < wide.out; ++ow) std::copy_n(from + wide.nearest(ow) * channels, channels, to + ow * channels);
+  }
+}
+
+// dx = the sum of some pixels of some lines, over the channels.
+template <class T>
+void sum_pixels(const T* dy, int64_t line, Range lines, Range pixels, int64_t channels, T* dx) {
+  if (lines.size() == 2 && pixels.size() == 2) {
+    const T *a = dy + lines.begin * line + pixels.begin * channels, *b = a + channels, *c = a + line, *d = c + channels;
+    for_lanes<T>(channels, [=](auto lane, int64_t i) {
+      lane.store(dx, i, (lane.load(a, i) + lane.load(b, i)) + (lane.load(c, i) + lane.load(d, i)));
+    });
+    return;
+  }
+  alignas(64) float sum[panel_room];
+  for (int64_t first = 0; first < channels; first += max_panel_width) {
+    const int64_t width = std::min(max_panel_width, channels - first);
+    for_lanes<T>(width, [&](auto lane, int64_t i) { lane.set(sum, i, lane.zero()); });
+    for (int64_t h = lines.begin; h < lines.end; ++h) {
+      for (int64_t w = pixels.begin; w < pixels.end; ++w) {
+        const T* from = dy + h * line + w * channels + first;
+        for_lanes<T>(width, [&](auto lane, int64_t i) { lane.set(sum, i, lane.at(sum, i) + lane.load(from, i)); });
+      }
+    }
+    for_lanes<T>(width, [&](auto lane, int64_t i) { lane.store(dx + first, i, lane.at(sum, i)); });
+  }
+}
+
+template <class T>
+void nearest_backward(const T* dy, T* dx, int64_t channels, const InterpolationAxis& high, const InterpolationAxis& wide,
+                      Range in_rows) {
+  const int64_t line = wide.out * channels;
+  for (int64_t row = in_rows.begin; row < in_rows.end; ++row) {
+    const T* image = dy + row / high.in * high.out * line;
+    const Range lines = high.readers(row % high.in);
+    Range pixels{0, 0};
+    for (int64_t iw = 0; iw < wide.in; ++iw) {
+      pixels.begin = pixels.end;
+      while (pixels.end < wide.out && wide.nearest(pixels.end) == iw) ++pixels.end;
+      sum_pixels(image, line, lines, pixels, channels, dx + (row * wide.in + iw) * channels);
     }
   }
 }

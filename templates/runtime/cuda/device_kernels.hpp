@@ -13,7 +13,7 @@
 #include "ctc.hpp"
 #include "fusion.hpp"
 #include "grouped.hpp"
-#include "interpolate.hpp"
+#include "interpolation_axis.hpp"
 #include "joint.hpp"
 #include "launch.hpp"
 #include "masks.hpp"
@@ -188,9 +188,12 @@ template <class T>
 void adaptive_average_pool(Queue queue, const T* x, T* y, const Pool2d& p);
 template <class T>
 void adaptive_average_pool_backward(Queue queue, const T* dy, T* dx, const Pool2d& p);
-void interpolate(Queue queue, const float* x, float* y, int64_t batch, int64_t channels, const InterpolationAxis& high,
+/// bfloat16 of nearest neighbours alone.
+template <class T>
+void interpolate(Queue queue, const T* x, T* y, int64_t batch, int64_t channels, const InterpolationAxis& high,
                  const InterpolationAxis& wide);
-void interpolate_backward(Queue queue, const float* dy, float* dx, int64_t batch, int64_t channels,
+template <class T>
+void interpolate_backward(Queue queue, const T* dy, T* dx, int64_t batch, int64_t channels,
                           const InterpolationAxis& high, const InterpolationAxis& wide);
 
 // -- rows.cu -------------------------------------------------------------------------------------------------------------

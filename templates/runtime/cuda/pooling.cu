@@ -296,46 +296,55 @@ void adaptive_average_pool_backward(Queue queue, const T* dy, T* dx, const Pool2
                    AdaptiveWindows{p.width, p.out_width});
 }
 
-template void max_pool<Stored>(Queue, const Stored*, Stored*, uint8_t*, const Pool2d&);
-template void max_pool_backward<Stored>(Queue, const Stored*, const uint8_t*, Stored*, const Pool2d&);
-template void average_pool<Stored>(Queue, const Stored*, Stored*, const Pool2d&, bool);
-template void average_pool_backward<Stored>(Queue, const Stored*, Stored*, const Pool2d&, bool);
-template void adaptive_average_pool<Stored>(Queue, const Stored*, Stored*, const Pool2d&);
-template void adaptive_average_pool_backward<Stored>(Queue, const Stored*, Stored*, const Pool2d&);
-
-#ifndef STEPPLAN_BFLOAT16  // float32 alone
-
-void interpolate(Queue queue, const float* x, float* y, int64_t batch, int64_t channels, const InterpolationAxis& down,
+template <class T>
+void interpolate(Queue queue, const T* x, T* y, int64_t batch, int64_t channels, const InterpolationAxis& down,
                  const InterpolationAxis& right) {
   const InterpolationAxis high = down, wide = right;
   const Pixels pixels(batch, high.out, wide.out, channels, 1);
   elements(queue, pixels.count, [=] STEPPLAN_KERNEL(int64_t i) {
     const auto [n, row, column, c] = pixels.at(i);
-    const float* image = x + n * high.in * wide.in * channels + c;
+    const T* image = x + n * high.in * wide.in * channels + c;
+    if (high.is_nearest()) {
+      y[i] = image[(high.nearest(row) * wide.in + wide.nearest(column)) * channels];
+      return;
+    }
     const auto h = high.taps(row), w = wide.taps(column);
     float sum = 0.0f;
     for (int a = 0; a < h.count; ++a)
       for (int b = 0; b < w.count; ++b)
-        sum += image[(h.at[a] * wide.in + w.at[b]) * channels] * (h.weight[a] * w.weight[b]);
+        sum += float(image[(h.at[a] * wide.in + w.at[b]) * channels]) * (h.weight[a] * w.weight[b]);
     y[i] = sum;
   });
 }
 
-void interpolate_backward(Queue queue, const float* dy, float* dx, int64_t batch, int64_t channels,
+template <class T>
+void interpolate_backward(Queue queue, const T* dy, T* dx, int64_t batch, int64_t channels,
                           const InterpolationAxis& down, const InterpolationAxis& right) {
   const InterpolationAxis high = down, wide = right;
   const Pixels pixels(batch, high.in, wide.in, channels, 1);
   elements(queue, pixels.count, [=] STEPPLAN_KERNEL(int64_t i) {
     const auto [n, ih, iw, c] = pixels.at(i);
     const Range oh = high.readers(ih), ow = wide.readers(iw);
+    const bool weighs = !high.is_nearest();
     float sum = 0.0f;
     for (int64_t h = oh.begin; h < oh.end; ++h)
       for (int64_t w = ow.begin; w < ow.end; ++w)
-        sum += dy[((n * high.out + h) * wide.out + w) * channels + c] * (high.weight(h, ih) * wide.weight(w, iw));
+        sum += float(dy[((n * high.out + h) * wide.out + w) * channels + c]) *
+               (weighs ? high.weight(h, ih) * wide.weight(w, iw) : 1.0f);
     dx[i] = sum;
   });
 }
 
-#endif
+template void max_pool<Stored>(Queue, const Stored*, Stored*, uint8_t*, const Pool2d&);
+template void max_pool_backward<Stored>(Queue, const Stored*, const uint8_t*, Stored*, const Pool2d&);
+template void average_pool<Stored>(Queue, const Stored*, Stored*, const Pool2d&, bool);
+template void average_pool_backward<Stored>(Queue, const Stored*, Stored*, const Pool2d&, bool);
+template void adaptive_average_pool<Stored>(Queue, const Stored*, Stored*, const Pool2d&);
+template void adaptive_average_pool_backward<Stored>(Queue, const Stored*, Stored*, const Pool2d&);
+template void interpolate<Stored>(Queue, const Stored*, Stored*, int64_t, int64_t, const InterpolationAxis&,
+                                  const InterpolationAxis&);
+template void interpolate_backward<Stored>(Queue, const Stored*, Stored*, int64_t, int64_t, const InterpolationAxis&,
+                                           const InterpolationAxis&);
+
 
 }  // namespace stepplan::gpu
