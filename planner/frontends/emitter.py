@@ -36,6 +36,8 @@ LARGEST_WINDOW = 255
 """Of a pooling, which notes the chosen element in a byte."""
 _SURROUNDED = {"conv2d": 0.0, "max_pool2d": -inf}
 """Ops that see images as if these numbers were around them."""
+ELEMENTWISE = ("binary", "dropout", "elementwise")
+"""Families of ops whose results are of their operands' elements at the same place."""
 _FLOATS = (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT64)
 
 
@@ -59,6 +61,8 @@ class Emitter:
         self._turned: dict[str, str] = {}
         """A value whose last two dimensions are those of another one, swapped -> that one."""
         self._padded: dict[str, _Padded] = {}
+        self._images: dict[str, str] = {}
+        """A view (N, C, ...) of channels-last images -> these."""
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
         """Type, shape and contents of constants without a name of their own -> the value."""
         self._parts: dict[tuple[str, int, tuple[int, ...]], tuple[str, ...]] = {}
@@ -160,7 +164,33 @@ class Emitter:
                 f"layer {self.name!r} computes ({op}) with integers",
                 "convert them before they enter the model",
             )
-        return self.b.op(op, inputs, attrs, name=identifier(self.name) or op, updates=updates)
+        lifted = self._on_images(op, inputs, attrs)
+        return lifted or self.b.op(op, inputs, attrs, name=identifier(self.name) or op, updates=updates)
+
+    def _on_images(self, op: str, inputs: Sequence[str], attrs: Attrs | None) -> tuple[str, ...]:
+        """What an element-wise op makes of views of images, computed on the images, so that sequences and volumes stay
+        channels-last between their layers. Empty: it is none, or an operand fits no image."""
+        images = [self._images[v] for v in inputs if v in self._images]
+        if not images or op_named(op).family not in ELEMENTWISE:
+            return ()
+        full, view = self.shape(images[0]), max((self.shape(v) for v in inputs), key=len)
+        operands = [self._beside_images(v, full, len(view)) for v in inputs]
+        if not all(operands):
+            return ()
+        y, *more = self.b.op(op, [v for v in operands if v], attrs, name=identifier(self.name) or op)
+        return (self.reshape(y, view), *more)
+
+    def _beside_images(self, x: str, full: Sequence[int], rank: int) -> str | None:
+        """An operand of views of that rank, as one of images of the shape `full`; None: it is no number per image and
+        channel, and no view of such images."""
+        if (image := self._images.get(x)) is not None:
+            return image if self.shape(image) == full else None
+        shape = (*(1,) * (rank - self.rank(x)), *self.shape(x))
+        if prod(shape) == 1:
+            return x
+        if prod(shape[2:]) > 1 or shape[0] not in (1, full[0]) or shape[1] not in (1, full[1]):
+            return None
+        return self.reshape(x, (*shape[shape[0] == 1 : 2], 1, 1))
 
     def fill(self, shape: Sequence[int], value: float) -> str:
         return self.b.op("ones", [], FillAttrs(shape=tuple(shape), value=value), name=identifier(self.name) or "fill")[
@@ -173,13 +203,27 @@ class Emitter:
         if -1 in shape:
             known = prod(d for d in shape if d != -1)
             shape = tuple(prod(self.shape(x)) // known if d == -1 else d for d in shape)
-        return x if shape == self.shape(x) else self.op("reshape", x, attrs=ReshapeAttrs(shape=shape))
+        own, image = self.shape(x), self._images.get(x)
+        if shape == own:
+            return x
+        if image is not None and shape == self.shape(image):
+            return image
+        if len(own) == 3 and len(shape) == 4 and shape[:2] == own[:2] and x in self._turned:  # (N, L, C) before
+            pixels = self.reshape(self._turned[x], (shape[0], *shape[2:], shape[1]))
+            return self.permute(pixels, (0, 3, 1, 2))
+        y = self.op("reshape", x, attrs=ReshapeAttrs(shape=shape))
+        if self.b.type(x).layout is Layout.CHANNELS_LAST and shape[:2] == own[:2]:
+            self._images[y] = x
+        return y
 
     def permute(self, x: str, axes: Iterable[int]) -> str:
         rank = self.rank(x)
         order = tuple(a % rank for a in axes)
         if order == tuple(range(rank)):
             return x
+        if order == (0, 2, 1) and x in self._images:  # as the images lie
+            n, channels, length = self.shape(x)
+            return self.reshape(self.permute(self._images[x], (0, 2, 3, 1)), (n, length, channels))
         if sum(d > 1 for d in self.shape(x)) > MAX_RANK:
             return self._permute_joined(x, order)
         y = self.op("permute", x, attrs=PermuteAttrs(axes=order))
@@ -391,6 +435,8 @@ class Emitter:
         """The largest elements along an axis, which stays with one element. Of several, the first has the gradient."""
         shape = self.shape(x)
         axis %= len(shape)
+        if len(shape) == 3 and axis == 2 and x in self._images:
+            return self._maximum_over_images(x)
         extent, inner = shape[axis], prod(shape[axis + 1 :])
         y = self.permute(self.reshape(x, (prod(shape[:axis]), extent, 1, inner)), (0, 3, 1, 2))
         while extent > 1:
@@ -399,6 +445,15 @@ class Emitter:
             y = self.op("max_pool2d", y, attrs=attrs)
             extent = self.shape(y)[2]
         return self.reshape(self.permute(y, (0, 2, 3, 1)), (*shape[:axis], 1, *shape[axis + 1 :]))
+
+    def _maximum_over_images(self, x: str) -> str:
+        """Along the pixels of images, whose channels are neighbours."""
+        y = self._images[x]
+        while max(extents := self.shape(y)[2:]) > 1:
+            wide = min(extents[1], LARGEST_WINDOW)
+            window = (min(extents[0], LARGEST_WINDOW // wide), wide)
+            y = self.op("max_pool2d", y, attrs=MaxPoolAttrs(kernel=window, stride=window, ceil_mode=True))
+        return self.reshape(y, (*self.shape(x)[:2], 1))
 
     def whole(self, function: Function, a: str, b: str) -> str:
         """Arithmetic of int64 values."""

@@ -323,6 +323,7 @@ class GraphBuilder:
 
     def _fuse(self, nodes: Sequence[Node], wanted: set[str], gradients_of: Sequence[str] = ()) -> list[Node]:
         everywhere = [n for o in self._objectives for n in o.nodes] or nodes
+        nodes = live_nodes(nodes, wanted)  # who reads nothing keeps nothing apart
         changing = changing_with(self, everywhere, trainable_parameters(self) | set(gradients_of))
         joined = join_attention(fuse_nodes(nodes, self.values, wanted), self.values, wanted, changing, self.causal)
         joined = join_messages(share_heads(joined, self.values), self.values, wanted)

@@ -58,10 +58,67 @@ STEPPLAN_INLINE void for_window(const Pool2d& p, int64_t top, int64_t left, Take
   }
 }
 
+// -- lines of single numbers, in windows beside each other: vectors lie along the windows ------------------------------
+STEPPLAN_INLINE bool is_lines(const Pool2d& p) {
+  return p.channels == 1 && p.width == 1 && p.kernel_w == 1 && p.pad_w == 0 && p.pad_h == 0 && p.dilation_h == 1 &&
+         p.stride_h >= p.kernel_h;
+}
+
+// Where the largest of n numbers is: the first of equal ones, and the last NaN.
+template <class T>
+int64_t largest(const T* x, int64_t n) {
+  float best = -std::numeric_limits<float>::infinity();
+  int32_t nans = 0;
+#pragma omp simd reduction(max : best) reduction(+ : nans)
+  for (int64_t i = 0; i < n; ++i) {
+    const float v = static_cast<float>(x[i]);
+    best = v > best ? v : best;
+    nans += v != v;
+  }
+  if (nans > 0) {
+    while (static_cast<float>(x[n - 1]) == static_cast<float>(x[n - 1])) --n;
+    return n - 1;
+  }
+  constexpr int64_t block = 32;
+  int64_t i = 0;
+  for (; i + block <= n; i += block) {
+    int32_t found = 0;
+#pragma omp simd reduction(+ : found)
+    for (int64_t j = 0; j < block; ++j) found += static_cast<float>(x[i + j]) == best;
+    if (found > 0) break;
+  }
+  while (static_cast<float>(x[i]) != best) ++i;
+  return i;
+}
+
+template <class T>
+void max_lines_forward(const T* x, T* y, uint8_t* argmax, const Pool2d& p, Range out_rows) {
+  for (int64_t row = out_rows.begin; row < out_rows.end; ++row) {
+    const int64_t top = row % p.out_height * p.stride_h;
+    const T* window = x + row / p.out_height * p.height + top;
+    const int64_t chosen = largest(window, std::min(p.kernel_h, p.height - top));
+    y[row] = window[chosen];
+    if (argmax != nullptr) argmax[row] = static_cast<uint8_t>(chosen);
+  }
+}
+
+template <class T>
+void max_lines_backward(const T* dy, const uint8_t* argmax, T* dx, const Pool2d& p, Range in_rows) {
+  std::fill(dx + in_rows.begin, dx + in_rows.end, T{});
+  for (int64_t n = in_rows.begin / p.height; n * p.height < in_rows.end; ++n) {
+    const int64_t end = std::min(in_rows.end - n * p.height, p.height);
+    for (int64_t o = std::max<int64_t>(in_rows.begin - n * p.height, 0) / p.stride_h; o < p.out_height && o * p.stride_h < end; ++o) {
+      const int64_t chosen = n * p.height + o * p.stride_h + argmax[n * p.out_height + o];
+      if (chosen >= in_rows.begin && chosen < in_rows.end) dx[chosen] = dy[n * p.out_height + o];
+    }
+  }
+}
+
 // Slices: a range of the batch * out_height output rows.
 // As in PyTorch the first maximum of the scan wins, and NaN wins over everything.
 template <class T>
 STEPPLAN_INLINE void max_pool_forward(const T* x, T* y, uint8_t* argmax, const Pool2d& p, Range out_rows) {
+  if (is_lines(p)) return max_lines_forward(x, y, argmax, p, out_rows);
   constexpr int64_t panel = pool_panel;
   for (int64_t row = out_rows.begin; row < out_rows.end; ++row) {
     const T* image = x + row / p.out_height * p.height * p.width * p.channels;
@@ -92,6 +149,7 @@ STEPPLAN_INLINE void max_pool_forward(const T* x, T* y, uint8_t* argmax, const P
 // Evaluation needs no argmax.
 template <class T>
 STEPPLAN_INLINE void max_pool_evaluate(const T* x, T* y, const Pool2d& p, Range out_rows) {
+  if (is_lines(p)) return max_lines_forward<T>(x, y, nullptr, p, out_rows);
   for (int64_t row = out_rows.begin; row < out_rows.end; ++row) {
     const T* image = x + row / p.out_height * p.height * p.width * p.channels;
     const int64_t top = row % p.out_height * p.stride_h - p.pad_h;
@@ -116,9 +174,22 @@ STEPPLAN_INLINE void max_pool_evaluate(const T* x, T* y, const Pool2d& p, Range 
   }
 }
 
+// The positions at which windows along one axis hold an element, `place` elements behind where the first one begins:
+// visit(k, o) for the k-th of window o, in ascending order of k.
+template <class Visit>
+STEPPLAN_INLINE void for_positions(int64_t place, int64_t kernel, int64_t stride, int64_t dilation, int64_t windows, Visit visit) {
+  const int64_t step = dilation == 1 ? stride : 1;
+  for (int64_t k = dilation == 1 ? place % stride : 0; k < kernel; k += step) {
+    const int64_t begin = place - k * dilation;
+    if (begin < 0) break;
+    if (begin % stride == 0 && begin / stride < windows) visit(k, begin / stride);
+  }
+}
+
 // Slices: a range of the batch * height input rows. dx must not overlap dy.
 template <class T>
 STEPPLAN_INLINE void max_pool_backward(const T* dy, const uint8_t* argmax, T* dx, const Pool2d& p, Range in_rows) {
+  if (is_lines(p)) return max_lines_backward(dy, argmax, dx, p, in_rows);
   constexpr int64_t panel = pool_panel;
   for (int64_t row = in_rows.begin; row < in_rows.end; ++row) {
     const int64_t n = row / p.height, ih = row % p.height;
@@ -126,20 +197,14 @@ STEPPLAN_INLINE void max_pool_backward(const T* dy, const uint8_t* argmax, T* dx
       for (int64_t first = 0; first < p.channels; first += panel) {
         const int64_t width = std::min(panel, p.channels - first);
         alignas(64) float sum[panel] = {};
-        // The windows that contain this element at their position (kh, kw).
-        for (int64_t kh = 0; kh < p.kernel_h; ++kh) {
-          const int64_t h = ih + p.pad_h - kh * p.dilation_h;
-          if (h < 0 || h % p.stride_h != 0 || h / p.stride_h >= p.out_height) continue;
-          for (int64_t kw = 0; kw < p.kernel_w; ++kw) {
-            const int64_t w = iw + p.pad_w - kw * p.dilation_w;
-            if (w < 0 || w % p.stride_w != 0 || w / p.stride_w >= p.out_width) continue;
-            const int64_t out =
-                ((n * p.out_height + h / p.stride_h) * p.out_width + w / p.stride_w) * p.channels + first;
+        for_positions(ih + p.pad_h, p.kernel_h, p.stride_h, p.dilation_h, p.out_height, [&](int64_t kh, int64_t oh) {
+          for_positions(iw + p.pad_w, p.kernel_w, p.stride_w, p.dilation_w, p.out_width, [&](int64_t kw, int64_t ow) {
+            const int64_t out = ((n * p.out_height + oh) * p.out_width + ow) * p.channels + first;
             const uint8_t index = static_cast<uint8_t>(kh * p.kernel_w + kw);
             if (width == panel) add_if_chosen(dy + out, argmax + out, index, panel, sum);
             else add_if_chosen(dy + out, argmax + out, index, width, sum);
-          }
-        }
+          });
+        });
         T* out = dx + (row * p.width + iw) * p.channels + first;
         for (int64_t c = 0; c < width; ++c) out[c] = sum[c];
       }

@@ -178,13 +178,15 @@ void max_pool_backward_in(Queue queue, const T* dy, const uint8_t* argmax, T* dx
   elements(queue, pixels.count, [=] STEPPLAN_KERNEL(int64_t i) {
     const auto [image, row, column, pack] = pixels.at(i);
     float sum[width] = {};
-    for (int kh = 0; kh < p.kernel_h; ++kh) {
-      int64_t past_h, past_w;
+    int64_t first_h = 0, first_w = 0, past_h, past_w;
+    if (p.dilation_h == 1) high.split(row + p.pad_h, first_h);
+    if (p.dilation_w == 1) wide.split(column + p.pad_w, first_w);
+    for (int64_t kh = first_h; kh < p.kernel_h; kh += p.dilation_h == 1 ? p.stride_h : 1) {
       const int64_t h = row + p.pad_h - kh * p.dilation_h;
       if (h < 0) break;
       const int64_t oh = high.split(h, past_h);
       if (past_h != 0 || oh >= p.out_height) continue;
-      for (int kw = 0; kw < p.kernel_w; ++kw) {
+      for (int64_t kw = first_w; kw < p.kernel_w; kw += p.dilation_w == 1 ? p.stride_w : 1) {
         const int64_t w = column + p.pad_w - kw * p.dilation_w;
         if (w < 0) break;
         const int64_t ow = wide.split(w, past_w);
