@@ -9,7 +9,7 @@ using namespace stepplan;
 namespace {
 
 ConvShape shape_of(const int64_t* v) {
-  return {v[0], v[1], v[2], v[3], v[1], v[4], v[5], v[6], v[7], v[8], v[9], v[10], v[11], 1, 1, v[1], false, false};
+  return {v[0], v[1], v[2], v[3], v[1], v[4], v[5], v[6], v[7], v[8], v[9], v[10], v[11], v[12], v[13], v[1], false, false};
 }
 
 using Space = std::vector<float>;
@@ -17,7 +17,7 @@ Space space(size_t bytes) { return Space(bytes / sizeof(float), __builtin_nanf("
 
 }  // namespace
 
-/// `shape`: n, channels, ih, iw, oh, ow, kernel, strides, padding. `from`, `to`: x and y, or, `turned`, dy and dx.
+/// `shape`: n, channels, ih, iw, oh, ow, kernel, strides, padding, dilation. `from`, `to`: x and y, or, `turned`, dy and dx.
 extern "C" void depthwise_map(const int64_t* shape, int64_t slices, int64_t turned, const float* from, const float* weights,
                               const float* bias, float* to) {
   const ConvShape s = shape_of(shape);
@@ -43,11 +43,12 @@ extern "C" void depthwise_gradient(const int64_t* shape, int64_t slices, const f
 
 int main() {
   for (int64_t kernel = 3; kernel <= 7; kernel += 2)
-    for (int64_t stride = 1; stride <= 2; ++stride)
+    for (int64_t step = 1; step <= 4; ++step)  // strides, then dilations
       for (int64_t size = 2; size < 20; ++size) {
-        const int64_t pad = size % kernel, out = (size + 2 * pad - kernel) / stride + 1, n = 2, c = 16 + size;
-        if (size + 2 * pad < kernel) continue;
-        const int64_t shape[] = {n, c, size, size, out, out, kernel, kernel, stride, stride, pad, pad};
+        const int64_t stride = step < 3 ? step : 1, dilation = step < 3 ? 1 : step - 1, reach = (kernel - 1) * dilation + 1;
+        const int64_t pad = size % reach, out = (size + 2 * pad - reach) / stride + 1, n = 2, c = 16 + size;
+        if (size + 2 * pad < reach) continue;
+        const int64_t shape[] = {n, c, size, size, out, out, kernel, kernel, stride, stride, pad, pad, dilation, dilation};
         std::vector<float> x(n * size * size * c), y(n * out * out * c), w(c * kernel * kernel);
         depthwise_map(shape, 2, 0, x.data(), w.data(), nullptr, y.data());
         depthwise_map(shape, 2, 1, y.data(), w.data(), nullptr, x.data());

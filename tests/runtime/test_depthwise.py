@@ -19,16 +19,19 @@ def library(request: pytest.FixtureRequest) -> Library:
 
 
 def draw(seed: int) -> tuple[np.random.Generator, np.ndarray]:
-    """A generator, and a shape: n, channels, ih, iw, oh, ow, kernel, strides, padding."""
+    """A generator, and a shape: n, channels, ih, iw, oh, ow, kernel, strides, padding, dilation; every other seed's is
+    dilated, and not strided."""
     numbers = np.random.default_rng(seed)
     while True:
         kernel = np.array([numbers.integers(1, 8), numbers.choice([3, 5, 7])])
-        padding = numbers.integers(0, kernel)
-        size, strides = numbers.integers(1, 30, size=2), numbers.integers(1, 3, size=2)
-        out = (size + 2 * padding - kernel) // strides + 1
-        if (size + 2 * padding >= kernel).all():
+        dilation = numbers.integers(1, 6 if seed % 2 else 2, size=2)
+        reach = (kernel - 1) * dilation + 1
+        padding = numbers.integers(0, reach)
+        size, strides = numbers.integers(1, 30, size=2), numbers.integers(1, 2 if (dilation > 1).any() else 3, size=2)
+        out = (size + 2 * padding - reach) // strides + 1
+        if (size + 2 * padding >= reach).all():
             n, channels = numbers.integers(1, 5), numbers.integers(16, 90)
-            return numbers, np.array([n, channels, *size, *out, *kernel, *strides, *padding], np.int64)
+            return numbers, np.array([n, channels, *size, *out, *kernel, *strides, *padding, *dilation], np.int64)
 
 
 def error(found: np.ndarray, truth: torch.Tensor) -> float:
@@ -43,7 +46,8 @@ def test_all_three_directions_match_float64_in_any_slices(library: Library, seed
     x, dy = (numbers.standard_normal(s).astype(np.float32) for s in ((n, ih, iw, c), (n, oh, ow, c)))
     weights, bias = (numbers.standard_normal(s).astype(np.float32) for s in ((c, 1, kh, kw), (c,)))
     xs, ws, bs = (torch.tensor(a, dtype=torch.float64, requires_grad=True) for a in (x, weights, bias))
-    truth = torch.nn.functional.conv2d(xs.permute(0, 3, 1, 2), ws, bs, stride=rest[:2], padding=rest[2:], groups=c)
+    options = {"stride": rest[:2], "padding": rest[2:4], "dilation": rest[4:], "groups": c}
+    truth = torch.nn.functional.conv2d(xs.permute(0, 3, 1, 2), ws, bs, **options)
     truth = truth.permute(0, 2, 3, 1)
     truth.backward(torch.tensor(dy, dtype=torch.float64))
     bits = set()

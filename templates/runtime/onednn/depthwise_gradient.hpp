@@ -2,6 +2,8 @@
 //
 //     dw[ky][kx] = sum over images and results of dy[oy][ox] x[oy stride - pad + ky][ox stride - pad + kx]
 //
+// where, dilated, ky and kx count in steps of the dilation.
+//
 // The sums of some rows of taps stay in registers while a row of dy goes by.
 #pragma once
 
@@ -16,7 +18,7 @@ constexpr int kSums = kVector == 16 ? 28 : 12;
 template <class T>
 struct MetRows {
   const T *x, *dy;
-  int64_t x_row, pixel;  // elements from one row of x, or pixel, to the next
+  int64_t x_row, pixel;  // elements from one of these rows, or pixel, to the next
   int64_t results;
   Window window;
   Ahead next_x, next_dy;
@@ -31,8 +33,8 @@ STEPPLAN_INLINE void add_result(const MetRows<T>& r, int64_t result, Vector (&su
   const int64_t first = r.window.first(result);
   const T* x = r.x + first * r.pixel;
 #pragma GCC unroll 8
-  for (int tap = 0; tap < taps; ++tap, x += r.pixel) {
-    if (!all && !r.window.holds(first + tap)) continue;
+  for (int tap = 0; tap < taps; ++tap, x += r.window.dilation * r.pixel) {
+    if (!all && !r.window.holds(first + tap * r.window.dilation)) continue;
 #pragma GCC unroll 16
     for (int row = 0; row < rows; ++row) sums[row][tap] += d * channels(x + row * r.x_row);
   }
@@ -102,19 +104,19 @@ class Gradient {
     std::fill_n(sums, vectors_.count() * taps() * kVector, 0.0f);
     const int64_t x_row = s.iw * s.ic, x_bytes = x_row * int64_t(sizeof(T));
     const int64_t dy_row = s.ow * s.ic, dy_bytes = dy_row * int64_t(sizeof(T));
-    const int64_t block = rows_of_block(s.oh, s.stride_h * x_bytes + dy_bytes, s.kh * x_bytes);
+    const int64_t reach = s.reach_h() + 1, block = rows_of_block(s.oh, s.stride_h * x_bytes + dy_bytes, reach * x_bytes);
     each_row(images, s.oh, block, vectors_.count(), [&](const At& at) {
       const int64_t top = at.row * s.stride_h - s.pad_h, start = vectors_.start(at.vector);
-      const int64_t first = std::clamp<int64_t>(-top, 0, s.kh), last = std::clamp(s.ih - top, first, s.kh);
-      const int64_t next_x = at.image * s.ih + (at.end - 1) * s.stride_h - s.pad_h + s.kh;
+      const Range rows = rows_inside(top, s.kh, s.dilation_h, s.ih);
+      const int64_t next_x = at.image * s.ih + (at.end - 1) * s.stride_h - s.pad_h + reach;
       const int64_t next_dy = at.image * s.oh + at.end;
-      const MetRows<T> r{x + (at.image * s.ih + top + first) * x_row + start,
+      const MetRows<T> r{x + (at.image * s.ih + top + rows.begin * s.dilation_h) * x_row + start,
                          dy + (at.image * s.oh + at.row) * dy_row + start,
-                         x_row, s.ic, s.ow, {s.iw, s.stride_w, s.pad_w},
+                         x_row * s.dilation_h, s.ic, s.ow, {s.iw, s.stride_w, s.pad_w, s.dilation_w},
                          Ahead(x, next_x * x_bytes, block * s.stride_h * x_bytes, at, s.ow),
                          Ahead(dy, next_dy * dy_bytes, block * dy_bytes, at, s.ow)};
-      float* const total = sums + (at.vector * taps() + first * width) * kVector;
-      add_rows<width>(r, last - first, total, std::make_integer_sequence<int, kMostRows<width> - 1>());
+      float* const total = sums + (at.vector * taps() + rows.begin * width) * kVector;
+      add_rows<width>(r, rows.size(), total, std::make_integer_sequence<int, kMostRows<width> - 1>());
     });
   }
 

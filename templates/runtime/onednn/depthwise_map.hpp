@@ -7,6 +7,8 @@
 
 namespace stepplan::depthwise {
 
+/// In place of a stride: taps are apart, so that neighbouring results read none in common.
+constexpr int kDilated = 0;
 /// Results whose sums stay in registers.
 constexpr int kResults = kVector == 16 ? 8 : 4;
 
@@ -20,13 +22,13 @@ struct Phase {
   int64_t results(int64_t extent) const { return (extent - start + step - 1) / step; }
 };
 
-inline std::vector<Phase> phases_of(int64_t kernel, int64_t stride, int64_t pad, bool turned) {
+inline std::vector<Phase> phases_of(int64_t kernel, int64_t stride, int64_t pad, int64_t dilation, bool turned) {
   if (!turned) return {{0, 1, stride, pad, kernel, 0}};
   std::vector<Phase> found;
   int64_t before = 0;
   for (int64_t first = 0; first < stride; ++first) {  // taps first, first + stride, ...
     const int64_t taps = (kernel - first + stride - 1) / stride, start = (first + stride - pad % stride) % stride;
-    found.push_back({start, stride, 1, taps - 1 - (start + pad - first) / stride, taps, before});
+    found.push_back({start, stride, 1, (taps - 1) * dilation - (start + pad - first) / stride, taps, before});
     before += taps;
   }
   return found;
@@ -37,7 +39,7 @@ template <class T>
 struct ReadRows {
   const T* source;
   T* result;
-  int64_t rows, row, pixel;  // elements from one row of the source, or pixel, to the next
+  int64_t rows, row, pixel;  // elements from one of these rows, or pixel, to the next
   int64_t results, start, step;
   Window window;
   Ahead next_source, next_result;
@@ -61,6 +63,16 @@ STEPPLAN_INLINE void compute_results(const ReadRows<T>& r, int64_t first, const 
     Vector w[taps];
 #pragma GCC unroll 8
     for (int tap = 0; tap < taps; ++tap) w[tap] = load(weights + tap * kVector);
+    if constexpr (stride == kDilated) {
+#pragma GCC unroll 8
+      for (int tap = 0; tap < taps; ++tap) {
+        const T* x = row + tap * r.window.dilation * r.pixel;
+#pragma GCC unroll 8
+        for (int i = 0; i < count; ++i)
+          if (all || r.window.holds(left + i + tap * r.window.dilation)) sums[i] += w[tap] * channels(x + i * r.pixel);
+      }
+      continue;
+    }
     const T* x = row;
 #pragma GCC unroll 32
     for (int place = 0; place < (count - 1) * stride + taps; ++place, x += r.pixel) {
@@ -94,6 +106,13 @@ void compute_row(const ReadRows<T>& r, const float* weights, Vector bias) {
 
 template <class T>
 void compute_row(int64_t taps, const ReadRows<T>& r, const float* weights, Vector bias) {
+  if (r.window.dilation > 1) {
+    switch (taps) {
+      case 3: return compute_row<3, kDilated>(r, weights, bias);
+      case 5: return compute_row<5, kDilated>(r, weights, bias);
+      default: return compute_row<7, kDilated>(r, weights, bias);
+    }
+  }
   const bool dense = r.window.stride == 1;
   switch (taps) {
     case 1: return compute_row<1, 1>(r, weights, bias);
@@ -112,7 +131,9 @@ class Map {
   Map(const ConvShape& s, bool turned)
       : kernel_h_(s.kh), kernel_w_(s.kw), vectors_{s.ic}, source_h_(turned ? s.oh : s.ih), source_w_(turned ? s.ow : s.iw),
         result_h_(turned ? s.ih : s.oh), result_w_(turned ? s.iw : s.ow), turned_(turned),
-        down_(phases_of(s.kh, s.stride_h, s.pad_h, turned)), across_(phases_of(s.kw, s.stride_w, s.pad_w, turned)) {}
+        dilation_h_(s.dilation_h), dilation_w_(s.dilation_w),
+        down_(phases_of(s.kh, s.stride_h, s.pad_h, s.dilation_h, turned)),
+        across_(phases_of(s.kw, s.stride_w, s.pad_w, s.dilation_w, turned)) {}
 
   size_t packed_bytes() const { return vectors_.bytes(taps()); }
   size_t scratch_bytes(Range) const { return 0; }
@@ -134,24 +155,26 @@ class Map {
   void run(Range images, const T* from, const float* packed, const float* bias, T* to, void*) const {
     const int64_t pixel = vectors_.all_channels, from_row = source_w_ * pixel, to_row = result_w_ * pixel;
     const int64_t from_bytes = from_row * int64_t(sizeof(T)), to_bytes = to_row * int64_t(sizeof(T));
-    const int64_t step = down_[0].step, stride = down_[0].stride, pad = down_[0].pad, reach = down_[0].taps;
+    const int64_t step = down_[0].step, stride = down_[0].stride, pad = down_[0].pad;
+    const int64_t reach = (down_[0].taps - 1) * dilation_h_ + 1;
     int64_t block = rows_of_block(result_h_, stride * from_bytes / step + to_bytes, reach * from_bytes);
     block = (block + step - 1) / step * step;
     each_row(images, result_h_, block, vectors_.count(), [&](const At& at) {
       const Phase& y = phase_of(at.row);
       const int64_t top = (at.row - y.start) / y.step * y.stride - y.pad, channel = vectors_.start(at.vector);
-      const int64_t first = std::clamp<int64_t>(-top, 0, y.taps), last = std::clamp(source_h_ - top, first, y.taps);
+      const Range rows = rows_inside(top, y.taps, dilation_h_, source_h_);
+      const int64_t start = top + rows.begin * dilation_h_;
       const int64_t next_from = at.image * source_h_ + (at.end / step - 1) * stride - pad + reach;
       const int64_t next_to = at.image * result_h_ + at.end;
       const Vector more = bias ? load(bias + channel) : Vector{};
       for (const Phase& x : across_) {
-        const ReadRows<T> r{from + (at.image * source_h_ + top + first) * from_row + channel,
+        const ReadRows<T> r{from + (at.image * source_h_ + start) * from_row + channel,
                             to + (at.image * result_h_ + at.row) * to_row + channel,
-                            last - first, from_row, pixel, x.results(result_w_), x.start, x.step,
-                            {source_w_, x.stride, x.pad},
+                            rows.size(), from_row * dilation_h_, pixel, x.results(result_w_), x.start, x.step,
+                            {source_w_, x.stride, x.pad, dilation_w_},
                             Ahead(from, next_from * from_bytes, block * stride / step * from_bytes, at, result_w_),
                             Ahead(to, next_to * to_bytes, block * to_bytes, at, result_w_)};
-        const float* weights = packed + (at.vector * taps() + place(y, x) + first * x.taps) * kVector;
+        const float* weights = packed + (at.vector * taps() + place(y, x) + rows.begin * x.taps) * kVector;
         compute_row(x.taps, r, weights, more);
       }
     });
@@ -172,6 +195,7 @@ class Map {
   Vectors vectors_;
   int64_t source_h_, source_w_, result_h_, result_w_;
   bool turned_;
+  int64_t dilation_h_, dilation_w_;
   std::vector<Phase> down_, across_;
 };
 

@@ -26,8 +26,11 @@ constexpr int64_t kBlockBytes = 192 * 1024;
 constexpr int64_t kChannels = 16;
 
 inline bool fits(const ConvShape& s) {
-  return s.groups == s.ic && s.ic == s.oc && s.ic >= kChannels && (s.kw == 3 || s.kw == 5 || s.kw == 7) && s.stride_h <= 2 &&
-         s.stride_w <= 2 && s.dilation_h == 1 && s.dilation_w == 1 && s.pad_h < s.kh && s.pad_w < s.kw;
+  const bool dense = s.dilation_h == 1 && s.dilation_w == 1;
+  const int64_t most = dense ? 2 : 1;
+  return s.groups == s.ic && s.ic == s.oc && s.ic >= kChannels && (s.kw == 3 || s.kw == 5 || s.kw == 7) &&
+         s.stride_h <= most && s.stride_w <= most && s.pad_h <= (s.kh - 1) * s.dilation_h &&
+         s.pad_w <= (s.kw - 1) * s.dilation_w;
 }
 
 // -- channels ------------------------------------------------------------------------------------------------------------
@@ -109,15 +112,21 @@ class Ahead {
 
 // -- taps ----------------------------------------------------------------------------------------------------------------
 
+/// Of rows from `top` on, `dilation` apart, those that lie in an image of so many.
+inline Range rows_inside(int64_t top, int64_t taps, int64_t dilation, int64_t height) {
+  const int64_t first = std::clamp<int64_t>((dilation - 1 - top) / dilation, 0, taps);
+  return {first, std::clamp((height - top + dilation - 1) / dilation, first, taps)};
+}
+
 /// Where the taps of some results lie along a row of the source: result o begins at pixel o stride - pad.
 struct Window {
-  int64_t width, stride, pad;
+  int64_t width, stride, pad, dilation;
 
   int64_t first(int64_t result) const { return result * stride - pad; }
   bool holds(int64_t pixel) const { return pixel >= 0 && pixel < width; }
   /// Whether so many results, from one on, have all their taps in the row.
   bool holds_all(int64_t result, int64_t count, int64_t taps) const {
-    return first(result) >= 0 && first(result + count - 1) + taps <= width;
+    return first(result) >= 0 && first(result + count - 1) + (taps - 1) * dilation < width;
   }
 };
 
