@@ -17,13 +17,17 @@ def library(request: pytest.FixtureRequest) -> Library:
 
 
 def draw(seed: int, taps: int, stride: int) -> tuple[np.random.Generator, np.ndarray]:
-    """A generator, and a shape: n, ic, ih, iw, oc, oh, ow, filter, stride, padding."""
+    """A generator, and a shape: n, ic, ih, iw, oc, oh, ow, filter, stride, padding, dilation; every other seed's of stride 1
+    is dilated."""
     numbers = np.random.default_rng(seed)
-    padding = 1 if stride == 2 else int(numbers.integers(0, 3))
-    height, width = (int(e) for e in numbers.integers(3, 31, size=2))
+    dilation = numbers.integers(1, 6 if stride == 1 and seed % 2 else 2, size=2)
+    padding = np.array([1, 1]) if stride == 2 else numbers.integers(0, 2 * dilation + 1)
+    size = numbers.integers(3, 31, size=2)
+    size = np.maximum(size, (taps - 1) * dilation + 1 - 2 * padding)
     ic, oc = (16 * int(e) for e in numbers.integers(1, 9, size=2))
-    out = ((e + 2 * padding - taps) // stride + 1 for e in (height, width))
-    return numbers, np.array([numbers.integers(1, 5), ic, height, width, oc, *out, taps, stride, padding], np.int64)
+    out = (size + 2 * padding - (taps - 1) * dilation - 1) // stride + 1
+    shape = [numbers.integers(1, 5), ic, *size, oc, *out, taps, stride, *padding, *dilation]
+    return numbers, np.array(shape, np.int64)
 
 
 def error(found: np.ndarray, truth: torch.Tensor) -> float:
@@ -32,14 +36,14 @@ def error(found: np.ndarray, truth: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("taps,stride", [(3, 1), (3, 2), (4, 2)])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(16))
 def test_all_three_directions_match_float64_in_any_slices(library: Library, seed: int, taps: int, stride: int) -> None:
     numbers, shape = draw(seed, taps, stride)
-    n, ic, ih, iw, oc, oh, ow, *_, padding = (int(e) for e in shape)
+    n, ic, ih, iw, oc, oh, ow, _, _, *rest = (int(e) for e in shape)
     x, dy = (numbers.standard_normal(s).astype(np.float32) for s in ((n, ih, iw, ic), (n, oh, ow, oc)))
     weights, bias = (numbers.standard_normal(s).astype(np.float32) for s in ((oc, ic, taps, taps), (oc,)))
     xs, ws, bs = (torch.tensor(a, dtype=torch.float64, requires_grad=True) for a in (x, weights, bias))
-    truth = torch.nn.functional.conv2d(xs.permute(0, 3, 1, 2), ws, bs, stride, padding).permute(0, 2, 3, 1)
+    truth = torch.nn.functional.conv2d(xs.permute(0, 3, 1, 2), ws, bs, stride, rest[:2], rest[2:]).permute(0, 2, 3, 1)
     truth.backward(torch.tensor(dy, dtype=torch.float64))
     bits = set()
     for slices in range(1, n + 1):

@@ -10,7 +10,7 @@ using namespace stepplan;
 namespace {
 
 ConvShape shape_of(const int64_t* v) {
-  return {v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[7], v[8], v[8], v[9], v[9], 1, 1, 1, false, false};
+  return {v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[7], v[8], v[8], v[9], v[10], v[11], v[12], 1, false, false};
 }
 
 /// `bytes` at a multiple of 64, full of NaN.
@@ -50,7 +50,7 @@ void run_gradient(const ConvShape& s, int64_t slices, const float* x, const floa
 
 }  // namespace
 
-/// `shape`: n, ic, ih, iw, oc, oh, ow, filter, stride, padding. `from`, `to`: x and y, or, `turned`, dy and dx.
+/// `shape`: n, ic, ih, iw, oc, oh, ow, filter, stride, padding, dilation. `from`, `to`: x and y, or, `turned`, dy and dx.
 extern "C" void winograd_map(const int64_t* shape, int64_t slices, int64_t turned, const float* from, const float* weights,
                              const float* bias, float* to) {
   const ConvShape s = shape_of(shape);

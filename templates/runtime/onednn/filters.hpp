@@ -12,9 +12,9 @@ namespace stepplan::filters {
 
 constexpr int64_t kChannels = 16;  // channels come in blocks of so many: a cache line
 
-/// Whether nothing but the filters' size, stride and padding decides.
+/// Whether nothing but the filters' size, stride, padding and dilation decides.
 inline bool fits_besides_size(const ConvShape& s) {
-  return s.dilation_h == 1 && s.dilation_w == 1 && s.groups == 1 && s.ic % kChannels == 0 && s.oc % kChannels == 0 &&
+  return s.groups == 1 && s.ic % kChannels == 0 && s.oc % kChannels == 0 &&
          s.element == Element::float32;
 }
 

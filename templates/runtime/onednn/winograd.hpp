@@ -1,5 +1,5 @@
-// 3x3 convolutions of stride 1 by Winograd's minimal filtering F(2x2, 3x3): see winograd_transforms.hpp. Sums over channels,
-// and over tiles for the gradient of weights, are 16 products of matrices.
+// 3x3 convolutions of stride 1, dilated ones too, by Winograd's minimal filtering F(2x2, 3x3): see winograd_transforms.hpp.
+// Sums over channels, and over tiles for the gradient of weights, are 16 products of matrices.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ class Map {
  public:
   Map(const ConvShape& s, bool turned)
       : shape_(s), turned_(turned), source_(turned ? Image{s.oh, s.ow, s.oc} : Image{s.ih, s.iw, s.ic}),
-        result_(turned ? Image{s.ih, s.iw, s.ic} : Image{s.oh, s.ow, s.oc}), tiling_(result_), most_tiles_(tiles_at_once(s, 4)) {}
+        result_(turned ? Image{s.ih, s.iw, s.ic} : Image{s.oh, s.ow, s.oc}), tiling_(result_, 2, s.dilation_h, s.dilation_w), most_tiles_(tiles_at_once(s, 4)) {}
 
   size_t packed_bytes() const { return aligned(size_t(kPoints * filter_plane()) * sizeof(float)); }
   size_t scratch_bytes(Range images) const { return bytes_of_planes(shape_, std::min(most_tiles_, tiling_.of(images).size())); }
@@ -42,7 +42,8 @@ class Map {
 
   void run(Range images, const float* from, const float* u, const float* bias, float* to, void* scratch) const {
     const int64_t c = source_.channels, k = result_.channels;
-    const int64_t pad_h = turned_ ? 2 - shape_.pad_h : shape_.pad_h, pad_w = turned_ ? 2 - shape_.pad_w : shape_.pad_w;
+    const int64_t pad_h = turned_ ? 2 * shape_.dilation_h - shape_.pad_h : shape_.pad_h;
+    const int64_t pad_w = turned_ ? 2 * shape_.dilation_w - shape_.pad_w : shape_.pad_w;
     each_portion(tiling_.of(images), most_tiles_, [&](Range tiles) {
       const int64_t v_plane = plane(tiles.size(), c), m_plane = plane(tiles.size(), k);
       float* v = static_cast<float*>(scratch);
@@ -69,7 +70,7 @@ class Map {
 class Gradient {
  public:
   explicit Gradient(const ConvShape& s)
-      : shape_(s), x_{s.ih, s.iw, s.ic}, y_{s.oh, s.ow, s.oc}, tiling_(y_), most_tiles_(tiles_at_once(s, 1)) {}
+      : shape_(s), x_{s.ih, s.iw, s.ic}, y_{s.oh, s.ow, s.oc}, tiling_(y_, 2, s.dilation_h, s.dilation_w), most_tiles_(tiles_at_once(s, 1)) {}
 
   size_t partial_bytes() const { return aligned(size_t(kPoints * sums_plane()) * sizeof(float)); }
   size_t scratch_bytes(Range images) const { return bytes_of_planes(shape_, std::min(most_tiles_, tiling_.of(images).size())); }

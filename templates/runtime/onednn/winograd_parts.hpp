@@ -24,12 +24,15 @@ struct Image {
   int64_t floats() const { return height * width * channels; }
 };
 
-/// Tiles of edge x edge results; a tile's number counts through rows of all images.
+/// Tiles of edge x edge results; a tile's number counts through rows of all images. Results of a tile are `down_apart` and
+/// `across_apart` pixels apart, the dilation: tiles of so many neighbours then lie within each other, and the last ones may
+/// lie beside the image.
 struct Tiling {
-  int64_t edge, down, across;
+  int64_t edge, down_apart, across_apart, down, across;
 
-  explicit Tiling(const Image& result, int64_t edge = 2)
-      : edge(edge), down((result.height + edge - 1) / edge), across((result.width + edge - 1) / edge) {}
+  explicit Tiling(const Image& result, int64_t edge = 2, int64_t down_apart = 1, int64_t across_apart = 1)
+      : edge(edge), down_apart(down_apart), across_apart(across_apart), down(along(result.height, down_apart)),
+        across(along(result.width, across_apart)) {}
   int64_t of_image() const { return down * across; }
   Range of(Range images) const { return {images.begin * of_image(), images.end * of_image()}; }
 
@@ -38,8 +41,12 @@ struct Tiling {
   };
   At at(int64_t tile) const {
     const int64_t rest = tile % of_image();
-    return {tile / of_image(), rest / across * edge, rest % across * edge};
+    return {tile / of_image(), place(rest / across, down_apart), place(rest % across, across_apart)};
   }
+
+ private:
+  int64_t along(int64_t extent, int64_t apart) const { return (extent + edge * apart - 1) / (edge * apart) * apart; }
+  int64_t place(int64_t number, int64_t apart) const { return number / apart * edge * apart + number % apart; }
 };
 
 /// Floats from one plane of tiles x channels to the next.

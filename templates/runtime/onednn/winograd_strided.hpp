@@ -21,7 +21,7 @@ constexpr int64_t kChain = 128;  // terms that are added up in one go: sums are 
 
 inline bool fits(const ConvShape& s) {
   return (s.kh == 3 || s.kh == 4) && s.kw == s.kh && s.stride_h == 2 && s.stride_w == 2 && s.pad_h == 1 && s.pad_w == 1 &&
-         fits_besides_size(s);
+         s.dilation_h == 1 && s.dilation_w == 1 && fits_besides_size(s);
 }
 
 /// The tap of phase `phase` at (i, j) of its 2x2.

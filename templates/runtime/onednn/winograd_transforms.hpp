@@ -19,7 +19,8 @@ constexpr int64_t kPoints = 16;  // of a transformed tile
 constexpr int64_t kTaps = 9;
 
 inline bool fits(const ConvShape& s) {
-  return s.kh == 3 && s.kw == 3 && s.stride_h == 1 && s.stride_w == 1 && s.pad_h <= 2 && s.pad_w <= 2 && fits_besides_size(s);
+  return s.kh == 3 && s.kw == 3 && s.stride_h == 1 && s.stride_w == 1 && s.pad_h <= 2 * s.dilation_h &&
+         s.pad_w <= 2 * s.dilation_w && fits_besides_size(s);
 }
 
 // -- tiles ---------------------------------------------------------------------------------------------------------------
@@ -32,13 +33,14 @@ inline void transform_tiles(const Image& source, const Tiling& tiling, Range til
     const Tiling::At at = tiling.at(tile);
     const int64_t top = at.y - pad_h, left = at.x - pad_w;
     const float* image = images + at.image * source.floats();
-    const bool inside = top >= 0 && left >= 0 && top + 4 <= source.height && left + 4 <= source.width;
+    const bool inside = top >= 0 && left >= 0 && top + 3 * tiling.down_apart < source.height &&
+                        left + 3 * tiling.across_apart < source.width;
     float* to = v + (tile - tiles.begin) * c;
     for (int64_t channel = 0; channel < c; channel += kVector, to += kVector) {
       Vector d[4][4];
       for (int64_t i = 0; i < 4; ++i)
         for (int64_t j = 0; j < 4; ++j) {
-          const int64_t row = top + i, column = left + j;
+          const int64_t row = top + i * tiling.down_apart, column = left + j * tiling.across_apart;
           const bool there = inside || (row >= 0 && row < source.height && column >= 0 && column < source.width);
           d[i][j] = there ? load(image + (row * source.width + column) * c + channel) : Vector{};
         }
@@ -59,9 +61,11 @@ inline void finish_tiles(const Image& result, const Tiling& tiling, Range tiles,
   const int64_t k = result.channels, stride = plane(tiles.size(), k);
   for (int64_t tile = tiles.begin; tile < tiles.end; ++tile) {
     const Tiling::At at = tiling.at(tile);
+    if (at.y >= result.height || at.x >= result.width) continue;
     float* to = images + at.image * result.floats() + (at.y * result.width + at.x) * k;
     const float* from = m + (tile - tiles.begin) * k;
-    const bool lower = at.y + 1 < result.height, right = at.x + 1 < result.width;
+    const int64_t below = tiling.down_apart * result.width * k, beside = tiling.across_apart * k;
+    const bool lower = at.y + tiling.down_apart < result.height, right = at.x + tiling.across_apart < result.width;
     for (int64_t channel = 0; channel < k; channel += kVector, from += kVector, to += kVector) {
       Vector sums[2][4];
       for (int64_t j = 0; j < 4; ++j) {
@@ -73,10 +77,10 @@ inline void finish_tiles(const Image& result, const Tiling& tiling, Range tiles,
       const Vector more = bias ? load(bias + channel) : Vector{};
       const auto write = [&](const Vector(&s)[4], float* row) {
         store(row, s[0] + s[1] + s[2] + more);
-        if (right) store(row + k, s[1] - s[2] - s[3] + more);
+        if (right) store(row + beside, s[1] - s[2] - s[3] + more);
       };
       write(sums[0], to);
-      if (lower) write(sums[1], to + result.width * k);
+      if (lower) write(sums[1], to + below);
     }
   }
 }
@@ -111,17 +115,19 @@ inline void spread_tiles(const Image& result, const Tiling& tiling, Range tiles,
   for (int64_t tile = tiles.begin; tile < tiles.end; ++tile) {
     const Tiling::At at = tiling.at(tile);
     const float* from = dy + at.image * result.floats() + (at.y * result.width + at.x) * k;
-    const bool lower = at.y + 1 < result.height, right = at.x + 1 < result.width;
+    const int64_t below = tiling.down_apart * result.width * k, beside = tiling.across_apart * k;
+    const bool upper = at.y < result.height, lower = at.y + tiling.down_apart < result.height;
+    const bool left = at.x < result.width, right = at.x + tiling.across_apart < result.width;
     for (int64_t channel = 0; channel < k; channel += kVector) {
       const int64_t first = channel / kPanel * kPanel, width = std::min(kPanel, k - first);
       float* to = gradient + first * tiles.size() + (tile - tiles.begin) * width + channel - first;
-      const float *row = from + channel, *next = row + result.width * k;
-      const Vector a = load(row), b = right ? load(row + k) : Vector{};
-      const Vector c = lower ? load(next) : Vector{}, d = lower && right ? load(next + k) : Vector{};
-      const auto write = [&](int i, Vector left, Vector other) {
-        store(to + (4 * i) * stride, left);
-        store(to + (4 * i + 1) * stride, left + other);
-        store(to + (4 * i + 2) * stride, left - other);
+      const float *row = from + channel, *next = row + below;
+      const Vector a = upper && left ? load(row) : Vector{}, b = upper && right ? load(row + beside) : Vector{};
+      const Vector c = lower && left ? load(next) : Vector{}, d = lower && right ? load(next + beside) : Vector{};
+      const auto write = [&](int i, Vector one, Vector other) {
+        store(to + (4 * i) * stride, one);
+        store(to + (4 * i + 1) * stride, one + other);
+        store(to + (4 * i + 2) * stride, one - other);
         store(to + (4 * i + 3) * stride, -other);
       };
       write(0, a, b), write(1, a + c, b + d), write(2, a - c, b - d), write(3, -c, -d);
