@@ -32,7 +32,7 @@ from codegen.cuda.executor import CudaExecutor
 from codegen.executor import Executor
 from codegen.passes import input_gradients, model_inputs, sources, start_backward, start_forward
 from planner.errors import UserError
-from planner.frontends.emitter import safe_name
+from planner.frontends.naming import safe_name
 from planner.graph.model import Role, Value
 
 

@@ -36,8 +36,8 @@ class Kink(NamedTuple):
 
 
 def has_kink(node: Node) -> bool:
-    """A batch or group norm has one where an activation with kinks is fused into it, softplus where its threshold leaves a gap
-    that float32 sees."""
+    """A batch or group norm has one where an activation with kinks is fused into it, softplus where its threshold
+    leaves a gap that float32 sees."""
     if isinstance(node.attrs, SoftplusAttrs):
         return node.attrs.bound < 17
     return getattr(node.attrs, "activation", "relu") not in ("none", "silu")
@@ -48,7 +48,7 @@ def _input(node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Operands:
     return (inputs[0],)
 
 
-# -- clamp, batch and group norms with relu, relu6 or hard-swish ---------------------------------------------------------------
+# -- clamp, batch and group norms with relu, relu6 or hard-swish ------------------------------------------------------
 def _batch_norm(node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Operands:
     """Without its activation."""
     a: Any = node.attrs

@@ -18,7 +18,7 @@ from codegen.executor import Executor
 from codegen.initial import give_back_memory
 from planner.capturing import Captured, capture
 from planner.errors import UserError
-from planner.frontends.emitter import identifier
+from planner.frontends.naming import identifier
 from planner.graph.model import DType, Graph, Role
 from planner.graph.optimizer import Optimizer
 from planner.ops.dropout import DropoutAttrs, dropout_mask

@@ -200,7 +200,9 @@ def _rms_norm(c: Context, x: str, shape: list[int], w: Any, eps: Any) -> str:
 
 
 @lowers("native_group_norm")
-def _native_group_norm(c: Context, x: str, w: Any, b: Any, n: int, channels: int, size: int, groups: int, eps: float) -> Any:
+def _native_group_norm(
+    c: Context, x: str, w: Any, b: Any, n: int, channels: int, size: int, groups: int, eps: float
+) -> Any:
     return (_group_norm(c, x, groups, w, b, eps), None, None)
 
 
@@ -218,7 +220,9 @@ def _group_norm(c: Context, x: str, groups: int, w: Any, b: Any, eps: float, *_:
 
 
 @lowers("instance_norm")
-def _instance_norm(c: Context, x: str, w: Any, b: Any, mean: Any, var: Any, own: bool, momentum: float, *rest: Any) -> str:
+def _instance_norm(
+    c: Context, x: str, w: Any, b: Any, mean: Any, var: Any, own: bool, momentum: float, *rest: Any
+) -> str:
     """Every channel is a group."""
     require(own and mean is None, "running statistics")
     return _group_norm(c, x, c.shape(x)[1], w, b, rest[0])

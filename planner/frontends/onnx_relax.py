@@ -11,7 +11,7 @@ from pathlib import Path
 
 from planner.errors import UserError
 from planner.frontends import relax_layers  # noqa: F401  (enters its operators)
-from planner.frontends.emitter import identifier
+from planner.frontends.naming import identifier
 from planner.frontends.onnx_file import OPEN, SUPPORTED, ModelFile, name_of, read_model
 from planner.frontends.relax_ops import Failure, Function, Lowering
 from planner.graph.builder import GraphBuilder

@@ -3,7 +3,7 @@
 from typing import Any
 
 from planner.errors import UserError
-from planner.frontends.emitter import safe_name
+from planner.frontends.naming import safe_name
 from planner.graph.optimizer import Optimizer, ParameterGroup
 
 NAMED = {

@@ -10,7 +10,7 @@ from typing import Any
 
 from planner.errors import UserError
 from planner.frontends.coverage import OpUse
-from planner.frontends.emitter import identifier, safe_name
+from planner.frontends.naming import identifier, safe_name
 from planner.frontends.torch_buffers import changed_buffers
 from planner.frontends.torch_lowering import CALLERS, CaptureOptions, Loss, Lowering
 from planner.frontends.torch_modes import draws, reads_of_mode

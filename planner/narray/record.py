@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from planner.frontends.emitter import Emitter, fresh_id, identifier
+from planner.frontends.emitter import Emitter
+from planner.frontends.naming import fresh_id, identifier
 from planner.graph.builder import GraphBuilder, live_nodes
 from planner.graph.chains import join
 from planner.graph.model import DType, Graph, Node, Program, Role

@@ -15,7 +15,8 @@ from math import sqrt
 from typing import Any
 
 from planner.errors import UserError
-from planner.frontends.emitter import Emitter, fresh_id, identifier
+from planner.frontends.emitter import Emitter
+from planner.frontends.naming import fresh_id, identifier
 from planner.graph.builder import GraphBuilder
 from planner.graph.model import DType, Graph, Init
 from planner.graph.optimizer import Optimizer

@@ -105,9 +105,11 @@ class _GroupNorm(Op):
         if any(t.shape != x.shape[1:2] for t in channels):
             raise misfit(f"{self.name} cannot normalise {x.text()}", "give it C scales and C shifts")
 
+
 @register
 class GroupNorm(_GroupNorm):
-    """y = activation(gamma (x - mean) inv_std + beta). Inputs: x, gamma, beta; outputs: y, mean, inv_std (N, groups)."""
+    """y = activation(gamma (x - mean) inv_std + beta). Inputs: x, gamma, beta; outputs: y, mean and inv_std
+    (N, groups)."""
 
     name = "group_norm"
     input_counts = (3,)
@@ -217,8 +219,8 @@ class GroupNormBackward(_GroupNorm):
         return Bytes(5 * signature.inputs[1].bytes)  # dy and x read twice, dx written
 
     def scratch(self, signature: Signature, mode: Mode, facts: Facts) -> tuple[ScratchPart, ...]:
-        """Two sums per channel, in double: of all images of the slice and of the one at hand, or of each of which it has
-        rows."""
+        """Two sums per channel, in double: of all images of the slice and of the one at hand, or of each of which it
+        has rows."""
         each = 2 if mode.dim == "images" else self.most_images(signature, mode)
         size = align(2 * signature.inputs[1].shape[1] * 8 * each)
         return (ScratchPart("partial", Bytes(mode.slices * size)),)
@@ -247,7 +249,7 @@ class GroupNormBackward(_GroupNorm):
 
     def reference(self, attrs: GroupNormAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
         dy, x, gamma, beta, mean, inv_std = inputs
-        n, c, h, w = x.shape
+        n, c = x.shape[:2]
 
         def per_group(values: Array) -> Array:
             return np.repeat(values, c // attrs.groups, 1).reshape(n, c, 1, 1)

@@ -32,7 +32,6 @@ from planner.ops.base import (
 )
 from planner.units import Bytes, align
 
-
 Activation = Literal["none", "relu", "relu6", "silu", "hard_swish"]
 """What a normalisation applies to its result."""
 

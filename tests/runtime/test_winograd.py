@@ -17,8 +17,8 @@ def library(request: pytest.FixtureRequest) -> Library:
 
 
 def draw(seed: int, taps: int, stride: int) -> tuple[np.random.Generator, np.ndarray]:
-    """A generator, and a shape: n, ic, ih, iw, oc, oh, ow, filter, stride, padding, dilation; every other seed's of stride 1
-    is dilated."""
+    """A generator, and a shape: n, ic, ih, iw, oc, oh, ow, filter, stride, padding, dilation; of stride 1, every other
+    seed's is dilated."""
     numbers = np.random.default_rng(seed)
     dilation = numbers.integers(1, 6 if stride == 1 and seed % 2 else 2, size=2)
     padding = np.array([1, 1]) if stride == 2 else numbers.integers(0, 2 * dilation + 1)

@@ -1,0 +1,334 @@
+"""What a frontend appends, and how it is shaped: values, nodes, views, copies and padding. Views of images, transposed
+values and padding are remembered, so that what undoes them, or has them anyway, adds no node."""
+
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+from itertools import accumulate
+from math import inf, isfinite, prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from planner.errors import UserError
+from planner.frontends.naming import fresh_id, identifier, safe_name
+from planner.graph.builder import GraphBuilder
+from planner.graph.model import Attrs, DType, Init, Layout, Node, Role, TensorType, Value
+from planner.ops.base import Array, op_named
+from planner.ops.concat import ConcatAttrs
+from planner.ops.copy import ExpandAttrs, PermuteAttrs, SliceAttrs
+from planner.ops.heads import is_causal
+from planner.ops.pad import PadAttrs
+from planner.ops.shape import FillAttrs, ReshapeAttrs
+from planner.ops.split import MOST_PARTS, SplitAttrs
+from planner.ops.strides import MAX_RANK
+
+_SURROUNDED = {"conv2d": 0.0, "max_pool2d": -inf}
+"""Ops that see images as if these numbers were around them."""
+ELEMENTWISE = ("binary", "dropout", "elementwise")
+"""Families of ops whose results are of their operands' elements at the same place."""
+_FLOATS = (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT64)
+
+
+class _Padded(NamedTuple):
+    """What a padded value is without its padding; (before, after) for every dimension; what is there."""
+
+    x: str
+    pads: tuple[tuple[int, int], ...]
+    value: float
+
+
+class Shaping:
+    """Appends nodes named `name`; `weights` collects the data of parameters, states and constants."""
+
+    def __init__(self, builder: GraphBuilder) -> None:
+        self.b = builder
+        self.name = ""
+        self.weights: dict[str, Array] = {}
+        self.aliases: dict[str, tuple[str, ...]] = {}
+        """Framework's name -> its other names for the same tensor."""
+        self._turned: dict[str, str] = {}
+        """A value whose last two dimensions are those of another one, swapped -> that one."""
+        self._padded: dict[str, _Padded] = {}
+        self._images: dict[str, str] = {}
+        """A view (N, C, ...) of channels-last images -> these."""
+        self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+        """Type, shape and contents of constants without a name of their own -> the value."""
+        self._parts: dict[tuple[str, int, tuple[int, ...]], tuple[str, ...]] = {}
+        """A value, an axis and sizes -> the parts of it that there are already."""
+
+    # -- values ------------------------------------------------------------------------------------------------
+    def fresh(self, name: str) -> str:
+        """A value id made from a framework's name: `0.weight` becomes `_0.weight`."""
+        return fresh_id(name, self.b.values)
+
+    def input(self, name: str, shape: Sequence[int], dtype: DType = DType.FLOAT32) -> str:
+        """A model input; images (rank 4) are channels-last."""
+        image = len(shape) == 4 and dtype is DType.FLOAT32
+        layout = Layout.CHANNELS_LAST if image else Layout.ROW_MAJOR
+        return self.b.input(self.fresh(name), TensorType(shape=tuple(shape), dtype=dtype, layout=layout))
+
+    def stored(self, name: str, data: Array, role: Role, trainable: bool = True, constant: bool = False) -> str:
+        """A parameter or state that starts from `data`, under the framework's name. SP1011: it has no element."""
+        if not data.size:
+            what = f"the model's {role.value} {name!r} has the shape {data.shape}, which no element fits"
+            raise UserError("SP1011", what, "leave out what is empty")
+        kinds = {"float32": DType.FLOAT32, "int64": DType.INT64}
+        type_ = TensorType(shape=data.shape, dtype=kinds[data.dtype.name])
+        safe = safe_name(name)
+        value = Value(
+            id=self.fresh(name),
+            type=type_,
+            role=role,
+            name=safe,
+            aliases=tuple(map(safe_name, self.aliases.get(name, ()))),
+            constant=constant,
+            init=Init(kind="data"),
+        )
+        if role is Role.PARAMETER and not trainable:
+            self.b.frozen.add(value.id)
+        self.weights[safe] = data
+        return self.b.add_value(value)
+
+    def constant(self, data: Array, name: str = "", in_state: bool = False) -> str:
+        """A constant as a value: a filled tensor where all elements are equal, else a state.
+
+        name: the framework's, of a buffer; in_state: the framework saves it with the model's state. Without a name,
+        equal constants are one value.
+        """
+        if data.dtype != np.int64:
+            data = np.asarray(data, np.float32)
+            first = float(data.flat[0]) if data.size else 0.0
+            if not name and np.isfinite(first) and bool((data == data.flat[0]).all()):
+                return self.fill(data.shape, first)
+        if not name:
+            key = (data.dtype.name, data.shape, sha256(data.tobytes()).digest())
+            if key not in self._constants:
+                self._constants[key] = self._state_of(self._constant_name(), data, in_state)
+            return self._constants[key]
+        return self._state_of(name, data, in_state)
+
+    def _state_of(self, name: str, data: Array, in_state: bool) -> str:
+        value = self.stored(name, data, Role.STATE, constant=not in_state)
+        if not in_state and data.dtype == np.float32 and is_causal(data):
+            self.b.causal.add(value)
+        return value
+
+    def _constant_name(self) -> str:
+        count = sum(1 for w in self.weights if w.startswith("constant_"))
+        return f"constant_{count}"
+
+    def shape(self, value: str) -> tuple[int, ...]:
+        return self.b.shape(value)
+
+    def rank(self, value: str) -> int:
+        return len(self.b.shape(value))
+
+    def maker(self, value: str) -> Node | None:
+        """The node that the value is a result of; found from the end, as it is often one of the last."""
+        return next((n for n in reversed(self.b.nodes) if value in n.outputs), None)
+
+    def behind_views(self, value: str, *ops: str) -> str:
+        """What the value is a view of, if it is one by such ops (default: reshape)."""
+        while (maker := self.maker(value)) is not None and maker.op in (ops or ("reshape",)):
+            value = maker.inputs[0]
+        return value
+
+    # -- nodes -------------------------------------------------------------------------------------------------
+    def op(self, op: str, *inputs: str, attrs: Attrs | None = None, updates: Sequence[str] = ()) -> str:
+        """Append a node and return its first output."""
+        return self.outputs(op, *inputs, attrs=attrs, updates=updates)[0]
+
+    def outputs(
+        self, op: str, *inputs: str, attrs: Attrs | None = None, updates: Sequence[str] = ()
+    ) -> tuple[str, ...]:
+        """Append a node and return all of its outputs."""
+        if inputs and inputs[0] in self._padded and op in _SURROUNDED:
+            inputs, attrs = self._unpadded(op, inputs, attrs)
+        known = op_named(op)
+        floats = [v for position, v in enumerate(inputs) if position not in known.integers]
+        if not known.any_dtype and any(self.b.type(v).dtype not in _FLOATS for v in floats):
+            raise UserError(
+                "SP1017",
+                f"layer {self.name!r} computes ({op}) with integers",
+                "convert them before they enter the model",
+            )
+        lifted = self._on_images(op, inputs, attrs)
+        return lifted or self.b.op(op, inputs, attrs, name=identifier(self.name) or op, updates=updates)
+
+    def _on_images(self, op: str, inputs: Sequence[str], attrs: Attrs | None) -> tuple[str, ...]:
+        """What an element-wise op makes of views of images, computed on the images, so that sequences and volumes stay
+        channels-last between their layers. Empty: it is none, or an operand fits no image."""
+        images = [self._images[v] for v in inputs if v in self._images]
+        if not images or op_named(op).family not in ELEMENTWISE:
+            return ()
+        full, view = self.shape(images[0]), max((self.shape(v) for v in inputs), key=len)
+        operands = [self._beside_images(v, full, len(view)) for v in inputs]
+        if not all(operands):
+            return ()
+        y, *more = self.b.op(op, [v for v in operands if v], attrs, name=identifier(self.name) or op)
+        return (self.reshape(y, view), *more)
+
+    def _beside_images(self, x: str, full: Sequence[int], rank: int) -> str | None:
+        """An operand of views of that rank, as one of images of the shape `full`; None: it is no number per image and
+        channel, and no view of such images."""
+        if (image := self._images.get(x)) is not None:
+            return image if self.shape(image) == full else None
+        shape = (*(1,) * (rank - self.rank(x)), *self.shape(x))
+        if prod(shape) == 1:
+            return x
+        if prod(shape[2:]) > 1 or shape[0] not in (1, full[0]) or shape[1] not in (1, full[1]):
+            return None
+        return self.reshape(x, (*shape[shape[0] == 1 : 2], 1, 1))
+
+    def fill(self, shape: Sequence[int], value: float) -> str:
+        return self.b.op("ones", [], FillAttrs(shape=tuple(shape), value=value), name=identifier(self.name) or "fill")[
+            0
+        ]
+
+    def where(self, mask: str, a: str, b: str) -> str:
+        return self.op("where", mask, a, b)
+
+    # -- shapes ------------------------------------------------------------------------------------------------
+    def reshape(self, x: str, shape: Iterable[int]) -> str:
+        shape = tuple(shape)
+        if -1 in shape:
+            known = prod(d for d in shape if d != -1)
+            shape = tuple(prod(self.shape(x)) // known if d == -1 else d for d in shape)
+        own, image = self.shape(x), self._images.get(x)
+        if shape == own:
+            return x
+        if image is not None and shape == self.shape(image):
+            return image
+        if len(own) == 3 and len(shape) == 4 and shape[:2] == own[:2] and x in self._turned:  # (N, L, C) before
+            pixels = self.reshape(self._turned[x], (shape[0], *shape[2:], shape[1]))
+            return self.permute(pixels, (0, 3, 1, 2))
+        y = self.op("reshape", x, attrs=ReshapeAttrs(shape=shape))
+        if self.b.type(x).layout is Layout.CHANNELS_LAST and shape[:2] == own[:2]:
+            self._images[y] = x
+        return y
+
+    def permute(self, x: str, axes: Iterable[int]) -> str:
+        rank = self.rank(x)
+        order = tuple(a % rank for a in axes)
+        if order == tuple(range(rank)):
+            return x
+        if order == (0, 2, 1) and x in self._images:  # as the images lie
+            n, channels, length = self.shape(x)
+            return self.reshape(self.permute(self._images[x], (0, 2, 3, 1)), (n, length, channels))
+        if sum(d > 1 for d in self.shape(x)) > MAX_RANK:
+            return self._permute_joined(x, order)
+        y = self.op("permute", x, attrs=PermuteAttrs(axes=order))
+        if order == (*range(rank - 2), rank - 1, rank - 2):
+            self._turned[y] = x
+        return y
+
+    def _permute_joined(self, x: str, order: Sequence[int]) -> str:
+        """Neighbours that stay neighbours are one dimension, dimensions of 1 none."""
+        shape = self.shape(x)
+        wide = [axis for axis, extent in enumerate(shape) if extent > 1]
+        runs: list[list[int]] = []
+        for axis in (wide.index(a) for a in order if a in wide):
+            if runs and axis == runs[-1][-1] + 1:
+                runs[-1].append(axis)
+            else:
+                runs.append([axis])
+        joined = sorted(runs)
+        y = self.reshape(x, (prod(shape[wide[a]] for a in run) for run in joined))
+        y = self.op("permute", y, attrs=PermuteAttrs(axes=tuple(joined.index(run) for run in runs)))
+        return self.reshape(y, (shape[a] for a in order))
+
+    def turned(self, x: str) -> tuple[str, bool]:
+        """The value whose last two dimensions were swapped to make this one, and that they were; else the value."""
+        return (self._turned[x], True) if x in self._turned else (x, False)
+
+    def transpose(self, x: str, first: int, second: int) -> str:
+        axes = list(range(self.rank(x)))
+        if axes:
+            axes[first], axes[second] = axes[second], axes[first]
+        return self.permute(x, axes)
+
+    def expand(self, x: str, shape: Iterable[int]) -> str:
+        """-1 keeps a dimension, as in PyTorch."""
+        wanted, own = tuple(shape), self.shape(x)
+        lead = len(wanted) - len(own)
+        full = tuple(own[i - lead] if d == -1 else d for i, d in enumerate(wanted))
+        return x if full == own else self.op("expand", x, attrs=ExpandAttrs(shape=full))
+
+    def slice(self, x: str, axis: int, start: int, stop: int, step: int = 1) -> str:
+        extent = self.shape(x)[axis]
+        if (start, stop, step) == (0, extent, 1):
+            return x
+        return self.op("slice", x, attrs=SliceAttrs(axis=axis % self.rank(x), start=start, stop=stop, step=step))
+
+    def split(self, x: str, axis: int, sizes: Sequence[int]) -> list[str]:
+        """The parts of an axis, which they fill: one pass over x, and one over the gradient. Whoever asks for them
+        again gets the same ones: torch.export splits anew for every part that it hands on where something is written
+        in place."""
+        axis %= self.rank(x)
+        if len(sizes) == 1:
+            return [x]
+        if min(sizes) < 1 or len(sizes) > MOST_PARTS:
+            ends = list(accumulate(sizes))
+            return [self.slice(x, axis, end - size, end) for end, size in zip(ends, sizes, strict=True)]
+        key = (x, axis, tuple(sizes))
+        if key not in self._parts:
+            self._parts[key] = self.outputs("split", x, attrs=SplitAttrs(axis=axis, sizes=key[2]))
+        return list(self._parts[key])
+
+    def select(self, x: str, axis: int, index: int) -> str:
+        shape = self.shape(x)
+        axis, index = axis % len(shape), index % shape[axis]
+        return self.reshape(self.slice(x, axis, index, index + 1), shape[:axis] + shape[axis + 1 :])
+
+    def unsqueeze(self, x: str, axis: int) -> str:
+        shape = self.shape(x)
+        axis %= len(shape) + 1
+        y = self.reshape(x, (*shape[:axis], 1, *shape[axis:]))
+        if x in self._padded:
+            inner, pads, value = self._padded[x]
+            self._padded[y] = _Padded(self.unsqueeze(inner, axis), (*pads[:axis], (0, 0), *pads[axis:]), value)
+        return y
+
+    def squeeze(self, x: str, axes: Iterable[int]) -> str:
+        shape = self.shape(x)
+        dropped = {a % len(shape) for a in axes} if shape else set()
+        return self.reshape(x, (d for i, d in enumerate(shape) if i not in dropped or d != 1))
+
+    def concat(self, values: Sequence[str], axis: int) -> str:
+        if len(values) == 1:
+            return values[0]
+        return self.op("concat", *values, attrs=ConcatAttrs(axis=axis % self.rank(values[0])))
+
+    def stack(self, values: Sequence[str], axis: int) -> str:
+        return self.concat([self.unsqueeze(v, axis) for v in values], axis)
+
+    def pad(self, x: str, pads: Sequence[tuple[int, int]], value: float = 0.0) -> str:
+        """(before, after) for every dimension; negative pads cut. What goes through windows pads by itself."""
+        for axis, (before, after) in enumerate(pads):
+            extent = self.shape(x)[axis]
+            x = self.slice(x, axis, max(0, -before), extent - max(0, -after))
+        grown = tuple((max(0, before), max(0, after)) for before, after in pads)
+        if not any(map(any, grown)):
+            return x
+        if isfinite(value):
+            y = self.op("pad", x, attrs=PadAttrs(pads=grown, value=value))
+        else:
+            padded = [extent if any(p) else 1 for extent, p in zip(self.shape(x), grown, strict=True)]
+            inside = np.pad(np.ones(padded, np.float32), grown)
+            zeros = self.op("pad", x, attrs=PadAttrs(pads=grown))
+            y = self.where(self.constant(inside), zeros, self.constant(np.asarray(value, np.float32)))
+        self._padded[y] = _Padded(x, grown, value)
+        return y
+
+    def _unpadded(self, op: str, inputs: tuple[str, ...], attrs: Any) -> tuple[tuple[str, ...], Any]:
+        """Operands and attributes of an op that surrounds images by itself, where these are images with just that
+        around them."""
+        x, pads, value = self._padded[inputs[0]]
+        kernel = self.shape(inputs[1])[2:] if op == "conv2d" else attrs.kernel
+        most = [d * (k - 1) if op == "conv2d" else k // 2 for d, k in zip(attrs.dilation, kernel, strict=True)]
+        sides = [own + more for own, more in zip(attrs.padding, (*pads[2], *pads[3]), strict=True)]
+        rounded_up = op == "max_pool2d" and attrs.ceil_mode  # where windows may begin depends on whose the padding is
+        beyond = any(side > most[i // 2] for i, side in enumerate(sides))
+        if value != _SURROUNDED[op] or any(map(any, pads[:2])) or beyond or rounded_up:
+            return inputs, attrs
+        return (x, *inputs[1:]), attrs.model_copy(update={"padding": tuple(sides)})

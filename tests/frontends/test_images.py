@@ -1,0 +1,104 @@
+"""Views of channels-last images, sequences and volumes, stay with them: nothing is turned between their layers."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from planner.graph.model import Graph
+from planner.ops import op_named
+from planner.ops.signature import signature_of
+from tests.frontends.torch_agreement import agree
+
+
+def moved(graph: Graph) -> list[str]:
+    """Nodes of a step that only move elements, but for other views of the same bytes."""
+    movers = [n for n in graph.program["train_step"].nodes if n.op in ("convert_layout", "permute")]
+    return [n.id for n in movers if op_named(n.op).alias(signature_of(graph, n)) is None]
+
+
+class Sequences(nn.Module):
+    """Layers between convolutions of sequences: norms, activations, a residual, numbers per channel, dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = (
+            nn.Conv1d(3, 6, 3, padding=1),
+            nn.Conv1d(6, 6, 3, padding=1),
+            nn.Conv1d(6, 4, 1),
+        )
+        self.norm, self.groups, self.bend = nn.BatchNorm1d(6), nn.GroupNorm(2, 6), nn.PReLU(6)
+        self.scale = nn.Parameter(torch.rand(6, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.dropout(F.relu(self.norm(self.first(x))), 0.0, self.training)
+        y = self.groups(self.second(x)) * self.scale + torch.sigmoid(x)
+        return self.last(self.bend(y) * 0.5).max(2)[0]
+
+
+def test_sequences_stay_channels_last() -> None:
+    graph = agree(Sequences(), torch.randn(4, 3, 300))
+    assert all(name.startswith("first") for name in moved(graph))  # the input, as the caller has it
+    assert [n.origin for n in graph.program["train_step"].nodes if n.op == "relu"] == ["bend"]  # the other is a norm's
+
+
+class Volumes(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.fc = nn.BatchNorm3d(5), nn.Linear(5, 4)
+        self.conv = nn.Conv3d(2, 5, (1, 3, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(F.gelu(self.norm(self.conv(x)) * 2).mean((2, 3, 4)))
+
+
+def test_volumes() -> None:
+    agree(Volumes(), torch.randn(2, 2, 3, 5, 4))
+
+
+class Tokens(nn.Module):
+    """Images as tokens and back, as in diffusion models."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.fc, self.out = nn.Conv2d(3, 8, 3, padding=1), nn.Linear(8, 8), nn.Conv2d(8, 4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.into(x)
+        n, c, h, w = y.shape
+        tokens = self.fc(y.flatten(2).transpose(1, 2))
+        return self.out(y + tokens.transpose(1, 2).reshape(n, c, h, w)).mean((2, 3))
+
+
+def test_tokens_of_images_are_views() -> None:
+    assert moved(agree(Tokens(), torch.randn(2, 3, 6, 7))) == []
+
+
+class Beside(nn.Module):
+    """What fits no image is computed as it is: another order of dimensions, numbers per pixel, other extents."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.conv, self.kind = nn.Conv1d(3, 6, 3, padding=1), kind
+        self.pixels, self.full = nn.Parameter(torch.rand(7)), nn.Parameter(torch.rand(6, 7))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.conv(x)
+        if self.kind == "pixels":
+            y = y * self.pixels
+        elif self.kind == "full":
+            y = torch.tanh(y) + self.full
+        elif self.kind == "wider":
+            y = y[:, :1] * x.sum(1, keepdim=True) + y
+        else:
+            y = y.unsqueeze(1) * self.scale() + y.unsqueeze(2)[:, :, 0:1].transpose(1, 2)
+            y = y.mean(1)
+        return y.amax(2)
+
+    def scale(self) -> Tensor:
+        return self.full[None, None]
+
+
+@pytest.mark.parametrize("kind", ["pixels", "full", "wider", "deeper"])
+def test_operands_that_fit_no_image(kind: str) -> None:
+    agree(Beside(kind), torch.randn(4, 3, 7))
