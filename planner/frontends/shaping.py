@@ -158,27 +158,29 @@ class Shaping:
     def _on_images(self, op: str, inputs: Sequence[str], attrs: Attrs | None) -> tuple[str, ...]:
         """What an element-wise op makes of views of images, computed on the images, so that sequences and volumes stay
         channels-last between their layers. Empty: it is none, or an operand fits no image."""
-        images = [self._images[v] for v in inputs if v in self._images]
-        if not images or op_named(op).family not in ELEMENTWISE:
+        views = [v for v in inputs if v in self._images]
+        if not views or op_named(op).family not in ELEMENTWISE:
             return ()
-        full, view = self.shape(images[0]), max((self.shape(v) for v in inputs), key=len)
-        operands = [self._beside_images(v, full, len(view)) for v in inputs]
+        full, view = self.shape(self._images[views[0]]), self.shape(views[0])
+        operands = [self._beside_images(v, full, view) for v in inputs]
         if not all(operands):
             return ()
         y, *more = self.b.op(op, [v for v in operands if v], attrs, name=identifier(self.name) or op)
         return (self.reshape(y, view), *more)
 
-    def _beside_images(self, x: str, full: Sequence[int], rank: int) -> str | None:
-        """An operand of views of that rank, as one of images of the shape `full`; None: it is no number per image and
-        channel, and no view of such images."""
+    def _beside_images(self, x: str, full: Sequence[int], view: Sequence[int]) -> str | None:
+        """An operand of such views, as one of images of the shape `full`; None: it is no number per image and channel,
+        and no view of such images."""
         if (image := self._images.get(x)) is not None:
-            return image if self.shape(image) == full else None
-        shape = (*(1,) * (rank - self.rank(x)), *self.shape(x))
+            return image if (self.shape(image), self.shape(x)) == (full, view) else None
+        if self.rank(x) > len(view):
+            return None
+        shape = (*(1,) * (len(view) - self.rank(x)), *self.shape(x))
         if prod(shape) == 1:
             return x
         if prod(shape[2:]) > 1 or shape[0] not in (1, full[0]) or shape[1] not in (1, full[1]):
             return None
-        return self.reshape(x, (*shape[shape[0] == 1 : 2], 1, 1))
+        return self.reshape(x, (*(shape[:2] if shape[0] > 1 else shape[1:2]), 1, 1))
 
     def fill(self, shape: Sequence[int], value: float) -> str:
         return self.b.op("ones", [], FillAttrs(shape=tuple(shape), value=value), name=identifier(self.name) or "fill")[

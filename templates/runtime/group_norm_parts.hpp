@@ -13,7 +13,8 @@ namespace stepplan {
 // The groups of channels that are taken in order.
 class GroupWalk {
  public:
-  GroupWalk(const GroupNormShape& s, int64_t first) : size_(s.channels / s.groups), group_(first / size_), left_(size_ - first % size_) {}
+  GroupWalk(const GroupNormShape& s, int64_t first)
+      : size_(s.channels / s.groups), group_(first / size_), left_(size_ - first % size_) {}
   int64_t next() {
     const int64_t own = group_;
     if (--left_ == 0) ++group_, left_ = size_;
@@ -42,7 +43,7 @@ void each_part(const GroupNormShape& s, int64_t slice, int64_t slices, Visit vis
 // The slices that touch an image: a slice [begin, end) of the rows is split() of them.
 inline Range slices_of(const GroupNormShape& s, int64_t image, int64_t slices) {
   const int64_t all = s.images * s.rows;
-  const auto holder = [=](int64_t row) { return ((row + 1) * slices - 1) / all; };  // the last slice that begins at or before
+  const auto holder = [=](int64_t row) { return ((row + 1) * slices - 1) / all; };  // the slice that has a row
   return {holder(image * s.rows), holder((image + 1) * s.rows - 1) + 1};
 }
 
@@ -93,7 +94,8 @@ void group_norm_part_sums(const GroupNormForward<T>& a, Range part, double* mean
     });
     for (int64_t c = 0; c < panel.channels; ++c) {
       const double deviation = sums[c] / n;
-      const Moments channel{n, static_cast<float>(pivots[c]) + deviation, std::max(square_sums[c] - deviation * sums[c], 0.0)};
+      const double squared = std::max(square_sums[c] - deviation * sums[c], 0.0);
+      const Moments channel{n, static_cast<float>(pivots[c]) + deviation, squared};
       if (const int64_t of = walk.next(); of != own) own = of, group = {};
       group.add(channel);
       means[own] = group.mean;

@@ -107,7 +107,8 @@ void max_lines_backward(const T* dy, const uint8_t* argmax, T* dx, const Pool2d&
   std::fill(dx + in_rows.begin, dx + in_rows.end, T{});
   for (int64_t n = in_rows.begin / p.height; n * p.height < in_rows.end; ++n) {
     const int64_t end = std::min(in_rows.end - n * p.height, p.height);
-    for (int64_t o = std::max<int64_t>(in_rows.begin - n * p.height, 0) / p.stride_h; o < p.out_height && o * p.stride_h < end; ++o) {
+    const int64_t first = std::max<int64_t>(in_rows.begin - n * p.height, 0) / p.stride_h;
+    for (int64_t o = first; o < p.out_height && o * p.stride_h < end; ++o) {
       const int64_t chosen = n * p.height + o * p.stride_h + argmax[n * p.out_height + o];
       if (chosen >= in_rows.begin && chosen < in_rows.end) dx[chosen] = dy[n * p.out_height + o];
     }
@@ -177,7 +178,8 @@ STEPPLAN_INLINE void max_pool_evaluate(const T* x, T* y, const Pool2d& p, Range 
 // The positions at which windows along one axis hold an element, `place` elements behind where the first one begins:
 // visit(k, o) for the k-th of window o, in ascending order of k.
 template <class Visit>
-STEPPLAN_INLINE void for_positions(int64_t place, int64_t kernel, int64_t stride, int64_t dilation, int64_t windows, Visit visit) {
+STEPPLAN_INLINE void for_positions(int64_t place, int64_t kernel, int64_t stride, int64_t dilation, int64_t windows,
+                                   Visit visit) {
   const int64_t step = dilation == 1 ? stride : 1;
   for (int64_t k = dilation == 1 ? place % stride : 0; k < kernel; k += step) {
     const int64_t begin = place - k * dilation;

@@ -75,7 +75,7 @@ def test_tokens_of_images_are_views() -> None:
 
 
 class Beside(nn.Module):
-    """What fits no image is computed as it is: another order of dimensions, numbers per pixel, other extents."""
+    """What fits no image is computed as it is: numbers per pixel, other extents, more dimensions."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -88,6 +88,10 @@ class Beside(nn.Module):
             y = y * self.pixels
         elif self.kind == "full":
             y = torch.tanh(y) + self.full
+        elif self.kind == "first":
+            y = self.full[None, :, :1] * y
+        elif self.kind == "one more":
+            y = (y + self.full[None, None, :1, :1]).mean(0)
         elif self.kind == "wider":
             y = y[:, :1] * x.sum(1, keepdim=True) + y
         else:
@@ -99,6 +103,6 @@ class Beside(nn.Module):
         return self.full[None, None]
 
 
-@pytest.mark.parametrize("kind", ["pixels", "full", "wider", "deeper"])
+@pytest.mark.parametrize("kind", ["pixels", "full", "first", "one more", "wider", "deeper"])
 def test_operands_that_fit_no_image(kind: str) -> None:
     agree(Beside(kind), torch.randn(4, 3, 7))

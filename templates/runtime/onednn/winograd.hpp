@@ -22,7 +22,8 @@ class Map {
  public:
   Map(const ConvShape& s, bool turned)
       : shape_(s), turned_(turned), source_(turned ? Image{s.oh, s.ow, s.oc} : Image{s.ih, s.iw, s.ic}),
-        result_(turned ? Image{s.ih, s.iw, s.ic} : Image{s.oh, s.ow, s.oc}), tiling_(result_, 2, s.dilation_h, s.dilation_w), most_tiles_(tiles_at_once(s, 4)) {}
+        result_(turned ? Image{s.ih, s.iw, s.ic} : Image{s.oh, s.ow, s.oc}),
+        tiling_(result_, 2, s.dilation_h, s.dilation_w), most_tiles_(tiles_at_once(s, 4)) {}
 
   size_t packed_bytes() const { return aligned(size_t(kPoints * filter_plane()) * sizeof(float)); }
   size_t scratch_bytes(Range images) const { return bytes_of_planes(shape_, std::min(most_tiles_, tiling_.of(images).size())); }
@@ -70,7 +71,8 @@ class Map {
 class Gradient {
  public:
   explicit Gradient(const ConvShape& s)
-      : shape_(s), x_{s.ih, s.iw, s.ic}, y_{s.oh, s.ow, s.oc}, tiling_(y_, 2, s.dilation_h, s.dilation_w), most_tiles_(tiles_at_once(s, 1)) {}
+      : shape_(s), x_{s.ih, s.iw, s.ic}, y_{s.oh, s.ow, s.oc}, tiling_(y_, 2, s.dilation_h, s.dilation_w),
+        most_tiles_(tiles_at_once(s, 1)) {}
 
   size_t partial_bytes() const { return aligned(size_t(kPoints * sums_plane()) * sizeof(float)); }
   size_t scratch_bytes(Range images) const { return bytes_of_planes(shape_, std::min(most_tiles_, tiling_.of(images).size())); }
