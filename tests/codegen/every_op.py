@@ -66,7 +66,7 @@ def picture(b: GraphBuilder, images: str) -> str:
     """Grouped, dilated, depthwise and strided convolutions, norms and pools: (N, 6, 13, 11) -> (N, tokens, WIDTH)."""
     x = layers.conv2d(b, images, 12, 3, padding=1, groups=3, name="grouped")
     x = layers.leaky_relu(b, x, 0.1, name="leaky")
-    x = layers.unary(b, "silu", layers.group_norm(b, x, 3, name="gn"), name="gn_silu")
+    x = layers.relu(b, layers.group_norm(b, x, 3, name="gn"), name="gn_relu")
     y = layers.conv2d(b, x, 12, 3, padding=2, dilation=2, bias=False, name="dilated")
     y = layers.batch_norm(b, y, name="bn1")
     x = layers.relu(b, layers.add(b, y, x, name="join"), name="relu1")

@@ -145,10 +145,11 @@ def test_nothing_is_compiled_twice(copy: Path, monkeypatch: pytest.MonkeyPatch) 
     [
         (Path("module.cpp"), ()),
         (*build_module.REPORTS, ()),
-        (*build_module.BATCH_NORM, ("-DSTEPPLAN_FUSION=relu6", "-DSTEPPLAN_ELEMENT=float")),
-        (*build_module.BATCH_NORM, ("-DSTEPPLAN_FUSION=add_relu", "-DSTEPPLAN_ELEMENT=bfloat16")),
+        (*build_module.NORMS["BatchNorm"], ("-DSTEPPLAN_FUSION=relu6", "-DSTEPPLAN_ELEMENT=float")),
+        (*build_module.NORMS["BatchNorm"], ("-DSTEPPLAN_FUSION=add_relu", "-DSTEPPLAN_ELEMENT=bfloat16")),
+        (*build_module.NORMS["GroupNorm"], ("-DSTEPPLAN_FUSION=silu", "-DSTEPPLAN_ELEMENT=bfloat16")),
     ],
-    ids=["bindings", "reports", "batch norm", "batch norm of bfloat16"],
+    ids=["bindings", "reports", "batch norm", "batch norm of bfloat16", "group norm of bfloat16"],
 )
 def test_what_plans_share_compiles_without_a_warning(copy: Path, source: Path, more: tuple[str, ...]) -> None:
     """Builds of tests ask for that of a plan's own sources; tests/runtime does of the library calls and the other
