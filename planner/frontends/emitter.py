@@ -116,25 +116,19 @@ class Emitter(Shaping):
         """The largest elements along an axis, which stays with one element. Of several, the first has the gradient."""
         shape = self.shape(x)
         axis %= len(shape)
-        if len(shape) == 3 and axis == 2 and x in self._images:
-            return self._maximum_over_images(x)
+        if len(shape) == 3 and axis == 2 and x in self._images:  # whose channels are neighbours
+            return self.reshape(self._largest(self._images[x]), (*shape[:2], 1))
         extent, inner = shape[axis], prod(shape[axis + 1 :])
         y = self.permute(self.reshape(x, (prod(shape[:axis]), extent, 1, inner)), (0, 3, 1, 2))
-        while extent > 1:
-            window = min(extent, LARGEST_WINDOW)
-            attrs = MaxPoolAttrs(kernel=(window, 1), stride=(window, 1), ceil_mode=True)
-            y = self.op("max_pool2d", y, attrs=attrs)
-            extent = self.shape(y)[2]
-        return self.reshape(self.permute(y, (0, 2, 3, 1)), (*shape[:axis], 1, *shape[axis + 1 :]))
+        return self.reshape(self.permute(self._largest(y), (0, 2, 3, 1)), (*shape[:axis], 1, *shape[axis + 1 :]))
 
-    def _maximum_over_images(self, x: str) -> str:
-        """Along the pixels of images, whose channels are neighbours."""
-        y = self._images[x]
-        while max(extents := self.shape(y)[2:]) > 1:
+    def _largest(self, images: str) -> str:
+        """The largest pixel of every image and channel."""
+        while max(extents := self.shape(images)[2:]) > 1:
             wide = min(extents[1], LARGEST_WINDOW)
             window = (min(extents[0], LARGEST_WINDOW // wide), wide)
-            y = self.op("max_pool2d", y, attrs=MaxPoolAttrs(kernel=window, stride=window, ceil_mode=True))
-        return self.reshape(y, (*self.shape(x)[:2], 1))
+            images = self.op("max_pool2d", images, attrs=MaxPoolAttrs(kernel=window, stride=window, ceil_mode=True))
+        return images
 
     def whole(self, function: Function, a: str, b: str) -> str:
         """Arithmetic of int64 values."""

@@ -74,11 +74,11 @@ class _GroupNorm(Op):
 
     def _own_images(self, signature: Signature, mode: Mode, index: int) -> range:
         """Whose statistics a slice of the last stage writes: of rows, those images whose first row is its own."""
+        touched = self._touched(signature, mode, index)
         images, rows, _ = self.image(signature)
-        if mode.dim == "images":
-            return range(*split(images, mode.slices, index))
-        lo, hi = split(images * rows, mode.slices, index)
-        return range(-(-lo // rows), -(-hi // rows))
+        if mode.dim == "images" or split(images * rows, mode.slices, index)[0] % rows == 0:
+            return touched
+        return touched[1:]
 
     def _own_rows(self, operand: str, write: bool, signature: Signature, mode: Mode, index: int) -> Access:
         images, rows, channels = self.image(signature)
@@ -265,14 +265,17 @@ class GroupNormBackward(_GroupNorm):
         return (dx, (dy * normal).sum((0, 2, 3)), dy.sum((0, 2, 3)))
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
+        attrs = sample.attrs
+        assert isinstance(attrs, GroupNormAttrs)
         dy, x, gamma, beta, *_ = super().draw(sample, rng)
-        _, mean, inv_std = GroupNorm().reference(sample.attrs, (x, gamma, beta))  # type: ignore[arg-type]
+        _, mean, inv_std = GroupNorm().reference(attrs, (x, gamma, beta))
         return (dy, x, gamma, beta, mean, inv_std)
 
     def samples(self) -> Sequence[Sample]:
         found = []
         for s in GroupNorm().samples():
-            x, c, _ = s.inputs
-            stats = GroupNorm().infer(s.attrs, s.inputs)[1]  # type: ignore[arg-type]
-            found.append(Sample(s.attrs, (x, x, c, c, stats, stats)))
+            attrs, (x, c, _) = s.attrs, s.inputs
+            assert isinstance(attrs, GroupNormAttrs)
+            stats = GroupNorm().infer(attrs, s.inputs)[1]
+            found.append(Sample(attrs, (x, x, c, c, stats, stats)))
         return tuple(found)

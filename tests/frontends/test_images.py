@@ -95,12 +95,9 @@ class Beside(nn.Module):
         elif self.kind == "wider":
             y = y[:, :1] * x.sum(1, keepdim=True) + y
         else:
-            y = y.unsqueeze(1) * self.scale() + y.unsqueeze(2)[:, :, 0:1].transpose(1, 2)
+            y = y.unsqueeze(1) * self.full[None, None] + y.unsqueeze(2)[:, :, 0:1].transpose(1, 2)
             y = y.mean(1)
         return y.amax(2)
-
-    def scale(self) -> Tensor:
-        return self.full[None, None]
 
 
 @pytest.mark.parametrize("kind", ["pixels", "full", "first", "one more", "wider", "deeper"])

@@ -348,5 +348,4 @@ template void interpolate<Stored>(Queue, const Stored*, Stored*, int64_t, int64_
 template void interpolate_backward<Stored>(Queue, const Stored*, Stored*, int64_t, int64_t, const InterpolationAxis&,
                                            const InterpolationAxis&);
 
-
 }  // namespace stepplan::gpu
