@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from codegen.facts import facts, implementations
-from codegen.instructions import usable
+from codegen.instructions import usable, width
 from codegen.measure import Bench, Progress
 from codegen.profile_cases import Case
 from planner.ops.base import Mode, Signature, op_named
@@ -126,8 +126,8 @@ def _may_stream(signature: Signature, target: Target) -> bool:
 
 
 def _worth_timing(names: Sequence[str]) -> list[str]:
-    """Of a library's kernels: without reference code, and without narrower vectors where wider ones are on offer; only
-    ours has no colon."""
+    """Of a library's kernels: without reference code, and without narrower vectors where wider ones are on offer; names
+    that say nothing of vectors (oneDNN's gemm, and ours) take what the processor has."""
     real = [n for n in names if "ref" not in n.split("/")[-1].split(":")] or list(names)
-    wide = [n for n in real if "avx512" in n or "gemm" in n or ":" not in n]
-    return [n for n in wide if "avx2" not in n and "sse41" not in n] or real
+    widest = max(map(width, real))
+    return [n for n in real if width(n) in (0, widest)]

@@ -22,12 +22,12 @@ def usable(names: Sequence[str], target: Target) -> tuple[str, ...]:
     listed = 3 if "avx512f" in cpu.isa else 2 if "avx2" in cpu.isa else 1 if "sse4_2" in cpu.isa else 0
     widest = _WIDEST.get(cpu.march, listed)
     lacking = [written_for for written_for, wants in _BFLOAT16.items() if wants not in cpu.isa]
-    able = [n for n in names if _width(n) <= widest and not any(n.endswith(each) for each in lacking)]
+    able = [n for n in names if width(n) <= widest and not any(n.endswith(each) for each in lacking)]
     return tuple(able) or tuple(names[-1:])
 
 
-def _width(name: str) -> int:
-    """What a name asks for, as an index of the x86-64 levels."""
+def width(name: str) -> int:
+    """What vectors a name asks for, as an index of the x86-64 levels; 0: it does not say."""
     found = re.search(r"avx10|amx|avx512|avx2|avx|sse41", name.rpartition("/")[2])
     if not found:
         return 0

@@ -18,6 +18,7 @@ from planner.costs.hill_climb import hill_climb
 from planner.costs.table import CostTable, read_costs, write_costs
 from planner.graph.model import Attrs, DType, TensorType
 from planner.ops.base import Mode, Signature, op_named
+from planner.ops.conv import ConvAttrs
 from planner.ops.optimizer import SgdAttrs
 from planner.ops.signature import signatures_of
 from planner.ops.streaming import STREAMS, UPDATE_STREAMS
@@ -271,6 +272,31 @@ def test_a_disturbed_contender_is_not_dropped(script: Script, monkeypatch: pytes
     script.begin(times(100.0, 110.0, 300.0, 300.0, 300.0))
     chosen()
     assert set(script.looks.values()) == {1}, "nobody is in doubt"
+
+
+@pytest.mark.parametrize(
+    ("march", "timed"),
+    [
+        ("x86-64-v4", {"brgconv:avx512_core", "gemm:jit:f32", "winograd"}),
+        ("x86-64-v3", {"jit:avx2", "gemm:jit:f32", "winograd"}),
+        ("x86-64-v2", {"jit:sse41", "gemm:jit:f32", "winograd"}),
+        ("x86-64", {"gemm:jit:f32", "winograd"}),
+    ],
+)
+def test_the_widest_vectors_are_timed_and_what_does_not_name_its_own(
+    march: str, timed: set[str], script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels for AVX2 once were not timed beside a gemm, whose name says nothing of vectors."""
+    names = ("brgconv:avx512_core", "jit:avx2", "jit:sse41", "gemm:jit:f32", "ref:any", "winograd")
+    monkeypatch.setattr(contenders, "implementations", lambda signature, mode: names)
+    monkeypatch.setattr(contenders, "facts", lambda signature, mode: {})
+    target = target_of(2)
+    target = target.model_copy(update={"cpu": target.cpu.model_copy(update={"march": march})})
+    operand = TensorType(shape=(4, 8, 8, 16))
+    conv = ConvAttrs(padding=(1, 1, 1, 1))
+    signature = Signature("conv2d", conv, (operand, TensorType(shape=(16, 16, 3, 3))), (operand,))
+    found = choose([signature], target, (0, 1), 0.1, lambda what, *report: None)
+    assert {mode.implementation for _, mode in script.looks} | {f.widest.implementation for f in found} == timed
 
 
 def test_what_may_stream_is_timed_beside_the_plain_loop(script: Script) -> None:
