@@ -1,5 +1,6 @@
 """Workspaces that several test modules share, and how tests share a machine."""
 
+import gc
 import os
 import shutil
 from pathlib import Path
@@ -37,6 +38,14 @@ LONGEST = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     order = {Path(__file__).parent / name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: order.get(item.path, len(order)))
+
+
+def pytest_collection_finish() -> None:
+    """PyTorch's and ONNX's modules are a million objects that stay; to look at all of them with every full collection
+    took 6 % of the time."""
+    gc.set_threshold(50_000, 20, 50)
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -228,6 +228,7 @@ def check_low_conv(library, shape, kind, dim, slices, implementation, seed):
 
 NAMED = {
     "first": conv(3, 3, (33, 35), 64, (7, 7), 2, 3, bias=1),
+    "last": conv(2, 32, (20, 20), 3, (7, 7), bias=1),
     "plain3x3": conv(5, 32, (13, 13), 48, (3, 3), 1, 1, relu=1),
     "tiles": conv(4, 80, (13, 10), 48, (3, 3), 1, 1, bias=1),
     "unpadded_tiles": conv(3, 16, (9, 12), 64, (3, 3), 1, 0),

@@ -60,7 +60,8 @@ def test_random_convolutions_match_float64(library, seed):
     for kind, dim in MODES:
         slices = choose.choice([k for k in range(1, 6) if possible(shape, kind, dim, k)] or [0])
         if slices:
-            check_conv(library, shape, kind, dim, slices, seed=seed)
+            for implementation in implementations(library, kind, shape, dim, slices):
+                check_conv(library, shape, kind, dim, slices, implementation, seed=seed)
 
 
 @pytest.mark.parametrize("kind,dim", MODES)
@@ -69,7 +70,7 @@ def test_random_convolutions_match_float64(library, seed):
     [
         *("pointwise", "plain3x3", "strided3x3", "odd_wide", "depthwise", "strided1x1", "dilated", "leftover"),
         *("tiles", "unpadded_tiles", "overpadded_tiles", "strided_tiles", "depthwise_strided", "depthwise_wide"),
-        "pointwise_portions",
+        *("pointwise_portions", "first", "last", "odd"),
     ],
 )
 def test_every_implementation_matches_float64(library, name, kind, dim):
