@@ -1,7 +1,9 @@
 """ATen's layers over volumes (N, C, D, H, W), as layers over images.
 
-Pooling goes dimension by dimension: first every depth's image, then depths against pixels. A convolution becomes one
-over images whose channels are the depths that the kernel covers; where its depth is 1, nothing is copied for it.
+Between layers a volume is a view of a channels-last image (N, C, D, H W), whose bytes are those of all depths' images:
+nothing is turned. Pooling goes dimension by dimension: first every depth's image, then depths against pixels. A
+convolution becomes one over images whose channels are the depths that the kernel covers; where its depth is 1, nothing
+is copied for it.
 """
 
 from math import prod
@@ -17,23 +19,36 @@ def _three(value: Any) -> list[int]:
     return given * 3 if len(given) == 1 else given
 
 
-# -- convolution -----------------------------------------------------------------------------------------------
-def _planes(c: Context, x: str, starts: list[int], count: int, step: int) -> str:
-    """(N, C, D, H, W) -> (N count, C len(starts), H, W): image i holds the depths start + i step of every channel."""
-    n, channels, _, height, width = c.shape(x)
-    parts = [c.slice(x, 2, start, start + (count - 1) * step + 1, step) for start in starts]
-    if len(parts) > 1:
-        x = c.concat([c.unsqueeze(p, 2) for p in parts], 2)
-    else:
-        (x,) = parts
-    x = c.reshape(x, (n, channels * len(parts), count, height, width))
-    return c.reshape(c.permute(x, (0, 2, 1, 3, 4)), (n * count, channels * len(parts), height, width))
+# -- pixels ----------------------------------------------------------------------------------------------------
+def _pixels(c: Context, x: str) -> str:
+    """(N, C, D, H, W) -> (N, D, H, W, C)."""
+    n, channels, depth, height, width = c.shape(x)
+    image = c.reshape(x, (n, channels, depth, height * width))
+    return c.reshape(c.permute(image, (0, 2, 3, 1)), (n, depth, height, width, channels))
+
+
+def _images(c: Context, pixels: str) -> str:
+    """(N, D, H, W, C) -> (N D, C, H, W), channels-last."""
+    n, depth, *image = c.shape(pixels)
+    return c.permute(c.reshape(pixels, (n * depth, *image)), (0, 3, 1, 2))
 
 
 def _volume(c: Context, images: str, n: int) -> str:
     """(N D, C, H, W) -> (N, C, D, H, W)."""
-    total, *shape = c.shape(images)
-    return c.permute(c.reshape(images, (n, total // n, *shape)), (0, 2, 1, 3, 4))
+    total, channels, height, width = c.shape(images)
+    depth = total // n
+    y = c.reshape(c.permute(images, (0, 2, 3, 1)), (n, depth, height * width, channels))
+    return c.reshape(c.permute(y, (0, 3, 1, 2)), (n, channels, depth, height, width))
+
+
+# -- convolution -----------------------------------------------------------------------------------------------
+def _planes(c: Context, pixels: str, starts: list[int], count: int, step: int, groups: int) -> str:
+    """(N, D, H, W, C) -> (N count, len(starts) C, H, W): image i holds, group by group, the depths start + i step."""
+    n, _, height, width, channels = c.shape(pixels)
+    parts = [c.slice(pixels, 1, start, start + (count - 1) * step + 1, step) for start in starts]
+    if groups > 1:
+        parts = [c.reshape(p, (n, count, height, width, groups, channels // groups)) for p in parts]
+    return _images(c, c.reshape(c.concat(parts, -1), (n, count, height, width, channels * len(parts))))
 
 
 def _batched(c: Context, x: str) -> tuple[str, bool]:
@@ -53,11 +68,11 @@ def conv3d(c: Context, x: Any, w: Any, bias: Any, stride: Any, padding: Any, dil
     else:
         sides = [(p, p) for p in _three(padding)]
     n = c.shape(x)[0]
-    x = c.pad(x, [(0, 0), (0, 0), sides[0], (0, 0), (0, 0)])
-    count = (c.shape(x)[2] - dilation[0] * (depth - 1) - 1) // stride[0] + 1
+    pixels = c.pad(_pixels(c, x), [(0, 0), sides[0], (0, 0), (0, 0), (0, 0)])
+    count = (c.shape(pixels)[1] - dilation[0] * (depth - 1) - 1) // stride[0] + 1
     require(count > 0, "a kernel deeper than the data")
-    images = _planes(c, x, [k * dilation[0] for k in range(depth)], count, stride[0])
-    flat = c.reshape(w, (outputs, -1, height, width))  # depths are next to each other, channel by channel
+    images = _planes(c, pixels, [k * dilation[0] for k in range(depth)], count, stride[0], groups)
+    flat = c.reshape(c.permute(w, (0, 2, 1, 3, 4)) if depth > 1 else w, (outputs, -1, height, width))
     y = _volume(c, convolve_images(c, images, flat, bias, stride[1:], (*sides[1], *sides[2]), dilation[1:], groups), n)
     return c.select(y, 0, 0) if single else y
 
@@ -72,15 +87,20 @@ def conv_transpose3d(
     stride, padding, dilation = _three(stride), _three(padding), _three(dilation)
     more = _three(output_padding)
     n, _, depth, *image = c.shape(x)
+    pixels = _pixels(c, x)
     if stride[0] > 1:
-        apart = c.pad(c.unsqueeze(x, 3), [(0, 0)] * 3 + [(0, stride[0] - 1), (0, 0), (0, 0)])
-        x = c.slice(c.reshape(apart, (n, inputs, depth * stride[0], *image)), 2, 0, (depth - 1) * stride[0] + 1)
+        apart = c.pad(c.unsqueeze(pixels, 2), [(0, 0), (0, 0), (0, stride[0] - 1), (0, 0), (0, 0), (0, 0)])
+        apart = c.reshape(apart, (n, depth * stride[0], *image, inputs))
+        pixels = c.slice(apart, 1, 0, (depth - 1) * stride[0] + 1)
     reach = dilation[0] * (kernel - 1)
-    x = c.pad(x, [(0, 0), (0, 0), (reach - padding[0], reach - padding[0] + more[0]), (0, 0), (0, 0)])
-    count = c.shape(x)[2] - reach
+    beside = (reach - padding[0], reach - padding[0] + more[0])
+    pixels = c.pad(pixels, [(0, 0), beside, (0, 0), (0, 0), (0, 0)])
+    count = c.shape(pixels)[1] - reach
     require(count > 0, "padding beyond the data")
-    images = _planes(c, x, [reach - k * dilation[0] for k in range(kernel)], count, 1)
-    flat = c.reshape(c.permute(w, (0, 2, 1, 3, 4)), (inputs * kernel, per_group, height, width))
+    images = _planes(c, pixels, [reach - k * dilation[0] for k in range(kernel)], count, 1, groups)
+    flat = c.reshape(w, (groups, inputs // groups, per_group, kernel, height, width))
+    flat = c.permute(flat, (0, 3, 1, 2, 4, 5)) if kernel > 1 else flat
+    flat = c.reshape(flat, (inputs * kernel, per_group, height, width))
     y = transpose_images(c, images, flat, bias, stride[1:], padding[1:], more[1:], groups, dilation[1:])
     y = _volume(c, y, n)
     return c.select(y, 0, 0) if single else y
@@ -92,12 +112,13 @@ lowers("conv_transpose3d")(conv_transpose3d)
 # -- pooling ---------------------------------------------------------------------------------------------------
 def _by_dimension(c: Context, x: str, pool: Any) -> str:
     """`pool(images, depth)` on the images of all depths, then on (depth, pixels) with windows of one pixel."""
-    *lead, depth, height, width = c.shape(x)
-    lead = [1, *lead] if len(lead) == 1 else lead
-    y = pool(c.reshape(x, (lead[0], lead[1] * depth, height, width)), False)
-    height, width = c.shape(y)[2:]
+    x, single = _batched(c, x)
+    n = c.shape(x)[0]
+    y = _volume(c, pool(_images(c, _pixels(c, x)), False), n)
+    *lead, depth, height, width = c.shape(y)
     y = pool(c.reshape(y, (*lead, depth, height * width)), True)
-    return c.reshape(y, (*c.shape(x)[:-3], c.shape(y)[2], height, width))
+    y = c.reshape(y, (*lead, c.shape(y)[2], height, width))
+    return c.select(y, 0, 0) if single else y
 
 
 _NOTHING = [[1, 1], [1, 1], [0, 0]]

@@ -299,7 +299,14 @@ class Shaping:
     def concat(self, values: Sequence[str], axis: int) -> str:
         if len(values) == 1:
             return values[0]
-        return self.op("concat", *values, attrs=ConcatAttrs(axis=axis % self.rank(values[0])))
+        axis %= self.rank(values[0])
+        images = [self._images.get(v) for v in values]
+        if axis == 1 and None not in images:
+            full, views = [self.shape(i) for i in images if i], [self.shape(v) for v in values]
+            if len({f[2:] for f in full}) == 1 and len({v[2:] for v in views}) == 1:
+                y = self.op("concat", *(i for i in images if i), attrs=ConcatAttrs(axis=1))
+                return self.reshape(y, (*self.shape(y)[:2], *views[0][2:]))
+        return self.op("concat", *values, attrs=ConcatAttrs(axis=axis))
 
     def stack(self, values: Sequence[str], axis: int) -> str:
         return self.concat([self.unsqueeze(v, axis) for v in values], axis)

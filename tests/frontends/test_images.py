@@ -56,6 +56,30 @@ def test_volumes() -> None:
     agree(Volumes(), torch.randn(2, 2, 3, 5, 4))
 
 
+class UNet3d(nn.Module):
+    """Convolutions of several depths, one by groups, pooled, made larger again and beside what was before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv3d(2, 4, 3, padding=1), nn.BatchNorm3d(4)
+        self.down, self.up = nn.Conv3d(4, 6, 3, stride=(1, 2, 2), padding=1), nn.ConvTranspose3d(6, 4, 2, 2)
+        self.groups, self.last = nn.Conv3d(4, 4, 3, padding=1, groups=2), nn.Conv3d(8, 3, (3, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.norm(self.first(x)))
+        y = F.silu(self.down(F.max_pool3d(x, (2, 1, 1))))
+        return self.last(torch.cat([F.relu(self.groups(self.up(y))), x], 1)).sum((2, 3, 4))
+
+
+def test_volumes_stay_channels_last() -> None:
+    """But for the input, as the caller has it, what is turned are weights, and sums are of volumes as they are."""
+    net = UNet3d()
+    graph = agree(net, torch.randn(2, 2, 4, 6, 4))
+    nodes = {n.id: n for n in graph.program["train_step"].nodes}
+    sizes = [graph.value[nodes[name].inputs[0]].type.elements for name in moved(graph) if "last" not in name]
+    assert [size for size in sizes if size not in {p.numel() for p in net.parameters()}] == [2 * 2 * 4 * 6 * 4]
+
+
 class Tokens(nn.Module):
     """Images as tokens and back, as in diffusion models."""
 
