@@ -1,4 +1,4 @@
-"""ATen's operators that read or write elements by their indices: gather, scatter, index, one-hot, bags of embeddings.
+"""ATen's operators that read or write elements by their indices: gather, scatter, index, one-hot.
 
 Indices become places in the flattened data, whole-number arithmetic where they depend on the data; reading them is an
 embedding of rows, adding to them its gradient. An index outside of its axis is place -1, which the executor reports.
@@ -322,45 +322,3 @@ def _index_fill(c: Context, x: Any, axis: int, index: Any, value: Any) -> str:
 def _one_hot(c: Context, index: Any, classes: int) -> str:
     require(classes > 0, "as many classes as the data has")
     return c.to_whole(c.compare("eq", c.unsqueeze(c.val(index), c.rank(index)), c.torch.arange(classes)))
-
-
-# -- bags ------------------------------------------------------------------------------------------------------
-@lowers("_embedding_bag", "_embedding_bag_forward_only", "embedding_bag")
-def _embedding_bag(
-    c: Context,
-    table: Any,
-    ids: Any,
-    offsets: Any,
-    scale: bool = False,
-    mode: int = 0,
-    sparse: bool = False,
-    weights: Any = None,
-    include_last: bool = False,
-    padding_index: int | None = -1,
-) -> Any:
-    """Sums or means of the rows between two offsets, as a product with who is in which bag."""
-    require(not scale and mode in (0, 1), "scale_grad_by_freq or mode='max'")
-    table, ids = c.val(table), c.val(ids)
-    if c.node.target._overloadname == "padding_idx":  # which counts from the end, where it is negative
-        padding_index = None if padding_index is None else padding_index % c.shape(table)[0]
-    padding = -1 if padding_index is None else padding_index
-    rows = c.op("embedding", table, ids, attrs=EmbeddingAttrs(padding_index=padding))
-    total = c.shape(ids)[0]
-    if weights is not None:
-        rows = c.op("mul", rows, c.unsqueeze(c.val(weights), 1))
-    positions = c.torch.arange(total)
-    bags = c.shape_of(offsets)[0] - bool(include_last)
-    begun = c.truth_of("le", offsets, positions)  # (offsets, positions)
-    inside = c.slice(begun, 0, 0, bags)
-    if c.shape(begun)[0] > bags:
-        inside = c.op("sub", inside, c.slice(begun, 0, 1, bags + 1))
-    elif bags > 1:
-        behind = c.concat([c.slice(begun, 0, 1, bags), c.fill((1, total), 0.0)], 0)
-        inside = c.op("sub", inside, behind)
-    if padding >= 0:
-        inside = c.op("mul", inside, c.compare("ne", ids, padding))
-    y = c.matmul(inside, rows)
-    if mode == 1:
-        count = c.reduce("reduce_sum", inside, [1], True)
-        y = c.op("div", y, c.clamp(count, 1.0, None))
-    return (y, None, None, None)
