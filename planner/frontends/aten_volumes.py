@@ -20,7 +20,7 @@ def _three(value: Any) -> list[int]:
 
 
 # -- pixels ----------------------------------------------------------------------------------------------------
-def _pixels(c: Context, x: str) -> str:
+def pixels_of(c: Context, x: str) -> str:
     """(N, C, D, H, W) -> (N, D, H, W, C)."""
     n, channels, depth, height, width = c.shape(x)
     image = c.reshape(x, (n, channels, depth, height * width))
@@ -33,7 +33,7 @@ def _images(c: Context, pixels: str) -> str:
     return c.permute(c.reshape(pixels, (n * depth, *image)), (0, 3, 1, 2))
 
 
-def _volume(c: Context, images: str, n: int) -> str:
+def volume_of(c: Context, images: str, n: int) -> str:
     """(N D, C, H, W) -> (N, C, D, H, W)."""
     total, channels, height, width = c.shape(images)
     depth = total // n
@@ -68,12 +68,13 @@ def conv3d(c: Context, x: Any, w: Any, bias: Any, stride: Any, padding: Any, dil
     else:
         sides = [(p, p) for p in _three(padding)]
     n = c.shape(x)[0]
-    pixels = c.pad(_pixels(c, x), [(0, 0), sides[0], (0, 0), (0, 0), (0, 0)])
+    pixels = c.pad(pixels_of(c, x), [(0, 0), sides[0], (0, 0), (0, 0), (0, 0)])
     count = (c.shape(pixels)[1] - dilation[0] * (depth - 1) - 1) // stride[0] + 1
     require(count > 0, "a kernel deeper than the data")
     images = _planes(c, pixels, [k * dilation[0] for k in range(depth)], count, stride[0], groups)
     flat = c.reshape(c.permute(w, (0, 2, 1, 3, 4)) if depth > 1 else w, (outputs, -1, height, width))
-    y = _volume(c, convolve_images(c, images, flat, bias, stride[1:], (*sides[1], *sides[2]), dilation[1:], groups), n)
+    y = convolve_images(c, images, flat, bias, stride[1:], (*sides[1], *sides[2]), dilation[1:], groups)
+    y = volume_of(c, y, n)
     return c.select(y, 0, 0) if single else y
 
 
@@ -87,7 +88,7 @@ def conv_transpose3d(
     stride, padding, dilation = _three(stride), _three(padding), _three(dilation)
     more = _three(output_padding)
     n, _, depth, *image = c.shape(x)
-    pixels = _pixels(c, x)
+    pixels = pixels_of(c, x)
     if stride[0] > 1:
         apart = c.pad(c.unsqueeze(pixels, 2), [(0, 0), (0, 0), (0, stride[0] - 1), (0, 0), (0, 0), (0, 0)])
         apart = c.reshape(apart, (n, depth * stride[0], *image, inputs))
@@ -102,7 +103,7 @@ def conv_transpose3d(
     flat = c.permute(flat, (0, 3, 1, 2, 4, 5)) if kernel > 1 else flat
     flat = c.reshape(flat, (inputs * kernel, per_group, height, width))
     y = transpose_images(c, images, flat, bias, stride[1:], padding[1:], more[1:], groups, dilation[1:])
-    y = _volume(c, y, n)
+    y = volume_of(c, y, n)
     return c.select(y, 0, 0) if single else y
 
 
@@ -114,7 +115,7 @@ def _by_dimension(c: Context, x: str, pool: Any) -> str:
     """`pool(images, depth)` on the images of all depths, then on (depth, pixels) with windows of one pixel."""
     x, single = _batched(c, x)
     n = c.shape(x)[0]
-    y = _volume(c, pool(_images(c, _pixels(c, x)), False), n)
+    y = volume_of(c, pool(_images(c, pixels_of(c, x)), False), n)
     *lead, depth, height, width = c.shape(y)
     y = pool(c.reshape(y, (*lead, depth, height * width)), True)
     y = c.reshape(y, (*lead, c.shape(y)[2], height, width))

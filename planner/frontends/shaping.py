@@ -196,16 +196,20 @@ class Shaping:
         if -1 in shape:
             known = prod(d for d in shape if d != -1)
             shape = tuple(prod(self.shape(x)) // known if d == -1 else d for d in shape)
-        own, image = self.shape(x), self._images.get(x)
+        own, lies = self.shape(x), self.b.type(x).layout is Layout.CHANNELS_LAST
+        image = x if lies else self._images.get(x)
         if shape == own:
             return x
         if image is not None and shape == self.shape(image):
             return image
+        if image is not None and len(shape) == 4 and shape[:2] == own[:2]:  # other images of the same pixels
+            pixels = self.reshape(self.permute(image, (0, 2, 3, 1)), (shape[0], *shape[2:], shape[1]))
+            return self.permute(pixels, (0, 3, 1, 2))
         if len(own) == 3 and len(shape) == 4 and shape[:2] == own[:2] and x in self._turned:  # (N, L, C) before
             pixels = self.reshape(self._turned[x], (shape[0], *shape[2:], shape[1]))
             return self.permute(pixels, (0, 3, 1, 2))
         y = self.op("reshape", x, attrs=ReshapeAttrs(shape=shape))
-        if self.b.type(x).layout is Layout.CHANNELS_LAST and shape[:2] == own[:2]:
+        if lies and shape[:2] == own[:2]:
             self._images[y] = x
         return y
 

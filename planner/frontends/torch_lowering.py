@@ -12,6 +12,7 @@ from planner.errors import InternalError, UserError
 from planner.frontends import (
     aten_attention,
     aten_bags,
+    aten_borders,
     aten_ctc,
     aten_elementwise,
     aten_grid,
@@ -47,8 +48,8 @@ from planner.ops.caller_gradient import CallerGradientAttrs
 from planner.ops.loss import ClassLossAttrs, LossAttrs
 
 __all__ = [
-    "CaptureOptions", "Loss", "Lowering", "aten_attention", "aten_bags", "aten_ctc", "aten_elementwise", "aten_grid",
-    "aten_layers", "aten_losses", "aten_math", "aten_order", "aten_picks", "aten_random", "aten_recurrent",
+    "CaptureOptions", "Loss", "Lowering", "aten_attention", "aten_bags", "aten_borders", "aten_ctc", "aten_elementwise",
+    "aten_grid", "aten_layers", "aten_losses", "aten_math", "aten_order", "aten_picks", "aten_random", "aten_recurrent",
     "aten_reductions", "aten_resize", "aten_segments", "aten_shapes", "aten_volumes",
 ]  # fmt: skip
 
