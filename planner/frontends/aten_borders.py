@@ -35,7 +35,7 @@ def _padded(c: Context, x: str, pads: list[int], inside: Any) -> str:
         along = inside(c.torch.arange(-before, extent + after), extent - 1)
         places = places[..., None] * extent + along
     rows = c.op("embedding", c.reshape(pixels_of(c, x), (-1, channels)), c.val(places), attrs=EmbeddingAttrs())
-    sizes = places.shape[1:]
-    depth, height, width = (*(1,) * (3 - axes), *sizes)
+    sizes = c.shape_of(places)[1:]
+    depth, height, width = [1] * (3 - axes) + list(sizes)
     images = c.permute(c.reshape(rows, (n * depth, height, width, channels)), (0, 3, 1, 2))
     return c.reshape(volume_of(c, images, n) if axes == 3 else images, (*lead, *sizes))
