@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """PyTorch's and ONNX's modules are a million objects that stay; to look at all of them with every full collection
+    """PyTorch's and ONNX's modules are 700000 objects that stay; to look at all of them with every full collection
     took 6 % of the time."""
     gc.set_threshold(50_000, 20, 50)
     gc.collect()
