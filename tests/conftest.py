@@ -41,9 +41,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """PyTorch's and ONNX's modules are 700000 objects that stay; to look at all of them with every full collection
-    took 6 % of the time."""
-    gc.set_threshold(50_000, 20, 50)
+    """PyTorch's and ONNX's modules are 700000 objects that stay: no full collection has to look at them."""
+    gc.set_threshold(10_000, 10, 10)
     gc.collect()
     gc.freeze()
 

@@ -40,6 +40,9 @@ class Emitter(Shaping):
         """reduce_sum or reduce_mean; no axes: all of them."""
         rank = self.rank(x)
         chosen = tuple(sorted(a % rank for a in axes)) if axes else tuple(range(rank))
+        if x in self._images and chosen == tuple(range(2, rank)):  # images as they lie
+            y = self.op(op, self._images[x], attrs=ReduceAttrs(axes=(2, 3)))
+            return self.reshape(y, (*self.shape(y), *[1] * (rank - 2) * keepdims))
         return self.op(op, x, attrs=ReduceAttrs(axes=chosen, keepdims=keepdims)) if rank else x
 
     def matmul(self, a: str, b: str) -> str:

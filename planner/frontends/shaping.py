@@ -261,9 +261,12 @@ class Shaping:
         return x if full == own else self.op("expand", x, attrs=ExpandAttrs(shape=full))
 
     def slice(self, x: str, axis: int, start: int, stop: int, step: int = 1) -> str:
-        extent = self.shape(x)[axis]
-        if (start, stop, step) == (0, extent, 1):
+        shape = self.shape(x)
+        if (start, stop, step) == (0, shape[axis], 1):
             return x
+        if axis % len(shape) == 1 and x in self._images:  # channels of the images
+            y = self.slice(self._images[x], 1, start, stop, step)
+            return self.reshape(y, (*self.shape(y)[:2], *shape[2:]))
         return self.op("slice", x, attrs=SliceAttrs(axis=axis % self.rank(x), start=start, stop=stop, step=step))
 
     def split(self, x: str, axis: int, sizes: Sequence[int]) -> list[str]:
@@ -273,6 +276,9 @@ class Shaping:
         axis %= self.rank(x)
         if len(sizes) == 1:
             return [x]
+        if axis == 1 and x in self._images:
+            parts = self.split(self._images[x], 1, sizes)
+            return [self.reshape(part, (*self.shape(part)[:2], *self.shape(x)[2:])) for part in parts]
         if min(sizes) < 1 or len(sizes) > MOST_PARTS:
             ends = list(accumulate(sizes))
             return [self.slice(x, axis, end - size, end) for end, size in zip(ends, sizes, strict=True)]

@@ -42,6 +42,24 @@ def test_sequences_stay_channels_last() -> None:
     assert [n.origin for n in graph.program["train_step"].nodes if n.op == "relu"] == ["bend"]  # the other is a norm's
 
 
+class Gated(nn.Module):
+    """Channels of sequences cut, divided and joined, means over all of a sequence, with the dimension and without."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.Conv1d(3, 8, 3), nn.Conv1d(4, 6, 3, padding=1), nn.Conv1d(8, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.glu(self.first(x), 1)
+        y = y * torch.sigmoid(y.mean(2, keepdim=True))
+        a, b, c = self.second(y).split((1, 2, 3), 1)
+        return self.last(torch.cat([torch.tanh(c), y[:, 1:3], a, b * 2], 1)).mean(-1)
+
+
+def test_channels_of_sequences_are_those_of_images() -> None:
+    assert all(name.startswith("first") for name in moved(agree(Gated(), torch.randn(4, 3, 9))))
+
+
 class Volumes(nn.Module):
     def __init__(self) -> None:
         super().__init__()
