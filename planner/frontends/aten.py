@@ -139,12 +139,6 @@ class Context(Emitter):
         operands = [self._comparable(v, all(whole)) for v in (a, b)]
         return self.op("compare", *operands, attrs=CompareAttrs.model_validate({"relation": relation}))
 
-    def truth_of(self, relation: str, a: Any, b: Any) -> str:
-        """Every element of the vector a against every one of the vector b: a matrix of 0 and 1."""
-        if self.is_constant(a):
-            return self.compare(relation, self.val(a[:, None].float()), b.float())
-        return self.compare(relation, self.unsqueeze(self.val(a), 1), b)
-
     # -- whole numbers -----------------------------------------------------------------------------------------
     def whole_of(self, function: Function, a: Any, b: Any) -> Any:
         """Arithmetic of int64 values and constants; of constants alone it is a constant."""

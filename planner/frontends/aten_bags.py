@@ -32,15 +32,12 @@ def _embedding_bag(
     if weights is not None:
         rows = c.op("mul", rows, c.unsqueeze(c.val(weights), 1))
     bags = _Bags(c, offsets, c.shape(ids)[0], include_last)
-    if padding >= 0:
-        counted = c.unsqueeze(c.compare("ne", ids, padding), 1)
-        rows = c.op("mul", rows, counted)
-    y = bags.sum(rows)
-    if mode == 1 and bags.size and padding < 0:
+    counted = c.unsqueeze(c.compare("ne", ids, padding), 1) if padding >= 0 else None
+    y = bags.sum(rows if counted is None else c.op("mul", rows, counted))
+    if mode == 1 and bags.size and counted is None:
         y = c.scale(y, 1 / bags.size)
     elif mode == 1:
-        counted = counted if padding >= 0 else c.fill((c.shape(ids)[0], 1), 1.0)
-        y = c.op("div", y, c.clamp(bags.sum(counted), 1.0, None))
+        y = c.op("div", y, c.clamp(bags.sum(counted or c.fill((c.shape(ids)[0], 1), 1.0)), 1.0, None))
     return (y, None, None, None)
 
 

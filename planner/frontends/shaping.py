@@ -182,6 +182,10 @@ class Shaping:
             return None
         return self.reshape(x, (*(shape[:2] if shape[0] > 1 else shape[1:2]), 1, 1))
 
+    def _seen_as(self, view: str, images: str) -> str:
+        """Images with other channels, in the view's form."""
+        return self.reshape(images, (*self.shape(images)[:2], *self.shape(view)[2:]))
+
     def fill(self, shape: Sequence[int], value: float) -> str:
         return self.b.op("ones", [], FillAttrs(shape=tuple(shape), value=value), name=identifier(self.name) or "fill")[
             0
@@ -202,12 +206,11 @@ class Shaping:
             return x
         if image is not None and shape == self.shape(image):
             return image
-        if image is not None and len(shape) == 4 and shape[:2] == own[:2]:  # other images of the same pixels
-            pixels = self.reshape(self.permute(image, (0, 2, 3, 1)), (shape[0], *shape[2:], shape[1]))
-            return self.permute(pixels, (0, 3, 1, 2))
-        if len(own) == 3 and len(shape) == 4 and shape[:2] == own[:2] and x in self._turned:  # (N, L, C) before
-            pixels = self.reshape(self._turned[x], (shape[0], *shape[2:], shape[1]))
-            return self.permute(pixels, (0, 3, 1, 2))
+        if len(shape) == 4 and shape[:2] == own[:2]:  # other images of the same pixels, or of a sequence's (N, L, C)
+            before = self._turned.get(x) if len(own) == 3 else None
+            pixels = self.permute(image, (0, 2, 3, 1)) if image is not None else before
+            if pixels is not None:
+                return self.permute(self.reshape(pixels, (shape[0], *shape[2:], shape[1])), (0, 3, 1, 2))
         y = self.op("reshape", x, attrs=ReshapeAttrs(shape=shape))
         if lies and shape[:2] == own[:2]:
             self._images[y] = x
@@ -265,8 +268,7 @@ class Shaping:
         if (start, stop, step) == (0, shape[axis], 1):
             return x
         if axis % len(shape) == 1 and x in self._images:  # channels of the images
-            y = self.slice(self._images[x], 1, start, stop, step)
-            return self.reshape(y, (*self.shape(y)[:2], *shape[2:]))
+            return self._seen_as(x, self.slice(self._images[x], 1, start, stop, step))
         return self.op("slice", x, attrs=SliceAttrs(axis=axis % self.rank(x), start=start, stop=stop, step=step))
 
     def split(self, x: str, axis: int, sizes: Sequence[int]) -> list[str]:
@@ -277,8 +279,7 @@ class Shaping:
         if len(sizes) == 1:
             return [x]
         if axis == 1 and x in self._images:
-            parts = self.split(self._images[x], 1, sizes)
-            return [self.reshape(part, (*self.shape(part)[:2], *self.shape(x)[2:])) for part in parts]
+            return [self._seen_as(x, part) for part in self.split(self._images[x], 1, sizes)]
         if min(sizes) < 1 or len(sizes) > MOST_PARTS:
             ends = list(accumulate(sizes))
             return [self.slice(x, axis, end - size, end) for end, size in zip(ends, sizes, strict=True)]
@@ -310,12 +311,9 @@ class Shaping:
         if len(values) == 1:
             return values[0]
         axis %= self.rank(values[0])
-        images = [self._images.get(v) for v in values]
-        if axis == 1 and None not in images:
-            full, views = [self.shape(i) for i in images if i], [self.shape(v) for v in values]
-            if len({f[2:] for f in full}) == 1 and len({v[2:] for v in views}) == 1:
-                y = self.op("concat", *(i for i in images if i), attrs=ConcatAttrs(axis=1))
-                return self.reshape(y, (*self.shape(y)[:2], *views[0][2:]))
+        images = [self._images[v] for v in values if v in self._images]
+        if axis == 1 and len(images) == len(values) and len({self.shape(i)[2:] for i in images}) == 1:
+            return self._seen_as(values[0], self.op("concat", *images, attrs=ConcatAttrs(axis=1)))
         return self.op("concat", *values, attrs=ConcatAttrs(axis=axis))
 
     def stack(self, values: Sequence[str], axis: int) -> str:
