@@ -4,26 +4,22 @@ Everything is a ratio within one run: a contender's steps alternate with the exe
 slows both. Inputs are random every time. Medians; the spread is reported beside them.
 """
 
-import gc
 import re
 import resource
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from statistics import mean, median
 from typing import Any, NamedTuple
 
-import numpy as np
-
+from codegen.contender import WAYS, Contender, Failed, Work, require_torch
 from codegen.cuda.bench import bench as bench_gpu
 from codegen.cuda.executor import CudaExecutor
 from codegen.initial import give_back_memory
 from codegen.load import executor_class
-from codegen.steps import Step, fastest, floor_ns, paired, random_inputs, spread, timed
+from codegen.steps import Step, fastest, floor_ns, in_turn, random_inputs, settled, spread, timed
 from planner.bundle import read_bundle
 from planner.costs.table import CostTable
-from planner.graph.model import Graph
-from planner.graph.precision import full_precision, is_mixed
 from planner.plan.contention import contention_of
 from planner.plan.crossing import Crossing, times_at
 from planner.plan.schema import Plan, ProgramPlan
@@ -51,6 +47,8 @@ def bench(
     cost table is given, and per contender its milliseconds and the ratio executor / contender (below 1: the executor is
     faster).
     """
+    if against == "torch":
+        require_torch()
     bundle, made = read_bundle(folder), executor_class(folder)
     if issubclass(made, CudaExecutor):
         return bench_gpu(made, bundle, against=against, repetitions=repetitions, costs=costs, say=say)
@@ -101,15 +99,25 @@ def bench(
         result["floor_ms"] = floor_ns(bundle.graph, costs, cores) / 1e6
         result["over_floor"] = result["step_ms"] / result["floor_ms"]
     if against == "torch":
-        result["against"], failed = {}, dict[str, str]()
-        for name, contender in torch_contenders(bundle.graph, inputs, ex.state_dict(), cores, say, failed):
-            say(f"against {name}")
-            result["against"][name] = paired(step, contender, repetitions)
-            del contender
-            gc.collect()
-        result |= fastest(result["against"]) | ({"failed": failed} if failed else {})
+        work = Work(bundle.graph, inputs, ex.state_dict(), cores)
+        result |= _against(step, work, repetitions, say)
     ex.close()
     return result
+
+
+def _against(step: Step, work: Work, repetitions: int, say: Callable[[str], None]) -> dict[str, Any]:
+    """Each contender's steps in turn with the executor's. `failed`: what PyTorch cannot compile or run, and why."""
+    against: dict[str, dict[str, float]] = {}
+    failed: dict[str, str] = {}
+    for way in WAYS:
+        say(f"preparing {way}")
+        try:
+            with Contender(way, work) as contender:
+                say(f"against {way}")
+                against[way] = in_turn(partial(settled, step), contender.settled, repetitions)
+        except Failed as reason:
+            failed[way] = str(reason)
+    return {"against": against, **fastest(against)} | ({"failed": failed} if failed else {})
 
 
 class _State(NamedTuple):
@@ -164,72 +172,3 @@ def busiest_lane(ex: Any, step: Step) -> dict[str, float]:
         kernels.append(max(lanes.values()))
     ex.trace(on=False)
     return {"step": median(steps), "kernels": median(kernels)}
-
-
-def torch_contenders(
-    graph: Graph,
-    inputs: list[np.ndarray],
-    state: dict[str, Any],
-    threads: int,
-    say: Callable[[str], None],
-    failed: dict[str, str],
-) -> Iterator[tuple[str, Step]]:
-    """Eager and torch.compile, each in NCHW and channels-last, warmed up, one at a time; of a graph in bfloat16 the
-    float32 one under autocast. `failed`: becomes what PyTorch cannot compile, and its own words."""
-    import torch
-
-    from codegen.torch_twin import Twin, optimizer_for
-
-    torch.set_num_threads(threads)
-    low = is_mixed(graph)
-    graph = full_precision(graph) if low else graph
-
-    def forward_of(module: Any, compiled: bool) -> Callable[..., Any]:
-        call = torch.compile(module, dynamic=False) if compiled else module  # shapes are what the plan has fixed
-
-        def run(*given: Any) -> Any:
-            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=low):
-                return call(*given)
-
-        return run
-
-    for compiled in (False, True):
-        for format_ in (torch.contiguous_format, torch.channels_last):
-            name = f"{'compile' if compiled else 'eager'} {'NCHW' if format_ is torch.contiguous_format else 'NHWC'}"
-            say(f"preparing {name}")
-            torch._dynamo.reset()
-            # One code object runs all parts of a step: at the default of 8 shapes the rest would run eagerly.
-            torch._dynamo.config.recompile_limit = 256
-            module = Twin(graph).load(state).of_images(format_)
-            tensors = [torch_tensor(torch, a, format_) for a in inputs]
-            if len(module.parts) > 1:
-                several = module.alternating(partial(forward_of, compiled=compiled))
-                step = partial(_alternating_step, several, tensors)
-            else:
-                step = partial(torch_step, forward_of(module, compiled), optimizer_for(graph, module), tensors)
-            try:
-                for _ in range(3):
-                    step()
-            except torch._dynamo.exc.TorchDynamoException as error:
-                failed[name] = str(error).strip().split("\n")[0]
-                continue
-            yield name, step
-
-
-def _alternating_step(call: Callable[..., Any], tensors: Sequence[Any]) -> float:
-    return float(call(*tensors))
-
-
-def torch_step(forward: Callable[..., Any], optimizer: Any, tensors: Sequence[Any]) -> float:
-    """One training step of a PyTorch module, as its users write it; its loss."""
-    optimizer.zero_grad(set_to_none=True)
-    loss, _ = forward(*tensors)
-    loss.backward()
-    optimizer.step()
-    return float(loss.detach())
-
-
-def torch_tensor(torch: Any, array: np.ndarray, format_: Any) -> Any:
-    """Of the array's memory where it is contiguous; images in a memory format."""
-    tensor = torch.from_numpy(np.ascontiguousarray(array))
-    return tensor.contiguous(memory_format=format_) if tensor.ndim == 4 else tensor

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -25,7 +26,12 @@ small step, little of a long one. In training its own step came before it."""
 
 def paired(step: Step, contender: Step, repetitions: int) -> dict[str, float]:
     """Steps of both in turn, each settled: ms of each, and the median of the pairs' ratios."""
-    pairs = [(settled(step), settled(contender)) for _ in range(repetitions)]
+    return in_turn(partial(settled, step), partial(settled, contender), repetitions)
+
+
+def in_turn(ours: Callable[[], float], theirs: Callable[[], float], repetitions: int) -> dict[str, float]:
+    """The same of two that return the ns of a step of theirs, wherever it runs."""
+    pairs = [(ours(), theirs()) for _ in range(repetitions)]
     return {
         "ms": median(b for _, b in pairs) / 1e6,
         "stepplan_ms": median(a for a, _ in pairs) / 1e6,

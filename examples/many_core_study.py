@@ -26,8 +26,8 @@ from ablation import has_smt, ways
 from performance_model_study import table_4, table_5
 from side_by_side_study import study as side_by_side
 
-from codegen.bench import torch_contenders
 from codegen.build import build as compile_folder
+from codegen.contender import WAYS, Contender, Failed, Work
 from codegen.cpu.emit import emit
 from codegen.load import executor_class
 from codegen.pairs import profile_pairs
@@ -163,15 +163,18 @@ def against_torch(
     """PyTorch's steps, as many ways as there is time for, and what is left out: preparing the next one takes at most as
     long as compiling."""
     rows: list[dict[str, Any]] = []
-    failed: dict[str, str] = {}
-    begun = time.monotonic()
-    for name, step in torch_contenders(graph, inputs, state, lanes, lambda text: None, failed):
-        took = list(timed(step, STEPS))
-        rows.append({"plan": f"torch {name}", "ms": median(took) / 1e6, "spread": spread(took)})
-        if clock.left < 2 * (time.monotonic() - begun):
-            return rows, ["further ways of PyTorch"] if len(rows) < 4 else []
+    failed: list[str] = []
+    for number, way in enumerate(WAYS, 1):
         begun = time.monotonic()
-    return rows, [f"torch {name}, which PyTorch cannot compile" for name in failed]
+        try:
+            with Contender(way, Work(graph, inputs, state, lanes)) as contender:
+                took = contender.timed(STEPS)
+            rows.append({"plan": f"torch {way}", "ms": median(took) / 1e6, "spread": spread(took)})
+        except Failed as reason:
+            failed.append(f"torch {way}: {reason}")
+        if number < len(WAYS) and clock.left < 2 * (time.monotonic() - begun):
+            return rows, [*failed, "further ways of PyTorch"]
+    return rows, failed
 
 
 def network_study(

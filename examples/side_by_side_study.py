@@ -21,8 +21,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from codegen.bench import torch_contenders
 from codegen.build import build as compile_folder
+from codegen.contender import WARM_STEPS, WAYS
 from codegen.cpu.emit import emit
 from codegen.facts import facts
 from codegen.load import executor_class
@@ -133,10 +133,13 @@ def study(graph: Graph, target: Target, seconds: float, torch: bool) -> dict[str
             seconds,
         )
         if torch:
+            from codegen.torch_steps import prepare
+
             theirs = {core.cpus[0] for core in second.cpu.cores}
             os.sched_setaffinity(0, theirs)  # its pool starts on these
-            contenders = torch_contenders(graph, inputs, one.state_dict(), len(theirs), lambda text: None, {})
-            _, eager = next(contenders)
+            eager = prepare(graph, inputs, one.state_dict(), len(theirs), WAYS[0])
+            for _ in range(WARM_STEPS):
+                eager()
             os.sched_setaffinity(0, everywhere)
             names = ("executor", "PyTorch eager")
             found["beside_torch"] = compare(names, (lambda: one.step(*inputs), pinned(eager, theirs)), seconds)

@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from codegen.bench import anonymous_bytes, torch_step, torch_tensor
+from codegen.bench import anonymous_bytes
 from codegen.initial import give_back_memory
 from codegen.load import executor_class
 from codegen.steps import Step, random_inputs, settled
@@ -105,6 +105,7 @@ def compiled(folder: str, share: str, format_: str) -> None:
     import torch
     import torch._functorch.config as functorch
 
+    from codegen.torch_steps import ORDERS, tensor_of, train
     from codegen.torch_twin import Twin, optimizer_for, parts_of
 
     bundle = read_bundle(folder)
@@ -112,15 +113,15 @@ def compiled(folder: str, share: str, format_: str) -> None:
         raise SystemExit("this study knows float32 networks with one loss")
     torch.set_num_threads(sum(lane.kind == "core" for lane in bundle.plan.lanes))
     functorch.activation_memory_budget = float(share)
-    memory = torch.channels_last if format_ == "NHWC" else torch.contiguous_format
+    memory = ORDERS[format_]
     module = Twin(bundle.graph).of_images(memory)
     for value in module.parameters():
         torch.nn.init.normal_(value, 0.0, 0.01)
     for value in module.buffers():
         torch.nn.init.ones_(value)
-    tensors = [torch_tensor(torch, each, memory) for each in random_inputs(bundle.graph)]
+    tensors = [tensor_of(each, memory) for each in random_inputs(bundle.graph)]
     optimizer, run = optimizer_for(bundle.graph, module), torch.compile(module, dynamic=False)
-    step = partial(torch_step, run, optimizer, tensors)
+    step = partial(train, run, optimizer, tensors)
     for _ in range(WARM_STEPS):
         step()
     optimizer.zero_grad(set_to_none=True)

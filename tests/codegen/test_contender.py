@@ -1,0 +1,60 @@
+"""PyTorch's step in a process of its own: timed there, and what becomes of it is told here."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from codegen.contender import Contender, Failed, Work, require_torch
+from codegen.initial import draw
+from codegen.steps import random_inputs
+from planner.errors import UserError
+from planner.graph.model import Role
+from tests.graphs import small_net
+
+pytest.importorskip("torch")
+
+
+@pytest.fixture
+def work() -> Work:
+    graph = small_net()
+    kept = [v for v in graph.values if v.role in (Role.PARAMETER, Role.STATE)]
+    return Work(graph, random_inputs(graph), {v.name or v.id: draw(v, 0) for v in kept}, 1)
+
+
+@pytest.fixture
+def contender(work: Work) -> Iterator[Contender]:
+    with Contender("eager NHWC", work) as made:
+        yield made
+
+
+def test_times_steps_where_they_run(contender: Contender) -> None:
+    assert contender.settled() > 0
+    times = contender.timed(3)
+    assert len(times) == 3 and min(times) > 0
+
+
+def test_tells_how_its_process_ended(contender: Contender) -> None:
+    contender._process.kill()
+    with pytest.raises(Failed, match="its process ended with SIGKILL"):
+        contender.settled()
+
+
+def test_tells_what_pytorch_says(work: Work) -> None:
+    with pytest.raises(Failed, match="size 16"):
+        Contender("eager NCHW", work._replace(inputs=[each[:2] for each in work.inputs[:1]] + work.inputs[1:]))
+
+
+def test_is_gone_when_it_is_closed(work: Work) -> None:
+    with Contender("eager NCHW", work) as made:
+        process = made._process
+    assert process.poll() == 0
+
+
+def test_without_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find_spec(name: str) -> Any:
+        return None
+
+    monkeypatch.setattr("importlib.util.find_spec", find_spec)
+    with pytest.raises(UserError, match="SP1012"):
+        require_torch()
