@@ -15,6 +15,7 @@ from planner.frontends import (
     aten_borders,
     aten_ctc,
     aten_elementwise,
+    aten_functions,
     aten_grid,
     aten_layers,
     aten_losses,
@@ -49,8 +50,8 @@ from planner.ops.loss import ClassLossAttrs, LossAttrs
 
 __all__ = [
     "CaptureOptions", "Loss", "Lowering", "aten_attention", "aten_bags", "aten_borders", "aten_ctc", "aten_elementwise",
-    "aten_grid", "aten_layers", "aten_losses", "aten_math", "aten_order", "aten_picks", "aten_random", "aten_recurrent",
-    "aten_reductions", "aten_resize", "aten_segments", "aten_shapes", "aten_volumes",
+    "aten_functions", "aten_grid", "aten_layers", "aten_losses", "aten_math", "aten_order", "aten_picks", "aten_random",
+    "aten_recurrent", "aten_reductions", "aten_resize", "aten_segments", "aten_shapes", "aten_volumes",
 ]  # fmt: skip
 
 CALLERS = "caller"

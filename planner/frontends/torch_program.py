@@ -16,6 +16,7 @@ from planner.errors import UserError
 from planner.frontends.aten import HANDLERS, packet
 from planner.frontends.torch_assignments import assignments, require_kept
 from planner.frontends.torch_checks import unvalidated
+from planner.frontends.torch_functions import traced_functions
 from planner.frontends.torch_stand_ins import stand_ins
 from planner.frontends.torch_writes import NO_GRAD, hidden_write, views_of_buffers, written_arguments
 from planner.graph.model import unsupported
@@ -72,7 +73,8 @@ def _exported(torch: Any, module: Any, original: Any, positional: Any, keywords:
         try:
             prefix = "model." if module is not original else ""
             with (
-                _own_gradients_refused(torch),
+                _hooks_refused(torch),
+                traced_functions(torch, lambda what: _own_gradient(what, _calling_line())),
                 unvalidated(torch),
                 stand_ins(torch),
                 assignments(torch, module, prefix) as replaced,
@@ -121,28 +123,19 @@ def _quiet() -> Iterator[None]:
 
 
 @contextmanager
-def _own_gradients_refused(torch: Any) -> Iterator[None]:
-    """Within it, custom autograd functions and hooks on gradients are errors (SP1024): an exported program has no place
-    for them, and would be differentiated as if they were not there."""
+def _hooks_refused(torch: Any) -> Iterator[None]:
+    """Within it, hooks on gradients are errors (SP1024): an exported program would be differentiated without them."""
 
-    def refuse(what: str, original: Any) -> Any:
-        def refused(*arguments: Any, **keywords: Any) -> Any:
-            owner = arguments[0]
-            if isinstance(owner, type) and owner.__module__.startswith("torch."):  # PyTorch's own, for torch.cond
-                return original.__get__(None, owner)(*arguments[1:], **keywords)
-            name = f" {owner.__name__}" if isinstance(owner, type) else ""
-            raise _own_gradient(f"{what}{name}", _calling_line())
+    def refused(*arguments: Any) -> None:
+        raise _own_gradient("a hook on a tensor's gradient", _calling_line())
 
-        return refused
-
-    function, tensor = torch.autograd.Function, torch.Tensor
-    kept = {"apply": function.__dict__["apply"], "register_hook": tensor.register_hook}
-    function.apply = classmethod(refuse("the custom autograd function", kept["apply"]))
-    tensor.register_hook = refuse("a hook on a tensor's gradient", None)
+    tensor = torch.Tensor
+    kept = tensor.register_hook
+    tensor.register_hook = refused
     try:
         yield
     finally:
-        function.apply, tensor.register_hook = kept["apply"], kept["register_hook"]
+        tensor.register_hook = kept
 
 
 def _refuse_hooks(module: Any) -> None:
@@ -157,14 +150,14 @@ def _refuse_hooks(module: Any) -> None:
 
 def _own_gradient(what: str, line: str) -> UserError:
     place = f" ({line})" if line else ""
-    fix = "write it with operators that PyTorch differentiates; what is changed about gradients goes into the loss"
+    fix = "put what changes gradients into a torch.autograd.Function that returns new tensors, or into the loss"
     return UserError("SP1024", f"the module has gradients of its own: {what}{place}", fix)
 
 
 def _calling_line() -> str:
     """The innermost line of the running code that is neither PyTorch's nor ours."""
     frames = [(f.filename, f.lineno) for f in traceback.extract_stack()]
-    return _line_of([(file, str(line)) for file, line in frames if file != __file__])
+    return _line_of([(file, str(line)) for file, line in frames if not file.startswith(OURS)])
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

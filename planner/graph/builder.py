@@ -32,6 +32,7 @@ from planner.graph.model import (
     Value,
 )
 from planner.graph.optimizer import Optimizer, append_updates
+from planner.graph.own_gradients import OwnGradient, values_of
 from planner.graph.shared_heads import share_heads
 from planner.ops import op_named
 from planner.ops.shape import ReshapeAttrs
@@ -58,6 +59,8 @@ class GraphBuilder:
         self.nodes: list[Node] = []
         self.inputs: list[str] = []
         self.frozen: set[str] = set()
+        self.own_gradients: dict[str, OwnGradient] = {}
+        """The results of functions that have them."""
         self.causal: set[str] = set()
         """Constants that, added to scores, let query i see the keys up to i and no others."""
         self._used: set[str] = set()
@@ -257,7 +260,7 @@ class GraphBuilder:
         self.objective(loss, optimizer, everything - others if parameters is None else parameters)
         self._require_disjoint()
         losses = [o.loss for o in self._objectives]
-        kept = {*losses, *predictions, *keep}
+        kept = {*losses, *predictions, *keep, *values_of(self.own_gradients)}
         parts = [self._fused(o, kept, gradients_of) if fuse else list(o.nodes) for o in self._objectives]
         if evaluation is None:
             predict = self._predict_program([n for part in parts for n in part], predictions)

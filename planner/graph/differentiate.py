@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 from planner.errors import UserError
 from planner.graph.gradient import GradientContext
-from planner.graph.model import Attrs, DType, Node, Role, TensorType
+from planner.graph.model import DType, Node, Role
+from planner.graph.own_gradients import OwnGradient, first_places, gradients_where_arrived
 from planner.graph.shared_weights import SharedWeights
 from planner.ops import op_named
+from planner.ops.shape import FillAttrs
 
 if TYPE_CHECKING:
     from planner.graph.builder import GraphBuilder
@@ -40,17 +42,16 @@ def append_backward(
     needed = changing_with(builder, forward, trainable)
     if loss not in needed:
         raise UserError("SP1006", f"the loss {loss!r} depends on no trainable parameter", "mark parameters trainable")
-    arrived: dict[str, list[str]] = {}
+    seed = _filled(builder, loss, 1.0, "seed")
+    arrived: dict[str, list[str]] = {loss: [seed]}
     shared = SharedWeights(builder, forward, needed)
+    functions = first_places(forward, builder.own_gradients)
     for place in reversed(range(len(forward))):
         node = forward[place]
-        seeded = loss in node.outputs
-        if (seeded or any(arrived.get(v) for v in node.outputs)) and any(v in needed for v in node.inputs):
-            if seeded:
-                (one,) = builder.op(
-                    "ones", [], _ones_attrs(builder.type(loss)), name=f"{loss}.seed", phase="backward", like=loss
-                )
-                arrived[loss] = [one]
+        if place in functions:
+            context = GradientContext(builder, forward, place, needed, arrived)
+            _differentiate_function(builder, forward, functions[place], context, needed)
+        elif any(arrived.get(v) for v in node.outputs) and _passes_gradients(node, needed):
             shared.differentiate(GradientContext(builder, forward, place, needed, arrived))
         shared.finish(node)
     return {p: arrived[p][0] for p in sorted(trainable) if arrived.get(p)}
@@ -64,12 +65,33 @@ def changing_with(builder: "GraphBuilder", nodes: Sequence[Node], values: Collec
     """The values that have a gradient with respect to some of `values`, these among them."""
     found = set(values)
     for node in nodes:
-        if op_named(node.op).differentiable and any(v in found for v in node.inputs):
+        own = builder.own_gradients.get(node.outputs[0]) if node.outputs else None
+        sources = own.inputs if own else node.inputs
+        if op_named(node.op).differentiable and any(v in found for v in sources):
             found.update(v for v in node.outputs if builder.type(v).dtype in _DIFFERENTIABLE)
     return found
 
 
-def _ones_attrs(type_: TensorType) -> Attrs:
-    from planner.ops.shape import FillAttrs
+def _passes_gradients(node: Node, needed: Collection[str]) -> bool:
+    return node.op != "own_gradient" and any(v in needed for v in node.inputs)
 
-    return FillAttrs(shape=type_.shape)
+
+def _differentiate_function(
+    builder: "GraphBuilder",
+    forward: Sequence[Node],
+    own: OwnGradient,
+    context: GradientContext,
+    needed: Collection[str],
+) -> None:
+    """Nothing more arrives at any result of a function that has a gradient of its own."""
+    arrived = [context.arrived_at(v) for v in own.outputs]
+    if any(arrived):
+        whole = [a or _filled(builder, v, 0.0, "none") for a, v in zip(arrived, own.outputs, strict=True)]
+        for x, gradient in gradients_where_arrived(builder, forward, own, whole, needed):
+            context.deliver(x, gradient)
+
+
+def _filled(builder: "GraphBuilder", value: str, number: float, name: str) -> str:
+    """A gradient of the value that is one number everywhere."""
+    attrs = FillAttrs(shape=builder.shape(value), value=number)
+    return builder.op("ones", [], attrs, name=f"{value}.{name}", phase="backward", like=value)[0]

@@ -25,9 +25,7 @@ class GradientContext:
         self._arrived = arrived
         self._forward, self._place = forward, place
         self.node = node = forward[place]
-        self.grad_outputs: tuple[str | None, ...] = tuple(
-            arrived[v][0] if arrived.get(v) else None for v in node.outputs
-        )
+        self.grad_outputs: tuple[str | None, ...] = tuple(map(self.arrived_at, node.outputs))
 
     @property
     def attrs(self) -> Attrs:
@@ -40,6 +38,10 @@ class GradientContext:
 
     def type(self, value: str) -> TensorType:
         return self._builder.type(value)
+
+    def arrived_at(self, value: str) -> str | None:
+        """The gradient w.r.t. any value that runs no later than this node."""
+        return self._arrived[value][0] if self._arrived.get(value) else None
 
     def needs(self, index: int) -> bool:
         """Whether the gradient w.r.t. input `index` is wanted."""
@@ -106,7 +108,7 @@ class GradientContext:
 
     def give(self, index: int, gradient: str) -> None:
         """Deliver the gradient w.r.t. input `index`; several deliveries to one value are added up."""
-        self._deliver(self.node.inputs[index], gradient)
+        self.deliver(self.node.inputs[index], gradient)
 
     def give_part(self, target: str, attrs: Attrs, suffix: str) -> None:
         """Deliver a slice of `grad` to a value that has these elements: an input, or one that was made of inputs before
@@ -119,9 +121,10 @@ class GradientContext:
         else:
             name, origin = f"{self.node.id}.{suffix}", self.node.origin
             (part,) = self._builder.op("slice", [whole], attrs, name=name, phase="backward", origin=origin, like=target)
-            self._deliver(target, part)
+            self.deliver(target, part)
 
-    def _deliver(self, target: str, gradient: str) -> None:
+    def deliver(self, target: str, gradient: str) -> None:
+        """Deliver the gradient of any earlier value."""
         if target not in self._needed:
             return
         gradient = self._builder.convert(gradient, self.type(target).layout)

@@ -39,25 +39,12 @@ ERRORS: dict[str, tuple[str, Callable[[nn.Linear, Tensor], Any], str]] = {
     "item": ("SP1014", lambda fc, x: fc(x) * x.mean().item(), "(tests/frontends/test_torch_program.py:"),
     "cond": ("SP1014", lambda fc, x: torch.cond(x.sum() > 0, fc, lambda y: fc(y) * 2, (x,)), "torch.cond"),
     "complex": ("SP1017", lambda fc, x: torch.fft.fft(fc(x)).abs(), "complex numbers (tests/frontends"),
-    "autograd": ("SP1024", lambda fc, x: Cube.apply(fc(x)), "function Cube (tests/frontends/test_torch_program.py:"),
     "hook": ("SP1024", lambda fc, x: hooked(fc(x)), "(tests/frontends/test_torch_program.py:"),
     "parameter": ("SP1020", lambda fc, x: normed(fc)(x), "parameter 'fc.weight'"),
     "input": ("SP1020", lambda fc, x: fc(x.add_(1)), "'x'"),
     "broken": ("SP1013", lambda fc, x: fc(x.T), "reduction dim"),
     "half": ("SP1001", lambda fc, x: fc(x).half(), "float16"),
 }
-
-
-class Cube(torch.autograd.Function):
-    """Its gradient is not that of its operators."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x**3
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient
 
 
 def hooked(y: Tensor) -> Tensor:

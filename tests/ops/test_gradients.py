@@ -29,6 +29,7 @@ NO_GRADIENT = {
     "detach": "it has none by its meaning",
     "dropout": "its mask comes from its own generator; see test_dropout",
     "ones": "a constant",
+    "own_gradient": "it is given; see tests/frontends/test_torch_functions",
     "random": "no input",
     "random_whole": "no input",
     "sort_entries": "whole numbers have none",
