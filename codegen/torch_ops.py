@@ -269,6 +269,10 @@ def chain(a: Any, t: Sequence[Tensor]) -> Tensor:
 
 TORCH: dict[str, Call] = {
     "atan": lambda a, t: t[0].atan(),
+    "round": lambda a, t: t[0].round(),
+    "floor": lambda a, t: t[0].floor(),
+    "trunc": lambda a, t: t[0].trunc(),
+    "sign": lambda a, t: t[0].sign(),
     "cos": lambda a, t: t[0].cos(),
     "sin": lambda a, t: t[0].sin(),
     "elu": elu,

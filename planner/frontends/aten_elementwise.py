@@ -1,6 +1,6 @@
 """ATen's functions of single elements that are compositions: rounding, signs, logarithms, angles, tests for NaN.
 
-Rounding has the gradient 0, as comparisons and conversions to whole numbers have.
+To rounding no gradient flows, as to comparisons and conversions to whole numbers.
 """
 
 from math import inf, log, pi
@@ -108,7 +108,9 @@ def _exp2(c: Context, x: str) -> str:
 # -- signs and rounding ----------------------------------------------------------------------------------------
 @lowers("sign", "sgn")
 def sign(c: Context, x: str) -> str:
-    return c.op("sub", c.compare("gt", x, 0), c.compare("lt", x, 0))
+    if c.whole_result():
+        return c.op("sub", c.compare("gt", x, 0), c.compare("lt", x, 0))
+    return c.op("sign", c.floating(x))
 
 
 @lowers("signbit")
@@ -131,23 +133,12 @@ def _copysign(c: Context, x: Any, of: Any) -> str:
 
 @lowers("trunc", "fix")
 def trunc(c: Context, x: str) -> str:
-    """Beyond 2^23 every float32 is whole."""
-    if c.whole_result():
-        return x
-    x = c.op("detach", x)
-    return c.where(c.compare("lt", c.op("abs", x), 2.0**23), c.floating(c.to_whole(_within(c, x))), x)
-
-
-def _within(c: Context, x: str) -> str:
-    return c.clamp(x, -(2.0**23), 2.0**23)
+    return x if c.whole_result() else c.op("trunc", x)
 
 
 @lowers("floor")
 def floor(c: Context, x: str) -> str:
-    if c.whole_result():
-        return x
-    cut = trunc(c, x)
-    return c.op("sub", cut, c.compare("gt", cut, x))
+    return x if c.whole_result() else c.op("floor", x)
 
 
 @lowers("ceil")
@@ -159,15 +150,7 @@ def _ceil(c: Context, x: str) -> str:
 def _round(c: Context, x: str, decimals: int = 0) -> str:
     if c.whole_result():
         return x
-    return c.scale(nearest_whole(c, c.scale(x, 10.0**decimals)), 10.0**-decimals)
-
-
-def nearest_whole(c: Context, x: str) -> str:
-    """Halves go to the even neighbour."""
-    up = floor(c, c.shift(x, 0.5))
-    tie = c.compare("eq", c.op("sub", up, x), 0.5)
-    odd = c.op("sub", up, c.scale(floor(c, c.scale(up, 0.5)), 2))
-    return c.op("sub", up, c.op("mul", tie, odd))
+    return c.scale(c.op("round", c.scale(x, 10.0**decimals)), 10.0**-decimals)
 
 
 @lowers("frac")

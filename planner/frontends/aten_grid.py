@@ -10,7 +10,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from planner.frontends.aten import Context, lowers, require
-from planner.frontends.aten_elementwise import floor, nearest_whole
+from planner.frontends.aten_elementwise import floor
 from planner.frontends.aten_picks import read
 
 _BILINEAR, _NEAREST, _BICUBIC = range(3)
@@ -82,7 +82,7 @@ def _bounded(c: Context, place: str, extent: int, padding: int, aligned: bool) -
 
 def _taps(c: Context, place: str, mode: int) -> list[_Tap]:
     if mode == _NEAREST:
-        return [_Tap(nearest_whole(c, place), c.fill((), 1.0))]
+        return [_Tap(c.op("round", place), c.fill((), 1.0))]
     low = floor(c, place)
     rest = c.op("sub", place, low)
     return [_Tap(low, c.shift(c.op("neg", rest), 1)), _Tap(c.shift(low, 1), rest)]
@@ -94,7 +94,7 @@ def _cubic_taps(c: Context, place: str, bounded: Callable[[str], str]) -> list[_
     rest = c.op("sub", place, low)
     far = c.shift(c.op("neg", rest), 1)
     weights = (_outer(c, c.shift(rest, 1)), _inner(c, rest), _inner(c, far), _outer(c, c.shift(far, 1)))
-    return [_Tap(nearest_whole(c, bounded(c.shift(low, i - 1))), w) for i, w in enumerate(weights)]
+    return [_Tap(c.op("round", bounded(c.shift(low, i - 1))), w) for i, w in enumerate(weights)]
 
 
 def _inner(c: Context, t: str) -> str:

@@ -74,18 +74,20 @@ def _backward(forward: Expression, wanted: Collection[int], from_result: bool) -
         step = forward.steps[number - forward.inputs]
         operands = [value[v] for v in step.operands]
         parts = _gradients(steps, step, arrived[number], operands, value[number])
-        for operand, part in zip(step.operands, parts, strict=True):
+        for operand, part in zip(step.operands, parts, strict=False):
             before = arrived.get(operand)
             arrived[operand] = part if before is None else steps.add("add", [before, part])
     return _pruned(steps, {i: arrived[i] for i in sorted(wanted) if i in arrived})
 
 
 def _gradients(steps: _Steps, step: Step, dy: Ref, x: Sequence[Ref], y: Ref) -> Sequence[Ref]:
-    """The gradient by every operand of one step."""
+    """The gradient by every operand of one step; none where it is flat."""
     rule = _RULES.get(step.op)
     if rule is not None:
         return rule(steps, dy, x)
     op = op_named(step.op)
+    if not op.differentiable:
+        return []
     if isinstance(op, Unary):
         return [steps.add(f"{step.op}_backward", [dy, x[0] if op.needs == "x" else y], step.attrs)]
     if step.op == "scale":

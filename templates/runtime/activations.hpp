@@ -215,6 +215,25 @@ struct Atan {
   STEPPLAN_BOTH static float backward(float dy, float x, float) { return dy / (1.0f + x * x); }
 };
 
+// No gradient flows to what these read.
+struct Round {
+  STEPPLAN_BOTH static float forward(float x) { return rintf(x); }  // halves to the even neighbour
+};
+
+struct Floor {
+  STEPPLAN_BOTH static float forward(float x) { return floorf(x); }
+};
+
+struct Trunc {
+  STEPPLAN_BOTH static float forward(float x) { return truncf(x); }
+};
+
+struct Sign {
+  STEPPLAN_BOTH static float forward(float x) {
+    return static_cast<float>(x > 0.0f) - static_cast<float>(x < 0.0f);
+  }
+};
+
 // y = f(x) over the range; y may equal x.
 template <class F, class T>
 void map_forward(const T* x, T* y, Range range, F f = {}) {

@@ -27,6 +27,7 @@ NO_GRADIENT = {
     "cast": "whole numbers have none",
     "compare": "constant wherever it is differentiable",
     "detach": "it has none by its meaning",
+    **dict.fromkeys(("floor", "round", "sign", "trunc"), "constant wherever it is differentiable"),
     "dropout": "its mask comes from its own generator; see test_dropout",
     "ones": "a constant",
     "own_gradient": "it is given; see tests/frontends/test_torch_functions",

@@ -79,6 +79,12 @@ STEPPLAN_UNARY(Sin)
 STEPPLAN_UNARY(Cos)
 STEPPLAN_UNARY(Atan)
 
+#define STEPPLAN_FLAT(F) template void map_forward<F, Stored>(Queue, const Stored*, Stored*, int64_t, F);
+STEPPLAN_FLAT(Round)
+STEPPLAN_FLAT(Floor)
+STEPPLAN_FLAT(Trunc)
+STEPPLAN_FLAT(Sign)
+
 #define STEPPLAN_BINARY(F)                                                                                            \
   template void map_binary<F, Stored>(Queue, const Stored*, const Stored*, Stored*, int64_t);                                    \
   template void map_broadcast<F, Stored>(Queue, const Stored*, const Strides&, const Stored*, const Strides&, Stored*,           \
