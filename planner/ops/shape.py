@@ -144,23 +144,12 @@ class Detach(_View):
 
 
 @register
-class OwnGradient(_View):
+class OwnGradient(Detach):
     """The same bytes, whose gradient is given (planner/graph/own_gradients.py): a custom autograd function's result."""
 
     name = "own_gradient"
     low_precision = EVERY
-
-    def infer(self, attrs: Attrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-        return (inputs[0],)
-
-    def evaluation(self, node: Node, inputs: list[str]) -> None:
-        return None
-
-    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        return (inputs[0],)
-
-    def samples(self) -> Sequence[Sample]:
-        return (Sample(Attrs(), (TensorType(shape=(6, 4, 5)),)),)
+    differentiable = True
 
 
 @register
