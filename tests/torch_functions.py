@@ -29,7 +29,7 @@ class Spike(Function):
     """A step whose gradient is that of another function (spiking networks), with a number as an argument."""
 
     @staticmethod
-    def forward(x: Tensor, slope: float) -> Tensor:
+    def forward(x: Tensor, slope: float = 3.0) -> Tensor:
         return (x > 0).to(x.dtype)
 
     @staticmethod

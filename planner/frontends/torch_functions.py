@@ -6,6 +6,7 @@ through operators of our own (aten_functions.py).
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from inspect import signature
 from types import FunctionType
 from typing import Any
 
@@ -25,7 +26,7 @@ def traced_functions(torch: Any, refuse: Refuse) -> Iterator[None]:
     def route(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         if function.__module__.startswith("torch."):
             return original(function, *arguments, **keywords)
-        return _traced(torch, function, arguments, refuse)
+        return _traced(torch, function, _bound(torch, function, arguments, keywords), refuse)
 
     # Not the method, but its code: many hold the bound method, `round = Round.apply`, since they were imported.
     module.stepplan_route = route
@@ -70,6 +71,17 @@ class _Context:
 
     def is_constant(self, result: Any) -> bool:
         return id(result) in self._constant
+
+
+def _bound(torch: Any, function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, ...]:
+    """All arguments by position, as PyTorch gives them to `setup_context`."""
+    if function.setup_context is not torch.autograd.Function.setup_context:
+        bound = signature(function.forward).bind(*arguments, **keywords)
+        bound.apply_defaults()
+        return bound.args
+    if keywords:
+        raise TypeError(f"{function.__name__}.apply takes no keyword arguments")
+    return arguments
 
 
 def _traced(torch: Any, function: Any, arguments: tuple[Any, ...], refuse: Refuse) -> Any:

@@ -86,7 +86,8 @@ def _differentiate_function(
     """Nothing more arrives at any result of a function that has a gradient of its own."""
     arrived = [context.arrived_at(v) for v in own.outputs]
     if any(arrived):
-        whole = [a or _filled(builder, v, 0.0, "none") for a, v in zip(arrived, own.outputs, strict=True)]
+        pairs = zip(arrived, own.outputs, strict=True)
+        whole = [builder.convert(a or _filled(builder, v, 0.0, "none"), builder.type(v).layout) for a, v in pairs]
         for x, gradient in gradients_where_arrived(builder, forward, own, whole, needed):
             context.deliver(x, gradient)
 

@@ -36,6 +36,8 @@ BODIES: dict[str, Callable[[Net, Tensor], Tensor]] = {
     "bound before": lambda net, y: rounded(4 * y) / 4,
     "twice": lambda net, y: rounded(4 * Round.apply(8 * y)) * y,
     "surrogate": lambda net, y: Spike.apply(y, 5.0),
+    "default argument": lambda net, y: Spike.apply(y),
+    "keyword argument": lambda net, y: Spike.apply(y, slope=2.0),
     "in a loop": lambda net, y: sum((Spike.apply(y - i / 4, 5.0) for i in range(4)), y),
     "two results": lambda net, y: torch.add(*(r.view(4, -1) for r in Scaled.apply(y, net.scale))),
     "one of two results": lambda net, y: Scaled.apply(y, net.scale)[0],
@@ -64,6 +66,11 @@ def test_losses_may_be_such_functions(loss: Callable[..., Tensor]) -> None:
 
 
 def test_of_images() -> None:
+    """Channels-last, while the gradient of what is flattened is not."""
+    body = nn.Sequential(
+        nn.Conv2d(3, 4, 3), Apply(lambda y: Spike.apply(y - 4) + Scaled.apply(y, torch.ones(3))[0] / 9)
+    )
+    agree(nn.Sequential(*body, nn.Flatten(), nn.Linear(36, 3)), torch.randn(2, 3, 5, 5))
     agree(
         nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), Apply(rounded), nn.ReLU(), nn.Flatten(), nn.Linear(36, 3)),
         torch.randn(2, 3, 5, 5),
