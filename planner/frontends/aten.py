@@ -222,12 +222,14 @@ def call(context: Context, node: Any, arguments: Sequence[Any], keywords: dict[s
 
 
 def _narrowed(context: Context, bound: list[Any], result: Any) -> list[Any]:
-    """Arguments of what goes element by element, where constants that were expanded are as they were before, if another
-    operand has the result's whole shape."""
+    """Arguments of what goes element by element, where constants that were expanded are as they were before, and those
+    that are one number everywhere are that number, if another operand has the result's whole shape."""
 
     def narrow(x: Any) -> Any:
-        if not context.is_constant(x) or 0 not in x.stride() or id(x) in context.buffers:
+        if not context.is_constant(x) or id(x) in context.buffers or x.numel() < 2:
             return x
+        if bool((x == x.flatten()[0]).all()):
+            return x.flatten()[0]
         return x[tuple(slice(0, 1 if stride == 0 else None) for stride in x.stride())]
 
     whole = (isinstance(a, str) and a in context.b.values and context.shape(a) == tuple(result.shape) for a in bound)

@@ -80,3 +80,19 @@ def test_parts_are_made_once_and_the_gradients_of_unused_ones_are_laid_out_alike
     graph = agree(Parts(), torch.randn(2, 3, 9, 7))
     ops = [node.op for node in graph.program["train_step"].nodes]
     assert ops.count("split") == 1 and "convert_layout" not in ops
+
+
+def test_constants_of_one_number_are_not_written_out() -> None:
+    class Bounded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.conv(x)
+            return torch.where(y > torch.zeros_like(y), torch.full_like(y, 2), y).flatten(1)
+
+    graph = agree(Bounded(), torch.randn(2, 3, 6, 6))
+    forward = [n for n in graph.program["train_step"].nodes if n.phase == "forward"]
+    assert {graph.value[n.outputs[0]].type.elements for n in forward if n.op == "ones"} == {1}
+    assert [n.op for n in forward].count("convert_layout") <= 1
