@@ -17,7 +17,7 @@ from codegen.load import executor_class
 from planner.bundle import read_bundle
 from planner.errors import UserError
 from planner.graph.model import Role
-from tests.cli import Files, everything_below, fails, run, succeeds
+from tests.cli import Files, everything_below, fails, succeeds
 
 ROOT = Path(__file__).parent.parent
 
@@ -156,13 +156,3 @@ def test_writing_over_an_input_is_refused(files: Files) -> None:
     assert addresses.operand(value)
     with pytest.raises(UserError, match="SP1505"):
         addresses.operand(value, written=True)
-
-
-def test_models_without_a_twin(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("torch")
-    import codegen.torch_twin
-
-    kept = {name: call for name, call in codegen.torch_twin._CALLS.items() if name != "linear"}
-    monkeypatch.setattr(codegen.torch_twin, "_CALLS", kept)
-    result = run("bench", built, "--repetitions", 1, "--against", "torch")
-    assert result.exit_code == 2 and "SP1513" in result.stderr, result.output
