@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 import codegen.load
+from codegen.contender import Work
 from codegen.cpu.view import Addresses
 from codegen.initial import read_weights
 from codegen.load import executor_class
 from planner.bundle import read_bundle
 from planner.errors import UserError
 from planner.graph.model import Role
-from tests.cli import Files, everything_below, fails, succeeds
+from tests.cli import Files, everything_below, fails, run, succeeds
 
 ROOT = Path(__file__).parent.parent
 
@@ -156,3 +157,15 @@ def test_writing_over_an_input_is_refused(files: Files) -> None:
     assert addresses.operand(value)
     with pytest.raises(UserError, match="SP1505"):
         addresses.operand(value, written=True)
+
+
+def test_models_without_a_twin(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the other process raises (tests/codegen/test_contender.py) ends the command."""
+    pytest.importorskip("torch")
+
+    def refuse(way: str, work: Work) -> None:
+        raise UserError("SP1513", "no PyTorch twin for op 'linear'", "compare without --against torch")
+
+    monkeypatch.setattr("codegen.bench.Contender", refuse)
+    result = run("bench", built, "--repetitions", 1, "--against", "torch")
+    assert result.exit_code == 2 and "SP1513" in result.stderr, result.output

@@ -16,7 +16,6 @@ from planner.ops.dropout import DropoutAttrs
 from planner.ops.embedding import EmbeddingAttrs
 from planner.ops.layer_norm import LayerNormAttrs
 from planner.ops.lrn import LrnAttrs
-from planner.ops.masks import CompareAttrs
 from planner.ops.normalization import BatchNormAttrs
 from planner.ops.pool import AdaptivePoolAttrs, AvgPoolAttrs, MaxPoolAttrs
 from planner.ops.rectifier import EluAttrs, SoftplusAttrs
@@ -250,13 +249,6 @@ def _hard(s: Lowering, call: Call) -> str:
         return e.op("mul", x, e.hard_sigmoid(x))
     slope, offset = call.attrs.get("alpha", 0.2), call.attrs.get("beta", 0.5)
     return e.clamp(e.shift(e.scale(x, slope), offset), 0, 1)
-
-
-@lowers("sign")
-def _sign(s: Lowering, call: Call) -> str:
-    x, zero = s.val(call.args[0]), s.e.fill((), 0.0)
-    above, below = (s.e.op("compare", x, zero, attrs=CompareAttrs(relation=r)) for r in ("gt", "lt"))
-    return s.e.op("sub", above, below)
 
 
 @lowers("tan")

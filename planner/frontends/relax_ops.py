@@ -72,7 +72,7 @@ SIMPLE = {
     "nn.relu": "relu", "sigmoid": "sigmoid", "tanh": "tanh", "exp": "exp", "log": "log", "sqrt": "sqrt", "abs": "abs",
     "negative": "neg", "nn.silu": "silu", "square": "square", "add": "add", "subtract": "sub", "multiply": "mul",
     "divide": "div", "maximum": "maximum", "minimum": "minimum", "tir.maximum": "maximum", "tir.minimum": "minimum",
-    "erf": "erf", "sin": "sin", "cos": "cos", "atan": "atan",
+    "erf": "erf", "sin": "sin", "cos": "cos", "atan": "atan", "sign": "sign",
 }  # fmt: skip
 _NUMPY: dict[str, Callable[..., Any]] = {
     "isnan": np.isnan, "where": np.where, "less": np.less, "greater": np.greater, "equal": np.equal, "add": np.add,

@@ -50,9 +50,10 @@ def values_of(records: Mapping[str, OwnGradient]) -> set[str]:
 def first_places(forward: Sequence[Node], records: Mapping[str, OwnGradient]) -> dict[int, OwnGradient]:
     """Behind its place in `forward` there is everything that reads any of a record's outputs."""
     places: dict[OwnGradient, int] = {}
-    for place, node in enumerate(forward if records else ()):
-        for record in (records[v] for v in node.outputs if v in records):
-            places.setdefault(record, place)
+    for place, node in enumerate(forward):
+        for value in node.outputs:
+            if value in records:
+                places.setdefault(records[value], place)
     return {place: record for record, place in places.items()}
 
 
