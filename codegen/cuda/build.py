@@ -1,5 +1,5 @@
-"""What an executor on a GPU is made of: the plan's own sources, the runtime's, and kernels compiled once by nvcc
-(chains of element-wise functions once per plan).
+"""What an executor on a GPU is made of: the plan's own sources, the runtime's, and the kernels that they call, compiled
+once by nvcc (chains of element-wise functions once per plan).
 
 `null`: for the null device instead, which runs everything on the processor: the same sources, by g++ alone.
 """
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from codegen import toolchain
 from codegen.cuda.toolchain import CUDA_RUNTIME, compile_kernels, libraries, toolkit
+from codegen.cuda.used import used
 from codegen.paths import RUNTIME
 from planner.target.model import Target
 
@@ -31,6 +32,7 @@ KERNELS = (
 
 EXECUTOR = ("executor.cpp", "timing.cpp")
 LIBRARY = ("convolution.cpp", "engines.cpp", "folded.cpp", "product.cpp")
+NULL_LIBRARY = ("block_null.cpp", "library_null.cpp")
 
 STORED = ("elementwise.cu", "group_norm.cu", "normalise.cu", "pooling.cu")
 """Of these, what is compiled once per type in which a plan stores activations."""
@@ -75,14 +77,15 @@ def _units(
     *more: str,
     mixed: bool = False,
 ) -> list[Unit]:
-    kernels: list[tuple[Path, tuple[str, ...]]] = [(CUDA_RUNTIME / name, ()) for name in KERNELS]
-    kernels += [(CUDA_RUNTIME / name, (BFLOAT16,)) for name in STORED if mixed]
+    runtime = [CUDA_RUNTIME / name for name in (*more, *(NULL_LIBRARY if null else LIBRARY))]
+    needed = used((*sources, *runtime), KERNELS)
+    kernels: list[tuple[Path, tuple[str, ...]]] = [(CUDA_RUNTIME / name, ()) for name in needed]
+    kernels += [(CUDA_RUNTIME / name, (BFLOAT16,)) for name in STORED if mixed and name in needed]
     # The host's code only asks for work: it runs on every processor of the architecture, whichever the target assumes.
     extra = tuple(f for f in extra if not f.startswith("-march="))
     if null:
         includes: tuple[Path, ...] = ()
         defines: tuple[str, ...] = ("-DSTEPPLAN_NULL_DEVICE",)
-        runtime = [CUDA_RUNTIME / name for name in (*more, "block_null.cpp", "library_null.cpp")]
         kernel = (*NULL_KERNELS, *defines)
         compiled = [(k.name, _host([k], (*kernel, *stored), includes, extra)) for k, stored in kernels]
     else:
@@ -90,7 +93,6 @@ def _units(
             (*toolkit().includes, *libraries().includes),
             (f"-DSTEPPLAN_LIBRARIES={libraries().version}",),
         )
-        runtime = [CUDA_RUNTIME / name for name in (*more, *LIBRARY)]
         found = [*kernels, (CUDA_RUNTIME / "find_device.cu", ())]
         compiled = [(k.name, _kernels(k, arch, stored)) for k, stored in found]
     compiled += [(s.name, _host([s], ("-O2", *defines), includes, extra)) for s in runtime]
