@@ -327,6 +327,7 @@ TORCH: dict[str, Call] = {
     "mul": lambda a, t: t[0] * t[1],
     "neg": lambda a, t: -t[0],
     "nll_loss": nll_loss,
+    "ones": lambda a, t: torch.full(a.shape, a.value),
     "pad": pad,
     "permute": lambda a, t: t[0].permute(a.axes),
     "pow_scalar": lambda a, t: t[0] ** a.value,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from codegen.cpu.filters import f32
 from codegen.cpu.shapes import broadcast
 from planner.artefact import sha256
 from planner.graph.model import DType
@@ -110,16 +111,19 @@ class Loop:
 
     def lines(self, elements: Sequence[str]) -> tuple[Line, ...]:
         """The steps, given what the loop calls every operand's element."""
-        return tuple(Line(name, step, op_named(step.op), given) for name, step, given in self._called(elements))
+        return tuple(Line(name, step, op_named(step.op), given) for name, step, given in self._called(elements)[1])
 
     def values(self, elements: Sequence[str]) -> tuple[str, ...]:
         """What the results become."""
-        called = [*elements, *(name for name, _, _ in self._called(elements))]
-        return tuple(called[r] for r in self.expression.results)
+        return tuple(self._called(elements)[0][r] for r in self.expression.results)
 
-    def _called(self, elements: Sequence[str]) -> list[tuple[str, Step, tuple[str, ...]]]:
-        called, found = list(elements), []
-        for number, step in enumerate(self.expression.steps, start=1):
-            found.append((f"u{number}", step, tuple(called[v] for v in step.operands)))
-            called.append(f"u{number}")
-        return found
+    def _called(self, elements: Sequence[str]) -> tuple[list[str], list[tuple[str, Step, tuple[str, ...]]]]:
+        """What operands and steps are called, and the steps that are computed."""
+        called = list(elements)
+        found: list[tuple[str, Step, tuple[str, ...]]] = []
+        for step in self.expression.steps:
+            name = f"u{len(found) + 1}" if step.constant is None else f32(step.constant)
+            if step.constant is None:
+                found.append((name, step, tuple(called[v] for v in step.operands)))
+            called.append(name)
+        return called, found

@@ -20,6 +20,7 @@ HEADERS = {
     "batch_norm": ("batch_norm.hpp",),
     "binary": ("binary.hpp",),
     "chain": ("activations.hpp", "binary.hpp"),
+    "choice": ("masks.hpp",),
     "conv": ("convolution.hpp",),
     "copy": ("copy.hpp",),
     "ctc": ("ctc.hpp",),

@@ -109,8 +109,11 @@ class NodeView:
 
     @property
     def family(self) -> str:
-        """The template that renders it. A single element-wise op that streams is a chain of one step."""
-        return "chain" if self.streamed and self.op.family in STREAMED_FAMILIES else self.op.family
+        """The template that renders it. A single element-wise op that streams is a chain of one step, and so is a
+        choice among floats on a processor."""
+        choice = self.op.family == "choice" and self.plan.kernel == "loops" and self.inputs[0].ctype == "float"
+        streams = self.streamed and self.op.family in STREAMED_FAMILIES
+        return "chain" if choice or streams else self.op.family
 
     @property
     def uses_library(self) -> bool:

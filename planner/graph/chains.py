@@ -15,13 +15,24 @@ The chain takes the id and the outputs of its last node, so nothing behind it ch
 
 from collections.abc import Collection, Mapping, Sequence
 
-from planner.graph.model import Node, Role, Value
+from planner.graph.model import DType, Node, Role, Value
 from planner.ops.base import find_op
 from planner.ops.chain import ChainAttrs
-from planner.ops.expression import FAMILIES, MOST_CHARACTERS, MOST_INPUTS, MOST_RESULTS, Expression, Step, parse
+from planner.ops.expression import (
+    FAMILIES,
+    MOST_CHARACTERS,
+    MOST_INPUTS,
+    MOST_RESULTS,
+    Expression,
+    Step,
+    constant,
+    parse,
+    takes_numbers,
+)
 from planner.ops.expression_gradient import DY, Y, backward_of, differentiable
 from planner.ops.expression_sigmoid import with_sigmoids
 from planner.ops.scalar import ScalarAttrs
+from planner.ops.shape import FillAttrs
 from planner.units import Bytes
 
 MOST_STEPS = 40
@@ -85,17 +96,28 @@ class _Joiner:
         for node in reversed(self._nodes):
             if node.id not in self._taken and self._joinable(node):
                 members = self._members(node)
-                if len(members) > 1:
+                if len(members) > 1 or any(self._constant(node, v) is not None for v in node.inputs):
                     self._taken.update(members)
                     replaced[node.id] = self._chain(members)
         gone = self._taken - set(replaced)
-        return [replaced.get(n.id, n) for n in self._nodes if n.id not in gone]
+        nodes = [replaced.get(n.id, n) for n in self._nodes if n.id not in gone]
+        read = {v for n in nodes for v in n.reads}
+        return [n for n in nodes if n.op != "ones" or not read.isdisjoint(n.outputs) or n.outputs[0] in self._wanted]
+
+    def _constant(self, node: Node, value: str) -> float | None:
+        """The number that a node's operand is, where a chain can have it in its text."""
+        attrs = self._maker[value].attrs if value in self._maker and takes_numbers(node.op) else None
+        return attrs.value if isinstance(attrs, FillAttrs) and attrs.shape == () else None
 
     def _joinable(self, node: Node) -> bool:
         op = find_op(node.op)
         if op is None or node.phase != self._phase or node.updates or len(node.outputs) != 1:
             return False
         if not self._moved.isdisjoint(node.inputs):
+            return False
+        if any(self._values[v].type.dtype is not DType.FLOAT32 for v in node.inputs):
+            return False
+        if all(self._constant(node, v) is not None for v in node.inputs):
             return False
         if op.family not in FAMILIES or (self._differentiated and not differentiable(node.op)):
             return False
@@ -139,7 +161,8 @@ class _Joiner:
         """What a chain reads from outside, in order."""
         nodes = sorted((self._nodes[self._place[m]] for m in members), key=lambda n: self._place[n.id])
         made = {v for n in nodes for v in n.outputs}
-        return [v for v in dict.fromkeys(v for n in nodes for v in n.inputs) if v not in made]
+        read = dict.fromkeys(v for n in nodes for v in n.inputs if self._constant(n, v) is None)
+        return [v for v in read if v not in made]
 
     def _lasts_no_longer(self, node: Node, last: Node, members: Collection[str]) -> bool:
         """Joining reads a node's operands where the chain ends: they must not change until then. It keeps more alive
@@ -181,12 +204,19 @@ class _Joiner:
     def _expression(self, members: Collection[str]) -> tuple[list[str], Expression, Node]:
         """The operands of a chain, what it computes, and its last node."""
         inputs = self._inputs(members)
-        number = {v: i for i, v in enumerate(inputs)}
+        number: dict[str | float, int] = {v: i for i, v in enumerate(inputs)}
         steps: list[Step] = []
         nodes = [self._nodes[self._place[m]] for m in sorted(members, key=self._place.__getitem__)]
         for node in nodes:
+            operands: list[int] = []
+            for value in node.inputs:
+                given = self._constant(node, value)
+                if given is not None and given not in number:
+                    number[given] = len(inputs) + len(steps)
+                    steps.append(constant(given))
+                operands.append(number[value if given is None else given])
             number[node.outputs[0]] = len(inputs) + len(steps)
-            steps.append(Step(node.op, node.attrs, tuple(number[v] for v in node.inputs)))
+            steps.append(Step(node.op, node.attrs, tuple(operands)))
         result = len(inputs) + len(steps) - 1
         return inputs, with_sigmoids(Expression(len(inputs), tuple(steps), (result,))), nodes[-1]
 

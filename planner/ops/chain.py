@@ -6,7 +6,8 @@ steps. The backward
 node computes what lies between the steps again, so nothing of that is kept for it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from planner.graph.gradient import GradientContext
 from planner.graph.model import Attrs, Layout, TensorType
 from planner.ops.base import EVERY, Array, Mode, Sample, Signature, op_named, register
 from planner.ops.broadcast import Broadcast
-from planner.ops.expression import MOST_RESULTS, Expression, parse
+from planner.ops.expression import MOST_INPUTS, MOST_RESULTS, Expression, parse
 from planner.ops.expression_gradient import DY, Y, backward_of
 from planner.ops.reduce import sum_to
 
@@ -38,6 +39,10 @@ class Chain(Broadcast):
     attrs_type = ChainAttrs
     input_counts = ()
     output_names = ("y", *(f"y{i}" for i in range(1, MOST_RESULTS)))
+
+    def low_inputs(self, attrs: ChainAttrs) -> Container[int] | None:
+        """Not where two tensors are compared: rounding one of them would turn results over."""
+        return None if _compares_tensors(attrs.expression) else EVERY
 
     def expression(self, attrs: ChainAttrs, inputs: Sequence[object]) -> Expression:
         return parse(attrs.expression, len(inputs))
@@ -75,6 +80,8 @@ class Chain(Broadcast):
         y, total = signature.outputs[0], 0
         assert isinstance(signature.attrs, ChainAttrs)
         for step in self.expression(signature.attrs, signature.inputs).steps:
+            if step.constant is not None:
+                continue
             total += op_named(step.op).flops(Signature(step.op, step.attrs, (y,) * len(step.operands), (y,)))
         return total
 
@@ -112,6 +119,13 @@ class ChainBackward(Chain):
         return tuple(found)
 
 
+@lru_cache(maxsize=4096)
+def _compares_tensors(text: str) -> bool:
+    steps = parse(text, MOST_INPUTS).steps
+    constants = {MOST_INPUTS + i for i, s in enumerate(steps) if s.constant is not None}
+    return any(s.op == "compare" and constants.isdisjoint(s.operands) for s in steps)
+
+
 def _cases() -> tuple[tuple[str, tuple[TensorType, ...]], ...]:
     cl = Layout.CHANNELS_LAST
     image, gate = TensorType(shape=(3, 8, 5, 7), layout=cl), TensorType(shape=(3, 8, 1, 1), layout=cl)
@@ -131,5 +145,7 @@ def _cases() -> tuple[tuple[str, tuple[TensorType, ...]], ...]:
         ("log(exp(-abs(a)) + 1.0) + sqrt(square(b) + 1.0)", (TensorType(shape=(4, 1, 6)), TensorType(shape=(5, 1)))),
         ("u1 = square(a) + 1.0; u1 ** -0.5 * reciprocal(u1) + u1 ** 0.5", (vector,)),
         ("tanh(silu(a) + b)", (matrix, matrix)),
+        ("where(compare(a, 0.0, 'gt'), a, b * 0.5) + maximum(a, 0.25)", (matrix, row)),
+        ("where(compare(a, b, 'le'), -1.5, a * c)", (image, gate, image)),
         ("a + b", (matrix, matrix)),
     )

@@ -3,7 +3,8 @@
 The text is a small part of Python's grammar: statements `name = expression`, separated by semicolons, the last of them
 the results, separated by commas. The operands are a, b, c, ... Functions are the element-wise ops by name, with their
 attributes behind the operands (`clamp(a, 0.0, 6.0)`); `+ - * /` are the ops add, sub, mul and div, or add_scalar and
-scale where one side is a number, and `a ** 2.0` is pow_scalar. It is parsed, never run.
+scale where one side is a number, and `a ** 2.0` is pow_scalar. A number as a function's operand is a constant
+(`where(compare(a, 0.0, 'gt'), a, -1.0)`). It is parsed, never run.
 """
 
 import ast
@@ -11,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from math import isfinite
 from string import ascii_lowercase
 from typing import Any, NamedTuple
 
@@ -18,8 +20,9 @@ from pydantic import ValidationError
 
 from planner.graph.model import Attrs
 from planner.ops.base import Op, find_op, misfit
+from planner.ops.shape import FillAttrs
 
-FAMILIES = frozenset({"elementwise", "binary"})
+FAMILIES = frozenset({"elementwise", "binary", "choice"})
 """Of the ops that compute an element of their result from the operands' elements at the same place."""
 
 MOST_INPUTS, MOST_RESULTS, MOST_CHARACTERS = 12, 8, 4000
@@ -46,6 +49,16 @@ class Step(NamedTuple):
     attrs: Attrs
     operands: tuple[int, ...]
 
+    @property
+    def constant(self) -> float | None:
+        """The number that this step is."""
+        return self.attrs.value if isinstance(self.attrs, FillAttrs) else None
+
+
+def constant(value: float) -> Step:
+    """A number among the operands."""
+    return Step("ones", FillAttrs(shape=(), value=value), ())
+
 
 @dataclass(frozen=True)
 class Expression:
@@ -65,7 +78,7 @@ class Expression:
         statements: list[str] = []
         for number, step in enumerate(self.steps):
             shown = _printed(step, [printed[v] for v in step.operands])
-            if uses[self.inputs + number] > 1:
+            if uses[self.inputs + number] > 1 and step.constant is None:
                 name = f"u{len(statements) + 1}"
                 statements.append(f"{name} = {shown[0]}")
                 shown = (name, _CALL)
@@ -85,6 +98,11 @@ def function_of(op: Op) -> tuple[str, ...]:
     return tuple(op.attrs_type.model_fields)
 
 
+def takes_numbers(op: str) -> bool:
+    """Whether the text can have a number where the op has an operand."""
+    return op not in _INFIX
+
+
 def _printed(step: Step, operands: Sequence[tuple[str, int]]) -> tuple[str, int]:
     """A step's text, and how tightly it binds."""
 
@@ -92,6 +110,8 @@ def _printed(step: Step, operands: Sequence[tuple[str, int]]) -> tuple[str, int]
         text, binds = operands[index]
         return text if binds >= least else f"({text})"
 
+    if step.constant is not None:
+        return repr(step.constant), _CALL
     if step.op in ("add", "sub"):
         return f"{side(0, _SUM)} {_INFIX[step.op]} {side(1, _PRODUCT)}", _SUM
     if step.op in ("mul", "div"):
@@ -133,6 +153,7 @@ class _Parser:
         self._inputs = inputs
         self._known = {name: i for i, name in enumerate(names(inputs))}
         self._steps: list[Step] = []
+        self._constants: dict[float, int] = {}
 
     def expression(self) -> Expression:
         statements = ast.parse(self._text.strip()).body
@@ -164,8 +185,22 @@ class _Parser:
             attrs = definition.attrs_type.model_validate(dict(zip(fields, given, strict=False)))
         except ValidationError as error:
             raise misfit(f"{op} in a chain: {error.errors()[0]['msg']}", "give it the attributes it takes") from None
-        self._steps.append(Step(op, attrs, tuple(operands)))
+        return self._append(Step(op, attrs, tuple(operands)))
+
+    def _append(self, step: Step) -> int:
+        self._steps.append(step)
         return self._inputs + len(self._steps) - 1
+
+    def _operand(self, node: ast.expr) -> int:
+        """Of a function: a number, too."""
+        if not _is_constant(node):
+            return self._value(node)
+        value = ast.literal_eval(node)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+            raise self._wrong("a number", node)
+        if value not in self._constants:
+            self._constants[value] = self._append(constant(float(value)))
+        return self._constants[value]
 
     def _value(self, node: ast.expr) -> int:
         match node:
@@ -176,11 +211,10 @@ class _Parser:
             case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _BINARY:
                 return self._operation(type(operator), left, right)
             case ast.Call(func=ast.Name(id=op), args=arguments, keywords=[]):
-                operands = [a for a in arguments if not _is_constant(a)]
-                if any(map(_is_constant, arguments[: len(operands)])):
-                    raise self._wrong("operands before attributes", node)
-                given = [ast.literal_eval(a) for a in arguments[len(operands) :]]
-                return self._add(op, [self._value(a) for a in operands], given)
+                definition = find_op(op)
+                count = max(definition.input_counts, default=0) if definition else 0
+                given = [ast.literal_eval(a) for a in arguments[count:]]
+                return self._add(op, [self._operand(a) for a in arguments[:count]], given)
         raise self._wrong("an operand, an operation or a function", node)
 
     def _operation(self, operator: type[ast.operator], left: ast.expr, right: ast.expr) -> int:

@@ -14,7 +14,7 @@ from planner.graph.model import Attrs
 from planner.ops.activation import Unary
 from planner.ops.base import op_named
 from planner.ops.binary import BinaryGradAttrs
-from planner.ops.expression import Expression, Step
+from planner.ops.expression import Expression, Step, constant
 
 Ref = str | int
 """A leaf's name (`dy`, `y`, an input's number as text) or a step's number."""
@@ -75,18 +75,20 @@ def _backward(forward: Expression, wanted: Collection[int], from_result: bool) -
         operands = [value[v] for v in step.operands]
         parts = _gradients(steps, step, arrived[number], operands, value[number])
         for operand, part in zip(step.operands, parts, strict=False):
+            if part is None:
+                continue
             before = arrived.get(operand)
             arrived[operand] = part if before is None else steps.add("add", [before, part])
     return _pruned(steps, {i: arrived[i] for i in sorted(wanted) if i in arrived})
 
 
-def _gradients(steps: _Steps, step: Step, dy: Ref, x: Sequence[Ref], y: Ref) -> Sequence[Ref]:
+def _gradients(steps: _Steps, step: Step, dy: Ref, x: Sequence[Ref], y: Ref) -> Sequence[Ref | None]:
     """The gradient by every operand of one step; none where it is flat."""
     rule = _RULES.get(step.op)
     if rule is not None:
         return rule(steps, dy, x)
     op = op_named(step.op)
-    if not op.differentiable:
+    if not op.differentiable or step.constant is not None:
         return []
     if isinstance(op, Unary):
         return [steps.add(f"{step.op}_backward", [dy, x[0] if op.needs == "x" else y], step.attrs)]
@@ -99,12 +101,19 @@ def _gradients(steps: _Steps, step: Step, dy: Ref, x: Sequence[Ref], y: Ref) -> 
     return [steps.add(f"{step.op}_backward", [dy, *x], BinaryGradAttrs(operand=i)) for i in (0, 1)]
 
 
-_RULES: Mapping[str, Callable[[_Steps, Ref, Sequence[Ref]], Sequence[Ref]]] = {
+def _where(steps: _Steps, dy: Ref, x: Sequence[Ref]) -> Sequence[Ref | None]:
+    """dy where an operand is chosen, else 0: whatever dy is there, infinite or NaN."""
+    zero = steps.add("ones", [], constant(0.0).attrs)
+    return [None, steps.add("where", [x[0], dy, zero]), steps.add("where", [x[0], zero, dy])]
+
+
+_RULES: Mapping[str, Callable[[_Steps, Ref, Sequence[Ref]], Sequence[Ref | None]]] = {
     "add": lambda s, dy, x: [dy, dy],
     "sub": lambda s, dy, x: [dy, s.add("neg", [dy])],
     "mul": lambda s, dy, x: [s.add("mul", [dy, x[1]]), s.add("mul", [dy, x[0]])],
     "div": lambda s, dy, x: [s.add("div", [dy, x[1]]), s.add("div_backward", [dy, *x], BinaryGradAttrs(operand=1))],
     "neg": lambda s, dy, x: [s.add("neg", [dy])],
+    "where": _where,
 }
 
 
@@ -113,7 +122,7 @@ def differentiable(op: str) -> bool:
     return (
         op in _RULES
         or isinstance(op_named(op), Unary)
-        or op in ("scale", "add_scalar", "pow_scalar", "maximum", "minimum")
+        or op in ("scale", "add_scalar", "pow_scalar", "maximum", "minimum", "compare")
     )
 
 

@@ -54,7 +54,7 @@ class Compare(Broadcast):
     """y = 1 where a and b stand in the relation, else 0. Inputs: a, b, both floating point or both int64."""
 
     name = "compare"
-    family = "masks"
+    family = "choice"
     attrs_type = CompareAttrs
     input_counts = (2,)
     any_dtype = True
@@ -67,6 +67,9 @@ class Compare(Broadcast):
 
     def infer(self, attrs: CompareAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         return (self.broadcast(inputs, DType.FLOAT32),)
+
+    def schedules(self, signature: Signature) -> Sequence[str]:
+        return super().schedules(signature) if signature.inputs[0].dtype is DType.FLOAT32 else ()
 
     def reference(self, attrs: CompareAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
         return (np.asarray(RELATIONS[attrs.relation](*inputs), np.float64),)
@@ -96,7 +99,7 @@ class Where(Broadcast):
     """y = a where mask is not 0, else b. Inputs: mask, a, b. What is not chosen may be infinite or NaN."""
 
     name = "where"
-    family = "masks"
+    family = "choice"
     input_counts = (3,)
 
     def layouts(self, attrs: Any, inputs: Sequence[TensorType]) -> tuple[Layout | None, ...]:

@@ -19,7 +19,7 @@ STREAMS = ("stream:128", "stream:512")
 UPDATE_STREAMS = ("stream:512",)
 """The same of a parameter's update."""
 
-STREAMED_FAMILIES = frozenset({"elementwise", "binary", "chain"})
+STREAMED_FAMILIES = frozenset({"elementwise", "binary", "choice", "chain"})
 """Op families whose loops can: those of chains, and of the ops that can be steps of one."""
 
 

@@ -35,6 +35,15 @@ def test_a_line_per_step() -> None:
     ]
 
 
+def test_numbers_are_literals() -> None:
+    loop = loop_of("where(compare(a, 0.5, 'gt'), b, -1.0)", MATRIX, MATRIX)
+    assert body(loop, ["a[i]", "b[i]"], ["y[i]"]) == [
+        "const float u1 = a[i] > 0.5f ? 1.0f : 0.0f;",
+        "const float u2 = select_loaded(u1 != 0.0f, b[i], -1.0f);",
+        "y[i] = u2;",
+    ]
+
+
 OPS = [op for op in all_ops().values() if op.family in FAMILIES]
 
 

@@ -94,5 +94,6 @@ def test_constants_of_one_number_are_not_written_out() -> None:
 
     graph = agree(Bounded(), torch.randn(2, 3, 6, 6))
     forward = [n for n in graph.program["train_step"].nodes if n.phase == "forward"]
-    assert {graph.value[n.outputs[0]].type.elements for n in forward if n.op == "ones"} == {1}
+    assert [n.attrs.text() for n in forward if n.op == "chain"] == ["where(compare(a,0.0,'gt'),2.0,a)"]
+    assert "ones" not in {n.op for n in forward}
     assert [n.op for n in forward].count("convert_layout") <= 1

@@ -6,9 +6,11 @@ import pytest
 from planner.graph import layers
 from planner.graph.builder import GraphBuilder
 from planner.graph.chains import apart, join
-from planner.graph.model import Init, Layout, TensorType
+from planner.graph.model import DType, Init, Layout, TensorType
 from planner.graph.optimizer import Optimizer
+from planner.ops.masks import CompareAttrs
 from planner.ops.scalar import ScalarAttrs
+from planner.ops.shape import FillAttrs
 from tests.interpreter import draw_values, run_program
 
 SHAPE = (6, 20)
@@ -115,6 +117,87 @@ def test_vectors_and_numbers_are_operands():
     gamma = net.b.parameter("gamma", (20,), Init(kind="ones"))
     y = net.add(net.mul(net.other(), gamma), net.x)
     assert chains(net.joined(y)) == {"add": ("a * b + c", ("other.y", gamma, net.x))}
+
+
+def compare(net, relation, a, b):
+    return net.b.op("compare", [a, b], CompareAttrs(relation=relation))[0]
+
+
+def number(net, value, *shape):
+    return net.b.op("ones", [], FillAttrs(shape=shape, value=value))[0]
+
+
+def bent(net, x):
+    """x above 0, a tenth of it below."""
+    return net.where(compare(net, "gt", x, number(net, 0.0)), x, net.scale(x, value=0.1))
+
+
+def test_choices_are_steps_and_numbers_stand_in_the_text():
+    net = Net()
+    nodes = net.joined(bent(net, net.x))
+    assert chains(nodes) == {"where": ("where(compare(a, 0.0, 'gt'), a, a * 0.1)", (net.x,))}
+    assert list(nodes) == ["first", "where"]
+
+
+def test_one_node_with_a_number_is_a_chain():
+    net = Net()
+    low = number(net, -1.5)
+    assert chains(net.joined(net.maximum(net.x, low))) == {"maximum": ("maximum(a, -1.5)", (net.x,))}
+    assert "ones" in net.joined(net.maximum(net.x, low), low)  # what is wanted stays
+
+
+def test_numbers_that_give_a_result_its_shape_stay():
+    net = Net()
+    rows = number(net, 0.5, *SHAPE)
+    y = net.exp(net.maximum(net.b.parameter("gain", (20,), Init(kind="ones")), rows))
+    assert chains(net.joined(y)) == {"exp": ("exp(maximum(a, b))", ("gain", rows))}
+    net = Net()
+    both = net.where(net.x, number(net, 1.0), number(net, 2.0))
+    assert chains(net.joined(both)) == {"where": ("where(a, 1.0, 2.0)", (net.x,))}
+    alone = net.maximum(number(net, 1.0), number(net, 2.0))
+    assert "maximum" not in chains(net.joined(alone))
+
+
+def test_numbers_beside_operators_are_operands():
+    """`a / 2.0` is none of the text's divisions."""
+    net = Net()
+    two = number(net, 2.0)
+    assert chains(net.joined(net.exp(net.div(net.x, two)))) == {"exp": ("exp(a / b)", (net.x, two))}
+
+
+def test_whole_numbers_are_compared_apart():
+    net = Net()
+    ids = [net.b.input(name, TensorType(shape=SHAPE, dtype=DType.INT64)) for name in ("a", "b")]
+    same = compare(net, "eq", *ids)
+    assert chains(net.joined(net.scale(net.mul(same, net.x), value=2.0))) == {"scale": ("a * b * 2.0", (same, net.x))}
+
+
+def test_a_mask_that_is_all_the_gradient_needs_stays():
+    net = Net()
+    mask = compare(net, "lt", net.exp(net.x), net.other())
+    y = net.where(mask, net.other("yes"), net.other("no"))
+    assert set(chains(net.joined(y))) == {"compare"}
+
+
+def choosing_net(fuse):
+    """Choices among layers' outputs, a number per column, and numbers; what is not chosen may be NaN."""
+    net = Net()
+    floor = net.b.parameter("floor", (20,), Init(kind="uniform", value=0.5))
+    x = bent(net, net.x)
+    x = net.where(compare(net, "le", x, floor), floor, x)
+    root = net.where(compare(net, "gt", x, number(net, 0.1)), net.sqrt(net.add_scalar(x, value=-0.1)), number(net, 0.0))
+    return net.finish(net.add(net.minimum(root, number(net, 0.75)), net.other()), fuse)
+
+
+def test_choices_have_their_gradients():
+    plain, joined = choosing_net(False), choosing_net(True)
+    texts = [n.attrs.expression for n in joined.program["train_step"].nodes if n.op.startswith("chain")]
+    assert any("where(compare(" in text for text in texts)
+    values = draw_values(joined, np.random.default_rng())
+    with np.errstate(invalid="ignore", divide="ignore"):
+        before, after = (run_program(g, "train_step", values) for g in (plain, joined))
+    for parameter in (v.id for v in joined.values if v.name):
+        np.testing.assert_allclose(after[parameter], before[parameter], rtol=1e-9, atol=1e-12, err_msg=parameter)
 
 
 def test_slow_powers_stay():

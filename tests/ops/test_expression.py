@@ -42,6 +42,33 @@ def test_attributes_stand_behind_operands():
     assert found[2].attrs == BinaryGradAttrs(operand=1)
 
 
+def test_numbers_among_operands():
+    found = parse("where(compare(a, 0.5, 'gt'), 0.5, maximum(-2, b))", 2).steps
+    assert [(s.op, s.constant, s.operands) for s in found] == [
+        ("ones", 0.5, ()),
+        ("compare", None, (0, 2)),
+        ("ones", -2.0, ()),
+        ("maximum", None, (4, 1)),
+        ("where", None, (3, 2, 5)),
+    ]
+
+
+def test_choices_pass_the_gradient_on_where_they_chose():
+    """And 0 elsewhere, whatever the gradient is there; none to the mask."""
+    assert gradient("where(compare(a, b, 'lt'), c, a * 2.0)", 3) == (
+        "u1 = compare(b, c, 'lt'); where(u1, 0.0, a) * 2.0, where(u1, a, 0.0)",
+        (DY, "0", "1"),
+        {0: 0, 2: 1},
+    )
+    assert gradient("maximum(a, 0.5)", 1)[0] == "maximum_backward(a, b, 0.5, 0)"
+
+
+@pytest.mark.parametrize(("text", "low"), [("compare(a, 0.5, 'ge') * b", True), ("a * compare(b, a, 'ge')", False)])
+def test_tensors_are_compared_in_float32(text, low):
+    """Rounding one of them would turn results over; a number is not rounded."""
+    assert (op_named("chain").low_inputs(ChainAttrs(expression=text)) is not None) == low
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -52,6 +79,7 @@ def test_attributes_stand_behind_operands():
         "u1 = a * b; u2 = sqrt(u1); u2 * u2 + u1, -u1",
         "a * -2.0 - 1e-05",
         "gelu_backward(a, b, 'tanh') + leaky_relu(c) + clamp(a, -1.0)",
+        "u1 = compare(a, -0.5, 'ne'); where(u1, b, 0.0) + where(u1, 0.0, maximum(1e-05, c))",
     ],
 )
 def test_text_comes_back(text):
@@ -84,6 +112,16 @@ def test_text_comes_back(text):
         "relu(a, 1.0)",
         "relu(1.0, a)",
         "relu(x=a)",
+        "maximum(a, None)",
+        "maximum(a, True)",
+        "maximum(a, 'b')",
+        "maximum(a, 1e999)",
+        "where(a, b)",
+        "where(a, b, c, 1.0)",
+        "compare(a, 'gt')",
+        "compare(a, b, 'above')",
+        "u = 1.0; maximum(a, u)",
+        "ones(1.0)",
         "relu(*a)",
         "clamp(a, 'b')",
         "scale(a)",
