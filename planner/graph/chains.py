@@ -1,8 +1,9 @@
 """Joins element-wise nodes into chains: one pass over memory instead of one per node.
 
-A node is joined with the ones that read its result if nobody else does. In the forward pass this happens before
-differentiation, so that the chain's gradient rule computes what lies between its steps again instead of keeping it;
-in the backward pass afterwards, where sums of gradients and small factors meet.
+A node is joined with the ones that read its result if nobody else does; where no gradient is asked for, also if all
+its readers can compute it again from no more operands, and then it is gone when all of them do. In the forward pass
+this happens before differentiation, so that the chain's gradient rule computes what lies between its steps again
+instead of keeping it; in the backward pass afterwards, where sums of gradients and small factors meet.
 
     hard-swish   add_scalar -> clamp -> mul -> scale     chain "a * clamp(a + 3.0, 0.0, 6.0) * 0.16666667"
 
@@ -16,7 +17,7 @@ The chain takes the id and the outputs of its last node, so nothing behind it ch
 from collections.abc import Collection, Mapping, Sequence
 
 from planner.graph.model import DType, Node, Role, Value
-from planner.ops.base import find_op
+from planner.ops.base import Signature, find_op, op_named
 from planner.ops.chain import ChainAttrs
 from planner.ops.expression import (
     FAMILIES,
@@ -37,6 +38,9 @@ from planner.units import Bytes
 
 MOST_STEPS = 40
 """Of one chain: beyond, values no longer stay in registers, and the text no longer reads well."""
+
+CHEAP = 2
+"""Operations per element of what may be computed again rather than read."""
 
 _FAST_POWERS = frozenset({-1.0, -0.5, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0})
 
@@ -90,19 +94,50 @@ class _Joiner:
         self._moved = {v for n in nodes if n.phase == "forward" for v in n.updates}
         """Running statistics: a chain's gradient would read them when they have changed."""
         self._taken: set[str] = set()
+        self._shared: set[str] = set()
+        """Nodes that are in a chain and stay for others."""
 
     def joined(self) -> list[Node]:
         replaced: dict[str, Node] = {}
         for node in reversed(self._nodes):
+            self._leave_out_unread(node.id)
             if node.id not in self._taken and self._joinable(node):
                 members = self._members(node)
                 if len(members) > 1 or any(self._constant(node, v) is not None for v in node.inputs):
-                    self._taken.update(members)
                     replaced[node.id] = self._chain(members)
+                    self._take(members, node)
         gone = self._taken - set(replaced)
         nodes = [replaced.get(n.id, n) for n in self._nodes if n.id not in gone]
         read = {v for n in nodes for v in n.reads}
         return [n for n in nodes if n.op != "ones" or not read.isdisjoint(n.outputs) or n.outputs[0] in self._wanted]
+
+    def _take(self, members: set[str], last: Node) -> None:
+        """From now on the members are read as the chain that ends with `last`, but for those that others read as well:
+        they stay until the last of these has them in its own chain."""
+        shared = {m for m in members - {last.id} if not self._readers[self._result(m)] <= members}
+        inputs = self._inputs(members)
+        self._taken |= members - shared
+        self._drop(members - shared)
+        for value in inputs:
+            self._readers[value].add(last.id)
+        self._shared |= shared
+        for member in sorted(shared, key=self._place.__getitem__, reverse=True):
+            self._leave_out_unread(member)
+
+    def _leave_out_unread(self, node: str) -> None:
+        """A node that all its readers have in chains of their own."""
+        if node in self._shared - self._taken and not self._readers[self._result(node)]:
+            self._taken.add(node)
+            self._drop({node})
+
+    def _drop(self, readers: Collection[str]) -> None:
+        """They read nothing any more."""
+        for reader in readers:
+            for value in self._nodes[self._place[reader]].inputs:
+                self._readers[value].discard(reader)
+
+    def _result(self, node: str) -> str:
+        return self._nodes[self._place[node]].outputs[0]
 
     def _constant(self, node: Node, value: str) -> float | None:
         """The number that a node's operand is, where a chain can have it in its text."""
@@ -128,12 +163,21 @@ class _Joiner:
     def _members(self, last: Node) -> set[str]:
         """The largest chain that ends with this node and keeps no more for its gradient than its nodes apart; where
         the largest of all does, the one found by adding only nodes that do not."""
-        members = self._grown(last, careful=False)
-        if not self._differentiated or self._keeps_no_more(members, [{m} for m in members]):
+        members = self._grown(last)
+        if not self._differentiated:
+            wider = self._grown(last, again=True)
+            return wider if self._reads(wider, last) <= self._reads(members, last) else members
+        if self._keeps_no_more(members, [{m} for m in members]):
             return members
         return self._grown(last, careful=True)
 
-    def _grown(self, last: Node, careful: bool) -> set[str]:
+    def _reads(self, members: Collection[str], last: Node) -> int:
+        """How many operands of the result's size a chain of these nodes has."""
+        size = self._values[last.outputs[0]].type.bytes
+        return sum(self._values[v].type.bytes >= size for v in self._inputs(members))
+
+    def _grown(self, last: Node, *, careful: bool = False, again: bool = False) -> set[str]:
+        """`careful`: only by nodes with which no more is kept. `again`: also by nodes that others read, too."""
         members, refused = {last.id}, set[str]()
         type_ = self._values[last.outputs[0]].type
         while len(members) < MOST_STEPS:
@@ -147,10 +191,11 @@ class _Joiner:
             fits = (
                 self._joinable(node)
                 and value not in self._wanted
-                and self._readers[value] <= members
                 and self._values[value].type == type_
                 and len(self._inputs({*members, near})) <= MOST_INPUTS
-                and self._lasts_no_longer(node, last, members)
+                and not self._changes(node, last)
+                and (self._readers[value] <= members or (again and self._cheap_for_all(node)))
+                and (again or self._lasts_no_longer(node, last, members))
                 and (not careful or self._keeps_no_more({*members, near}, [members, {near}]))
                 and self._has_gradient({*members, near})
             )
@@ -165,15 +210,27 @@ class _Joiner:
         return [v for v in read if v not in made]
 
     def _lasts_no_longer(self, node: Node, last: Node, members: Collection[str]) -> bool:
-        """Joining reads a node's operands where the chain ends: they must not change until then. It keeps more alive
-        than the node's result would, unless nothing else runs in between or there is one operand of that size."""
+        """Joining reads a node's operands where the chain ends. It keeps more alive than the node's result would,
+        unless nothing else runs in between or there is one operand of that size."""
         between = self._nodes[self._place[node.id] + 1 : self._place[last.id]]
-        if any(v in n.updates for n in between for v in node.inputs):
-            return False
         if all(n.id in members for n in between):
             return True
         size = self._values[node.outputs[0]].type.bytes
         return len([v for v in dict.fromkeys(node.inputs) if self._is_made(v, size)]) <= 1
+
+    def _changes(self, node: Node, last: Node) -> bool:
+        """Whether an operand of the node changes before the chain ends, which then reads it."""
+        between = self._nodes[self._place[node.id] + 1 : self._place[last.id]]
+        return any(v in n.updates for n in between for v in node.inputs)
+
+    def _cheap_for_all(self, node: Node) -> bool:
+        """Whether every reader may have the node in its own chain, at little cost."""
+        op, types = op_named(node.op), [self._values[v].type for v in (*node.inputs, *node.outputs)]
+        signature = Signature(node.op, node.attrs, tuple(types[:-1]), tuple(types[-1:]))
+        if op.flops(signature) > CHEAP * types[-1].elements:
+            return False
+        readers = [self._nodes[self._place[r]] for r in self._readers[node.outputs[0]]]
+        return all(self._joinable(r) and self._values[r.outputs[0]].type == types[-1] for r in readers)
 
     def _is_made(self, value: str, size: Bytes) -> bool:
         """Whether it takes that much memory for a time: not an input or a parameter, which stay."""

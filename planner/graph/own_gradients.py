@@ -1,14 +1,16 @@
 """Functions whose gradient is not that of their ops, such as a rounding that hands gradients on as they are.
 
 A frontend appends what computes the gradient beside the function, as forward nodes from stand-ins for the gradients
-that will arrive. Differentiation appends these nodes again where the gradients have arrived; the first ones, which
-nobody reads then, are dropped with everything else that nobody reads.
+that will arrive. Differentiation appends these nodes again where the gradients have arrived, with those that nothing
+else reads: only what a function saves is kept until then. The first ones, which nobody reads then, are dropped with
+everything else that nobody reads.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from planner.errors import UserError
+from planner.graph.chains import apart
 from planner.graph.model import Attrs, Node
 
 if TYPE_CHECKING:
@@ -68,29 +70,35 @@ def gradients_where_arrived(
     appended as backward nodes."""
     pairs = [(x, g) for x, g in zip(record.inputs, record.gradients, strict=True) if x in wanted]
     found = dict(zip(record.stand_ins, arrived, strict=True))
-    for node in _between(forward, record.stand_ins, [g for _, g in pairs]):
-        if node.op == "detach":  # of a gradient's gradient, which there is not
-            found[node.outputs[0]] = found[node.inputs[0]]
-            continue
-        if node.updates:
+    for whole in _between(forward, record.stand_ins, [g for _, g in pairs]):
+        if whole.updates:
             fix = "compute the gradient without what changes the model's state"
-            raise UserError("SP1024", f"node {node.id!r} ({node.op}), part of a gradient, changes a state", fix)
-        inputs, name = [found.get(v, v) for v in node.inputs], f"{node.id}.backward"
-        outputs = builder.op(node.op, inputs, node.attrs, name=name, phase="backward", origin=node.origin)
-        found.update(zip(node.outputs, outputs, strict=False))
+            raise UserError("SP1024", f"node {whole.id!r} ({whole.op}), part of a gradient, changes a state", fix)
+        for node in apart(whole):  # among the other backward nodes there may be longer chains
+            inputs, name = [found.get(v, v) for v in node.inputs], f"{node.id}.backward"
+            if node.op == "detach":  # of a gradient's gradient, which there is not
+                found[node.outputs[0]] = inputs[0]
+                continue
+            outputs = builder.op(node.op, inputs, node.attrs, name=name, phase="backward", origin=node.origin)
+            found.update(zip(node.outputs, outputs, strict=False))
     return [(x, found[g] if g in found else _view(builder, g, x)) for x, g in pairs]
 
 
 def _between(forward: Sequence[Node], stand_ins: Sequence[str], gradients: Sequence[str]) -> list[Node]:
-    """The nodes that make gradients out of stand-ins."""
-    reached = set(stand_ins)
+    """The nodes that make gradients out of stand-ins, and those that only they read."""
+    reached, readers = set(stand_ins), dict[str, set[str]]()
     for node in forward:
         if any(v in reached for v in node.inputs):
             reached.update(node.outputs)
-    needed, found = set(gradients), list[Node]()
+        for value in node.reads:
+            readers.setdefault(value, set()).add(node.id)
+    needed, inside, found = set(gradients) - set(stand_ins), set[str](), list[Node]()
     for node in reversed(forward):
-        if any(v in needed for v in node.outputs) and any(v in reached for v in node.inputs):
-            needed.update(node.inputs)
+        through = any(v in reached for v in node.inputs)
+        alone = not node.updates and all(readers.get(v, set()) <= inside for v in node.outputs)
+        if any(v in needed for v in node.outputs) and (through or alone):
+            needed.update(v for v in node.inputs if v not in stand_ins)
+            inside.add(node.id)
             found.append(node)
     return found[::-1]
 

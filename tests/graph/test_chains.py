@@ -8,6 +8,7 @@ from planner.graph.builder import GraphBuilder
 from planner.graph.chains import apart, join
 from planner.graph.model import DType, Init, Layout, TensorType
 from planner.graph.optimizer import Optimizer
+from planner.ops import op_named
 from planner.ops.masks import CompareAttrs
 from planner.ops.scalar import ScalarAttrs
 from planner.ops.shape import FillAttrs
@@ -344,3 +345,57 @@ def test_apart_is_what_was_joined():
     ]
     assert parts[-1].outputs == (y,)
     assert apart(parts[0]) == [parts[0]]
+
+
+def again(net, *wanted):
+    return {n.id: n for n in join(net.b.nodes, net.b.values, set(wanted), "forward", differentiated=False)}
+
+
+def test_what_all_readers_can_compute_again_is_not_written():
+    """A mask of one operand, read by two; each chain reads that operand instead."""
+    net = Net()
+    other = net.other()
+    low = compare(net, "lt", net.x, number(net, 0.5))
+    first = net.mul(net.add_scalar(net.scale(low, value=-1.0), value=1.0), other)
+    second = net.mul(low, net.exp(other))
+    nodes = again(net, first, second)
+    assert chains(nodes) == {
+        "mul": ("(compare(a, 0.5, 'lt') * -1.0 + 1.0) * b", (net.x, other)),
+        "mul_1": ("compare(a, 0.5, 'lt') * exp(b)", (net.x, other)),
+    }
+    assert list(nodes) == ["first", "other", "mul", "mul_1"]
+    assert "compare" not in chains(net.joined(first, second))["mul"][0]  # its gradients would be computed again, too
+
+
+def test_what_is_read_otherwise_is_not_computed_again():
+    net = Net()
+    low = compare(net, "lt", net.x, number(net, 0.5))
+    last = net.scale(net.add_scalar(low, value=1.0), value=2.0)
+    layers.linear(net.b, low, 3, name="reader")
+    assert chains(again(net, last))["scale"] == ("(a + 1.0) * 2.0", (low,))
+
+
+def test_what_is_costly_or_takes_more_operands_is_not_computed_again():
+    net = Net()
+    costly, sums = net.exp(net.x), net.add(net.x, net.other())
+    ends = [net.scale(net.neg(v), value=2.0 + i) for v in (costly, sums) for i in range(2)]
+    found = chains(again(net, *ends))
+    assert {inputs for _, inputs in found.values()} == {(costly,), (sums,)}
+
+
+def test_several_layers_of_what_is_read_twice():
+    """Of a quotient, masks of it and their sum nothing is left."""
+    net = Net()
+    y = net.scale(net.x, value=3.0)
+    masks = [compare(net, r, y, number(net, v)) for r, v in (("lt", -1.0), ("gt", 1.0))]
+    inside = net.add_scalar(net.neg(net.add(*masks)), value=1.0)
+    first = net.mul(inside, net.x)
+    second = net.add(net.mul(inside, net.round(y)), net.sub(*masks))
+    nodes = again(net, first, second)
+    assert {n: n_.inputs for n, n_ in nodes.items() if n_.op == "chain"} == {"mul": (net.x,), "add_1": (net.x,)}
+    assert list(nodes) == ["first", "mul", "add_1"]
+    x = np.random.default_rng().standard_normal(SHAPE)
+    low, high = 3 * x < -1, 3 * x > 1
+    expected = {"mul": x * ~(low | high), "add_1": np.rint(3 * x) * ~(low | high) + low - high}
+    for name, wanted in expected.items():
+        np.testing.assert_allclose(op_named("chain").reference(nodes[name].attrs, [x])[0], wanted)

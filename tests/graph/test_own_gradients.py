@@ -19,3 +19,18 @@ def test_a_gradient_that_changes_a_state_is_refused() -> None:
     loss = layers.mean(b, result, (0, 1, 2, 3), name="loss")
     with pytest.raises(UserError, match=r"SP1024.*'bn'"):
         b.finish(loss, result, Optimizer())
+
+
+def test_what_only_a_gradient_reads_is_computed_when_it_arrives() -> None:
+    """Of a mask made from the function's input nothing is kept: the input is."""
+    b = GraphBuilder("net")
+    x = layers.linear(b, b.input("data", TensorType(shape=(4, 6))), 6, name="first")
+    (y,) = b.op("round", [x])
+    (arriving,) = b.op("detach", [y])
+    (mask,) = b.op("sign", [b.op("square", [x])[0]])
+    (result,) = own_gradient(b, [y], [arriving], [x], [layers.mul(b, arriving, mask, name="masked")], "own")
+    graph = b.finish(layers.mean(b, result, (0, 1), name="loss"), result, Optimizer())
+    nodes = graph.program["train_step"].nodes
+    assert not {n.op for n in nodes if n.phase == "forward"} & {"square", "sign"}
+    (chain,) = [n for n in nodes if n.op == "chain"]
+    assert chain.phase == "backward" and chain.attrs.expression.endswith("sign(square(a))") and x in chain.inputs
