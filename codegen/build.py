@@ -35,10 +35,14 @@ ONCE = ("-O1",)
 """For tables and construction, which run once."""
 BINDINGS = ("-Os", "-fno-strict-aliasing")
 
-ONEDNN = tuple(
-    RUNTIME / "onednn" / name
-    for name in ("convolution.cpp", "conv_weights.cpp", "winograd.cpp", "depthwise.cpp", "pointwise.cpp", "matmul.cpp")
+PRODUCTS = ((RUNTIME / "onednn" / "matmul.cpp",),)
+CONVOLUTIONS = (
+    tuple(RUNTIME / "onednn" / name for name in ("convolution.cpp", "conv_weights.cpp", "winograd.cpp")),
+    tuple(RUNTIME / "onednn" / name for name in ("depthwise.cpp", "pointwise.cpp")),
+    *PRODUCTS,
 )
+"""Where a plan has products or convolutions. What stands together is compiled as one: most of what each takes alone is
+the library's header."""
 REPORTS = (RUNTIME / "reports.cpp",)
 NORMS = {"BatchNorm": (RUNTIME / "batch_norm.cpp",), "GroupNorm": (RUNTIME / "group_norm.cpp",)}
 """Once per fusion and element type that a plan uses."""
@@ -113,13 +117,16 @@ def _units(folder: Path, target: Target, extra: Sequence[str], own: Sequence[str
         return names, lambda: toolchain.compile_object(*together, flags=(*COMMON, *flags, *extra))
 
     nodes, tables, bindings = ([s for s in sources if s.name in kind] for kind in (NODES, TABLES, ("module.cpp",)))
-    found = [compiled(ONEDNN, FAST), compiled(bindings, BINDINGS), compiled(REPORTS, ONCE)]
+    included = {
+        h for s in (*nodes, folder / "kernels.hpp") for h in re.findall(r'#include "(\w+)\.hpp"', s.read_text())
+    }
+    library = CONVOLUTIONS if "convolution" in included else PRODUCTS if "matmul" in included else ()
+    found = [*(compiled(group, FAST) for group in library), compiled(bindings, BINDINGS), compiled(REPORTS, ONCE)]
     used = re.compile(rf"({'|'.join(NORMS)})(?:For|Back)ward<(\w+)> a{{.*?<Fusion::(\w+)", re.DOTALL)
     found += (
         compiled(NORMS[norm], (*FAST, f"-DSTEPPLAN_FUSION={fusion}", f"-DSTEPPLAN_ELEMENT={element}"))
         for norm, element, fusion in sorted({k for s in nodes for k in used.findall(s.read_text())})
     )
-    included = {h for s in nodes for h in re.findall(r'#include "(\w+)\.hpp"', s.read_text())}
     if "attention" in included:
         pairs = ("-mavx512bf16",) if "avx512_bf16" in target.cpu.isa else ()
         found.append(compiled(ATTENTION, (*FAST, *pairs)))

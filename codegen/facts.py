@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Sequence
 
 from codegen import toolchain
-from codegen.build import ONEDNN
+from codegen.build import CONVOLUTIONS
 from codegen.cpu.shapes import CONV_KINDS, conv_shape, matmul_shape, slice_dim
 from codegen.paths import TEMPLATES
 from planner.costs.model import modelled_costs
@@ -85,7 +85,7 @@ def _integers(values: Sequence[int]) -> "ctypes.Array[ctypes.c_int64]":
 
 @functools.cache
 def _library() -> ctypes.CDLL:
-    sources = (*ONEDNN, TEMPLATES / "cpu" / "probe.cpp")
+    sources = (*(s for group in CONVOLUTIONS for s in group), TEMPLATES / "cpu" / "probe.cpp")
     made = toolchain.compile_object(*sources, flags=("-std=c++20", "-fPIC", "-fopenmp", "-O1", "-Wno-psabi"))
     folder = toolchain.onednn() / "lib"
     # The library remembers where oneDNN lies: another environment has a library of its own.

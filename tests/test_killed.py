@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from codegen import toolchain
-from codegen.build import ONEDNN
+from codegen.build import CONVOLUTIONS
 from codegen.load import executor_class
 from planner.costs.table import read_costs, write_costs
 from planner.errors import UserError
@@ -52,8 +52,9 @@ def cache(made_workspace: Files, tmp_path: Path) -> Path:
     succeeds("build", tmp_path / "before")
     objects = tmp_path / "cache" / "objects"
     objects.mkdir(parents=True)
+    libraries = ("nb_combined-", *(f"{group[-1].stem}-" for group in CONVOLUTIONS))
     for made in (toolchain.cache_folder() / "objects").glob("*.o"):
-        if made.name.startswith(("nb_combined-", f"{ONEDNN[-1].stem}-")):
+        if made.name.startswith(libraries):
             shutil.copy(made, objects)
     return objects.parent
 
