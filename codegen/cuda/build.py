@@ -30,7 +30,7 @@ KERNELS = (
     "training.cu",
 )
 
-EXECUTOR = ("executor.cpp", "timing.cpp")
+EXECUTOR = ("executor.cpp", "run.cpp", "timing.cpp")
 LIBRARY = ("convolution.cpp", "engines.cpp", "folded.cpp", "product.cpp")
 NULL_LIBRARY = ("block_null.cpp", "library_null.cpp")
 

@@ -17,7 +17,7 @@ THREADS = (64, 128, 256, 512)
 MOST_THREADS = 512
 BLOCKS_PER_SM = (2, 4, 8, 16, 32, 64)
 DEFAULT_BLOCKS_PER_SM = 16
-"""As templates/runtime/cuda/launch.hpp, on a GPU of 132 multiprocessors."""
+"""As templates/runtime/cuda/queue.hpp, on a GPU of 132 multiprocessors."""
 LEAST_GAIN = 0.03
 """Of a node's time: less may be noise, and the runtime's own shape is kept."""
 

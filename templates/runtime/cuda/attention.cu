@@ -4,6 +4,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "launch.hpp"
 #include "library.hpp"
 #include "philox.hpp"
 #include "row_math.hpp"

@@ -2,6 +2,7 @@
 // states of one.
 #include "ctc.hpp"
 #include "device_kernels.hpp"
+#include "launch.hpp"
 
 namespace stepplan::gpu {
 

@@ -15,7 +15,7 @@
 #include "grouped.hpp"
 #include "interpolation_axis.hpp"
 #include "joint.hpp"
-#include "launch.hpp"
+#include "queue.hpp"
 #include "masks.hpp"
 #include "max_pool.hpp"
 #include "reduce.hpp"

@@ -1,6 +1,7 @@
 // Functions of single elements. Compiled once per type in which activations are stored.
 #include "broadcast.hpp"
 #include "device_kernels.hpp"
+#include "launch.hpp"
 #include "packs.hpp"
 #include "philox.hpp"
 #include "stored.hpp"

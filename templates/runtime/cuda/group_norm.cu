@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "device_kernels.hpp"
+#include "launch.hpp"
 #include "norms.hpp"
 #include "stored.hpp"
 

@@ -1,6 +1,7 @@
 // Products with one matrix per group of rows. A thread computes one column of some rows: which rows are a group's is known to
 // the device alone, and no library takes it from there.
 #include "device_kernels.hpp"
+#include "launch.hpp"
 
 namespace stepplan::gpu {
 

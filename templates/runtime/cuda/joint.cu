@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "device_kernels.hpp"
+#include "launch.hpp"
 #include "packs.hpp"
 
 namespace stepplan::gpu {

@@ -9,43 +9,24 @@
 
 #include "block.hpp"
 #include "device.hpp"
-#include "joint.hpp"
+#include "queue.hpp"
 
 namespace stepplan::gpu {
 
-constexpr int kMostThreads = 512;  // per block, of element-wise kernels: more would leave each too few registers
-constexpr int kThreads = 256;      // where a plan says nothing
-constexpr int kMostBlocks = 2112;  // likewise: 16 per multiprocessor of the largest GPU so far; the rest is looped over
-
-/// Where kernels go: a stream of a device; and in how many threads per block and blocks element-wise ones run there.
-struct Queue {
-  Device& device;
-  Stream stream;
-  int threads = kThreads;
-  int blocks = kMostBlocks;
-  bool fixed = false;  // by who measures, whatever the plan says
-  Joint* joint = nullptr;  // where a node's work waits for that of others; null: it is asked for at once
-
-  void shape(int planned_threads, int planned_blocks) {
-    if (!fixed) threads = planned_threads, blocks = planned_blocks;
-  }
 #ifdef STEPPLAN_NULL_DEVICE
-  /// What the null device notes of a kernel.
-  std::string text(const char* what, int64_t count) const {
-    const bool told = threads != kThreads || blocks != kMostBlocks;
-    return std::string(what) + " " + std::to_string(count) +
-           (told ? " in " + std::to_string(threads) + "x" + std::to_string(blocks) : "");
-  }
-#endif
-};
 
-#ifdef STEPPLAN_NULL_DEVICE
+/// What the null device notes of a kernel.
+inline std::string note(const Queue& queue, const char* what, int64_t count) {
+  const bool told = queue.threads != kThreads || queue.blocks != kMostBlocks;
+  return std::string(what) + " " + std::to_string(count) +
+         (told ? " in " + std::to_string(queue.threads) + "x" + std::to_string(queue.blocks) : "");
+}
 
 /// kernel(arguments...) in every thread of every block. `what` it computes, and how many, is for the null device's notes.
 template <class... P>
 void launch(const Queue& queue, const char* what, int64_t count, int64_t blocks, int threads, void (*kernel)(P...),
             std::type_identity_t<P>... arguments) {
-  queue.device.run(queue.stream, queue.text(what, count),
+  queue.device.run(queue.stream, note(queue, what, count),
                    [=] { run_blocks(blocks, threads, [&] { kernel(arguments...); }); });
 }
 

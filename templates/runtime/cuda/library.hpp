@@ -10,7 +10,7 @@
 
 #include "attention.hpp"
 #include "bfloat16.hpp"
-#include "launch.hpp"
+#include "queue.hpp"
 
 namespace stepplan::gpu {
 

@@ -5,6 +5,7 @@
 
 #include "device_kernels.hpp"
 #include "division.hpp"
+#include "launch.hpp"
 #include "norms.hpp"
 #include "stored.hpp"
 #include "vector_math.hpp"

@@ -1,6 +1,7 @@
 // Sorting, and running sums. A thread finds the place of one element by comparing it with its row's others: their square is
 // little for a GPU up to tens of thousands. Running sums have a warp per row.
 #include "device_kernels.hpp"
+#include "launch.hpp"
 #include "order.hpp"
 #include "rank.hpp"
 

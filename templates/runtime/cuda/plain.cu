@@ -2,6 +2,7 @@
 // for the null device.
 #include "device_kernels.hpp"
 #include "division.hpp"
+#include "launch.hpp"
 #include "library.hpp"
 #include "packs.hpp"
 

@@ -6,6 +6,7 @@
 #include "average_pool.hpp"
 #include "device_kernels.hpp"
 #include "division.hpp"
+#include "launch.hpp"
 #include "packs.hpp"
 #include "stored.hpp"
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "arguments.hpp"
+#include "device.hpp"
 #include "device_kernels.hpp"
 #include "library.hpp"
 

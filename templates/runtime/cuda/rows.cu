@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "device_kernels.hpp"
+#include "launch.hpp"
 #include "packs.hpp"
 #include "row_math.hpp"
 #include "strided.hpp"

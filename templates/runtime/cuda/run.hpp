@@ -4,7 +4,6 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 
 #include "device_kernels.hpp"
@@ -23,6 +22,23 @@ constexpr Word bits_of(T value) {
 
 /// The prepared library calls of one executor, one member per node: generated.
 struct Kernels;
+
+/// Memory of the GPU that exists only meanwhile.
+class PassingMemory {
+ public:
+  PassingMemory(gpu::Queue queue, size_t bytes);
+  ~PassingMemory();
+  PassingMemory(const PassingMemory&) = delete;
+  PassingMemory& operator=(const PassingMemory&) = delete;
+
+  float* floats() const { return reinterpret_cast<float*>(memory_); }
+  /// Until the queue has done what it was asked for.
+  void wait() const;
+
+ private:
+  gpu::Queue queue_;
+  std::byte* memory_;
+};
 
 /// One run of a program. Values are addressed by their byte offsets in their arena, see the generated values.hpp.
 struct Run {
@@ -51,10 +67,7 @@ struct Run {
   }
 
   /// What an update node does instead of updating when only gradients are wanted.
-  void keep_gradient(gpu::Queue queue, int parameter, const float* from, int64_t elements) const {
-    if (void* place = gradients[static_cast<size_t>(parameter)])
-      queue.device.copy(queue.stream, place, from, static_cast<size_t>(elements) * sizeof(float));
-  }
+  void keep_gradient(gpu::Queue queue, int parameter, const float* from, int64_t elements) const;
 
   /// The same for a gradient that is never made in one piece: `make` makes it where it is wanted, or for the host in
   /// memory that exists only meanwhile.
@@ -63,12 +76,10 @@ struct Run {
     void* place = gradients[static_cast<size_t>(parameter)];
     if (place == nullptr) return;
     if (lasting) return make(static_cast<float*>(place));
-    const auto release = [&](std::byte* memory) { queue.device.release(memory); };
-    const std::unique_ptr<std::byte, decltype(release)> made(
-        queue.device.allocate(static_cast<size_t>(elements) * sizeof(float)), release);
-    make(reinterpret_cast<float*>(made.get()));
-    keep_gradient(queue, parameter, reinterpret_cast<float*>(made.get()), elements);
-    queue.device.synchronize(queue.stream);
+    const PassingMemory made(queue, static_cast<size_t>(elements) * sizeof(float));
+    make(made.floats());
+    keep_gradient(queue, parameter, made.floats(), elements);
+    made.wait();
   }
 };
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 
+#include "device.hpp"
 #include "device_kernels.hpp"
 
 namespace stepplan::gpu {

@@ -3,6 +3,7 @@
 
 #include "device_kernels.hpp"
 #include "division.hpp"
+#include "launch.hpp"
 #include "row_math.hpp"
 
 namespace stepplan::gpu {

@@ -10,6 +10,7 @@ from codegen.cuda.build import EXECUTOR, KERNELS, LIBRARY, NULL_KERNELS, NULL_LI
 from codegen.cuda.toolchain import CUDA_RUNTIME
 from codegen.cuda.used import offered, used
 from codegen.emit import emit
+from codegen.toolchain import headers_of
 from planner.zoo import build as zoo
 from tests.codegen.cuda.plans import gpu, plan_for
 
@@ -21,6 +22,20 @@ def test_a_plan_needs_what_it_calls(tmp_path: Path) -> None:
     emit(plan_for(graph), graph, gpu(), tmp_path)
     found = set(used([*tmp_path.glob("*.cpp"), *RUNTIME], KERNELS))
     assert found == {"elementwise.cu", "joint.cu", "movement.cu", "plain.cu", "rows.cu", "training.cu"}
+
+
+def test_a_plans_own_sources_see_no_device(tmp_path: Path) -> None:
+    """Its headers take longer to compile than a small plan."""
+    graph = zoo("digits_cnn", 8)
+    emit(plan_for(graph, 2), graph, gpu(), tmp_path)
+
+    def included(source: Path) -> set[str]:
+        return {h.name for h in headers_of(source, (CUDA_RUNTIME, CUDA_RUNTIME.parent))}
+
+    device = {"device.hpp", "device_cuda.hpp", "device_null.hpp", "executor.hpp"}
+    assert device <= included(tmp_path / "module.cpp")
+    seen = set().union(*(included(s) for s in tmp_path.glob("*.cpp") if s.name != "module.cpp"))
+    assert {"queue.hpp", "run.hpp", "spec.hpp"} <= seen and not seen & (device | {"launch.hpp"})
 
 
 def test_kernels_that_kernels_call_are_needed(tmp_path: Path) -> None:
