@@ -114,10 +114,13 @@ class _Joiner:
     def _take(self, members: set[str], last: Node) -> None:
         """From now on the members are read as the chain that ends with `last`, but for those that others read as well:
         they stay until the last of these has them in its own chain."""
-        shared = {m for m in members - {last.id} if not self._readers[self._result(m)] <= members}
-        inputs = self._inputs(members)
-        self._taken |= members - shared
-        self._drop(members - shared)
+        own = {last.id}
+        for member in sorted(members - own, key=self._place.__getitem__, reverse=True):
+            if self._readers[self._result(member)] <= own:
+                own.add(member)
+        shared, inputs = members - own, self._inputs(members)
+        self._taken |= own
+        self._drop(own)
         for value in inputs:
             self._readers[value].add(last.id)
         self._shared |= shared
@@ -178,7 +181,7 @@ class _Joiner:
 
     def _grown(self, last: Node, *, careful: bool = False, again: bool = False) -> set[str]:
         """`careful`: only by nodes with which no more is kept. `again`: also by nodes that others read, too."""
-        members, refused = {last.id}, set[str]()
+        members, own, refused = {last.id}, {last.id}, set[str]()
         type_ = self._values[last.outputs[0]].type
         while len(members) < MOST_STEPS:
             inputs = self._inputs(members)
@@ -194,12 +197,14 @@ class _Joiner:
                 and self._values[value].type == type_
                 and len(self._inputs({*members, near})) <= MOST_INPUTS
                 and not self._changes(node, last)
-                and (self._readers[value] <= members or (again and self._cheap_for_all(node)))
+                and (self._readers[value] <= own or (again and self._cheap_for_all(node)))
                 and (again or self._lasts_no_longer(node, last, members))
                 and (not careful or self._keeps_no_more({*members, near}, [members, {near}]))
                 and self._has_gradient({*members, near})
             )
             (members if fits else refused).add(near)
+            if fits and self._readers[value] <= own:
+                own.add(near)
         return members
 
     def _inputs(self, members: Collection[str]) -> list[str]:

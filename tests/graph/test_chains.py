@@ -399,3 +399,66 @@ def test_several_layers_of_what_is_read_twice():
     expected = {"mul": x * ~(low | high), "add_1": np.rint(3 * x) * ~(low | high) + low - high}
     for name, wanted in expected.items():
         np.testing.assert_allclose(op_named("chain").reference(nodes[name].attrs, [x])[0], wanted)
+
+
+def random_nodes(rng):
+    """Functions of two tensors, a row and numbers, read once or often."""
+    net = Net()
+    known = [net.x, net.other(), net.b.parameter("row", (20,), Init(kind="uniform", value=1.0))]
+    for _ in range(rng.integers(4, 25)):
+        one, two = (known[i] for i in rng.integers(0, len(known), 2))
+        three = known[rng.integers(0, len(known))]
+        made = rng.integers(0, 8)
+        if made == 0:
+            known.append(compare(net, "gt", one, number(net, 0.25)))
+        elif made == 1:
+            known.append(compare(net, "le", one, two))
+        elif made == 2:
+            known.append(net.where(one, two, three))
+        elif made == 3:
+            known.append(net.where(one, number(net, 0.5), two))
+        elif made == 4:
+            known.append(net.add(one, two))
+        elif made == 5:
+            known.append(net.scale(one, value=-0.5))
+        elif made == 6:
+            known.append(net.tanh(one))
+        else:
+            known.append(net.maximum(one, number(net, -0.25)))
+    return net, known
+
+
+def evaluated(nodes, values, rng):
+    """Every value that the nodes make, of inputs and layers' outputs that are drawn."""
+    found = {v.id: rng.standard_normal(v.type.shape) for v in values.values()}
+    for node in nodes:
+        if node.op != "linear":
+            results = op_named(node.op).reference(node.attrs, [found[v] for v in node.inputs])
+            found.update(zip(node.outputs, results, strict=True))
+    return found
+
+
+@pytest.mark.parametrize("differentiated", [True, False])
+def test_random_functions_stay_what_they_are(differentiated):
+    for seed in np.random.default_rng().integers(0, 2**32, 60):
+        net, known = random_nodes(np.random.default_rng(seed))
+        wanted = set(known[-3:])
+        joined = join(net.b.nodes, net.b.values, wanted, "forward", differentiated)
+        before, after = (evaluated(nodes, net.b.values, np.random.default_rng(seed)) for nodes in (net.b.nodes, joined))
+        for value in wanted:
+            np.testing.assert_allclose(after[value], before[value], rtol=1e-12, atol=1e-12, err_msg=f"seed {seed}")
+        made = {v for n in joined for v in n.outputs}
+        read = {v for n in joined for v in n.inputs}
+        assert made - read <= wanted | {"other.y", "first.y"} | set(known), f"seed {seed}"
+        assert traffic(joined, net.b.values) <= traffic(net.b.nodes, net.b.values), f"seed {seed}"
+        assert costly(joined) <= costly(net.b.nodes), f"seed {seed}"
+
+
+def traffic(nodes, values):
+    """Tensors of the full size that are read and written."""
+    full = {v.id for v in values.values() if v.type.shape == SHAPE}
+    return sum(v in full for n in nodes for v in (*dict.fromkeys(n.inputs), *n.outputs))
+
+
+def costly(nodes):
+    return [part.op for node in nodes for part in apart(node)].count("tanh")
