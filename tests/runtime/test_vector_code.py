@@ -9,7 +9,12 @@ import subprocess
 import pytest
 
 from codegen.build import COMMON, FAST
+from codegen.cpu.chains import Loop
+from codegen.cpu.render import environment
 from codegen.toolchain import compiler
+from planner.graph.model import TensorType
+from planner.ops.base import Signature
+from planner.ops.chain import ChainAttrs
 from tests.runtime.build import RUNTIME
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="reads x86-64 assembly")
@@ -70,6 +75,30 @@ def test_chains_of_bfloat16_become_vector_code(tmp_path, results):
     assert not re.search(r"(call|jmp)\s.*stepplan4math", text)
 
 
+CHOICES = ("where(a, b, 0.0)", "where(compare(a, 0.5, 'gt'), b * 0.1, c)", "compare(a, b, 'le') * c - where(a, 1.0, b)")
+
+
+@pytest.mark.parametrize("march,width", [("x86-64-v3", 32), ("x86-64-v4", 64)])
+@pytest.mark.parametrize("expression", CHOICES)
+def test_choices_in_chains_become_vector_code(tmp_path, expression, march, width):
+    """All that they choose from is loaded, whatever they choose."""
+    t = TensorType(shape=(100,))
+    attrs = ChainAttrs(expression=expression)
+    loop = Loop(Signature("chain", attrs, (t,) * 3, (t,)))
+    lines = environment().get_template("chain.j2").module.body(loop, ["a[i]", "b[i]", "c[i]"], ["y[i]"], "")
+    text, loops = compiled(
+        tmp_path,
+        march,
+        "activations",
+        "void chain(const float* a, const float* b, const float* c, float* y, Range range) {",
+        "#pragma omp simd",
+        f"  for (int64_t i = range.begin; i < range.end; ++i) {{ {lines} }}",
+        "}",
+    )
+    assert f"optimized: loop vectorized using {width} byte vectors" in loops
+    assert not [line for line in text.splitlines() if MASKED_LOAD.search(line)]
+
+
 @pytest.mark.parametrize(
     "header,given,call",
     [
@@ -77,7 +106,6 @@ def test_chains_of_bfloat16_become_vector_code(tmp_path, results):
         ("activations", "", "map_backward(dy, x, y, dx, range, Clamp{0.0f, 6.0f})"),
         ("activations", "", "map_backward(dy, x, y, dx, range, Clip{{-1.0f, 1.0f}})"),
         ("dropout", ", const uint8_t* mask", "dropout_apply(dy, mask, 0.1f, dx, range)"),
-        ("masks", ", const Strides& s, const Shape& shape", "where(x, s, dy, s, y, s, dx, shape, range)"),
         ("batch_norm_backward", ", const BatchNormBackward<float>& a", APPLY),
         ("batch_norm_backward", ", const BatchNormBackward<bfloat16>& a", APPLY),
     ],
