@@ -196,8 +196,8 @@ class _Joiner:
                 and value not in self._wanted
                 and self._values[value].type == type_
                 and len(self._inputs({*members, near})) <= MOST_INPUTS
-                and not self._changes(node, last)
                 and (self._readers[value] <= own or (again and self._cheap_for_all(node)))
+                and not self._changes(node, last)
                 and (again or self._lasts_no_longer(node, last, members))
                 and (not careful or self._keeps_no_more({*members, near}, [members, {near}]))
                 and self._has_gradient({*members, near})
