@@ -85,8 +85,10 @@ def gradients_where_arrived(
 
 
 def _between(forward: Sequence[Node], stand_ins: Sequence[str], gradients: Sequence[str]) -> list[Node]:
-    """The nodes that make gradients out of stand-ins, and those that only they read."""
+    """The nodes that make gradients out of stand-ins, and those that only they read, unless these read what the forward
+    pass changes."""
     reached, readers = set(stand_ins), dict[str, set[str]]()
+    changed = {v for node in forward for v in node.updates}
     for node in forward:
         if any(v in reached for v in node.inputs):
             reached.update(node.outputs)
@@ -95,7 +97,7 @@ def _between(forward: Sequence[Node], stand_ins: Sequence[str], gradients: Seque
     needed, inside, found = set(gradients) - set(stand_ins), set[str](), list[Node]()
     for node in reversed(forward):
         through = any(v in reached for v in node.inputs)
-        alone = not node.updates and all(readers.get(v, set()) <= inside for v in node.outputs)
+        alone = changed.isdisjoint(node.reads) and all(readers.get(v, set()) <= inside for v in node.outputs)
         if any(v in needed for v in node.outputs) and (through or alone):
             needed.update(v for v in node.inputs if v not in stand_ins)
             inside.add(node.id)

@@ -34,3 +34,17 @@ def test_what_only_a_gradient_reads_is_computed_when_it_arrives() -> None:
     assert not {n.op for n in nodes if n.phase == "forward"} & {"square", "sign"}
     (chain,) = [n for n in nodes if n.op == "chain"]
     assert chain.phase == "backward" and chain.attrs.expression.endswith("sign(square(a))") and x in chain.inputs
+
+
+def test_what_reads_a_changing_state_is_computed_before() -> None:
+    """A batch norm changes its statistics in the forward pass: a gradient reads them when its function does."""
+    b = GraphBuilder("net")
+    x = layers.conv2d(b, b.input("x", TensorType(shape=(2, 3, 4, 4), layout=Layout.CHANNELS_LAST)), 3, 1, name="conv")
+    (arriving,) = b.op("detach", [x])
+    seen = layers.batch_norm(b, x, name="bn")
+    width = layers.reshape(b, b.op("square", ["bn.running_var"])[0], (3, 1, 1), name="width")
+    (result,) = own_gradient(b, [x], [arriving], [x], [layers.mul(b, arriving, width, name="wide")], "own")
+    loss = layers.mean(b, layers.add(b, result, seen, name="both"), (0, 1, 2, 3), name="loss")
+    graph = b.finish(loss, result, Optimizer())
+    (square,) = [n for n in graph.program["train_step"].nodes if n.op == "square"]
+    assert square.phase == "forward"
