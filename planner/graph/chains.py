@@ -165,7 +165,8 @@ class _Joiner:
 
     def _members(self, last: Node) -> set[str]:
         """The largest chain that ends with this node and keeps no more for its gradient than its nodes apart; where
-        the largest of all does, the one found by adding only nodes that do not."""
+        the largest of all does, the one found by adding only nodes that do not. Without gradients, also with nodes
+        that others read, where it has no more operands with them."""
         members = self._grown(last)
         if not self._differentiated:
             wider = self._grown(last, again=True)
