@@ -30,6 +30,8 @@ KERNELS = (
     "training.cu",
 )
 
+DEVICE = ("find_device.cu", "recorded.cu")
+"""What device_cuda.hpp leaves to nvcc."""
 EXECUTOR = ("executor.cpp", "run.cpp", "timing.cpp")
 LIBRARY = ("convolution.cpp", "engines.cpp", "folded.cpp", "product.cpp")
 NULL_LIBRARY = ("block_null.cpp", "library_null.cpp")
@@ -93,7 +95,7 @@ def _units(
             (*toolkit().includes, *libraries().includes),
             (f"-DSTEPPLAN_LIBRARIES={libraries().version}",),
         )
-        found = [*kernels, (CUDA_RUNTIME / "find_device.cu", ())]
+        found = [*kernels, *((CUDA_RUNTIME / name, ()) for name in DEVICE)]
         compiled = [(k.name, _kernels(k, arch, stored)) for k, stored in found]
     compiled += [(s.name, _host([s], ("-O2", *defines), includes, extra)) for s in runtime]
     asking = [s for s in sources if s.suffix != ".cu" and s.name not in BINDINGS]

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <random>
 #include <span>
 #include <stdexcept>
@@ -63,6 +64,9 @@ struct Recorded {
   cudaGraphExec_t graph = nullptr;
   std::map<std::string, int> kinds;  // of nodes: how many
 };
+
+/// Fills, and copies within the GPU's memory, become kernels where the graph is one line. recorded.cu
+void in_kernels(cudaGraph_t graph);
 
 /// One GPU, and everything that was asked of it: given back when it goes.
 class Device {
@@ -127,11 +131,11 @@ class Device {
   Recorded end_capture(Stream stream) const {
     cudaGraph_t graph = nullptr;
     check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
+    const std::unique_ptr<CUgraph_st, decltype(&cudaGraphDestroy)> owned(graph, cudaGraphDestroy);
+    in_kernels(graph);
     Recorded recorded;
     recorded.kinds = kinds_of(graph);
-    const cudaError_t status = cudaGraphInstantiate(&recorded.graph, graph, 0);
-    (void)cudaGraphDestroy(graph);
-    check(status, "cudaGraphInstantiate");
+    check(cudaGraphInstantiate(&recorded.graph, graph, 0), "cudaGraphInstantiate");
     return recorded;
   }
   /// Ends a recording that failed: until then hardly any CUDA call is allowed, freeing memory among them.

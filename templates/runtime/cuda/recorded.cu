@@ -1,0 +1,130 @@
+// A recorded step as the driver repeats it fastest. Kernels in one line it is asked for in some microseconds, however many
+// they are; for one fill or copy among them, as libraries leave them, it goes through all nodes one by one.
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
+#include "device.hpp"
+
+namespace stepplan::gpu {
+
+namespace {
+
+constexpr unsigned kThreadsOfBlock = 256;
+constexpr size_t kMostBlocksOfAll = 1056;
+
+/// Rows of `words` each, `pitch` bytes apart.
+template <class Word>
+__global__ void fill_rows(std::byte* to, size_t pitch, size_t words, size_t rows, Word word) {
+  const size_t step = size_t{gridDim.x} * blockDim.x;
+  for (size_t i = size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < words * rows; i += step)
+    reinterpret_cast<Word*>(to + i / words * pitch)[i % words] = word;
+}
+
+template <class Word>
+__global__ void copy_words(Word* to, const Word* from, size_t words) {
+  const size_t step = size_t{gridDim.x} * blockDim.x;
+  for (size_t i = size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < words; i += step) to[i] = from[i];
+}
+
+/// A node of a graph and its neighbours.
+struct Place {
+  cudaGraph_t graph;
+  cudaGraphNode_t node;
+  std::vector<cudaGraphNode_t> before, after;
+};
+
+/// `kernel` for so many words in the node's place.
+template <class... P>
+void put(const Place& at, size_t words, void (*kernel)(P...), std::type_identity_t<P>... arguments) {
+  void* given[] = {&arguments...};
+  const size_t blocks = (words + kThreadsOfBlock - 1) / kThreadsOfBlock;
+  cudaKernelNodeParams asked{};
+  asked.func = reinterpret_cast<void*>(kernel);
+  asked.blockDim = dim3(kThreadsOfBlock);
+  asked.gridDim = dim3(static_cast<unsigned>(std::clamp(blocks, size_t{1}, kMostBlocksOfAll)));
+  asked.kernelParams = given;
+  cudaGraphNode_t made;
+  check(cudaGraphAddKernelNode(&made, at.graph, at.before.data(), at.before.size(), &asked), "cudaGraphAddKernelNode");
+  for (cudaGraphNode_t next : at.after)
+    check(cudaGraphAddDependencies(at.graph, &made, &next, nullptr, 1), "cudaGraphAddDependencies");
+  check(cudaGraphDestroyNode(at.node), "cudaGraphDestroyNode");
+}
+
+bool divides(size_t size, std::initializer_list<size_t> all) {
+  return std::all_of(all.begin(), all.end(), [=](size_t each) { return each % size == 0; });
+}
+
+size_t number(const void* address) { return reinterpret_cast<uintptr_t>(address); }
+
+void put_fill(const Place& at) {
+  cudaMemsetParams asked;
+  check(cudaGraphMemsetNodeGetParams(at.node, &asked), "cudaGraphMemsetNodeGetParams");
+  std::byte* to = static_cast<std::byte*>(asked.dst);
+  const size_t bytes = asked.width * asked.elementSize, rows = std::max(asked.height, size_t{1});
+  const size_t pitch = rows == 1 ? bytes : asked.pitch;
+  const uint32_t value = asked.value;
+  const uint32_t word = asked.elementSize == 1 ? value % 0x100 * 0x01010101u : asked.elementSize == 2 ? value % 0x10000 * 0x00010001u : value;
+  if (divides(16, {number(to), pitch, bytes}))
+    return put(at, bytes / 16 * rows, fill_rows<uint4>, to, pitch, bytes / 16, rows, uint4{word, word, word, word});
+  if (divides(4, {number(to), pitch, bytes})) return put(at, bytes / 4 * rows, fill_rows<uint32_t>, to, pitch, bytes / 4, rows, word);
+  if (divides(2, {number(to), pitch, bytes}) && asked.elementSize != 4)
+    return put(at, bytes / 2 * rows, fill_rows<uint16_t>, to, pitch, bytes / 2, rows, static_cast<uint16_t>(word));
+  if (asked.elementSize == 1) put(at, bytes * rows, fill_rows<uint8_t>, to, pitch, bytes, rows, static_cast<uint8_t>(word));
+}
+
+bool on_device(const void* memory) {
+  cudaPointerAttributes found;
+  if (cudaPointerGetAttributes(&found, memory) == cudaSuccess) return found.type == cudaMemoryTypeDevice;
+  (void)cudaGetLastError();
+  return false;
+}
+
+/// Within the GPU's memory, in one piece; other copies stay, for engines of their own make them.
+void put_copy(const Place& at) {
+  cudaMemcpy3DParms asked;
+  check(cudaGraphMemcpyNodeGetParams(at.node, &asked), "cudaGraphMemcpyNodeGetParams");
+  const bool piece = asked.srcArray == nullptr && asked.dstArray == nullptr && asked.extent.height == 1 && asked.extent.depth == 1;
+  void *to = asked.dstPtr.ptr, *from = asked.srcPtr.ptr;
+  if (!piece || asked.srcPos.x != 0 || asked.dstPos.x != 0 || !on_device(to) || !on_device(from)) return;
+  const size_t bytes = asked.extent.width;
+  if (divides(16, {number(to), number(from), bytes}))
+    return put(at, bytes / 16, copy_words<uint4>, static_cast<uint4*>(to), static_cast<const uint4*>(from), bytes / 16);
+  if (divides(4, {number(to), number(from), bytes}))
+    return put(at, bytes / 4, copy_words<uint32_t>, static_cast<uint32_t*>(to), static_cast<const uint32_t*>(from), bytes / 4);
+  put(at, bytes, copy_words<uint8_t>, static_cast<uint8_t*>(to), static_cast<const uint8_t*>(from), bytes);
+}
+
+}  // namespace
+
+void in_kernels(cudaGraph_t graph) {
+  size_t count = 0, edges = 0;
+  check(cudaGraphGetNodes(graph, nullptr, &count), "cudaGraphGetNodes");
+  std::vector<cudaGraphNode_t> nodes(count);
+  check(cudaGraphGetNodes(graph, nodes.data(), &count), "cudaGraphGetNodes");
+  check(cudaGraphGetEdges(graph, nullptr, nullptr, nullptr, &edges), "cudaGraphGetEdges");
+  std::vector<cudaGraphNode_t> from(edges), to(edges);
+  std::vector<cudaGraphEdgeData> data(edges);
+  check(cudaGraphGetEdges(graph, from.data(), to.data(), data.data(), &edges), "cudaGraphGetEdges");
+  const auto repeats = [](std::vector<cudaGraphNode_t> all) {
+    std::sort(all.begin(), all.end());
+    return std::adjacent_find(all.begin(), all.end()) != all.end();
+  };
+  if (edges + 1 != count || repeats(from) || repeats(to)) return;  // lanes side by side: no line either way
+  for (cudaGraphNode_t node : nodes) {
+    cudaGraphNodeType kind;
+    check(cudaGraphNodeGetType(node, &kind), "cudaGraphNodeGetType");
+    if (kind != cudaGraphNodeTypeMemset && kind != cudaGraphNodeTypeMemcpy) continue;
+    // Asked anew: the neighbour may have been replaced, too.
+    Place at{graph, node, std::vector<cudaGraphNode_t>(1), std::vector<cudaGraphNode_t>(1)};
+    size_t before = 1, after = 1;
+    cudaGraphEdgeData edge[1];
+    check(cudaGraphNodeGetDependencies(node, at.before.data(), edge, &before), "cudaGraphNodeGetDependencies");
+    check(cudaGraphNodeGetDependentNodes(node, at.after.data(), edge, &after), "cudaGraphNodeGetDependentNodes");
+    at.before.resize(before), at.after.resize(after);
+    kind == cudaGraphNodeTypeMemset ? put_fill(at) : put_copy(at);
+  }
+}
+
+}  // namespace stepplan::gpu
