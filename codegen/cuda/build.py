@@ -27,6 +27,7 @@ KERNELS = (
     "plain.cu",
     "pooling.cu",
     "rows.cu",
+    "steps.cu",
     "training.cu",
 )
 

@@ -16,11 +16,11 @@ _CALL = re.compile(r"\b(\w+)(?=[<(])|\bgpu::(\w+)")
 
 
 def used(sources: Sequence[Path], kernels: Sequence[str]) -> tuple[str, ...]:
-    """Those of `kernels`, sources in the runtime's folder, that define what `sources`, or a plan's own headers beside
-    them, call; in their order."""
+    """Those of `kernels`, sources in the runtime's folder, that define what `sources`, or headers beside them, call; in
+    their order."""
     found: set[str] = set()
-    own = {h for s in sources if s.parent != CUDA_RUNTIME for h in headers_of(s, ())}
-    pending = [*sources, *own]
+    headers = {h for s in sources for h in headers_of(s, ()) if h.name not in DECLARED}
+    pending = [*sources, *headers]
     while pending:
         called = {name for names in _CALL.findall(pending.pop().read_text()) for name in names}
         for name in kernels:

@@ -29,7 +29,22 @@ struct Scalars {
   float lr = 0.0f;
   bool hold = false;
 };
-void set_scalars(Queue queue, Scalars* to, const Scalars& now);
+
+/// What the host and steps tell each other, in pinned memory that both see. As many steps as there are parts may be
+/// under way; which part a step has, the GPU counts for itself, so that one recorded step serves them all.
+struct Exchange {
+  static constexpr size_t kResult = sizeof(Scalars), kRows = kResult + 8;  // behind the scalars in a part
+  std::byte* parts = nullptr;
+  int64_t count = 0, part_bytes = 0;
+  int64_t* steps = nullptr;  // on the device: that have begun, less one
+
+  STEPPLAN_BOTH std::byte* part(int64_t step) const { return parts + step % count * part_bytes; }
+};
+/// A step begins, and takes what the host says.
+void take_scalars(Queue queue, const Exchange& exchange, Scalars* to);
+/// A step leaves its first result, of up to 8 bytes, and the rows that its nodes reported.
+void leave_results(Queue queue, const Exchange& exchange, const std::byte* result, int64_t bytes, const int64_t* rows,
+                   int64_t reports);
 
 // -- elementwise.cu: of `n` elements ---------------------------------------------------------------------------------
 template <class F, class T>

@@ -161,31 +161,6 @@ void random_whole(Queue queue, const Scalars* now, uint32_t node, int64_t low, u
   map_made(queue, n, drawing, y);
 }
 
-void set_scalars(Queue queue, Scalars* to, const Scalars& now) {
-  elements(queue, 1, [=] STEPPLAN_KERNEL(int64_t) { *to = now; });
-}
-
-namespace {
-/// Waits by the GPU's own clock; where there is none, no time passes.
-struct Hold {
-  int64_t ns;
-  STEPPLAN_KERNEL void operator()(int64_t) const {
-#ifdef __CUDA_ARCH__
-    const auto now = [] {
-      uint64_t read;
-      asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(read));
-      return read;
-    };
-    const uint64_t begin = now();
-    while (now() - begin < static_cast<uint64_t>(ns)) {
-    }
-#endif
-  }
-};
-}  // namespace
-
-void hold(Queue queue, int64_t ns) { elements(queue, 1, Hold{ns}); }
-
 template <class Relation, class T>
 void compare(Queue queue, const T* a, const Strides& a_strides, const T* b, const Strides& b_strides, float* y,
              const Shape& shape) {

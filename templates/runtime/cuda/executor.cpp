@@ -4,8 +4,11 @@ namespace stepplan {
 
 namespace {
 
-/// Bytes of device memory that the executor takes besides the arena.
-size_t small_bytes(size_t reports) { return 64 + sizeof(int64_t) * reports; }
+// Device memory that the executor takes besides the arena: scalars, steps so far less one, bad rows.
+constexpr size_t kSteps = 64, kRows = kSteps + 64;
+static_assert(sizeof(gpu::Scalars) <= kSteps);
+
+size_t small_bytes(size_t reports) { return kRows + sizeof(int64_t) * reports; }
 
 UserMistake out_of_range(const char* name, int64_t row, const std::string& value) {
   return {"SP1608",
@@ -41,7 +44,9 @@ Executor::Executor(int device, bool poison, bool record)
     arena_ = device_.allocate(spec_.arena_bytes);
     small_ = device_.allocate(small_bytes(reports_));
     device_bytes_ = before - std::min(before, device_.free_bytes());
-    results_ = device_.allocate_pinned(kSlots * slot_bytes());
+    exchange_ = {nullptr, kSlots, static_cast<int64_t>(gpu::Exchange::kRows + sizeof(int64_t) * reports_),
+                 reinterpret_cast<int64_t*>(small_ + kSteps)};
+    exchange_.parts = device_.allocate_pinned(kSlots * static_cast<size_t>(exchange_.part_bytes));
     for (const PoolSpec& pool : spec_.pools) pools_.push_back(device_.allocate_pinned(pool.bytes));
     for (const InputSpec& input : spec_.inputs)
       staging_.push_back(device_.allocate_pinned(static_cast<size_t>(input.elements()) * input.type.bits / 8));
@@ -96,7 +101,7 @@ void Executor::close() noexcept {
   for (gpu::Stream stream : streams_) device_.release(stream);
   for (std::byte* memory : {arena_, small_})
     if (memory != nullptr) device_.release(memory);
-  if (results_ != nullptr) device_.release_pinned(results_);
+  if (exchange_.parts != nullptr) device_.release_pinned(exchange_.parts);
   for (std::byte* memory : pools_) device_.release_pinned(memory);
   for (std::byte* memory : staging_) device_.release_pinned(memory);
 }
@@ -175,7 +180,7 @@ Run Executor::prepare(const Targets* targets, bool hold) {
   run.kernels = kernels_.get();
   run.inputs = pointers_.data();
   run.now = reinterpret_cast<const gpu::Scalars*>(small_);
-  run.bad_rows = reinterpret_cast<int64_t*>(small_ + 64);
+  run.bad_rows = reinterpret_cast<int64_t*>(small_ + kRows);
   run.hold = hold;
   run.apply_updates = targets == nullptr;
   if (targets != nullptr) run.gradients = targets->places, run.lasting = targets->lasting;
@@ -183,6 +188,7 @@ Run Executor::prepare(const Targets* targets, bool hold) {
 }
 
 void Executor::enqueue(const ProgramSpec& program, const Run& run) {
+  gpu::take_scalars(queue(0), exchange_, reinterpret_cast<gpu::Scalars*>(small_));
   device_.record(start_, streams_[0]);
   for (size_t lane = 1; lane < streams_.size(); ++lane) device_.wait(streams_[lane], start_);
   gpu::Joint joint;
@@ -210,6 +216,8 @@ void Executor::enqueue(const ProgramSpec& program, const Run& run) {
     device_.record(ends_[lane], streams_[lane]);
     device_.wait(streams_[0], ends_[lane]);
   }
+  gpu::leave_results(queue(0), exchange_, arena_ + program.result, program.result_bytes, run.bad_rows,
+                     static_cast<int64_t>(program.index_sources.size()));
 }
 
 /// The first run of a program sets up what libraries and driver load when first asked; it is not recorded. What cannot
@@ -263,13 +271,15 @@ Ticket Executor::ask(size_t number, std::span<const Argument> given, const gpu::
     device_.end_nodes(streams_[0]);
   }
   if (staged) device_.record(staged_, streams_[0]);
-  gpu::set_scalars(queue(0), reinterpret_cast<gpu::Scalars*>(small_), now);
-  launch(number, run);
-  std::byte* part = results_ + next_ % kSlots * slot_bytes();
-  if (program.result_bytes > 0)
-    device_.copy(streams_[0], part, arena_ + program.result, static_cast<size_t>(program.result_bytes));
-  if (!program.index_sources.empty())
-    device_.copy(streams_[0], part + kResult, small_ + 64, sizeof(int64_t) * program.index_sources.size());
+  std::memcpy(part_of(slot), &now, sizeof now);
+  try {
+    launch(number, run);
+  } catch (const UserMistake&) {  // no step of which there is a ticket, though the GPU may have counted it
+    const int64_t before = static_cast<int64_t>(next_) - 1;
+    device_.copy(streams_[0], exchange_.steps, &before, sizeof before);
+    device_.synchronize(streams_[0]);
+    throw;
+  }
   device_.record(slot.done, streams_[0]);
   if (foreign) gpu::before_callers_work(device_, slot.done, caller.stream);
   slot.ticket = ++next_;
@@ -283,9 +293,8 @@ void Executor::collect(Slot& slot) {
   slot.ticket = 0;
   device_.synchronize(slot.done);
   const ProgramSpec& program = spec_.programs[slot.program];
-  const size_t at = static_cast<size_t>(&slot - slots_.data());
   std::vector<int64_t> rows(program.index_sources.size());
-  std::memcpy(rows.data(), results_ + at * slot_bytes() + kResult, sizeof(int64_t) * rows.size());
+  std::memcpy(rows.data(), part_of(slot) + gpu::Exchange::kRows, sizeof(int64_t) * rows.size());
   for (size_t i = 0; i < rows.size(); ++i)
     if (rows[i] >= 0) throw out_of_range(program.index_sources[i], rows[i], "a value");
 }
@@ -299,7 +308,7 @@ std::array<std::byte, 8> Executor::wait(Ticket ticket) {
       throw UserMistake("SP1859",
                         "the loss of this step is gone: " + std::to_string(next_ - ticket) + " steps followed it",
                         "wait for a step's loss before three further steps are asked for");
-    std::memcpy(result.data(), results_ + (ticket - 1) % kSlots * slot_bytes(), kResult);
+    std::memcpy(result.data(), part_of(slot) + gpu::Exchange::kResult, result.size());
     return result;
   });
 }

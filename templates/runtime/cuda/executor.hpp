@@ -2,7 +2,7 @@
 //
 // Lanes are streams. One thread asks all of them for their nodes, in an order in which every event is recorded before
 // it is waited for; the second run of a program is recorded into a graph, and later runs replay that. What changes from
-// step to step (learning rate, step, seed) lies in device memory; inputs lie in the planned arena, or in the caller's
+// step to step (learning rate, step, seed) a step takes from pinned memory, where it leaves its result; inputs lie in the planned arena, or in the caller's
 // device memory, in which case there is a graph per set of addresses.
 #pragma once
 
@@ -98,7 +98,6 @@ class Executor {
   static constexpr size_t kSlots = 4;
   static constexpr size_t kMostGraphs = 4;       // of the caller's addresses: inputs at further ones are copied
   static constexpr uintptr_t kInputAlignment = 64;  // as the planned ones: libraries load 16 bytes at a time
-  static constexpr size_t kResult = 8;
   using GraphKey = std::vector<const void*>;
 
   void require_open() const;
@@ -116,7 +115,7 @@ class Executor {
   Run run_in_place(const ProgramSpec& program);
   void share_launches(const ProgramSpec& program, const Run& run, int repetitions, std::vector<double>& found);
   void collect(Slot& slot);
-  size_t slot_bytes() const { return kResult + sizeof(int64_t) * reports_; }
+  std::byte* part_of(const Slot& slot) const { return exchange_.part(&slot - slots_.data()); }
   gpu::Queue queue(int lane) { return {device_, streams_[static_cast<size_t>(lane)]}; }
 
   const ExecutorSpec& spec_;
@@ -127,8 +126,8 @@ class Executor {
   size_t reports_ = 1;  // most indexing nodes of a program
   size_t device_bytes_ = 0;
   std::byte* arena_ = nullptr;
-  std::byte* small_ = nullptr;    // on the device: scalars, then bad rows
-  std::byte* results_ = nullptr;  // pinned: one part per slot
+  std::byte* small_ = nullptr;  // on the device: scalars, steps, bad rows
+  gpu::Exchange exchange_;      // one part per slot
   std::vector<std::byte*> pools_;
   std::vector<std::byte*> staging_;  // pinned, by input
   std::vector<gpu::Stream> streams_;

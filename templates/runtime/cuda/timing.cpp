@@ -33,7 +33,8 @@ Run Executor::run_in_place(const ProgramSpec& program) {
   for (int input : program.inputs)
     pointers_[static_cast<size_t>(input)] = arena_ + spec_.inputs[static_cast<size_t>(input)].offset;
   const Run run = prepare(nullptr, false);
-  gpu::set_scalars(queue(0), reinterpret_cast<gpu::Scalars*>(small_), gpu::Scalars{});
+  const gpu::Scalars none;
+  device_.copy(streams_[0], small_, &none, sizeof none);
   device_.synchronize(streams_[0]);
   return run;
 }

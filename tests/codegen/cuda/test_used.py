@@ -21,7 +21,7 @@ def test_a_plan_needs_what_it_calls(tmp_path: Path) -> None:
     graph = zoo("mlp", 8)
     emit(plan_for(graph), graph, gpu(), tmp_path)
     found = set(used([*tmp_path.glob("*.cpp"), *RUNTIME], KERNELS))
-    assert found == {"elementwise.cu", "joint.cu", "movement.cu", "plain.cu", "rows.cu", "training.cu"}
+    assert found == {"elementwise.cu", "joint.cu", "movement.cu", "plain.cu", "rows.cu", "steps.cu", "training.cu"}
 
 
 def test_a_plans_own_sources_see_no_device(tmp_path: Path) -> None:
