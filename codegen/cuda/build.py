@@ -34,7 +34,7 @@ KERNELS = (
 DEVICE = ("find_device.cu", "recorded.cu")
 """What device_cuda.hpp leaves to nvcc."""
 EXECUTOR = ("executor.cpp", "run.cpp", "timing.cpp")
-LIBRARY = ("convolution.cpp", "engines.cpp", "folded.cpp", "product.cpp")
+LIBRARY = ("convolution.cpp", "engines.cpp", "folded.cpp", "pointwise.cpp", "product.cpp")
 NULL_LIBRARY = ("block_null.cpp", "library_null.cpp")
 
 STORED = ("elementwise.cu", "group_norm.cu", "normalise.cu", "pooling.cu")

@@ -34,6 +34,13 @@ std::shared_ptr<const Convolution::Prepared> folded_named(Libraries::Handles& ha
 /// What `offered_engines` names of the same convolution with as many channels as the matrix units load at once, in each way
 /// that there is; nothing where it has as many itself.
 std::vector<std::vector<std::string>> folded_engines(Libraries::Handles& handles, ConvKind kind, const Conv& shape, bool tf32);
+/// `product_...`, `biased_product_...`: one tap's, as a matrix product by one of cuBLASLt's algorithms (pointwise.cpp).
+/// SP1857 likewise.
+bool names_product(const std::string& name);
+std::shared_ptr<const Convolution::Prepared> product_named(Libraries::Handles& handles, ConvKind kind, const Conv& shape,
+                                                           const std::string& name, bool tf32);
+/// Names of those that the library would try first; none where there are more taps. With a bias, they add it.
+std::vector<std::string> offered_products(Libraries::Handles& handles, ConvKind kind, const Conv& shape, bool tf32);
 /// Any of them, by its name.
 std::shared_ptr<const Convolution::Prepared> prepared_by(Libraries::Handles& handles, ConvKind kind, const Conv& shape,
                                                          const std::string& name, bool tf32);

@@ -57,7 +57,7 @@ struct Algorithm {
 };
 
 /// How much time a measurement may take: nothing further is prepared, and nothing further timed, after so many seconds,
-/// once `least` algorithms are.
+/// once `least` algorithms are. Of preparing those of a processor count.
 struct Effort {
   int most, repetitions, least = 4;
   double preparing = 3.0, timing = 1.0;
@@ -68,7 +68,9 @@ struct Effort {
 
 /// `algorithm`: cuDNN's name in small letters (`implicit_precomp_gemm`, `algo_1`), or one of its engines with that one's
 /// settings (`engine_12.2_1.5_3`; `biased_engine_...`: it adds the bias itself, before it rounds the result;
-/// `wide8_engine_...`, `fold16_engine_...`: over copies with more channels), with `:tf32` where the matrix units may round their operands; `plain`: no library.
+/// `wide8_engine_...`, `fold16_engine_...`: over copies with more channels), or one of cuBLASLt's algorithms where there
+/// is one tap (`product_20.18.28.16.2.0.0.0.0`), with `:tf32` where the matrix units may round their operands; `plain`: no
+/// library.
 class Convolution {
  public:
   Convolution(Libraries& libraries, ConvKind kind, const Conv& shape, const char* algorithm);
@@ -115,11 +117,16 @@ struct ProductShape {
 /// `plain`; with `:tf32` as above.
 class Product {
  public:
-  Product(Libraries& libraries, const ProductShape& shape, const char* algorithm, size_t workspace);
+  Product(Libraries& libraries, const ProductShape& shape, const char* algorithm, size_t workspace)
+      : Product(libraries.handles(), shape, algorithm, workspace) {}
+  Product(Libraries::Handles& handles, const ProductShape& shape, const char* algorithm, size_t workspace);
   size_t workspace_bytes() const;
   void run(Queue queue, const void* a, const void* b, const void* bias, void* c, void* workspace, size_t bytes) const;
   static std::vector<Algorithm> measure(Libraries& libraries, const ProductShape& shape, bool tf32, const void* a,
                                         const void* b, void* c, void* workspace, size_t bytes, const Effort& effort);
+  /// Names of what the library would try first within a workspace, without `:tf32`.
+  static std::vector<std::string> offers(Libraries::Handles& handles, const ProductShape& shape, bool tf32, size_t workspace,
+                                         int most);
 
   struct Prepared;
 

@@ -23,7 +23,7 @@ std::vector<Algorithm> Convolution::measure(Libraries&, ConvKind, const Conv&, c
 std::vector<Algorithm> Convolution::offers(const std::string&, ConvKind, const Conv&, bool) { return {}; }
 
 struct Product::Prepared {};
-Product::Product(Libraries&, const ProductShape& shape, const char*, size_t) : shape_(shape) {}
+Product::Product(Libraries::Handles&, const ProductShape& shape, const char*, size_t) : shape_(shape) {}
 size_t Product::workspace_bytes() const { return 0; }
 void Product::run(Queue queue, const void* a, const void* b, const void* bias, void* c, void*, size_t) const {
   plain_product(queue, shape_, a, b, bias, c);

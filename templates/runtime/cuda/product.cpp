@@ -174,11 +174,12 @@ struct Product::Prepared {
   }
 };
 
-Product::Product(Libraries& libraries, const ProductShape& shape, const char* algorithm, size_t workspace) : shape_(shape) {
+Product::Product(Libraries::Handles& handles, const ProductShape& shape, const char* algorithm, size_t workspace)
+    : shape_(shape) {
   std::string name = algorithm;
   const bool tf32 = takes_tf32(name);
   if (name == "plain" || !fits(shape)) return;
-  const auto made = std::make_shared<Prepared>(libraries.handles(), shape, tf32);
+  const auto made = std::make_shared<Prepared>(handles, shape, tf32);
   made->choose(name, workspace);
   prepared_ = made;
 }
@@ -189,6 +190,15 @@ void Product::run(Queue queue, const void* a, const void* b, const void* bias, v
   if (!prepared_) return plain_product(queue, shape_, a, b, bias, c);
   const Workspace own = aligned(space, bytes);
   check(prepared_->run(queue.stream, prepared_->algorithm, a, b, bias, c, own.start, own.bytes), "a matrix product");
+}
+
+std::vector<std::string> Product::offers(Libraries::Handles& handles, const ProductShape& shape, bool tf32, size_t workspace,
+                                         int most) {
+  std::vector<std::string> found;
+  if (!fits(shape)) return found;
+  const Prepared made(handles, shape, tf32);
+  for (const auto& choice : made.choices(workspace, most)) found.push_back(made.name_of(choice.algo));
+  return found;
 }
 
 std::vector<Algorithm> Product::measure(Libraries& libraries, const ProductShape& shape, bool tf32, const void* a,

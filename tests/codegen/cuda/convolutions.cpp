@@ -7,6 +7,13 @@
 
 #include "folded.cpp"
 
+#include "pointwise.cpp"
+
+#include "product.cpp"
+
+#include <numeric>
+
+#include "cublas_products.hpp"
 #include "cudnn_engines.hpp"
 
 using mocks::bad, mocks::drop, mocks::make, mocks::of, mocks::unsupported;
@@ -100,9 +107,6 @@ struct Call {
 
 extern "C" {
 
-cublasStatus_t cublasLtCreate(cublasLtHandle_t* made) { return *made = nullptr, CUBLAS_STATUS_SUCCESS; }
-cublasStatus_t cublasLtDestroy(cublasLtHandle_t) { return CUBLAS_STATUS_SUCCESS; }
-const char* cublasLtGetStatusString(cublasStatus_t) { return ""; }
 const char* cudnnGetErrorString(cudnnStatus_t) { return mocks::reason.c_str(); }
 
 cudnnStatus_t cudnnCreate(cudnnHandle_t* made) {
@@ -206,6 +210,26 @@ void add_bias(Queue queue, const float* bias, T* y, int64_t rows, int64_t column
   for (int64_t i = 0; i < rows * columns; ++i) y[i] = T(static_cast<float>(y[i]) + bias[i % columns]);
   mocks::now += 0.125f;
   if (queue.stream != mocks::ran_on) throw DeviceFailure("a bias on another stream");
+}
+
+void plain_product(Queue, const ProductShape&, const void*, const void*, const void*, void*) {
+  throw DeviceFailure("not the library's");
+}
+
+template <class T>
+void fill(Queue queue, T* y, T value, int64_t n) {
+  if (queue.stream != mocks::ran_on) throw DeviceFailure("filled on another stream");
+  std::fill(y, y + n, value);
+}
+template <class T>
+void copy_strided(Queue queue, const T* x, const Strides& from, T* y, const Strides& to, const Shape& shape) {
+  const int64_t count = std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+  for (int64_t i = 0; i < count; ++i) {
+    int64_t rest = i, there = 0, here = 0;
+    for (size_t d = max_rank; d-- > 0; rest /= shape[d]) there += rest % shape[d] * from[d], here += rest % shape[d] * to[d];
+    y[here] = x[there];
+  }
+  mocks::ran_on = queue.stream;
 }
 
 /// f(element of the cells, element of the tensor or -1) of all cells.

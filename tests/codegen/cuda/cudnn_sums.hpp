@@ -21,7 +21,6 @@ struct Handle {
   cudaStream_t stream = nullptr;
 };
 inline std::vector<Handle*> handles;  // that are there
-inline cudaStream_t ran_on = nullptr;
 
 inline Handle* known(cudnnHandle_t handle) {
   const auto found = std::find(handles.begin(), handles.end(), reinterpret_cast<Handle*>(handle));

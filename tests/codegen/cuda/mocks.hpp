@@ -14,6 +14,8 @@ namespace mocks {
 
 /// Milliseconds; what takes time moves it on.
 inline float now = 0.0f;
+/// Where a library worked last.
+inline cudaStream_t ran_on = nullptr;
 
 template <class T>
 T& of(void* opaque) {

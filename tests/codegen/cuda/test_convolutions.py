@@ -90,7 +90,7 @@ class Asked:
 
 @pytest.fixture(scope="module")
 def library() -> Library:
-    return compile_mock("convolutions.cpp", "engines.cpp", "convolution.cpp", "folded.cpp")
+    return compile_mock("convolutions.cpp", "engines.cpp", "convolution.cpp", "folded.cpp", "product.cpp", "pointwise.cpp")
 
 
 def conv(x: tuple[int, ...], w: tuple[int, ...], bias: bool = False, low: bool = False, **attrs: Any) -> Sample:
@@ -116,13 +116,22 @@ CASES = [(op, sample) for op in map(op_named, CONV_KINDS) for sample in op.sampl
 CASES += [(op, in_bfloat16(op, sample)) for op, sample in CASES]
 
 
+def of_one_tap(asked: Asked) -> bool:
+    """Without padding, groups or rows behind the last that strides reach."""
+    ih, iw, oh, ow, kh, kw, stride_h, stride_w, pad_h, pad_w, groups = asked.fields[[2, 3, 5, 6, 7, 8, 9, 10, 11, 12, 15]]
+    inside = (oh - 1) * stride_h < ih and (ow - 1) * stride_w < iw
+    return bool(kh == kw == groups == 1 and pad_h == pad_w == 0 and inside)
+
+
 def by_every_way(library: Library, op: Op, sample: Sample) -> None:
     asked = Asked(library, op, sample)
     for tf32 in (False, True):
-        engines = [name for name in asked.candidates(tf32) if "engine_" in name]
+        names = asked.candidates(tf32)
+        engines, products = ([name for name in names if kind in name] for kind in ("engine_", "product_"))
         biased = bool(asked.fields[16]) and sample.attrs.groups == 1  # type: ignore[attr-defined]
         assert len(engines) >= 4 and any(name.startswith("biased_") for name in engines) == biased
-        for name in engines:  # what is offered is there
+        assert len(products) == (0 if not of_one_tap(asked) else 4 if asked.fields[16] else 2)
+        for name in (*engines, *products):  # what is offered is there
             asked.agrees(name + ":tf32" * tf32)
     computed = []
     for name in asked.algorithms():  # of these, not all are
@@ -167,6 +176,23 @@ def test_random_convolutions(library: Library, low: bool) -> None:
 
 
 @pytest.mark.parametrize("low", [False, True])
+@pytest.mark.parametrize("stride", [(1, 1), (2, 2), (3, 2)])
+def test_one_tap(library: Library, low: bool, stride: tuple[int, int]) -> None:
+    """Also as matrix products; of pixels that strides visit copies are made in the workspace."""
+    for bias in (True, False):
+        for op, sample in directions(conv((2, 8, 7, 6), (16, 8, 1, 1), bias, low, stride=stride)):
+            by_every_way(library, op, sample)
+    asked = Asked(library, WEIGHTS, directions(conv((2, 8, 7, 6), (16, 8, 1, 1), stride=stride))[2][1])
+    first, second = (name for name in asked.candidates() if name.startswith("product_"))
+    needed = [int(text(library, "workspace", asked.kind, asked.fields, characters(name))) for name in (first, second)]
+    rows, columns = asked.fields[5:7]
+    copies = 0 if stride == (1, 1) else -(-2 * rows * columns * 8 * 4 // 256) * 256
+    assert needed == [copies, copies + 1024]
+    assert asked.by(second, asked.space[: (needed[1] - 4) // 4]) != ""
+    assert {first, second} <= {t.name for t in asked.measured()}
+
+
+@pytest.mark.parametrize("low", [False, True])
 def test_rows_that_no_window_reaches(library: Library, low: bool) -> None:
     """Padded in front alone, by strides that leave the last rows out: there is nothing to pad behind them."""
     sample = conv((2, 4, 7, 8), (6, 4, 3, 2), low=low, stride=(3, 3), padding=(1, 0, 2, 0))
@@ -178,7 +204,7 @@ def test_a_bias_is_added_before_the_sum_is_rounded(library: Library) -> None:
     asked = Asked(library, FORWARD, conv((4, 32, 9, 9), (32, 32, 3, 3), bias=True, low=True))
     want, differ = round_bfloat16(asked.want), {}
     for name in asked.candidates():
-        if "engine" in name:
+        if "engine" in name or "product" in name:
             asked.agrees(name)
             differ[name] = np.mean(np.moveaxis(read(asked.out), -1, 1) != want)
     assert {name.startswith("biased_") for name in differ} == {True, False}
@@ -271,6 +297,11 @@ def test_what_the_library_does_not_compute(library: Library) -> None:
         *("biased_gemm", "algo_0", "gemm ", "Gemm", ""),
     ):
         assert asked.by(name).startswith("SP1857: cuDNN"), name
+    for name in ("product_", "product_9", "product_0.1.2.3.4.5.6.7.8", "biased_product_0.1.2.3.4.5.6.7.8"):
+        assert asked.by(name).startswith("SP1857: cuBLASLt does not compute this convolution"), name
+    tap = Asked(library, FORWARD, conv((2, 4, 6, 6), (4, 4, 1, 1)))
+    assert tap.by("product_9").startswith("SP1857: cuBLASLt has no algorithm 9 for")
+    assert tap.by("product_").startswith("SP1857") and tap.by(f"biased_{tap.candidates()[1]}").startswith("SP1857")
     assert asked.by("direct") == "a convolution: an algorithm"
     asked.fields[16] = 0
     assert asked.by("biased_engine_0").startswith("SP1857")
