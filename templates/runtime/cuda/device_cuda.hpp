@@ -65,8 +65,8 @@ struct Recorded {
   std::map<std::string, int> kinds;  // of nodes: how many
 };
 
-/// Fills, and copies within the GPU's memory, become kernels where the graph is one line. recorded.cu
-void in_kernels(cudaGraph_t graph);
+/// Where the graph is one line. recorded.cu
+void fills_as_kernels(cudaGraph_t graph);
 
 /// One GPU, and everything that was asked of it: given back when it goes.
 class Device {
@@ -132,7 +132,7 @@ class Device {
     cudaGraph_t graph = nullptr;
     check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
     const std::unique_ptr<CUgraph_st, decltype(&cudaGraphDestroy)> owned(graph, cudaGraphDestroy);
-    in_kernels(graph);
+    fills_as_kernels(graph);
     Recorded recorded;
     recorded.kinds = kinds_of(graph);
     check(cudaGraphInstantiate(&recorded.graph, graph, 0), "cudaGraphInstantiate");

@@ -1,5 +1,5 @@
-// A recorded step as the driver repeats it fastest. Kernels in one line it is asked for in some microseconds, however many
-// they are; for one fill or copy among them, as libraries leave them, it goes through all nodes one by one.
+// A recorded step as the driver repeats it fastest. Kernels in one line it is asked for in two or three microseconds,
+// however many they are; every fill among them, as libraries ask for, takes it one more (docs/measurements/gpu.md).
 #include <algorithm>
 #include <cstdint>
 #include <type_traits>
@@ -20,12 +20,6 @@ __global__ void fill_rows(std::byte* to, size_t pitch, size_t words, size_t rows
   const size_t step = size_t{gridDim.x} * blockDim.x;
   for (size_t i = size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < words * rows; i += step)
     reinterpret_cast<Word*>(to + i / words * pitch)[i % words] = word;
-}
-
-template <class Word>
-__global__ void copy_words(Word* to, const Word* from, size_t words) {
-  const size_t step = size_t{gridDim.x} * blockDim.x;
-  for (size_t i = size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < words; i += step) to[i] = from[i];
 }
 
 /// A node of a graph and its neighbours.
@@ -74,31 +68,9 @@ void put_fill(const Place& at) {
   if (asked.elementSize == 1) put(at, bytes * rows, fill_rows<uint8_t>, to, pitch, bytes, rows, static_cast<uint8_t>(word));
 }
 
-bool on_device(const void* memory) {
-  cudaPointerAttributes found;
-  if (cudaPointerGetAttributes(&found, memory) == cudaSuccess) return found.type == cudaMemoryTypeDevice;
-  (void)cudaGetLastError();
-  return false;
-}
-
-/// Within the GPU's memory, in one piece; other copies stay, for engines of their own make them.
-void put_copy(const Place& at) {
-  cudaMemcpy3DParms asked;
-  check(cudaGraphMemcpyNodeGetParams(at.node, &asked), "cudaGraphMemcpyNodeGetParams");
-  const bool piece = asked.srcArray == nullptr && asked.dstArray == nullptr && asked.extent.height == 1 && asked.extent.depth == 1;
-  void *to = asked.dstPtr.ptr, *from = asked.srcPtr.ptr;
-  if (!piece || asked.srcPos.x != 0 || asked.dstPos.x != 0 || !on_device(to) || !on_device(from)) return;
-  const size_t bytes = asked.extent.width;
-  if (divides(16, {number(to), number(from), bytes}))
-    return put(at, bytes / 16, copy_words<uint4>, static_cast<uint4*>(to), static_cast<const uint4*>(from), bytes / 16);
-  if (divides(4, {number(to), number(from), bytes}))
-    return put(at, bytes / 4, copy_words<uint32_t>, static_cast<uint32_t*>(to), static_cast<const uint32_t*>(from), bytes / 4);
-  put(at, bytes, copy_words<uint8_t>, static_cast<uint8_t*>(to), static_cast<const uint8_t*>(from), bytes);
-}
-
 }  // namespace
 
-void in_kernels(cudaGraph_t graph) {
+void fills_as_kernels(cudaGraph_t graph) {
   size_t count = 0, edges = 0;
   check(cudaGraphGetNodes(graph, nullptr, &count), "cudaGraphGetNodes");
   std::vector<cudaGraphNode_t> nodes(count);
@@ -115,7 +87,7 @@ void in_kernels(cudaGraph_t graph) {
   for (cudaGraphNode_t node : nodes) {
     cudaGraphNodeType kind;
     check(cudaGraphNodeGetType(node, &kind), "cudaGraphNodeGetType");
-    if (kind != cudaGraphNodeTypeMemset && kind != cudaGraphNodeTypeMemcpy) continue;
+    if (kind != cudaGraphNodeTypeMemset) continue;
     // Asked anew: the neighbour may have been replaced, too.
     Place at{graph, node, std::vector<cudaGraphNode_t>(1), std::vector<cudaGraphNode_t>(1)};
     size_t before = 1, after = 1;
@@ -123,7 +95,7 @@ void in_kernels(cudaGraph_t graph) {
     check(cudaGraphNodeGetDependencies(node, at.before.data(), edge, &before), "cudaGraphNodeGetDependencies");
     check(cudaGraphNodeGetDependentNodes(node, at.after.data(), edge, &after), "cudaGraphNodeGetDependentNodes");
     at.before.resize(before), at.after.resize(after);
-    kind == cudaGraphNodeTypeMemset ? put_fill(at) : put_copy(at);
+    put_fill(at);
   }
 }
 

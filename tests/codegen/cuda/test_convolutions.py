@@ -90,7 +90,9 @@ class Asked:
 
 @pytest.fixture(scope="module")
 def library() -> Library:
-    return compile_mock("convolutions.cpp", "engines.cpp", "convolution.cpp", "folded.cpp", "product.cpp", "pointwise.cpp")
+    return compile_mock(
+        "convolutions.cpp", "engines.cpp", "convolution.cpp", "folded.cpp", "product.cpp", "pointwise.cpp"
+    )
 
 
 def conv(x: tuple[int, ...], w: tuple[int, ...], bias: bool = False, low: bool = False, **attrs: Any) -> Sample:
@@ -118,7 +120,9 @@ CASES += [(op, in_bfloat16(op, sample)) for op, sample in CASES]
 
 def of_one_tap(asked: Asked) -> bool:
     """Without padding, groups or rows behind the last that strides reach."""
-    ih, iw, oh, ow, kh, kw, stride_h, stride_w, pad_h, pad_w, groups = asked.fields[[2, 3, 5, 6, 7, 8, 9, 10, 11, 12, 15]]
+    ih, iw, oh, ow, kh, kw, stride_h, stride_w, pad_h, pad_w, groups = asked.fields[
+        [2, 3, 5, 6, 7, 8, 9, 10, 11, 12, 15]
+    ]
     inside = (oh - 1) * stride_h < ih and (ow - 1) * stride_w < iw
     return bool(kh == kw == groups == 1 and pad_h == pad_w == 0 and inside)
 
