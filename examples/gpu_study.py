@@ -40,6 +40,8 @@ wheels: usually pydantic and what it stands on.
                --platform manylinux2014_x86_64 pydantic
     there: pip install --no-index --no-deps --target /tmp/site wheels/*.whl && export PYTHONPATH=/tmp/site
 
+gpu_rows.py prepares what takes long all at once, and times it in turn, where the GPU is there for minutes only.
+
 A machine that starts bare each time forgets everything: `--state FILE` keeps cost tables and results in one archive
 (a few MiB), read where the folder has none yet and written after every part. Carry it from call to call.
 

@@ -4,6 +4,7 @@ import argparse
 import json
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,23 @@ def test_gpu_study_without_a_gpu(tmp_path: Path) -> None:
     assert run("machine", "--null", "--state", str(carried))[1] == found
     status, found = run("speed", "machine", "--device", "99")  # it has minutes, also where nvcc must run first
     assert status == 1 and found["speed"]["rows"]["error"]["error"].startswith("SP1") and found["machine"]["turns"] == 1
+
+
+def test_gpu_rows_without_a_gpu(tmp_path: Path) -> None:
+    """Prepared at once, timed in turn; what time was too short for is told."""
+    script = [sys.executable, str(ROOT / "examples" / "gpu_rows.py"), "--folder", str(tmp_path)]
+    state, rows = tmp_path / "state.tgz", ["cap_resnet101", "eager_32_float32"]
+    script += ["--state", str(state), "--null"]
+    done = subprocess.run([*script, "--minutes", "3", *rows], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.endswith("not measured: nothing\n"), done.stdout + done.stderr
+    for row in rows:
+        assert json.loads((tmp_path / f"{row}.json").read_text())[row]["step_ms"] > 0
+    with tarfile.open(state) as kept:
+        assert {"costs_float32.json", *(f"{row}.json" for row in rows)} <= set(kept.getnames())
+    early = subprocess.run([*script, "--minutes", "0.08", "cap_resnet101"], capture_output=True, text=True)
+    assert early.returncode == 1 and early.stdout.endswith("not measured: cap_resnet101\n"), early.stdout + early.stderr
+    unknown = subprocess.run([*script, "cap_none"], capture_output=True, text=True)
+    assert unknown.returncode == 2 and "there is no row cap_none" in unknown.stderr
 
 
 def test_gpu_study_goes_on_behind_rows_that_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import gc
 import time
+from collections.abc import Callable
 from statistics import median
 from typing import Any
 
@@ -90,7 +91,8 @@ def torch_budget(study: Study) -> None:
             study.failed(key, error)
 
 
-def _torch_under(study: Study, share: float) -> dict[str, Any]:
+def torch_step(study: Study, share: float) -> tuple[Callable[[], None], int]:
+    """PyTorch's compiled step that keeps so much of the activations, warmed up, and its measured peak in bytes."""
     import torch
     import torch._functorch.config as functorch
 
@@ -118,11 +120,17 @@ def _torch_under(study: Study, share: float) -> dict[str, Any]:
 
     for _ in range(1 if study.null else 5):
         step()
-    if not study.null:
-        torch.cuda.reset_peak_memory_stats(place)
+    if study.null:
+        return step, 0
+    torch.cuda.reset_peak_memory_stats(place)
+    step()
+    return step, torch.cuda.max_memory_allocated(place)
+
+
+def _torch_under(study: Study, share: float) -> dict[str, Any]:
+    step, peak = torch_step(study, share)
     with turn(study.device, study.null):
         times = list(timed(step, 1 if study.null else 10))
-    peak = 0 if study.null else torch.cuda.max_memory_allocated(place)
     return {"step_ms": median(times) / 1e6, "peak_bytes": peak}
 
 

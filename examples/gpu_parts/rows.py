@@ -1,0 +1,125 @@
+"""One row of gpu_rows.py in a process of its own: prepared beside all others, timed when it is told to.
+
+    python examples/gpu_parts/rows.py ROW FOLDER DEVICE [null]
+
+It says `ROW.ready` in the folder, waits for `ROW.go` there, and leaves `ROW.json`.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
+
+from codegen.cuda.bench import CONTENDERS, device_inputs, host_ms, step_times, torch_contenders  # noqa: E402
+from codegen.cuda.turns import turn  # noqa: E402
+from codegen.steps import Step, paired, timed  # noqa: E402
+from gpu_parts.memory import BATCHES, CAP, DEPTHS, TORCH_SHARES, run_briefly, torch_step  # noqa: E402
+from gpu_parts.speed import PLAIN_ROWS, ROWS  # noqa: E402
+from gpu_parts.study import Study  # noqa: E402
+from planner import zoo  # noqa: E402
+from planner.graph.model import Graph  # noqa: E402
+from planner.graph.precision import full_precision, is_mixed  # noqa: E402
+
+Measure = Callable[[], dict[str, Any]]
+REPETITIONS = 20
+DEEPEST = f"resnet_6_32_{(DEPTHS[-1] - 2) // 3 - 44}_6"
+
+
+def steps(study: Study, contender: str, batch: int, precision: str) -> Measure:
+    """ResNet-50's step beside one of PyTorch's, which is compiled before anything else, for that takes longest."""
+    graph = study.graph("resnet50", precision, batch=batch)
+    theirs = _contender(study, graph, contender, precision)  # kept: what it is made of lies in the generator
+    _, their_step = next(theirs)
+    plan, made = study.make(graph, precision)
+    executor = study.executor(made, seed=0)
+    inputs = device_inputs(graph, study.device, study.null)
+
+    def step() -> float:
+        return float(executor.step(*inputs))
+
+    def measure() -> dict[str, Any]:
+        with turn(study.device, study.null):
+            row = step_times(plan, list(timed(step, _repetitions(study))))
+            row |= {"host_ms": host_ms(executor, inputs, _repetitions(study)), "recorded": executor.recorded_nodes()}
+            row["against"] = {contender: paired(step, their_step, _repetitions(study))}
+            theirs.close()
+        return row | {"nodes": executor.node_times(repetitions=5)}  # takes a turn of its own
+
+    for _ in range(4):  # the third replays what was recorded
+        step()
+    return measure
+
+
+def _contender(study: Study, graph: Graph, contender: str, precision: str) -> Iterator[tuple[str, Step]]:
+    import torch
+
+    from codegen.torch_twin import Twin
+
+    model = full_precision(graph) if is_mixed(graph) else graph
+    state = {name: 0.02 * torch.rand_like(tensor) for name, tensor in Twin(model).named_values()}
+    inputs = device_inputs(graph, study.device, study.null)
+    return torch_contenders(model, inputs, state, precision, study.device, (contender,), null_device=study.null)
+
+
+def budget(study: Study, share: float) -> Measure:
+    graph = zoo.build("digits_cnn", 64) if study.null else zoo.build("resnet50", 184)
+    plan, made = study.make(graph, "tf32")
+    if share < 1.0:
+        plan, made = study.make(graph, "tf32", memory_budget=int(plan.pools[0].arena * (0.8 if study.null else share)))
+    return lambda: {"arena": plan.pools[0].arena, **run_briefly(study, made, graph, _repetitions(study))}
+
+
+def torch_budget(study: Study, share: float) -> Measure:
+    step, peak = torch_step(study, share)
+
+    def measure() -> dict[str, Any]:
+        with turn(study.device, study.null):
+            times = list(timed(step, _repetitions(study)))
+        return {"step_ms": sorted(times)[len(times) // 2] / 1e6, "peak_bytes": peak}
+
+    return measure
+
+
+def cap(study: Study, name: str, batch: int) -> Measure:
+    graph = zoo.build("mlp", 4) if study.null else zoo.build(name, batch)
+    plan, made = study.make(graph, "tf32", rough=True, memory_budget=CAP)
+    return lambda: {"arena": plan.pools[0].arena, **run_briefly(study, made, graph, 3)}
+
+
+def _repetitions(study: Study) -> int:
+    return 2 if study.null else REPETITIONS
+
+
+ALL: dict[str, Callable[[Study], Measure]] = {
+    **{
+        f"{contender}_{batch}_{precision}": partial(steps, contender=contender, batch=batch, precision=precision)
+        for contender in reversed(CONTENDERS)
+        for batch, precision in (*ROWS, *PLAIN_ROWS)
+    },
+    **{f"budget_{share}": partial(budget, share=share) for share in (1.0, 0.5, 0.33)},
+    **{f"torch_budget_{share}": partial(torch_budget, share=share) for share in TORCH_SHARES},
+    **{f"cap_{name}": partial(cap, name=name, batch=batch) for name, batch in BATCHES.items()},
+    "cap_deepest": partial(cap, name=DEEPEST, batch=16),
+}
+
+
+def main(name: str, folder: Path, device: int, null: bool) -> None:
+    study = Study(device, null, folder, folder / f"{name}.json", time.monotonic() + 3600)
+    try:
+        measure = ALL[name](study)
+        (folder / f"{name}.ready").touch()
+        while not (folder / f"{name}.go").exists():
+            time.sleep(0.05)
+        study.keep(name, measure())
+    except Exception as error:
+        study.failed(name, error)
+        raise
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4:] == ["null"])

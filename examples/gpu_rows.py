@@ -1,0 +1,149 @@
+"""Rows that take minutes to prepare, all at once: for a machine with a GPU that is there for some minutes only.
+
+    python examples/gpu_rows.py --minutes 9 --state rows.tgz [ROW ...]       # no row: they are listed
+
+gpu_study.py measures one thing after the other, and a compiler at work has the GPU to itself. Here every row is
+prepared in a process of its own (profile, plan, build; PyTorch's compiler for its side), all of them at once, until
+`--prepare` minutes are over or all are ready. Then those that are ready are timed one after the other, in the order in
+which they are named, while everything else is stopped (SIGSTOP). What was not ready then goes on for the rest of the
+time, and is timed when it is. `--state` keeps cost tables, plans and results in one archive, read at the beginning:
+plans that take minutes can be made elsewhere in between, from the tables that came back.
+
+On 16 processors with an H200 thirteen executors are profiled, planned and built in 150 s, from tables that are there
+in 80; PyTorch's reduce-overhead of one ResNet-50 step takes 60 s beside them, its max-autotune more than 400: name it
+first, and few rows beside it. Profiles choose algorithms by times that another process on the GPU disturbs: bring
+tables from a call without PyTorch's rows. What the machine needs: as gpu_study.py. `--null`: a dry run.
+"""
+
+import argparse
+import collections
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
+
+from gpu_parts.rows import ALL  # noqa: E402
+from gpu_study import pack, started, unpack  # noqa: E402
+
+Process = subprocess.Popen[bytes]
+TIMED_S = 20.0
+"""So long a row may take to be timed; then it is ended, for others wait."""
+REST_S = 4.0
+"""So long before the end everything is ended."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rows", nargs="*", metavar="ROW")
+    parser.add_argument("--folder", type=Path, default=Path("out/gpu_rows"))
+    parser.add_argument("--state", type=Path, default=None, help="archive of tables, plans and results")
+    parser.add_argument("--device", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=9.0)
+    parser.add_argument("--prepare", type=float, default=None, help="minutes; unless given, all but 20 s a row")
+    parser.add_argument("--null", action="store_true")
+    options = parser.parse_args()
+    if unknown := set(options.rows) - set(ALL):
+        parser.error(f"there is no row {', '.join(sorted(unknown))}")
+    if not options.rows:
+        print("\n".join(ALL))
+        return 0
+    options.folder.mkdir(parents=True, exist_ok=True)
+    if options.state and options.state.exists():
+        unpack(options.state, options.folder)
+    begun = time.monotonic()
+    end = begun + 60 * options.minutes - REST_S
+    prepared = end - TIMED_S * len(options.rows) if options.prepare is None else begun + 60 * options.prepare
+    rows = [Row(name, options) for name in options.rows]
+    try:
+        while time.monotonic() < prepared and not all(row.ready or row.over for row in rows):
+            time.sleep(0.2)
+        time_those_ready(rows, end)
+        while time.monotonic() < end and not all(row.over for row in rows):
+            time.sleep(0.2)
+            time_those_ready(rows, end)
+    finally:
+        for row in rows:
+            row.signal(signal.SIGKILL)
+        if options.state:
+            pack(options.folder, options.state)
+    missing = [row.name for row in rows if not row.measured]
+    print(f"not measured: {', '.join(missing) or 'nothing'}")
+    return int(bool(missing))
+
+
+class Row:
+    """A row's process and the files by which it is told."""
+
+    def __init__(self, name: str, options: argparse.Namespace) -> None:
+        self.name, self._folder = name, options.folder
+        for ending in ("ready", "go", "json"):
+            self.file(ending).unlink(missing_ok=True)
+        script = str(ROOT / "examples" / "gpu_parts" / "rows.py")
+        command = [sys.executable, script, name, str(options.folder), str(options.device)]
+        self._process: Process = started([*command, *(["null"] if options.null else [])], options.folder / "rows.log")
+
+    def file(self, ending: str) -> Path:
+        return Path(self._folder) / f"{self.name}.{ending}"
+
+    @property
+    def over(self) -> bool:
+        return self._process.poll() is not None
+
+    @property
+    def ready(self) -> bool:
+        return self.file("ready").exists() and not self.over
+
+    @property
+    def measured(self) -> bool:
+        file = self.file("json")
+        return file.exists() and "error" not in json.loads(file.read_text())[self.name]
+
+    def measure(self, end: float) -> None:
+        end = min(end, time.monotonic() + TIMED_S)
+        self.file("go").touch()
+        while time.monotonic() < end and not self.over:
+            time.sleep(0.05)
+        if not self.over:
+            print(f"  {self.name}: out of time", flush=True)
+            self.signal(signal.SIGKILL)
+            self._process.wait()
+
+    def signal(self, what: signal.Signals) -> None:
+        """To the process and all that it began: PyTorch's compiler has sessions of its own."""
+        if self.over:
+            return
+        children = collections.defaultdict(list)
+        for status in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                children[int(status.read_text().rpartition(")")[2].split()[1])].append(int(status.parent.name))
+        pending = [self._process.pid]
+        while pending:
+            process = pending.pop()
+            pending += children[process]
+            with contextlib.suppress(OSError):
+                os.kill(process, what)
+
+
+def time_those_ready(rows: list[Row], end: float) -> None:
+    """One after the other; the others do nothing meanwhile."""
+    ready = [row for row in rows if row.ready]
+    if not ready:
+        return
+    others = [row for row in rows if row not in ready]
+    for row in others:
+        row.signal(signal.SIGSTOP)
+    for row in ready:
+        row.measure(end)
+    for row in others:
+        row.signal(signal.SIGCONT)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
