@@ -86,14 +86,16 @@ class Device {
   [[nodiscard]] Current use() const { return Current(number_); }
 
   std::byte* allocate(size_t bytes) const {
-    ++allocations();
-    return static_cast<std::byte*>(std::aligned_alloc(256, (std::max<size_t>(bytes, 1) + 255) / 256 * 256));
+    if (bytes > free_bytes())
+      throw UserMistake("SP1855", "there are no " + std::to_string(bytes) + " bytes of the GPU's memory left",
+                        "plan with a smaller --memory-budget");
+    return taken(bytes);
   }
   std::byte* allocate_pinned(size_t bytes) const {
     if (bytes > pinned_left())
       throw UserMistake("SP1861", "there are no " + std::to_string(bytes) + " bytes of pinned host memory left",
                         "plan with a larger --memory-budget");
-    return allocate(bytes);
+    return taken(bytes);
   }
   void release(std::byte* memory) const noexcept {
     if (memory != nullptr) --allocations();
@@ -202,6 +204,11 @@ class Device {
   }
 
  private:
+  static std::byte* taken(size_t bytes) {
+    ++allocations();
+    return static_cast<std::byte*>(std::aligned_alloc(256, (std::max<size_t>(bytes, 1) + 255) / 256 * 256));
+  }
+
   void enqueue(Work work) {
     if (captured_) return captured_->push_back(std::move(work));
     if (work.kind == Work::Kind::record) work.ticket = ++work.event->asked;

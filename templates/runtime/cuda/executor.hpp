@@ -2,8 +2,8 @@
 //
 // Lanes are streams. One thread asks all of them for their nodes, in an order in which every event is recorded before
 // it is waited for; the second run of a program is recorded into a graph, and later runs replay that. What changes from
-// step to step (learning rate, step, seed) a step takes from pinned memory, where it leaves its result; inputs lie in the planned arena, or in the caller's
-// device memory, in which case there is a graph per set of addresses.
+// step to step (learning rate, step, seed) a step takes from pinned memory, where it leaves its result. Inputs lie in the
+// planned arena, or in the caller's device memory, in which case there is a graph per set of addresses.
 #pragma once
 
 #include <algorithm>

@@ -23,11 +23,15 @@ from codegen.emit import emit
 from codegen.load import executor_class
 from codegen.native import native_module
 from codegen.toolchain import compiler as host_compiler
+from planner import zoo
 from planner.errors import InternalError, UserError
+from planner.graph.builder import GraphBuilder
+from planner.graph.optimizer import Optimizer
 from planner.plan.check import check
 from planner.plan.schema import Plan
+from planner.zoo import Sizes
 from planner.zoo import build as build_zoo
-from tests.codegen.cuda.plans import gpu, make, plan_for
+from tests.codegen.cuda.plans import asks_the_null_device, gpu, make, plan_for
 from tests.codegen.cuda.test_null_device import batch
 from tests.graphs import small_net
 
@@ -85,6 +89,28 @@ def test_too_little_pinned_memory(small_class: type[CudaExecutor]) -> None:
     finally:
         native.pretend_pinned(2**40)
     assert native.allocations() == before
+
+
+@asks_the_null_device
+def test_a_run_that_finds_no_memory(tmp_path: Path) -> None:
+    """Gradients of an embedding are made in memory that is there only meanwhile. Without it the run is told, and those
+    behind it find their own losses."""
+    b = GraphBuilder("words")
+    ends = zoo.lstm(steps=3, depth=1, hidden=8)(b, Sizes(4, classes=12))
+    graph = b.finish(ends.loss, ends.prediction, Optimizer(lr=0.1))
+    made = make(plan_for(graph), graph, tmp_path)
+    native = native_module(tmp_path, null_device=True)
+    with made(seed=0, null_device=True) as executor, made(seed=0, null_device=True) as other:
+        for step in range(7):
+            if step in (1, 4):
+                native.pretend(*(FINE | {"free_bytes": 64}).values())
+                try:
+                    with pytest.raises(UserError, match="SP1855"):
+                        executor.gradients(*batch(graph, 9))
+                finally:
+                    native.pretend(*FINE.values())
+            given = batch(graph, step)
+            assert float(executor.step(*given)) == float(other.step(*given))
 
 
 @pytest.mark.parametrize("record", [True, False])
