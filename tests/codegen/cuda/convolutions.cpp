@@ -98,7 +98,7 @@ struct Call {
       mocks::put(out, result.low, at, by * sums[static_cast<size_t>(at)] + before);
     });
     mocks::ran_on = mocks::known(handle)->stream;
-    mocks::now += 2.5f + static_cast<float>(algorithm);
+    mocks::work(2.5f + static_cast<float>(algorithm));
     return CUDNN_STATUS_SUCCESS;
   }
 };
@@ -345,6 +345,9 @@ const char* algorithms(int64_t kind) {
     for (const auto& name : names_of(static_cast<ConvKind>(kind))) lines += name + "\n";
   });
 }
+
+/// One in so many pieces of work comes behind another program's, from now on.
+void disturb(int64_t one_in) { mocks::disturbed = one_in; }
 
 /// Name, workspace and milliseconds of what was timed, one per line.
 const char* measure(int64_t kind, const int64_t* fields, int64_t tf32, const void* a, const void* b, const float* bias,

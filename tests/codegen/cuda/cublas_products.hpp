@@ -184,7 +184,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
         mocks::put(d, mocks::lt::low(result.type), batch * result.stride + static_cast<int64_t>(row) + static_cast<int64_t>(column) * result.leading, sum);
       }
   mocks::ran_on = stream;
-  mocks::now += in_parts ? 1.0f : 2.0f;
+  mocks::work(in_parts ? 1.0f : 2.0f);
   return CUBLAS_STATUS_SUCCESS;
 }
 

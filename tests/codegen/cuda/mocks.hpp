@@ -14,6 +14,12 @@ namespace mocks {
 
 /// Milliseconds; what takes time moves it on.
 inline float now = 0.0f;
+/// Of so many pieces of work one has another program's before it, which takes long; 0: none.
+inline int64_t disturbed = 0;
+inline void work(float milliseconds) {
+  static int64_t pieces = 0;
+  now += milliseconds + (disturbed > 0 && ++pieces % disturbed == 0 ? 100.0f : 0.0f);
+}
 /// Where a library worked last.
 inline cudaStream_t ran_on = nullptr;
 

@@ -253,6 +253,19 @@ def test_what_is_measured(library: Library, tf32: bool) -> None:
         assert len(asked.measured(tf32, brief=True)) == 2
 
 
+@pytest.mark.parametrize("one_in", [3, 4, 5])
+def test_another_program_on_the_gpu(library: Library, one_in: int) -> None:
+    """Its work comes between: nothing is taken for slow because of that."""
+    for op, sample in directions(conv((2, 4, 6, 6), (4, 4, 1, 1))):
+        asked = Asked(library, op, sample)
+        alone = asked.measured()
+        library("disturb", one_in)
+        try:
+            assert asked.measured() == alone
+        finally:
+            library("disturb", 0)
+
+
 def test_a_sum_that_is_rounded_once(library: Library) -> None:
     """With a bias in bfloat16 nothing else is timed, unless there is no engine for that: none takes groups."""
     image, weight = (2, 4, 6, 6), (4, 4, 3, 3)
