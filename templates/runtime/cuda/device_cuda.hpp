@@ -65,7 +65,7 @@ struct Recorded {
   std::map<std::string, int> kinds;  // of nodes: how many
 };
 
-/// Where the graph is one line. recorded.cu
+/// recorded.cu
 void fills_as_kernels(cudaGraph_t graph);
 
 /// One GPU, and everything that was asked of it: given back when it goes.

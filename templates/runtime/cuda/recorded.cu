@@ -1,5 +1,5 @@
-// A recorded step as the driver repeats it fastest. Kernels in one line it is asked for in two or three microseconds,
-// however many they are; every fill among them, as libraries ask for, takes it one more (docs/measurements/gpu.md).
+// A recorded step as the driver repeats it fastest: that takes it two or three microseconds, however many kernels there are,
+// and one more for every fill among them, as libraries ask for (docs/measurements/gpu.md).
 #include <algorithm>
 #include <cstdint>
 #include <type_traits>
@@ -68,34 +68,30 @@ void put_fill(const Place& at) {
   if (asked.elementSize == 1) put(at, bytes * rows, fill_rows<uint8_t>, to, pitch, bytes, rows, static_cast<uint8_t>(word));
 }
 
+/// Those that one of the graph's queries tells.
+template <class Query>
+std::vector<cudaGraphNode_t> neighbours(cudaGraphNode_t node, Query query) {
+  size_t count = 0;
+  check(query(node, nullptr, nullptr, &count), "a node's neighbours");
+  std::vector<cudaGraphNode_t> found(count);
+  std::vector<cudaGraphEdgeData> edges(count);
+  if (count > 0) check(query(node, found.data(), edges.data(), &count), "a node's neighbours");
+  return found;
+}
+
 }  // namespace
 
 void fills_as_kernels(cudaGraph_t graph) {
-  size_t count = 0, edges = 0;
+  size_t count = 0;
   check(cudaGraphGetNodes(graph, nullptr, &count), "cudaGraphGetNodes");
   std::vector<cudaGraphNode_t> nodes(count);
   check(cudaGraphGetNodes(graph, nodes.data(), &count), "cudaGraphGetNodes");
-  check(cudaGraphGetEdges(graph, nullptr, nullptr, nullptr, &edges), "cudaGraphGetEdges");
-  std::vector<cudaGraphNode_t> from(edges), to(edges);
-  std::vector<cudaGraphEdgeData> data(edges);
-  check(cudaGraphGetEdges(graph, from.data(), to.data(), data.data(), &edges), "cudaGraphGetEdges");
-  const auto repeats = [](std::vector<cudaGraphNode_t> all) {
-    std::sort(all.begin(), all.end());
-    return std::adjacent_find(all.begin(), all.end()) != all.end();
-  };
-  if (edges + 1 != count || repeats(from) || repeats(to)) return;  // lanes side by side: no line either way
   for (cudaGraphNode_t node : nodes) {
     cudaGraphNodeType kind;
     check(cudaGraphNodeGetType(node, &kind), "cudaGraphNodeGetType");
     if (kind != cudaGraphNodeTypeMemset) continue;
-    // Asked anew: the neighbour may have been replaced, too.
-    Place at{graph, node, std::vector<cudaGraphNode_t>(1), std::vector<cudaGraphNode_t>(1)};
-    size_t before = 1, after = 1;
-    cudaGraphEdgeData edge[1];
-    check(cudaGraphNodeGetDependencies(node, at.before.data(), edge, &before), "cudaGraphNodeGetDependencies");
-    check(cudaGraphNodeGetDependentNodes(node, at.after.data(), edge, &after), "cudaGraphNodeGetDependentNodes");
-    at.before.resize(before), at.after.resize(after);
-    put_fill(at);
+    // Asked only now: a neighbour may have been replaced before.
+    put_fill({graph, node, neighbours(node, cudaGraphNodeGetDependencies), neighbours(node, cudaGraphNodeGetDependentNodes)});
   }
 }
 

@@ -54,13 +54,14 @@ bool run(const CUgraphNode_st& node) {
   return true;
 }
 
-/// Neighbours by one end of the edges.
+/// Neighbours by one end of the edges; without room for them, how many there are.
 cudaError_t neighbours(CUgraphNode_st* of, bool before, cudaGraphNode_t* found, size_t* count) {
   size_t there = 0;
   for (const auto& [from, to] : graph.edges) {
     if ((before ? to : from) != of) continue;
-    if (there == *count) return cudaErrorInvalidValue;
-    found[there++] = before ? from : to;
+    if (found != nullptr && there == *count) return cudaErrorInvalidValue;
+    if (found != nullptr) found[there] = before ? from : to;
+    ++there;
   }
   return *count = there, cudaSuccess;
 }
@@ -77,22 +78,16 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t, cudaGraphNode_t* nodes, size_t* count
   if (nodes != nullptr) std::copy(graph.nodes.begin(), graph.nodes.end(), nodes);
   return *count = graph.nodes.size(), cudaSuccess;
 }
-cudaError_t cudaGraphGetEdges(cudaGraph_t, cudaGraphNode_t* from, cudaGraphNode_t* to, cudaGraphEdgeData* data, size_t* count) {
-  *count = graph.edges.size();
-  if (from == nullptr) return cudaSuccess;
-  for (const auto& edge : graph.edges) *from++ = edge.first, *to++ = edge.second, *data++ = {};
-  return cudaSuccess;
-}
 cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, cudaGraphNodeType* type) { return *type = node->type, cudaSuccess; }
 cudaError_t cudaGraphMemsetNodeGetParams(cudaGraphNode_t node, cudaMemsetParams* told) {
   if (node->type != cudaGraphNodeTypeMemset) return cudaErrorInvalidValue;
   return *told = node->fill, cudaSuccess;
 }
 cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGraphNode_t* found, cudaGraphEdgeData* data, size_t* count) {
-  return data == nullptr ? cudaErrorLossyQuery : neighbours(node, true, found, count);
+  return found != nullptr && data == nullptr ? cudaErrorLossyQuery : neighbours(node, true, found, count);
 }
 cudaError_t cudaGraphNodeGetDependentNodes(cudaGraphNode_t node, cudaGraphNode_t* found, cudaGraphEdgeData* data, size_t* count) {
-  return data == nullptr ? cudaErrorLossyQuery : neighbours(node, false, found, count);
+  return found != nullptr && data == nullptr ? cudaErrorLossyQuery : neighbours(node, false, found, count);
 }
 cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t* made, cudaGraph_t, const cudaGraphNode_t* before, size_t count,
                                    const cudaKernelNodeParams* asked) {
@@ -117,37 +112,35 @@ cudaError_t cudaGraphDestroyNode(cudaGraphNode_t node) {
   return cudaSuccess;
 }
 
-/// A step of `count` nodes, each behind the last; those with bytes are fills. `fields`: offset, value, element's size, width,
-/// height, pitch. `forked`: the last waits for the first, too.
-void record(const int64_t* fields, int64_t count, std::byte* memory, int64_t forked) {
+/// A step of `count` nodes; those with bytes are fills. `fields`: offset, value, element's size, width, height, pitch.
+/// `edges`: which nodes wait for which.
+void record(const int64_t* fields, int64_t count, const int64_t* edges, int64_t edge_count, std::byte* memory) {
   graph = {};
   for (int64_t i = 0; i < count; ++i, fields += 6) {
-    const bool fill = fields[3] > 0;
-    auto* node = new CUgraphNode_st{fill ? cudaGraphNodeTypeMemset : cudaGraphNodeTypeKernel};
+    auto* node = new CUgraphNode_st{fields[3] > 0 ? cudaGraphNodeTypeMemset : cudaGraphNodeTypeKernel};
     node->fill = {memory + fields[0], static_cast<size_t>(fields[5]), static_cast<unsigned>(fields[1]),
                   static_cast<unsigned>(fields[2]), static_cast<size_t>(fields[3]), static_cast<size_t>(fields[4])};
-    if (!graph.nodes.empty()) graph.edges.emplace_back(graph.nodes.back(), node);
     graph.nodes.push_back(node);
   }
-  if (forked == 1) graph.edges.emplace_back(graph.nodes.front(), graph.nodes.back());
+  for (int64_t i = 0; i < edge_count; ++i, edges += 2)
+    graph.edges.emplace_back(graph.nodes[static_cast<size_t>(edges[0])], graph.nodes[static_cast<size_t>(edges[1])]);
 }
 
-/// Fills that are left; then every kernel that has come runs, in the order of the line. -1: it is none.
+/// Every kernel that has come runs when those that it waits for have run; edges that are there then. -1: a fill is left, or
+/// a node waits for ever.
 int64_t replay() {
   stepplan::gpu::fills_as_kernels(&graph);
-  int64_t left = 0, reached = 0;
-  for (CUgraphNode_st* node : graph.nodes) left += node->type == cudaGraphNodeTypeMemset;
-  if (left > 0) return left;
-  CUgraphNode_st* at = nullptr;
-  for (CUgraphNode_st* node : graph.nodes)
-    if (std::none_of(graph.edges.begin(), graph.edges.end(), [=](const auto& e) { return e.second == node; })) at = node;
-  while (at != nullptr) {
-    ++reached;
-    if (at->kernel != nullptr && !run<uint4>(*at) && !run<uint32_t>(*at) && !run<uint16_t>(*at) && !run<uint8_t>(*at)) return -1;
-    const auto next = std::find_if(graph.edges.begin(), graph.edges.end(), [=](const auto& e) { return e.first == at; });
-    at = next == graph.edges.end() ? nullptr : next->second;
+  const int64_t edges = static_cast<int64_t>(graph.edges.size());
+  while (!graph.nodes.empty()) {
+    const auto next = std::find_if(graph.nodes.begin(), graph.nodes.end(), [](CUgraphNode_st* node) {
+      return std::none_of(graph.edges.begin(), graph.edges.end(), [=](const auto& edge) { return edge.second == node; });
+    });
+    if (next == graph.nodes.end() || (*next)->type == cudaGraphNodeTypeMemset) return -1;
+    const CUgraphNode_st& node = **next;
+    if (node.kernel != nullptr && !run<uint4>(node) && !run<uint32_t>(node) && !run<uint16_t>(node) && !run<uint8_t>(node)) return -1;
+    (void)cudaGraphDestroyNode(*next);
   }
-  return reached == static_cast<int64_t>(graph.nodes.size()) && graph.edges.size() + 1 == graph.nodes.size() ? 0 : -1;
+  return edges;
 }
 
 }  // extern "C"
