@@ -9,10 +9,10 @@ which they are named, while everything else is stopped (SIGSTOP). What was not r
 time, and is timed when it is. `--state` keeps cost tables, plans and results in one archive, read at the beginning:
 plans that take minutes can be made elsewhere in between, from the tables that came back.
 
-On 16 processors with an H200 thirteen executors are profiled, planned and built in 150 s, from tables that are there
-in 80; PyTorch's reduce-overhead of one ResNet-50 step takes 60 s beside them, its max-autotune more than 400: name it
-first, and few rows beside it. Profiles choose algorithms by times that another process on the GPU disturbs: bring
-tables from a call without PyTorch's rows. What the machine needs: as gpu_study.py. `--null`: a dry run.
+On 16 processors with an H200 twelve executors are profiled, planned and built in 170 s, thirteen from tables that are
+there in 85; PyTorch's reduce-overhead of one ResNet-50 step takes 60 s beside them, its max-autotune more than 400:
+name it first, and few rows beside it. Profiles choose algorithms by times that another process on the GPU disturbs:
+bring tables from a call without PyTorch's rows. What the machine needs: as gpu_study.py. `--null`: a dry run.
 """
 
 import argparse

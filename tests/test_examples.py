@@ -151,7 +151,7 @@ def test_every_part_of_the_gpu_study_tells_what_fails(tmp_path: Path, monkeypatc
         monkeypatch.setattr(Study, method, fails)
     for name in ("algorithms", "copy_bandwidths"):
         monkeypatch.setattr(speed, name, fails)
-    monkeypatch.setattr(memory, "_torch_under", fails)
+    monkeypatch.setattr(memory, "torch_under", fails)
     monkeypatch.setattr(sanitize, "make_plan", fails)
     found: dict[str, Any] = {}
     for name, (measure, _) in gpu_study.PARTS.items():

@@ -86,13 +86,13 @@ def torch_budget(study: Study) -> None:
     """What PyTorch's activation memory budget costs: for every share, step time and measured peak."""
     for key in study.open(str(share) for share in TORCH_SHARES):
         try:
-            study.keep(key, _torch_under(study, float(key)))
+            study.keep(key, torch_under(study, float(key))())
         except Exception as error:
             study.failed(key, error)
 
 
-def torch_step(study: Study, share: float) -> tuple[Callable[[], None], int]:
-    """PyTorch's compiled step that keeps so much of the activations, warmed up, and its measured peak in bytes."""
+def torch_under(study: Study, share: float) -> Callable[[], dict[str, Any]]:
+    """Times PyTorch's compiled step that keeps so much of the activations; compiled and warmed up by then."""
     import torch
     import torch._functorch.config as functorch
 
@@ -120,18 +120,16 @@ def torch_step(study: Study, share: float) -> tuple[Callable[[], None], int]:
 
     for _ in range(1 if study.null else 5):
         step()
-    if study.null:
-        return step, 0
-    torch.cuda.reset_peak_memory_stats(place)
-    step()
-    return step, torch.cuda.max_memory_allocated(place)
+    if not study.null:
+        torch.cuda.reset_peak_memory_stats(place)
 
+    def measure() -> dict[str, Any]:
+        with turn(study.device, study.null):
+            times = list(timed(step, 1 if study.null else 10))
+        peak = 0 if study.null else torch.cuda.max_memory_allocated(place)
+        return {"step_ms": median(times) / 1e6, "peak_bytes": peak}
 
-def _torch_under(study: Study, share: float) -> dict[str, Any]:
-    step, peak = torch_step(study, share)
-    with turn(study.device, study.null):
-        times = list(timed(step, 1 if study.null else 10))
-    return {"step_ms": median(times) / 1e6, "peak_bytes": peak}
+    return measure
 
 
 def batches_under_the_cap(study: Study) -> None:
@@ -139,9 +137,14 @@ def batches_under_the_cap(study: Study) -> None:
     _under_the_cap(study, [(name, {"batch": batch}) for name, batch in BATCHES.items()])
 
 
+def of_depth(depth: int) -> str:
+    """The zoo's name of a ResNet-like network of so many layers."""
+    return f"resnet_6_32_{(depth - 2) // 3 - 44}_6"
+
+
 def depths_under_the_cap(study: Study) -> None:
     """SuperNeurons' depths likewise: thousands of nodes, minutes of compiling."""
-    _under_the_cap(study, [(f"resnet_6_32_{(depth - 2) // 3 - 44}_6", {"batch": 16}) for depth in DEPTHS])
+    _under_the_cap(study, [(of_depth(depth), {"batch": 16}) for depth in DEPTHS])
 
 
 def _under_the_cap(study: Study, wanted: list[tuple[str, dict[str, int]]]) -> None:

@@ -7,7 +7,7 @@ It says `ROW.ready` in the folder, waits for `ROW.go` there, and leaves `ROW.jso
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
 from codegen.cuda.bench import CONTENDERS, device_inputs, host_ms, step_times, torch_contenders  # noqa: E402
 from codegen.cuda.turns import turn  # noqa: E402
 from codegen.steps import Step, paired, timed  # noqa: E402
-from gpu_parts.memory import BATCHES, CAP, DEPTHS, TORCH_SHARES, run_briefly, torch_step  # noqa: E402
+from gpu_parts.memory import BATCHES, CAP, DEPTHS, SHARES, TORCH_SHARES, of_depth, run_briefly, torch_under  # noqa: E402
 from gpu_parts.speed import PLAIN_ROWS, ROWS  # noqa: E402
 from gpu_parts.study import Study  # noqa: E402
 from planner import zoo  # noqa: E402
@@ -27,14 +27,12 @@ from planner.graph.precision import full_precision, is_mixed  # noqa: E402
 
 Measure = Callable[[], dict[str, Any]]
 REPETITIONS = 20
-DEEPEST = f"resnet_6_32_{(DEPTHS[-1] - 2) // 3 - 44}_6"
 
 
 def steps(study: Study, contender: str, batch: int, precision: str) -> Measure:
     """ResNet-50's step beside one of PyTorch's, which is compiled before anything else, for that takes longest."""
     graph = study.graph("resnet50", precision, batch=batch)
-    theirs = _contender(study, graph, contender, precision)  # kept: what it is made of lies in the generator
-    _, their_step = next(theirs)
+    their_step = _contender(study, graph, contender, precision)
     plan, made = study.make(graph, precision)
     executor = study.executor(made, seed=0)
     inputs = device_inputs(graph, study.device, study.null)
@@ -47,7 +45,6 @@ def steps(study: Study, contender: str, batch: int, precision: str) -> Measure:
             row = step_times(plan, list(timed(step, _repetitions(study))))
             row |= {"host_ms": host_ms(executor, inputs, _repetitions(study)), "recorded": executor.recorded_nodes()}
             row["against"] = {contender: paired(step, their_step, _repetitions(study))}
-            theirs.close()
         return row | {"nodes": executor.node_times(repetitions=5)}  # takes a turn of its own
 
     for _ in range(4):  # the third replays what was recorded
@@ -55,7 +52,7 @@ def steps(study: Study, contender: str, batch: int, precision: str) -> Measure:
     return measure
 
 
-def _contender(study: Study, graph: Graph, contender: str, precision: str) -> Iterator[tuple[str, Step]]:
+def _contender(study: Study, graph: Graph, contender: str, precision: str) -> Step:
     import torch
 
     from codegen.torch_twin import Twin
@@ -63,7 +60,10 @@ def _contender(study: Study, graph: Graph, contender: str, precision: str) -> It
     model = full_precision(graph) if is_mixed(graph) else graph
     state = {name: 0.02 * torch.rand_like(tensor) for name, tensor in Twin(model).named_values()}
     inputs = device_inputs(graph, study.device, study.null)
-    return torch_contenders(model, inputs, state, precision, study.device, (contender,), null_device=study.null)
+    _, step = next(
+        torch_contenders(model, inputs, state, precision, study.device, (contender,), null_device=study.null)
+    )
+    return step
 
 
 def budget(study: Study, share: float) -> Measure:
@@ -72,17 +72,6 @@ def budget(study: Study, share: float) -> Measure:
     if share < 1.0:
         plan, made = study.make(graph, "tf32", memory_budget=int(plan.pools[0].arena * (0.8 if study.null else share)))
     return lambda: {"arena": plan.pools[0].arena, **run_briefly(study, made, graph, _repetitions(study))}
-
-
-def torch_budget(study: Study, share: float) -> Measure:
-    step, peak = torch_step(study, share)
-
-    def measure() -> dict[str, Any]:
-        with turn(study.device, study.null):
-            times = list(timed(step, _repetitions(study)))
-        return {"step_ms": sorted(times)[len(times) // 2] / 1e6, "peak_bytes": peak}
-
-    return measure
 
 
 def cap(study: Study, name: str, batch: int) -> Measure:
@@ -101,10 +90,10 @@ ALL: dict[str, Callable[[Study], Measure]] = {
         for contender in reversed(CONTENDERS)
         for batch, precision in (*ROWS, *PLAIN_ROWS)
     },
-    **{f"budget_{share}": partial(budget, share=share) for share in (1.0, 0.5, 0.33)},
-    **{f"torch_budget_{share}": partial(torch_budget, share=share) for share in TORCH_SHARES},
+    **{f"budget_{share}": partial(budget, share=share) for share in (1.0, *SHARES.values())},
+    **{f"torch_budget_{share}": partial(torch_under, share=share) for share in TORCH_SHARES},
     **{f"cap_{name}": partial(cap, name=name, batch=batch) for name, batch in BATCHES.items()},
-    "cap_deepest": partial(cap, name=DEEPEST, batch=16),
+    "cap_deepest": partial(cap, name=of_depth(DEPTHS[-1]), batch=16),
 }
 
 

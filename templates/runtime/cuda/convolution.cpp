@@ -27,8 +27,7 @@ int number_of(ConvKind kind, const std::string& name) {
   const auto& names = names_of(kind);
   const auto found = std::find(names.begin(), names.end(), name);
   if (found == names.end())
-    throw UserMistake("SP1857", "cuDNN has no convolution algorithm " + name,
-                      "the plan was made with another library: profile and plan again on this GPU");
+    throw other_library("cuDNN has no convolution algorithm " + name);
   return static_cast<int>(found - names.begin());
 }
 

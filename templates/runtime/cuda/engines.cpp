@@ -322,8 +322,7 @@ std::shared_ptr<const ByEngine> engine_of(const Whose& gpu, ConvKind kind, const
     if (made->status == CUDNN_STATUS_SUCCESS) return made;
     forget_error();
   }
-  throw UserMistake("SP1857", "cuDNN does not compute this convolution by " + name,
-                    "the plan was made with another library: profile and plan again on this GPU");
+  throw other_library("cuDNN does not compute this convolution by " + name);
 }
 
 std::vector<std::string> offers(const Whose& gpu, ConvKind kind, const Conv& shape, bool tf32) {

@@ -12,8 +12,6 @@ namespace {
 
 const std::string kWide = "wide", kFold = "fold";
 
-constexpr size_t up(size_t bytes) { return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment; }
-
 /// The convolution over cells, and how operands become cells.
 struct Cells {
   Conv conv;
@@ -43,7 +41,7 @@ struct Folded : Convolution::Prepared {
   Folded(Libraries::Handles& handles, ConvKind kind, const Cells& cells, std::shared_ptr<const Convolution::Prepared> inner)
       : handles(handles), kind(kind), element(cells.conv.element), cells(cells), inner(std::move(inner)) {}
 
-  size_t room(const Fold& fold) const { return up(static_cast<size_t>(fold.elements() * bytes_of(element))); }
+  size_t room(const Fold& fold) const { return in_alignments(static_cast<size_t>(fold.elements() * bytes_of(element))); }
   size_t copies() const { return room(cells.pixels) + room(cells.filters); }
   size_t workspace() const override { return copies() + inner->workspace(); }
   bool adds_bias() const override { return inner->adds_bias(); }
@@ -99,8 +97,7 @@ std::shared_ptr<const Convolution::Prepared> folded_named(Libraries::Handles& ha
   const int64_t pack = 16 / bytes_of(shape.element);
   if (!read || shape.groups != 1 || channels < side * side * shape.ic || channels == shape.ic ||
       channels % pack != 0 || (side == 2 && !folds(shape)))
-    throw UserMistake("SP1857", "cuDNN does not compute this convolution by " + name,
-                      "the plan was made with another library: profile and plan again on this GPU");
+    throw other_library("cuDNN does not compute this convolution by " + name);
   const Cells cells(shape, side, channels);
   return std::make_shared<const Folded>(handles, kind, cells, prepared_by(handles, kind, cells.conv, {behind + 1, end}, tf32));
 }

@@ -57,7 +57,8 @@ struct Algorithm {
 };
 
 /// How much time a measurement may take: nothing further is prepared, and nothing further timed, after so many seconds,
-/// once `least` algorithms are. Of preparing those of a processor count.
+/// once `least` algorithms are. Preparing is counted in the
+/// thread's own time of a processor.
 struct Effort {
   int most, repetitions, least = 4;
   double preparing = 3.0, timing = 1.0;
@@ -204,6 +205,9 @@ inline bool takes_tf32(std::string& name) {
 /// cuBLASLt wants its workspace at multiples of 256 bytes. Plans place at multiples of 64, so they reserve the
 /// difference, too (codegen/cuda/facts.py: WORKSPACE_SLACK).
 constexpr size_t kWorkspaceAlignment = 256, kWorkspaceSlack = 192;
+constexpr size_t in_alignments(size_t bytes) {
+  return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
+}
 struct Workspace {
   void* start;
   size_t bytes;

@@ -10,7 +10,6 @@ namespace stepplan::gpu {
 namespace {
 
 const std::string kProduct = "product_";
-constexpr size_t kMostWorkspace = size_t{1} << 30;  // codegen/cuda/probe.py: WORKSPACE
 constexpr int kMostTimed = 8;
 
 bool of_one_tap(const Conv& s) {
@@ -47,8 +46,7 @@ struct Visited {
     put(1, s.ow, s.stride_w * s.ic, s.ic);
     put(0, s.ic, 1, 1);
     if (s.ih == s.oh && s.iw == s.ow) return;
-    bytes = static_cast<size_t>(s.n * s.oh * s.ow * s.ic * bytes_of(s.element));
-    bytes = (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
+    bytes = in_alignments(static_cast<size_t>(s.n * s.oh * s.ow * s.ic * bytes_of(s.element)));
   }
 
   template <class Word>
@@ -97,8 +95,6 @@ struct ByProduct : Convolution::Prepared {
   }
 };
 
-std::string suffix(bool tf32) { return tf32 ? ":tf32" : ""; }
-
 }  // namespace
 
 bool names_product(const std::string& name) {
@@ -111,9 +107,8 @@ std::shared_ptr<const Convolution::Prepared> product_named(Libraries::Handles& h
   wanted.bias = name.starts_with(kBiased);
   const std::string algorithm = name.substr((wanted.bias ? kBiased.size() : 0) + kProduct.size());
   if (!of_one_tap(shape) || algorithm.empty() || (wanted.bias && !shape.bias))
-    throw UserMistake("SP1857", "cuBLASLt does not compute this convolution by " + name,
-                      "the plan was made with another library: profile and plan again on this GPU");
-  return std::make_shared<const ByProduct>(handles, kind, wanted, algorithm + suffix(tf32));
+    throw other_library("cuBLASLt does not compute this convolution by " + name);
+  return std::make_shared<const ByProduct>(handles, kind, wanted, algorithm + (tf32 ? ":tf32" : ""));
 }
 
 std::vector<std::string> offered_products(Libraries::Handles& handles, ConvKind kind, const Conv& shape, bool tf32) {

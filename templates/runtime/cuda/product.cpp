@@ -39,7 +39,6 @@ constexpr size_t width_of(size_t part) { return part < 6 ? 4 : 2; }
 
 struct Product::Prepared {
   static constexpr int kChoices = 16;               // algorithms that are timed
-  static constexpr size_t kMeasured = size_t{1} << 30;  // codegen/cuda/probe.py: WORKSPACE
 
   Libraries::Handles& handles;
   cublasLtMatmulDesc_t product = nullptr;
@@ -120,7 +119,7 @@ struct Product::Prepared {
   /// name where it is not among the offers.
   void choose(const std::string& name, size_t planned) {
     const size_t bytes = planned > kWorkspaceSlack ? planned - kWorkspaceSlack : 0;
-    for (const size_t limit : {bytes, kMeasured})
+    for (const size_t limit : {bytes, kMostWorkspace})
       for (const auto& choice : name.empty() ? decltype(choices(0, 0)){} : choices(limit, kChoices))
         if (name_of(choice.algo) == name) {
           algorithm = choice.algo;
@@ -147,8 +146,7 @@ struct Product::Prepared {
     if (status == CUBLAS_STATUS_SUCCESS)
       status = cublasLtMatmulAlgoCheck(handles.cublas, product, first, second, result, result, &algorithm, &checked);
     if (status != CUBLAS_STATUS_SUCCESS)
-      throw UserMistake("SP1857", "cuBLASLt has no algorithm " + name + " for this matrix product",
-                        "the plan was made with another library: profile and plan again on this GPU");
+      throw other_library("cuBLASLt has no algorithm " + name + " for this matrix product");
     workspace = checked.workspaceSize;
   }
 

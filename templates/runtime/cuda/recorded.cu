@@ -59,10 +59,13 @@ void put_fill(const Place& at) {
   const size_t bytes = asked.width * asked.elementSize, rows = std::max(asked.height, size_t{1});
   const size_t pitch = rows == 1 ? bytes : asked.pitch;
   const uint32_t value = asked.value;
-  const uint32_t word = asked.elementSize == 1 ? value % 0x100 * 0x01010101u : asked.elementSize == 2 ? value % 0x10000 * 0x00010001u : value;
+  const uint32_t word = asked.elementSize == 1   ? value % 0x100 * 0x01010101u
+                        : asked.elementSize == 2 ? value % 0x10000 * 0x00010001u
+                                                 : value;
   if (divides(16, {number(to), pitch, bytes}))
     return put(at, bytes / 16 * rows, fill_rows<uint4>, to, pitch, bytes / 16, rows, uint4{word, word, word, word});
-  if (divides(4, {number(to), pitch, bytes})) return put(at, bytes / 4 * rows, fill_rows<uint32_t>, to, pitch, bytes / 4, rows, word);
+  if (divides(4, {number(to), pitch, bytes}))
+    return put(at, bytes / 4 * rows, fill_rows<uint32_t>, to, pitch, bytes / 4, rows, word);
   if (divides(2, {number(to), pitch, bytes}) && asked.elementSize != 4)
     return put(at, bytes / 2 * rows, fill_rows<uint16_t>, to, pitch, bytes / 2, rows, static_cast<uint16_t>(word));
   if (asked.elementSize == 1) put(at, bytes * rows, fill_rows<uint8_t>, to, pitch, bytes, rows, static_cast<uint8_t>(word));
@@ -91,7 +94,8 @@ void fills_as_kernels(cudaGraph_t graph) {
     check(cudaGraphNodeGetType(node, &kind), "cudaGraphNodeGetType");
     if (kind != cudaGraphNodeTypeMemset) continue;
     // Asked only now: a neighbour may have been replaced before.
-    put_fill({graph, node, neighbours(node, cudaGraphNodeGetDependencies), neighbours(node, cudaGraphNodeGetDependentNodes)});
+    put_fill({graph, node, neighbours(node, cudaGraphNodeGetDependencies),
+              neighbours(node, cudaGraphNodeGetDependentNodes)});
   }
 }
 

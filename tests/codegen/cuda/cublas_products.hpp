@@ -64,8 +64,6 @@ inline uint32_t* part_of(cublasLtMatmulAlgo_t* algo, cublasLtMatmulAlgoConfigAtt
   return reinterpret_cast<uint32_t*>(algo->data) + static_cast<int>(what);
 }
 
-}  // namespace mocks::lt
-
 extern "C" {
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* made) { return *made = nullptr, CUBLAS_STATUS_SUCCESS; }
@@ -75,44 +73,44 @@ const char* cublasLtGetStatusString(cublasStatus_t status) {
 }
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* made, cublasComputeType_t, cudaDataType_t scale) {
   if (scale != CUDA_R_32F) return CUBLAS_STATUS_INVALID_VALUE;
-  return mocks::make(made, mocks::lt::Operation());
+  return make(made, Operation());
 }
-cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t made) { return mocks::drop<mocks::lt::Operation>(made); }
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t made) { return drop<Operation>(made); }
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t made, cublasLtMatmulDescAttributes_t what, const void* value,
                                               size_t bytes) {
-  mocks::lt::Operation& o = mocks::of<mocks::lt::Operation>(made);
+  Operation& o = of<Operation>(made);
   switch (what) {
-    case CUBLASLT_MATMUL_DESC_TRANSA: return mocks::lt::take(o.a, value, bytes);
-    case CUBLASLT_MATMUL_DESC_TRANSB: return mocks::lt::take(o.b, value, bytes);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE: return mocks::lt::take(o.epilogue, value, bytes);
-    case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return mocks::lt::take(o.bias, value, bytes);
-    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: return mocks::lt::take(o.bias_type, value, bytes);
+    case CUBLASLT_MATMUL_DESC_TRANSA: return take(o.a, value, bytes);
+    case CUBLASLT_MATMUL_DESC_TRANSB: return take(o.b, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE: return take(o.epilogue, value, bytes);
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return take(o.bias, value, bytes);
+    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: return take(o.bias_type, value, bytes);
     default: return CUBLAS_STATUS_INVALID_VALUE;
   }
 }
 
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* made, cudaDataType type, uint64_t rows, uint64_t columns,
                                           int64_t leading) {
-  return mocks::make(made, mocks::lt::Layout{type, rows, columns, leading});
+  return make(made, Layout{type, rows, columns, leading});
 }
-cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t made) { return mocks::drop<mocks::lt::Layout>(made); }
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t made) { return drop<Layout>(made); }
 cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t made, cublasLtMatrixLayoutAttribute_t what,
                                                 const void* value, size_t bytes) {
-  mocks::lt::Layout& m = mocks::of<mocks::lt::Layout>(made);
-  if (what == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT) return mocks::lt::take(m.batch, value, bytes);
-  if (what == CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET) return mocks::lt::take(m.stride, value, bytes);
+  Layout& m = of<Layout>(made);
+  if (what == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT) return take(m.batch, value, bytes);
+  if (what == CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET) return take(m.stride, value, bytes);
   return CUBLAS_STATUS_INVALID_VALUE;
 }
 
-cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* made) { return mocks::make(made, mocks::lt::Preference()); }
-cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t made) { return mocks::drop<mocks::lt::Preference>(made); }
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* made) { return make(made, Preference()); }
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t made) { return drop<Preference>(made); }
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t made, cublasLtMatmulPreferenceAttributes_t what,
                                                     const void* value, size_t bytes) {
-  mocks::lt::Preference& p = mocks::of<mocks::lt::Preference>(made);
+  Preference& p = of<Preference>(made);
   uint32_t alignment = 0;
-  if (what == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES) return mocks::lt::take(p.workspace, value, bytes);
-  if (what == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK) return mocks::lt::take(p.schemes, value, bytes);
-  return mocks::lt::take(alignment, value, bytes);
+  if (what == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES) return take(p.workspace, value, bytes);
+  if (what == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK) return take(p.schemes, value, bytes);
+  return take(alignment, value, bytes);
 }
 
 /// Two algorithms; the second, which needs a workspace, adds up in parts.
@@ -121,16 +119,16 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
                                               cublasLtMatmulPreference_t preference, int most,
                                               cublasLtMatmulHeuristicResult_t found[], int* count) {
   *count = 0;
-  if (!mocks::lt::fit(mocks::of<mocks::lt::Operation>(operation), mocks::of<mocks::lt::Layout>(a), mocks::of<mocks::lt::Layout>(b), mocks::of<mocks::lt::Layout>(c), mocks::of<mocks::lt::Layout>(d)))
+  if (!fit(of<Operation>(operation), of<Layout>(a), of<Layout>(b), of<Layout>(c), of<Layout>(d)))
     return CUBLAS_STATUS_INVALID_VALUE;
   for (uint32_t which = 0; which < 2 && *count < most; ++which) {
-    if (which == 1 && mocks::of<mocks::lt::Preference>(preference).workspace < 1024) continue;
+    if (which == 1 && of<Preference>(preference).workspace < 1024) continue;
     cublasLtMatmulHeuristicResult_t& one = found[(*count)++];
     one = {};
     one.state = CUBLAS_STATUS_SUCCESS, one.workspaceSize = which * 1024;
     for (int part = CUBLASLT_ALGO_CONFIG_ID; part <= CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID; ++part) {
       size_t bytes = 0;
-      *mocks::lt::part_of(&one.algo, static_cast<cublasLtMatmulAlgoConfigAttributes_t>(part), bytes) = 10 * which + static_cast<uint32_t>(part);
+      *part_of(&one.algo, static_cast<cublasLtMatmulAlgoConfigAttributes_t>(part), bytes) = 10 * which + static_cast<uint32_t>(part);
     }
   }
   return CUBLAS_STATUS_SUCCESS;
@@ -147,7 +145,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t, c
 cublasStatus_t cublasLtMatmulAlgoConfigSetAttribute(cublasLtMatmulAlgo_t* algo, cublasLtMatmulAlgoConfigAttributes_t what,
                                                     const void* value, size_t bytes) {
   size_t wanted = 0;
-  uint32_t* part = mocks::lt::part_of(algo, what, wanted);
+  uint32_t* part = part_of(algo, what, wanted);
   if (bytes != wanted) return CUBLAS_STATUS_INVALID_VALUE;
   std::memcpy(part, value, bytes);
   return CUBLAS_STATUS_SUCCESS;
@@ -155,7 +153,7 @@ cublasStatus_t cublasLtMatmulAlgoConfigSetAttribute(cublasLtMatmulAlgo_t* algo, 
 cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* algo, cublasLtMatmulAlgoConfigAttributes_t what,
                                                     void* value, size_t bytes, size_t* written) {
   size_t wanted = 0;
-  const uint32_t* part = mocks::lt::part_of(const_cast<cublasLtMatmulAlgo_t*>(algo), what, wanted);
+  const uint32_t* part = part_of(const_cast<cublasLtMatmulAlgo_t*>(algo), what, wanted);
   if (bytes != wanted) return CUBLAS_STATUS_INVALID_VALUE;
   std::memcpy(value, part, bytes);
   return *written = bytes, CUBLAS_STATUS_SUCCESS;
@@ -166,26 +164,28 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
                               const void* beta, const void* c, cublasLtMatrixLayout_t c_layout, void* d,
                               cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t* algo, void* space, size_t bytes,
                               cudaStream_t stream) {
-  const mocks::lt::Operation& o = mocks::of<mocks::lt::Operation>(operation);
-  const mocks::lt::Layout &left = mocks::of<mocks::lt::Layout>(a_layout), &right = mocks::of<mocks::lt::Layout>(b_layout), &result = mocks::of<mocks::lt::Layout>(d_layout);
-  if (!mocks::lt::fit(o, left, right, mocks::of<mocks::lt::Layout>(c_layout), result) || c != d) return CUBLAS_STATUS_INVALID_VALUE;
+  const Operation& o = of<Operation>(operation);
+  const Layout &left = of<Layout>(a_layout), &right = of<Layout>(b_layout), &result = of<Layout>(d_layout);
+  if (!fit(o, left, right, of<Layout>(c_layout), result) || c != d) return CUBLAS_STATUS_INVALID_VALUE;
   for (const void* operand : {a, b, static_cast<const void*>(d), o.bias})  // as the preference promised
-    if (!mocks::aligned_to(operand, 16)) return CUBLAS_STATUS_INVALID_VALUE;
+    if (!aligned_to(operand, 16)) return CUBLAS_STATUS_INVALID_VALUE;
   const bool in_parts = reinterpret_cast<const uint32_t*>(algo->data)[CUBLASLT_ALGO_CONFIG_ID] >= 10;
-  if (in_parts && (bytes < 1024 || !mocks::aligned_to(space, 256))) return CUBLAS_STATUS_INVALID_VALUE;
+  if (in_parts && (bytes < 1024 || !aligned_to(space, 256))) return CUBLAS_STATUS_INVALID_VALUE;
   if (*static_cast<const float*>(alpha) != 1.0f || *static_cast<const float*>(beta) != 0.0f) return CUBLAS_STATUS_NOT_SUPPORTED;
   const uint64_t depth = o.a == CUBLAS_OP_T ? left.rows : left.columns;
   for (int64_t batch = 0; batch < result.batch; ++batch)
     for (uint64_t column = 0; column < result.columns; ++column)
       for (uint64_t row = 0; row < result.rows; ++row) {
-        double sum = o.epilogue == CUBLASLT_EPILOGUE_BIAS ? mocks::number(o.bias, mocks::lt::low(result.type), static_cast<int64_t>(row)) : 0.0;
+        double sum = o.epilogue == CUBLASLT_EPILOGUE_BIAS ? number(o.bias, low(result.type), static_cast<int64_t>(row)) : 0.0;
         for (uint64_t k = 0; k < depth; ++k)
-          sum += mocks::lt::element(a, left, o.a, batch, row, k) * mocks::lt::element(b, right, o.b, batch, k, column);
-        mocks::put(d, mocks::lt::low(result.type), batch * result.stride + static_cast<int64_t>(row) + static_cast<int64_t>(column) * result.leading, sum);
+          sum += element(a, left, o.a, batch, row, k) * element(b, right, o.b, batch, k, column);
+        put(d, low(result.type), batch * result.stride + static_cast<int64_t>(row) + static_cast<int64_t>(column) * result.leading, sum);
       }
-  mocks::ran_on = stream;
-  mocks::work(in_parts ? 1.0f : 2.0f);
+  ran_on = stream;
+  work(in_parts ? 1.0f : 2.0f);
   return CUBLAS_STATUS_SUCCESS;
 }
 
 }  // extern "C"
+
+}  // namespace mocks::lt

@@ -94,7 +94,8 @@ cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t* made, cudaGraph_t, const cud
   auto* node = new CUgraphNode_st{cudaGraphNodeTypeKernel};
   node->kernel = asked->func, node->blocks = asked->gridDim, node->threads = asked->blockDim;
   void** given = asked->kernelParams;
-  if (!takes<uint4>(*node, given) && !takes<uint32_t>(*node, given) && !takes<uint16_t>(*node, given) && !takes<uint8_t>(*node, given))
+  if (!takes<uint4>(*node, given) && !takes<uint32_t>(*node, given) && !takes<uint16_t>(*node, given) &&
+      !takes<uint8_t>(*node, given))
     return cudaErrorInvalidValue;
   for (size_t i = 0; i < count; ++i) graph.edges.emplace_back(before[i], node);
   graph.nodes.push_back(node);
@@ -137,7 +138,8 @@ int64_t replay() {
     });
     if (next == graph.nodes.end() || (*next)->type == cudaGraphNodeTypeMemset) return -1;
     const CUgraphNode_st& node = **next;
-    if (node.kernel != nullptr && !run<uint4>(node) && !run<uint32_t>(node) && !run<uint16_t>(node) && !run<uint8_t>(node)) return -1;
+    const bool ran = run<uint4>(node) || run<uint32_t>(node) || run<uint16_t>(node) || run<uint8_t>(node);
+    if (node.kernel != nullptr && !ran) return -1;
     (void)cudaGraphDestroyNode(*next);
   }
   return edges;

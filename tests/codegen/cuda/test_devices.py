@@ -30,7 +30,6 @@ from planner.graph.optimizer import Optimizer
 from planner.plan.check import check
 from planner.plan.schema import Plan
 from planner.zoo import Sizes
-from planner.zoo import build as build_zoo
 from tests.codegen.cuda.plans import asks_the_null_device, gpu, make, plan_for
 from tests.codegen.cuda.test_null_device import batch
 from tests.graphs import small_net
@@ -306,7 +305,7 @@ def test_cudnn_finds_its_compiler(asks: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["digits_cnn", "resnet18"])
 def test_compiles_and_links_for_a_gpu(name: str, tmp_path: Path) -> None:
     """Without a GPU the module loads and says so; with one it trains."""
-    graph = build_zoo(name, batch=8)
+    graph = zoo.build(name, batch=8)
     emit(plan_for(graph, 2), graph, gpu(), tmp_path)
     build(tmp_path, flags=("-Wall", "-Wextra"))
     native = native_module(tmp_path)
