@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from codegen.arguments import Call
-from codegen.cuda.launches import Launch
+from codegen.cuda.launches import LEFT_OUT, Launch
 from codegen.cuda.toolchain import load_nvrtc
 from codegen.cuda.turns import turn
 from codegen.executor import Executor
@@ -154,9 +154,9 @@ class CudaExecutor(Executor):
             found: dict[str, float] = {}
             for number, _ in self._parts[program]:
                 order = self._tasks(number)
-                shapes = [] if launches is None else [tuple(launches.get(n) or ()) or (0, 0) for n in order]
+                shapes: list[Launch] = []
                 if launches is not None:
-                    shapes = [s if n in launches else (-1, 0) for n, s in zip(order, shapes, strict=True)]
+                    shapes = [launches[n] or Launch() if n in launches else LEFT_OUT for n in order]
                 times = self._guard(self._native.time_nodes, self._handle, number, repetitions, shapes)
                 found |= {n: t for n, t in zip(order, times, strict=True) if launches is None or n in launches}
             return found

@@ -1,6 +1,7 @@
 // What the kernels of batch and group norms share: a thread's channels, their scales and shifts.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 #include "division.hpp"
@@ -16,7 +17,9 @@ template <class T>
 constexpr int kSumDeep = kDeep * 4 / static_cast<int>(sizeof(T));  // rows of one operand: 64 bytes are under way
 
 STEPPLAN_BOTH inline float scale_of(float inv_std, float gamma) { return gamma * inv_std; }
-STEPPLAN_BOTH inline float shift_of(float mean, float scale, float beta) { return beta - mean * scale; }
+STEPPLAN_BOTH inline float shift_of(float mean, float scale, float beta) { return std::fma(-mean, scale, beta); }
+/// Rounded once, whatever a compiler would make of it between other code: several kernels compute the same y.
+STEPPLAN_BOTH inline float affine(float x, float scale, float shift) { return std::fma(x, scale, shift); }
 
 /// Whether every operand allows packs of channels; else kernels take single channels.
 template <class... P>
@@ -27,7 +30,7 @@ bool in_wide_channels(int64_t channels, const P*... operands) {
 /// y = x scale + shift, with what is fused.
 template <Fusion fusion>
 STEPPLAN_BOTH float normalised(float x, float scale, float shift, float residual) {
-  float v = x * scale + shift;
+  float v = affine(x, scale, shift);
   if (has_residual(fusion)) v += residual;
   return activated<fusion>(v);
 }
@@ -61,7 +64,7 @@ struct ChannelGradient {
   template <Fusion fusion>
   STEPPLAN_KERNEL float behind(int j, float d, float x) const {
     if (!activates_x(fusion)) return d;
-    const float y = x * scale[j] + shift[j];
+    const float y = affine(x, scale[j], shift[j]);
     if constexpr (is_curve(fusion)) return Curve<fusion>::backward(d, y, 0.0f);
     return passes<fusion>(y) ? d : 0.0f;
   }
