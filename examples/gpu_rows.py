@@ -6,13 +6,15 @@ gpu_study.py measures one thing after the other, and a compiler at work has the 
 prepared in a process of its own (profile, plan, build; PyTorch's compiler for its side), all of them at once, until
 `--prepare` minutes are over or all are ready. Then those that are ready are timed one after the other, in the order in
 which they are named, while everything else is stopped (SIGSTOP). What was not ready then goes on for the rest of the
-time, and is timed when it is. `--state` keeps cost tables, plans and results in one archive, read at the beginning:
-plans that take minutes can be made elsewhere in between, from the tables that came back.
+time, and is timed when it is. `--state` keeps cost tables, plans, results and the times of kernels between which
+PyTorch's compiler chooses in one archive, read at the beginning: plans that take minutes can be made elsewhere in
+between, from the tables that came back, and what that compiler has timed it does not compile to time it again.
 
 On 16 processors with an H200 twelve executors are profiled, planned and built in 170 s, thirteen from tables that are
 there in 85; PyTorch's reduce-overhead of one ResNet-50 step takes 60 s beside them, its max-autotune more than 400:
-name it first, and few rows beside it. Profiles choose algorithms by times that another process on the GPU disturbs:
-bring tables from a call without PyTorch's rows. What the machine needs: as gpu_study.py. `--null`: a dry run.
+name it first, and few rows beside it. Whoever times a kernel, profile or PyTorch's compiler, takes a turn; what PyTorch
+warms up disturbs profiles nevertheless, which choose algorithms by their times: better bring tables from a call without
+its rows. What the machine needs: as gpu_study.py. `--null`: a dry run.
 """
 
 import argparse
@@ -30,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
 
 from gpu_parts.rows import ALL  # noqa: E402
-from gpu_study import pack, started, unpack  # noqa: E402
+from gpu_study import COMPILED, pack, started, unpack  # noqa: E402
 
 Process = subprocess.Popen[bytes]
 TIMED_S = 20.0
@@ -87,7 +89,9 @@ class Row:
             self.file(ending).unlink(missing_ok=True)
         script = str(ROOT / "examples" / "gpu_parts" / "rows.py")
         command = [sys.executable, script, name, str(options.folder), str(options.device)]
-        self._process: Process = started([*command, *(["null"] if options.null else [])], options.folder / "rows.log")
+        command += ["null"] if options.null else []
+        cache = str((options.folder / COMPILED / name).resolve())
+        self._process: Process = started(command, options.folder / "rows.log", TORCHINDUCTOR_CACHE_DIR=cache)
 
     def file(self, ending: str) -> Path:
         return Path(self._folder) / f"{self.name}.{ending}"

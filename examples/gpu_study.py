@@ -109,6 +109,8 @@ AHEAD_S = 60.0
 """So long a part that is timed waits for what PyTorch's compiler is at."""
 ABORT_S = 3.0
 """So long a process that is out of time may take to say where it was."""
+COMPILED = "compiled"
+"""Where rows of gpu_rows.py have the caches of PyTorch's compiler, each its own."""
 MORE, LOST = 3, 4
 """A part's process ends with these: some is not measured yet; it cannot use the GPU any more."""
 
@@ -220,12 +222,13 @@ def log_of(options: argparse.Namespace) -> Path:
     return log
 
 
-def started(command: list[str], log: Path) -> "subprocess.Popen[bytes]":
-    """In a session of its own, so that it ends with all that it began. `log`: where its errors go."""
+def started(command: list[str], log: Path, **variables: str) -> "subprocess.Popen[bytes]":
+    """In a session of its own, so that it ends with all that it began. `log`: where its errors go; `variables`: more of
+    its environment."""
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     more = {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
     with log.open("ab") as errors:
-        return subprocess.Popen(command, env=os.environ | more, start_new_session=True, stderr=errors)
+        return subprocess.Popen(command, env=os.environ | more | variables, start_new_session=True, stderr=errors)
 
 
 def end_all(process: "subprocess.Popen[bytes]", tell: bool = False) -> None:
@@ -316,12 +319,13 @@ def report(found: dict[str, Any]) -> str:
 
 
 def pack(folder: Path, archive: Path) -> None:
-    """Cost tables, results and turns; atomically, for the call may be ended at any moment."""
+    """Cost tables, results, turns, and what PyTorch's compiler has timed; atomically, for the call may be ended at any
+    moment."""
     archive.parent.mkdir(parents=True, exist_ok=True)
     unfinished = archive.with_name(f".{archive.name}")
     with tarfile.open(unfinished, "w:gz") as made:
-        for file in sorted(folder.glob("*.json")):
-            made.add(file, file.name)
+        for file in sorted([*folder.glob("*.json"), *folder.glob(f"{COMPILED}/*/cache/*")]):
+            made.add(file, str(file.relative_to(folder)))
     unfinished.replace(archive)
 
 
@@ -329,9 +333,10 @@ def unpack(archive: Path, folder: Path) -> None:
     """The files of an archive, none of them outside of the folder (early releases of Python 3.11 have no filters)."""
     with tarfile.open(archive) as given:
         for member in given.getmembers():
-            content = given.extractfile(member)
-            if content is not None:
-                (folder / Path(member.name).name).write_bytes(content.read())
+            content, to = given.extractfile(member), (folder / member.name).resolve()
+            if content is not None and to.is_relative_to(folder.resolve()):
+                to.parent.mkdir(parents=True, exist_ok=True)
+                to.write_bytes(content.read())
 
 
 if __name__ == "__main__":

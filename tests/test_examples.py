@@ -73,6 +73,27 @@ def test_gpu_rows_without_a_gpu(tmp_path: Path) -> None:
     assert unknown.returncode == 2 and "there is no row cap_none" in unknown.stderr
 
 
+def test_state_keeps_what_was_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not what was compiled, which is larger; and nothing of an archive lands outside of the folder."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    from gpu_study import COMPILED, pack, unpack
+
+    here, there, archive = tmp_path / "here", tmp_path / "there" / "folder", tmp_path / "state.tgz"
+    kept = ["costs.json", f"{COMPILED}/row/cache/0f3a"]
+    for name in (*kept, f"{COMPILED}/row/triton/0/kernel.cubin", "log"):
+        (here / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / name).write_text(name)
+    pack(here, archive)
+    there.mkdir(parents=True)
+    unpack(archive, there)
+    assert sorted(str(f.relative_to(there)) for f in there.rglob("*") if f.is_file()) == sorted(kept)
+    assert all((there / name).read_text() == name for name in kept)
+    with tarfile.open(archive, "w:gz") as made:
+        made.add(here / "costs.json", "../outside.json")
+    unpack(archive, there)
+    assert not (there.parent / "outside.json").exists()
+
+
 def test_gpu_study_goes_on_behind_rows_that_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was never tried comes first; what fails, or ends its process, is tried once more."""
     monkeypatch.syspath_prepend(EXAMPLES)

@@ -4,11 +4,12 @@ same precision, alternate with them."""
 import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from statistics import median
 from typing import Any
 
 from codegen.cuda.executor import CudaExecutor
-from codegen.cuda.turns import turn
+from codegen.cuda.turns import compilers_turns, turn
 from codegen.steps import Step, fastest, floor_ns, paired, random_inputs, spread, timed
 from planner.bundle import Bundle
 from planner.costs.table import CostTable
@@ -114,6 +115,13 @@ def rounds_to_tf32(plan: Plan) -> bool:
     return any(n.implementation.endswith(":tf32") for p in plan.programs for n in p.nodes)
 
 
+def _preparing(name: str, device: int, null_device: bool) -> AbstractContextManager[None]:
+    """While a contender warms up its library, or its compiler, times kernels."""
+    if null_device:
+        return nullcontext()
+    return turn(device) if name == "eager" else compilers_turns(device)
+
+
 def torch_contenders(
     graph: Graph,
     inputs: list[Any],
@@ -158,8 +166,9 @@ def torch_contenders(
             if not null_device:
                 torch.cuda.synchronize(place)
 
-        for _ in range(2 if null_device else 10):
-            step()
+        with _preparing(name, device, null_device):
+            for _ in range(2 if null_device else 10):
+                step()
         yield name, step
         del twin, optimizer, run, step
         torch._dynamo.reset()  # gives back what its CUDA graphs hold

@@ -4,6 +4,7 @@ import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from codegen import toolchain
 
@@ -23,3 +24,28 @@ def turn(device: int, null_device: bool = False) -> Iterator[None]:
     with open(turns_file(device), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+@contextmanager
+def compilers_turns(device: int) -> Iterator[None]:
+    """Meanwhile PyTorch's compiler takes a turn for every kernel that it times, and none while it compiles them."""
+    from torch._inductor.runtime.benchmarking import benchmarker
+
+    time_kernel, inside = benchmarker.benchmark_gpu, False
+
+    def in_turn(*arguments: Any, **options: Any) -> Any:
+        nonlocal inside
+        if inside:
+            return time_kernel(*arguments, **options)
+        with turn(device):
+            inside = True
+            try:
+                return time_kernel(*arguments, **options)
+            finally:
+                inside = False
+
+    benchmarker.benchmark_gpu = in_turn
+    try:
+        yield
+    finally:
+        benchmarker.benchmark_gpu = time_kernel
