@@ -1,4 +1,5 @@
-"""ATen's padding with what is at the border: reflection_pad1d to 3d, replication_pad1d to 3d.
+"""Padding with what is at the border: ATen's reflection_pad1d to 3d and replication_pad1d to 3d; and with what is at
+the opposite one, circular padding (torch_stand_ins.py).
 
 Pixels are rows of a table, and every result names the one that it is: one pass, and nothing is turned.
 """
@@ -21,6 +22,11 @@ def _reflected(c: Context, x: str, pads: list[int]) -> str:
 @lowers("replication_pad1d", "replication_pad2d", "replication_pad3d")
 def _repeated(c: Context, x: str, pads: list[int]) -> str:
     return _padded(c, x, pads, lambda place, last: place.clamp(0, last))
+
+
+@lowers("stepplan.circular_pad")
+def _around(c: Context, x: Any, pads: list[int]) -> str:
+    return _padded(c, c.val(x), pads, lambda place, last: place % (last + 1))
 
 
 def _padded(c: Context, x: str, pads: list[int], inside: Any) -> str:

@@ -3,8 +3,9 @@
 A buffer that is assigned anew keeps its tensor during the export and gets the new contents at the end of forward, as if
 they had been written into it: torch.export would drop what submodules assign, and take one buffer for another where
 some are None. A tensor in an ordinary attribute that one step leaves for the next is refused: to an exported program it
-is a constant, or made anew in every step where the first one finds None. What the export itself leaves in the module is
-taken out again.
+is a constant, or made anew in every step where the first one finds None. A buffer that is not saved, and not read
+before it is assigned anew, as potentials of membranes are, is no more than a variable of forward, and may change its
+shape. What the export itself leaves in the module is taken out again.
 """
 
 import functools
@@ -18,8 +19,8 @@ from planner.frontends.torch_writes import reads_contents
 
 @contextmanager
 def assignments(torch: Any, module: Any, prefix: str) -> Iterator[dict[str, Any]]:
-    """Within it, `module` can be exported. Yields what forward replaced in attributes: name -> the tensor before.
-    `prefix`: of the module's names, which errors leave out.
+    """Within it, `module` can be exported. Yields what forward replaced in attributes, and in buffers that are not
+    saved: name -> the tensor before. `prefix`: of the module's names, which errors leave out.
 
     SP1020: a buffer changes its shape or comes into being, or something else stays for the next step.
     """
@@ -32,12 +33,14 @@ def assignments(torch: Any, module: Any, prefix: str) -> Iterator[dict[str, Any]
         try:
             with _unseen(torch), _missed(torch, module) as missed:
                 result = forward(*inputs, **named)
-            written = [
-                (f"{path}.{name}".lstrip(".").removeprefix(prefix), old, part._buffers.get(name))
+            assigned = [
+                (f"{path}.{name}".lstrip("."), old, part._buffers.get(name), name in part._non_persistent_buffers_set)
                 for (path, part), buffers in before.items()
                 for name, old in buffers.items()
                 if part._buffers.get(name) is not old
             ]
+            replaced.update({name: old for name, old, _, passing in assigned if passing and old is not None})
+            written = [(n.removeprefix(prefix), old, new) for n, old, new, passing in assigned if not passing]
             now = _Held(torch, module).tensors
             made = {n.removeprefix(prefix): t for n, t in now.items() if n.partition("[")[0] in missed}
             _require_constant(torch, module, made, (inputs, named))
@@ -59,14 +62,27 @@ def assignments(torch: Any, module: Any, prefix: str) -> Iterator[dict[str, Any]
 
 
 def require_kept(program: Any, replaced: dict[str, Any], prefix: str) -> None:
-    """SP1020: the program reads a tensor that forward replaced in an attribute. `prefix`: of the module's names."""
-    read = {n.name for n in program.graph.nodes if n.users}
+    """SP1020: the program reads a tensor that forward replaced. `prefix`: of the module's names."""
+    read = {n.name for n in program.graph.nodes if any(map(reads_contents, n.users))}
     for spec in program.graph_signature.input_specs:
+        if spec.kind.name == "BUFFER" and spec.arg.name in read and spec.target in replaced:
+            problem = (
+                f"the module writes to its buffer {spec.target.removeprefix(prefix)!r} in forward, but does not save"
+            )
+            fix = "register it without persistent=False: it is part of what training goes on from"
+            raise UserError("SP1020", f"{problem} it with its state", fix)
         if spec.kind.name == "CONSTANT_TENSOR" and spec.arg.name in read:
             constant = program.constants[spec.target]
             for name, tensor in replaced.items():
                 if constant is tensor or constant.data_ptr() == tensor.data_ptr():
                     raise _kept(name.removeprefix(prefix))
+
+
+def not_saved(buffer: str) -> UserError:
+    problem = f"the module writes to its buffer {buffer!r} in forward, but does not save it with its state"
+    return UserError(
+        "SP1020", problem, "register it without persistent=False: it is part of what training goes on from"
+    )
 
 
 def _contents(name: str, old: Any, new: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 from planner.errors import UserError
 from planner.frontends.aten import Context, dtype_error
+from planner.frontends.torch_assignments import not_saved
 from planner.ops.scalar import ScalarAttrs
 
 COUNTER = "num_batches_tracked"
@@ -67,8 +68,7 @@ def require_changeable(
         if never:
             raise UserError("SP1020", problem, never)
         if name not in saved:
-            fix = "register it without persistent=False: it is part of what training goes on from"
-            raise UserError("SP1020", f"{problem}, but does not save it with its state", fix)
+            raise not_saved(name)
         if dtype is not torch.float32:
             if dtype.is_floating_point:
                 raise dtype_error(f"buffer {name!r}", dtype)  # statistics that are converted, often

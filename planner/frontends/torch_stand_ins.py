@@ -1,5 +1,6 @@
-"""PyTorch's functions that look at numbers where they are exported, each with an operator in its place that does not:
-it has a handler of its own (aten_ctc.py), and runs as the function does."""
+"""PyTorch's functions that look at numbers where they are exported, or are exported in many pieces, each with an
+operator in its place that is not: it has a handler of its own (aten_ctc.py, aten_borders.py), and runs as the function
+does."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,8 +10,9 @@ from typing import Any
 
 @contextmanager
 def stand_ins(torch: Any) -> Iterator[None]:
-    """Within it, ctc_loss is `stepplan::ctc_loss`: PyTorch's own reads the lengths of the sequences."""
-    original = torch.ctc_loss
+    """Within it, ctc_loss is `stepplan::ctc_loss`: PyTorch's own reads the lengths of sequences. Circular padding is
+    `stepplan::circular_pad`, else copies of every border."""
+    original, original_pad = torch.ctc_loss, torch.nn.functional.pad
 
     def ctc_loss(
         log_probs: Any,
@@ -24,11 +26,16 @@ def stand_ins(torch: Any) -> Iterator[None]:
         frames, labels = (torch.as_tensor(x, dtype=torch.int64) for x in (input_lengths, target_lengths))
         return _ctc_loss(torch, original)(log_probs, targets, frames, labels, blank, reduction, zero_infinity)
 
-    torch.ctc_loss = ctc_loss
+    def padded(input: Any, pad: Any, mode: str = "constant", value: Any = None) -> Any:
+        if mode != "circular":
+            return original_pad(input, pad, mode, value)
+        return _circular_pad(torch, original_pad)(input, list(pad))
+
+    torch.ctc_loss, torch.nn.functional.pad = ctc_loss, padded
     try:
         yield
     finally:
-        torch.ctc_loss = original
+        torch.ctc_loss, torch.nn.functional.pad = original, original_pad
 
 
 @cache
@@ -42,9 +49,23 @@ def _ctc_loss(torch: Any, original: Any) -> Any:
     def result(log_probs: Any, targets: Any, frames: Any, labels: Any, blank: int, reduction: int, zero: bool) -> Any:
         return log_probs.new_empty(() if reduction or log_probs.dim() == 2 else (log_probs.shape[1],))
 
-    def gradient(context: Any, slope: Any) -> Any:
-        raise NotImplementedError("an exported program is differentiated by stepplan")
-
     made.register_fake(result)
-    made.register_autograd(gradient)
+    made.register_autograd(_no_gradient)
     return made
+
+
+@cache
+def _circular_pad(torch: Any, original: Any) -> Any:
+    def run(x: Any, pads: Any) -> Any:
+        return original(x, pads, "circular")
+
+    made = torch.library.custom_op(
+        "stepplan::circular_pad", run, mutates_args=(), schema="(Tensor x, int[] pads) -> Tensor"
+    )
+    made.register_fake(run)
+    made.register_autograd(_no_gradient)
+    return made
+
+
+def _no_gradient(context: Any, *slopes: Any) -> Any:
+    raise NotImplementedError("an exported program is differentiated by stepplan")

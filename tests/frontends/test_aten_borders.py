@@ -19,7 +19,7 @@ class Padded(nn.Module):
         return torch.sin(F.pad(x * self.scale, self.pads, mode=self.mode) * 3)
 
 
-@pytest.mark.parametrize("mode", ["reflect", "replicate"])
+@pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
 @pytest.mark.parametrize(
     ("shape", "pads"),
     [

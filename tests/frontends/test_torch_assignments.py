@@ -120,6 +120,45 @@ def test_what_is_only_shown_may_be_assigned() -> None:
     assert module.seen is seen and module.history == [] and not hasattr(module, "fresh")
 
 
+class Membrane(nn.Module):
+    """Its potential is a buffer that is not saved, empty at first: as spiking networks' libraries have it."""
+
+    def __init__(self, begins_anew: bool) -> None:
+        super().__init__()
+        self.begins_anew, self.fc = begins_anew, nn.Linear(5, 6)
+        self.potential: Tensor
+        self.register_buffer("potential", torch.zeros(0 if begins_anew else 6), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.begins_anew:
+            self.potential = torch.zeros_like(self.potential)
+        y = self.fc(x)
+        if self.begins_anew and self.potential.shape != y.shape:
+            self.potential = torch.zeros_like(y)
+        for _ in range(3):
+            self.potential = (0.9 * self.potential + y).tanh()
+        return self.potential.mean(0, keepdim=True) + y
+
+
+@pytest.mark.parametrize("run_before", [False, True])
+def test_a_buffer_that_is_not_saved_may_be_a_variable_of_forward(run_before: bool) -> None:
+    torch.manual_seed(8)
+    module, x = Membrane(begins_anew=True), torch.randn(4, 5)
+    if run_before:
+        module(x)
+        module.potential = module.potential.detach()  # as deep copies want it
+    held = module.potential
+    agree(module, x)
+    assert module.potential is held
+    assert capture_module(module, x, CaptureOptions(loss="caller")), "nothing is left for a caller to move on"
+
+
+def test_a_buffer_that_is_not_saved_may_not_outlive_a_step() -> None:
+    module = nn.Sequential(Membrane(begins_anew=False))
+    with pytest.raises(UserError, match=r"SP1020.*buffer '0\.potential' in forward, but does not save it"):
+        capture_module(module, torch.randn(4, 5))
+
+
 class Lazy(nn.Module):
     """Makes something in its first step and finds it in the next: `make(module, y)`."""
 
