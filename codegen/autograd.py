@@ -91,7 +91,7 @@ class Planned(nn.Module):  # type: ignore[misc]
         place = self.executor.shared(safe_name(name))
         if place is None:
             return data  # nothing reads it
-        shared = _tensor(place)
+        shared = torch.view_as_complex(_tensor(place)) if data.is_complex() else _tensor(place)
         if shared.shape != data.shape:
             fix = "make the executor from this module's plan"
             raise UserError(
@@ -181,7 +181,13 @@ class Planned(nn.Module):  # type: ignore[misc]
                 start_backward(executor, step, inputs, found)
             values = input_gradients(executor)
             of_inputs = {v.gradient_of: g for v, g in zip(values, self._copies(values), strict=True)}
-            return dict(zip(executor._state.trained.values(), found, strict=True)), of_inputs
+            return self._named(found), of_inputs
+
+    def _named(self, gradients: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Gradients of parameters by their names; of complex ones complex."""
+        state = self.executor._state
+        named = zip(state.trained.values(), gradients, strict=True)
+        return {n: torch.view_as_complex(g) if state.by_name[n].pairs else g for n, g in named}
 
 
 def _leave(held: list[torch.Tensor]) -> None:

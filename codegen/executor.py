@@ -23,7 +23,7 @@ from codegen.intact import require_intact
 from codegen.parts import Part, parts, predictions
 from codegen.passes import input_gradients, start_backward, start_forward
 from codegen.progress import Progress
-from codegen.state import State, logical
+from codegen.state import State, in_framework, logical
 from codegen.tracing import Trace, TraceEvent, events_of_step
 from planner.errors import InternalError, UserError
 from planner.graph.model import DType, Graph, Program, Value
@@ -392,7 +392,9 @@ class Executor:
 
     def _plain(self, gradients: dict[str, Array]) -> dict[str, Array]:
         """Gradients of parameters, by name, as kernels made them: in the framework's layout."""
-        return {n: np.asarray(self._state.plain(self._state.by_name[n], g), order="C") for n, g in gradients.items()}
+        state = self._state
+        plain = {n: np.asarray(state.plain(state.by_name[n], g), order="C") for n, g in gradients.items()}
+        return {n: in_framework(state.by_name[n], g) for n, g in plain.items()}
 
     def _view(self, value: Value) -> Array:
         """A value's bytes in the arena as an array in its memory order."""

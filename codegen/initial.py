@@ -42,7 +42,7 @@ def read_weights(file: Path) -> dict[str, Array]:
     ) as error:
         raise UserError("SP1613", f"{file.name} cannot be read: {error}", "capture the model again") from error
     for name, data in given.items():
-        if data.dtype.kind not in "fiub":
+        if data.dtype.kind not in "fiubc":
             raise UserError("SP1613", f"{file.name} has no numbers in {name[:80]!r}", "capture the model again")
     return given
 

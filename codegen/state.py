@@ -71,7 +71,7 @@ class State:
         """A copy in the logical shape, contiguous; of bfloat16, which NumPy lacks, in float32."""
         view = self._view(value)
         data = self.plain(value, view) if value.id in self._layouts else logical(view, value)
-        return np.array(from_words(data) if data.dtype == np.uint16 else data, order="C")
+        return in_framework(value, np.array(from_words(data) if data.dtype == np.uint16 else data, order="C"))
 
     def plain(self, value: Value, data: Array) -> Array:
         """An array in the order in which the plan stores the value, or its gradient, in its logical shape."""
@@ -107,7 +107,7 @@ class State:
         if strict:
             self._require_complete(tensors)
             self._require_same(fixed)
-        fitting = [(self.by_name[k], v) for k, v in tensors.items() if k in self.by_name]
+        fitting = [(self.by_name[k], _in_pairs(v)) for k, v in tensors.items() if k in self.by_name]
         for value, data in fitting:
             if data.shape != value.type.shape or data.dtype.kind not in "fiu":
                 raise UserError(
@@ -181,6 +181,16 @@ def logical(data: Array, value: Value) -> Array:
     order = memory_order(value.type)
     back = sorted(range(len(order)), key=order.__getitem__)
     return data.transpose(back)
+
+
+def in_framework(value: Value, data: Array) -> Array:
+    """A value of pairs as complex numbers; any other as it is. `data`: contiguous."""
+    return data.view(np.complex64)[..., 0] if value.pairs else data
+
+
+def _in_pairs(data: Array) -> Array:
+    complex_ = data.dtype.kind == "c"
+    return np.ascontiguousarray(data, np.complex64)[..., None].view(np.float32) if complex_ else data
 
 
 def from_words(words: Array) -> Array:

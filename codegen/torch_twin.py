@@ -56,7 +56,8 @@ class Twin(nn.Module):  # type: ignore[misc]
         """Take parameters and running statistics from an executor's state_dict."""
         with torch.no_grad():
             for name, tensor in self.named_values():
-                tensor.copy_(torch.asarray(state[name], copy=True))  # PyTorch shares no read-only array
+                given = torch.asarray(state[name], copy=True)  # PyTorch shares no read-only array
+                tensor.copy_(torch.view_as_real(given) if given.is_complex() else given)
         return self
 
     def of_images(self, format_: torch.memory_format) -> "Twin":

@@ -24,7 +24,7 @@ from planner.graph.optimizer import Optimizer
 from planner.ops.dropout import DropoutAttrs, dropout_mask
 from tests.codegen.plans import make
 from tests.torch_draws import Replayed
-from tests.torch_modules import MODULES
+from tests.torch_modules import MODULES, in_dtype, in_pairs
 
 STEPS, SEED = 3, 3
 
@@ -90,7 +90,7 @@ class Masked(nn.Module):
 
 def in_torch(trained: Trained, batches: Sequence[Sequence[Tensor]], dtype: torch.dtype) -> dict[str, Any]:
     """Losses, first gradients, final state and prediction of a copy of the module, trained by PyTorch."""
-    module = copy.deepcopy(trained.module).to(dtype)
+    module = in_dtype(copy.deepcopy(trained.module), dtype)
     for path, part in list(module.named_modules()):
         if isinstance(part, nn.Dropout):
             parent, _, name = path.rpartition(".")
@@ -134,6 +134,8 @@ def in_torch(trained: Trained, batches: Sequence[Sequence[Tensor]], dtype: torch
 
 
 def require_near(got: Any, plain: Any, exact: Any, what: str, scale: float | None = None) -> None:
+    if np.iscomplexobj(got):
+        got, plain, exact = (in_pairs(torch.as_tensor(a)) for a in (got, plain, exact))
     got, plain, exact = (np.asarray(a, np.float64) for a in (got, plain, exact))
     assert got.shape == exact.shape, what
     norm = scale or float(np.linalg.norm(exact)) or 1.0

@@ -284,7 +284,72 @@ def clipped_bag(batch: int = 6) -> Made:
     return clipped(bag(batch), 0.05)
 
 
+class SpectralLayer(nn.Module):
+    """As Fourier neural operators have it: some frequencies times matrices of complex parameters."""
+
+    def __init__(self, channels: int, modes: int) -> None:
+        super().__init__()
+        self.modes, self.local = modes, nn.Conv2d(channels, channels, 1)
+        self.low, self.high = (
+            nn.Parameter(0.3 * torch.randn(channels, channels, modes, modes, dtype=torch.cfloat)) for _ in range(2)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        found, m = torch.fft.rfft2(x), self.modes
+        out = torch.zeros_like(found)
+        out[:, :, :m, :m] = torch.einsum("bixy,ioxy->boxy", found[:, :, :m, :m], self.low)
+        out[:, :, -m:, :m] = torch.einsum("bixy,ioxy->boxy", found[:, :, -m:, :m], self.high)
+        return torch.relu(torch.fft.irfft2(out, s=x.shape[-2:]) + self.local(x))
+
+
+class FourierOperator(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(1, 3, 1), SpectralLayer(3, 2), SpectralLayer(3, 3), nn.Conv2d(3, 1, 1))
+        self.register_buffer("shifts", torch.exp(1j * torch.rand(6)).to(torch.cfloat))
+
+    def forward(self, x: Tensor) -> Tensor:
+        turned = torch.fft.ifft(torch.fft.fft(x, dim=2) * self.shifts[:, None], dim=2)
+        return self.layers(turned.real)
+
+
+def spectral() -> Made:
+    options = {"loss": "mse", "optimizer": Optimizer(kind="adam", lr=0.01), "clip_norm": 0.01}
+    return FourierOperator(), (torch.randn(2, 1, 6, 7),), options
+
+
+def in_dtype(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """The module in float32 or float64, and what is complex of it in pairs of these."""
+    complex_ = {n: t.to(torch.complex128 if dtype is torch.float64 else torch.complex64) for n, t in _complex(module)}
+    module = module.double() if dtype is torch.float64 else module.float()
+    for name, tensor in _complex(module):
+        tensor.data = complex_[name].data
+    return module
+
+
+def _complex(module: nn.Module) -> list[tuple[str, Tensor]]:
+    return [(n, t) for n, t in (*module.named_parameters(), *module.named_buffers()) if t.is_complex()]
+
+
+def in_pairs(x: Any) -> Any:
+    """Complex numbers as pairs of real ones; anything else as it is."""
+    return torch.view_as_real(x) if torch.is_tensor(x) and x.is_complex() else x
+
+
 MODULES: dict[str, Callable[..., Made]] = {
     f.__name__: f
-    for f in (mlp, cnn, transformer, bag, autoencoder, vae, diffusion, critic, quantised, clipped_cnn, clipped_bag)
+    for f in (
+        mlp,
+        cnn,
+        transformer,
+        bag,
+        autoencoder,
+        vae,
+        diffusion,
+        critic,
+        quantised,
+        clipped_cnn,
+        clipped_bag,
+        spectral,
+    )
 }

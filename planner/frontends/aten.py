@@ -166,7 +166,8 @@ class Context(Emitter):
     def whole_result(self) -> bool:
         """Whether PyTorch's result of this operator is of whole numbers."""
         dtype = getattr(self.node.meta.get("val"), "dtype", None)
-        return dtype is not None and not dtype.is_floating_point and dtype is not self.torch.bool
+        exact = dtype is not None and not (dtype.is_floating_point or dtype.is_complex)
+        return exact and dtype is not self.torch.bool
 
     def to_whole(self, x: str) -> str:
         """Whole numbers that were computed in float32, as int64."""

@@ -67,8 +67,17 @@ class Shaping:
         layout = Layout.CHANNELS_LAST if image else Layout.ROW_MAJOR
         return self.b.input(self.fresh(name), TensorType(shape=tuple(shape), dtype=dtype, layout=layout))
 
-    def stored(self, name: str, data: Array, role: Role, trainable: bool = True, constant: bool = False) -> str:
-        """A parameter or state that starts from `data`, under the framework's name. SP1011: it has no element."""
+    def stored(
+        self,
+        name: str,
+        data: Array,
+        role: Role,
+        trainable: bool = True,
+        constant: bool = False,
+        pairs: bool = False,
+    ) -> str:
+        """A parameter or state that starts from `data`, under the framework's name; `pairs`: of complex numbers.
+        SP1011: it has no element."""
         if not data.size:
             what = f"the model's {role.value} {name!r} has the shape {data.shape}, which no element fits"
             raise UserError("SP1011", what, "leave out what is empty")
@@ -82,6 +91,7 @@ class Shaping:
             name=safe,
             aliases=tuple(map(safe_name, self.aliases.get(name, ()))),
             constant=constant,
+            pairs=pairs,
             init=Init(kind="data"),
         )
         if role is Role.PARAMETER and not trainable:

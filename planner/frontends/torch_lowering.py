@@ -13,6 +13,7 @@ from planner.frontends import (
     aten_attention,
     aten_bags,
     aten_borders,
+    aten_complex,
     aten_ctc,
     aten_elementwise,
     aten_functions,
@@ -30,7 +31,8 @@ from planner.frontends import (
     aten_shapes,
     aten_volumes,
 )
-from planner.frontends.aten import HANDLERS, Context, Unsupported, call, dtype_error, packet
+from planner.frontends.aten import HANDLERS, Context, Unsupported, dtype_error, packet
+from planner.frontends.aten import call as call_real
 from planner.frontends.coverage import Coverage
 from planner.frontends.torch_buffers import (
     carry,
@@ -49,9 +51,10 @@ from planner.ops.caller_gradient import CallerGradientAttrs
 from planner.ops.loss import ClassLossAttrs, LossAttrs
 
 __all__ = [
-    "CaptureOptions", "Loss", "Lowering", "aten_attention", "aten_bags", "aten_borders", "aten_ctc", "aten_elementwise",
-    "aten_functions", "aten_grid", "aten_layers", "aten_losses", "aten_math", "aten_order", "aten_picks", "aten_random",
-    "aten_recurrent", "aten_reductions", "aten_resize", "aten_segments", "aten_shapes", "aten_volumes",
+    "CaptureOptions", "Loss", "Lowering", "aten_attention", "aten_bags", "aten_borders", "aten_complex", "aten_ctc",
+    "aten_elementwise", "aten_functions", "aten_grid", "aten_layers", "aten_losses", "aten_math", "aten_order",
+    "aten_picks", "aten_random", "aten_recurrent", "aten_reductions", "aten_resize", "aten_segments", "aten_shapes",
+    "aten_volumes",
 ]  # fmt: skip
 
 CALLERS = "caller"
@@ -179,9 +182,10 @@ class Lowering:
                 name, tensor = self._plain(spec.target), parameters[self._plain(spec.target)]
                 name = next(n for n, t in parameters.items() if t is tensor)  # tied: the first name
                 if id(tensor) not in first:
-                    data = self._data(name, tensor, (self.torch.float32,))
-                    first[id(tensor)] = self.context.stored(name, data, Role.PARAMETER, bool(tensor.requires_grad))
-                self.values[node] = first[id(tensor)]
+                    first[id(tensor)] = self._parameter(name, tensor)
+                found = first[id(tensor)]
+                self.context.name = name
+                self.values[node] = aten_complex.of_pairs(self.context, found) if tensor.is_complex() else found
             elif kind == "BUFFER":
                 tensor = buffers[self._plain(spec.target)]
                 self.context.buffers[id(tensor)] = next(n for n, t in buffers.items() if t is tensor)
@@ -198,6 +202,13 @@ class Lowering:
         if self.loss_module is not None:
             found.update({f"loss.{k}": t for k, t in getattr(self.loss_module, method)(remove_duplicate=False)})
         return found
+
+    def _parameter(self, name: str, tensor: Any) -> str:
+        """A value that starts from the tensor; of complex numbers their pairs."""
+        pairs = tensor.dtype is self.torch.complex64
+        real = self.torch.view_as_real(tensor) if pairs else tensor
+        data = self._data(name, real, (self.torch.float32,))
+        return self.context.stored(name, data, Role.PARAMETER, bool(tensor.requires_grad), pairs=pairs)
 
     def _data(self, name: str, tensor: Any, kinds: Sequence[Any]) -> Array:
         if tensor.dtype not in kinds:
@@ -273,6 +284,9 @@ class Lowering:
         args, named = self._resolve(node.args), self._resolve(node.kwargs)
         if not is_batch_norm(node):
             args, named = contents(self.context, args), contents(self.context, named)
+        call = call_real
+        if aten_complex.is_complex(self.context, node, (*args, *named.values())):
+            call = aten_complex.call
         try:
             return call(self.context, node, args, named)
         except (TypeError, ValueError, IndexError, KeyError, RuntimeError) as error:
@@ -392,16 +406,12 @@ _BRANCHES = ("cond", "while_loop", "map", "scan", "associative_scan")
 
 
 def _require_static(torch: Any, node: Any) -> None:
-    """SP1014: the operator makes control flow or Python numbers of data; SP1017: complex numbers."""
+    """SP1014: the operator makes control flow or Python numbers of data."""
     what = "" if hasattr(node.target, "_schema") else str(node.target)
     if what in _BRANCHES or packet(node.target) in ("aten.item", "aten._local_scalar_dense"):
         told = f"torch.{what}" if what else "a Python number of a tensor (item, float)"
         fix = "sizes, branches and Python numbers may not depend on the data: use torch.where, or tensors"
         raise UserError("SP1014", f"node {node.name!r} makes {told} depend on the data", fix)
-    value = node.meta.get("val")
-    if isinstance(value, torch.Tensor) and value.dtype.is_complex:
-        fix = "write it with real and imaginary parts"
-        raise UserError("SP1017", f"node {node.name!r} ({packet(node.target)}) has complex numbers", fix)
 
 
 def _tied(tensors: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:

@@ -133,6 +133,8 @@ class Value(Frozen):
     """The framework's further names of the same tensor: tied parameters."""
     constant: bool = False
     """Fixed by the model's code, no part of the framework's state."""
+    pairs: bool = False
+    """Complex numbers of the framework's, their real and imaginary parts in a last dimension of two."""
     gradient_of: str = ""
     init: Init | None = None
 

@@ -15,6 +15,7 @@ from planner.graph.model import Graph, Role
 from planner.graph.optimizer import Optimizer
 from planner.graph.text import validate
 from tests.interpreter import run_program
+from tests.torch_modules import in_dtype, in_pairs
 
 STEP = Optimizer(lr=1.0)
 """An update that moves a parameter by exactly its gradient."""
@@ -50,7 +51,7 @@ def agree(
     validate(graph)
     assert all(weights[v.name].dtype in (np.float32, np.int64) for v in graph.values if v.name in weights)
     values = graph_values(graph, weights)
-    reference = copy.deepcopy(module).double()
+    reference = in_dtype(copy.deepcopy(module), torch.float64)
     if not module.training:
         reference.train()
     given = (inputs,) if isinstance(inputs, Tensor) else inputs
@@ -83,7 +84,7 @@ def agree(
     assert {v.name for v in graph.values if v.role is Role.PARAMETER} >= set(parameters)
     for name, parameter in parameters.items():
         moved = values[by_name[name]] - results[by_name[name]]
-        wanted = np.zeros(moved.shape) if parameter.grad is None else parameter.grad.numpy()
+        wanted = np.zeros(moved.shape) if parameter.grad is None else in_pairs(parameter.grad).numpy()
         np.testing.assert_allclose(moved, wanted, rtol=1e-5, atol=1e-8, err_msg=name)
     states = {v.name: v.id for v in graph.values if v.role is Role.STATE and not v.constant}
     for name, buffer in reference.named_buffers():

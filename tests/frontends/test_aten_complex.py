@@ -1,0 +1,97 @@
+"""Complex numbers and Fourier transforms against PyTorch in float64, all gradients."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, fft
+
+from planner.errors import UserError
+from planner.frontends.torch_export import capture_module
+from tests.frontends.torch_agreement import Function, agree
+from tests.torch_modules import spectral
+
+
+def pairs(x: Tensor) -> Tensor:
+    """(n, 12) as six complex numbers."""
+    return torch.view_as_complex(x.reshape(-1, 6, 2))
+
+
+def flat(z: Tensor) -> Tensor:
+    return torch.view_as_real(z.resolve_conj()).reshape(z.shape[0], -1)
+
+
+def filled(x: Tensor) -> Tensor:
+    z = torch.zeros(4, 4, dtype=torch.complex128 if x.dtype is torch.float64 else torch.complex64)
+    z[:, 1:3] = pairs(x)[:, :2]
+    z[:, -1] = 1.0 + 2.0j
+    return flat(z + pairs(x)[:, 2:])
+
+
+def strided(x: Tensor) -> Tensor:
+    z = torch.stft(x, 8, hop_length=4, window=torch.hann_window(8, dtype=x.dtype), return_complex=True)
+    return z.abs().reshape(x.shape[0], -1)
+
+
+def there_and_back(x: Tensor) -> Tensor:
+    window = torch.hann_window(8, dtype=x.dtype)
+    z = torch.stft(x, 8, hop_length=2, window=window, return_complex=True)
+    return torch.istft(z * z.abs(), 8, hop_length=2, window=window, length=12)
+
+
+FUNCTIONS: list[tuple[str, Callable[[Tensor], Tensor]]] = [
+    ("sum", lambda x: flat(pairs(x) + 2 * pairs(x).flip(1) - 1.5)),
+    ("reversed difference", lambda x: flat(torch.rsub(pairs(x), pairs(x).roll(1, 1), alpha=0.5))),
+    ("product", lambda x: flat(pairs(x) * pairs(x).conj().roll(2, 1) * (0.5 - 1j) * x[:, :6])),
+    ("quotient", lambda x: flat(pairs(x) / (pairs(x).roll(1, 1) + 3) / (x[:, :6].square() + 1))),
+    ("one over", lambda x: flat(1 / (pairs(x) + 3))),
+    ("size and angle", lambda x: torch.cat([pairs(x).abs(), pairs(x).angle()], 1)),
+    ("of size and angle", lambda x: flat(torch.polar(x[:, :6].square(), x[:, 6:]))),
+    ("exponential", lambda x: flat(torch.exp(pairs(x) * 0.3))),
+    ("parts", lambda x: torch.cat([pairs(x).real, pairs(x * 2).imag], 1)),
+    ("joined", lambda x: flat(torch.complex(x[:, :6], x[:, 6:].sin()))),
+    ("moved", lambda x: flat(torch.cat([pairs(x)[:, None, 3:], pairs(x)[:, None, :3] * 2], 1).permute(0, 2, 1))),
+    ("means", lambda x: flat(torch.stack([pairs(x).mean(1), pairs(x).sum(1)], 1).expand(4, 2).repeat(1, 3))),
+    ("picked", lambda x: flat(pairs(x)[:, torch.tensor([3, 0, 0, 5, 1, 2])])),
+    ("of a real tensor", lambda x: flat(x[:, :6].to(pairs(x).dtype) * 1j)),
+    ("with constants", lambda x: flat(pairs(x) * torch.exp(1j * torch.arange(6, dtype=x.dtype)))),
+    ("into zeros", filled),
+    ("sums of products", lambda x: flat(torch.einsum("bi,ij->bj", pairs(x), pairs(x).mT @ pairs(x).conj()))),
+    ("real times complex", lambda x: flat(torch.einsum("bi,bj->bi", pairs(x), x[:, :4].to(pairs(x).dtype)))),
+    ("rfft", lambda x: flat(fft.rfft(x))[:, :12]),
+    ("rfft of odd length", lambda x: flat(fft.rfft(x[:, :11], norm="forward"))),
+    ("rfft of more", lambda x: flat(fft.rfft(x, n=11, norm="ortho"))),
+    ("rfft along rows", lambda x: flat(fft.rfft(x, dim=0).reshape(1, -1).expand(4, 36))[:, :12]),
+    ("irfft", lambda x: torch.cat([fft.irfft(pairs(x)), fft.irfft(pairs(x), n=9)], 1)[:, :12]),
+    ("irfft of odd length", lambda x: torch.cat([fft.irfft(pairs(x), n=11, norm="ortho"), x[:, :1]], 1)),
+    ("fft", lambda x: flat(fft.fft(pairs(x), norm="ortho"))),
+    ("fft of real numbers", lambda x: flat(fft.fft(x))[:, 4:16]),
+    ("ifft", lambda x: flat(fft.ifft(pairs(x)))),
+    ("ihfft", lambda x: flat(fft.ihfft(x[:, :10]))),
+    ("hfft", lambda x: torch.cat([fft.hfft(pairs(x), norm="ortho"), x[:, :2]], 1)),
+    ("rfft2 and irfft2", lambda x: fft.irfft2(fft.rfft2(x.reshape(4, 3, 4)) * 1j, s=(3, 4)).reshape(4, 12)),
+    ("fftn and ifftn", lambda x: flat(fft.ifftn(fft.fftn(x.reshape(4, 2, 3, 2)).conj()).reshape(4, 12))[:, ::2]),
+    ("shifted", lambda x: flat(fft.ifftshift(fft.fftshift(pairs(x), dim=1) * pairs(x), dim=1))),
+    ("stft", lambda x: strided(x)[:, :12]),
+    ("istft", there_and_back),
+]
+
+
+@pytest.mark.parametrize(("name", "function"), FUNCTIONS, ids=[name for name, _ in FUNCTIONS])
+def test_as_pytorch(name: str, function: Callable[[Tensor], Tensor]) -> None:
+    torch.manual_seed(5)
+    outputs = function(torch.randn(4, 12)).shape[1]
+    agree(Function(function, width=12, outputs=outputs), torch.randn(4, 5))
+
+
+def test_complex_parameters() -> None:
+    torch.manual_seed(6)
+    module, inputs, _ = spectral()
+    graph = agree(module, *inputs, loss="mse")
+    value = next(v for v in graph.values if v.name == "layers.1.low")
+    assert value.type.shape == (3, 3, 2, 2, 2) and value.pairs
+
+
+def test_an_operator_that_is_not_known_of_complex_numbers() -> None:
+    with pytest.raises(UserError, match=r"SP1017.*aten\.tanh.*complex numbers"):
+        capture_module(Function(lambda x: flat(torch.tanh(pairs(x))), width=12, outputs=12), torch.randn(4, 5))
