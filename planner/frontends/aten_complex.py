@@ -1,19 +1,15 @@
-"""ATen's complex numbers, as two values, of real and of imaginary parts; and Fourier transforms, as products with their
-matrices.
+"""ATen's complex numbers, as two values, of real and of imaginary parts.
 
 What moves elements is done to both parts. A complex parameter is a value of pairs, as torch.view_as_real has it.
+Fourier transforms are in aten_spectra.py.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any
-
-import numpy as np
 
 from planner.errors import UserError
 from planner.frontends.aten import HANDLERS, Context, bind, packet
-from planner.ops.base import Array
 
 FIX = "write it with real and imaginary parts: torch.view_as_real"
 
@@ -26,7 +22,19 @@ class Complex:
     im: Any = None
 
 
+@dataclass(frozen=True)
+class Sparse:
+    """A spectrum of which some frequencies are there, per axis those that `kept` lists in their order; elsewhere it is
+    zero, or nobody asks. `shape`: of all of it."""
+
+    z: Complex
+    kept: Mapping[int, tuple[int, ...]]
+    shape: tuple[int, ...]
+
+
 Handler = Callable[..., Any]
+SPARSE: dict[str, Handler] = {}
+"""Operators that know sparse spectra (aten_spectra.py); they return None where they do not."""
 COMPLEX: dict[str, Handler] = {}
 """Operators whose parts depend on each other."""
 PARTWISE = frozenset(
@@ -86,26 +94,73 @@ def is_complex(context: Context, node: Any, arguments: Sequence[Any]) -> bool:
     """Whether the operator takes or makes complex numbers."""
     made = node.meta.get("val")
     results = made if isinstance(made, list | tuple) else [made]
-    return any(isinstance(a, Complex) or _dtype(context, a) for a in (*_leaves(arguments), *results))
+    return any(
+        isinstance(a, Complex | Sparse) or is_complex_tensor(context, a) for a in (*_leaves(arguments), *results)
+    )
 
 
-def _dtype(context: Context, x: Any) -> bool:
+def is_complex_tensor(context: Context, x: Any) -> bool:
     return isinstance(x, context.torch.Tensor) and bool(x.dtype.is_complex)
 
 
 def call(context: Context, node: Any, arguments: Sequence[Any], keywords: dict[str, Any]) -> Any:
     """Lower one operator. SP1017: nobody knows it of complex numbers."""
     bound = bind(node.target, arguments, keywords)
-    if not any(isinstance(a, str | Complex) for a in _leaves(bound)):
+    if not any(isinstance(a, str | Complex | Sparse) for a in _leaves(bound)):
         with context.torch.no_grad():
             return node.target(*arguments, **keywords)
     context.node, name = node, packet(node.target)
+    found = SPARSE[name](context, *bound) if name in SPARSE else None
+    if found is not None:
+        return found
+    bound = dense(context, bound)
     if name in COMPLEX:
         return COMPLEX[name](context, *bound)
     if name in PARTWISE:
         re, im = (_partwise(context, node.target, _of(context, bound, part)) for part in ("re", "im"))
         return [Complex(*pair) for pair in zip(re, im, strict=True)] if isinstance(re, list) else Complex(re, im)
     raise UserError("SP1017", f"node {node.name!r} ({name}) has complex numbers", FIX)
+
+
+def dense(c: Context, argument: Any) -> Any:
+    """With zeros where a sparse spectrum has nothing."""
+    if isinstance(argument, list | tuple):
+        return [dense(c, a) for a in argument]
+    if not isinstance(argument, Sparse):
+        return argument
+    z = argument.z
+    for axis, kept in argument.kept.items():
+        z = Complex(*(_spread(c, c.val(part), axis, kept, argument.shape[axis]) for part in (z.re, z.im)))
+    return z
+
+
+def _spread(c: Context, x: str, axis: int, places: Sequence[int], extent: int) -> str:
+    """The elements at their places along an axis, in runs of neighbours, and zeros between."""
+    runs, at = list[str](), 0
+    for first, last in neighbours(places):
+        runs += [zeros_between(c, x, axis, first - at)] if first > at else []
+        begin = places.index(first)
+        runs.append(c.slice(x, axis, begin, begin + last - first))
+        at = last
+    runs += [zeros_between(c, x, axis, extent - at)] if extent > at else []
+    return c.concat(runs, axis)
+
+
+def zeros_between(c: Context, x: str, axis: int, count: int) -> str:
+    shape = list(c.shape(x))
+    shape[axis] = count
+    return c.fill(tuple(shape), 0.0)
+
+
+def neighbours(places: Sequence[int]) -> list[tuple[int, int]]:
+    """Runs of whole numbers one behind the other, in order: (first, behind the last)."""
+    runs: list[tuple[int, int]] = []
+    for place in places:
+        if runs and runs[-1][1] == place:
+            runs[-1] = (runs[-1][0], place + 1)
+        else:
+            runs.append((place, place + 1))
+    return runs
 
 
 def _partwise(context: Context, target: Any, bound: list[Any]) -> Any:
@@ -141,7 +196,7 @@ def _of(c: Context, argument: Any, part: str) -> Any:
 def parts(c: Context, x: Any) -> Complex:
     if isinstance(x, Complex):
         return x
-    if _dtype(c, x):
+    if is_complex_tensor(c, x):
         return Complex(x.real.float().contiguous(), x.imag.float().contiguous())
     if isinstance(x, complex):
         return Complex(x.real, x.imag)
@@ -210,22 +265,22 @@ def _reciprocal(c: Context, z: Any) -> Complex:
 @of_complex("mm", "bmm", "matmul")
 def _matrix_product(c: Context, a: Any, b: Any) -> Complex:
     """(a + i b)(c + i d): rows (a, b) times columns (c, -b) and (d, a), in one product."""
-    x, y = (_values(c, parts(c, v)) for v in (a, b))
+    x, y = (values(c, parts(c, v)) for v in (a, b))
     rows = c.concat([x.re, x.im], c.rank(x.re) - 1)
     inner = c.rank(y.re) - 2
     columns = [c.concat([y.re, c.op("neg", y.im)], inner), c.concat([y.im, y.re], inner)]
-    return _halves(c, c.matmul(rows, c.concat(columns, inner + 1)))
+    return halves(c, c.matmul(rows, c.concat(columns, inner + 1)))
 
 
 def _whole(c: Context, z: Complex) -> Complex:
     return Complex(z.re, _filled(c, z))
 
 
-def _values(c: Context, z: Complex) -> Complex:
+def values(c: Context, z: Complex) -> Complex:
     return Complex(c.val(z.re), c.val(_filled(c, z)))
 
 
-def _halves(c: Context, joined: str) -> Complex:
+def halves(c: Context, joined: str) -> Complex:
     """Real parts first in the last dimension, then imaginary ones."""
     axis = c.rank(joined) - 1
     count = c.shape(joined)[axis] // 2
@@ -245,7 +300,7 @@ def _view_as_complex(c: Context, pairs: str) -> Complex:
 
 @of_complex("view_as_real", "view_as_real_copy")
 def _view_as_real(c: Context, z: Any) -> str:
-    found = _values(c, parts(c, z))
+    found = values(c, parts(c, z))
     return c.stack([found.re, found.im], c.rank(found.re))
 
 
@@ -267,13 +322,13 @@ def _conj(c: Context, z: Any) -> Complex:
 
 @of_complex("abs")
 def _abs(c: Context, z: Any) -> str:
-    found = _values(c, parts(c, z))
+    found = values(c, parts(c, z))
     return c.root(c.op("add", c.op("square", found.re), c.op("square", found.im)))
 
 
 @of_complex("angle")
 def _angle(c: Context, z: Any) -> str:
-    found = _values(c, parts(c, z))
+    found = values(c, parts(c, z))
     return str(HANDLERS["aten.atan2"](c, found.im, found.re))
 
 
@@ -288,7 +343,7 @@ def _turned(c: Context, size: Any, angle: str) -> Complex:
 
 @of_complex("exp")
 def _exp(c: Context, z: Any) -> Complex:
-    found = _values(c, parts(c, z))
+    found = values(c, parts(c, z))
     return _turned(c, c.op("exp", found.re), found.im)
 
 
@@ -312,90 +367,6 @@ def _ones(c: Context, *_: Any) -> Any:
 @of_complex("fill", "full_like")
 def _full(c: Context, x: Any, value: Any, *_: Any) -> Any:
     if isinstance(value, str | Complex):
-        z = _values(c, parts(c, value))
+        z = values(c, parts(c, value))
         return Complex(*(c.expand(part, tuple(c.node.meta["val"].shape)) for part in (z.re, z.im)))
     return _ones(c) * value
-
-
-# -- Fourier transforms ----------------------------------------------------------------------------------------
-@of_complex("_fft_r2c")
-def _r2c(c: Context, x: Any, axes: list[int], norm: int, onesided: bool) -> Complex:
-    z, shape = Complex(c.val(x)), c.shape_of(x)
-    scales = _scales([shape[a] for a in axes], norm)
-    for number, axis in enumerate(reversed(axes)):
-        extent = shape[axis]
-        kept = extent // 2 + 1 if onesided and number == 0 else extent
-        z = _transformed(c, z, axis, _turns(extent, kept, -1) * scales[axes.index(axis)])
-    return z
-
-
-@of_complex("_fft_c2c")
-def _c2c(c: Context, z: Any, axes: list[int], norm: int, forward: bool) -> Complex:
-    found = _values(c, parts(c, z))
-    extents = [c.shape(found.re)[a] for a in axes]
-    for axis, extent, scale in zip(axes, extents, _scales(extents, norm), strict=True):
-        found = _transformed(c, found, axis, _turns(extent, extent, -1 if forward else 1) * scale)
-    return found
-
-
-@of_complex("_fft_c2r")
-def _c2r(c: Context, z: Any, axes: list[int], norm: int, extent: int) -> str:
-    """All but the last axis first; along that half of the frequencies are given, which count twice unless they are
-    their own opposites."""
-    found = _values(c, parts(c, z))
-    *others, last = axes
-    extents = [*(c.shape(found.re)[a] for a in others), extent]
-    *scales, scale = _scales(extents, norm)
-    for axis, own, factor in zip(others, extents, scales, strict=False):
-        found = _transformed(c, found, axis, _turns(own, own, 1) * factor)
-    given = c.shape(found.re)[last]
-    twice = np.array([1.0 if k == 0 or 2 * k == extent else 2.0 for k in range(given)])
-    turns = _turns(extent, given, 1).T * twice[:, None] * scale
-    joined = c.concat([_last(c, part, last) for part in (found.re, found.im)], c.rank(found.re) - 1)
-    return _back(c, _by_matrix(c, joined, np.concatenate([turns.real, -turns.imag])), last)
-
-
-def _scales(extents: Sequence[int], norm: int) -> list[float]:
-    """Of every axis, from ATen's numbers of norms: none, by the root of the elements, by the elements."""
-    return [{0: 1.0, 1: extent**-0.5, 2: 1 / extent}[norm] for extent in extents]
-
-
-def _turns(extent: int, frequencies: int, sign: int) -> Any:
-    """exp(sign 2 pi i j k / extent) for elements j and frequencies k; quarters of a turn are exact."""
-    steps = np.outer(np.arange(extent), np.arange(frequencies)) % extent
-    angles = 2 * np.pi * steps / extent
-    found = np.cos(angles) + 1j * sign * np.sin(angles)
-    return np.where(np.abs(found.real) < 1e-12, 0, found.real) + 1j * np.where(
-        np.abs(found.imag) < 1e-12, 0, found.imag
-    )
-
-
-def _transformed(c: Context, z: Complex, axis: int, turns: Any) -> Complex:
-    """Along an axis times a matrix [elements, frequencies]."""
-    if z.im is None:
-        joined = _by_matrix(c, _last(c, z.re, axis), np.concatenate([turns.real, turns.imag], 1))
-    else:
-        rows = c.concat([_last(c, part, axis) for part in (z.re, z.im)], c.rank(z.re) - 1)
-        matrix = np.concatenate(
-            [np.concatenate([turns.real, turns.imag], 1), np.concatenate([-turns.imag, turns.real], 1)]
-        )
-        joined = _by_matrix(c, rows, matrix)
-    found = _halves(c, joined)
-    return Complex(*(_back(c, part, axis) for part in (found.re, found.im)))
-
-
-def _by_matrix(c: Context, x: str, matrix: Array) -> str:
-    shape = c.shape(x)
-    rows = c.reshape(x, (prod(shape[:-1]), shape[-1]))
-    return c.reshape(c.matmul(rows, c.constant(np.asarray(matrix, np.float32))), (*shape[:-1], matrix.shape[1]))
-
-
-def _last(c: Context, x: str, axis: int) -> str:
-    axes = [a for a in range(c.rank(x)) if a != axis % c.rank(x)]
-    return c.permute(x, [*axes, axis % c.rank(x)])
-
-
-def _back(c: Context, x: str, axis: int) -> str:
-    axes = list(range(c.rank(x) - 1))
-    axes.insert(axis % c.rank(x), c.rank(x) - 1)
-    return c.permute(x, axes)

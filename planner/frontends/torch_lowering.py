@@ -29,6 +29,7 @@ from planner.frontends import (
     aten_resize,
     aten_segments,
     aten_shapes,
+    aten_spectra,
     aten_volumes,
 )
 from planner.frontends.aten import HANDLERS, Context, Unsupported, dtype_error, packet
@@ -54,7 +55,7 @@ __all__ = [
     "CaptureOptions", "Loss", "Lowering", "aten_attention", "aten_bags", "aten_borders", "aten_complex", "aten_ctc",
     "aten_elementwise", "aten_functions", "aten_grid", "aten_layers", "aten_losses", "aten_math", "aten_order",
     "aten_picks", "aten_random", "aten_recurrent", "aten_reductions", "aten_resize", "aten_segments", "aten_shapes",
-    "aten_volumes",
+    "aten_spectra", "aten_volumes",
 ]  # fmt: skip
 
 CALLERS = "caller"

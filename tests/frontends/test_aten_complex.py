@@ -39,6 +39,62 @@ def there_and_back(x: Tensor) -> Tensor:
     return torch.istft(z * z.abs(), 8, hop_length=2, window=window, length=12)
 
 
+def few_and_all(x: Tensor) -> Tensor:
+    found = fft.rfft(x)
+    return flat(torch.cat([found[:, :2], found[:, 5:] * 2, found[:, 2:4]], 1)) + x * found.abs().sum(1, keepdim=True)
+
+
+def spectrum(x: Tensor) -> Tensor:
+    """(n, 12) as images of 3 x 4 numbers."""
+    return fft.fft2(x.reshape(-1, 3, 4).to(torch.complex128 if x.dtype is torch.float64 else torch.complex64))
+
+
+def written(x: Tensor) -> Tensor:
+    found, out = fft.rfft(x), torch.zeros_like(fft.rfft(x))
+    out[:, :2] = found[:, :2] * 1j
+    out[:, -3:] = found[:, 1:4].conj()
+    return fft.irfft(out, n=12)
+
+
+def written_twice(x: Tensor) -> Tensor:
+    found, out = fft.rfft(x), torch.zeros_like(fft.rfft(x))
+    out[:, :4] = found[:, :4]
+    out[:, 3:5] = found[:, :2] * 2
+    return fft.irfft(out, n=12)
+
+
+def written_over(x: Tensor) -> Tensor:
+    found, out = fft.rfft(x), torch.zeros_like(fft.rfft(x))
+    out[:, 2:4] = found[:, 2:4]
+    out[:, 1:6] = found[:, :5] * 2
+    return fft.irfft(out, n=12)
+
+
+def blocks(x: Tensor) -> Tensor:
+    """As Fourier neural operators of both kinds: corners; and the middle of what was shifted there."""
+    found, out = spectrum(x), torch.zeros_like(spectrum(x))
+    out[:, :1, :2] = found[:, :1, :2] * 2
+    out[:, -1:, :2] = found[:, -1:, :2] * 3
+    middle = torch.zeros_like(out)
+    middle[:, 1:, 1:3] = fft.fftshift(found, dim=(1, 2))[:, 1:, 1:3]
+    return (fft.ifft2(out) + fft.ifft2(fft.ifftshift(middle, dim=(1, 2)))).real.reshape(-1, 12)
+
+
+def other_axes(x: Tensor) -> Tensor:
+    """Parts along axes that are not transformed; parts of parts; more than parts."""
+    found, out = fft.rfft(x.reshape(-1, 3, 4)), torch.zeros_like(fft.rfft(x.reshape(-1, 3, 4)))
+    out[:, 1:, :2] = found[:, 1:, :2]
+    half = out[:, :2]
+    return (fft.irfft(out, n=4) + fft.irfft(half[:, 1:] * 2, n=4) + fft.irfft(out[:, :1, ::2], n=4)).reshape(-1, 12)
+
+
+def not_only_zeros(x: Tensor) -> Tensor:
+    out = torch.ones_like(fft.rfft(x)) * x[:, :1]
+    out[:, 1:3] = fft.rfft(x)[:, 1:3]
+    out[:, 6] = 2.0
+    return fft.irfft(out, n=12)
+
+
 FUNCTIONS: list[tuple[str, Callable[[Tensor], Tensor]]] = [
     ("sum", lambda x: flat(pairs(x) + 2 * pairs(x).flip(1) - 1.5)),
     ("reversed difference", lambda x: flat(torch.rsub(pairs(x), pairs(x).roll(1, 1), alpha=0.5))),
@@ -72,6 +128,15 @@ FUNCTIONS: list[tuple[str, Callable[[Tensor], Tensor]]] = [
     ("rfft2 and irfft2", lambda x: fft.irfft2(fft.rfft2(x.reshape(4, 3, 4)) * 1j, s=(3, 4)).reshape(4, 12)),
     ("fftn and ifftn", lambda x: flat(fft.ifftn(fft.fftn(x.reshape(4, 2, 3, 2)).conj()).reshape(4, 12))[:, ::2]),
     ("shifted", lambda x: flat(fft.ifftshift(fft.fftshift(pairs(x), dim=1) * pairs(x), dim=1))),
+    ("few and all frequencies", few_and_all),
+    ("written into zeros", written),
+    ("written twice", written_twice),
+    ("written over", written_over),
+    ("blocks", blocks),
+    ("along other axes", other_axes),
+    ("not only zeros", not_only_zeros),
+    ("cut behind a shift", lambda x: flat(fft.fftshift(fft.fft(x), dim=1)[:, 4:10])),
+    ("every other", lambda x: flat(fft.fft(x)[:, 1:12:2])),
     ("stft", lambda x: strided(x)[:, :12]),
     ("istft", there_and_back),
 ]
@@ -90,6 +155,30 @@ def test_complex_parameters() -> None:
     graph = agree(module, *inputs, loss="mse")
     value = next(v for v in graph.values if v.name == "layers.1.low")
     assert value.type.shape == (3, 3, 2, 2, 2) and value.pairs
+
+
+def test_few_frequencies_are_little_work() -> None:
+    """Of 64 x 48 numbers three frequencies of an axis and their opposites, three of the other."""
+
+    def low(x: Tensor) -> Tensor:
+        found = fft.rfft2(x.reshape(4, 64, 48))
+        out = torch.zeros_like(found)
+        out[:, :3, :3] = found[:, :3, :3] * 2
+        out[:, -3:, :3] = found[:, -3:, :3]
+        return fft.irfft2(out, s=(64, 48)).reshape(4, -1)
+
+    graph = agree(Function(low, width=64 * 48, outputs=64 * 48), torch.randn(4, 5), loss="mse")
+    products = [n for n in graph.program["train_step"].nodes if n.op == "matmul" and n.phase == "forward"]
+    shapes = [[graph.value[v].type.shape for v in n.inputs] for n in products]
+    assert shapes == [
+        [(4 * 64, 48), (48, 2 * 3)],
+        [(4 * 3, 2 * 64), (2 * 64, 2 * 6)],
+        [(4 * 3, 2 * 6), (2 * 6, 2 * 64)],
+        [(4 * 64, 2 * 3), (2 * 3, 48)],
+    ]
+    assert not any(
+        n.op == "ones" and len(graph.value[n.outputs[0]].type.shape) > 1 for n in graph.program["predict"].nodes
+    )
 
 
 def test_an_operator_that_is_not_known_of_complex_numbers() -> None:
