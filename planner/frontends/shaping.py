@@ -242,7 +242,8 @@ class Shaping:
         return y
 
     def _permute_joined(self, x: str, order: Sequence[int]) -> str:
-        """Neighbours that stay neighbours are one dimension, dimensions of 1 none."""
+        """Neighbours that stay neighbours are one dimension, dimensions of 1 none. Where these are still too many, the
+        last two of the result come to the end first, and are one then."""
         shape = self.shape(x)
         wide = [axis for axis, extent in enumerate(shape) if extent > 1]
         runs: list[list[int]] = []
@@ -253,7 +254,12 @@ class Shaping:
                 runs.append([axis])
         joined = sorted(runs)
         y = self.reshape(x, (prod(shape[wide[a]] for a in run) for run in joined))
-        y = self.op("permute", y, attrs=PermuteAttrs(axes=tuple(joined.index(run) for run in runs)))
+        axes = [joined.index(run) for run in runs]
+        if len(axes) > MAX_RANK:
+            first = [*(a for a in range(len(axes)) if a not in axes[-2:]), *axes[-2:]]
+            y = self.permute(self.permute(y, first), [first.index(a) for a in axes])
+        else:
+            y = self.op("permute", y, attrs=PermuteAttrs(axes=tuple(axes)))
         return self.reshape(y, (shape[a] for a in order))
 
     def turned(self, x: str) -> tuple[str, bool]:

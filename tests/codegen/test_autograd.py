@@ -18,6 +18,7 @@ from planner.errors import UserError
 from planner.solve.options import PlanOptions
 from tests.codegen.plans import make, plan_for
 from tests.torch_draws import Replayed
+from tests.torch_modules import spectral
 
 
 def network() -> nn.Module:
@@ -333,3 +334,29 @@ def test_other_plans_and_modules_are_refused(executor: Executor) -> None:
     other[0] = nn.Conv2d(3, 4, 1, bias=False)  # type: ignore[operator]
     with pytest.raises(UserError, match=r"SP1617.*0.weight has the shape \(4, 3, 1, 1\)"):
         Planned(other, executor)
+
+
+def test_complex_parameters(tmp_path: Path) -> None:
+    """They are the module's own, complex, in the executor's memory, and so are their gradients."""
+    torch.manual_seed(2)
+    module, inputs, _ = spectral()
+    plain = copy.deepcopy(module)
+    captured = capture(module, inputs, loss="caller")
+    made = make(captured.graph, tmp_path / "spectral")
+    captured.write_weights(tmp_path / "spectral" / "weights.npz")
+    with made(pin=False, poison=True) as executor:
+        calls = (Planned(module, executor), plain)
+        optimizers = [torch.optim.Adam(m.parameters(), lr=1e-2) for m in (module, plain)]
+        for _ in range(3):
+            x = torch.randn_like(inputs[0])
+            losses = []
+            for call, optimizer in zip(calls, optimizers, strict=True):
+                optimizer.zero_grad()
+                losses.append((call(x) * x).square().mean())
+                losses[-1].backward()
+                optimizer.step()
+            torch.testing.assert_close(*losses, rtol=1e-4, atol=1e-6)
+        low, wanted = (m.get_parameter("layers.1.low") for m in (module, plain))
+        assert low.grad is not None and low.grad.is_complex()
+        torch.testing.assert_close(low.grad, wanted.grad, rtol=1e-3, atol=1e-6)
+        torch.testing.assert_close(module.state_dict(), plain.state_dict(), rtol=1e-3, atol=1e-4)

@@ -97,3 +97,19 @@ def test_constants_of_one_number_are_not_written_out() -> None:
     assert [n.attrs.text() for n in forward if n.op == "chain"] == ["where(compare(a,0.0,'gt'),2.0,a)"]
     assert "ones" not in {n.op for n in forward}
     assert [n.op for n in forward].count("convert_layout") <= 1
+
+
+class Turned(nn.Module):
+    def __init__(self, axes: list[int]) -> None:
+        super().__init__()
+        self.axes, self.scale = axes, nn.Parameter(torch.rand([2] * len(axes)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        turned = (x.reshape(self.scale.shape) * self.scale).permute(self.axes).flatten()
+        return (turned * torch.arange(turned.numel()))[None, ::9]
+
+
+@pytest.mark.parametrize("rank", [7, 7, 8, 8, 9])
+def test_many_dimensions_change_places(rank: int) -> None:
+    """More than any kernel walks."""
+    agree(Turned(torch.randperm(rank).tolist()), torch.randn(2**rank))
