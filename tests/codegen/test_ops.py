@@ -41,11 +41,15 @@ def executor(cases: list[Case], tmp_path_factory: pytest.TempPathFactory) -> Exe
 
 @pytest.fixture(scope="module")
 def state(cases: list[Case]) -> dict[str, Array]:
+    return drawn(cases, np.random.default_rng(0))
+
+
+def drawn(cases: list[Case], rng: np.random.Generator) -> dict[str, Array]:
     """What every case reads and changes, by value name."""
-    rng, found = np.random.default_rng(0), {}
+    found = {}
     for case in cases:
-        drawn = case.op.draw(case.sample, rng)
-        for name, array, type_ in zip(case.inputs + case.updates, drawn, case.sample.inputs, strict=True):
+        arrays = case.op.draw(case.sample, rng)
+        for name, array, type_ in zip(case.inputs + case.updates, arrays, case.sample.inputs, strict=True):
             found[name] = stored(array, type_.dtype)
     return found
 

@@ -17,23 +17,6 @@ struct Settled {
 
 // -- forward ---------------------------------------------------------------------------------------------------------------
 
-/// Sums of x less the first row, and of its squares. Less that, squares are accurate where the mean is far from zero.
-template <int width, class T, class Added>
-STEPPLAN_KERNEL void add_squares(const T* x, int64_t channels, int64_t c, int64_t first, int64_t end, int64_t step,
-                                 Added& added) {
-  float pivot[width];
-  STEPPLAN_UNROLL
-  for (int j = 0; j < width; ++j) pivot[j] = x[c + j];
-  stream_rows<width, kSumDeep<T>>(
-      first, end, step, channels, c,
-      [&](int j, T v) {
-        const float d = v - pivot[j];
-        added.few[0][j] += d;
-        added.few[1][j] += d * d;
-      },
-      [&] { added.carry(); }, x);
-}
-
 /// mean and 1 / std of channel c; `keeps`: also for the backward pass, and in the running statistics.
 template <class T>
 STEPPLAN_KERNEL Settled settle_statistics(const BatchNorm<T>& b, int64_t c, const double* total, bool keeps) {
@@ -146,3 +129,13 @@ bool in_wide_channels(const BatchNormGradient<T>& a) {
 }
 
 }  // namespace stepplan::gpu
+
+/// What batch norms are compiled with. Without a relu the gradient of a residual is dy itself.
+#define STEPPLAN_FUSIONS_BACKWARD(compiled) \
+  compiled(Fusion::none)                    \
+  compiled(Fusion::relu)                    \
+  compiled(Fusion::relu6)                   \
+  compiled(Fusion::silu)                    \
+  compiled(Fusion::hard_swish)              \
+  compiled(Fusion::add_relu)
+#define STEPPLAN_FUSIONS(compiled) STEPPLAN_FUSIONS_BACKWARD(compiled) compiled(Fusion::add)

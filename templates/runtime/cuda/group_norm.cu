@@ -19,19 +19,8 @@ void add_image_squares(Queue queue, const GroupNorm<T>& a, double* sums, int64_t
   const int64_t rows = a.rows, channels = a.channels;
   sum_panels<w, 2>(queue, a.images * rows, channels, sums, chunks,
                    [=] STEPPLAN_KERNEL(auto own, int64_t c, int64_t first, int64_t end, int64_t step, auto& added) {
-    constexpr int width = decltype(own)::value;
-    const int64_t image = (end - 1) / rows;
-    float pivot[width];
-    STEPPLAN_UNROLL
-    for (int j = 0; j < width; ++j) pivot[j] = x[image * rows * channels + c + j];
-    stream_rows<width, kSumDeep<T>>(
-        first, end, step, channels, c,
-        [&](int j, T v) {
-          const float d = v - pivot[j];
-          added.few[0][j] += d;
-          added.few[1][j] += d * d;
-        },
-        [&] { added.carry(); }, x);
+    const T* image = x + (end - 1) / rows * rows * channels;
+    add_squares<decltype(own)::value>(x, image, channels, c, first, end, step, added);
   });
 }
 

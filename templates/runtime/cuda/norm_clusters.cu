@@ -11,7 +11,7 @@ void batch_norm_in_clusters(Queue queue, const BatchNorm<T>& a, double* sums) {
   cluster_rows<2>(
       queue, b.rows, b.channels, sums,
       [=] STEPPLAN_KERNEL(int64_t c, int64_t first, int64_t end, int64_t step, Sums<kChannels, 2>& added) {
-        add_squares<kChannels>(b.x, b.channels, c, first, end, step, added);
+        add_squares<kChannels>(b.x, b.x, b.channels, c, first, end, step, added);
       },
       [=] STEPPLAN_KERNEL(int64_t c, const double* total, bool keeps) { return settle_statistics(b, c, total, keeps); },
       [=] STEPPLAN_KERNEL(const float (&means)[kChannels], const float (&inv_stds)[kChannels], int64_t c, int64_t first,
@@ -48,22 +48,10 @@ void batch_norm_backward_in_clusters(Queue queue, const BatchNormGradient<T>& a,
 }
 
 #define STEPPLAN_FUSION(f) template void batch_norm_in_clusters<f>(Queue, const BatchNorm<Stored>&, double*);
-STEPPLAN_FUSION(Fusion::none)
-STEPPLAN_FUSION(Fusion::relu)
-STEPPLAN_FUSION(Fusion::relu6)
-STEPPLAN_FUSION(Fusion::silu)
-STEPPLAN_FUSION(Fusion::hard_swish)
-STEPPLAN_FUSION(Fusion::add)
-STEPPLAN_FUSION(Fusion::add_relu)
+STEPPLAN_FUSIONS(STEPPLAN_FUSION)
 
-// As in normalise.cu there is no Fusion::add.
 #define STEPPLAN_FUSION_BACKWARD(f) \
   template void batch_norm_backward_in_clusters<f>(Queue, const BatchNormGradient<Stored>&, double*);
-STEPPLAN_FUSION_BACKWARD(Fusion::none)
-STEPPLAN_FUSION_BACKWARD(Fusion::relu)
-STEPPLAN_FUSION_BACKWARD(Fusion::relu6)
-STEPPLAN_FUSION_BACKWARD(Fusion::silu)
-STEPPLAN_FUSION_BACKWARD(Fusion::hard_swish)
-STEPPLAN_FUSION_BACKWARD(Fusion::add_relu)
+STEPPLAN_FUSIONS_BACKWARD(STEPPLAN_FUSION_BACKWARD)
 
 }  // namespace stepplan::gpu

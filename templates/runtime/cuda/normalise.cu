@@ -42,7 +42,7 @@ template <int w, class T>
 void sum_squares(Queue queue, const T* x, int64_t rows, int64_t channels, double* sums, int64_t chunks) {
   sum_panels<w, 2>(queue, rows, channels, sums, chunks,
                    [=] STEPPLAN_KERNEL(auto own, int64_t c, int64_t first, int64_t end, int64_t step, auto& added) {
-    add_squares<decltype(own)::value>(x, channels, c, first, end, step, added);
+    add_squares<decltype(own)::value>(x, x, channels, c, first, end, step, added);
   });
 }
 
@@ -115,23 +115,11 @@ void batch_norm_backward(Queue queue, const BatchNormGradient<T>& a, double* sum
 #define STEPPLAN_FUSION(f)                                                        \
   template void batch_norm<f>(Queue, const BatchNorm<Stored>&, double*, int64_t); \
   template void batch_norm_apply<f>(Queue, const BatchNorm<Stored>&, bool);
-STEPPLAN_FUSION(Fusion::none)
-STEPPLAN_FUSION(Fusion::relu)
-STEPPLAN_FUSION(Fusion::relu6)
-STEPPLAN_FUSION(Fusion::silu)
-STEPPLAN_FUSION(Fusion::hard_swish)
-STEPPLAN_FUSION(Fusion::add)
-STEPPLAN_FUSION(Fusion::add_relu)
+STEPPLAN_FUSIONS(STEPPLAN_FUSION)
 
-// Without a relu the gradient of a residual is dy itself: there is no Fusion::add.
 #define STEPPLAN_FUSION_BACKWARD(f) \
   template void batch_norm_backward<f>(Queue, const BatchNormGradient<Stored>&, double*, int64_t);
-STEPPLAN_FUSION_BACKWARD(Fusion::none)
-STEPPLAN_FUSION_BACKWARD(Fusion::relu)
-STEPPLAN_FUSION_BACKWARD(Fusion::relu6)
-STEPPLAN_FUSION_BACKWARD(Fusion::silu)
-STEPPLAN_FUSION_BACKWARD(Fusion::hard_swish)
-STEPPLAN_FUSION_BACKWARD(Fusion::add_relu)
+STEPPLAN_FUSIONS_BACKWARD(STEPPLAN_FUSION_BACKWARD)
 
 #ifndef STEPPLAN_BFLOAT16  // float32 alone
 

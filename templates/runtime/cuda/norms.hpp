@@ -35,6 +35,23 @@ STEPPLAN_BOTH float normalised(float x, float scale, float shift, float residual
   return activated<fusion>(v);
 }
 
+/// Sums of x less its row `pivots`, and of its squares. Less that, squares are accurate where the mean is far from zero.
+template <int width, class T, class Added>
+STEPPLAN_KERNEL void add_squares(const T* x, const T* pivots, int64_t channels, int64_t c, int64_t first, int64_t end,
+                                 int64_t step, Added& added) {
+  float pivot[width];
+  STEPPLAN_UNROLL
+  for (int j = 0; j < width; ++j) pivot[j] = pivots[c + j];
+  stream_rows<width, kSumDeep<T>>(
+      first, end, step, channels, c,
+      [&](int j, T v) {
+        const float d = v - pivot[j];
+        added.few[0][j] += d;
+        added.few[1][j] += d * d;
+      },
+      [&] { added.carry(); }, x);
+}
+
 /// Of the groups of `size` channels in which the channels are.
 template <int width>
 STEPPLAN_KERNEL void load_groups(const float* from, int64_t c, const Divider& size, float (&into)[width]) {

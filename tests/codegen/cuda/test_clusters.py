@@ -26,7 +26,7 @@ from planner.target.model import Target
 from tests.codegen.cuda.plans import NULL, asks_the_null_device, gpu, make
 from tests.codegen.cuda.test_null_device import batch
 from tests.codegen.plans import Case, graph_of, in_bfloat16
-from tests.codegen.test_ops import load, mistakes, stored
+from tests.codegen.test_ops import drawn, load, mistakes
 from tests.graphs import small_net
 
 OPS = ("batch_norm", "batch_norm_backward")
@@ -81,11 +81,7 @@ def executor(cases: list[Case], tmp_path_factory: pytest.TempPathFactory) -> Cud
 
 
 def test_they_compute_what_three_launches_do(executor: CudaExecutor, cases: list[Case]) -> None:
-    rng, state = np.random.default_rng(), {}
-    for case in cases:
-        drawn = case.op.draw(case.sample, rng)
-        for name, array, type_ in zip(case.inputs + case.updates, drawn, case.sample.inputs, strict=True):
-            state[name] = stored(array, type_.dtype)
+    state = drawn(cases, np.random.default_rng())
     load(executor, state)
     executor.predict()
     wrong = [m for case in cases for m in mistakes(executor, case, state)]

@@ -19,7 +19,7 @@ from planner.ops.pool import MaxPoolAttrs, MaxPoolGradAttrs
 from planner.ops.signature import signature_of
 from tests.codegen.cuda.plans import NULL, make, plan_for
 from tests.codegen.plans import Case, graph_of, in_bfloat16, low_samples
-from tests.codegen.test_ops import load, mistakes, stored
+from tests.codegen.test_ops import drawn, load, mistakes
 
 Array = np.ndarray[Any, Any]
 TRANSFERS = ("offload", "prefetch")
@@ -136,12 +136,7 @@ def executor(cases: list[Case], tmp_path_factory: pytest.TempPathFactory) -> Cud
 
 
 def test_every_kernel(executor: CudaExecutor, cases: list[Case]) -> None:
-    rng = np.random.default_rng(0)
-    state: dict[str, Array] = {}
-    for case in cases:
-        drawn = case.op.draw(case.sample, rng)
-        for name, array, type_ in zip(case.inputs + case.updates, drawn, case.sample.inputs, strict=True):
-            state[name] = stored(array, type_.dtype)
+    state = drawn(cases, np.random.default_rng(0))
     load(executor, state)
     executor.predict()
     # For some shapes the libraries have no other way.
