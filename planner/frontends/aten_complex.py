@@ -37,48 +37,13 @@ SPARSE: dict[str, Handler] = {}
 """Operators that know sparse spectra (aten_spectra.py); they return None where they do not."""
 COMPLEX: dict[str, Handler] = {}
 """Operators whose parts depend on each other."""
-PARTWISE = frozenset(
-    f"aten.{name}"
-    for name in (
-        *(
-            "view",
-            "reshape",
-            "_unsafe_view",
-            "view_copy",
-            "flatten",
-            "unflatten",
-            "permute",
-            "permute_copy",
-            "transpose",
-        ),
-        *(
-            "t",
-            "unsqueeze",
-            "squeeze",
-            "expand",
-            "repeat",
-            "cat",
-            "stack",
-            "split",
-            "split_with_sizes",
-            "chunk",
-            "unbind",
-        ),
-        *("select", "slice", "slice_scatter", "select_scatter", "index", "index_select", "index_put", "roll", "flip"),
-        *(
-            "constant_pad_nd",
-            "copy",
-            "clone",
-            "contiguous",
-            "alias",
-            "lift_fresh_copy",
-            "sum",
-            "mean",
-            "neg",
-            "diagonal",
-        ),
-    )
-) | {"stepplan.detach"}
+_MOVES = [
+    "view", "reshape", "_unsafe_view", "view_copy", "flatten", "unflatten", "permute", "permute_copy", "transpose",
+    "t", "unsqueeze", "squeeze", "expand", "repeat", "cat", "stack", "split", "split_with_sizes", "chunk", "unbind",
+    "select", "slice", "slice_scatter", "select_scatter", "index", "index_select", "index_put", "roll", "flip",
+    "constant_pad_nd", "copy", "clone", "contiguous", "alias", "lift_fresh_copy", "diagonal", "neg", "sum", "mean",
+]  # fmt: skip
+PARTWISE = frozenset({"stepplan.detach", *(f"aten.{name}" for name in _MOVES)})
 """Operators that do the same to both parts; what is real among their operands has no imaginary part."""
 
 

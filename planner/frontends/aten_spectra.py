@@ -221,7 +221,7 @@ def _copy(c: Context, x: Any, source: Any, *_: Any) -> Any:
 def _slice_scatter(
     c: Context, x: Any, source: Any, axis: int = 0, start: Any = None, stop: Any = None, step: int = 1
 ) -> Any:
-    """Something in the place of zeros, or of some frequencies beside others of the same axes."""
+    """Something in the place of zeros, or of some frequencies beside others."""
     shape = tuple(c.node.meta["val"].shape)
     axis %= len(shape)
     over = range(shape[axis])[slice(start, stop, step)]
@@ -231,19 +231,23 @@ def _slice_scatter(
     own = tuple(over[i] for i in there.pop(axis, range(len(over))))
     if not isinstance(x, Sparse):
         return sparse(z, {**there, axis: own}, shape)
-    others = {a: places for a, places in x.kept.items() if a != axis}
-    if axis not in x.kept or others != there:
-        return None
-    sides = [[i for i, place in enumerate(x.kept[axis]) if inside(place)] for inside in _beside(over)]
-    joined = [_picked(c, x.z, axis, sides[0]), z, _picked(c, x.z, axis, sides[1])]
-    found = [part for part, places in zip(joined, (sides[0], own, sides[1]), strict=True) if places]
+    before, others = x.z, {a: places for a, places in x.kept.items() if a != axis}
+    for a in {*others, *there}:
+        ours, theirs = (k.get(a, tuple(range(shape[a]))) for k in (others, there))
+        others[a] = tuple(sorted({*ours, *theirs}))
+        before, z = _among(c, before, a, ours, others[a]), _among(c, z, a, theirs, others[a])
+    places = x.kept.get(axis, tuple(range(shape[axis])))
+    low, high = ([i for i, p in enumerate(places) if (p < over.start, p >= over.stop)[side]] for side in (0, 1))
+    joined = [(_picked(c, before, axis, low), low), (z, own), (_picked(c, before, axis, high), high)]
+    found = [part for part, there_are in joined if there_are]
     whole = Complex(c.concat([p.re for p in found], axis), c.concat([p.im for p in found], axis))
-    places = (*(x.kept[axis][i] for i in sides[0]), *own, *(x.kept[axis][i] for i in sides[1]))
-    return sparse(whole, {**others, axis: places}, shape)
+    return sparse(whole, {**others, axis: (*(places[i] for i in low), *own, *(places[i] for i in high))}, shape)
 
 
-def _beside(over: range) -> tuple[Any, Any]:
-    return (lambda place: place < over.start), (lambda place: place >= over.stop)
+def _among(c: Context, z: Complex, axis: int, places: tuple[int, ...], more: tuple[int, ...]) -> Complex:
+    """What lies at some places of an axis, at more of them, with zeros."""
+    found: Complex = dense(c, sparse(z, {axis: tuple(more.index(p) for p in places)}, (0,) * axis + (len(more),)))
+    return found
 
 
 def _picked(c: Context, z: Complex, axis: int, places: Sequence[int]) -> Complex:

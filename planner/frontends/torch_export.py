@@ -12,7 +12,8 @@ from planner.errors import UserError
 from planner.frontends.coverage import OpUse
 from planner.frontends.naming import identifier, safe_name
 from planner.frontends.torch_buffers import changed_buffers
-from planner.frontends.torch_lowering import CALLERS, CaptureOptions, Loss, Lowering
+from planner.frontends.torch_loss import CALLERS, Loss, append_loss
+from planner.frontends.torch_lowering import CaptureOptions, Lowering
 from planner.frontends.torch_modes import draws, reads_of_mode
 from planner.frontends.torch_program import export, import_torch
 from planner.graph.builder import GraphBuilder
@@ -45,7 +46,7 @@ def capture_module(module: Any, inputs: Any, options: CaptureOptions | None = No
     # The caller may want their gradients; the loss has inputs of its own.
     floats = [i for i in builder.inputs if builder.type(i).dtype is DType.FLOAT32]
     graph = builder.finish(
-        value or lowering.append_loss(predictions, options.labels),
+        value or append_loss(torch, lowering.context, lowering.loss, predictions, options.labels),
         predictions,
         Optimizer() if callers else options.optimizer or Optimizer(lr=0.1, momentum=0.9),
         fuse=options.fuse,
@@ -74,7 +75,7 @@ def explain_module(module: Any, inputs: Any, options: CaptureOptions | None = No
     appended = tuple(lowering.context.b.nodes)
     lowering.carry_buffers(program)
     predictions, value = lowering.results(program)
-    value = value or lowering.append_loss(predictions, options.labels)
+    value = value or append_loss(lowering.torch, lowering.context, lowering.loss, predictions, options.labels)
     graph = lowering.context.b.finish(value, predictions, options.optimizer or Optimizer(), fuse=options.fuse)
     return lowering.coverage.uses(graph, appended)
 

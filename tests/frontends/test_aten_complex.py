@@ -88,6 +88,16 @@ def other_axes(x: Tensor) -> Tensor:
     return (fft.irfft(out, n=4) + fft.irfft(half[:, 1:] * 2, n=4) + fft.irfft(out[:, :1, ::2], n=4)).reshape(-1, 12)
 
 
+def corners(x: Tensor) -> Tensor:
+    """As three-dimensional Fourier neural operators: parts that differ from each other in more than one axis."""
+    found = fft.rfftn(x.reshape(-1, 4, 3, 1), dim=(1, 2, 3))
+    out = torch.zeros_like(found)
+    for first in (slice(0, 1), slice(-1, None)):
+        for second in (slice(0, 1), slice(-1, None)):
+            out[:, first, second] = found[:, first, second] * 1j
+    return fft.irfftn(out, s=(4, 3, 1), dim=(1, 2, 3)).reshape(-1, 12)
+
+
 def not_only_zeros(x: Tensor) -> Tensor:
     out = torch.ones_like(fft.rfft(x)) * x[:, :1]
     out[:, 1:3] = fft.rfft(x)[:, 1:3]
@@ -134,6 +144,7 @@ FUNCTIONS: list[tuple[str, Callable[[Tensor], Tensor]]] = [
     ("written over", written_over),
     ("blocks", blocks),
     ("along other axes", other_axes),
+    ("corners", corners),
     ("not only zeros", not_only_zeros),
     ("cut behind a shift", lambda x: flat(fft.fftshift(fft.fft(x), dim=1)[:, 4:10])),
     ("every other", lambda x: flat(fft.fft(x)[:, 1:12:2])),

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from planner.errors import UserError
 from planner.frontends.coverage import coverage_text
 from planner.frontends.torch_export import capture_module, explain_module
-from planner.frontends.torch_lowering import CALLERS, CaptureOptions
+from planner.frontends.torch_loss import CALLERS
+from planner.frontends.torch_lowering import CaptureOptions
 from planner.graph.model import Role
 from tests.frontends.torch_agreement import agree
 
