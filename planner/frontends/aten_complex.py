@@ -200,10 +200,10 @@ def _add(c: Context, a: Any, b: Any, alpha: Any = 1) -> Complex:
 
 @of_complex("mul")
 def _mul(c: Context, a: Any, b: Any) -> Complex:
-    return _product(c, parts(c, a), parts(c, b))
+    return product(c, parts(c, a), parts(c, b))
 
 
-def _product(c: Context, x: Complex, y: Complex) -> Complex:
+def product(c: Context, x: Complex, y: Complex) -> Complex:
     re = _joined(c, "sub", _joined(c, "mul", x.re, y.re), _joined(c, "mul", x.im, y.im))
     return _whole(c, Complex(re, _joined(c, "add", _joined(c, "mul", x.re, y.im), _joined(c, "mul", x.im, y.re))))
 
@@ -218,7 +218,7 @@ def _quotient(c: Context, x: Complex, y: Complex) -> Complex:
         found = (None if p is None else HANDLERS["aten.div"](c, p, y.re) for p in (x.re, x.im))
         return _whole(c, Complex(*found))
     over = _joined(c, "add", _joined(c, "mul", y.re, y.re), _joined(c, "mul", y.im, y.im))
-    z = _product(c, x, Complex(y.re, _negative(c, y.im)))
+    z = product(c, x, Complex(y.re, _negative(c, y.im)))
     return Complex(*(HANDLERS["aten.div"](c, c.val(part), over) for part in (z.re, z.im)))
 
 

@@ -1,4 +1,4 @@
-"""ATen's Fourier transforms, as products with their matrices.
+"""ATen's Fourier transforms, as products with their matrices; of long axes as the two transforms of a fast one.
 
 Only the frequencies are computed that anybody reads: what follows a transform is looked at up to where it is more than
 slices and rolls. Back, only those are read that may differ from zero: of parts that were written into zeros, these
@@ -6,11 +6,12 @@ parts. Of the few frequencies that Fourier neural operators keep that is less wo
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from math import prod
-from typing import Any
+from math import isqrt, prod
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from planner.errors import UserError
 from planner.frontends.aten import Context, bind, packet
 from planner.frontends.aten_complex import (
     SPARSE,
@@ -23,11 +24,16 @@ from planner.frontends.aten_complex import (
     neighbours,
     of_complex,
     parts,
+    product,
     values,
 )
 from planner.frontends.torch_writes import reads_contents
 from planner.ops.base import Array
 
+SHORT = 256
+"""Up to so many frequencies of every element, on the average, are one product."""
+LARGEST = 2**24
+"""Elements of a matrix, of each part."""
 Kept = dict[int, tuple[int, ...]]
 """Axis -> frequencies, in order; axes of which all are there are left out."""
 
@@ -50,8 +56,8 @@ def _r2c(c: Context, x: Any, axes: list[int], norm: int, onesided: bool) -> Comp
     full = tuple(c.node.meta["val"].shape)
     kept, z = _read(c.node, full, axes), Complex(c.val(x))
     for axis in reversed(axes):
-        turns = _turns(shape[axis], kept.get(axis, range(full[axis])), -1) * scales[axis]
-        z = _transformed(c, z, axis, turns)
+        whole = range(shape[axis])
+        z = _transformed(c, z, axis, _Turns(shape[axis], whole, kept.get(axis, range(full[axis])), -1, scales[axis]))
     return sparse(z, kept, full)
 
 
@@ -62,8 +68,9 @@ def _c2c(c: Context, given: Any, axes: list[int], norm: int, forward: bool) -> C
     axes = [a % len(shape) for a in axes]
     kept = _read(c.node, shape, axes)
     for axis, scale in zip(axes, _scales([shape[a] for a in axes], norm), strict=True):
-        turns = _turns(shape[axis], kept.get(axis, range(shape[axis])), -1 if forward else 1) * scale
-        z = _transformed(c, z, axis, turns[list(there.pop(axis, range(shape[axis])))])
+        whole = range(shape[axis])
+        turns = _Turns(len(whole), there.pop(axis, whole), kept.get(axis, whole), -1 if forward else 1, scale)
+        z = _transformed(c, z, axis, turns)
     return sparse(z, {**there, **kept}, shape)
 
 
@@ -76,13 +83,19 @@ def _c2r(c: Context, given: Any, axes: list[int], norm: int, extent: int) -> str
     *others, last = (a % len(shape) for a in axes)
     *scales, scale = _scales([*(shape[a] for a in others), extent], norm)
     for axis, factor in zip(others, scales, strict=True):
-        turns = _turns(shape[axis], range(shape[axis]), 1) * factor
-        z = _transformed(c, z, axis, turns[list(there.pop(axis, range(shape[axis])))])
+        whole = range(shape[axis])
+        z = _transformed(c, z, axis, _Turns(len(whole), there.pop(axis, whole), whole, 1, factor))
     frequencies = there.pop(last, range(shape[last]))
     twice = np.array([1.0 if k == 0 or 2 * k == extent else 2.0 for k in frequencies])
-    turns = _turns(extent, frequencies, 1).T * twice[:, None] * scale
-    joined = c.concat([_last(c, part, last) for part in (z.re, z.im)], c.rank(z.re) - 1)
-    y = _back(c, _by_matrix(c, joined, np.concatenate([turns.real, -turns.imag])), last)
+    turns = _Turns(extent, frequencies, range(extent), 1, scale)
+    if turns.is_short:
+        matrix = turns.matrix * twice[:, None]
+        joined = c.concat([_last(c, part, last) for part in (z.re, z.im)], c.rank(z.re) - 1)
+        y = _back(c, _by_matrix(c, joined, np.concatenate([matrix.real, -matrix.imag])), last)
+    else:
+        weights = c.torch.tensor(twice, dtype=c.torch.float32).reshape(-1, *[1] * (len(shape) - 1 - last))
+        weighted = Complex(*(c.op("mul", part, c.val(weights)) for part in (z.re, z.im)))
+        y = _transformed(c, weighted, last, turns).re
     return y if not there else _spread_real(c, y, there, shape)
 
 
@@ -105,23 +118,72 @@ def _scales(extents: Sequence[int], norm: int) -> list[float]:
     return [{0: 1.0, 1: extent**-0.5, 2: 1 / extent}[norm] for extent in extents]
 
 
-def _turns(extent: int, frequencies: Sequence[int], sign: int) -> Any:
-    """exp(sign 2 pi i j k / extent) for elements j and frequencies k; quarters of a turn are exact."""
-    angles = 2 * np.pi * (np.outer(np.arange(extent), np.array(frequencies)) % extent) / extent
-    re, im = np.cos(angles), sign * np.sin(angles)
-    return np.where(np.abs(re) < 1e-12, 0, re) + 1j * np.where(np.abs(im) < 1e-12, 0, im)
+class _Turns(NamedTuple):
+    """exp(sign 2 pi i j k / extent), scaled, for some elements j and frequencies k."""
+
+    extent: int
+    elements: Sequence[int]
+    frequencies: Sequence[int]
+    sign: int
+    scale: float = 1.0
+
+    @property
+    def matrix(self) -> Any:
+        """[elements, frequencies]; quarters of a turn are exact."""
+        steps = np.outer(np.array(self.elements), np.array(self.frequencies)) % self.extent
+        angles = 2 * np.pi * steps / self.extent
+        re, im = np.cos(angles), self.sign * np.sin(angles)
+        return self.scale * (np.where(np.abs(re) < 1e-12, 0, re) + 1j * np.where(np.abs(im) < 1e-12, 0, im))
+
+    @property
+    def is_short(self) -> bool:
+        """Whether one product does. SP1002: it would, of a matrix that is too large."""
+        small = len(self.elements) * len(self.frequencies) <= SHORT * self.extent or _divisor(self.extent) == 1
+        if small and len(self.elements) * len(self.frequencies) > LARGEST:
+            what = f"a Fourier transform of {self.extent} elements, which is no product of smaller numbers"
+            raise UserError("SP1002", what, "pad it to another length: torch.fft.rfft(x, n=...)")
+        return small
 
 
-def _transformed(c: Context, z: Complex, axis: int, turns: Any) -> Complex:
-    """Along an axis times a matrix [elements, frequencies]."""
-    re_im = np.concatenate([turns.real, turns.imag], 1)
+def _divisor(extent: int) -> int:
+    """The largest one up to its root."""
+    return next(n for n in range(isqrt(extent), 0, -1) if extent % n == 0)
+
+
+def _transformed(c: Context, z: Complex, axis: int, turns: _Turns) -> Complex:
+    if not turns.is_short:
+        return _in_two(c, z, axis, turns)
+    matrix = turns.matrix
+    re_im = np.concatenate([matrix.real, matrix.imag], 1)
     if z.im is None:
         joined = _by_matrix(c, _last(c, z.re, axis), re_im)
     else:
         rows = c.concat([_last(c, part, axis) for part in (z.re, z.im)], c.rank(z.re) - 1)
-        joined = _by_matrix(c, rows, np.concatenate([re_im, np.concatenate([-turns.imag, turns.real], 1)]))
+        joined = _by_matrix(c, rows, np.concatenate([re_im, np.concatenate([-matrix.imag, matrix.real], 1)]))
     found = halves(c, joined)
     return Complex(*(_back(c, part, axis) for part in (found.re, found.im)))
+
+
+def _in_two(c: Context, z: Complex, axis: int, turns: _Turns) -> Complex:
+    """Cooley and Tukey: of elements b j + l and frequencies k + a m transforms over j, turns by k l, then over l."""
+    extent, sign, rank = turns.extent, turns.sign, c.rank(z.re)
+    a = _divisor(extent)
+    b = extent // a
+    if len(turns.elements) < extent:
+        z = _among(c, z, axis, tuple(turns.elements), tuple(range(extent)))
+
+    def both(change: Callable[[str], str]) -> Complex:
+        return Complex(change(z.re), None if z.im is None else change(z.im))
+
+    z = both(lambda part: _last(c, part, axis))
+    lead = c.shape(z.re)[:-1]
+    z = both(lambda part: c.reshape(part, (*lead, a, b)))
+    z = _transformed(c, z, rank - 1, _Turns(a, range(a), range(a), sign))
+    between = _Turns(extent, range(a), range(b), sign, turns.scale).matrix
+    z = product(c, z, Complex(*(c.torch.tensor(p, dtype=c.torch.float32) for p in (between.real, between.imag))))
+    z = _transformed(c, z, rank, _Turns(b, range(b), range(b), sign))
+    z = both(lambda part: _back(c, c.reshape(c.transpose(part, -1, -2), (*lead, extent)), axis))
+    return _picked(c, z, axis, list(turns.frequencies))
 
 
 def _by_matrix(c: Context, x: str, matrix: Array) -> str:
@@ -148,7 +210,8 @@ def _read(node: Any, shape: tuple[int, ...], axes: Sequence[int]) -> Kept:
     def follow(made: Any, seen: dict[int, Any]) -> None:
         for user in made.users:
             name = packet(user.target)
-            if name in ("aten.slice", "aten.roll") and user.all_input_nodes == [made]:
+            moved = name == "aten.slice" or (name == "aten.roll" and bind(user.target, user.args, user.kwargs)[2])
+            if moved and user.all_input_nodes == [made]:
                 follow(user, _seen(user, seen, len(shape)))
             elif reads_contents(user):
                 for axis in axes:
@@ -165,7 +228,7 @@ def _seen(user: Any, seen: dict[int, Any], rank: int) -> dict[int, Any]:
         return {**seen, axis % rank: seen[axis % rank][slice(start, stop, step)]}
     _, shifts, dims = bind(user.target, user.args, user.kwargs)
     found = dict(seen)
-    for shift, axis in zip(shifts, dims or range(rank), strict=False):
+    for shift, axis in zip(shifts, dims, strict=True):
         found[axis % rank] = np.roll(found[axis % rank], shift)
     return found
 

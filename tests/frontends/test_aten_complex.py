@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, fft
 
 from planner.errors import UserError
+from planner.frontends import aten_spectra
 from planner.frontends.torch_export import capture_module
 from tests.frontends.torch_agreement import Function, agree
 from tests.torch_modules import spectral
@@ -148,6 +149,7 @@ FUNCTIONS: list[tuple[str, Callable[[Tensor], Tensor]]] = [
     ("not only zeros", not_only_zeros),
     ("cut behind a shift", lambda x: flat(fft.fftshift(fft.fft(x), dim=1)[:, 4:10])),
     ("every other", lambda x: flat(fft.fft(x)[:, 1:12:2])),
+    ("rolled as one row", lambda x: flat(fft.fft(x).roll(5))[:, 3:15]),
     ("stft", lambda x: strided(x)[:, :12]),
     ("istft", there_and_back),
 ]
@@ -166,6 +168,28 @@ def test_complex_parameters() -> None:
     graph = agree(module, *inputs, loss="mse")
     value = next(v for v in graph.values if v.name == "layers.1.low")
     assert value.type.shape == (3, 3, 2, 2, 2) and value.pairs
+
+
+@pytest.mark.parametrize("extent", [12, 30, 64])
+def test_long_transforms_are_made_of_shorter_ones(extent: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of real and of complex numbers, there and back, along inner axes; in two, or in two of which one is in two."""
+    monkeypatch.setattr(aten_spectra, "SHORT", 4)
+
+    def changed(x: Tensor) -> Tensor:
+        half = fft.rfft(x.reshape(2, extent, 3), dim=1, norm="ortho") * 0.5
+        back = fft.irfft(half, n=extent, dim=1)
+        whole = fft.ifft(fft.fft(torch.complex(back, back.sin()), dim=1), dim=1)
+        few = fft.irfft(torch.cat([half[:, :2], torch.zeros_like(half[:, 2:])], 1), n=extent, dim=1)
+        return (whole.abs() + few).reshape(2, -1)
+
+    graph = agree(Function(changed, width=3 * extent, outputs=3 * extent), torch.randn(2, 5), loss="mse")
+    matrices = [graph.value[n.inputs[1]].type.shape for n in graph.program["predict"].nodes if n.op == "matmul"]
+    assert max(max(shape) for shape in matrices) <= {12: 8, 30: 12, 64: 16}[extent]
+
+
+def test_a_long_prime_length() -> None:
+    with pytest.raises(UserError, match=r"SP1002.*10007 elements, which is no product of smaller numbers"):
+        capture_module(Function(lambda x: fft.rfft(x).abs(), width=10007, outputs=5004), torch.randn(1, 5))
 
 
 def test_few_frequencies_are_little_work() -> None:
