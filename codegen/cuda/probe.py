@@ -17,6 +17,7 @@ from codegen.cuda.turns import turns_file
 from planner.errors import InternalError
 from planner.graph.model import DType
 from planner.ops.base import Signature, op_named
+from planner.ops.matmul import MatmulAttrs
 
 KINDS = ("forward", "backward_data", "backward_weights")
 
@@ -35,8 +36,9 @@ class Algorithm(NamedTuple):
 def algorithms(
     signature: Signature, arch: str, *, tf32: bool, device: int = 0, null_device: bool = False, brief: bool = False
 ) -> tuple[Algorithm, ...]:
-    """Every algorithm of a convolution or matrix product, the fastest first; none for other ops. `brief`: two of them,
-    timed roughly."""
+    """Every algorithm of a convolution or matrix product, the fastest first; none for other ops. `tf32`: also those
+    that round to it, unless the signature says that they may not. `brief`: two of them, timed roughly."""
+    tf32 = tf32 and not is_exact(signature)
     module, turns = probe(arch, null_device), str(turns_file(device))
     if signature.op in CONV_KINDS:
         shape, kind = conv_shape(signature)[:16], KINDS[CONV_KINDS[signature.op]]
@@ -54,6 +56,11 @@ def algorithms(
     if not found:
         raise InternalError(f"the GPU's library computes no {signature.text}")
     return tuple(Algorithm(*each) for each in found)
+
+
+def is_exact(signature: Signature) -> bool:
+    """Whether a product is to be computed in float32."""
+    return isinstance(signature.attrs, MatmulAttrs) and signature.attrs.exact
 
 
 def _operand_sizes(signature: Signature) -> tuple[int, int, int]:

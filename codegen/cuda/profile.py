@@ -17,7 +17,7 @@ from codegen.build import build
 from codegen.cuda.executor import CudaExecutor
 from codegen.cuda.facts import WORKSPACE_SLACK, clusters, facts
 from codegen.cuda.launches import Launch, search, search_clusters, worth_keeping
-from codegen.cuda.probe import Algorithm, algorithms, probe
+from codegen.cuda.probe import Algorithm, algorithms, is_exact, probe
 from codegen.cuda.turns import turn
 from codegen.emit import emit
 from codegen.initial import with_drawn_data
@@ -196,7 +196,9 @@ def _guessed(graph: Graph, target: Target, table: CostTable, tf32: bool) -> list
     found = [e for e in modelled_costs(graph, target, facts).entries if not table.modes(e.signature)]
     if not tf32:
         return found
-    return [e.model_copy(update={"implementation": ":tf32"}) if e.kernel == PRODUCTS else e for e in found]
+    exact = {s.text for s in signatures_of([graph]) if is_exact(s)}
+    rounding = [e.kernel == PRODUCTS and e.signature not in exact for e in found]
+    return [e.model_copy(update={"implementation": ":tf32"}) if r else e for e, r in zip(found, rounding, strict=True)]
 
 
 def _sizes(signature: Signature, planned: NodePlan, mode: Mode) -> dict[str, int]:

@@ -174,8 +174,12 @@ def _filled(c: Context, z: Complex) -> Any:
 
 # -- arithmetic of parts, of which any may be a constant or missing --------------------------------------------
 def _joined(c: Context, name: str, a: Any, b: Any) -> Any:
-    if a is None or b is None:
-        return None if name == "mul" else b if a is None and name == "add" else _negative(c, b) if a is None else a
+    if name == "mul" and (a is None or b is None):
+        return None
+    if b is None:
+        return a
+    if a is None:
+        return b if name == "add" else _negative(c, b)
     if not isinstance(a, str) and not isinstance(b, str):
         return getattr(c.torch, name)(c.torch.as_tensor(a), c.torch.as_tensor(b))
     return HANDLERS[f"aten.{name}"](c, a, b)
@@ -229,12 +233,12 @@ def _reciprocal(c: Context, z: Any) -> Complex:
 
 @of_complex("mm", "bmm", "matmul")
 def _matrix_product(c: Context, a: Any, b: Any) -> Complex:
-    """(a + i b)(c + i d): rows (a, b) times columns (c, -b) and (d, a), in one product."""
+    """(a + i b)(c + i d): rows (a, b) times columns (c, -d) and (d, c), in one product."""
     x, y = (values(c, parts(c, v)) for v in (a, b))
     rows = c.concat([x.re, x.im], c.rank(x.re) - 1)
     inner = c.rank(y.re) - 2
     columns = [c.concat([y.re, c.op("neg", y.im)], inner), c.concat([y.im, y.re], inner)]
-    return halves(c, c.matmul(rows, c.concat(columns, inner + 1)))
+    return halves(c, c.matmul(rows, c.concat(columns, inner + 1), exact=True))
 
 
 def _whole(c: Context, z: Complex) -> Complex:

@@ -189,7 +189,8 @@ def _in_two(c: Context, z: Complex, axis: int, turns: _Turns) -> Complex:
 def _by_matrix(c: Context, x: str, matrix: Array) -> str:
     shape = c.shape(x)
     rows = c.reshape(x, (prod(shape[:-1]), shape[-1]))
-    return c.reshape(c.matmul(rows, c.constant(np.asarray(matrix, np.float32))), (*shape[:-1], matrix.shape[1]))
+    y = c.matmul(rows, c.constant(np.asarray(matrix, np.float32)), exact=True)
+    return c.reshape(y, (*shape[:-1], matrix.shape[1]))
 
 
 def _last(c: Context, x: str, axis: int) -> str:

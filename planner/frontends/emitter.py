@@ -45,7 +45,7 @@ class Emitter(Shaping):
             return self.reshape(y, (*self.shape(y), *[1] * (rank - 2) * keepdims))
         return self.op(op, x, attrs=ReduceAttrs(axes=chosen, keepdims=keepdims)) if rank else x
 
-    def matmul(self, a: str, b: str) -> str:
+    def matmul(self, a: str, b: str, exact: bool = False) -> str:
         """NumPy's rules: vectors are matrices of one row or column, leading dimensions broadcast."""
         one, other = self.rank(a) == 1, self.rank(b) == 1
         a = self.unsqueeze(a, 0) if one else a
@@ -55,7 +55,7 @@ class Emitter(Shaping):
             lead = np.broadcast_shapes(lead_a, lead_b)
             a, b = self.expand(a, (*lead, *self.shape(a)[-2:])), self.expand(b, (*lead, *self.shape(b)[-2:]))
         (a, turned_a), (b, turned_b) = self.turned(a), self.turned(b)
-        y = self.op("matmul", a, b, attrs=MatmulAttrs(transpose_a=turned_a, transpose_b=turned_b))
+        y = self.op("matmul", a, b, attrs=MatmulAttrs(transpose_a=turned_a, transpose_b=turned_b, exact=exact))
         shape = self.shape(y)
         return self.reshape(
             y, shape[: len(shape) - one - other] if other else shape[:-2] + shape[-1:] if one else shape

@@ -115,11 +115,19 @@ class Lowering:
         specs = program.graph_signature.output_specs
         outputs = {s.arg.name for s in specs if s.kind.name == "USER_OUTPUT" and hasattr(s.arg, "name")}
         (final,) = (n for n in program.graph.nodes if n.op == "output")
-        found = [self.context.val(self.values[n]) for n in final.args[0] if getattr(n, "name", None) in outputs]
+        found = [self._result(n) for n in final.args[0] if getattr(n, "name", None) in outputs]
         with_loss = self.wrapped and not self.context.evaluating
         if with_loss or (self.loss is None and len(found) > 1):
             return found[1:], found[0]
         return found, ""
+
+    def _result(self, node: Any) -> str:
+        """SP1015: it is complex."""
+        value = node.meta.get("val")
+        if isinstance(value, self.torch.Tensor) and value.is_complex():
+            fix = "return torch.view_as_real(...) of them"
+            raise UserError("SP1015", f"the module returns complex numbers ({node.name!r})", fix)
+        return self.context.val(self.values[node])
 
     def lower(self, program: Any) -> None:
         """All operators into the builder and into `coverage`; what nobody lowers leaves a stand-in behind, so that the

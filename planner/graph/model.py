@@ -161,6 +161,8 @@ class Attrs(Frozen):
 
     costless: ClassVar[frozenset[str]] = frozenset()
     """Fields that change results but not what it takes to compute them."""
+    optional: ClassVar[frozenset[str]] = frozenset()
+    """Fields that are told only where they are not the default: cost tables know the op without them."""
 
     def text(self) -> str:
         """`stride=(1,1) padding=(0,0)`: sorted, without spaces inside a value, without what is costless; part of the
@@ -169,7 +171,9 @@ class Attrs(Frozen):
 
     @cached_property
     def _text(self) -> str:
-        pairs = sorted(self.model_dump(mode="json", exclude=set(self.costless)).items())
+        fields = type(self).model_fields
+        quiet = {name for name in self.optional if getattr(self, name) == fields[name].default}
+        pairs = sorted(self.model_dump(mode="json", exclude=quiet | self.costless).items())
         return " ".join(f"{k}={_attr_text(v)}" for k, v in pairs)
 
 

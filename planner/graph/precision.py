@@ -12,7 +12,7 @@ A pass over a captured graph, before planning. Every op says which of its inputs
                              its weights for the product with the values, too. But a layer norm's gradient
                              of its input is float32, and so are the sums that it goes into: in a deep transformer
                              they are sums of sums
-    everything else          losses: in float32
+    everything else          losses, Fourier transforms and products of complex numbers: in float32
 
     float32 always           parameters (the master weights), momentum and other states, statistics, losses, a
                              program's results

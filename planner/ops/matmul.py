@@ -5,9 +5,9 @@ no copies. `product` describes it in the words of MatMulShape (runtime/matmul.hp
 product's dimensions a mode cuts, and the accesses follow from the two.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from math import prod
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -65,10 +65,13 @@ class LinearGradAttrs(Attrs):
 
 
 class MatmulAttrs(Attrs):
-    """Transposes swap the last two dimensions of an operand."""
+    """Transposes swap the last two dimensions of an operand. `exact`: in float32 also where others take bfloat16 or
+    TF32, as PyTorch's Fourier transforms are."""
 
+    optional: ClassVar[frozenset[str]] = frozenset({"exact"})
     transpose_a: bool = False
     transpose_b: bool = False
+    exact: bool = False
 
 
 class _Product(Op):
@@ -304,6 +307,9 @@ class Matmul(_Product):
     input_counts = (2,)
     attrs_type = MatmulAttrs
 
+    def low_inputs(self, attrs: MatmulAttrs) -> Container[int] | None:
+        return None if attrs.exact else super().low_inputs(attrs)
+
     def infer(self, attrs: MatmulAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         a, b = inputs
         if len(a.shape) < 2 or len(b.shape) < 2:
@@ -338,6 +344,8 @@ class Matmul(_Product):
         from planner.ops.reduce import sum_to
         from planner.ops.shape import ReshapeAttrs
 
+        assert isinstance(context.attrs, MatmulAttrs)
+        attrs = attrs.model_copy(update={"exact": context.attrs.exact})
         target = context.type(context.node.inputs[index])
         repeated = prod(target.shape[:-2]) < prod(context.type(context.node.outputs[0]).shape[:-2])
         if repeated and attrs.transpose_a and not attrs.transpose_b:

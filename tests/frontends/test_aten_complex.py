@@ -4,11 +4,16 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor, fft
+from torch import Tensor, fft, nn
 
 from planner.errors import UserError
 from planner.frontends import aten_spectra
 from planner.frontends.torch_export import capture_module
+from planner.frontends.torch_lowering import CaptureOptions
+from planner.graph.model import DType
+from planner.graph.precision import mixed_precision
+from planner.ops.matmul import MatmulAttrs
+from planner.ops.signature import signature_of
 from tests.frontends.torch_agreement import Function, agree
 from tests.torch_modules import spectral
 
@@ -16,6 +21,11 @@ from tests.torch_modules import spectral
 def pairs(x: Tensor) -> Tensor:
     """(n, 12) as six complex numbers."""
     return torch.view_as_complex(x.reshape(-1, 6, 2))
+
+
+class Pairs(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return pairs(x)
 
 
 def flat(z: Tensor) -> Tensor:
@@ -219,3 +229,22 @@ def test_few_frequencies_are_little_work() -> None:
 def test_an_operator_that_is_not_known_of_complex_numbers() -> None:
     with pytest.raises(UserError, match=r"SP1017.*aten\.tanh.*complex numbers"):
         capture_module(Function(lambda x: flat(torch.tanh(pairs(x))), width=12, outputs=12), torch.randn(4, 5))
+
+
+def test_a_module_that_returns_complex_numbers() -> None:
+    with pytest.raises(UserError, match=r"SP1015.*returns complex numbers"):
+        capture_module(nn.Sequential(nn.Linear(5, 12), Pairs()), torch.randn(4, 5), CaptureOptions(loss="mse"))
+
+
+def test_in_bfloat16_transforms_stay_in_float32() -> None:
+    """And what complex numbers are multiplied with; as in PyTorch, whose autocast leaves both alone."""
+    module, inputs, _ = spectral()
+    graph, _ = capture_module(module, inputs, CaptureOptions(loss="mse"))
+    mixed = mixed_precision(graph)
+    nodes = mixed.program["train_step"].nodes
+    products = [n for n in nodes if n.op == "matmul"]
+    assert {n.phase for n in products} == {"forward", "backward"} and all(n.attrs.exact for n in products)
+    assert {mixed.value[v].type.dtype for n in products for v in (*n.inputs, *n.outputs)} == {DType.FLOAT32}
+    assert any(mixed.value[n.outputs[0]].type.dtype is DType.BFLOAT16 for n in nodes if n.op == "conv2d")
+    text = next(signature_of(graph, n).text for n in graph.program["train_step"].nodes if n.op == "matmul")
+    assert "exact=True" in text and "exact" not in MatmulAttrs().text()

@@ -14,9 +14,10 @@ from planner.costs.table import CostTable, read_costs, write_costs
 from planner.errors import UserError
 from planner.graph import layers
 from planner.graph.builder import GraphBuilder
-from planner.graph.model import Graph, TensorType
+from planner.graph.model import Graph, Init, TensorType
 from planner.graph.optimizer import Optimizer
 from planner.ops.attention import AttentionAttrs
+from planner.ops.matmul import MatmulAttrs
 from planner.ops.signature import signatures_of
 from planner.plan.check import check
 from planner.solve.options import PlanOptions
@@ -62,6 +63,24 @@ def test_a_captured_module_is_timed_without_its_weights() -> None:
     assert {e.signature for e in table.entries} == {s.text for s in signatures_of([graph])}
     found = profile_pairs([graph], target, table, null_device=True)
     assert check(graph, make_plan(graph, target, found, PlanOptions(lanes=2)), target) == []
+
+
+@pytest.mark.parametrize("own_kernels", [True, False])
+def test_exact_products_do_not_round(own_kernels: bool) -> None:
+    """Where others take TF32: of Fourier transforms, for instance."""
+    b = GraphBuilder("exact")
+    x, target = (b.input(name, TensorType(shape=(4, 6))) for name in ("x", "target"))
+    weights = [b.parameter(f"w{i}", (6, 6), Init(kind="normal", value=1.0)) for i in range(2)]
+    y = b.op("matmul", [x, weights[0]], MatmulAttrs(), name="rounded")[0]
+    y = b.op("matmul", [y, weights[1]], MatmulAttrs(exact=True), name="exact")[0]
+    graph, target_gpu = b.finish(layers.mse(b, y, target), y, Optimizer(lr=0.1)), gpu()
+    table = profile([graph], target_gpu, null_device=True, tf32=True, own_kernels=own_kernels)
+    plan = make_plan(graph, target_gpu, table, PlanOptions(policy="sequential"))
+    nodes = [n for n in graph.program["train_step"].nodes if n.op == "matmul"]
+    assert len(nodes) == 5 - 1  # nobody wants the gradient of x
+    for node in nodes:
+        chosen = plan.program["train_step"].node[node.id].implementation
+        assert chosen.endswith(":tf32") is not node.attrs.exact, (node.id, chosen)
 
 
 def attending_net() -> Graph:
