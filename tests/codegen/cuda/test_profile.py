@@ -1,14 +1,17 @@
 """Profiling for a GPU, as a dry run on the null device: everything is measured once and can be planned with."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from codegen.cuda import probe as probe_module
 from codegen.cuda.pairs import profile_pairs
 from codegen.cuda.probe import Algorithm, algorithms, probe
-from codegen.cuda.profile import _worth_keeping, copy_bandwidths, profile
+from codegen.cuda.profile import _guessed, _worth_keeping, copy_bandwidths, profile
 from planner.capturing import capture
 from planner.costs.table import CostTable, read_costs, write_costs
 from planner.errors import UserError
@@ -65,22 +68,29 @@ def test_a_captured_module_is_timed_without_its_weights() -> None:
     assert check(graph, make_plan(graph, target, found, PlanOptions(lanes=2)), target) == []
 
 
-@pytest.mark.parametrize("own_kernels", [True, False])
-def test_exact_products_do_not_round(own_kernels: bool) -> None:
-    """Where others take TF32: of Fourier transforms, for instance."""
+@pytest.mark.parametrize("exact", [True, False])
+def test_exact_products_do_not_round(exact: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where others take TF32: of Fourier transforms, for instance. Neither measured nor guessed, nor in a gradient."""
     b = GraphBuilder("exact")
     x, target = (b.input(name, TensorType(shape=(4, 6))) for name in ("x", "target"))
-    weights = [b.parameter(f"w{i}", (6, 6), Init(kind="normal", value=1.0)) for i in range(2)]
-    y = b.op("matmul", [x, weights[0]], MatmulAttrs(), name="rounded")[0]
-    y = b.op("matmul", [y, weights[1]], MatmulAttrs(exact=True), name="exact")[0]
-    graph, target_gpu = b.finish(layers.mse(b, y, target), y, Optimizer(lr=0.1)), gpu()
-    table = profile([graph], target_gpu, null_device=True, tf32=True, own_kernels=own_kernels)
-    plan = make_plan(graph, target_gpu, table, PlanOptions(policy="sequential"))
-    nodes = [n for n in graph.program["train_step"].nodes if n.op == "matmul"]
-    assert len(nodes) == 5  # three of them gradients: nobody wants that of x
-    for node in nodes:
-        chosen = plan.program["train_step"].node[node.id].implementation
-        assert chosen.endswith(":tf32") is not node.attrs.exact, (node.id, chosen)
+    w = b.parameter("w", (6, 6), Init(kind="normal", value=1.0))
+    y = b.op("matmul", [x, w], MatmulAttrs(exact=exact), name="product")[0]
+    graph = b.finish(layers.mse(b, y, target), y, Optimizer(lr=0.1))
+    products = [s for s in signatures_of([graph]) if s.op == "matmul"]
+    assert len(products) == 2
+    asked: list[bool] = []
+
+    def product(*arguments: Any) -> list[tuple[str, int, float]]:
+        asked.append(arguments[4])
+        return [("one", 0, 1.0)]
+
+    monkeypatch.setattr(probe_module, "probe", lambda arch, null: SimpleNamespace(product=product))
+    for signature in products:
+        assert algorithms(signature, "sm_90", tf32=True)
+    assert asked == [not exact] * 2
+    empty = CostTable(target=gpu().name, fingerprint=gpu().fingerprint())
+    guessed = [e for e in _guessed(graph, gpu(), empty, tf32=True) if e.kernel == "cublaslt"]
+    assert len(guessed) == 2 and {e.implementation for e in guessed} == {"" if exact else ":tf32"}
 
 
 def attending_net() -> Graph:
