@@ -95,23 +95,23 @@ def dense(c: Context, argument: Any) -> Any:
         return argument
     z = argument.z
     for axis, kept in argument.kept.items():
-        z = Complex(*(_spread(c, c.val(part), axis, kept, argument.shape[axis]) for part in (z.re, z.im)))
+        z = Complex(*(spread(c, c.val(part), axis, kept, argument.shape[axis]) for part in (z.re, z.im)))
     return z
 
 
-def _spread(c: Context, x: str, axis: int, places: Sequence[int], extent: int) -> str:
+def spread(c: Context, x: str, axis: int, places: Sequence[int], extent: int) -> str:
     """The elements at their places along an axis, in runs of neighbours, and zeros between."""
     runs, at = list[str](), 0
     for first, last in neighbours(places):
-        runs += [zeros_between(c, x, axis, first - at)] if first > at else []
+        runs += [_zeros_between(c, x, axis, first - at)] if first > at else []
         begin = places.index(first)
         runs.append(c.slice(x, axis, begin, begin + last - first))
         at = last
-    runs += [zeros_between(c, x, axis, extent - at)] if extent > at else []
+    runs += [_zeros_between(c, x, axis, extent - at)] if extent > at else []
     return c.concat(runs, axis)
 
 
-def zeros_between(c: Context, x: str, axis: int, count: int) -> str:
+def _zeros_between(c: Context, x: str, axis: int, count: int) -> str:
     shape = list(c.shape(x))
     shape[axis] = count
     return c.fill(tuple(shape), 0.0)

@@ -25,6 +25,7 @@ from planner.frontends.aten_complex import (
     of_complex,
     parts,
     product,
+    spread,
     values,
 )
 from planner.frontends.torch_writes import reads_contents
@@ -96,13 +97,9 @@ def _c2r(c: Context, given: Any, axes: list[int], norm: int, extent: int) -> str
         weights = c.torch.tensor(twice, dtype=c.torch.float32).reshape(-1, *[1] * (len(shape) - 1 - last))
         weighted = Complex(*(c.op("mul", part, c.val(weights)) for part in (z.re, z.im)))
         y = _transformed(c, weighted, last, turns).re
-    return y if not there else _spread_real(c, y, there, shape)
-
-
-def _spread_real(c: Context, y: str, there: Mapping[int, tuple[int, ...]], shape: tuple[int, ...]) -> str:
-    """Along axes that are not transformed."""
-    whole = Sparse(Complex(y, y), there, shape)
-    return str(dense(c, whole).re)
+    for axis, places in there.items():  # that are not transformed
+        y = spread(c, y, axis, places, shape[axis])
+    return y
 
 
 def _taken(c: Context, given: Any) -> tuple[Complex, Kept, tuple[int, ...]]:

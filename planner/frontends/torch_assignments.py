@@ -66,11 +66,7 @@ def require_kept(program: Any, replaced: dict[str, Any], prefix: str) -> None:
     read = {n.name for n in program.graph.nodes if any(map(reads_contents, n.users))}
     for spec in program.graph_signature.input_specs:
         if spec.kind.name == "BUFFER" and spec.arg.name in read and spec.target in replaced:
-            problem = (
-                f"the module writes to its buffer {spec.target.removeprefix(prefix)!r} in forward, but does not save"
-            )
-            fix = "register it without persistent=False: it is part of what training goes on from"
-            raise UserError("SP1020", f"{problem} it with its state", fix)
+            raise not_saved(spec.target.removeprefix(prefix))
         if spec.kind.name == "CONSTANT_TENSOR" and spec.arg.name in read:
             constant = program.constants[spec.target]
             for name, tensor in replaced.items():

@@ -59,7 +59,7 @@ void launch_clusters(const Queue& queue, const char*, int64_t, int64_t clusters,
   config.gridDim = dim3(static_cast<unsigned>(clusters) * size);
   config.blockDim = dim3(static_cast<unsigned>(queue.threads));
   config.stream = queue.stream;
-  config.attrs = &cluster, config.numAttrs = 1;
+  config.attrs = &cluster, config.numAttrs = size > 1 ? 1 : 0;  // older GPUs know none
   check(cudaLaunchKernelEx(&config, kernel, arguments...), "a kernel's launch in clusters");
 }
 
