@@ -22,7 +22,6 @@ KERNELS = (
     "indexed.cu",
     "joint.cu",
     "movement.cu",
-    "norm_clusters.cu",
     "normalise.cu",
     "order.cu",
     "plain.cu",
@@ -38,7 +37,7 @@ EXECUTOR = ("executor.cpp", "run.cpp", "timing.cpp")
 LIBRARY = ("convolution.cpp", "engines.cpp", "folded.cpp", "pointwise.cpp", "product.cpp")
 NULL_LIBRARY = ("block_null.cpp", "library_null.cpp")
 
-STORED = ("elementwise.cu", "group_norm.cu", "norm_clusters.cu", "normalise.cu", "pooling.cu")
+STORED = ("elementwise.cu", "group_norm.cu", "normalise.cu", "pooling.cu")
 """Of these, what is compiled once per type in which a plan stores activations."""
 BFLOAT16 = "-DSTEPPLAN_BFLOAT16"
 

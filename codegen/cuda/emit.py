@@ -13,7 +13,7 @@ from codegen.cpu.emit import by_phase, require_emittable, write_sources
 from codegen.cpu.render import new_environment, render_node
 from codegen.cpu.view import NodeView
 from codegen.cuda import tables
-from codegen.cuda.facts import chunks_of, clusters, needed
+from codegen.cuda.facts import chunks_of, needed
 from codegen.cuda.launches import Launch, launch_of
 from codegen.cuda.matrices import turned
 from planner.errors import UserError
@@ -31,7 +31,7 @@ KIND = "cuda"
 def emit(plan: Plan, graph: Graph, target: Target, out: Path | str) -> tuple[Path, ...]:
     """Write the executor's sources into folder `out`; returns the files. Refuses what codegen.cpu.emit refuses.
 
-    SP1517: a node's sizes are not what its kernels need, or they cannot be launched so.
+    SP1517: a node's sizes are not what its kernels need, or there is no such launch.
     """
     require_emittable(plan, graph, target)
     return write_sources(sources(plan, graph, target), Path(out))
@@ -47,7 +47,6 @@ def sources(plan: Plan, captured: Graph, target: Target) -> dict[str, str]:
     text, graph = plan_text(plan), expanded(captured, plan)
     model = tables.build(plan, graph, text)
     for view in model.base.all_views:
-        require_launch(view, target)
         require_sizes(view)
     common = {"plan": plan, "graph": graph, "target": target, "model": model, "plan_hash": plan_hash(plan)}
     env = environment()
@@ -90,20 +89,7 @@ def _chunks(view: NodeView) -> int:
 
 
 def _launch(view: NodeView) -> Launch:
-    own = view.mode.kernel == "cuda"
-    return launch_of(view.id, view.mode.implementation) if own else Launch()
-
-
-def require_launch(view: NodeView, target: Target) -> None:
-    """SP1517: what the plan says is no launch, or not one of this node on this GPU."""
-    launch, possible = _launch(view), clusters(view.signature, target.gpus[0].arch)
-    if launch.clusters and launch.blocks not in possible:
-        raise UserError(
-            "SP1517",
-            f"node {view.id}: {launch.text}, but on {target.gpus[0].arch} it runs "
-            + (f"in clusters of at most {max(possible)} blocks" if possible else "in no clusters"),
-            "plan again with a cost table of this target",
-        )
+    return launch_of(view.id, view.mode.implementation) if view.mode.kernel == "cuda" else Launch()
 
 
 def require_sizes(view: NodeView) -> None:

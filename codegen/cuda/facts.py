@@ -6,7 +6,6 @@ the plan: more chunks occupy more of a GPU and are added up more slowly.
 
 from math import prod
 
-from codegen.cuda.launches import clusters_on, parsed
 from planner.errors import InternalError
 from planner.graph.model import DType
 from planner.ops.base import Facts, Mode, Op, Signature, op_named
@@ -18,8 +17,6 @@ BLOCKS = 132 * 4
 """Blocks of 256 threads that keep the GPUs at hand busy: each adds up one chunk of rows for some channels."""
 COLUMNS = 128
 """Columns that a block adds up, four to a thread."""
-CHANNELS = 4
-"""Of a thread of a cluster (templates/runtime/cuda/norms.hpp: kChannels)."""
 LEAST_ROWS = 128
 """Rows of a chunk: fewer are not worth a partial sum. A batch norm of 6272 rows of 1024 channels in bfloat16 takes
 20 us in 33 chunks and 22 in 66 (an H200)."""
@@ -30,8 +27,7 @@ WORKSPACE_SLACK = 192
 
 
 GROUP_NORMS = ("group_norm", "group_norm_backward")
-BATCH_NORMS = ("batch_norm", "batch_norm_backward")
-NORMS = (*BATCH_NORMS, *GROUP_NORMS)
+NORMS = ("batch_norm", "batch_norm_backward", *GROUP_NORMS)
 """Of channels."""
 
 PRODUCTS_WORKSPACE = 2**22 + WORKSPACE_SLACK
@@ -45,11 +41,7 @@ def facts(signature: Signature, mode: Mode) -> Facts:
     if op.family == "attention":
         return {"scratch_bytes": PRODUCTS_WORKSPACE, "partial_bytes": _score_bytes(op, signature)}
     packed = _packed(signature) if signature.op in WEIGHTS else {}
-    launch = parsed(mode.implementation) if signature.op in BATCH_NORMS else None
-    if launch is not None and launch.clusters:
-        size = DOUBLE * _sums_per_chunk(op, signature) * launch.blocks
-    else:
-        size = _partial_bytes(op, signature)
+    size = _partial_bytes(op, signature)
     return {**packed, "partial_bytes": size} if size else packed
 
 
@@ -71,15 +63,6 @@ def chunks_of(signature: Signature, partial_bytes: int) -> int:
     if found < 1:
         raise InternalError(f"{partial_bytes} bytes of partial sums are too few for {signature.text}")
     return found
-
-
-def clusters(signature: Signature, arch: str) -> tuple[int, ...]:
-    """In clusters of how many blocks a node can run in one launch, smaller ones first; none: not at all. A block has as
-    many rows as other kernels' chunks, at least, so that their scratch is enough for profiling both."""
-    if signature.op not in BATCH_NORMS or _columns(signature) % CHANNELS:
-        return ()
-    most = chunks(_rows(signature), _columns(signature))
-    return tuple(n for n in clusters_on(arch) if n <= most)
 
 
 def has_bias(signature: Signature) -> bool:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from codegen.build import build
 from codegen.cuda.executor import CudaExecutor
-from codegen.cuda.facts import WORKSPACE_SLACK, clusters, facts
-from codegen.cuda.launches import Launch, search, search_clusters, worth_keeping
+from codegen.cuda.facts import WORKSPACE_SLACK, facts
+from codegen.cuda.launches import Launch, search, worth_keeping
 from codegen.cuda.probe import Algorithm, algorithms, is_exact, probe
 from codegen.cuda.turns import turn
 from codegen.emit import emit
@@ -170,7 +170,7 @@ def _timed(
                 signatures = {n.node: signature_of(graph, nodes[n.node]) for n in program.nodes}
                 for node, ns in executor.node_times(program.name, repetitions).items():
                     signature, planned = signatures[node], program.node[node]
-                    entry = _measured(signature.text, planned.mode, ns, _sizes(signature, planned, planned.mode))
+                    entry = _measured(signature.text, planned.mode, ns, _sizes(signature, planned))
                     entries[signature.text, planned.mode] = entry
                 own = {
                     signatures[n.node].text: n
@@ -179,14 +179,12 @@ def _timed(
                 }
                 new = [n for s, n in own.items() if s not in searched]
                 searched |= own.keys()
-                possible = [clusters(signatures[n.node], target.gpus[0].arch) for n in new]
                 for planned, tried in zip(
-                    new, _searched(executor, program.name, new, possible, target, repetitions), strict=True
+                    new, _searched(executor, program.name, new, target, repetitions), strict=True
                 ):
-                    signature = signatures[planned.node]
                     for launch, ns in worth_keeping(tried).items():
-                        mode = planned.mode._replace(implementation=launch.text)
-                        entry = _measured(signature.text, mode, ns, _sizes(signature, planned, mode))
+                        mode, signature = planned.mode._replace(implementation=launch.text), signatures[planned.node]
+                        entry = _measured(signature.text, mode, ns, _sizes(signature, planned))
                         entries[signature.text, mode] = entry
         return list(entries.values())
 
@@ -201,33 +199,20 @@ def _guessed(graph: Graph, target: Target, table: CostTable, tf32: bool) -> list
     return [e.model_copy(update={"implementation": ":tf32"}) if r else e for e, r in zip(found, rounding, strict=True)]
 
 
-def _sizes(signature: Signature, planned: NodePlan, mode: Mode) -> dict[str, int]:
-    """What a table says of a planned node's kernels in `mode`: how weights are stored is each plan's decision."""
-    found = dict(facts(signature, mode))
+def _sizes(signature: Signature, planned: NodePlan) -> dict[str, int]:
+    """What a table says of a planned node's kernels: how weights are stored is each plan's decision."""
+    found = dict(facts(signature, planned.mode))
     return found | {k: v for k, v in planned.facts.items() if k == "scratch_bytes"}
 
 
 def _searched(
-    executor: CudaExecutor,
-    program: str,
-    nodes: Sequence[NodePlan],
-    possible: Sequence[Sequence[int]],
-    target: Target,
-    repetitions: int,
+    executor: CudaExecutor, program: str, nodes: Sequence[NodePlan], target: Target, repetitions: int
 ) -> list[dict[Launch, float]]:
-    """Per node: threads per block and blocks that were tried, and their times. `possible`: in clusters of how many
-    blocks each can run."""
-    if not nodes:
-        return []
+    """Per node: threads per block and blocks that were tried, and their times."""
 
-    def time_all(some: Sequence[NodePlan], launches: Sequence[Launch]) -> list[float]:
-        wanted = {n.node: launch for n, launch in zip(some, launches, strict=True)}
+    def time_all(launches: Sequence[Launch]) -> list[float]:
+        wanted = {n.node: launch for n, launch in zip(nodes, launches, strict=True)}
         times = executor.node_times(program, repetitions, wanted)
-        return [times[n.node] for n in some]
+        return [times[n.node] for n in nodes]
 
-    found = search(partial(time_all, nodes), len(nodes), target.gpus[0].sms)
-    some = [i for i, sizes in enumerate(possible) if sizes]
-    in_clusters = partial(time_all, [nodes[i] for i in some])
-    for i, tried in zip(some, search_clusters(in_clusters, [possible[i] for i in some]), strict=True):
-        found[i] |= tried
-    return found
+    return search(time_all, len(nodes), target.gpus[0].sms) if nodes else []

@@ -6,7 +6,6 @@
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <string>
@@ -158,9 +157,7 @@ inline void bind(nb::module_& module) {
     return found;
   });
   module.def("time_nodes", [](const nb::capsule& handle, size_t program, int repetitions,
-                              const std::vector<std::tuple<int, int, bool>>& given) {
-    std::vector<gpu::LaunchShape> shapes;
-    for (const auto& [threads, blocks, clusters] : given) shapes.push_back({threads, blocks, clusters});
+                              const std::vector<std::pair<int, int>>& shapes) {
     return guarded([&] { return executor_of(handle).time_nodes(program, repetitions, shapes); });
   });
   module.def("time_pair", [](const nb::capsule& handle, size_t program, std::array<size_t, 2> tasks,

@@ -37,12 +37,6 @@ struct Place {
   STEPPLAN_BOTH int64_t all() const { return int64_t{blocks} * threads; }
 };
 
-/// Of memory that another block may have written since this one's multiprocessor last read it.
-template <class T>
-STEPPLAN_BOTH inline T fresh(const T* from) {
-  return *static_cast<const volatile T*>(from);
-}
-
 }  // namespace stepplan::gpu
 
 #ifdef STEPPLAN_NULL_DEVICE
@@ -57,16 +51,6 @@ __device__ inline Place place() {
 
 /// Until all threads of the block are here.
 __device__ inline void sync_threads() { __syncthreads(); }
-
-/// Until all threads of the cluster are here; what they wrote before is then seen by `fresh`. Nothing in shared memory
-/// outlives it on the null device.
-__device__ inline void sync_cluster() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
-#else
-  __syncthreads();  // of one block: codegen/cuda/launches.py asks older GPUs for no larger ones
-#endif
-}
 
 /// What the thread gives whose number within the warp differs by the bits of `step`.
 template <class T>

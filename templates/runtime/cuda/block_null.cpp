@@ -52,18 +52,17 @@ void jump(jmp_buf& from, jmp_buf& to) {
 
 class Blocks {
  public:
-  void run(int64_t blocks, int threads, const std::function<void()>& body, int cluster) {
+  void run(int64_t blocks, int threads, const std::function<void()>& body) {
     body_ = &body, threads_ = threads;
     warps_.resize(static_cast<size_t>((threads + kWarp - 1) / kWarp)), ahead_ = 0;
-    gathered_.resize(static_cast<size_t>(cluster));
-    const Turns order(blocks / cluster, random_);
+    const Turns order(blocks, random_);
     try {
-      for (int64_t i = 0; i < order.count; ++i) {
-        current_place = {0, static_cast<uint32_t>(blocks), 0, threads};
-        run_cluster(order.at(i) * cluster, cluster);
+      for (int64_t i = 0; i < blocks; ++i) {
+        current_place = {static_cast<uint32_t>(order.at(i)), static_cast<uint32_t>(blocks), 0, threads};
+        run_block();
       }
     } catch (...) {  // what waits is never gone on with
-      idle_.clear(), meeting_.clear(), gathered_.clear(), warps_.clear(), fibers_.clear(), ready_ = 0;
+      idle_.clear(), meeting_.clear(), warps_.clear(), fibers_.clear(), ready_ = 0;
       throw;
     }
   }
@@ -72,13 +71,6 @@ class Blocks {
     Fiber& self = *running_;
     meeting_.push_back(&self);
     if (meeting_.size() == static_cast<size_t>(threads_)) release(meeting_);
-    jump(self.at, scheduler_);
-  }
-
-  /// The block's threads go on when all of its cluster's have come here.
-  void sync_cluster() {
-    Fiber& self = *running_;
-    gathered_[at_].push_back(&self);
     jump(self.at, scheduler_);
   }
 
@@ -124,33 +116,11 @@ class Blocks {
     int64_t at(int64_t i) const { return (first + i * step) % count; }
   };
 
-  /// One block after the other, each until it ends or waits for the rest.
-  void run_cluster(int64_t first, int cluster) {
-    begun_ = 0;
-    do {
-      const Turns order(cluster, random_);
-      size_t waiting = 0;
-      const int64_t begun = begun_;
-      for (int64_t i = 0; i < cluster; ++i) {
-        at_ = static_cast<size_t>(order.at(i));
-        current_place.block = static_cast<uint32_t>(first + order.at(i));
-        begun_ = begun;
-        release(gathered_[at_]);
-        run_block();
-        waiting += gathered_[at_].size();
-      }
-      if (waiting % (static_cast<size_t>(threads_) * static_cast<size_t>(cluster)) != 0)
-        throw DeviceFailure("in the cluster of block " + std::to_string(first) + ", " + std::to_string(waiting) +
-                            " threads wait where the others never come");
-    } while (!gathered_[0].empty());
-  }
-
-  /// Until every thread has ended, or waits for the cluster.
   void run_block() {
-    ended_ = 0;
+    begun_ = ended_ = 0;
     order_ = Turns(threads_, random_);
     patience_ = 1u << random_() % 12;
-    while (ended_ + static_cast<int64_t>(gathered_[at_].size()) < threads_) {
+    while (ended_ < threads_) {
       running_ = pick();
       current_place.thread = running_->thread;
       if (running_->begun) jump(scheduler_, running_->at);
@@ -207,8 +177,6 @@ class Blocks {
   Fiber* running_ = nullptr;
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<Fiber*> idle_, meeting_;
-  std::vector<std::vector<Fiber*>> gathered_;  // of every block of the cluster, those that wait for it
-  size_t at_ = 0;                              // the block that runs, within its cluster
   std::vector<Warp> warps_;
   size_t ready_ = 0;         // fibers, of all warps
   size_t ahead_ = 0;         // the warp that goes on
@@ -230,10 +198,7 @@ void Blocks::begin(Fiber& fiber) {
 }  // namespace
 
 void sync_threads() { here.sync_threads(); }
-void sync_cluster() { here.sync_cluster(); }
 uint64_t shuffle_xor_bits(uint64_t bits, int step) { return here.shuffle_xor(bits, step); }
-void run_blocks(int64_t blocks, int threads, const std::function<void()>& body, int cluster) {
-  here.run(blocks, threads, body, cluster);
-}
+void run_blocks(int64_t blocks, int threads, const std::function<void()>& body) { here.run(blocks, threads, body); }
 
 }  // namespace stepplan::gpu

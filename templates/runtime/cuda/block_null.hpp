@@ -16,7 +16,6 @@ extern thread_local constinit Place current_place;
 inline const Place& place() { return current_place; }
 
 void sync_threads();
-void sync_cluster();
 
 uint64_t shuffle_xor_bits(uint64_t bits, int step);
 template <class T>
@@ -29,8 +28,8 @@ T shuffle_xor(T value, int step) {
   return value;
 }
 
-/// body() in every thread of every block, `cluster` blocks of which wait for each other. A DeviceFailure: threads that
-/// wait for others that will never come, on a GPU for ever or for anything.
-void run_blocks(int64_t blocks, int threads, const std::function<void()>& body, int cluster = 1);
+/// body() in every thread of every block. A DeviceFailure: threads that wait for others that will never come, on a GPU
+/// for ever or for anything.
+void run_blocks(int64_t blocks, int threads, const std::function<void()>& body);
 
 }  // namespace stepplan::gpu

@@ -127,9 +127,6 @@ struct BatchNorm {
 };
 template <Fusion fusion, class T>
 void batch_norm(Queue queue, const BatchNorm<T>& a, double* sums, int64_t chunks);
-/// norm_clusters.cu: what a queue with `clusters` asks for. `sums`: as many doubles for every block of a cluster.
-template <Fusion fusion, class T>
-void batch_norm_in_clusters(Queue queue, const BatchNorm<T>& a, double* sums);
 /// From saved statistics, or, with `running`, from the running ones.
 template <Fusion fusion, class T>
 void batch_norm_apply(Queue queue, const BatchNorm<T>& a, bool running);
@@ -152,8 +149,6 @@ struct BatchNormGradient {
 };
 template <Fusion fusion, class T>
 void batch_norm_backward(Queue queue, const BatchNormGradient<T>& a, double* sums, int64_t chunks);
-template <Fusion fusion, class T>
-void batch_norm_backward_in_clusters(Queue queue, const BatchNormGradient<T>& a, double* sums);
 
 // -- group_norm.cu -------------------------------------------------------------------------------------------------------
 /// As runtime/group_norm.hpp. `sums`: as of batch norms, equally many chunks of every image.

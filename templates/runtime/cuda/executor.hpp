@@ -80,9 +80,10 @@ class Executor {
   void close() noexcept;
 
   /// Nanoseconds of every node of a program, in the order of its tasks: nothing else runs meanwhile. `shapes`: per
-  /// task; 0 threads: as planned, -1: the node is left out. Empty: all as planned, and what one
+  /// task, threads per block and blocks; 0: as planned, -1: the node is left out. Empty: all as planned, and what one
   /// launch computes in one.
-  std::vector<double> time_nodes(size_t program, int repetitions, std::span<const gpu::LaunchShape> shapes);
+  using LaunchShape = std::pair<int, int>;
+  std::vector<double> time_nodes(size_t program, int repetitions, std::span<const LaunchShape> shapes);
   /// Two tasks, each `copies` times in a row, on streams of their own: nanoseconds alone, beside each other, and how
   /// long both ran.
   std::array<double, 5> time_pair(size_t program, std::array<size_t, 2> tasks, std::array<int, 2> copies, int repetitions);

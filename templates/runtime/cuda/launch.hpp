@@ -18,8 +18,8 @@ namespace stepplan::gpu {
 /// What the null device notes of a kernel.
 inline std::string note(const Queue& queue, const char* what, int64_t count) {
   const bool told = queue.threads != kThreads || queue.blocks != kMostBlocks;
-  return std::string(what) + " " + std::to_string(count) + (told ? " in " : "") + (queue.clusters ? "clusters of " : "") +
-         (told ? std::to_string(queue.threads) + "x" + std::to_string(queue.blocks) : "");
+  return std::string(what) + " " + std::to_string(count) +
+         (told ? " in " + std::to_string(queue.threads) + "x" + std::to_string(queue.blocks) : "");
 }
 
 /// kernel(arguments...) in every thread of every block. `what` it computes, and how many, is for the null device's notes.
@@ -30,15 +30,6 @@ void launch(const Queue& queue, const char* what, int64_t count, int64_t blocks,
                    [=] { run_blocks(blocks, threads, [&] { kernel(arguments...); }); });
 }
 
-/// Likewise `clusters` of `queue.blocks` blocks of `queue.threads` threads, in which kernels may `sync_cluster`.
-template <class... P>
-void launch_clusters(const Queue& queue, const char* what, int64_t count, int64_t clusters, void (*kernel)(P...),
-                     std::type_identity_t<P>... arguments) {
-  queue.device.run(queue.stream, note(queue, what, count), [=, threads = queue.threads, size = queue.blocks] {
-    run_blocks(clusters * size, threads, [&] { kernel(arguments...); }, size);
-  });
-}
-
 #elif defined(__CUDACC__)
 
 template <class... P>
@@ -46,21 +37,6 @@ void launch(const Queue& queue, const char*, int64_t, int64_t blocks, int thread
             std::type_identity_t<P>... arguments) {
   kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), 0, queue.stream>>>(arguments...);
   check(cudaGetLastError(), "a kernel's launch");
-}
-
-template <class... P>
-void launch_clusters(const Queue& queue, const char*, int64_t, int64_t clusters, void (*kernel)(P...),
-                     std::type_identity_t<P>... arguments) {
-  const unsigned size = static_cast<unsigned>(queue.blocks);
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {size, 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(clusters) * size);
-  config.blockDim = dim3(static_cast<unsigned>(queue.threads));
-  config.stream = queue.stream;
-  config.attrs = &cluster, config.numAttrs = size > 1 ? 1 : 0;  // older GPUs know none
-  check(cudaLaunchKernelEx(&config, kernel, arguments...), "a kernel's launch in clusters");
 }
 
 #endif

@@ -25,26 +25,17 @@ constexpr int kMostThreads = 512;  // per block, of element-wise kernels: more w
 constexpr int kThreads = 256;      // where a plan says nothing
 constexpr int kMostBlocks = 2112;  // likewise: 16 per multiprocessor of the largest GPU so far; the rest is looped over
 
-/// In how many threads per block and blocks kernels run that loop over what these do not cover. `clusters`: those that
-/// can, in clusters of so many blocks, however many of these it takes.
-struct LaunchShape {
-  int threads = kThreads;
-  int blocks = kMostBlocks;
-  bool clusters = false;
-};
-
-/// A stream of a device, and how kernels run there.
-struct Queue : LaunchShape {
+/// A stream of a device; and in how many threads per block and blocks element-wise kernels run there.
+struct Queue {
   Device& device;
   Stream stream;
+  int threads = kThreads;
+  int blocks = kMostBlocks;
   bool fixed = false;  // by who measures, whatever the plan says
   Joint* joint = nullptr;  // where a node's work waits for that of others; null: it is asked for at once
 
-  Queue(Device& device, Stream stream, const LaunchShape& shape = {})
-      : LaunchShape(shape), device(device), stream(stream) {}
-
-  void shape(const LaunchShape& planned) {
-    if (!fixed) LaunchShape::operator=(planned);
+  void shape(int planned_threads, int planned_blocks) {
+    if (!fixed) threads = planned_threads, blocks = planned_blocks;
   }
 };
 

@@ -39,21 +39,21 @@ Run Executor::run_in_place(const ProgramSpec& program) {
   return run;
 }
 
-std::vector<double> Executor::time_nodes(size_t number, int repetitions, std::span<const gpu::LaunchShape> shapes) {
+std::vector<double> Executor::time_nodes(size_t number, int repetitions, std::span<const LaunchShape> shapes) {
   return closing([&] {
     const ProgramSpec& program = spec_.programs[number];
     const Run run = run_in_place(program);
     gpu::Stopwatch watch(device_);
     std::vector<double> found;
     for (size_t task = 0; task < program.tasks.size(); ++task) {
-      const gpu::LaunchShape shape = shapes.empty() ? gpu::LaunchShape{0} : shapes[task];
-      if (shape.threads < 0) {
+      const auto [threads, blocks] = shapes.empty() ? LaunchShape{} : shapes[task];
+      if (threads < 0) {
         found.push_back(0.0);
         continue;
       }
       found.push_back(median_ns(watch, repetitions, [&](gpu::Stream stream) {
         gpu::Queue own{device_, stream};
-        if (shape.threads > 0) own.shape(shape), own.fixed = true;
+        if (threads > 0) own.shape(threads, blocks), own.fixed = true;
         program.tasks[task].node(run, own);
       }));
     }

@@ -75,44 +75,14 @@ void part(double* y) {
   y[place().thread] = place().thread % 32 < 16 ? shuffle_xor(1.0, 1) : shuffle_xor(1.0, 2);
 }
 
-/// y[block][i] = x[block][i] + that of the next block of its cluster, by way of `between`.
-void pass_on(const double* x, double* between, double* y, int64_t size, bool met) {
-  const Place own = place();
-  between[own.number()] = x[own.number()];
-  if (met) sync_cluster();
-  const int64_t first = own.block / size * size, next = first + (own.block + 1 - first) % size;
-  const double* other = between + next * own.threads + own.thread;
-  y[own.number()] = x[own.number()] + fresh(other);
-}
-
-/// Rounds of that: nobody writes before all have read.
-void pass_round(const double* x, double* between, double* y, int64_t size, int64_t count, bool after) {
-  const Place own = place();
-  const int64_t first = own.block / size * size, next = first + (own.block + 1 - first) % size;
-  double sum = 0.0;
-  for (int64_t round = 0; round < count; ++round) {
-    between[own.number()] = x[own.number()] * static_cast<double>(round + 1);
-    sync_threads();
-    sync_cluster();
-    sum += fresh(between + next * own.threads + own.thread);
-    if (after) sync_cluster();
-  }
-  y[own.number()] = sum;
-}
-
-/// One block ends where its cluster meets, or one thread of every block.
-void leave_cluster(bool whole) {
-  if (whole ? place().block % 4 != 1 : place().thread != 3) sync_cluster();
-}
-
 char told[256];
 
 /// What is wrong with a launch, or nothing.
 template <class F>
-const char* run(int64_t blocks, int threads, F body, int cluster = 1) {
+const char* run(int64_t blocks, int threads, F body) {
   told[0] = 0;
   try {
-    run_blocks(blocks, threads, body, cluster);
+    run_blocks(blocks, threads, body);
   } catch (const DeviceFailure& failure) {
     std::snprintf(told, sizeof(told), "%s", failure.what());
   }
@@ -149,16 +119,5 @@ const char* left_warp(int64_t threads, double* y) {
 }
 const char* parted(int64_t threads, double* y) {
   return run(1, static_cast<int>(threads), [=] { part(y); });
-}
-const char* passed_on(int64_t blocks, int64_t threads, int64_t size, const double* x, double* between, double* y, int64_t met) {
-  return run(blocks, static_cast<int>(threads), [=] { pass_on(x, between, y, size, met != 0); }, static_cast<int>(size));
-}
-const char* passed_round(int64_t blocks, int64_t threads, int64_t size, const double* x, double* between, double* y,
-                         int64_t count, int64_t after) {
-  return run(blocks, static_cast<int>(threads), [=] { pass_round(x, between, y, size, count, after != 0); },
-             static_cast<int>(size));
-}
-const char* left_cluster(int64_t threads, int64_t whole) {
-  return run(8, static_cast<int>(threads), [=] { leave_cluster(whole != 0); }, 4);
 }
 }

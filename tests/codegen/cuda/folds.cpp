@@ -11,7 +11,7 @@ namespace {
 template <class T>
 void both_ways(const Fold& fold, const T* from, T* cells, T* back) {
   Device device(0);
-  const Queue queue{device, device.make_stream(), {64, 3}};
+  const Queue queue{device, device.make_stream(), 64, 3};
   fold_cells(queue, fold, from, cells);
   unfold_cells(queue, fold, static_cast<const T*>(cells), back);
   device.synchronize(queue.stream);

@@ -60,33 +60,6 @@ def test_a_warp_may_be_far_ahead(kernels: Library, after: bool) -> None:
     assert (y == x.sum() * count * (count + 1) / 2).all() == after
 
 
-@pytest.mark.parametrize("size", [1, 2, 8])
-def test_blocks_of_a_cluster_meet(kernels: Library, size: int) -> None:
-    for threads in (1, 32, 100):
-        x = RNG.standard_normal((16, threads))
-        between, y = np.full_like(x, np.nan), np.full_like(x, np.nan)
-        assert run(kernels, "passed_on", 16, threads, size, x, between, y, True) == ""
-        following = np.roll(x.reshape(-1, size, threads), -1, axis=1).reshape(x.shape)
-        assert np.array_equal(y, x + following)
-
-
-def test_a_missing_barrier_of_a_cluster_shows(kernels: Library) -> None:
-    x = RNG.standard_normal((64, 8))
-    between, y = np.full_like(x, np.nan), np.empty_like(x)
-    run(kernels, "passed_on", 64, 8, 4, x, between, y, False)
-    assert np.isnan(y).any()
-
-
-@pytest.mark.parametrize("after", [True, False])
-def test_clusters_meet_again(kernels: Library, after: bool) -> None:
-    """Without the second barrier blocks write the next round before others have read the last."""
-    x = RNG.integers(1, 1000, (16, 64)).astype(np.float64)
-    between, y = np.empty_like(x), np.empty_like(x)
-    assert run(kernels, "passed_round", 16, 64, 4, x, between, y, 10, after) == ""
-    following = np.roll(x.reshape(-1, 4, 64), -1, axis=1).reshape(x.shape)
-    assert np.array_equal(y, 55 * following) == after
-
-
 @pytest.mark.parametrize("threads", [32, 128, 1024])
 def test_teams_add_up_in_one_order(kernels: Library, threads: int) -> None:
     x = RNG.standard_normal((3, 2500))
@@ -104,7 +77,5 @@ def test_threads_that_wait_for_nobody_are_an_error(kernels: Library) -> None:
     y = np.empty(64)
     assert run(kernels, "left", 64).endswith("63 of 64 threads wait where the others never come")
     assert "31 of 64 threads wait" in run(kernels, "left_warp", 64, y)
-    assert "192 threads wait where the others never come" in run(kernels, "left_cluster", 64, True)
-    assert "252 threads wait where the others never come" in run(kernels, "left_cluster", 64, False)
     assert "exchange at different places" in run(kernels, "parted", 64, y)
     test_threads_meet(kernels)  # what came before is forgotten

@@ -7,7 +7,7 @@ import pytest
 
 from codegen.cost_table import fill
 from codegen.cuda.emit import sources
-from codegen.cuda.launches import THREADS, Launch, clusters_on, launch_of, search, search_clusters, worth_keeping
+from codegen.cuda.launches import THREADS, Launch, launch_of, search, worth_keeping
 from planner.costs.table import CostTable
 from planner.errors import UserError
 from planner.ops.base import op_named
@@ -26,7 +26,7 @@ def test_one_dimension_after_the_other() -> None:
 
     def time_all(launches: Sequence[Launch]) -> list[float]:
         passes.append(launches)
-        threads, blocks = launches[0][:2] if launches[0].threads else (256, 2112)
+        threads, blocks = launches[0] if launches[0].threads else (256, 2112)
         return [100.0 + abs(threads - 128) / 10 + blocks / 100, 50.0 if not launches[1].threads else 49.0]
 
     tried = search(time_all, 2, 132)
@@ -37,51 +37,7 @@ def test_one_dimension_after_the_other() -> None:
     assert list(worth_keeping(tried[1])) == [Launch()]  # a gain of 2 % may be noise
 
 
-def test_clusters_grow_before_threads_change() -> None:
-    """The first node likes 4 blocks of 256 threads, the second cannot run in more than two."""
-    passes: list[Sequence[Launch]] = []
-
-    def time_all(launches: Sequence[Launch]) -> list[float]:
-        passes.append(launches)
-        return [abs(n.blocks - 4) + n.threads / 512 for n in launches]
-
-    tried = search_clusters(time_all, [(1, 2, 4, 8), (1, 2)])
-    assert [[n.text for n in p] for p in passes] == [
-        ["clusters:512x1", "clusters:512x1"],
-        ["clusters:512x2", "clusters:512x2"],
-        ["clusters:512x4", "clusters:512x2"],
-        ["clusters:512x8", "clusters:512x2"],
-        ["clusters:256x4", "clusters:256x2"],
-    ]
-    assert worth_keeping({Launch(): 9.0, **tried[0]}) == {Launch(): 9.0, Launch(256, 4, True): 0.5}
-    assert search_clusters(time_all, []) == []
-
-
-def test_clusters_are_of_newer_gpus() -> None:
-    assert clusters_on("sm_90") == clusters_on("sm_100a") == (1, 2, 4, 8)
-    assert clusters_on("sm_86") == (1,)
-
-
-@pytest.mark.parametrize("implementation", ["", "64x7", "clusters:256x4"])
-def test_a_launch_is_what_its_text_says(implementation: str) -> None:
-    assert launch_of("bn1", implementation).text == implementation
-
-
-STRANGE = [
-    "256",
-    "100x20",
-    "1024x1",
-    "256x0",
-    "16x5",
-    "256x2112; x",
-    "999999x1",
-    "clusters:256x3",
-    "clusters:",
-    "256x2:",
-]
-
-
-@pytest.mark.parametrize("text", STRANGE)
+@pytest.mark.parametrize("text", ["256", "100x20", "1024x1", "256x0", "16x5", "256x2112; x", "999999x1"])
 def test_no_shape(text: str) -> None:
     with pytest.raises(UserError, match="SP1517"):
         launch_of("relu1", text)
@@ -101,7 +57,7 @@ def test_a_measured_shape_is_planned_and_launched(tmp_path: Path) -> None:
     assert plan.program["train_step"].node["bn1"].implementation == "128x264"
     assert check(graph, plan, target) == []
     made = make(plan, graph, tmp_path)
-    assert "queue.shape({.threads = 128, .blocks = 264});" in (tmp_path / "forward.cpp").read_text()
+    assert "queue.shape(128, 264);" in (tmp_path / "forward.cpp").read_text()
     with made(null_device=NULL) as executor:
         executor._native.log(executor._handle, True)
         float(executor.step(*batch(graph)))
