@@ -4,11 +4,12 @@
 
 gpu_study.py measures one thing after the other, and a compiler at work has the GPU to itself. Here every row is
 prepared in a process of its own (profile, plan, build; PyTorch's compiler for its side), all of them at once, until
-`--prepare` minutes are over or all are ready. Then those that are ready are timed one after the other, in the order in
-which they are named, while everything else is stopped (SIGSTOP). What was not ready then goes on for the rest of the
-time, and is timed when it is. `--state` keeps cost tables, plans, results and the times of kernels between which
-PyTorch's compiler chooses in one archive, read at the beginning: plans that take minutes can be made elsewhere in
-between, from the tables that came back, and what that compiler has timed it does not compile to time it again.
+`--prepare` minutes are over or all are ready but those beside max-autotune. Then those that are ready are timed one
+after the other, in the order in which they are named, while everything else is stopped (SIGSTOP). What was not ready
+then goes on for the rest of the time, and is timed when it is. `--state` keeps cost tables, plans, results and the
+times of kernels between which PyTorch's compiler chooses in one archive, read at the beginning: plans that take minutes
+can be made elsewhere in between, from the tables that came back, and what that compiler has timed it does not compile
+to time it again.
 
 On 16 processors with an H200 twelve executors are profiled, planned and built in 170 s, thirteen from tables that are
 there in 85; PyTorch's reduce-overhead of one ResNet-50 step takes 60 s beside them, its max-autotune more than 400:
@@ -34,11 +35,15 @@ sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
 from gpu_parts.rows import ALL  # noqa: E402
 from gpu_study import COMPILED, pack, started, unpack  # noqa: E402
 
+from codegen.cuda.turns import turn  # noqa: E402
+
 Process = subprocess.Popen[bytes]
 TIMED_S = 20.0
 """So long a row may take to be timed; then it is ended, for others wait."""
 REST_S = 4.0
 """So long before the end everything is ended."""
+STOPPED_S = 0.2
+"""So long who was stopped may take to stand still."""
 
 
 def main() -> int:
@@ -64,12 +69,12 @@ def main() -> int:
     prepared = end - TIMED_S * len(options.rows) if options.prepare is None else begun + 60 * options.prepare
     rows = [Row(name, options) for name in options.rows]
     try:
-        while time.monotonic() < prepared and not all(row.ready or row.over for row in rows):
+        while time.monotonic() < prepared and not all(row.ready or row.over for row in rows if not row.slow):
             time.sleep(0.2)
-        time_those_ready(rows, end)
+        time_those_ready(rows, end, options)
         while time.monotonic() < end and not all(row.over for row in rows):
             time.sleep(0.2)
-            time_those_ready(rows, end)
+            time_those_ready(rows, end, options)
     finally:
         for row in rows:
             row.signal(signal.SIGKILL)
@@ -90,11 +95,16 @@ class Row:
         script = str(ROOT / "examples" / "gpu_parts" / "rows.py")
         command = [sys.executable, script, name, str(options.folder), str(options.device)]
         command += ["null"] if options.null else []
-        cache = str((options.folder / COMPILED / name).resolve())
-        self._process: Process = started(command, options.folder / "rows.log", TORCHINDUCTOR_CACHE_DIR=cache)
+        variables = {"TORCHINDUCTOR_CACHE_DIR": str((options.folder / COMPILED / name).resolve())}
+        variables["TORCHINDUCTOR_COMPILE_THREADS"] = str(max(1, (os.cpu_count() or 1) // 2))
+        self._process: Process = started(command, options.folder / "rows.log", **variables)
 
     def file(self, ending: str) -> Path:
         return Path(self._folder) / f"{self.name}.{ending}"
+
+    @property
+    def slow(self) -> bool:
+        return self.name.startswith("max-autotune")
 
     @property
     def over(self) -> bool:
@@ -135,14 +145,16 @@ class Row:
                 os.kill(process, what)
 
 
-def time_those_ready(rows: list[Row], end: float) -> None:
+def time_those_ready(rows: list[Row], end: float, options: argparse.Namespace) -> None:
     """One after the other; the others do nothing meanwhile."""
     ready = [row for row in rows if row.ready]
     if not ready:
         return
     others = [row for row in rows if row not in ready]
-    for row in others:
-        row.signal(signal.SIGSTOP)
+    with turn(options.device, options.null):  # nobody is stopped while it has the turn, which those ready will take
+        for row in others:
+            row.signal(signal.SIGSTOP)
+        time.sleep(STOPPED_S)
     for row in ready:
         row.measure(end)
     for row in others:

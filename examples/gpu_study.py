@@ -111,6 +111,8 @@ ABORT_S = 3.0
 """So long a process that is out of time may take to say where it was."""
 COMPILED = "compiled"
 """Where rows of gpu_rows.py have the caches of PyTorch's compiler, each its own."""
+KEPT = ("cache/*", "*/*.best_config")
+"""What is kept of them: times of algorithms and what was found for kernels; no code."""
 MORE, LOST = 3, 4
 """A part's process ends with these: some is not measured yet; it cannot use the GPU any more."""
 
@@ -324,7 +326,8 @@ def pack(folder: Path, archive: Path) -> None:
     archive.parent.mkdir(parents=True, exist_ok=True)
     unfinished = archive.with_name(f".{archive.name}")
     with tarfile.open(unfinished, "w:gz") as made:
-        for file in sorted([*folder.glob("*.json"), *folder.glob(f"{COMPILED}/*/cache/*")]):
+        kept = [file for some in KEPT for file in folder.glob(f"{COMPILED}/*/{some}")]
+        for file in sorted([*folder.glob("*.json"), *kept]):
             made.add(file, str(file.relative_to(folder)))
     unfinished.replace(archive)
 

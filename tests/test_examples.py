@@ -79,7 +79,7 @@ def test_state_keeps_what_was_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     from gpu_study import COMPILED, pack, unpack
 
     here, there, archive = tmp_path / "here", tmp_path / "there" / "folder", tmp_path / "state.tgz"
-    kept = ["costs.json", f"{COMPILED}/row/cache/0f3a"]
+    kept = ["costs.json", f"{COMPILED}/row/cache/0f3a", f"{COMPILED}/row/ab/cd.best_config"]
     for name in (*kept, f"{COMPILED}/row/triton/0/kernel.cubin", "log"):
         (here / name).parent.mkdir(parents=True, exist_ok=True)
         (here / name).write_text(name)

@@ -1,7 +1,7 @@
 """What is timed on a GPU is timed alone: profilers and benchmarks, of all threads and processes, take turns."""
 
 import fcntl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,19 +28,21 @@ def turn(device: int, null_device: bool = False) -> Iterator[None]:
 
 @contextmanager
 def compilers_turns(device: int) -> Iterator[None]:
-    """Meanwhile PyTorch's compiler takes a turn for every kernel that it times, and none while it compiles them."""
+    """Meanwhile PyTorch's compiler takes a turn for every kernel that it times, and none while it compiles them: what
+    it times runs once before, since half a second may pass until a kernel of Triton's is loaded."""
     from torch._inductor.runtime.benchmarking import benchmarker
 
     time_kernel, inside = benchmarker.benchmark_gpu, False
 
-    def in_turn(*arguments: Any, **options: Any) -> Any:
+    def in_turn(kernel: Callable[[], Any], *arguments: Any, **options: Any) -> Any:
         nonlocal inside
         if inside:
-            return time_kernel(*arguments, **options)
+            return time_kernel(kernel, *arguments, **options)
+        kernel()
         with turn(device):
             inside = True
             try:
-                return time_kernel(*arguments, **options)
+                return time_kernel(kernel, *arguments, **options)
             finally:
                 inside = False
 

@@ -54,34 +54,37 @@ DRAWS = 5
 
 def correct(study: Study) -> None:
     """Bar: float32 without TF32 at most twice as far off as PyTorch's float32 on the same GPU, or 1e-5."""
+    networks = TOY if study.null else NETWORKS
+    for name in study.open(networks):
+        graph = _built(name, **networks[name])
+        try:
+            study.keep(name, judged(study, graph, rough=True))
+        except Exception as error:
+            study.failed(name, error)
+
+
+def judged(study: Study, graph: Graph, rough: bool) -> dict[str, Any]:
+    """How many tensors are farther off than that, and the worst of each kind. `rough`: as Study.make."""
     import torch
 
     from codegen.branches import decisive_values
     from codegen.truth import truth, worst_per_kind
 
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
-    networks = TOY if study.null else NETWORKS
-    for name in study.open(networks):
-        graph = _built(name, **networks[name])
-        several = len(graph.program["train_step"].outputs) > 1
-        try:
-            kept = () if several else decisive_values(graph)
-            _, made = study.make(graph, rough=True, policy="sequential", keep=kept)
-            with study.executor(made, seed=1, poison=True) as executor:
-                if several:
-                    study.keep(name, _alternating(study, graph, executor))
-                    continue
-                executor.lr = RATE
-                verdicts = truth(graph, executor, control=True, device=study.torch_device)
-        except Exception as error:
-            study.failed(name, error)
-            continue
-        verdict, control = verdicts["executor"], verdicts["channels_last"]
-        worst = {r.kind: {**r._asdict(), "ratio": r.ratio} for r in worst_per_kind(verdict.rows)}
-        wrong = [x._asdict() for x in verdict.wrong]
-        told = {"wrong": len(wrong), "tensors": len(verdict.rows), "ratios": {k: r["ratio"] for k, r in worst.items()}}
-        beside = {"wrong": len(control.wrong), "ratios": {r.kind: r.ratio for r in worst_per_kind(control.rows)}}
-        study.keep(name, {**told, "pytorch_channels_last": beside, "worst": worst, "first_wrong": wrong[:10]})
+    several = len(graph.program["train_step"].outputs) > 1
+    kept = () if several else decisive_values(graph)
+    _, made = study.make(graph, rough=rough, policy="sequential", keep=kept)
+    with study.executor(made, seed=1, poison=True) as executor:
+        if several:
+            return _alternating(study, graph, executor)
+        executor.lr = RATE
+        verdicts = truth(graph, executor, control=True, device=study.torch_device)
+    verdict, control = verdicts["executor"], verdicts["channels_last"]
+    worst = {r.kind: {**r._asdict(), "ratio": r.ratio} for r in worst_per_kind(verdict.rows)}
+    wrong = [x._asdict() for x in verdict.wrong]
+    told = {"wrong": len(wrong), "tensors": len(verdict.rows), "ratios": {k: r["ratio"] for k, r in worst.items()}}
+    beside = {"wrong": len(control.wrong), "ratios": {r.kind: r.ratio for r in worst_per_kind(control.rows)}}
+    return {**told, "pytorch_channels_last": beside, "worst": worst, "first_wrong": wrong[:10]}
 
 
 def _alternating(study: Study, graph: Graph, executor: CudaExecutor) -> dict[str, Any]:
@@ -110,23 +113,26 @@ def _alternating(study: Study, graph: Graph, executor: CudaExecutor) -> dict[str
 
 def bfloat16(study: Study) -> None:
     """Bar: no further from float64 than PyTorch's autocast. Medians over draws."""
-    from codegen.autocast import distances
-
     networks = TOY if study.null else NETWORKS
     for name in study.open(n for n in networks if n != "dcgan"):
-        graph = _built(name, **networks[name])
-        found: dict[str, list[tuple[float, float]]] = {}
         try:
-            _, made = study.make(mixed_precision(graph), "bf16", rough=True, policy="sequential")
-            for draw in range(DRAWS):
-                with study.executor(made, seed=1 + draw, poison=True) as executor:
-                    executor.lr = RATE
-                    for row in distances(graph, executor, device=study.torch_device, seed=10 * draw):
-                        found.setdefault(row.kind, []).append((row.executor, row.autocast))
+            study.keep(name, judged_mixed(study, _built(name, **networks[name]), rough=True))
         except Exception as error:
             study.failed(name, error)
-            continue
-        study.keep(name, {kind: _medians(pairs) for kind, pairs in found.items()})
+
+
+def judged_mixed(study: Study, graph: Graph, rough: bool, draws: int = DRAWS) -> dict[str, Any]:
+    """Of losses, gradients and parameters. `rough`: as Study.make."""
+    from codegen.autocast import distances
+
+    found: dict[str, list[tuple[float, float]]] = {}
+    _, made = study.make(mixed_precision(graph), "bf16", rough=rough, policy="sequential")
+    for draw in range(draws):
+        with study.executor(made, seed=1 + draw, poison=True) as executor:
+            executor.lr = RATE
+            for row in distances(graph, executor, device=study.torch_device, seed=10 * draw):
+                found.setdefault(row.kind, []).append((row.executor, row.autocast))
+    return {kind: _medians(pairs) for kind, pairs in found.items()}
 
 
 def _medians(pairs: list[tuple[float, float]]) -> dict[str, Any]:

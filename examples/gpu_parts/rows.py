@@ -8,6 +8,7 @@ It says `ROW.ready` in the folder, waits for `ROW.go` there, and leaves `ROW.jso
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,19 @@ sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
 from codegen.cuda.bench import CONTENDERS, device_inputs, host_ms, step_times, torch_contenders  # noqa: E402
 from codegen.cuda.turns import turn  # noqa: E402
 from codegen.steps import Step, paired, timed  # noqa: E402
+from gpu_parts.accuracy import judged, judged_mixed  # noqa: E402
 from gpu_parts.memory import BATCHES, CAP, DEPTHS, SHARES, TORCH_SHARES, of_depth, run_briefly, torch_under  # noqa: E402
 from gpu_parts.speed import PLAIN_ROWS, ROWS  # noqa: E402
 from gpu_parts.study import Study  # noqa: E402
+from gpu_parts.tuners import tuned_side_by_side  # noqa: E402
 from planner import zoo  # noqa: E402
 from planner.graph.model import Graph  # noqa: E402
 from planner.graph.precision import full_precision, is_mixed  # noqa: E402
 
 Measure = Callable[[], dict[str, Any]]
 REPETITIONS = 20
+TUNERS = 4
+"""Processes that tune PyTorch's kernels for max-autotune."""
 
 
 def steps(study: Study, contender: str, batch: int, precision: str) -> Measure:
@@ -60,10 +65,19 @@ def _contender(study: Study, graph: Graph, contender: str, precision: str) -> St
     model = full_precision(graph) if is_mixed(graph) else graph
     state = {name: 0.02 * torch.rand_like(tensor) for name, tensor in Twin(model).named_values()}
     inputs = device_inputs(graph, study.device, study.null)
-    _, step = next(
-        torch_contenders(model, inputs, state, precision, study.device, (contender,), null_device=study.null)
-    )
+    with nullcontext() if study.null or contender != CONTENDERS[-1] else tuned_side_by_side(study.device, TUNERS):
+        _, step = next(
+            torch_contenders(model, inputs, state, precision, study.device, (contender,), null_device=study.null)
+        )
     return step
+
+
+def truth(study: Study, batch: int, precision: str) -> Measure:
+    """ResNet-50 beside float64, in the algorithms that its step is timed in."""
+    graph = study.graph("resnet50", batch=batch)
+    judge = partial(judged_mixed, draws=2) if precision == "bf16" else judged
+    row = judge(study, graph, rough=False)
+    return lambda: row
 
 
 def budget(study: Study, share: float) -> Measure:
@@ -90,6 +104,7 @@ ALL: dict[str, Callable[[Study], Measure]] = {
         for contender in reversed(CONTENDERS)
         for batch, precision in (*ROWS, *PLAIN_ROWS)
     },
+    **{f"truth_32_{precision}": partial(truth, batch=32, precision=precision) for precision in ("float32", "bf16")},
     **{f"budget_{share}": partial(budget, share=share) for share in (1.0, *SHARES.values())},
     **{f"torch_budget_{share}": partial(torch_under, share=share) for share in TORCH_SHARES},
     **{f"cap_{name}": partial(cap, name=name, batch=batch) for name, batch in BATCHES.items()},
