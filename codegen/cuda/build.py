@@ -46,6 +46,8 @@ NULL_KERNELS = ("-O1", "-x", "c++")
 """Kernels for the null device: nobody waits for them, everybody for their compiler."""
 MODULE = ("-Os", "-fno-strict-aliasing")
 BINDINGS = ("module.cpp", "probe.cpp")
+PREPARED = "kernels.cpp"
+"""Of a large plan one constructor of thousands of members, which runs once and takes g++ minutes to optimise."""
 TOGETHER = 8 * toolchain.TOGETHER
 """Of sources that only ask for work: ResNet-18's take 3 s as one and 11 s one by one, most of that for headers."""
 
@@ -120,7 +122,8 @@ def _own(
         return _host(group, (*MODULE, *defines), includes, extra)
     if first.suffix == ".cu":
         return _host(group, (*NULL_KERNELS, *defines), includes, (*extra, *own)) if null else _kernels(first, arch)
-    return _host(group, ("-O1", *defines), includes, (*extra, *own))
+    level = "-O0" if [s.name for s in group] == [PREPARED] else "-O1"
+    return _host(group, (level, *defines), includes, (*extra, *own))
 
 
 def _kernels(source: Path, arch: str, defines: tuple[str, ...] = ()) -> Callable[[], Path]:

@@ -153,7 +153,7 @@ def test_a_joint_launch_computes_what_single_ones_do(graph: Graph, tmp_path: Pat
         made = make(plan, graph, tmp_path / str(joint))
         if not joint:
             tables = tmp_path / str(joint) / "lanes.cpp"
-            tables.write_text(re.sub(r", true\},$", "},", tables.read_text(), flags=re.MULTILINE))
+            tables.write_text(re.sub(r"\}, true\},$", "}},", tables.read_text(), flags=re.MULTILINE))
             made = remade(tmp_path / str(joint))
         with made(seed=1, poison=True, null_device=NULL) as executor:
             if NULL:

@@ -166,7 +166,7 @@ def edited(made: type[CudaExecutor], folder: Path, where: dict[str, str], by: st
 @asks_the_null_device
 @pytest.mark.parametrize("number", [0, 2, 4])
 def test_a_missing_wait_is_caught(wide_class: type[CudaExecutor], number: int, tmp_path: Path) -> None:
-    broken = edited(wide_class, tmp_path / "broken", {"lanes.cpp": r"\{(train_step_\w+_waits)\}"}, "{}", number)
+    broken = edited(wide_class, tmp_path / "broken", {"lanes.cpp": r"\{train_step_waits [^}]+\}"}, "{}", number)
     with broken(null_device=NULL) as executor, pytest.raises(InternalError, match=r"may still be|for value"):
         float(executor.step(*batch(executor._graph)))
 
@@ -174,7 +174,7 @@ def test_a_missing_wait_is_caught(wide_class: type[CudaExecutor], number: int, t
 def moved(made: type[CudaExecutor], folder: Path, offset: int) -> Any:
     """`conv1.y` lies somewhere else, for all nodes of a step."""
     planned = made.plan.placement["conv1.y"]
-    written = rf"train_step_conv1_touches.*{{(\d+), 0, {planned.offset}, {planned.bytes}, true}}"
+    written = rf"    // conv1\n(?:    {{.*\n)*?    {{(\d+), 0, {planned.offset}, {planned.bytes}, true}}"
     number = re.search(written, (made._folder / "lanes.cpp").read_text())[1]
     where = {"values.hpp": rf"(?<=constexpr int64_t conv1_y = ){planned.offset}(?=;)"}
     where["lanes.cpp"] = rf"(?<={{{number}, 0, ){planned.offset}(?=, )"
@@ -192,7 +192,7 @@ def test_a_value_written_over_is_caught(wide_class: type[CudaExecutor], tmp_path
 def said(made: type[CudaExecutor], folder: Path, operand: str, less: int) -> Any:
     """`conv1` is said to touch fewer bytes of an operand than it does."""
     planned = made.plan.placement[operand]
-    pattern = rf"(?<=train_step_conv1_touches\[\] = )(.*, 0, {planned.offset}, ){planned.bytes}"
+    pattern = rf"(    // conv1\n(?:    {{.*\n)*?    {{\d+, 0, {planned.offset}, ){planned.bytes}"
     return edited(made, folder, {"lanes.cpp": pattern}, rf"\g<1>{planned.bytes - less}")
 
 
