@@ -46,8 +46,6 @@ NULL_KERNELS = ("-O1", "-x", "c++")
 """Kernels for the null device: nobody waits for them, everybody for their compiler."""
 MODULE = ("-Os", "-fno-strict-aliasing")
 BINDINGS = ("module.cpp", "probe.cpp")
-PREPARED = "kernels.cpp"
-"""Of a large plan one constructor of thousands of members, which runs once and takes g++ minutes to optimise."""
 TOGETHER = 8 * toolchain.TOGETHER
 """Of sources that only ask for work: ResNet-18's take 3 s as one and 11 s one by one, most of that for headers."""
 
@@ -116,14 +114,14 @@ def _own(
     extra: Sequence[str],
     own: Sequence[str],
 ) -> Callable[[], Path]:
-    """Some of a plan's own sources. But for its chains they only ask for work: nothing in them is worth optimising."""
+    """Some of a plan's own sources. But for its chains they only ask for work: nothing in them is worth optimising, and
+    one constructor of thousands of prepared calls takes g++ minutes."""
     first = group[0]
     if first.name in BINDINGS:  # the same for all plans
         return _host(group, (*MODULE, *defines), includes, extra)
     if first.suffix == ".cu":
         return _host(group, (*NULL_KERNELS, *defines), includes, (*extra, *own)) if null else _kernels(first, arch)
-    level = "-O0" if [s.name for s in group] == [PREPARED] else "-O1"
-    return _host(group, (level, *defines), includes, (*extra, *own))
+    return _host(group, ("-O0", *defines), includes, (*extra, *own))
 
 
 def _kernels(source: Path, arch: str, defines: tuple[str, ...] = ()) -> Callable[[], Path]:
