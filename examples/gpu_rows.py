@@ -12,7 +12,7 @@ can be made elsewhere in between, from the tables that came back, and what that 
 to time it again.
 
 On 16 processors with an H200 twelve executors are profiled, planned and built in 170 s, thirteen from tables that are
-there in 85; PyTorch's reduce-overhead of one ResNet-50 step takes 60 s beside them, its max-autotune more than 400:
+there in 85; PyTorch's reduce-overhead of one ResNet-50 step takes 60 s beside them, its max-autotune more than 540:
 name it first, and few rows beside it. Whoever times a kernel, profile or PyTorch's compiler, takes a turn; what PyTorch
 warms up disturbs profiles nevertheless, which choose algorithms by their times: better bring tables from a call without
 its rows. What the machine needs: as gpu_study.py. `--null`: a dry run.

@@ -1,8 +1,8 @@
 """PyTorch's coordinate descent (max-autotune), in several processes.
 
 For every kernel that it generates, PyTorch 2.11's compiler compiles and times a dozen or more neighbours of its best
-configuration, in turn, in the process that is about to launch it: ten minutes for a step of ResNet-50, most of which
-one processor compiles. Here the first step runs on what was best before the descent, and says what it launched;
+configuration, in turn, in the process that is about to launch it: ten minutes for a step of ResNet-50, by reckoning, as
+one processor compiles them. Here the first step runs on what was best before the descent, and says what it launched;
 processes of their own do the same descent for these kernels side by side, and before the second step, the first that is
 recorded, every kernel becomes what its descent found.
 """
