@@ -13,7 +13,7 @@ import numpy as np
 
 from planner.errors import InternalError, UserError
 from planner.plan.schema import Plan
-from planner.solve.assemble import Setting, assemble, too_small
+from planner.solve.assemble import Setting, assemble, completed, draft, too_small, unpacked_ns
 from planner.solve.memory.frontier import TRAIN, Frontier, fixed_programs, frontier
 from planner.solve.memory.search import State, cheapest
 from planner.solve.rewriting import calm
@@ -84,9 +84,10 @@ def fastest_within(
     at_least: int = 0,
     known_ns: float = math.inf,
 ) -> Plan | None:
-    """The fastest plan that fits; None: there is none. `known_ns`: time of the training step in a plan that there is
-    already; what certainly takes longer is not looked at."""
+    """The fastest plan that fits; None: there is none. `known_ns`: time of a plan that there is already; what certainly
+    takes longer is not looked at."""
     beside = any(s.spans for s in schedules.values())
+    others_ns = certain_others_ns(setting, schedules, threads, choice)
     schedules = calm(setting.graph, schedules)
     # Signals between lanes are not in the estimates; in steps of microseconds they decide.
     signals = 2 * setting.costs.sync_ns * len(schedules[TRAIN].order)
@@ -95,13 +96,23 @@ def fastest_within(
     best: Plan | None = None
     for state in choice.states:
         shortest = (choice.base_ns + state.least_ns) * sure - signals
-        if state.peak > setting.capacity or shortest > known_ns:
+        if state.peak > setting.capacity or shortest + others_ns > known_ns:
             continue
-        for plan in _assembled(setting, schedules, threads, choice, state):
+        for plan in _assembled(setting, schedules, threads, choice, state, known_ns - others_ns):
             best = min((p for p in (best, plan) if p), key=lambda p: preference(p, at_least))
         if best and _time(best) >= at_least:
-            known_ns = min(known_ns, best.program[TRAIN].predicted_ns)
+            known_ns = min(known_ns, _time(best))
     return best and _with_bound(setting, choice, best)
+
+
+def certain_others_ns(
+    setting: Setting, schedules: Mapping[str, Schedule], threads: tuple[int, ...], choice: Frontier
+) -> float:
+    """What the programs besides the training step certainly take in every plan under a budget. In one such plan they
+    may take longer than in another: they wait for bytes, and where these lie depends on the training step, too."""
+    fastest = {name: other.within(setting.target.memory.capacity) for name, other in choice.others.items()}
+    made = draft(setting, {**calm(setting.graph, schedules), **fastest}, threads)
+    return CERTAIN * sum(unpacked_ns(setting, made, name) for name in made.schedules if name != TRAIN)
 
 
 def _fixed(setting: Setting, schedules: Mapping[str, Schedule], threads: tuple[int, ...]) -> Plan:
@@ -161,15 +172,24 @@ def preference(plan: Plan, at_least: int) -> tuple[bool, int]:
 
 
 def _assembled(
-    setting: Setting, schedules: Mapping[str, Schedule], threads: tuple[int, ...], choice: Frontier, state: State
+    setting: Setting,
+    schedules: Mapping[str, Schedule],
+    threads: tuple[int, ...],
+    choice: Frontier,
+    state: State,
+    known_ns: float,
 ) -> list[Plan]:
-    """The state's plans that fit. Transfers that overlap hold more memory, and need not be faster where they wait for
+    """The state's plans that fit, without those whose training step certainly takes longer than `known_ns`: to pack
+    them would take the most time. Transfers that overlap hold more memory, and need not be faster where they wait for
     each other."""
     rewrites, schedules = choice.rewrite(state), choice.schedules(state, schedules)
     found = []
     for overlap in (True, False) if rewrites[TRAIN].transfers else (True,):
+        made = draft(setting, schedules, threads, rewrites, overlap=overlap)
+        if known_ns < math.inf and CERTAIN * unpacked_ns(setting, made, TRAIN) > known_ns:
+            continue
         try:
-            found.append(assemble(setting, schedules, threads, rewrites, overlap=overlap))
+            found.append(completed(setting, made))
         except UserError as error:
             if error.code != "SP1301":
                 raise

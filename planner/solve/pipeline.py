@@ -18,7 +18,6 @@ from planner.graph.precision import require_precision
 from planner.plan.schema import Plan
 from planner.solve.assemble import Say, Setting, assemble, too_small
 from planner.solve.budget import (
-    CERTAIN,
     Infeasible,
     chain,
     fastest_within,
@@ -139,27 +138,20 @@ class _Solved:
         first = self._plan.pools[0].model_copy(update={"capacity": self.setting.capacity})
         return self._plan.model_copy(update={"pools": (first, *self._plan.pools[1:])})
 
-    def as_it_is(self, known_ns: float = math.inf) -> Plan:
-        """Nothing runs again or moves, although now and then a step of microseconds would end a little sooner so. What
-        runs side by side may end sooner where it is scheduled within fewer bytes, and then does so with more of them,
-        too. `known_ns`: what the time of a plan that there is already counts as; none that certainly counts as more is
-        looked for."""
+    def anew(self, known_ns: float) -> Plan | None:
+        """What ends the soonest of what fits where it is scheduled within fewer bytes: that may be sooner than as it
+        is, and then is so with more bytes, too. Nothing runs again or moves, although now and then a step of
+        microseconds would end a little sooner so. `known_ns`: time of a plan that there is already; None: none is
+        faster, or not all levels are compared."""
         if not self.every_level:
-            return self.plan
+            return None
         quiet = replace(self.setting, say=lambda text: None)
         choice = frontier(quiet, calm(quiet.graph, self._schedules), searched=False)
-        known_step = min(self._step_ns, known_ns / self._counts - self._others_ns)
-        found = Beside(quiet, self._schedules, self._threads, choice).plan(self.arena, 0, known_step)
-        return min((plan for plan in (self.plan, found) if plan), key=_total)
+        return Beside(quiet, self._schedules, self._threads, choice).plan(self.arena, 0, known_ns)
 
     @property
     def _step_ns(self) -> int:
         return self._plan.program[TRAIN].predicted_ns
-
-    @property
-    def _others_ns(self) -> float:
-        """What the other programs certainly take."""
-        return CERTAIN * (self.total_ns - self._step_ns)
 
     @property
     def promised_ns(self) -> float:
@@ -168,10 +160,11 @@ class _Solved:
 
     def counted(self, plan: Plan) -> float:
         """What the time of a plan of its schedule counts as, ns."""
-        return _total(plan) * self._counts
+        return _total(plan) * self.counts
 
     @property
-    def _counts(self) -> float:
+    def counts(self) -> float:
+        """Of its times the factor."""
         return SURE if self.beside and self.setting.costs.measured else 1
 
     @property
@@ -182,16 +175,18 @@ class _Solved:
     def rewritten(self, at_least: int, first: "_Solved", known: Sequence[Plan]) -> Plan | None:
         """The fastest plan within the budget; None: nothing that fits is faster than those known. `first`: what a
         budget would rewrite first. SP1301."""
-        self.setting.say(f"budget: {format_bytes(self.setting.capacity)} is less than "
-                         f"{format_bytes(self.arena)}")  # fmt: skip
+        if not self.fits:
+            self.setting.say(f"budget: {format_bytes(self.setting.capacity)} is less than "
+                             f"{format_bytes(self.arena)}")  # fmt: skip
         at_least = 0 if self.every_level else max(at_least, self.total_ns)
         if TRAIN not in self._schedules:
             return within_budget(self.setting, self._schedules, self._threads, at_least=at_least)
         choice = self._states(first)
-        known_ns = min((_total(plan) - self._others_ns for plan in known), default=math.inf)
+        known_ns = min(map(_total, known), default=math.inf)
         given = self.setting, self._schedules, self._threads, choice
         found = [Beside(*given).plan(self.arena, at_least, known_ns)] if self.beside else []
         if self.every_level or not any([*found, self.beside and known]):
+            known_ns = min([known_ns, *(_total(plan) for plan in found if plan)])
             found.append(fastest_within(*given, at_least, known_ns))
         if not any([*found, *known]):
             raise infeasible(*given)
@@ -218,16 +213,18 @@ class _Solved:
 
 def _within_budget(candidates: Sequence[_Solved]) -> Plan:
     """The fastest candidate if it fits, or what is faster of those that are scheduled anew; else the better of the
-    fastest that does fit and the bases' rewritings."""
+    fastest that does fit and the bases' rewritings.
+
+    Neither the time nor the bytes that a candidate takes as it is bound what it takes scheduled anew, within fewer
+    bytes. So that is looked for even if it does not fit as it is, or is slower than a plan that is known: a smaller
+    budget, under which that is not known, would have a faster plan."""
     fastest = min(candidates, key=lambda c: c.promised_ns)
     if fastest.fits:
-        best = fastest.as_it_is()
-        best_ns = fastest.counted(best)
-        others = (c for c in candidates if c is not fastest and c.fits and c.every_level)
-        for other in sorted(others, key=lambda c: c.promised_ns):
-            found = other.as_it_is(best_ns)
-            if other.counted(found) < best_ns:
-                best, best_ns = found, other.counted(found)
+        best, best_ns = fastest.plan, fastest.promised_ns
+        for candidate in sorted(candidates, key=lambda c: c.promised_ns):
+            found = candidate.anew(best_ns / candidate.counts)
+            if found and candidate.counted(found) < best_ns:
+                best, best_ns = found, candidate.counted(found)
         return best
     whole = [c for c in candidates if c.total_ns >= fastest.total_ns]
     fitting = [c for c in whole if c.fits]
@@ -235,8 +232,8 @@ def _within_budget(candidates: Sequence[_Solved]) -> Plan:
     refused: list[Infeasible] = []
     bases = _bases(candidates)
     for base in sorted(bases, key=lambda c: c.total_ns):
-        if plans and base.total_ns >= min(map(_total, plans)):
-            break
+        if plans and not base.every_level and base.total_ns >= min(map(_total, plans)):
+            continue
         try:
             plan = base.rewritten(fastest.total_ns, bases[0], plans)
         except Infeasible as error:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from planner.errors import UserError
@@ -85,11 +85,14 @@ def test_random_graphs_under_random_budgets(seed: int, share: float, pools: int)
 
 
 @settings(max_examples=2, deadline=None)
+@example(seed=10734)  # a longer training step, but more is gained where nothing is trained
 @given(seed=st.integers(0, 10**6))
 def test_more_memory_is_never_slower(seed: int) -> None:
+    """All programs together: that is what plans are compared by."""
     rewriter = Rewriter(random_net(random.Random(seed)))
     least, most = smallest(rewriter), rewriter.plan({}).pools[0].arena
-    times = [at(rewriter, round(least + i * (most - least) / 5)).program["train_step"].predicted_ns for i in range(6)]
+    plans = [at(rewriter, round(least + i * (most - least) / 5)) for i in range(6)]
+    times = [sum(p.predicted_ns for p in plan.programs) for plan in plans]
     assert times == sorted(times, reverse=True)
 
 

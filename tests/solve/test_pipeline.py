@@ -132,6 +132,8 @@ def test_auto_meets_every_budget_that_sequential_meets_and_is_no_slower() -> Non
 @settings(max_examples=2, deadline=None)
 @example(seed=52, slow=False, same_bits=True, large=False)  # what co-runs fits only one node after the other
 @example(seed=56, slow=False, same_bits=False, large=True)  # fewer bytes were scheduled to end sooner
+@example(seed=155607, slow=False, same_bits=False, large=False)  # also beside a plan that fits as it is
+@example(seed=10101, slow=True, same_bits=True, large=False)  # and with nodes that run again
 @given(seed=st.integers(0, 10**6), slow=st.booleans(), same_bits=st.booleans(), large=st.booleans())
 def test_every_call_gives_more_memory_no_slower_plan(seed: int, slow: bool, same_bits: bool, large: bool) -> None:
     """Budgets in any order, nothing known from other calls; the smallest one that is told can be met. `large`: as

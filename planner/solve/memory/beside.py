@@ -17,7 +17,7 @@ from planner.errors import UserError
 from planner.graph.model import Graph
 from planner.plan.schema import Plan, Slowdown
 from planner.solve.assemble import Draft, Setting, completed, draft, unpacked_ns
-from planner.solve.budget import CERTAIN, preference
+from planner.solve.budget import CERTAIN, certain_others_ns, preference
 from planner.solve.corunning.interference import Interference
 from planner.solve.keep import kept_values
 from planner.solve.liveness import liveness
@@ -63,11 +63,12 @@ class Beside:
 
     def plan(self, top: int, at_least: int, known_ns: float) -> Plan | None:
         """The fastest plan that fits; None: none does, or none is faster than one that there is already. `top`: the
-        highest level, bytes. `at_least`: ns below which promises are not sought. `known_ns`: time of the training step
-        in the plan that there is."""
+        highest level, bytes. `at_least`: ns below which promises are not sought. `known_ns`: time of the plan that
+        there is."""
         every = small(self.setting.graph)
         # Signals between lanes are not in a schedule's times; in steps of microseconds they decide.
         signals = 2 * self.setting.costs.sync_ns * len(self.schedules[TRAIN].order)
+        others_ns = certain_others_ns(self.setting, self.schedules, self.threads, self.choice)
         best: Plan | None = None
         seen: list[Mapping[str, Schedule]] = []
         fitting = 0
@@ -78,17 +79,17 @@ class Beside:
             if fitting == FITTING and not every:
                 break
             seen.append(made.schedules)
-            if SURE * made.schedules[TRAIN].end_ns - signals > known_ns:
+            if SURE * made.schedules[TRAIN].end_ns - signals + others_ns > known_ns:
                 if every:
                     continue
                 break
-            if CERTAIN * unpacked_ns(self.setting, made, TRAIN) > known_ns:
+            if CERTAIN * unpacked_ns(self.setting, made, TRAIN) + others_ns > known_ns:
                 continue
             plan = self._fitting(made)
             if plan is not None:
                 fitting += 1
                 best = min((p for p in (best, plan) if p), key=lambda p: preference(p, at_least))
-                known_ns = min(known_ns, plan.program[TRAIN].predicted_ns)
+                known_ns = min(known_ns, sum(p.predicted_ns for p in plan.programs))
         return best
 
     def along(self, top: int) -> list[Plan]:
