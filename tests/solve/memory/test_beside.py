@@ -83,7 +83,7 @@ def test_more_memory_is_never_slower(seed: int, slow: bool) -> None:
     target = with_pool(load_target("cpu16")) if slow else load_target("cpu16")
     costs = modelled_costs(graph, target, lanes=4)
     low, high = least(graph, target, costs, 4), planned(graph, target, costs, 4, None).pools[0].arena
-    budgets = [round(low + i * (high - low) / 5) for i in range(6)]
+    budgets = [round(low + i * (high - low) / 4) for i in range(5)]
     plans = [planned(graph, target, costs, 4, budget) for budget in budgets]
     times = [sum(p.predicted_ns for p in plan.programs) for plan in plans]
     again = [any(p.rewrite for p in plan.programs) for plan in plans]
