@@ -4,7 +4,7 @@ For every kernel that it generates, PyTorch 2.11's compiler compiles and times a
 configuration, in turn, in the process that is about to launch it: ten minutes for a step of ResNet-50, by reckoning, as
 one processor compiles them. Here the first step runs on what was best before the descent, and says what it launched;
 processes of their own do the same descent for these kernels side by side, and before the second step, the first that is
-recorded, every kernel becomes what its descent found.
+recorded, every kernel becomes what its descent found. Not run on a GPU yet: read from PyTorch's sources.
 """
 
 import copy

@@ -87,8 +87,8 @@ def fastest_within(
     """The fastest plan that fits; None: there is none. `known_ns`: time of a plan that there is already; what certainly
     takes longer is not looked at."""
     beside = any(s.spans for s in schedules.values())
-    others_ns = certain_others_ns(setting, schedules, threads, choice)
     schedules = calm(setting.graph, schedules)
+    others_ns = certain_others_ns(setting, schedules, threads, choice)
     # Signals between lanes are not in the estimates; in steps of microseconds they decide.
     signals = 2 * setting.costs.sync_ns * len(schedules[TRAIN].order)
     # Modes that were chosen to run beside others may do so again.

@@ -164,7 +164,7 @@ class _Solved:
 
     @property
     def counts(self) -> float:
-        """Of its times the factor."""
+        """By how much its times count."""
         return SURE if self.beside and self.setting.costs.measured else 1
 
     @property
