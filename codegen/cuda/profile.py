@@ -85,7 +85,7 @@ def profile(
         try:
             for number, (signature, ways) in enumerate(zip(library, waiting, strict=True)):
                 progress("timing the library's algorithms", number, len(library))
-                table = table.with_entries(_entry(signature, way) for way in _worth_keeping(ways.result()))
+                table = table.with_entries(entry_of(signature, way) for way in _worth_keeping(ways.result()))
                 save(table)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -124,7 +124,8 @@ def _worth_keeping(ways: Sequence[Algorithm]) -> list[Algorithm]:
     return kept
 
 
-def _entry(signature: Signature, way: Algorithm) -> CostEntry:
+def entry_of(signature: Signature, way: Algorithm) -> CostEntry:
+    """What a table has of a library's algorithm."""
     mode = device_mode(op_named(signature.op), way.name)
     sizes = dict(facts(signature, mode))
     if way.workspace:

@@ -31,6 +31,15 @@ int number_of(ConvKind kind, const std::string& name) {
   return static_cast<int>(found - names.begin());
 }
 
+/// What the older interface has. It does not ask whether results have the size that follows: they would be wrong.
+bool pads_alike(const Conv& s) {
+  const auto fits = [](int64_t in, int64_t out, int64_t taps, int64_t stride, int64_t dilation, int64_t padding) {
+    return (in + 2 * padding - (taps - 1) * dilation - 1) / stride + 1 == out;
+  };
+  return fits(s.ih, s.oh, s.kh, s.stride_h, s.dilation_h, s.pad_h) &&
+         fits(s.iw, s.ow, s.kw, s.stride_w, s.dilation_w, s.pad_w);
+}
+
 struct ByAlgorithm : Convolution::Prepared {
   Libraries::Handles& handles;
   ConvKind kind;
@@ -42,6 +51,7 @@ struct ByAlgorithm : Convolution::Prepared {
   ByAlgorithm(Libraries::Handles& handles, ConvKind kind) : handles(handles), kind(kind) {}
   /// By way of the other constructor, so that what was made goes where something fails.
   ByAlgorithm(Libraries::Handles& handles, ConvKind kind, const Conv& s, bool tf32) : ByAlgorithm(handles, kind) {
+    if (!pads_alike(s)) throw other_library("cuDNN's algorithms with names pad alike on both sides, not as this convolution");
     const auto i = [](int64_t n) { return static_cast<int>(n); };
     const bool low = s.element == Element::bfloat16;
     const cudnnDataType_t stored = low ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
@@ -134,6 +144,7 @@ std::vector<std::string> candidates(Libraries::Handles& handles, ConvKind kind, 
     add(without);
   }
   const bool exact = shape.element == Element::float32 && !tf32;
+  if (!pads_alike(shape)) return found;
   for (const std::string& name : names_of(kind))
     if (repeatable(kind, number_of(kind, name)) && (precise(name) || !exact)) found.push_back(name);
   return found;

@@ -84,6 +84,8 @@ struct Geometry {
   bool flipped = false;  // CUDNN_CONVOLUTION, not CUDNN_CROSS_CORRELATION
 };
 
+const std::string kOtherSize = "a result of another size";
+
 /// What does not fit; nothing where all does.
 inline std::string misfit(const Tensor& x, const Tensor& w, const Tensor& y, const Geometry& g) {
   if (x.low != w.low) return "data and weights of two types";
@@ -91,7 +93,7 @@ inline std::string misfit(const Tensor& x, const Tensor& w, const Tensor& y, con
   if (y.dims[0] != x.dims[0] || y.dims[1] != w.dims[0]) return "a result of other images or channels";
   for (size_t i = 0; i < 2; ++i) {
     const int64_t room = x.dims[2 + i] + g.before[i] + g.behind[i] - (w.dims[2 + i] - 1) * g.dilation[i] - 1;
-    if (room < 0 || y.dims[2 + i] != room / g.stride[i] + 1) return "a result of another size";
+    if (room < 0 || y.dims[2 + i] != room / g.stride[i] + 1) return kOtherSize;
   }
   return {};
 }

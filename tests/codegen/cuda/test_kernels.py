@@ -10,14 +10,18 @@ import pytest
 from codegen.cuda.executor import CudaExecutor
 from codegen.cuda.facts import has_bias
 from codegen.cuda.launches import Launch
+from codegen.cuda.probe import algorithms
+from codegen.cuda.profile import entry_of
 from planner.graph.model import DType, Layout, TensorType
 from planner.ops import all_ops
 from planner.ops.base import Mode, Op, Sample, op_named, round_bfloat16
 from planner.ops.copy import PermuteAttrs
 from planner.ops.device import device_mode
 from planner.ops.pool import MaxPoolAttrs, MaxPoolGradAttrs
-from planner.ops.signature import signature_of
-from tests.codegen.cuda.plans import NULL, make, plan_for
+from planner.ops.signature import signature_of, signatures_of
+from planner.solve.options import PlanOptions
+from planner.solve.pipeline import make_plan
+from tests.codegen.cuda.plans import NULL, costs_of, gpu, make, plan_for
 from tests.codegen.plans import Case, graph_of, in_bfloat16, low_samples
 from tests.codegen.test_ops import drawn, load, mistakes
 
@@ -95,6 +99,7 @@ def windows() -> list[tuple[str, Sample]]:
     return found
 
 
+LIBRARIES = ("conv", "matmul")
 FAMILIES = ("all",) if NULL else tuple(sorted({op.family for op in all_ops().values()} - {"transfer"}))
 """On a GPU each in an executor of its own: what one does wrong hides nothing of the others."""
 
@@ -135,14 +140,20 @@ def executor(cases: list[Case], tmp_path_factory: pytest.TempPathFactory) -> Cud
     return make(plan_for(graph), graph, folder, safe=False)(poison=True, null_device=NULL)
 
 
-def test_every_kernel(executor: CudaExecutor, cases: list[Case]) -> None:
+def require_references(executor: CudaExecutor, cases: list[Case]) -> dict[str, Array]:
+    """On operands that are returned."""
     state = drawn(cases, np.random.default_rng(0))
     load(executor, state)
     executor.predict()
     # For some shapes the libraries have no other way.
-    twice = {case.node_id for case in cases if not NULL and case.op.family in ("conv", "matmul")}
+    twice = {case.node_id for case in cases if not NULL and case.op.family in LIBRARIES}
     wrong = [m for case in cases for m in mistakes(executor, case, state, case.node_id in twice)]
     assert not wrong, "\n".join(wrong[:20]) + f"\n{len(wrong)} of {len(cases)}"
+    return state
+
+
+def test_every_kernel(executor: CudaExecutor, cases: list[Case]) -> None:
+    state = require_references(executor, cases)
     if not NULL:
         return
     biased = [c for c in cases if c.op.family == "conv" and has_bias(signature_of(executor._graph, c.node))]
@@ -152,6 +163,26 @@ def test_every_kernel(executor: CudaExecutor, cases: list[Case]) -> None:
         (want,) = case.op.reference(case.sample.attrs, [state[n].astype(np.float64) for n in case.inputs])
         got = executor._copy(executor._graph.value[case.outputs[0]])
         np.testing.assert_array_equal(got, round_bfloat16(want.astype(np.float32)))
+
+
+@pytest.mark.skipif(NULL, reason="a GPU's libraries have them")
+@pytest.mark.parametrize("family", LIBRARIES)
+def test_every_algorithm(family: str, tmp_path: Path) -> None:
+    """Of what the libraries offer, not only what is fastest here."""
+    cases = device_cases(family)
+    graph = graph_of(cases)
+    ways = {
+        s: algorithms(s, gpu().gpus[0].arch, tf32=False)
+        for s in signatures_of([graph])
+        if op_named(s.op).family == family
+    }
+    table, texts = costs_of(graph), {s.text for s in ways}
+    others = table.model_copy(update={"entries": tuple(e for e in table.entries if e.signature not in texts)})
+    for number in range(max(map(len, ways.values()))):
+        chosen = [entry_of(s, found[number % len(found)]) for s, found in ways.items()]
+        plan = make_plan(graph, gpu(), others.with_entries(chosen), PlanOptions(policy="sequential"))
+        with make(plan, graph, tmp_path / str(number), safe=False)(poison=True) as executor:
+            require_references(executor, cases)
 
 
 def test_few_blocks_leave_the_same_bits(executor: CudaExecutor, cases: list[Case]) -> None:
