@@ -11,6 +11,7 @@
 
 #include "mistake.hpp"
 #include "staging.hpp"
+#include "torch_tensor.hpp"
 
 namespace stepplan {
 
@@ -48,16 +49,13 @@ inline std::string name_of(ElementType type) {
   return (type.code < 7 ? kinds[type.code] : "type") + std::to_string(type.bits);
 }
 
+constexpr const char* kFixedShapes = "shapes are part of a plan: pass that shape, or plan for this one";
+
 inline UserMistake misfit(const InputSpec& input, const std::string& given, const std::string& fix) {
   const auto expected = shape_text(input.rank, [&](int d) { return input.shape[static_cast<size_t>(d)]; });
   return {"SP1601",
           std::string("input ") + input.name + " must be " + name_of(input.type) + " of shape " + expected + ", not " + given,
           fix};
-}
-
-/// Whether an array lies in the processor's memory.
-inline bool on_host(const nb::ndarray<nb::ro>& array) {
-  return array.device_type() == nb::device::cpu::value || array.device_type() == nb::device::cuda_host::value;
 }
 
 /// An object whose elements cannot be read in place: an array of another byte order, or one without memory, for instance.
@@ -71,8 +69,8 @@ inline std::string name_of(nb::handle argument) {
   return text;
 }
 
-/// Looks at one argument, wherever its memory is; `owner` keeps it alive.
-inline GivenArray array_anywhere(const InputSpec& input, nb::handle argument, nb::ndarray<nb::ro>& owner) {
+/// An argument as DLPack, or the buffer protocol, has it. `owner` keeps it alive.
+inline FoundArray exported_array(const InputSpec& input, nb::handle argument, nb::ndarray<nb::ro>& owner) {
   nb::object resolved;  // PyTorch gives the memory of a negated view, as of an imaginary part, without the sign
   if (nb::hasattr(argument, "is_neg") && nb::cast<bool>(argument.attr("is_neg")()))
     argument = resolved = argument.attr("resolve_neg")();
@@ -82,25 +80,41 @@ inline GivenArray array_anywhere(const InputSpec& input, nb::handle argument, nb
                  "pass a NumPy array, or anything with DLPack or the buffer protocol, that lies in memory as it is: dense, "
                  "in this machine's byte order, detached if it has a gradient");
   }
-  const ElementType type{owner.dtype().code, owner.dtype().bits};
-  const int rank = static_cast<int>(owner.ndim());
-  const std::string given = name_of(type) + " of shape " + shape_text(rank, [&](int d) { return owner.shape(size_t(d)); });
-  const bool flags = type == kBool8 && input.type == kUInt8;  // the same bytes
-  if (!(type == input.type || flags) || owner.dtype().lanes != 1) throw misfit(input, given, "convert it before the call");
-  bool same = rank == input.rank;
-  for (int d = 0; same && d < rank; ++d) same = int64_t(owner.shape(size_t(d))) == input.shape[size_t(d)];
-  if (!same) throw misfit(input, given, "shapes are part of a plan: pass that shape, or plan for this one");
-  GivenArray array{static_cast<const std::byte*>(owner.data()), {}};
-  for (int d = 0; d < rank; ++d) array.strides[size_t(d)] = owner.stride(size_t(d));
-  return array;
+  FoundArray found{static_cast<const std::byte*>(owner.data()), {owner.dtype().code, owner.dtype().bits},
+                   static_cast<int>(owner.ndim()), {}, {}, true};
+  const std::string given = name_of(found.type) + " of shape " +
+                            shape_text(found.rank, [&](int d) { return owner.shape(static_cast<size_t>(d)); });
+  if (owner.dtype().lanes != 1) throw misfit(input, given, "convert it before the call");
+  if (owner.ndim() > found.shape.size()) throw misfit(input, given, kFixedShapes);
+  for (size_t d = 0; d < owner.ndim(); ++d) found.shape[d] = int64_t(owner.shape(d)), found.strides[d] = owner.stride(d);
+  const int kind = owner.device_type();
+  found.on_host = kind == nb::device::cpu::value || kind == nb::device::cuda_host::value;
+  found.on_gpu = kind == nb::device::cuda::value || kind == nb::device::cuda_managed::value;
+  found.kind = kind, found.device = owner.device_id();
+  return found;
+}
+
+/// Looks at one argument, wherever its memory is; `owner` keeps it alive.
+inline FoundArray array_anywhere(const InputSpec& input, nb::handle argument, nb::ndarray<nb::ro>& owner) {
+  const std::optional<FoundArray> tensor = torch_tensor(argument);
+  const FoundArray found = tensor ? *tensor : exported_array(input, argument, owner);
+  const bool flags = found.type == kBool8 && input.type == kUInt8;  // the same bytes
+  const bool typed = found.type == input.type || flags;
+  bool same = found.rank == input.rank;
+  for (size_t d = 0; same && d < static_cast<size_t>(found.rank); ++d) same = found.shape[d] == input.shape[d];
+  if (!typed || !same)
+    throw misfit(input,
+                 name_of(found.type) + " of shape " + shape_text(found.rank, [&](int d) { return found.shape[size_t(d)]; }),
+                 typed ? kFixedShapes : "convert it before the call");
+  return found;
 }
 
 /// The same for an array that must lie in the processor's memory.
 inline GivenArray array_of(const InputSpec& input, nb::handle argument, nb::ndarray<nb::ro>& owner) {
-  const GivenArray array = array_anywhere(input, argument, owner);
-  if (!on_host(owner))
+  const FoundArray found = array_anywhere(input, argument, owner);
+  if (!found.on_host)
     throw misfit(input, "an array on another device", "move it to the processor's memory first");
-  return array;
+  return {found.data, found.strides};
 }
 
 }  // namespace stepplan

@@ -199,6 +199,34 @@ def test_tensors_that_lie_otherwise_than_they_read(small: Executor) -> None:
             small.predict(odd)
 
 
+def test_tensors_are_read_where_they_lie(small: Executor) -> None:
+    """As arrays of the same elements, however they are strided; what cannot be read so is named like an array."""
+    torch = pytest.importorskip("torch")
+    images, labels = batch(small_net())
+    tensor = torch.from_numpy(images)
+    wide = torch.zeros(4, 3, 8, 16)
+    wide[..., ::2] = tensor
+    expected = small.predict(images)
+    other = tensor.contiguous(memory_format=torch.channels_last)
+    for lies in (tensor, other, wide[..., ::2], tensor.clone().requires_grad_(), torch.nn.Parameter(tensor)):
+        np.testing.assert_array_equal(small.predict(lies), expected)
+    start = small.state_dict()
+    loss = small.step(tensor, torch.from_numpy(labels))
+    small.load_state_dict(start)
+    assert small.step(images, labels) == loss
+    for wrong, told in (
+        (tensor.double(), "not float64 of shape (4, 3, 8, 8)"),
+        (tensor.half(), "not float16 of shape (4, 3, 8, 8)"),
+        (tensor[None], "not float32 of shape (1, 4, 3, 8, 8)"),
+        (tensor[(None,) * 6], "not float32 of shape (1, 1, 1, 1, 1, 1, 4, 3, 8, 8)"),
+    ):
+        with pytest.raises(UserError, match="SP1601") as error:
+            small.predict(wrong)
+        assert told in error.value.problem
+    with pytest.raises(UserError, match="SP1601"):  # one of several that a function is mapped over
+        torch.vmap(small.predict)(tensor[None])
+
+
 def test_inputs_by_name(small: Executor) -> None:
     images, labels = batch(small_net())
     assert small.predict(images=images).shape == (4, 5)

@@ -32,16 +32,14 @@ inline nb::capsule create(int device, bool poison, bool record) {
 /// SP1856 unless the array lies on the host or on the executor's own GPU.
 inline Argument argument_of(int device, const InputSpec& input, nb::handle given,
                             nb::ndarray<nb::ro>& owner) {
-  const GivenArray array = array_anywhere(input, given, owner);
-  if (on_host(owner)) return {array, false};
-  const bool gpu = owner.device_type() == nb::device::cuda::value || owner.device_type() == nb::device::cuda_managed::value;
-  if (!gpu || owner.device_id() != device)
+  const FoundArray found = array_anywhere(input, given, owner);
+  if (!found.on_host && !(found.on_gpu && found.device == device))
     throw UserMistake("SP1856",
-                      std::string("input ") + input.name + " lies on device " + std::to_string(owner.device_id()) +
-                          " of kind " + std::to_string(owner.device_type()) + ", the executor runs on GPU " +
+                      std::string("input ") + input.name + " lies on device " + std::to_string(found.device) +
+                          " of kind " + std::to_string(found.kind) + ", the executor runs on GPU " +
                           std::to_string(device),
                       "move it to that GPU, or to the processor's memory");
-  return {array, true};
+  return {{found.data, found.strides}, !found.on_host};
 }
 
 /// Where a parameter's gradient is wanted: an array, or an address in the GPU's memory; None: nowhere.
