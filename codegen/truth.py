@@ -24,7 +24,8 @@ compared. At most, with P parameters of 4 bytes: the executor, the start (P), th
 gradients and optimizer state (9 P with momentum), and float64's activations of one step.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -49,6 +50,7 @@ CHUNK = 2**20
 Kind = Literal["loss", "gradient", "parameter", "statistic", "optimizer"]
 Array = np.ndarray[Any, Any]
 Tensors = Mapping[str, Array]
+Alone = Callable[[], AbstractContextManager[None]]
 Errors = dict[tuple[Kind, str], float]
 """Relative error of every tensor."""
 
@@ -132,6 +134,7 @@ def truth(
     control: bool = False,
     free: bool = False,
     device: str = "cpu",
+    alone: Alone = nullcontext,
 ) -> dict[str, Verdict]:
     """Run `steps` training steps on fresh random inputs. Compared are loss and gradients of every step, and
     parameters, running statistics and optimizer state after the last.
@@ -139,15 +142,17 @@ def truth(
     `executor`: a fresh one, whose optimizer has no state yet, of a plan that keeps `decisive_values(graph)`. `seed` of
     the inputs; None: another one every time. PyTorch's float32 has its default memory format. Verdicts: "executor",
     and with `control` "channels_last", PyTorch in that format, which differs in the order of additions only.
-    `device`: where PyTorch computes; on a GPU the caller keeps it from TF32.
+    `device`: where PyTorch computes; on a GPU the caller keeps it from TF32. `alone`: entered for as long as anything
+    computes there, not while results are compared.
     """
     drawn = [int(number) for number in np.random.default_rng(seed).integers(0, 2**32, steps)]
     start = _without_slots(graph, executor.state_dict())
-    plain = follow(graph, start, _TorchRun(graph, start, Watched(), device=device), drawn, free, device)
-    verdicts = {"executor": _verdict(follow(graph, start, _ExecutorRun(graph, executor), drawn, free, device), plain)}
+    more = (drawn, free, device, alone)
+    plain = follow(graph, start, _TorchRun(graph, start, Watched(), device=device), *more)
+    verdicts = {"executor": _verdict(follow(graph, start, _ExecutorRun(graph, executor), *more), plain)}
     if control:
         other = _TorchRun(graph, start, Watched(), channels_last=True, device=device)
-        verdicts["channels_last"] = _verdict(follow(graph, start, other, drawn, free, device), plain)
+        verdicts["channels_last"] = _verdict(follow(graph, start, other, *more), plain)
     return verdicts
 
 
@@ -158,6 +163,7 @@ def follow(
     seeds: Sequence[int],
     free: bool,
     device: str = "cpu",
+    alone: Alone = nullcontext,
 ) -> Course:
     """Take steps with a contender and with float64 beside it."""
     course = Course({}, {}, {}, {})
@@ -167,14 +173,15 @@ def follow(
         truths.append((_TorchRun(graph, start, None, torch.float64, device=device), course.free))
     for step, seed in enumerate(seeds, 1):
         batch = random_inputs(graph, seed)
-        _backward(contender, truths, forced, batch, step)
+        _backward(contender, truths, forced, batch, step, alone)
         for node in kinked(graph):
             course.wrong[node.id, step] = (forced.decisions[node.id].numel(), *forced.wrong[node.id])
             if node.id in forced.errors:
                 error, root_mean_square = forced.errors[node.id]
                 course.allowed[node.id, step] = KINKS[node.op].compared * max(2 * error, FLOOR * root_mean_square)
-        for run in (contender, *(exact for exact, _ in truths)):
-            run.update(batch)
+        with alone():
+            for run in (contender, *(exact for exact, _ in truths)):
+                run.update(batch)
     found = dict(_kinds(graph, contender.state()))
     for exact, errors in truths:
         for kind, true in _kinds(graph, exact.state()):
@@ -188,12 +195,15 @@ def _backward(
     forced: Forced,
     batch: Sequence[Array],
     step: int,
+    alone: Alone,
 ) -> None:
     """Loss and gradients of one step, which are gone when the next one runs."""
-    loss, gradients, forced.decisions = contender.backward(batch)
+    with alone():
+        loss, gradients, forced.decisions = contender.backward(batch)
     forced.operands = contender.operands
     for exact, errors in truths:
-        true_loss, true_gradients, _ = exact.backward(batch)
+        with alone():
+            true_loss, true_gradients, _ = exact.backward(batch)
         errors["loss", f"step {step}"] = compare({"": np.array([loss])}, {"": np.array([true_loss])})[""]
         for name, error in compare(gradients, true_gradients).items():
             errors["gradient", f"step {step}: {name}"] = error

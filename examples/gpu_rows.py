@@ -3,19 +3,19 @@
     python examples/gpu_rows.py --minutes 9 --state rows.tgz [ROW ...]       # no row: they are listed
 
 gpu_study.py measures one thing after the other, and a compiler at work has the GPU to itself. Here every row is
-prepared in a process of its own (profile, plan, build; PyTorch's compiler for its side), all of them at once, until
-`--prepare` minutes are over or all are ready but those beside max-autotune. Then those that are ready are timed one
-after the other, in the order in which they are named, while everything else is stopped (SIGSTOP). What was not ready
-then goes on for the rest of the time, and is timed when it is. `--state` keeps cost tables, plans, results and the
-times of kernels between which PyTorch's compiler chooses in one archive, read at the beginning: plans that take minutes
-can be made elsewhere in between, from the tables that came back, and what that compiler has timed it does not compile
-to time it again.
+prepared in a process of its own (profile, plan, build; PyTorch's compiler for its side), `--at-once` of them side by
+side, those named first before those named later. When all of these are ready, or `--prepare` minutes are over, they are
+timed one after the other while everything else is stopped (SIGSTOP), and the next are begun. Slow rows, those beside
+max-autotune and the deepest network, begin at once, nobody waits for them, and each is timed when it is ready.
+`--state` keeps cost tables, plans, results and the times of kernels between which PyTorch's compiler chooses in one
+archive, read at the beginning: plans that take minutes can be made elsewhere in between, from the tables that came
+back, and what that compiler has timed it does not compile to time it again.
 
 On 16 processors with an H200 twelve executors are profiled, planned and built in 170 s, thirteen from tables that are
 there in 85; PyTorch's reduce-overhead of one ResNet-50 step takes 60 s beside them, its max-autotune more than 540:
-name it first, and few rows beside it. Whoever times a kernel, profile or PyTorch's compiler, takes a turn; what PyTorch
-warms up disturbs profiles nevertheless, which choose algorithms by their times: better bring tables from a call without
-its rows. What the machine needs: as gpu_study.py. `--null`: a dry run.
+name it first, for processors prefer what is named first. Whoever times a kernel, profile or PyTorch's compiler, takes a
+turn; what PyTorch warms up disturbs profiles nevertheless, which choose algorithms by their times: better bring tables
+from a call without its rows. What the machine needs: as gpu_study.py. `--null`: a dry run.
 """
 
 import argparse
@@ -54,6 +54,7 @@ def main() -> int:
     parser.add_argument("--device", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=9.0)
     parser.add_argument("--prepare", type=float, default=None, help="minutes; unless given, all but 20 s a row")
+    parser.add_argument("--at-once", type=int, default=None, help="rows to prepare side by side; unless given, all")
     parser.add_argument("--null", action="store_true")
     options = parser.parse_args()
     if unknown := set(options.rows) - set(ALL):
@@ -67,14 +68,14 @@ def main() -> int:
     begun = time.monotonic()
     end = begun + 60 * options.minutes - REST_S
     prepared = end - TIMED_S * len(options.rows) if options.prepare is None else begun + 60 * options.prepare
-    rows = [Row(name, options) for name in options.rows]
+    rows = [Row(number, name, options) for number, name in enumerate(options.rows)]
     try:
-        while time.monotonic() < prepared and not all(row.ready or row.over for row in rows if not row.slow):
-            time.sleep(0.2)
-        time_those_ready(rows, end, options)
         while time.monotonic() < end and not all(row.over for row in rows):
+            begin(rows, options.at_once or len(rows))
+            awaited = [row for row in rows if row.begun and not row.slow and not row.over]
+            if all(row.ready for row in awaited) or time.monotonic() > prepared:
+                time_those_ready(rows, end, options)
             time.sleep(0.2)
-            time_those_ready(rows, end, options)
     finally:
         for row in rows:
             row.signal(signal.SIGKILL)
@@ -88,31 +89,38 @@ def main() -> int:
 class Row:
     """A row's process and the files by which it is told."""
 
-    def __init__(self, name: str, options: argparse.Namespace) -> None:
-        self.name, self._folder = name, options.folder
+    def __init__(self, number: int, name: str, options: argparse.Namespace) -> None:
+        self.name, self._number, self._options, self._folder = name, number, options, options.folder
+        self._process: Process | None = None
         for ending in ("ready", "go", "json"):
             self.file(ending).unlink(missing_ok=True)
+
+    def begin(self) -> None:
         script = str(ROOT / "examples" / "gpu_parts" / "rows.py")
-        command = [sys.executable, script, name, str(options.folder), str(options.device)]
-        command += ["null"] if options.null else []
-        variables = {"TORCHINDUCTOR_CACHE_DIR": str((options.folder / COMPILED / name).resolve())}
+        command = ["nice", "-n", str(min(19, self._number)), sys.executable, script, self.name]
+        command += [str(self._folder), str(self._options.device), *(["null"] if self._options.null else [])]
+        variables = {"TORCHINDUCTOR_CACHE_DIR": str((self._folder / COMPILED / self.name).resolve())}
         variables["TORCHINDUCTOR_COMPILE_THREADS"] = str(max(1, (os.cpu_count() or 1) // 2))
-        self._process: Process = started(command, options.folder / "rows.log", **variables)
+        self._process = started(command, self._folder / "rows.log", **variables)
 
     def file(self, ending: str) -> Path:
         return Path(self._folder) / f"{self.name}.{ending}"
 
     @property
     def slow(self) -> bool:
-        return self.name.startswith("max-autotune")
+        return self.name.startswith("max-autotune") or self.name == "cap_deepest"
+
+    @property
+    def begun(self) -> bool:
+        return self._process is not None
 
     @property
     def over(self) -> bool:
-        return self._process.poll() is not None
+        return self._process is not None and self._process.poll() is not None
 
     @property
     def ready(self) -> bool:
-        return self.file("ready").exists() and not self.over
+        return self.begun and self.file("ready").exists() and not self.over
 
     @property
     def measured(self) -> bool:
@@ -127,11 +135,10 @@ class Row:
         if not self.over:
             print(f"  {self.name}: out of time", flush=True)
             self.signal(signal.SIGKILL)
-            self._process.wait()
 
     def signal(self, what: signal.Signals) -> None:
         """To the process and all that it began: PyTorch's compiler has sessions of its own."""
-        if self.over:
+        if self._process is None or self.over:
             return
         children = collections.defaultdict(list)
         for status in Path("/proc").glob("[0-9]*/stat"):
@@ -143,6 +150,17 @@ class Row:
             pending += children[process]
             with contextlib.suppress(OSError):
                 os.kill(process, what)
+        if what is signal.SIGKILL:
+            self._process.wait()
+
+
+def begin(rows: list[Row], at_once: int) -> None:
+    """Slow rows, and so many others."""
+    at_work = sum(row.begun and not row.over for row in rows if not row.slow)
+    for row in rows:
+        if not row.begun and (row.slow or at_work < at_once):
+            row.begin()
+            at_work += not row.slow
 
 
 def time_those_ready(rows: list[Row], end: float, options: argparse.Namespace) -> None:

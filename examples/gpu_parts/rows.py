@@ -19,7 +19,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
 from codegen.cuda.bench import CONTENDERS, device_inputs, host_ms, step_times, torch_contenders  # noqa: E402
 from codegen.cuda.turns import turn  # noqa: E402
 from codegen.steps import Step, paired, timed  # noqa: E402
-from gpu_parts.accuracy import judged, judged_mixed  # noqa: E402
+from gpu_parts.accuracy import NATURAL, TOY, built, judged, judged_mixed  # noqa: E402
 from gpu_parts.memory import BATCHES, CAP, DEPTHS, SHARES, TORCH_SHARES, of_depth, run_briefly, torch_under  # noqa: E402
 from gpu_parts.speed import PLAIN_ROWS, ROWS  # noqa: E402
 from gpu_parts.study import Study  # noqa: E402
@@ -30,8 +30,8 @@ from planner.graph.precision import full_precision, is_mixed  # noqa: E402
 
 Measure = Callable[[], dict[str, Any]]
 REPETITIONS = 20
-TUNERS = 4
-"""Processes that tune PyTorch's kernels for max-autotune."""
+TUNERS, TUNED_S = 6, 240.0
+"""Processes that tune PyTorch's kernels for max-autotune, and for how long at most."""
 
 
 def steps(study: Study, contender: str, batch: int, precision: str) -> Measure:
@@ -65,7 +65,8 @@ def _contender(study: Study, graph: Graph, contender: str, precision: str) -> St
     model = full_precision(graph) if is_mixed(graph) else graph
     state = {name: 0.02 * torch.rand_like(tensor) for name, tensor in Twin(model).named_values()}
     inputs = device_inputs(graph, study.device, study.null)
-    with nullcontext() if study.null or contender != CONTENDERS[-1] else tuned_side_by_side(study.device, TUNERS):
+    tuned = contender == CONTENDERS[-1] and not study.null
+    with tuned_side_by_side(study.device, TUNERS, TUNED_S) if tuned else nullcontext():
         _, step = next(
             torch_contenders(model, inputs, state, precision, study.device, (contender,), null_device=study.null)
         )
@@ -77,6 +78,12 @@ def truth(study: Study, batch: int, precision: str) -> Measure:
     graph = study.graph("resnet50", batch=batch)
     judge = partial(judged_mixed, draws=2) if precision == "bf16" else judged
     row = judge(study, graph, rough=False)
+    return lambda: row
+
+
+def natural_truth(study: Study, name: str) -> Measure:
+    """A network in a size that is trained, beside float64, float32 without TF32."""
+    row = judged(study, built("mlp", **TOY["mlp"]) if study.null else built(name, **NATURAL[name]), rough=True)
     return lambda: row
 
 
@@ -105,6 +112,7 @@ ALL: dict[str, Callable[[Study], Measure]] = {
         for batch, precision in (*ROWS, *PLAIN_ROWS)
     },
     **{f"truth_32_{precision}": partial(truth, batch=32, precision=precision) for precision in ("float32", "bf16")},
+    **{f"truth_{name}": partial(natural_truth, name=name) for name in NATURAL},
     **{f"budget_{share}": partial(budget, share=share) for share in (1.0, *SHARES.values())},
     **{f"torch_budget_{share}": partial(torch_under, share=share) for share in TORCH_SHARES},
     **{f"cap_{name}": partial(cap, name=name, batch=batch) for name, batch in BATCHES.items()},

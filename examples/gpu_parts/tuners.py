@@ -4,13 +4,14 @@ For every kernel that it generates, PyTorch 2.11's compiler compiles and times a
 configuration, in turn, in the process that is about to launch it: ten minutes for a step of ResNet-50, by reckoning, as
 one processor compiles them. Here the first step runs on what was best before the descent, and says what it launched;
 processes of their own do the same descent for these kernels side by side, and before the second step, the first that is
-recorded, every kernel becomes what its descent found. Not run on a GPU yet: read from PyTorch's sources.
+recorded, every kernel becomes what its descent found; those whose descent is not over in time stay as they are. Not run
+on a GPU yet: read from PyTorch's sources.
 """
 
 import copy
 import re
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
@@ -32,8 +33,8 @@ class Operand(NamedTuple):
 
 
 @contextmanager
-def tuned_side_by_side(device: int, processes: int, say: Told = print) -> Iterator[None]:
-    """Meanwhile kernels are tuned so, from the end of the first step of any optimizer on."""
+def tuned_side_by_side(device: int, processes: int, patience_s: float, say: Told = print) -> Iterator[None]:
+    """Meanwhile kernels are tuned so, from the end of the first step of any optimizer on, for so long at most."""
     from torch._inductor.runtime.hints import HeuristicType
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner
     from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -56,8 +57,10 @@ def tuned_side_by_side(device: int, processes: int, say: Told = print) -> Iterat
     def adopt(*_: Any) -> None:
         nonlocal first_step
         if first_step and asked:
+            wait((answer for _, answer in asked.values()), patience_s)
             failed = [e for kernel, answer in asked.values() if (e := _adopted(kernel, answer))]
-            say(f"{len(asked)} kernels tuned, {len(failed)} not: {failed[:3]}")
+            say(f"{len(asked) - len(failed)} kernels tuned, {len(failed)} not: {failed[:3]}")
+            pool.shutdown(wait=False, cancel_futures=True)
             first_step = False
 
     with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
@@ -106,12 +109,13 @@ def _made(value: Any) -> Any:
 def _adopted(kernel: Any, answer: "Future[Found]") -> str:
     """The kernel launches what was found; '', or why not."""
     try:
-        blocks, warps, stages = answer.result()
+        blocks, warps, stages = answer.result(timeout=0)
         config = copy.deepcopy(kernel.launchers[0].config)
         config.kwargs, config.num_warps, config.num_stages, config.found_by_coordesc = blocks, warps, stages, True
         if kernel.fn.fn is None:  # it was compiled elsewhere
             kernel.fn = kernel._reload_kernel().fn
         kernel.launchers = [kernel._precompile_config(config).make_launcher()]
     except Exception as error:
+        kernel.launchers[0].config.found_by_coordesc = True  # else it is asked for before every launch
         return f"{type(error).__name__}: {error}"[:200]
     return ""
