@@ -12,10 +12,11 @@ archive, read at the beginning: plans that take minutes can be made elsewhere in
 back, and what that compiler has timed it does not compile to time it again.
 
 On 16 processors with an H200 twelve executors are profiled, planned and built in 170 s, thirteen from tables that are
-there in 85; PyTorch's reduce-overhead of one ResNet-50 step takes 60 s beside them, its max-autotune more than 540:
-name it first, for processors prefer what is named first. Whoever times a kernel, profile or PyTorch's compiler, takes a
-turn; what PyTorch warms up disturbs profiles nevertheless, which choose algorithms by their times: better bring tables
-from a call without its rows. What the machine needs: as gpu_study.py. `--null`: a dry run.
+there in 85; PyTorch's reduce-overhead of one ResNet-50 step takes 60 s beside them, its max-autotune more than 540, or
+170 s for 11 of 25 shapes alone: name it first, for processors prefer what is named first. Whoever times a kernel,
+profile or PyTorch's compiler, takes a turn; what PyTorch warms up disturbs profiles nevertheless, which choose
+algorithms by their times: better bring tables from a call without its rows. What the machine needs: as gpu_study.py.
+`--null`: a dry run.
 """
 
 import argparse

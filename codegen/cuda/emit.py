@@ -102,5 +102,5 @@ def require_sizes(view: NodeView) -> None:
                 "SP1517",
                 f"node {view.id}: the plan says {fact} = {view.facts.get(fact, 0)}, "
                 f"its kernels need {sizes.get(fact, 0)}",
-                "plan again with the sizes that profiling found",
+                "profile and plan again: the cost table is of other kernels, or the plan was changed",
             )
