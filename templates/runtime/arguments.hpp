@@ -49,6 +49,7 @@ inline std::string name_of(ElementType type) {
   return (type.code < 7 ? kinds[type.code] : "type") + std::to_string(type.bits);
 }
 
+constexpr const char* kConvert = "convert it before the call";
 constexpr const char* kFixedShapes = "shapes are part of a plan: pass that shape, or plan for this one";
 
 inline UserMistake misfit(const InputSpec& input, const std::string& given, const std::string& fix) {
@@ -82,10 +83,10 @@ inline FoundArray exported_array(const InputSpec& input, nb::handle argument, nb
   }
   FoundArray found{static_cast<const std::byte*>(owner.data()), {owner.dtype().code, owner.dtype().bits},
                    static_cast<int>(owner.ndim()), {}, {}, true};
-  const std::string given = name_of(found.type) + " of shape " +
-                            shape_text(found.rank, [&](int d) { return owner.shape(static_cast<size_t>(d)); });
-  if (owner.dtype().lanes != 1) throw misfit(input, given, "convert it before the call");
-  if (owner.ndim() > found.shape.size()) throw misfit(input, given, kFixedShapes);
+  if (owner.dtype().lanes != 1 || owner.ndim() > found.shape.size())
+    throw misfit(input,
+                 name_of(found.type) + " of shape " + shape_text(found.rank, [&](int d) { return owner.shape(size_t(d)); }),
+                 owner.dtype().lanes != 1 ? kConvert : kFixedShapes);
   for (size_t d = 0; d < owner.ndim(); ++d) found.shape[d] = int64_t(owner.shape(d)), found.strides[d] = owner.stride(d);
   const int kind = owner.device_type();
   found.on_host = kind == nb::device::cpu::value || kind == nb::device::cuda_host::value;
@@ -105,7 +106,7 @@ inline FoundArray array_anywhere(const InputSpec& input, nb::handle argument, nb
   if (!typed || !same)
     throw misfit(input,
                  name_of(found.type) + " of shape " + shape_text(found.rank, [&](int d) { return found.shape[size_t(d)]; }),
-                 typed ? kFixedShapes : "convert it before the call");
+                 typed ? kFixedShapes : kConvert);
   return found;
 }
 

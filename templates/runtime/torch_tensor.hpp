@@ -51,33 +51,32 @@ struct TorchNames {
 };
 
 /// A tensor as it lies in memory; nothing for what is none, and for tensors that are not simply that: of subclasses,
-/// negated, sparse, of other types or devices, or without memory.
+/// negated, sparse, nested, of other types or devices, or without memory.
 inline std::optional<FoundArray> torch_tensor(nb::handle argument) {
   const TorchNames* torch = TorchNames::get();
   if (torch == nullptr || reinterpret_cast<PyObject*>(Py_TYPE(argument.ptr())) != torch->tensor) return {};
   const auto is = [&](const char* name) { return argument.attr(name).ptr() == Py_True; };
   const auto returns = [&](const char* name) { return nb::object(argument.attr(name)()); };
-  if (argument.attr("layout").ptr() != torch->strided) return {};
-  if (returns("is_neg").ptr() == Py_True) return {};
   FoundArray found{};
-  const nb::object dtype = argument.attr("dtype");
-  const auto type = std::find_if(torch->types.begin(), torch->types.end(),
-                                 [&](const auto& known) { return known.first == dtype.ptr(); });
-  found.on_host = is("is_cpu"), found.on_gpu = is("is_cuda");
-  if (type == torch->types.end() || !(found.on_host || found.on_gpu)) return {};
-  found.type = type->second;
-  const nb::tuple shape = argument.attr("shape"), strides(returns("stride"));
-  if (shape.size() > found.shape.size()) return {};
-  found.rank = static_cast<int>(shape.size());
-  for (size_t d = 0; d < shape.size(); ++d)
-    found.shape[d] = nb::cast<int64_t>(shape[d]), found.strides[d] = nb::cast<int64_t>(strides[d]);
-  if (found.on_gpu) found.kind = nb::device::cuda::value, found.device = nb::cast<int>(returns("get_device"));
   try {
+    if (argument.attr("layout").ptr() != torch->strided || returns("is_neg").ptr() == Py_True) return {};
+    const nb::object dtype = argument.attr("dtype");
+    const auto type = std::find_if(torch->types.begin(), torch->types.end(),
+                                   [&](const auto& known) { return known.first == dtype.ptr(); });
+    found.on_host = is("is_cpu"), found.on_gpu = is("is_cuda");
+    if (type == torch->types.end() || !(found.on_host || found.on_gpu)) return {};
+    found.type = type->second;
+    const nb::tuple shape = argument.attr("shape"), strides(returns("stride"));
+    if (shape.size() > found.shape.size()) return {};
+    found.rank = static_cast<int>(shape.size());
+    for (size_t d = 0; d < shape.size(); ++d)
+      found.shape[d] = nb::cast<int64_t>(shape[d]), found.strides[d] = nb::cast<int64_t>(strides[d]);
+    if (found.on_gpu) found.kind = nb::device::cuda::value, found.device = nb::cast<int>(returns("get_device"));
     found.data = reinterpret_cast<const std::byte*>(nb::cast<uintptr_t>(returns("data_ptr")));
-  } catch (const nb::python_error&) {  // of a transformation of functions, for one
+  } catch (const nb::python_error&) {  // a tensor of tensors has no shape; in a transformed function it has no address
     return {};
   }
-  return found;
+  return found.data == nullptr ? std::nullopt : std::optional(found);
 }
 
 }  // namespace stepplan

@@ -199,6 +199,7 @@ def test_tensors_that_lie_otherwise_than_they_read(small: Executor) -> None:
             small.predict(odd)
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_tensors_are_read_where_they_lie(small: Executor) -> None:
     """As arrays of the same elements, however they are strided; what cannot be read so is named like an array."""
     torch = pytest.importorskip("torch")
@@ -219,6 +220,7 @@ def test_tensors_are_read_where_they_lie(small: Executor) -> None:
         (tensor.half(), "not float16 of shape (4, 3, 8, 8)"),
         (tensor[None], "not float32 of shape (1, 4, 3, 8, 8)"),
         (tensor[(None,) * 6], "not float32 of shape (1, 1, 1, 1, 1, 1, 4, 3, 8, 8)"),
+        (torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)]), "not an object of type Tensor"),
     ):
         with pytest.raises(UserError, match="SP1601") as error:
             small.predict(wrong)
