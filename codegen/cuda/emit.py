@@ -13,7 +13,7 @@ from codegen.cpu.emit import by_phase, require_emittable, write_sources
 from codegen.cpu.render import new_environment, render_node
 from codegen.cpu.view import NodeView
 from codegen.cuda import tables
-from codegen.cuda.facts import chunks_of, needed
+from codegen.cuda.facts import chunks_of, differing
 from codegen.cuda.launches import Launch, launch_of
 from codegen.cuda.matrices import turned
 from planner.errors import UserError
@@ -95,12 +95,9 @@ def _launch(view: NodeView) -> Launch:
 def require_sizes(view: NodeView) -> None:
     """What a strange plan says about sizes must not lead kernels beyond their scratch. A library's workspace is looked
     at when the executor is made: only the GPU knows it."""
-    sizes = needed(view.signature, view.mode, view.facts)
-    for fact in ("packed_bytes", "partial_bytes"):
-        if view.facts.get(fact, 0) != sizes.get(fact, 0):
-            raise UserError(
-                "SP1517",
-                f"node {view.id}: the plan says {fact} = {view.facts.get(fact, 0)}, "
-                f"its kernels need {sizes.get(fact, 0)}",
-                "profile and plan again: the cost table is of other kernels, or the plan was changed",
-            )
+    for fact, stated, needed in differing(view.signature, view.mode, view.facts):
+        raise UserError(
+            "SP1517",
+            f"node {view.id}: the plan says {fact} = {stated}, its kernels need {needed}",
+            "profile and plan again: the cost table is of other kernels, or the plan was changed",
+        )

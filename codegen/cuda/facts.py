@@ -45,10 +45,14 @@ def facts(signature: Signature, mode: Mode) -> Facts:
     return {**packed, "partial_bytes": size} if size else packed
 
 
-def needed(signature: Signature, mode: Mode, planned: Facts) -> Facts:
-    """`facts` of a node with what its plan says of it: how its weights are stored."""
-    found = facts(signature, mode)
-    return found if stored_as(planned) == PLAIN else unpacked(found)
+def differing(signature: Signature, mode: Mode, stated: Facts) -> list[tuple[str, int, int]]:
+    """Of the sizes that follow from the kernels alone, those that a table, or a plan, which also says how weights are
+    stored, has otherwise: which, stated, needed."""
+    sizes = facts(signature, mode)
+    if stored_as(stated) != PLAIN:
+        sizes = unpacked(sizes)
+    pairs = [(fact, stated.get(fact, 0), sizes.get(fact, 0)) for fact in ("packed_bytes", "partial_bytes")]
+    return [(fact, one, other) for fact, one, other in pairs if one != other]
 
 
 def chunks(rows: int, columns: int, beside: int = 1) -> int:

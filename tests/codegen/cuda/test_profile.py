@@ -48,6 +48,21 @@ def test_a_profiled_graph_can_be_planned(tmp_path: Path) -> None:
     assert again.entries == table.entries
 
 
+def test_a_table_of_other_kernels_is_measured_again() -> None:
+    """What another version had, with other scratch: a plan of such a table would be refused, whenever it was made."""
+    graph, target = small_net(), gpu()
+    table = profile([graph], target, null_device=True)
+    old = [e.model_copy(update={"warm_ns": (7.0,), "cold_ns": (7.0,)}) for e in table.entries]
+    strange = {e.signature for e in old if e.facts.get("partial_bytes")}
+    assert strange and strange < {e.signature for e in old}
+    old = [
+        e.model_copy(update={"facts": {**e.facts, "partial_bytes": 64}}) if e.signature in strange else e for e in old
+    ]
+    again = profile([graph], target, table.model_copy(update={"entries": tuple(old)}), null_device=True)
+    assert {e.signature: e.facts for e in again.entries} == {e.signature: e.facts for e in table.entries}
+    assert strange <= {e.signature for e in again.entries if e.cold_ns != (7.0,)}
+
+
 def test_a_captured_module_is_timed_without_its_weights() -> None:
     """And without what else its file holds: statistics, and a table of indices."""
 
