@@ -76,6 +76,8 @@ def main() -> int:
             awaited = [row for row in rows if row.begun and not row.slow and not row.over]
             if all(row.ready for row in awaited) or time.monotonic() > prepared:
                 time_those_ready(rows, end, options)
+            for row in rows:
+                row.tell_failure()
             time.sleep(0.2)
     finally:
         for row in rows:
@@ -93,6 +95,7 @@ class Row:
     def __init__(self, number: int, name: str, options: argparse.Namespace) -> None:
         self.name, self._number, self._options, self._folder = name, number, options, options.folder
         self._process: Process | None = None
+        self._told = False
         for ending in ("ready", "go", "json"):
             self.file(ending).unlink(missing_ok=True)
 
@@ -127,6 +130,13 @@ class Row:
     def measured(self) -> bool:
         file = self.file("json")
         return file.exists() and "error" not in json.loads(file.read_text())[self.name]
+
+    def tell_failure(self) -> None:
+        """Of a process that ended without a word, once."""
+        if self.over and not self._told and not self.file("json").exists():
+            assert self._process is not None
+            print(f"  {self.name}: ended with {self._process.returncode}; see rows.log", flush=True)
+            self._told = True
 
     def measure(self, end: float) -> None:
         end = min(end, time.monotonic() + TIMED_S)

@@ -12,6 +12,10 @@ from hypothesis import settings
 # other tests' threads, and those spin, too.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+# Kernels that no GPU runs need not be fast.
+if not os.environ.get("STEPPLAN_TEST_GPU"):
+    os.environ.setdefault("NVCC_APPEND_FLAGS", "-Ofc=max")
+
 from tests.cli import Files, workspace
 
 # A busy machine is not a defect: examples have no time limit of their own.
@@ -30,7 +34,10 @@ LONGEST = (
     "codegen/cuda/test_devices.py",
     "zoo/test_executors.py",
     "frontends/test_families.py",
-    "solve/test_out_of_core.py",
+    "codegen/test_lanes.py",
+    "test_examples.py",
+    "solve/memory/test_beside.py",
+    "solve/superneurons/test_out_of_core.py",
 )
 """Files that begin first, so that none of them is left for one worker at the end (xdist's `loadfile`)."""
 

@@ -148,10 +148,11 @@ def test_takes_the_steps_of_pytorchs_contenders(own: Own) -> None:
 def test_what_pytorch_cannot_compile_is_told(own: Own, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CXX", str(tmp_path / "no-compiler"))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    monkeypatch.setattr("codegen.bench.WAYS", WAYS[::2])
     folder = own.folder / "generated" / own.package
     result = bench(folder, against="torch", repetitions=1)
-    assert set(result["against"]) == {"eager NCHW", "eager NHWC"}
-    assert set(result["failed"]) == {"compile NCHW", "compile NHWC"}
+    assert set(result["against"]) == {"eager NCHW"}
+    assert set(result["failed"]) == {"compile NCHW"}
     assert all("no-compiler" in reason for reason in result["failed"].values())
 
 

@@ -168,7 +168,8 @@ def compile_kernels(source: Path, arch: str, defines: tuple[str, ...] = ()) -> P
     flags += ("-fmad=false",) if source.name in UNFUSED else ()
     flags += ("-diag-suppress=177", "-Xcompiler=-fPIC,-fvisibility=hidden,-Wno-unknown-pragmas", f"-ccbin={host.path}")
     key = hashlib.sha256()
-    for part in (kit.nvcc, kit.version, host.version, *flags, source.name):
+    more = [os.environ.get(name, "") for name in ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")]  # nvcc reads them itself
+    for part in (kit.nvcc, kit.version, host.version, *flags, *more, source.name):
         key.update(part.encode() + b"\0")
     for file in (source, *toolchain.headers_of(source, (CUDA_RUNTIME, RUNTIME))):
         key.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")

@@ -212,23 +212,23 @@ def low_samples(op: Op) -> list[Sample]:
 
 
 def every_case(slices: Sequence[int] = (1, 2, 3, 4, 5)) -> list[Case]:
-    """Every sample, also in bfloat16, products where the processor has instructions for it."""
+    """Every sample, one in three in each number of slices, the others in the largest that they can have. Also in
+    bfloat16, products where the processor has instructions for it, of functions of one element, which share their
+    loops, one sample in three."""
     found: list[Case] = []
     able = detect().bfloat16
     for op in all_ops().values():
-        for sample in (
-            *op.samples(),
-            *(low_samples(op) if able or op.family not in (*LIBRARY_FAMILIES, "attention") else ()),
-        ):
+        low = low_samples(op) if able or op.family not in (*LIBRARY_FAMILIES, "attention") else ()
+        low = low[::3] if op.family == "elementwise" else low
+        for position, sample in (*enumerate(op.samples()), *enumerate(low)):
             probe = Case(0, op, sample, Mode("", "", 1))
             graph = graph_of([probe])
             signature = signature_of(graph, probe.node)
             if op.alias(signature) is not None:
                 continue
             for (kernel, dim), limit in sorted(op.dims(signature).items()):
-                for count in slices:
-                    if count > limit:
-                        continue
+                counts = [count for count in slices if count <= limit]
+                for count in counts if position % 3 == 0 else counts[-1:]:
                     mode = Mode(kernel, dim, count)
                     found.append(Case(len(found), op, sample, mode))
                     if op.family == "conv" and kernel == "onednn":
@@ -236,7 +236,7 @@ def every_case(slices: Sequence[int] = (1, 2, 3, 4, 5)) -> list[Case]:
                             found.append(Case(len(found), op, sample, mode._replace(implementation=name)))
                 if kernel == "loops":
                     for schedule in op.schedules(signature)[:1]:
-                        count = max(s for s in slices if s <= limit)
+                        count = counts[-1]
                         found.append(Case(len(found), op, sample, Mode(kernel, dim, count, schedule)))
     return found
 
