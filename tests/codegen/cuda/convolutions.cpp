@@ -110,6 +110,11 @@ struct Call {
 
 extern "C" {
 
+cudaError_t cudaMemsetAsync(void* to, int byte, size_t bytes, cudaStream_t) { return std::memset(to, byte, bytes), cudaSuccess; }
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
+  return std::memcpy(to, from, bytes), cudaSuccess;
+}
+
 const char* cudnnGetErrorString(cudnnStatus_t) { return mocks::reason.c_str(); }
 
 cudnnStatus_t cudnnCreate(cudnnHandle_t* made) {
@@ -206,7 +211,22 @@ cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t handle, const void* a
 namespace stepplan::gpu {
 
 void hold(Queue, int64_t) {}
-void plain_convolution(Queue, ConvKind, const Conv&, const void*, const void*, const float*, void*) { mocks::now += 16.0f; }
+void plain_convolution(Queue, ConvKind kind, const Conv& s, const void* a, const void* b, const float* bias, void* out) {
+  const bool low = s.element == Element::bfloat16;
+  const auto tensor = [&](int64_t n, int64_t c, int64_t h, int64_t w) {
+    return mocks::Tensor{{n, c, h, w}, {h * w * c, 1, w * c, c}, low};
+  };
+  const mocks::Geometry geometry{{s.pad_h, s.pad_w}, {}, {s.stride_h, s.stride_w}, {s.dilation_h, s.dilation_w}};
+  const mocks::Convolved c{kind, tensor(s.n, s.ic, s.ih, s.iw), tensor(s.oc, s.group_channels(), s.kh, s.kw),
+                           tensor(s.n, s.oc, s.oh, s.ow), geometry};
+  const bool forward = kind == ConvKind::forward, data = kind == ConvKind::backward_data;
+  const auto sums = c.sums({data ? out : a, forward || data ? b : out, forward ? out : data ? a : b});
+  c.result().each([&](int64_t n, int64_t k, int64_t h, int64_t w) {
+    const int64_t at = c.result().offset(n, k, h, w);
+    mocks::put(out, low, at, sums[static_cast<size_t>(at)] + (bias != nullptr ? bias[k] : 0.0f));
+  });
+  mocks::now += 16.0f;
+}
 
 template <class T>
 void add_bias(Queue queue, const float* bias, T* y, int64_t rows, int64_t columns) {
