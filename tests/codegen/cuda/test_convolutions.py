@@ -208,6 +208,12 @@ def test_rows_that_no_window_reaches(library: Library, low: bool) -> None:
         by_every_way(library, op, each)
 
 
+def test_a_window_that_reaches_beyond_all(library: Library) -> None:
+    """Of two taps over a single row, by strides of two: padded on one side, though it has as many results without."""
+    for op, each in directions(conv((2, 4, 1, 7), (6, 4, 2, 3), stride=(2, 1), padding=(0, 1, 1, 1))):
+        by_every_way(library, op, each)
+
+
 def test_a_bias_is_added_before_the_sum_is_rounded(library: Library) -> None:
     asked = Asked(library, FORWARD, conv((4, 32, 9, 9), (32, 32, 3, 3), bias=True, low=True))
     want, differ = round_bfloat16(asked.want), {}
