@@ -43,7 +43,7 @@ def test_any_operator() -> None:
     every = list(samples())
     outcomes = [
         agreement(name, module)
-        for name, modules in (every[i] for i in rng.choice(len(every), 40, replace=False))
+        for name, modules in (every[i] for i in rng.choice(len(every), 24, replace=False))
         for module in drawn(modules, rng, 1)
     ]
     assert {"agrees", "refused"} <= set(outcomes)

@@ -37,7 +37,7 @@ def scaled(table: CostTable, seed: int) -> CostTable:
     return table.model_copy(update={"entries": tuple(entries)})
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.integers(0, 10**9), st.sampled_from(WAYS), st.booleans(), st.integers(1, 16))
 def test_every_schedule_is_safe(seed: int, strategies: tuple[int, ...], search: bool, lanes: int) -> None:
     graph, target = random_net(random.Random(seed)), load_target("cpu16")
@@ -48,7 +48,7 @@ def test_every_schedule_is_safe(seed: int, strategies: tuple[int, ...], search: 
         assert program.predicted_ns >= program.bounds.best_ns
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(st.integers(0, 10**9), st.sampled_from(WAYS), st.integers(1, 6))
 def test_updates_wait_for_who_reads_a_view(seed: int, strategies: tuple[int, ...], lanes: int) -> None:
     rng, target = random.Random(seed), load_target("cpu16")
