@@ -165,9 +165,9 @@ cudnnStatus_t run_with_bias(const Convolution::Prepared& prepared, Queue queue, 
   return status;
 }
 
-/// The convolution of the first image, computed without the library: every way of one whose two sides are padded
-/// otherwise is compared with it. cuDNN 9.19 offers for gradients of weights the same engines for these as for others,
-/// also those that it leaves out in the other directions, and of one of them results were wrong.
+/// The convolution of the first image, computed without the library. Every way that may ask the library for one whose two
+/// sides are padded otherwise, as over cells of pixels, is compared with it: cuDNN 9.19 offers for such gradients of weights
+/// the same engines as for others, also those that it leaves out in the other directions, and of one results were wrong.
 class FirstImage {
  public:
   FirstImage(Libraries::Handles& handles, ConvKind kind, const Conv& shape, const void* a, const void* b, const Bias& bias,
@@ -300,7 +300,11 @@ std::vector<Algorithm> Convolution::measure(Libraries& libraries, ConvKind kind,
   size_t room = 0;
   for (const Way& way : ways) room = std::max(room, way.prepared->workspace());
   std::optional<FirstImage> first;
-  if (!pads_alike(shape)) first.emplace(handles, kind, shape, a, b, bias, out);
+  const auto is_right = [&](const Way& way) {
+    if (pads_alike(shape) && !names_folded(way.name)) return true;
+    if (!first) first.emplace(handles, kind, shape, a, b, bias, out);
+    return first->computed_by(way.name, workspace, room);
+  };
   for (const Way& way : ways) {
     if (static_cast<int>(found.size()) >= effort.most || clock.over(effort.timing, effort.least, found.size())) break;
     // To be rounded once, a sum takes its bias before.
@@ -311,7 +315,7 @@ std::vector<Algorithm> Convolution::measure(Libraries& libraries, ConvKind kind,
         check(run_with_bias(*way.prepared, {handles.device, stream}, shape, a, b, bias, out, workspace, needed),
               way.name.c_str());
       };
-      if (first && !first->computed_by(way.name, workspace, room)) continue;
+      if (!is_right(way)) continue;
       ask(nullptr);
       handles.device.synchronize(Stream{});
       found.push_back({way.name, needed, measured(handles.device, ask, found, effort)});
