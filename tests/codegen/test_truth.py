@@ -47,9 +47,7 @@ CASES: dict[str, tuple[Callable[[], Graph], int, PlanOptions]] = {
     "resnet18": (resnet18, 2, LIU),
     # Slices of images are as many as lanes; 64 channels among six of them are no multiples of a vector.
     "resnet18, winograd": (lambda: resnet18(6), 6, UNIFORM),
-    "every op, adam": (lambda: every_op_net(Optimizer(kind="adamw", lr=1e-3, weight_decay=0.1)), 2, SEQUENTIAL),
-    # Its gradients reach some hundreds: at 0.005 one draw in ten missed the bar within three steps.
-    "every op, sgd": (lambda: every_op_net(Optimizer(lr=2e-4, momentum=0.9, nesterov=True)), 3, LIU),
+    "every op, adam": (lambda: every_op_net(Optimizer(kind="adamw", lr=1e-3, weight_decay=0.1)), 3, LIU),
 }
 
 
@@ -98,7 +96,7 @@ def test_the_same_bits_in_every_timing(built: tuple[Graph, type[Executor]]) -> N
         assert not differing, f"seed {SEED}: {differing[:5]}"
 
 
-@pytest.mark.parametrize("built", ["mlp", "every op, adam", "every op, sgd"], indirect=True)
+@pytest.mark.parametrize("built", ["mlp", "every op, adam"], indirect=True)
 def test_memory_of_a_contender_is_given_back_before_the_next(
     built: tuple[Graph, type[Executor]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

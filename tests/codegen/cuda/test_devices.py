@@ -302,10 +302,9 @@ def test_cudnn_finds_its_compiler(asks: str, tmp_path: Path) -> None:
 
 
 @needs_toolkit
-@pytest.mark.parametrize("name", ["digits_cnn", "resnet18"])
-def test_compiles_and_links_for_a_gpu(name: str, tmp_path: Path) -> None:
-    """Without a GPU the module loads and says so; with one it trains."""
-    graph = zoo.build(name, batch=8)
+def test_compiles_and_links_for_a_gpu(tmp_path: Path) -> None:
+    """As test_bfloat16.py's network; without a GPU the module loads and says so."""
+    graph = zoo.build("digits_cnn", batch=8)
     emit(plan_for(graph, 2), graph, gpu(), tmp_path)
     build(tmp_path, flags=("-Wall", "-Wextra"))
     native = native_module(tmp_path)
