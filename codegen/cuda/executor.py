@@ -99,7 +99,6 @@ class CudaExecutor(Executor):
         given = read_weights(self._folder / "weights.npz")
         self._state = State(self._graph, self._view, given, self._store, self._layouts())
         self._set_parts()
-        self._runs_of_training = tuple(self._parts.get("train_step", ()))
         self.before_close: list[Callable[[], None]] = []
         """Called while the memory is still there: what shares it goes."""
         self._progress = Progress(seed, self._state.first_lr)
@@ -232,7 +231,7 @@ class CudaExecutor(Executor):
     def _train_on(self, inputs: tuple[Any, ...], named: dict[str, Any], hold: bool) -> Loss:  # type: ignore[override]
         """On the shortest way: calls that a processor was last asked for a step ago take it ten times as long as those
         that it has just made."""
-        runs = self._runs_of_training
+        runs = self._parts.get("train_step", ())
         if named or len(runs) != 1 or len(inputs) != len(runs[0][1].inputs):
             ticket = self._submit(Call("train_step", self._arguments("train_step", inputs, named), hold=hold))
         else:

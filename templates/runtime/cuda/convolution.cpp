@@ -34,12 +34,8 @@ int number_of(ConvKind kind, const std::string& name) {
 
 /// What the older interface has. It does not ask whether results have the size that follows: they would be wrong.
 bool pads_alike(const Conv& s) {
-  const auto fits = [](int64_t in, int64_t out, int64_t taps, int64_t stride, int64_t dilation, int64_t padding) {
-    const int64_t room = in + 2 * padding - (taps - 1) * dilation - 1;
-    return room >= 0 && room / stride + 1 == out;
-  };
-  return fits(s.ih, s.oh, s.kh, s.stride_h, s.dilation_h, s.pad_h) &&
-         fits(s.iw, s.ow, s.kw, s.stride_w, s.dilation_w, s.pad_w);
+  return padded_alike(s.ih, s.oh, s.kh, s.stride_h, s.dilation_h, s.pad_h) &&
+         padded_alike(s.iw, s.ow, s.kw, s.stride_w, s.dilation_w, s.pad_w);
 }
 
 struct ByAlgorithm : Convolution::Prepared {

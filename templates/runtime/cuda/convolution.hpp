@@ -20,6 +20,12 @@ struct Convolution::Prepared {
                             size_t bytes) const = 0;
 };
 
+/// Whether so many results follow from `padding` zeros on both sides of a row or column.
+inline bool padded_alike(int64_t in, int64_t out, int64_t taps, int64_t stride, int64_t dilation, int64_t padding) {
+  const int64_t room = in + 2 * padding - (taps - 1) * dilation - 1;
+  return room >= 0 && room / stride + 1 == out;
+}
+
 /// `engine_12.2_1.5_3`: engine 12 with knob 2 set to 1 and knob 5 to 3; `biased_engine_...`: of the convolution with its
 /// bias. SP1857: the library has none.
 std::shared_ptr<const Convolution::Prepared> engine_named(Libraries::Handles& handles, ConvKind kind, const Conv& shape,

@@ -93,9 +93,8 @@ Descriptor tensor(int64_t id, Element element, int64_t n, int64_t c, int64_t h, 
 
 /// Zeros behind the last row or column, where `before` are in front of the first; none where windows leave out the last.
 int64_t padding_behind(int64_t in, int64_t out, int64_t taps, int64_t stride, int64_t dilation, int64_t before) {
-  const int64_t reach = (taps - 1) * dilation + 1;
-  if (in + 2 * before >= reach && (in + 2 * before - reach) / stride + 1 == out) return before;
-  return std::max<int64_t>(0, (out - 1) * stride + reach - in - before);
+  if (padded_alike(in, out, taps, stride, dilation, before)) return before;
+  return std::max<int64_t>(0, (out - 1) * stride + (taps - 1) * dilation + 1 - in - before);
 }
 
 constexpr int64_t kX = 'x', kW = 'w', kY = 'y', kBias = 'b', kSum = 's';
