@@ -231,13 +231,16 @@ class Shaping:
         order = tuple(a % rank for a in axes)
         if order == tuple(range(rank)):
             return x
+        turning = order == (*range(rank - 2), rank - 1, rank - 2)
+        if turning and x in self._turned:
+            return self._turned[x]
         if order == (0, 2, 1) and x in self._images:  # as the images lie
             n, channels, length = self.shape(x)
             return self.reshape(self.permute(self._images[x], (0, 2, 3, 1)), (n, length, channels))
         if sum(d > 1 for d in self.shape(x)) > MAX_RANK:
             return self._permute_joined(x, order)
         y = self.op("permute", x, attrs=PermuteAttrs(axes=order))
-        if order == (*range(rank - 2), rank - 1, rank - 2):
+        if turning:
             self._turned[y] = x
         return y
 

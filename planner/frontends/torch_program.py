@@ -10,12 +10,13 @@ import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from typing import Any
+from typing import Any, NamedTuple
 
 from planner.errors import UserError
 from planner.frontends.aten import HANDLERS, packet
 from planner.frontends.torch_assignments import assignments, require_kept
 from planner.frontends.torch_checks import unvalidated
+from planner.frontends.torch_derivatives import expand_derivatives, recorded_derivatives
 from planner.frontends.torch_functions import traced_functions
 from planner.frontends.torch_stand_ins import stand_ins
 from planner.frontends.torch_writes import NO_GRAD, hidden_write, views_of_buffers, written_arguments
@@ -34,9 +35,15 @@ def import_torch() -> Any:
     return torch
 
 
+class Exported(NamedTuple):
+    program: Any
+    derives: bool
+    """Whether it computes derivatives: of batch norms that are differentiated only the training step's operators are left."""
+
+
 def export(
     torch: Any, module: Any, original: Any, positional: Any, keywords: dict[str, Any], training: bool = True
-) -> Any:
+) -> Exported:
     """A functional program whose operators all have handlers, as far as PyTorch can decompose them."""
     program = _exported(torch, module, original, positional, keywords, training)
     with warnings.catch_warnings(), _mode(original, training), _quiet():
@@ -49,12 +56,15 @@ def export(
         _keep_detached(torch, program)
         _dropout_in_place(torch, program)
         program = _decomposed(program, _decompositions(torch, program))
+        derives = expand_derivatives(torch, program, _barrier(torch), _no_derivative)
+        if derives:
+            program = _decomposed(program, _decompositions(torch, program))
         for _ in range(8):  # a decomposition may use operators that need another one
             table = _decompositions(torch, program)
             if not table:
                 break
             program = _decomposed(program, table)
-    return program
+    return Exported(program, derives)
 
 
 def _decompositions(torch: Any, program: Any) -> dict[Any, Any]:
@@ -75,6 +85,7 @@ def _exported(torch: Any, module: Any, original: Any, positional: Any, keywords:
             with (
                 _hooks_refused(torch),
                 traced_functions(torch, lambda what: _own_gradient(what, _calling_line())),
+                recorded_derivatives(torch, _no_derivative),
                 unvalidated(torch),
                 stand_ins(torch),
                 assignments(torch, module, prefix) as replaced,
@@ -152,6 +163,12 @@ def _own_gradient(what: str, line: str) -> UserError:
     place = f" ({line})" if line else ""
     fix = "put what changes gradients into a torch.autograd.Function that returns new tensors, or into the loss"
     return UserError("SP1024", f"the module has gradients of its own: {what}{place}", fix)
+
+
+def _no_derivative(what: str, node: Any) -> UserError:
+    place = _calling_line() if node is None else place_of(node)
+    fix = "use torch.autograd.grad, of operators of PyTorch's that draw no numbers"
+    return UserError("SP1025", f"the module computes a derivative that a plan cannot have: {what} ({place})", fix)
 
 
 def _calling_line() -> str:

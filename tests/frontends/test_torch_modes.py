@@ -157,7 +157,7 @@ def test_modules_of_pytorchs_layers_are_exported_once() -> None:
     for layer in (plain, attention, nn.LSTM(6, 5, 2, dropout=0.1)):
         x = torch.randn(4, 8 if isinstance(layer, nn.Sequential) else 6)[None]
         with reads_of_mode(torch) as reads:
-            program = export(torch, layer, layer, (x,), {})
+            program = export(torch, layer, layer, (x,), {}).program
         assert not reads and not draws(torch, program)
 
 

@@ -92,11 +92,10 @@ def agree(
             np.testing.assert_allclose(
                 results[by_name[name]], buffer.detach().numpy(), rtol=1e-6, atol=1e-9, err_msg=name
             )
-    with torch.no_grad():
-        evaluated = reference.eval()(**arguments) if isinstance(arguments, dict) else reference.eval()(*arguments)
+    evaluated = reference.eval()(**arguments) if isinstance(arguments, dict) else reference.eval()(*arguments)
     statistics = {i: results[i] for i in states.values()}
     predicted = run_program(graph, "predict", {**values, **statistics, **feed})[graph.program["predict"].outputs[0]]
-    np.testing.assert_allclose(predicted, evaluated.numpy(), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(predicted, evaluated.detach().numpy(), rtol=1e-5, atol=1e-7)
     return graph
 
 

@@ -1,0 +1,207 @@
+"""Derivatives that a module computes itself, by `torch.autograd.grad`: residuals of differential equations, forces,
+penalties on gradients.
+
+An exported program has no place for autograd's engine. While a module is exported, each call is an operator of our own
+with the results that PyTorch gives. Once the program is functional, what lies between its inputs and outputs is run once
+more and traced below autograd, and the operators of that backward pass take its place. They are differentiated as all
+others are, so derivatives may have derivatives.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+from planner.frontends.aten import packet
+from planner.frontends.torch_backward import backward_decompositions
+
+Refuse = Callable[[str, Any], Exception]
+"""The error for what a plan cannot have, and the exported program's node that has it, if there is one yet."""
+
+OPERATOR = "stepplan.derivatives"
+_PLACE = ("stack_trace", "nn_module_stack")
+
+
+@contextmanager
+def recorded_derivatives(torch: Any, refuse: Refuse) -> Iterator[None]:
+    """Within it, `torch.autograd.grad` of what is exported is an operator of the exported program."""
+    module = torch.autograd
+    run = module._engine_run_backward
+
+    def recorded(outputs: Any, slopes: Any, retain: Any, create: bool, inputs: Any, *rest: Any, **named: Any) -> Any:
+        if named.get("accumulate_grad"):
+            raise refuse("backward(), called in forward", None)
+        if any(torch._C._functorch.is_functorch_wrapped_tensor(t) for t in (*outputs, *inputs, *slopes)):
+            raise refuse("gradients of many directions at once (is_grads_batched)", None)
+
+        def differentiated() -> Any:
+            try:
+                return run(outputs, slopes, retain, create, inputs, *rest, **named)
+            except NotImplementedError as error:  # of operators of our own
+                what = "custom autograd functions, CTC losses and circular padding within what is differentiated"
+                raise refuse(what, None) from error
+
+        return _recorded(torch, differentiated, outputs, slopes, inputs, create)
+
+    module._engine_run_backward = recorded
+    try:
+        yield
+    finally:
+        module._engine_run_backward = run
+
+
+def _recorded(
+    torch: Any, run: Callable[[], Any], outputs: Sequence[Any], slopes: Sequence[Any], inputs: Sequence[Any], graph: bool
+) -> Any:
+    """PyTorch's results, of which the exported program knows that the operator makes them."""
+    tracing = torch.fx.experimental.proxy_tensor
+    mode = tracing.get_proxy_mode()
+    with tracing.disable_proxy_modes_tracing():
+        found = list(run())
+    if mode is None:  # nothing is exported here
+        return tuple(found)
+    reached = [i for i, gradient in enumerate(found) if gradient is not None]
+    arriving = [torch.ones_like(y) if slope is None else slope for y, slope in zip(outputs, slopes, strict=True)]
+    arguments = (list(outputs), arriving, [inputs[i] for i in reached], graph)
+    proxies = torch.utils._pytree.tree_map(mode.tracer.unwrap_proxy, arguments)
+    made = mode.tracer.create_proxy("call_function", _operator(torch), proxies, {})
+    tracing.track_tensor_tree([found[i] for i in reached], made, constant=None, tracer=mode.tracer)
+    return tuple(found)
+
+
+@cache
+def _operator(torch: Any) -> Any:
+    """stepplan::derivatives of outputs with respect to inputs, times the slopes that arrive."""
+    made = torch.library.custom_op(
+        "stepplan::derivatives",
+        mutates_args=(),
+        schema="(Tensor[] outputs, Tensor[] slopes, Tensor[] inputs, bool differentiable) -> Tensor[]",
+    )
+    operator = made(lambda outputs, slopes, inputs, differentiable: [x.clone() for x in inputs])
+    operator.register_fake(lambda outputs, slopes, inputs, differentiable: [torch.empty_like(x) for x in inputs])
+    return torch.ops.stepplan.derivatives.default
+
+
+def expand_derivatives(torch: Any, program: Any, barrier: Any, refuse: Refuse) -> bool:
+    """Puts the operators of their backward passes in the place of all derivatives of a functional program; whether it
+    had any. `barrier`: the operator whose result has no gradient."""
+    found = [n for n in program.graph.nodes if packet(n.target) == OPERATOR]
+    for node in found:
+        _expand(torch, program.graph, node, barrier, refuse)
+    program.graph_module.recompile()
+    return bool(found)
+
+
+def _expand(torch: Any, graph: Any, node: Any, barrier: Any, refuse: Refuse) -> None:
+    outputs, slopes, inputs, differentiable = node.args
+    path = _between(graph, inputs, outputs, barrier)
+    path = [made for step in path for made in _without_draws(torch, graph, step)]
+    made = _copied(torch, graph, node, *_traced(torch, node, path), refuse)
+    for user in list(node.users):  # operator.getitem
+        gradient = made[user.args[1]]
+        if not differentiable:
+            with graph.inserting_before(node):
+                gradient = graph.call_function(barrier, (gradient,))
+                gradient.meta = dict(user.meta)
+        user.replace_all_uses_with(gradient)
+        graph.erase_node(user)
+    graph.erase_node(node)
+
+
+def _between(graph: Any, inputs: Sequence[Any], outputs: Sequence[Any], barrier: Any) -> list[Any]:
+    """The nodes through which outputs depend on inputs, in order; inputs among them where they depend on others."""
+    below, first = set(inputs), set(inputs)
+    for node in graph.nodes:
+        if node.target is not barrier and below.intersection(node.all_input_nodes):
+            below.add(node)
+            first.discard(node)
+    wanted = _above(outputs, below - first)
+    return [n for n in graph.nodes if n in wanted]
+
+
+def _above(nodes: Iterable[Any], among: Any) -> set[Any]:
+    """Those of `among` on which nodes depend through nodes of `among`, themselves included."""
+    found: set[Any] = set()
+    left = [n for n in nodes if n in among]
+    while left:
+        node = left.pop()
+        if node not in found:
+            found.add(node)
+            left += [n for n in node.all_input_nodes if n in among]
+    return found
+
+
+def _without_draws(torch: Any, graph: Any, node: Any) -> list[Any]:
+    """Dropout as a product with what it makes of ones: the backward pass is to have the same mask."""
+    if packet(node.target) != "aten.dropout":
+        return [node]
+    x, rate, training = node.args
+    value = node.meta["val"]
+    with graph.inserting_before(node):
+        ones = graph.call_function(torch.ops.aten.ones.default, (list(value.shape),), {"dtype": value.dtype})
+        mask = graph.call_function(torch.ops.aten.dropout.default, (ones, rate, training))
+        product = graph.call_function(torch.ops.aten.mul.Tensor, (x, mask))
+    for new in (ones, mask, product):
+        new.meta = dict(node.meta)
+    node.replace_all_uses_with(product)
+    graph.erase_node(node)
+    return [product]
+
+
+def _traced(torch: Any, node: Any, path: Sequence[Any]) -> tuple[list[Any], dict[Any, Any]]:
+    """The path's run forward and back, traced below autograd: the nodes of that trace that are the gradients; and those
+    that the program has already -> the program's."""
+    outputs, slopes, inputs, _ = node.args
+    inside = set(path)
+    needed = [n for step in path for n in step.all_input_nodes] + [*inputs, *outputs, *slopes]
+    given = [n for n in dict.fromkeys(needed) if n not in inside]
+    leaves = set(inputs) - inside
+
+    def run(*tensors: Any) -> Any:
+        env = {n: t.detach().requires_grad_() if n in leaves else t for n, t in zip(given, tensors, strict=True)}
+        with torch.enable_grad(), torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+            for step in path:
+                env[step] = _called(torch, step, *torch.fx.node.map_arg((step.args, step.kwargs), env.__getitem__))
+            ends, starts, arriving = ([env[n] for n in nodes] for nodes in (outputs, inputs, slopes))
+            return torch.autograd.grad(ends, starts, arriving), [env[n] for n in path]
+
+    trace = torch.fx.experimental.proxy_tensor.make_fx(run, backward_decompositions(torch))
+    traced = trace(*(n.meta["val"] for n in given)).graph
+    (final,) = (n for n in traced.nodes if n.op == "output")
+    gradients, values = final.args[0]
+    known = {own: n for own, n in zip(values, path, strict=True) if isinstance(own, torch.fx.Node)}
+    known |= zip((n for n in traced.nodes if n.op == "placeholder"), given, strict=True)
+    return list(gradients), known
+
+
+def _called(torch: Any, node: Any, arguments: Any, named: Any) -> Any:
+    if packet(node.target) == "aten.view":  # of what may lie otherwise now
+        return torch.reshape(*arguments)
+    return node.target(*arguments, **named)
+
+
+def _copied(torch: Any, graph: Any, node: Any, gradients: Sequence[Any], known: Mapping[Any, Any], refuse: Refuse) -> Any:
+    """The program's nodes that are the gradients, with what is new of the trace put in front of `node`."""
+    made = dict(known)
+    for own in _new(gradients, known):
+        if packet(own.target) == "aten.detach":  # of what autograd has saved: it has a gradient nevertheless
+            made[own] = made[own.args[0]]
+            continue
+        if torch.Tag.nondeterministic_seeded in getattr(own.target, "tags", ()):
+            raise refuse("random numbers within what torch.autograd.grad differentiates", node)
+        with graph.inserting_before(node):
+            made[own] = graph.node_copy(own, made.__getitem__)
+        made[own].meta = {**own.meta, **{k: node.meta[k] for k in _PLACE if k in node.meta}}
+    return [made[g] for g in gradients]
+
+
+def _new(gradients: Sequence[Any], known: Mapping[Any, Any]) -> list[Any]:
+    """The nodes of a trace from which gradients are made and that are not known, in order."""
+    wanted = set(gradients)
+    found: list[Any] = []
+    for own in reversed(gradients[0].graph.nodes):
+        writes = [n for n in own.all_input_nodes[:1] if getattr(own.target, "_schema", None) and own.target._schema.is_mutable]
+        if own.op != "output" and own not in known and (own in wanted or wanted.intersection(writes)):
+            wanted |= {own, *own.all_input_nodes}
+            found.append(own)
+    return found[::-1]

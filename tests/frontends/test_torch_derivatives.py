@@ -1,0 +1,228 @@
+"""Derivatives that modules compute themselves: PyTorch's numbers, and the gradients of what is made of them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tests.frontends.torch_agreement import agree
+
+
+def slope(y: Tensor, x: Tensor, create_graph: bool = True) -> Tensor:
+    return torch.autograd.grad(y.sum(), x, create_graph=create_graph)[0]
+
+
+class Field(nn.Module):
+    """Points -> what `what` makes of a network's values there."""
+
+    def __init__(self, what: Callable[[nn.Module, Tensor], Tensor], body: nn.Module | None = None) -> None:
+        super().__init__()
+        self.body = body or nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
+        self.what = what
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.what(self.body, x)
+
+
+def residual(body: nn.Module, x: Tensor) -> Tensor:
+    """Burgers' equation."""
+    x = x.requires_grad_(True)
+    u = body(x)
+    first = slope(u, x)
+    second = slope(first[:, :1], x)[:, :1]
+    return first[:, 1:2] + u * first[:, :1] - 0.01 * second
+
+
+def of_columns(body: nn.Module, x: Tensor) -> Tensor:
+    """Every coordinate a leaf of its own; third derivatives."""
+    x, y, z = (c.detach().clone().requires_grad_() for c in x.split(1, 1))
+    u = body(torch.cat([x, y, z], 1))
+    return slope(slope(slope(u, x), x), x) + slope(u, y) * slope(u, z)
+
+
+def laplacian(body: nn.Module, x: Tensor) -> Tensor:
+    x = x.requires_grad_()
+    first = slope(body(x), x)
+    return sum((slope(first[:, i], x)[:, i] for i in range(3)), torch.zeros(())).unsqueeze(1)
+
+
+def eikonal(body: nn.Module, x: Tensor) -> Tensor:
+    x = x.requires_grad_()
+    d = body(x)
+    return d + (slope(d, x).norm(dim=1, keepdim=True) - 1) ** 2
+
+
+def without_graph(body: nn.Module, x: Tensor) -> Tensor:
+    x = x.requires_grad_()
+    y = body(x)
+    return y * torch.autograd.grad(y.sum(), x, retain_graph=True)[0].sum(1, keepdim=True)
+
+
+def in_a_block(body: nn.Module, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        x = x * 2
+    with torch.enable_grad():
+        x = x.detach().requires_grad_()
+        return slope(body(x), x)
+
+
+def of_a_weight(body: Any, x: Tensor) -> Tensor:
+    """One step of an inner optimizer (MAML)."""
+    weight, bias = body[0].weight, body[0].bias
+    inner = (body[4](torch.tanh(F.linear(x, weight, bias))) ** 2).mean()
+    dw, db = torch.autograd.grad(inner, (weight, bias), create_graph=True)
+    return body[4](torch.tanh(F.linear(x, weight - 0.1 * dw, bias - 0.1 * db)))
+
+
+def unused(body: nn.Module, x: Tensor) -> Tensor:
+    x, y = x.requires_grad_(), torch.ones(1, requires_grad=True)
+    dx, dy = torch.autograd.grad(body(x).sum(), (x, y), create_graph=True, allow_unused=True)
+    assert dy is None
+    return dx
+
+
+def weighted(body: nn.Module, x: Tensor) -> Tensor:
+    """Slopes that arrive depend on the outputs; one input depends on another."""
+    x = x.requires_grad_()
+    h = x * x
+    u = body(h)
+    dx, dh = torch.autograd.grad((u, h), (x, h), (u, torch.cos(h)), create_graph=True)
+    return dx + dh.exp()
+
+
+def hessian(body: nn.Module, x: Tensor) -> Tensor:
+    return torch.autograd.functional.hessian(lambda p: body(p).sum(), x[:1], create_graph=True).reshape(3, 3)
+
+
+def inner_dropout_off(body: nn.Module, x: Tensor) -> Tensor:
+    x = x.requires_grad_()
+    return slope(F.dropout(body(x), 0.0), x)
+
+
+def with_a_detached_part(body: nn.Module, x: Tensor) -> Tensor:
+    x = x.requires_grad_()
+    u = body(x)
+    return slope(u * u.detach(), x)
+
+
+FIELDS = (
+    *(residual, of_columns, laplacian, eikonal, without_graph, in_a_block, of_a_weight, unused, weighted, hessian),
+    *(inner_dropout_off, with_a_detached_part),
+)
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+@pytest.mark.parametrize("field", FIELDS, ids=lambda f: f.__name__)
+def test_derivatives_and_their_gradients(field: Callable[[nn.Module, Tensor], Tensor], fuse: bool) -> None:
+    agree(Field(field), torch.randn(5, 3), lambda y, t: (y**2).mean() * t, torch.rand(()) + 1, fuse=fuse)
+
+
+class Sine(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sin(3 * x)
+
+
+LAYERS: dict[str, Callable[[], nn.Module]] = {
+    "softplus": lambda: nn.Softplus(beta=10),
+    "silu": nn.SiLU,
+    "gelu": nn.GELU,
+    "gelu tanh": lambda: nn.GELU("tanh"),
+    "sigmoid": nn.Sigmoid,
+    "relu": nn.ReLU,
+    "relu in place": lambda: nn.ReLU(inplace=True),
+    "leaky relu": lambda: nn.LeakyReLU(0.2),
+    "elu": nn.ELU,
+    "mish": nn.Mish,
+    "sine": Sine,
+    "layer norm": lambda: nn.LayerNorm(8),
+    "softmax": lambda: nn.Softmax(1),
+    "log softmax": lambda: nn.LogSoftmax(1),
+    "batch norm": lambda: nn.BatchNorm1d(8),
+    "batch norm, not trained": lambda: nn.BatchNorm1d(8).eval(),
+    "group norm": lambda: nn.GroupNorm(2, 8),
+    "hardswish": nn.Hardswish,
+    "prelu": nn.PReLU,
+    "logsigmoid": nn.LogSigmoid,
+    "glu": lambda: nn.Sequential(nn.Linear(8, 16), nn.GLU()),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_have_second_derivatives(name: str) -> None:
+    body = nn.Sequential(nn.Linear(3, 8), LAYERS[name](), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
+    agree(Field(eikonal, body), torch.randn(6, 3), "mse")
+
+
+def penalty(body: nn.Module, x: Tensor) -> Tensor:
+    x = x.detach().requires_grad_()
+    score = body(x)
+    return score.reshape(len(x), -1).sum(1, keepdim=True) + (slope(score, x).flatten(1).norm(dim=1, keepdim=True) - 1) ** 2
+
+
+IMAGES: dict[str, Callable[[], nn.Module]] = {
+    "convolutions": lambda: nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1), nn.LeakyReLU(0.2), nn.Conv2d(4, 4, 4, 2, 1), nn.Softplus(), nn.Conv2d(4, 1, 4)
+    ),
+    "groups": lambda: nn.Sequential(nn.Conv2d(2, 4, 3, groups=2, bias=False), nn.Tanh(), nn.Conv2d(4, 1, 6)),
+    "transposed": lambda: nn.Sequential(nn.ConvTranspose2d(2, 3, 4, 2, 1), nn.Tanh(), nn.Conv2d(3, 1, 3, 2)),
+    "maxima": lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.Tanh(), nn.MaxPool2d(2), nn.Conv2d(4, 1, 3)),
+    "averages": lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.Tanh(), nn.AvgPool2d(2), nn.Conv2d(4, 1, 3)),
+    "whole average": lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.Tanh(), nn.AdaptiveAvgPool2d(1)),
+    "overlapping averages": lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.Tanh(), nn.AvgPool2d(3, 2, 1), nn.Conv2d(4, 1, 3)),
+    "dilated": lambda: nn.Sequential(nn.Conv2d(2, 4, 3, 2, 2, 2), nn.Tanh(), nn.Conv2d(4, 1, 3)),
+    "bilinear": lambda: nn.Sequential(nn.Conv2d(2, 2, 3), nn.Tanh(), nn.Upsample(scale_factor=2, mode="bilinear")),
+    "upsampled": lambda: nn.Sequential(nn.Conv2d(2, 2, 3), nn.Tanh(), nn.Upsample(scale_factor=2), nn.Conv2d(2, 1, 3)),
+    "instance norm": lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.InstanceNorm2d(4, affine=True), nn.Conv2d(4, 1, 3)),
+    "group norm": lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.SiLU(), nn.Conv2d(4, 1, 3)),
+    "batch norm": lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.SiLU(), nn.Conv2d(4, 1, 3)),
+    "borders": lambda: nn.Sequential(nn.ReflectionPad2d(1), nn.Conv2d(2, 4, 3)),
+}
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_penalties_on_gradients_of_images(name: str) -> None:
+    agree(Field(penalty, IMAGES[name]()), torch.randn(2, 2, 8, 8), "mse")
+
+
+class Forces(nn.Module):
+    """Energies of pairs of atoms, and the forces on atoms (as SchNet's)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kind, self.net = nn.Embedding(3, 4), nn.Sequential(nn.Linear(9, 8), nn.SiLU(), nn.Linear(8, 4))
+        self.register_buffer("i", torch.tensor([0, 0, 1, 2, 3, 3]))
+        self.register_buffer("j", torch.tensor([1, 2, 0, 3, 1, 0]))
+        self.register_buffer("kinds", torch.tensor([0, 2, 1, 1]))
+        self.last = nn.Linear(4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.requires_grad_()
+        h = self.kind(self.kinds)
+        r = (x[self.i] - x[self.j]).norm(dim=1, keepdim=True)
+        message = self.net(torch.cat([h[self.i], h[self.j], torch.exp(-(r**2))], 1)) * torch.cos(r)
+        h = h + torch.zeros_like(h).index_add(0, self.i, message)
+        energy = self.last(F.silu(h)).sum()
+        return -torch.autograd.grad(energy, x, create_graph=True)[0] + energy
+
+
+def test_forces() -> None:
+    agree(Forces(), torch.randn(4, 3), "mse")
+
+
+class Attending(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.requires_grad_()
+        return slope(self.layer(x) ** 3, x)
+
+
+def test_attention() -> None:
+    """PyTorch's attention in parts: its kernels have no second derivatives."""
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        agree(Attending(), torch.randn(2, 5, 8), lambda y, t: (y**3).mean() * t, torch.rand(()) + 1)
