@@ -31,17 +31,24 @@ def recorded_derivatives(torch: Any, refuse: Refuse) -> Iterator[None]:
     def recorded(outputs: Any, slopes: Any, retain: Any, create: bool, inputs: Any, *rest: Any, **named: Any) -> Any:
         if named.get("accumulate_grad"):
             raise refuse("backward(), called in forward", None)
-        if any(torch._C._functorch.is_functorch_wrapped_tensor(t) for t in (*outputs, *inputs, *slopes)):
+        mode, tracing = exporting(torch), torch.fx.experimental.proxy_tensor
+        if mode is None:
+            return run(outputs, slopes, retain, create, inputs, *rest, **named)
+        if any(torch._C._functorch.is_functorch_wrapped_tensor(t) for t in slopes):
             raise refuse("gradients of many directions at once (is_grads_batched)", None)
-
-        def differentiated() -> Any:
+        with tracing.disable_proxy_modes_tracing():
             try:
-                return run(outputs, slopes, retain, create, inputs, *rest, **named)
+                found = list(run(outputs, slopes, retain, create, inputs, *rest, **named))
             except NotImplementedError as error:  # of operators of our own
                 what = "custom autograd functions, CTC losses and circular padding within what is differentiated"
                 raise refuse(what, None) from error
-
-        return _recorded(torch, differentiated, outputs, slopes, inputs, create)
+        reached = [i for i, gradient in enumerate(found) if gradient is not None]
+        arriving = [torch.ones_like(y) if slope is None else slope for y, slope in zip(outputs, slopes, strict=True)]
+        arguments = (list(outputs), arriving, [inputs[i] for i in reached], create)
+        proxies = torch.utils._pytree.tree_map(mode.tracer.unwrap_proxy, arguments)
+        made = mode.tracer.create_proxy("call_function", _operator(torch), proxies, {})
+        tracing.track_tensor_tree([found[i] for i in reached], made, constant=None, tracer=mode.tracer)
+        return tuple(found)
 
     module._engine_run_backward = recorded
     try:
@@ -50,23 +57,9 @@ def recorded_derivatives(torch: Any, refuse: Refuse) -> Iterator[None]:
         module._engine_run_backward = run
 
 
-def _recorded(
-    torch: Any, run: Callable[[], Any], outputs: Sequence[Any], slopes: Sequence[Any], inputs: Sequence[Any], graph: bool
-) -> Any:
-    """PyTorch's results, of which the exported program knows that the operator makes them."""
-    tracing = torch.fx.experimental.proxy_tensor
-    mode = tracing.get_proxy_mode()
-    with tracing.disable_proxy_modes_tracing():
-        found = list(run())
-    if mode is None:  # nothing is exported here
-        return tuple(found)
-    reached = [i for i, gradient in enumerate(found) if gradient is not None]
-    arriving = [torch.ones_like(y) if slope is None else slope for y, slope in zip(outputs, slopes, strict=True)]
-    arguments = (list(outputs), arriving, [inputs[i] for i in reached], graph)
-    proxies = torch.utils._pytree.tree_map(mode.tracer.unwrap_proxy, arguments)
-    made = mode.tracer.create_proxy("call_function", _operator(torch), proxies, {})
-    tracing.track_tensor_tree([found[i] for i in reached], made, constant=None, tracer=mode.tracer)
-    return tuple(found)
+def exporting(torch: Any) -> Any:
+    """The mode of PyTorch's that records an exported program, where one is being recorded."""
+    return torch._ops._get_dispatch_mode_pre_dispatch(torch._C._TorchDispatchModeKey.PROXY)
 
 
 @cache

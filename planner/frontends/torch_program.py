@@ -19,6 +19,7 @@ from planner.frontends.torch_checks import unvalidated
 from planner.frontends.torch_derivatives import expand_derivatives, recorded_derivatives
 from planner.frontends.torch_functions import traced_functions
 from planner.frontends.torch_stand_ins import stand_ins
+from planner.frontends.torch_transforms import traced_transforms
 from planner.frontends.torch_writes import NO_GRAD, hidden_write, views_of_buffers, written_arguments
 from planner.graph.model import unsupported
 
@@ -86,6 +87,7 @@ def _exported(torch: Any, module: Any, original: Any, positional: Any, keywords:
                 _hooks_refused(torch),
                 traced_functions(torch, lambda what: _own_gradient(what, _calling_line())),
                 recorded_derivatives(torch, _no_derivative),
+                traced_transforms(torch, _barrier(torch), _no_derivative),
                 unvalidated(torch),
                 stand_ins(torch),
                 assignments(torch, module, prefix) as replaced,
@@ -284,7 +286,9 @@ def _barrier(torch: Any) -> Any:
     """stepplan::detach, known to PyTorch from the first export on."""
     if not hasattr(torch.ops.stepplan, "detach"):
         made = torch.library.custom_op("stepplan::detach", mutates_args=(), schema="(Tensor x) -> Tensor")
-        made(lambda x: x.clone()).register_fake(lambda x: torch.empty_like(x))
+        barrier = made(lambda x: x.clone())
+        barrier.register_fake(lambda x: torch.empty_like(x))
+        barrier.register_vmap(lambda info, dimensions, x: (barrier(x), dimensions[0]))
     return torch.ops.stepplan.detach.default
 
 
