@@ -66,7 +66,8 @@ class _Backward:
         dilation: Sequence[int],
         groups: int,
     ) -> Any:
-        """The convolution of the image with dy: batches and channels have changed places, as have strides and dilations."""
+        """The convolution of the image with dy, batches and channels having changed places, as have strides and
+        dilations."""
         n, channels, *extents = image.shape
         turned = image.reshape(n, groups, channels // groups, *extents).transpose(0, 2)
         turned = turned.transpose(1, 2).reshape(channels // groups, groups * n, *extents)
@@ -103,7 +104,12 @@ class _Backward:
         return dx.reshape(x.shape)
 
     def nearest(
-        self, dy: Any, output: Sequence[int], size: Sequence[int], rows: float | None = None, columns: float | None = None
+        self,
+        dy: Any,
+        output: Sequence[int],
+        size: Sequence[int],
+        rows: float | None = None,
+        columns: float | None = None,
     ) -> Any:
         """Of whole factors: every pixel has the sum of its copies."""
         n, channels, height, width = size

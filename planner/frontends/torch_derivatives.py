@@ -2,14 +2,15 @@
 penalties on gradients.
 
 An exported program has no place for autograd's engine. While a module is exported, each call is an operator of our own
-with the results that PyTorch gives. Once the program is functional, what lies between its inputs and outputs is run once
-more and traced below autograd, and the operators of that backward pass take its place. They are differentiated as all
-others are, so derivatives may have derivatives.
+with the results that PyTorch gives. Once the program is functional, what lies between its inputs and outputs is run
+once more and traced below autograd, and the operators of that backward pass take its place. They are differentiated as
+all others are, so derivatives may have derivatives.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from operator import getitem
 from typing import Any
 
 from planner.frontends.aten import packet
@@ -25,20 +26,17 @@ _PLACE = ("stack_trace", "nn_module_stack")
 @contextmanager
 def recorded_derivatives(torch: Any, refuse: Refuse) -> Iterator[None]:
     """Within it, `torch.autograd.grad` of what is exported is an operator of the exported program."""
-    module = torch.autograd
-    run = module._engine_run_backward
+    engine, vmap = torch.autograd._engine_run_backward, torch._vmap_internals._vmap
 
     def recorded(outputs: Any, slopes: Any, retain: Any, create: bool, inputs: Any, *rest: Any, **named: Any) -> Any:
-        if named.get("accumulate_grad"):
-            raise refuse("backward(), called in forward", None)
         mode, tracing = exporting(torch), torch.fx.experimental.proxy_tensor
         if mode is None:
-            return run(outputs, slopes, retain, create, inputs, *rest, **named)
-        if any(torch._C._functorch.is_functorch_wrapped_tensor(t) for t in slopes):
-            raise refuse("gradients of many directions at once (is_grads_batched)", None)
+            return engine(outputs, slopes, retain, create, inputs, *rest, **named)
+        if named.get("accumulate_grad"):
+            raise refuse("backward(), called in forward", None)
         with tracing.disable_proxy_modes_tracing():
             try:
-                found = list(run(outputs, slopes, retain, create, inputs, *rest, **named))
+                found = list(engine(outputs, slopes, True, create, inputs, *rest, **named))
             except NotImplementedError as error:  # of operators of our own
                 what = "custom autograd functions, CTC losses and circular padding within what is differentiated"
                 raise refuse(what, None) from error
@@ -50,11 +48,23 @@ def recorded_derivatives(torch: Any, refuse: Refuse) -> Iterator[None]:
         tracing.track_tensor_tree([found[i] for i in reached], made, constant=None, tracer=mode.tracer)
         return tuple(found)
 
-    module._engine_run_backward = recorded
+    def one_by_one(function: Any, *dimensions: Any, **named: Any) -> Any:
+        """What PyTorch runs for many slopes at once (is_grads_batched), for each."""
+        if exporting(torch) is None:
+            return vmap(function, *dimensions, **named)
+
+        def run(slopes: Sequence[Any]) -> Any:
+            rows = next(len(s) for s in slopes if s is not None)
+            found = [function(tuple(None if s is None else s[i] for s in slopes)) for i in range(rows)]
+            return tuple(None if row[0] is None else torch.stack(row) for row in zip(*found, strict=True))
+
+        return run
+
+    torch.autograd._engine_run_backward, torch._vmap_internals._vmap = recorded, one_by_one
     try:
         yield
     finally:
-        module._engine_run_backward = run
+        torch.autograd._engine_run_backward, torch._vmap_internals._vmap = engine, vmap
 
 
 def exporting(torch: Any) -> Any:
@@ -86,11 +96,13 @@ def expand_derivatives(torch: Any, program: Any, barrier: Any, refuse: Refuse) -
 
 
 def _expand(torch: Any, graph: Any, node: Any, barrier: Any, refuse: Refuse) -> None:
-    outputs, slopes, inputs, differentiable = node.args
+    outputs, _, inputs, differentiable = node.args
+    for step in _between(graph, inputs, outputs, barrier):
+        if packet(step.target) == "aten.native_dropout":
+            _dropout_as_product(torch, graph, step)
     path = _between(graph, inputs, outputs, barrier)
-    path = [made for step in path for made in _without_draws(torch, graph, step)]
     made = _copied(torch, graph, node, *_traced(torch, node, path), refuse)
-    for user in list(node.users):  # operator.getitem
+    for user in list(node.users):  # getitem
         gradient = made[user.args[1]]
         if not differentiable:
             with graph.inserting_before(node):
@@ -124,21 +136,21 @@ def _above(nodes: Iterable[Any], among: Any) -> set[Any]:
     return found
 
 
-def _without_draws(torch: Any, graph: Any, node: Any) -> list[Any]:
+def _dropout_as_product(torch: Any, graph: Any, node: Any) -> None:
     """Dropout as a product with what it makes of ones: the backward pass is to have the same mask."""
-    if packet(node.target) != "aten.dropout":
-        return [node]
-    x, rate, training = node.args
-    value = node.meta["val"]
+    (found,) = (user for user in node.users if user.args[1] == 0)
+    value = found.meta["val"]
     with graph.inserting_before(node):
         ones = graph.call_function(torch.ops.aten.ones.default, (list(value.shape),), {"dtype": value.dtype})
-        mask = graph.call_function(torch.ops.aten.dropout.default, (ones, rate, training))
-        product = graph.call_function(torch.ops.aten.mul.Tensor, (x, mask))
+        dropped = graph.call_function(node.target, (ones, *node.args[1:]))
+        mask = graph.call_function(getitem, (dropped, 0))
+        product = graph.call_function(torch.ops.aten.mul.Tensor, (node.args[0], mask))
+    dropped.meta = dict(node.meta)
     for new in (ones, mask, product):
-        new.meta = dict(node.meta)
-    node.replace_all_uses_with(product)
+        new.meta = dict(found.meta)
+    found.replace_all_uses_with(product)
+    graph.erase_node(found)
     graph.erase_node(node)
-    return [product]
 
 
 def _traced(torch: Any, node: Any, path: Sequence[Any]) -> tuple[list[Any], dict[Any, Any]]:
@@ -173,7 +185,9 @@ def _called(torch: Any, node: Any, arguments: Any, named: Any) -> Any:
     return node.target(*arguments, **named)
 
 
-def _copied(torch: Any, graph: Any, node: Any, gradients: Sequence[Any], known: Mapping[Any, Any], refuse: Refuse) -> Any:
+def _copied(
+    torch: Any, graph: Any, node: Any, gradients: Sequence[Any], known: Mapping[Any, Any], refuse: Refuse
+) -> list[Any]:
     """The program's nodes that are the gradients, with what is new of the trace put in front of `node`."""
     made = dict(known)
     for own in _new(gradients, known):
@@ -189,12 +203,14 @@ def _copied(torch: Any, graph: Any, node: Any, gradients: Sequence[Any], known: 
 
 
 def _new(gradients: Sequence[Any], known: Mapping[Any, Any]) -> list[Any]:
-    """The nodes of a trace from which gradients are made and that are not known, in order."""
+    """The nodes of a trace that gradients are made from and that are not known, in order; those that write to one of
+    them are such, too."""
     wanted = set(gradients)
     found: list[Any] = []
     for own in reversed(gradients[0].graph.nodes):
-        writes = [n for n in own.all_input_nodes[:1] if getattr(own.target, "_schema", None) and own.target._schema.is_mutable]
-        if own.op != "output" and own not in known and (own in wanted or wanted.intersection(writes)):
+        schema = getattr(own.target, "_schema", None)
+        written = own.args[:1] if schema is not None and schema.is_mutable else ()
+        if own.op == "call_function" and own not in known and (own in wanted or wanted.intersection(written)):
             wanted |= {own, *own.all_input_nodes}
             found.append(own)
     return found[::-1]

@@ -39,7 +39,7 @@ def import_torch() -> Any:
 class Exported(NamedTuple):
     program: Any
     derives: bool
-    """Whether it computes derivatives: of batch norms that are differentiated only the training step's operators are left."""
+    """Whether it has derivatives in it: of a batch norm's only the operators of one mode are left."""
 
 
 def export(

@@ -21,6 +21,13 @@ _MAKING = ("jacrev", "jacfwd", "hessian")
 """Those that make one, and run it without any of these."""
 _REFUSED = ("vjp", "linearize")
 
+_OF_ZERO = {
+    *("aten.view", "aten._unsafe_view", "aten.t", "aten.permute", "aten.transpose", "aten.expand", "aten.unsqueeze"),
+    *("aten.squeeze", "aten.alias", "aten.detach", "aten.clone", "aten._to_copy", "aten.neg"),
+}
+"""Operators that make zeros of zeros."""
+_PRODUCTS = {"aten.mul", "aten.mm", "aten.bmm"}
+
 
 @contextmanager
 def traced_transforms(torch: Any, barrier: Any, refuse: Refuse) -> Iterator[None]:
@@ -116,6 +123,7 @@ class _Trace:
 
         with tracing.disable_proxy_modes_tracing(), torch._C.DisableTorchFunction():
             self._traced = tracing.make_fx(flat, backward_decompositions(torch))(*self._given)
+        _leave_zeros_out(torch, self._traced.graph)
 
     def called_again(self) -> Any:
         """The results of the same operators, called with the tensors that are exported."""
@@ -133,3 +141,29 @@ class _Trace:
                 saved = packet(node.target) == "aten.detach"  # by autograd: it has a gradient nevertheless
                 env[node] = arguments[0] if saved else node.target(*arguments, **named)
         raise AssertionError("a trace ends with its results")
+
+
+def _leave_zeros_out(torch: Any, graph: Any) -> None:
+    """Tangents of what does not depend on the input are zeros, with which PyTorch computes nothing; in a trace they are
+    an expanded 0."""
+    aten, zeros = torch.ops.aten, set[Any]()
+    for node in graph.nodes:
+        name, value = packet(node.target), node.meta.get("val")
+        if (name == "aten.zeros" and not node.args[0]) or (name in _OF_ZERO and node.args[0] in zeros):
+            zeros.add(node)
+            continue
+        found = [n for n in node.all_input_nodes if n in zeros]
+        added = name == "aten.add" and len(node.args) == 2 and all(isinstance(a, torch.fx.Node) for a in node.args)
+        if not found or not (name in _PRODUCTS or added):
+            continue
+        others = [n for n in node.all_input_nodes if n not in zeros]
+        with graph.inserting_before(node):
+            if name in _PRODUCTS or not others:
+                source = graph.call_function(aten.zeros.default, ([],), {"dtype": value.dtype})
+            else:
+                source = others[0]
+            made = graph.call_function(aten.expand.default, (source, list(value.shape)))
+        made.meta = dict(node.meta)
+        node.replace_all_uses_with(made)
+        if source not in others:
+            zeros.add(made)

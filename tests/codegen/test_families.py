@@ -16,6 +16,7 @@ from tests.models import FAMILIES
 
 BUILT = {
     "bert_classifier": "",  # masks
+    "forces": "",  # second derivatives
     "efficientnet": "depthwise",  # silu behind batch norms
     "graph_attention": "",  # products of sparse matrices
     "mixture": "",  # products by groups

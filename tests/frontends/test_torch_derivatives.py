@@ -3,12 +3,18 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.frontends.torch_agreement import agree
+from planner.errors import UserError
+from planner.frontends.torch_export import capture_module
+from planner.frontends.torch_lowering import CaptureOptions
+from tests.frontends.torch_agreement import STEP, agree, graph_values
+from tests.interpreter import run_program
+from tests.torch_functions import rounded
 
 
 def slope(y: Tensor, x: Tensor, create_graph: bool = True) -> Tensor:
@@ -97,6 +103,16 @@ def hessian(body: nn.Module, x: Tensor) -> Tensor:
     return torch.autograd.functional.hessian(lambda p: body(p).sum(), x[:1], create_graph=True).reshape(3, 3)
 
 
+def batched(body: nn.Module, x: Tensor) -> Tensor:
+    x = x.requires_grad_()
+    return torch.autograd.grad(body(x), x, torch.eye(5)[:, :, None], create_graph=True, is_grads_batched=True)[0].sum(0)
+
+
+def noisy(body: nn.Module, x: Tensor) -> Tensor:
+    x = x.requires_grad_()
+    return slope(body(x + torch.zeros_like(x).uniform_(1, 1 + 1e-9)), x)
+
+
 def inner_dropout_off(body: nn.Module, x: Tensor) -> Tensor:
     x = x.requires_grad_()
     return slope(F.dropout(body(x), 0.0), x)
@@ -110,7 +126,7 @@ def with_a_detached_part(body: nn.Module, x: Tensor) -> Tensor:
 
 FIELDS = (
     *(residual, of_columns, laplacian, eikonal, without_graph, in_a_block, of_a_weight, unused, weighted, hessian),
-    *(inner_dropout_off, with_a_detached_part),
+    *(batched, noisy, inner_dropout_off, with_a_detached_part),
 )
 
 
@@ -159,7 +175,9 @@ def test_layers_have_second_derivatives(name: str) -> None:
 def penalty(body: nn.Module, x: Tensor) -> Tensor:
     x = x.detach().requires_grad_()
     score = body(x)
-    return score.reshape(len(x), -1).sum(1, keepdim=True) + (slope(score, x).flatten(1).norm(dim=1, keepdim=True) - 1) ** 2
+    return (
+        score.reshape(len(x), -1).sum(1, keepdim=True) + (slope(score, x).flatten(1).norm(dim=1, keepdim=True) - 1) ** 2
+    )
 
 
 IMAGES: dict[str, Callable[[], nn.Module]] = {
@@ -171,7 +189,9 @@ IMAGES: dict[str, Callable[[], nn.Module]] = {
     "maxima": lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.Tanh(), nn.MaxPool2d(2), nn.Conv2d(4, 1, 3)),
     "averages": lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.Tanh(), nn.AvgPool2d(2), nn.Conv2d(4, 1, 3)),
     "whole average": lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.Tanh(), nn.AdaptiveAvgPool2d(1)),
-    "overlapping averages": lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.Tanh(), nn.AvgPool2d(3, 2, 1), nn.Conv2d(4, 1, 3)),
+    "overlapping averages": lambda: nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.Tanh(), nn.AvgPool2d(3, 2, 1), nn.Conv2d(4, 1, 3)
+    ),
     "dilated": lambda: nn.Sequential(nn.Conv2d(2, 4, 3, 2, 2, 2), nn.Tanh(), nn.Conv2d(4, 1, 3)),
     "bilinear": lambda: nn.Sequential(nn.Conv2d(2, 2, 3), nn.Tanh(), nn.Upsample(scale_factor=2, mode="bilinear")),
     "upsampled": lambda: nn.Sequential(nn.Conv2d(2, 2, 3), nn.Tanh(), nn.Upsample(scale_factor=2), nn.Conv2d(2, 1, 3)),
@@ -185,31 +205,6 @@ IMAGES: dict[str, Callable[[], nn.Module]] = {
 @pytest.mark.parametrize("name", IMAGES)
 def test_penalties_on_gradients_of_images(name: str) -> None:
     agree(Field(penalty, IMAGES[name]()), torch.randn(2, 2, 8, 8), "mse")
-
-
-class Forces(nn.Module):
-    """Energies of pairs of atoms, and the forces on atoms (as SchNet's)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.kind, self.net = nn.Embedding(3, 4), nn.Sequential(nn.Linear(9, 8), nn.SiLU(), nn.Linear(8, 4))
-        self.register_buffer("i", torch.tensor([0, 0, 1, 2, 3, 3]))
-        self.register_buffer("j", torch.tensor([1, 2, 0, 3, 1, 0]))
-        self.register_buffer("kinds", torch.tensor([0, 2, 1, 1]))
-        self.last = nn.Linear(4, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x.requires_grad_()
-        h = self.kind(self.kinds)
-        r = (x[self.i] - x[self.j]).norm(dim=1, keepdim=True)
-        message = self.net(torch.cat([h[self.i], h[self.j], torch.exp(-(r**2))], 1)) * torch.cos(r)
-        h = h + torch.zeros_like(h).index_add(0, self.i, message)
-        energy = self.last(F.silu(h)).sum()
-        return -torch.autograd.grad(energy, x, create_graph=True)[0] + energy
-
-
-def test_forces() -> None:
-    agree(Forces(), torch.randn(4, 3), "mse")
 
 
 class Attending(nn.Module):
@@ -226,3 +221,56 @@ def test_attention() -> None:
     """PyTorch's attention in parts: its kernels have no second derivatives."""
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         agree(Attending(), torch.randn(2, 5, 8), lambda y, t: (y**3).mean() * t, torch.rand(()) + 1)
+
+
+class Masked(nn.Module):
+    """Nothing, if both have the same mask: y is m x^2, its gradient 2 m x."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.dropout(x * x, 0.5)
+        return y - x * slope(y, x) / 2
+
+
+def test_derivatives_of_dropout_have_its_mask() -> None:
+    net = nn.Sequential(nn.Linear(7, 40), Masked())
+    graph, weights = capture_module(net, torch.ones(5, 7), CaptureOptions(loss="mse", optimizer=STEP))
+    program = graph.program["train_step"]
+    assert sum(n.op == "dropout" for n in program.nodes) == 1
+    given = {"input": np.random.default_rng().normal(size=(5, 7)), "labels": np.zeros((5, 40))}
+    found = run_program(graph, "train_step", {**graph_values(graph, weights), **given})
+    assert abs(found[program.outputs[0]]) < 1e-12
+
+
+def backward(body: nn.Module, x: Tensor) -> Tensor:
+    body(x.requires_grad_()).sum().backward()
+    return x
+
+
+def of_a_function(body: nn.Module, x: Tensor) -> Tensor:
+    x = x.requires_grad_()
+    return slope(body(rounded(4 * x)), x)
+
+
+def of_random_numbers(body: nn.Module, x: Tensor) -> Tensor:
+    x = x.requires_grad_()
+    return slope(F.scaled_dot_product_attention(x, x, body(x) * x, dropout_p=0.5), x)
+
+
+REFUSED = {
+    backward: "backward",
+    of_a_function: "custom autograd function",
+    of_random_numbers: "random numbers",
+}
+
+
+@pytest.mark.parametrize("field", REFUSED, ids=lambda f: f.__name__)
+def test_what_is_refused(field: Callable[[nn.Module, Tensor], Tensor]) -> None:
+    with pytest.raises(UserError, match=REFUSED[field]) as error:
+        capture_module(Field(field), torch.randn(5, 3), CaptureOptions(loss="mse"))
+    assert error.value.code == "SP1025"
+    assert "test_torch_derivatives.py" in error.value.problem
+
+
+def test_pytorchs_own_errors_name_the_line() -> None:
+    with pytest.raises(UserError, match=r"SP1013.*test_torch_derivatives.py:\d+.*does not require grad"):
+        capture_module(Field(lambda body, x: slope(x, x)), torch.randn(5, 3), CaptureOptions(loss="mse"))

@@ -10,8 +10,8 @@ from torch.func import functional_call, grad, grad_and_value, hessian, jacfwd, j
 from planner.errors import UserError
 from planner.frontends.torch_export import capture_module
 from planner.frontends.torch_lowering import CaptureOptions
-from tests.frontends.torch_agreement import agree
 from tests.frontends.test_torch_derivatives import Field, slope
+from tests.frontends.torch_agreement import agree
 
 scaled = vmap(lambda x, factor: x * factor, in_dims=(0, None))
 """Transformed before anything is captured."""

@@ -5,7 +5,7 @@ Each function of `FAMILIES` returns (module, example inputs, capture's options),
 
 from collections.abc import Callable
 
-from tests.models import graphs, mixture, mobile, recurrent, transformers, vision
+from tests.models import derivatives, graphs, mixture, mobile, recurrent, transformers, vision
 from tests.models.parts import Made
 
 FAMILIES: dict[str, Callable[..., Made]] = {
@@ -17,5 +17,6 @@ FAMILIES: dict[str, Callable[..., Made]] = {
         *graphs.FACTORIES,
         *mixture.FACTORIES,
         *recurrent.FACTORIES,
+        *derivatives.FACTORIES,
     )
 }  # fmt: skip
