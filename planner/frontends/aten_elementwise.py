@@ -8,8 +8,14 @@ from typing import Any
 
 from planner.frontends.aten import Context, lowers, require
 
-for _name in ("erf", "sin", "cos", "atan"):
+for _name in ("erf", "sin", "cos", "atan", "lgamma", "digamma"):
     lowers(_name)(lambda c, x, op=_name: c.op(op, c.floating(x)))
+
+
+@lowers("polygamma")
+def _polygamma(c: Context, order: int, x: Any) -> str:
+    require(order in (0, 1), f"order {order}")
+    return c.op("trigamma" if order else "digamma", c.floating(x))
 
 
 @lowers("tan")

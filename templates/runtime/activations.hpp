@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "both.hpp"
+#include "gamma.hpp"
 #include "map.hpp"
 #include "vector_math.hpp"
 
@@ -213,6 +214,24 @@ struct Atan {
   static constexpr bool reads_x = true, reads_y = false;
   STEPPLAN_BOTH static float forward(float x) { return math::atan(x); }
   STEPPLAN_BOTH static float backward(float dy, float x, float) { return dy / (1.0f + x * x); }
+};
+
+struct Lgamma {
+  static constexpr bool reads_x = true, reads_y = false;
+  STEPPLAN_BOTH static float forward(float x) { return math::lgamma(x); }
+  STEPPLAN_BOTH static float backward(float dy, float x, float) { return dy * math::digamma(x); }
+};
+
+struct Digamma {
+  static constexpr bool reads_x = true, reads_y = false;
+  STEPPLAN_BOTH static float forward(float x) { return math::digamma(x); }
+  STEPPLAN_BOTH static float backward(float dy, float x, float) { return dy * math::trigamma(x); }
+};
+
+struct Trigamma {
+  static constexpr bool reads_x = true, reads_y = false;
+  STEPPLAN_BOTH static float forward(float x) { return math::trigamma(x); }
+  STEPPLAN_BOTH static float backward(float dy, float x, float) { return dy * math::tetragamma(x); }
 };
 
 // No gradient flows to what these read.

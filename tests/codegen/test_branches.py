@@ -43,6 +43,7 @@ SMOOTH = {
         "cross_entropy",
         "div",
         "detach",
+        "digamma",
         "dropout",
         "embedding",
         "erf",
@@ -51,6 +52,7 @@ SMOOTH = {
         "expm1",
         "gelu",
         "layer_norm",
+        "lgamma",
     ),
     *(
         "linear",
@@ -80,7 +82,7 @@ SMOOTH = {
         "slice",
         "split",
     ),
-    *("softmax", "sqrt", "square", "sub", "sum_to", "tanh"),
+    *("softmax", "sqrt", "square", "sub", "sum_to", "tanh", "trigamma"),
     *("cast", "ctc_loss", "cumsum", "embedding_backward"),
     *("grouped_matmul", "grouped_outer", "gru_cell", "interpolate", "sddmm", "spmm", "where"),
 }

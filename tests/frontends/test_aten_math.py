@@ -53,6 +53,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "bmm": lambda x: torch.bmm(x.view(-1, 2, 3), x.view(-1, 3, 2)).flatten(1).repeat(1, 2)[:, :6],
     "baddbmm": lambda x: torch.baddbmm(x.view(-1, 2, 3), x.view(-1, 2, 3), x.new_ones(x.shape[0], 3, 3)).flatten(1),
     "addmm": lambda x: torch.addmm(x[0], x, x.T @ x, beta=0.5, alpha=2),
+    "gamma": lambda x: torch.lgamma(2 * x) + torch.digamma(x.abs() + 0.5) + x * torch.polygamma(1, x.abs() + 1),
     "lerp": lambda x: torch.lerp(x, x * x, 0.3) + torch.addcmul(x, x, x, value=0.1),
 }  # fmt: skip
 

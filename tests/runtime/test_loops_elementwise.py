@@ -39,6 +39,9 @@ ACTIVATIONS = [
     F.elu,
     torch.expm1,
     torch.log1p,
+    torch.lgamma,
+    torch.digamma,
+    lambda x: torch.polygamma(1, x),
 ]
 POSITIVE_ONLY = {8, 9}
 
@@ -60,6 +63,30 @@ def test_activation(lib, kind, slices):
     assert_close(dy, tx.grad, 1e-6)
 
 
+GAMMA = {18: torch.lgamma, 19: torch.digamma, 20: lambda x: torch.polygamma(1, x)}
+
+
+@pytest.mark.parametrize("kind", GAMMA)
+def test_functions_of_gamma(lib, kind):
+    """Each result as near as float32 has it: where the function vanishes, near its poles, and far away."""
+    rng = np.random.default_rng()
+    normal, uniform = rng.standard_normal((3, 500)), rng.uniform(0, 40, (2, 500))
+    parts = [1 + normal[0] * 1e-3, 2 + normal[1] * 1e-5, 1.4616321 + normal[2] * 1e-6, *uniform[:1], -uniform[1]]
+    x = np.concatenate([*parts, np.exp(normal[0] * 20), [1, 2, 1e-38, 3e30, np.inf, np.nan]]).astype(np.float32)
+    expected = GAMMA[kind](torch.tensor(x, dtype=torch.float64)).numpy()
+    y = poisoned(len(x))
+    lib("activation", kind, None, x, None, y, 0, len(x))
+    np.testing.assert_allclose(y, expected.astype(np.float32), rtol=3e-7)
+
+
+def test_poles_of_gamma(lib):
+    x = np.array([0, -0.0, -1, -5, -1e10], np.float32)
+    for kind, expected in ((18, np.full(5, np.inf)), (19, [-np.inf, np.inf, *[np.nan] * 3]), (20, np.full(5, np.inf))):
+        y = poisoned(len(x))
+        lib("activation", kind, None, x, None, y, 0, len(x))
+        np.testing.assert_array_equal(y, expected)
+
+
 @pytest.mark.parametrize("kind", range(len(ACTIVATIONS)))
 def test_activation_at_the_edges(lib, kind):
     x = np.array([np.inf, -np.inf, np.nan, 0.0, 1e-40, -1e-40, 88.5, -88.5, 200, -200, 1e30, -1e30] * 4, np.float32)
@@ -70,6 +97,8 @@ def test_activation_at_the_edges(lib, kind):
     if kind in (4, 5, 6):  # infinity * 0: PyTorch's vector and scalar code differ here
         finite = ~np.isinf(x)
         x, y, expected = x[finite], y[finite], expected[finite]
+    if kind == 20:  # poles, where PyTorch has the sine of a rounded angle
+        expected[(x < 0) & (x == np.round(x)) & np.isfinite(x)] = np.inf
     np.testing.assert_allclose(y, expected, rtol=1e-6, atol=1e-37)
 
 

@@ -19,7 +19,20 @@ from tests.runtime.build import RUNTIME
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="reads x86-64 assembly")
 
-FUNCTIONS = ("Relu", "LeakyRelu", "Clamp", "Clip", "HardSwish", "Gelu", "Softplus", "Elu", "Expm1")
+FUNCTIONS = (
+    "Relu",
+    "LeakyRelu",
+    "Clamp",
+    "Clip",
+    "HardSwish",
+    "Gelu",
+    "Softplus",
+    "Elu",
+    "Expm1",
+    "Lgamma",
+    "Digamma",
+    "Trigamma",
+)
 APPLY = "batch_norm_backward_apply<Fusion::relu>(a, 0, 2, x)"
 MASKED_LOAD = re.compile(r"\)(\{1to\d+\})?, (%[xyz]mm\d+, )?%[xyz]mm\d+\{%k")
 

@@ -79,6 +79,9 @@ STEPPLAN_UNARY(Erf)
 STEPPLAN_UNARY(Sin)
 STEPPLAN_UNARY(Cos)
 STEPPLAN_UNARY(Atan)
+STEPPLAN_UNARY(Lgamma)
+STEPPLAN_UNARY(Digamma)
+STEPPLAN_UNARY(Trigamma)
 
 #define STEPPLAN_FLAT(F) template void map_forward<F, Stored>(Queue, const Stored*, Stored*, int64_t, F);
 STEPPLAN_FLAT(Round)
