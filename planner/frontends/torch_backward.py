@@ -5,8 +5,11 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-_FORWARD = ("_norm", "log_sigmoid_forward")
+_FORWARD = ("_norm", "log_sigmoid_forward", "nll_loss_forward", "nll_loss2d_forward")
 """Of these operators backward passes use results beside the first."""
+
+_RESIZED = ("upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d")
+_BORDERS = ("replication_pad1d", "replication_pad2d", "replication_pad3d")
 
 
 @cache
@@ -20,6 +23,30 @@ def backward_decompositions(torch: Any) -> dict[Any, Callable[..., Any]]:
         aten.avg_pool2d_backward.default: own.average,
         aten.upsample_nearest2d_backward.default: own.nearest,
     }
+
+
+@cache
+def operators_in_parts(torch: Any) -> dict[str, Callable[..., Any]]:
+    """Functions in the place of operators with backward passes of which nothing is known: what these are made of."""
+    aten, known = torch.ops.aten, torch._decomp.decomposition_table
+    images = {name: known[getattr(aten, name).vec] for name in _RESIZED}
+    borders = {name: known[getattr(aten, name).default] for name in _BORDERS}
+
+    def distances(a: Any, b: Any, p: float = 2.0, *_: Any) -> Any:
+        return torch.linalg.vector_norm(a.unsqueeze(-2) - b.unsqueeze(-3), p, -1)
+
+    found = (
+        images
+        | borders
+        | {
+            "adaptive_avg_pool2d": known[aten._adaptive_avg_pool2d.default],
+            "grid_sampler": known[aten.grid_sampler_2d.default],
+            "cdist": distances,
+            "_cdist_forward": distances,
+            "view": torch.reshape,  # of what may lie otherwise in memory now
+        }
+    )
+    return {f"aten.{name}": function for name, function in found.items()}
 
 
 class _Backward:

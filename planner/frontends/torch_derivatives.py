@@ -14,7 +14,8 @@ from operator import getitem
 from typing import Any
 
 from planner.frontends.aten import packet
-from planner.frontends.torch_backward import backward_decompositions
+from planner.frontends.torch_backward import backward_decompositions, operators_in_parts
+from planner.frontends.torch_buffers import is_batch_norm
 
 Refuse = Callable[[str, Any], Exception]
 """The error for what a plan cannot have, and the exported program's node that has it, if there is one yet."""
@@ -85,17 +86,16 @@ def _operator(torch: Any) -> Any:
     return torch.ops.stepplan.derivatives.default
 
 
-def expand_derivatives(torch: Any, program: Any, barrier: Any, refuse: Refuse) -> bool:
-    """Puts the operators of their backward passes in the place of all derivatives of a functional program; whether it
-    had any. `barrier`: the operator whose result has no gradient."""
-    found = [n for n in program.graph.nodes if packet(n.target) == OPERATOR]
-    for node in found:
-        _expand(torch, program.graph, node, barrier, refuse)
+def expand_derivatives(torch: Any, program: Any, barrier: Any, refuse: Refuse) -> list[bool]:
+    """Puts the operators of their backward passes in the place of all derivatives of a functional program. Of each,
+    whether it is a batch norm's. `barrier`: the operator whose result has no gradient."""
+    nodes = [n for n in program.graph.nodes if packet(n.target) == OPERATOR]
+    found = [_expand(torch, program.graph, node, barrier, refuse) for node in nodes]
     program.graph_module.recompile()
-    return bool(found)
+    return found
 
 
-def _expand(torch: Any, graph: Any, node: Any, barrier: Any, refuse: Refuse) -> None:
+def _expand(torch: Any, graph: Any, node: Any, barrier: Any, refuse: Refuse) -> bool:
     outputs, _, inputs, differentiable = node.args
     for step in _between(graph, inputs, outputs, barrier):
         if packet(step.target) == "aten.native_dropout":
@@ -111,6 +111,7 @@ def _expand(torch: Any, graph: Any, node: Any, barrier: Any, refuse: Refuse) -> 
         user.replace_all_uses_with(gradient)
         graph.erase_node(user)
     graph.erase_node(node)
+    return any(map(is_batch_norm, path))
 
 
 def _between(graph: Any, inputs: Sequence[Any], outputs: Sequence[Any], barrier: Any) -> list[Any]:
@@ -164,7 +165,7 @@ def _traced(torch: Any, node: Any, path: Sequence[Any]) -> tuple[list[Any], dict
 
     def run(*tensors: Any) -> Any:
         env = {n: t.detach().requires_grad_() if n in leaves else t for n, t in zip(given, tensors, strict=True)}
-        with torch.enable_grad(), torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        with torch.enable_grad(), _in_parts(torch):
             for step in path:
                 env[step] = _called(torch, step, *torch.fx.node.map_arg((step.args, step.kwargs), env.__getitem__))
             ends, starts, arriving = ([env[n] for n in nodes] for nodes in (outputs, inputs, slopes))
@@ -179,10 +180,16 @@ def _traced(torch: Any, node: Any, path: Sequence[Any]) -> tuple[list[Any], dict
     return list(gradients), known
 
 
+@contextmanager
+def _in_parts(torch: Any) -> Iterator[None]:
+    """Within it, attention and recurrent layers are what they are made of: their kernels have no second derivatives."""
+    math = torch.nn.attention.SDPBackend.MATH
+    with torch.nn.attention.sdpa_kernel(math), torch.backends.mkldnn.flags(enabled=False):
+        yield
+
+
 def _called(torch: Any, node: Any, arguments: Any, named: Any) -> Any:
-    if packet(node.target) == "aten.view":  # of what may lie otherwise now
-        return torch.reshape(*arguments)
-    return node.target(*arguments, **named)
+    return operators_in_parts(torch).get(packet(node.target), node.target)(*arguments, **named)
 
 
 def _copied(

@@ -104,9 +104,9 @@ def _prepared(module: Any, inputs: Any, options: CaptureOptions) -> tuple[Loweri
         positional = ()
     whole = _with_loss(torch, module, loss) if wrapped else module
     with reads_of_mode(torch) as reads:
-        program, derives = export(torch, whole, module, positional, keywords)
+        program, normalised = export(torch, whole, module, positional, keywords)
     evaluated = None
-    if reads or derives or draws(torch, program) or changed_buffers(program):
+    if reads or normalised or draws(torch, program) or changed_buffers(program):
         alone = _with_loss(torch, module, None) if wrapped else module  # the loss takes what training returns
         evaluated = _in_evaluation(export, torch, alone, module, positional, keywords, False).program
     builder = GraphBuilder(identifier(name or f"{type(module).__name__.lower()}_b{_batch(torch, inputs)}"))

@@ -38,8 +38,8 @@ def import_torch() -> Any:
 
 class Exported(NamedTuple):
     program: Any
-    derives: bool
-    """Whether it has derivatives in it: of a batch norm's only the operators of one mode are left."""
+    normalised: bool
+    """Whether it has derivatives of batch norms, whose operators no longer say in which mode they are."""
 
 
 def export(
@@ -57,15 +57,15 @@ def export(
         _keep_detached(torch, program)
         _dropout_in_place(torch, program)
         program = _decomposed(program, _decompositions(torch, program))
-        derives = expand_derivatives(torch, program, _barrier(torch), _no_derivative)
-        if derives:
+        normalised = expand_derivatives(torch, program, _barrier(torch), _no_derivative)
+        if normalised:
             program = _decomposed(program, _decompositions(torch, program))
         for _ in range(8):  # a decomposition may use operators that need another one
             table = _decompositions(torch, program)
             if not table:
                 break
             program = _decomposed(program, table)
-    return Exported(program, derives)
+    return Exported(program, any(normalised))
 
 
 def _decompositions(torch: Any, program: Any) -> dict[Any, Any]:

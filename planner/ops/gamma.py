@@ -1,5 +1,5 @@
-"""The logarithm of the gamma function, its derivatives (digamma, trigamma), and their gradients: densities of counts and
-of proportions have them."""
+"""The logarithm of the gamma function, its derivatives (digamma, trigamma), and their gradients: densities of counts
+and of proportions have them."""
 
 from collections.abc import Sequence
 from math import lgamma, pi

@@ -130,9 +130,9 @@ FIELDS = (
 )
 
 
-@pytest.mark.parametrize("fuse", [True, False])
 @pytest.mark.parametrize("field", FIELDS, ids=lambda f: f.__name__)
-def test_derivatives_and_their_gradients(field: Callable[[nn.Module, Tensor], Tensor], fuse: bool) -> None:
+def test_derivatives_and_their_gradients(field: Callable[[nn.Module, Tensor], Tensor]) -> None:
+    fuse = field is not of_a_weight
     agree(Field(field), torch.randn(5, 3), lambda y, t: (y**2).mean() * t, torch.rand(()) + 1, fuse=fuse)
 
 
@@ -141,34 +141,19 @@ class Sine(nn.Module):
         return torch.sin(3 * x)
 
 
-LAYERS: dict[str, Callable[[], nn.Module]] = {
-    "softplus": lambda: nn.Softplus(beta=10),
-    "silu": nn.SiLU,
-    "gelu": nn.GELU,
-    "gelu tanh": lambda: nn.GELU("tanh"),
-    "sigmoid": nn.Sigmoid,
-    "relu": nn.ReLU,
-    "relu in place": lambda: nn.ReLU(inplace=True),
-    "leaky relu": lambda: nn.LeakyReLU(0.2),
-    "elu": nn.ELU,
-    "mish": nn.Mish,
-    "sine": Sine,
-    "layer norm": lambda: nn.LayerNorm(8),
-    "softmax": lambda: nn.Softmax(1),
-    "log softmax": lambda: nn.LogSoftmax(1),
-    "batch norm": lambda: nn.BatchNorm1d(8),
-    "batch norm, not trained": lambda: nn.BatchNorm1d(8).eval(),
-    "group norm": lambda: nn.GroupNorm(2, 8),
-    "hardswish": nn.Hardswish,
-    "prelu": nn.PReLU,
-    "logsigmoid": nn.LogSigmoid,
-    "glu": lambda: nn.Sequential(nn.Linear(8, 16), nn.GLU()),
+LAYERS: dict[str, Callable[[], tuple[nn.Module, ...]]] = {
+    "smooth": lambda: (nn.Softplus(beta=10), nn.SiLU(), nn.GELU(), Sine()),
+    "more": lambda: (nn.GELU("tanh"), nn.Mish(), nn.LogSigmoid(), nn.Sequential(nn.Linear(8, 16), nn.GLU())),
+    "with kinks": lambda: (nn.ReLU(), nn.ReLU(inplace=True), nn.LeakyReLU(0.2), nn.ELU(), nn.Hardswish(), nn.PReLU()),
+    "normalising": lambda: (nn.LayerNorm(8), nn.Softmax(1), nn.LogSoftmax(1), nn.GroupNorm(2, 8)),
+    "batch norms": lambda: (nn.BatchNorm1d(8), nn.Sigmoid(), nn.BatchNorm1d(8).eval()),
 }
 
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_have_second_derivatives(name: str) -> None:
-    body = nn.Sequential(nn.Linear(3, 8), LAYERS[name](), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
+    layers = [layer for made in LAYERS[name]() for layer in (nn.Linear(8, 8), made)]
+    body = nn.Sequential(nn.Linear(3, 8), *layers, nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
     agree(Field(eikonal, body), torch.randn(6, 3), "mse")
 
 
@@ -180,44 +165,41 @@ def penalty(body: nn.Module, x: Tensor) -> Tensor:
     )
 
 
-IMAGES: dict[str, Callable[[], nn.Module]] = {
-    "convolutions": lambda: nn.Sequential(
-        nn.Conv2d(2, 4, 3, padding=1), nn.LeakyReLU(0.2), nn.Conv2d(4, 4, 4, 2, 1), nn.Softplus(), nn.Conv2d(4, 1, 4)
+IMAGES: dict[str, Callable[[], tuple[nn.Module, ...]]] = {
+    "convolutions": lambda: (
+        *(nn.Conv2d(2, 4, 3, padding=1), nn.LeakyReLU(0.2), nn.Conv2d(4, 4, 4, 2, 1), nn.Tanh()),
+        *(nn.ConvTranspose2d(4, 4, 4, 2, 1), nn.Tanh(), nn.Conv2d(4, 4, 3, groups=2, bias=False), nn.Tanh()),
+        *(nn.Conv2d(4, 4, 3, 2, 2, 2), nn.Tanh(), nn.Conv2d(4, 1, 3)),
     ),
-    "groups": lambda: nn.Sequential(nn.Conv2d(2, 4, 3, groups=2, bias=False), nn.Tanh(), nn.Conv2d(4, 1, 6)),
-    "transposed": lambda: nn.Sequential(nn.ConvTranspose2d(2, 3, 4, 2, 1), nn.Tanh(), nn.Conv2d(3, 1, 3, 2)),
-    "maxima": lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.Tanh(), nn.MaxPool2d(2), nn.Conv2d(4, 1, 3)),
-    "averages": lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.Tanh(), nn.AvgPool2d(2), nn.Conv2d(4, 1, 3)),
-    "whole average": lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.Tanh(), nn.AdaptiveAvgPool2d(1)),
-    "overlapping averages": lambda: nn.Sequential(
-        nn.Conv2d(2, 4, 3), nn.Tanh(), nn.AvgPool2d(3, 2, 1), nn.Conv2d(4, 1, 3)
+    "pools": lambda: (
+        *(nn.Conv2d(2, 4, 3, padding=1), nn.Tanh(), nn.Upsample(scale_factor=2), nn.AvgPool2d(2), nn.MaxPool2d(2)),
+        *(nn.Upsample(scale_factor=2, mode="bilinear"), nn.AvgPool2d(3, 2, 1), nn.Conv2d(4, 4, 3), nn.Tanh()),
+        nn.AdaptiveAvgPool2d(1),
     ),
-    "dilated": lambda: nn.Sequential(nn.Conv2d(2, 4, 3, 2, 2, 2), nn.Tanh(), nn.Conv2d(4, 1, 3)),
-    "bilinear": lambda: nn.Sequential(nn.Conv2d(2, 2, 3), nn.Tanh(), nn.Upsample(scale_factor=2, mode="bilinear")),
-    "upsampled": lambda: nn.Sequential(nn.Conv2d(2, 2, 3), nn.Tanh(), nn.Upsample(scale_factor=2), nn.Conv2d(2, 1, 3)),
-    "instance norm": lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.InstanceNorm2d(4, affine=True), nn.Conv2d(4, 1, 3)),
-    "group norm": lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.SiLU(), nn.Conv2d(4, 1, 3)),
-    "batch norm": lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.SiLU(), nn.Conv2d(4, 1, 3)),
-    "borders": lambda: nn.Sequential(nn.ReflectionPad2d(1), nn.Conv2d(2, 4, 3)),
+    "norms": lambda: (
+        *(nn.Conv2d(2, 4, 3), nn.InstanceNorm2d(4, affine=True), nn.SiLU(), nn.GroupNorm(2, 4), nn.SiLU()),
+        *(nn.ReflectionPad2d(1), nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4), nn.SiLU(), nn.Conv2d(4, 1, 3)),
+    ),
 }
 
 
 @pytest.mark.parametrize("name", IMAGES)
 def test_penalties_on_gradients_of_images(name: str) -> None:
-    agree(Field(penalty, IMAGES[name]()), torch.randn(2, 2, 8, 8), "mse")
+    agree(Field(penalty, nn.Sequential(*IMAGES[name]())), torch.randn(2, 2, 8, 8), "mse")
 
 
 class Attending(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        self.recurrent = nn.LSTM(8, 4, batch_first=True)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.requires_grad_()
-        return slope(self.layer(x) ** 3, x)
+        return slope(self.recurrent(self.layer(x))[0] ** 3, x)
 
 
-def test_attention() -> None:
+def test_attention_and_recurrent_layers() -> None:
     """PyTorch's attention in parts: its kernels have no second derivatives."""
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         agree(Attending(), torch.randn(2, 5, 8), lambda y, t: (y**3).mean() * t, torch.rand(()) + 1)
@@ -274,3 +256,49 @@ def test_what_is_refused(field: Callable[[nn.Module, Tensor], Tensor]) -> None:
 def test_pytorchs_own_errors_name_the_line() -> None:
     with pytest.raises(UserError, match=r"SP1013.*test_torch_derivatives.py:\d+.*does not require grad"):
         capture_module(Field(lambda body, x: slope(x, x)), torch.randn(5, 3), CaptureOptions(loss="mse"))
+
+
+PLACES = torch.tensor([0, 2, 1, 1, 4])
+OPERATORS: dict[str, tuple[Callable[[Tensor], Tensor], ...]] = {
+    "picked": (
+        lambda x: x[PLACES],
+        lambda x: x.gather(1, PLACES[:, None]),
+        lambda x: x.new_zeros(5, 6).scatter_add(0, PLACES[:, None].expand(5, 6), x),
+        lambda x: x.new_zeros(5, 6).index_put((PLACES,), x, accumulate=True),
+        lambda x: x.new_zeros(5, 6).scatter_reduce(0, PLACES[:, None].expand(5, 6), x, "amax", include_self=False),
+        lambda x: F.embedding(PLACES, x),
+        lambda x: torch.cat([x.sort(1)[0], x.topk(2)[0], x.max(1, keepdim=True)[0], x.amin(1, keepdim=True)], 1),
+        lambda x: x.unfold(1, 3, 1) * x.masked_fill(x > 0, 1.0)[:, :4, None],
+    ),
+    "computed": (
+        lambda x: x.cumsum(1) + x.logsumexp(1, keepdim=True) + x.std(1, keepdim=True) + x.prod(1, keepdim=True),
+        lambda x: torch.atan2(x, x * x + 1) + torch.erf(x) + (x.abs() + 1) ** 1.7 + torch.lgamma(x.abs() + 1),
+        lambda x: torch.cross(x[:, :3], x[:, 3:], -1) + x.norm(p=3, dim=1, keepdim=True),
+        lambda x: torch.bmm(x.view(5, 2, 3), x.view(5, 3, 2)) + F.cosine_similarity(x, x + 1).sum(),
+        lambda x: F.cross_entropy(x, PLACES) + F.huber_loss(x, x**2),
+        lambda x: F.binary_cross_entropy_with_logits(x, x.sigmoid()),
+    ),
+    "of images": (
+        lambda x: F.adaptive_avg_pool2d(x.view(1, 1, 5, 6), (2, 3)),
+        lambda x: F.grid_sample(x.view(1, 1, 5, 6), x[:, :4].tanh().reshape(1, 5, 2, 2), align_corners=False),
+        lambda x: F.interpolate(x.view(1, 1, 5, 6), scale_factor=2, mode="bicubic"),
+        lambda x: F.pad(x[None], (1, 1), mode="replicate") + F.pad(x[None], (2, 0), mode="reflect"),
+        lambda x: F.pixel_shuffle(x[:4].reshape(1, 4, 2, 3), 2),
+    ),
+}  # fmt: skip
+
+
+class Slopes(nn.Module):
+    def __init__(self, functions: tuple[Callable[[Tensor], Tensor], ...]) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 6)
+        self.functions = functions
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x)
+        return slope(sum(((f(y) ** 2).mean() for f in self.functions), torch.zeros(())), y)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_operators_have_second_derivatives(name: str) -> None:
+    agree(Slopes(OPERATORS[name]), torch.randn(5, 4), lambda y, t: (y**2).mean() * t, torch.rand(()) + 1)
