@@ -26,6 +26,8 @@ def traced_functions(torch: Any, refuse: Refuse) -> Iterator[None]:
     def route(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         if function.__module__.startswith("torch."):
             return original(function, *arguments, **keywords)
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            raise refuse(f"the custom autograd function {function.__name__}, within a transformed function")
         return _traced(torch, function, _bound(torch, function, arguments, keywords), refuse)
 
     # Not the method, but its code: many hold the bound method, `round = Round.apply`, since they were imported.

@@ -20,6 +20,7 @@ _RUNNING = {"apis": ("vmap_impl",), "eager_transforms": ("grad_impl", "grad_and_
 _MAKING = ("jacrev", "jacfwd", "hessian")
 """Those that make one, and run it without any of these."""
 _REFUSED = ("vjp", "linearize")
+_TRACING = ("torch._", "torch.fx", "torch.autograd", "torch.utils")
 
 _OF_ZERO = {
     *("aten.view", "aten._unsafe_view", "aten.t", "aten.permute", "aten.transpose", "aten.expand", "aten.unsqueeze"),
@@ -84,10 +85,10 @@ def _told_apart(torch: Any, barrier: Any, refuse: Refuse) -> Iterator[None]:
     detach, enter = torch.Tensor.detach, torch.no_grad.__enter__
 
     def detached(x: Any) -> Any:
-        return detach(x) if _called_by_torch() else barrier(detach(x))
+        return detach(x) if _called_while_tracing() else barrier(detach(x))
 
     def entered(block: Any) -> None:
-        if not _called_by_torch():
+        if not _called_while_tracing():
             raise refuse("torch.no_grad() within a transformed function (detach() can be had)", None)
         enter(block)
 
@@ -98,8 +99,12 @@ def _told_apart(torch: Any, barrier: Any, refuse: Refuse) -> Iterator[None]:
         torch.Tensor.detach, torch.no_grad.__enter__ = detach, enter
 
 
-def _called_by_torch() -> bool:
-    return str(sys._getframe(2).f_globals.get("__name__", "")).startswith("torch.")
+def _called_while_tracing() -> bool:
+    """Whether what runs now was called by that of PyTorch which transforms and traces, not by a model or a layer."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_globals.get("__name__") == "torch.utils._contextlib":  # as a decorator
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__", "")).startswith(_TRACING)
 
 
 class _Trace:

@@ -12,6 +12,7 @@ from planner.frontends.torch_export import capture_module
 from planner.frontends.torch_lowering import CaptureOptions
 from tests.frontends.test_torch_derivatives import Field, slope
 from tests.frontends.torch_agreement import agree
+from tests.torch_functions import rounded
 
 scaled = vmap(lambda x, factor: x * factor, in_dims=(0, None))
 """Transformed before anything is captured."""
@@ -113,10 +114,17 @@ def without_gradients(body: nn.Module, x: Tensor) -> Tensor:
     return vmap(one)(x)
 
 
+@torch.no_grad()
+def weight_of(body: nn.Module, point: Tensor) -> Tensor:
+    return at(body)(point)
+
+
 REFUSED: dict[str, tuple[Callable[[nn.Module, Tensor], Tensor], str]] = {
     "vjp": (lambda body, x: vjp(body, x)[1](torch.ones(4, 1))[0], "torch.func.vjp"),
     "linearize": (lambda body, x: linearize(body, x)[1](x), "torch.func.linearize"),
+    "function": (lambda body, x: vmap(rounded)(x), "Round, within a transformed function"),
     "no_grad": (without_gradients, "torch.no_grad"),
+    "decorator": (lambda body, x: vmap(lambda point: point * weight_of(body, point))(x), "torch.no_grad"),
 }
 
 
@@ -125,7 +133,7 @@ def test_what_is_refused(name: str) -> None:
     what, told = REFUSED[name]
     with pytest.raises(UserError, match=told) as error:
         capture_module(Field(what), torch.randn(4, 3), CaptureOptions(loss="mse"))
-    assert error.value.code == "SP1025"
+    assert error.value.code == ("SP1024" if name == "function" else "SP1025")
 
 
 def test_transforms_are_pytorchs_again() -> None:
