@@ -5,6 +5,7 @@ from typing import Any
 
 from planner.frontends.aten import Context, lowers, require
 from planner.frontends.aten_order import evenly
+from planner.frontends.aten_picks import pick
 from planner.ops.grouped import GroupedAttrs
 
 lowers("mean")(lambda c, x, *rest: c.reduce("reduce_mean", c.floating(x), *_axes(rest)))
@@ -59,6 +60,14 @@ def _cdist(c: Context, a: Any, b: Any, order: float, mode: Any) -> str:
     a, b = c.val(a), c.val(b)
     apart = c.op("sub", c.unsqueeze(a, c.rank(a) - 1), c.unsqueeze(b, c.rank(b) - 2))
     return _norm(c, apart, order, [-1], False, None)
+
+
+@lowers("_pdist_forward")
+def _pdist(c: Context, x: Any, order: float) -> str:
+    """Distances of every row from those behind it."""
+    x, rows = c.val(x), c.shape(c.val(x))[0]
+    first, second = c.torch.triu_indices(rows, rows, 1)
+    return _norm(c, c.op("sub", pick(c, x, 0, first), pick(c, x, 0, second)), order, [-1], False, None)
 
 
 @lowers("dist")

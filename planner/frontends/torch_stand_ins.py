@@ -1,6 +1,6 @@
-"""PyTorch's functions that look at numbers where they are exported, or are exported in many pieces, each with an
-operator in its place that is not: it has a handler of its own (aten_ctc.py, aten_borders.py), and runs as the function
-does."""
+"""PyTorch's functions that look at numbers where they are exported, or are exported in many pieces, each with another
+in its place that does not: an operator that has a handler of its own (aten_ctc.py, aten_borders.py) and runs as the
+function does, or what it computes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,8 +11,10 @@ from typing import Any
 @contextmanager
 def stand_ins(torch: Any) -> Iterator[None]:
     """Within it, ctc_loss is `stepplan::ctc_loss`: PyTorch's own reads the lengths of sequences. Circular padding is
-    `stepplan::circular_pad`, else copies of every border."""
+    `stepplan::circular_pad`, else copies of every border. Covariances without weights are products: PyTorch's own asks
+    whether their number is positive."""
     original, original_pad = torch.ctc_loss, torch.nn.functional.pad
+    covariances = {(owner, name): getattr(owner, name) for owner in (torch, torch.Tensor) for name in _COVARIANCES}
 
     def ctc_loss(
         log_probs: Any,
@@ -32,10 +34,41 @@ def stand_ins(torch: Any) -> Iterator[None]:
         return _circular_pad(torch, original_pad)(input, list(pad))
 
     torch.ctc_loss, torch.nn.functional.pad = ctc_loss, padded
+    for (owner, name), function in covariances.items():
+        setattr(owner, name, _COVARIANCES[name](torch, function))
     try:
         yield
     finally:
         torch.ctc_loss, torch.nn.functional.pad = original, original_pad
+        for (owner, name), function in covariances.items():
+            setattr(owner, name, function)
+
+
+def _covariance(torch: Any, original: Any) -> Any:
+    def cov(input: Any, *, correction: int = 1, fweights: Any = None, aweights: Any = None) -> Any:
+        if fweights is not None or aweights is not None or input.dim() > 2:
+            return original(input, correction=correction, fweights=fweights, aweights=aweights)
+        rows = input.reshape(-1, input.shape[-1])
+        apart = rows - rows.mean(1, keepdim=True)
+        return (apart @ apart.mH / max(rows.shape[1] - correction, 0)).squeeze()
+
+    return cov
+
+
+def _correlation(torch: Any, original: Any) -> Any:
+    def corrcoef(input: Any) -> Any:
+        if input.dim() != 2 or input.is_complex():
+            return original(input)
+        found = torch.cov(input)
+        if found.dim() == 0:
+            return found / found
+        deviation = found.diagonal().sqrt()
+        return (found / deviation[:, None] / deviation).clip(-1, 1)
+
+    return corrcoef
+
+
+_COVARIANCES = {"cov": _covariance, "corrcoef": _correlation}
 
 
 @cache

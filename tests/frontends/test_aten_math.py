@@ -54,6 +54,8 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "baddbmm": lambda x: torch.baddbmm(x.view(-1, 2, 3), x.view(-1, 2, 3), x.new_ones(x.shape[0], 3, 3)).flatten(1),
     "addmm": lambda x: torch.addmm(x[0], x, x.T @ x, beta=0.5, alpha=2),
     "gamma": lambda x: torch.lgamma(2 * x) + torch.digamma(x.abs() + 0.5) + x * torch.polygamma(1, x.abs() + 1),
+    "distances": lambda x: x * torch.pdist(x).sum() + torch.pdist(x, 1.0)[:4, None],
+    "covariance": lambda x: x @ torch.cov(x.T) + x * torch.corrcoef(x.T).sum() + x[0].cov(correction=0),
     "lerp": lambda x: torch.lerp(x, x * x, 0.3) + torch.addcmul(x, x, x, value=0.1),
 }  # fmt: skip
 
