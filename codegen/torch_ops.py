@@ -257,6 +257,11 @@ def elu(a: Any, t: Sequence[Tensor]) -> Tensor:
     return a.scale * torch.where(t[0] > 0, t[0], curve)
 
 
+def log_determinant(a: Any, t: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    sign, logarithm = torch.linalg.slogdet(t[0])
+    return logarithm, sign.detach()
+
+
 def chain(a: Any, t: Sequence[Tensor]) -> Tensor:
     """Its steps one after the other, as the model had them."""
     expression, values = parse(a.expression, len(t)), list(t)
@@ -274,6 +279,9 @@ TORCH: dict[str, Call] = {
     "trunc": lambda a, t: t[0].trunc(),
     "sign": lambda a, t: t[0].sign(),
     "cos": lambda a, t: t[0].cos(),
+    "cholesky": lambda a, t: torch.linalg.cholesky(t[0]),
+    "inverse": lambda a, t: torch.linalg.inv(t[0]),
+    "log_determinant": log_determinant,
     "lgamma": lambda a, t: t[0].lgamma(),
     "digamma": lambda a, t: t[0].digamma(),
     "trigamma": lambda a, t: torch.polygamma(1, t[0]),

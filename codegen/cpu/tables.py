@@ -38,6 +38,7 @@ HEADERS = {
     "lstm": ("lstm.hpp",),
     "masks": ("masks.hpp",),
     "matmul": ("matmul.hpp",),
+    "matrices": ("matrices.hpp",),
     "optimizer": ("optimizer.hpp",),
     "order": ("order.hpp",),
     "pool": ("max_pool.hpp", "average_pool.hpp"),

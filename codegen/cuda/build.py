@@ -21,6 +21,7 @@ KERNELS = (
     "grouped.cu",
     "indexed.cu",
     "joint.cu",
+    "matrices.cu",
     "movement.cu",
     "normalise.cu",
     "order.cu",

@@ -36,7 +36,8 @@ def every_op_net(optimizer: Optimizer) -> Graph:
     mixed = attention(b, layers.concat(b, tokens, 1, name="tokens"))
     pooled = layers.mean(b, mixed, (1,), name="pooled")
     (noise,) = b.op("random", [], RandomAttrs(distribution="normal", shape=(BATCH, WIDTH)), name="noise")
-    bent = unaries(b, aligned(b, ordered(b, routed(b, recurrent(b, layers.add(b, pooled, noise, name="noisy"))))))
+    mixed = recurrent(b, layers.add(b, pooled, noise, name="noisy"))
+    bent = unaries(b, factored(b, aligned(b, ordered(b, routed(b, mixed)))))
     logits = layers.linear(b, layers.dropout(b, bent, 0.3, name="drop"), CLASSES, name="head")
     log_probs = layers.log_softmax(b, logits, name="log_probs")
     parts = [
@@ -178,6 +179,19 @@ def aligned(b: GraphBuilder, x: str) -> str:
     each = layers.reshape(b, each, (BATCH, 1), name="column_of_losses")
     (each,) = b.op("scale", [each], ScalarAttrs(value=0.01), name="small_losses")
     return layers.add(b, x, each, name="with_losses")
+
+
+def factored(b: GraphBuilder, x: str) -> str:
+    """x (N, WIDTH), and for every row what an inverse, a determinant and a factor of a definite matrix give."""
+    rows = b.parameter("rows_of_factors", (BATCH, 3, 8), Init(kind="uniform", value=1.0))
+    (definite,) = b.op("matmul", [rows, rows], MatmulAttrs(transpose_b=True), name="definite")
+    (inverse,) = b.op("inverse", [definite], name="inverse")
+    (factor,) = b.op("cholesky", [definite], name="factor")
+    (product,) = b.op("matmul", [inverse, factor], MatmulAttrs(), name="inverse_and_factor")
+    logarithm = b.op("log_determinant", [definite], name="logarithm_of_det")[0]
+    both = layers.add(b, layers.mean(b, product, (1, 2), name="mean_of_factors"), logarithm, name="of_factors")
+    (small,) = b.op("scale", [layers.reshape(b, both, (BATCH, 1), name="column_of_factors")], ScalarAttrs(value=0.1))
+    return layers.add(b, x, small, name="with_factors")
 
 
 def unaries(b: GraphBuilder, x: str) -> str:

@@ -83,6 +83,7 @@ SMOOTH = {
         "split",
     ),
     *("softmax", "sqrt", "square", "sub", "sum_to", "tanh", "trigamma"),
+    *("cholesky", "inverse", "log_determinant"),
     *("cast", "ctc_loss", "cumsum", "embedding_backward"),
     *("grouped_matmul", "grouped_outer", "gru_cell", "interpolate", "sddmm", "spmm", "where"),
 }

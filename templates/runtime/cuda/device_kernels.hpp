@@ -334,6 +334,13 @@ void ctc_loss(Queue queue, const ctc::Batch& batch, int64_t sequences, float* lo
 void ctc_loss_backward(Queue queue, const ctc::Batch& batch, int64_t sequences, const float* dloss, const float* forward,
                        float* dx, float* room);
 
+// -- matrices.cu: as runtime/matrices.hpp; `room` for all of them ------------------------------------------------------------
+void inverses(Queue queue, const float* x, float* y, double* room, int64_t n, int64_t matrices);
+void log_determinants(Queue queue, const float* x, float* y, float* sign, double* room, int64_t n, int64_t matrices);
+void choleskys(Queue queue, const float* x, float* y, double* room, int64_t n, int64_t matrices);
+void choleskys_backward(Queue queue, const float* dy, const float* y, float* dx, double* room, int64_t n,
+                        int64_t matrices);
+
 // -- grouped.cu: as runtime/grouped.hpp ------------------------------------------------------------------------------------
 void grouped_matmul(Queue queue, const Grouped& a, const float* x, const float* w, bool transposed, const int64_t* ends,
                     float* y);

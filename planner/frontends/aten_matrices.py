@@ -1,0 +1,91 @@
+"""ATen's linear algebra of square matrices: inverses, systems, determinants, Cholesky factors.
+
+Systems are products with inverses, which are computed in double precision and rounded once (ops/matrices.py). PyTorch
+ends with an error where a matrix is singular, or not positive definite; here its results are not finite.
+"""
+
+from typing import Any
+
+from planner.frontends.aten import Context, lowers
+
+
+@lowers("linalg_inv", "inverse")
+def _inverse(c: Context, x: Any) -> str:
+    return c.op("inverse", c.val(x))
+
+
+@lowers("linalg_inv_ex")
+def _inverse_ex(c: Context, x: Any, *_: Any) -> Any:
+    return (_inverse(c, x), None)
+
+
+@lowers("_linalg_slogdet")
+def _slogdet(c: Context, x: Any) -> Any:
+    logarithm, sign = c.outputs("log_determinant", c.val(x))
+    return (sign, logarithm, None, None)
+
+
+@lowers("_linalg_det")
+def _det(c: Context, x: Any) -> Any:
+    logarithm, sign = c.outputs("log_determinant", c.val(x))
+    return (c.op("mul", c.op("exp", logarithm), sign), None, None)
+
+
+@lowers("linalg_cholesky", "cholesky")
+def _cholesky(c: Context, x: Any, upper: bool) -> str:
+    found = c.op("cholesky", _turned(c, c.val(x)) if upper else c.val(x))
+    return _turned(c, found) if upper else found
+
+
+@lowers("linalg_cholesky_ex")
+def _cholesky_ex(c: Context, x: Any, upper: bool, *_: Any) -> Any:
+    return (_cholesky(c, x, upper), None)
+
+
+@lowers("linalg_solve")
+def _solve(c: Context, a: Any, b: Any, left: bool) -> str:
+    """b may have vectors in the place of matrices."""
+    a, b = c.val(a), c.val(b)
+    vectors = c.rank(b) == 1 or (c.rank(b) == c.rank(a) - 1 and c.shape(b) == c.shape(a)[:-1])
+    found = _product(c, c.op("inverse", a), c.unsqueeze(b, c.rank(b)) if vectors else b, left)
+    return c.reshape(found, c.shape(found)[:-1]) if vectors else found
+
+
+@lowers("_linalg_solve_ex")
+def _solve_ex(c: Context, a: Any, b: Any, left: bool, *_: Any) -> Any:
+    return (_solve(c, a, b, left), None, None, None)
+
+
+@lowers("linalg_solve_triangular")
+def _solve_triangular(c: Context, a: Any, b: Any, upper: bool, left: bool, unit: bool) -> str:
+    """Of a only the triangle counts, of which the diagonal may be ones."""
+    a = c.val(a)
+    ones = c.torch.ones(c.shape(a)[-2:])
+    counted = ones.triu(int(unit)) if upper else ones.tril(-int(unit))
+    a = c.op("mul", a, c.val(counted))
+    if unit:
+        a = c.op("add", a, c.val(c.torch.eye(c.shape(a)[-1])))
+    return _product(c, c.op("inverse", a), c.val(b), left)
+
+
+@lowers("cholesky_solve")
+def _cholesky_solve(c: Context, b: Any, factor: Any, upper: bool) -> str:
+    inverse = c.op("inverse", c.val(factor))
+    once, twice = (inverse, _turned(c, inverse)) if not upper else (_turned(c, inverse), inverse)
+    return c.matmul(twice, c.matmul(once, c.val(b), exact=True), exact=True)
+
+
+@lowers("cholesky_inverse")
+def _cholesky_inverse(c: Context, factor: Any, upper: bool) -> str:
+    inverse = c.op("inverse", c.val(factor))
+    pair = (inverse, _turned(c, inverse))
+    return c.matmul(*(pair if upper else pair[::-1]), exact=True)
+
+
+def _product(c: Context, inverse: str, b: str, left: bool) -> str:
+    return c.matmul(inverse, b, exact=True) if left else c.matmul(b, inverse, exact=True)
+
+
+def _turned(c: Context, x: str) -> str:
+    rank = c.rank(x)
+    return c.permute(x, (*range(rank - 2), rank - 1, rank - 2))
