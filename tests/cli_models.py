@@ -16,7 +16,7 @@ class Small(torch.nn.Module):
 
 class Unsupported(Small):
     def forward(self, x: Any) -> Any:
-        return self.fc(x.lgamma())
+        return self.fc(x.erfinv())
 
 
 class Complex(Small):
