@@ -35,18 +35,14 @@ def operators_in_parts(torch: Any) -> dict[str, Callable[..., Any]]:
     def distances(a: Any, b: Any, p: float = 2.0, *_: Any) -> Any:
         return torch.linalg.vector_norm(a.unsqueeze(-2) - b.unsqueeze(-3), p, -1)
 
-    found = (
-        images
-        | borders
-        | {
-            "adaptive_avg_pool2d": known[aten._adaptive_avg_pool2d.default],
-            "grid_sampler": known[aten.grid_sampler_2d.default],
-            "cdist": distances,
-            "_cdist_forward": distances,
-            "view": torch.reshape,  # of what may lie otherwise in memory now
-        }
-    )
-    return {f"aten.{name}": function for name, function in found.items()}
+    others = {
+        "adaptive_avg_pool2d": known[aten._adaptive_avg_pool2d.default],
+        "grid_sampler": known[aten.grid_sampler_2d.default],
+        "cdist": distances,
+        "_cdist_forward": distances,
+        "view": torch.reshape,  # of what may lie otherwise in memory now
+    }
+    return {f"aten.{name}": function for name, function in (images | borders | others).items()}
 
 
 class _Backward:
@@ -96,8 +92,8 @@ class _Backward:
         """The convolution of the image with dy, batches and channels having changed places, as have strides and
         dilations."""
         n, channels, *extents = image.shape
-        turned = image.reshape(n, groups, channels // groups, *extents).transpose(0, 2)
-        turned = turned.transpose(1, 2).reshape(channels // groups, groups * n, *extents)
+        each = channels // groups
+        turned = image.reshape(n, groups, each, *extents).transpose(0, 2).reshape(each, groups * n, *extents)
         none = [0] * len(stride)
         made = self.aten.convolution(
             turned, dy.transpose(0, 1), None, dilation, padding, stride, False, none, groups
@@ -130,14 +126,7 @@ class _Backward:
         dx = self.aten.convolution(batch, w, None, *both, [1, 1], True, short, x.shape[-3])
         return dx.reshape(x.shape)
 
-    def nearest(
-        self,
-        dy: Any,
-        output: Sequence[int],
-        size: Sequence[int],
-        rows: float | None = None,
-        columns: float | None = None,
-    ) -> Any:
+    def nearest(self, dy: Any, output: Sequence[int], size: Sequence[int], *scales: float | None) -> Any:
         """Of whole factors: every pixel has the sum of its copies."""
         n, channels, height, width = size
         if output[0] % height or output[1] % width:

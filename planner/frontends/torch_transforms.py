@@ -158,7 +158,7 @@ def _leave_zeros_out(torch: Any, graph: Any) -> None:
             zeros.add(node)
             continue
         found = [n for n in node.all_input_nodes if n in zeros]
-        added = name == "aten.add" and len(node.args) == 2 and all(isinstance(a, torch.fx.Node) for a in node.args)
+        added = name == "aten.add" and len(node.all_input_nodes) == 2 and not node.kwargs
         if not found or not (name in _PRODUCTS or added):
             continue
         others = [n for n in node.all_input_nodes if n not in zeros]

@@ -188,6 +188,31 @@ def test_penalties_on_gradients_of_images(name: str) -> None:
     agree(Field(penalty, nn.Sequential(*IMAGES[name]())), torch.randn(2, 2, 8, 8), "mse")
 
 
+class Adapted(nn.Module):
+    """Convolutions whose weights an inner step has moved."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = (
+            nn.Conv2d(4, 6, 3, 2, 1, groups=2),
+            nn.ConvTranspose2d(6, 4, 3, 2, 0, groups=2, dilation=2),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        names = [(layer, name) for layer in (self.first, self.last) for name, _ in layer.named_parameters()]
+        weights = [getattr(layer, name) for layer, name in names]
+        slopes = torch.autograd.grad((self.computed(x, *weights) ** 2).mean(), weights, create_graph=True)
+        return self.computed(x, *(w - 0.1 * dw for w, dw in zip(weights, slopes, strict=True)))
+
+    def computed(self, x: Tensor, w: Tensor, b: Tensor, v: Tensor, c: Tensor) -> Tensor:
+        y = torch.tanh(F.conv2d(x, w, b, self.first.stride, self.first.padding, groups=2))
+        return F.conv_transpose2d(y, v, c, self.last.stride, groups=2, dilation=2)
+
+
+def test_convolutions_of_weights_that_a_step_has_moved() -> None:
+    agree(Adapted(), torch.randn(3, 4, 8, 7), "mse")
+
+
 class Attending(nn.Module):
     def __init__(self) -> None:
         super().__init__()
