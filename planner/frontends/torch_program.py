@@ -8,8 +8,9 @@ import sys
 import sysconfig
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import cache
 from typing import Any, NamedTuple
 
 from planner.errors import UserError
@@ -56,15 +57,15 @@ def export(
             raise located_error(*hidden)
         _keep_detached(torch, program)
         _dropout_in_place(torch, program)
-        program = _decomposed(program, _decompositions(torch, program))
+        program = _decomposed(torch, program, _decompositions(torch, program))
         normalised = expand_derivatives(torch, program, _barrier(torch), _no_derivative)
         if normalised:
-            program = _decomposed(program, _decompositions(torch, program))
+            program = _decomposed(torch, program, _decompositions(torch, program))
         for _ in range(8):  # a decomposition may use operators that need another one
             table = _decompositions(torch, program)
             if not table:
                 break
-            program = _decomposed(program, table)
+            program = _decomposed(torch, program, table)
     return Exported(program, any(normalised))
 
 
@@ -100,11 +101,33 @@ def _exported(torch: Any, module: Any, original: Any, positional: Any, keywords:
             raise refused or _export_error(error) from error
 
 
-def _decomposed(program: Any, table: Any) -> Any:
+def _decomposed(torch: Any, program: Any, table: Any) -> Any:
     try:
-        return program.run_decompositions(table)
+        with _few_kept(torch, program):
+            return program.run_decompositions(table)
     except Exception as error:  # of whatever PyTorch meets there
         raise _export_error(error) from error
+
+
+@contextmanager
+def _few_kept(torch: Any, program: Any) -> Iterator[None]:
+    """Within it, PyTorch prepares those composite operators for being left alone that have handlers or are in the
+    program, not all thousand that it knows: that takes a quarter of a second each time."""
+    module = torch.export.exported_program
+    collected = module._collect_all_valid_cia_ops
+    blocks = (m for m in program.graph_module.modules() if isinstance(m, torch.fx.GraphModule))
+    called = {n.target for block in blocks for n in block.graph.nodes}
+    kept = {op for op in _composite(collected) if op in called or packet(op) in HANDLERS}
+    module._collect_all_valid_cia_ops = lambda: kept
+    try:
+        yield
+    finally:
+        module._collect_all_valid_cia_ops = collected
+
+
+@cache
+def _composite(collected: Callable[[], set[Any]]) -> frozenset[Any]:
+    return frozenset(collected())
 
 
 @contextmanager
