@@ -10,6 +10,7 @@ from planner.errors import InternalError
 from planner.graph.model import DType
 from planner.ops.base import Facts, Mode, Op, Signature, op_named
 from planner.ops.heads import Heads
+from planner.ops.matrices import OfMatrices
 from planner.ops.sparse import ByTarget, ByTargetAttrs
 from planner.ops.stored import FILTERS, PLAIN, WEIGHTS, stored_as, unpacked, weights_of
 
@@ -102,8 +103,8 @@ def _partial_bytes(op: Op, signature: Signature) -> int:
         return signature.inputs[1].bytes  # positions in the order of their ids
     if isinstance(op, ByTarget) and isinstance(signature.attrs, ByTargetAttrs):  # entries in the order of their rows
         return 0 if signature.attrs.ordered else signature.inputs[op.first_entries + 1].bytes
-    if op.family == "matrices":
-        return op.sizes(signature)[0] * op.room(signature)  # type: ignore[attr-defined,no-any-return]
+    if isinstance(op, OfMatrices):
+        return op.sizes(signature)[0] * op.room(signature)
     if signature.op == "ctc_loss_backward":  # two frames' backward variables of every sequence
         return 2 * signature.inputs[2].bytes
     each = _sums_per_chunk(op, signature)

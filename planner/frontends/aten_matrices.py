@@ -71,7 +71,7 @@ def _solve_triangular(c: Context, a: Any, b: Any, upper: bool, left: bool, unit:
 @lowers("cholesky_solve")
 def _cholesky_solve(c: Context, b: Any, factor: Any, upper: bool) -> str:
     inverse = c.op("inverse", c.val(factor))
-    once, twice = (inverse, _turned(c, inverse)) if not upper else (_turned(c, inverse), inverse)
+    once, twice = (_turned(c, inverse), inverse) if upper else (inverse, _turned(c, inverse))
     return c.matmul(twice, c.matmul(once, c.val(b), exact=True), exact=True)
 
 

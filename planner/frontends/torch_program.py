@@ -58,15 +58,15 @@ def export(
         _keep_detached(torch, program)
         _dropout_in_place(torch, program)
         program = _decomposed(torch, program, _decompositions(torch, program))
-        normalised = expand_derivatives(torch, program, _barrier(torch), _no_derivative)
-        if normalised:
+        of_norms = expand_derivatives(torch, program, _barrier(torch), _no_derivative)
+        if of_norms:
             program = _decomposed(torch, program, _decompositions(torch, program))
         for _ in range(8):  # a decomposition may use operators that need another one
             table = _decompositions(torch, program)
             if not table:
                 break
             program = _decomposed(torch, program, table)
-    return Exported(program, any(normalised))
+    return Exported(program, any(of_norms))
 
 
 def _decompositions(torch: Any, program: Any) -> dict[Any, Any]:
@@ -192,8 +192,9 @@ def _own_gradient(what: str, line: str) -> UserError:
 
 def _no_derivative(what: str, node: Any) -> UserError:
     place = _calling_line() if node is None else place_of(node)
+    where = f" ({place})" if place else ""
     fix = "use torch.autograd.grad, of operators of PyTorch's that draw no numbers"
-    return UserError("SP1025", f"the module computes a derivative that a plan cannot have: {what} ({place})", fix)
+    return UserError("SP1025", f"the module computes a derivative that a plan cannot have: {what}{where}", fix)
 
 
 def _calling_line() -> str:

@@ -36,7 +36,7 @@ from planner.units import Bytes
 DOUBLE = 8
 
 
-class _OfMatrices(Op):
+class OfMatrices(Op):
     """Inputs, and outputs unless another shape is told: [..., n, n]."""
 
     family = "matrices"
@@ -92,7 +92,7 @@ class _OfMatrices(Op):
 
 
 @register
-class Inverse(_OfMatrices):
+class Inverse(OfMatrices):
     """y = x^-1, by elimination with the largest pivot of every column."""
 
     name = "inverse"
@@ -109,7 +109,7 @@ class Inverse(_OfMatrices):
 
 
 @register
-class LogDeterminant(_OfMatrices):
+class LogDeterminant(OfMatrices):
     """The logarithm of |det x|, and the sign of det x, [...] each; of a singular matrix minus infinity and 0."""
 
     name = "log_determinant"
@@ -137,7 +137,7 @@ class LogDeterminant(_OfMatrices):
 
 
 @register
-class Cholesky(_OfMatrices):
+class Cholesky(OfMatrices):
     """The lower triangular L with L L^T = x, of whose entries the lower triangle is read."""
 
     name = "cholesky"
@@ -155,7 +155,7 @@ class Cholesky(_OfMatrices):
 
 
 @register
-class CholeskyBackward(_OfMatrices):
+class CholeskyBackward(OfMatrices):
     """dx = (S + S^T) / 2 with S = L^-T P(L^T dL) L^-1, where P takes the lower triangle and half of the diagonal
     (Murray, Differentiation of the Cholesky decomposition, 2016). Inputs: dL, L."""
 
