@@ -26,32 +26,6 @@ int64_t each_group(int64_t groups, const int64_t* ends, int64_t rows, const F& f
   return begin;
 }
 
-/// Left sides in tiles of kRows rows, in each of them kRows words for every step of the depth.
-struct Tiles {
-  const float* start;
-  int64_t depth;
-
-  float at(int64_t row, int64_t k) const { return start[k * kRows + row]; }
-  Tiles from(int64_t row) const { return {start + row * depth, depth}; }
-};
-
-/// c (rows x columns) = a b, or more of it, for any number of columns: the last panel is padded.
-template <class A>
-void multiply_padded(int64_t rows, int64_t columns, int64_t depth, const A& a, const float* b, float* c, int64_t c_step, bool adds) {
-  const int64_t rest = columns == padded(columns) ? 0 : columns % kPanel, whole = columns - rest;
-  multiply(rows, whole, {0, depth}, a, Panels<>{b, depth}, c, c_step, adds);
-  if (rest == 0) return;
-  for (int64_t row = 0; row < rows; row += kRows) {
-    const int64_t count = std::min<int64_t>(kRows, rows - row);
-    float part[kRows * kPanel];
-    multiply(count, padded(rest), {0, depth}, a.from(row), Panels<>{b + whole * depth, depth}, part, padded(rest));
-    for (int64_t i = 0; i < count; ++i) {
-      float* to = c + (row + i) * c_step + whole;
-      for (int64_t k = 0; k < rest; ++k) to[k] = (adds ? to[k] : 0.0f) + part[i * padded(rest) + k];
-    }
-  }
-}
-
 }  // namespace
 
 template <bool transposed>
@@ -98,7 +72,7 @@ void grouped_outer(const Grouped& a, const float* x, const float* dy, const int6
         }
         each_portion({0, a.columns}, kColumns, [&](Range columns) {
           copy_panels(dy + depth.begin * a.columns + columns.begin, a.columns, depth.size(), columns.size(), right);
-          multiply_padded(some.size(), columns.size(), depth.size(), Tiles{left, depth.size()}, right,
+          multiply_padded(some.size(), columns.size(), depth.size(), Tiles<>{left, depth.size()}, right,
                           matrix + some.begin * a.columns + columns.begin, a.columns, depth.begin > all.begin);
         });
       });

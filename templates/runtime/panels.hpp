@@ -72,4 +72,21 @@ void turn_panels(const T* from, int64_t step, int64_t rows, int64_t width, Word<
   }
 }
 
+/// c (rows x columns) = a b, or more of it, for any number of columns: the last panel is padded.
+template <class A>
+void multiply_padded(int64_t rows, int64_t columns, int64_t depth, const A& a, const float* b, float* c, int64_t c_step, bool adds) {
+  const int64_t rest = columns == padded(columns) ? 0 : columns % kPanel, whole = columns - rest;
+  multiply(rows, whole, {0, depth}, a, Panels<>{b, depth}, c, c_step, adds);
+  if (rest == 0) return;
+  for (int64_t row = 0; row < rows; row += kRows) {
+    const int64_t count = std::min<int64_t>(kRows, rows - row);
+    float part[kRows * kPanel];
+    multiply(count, padded(rest), {0, depth}, a.from(row), Panels<>{b + whole * depth, depth}, part, padded(rest));
+    for (int64_t i = 0; i < count; ++i) {
+      float* to = c + (row + i) * c_step + whole;
+      for (int64_t k = 0; k < rest; ++k) to[k] = (adds ? to[k] : 0.0f) + part[i * padded(rest) + k];
+    }
+  }
+}
+
 }  // namespace stepplan::products

@@ -64,6 +64,16 @@ struct Left {
   Left from(int64_t row) const { return {start + row * (dense_rows ? step : 1), step}; }
 };
 
+/// The same copied into tiles of kRows rows, one behind the other, in each of them kRows words for every step of the depth.
+template <class Word = float>
+struct Tiles {
+  const Word* start;
+  int64_t depth;
+
+  Word at(int64_t row, int64_t k) const { return start[k * kRows + row]; }
+  Tiles from(int64_t row) const { return {start + row * depth, depth}; }
+};
+
 /// The right side: panels of kPanel columns, of which the last may be narrower, one behind the other. Each has `rows` rows.
 template <class Word = float>
 struct Panels {

@@ -1,4 +1,4 @@
-"""Matrix products by oneDNN and as dot products, and gradients of biases, against PyTorch in float64."""
+"""Matrix products by oneDNN, as dot products and in blocks, and gradients of biases, against PyTorch in float64."""
 
 import ctypes
 import itertools
@@ -40,7 +40,7 @@ def test_matrix_products_match_float64(library, batch, m, n, k, transposed_a, tr
     truth, torchs = a.double() @ b.double(), a @ b
     if bias:
         truth, torchs = truth + bias_values.double(), torchs + bias_values
-    ours = [b"dots"] if batch == 1 and transposed_b and not transposed_a else []
+    ours = [b"blocks", b"dots"] if batch == 1 and transposed_b and not transposed_a else [b"blocks"]
     for (dim, extent), implementation in itertools.product(((BATCH, batch), (ROWS, m), (CHANNELS, n)), [b"", *ours]):
         for slices in range(1, min(5, extent) + 1):
             c = nan(batch, m, n + pads)
@@ -87,7 +87,7 @@ def test_every_bfloat16_product_rounds_once(library, batch, m, n, k, transposed_
         for slices in range(1, min(3, extent) + 1):
             assert library.stepplan_matmul_implementations(shape, dim, slices, text, 512) == 0
             names = text.value.split()
-            assert b"dots" not in names
+            assert not {b"dots", b"blocks"}.intersection(names)
             for name in names:
                 c = nan(batch, m, n, dtype=result)
                 code = library.harness_matmul(shape, dim, slices, name, *operands, pointer(c), 2, seconds, text, 512)
@@ -96,17 +96,36 @@ def test_every_bfloat16_product_rounds_once(library, batch, m, n, k, transposed_
 
 
 @pytest.mark.parametrize("m,n,k", [(7, 41, 2500), (32, 64, 1024), (1, 19, 1039)])
-def test_dot_products_have_the_same_bits_in_any_slices(library, m, n, k):
+def test_our_products_have_the_same_bits_in_any_slices(library, m, n, k):
     numbers = torch.Generator().manual_seed(k)
     a, b, bias = (torch.randn(*size, generator=numbers) for size in ((m, k), (n, k), (n,)))
     shape = integers([1, m, n, k, 0, k, 1, 0, 1, k, 0, n, 1, 1, 0, 0, 0])
-    results, text, seconds = [], ctypes.create_string_buffer(512), (ctypes.c_double * 1)()
-    for dim, slices in ((ROWS, 1), (ROWS, min(3, m)), (CHANNELS, 2), (CHANNELS, 5)):
-        c, operands = nan(m, n), (pointer(a), pointer(b), pointer(bias))
-        assert library.harness_matmul(shape, dim, slices, b"dots", *operands, pointer(c), 1, seconds, text, 512) == 0
-        results.append(c)
-    assert_as_good_as_torch(results[0], a.double() @ b.double().T + bias.double(), a @ b.T + bias)
-    assert all(torch.equal(c, results[0]) for c in results[1:])
+    text, seconds = ctypes.create_string_buffer(512), (ctypes.c_double * 1)()
+    for name in (b"dots", b"blocks"):
+        results = []
+        for dim, slices in ((ROWS, 1), (ROWS, min(3, m)), (CHANNELS, 2), (CHANNELS, 5)):
+            c, operands = nan(m, n), (pointer(a), pointer(b), pointer(bias))
+            assert library.harness_matmul(shape, dim, slices, name, *operands, pointer(c), 1, seconds, text, 512) == 0
+            results.append(c)
+        assert_as_good_as_torch(results[0], a.double() @ b.double().T + bias.double(), a @ b.T + bias)
+        assert all(torch.equal(c, results[0]) for c in results[1:])
+
+
+@pytest.mark.parametrize("m,n,k", [(3, 2500, 900), (600, 40, 520), (259, 1041, 257)])
+@pytest.mark.parametrize("transposed_a,transposed_b", [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_blocks_of_every_side_match_float64(library, m, n, k, transposed_a, transposed_b):
+    """Sides longer than what a block holds of them, and results between others that stay."""
+    numbers = torch.Generator().manual_seed(m)
+    a = torch.randn(k, m, generator=numbers).T if transposed_a else torch.randn(m, k, generator=numbers)
+    b = torch.randn(n, k, generator=numbers).T if transposed_b else torch.randn(k, n, generator=numbers)
+    shape = integers([1, m, n, k, *strides(a), *strides(b), 0, n + 2, 1, 0, 0, 0, 0])
+    text, seconds = ctypes.create_string_buffer(512), (ctypes.c_double * 1)()
+    for dim, slices in ((ROWS, 1), (ROWS, 3), (CHANNELS, 2)):
+        c = nan(m, n + 2)
+        operands = (pointer(a), pointer(b), pointer(None), pointer(c))
+        assert library.harness_matmul(shape, dim, slices, b"blocks", *operands, 1, seconds, text, 512) == 0
+        assert_as_good_as_torch(c[:, :n], a.double() @ b.double(), a @ b)
+        assert c[:, n:].isnan().all()
 
 
 @pytest.mark.parametrize("rows,columns,slices", [(1, 1, 1), (1000, 130, 3), (100_000, 17, 2)])

@@ -15,8 +15,8 @@
 namespace stepplan {
 
 /// c[row, column] = sum over k of a[row, k] b[column, k], plus bias[column]; each matrix with its distance between rows,
-/// in floats. Sums have 16 parts, one per lane of a vector, added as a tree, for every `kBlock` of k, in order: the
-/// bits do not depend on how rows and columns are divided among slices.
+/// in floats. Sums have a part per lane of a vector, added as a tree, for every `kBlock` of k, in order: the bits do not
+/// depend on how rows and columns are divided among slices.
 class Dots {
  public:
   struct Operands {
@@ -31,16 +31,21 @@ class Dots {
       for (int64_t column = columns.begin; column < columns.end; column += kColumns) {
         const int64_t count = std::min<int64_t>(kColumns, columns.end - column);
         int64_t row = rows.begin;
-        for (; row + kRows <= rows.end; row += kRows) tile<kRows>(o, row, column, count, depth);
-        for (; row < rows.end; ++row) tile<1>(o, row, column, count, depth);
+        for (; rows.end - row >= kRows && rows.end - row != 4; row += kRows) tile<kRows>(o, row, column, count, depth);
+        for (; rows.end - row >= 2; row += 2) tile<2>(o, row, column, count, depth);
+        if (row < rows.end) tile<1>(o, row, column, count, depth);
       }
     }
   }
 
  private:
   static constexpr int64_t kBlock = 1024;  // of k: the rows of b in a tile stay in the first-level cache
-  static constexpr int kRows = 3, kColumns = 8;
+#if defined(__AVX512F__)
   static constexpr int64_t kLanes = 16;
+#else
+  static constexpr int64_t kLanes = 8;
+#endif
+  static constexpr int kRows = 3, kColumns = kLanes / 2;  // sums take 24 of 32 registers, or 12 of 16
   typedef float Vector __attribute__((vector_size(kLanes * sizeof(float))));
   typedef float Results __attribute__((vector_size(kColumns * sizeof(float))));
   typedef int Lanes __attribute__((vector_size(kLanes * sizeof(float))));
@@ -53,7 +58,7 @@ class Dots {
 
   /// Keeps g++ from loading a value again for each of its uses: loads are scarcer than registers here.
   static void in_register([[maybe_unused]] Vector& v) {
-#if defined(__AVX512F__)
+#if defined(__AVX2__)
     asm("" : "+v"(v));
 #endif
   }
@@ -134,9 +139,11 @@ class Dots {
 
   /// Lane i of the result is the sum of all lanes of v[i].
   static Vector add_lanes(const Vector (&v)[kColumns]) {
-    const Vector x = fold<4>(fold<8>(v[0], v[1]), fold<8>(v[2], v[3]));
-    const Vector y = fold<4>(fold<8>(v[4], v[5]), fold<8>(v[6], v[7]));
-    const Vector pairs = fold<2>(x, y);
+    Vector fours[kColumns / 4];
+    for (int i = 0; i < kColumns / 4; ++i)
+      fours[i] = fold<kLanes / 4>(fold<kLanes / 2>(v[4 * i], v[4 * i + 1]), fold<kLanes / 2>(v[4 * i + 2], v[4 * i + 3]));
+    Vector pairs = fours[0];
+    if constexpr (kLanes == 16) pairs = fold<2>(fours[0], fours[kColumns / 4 - 1]);
     return fold<1>(pairs, pairs);
   }
 

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "blocks.hpp"
 #include "common.hpp"
 #include "dots.hpp"
 #include "implementations.hpp"
@@ -14,15 +15,17 @@
 
 namespace stepplan {
 
-/// The implementation that is not oneDNN's (dots.hpp).
-constexpr std::string_view kDots = "dots";
+/// The implementations that are not oneDNN's (dots.hpp, blocks.hpp).
+constexpr std::string_view kDots = "dots", kBlocks = "blocks";
 
 class MatMul::Made {
  public:
   Made(const MatMulShape& shape, Slicing slicing, std::string_view implementation) : shape_(shape) {
     const SingleThreaded creation;
     dots_ = implementation == kDots;
+    blocks_ = implementation == kBlocks;
     if (dots_ && !shape.is_dots()) throw std::invalid_argument("only float32 products of dense rows run as dots");
+    if (blocks_ && !Blocks::fits(shape)) throw std::invalid_argument("only float32 products of dense matrices run in blocks");
     std::map<std::vector<int64_t>, std::pair<Descriptor, dnnl::matmul>> made;  // slices of equal size share one
     for (int slice = 0; slice < slicing.slices; ++slice) {
       Range images{0, shape.batch}, rows{0, shape.m}, columns{0, shape.n};
@@ -33,10 +36,10 @@ class MatMul::Made {
       }
       if (images.size() * rows.size() * columns.size() == 0)
         throw std::invalid_argument("more matmul slices than there are items to divide");
-      if (dots_) {
-        implementation_ = kDots;
-        scratch_bytes_.push_back(0);
-        parts_.push_back({rows, columns});
+      if (dots_ || blocks_) {
+        implementation_ = implementation;
+        scratch_bytes_.push_back(blocks_ ? aligned(Blocks::scratch_bytes(shape, rows, columns)) : 0);
+        parts_.push_back({images, rows, columns});
         continue;
       }
       const std::vector<int64_t> size{images.size(), rows.size(), columns.size()};
@@ -74,6 +77,15 @@ class MatMul::Made {
                                     s.k};
       return Dots::run(operands, parts_[slice].rows, parts_[slice].columns);
     }
+    if (blocks_) {
+      const MatMulShape& s = shape_;
+      const Part& part = parts_[slice];
+      for (int64_t image = part.images.begin; image < part.images.end; ++image)
+        Blocks::run(s, part.rows, part.columns, static_cast<const float*>(a) + image * s.a.batch_stride,
+                    static_cast<const float*>(b) + image * s.b.batch_stride, static_cast<const float*>(bias),
+                    static_cast<float*>(c) + image * s.c.batch_stride, static_cast<float*>(scratch));
+      return;
+    }
     const Corner& corner = corners_[slice];
     const Element type = shape_.operands;
     calls_[slice].run({element_at(a, corner.a, type), element_at(b, corner.b, type),
@@ -93,6 +105,7 @@ class MatMul::Made {
     while (descriptor.next_impl());
     keep_makeable(names, [&](std::string_view name) { Made(shape, slicing, name); });
     if (shape.is_dots()) names.emplace_back(kDots);
+    if (Blocks::fits(shape)) names.emplace_back(kBlocks);
     return names;
   }
 
@@ -133,13 +146,13 @@ class MatMul::Made {
   }
 
   struct Part {
-    Range rows, columns;
+    Range images, rows, columns;
   };
 
   MatMulShape shape_;
   std::string implementation_;
-  bool dots_ = false;
-  std::vector<Part> parts_;  // by slice, of dots
+  bool dots_ = false, blocks_ = false;
+  std::vector<Part> parts_;  // by slice, of these two
   std::vector<size_t> scratch_bytes_;
   std::vector<Corner> corners_;
   std::vector<Call> calls_;

@@ -89,15 +89,6 @@ class Map {
   int64_t summed_, results_;
 };
 
-/// Left sides in the order of the product: tiles of kRows rows, in each of them kRows words of every pixel.
-struct Tiles {
-  const float* start;
-  int64_t pixels;
-
-  float at(int64_t row, int64_t k) const { return start[k * kRows + row]; }
-  Tiles from(int64_t row) const { return {start + row * pixels, pixels}; }
-};
-
 /// dw = dy' x, summed over pixels: every slice adds up its images' pixels.
 class Gradient {
  public:
@@ -115,7 +106,7 @@ class Gradient {
     each_portion(all, kPixels, [&](Range pixels) {
       copy_left(pixels, x, left);
       copy_right(pixels, dy, right);
-      multiply(shape_.ic, shape_.oc, {0, pixels.size()}, Tiles{left, pixels.size()}, Panels<>{right, pixels.size()}, sums,
+      multiply(shape_.ic, shape_.oc, {0, pixels.size()}, Tiles<>{left, pixels.size()}, Panels<>{right, pixels.size()}, sums,
                shape_.oc, pixels.begin > all.begin);
     });
   }
