@@ -86,6 +86,7 @@ struct Panels {
 template <int rows, int vectors, class A, class Word>
 void multiply_tile(const A& a, const Word* b, Range depth, float* c, int64_t c_step, bool adds) {
   Vector sums[rows][vectors] = {};
+  for (int i = 0; i < rows; ++i) __builtin_prefetch(c + i * c_step, 1);  // the sums take long enough for it to arrive
   b += depth.begin * vectors * kVector;
   for (int64_t k = depth.begin; k < depth.end; ++k, b += vectors * kVector) {
     VectorOf<Word> right[vectors];

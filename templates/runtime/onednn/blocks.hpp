@@ -84,11 +84,12 @@ class Blocks {
 
   /// Into tiles of rows.
   static void copy_columns(const MatMulShape& s, Range rows, Range depth, const float* a, float* left, int64_t step) {
-    constexpr int64_t tile = products::kRows;
+    constexpr int64_t tile = products::kRows, ahead = 16, line = 16;
     const int64_t whole = rows.size() / tile * tile;
     for (int64_t k = depth.begin; k < depth.end; ++k, left += tile) {
       const float* from = a + k * s.a.column_stride + rows.begin;
       float* to = left;
+      for (int64_t r = 0; r < rows.size(); r += line) __builtin_prefetch(from + ahead * s.a.column_stride + r);
       for (int64_t r = 0; r < whole; r += tile, to += tile * step) std::memcpy(to, from + r, tile * sizeof(float));
       for (int64_t r = whole; r < rows.size(); ++r) to[r - whole] = from[r];
     }
