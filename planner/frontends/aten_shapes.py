@@ -111,7 +111,8 @@ def _chunk(c: Context, x: str, chunks: int, axis: int = 0) -> list[str]:
 @lowers("unbind", "unbind_copy")
 def _unbind(c: Context, x: str, axis: int) -> list[str]:
     shape, axis = c.shape(x), axis % c.rank(x)
-    return [c.reshape(part, (*shape[:axis], *shape[axis + 1 :])) for part in c.split(x, axis, (1,) * shape[axis])]
+    parts = c.split(*c.before_moving(x, axis), (1,) * shape[axis])
+    return [c.reshape(part, (*shape[:axis], *shape[axis + 1 :])) for part in parts]
 
 
 @lowers("select", "select_copy")

@@ -48,6 +48,8 @@ class Shaping:
         """Framework's name -> its other names for the same tensor."""
         self._turned: dict[str, str] = {}
         """A value whose last two dimensions are those of another one, swapped -> that one."""
+        self._moved: dict[str, tuple[str, tuple[int, ...]]] = {}
+        """A permuted value, dimensions of 1 aside -> what was permuted, and its axes in the new order."""
         self._padded: dict[str, _Padded] = {}
         self._images: dict[str, str] = {}
         """A view (N, C, ...) of channels-last images -> these."""
@@ -224,6 +226,8 @@ class Shaping:
         y = self.op("reshape", x, attrs=ReshapeAttrs(shape=shape))
         if lies and shape[:2] == own[:2]:
             self._images[y] = x
+        if x in self._moved and [d for d in shape if d > 1] == [d for d in own if d > 1]:
+            self._moved[y] = self._moved[x]
         return y
 
     def permute(self, x: str, axes: Iterable[int]) -> str:
@@ -242,6 +246,8 @@ class Shaping:
         y = self.op("permute", x, attrs=PermuteAttrs(axes=order))
         if turning:
             self._turned[y] = x
+        if self.b.type(x).layout is Layout.ROW_MAJOR:
+            self._moved[y] = x, order
         return y
 
     def _permute_joined(self, x: str, order: Sequence[int]) -> str:
@@ -310,7 +316,18 @@ class Shaping:
     def select(self, x: str, axis: int, index: int) -> str:
         shape = self.shape(x)
         axis, index = axis % len(shape), index % shape[axis]
-        return self.reshape(self.slice(x, axis, index, index + 1), shape[:axis] + shape[axis + 1 :])
+        whole, across = self.before_moving(x, axis)
+        return self.reshape(self.slice(whole, across, index, index + 1), shape[:axis] + shape[axis + 1 :])
+
+    def before_moving(self, x: str, axis: int) -> tuple[str, int]:
+        """Where no other axis was moved to make x, what it was made of, and the axis there: single elements of it, such
+        as the queries of a projection, are read where they lie."""
+        if x not in self._moved or self.shape(x)[axis] == 1:
+            return x, axis
+        whole, order = self._moved[x]
+        wide = [a for a in order if self.shape(whole)[a] > 1]
+        across = wide.pop(sum(extent > 1 for extent in self.shape(x)[:axis]))
+        return (whole, across) if wide == sorted(wide) else (x, axis)
 
     def unsqueeze(self, x: str, axis: int) -> str:
         shape = self.shape(x)

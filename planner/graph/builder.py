@@ -33,6 +33,7 @@ from planner.graph.model import (
 )
 from planner.graph.optimizer import Optimizer, append_updates
 from planner.graph.own_gradients import OwnGradient, values_of
+from planner.graph.parts import split_slices
 from planner.graph.shared_heads import share_heads
 from planner.ops import op_named
 from planner.ops.shape import ReshapeAttrs
@@ -238,9 +239,10 @@ class GraphBuilder:
         loss: a one-element value; prediction: what `predict` returns (usually the logits), one value or
         several.
         parameters: what this loss trains; None: every parameter that no other objective trains.
-        fuse: merge batch norm with the relu and the addition behind it (graph/fuse.py), spelled-out attention
-        (graph/attention.py), which reads repeated keys and values once (graph/shared_heads.py), messages along edges
-        with the sums that they end in (graph/messages.py), and element-wise nodes into chains (graph/chains.py).
+        fuse: merge slices into splits (graph/parts.py), batch norm with the relu and the addition behind it
+        (graph/fuse.py), spelled-out attention (graph/attention.py), which reads repeated keys and values once
+        (graph/shared_heads.py), messages along edges with the sums that they end in (graph/messages.py), and
+        element-wise nodes into chains (graph/chains.py).
         keep: values that stay values of the graph: what makes them is not fused with what reads them.
         gradients_of: inputs whose gradients are outputs of the step, behind the losses.
         clip_norm: what the norm of all gradients of a loss is scaled down to where it is larger (SP1023: not a number
@@ -328,7 +330,8 @@ class GraphBuilder:
         everywhere = [n for o in self._objectives for n in o.nodes] or nodes
         nodes = live_nodes(nodes, wanted)  # who reads nothing keeps nothing apart
         changing = changing_with(self, everywhere, trainable_parameters(self) | set(gradients_of))
-        joined = join_attention(fuse_nodes(nodes, self.values, wanted), self.values, wanted, changing, self.causal)
+        nodes = fuse_nodes(split_slices(nodes, self.values, wanted, changing), self.values, wanted)
+        joined = join_attention(nodes, self.values, wanted, changing, self.causal)
         joined = join_messages(share_heads(joined, self.values), self.values, wanted)
         return join(joined, self.values, wanted, "forward")
 
