@@ -43,7 +43,7 @@ STORED = ("elementwise.cu", "group_norm.cu", "normalise.cu", "pooling.cu")
 BFLOAT16 = "-DSTEPPLAN_BFLOAT16"
 
 HOST = ("-std=c++20", "-fPIC", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra", "-Wno-unknown-pragmas")
-NULL_KERNELS = ("-O1", "-x", "c++")
+NULL_KERNELS = ("-O0", "-x", "c++")
 """Kernels for the null device: nobody waits for them, everybody for their compiler."""
 MODULE = ("-Os", "-fno-strict-aliasing")
 BINDINGS = ("module.cpp", "probe.cpp")

@@ -64,7 +64,7 @@ def test_targets_without_second_threads_ignore_it() -> None:
     assert planned(target, times, 1, 3, 4).programs == planned(target, times, 1, 3).programs
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.integers(0, 10**9), st.sampled_from([(1, 3, 4), (1, 2, 3, 4), (4,)]), st.booleans(), st.integers(1, 8))
 def test_every_schedule_is_safe(seed: int, strategies: tuple[int, ...], search: bool, cores: int) -> None:
     graph, target = random_net(random.Random(seed)), with_siblings(cores)

@@ -49,7 +49,7 @@ def test_every_node_gets_the_count_or_the_most_below() -> None:
     assert slices <= {1, 2} and 2 in slices
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(seed=st.integers(0, 2**20))
 def test_auto_is_never_behind_sequential_or_a_uniform_setting(seed: int) -> None:
     graph = random_net(random.Random(seed))
