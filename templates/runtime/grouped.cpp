@@ -65,11 +65,7 @@ void grouped_outer(const Grouped& a, const float* x, const float* dy, const int6
     if (all.size() == 0) return std::fill(matrix + rows.begin * a.columns, matrix + rows.end * a.columns, 0.0f);
     each_portion(all, kDepth, [&](Range depth) {
       each_portion(rows, kRowsAtOnce, [&](Range some) {
-        for (int64_t k = 0; k < depth.size(); ++k) {
-          const float* from = x + (depth.begin + k) * a.rows + some.begin;
-          for (int64_t r = 0; r < some.size(); r += kRows)
-            std::memcpy(left + r * depth.size() + k * kRows, from + r, size_t(std::min<int64_t>(kRows, some.size() - r)) * sizeof(float));
-        }
+        copy_tiles(x + depth.begin * a.rows + some.begin, a.rows, some.size(), depth.size(), left, depth.size());
         each_portion({0, a.columns}, kColumns, [&](Range columns) {
           copy_panels(dy + depth.begin * a.columns + columns.begin, a.columns, depth.size(), columns.size(), right);
           multiply_padded(some.size(), columns.size(), depth.size(), Tiles<>{left, depth.size()}, right,

@@ -79,6 +79,18 @@ void turn_panels(const T* from, int64_t step, int64_t rows, int64_t width, Word<
   }
 }
 
+/// Rows of a left side whose columns are dense and `step` numbers apart, as `Tiles` that are `apart` steps of the depth long.
+inline void copy_tiles(const float* from, int64_t step, int64_t rows, int64_t depth, float* to, int64_t apart) {
+  constexpr int64_t ahead = 16, line = 16;
+  const int64_t whole = rows / kRows * kRows;
+  for (int64_t k = 0; k < depth; ++k, from += step, to += kRows) {
+    for (int64_t r = 0; r < rows; r += line) __builtin_prefetch(from + ahead * step + r);
+    float* tile = to;
+    for (int64_t r = 0; r < whole; r += kRows, tile += kRows * apart) std::memcpy(tile, from + r, kRows * sizeof(float));
+    for (int64_t r = whole; r < rows; ++r) tile[r - whole] = from[r];
+  }
+}
+
 /// c (rows x columns) = a b, or more of it, for any number of columns: the last panel is padded.
 template <class A>
 void multiply_padded(int64_t rows, int64_t columns, int64_t depth, const A& a, const float* b, float* c, int64_t c_step, bool adds) {

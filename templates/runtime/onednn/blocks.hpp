@@ -47,7 +47,8 @@ class Blocks {
             copy_rows(s, some, depth, a, left, step);
             multiply(products::Left<true>{left, step});
           } else {
-            copy_columns(s, some, depth, a, left, step);
+            const float* from = a + some.begin + depth.begin * s.a.column_stride;
+            products::copy_tiles(from, s.a.column_stride, some.size(), depth.size(), left, step);
             multiply(products::Tiles<>{left, step});
           }
         });
@@ -56,7 +57,7 @@ class Blocks {
   }
 
  private:
-  // A panel's depth stays in the first-level cache, a left side in the second: 264 KiB.
+  // A panel's depth stays in the first-level cache, a left side in the second: at most 268 KiB.
   static constexpr int64_t kRowsAtOnce = 252, kDepth = products::kVector == 16 ? 128 : 256, kColumns = 1024;
   static constexpr int64_t kGap = 16;  // rows a power of two apart would all want the same cache lines
 
@@ -80,19 +81,6 @@ class Blocks {
   static void copy_rows(const MatMulShape& s, Range rows, Range depth, const float* a, float* left, int64_t step) {
     for (int64_t r = rows.begin; r < rows.end; ++r, left += step)
       std::memcpy(left, a + r * s.a.row_stride + depth.begin, size_t(depth.size()) * sizeof(float));
-  }
-
-  /// Into tiles of rows.
-  static void copy_columns(const MatMulShape& s, Range rows, Range depth, const float* a, float* left, int64_t step) {
-    constexpr int64_t tile = products::kRows, ahead = 16, line = 16;
-    const int64_t whole = rows.size() / tile * tile;
-    for (int64_t k = depth.begin; k < depth.end; ++k, left += tile) {
-      const float* from = a + k * s.a.column_stride + rows.begin;
-      float* to = left;
-      for (int64_t r = 0; r < rows.size(); r += line) __builtin_prefetch(from + ahead * s.a.column_stride + r);
-      for (int64_t r = 0; r < whole; r += tile, to += tile * step) std::memcpy(to, from + r, tile * sizeof(float));
-      for (int64_t r = whole; r < rows.size(); ++r) to[r - whole] = from[r];
-    }
   }
 
   static void copy_right(const MatMulShape& s, Range depth, Range columns, const float* b, float* right) {

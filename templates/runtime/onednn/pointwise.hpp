@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "filters.hpp"
-#include "products.hpp"
+#include "panels.hpp"
 
 namespace stepplan::pointwise {
 
@@ -105,7 +105,7 @@ class Gradient {
     const Range all{images.begin * of_image, images.end * of_image};
     each_portion(all, kPixels, [&](Range pixels) {
       copy_left(pixels, x, left);
-      copy_right(pixels, dy, right);
+      copy_panels(dy + pixels.begin * shape_.oc, shape_.oc, pixels.size(), shape_.oc, right);
       multiply(shape_.ic, shape_.oc, {0, pixels.size()}, Tiles<>{left, pixels.size()}, Panels<>{right, pixels.size()}, sums,
                shape_.oc, pixels.begin > all.begin);
     });
@@ -137,18 +137,6 @@ class Gradient {
       float* to = left;
       for (int64_t c = 0; c < whole; c += kRows, to += step) std::memcpy(to, from + c, kRows * sizeof(float));
       for (int64_t c = whole; c < channels; ++c) to[c - whole] = from[c];
-    }
-  }
-
-  void copy_right(Range pixels, const float* dy, float* right) const {
-    const int64_t channels = shape_.oc, whole = channels / kPanel * kPanel, width = channels - whole;
-    const float* from = dy + pixels.begin * channels;
-    float* last = right + whole * pixels.size();
-    for (int64_t p = 0; p < pixels.size(); ++p, from += channels) {
-      float* to = right + p * kPanel;
-      for (int64_t c = 0; c < whole; c += kPanel, to += kPanel * pixels.size())
-        for (int64_t v = 0; v < kPanel; v += kVector) store(to + v, load(from + c + v));
-      for (int64_t v = 0; v < width; v += kVector) store(last + p * width + v, load(from + whole + v));
     }
   }
 
