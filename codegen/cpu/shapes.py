@@ -12,7 +12,7 @@ CONV_KINDS = {"conv2d": 0, "conv2d_backward_data": 1, "conv_transpose2d": 1, "co
 
 
 def conv_shape(signature: Signature) -> tuple[int, ...]:
-    """The 19 fields of ConvShape (runtime/convolution.hpp); bias and relu are 0 or 1, the element as _element."""
+    """The 18 fields of ConvShape (runtime/convolution.hpp); bias is 0 or 1, the element as _element."""
     attrs: Any = signature.attrs
     if signature.op == "conv2d":
         x, w, y = signature.inputs[0].shape, signature.inputs[1].shape, signature.outputs[0].shape
@@ -25,17 +25,17 @@ def conv_shape(signature: Signature) -> tuple[int, ...]:
     return (
         *(n, ic, ih, iw, w[0], y[2], y[3], w[2], w[3]),
         *(*attrs.stride, attrs.padding[0], attrs.padding[2], *attrs.dilation, attrs.groups),
-        *(int(bias), int(getattr(attrs, "activation", "none") == "relu"), _element(signature.inputs[0])),
+        *(int(bias), _element(signature.inputs[0])),
     )
 
 
 def matmul_shape(signature: Signature) -> tuple[int, ...]:
-    """The 17 fields of MatMulShape (runtime/matmul.hpp), strides of a, b and c in a row, elements as _element."""
+    """The 16 fields of MatMulShape (runtime/matmul.hpp), strides of a, b and c in a row, elements as _element."""
     op: Any = op_named(signature.op)
     p = op.product(signature)
     strides = [s for m in (p.a, p.b, p.c) for s in (m.batch_stride, m.row_stride, m.column_stride)]
     elements = (_element(signature.inputs[0]), _element(signature.outputs[0]))
-    return (p.batch, p.m, p.n, p.k, *strides, int(bool(p.bias)), 0, *elements)
+    return (p.batch, p.m, p.n, p.k, *strides, int(bool(p.bias)), *elements)
 
 
 def _element(type_: TensorType) -> int:

@@ -7,21 +7,21 @@
 namespace stepplan {
 
 Kernels::Kernels()
-    : conv1({64, 1, 8, 8, 32, 8, 8, 3, 3, 1, 1, 1, 1, 1, 1, 1, false, false}, {SliceDim::batch, 2}, ""),
-      conv2({64, 32, 8, 8, 64, 8, 8, 3, 3, 1, 1, 1, 1, 1, 1, 1, false, false}, {SliceDim::batch, 2}, "", {0, 32}),
-      conv3({64, 64, 4, 4, 64, 4, 4, 3, 3, 1, 1, 1, 1, 1, 1, 1, false, false}, {SliceDim::batch, 2}, "", {0, 64}),
-      fc({1, 64, 10, 256, {0, 256, 1}, {0, 1, 256}, {0, 10, 1}, true, false}, {SliceDim::rows, 2}, ""),
-      fc_backward_data({1, 64, 256, 10, {0, 10, 1}, {0, 256, 1}, {0, 256, 1}, false, false}, {SliceDim::channels, 2}, ""),
-      fc_backward_weights({1, 10, 256, 64, {0, 1, 10}, {0, 256, 1}, {0, 256, 1}, false, false}, {SliceDim::rows, 1}, ""),
-      conv3_backward_data({64, 64, 4, 4, 64, 4, 4, 3, 3, 1, 1, 1, 1, 1, 1, 1, false, false}, {SliceDim::batch, 2}, "", {0, 64}),
-      conv2_backward_data({64, 32, 8, 8, 64, 8, 8, 3, 3, 1, 1, 1, 1, 1, 1, 1, false, false}, {SliceDim::batch, 2}, "", {0, 32}),
-      conv2_backward_weights({64, 32, 8, 8, 64, 8, 8, 3, 3, 1, 1, 1, 1, 1, 1, 1, false, false}, {SliceDim::channels, 2}, "", {0, 32}),
-      conv3_backward_weights({64, 64, 4, 4, 64, 4, 4, 3, 3, 1, 1, 1, 1, 1, 1, 1, false, false}, {SliceDim::channels, 2}, "", {0, 64}),
-      conv1_backward_weights({64, 1, 8, 8, 32, 8, 8, 3, 3, 1, 1, 1, 1, 1, 1, 1, false, false}, {SliceDim::channels, 2}, ""),
-      predict_conv1({64, 1, 8, 8, 32, 8, 8, 3, 3, 1, 1, 1, 1, 1, 1, 1, false, false}, {SliceDim::batch, 2}, ""),
-      predict_conv2({64, 32, 8, 8, 64, 8, 8, 3, 3, 1, 1, 1, 1, 1, 1, 1, false, false}, {SliceDim::batch, 2}, "", {0, 32}),
-      predict_conv3({64, 64, 4, 4, 64, 4, 4, 3, 3, 1, 1, 1, 1, 1, 1, 1, false, false}, {SliceDim::batch, 2}, "", {0, 64}),
-      predict_fc({1, 64, 10, 256, {0, 256, 1}, {0, 1, 256}, {0, 10, 1}, true, false}, {SliceDim::rows, 2}, "") {
+    : conv1({64, 1, 8, 8, 32, 8, 8, 3, 3, 1, 1, 1, 1, 1, 1, 1, false}, {SliceDim::batch, 2}, ""),
+      conv2({64, 32, 8, 8, 64, 8, 8, 3, 3, 1, 1, 1, 1, 1, 1, 1, false}, {SliceDim::batch, 2}, "", {0, 32}),
+      conv3({64, 64, 4, 4, 64, 4, 4, 3, 3, 1, 1, 1, 1, 1, 1, 1, false}, {SliceDim::batch, 2}, "", {0, 64}),
+      fc({1, 64, 10, 256, {0, 256, 1}, {0, 1, 256}, {0, 10, 1}, true}, {SliceDim::rows, 2}, ""),
+      fc_backward_data({1, 64, 256, 10, {0, 10, 1}, {0, 256, 1}, {0, 256, 1}, false}, {SliceDim::channels, 2}, ""),
+      fc_backward_weights({1, 10, 256, 64, {0, 1, 10}, {0, 256, 1}, {0, 256, 1}, false}, {SliceDim::rows, 1}, ""),
+      conv3_backward_data({64, 64, 4, 4, 64, 4, 4, 3, 3, 1, 1, 1, 1, 1, 1, 1, false}, {SliceDim::batch, 2}, "", {0, 64}),
+      conv2_backward_data({64, 32, 8, 8, 64, 8, 8, 3, 3, 1, 1, 1, 1, 1, 1, 1, false}, {SliceDim::batch, 2}, "", {0, 32}),
+      conv2_backward_weights({64, 32, 8, 8, 64, 8, 8, 3, 3, 1, 1, 1, 1, 1, 1, 1, false}, {SliceDim::channels, 2}, "", {0, 32}),
+      conv3_backward_weights({64, 64, 4, 4, 64, 4, 4, 3, 3, 1, 1, 1, 1, 1, 1, 1, false}, {SliceDim::channels, 2}, "", {0, 64}),
+      conv1_backward_weights({64, 1, 8, 8, 32, 8, 8, 3, 3, 1, 1, 1, 1, 1, 1, 1, false}, {SliceDim::channels, 2}, ""),
+      predict_conv1({64, 1, 8, 8, 32, 8, 8, 3, 3, 1, 1, 1, 1, 1, 1, 1, false}, {SliceDim::batch, 2}, ""),
+      predict_conv2({64, 32, 8, 8, 64, 8, 8, 3, 3, 1, 1, 1, 1, 1, 1, 1, false}, {SliceDim::batch, 2}, "", {0, 32}),
+      predict_conv3({64, 64, 4, 4, 64, 4, 4, 3, 3, 1, 1, 1, 1, 1, 1, 1, false}, {SliceDim::batch, 2}, "", {0, 64}),
+      predict_fc({1, 64, 10, 256, {0, 256, 1}, {0, 1, 256}, {0, 10, 1}, true}, {SliceDim::rows, 2}, "") {
   require_sizes("conv1", conv1, 2, {1152, 0, 0});
   require_sizes("conv2", conv2, 2, {73728, 8192, 0});
   require_sizes("conv3", conv3, 2, {147456, 8192, 0});

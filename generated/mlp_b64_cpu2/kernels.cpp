@@ -7,17 +7,17 @@
 namespace stepplan {
 
 Kernels::Kernels()
-    : fc1({1, 64, 256, 784, {0, 784, 1}, {0, 1, 784}, {0, 256, 1}, true, false}, {SliceDim::channels, 2}, ""),
-      fc2({1, 64, 256, 256, {0, 256, 1}, {0, 1, 256}, {0, 256, 1}, true, false}, {SliceDim::channels, 2}, ""),
-      fc3({1, 64, 10, 256, {0, 256, 1}, {0, 1, 256}, {0, 10, 1}, true, false}, {SliceDim::rows, 2}, ""),
-      fc3_backward_data({1, 64, 256, 10, {0, 10, 1}, {0, 256, 1}, {0, 256, 1}, false, false}, {SliceDim::channels, 2}, ""),
-      fc2_backward_data({1, 64, 256, 256, {0, 256, 1}, {0, 256, 1}, {0, 256, 1}, false, false}, {SliceDim::channels, 2}, ""),
-      fc1_backward_weights({1, 256, 784, 64, {0, 1, 256}, {0, 784, 1}, {0, 784, 1}, false, false}, {SliceDim::rows, 2}, ""),
-      fc2_backward_weights({1, 256, 256, 64, {0, 1, 256}, {0, 256, 1}, {0, 256, 1}, false, false}, {SliceDim::rows, 2}, ""),
-      fc3_backward_weights({1, 10, 256, 64, {0, 1, 10}, {0, 256, 1}, {0, 256, 1}, false, false}, {SliceDim::rows, 1}, ""),
-      predict_fc1({1, 64, 256, 784, {0, 784, 1}, {0, 1, 784}, {0, 256, 1}, true, false}, {SliceDim::channels, 2}, ""),
-      predict_fc2({1, 64, 256, 256, {0, 256, 1}, {0, 1, 256}, {0, 256, 1}, true, false}, {SliceDim::channels, 2}, ""),
-      predict_fc3({1, 64, 10, 256, {0, 256, 1}, {0, 1, 256}, {0, 10, 1}, true, false}, {SliceDim::rows, 2}, "") {
+    : fc1({1, 64, 256, 784, {0, 784, 1}, {0, 1, 784}, {0, 256, 1}, true}, {SliceDim::channels, 2}, ""),
+      fc2({1, 64, 256, 256, {0, 256, 1}, {0, 1, 256}, {0, 256, 1}, true}, {SliceDim::channels, 2}, ""),
+      fc3({1, 64, 10, 256, {0, 256, 1}, {0, 1, 256}, {0, 10, 1}, true}, {SliceDim::rows, 2}, ""),
+      fc3_backward_data({1, 64, 256, 10, {0, 10, 1}, {0, 256, 1}, {0, 256, 1}, false}, {SliceDim::channels, 2}, ""),
+      fc2_backward_data({1, 64, 256, 256, {0, 256, 1}, {0, 256, 1}, {0, 256, 1}, false}, {SliceDim::channels, 2}, ""),
+      fc1_backward_weights({1, 256, 784, 64, {0, 1, 256}, {0, 784, 1}, {0, 784, 1}, false}, {SliceDim::rows, 2}, ""),
+      fc2_backward_weights({1, 256, 256, 64, {0, 1, 256}, {0, 256, 1}, {0, 256, 1}, false}, {SliceDim::rows, 2}, ""),
+      fc3_backward_weights({1, 10, 256, 64, {0, 1, 10}, {0, 256, 1}, {0, 256, 1}, false}, {SliceDim::rows, 1}, ""),
+      predict_fc1({1, 64, 256, 784, {0, 784, 1}, {0, 1, 784}, {0, 256, 1}, true}, {SliceDim::channels, 2}, ""),
+      predict_fc2({1, 64, 256, 256, {0, 256, 1}, {0, 1, 256}, {0, 256, 1}, true}, {SliceDim::channels, 2}, ""),
+      predict_fc3({1, 64, 10, 256, {0, 256, 1}, {0, 1, 256}, {0, 10, 1}, true}, {SliceDim::rows, 2}, "") {
   require_sizes("fc1", fc1, 2, {0, 0, 0});
   require_sizes("fc2", fc2, 2, {0, 0, 0});
   require_sizes("fc3", fc3, 2, {0, 66304, 0});

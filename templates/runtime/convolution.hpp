@@ -20,7 +20,7 @@ namespace stepplan {
 struct ConvShape {
   int64_t n, ic, ih, iw, oc, oh, ow, kh, kw;
   int64_t stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, groups;
-  bool bias, relu;  // relu: fused into the forward pass, ignored by the backward passes
+  bool bias;
   Element element = Element::float32;
 
   int64_t weight_row() const { return ic / groups * kh * kw; }  // elements per output channel
@@ -35,7 +35,7 @@ struct ConvShape {
 class ConvMap;       // onednn/conv_kernels.hpp
 class ConvGradient;
 
-/// y = conv(x, weights) (+ bias) (then relu), over batch or output rows.
+/// y = conv(x, weights) (+ bias), over batch or output rows.
 class ConvForward {
  public:
   ConvForward(const ConvShape& shape, Slicing slicing, const char* implementation = "", Stored stored = {});

@@ -12,18 +12,18 @@ struct MatrixLayout {
   int64_t batch_stride, row_stride, column_stride;
 };
 
-/// c[b] = a[b] (m x k) * b[b] (k x n) (+ bias[n]) (then relu). A batch stride of 0 repeats the same matrix. Sums are
+/// c[b] = a[b] (m x k) * b[b] (k x n) (+ bias[n]). A batch stride of 0 repeats the same matrix. Sums are
 /// float32 and rounded once.
 struct MatMulShape {
   int64_t batch, m, n, k;
   MatrixLayout a, b, c;
-  bool bias, relu;
+  bool bias;
   Element operands = Element::float32, result = Element::float32;  // operands: a, b and the bias
 
   /// Whether every result is the dot product of two dense rows of floats.
   bool is_dots() const {
     const bool floats = operands == Element::float32 && result == Element::float32;
-    return floats && batch == 1 && !relu && a.column_stride == 1 && b.row_stride == 1 && c.column_stride == 1;
+    return floats && batch == 1 && a.column_stride == 1 && b.row_stride == 1 && c.column_stride == 1;
   }
 };
 

@@ -36,7 +36,6 @@ class Conv:
     dilation_w: int = 1
     groups: int = 1
     bias: int = 0
-    relu: int = 0
     element: int = 0
 
     def torch_arguments(self):
@@ -48,10 +47,10 @@ class Conv:
         )
 
 
-def conv(n, ic, size, oc, kernel, stride=1, pad=0, dilation=1, groups=1, bias=0, relu=0):
+def conv(n, ic, size, oc, kernel, stride=1, pad=0, dilation=1, groups=1, bias=0):
     (ih, iw), (kh, kw) = size, kernel
     oh, ow = ((i + 2 * pad - (k - 1) * dilation - 1) // stride + 1 for i, k in ((ih, kh), (iw, kw)))
-    return Conv(n, ic, ih, iw, oc, oh, ow, kh, kw, stride, stride, pad, pad, dilation, dilation, groups, bias, relu)
+    return Conv(n, ic, ih, iw, oc, oh, ow, kh, kw, stride, stride, pad, pad, dilation, dilation, groups, bias)
 
 
 class KernelError(Exception):
@@ -159,7 +158,7 @@ def check_conv(library, shape, kind, dim, slices, implementation="", seed=0):
         bs = bias.to(dtype, copy=True).requires_grad_() if s.bias else None
         y = torch.nn.functional.conv2d(xs, ws, bs, **s.torch_arguments())
         y.backward(dy.to(dtype))
-        return y.relu().detach() if s.relu else y.detach(), xs.grad, ws.grad, bs.grad if s.bias else None
+        return y.detach(), xs.grad, ws.grad, bs.grad if s.bias else None
 
     truth, torchs = expected(torch.float64), expected(torch.float32)
     b32 = bias.float() if s.bias else None
@@ -213,7 +212,7 @@ def check_low_conv(library, shape, kind, dim, slices, implementation, seed):
             None if bias is None else bias.float(),
             y,
         )
-        assert_rounded_once(y.permute(0, 3, 1, 2), truth[0].relu() if s.relu else truth[0], magnitudes[0])
+        assert_rounded_once(y.permute(0, 3, 1, 2), truth[0], magnitudes[0])
     elif kind == BACKWARD_DATA:
         dx = nan(s.n, s.ih, s.iw, s.ic, dtype=low)
         run_conv(library, kind, s, dim, slices, implementation, nhwc(dy, low), nhwc(w, low), None, dx)
@@ -229,14 +228,14 @@ def check_low_conv(library, shape, kind, dim, slices, implementation, seed):
 NAMED = {
     "first": conv(3, 3, (33, 35), 64, (7, 7), 2, 3, bias=1),
     "last": conv(2, 32, (20, 20), 3, (7, 7), bias=1),
-    "plain3x3": conv(5, 32, (13, 13), 48, (3, 3), 1, 1, relu=1),
+    "plain3x3": conv(5, 32, (13, 13), 48, (3, 3), 1, 1),
     "tiles": conv(4, 80, (13, 10), 48, (3, 3), 1, 1, bias=1),
     "unpadded_tiles": conv(3, 16, (9, 12), 64, (3, 3), 1, 0),
     "overpadded_tiles": conv(3, 64, (5, 4), 112, (3, 3), 1, 2, bias=1),
     "strided_tiles": conv(3, 80, (13, 10), 48, (4, 4), 2, 1, bias=1),
     "strided3x3": conv(2, 16, (14, 15), 32, (3, 3), 2, 1, bias=1),
     "leftover": conv(2, 16, (16, 16), 32, (3, 3), 2, 0, bias=1),
-    "pointwise": conv(4, 64, (9, 9), 128, (1, 1), bias=1, relu=1),
+    "pointwise": conv(4, 64, (9, 9), 128, (1, 1), bias=1),
     "strided1x1": conv(2, 64, (9, 9), 32, (1, 1), 2),
     "pointwise_portions": conv(3, 80, (19, 23), 112, (1, 1), bias=1),
     "dilated": conv(3, 16, (17, 17), 16, (3, 3), 1, 2, dilation=2, bias=1),

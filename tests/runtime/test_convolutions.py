@@ -47,7 +47,6 @@ def random_shape(choose):
             choose.randint(1, 2),
             groups,
             choose.randint(0, 1),
-            choose.randint(0, 1),
         )
         if shape.oh > 0 and shape.ow > 0 and shape.pad_h < shape.kh and shape.pad_w < shape.kw:
             return shape

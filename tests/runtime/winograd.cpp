@@ -10,7 +10,7 @@ using namespace stepplan;
 namespace {
 
 ConvShape shape_of(const int64_t* v) {
-  return {v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[7], v[8], v[8], v[9], v[10], v[11], v[12], 1, false, false};
+  return {v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[7], v[8], v[8], v[9], v[10], v[11], v[12], 1, false};
 }
 
 /// `bytes` at a multiple of 64, full of NaN.

@@ -19,7 +19,7 @@ class Blocks {
   /// Operands have rows or columns without gaps, results have such rows.
   static bool fits(const MatMulShape& s) {
     const bool floats = s.operands == Element::float32 && s.result == Element::float32;
-    return floats && !s.relu && is_dense(s.a) && is_dense(s.b) && s.c.column_stride == 1;
+    return floats && is_dense(s.a) && is_dense(s.b) && s.c.column_stride == 1;
   }
 
   static size_t scratch_bytes(const MatMulShape& s, Range rows, Range columns) {

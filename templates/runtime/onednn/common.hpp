@@ -57,15 +57,10 @@ class SingleThreaded {
   int before_;
 };
 
-/// Attributes every kernel uses: the scratchpad is ours, and results may be clamped by a fused relu.
-inline dnnl::primitive_attr kernel_attributes(bool relu) {
+/// Attributes every kernel uses: the scratchpad is ours.
+inline dnnl::primitive_attr kernel_attributes() {
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  if (relu) {
-    dnnl::post_ops after;
-    after.append_eltwise(dnnl::algorithm::eltwise_relu, 0.0f, 0.0f);
-    attributes.set_post_ops(after);
-  }
   return attributes;
 }
 

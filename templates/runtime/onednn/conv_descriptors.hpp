@@ -146,9 +146,9 @@ struct ConvDescriptors {
   }
 };
 
-inline dnnl::convolution_forward::primitive_desc describe_forward(const ConvDescriptors& d, bool relu) {
+inline dnnl::convolution_forward::primitive_desc describe_forward(const ConvDescriptors& d) {
   return {cpu_engine(), dnnl::prop_kind::forward_training, dnnl::algorithm::convolution_direct, d.x, d.weights, d.bias,
-          d.y, d.strides, d.dilations, d.pad_before, d.pad_after, kernel_attributes(relu)};
+          d.y, d.strides, d.dilations, d.pad_before, d.pad_after, kernel_attributes()};
 }
 
 /// A backward descriptor and the forward one it was made with. oneDNN looks at the latter again when asked for the
@@ -163,22 +163,22 @@ struct Backward {
 };
 
 inline Backward<dnnl::convolution_backward_data::primitive_desc> describe_backward_data(const ConvDescriptors& d) {
-  const auto hint = describe_forward(d, false);
+  const auto hint = describe_forward(d);
   return {hint, {cpu_engine(), dnnl::algorithm::convolution_direct, d.x, d.weights, d.y, d.strides, d.dilations,
-                 d.pad_before, d.pad_after, hint, kernel_attributes(false)}};
+                 d.pad_before, d.pad_after, hint, kernel_attributes()}};
 }
 
 inline Backward<dnnl::convolution_backward_weights::primitive_desc> describe_backward_weights(const ConvDescriptors& d) {
-  const auto hint = describe_forward(d, false);
+  const auto hint = describe_forward(d);
   return {hint, {cpu_engine(), dnnl::algorithm::convolution_direct, d.x, d.dw, d.bias, d.y, d.strides, d.dilations,
-                 d.pad_before, d.pad_after, hint, kernel_attributes(false)}};
+                 d.pad_before, d.pad_after, hint, kernel_attributes()}};
 }
 
 /// c (m x n) = a (m x k) * b (k x n), each given with its strides.
 struct Product {
   int64_t m, n, k;
   dnnl::memory::dims a_strides, b_strides, c_strides;
-  bool bias, relu;
+  bool bias;
   Element operands, result;
 
   /// `implementation` has one of the prefixes above. Without a slash, oneDNN's first choice is accepted.
@@ -189,7 +189,7 @@ struct Product {
     const dnnl::memory::desc a({m, k}, type, a_strides), b({k, n}, type, b_strides);
     const dnnl::memory::desc c({m, n}, data_type_of(result), c_strides);
     const dnnl::memory::desc row({1, n}, dnnl::memory::data_type::f32, dnnl::memory::dims{n, 1});
-    dnnl::matmul::primitive_desc d(cpu_engine(), a, b, bias ? row : dnnl::memory::desc(), c, kernel_attributes(relu));
+    dnnl::matmul::primitive_desc d(cpu_engine(), a, b, bias ? row : dnnl::memory::desc(), c, kernel_attributes());
     select_implementation(d, name);
     return d;
   }
@@ -197,24 +197,24 @@ struct Product {
 
 /// One image slab's pixels (rows) times the weights, forward: y = x * transposed weights.
 inline Product forward_product(const ConvShape& s, int64_t pixels) {
-  return {pixels, s.oc, s.ic, {s.ic, 1}, {1, s.ic}, {s.oc, 1}, s.bias, s.relu, s.element, s.element};
+  return {pixels, s.oc, s.ic, {s.ic, 1}, {1, s.ic}, {s.oc, 1}, s.bias, s.element, s.element};
 }
 
 /// dx = dy * weights.
 inline Product backward_data_product(const ConvShape& s, int64_t pixels) {
-  return {pixels, s.ic, s.oc, {s.oc, 1}, {s.ic, 1}, {s.ic, 1}, false, false, s.element, s.element};
+  return {pixels, s.ic, s.oc, {s.oc, 1}, {s.ic, 1}, {s.ic, 1}, false, s.element, s.element};
 }
 
 /// Rows of dw for `channels` of the output channels: transposed dy * x, where dy stays a view of all channels.
 inline Product backward_weights_product(const ConvShape& s, int64_t pixels, int64_t channels) {
-  return {channels, s.ic, pixels, {1, s.oc}, {s.ic, 1}, {s.ic, 1}, false, false, s.element, Element::float32};
+  return {channels, s.ic, pixels, {1, s.oc}, {s.ic, 1}, {s.ic, 1}, false, s.element, Element::float32};
 }
 
 /// The part of dw under one kernel row: transposed dy * gathered pixels. dw is laid out (O, H, W, I), in which the
 /// floats of one kernel row of one output channel are consecutive.
 inline Product gathered_product(const ConvShape& s, int64_t pixels, int64_t channels) {
   const int64_t row = s.kw * s.ic;
-  return {channels, row, pixels, {1, s.oc}, {row, 1}, {s.kh * row, 1}, false, false, s.element, Element::float32};
+  return {channels, row, pixels, {1, s.oc}, {row, 1}, {s.kh * row, 1}, false, s.element, Element::float32};
 }
 
 /// The plain layout of one convolution's weights, and of their gradient.

@@ -35,7 +35,7 @@ class ForwardByLibrary final : public ConvMap {
         found = made.emplace(part.size(), prepare(d, dnnl::matmul(d))).first;
         implementation_ = std::string(kProductPrefix) + "/" + d.impl_info_str();
       } else if (found == made.end()) {
-        auto d = describe_forward({shape, part.images, part.slab, weights}, shape.relu);
+        auto d = describe_forward({shape, part.images, part.slab, weights});
         select_implementation(d, implementation);
         if (made.empty()) layout_ = WeightLayout(weights = d.weights_desc()), implementation_ = d.impl_info_str();
         found = made.emplace(part.size(), prepare(d, dnnl::convolution_forward(d))).first;
@@ -94,7 +94,6 @@ std::unique_ptr<const ConvMap> made_forward(const ConvShape& shape, Slicing slic
                    : method == Method::pointwise ? pointwise_map
                                                  : nullptr;
   if (own) {
-    if (shape.relu) throw std::invalid_argument("kernels of our own fuse no relu");
     return own(shape, slicing, stored, false);
   }
   return std::make_unique<ForwardByLibrary>(shape, slicing, name, stored);
@@ -117,12 +116,12 @@ void ConvForward::run(int slice, const void* x, const void* weights, const float
 std::vector<std::string> forward_implementations(const ConvShape& shape, Slicing slicing) {
   const SingleThreaded creation;
   const ConvPart part = ConvPart::of(shape, slicing, 0, false);
-  auto names = list_implementations(shape, describe_forward({shape, part.images, part.slab}, shape.relu),
+  auto names = list_implementations(shape, describe_forward({shape, part.images, part.slab}),
                                     forward_product(shape, part.output_pixels(shape)));
   keep_makeable(names, [&](std::string_view name) { ForwardByLibrary(shape, slicing, name, {}); });
-  if (!shape.relu && runs_as_winograd(shape, slicing)) names.emplace_back(kWinograd);
-  if (!shape.relu && runs_as_depthwise(shape, slicing)) names.emplace_back(kDepthwise);
-  if (!shape.relu && runs_as_pointwise(shape, slicing)) names.emplace_back(kPointwise);
+  if (runs_as_winograd(shape, slicing)) names.emplace_back(kWinograd);
+  if (runs_as_depthwise(shape, slicing)) names.emplace_back(kDepthwise);
+  if (runs_as_pointwise(shape, slicing)) names.emplace_back(kPointwise);
   return names;
 }
 

@@ -137,7 +137,7 @@ class MatMul::Made {
     const auto a = matrix(shape_.operands, images, m, shape_.k, shape_.a);
     const auto b = matrix(shape_.operands, images, shape_.k, n, shape_.b);
     const auto c = matrix(shape_.result, images, m, n, shape_.c);
-    const auto attributes = kernel_attributes(shape_.relu);
+    const auto attributes = kernel_attributes();
     const auto bias = matrix(shape_.operands, 1, 1, n, {0, n, 1});
     Descriptor descriptor = shape_.bias ? Descriptor(cpu_engine(), a, b, bias, c, attributes)
                                         : Descriptor(cpu_engine(), a, b, c, attributes);

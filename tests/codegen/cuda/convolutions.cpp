@@ -295,7 +295,7 @@ Conv shape_of(const int64_t* fields) {
                               &shape.stride_h, &shape.stride_w, &shape.pad_h, &shape.pad_w, &shape.dilation_h,
                               &shape.dilation_w, &shape.groups};
   for (int64_t* number : numbers) *number = *fields++;
-  shape.bias = fields[0] == 1, shape.element = static_cast<Element>(fields[2]);
+  shape.bias = fields[0] == 1, shape.element = static_cast<Element>(fields[1]);
   return shape;
 }
 

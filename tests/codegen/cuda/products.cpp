@@ -32,7 +32,7 @@ const char* product(const int64_t* fields, const void* a, const void* b, const v
   static std::string told;
   const auto matrix = [fields](int at) { return Matrix{fields[at], fields[at + 1], fields[at + 2]}; };
   const ProductShape shape{fields[0], fields[1], fields[2], fields[3], matrix(4), matrix(7), matrix(10), fields[13] == 1,
-                           static_cast<Element>(fields[15]), static_cast<Element>(fields[16])};
+                           static_cast<Element>(fields[14]), static_cast<Element>(fields[15])};
   try {
     Device device(0);
     Libraries libraries(device);
