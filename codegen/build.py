@@ -128,12 +128,18 @@ def _units(folder: Path, target: Target, extra: Sequence[str], own: Sequence[str
         for norm, element, fusion in sorted({k for s in nodes for k in used.findall(s.read_text())})
     )
     if "attention" in included:
-        pairs = ("-mavx512bf16",) if "avx512_bf16" in target.cpu.isa else ()
-        found.append(compiled(ATTENTION, (*FAST, *pairs)))
+        found.append(compiled(ATTENTION, (*FAST, *bfloat16_flags(target))))
     if "grouped" in included:
         found.append(compiled(GROUPED, FAST))
     found += (compiled(group, (*FAST, *own)) for group in toolchain.groups(nodes))
     return [*found, *(compiled(group, (*ONCE, *own)) for group in toolchain.groups(tables))]
+
+
+def bfloat16_flags(target: Target) -> tuple[str, ...]:
+    """What lets g++ use a processor's instructions for bfloat16, which the levels of -march do not have."""
+    isa = set(target.cpu.isa)
+    vectors = ("-mavx512bf16",) if "avx512_bf16" in isa else ()
+    return (*vectors, "-mamx-tile", "-mamx-bf16") if vectors and {"amx_tile", "amx_bf16"} <= isa else vectors
 
 
 def _link_flags(target: Target, extra: Sequence[str], null_device: bool) -> tuple[str, ...]:

@@ -9,9 +9,10 @@ from codegen.cuda.executor import CudaExecutor
 from codegen.executor import Executor
 from codegen.native import native_module
 from planner.errors import UserError
+from planner.graph.precision import is_mixed
 from planner.graph.text import graph_hash, read_graph
 from planner.plan.text import plan_hash, read_plan
-from planner.target.model import Target
+from planner.target.model import BFLOAT16_ISA, Target
 from planner.target.text import read_target, target_hash
 
 LEVELS = {
@@ -37,7 +38,7 @@ def executor_class(folder: Path | str) -> type[Executor]:
         place, plan_hash(plan), plan.graph_hash == graph_hash(graph), plan.target_hash == target_hash(target)
     )
     if not target.gpus:  # whose host code needs nothing special of the processor
-        require_processor(target)
+        require_processor(target, is_mixed(graph))
     own = {"_folder": place, "_graph": graph, "plan": plan}
     if target.gpus:
         # Which module is loaded depends on the device: the executor's constructor loads it.
@@ -62,12 +63,16 @@ def _require_together(folder: Path, expected: str, same_graph: bool, same_target
         raise UserError("SP1511", f"{folder.name}: {wrong} is not the one that plan.json was made for", fix)
 
 
-def require_processor(target: Target, flags: frozenset[str] | None = None) -> None:
-    """SP1609 unless this processor has every instruction set that the target's -march lets the compiler use."""
+def require_processor(target: Target, mixed: bool = False, flags: frozenset[str] | None = None) -> None:
+    """SP1609 unless this processor has every instruction set that the target's -march lets the compiler use, and, where
+    precision is `mixed`, those for bfloat16 that the target has."""
     have = processor_flags() if flags is None else flags
     if have is None:
         return
-    missing = [f for f in LEVELS.get(target.cpu.march, target.cpu.isa) if f not in have]
+    wanted = LEVELS.get(target.cpu.march, target.cpu.isa)
+    if mixed:
+        wanted = (*wanted, *(f for f in target.cpu.isa if f in BFLOAT16_ISA))
+    missing = [f for f in dict.fromkeys(wanted) if f not in have]
     if missing:
         raise UserError(
             "SP1609",

@@ -26,6 +26,7 @@ from codegen.visits import visit_twice
 from planner.costs.hill_climb import default_interval, hill_climb
 from planner.costs.table import CostTable, started
 from planner.graph.model import Graph
+from planner.graph.precision import is_mixed
 from planner.ops.base import Signature, op_named
 from planner.ops.signature import signatures_of
 from planner.target.model import Target
@@ -57,7 +58,7 @@ def profile(
     `every_count`: time all slice counts, where climbing would have stopped too (for studies of what it misses).
     SP1204: the table was measured on another machine. SP1609: this machine cannot run the target's code.
     """
-    require_processor(target)
+    require_processor(target, any(map(is_mixed, graphs)))
     cpus = target.lanes(lanes)
     table = _with_wishes(started(table, target), signatures_of(graphs))
     todo = [s for s in signatures_of(graphs) if not _complete(table, s, len(cpus))]

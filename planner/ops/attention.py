@@ -342,7 +342,7 @@ class AttentionBackward(_Attention):
         both = -(-heads.width // numbers) + -(-heads.value_width // numbers)
         keys, scores = padded(few), QUERIES * (padded(few) + GAP)
         of_unit = heads.rows * width + padded(heads.rows)
-        of_keys = keys * both + -(-few // numbers) * width + few * (width + values)
+        of_keys = keys * both + -(-few // numbers) * width + keys * (width + values)
         of_queries = padded(QUERIES * both) + 32 + QUERIES // numbers * (width + values)
         return of_unit + of_keys + of_queries + 2 * (scores + (scores // 2 if numbers > 1 else 0))
 

@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <limits>
+#include <optional>
 
 #include "dropout.hpp"
 #include "pairs.hpp"
@@ -137,7 +138,12 @@ void add_row(const float* from, int64_t count, float* to) {
 
 // -- blocks of scores ----------------------------------------------------------------------------------------------------
 
+/// Queries that stay together in products: as many rows as one computes at once, and with tiles as many as pairs of words.
+template <class W>
+constexpr int64_t kTogether = in_tiles<W> ? 2 * tiles::kSize : kRows;
+
 /// Which keys the queries of a block read: all of them, or those up to their own place, which of query 0 is key `behind`.
+template <class W>
 struct Seen {
   bool causal;
   int64_t queries, keys, behind;
@@ -145,16 +151,21 @@ struct Seen {
   int64_t by(int64_t query) const { return causal ? std::min(keys, query + behind + 1) : keys; }
   /// The first query that reads a key.
   int64_t first(int64_t key) const { return causal ? std::max<int64_t>(0, key - behind) : 0; }
-  /// Of the query's rows in a product: how many keys the last of them reads.
-  int64_t beside(int64_t query) const { return by(std::min(queries - 1, query / kRows * kRows + kRows - 1)); }
+  /// The first query that those stay together with.
+  int64_t start(int64_t key) const { return first(key) / kTogether<W> * kTogether<W>; }
+  /// Of the queries together with this one: how many keys the last of them reads; with tiles, whole ones of them.
+  int64_t beside(int64_t query) const {
+    const int64_t last = by(std::min(queries - 1, query / kTogether<W> * kTogether<W> + kTogether<W> - 1));
+    return in_tiles<W> ? std::min(keys, (last + kTogether<W> - 1) / kTogether<W> * kTogether<W>) : last;
+  }
 };
 
 /// Products of queries and keys: whole panels of keys, for the queries that read some of them.
 template <class W>
-void multiply_keys(const Seen& seen, int64_t width, const W* left, const W* turned, float* c, int64_t step) {
+void multiply_keys(const Seen<W>& seen, int64_t width, const W* left, const W* turned, float* c, int64_t step) {
   const int64_t columns = padded(seen.keys);
   for (int64_t first = 0; first < columns; first += kPanel) {
-    const int64_t row = seen.first(first) / kRows * kRows;
+    const int64_t row = seen.start(first);
     if (row >= seen.queries) return;
     multiply(seen.queries - row, std::min(kPanel, columns - first), {0, width}, Left<true, W>{left + row * width, width},
              Panels<W>{turned + first * width, width}, c + row * step + first, step);
@@ -163,8 +174,9 @@ void multiply_keys(const Seen& seen, int64_t width, const W* left, const W* turn
 
 /// Sums over the keys that queries read, of scores that are 0 beyond.
 template <class T>
-void sum_keys(const Seen& seen, int64_t columns, const Word<T>* scores, int64_t step, const Word<T>* panels, float* c, bool adds) {
-  const int64_t most = seen.causal ? kRows : seen.queries;
+void sum_keys(const Seen<Word<T>>& seen, int64_t columns, const Word<T>* scores, int64_t step, const Word<T>* panels, float* c,
+              bool adds) {
+  const int64_t most = seen.causal ? kTogether<Word<T>> : seen.queries;
   for (int64_t row = 0; row < seen.queries; row += most)
     multiply(std::min(most, seen.queries - row), columns, {0, words<T>(seen.beside(row))},
              Left<true, Word<T>>{scores + row * step, step}, Panels<Word<T>>{panels, words<T>(seen.keys)}, c + row * columns,
@@ -173,21 +185,84 @@ void sum_keys(const Seen& seen, int64_t columns, const Word<T>* scores, int64_t 
 
 /// Sums over the queries that read keys, added to what is there.
 template <class T>
-void sum_queries(const Seen& seen, int64_t columns, const Word<T>* scores, int64_t step, const Word<T>* panels, float* c) {
-  const int64_t keys = seen.by(seen.queries - 1), most = seen.causal ? kRows : keys, depth = words<T>(seen.queries);
-  for (int64_t key = 0; key < keys; key += most)
-    multiply(std::min(most, keys - key), columns, {seen.first(key) / kNumbers<T>, depth}, Left<false, Word<T>>{scores + key, step},
-             Panels<Word<T>>{panels, depth}, c + key * columns, columns, true);
-}
+class SumsOverQueries {
+ public:
+  using W = Word<T>;
+  /// `sums` of so many keys, `panels` of so many queries: floats and words for `columns` numbers each.
+  SumsOverQueries(int64_t keys, int64_t width, float* sums, W* panels) : keys_(keys), width_(width), sums_(sums), panels_(panels) {
+    std::fill_n(sums, keys * padded(width), 0.0f);
+  }
+
+  void add(const Seen<W>& seen, const T* rows, const W* scores, int64_t step) {
+    const int64_t keys = seen.by(seen.queries - 1), most = seen.causal ? kRows : keys, depth = words<T>(seen.queries);
+    const int64_t columns = padded(width_);
+    copy_panels(rows, width_, seen.queries, width_, panels_);
+    for (int64_t key = 0; key < keys; key += most)
+      multiply(std::min(most, keys - key), columns, {seen.first(key) / kNumbers<T>, depth}, Left<false, W>{scores + key, step},
+               Panels<W>{panels_, depth}, sums_ + key * columns, columns, true);
+  }
+
+  void write(float factor, T* to) const { write_rows(sums_, keys_, width_, factor, to); }
+
+ private:
+  int64_t keys_, width_;
+  float* sums_;
+  W* panels_;
+};
+
+#if defined(__AMX_BF16__)
+/// The same in tiles, whose right sides are the scores as they lie: sums and rows are turned over, a row per column.
+template <>
+class SumsOverQueries<bfloat16> {
+ public:
+  using W = PairWord;
+  SumsOverQueries(int64_t keys, int64_t width, float* sums, W* turned) : keys_(keys), width_(width), sums_(sums), turned_(turned) {
+    std::fill_n(sums, padded(keys) * padded(width), 0.0f);
+  }
+
+  void add(const Seen<W>& seen, const bfloat16* rows, const W* scores, int64_t step) {
+    const int64_t keys = padded(seen.by(seen.queries - 1)), depth = words<bfloat16>(seen.queries);
+    turn_pairs(rows, width_, seen.queries, width_, turned_);
+    // Keys of one panel are read by the same queries: those of two tiles are where `beside` ends.
+    const int64_t most = seen.causal ? kTogether<W> : kPanel;
+    tiles::by_tiles(padded(width_), depth % tiles::kSize, [&](Range columns) {
+      for (int64_t key = 0; key < keys; key += most) {
+        const int64_t first = seen.start(key) / 2;
+        tiles::multiply_panel(columns, std::min(most, keys - key), depth - first, {turned_ + first, depth},
+                              {scores + first * step + key, step}, sums_ + key, padded(keys_), true);
+      }
+    });
+  }
+
+  void write(float factor, bfloat16* to) const {
+    for (int64_t key = 0; key < keys_; key += 16)
+      for (int64_t c = 0; c < width_; c += 16) {
+        Block16 block;
+        block.load(sums_ + c * padded(keys_) + key, padded(keys_));
+        block.transpose();
+        alignas(64) float rows[16][16];
+        block.store(rows[0], 16);
+        const int64_t columns = std::min<int64_t>(16, width_ - c);
+        for (int64_t i = 0; i < std::min<int64_t>(16, keys_ - key); ++i) write_rows(rows[i], 1, columns, factor, to + (key + i) * width_ + c);
+      }
+  }
+
+ private:
+  int64_t keys_, width_;
+  float* sums_;
+  W* turned_;
+};
+#endif
 
 /// Zeros behind the whole vectors of what a query reads, for keys that others in its rows of a product read.
-void hide(const Seen& seen, int64_t query, float* scores) {
+template <class W>
+void hide(const Seen<W>& seen, int64_t query, float* scores) {
   for (int64_t key = padded(seen.by(query)); key < padded(seen.beside(query)); ++key) scores[key] = 0.0f;
 }
 
 /// Scores as words along the keys: themselves, or in `room`.
-const float* by_keys(const Seen&, const float* scores, int64_t, float*) { return scores; }
-const PairWord* by_keys(const Seen& seen, const float* scores, int64_t step, PairWord* room) {
+const float* by_keys(const Seen<float>&, const float* scores, int64_t, float*) { return scores; }
+const PairWord* by_keys(const Seen<PairWord>& seen, const float* scores, int64_t step, PairWord* room) {
   for (int64_t r = 0; r < seen.queries; ++r) {
     bfloat16* to = reinterpret_cast<bfloat16*>(room + r * step / 2);
     const float* from = scores + r * step;
@@ -199,8 +274,8 @@ const PairWord* by_keys(const Seen& seen, const float* scores, int64_t step, Pai
 }
 
 /// The same along the queries.
-const float* by_queries(const Seen&, const float* scores, int64_t, float*) { return scores; }
-const PairWord* by_queries(const Seen& seen, const float* scores, int64_t step, PairWord* room) {
+const float* by_queries(const Seen<float>&, const float* scores, int64_t, float*) { return scores; }
+const PairWord* by_queries(const Seen<PairWord>& seen, const float* scores, int64_t step, PairWord* room) {
   for (int64_t r = 0; r < seen.queries; r += 2) {
     PairWord* to = room + r / 2 * step;
     const float *low = scores + r * step, *high = r + 1 < seen.queries ? low + step : low;
@@ -218,6 +293,7 @@ template <class T>
 void attention_forward(const Attention& a, const T* q, const T* k, const T* v, const float* mask, const DropoutDraw& draw,
                        T* y, float* largest, float* inv_sum, float* scratch, Range units, Range queries) {
   using W = Word<T>;
+  [[maybe_unused]] const Registers<W> registers;
   const int64_t most = queries_at_once(a.keys), step = padded(a.keys) + kGap, key_step = step / kNumbers<T>;
   const int64_t width = words<T>(a.width), values = padded(a.value_width);
   Parts parts(scratch);
@@ -235,7 +311,7 @@ void attention_forward(const Attention& a, const T* q, const T* k, const T* v, c
       const float* masks = masks_of(a.mask, mask, head);
       for (int64_t first = queries.begin; first < queries.end; first += most) {
         const int64_t count = std::min(most, queries.end - first), query = head * a.queries + first;
-        const Seen seen{a.causal, count, a.keys, first};
+        const Seen<W> seen{a.causal, count, a.keys, first};
         multiply_keys(seen, width, left_of(q + query * a.width, count, a.width, room), turned_keys, scores, step);
         for (int64_t r = 0; r < count; ++r) {
           float* s = scores + r * step;
@@ -261,6 +337,7 @@ void attention_backward(const Attention& a, const T* dy, const T* q, const T* k,
                         const float* largest, const float* inv_sum, const float* mask, const DropoutDraw& draw, T* dq, T* dk,
                         T* dv, float* dmask, float* scratch, Range units, Range queries, Range keys) {
   using W = Word<T>;
+  [[maybe_unused]] const Registers<W> registers;
   const int64_t most = std::min(kKeys, a.keys), step = padded(most) + kGap, key_step = step / kNumbers<T>;
   const int64_t rows = a.heads * a.queries, width = words<T>(a.width), value_width = words<T>(a.value_width);
   const int64_t columns = padded(a.width), values = padded(a.value_width);
@@ -270,8 +347,8 @@ void attention_backward(const Attention& a, const T* dy, const T* q, const T* k,
   W* turned_keys = parts.take<W>(padded(most) * width);
   W* turned_values = parts.take<W>(padded(most) * value_width);
   W* key_panels = parts.take<W>(words<T>(most) * columns);
-  float* dk_sums = parts.take(most * columns);
-  float* dv_sums = parts.take(most * values);
+  float* dk_room = parts.take(padded(most) * columns);
+  float* dv_room = parts.take(padded(most) * values);
   W* room_q = parts.take<W>(kQueries * width);
   W* room_dy = parts.take<W>(kQueries * value_width);
   W* q_panels = parts.take<W>(words<T>(kQueries) * columns);
@@ -294,10 +371,8 @@ void attention_backward(const Attention& a, const T* dy, const T* q, const T* k,
       turn_panels(k + at * a.width, a.width, few, a.width, turned_keys);
       turn_panels(v + at * a.value_width, a.value_width, few, a.value_width, turned_values);
       if (dq != nullptr) copy_panels(k + at * a.width, a.width, few, a.width, key_panels);
-      if (dk != nullptr) {
-        std::fill_n(dk_sums, few * columns, 0.0f);
-        std::fill_n(dv_sums, few * values, 0.0f);
-      }
+      std::optional<SumsOverQueries<T>> dk_sums, dv_sums;
+      if (dk != nullptr) dk_sums.emplace(few, a.width, dk_room, q_panels), dv_sums.emplace(few, a.value_width, dv_room, dy_panels);
       for (int64_t head = 0; head < a.heads; ++head) {
         const float* masks = masks_of(a.mask, mask, unit * a.heads + head);
         float* dmasks = masks_of(a.mask, dmask, unit * a.heads + head);
@@ -305,7 +380,7 @@ void attention_backward(const Attention& a, const T* dy, const T* q, const T* k,
         for (int64_t first = a.causal ? std::max(key, queries.begin) : queries.begin; first < queries.end; first += kQueries) {
           const int64_t count = std::min(kQueries, queries.end - first), own = head * a.queries + first;
           const int64_t query = unit * rows + own;
-          const Seen seen{a.causal, count, few, first - key};
+          const Seen<W> seen{a.causal, count, few, first - key};
           const T *own_q = q + query * a.width, *own_dy = dy + query * a.value_width;
           multiply_keys(seen, width, left_of(own_q, count, a.width, room_q), turned_keys, scores, step);
           multiply_keys(seen, value_width, left_of(own_dy, count, a.value_width, room_dy), turned_values, products, step);
@@ -325,18 +400,16 @@ void attention_backward(const Attention& a, const T* dy, const T* q, const T* k,
             hide(seen, r, p);
           }
           if (dk != nullptr) {
-            copy_panels(own_q, a.width, count, a.width, q_panels);
-            copy_panels(own_dy, a.value_width, count, a.value_width, dy_panels);
-            sum_queries<T>(seen, values, by_queries(seen, scores, step, room_by_queries), step, dy_panels, dv_sums);
-            sum_queries<T>(seen, columns, by_queries(seen, products, step, room_by_queries), step, q_panels, dk_sums);
+            dv_sums->add(seen, own_dy, by_queries(seen, scores, step, room_by_queries), step);
+            dk_sums->add(seen, own_q, by_queries(seen, products, step, room_by_queries), step);
           }
           if (dq != nullptr)
             sum_keys<T>(seen, columns, by_keys(seen, products, step, room), key_step, key_panels, dq_sums + own * columns, true);
         }
       }
       if (dk != nullptr) {
-        write_rows(dk_sums, few, a.width, a.scale, dk + at * a.width);
-        write_rows(dv_sums, few, a.value_width, 1.0f, dv + at * a.value_width);
+        dk_sums->write(a.scale, dk + at * a.width);
+        dv_sums->write(1.0f, dv + at * a.value_width);
       }
     }
     for (int64_t head = 0; dq != nullptr && head < a.heads; ++head) {

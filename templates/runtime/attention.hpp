@@ -65,7 +65,7 @@ constexpr int64_t attention_backward_floats(const Attention& a) {
   const int64_t few = std::min(kKeys, a.keys), keys = padded(few), width = padded(a.width), values = padded(a.value_width);
   const int64_t both = words<T>(a.width) + words<T>(a.value_width), scores = kQueries * (keys + kGap);
   const int64_t of_unit = a.heads * a.queries * width + padded(a.heads * a.queries);
-  const int64_t of_keys = keys * both + words<T>(few) * width + few * (width + values);
+  const int64_t of_keys = keys * both + words<T>(few) * width + keys * (width + values);
   const int64_t of_queries = padded(kQueries * both) + 32 + words<T>(kQueries) * (width + values);
   return of_unit + of_keys + of_queries + 2 * (scores + narrowed<T>(scores));
 }

@@ -79,6 +79,30 @@ void turn_panels(const T* from, int64_t step, int64_t rows, int64_t width, Word<
   }
 }
 
+/// Pairs of rows as the columns of a left side, whose rows are words<bfloat16>(rows) words apart: zeros behind the last row
+/// where pairs want one more, and in rows behind the last column.
+inline void turn_pairs(const bfloat16* from, int64_t step, int64_t rows, int64_t width, PairWord* to) {
+  const int64_t depth = words<bfloat16>(rows);
+  for (int64_t c = 0; c < padded(width); c += 16)
+    for (int64_t k = 0; k < depth; k += 16) {
+      const int64_t columns = std::min<int64_t>(16, width - c), count = std::min<int64_t>(16, depth - k);
+      Block16 block;
+      for (int64_t i = 0; i < 16; ++i) {
+        alignas(64) uint32_t pairs[16] = {};
+        const int64_t row = 2 * (k + i);
+        const bfloat16 *low = from + row * step + c, *high = low + step;
+        if (row + 1 < rows && columns == 16)
+#pragma omp simd
+          for (int64_t j = 0; j < 16; ++j) pairs[j] = low[j].bits | uint32_t(high[j].bits) << 16;
+        else if (row < rows)
+          for (int64_t j = 0; j < columns; ++j) pairs[j] = low[j].bits | (row + 1 < rows ? uint32_t(high[j].bits) << 16 : 0);
+        block.load_bits(i, pairs);
+      }
+      block.transpose();
+      block.store(reinterpret_cast<float*>(to + c * depth + k), depth, count);
+    }
+}
+
 /// Rows of a left side whose columns are dense and `step` numbers apart, as `Tiles` that are `apart` steps of the depth long.
 inline void copy_tiles(const float* from, int64_t step, int64_t rows, int64_t depth, float* to, int64_t apart) {
   constexpr int64_t ahead = 16, line = 16;

@@ -15,6 +15,7 @@
 
 #include "pairs.hpp"
 #include "slices.hpp"
+#include "tile_registers.hpp"
 
 namespace stepplan::products {
 
@@ -144,5 +145,19 @@ void multiply(int64_t rows, int64_t columns, Range depth, const A& a, const Pane
     }
   }
 }
+
+#if defined(__AMX_BF16__)
+/// The same of pairs of bfloat16 numbers.
+inline void multiply(int64_t rows, int64_t columns, Range depth, const Left<true, PairWord>& a, const Panels<PairWord>& b,
+                     float* c, int64_t c_step, bool adds = false) {
+  tiles::by_tiles(rows, depth.size() % tiles::kSize, [&](Range part) {
+    for (int64_t first = 0; first < columns; first += kPanel) {
+      const int64_t width = std::min(kPanel, columns - first);
+      const tiles::Words right{b.start + first * b.rows + depth.begin * width, width};
+      tiles::multiply_panel(part, width, depth.size(), {a.start + depth.begin, a.step}, right, c + first, c_step, adds);
+    }
+  });
+}
+#endif
 
 }  // namespace stepplan::products

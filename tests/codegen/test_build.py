@@ -12,7 +12,7 @@ import pytest
 
 from codegen import build as build_module
 from codegen import toolchain
-from codegen.build import build
+from codegen.build import bfloat16_flags, build
 from codegen.cpu.emit import NODES, TABLES
 from codegen.cpu.tables import HEADERS
 from codegen.executor import Executor
@@ -26,6 +26,7 @@ from planner.graph.text import graph_text
 from planner.ops.base import Mode
 from planner.ops.signature import signature_of
 from planner.plan.text import plan_text
+from planner.target.model import Target
 from planner.target.text import load_target
 from tests.codegen.plans import STRICT, plan_for, target_of
 from tests.graphs import small_net
@@ -246,14 +247,31 @@ def test_loading_files_that_do_not_belong_together(copy: Path) -> None:
 def test_processors_that_lack_instructions() -> None:
     require_processor(target_of(2))
     target, have = load_target("cpu2"), frozenset(LEVELS["x86-64-v4"])
-    require_processor(target, have)
+    require_processor(target, flags=have)
     with pytest.raises(UserError, match=r"SP1609: this processor lacks avx512f.*x86-64-v4"):
-        require_processor(target, have - {"avx512f"})
+        require_processor(target, flags=have - {"avx512f"})
     named = target.model_copy(
         update={"cpu": target.cpu.model_copy(update={"march": "znver4", "isa": ("avx2", "sse9")})}
     )
     with pytest.raises(UserError, match="SP1609: this processor lacks sse9"):
-        require_processor(named, have)
+        require_processor(named, flags=have)
+
+
+def test_instructions_for_bfloat16() -> None:
+    target = load_target("cpu2")
+
+    def having(*isa: str) -> Target:
+        return target.model_copy(update={"cpu": target.cpu.model_copy(update={"isa": isa})})
+
+    assert bfloat16_flags(having("avx512f", "amx_tile", "amx_bf16")) == ()
+    assert bfloat16_flags(having("avx512_bf16", "amx_int8")) == ("-mavx512bf16",)
+    tiles = having("avx512_bf16", "amx_tile", "amx_bf16")
+    assert bfloat16_flags(tiles) == ("-mavx512bf16", "-mamx-tile", "-mamx-bf16")
+    have = frozenset(LEVELS["x86-64-v4"])
+    require_processor(tiles, flags=have)  # in float32 the compiler uses none of them
+    require_processor(tiles, mixed=True, flags=have | {"avx512_bf16", "amx_bf16"})
+    with pytest.raises(UserError, match="SP1609: this processor lacks avx512_bf16, amx_bf16"):
+        require_processor(tiles, mixed=True, flags=have)
 
 
 def test_weights_beside_the_plan_are_loaded(copy: Path) -> None:

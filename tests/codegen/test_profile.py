@@ -89,7 +89,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
     monkeypatch.setattr(contenders, "Bench", ScriptedBench)
     monkeypatch.setattr(visits, "Bench", ScriptedBench)
     monkeypatch.setattr(visits, "SAVE_EVERY_S", -1.0)
-    monkeypatch.setattr(profiling, "require_processor", lambda target: None)
+    monkeypatch.setattr(profiling, "require_processor", lambda target, mixed: None)
     monkeypatch.setattr(profiling, "smt_gain", lambda target, table, signatures: None)
     yield script
 

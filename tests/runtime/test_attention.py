@@ -1,5 +1,5 @@
 """The attention kernels at random sizes against PyTorch in float64, as compiled for processors with and without
-AVX-512, and what they touch."""
+AVX-512, and with tile registers, and what they touch."""
 
 import subprocess
 from pathlib import Path
@@ -17,12 +17,16 @@ from tests.runtime.build import RUNTIME, Library, compile_library
 
 SOURCE, KERNELS = Path(__file__).parent / "attention.cpp", RUNTIME / "attention.cpp"
 PAIRS = ("-mavx512bf16",) if "avx512_bf16" in detect().cpu.isa else ()
+TILES = ("-include", str(Path(__file__).parent / "emulated_tiles.hpp"))
 
 
-@pytest.fixture(scope="module", params=["native", "x86-64-v3"])
+@pytest.fixture(scope="module", params=["native", "x86-64-v3", "tiles"])
 def library(request: pytest.FixtureRequest) -> Library:
-    flags = PAIRS if request.param == "native" else ()
-    return compile_library(SOURCE, (f"-march={request.param}", *flags), [KERNELS])
+    """`tiles`: pairs of bfloat16 numbers are multiplied in tile registers, which are emulated; where a processor has
+    them, `native` is with them, too."""
+    march = "x86-64-v3" if request.param == "tiles" else request.param
+    more = {"native": PAIRS, "tiles": TILES}.get(request.param, ())
+    return compile_library(SOURCE, (f"-march={march}", *more), [KERNELS])
 
 
 DRAW = {"seed": 5, "stream": 7, "step": 3}
@@ -105,10 +109,11 @@ def test_plans_reserve_what_kernels_take(library: Library) -> None:
         assert planned == floats.tolist()
 
 
-def test_nothing_beyond_the_operands_is_touched(tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [(), TILES], ids=["vectors", "tiles"])
+def test_nothing_beyond_the_operands_is_touched(tmp_path: Path, more: tuple[str, ...]) -> None:
     """By the sanitizers of addresses and undefined behaviour, in a process of its own."""
     program = tmp_path / "program"
-    flags = ["-std=c++20", "-O1", "-g", "-march=x86-64-v3", "-fopenmp", "-DSTEPPLAN_SANITIZED"]
+    flags = ["-std=c++20", "-O1", "-g", "-march=x86-64-v3", "-fopenmp", "-DSTEPPLAN_SANITIZED", *more]
     flags += ["-fsanitize=address,undefined", "-fno-sanitize-recover", f"-I{RUNTIME}"]
     subprocess.run(["g++", *flags, str(SOURCE), str(KERNELS), "-o", str(program)], check=True)
     done = subprocess.run([str(program)], capture_output=True, text=True, check=False)
