@@ -225,11 +225,12 @@ class SumsOverQueries<bfloat16> {
     turn_pairs(rows, width_, seen.queries, width_, turned_);
     // Keys of one panel are read by the same queries: those of two tiles are where `beside` ends.
     const int64_t most = seen.causal ? kTogether<W> : kPanel;
-    tiles::by_tiles(padded(width_), depth % tiles::kSize, [&](Range columns) {
+    tiles::by_tiles(padded(width_), depth, [&](Range columns, Range pairs) {
       for (int64_t key = 0; key < keys; key += most) {
-        const int64_t first = seen.start(key) / 2;
-        tiles::multiply_panel(columns, std::min(most, keys - key), depth - first, {turned_ + first, depth},
-                              {scores + first * step + key, step}, sums_ + key, padded(keys_), true);
+        const Range read{std::max(pairs.begin, seen.start(key) / 2), pairs.end};
+        if (read.size() <= 0) continue;
+        tiles::multiply_panel(columns, std::min(most, keys - key), read, {turned_, depth}, {scores + key, step}, sums_ + key,
+                              padded(keys_), true);
       }
     });
   }

@@ -150,11 +150,11 @@ void multiply(int64_t rows, int64_t columns, Range depth, const A& a, const Pane
 /// The same of pairs of bfloat16 numbers.
 inline void multiply(int64_t rows, int64_t columns, Range depth, const Left<true, PairWord>& a, const Panels<PairWord>& b,
                      float* c, int64_t c_step, bool adds = false) {
-  tiles::by_tiles(rows, depth.size() % tiles::kSize, [&](Range part) {
+  tiles::by_tiles(rows, depth.size(), [&](Range some, Range summed) {
     for (int64_t first = 0; first < columns; first += kPanel) {
       const int64_t width = std::min(kPanel, columns - first);
       const tiles::Words right{b.start + first * b.rows + depth.begin * width, width};
-      tiles::multiply_panel(part, width, depth.size(), {a.start + depth.begin, a.step}, right, c + first, c_step, adds);
+      tiles::multiply_panel(some, width, summed, {a.start + depth.begin, a.step}, right, c + first, c_step, adds);
     }
   });
 }

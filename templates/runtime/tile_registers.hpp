@@ -7,6 +7,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <stdexcept>
 #endif
 #include <cstdint>
@@ -22,26 +24,32 @@ constexpr int64_t kSize = 16;  // rows, columns and words of the depth
 }
 
 #if !defined(__AMX_BF16__)
+
+/// Whether products of such words are computed in tiles.
 template <class Word>
 constexpr bool in_tiles = false;
-struct NoRegisters {};
+/// What a kernel holds while it multiplies such words.
 template <class Word>
-using Registers = NoRegisters;
+struct Registers {};
+
 #else
-/// Whether products of such words are computed in tiles.
+
 template <class Word>
 constexpr bool in_tiles = std::is_same_v<Word, PairWord>;
 
-/// Held by a lane while it computes in tiles; what the registers were before is lost, as it is to every library that uses them.
-class TileRegisters {
+template <class Word>
+struct Registers {};
+/// What the registers were before is lost, as it is to every library that uses them.
+template <>
+class Registers<PairWord> {
  public:
-  TileRegisters() {
+  Registers() {
     static const bool allowed = request();
     if (!allowed) throw std::runtime_error("the system lets this process not use the processor's tile registers (AMX)");
   }
-  ~TileRegisters() { _tile_release(); }
-  TileRegisters(const TileRegisters&) = delete;
-  TileRegisters& operator=(const TileRegisters&) = delete;
+  ~Registers() { _tile_release(); }
+  Registers(const Registers&) = delete;
+  Registers& operator=(const Registers&) = delete;
 
  private:
   static bool request() {
@@ -54,15 +62,11 @@ class TileRegisters {
   }
 };
 
-struct NoRegisters {};
-/// What a kernel holds while it multiplies such words.
-template <class Word>
-using Registers = std::conditional_t<in_tiles<Word>, TileRegisters, NoRegisters>;
-
 namespace tiles {
 
-/// Registers 0 to 3 are sums, 4 and 6 left sides, 5 and 7 right sides: 6 and 7 of what is left of the depth.
-inline void shape(int64_t rows, int64_t rest) {
+/// Registers 0 to 3 are sums, 4 a left side, 5 and 6 right sides by turns: one is not written while an instruction reads it.
+/// `depth`: words that an instruction adds up.
+inline void shape(int64_t rows, int64_t depth) {
   struct alignas(64) {
     uint8_t palette = 1, start_row = 0, reserved[14] = {};
     uint16_t row_bytes[16] = {};
@@ -71,10 +75,10 @@ inline void shape(int64_t rows, int64_t rest) {
   const auto set = [&](int tile, int64_t count, int64_t words) {
     shapes.rows[tile] = static_cast<uint8_t>(count), shapes.row_bytes[tile] = static_cast<uint16_t>(4 * words);
   };
-  for (int sums = 0; sums < 4; ++sums) set(sums, rows, kSize);
-  set(4, rows, kSize), set(5, kSize, kSize);
-  if (rest > 0) set(6, rows, rest), set(7, rest, kSize);
-  asm volatile("" : : "r"(&shapes) : "memory");  // g++'s intrinsic names eight bytes of it
+  for (const int sums : {0, 1, 2, 3}) set(sums, rows, kSize);
+  set(4, rows, depth);
+  for (const int right : {5, 6}) set(right, depth, kSize);
+  asm volatile("" : : "r"(&shapes) : "memory");  // the intrinsic names eight bytes of it, and none of what was written before
   _tile_loadconfig(&shapes);
 }
 
@@ -100,19 +104,22 @@ void multiply_tile(Words a, Words b, int64_t depth, float* c, int64_t c_step, bo
     if constexpr (vectors > 2) _tile_zero(2);
     if constexpr (vectors > 3) _tile_zero(3);
   }
-  for (; depth >= kSize; depth -= kSize, a.start += kSize, b.start += kSize * b.step) {
+  for (int64_t k = 0; k < depth; k += kSize, a.start += kSize, b.start += kSize * b.step) {
     _tile_loadd(4, a.start, a_bytes);
-    _tile_loadd(5, b.start, b_bytes); _tile_dpbf16ps(0, 4, 5);
-    if constexpr (vectors > 1) { _tile_loadd(5, b.start + 16, b_bytes); _tile_dpbf16ps(1, 4, 5); }
-    if constexpr (vectors > 2) { _tile_loadd(5, b.start + 32, b_bytes); _tile_dpbf16ps(2, 4, 5); }
-    if constexpr (vectors > 3) { _tile_loadd(5, b.start + 48, b_bytes); _tile_dpbf16ps(3, 4, 5); }
-  }
-  if (depth > 0) {
-    _tile_loadd(6, a.start, a_bytes);
-    _tile_loadd(7, b.start, b_bytes); _tile_dpbf16ps(0, 6, 7);
-    if constexpr (vectors > 1) { _tile_loadd(7, b.start + 16, b_bytes); _tile_dpbf16ps(1, 6, 7); }
-    if constexpr (vectors > 2) { _tile_loadd(7, b.start + 32, b_bytes); _tile_dpbf16ps(2, 6, 7); }
-    if constexpr (vectors > 3) { _tile_loadd(7, b.start + 48, b_bytes); _tile_dpbf16ps(3, 6, 7); }
+    _tile_loadd(5, b.start, b_bytes);
+    _tile_dpbf16ps(0, 4, 5);
+    if constexpr (vectors > 1) {
+      _tile_loadd(6, b.start + 16, b_bytes);
+      _tile_dpbf16ps(1, 4, 6);
+    }
+    if constexpr (vectors > 2) {
+      _tile_loadd(5, b.start + 32, b_bytes);
+      _tile_dpbf16ps(2, 4, 5);
+    }
+    if constexpr (vectors > 3) {
+      _tile_loadd(6, b.start + 48, b_bytes);
+      _tile_dpbf16ps(3, 4, 6);
+    }
   }
   _tile_stored(0, c, c_bytes);
   if constexpr (vectors > 1) _tile_stored(1, c + 16, c_bytes);
@@ -120,25 +127,24 @@ void multiply_tile(Words a, Words b, int64_t depth, float* c, int64_t c_step, bo
   if constexpr (vectors > 3) _tile_stored(3, c + 48, c_bytes);
 }
 
-/// f(rows), with the registers in shape for them: whole tiles of `rows`, then what is left. `rest`: of the depth.
+/// f(rows, words of the depth), with the registers in shape for them: whole tiles, and what is left.
 template <class F>
-void by_tiles(int64_t rows, int64_t rest, const F& f) {
-  const int64_t whole = rows / kSize * kSize;
-  if (whole > 0) {
-    shape(kSize, rest);
-    f(Range{0, whole});
-  }
-  if (rows > whole) {
-    shape(rows - whole, rest);
-    f(Range{whole, rows});
-  }
+void by_tiles(int64_t rows, int64_t depth, const F& f) {
+  const auto parts = [](int64_t count) { return std::array{Range{0, count / kSize * kSize}, Range{count / kSize * kSize, count}}; };
+  for (const Range some : parts(rows))
+    for (const Range words : parts(depth)) {
+      if (some.size() == 0 || words.size() == 0) continue;
+      shape(std::min(some.size(), kSize), std::min(words.size(), kSize));
+      f(some, words);
+    }
 }
 
-/// Some rows of c = a b, or more of it, within `by_tiles`; at most 64 columns, a multiple of 16.
-inline void multiply_panel(Range rows, int64_t columns, int64_t depth, Words a, Words b, float* c, int64_t c_step, bool adds) {
+/// Within `by_tiles`: some rows of c = a b summed over some words, or more of it; at most 64 columns, a multiple of 16.
+inline void multiply_panel(Range rows, int64_t columns, Range depth, Words a, Words b, float* c, int64_t c_step, bool adds) {
   const auto all = [&]<int vectors>(std::integral_constant<int, vectors>) {
     for (int64_t row = rows.begin; row < rows.end; row += kSize)
-      multiply_tile<vectors>({a.start + row * a.step, a.step}, b, depth, c + row * c_step, c_step, adds);
+      multiply_tile<vectors>({a.start + row * a.step + depth.begin, a.step}, {b.start + depth.begin * b.step, b.step}, depth.size(),
+                             c + row * c_step, c_step, adds || depth.begin > 0);
   };
   switch (columns / kSize) {
     case 1: return all(std::integral_constant<int, 1>());
