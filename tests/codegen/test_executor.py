@@ -349,6 +349,16 @@ def test_closed_and_forked(small: Executor) -> None:
     assert np.array_equal(kept, before), "an array that is still held keeps the memory"
 
 
+def test_closing_gives_back_the_memory_of_whoever_looked_at_results(small: Executor) -> None:
+    images, labels = batch(small_net())
+    small.step(images, labels)
+    small.outputs()
+    small.predict(images)
+    handle, alone = small._handle, object()
+    small.close()
+    assert sys.getrefcount(handle) == sys.getrefcount(alone), "nothing but this test keeps the arena"
+
+
 def _step_in_child(executor: Executor, answers: Any) -> None:
     try:
         executor.step(*batch(small_net()))
