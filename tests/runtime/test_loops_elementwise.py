@@ -363,6 +363,15 @@ def test_adaptive_average_pool(lib, size, slices):
     check_average(lib, 2, x, tx, F.adaptive_avg_pool2d(tx, size), [0] * 6, slices)
 
 
+@pytest.mark.parametrize("height,width", [(1, 100_003), (100_003, 1)])
+def test_average_of_a_whole_signal(lib, height, width):
+    """As near as float32 has it, whichever axis is long: pooling in one dimension is pooling of a single row."""
+    x = np.random.default_rng(0).uniform(0.5, 1.5, (1, height, width, 3)).astype(np.float32)
+    y = poisoned(1, 1, 1, 3)
+    lib("average_pool", 2, None, x, y, np.array([1, height, width, 3, 1, 1, *[0] * 6, 1, 1], np.int64), 0, 1)
+    np.testing.assert_allclose(y.reshape(3), x.mean((0, 1, 2), dtype=np.float64), rtol=3e-7)
+
+
 def check_average(lib, mode, x, tx, expected, window, slices):
     batch, height, width, channels = x.shape
     oh, ow = expected.shape[2:]
