@@ -291,6 +291,7 @@ class Executor:
             if self._handle is not None:
                 self._native.close(self._handle)
                 self._handle = self._loss = None
+                self._outputs.clear()
                 self._arena = np.empty(0, np.uint8)
 
     def __reduce__(self) -> NoReturn:

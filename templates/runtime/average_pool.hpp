@@ -13,6 +13,8 @@
 
 namespace stepplan {
 
+constexpr int64_t pool_chain = 256;  // additions in float: a row may be a whole signal
+
 // Windows of one axis. `divisor` counts padding if asked to, but never positions beyond the padded input, which
 // ceil_mode windows can reach.
 struct FixedWindows {
@@ -67,13 +69,16 @@ STEPPLAN_INLINE void average_windows_forward(const T* x, T* y, int64_t channels,
         const int64_t width = std::min(panel, channels - first);
         alignas(64) double total[panel] = {};
         for (int64_t h = ih.begin; h < ih.end; ++h) {  // float along a window row, double across rows
-          alignas(64) float sum[panel] = {};
-          for (int64_t w = iw.begin; w < iw.end; ++w) {
-            const T* xi = image + (h * wide.in + w) * channels + first;
-            if (width == panel) add_scaled(xi, 1.0f, panel, sum);
-            else add_scaled(xi, 1.0f, width, sum);
+          for (int64_t begin = iw.begin; begin < iw.end; begin += pool_chain) {
+            const int64_t end = std::min(begin + pool_chain, iw.end);
+            alignas(64) float sum[panel] = {};
+            for (int64_t w = begin; w < end; ++w) {
+              const T* xi = image + (h * wide.in + w) * channels + first;
+              if (width == panel) add_scaled(xi, 1.0f, panel, sum);
+              else add_scaled(xi, 1.0f, width, sum);
+            }
+            for (int64_t c = 0; c < width; ++c) total[c] += sum[c];
           }
-          for (int64_t c = 0; c < width; ++c) total[c] += sum[c];
         }
         T* out = y + (row * wide.out + ow) * channels + first;
         for (int64_t c = 0; c < width; ++c) out[c] = static_cast<float>(total[c]) * scale;

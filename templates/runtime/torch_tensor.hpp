@@ -33,18 +33,22 @@ struct TorchNames {
   PyObject* strided;
   std::vector<std::pair<PyObject*, ElementType>> types;
 
-  /// Null where PyTorch is not loaded.
+  /// Null where PyTorch is not loaded: nor half of it, by another thread, nor forbidden, by None in its place.
   static const TorchNames* get() {
     static const TorchNames* found = nullptr;
     if (found != nullptr) return found;
     const nb::dict modules = nb::module_::import_("sys").attr("modules");
     if (!modules.contains("torch")) return nullptr;
     const nb::object torch = modules["torch"];
-    const auto named = [&](const char* name) { return nb::object(torch.attr(name)).release().ptr(); };
-    auto* names = new TorchNames{named("Tensor"), named("strided"), {}};
     constexpr std::pair<const char*, ElementType> types[] = {
         {"float32", kFloat32}, {"float64", kFloat64}, {"bfloat16", kBFloat16}, {"int32", kInt32},
         {"int64", kInt64},     {"uint8", kUInt8},     {"bool", kBool8}};
+    for (const char* name : {"Tensor", "strided"})
+      if (!nb::hasattr(torch, name)) return nullptr;
+    for (const auto& [name, type] : types)
+      if (!nb::hasattr(torch, name)) return nullptr;
+    const auto named = [&](const char* name) { return nb::object(torch.attr(name)).release().ptr(); };
+    auto* names = new TorchNames{named("Tensor"), named("strided"), {}};
     for (const auto& [name, type] : types) names->types.emplace_back(named(name), type);
     return found = names;
   }

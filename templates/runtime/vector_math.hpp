@@ -181,14 +181,16 @@ STEPPLAN_BOTH inline float sin_near_zero(float r, int32_t quarters) {
   return (quarters & 2) != 0 ? -y : y;
 }
 
-// sin(x + quarters pi / 2). The angle is brought to [-pi / 4, pi / 4] in double precision, so that angles up to 1e6,
-// as in encodings of positions and times, keep their digits.
+// sin(x + quarters pi / 2). The angle is brought to [-pi / 4, pi / 4] in double precision, so that angles keep their
+// digits, without fused multiply-add those up to 1e6, as in encodings of positions and times. Beyond 1e15, where a float's
+// neighbours are millions of turns apart, the angle is lost; results stay within [-1, 1].
 STEPPLAN_BOTH inline float sin_quarters(float x, int32_t quarters) {
   constexpr double round_to_int = 6755399441055744.0;  // 1.5 * 2^52
   const double turns = static_cast<double>(x) * 0.63661977236758134308;
   const double shifted = turns + round_to_int;
   const double n = shifted - round_to_int;
-  const float r = static_cast<float>((static_cast<double>(x) - n * 1.5707963267341256) - n * 6.0771005065061922e-11);
+  const float rest = static_cast<float>((static_cast<double>(x) - n * 1.5707963267341256) - n * 6.0771005065061922e-11);
+  const float r = select_if(std::fabs(rest) > 1.0f) ? 0.0f : rest;  // keeps NaN
   return sin_near_zero(r, static_cast<int32_t>(std::bit_cast<uint64_t>(shifted)) + quarters);
 }
 

@@ -349,6 +349,31 @@ def test_closed_and_forked(small: Executor) -> None:
     assert np.array_equal(kept, before), "an array that is still held keeps the memory"
 
 
+def test_closing_gives_back_the_memory_of_whoever_looked_at_results(small: Executor) -> None:
+    images, labels = batch(small_net())
+    small.step(images, labels)
+    small.outputs()
+    small.predict(images)
+    handle, alone = small._handle, object()
+    small.close()
+    assert sys.getrefcount(handle) == sys.getrefcount(alone), "nothing but this test keeps the arena"
+
+
+@pytest.mark.parametrize("torch", ["None", "types.ModuleType('torch')"])
+def test_without_pytorch(small_class: type[Executor], small_folder: Path, torch: str) -> None:
+    """It may be forbidden, or another thread may be importing it."""
+    script = f"""
+import sys, types
+import numpy as np
+from codegen.load import executor_class
+sys.modules["torch"] = {torch}
+with executor_class(sys.argv[1])(seed=0, pin=False) as executor:
+    print(executor.step(np.ones((4, 3, 8, 8), np.float32), np.zeros(4, np.int64)) > 0)
+"""
+    done = subprocess.run([sys.executable, "-c", script, str(small_folder)], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "True\n", done.stderr
+
+
 def _step_in_child(executor: Executor, answers: Any) -> None:
     try:
         executor.step(*batch(small_net()))

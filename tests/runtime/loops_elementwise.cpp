@@ -50,7 +50,8 @@ void activation(int64_t kind, const float* dy, const float* x, const float* y, f
       activation_as<Log>,  activation_as<Sqrt>,      activation_as<Neg>,      activation_as<Abs>,
       activation_as<Square>, activation_as<Reciprocal>, activation_as<Softplus>, activation_as<Elu>,
       activation_as<Expm1>, activation_as<Log1p>,
-      activation_as<Lgamma>, activation_as<Digamma>, activation_as<Trigamma>};
+      activation_as<Lgamma>, activation_as<Digamma>, activation_as<Trigamma>,
+      activation_as<Sin>, activation_as<Cos>};
   functions[kind](dy, x, y, out, {begin, end});
 }
 

@@ -214,17 +214,19 @@ void average_in(Queue queue, const T* x, T* y, int64_t batch, int64_t channels, 
     const Range ih = high.inputs(row), iw = wide.inputs(column);
     const float share = 1.0f / static_cast<float>(high.divisor(row) * wide.divisor(column));
     double total[width] = {};
-    for (int64_t h = ih.begin; h < ih.end; ++h) {
-      float sum[width] = {};
+    for (int64_t h = ih.begin; h < ih.end; ++h)
+      for (int64_t begin = iw.begin; begin < iw.end; begin += pool_chain) {
+        const int64_t end = begin + pool_chain < iw.end ? begin + pool_chain : iw.end;
+        float sum[width] = {};
 #pragma unroll 4
-      for (int64_t w = iw.begin; w < iw.end; ++w) {
-        const Pack<T, width> here = pack_at<width>(from, (h * wide.in + w) * channels);
+        for (int64_t w = begin; w < end; ++w) {
+          const Pack<T, width> here = pack_at<width>(from, (h * wide.in + w) * channels);
+          STEPPLAN_UNROLL
+          for (int j = 0; j < width; ++j) sum[j] += here.values[j];
+        }
         STEPPLAN_UNROLL
-        for (int j = 0; j < width; ++j) sum[j] += here.values[j];
+        for (int j = 0; j < width; ++j) total[j] += static_cast<double>(sum[j]);
       }
-      STEPPLAN_UNROLL
-      for (int j = 0; j < width; ++j) total[j] += static_cast<double>(sum[j]);
-    }
     float mean[width];
     STEPPLAN_UNROLL
     for (int j = 0; j < width; ++j) mean[j] = static_cast<float>(total[j]) * share;
