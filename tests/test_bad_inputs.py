@@ -130,6 +130,13 @@ def test_bad_cost_entries(change: dict[str, Any], files: Files) -> None:
     assert "entries.0" in fails("SP1201", *plan_arguments(files))
 
 
+@pytest.mark.parametrize("field", ["launch_ns", "handoff_ns", "bandwidth", "thread_bandwidth", "flops"])
+@pytest.mark.parametrize("number", [-1.0, 1e308])
+def test_absurd_measurements(field: str, number: float, files: Files) -> None:
+    edit_costs(files, lambda d: d.update({field: number}))
+    assert field in fails("SP1201", *plan_arguments(files))
+
+
 def test_not_a_number_in_costs(files: Files) -> None:
     text = files.costs.read_text()
     files.costs.write_text(re.sub(r'"cold_ns": \[[\d.]+', '"cold_ns": [NaN', text, count=1))
