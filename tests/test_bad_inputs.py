@@ -412,6 +412,12 @@ def test_safe_edits(files: Files) -> None:
         lambda d: d["programs"][0]["nodes"][0].update(implementation="a\nb"),
         lambda d: d.update(schema=2),
         lambda d: d.update(programs={"train_step": []}),
+        # No float holds these: what people see of a plan is computed in floats.
+        lambda d: d["programs"][0]["nodes"][0]["stage_ns"].__setitem__(0, 10**400),
+        lambda d: d["programs"][0].update(predicted_ns=10**400),
+        lambda d: d["programs"][0]["nodes"][0].update(traffic=10**400),
+        lambda d: d["sharing"].update(bandwidth=10**400),
+        lambda d: d["pools"][0].update(capacity=10**400),
     ],
 )
 def test_malformed_plans(edit: Callable[[dict[str, Any]], object], files: Files) -> None:
@@ -420,6 +426,7 @@ def test_malformed_plans(edit: Callable[[dict[str, Any]], object], files: Files)
     write_edit(files, document, sign=True)
     fails("SP1401", "check", files.plan)
     fails("SP1401", "check", "--accept-edits", files.plan)
+    fails("SP1401", "show", files.plan)
 
 
 def test_a_plan_beside_another_graph_or_target(files: Files) -> None:
