@@ -189,6 +189,8 @@ def test_bad_options(files: Files) -> None:
     assert "the nearest is" in fails("SP1302", *plan_arguments(files, "--pins", pins))
     pins.write_text('[slices]\n"fc1" = 999\n')
     fails("SP1302", *plan_arguments(files, "--pins", pins))
+    pins.write_text(f'[slices]\n"{"fc1" * 2000}" = 1\n')
+    fails("SP1302", *plan_arguments(files, "--pins", pins))
     pins.write_text('[threads]\n"fc1" = 1\n')
     fails("SP1303", *plan_arguments(files, "--pins", pins))
     assert not (files.folder / "out").exists()
@@ -266,6 +268,7 @@ def test_hostile_names_in_graphs(where: str, name: str, files: Files) -> None:
         ("SP1008", lambda d: d.update(programs="none")),
         ("SP1008", lambda d: d.update(values=None)),
         ("SP1003", lambda d: d["programs"][0]["nodes"][0].update(op="__import__")),
+        ("SP1003", lambda d: d["programs"][0]["nodes"][0].update(op="relu" * 2000)),
         ("SP1009", lambda d: d["programs"][0]["nodes"].reverse()),
         ("SP1009", lambda d: d["programs"][0]["nodes"].pop(0)),
         ("SP1009", lambda d: d["values"].append(d["values"][0])),
