@@ -182,6 +182,7 @@ def test_bad_options(files: Files) -> None:
     fails("SP1108", *plan_arguments(files, "--lanes", 4096))
     assert run(*plan_arguments(files, "--lanes", 0)).exit_code == 2
     assert run(*plan_arguments(files, "--policy", "magic")).exit_code == 2
+    fails("SP1101", "plan", files.graph, "--costs", files.costs, "--target", "\0.toml")
     fails("SP1107", "plan", files.graph, "--costs", files.costs, "--target", "nosuch")
     fails("SP1105", "detect", "--name", "../../etc/passwd")
     pins = files.folder / "pins.toml"
