@@ -4,7 +4,7 @@ from planner.errors import UserError
 from planner.graph.model import PERSISTENT, Graph, Role
 from planner.plan.expand import expanded
 from planner.plan.lifetimes import owner
-from planner.plan.schema import Plan
+from planner.plan.schema import Plan, ProgramPlan, parse_slice
 
 
 def require_intact(graph: Graph, plan: Plan, program: str | None, value: str) -> None:
@@ -19,7 +19,7 @@ def require_intact(graph: Graph, plan: Plan, program: str | None, value: str) ->
         raise UserError("SP1614", f"value {value} is an input, which may be read where the caller has it", "keep yours")
     if program is None:
         raise UserError("SP1614", f"value {value} has not been computed yet", "run a step first")
-    order = [n for n in plan.program[program].nodes if n.stage_ns]
+    order = [plan.program[program].node[name] for name in _started(plan.program[program])]
     known = expanded(graph, plan).program[program].node
     makers = [place for place, n in enumerate(order) if root in known[n.node].outputs or value in known[n.node].outputs]
     if not makers and graph.value[root].role not in PERSISTENT:
@@ -38,3 +38,23 @@ def require_intact(graph: Graph, plan: Plan, program: str | None, value: str) ->
                     f"value {value} shares its bytes with {other} of node {node.id}, which wrote over it",
                     f"plan with --keep {value} (PlanOptions.keep), or run a program that computes it last",
                 )
+
+
+def _started(program: ProgramPlan) -> list[str]:
+    """The nodes that run, by their first slices in one order that lanes and waits allow: of two on the same bytes, all
+    such orders have the same one first. The plan's list of nodes need not be one of them, once its lines were moved."""
+    heads = [0] * len(program.lanes)
+    done: set[str] = set()
+    found: dict[str, None] = {}
+    moved = True
+    while moved:
+        moved = False
+        for lane, entries in enumerate(program.lanes):
+            while heads[lane] < len(entries):
+                entry = entries[heads[lane]]
+                if not all(done.issuperset(program.waited(wait)) for wait in entry.wait):
+                    break
+                done.add(entry.run)
+                found.setdefault(parse_slice(entry.run)[0])
+                heads[lane], moved = heads[lane] + 1, True
+    return list(found)

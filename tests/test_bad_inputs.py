@@ -130,6 +130,13 @@ def test_bad_cost_entries(change: dict[str, Any], files: Files) -> None:
     assert "entries.0" in fails("SP1201", *plan_arguments(files))
 
 
+@pytest.mark.parametrize("field", ["launch_ns", "handoff_ns", "bandwidth", "thread_bandwidth", "flops"])
+@pytest.mark.parametrize("number", [-1.0, 1e308])
+def test_absurd_measurements(field: str, number: float, files: Files) -> None:
+    edit_costs(files, lambda d: d.update({field: number}))
+    assert field in fails("SP1201", *plan_arguments(files))
+
+
 def test_not_a_number_in_costs(files: Files) -> None:
     text = files.costs.read_text()
     files.costs.write_text(re.sub(r'"cold_ns": \[[\d.]+', '"cold_ns": [NaN', text, count=1))
@@ -175,12 +182,15 @@ def test_bad_options(files: Files) -> None:
     fails("SP1108", *plan_arguments(files, "--lanes", 4096))
     assert run(*plan_arguments(files, "--lanes", 0)).exit_code == 2
     assert run(*plan_arguments(files, "--policy", "magic")).exit_code == 2
+    fails("SP1101", "plan", files.graph, "--costs", files.costs, "--target", "\0.toml")
     fails("SP1107", "plan", files.graph, "--costs", files.costs, "--target", "nosuch")
     fails("SP1105", "detect", "--name", "../../etc/passwd")
     pins = files.folder / "pins.toml"
     pins.write_text('[slices]\n"fc" = 1\n')
     assert "the nearest is" in fails("SP1302", *plan_arguments(files, "--pins", pins))
     pins.write_text('[slices]\n"fc1" = 999\n')
+    fails("SP1302", *plan_arguments(files, "--pins", pins))
+    pins.write_text(f'[slices]\n"{"fc1" * 2000}" = 1\n')
     fails("SP1302", *plan_arguments(files, "--pins", pins))
     pins.write_text('[threads]\n"fc1" = 1\n')
     fails("SP1303", *plan_arguments(files, "--pins", pins))
@@ -259,6 +269,7 @@ def test_hostile_names_in_graphs(where: str, name: str, files: Files) -> None:
         ("SP1008", lambda d: d.update(programs="none")),
         ("SP1008", lambda d: d.update(values=None)),
         ("SP1003", lambda d: d["programs"][0]["nodes"][0].update(op="__import__")),
+        ("SP1003", lambda d: d["programs"][0]["nodes"][0].update(op="relu" * 2000)),
         ("SP1009", lambda d: d["programs"][0]["nodes"].reverse()),
         ("SP1009", lambda d: d["programs"][0]["nodes"].pop(0)),
         ("SP1009", lambda d: d["values"].append(d["values"][0])),
@@ -405,6 +416,12 @@ def test_safe_edits(files: Files) -> None:
         lambda d: d["programs"][0]["nodes"][0].update(implementation="a\nb"),
         lambda d: d.update(schema=2),
         lambda d: d.update(programs={"train_step": []}),
+        # No float holds these: what people see of a plan is computed in floats.
+        lambda d: d["programs"][0]["nodes"][0]["stage_ns"].__setitem__(0, 10**400),
+        lambda d: d["programs"][0].update(predicted_ns=10**400),
+        lambda d: d["programs"][0]["nodes"][0].update(traffic=10**400),
+        lambda d: d["sharing"].update(bandwidth=10**400),
+        lambda d: d["pools"][0].update(capacity=10**400),
     ],
 )
 def test_malformed_plans(edit: Callable[[dict[str, Any]], object], files: Files) -> None:
@@ -413,6 +430,7 @@ def test_malformed_plans(edit: Callable[[dict[str, Any]], object], files: Files)
     write_edit(files, document, sign=True)
     fails("SP1401", "check", files.plan)
     fails("SP1401", "check", "--accept-edits", files.plan)
+    fails("SP1401", "show", files.plan)
 
 
 def test_a_plan_beside_another_graph_or_target(files: Files) -> None:

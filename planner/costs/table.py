@@ -24,6 +24,9 @@ SCHEMA = 1
 LONGEST_NS = 1e15
 """No kernel takes eleven days; larger numbers are mistakes."""
 
+MOST_PER_SECOND = 1e18
+"""Bytes or operations, likewise."""
+
 
 class CostEntry(Frozen):
     """One measured (signature, mode, affinity). Times are medians over repetitions, ns per stage, of the quicker one of
@@ -95,9 +98,9 @@ class CostTable(Frozen):
     entries: tuple[CostEntry, ...] = ()
     sync_ns: Annotated[float, Field(ge=0, lt=LONGEST_NS)] = 200.0
     """Latency of one lane seeing another lane's signal, measured."""
-    launch_ns: Annotated[float, Field(ge=0)] = 0.0
+    launch_ns: Annotated[float, Field(ge=0, lt=LONGEST_NS)] = 0.0
     """What a step takes besides its slices: waking the lanes, and the caller when they are done, measured."""
-    handoff_ns: Annotated[float, Field(ge=0)] = 0.0
+    handoff_ns: Annotated[float, Field(ge=0, lt=LONGEST_NS)] = 0.0
     """A signal from lane 0 to lane 1 in a tight loop, measured; 0 when not measured. Where processors are virtual it
     tells whether they still share a cache, which moves whole steps by a quarter."""
     fetch_ns: Annotated[float, Field(ge=0, lt=LONGEST_NS)] = 0.0
@@ -108,15 +111,15 @@ class CostTable(Frozen):
     stream_ns: Annotated[float, Field(ge=0, lt=LONGEST_NS)] = 0.0
     """What a KiB costs more to write that no cache holds, likewise: the measure for kernels that are slower on such
     bytes."""
-    bandwidth: Annotated[float, Field(ge=0)] = 0.0
+    bandwidth: Annotated[float, Field(ge=0, lt=MOST_PER_SECOND)] = 0.0
     """Bytes per second that all lanes together read and write in a copy, measured; 0 when not measured."""
-    thread_bandwidth: Annotated[float, Field(ge=0)] = 0.0
+    thread_bandwidth: Annotated[float, Field(ge=0, lt=MOST_PER_SECOND)] = 0.0
     """The same for one lane alone."""
     smt_gain: Annotated[float, Field(ge=1, le=16)] = 1.03
     """Work per time of two compute-bound slices on the two threads of a core, against one alone; the default is
     Liu et al.'s table III."""
     coruns: tuple[CoRun, ...] = ()
-    flops: Annotated[float, Field(ge=0)] = 0.0
+    flops: Annotated[float, Field(ge=0, lt=MOST_PER_SECOND)] = 0.0
     """Float32 operations per second of one core in the matrix kernels, measured; 0 when not measured."""
 
     @cached_property

@@ -370,7 +370,9 @@ def op_named(name: str) -> Op:
     op = _REGISTRY.get(name)
     if op is None:
         near = difflib.get_close_matches(name, _REGISTRY, 1, 0.0)
-        raise UserError("SP1003", f"unknown op {name!r}", f"the nearest supported op is {near[0] if near else 'none'}")
+        raise UserError(
+            "SP1003", f"unknown op {name[:80]!r}", f"the nearest supported op is {near[0] if near else 'none'}"
+        )
     return op
 
 

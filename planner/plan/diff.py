@@ -57,12 +57,14 @@ def _nodes(program: str, graph: Graph | None) -> dict[str, Node]:
 
 
 def _settings(a: Plan, b: Plan, target_a: Target | None, target_b: Target | None) -> tuple[Setting, ...]:
-    def pools(plan: Plan) -> str:
+    def pools(plan: Plan, size: Callable[[int], str]) -> str:
         return ", ".join(f"{p.name} arena {size(p.arena)} of {size(p.capacity)}" for p in plan.pools)
 
     sizes = {format_bytes(p.arena) for plan in (a, b) for p in plan.pools}
-    exact = len(sizes) < len({p.arena for plan in (a, b) for p in plan.pools})
-    size: Callable[[int], str] = "{} bytes".format if exact else format_bytes
+    alike = len(sizes) < len({p.arena for plan in (a, b) for p in plan.pools})
+    # A budget that is a little smaller would look the same.
+    hidden = a.pools != b.pools and pools(a, format_bytes) == pools(b, format_bytes)
+    size: Callable[[int], str] = "{} bytes".format if alike or hidden else format_bytes
 
     pairs = [
         ("name", a.name, b.name),
@@ -71,7 +73,7 @@ def _settings(a: Plan, b: Plan, target_a: Target | None, target_b: Target | None
         ("processors", _ids(x.cpu for x in a.lanes), _ids(x.cpu for x in b.lanes)),
         ("policy", a.policy, b.policy),
         ("strategies", _ids(a.strategies), _ids(b.strategies)),
-        ("memory", pools(a), pools(b)),
+        ("memory", pools(a, size), pools(b, size)),
         ("kept values", ", ".join(a.keep), ", ".join(b.keep)),
         ("graph", a.graph_hash, b.graph_hash),
         ("target description", a.target_hash, b.target_hash),

@@ -17,7 +17,11 @@ from planner.ops.base import Mode
 
 SCHEMA = 1
 
-Natural = Annotated[int, Field(ge=0)]
+BEYOND = 2**128
+"""Larger numbers than any plan has. Below it sums and products of several are still floats; which sizes are too large
+to be safe is `check`'s business."""
+
+Natural = Annotated[int, Field(ge=0, lt=BEYOND)]
 
 
 class PoolUse(Frozen):
@@ -69,7 +73,7 @@ class NodePlan(Frozen):
     node: str
     kernel: str
     dim: str
-    slices: Annotated[int, Field(ge=1)]
+    slices: Annotated[int, Field(ge=1, lt=BEYOND)]
     implementation: Annotated[str, Field(pattern=r"^[A-Za-z0-9_:/.+\-]{0,80}$")] = ""
     """The kernel library's name of the implementation; empty when there is only one."""
     stage_ns: tuple[Natural, ...] = ()

@@ -114,4 +114,4 @@ def _require_nodes(graph: Graph, pinned: Mapping[str, int]) -> None:
     for name in sorted(set(pinned).difference(names)):
         near = get_close_matches(name, names, 1, 0.0)
         fix = f"name a node of graph.json; the nearest is {near[0]!r}" if near else "the graph has no node to pin"
-        raise UserError("SP1302", f"there is no node {name!r} to pin", fix)
+        raise UserError("SP1302", f"there is no node {name[:200]!r} to pin", fix)

@@ -92,10 +92,10 @@ def read_target(path: Path | str) -> Target:
     file = Path(path)
     try:
         data = file.read_bytes()
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise UserError(
             "SP1101",
-            f"cannot read target {file}: {error.strerror}",
+            f"cannot read target {file}: {(error.strerror if isinstance(error, OSError) else None) or error}",
             f"name an existing file, one of {', '.join(available_targets())}, or make one with stepplan detect",
         ) from error
     try:

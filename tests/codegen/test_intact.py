@@ -1,5 +1,6 @@
 """`Executor.value`: what a program computed, as long as its bytes are there."""
 
+import contextlib
 import random
 from pathlib import Path
 
@@ -7,13 +8,18 @@ import numpy as np
 import pytest
 
 from codegen.executor import Executor
+from codegen.intact import require_intact
 from planner.errors import UserError
 from planner.graph.model import Graph
+from planner.plan.check import check
+from planner.plan.schema import Plan
 from planner.solve.options import PlanOptions
 from tests.codegen.plans import make
 from tests.codegen.test_executor import batch, reference_state
 from tests.graphs import random_net, small_net
 from tests.interpreter import run_program
+from tests.plan.mutations import edit_program
+from tests.plan.plans import GRAPH, PLAN, STEP
 
 KEEP = PlanOptions(policy="sequential", keep=("*",))
 
@@ -88,3 +94,23 @@ def test_what_is_not_there_is_told(kept: tuple[Graph, type[Executor]]) -> None:
         prediction = executor.predict(images)
         assert (executor.value(output) == prediction).all()
         assert "predict, which ran last" in told(executor, "fc.y")
+
+
+def intact(plan: Plan) -> set[str]:
+    """What a step leaves there, of what it computes."""
+    found = set()
+    for node in GRAPH.program[STEP].nodes:
+        for value in node.outputs:
+            with contextlib.suppress(UserError):
+                require_intact(GRAPH, plan, STEP, value)
+                found.add(value)
+    return found
+
+
+def test_lanes_say_what_was_overwritten_not_the_order_of_the_list_of_nodes() -> None:
+    nodes = PLAN.program[STEP].nodes
+    moved = edit_program(PLAN, STEP, nodes=(nodes[-1], *nodes[1:-1], nodes[0]))
+    backwards = edit_program(PLAN, STEP, nodes=nodes[::-1])
+    assert check(GRAPH, moved) == []
+    assert intact(moved) == intact(backwards) == intact(PLAN)
+    assert 0 < len(intact(PLAN)) < sum(len(n.outputs) for n in GRAPH.program[STEP].nodes)

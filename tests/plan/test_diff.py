@@ -164,6 +164,7 @@ def test_a_newer_tool_and_another_cost_table_alone_are_no_difference(tmp_path, m
         {"target_hash": "other"},
         {"lanes": (Lane(id=0, cpu=0), Lane(id=1, cpu=3))},
         {"pools": (PoolUse(name="dram", capacity=2**20, arena=8256),)},
+        {"pools": (PoolUse(name="dram", capacity=2**20 + 64, arena=8192),)},
         {"placements": (place("x", 64),)},
         {"programs": ()},
     ],
