@@ -354,7 +354,7 @@ class GraphBuilder:
 
     def _predict_program(self, forward: list[Node], predictions: Sequence[str]) -> Program:
         """Evaluation mode: batch-norm reads running statistics, dropout disappears; parameters are shared."""
-        needed = {n.id for n in live_nodes(forward, set(predictions))}
+        needed = {n.id for n in live_nodes(forward, set(predictions), updates=False)}
         twin = GraphBuilder(self.name)
         twin.values = dict(self.values)
         twin._used = set()
@@ -395,11 +395,12 @@ class GraphBuilder:
         return tuple(dict.fromkeys(results))
 
 
-def live_nodes(nodes: Sequence[Node], wanted: set[str]) -> list[Node]:
-    """Nodes that contribute to `wanted` values or update something in place, in order."""
+def live_nodes(nodes: Sequence[Node], wanted: set[str], updates: bool = True) -> list[Node]:
+    """Nodes that contribute to `wanted` values or, with `updates`, change something in place, in order: a parameter, or
+    the running statistics of a batch norm whose result nobody reads."""
     needed, kept = set(wanted), []
     for node in reversed(nodes):
-        if node.phase == "update" or any(v in needed for v in node.outputs):
+        if (updates and node.updates) or any(v in needed for v in node.outputs):
             needed.update(node.reads)
             kept.append(node)
     return kept[::-1]
