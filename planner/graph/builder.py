@@ -371,7 +371,7 @@ class GraphBuilder:
             outputs = twin.op(op, inputs, attrs, name=f"predict.{node.id}", origin=node.origin)
             renamed.update(zip(node.outputs, outputs, strict=False))
         results = self._results(twin, [renamed.get(p, p) for p in predictions])
-        inputs = [i for i in self.inputs if any(i in n.inputs for n in twin.nodes)]
+        inputs = [i for i in self.inputs if i in results or any(i in n.inputs for n in twin.nodes)]
         return Program(name="predict", nodes=tuple(twin.nodes), inputs=tuple(inputs), outputs=results)
 
     def _taken_over(self, other: "GraphBuilder", predictions: Sequence[str], fuse: bool) -> Program:
