@@ -357,10 +357,13 @@ class Shaping:
 
     def pad(self, x: str, pads: Sequence[tuple[int, int]], value: float = 0.0) -> str:
         """(before, after) for every dimension; negative pads cut. What goes through windows pads by itself."""
-        for axis, (before, after) in enumerate(pads):
-            extent = self.shape(x)[axis]
-            x = self.slice(x, axis, max(0, -before), extent - max(0, -after))
         grown = tuple((max(0, before), max(0, after)) for before, after in pads)
+        cut = [(max(0, -before), max(0, -after)) for before, after in pads]
+        if any(first + last >= extent for (first, last), extent in zip(cut, self.shape(x), strict=True)):
+            x = self.pad(x, grown, value)  # nothing would be left to surround
+            grown = ((0, 0),) * len(pads)
+        for axis, (first, last) in enumerate(cut):
+            x = self.slice(x, axis, first, self.shape(x)[axis] - last)
         if not any(map(any, grown)):
             return x
         if isfinite(value):

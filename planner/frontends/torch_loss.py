@@ -51,7 +51,7 @@ def _callers_loss(context: Context, predictions: Sequence[str]) -> str:
     """A sum of products, of which the predictions' gradients are what the caller gives, when all predictions and
     running statistics are there: `d_prediction`, `d_prediction_1`, ..."""
     builder = context.b
-    needed = {n.id for n in live_nodes(builder.nodes, set(predictions))}
+    needed = {n.id for n in live_nodes(builder.nodes, set(predictions), updates=False)}
     beside = [n.outputs[0] for n in builder.nodes if n.updates and n.id not in needed]
     attrs = CallerGradientAttrs(predictions=len(predictions))
     parts = []

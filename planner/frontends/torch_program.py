@@ -215,13 +215,22 @@ def raised_at(error: BaseException) -> str:
     return _line_of([f for f in frames if _is_own(f[0]) and not f[0].startswith(OURS)])
 
 
+_DATA_DEPENDENT = re.compile(r"data-?dependent|dynamic (shape|output)|dynamicoutput")
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__} {error}".lower()
+
+
 def _export_error(error: Exception) -> UserError:
     line = raised_at(error)
     place = f" at {line}" if line else ""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # What PyTorch wanted to add to its message may fail in its turn.
+    of_data = next((e for e in _chain(error) if _DATA_DEPENDENT.search(_told(e))), None)
+    lines = [line.strip() for line in str(of_data or error).splitlines() if line.strip()]
     problem = lines[0] if lines else type(error).__name__
-    text = f"{type(error).__name__} {error}".lower()
-    if re.search(r"data-?dependent|dynamic (shape|output)|dynamicoutput", text):
+    text = _told(error)
+    if of_data:
         fix = "sizes and branches may not depend on the data: use fixed shapes, and masks instead of indexing"
         return UserError("SP1014", f"the module has shapes or branches that depend on the data{place}: {problem}", fix)
     fix = "check that module(*inputs), and the loss behind it, run; see PyTorch's documentation of torch.export"

@@ -354,7 +354,7 @@ class GraphBuilder:
 
     def _predict_program(self, forward: list[Node], predictions: Sequence[str]) -> Program:
         """Evaluation mode: batch-norm reads running statistics, dropout disappears; parameters are shared."""
-        needed = {n.id for n in live_nodes(forward, set(predictions))}
+        needed = {n.id for n in live_nodes(forward, set(predictions), updates=False)}
         twin = GraphBuilder(self.name)
         twin.values = dict(self.values)
         twin._used = set()
@@ -371,7 +371,7 @@ class GraphBuilder:
             outputs = twin.op(op, inputs, attrs, name=f"predict.{node.id}", origin=node.origin)
             renamed.update(zip(node.outputs, outputs, strict=False))
         results = self._results(twin, [renamed.get(p, p) for p in predictions])
-        inputs = [i for i in self.inputs if any(i in n.inputs for n in twin.nodes)]
+        inputs = [i for i in self.inputs if i in results or any(i in n.inputs for n in twin.nodes)]
         return Program(name="predict", nodes=tuple(twin.nodes), inputs=tuple(inputs), outputs=results)
 
     def _taken_over(self, other: "GraphBuilder", predictions: Sequence[str], fuse: bool) -> Program:
@@ -395,11 +395,12 @@ class GraphBuilder:
         return tuple(dict.fromkeys(results))
 
 
-def live_nodes(nodes: Sequence[Node], wanted: set[str]) -> list[Node]:
-    """Nodes that contribute to `wanted` values or update something in place, in order."""
+def live_nodes(nodes: Sequence[Node], wanted: set[str], updates: bool = True) -> list[Node]:
+    """Nodes that contribute to `wanted` values or, with `updates`, change something in place, in order: a parameter, or
+    the running statistics of a batch norm whose result nobody reads."""
     needed, kept = set(wanted), []
     for node in reversed(nodes):
-        if node.phase == "update" or any(v in needed for v in node.outputs):
+        if (updates and node.updates) or any(v in needed for v in node.outputs):
             needed.update(node.reads)
             kept.append(node)
     return kept[::-1]

@@ -86,6 +86,25 @@ def test_frozen_parts() -> None:
     assert module.training and not module[1].training
 
 
+@pytest.mark.parametrize("loss", ["cross_entropy", None])
+def test_statistics_move_where_nobody_reads_the_result(loss: str | None) -> None:
+    class Auxiliary(nn.Module):
+        """A head whose result the loss does not take."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.trunk, self.norm, self.head = nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.trunk(x)
+            F.relu(self.norm(y.tanh()))
+            return self.head(y) if loss else self.head(y).square().mean()
+
+    graph = agree(Auxiliary(), torch.randn(6, 5), loss=loss)
+    assert [n.op for n in graph.program["train_step"].nodes].count("batch_norm") == 1
+    assert {n.op for n in graph.program["predict"].nodes}.isdisjoint({"batch_norm", "batch_norm_inference", "tanh"})
+
+
 def test_evaluation_mode_is_restored() -> None:
     module = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4)).eval()
     before = {k: v.clone() for k, v in module.state_dict().items()}

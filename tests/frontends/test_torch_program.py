@@ -79,6 +79,12 @@ def test_error(name: str) -> None:
     assert not any(place in message for place in (os.getcwd(), sys.prefix, "site-packages"))
 
 
+def test_what_pytorch_fails_to_say_does_not_hide_the_error() -> None:
+    """Of a batch norm with that momentum, it cannot print what it wants to suggest."""
+    with pytest.raises(UserError, match=r"SP1014.*data-dependent"):
+        capture_module(nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3, momentum=None)), torch.randn(4, 5))
+
+
 def test_hooks_on_gradients_are_refused() -> None:
     module = nn.Linear(5, 3)
     module.weight.register_hook(lambda gradient: gradient.clamp(-1, 1))

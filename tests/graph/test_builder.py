@@ -9,6 +9,7 @@ from planner.graph.builder import GraphBuilder
 from planner.graph.dependencies import dependencies
 from planner.graph.model import DType, Init, Layout, Role, TensorType
 from planner.graph.optimizer import Optimizer
+from planner.graph.text import validate
 from tests.interpreter import draw_values, run_program
 
 CL = Layout.CHANNELS_LAST
@@ -118,6 +119,16 @@ def test_evaluation_of_dropout_at_the_end():
     y = layers.dropout(b, layers.linear(b, x, 5, name="fc"), name="drop")
     graph = b.finish_inference(y)
     assert [n.op for n in graph.program["predict"].nodes] == ["linear"]
+
+
+@pytest.mark.parametrize("detached", [False, True])
+def test_a_prediction_may_be_an_input(detached):
+    b = GraphBuilder("net")
+    x, seen = (b.input(n, TensorType(shape=(4, 3))) for n in ("x", "seen"))
+    y = layers.linear(b, x, 3, name="fc")
+    graph = b.finish(layers.mse(b, y, seen), b.op("detach", [seen])[0] if detached else seen, Optimizer())
+    validate(graph)
+    assert (graph.program["predict"].inputs, graph.program["predict"].outputs) == (("seen",), ("seen",))
 
 
 def test_batch_norm_without_running_statistics_keeps_those_of_the_batch():

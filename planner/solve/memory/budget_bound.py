@@ -138,7 +138,7 @@ class Relaxation:
         """None: no recomputation makes the program fit into `budget` bytes."""
         rows = self._rows
         if rows is None:
-            return Relaxed(0.0, {})
+            return Relaxed(0.0, {}) if max(self._anyway, default=0) <= budget else None
         from scipy.optimize import linprog  # loading it takes longer than a plan that fits its memory
 
         limits = rows.limits.copy()
@@ -150,7 +150,8 @@ class Relaxation:
 
     @cached_property
     def _rows(self) -> _Rows | None:
-        """The linear program but for the budget; None: nothing is to be decided."""
+        """The linear program but for the budget; None: nothing is to be decided, as the backward pass reads nothing
+        that is made again."""
         moments = range(len(self._moments))
         index: dict[tuple[str, int, str], int] = {}
         nodes = sorted({self._made.producer[v] for v in self._values})
@@ -193,7 +194,7 @@ class Relaxation:
                     for value in sorted(self._droppable(self._made.again[node].inputs)):
                         before = there(value, k)
                         rows.append(([index["again", k, node], *before], [1.0] + [-1.0] * len(before), 0.0))
-        if not rows:
+        if not index:
             return None
         lower = np.zeros(len(index))
         for k in moments:

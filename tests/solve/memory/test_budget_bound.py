@@ -2,16 +2,22 @@
 
 import random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planner.graph.builder import GraphBuilder
+from planner.graph.model import TensorType
+from planner.graph.optimizer import Optimizer
+from planner.ops.reduce import ReduceAttrs
+from planner.plan.check import check
 from planner.solve.memory.budget_bound import Relaxation
 from planner.solve.memory.footprints import Footprints
 from planner.solve.memory.frontier import frontier
 from planner.solve.memory.steps import steps
-from tests.graphs import random_net, small_net
+from tests.graphs import NORMAL, random_net, small_net
 from tests.rewrites import Rewriter
-from tests.solve.test_budget import one_pool
+from tests.solve.test_budget import at, one_pool, smallest
 
 
 def bound(rewriter: Rewriter, again_ns: dict[str, float], budget: int) -> float | None:
@@ -44,3 +50,21 @@ def test_a_tight_budget_has_a_bound_and_an_impossible_one_none() -> None:
     assert least is not None and 0 < least <= found.states[-1].extra_ns
     assert bound(rewriter, dict(found.again_ns), found.states[0].peak) == 0
     assert bound(rewriter, dict(found.again_ns), 1000) is None
+
+
+@pytest.mark.parametrize("pools", [1, 2])
+def test_nothing_to_decide_where_the_backward_pass_reads_nothing_of_the_forward_pass(pools: int) -> None:
+    """A step that is linear in its parameters, and needs most memory in its forward pass."""
+    b = GraphBuilder("linear")
+    w, x = b.parameter("w", (6, 40), NORMAL), b.input("x", TensorType(shape=(40, 30)))
+    (y,) = b.op("matmul", [w, x], name="product")
+    (loss,) = b.op("reduce_sum", [y], ReduceAttrs(axes=(0, 1)), name="loss")
+    for number in range(3):
+        (more,) = b.op("matmul", [x, b.input(f"x{number}", TensorType(shape=(30, 50)))], name=f"beside{number}")
+        (more,) = b.op("reduce_sum", [more], ReduceAttrs(axes=(0, 1)), name=f"sum{number}")
+        (loss,) = b.op("add", [loss, more], name=f"loss{number}")
+    graph = b.finish(loss, y, Optimizer())
+    rewriter = one_pool(graph) if pools == 1 else Rewriter(graph)
+    least = smallest(rewriter)
+    assert check(graph, at(rewriter, least), rewriter.setting.target) == []
+    assert bound(rewriter, {}, least) == 0 and bound(rewriter, {}, 1000) is None
