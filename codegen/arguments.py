@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from codegen.progress import Moment
 from planner.errors import UserError
 
 
@@ -18,6 +19,8 @@ class Call(NamedTuple):
     """Of the program (codegen/parts.py)."""
     hold: bool = False
     """Gradients wait for the update of a later call."""
+    moment: Moment | None = None
+    """Of the run, where it is not the coming one."""
     lasting: bool = False
     """On a GPU: gradients are wanted in its memory, and in the same places by later calls."""
 

@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.autograd.function import once_differentiable
 from torch.utils._pytree import tree_leaves
 
 from codegen.arguments import Call, matched
@@ -229,8 +228,18 @@ class _Step(torch.autograd.Function):  # type: ignore[misc]
         return predictions if len(predictions) > 1 else predictions[0]
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
+        with torch.no_grad():
+            found = _Step.once(ctx, *gradients)
+        if not torch.is_grad_enabled():  # they will not be differentiated
+            return found
+        made = [g for g in found if g is not None]
+        origins = [*(g for g in gradients if g is not None), *ctx.saved_tensors, *ctx.planned.module.parameters()]
+        tied = iter(_Final.apply(len(made), *made, *origins))
+        return tuple(None if g is None else next(tied) for g in found)
+
+    @staticmethod
+    def once(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
         _require_unchanged(ctx.planned.module, ctx.versions)
         planned, names = ctx.planned, ctx.planned.executor.input_names[: ctx.count]
         used = frozenset[str]().union(*(s for g, s in zip(gradients, planned._sources, strict=True) if g is not None))
@@ -243,3 +252,16 @@ class _Step(torch.autograd.Function):  # type: ignore[misc]
         first = [of_inputs.get(n) if n in used else None for n in names]
         rest = [found.get(safe_name(n)) if safe_name(n) in used else None for n in planned.trained]
         return (None, None, *first, *rest)
+
+
+class _Final(torch.autograd.Function):  # type: ignore[misc]
+    """(number of gradients, gradients, what they were computed from) -> these gradients, which have none. Unlike behind
+    PyTorch's `once_differentiable`, whoever asks for those of chosen tensors alone is told, too."""
+
+    @staticmethod
+    def forward(ctx: Any, count: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tensors[:count]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
+        raise RuntimeError("gradients of a planned module's gradients: its backward pass is once_differentiable")

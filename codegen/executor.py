@@ -92,10 +92,8 @@ class Executor:
         SP1601: an input has the wrong type, shape or place; SP1608: a label or index is out of range. After either,
         nothing has changed.
         """
-        if lr is not None:
-            self.lr = lr
         with self._lock:
-            return self._train_on(inputs, named, hold=False)
+            return self._train_on(inputs, named, hold=False, lr=lr)
 
     def accumulate(self, *inputs: Any, **named: Any) -> float:
         """The forward and backward pass of one batch, whose gradients wait: the next `step` takes the mean of those of
@@ -352,10 +350,19 @@ class Executor:
             fix = "capture with accumulate=True, or make with --accumulate"
             raise UserError("SP1612", f"plan {self.plan.name} does not add up gradients", fix)
 
-    def _train_on(self, inputs: tuple[Any, ...], named: dict[str, Any], hold: bool) -> float:
-        loss = self._run(Call("train_step", self._arguments("train_step", inputs, named), hold=hold))
-        self._trained(hold)
-        return loss
+    def _train_on(self, inputs: tuple[Any, ...], named: dict[str, Any], hold: bool, lr: float | None = None) -> float:
+        """Counted before the run: Ctrl-C is raised when the run is over, and what it has trained then stays counted."""
+        progress = self._progress
+        before = progress.lr, progress.batches, progress.steps, progress.held, self._state.steps
+        if lr is not None:
+            self.lr = lr
+        try:
+            arguments, moment = self._arguments("train_step", inputs, named), progress.moment(hold)
+            self._trained(hold)
+            return self._run(Call("train_step", arguments, moment=moment))
+        except Exception:  # refused: nothing has changed
+            progress.lr, progress.batches, progress.steps, progress.held, self._state.steps = before
+            raise
 
     def _trained(self, hold: bool = False) -> None:
         self._progress.trained(hold)
@@ -365,7 +372,7 @@ class Executor:
         """Runs a program, or some of its parts; the first loss, where it has one."""
         self._require_open()
         self._ran = self._paused = None
-        inputs, moment = self._graph.program[call.program].inputs, self._progress.moment(call.hold)
+        inputs, moment = self._graph.program[call.program].inputs, call.moment or self._progress.moment()
         events: list[TraceEvent] = []
         for number, part in self._parts[call.program][call.parts]:
             try:

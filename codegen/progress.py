@@ -12,6 +12,9 @@ from planner.errors import UserError
 
 Array = np.ndarray[Any, Any]
 
+Moment = tuple[int, float, int, int, int, bool]
+"""As runtime/context.hpp has it."""
+
 
 @dataclass
 class Progress:
@@ -24,8 +27,8 @@ class Progress:
     held: int = 0
     """Batches since the last update, whose gradients wait for the next one."""
 
-    def moment(self, hold: bool = False) -> tuple[int, float, int, int, int, bool]:
-        """Of the coming run, as runtime/context.hpp has it. `hold`: its gradients wait, too."""
+    def moment(self, hold: bool = False) -> Moment:
+        """Of the coming run. `hold`: its gradients wait, too."""
         return self.seed, self.lr, self.batches + 1, self.steps + 1, self.held, hold
 
     def trained(self, hold: bool = False) -> None:

@@ -45,7 +45,7 @@ class State:
         """Ids of what an optimizer or a carried state keeps: PyTorch's modules have none of it. A module's buffers that
         forward changes are carried, too, but were captured with their contents."""
         rates = [float(getattr(n.attrs, "lr", 0.0)) for n in updates]
-        self.first_lr = next((r for r in rates if r), 0.0)
+        self.first_lr = graph.lr or next((r for r in rates if r), 0.0)
         self.steps = 0
         """Training steps since the counters of batches were set."""
         self._aliases = {a: n for n, v in self.by_name.items() for a in v.aliases}

@@ -225,9 +225,9 @@ def _lr(node: Node) -> float:
 
 
 def first_lr(graph: Graph) -> float:
-    """Where the executor's learning rate starts: the first update node's."""
+    """Where the executor's learning rate starts: the optimizer's, or the first update node's."""
     nodes = graph.program["train_step"].nodes if "train_step" in graph.program else ()
-    return next((_lr(n) for n in nodes if _lr(n)), 0.0)
+    return graph.lr or next((_lr(n) for n in nodes if _lr(n)), 0.0)
 
 
 def _plan_lines(text: str) -> dict[tuple[str, str], int]:

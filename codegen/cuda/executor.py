@@ -117,10 +117,15 @@ class CudaExecutor(Executor):
         SP1601: an input has the wrong type or shape; SP1856: it lies on another GPU; SP1608: a label or index on the
         host is out of range. After these nothing has changed.
         """
-        if lr is not None:
-            self.lr = lr
         with self._lock:
-            return self._train_on(inputs, named, hold=False)
+            before = self._progress.lr
+            if lr is not None:
+                self.lr = lr
+            try:
+                return self._train_on(inputs, named, hold=False)
+            except Exception:
+                self._progress.lr = before
+                raise
 
     def accumulate(self, *inputs: Any, **named: Any) -> Loss:  # type: ignore[override]
         """As `Executor.accumulate`, without waiting for it."""

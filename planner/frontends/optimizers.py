@@ -42,6 +42,9 @@ def optimizer_from(given: Any, module: Any = None) -> Optimizer | None:
 def _from_torch(kind: str, groups: list[dict[str, Any]], module: Any) -> Optimizer:
     settings = [_settings(group) for group in groups]
     first: dict[str, Any] = {"kind": kind, **settings[0]}
+    if len({group.get("initial_lr") for group in groups}) > 1 and not any(own["lr"] for own in settings):
+        fix = "capture with the optimizer before a scheduler holds it"
+        raise UserError("SP1023", "the learning rates of all groups are 0 now, and their proportions unknown", fix)
     if module is None:
         if any(other != settings[0] for other in settings):
             fix = "pass the module itself, or an optimizer with one group"

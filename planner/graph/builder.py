@@ -289,7 +289,13 @@ class GraphBuilder:
             inputs=tuple(self.inputs),
             outputs=tuple(losses),
         )
-        return self._graph((train, predict))
+        return self._graph((train, predict), self._first_lr(train))
+
+    def _first_lr(self, train: Program) -> float | None:
+        """The first optimizer's learning rate, where the first update has that of another group."""
+        rates = (float(getattr(n.attrs, "lr", 0.0)) for n in train.nodes if n.phase == "update")
+        lr = self._objectives[0].optimizer.lr
+        return None if lr == next((r for r in rates if r), lr) else lr or None
 
     def _own_gradient(self, of: str, gradient: str) -> str:
         """A view of a gradient that is another value's, too, as that of a sum is its operands': a caller is to find
@@ -343,13 +349,14 @@ class GraphBuilder:
         nodes = self._fuse(self.nodes, set(predictions)) if fuse else list(self.nodes)
         return self._predict_program(nodes, predictions)
 
-    def _graph(self, programs: tuple[Program, ...]) -> Graph:
+    def _graph(self, programs: tuple[Program, ...], lr: float | None = None) -> Graph:
         used = {v for p in programs for n in p.nodes for v in (*n.reads, *n.writes)}
         used |= {v for p in programs for v in (*p.inputs, *p.outputs)}
         return Graph(
             name=self.name,
             values=tuple(v for v in self.values.values() if v.id in used or (v.name and not v.constant)),
             programs=programs,
+            lr=lr,
         )
 
     def _predict_program(self, forward: list[Node], predictions: Sequence[str]) -> Program:

@@ -12,7 +12,7 @@ from functools import cached_property
 from math import prod
 from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, SerializeAsAny, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, field_validator
 
 from planner.errors import UserError
 from planner.units import Bytes
@@ -232,6 +232,8 @@ class Graph(Frozen):
     name: str
     values: tuple[Value, ...]
     programs: tuple[Program, ...]
+    lr: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """The optimizer's learning rate, to which those of all updates are in proportion; None: the first update's."""
 
     @field_validator("name")
     @classmethod

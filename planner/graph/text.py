@@ -34,6 +34,8 @@ def graph_text(graph: Graph) -> str:
             for p in graph.programs
         ],
     }
+    if graph.lr is not None:
+        document["lr"] = graph.lr
     return canonical_json(document)
 
 
@@ -56,7 +58,7 @@ def parse_graph(document: dict[str, Any]) -> Graph:
     if document.get("schema") != SCHEMA:
         raise UserError("SP1007", f"graph schema {document.get('schema')!r} is not {SCHEMA}", "capture the model again")
     try:
-        _known_fields(document, {"schema", "name", "values", "programs"}, "")
+        _known_fields(document, {"schema", "name", "values", "programs", "lr"}, "")
         for number, entry in enumerate(document["programs"]):
             _known_fields(entry, {"name", "inputs", "outputs", "nodes"}, f"programs.{number}.")
         values = tuple(Value.model_validate(v) for v in document["values"])
@@ -69,7 +71,7 @@ def parse_graph(document: dict[str, Any]) -> Graph:
             )
             for p in document["programs"]
         )
-        graph = Graph(name=document["name"], values=values, programs=programs)
+        graph = Graph(name=document["name"], values=values, programs=programs, lr=document.get("lr"))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

@@ -80,7 +80,8 @@ def find(name: str) -> Network:
         raise UserError(
             "SP1010",
             f"the zoo has no network {name!r}",
-            f"did you mean {', '.join(near)}?" if near else f"choose one of {', '.join(NETWORKS)}",
+            (f"did you mean {', '.join(near)}?" if near else f"choose one of {', '.join(NETWORKS)};")
+            + " a model of your own is named as package.module:factory",
         )
     return NETWORKS[name]
 

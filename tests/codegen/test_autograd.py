@@ -323,7 +323,10 @@ def test_gradients_have_no_gradients(executor: Executor) -> None:
     planned, x = Planned(network(), executor), torch.randn(2, 3, 6, 6, requires_grad=True)
     (of_x,) = torch.autograd.grad(planned(x).square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
-        of_x.square().sum().backward()
+        of_x.square().sum().backward(retain_graph=True)
+    for asked in (x, next(planned.parameters())):  # not zero beside what else depends on them
+        with pytest.raises(RuntimeError, match="once_differentiable"):
+            torch.autograd.grad(of_x.square().sum() + asked.sum(), asked, retain_graph=True)
 
 
 def test_other_plans_and_modules_are_refused(executor: Executor) -> None:

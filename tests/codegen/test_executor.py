@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -243,11 +244,33 @@ def test_a_bad_label_is_named_and_changes_nothing(small: Executor, label: int) -
     before = small.state_dict()
     labels[2] = label
     with pytest.raises(UserError, match="SP1608") as error:
-        small.step(images, labels)
+        small.step(images, labels, lr=0.75)
+    assert small.lr == before["stepplan.lr"] != 0.75
     assert f"labels has the value {label} at position 2" in error.value.problem
     assert all(np.array_equal(before[k], v) for k, v in small.state_dict().items())
     labels[2] = -100  # PyTorch's index to ignore
     small.step(images, labels)
+
+
+def test_an_interrupted_step_is_counted(small: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C is raised when the run is over, and parameters have changed: what is saved then goes on with its bits."""
+    inputs = batch(small_net())
+    state = small.state_dict()
+    small.step(*inputs, lr=0.2)
+    wanted = small.state_dict()
+    small.load_state_dict(state)
+
+    class Interrupted(ModuleType):
+        def run(self, *arguments: Any) -> None:
+            native.run(*arguments)
+            raise KeyboardInterrupt
+
+    native = small._native
+    monkeypatch.setattr(small, "_native", Interrupted("native"))
+    with pytest.raises(KeyboardInterrupt):
+        small.step(*inputs, lr=0.2)
+    monkeypatch.undo()
+    assert all(array.tobytes() == wanted[name].tobytes() for name, array in small.state_dict().items())
 
 
 def test_state_dict_takes_pytorch_states(small: Executor) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from codegen.cpu.tables import first_lr
 from planner.capturing import capture
 from planner.errors import UserError
 from planner.frontends.torch_export import capture_module
@@ -310,3 +311,25 @@ def test_parameter_groups() -> None:
     for name, attrs in updates.items():
         assert isinstance(attrs, AdamAttrs) and attrs.decoupled
         assert (attrs.lr, attrs.weight_decay) == ((1e-3, 0.1) if "weight" in name and name[0] != "1" else (5e-3, 0.0))
+
+
+def test_the_learning_rate_is_the_first_group_s() -> None:
+    """Not that of the parameter whose gradient is ready first; also from a file, and in bfloat16."""
+    module = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3))
+    groups = [{"params": module[0].parameters()}, {"params": module[1].parameters(), "lr": 0.5}]
+    captured = capture(module, torch.randn(2, 4), optimizer=torch.optim.SGD(groups, lr=0.1))
+    graph = captured.graph
+    assert next(n.attrs.lr for n in graph.program["train_step"].nodes if n.phase == "update") == 0.5
+    assert graph.lr == first_lr(graph) == 0.1
+    assert parse_graph(json.loads(graph_text(graph))).lr == captured.in_precision("bf16").graph.lr == 0.1
+    alike = capture(module, torch.randn(2, 4), optimizer=torch.optim.SGD(module.parameters(), lr=0.1)).graph
+    assert alike.lr is None and first_lr(alike) == 0.1
+
+
+def test_learning_rates_that_a_scheduler_has_set_to_zero() -> None:
+    module = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3))
+    groups = [{"params": module[0].parameters()}, {"params": module[1].parameters(), "lr": 0.5}]
+    optimizer = torch.optim.SGD(groups, lr=0.1)
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: step / 10)
+    with pytest.raises(UserError, match="SP1023"):
+        capture(module, torch.randn(2, 4), optimizer=optimizer)

@@ -172,11 +172,12 @@ def test_deep_resnets_by_their_counts() -> None:
     assert depth == 3 * (6 + 32 + 10 + 6) + 2
 
 
-@pytest.mark.parametrize("name", ["resnet5", "resnet_3_4_6", "resnet_0_1_1_1", "RESNET50", "", "vgg"])
+@pytest.mark.parametrize("name", ["resnet5", "resnet_3_4_6", "resnet_0_1_1_1", "RESNET50", "", "vgg", "mine.net"])
 def test_unknown_names_list_near_ones(name: str) -> None:
     with pytest.raises(UserError, match="SP1010") as caught:
         build(name)
     assert name != "resnet5" or "resnet50" in caught.value.fix
+    assert name != "mine.net" or "package.module:factory" in caught.value.fix
 
 
 def test_sizes_that_a_network_has_not_are_refused() -> None:
