@@ -82,11 +82,13 @@ class PlanOptions(Frozen):
         return (*plain, self.model_copy(update=siblings))
 
     def uniform_candidates(self, lanes: int) -> tuple["PlanOptions", ...]:
-        """The uniform settings that `auto` compares with: 2, 4, 8, ... nodes at a time share the lanes. One at a time
-        is no setting of its own: strategy 1 gives every node the best of all counts."""
+        """The uniform settings that `auto` compares with: all lanes shared by 2, 4, 8, ... nodes at a time, and one
+        node at a time on as few lanes. Strategy 1 has each node's best count, but in steps of microseconds signals
+        between lanes, and bytes in other lanes' caches, may cost more than further lanes gain."""
         counts = [lanes // 2**power for power in range(1, lanes.bit_length())]
-        fixed = {"policy": "liu", "strategies": (3,), "search": False, "parallel_ops": None}
-        return tuple(self.model_copy(update={**fixed, "uniform": count}) for count in counts)
+        fixed = {"policy": "liu", "search": False, "parallel_ops": None}
+        ways = [{**fixed, "strategies": s, "uniform": count} for s in ((3,), ()) for count in counts]
+        return tuple(self.model_copy(update=way) for way in ways)
 
 
 def read_pins(path: Path | str) -> Pins:

@@ -18,6 +18,7 @@ from planner.graph.precision import require_precision
 from planner.plan.schema import Plan
 from planner.solve.assemble import Say, Setting, assemble, too_small
 from planner.solve.budget import (
+    CERTAIN,
     Infeasible,
     chain,
     fastest_within,
@@ -282,16 +283,21 @@ def _solved(graph: Graph, target: Target, costs: CostTable, options: PlanOptions
     for number, setting in enumerate(settings):
         if not setting.options.coruns:
             schedules = scheduler.schedules(setting.options)
-            if not _told_twin(setting, schedules, [(s.setting, s.given) for s in solved.values()]):
-                solved[number] = _Solved(setting, schedules)
-                say(f"auto: {_named(setting.options)}: {format_ns(solved[number].total_ns)}")
+            if _told_twin(setting, schedules, [(s.setting, s.given) for s in solved.values()]):
+                continue
+            least = _least_ns(setting, schedules) if setting.options.uniform is not None else 0
+            if least and least >= min(s.total_ns for s in solved.values()):
+                say(f"auto: {_named(setting.options)}: {format_ns(round(least))} at least, not worth it")
+                continue
+            solved[number] = _Solved(setting, schedules)
+            say(f"auto: {_named(setting.options)}: {format_ns(solved[number].total_ns)}")
     _solve_side_by_side(settings, scheduler, solved)
     return tuple(solved[number] for number in sorted(solved))
 
 
 def _solve_side_by_side(settings: Sequence[Setting], scheduler: Scheduler, solved: dict[int, _Solved]) -> None:
-    """Schedule everything that runs nodes side by side, and plan to the end what ends first, as far as it promises
-    enough: of a large graph no more than MOST_PLANNED."""
+    """Schedule everything that runs nodes side by side, and plan to the end what ends first, as far as it may be worth
+    it: of a large graph no more than MOST_PLANNED."""
     first = settings[0]
     given = [(s.setting, s.given) for s in solved.values()]
     ends: dict[int, float] = {}
@@ -305,12 +311,23 @@ def _solve_side_by_side(settings: Sequence[Setting], scheduler: Scheduler, solve
     large = sum(len(p.nodes) for p in first.graph.programs) > SMALL_GRAPH
     for place, number in enumerate(sorted(ends, key=lambda n: ends[n])):
         name, end = _named(settings[number].options), ends[number]
-        hopeless = first.costs.measured and end * SURE >= min(s.total_ns for s in solved.values())
+        margin = SURE if first.costs.measured else 0  # modelled times leave nothing out
+        hopeless = _least_ns(settings[number], schedules[number]) * margin >= min(s.total_ns for s in solved.values())
         if hopeless or (large and place >= MOST_PLANNED):
             first.say(f"auto: {name}: {format_ns(end)} as scheduled, not worth it")
         else:
             solved[number] = _Solved(settings[number], schedules[number])
             first.say(f"auto: {name}: {format_ns(solved[number].total_ns)}")
+
+
+def _least_ns(setting: Setting, schedules: dict[str, Schedule]) -> float:
+    """About the least that a plan of such schedules may take, ns. Where nodes run side by side, each was charged with a
+    signal per stage, and need not wait for any; where they do not, weights may be stored as kernels pack them."""
+    if any(s.spans for s in schedules.values()):
+        stages = sum(len(c.stage_ns) for s in schedules.values() for c in s.choices.values())
+        return sum(s.end_ns for s in schedules.values()) - setting.costs.sync_ns * stages
+    stored = schedules if setting.options.plain_weights else stored_weights(setting.graph, schedules)
+    return CERTAIN * sum(s.end_ns for s in stored.values())
 
 
 def _told_twin(

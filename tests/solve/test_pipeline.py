@@ -80,6 +80,17 @@ def test_a_budget_too_small_names_the_smallest_and_the_node_that_binds() -> None
         make_plan(graph, target, costs, PlanOptions(policy="sequential", memory_budget=need - 1))
 
 
+def test_scratch_of_more_bytes_than_floats_count_is_told_as_too_much() -> None:
+    graph, target = small_net(batch=1), load_target("cpu2")
+    costs = modelled_costs(graph, target)
+    entries = tuple(
+        e.model_copy(update={"facts": {**e.facts, "scratch_bytes": 2**58}}) if "scratch_bytes" in e.facts else e
+        for e in costs.entries
+    )
+    with pytest.raises(UserError, match="SP1301"):
+        make_plan(graph, target, costs.model_copy(update={"entries": entries}), PlanOptions(policy="sequential"))
+
+
 def test_unmeasured_signature_is_named() -> None:
     graph, target = small_net(), load_target("cpu2")
     costs = modelled_costs(graph, target)

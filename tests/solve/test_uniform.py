@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 from planner.costs.model import modelled_costs
 from planner.costs.table import CostTable
 from planner.graph.model import Graph
+from planner.graph.optimizer import Optimizer
 from planner.plan.check import check
 from planner.plan.schema import Plan
 from planner.solve import pipeline
 from planner.solve.options import PlanOptions
 from planner.solve.pipeline import make_plan
 from planner.target.text import load_target
-from tests.graphs import random_net, small_net
+from tests.graphs import deep_net, random_net, small_net
 
 TARGET = load_target("cpu16")
 LANES = 4
@@ -36,8 +37,8 @@ def shaken(graph: Graph, seed: int) -> CostTable:
     return table.model_copy(update={"entries": tuple(entries)})
 
 
-def uniform(count: int) -> PlanOptions:
-    return PlanOptions(policy="liu", strategies=(3,), uniform=count, lanes=LANES)
+def uniform(count: int, strategies: tuple[int, ...] = (3,)) -> PlanOptions:
+    return PlanOptions(policy="liu", strategies=strategies, uniform=count, lanes=LANES)
 
 
 def test_every_node_gets_the_count_or_the_most_below() -> None:
@@ -57,9 +58,34 @@ def test_auto_is_never_behind_sequential_or_a_uniform_setting(seed: int) -> None
     auto = make_plan(graph, TARGET, costs, PlanOptions(lanes=LANES))
     assert check(graph, auto, TARGET) == []
     others = [PlanOptions(policy="sequential", lanes=LANES), uniform(1), uniform(2)]
+    others += [uniform(1, ()), uniform(2, ())]
     others += [PlanOptions(policy="liu", strategies=s, lanes=LANES) for s in ((1, 3), (1, 2, 3))]
     for options in others:
         assert total_ns(auto) <= total_ns(make_plan(graph, TARGET, costs, options)), options
+
+
+def with_signals(graph: Graph, sync_ns: float, source: str) -> CostTable:
+    table = shaken(graph, 0)
+    entries = tuple(e.model_copy(update={"source": source}) for e in table.entries)
+    return table.model_copy(update={"entries": entries, "sync_ns": sync_ns})
+
+
+def test_where_signals_cost_more_than_lanes_gain_everything_runs_on_one() -> None:
+    graph = deep_net(6, Optimizer(lr=0.1))
+    costs = with_signals(graph, 2000.0, "modelled")
+    auto = make_plan(graph, TARGET, costs, PlanOptions(lanes=LANES))
+    assert total_ns(auto) <= total_ns(make_plan(graph, TARGET, costs, uniform(1, ())))
+    others = (make_plan(graph, TARGET, costs, PlanOptions(policy=p, lanes=LANES)) for p in ("sequential", "liu"))
+    assert total_ns(auto) < 0.9 * min(map(total_ns, others))
+
+
+@pytest.mark.parametrize("seed", [1, 3])
+def test_signals_that_are_charged_and_not_waited_for_rule_nothing_out(seed: int) -> None:
+    graph = random_net(random.Random(seed), nodes=5)
+    costs = with_signals(graph, 3000.0, "measured")
+    auto = make_plan(graph, TARGET, costs, PlanOptions(lanes=LANES))
+    for options in (uniform(1), uniform(2), PlanOptions(policy="liu", strategies=(1, 3), lanes=LANES)):
+        assert total_ns(auto) <= pipeline.SURE * total_ns(make_plan(graph, TARGET, costs, options)), options
 
 
 def test_of_a_large_graph_everything_is_scheduled_and_what_ends_first_is_planned(

@@ -211,7 +211,8 @@ class Search:
         count = max(2, min(HOLDS, HELD // len(self._made.order)))
         edge = min(high, int(SHORT * low))
         # Large graphs have few levels; those with more memory are not to go without.
-        short = sorted({int(x) for x in np.geomspace(low, edge, max(2, SHORTS * count // HOLDS))})
+        # Beyond 2^53 bytes floats are not exact: below the lowest there is no state.
+        short = sorted({max(low, int(x)) for x in np.geomspace(low, edge, max(2, SHORTS * count // HOLDS))})
         levels = short + [int(x) for x in np.geomspace(edge, high, count // 6 + 2)[1:-1]]
         holding = Holding(self._exact, self._made)
         listed = [s.found for s in known if s.found]
