@@ -57,7 +57,8 @@ def compile_library(source: Path, extra_flags: tuple[str, ...] = (), more: Seque
     """Builds `source`, and `more` with it, into a shared library, cached in the temporary folder by the hash of all
     that is compiled."""
     digest = hashlib.sha256(" ".join([*FLAGS, *extra_flags]).encode())
-    for file in [source, *more, *sorted(RUNTIME.rglob("*.hpp")), RUNTIME.parent / "cpu" / "probe.cpp"]:
+    headers = (*sorted(RUNTIME.rglob("*.hpp")), *sorted(source.parent.glob("*.hpp")))
+    for file in [source, *more, *headers, RUNTIME.parent / "cpu" / "probe.cpp"]:
         digest.update(file.read_bytes())
     folder = Path(tempfile.gettempdir()) / f"stepplan-tests-{os.getuid()}"
     folder.mkdir(exist_ok=True)
