@@ -187,18 +187,13 @@ def _floor_divide(c: Context, a: Any, b: Any) -> str:
 def _remainder(c: Context, a: Any, b: Any) -> str:
     if c.whole_result():
         return str(c.whole_of("remainder", a, b))
-    return _rest(c, a, b, "floor")
+    return c.op("remainder", c.floating(a), c.floating(b))
 
 
 @lowers("fmod")
 def _fmod(c: Context, a: Any, b: Any) -> str:
     require(not c.whole_result(), "whole numbers")
-    return _rest(c, a, b, "trunc")
-
-
-def _rest(c: Context, a: Any, b: Any, rounding: str) -> str:
-    a, b = c.floating(a), c.floating(b)
-    return c.op("sub", a, c.op("mul", b, divided(c, a, b, rounding)))
+    return c.op("fmod", c.floating(a), c.floating(b))
 
 
 # -- tests -----------------------------------------------------------------------------------------------------

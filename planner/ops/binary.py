@@ -110,7 +110,7 @@ class Div(_Binary):
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
         a, b = super().draw(sample, rng)
-        return (a, np.sign(b) * (np.abs(b) + 0.5))
+        return (a, _away_from_zero(b))
 
 
 class _Extremum(_Binary):
@@ -137,6 +137,39 @@ class Minimum(_Extremum):
 
     name = "minimum"
     function = np.minimum
+
+
+class _Rest(_Binary):
+    """What division leaves, exactly: a less a whole multiple of b. NaN where b is 0 or a infinite."""
+
+    def gradient(self, context: GradientContext) -> None:
+        a, b = context.node.inputs
+        if context.needs(0):
+            _give(context, 0, context.grad)
+        if context.needs(1):
+            operands = [context.grad, _expanded(context, a), _expanded(context, b)]
+            attrs = BinaryGradAttrs(operand=1)
+            _give(context, 1, context.emit(f"{self.name}_backward", operands, attrs, of=1)[0])
+
+    def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
+        a, b = super().draw(sample, rng)
+        return (9 * a, _away_from_zero(b))
+
+
+@register
+class Remainder(_Rest):
+    """y = a - b floor(a / b): it has b's sign, and is b itself where a tiny one of the other sign is rounded."""
+
+    name = "remainder"
+    function = np.remainder
+
+
+@register
+class Fmod(_Rest):
+    """y = a - b trunc(a / b): it has a's sign."""
+
+    name = "fmod"
+    function = np.fmod
 
 
 class _BinaryBackward(Elementwise):
@@ -179,7 +212,7 @@ class DivBackward(_BinaryBackward):
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
         dy, a, b = super().draw(sample, rng)
-        return (dy, a, np.sign(b) * (np.abs(b) + 0.5))
+        return (dy, a, _away_from_zero(b))
 
 
 class _ExtremumBackward(_BinaryBackward):
@@ -204,6 +237,36 @@ class MaximumBackward(_ExtremumBackward):
 class MinimumBackward(_ExtremumBackward):
     name = "minimum_backward"
     sign = -1
+
+
+class _RestBackward(_BinaryBackward):
+    """da = dy; db = -dy times the quotient, rounded as the op rounds it."""
+
+    rounded: ClassVar[Callable[..., Any]]
+
+    def reference(self, attrs: BinaryGradAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        dy, a, b = inputs
+        return (-dy * type(self).rounded(a / b) if attrs.operand else dy,)
+
+    def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
+        dy, a, b = super().draw(sample, rng)
+        return (dy, 9 * a, _away_from_zero(b))
+
+
+@register
+class RemainderBackward(_RestBackward):
+    name = "remainder_backward"
+    rounded = np.floor
+
+
+@register
+class FmodBackward(_RestBackward):
+    name = "fmod_backward"
+    rounded = np.trunc
+
+
+def _away_from_zero(b: Array) -> Array:
+    return np.asarray(np.sign(b) * (np.abs(b) + 0.5))
 
 
 def _give(context: GradientContext, index: int, gradient: str) -> None:

@@ -112,6 +112,8 @@ _RULES: Mapping[str, Callable[[_Steps, Ref, Sequence[Ref]], Sequence[Ref | None]
     "sub": lambda s, dy, x: [dy, s.add("neg", [dy])],
     "mul": lambda s, dy, x: [s.add("mul", [dy, x[1]]), s.add("mul", [dy, x[0]])],
     "div": lambda s, dy, x: [s.add("div", [dy, x[1]]), s.add("div_backward", [dy, *x], BinaryGradAttrs(operand=1))],
+    "remainder": lambda s, dy, x: [dy, s.add("remainder_backward", [dy, *x], BinaryGradAttrs(operand=1))],
+    "fmod": lambda s, dy, x: [dy, s.add("fmod_backward", [dy, *x], BinaryGradAttrs(operand=1))],
     "neg": lambda s, dy, x: [s.add("neg", [dy])],
     "where": _where,
 }

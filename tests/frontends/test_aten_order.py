@@ -72,6 +72,18 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor], Tensor], ...]] = {
 }
 
 
+@pytest.mark.parametrize("function", [torch.remainder, torch.fmod])
+def test_what_division_leaves_is_one_node(function: Callable[..., Tensor]) -> None:
+    """Of a tensor or a number, with gradients of both; not composed, which is exact for small quotients alone."""
+
+    def both(x: Tensor) -> Tensor:
+        return function(9 * x, x.flip(0) + 3) + function(x, 0.3)
+
+    graph = agree(Function(both), torch.randn(4, 5, generator=torch.Generator().manual_seed(3)), "mse", fuse=False)
+    names = [n.op for n in graph.program["train_step"].nodes]
+    assert names.count(function.__name__) == 2 and "floor" not in names and "trunc" not in names
+
+
 @pytest.mark.filterwarnings("ignore:index_reduce")
 @pytest.mark.parametrize("family", FUNCTIONS)
 def test_agrees(family: str) -> None:

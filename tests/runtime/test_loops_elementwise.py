@@ -152,7 +152,7 @@ def strides_of(array):
     return [s // array.itemsize for s in array.strides]
 
 
-BINARY = [torch.add, torch.sub, torch.mul, torch.div, torch.maximum, torch.minimum]
+BINARY = [torch.add, torch.sub, torch.mul, torch.div, torch.maximum, torch.minimum, torch.remainder, torch.fmod]
 BROADCASTS = [
     ((40,), (40,)),
     ((4, 5, 6), (6,)),
@@ -192,6 +192,55 @@ def test_max_and_min_keep_nan(lib, kind):
     y, ones = np.zeros(3, np.float32), six([1], 1)
     lib("binary", kind, 0, None, a, ones, b, ones, y, six([3], 1), 0, 3)
     assert np.isnan(y[:2]).all() and np.isfinite(y[2])
+
+
+def rest_bits(values) -> np.ndarray:
+    """One NaN is as good as another; zeros have signs."""
+    return np.where(np.isnan(values), np.float32(np.nan), values).view(np.uint32)
+
+
+def rest_of(lib, kind, a, b) -> np.ndarray:
+    y, one = poisoned(a.size), six([1], 1)
+    lib("binary", kind, 0, None, a, one, b, one, y, six([a.size], 1), 0, a.size)
+    return rest_bits(y)
+
+
+def exact_rest(kind, a, b) -> np.ndarray:
+    """By C's fmod: PyTorch's vector code gives NaN where the quotient is huge."""
+    with np.errstate(all="ignore"):
+        rest = np.fmod(a, b)
+        turned = (rest != 0) & ((rest < 0) != (b < 0)) & (kind == REST[0])
+        return rest_bits(np.where(turned, rest + b, rest))
+
+
+REST = [BINARY.index(torch.remainder), BINARY.index(torch.fmod)]
+
+
+@pytest.mark.parametrize("kind", REST)
+@pytest.mark.parametrize("ratio", [1.0, 1e6, 1e9, 1e38])
+def test_what_division_leaves_is_exact(lib, kind, ratio):
+    """However often the divisor is in it; one in four is a whole multiple, as far as float32 has those."""
+    rng = np.random.default_rng(0)
+    b = rng.choice([-1, 1], 40001) * np.exp2(rng.uniform(-2, 1, 40001))
+    quotients = rng.standard_normal(b.size) * ratio
+    quotients[::4] = np.rint(quotients[::4])
+    b = b.astype(np.float32)
+    a = np.clip(quotients * b, -3e38, 3e38).astype(np.float32)
+    found = rest_of(lib, kind, a, b)
+    np.testing.assert_array_equal(found, exact_rest(kind, a, b))
+    if ratio <= 1e9:
+        np.testing.assert_array_equal(found, rest_bits(BINARY[kind](torch.tensor(a), torch.tensor(b)).numpy()))
+
+
+@pytest.mark.parametrize("kind", REST)
+def test_what_division_leaves_of_special_numbers(lib, kind):
+    """All pairs of zeros, infinities, NaN, the smallest and largest numbers and those next to multiples, with signs."""
+    sizes = [0, np.inf, np.nan, 1e-45, 3e-45, 1.2e-38, 1e-10, 0.1, 1, 2, 3, 6, 1e10, 1.7e38, 3.4e38]
+    sizes = np.array(sizes, np.float32)
+    sizes = np.concatenate([sizes, np.nextafter(sizes[7:12], np.float32(0)), np.nextafter(sizes[7:12], np.float32(9))])
+    signed = np.concatenate([sizes, -sizes])
+    a, b = (np.ascontiguousarray(v).reshape(-1) for v in np.meshgrid(signed, signed))
+    np.testing.assert_array_equal(rest_of(lib, kind, a, b), exact_rest(kind, a, b))
 
 
 @pytest.mark.parametrize("slices", SLICES)

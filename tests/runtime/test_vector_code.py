@@ -67,6 +67,20 @@ def test_functions_of_elements_become_vector_code(tmp_path, element, march, widt
     assert not re.search(r"(call|jmp)\s.*stepplan4math", text)
 
 
+@pytest.mark.parametrize("march,width", [("x86-64-v3", 32), ("x86-64-v4", 64)])
+@pytest.mark.parametrize("function", ["Remainder", "Fmod"])
+def test_what_division_leaves_becomes_vector_code(tmp_path, function, march, width):
+    text, loops = compiled(
+        tmp_path,
+        march,
+        "binary",
+        "void forward(const float* a, const float* b, float* y, Range range)",
+        f"{{ map_binary<{function}>(a, b, y, range); }}",
+    )
+    assert f"optimized: loop vectorized using {width} byte vectors" in loops
+    assert not re.search(r"(call|jmp)\s.*(fma|trunc|floor|fmod)", text)
+
+
 @pytest.mark.parametrize("results", [1, 2, 3])
 def test_chains_of_bfloat16_become_vector_code(tmp_path, results):
     """However long they are, and of several results."""

@@ -101,6 +101,8 @@ STEPPLAN_BINARY(Mul)
 STEPPLAN_BINARY(Div)
 STEPPLAN_BINARY(Max)
 STEPPLAN_BINARY(Min)
+STEPPLAN_BINARY(Remainder)
+STEPPLAN_BINARY(Fmod)
 
 template <class T>
 void scale(Queue queue, const T* x, float factor, T* y, int64_t n) {
