@@ -151,7 +151,7 @@ struct Seen {
   int64_t by(int64_t query) const { return causal ? std::min(keys, query + behind + 1) : keys; }
   /// The first query that reads a key.
   int64_t first(int64_t key) const { return causal ? std::max<int64_t>(0, key - behind) : 0; }
-  /// The first query that those stay together with.
+  /// The first of the queries that stay together with that one.
   int64_t start(int64_t key) const { return first(key) / kTogether<W> * kTogether<W>; }
   /// Of the queries together with this one: how many keys the last of them reads; with tiles, whole ones of them.
   int64_t beside(int64_t query) const {
