@@ -101,12 +101,10 @@ class Div(_Binary):
     function = np.divide
 
     def gradient(self, context: GradientContext) -> None:
-        a, b = context.node.inputs
         if context.needs(0):
-            _give(context, 0, context.emit("div", [context.grad, b], of=0)[0])
+            _give(context, 0, context.emit("div", [context.grad, context.node.inputs[1]], of=0)[0])
         if context.needs(1):
-            operands = [context.grad, _expanded(context, a), _expanded(context, b)]
-            _give(context, 1, context.emit("div_backward", operands, BinaryGradAttrs(operand=1), of=1)[0])
+            _give_computed(context, 1)
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
         a, b = super().draw(sample, rng)
@@ -115,12 +113,9 @@ class Div(_Binary):
 
 class _Extremum(_Binary):
     def gradient(self, context: GradientContext) -> None:
-        a, b = context.node.inputs
         for index in (0, 1):
             if context.needs(index):
-                operands = [context.grad, _expanded(context, a), _expanded(context, b)]
-                attrs = BinaryGradAttrs(operand=index)
-                _give(context, index, context.emit(f"{self.name}_backward", operands, attrs, of=index)[0])
+                _give_computed(context, index)
 
 
 @register
@@ -143,13 +138,10 @@ class _Rest(_Binary):
     """What division leaves, exactly: a less a whole multiple of b. NaN where b is 0 or a infinite."""
 
     def gradient(self, context: GradientContext) -> None:
-        a, b = context.node.inputs
         if context.needs(0):
             _give(context, 0, context.grad)
         if context.needs(1):
-            operands = [context.grad, _expanded(context, a), _expanded(context, b)]
-            attrs = BinaryGradAttrs(operand=1)
-            _give(context, 1, context.emit(f"{self.name}_backward", operands, attrs, of=1)[0])
+            _give_computed(context, 1)
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
         a, b = super().draw(sample, rng)
@@ -267,6 +259,13 @@ class FmodBackward(_RestBackward):
 
 def _away_from_zero(b: Array) -> Array:
     return np.asarray(np.sign(b) * (np.abs(b) + 0.5))
+
+
+def _give_computed(context: GradientContext, index: int) -> None:
+    """The gradient that an op of its own computes from that of the result and both operands."""
+    operands = [context.grad, *(_expanded(context, x) for x in context.node.inputs)]
+    attrs = BinaryGradAttrs(operand=index)
+    _give(context, index, context.emit(f"{context.node.op}_backward", operands, attrs, of=index)[0])
 
 
 def _give(context: GradientContext, index: int, gradient: str) -> None:

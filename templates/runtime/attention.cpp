@@ -138,7 +138,7 @@ void add_row(const float* from, int64_t count, float* to) {
 
 // -- blocks of scores ----------------------------------------------------------------------------------------------------
 
-/// Queries that stay together in products: as many rows as one computes at once, and with tiles as many as pairs of words.
+/// Queries that stay together in products: as many rows as one computes at once; with tiles, as many as one adds up.
 template <class W>
 constexpr int64_t kTogether = in_tiles<W> ? 2 * tiles::kSize : kRows;
 

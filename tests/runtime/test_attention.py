@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from codegen.build import bfloat16_flags
 from planner.graph.model import DType, TensorType
 from planner.ops.attention import AttentionAttrs, AttentionBackward, AttentionForward
 from planner.ops.base import Signature
@@ -16,7 +17,7 @@ from planner.target.detect import detect
 from tests.runtime.build import RUNTIME, Library, compile_library
 
 SOURCE, KERNELS = Path(__file__).parent / "attention.cpp", RUNTIME / "attention.cpp"
-PAIRS = ("-mavx512bf16",) if "avx512_bf16" in detect().cpu.isa else ()
+PAIRS = bfloat16_flags(detect())
 TILES = ("-include", str(Path(__file__).parent / "emulated_tiles.hpp"))
 
 

@@ -23,14 +23,14 @@ class Blocks {
   }
 
   static size_t scratch_bytes(const MatMulShape& s, Range rows, Range columns) {
-    return (left_floats(s, rows, kMostDepth) + right_floats(s, columns, kMostDepth)) * sizeof(float);
+    return (left_floats(s, rows) + right_floats(s, columns)) * sizeof(float);
   }
 
   /// Rows and columns of one product of the batch, whose operands start at a, b and c.
   static void run(const MatMulShape& s, Range rows, Range columns, const float* a, const float* b, const float* bias, float* c,
                   float* scratch) {
-    float *const left = scratch, *const right = scratch + left_floats(s, rows, kDepth);
-    const int64_t step = left_step(s, kDepth);
+    float *const left = scratch, *const right = scratch + left_floats(s, rows);
+    const int64_t step = std::min(kDepth, s.k) + kGap;
     if (s.bias)
       for (int64_t r = rows.begin; r < rows.end; ++r)
         std::copy(bias + columns.begin, bias + columns.end, c + r * s.c.row_stride + columns.begin);
@@ -65,12 +65,11 @@ class Blocks {
   static constexpr int64_t kGap = 16;  // rows a power of two apart would all want the same cache lines
 
   static bool is_dense(const MatrixLayout& m) { return m.column_stride == 1 || m.row_stride == 1; }
-  static int64_t left_step(const MatMulShape& s, int64_t depth) { return std::min(depth, s.k) + kGap; }
-  static int64_t left_floats(const MatMulShape& s, Range rows, int64_t depth) {
-    return whole_tiles(std::min(kRowsAtOnce, rows.size())) * left_step(s, depth);
+  static int64_t left_floats(const MatMulShape& s, Range rows) {
+    return whole_tiles(std::min(kRowsAtOnce, rows.size())) * (std::min(kMostDepth, s.k) + kGap);
   }
-  static int64_t right_floats(const MatMulShape& s, Range columns, int64_t depth) {
-    return std::min(depth, s.k) * products::padded(std::min(kColumns, columns.size()));
+  static int64_t right_floats(const MatMulShape& s, Range columns) {
+    return std::min(kMostDepth, s.k) * products::padded(std::min(kColumns, columns.size()));
   }
   static int64_t whole_tiles(int64_t rows) { return (rows + products::kRows - 1) / products::kRows * products::kRows; }
 

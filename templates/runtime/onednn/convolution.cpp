@@ -93,9 +93,7 @@ std::unique_ptr<const ConvMap> made_forward(const ConvShape& shape, Slicing slic
                    : method == Method::depthwise ? depthwise_map
                    : method == Method::pointwise ? pointwise_map
                                                  : nullptr;
-  if (own) {
-    return own(shape, slicing, stored, false);
-  }
+  if (own) return own(shape, slicing, stored, false);
   return std::make_unique<ForwardByLibrary>(shape, slicing, name, stored);
 }
 
