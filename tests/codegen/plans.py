@@ -211,22 +211,27 @@ def low_samples(op: Op) -> list[Sample]:
     return [in_bfloat16(op, s) for s in op.samples() if any(t.dtype is DType.FLOAT32 for t in s.inputs)]
 
 
-EVERY_SHAPE = ("relu", "relu_backward", "gelu", "gelu_backward", "sigmoid", "sigmoid_backward")
+EVERY_SHAPE = (
+    *("relu", "relu_backward", "gelu", "gelu_backward", "sigmoid", "sigmoid_backward"),
+    *("div", "div_backward"),
+)
 
 
 def every_case(slices: Sequence[int] = (1, 2, 3, 4, 5)) -> list[Case]:
     """Every sample, one in three in each number of slices, the others in the largest that they can have. Also in
-    bfloat16, products where the processor has instructions for it. Functions of one element share their loops: of most
-    of them one shape is enough, and in bfloat16 one sample in three."""
+    bfloat16, products where the processor has instructions for it. Functions of one element share their loops, and
+    those of two elements theirs: most come in one shape (of two elements equal ones, and one of them broadcast), and in
+    bfloat16 one sample in three does."""
     found: list[Case] = []
     able = detect().bfloat16
     for op in all_ops().values():
         low = low_samples(op) if able or op.family not in (*LIBRARY_FAMILIES, "attention") else ()
         whole = op.samples()
-        if op.family == "elementwise":
+        if op.family in ("elementwise", "binary"):
             low = low[::3]
             if op.name not in EVERY_SHAPE:
-                whole = list({sample.attrs: sample for sample in whole}.values())
+                one = list({sample.attrs: sample for sample in whole}.values())
+                whole = one if op.family == "elementwise" else [whole[0], whole[-1]]
         for position, sample in (*enumerate(whole), *enumerate(low)):
             probe = Case(0, op, sample, Mode("", "", 1))
             graph = graph_of([probe])

@@ -11,13 +11,16 @@ from pathlib import Path
 
 import numpy as np
 
-from codegen.build import FAST
+from codegen.build import COMMON, FAST
+from codegen.toolchain import compile_object
+from planner.target.detect import detect
 
 RUNTIME = Path(__file__).resolve().parents[2] / "templates" / "runtime"
+MARCH = f"-march={detect().cpu.march}"
 FLAGS = [
     "-std=c++20",
     *FAST,
-    "-march=native",
+    MARCH,
     "-fopenmp",
     "-Wall",
     "-Wextra",
@@ -51,6 +54,11 @@ def _convert(argument):
     if isinstance(argument, (bool, int, np.integer)):
         return ctypes.c_int64(int(argument))
     return ctypes.c_float(argument)
+
+
+def shared_object(*sources: Path, flags: Sequence[str] = ()) -> Path:
+    """What plans share, as executors on this machine are linked with it, and from their cache."""
+    return compile_object(*sources, flags=(*COMMON, *FAST, *flags, MARCH))
 
 
 def compile_library(source: Path, extra_flags: tuple[str, ...] = (), more: Sequence[Path] = ()) -> Library:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.build import RUNTIME, compile_library
+from codegen.build import CONVOLUTIONS
+from tests.runtime.build import compile_library, shared_object
 
 PREFIX = Path(sysconfig.get_path("data"))
 
@@ -21,6 +22,6 @@ def onednn_flags() -> tuple[str, ...]:
 @pytest.fixture(scope="session")
 def library(onednn_flags: tuple[str, ...]) -> ctypes.CDLL:
     """The harness with all library calls; test modules of other kernels have a `library` of their own."""
-    calls = sorted((RUNTIME / "onednn").glob("*.cpp"))
     harness = Path(__file__).parent / "onednn_harness.cpp"
+    calls = [shared_object(*group) for group in CONVOLUTIONS]
     return ctypes.CDLL(str(compile_library(harness, onednn_flags, calls).path))

@@ -14,7 +14,7 @@ from planner.ops.attention import AttentionAttrs, AttentionBackward, AttentionFo
 from planner.ops.base import Signature
 from planner.ops.dropout import factors
 from planner.target.detect import detect
-from tests.runtime.build import RUNTIME, Library, compile_library
+from tests.runtime.build import RUNTIME, Library, compile_library, shared_object
 
 SOURCE, KERNELS = Path(__file__).parent / "attention.cpp", RUNTIME / "attention.cpp"
 PAIRS = bfloat16_flags(detect())
@@ -25,9 +25,9 @@ TILES = ("-include", str(Path(__file__).parent / "emulated_tiles.hpp"))
 def library(request: pytest.FixtureRequest) -> Library:
     """`tiles`: pairs of bfloat16 numbers are multiplied in tile registers, which are emulated; where a processor has
     them, `native` is with them, too."""
-    march = "x86-64-v3" if request.param == "tiles" else request.param
-    more = {"native": PAIRS, "tiles": TILES}.get(request.param, ())
-    return compile_library(SOURCE, (f"-march={march}", *more), [KERNELS])
+    if request.param == "native":
+        return compile_library(SOURCE, PAIRS, [shared_object(KERNELS, flags=PAIRS)])
+    return compile_library(SOURCE, ("-march=x86-64-v3", *(TILES if request.param == "tiles" else ())), [KERNELS])
 
 
 DRAW = {"seed": 5, "stream": 7, "step": 3}

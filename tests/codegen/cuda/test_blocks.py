@@ -15,7 +15,7 @@ RNG = np.random.default_rng()
 @pytest.fixture(scope="module")
 def kernels() -> Library:
     folder = RUNTIME / "cuda"
-    flags = ("-DSTEPPLAN_NULL_DEVICE", f"-I{folder}", f"-I{RUNTIME}")
+    flags = ("-DSTEPPLAN_NULL_DEVICE", f"-I{folder}", f"-I{RUNTIME}", "-O1")
     return compile_library(Path(__file__).parent / "blocks.cpp", flags, [folder / "block_null.cpp"])
 
 

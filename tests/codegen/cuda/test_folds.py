@@ -14,7 +14,7 @@ RNG = np.random.default_rng()
 @pytest.fixture(scope="module")
 def kernels() -> Library:
     folder = RUNTIME / "cuda"
-    flags = ("-DSTEPPLAN_NULL_DEVICE", f"-I{folder}", f"-I{RUNTIME}", *QUIET)
+    flags = ("-DSTEPPLAN_NULL_DEVICE", f"-I{folder}", f"-I{RUNTIME}", "-O1", *QUIET)
     return compile_library(Path(__file__).parent / "folds.cpp", flags, [folder / "block_null.cpp"])
 
 
