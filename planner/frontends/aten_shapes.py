@@ -232,9 +232,10 @@ def _new_full(c: Context, x: str, shape: list[int], value: Any, *_: Any) -> Any:
 
 
 def _full(c: Context, x: str, value: float, rest: tuple[Any, ...]) -> Any:
-    """A constant of the shape in `rest`, or of x's shape; like every constant it is folded further."""
+    """A constant of the shape in `rest`, or of x's shape; like every constant it is folded further, so its type is
+    PyTorch's: whole numbers go before a sentence, masks are turned over."""
     shape = rest[0] if rest and isinstance(rest[0], list | tuple) else c.shape(x)
-    return c.torch.full(tuple(shape), value)
+    return c.torch.full(tuple(shape), value, dtype=c.node.meta["val"].dtype)
 
 
 @lowers("clone", "contiguous", "alias", "lift_fresh_copy", "lift_fresh", "positive")
