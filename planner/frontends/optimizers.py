@@ -35,6 +35,9 @@ def optimizer_from(given: Any, module: Any = None) -> Optimizer | None:
         known = f"use {', '.join(repr(n) for n in NAMED)}, a planner.Optimizer, or one of these of torch.optim"
         fix = known if groups is None else f"{known}; {OUTSIDE}"
         raise UserError("SP1023", f"{what} is no optimizer that can be planned", fix)
+    if kind == "adagrad":  # PyTorch's starts all parameters alike, whatever their groups say
+        alike = {"initial_accumulator_value": given.defaults["initial_accumulator_value"]}
+        groups = [{**group, **alike} for group in groups]
     return _from_torch(kind, groups, module)
 
 

@@ -36,6 +36,10 @@ WEIGHTS = [torch.nn.Parameter(torch.zeros(3))]
             Optimizer(kind="adagrad", lr=2e-3, eps=1e-10, lr_decay=0.1, initial_accumulator_value=0.3),
         ),
         (
+            torch.optim.Adagrad([{"params": WEIGHTS, "initial_accumulator_value": 0.3}], initial_accumulator_value=0.2),
+            Optimizer(kind="adagrad", lr=1e-2, eps=1e-10, initial_accumulator_value=0.2),
+        ),
+        (
             torch.optim.AdamW(WEIGHTS, lr=2e-3, betas=(0.5, 0.99), eps=1e-6),
             Optimizer(kind="adamw", lr=2e-3, beta1=0.5, beta2=0.99, eps=1e-6, weight_decay=1e-2),
         ),
