@@ -165,7 +165,11 @@ class Context(Emitter):
 
     def whole_result(self) -> bool:
         """Whether PyTorch's result of this operator is of whole numbers."""
-        dtype = getattr(self.node.meta.get("val"), "dtype", None)
+        return self.is_whole(self.node.meta.get("val"))
+
+    def is_whole(self, tensor: Any) -> bool:
+        """Whether a tensor of PyTorch's holds whole numbers."""
+        dtype = getattr(tensor, "dtype", None)
         exact = dtype is not None and not (dtype.is_floating_point or dtype.is_complex)
         return exact and dtype is not self.torch.bool
 
@@ -218,8 +222,7 @@ def call(context: Context, node: Any, arguments: Sequence[Any], keywords: dict[s
     if torch.Tag.pointwise in node.target.tags:
         bound = _narrowed(context, bound, node.meta["val"])
     result = handler(context, *_as_rows(context, node.target, bound))
-    result = context.to_whole(result) if isinstance(result, str) and context.whole_result() else result
-    return _shaped(context, result, node.meta["val"])
+    return _as_wanted(context, result, node.meta["val"])
 
 
 def _narrowed(context: Context, bound: list[Any], result: Any) -> list[Any]:
@@ -252,10 +255,13 @@ def _as_rows(context: Context, target: Any, bound: list[Any]) -> list[Any]:
     return [row(x) for x in bound]
 
 
-def _shaped(context: Context, result: Any, wanted: Any) -> Any:
-    """The result in PyTorch's shape, which differs for what `_as_rows` made alone."""
+def _as_wanted(context: Context, result: Any, wanted: Any) -> Any:
+    """The result in whole numbers where PyTorch's is, and in PyTorch's shape, which differs for what `_as_rows` made
+    alone."""
     if isinstance(result, list | tuple):
-        return [_shaped(context, *pair) for pair in zip(result, wanted, strict=False)]
+        return [_as_wanted(context, *pair) for pair in zip(result, wanted, strict=False)]
+    if isinstance(result, str) and context.is_whole(wanted):
+        result = context.to_whole(result)
     shape = tuple(getattr(wanted, "shape", ()))
     if not isinstance(result, str) or context.shape(result) == shape:
         return result

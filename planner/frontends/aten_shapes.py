@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from planner.errors import UserError
 from planner.frontends.aten import Context, lowers, require
 from planner.frontends.aten_picks import pick
 from planner.graph.model import DType
@@ -232,9 +233,10 @@ def _new_full(c: Context, x: str, shape: list[int], value: Any, *_: Any) -> Any:
 
 
 def _full(c: Context, x: str, value: float, rest: tuple[Any, ...]) -> Any:
-    """A constant of the shape in `rest`, or of x's shape; like every constant it is folded further."""
+    """A constant of the shape in `rest`, or of x's shape; like every constant it is folded further, so its type is
+    PyTorch's: whole numbers go before a sentence, masks are turned over."""
     shape = rest[0] if rest and isinstance(rest[0], list | tuple) else c.shape(x)
-    return c.torch.full(tuple(shape), value)
+    return c.torch.full(tuple(shape), value, dtype=c.node.meta["val"].dtype)
 
 
 @lowers("clone", "contiguous", "alias", "lift_fresh_copy", "lift_fresh", "positive")
@@ -321,5 +323,8 @@ def _to(c: Context, x: str, *rest: Any) -> str:
         return c.truth(x, 0)
     if wanted is torch.float32:
         return c.floating(x)
+    if wanted in (torch.bfloat16, torch.float16):
+        fix = "leave autocast, half() and the like out of the module: the precision is the plan's (--precision bf16)"
+        raise UserError("SP1001", f"{c.name!r} converts to {wanted}", fix)
     require(wanted in (torch.int64, torch.int32), f"conversion to {wanted}")
     return x if held is DType.INT64 else c.op("cast", x, attrs=CastAttrs(dtype="int64"))

@@ -14,6 +14,7 @@ NAMED = {
     "adagrad": Optimizer(kind="adagrad", lr=1e-2, eps=1e-10),
 }
 """All but SGD with PyTorch's defaults."""
+OUTSIDE = "or keep any optimizer outside of the plan: capture with loss='caller'"
 
 
 def optimizer_from(given: Any, module: Any = None) -> Optimizer | None:
@@ -31,16 +32,18 @@ def optimizer_from(given: Any, module: Any = None) -> Optimizer | None:
     kind = type(given).__name__.lower()
     if groups is None or not type(given).__module__.startswith("torch.optim") or kind not in NAMED:
         what = repr(given) if isinstance(given, str) else type(given).__name__
-        raise UserError(
-            "SP1023",
-            f"{what} is no optimizer that can be planned",
-            f"use {', '.join(repr(n) for n in NAMED)}, a planner.Optimizer, or one of these of torch.optim",
-        )
+        known = f"use {', '.join(repr(n) for n in NAMED)}, a planner.Optimizer, or one of these of torch.optim"
+        fix = known if groups is None else f"{known}; {OUTSIDE}"
+        raise UserError("SP1023", f"{what} is no optimizer that can be planned", fix)
+    if kind == "adagrad":  # PyTorch's starts all parameters alike, whatever their groups say
+        alike = {"initial_accumulator_value": given.defaults["initial_accumulator_value"]}
+        groups = [{**group, **alike} for group in groups]
     return _from_torch(kind, groups, module)
 
 
 def _from_torch(kind: str, groups: list[dict[str, Any]], module: Any) -> Optimizer:
     settings = [_settings(group) for group in groups]
+    kind = _adam(kind, groups) if kind in ("adam", "adamw") else kind
     first: dict[str, Any] = {"kind": kind, **settings[0]}
     if len({group.get("initial_lr") for group in groups}) > 1 and not any(own["lr"] for own in settings):
         fix = "capture with the optimizer before a scheduler holds it"
@@ -69,10 +72,21 @@ def _from_torch(kind: str, groups: list[dict[str, Any]], module: Any) -> Optimiz
     return Optimizer.model_validate({**first, "groups": tuple(made)})
 
 
+def _adam(kind: str, groups: list[dict[str, Any]]) -> str:
+    """`adamw` is what decouples the weight decay, of which there are two spellings."""
+    decoupled = {bool(g.get("decoupled_weight_decay", kind == "adamw")) for g in groups if g["weight_decay"]}
+    if len(decoupled) > 1:
+        fix = f"let decoupled_weight_decay be the same in all groups, {OUTSIDE}"
+        raise UserError("SP1023", "the optimizer decouples the weight decay of some of its groups only", fix)
+    return {True: "adamw", False: "adam"}[decoupled.pop()] if decoupled else kind
+
+
 def _settings(known: dict[str, Any]) -> dict[str, Any]:
     for option in ("maximize", "amsgrad", "dampening"):
         if known.get(option):
-            raise UserError("SP1023", f"the optimizer's option {option} is not supported", f"leave {option} out")
+            instead = " and negate the loss" if option == "maximize" else ""
+            fix = f"leave {option} out{instead}, {OUTSIDE}"
+            raise UserError("SP1023", f"the optimizer's option {option} is not supported", fix)
     numbers = ("lr", "momentum", "weight_decay", "eps", "alpha", "lr_decay", "initial_accumulator_value")
     found: dict[str, Any] = {k: float(known[k]) for k in numbers if k in known}
     if "betas" in known:

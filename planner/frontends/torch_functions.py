@@ -16,14 +16,17 @@ Refuse = Callable[[str], Exception]
 
 @contextmanager
 def traced_functions(torch: Any, refuse: Refuse) -> Iterator[None]:
-    """Within it, every `torch.autograd.Function` that is applied is traced with its gradient. PyTorch's own, which
-    torch.cond and checkpointing have, are left alone."""
+    """Within it, every `torch.autograd.Function` that is applied is traced with its gradient, and what a checkpoint
+    would compute again is traced as it is. PyTorch's other ones, such as torch.cond's, are left alone."""
     module = torch.autograd.function
     apply = torch.autograd.Function.apply.__func__
     code = apply.__code__
     original = FunctionType(code, apply.__globals__, apply.__name__, apply.__defaults__, apply.__closure__)
 
     def route(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        if (function.__module__, function.__name__) == ("torch.utils.checkpoint", "CheckpointFunction"):
+            run, _, *given = arguments
+            return _checkpointed(torch, run, given)
         if function.__module__.startswith("torch."):
             return original(function, *arguments, **keywords)
         if torch._C._functorch.peek_interpreter_stack() is not None:
@@ -84,6 +87,14 @@ def _bound(torch: Any, function: Any, arguments: tuple[Any, ...], keywords: dict
     if keywords:
         raise TypeError(f"{function.__name__}.apply takes no keyword arguments")
     return arguments
+
+
+def _checkpointed(torch: Any, run: Callable[..., Any], given: list[Any]) -> Any:
+    """What a checkpoint with use_reentrant=True computes: what is computed again, the plan decides. As in PyTorch, the
+    result has no gradient where no argument has one."""
+    moving = any(isinstance(x, torch.Tensor) and x.requires_grad for x in given)
+    with torch.set_grad_enabled(torch.is_grad_enabled() and moving):
+        return run(*given)
 
 
 def _traced(torch: Any, function: Any, arguments: tuple[Any, ...], refuse: Refuse) -> Any:

@@ -211,10 +211,15 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 def raised_at(error: BaseException) -> str:
     """The user's innermost line that an error comes from; empty where there is none, as in a loss of PyTorch's."""
-    frames = [(f.filename, str(f.lineno)) for e in _chain(error) for f in traceback.extract_tb(e.__traceback__)]
-    return _line_of([f for f in frames if _is_own(f[0]) and not f[0].startswith(OURS)])
+    return _line_of([f for f in _frames(error) if _is_own(f[0]) and not f[0].startswith(OURS)])
 
 
+def _frames(error: BaseException) -> list[tuple[str, str]]:
+    """(file, line) of all that an error comes from."""
+    return [(f.filename, str(f.lineno)) for e in _chain(error) for f in traceback.extract_tb(e.__traceback__)]
+
+
+_RECURRENT = os.path.join("torch", "nn", "modules", "rnn.py")
 _DATA_DEPENDENT = re.compile(r"data-?dependent|dynamic (shape|output)|dynamicoutput")
 
 
@@ -236,6 +241,10 @@ def _export_error(error: Exception) -> UserError:
     fix = "check that module(*inputs), and the loss behind it, run; see PyTorch's documentation of torch.export"
     if "fake tensor in the exported program constant" in text:
         fix = "of `.data`, PyTorch's export knows nothing: use detach(), and write to nothing through it"
+    if "exporting a scriptmodule" in text:
+        fix = "pass the module itself, not what torch.jit makes of it"
+    if "zeros()" in text and any(file.endswith(_RECURRENT) for file, _ in _frames(error)):
+        fix = "the lengths of packed sequences are data: use padded ones, and mask what lies behind their ends"
     if "not a known type" in text:
         fix = "return tensors alone, in tuples, lists or dicts (of transformers' models: config.use_cache = False)"
     return UserError("SP1013", f"torch.export cannot capture the module{place}: {problem}", fix)

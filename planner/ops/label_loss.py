@@ -93,7 +93,9 @@ class NllLoss(_ClassLoss):
         log_probs, labels = inputs
         targets = _targets(attrs, labels, log_probs.shape[1])
         scale = 1 / _counted(attrs, labels, log_probs.shape[1]).sum() if attrs.reduction == "mean" else 1.0
-        return (np.asarray(-(targets * log_probs).sum() * scale), np.asarray(scale, log_probs.dtype))
+        wanted = targets != 0  # elsewhere there may be minus infinity
+        total = (targets[wanted] * log_probs[wanted]).sum()
+        return (np.asarray(-total * scale), np.asarray(scale, log_probs.dtype))
 
 
 @register

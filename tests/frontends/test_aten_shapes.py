@@ -49,6 +49,9 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "where": lambda x: torch.where(torch.arange(6) % 2 == 0, x, x * x),
     "tril": lambda x: x[:3, :3].tril().mean() + x * torch.triu(torch.ones(6, 6))[: x.shape[0]],
     "zeros_like": lambda x: x + torch.zeros_like(x) + torch.full_like(x, 2.0) * torch.ones_like(x),
+    "new_full_whole": lambda x: x + torch.cat([x.argsort(1).new_full((x.shape[0], 1), 7), x.argsort(1)[:, :-1]], 1),
+    "zeros_like_mask": lambda x: x * ~torch.zeros_like(x, dtype=torch.bool),
+    "max_whole": lambda x: torch.cat([x, x])[x.argsort(1).max(1)[0]],
     "constants": lambda x: x * torch.linspace(0, 1, 6) + torch.tensor(2.0) - torch.tensor([[1.0] * 6]),
     "scalar_types": lambda x: x * True + x * 2 + x.float() + x.to(x.dtype),
 }  # fmt: skip

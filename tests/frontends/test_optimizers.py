@@ -36,8 +36,16 @@ WEIGHTS = [torch.nn.Parameter(torch.zeros(3))]
             Optimizer(kind="adagrad", lr=2e-3, eps=1e-10, lr_decay=0.1, initial_accumulator_value=0.3),
         ),
         (
+            torch.optim.Adagrad([{"params": WEIGHTS, "initial_accumulator_value": 0.3}], initial_accumulator_value=0.2),
+            Optimizer(kind="adagrad", lr=1e-2, eps=1e-10, initial_accumulator_value=0.2),
+        ),
+        (
             torch.optim.AdamW(WEIGHTS, lr=2e-3, betas=(0.5, 0.99), eps=1e-6),
             Optimizer(kind="adamw", lr=2e-3, beta1=0.5, beta2=0.99, eps=1e-6, weight_decay=1e-2),
+        ),
+        (
+            torch.optim.Adam(WEIGHTS, weight_decay=0.1, decoupled_weight_decay=True),
+            Optimizer(kind="adamw", lr=1e-3, weight_decay=0.1),
         ),
     ],
 )
@@ -50,8 +58,10 @@ def test_known(given: Any, wanted: Optimizer | None) -> None:
     [
         ("lion", "'lion' is no optimizer"),
         (3, "int is no optimizer"),
-        (torch.optim.Adadelta(WEIGHTS), "Adadelta is no optimizer"),
-        (torch.optim.SGD(WEIGHTS, lr=0.1, maximize=True), "maximize"),
+        (torch.optim.Adadelta(WEIGHTS), "(?s)Adadelta is no optimizer.*loss='caller'"),
+        (torch.optim.SGD(WEIGHTS, lr=0.1, maximize=True), "(?s)maximize.*negate the loss"),
+        (torch.optim.AdamW([{"params": WEIGHTS}, {"params": [torch.nn.Parameter(torch.ones(2))],
+         "decoupled_weight_decay": False}]), "some of its groups"),
         (torch.optim.SGD([{"params": WEIGHTS}, {"params": [torch.nn.Parameter(torch.ones(2))], "lr": 1}], lr=0.1),
          "groups differ"),
     ],

@@ -147,6 +147,10 @@ LOSSES: dict[str, tuple[Any, Callable[[], Tensor | None]]] = {
         lambda: torch.tensor([0, 1, 2, 0]),
     ),
     "ignored": (lambda p, t: F.cross_entropy(p, t, ignore_index=1), lambda: torch.tensor([0, 1, 2, 0])),
+    "contrastive": (
+        lambda p, t: F.cross_entropy((p @ p.T).masked_fill(torch.eye(4) > 0, float("-inf")), t),
+        lambda: torch.tensor([1, 0, 3, 2]),
+    ),
     "bce": (lambda p, t: F.binary_cross_entropy_with_logits(p, t), lambda: torch.rand(4, 3)),
     "l1": (nn.L1Loss(), lambda: torch.randn(4, 3)),
     "nll": (lambda p, t: F.nll_loss(F.log_softmax(p, 1), t), lambda: torch.tensor([0, 1, 2, 0])),

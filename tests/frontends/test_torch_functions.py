@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from planner.errors import UserError
 from planner.frontends.torch_export import capture_module
@@ -130,6 +131,24 @@ def test_errors(name: str) -> None:
         capture_module(Net(body), torch.randn(4, 5), CaptureOptions(loss="mse"))
     assert text in str(caught.value)
     assert "(tests/frontends/test_torch_functions.py:" in str(caught.value)
+
+
+class Again(nn.Module):
+    """Two checkpoints; the first one's argument has no gradient, so PyTorch does not train it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(5, 6), nn.Linear(5, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = checkpoint(self.first, x, use_reentrant=True) + self.second(x)
+        return checkpoint(lambda y, scale: self.last(y.tanh()) * scale, y, 2.0, use_reentrant=True)
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+def test_what_a_checkpoint_computes_again_is_trained() -> None:
+    graph = agree(Again(), torch.randn(4, 5))
+    assert "first.weight.update" not in {n.id for n in graph.program["train_step"].nodes}
 
 
 def test_functions_run_as_ever_afterwards() -> None:

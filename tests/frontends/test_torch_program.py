@@ -43,13 +43,19 @@ ERRORS: dict[str, tuple[str, Callable[[nn.Linear, Tensor], Any], str]] = {
     "parameter": ("SP1020", lambda fc, x: normed(fc)(x), "parameter 'fc.weight'"),
     "input": ("SP1020", lambda fc, x: fc(x.add_(1)), "'x'"),
     "broken": ("SP1013", lambda fc, x: fc(x.T), "reduction dim"),
-    "half": ("SP1001", lambda fc, x: fc(x).half(), "float16"),
+    "half": ("SP1001", lambda fc, x: fc(x).half(), "float16 (tests/f"),
+    "autocast": ("SP1001", lambda fc, x: lower(fc, x), "--precision bf16"),
 }
 
 
 def hooked(y: Tensor) -> Tensor:
     y.register_hook(lambda gradient: 2 * gradient)
     return y
+
+
+def lower(fc: nn.Linear, x: Tensor) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        return fc(x)
 
 
 def halved(y: Tensor) -> Tensor:
@@ -77,6 +83,20 @@ def test_error(name: str) -> None:
     message = str(caught.value)
     assert text in message
     assert not any(place in message for place in (os.getcwd(), sys.prefix, "site-packages"))
+
+
+class Packed(nn.LSTM):
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
+        return nn.utils.rnn.pad_packed_sequence(super().forward(packed)[0], batch_first=True)[0].mean(1)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_what_to_use_instead() -> None:
+    with pytest.raises(UserError, match=r"(?s)SP1013.*use padded ones"):
+        capture_module(Packed(5, 4, batch_first=True), (torch.randn(2, 3, 5), torch.tensor([3, 2])))
+    with pytest.raises(UserError, match=r"(?s)SP1013.*pass the module itself"):
+        capture_module(torch.jit.script(nn.Linear(5, 3)), torch.randn(4, 5))
 
 
 def test_what_pytorch_fails_to_say_does_not_hide_the_error() -> None:
