@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from planner.graph.model import Graph, Node, Program
 from planner.ops.caller_gradient import CallerGradient, CallerGradientAttrs
-from planner.plan.lifetimes import owner
+from planner.plan.lifetimes import owners
 from planner.plan.schema import Entry, Plan, ProgramPlan, parse_slice
 
 
@@ -74,5 +74,6 @@ def _first_of_second(program: ProgramPlan, waiting: list[Node]) -> list[int]:
 def _inputs(plan: Plan, program: Program, lanes: tuple[tuple[Entry, ...], ...]) -> tuple[str, ...]:
     """The program's inputs that nodes of these lanes read, also through views."""
     nodes = {parse_slice(e.run)[0] for entries in lanes for e in entries}
-    read = {owner(plan, v) for n in nodes for v in program.node[n].reads}
+    roots = owners(plan)
+    read = {roots.get(v, v) for n in nodes for v in program.node[n].reads}
     return tuple(i for i in program.inputs if i in read)

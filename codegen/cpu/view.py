@@ -12,6 +12,7 @@ from planner.graph.model import DType, Graph, Node, Role, TensorType
 from planner.ops.base import Mode, Op, Signature, op_named, scratch_offsets
 from planner.ops.device import running
 from planner.ops.streaming import STREAMED_FAMILIES, block_of
+from planner.plan.lifetimes import owners
 from planner.plan.schema import NodePlan, Plan
 
 CTYPES = {
@@ -133,14 +134,11 @@ class Addresses:
     def __init__(self, graph: Graph, plan: Plan, values: Mapping[str, str], inputs: Mapping[str, str]) -> None:
         self._graph, self._plan, self._values, self._inputs = graph, plan, values, inputs
         self._pools = {p.name: i for i, p in enumerate(plan.pools)}
+        self._owners = owners(plan)
 
     def root(self, value: str) -> str:
         """The value whose bytes this one uses."""
-        seen: set[str] = set()
-        while (shares := self._plan.placement[value].shares) and value not in seen:
-            seen.add(value)
-            value = shares
-        return value
+        return self._owners[value]
 
     def operand(self, value: str, written: bool = False) -> Operand:
         type_ = self._graph.value[value].type

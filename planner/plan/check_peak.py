@@ -27,12 +27,13 @@ def check_peak(
     """SP1429. Bytes are needed from the first to the last access in one legal order, which no execution order of
     the plan can be sure to undercut; a value and what overwrites it in place count once."""
     groups: dict[str, list[int]] = {}
+    known: dict[str, str] = {}
     for number, tensor in enumerate(touched.tensors):
         if tensor.value and placements[tensor.value].pool != plan.pools[0].name:
             continue
-        name = _storage(tensor.value, placements, roots) if tensor.value else f"{tensor.node}/{tensor.part}"
+        name = _storage(tensor.value, placements, roots, known) if tensor.value else f"{tensor.node}/{tensor.part}"
         groups.setdefault(name, []).append(number)
-    outputs = {_storage(v, placements, roots) for v in survivors(slices.program, plan, roots)}
+    outputs = {_storage(v, placements, roots, known) for v in survivors(slices.program, plan, roots)}
     keep = protected(graph)
     always = sum(graph.value[v].type.bytes for v in keep if v in placements and not placements[v].shares)
     end = len(order.rank) + 1
@@ -55,13 +56,16 @@ def check_peak(
         report.add("SP1429", slices.plan.name, message)
 
 
-def _storage(value: str, placements: Mapping[str, Placement], roots: Mapping[str, str]) -> str:
-    """The value that brought the bytes, found by following shares."""
-    seen: set[str] = set()
-    while value not in seen:
-        seen.add(value)
+def _storage(value: str, placements: Mapping[str, Placement], roots: Mapping[str, str], known: dict[str, str]) -> str:
+    """The value that brought the bytes, found by following shares. `known`: what was found before, as thousands in a
+    row may take over the same bytes."""
+    passed: dict[str, None] = {}
+    while value not in known and value not in passed:
+        passed[value] = None
         below = placements[value].shares
         if below not in roots:
             break
         value = roots[below]
-    return value
+    root = known.get(value, value)
+    known.update(dict.fromkeys(passed, root))
+    return root

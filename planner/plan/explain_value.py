@@ -2,7 +2,7 @@
 
 from planner.graph.model import PERSISTENT, Frozen, Graph, Value
 from planner.plan.explain_memory import memory_decisions
-from planner.plan.lifetimes import Block, blocks, owner
+from planner.plan.lifetimes import Block, blocks, owners
 from planner.plan.render import field, printable
 from planner.plan.schema import Plan
 from planner.plan.simulate import Timeline
@@ -81,8 +81,9 @@ def explain_value(name: str, graph: Graph, plan: Plan, timelines: dict[str, Time
     """`timelines`: the replay of every program."""
     value = graph.value[name]
     placement = plan.placement.get(name)
-    root = owner(plan, name)
-    sharing = [v for v in plan.placement if v != name and owner(plan, v) == root]
+    roots = owners(plan)
+    root = roots.get(name, name)
+    sharing = [v for v in plan.placement if v != name and roots[v] == root]
     lives = [_life(value, root, program, graph, plan, timelines[program]) for program in plan.program]
     return ValueExplanation(
         value=name,

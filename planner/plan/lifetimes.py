@@ -4,6 +4,7 @@ Reports and explanations read memory from here: a value with everything that tak
 block, a node's scratch is another. Places are indices into `ProgramPlan.nodes`.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from planner.graph.model import PERSISTENT, Graph
@@ -36,17 +37,34 @@ class Block(NamedTuple):
 
 def owner(plan: Plan, value: str) -> str:
     """The value whose bytes `value` uses; itself when it has its own. A circle in a broken plan ends somewhere."""
-    seen = {value}
-    while value in plan.placement and (source := plan.placement[value].shares) and source not in seen:
+    return _owner(plan, value, {})
+
+
+def owners(plan: Plan) -> Mapping[str, str]:
+    """`owner` of every value that the plan places: thousands in a row may take over the same bytes."""
+    found: dict[str, str] = {}
+    for value in plan.placement:
+        _owner(plan, value, found)
+    return found
+
+
+def _owner(plan: Plan, value: str, known: dict[str, str]) -> str:
+    """`known`: owners found before; those on the way are added."""
+    passed = {value: None}
+    while value not in known and value in plan.placement and (source := plan.placement[value].shares):
+        if source in passed:
+            break
         value = source
-        seen.add(value)
-    return value
+        passed[value] = None
+    root = known.get(value, value)
+    known.update(dict.fromkeys(passed, root))
+    return root
 
 
 def blocks(graph: Graph, plan: Plan, program: str) -> tuple[Block, ...]:
     """All blocks of one program, in the order in which they come into use; ties by id."""
     order = [n.node for n in plan.program[program].nodes]
-    known = graph.program[program].node
+    known, roots = graph.program[program].node, owners(plan)
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     members: dict[str, dict[str, None]] = {}
@@ -54,12 +72,12 @@ def blocks(graph: Graph, plan: Plan, program: str) -> tuple[Block, ...]:
     for place, name in enumerate(order):
         node = known.get(name)
         for value in (*node.reads, *node.writes) if node else ():
-            root = owner(plan, value)
+            root = roots.get(value, value)
             members.setdefault(root, {root: None})[value] = None
             first.setdefault(root, place)
             last[root] = place
-    for value in (*graph.program[program].outputs, *(v for v in plan.keep if owner(plan, v) in first)):
-        last[owner(plan, value)] = max(0, len(order) - 1)
+    for value in (*graph.program[program].outputs, *(v for v in plan.keep if roots.get(v, v) in first)):
+        last[roots.get(value, value)] = max(0, len(order) - 1)
     found = []
     for value, placement in plan.placement.items():
         if placement.shares or not (value in first or value in kept):

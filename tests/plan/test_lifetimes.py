@@ -1,6 +1,6 @@
 """Blocks of the arena, read from a plan."""
 
-from planner.plan.lifetimes import Block, blocks, owner, peak_place
+from planner.plan.lifetimes import Block, blocks, owner, owners, peak_place
 from planner.plan.schema import Placement
 from tests.plan.example import small_plan
 
@@ -38,7 +38,17 @@ def test_values_in_place_are_one_block() -> None:
 def test_a_circle_of_shares_ends() -> None:
     _, plan, _ = small_plan()
     circle = tuple(Placement(value=a, pool="dram", offset=0, bytes=1, shares=b) for a, b in (("a", "b"), ("b", "a")))
-    assert owner(plan.model_copy(update={"placements": circle}), "a") in ("a", "b")
+    broken = plan.model_copy(update={"placements": circle})
+    assert owner(broken, "a") in ("a", "b") and set(owners(broken).values()) < {"a", "b"}
+
+
+def test_many_values_in_place_of_each_other() -> None:
+    """Following each one's shares to their end would take a minute."""
+    _, plan, _ = small_plan()
+    row = tuple(
+        Placement(value=f"v{i}", pool="dram", offset=0, bytes=1, shares=f"v{i - 1}" if i else "") for i in range(40_000)
+    )
+    assert set(owners(plan.model_copy(update={"placements": row[::-1]})).values()) == {"v0"}
 
 
 def test_peak_place() -> None:

@@ -18,6 +18,7 @@ the budget.
 
 import itertools
 import math
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -133,6 +134,13 @@ def exactly(state: State, exact: Footprints, made: Material) -> State:
     listed = unfolded(state, made)
     seen = exact.of(listed)
     return replace(state, peak=seen.peak, extra_ns=seen.extra_ns, least_ns=seen.again_ns, found=(listed, seen))
+
+
+def _nearest(rising: Sequence[int], at: float) -> int:
+    """The place of the number nearest to `at`; of several, the first."""
+    above = bisect_left(rising, at)
+    near = [rising[i] for i in (above - 1, above) if 0 <= i < len(rising)]
+    return bisect_left(rising, min(near, key=lambda x: abs(x - at)))
 
 
 class Search:
@@ -267,8 +275,8 @@ class Search:
         """Segments of about equal bytes between kept cuts; everything else is made again, a segment at a time."""
         found: list[dict[str, Decision]] = []
         share, own = self._corner("share"), self._corner("own")
-        cuts = [v for v in self._made.cuts if v in share]
-        before: list[int] = []
+        cuts = {v: None for v in self._made.cuts if v in share}
+        names, before = list(cuts), list[int]()
         total = 0
         for value in self._made.values:
             if value in cuts:
@@ -276,8 +284,7 @@ class Search:
             total += self._exact.size(value) if value in share else 0
         for segments in sorted({*range(2, 9), 10, 12, 16, 20, 24, 32, len(cuts)}):
             if segments <= len(cuts):
-                kept = {min(zip(before, cuts, strict=True), key=lambda c: abs(c[0] - total * i / segments))[1]
-                        for i in range(1, segments)}  # fmt: skip
+                kept = {names[_nearest(before, total * i / segments)] for i in range(1, segments)}
                 found += [{v: d for v, d in way.items() if v not in kept} for way in (share, own)]
         return found
 

@@ -143,10 +143,13 @@ def _cuts(order: Sequence[Node], views: Mapping[str, str], values: Collection[st
         for value in node.inputs:
             last[views.get(value, value)] = at
     waiting: set[str] = set()
+    done: dict[int, list[str]] = {}
+    for value, at in last.items():
+        done.setdefault(at, []).append(value)
     found: dict[str, None] = {}
     for at, node in enumerate(forward):
         waiting.update(v for v in node.outputs if v in values and last.get(v, -1) > at)
-        waiting = {v for v in waiting if last[v] > at}
+        waiting.difference_update(done.get(at, ()))
         if len(waiting) == 1:
             found[next(iter(waiting))] = None
     return tuple(found)
