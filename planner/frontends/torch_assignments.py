@@ -9,7 +9,7 @@ shape. What the export itself leaves in the module is taken out again.
 """
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,10 +24,9 @@ def assignments(torch: Any, module: Any, prefix: str) -> Iterator[dict[str, Any]
 
     SP1020: a buffer changes its shape or comes into being, or something else stays for the next step.
     """
-    forward, replaced = module.forward, dict[str, Any]()
+    replaced = dict[str, Any]()
 
-    @functools.wraps(forward)
-    def tracked(*inputs: Any, **named: Any) -> Any:
+    def tracked(forward: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
         before = {(path, part): dict(part._buffers) for path, part in module.named_modules()}
         held = _Held(torch, module)
         try:
@@ -54,11 +53,21 @@ def assignments(torch: Any, module: Any, prefix: str) -> Iterator[dict[str, Any]
             old.copy_(new)
         return result
 
-    module.__dict__["forward"] = tracked
-    try:
+    with forward_through(module, tracked):
         yield replaced
+
+
+@contextmanager
+def forward_through(module: Any, around: Callable[..., Any]) -> Iterator[None]:
+    """Within it, the module's forward is around(forward, *inputs, **named), with forward's signature."""
+    own, forward = module.__dict__.get("forward"), module.forward
+    module.__dict__["forward"] = functools.wraps(forward)(functools.partial(around, forward))
+    try:
+        yield
     finally:
         del module.__dict__["forward"]
+        if own is not None:  # the object's, not its class's
+            module.__dict__["forward"] = own
 
 
 def require_kept(program: Any, replaced: dict[str, Any], prefix: str) -> None:

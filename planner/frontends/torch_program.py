@@ -19,6 +19,7 @@ from planner.frontends.torch_assignments import assignments, require_kept
 from planner.frontends.torch_checks import unvalidated
 from planner.frontends.torch_derivatives import expand_derivatives, recorded_derivatives
 from planner.frontends.torch_functions import traced_functions
+from planner.frontends.torch_numbers import numbers, tell
 from planner.frontends.torch_stand_ins import stand_ins
 from planner.frontends.torch_transforms import traced_transforms
 from planner.frontends.torch_writes import NO_GRAD, hidden_write, views_of_buffers, written_arguments
@@ -91,14 +92,16 @@ def _exported(torch: Any, module: Any, original: Any, positional: Any, keywords:
                 traced_transforms(torch, _barrier(torch), _no_derivative),
                 unvalidated(torch),
                 stand_ins(torch),
+                numbers(module, original) as fixed,
                 assignments(torch, module, prefix) as replaced,
             ):
                 program = torch.export.export(module, positional, keywords, strict=False)
                 require_kept(program, replaced, prefix)
-                return program
         except Exception as error:
             refused = next((e for e in _chain(error) if isinstance(e, UserError)), None)
             raise refused or _export_error(error) from error
+    tell(fixed)
+    return program
 
 
 def _decomposed(torch: Any, program: Any, table: Any) -> Any:

@@ -1,0 +1,61 @@
+"""Python's own numbers in forward: a plan has them as they were while the module was captured."""
+
+import random
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from planner.errors import UserError
+from planner.frontends.torch_assignments import forward_through
+
+
+@contextmanager
+def numbers(module: Any, original: Any) -> Iterator[list[UserError]]:
+    """Within it, `module` can be exported, which is `original` or has it as a part. Yields what is to be told behind
+    it, SP1014: that forward draws from Python's or NumPy's generator, or changes a number in an attribute. Whether what
+    it computes depends on that, nothing here can tell."""
+    found = list[UserError]()
+
+    def watched(forward: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
+        before, drawn = _numbers(original), _generators()
+        result = forward(*inputs, **named)
+        sources = [name for name, state in _generators().items() if state != drawn[name]]
+        counted = [name for name, number in _numbers(original).items() if before.get(name, number) != number]
+        if sources:
+            found.append(_fixed(f"draws numbers from {' and '.join(sources)}", "draw them with torch.rand"))
+        if counted:
+            found.append(_fixed(f"changes the number in its attribute {counted[0]!r}", "hold it in a buffer"))
+        return result
+
+    with forward_through(module, watched):
+        yield found
+
+
+def tell(found: Iterable[UserError]) -> None:
+    """Each once, as warnings."""
+    for text in dict.fromkeys(map(str, found)):
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+
+def _fixed(what: str, instead: str) -> UserError:
+    problem = f"the module's forward {what}: in a plan it stays what it was while the module was captured"
+    return UserError("SP1014", problem, f"{instead}, or pass it as an input; if nothing depends on it, all is well")
+
+
+def _generators() -> dict[str, Any]:
+    """The states of those that are Python's and not PyTorch's."""
+    kind, keys, position, *_ = np.random.get_state(legacy=True)
+    return {"random": random.getstate(), "numpy.random": (kind, np.asarray(keys).tobytes(), position)}
+
+
+def _numbers(module: Any) -> dict[str, str]:
+    """By name, as text: NaN is what it was."""
+    return {
+        f"{path}.{name}".lstrip("."): repr(held)
+        for path, part in module.named_modules()
+        for name, held in vars(part).items()
+        if isinstance(held, int | float) and not isinstance(held, bool)
+    }
