@@ -47,6 +47,8 @@ class Executor:
     _native: ModuleType
     _folder: ClassVar[Path]
     _graph: ClassVar[Graph]
+    _graph_file: ClassVar[bytes]
+    """The folder's graph.json when the class was made."""
     _predicted: tuple[Value, ...] = ()
     """What `forward` returns; nothing where the plan has a loss of its own."""
 
@@ -56,15 +58,15 @@ class Executor:
         """`seed` fixes initial parameters (where no weights.npz lies beside the plan), dropout and random numbers.
 
         `pin=False`: let the system move the threads. `poison=True`: fill the memory with NaN first, so that reading
-        before writing shows. `spill`: a folder on the disk for what the plan keeps there. SP1602, SP1603: not the
-        threads or processors that the plan needs; SP1604: not the memory; SP1605: another kernel library than planned;
-        SP1615, SP1616: not the disk.
+        before writing shows. `spill`: a folder on the disk for what the plan keeps there. SP1512: the folder has
+        another model by now. SP1602, SP1603: not the threads or processors that the plan needs; SP1604: not the memory;
+        SP1605: another kernel library than planned; SP1615, SP1616: not the disk.
         """
         seed = checked_seed(seed)
         self._lock = threading.Lock()
+        given = self._given()
         self._handle: Any = self._native.create(pin, poison, str(spill or ""))
         self._arena: Array = self._native.arena(self._handle)
-        given = read_weights(self._folder / "weights.npz")
         self._state = State(self._graph, self._view, given, layouts=self._layouts())
         self._set_parts()
         self._progress = Progress(seed, self._state.first_lr)
@@ -310,6 +312,17 @@ class Executor:
 
     def _finish(self) -> None:
         """Waits for what was started."""
+
+    def _given(self) -> dict[str, Array]:
+        """The weights that lie beside the plan. SP1512: another model's do by now."""
+        file = self._folder / "graph.json"
+        if not file.exists() or file.read_bytes() != self._graph_file:
+            raise UserError(
+                "SP1512",
+                f"{self._folder.name}: the folder has another model than when this executor's class was made",
+                "make the class again: codegen.load.executor_class(folder), or importlib.reload(module)",
+            )
+        return read_weights(self._folder / "weights.npz")
 
     def _require_open(self) -> None:
         if self._handle is None:

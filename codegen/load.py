@@ -39,7 +39,7 @@ def executor_class(folder: Path | str) -> type[Executor]:
     )
     if not target.gpus:  # whose host code needs nothing special of the processor
         require_processor(target, is_mixed(graph))
-    own = {"_folder": place, "_graph": graph, "plan": plan}
+    own = {"_folder": place, "_graph": graph, "_graph_file": (place / "graph.json").read_bytes(), "plan": plan}
     if target.gpus:
         # Which module is loaded depends on the device: the executor's constructor loads it.
         told = f"Runs plan {plan.name}; see codegen.cuda.executor.CudaExecutor."

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from codegen.facts import facts
+from planner.console import script
 from planner.costs.model import modelled_costs
 from planner.costs.table import CostTable, read_costs
 from planner.graph.model import Graph
@@ -86,4 +87,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    script(main)

@@ -10,7 +10,6 @@ number a step, of which either may be nearer by chance: shown, not judged.
 """
 
 import argparse
-import sys
 import tempfile
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from codegen.executor import Executor
 from codegen.facts import facts
 from codegen.load import executor_class
 from planner import zoo
+from planner.console import script
 from planner.costs.model import modelled_costs
 from planner.graph.model import Graph
 from planner.graph.precision import mixed_precision
@@ -68,4 +68,4 @@ def make(graph: Graph, folder: Path) -> type[Executor]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    script(main)

@@ -29,6 +29,7 @@ from codegen.profile import profile
 from codegen.steps import random_inputs
 from planner.artefact import write_bytes
 from planner.capturing import capture
+from planner.console import script
 from planner.costs.model import modelled_costs
 from planner.costs.table import CostTable, read_costs, write_costs
 from planner.errors import UserError
@@ -121,7 +122,7 @@ def study(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     plain = make_plan(graph, target, costs, PlanOptions(policy=arguments.policy))
     print(f"planned without a budget in {time.perf_counter() - started:.1f} s", file=sys.stderr)
     whole = plain.pools[0].arena
-    budgets = [(f"{share:.0%}", round(share * whole)) for share in map(float, arguments.shares.split(","))]
+    budgets = [(f"{share:.0%}", round(share * whole)) for share in arguments.shares]
     if arguments.of_torch:
         budget, kept = of_torch(graph, arguments.of_torch)
         print(f"PyTorch keeps {kept / 2**20:.1f} MiB of activations and gradients", file=sys.stderr)
@@ -200,13 +201,17 @@ def text(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def shares(text: str) -> list[float]:
+    return [float(share) for share in text.split(",")]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="resnet50")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--target", default="cpu2")
     parser.add_argument("--policy", default="sequential")
-    parser.add_argument("--shares", default="1,0.8,0.6,0.5,0.4,0.33")
+    parser.add_argument("--shares", default="1,0.8,0.6,0.5,0.4,0.33", type=shares)
     parser.add_argument("--of-torch", type=float, default=0.0)
     parser.add_argument("--work", default="/tmp/budget_study")
     parser.add_argument("--costs", default="")
@@ -224,4 +229,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    script(main)

@@ -11,7 +11,6 @@ their steps alternate. Then PyTorch.
 """
 
 import argparse
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +25,7 @@ from codegen.measure import Bench
 from codegen.profile_cases import Case
 from codegen.steps import random_inputs
 from planner.capturing import Captured, capture
-from planner.console import progress
+from planner.console import positive, progress, script
 from planner.graph import chains
 from planner.graph.model import TensorType
 from planner.graph.optimizer import Optimizer
@@ -261,7 +260,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     one = commands.add_parser("kernels")
-    one.add_argument("--mebibytes", type=int, default=64, help="of every array")
+    one.add_argument("--mebibytes", type=positive, default=64, help="of every array")
     two = commands.add_parser("steps")
     two.add_argument("network", choices=NETWORKS)
     two.add_argument("--budget", type=float, default=None, help="seconds for profiling each")
@@ -276,4 +275,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    script(main)

@@ -4,11 +4,11 @@ of the first three steps are shown, PyTorch's in brackets."""
 
 import argparse
 import copy
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from codegen.load import executor_class
 from codegen.make import make
 from planner.capturing import capture
+from planner.console import one_of, positive, script
 from planner.graph.optimizer import Optimizer
 from tests.models.derivatives import Burgers, Critic, Distance, Forces, Laplacian
 
@@ -32,8 +33,9 @@ NETWORKS: dict[str, Callable[[], tuple[nn.Module, tuple[Tensor, ...]]]] = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("networks", nargs="*", default=list(NETWORKS), metavar="NETWORK", help=", ".join(NETWORKS))
-    parser.add_argument("--repetitions", type=int, default=15)
+    known: dict[str, Any] = {"type": one_of(NETWORKS), "metavar": "NETWORK", "help": ", ".join(NETWORKS)}
+    parser.add_argument("networks", nargs="*", default=list(NETWORKS), **known)
+    parser.add_argument("--repetitions", type=positive, default=15)
     parser.add_argument("--out", type=Path, default=Path("generated"))
     options = parser.parse_args()
     torch.set_num_threads(2)
@@ -108,4 +110,4 @@ def in_turn(
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    script(main)

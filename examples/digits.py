@@ -5,7 +5,6 @@ the plan's summary, predicted against measured step time, and planned against ac
 """
 
 import argparse
-import sys
 import time
 from pathlib import Path
 from statistics import median
@@ -21,7 +20,7 @@ from codegen.executor import Executor
 from codegen.initial import give_back_memory
 from codegen.load import executor_class
 from codegen.make import make
-from planner.console import progress
+from planner.console import positive, progress, script
 from planner.report.table import summary_lines
 from planner.units import format_bytes, format_ns
 
@@ -30,7 +29,7 @@ BATCH, EPOCHS = 64, 20
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--epochs", type=int, default=EPOCHS)
+    parser.add_argument("--epochs", type=positive, default=EPOCHS)
     parser.add_argument("--out", type=Path, default=Path("generated"))
     options = parser.parse_args()
     console = Console(stderr=True)
@@ -90,4 +89,4 @@ def evaluate(executor: Executor, images: np.ndarray, labels: np.ndarray) -> floa
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    script(main)

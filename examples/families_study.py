@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ from codegen.facts import facts
 from codegen.load import executor_class
 from codegen.truth import Verdict, truth, worst_per_kind
 from planner.capturing import Captured, capture
+from planner.console import one_of, positive, script
 from planner.costs.model import modelled_costs
 from planner.solve.options import PlanOptions
 from planner.solve.pipeline import make_plan
@@ -38,8 +40,9 @@ HEAD = (
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("modules", nargs="*", default=sorted(FAMILIES), metavar="MODULE", help=", ".join(FAMILIES))
-    parser.add_argument("--steps", type=int, default=3)
+    known: dict[str, Any] = {"type": one_of(FAMILIES), "metavar": "MODULE", "help": ", ".join(FAMILIES)}
+    parser.add_argument("modules", nargs="*", default=sorted(FAMILIES), **known)
+    parser.add_argument("--steps", type=positive, default=3)
     parser.add_argument("--seed", type=int, help="of weights and inputs; default: another one every time")
     parser.add_argument("--draws", type=int, default=1, help="seeds per module, counting up from the first")
     options = parser.parse_args()
@@ -89,4 +92,4 @@ def line(name: str, seed: int, captured: Captured, verdict: Verdict) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    script(main)

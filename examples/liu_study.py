@@ -14,6 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from planner.console import script
 from planner.costs.model import modelled_facts
 from planner.costs.table import Beside, CoRun, CostEntry, CostTable
 from planner.graph.model import Graph
@@ -286,4 +287,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    script(main)

@@ -35,6 +35,7 @@ from codegen.profile import profile
 from codegen.steps import random_inputs, spread, timed
 from codegen.tracing import rows_of
 from planner.artefact import write_text
+from planner.console import script
 from planner.costs.table import CostTable
 from planner.graph.model import Graph, Node
 from planner.ops.signature import signature_of
@@ -329,4 +330,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    script(main)

@@ -6,7 +6,6 @@ operations that do not need each other (s2, gw2 and gb2) run side by side. The s
 """
 
 import argparse
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ from sklearn.datasets import load_digits
 
 import codegen.dataflow
 from planner import narray as na
+from planner.console import positive, script
 from planner.plan.explain import explain
 from planner.units import format_ns
 
@@ -72,8 +72,8 @@ class Plain:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--epochs", type=positive, default=10)
+    parser.add_argument("--hidden", type=positive, default=256)
     parser.add_argument("--no-dataflow", action="store_true")
     parser.add_argument("--recorded", action="store_true", help="record the step once, as a function (na.step)")
     parser.add_argument("--memory-limit", default="64MiB")
@@ -164,4 +164,4 @@ def evaluate(batches: list[tuple[np.ndarray, np.ndarray]], weights: list[na.NArr
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    script(main)

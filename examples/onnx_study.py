@@ -14,7 +14,6 @@ Exit status 1 where a loss, a tensor or a choice misses the bar on the same bran
 
 import argparse
 import gc
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,7 @@ from codegen.load import executor_class
 from codegen.steps import random_inputs
 from codegen.truth import truth
 from planner.capturing import Captured
+from planner.console import one_of, positive, script
 from planner.costs.model import modelled_costs
 from planner.errors import InternalError, UserError
 from planner.frontends.onnx_relax import capture_onnx
@@ -53,8 +53,9 @@ HEAD = (
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", default=sorted(f.stem for f in LIGHT.glob("*.onnx")))
-    parser.add_argument("--batch", type=int, default=2)
+    known = sorted(f.stem for f in LIGHT.glob("*.onnx"))
+    parser.add_argument("models", nargs="*", default=known, type=one_of(known))
+    parser.add_argument("--batch", type=positive, default=2)
     parser.add_argument("--seed", type=int, help="of weights and inputs; default: another one every time")
     parser.add_argument("--draws", type=int, default=1, help="seeds per model, counting up from the first")
     parser.add_argument("--out", type=Path, default=Path("generated"))
@@ -237,4 +238,4 @@ TORCH: dict[str, Callable[..., Tensor]] = {
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    script(main)

@@ -15,6 +15,7 @@ from heapq import heappop, heappush
 from pathlib import Path
 from unittest.mock import patch
 
+from planner.console import positive, script
 from planner.costs.model import modelled_costs
 from planner.pack_csv import read_blocks
 from planner.solve import pools
@@ -113,11 +114,13 @@ def cases(options: argparse.Namespace) -> Iterator[tuple[str, list[Block], int, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--blocks", type=int, default=300)
+    parser.add_argument("--blocks", type=positive, default=300)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--networks", action="store_true")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    if options.folder and not any(options.folder.glob("*.csv")):
+        parser.error(f"there is no *.csv in {options.folder}")
     rows = []
     if not options.json:
         print("| instance | blocks | height / lower bound | proven optimal | CPU seconds |\n|---|---|---|---|---|")
@@ -144,4 +147,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    script(main)

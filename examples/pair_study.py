@@ -20,6 +20,7 @@ from codegen.measure import Bench
 from codegen.pairs import Pair, PairBench, beside, visit_pairs
 from codegen.profile import profile
 from codegen.profile_cases import Case, Memory, Programs, case_node
+from planner.console import script
 from planner.costs.table import CoRun, CostTable, read_costs, write_costs
 from planner.graph.model import Graph, Node
 from planner.ops.base import Signature
@@ -179,4 +180,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    script(main)

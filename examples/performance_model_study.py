@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from codegen.profile import profile
+from planner.console import script
 from planner.costs.curves import Curve, climb, curves
 from planner.costs.regression import Work, scores
 from planner.costs.table import CostTable, read_costs, write_costs
@@ -102,4 +103,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    script(main)

@@ -10,6 +10,7 @@ from pathlib import Path
 from codegen.cpu.emit import render
 from codegen.facts import facts
 from planner.artefact import write_text
+from planner.console import script
 from planner.costs.model import modelled_costs
 from planner.costs.table import CostTable, costs_text, read_costs
 from planner.graph.model import Graph
@@ -53,4 +54,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    script(main)

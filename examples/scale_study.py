@@ -10,6 +10,7 @@ import argparse
 import json
 import time
 
+from planner.console import script
 from planner.costs.model import modelled_costs
 from planner.graph import layers
 from planner.graph.builder import GraphBuilder
@@ -81,4 +82,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    script(main)

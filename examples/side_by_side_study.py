@@ -27,6 +27,7 @@ from codegen.cpu.emit import emit
 from codegen.facts import facts
 from codegen.load import executor_class
 from codegen.steps import random_inputs
+from planner.console import script
 from planner.costs.model import modelled_costs
 from planner.graph.model import Graph
 from planner.solve.options import PlanOptions
@@ -174,4 +175,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    script(main)

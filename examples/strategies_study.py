@@ -12,6 +12,7 @@ import json
 from typing import Any
 
 from codegen.facts import facts
+from planner.console import script
 from planner.costs.model import modelled_costs
 from planner.solve.assemble import Setting
 from planner.solve.memory.frontier import Frontier, exact_state, frontier
@@ -71,4 +72,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    script(main)

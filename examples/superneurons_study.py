@@ -17,6 +17,7 @@ from typing import Any, Literal
 from rich.console import Console
 
 from planner import zoo
+from planner.console import script
 from planner.costs.algorithms import conv_algorithms
 from planner.errors import UserError
 from planner.graph.model import Graph, Role
@@ -380,4 +381,4 @@ TEXTS: dict[str, Callable[[list[dict[str, Any]]], list[str]]] = {
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    script(main)

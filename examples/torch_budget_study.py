@@ -28,6 +28,7 @@ from codegen.initial import give_back_memory
 from codegen.load import executor_class
 from codegen.steps import Step, random_inputs, settled
 from planner.bundle import read_bundle
+from planner.console import script
 from planner.graph.precision import is_mixed
 
 WARM_STEPS = 3
@@ -168,4 +169,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    script(main)

@@ -5,7 +5,6 @@ and optimizer. At the end the trained weights return to the module, which PyTorc
 """
 
 import argparse
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 import planner
 from codegen.load import executor_class
 from codegen.make import make
-from planner.console import progress
+from planner.console import positive, progress, script
 from planner.graph.optimizer import Optimizer
 
 BATCH = 32
@@ -43,8 +42,8 @@ class Net(nn.Module):
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--epochs", type=int, default=12)
-    parser.add_argument("--width", type=int, default=32)
+    parser.add_argument("--epochs", type=positive, default=12)
+    parser.add_argument("--width", type=positive, default=32)
     parser.add_argument("--budget", type=float, default=None, help="seconds for profiling")
     parser.add_argument("--out", type=Path, default=Path("generated"))
     options = parser.parse_args()
@@ -86,4 +85,4 @@ def digits() -> tuple[Tensor, Tensor]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    script(main)

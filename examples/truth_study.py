@@ -33,6 +33,7 @@ from codegen.facts import facts, modelled_by
 from codegen.load import executor_class
 from codegen.truth import Row, Verdict, truth, worst_per_kind
 from planner import zoo
+from planner.console import script
 from planner.costs.model import modelled_costs
 from planner.graph.model import Graph
 from planner.solve.options import PlanOptions
@@ -138,4 +139,4 @@ def document(name: str, seed: int, who: str, verdict: Verdict) -> dict[str, Any]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    script(main)

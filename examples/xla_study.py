@@ -26,6 +26,7 @@ from codegen.load import executor_class
 from codegen.steps import Step, paired, random_inputs
 from codegen.torch_twin import unchained
 from planner.bundle import read_bundle
+from planner.console import script
 from planner.graph.model import Graph, Layout, Node, Role
 
 Array = Any
@@ -293,4 +294,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    script(main)

@@ -4,14 +4,15 @@ Results go to standard output, everything else to standard error, so that result
 1 `check` found something or `diff` found a difference, 2 the user's mistake, 70 a defect of stepplan, 130 interrupted.
 """
 
+import argparse
 import errno
 import json
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import cache, wraps
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, ParamSpec, TypeVar
 
 import typer
 
@@ -100,6 +101,35 @@ def _no_room(what: str) -> UserError:
 def _ended(text: str, code: int) -> typer.Exit:
     print(one_terminal_line(text), file=sys.stderr)
     return typer.Exit(code)
+
+
+def script(main: Callable[[], int | None]) -> NoReturn:
+    """Run an example's main as commands run: with readable errors, and its result as the exit code."""
+    try:
+        with friendly_errors():
+            code = main()
+    except typer.Exit as ended:
+        code = ended.exit_code
+    sys.exit(code)
+
+
+def positive(text: str) -> int:
+    """For argparse: a whole number from 1 on."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    return number
+
+
+def one_of(names: Collection[str]) -> Callable[[str], str]:
+    """For argparse, whose `choices` take no list as the default."""
+
+    def chosen(text: str) -> str:
+        if text not in names:
+            raise argparse.ArgumentTypeError(f"there is no {text!r}; choose from {', '.join(names)}")
+        return text
+
+    return chosen
 
 
 def command(function: Callable[P, R]) -> Callable[P, R]:

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from argparse import ArgumentTypeError
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ import codegen.api
 import planner.api
 from planner import __version__
 from planner.bundle import read_bundle
+from planner.console import one_of, positive, script
 from planner.costs.table import read_costs, write_costs
+from planner.errors import UserError
 from planner.graph.text import read_graph
 from planner.plan.check import check
 from planner.target.text import read_target
@@ -188,3 +191,19 @@ def test_make(files: Files) -> None:
     assert document["folder"] == "generated/mlp_b2_here"
     assert read_bundle(files.folder / "generated" / "mlp_b2_here").plan.keep == ("fc1.y",)
     assert list((files.folder / "generated" / "mlp_b2_here").glob("_executor.*.so"))
+
+
+def test_examples_tell_mistakes_as_commands_do(capsys: pytest.CaptureFixture[str]) -> None:
+    def mistaken() -> int:
+        raise UserError("SP1010", "the zoo has no network 'nope'", "choose another")
+
+    for main, code in ((mistaken, 2), (lambda: 3, 3), (lambda: None, None)):
+        with pytest.raises(SystemExit) as ended:
+            script(main)
+        assert ended.value.code == code
+    told = capsys.readouterr()
+    assert told.out == "" and told.err.startswith("SP1010: the zoo has no network 'nope'\n  fix: choose another\n")
+    assert positive("3") == 3 and one_of(["a", "b"])("b") == "b"
+    for read, text in ((positive, "0"), (one_of(["a", "b"]), "c")):
+        with pytest.raises(ArgumentTypeError):
+            read(text)

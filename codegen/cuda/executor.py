@@ -23,7 +23,7 @@ from codegen.cuda.launches import LEFT_OUT, Launch
 from codegen.cuda.toolchain import load_nvrtc
 from codegen.cuda.turns import turn
 from codegen.executor import Executor
-from codegen.initial import checked_seed, read_weights, set_initial_values
+from codegen.initial import checked_seed, set_initial_values
 from codegen.native import native_module
 from codegen.progress import Progress
 from codegen.state import State, from_words, logical, to_words
@@ -96,7 +96,7 @@ class CudaExecutor(Executor):
             load_nvrtc()
         self._native = native_module(self._folder, null_device)
         self._handle: Any = self._guard(self._native.create, device, poison, record)
-        given = read_weights(self._folder / "weights.npz")
+        given = self._given()
         self._state = State(self._graph, self._view, given, self._store, self._layouts())
         self._set_parts()
         self.before_close: list[Callable[[], None]] = []

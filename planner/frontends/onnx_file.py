@@ -19,12 +19,13 @@ OPEN = "its result has the open shape"
 """How a problem with a node begins whose sizes depend on data."""
 SUPPORTED = (
     "Abs", "Add", "Atan", "AveragePool", "BatchNormalization", "Cast", "Clip", "Concat", "Constant", "ConstantOfShape",
-    "Conv", "ConvTranspose", "Cos", "Div", "Dropout", "Elu", "Erf", "Exp", "Expand", "Flatten", "Gather", "Gelu",
-    "Gemm", "GlobalAveragePool", "GlobalMaxPool", "HardSigmoid", "HardSwish", "Identity", "LRN", "LayerNormalization",
-    "LeakyRelu", "Log", "LogSoftmax", "MatMul", "Max", "MaxPool", "Mean", "Min", "Mul", "Neg", "PRelu", "Pad", "Pow",
-    "Reciprocal", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum",
-    "ReduceSumSquare", "Relu", "Reshape", "Selu", "Shape", "Sigmoid", "Sign", "Sin", "Slice", "Softmax", "Softplus",
-    "Softsign", "Split", "Sqrt", "Squeeze", "Sub", "Sum", "Tan", "Tanh", "Tile", "Transpose", "Unsqueeze",
+    "Conv", "ConvTranspose", "Cos", "DepthToSpace", "Div", "Dropout", "Elu", "Erf", "Exp", "Expand", "Flatten",
+    "Gather", "Gelu", "Gemm", "GlobalAveragePool", "GlobalMaxPool", "HardSigmoid", "HardSwish", "Identity", "LRN",
+    "LayerNormalization", "LeakyRelu", "Log", "LogSoftmax", "MatMul", "Max", "MaxPool", "Mean", "Min", "Mul", "Neg",
+    "PRelu", "Pad", "Pow", "Reciprocal", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
+    "ReduceMin", "ReduceSum", "ReduceSumSquare", "Relu", "Reshape", "Selu", "Shape", "Sigmoid", "Sign", "Sin", "Slice",
+    "Softmax", "Softplus", "Softsign", "SpaceToDepth", "Split", "Sqrt", "Squeeze", "Sub", "Sum", "Tan", "Tanh", "Tile",
+    "Transpose", "Unsqueeze",
 )  # fmt: skip
 """Operators with at least one form that lowers; what messages suggest."""
 
@@ -172,7 +173,9 @@ def _require_order(file: Path, model: Any) -> None:
     """Every node makes something, and reads what was made before it."""
     graph = model.graph
     made = {"", *(i.name for i in graph.initializer), *(i.name for i in graph.input)}
-    made.update(t.values.name for t in graph.sparse_initializer)
+    if graph.sparse_initializer:
+        problem = f"{file.name}: the initializer {graph.sparse_initializer[0].values.name!r} is sparse"
+        raise UserError("SP1019", problem, "export the model with dense tensors")
     for node in graph.node:
         missing = next((v for v in node.input if v not in made), None)
         if missing is not None:
@@ -182,6 +185,10 @@ def _require_order(file: Path, model: Any) -> None:
             raise UserError("SP1019", problem, "export the model again")
         if not node.output:
             problem = f"{file.name}: node {name_of(node)!r} ({node.op_type}) makes nothing"
+            raise UserError("SP1019", problem, "export the model again")
+        again = next((v for v in node.output if v in made and v), None)
+        if again is not None:
+            problem = f"{file.name}: node {name_of(node)!r} ({node.op_type}) makes {again!r}, which is there already"
             raise UserError("SP1019", problem, "export the model again")
         made.update(node.output)
     missing = next((o.name for o in graph.output if o.name not in made), None)
@@ -221,10 +228,19 @@ def _constant_of(node: Any, arrays: dict[str, Array]) -> Array | None:
         value = next((numpy_helper.to_array(a.t) for a in node.attribute), np.zeros(1, np.float32))
         shape = tuple(int(d) for d in arrays[node.input[0]])
         return np.broadcast_to(value.reshape(-1)[0], shape)
-    if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
-        number: Array = numpy_helper.to_array(node.attribute[0].t)
+    if node.op_type != "Constant" or not node.attribute:
+        return None
+    held = node.attribute[0]
+    if held.HasField("t"):
+        number: Array = numpy_helper.to_array(held.t)
         return number
-    return None
+    numbers: dict[str, tuple[Any, type]] = {
+        "value_float": (held.f, np.float32),
+        "value_floats": (held.floats, np.float32),
+        "value_int": (held.i, np.int64),
+        "value_ints": (held.ints, np.int64),
+    }
+    return np.array(*numbers[held.name]) if held.name in numbers else None
 
 
 # -- sizes -----------------------------------------------------------------------------------------------------
@@ -237,6 +253,9 @@ def _fix_sizes(file: Path, found: ModelFile, batch: int | None) -> None:
             raise UserError(
                 "SP1019", f"input {value.name!r} of {file.name} is no tensor", "export with tensors as inputs"
             )
+        if not value.type.tensor_type.HasField("shape"):
+            problem = f"input {value.name!r} leaves its number of dimensions open"
+            raise UserError("SP1014", problem, "export the model with fixed sizes")
         dims = value.type.tensor_type.shape.dim
         if dims and batch is not None:
             before.add(dims[0].dim_value)

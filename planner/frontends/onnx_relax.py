@@ -1,8 +1,9 @@
 """ONNX inference models -> training graphs, through TVM Relax.
 
-TVM's importer handles ONNX's versions and corner cases (`tvm_onnx`, the only module of the planner that touches TVM);
-its function arrives here as plain `Call` records, which `relax_ops` lowers: batch norm goes back to training mode, a
-loss on new `labels` is appended, and initializers that layers use become parameters under their ONNX names.
+TVM's importer handles ONNX's versions and corner cases (`tvm_onnx` and `tvm_operators`, the only modules of the planner
+that touch TVM); its function arrives here as plain `Call` records, which `relax_ops` lowers: batch norm goes back to
+training mode, a loss on new `labels` is appended, and initializers that layers use become parameters under their ONNX
+names.
 """
 
 import difflib

@@ -70,7 +70,7 @@ def _conv2d_transpose(s: Lowering, call: Call) -> str:
 def _matmul(s: Lowering, call: Call) -> str:
     a, b = call.args
     made = s.made.get(b.name) if isinstance(b, Ref) else None
-    if made is not None and made.op == "permute_dims" and len(made.shape) == 2 and len(call.shape) > 1:
+    if made is not None and made.op == "permute_dims" and s.values[made.target] == made.args[0]:
         return s.e.op("linear", s.val(a), s.val(made.args[0]))
     return s.e.matmul(s.val(a), s.val(b))
 
@@ -78,20 +78,20 @@ def _matmul(s: Lowering, call: Call) -> str:
 @lowers("permute_dims")
 def _permute(s: Lowering, call: Call) -> Any:
     """Transposed weights are read by `linear` as they are: nothing is emitted for those."""
-    if s.uses[call.target] and all(
-        c.op == "matmul" and c.args[1] == Ref(call.target)
-        for c in s.function.calls
-        if Ref(call.target) in references(c.args)
-    ):
-        return call.args[0] if len(call.shape) == 2 else s.e.permute(s.val(call.args[0]), call.attrs["axes"])
-    rank = len(call.shape)
-    return s.e.permute(s.val(call.args[0]), call.attrs["axes"] or range(rank)[::-1])
+    own, axes = Ref(call.target), list(call.attrs["axes"] or range(len(call.shape))[::-1])
+    readers = [c for c in s.function.calls if own in references(c.args)]
+    plain = all(c.op == "matmul" and c.args[1] == own != c.args[0] and len(c.shape) > 1 for c in readers)
+    if readers and plain and axes == [1, 0]:
+        return call.args[0]
+    return s.e.permute(s.val(call.args[0]), axes)
 
 
 # -- normalisation ---------------------------------------------------------------------------------------------
 @lowers("nn.batch_norm")
 def _batch_norm(s: Lowering, call: Call) -> Any:
     x, gamma, beta, mean, var = call.args
+    if not all(isinstance(v, Ref) and v.name in s.function.weights for v in (mean, var)):
+        raise Unsupported("running statistics that are no initializers")
     attrs = BatchNormAttrs(eps=call.attrs["epsilon"], momentum=round(1 - call.attrs["momentum"], 12))
     updates = [s.val(mean, Role.STATE), s.val(var, Role.STATE)]
     shape = s.e.shape(s.val(x))
@@ -110,6 +110,8 @@ def _layer_norm(s: Lowering, call: Call) -> str:
 @lowers("onnx.LRN")
 def _lrn(s: Lowering, call: Call) -> str:
     a = call.attrs
+    if a["size"] % 2 == 0:  # of which ONNX has one channel more behind than before
+        raise Unsupported("windows of an even number of channels")
     attrs = LrnAttrs(size=a["size"], alpha=a.get("alpha", 1e-4), beta=a.get("beta", 0.75), k=a.get("bias", 1.0))
     return s.e.op("lrn", s.val(call.args[0]), attrs=attrs)
 
@@ -279,7 +281,10 @@ def _take(s: Lowering, call: Call) -> str:
     if isinstance(ids, str) and s.e.rank(table) == 2 and axis == 0:
         return s.e.op("embedding", table, ids, attrs=EmbeddingAttrs())
     if not isinstance(ids, np.ndarray) or ids.size > 64:
-        raise Unsupported("a look-up of other things than rows of a table, with indices that are no constants")
+        raise Unsupported("a look-up of other things than rows of a table, with more than 64 indices or no constants")
+    extent = s.e.shape(table)[axis]
+    if any(not -extent <= i < extent for i in ids.reshape(-1)):
+        raise Unsupported(f"an index beyond the {extent} there are")
     picked = [s.e.select(table, axis, int(i)) for i in ids.reshape(-1)]
     joined = s.e.concat([s.e.unsqueeze(p, axis) for p in picked], axis)
     return s.e.reshape(joined, call.shape)
@@ -289,7 +294,7 @@ def _take(s: Lowering, call: Call) -> str:
 def _split(s: Lowering, call: Call) -> list[str]:
     x, axis, at = s.val(call.args[0]), call.attrs["axis"], call.attrs["indices_or_sections"]
     extent = s.e.shape(x)[axis]
-    cuts = [extent * i // at for i in range(at)] if isinstance(at, int) else [0, *at]
+    cuts = [min(extent, -(-extent // at) * i) for i in range(at)] if isinstance(at, int) else [0, *at]
     return s.e.split(x, axis, [hi - lo for lo, hi in zip(cuts, [*cuts[1:], extent], strict=True)])
 
 
@@ -334,8 +339,9 @@ def _tile(s: Lowering, call: Call) -> str:
     return x
 
 
-@lowers("onnx.Cast")
+@lowers("astype")
 def _cast(s: Lowering, call: Call) -> Any:
-    if call.dtype not in ("float32", "float64"):
-        raise Unsupported(f"a conversion to {call.dtype}")
-    return s.val(call.args[0])
+    x = s.val(call.args[0])
+    if (own := s.e.b.type(x).dtype.value) != call.dtype:
+        raise Unsupported(f"a conversion from {own} to {call.dtype}")
+    return x

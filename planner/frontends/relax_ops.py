@@ -197,17 +197,22 @@ class Lowering:
             return np.asarray(e.shape(self.val(args[0])), np.int64)
         if op in ("less", "add", "where") and self._index(held):
             return Wrapped(self._index(held)) if op != "where" else self._index(held)
-        if op == "take" and isinstance(held[0], np.ndarray):
-            return np.take(held[0], held[1], attrs.get("axis"))
+        if op == "take" and all(isinstance(h, np.ndarray) for h in held):
+            return np.asarray(np.take(held[0], held[1], attrs.get("axis")))
+        if op == "astype" and isinstance(held[0], np.ndarray):
+            return held[0].astype(call.dtype)
         if op in _RESHAPES:
             plain = isinstance(held[0], np.ndarray)
             return held[0].reshape(call.shape) if plain else e.reshape(self.val(args[0]), call.shape)
         if op in ("add", "subtract", "multiply", "divide", "power"):
-            return self._arithmetic(call)
+            return e.reshape(self._arithmetic(call), call.shape)  # a number of more dimensions adds its own
         if op in SIMPLE:
             bound = [self.number(a) for a in args] if len(args) == 2 else [None]
             if bound[-1] is not None:
-                return e.clamp(self.val(args[0]), *((bound[1], None) if "max" in op else (None, bound[1])))
+                y = e.clamp(self.val(args[0]), *((bound[1], None) if "max" in op else (None, bound[1])))
+                return e.reshape(y, call.shape)
+            if op == "sqrt" and call.node_op == "ReduceL2":
+                return e.root(self.val(args[0]))
             return e.op(SIMPLE[op], *(self.val(a) for a in args))
         handler = HANDLERS.get(op)
         if handler is None:

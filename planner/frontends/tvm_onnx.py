@@ -1,19 +1,17 @@
-"""TVM's ONNX importer as a source of plain records. The only module of the planner that touches TVM.
+"""TVM's ONNX importer as a source of plain records. With `tvm_operators`, all that touches TVM.
 
 The importer is followed node by node: every result is bound to a variable that carries the node's number, so that each
 call of the Relax function is known to belong to a node of the file. A node that TVM refuses is recorded and stood in
 for by zeros of its inferred type, so that one error can name all of them; where that type is unknown, what depends on
-the node is looked at by name only. A few operators that TVM breaks up into others that training has no use for (local
-response normalisation as a three-dimensional average pool) are passed on whole.
+the node is looked at by name only.
 """
 
 import io
 import logging
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -25,6 +23,7 @@ from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, _get_conver
 from planner.errors import UserError
 from planner.frontends.onnx_file import OPEN, SUPPORTED, ModelFile, first_line, name_of
 from planner.frontends.relax_ops import STAND_IN, Call, Failure, Function, Ref
+from planner.frontends.tvm_operators import OWN, adjusted, old_slice
 from planner.ops.base import Array
 
 _MARK = "onnx_node_"
@@ -57,90 +56,15 @@ def _quiet() -> Iterator[None]:
 
 
 def _told(error: Exception) -> str:
-    return re.sub(r"(/[\w.\-]+)+/", "", first_line(error))
+    """TVM's words, without folders and without how it describes its own operators and numbers."""
+    text = re.sub(r'ir\.Op\(.*?name="relax\.([\w.]+)".*?support_level=\d+\)', r"\1", str(error))
+    text = re.sub(r"T\.int64\((-?\d+)\)", r"\1", text)
+    return re.sub(r"(/[\w.\-]+)+/", "", first_line(Exception(text or type(error).__name__)))
 
 
 # -- importing -------------------------------------------------------------------------------------------------
-def _pairwise(operator: Callable[[Any, Any], Any]) -> Callable[["_Importer", list[Any], dict[str, Any]], Any]:
-    """Sum, Max and Min of several tensors, two at a time."""
-    return lambda importer, inputs, attrs: reduce(lambda a, b: importer.bb.normalize(operator(a, b)), inputs)
-
-
-def _mean(importer: "_Importer", inputs: list[Any], attrs: dict[str, Any]) -> Any:
-    total = _pairwise(relax.op.add)(importer, inputs, attrs)
-    return relax.op.divide(total, relax.const(len(inputs), inputs[0].ty.dtype))
-
-
-def _whole(op: str) -> Callable[["_Importer", list[Any], dict[str, Any]], Any]:
-    """An operator of one tensor that keeps its shape, passed on with its attributes."""
-
-    return lambda importer, inputs, attrs: importer.pass_on(op, inputs[:1], attrs, inputs[0].ty)
-
-
-def _pad(importer: "_Importer", inputs: list[Any], attrs: dict[str, Any]) -> Any:
-    pads, value, axes = (importer.constant(i) for i in (1, 2, 3))
-    pads = attrs.get("pads", attrs.get("paddings")) if pads is None else pads.tolist()
-    if pads is None or axes is not None:
-        raise NotImplementedError("the sizes of the padding are no constants of all dimensions")
-    mode = attrs.get("mode", b"constant").decode()
-    fill = attrs.get("value", 0.0) if value is None else value.reshape(-1)[0]
-    held = {"pads": pads, "mode": mode, "value": float(fill)}
-    rank = len(pads) // 2
-    shape = [int(d) + pads[i] + pads[rank + i] for i, d in enumerate(inputs[0].ty.shape.values)]
-    return importer.pass_on("Pad", inputs[:1], held, relax.TensorType(shape, inputs[0].ty.dtype))
-
-
-def _tile(importer: "_Importer", inputs: list[Any], attrs: dict[str, Any]) -> Any:
-    repeats = importer.constant(1)
-    if repeats is None:
-        raise NotImplementedError("the number of repetitions is no constant")
-    shape = [int(d) * int(r) for d, r in zip(inputs[0].ty.shape.values, repeats, strict=True)]
-    type_ = relax.TensorType(shape, inputs[0].ty.dtype)
-    return importer.pass_on("Tile", inputs[:1], {"repeats": repeats.tolist()}, type_)
-
-
-def _clip(importer: "_Importer", inputs: list[Any], attrs: dict[str, Any]) -> Any:
-    bounds = {"min": attrs.get("min"), "max": attrs.get("max")}
-    for position, name in ((1, "min"), (2, "max")):
-        found = importer.constant(position)
-        if found is None and len(inputs) > position and inputs[position] is not None:
-            raise NotImplementedError(f"the bound {name} is no constant")
-        bounds[name] = float(found.reshape(-1)[0]) if found is not None else bounds[name]
-    return importer.pass_on("Clip", inputs[:1], bounds, inputs[0].ty)
-
-
-def _expand(importer: "_Importer", inputs: list[Any], attrs: dict[str, Any]) -> Any:
-    """Both sides may be the ones that grow."""
-    wanted = importer.constant(1)
-    if wanted is None:
-        raise NotImplementedError("the shape is no constant")
-    shape = np.broadcast_shapes(tuple(int(d) for d in inputs[0].ty.shape.values), tuple(map(int, wanted)))
-    return relax.op.broadcast_to(inputs[0], list(shape))
-
-
-def _slice(importer: "_Importer", inputs: list[Any], attrs: dict[str, Any]) -> Any:
-    """Until opset 9 the bounds are attributes, and the axes may be left out."""
-    begin, end = attrs["starts"], attrs["ends"]
-    axes = attrs.get("axes", range(len(begin)))
-    return relax.op.strided_slice(inputs[0], list(axes), list(begin), list(end))
-
-
-def _prelu(importer: "_Importer", inputs: list[Any], attrs: dict[str, Any]) -> Any:
-    return importer.pass_on("PRelu", inputs, {"by_channel": importer.version < 7}, inputs[0].ty)
-
-
-_OWN = {
-    "Sum": _pairwise(relax.op.add),
-    "Max": _pairwise(relax.op.maximum),
-    "Min": _pairwise(relax.op.minimum),
-    "Mean": _mean,
-    "Pad": _pad,
-    "Tile": _tile,
-    "Clip": _clip,
-    "Expand": _expand,
-    "PRelu": _prelu,
-    **{op: _whole(op) for op in ("LRN", "Elu", "Selu", "HardSigmoid", "HardSwish", "Softplus", "Softsign")},
-}
+_ONE_RESULT = ("BatchNormalization", "Dropout", "LayerNormalization", "MaxPool")
+"""Operators of whose results TVM makes only the first."""
 _REFUSED = {
     "If": "control flow that depends on data",
     "Loop": "control flow that depends on data",
@@ -162,7 +86,11 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         self.file, model = file, file.model
         self.nodes = [(name_of(n), n.op_type) for n in model.graph.node]
         """(name, operator) of every node."""
+        read = {v for n in model.graph.node for v in n.input if v} | {o.name for o in model.graph.output}
+        self.made = {v for n in model.graph.node for v in n.output} | {i.name for i in model.graph.input}
         for node in model.graph.node:
+            while node.op_type in _ONE_RESULT and node.output[1:] and node.output[-1] not in read:
+                del node.output[-1]
             if node.op_type in _REFUSED:  # the importer would go into their branches
                 node.domain, node.op_type = "refused", "Refused"
         self.version = file.opset
@@ -179,12 +107,20 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         """Initializers are parameters; small ones are known to the importer as constants, too: shapes, bounds, axes."""
         for name, array in self.file.arrays.items():
             called = name.removeprefix("onnx::")
+            called = name if called in self.file.arrays or called in self.made else called
             var = self._nodes[name] = self._new_var(called, shape=array.shape, dtype=array.dtype.name)
             self.weights[called] = array
             if array.size <= SMALL:
                 self._params[called] = (var, tvm.runtime.tensor(np.ascontiguousarray(array)))
             else:
                 self._inputs[name] = var
+
+    def _sanitize_name(self, name: str) -> str:
+        """Inputs keep clear of the initializers' names."""
+        found: str = super()._sanitize_name(name)
+        while found in self.weights:
+            found = str(self._name_supply.fresh_name(found))
+        return found
 
     def _check_for_unsupported_ops(self, graph: Any) -> None:
         """Operators are looked at one by one, where they can be named."""
@@ -203,27 +139,26 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
                 raise NotImplementedError(_REFUSED[kind])
             if node.domain not in ("", "ai.onnx"):
                 raise NotImplementedError(f"an operator of the domain {node.domain!r}")
+            if kind in _ONE_RESULT and len(node.output) > 1:
+                raise NotImplementedError(f"its result {node.output[-1]!r} is read, which is not the first")
             if any(i is None for i in inputs) and _takes_any_number(op_name, self.version):
                 raise NotImplementedError("one of its inputs is left out")  # of which TVM would crash
-            own = _slice if op_name == "Slice" and opset < 10 else _OWN.get(op_name)
+            own = old_slice if op_name == "Slice" and opset < 10 else OWN.get(op_name)
             if own is None and op_name not in _get_convert_map():
                 raise NotImplementedError("unknown to the importer")
             if self._lost.intersection(node.input):
                 if kind not in SUPPORTED:
                     self.refuse("not supported")
                 return self._stand_in()
-            return self._bound(own(self, list(inputs), attrs) if own else self._converted(op_name, inputs, attrs))
+            if own is not None:
+                return self._bound(own(self, list(inputs), attrs))
+            attrs = adjusted(self, op_name, inputs, attrs)
+            if op_name == "Split" and len(node.output) == 1:
+                return inputs[0]
+            return self._bound(super()._convert_operator(op_name, inputs, attrs, self.version))
         except Exception as error:
             self.refuse(_told(error))
             return self._stand_in()
-
-    def _converted(self, op_name: str, inputs: Any, attrs: dict[str, Any]) -> Any:
-        """What the importer would leave unread is refused."""
-        if op_name == "ConvTranspose" and "output_shape" in attrs:
-            raise NotImplementedError("output_shape")
-        if op_name == "SpaceToDepth" and str(attrs.get("mode", "DCR")) not in ("DCR", "b'DCR'"):
-            raise NotImplementedError("mode CRD")
-        return super()._convert_operator(op_name, inputs, attrs, self.version)
 
     def pass_on(self, op: str, data: list[Any], attributes: dict[str, Any], type_: Any) -> Any:
         """The node as a call of `onnx.<op>`, for `relax_layers`."""
@@ -289,6 +224,9 @@ class _Reader:
     def __init__(self, importer: _Importer, function: Any) -> None:
         self.importer, self.function = importer, function
         self.names: dict[Any, str] = {p: p.name for p in function.params}
+        self.mark = "%"
+        while any(name.startswith(self.mark) for name in self.names.values()):
+            self.mark += "%"
 
     def read(self) -> Function:
         function = self.function
@@ -311,7 +249,7 @@ class _Reader:
 
     def _call(self, binding: Any, number: int) -> Call:
         value, type_ = binding.value, binding.var.ty
-        target = self.names[binding.var] = f"%{len(self.names)}"
+        target = self.names[binding.var] = f"{self.mark}{len(self.names)}"
         place = self.importer.nodes[number]
         shape, dtype = self._shape(type_, place), str(getattr(type_, "dtype", "") or "")
         if type(value).__name__ == "TupleGetItem":

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from planner.errors import UserError
-from planner.narray.array import NArray
+from planner.narray.array import NArray, with_elements
 from planner.narray.functions import (
     absolute,
     avg_pool2d,
@@ -136,7 +136,7 @@ from_numpy = array
 def _made(data: Any, name: str = "") -> NArray:
     if data.dtype not in (np.float32, np.int64):
         raise UserError("SP1017", f"an array of {data.dtype}", "use float32, or int64 for class numbers")
-    return NArray((_tracing or session()).given(data, name))
+    return NArray((_tracing or session()).given(with_elements(data), name))
 
 
 def full(shape: Sequence[int], value: float) -> NArray:

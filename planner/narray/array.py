@@ -1,7 +1,7 @@
 """`NArray`: an array whose operations are recorded. Operators and methods follow NumPy's names and rules."""
 
+import math
 from collections.abc import Iterable
-from math import prod
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
@@ -55,7 +55,7 @@ class NArray:
 
     @property
     def size(self) -> int:
-        return prod(self.shape)
+        return math.prod(self.shape)
 
     def __repr__(self) -> str:
         record = self._record
@@ -76,7 +76,10 @@ class NArray:
             if owner.lazy:
                 raise UserError("SP1021", f"{self!r} has no value yet", owner.lazy)
             owner.run()
-        assert record.data is not None
+        if record.data is None:
+            raise UserError(
+                "SP1021", f"{self!r} belongs to a session that has ended", "ask for values before the next one begins"
+            )
         view = record.data.view()
         view.flags.writeable = False
         return view
@@ -141,7 +144,7 @@ class NArray:
         return self._with("mul", "scale", other)
 
     def __truediv__(self, other: Any) -> "NArray":
-        return self._with("div", "scale", other, lambda n: 1 / n)
+        return self._with("div", "scale", other, lambda n: 1 / n if n else math.copysign(math.inf, n))
 
     def __pow__(self, exponent: float) -> "NArray":
         return do("power", self, float(exponent))
@@ -172,6 +175,9 @@ class NArray:
         for axis, part in enumerate(index if isinstance(index, tuple) else (index,)):
             if axis >= self.ndim or not isinstance(part, int | np.integer | slice):
                 raise UserError("SP1021", f"an NArray cannot be indexed with {part!r}", "use integers and slices")
+            if not isinstance(part, slice) and not -self.shape[axis] <= part < self.shape[axis]:
+                problem = f"index {part} lies beyond the {self.shape[axis]} elements of axis {axis}"
+                raise UserError("SP1021", problem, "count from 0, or back from -1")
             parts.append(part.indices(self.shape[axis]) if isinstance(part, slice) else int(part))
         return do("index", self, tuple(parts))
 
@@ -181,6 +187,7 @@ class NArray:
         return self.transpose()
 
     def transpose(self, *axes: int) -> "NArray":
+        self.require_axes(*axes)
         return do("transpose", self, axes or tuple(range(self.ndim))[::-1])
 
     def reshape(self, *shape: Any) -> "NArray":
@@ -190,16 +197,28 @@ class NArray:
         return self.reshape(self.size)
 
     def sum(self, axis: Axes = None, keepdims: bool = False) -> "NArray":
-        return do("sum", self, _axes(axis), keepdims)
+        return self._reduced("sum", axis, keepdims)
 
     def mean(self, axis: Axes = None, keepdims: bool = False) -> "NArray":
-        return do("mean", self, _axes(axis), keepdims)
+        return self._reduced("mean", axis, keepdims)
 
     def max(self, axis: Axes = None, keepdims: bool = False) -> "NArray":
-        return do("max", self, _axes(axis), keepdims)
+        return self._reduced("max", axis, keepdims)
+
+    def _reduced(self, name: str, axis: Axes, keepdims: bool) -> "NArray":
+        axes = _axes(axis)
+        self.require_axes(*axes or ())
+        return self if axes == () else do(name, self, axes, keepdims)
+
+    def require_axes(self, *axes: int) -> None:
+        wrong = next((a for a in axes if not -self.ndim <= a < self.ndim), None)
+        if wrong is not None:
+            problem = f"{self!r} has no axis {wrong}"
+            raise UserError("SP1002", problem, f"name one of its {self.ndim} axes: from 0, or back from -1")
 
     def argmax(self, axis: int = -1) -> "NArray":
         """The first place of the maximum along one dimension, as float32."""
+        self.require_axes(int(axis))
         return do("argmax", self, int(axis))
 
 
@@ -219,7 +238,15 @@ def operand(beside: NArray, other: Any) -> NArray:
     if isinstance(other, NArray):
         return other
     owner: Owner = beside._record.owner  # type: ignore[assignment]
-    return NArray(owner.given(np.array(other, np.float32)))
+    return NArray(owner.given(with_elements(np.array(other, np.float32))))
+
+
+def with_elements(data: Array) -> Array:
+    if not data.size:
+        raise UserError(
+            "SP1002", f"an array of shape {data.shape} has no elements", "use at least one in each dimension"
+        )
+    return data
 
 
 def is_number(value: Any) -> bool:

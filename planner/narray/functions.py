@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from planner.errors import UserError
 from planner.narray.array import NArray, do, is_number, operand
 from planner.narray.operations import AvgPoolAttrs, ConvAttrs, LrnAttrs, MaxPoolAttrs
 
@@ -86,7 +87,11 @@ def tanh_backward(dy: NArray, y: NArray) -> NArray:
 
 # -- shapes ----------------------------------------------------------------------------------------------------
 def concatenate(arrays: Iterable[NArray], axis: int = 0) -> NArray:
-    return do("concatenate", *arrays, axis)
+    joined = list(arrays)
+    if not joined:
+        raise UserError("SP1002", "concatenate was given no arrays", "give at least one")
+    joined[0].require_axes(axis)
+    return do("concatenate", *joined, axis)
 
 
 def transpose(x: NArray, axes: Sequence[int] | None = None) -> NArray:
@@ -94,7 +99,7 @@ def transpose(x: NArray, axes: Sequence[int] | None = None) -> NArray:
 
 
 def reshape(x: NArray, shape: Sequence[int]) -> NArray:
-    return x.reshape(*shape)
+    return x.reshape(shape)
 
 
 def broadcast_to(x: NArray, shape: Sequence[int]) -> NArray:
@@ -103,15 +108,18 @@ def broadcast_to(x: NArray, shape: Sequence[int]) -> NArray:
 
 # -- rows ------------------------------------------------------------------------------------------------------
 def softmax(x: NArray, axis: int = -1) -> NArray:
+    x.require_axes(axis)
     return do("softmax", x, "softmax", axis)
 
 
 def log_softmax(x: NArray, axis: int = -1) -> NArray:
+    x.require_axes(axis)
     return do("log_softmax", x, "log_softmax", axis)
 
 
 def softmax_backward(dy: NArray, y: NArray, axis: int = -1) -> NArray:
     """y (dy - sum dy y); y is the result."""
+    y.require_axes(axis)
     return do("softmax_backward", dy, y, axis)
 
 

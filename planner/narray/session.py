@@ -99,7 +99,7 @@ class Session:
         assert self.engine is not None
         key = traced.key
         if key not in self._known:
-            self._known[key] = traced.numbers
+            self._known[key] = traced.numbers if np.isfinite(traced.numbers).all() else None
         elif self._known[key] not in (None, traced.numbers):
             self._known[key] = None
         vary = self._known[key] is None

@@ -221,6 +221,14 @@ def test_loading_what_changed_since(copy: Path) -> None:
         executor_class(copy)
 
 
+def test_another_model_in_the_folder_of_a_loaded_class(copy: Path) -> None:
+    """Its weights are not this class's."""
+    loaded = executor_class(copy)
+    (copy / "graph.json").write_text(graph_text(small_net(batch=2)))
+    with pytest.raises(UserError, match=r"SP1512: copy: the folder has another model(.|\n)*executor_class"):
+        loaded(pin=False)
+
+
 def test_loading_a_broken_module(copy: Path) -> None:
     (module,) = copy.glob("_executor.*.so")
     module.unlink()

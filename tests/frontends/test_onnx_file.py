@@ -131,6 +131,21 @@ def test_a_model_of_constants(tmp_path: Path) -> None:
     assert error.code == "SP1019" and "no nodes but constants" in error.problem
 
 
+def test_sparse_weights_and_open_ranks(tmp_path: Path) -> None:
+    def thin(model: ModelProto) -> None:
+        places = numpy_helper.from_array(np.array([0, 5]), "places")
+        number = numpy_helper.from_array(np.ones(2, np.float32), "w")
+        model.graph.sparse_initializer.append(helper.make_sparse_tensor(number, places, [4, 4]))
+
+    def forget(model: ModelProto) -> None:
+        model.graph.input[0].type.tensor_type.ClearField("shape")
+
+    error = told(tmp_path, PRODUCT, change=thin)
+    assert error.code == "SP1019" and "'w' is sparse" in error.problem
+    error = told(tmp_path, PRODUCT, weights={"w": WEIGHT}, change=forget)
+    assert error.code == "SP1014" and "'x' leaves its number of dimensions open" in error.problem
+
+
 def test_open_sizes(tmp_path: Path) -> None:
     error = told(tmp_path, [N("Relu", ["x"], ["y"], name="r")], shape=[2, "T"])
     assert error.code == "SP1014" and "'x', read by node 'r', leaves dimension 1 ('T') open" in error.problem
@@ -156,6 +171,11 @@ MALFORMED: dict[str, tuple[list[Any], np.ndarray, str]] = {
         [N("ConstantOfShape", ["w"], ["c"], name="fill", value=7), ADDED],
         np.array([2, 4]),
         "node 'fill'",
+    ),
+    "a result that is there already": (
+        [N("Relu", ["x"], ["x"], name="again"), N("Relu", ["x"], ["y"])],
+        WEIGHT,
+        "'again' (Relu) makes 'x', which is there already",
     ),
     "nothing made": (
         [N("Relu", ["x"], [], name="idle"), N("Relu", ["x"], ["y"])],
@@ -184,6 +204,13 @@ ILL: dict[str, tuple[Any, np.ndarray]] = {
     "an attribute is missing": (N("LRN", ["x"], ["y"], name="ill"), WEIGHT),
     "an input is missing": (N("PRelu", ["x"], ["y"], name="ill"), WEIGHT),
     "an input of a list is left out": (N("Concat", ["x", "x", ""], ["y"], name="ill", axis=1), WEIGHT),
+    "a result that only some importers make": (
+        N("LayerNormalization", ["x", "v"], ["z", "y"], name="ill"),
+        WEIGHT,
+    ),
+    "an index beyond the last": (N("Gather", ["x", "i"], ["y"], name="ill"), WEIGHT),
+    "windows of two channels": (N("LRN", ["x"], ["y"], name="ill", size=2), WEIGHT),
+    "padding by what is computed": (N("Pad", ["x", "p", "x"], ["y"], name="ill"), WEIGHT),
     "a momentum beyond 1": (
         N("BatchNormalization", ["x", "w", "w", "w", "w"], ["y"], name="ill", momentum=float("nan")),
         np.ones(4, np.float32),
@@ -195,8 +222,15 @@ ILL: dict[str, tuple[Any, np.ndarray]] = {
 def test_nodes_whose_parts_do_not_fit(what: str, tmp_path: Path) -> None:
     """Neither what reads nor what lowers a node, nor TVM, stumbles over them."""
     node, weight = ILL[what]
-    error = told(tmp_path, [node], shape=(2, 4, 4, 4) if node.op_type != "Concat" else (2, 4), weights={"w": weight})
+    weights = {"w": weight, "v": WEIGHT[0], "i": np.array([2]), "p": np.ones(8, np.int64)}
+    error = told(tmp_path, [node], shape=(2, 4, 4, 4) if node.op_type != "Concat" else (2, 4), weights=weights)
     assert error.code == "SP1001" and f"node 'ill': {node.op_type}: " in error.problem
+
+
+def test_running_statistics_that_are_computed(tmp_path: Path) -> None:
+    nodes = [N("Neg", ["v"], ["m"]), N("BatchNormalization", ["x", "v", "v", "m", "v"], ["y"], name="ill")]
+    error = told(tmp_path, nodes, weights={"v": WEIGHT[0]})
+    assert error.code == "SP1001" and "node 'ill': BatchNormalization: running statistics that" in error.problem
 
 
 def test_a_shape_of_fractions_with_another_batch(tmp_path: Path) -> None:

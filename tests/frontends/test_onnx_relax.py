@@ -32,14 +32,16 @@ def save(
     weights: Weights,
     kind: int = TensorProto.FLOAT,
     output: str = "y",
+    opset: int = 17,
 ) -> Path:
     stored = [
-        numpy_helper.from_array(w if w.dtype == np.int64 else w.astype(np.float32), k) for k, w in weights.items()
+        numpy_helper.from_array(w if w.dtype.kind == "i" else w.astype(np.float32), k) for k, w in weights.items()
     ]
-    inputs = [helper.make_tensor_value_info("x", kind, shape)]
+    given = next((v for n in nodes for v in n.input if v.startswith("x.")), "x")
+    inputs = [helper.make_tensor_value_info(given, kind, shape)]
     outputs = [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)]
     graph = helper.make_graph(nodes, "net", inputs, outputs, stored)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)]), path)
     return path
 
 
@@ -95,11 +97,13 @@ def agree(
     }
     prediction = reference(torch.from_numpy(x), tensors)
     type_ = graph.value["labels"].type
+    assert loss != "mse" or type_.shape == prediction.shape
     rng = np.random.default_rng(1)
     labels = rng.integers(0, prediction.shape[1], type_.shape) if loss == "cross_entropy" else rng.random(type_.shape)
     expected = (F.cross_entropy if loss == "cross_entropy" else F.mse_loss)(prediction, torch.from_numpy(labels))
     expected.backward()
-    results = run_program(graph, "train_step", {**values, "x": x, "labels": labels})
+    given = graph.program["train_step"].inputs[0]
+    results = run_program(graph, "train_step", {**values, given: x, "labels": labels})
     np.testing.assert_allclose(results[graph.program["train_step"].outputs[0]], expected.item(), rtol=1e-6)
     trained = [v for v in by_name.values() if v.role is Role.PARAMETER]
     assert trained
@@ -205,6 +209,120 @@ def test_residual_blocks(tmp_path: Path) -> None:
         reference,
         "cross_entropy",
     )
+
+
+def ones(*shape: int) -> np.ndarray:
+    return np.array(shape)
+
+
+def same(x: Tensor, w: Tensor, upper: bool) -> Tensor:
+    """A convolution by 3 x 2 windows in steps of 2, of images of 5 x 5."""
+    left = 1 - int(upper)
+    return F.conv2d(F.pad(x, (left, 1 - left, 1, 1)), w, stride=2).flatten(1)
+
+
+SQUARE = {"w": normal(4, 4)}
+KERNEL = {"w": normal(2, 3, 3, 2)}
+Reference = Callable[[Tensor, dict[str, Tensor]], Tensor]
+FORMS: dict[str, tuple[list[Any], list[int], Weights, Reference, int]] = {
+    "a transposition that changes nothing": (
+        [N("Transpose", ["w"], ["t"], perm=[0, 1]), N("MatMul", ["x", "t"], ["y"])],
+        [3, 4], SQUARE, lambda x, w: x @ w["w"], 17,
+    ),
+    "a matrix and its own transposed one": (
+        [N("Transpose", ["w"], ["t"]), N("MatMul", ["t", "t"], ["u"]), N("MatMul", ["x", "u"], ["y"])],
+        [3, 4], SQUARE, lambda x, w: x @ w["w"].T @ w["w"].T, 17,
+    ),
+    "a vector by a transposed matrix": (
+        [N("Transpose", ["w"], ["t"]), N("MatMul", ["x", "t"], ["v"]), N("Unsqueeze", ["v", "a"], ["y"])],
+        [4], {**SQUARE, "a": ones(0)}, lambda x, w: (x @ w["w"].T)[None], 17,
+    ),
+    "a number of more dimensions": (
+        [N("Mul", ["x", "w"], ["a"]), N("Add", ["a", "c"], ["b"]), N("Max", ["b", "d"], ["y"])],
+        [4], {"w": normal(4), "c": np.full((1, 1), 0.5), "d": np.zeros((1, 1, 1))},
+        lambda x, w: (x * w["w"] + 0.5).clamp(min=0)[None, None], 17,
+    ),
+    "names that differ by a prefix": (
+        [N("MatMul", ["x", "onnx::w"], ["a"]), N("MatMul", ["a", "w"], ["y"])],
+        [3, 4], {"onnx::w": normal(4, 4), **SQUARE}, lambda x, w: x @ w["onnx__w"] @ w["w"], 17,
+    ),
+    "a constant called like a result, but for a prefix": (
+        [N("MatMul", ["x", "w"], ["a"]), N("Reshape", ["a", "onnx::a"], ["b"]), N("Add", ["b", "a"], ["y"])],
+        [3, 4], {**SQUARE, "onnx::a": ones(3, 4)}, lambda x, w: 2 * x @ w["w"], 17,
+    ),
+    "a weight called like the input, but for a dot": (
+        [N("MatMul", ["x.0", "x_0"], ["y"])], [3, 4], {"x_0": normal(4, 4)}, lambda x, w: x @ w["x_0"], 17,
+    ),
+    "names as the reader gives them": (
+        [N("MatMul", ["x", "%2"], ["a"]), N("MatMul", ["a", "%3"], ["y"])],
+        [3, 4], {"%2": normal(4, 4), "%3": normal(4, 4)}, lambda x, w: x @ w["_2"] @ w["_3"], 17,
+    ),
+    "parts of different sizes": (
+        [N("MatMul", ["x", "w"], ["m"]), N("Split", ["m"], ["a", "b"], axis=1, num_outputs=2),
+         N("Concat", ["b", "a"], ["c"], axis=1), N("Split", ["c"], ["y"], axis=1, num_outputs=1)],
+        [3, 4], {"w": normal(4, 5)}, lambda x, w: (x @ w["w"])[:, [3, 4, 0, 1, 2]], 18,
+    ),
+    "constant indices": (
+        [N("MatMul", ["x", "w"], ["m"]), N("Gather", ["m", "i"], ["a"], axis=1), N("Gather", ["m", "j"], ["b"], axis=1),
+         N("Add", ["a", "b"], ["y"])],
+        [3, 4], {**SQUARE, "i": ones(-1, 0), "j": np.array([[2]], np.int32)},
+        lambda x, w: (x @ w["w"])[:, [3, 0]] + (x @ w["w"])[:, 2:3, None], 17,
+    ),
+    "a shape put together": (
+        [N("MatMul", ["x", "w"], ["m"]), N("Shape", ["m"], ["s"]), N("Gather", ["s", "i"], ["g"]),
+         N("Unsqueeze", ["g", "z"], ["u"]), N("Concat", ["u", "r"], ["t"], axis=0), N("Reshape", ["m", "t"], ["a"]),
+         N("Shape", ["a"], ["v"]), N("Expand", ["p", "v"], ["b"]), N("Add", ["a", "b"], ["y"])],
+        [3, 2, 4], {**SQUARE, "i": np.array(0), "z": ones(0), "r": ones(-1), "p": normal(1, 8)},
+        lambda x, w: (x @ w["w"]).reshape(3, 8) + w["p"], 17,
+    ),
+    "constants in other forms": (
+        [N("Constant", [], ["c"], value_floats=[1.0, 2.0, 3.0, 4.0]), N("Constant", [], ["s"], value_ints=[2, 6]),
+         N("Constant", [], ["h"], value_float=0.5), N("Constant", [], ["i"], value_int=1),
+         N("Cast", ["x"], ["f"], to=1), N("Mul", ["f", "c"], ["a"]), N("Mul", ["a", "h"], ["b"]),
+         N("Reshape", ["b", "s"], ["d"]), N("Gather", ["d", "i"], ["e"]), N("Unsqueeze", ["e", "i"], ["y"])],
+        [3, 4], {}, lambda x, w: (x * w["c"] / 2).reshape(2, 6)[1][:, None], 17,
+    ),
+    "as many pixels as before, the odd one behind": (
+        [N("Conv", ["x", "w"], ["c"], auto_pad="SAME_UPPER", strides=[2, 2]), N("Flatten", ["c"], ["y"])],
+        [2, 3, 5, 5], KERNEL, lambda x, w: same(x, w["w"], True), 17,
+    ),
+    "as many pixels as before, the odd one in front": (
+        [N("Conv", ["x", "w"], ["c"], auto_pad="SAME_LOWER", strides=[2, 2]), N("Flatten", ["c"], ["y"])],
+        [2, 3, 5, 5], KERNEL, lambda x, w: same(x, w["w"], False), 17,
+    ),
+    "the length of nothing": (
+        [N("MatMul", ["x", "w"], ["m"]), N("Sub", ["m", "m"], ["z"]), N("Concat", ["m", "z"], ["c"], axis=0),
+         N("ReduceL2", ["c"], ["y"], axes=[1])],
+        [3, 4], SQUARE, lambda x, w: torch.cat([(x @ w["w"]).norm(dim=1), torch.zeros(3)])[:, None], 17,
+    ),
+    "operands that are told where they belong": (
+        [N("Mul", ["x", "w"], ["a"], broadcast=1, axis=0), N("Add", ["a", "b"], ["y"], broadcast=1, axis=1)],
+        [4, 4, 4], {"w": normal(4), "b": normal(4)},
+        lambda x, w: x * w["w"][:, None, None] + w["b"][:, None], 6,
+    ),
+    "a whole number as the exponent": (
+        [N("Mul", ["x", "w"], ["a"]), N("Pow", ["a", "e"], ["y"])],
+        [3, 4], {"w": normal(4), "e": np.array(3)}, lambda x, w: (x * w["w"]) ** 3, 17,
+    ),
+    "axes that are padded": (
+        [N("Mul", ["x", "w"], ["a"]), N("Pad", ["a", "p", "", "i"], ["y"])],
+        [3, 4], {"w": normal(4), "p": ones(1, 2), "i": ones(-1)}, lambda x, w: F.pad(x * w["w"], (1, 2)), 18,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_that_say_the_same_otherwise(form: str, tmp_path: Path) -> None:
+    nodes, shape, weights, reference, opset = FORMS[form]
+    path = save(tmp_path / "net.onnx", nodes, shape, weights, opset=opset)
+    agree(open_model(path, loss="mse"), normal(*shape), reference, "mse")
+
+
+def test_a_dropout_whose_rate_is_an_input(tmp_path: Path) -> None:
+    nodes = [N("MatMul", ["x", "w"], ["m"]), N("Dropout", ["m", "r", "t"], ["y", "mask"], name="drop")]
+    path = save(tmp_path / "net.onnx", nodes, [3, 4], {**SQUARE, "r": np.array(0.25), "t": np.array(1)})
+    dropped = [n for n in open_model(path).graph.program["train_step"].nodes if n.op == "dropout"]
+    assert [n.attrs.p for n in dropped] == [0.25]
 
 
 def test_the_same_file_gives_the_same_graph(tmp_path: Path) -> None:

@@ -77,5 +77,29 @@ def test_mistakes_are_told_where_they_are_written() -> None:
         x[[0, 1]]
     with pytest.raises(UserError, match="SP1021"):
         x[0, 0, 0]
+    for index in (2, -3, (0, 3)):
+        with pytest.raises(UserError, match=r"SP1021: index .* lies beyond the"):
+            x[index]
+    for wrong in (
+        lambda: x.sum(2),
+        lambda: x.mean((0, -3)),
+        lambda: x.max(5),
+        lambda: x.argmax(2),
+        lambda: x.transpose(0, 2),
+        lambda: na.softmax(x, 2),
+        lambda: na.log_softmax(x, -3),
+        lambda: na.softmax_backward(x, x, 2),
+        lambda: na.concatenate([x, x], 2),
+    ):
+        with pytest.raises(UserError, match=r"SP1002: .* has no axis"):
+            wrong()
+    for empty in (lambda: na.array(np.zeros((0, 3))), lambda: x + np.zeros((0, 3)), lambda: na.concatenate([])):
+        with pytest.raises(UserError, match=r"SP1002.*no (elements|arrays)"):
+            empty()
     with pytest.raises(UserError, match="SP1021"):
         na.Recorder("other").input("x", (2, 3)) + x
+
+
+def test_no_axes_are_none_of_them() -> None:
+    x = na.array(np.arange(6.0).reshape(2, 3))
+    assert all(y.to_numpy().tolist() == x.to_numpy().tolist() for y in (x.sum(()), x.mean(()), x.max(())))

@@ -189,6 +189,25 @@ def test_what_a_step_cannot_do(engine: Engine) -> None:
     assert (na.step(lambda x: x + 1)(np.zeros(3)).to_numpy() == 1).all()
 
 
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_numbers_without_end(engine: Engine) -> None:
+    """They are no part of a plan: inputs."""
+    x = na.array(np.float32([0, 1, -2]))
+    for number in (np.nan, np.inf, 2.0):
+        np.testing.assert_array_equal((x + number).to_numpy(), np.float32([0, 1, -2]) + np.float32(number))
+    np.testing.assert_array_equal((x / 0).to_numpy(), [np.nan, np.inf, -np.inf])
+    np.testing.assert_array_equal((x / -0.0).to_numpy(), [np.nan, -np.inf, np.inf])
+
+
+def test_values_of_a_session_that_has_ended(engine: Engine) -> None:
+    given = na.array(np.ones(2))
+    late = given + 1
+    na.start()
+    assert given.to_numpy().tolist() == [1, 1]
+    with pytest.raises(UserError, match=r"SP1021: .* belongs to a session that has ended"):
+        late.to_numpy()
+
+
 def limited(engine: Engine, bytes_: int | str) -> Session:
     return na.start(memory_limit=bytes_)
 
