@@ -83,7 +83,7 @@ def _adam(kind: str, groups: list[dict[str, Any]]) -> str:
 
 def _settings(known: dict[str, Any]) -> dict[str, Any]:
     for option in ("maximize", "amsgrad", "dampening"):
-        if known.get(option):
+        if known.get(option) and (option != "dampening" or known["momentum"]):
             instead = " and negate the loss" if option == "maximize" else ""
             fix = f"leave {option} out{instead}, {OUTSIDE}"
             raise UserError("SP1023", f"the optimizer's option {option} is not supported", fix)

@@ -83,6 +83,7 @@ def _exported(torch: Any, module: Any, original: Any, positional: Any, keywords:
     _refuse_hooks(original)
     with warnings.catch_warnings(), _mode(original, training), _quiet():
         warnings.simplefilter("ignore")
+        _refuse_cumulative(torch, original)
         try:
             prefix = "model." if module is not original else ""
             with (
@@ -185,6 +186,15 @@ def _refuse_hooks(module: Any) -> None:
     for name, parameter in module.named_parameters():
         if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
             raise _own_gradient(f"a hook on the gradient of parameter {name!r}", "")
+
+
+def _refuse_cumulative(torch: Any, module: Any) -> None:
+    """Running statistics that are means of all batches read how many there were."""
+    for path, part in module.named_modules():
+        own = isinstance(part, torch.nn.modules.batchnorm._NormBase) and part.training and part.track_running_stats
+        if own and part.momentum is None:
+            problem = f"module {path or 'itself'!r} has momentum=None: each batch counts less in its running statistics"
+            raise UserError("SP1020", problem, "give it a momentum, such as 0.1")
 
 
 def _own_gradient(what: str, line: str) -> UserError:

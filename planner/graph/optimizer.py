@@ -1,8 +1,11 @@
 """Update nodes: one per parameter, so that a gradient dies as soon as it is applied."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
+from pydantic import model_validator
+
+from planner.errors import UserError
 from planner.graph.model import Attrs, Frozen, Init, Role
 
 if TYPE_CHECKING:
@@ -33,11 +36,17 @@ class ParameterGroup(_Settings):
 
 class Optimizer(_Settings):
     """`lr` is where training starts: executors can change it later, and the rates of groups with it, by the same
-    factor."""
+    factor. SP1023: nesterov without momentum."""
 
     kind: Literal["sgd", "adam", "adamw", "rmsprop", "adagrad"] = "sgd"
     groups: tuple[ParameterGroup, ...] = ()
     """Where there are any, they list everything that is trained, and their settings go before the others."""
+
+    @model_validator(mode="after")
+    def _with_momentum(self) -> Self:
+        if any(own.nesterov and not own.momentum for own in self.groups or (self,)):
+            raise UserError("SP1023", "nesterov is about the momentum, which is 0", "set momentum, such as 0.9")
+        return self
 
     def of(self, parameter: str) -> _Settings:
         """The settings of a parameter, by the framework's name."""

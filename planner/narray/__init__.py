@@ -82,7 +82,7 @@ def start(
     (codegen.dataflow.Dataflow). SP1042: nothing that runs recorded arrays is imported. SP1801: not a size.
     """
     global _session
-    limit = parse_bytes(memory_limit) if isinstance(memory_limit, str) else memory_limit
+    limit = parse_bytes(str(memory_limit)) if memory_limit is not None else None
     engine = None
     if dataflow:
         if not _engines:

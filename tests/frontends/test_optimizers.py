@@ -70,3 +70,15 @@ def test_others_are_refused(given: Any, message: str) -> None:
     with pytest.raises(UserError, match=message) as raised:
         optimizer_from(given)
     assert raised.value.code == "SP1023"
+
+
+def test_dampening_of_nothing() -> None:
+    assert optimizer_from(torch.optim.SGD(WEIGHTS, lr=0.1, dampening=0.5)) == optimizer_from(
+        torch.optim.SGD(WEIGHTS, lr=0.1)
+    )
+
+
+def test_nesterov_needs_momentum() -> None:
+    with pytest.raises(UserError, match="SP1023"):
+        Optimizer(nesterov=True)
+    assert Optimizer(nesterov=True, momentum=0.9).nesterov

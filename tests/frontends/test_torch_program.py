@@ -99,10 +99,24 @@ def test_what_to_use_instead() -> None:
         capture_module(torch.jit.script(nn.Linear(5, 3)), torch.randn(4, 5))
 
 
+class Cumulative(nn.BatchNorm1d):
+    def forward(self, x: Tensor) -> Tensor:
+        self.momentum = None
+        return super().forward(x)
+
+
 def test_what_pytorch_fails_to_say_does_not_hide_the_error() -> None:
-    """Of a batch norm with that momentum, it cannot print what it wants to suggest."""
+    """Of such a batch norm it cannot print what it wants to suggest."""
     with pytest.raises(UserError, match=r"SP1014.*data-dependent"):
-        capture_module(nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3, momentum=None)), torch.randn(4, 5))
+        capture_module(nn.Sequential(nn.Linear(5, 3), Cumulative(3)), torch.randn(4, 5))
+
+
+def test_statistics_of_all_batches_name_their_layer() -> None:
+    module = nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3, momentum=None))
+    with pytest.raises(UserError, match=r"(?s)SP1020.*module '1' has momentum=None"):
+        capture_module(module, (torch.randn(4, 5),))
+    module[1].eval()  # as they are
+    capture_module(module, (torch.randn(4, 5),))
 
 
 def test_hooks_on_gradients_are_refused() -> None:

@@ -246,3 +246,9 @@ def test_without_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(na, "_engines", [])
     with pytest.raises(UserError, match="SP1042"):
         na.start()
+
+
+@pytest.mark.parametrize("limit", [-1, "-1", 2.5e30])
+def test_a_memory_limit_is_a_size(limit: Any) -> None:
+    with pytest.raises(UserError, match="SP1801"):
+        na.start(memory_limit=limit)
