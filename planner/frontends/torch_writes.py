@@ -58,13 +58,18 @@ def hidden_write(program: Any, prefix: str) -> tuple[UserError, Any] | None:
     return None
 
 
-def views_of_buffers(program: Any) -> list[Any]:
-    """The nodes that detach buffers, or views of them, to which no gradient ever comes. `program`: as above."""
+def buffers_without_gradient(program: Any) -> set[Any]:
+    """The nodes that are buffers, or views of them, to which no gradient ever comes. `program`: as above."""
     given = {s.arg.name for s in program.graph_signature.input_specs if s.kind.name == "BUFFER"}
-    found = _Walk(program)
-    trained = {p.root for p in found.places.values() if p.trained}
-    roots = {n: found.places[n].root for n in program.graph.nodes if _detaches(n)}
-    return [n for n, root in roots.items() if root.name in given and root not in trained]
+    places = _Walk(program).places
+    trained = {p.root for p in places.values() if p.trained}
+    return {n for n, p in places.items() if p.root.name in given and p.root not in trained}
+
+
+def views_of_buffers(program: Any) -> list[Any]:
+    """The nodes that detach such buffers."""
+    found = buffers_without_gradient(program)
+    return [n for n in program.graph.nodes if _detaches(n) and n in found]
 
 
 def written_arguments(graph: Any) -> set[Any]:
