@@ -25,6 +25,7 @@ from planner.frontends.torch_writes import (
     NO_GRAD,
     buffers_without_gradient,
     hidden_write,
+    is_floating,
     views_of_buffers,
     written_arguments,
 )
@@ -310,10 +311,10 @@ def _detach_block(block: Any, barrier: Any, buffers: list[bool]) -> None:
     given, written = [n for n in block.graph.nodes if n.op == "placeholder"], written_arguments(block.graph)
     whole = {n for n, buffer in zip(given, buffers, strict=True) if buffer}
     with block.graph.inserting_before(final):
-        for result in filter(_floating, dict.fromkeys(final.all_input_nodes)):
+        for result in filter(is_floating, dict.fromkeys(final.all_input_nodes)):
             final.replace_input_with(result, _detached(block.graph, result, barrier))
     with block.graph.inserting_after(given[-1] if given else None):
-        for argument in filter(_floating, given if written else ()):
+        for argument in filter(is_floating, given if written else ()):
             if argument not in written and argument not in whole:
                 users = list(argument.users)
                 made = _detached(block.graph, argument, barrier)
@@ -326,11 +327,6 @@ def _detached(graph: Any, node: Any, barrier: Any) -> Any:
     made = graph.call_function(barrier, (node,))
     made.meta = dict(node.meta)
     return made
-
-
-def _floating(node: Any) -> bool:
-    value = node.meta.get("val")
-    return value is not None and bool(value.dtype.is_floating_point)
 
 
 def _barrier(torch: Any) -> Any:

@@ -198,3 +198,22 @@ def test_batch_norms_without_gradient_move_and_read_their_own_statistics() -> No
     graph = agree(Taught().train(), torch.randn(4, 5))
     norms = [f"{n}.running_{what}" for n in ("still", "teacher.1") for what in ("mean", "var")]
     assert sorted(v.name for v in graph.values if v.role is Role.STATE) == norms
+
+
+def test_a_batch_norm_that_runs_without_gradient_and_with_it() -> None:
+    """As of twins, one of which is only looked at."""
+
+    class Twins(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.twin = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6))
+
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.no_grad():
+                seen = self.twin(x + 1)
+            return self.twin(x) * seen  # type: ignore[no-any-return]
+
+    torch.manual_seed(10)
+    graph = agree(Twins(), torch.randn(4, 5))
+    norms = [n for n in graph.program["train_step"].nodes if n.op == "batch_norm"]
+    assert [n.updates for n in norms] == [("twin.1.running_mean", "twin.1.running_var")] * 2
