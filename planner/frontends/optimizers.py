@@ -87,6 +87,9 @@ def _settings(known: dict[str, Any]) -> dict[str, Any]:
             instead = " and negate the loss" if option == "maximize" else ""
             fix = f"leave {option} out{instead}, {OUTSIDE}"
             raise UserError("SP1023", f"the optimizer's option {option} is not supported", fix)
+    if "base_momentum" in known:  # as OneCycleLR and CyclicLR leave it
+        fix = f"make the scheduler with cycle_momentum=False, {OUTSIDE}"
+        raise UserError("SP1023", "a scheduler changes the optimizer's momentum, which is part of the plan", fix)
     numbers = ("lr", "momentum", "weight_decay", "eps", "alpha", "lr_decay", "initial_accumulator_value")
     found: dict[str, Any] = {k: float(known[k]) for k in numbers if k in known}
     if "betas" in known:

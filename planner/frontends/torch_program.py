@@ -22,7 +22,14 @@ from planner.frontends.torch_functions import traced_functions
 from planner.frontends.torch_numbers import numbers, tell
 from planner.frontends.torch_stand_ins import stand_ins
 from planner.frontends.torch_transforms import traced_transforms
-from planner.frontends.torch_writes import NO_GRAD, hidden_write, views_of_buffers, written_arguments
+from planner.frontends.torch_writes import (
+    NO_GRAD,
+    buffers_without_gradient,
+    hidden_write,
+    is_floating,
+    views_of_buffers,
+    written_arguments,
+)
 from planner.graph.model import unsupported
 
 OURS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
@@ -295,7 +302,7 @@ def _keep_buffers(program: Any) -> None:
 def _keep_detached(torch: Any, program: Any) -> None:
     """What is detached, or computed under torch.no_grad(), would get gradients once the program is functional: it goes
     through an operator of our own, which stays."""
-    barrier = _barrier(torch)
+    barrier, buffers = _barrier(torch), buffers_without_gradient(program)
     for node in list(program.graph.nodes):
         if node.op != "call_function":
             continue
@@ -305,20 +312,23 @@ def _keep_detached(torch: Any, program: Any) -> None:
         elif packet(node.target) == "aten.detach_":
             raise unsupported(node.name, "aten.detach_", "aten.detach", place_of(node))
         elif str(node.target) == NO_GRAD and node.args[0] is False:
-            _detach_block(program.graph_module.get_submodule(node.args[1].target), barrier)
+            block = program.graph_module.get_submodule(node.args[1].target)
+            _detach_block(block, barrier, [a in buffers for a in node.args[2:]])
 
 
-def _detach_block(block: Any, barrier: Any) -> None:
+def _detach_block(block: Any, barrier: Any, buffers: list[bool]) -> None:
     """What a block without gradients returns; and what goes into one that writes in place, since who reads what it
-    wrote to need not read what it returns."""
+    wrote to need not read what it returns. Not a buffer: it has no gradient, and a batch norm is to move itself.
+    `buffers`: which of the block's arguments are some."""
     (final,) = (n for n in block.graph.nodes if n.op == "output")
     given, written = [n for n in block.graph.nodes if n.op == "placeholder"], written_arguments(block.graph)
+    whole = {n for n, buffer in zip(given, buffers, strict=True) if buffer}
     with block.graph.inserting_before(final):
-        for result in filter(_floating, dict.fromkeys(final.all_input_nodes)):
+        for result in filter(is_floating, dict.fromkeys(final.all_input_nodes)):
             final.replace_input_with(result, _detached(block.graph, result, barrier))
     with block.graph.inserting_after(given[-1] if given else None):
-        for argument in filter(_floating, given if written else ()):
-            if argument not in written:
+        for argument in filter(is_floating, given if written else ()):
+            if argument not in written and argument not in whole:
                 users = list(argument.users)
                 made = _detached(block.graph, argument, barrier)
                 for user in users:
@@ -330,11 +340,6 @@ def _detached(graph: Any, node: Any, barrier: Any) -> Any:
     made = graph.call_function(barrier, (node,))
     made.meta = dict(node.meta)
     return made
-
-
-def _floating(node: Any) -> bool:
-    value = node.meta.get("val")
-    return value is not None and bool(value.dtype.is_floating_point)
 
 
 def _barrier(torch: Any) -> Any:

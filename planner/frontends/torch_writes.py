@@ -58,13 +58,18 @@ def hidden_write(program: Any, prefix: str) -> tuple[UserError, Any] | None:
     return None
 
 
-def views_of_buffers(program: Any) -> list[Any]:
-    """The nodes that detach buffers, or views of them, to which no gradient ever comes. `program`: as above."""
+def buffers_without_gradient(program: Any) -> set[Any]:
+    """The nodes that are buffers, or views of them, to which no gradient ever comes. `program`: as above."""
     given = {s.arg.name for s in program.graph_signature.input_specs if s.kind.name == "BUFFER"}
-    found = _Walk(program)
-    trained = {p.root for p in found.places.values() if p.trained}
-    roots = {n: found.places[n].root for n in program.graph.nodes if _detaches(n)}
-    return [n for n, root in roots.items() if root.name in given and root not in trained]
+    places = _Walk(program).places
+    trained = {p.root for p in places.values() if p.trained}
+    return {n for n, p in places.items() if p.root.name in given and p.root not in trained}
+
+
+def views_of_buffers(program: Any) -> list[Any]:
+    """The nodes that detach such buffers."""
+    found = buffers_without_gradient(program)
+    return [n for n in program.graph.nodes if _detaches(n) and n in found]
 
 
 def written_arguments(graph: Any) -> set[Any]:
@@ -157,7 +162,7 @@ class _Walk:
 
     def _block(self, node: Any, places: dict[Any, Place]) -> None:
         """A block with gradients or without; what is written to there and made there is nobody else's. Without, what it
-        returns and, if it writes, what it only reads, are copies (torch_program.py)."""
+        returns and, if it writes, what it only reads, are copies (torch_program.py), unless they are whole numbers."""
         enabled, block, *arguments = node.args
         graph = self._root.get_submodule(block.target).graph
         inner: dict[Any, Place] = {}
@@ -167,26 +172,33 @@ class _Walk:
             if own.op == "placeholder":
                 source = next(sources, None)
                 inner[own] = places.get(source, Place(own))
-                if not enabled and written and own not in written and inner[own].through is None:
+                copied = not enabled and written and own not in written and is_floating(own)
+                if copied and inner[own].through is None:
                     inner[own] = inner[own]._replace(through=own)
                     self._made[own] = self._time
             elif own.op == "output":
-                results = [inner.get(n) for n in own.args[0]]
+                results = [(inner.get(n), is_floating(n)) for n in own.args[0]]
             else:
                 self._visit(own, inner, bool(enabled))
         outer = {p.root for p in places.values()}
         self.writes[before:] = [w for w in self.writes[before:] if w.to.root in outer]
         places[node] = Place(node, None, bool(enabled) and any(places[n].trained for n in arguments if n in places))
         self._made[node] = self._time
-        for result in results:
+        for result, copied in results:
             kept = result if result is not None and result.root in outer else None
-            if kept is not None and not enabled and kept.through is None:
+            if kept is not None and not enabled and copied and kept.through is None:
                 kept = Place(kept.root, node)
             self._results.setdefault(node, []).append(kept)
 
 
 def _detaches(node: Any) -> bool:
     return str(node.target).startswith("aten.detach.")
+
+
+def is_floating(node: Any) -> bool:
+    """Whether it is a tensor that can have a gradient."""
+    dtype = getattr(getattr(node, "meta", {}).get("val"), "dtype", None)
+    return dtype is not None and bool(dtype.is_floating_point)
 
 
 def _moved(node: Any) -> list[Any]:

@@ -82,3 +82,13 @@ def test_nesterov_needs_momentum() -> None:
     with pytest.raises(UserError, match="SP1023"):
         Optimizer(nesterov=True)
     assert Optimizer(nesterov=True, momentum=0.9).nesterov
+
+
+def test_a_scheduler_of_the_momentum_is_refused() -> None:
+    """A plan follows a rate that changes, but has the momentum as a constant."""
+    optimizer = torch.optim.SGD(WEIGHTS, lr=0.1, momentum=0.9)
+    torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.25, total_steps=9, cycle_momentum=False)
+    assert optimizer_from(optimizer) == Optimizer(lr=optimizer.param_groups[0]["lr"], momentum=0.9)
+    torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.25, total_steps=9)
+    with pytest.raises(UserError, match=r"(?s)SP1023.*momentum.*cycle_momentum=False"):
+        optimizer_from(optimizer)

@@ -172,3 +172,48 @@ def test_explained() -> None:
     uses = explain_module(Changing(average, torch.rand(6)), torch.randn(4, 5))
     assert "unsupported" not in {use.kind for use in uses}
     assert "aten.mean" in coverage_text(uses)
+
+
+def test_batch_norms_without_gradient_move_and_read_their_own_statistics() -> None:
+    """As those of a teacher do, which follows from outside. What a block reads beside what it writes has gradients cut
+    off, but a buffer stays the one that the module saves."""
+
+    class Taught(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.pupil, self.teacher = nn.Linear(5, 6), nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6))
+            self.still = nn.BatchNorm1d(6)
+            nn.init.uniform_(self.still.running_var, 1, 2)  # type: ignore[arg-type]
+
+        def train(self, mode: bool = True) -> "Taught":
+            super().train(mode).still.eval()
+            return self
+
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.no_grad():
+                told = self.still(self.teacher(x))
+            return self.pupil(x) * told  # type: ignore[no-any-return]
+
+    torch.manual_seed(9)
+    graph = agree(Taught().train(), torch.randn(4, 5))
+    norms = [f"{n}.running_{what}" for n in ("still", "teacher.1") for what in ("mean", "var")]
+    assert sorted(v.name for v in graph.values if v.role is Role.STATE) == norms
+
+
+def test_a_batch_norm_that_runs_without_gradient_and_with_it() -> None:
+    """As of twins, one of which is only looked at."""
+
+    class Twins(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.twin = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6))
+
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.no_grad():
+                seen = self.twin(x + 1)
+            return self.twin(x) * seen  # type: ignore[no-any-return]
+
+    torch.manual_seed(10)
+    graph = agree(Twins(), torch.randn(4, 5))
+    norms = [n for n in graph.program["train_step"].nodes if n.op == "batch_norm"]
+    assert [n.updates for n in norms] == [("twin.1.running_mean", "twin.1.running_var")] * 2
