@@ -143,7 +143,7 @@ def _positions(c: Context, index: Any) -> Any:
 def _index_put(c: Context, x: str, indices: list[Any], values: Any, accumulate: bool = False) -> str:
     """x[mask] = what is the same for all that the mask chooses, which may depend on the data, or x[i, j] = values."""
     if indices and all(is_whole(c, i) for i in indices if i is not None):
-        return put(c, c.val(x), indices, values, accumulate)
+        return put(c, c.floating(x), indices, values, accumulate)
     require(len(indices) == 1 and indices[0] is not None, "several indices")
     mask: Any = indices[0]
     shape, given = c.shape_of(mask), c.shape_of(values)
@@ -230,9 +230,9 @@ def _row_places(c: Context, index: Any, axis: int, shape: tuple[int, ...]) -> An
 
 @lowers("scatter_add")
 def _scatter_add(c: Context, x: Any, axis: int, index: Any, source: Any) -> str:
-    x = c.val(x)
+    x = c.floating(x)
     shape = c.shape(x)
-    return with_what_was_there(c, x, _scattered(c, axis % len(shape), index, c.val(source), shape))
+    return with_what_was_there(c, x, _scattered(c, axis % len(shape), index, c.floating(source), shape))
 
 
 def _scattered(c: Context, axis: int, index: Any, source: str, shape: tuple[int, ...]) -> str:

@@ -52,6 +52,8 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "new_full_whole": lambda x: x + torch.cat([x.argsort(1).new_full((x.shape[0], 1), 7), x.argsort(1)[:, :-1]], 1),
     "zeros_like_mask": lambda x: x * ~torch.zeros_like(x, dtype=torch.bool),
     "max_whole": lambda x: torch.cat([x, x])[x.argsort(1).max(1)[0]],
+    "put_whole": lambda x: x[torch.zeros(8, dtype=torch.int64).index_put((x[:, 0].argsort(),), torch.arange(len(x)))],
+    "scatter_add_whole": lambda x: x + torch.zeros_like(x.argsort(1)).scatter_add(1, x.argsort(1), x.argsort(1)),
     "constants": lambda x: x * torch.linspace(0, 1, 6) + torch.tensor(2.0) - torch.tensor([[1.0] * 6]),
     "scalar_types": lambda x: x * True + x * 2 + x.float() + x.to(x.dtype),
 }  # fmt: skip
