@@ -18,6 +18,7 @@ from codegen.cuda.executor import CudaExecutor
 from codegen.cuda.facts import WORKSPACE_SLACK, differing, facts
 from codegen.cuda.launches import Launch, search, worth_keeping
 from codegen.cuda.probe import Algorithm, algorithms, is_exact, probe
+from codegen.cuda.toolchain import require_driver
 from codegen.cuda.turns import turn
 from codegen.emit import emit
 from codegen.initial import with_drawn_data
@@ -64,8 +65,10 @@ def profile(
     only the libraries' algorithms are timed, for which nothing is built; the others' times are modelled.
     `brief`: few of the libraries' algorithms, roughly, for plans that are to be right, not fast.
     `null_device`: a dry run, whose times mean nothing. SP1204: the table is another machine's. SP1205: the GPU is not
-    the target's.
+    the target's. SP1851: there is no driver.
     """
+    if not null_device:
+        require_driver()
     table = _of_these_kernels(started(table, target), signatures_of(graphs))
     arch = target.gpus[0].arch
     module = probe(arch, null_device)

@@ -160,6 +160,15 @@ def _toolkits_libraries() -> tuple[Path, ...]:
     return tuple(Path(home) / "lib64" for home in homes if home)
 
 
+def require_driver() -> None:
+    """SP1851: there is none, told before anything is compiled that would find out."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        fix = "run on a machine with a GPU and its driver; nvidia-smi lists them"
+        raise UserError("SP1851", "there is no NVIDIA driver on this machine", fix) from error
+
+
 def compile_kernels(source: Path, arch: str, defines: tuple[str, ...] = ()) -> Path:
     """The object of a .cu file for one architecture, compiled now or before."""
     kit, host = toolkit(), toolchain.compiler()

@@ -13,6 +13,7 @@ from codegen.build import build
 from codegen.cuda.executor import CudaExecutor
 from codegen.cuda.probe import probe
 from codegen.cuda.profile import profile
+from codegen.cuda.toolchain import require_driver
 from codegen.emit import emit
 from codegen.load import executor_class
 from planner import zoo
@@ -183,13 +184,14 @@ class Study:
         return dict(probe(self.arch, self.null).describe(self.device))
 
     def require_gpu(self) -> None:
-        """SP1853, SP1854: there is none that the target describes."""
+        """SP1851, SP1853, SP1854: there is none that the target describes."""
         if self.null:
             return
+        require_driver()
         found = self.describe()
-        if found["driver"] == 0 or not 0 <= self.device < found["devices"]:
-            what = "there is no NVIDIA driver" if found["driver"] == 0 else f"there is no GPU {self.device}"
-            raise UserError("SP1853", f"{what} on this machine", "run on one with a GPU, or with --null for a dry run")
+        if not 0 <= self.device < found["devices"]:
+            problem = f"there is no GPU {self.device} on this machine"
+            raise UserError("SP1853", problem, "run on one with a GPU, or with --null for a dry run")
         if found["arch"] != self.arch:
             raise UserError(
                 "SP1854", f"the GPU is {found['arch']}, the study plans for {self.arch}", "use an H100 or H200"

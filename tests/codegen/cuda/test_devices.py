@@ -16,6 +16,7 @@ from torch import nn
 
 from codegen.autograd import Planned
 from codegen.build import build
+from codegen.cuda import profile as profiling
 from codegen.cuda import toolchain
 from codegen.cuda.emit import emit_cases
 from codegen.cuda.executor import CudaExecutor
@@ -267,6 +268,16 @@ def test_no_nvcc(monkeypatch: pytest.MonkeyPatch) -> None:
         toolchain.toolkit()
     monkeypatch.undo()
     toolchain.toolkit.cache_clear()
+
+
+def test_nothing_is_compiled_to_find_that_there_is_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(toolchain.ctypes, "CDLL", missing)
+    monkeypatch.setattr(profiling, "probe", lambda *_: pytest.fail("the probe was built"))
+    with pytest.raises(UserError, match="SP1851"):
+        profiling.profile([small_net()], gpu())
 
 
 def test_no_wheels(monkeypatch: pytest.MonkeyPatch) -> None:
