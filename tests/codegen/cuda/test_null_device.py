@@ -221,7 +221,7 @@ def test_a_failed_step_closes_the_executor(wide_class: type[CudaExecutor], tmp_p
 
 
 def test_budgets_move_values_over_copy_streams(tmp_path: Path) -> None:
-    graph = build_zoo("digits_cnn", batch=64)
+    graph = build_zoo("digits_cnn", batch=24 if NULL else 64)
     plain = plan_for(graph)
     # Libraries' workspaces are a part of so small a network that no plan can do without.
     tight = plan_for(graph, budget=plain.pools[0].arena * (75 if NULL else 95) // 100)
