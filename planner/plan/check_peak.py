@@ -11,6 +11,7 @@ from planner.plan.check_order import Order
 from planner.plan.check_structure import Slices
 from planner.plan.check_touches import Touches, survivors
 from planner.plan.findings import Report, shown_number
+from planner.plan.lifetimes import end_of_chain
 from planner.plan.schema import Placement, Plan
 
 
@@ -28,12 +29,17 @@ def check_peak(
     the plan can be sure to undercut; a value and what overwrites it in place count once."""
     groups: dict[str, list[int]] = {}
     known: dict[str, str] = {}
+
+    def storage(value: str) -> str:
+        """The value that brought the bytes."""
+        return end_of_chain(value, lambda v: roots.get(placements[v].shares, ""), known)
+
     for number, tensor in enumerate(touched.tensors):
         if tensor.value and placements[tensor.value].pool != plan.pools[0].name:
             continue
-        name = _storage(tensor.value, placements, roots, known) if tensor.value else f"{tensor.node}/{tensor.part}"
+        name = storage(tensor.value) if tensor.value else f"{tensor.node}/{tensor.part}"
         groups.setdefault(name, []).append(number)
-    outputs = {_storage(v, placements, roots, known) for v in survivors(slices.program, plan, roots)}
+    outputs = {storage(v) for v in survivors(slices.program, plan, roots)}
     keep = protected(graph)
     always = sum(graph.value[v].type.bytes for v in keep if v in placements and not placements[v].shares)
     end = len(order.rank) + 1
@@ -54,18 +60,3 @@ def check_peak(
     elif stated > arena:
         message = f"the stated peak of {shown_number(stated)} bytes exceeds the arena's {arena}"
         report.add("SP1429", slices.plan.name, message)
-
-
-def _storage(value: str, placements: Mapping[str, Placement], roots: Mapping[str, str], known: dict[str, str]) -> str:
-    """The value that brought the bytes, found by following shares. `known`: what was found before, as thousands in a
-    row may take over the same bytes."""
-    passed: dict[str, None] = {}
-    while value not in known and value not in passed:
-        passed[value] = None
-        below = placements[value].shares
-        if below not in roots:
-            break
-        value = roots[below]
-    root = known.get(value, value)
-    known.update(dict.fromkeys(passed, root))
-    return root

@@ -4,7 +4,7 @@ Reports and explanations read memory from here: a value with everything that tak
 block, a node's scratch is another. Places are indices into `ProgramPlan.nodes`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from planner.graph.model import PERSISTENT, Graph
@@ -37,28 +37,31 @@ class Block(NamedTuple):
 
 def owner(plan: Plan, value: str) -> str:
     """The value whose bytes `value` uses; itself when it has its own. A circle in a broken plan ends somewhere."""
-    return _owner(plan, value, {})
+    return end_of_chain(value, _shared(plan), {})
 
 
 def owners(plan: Plan) -> Mapping[str, str]:
-    """`owner` of every value that the plan places: thousands in a row may take over the same bytes."""
+    """`owner` of every value that the plan places."""
     found: dict[str, str] = {}
     for value in plan.placement:
-        _owner(plan, value, found)
+        end_of_chain(value, _shared(plan), found)
     return found
 
 
-def _owner(plan: Plan, value: str, known: dict[str, str]) -> str:
-    """`known`: owners found before; those on the way are added."""
+def _shared(plan: Plan) -> Callable[[str], str]:
+    return lambda value: plan.placement[value].shares if value in plan.placement else ""
+
+
+def end_of_chain(value: str, following: Callable[[str], str], known: dict[str, str]) -> str:
+    """What is left when `following` is followed to its end (""), or once around a circle. `known`: ends found before,
+    to which those of all on the way are added: thousands in a row may take over the same bytes."""
     passed = {value: None}
-    while value not in known and value in plan.placement and (source := plan.placement[value].shares):
-        if source in passed:
-            break
-        value = source
+    while value not in known and (then := following(value)) and then not in passed:
+        value = then
         passed[value] = None
-    root = known.get(value, value)
-    known.update(dict.fromkeys(passed, root))
-    return root
+    end = known.get(value, value)
+    known.update(dict.fromkeys(passed, end))
+    return end
 
 
 def blocks(graph: Graph, plan: Plan, program: str) -> tuple[Block, ...]:
