@@ -51,10 +51,11 @@ class Team {
   Team(std::span<const int> cpus, bool pin)
       : cpus_(cpus.begin(), cpus.end()), cores_(static_cast<size_t>(std::ranges::count_if(cpus, [](int cpu) { return cpu >= 0; }))), pin_(pin), progress_(cpus.size()), finished_(cpus.size(), 0), spans_(cpus.size()) {
     // Lanes that share a processor must not burn each other's time. Otherwise they wait for the next step awake as long
-    // as sleeping and waking would take several times over.
+    // as sleeping and waking would take several times over (some 100 us), and no longer: the caller's own threads,
+    // PyTorch's among them, want these processors between steps.
     const bool crowded = static_cast<int>(cores_) > available_cpus();
     spins_ = crowded ? 50 : 5000;
-    idle_spins_ = crowded ? 50 : 20'000;
+    idle_spins_ = crowded ? 50 : 4000;
     if (const CallerOnLane here(*this); !here.pinned()) throw *cannot_pin(0);
     running_ = true;
     if (cpus_.size() == 1) return;
