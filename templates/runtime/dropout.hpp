@@ -8,10 +8,6 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__SSE2__)
-#include <immintrin.h>
-#endif
-
 #include "both.hpp"
 #include "slices.hpp"
 
@@ -35,16 +31,17 @@ constexpr int64_t lanes = 4;
 constexpr int64_t lanes = 2;
 #endif
 typedef uint64_t Words __attribute__((vector_size(8 * lanes)));
+typedef int Halves __attribute__((vector_size(8 * lanes)));
 
 /// Of the lower halves.
 inline Words product(Words a, uint32_t b) {
 #if defined(__AVX512F__)
-  // In the form without a mask GCC 12 warns of its own uninitialised vector.
-  return Words(_mm512_maskz_mul_epu32(0xff, __m512i(a), _mm512_set1_epi64(b)));
+  typedef long long Product __attribute__((vector_size(64)));
+  return Words(__builtin_ia32_pmuludq512_mask(Halves(a), Halves(Words{} + b), Product{}, 0xff));
 #elif defined(__AVX2__)
-  return Words(_mm256_mul_epu32(__m256i(a), _mm256_set1_epi64x(b)));
+  return Words(__builtin_ia32_pmuludq256(Halves(a), Halves(Words{} + b)));
 #elif defined(__SSE2__)
-  return Words(_mm_mul_epu32(__m128i(a), _mm_set1_epi64x(b)));
+  return Words(__builtin_ia32_pmuludq128(Halves(a), Halves(Words{} + b)));
 #else
   return (a & 0xffffffffu) * b;
 #endif

@@ -4,10 +4,6 @@
 // writes a block of its results to buffers in the first-level cache, from where whole lines are streamed.
 #pragma once
 
-#if defined(__SSE2__)
-#include <immintrin.h>
-#endif
-
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -27,21 +23,22 @@ inline void stream_lines(const T* from, T* to, int64_t n) {
   std::memcpy(to, from, static_cast<size_t>(n) * sizeof(T));
 #else
 #if defined(__AVX512F__)
-  using Register = __m512i;
+  constexpr size_t kBytes = 64;
 #elif defined(__AVX__)
-  using Register = __m256i;
+  constexpr size_t kBytes = 32;
 #else
-  using Register = __m128i;
+  constexpr size_t kBytes = 16;
 #endif
+  typedef long long Register __attribute__((vector_size(kBytes), may_alias));
   const Register* source = reinterpret_cast<const Register*>(from);
   Register* target = reinterpret_cast<Register*>(to);
   for (int64_t i = 0; i < n * static_cast<int64_t>(sizeof(T)) / static_cast<int64_t>(sizeof(Register)); ++i) {
 #if defined(__AVX512F__)
-    _mm512_stream_si512(target + i, _mm512_load_si512(source + i));
+    __builtin_ia32_movntdq512(target + i, source[i]);
 #elif defined(__AVX__)
-    _mm256_stream_si256(target + i, _mm256_load_si256(source + i));
+    __builtin_ia32_movntdq256(target + i, source[i]);
 #else
-    _mm_stream_si128(target + i, _mm_load_si128(source + i));
+    __builtin_ia32_movntdq(target + i, source[i]);
 #endif
   }
 #endif
@@ -50,7 +47,7 @@ inline void stream_lines(const T* from, T* to, int64_t n) {
 // Streaming stores are ordered with nothing; from here on whoever sees the slice's signal sees what it streamed.
 inline void finish_streaming() {
 #if defined(__SSE2__)
-  _mm_sfence();
+  __builtin_ia32_sfence();
 #endif
 }
 

@@ -4,9 +4,6 @@
 #include <cstdint>
 #include <cstring>
 #include <utility>
-#if defined(__AVX512F__)
-#include <immintrin.h>
-#endif
 
 #include "bfloat16.hpp"
 
@@ -26,7 +23,7 @@ class Block16 {
   void load(const float* rows, int64_t stride, int64_t width = 16) {
     for (int64_t i = 0; i < 16; ++i) {
 #if defined(__AVX512F__)
-      row_[i][0] = _mm512_maskz_loadu_ps(first(width), rows + i * stride);
+      row_[i][0] = __builtin_ia32_loadups512_mask(rows + i * stride, Part{}, first(width));
 #else
       // The usual width is a constant: copies of unknown sizes are calls.
       if (width == 16) {
@@ -42,7 +39,7 @@ class Block16 {
   void store(float* rows, int64_t stride, int64_t width = 16) const {
     for (int64_t i = 0; i < 16; ++i) {
 #if defined(__AVX512F__)
-      _mm512_mask_storeu_ps(rows + i * stride, first(width), row_[i][0]);
+      __builtin_ia32_storeups512_mask(rows + i * stride, row_[i][0], first(width));
 #else
       if (width == 16)
         store_row(i, rows + i * stride);
@@ -112,7 +109,7 @@ class Block16 {
   typedef int Lanes __attribute__((vector_size(kLanes * sizeof(float))));
 
 #if defined(__AVX512F__)
-  static __mmask16 first(int64_t width) { return static_cast<__mmask16>((1u << width) - 1); }
+  static uint16_t first(int64_t width) { return static_cast<uint16_t>((1u << width) - 1); }
 #endif
 
   template <int kSize, int... kLane>
