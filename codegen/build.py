@@ -50,7 +50,7 @@ ATTENTION = (RUNTIME / "attention.cpp",)
 """Where a plan has attention; with the instruction for products of bfloat16 pairs where there is one."""
 GROUPED = (RUNTIME / "grouped.cpp",)
 """Where a plan has products by groups."""
-SANITIZED = ("-g", "-O1")
+SANITIZED = ("-g1", "-Og")
 """As sanitizers want it: no speed hides what they look for, and their reports name lines."""
 
 

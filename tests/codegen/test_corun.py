@@ -37,7 +37,7 @@ def test_co_running_nets_are_right_and_repeatable(tmp_path: Path, seed: int) -> 
     starts = {n: min(b for s, _, b, _ in rows if s.startswith(f"{n}/")) for n in nodes}
     assert any(starts[a] < starts[b] < ends[a] for a in nodes for b in nodes), "nothing co-runs in this test"
     emit(plan, graph, target, tmp_path)
-    build(tmp_path, flags=(*STRICT, "-O1"))
+    build(tmp_path, flags=(*STRICT, "-Og"))
     make = executor_class(tmp_path)
     with make(pin=False, poison=True) as executor:
         executor.delays(seed)
@@ -63,7 +63,7 @@ def test_events_of_a_traced_run_beside_the_plan_s(tmp_path: Path) -> None:
     """Figure 4 of the paper from a replay and from a real run: `show --events --run`."""
     plan, target = plan_for(small_net(), 3, CORUN)
     emit(plan, small_net(), target, tmp_path)
-    build(tmp_path, flags=(*STRICT, "-O1"))
+    build(tmp_path, flags=(*STRICT, "-Og"))
     trace, table, picture = (tmp_path / name for name in ("run.json", "events.csv", "events.svg"))
     with executor_class(tmp_path)(pin=False) as executor:
         executor.trace(trace)
@@ -89,7 +89,7 @@ def test_second_threads_run_where_they_are_planned(tmp_path: Path) -> None:
     plan = make_plan(graph, target, costs, PlanOptions(policy="liu", strategies=(1, 3, 4)))
     assert len(plan.lanes) > 2 and all(lane.cpu in (2, 3) for lane in plan.lanes[2:])
     emit(plan, graph, target, tmp_path)
-    build(tmp_path, flags=(*STRICT, "-O1"))
+    build(tmp_path, flags=(*STRICT, "-Og"))
     with executor_class(tmp_path)(pin=False, poison=True) as executor:
         executor.delays(7)
         assert_follows_reference(executor, graph, steps=2)

@@ -117,7 +117,7 @@ def test_awkward_names_build_and_run(tmp_path: Path) -> None:
     graph = chain(*names)
     plan, target = plan_for(graph)
     emit(plan, graph, target, tmp_path)
-    build(tmp_path, flags=(*STRICT, "-O1"))
+    build(tmp_path, flags=(*STRICT, "-Og"))
     data = np.random.default_rng(0).standard_normal((8, 16)).astype(np.float32)
     with executor_class(tmp_path)(pin=False) as executor:
         assert np.array_equal(executor.predict(data), data * 2 ** len(names))

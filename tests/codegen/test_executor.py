@@ -65,7 +65,7 @@ def test_steps_follow_the_reference(small: Executor) -> None:
 @pytest.mark.parametrize("seed", [3, 4])
 def test_random_nets_follow_the_reference(tmp_path: Path, seed: int) -> None:
     graph = random_net(random.Random(seed))
-    with make(graph, tmp_path / "net", lanes=3, flags=("-O1",))(pin=False, poison=True) as executor:
+    with make(graph, tmp_path / "net", lanes=3, flags=("-Og",))(pin=False, poison=True) as executor:
         executor.delays(seed)
         assert_follows_reference(executor, graph, steps=2)
 

@@ -50,7 +50,7 @@ def test_the_bits_are_those_of_plain_weights(tmp_path: Path, seed: int, lanes: i
     graph = net(seed, OPTIMIZERS[seed % 2])
     keep = tuple(v.id for v in graph.values if v.gradient_of and len(v.type.shape) == 4)
     options = PlanOptions(policy=policy, strategies=(1, 3) if policy == "liu" else (), keep=keep)
-    flags = (*STRICT, "-O1")
+    flags = (*STRICT, "-Og")
     plain_class = make(graph, tmp_path / "plain", lanes, flags, options.model_copy(update={"plain_weights": True}))
     stored_class = make(graph, tmp_path / "stored", lanes, flags, options)
     assert not layouts(plain_class.plan)

@@ -7,28 +7,17 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <random>
 #include <span>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "checked.hpp"
+#include "draws.hpp"
 #include "probe.hpp"
 #include "touch.hpp"
 
 namespace stepplan::gpu {
-
-/// A CUDA call that failed is a defect or a broken GPU, and after it the executor is of no use.
-class DeviceFailure : public std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
-inline void check(cudaError_t status, const char* what) {
-  if (status == cudaSuccess) return;
-  (void)cudaGetLastError();  // told here: the next kernel's launch is not to be blamed for it
-  throw DeviceFailure(std::string(what) + ": " + cudaGetErrorString(status) + " (" + cudaGetErrorName(status) + ")");
-}
 
 /// Memory that is not there is the user's to know of.
 inline void check_memory(cudaError_t status, const char* what, const char* code, size_t bytes, const char* fix) {
@@ -156,7 +145,7 @@ class Device {
   void end_nodes(Stream) const {}
 
   /// For tests: whoever has waited waits a while longer, at random; 0: nobody.
-  void shuffle(uint64_t seed) { seed_ = seed, random_.seed(seed); }
+  void shuffle(uint64_t seed) { seed_ = seed, random_ = Draws(seed); }
   int64_t random_delay() { return seed_ != 0 && random_() % 4 == 0 ? static_cast<int64_t>(random_() % kMostDelay) : 0; }
 
   size_t free_bytes() const {
@@ -188,7 +177,7 @@ class Device {
 
   int number_;
   uint64_t seed_ = 0;
-  std::mt19937_64 random_;
+  Draws random_{0};
 };
 
 /// The caller's own work, on the stream that it names (0: the legacy default stream), comes before, or after, what a

@@ -16,13 +16,13 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <random>
 #include <span>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "draws.hpp"
 #include "fringe.hpp"
 #include "probe.hpp"
 #include "shadow.hpp"
@@ -172,7 +172,7 @@ class Device {
   size_t free_bytes() const { return pretended().free_bytes; }
 
   /// Seeds the order in which streams take turns; 0: in the order in which the work was asked for, stream by stream.
-  void shuffle(uint64_t seed) { seed_ = seed, random_.seed(seed); }
+  void shuffle(uint64_t seed) { seed_ = seed, random_ = Draws(seed); }
   int64_t random_delay() const { return 0; }
   void log(bool on) { logging_ = on, lines_.clear(); }
   const std::vector<std::string>& lines() const { return lines_; }
@@ -287,7 +287,7 @@ class Device {
   Shadow shadow_;
   std::vector<Arena> arenas_;
   uint64_t seed_ = 0;
-  std::mt19937_64 random_;
+  Draws random_{0};
   bool logging_ = false;
   std::vector<std::string> lines_;
 };

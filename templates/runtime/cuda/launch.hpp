@@ -4,14 +4,19 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <functional>
-#include <string>
 #include <type_traits>
-#include <utility>
 
 #include "block.hpp"
-#include "device.hpp"
 #include "queue.hpp"
+#ifdef STEPPLAN_NULL_DEVICE
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "device.hpp"
+#else
+#include "checked.hpp"
+#endif
 
 namespace stepplan::gpu {
 

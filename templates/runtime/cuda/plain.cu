@@ -4,6 +4,7 @@
 #include "division.hpp"
 #include "launch.hpp"
 #include "library.hpp"
+#include "mistake.hpp"
 #include "packs.hpp"
 
 namespace stepplan::gpu {
