@@ -180,10 +180,9 @@ class Conv2d(_Conv):
     def reference(self, attrs: ConvAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
         x, w = inputs[0], inputs[1]
         windows = _windows(x, attrs, w.shape)
-        n, c, kh, kw, oh, ow = windows.shape
+        n, (oh, ow) = len(x), windows.shape[-2:]
         g, o = attrs.groups, w.shape[0]
-        cols = windows.reshape(n, g, c // g, kh, kw, oh, ow)
-        y = np.einsum("ngckrpq,gockr->ngopq", cols, w.reshape(g, o // g, c // g, kh, kw)).reshape(n, o, oh, ow)
+        y = (w.reshape(g, o // g, -1) @ windows.reshape(n, g, -1, oh * ow)).reshape(n, o, oh, ow)
         return (y + inputs[2][:, None, None] if len(inputs) > 2 else y,)
 
     def samples(self) -> Sequence[Sample]:
@@ -228,13 +227,12 @@ class Conv2dBackwardData(_Conv):
     def reference(self, attrs: ConvGradAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
         dy, w = inputs
         n, c, h, width = attrs.shape
-        g, (o, icg, kh, kw) = attrs.groups, w.shape
+        g, (o, _, kh, kw) = attrs.groups, w.shape
         top, bottom, left, right = attrs.padding
         dx = np.zeros((n, c, h + top + bottom, width + left + right), dy.dtype)
         oh, ow = dy.shape[2:]
-        contribution = np.einsum(
-            "ngopq,gockr->ngckrpq", dy.reshape(n, g, o // g, oh, ow), w.reshape(g, o // g, icg, kh, kw)
-        ).reshape(n, c, kh, kw, oh, ow)
+        taps = w.reshape(g, o // g, -1).swapaxes(1, 2)
+        contribution = (taps @ dy.reshape(n, g, o // g, -1)).reshape(n, c, kh, kw, oh, ow)
         for r in range(kh):
             for s in range(kw):
                 rows = slice(r * attrs.dilation[0], r * attrs.dilation[0] + oh * attrs.stride[0], attrs.stride[0])
@@ -316,13 +314,9 @@ class Conv2dBackwardWeights(_Conv):
         x, dy = inputs
         o, icg, kh, kw = attrs.shape
         windows = _windows(x, attrs, attrs.shape)
-        n, c, _, _, oh, ow = windows.shape
-        g = attrs.groups
-        dw = np.einsum(
-            "ngckrpq,ngopq->gockr",
-            windows.reshape(n, g, c // g, kh, kw, oh, ow),
-            dy.reshape(n, g, o // g, oh, ow),
-        ).reshape(o, icg, kh, kw)
+        n, g, (oh, ow) = len(x), attrs.groups, windows.shape[-2:]
+        cols = windows.reshape(n, g, -1, oh * ow).swapaxes(2, 3)
+        dw = (dy.reshape(n, g, o // g, -1) @ cols).sum(0).reshape(o, icg, kh, kw)
         return (dw, dy.sum((0, 2, 3))) if attrs.bias else (dw,)
 
     def samples(self) -> Sequence[Sample]:

@@ -22,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "draws.hpp"
 #include "heap.hpp"
 #include "mistake.hpp"
 #include "signal.hpp"
@@ -225,11 +226,11 @@ class Team {
   }
 
   uint32_t execute(size_t lane, LaneProgram program, const Context& context, uint32_t count, uint32_t command) {
-    uint64_t random = delay_seed_ == 0 ? 0 : (delay_seed_ * 1000003 + lane) * 1000003 + command;
+    Draws random((delay_seed_ * 1000003 + lane) * 1000003 + command);
     std::vector<Span>& spans = spans_[lane];
     const int spins = lane < cores_ ? spins_ : kCopySpins;
     for (const Task& task : program) {
-      if (random != 0) delay(random);
+      if (delay_seed_ != 0) delay(random);
       for (const Wait& wait : task.waits) {
         if (wait.lane < 0) {
           gates_->signals[static_cast<size_t>(-1 - wait.lane)].wait_for(gates_->runs * wait.position, spins);
@@ -238,7 +239,7 @@ class Team {
           progress_[other].wait_for(finished_[other] + wait.position, spins);
         }
       }
-      if (random != 0) delay(random);
+      if (delay_seed_ != 0) delay(random);
       const size_t entry = static_cast<size_t>(&task - program.data());
       if (entry < spans.size()) spans[entry].start = now();
       if (!failed_.load(std::memory_order_relaxed)) call(task, context);
@@ -265,9 +266,8 @@ class Team {
         .count();
   }
 
-  static void delay(uint64_t& random) {
-    random = random * 6364136223846793005u + 1442695040888963407u;
-    const uint64_t draw = random >> 33;
+  static void delay(Draws& random) {
+    const uint64_t draw = random();
     if (draw % 4 != 0) return;
     const int64_t until = now() + static_cast<int64_t>(draw / 4 % 60'000);
     while (now() < until) std::this_thread::yield();
