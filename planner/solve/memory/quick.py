@@ -22,6 +22,9 @@ MOST_AGAIN = 300_000
 """Where more would run again, decisions are not looked at further: in a chain of a thousand joins "fresh" takes
 millions, and no step is worth that."""
 
+Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
+Ways8 = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
+
 WAYS: Mapping[Decision, int] = {"keep": KEEP, "share": SHARE, "own": OWN, "fresh": FRESH, "move": MOVE}
 
 
@@ -80,7 +83,8 @@ class Quick:
         self._follow_forward()
         anyway = exact.anyway(frozenset(self._root))
         places = self._find_places(anyway.before, anyway.during)
-        self._walks = Walks(anyway.during[: self._forward], places, self._recipe_of, self._size)
+        self._places, self._anyway = places, anyway.during[: self._forward]
+        self._walks = Walks(self._anyway, places, self._recipe_of, self._size)
         made_late = [(value, number) for number, place in enumerate(places) for value in place.makes]
         self._made_late = np.array(made_late, np.int64).reshape(-1, 2)
         """(value, place) of what forward nodes behind backward ones make."""
@@ -193,6 +197,37 @@ class Quick:
         alive = np.cumsum(change[:-1]) + walk.anyway
         extra_ns = again_ns + 2 * moved * self._exact.copy_ns_per_byte
         return Glance(alive, int(alive.max()), extra_ns, float(again_ns), walk.value_of, since, until, calls, walk)
+
+    def at_least(self, way: Ways8) -> tuple[Bytes64, Floats]:
+        """The peaks and the extra ns that decisions have at least, without walking. `way`: for each value a column of
+        WAYS. What is kept is there up to its last reader, as is what is read, and what is read again is made again, or
+        comes back, once."""
+        if not self.values or any(place.forward for place in self._places):
+            return np.zeros(len(way), np.int64), np.zeros(len(way))
+        read_at = np.array([[v in place.reads for v in range(len(self.values))] for place in self._places], bool)
+        read_at = read_at.reshape(-1, len(self.values))
+        kept = way == KEEP
+        wanted = read_at.any(axis=0)
+        later = read_at[::-1].cumsum(axis=0)[::-1] > read_at  # than a place
+        at = np.arange(self._forward)[:, None]
+        lives = (self._first <= at) & (at <= self._last)
+        over = np.array([[v in place.overwrites for v in range(len(self.values))] for place in self._places], bool)
+        there = read_at & ~over.reshape(read_at.shape)
+        during = np.array([place.during for place in self._places], np.int64) + there @ self._sizes
+        after = np.array([place.after for place in self._places], np.int64)
+        anyway = np.concatenate((self._anyway + lives @ self._sizes, during, after))
+        more = np.concatenate((wanted & (at > self._last), later & ~read_at, later))
+        kinds, kind = np.unique(more, axis=0, return_inverse=True)
+        most = np.zeros(len(kinds), np.int64)
+        np.maximum.at(most, kind.reshape(-1), anyway)
+        peaks = (most + (kept * self._sizes) @ kinds.T.astype(np.int64)).max(axis=1)
+        moved, again = (way == MOVE) & wanted, ~kept & (way != MOVE) & wanted
+        again_ns = np.zeros(len(way), np.int64)
+        for makes, ns in {recipe.makes: recipe.ns for recipe in self._recipe_of}.items():
+            made = again[:, list(makes)].any(axis=1)
+            again_ns += ns * made
+            moved[:, list(makes)] &= ~made[:, None]  # what is made beside another value need not come back
+        return peaks, again_ns + 2 * (moved @ self._sizes) * self._exact.copy_ns_per_byte
 
     def at_peak(self, seen: Glance) -> set[str]:
         """Values with an instance in memory where most is."""

@@ -26,6 +26,7 @@ from itertools import pairwise
 import numpy as np
 
 from planner.solve.memory.budget_bound import Relaxation
+from planner.solve.memory.enumeration import unbeaten
 from planner.solve.memory.footprints import Footprints, Found
 from planner.solve.memory.holding import Holding, decided
 from planner.solve.memory.quick import MOST_AGAIN, Glance, Quick
@@ -48,7 +49,7 @@ STARTS = 3
 """States from which walks up to each level start."""
 
 ENUMERATED = 20_000
-"""Where there are no more combinations of decisions, all of them are looked at."""
+"""Where there are no more combinations of decisions, none is left out that may be worth having."""
 
 KEPT = 0.3
 """Values of which the linear program keeps this much are kept."""
@@ -166,8 +167,10 @@ class Search:
             products = sorted(found[1:], key=lambda s: (s.extra_ns * s.peak, s.peak))[:3]
             for state in {id(s): s for s in (*smallest, *corners[:2], *products)}.values():
                 found += self._down(state.decisions)
-        everything = self.all_decisions(ENUMERATED)
-        found += self._levels(found) if everything is None else self._worth(everything)
+        if self._combinations() > ENUMERATED:
+            found += self._levels(found)
+        else:
+            found += [self._state(d, seen) for d, seen in unbeaten(self._all_ways(), self._quick)]
         # The quick estimates are not always exact: what the search started from is looked at again in any case.
         sure = {id(s): s for s in (*corners, *theirs, *cheapest(found))}.values()
         exact = cheapest(exactly(s, self._exact, self._made) for s in sure)
@@ -184,15 +187,16 @@ class Search:
         return seen
 
     def _combinations(self) -> int:
-        return math.prod(1 + len(self._made.ways(v, self._slower)) for v in self._made.values)
+        return math.prod(map(len, self._all_ways()))
 
     def all_decisions(self, most: int) -> list[dict[str, Decision]] | None:
         """Every combination of decisions; None where there are more than `most`."""
         if self._combinations() > most:
             return None
-        values = self._made.values
-        ways: list[tuple[Decision, ...]] = [("keep", *self._made.ways(v, self._slower)) for v in values]
-        return [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*ways)]
+        return [dict(zip(self._made.values, way, strict=True)) for way in itertools.product(*self._all_ways())]
+
+    def _all_ways(self) -> list[tuple[Decision, ...]]:
+        return [("keep", *self._made.ways(value, self._slower)) for value in self._made.values]
 
     def _levels(self, known: Sequence[State]) -> list[State]:
         """The best that walks up from smaller states find at every level, from the lowest to the highest."""
