@@ -51,6 +51,8 @@ kernels are timed with nothing beside them, and smaller promises were not kept (
 FEW_NODES = 250
 """Nodes of a graph of which a budget's decisions are searched for every schedule that runs one node after the other. Of
 a larger one that takes seconds; what is found for the fastest is looked at in the others' modes."""
+MANY_OBJECTS = 100_000
+"""As many are looked through for circles within milliseconds."""
 WORTH = 0.97
 """What runs the nodes of a graph that is not small side by side is rewritten for a budget only where it takes no more
 than this share of the time without one: smaller gains are lost, because what runs again does so on all lanes."""
@@ -102,8 +104,9 @@ def _no_collection() -> Iterator[None]:
         yield
     finally:
         if enabled:
-            if not gc.get_freeze_count():
-                # Straight to the oldest generation, as if it had been looked through.
+            # Straight to the oldest generation, as if they had been looked through; where somebody has frozen objects,
+            # who would lose that, they are counted one by one.
+            if gc.get_count()[0] > MANY_OBJECTS and not gc.get_freeze_count():
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()
