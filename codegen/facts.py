@@ -86,6 +86,7 @@ def _integers(values: Sequence[int]) -> "ctypes.Array[ctypes.c_int64]":
 @functools.cache
 def _library() -> ctypes.CDLL:
     sources = (*(s for group in CONVOLUTIONS for s in group), TEMPLATES / "cpu" / "probe.cpp")
+    # Kernels are described, never run.
     made = toolchain.compile_object(*sources, flags=("-std=c++20", "-fPIC", "-fopenmp", "-Og", "-Wno-psabi"))
     folder = toolchain.onednn() / "lib"
     # The library remembers where oneDNN lies: another environment has a library of its own.

@@ -1,6 +1,6 @@
 // Numbers for what tests do at random: delays, and choices among what any timing allows.
 //
-// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014). <random> takes as long to compile as most kernels.
+// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014). <random> takes half a second of every file.
 #pragma once
 
 #include <cstdint>

@@ -8,7 +8,7 @@ The states that a search ends with are looked at again in footprints.py.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ millions, and no step is worth that."""
 
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 Ways8 = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
+Marks = np.ndarray[tuple[int, int], np.dtype[np.bool_]]
 
 WAYS: Mapping[Decision, int] = {"keep": KEEP, "share": SHARE, "own": OWN, "fresh": FRESH, "move": MOVE}
 
@@ -204,15 +205,13 @@ class Quick:
         comes back, once."""
         if not self.values or any(place.forward for place in self._places):
             return np.zeros(len(way), np.int64), np.zeros(len(way))
-        read_at = np.array([[v in place.reads for v in range(len(self.values))] for place in self._places], bool)
-        read_at = read_at.reshape(-1, len(self.values))
+        read_at = self._marked([place.reads for place in self._places])
         kept = way == KEEP
         wanted = read_at.any(axis=0)
         later = read_at[::-1].cumsum(axis=0)[::-1] > read_at  # than a place
         at = np.arange(self._forward)[:, None]
         lives = (self._first <= at) & (at <= self._last)
-        over = np.array([[v in place.overwrites for v in range(len(self.values))] for place in self._places], bool)
-        there = read_at & ~over.reshape(read_at.shape)
+        there = read_at & ~self._marked([place.overwrites for place in self._places])
         during = np.array([place.during for place in self._places], np.int64) + there @ self._sizes
         after = np.array([place.after for place in self._places], np.int64)
         anyway = np.concatenate((self._anyway + lives @ self._sizes, during, after))
@@ -228,6 +227,13 @@ class Quick:
             again_ns += ns * made
             moved[:, list(makes)] &= ~made[:, None]  # what is made beside another value need not come back
         return peaks, again_ns + 2 * (moved @ self._sizes) * self._exact.copy_ns_per_byte
+
+    def _marked(self, rows: Sequence[tuple[int, ...]]) -> Marks:
+        """A row for each, in which the columns of its values are set."""
+        found = np.zeros((len(rows), len(self.values)), bool)
+        for row, values in zip(found, rows, strict=True):
+            row[list(values)] = True
+        return found
 
     def at_peak(self, seen: Glance) -> set[str]:
         """Values with an instance in memory where most is."""
