@@ -117,17 +117,23 @@ def include_flags() -> tuple[str, ...]:
 def headers_of(source: Path, folders: Sequence[Path]) -> tuple[Path, ...]:
     """Every header that a source includes with quotes, found beside what includes it or in `folders`, and what those
     include; sorted."""
-    found: dict[Path, None] = {}
+    found: set[Path] = set()
     pending = [source]
     while pending:
         file = pending.pop()
-        text = file.read_text(errors="replace")
-        for name in re.findall(r'^\s*#include "([^"]+)"', text, re.MULTILINE):
-            header = next((f / name for f in (file.parent, *folders) if (f / name).exists()), None)
+        for name in _included(file.read_bytes()):
+            beside = (os.path.join(folder, name) for folder in (file.parent, *folders))
+            header = next((Path(path) for path in beside if os.path.exists(path)), None)
             if header is not None and header not in found:
-                found[header] = None
+                found.add(header)
                 pending.append(header)
     return tuple(sorted(found))
+
+
+@functools.lru_cache(maxsize=1024)
+def _included(text: bytes) -> tuple[str, ...]:
+    """The names that a file includes with quotes. Most headers are everybody's: they are looked through once."""
+    return tuple(re.findall(r'^\s*#include "([^"]+)"', text.decode(errors="replace"), re.MULTILINE))
 
 
 def compile_object(*sources: Path, flags: Sequence[str], folders: Sequence[Path] = (RUNTIME,)) -> Path:

@@ -81,8 +81,12 @@ def _decompositions(torch: Any, program: Any) -> dict[Any, Any]:
     """PyTorch's, of the operators that have no handler; what works in place is made functional first."""
     called = {n.target for n in _calls(program) if packet(n.target) not in HANDLERS}
     missing = sorted((target for target in called if not target._schema.is_mutable), key=str)
-    table = torch.export.default_decompositions() if missing else {}
-    return {target: table[target] for target in missing if target in table}
+    if not missing:
+        return {}
+    table = torch.export.default_decompositions()
+    # To look into it lists the operators of all namespaces first; PyTorch's own are in there from the beginning.
+    known = table.decomp_table if all(target.namespace == "aten" for target in missing) else table
+    return {target: known[target] for target in missing if target in known}
 
 
 def _exported(torch: Any, module: Any, original: Any, positional: Any, keywords: dict[str, Any], training: bool) -> Any:
