@@ -24,7 +24,7 @@ from planner.solve.liveness import liveness
 from planner.solve.memory.frontier import TRAIN, Frontier
 from planner.solve.memory.room import lifetimes
 from planner.solve.memory.search import State
-from planner.solve.memory.side_by_side import Work, side_by_side
+from planner.solve.memory.side_by_side import Within, Work, side_by_side
 from planner.solve.offsets import most_alive
 from planner.solve.rewriting import calm
 from planner.solve.schedule import Schedule
@@ -83,7 +83,7 @@ class Beside:
                 if every:
                     continue
                 break
-            if CERTAIN * unpacked_ns(self.setting, made, TRAIN) + others_ns > known_ns:
+            if not self._may_fit(made) or CERTAIN * unpacked_ns(self.setting, made, TRAIN) + others_ns > known_ns:
                 continue
             plan = self._fitting(made)
             if plan is not None:
@@ -97,11 +97,13 @@ class Beside:
         found = (self._at(level) for level in islice(levels(top, self.choice.states[-1].peak), 0, None, 3))
         return [completed(self.setting, _told(self.setting, made)) for made in found if made]
 
-    def _fitting(self, made: Draft) -> Plan | None:
+    def _may_fit(self, made: Draft) -> bool:
+        """Whether no more bytes are alive at once than there may be: told much quicker than times."""
         keep = frozenset(kept_values(self.setting.graph, self.setting.options.keep))
         live = liveness(made.graph, made.schedules, keep)
-        if most_alive([b for b in live.blocks if b.id not in made.pools]) > self.setting.capacity:
-            return None
+        return most_alive([b for b in live.blocks if b.id not in made.pools]) <= self.setting.capacity
+
+    def _fitting(self, made: Draft) -> Plan | None:
         try:
             return completed(self.setting, _told(self.setting, made))
         except UserError as error:
@@ -155,7 +157,7 @@ class _Ways:
         self._given, self._rewrites = given, given.choice.rewrite(state)
         quiet = given.choice.schedules(state, calm(given.setting.graph, given.schedules))
         eager = {name: replace(s, order=given.schedules[name].order) for name, s in quiet.items()}
-        self._works: list[tuple[Draft, tuple[Work, ...]]] = []
+        self._works: list[tuple[Draft, tuple[_Levels, ...]]] = []
         for overlap in (True, False) if self._rewrites[TRAIN].transfers else (True,):
             lean, wanted = (self._draft(schedules, overlap) for schedules in (quiet, eager))
             self._works.append((lean, self._work(lean, wanted)))
@@ -163,7 +165,7 @@ class _Ways:
     def _draft(self, schedules: Mapping[str, Schedule], overlap: bool) -> Draft:
         return draft(self._given.setting, schedules, self._given.threads, self._rewrites, overlap=overlap)
 
-    def _work(self, lean: Draft, wanted: Draft) -> tuple[Work, ...]:
+    def _work(self, lean: Draft, wanted: Draft) -> tuple["_Levels", ...]:
         setting, schedule = self._given.setting, lean.schedules[TRAIN]
         keep = frozenset(kept_values(setting.graph, setting.options.keep))
         work = Work(
@@ -175,7 +177,7 @@ class _Ways:
             cores=len(setting.cpus),
             lanes=len(lean.cpus),
         )
-        return work, replace(work, wanted=schedule.order)
+        return _Levels(work), _Levels(replace(work, wanted=schedule.order))
 
     def _took(self, schedule: Schedule) -> dict[str, float]:
         """ns of every node beside others; what runs again has not been seen beside any."""
@@ -189,10 +191,25 @@ class _Ways:
     def within(self, level: int) -> list[Draft]:
         """Each of them scheduled within so many bytes."""
         return [
-            replace(lean, schedules={**lean.schedules, TRAIN: side_by_side(work, level)})
-            for lean, works in self._works
-            for work in works
+            replace(lean, schedules={**lean.schedules, TRAIN: levels.at(level)})
+            for lean, ways in self._works
+            for levels in ways
         ]
+
+
+class _Levels:
+    """The schedules of one work within any number of bytes; many levels have the same."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._found: list[Within] = []
+
+    def at(self, level: int) -> Schedule:
+        known = next((f.schedule for f in self._found if f.least <= level < f.below), None)
+        if known is None:
+            self._found.append(side_by_side(self._work, level))
+            known = self._found[-1].schedule
+        return known
 
 
 def _told(setting: Setting, made: Draft) -> Draft:

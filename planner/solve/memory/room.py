@@ -103,6 +103,8 @@ class Room:
         """Per place of the lean order, whether its node has not started; what stays at the end never has."""
         self.head = 0
         """The first place in the lean order whose node has not started."""
+        self.least, self.below = 0, inf
+        """Whatever has been asked has the same answer within every limit from `least` up to, but without, `below`."""
 
     def leaves_enough(self, node: str, limit: int) -> bool:
         """Whether everything else can still run, one after the other in the lean order, within `limit` bytes, or with
@@ -111,7 +113,8 @@ class Room:
         if at == self.head:
             return True
         then, now = self._afterwards(node)[: at - self.head], self._alive[self.head : at]
-        return not np.any((then > np.maximum(limit, now)) & self._waiting[self.head : at])
+        more = then[(then > now) & self._waiting[self.head : at]]
+        return self._within(int(more.max(initial=0)), limit)
 
     def free_at(self, node: str, start: float, limit: int) -> float:
         """When, from `start` on, its bytes are free beside all that is in use; inf: only when others have run.
@@ -123,10 +126,17 @@ class Room:
         needed += sum(size for _, size in going)
         when = start
         for end, size in going:
-            if needed <= limit:
+            if self._within(needed, limit):
                 break
             needed, when = needed - size, end
-        return when if needed <= limit else inf
+        return when if self._within(needed, limit) else inf
+
+    def _within(self, needed: int, limit: int) -> bool:
+        if needed > limit:
+            self.below = min(self.below, needed)
+            return False
+        self.least = max(self.least, needed)
+        return True
 
     def take(self, node: str, end: float) -> None:
         """The node has been started, and ends at `end`, ns."""

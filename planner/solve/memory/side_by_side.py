@@ -53,10 +53,20 @@ class Work:
     behind."""
 
 
-def side_by_side(work: Work, limit: int) -> Schedule:
+class Within(NamedTuple):
+    """What comes of a limit, and of every other one from `least` up to, but without, `below`."""
+
+    schedule: Schedule
+    least: int
+    below: float
+
+
+def side_by_side(work: Work, limit: int) -> Within:
     """The nodes in their modes, started so that no more than `limit` bytes are in use at once, as far as the lean order
     can do with so many."""
-    return _Run(work, limit).schedule()
+    run = _Run(work, limit)
+    schedule = run.schedule()
+    return Within(schedule, run.room.least, run.room.below)
 
 
 class _Start(NamedTuple):
@@ -67,7 +77,7 @@ class _Start(NamedTuple):
 
 class _Run:
     def __init__(self, work: Work, limit: int) -> None:
-        self._work, self._limit, self._room = work, limit, Room(work.lives)
+        self._work, self._limit, self.room = work, limit, Room(work.lives)
         needs = dependencies(work.graph, work.graph.program[work.lean.program])
         self._missing = {node: len(needed) for node, needed in needs.items()}
         self._followers: dict[str, list[str]] = {node: [] for node in needs}
@@ -102,15 +112,15 @@ class _Run:
 
     def _may_start(self, node: Node) -> _Start | None:
         """When; None: not before others have run."""
-        if not self._room.leaves_enough(node.id, self._limit):
+        if not self.room.leaves_enough(node.id, self._limit):
             return None
         start = self._earliest(node)
-        at = self._room.free_at(node.id, start.at, self._limit)
+        at = self.room.free_at(node.id, start.at, self._limit)
         return None if at == inf else self._start(node, at)
 
     def _first_of_lean(self) -> _Start:
-        start = self._earliest(self._work.lean.order[self._room.head])
-        at = self._room.free_at(start.node.id, start.at, self._limit)
+        start = self._earliest(self._work.lean.order[self.room.head])
+        at = self.room.free_at(start.node.id, start.at, self._limit)
         # The lean order itself may need more than the limit: then it waits for all that runs.
         return self._start(start.node, at if at < inf else max(start.at, *self._free))
 
@@ -187,8 +197,8 @@ class _Run:
             in_turn = sorted(self._free[lane] for lane in self._group[lanes[0]])
             for lane in self._group[lanes[0]]:
                 self._in_turn[lane] = in_turn
-        self._room.take(node.id, start.end)
-        self._room.forget(self._in_turn[0][0])
+        self.room.take(node.id, start.end)
+        self.room.forget(self._in_turn[0][0])
         self._now = max(self._now, start.at)
         self._order.append(node)
         self._lanes[node.id] = lanes

@@ -1,6 +1,7 @@
 """Nodes side by side within a number of bytes: the example by hand, and whole schedules against lifetimes."""
 
 import random
+from math import inf
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -60,7 +61,7 @@ def test_the_example() -> None:
             lanes=2,
         )
         assert work.lives.peak == 3 * UNIT  # x, v1, and z1 or v2
-        return dict(side_by_side(work, limit).spans)
+        return dict(side_by_side(work, limit).schedule.spans)
 
     # Without a limit d3 comes first, and w1 beside it.
     free = spans(10**6)
@@ -86,7 +87,11 @@ def test_whole_steps_keep_order_lanes_and_bytes(seed: int, lanes: int, share: fl
     took = {n: float(max(1, c.total_ns)) for n, c in quiet[TRAIN].choices.items() if c.stage_ns}
     work = Work(graph, quiet[TRAIN], given[TRAIN].order, lives, took, lanes, lanes)
     limit = round(lives.peak * (1 + share))
-    found = side_by_side(work, limit)
+    within = side_by_side(work, limit)
+    found = within.schedule
+    assert within.least <= limit < within.below
+    last = within.least if within.below == inf else int(within.below) - 1
+    assert side_by_side(work, within.least) == side_by_side(work, last) == within
     assert sorted(n.id for n in found.order) == sorted(took.keys() | quiet[TRAIN].choices.keys())
     at = {n.id: i for i, n in enumerate(found.order)}
     for node, needed in dependencies(graph, graph.program[TRAIN]).items():
@@ -113,5 +118,5 @@ def test_more_bytes_than_the_lean_order_needs_are_never_needed() -> None:
     lives = lifetimes(graph, quiet, TRAIN, (), ())
     took = {n: float(max(1, c.total_ns)) for n, c in quiet[TRAIN].choices.items() if c.stage_ns}
     work = Work(graph, quiet[TRAIN], given[TRAIN].order, lives, took, 4, 4)
-    found = side_by_side(work, 0)
+    found = side_by_side(work, 0).schedule
     assert most_alive(liveness(graph, {**quiet, TRAIN: found}).blocks) <= lives.peak
