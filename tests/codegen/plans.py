@@ -35,6 +35,9 @@ OWN_CONVOLUTIONS = {"winograd", "depthwise", "pointwise"}
 """Implementations of convolutions that are not the library's."""
 STRICT = ("-Wall", "-Wextra", "-Werror")
 """Emitted code compiles without a warning."""
+QUICK = (*STRICT, "-Og")
+"""For tests of what a plan does: its own sources compile in a third of the time. How they compile for users is up to
+test_truth, test_families, test_bfloat16 and tests/runtime."""
 
 NO_BOUNDS = Bounds(critical_path_ns=0, work_ns=0, bandwidth_ns=0)
 
@@ -70,7 +73,7 @@ def make(
     graph: Graph,
     folder: Path,
     lanes: int = 2,
-    flags: tuple[str, ...] = STRICT,
+    flags: tuple[str, ...] = QUICK,
     options: PlanOptions | None = None,
     costs: CostTable | None = None,
 ) -> type[Executor]:

@@ -16,7 +16,7 @@ from planner.graph.precision import full_precision, mixed_precision
 from planner.solve.options import PlanOptions
 from planner.target.detect import detect
 from planner.zoo import build as build_network
-from tests.codegen.plans import make, plan_for
+from tests.codegen.plans import STRICT, make, plan_for
 from tests.codegen.test_executor import batch, reference_state
 from tests.codegen.test_rewrites import assert_same, run
 from tests.graphs import gated_net
@@ -49,7 +49,7 @@ def gradients_follow_reference(executor: Executor, graph: Graph) -> None:
 
 @pytest.mark.parametrize("lanes", [1, 2, 3])
 def test_a_step_is_that_of_the_reference(tmp_path: Path, graph: Graph, lanes: int) -> None:
-    made = make(graph, tmp_path, lanes)
+    made = make(graph, tmp_path, lanes, STRICT)
     with made(seed=3, pin=False, poison=True) as executor:
         executor.delays(1)
         gradients_follow_reference(executor, graph)
@@ -66,8 +66,8 @@ def test_the_same_bits_under_any_timing_and_budget(tmp_path: Path, graph: Graph)
     budget = PlanOptions(policy="sequential", memory_budget=round(0.86 * plain.pools[0].arena))
     rewritten, _ = plan_for(graph, 2, budget)
     assert rewritten.program[STEP].rewrite
-    expected = run(make(graph, tmp_path / "plain"), graph)
-    executor = make(graph, tmp_path / "small", options=budget)
+    expected = run(make(graph, tmp_path / "plain", flags=STRICT), graph)
+    executor = make(graph, tmp_path / "small", flags=STRICT, options=budget)
     for seed in (0, 1, 2):
         assert_same(run(executor, graph, seed), expected)
 
@@ -84,7 +84,7 @@ def test_no_further_off_than_autocast(tmp_path: Path, network: str, size: int) -
     """Against the same steps in float64. Both round to 8 bits, at other places. Of a loss, one number a step, either
     may be nearer by chance."""
     full = build_network(network, size, image_size=None if network == "digits_cnn" else 64)
-    with make(mixed_precision(full), tmp_path)(pin=False) as executor:
+    with make(mixed_precision(full), tmp_path, flags=STRICT)(pin=False) as executor:
         executor.lr = 1e-3
         for found in distances(full, executor, device="cpu"):
             limit = 0.01 if found.kind == "loss" else 1.25 * found.autocast
@@ -102,7 +102,7 @@ def test_a_deep_transformer_is_no_further_off(tmp_path: Path) -> None:
     ids = torch.randint(0, 50, (4, 16))
     captured = capture(module, (ids,), loss=next_token, labels=ids)
     low = captured.in_precision("bf16")
-    made = make(low.graph, tmp_path)
+    made = make(low.graph, tmp_path, flags=STRICT)
     low.write_weights(tmp_path / "weights.npz")
     with made(pin=False) as executor:
         (gradient,) = (d for d in distances(captured.graph, executor, device="cpu") if d.kind == "gradient")
@@ -123,7 +123,7 @@ def test_inside_autograd(tmp_path: Path) -> None:
     true = [x.grad, *(p.grad for p in module.parameters())]
     x.grad = None
     module.zero_grad()
-    made = make(captured.graph, tmp_path)
+    made = make(captured.graph, tmp_path, flags=STRICT)
     captured.write_weights(tmp_path / "weights.npz")
     with made(pin=False) as executor:
         torch.nn.functional.mse_loss(Planned(module, executor)(x), target).backward()
@@ -136,7 +136,7 @@ def test_bench_compares_with_autocast(tmp_path: Path, graph: Graph) -> None:
     """What `stepplan bench` gives PyTorch is the float32 graph, which autocast rounds: near its loss, not the same."""
     assert full_precision(graph) == gated_net()
     data = [np.ascontiguousarray(a) for a in batch(graph)]
-    with make(graph, tmp_path)(pin=False) as executor:
+    with make(graph, tmp_path, flags=STRICT)(pin=False) as executor:
         state = executor.state_dict()
 
     def loss_of(contender_of: Graph) -> float:

@@ -28,7 +28,7 @@ from planner.ops.signature import signature_of
 from planner.plan.text import plan_text
 from planner.target.model import Target
 from planner.target.text import load_target
-from tests.codegen.plans import STRICT, plan_for, target_of
+from tests.codegen.plans import QUICK, STRICT, plan_for, target_of
 from tests.graphs import small_net
 
 UNIFORM = [0.4897562265396118, 0.21574239432811737, -0.048866961151361465]
@@ -50,7 +50,7 @@ def program(folder: Path, name: str, script: str) -> None:
 def test_no_compiler(copy: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="SP1506"):
-        build(copy, flags=STRICT)
+        build(copy, flags=QUICK)
 
 
 @pytest.mark.parametrize(("script", "code"), [("echo 10.2.1", "SP1507"), ("echo", "SP1507"), ("exit 1", "SP1506")])
@@ -60,7 +60,7 @@ def test_compilers_that_are_too_old_or_broken(
     program(tmp_path / "bin", "g++", script)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     with pytest.raises(UserError, match=code):
-        build(copy, flags=STRICT)
+        build(copy, flags=QUICK)
 
 
 LOCALISED = """
@@ -76,7 +76,7 @@ def test_compilers_are_asked_in_english(copy: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     monkeypatch.setenv("LC_ALL", "de_DE")
     with pytest.raises(UserError, match="SP1514"):
-        build(copy, flags=STRICT)
+        build(copy, flags=QUICK)
 
 
 def test_messages_that_are_no_text(copy: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_messages_that_are_no_text(copy: Path, monkeypatch: pytest.MonkeyPatch, 
     program(tmp_path / "bin", "g++", script)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     with pytest.raises(InternalError, match="error: \N{REPLACEMENT CHARACTER} in it"):
-        build(copy, flags=STRICT)
+        build(copy, flags=QUICK)
 
 
 def test_no_onednn(copy: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_no_onednn(copy: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 def test_cache_that_cannot_be_written(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STEPPLAN_CACHE", str(copy / "plan.json" / "cache"))
     with pytest.raises(UserError, match="SP1509"):
-        build(copy, flags=STRICT)
+        build(copy, flags=QUICK)
 
 
 def test_what_a_killed_compiler_leaves_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,21 +122,21 @@ def test_a_folder_without_a_plan(tmp_path: Path) -> None:
 def test_compiler_errors_are_shown(copy: Path) -> None:
     (copy / "lanes.cpp").write_text("int broken = nothing;\n")
     with pytest.raises(InternalError, match=r"executor[^:]*:\n(.|\n)*lanes.cpp:1.*error: .nothing. was not declared"):
-        build(copy, flags=STRICT)
+        build(copy, flags=QUICK)
 
 
 def test_nothing_is_compiled_twice(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
     run = toolchain.run_compiler
     monkeypatch.setattr(toolchain, "run_compiler", lambda c, t: (made.append(t.name), run(c, t)))
-    first = build(copy, flags=STRICT)
+    first = build(copy, flags=QUICK)
     assert len(made) <= 1  # at most the link, for the copy's own folder
-    build(copy, flags=STRICT)
+    build(copy, flags=QUICK)
     assert len(made) <= 1
     lanes = copy / "lanes.cpp"
     lanes.write_text(lanes.read_text() + f"// {copy}\n")
     made.clear()
-    second = build(copy, flags=STRICT)
+    second = build(copy, flags=QUICK)
     assert sorted(n.split("-")[0] for n in made) == sorted(["executor", second.name])
     assert not first.exists() and second.exists()
 
@@ -166,7 +166,7 @@ def test_two_builds_at_once(copy: Path) -> None:
 
     def work() -> None:
         try:
-            results.append(build(copy, flags=STRICT))
+            results.append(build(copy, flags=QUICK))
         except BaseException as error:
             results.append(error)
 
@@ -182,7 +182,7 @@ def test_two_builds_at_once(copy: Path) -> None:
 
 def test_progress_counts_every_file(copy: Path) -> None:
     told: list[tuple[int, int, str]] = []
-    build(copy, progress=lambda done, of, name: told.append((done, of, name)), jobs=1, flags=STRICT)
+    build(copy, progress=lambda done, of, name: told.append((done, of, name)), jobs=1, flags=QUICK)
     assert [t[0] for t in told] == list(range(1, told[0][1] + 1))
     assert {t[2] for t in told} >= {"nanobind", "kernels.cpp, lanes.cpp, executor.cpp", "module.cpp"}
 

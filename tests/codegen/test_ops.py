@@ -35,7 +35,7 @@ def executor(cases: list[Case], tmp_path_factory: pytest.TempPathFactory) -> Exe
     folder: Path = tmp_path_factory.mktemp("every_op")
     graph, target = graph_of(cases), target_of(LANES)
     emit(plan_of(cases, graph, target), graph, target, folder)
-    build(folder, flags=(*STRICT, "-O2"))  # vector code, too, in two thirds of the time; test_truth compiles as usual
+    build(folder, flags=(*STRICT, "-O2"))  # vector code, too, in two thirds of the time
     return executor_class(folder)(pin=False, poison=True)
 
 
