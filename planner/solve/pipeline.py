@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import NamedTuple
 
 from planner.costs.table import CostTable
 from planner.graph.model import Graph
@@ -74,7 +75,7 @@ def make_plan(
     require_precision(graph, target.name, target.bfloat16)
     options = options or PlanOptions()
     with _no_collection():
-        return _within_budget(_solved(graph, target, costs, options, say))
+        return _within_budget(*_solved(graph, target, costs, options, say))
 
 
 def make_pareto(
@@ -86,7 +87,7 @@ def make_pareto(
 ) -> list[Plan]:
     """Plans from all the memory they like to as little as will do, none slower than a smaller one."""
     with _no_collection():
-        candidates = _solved(graph, target, costs, options or PlanOptions(), say)
+        candidates, _ = _solved(graph, target, costs, options or PlanOptions(), say)
         bases = _bases(candidates)
         found = [*on_target(bases[0].setting, [c.plan for c in candidates]), *bases[0].pareto()]
         for base in bases:
@@ -215,9 +216,19 @@ class _Solved:
         return Beside(free, self._schedules, self._threads, self._states(first)).along(self.arena)
 
 
-def _within_budget(candidates: Sequence[_Solved]) -> Plan:
+class _Slow(NamedTuple):
+    """One node at a time on few lanes, not planned to the end because that is slower where memory is no matter."""
+
+    least_ns: float
+    """About the least that a plan of it may take."""
+    setting: Setting
+    schedules: dict[str, Schedule]
+
+
+def _within_budget(candidates: Sequence[_Solved], slow: Sequence[_Slow]) -> Plan:
     """The fastest candidate if it fits, or what is faster of those that are scheduled anew; else the better of the
-    fastest that does fit and the bases' rewritings.
+    fastest that does fit and the bases' rewritings. Where these are slower than what was too slow without a budget
+    may be, or there are none, that takes its turn: on fewer lanes nodes need less scratch.
 
     Neither the time nor the bytes that a candidate takes as it is bound what it takes scheduled anew, within fewer
     bytes. So that is looked for even if it does not fit as it is, or is slower than a plan that is known: a smaller
@@ -240,6 +251,16 @@ def _within_budget(candidates: Sequence[_Solved]) -> Plan:
             continue
         try:
             plan = base.rewritten(fastest.total_ns, bases[0], plans)
+        except Infeasible as error:
+            refused.append(error)
+        else:
+            plans += [plan] if plan else []
+    for least_ns, setting, schedules in sorted(slow, key=lambda left: left.least_ns):
+        if plans and least_ns >= min(map(_total, plans)):
+            break
+        other = _Solved(setting, schedules)
+        try:
+            plan = other.plan if other.fits else other.rewritten(fastest.total_ns, bases[0], plans)
         except Infeasible as error:
             refused.append(error)
         else:
@@ -273,16 +294,19 @@ def _bases(candidates: Sequence[_Solved]) -> list[_Solved]:
     return alone + promising
 
 
-def _solved(graph: Graph, target: Target, costs: CostTable, options: PlanOptions, say: Say) -> tuple[_Solved, ...]:
+def _solved(
+    graph: Graph, target: Target, costs: CostTable, options: PlanOptions, say: Say
+) -> tuple[tuple[_Solved, ...], list[_Slow]]:
     """The plans for unlimited memory that there are to choose from: one, or with `auto` many."""
     if options.policy != "auto":
         setting = Setting(graph, target, costs, options, say)
-        return (_Solved(setting, base_schedules(setting)),)
+        return (_Solved(setting, base_schedules(setting)),), []
     candidates = options.candidates(smt=target.logical_cpus > target.physical_cores)
     settings = [Setting(graph, target, costs, candidate, say) for candidate in candidates]
     settings += [replace(settings[0], options=o) for o in options.uniform_candidates(len(settings[0].cpus))]
     scheduler = Scheduler(settings[0])
     solved: dict[int, _Solved] = {}
+    slow: list[_Slow] = []
     for number, setting in enumerate(settings):
         if not setting.options.coruns:
             schedules = scheduler.schedules(setting.options)
@@ -291,11 +315,12 @@ def _solved(graph: Graph, target: Target, costs: CostTable, options: PlanOptions
             least = _least_ns(setting, schedules) if setting.options.uniform is not None else 0
             if least and least >= min(s.total_ns for s in solved.values()):
                 say(f"auto: {_named(setting.options)}: {format_ns(round(least))} at least, not worth it")
+                slow.append(_Slow(least, setting, schedules))
                 continue
             solved[number] = _Solved(setting, schedules)
             say(f"auto: {_named(setting.options)}: {format_ns(solved[number].total_ns)}")
     _solve_side_by_side(settings, scheduler, solved)
-    return tuple(solved[number] for number in sorted(solved))
+    return tuple(solved[number] for number in sorted(solved)), slow
 
 
 def _solve_side_by_side(settings: Sequence[Setting], scheduler: Scheduler, solved: dict[int, _Solved]) -> None:

@@ -1,6 +1,7 @@
 """Uniform settings (inter-op x intra-op threads): `auto` is never behind the best of them, nor behind sequential."""
 
 import random
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from planner.costs.model import modelled_costs
 from planner.costs.table import CostTable
+from planner.errors import UserError
 from planner.graph.model import Graph
 from planner.graph.optimizer import Optimizer
 from planner.plan.check import check
@@ -86,6 +88,26 @@ def test_signals_that_are_charged_and_not_waited_for_rule_nothing_out(seed: int)
     auto = make_plan(graph, TARGET, costs, PlanOptions(lanes=LANES))
     for options in (uniform(1), uniform(2), PlanOptions(policy="liu", strategies=(1, 3), lanes=LANES)):
         assert total_ns(auto) <= pipeline.SURE * total_ns(make_plan(graph, TARGET, costs, options)), options
+
+
+def test_what_is_too_slow_without_a_budget_meets_budgets_that_nothing_else_meets() -> None:
+    """On one lane no node needs scratch for sums over slices."""
+    graph = small_net()
+    costs = modelled_costs(graph, TARGET, lanes=LANES)
+    least = [smallest(graph, costs, o) for o in (PlanOptions(lanes=LANES), uniform(1, ()), uniform(4, ()))]
+    assert least[0] == least[1] < least[2]
+    at_least = PlanOptions(lanes=LANES, memory_budget=least[0])
+    plan = make_plan(graph, TARGET, costs, at_least)
+    assert plan.pools[0].arena == least[0] and check(graph, plan, TARGET) == []
+
+
+def smallest(graph: Graph, costs: CostTable, options: PlanOptions) -> int:
+    """The smallest budget that can be met, as told."""
+    with pytest.raises(UserError, match="SP1301") as caught:
+        make_plan(graph, TARGET, costs, options.model_copy(update={"memory_budget": 1000}))
+    found = re.search(r"can meet is (\d+) bytes", caught.value.fix)
+    assert found
+    return int(found[1])
 
 
 def test_of_a_large_graph_everything_is_scheduled_and_what_ends_first_is_planned(
