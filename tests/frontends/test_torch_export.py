@@ -65,6 +65,17 @@ def test_shared_modules_tied_and_unused_parameters() -> None:
     assert [v.aliases for v in graph.values if v.name == "encode.weight"] == [("again.weight",)]
 
 
+def test_names_with_other_characters_are_kept() -> None:
+    """Keys of a ModuleDict, such as relations of a graph; `x y` and `x_y` are two."""
+    layers = {"x y": nn.Linear(4, 4), "x_y": nn.Linear(4, 4), "<a__to__b>": nn.Linear(4, 4), "größe/2": nn.Linear(4, 3)}
+    module = nn.ModuleDict(layers)
+    module.forward = lambda x: [x := layer(x) for layer in layers.values()][-1]  # type: ignore[method-assign]
+    graph, weights = capture_module(module, torch.randn(2, 4), CaptureOptions(optimizer=STEP))
+    assert weights.keys() == module.state_dict().keys() == {v.name for v in graph.values if v.name}
+    assert parse_graph(json.loads(graph_text(graph))) == graph
+    assert weights["x y.weight"].tolist() == module["x y"].weight.tolist()  # type: ignore[union-attr, operator]
+
+
 def test_buffers_and_constants() -> None:
     """What the module saves is told from what its code fixes, and the rest of its state travels with the weights."""
     graph = agree(Buffers(), torch.randn(4, 5))
