@@ -117,7 +117,8 @@ class Planned(nn.Module):  # type: ignore[misc]
             return found if len(found) > 1 else found[0]
         result = _Step.apply(self, len(tensors), *tensors.values(), *(parameters[n] for n in self.trained))
         for name, times in self.executor.counters_per_step().items():
-            buffers[name] += times
+            if name in buffers:  # under one of its names
+                buffers[name] += times
         return result
 
     def _tensors(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> dict[str, torch.Tensor]:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from planner.errors import UserError
 from planner.frontends.aten import HANDLERS, packet
 from planner.frontends.torch_assignments import assignments, require_kept
+from planner.frontends.torch_buffers import join_buffers
 from planner.frontends.torch_checks import unvalidated
 from planner.frontends.torch_derivatives import expand_derivatives, recorded_derivatives
 from planner.frontends.torch_functions import traced_functions
@@ -59,6 +60,7 @@ def export(
     with warnings.catch_warnings(), _mode(original, training), _quiet():
         warnings.simplefilter("ignore")
         _refuse_dynamic(program)
+        join_buffers(program)
         _keep_buffers(program)
         hidden = hidden_write(program, "model." if module is not original else "")
         if hidden is not None:

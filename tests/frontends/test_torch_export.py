@@ -65,6 +65,24 @@ def test_shared_modules_tied_and_unused_parameters() -> None:
     assert [v.aliases for v in graph.values if v.name == "encode.weight"] == [("again.weight",)]
 
 
+class Borrowed(nn.Module):
+    """A batch norm and its layer also under the names that the backbone has them by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone = nn.Sequential(nn.Linear(5, 5), nn.BatchNorm1d(5))
+        self.fc, self.norm = self.backbone
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.backbone(x) + self.fc(x))
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", F.cross_entropy])
+def test_a_batch_norm_under_two_names(loss: Any) -> None:
+    graph = agree(Borrowed(), torch.randn(4, 5), loss, None if isinstance(loss, str) else torch.tensor([0, 1, 2, 0]))
+    assert [v.aliases for v in graph.values if v.name == "backbone.1.running_mean"] == [("norm.running_mean",)]
+
+
 def test_names_with_other_characters_are_kept() -> None:
     """Keys of a ModuleDict, such as relations of a graph; `x y` and `x_y` are two."""
     layers = {"x y": nn.Linear(4, 4), "x_y": nn.Linear(4, 4), "<a__to__b>": nn.Linear(4, 4), "größe/2": nn.Linear(4, 3)}
