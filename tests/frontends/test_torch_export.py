@@ -226,6 +226,21 @@ def test_names_follow_the_layers() -> None:
     assert parse_graph(json.loads(graph_text(graph))) == graph
 
 
+@pytest.mark.parametrize("loss", ["mse", F.l1_loss])
+def test_inputs_are_called_as_forward_has_them(loss: Any) -> None:
+    """Also in front of a loss that is a function."""
+
+    class Inputs(nn.Linear):
+        def forward(self, pair: list[Tensor], x: Tensor, *more: Tensor) -> Tensor:
+            return super().forward(pair[0] * pair[1] + x + more[0] * more[1])
+
+    one = torch.ones(2, 3)
+    graph = capture(Inputs(3, 3), ([one, one], one, one, one), loss=loss, labels=one).graph
+    assert graph.program["train_step"].inputs == ("pair_0", "pair_1", "x", "more_0", "more_1", "labels")
+    compiled = capture(torch.compile(nn.Linear(3, 3)), one, loss=loss, labels=one).graph  # has no len()
+    assert compiled.program["train_step"].inputs == ("args_0", "labels")
+
+
 def test_the_same_module_gives_the_same_bytes() -> None:
     script = """
         import sys, torch
