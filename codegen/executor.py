@@ -51,6 +51,8 @@ class Executor:
     """The folder's graph.json when the class was made."""
     _predicted: tuple[Value, ...] = ()
     """What `forward` returns; nothing where the plan has a loss of its own."""
+    _module: Any = None
+    """A weak reference to the module whose parameters lie in this executor's memory (codegen/autograd.py)."""
 
     def __init__(
         self, seed: int = 0, *, pin: bool = True, poison: bool = False, spill: Path | str | None = None

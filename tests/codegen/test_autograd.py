@@ -338,6 +338,24 @@ def test_other_plans_and_modules_are_refused(executor: Executor) -> None:
     other[0] = nn.Conv2d(3, 4, 1, bias=False)  # type: ignore[operator]
     with pytest.raises(UserError, match=r"SP1617.*0.weight has the shape \(4, 3, 1, 1\)"):
         Planned(other, executor)
+    with pytest.raises(UserError, match=r"SP1617.*float64"):
+        Planned(network().double(), executor)
+
+
+def test_an_executor_has_one_module(executor: Executor) -> None:
+    """A refused module has changed nothing; one that is gone may have left its state."""
+    module, small = network(), network()
+    kept, small[4] = Planned(module, executor).module.state_dict(), nn.Linear(143, 5)  # type: ignore[operator]
+    before = kept["0.weight"].clone()
+    for other in (small, network()):
+        torch.nn.init.ones_(other[0].weight)  # type: ignore[index, arg-type]
+        with pytest.raises(UserError, match="SP1617"):
+            Planned(other, executor)
+    assert torch.equal(kept["0.weight"], before)
+    assert Planned(module, executor).module is module
+    del module
+    with pytest.raises(UserError, match=r"SP1617: another module's"):
+        Planned(network(), executor)
 
 
 def test_complex_parameters(tmp_path: Path) -> None:
