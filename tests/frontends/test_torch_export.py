@@ -143,6 +143,15 @@ def test_evaluation_mode_is_restored() -> None:
     assert all(torch.equal(before[k], v) for k, v in module.state_dict().items())
 
 
+def test_parts_in_training_mode_are_told() -> None:
+    """Whether the others are to stay as they are, nobody knows. In a training module they do (test_frozen_parts)."""
+    module = nn.Sequential(nn.BatchNorm1d(5), nn.Linear(5, 4)).eval()
+    module[1].train()
+    with pytest.warns(RuntimeWarning, match=r"but '1' is not"):
+        graph, _ = capture_module(module, torch.randn(6, 5))
+    assert "batch_norm" in {n.op for n in graph.program["train_step"].nodes} and not module[0].training
+
+
 def test_several_inputs_and_keywords() -> None:
     class Two(nn.Module):
         def __init__(self) -> None:
