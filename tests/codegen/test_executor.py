@@ -185,6 +185,8 @@ def test_wrong_inputs_are_named(small: Executor, inputs: Any, expected: str) -> 
         small.step(*inputs(images, labels))
     assert expected in error.value.problem
     assert small.steps_done == 0
+    with pytest.raises(UserError, match=r"(?s)not int64 of shape \(4\).*order of executor.input_names"):
+        small.step(labels, images)
     small.step(images, labels)
 
 
