@@ -233,7 +233,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 def raised_at(error: BaseException) -> str:
     """The user's innermost line that an error comes from; empty where there is none, as in a loss of PyTorch's."""
-    return _line_of([f for f in _frames(error) if _is_own(f[0]) and not f[0].startswith(OURS)])
+    return _line_of([f for f in _frames(error) if _is_own(f[0])])
 
 
 def _frames(error: BaseException) -> list[tuple[str, str]]:
@@ -366,17 +366,20 @@ def source_line(node: Any) -> str:
 
 
 def _is_own(file: str) -> bool:
-    """Neither PyTorch's, nor Python's, nor made up while running."""
-    library = os.path.join(sysconfig.get_path("stdlib"), "")
+    """Neither PyTorch's, nor Python's, nor ours, nor made up while running."""
+    if f"{os.sep}torch{os.sep}" in file or file.startswith(("<", OURS)):
+        return False
     packages = "site-packages" in file  # which may lie within the library's folder
-    return f"{os.sep}torch{os.sep}" not in file and not file.startswith("<") and (packages or library not in file)
+    return packages or os.path.join(sysconfig.get_path("stdlib"), "") not in file
 
 
 def place_of(node: Any) -> str:
-    """The user's line, or the layer's path within the module; empty where neither is known."""
+    """The user's line, or the layer's path, or that it is the loss, whose lines PyTorch does not note where it is a
+    function; empty where nothing is known."""
     stack = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
     path = re.sub(r"@\d+", "", stack[-1]) if stack else ""
-    return source_line(node) or (f"layer {path}" if path else "")
+    called_by_us = OURS in (node.meta.get("stack_trace") or "")
+    return source_line(node) or (f"layer {path}" if path else "the loss" if called_by_us else "")
 
 
 def _line_of(frames: Sequence[tuple[str, str]]) -> str:
