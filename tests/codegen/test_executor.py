@@ -321,6 +321,8 @@ def test_trace_has_every_slice_once(small: Executor, tmp_path: Path) -> None:
     assert (tmp_path / "trace.json").read_text().count('"ph"') >= 2 * len(entries)
     small.trace(on=False)
     small.step(*batch(graph))
+    assert small.trace_events() == [first, second]
+    small.trace()
     assert small.trace_events() == []
 
 
