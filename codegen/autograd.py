@@ -18,6 +18,7 @@ On a GPU the module is moved there first. Calls return before the work is done, 
 stream, and the backward pass is replayed as `step` is. Needs torch.
 """
 
+import weakref
 from functools import cached_property, partial
 from typing import Any
 
@@ -41,7 +42,7 @@ class Planned(nn.Module):  # type: ignore[misc]
 
     def __init__(self, module: nn.Module, executor: Executor) -> None:
         """SP1617: the plan was not made for a loss of the caller, or for another module; or the module lies elsewhere
-        than the executor computes."""
+        than the executor computes, or is of another type; or the executor has another module. Nothing has changed."""
         super().__init__()
         if not executor.takes_gradients:
             fix = "capture the module with loss='caller', plan and build that"
@@ -51,16 +52,22 @@ class Planned(nn.Module):  # type: ignore[misc]
         read = executor._state.by_name
         self._frozen = {n for n, p in module.named_parameters() if not p.requires_grad and safe_name(n) in read}
         self._require_own()
-        held = list(module.parameters())
-        for name, parameter in module.named_parameters():
-            parameter.data = self._shared(name, parameter.data)
-        self._places = {name: parameter.data_ptr() for name, parameter in module.named_parameters()}
+        parameters = dict(module.named_parameters())
+        statistics = {n: b for n, b in module.named_buffers() if n.endswith(("running_mean", "running_var"))}
+        given = parameters | statistics
+        places = {n: self._shared(n, t.data) for n, t in given.items()}  # all are looked at before one is moved
+        _hold(executor, module)
+        for name, place in places.items():
+            place.copy_(given[name].data)
+        for name, parameter in parameters.items():
+            parameter.data = places[name]
+        held: list[torch.Tensor] = list(parameters.values())
+        for name in statistics:
+            owner, _, own = name.rpartition(".")
+            module.get_submodule(owner)._buffers[own] = places[name]
+            held.append(places[name])
+        self._places = {name: parameter.data_ptr() for name, parameter in parameters.items()}
         """Where parameters lie: in the executor's memory."""
-        for name, buffer in list(module.named_buffers()):
-            if name.endswith(("running_mean", "running_var")):
-                owner, _, own = name.rpartition(".")
-                module.get_submodule(owner)._buffers[own] = self._shared(name, buffer)
-                held.append(module.get_buffer(name))
         if isinstance(executor, CudaExecutor):
             executor.before_close.append(partial(_leave, held))
 
@@ -76,7 +83,7 @@ class Planned(nn.Module):  # type: ignore[misc]
         """SP1617: a parameter was moved away, so that what the optimizer changes is not what the executor reads."""
         for name, parameter in parameters.items():
             if parameter.data_ptr() != self._places[name]:
-                fix = "convert a module before it is planned, and load into it in place (not with assign=True)"
+                fix = "convert it before it is planned, load in place (not assign=True), give it to one executor only"
                 raise UserError("SP1617", f"{name} lies no longer in the executor's memory", fix)
 
     def _require_trained(self, parameters: dict[str, nn.Parameter]) -> None:
@@ -99,7 +106,10 @@ class Planned(nn.Module):  # type: ignore[misc]
         if shared.device != data.device:
             fix = f"move the module first: module.to('{shared.device}')"
             raise UserError("SP1617", f"{name} lies on {data.device}, the executor's memory on {shared.device}", fix)
-        shared.copy_(data)
+        if shared.dtype != data.dtype:
+            raise UserError(
+                "SP1617", f"{name} is {data.dtype}, the executor's {shared.dtype}", "use module.float() first"
+            )
         return shared
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
@@ -117,7 +127,8 @@ class Planned(nn.Module):  # type: ignore[misc]
             return found if len(found) > 1 else found[0]
         result = _Step.apply(self, len(tensors), *tensors.values(), *(parameters[n] for n in self.trained))
         for name, times in self.executor.counters_per_step().items():
-            buffers[name] += times
+            if name in buffers:  # under one of its names
+                buffers[name] += times
         return result
 
     def _tensors(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> dict[str, torch.Tensor]:
@@ -187,6 +198,15 @@ class Planned(nn.Module):  # type: ignore[misc]
         state = self.executor._state
         named = zip(state.trained.values(), gradients, strict=True)
         return {n: torch.view_as_complex(g) if state.by_name[n].pairs else g for n, g in named}
+
+
+def _hold(executor: Executor, module: nn.Module) -> None:
+    """The executor's memory is the module's from now on. SP1617: it is another's, which would get this one's
+    parameters; also where that one is gone, as its `state_dict()` may still be there."""
+    if executor._module is not None and executor._module() is not module:
+        fix = "make an executor for every module: executor_class(folder)()"
+        raise UserError("SP1617", "another module's parameters lie in the executor's memory", fix)
+    executor._module = weakref.ref(module)
 
 
 def _leave(held: list[torch.Tensor]) -> None:

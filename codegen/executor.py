@@ -51,6 +51,11 @@ class Executor:
     """The folder's graph.json when the class was made."""
     _predicted: tuple[Value, ...] = ()
     """What `forward` returns; nothing where the plan has a loss of its own."""
+    _trace: Trace | None = None
+    """What was recorded since it was asked for last; `_recording`: it goes on."""
+    _recording = False
+    _module: Any = None
+    """A weak reference to the module whose parameters lie in this executor's memory (codegen/autograd.py)."""
 
     def __init__(
         self, seed: int = 0, *, pin: bool = True, poison: bool = False, spill: Path | str | None = None
@@ -75,7 +80,6 @@ class Executor:
         self._paused: int | None = None
         """The batch whose forward pass ran last and left its values for the backward pass."""
         self._outputs: dict[str, tuple[tuple[str, Array], ...]] = {}
-        self._trace: Trace | None = None
         self._train = self._graph.program.get("train_step")
         self._loss: Array | None = None
         if self._train:
@@ -254,10 +258,12 @@ class Executor:
         with self._lock:
             self._require_open()
             self._native.trace(self._handle, on)
-            self._trace = Trace(self.plan, self._graph, None if path is None else Path(path)) if on else None
+            self._recording = on
+            if on:
+                self._trace = Trace(self.plan, self._graph, None if path is None else Path(path))
 
     def trace_events(self) -> list[list[TraceEvent]]:
-        """What was recorded: per run, one event per slice."""
+        """What was recorded since `trace` was asked for last: per run, one event per slice."""
         return [list(run) for _, run in self._trace.runs] if self._trace else []
 
     def handoff_ns(self) -> float:
@@ -392,10 +398,10 @@ class Executor:
                 self._native.run(self._handle, number, call.of(inputs, part.inputs), moment, call.gradients)
             except RuntimeError as error:
                 raise InternalError(f"{call.program} of plan {self.plan.name}: {error}") from error
-            if self._trace is not None:
+            if self._recording:
                 events += events_of_step(part.lanes, self._native.spans(self._handle, number))
         self._ran = call.program
-        if self._trace is not None:
+        if self._recording and self._trace is not None:
             self._trace.add(call.program, events)
         return float(self._loss[0]) if self._loss is not None else math.nan
 

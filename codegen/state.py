@@ -169,10 +169,12 @@ def _batch_norms(graph: Graph) -> dict[str, int]:
     program = graph.program.get("train_step")
     found: dict[str, int] = {}
     for node in program.nodes if program else ():
-        names = [graph.value[v].name for v in node.updates]
-        if node.op == "batch_norm" and names and names[0].endswith(".running_mean"):
-            counter = f"{names[0].removesuffix('running_mean')}{COUNTER}"
-            found[counter] = found.get(counter, 0) + 1
+        if node.op == "batch_norm" and node.updates:
+            mean = graph.value[node.updates[0]]
+            for name in (mean.name, *mean.aliases):  # of one that the module has under several
+                if name.endswith(".running_mean"):
+                    counter = f"{name.removesuffix('running_mean')}{COUNTER}"
+                    found[counter] = found.get(counter, 0) + 1
     return found
 
 

@@ -79,6 +79,11 @@ def capture(
     if batch is not None and batch < 1:
         raise UserError("SP1011", f"the batch is {batch}", "use a number of at least 1")
     if isinstance(model, Captured | Graph):
+        given_late = {"inputs": inputs, "batch": batch, "image_size": image_size, "labels": labels}
+        given_late |= {"optimizer": optimizer, "clip_norm": clip_norm, "accumulate": accumulate or None}
+        late = [name for name, option in given_late.items() if option is not None]
+        if late:
+            raise UserError("SP1018", f"too late for a captured graph: {', '.join(late)}", "capture the model with it")
         return model if isinstance(model, Captured) else Captured(model, {})
     if image_size is not None and (not isinstance(model, str) or ":" in model or model.endswith(".onnx")):
         raise UserError("SP1011", "only zoo networks take an image size", "choose it where the model is made")
@@ -98,6 +103,10 @@ def capture(
 
         if callable(loss) or loss is None or labels is not None:
             raise UserError("SP1016", "an ONNX model takes 'cross_entropy' or 'mse'", "name one of them")
+        if inputs is not None:
+            raise UserError(
+                "SP1011", "an ONNX model has the shapes of its inputs", "choose another batch with batch=..."
+            )
         own: dict[str, Any] = {f.name: getattr(given, f.name) for f in fields(given) if f.name != "labels"}
         return Captured(*capture_onnx(model, batch=batch, **own))
     if isinstance(model, str) and ":" in model:
@@ -105,7 +114,7 @@ def capture(
         chosen = {f.name: getattr(given, f.name) for f in fields(given) if getattr(given, f.name) is not f.default}
         return _module(module, inputs, batch, CaptureOptions(**{**options, **chosen}), model)
     if isinstance(model, str):
-        return _zoo(model, batch, image_size, given)
+        return _zoo(model, batch, image_size, inputs, given)
     return _module(model, inputs, batch, given, type(model).__name__)
 
 
@@ -127,9 +136,12 @@ def explain_capture(model: object, inputs: Any = None, **options: Any) -> list[O
     return explain_module(module, inputs, replace(chosen, optimizer=optimizer_from(chosen.optimizer, module)))
 
 
-def _zoo(name: str, batch: int | None, image_size: int | None, given: CaptureOptions) -> Captured:
+def _zoo(name: str, batch: int | None, image_size: int | None, inputs: Any, given: CaptureOptions) -> Captured:
     from planner.zoo import build
 
+    if inputs is not None or given.labels is not None or given.loss != "cross_entropy":
+        fix = "choose the batch with batch=..., or name a module of your own as package.module:factory"
+        raise UserError("SP1018", f"{name!r} names a zoo network, which has inputs and a loss of its own", fix)
     own = {option: getattr(given, option) for option in ("optimizer", "fuse", "keep", "clip_norm", "accumulate")}
     return Captured(build(name, batch, image_size=image_size, **own), {})
 

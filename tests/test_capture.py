@@ -37,6 +37,14 @@ def test_zoo_names() -> None:
     assert captured.graph.name == "digits_cnn_b3" and captured.weights == {}
     assert capture("digits_cnn").graph.name == "digits_cnn_b64"
     assert capture(captured) is captured and capture(captured.graph).graph is captured.graph
+    with pytest.raises(UserError, match="SP1018: too late for a captured graph: batch, clip_norm"):
+        capture(captured, batch=4, clip_norm=1.0)
+
+
+@pytest.mark.parametrize("given", [{"inputs": torch.ones(2, 3)}, {"loss": "mse"}, {"labels": torch.ones(2)}])
+def test_zoo_networks_have_inputs_and_losses(given: Any) -> None:
+    with pytest.raises(UserError, match=r"SP1018: 'mlp' names a zoo network"):
+        capture("mlp", **given)
 
 
 def test_modules() -> None:

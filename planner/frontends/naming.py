@@ -5,8 +5,8 @@ from typing import Any
 
 
 def safe_name(name: str) -> str:
-    """A framework's name with only the characters that a value's name may hold."""
-    return re.sub(r"[^A-Za-z0-9_.\-]", "_", name)[:200] or "unnamed"
+    """A framework's name as a value's name: what cannot be printed, such as a line's end, becomes `_`."""
+    return "".join(c if c.isprintable() else "_" for c in name) or "unnamed"
 
 
 def identifier(name: str) -> str:

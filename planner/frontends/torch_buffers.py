@@ -22,6 +22,22 @@ def changed_buffers(program: Any) -> dict[str, Any]:
     return {s.target: nodes[s.arg.name] for s in _mutations(program) if not _is_statistic(nodes[s.arg.name], s.target)}
 
 
+def join_buffers(program: Any) -> None:
+    """A buffer that the module has under several names becomes one input of the program: PyTorch does not make a
+    program functional that changes one of several. `program`: as exported, not functional."""
+    graph, signature = program.graph, program.graph_signature
+    nodes, tensors = {n.name: n for n in graph.nodes if n.op == "placeholder"}, program.constants | program.state_dict
+    first: dict[int, Any] = {}
+    for spec in [s for s in signature.input_specs if s.kind.name == "BUFFER"]:
+        node = nodes[spec.arg.name]
+        kept = first.setdefault(id(tensors[spec.target]), node)
+        if kept is not node:
+            node.replace_all_uses_with(kept)
+            graph.erase_node(node)
+            signature.input_specs.remove(spec)
+    program.graph_module.recompile()
+
+
 def moving_statistics(program: Any) -> list[str]:
     """The program's names of the means and variances that batch norms move."""
     nodes = {n.name: n for n in program.graph.nodes}

@@ -5,6 +5,7 @@ every ATen operator is lowered by the tables of the modules aten_*. Operators wi
 handler are decomposed by PyTorch's own tables where those know them. Parameters and buffers keep their names.
 """
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -96,6 +97,7 @@ def _prepared(module: Any, inputs: Any, options: CaptureOptions) -> tuple[Loweri
     if not isinstance(module, torch.nn.Module):
         raise UserError("SP1018", f"{type(module).__name__} is no torch.nn.Module", "pass the module itself")
     positional, keywords = _arguments(torch, inputs)
+    _tell_modes(module)
     labels, name = options.labels, options.name
     loss = _resolve_loss(torch, options.loss, labels)
     wrapped = callable(loss) and not _is_known(torch, loss, labels)
@@ -111,6 +113,16 @@ def _prepared(module: Any, inputs: Any, options: CaptureOptions) -> tuple[Loweri
         evaluated = _in_evaluation(export, torch, alone, module, positional, keywords, False).program
     builder = GraphBuilder(identifier(name or f"{type(module).__name__.lower()}_b{_batch(torch, inputs)}"))
     return Lowering(torch, builder, module, loss, wrapped), program, evaluated
+
+
+def _tell_modes(module: Any) -> None:
+    """A warning where only parts of the module are in training mode: all of it will be, though its other parts may be
+    meant to stay."""
+    part = next((name for name, part in module.named_modules() if part.training), "")
+    if part:
+        problem = f"the module is in evaluation mode, but {part!r} is not: a plan trains all as after module.train()"
+        fix = "if other parts are to stay as they are, call module.train() first and then eval() of those"
+        warnings.warn(f"{problem}; {fix}", RuntimeWarning, stacklevel=2)
 
 
 def _in_evaluation(call: Callable[..., Any], *arguments: Any) -> Any:
@@ -149,7 +161,7 @@ def _batch(torch: Any, inputs: Any) -> int:
 
 def _resolve_loss(torch: Any, loss: Loss, labels: Any) -> Loss:
     if isinstance(loss, str) and loss not in ("cross_entropy", "mse", CALLERS):
-        raise UserError("SP1016", f"unknown loss {loss!r}", "use 'cross_entropy', 'mse', a callable, or None")
+        raise UserError("SP1016", f"unknown loss {loss!r}", "use 'cross_entropy', 'mse', 'caller', a callable, or None")
     if callable(loss) and labels is None and not _is_known(torch, loss, labels):
         raise UserError("SP1016", "a loss that is a callable needs an example of the labels", "pass labels=...")
     if loss == "cross_entropy" and labels is not None and labels.dtype.is_floating_point:

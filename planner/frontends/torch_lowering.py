@@ -2,6 +2,7 @@
 aten_*, and the loss behind them."""
 
 import difflib
+import inspect
 import operator
 import re
 from collections.abc import Mapping, Sequence
@@ -227,7 +228,7 @@ class Lowering:
             torch.bool: DType.UINT8,
             torch.uint8: DType.UINT8,
         }
-        name = node.name.removeprefix("_") if not self.wrapped else _input_name(node.name)
+        name = node.name.removeprefix("_") if not self.wrapped else _input_name(node.name, self.module)
         if value.dtype not in kinds:
             raise dtype_error(f"input {name!r}", value.dtype)
         if 0 in value.shape:
@@ -328,7 +329,7 @@ class Lowering:
             module = self.module.get_submodule(path)
         except AttributeError:
             module = None
-        alone = type(module).__module__.startswith("torch.nn") and not list(module.children()) if module else False
+        alone = type(module).__module__.startswith("torch.nn") and not list(module.children())
         return path if path and alone else f"{path}.{packet_name}" if path else packet_name
 
     def _unsupported(self, node: Any, detail: str) -> UserError:
@@ -360,9 +361,17 @@ def _tied(tensors: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     return {first: tuple(others) for first, *others in names.values() if others}
 
 
-def _input_name(name: str) -> str:
-    """Names of the wrapper's flattened arguments: `_labels`, `_inputs_0_0`, `_inputs_1_x`."""
-    found = re.fullmatch(r"_inputs_0_(\d+)|_inputs_1_(.+)", name)
+def _input_name(name: str, module: Any) -> str:
+    """Of the wrapper's flattened arguments, `_labels`, `_inputs_0_0` and `_inputs_1_x`, as `forward` has them."""
+    found = re.fullmatch(r"_inputs_(?:0_(\d+)(.*)|1_(.+))", name)
     if not found:
         return name.removeprefix("_")
-    return found.group(2) or f"input_{found.group(1)}"
+    return found[3] or f"{_positional(module, int(found[1]))}{found[2]}"
+
+
+def _positional(module: Any, place: int) -> str:
+    parameters = list(inspect.signature(module.forward).parameters.values())
+    for number, parameter in enumerate(parameters[: place + 1]):
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            return f"{parameter.name}_{place - number}"
+    return parameters[place].name

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from planner.errors import UserError
 from planner.frontends.aten import HANDLERS, packet
 from planner.frontends.torch_assignments import assignments, require_kept
+from planner.frontends.torch_buffers import join_buffers
 from planner.frontends.torch_checks import unvalidated
 from planner.frontends.torch_derivatives import expand_derivatives, recorded_derivatives
 from planner.frontends.torch_functions import traced_functions
@@ -59,6 +60,7 @@ def export(
     with warnings.catch_warnings(), _mode(original, training), _quiet():
         warnings.simplefilter("ignore")
         _refuse_dynamic(program)
+        join_buffers(program)
         _keep_buffers(program)
         hidden = hidden_write(program, "model." if module is not original else "")
         if hidden is not None:
@@ -235,7 +237,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 def raised_at(error: BaseException) -> str:
     """The user's innermost line that an error comes from; empty where there is none, as in a loss of PyTorch's."""
-    return _line_of([f for f in _frames(error) if _is_own(f[0]) and not f[0].startswith(OURS)])
+    return _line_of([f for f in _frames(error) if _is_own(f[0])])
 
 
 def _frames(error: BaseException) -> list[tuple[str, str]]:
@@ -368,17 +370,20 @@ def source_line(node: Any) -> str:
 
 
 def _is_own(file: str) -> bool:
-    """Neither PyTorch's, nor Python's, nor made up while running."""
-    library = os.path.join(sysconfig.get_path("stdlib"), "")
+    """Neither PyTorch's, nor Python's, nor ours, nor made up while running."""
+    if f"{os.sep}torch{os.sep}" in file or file.startswith(("<", OURS)):
+        return False
     packages = "site-packages" in file  # which may lie within the library's folder
-    return f"{os.sep}torch{os.sep}" not in file and not file.startswith("<") and (packages or library not in file)
+    return packages or os.path.join(sysconfig.get_path("stdlib"), "") not in file
 
 
 def place_of(node: Any) -> str:
-    """The user's line, or the layer's path within the module; empty where neither is known."""
+    """The user's line, or the layer's path, or that it is the loss, whose lines PyTorch does not note where it is a
+    function; empty where nothing is known."""
     stack = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
     path = re.sub(r"@\d+", "", stack[-1]) if stack else ""
-    return source_line(node) or (f"layer {path}" if path else "")
+    called_by_us = OURS in (node.meta.get("stack_trace") or "")
+    return source_line(node) or (f"layer {path}" if path else "the loss" if called_by_us else "")
 
 
 def _line_of(frames: Sequence[tuple[str, str]]) -> str:

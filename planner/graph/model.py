@@ -146,8 +146,8 @@ class Value(Frozen):
     @field_validator("name")
     @classmethod
     def _valid_name(cls, text: str) -> str:
-        if text and not re.fullmatch(r"[A-Za-z0-9_.\-]{1,200}", text):
-            raise ValueError(f"name {text[:80]!r} may hold only letters, digits, '.', '_' and '-'")
+        if not text.isprintable():
+            raise ValueError(f"name {text[:80]!r} may hold only what can be printed")
         return text
 
     @field_validator("aliases")

@@ -1,6 +1,7 @@
 """Update nodes: one per parameter, so that a gradient dies as soon as it is applied."""
 
 from collections.abc import Sequence
+from math import inf
 from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import model_validator
@@ -36,16 +37,22 @@ class ParameterGroup(_Settings):
 
 class Optimizer(_Settings):
     """`lr` is where training starts: executors can change it later, and the rates of groups with it, by the same
-    factor. SP1023: nesterov without momentum."""
+    factor. SP1023: nesterov without momentum, or a number that PyTorch would refuse."""
 
     kind: Literal["sgd", "adam", "adamw", "rmsprop", "adagrad"] = "sgd"
     groups: tuple[ParameterGroup, ...] = ()
     """Where there are any, they list everything that is trained, and their settings go before the others."""
 
     @model_validator(mode="after")
-    def _with_momentum(self) -> Self:
-        if any(own.nesterov and not own.momentum for own in self.groups or (self,)):
-            raise UserError("SP1023", "nesterov is about the momentum, which is 0", "set momentum, such as 0.9")
+    def _possible(self) -> Self:
+        for own in self.groups or (self,):
+            if own.nesterov and not own.momentum:
+                raise UserError("SP1023", "nesterov is about the momentum, which is 0", "set momentum, such as 0.9")
+            for name, number in own.model_dump(exclude={"groups", "parameters", "kind"}).items():
+                end = 1.0 if name in ("beta1", "beta2") else inf
+                if not 0 <= number < end:
+                    fix = "use a number from 0 on" if end == inf else "use a number from 0 on that is less than 1"
+                    raise UserError("SP1023", f"the optimizer's {name} is {number}", fix)
         return self
 
     def of(self, parameter: str) -> _Settings:

@@ -51,6 +51,7 @@ inline std::string name_of(ElementType type) {
 
 constexpr const char* kConvert = "convert it before the call";
 constexpr const char* kFixedShapes = "shapes are part of a plan: pass that shape, or plan for this one";
+constexpr const char* kOtherInput = "pass that type and shape; are the inputs in the order of executor.input_names?";
 
 inline UserMistake misfit(const InputSpec& input, const std::string& given, const std::string& fix) {
   const auto expected = shape_text(input.rank, [&](int d) { return input.shape[static_cast<size_t>(d)]; });
@@ -106,7 +107,7 @@ inline FoundArray array_anywhere(const InputSpec& input, nb::handle argument, nb
   if (!typed || !same)
     throw misfit(input,
                  name_of(found.type) + " of shape " + shape_text(found.rank, [&](int d) { return found.shape[size_t(d)]; }),
-                 typed ? kFixedShapes : kConvert);
+                 typed ? kFixedShapes : same ? kConvert : kOtherInput);
   return found;
 }
 

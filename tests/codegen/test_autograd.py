@@ -102,13 +102,13 @@ def test_every_input_has_its_own_gradient(tmp_path: Path) -> None:
 
 class Codes(nn.Module):
     """Whole numbers among the results; inputs in a list and by name, one of them never given; parameters that only one
-    of the results depends on, and one that is frozen."""
+    of the results depends on, and one that is frozen; a batch norm that the module has under two names."""
 
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.first, self.a, self.b = nn.Linear(6, 5), nn.Linear(5, 3), nn.Linear(5, 2)
-        self.norm = nn.BatchNorm1d(5)
+        self.norm = self.same = nn.BatchNorm1d(5)
         self.b.bias.requires_grad_(False)
 
     def forward(self, parts: list[torch.Tensor], *, scale: torch.Tensor, mask: torch.Tensor | None = None) -> Any:
@@ -149,7 +149,8 @@ def test_is_called_like_the_module(codes: type[Executor]) -> None:
             unmoved = {n for n, p in plain.named_parameters() if p.grad is None}
             assert unmoved == {n for n, p in module.named_parameters() if p.grad is None} and len(unmoved) >= 2
         for name, tensor in plain.state_dict().items():
-            torch.testing.assert_close(module.state_dict()[name], tensor, rtol=1e-4, atol=1e-5, msg=name)
+            for state in (module.state_dict(), executor.torch_state_dict()):
+                torch.testing.assert_close(state[name], tensor, rtol=1e-4, atol=1e-5, msg=name)
         evaluated = planned.eval()(parts, scale=scale)
         for ours, theirs in zip(evaluated, plain.eval()(parts, scale=scale).values(), strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
@@ -337,6 +338,24 @@ def test_other_plans_and_modules_are_refused(executor: Executor) -> None:
     other[0] = nn.Conv2d(3, 4, 1, bias=False)  # type: ignore[operator]
     with pytest.raises(UserError, match=r"SP1617.*0.weight has the shape \(4, 3, 1, 1\)"):
         Planned(other, executor)
+    with pytest.raises(UserError, match=r"SP1617.*float64"):
+        Planned(network().double(), executor)
+
+
+def test_an_executor_has_one_module(executor: Executor) -> None:
+    """A refused module has changed nothing; one that is gone may have left its state."""
+    module, small = network(), network()
+    kept, small[4] = Planned(module, executor).module.state_dict(), nn.Linear(143, 5)  # type: ignore[operator]
+    before = kept["0.weight"].clone()
+    for other in (small, network()):
+        torch.nn.init.ones_(other[0].weight)  # type: ignore[index, arg-type]
+        with pytest.raises(UserError, match="SP1617"):
+            Planned(other, executor)
+    assert torch.equal(kept["0.weight"], before)
+    assert Planned(module, executor).module is module
+    del module
+    with pytest.raises(UserError, match=r"SP1617: another module's"):
+        Planned(network(), executor)
 
 
 def test_complex_parameters(tmp_path: Path) -> None:

@@ -185,6 +185,8 @@ def test_wrong_inputs_are_named(small: Executor, inputs: Any, expected: str) -> 
         small.step(*inputs(images, labels))
     assert expected in error.value.problem
     assert small.steps_done == 0
+    with pytest.raises(UserError, match=r"(?s)not int64 of shape \(4\).*order of executor.input_names"):
+        small.step(labels, images)
     small.step(images, labels)
 
 
@@ -319,6 +321,8 @@ def test_trace_has_every_slice_once(small: Executor, tmp_path: Path) -> None:
     assert (tmp_path / "trace.json").read_text().count('"ph"') >= 2 * len(entries)
     small.trace(on=False)
     small.step(*batch(graph))
+    assert small.trace_events() == [first, second]
+    small.trace()
     assert small.trace_events() == []
 
 

@@ -7,7 +7,7 @@ import torch
 
 from planner.errors import UserError
 from planner.frontends.optimizers import optimizer_from
-from planner.graph.optimizer import Optimizer
+from planner.graph.optimizer import Optimizer, ParameterGroup
 
 WEIGHTS = [torch.nn.Parameter(torch.zeros(3))]
 
@@ -76,6 +76,16 @@ def test_dampening_of_nothing() -> None:
     assert optimizer_from(torch.optim.SGD(WEIGHTS, lr=0.1, dampening=0.5)) == optimizer_from(
         torch.optim.SGD(WEIGHTS, lr=0.1)
     )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"), [({"lr": -0.1}, "lr is -0.1"), ({"beta2": 1.0}, "beta2 is 1.0.*less than 1")]
+)
+def test_numbers_that_pytorch_refuses(wrong: dict[str, Any], told: str) -> None:
+    group = ParameterGroup.model_validate({"parameters": ("weight",), **wrong})
+    for options in (wrong, {"groups": (group,)}):
+        with pytest.raises(UserError, match=f"(?s)SP1023: the optimizer's {told}"):
+            Optimizer.model_validate(options)
 
 
 def test_nesterov_needs_momentum() -> None:

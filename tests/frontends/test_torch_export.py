@@ -65,6 +65,35 @@ def test_shared_modules_tied_and_unused_parameters() -> None:
     assert [v.aliases for v in graph.values if v.name == "encode.weight"] == [("again.weight",)]
 
 
+class Borrowed(nn.Module):
+    """A batch norm and its layer also under the names that the backbone has them by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone = nn.Sequential(nn.Linear(5, 5), nn.BatchNorm1d(5))
+        self.fc, self.norm = self.backbone
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.backbone(x) + self.fc(x))
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", F.cross_entropy])
+def test_a_batch_norm_under_two_names(loss: Any) -> None:
+    graph = agree(Borrowed(), torch.randn(4, 5), loss, None if isinstance(loss, str) else torch.tensor([0, 1, 2, 0]))
+    assert [v.aliases for v in graph.values if v.name == "backbone.1.running_mean"] == [("norm.running_mean",)]
+
+
+def test_names_with_other_characters_are_kept() -> None:
+    """Keys of a ModuleDict, such as relations of a graph; `x y` and `x_y` are two."""
+    layers = {"x y": nn.Linear(4, 4), "x_y": nn.Linear(4, 4), "<a__to__b>": nn.Linear(4, 4), "größe/2": nn.Linear(4, 3)}
+    module = nn.ModuleDict(layers)
+    module.forward = lambda x: [x := layer(x) for layer in layers.values()][-1]  # type: ignore[method-assign]
+    graph, weights = capture_module(module, torch.randn(2, 4), CaptureOptions(optimizer=STEP))
+    assert weights.keys() == module.state_dict().keys() == {v.name for v in graph.values if v.name}
+    assert parse_graph(json.loads(graph_text(graph))) == graph
+    assert weights["x y.weight"].tolist() == module["x y"].weight.tolist()  # type: ignore[union-attr, operator]
+
+
 def test_buffers_and_constants() -> None:
     """What the module saves is told from what its code fixes, and the rest of its state travels with the weights."""
     graph = agree(Buffers(), torch.randn(4, 5))
@@ -112,6 +141,15 @@ def test_evaluation_mode_is_restored() -> None:
     agree(module, torch.randn(6, 5))
     assert not module.training and not module[1].training
     assert all(torch.equal(before[k], v) for k, v in module.state_dict().items())
+
+
+def test_parts_in_training_mode_are_told() -> None:
+    """Whether the others are to stay as they are, nobody knows. In a training module they do (test_frozen_parts)."""
+    module = nn.Sequential(nn.BatchNorm1d(5), nn.Linear(5, 4)).eval()
+    module[1].train()
+    with pytest.warns(RuntimeWarning, match=r"but '1' is not"):
+        graph, _ = capture_module(module, torch.randn(6, 5))
+    assert "batch_norm" in {n.op for n in graph.program["train_step"].nodes} and not module[0].training
 
 
 def test_several_inputs_and_keywords() -> None:
@@ -195,6 +233,21 @@ def test_names_follow_the_layers() -> None:
     assert [n.id for n in graph.program["train_step"].nodes][:2] == ["_0", "_1"]
     assert set(weights) == set(module.state_dict())
     assert parse_graph(json.loads(graph_text(graph))) == graph
+
+
+@pytest.mark.parametrize("loss", ["mse", F.l1_loss])
+def test_inputs_are_called_as_forward_has_them(loss: Any) -> None:
+    """Also in front of a loss that is a function."""
+
+    class Inputs(nn.Linear):
+        def forward(self, pair: list[Tensor], x: Tensor, *more: Tensor) -> Tensor:
+            return super().forward(pair[0] * pair[1] + x + more[0] * more[1])
+
+    one = torch.ones(2, 3)
+    graph = capture(Inputs(3, 3), ([one, one], one, one, one), loss=loss, labels=one).graph
+    assert graph.program["train_step"].inputs == ("pair_0", "pair_1", "x", "more_0", "more_1", "labels")
+    compiled = capture(torch.compile(nn.Linear(3, 3)), one, loss=loss, labels=one).graph  # has no len()
+    assert compiled.program["train_step"].inputs == ("args_0", "labels")
 
 
 def test_the_same_module_gives_the_same_bytes() -> None:

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from planner.errors import UserError
 from planner.frontends.coverage import coverage_text
 from planner.frontends.torch_export import capture_module, explain_module
+from planner.frontends.torch_lowering import CaptureOptions
 
 
 class Forward(nn.Module):
@@ -160,3 +161,6 @@ def test_unsupported_ops_name_node_op_line_and_nearest() -> None:
     assert caught.value.code == "SP1001"
     assert "'erfinv'" in caught.value.problem and "aten.erfinv" in caught.value.problem
     assert "nearest supported op is aten." in caught.value.fix
+    options = CaptureOptions(loss=lambda y, labels: (y * labels).erfinv().mean(), labels=torch.ones(1))
+    with pytest.raises(UserError, match=r"SP1001: node 'erfinv' \(the loss\)"):  # not a line of stepplan's
+        capture_module(nn.Linear(5, 3), torch.randn(4, 5), options)
