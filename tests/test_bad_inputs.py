@@ -394,6 +394,27 @@ def test_unsafe_edits(name: str, files: Files) -> None:
     assert not (files.folder / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("code", "edit"),
+    [
+        ("SP1405", lambda d: d["programs"][0].update(name="trains_step")),
+        ("SP1406", lambda d: d["programs"][0]["nodes"][0].update(node="nobody")),
+        ("SP1412", lambda d: d["programs"][0]["lanes"][0][0].update(run="fc1/0#0x")),
+        ("SP1417", lambda d: d["placements"].pop()),
+    ],
+)
+def test_plans_that_are_not_whole_are_not_told(
+    code: str, edit: Callable[[dict[str, Any]], object], files: Files
+) -> None:
+    document = plan_document(files)
+    edit(document)
+    write_edit(files, document, sign=True)
+    page = files.folder / "page.html"
+    for command in (("show", files.plan, "--html", page), ("explain", files.plan, "fc2"), ("simulate", files.plan)):
+        assert "is not whole" in fails(code, *command)
+    assert not page.exists()
+
+
 def test_safe_edits(files: Files) -> None:
     document = plan_document(files)
     document["programs"][0]["nodes"][0]["stage_ns"][0] += 1000
