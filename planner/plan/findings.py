@@ -27,7 +27,7 @@ FIXES = {
     "SP1415": "add the earlier slice to the later slice's waits, or reorder the lanes where it runs later",
     "SP1416": "let the later stage's slice wait for the earlier stage's",
     "SP1417": "give every value exactly one placement",
-    "SP1418": "placements start on a multiple of 64 bytes and hold the whole value",
+    "SP1418": "placements start on a multiple of 64 bytes and have as many bytes as the value",
     "SP1419": "move it inside its pool's arena, or enlarge the arena to where it ends",
     "SP1420": "plan with a smaller memory budget, or raise the capacity",
     "SP1421": "share only with the input that the op views or overwrites in place, byte for byte; move them together",
