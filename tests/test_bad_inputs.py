@@ -273,6 +273,8 @@ def test_hostile_names_in_graphs(where: str, name: str, files: Files) -> None:
         ("SP1009", lambda d: d["programs"][0]["nodes"].reverse()),
         ("SP1009", lambda d: d["programs"][0]["nodes"].pop(0)),
         ("SP1009", lambda d: d["values"].append(d["values"][0])),
+        ("SP1009", lambda d: d["programs"].append(d["programs"][0])),
+        ("SP1009", lambda d: d["programs"][0]["nodes"][0].update(phase="update")),
         ("SP1007", lambda d: d.update(schema=0)),
     ],
 )

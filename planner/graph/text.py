@@ -121,6 +121,8 @@ def validate(graph: Graph) -> None:
     """Every reference resolves, every value is written before it is read, every shape follows from its op."""
     if len(graph.value) != len(graph.values):
         raise UserError("SP1009", "two values have the same id", "capture the model again")
+    if len(graph.program) != len(graph.programs):
+        raise UserError("SP1009", "two programs have the same name", "rename one")
     persistent = {v.id for v in graph.values if v.name}
     for program in graph.programs:
         available = persistent | set(program.inputs)
@@ -135,6 +137,8 @@ def validate(graph: Graph) -> None:
             for value in node.reads:
                 if value not in available:
                     raise _unwritten(program, node, value)
+            if node.phase == "update" and not node.updates:
+                raise UserError("SP1009", f"node {node.id!r} is an update of nothing", "let its phase be another")
             op = op_named(node.op)
             types = graph.types(node.inputs)
             if not set(node.updates) <= persistent or len({*node.updates}) < len(node.updates):

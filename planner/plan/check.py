@@ -127,8 +127,6 @@ def _is_sound(graph: Graph, report: Report) -> bool:
     """Whether the graph can be relied on; findings if not."""
     try:
         validate(graph)
-        if len(graph.program) < len(graph.programs):
-            raise UserError("SP1009", "two programs have the same name", "rename one")
         _check_views({p.name: view_roots(graph, p) for p in graph.programs})
     except UserError as error:
         report.add("SP1403", "", f"the graph is not valid: {error.problem}")
