@@ -84,6 +84,16 @@ def test_nesterov_needs_momentum() -> None:
     assert Optimizer(nesterov=True, momentum=0.9).nesterov
 
 
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("lr", float("nan")), ("lr", -0.1), ("lr", "x"), ("momentum", -1), ("beta2", 1.0), ("kind", "lion"), ("rate", 1)],
+)
+def test_numbers_that_no_hyper_parameter_has(setting: str, value: Any) -> None:
+    for given in ({setting: value}, {"groups": ({"parameters": ("w",), setting: value},)}):
+        with pytest.raises(UserError, match=f"SP1023: .*{setting}"):
+            Optimizer(**given)
+
+
 def test_a_scheduler_of_the_momentum_is_refused() -> None:
     """A plan follows a rate that changes, but has the momentum as a constant."""
     optimizer = torch.optim.SGD(WEIGHTS, lr=0.1, momentum=0.9)
