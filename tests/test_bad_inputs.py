@@ -256,6 +256,10 @@ def test_hostile_names_in_graphs(where: str, name: str, files: Files) -> None:
     fails("SP1008", *plan_arguments(files))
 
 
+def named(document: dict[str, Any], name: str) -> Any:
+    return next(v for v in document["values"] if v.get("name") == name)
+
+
 @pytest.mark.parametrize(
     ("code", "edit"),
     [
@@ -275,6 +279,13 @@ def test_hostile_names_in_graphs(where: str, name: str, files: Files) -> None:
         ("SP1009", lambda d: d["values"].append(d["values"][0])),
         ("SP1009", lambda d: d["programs"].append(d["programs"][0])),
         ("SP1009", lambda d: d["programs"][0]["nodes"][0].update(phase="update")),
+        ("SP1009", lambda d: d["programs"][0]["nodes"][-1].update(phase="backward")),
+        ("SP1009", lambda d: named(d, "fc1.weight").update(role="activation")),
+        ("SP1009", lambda d: named(d, "fc1.weight").pop("name")),
+        ("SP1009", lambda d: named(d, "fc1.weight").update(name="fc2.weight")),
+        ("SP1009", lambda d: named(d, "fc1.weight").update(aliases=["fc2.weight"])),
+        ("SP1009", lambda d: d["programs"][0]["inputs"].append("fc1.weight")),
+        ("SP1008", lambda d: named(d, "fc1.weight")["init"].update(kind="unifrom")),
         ("SP1007", lambda d: d.update(schema=0)),
     ],
 )

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from functools import cached_property
 from math import prod
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -142,9 +142,9 @@ PERSISTENT = frozenset({Role.PARAMETER, Role.STATE})
 
 
 class Init(Frozen):
-    """How a persistent value starts: `kind` in zeros, ones, constant, uniform(-bound, bound), normal(0, std), data."""
+    """How a persistent value starts: uniform(-bound, bound), normal(0, std), data (a captured module's weights)."""
 
-    kind: str
+    kind: Literal["zeros", "ones", "constant", "uniform", "normal", "data"]
     value: float = 0.0
 
 
