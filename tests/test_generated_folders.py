@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -147,6 +148,15 @@ def test_weights_that_do_not_fit(built: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "objects.npz", **{"fc1.weight": np.array([print], dtype=object)})
     with pytest.raises(UserError, match="SP1613"):
         read_weights(tmp_path / "objects.npz")
+
+
+def test_a_damaged_header_of_weights(tmp_path: Path) -> None:
+    """NumPy looks at it with Python's tokenizer, which has an error of its own."""
+    header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (2,"
+    with zipfile.ZipFile(tmp_path / "cut.npz", "w") as archive:
+        archive.writestr("fc1.weight.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    with pytest.raises(UserError, match="SP1613"):
+        read_weights(tmp_path / "cut.npz")
 
 
 def test_writing_over_an_input_is_refused(files: Files) -> None:
