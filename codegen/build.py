@@ -199,7 +199,7 @@ def nanobind_object() -> Path:
 def _link(objects: Sequence[Path], module: Path, flags: Sequence[str]) -> None:
     key = hashlib.sha256("\n".join(o.name for o in objects).encode()).hexdigest()
     stamp = toolchain.cache_folder() / "locks" / f"{module.name}-{hashlib.sha256(bytes(module)).hexdigest()[:16]}.made"
-    if module.exists() and stamp.exists() and stamp.read_text() == f"{key} {_hash(module)}":
+    if module.is_file() and stamp.exists() and stamp.read_text() == f"{key} {_hash(module)}":
         return
     command = [toolchain.compiler().path, "-shared", "-pthread", *map(str, objects), *flags, "-Wl,--gc-sections"]
     toolchain.run_compiler(command, module)

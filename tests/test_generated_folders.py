@@ -19,6 +19,7 @@ from codegen.load import executor_class
 from planner.bundle import read_bundle
 from planner.errors import UserError
 from planner.graph.model import Role
+from planner.plan.text import plan_hash, read_plan
 from tests.cli import Files, everything_below, fails, run, succeeds
 
 ROOT = Path(__file__).parent.parent
@@ -120,6 +121,19 @@ def test_a_damaged_module(damage: bytes | None, built: Path) -> None:
     fails("SP1512", "bench", built)
     succeeds("build", built)
     executor_class(built)
+
+
+def test_the_module_of_another_plan(built: Path) -> None:
+    """Under the name that this plan's has. Its plan is told by the hash that it was compiled with."""
+    module = next(built.glob("_executor.*.so"))
+    stated = plan_hash(read_plan(built / "plan.json")).encode()
+    code = module.read_bytes()
+    assert stated in code
+    module.write_bytes(code.replace(stated, stated[::-1]))
+    assert "another plan's" in fails("SP1512", "bench", built)
+    module.unlink()
+    module.mkdir()
+    fails("SP1512", "bench", built)
 
 
 def test_a_processor_that_lacks_the_instructions(built: Path, files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
