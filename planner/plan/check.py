@@ -203,9 +203,14 @@ def _check_target(plan: Plan, target: Target, report: Report) -> None:
             if node.stage_ns and (node.kernel in DEVICE_KERNELS) != bool(target.gpus):
                 what = f"node {shown(node.node)} runs as {shown(node.kernel)}, which target {target.name} does not"
                 report.add("SP1407", program.name, what)
+    if plan.pools and plan.pools[0].name != target.memory.name:
+        wrong = f"nodes run in pool {target.memory.name} of target {target.name}, not in {shown(plan.pools[0].name)}"
+        report.add("SP1428", "", wrong)
     for pool in plan.pools:
         if pool.name not in target.pool:
             report.add("SP1428", "", f"target {target.name} has no pool {shown(pool.name)}")
+        elif target.gpus and pool.name != target.memory.name and target.pool[pool.name].kind != "pinned":
+            report.add("SP1428", "", f"target {target.name} does not copy to pool {pool.name}, which is not pinned")
         elif pool.capacity > target.pool[pool.name].capacity:
             room = target.pool[pool.name].capacity
             message = f"pool {pool.name} has {room} bytes but the plan counts on {shown_number(pool.capacity)}"

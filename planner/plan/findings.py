@@ -37,7 +37,7 @@ FIXES = {
     "SP1425": "let the writing slice wait for the other readers, or give the value its own bytes",
     "SP1426": "give every lane its own number, in order, and every program as many lane programs as there are lanes",
     "SP1427": "pin every lane to a logical processor of its own that the target has",
-    "SP1428": "list every pool once, with at most the target's capacity",
+    "SP1428": "list every pool once, with at most the target's capacity, the one in which nodes run first",
     "SP1429": "state the true peak; " + _AGAIN,
     "SP1430": "times are whole nanoseconds, zero or more; " + _AGAIN,
     "SP1431": "sizes and offsets must stay below 2^60 bytes",
