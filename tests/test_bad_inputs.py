@@ -143,6 +143,11 @@ def test_not_a_number_in_costs(files: Files) -> None:
     assert "NaN is not a number" in fails("SP1701", *plan_arguments(files))
 
 
+def test_two_times_of_one_mode(files: Files) -> None:
+    edit_costs(files, lambda d: d["entries"].append({**d["entries"][0], "cold_ns": [7.0], "warm_ns": [7.0]}))
+    assert "entries.0 and entries." in fails("SP1201", *plan_arguments(files))
+
+
 def test_missing_signatures(files: Files) -> None:
     edit_costs(files, lambda d: d.update(entries=[e for e in d["entries"] if "sgd" not in e["signature"]]))
     assert "sgd_update" in fails("SP1202", *plan_arguments(files))
