@@ -14,8 +14,10 @@ from codegen import toolchain
 from codegen.cpu.emit import ARTEFACTS, HEADERS, NODES, SOURCES, TABLES
 from codegen.cuda import build as cuda
 from codegen.cuda.build import Unit
+from codegen.emit import rendered
 from codegen.paths import RUNTIME
-from planner.errors import UserError
+from planner.bundle import read_bundle
+from planner.errors import InternalError, UserError
 from planner.graph.precision import is_mixed
 from planner.graph.text import read_graph
 from planner.target.model import Target
@@ -67,8 +69,9 @@ def build(
 
     `jobs`: compilers at once, one per processor by default. `flags`: more, for the plan's own sources alone; what plans
     share is the same for all. `null_device`: a plan for a GPU, to be run without one.
-    SP1506 to SP1509, SP1518, SP1519: the toolchain is not complete; SP1510: the folder holds no emitted plan. A
-    compiler error is an InternalError with its first lines.
+    SP1506 to SP1509, SP1518, SP1519: the toolchain is not complete; SP1510: the folder holds no emitted plan; SP1511:
+    the compiler fails on it and its sources are not what stepplan emits for its plan; SP1109: the compiler does not
+    know the target's architecture. Any other compiler error is an InternalError with its first lines.
     """
     place = Path(os.path.realpath(folder))
     with _locked(place):
@@ -78,13 +81,26 @@ def build(
         if sanitize:
             extra += (f"-fsanitize={sanitize}", *SANITIZED)
         module = place / module_name(digest, null_device)
-        objects = compile_all(_units(place, target, extra, flags, null_device), jobs, progress)
-        _link(objects, module, _link_flags(target, extra, null_device))
+        try:
+            objects = compile_all(_units(place, target, extra, flags, null_device), jobs, progress)
+            _link(objects, module, _link_flags(target, extra, null_device))
+        except InternalError:
+            _require_as_emitted(place)
+            raise
         for other in place.glob(module_name("*", null_device)):
             if other != module:
                 other.unlink()
         toolchain.drop_old_objects()
     return module
+
+
+def _require_as_emitted(folder: Path) -> None:
+    """SP1511 where the compiler failed on sources that were cut or edited, or that another version of stepplan made."""
+    bundle = read_bundle(folder)
+    for name, text in rendered(bundle.plan, bundle.graph, bundle.target).items():
+        if not (folder / name).is_file() or (folder / name).read_bytes() != text.encode():
+            problem = f"the compiler failed, and {folder.name}/{name} is not what stepplan emits for plan.json"
+            raise UserError("SP1511", problem, f"stepplan emit {folder.name} -o ANOTHER, and build that")
 
 
 def source_digest(folder: Path) -> str:
@@ -183,7 +199,7 @@ def nanobind_object() -> Path:
 def _link(objects: Sequence[Path], module: Path, flags: Sequence[str]) -> None:
     key = hashlib.sha256("\n".join(o.name for o in objects).encode()).hexdigest()
     stamp = toolchain.cache_folder() / "locks" / f"{module.name}-{hashlib.sha256(bytes(module)).hexdigest()[:16]}.made"
-    if module.exists() and stamp.exists() and stamp.read_text() == f"{key} {_hash(module)}":
+    if module.is_file() and stamp.exists() and stamp.read_text() == f"{key} {_hash(module)}":
         return
     command = [toolchain.compiler().path, "-shared", "-pthread", *map(str, objects), *flags, "-Wl,--gc-sections"]
     toolchain.run_compiler(command, module)

@@ -57,6 +57,7 @@ class Dataflow:
     folder: where plans and sources go, to be looked at with `stepplan show`; a temporary folder by default. target:
     the machine at hand by default. costs: "modelled" plans at once, "measured" profiles every new graph first (as long
     as `budget_s` seconds allow), and a cost table is used as it is. pin: whether threads stay on their processors.
+    SP1201: other costs; SP1305: another policy.
     """
 
     def __init__(
@@ -69,6 +70,10 @@ class Dataflow:
         policy: Literal["sequential", "liu", "auto"] = "auto",
         pin: bool = True,
     ) -> None:
+        if not isinstance(costs, CostTable) and costs not in ("modelled", "measured"):
+            fix = 'use "modelled", "measured" or a table (planner.costs.table.read_costs)'
+            raise UserError("SP1201", f"costs={costs!r} is no cost table", fix)
+        PlanOptions(policy=policy)  # SP1305
         if folder is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="narray")
             folder = self._temporary.name

@@ -7,6 +7,17 @@ from planner.plan.schema import Plan
 from planner.target.model import Target
 
 
+def rendered(plan: Plan, graph: Graph, target: Target) -> dict[str, str]:
+    """File name -> text of what `emit` writes, of a plan that was checked before."""
+    if target.gpus:
+        from codegen.cuda.emit import sources
+
+        return sources(plan, graph, target)
+    from codegen.cpu.emit import sources as sources_cpu
+
+    return sources_cpu(plan, graph, target)
+
+
 def emit(plan: Plan, graph: Graph, target: Target, out: Path | str) -> tuple[Path, ...]:
     """Write the executor's sources into folder `out`; returns the files. A plan that `check` rejects is refused.
 

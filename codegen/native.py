@@ -13,7 +13,7 @@ from planner.errors import UserError
 def native_module(folder: Path, null_device: bool = False) -> ModuleType:
     """Load the built module (SP1512)."""
     module = folder / module_name(source_digest(folder), null_device)
-    if not module.exists():
+    if not module.is_file():
         others = list(folder.glob(module_name("*", null_device)))
         what = "its sources or the runtime changed since it was built" if others else "it is not built"
         raise UserError("SP1512", f"{folder.name}: {what}", f"run stepplan build {folder}")
@@ -33,6 +33,9 @@ def native_module(folder: Path, null_device: bool = False) -> ModuleType:
         raise UserError(
             "SP1512", f"{folder.name}: the built module does not load: {error}", f"run stepplan build {folder} again"
         ) from error
+    if f'executor_spec = {{"{native.plan_hash}"' not in (folder / "executor.cpp").read_text():
+        problem = f"{folder.name}: the built module is another plan's"
+        raise UserError("SP1512", problem, f"run stepplan build {folder} again")
     return native
 
 

@@ -7,7 +7,7 @@ from typing import Any, Self
 import numpy as np
 
 from codegen.initial import checked_rate, checked_seed
-from codegen.state import PREFIX, as_array
+from codegen.state import PREFIX, as_array, as_text, count_in
 from planner.errors import UserError
 
 Array = np.ndarray[Any, Any]
@@ -57,7 +57,9 @@ class Progress:
 
 
 def _count(state: Mapping[str, Any], name: str, otherwise: int) -> int:
-    count = int(as_array(state.get(f"{PREFIX}{name}", otherwise)))
-    if count < 0:
-        raise UserError("SP1610", f"{PREFIX}{name} of the state is {count}", "load a state as state_dict gave it")
+    given = as_array(state.get(f"{PREFIX}{name}", otherwise))
+    count = count_in(given)
+    if count is None:
+        fix = "load a state as state_dict gave it"
+        raise UserError("SP1610", f"{PREFIX}{name} of the state is {as_text(given)}", fix)
     return count

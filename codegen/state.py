@@ -17,6 +17,8 @@ Array = np.ndarray[Any, Any]
 NO_LAYOUTS: Mapping[str, Stored] = {}
 
 PREFIX = "stepplan."
+MOST_COUNTED = 2**62
+"""Steps and batches of a state are fewer, so that they can be counted on in 64 bits."""
 COUNTER = "num_batches_tracked"
 """PyTorch's batch norms count batches; no kernel needs that number, but a PyTorch module's state has it."""
 
@@ -100,7 +102,7 @@ class State:
     def load(self, state: Mapping[str, Any], strict: bool) -> None:
         """Write everything that `state` names, except `stepplan.` entries, after all of it was looked at."""
         given = {k: _told(k, v) for k, v in state.items() if not k.startswith(PREFIX)}
-        counters = {k: v for k, v in given.items() if k.endswith(COUNTER)}
+        counters = {k: _counted(k, v) for k, v in given.items() if k.endswith(COUNTER)}
         tensors = {k: v for k, v in given.items() if k not in counters}
         fixed = {k: tensors.pop(k) for k in self._fixed if k in tensors}
         tensors = self._untied(tensors, strict)
@@ -118,7 +120,7 @@ class State:
         for value, data in fitting:
             self.write(value, data)
         now = {n: c + self.steps * self.per_step[n] for n, c in self._counters.items()}
-        self._counters = {n: int(counters.get(n, np.int64(c))) for n, c in now.items()}
+        self._counters = {n: counters.get(n, c) for n, c in now.items()}
         self.steps = 0
 
     def _untied(self, tensors: Mapping[str, Array], strict: bool) -> dict[str, Array]:
@@ -188,6 +190,25 @@ def logical(data: Array, value: Value) -> Array:
 def in_framework(value: Value, data: Array) -> Array:
     """A value of pairs as complex numbers; any other as it is. `data`: contiguous."""
     return data.view(np.complex64)[..., 0] if value.pairs else data
+
+
+def _counted(name: str, data: Array) -> int:
+    found = count_in(data)
+    if found is None:
+        raise UserError("SP1611", f"{name} counts batches and is {as_text(data)}", "load the state of this model")
+    return found
+
+
+def count_in(data: Array) -> int | None:
+    """A count from 0 on that a state holds, as a float, too, since people convert whole states; None: it is none."""
+    if data.size != 1 or data.dtype.kind not in "iuf" or not 0 <= data.item() < MOST_COUNTED:
+        return None
+    return int(data.item()) if data.item() == int(data.item()) else None
+
+
+def as_text(data: Array) -> str:
+    """An array as messages show it."""
+    return f"{data.dtype} {np.array2string(data, threshold=4)[:60]}"
 
 
 def _in_pairs(data: Array) -> Array:

@@ -189,7 +189,7 @@ def run_compiler(command: Sequence[str], target: Path) -> None:
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     os.close(handle)
     try:
-        # In English, which `_require_resources` reads.
+        # In English, which the functions below read.
         english = os.environ | {"LC_ALL": "C"}
         done = subprocess.run(
             [*command, "-o", temporary], capture_output=True, encoding="utf-8", errors="replace", env=english
@@ -199,6 +199,7 @@ def run_compiler(command: Sequence[str], target: Path) -> None:
             first = next((i for i, line in enumerate(lines) if "error" in line), 0)
             shown = "\n  ".join(lines[first : first + 12]) or f"exit status {done.returncode}"
             _require_resources(done.returncode, done.stderr)
+            _require_architecture(done.stderr)
             raise InternalError(f"{Path(command[0]).name} failed on {target.name}:\n  {shown}")
         os.chmod(temporary, 0o755)
         os.replace(temporary, target)
@@ -219,6 +220,17 @@ def _require_resources(status: int, errors: str) -> None:
             "SP1514",
             f"the compiler could not finish: {told[0] if told else signal.Signals(-status).name}",
             "free disk space and memory (stepplan build --jobs 1 needs less), then build again: what is done is kept",
+        )
+
+
+def _require_architecture(errors: str) -> None:
+    """SP1109 where the compiler does not know what `march` names, as an older one does not know a new processor."""
+    unknown = re.search(r"bad value \W?([\w.-]+?)\W? for \W?-march=", errors)
+    if unknown:
+        raise UserError(
+            "SP1109",
+            f"{compiler().path} does not know the target's march {unknown[1]!r}",
+            "use a newer g++, or a target with an architecture that this one knows, like x86-64-v3 or x86-64-v4",
         )
 
 

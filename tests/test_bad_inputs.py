@@ -143,6 +143,11 @@ def test_not_a_number_in_costs(files: Files) -> None:
     assert "NaN is not a number" in fails("SP1701", *plan_arguments(files))
 
 
+def test_two_times_of_one_mode(files: Files) -> None:
+    edit_costs(files, lambda d: d["entries"].append({**d["entries"][0], "cold_ns": [7.0], "warm_ns": [7.0]}))
+    assert "entries.0 and entries." in fails("SP1201", *plan_arguments(files))
+
+
 def test_missing_signatures(files: Files) -> None:
     edit_costs(files, lambda d: d.update(entries=[e for e in d["entries"] if "sgd" not in e["signature"]]))
     assert "sgd_update" in fails("SP1202", *plan_arguments(files))
@@ -239,21 +244,36 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-@pytest.mark.parametrize("where", ["graph", "value", "node", "program", "parameter"])
+@pytest.mark.parametrize("where", ["graph", "value", "node", "program"])
 def test_hostile_names_in_graphs(where: str, name: str, files: Files) -> None:
     document = json.loads(files.graph.read_text())
     if where == "graph":
         document["name"] = name
     elif where == "program":
         document["programs"][0]["name"] = name
-    elif where == "parameter":
-        if name == "":
-            return  # no parameter, then
-        next(v for v in document["values"] if v.get("name"))["name"] = name
     else:
         (document["values"] if where == "value" else document["programs"][0]["nodes"])[0]["id"] = name
     files.graph.write_text(json.dumps(document))
     fails("SP1008", *plan_arguments(files))
+
+
+@pytest.mark.parametrize("name", [n for n in HOSTILE if n])
+def test_hostile_names_of_parameters(name: str, files: Files) -> None:
+    """A framework's may hold whatever can be printed: no generated source holds them."""
+    document = json.loads(files.graph.read_text())
+    next(v for v in document["values"] if v.get("name"))["name"] = name
+    files.graph.write_text(json.dumps(document))
+    if not name.isprintable():
+        fails("SP1008", *plan_arguments(files))
+        return
+    succeeds(*plan_arguments(files))
+    succeeds("emit", files.folder / "out", "-o", files.folder / "emitted")
+    sources = [f for f in (files.folder / "emitted").iterdir() if f.suffix in (".cpp", ".hpp", ".py")]
+    assert sources and not [f.name for f in sources if name in f.read_text()]
+
+
+def named(document: dict[str, Any], name: str) -> Any:
+    return next(v for v in document["values"] if v.get("name") == name)
 
 
 @pytest.mark.parametrize(
@@ -273,6 +293,15 @@ def test_hostile_names_in_graphs(where: str, name: str, files: Files) -> None:
         ("SP1009", lambda d: d["programs"][0]["nodes"].reverse()),
         ("SP1009", lambda d: d["programs"][0]["nodes"].pop(0)),
         ("SP1009", lambda d: d["values"].append(d["values"][0])),
+        ("SP1009", lambda d: d["programs"].append(d["programs"][0])),
+        ("SP1009", lambda d: d["programs"][0]["nodes"][0].update(phase="update")),
+        ("SP1009", lambda d: d["programs"][0]["nodes"][-1].update(phase="backward")),
+        ("SP1009", lambda d: named(d, "fc1.weight").update(role="activation")),
+        ("SP1009", lambda d: named(d, "fc1.weight").pop("name")),
+        ("SP1009", lambda d: named(d, "fc1.weight").update(name="fc2.weight")),
+        ("SP1009", lambda d: named(d, "fc1.weight").update(aliases=["fc2.weight"])),
+        ("SP1009", lambda d: d["programs"][0]["inputs"].append("fc1.weight")),
+        ("SP1008", lambda d: named(d, "fc1.weight")["init"].update(kind="unifrom")),
         ("SP1007", lambda d: d.update(schema=0)),
     ],
 )
@@ -392,6 +421,27 @@ def test_unsafe_edits(name: str, files: Files) -> None:
     refused = run("emit", files.plan, "-o", files.folder / "out")
     assert refused.exit_code == 2 and refused.stderr.startswith("SP14"), refused.output
     assert not (files.folder / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "edit"),
+    [
+        ("SP1405", lambda d: d["programs"][0].update(name="trains_step")),
+        ("SP1406", lambda d: d["programs"][0]["nodes"][0].update(node="nobody")),
+        ("SP1412", lambda d: d["programs"][0]["lanes"][0][0].update(run="fc1/0#0x")),
+        ("SP1417", lambda d: d["placements"].pop()),
+    ],
+)
+def test_plans_that_are_not_whole_are_not_told(
+    code: str, edit: Callable[[dict[str, Any]], object], files: Files
+) -> None:
+    document = plan_document(files)
+    edit(document)
+    write_edit(files, document, sign=True)
+    page = files.folder / "page.html"
+    for command in (("show", files.plan, "--html", page), ("explain", files.plan, "fc2"), ("simulate", files.plan)):
+        assert "is not whole" in fails(code, *command)
+    assert not page.exists()
 
 
 def test_safe_edits(files: Files) -> None:

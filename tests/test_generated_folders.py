@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from codegen.load import executor_class
 from planner.bundle import read_bundle
 from planner.errors import UserError
 from planner.graph.model import Role
+from planner.plan.text import plan_hash, read_plan
 from tests.cli import Files, everything_below, fails, run, succeeds
 
 ROOT = Path(__file__).parent.parent
@@ -121,6 +123,19 @@ def test_a_damaged_module(damage: bytes | None, built: Path) -> None:
     executor_class(built)
 
 
+def test_the_module_of_another_plan(built: Path) -> None:
+    """Under the name that this plan's has. Its plan is told by the hash that it was compiled with."""
+    module = next(built.glob("_executor.*.so"))
+    stated = plan_hash(read_plan(built / "plan.json")).encode()
+    code = module.read_bytes()
+    assert stated in code
+    module.write_bytes(code.replace(stated, stated[::-1]))
+    assert "another plan's" in fails("SP1512", "bench", built)
+    module.unlink()
+    module.mkdir()
+    fails("SP1512", "bench", built)
+
+
 def test_a_processor_that_lacks_the_instructions(built: Path, files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     if not codegen.load.processor_flags():
         pytest.skip("this machine's instruction sets cannot be told")
@@ -147,6 +162,15 @@ def test_weights_that_do_not_fit(built: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "objects.npz", **{"fc1.weight": np.array([print], dtype=object)})
     with pytest.raises(UserError, match="SP1613"):
         read_weights(tmp_path / "objects.npz")
+
+
+def test_a_damaged_header_of_weights(tmp_path: Path) -> None:
+    """NumPy looks at it with Python's tokenizer, which has an error of its own."""
+    header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (2,"
+    with zipfile.ZipFile(tmp_path / "cut.npz", "w") as archive:
+        archive.writestr("fc1.weight.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    with pytest.raises(UserError, match="SP1613"):
+        read_weights(tmp_path / "cut.npz")
 
 
 def test_writing_over_an_input_is_refused(files: Files) -> None:

@@ -40,7 +40,7 @@ def emit(plan: Plan, graph: Graph, target: Target, out: Path | str) -> tuple[Pat
 def emit_cases(plan: Plan, graph: Graph, target: Target, out: Path | str) -> tuple[Path, ...]:
     """As `emit`, for the profiler's own plans: any program names, and programs that share bytes on purpose."""
     require_together(plan, graph, target)
-    return write_sources(_render(plan, graph, target), Path(out))
+    return write_sources(sources(plan, graph, target), Path(out))
 
 
 def write_sources(files: Mapping[str, str], folder: Path) -> tuple[Path, ...]:
@@ -56,7 +56,7 @@ def write_sources(files: Mapping[str, str], folder: Path) -> tuple[Path, ...]:
 def render(plan: Plan, graph: Graph, target: Target) -> dict[str, str]:
     """File name -> text, checked but not written."""
     require_emittable(plan, graph, target)
-    return _render(plan, graph, target)
+    return sources(plan, graph, target)
 
 
 def require_emittable(plan: Plan, graph: Graph, target: Target) -> None:
@@ -69,7 +69,8 @@ def require_emittable(plan: Plan, graph: Graph, target: Target) -> None:
         raise UserError("SP1502", f"cannot emit programs {sorted(plan.program)}", "use train_step and predict")
 
 
-def _render(plan: Plan, captured: Graph, target: Target) -> dict[str, str]:
+def sources(plan: Plan, captured: Graph, target: Target) -> dict[str, str]:
+    """File name -> text, of a plan that was checked."""
     text, graph = plan_text(plan), expanded(captured, plan)
     model = tables.build(plan, graph, text)
     common = {"plan": plan, "graph": graph, "target": target, "model": model, "plan_hash": plan_hash(plan)}

@@ -110,9 +110,11 @@ def explain(
     """Why a node runs as it does, or why a value lies where it lies."""
     from planner.bundle import read_bundle
     from planner.costs.table import read_costs
+    from planner.plan.check import require_whole
     from planner.plan.explain import explain as explain_name
 
     bundle = read_bundle(path)
+    require_whole(bundle.graph, bundle.plan)
     found = explain_name(name, bundle.graph, bundle.plan, read_costs(costs) if costs else None)
     emit_result(as_json, found.document(), found.text())
 
@@ -135,6 +137,7 @@ def show(
 ) -> None:
     """The plan as a table, a page, a trace, or pictures of its memory."""
     from planner.bundle import read_bundle
+    from planner.plan.check import require_whole
     from planner.report.event_pictures import events_picture
     from planner.report.events import co_running, events_text
     from planner.report.html import html_page
@@ -143,6 +146,7 @@ def show(
     from planner.report.table import plan_table
 
     bundle = read_bundle(path)
+    require_whole(bundle.graph, bundle.plan)
     text, document = plan_table(bundle.plan, bundle.graph), summary(bundle.plan)
     if html:
         write_text(html, html_page(bundle.plan, bundle.graph))
@@ -183,10 +187,12 @@ def simulate(
 ) -> None:
     """Replay the plan's lane programs against its predicted times."""
     from planner.bundle import read_bundle
+    from planner.plan.check import require_whole
     from planner.plan.render import printable
     from planner.plan.simulate import replay
 
     bundle = read_bundle(path)
+    require_whole(bundle.graph, bundle.plan)
     lines, document = [], {}
     for program in bundle.plan.programs:
         timeline = replay(bundle.plan, program, noise=noise, seed=seed)

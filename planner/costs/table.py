@@ -197,7 +197,7 @@ def write_costs(table: CostTable, path: Path | str) -> None:
 
 
 def read_costs(path: Path | str) -> CostTable:
-    """Read costs.json; NaN, negative times and unknown fields are SP1201."""
+    """Read costs.json; NaN, negative times, unknown fields and two times of one mode are SP1201."""
     document: dict[str, Any] = read_json(path, "cost table")
     fix = "correct the entry or profile again"
     schema = document.pop("schema", None)
@@ -205,8 +205,15 @@ def read_costs(path: Path | str) -> CostTable:
         what = f"has schema {schema!r}" if schema != SCHEMA else "names no machine"
         raise UserError("SP1201", f"{Path(path).name} is no cost table of schema {SCHEMA}: it {what}", fix)
     try:
-        return CostTable.model_validate(document)
+        table = CostTable.model_validate(document)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise UserError("SP1201", f"{Path(path).name} is malformed at {where}: {first['msg']}", fix) from error
+    seen: dict[tuple[str, Mode, str], int] = {}
+    for number, entry in enumerate(table.entries):
+        earlier = seen.setdefault((entry.signature, entry.mode, entry.affinity), number)
+        if earlier != number:
+            problem = f"{Path(path).name}: entries.{earlier} and entries.{number} are the same mode of one signature"
+            raise UserError("SP1201", problem, "keep one of the two, or profile again")
+    return table

@@ -115,6 +115,10 @@ def _require_versions(file: Path, model: Any) -> None:
             f"opsets {OLDEST} to {NEWEST} are supported",
             f"export with opset_version={min(max(opset, 18), NEWEST)}, or convert it with onnx.version_converter",
         )
+    own = [o.version for o in model.opset_import if o.domain in ("", "ai.onnx")]
+    if len(own) > 1:
+        told = f"{file.name} names {len(own)} opsets of the standard operators"
+        raise UserError("SP1031", told, "export it again with one opset_version")
     if model.ir_version < OLDEST_IR:
         problem = f"{file.name} has IR version {model.ir_version}; {OLDEST_IR} is the oldest that is supported"
         raise UserError("SP1031", problem, "export it again with a current version")
@@ -161,6 +165,8 @@ def _arrays(file: Path, model: Any) -> dict[str, Array]:
     found = {}
     for tensor, node in _tensors(model):
         try:
+            if any(size < 0 for size in tensor.dims):
+                raise ValueError(f"it has the shape {tuple(tensor.dims)}")
             found[tensor.name] = numpy_helper.to_array(tensor)
         except Exception as error:
             what = f"tensor {tensor.name!r}" + (f" of node {node!r}" if node else "")
@@ -172,6 +178,12 @@ def _arrays(file: Path, model: Any) -> dict[str, Array]:
 def _require_order(file: Path, model: Any) -> None:
     """Every node makes something, and reads what was made before it."""
     graph = model.graph
+    for what, listed in (("initializer", graph.initializer), ("input", graph.input)):
+        names = [value.name for value in listed]
+        twice = next((name for name in names if not name or names.count(name) > 1), None)
+        if twice is not None:
+            problem = f"{file.name}: {names.count(twice)} of its {what}s are called {twice!r}"
+            raise UserError("SP1019", problem, "export the model again")
     made = {"", *(i.name for i in graph.initializer), *(i.name for i in graph.input)}
     if graph.sparse_initializer:
         problem = f"{file.name}: the initializer {graph.sparse_initializer[0].values.name!r} is sparse"
@@ -194,6 +206,44 @@ def _require_order(file: Path, model: Any) -> None:
     missing = next((o.name for o in graph.output if o.name not in made), None)
     if missing is not None:
         raise UserError("SP1019", f"{file.name}: nothing makes the output {missing!r}", "export the model again")
+
+
+# -- nodes -----------------------------------------------------------------------------------------------------
+PER_DIMENSION = {"kernel_shape": 1, "strides": 1, "dilations": 1, "output_padding": 1, "pads": 2}
+"""Attributes of convolutions and pools -> how many numbers each dimension of an image has in them."""
+LONG = ("starts", "ends", "value_int", "value_ints")
+"""Attributes that may hold more than 32 bits; importers cut others off."""
+
+
+def misfit(node: Any, version: int, arrays: dict[str, Array]) -> str:
+    """What is wrong with a node of a standard operator, whatever the importer would make of it. It leaves unread what
+    it does not ask for, as inputs and attributes that the operator does not have, or the kernels that convolutions
+    state, as it knows their weights. Empty: nothing, or no standard operator."""
+    import onnx
+
+    if node.domain not in ("", "ai.onnx") or not onnx.defs.has(node.op_type, version):
+        return ""
+    context = onnx.checker.C.CheckerContext()
+    context.ir_version, context.opset_imports = onnx.IR_VERSION, {"": version, "ai.onnx": version}
+    try:
+        onnx.checker.check_node(node, context)
+    except onnx.checker.ValidationError as error:
+        return first_line(error)
+    numbers = {a.name: tuple(a.ints) or (a.i,) for a in node.attribute if a.ints or a.type == a.INT}
+    for name, found in numbers.items():
+        if name not in LONG and not all(-(2**31) <= n < 2**31 for n in found):
+            return f"its {name} of {found} is beyond 32 bits"
+    convolves = node.op_type in ("Conv", "ConvTranspose")
+    if not convolves and not node.op_type.endswith("Pool"):
+        return ""
+    weights = arrays.get(node.input[1]) if convolves else None
+    kernel = weights.shape[2:] if weights is not None else numbers.get("kernel_shape", ())
+    for name, each in PER_DIMENSION.items():
+        if kernel and name in numbers and len(numbers[name]) != each * len(kernel):
+            return f"its {name} of {numbers[name]} does not fit a kernel of {kernel}"
+    if numbers.get("kernel_shape", kernel) != kernel:
+        return f"its kernel_shape of {numbers['kernel_shape']} is not that of its weights, {kernel}"
+    return ""
 
 
 # -- weights ---------------------------------------------------------------------------------------------------

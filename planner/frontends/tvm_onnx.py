@@ -21,7 +21,7 @@ from tvm import relax
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, _get_convert_map
 
 from planner.errors import UserError
-from planner.frontends.onnx_file import OPEN, SUPPORTED, ModelFile, first_line, name_of
+from planner.frontends.onnx_file import OPEN, SUPPORTED, ModelFile, first_line, misfit, name_of
 from planner.frontends.relax_ops import STAND_IN, Call, Failure, Function, Ref
 from planner.frontends.tvm_operators import OWN, adjusted, old_slice
 from planner.ops.base import Array
@@ -135,6 +135,8 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
     def _convert_operator(self, op_name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
         node, kind = self.current, self.nodes[self.index][1]
         try:
+            if problem := misfit(node, self.version, self.file.arrays):
+                raise NotImplementedError(problem)
             if kind in _REFUSED:
                 raise NotImplementedError(_REFUSED[kind])
             if node.domain not in ("", "ai.onnx"):

@@ -131,6 +131,8 @@ def adjusted(importer: Importer, op: str, inputs: Any, attrs: dict[str, Any]) ->
     second = importer.constant(1)
     if op == "ConvTranspose" and "output_shape" in attrs:
         raise NotImplementedError("output_shape")
+    if op == "Gemm" and any(len(i.ty.shape.values) != 2 for i in inputs[:2]):
+        raise NotImplementedError("its inputs are no matrices")
     if op == "SpaceToDepth" and str(attrs.get("mode", "DCR")) not in ("DCR", "b'DCR'"):
         raise NotImplementedError("mode CRD")
     if op in _COMPOSED and attrs.get("noop_with_empty_axes") and (second is None or not second.size):

@@ -10,9 +10,18 @@ from collections.abc import Mapping
 from enum import StrEnum
 from functools import cached_property
 from math import prod
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    SerializeAsAny,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from planner.errors import UserError
 from planner.units import Bytes
@@ -31,6 +40,22 @@ class Frozen(BaseModel):
         for name in set(copy.__dict__) - set(type(self).model_fields):
             del copy.__dict__[name]
         return copy
+
+
+class Settings(Frozen):
+    """Base of what callers fill in themselves: a field that is unknown, or whose value it cannot have, is a UserError
+    with the class's code."""
+
+    code: ClassVar[str]
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _told(cls, given: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            return handler(given)
+        except ValidationError as error:
+            told = [".".join((cls.__name__, *map(str, e["loc"]))) + f": {e['msg']}" for e in error.errors()]
+            raise UserError(cls.code, "; ".join(told), "correct what is named") from None
 
 
 class DType(StrEnum):
@@ -117,9 +142,9 @@ PERSISTENT = frozenset({Role.PARAMETER, Role.STATE})
 
 
 class Init(Frozen):
-    """How a persistent value starts: `kind` in zeros, ones, constant, uniform(-bound, bound), normal(0, std), data."""
+    """How a persistent value starts: uniform(-bound, bound), normal(0, std), data (a captured module's weights)."""
 
-    kind: str
+    kind: Literal["zeros", "ones", "constant", "uniform", "normal", "data"]
     value: float = 0.0
 
 

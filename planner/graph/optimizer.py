@@ -1,61 +1,60 @@
 """Update nodes: one per parameter, so that a gradient dies as soon as it is applied."""
 
 from collections.abc import Sequence
-from math import inf
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from planner.errors import UserError
-from planner.graph.model import Attrs, Frozen, Init, Role
+from planner.graph.model import Attrs, Init, Role, Settings
 
 if TYPE_CHECKING:
     from planner.graph.builder import GraphBuilder
 
 
-class _Settings(Frozen):
-    """Hyper-parameters with PyTorch's meaning."""
+Positive = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, lt=1)]
 
-    lr: float = 0.1
-    momentum: float = 0.0
+
+class _Hyper(Settings):
+    """Hyper-parameters with PyTorch's meaning and bounds. SP1023: one that is none."""
+
+    code = "SP1023"
+
+    lr: Positive = 0.1
+    momentum: Positive = 0.0
     nesterov: bool = False
-    weight_decay: float = 0.0
-    beta1: float = 0.9
-    beta2: float = 0.999
-    eps: float = 1e-8
-    alpha: float = 0.99
+    weight_decay: Positive = 0.0
+    beta1: Share = 0.9
+    beta2: Share = 0.999
+    eps: Positive = 1e-8
+    alpha: Positive = 0.99
     centered: bool = False
-    lr_decay: float = 0.0
-    initial_accumulator_value: float = 0.0
+    lr_decay: Positive = 0.0
+    initial_accumulator_value: Positive = 0.0
 
 
-class ParameterGroup(_Settings):
+class ParameterGroup(_Hyper):
     """Settings of some parameters, by the framework's names."""
 
     parameters: tuple[str, ...]
 
 
-class Optimizer(_Settings):
+class Optimizer(_Hyper):
     """`lr` is where training starts: executors can change it later, and the rates of groups with it, by the same
-    factor. SP1023: nesterov without momentum, or a number that PyTorch would refuse."""
+    factor. SP1023: nesterov without momentum."""
 
     kind: Literal["sgd", "adam", "adamw", "rmsprop", "adagrad"] = "sgd"
     groups: tuple[ParameterGroup, ...] = ()
     """Where there are any, they list everything that is trained, and their settings go before the others."""
 
     @model_validator(mode="after")
-    def _possible(self) -> Self:
-        for own in self.groups or (self,):
-            if own.nesterov and not own.momentum:
-                raise UserError("SP1023", "nesterov is about the momentum, which is 0", "set momentum, such as 0.9")
-            for name, number in own.model_dump(exclude={"groups", "parameters", "kind"}).items():
-                end = 1.0 if name in ("beta1", "beta2") else inf
-                if not 0 <= number < end:
-                    fix = "use a number from 0 on" if end == inf else "use a number from 0 on that is less than 1"
-                    raise UserError("SP1023", f"the optimizer's {name} is {number}", fix)
+    def _with_momentum(self) -> Self:
+        if any(own.nesterov and not own.momentum for own in self.groups or (self,)):
+            raise UserError("SP1023", "nesterov is about the momentum, which is 0", "set momentum, such as 0.9")
         return self
 
-    def of(self, parameter: str) -> _Settings:
+    def of(self, parameter: str) -> _Hyper:
         """The settings of a parameter, by the framework's name."""
         return next((g for g in self.groups if parameter in g.parameters), self)
 
@@ -95,7 +94,7 @@ def append_updates(
     assert all(builder.values[p].role is Role.PARAMETER for p in gradients)
 
 
-def _update(kind: str, own: _Settings) -> tuple[str, Attrs, list[str]]:
+def _update(kind: str, own: _Hyper) -> tuple[str, Attrs, list[str]]:
     """The op that updates a parameter, and the names of what it keeps besides."""
     from planner.ops.optimizer import AdagradAttrs, AdamAttrs, RmspropAttrs, SgdAttrs
 

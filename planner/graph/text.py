@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from planner.artefact import canonical_json, read_json, sha256, write_text
 from planner.errors import UserError
-from planner.graph.model import Graph, Node, Program, Value
+from planner.graph.model import PERSISTENT, Graph, Node, Program, Value
 from planner.ops.base import find_op, op_named
 
 SCHEMA = 1
@@ -117,10 +117,29 @@ def _unwritten(program: Program, node: Node, value: str) -> UserError:
     return UserError("SP1009", f"{problem}, and no order would do: {cycle}", "remove one of these dependencies")
 
 
+def _validate_names(graph: Graph) -> None:
+    """What persists has a name of the framework's, a different one each: a state is read and written by them."""
+    names: dict[str, str] = {}
+    inputs = {v for p in graph.programs for v in p.inputs}
+    for value in graph.values:
+        if bool(value.name) != (value.role in PERSISTENT):
+            what = f"is called {value.name!r}, but its" if value.name else "has no name, but its"
+            raise UserError("SP1009", f"value {value.id!r} {what} role is {value.role.value}", "capture it again")
+        if value.name and value.id in inputs:
+            raise UserError("SP1009", f"{value.id!r} is an input and a {value.role.value}", "capture it again")
+        for name in (value.name, *value.aliases):
+            if name and names.setdefault(name, value.id) != value.id:
+                problem = f"values {names[name]!r} and {value.id!r} are both called {name!r}"
+                raise UserError("SP1009", problem, "rename one")
+
+
 def validate(graph: Graph) -> None:
     """Every reference resolves, every value is written before it is read, every shape follows from its op."""
     if len(graph.value) != len(graph.values):
         raise UserError("SP1009", "two values have the same id", "capture the model again")
+    if len(graph.program) != len(graph.programs):
+        raise UserError("SP1009", "two programs have the same name", "rename one")
+    _validate_names(graph)
     persistent = {v.id for v in graph.values if v.name}
     for program in graph.programs:
         available = persistent | set(program.inputs)
@@ -136,6 +155,12 @@ def validate(graph: Graph) -> None:
                 if value not in available:
                     raise _unwritten(program, node, value)
             op = op_named(node.op)
+            if node.phase == "update" and not node.updates:
+                raise UserError("SP1009", f"node {node.id!r} is an update of nothing", "let its phase be another")
+            if node.phase != "update" and node.updates and op.family == "optimizer":
+                raise UserError(
+                    "SP1009", f"node {node.id!r} is an update within {node.phase}", "let its phase be update"
+                )
             types = graph.types(node.inputs)
             if not set(node.updates) <= persistent or len({*node.updates}) < len(node.updates):
                 raise UserError("SP1009", f"node {node.id!r} updates values that do not persist", "use new values")

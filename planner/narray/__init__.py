@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from planner.errors import UserError
+from planner.graph.model import ID_PATTERN
 from planner.narray.array import NArray, with_elements
 from planner.narray.functions import (
     absolute,
@@ -79,10 +80,17 @@ def start(
 
     dataflow: False computes every operation when it is written. memory_limit: bytes, or like "64MiB", of all arrays and
     planned steps together. name: of the first graph. seed: of random arrays. Other options are the engine's
-    (codegen.dataflow.Dataflow). SP1042: nothing that runs recorded arrays is imported. SP1801: not a size.
+    (codegen.dataflow.Dataflow). SP1042: nothing that runs recorded arrays is imported. SP1503, SP1610, SP1801: not a
+    name, not a seed, not a size.
     """
     global _session
     limit = parse_bytes(str(memory_limit)) if memory_limit is not None else None
+    if not isinstance(name, str) or not ID_PATTERN.fullmatch(name):
+        raise UserError("SP1503", f"a graph cannot be called {name!r}", "use letters, digits, '.' and '_'")
+    try:
+        rng = np.random.default_rng(seed)
+    except (TypeError, ValueError) as error:
+        raise UserError("SP1610", f"seed {seed!r} is none: {error}", "use a number from 0 on") from error
     engine = None
     if dataflow:
         if not _engines:
@@ -91,7 +99,7 @@ def start(
     if _session is not None:
         _session.close()
     _session = Session(engine, limit, name)
-    _session.rng = np.random.default_rng(seed)
+    _session.rng = rng
     return _session
 
 

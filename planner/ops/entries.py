@@ -19,6 +19,7 @@ from planner.ops.base import (
     Sample,
     ScratchPart,
     Signature,
+    misfit,
     reads,
     register,
     writes,
@@ -56,6 +57,8 @@ class SortEntries(Op):
 
     def infer(self, attrs: SortEntriesAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         count_of(*inputs)
+        if min(attrs.source_rows, attrs.target_rows) < 1:
+            raise misfit("sort_entries needs rows to sort entries of", "give source_rows and target_rows of 1 or more")
         return (inputs[0],) * 4
 
     def flops(self, signature: Signature) -> int:

@@ -20,7 +20,7 @@ check_peak, check_storage, check_rewrites. Later parts run only where the earlie
 Plans come from strangers: whatever a parsed plan holds, the outcome is a list of findings.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from planner.errors import UserError
 from planner.graph.dependencies import view_roots
@@ -49,31 +49,16 @@ from planner.plan.schema import Placement, Plan
 from planner.target.model import Target
 from planner.target.text import target_hash
 
-__all__ = ["Finding", "check", "require_safe"]
+__all__ = ["Finding", "check", "require_safe", "require_whole"]
 
 TOLD = 5
-"""Findings that `require_safe` puts into its error."""
+"""Findings that an error lists."""
 
 
 def check(graph: Graph, plan: Plan, target: Target | None = None) -> list[Finding]:
     """Every reason why the plan is not safe to execute; an empty list when it is safe."""
     report = Report()
-    try:
-        validate(graph)
-        if len(graph.program) < len(graph.programs):
-            raise UserError("SP1009", "two programs have the same name", "rename one")
-        roots = {p.name: view_roots(graph, p) for p in graph.programs}
-        _check_views(roots)
-    except UserError as error:
-        report.add("SP1403", "", f"the graph is not valid: {error.problem}")
-        return report.findings()
-    except Exception as error:  # an op that trusts its node's inputs
-        report.add("SP1403", "", f"the graph is not valid ({type(error).__name__})")
-        return report.findings()
-    for value in graph.values:
-        if value.type.bytes >= LARGEST:
-            report.add("SP1431", "", f"value {value.id} has {shown_number(value.type.bytes)} bytes")
-    if len(report):
+    if not _is_sound(graph, report):
         return report.findings()
     _check_identity(graph, plan, report)
     larger = _expand(graph, plan, report)
@@ -109,17 +94,49 @@ def check(graph: Graph, plan: Plan, target: Target | None = None) -> list[Findin
     return report.findings()
 
 
+def require_whole(graph: Graph, plan: Plan) -> None:
+    """For commands that tell of a plan which nobody has checked, as one with a race: raise the first findings as
+    `require_safe` does unless it has every program, node, slice and value of its graph once, and nothing else."""
+    report = Report()
+    if _is_sound(graph, report) and (larger := _expand(graph, plan, report)):
+        check_lanes(plan, report)
+        check_pools(plan, report)
+        for program, planned in check_programs(larger, plan, report):
+            check_slices(larger, program, planned, report)
+        check_placements(larger, plan, {p.name: view_roots(larger, p) for p in larger.programs}, report)
+    _raise(plan, "is not whole", report.findings())
+
+
 def require_safe(graph: Graph, plan: Plan, target: Target | None = None) -> None:
     """Raise the first findings as one `UserError`, under the first one's code, unless the plan is safe."""
-    found = check(graph, plan, target)
+    _raise(plan, "is not safe", check(graph, plan, target))
+
+
+def _raise(plan: Plan, what: str, found: Sequence[Finding]) -> None:
     if not found:
         return
     first = found[0]
-    lines = [f"plan {shown(plan.name)} is not safe: {first.message}"]
+    lines = [f"plan {shown(plan.name)} {what}: {first.message}"]
     lines += [f"{f.code}: {f.message}" for f in found[1:TOLD]]
     if len(found) > TOLD:
         lines.append(f"... and {len(found) - TOLD} more; `stepplan check` lists them")
     raise UserError(first.code, "\n  ".join(lines), first.fix)
+
+
+def _is_sound(graph: Graph, report: Report) -> bool:
+    """Whether the graph can be relied on; findings if not."""
+    try:
+        validate(graph)
+        _check_views({p.name: view_roots(graph, p) for p in graph.programs})
+    except UserError as error:
+        report.add("SP1403", "", f"the graph is not valid: {error.problem}")
+    except Exception as error:  # an op that trusts its node's inputs
+        report.add("SP1403", "", f"the graph is not valid ({type(error).__name__})")
+    else:
+        for value in graph.values:
+            if value.type.bytes >= LARGEST:
+                report.add("SP1431", "", f"value {value.id} has {shown_number(value.type.bytes)} bytes")
+    return not len(report)
 
 
 def _expand(graph: Graph, plan: Plan, report: Report) -> Graph | None:
@@ -186,9 +203,14 @@ def _check_target(plan: Plan, target: Target, report: Report) -> None:
             if node.stage_ns and (node.kernel in DEVICE_KERNELS) != bool(target.gpus):
                 what = f"node {shown(node.node)} runs as {shown(node.kernel)}, which target {target.name} does not"
                 report.add("SP1407", program.name, what)
+    if plan.pools and plan.pools[0].name != target.memory.name:
+        wrong = f"nodes run in pool {target.memory.name} of target {target.name}, not in {shown(plan.pools[0].name)}"
+        report.add("SP1428", "", wrong)
     for pool in plan.pools:
         if pool.name not in target.pool:
             report.add("SP1428", "", f"target {target.name} has no pool {shown(pool.name)}")
+        elif target.gpus and pool.name != target.memory.name and target.pool[pool.name].kind != "pinned":
+            report.add("SP1428", "", f"target {target.name} does not copy to pool {pool.name}, which is not pinned")
         elif pool.capacity > target.pool[pool.name].capacity:
             room = target.pool[pool.name].capacity
             message = f"pool {pool.name} has {room} bytes but the plan counts on {shown_number(pool.capacity)}"

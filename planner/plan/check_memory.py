@@ -71,8 +71,8 @@ def _check_bounds(graph: Graph, plan: Plan, placement: Placement, report: Report
         return
     if offset % ALIGNMENT or offset < 0:
         report.add("SP1418", "", f"value {value} starts at {shown_number(offset)}, not a multiple of {ALIGNMENT}")
-    if size < need:
-        report.add("SP1418", "", f"value {value} has {need} bytes but only {shown_number(size)} are placed")
+    if size != need:
+        report.add("SP1418", "", f"value {value} has {need} bytes but {shown_number(size)} are placed")
     arena = plan.pool[placement.pool].arena
     if offset + size > arena:
         end = shown_number(offset + size)

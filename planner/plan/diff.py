@@ -8,6 +8,7 @@ are the layers' names. `diff_text.py` renders the result.
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Literal
 
 from planner.graph.model import Graph, Node
@@ -69,7 +70,8 @@ def _settings(a: Plan, b: Plan, target_a: Target | None, target_b: Target | None
     pairs = [
         ("name", a.name, b.name),
         ("target", a.target, b.target),
-        ("lanes", str(len(a.lanes)), str(len(b.lanes))),
+        ("lanes", _lanes(a), _lanes(b)),
+        ("numbers of lanes", _ids(x.id for x in a.lanes), _ids(x.id for x in b.lanes)),
         ("processors", _ids(x.cpu for x in a.lanes), _ids(x.cpu for x in b.lanes)),
         ("policy", a.policy, b.policy),
         ("strategies", _ids(a.strategies), _ids(b.strategies)),
@@ -78,9 +80,17 @@ def _settings(a: Plan, b: Plan, target_a: Target | None, target_b: Target | None
         ("graph", a.graph_hash, b.graph_hash),
         ("target description", a.target_hash, b.target_hash),
     ]
+    if sorted(a.program) == sorted(b.program):
+        pairs.insert(0, ("order of programs", ", ".join(a.program), ", ".join(b.program)))
     if target_a and target_b:
         pairs[-1:] = [(n, x, y) for (n, x), (_, y) in zip(_hardware(target_a), _hardware(target_b), strict=True)]
     return tuple(Setting(name=n, before=x, after=y) for n, x, y in pairs if x != y)
+
+
+def _lanes(plan: Plan) -> str:
+    """`2 core, 1 copy`, in the lanes' order; of processors alone only how many."""
+    kinds = [(kind, len(list(lanes))) for kind, lanes in groupby(plan.lanes, lambda lane: lane.kind)]
+    return ", ".join(f"{n} {kind}" for kind, n in kinds) if {k for k, _ in kinds} != {"core"} else str(len(plan.lanes))
 
 
 def _hardware(target: Target) -> list[tuple[str, str]]:
@@ -257,7 +267,8 @@ def _placement(a: Plan, b: Plan) -> PlacementDiff:
                 moved += 1
                 moved_bytes += plan.scratch_bytes
     changes.sort(key=lambda c: (-c.bytes, c.value))
-    return PlacementDiff(changes=tuple(changes), moved=moved, moved_bytes=moved_bytes)
+    reordered = [v for v in a.placement if v in b.placement] != [v for v in b.placement if v in a.placement]
+    return PlacementDiff(changes=tuple(changes), moved=moved, moved_bytes=moved_bytes, reordered=reordered)
 
 
 def _value_change(value: str, old: Placement | None, new: Placement | None) -> ValueChange | None:

@@ -108,6 +108,9 @@ class PlacementDiff(Frozen):
     moved: int
     """Values and scratch blocks that lie at another offset, and nothing else."""
     moved_bytes: int
+    reordered: bool
+    """Whether the plans list the values of both in another order: nothing runs by it, but the executor's plan is
+    another one."""
 
 
 class PlanDiff(Frozen):
@@ -123,6 +126,7 @@ class PlanDiff(Frozen):
             self.settings
             or self.placement.changes
             or self.placement.moved
+            or self.placement.reordered
             or any(p.status != "same" for p in self.programs)
         )
 

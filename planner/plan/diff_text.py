@@ -212,13 +212,15 @@ def _schedule(page: _Page, program: str, schedule: Schedule) -> None:
 
 def _placement(page: _Page, diff: PlanDiff) -> None:
     placement = diff.placement
-    if not (placement.changes or placement.moved):
+    if not (placement.changes or placement.moved or placement.reordered):
         return
     page.title("placement", 2)
+    if placement.reordered:
+        page.line("values are listed in another order")
     if placement.moved:
         page.line(f"{placement.moved} blocks merely moved, {format_bytes(placement.moved_bytes)}")
     if placement.changes:
-        if page.markdown and placement.moved:
+        if page.markdown and (placement.moved or placement.reordered):
             page.lines.append("")
         rows = [(c.value, c.change, c.before, c.after, format_bytes(c.bytes)) for c in placement.changes]
         page.table(("value", "change", "before", "after", "bytes"), rows, (0, 1, 2, 3))

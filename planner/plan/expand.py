@@ -160,9 +160,11 @@ def _expand_program(graph: Graph, program: Program, rewrite: Rewrite, values: di
     added: dict[str, Node] = {}
     runs = {entry.node: entry.of for entry in rewrite.recomputes}
     for entry in rewrite.recomputes:
-        added[_new(entry.node, known, added)] = _second_run(entry, known, redirected.get(entry.node, {}), values)
+        _require_new(entry.node, known, added)
+        added[entry.node] = _second_run(entry, known, redirected.get(entry.node, {}), values)
     for transfer in rewrite.transfers:
-        added[_new(transfer.node, known, added)] = _copy(transfer, values)
+        _require_new(transfer.node, known, added)
+        added[transfer.node] = _copy(transfer, values)
     made = {v for n in added.values() for v in n.outputs}
     for read in rewrite.reads:
         if read.node not in known and read.node not in added:
@@ -228,12 +230,11 @@ def _redirected(node: Node, reads: Mapping[str, str] | None) -> Node:
     return node.model_copy(update={"inputs": tuple(reads.get(v, v) for v in node.inputs)})
 
 
-def _new(name: str, known: Mapping[str, Node], added: Mapping[str, Node]) -> str:
+def _require_new(name: str, known: Mapping[str, Node], added: Mapping[str, Node]) -> None:
     if name in known or name in added:
         raise _broken(f"there are two nodes {name}", "give every added node a name of its own")
     if not ID_PATTERN.fullmatch(name):
         raise _broken(f"{name[:80]!r} is not an id", "use letters, digits, '.' and '_', at most 200")
-    return name
 
 
 def _broken(problem: str, fix: str) -> UserError:

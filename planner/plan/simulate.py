@@ -24,7 +24,7 @@ from planner.errors import UserError
 from planner.plan.contention import Contention, contention_of
 from planner.plan.gates import Gates
 from planner.plan.rates import Replay
-from planner.plan.schema import Plan, ProgramPlan
+from planner.plan.schema import Plan, ProgramPlan, parse_slice
 
 Times = np.ndarray[Any, np.dtype[np.float64]]
 Indices = np.ndarray[Any, np.dtype[np.int64]]
@@ -257,14 +257,14 @@ def _durations(program: ProgramPlan, names: Sequence[str], override: Mapping[str
     by_stage: dict[str, float] = {}
     found = []
     for name in names:
-        stage_of = name.rpartition("#")[0]
+        stage_of, _, index = name.rpartition("#")
         time = by_stage.get(stage_of)
-        if time is None:
-            node, _, stage = stage_of.rpartition("/")
+        if time is None or not index.isdecimal():
             try:
-                time = by_stage[stage_of] = float(times[node][int(stage)])
+                node, stage, _ = parse_slice(name)
+                time = by_stage[stage_of] = float(times[node][stage])
             except (KeyError, ValueError, IndexError):
-                raise _stuck(program, f"slice {name!r} belongs to no stage of a planned node") from None
+                raise _stuck(program, f"{name!r} is no slice of a planned node's stage") from None
         found.append(time)
     return found
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from planner.errors import UserError
-from planner.graph.model import Frozen
+from planner.graph.model import Frozen, Settings
 
 
 class Pins(Frozen):
@@ -17,8 +17,10 @@ class Pins(Frozen):
     """node id -> slice count"""
 
 
-class ParallelOps(Frozen):
-    """Which sibling nodes become one parallel operator (parallel_op.py)."""
+class ParallelOps(Settings):
+    """Which sibling nodes become one parallel operator (parallel_op.py). SP1305: a value that makes no sense."""
+
+    code = "SP1305"
 
     threshold: Annotated[int, Field(ge=2)] = 4
     """The fewest siblings."""
@@ -28,7 +30,11 @@ class ParallelOps(Frozen):
     """Part of their time that must be gained, as predicted."""
 
 
-class PlanOptions(Frozen):
+class PlanOptions(Settings):
+    """SP1305: an option that there is not, or a value that it cannot have."""
+
+    code = "SP1305"
+
     policy: Literal["sequential", "liu", "auto"] = "auto"
     strategies: tuple[Annotated[int, Field(ge=1, le=4)], ...] = ()
     """Of Liu et al.; for policy liu. 1: a count per node; 2: one count per op type; 3: nodes co-run; 4: small nodes

@@ -121,7 +121,7 @@ def test_a_state_holds_what_waits(accumulating: type[Executor], graph: Graph) ->
 def test_a_state_that_counts_below_nothing_is_refused(accumulating: type[Executor]) -> None:
     with accumulating(seed=1, pin=False) as executor:
         before = executor.state_dict()
-        with pytest.raises(UserError, match=r"SP1610.*held of the state is -1"):
+        with pytest.raises(UserError, match=r"SP1610.*held of the state is int64 -1"):
             executor.load_state_dict(before | {"stepplan.held": np.asarray(-1)})
         assert_same(executor.state_dict(), before)
 

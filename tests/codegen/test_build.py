@@ -88,6 +88,28 @@ def test_messages_that_are_no_text(copy: Path, monkeypatch: pytest.MonkeyPatch, 
         build(copy, flags=QUICK)
 
 
+def test_an_architecture_that_the_compiler_does_not_know(
+    copy: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script = """test "$1" = -dumpfullversion && echo 12.2.0 && exit
+    echo "cc1plus: error: bad value 'znver9' for '-march=' switch" >&2; exit 1"""
+    program(tmp_path / "bin", "g++", script)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    with pytest.raises(UserError, match=r"SP1109: .* does not know the target's march 'znver9'"):
+        build(copy, flags=STRICT)
+
+
+@pytest.mark.parametrize("name", ["forward.cpp", "kernels.hpp"])
+def test_sources_that_were_cut_and_do_not_compile(
+    name: str, copy: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (copy / name).write_text((copy / name).read_text()[:-300])
+    program(tmp_path / "bin", "g++", """test "$1" = -dumpfullversion && echo 12.2.0 && exit; exit 1""")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    with pytest.raises(UserError, match=f"SP1511: .*copy/{name}"):
+        build(copy, flags=STRICT)
+
+
 def test_no_onednn(copy: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     toolchain.onednn.cache_clear()
     monkeypatch.setattr(toolchain.sysconfig, "get_path", lambda name: str(tmp_path))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -101,3 +102,9 @@ def test_outputs_before_a_run(tmp_path: Path) -> None:
     (made,) = engine.steps.values()
     with executor_class(made.folder)(pin=False) as fresh, pytest.raises(UserError, match="SP1614"):
         fresh.outputs()
+
+
+@pytest.mark.parametrize(("option", "code"), [({"costs": "x"}, "SP1201"), ({"policy": "x"}, "SP1305")])
+def test_options_that_there_are_not(option: dict[str, Any], code: str) -> None:
+    with pytest.raises(UserError, match=code):
+        na.start(**option)

@@ -290,6 +290,9 @@ def test_states_that_do_not_fit(small: Executor) -> None:
     for change, told in (
         ({"conv1.weight": np.zeros((1, 2))}, "conv1.weight must be"),
         ({"conv9.weight": np.zeros(3)}, "1 unknown (conv9.weight)"),
+        ({"bn1.num_batches_tracked": np.array(-1)}, "bn1.num_batches_tracked counts batches and is int64 -1"),
+        ({"bn1.num_batches_tracked": None}, "counts batches and is object None"),
+        ({"bn1.num_batches_tracked": np.uint64(2**63)}, "counts batches"),
     ):
         with pytest.raises(UserError, match="SP1611") as error:
             small.load_state_dict(state | change)
@@ -447,7 +450,8 @@ def test_scalars_are_checked(small_class: type[Executor], small: Executor) -> No
     small.lr = np.float32(0.25)
     assert small.lr == 0.25
     state = small.state_dict()
-    for name, bad in (("lr", np.float64(-1.0)), ("lr", np.float64("nan")), ("seed", np.int64(-1))):
+    counts = [("step", n) for n in (-1, 1.5, float("nan"), "x", None, [1, 2], 2**70)]
+    for name, bad in (("lr", np.float64(-1.0)), ("lr", np.float64("nan")), ("seed", np.int64(-1)), *counts):
         with pytest.raises(UserError, match="SP1610"):
             small.load_state_dict({k: 0 * v for k, v in state.items()} | {f"stepplan.{name}": bad})
         assert all(np.array_equal(v, state[k]) for k, v in small.state_dict().items()), "nothing has changed"

@@ -120,10 +120,33 @@ def test_damaged_files(tmp_path: Path) -> None:
 
     error = told(tmp_path, PRODUCT, weights={"w": WEIGHT}, change=cut)
     assert error.code == "SP1019" and "tensor 'w' of node 'mm'" in error.problem
+
+    def turn(model: ModelProto) -> None:
+        model.graph.initializer[0].dims[0] = -1
+
+    error = told(tmp_path, PRODUCT, weights={"w": WEIGHT}, change=turn)
+    assert error.code == "SP1019" and "tensor 'w' of node 'mm'" in error.problem
     error = told(tmp_path, [N("Relu", ["z"], ["y"], name="r")])
     assert error.code == "SP1019" and "node 'r' (Relu) reads 'z'" in error.problem
     error = told(tmp_path, [N("Relu", ["x"], ["z"], name="r")])
     assert error.code == "SP1019" and "output 'y'" in error.problem
+
+
+@pytest.mark.parametrize("field", ["initializer", "input"])
+def test_names_that_are_there_twice(field: str, tmp_path: Path) -> None:
+    def double(model: ModelProto) -> None:
+        listed = getattr(model.graph, field)
+        listed.append(listed[0])
+
+    error = told(tmp_path, PRODUCT, weights={"w": WEIGHT}, change=double)
+    assert error.code == "SP1019" and f"2 of its {field}s are called" in error.problem
+
+
+def test_two_opsets_of_one_domain(tmp_path: Path) -> None:
+    def add(model: ModelProto) -> None:
+        model.opset_import.append(helper.make_opsetid("", 13))
+
+    assert told(tmp_path, PRODUCT, weights={"w": WEIGHT}, change=add).code == "SP1031"
 
 
 def test_a_model_of_constants(tmp_path: Path) -> None:
@@ -200,8 +223,17 @@ def test_names_that_are_no_text(tmp_path: Path) -> None:
         capture_onnx(file, loss="mse")
 
 
+KERNEL = np.ones((4, 4, 1, 1), np.float32)
 ILL: dict[str, tuple[Any, np.ndarray]] = {
     "an attribute is missing": (N("LRN", ["x"], ["y"], name="ill"), WEIGHT),
+    "another kernel than the weights'": (N("Conv", ["x", "w"], ["y"], name="ill", kernel_shape=[3, 3]), KERNEL),
+    "strides of one dimension": (N("Conv", ["x", "w"], ["y"], name="ill", strides=[1]), KERNEL),
+    "pads of one side": (N("MaxPool", ["x"], ["y"], name="ill", kernel_shape=[2, 2], pads=[1, 1]), WEIGHT),
+    "an attribute that the operator does not have": (N("Relu", ["x"], ["y"], name="ill", axis=1), WEIGHT),
+    "an attribute of another type": (N("Softmax", ["x"], ["y"], name="ill", axis=1.5), WEIGHT),
+    "an axis beyond 32 bits": (N("Softmax", ["x"], ["y"], name="ill", axis=2**40), WEIGHT),
+    "inputs that the operator does not have": (N("Relu", ["x", "w"], ["y"], name="ill"), WEIGHT),
+    "images in a Gemm": (N("Gemm", ["x", "x"], ["y"], name="ill"), WEIGHT),
     "an input is missing": (N("PRelu", ["x"], ["y"], name="ill"), WEIGHT),
     "an input of a list is left out": (N("Concat", ["x", "x", ""], ["y"], name="ill", axis=1), WEIGHT),
     "a result that only some importers make": (

@@ -252,3 +252,14 @@ def test_without_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_memory_limit_is_a_size(limit: Any) -> None:
     with pytest.raises(UserError, match="SP1801"):
         na.start(memory_limit=limit)
+
+
+@pytest.mark.parametrize(
+    ("option", "code"),
+    [({"seed": -1}, "SP1610"), ({"seed": "x"}, "SP1610"), ({"name": ""}, "SP1503"), ({"name": "a b"}, "SP1503")],
+)
+def test_seeds_and_names_that_are_none(option: dict[str, Any], code: str) -> None:
+    session = na.session()
+    with pytest.raises(UserError, match=code):
+        na.start(dataflow=False, **option)
+    assert na.session() is session, "nothing has changed"

@@ -83,6 +83,7 @@ CASES = {
     "segment_max entries": ("segment_max", [(4, 5), "labels", "more labels"], SegmentAttrs(rows=3)),
     "segment_max_backward": ("segment_max_backward", [(3, 5), (4, 5), (3, 6), *["labels"] * 2], SegmentAttrs(rows=4)),
     "sort_entries": ("sort_entries", ["labels", "more labels"], SortEntriesAttrs(source_rows=2, target_rows=2)),
+    "sort_entries rows": ("sort_entries", ["labels", "labels"], SortEntriesAttrs(source_rows=2, target_rows=0)),
     "softmax": ("softmax", [()], None),
 }
 

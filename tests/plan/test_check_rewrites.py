@@ -1,16 +1,22 @@
 """`check` refuses rewritten plans that would not compute what the graph says; each mutation is one careless edit."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
+from codegen.cuda.facts import facts
+from planner.costs.model import modelled_costs
 from planner.graph import layers
 from planner.graph.builder import GraphBuilder
 from planner.graph.model import Graph, Init, TensorType
 from planner.graph.optimizer import Optimizer
 from planner.plan.check import check
-from planner.plan.schema import Entry, Lane, Plan, Read, Rewrite
+from planner.plan.schema import Entry, Lane, Plan, PoolUse, Read, Rewrite
+from planner.solve.options import PlanOptions
+from planner.solve.pipeline import make_plan
+from planner.target.text import load_target
 from tests.graphs import small_net
 from tests.plan.mutations import edit_lanes, edit_node, edit_program, edit_value, find, lanes_of
 from tests.rewrites import Rewriter
@@ -210,3 +216,26 @@ def test_each_dropped_wait_is_missed(plan: Plan) -> None:
         changed = lanes_of(plan, STEP)
         changed[i][j] = Entry(run=changed[i][j].run, wait=tuple(w for w in changed[i][j].wait if w != wait))
         assert check(GRAPH, edit_lanes(plan, STEP, changed)), (changed[i][j].run, wait)
+
+
+def renamed(plan: Plan, names: Mapping[str, str]) -> Plan:
+    """The plan with other pools under everything that lies in them."""
+    text = re.sub(r'"(\w+)"', lambda found: f'"{names.get(found[1], found[1])}"', plan.model_dump_json())
+    return Plan.model_validate_json(text)
+
+
+def test_nodes_run_in_the_targets_own_memory() -> None:
+    """Whose size bounds the arena, whatever the plan calls it."""
+    pools = tuple(p.model_copy(update={"capacity": p.arena}) for p in MOVED.pools)
+    small = MOVED.model_copy(update={"pools": pools})
+    assert codes(GRAPH, small) == set()
+    assert codes(GRAPH, renamed(small, {"dram": "slow", "slow": "dram"})) == {"SP1428"}
+
+
+def test_gpus_copy_to_pinned_memory() -> None:
+    graph, target = small_net(), load_target("h200")
+    plain = make_plan(graph, target, modelled_costs(graph, target, facts), PlanOptions(policy="sequential"))
+    further = tuple(PoolUse(name=name, capacity=64, arena=64) for name in ("pinned", "host"))
+    for pool, found in zip(further, (set(), {"SP1428"}), strict=True):
+        plan = plain.model_copy(update={"pools": (*plain.pools, pool)})
+        assert {f.code for f in check(graph, plan, target)} == found

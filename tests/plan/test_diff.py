@@ -235,3 +235,23 @@ def test_the_fewest_nodes_move(order: list[int]) -> None:
     for i in range(9):
         longest[i] = 1 + max((longest[j] for j in range(i) if order[j] < order[i]), default=0)
     assert len(kept) == max(longest)
+
+
+def test_what_is_only_listed_otherwise_is_told() -> None:
+    """Another file, from which another executor is made."""
+    a = before()
+    turned, copying, again = (
+        (Lane(id=1, cpu=0), Lane(id=0, cpu=1)),
+        (Lane(id=0, cpu=0), Lane(id=1, cpu=1, kind="copy")),
+        a.programs[0].model_copy(update={"name": "predict"}),
+    )
+    both = a.model_copy(update={"programs": (*a.programs, again)})
+    for one, other, words in (
+        (a, a.model_copy(update={"lanes": turned}), ("numbers of lanes", "0,1", "1,0")),
+        (a, a.model_copy(update={"lanes": copying}), ("lanes", "1 core, 1 copy")),
+        (a, a.model_copy(update={"placements": a.placements[::-1]}), ("values are listed in another order",)),
+        (both, both.model_copy(update={"programs": both.programs[::-1]}), ("order of programs",)),
+    ):
+        found = diff(one, other)
+        assert found.changed and all(w in render(found, form) for w in words for form in ("text", "markdown"))
+        assert not diff(other, other).changed

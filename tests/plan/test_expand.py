@@ -103,6 +103,8 @@ AGAIN = Recompute(node="bn1.recompute", of="bn1", makes=("bn1.y.recompute",))
         (Rewrite(recomputes=(AGAIN.model_copy(update={"makes": ("conv1.y",)}),)), "made twice"),
         (Rewrite(recomputes=(AGAIN.model_copy(update={"makes": ("a", "b")}),)), "makes 2 values"),
         (Rewrite(recomputes=(AGAIN.model_copy(update={"makes": ("a b",)}),)), "is not an id"),
+        (Rewrite(recomputes=(AGAIN.model_copy(update={"node": ""}),)), "is not an id"),
+        (Rewrite(transfers=(moved("conv1.y")[0].model_copy(update={"node": "a b"}),)), "is not an id"),
         (Rewrite(recomputes=(AGAIN.model_copy(update={"of": "conv1.weight.update"}),)), "changes values in place"),
         (Rewrite(recomputes=(AGAIN,), reads=(Read(node="nobody", value="a", instance=AGAIN.makes[0]),)), "is no node"),
         (Rewrite(recomputes=(AGAIN,), reads=(Read(node="conv1", value="bn1.y", instance="x"),)), "made by nothing"),

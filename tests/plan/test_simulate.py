@@ -69,8 +69,10 @@ def test_an_empty_program_takes_no_time() -> None:
         ([[("a/0#0", "a/0#0")]], "waits for a/0#0"),
         ([[("a/0#0", "z/0#0")]], "no lane runs"),
         ([[("a/0#0",)], [("a/0#0",)]], "more than once"),
-        ([[("a/1#0",)]], "belongs to no stage"),
-        ([[("nonsense",)]], "belongs to no stage"),
+        ([[("a/1#0",)]], "is no slice of a planned node"),
+        ([[("nonsense",)]], "is no slice of a planned node"),
+        ([[("a/0#0",), ("a/0#0x",)]], "'a/0#0x' is no slice of a planned node"),
+        ([[("a/0#*",)]], "is no slice of a planned node"),
     ],
 )
 def test_what_can_never_finish_is_an_error(lanes: list[list[tuple[str, ...]]], why: str) -> None:

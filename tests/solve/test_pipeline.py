@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from itertools import combinations
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -55,6 +56,12 @@ def test_pins_are_honoured_or_refused() -> None:
     assert pinned.program["train_step"].node["conv2"].slices == 1
     with pytest.raises(UserError, match="SP1302"):
         make_plan(graph, target, costs, PlanOptions(pins=Pins(slices={"conv2": 7})))
+
+
+@pytest.mark.parametrize("option", [{"policy": "magic"}, {"lane": 2}, {"lanes": "two"}])
+def test_options_that_there_are_not(option: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=f"SP1305: .*{next(iter(option))}"):
+        PlanOptions(**option)
 
 
 @pytest.mark.parametrize(("measured", "planned"), [("cpu2", "h200"), ("h200", "cpu2")])
