@@ -84,8 +84,8 @@ def build(
         try:
             objects = compile_all(_units(place, target, extra, flags, null_device), jobs, progress)
             _link(objects, module, _link_flags(target, extra, null_device))
-        except InternalError:
-            _require_as_emitted(place)
+        except InternalError as error:
+            _require_as_emitted(place, str(error))
             raise
         for other in place.glob(module_name("*", null_device)):
             if other != module:
@@ -94,13 +94,13 @@ def build(
     return module
 
 
-def _require_as_emitted(folder: Path) -> None:
+def _require_as_emitted(folder: Path, failed: str) -> None:
     """SP1511 where the compiler failed on sources that were cut or edited, or that another version of stepplan made."""
     bundle = read_bundle(folder)
     for name, text in rendered(bundle.plan, bundle.graph, bundle.target).items():
         if not (folder / name).is_file() or (folder / name).read_bytes() != text.encode():
-            problem = f"the compiler failed, and {folder.name}/{name} is not what stepplan emits for plan.json"
-            raise UserError("SP1511", problem, f"stepplan emit {folder.name} -o ANOTHER, and build that")
+            problem = f"{folder.name}/{name} is not what stepplan emits for plan.json, and {failed}"
+            raise UserError("SP1511", problem, f"stepplan emit {folder.name} -o ANOTHER, and build that") from None
 
 
 def source_digest(folder: Path) -> str:

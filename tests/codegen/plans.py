@@ -179,6 +179,7 @@ class Case:
             outputs=tuple(self.outputs),
             updates=tuple(self.updates),
             attrs=sample.attrs,
+            phase="update" if op.family == "optimizer" and self.updates else "forward",
         )
 
     def split(self) -> tuple[int, int]:

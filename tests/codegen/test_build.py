@@ -143,7 +143,8 @@ def test_a_folder_without_a_plan(tmp_path: Path) -> None:
 
 def test_compiler_errors_are_shown(copy: Path) -> None:
     (copy / "lanes.cpp").write_text("int broken = nothing;\n")
-    with pytest.raises(InternalError, match=r"executor[^:]*:\n(.|\n)*lanes.cpp:1.*error: .nothing. was not declared"):
+    told = r"SP1511: copy/lanes.cpp is not what .*executor[^:]*:\n(.|\n)*lanes.cpp:1.*error: .nothing. was not declared"
+    with pytest.raises(UserError, match=told):
         build(copy, flags=QUICK)
 
 
