@@ -1,4 +1,4 @@
-"""Plans that were truncated or edited by hand: one clear error, or the same numbers."""
+"""Plans that were truncated or edited by hand: one clear error, unless they are still safe."""
 
 import json
 from collections.abc import Callable

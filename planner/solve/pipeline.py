@@ -246,25 +246,27 @@ def _within_budget(candidates: Sequence[_Solved], slow: Sequence[_Slow]) -> Plan
     plans = [min(fitting, key=lambda c: c.total_ns).plan] if fitting else []
     refused: list[Infeasible] = []
     bases = _bases(candidates)
-    for base in sorted(bases, key=lambda c: c.total_ns):
-        if plans and not base.every_level and base.total_ns >= min(map(_total, plans)):
-            continue
+
+    def rewrite(base: _Solved) -> None:
         try:
             plan = base.rewritten(fastest.total_ns, bases[0], plans)
         except Infeasible as error:
             refused.append(error)
         else:
-            plans += [plan] if plan else []
+            plans.extend([plan] if plan else [])
+
+    for base in sorted(bases, key=lambda c: c.total_ns):
+        if plans and not base.every_level and base.total_ns >= min(map(_total, plans)):
+            continue
+        rewrite(base)
     for least_ns, setting, schedules in sorted(slow, key=lambda left: left.least_ns):
         if plans and least_ns >= min(map(_total, plans)):
             break
         other = _Solved(setting, schedules)
-        try:
-            plan = other.plan if other.fits else other.rewritten(fastest.total_ns, bases[0], plans)
-        except Infeasible as error:
-            refused.append(error)
+        if other.fits:
+            plans.append(other.plan)
         else:
-            plans += [plan] if plan else []
+            rewrite(other)
     if not plans:
         raise min([*refused, *(c.refused for c in whole)], key=lambda error: error.least.pools[0].arena)
     return min(plans, key=_total)

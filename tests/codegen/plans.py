@@ -36,8 +36,8 @@ OWN_CONVOLUTIONS = {"winograd", "depthwise", "pointwise"}
 STRICT = ("-Wall", "-Wextra", "-Werror")
 """Emitted code compiles without a warning."""
 QUICK = (*STRICT, "-Og")
-"""For tests of what a plan does: its own sources compile in a third of the time. How they compile for users is up to
-test_truth, test_families, test_bfloat16 and tests/runtime."""
+"""For tests of what a plan does: its own sources compile sooner. How they compile for users is up to test_truth,
+test_families, test_bfloat16 and tests/runtime."""
 
 NO_BOUNDS = Bounds(critical_path_ns=0, work_ns=0, bandwidth_ns=0)
 
