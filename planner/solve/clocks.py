@@ -26,6 +26,8 @@ class Stage:
     lanes: Ints
     ends: Ints
     """Position + 1 of every slice in its lane: what a clock must reach for it to be finished."""
+    places: tuple[tuple[int, int], ...]
+    """(lane, end) of every slice: most questions concern one of few, for which arrays are slow."""
 
 
 class Clocks:
@@ -41,9 +43,9 @@ class Clocks:
         self._at = np.zeros((2, lanes, 64), np.int32)
         """(stage, slice) of every lane's entries so far."""
 
-    def certain(self, lanes: Sequence[int]) -> Ints:
+    def certain(self, lanes: Sequence[int]) -> list[int]:
         """Per lane: the entries that are certain to be finished when the next slice on any of `lanes` starts."""
-        least: Ints = self._latest[np.asarray(lanes, np.intp)].min(axis=0)
+        least: list[int] = self._latest[np.asarray(lanes, np.intp)].min(axis=0).tolist()
         return least
 
     def add(self, name: str, lanes: Sequence[int], needed: Ints) -> tuple[Stage, list[tuple[str, ...]]]:
@@ -72,7 +74,8 @@ class Clocks:
         self._length[where] += 1
         heard[rows, where] = self._length[where]
         self._latest[where] = heard
-        stage = Stage(name, where.astype(np.int32), self._length[where])
+        ends = self._length[where]
+        stage = Stage(name, where.astype(np.int32), ends, tuple(zip(lanes, ends.tolist(), strict=True)))
         self._stages.append(stage)
         return stage, waits
 

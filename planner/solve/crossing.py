@@ -26,14 +26,13 @@ import numpy as np
 
 from planner.costs.table import CostTable
 from planner.graph.model import Graph, Node
-from planner.ops.base import op_named, scratch_offsets
-from planner.ops.device import running
+from planner.ops.base import op_named
 from planner.ops.signature import signature_of
 from planner.plan.crossing import Crossing
 from planner.plan.schema import Crossed
 from planner.solve.liveness import Liveness, scratch_id
 from planner.solve.schedule import Schedule
-from planner.solve.touched import Part, stage_parts
+from planner.solve.touched import Part, touches_of
 
 LINE = 64
 """Bytes that move between caches as one."""
@@ -157,11 +156,12 @@ class _Walk:
         self, graph: Graph, node: Node, schedule: Schedule, live: Liveness, offsets: Mapping[str, int]
     ) -> None:
         choice = schedule.choices[node.id]
-        signature, op = signature_of(graph, node), running(op_named(node.op), choice.mode)
+        signature = signature_of(graph, node)
         self.node, self.stages = node, len(choice.stage_ns)
         self._signature, self._mode = signature.text, choice.mode
         self._lanes = schedule.lanes[node.id]
-        self._parts = [stage_parts(op, signature, choice.mode, s, choice.facts) for s in range(self.stages)]
+        touches = touches_of(op_named(node.op), signature, choice.mode, self.stages, choice.facts)
+        self._parts = touches.stages
         self._places: dict[str, tuple[int, int]] = {}
         """operand -> first byte, bytes per element"""
         operands = [(f"in{i}", v) for i, v in enumerate(node.inputs)]
@@ -169,13 +169,12 @@ class _Walk:
         operands += [(f"up{i}", v) for i, v in enumerate(node.updates)]
         for name, value in operands:
             self._places[name] = (offsets[live.root[value]], graph.value[value].type.dtype.itemsize)
-        scratch = op.scratch(signature, choice.mode, choice.facts)
         self._scratch: dict[str, tuple[int, int, int]] = {}
         """part -> first byte, bytes, shares"""
-        for part in scratch:
-            at = offsets.get(scratch_id(schedule.program, node.id), 0) + scratch_offsets(scratch)[part.name]
-            shares = max((int(p.hi.max()) for ps in self._parts for p in ps if p.operand == part.name), default=1)
-            self._scratch[part.name] = (at, part.bytes, shares)
+        block = offsets.get(scratch_id(schedule.program, node.id), 0)
+        for name, at, size in touches.scratch:
+            shares = max((int(p.hi.max()) for ps in self._parts for p in ps if p.operand == name), default=1)
+            self._scratch[name] = (block + at, size, shares)
 
     def touches(self, stage: int) -> list[_Touched]:
         found = [_Touched(lane, [], []) for lane in self._lanes]

@@ -10,14 +10,13 @@ from collections.abc import Mapping
 import numpy as np
 
 from planner.graph.model import Graph
-from planner.ops.base import op_named, scratch_offsets
-from planner.ops.device import running
+from planner.ops.base import op_named
 from planner.ops.signature import signature_of
 from planner.plan.schema import Entry, slice_name
 from planner.solve.clocks import Clocks
 from planner.solve.liveness import Liveness, scratch_id
 from planner.solve.schedule import Schedule
-from planner.solve.touched import Arena, stage_parts
+from planner.solve.touched import Arena, touches_of
 
 
 def lane_programs(
@@ -31,18 +30,13 @@ def lane_programs(
         choice, places = schedule.choices[node.id], schedule.lanes[node.id]
         if not choice.stage_ns:
             continue
-        signature, op = signature_of(graph, node), running(op_named(node.op), choice.mode)
+        signature = signature_of(graph, node)
+        touches = touches_of(op_named(node.op), signature, choice.mode, len(choice.stage_ns), choice.facts)
         operands = {f"in{i}": v for i, v in enumerate(node.inputs)}
         operands |= {f"out{i}": v for i, v in enumerate(node.outputs)}
         operands |= {f"up{i}": v for i, v in enumerate(node.updates)}
-        scratch_parts = op.scratch(signature, choice.mode, choice.facts)
-        scratch = arena.open_scratch(
-            scratch_id(schedule.program, node.id),
-            scratch_offsets(scratch_parts),
-            {p.name: p.bytes for p in scratch_parts},
-        )
-        for stage in range(len(choice.stage_ns)):
-            parts = stage_parts(op, signature, choice.mode, stage, choice.facts)
+        scratch = arena.open_scratch(scratch_id(schedule.program, node.id), touches.scratch)
+        for stage, parts in enumerate(touches.stages):
             needed = np.zeros((len(places), lanes), np.int32)
             certain = clocks.certain(places)
             touched = []
@@ -50,10 +44,11 @@ def lane_programs(
                 value = operands.get(part.operand)
                 block = scratch[part.operand] if value is None else arena.block(value)
                 itemsize = 0 if value is None else graph.value[value].type.dtype.itemsize
-                touched.append((block, part, itemsize, *arena.needed(block, part, itemsize, certain, needed)))
+                arena.need(block, part, itemsize, certain, needed)
+                touched.append((block, part, itemsize))
             added, waits = clocks.add(f"{node.id}/{stage}", places, needed)
-            for block, part, itemsize, lo, hi in touched:
-                arena.record(block, part, itemsize, lo, hi, added)
+            for block, part, itemsize in touched:
+                arena.record(block, part, itemsize, added)
             for index, lane in enumerate(places):
                 entries[lane].append(Entry(run=slice_name(node.id, stage, index), wait=waits[index]))
     return tuple(map(tuple, entries))

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from planner.graph.model import Graph
-from planner.ops.base import Access, Facts, Mode, Op, Signature
+from planner.ops.base import Access, Facts, Mode, Op, ScratchPart, Signature, scratch_offsets
+from planner.ops.device import running
 from planner.solve.clocks import Ints, Stage
 from planner.solve.liveness import Liveness
 
@@ -37,19 +38,37 @@ class Part(NamedTuple):
     """Columns [col_lo, col_hi) of lines of `width` elements; width 1: the whole span."""
     together: tuple[int, int] | None
     """The elements that all slices touch, where those are in one piece."""
+    everyone: bool
+    """All slices of the stage touch it."""
 
 
-def stage_parts(op: Op, signature: Signature, mode: Mode, stage: int, facts: Facts) -> tuple[Part, ...]:
-    """What all slices of a stage touch. Empty accesses are left out."""
-    return _stage_parts(op, signature, mode, stage, tuple(sorted(facts.items())))
+class Touches(NamedTuple):
+    """What a node in one mode touches."""
+
+    stages: tuple[tuple[Part, ...], ...]
+    scratch: tuple[tuple[str, int, int], ...]
+    """(name, first byte, size) of every part of its scratch block."""
+
+
+def touches_of(op: Op, signature: Signature, mode: Mode, stages: int, facts: Facts) -> Touches:
+    """What all slices of all stages touch. Empty accesses are left out."""
+    return _touches(op, signature, mode, stages, tuple(sorted(facts.items())))
 
 
 @lru_cache(maxsize=2**12)
-def _stage_parts(
-    op: Op, signature: Signature, mode: Mode, stage: int, listed: tuple[tuple[str, int], ...]
-) -> tuple[Part, ...]:
+def _touches(op: Op, signature: Signature, mode: Mode, stages: int, listed: tuple[tuple[str, int], ...]) -> Touches:
     """The same for every candidate that is planned, and for nodes alike."""
     facts = dict(listed)
+    runs = running(op, mode)
+    parts: Sequence[ScratchPart] = runs.scratch(signature, mode, facts)
+    starts = scratch_offsets(parts)
+    return Touches(
+        tuple(_stage_parts(runs, signature, mode, stage, facts) for stage in range(stages)),
+        tuple((p.name, starts[p.name], p.bytes) for p in parts if p.bytes),
+    )
+
+
+def _stage_parts(op: Op, signature: Signature, mode: Mode, stage: int, facts: Facts) -> tuple[Part, ...]:
     grouped: dict[tuple[str, bool, int], list[tuple[int, Access]]] = {}
     for index in range(mode.slices):
         times: dict[tuple[str, bool], int] = {}
@@ -73,23 +92,29 @@ def _stage_parts(
         slices, lo, hi, col_lo, col_hi, width = (np.array(c, np.int64) for c in columns)
         union = _union([(lo, hi)]) if (width == 1).all() else []
         together = union[0] if len(union) == 1 else None
-        parts.append(Part(operand, write, slices, lo, hi, col_lo, col_hi, width, together))
+        everyone = len(found) == mode.slices
+        parts.append(Part(operand, write, slices, lo, hi, col_lo, col_hi, width, together, everyone))
     return tuple(parts)
 
 
 class _Record(NamedTuple):
-    """One part, once its slices have places. Arrays are parallel."""
+    """One part, once its slices have places."""
 
-    write: bool
-    lanes: Longs
-    ends: Longs
-    """Position + 1 in the lane."""
-    lo: Longs
-    hi: Longs
-    """Bytes of the pool."""
     itemsize: int
     part: Part
     stage: Stage
+
+    def spots(self) -> tuple[Ints, Ints]:
+        """Lanes, and position + 1 there, of the slices that touch it."""
+        stage, part = self.stage, self.part
+        return (stage.lanes, stage.ends) if part.everyone else (stage.lanes[part.slices], stage.ends[part.slices])
+
+    def finished(self, certain: Sequence[int]) -> bool:
+        """`certain`: as for `Arena.needed`."""
+        if all(certain[lane] >= end for lane, end in self.stage.places):
+            return True
+        places = self.stage.places
+        return not self.part.everyone and all(certain[places[i][0]] >= places[i][1] for i in self.part.slices.tolist())
 
 
 @dataclass(slots=True)
@@ -101,6 +126,13 @@ class Block:
     history: list[_Record] = field(default_factory=list)
     inherited: Longs | None = None
     """Rows (lane, end, first byte, byte behind): what used the bytes before this block."""
+
+    def reached(self, part: Part, itemsize: int) -> tuple[Longs, Longs]:
+        """First byte and byte behind of every access. Shares of scratch (itemsize 0) have no known bytes: any of them
+        may reach the whole part."""
+        if itemsize:
+            return self.lo + part.lo * itemsize, self.lo + part.hi * itemsize
+        return np.full(len(part.lo), self.lo), np.full(len(part.lo), self.hi)
 
 
 class Arena:
@@ -122,38 +154,35 @@ class Arena:
             self._blocks[root] = self._open(lo, lo + self._graph.value[root].type.bytes)
         return self._blocks[root]
 
-    def open_scratch(self, block: str, starts: Mapping[str, int], sizes: Mapping[str, int]) -> dict[str, Block]:
-        """A node's scratch parts by name, each a block that takes over its bytes."""
-        if not starts:
+    def open_scratch(self, block: str, parts: Sequence[tuple[str, int, int]]) -> dict[str, Block]:
+        """A node's scratch parts (name, first byte, size) by name, each a block that takes over its bytes."""
+        if not parts:
             return {}
         base = self._offsets[block]
-        return {n: self._open(base + at, base + at + sizes[n]) for n, at in starts.items() if sizes[n]}
+        return {name: self._open(base + at, base + at + size) for name, at, size in parts}
 
-    def needed(self, block: Block, part: Part, itemsize: int, certain: Ints, needed: Ints) -> tuple[Longs, Longs]:
-        """Raise `needed` (slices, lanes) to what the part's slices must wait for; returns their bytes.
+    def need(self, block: Block, part: Part, itemsize: int, certain: Sequence[int], needed: Ints) -> None:
+        """Raise `needed` (slices, lanes) to what the part's slices must wait for.
 
-        `certain`: per lane, how many entries are finished anyway. `itemsize` 0: shares of scratch have no known
-        bytes, any of them may reach the whole part.
+        `certain`: per lane, how many entries are finished anyway. `itemsize` 0: shares of scratch.
         """
-        if itemsize:
-            lo, hi = block.lo + part.lo * itemsize, block.lo + part.hi * itemsize
-        else:
-            lo, hi = np.full(len(part.lo), block.lo), np.full(len(part.lo), block.hi)
         if part.write and block.inherited is not None:
-            where, ends, first, behind = block.inherited[:, block.inherited[1] > certain[block.inherited[0]]]
+            where, ends, first, behind = block.inherited[:, block.inherited[1] > np.array(certain)[block.inherited[0]]]
             if len(where):
-                overlap = (first[None, :] < hi[:, None]) & (lo[:, None] < behind[None, :])
+                lo, hi = block.reached(part, itemsize)
+                overlap = (first < hi[:, None]) & (lo[:, None] < behind)
                 begins = np.append(0, np.flatnonzero(where[1:] != where[:-1]) + 1)  # rows are sorted by lane
-                latest = np.maximum.reduceat(np.where(overlap, ends[None, :], 0), begins, axis=1)
-                _raise(needed, part.slices, where[begins], latest)
+                _raise(needed, part, where[begins], np.maximum.reduceat(overlap * ends, begins, axis=1))
         for record in block.history:
-            if not (part.write or record.write) or (record.ends <= certain[record.lanes]).all():
+            if not (part.write or record.part.write) or record.finished(certain):
                 continue
-            overlap = self._meet(part, record.part)
-            if itemsize != record.itemsize:  # elements of different sizes are compared by bytes
-                overlap = (record.lo[None, :] < hi[:, None]) & (lo[:, None] < record.hi[None, :])
-            _raise(needed, part.slices, record.lanes, np.where(overlap, record.ends[None, :], 0))
-        return lo, hi
+            if itemsize == record.itemsize:
+                overlap = self._meet(part, record.part)
+            else:  # elements of different sizes are compared by bytes
+                (lo, hi), (first, behind) = block.reached(part, itemsize), block.reached(record.part, record.itemsize)
+                overlap = (first < hi[:, None]) & (lo[:, None] < behind)
+            lanes, ends = record.spots()
+            _raise(needed, part, lanes, overlap * ends)
 
     def _meet(self, part: Part, earlier: Part) -> Bools:
         """As `_overlap`; nodes of one signature share their parts, so the same two meet again and again."""
@@ -162,17 +191,16 @@ class Arena:
             self._known[key] = (part, earlier, _overlap(part, earlier))
         return self._known[key][2]
 
-    def record(self, block: Block, part: Part, itemsize: int, lo: Longs, hi: Longs, stage: Stage) -> None:
+    def record(self, block: Block, part: Part, itemsize: int, stage: Stage) -> None:
         """The part's slices have their places: later ones will wait for them.
 
         A stage that writes the whole block has waited for all that came before it, and whoever touches the block
         later waits for it: what came before is forgotten.
         """
-        lanes, ends = stage.lanes[part.slices].astype(np.int64), stage.ends[part.slices].astype(np.int64)
         if part.write and itemsize and _fills(part, block, itemsize):
             block.history = [r for r in block.history if r.stage is stage]
             block.inherited = None
-        block.history.append(_Record(part.write, lanes, ends, lo, hi, itemsize, part, stage))
+        block.history.append(_Record(itemsize, part, stage))
 
     def _open(self, lo: int, hi: int) -> Block:
         """A new block over [lo, hi): it inherits what happened to those bytes under their previous holders."""
@@ -207,10 +235,13 @@ def _fills(part: Part, block: Block, itemsize: int) -> bool:
     return span is not None and (span[0], span[1] * itemsize) == (0, block.hi - block.lo)
 
 
-def _raise(needed: Ints, slices: Longs, lanes: Longs, ends: Longs) -> None:
-    """needed[slices, lanes] = max(itself, ends)."""
-    at = (slices[:, None], lanes[None, :])
-    needed[at] = np.maximum(needed[at], ends)
+def _raise(needed: Ints, part: Part, lanes: Ints | Longs, ends: Longs) -> None:
+    """`ends`: (slices of the part, lanes)."""
+    if part.everyone:
+        needed[:, lanes] = np.maximum(needed[:, lanes], ends)
+    else:
+        at = (part.slices[:, None], lanes)
+        needed[at] = np.maximum(needed[at], ends)
 
 
 def _overlap(part: Part, earlier: Part) -> Bools:
@@ -235,7 +266,7 @@ def _latest(rows: Longs) -> Longs:
 def _legacy(block: Block, lo: int, hi: int) -> Longs:
     """Rows (lane, end, first byte, byte behind) that whoever takes over the bytes [lo, hi) must wait for: all that
     touched them, and what the block inherited itself, except where it was overwritten since (the writer waited)."""
-    parts = [np.stack((r.lanes, r.ends, r.lo, r.hi)) for r in block.history]
+    parts = [np.array((*r.spots(), *block.reached(r.part, r.itemsize)), np.int64) for r in block.history]
     if block.inherited is not None:
         parts.append(_not_overwritten(block))
     if not parts:
@@ -246,7 +277,7 @@ def _legacy(block: Block, lo: int, hi: int) -> Longs:
 
 
 def _not_overwritten(block: Block) -> Longs:
-    written = _union([(r.lo, r.hi) for r in block.history if r.write])
+    written = _union([block.reached(r.part, r.itemsize) for r in block.history if r.part.write])
     rows = block.inherited
     assert rows is not None
     for a, b in written:
