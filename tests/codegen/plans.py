@@ -29,16 +29,11 @@ from planner.solve.threads import Choice
 from planner.target.detect import detect
 from planner.target.model import Target
 from planner.target.text import load_target, target_hash
+from tests.codegen.quick import quick
 from tests.ops.updates import update_count
 
 OWN_CONVOLUTIONS = {"winograd", "depthwise", "pointwise"}
 """Implementations of convolutions that are not the library's."""
-STRICT = ("-Wall", "-Wextra", "-Werror")
-"""Emitted code compiles without a warning."""
-QUICK = (*STRICT, "-Og")
-"""For tests of what a plan does: its own sources compile sooner. How they compile for users is up to test_truth,
-test_families, test_bfloat16 and tests/runtime."""
-
 NO_BOUNDS = Bounds(critical_path_ns=0, work_ns=0, bandwidth_ns=0)
 
 
@@ -73,14 +68,14 @@ def make(
     graph: Graph,
     folder: Path,
     lanes: int = 2,
-    flags: tuple[str, ...] = QUICK,
+    flags: tuple[str, ...] | None = None,
     options: PlanOptions | None = None,
     costs: CostTable | None = None,
 ) -> type[Executor]:
-    """Plan, emit and build; returns the Executor class."""
+    """Plan, emit and build; returns the Executor class. `flags`: of the plan's own sources, `quick` ones by default."""
     plan, target = plan_for(graph, lanes, options, costs)
     emit(plan, graph, target, folder)
-    build(folder, flags=flags)
+    build(folder, flags=quick(target) if flags is None else flags)
     return executor_class(folder)
 
 

@@ -28,7 +28,8 @@ from planner.ops.signature import signature_of
 from planner.plan.text import plan_text
 from planner.target.model import Target
 from planner.target.text import load_target
-from tests.codegen.plans import QUICK, STRICT, plan_for, target_of
+from tests.codegen.plans import plan_for, target_of
+from tests.codegen.quick import QUICK, STRICT
 from tests.graphs import small_net
 
 UNIFORM = [0.4897562265396118, 0.21574239432811737, -0.048866961151361465]

@@ -16,7 +16,8 @@ from planner.plan.simulate import replay
 from planner.solve.options import PlanOptions
 from planner.solve.pipeline import make_plan
 from tests.cli import fails, succeeds
-from tests.codegen.plans import QUICK, plan_for, runnable
+from tests.codegen.plans import plan_for, runnable
+from tests.codegen.quick import quick
 from tests.codegen.test_executor import assert_follows_reference, batch
 from tests.codegen.test_lanes import no_races, sanitizer
 from tests.graphs import random_net, small_net
@@ -37,7 +38,7 @@ def test_co_running_nets_are_right_and_repeatable(tmp_path: Path, seed: int) -> 
     starts = {n: min(b for s, _, b, _ in rows if s.startswith(f"{n}/")) for n in nodes}
     assert any(starts[a] < starts[b] < ends[a] for a in nodes for b in nodes), "nothing co-runs in this test"
     emit(plan, graph, target, tmp_path)
-    build(tmp_path, flags=QUICK)
+    build(tmp_path, flags=quick(target))
     make = executor_class(tmp_path)
     with make(pin=False, poison=True) as executor:
         executor.delays(seed)
@@ -63,7 +64,7 @@ def test_events_of_a_traced_run_beside_the_plan_s(tmp_path: Path) -> None:
     """Figure 4 of the paper from a replay and from a real run: `show --events --run`."""
     plan, target = plan_for(small_net(), 3, CORUN)
     emit(plan, small_net(), target, tmp_path)
-    build(tmp_path, flags=QUICK)
+    build(tmp_path, flags=quick(target))
     trace, table, picture = (tmp_path / name for name in ("run.json", "events.csv", "events.svg"))
     with executor_class(tmp_path)(pin=False) as executor:
         executor.trace(trace)
@@ -89,7 +90,7 @@ def test_second_threads_run_where_they_are_planned(tmp_path: Path) -> None:
     plan = make_plan(graph, target, costs, PlanOptions(policy="liu", strategies=(1, 3, 4)))
     assert len(plan.lanes) > 2 and all(lane.cpu in (2, 3) for lane in plan.lanes[2:])
     emit(plan, graph, target, tmp_path)
-    build(tmp_path, flags=QUICK)
+    build(tmp_path, flags=quick(target))
     with executor_class(tmp_path)(pin=False, poison=True) as executor:
         executor.delays(7)
         assert_follows_reference(executor, graph, steps=2)

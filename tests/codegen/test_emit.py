@@ -21,7 +21,8 @@ from planner.graph.model import Graph, TensorType
 from planner.graph.text import graph_hash
 from planner.ops.scalar import ScalarAttrs
 from planner.target.text import load_target
-from tests.codegen.plans import NO_BOUNDS, QUICK, plan_for, target_of
+from tests.codegen.plans import NO_BOUNDS, plan_for, target_of
+from tests.codegen.quick import QUICK
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = Path(__file__).parent / "golden"

@@ -11,7 +11,7 @@ from codegen.facts import modelled_by
 from codegen.truth import truth
 from planner.capturing import capture
 from planner.solve.options import PlanOptions
-from tests.codegen.plans import STRICT, make, target_of
+from tests.codegen.plans import make, target_of
 from tests.models import FAMILIES
 
 BUILT = {
@@ -35,7 +35,7 @@ def test_three_steps(name: str, tmp_path: Path) -> None:
     folder = tmp_path / name
     options = PlanOptions(policy="sequential", keep=decisive_values(captured.graph))
     costs = modelled_by(BUILT[name], captured.graph, target_of(2)) if BUILT[name] else None
-    executor = make(captured.graph, folder, flags=STRICT, options=options, costs=costs)
+    executor = make(captured.graph, folder, options=options, costs=costs)
     assert any(n.implementation == BUILT[name] for n in executor.plan.program["train_step"].nodes)
     captured.write_weights(folder / "weights.npz")
     with executor(pin=False) as made:

@@ -13,7 +13,8 @@ from codegen.build import build
 from codegen.cpu.emit import emit
 from codegen.executor import Executor
 from planner.solve.memory.steps import Decision
-from tests.codegen.plans import QUICK, make, plan_for
+from tests.codegen.plans import make, plan_for
+from tests.codegen.quick import QUICK
 from tests.graphs import small_net
 from tests.rewrites import Rewriter
 

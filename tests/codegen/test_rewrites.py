@@ -20,7 +20,7 @@ from planner.solve.budget import within_budget
 from planner.solve.memory.frontier import frontier
 from planner.solve.options import PlanOptions
 from planner.solve.pipeline import make_plan
-from tests.codegen.plans import QUICK
+from tests.codegen.quick import quick
 from tests.codegen.test_executor import batch
 from tests.graphs import random_net, small_net
 from tests.rewrites import Rewriter
@@ -28,7 +28,7 @@ from tests.rewrites import Rewriter
 
 def made(plan: Plan, graph: Graph, rewriter: Rewriter, folder: Path) -> type[Executor]:
     emit(plan, graph, rewriter.target, folder)
-    build(folder, flags=QUICK)
+    build(folder, flags=quick(rewriter.target))
     return executor_class(folder)
 
 

@@ -13,7 +13,7 @@ from planner.graph.model import Graph
 from planner.graph.optimizer import Optimizer
 from planner.plan.schema import Plan
 from planner.solve.options import PlanOptions
-from tests.codegen.plans import QUICK, make, plan_for
+from tests.codegen.plans import make, plan_for
 from tests.codegen.test_executor import batch
 from tests.codegen.test_lanes import no_races, sanitizer
 from tests.graphs import batch_norm, classifier, conv, images
@@ -50,9 +50,8 @@ def test_the_bits_are_those_of_plain_weights(tmp_path: Path, seed: int, lanes: i
     graph = net(seed, OPTIMIZERS[seed % 2])
     keep = tuple(v.id for v in graph.values if v.gradient_of and len(v.type.shape) == 4)
     options = PlanOptions(policy=policy, strategies=(1, 3) if policy == "liu" else (), keep=keep)
-    flags = QUICK
-    plain_class = make(graph, tmp_path / "plain", lanes, flags, options.model_copy(update={"plain_weights": True}))
-    stored_class = make(graph, tmp_path / "stored", lanes, flags, options)
+    plain_class = make(graph, tmp_path / "plain", lanes, options=options.model_copy(update={"plain_weights": True}))
+    stored_class = make(graph, tmp_path / "stored", lanes, options=options)
     assert not layouts(plain_class.plan)
     assert {"ohwi"} <= {text[:4] for text in layouts(stored_class.plan).values()}, "no weights are stored in blocks"
     with plain_class(seed=3, pin=False) as plain, stored_class(seed=3, pin=False, poison=True) as stored:

@@ -28,7 +28,8 @@ from planner.ops import all_ops
 from planner.ops.base import op_named
 from planner.solve.options import PlanOptions
 from tests.codegen.every_op import every_op_net
-from tests.codegen.plans import STRICT, make, plan_for, target_of
+from tests.codegen.plans import make, plan_for, target_of
+from tests.codegen.quick import STRICT
 
 SEED = int(os.environ.get("STEPPLAN_TEST_SEED") or np.random.SeedSequence().generate_state(1)[0])
 SEQUENTIAL, LIU = PlanOptions(policy="sequential"), PlanOptions(policy="liu", strategies=(1, 2))
