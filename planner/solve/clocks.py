@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 Ints = np.ndarray[Any, np.dtype[np.int32]]
+Longs = np.ndarray[Any, np.dtype[np.int64]]
 
 COMPACT = 3
 """Waits for so many slices of one stage are written as one wait for the whole stage."""
@@ -23,7 +24,7 @@ class Stage:
 
     name: str
     """`node/stage`"""
-    lanes: Ints
+    lanes: Longs
     ends: Ints
     """Position + 1 of every slice in its lane: what a clock must reach for it to be finished."""
     places: tuple[tuple[int, int], ...]
@@ -38,45 +39,53 @@ class Clocks:
         """Per lane: what is finished when its next entry starts, as far as lane order and waits say."""
         self._length = np.zeros(lanes, np.int32)
         self._stages: list[Stage] = []
-        self._known: list[Ints] = []
-        """Per stage: one row per slice, what is finished when it starts."""
-        self._at = np.zeros((2, lanes, 64), np.int32)
-        """(stage, slice) of every lane's entries so far."""
+        self._firsts: list[int] = []
+        """The number of every stage's first slice, where slices are numbered through all stages."""
+        self._slices = 0
+        self._stage_of = np.zeros(64, np.int32)
+        """The stage of every slice."""
+        self._known = np.zeros((64, lanes), np.int32)
+        """Per slice: what is finished when it starts."""
+        self._at = np.zeros((64, lanes), np.int32)
+        """(position, lane): the slice that is that entry."""
 
     def certain(self, lanes: Sequence[int]) -> list[int]:
         """Per lane: the entries that are certain to be finished when the next slice on any of `lanes` starts."""
-        least: list[int] = self._latest[np.asarray(lanes, np.intp)].min(axis=0).tolist()
+        least: list[int] = self._latest[list(lanes)].min(axis=0).tolist()
         return least
 
-    def add(self, name: str, lanes: Sequence[int], needed: Ints) -> tuple[Stage, list[tuple[str, ...]]]:
+    def add(self, name: str, lanes: Sequence[int], needed: Ints | None) -> tuple[Stage, list[tuple[str, ...]]]:
         """Append one slice to each of `lanes` (all different).
 
         `needed`: (slices, lanes), position + 1 of the last entry there that a slice needs; 0 where it needs none.
+        None: no slice needs any.
         Returns the stage, and for every slice the waits that nothing implies: names of slices and of whole stages.
         """
-        where = np.asarray(lanes, np.intp)
-        rows = np.arange(len(where))
+        where, count = np.array(lanes, np.int64), len(lanes)
+        rows = np.arange(count)
         heard = self._latest[where]
-        missing = np.where(needed > heard, needed, 0)
-        missing[rows, where] = 0  # lane order
-        waits: list[tuple[str, ...]] = [()] * len(where)
-        if missing.any():
-            heard = self._heard(heard, missing, where)
-            # A wait is superfluous when the knowledge that comes with another wait covers it.
-            chosen = missing > heard
-            np.maximum(heard, missing, out=heard)
-            self._name(chosen, missing, heard, waits)
-        self._known.append(heard.copy())
-        if self._length.max(initial=0) + 1 >= self._at.shape[2]:
-            self._at = np.concatenate((self._at, np.zeros_like(self._at)), axis=2)
-        self._at[0, where, self._length[where]] = len(self._stages)
-        self._at[1, where, self._length[where]] = rows
-        self._length[where] += 1
-        heard[rows, where] = self._length[where]
-        self._latest[where] = heard
+        waits: list[tuple[str, ...]] = [()] * count
+        if needed is not None:
+            missing = needed * (needed > heard)
+            missing[rows, where] = 0  # lane order
+            if missing.any():
+                heard = self._heard(heard, missing, where)
+                # A wait is superfluous when the knowledge that comes with another wait covers it.
+                chosen = missing > heard
+                np.maximum(heard, missing, out=heard)
+                self._name(chosen, missing, heard, waits)
         ends = self._length[where]
-        stage = Stage(name, where.astype(np.int32), ends, tuple(zip(lanes, ends.tolist(), strict=True)))
+        stage = Stage(name, where, ends + 1, tuple(zip(lanes, (ends + 1).tolist(), strict=True)))
+        first, self._slices = self._slices, self._slices + count
+        self._known, self._stage_of = _grown(self._known, self._slices), _grown(self._stage_of, self._slices)
+        self._known[first : self._slices] = heard
+        self._stage_of[first : self._slices] = len(self._stages)
+        self._at = _grown(self._at, max(end for _, end in stage.places))
+        self._at[ends, where] = rows + first
+        self._length[where] = heard[rows, where] = stage.ends
+        self._latest[where] = heard
         self._stages.append(stage)
+        self._firsts.append(first)
         return stage, waits
 
     def _heard(self, base: Ints, missing: Ints, where: Any) -> Ints:
@@ -102,36 +111,32 @@ class Clocks:
 
     def _knowledge(self, lanes: Any, positions: Any) -> Ints:
         """What was finished when these entries started, a row each."""
-        stages, slices = self._at[0, lanes, positions], self._at[1, lanes, positions]
-        known = np.empty((len(stages), self._latest.shape[1]), np.int32)
-        for number in _distinct(stages):
-            these = np.flatnonzero(stages == number)
-            known[these] = self._known[number][slices[these]]
+        known: Ints = self._known[self._at[positions, lanes]]
         return known
 
     def _name(self, chosen: Any, missing: Ints, heard: Ints, waits: list[tuple[str, ...]]) -> None:
         """The chosen waits by name; several for slices of one stage become one for the stage, where all of its
         slices are certain to be finished then."""
         rows, lanes = np.nonzero(chosen)
-        position = missing[rows, lanes] - 1
-        stages, slices = self._at[0, lanes, position], self._at[1, lanes, position]
-        for number in _distinct(stages):
-            stage = self._stages[number]
-            ours = stages == number
-            count = np.bincount(rows[ours], minlength=len(waits))
-            whole = count >= COMPACT
-            if whole.any():
-                whole &= (heard[:, stage.lanes] >= stage.ends[None, :]).all(axis=1)
-                compact = (f"{stage.name}#*",)
-                for row in np.flatnonzero(whole).tolist():
-                    waits[row] += compact
-            for index in np.flatnonzero(ours & ~whole[rows]).tolist():
-                waits[rows[index]] += (f"{stage.name}#{slices[index]}",)
+        slices = self._at[missing[rows, lanes] - 1, lanes]
+        stages = self._stage_of[slices]
+        distinct = sorted(set(stages.tolist()))
+        for number in distinct:
+            stage, first = self._stages[number], self._firsts[number]
+            ours = stages == number if len(distinct) > 1 else np.ones(len(rows), bool)
+            if len(rows) >= COMPACT:
+                whole = np.bincount(rows[ours], minlength=len(waits)) >= COMPACT
+                if whole.any():
+                    whole &= (heard[:, stage.lanes] >= stage.ends).all(axis=1)
+                    ours &= ~whole[rows]
+                    for row in np.flatnonzero(whole).tolist():
+                        waits[row] += (f"{stage.name}#*",)
+            for row, index in zip(rows[ours].tolist(), slices[ours].tolist(), strict=True):
+                waits[row] += (f"{stage.name}#{index - first}",)
 
 
-def _distinct(numbers: Ints) -> list[int]:
-    """In order; mostly there is one."""
-    if not len(numbers):
-        return []
-    least, most = int(numbers.min()), int(numbers.max())
-    return [least] if least == most else [int(n) for n in np.unique(numbers)]
+def _grown(array: Ints, size: int) -> Ints:
+    """With at least `size` rows."""
+    if size <= len(array):
+        return array
+    return np.concatenate((array, np.zeros((max(size, 2 * len(array)) - len(array), *array.shape[1:]), array.dtype)))

@@ -7,8 +7,6 @@ transitive reduction. Waits for all slices of a stage are written as one, `node/
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from planner.graph.model import Graph
 from planner.ops.base import op_named
 from planner.ops.signature import signature_of
@@ -16,7 +14,7 @@ from planner.plan.schema import Entry, slice_name
 from planner.solve.clocks import Clocks
 from planner.solve.liveness import Liveness, scratch_id
 from planner.solve.schedule import Schedule
-from planner.solve.touched import Arena, touches_of
+from planner.solve.touched import Arena, Touched, touches_of
 
 
 def lane_programs(
@@ -37,18 +35,15 @@ def lane_programs(
         operands |= {f"up{i}": v for i, v in enumerate(node.updates)}
         scratch = arena.open_scratch(scratch_id(schedule.program, node.id), touches.scratch)
         for stage, parts in enumerate(touches.stages):
-            needed = np.zeros((len(places), lanes), np.int32)
-            certain = clocks.certain(places)
-            touched = []
+            touched: list[Touched] = []
             for part in parts:
                 value = operands.get(part.operand)
                 block = scratch[part.operand] if value is None else arena.block(value)
-                itemsize = 0 if value is None else graph.value[value].type.dtype.itemsize
-                arena.need(block, part, itemsize, certain, needed)
-                touched.append((block, part, itemsize))
+                touched.append((block, part, 0 if value is None else graph.value[value].type.dtype.itemsize))
+            needed = arena.needed(touched, clocks.certain(places), len(places))
             added, waits = clocks.add(f"{node.id}/{stage}", places, needed)
-            for block, part, itemsize in touched:
-                arena.record(block, part, itemsize, added)
+            for touch in touched:
+                arena.record(touch, added)
             for index, lane in enumerate(places):
                 entries[lane].append(Entry(run=slice_name(node.id, stage, index), wait=waits[index]))
     return tuple(map(tuple, entries))

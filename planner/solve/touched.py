@@ -6,7 +6,7 @@ takes over. `Arena` answers this for a whole stage at a time.
 """
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -16,10 +16,9 @@ import numpy as np
 from planner.graph.model import Graph
 from planner.ops.base import Access, Facts, Mode, Op, ScratchPart, Signature, scratch_offsets
 from planner.ops.device import running
-from planner.solve.clocks import Ints, Stage
+from planner.solve.clocks import Ints, Longs, Stage
 from planner.solve.liveness import Liveness
 
-Longs = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 
@@ -104,7 +103,7 @@ class _Record(NamedTuple):
     part: Part
     stage: Stage
 
-    def spots(self) -> tuple[Ints, Ints]:
+    def spots(self) -> tuple[Longs, Ints]:
         """Lanes, and position + 1 there, of the slices that touch it."""
         stage, part = self.stage, self.part
         return (stage.lanes, stage.ends) if part.everyone else (stage.lanes[part.slices], stage.ends[part.slices])
@@ -126,6 +125,8 @@ class Block:
     history: list[_Record] = field(default_factory=list)
     inherited: Longs | None = None
     """Rows (lane, end, first byte, byte behind): what used the bytes before this block."""
+    legacy: Longs | None = None
+    """Such rows for who takes over its bytes, once somebody asked and until it is touched again."""
 
     def reached(self, part: Part, itemsize: int) -> tuple[Longs, Longs]:
         """First byte and byte behind of every access. Shares of scratch (itemsize 0) have no known bytes: any of them
@@ -133,6 +134,10 @@ class Block:
         if itemsize:
             return self.lo + part.lo * itemsize, self.lo + part.hi * itemsize
         return np.full(len(part.lo), self.lo), np.full(len(part.lo), self.hi)
+
+
+Touched = tuple[Block, Part, int]
+"""What a stage touches of a block, and the bytes of an element there; 0: shares of scratch."""
 
 
 class Arena:
@@ -161,18 +166,32 @@ class Arena:
         base = self._offsets[block]
         return {name: self._open(base + at, base + at + size) for name, at, size in parts}
 
-    def need(self, block: Block, part: Part, itemsize: int, certain: Sequence[int], needed: Ints) -> None:
-        """Raise `needed` (slices, lanes) to what the part's slices must wait for.
+    def needed(self, touched: Sequence[Touched], certain: Sequence[int], slices: int) -> Ints | None:
+        """(slices, lanes): position + 1 of the last entry there that a slice must wait for; 0 for none. None where
+        no slice must wait for any. `certain`: per lane, how many entries are finished anyway."""
+        found = None
+        for block, part, itemsize in touched:
+            for lanes, ends in self._needs(block, part, itemsize, certain):
+                if found is None:
+                    found = np.zeros((slices, len(certain)), np.int32)
+                if part.everyone:
+                    found[:, lanes] = np.maximum(found[:, lanes], ends)
+                else:
+                    at = (part.slices[:, None], lanes)
+                    found[at] = np.maximum(found[at], ends)
+        return found
 
-        `certain`: per lane, how many entries are finished anyway. `itemsize` 0: shares of scratch.
-        """
+    def _needs(
+        self, block: Block, part: Part, itemsize: int, certain: Sequence[int]
+    ) -> Iterator[tuple[Longs, Longs | Ints]]:
+        """Lanes, and (slices of the part, lanes) what each must wait for there."""
         if part.write and block.inherited is not None:
             where, ends, first, behind = block.inherited[:, block.inherited[1] > np.array(certain)[block.inherited[0]]]
             if len(where):
                 lo, hi = block.reached(part, itemsize)
                 overlap = (first < hi[:, None]) & (lo[:, None] < behind)
                 begins = np.append(0, np.flatnonzero(where[1:] != where[:-1]) + 1)  # rows are sorted by lane
-                _raise(needed, part, where[begins], np.maximum.reduceat(overlap * ends, begins, axis=1))
+                yield where[begins], np.maximum.reduceat(overlap * ends, begins, axis=1)
         for record in block.history:
             if not (part.write or record.part.write) or record.finished(certain):
                 continue
@@ -182,7 +201,7 @@ class Arena:
                 (lo, hi), (first, behind) = block.reached(part, itemsize), block.reached(record.part, record.itemsize)
                 overlap = (first < hi[:, None]) & (lo[:, None] < behind)
             lanes, ends = record.spots()
-            _raise(needed, part, lanes, overlap * ends)
+            yield lanes, overlap * ends
 
     def _meet(self, part: Part, earlier: Part) -> Bools:
         """As `_overlap`; nodes of one signature share their parts, so the same two meet again and again."""
@@ -191,16 +210,18 @@ class Arena:
             self._known[key] = (part, earlier, _overlap(part, earlier))
         return self._known[key][2]
 
-    def record(self, block: Block, part: Part, itemsize: int, stage: Stage) -> None:
+    def record(self, touched: Touched, stage: Stage) -> None:
         """The part's slices have their places: later ones will wait for them.
 
         A stage that writes the whole block has waited for all that came before it, and whoever touches the block
         later waits for it: what came before is forgotten.
         """
+        block, part, itemsize = touched
         if part.write and itemsize and _fills(part, block, itemsize):
             block.history = [r for r in block.history if r.stage is stage]
             block.inherited = None
         block.history.append(_Record(itemsize, part, stage))
+        block.legacy = None
 
     def _open(self, lo: int, hi: int) -> Block:
         """A new block over [lo, hi): it inherits what happened to those bytes under their previous holders."""
@@ -235,15 +256,6 @@ def _fills(part: Part, block: Block, itemsize: int) -> bool:
     return span is not None and (span[0], span[1] * itemsize) == (0, block.hi - block.lo)
 
 
-def _raise(needed: Ints, part: Part, lanes: Ints | Longs, ends: Longs) -> None:
-    """`ends`: (slices of the part, lanes)."""
-    if part.everyone:
-        needed[:, lanes] = np.maximum(needed[:, lanes], ends)
-    else:
-        at = (part.slices[:, None], lanes)
-        needed[at] = np.maximum(needed[at], ends)
-
-
 def _overlap(part: Part, earlier: Part) -> Bools:
     """(slices of part, slices of the earlier one): may both touch the same element? By spans, and by columns where
     both have lines of one width."""
@@ -266,14 +278,23 @@ def _latest(rows: Longs) -> Longs:
 def _legacy(block: Block, lo: int, hi: int) -> Longs:
     """Rows (lane, end, first byte, byte behind) that whoever takes over the bytes [lo, hi) must wait for: all that
     touched them, and what the block inherited itself, except where it was overwritten since (the writer waited)."""
-    parts = [np.array((*r.spots(), *block.reached(r.part, r.itemsize)), np.int64) for r in block.history]
-    if block.inherited is not None:
-        parts.append(_not_overwritten(block))
-    if not parts:
-        return np.zeros((4, 0), np.int64)
-    rows = np.concatenate(parts, axis=1)
-    rows[2], rows[3] = np.maximum(rows[2], lo), np.minimum(rows[3], hi)
-    return rows[:, rows[2] < rows[3]]
+    if block.legacy is None:
+        columns = [(*r.spots(), *block.reached(r.part, r.itemsize)) for r in block.history]
+        if block.inherited is not None:
+            columns.append(tuple(_not_overwritten(block)))
+        block.legacy = np.empty((4, sum(len(lanes) for lanes, *_ in columns)), np.int64)
+        begin = 0
+        for column in columns:
+            end = begin + len(column[0])
+            for row, numbers in zip(block.legacy, column, strict=True):
+                row[begin:end] = numbers
+            begin = end
+    rows = block.legacy
+    if lo > block.lo or hi < block.hi:
+        rows = rows.copy()
+        rows[2], rows[3] = np.maximum(rows[2], lo), np.minimum(rows[3], hi)
+        rows = rows[:, rows[2] < rows[3]]
+    return rows
 
 
 def _not_overwritten(block: Block) -> Longs:
