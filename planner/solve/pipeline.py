@@ -187,6 +187,8 @@ class _Solved:
         if TRAIN not in self._schedules:
             return within_budget(self.setting, self._schedules, self._threads, at_least=at_least)
         choice = self._states(first)
+        if choice.prints.always > self.setting.capacity:
+            raise infeasible(self.setting, self._schedules, self._threads, choice)
         known_ns = min(map(_total, known), default=math.inf)
         given = self.setting, self._schedules, self._threads, choice
         found = [Beside(*given).plan(self.arena, at_least, known_ns)] if self.beside else []
