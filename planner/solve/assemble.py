@@ -189,19 +189,18 @@ def completed(setting: Setting, drafted: Draft) -> Plan:
     )
 
 
-def arena_of(
-    setting: Setting,
-    schedules: Mapping[str, Schedule],
-    threads: tuple[int, ...] = (),
-    rewrites: Mapping[str, Rewrite] | None = None,
-    *,
-    overlap: bool = True,
-) -> int:
-    """Bytes of the first pool in what comes of `assemble`, without the waits and times that take the longest to find
+def arena_of(setting: Setting, made: Draft) -> int:
+    """Bytes of the first pool in what comes of `completed`, without the waits and times that take the longest to find
     out. SP1301, SP1304: as there."""
-    made = draft(setting, schedules, threads, rewrites, overlap=overlap)
     _, _, _, pools = _fitting(setting, made, kept_values(setting.graph, setting.options.keep))
     return pools[0].arena
+
+
+def alive_bytes(setting: Setting, made: Draft) -> int:
+    """Most bytes of the first pool alive at once, in the order of the schedules: told much quicker than what packing
+    comes to, which is no less."""
+    live = liveness(made.graph, made.schedules, frozenset(kept_values(setting.graph, setting.options.keep)))
+    return most_alive([b for b in live.blocks if b.id not in made.pools])
 
 
 def unpacked_ns(setting: Setting, made: Draft, name: str) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 
 from planner.errors import InternalError, UserError
 from planner.plan.schema import Plan
-from planner.solve.assemble import Setting, arena_of, assemble, completed, draft, too_small, unpacked_ns
+from planner.solve.assemble import Setting, alive_bytes, arena_of, assemble, completed, draft, too_small, unpacked_ns
 from planner.solve.memory.frontier import TRAIN, Frontier, fixed_programs, frontier
 from planner.solve.memory.search import State, cheapest
 from planner.solve.rewriting import calm
@@ -121,7 +121,8 @@ def _fixed(setting: Setting, schedules: Mapping[str, Schedule], threads: tuple[i
     except UserError as error:
         if error.code != "SP1301":
             raise
-        raise Infeasible(error.problem, arena_of(replace(setting, unlimited=True), schedules, threads)) from error
+        free = replace(setting, unlimited=True)
+        raise Infeasible(error.problem, arena_of(free, draft(free, schedules, threads))) from error
 
 
 def pareto(
@@ -215,9 +216,12 @@ def infeasible(
     for state in reversed(choice.states):
         if found and state.peak > found[0][1].peak * CLOSE:
             break
+        made = draft(free, choice.schedules(state, schedules), threads, choice.rewrite(state), overlap=False)
+        # On a GPU another order may be packed.
+        if found and not setting.target.gpus and alive_bytes(free, made) >= min(size for size, _ in found):
+            continue
         try:
-            modes = choice.schedules(state, schedules)
-            found.append((arena_of(free, modes, threads, choice.rewrite(state), overlap=False), state))
+            found.append((arena_of(free, made), state))
         except UserError as error:
             if error.code != "SP1301":
                 raise
