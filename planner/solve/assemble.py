@@ -165,15 +165,10 @@ def completed(setting: Setting, drafted: Draft) -> Plan:
     """As `assemble`, of a draft."""
     graph, target, options = setting.graph, setting.target, setting.options
     keep = kept_values(graph, options.keep)
-    made, live, placed = _packed(setting, drafted, keep)
-    sharing = setting.sharing(made.cpus)
     layouts = layouts_of(graph, drafted.schedules)
     setting.say(f"stored: {len(layouts)} values as kernels want them")
-    setting.say(f"liveness: {len(live.blocks)} blocks, {len(live.shares)} values in place")
-    first = placed.packing[target.memory.name]
-    setting.say(f"offsets: {format_bytes(first.height)}, lower bound {format_bytes(first.lower_bound)}")
-    if first.height > setting.capacity:
-        raise _too_small(made, live, first.height, setting.capacity)
+    made, live, placed, pools = _fitting(setting, drafted, keep)
+    sharing = setting.sharing(made.cpus)
     return Plan(
         name=graph.name,
         policy=options.policy,
@@ -183,7 +178,7 @@ def completed(setting: Setting, drafted: Draft) -> Plan:
         target_hash=target_hash(target),
         costs_hash=costs_hash(setting.costs),
         keep=keep,
-        pools=_pools(setting, placed),
+        pools=pools,
         lanes=(
             *_lanes(target, made.cpus),
             *(Lane(id=i, kind="copy") for i in sorted(made.copies.lanes.values())),
@@ -194,6 +189,20 @@ def completed(setting: Setting, drafted: Draft) -> Plan:
     )
 
 
+def arena_of(setting: Setting, made: Draft) -> int:
+    """Bytes of the first pool in what comes of `completed`, without the waits and times that take the longest to find
+    out. SP1301, SP1304: as there."""
+    _, _, _, pools = _fitting(setting, made, kept_values(setting.graph, setting.options.keep))
+    return pools[0].arena
+
+
+def alive_bytes(setting: Setting, made: Draft) -> int:
+    """Most bytes of the first pool alive at once, in the order of the schedules: told much quicker than what packing
+    comes to, which is no less."""
+    live = liveness(made.graph, made.schedules, frozenset(kept_values(setting.graph, setting.options.keep)))
+    return most_alive([b for b in live.blocks if b.id not in made.pools])
+
+
 def unpacked_ns(setting: Setting, made: Draft, name: str) -> int:
     """How long a program of a draft takes where no value takes over another one's bytes: nothing waits for those to be
     free, and no cache has them. Much quicker to tell than what comes of packing."""
@@ -201,6 +210,20 @@ def unpacked_ns(setting: Setting, made: Draft, name: str) -> int:
     sharing = setting.sharing(made.cpus).model_copy(update={"fetch_ns": 0.0, "reclaim_ns": 0.0})
     quiet = replace(setting, say=lambda text: None)
     return _program(quiet, made, name, live, unshared(live.blocks), sharing).predicted_ns
+
+
+def _fitting(
+    setting: Setting, drafted: Draft, keep: Collection[str]
+) -> tuple[Draft, Liveness, Arenas, tuple[PoolUse, ...]]:
+    """The draft in the order in which it will run, with lifetimes and offsets, and what that takes of every pool.
+    SP1301."""
+    made, live, placed = _packed(setting, drafted, keep)
+    setting.say(f"liveness: {len(live.blocks)} blocks, {len(live.shares)} values in place")
+    first = placed.packing[setting.target.memory.name]
+    setting.say(f"offsets: {format_bytes(first.height)}, lower bound {format_bytes(first.lower_bound)}")
+    if first.height > setting.capacity:
+        raise _too_small(made, live, first.height, setting.capacity)
+    return made, live, placed, _pools(setting, placed)
 
 
 def _packed(setting: Setting, made: Draft, keep: Collection[str]) -> tuple[Draft, Liveness, Arenas]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from planner.errors import InternalError, UserError
 from planner.plan.schema import Plan
-from planner.solve.assemble import Setting, assemble, completed, draft, too_small, unpacked_ns
+from planner.solve.assemble import Setting, alive_bytes, arena_of, assemble, completed, draft, too_small, unpacked_ns
 from planner.solve.memory.frontier import TRAIN, Frontier, fixed_programs, frontier
 from planner.solve.memory.search import State, cheapest
 from planner.solve.rewriting import calm
@@ -31,11 +31,10 @@ CERTAIN = 0.998
 
 
 class Infeasible(UserError):
-    """SP1301 with the smallest plan that there is."""
+    """SP1301 with the bytes of the smallest plan that there is."""
 
-    def __init__(self, problem: str, least: Plan) -> None:
-        size = least.pools[0].arena
-        fix = f"the smallest budget that this solver can meet is {size} bytes ({format_bytes(size)})"
+    def __init__(self, problem: str, least: int) -> None:
+        fix = f"the smallest budget that this solver can meet is {least} bytes ({format_bytes(least)})"
         super().__init__("SP1301", problem, fix)
         self.least = least
 
@@ -122,7 +121,8 @@ def _fixed(setting: Setting, schedules: Mapping[str, Schedule], threads: tuple[i
     except UserError as error:
         if error.code != "SP1301":
             raise
-        raise Infeasible(error.problem, assemble(replace(setting, unlimited=True), schedules, threads)) from error
+        free = replace(setting, unlimited=True)
+        raise Infeasible(error.problem, arena_of(free, draft(free, schedules, threads))) from error
 
 
 def pareto(
@@ -212,21 +212,24 @@ def infeasible(
     """SP1301 with the node that binds, and the smallest budget that can be met. States that would not fit into the
     slower pool are none."""
     schedules, free = calm(setting.graph, schedules), replace(setting, unlimited=True)
-    found: list[tuple[Plan, State]] = []
+    found: list[tuple[int, State]] = []
     for state in reversed(choice.states):
         if found and state.peak > found[0][1].peak * CLOSE:
             break
+        made = draft(free, choice.schedules(state, schedules), threads, choice.rewrite(state), overlap=False)
+        # On a GPU another order may be packed.
+        if found and not setting.target.gpus and alive_bytes(free, made) >= min(size for size, _ in found):
+            continue
         try:
-            modes = choice.schedules(state, schedules)
-            found.append((assemble(free, modes, threads, choice.rewrite(state), overlap=False), state))
+            found.append((arena_of(free, made), state))
         except UserError as error:
             if error.code != "SP1301":
                 raise
-    least, state = min(found, key=lambda f: f[0].pools[0].arena)
-    height, modes = least.pools[0].arena, choice.schedules(state, schedules)
-    if height <= setting.capacity:
+    least, state = min(found, key=lambda f: f[0])
+    if least <= setting.capacity:
         raise InternalError("a state that fits was not tried")
-    return Infeasible(too_small(setting, modes, threads, height, choice.rewrite(state), overlap=False).problem, least)
+    modes = choice.schedules(state, schedules)
+    return Infeasible(too_small(setting, modes, threads, least, choice.rewrite(state), overlap=False).problem, least)
 
 
 def _spread(states: Sequence[State], count: int) -> list[State]:

@@ -175,7 +175,7 @@ class _Solved:
     @property
     def refused(self) -> Infeasible:
         """What is wrong with it as it is, where it does not fit."""
-        return Infeasible(too_small(self.setting, self._schedules, self._threads, self.arena).problem, self._plan)
+        return Infeasible(too_small(self.setting, self._schedules, self._threads, self.arena).problem, self.arena)
 
     def rewritten(self, at_least: int, first: "_Solved", known: Sequence[Plan]) -> Plan | None:
         """The fastest plan within the budget; None: nothing that fits is faster than those known. `first`: what a
@@ -187,6 +187,8 @@ class _Solved:
         if TRAIN not in self._schedules:
             return within_budget(self.setting, self._schedules, self._threads, at_least=at_least)
         choice = self._states(first)
+        if choice.prints.always > self.setting.capacity:
+            raise infeasible(self.setting, self._schedules, self._threads, choice)
         known_ns = min(map(_total, known), default=math.inf)
         given = self.setting, self._schedules, self._threads, choice
         found = [Beside(*given).plan(self.arena, at_least, known_ns)] if self.beside else []
@@ -268,7 +270,7 @@ def _within_budget(candidates: Sequence[_Solved], slow: Sequence[_Slow]) -> Plan
         else:
             rewrite(other)
     if not plans:
-        raise min([*refused, *(c.refused for c in whole)], key=lambda error: error.least.pools[0].arena)
+        raise min([*refused, *(c.refused for c in whole)], key=lambda error: error.least)
     return min(plans, key=_total)
 
 

@@ -16,16 +16,14 @@ from itertools import islice
 from planner.errors import UserError
 from planner.graph.model import Graph
 from planner.plan.schema import Plan, Slowdown
-from planner.solve.assemble import Draft, Setting, completed, draft, unpacked_ns
+from planner.solve.assemble import Draft, Setting, alive_bytes, completed, draft, unpacked_ns
 from planner.solve.budget import CERTAIN, certain_others_ns, preference
 from planner.solve.corunning.interference import Interference
 from planner.solve.keep import kept_values
-from planner.solve.liveness import liveness
 from planner.solve.memory.frontier import TRAIN, Frontier
 from planner.solve.memory.room import lifetimes
 from planner.solve.memory.search import State
 from planner.solve.memory.side_by_side import Within, Work, side_by_side
-from planner.solve.offsets import most_alive
 from planner.solve.rewriting import calm
 from planner.solve.schedule import Schedule
 
@@ -83,7 +81,9 @@ class Beside:
                 if every:
                     continue
                 break
-            if not self._may_fit(made) or CERTAIN * unpacked_ns(self.setting, made, TRAIN) + others_ns > known_ns:
+            if alive_bytes(self.setting, made) > self.setting.capacity:
+                continue
+            if CERTAIN * unpacked_ns(self.setting, made, TRAIN) + others_ns > known_ns:
                 continue
             plan = self._fitting(made)
             if plan is not None:
@@ -96,12 +96,6 @@ class Beside:
         """The plans of every third level, for as much memory as they take."""
         found = (self._at(level) for level in islice(levels(top, self.choice.states[-1].peak), 0, None, 3))
         return [completed(self.setting, _told(self.setting, made)) for made in found if made]
-
-    def _may_fit(self, made: Draft) -> bool:
-        """Whether no more bytes are alive at once than there may be: told much quicker than times."""
-        keep = frozenset(kept_values(self.setting.graph, self.setting.options.keep))
-        live = liveness(made.graph, made.schedules, keep)
-        return most_alive([b for b in live.blocks if b.id not in made.pools]) <= self.setting.capacity
 
     def _fitting(self, made: Draft) -> Plan | None:
         try:

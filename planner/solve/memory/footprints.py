@@ -71,6 +71,7 @@ class Footprints:
         self._ends = {*program.outputs, *keep}
         whole = self._untouchable | {v for p in graph.programs for v in p.inputs}
         self.always = sum(self._size[v] for v in whole)
+        """Bytes of what is in memory all the time, whatever is decided."""
         self._whole = whole
         self._scratch: dict[str, int] = {}
         self._inplace: dict[str, tuple[tuple[int, int], ...]] = {}

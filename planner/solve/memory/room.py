@@ -8,8 +8,10 @@ is left runs in that order from now on:
     d starts behind a: y is there from b on, and x is freed by c                               alive  - 12 12
 """
 
+from bisect import bisect_right, insort
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from math import inf
 from typing import Any
@@ -22,6 +24,9 @@ from planner.solve.schedule import Schedule
 from planner.units import align
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
+
+GONE = -(2**62)
+"""Less than any sum of bytes."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,11 @@ class Lifetimes:
     @property
     def peak(self) -> int:
         return int(self.alive.max())
+
+    @cached_property
+    def sized(self) -> Mapping[str, tuple[tuple[str, int], ...]]:
+        """node id -> the blocks that it needs, with their sizes"""
+        return {node: tuple((block, self.size[block]) for block in blocks) for node, blocks in self.touches.items()}
 
 
 def lifetimes(
@@ -91,6 +101,7 @@ class Room:
     def __init__(self, lives: Lifetimes) -> None:
         self._lives = lives
         self._alive = lives.alive.copy()
+        """Bytes in use at every place, if what is left ran in the lean order; where a node has started, GONE."""
         self._left = {block: list(places) for block, places in lives.places.items()}
         """block -> the places of those nodes that need it and have not started"""
         self._until: dict[str, float] = {}
@@ -98,8 +109,8 @@ class Room:
         self._held = lives.always
         """Bytes of the blocks in use that others are still to need."""
         self._going: list[tuple[float, int]] = []
-        """(when it will be free, its size) of the other blocks in use"""
-        self._waiting = np.ones(len(lives.place) + 1, bool)
+        """(when it will be free, its size) of the other blocks in use, in order"""
+        self._waiting = [True] * (len(lives.place) + 1)
         """Per place of the lean order, whether its node has not started; what stays at the end never has."""
         self.head = 0
         """The first place in the lean order whose node has not started."""
@@ -109,25 +120,34 @@ class Room:
     def leaves_enough(self, node: str, limit: int) -> bool:
         """Whether everything else can still run, one after the other in the lean order, within `limit` bytes, or with
         no more than it needs anyway."""
-        at = self._lives.place[node]
-        if at == self.head:
+        head, at = self.head, self._lives.place[node]
+        changes = [change for change in self._changes(node) if change[0] < at] if at > head else []
+        if all(more <= 0 for _, _, more in changes):
             return True
-        then, now = self._afterwards(node)[: at - self.head], self._alive[self.head : at]
-        more = then[(then > now) & self._waiting[self.head : at]]
-        return self._within(int(more.max(initial=0)), limit)
+        now = self._alive[head:at]
+        if all(first == head and end >= at for first, end, _ in changes):
+            everywhere = sum(more for _, _, more in changes)
+            return everywhere <= 0 or self._within(int(now.max()) + everywhere, limit)
+        then = now.copy()
+        for first, end, more in changes:
+            then[first - head : end - head] += more
+        return self._within(int(then[then > now].max(initial=0)), limit)
 
     def free_at(self, node: str, start: float, limit: int) -> float:
         """When, from `start` on, its bytes are free beside all that is in use; inf: only when others have run.
 
         What has started counts as if it had by then, which is certain to be enough for those that start later."""
-        lives = self._lives
-        needed = self._held + sum(lives.size[b] for b in lives.touches[node] if b not in self._until)
-        going = sorted(g for g in self._going if g[0] > start)
-        needed += sum(size for _, size in going)
+        needed = self._held
+        for block, size in self._lives.sized[node]:
+            if block not in self._until:
+                needed += size
+        going = self._going[bisect_right(self._going, (start, inf)) :]
+        for _, size in going:
+            needed += size
         when = start
         for end, size in going:
             if self._within(needed, limit):
-                break
+                return when
             needed, when = needed - size, end
         return when if self._within(needed, limit) else inf
 
@@ -140,37 +160,41 @@ class Room:
 
     def take(self, node: str, end: float) -> None:
         """The node has been started, and ends at `end`, ns."""
-        lives, at = self._lives, self._lives.place[node]
-        self._alive[self.head :] = self._afterwards(node)
-        for block in lives.touches[node]:
-            if block not in self._until:
-                self._held += lives.size[block]
-            self._until[block] = max(end, self._until.get(block, 0.0))
-            self._left[block].remove(at)
-            if not self._left[block]:
-                self._held -= lives.size[block]
-                self._going.append((self._until[block], lives.size[block]))
+        at, until = self._lives.place[node], self._until
+        for first, last, more in self._changes(node):
+            self._alive[first:last] += more
+        for block, size in self._lives.sized[node]:
+            left = self._left[block]
+            if block not in until:
+                self._held += size
+                until[block] = end
+            elif end > until[block]:
+                until[block] = end
+            left.remove(at)
+            if not left:
+                self._held -= size
+                insort(self._going, (until[block], size))
+        self._alive[at] = GONE
         self._waiting[at] = False
         while not self._waiting[self.head]:
             self.head += 1
 
     def forget(self, before: float) -> None:
         """Nothing starts any more before that time, ns."""
-        self._going = [g for g in self._going if g[0] > before]
+        if self._going and self._going[0][0] <= before:
+            del self._going[: bisect_right(self._going, (before, inf))]
 
-    def _afterwards(self, node: str) -> Ints:
-        """Bytes in use from the head of the lean order on, once the node has run."""
-        lives, head = self._lives, self.head
-        at = lives.place[node]
-        alive = self._alive[head:].copy()
-        for block in lives.touches[node]:
-            left, size = self._left[block], lives.size[block]
-            first = head if block in self._until else left[0]
-            last = left[-1]
-            if len(left) == 1:
-                alive[first - head : last + 1 - head] -= size
-                continue
-            alive[: first - head] += size
-            if last == at:
-                alive[left[-2] + 1 - head : last + 1 - head] -= size
-        return alive
+    def _changes(self, node: str) -> list[tuple[int, int, int]]:
+        """How many bytes more are in use once the node has run: from one place of the lean order up to, but without,
+        another one, leaving out the node's own."""
+        at, head, found = self._lives.place[node], self.head, list[tuple[int, int, int]]()
+        for block, size in self._lives.sized[node]:
+            left = self._left[block]
+            if block in self._until:
+                if len(left) == 1:
+                    found.append((head, at, -size))
+            elif len(left) > 1 and left[0] > head:
+                found.append((head, left[0], size))
+            if len(left) > 1 and left[-1] == at:
+                found.append((left[-2] + 1, at, -size))
+        return found

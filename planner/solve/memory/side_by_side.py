@@ -22,6 +22,7 @@ Example, 2 lanes; d1, d2, d3 each leave 8 bytes that the next one reads, and its
 from bisect import bisect_right, insort
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from math import inf
 from typing import NamedTuple
@@ -52,6 +53,70 @@ class Work:
     """Of which the first `cores` have a core of their own, and further ones are second threads; copy lanes come
     behind."""
 
+    @cached_property
+    def tasks(self) -> tuple["Task", ...]:
+        """The nodes in the wanted order."""
+        place = {n.id: at for at, n in enumerate(self.wanted)}
+        needs = dependencies(self.graph, self.graph.program[self.lean.program])
+        followers: dict[str, list[int]] = {n: [] for n in needs}
+        for follower, needed in needs.items():
+            for name in needed:
+                followers[name].append(place[follower])
+        value, found = self.graph.value, list[Task]()
+        for node in self.wanted:
+            choice, lanes = self.lean.choices[node.id], self.lean.lanes[node.id]
+            found.append(
+                Task(
+                    node=node,
+                    needs=len(needs[node.id]),
+                    followers=tuple(followers[node.id]),
+                    operands=tuple(sorted(node.reads, key=lambda v: -value[v].type.bytes)),
+                    writes=node.writes,
+                    took=self.took.get(node.id, 0.0),
+                    stages=len(choice.stage_ns),
+                    slices=choice.mode.slices,
+                    lanes=lanes,
+                    group=_group(lanes[0], self),
+                    copies=lanes[0] >= self.lanes,
+                )
+            )
+        return tuple(found)
+
+    @cached_property
+    def lean_places(self) -> tuple[int, ...]:
+        """The lean order's nodes as places in the wanted order."""
+        place = {n.id: at for at, n in enumerate(self.wanted)}
+        return tuple(place[n.id] for n in self.lean.order)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A node, and what is the same of it within any limit."""
+
+    node: Node
+    needs: int
+    """Nodes that must have started before it."""
+    followers: tuple[int, ...]
+    """Places in the wanted order of those that need it."""
+    operands: tuple[str, ...]
+    """What it reads, the largest first."""
+    writes: tuple[str, ...]
+    took: float
+    stages: int
+    """None: it is only a view."""
+    slices: int
+    lanes: tuple[int, ...]
+    """Those that it usually has."""
+    group: range
+    """Those that it may have."""
+    copies: bool
+    """Its lane is a copy lane, and keeps its order."""
+
+    @property
+    def works(self) -> bool:
+        """Whether it keeps a lane busy that others could have."""
+        return self.stages > 0 and not self.copies
+
 
 class Within(NamedTuple):
     """What comes of a limit, and of every other one from `least` up to, but without, `below`."""
@@ -70,7 +135,8 @@ def side_by_side(work: Work, limit: int) -> Within:
 
 
 class _Start(NamedTuple):
-    node: Node
+    place: int
+    """In the wanted order."""
     at: float
     end: float
 
@@ -78,23 +144,17 @@ class _Start(NamedTuple):
 class _Run:
     def __init__(self, work: Work, limit: int) -> None:
         self._work, self._limit, self.room = work, limit, Room(work.lives)
-        needs = dependencies(work.graph, work.graph.program[work.lean.program])
-        self._missing = {node: len(needed) for node, needed in needs.items()}
-        self._followers: dict[str, list[str]] = {node: [] for node in needs}
-        for node, needed in needs.items():
-            for other in needed:
-                self._followers[other].append(node)
-        self._place = {n.id: at for at, n in enumerate(work.wanted)}
-        self._ready = sorted(self._place[n] for n, count in self._missing.items() if not count)
+        self._tasks = work.tasks
+        self._missing = [task.needs for task in self._tasks]
+        self._ready = [place for place, count in enumerate(self._missing) if not count]
         """Places in the wanted order of the nodes that wait for none that has not started."""
-        self._operands = dict.fromkeys(needs, 0.0)
-        """node id -> when its operands are there, as far as their nodes have started, ns"""
-        lanes = range(max(work.lanes, 1 + max((x for found in work.lean.lanes.values() for x in found), default=0)))
-        self._free = [0.0 for _ in lanes]
+        self._operands = [0.0 for _ in self._tasks]
+        """By place, when its operands are there, as far as their nodes have started, ns."""
+        lanes = max(work.lanes, 1 + max((lane for task in self._tasks for lane in task.lanes), default=0))
+        self._free = [0.0 for _ in range(lanes)]
         """When every lane is free, ns."""
-        self._group = [_group(lane, work) for lane in lanes]
-        self._in_turn = [[0.0 for _ in group] for group in self._group]
-        """The same for all lanes of a lane's group, the first one that is free first."""
+        self._in_turn = {group.start: [0.0 for _ in group] for group in (_group(lane, work) for lane in range(lanes))}
+        """First lane of a group -> the same for all of its lanes, the first one that is free first."""
         self._made_on: dict[str, tuple[int, ...]] = {}
         """value -> lanes of the node that wrote it"""
         self._now = 0.0
@@ -106,113 +166,110 @@ class _Run:
     def schedule(self) -> Schedule:
         lean = self._work.lean
         while self._ready:
-            start = self._may_start(self._work.wanted[self._ready[0]]) or self._first_of_lean()
+            start = self._may_start(self._ready[0]) or self._first_of_lean()
             self._begin(self._filler(start) or start)
         return Schedule(lean.program, tuple(self._order), lean.choices, self._lanes, self._spans)
 
-    def _may_start(self, node: Node) -> _Start | None:
+    def _may_start(self, place: int) -> _Start | None:
         """When; None: not before others have run."""
-        if not self.room.leaves_enough(node.id, self._limit):
+        node = self._tasks[place].node.id
+        if not self.room.leaves_enough(node, self._limit):
             return None
-        start = self._earliest(node)
-        at = self.room.free_at(node.id, start.at, self._limit)
-        return None if at == inf else self._start(node, at)
+        at = self.room.free_at(node, self._earliest(place), self._limit)
+        return None if at == inf else _Start(place, at, self._end(place, at))
 
     def _first_of_lean(self) -> _Start:
-        start = self._earliest(self._work.lean.order[self.room.head])
-        at = self.room.free_at(start.node.id, start.at, self._limit)
+        place = self._work.lean_places[self.room.head]
+        earliest = self._earliest(place)
+        at = self.room.free_at(self._tasks[place].node.id, earliest, self._limit)
         # The lean order itself may need more than the limit: then it waits for all that runs.
-        return self._start(start.node, at if at < inf else max(start.at, *self._free))
+        at = at if at < inf else max(earliest, *self._free)
+        return _Start(place, at, self._end(place, at))
 
     def _filler(self, until: _Start) -> _Start | None:
         """A node that may run before another one without making it late."""
-        latest = until.end - self._work.took.get(until.node.id, 0.0)
+        waits = self._tasks[until.place]
+        latest = until.end - waits.took
         if latest <= self._in_turn[0][0]:
             return None
+        free = bisect_right(self._in_turn[waits.group.start], latest) - waits.slices
+        """Lanes that are left to others by then."""
         for place in self._ready[: bisect_right(self._ready, self._ready[0] + LOOK)]:
-            node = self._work.wanted[place]
-            if node.id != until.node.id and self._is_work(node) and self._in_time(self._earliest(node), until, latest):
-                start = self._may_start(node)
-                if start and self._in_time(start, until, latest):
+            task = self._tasks[place]
+            if place == until.place or not task.works:
+                continue
+            if self._in_time(task, self._earliest(place), latest, free):
+                start = self._may_start(place)
+                if start and self._in_time(task, start.at, latest, free):
                     return start
         return None
 
-    def _in_time(self, start: _Start, until: _Start, latest: float) -> bool:
-        """Whether the first slice ends before another node's last one may start, or leaves it as many lanes as it needs
-        by then. Slices are put between others wherever a lane is free: the last of many may end later."""
-        if start.at + self._work.took[start.node.id] <= latest:
-            return True
-        lean = self._work.lean
-        free = bisect_right(self._in_turn[lean.lanes[until.node.id][0]], latest)
-        counts = [lean.choices[x.node.id].mode.slices for x in (start, until)]
-        return start.at < latest and free >= sum(counts)
+    @staticmethod
+    def _in_time(task: Task, at: float, latest: float, free: int) -> bool:
+        """Whether the first slice ends before another node's last one may start, at `latest`, or needs no more lanes
+        than are left free then. Slices are put between others wherever a lane is free: the last of many may end later.
+        """
+        return at + task.took <= latest or (at < latest and task.slices <= free)
 
-    def _is_work(self, node: Node) -> bool:
-        """Whether it keeps a lane busy that others could have."""
-        return bool(self._work.lean.choices[node.id].stage_ns) and self._work.lean.lanes[node.id][0] < self._work.lanes
-
-    def _earliest(self, node: Node) -> _Start:
+    def _earliest(self, place: int) -> float:
         """When operands and lanes are there, memory aside."""
-        first, ready = self._work.lean.lanes[node.id][0], self._operands[node.id]
-        if not self._work.lean.choices[node.id].stage_ns:
-            return _Start(node, ready, ready)
+        task, ready = self._tasks[place], self._operands[place]
+        if not task.stages:
+            return ready
+        free = self._in_turn[task.group.start][0]
+        at = ready if ready > free else free
         # A copy never starts before what it stands behind.
-        return self._start(node, max(ready, self._in_turn[first][0], self._now if first >= self._work.lanes else 0.0))
+        return max(at, self._now) if task.copies else at
 
-    def _start(self, node: Node, at: float) -> _Start:
-        """Its start at a certain time, its first slice's if lanes are free one by one."""
-        choice = self._work.lean.choices[node.id]
-        if not choice.stage_ns:
-            return _Start(node, at, at)
-        last = self._in_turn[self._work.lean.lanes[node.id][0]][choice.mode.slices - 1]
-        return _Start(node, at, max(at, last) + self._work.took[node.id])
+    def _end(self, place: int, at: float) -> float:
+        """Of a node that starts at a certain time, its first slice if lanes are free one by one."""
+        task = self._tasks[place]
+        if not task.stages:
+            return at
+        last = self._in_turn[task.group.start][task.slices - 1]
+        return (last if last > at else at) + task.took
 
-    def _lanes_of(self, start: _Start) -> tuple[int, ...]:
+    def _lanes_of(self, task: Task, at: float) -> tuple[int, ...]:
         """The lanes that are free first, among those the ones that made its largest operand, or that it usually has."""
-        node, free = start.node, self._free
-        choice, usual = self._work.lean.choices[node.id], self._work.lean.lanes[node.id]
-        group = self._group[usual[0]]
-        if not choice.stage_ns:
-            return usual[:1]
-        count = choice.mode.slices
+        group, free, count = task.group, self._free, task.slices
+        if not task.stages:
+            return task.lanes[:1]
         if count == len(group):
             return tuple(group)
-        idle = {lane for lane in group if free[lane] <= start.at}
+        idle = [lane for lane in group if free[lane] <= at]
         if len(idle) < count:
             return tuple(sorted(sorted(group, key=lambda lane: (free[lane], lane))[:count]))
-        values = self._work.graph.value
-        made = [v for v in node.reads if v in self._made_on]
-        before = self._made_on[max(made, key=lambda v: values[v].type.bytes)] if made else ()
-        liked = dict.fromkeys([*(lane for lane in (*before, *usual) if lane in idle), *sorted(idle)])
+        if len(idle) == count:
+            return tuple(idle)
+        before = next((self._made_on[v] for v in task.operands if v in self._made_on), ())
+        liked = dict.fromkeys([*(lane for lane in (*before, *task.lanes) if lane in idle), *idle])
         return tuple(sorted(islice(liked, count)))
 
     def _begin(self, start: _Start) -> None:
-        node, lanes = start.node, self._lanes_of(start)
-        stages = len(self._work.lean.choices[node.id].stage_ns)
-        if stages:
+        place, at, end = start
+        task, free = self._tasks[place], self._free
+        node, lanes = task.node, self._lanes_of(task, at)
+        if task.stages:
             for lane in lanes:
                 # A slice starts when its lane is free; those of further stages wait for all of the first.
-                own = max(self._free[lane], start.at) + self._work.took[node.id]
-                self._free[lane] = own if stages == 1 else start.end
-            in_turn = sorted(self._free[lane] for lane in self._group[lanes[0]])
-            for lane in self._group[lanes[0]]:
-                self._in_turn[lane] = in_turn
-        self.room.take(node.id, start.end)
+                free[lane] = max(free[lane], at) + task.took if task.stages == 1 else end
+            self._in_turn[task.group.start] = sorted([free[lane] for lane in task.group])
+        self.room.take(node.id, end)
         self.room.forget(self._in_turn[0][0])
-        self._now = max(self._now, start.at)
+        self._now = max(self._now, at)
         self._order.append(node)
         self._lanes[node.id] = lanes
         # Starts are in order: what started in a gap counts as if it had started with the node behind the gap.
-        self._spans[node.id] = (self._now, max(start.end, self._now))
-        made = lanes if stages else self._made_on.get(node.inputs[0], ()) if node.inputs else ()
-        for value in node.writes:
+        self._spans[node.id] = (self._now, max(end, self._now))
+        made = lanes if task.stages else self._made_on.get(node.inputs[0], ()) if node.inputs else ()
+        for value in task.writes:
             self._made_on[value] = made
-        self._ready.remove(self._place[node.id])
-        for follower in self._followers[node.id]:
-            self._operands[follower] = max(self._operands[follower], start.end)
+        self._ready.remove(place)
+        for follower in task.followers:
+            self._operands[follower] = max(self._operands[follower], end)
             self._missing[follower] -= 1
             if not self._missing[follower]:
-                insort(self._ready, self._place[follower])
+                insort(self._ready, follower)
 
 
 def _group(lane: int, work: Work) -> range:

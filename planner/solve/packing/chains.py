@@ -7,12 +7,14 @@ are short or mixed and blocks are many.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from planner.solve.packing.sections import Instance, Ints
 from planner.solve.packing.valleys import Skyline
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class Taste(NamedTuple):
@@ -30,6 +32,7 @@ STEPS_PER_BLOCK = 3
 def fill_chains(problem: Instance, taste: Taste) -> tuple[list[int], int]:
     """Offsets, and the work in steps as in exact.py."""
     skyline = Skyline(problem)
+    tall = skyline.size.astype(float) ** taste.tall
     offsets = [0] * problem.blocks
     left_over, work = problem.blocks, 0
     while left_over:
@@ -40,7 +43,7 @@ def fill_chains(problem: Instance, taste: Taste) -> tuple[list[int], int]:
             skyline.add((left, right, skyline.wall(left, right)))
             continue
         end = left
-        for block in _best_chain(skyline, fitting, left, right, taste, problem.load):
+        for block in _best_chain(skyline, fitting, left, right, taste, tall):
             offsets[block] = floor
             left_over -= 1
             first, last, size = skyline.place(block)
@@ -50,26 +53,30 @@ def fill_chains(problem: Instance, taste: Taste) -> tuple[list[int], int]:
     return offsets, work
 
 
-def _best_chain(skyline: Skyline, fitting: Ints, left: int, right: int, taste: Taste, load: int) -> Sequence[int]:
-    """Blocks that do not meet, worth most together, from left to right (weighted interval scheduling)."""
-    order = fitting[np.argsort(skyline.upper[fitting], kind="stable")]
-    lower, upper = skyline.lower[order], skyline.upper[order]
+def _best_chain(skyline: Skyline, fitting: Ints, left: int, right: int, taste: Taste, tall: Floats) -> Sequence[int]:
+    """Blocks that do not meet, worth most together, from left to right (weighted interval scheduling). `fitting`: in
+    the order of their ends. `tall`: what every block of the problem counts for its size."""
+    if len(fitting) == 1:
+        return [int(fitting[0])]
+    lower, upper = skyline.lower[fitting], skyline.upper[fitting]
     # All sections of a valley have one floor, so what is left to place tells which will end highest.
     to_come = skyline.left_to_place[left:right].astype(float)
-    weight = np.exp(np.maximum((to_come - to_come.max()) * taste.urgent / load, -20.0))
+    weight = np.exp(np.maximum((to_come - to_come.max()) * taste.urgent / skyline.problem.load, -20.0))
     upto = np.concatenate(([0.0], np.cumsum(weight)))
-    worth = (upto[upper - left] - upto[lower - left]) * skyline.size[order].astype(float) ** taste.tall
-    before = np.searchsorted(upper, lower, side="right").tolist()
-    best = [0.0]
+    worth = (upto[upper - left] - upto[lower - left]) * tall[fitting]
+    before = upper.searchsorted(lower, side="right").tolist()
+    best, most = [0.0], 0.0
     taken = []
     for value, earlier in zip(worth.tolist(), before, strict=True):
-        taken.append(best[earlier] + value > best[-1])
-        best.append(max(best[earlier] + value, best[-1]))
+        more = best[earlier] + value
+        taken.append(more > most)
+        most = max(more, most)
+        best.append(most)
     chain = []
     at = len(taken)
     while at:
         if taken[at - 1]:
-            chain.append(int(order[at - 1]))
+            chain.append(int(fitting[at - 1]))
             at = before[at - 1]
         else:
             at -= 1

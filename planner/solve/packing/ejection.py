@@ -6,6 +6,7 @@ next. A block gets dearer every time it did not fit, so that those that are hard
 Where hundreds of blocks or more leave some slack, this reaches heights that building from the bottom does not.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 import numpy as np
@@ -59,6 +60,10 @@ class _Room:
         self.offset: Ints = np.array(start, np.int64)
         """Of a block outside, the goal."""
         self.goal = goal
+        self.places: Ints = np.empty(2 * problem.blocks + 2, np.int64)
+        """Room for those that are tried."""
+        self.begun, self.ended = np.zeros(problem.blocks + 1, np.int64), np.zeros(problem.blocks + 1, np.int64)
+        """Room for sums of prices, from 0 on: of blocks by their bottoms, and by their tops."""
         area = (self.upper - self.lower) * self.size.astype(float)
         self.worth = 1 + (PRICE * (area / area.mean()) ** power).astype(np.int64)
         self.price = self.worth.copy()
@@ -74,18 +79,23 @@ class _Room:
         if near is None:
             alive = (self.lower < self.upper[block]) & (self.upper > self.lower[block])
             near = self.alive_with[block] = alive.nonzero()[0]
-        meets = near[self.offset[near] < self.goal]
-        size, bottom, price = int(self.size[block]), self.offset[meets], self.price[meets]
+        bottom = self.offset[near]
+        inside = bottom < self.goal
+        meets, bottom = near[inside], bottom[inside]
+        size, price, count = int(self.size[block]), self.price[meets], len(meets)
         top = bottom + self.size[meets]
         by_bottom, by_top = bottom.argsort(), top.argsort()
         bottoms, tops = bottom[by_bottom], top[by_top]
-        begun, ended = _sums(price[by_bottom]), _sums(price[by_top])
+        np.add.accumulate(price[by_bottom], out=self.begun[1 : count + 1])
+        np.add.accumulate(price[by_top], out=self.ended[1 : count + 1])
         highest = self.goal - size
-        lowest, last = bottoms.searchsorted(size), tops.searchsorted(highest, side="right")
-        places = np.concatenate(((0, highest), tops[:last], bottoms[lowest:] - size))
+        lowest, last = bisect_left(bottoms, size), bisect_right(tops, highest)
+        places = self.places[: 2 + last + count - lowest]
+        places[0], places[1], places[2 : 2 + last] = 0, highest, tops[:last]
+        np.subtract(bottoms[lowest:], size, out=places[2 + last :])
         # In the way are those that begin below the block's top, but for those that end by its bottom.
         above, below = bottoms.searchsorted(places + size), tops.searchsorted(places, side="right")
-        cost = begun[above] - ended[below]
+        cost = self.begun[above] - self.ended[below]
         cheapest = cost.argmin()
         at = int(places[cheapest])
         if cost[cheapest] == 0:
@@ -96,16 +106,9 @@ class _Room:
             self.price[block] += self.worth[block]
             self._throw_out(meets[(bottom < at + size) & (top > at)])
         self.offset[block] = at
-        return len(meets)
+        return count
 
     def _throw_out(self, blocks: Ints) -> None:
         """They wait outside; the largest is the next one."""
         self.offset[blocks] = self.goal
         self.outside += blocks[self.worth[blocks].argsort(kind="stable")].tolist()
-
-
-def _sums(prices: Ints) -> Ints:
-    """Prefix sums from 0."""
-    sums: Ints = np.zeros(len(prices) + 1, np.int64)
-    prices.cumsum(out=sums[1:])
-    return sums

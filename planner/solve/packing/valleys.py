@@ -6,6 +6,7 @@ block that covers the valley's *critical* section (the one with most bytes still
 it, that part of the floor is given up and rises. Twenty thousand blocks take about a second.
 """
 
+from bisect import bisect_right
 from heapq import heappop, heappush
 
 import numpy as np
@@ -27,10 +28,15 @@ class Skyline:
         self.lower, self.upper, self.size = (
             np.array(x, np.int64) for x in (problem.lower, problem.upper, problem.size)
         )
-        self.sections = problem.count
+        self.problem, self.sections = problem, problem.count
         self.left_to_place = loads(problem)
         """Units per section."""
-        self.waiting = np.ones(problem.blocks, bool)
+        self._by_end: Ints = self.upper.argsort(kind="stable")
+        self._ends: list[int] = self.upper[self._by_end].tolist()
+        self._waiting_from: Ints = self.lower[self._by_end]
+        """In the order of their ends, where blocks begin that wait; of others less than any section."""
+        self._place: list[int] = self._by_end.argsort().tolist()
+        """Block -> its place in that order."""
         self.end: dict[int, int] = {}
         self.floor: dict[int, int] = {}
         self.start: dict[int, int] = {}
@@ -65,15 +71,14 @@ class Skyline:
                 heappush(self.heap, (floor, left))
 
     def fitting(self, left: int, right: int) -> Ints:
-        """Waiting blocks inside a range of sections."""
-        inside = slice(*np.searchsorted(self.lower, (left, right)))  # blocks are sorted by their first section
-        found: Ints = np.flatnonzero(self.waiting[inside] & (self.upper[inside] <= right)) + inside.start
-        return found
+        """Waiting blocks inside a range of sections, in the order of their ends."""
+        inside = slice(bisect_right(self._ends, left), bisect_right(self._ends, right))
+        return self._by_end[inside][self._waiting_from[inside] >= left]
 
     def place(self, block: int) -> tuple[int, int, int]:
         """Take a block from those that wait: its first section, its last and one more, its size."""
-        first, last, size = int(self.lower[block]), int(self.upper[block]), int(self.size[block])
-        self.waiting[block] = False
+        first, last, size = self.problem.lower[block], self.problem.upper[block], self.problem.size[block]
+        self._waiting_from[self._place[block]] = -1
         self.left_to_place[first:last] -= size
         return first, last, size
 

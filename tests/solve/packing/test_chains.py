@@ -55,7 +55,8 @@ def test_no_chain_is_worth_more(spans: list[tuple[int, int, int]], taste: Taste)
 
     everything = range(problem.blocks)
     best = max(worth(c) for n in everything for c in combinations(everything, n + 1) if apart(c))
-    chain = tuple(_best_chain(Skyline(problem), np.array(everything), 0, problem.count, taste, problem.load))
+    skyline, end = Skyline(problem), problem.count
+    chain = tuple(_best_chain(skyline, skyline.fitting(0, end), 0, end, taste, skyline.size**taste.tall))
     assert apart(chain) and worth(chain) == pytest.approx(best)
 
 
