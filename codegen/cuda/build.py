@@ -9,37 +9,37 @@ from pathlib import Path
 
 from codegen import toolchain
 from codegen.cuda.toolchain import CUDA_RUNTIME, compile_kernels, libraries, toolkit
-from codegen.cuda.used import used
+from codegen.cuda.used import Group, on_floats, used
 from codegen.paths import RUNTIME
 from planner.target.model import Target
 
-KERNELS = (
-    "attention.cu",
-    "ctc.cu",
-    "elementwise.cu",
-    "group_norm.cu",
-    "grouped.cu",
-    "indexed.cu",
-    "joint.cu",
-    "matrices.cu",
-    "movement.cu",
-    "normalise.cu",
-    "order.cu",
-    "plain.cu",
-    "pooling.cu",
-    "rows.cu",
-    "steps.cu",
-    "training.cu",
-)
-
-DEVICE = ("find_device.cu", "recorded.cu")
+BASE: Group = ("movement.cu", "plain.cu", "rows.cu", "steps.cu")
+"""Kernels that nearly every plan needs: compiled for all."""
+DEVICE: Group = ("find_device.cu", "recorded.cu")
 """What device_cuda.hpp leaves to nvcc."""
-EXECUTOR = ("executor.cpp", "run.cpp", "timing.cpp")
-LIBRARY = ("convolution.cpp", "engines.cpp", "folded.cpp", "pointwise.cpp", "product.cpp")
-NULL_LIBRARY = ("block_null.cpp", "library_null.cpp")
-
-STORED = ("elementwise.cu", "group_norm.cu", "normalise.cu", "pooling.cu")
+KERNELS: tuple[Group, ...] = (
+    ("normalise.cu", "pooling.cu"),
+    ("joint.cu", "training.cu"),
+    ("group_norm.cu",),
+    ("unary.cu",),
+    ("binary.cu",),
+    ("numbers.cu",),
+    ("attention.cu",),
+    ("indexed.cu",),
+    ("ctc.cu",),
+    ("grouped.cu",),
+    ("lrn.cu",),
+    ("matrices.cu",),
+    ("order.cu",),
+)
+"""Compiled where a plan calls some of them."""
+STORED = frozenset({"binary.cu", "group_norm.cu", "normalise.cu", "pooling.cu", "unary.cu"})
 """Of these, what is compiled once per type in which a plan stores activations."""
+
+EXECUTOR: Group = ("executor.cpp", "run.cpp", "timing.cpp")
+LIBRARY: Group = ("convolution.cpp", "engines.cpp", "folded.cpp", "pointwise.cpp", "product.cpp")
+NULL_LIBRARY: Group = ("block_null.cpp", "library_null.cpp")
+
 BFLOAT16 = "-DSTEPPLAN_BFLOAT16"
 
 HOST = ("-std=c++20", "-fPIC", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra", "-Wno-unknown-pragmas")
@@ -64,7 +64,7 @@ def units(
 ) -> list[Unit]:
     """Everything that must be compiled, the slowest first. `own`: more flags, of the plan's own sources; `mixed`: the
     plan stores activations in bfloat16."""
-    return _units(sources, target.gpus[0].arch, null, extra, own, *EXECUTOR, mixed=mixed)
+    return _units(sources, target.gpus[0].arch, null, extra, own, [EXECUTOR], mixed)
 
 
 def probe_units(arch: str, null: bool) -> list[Unit]:
@@ -78,32 +78,43 @@ def _units(
     null: bool,
     extra: Sequence[str],
     own: Sequence[str],
-    *more: str,
+    more: Sequence[Group] = (),
     mixed: bool = False,
 ) -> list[Unit]:
-    runtime = [CUDA_RUNTIME / name for name in (*more, *(NULL_LIBRARY if null else LIBRARY))]
-    needed = used((*sources, *runtime), KERNELS)
-    kernels: list[tuple[Path, tuple[str, ...]]] = [(CUDA_RUNTIME / name, ()) for name in needed]
-    kernels += [(CUDA_RUNTIME / name, (BFLOAT16,)) for name in STORED if mixed and name in needed]
+    runtime = [_paths(group) for group in (*more, NULL_LIBRARY if null else LIBRARY)]
+    kernels: list[tuple[list[Path], tuple[str, ...]]] = [(_paths(BASE if null else BASE + DEVICE), ())]
+    for group in used((*sources, *(s for some in runtime for s in some), *_paths(BASE)), KERNELS):
+        stored = mixed and STORED.issuperset(group)
+        if stored:
+            kernels.append((_paths(group), (BFLOAT16,)))
+        if not stored or on_floats(sources, group):
+            kernels.append((_paths(group), ()))
     # The host's code only asks for work: it runs on every processor of the architecture, whichever the target assumes.
     extra = tuple(f for f in extra if not f.startswith("-march="))
     if null:
         includes: tuple[Path, ...] = ()
         defines: tuple[str, ...] = ("-DSTEPPLAN_NULL_DEVICE",)
         kernel = (*NULL_KERNELS, *defines)
-        compiled = [(k.name, _host([k], (*kernel, *stored), includes, extra)) for k, stored in kernels]
+        compiled = [(_names(some), _host(some, (*kernel, *stored), includes, extra)) for some, stored in kernels]
     else:
         includes, defines = (
             (*toolkit().includes, *libraries().includes),
             (f"-DSTEPPLAN_LIBRARIES={libraries().version}",),
         )
-        found = [*kernels, *((CUDA_RUNTIME / name, ()) for name in DEVICE)]
-        compiled = [(k.name, _kernels(k, arch, stored)) for k, stored in found]
-    compiled += [(s.name, _host([s], ("-O2", *defines), includes, extra)) for s in runtime]
+        compiled = [(_names(some), _kernels(some, arch, stored)) for some, stored in kernels]
+    compiled += [(_names(some), _host(some, ("-O2", *defines), includes, extra)) for some in runtime]
     asking = [s for s in sources if s.suffix != ".cu" and s.name not in BINDINGS]
-    for group in (*toolchain.groups(asking, TOGETHER), *([s] for s in sources if s not in asking)):
-        compiled.append((", ".join(s.name for s in group), _own(group, arch, null, defines, includes, extra, own)))
+    for some in (*toolchain.groups(asking, TOGETHER), *([s] for s in sources if s not in asking)):
+        compiled.append((_names(some), _own(some, arch, null, defines, includes, extra, own)))
     return compiled
+
+
+def _paths(group: Group) -> list[Path]:
+    return [CUDA_RUNTIME / name for name in group]
+
+
+def _names(sources: Sequence[Path]) -> str:
+    return ", ".join(source.name for source in sources)
 
 
 def _own(
@@ -121,12 +132,12 @@ def _own(
     if first.name in BINDINGS:  # the same for all plans
         return _host(group, (*MODULE, *defines), includes, extra)
     if first.suffix == ".cu":
-        return _host(group, (*NULL_KERNELS, *defines), includes, (*extra, *own)) if null else _kernels(first, arch)
+        return _host(group, (*NULL_KERNELS, *defines), includes, (*extra, *own)) if null else _kernels(group, arch)
     return _host(group, ("-O0", *defines), includes, (*extra, *own))
 
 
-def _kernels(source: Path, arch: str, defines: tuple[str, ...] = ()) -> Callable[[], Path]:
-    return lambda: compile_kernels(source, arch, defines)
+def _kernels(sources: Sequence[Path], arch: str, defines: tuple[str, ...] = ()) -> Callable[[], Path]:
+    return lambda: compile_kernels(sources, arch, defines)
 
 
 def _host(

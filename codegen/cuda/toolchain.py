@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -169,19 +170,22 @@ def require_driver() -> None:
         raise UserError("SP1851", "there is no NVIDIA driver on this machine", fix) from error
 
 
-def compile_kernels(source: Path, arch: str, defines: tuple[str, ...] = ()) -> Path:
-    """The object of a .cu file for one architecture, compiled now or before."""
-    kit, host = toolkit(), toolchain.compiler()
+def compile_kernels(sources: Sequence[Path], arch: str, defines: tuple[str, ...] = ()) -> Path:
+    """The object of .cu files of one folder for one architecture, one after the other as if they were one, compiled now
+    or before."""
+    kit, host, last = toolkit(), toolchain.compiler(), sources[-1]
     # -O1 is for what runs on the processor, which only launches: the code for the GPU is the same under every -O.
     flags = (*defines, "-std=c++20", "-O1", f"-arch={arch}", "--extended-lambda", "--expt-relaxed-constexpr")
-    flags += ("-fmad=false",) if source.name in UNFUSED else ()
+    flags += ("-fmad=false",) if UNFUSED.issuperset(source.name for source in sources) else ()
     flags += ("-diag-suppress=177", "-Xcompiler=-fPIC,-fvisibility=hidden,-Wno-unknown-pragmas", f"-ccbin={host.path}")
     key = hashlib.sha256()
     more = [os.environ.get(name, "") for name in ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")]  # nvcc reads them itself
-    for part in (kit.nvcc, kit.version, host.version, *flags, *more, source.name):
+    for part in (kit.nvcc, kit.version, host.version, *flags, *more):
         key.update(part.encode() + b"\0")
-    for file in (source, *toolchain.headers_of(source, (CUDA_RUNTIME, RUNTIME))):
+    headers = {h for source in sources for h in toolchain.headers_of(source, (CUDA_RUNTIME, RUNTIME))}
+    for file in (*sources, *sorted(headers)):
         key.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
-    target = toolchain.cache_folder() / "objects" / f"{source.stem}.{arch}-{key.hexdigest()[:24]}.o"
+    target = toolchain.cache_folder() / "objects" / f"{last.stem}.{arch}-{key.hexdigest()[:24]}.o"
     include = (f"-I{CUDA_RUNTIME}", f"-I{RUNTIME}", f"-I{kit.include}")
-    return toolchain.made_once([kit.nvcc, *flags, *include, "-c", str(source)], target)
+    before = [part for source in sources[:-1] for part in ("-include", str(source))]
+    return toolchain.made_once([kit.nvcc, *flags, *include, *before, "-c", str(last)], target)

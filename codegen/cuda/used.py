@@ -8,6 +8,9 @@ from pathlib import Path
 from codegen.cuda.toolchain import CUDA_RUNTIME
 from codegen.toolchain import headers_of
 
+Group = tuple[str, ...]
+"""Sources of the runtime that are compiled as one: most of what a small one takes alone is its headers."""
+
 DECLARED = ("device_kernels.hpp", "library.hpp")
 """Where the functions are declared that kernels' sources define."""
 
@@ -15,19 +18,42 @@ _FUNCTION = re.compile(r"^void (?:(\w+)::)?(\w+)\(Queue", re.MULTILINE)
 _CALL = re.compile(r"\b(\w+)(?=[<(])|\bgpu::(\w+)")
 
 
-def used(sources: Sequence[Path], kernels: Sequence[str]) -> tuple[str, ...]:
-    """Those of `kernels`, sources in the runtime's folder, that define what `sources`, or headers beside them, call; in
-    their order."""
-    found: set[str] = set()
+_NORM = re.compile(r"\bgpu::\w+Norm\w*<(\w+)>")
+
+
+def used(sources: Sequence[Path], kernels: Sequence[Group]) -> tuple[Group, ...]:
+    """Those of `kernels`, groups of sources in the runtime's folder, that define what `sources`, or headers beside
+    them, call, and what these call; in their order."""
+    found: set[Group] = set()
     headers = {h for s in sources for h in headers_of(s, ()) if h.name not in DECLARED}
     pending = [*sources, *headers]
     while pending:
-        called = {name for names in _CALL.findall(pending.pop().read_text()) for name in names}
-        for name in kernels:
-            if name not in found and not called.isdisjoint(offered()[name]):
-                found.add(name)
-                pending.append(CUDA_RUNTIME / name)
-    return tuple(name for name in kernels if name in found)
+        called = _called(pending.pop().read_text())
+        for group in kernels:
+            if group not in found and not called.isdisjoint(_offered_by(group)):
+                found.add(group)
+                pending += [CUDA_RUNTIME / name for name in group]
+    return tuple(group for group in kernels if group in found)
+
+
+def on_floats(sources: Sequence[Path], group: Group) -> bool:
+    """Whether a function of a plan's `sources` calls some of a group that is there once per type, and names float32 as
+    the type of a norm's activations, or of anything where it calls no norm."""
+    for source in sources:
+        for function in source.read_text().split("\n}\n"):
+            if not _called(function).isdisjoint(_offered_by(group)):
+                norm = _NORM.search(function)
+                if norm[1] == "float" if norm else re.search(r"\bfloat\b", function):
+                    return True
+    return False
+
+
+def _called(text: str) -> set[str]:
+    return {name for names in _CALL.findall(text) for name in names}
+
+
+def _offered_by(group: Group) -> set[str]:
+    return {function for name in group for function in offered()[name]}
 
 
 @cache

@@ -52,7 +52,7 @@ void jump(jmp_buf& from, jmp_buf& to) {
 
 class Blocks {
  public:
-  void run(int64_t blocks, int threads, const std::function<void()>& body) {
+  void run(int64_t blocks, int threads, const Body& body) {
     body_ = &body, threads_ = threads;
     warps_.resize(static_cast<size_t>((threads + kWarp - 1) / kWarp)), ahead_ = 0;
     const Turns order(blocks, random_);
@@ -93,7 +93,7 @@ class Blocks {
       try {
         while (begun_ < threads_) {
           running_->thread = current_place.thread = static_cast<int>(order_.at(begun_++));
-          (*body_)();
+          body_->run(body_->captured);
           ++ended_;
         }
       } catch (...) {
@@ -168,7 +168,7 @@ class Blocks {
 
   void begin(Fiber& fiber);
 
-  const std::function<void()>* body_ = nullptr;
+  const Body* body_ = nullptr;
   int threads_ = 0;
   int64_t begun_ = 0, ended_ = 0;
   Turns order_;
@@ -199,6 +199,19 @@ void Blocks::begin(Fiber& fiber) {
 
 void sync_threads() { here.sync_threads(); }
 uint64_t shuffle_xor_bits(uint64_t bits, int step) { return here.shuffle_xor(bits, step); }
-void run_blocks(int64_t blocks, int threads, const std::function<void()>& body) { here.run(blocks, threads, body); }
+void run_blocks(int64_t blocks, int threads, const Body& body) { here.run(blocks, threads, body); }
+
+void launch_body(const Queue& queue, const char* what, int64_t count, int64_t blocks, int threads, const Body& body) {
+  const bool told = queue.threads != kThreads || queue.blocks != kMostBlocks;
+  const std::string settings = told ? " in " + std::to_string(queue.threads) + "x" + std::to_string(queue.blocks) : "";
+  const auto* from = static_cast<const std::byte*>(body.captured);
+  // Streams copy their work when a recorded step is replayed.
+  const auto kept = std::make_shared<const std::vector<std::byte>>(from, from + body.bytes);
+  queue.device.run(queue.stream, std::string(what) + " " + std::to_string(count) + settings, [=] {
+    Body own = body;
+    own.captured = kept->data();
+    run_blocks(blocks, threads, own);
+  });
+}
 
 }  // namespace stepplan::gpu

@@ -46,13 +46,15 @@ void take_scalars(Queue queue, const Exchange& exchange, Scalars* to);
 void leave_results(Queue queue, const Exchange& exchange, const std::byte* result, int64_t bytes, const int64_t* rows,
                    int64_t reports);
 
-// -- elementwise.cu: of `n` elements ---------------------------------------------------------------------------------
+// -- unary.cu: of `n` elements -------------------------------------------------------------------------------------------
 template <class F, class T>
 void map_forward(Queue queue, const T* x, T* y, int64_t n, F f = {});
 /// x or y is null where F does not read it.
 template <class F, class T>
 void map_backward(Queue queue, const T* dy, const std::type_identity_t<T>* x, const std::type_identity_t<T>* y, T* dx,
                   int64_t n, F f = {});
+
+// -- binary.cu: likewise -------------------------------------------------------------------------------------------------
 template <class F, class T>
 void map_binary(Queue queue, const T* a, const T* b, T* y, int64_t n);
 template <class F, class T>
@@ -66,6 +68,12 @@ template <class T>
 void scale(Queue queue, const T* x, float factor, T* y, int64_t n);
 template <class T>
 void add_scalar(Queue queue, const T* x, float summand, T* y, int64_t n);
+template <class T>
+void dropout(Queue queue, const T* x, const Scalars* now, uint32_t node, float p, T* y, uint8_t* mask, int64_t n);
+template <class T>
+void dropout_backward(Queue queue, const T* dy, const uint8_t* mask, float p, T* dx, int64_t n);
+
+// -- numbers.cu: likewise ------------------------------------------------------------------------------------------------
 void pow_scalar(Queue queue, const float* x, float p, float* y, int64_t n);
 void pow_scalar_backward(Queue queue, const float* dy, const float* x, float p, float* dx, int64_t n);
 template <class Relation, class T>
@@ -76,12 +84,6 @@ void whole(Queue queue, const int64_t* a, const Strides& a_strides, const int64_
            int64_t* y, const Shape& shape);
 void where(Queue queue, const float* mask, const Strides& mask_strides, const float* a, const Strides& a_strides,
            const float* b, const Strides& b_strides, float* y, const Shape& shape);
-template <class From, class To>
-void cast(Queue queue, const From* x, To* y, int64_t n);
-template <class T>
-void dropout(Queue queue, const T* x, const Scalars* now, uint32_t node, float p, T* y, uint8_t* mask, int64_t n);
-template <class T>
-void dropout_backward(Queue queue, const T* dy, const uint8_t* mask, float p, T* dx, int64_t n);
 /// Numbers of a distribution: Uniform, Normal or Exponential; and whole ones, `count` from `low` on.
 struct Uniform;
 struct Normal;
@@ -107,6 +109,9 @@ void copy_blocks(Queue queue, const T* x, int64_t x_pitch, T* y, int64_t y_pitch
 /// [batch, rows, columns] -> [batch, columns, rows].
 template <class T>
 void transpose(Queue queue, const T* x, T* y, int64_t batch, int64_t rows, int64_t columns);
+/// Of the types themselves.
+template <class From, class To>
+void cast(Queue queue, const From* x, To* y, int64_t n);
 
 // -- normalise.cu --------------------------------------------------------------------------------------------------------
 /// As runtime/batch_norm.hpp. `sums`: `chunks` times 2 doubles per channel, chunk after chunk; each adds up its rows.
@@ -182,7 +187,7 @@ struct GroupNormGradient {
 template <Fusion fusion, class T>
 void group_norm_backward(Queue queue, const GroupNormGradient<T>& a, double* sums, int64_t chunks);
 
-// -- normalise.cu: of float32 alone --------------------------------------------------------------------------------------
+// -- lrn.cu ----------------------------------------------------------------------------------------------------------------
 struct Lrn {
   int64_t channels, size;
   float alpha, beta, k;

@@ -8,13 +8,7 @@
 
 #include "block.hpp"
 #include "queue.hpp"
-#ifdef STEPPLAN_NULL_DEVICE
-#include <functional>
-#include <string>
-#include <utility>
-
-#include "device.hpp"
-#else
+#ifndef STEPPLAN_NULL_DEVICE
 #include "checked.hpp"
 #endif
 
@@ -22,21 +16,11 @@ namespace stepplan::gpu {
 
 #ifdef STEPPLAN_NULL_DEVICE
 
-/// Notes a kernel and runs `body` in every thread of its blocks. No template: of what every kernel makes g++ compile, most
-/// would be this.
-inline void launch_body(const Queue& queue, const char* what, int64_t count, int64_t blocks, int threads,
-                        std::function<void()> body) {
-  const bool told = queue.threads != kThreads || queue.blocks != kMostBlocks;
-  const std::string settings = told ? " in " + std::to_string(queue.threads) + "x" + std::to_string(queue.blocks) : "";
-  queue.device.run(queue.stream, std::string(what) + " " + std::to_string(count) + settings,
-                   [=, body = std::move(body)] { run_blocks(blocks, threads, body); });
-}
-
 /// kernel(arguments...) in every thread of every block. `what` it computes, and how many, is for the null device's notes.
 template <class... P>
 void launch(const Queue& queue, const char* what, int64_t count, int64_t blocks, int threads, void (*kernel)(P...),
             std::type_identity_t<P>... arguments) {
-  launch_body(queue, what, count, blocks, threads, [=] { kernel(arguments...); });
+  launch_body(queue, what, count, blocks, threads, Body([=] { kernel(arguments...); }));
 }
 
 #elif defined(__CUDACC__)

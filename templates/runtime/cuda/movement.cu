@@ -1,4 +1,4 @@
-// Data movement: fills, strided copies, blocks, transposes.
+// Data movement: fills, strided copies, blocks, transposes, other types.
 #include <bit>
 
 #include "device_kernels.hpp"
@@ -202,5 +202,16 @@ STEPPLAN_MOVE(uint8_t)
 STEPPLAN_MOVE(uint16_t)
 STEPPLAN_MOVE(uint32_t)
 STEPPLAN_MOVE(uint64_t)
+
+template <class From, class To>
+void cast(Queue queue, const From* x, To* y, int64_t n) {
+  map_elements(queue, n, [=] STEPPLAN_KERNEL(int64_t, To& result, From v) { result = static_cast<To>(v); }, y, x);
+}
+template void cast<int64_t, float>(Queue, const int64_t*, float*, int64_t);
+template void cast<uint8_t, float>(Queue, const uint8_t*, float*, int64_t);
+template void cast<uint8_t, int64_t>(Queue, const uint8_t*, int64_t*, int64_t);
+template void cast<float, int64_t>(Queue, const float*, int64_t*, int64_t);
+template void cast<float, bfloat16>(Queue, const float*, bfloat16*, int64_t);
+template void cast<bfloat16, float>(Queue, const bfloat16*, float*, int64_t);
 
 }  // namespace stepplan::gpu

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <string>
 
+#include "device.hpp"
 #include "launch.hpp"
 
 namespace stepplan::gpu {
@@ -82,7 +83,7 @@ template <class F>
 const char* run(int64_t blocks, int threads, F body) {
   told[0] = 0;
   try {
-    run_blocks(blocks, threads, body);
+    run_blocks(blocks, threads, Body(body));
   } catch (const DeviceFailure& failure) {
     std::snprintf(told, sizeof(told), "%s", failure.what());
   }

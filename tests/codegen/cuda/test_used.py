@@ -6,22 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from codegen.cuda.build import EXECUTOR, KERNELS, LIBRARY, NULL_KERNELS, NULL_LIBRARY, _host
+from codegen.cuda.build import BASE, EXECUTOR, KERNELS, LIBRARY, NULL_KERNELS, NULL_LIBRARY, _host, _paths
 from codegen.cuda.toolchain import CUDA_RUNTIME
-from codegen.cuda.used import offered, used
+from codegen.cuda.used import Group, offered, on_floats, used
 from codegen.emit import emit
 from codegen.toolchain import headers_of
 from planner.zoo import build as zoo
 from tests.codegen.cuda.plans import gpu, plan_for
 
-RUNTIME = [CUDA_RUNTIME / name for name in (*EXECUTOR, *LIBRARY)]
+RUNTIME = _paths((*EXECUTOR, *LIBRARY, *BASE))
 
 
 def test_a_plan_needs_what_it_calls(tmp_path: Path) -> None:
     graph = zoo("mlp", 8)
     emit(plan_for(graph), graph, gpu(), tmp_path)
-    found = set(used([*tmp_path.glob("*.cpp"), *RUNTIME], KERNELS))
-    assert found == {"elementwise.cu", "joint.cu", "movement.cu", "plain.cu", "rows.cu", "steps.cu", "training.cu"}
+    found = used([*tmp_path.glob("*.cpp"), *RUNTIME], KERNELS)
+    assert set(found) == {("joint.cu", "training.cu"), ("unary.cu",)}
 
 
 def test_a_plans_own_sources_see_no_device(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_a_plans_own_sources_see_no_device(tmp_path: Path) -> None:
 
 def test_kernels_that_kernels_call_are_needed(tmp_path: Path) -> None:
     (tmp_path / "forward.cpp").write_text("gpu::spmm(queue, entries);\n")
-    assert used([tmp_path / "forward.cpp"], KERNELS) == ("indexed.cu", "training.cu")
+    assert used([tmp_path / "forward.cpp"], KERNELS) == (("joint.cu", "training.cu"), ("indexed.cu",))
 
 
 def test_every_declared_kernel_is_found() -> None:
@@ -54,15 +54,30 @@ def symbols(made: Path, *flags: str) -> set[str]:
     return set(re.findall(r" [A-Za-z] (stepplan::gpu::.*)$", told, re.MULTILINE))
 
 
-@pytest.mark.parametrize("name", (*KERNELS, *EXECUTOR, *NULL_LIBRARY))
-def test_the_linker_misses_nothing(name: str) -> None:
+def test_what_works_on_bfloat16_alone_needs_no_floats(tmp_path: Path) -> None:
+    norms = ("normalise.cu", "pooling.cu")
+
+    def needed(*bodies: str) -> bool:
+        source = tmp_path / "forward.cpp"
+        source.write_text("".join(f"void node() {{\n  {body}\n}}\n" for body in bodies))
+        return on_floats([source], norms)
+
+    norm = "const float* g = f(); const gpu::BatchNorm<{}> a{{}}; gpu::batch_norm<Fusion::relu>(queue, a, sums, 2);"
+    pool = "const {0}* x = run.at<{0}>(3); gpu::max_pool(queue, x, y, nullptr, pool);"
+    assert not needed(norm.format("bfloat16"), pool.format("bfloat16"), "const float* x = f(); gpu::copy(x);")
+    assert needed(norm.format("float"), pool.format("bfloat16"))
+    assert needed(norm.format("bfloat16"), pool.format("float"))
+
+
+@pytest.mark.parametrize("group", (BASE, *KERNELS, EXECUTOR, NULL_LIBRARY), ids="-".join)
+def test_the_linker_misses_nothing(group: Group) -> None:
     """Compiled for the null device: what one needs is in what is found from its text."""
 
-    def compiled(source: str) -> Path:
-        flags = NULL_KERNELS if source.endswith(".cu") else ("-O2",)
-        return _host([CUDA_RUNTIME / source], (*flags, "-DSTEPPLAN_NULL_DEVICE"), (), ())()
+    def compiled(sources: Group) -> Path:
+        flags = NULL_KERNELS if sources[0].endswith(".cu") else ("-O2",)
+        return _host(_paths(sources), (*flags, "-DSTEPPLAN_NULL_DEVICE"), (), ())()
 
-    # The null device's blocks and libraries are part of every module.
-    beside = {*used([CUDA_RUNTIME / name], KERNELS), *NULL_LIBRARY, *EXECUTOR, name}
+    # These are part of every module.
+    beside = {*used(_paths(group), KERNELS), NULL_LIBRARY, EXECUTOR, BASE, group}
     defined = set().union(*(symbols(compiled(other), "--defined-only") for other in beside))
-    assert symbols(compiled(name), "--undefined-only") <= defined
+    assert symbols(compiled(group), "--undefined-only") <= defined
