@@ -81,7 +81,7 @@ def export(
 
 def _decompositions(torch: Any, program: Any) -> dict[Any, Any]:
     """PyTorch's, of the operators that have no handler; what works in place is made functional first."""
-    called = {n.target for n in _calls(program) if packet(n.target) not in HANDLERS}
+    called = {n.target for n in _calls(program) if packet(n.target) not in HANDLERS and not _is_constant(torch, n)}
     missing = sorted((target for target in called if not target._schema.is_mutable), key=str)
     if not missing:
         return {}
@@ -280,7 +280,6 @@ def _keep_buffers(program: Any) -> None:
     for node in views_of_buffers(program):
         node.replace_all_uses_with(node.args[0])
         program.graph.erase_node(node)
-    program.graph_module.recompile()
 
 
 def _keep_detached(torch: Any, program: Any) -> None:
@@ -338,6 +337,11 @@ def _barrier(torch: Any) -> Any:
 
 def _calls(program: Any) -> list[Any]:
     return [n for n in program.graph.nodes if n.op == "call_function" and str(n.target).startswith("aten.") and n.users]
+
+
+def _is_constant(torch: Any, node: Any) -> bool:
+    """Made of Python's numbers alone, as by arange: computed when it is lowered."""
+    return not node.all_input_nodes and torch.Tag.nondeterministic_seeded not in node.target.tags
 
 
 def source_line(node: Any) -> str:
