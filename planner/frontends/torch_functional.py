@@ -10,15 +10,20 @@ from typing import Any
 from planner.frontends.aten import HANDLERS, packet
 
 _PLACE = ("stack_trace", "nn_module_stack")
+PLAIN = {
+    *("aten.broadcast_tensors", "aten.dropout", "aten.einsum", "aten.pad", "aten.sum_to_size"),
+    *("aten.fft_fft", "aten.fft_ifft", "aten.fft_rfft", "aten.fft_irfft"),
+}
+"""Composite operators that return no views, and are made of no other composite ones that have handlers."""
 
 
 def decomposed(torch: Any, program: Any, table: Any) -> Any:
     """The program, functional, with the operators of `table` decomposed: another one, or the same, changed."""
-    views = None if table else _only_views(torch, program)
-    if views is None:
+    composite = _plain(torch, program, table)
+    if composite is None:
         with _few_kept(torch, program):
             return program.run_decompositions(table)
-    for node in views:
+    for node in composite:
         _expand(torch, program.graph, node)
     program.graph.eliminate_dead_code(lambda n: n.is_impure(impure_random=False))  # as run_decompositions does
     (final,) = (n for n in program.graph.nodes if n.op == "output")
@@ -28,21 +33,21 @@ def decomposed(torch: Any, program: Any, table: Any) -> Any:
     return program
 
 
-def _only_views(torch: Any, program: Any) -> list[Any] | None:
-    """The nodes of composite operators that return views (flatten, reshape, to), where nothing else is to be changed;
-    None where there is more. PyTorch's run_decompositions traces a program twice, whatever there is."""
+def _plain(torch: Any, program: Any, table: Any) -> list[Any] | None:
+    """The nodes of composite operators that return views (flatten, reshape, to) or are in PLAIN, where nothing else is
+    to be changed; None where there is more. PyTorch's run_decompositions traces a program twice, whatever there is."""
     kept, found = _composite(torch.export.exported_program._collect_all_valid_cia_ops), []
     key = torch._C.DispatchKey
     for node in program.graph.nodes:
         target = node.target
-        if node.op != "call_function" or target is getitem or target in kept:
+        if node.op != "call_function" or target is getitem or (target in kept and target not in table):
             continue
         if not isinstance(target, torch._ops.OpOverload) or target._schema.is_mutable:
             return None
         composite = torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), "CompositeImplicitAutograd")
-        if composite and any(r.alias_info is not None for r in target._schema.returns):
+        if composite and (packet(target) in PLAIN or any(r.alias_info is not None for r in target._schema.returns)):
             found.append(node)
-        elif composite or target.py_kernels.keys() & {key.CompositeImplicitAutograd, key.Autograd}:
+        elif composite or target in table or target.py_kernels.keys() & {key.CompositeImplicitAutograd, key.Autograd}:
             return None
     return found
 
@@ -70,7 +75,7 @@ def _expand(torch: Any, graph: Any, node: Any) -> None:
 
     arguments, named = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
     with graph.inserting_before(node), torch.no_grad(), Recorder():
-        result = node.target(*arguments, **named)
+        result = node.target.decompose(*arguments, **named)
     several = isinstance(result, list | tuple)
     for user in list(node.users) if several else ():  # getitem
         user.replace_all_uses_with(made[id(result[user.args[1]])])
