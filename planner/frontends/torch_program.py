@@ -35,6 +35,8 @@ from planner.graph.model import unsupported
 
 OURS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 """The package's folder."""
+_CONSTANT = {"aten.arange", "aten.eye", "aten.full", "aten.ones", "aten.scalar_tensor", "aten.zeros"}
+"""Made of Python's numbers alone: computed when they are lowered, to the same bits as what they would be made of."""
 
 
 def import_torch() -> Any:
@@ -81,7 +83,7 @@ def export(
 
 def _decompositions(torch: Any, program: Any) -> dict[Any, Any]:
     """PyTorch's, of the operators that have no handler; what works in place is made functional first."""
-    called = {n.target for n in _calls(program) if packet(n.target) not in HANDLERS and not _is_constant(torch, n)}
+    called = {n.target for n in _calls(program) if packet(n.target) not in HANDLERS.keys() | _CONSTANT}
     missing = sorted((target for target in called if not target._schema.is_mutable), key=str)
     if not missing:
         return {}
@@ -337,11 +339,6 @@ def _barrier(torch: Any) -> Any:
 
 def _calls(program: Any) -> list[Any]:
     return [n for n in program.graph.nodes if n.op == "call_function" and str(n.target).startswith("aten.") and n.users]
-
-
-def _is_constant(torch: Any, node: Any) -> bool:
-    """Made of Python's numbers alone, as by arange: computed when it is lowered."""
-    return not node.all_input_nodes and torch.Tag.nondeterministic_seeded not in node.target.tags
 
 
 def source_line(node: Any) -> str:
