@@ -35,7 +35,6 @@ def join_buffers(program: Any) -> None:
             node.replace_all_uses_with(kept)
             graph.erase_node(node)
             signature.input_specs.remove(spec)
-    program.graph_module.recompile()
 
 
 def moving_statistics(program: Any) -> list[str]:

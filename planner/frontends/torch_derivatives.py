@@ -90,9 +90,7 @@ def expand_derivatives(torch: Any, program: Any, barrier: Any, refuse: Refuse) -
     """Puts the operators of their backward passes in the place of all derivatives of a functional program. Of each,
     whether it is a batch norm's. `barrier`: the operator whose result has no gradient."""
     nodes = [n for n in program.graph.nodes if packet(n.target) == OPERATOR]
-    found = [_expand(torch, program.graph, node, barrier, refuse) for node in nodes]
-    program.graph_module.recompile()
-    return found
+    return [_expand(torch, program.graph, node, barrier, refuse) for node in nodes]
 
 
 def _expand(torch: Any, graph: Any, node: Any, barrier: Any, refuse: Refuse) -> bool:

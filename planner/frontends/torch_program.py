@@ -8,9 +8,8 @@ import sys
 import sysconfig
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from functools import cache
 from typing import Any, NamedTuple
 
 from planner.errors import UserError
@@ -19,6 +18,7 @@ from planner.frontends.torch_assignments import assignments, require_kept
 from planner.frontends.torch_buffers import join_buffers
 from planner.frontends.torch_checks import unvalidated
 from planner.frontends.torch_derivatives import expand_derivatives, recorded_derivatives
+from planner.frontends.torch_functional import decomposed
 from planner.frontends.torch_functions import traced_functions
 from planner.frontends.torch_numbers import numbers, tell
 from planner.frontends.torch_stand_ins import stand_ins
@@ -35,6 +35,8 @@ from planner.graph.model import unsupported
 
 OURS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 """The package's folder."""
+_CONSTANT = {"aten.arange", "aten.eye", "aten.full", "aten.ones", "aten.scalar_tensor", "aten.zeros"}
+"""Made of Python's numbers alone: computed when they are lowered, to the same bits as what they would be made of."""
 
 
 def import_torch() -> Any:
@@ -81,7 +83,7 @@ def export(
 
 def _decompositions(torch: Any, program: Any) -> dict[Any, Any]:
     """PyTorch's, of the operators that have no handler; what works in place is made functional first."""
-    called = {n.target for n in _calls(program) if packet(n.target) not in HANDLERS}
+    called = {n.target for n in _calls(program) if packet(n.target) not in HANDLERS.keys() | _CONSTANT}
     missing = sorted((target for target in called if not target._schema.is_mutable), key=str)
     if not missing:
         return {}
@@ -120,31 +122,9 @@ def _exported(torch: Any, module: Any, original: Any, positional: Any, keywords:
 
 def _decomposed(torch: Any, program: Any, table: Any) -> Any:
     try:
-        with _few_kept(torch, program):
-            return program.run_decompositions(table)
+        return decomposed(torch, program, table)
     except Exception as error:  # of whatever PyTorch meets there
         raise _export_error(error) from error
-
-
-@contextmanager
-def _few_kept(torch: Any, program: Any) -> Iterator[None]:
-    """Within it, PyTorch prepares those composite operators for being left alone that have handlers or are in the
-    program, not all thousand that it knows: that takes a quarter of a second each time."""
-    module = torch.export.exported_program
-    collected = module._collect_all_valid_cia_ops
-    blocks = (m for m in program.graph_module.modules() if isinstance(m, torch.fx.GraphModule))
-    called = {n.target for block in blocks for n in block.graph.nodes}
-    kept = {op for op in _composite(collected) if op in called or packet(op) in HANDLERS}
-    module._collect_all_valid_cia_ops = lambda: kept
-    try:
-        yield
-    finally:
-        module._collect_all_valid_cia_ops = collected
-
-
-@cache
-def _composite(collected: Callable[[], set[Any]]) -> frozenset[Any]:
-    return frozenset(collected())
 
 
 @contextmanager
@@ -302,7 +282,6 @@ def _keep_buffers(program: Any) -> None:
     for node in views_of_buffers(program):
         node.replace_all_uses_with(node.args[0])
         program.graph.erase_node(node)
-    program.graph_module.recompile()
 
 
 def _keep_detached(torch: Any, program: Any) -> None:
