@@ -25,7 +25,8 @@ def quick(target: Target) -> tuple[str, ...]:
 
 @cache
 def _quick(march: str) -> tuple[str, ...]:
-    folder = toolchain.cache_folder() / "tests"
+    # In a folder for each architecture: g++ looks at all files there, also at those that are being written.
+    folder = toolchain.cache_folder() / "tests" / march
     header, made = folder / "headers.hpp", folder / "headers.hpp.gch"
     made.mkdir(parents=True, exist_ok=True)
     write_text(header, HEADERS)

@@ -1,4 +1,5 @@
 // The kernels that bring a few channels into cells and back, on the null device.
+#include "device.hpp"
 #include "plain.cu"
 
 #include "movement.cu"
