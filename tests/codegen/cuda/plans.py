@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from codegen.build import build
+from codegen.cuda.build import HOST
 from codegen.cuda.emit import emit_cases
 from codegen.cuda.executor import CudaExecutor
 from codegen.cuda.facts import facts
@@ -20,11 +21,21 @@ from planner.solve.options import PlanOptions
 from planner.solve.pipeline import make_plan
 from planner.target.model import Target
 from planner.target.text import load_target
+from tests.codegen import quick
 
 NULL = not os.environ.get("STEPPLAN_TEST_GPU")
 FLAGS = ("-Wall", "-Wextra", *(["-Werror"] if NULL else []))
 """NVIDIA's headers have warnings of their own."""
+INCLUDED = (*quick.INCLUDED, "functional", "memory", "stdexcept", "string", "vector")
+"""What the runtime's headers include: half of what a small plan's sources take."""
 asks_the_null_device = pytest.mark.skipif(not NULL, reason="asks for what only the null device records or pretends")
+
+
+def flags() -> quick.Flags:
+    """Of a plan's own sources: FLAGS, for the null device with those headers compiled beforehand."""
+    if not NULL:
+        return FLAGS
+    return (*FLAGS, *quick.beforehand("null", INCLUDED, (*HOST, "-O0", "-DSTEPPLAN_NULL_DEVICE", *FLAGS)))
 
 
 def gpu() -> Target:
@@ -46,7 +57,7 @@ def costs_of(graph: Graph) -> CostTable:
 def make(plan: Plan, graph: Graph, folder: Path, safe: bool = True) -> type[CudaExecutor]:
     """`safe=False`: emit a plan that `check` would reject."""
     (emit if safe else emit_cases)(plan, graph, gpu(), folder)
-    build(folder, flags=FLAGS, null_device=NULL)
+    build(folder, flags=flags(), null_device=NULL)
     found = executor_class(folder)
     assert issubclass(found, CudaExecutor)
     return found

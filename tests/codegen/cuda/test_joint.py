@@ -19,7 +19,7 @@ from planner.graph.precision import mixed_precision
 from planner.ops.base import op_named
 from planner.plan.schema import Entry, Plan, parse_slice
 from planner.zoo import build as build_zoo
-from tests.codegen.cuda.plans import FLAGS, NULL, asks_the_null_device, make, plan_for
+from tests.codegen.cuda.plans import NULL, asks_the_null_device, flags, make, plan_for
 from tests.codegen.cuda.test_null_device import assert_steps_agree, batch
 from tests.graphs import classifier, conv, images
 
@@ -170,7 +170,7 @@ def test_a_joint_launch_computes_what_single_ones_do(graph: Graph, tmp_path: Pat
 
 def remade(folder: Path) -> type[CudaExecutor]:
     """The sources of a folder as they are."""
-    build(folder, flags=FLAGS, null_device=NULL)
+    build(folder, flags=flags(), null_device=NULL)
     found = executor_class(folder)
     assert issubclass(found, CudaExecutor)
     return found

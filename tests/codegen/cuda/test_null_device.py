@@ -20,7 +20,7 @@ from planner.errors import InternalError, UserError
 from planner.graph.model import DType, Graph
 from planner.graph.optimizer import Optimizer
 from planner.zoo import build as build_zoo
-from tests.codegen.cuda.plans import FLAGS, NULL, asks_the_null_device, make, plan_for
+from tests.codegen.cuda.plans import NULL, asks_the_null_device, flags, make, plan_for
 from tests.codegen.every_op import every_op_net
 from tests.graphs import small_net
 from tests.interpreter import run_program
@@ -132,9 +132,9 @@ def test_every_op_family_trains(tmp_path: Path) -> None:
 @asks_the_null_device
 def test_bindings_compile_without_a_warning(wide_class: type[CudaExecutor]) -> None:
     """What plans share is built without `FLAGS`."""
-    flags = (*HOST, "-O1", "-Werror", "-DSTEPPLAN_NULL_DEVICE", f"-I{CUDA_RUNTIME}")
+    strict = (*HOST, "-O1", "-Werror", "-DSTEPPLAN_NULL_DEVICE", f"-I{CUDA_RUNTIME}")
     source = wide_class._folder / "module.cpp"
-    assert toolchain.compile_object(source, flags=flags, folders=(CUDA_RUNTIME, RUNTIME)).exists()
+    assert toolchain.compile_object(source, flags=strict, folders=(CUDA_RUNTIME, RUNTIME)).exists()
 
 
 def test_steps_do_not_wait(wide_class: type[CudaExecutor]) -> None:
@@ -159,7 +159,7 @@ def edited(made: type[CudaExecutor], folder: Path, where: dict[str, str], by: st
         for match in reversed(found if number is None else [found[number]]):
             text = text[: match.start()] + match.expand(by) + text[match.end() :]
         (folder / name).write_text(text)
-    build(folder, flags=FLAGS, null_device=NULL)
+    build(folder, flags=flags(), null_device=NULL)
     return executor_class(folder)
 
 
