@@ -28,7 +28,7 @@ def test_no_op_disturbs_another(tmp_path: Path) -> None:
     plan = plan_of(cases, graph, target, places)
     assert not [e for lane in plan.programs[0].lanes for e in lane if e.wait and e.run.endswith("/0#0")]
     emit(plan, graph, target, tmp_path)
-    build(tmp_path, flags=("-Og",))  # neighbours are the point: test_ops compiles the same kernels as usual
+    build(tmp_path, flags=("-Og",))  # neighbours are the point: test_ops compiles the same kernels to vector code
     wrong = []
     for seed in range(3):
         with executor_class(tmp_path)(pin=False, poison=True) as executor:
