@@ -23,7 +23,7 @@ from codegen.intact import require_intact
 from codegen.parts import Part, parts, predictions
 from codegen.passes import input_gradients, start_backward, start_forward
 from codegen.progress import Progress
-from codegen.state import State, in_framework, logical
+from codegen.state import IncompatibleKeys, State, in_framework, logical
 from codegen.tracing import Trace, TraceEvent, events_of_step
 from planner.errors import InternalError, UserError
 from planner.graph.model import DType, Graph, Program, Value
@@ -222,9 +222,10 @@ class Executor:
             everything = self._state.read_all()
             return {name: torch.from_numpy(everything[name]) for name in self._state.module_names()}
 
-    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> IncompatibleKeys:
         """Take over parameters and states: from `state_dict` of this or another executor (training goes on with the
-        same bits), or from a PyTorch module (optimizer state then stays as it is).
+        same bits), or from a PyTorch module (optimizer state then stays as it is). Returns the names that
+        did not fit, as PyTorch does: none but with `strict=False`.
 
         SP1611: names are missing or unknown (only with `strict`), or a shape or type differs. SP1610: its seed or
         learning rate is none. Nothing has changed then.
@@ -235,8 +236,9 @@ class Executor:
         with self._lock:
             self._require_open()
             progress = self._progress.loaded(state)
-            self._state.load(state, strict)
+            found = self._state.load(state, strict)
             self._progress = progress
+            return found
 
     # -- looking inside ----------------------------------------------------------------------------------------
     def value(self, name: str) -> Array:

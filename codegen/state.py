@@ -1,7 +1,7 @@
 """Parameters and states of an executor, in and out, by the framework's names and in its layout."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,14 @@ MOST_COUNTED = 2**62
 """Steps and batches of a state are fewer, so that they can be counted on in 64 bits."""
 COUNTER = "num_batches_tracked"
 """PyTorch's batch norms count batches; no kernel needs that number, but a PyTorch module's state has it."""
+
+
+class IncompatibleKeys(NamedTuple):
+    """What of a state was not taken over, as PyTorch tells it."""
+
+    missing_keys: list[str]
+    """Of the plan; optimizer state only where the state has some."""
+    unexpected_keys: list[str]
 
 
 class State:
@@ -99,15 +107,16 @@ class State:
             view = self._view(value)
             view[...] = (to_words(ordered) if view.dtype == np.uint16 else ordered).reshape(view.shape)
 
-    def load(self, state: Mapping[str, Any], strict: bool) -> None:
+    def load(self, state: Mapping[str, Any], strict: bool) -> IncompatibleKeys:
         """Write everything that `state` names, except `stepplan.` entries, after all of it was looked at."""
         given = {k: _told(k, v) for k, v in state.items() if not k.startswith(PREFIX)}
         counters = {k: _counted(k, v) for k, v in given.items() if k.endswith(COUNTER)}
         tensors = {k: v for k, v in given.items() if k not in counters}
         fixed = {k: tensors.pop(k) for k in self._fixed if k in tensors}
         tensors = self._untied(tensors, strict)
+        found = self._incompatible(tensors)
         if strict:
-            self._require_complete(tensors)
+            _require_none(found)
             self._require_same(fixed)
         fitting = [(self.by_name[k], _in_pairs(v)) for k, v in tensors.items() if k in self.by_name]
         for value, data in fitting:
@@ -122,6 +131,7 @@ class State:
         now = {n: c + self.steps * self.per_step[n] for n, c in self._counters.items()}
         self._counters = {n: counters.get(n, c) for n, c in now.items()}
         self.steps = 0
+        return found
 
     def _untied(self, tensors: Mapping[str, Array], strict: bool) -> dict[str, Array]:
         """One entry per value; SP1611 where tied parameters differ."""
@@ -138,7 +148,7 @@ class State:
             found.setdefault(name, tensors[alias])
         return found
 
-    def _require_complete(self, tensors: Mapping[str, Array]) -> None:
+    def _incompatible(self, tensors: Mapping[str, Array]) -> IncompatibleKeys:
         unknown = sorted(k for k in tensors if k not in self.by_name)
         missing = sorted(
             n for n, v in self.by_name.items() if n not in tensors and v.id not in self.slots and not v.constant
@@ -146,14 +156,7 @@ class State:
         slots = {n for n, v in self.by_name.items() if v.id in self.slots}
         if slots & tensors.keys():
             missing += sorted(slots - tensors.keys())
-        if unknown or missing:
-            told = [f"{len(names)} {what} ({', '.join(names[:4])}{', ...' if len(names) > 4 else ''})"
-                    for what, names in (("missing", missing), ("unknown", unknown)) if names]  # fmt: skip
-            raise UserError(
-                "SP1611",
-                f"the state does not fit the plan: {' and '.join(told)}",
-                "load the state of this model, or pass strict=False to take over what fits",
-            )
+        return IncompatibleKeys(missing, unknown)
 
     def _require_same(self, fixed: Mapping[str, Array]) -> None:
         """What was folded into the plan's constants cannot change any more."""
@@ -164,6 +167,20 @@ class State:
                     f"{name} was fixed when the model was captured and differs in the state",
                     "capture the model with that state, or pass strict=False to keep the plan's",
                 )
+
+
+def _require_none(found: IncompatibleKeys) -> None:
+    told = [
+        f"{len(names)} {what} ({', '.join(names[:4])}{', ...' if len(names) > 4 else ''})"
+        for what, names in (("missing", found.missing_keys), ("unknown", found.unexpected_keys))
+        if names
+    ]
+    if told:
+        raise UserError(
+            "SP1611",
+            f"the state does not fit the plan: {' and '.join(told)}",
+            "load the state of this model, or pass strict=False to take over what fits",
+        )
 
 
 def _batch_norms(graph: Graph) -> dict[str, int]:

@@ -309,7 +309,9 @@ def test_states_that_do_not_fit(small: Executor) -> None:
     del state["fc.bias"]
     with pytest.raises(UserError, match=r"1 missing \(fc.bias\)"):
         small.load_state_dict(state)
-    small.load_state_dict(state | {"conv9.weight": np.zeros(3)}, strict=False)
+    found = small.load_state_dict(state | {"conv9.weight": np.zeros(3)}, strict=False)
+    assert found == (["fc.bias"], ["conv9.weight"])
+    assert small.load_state_dict(small.state_dict()) == ([], [])
 
 
 def test_trace_has_every_slice_once(small: Executor, tmp_path: Path) -> None:
