@@ -16,8 +16,6 @@ DECLARED = ("device_kernels.hpp", "library.hpp")
 
 _FUNCTION = re.compile(r"^void (?:(\w+)::)?(\w+)\(Queue", re.MULTILINE)
 _CALL = re.compile(r"\b(\w+)(?=[<(])|\bgpu::(\w+)")
-
-
 _NORM = re.compile(r"\bgpu::\w+Norm\w*<(\w+)>")
 
 

@@ -29,6 +29,8 @@ class Stage:
     """Position + 1 of every slice in its lane: what a clock must reach for it to be finished."""
     places: tuple[tuple[int, int], ...]
     """(lane, end) of every slice: most questions concern one of few, for which arrays are slow."""
+    first: int
+    """The number of its first slice, where slices are numbered through all stages."""
 
 
 class Clocks:
@@ -39,9 +41,6 @@ class Clocks:
         """Per lane: what is finished when its next entry starts, as far as lane order and waits say."""
         self._length = np.zeros(lanes, np.int32)
         self._stages: list[Stage] = []
-        self._firsts: list[int] = []
-        """The number of every stage's first slice, where slices are numbered through all stages."""
-        self._slices = 0
         self._stage_of = np.zeros(64, np.int32)
         """The stage of every slice."""
         self._known = np.zeros((64, lanes), np.int32)
@@ -75,17 +74,17 @@ class Clocks:
                 np.maximum(heard, missing, out=heard)
                 self._name(chosen, missing, heard, waits)
         ends = self._length[where]
-        stage = Stage(name, where, ends + 1, tuple(zip(lanes, (ends + 1).tolist(), strict=True)))
-        first, self._slices = self._slices, self._slices + count
-        self._known, self._stage_of = _grown(self._known, self._slices), _grown(self._stage_of, self._slices)
-        self._known[first : self._slices] = heard
-        self._stage_of[first : self._slices] = len(self._stages)
+        first = self._stages[-1].first + len(self._stages[-1].places) if self._stages else 0
+        stage = Stage(name, where, ends + 1, tuple(zip(lanes, (ends + 1).tolist(), strict=True)), first)
+        behind = first + count
+        self._known, self._stage_of = _grown(self._known, behind), _grown(self._stage_of, behind)
+        self._known[first:behind] = heard
+        self._stage_of[first:behind] = len(self._stages)
         self._at = _grown(self._at, max(end for _, end in stage.places))
         self._at[ends, where] = rows + first
         self._length[where] = heard[rows, where] = stage.ends
         self._latest[where] = heard
         self._stages.append(stage)
-        self._firsts.append(first)
         return stage, waits
 
     def _heard(self, base: Ints, missing: Ints, where: Any) -> Ints:
@@ -122,7 +121,7 @@ class Clocks:
         stages = self._stage_of[slices]
         distinct = sorted(set(stages.tolist()))
         for number in distinct:
-            stage, first = self._stages[number], self._firsts[number]
+            stage = self._stages[number]
             ours = stages == number if len(distinct) > 1 else np.ones(len(rows), bool)
             if len(rows) >= COMPACT:
                 whole = np.bincount(rows[ours], minlength=len(waits)) >= COMPACT
@@ -132,7 +131,7 @@ class Clocks:
                     for row in np.flatnonzero(whole).tolist():
                         waits[row] += (f"{stage.name}#*",)
             for row, index in zip(rows[ours].tolist(), slices[ours].tolist(), strict=True):
-                waits[row] += (f"{stage.name}#{index - first}",)
+                waits[row] += (f"{stage.name}#{index - stage.first}",)
 
 
 def _grown(array: Ints, size: int) -> Ints:

@@ -36,7 +36,7 @@ def executor(cases: list[Case], tmp_path_factory: pytest.TempPathFactory) -> Exe
     folder: Path = tmp_path_factory.mktemp("every_op")
     graph, target = graph_of(cases), target_of(LANES)
     emit(plan_of(cases, graph, target), graph, target, folder)
-    build(folder, flags=(*STRICT, "-O1"))  # vector code, too: of what the loops ask for, in two fifths of the time
+    build(folder, flags=(*STRICT, "-O1"))  # vector code, too: of what the loops ask for, in half of the time
     return executor_class(folder)(pin=False, poison=True)
 
 

@@ -49,7 +49,7 @@ def test_as_pytorch_does(name: str) -> None:
 
 
 def told(program: Any) -> Any:
-    """Nodes by number: names, operators, operands, shapes and types; and the results. Without assertions."""
+    """Nodes by number: operators, operands, shapes, strides and types; and the results. Without assertions."""
     nodes = [n for n in program.graph.nodes if n.op != "call_function" or n.users]
     number = {node: i for i, node in enumerate(nodes)}
     by_name = {node.name: i for node, i in number.items()}

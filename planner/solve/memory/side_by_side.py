@@ -54,14 +54,18 @@ class Work:
     behind."""
 
     @cached_property
+    def place(self) -> Mapping[str, int]:
+        """node id -> its place in the wanted order"""
+        return {n.id: at for at, n in enumerate(self.wanted)}
+
+    @cached_property
     def tasks(self) -> tuple["Task", ...]:
         """The nodes in the wanted order."""
-        place = {n.id: at for at, n in enumerate(self.wanted)}
         needs = dependencies(self.graph, self.graph.program[self.lean.program])
         followers: dict[str, list[int]] = {n: [] for n in needs}
         for follower, needed in needs.items():
             for name in needed:
-                followers[name].append(place[follower])
+                followers[name].append(self.place[follower])
         value, found = self.graph.value, list[Task]()
         for node in self.wanted:
             choice, lanes = self.lean.choices[node.id], self.lean.lanes[node.id]
@@ -85,8 +89,7 @@ class Work:
     @cached_property
     def lean_places(self) -> tuple[int, ...]:
         """The lean order's nodes as places in the wanted order."""
-        place = {n.id: at for at, n in enumerate(self.wanted)}
-        return tuple(place[n.id] for n in self.lean.order)
+        return tuple(self.place[n.id] for n in self.lean.order)
 
 
 @dataclass(frozen=True, slots=True)
