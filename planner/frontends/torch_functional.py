@@ -8,8 +8,8 @@ from operator import getitem
 from typing import Any
 
 from planner.frontends.aten import HANDLERS, packet
+from planner.frontends.torch_in_place import PLACE, is_composite, write_apart
 
-_PLACE = ("stack_trace", "nn_module_stack")
 PLAIN = {
     *("aten.broadcast_tensors", "aten.dropout", "aten.einsum", "aten.pad", "aten.sum_to_size"),
     *("aten.fft_fft", "aten.fft_ifft", "aten.fft_rfft", "aten.fft_irfft"),
@@ -19,6 +19,7 @@ PLAIN = {
 
 def decomposed(torch: Any, program: Any, table: Any) -> Any:
     """The program, functional, with the operators of `table` decomposed: another one, or the same, changed."""
+    write_apart(torch, program)
     composite = _plain(torch, program, table)
     if composite is None:
         with _few_kept(torch, program):
@@ -44,7 +45,7 @@ def _plain(torch: Any, program: Any, table: Any) -> list[Any] | None:
             continue
         if not isinstance(target, torch._ops.OpOverload) or target._schema.is_mutable:
             return None
-        composite = torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), "CompositeImplicitAutograd")
+        composite = is_composite(torch, target)
         if composite and (packet(target) in PLAIN or any(r.alias_info is not None for r in target._schema.returns)):
             found.append(node)
         elif composite or target in table or target.py_kernels.keys() & {key.CompositeImplicitAutograd, key.Autograd}:
@@ -61,7 +62,7 @@ def _expand(torch: Any, graph: Any, node: Any) -> None:
     def append(value: Any, target: Any, *arguments: Any) -> None:
         name = getattr(target, "overloadpacket", target).__name__
         step = graph.create_node("call_function", target, *arguments, name=name)
-        step.meta = {"val": value} | {k: node.meta[k] for k in _PLACE if k in node.meta}
+        step.meta = {"val": value} | {k: node.meta[k] for k in PLACE if k in node.meta}
         made[id(value)] = step
         alive.append(value)
         for i, part in enumerate(value if isinstance(value, list | tuple) else ()):

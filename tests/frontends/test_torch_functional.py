@@ -70,16 +70,67 @@ def laid_out(value: Any) -> Any:
     return value if value is None else (value.shape, value.stride(), value.dtype)
 
 
+WRITING: dict[str, Callable[..., Any]] = {
+    "norms": lambda x, conv, norm, frozen: frozen(norm(conv(x))).relu_(),
+    "chains": lambda x, conv, norm, frozen: nn.functional.hardswish(norm(x).mul_(2).sub_(x, alpha=3), inplace=True),
+    "residual": lambda x, conv, norm, frozen: conv(y := conv(x).relu_()).add_(y).clamp_(0, 6).flatten(1),
+    "old_and_new": lambda x, conv, norm, frozen: (y := x.sin(), y.cos(), y.exp_(), y * 2)[1:],
+    "of_itself": lambda x, conv, norm, frozen: (y := conv(x)).mul_(y),
+    "of_parts": lambda x, conv, norm, frozen: norm(conv(x)).max(1)[0].tanh_(),
+}
+
+
+class Layers(nn.Module):
+    def __init__(self, forward: Callable[..., Any]) -> None:
+        super().__init__()
+        self.conv, self.norm, self.frozen = nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3), nn.BatchNorm2d(3).eval()
+        self.body = forward
+
+    def forward(self, x: Tensor) -> Any:
+        return self.body(x, self.conv, self.norm, self.frozen)
+
+
+@pytest.mark.parametrize("name", WRITING)
+def test_what_layers_write_is_known(name: str) -> None:
+    module, x = Layers(WRITING[name]), torch.randn(4, 3, 5, 5)
+    wanted = torch.export.export(module, (x,)).run_decompositions({})
+    with patch.object(torch.export.ExportedProgram, "run_decompositions", None):
+        found = decomposed(torch, torch.export.export(module, (x,)), {})
+    assert told(found) == told(wanted)
+    changed = [list(p.graph_signature.buffers_to_mutate.values()) for p in (found, wanted)]
+    assert changed[0] == changed[1]
+
+
+def _view_before(x: Tensor, weight: Tensor) -> Tensor:
+    y = x + 1
+    view = y[0]
+    y.add_(2)
+    return view
+
+
 @pytest.mark.parametrize(
     "forward",
     [
-        lambda x, weight: (x + 1).add_(2),
+        _view_before,
+        lambda x, weight: (y := x + 1)[0].add_(2).sum() + y,
+        lambda x, weight: nn.functional.dropout(y := x + 1, training=False).mul_(3) + y,
+        lambda x, weight: (x + 1).lt_(2),
+        lambda x, weight: (x + 1).bernoulli_(0.5),
         lambda x, weight: nn.functional.batch_norm(x, weight[:, 0].detach(), weight[:, 1].detach(), training=True),
         lambda x, weight: torch.einsum("ij,jk->ik", x, weight.detach()).add_(1),
     ],
 )
-def test_what_writes_is_left_to_pytorch(forward: Callable[[Tensor, Tensor], Any]) -> None:
-    program = decomposed(torch, torch.export.export(Forward(forward), (torch.randn(4, 6),)), {})
+def test_what_writes_otherwise_is_left_to_pytorch(forward: Callable[[Tensor, Tensor], Any]) -> None:
+    module, x = Forward(forward), torch.randn(4, 6)
+    wanted = told(torch.export.export(module, (x,)).run_decompositions({}))
+    program = decomposed(torch, torch.export.export(module, (x,)), {})
     called = [n.target for n in program.graph.nodes if isinstance(n.target, torch._ops.OpOverload)]
     assert called
     assert not any(target._schema.is_mutable for target in called)
+    assert told(program) == wanted
+
+
+def test_a_norm_that_runs_twice_is_left_to_pytorch() -> None:
+    module, x = Layers(lambda x, conv, norm, frozen: norm(norm(x))), torch.randn(4, 3, 5, 5)
+    wanted = told(torch.export.export(module, (x,)).run_decompositions({}))
+    assert told(decomposed(torch, torch.export.export(module, (x,)), {})) == wanted
