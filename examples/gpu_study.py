@@ -50,6 +50,7 @@ A machine that starts bare each time forgets everything: `--state FILE` keeps co
 
 import argparse
 import contextlib
+import importlib.util
 import json
 import os
 import signal
@@ -69,14 +70,25 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
 
 try:
-    from gpu_parts import accuracy, inside, memory, sanitize, speed, streams
+    from gpu_parts import accuracy, memory, sanitize, speed, streams
     from gpu_parts.study import GpuLost, Study
 
     from planner.artefact import write_text
     from planner.errors import UserError
+
+    if importlib.util.find_spec("torch") is None:  # not imported here: seconds of every process, few of which use it
+        raise ModuleNotFoundError(name="torch")
 except ModuleNotFoundError as missing:
     needs = __doc__.partition("What the machine")
     sys.exit(f"{sys.executable} lacks {missing.name}: bring it along.\n\n{''.join(needs[1:])}")
+
+
+def autograd(study: Study) -> None:
+    """The part that is made of PyTorch's modules."""
+    from gpu_parts.inside import autograd
+
+    autograd(study)
+
 
 PARTS: dict[str, tuple[Callable[[Study], None], float]] = {
     "machine": (speed.machine, 2),
@@ -92,7 +104,7 @@ PARTS: dict[str, tuple[Callable[[Study], None], float]] = {
     "streams": (streams.streams, 2.5),
     "depth": (memory.depths_under_the_cap, 2),
     "convolutions": (speed.convolutions, 1),
-    "autograd": (inside.autograd, 1.25),
+    "autograd": (autograd, 1.25),
 }
 """What measures it, and for how many minutes in one turn."""
 TOLD = 1500

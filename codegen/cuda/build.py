@@ -45,6 +45,8 @@ BFLOAT16 = "-DSTEPPLAN_BFLOAT16"
 HOST = ("-std=c++20", "-fPIC", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra", "-Wno-unknown-pragmas")
 NULL_KERNELS = ("-O0", "-x", "c++")
 """Kernels for the null device: nobody waits for them, everybody for their compiler."""
+NULL_PRODUCTS: Group = ("plain.cu",)
+"""But for those that take the libraries' place there: a step of a convolutional network does little else."""
 MODULE = ("-Os", "-fno-strict-aliasing")
 BINDINGS = ("module.cpp", "probe.cpp")
 TOGETHER = 8 * toolchain.TOGETHER
@@ -82,7 +84,11 @@ def _units(
     mixed: bool = False,
 ) -> list[Unit]:
     runtime = [_paths(group) for group in (*more, NULL_LIBRARY if null else LIBRARY)]
-    kernels: list[tuple[list[Path], tuple[str, ...]]] = [(_paths(BASE if null else BASE + DEVICE), ())]
+    kernels: list[tuple[list[Path], tuple[str, ...]]] = []
+    if null:
+        kernels += [(_paths(NULL_PRODUCTS), ("-O2",)), (_paths([n for n in BASE if n not in NULL_PRODUCTS]), ())]
+    else:
+        kernels.append((_paths(BASE + DEVICE), ()))
     for group in used((*sources, *(s for some in runtime for s in some), *_paths(BASE)), KERNELS):
         stored = mixed and STORED.issuperset(group)
         if stored:
@@ -95,13 +101,13 @@ def _units(
         includes: tuple[Path, ...] = ()
         defines: tuple[str, ...] = ("-DSTEPPLAN_NULL_DEVICE",)
         kernel = (*NULL_KERNELS, *defines)
-        compiled = [(_names(some), _host(some, (*kernel, *stored), includes, extra)) for some, stored in kernels]
+        compiled = [(_names(some), _host(some, (*kernel, *flags), includes, extra)) for some, flags in kernels]
     else:
         includes, defines = (
             (*toolkit().includes, *libraries().includes),
             (f"-DSTEPPLAN_LIBRARIES={libraries().version}",),
         )
-        compiled = [(_names(some), _kernels(some, arch, stored)) for some, stored in kernels]
+        compiled = [(_names(some), _kernels(some, arch, flags)) for some, flags in kernels]
     compiled += [(_names(some), _host(some, ("-O2", *defines), includes, extra)) for some in runtime]
     asking = [s for s in sources if s.suffix != ".cu" and s.name not in BINDINGS]
     for some in (*toolchain.groups(asking, TOGETHER), *([s] for s in sources if s not in asking)):
@@ -109,7 +115,7 @@ def _units(
     return compiled
 
 
-def _paths(group: Group) -> list[Path]:
+def _paths(group: Sequence[str]) -> list[Path]:
     return [CUDA_RUNTIME / name for name in group]
 
 

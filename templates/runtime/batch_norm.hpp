@@ -80,7 +80,7 @@ void batch_norm_apply_saved(const BatchNormForward<T>& a, Range rows);
 template <Fusion fusion, class T>
 void batch_norm_evaluate(const BatchNormForward<T>& a, Range rows);
 
-// Stage 0 of backward. `joined`: more_dy is added.
+// Stage 0 of backward. `joined`: more_dy is added, of Fusion::add_relu alone.
 template <Fusion fusion, bool joined = false, class T>
 void batch_norm_backward_sums(const BatchNormBackward<T>& a, int64_t slice, int64_t slices, void* scratch);
 

@@ -1,6 +1,5 @@
 """PyTorch's step in a process of its own: timed there, and what becomes of it is told here."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -29,22 +28,20 @@ def work() -> Work:
     return work_of(small_net())
 
 
-@pytest.fixture
-def contender(work: Work) -> Iterator[Contender]:
+def test_times_steps_where_they_run_and_is_gone_when_it_is_closed(work: Work) -> None:
+    with Contender("eager NCHW", work) as made:
+        assert made.settled() > 0
+        times = made.timed(3)
+        assert len(times) == 3 and min(times) > 0
+        process = made._process
+    assert process.poll() == 0
+
+
+def test_tells_how_its_process_ended(work: Work) -> None:
     with Contender("eager NHWC", work) as made:
-        yield made
-
-
-def test_times_steps_where_they_run(contender: Contender) -> None:
-    assert contender.settled() > 0
-    times = contender.timed(3)
-    assert len(times) == 3 and min(times) > 0
-
-
-def test_tells_how_its_process_ended(contender: Contender) -> None:
-    contender._process.kill()
-    with pytest.raises(Failed, match="its process ended with SIGKILL"):
-        contender.settled()
+        made._process.kill()
+        with pytest.raises(Failed, match="its process ended with SIGKILL"):
+            made.settled()
 
 
 def test_tells_what_pytorch_says(work: Work) -> None:
@@ -61,12 +58,6 @@ def test_models_without_a_twin() -> None:
     (rounded,) = own_gradient(b, b.op("round", [y]), [arriving], [y], [arriving], "rounded")
     with pytest.raises(UserError, match=r"SP1513.*'own_gradient'"):
         Contender("eager NCHW", work_of(b.finish(layers.mse(b, rounded, labels, name="loss"), rounded, Optimizer())))
-
-
-def test_is_gone_when_it_is_closed(work: Work) -> None:
-    with Contender("eager NCHW", work) as made:
-        process = made._process
-    assert process.poll() == 0
 
 
 def test_without_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from codegen.build import bfloat16_flags
+from codegen.build import SANITIZED, bfloat16_flags
 from planner.graph.model import DType, TensorType
 from planner.ops.attention import AttentionAttrs, AttentionBackward, AttentionForward
 from planner.ops.base import Signature
@@ -114,7 +114,7 @@ def test_nothing_beyond_the_operands_is_touched(tmp_path: Path) -> None:
     """By the sanitizers of addresses and undefined behaviour, in a process of its own: floats in vectors, pairs in
     tiles."""
     program = tmp_path / "program"
-    flags = ["-std=c++20", "-O1", "-g", "-march=x86-64-v3", "-fopenmp", "-DSTEPPLAN_SANITIZED", *TILES]
+    flags = ["-std=c++20", *SANITIZED, "-march=x86-64-v3", "-fopenmp", "-DSTEPPLAN_SANITIZED", *TILES]
     flags += ["-fsanitize=address,undefined", "-fno-sanitize-recover", f"-I{RUNTIME}"]
     subprocess.run(["g++", *flags, str(SOURCE), str(KERNELS), "-o", str(program)], check=True)
     done = subprocess.run([str(program)], capture_output=True, text=True, check=False)

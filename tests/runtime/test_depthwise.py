@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from codegen.build import SANITIZED
 from tests.runtime.build import RUNTIME, Library, compile_library
 
 SOURCE = Path(__file__).parent / "depthwise.cpp"
@@ -65,7 +66,7 @@ def test_all_three_directions_match_float64_in_any_slices(library: Library, seed
 def test_nothing_beyond_the_operands_is_touched(tmp_path: Path) -> None:
     """By the sanitizers of addresses and undefined behaviour, in a process of its own."""
     program = tmp_path / "program"
-    flags = ["-std=c++20", "-O1", "-g", "-march=x86-64-v3", "-fopenmp", "-DSTEPPLAN_SANITIZED"]
+    flags = ["-std=c++20", *SANITIZED, "-march=x86-64-v3", "-fopenmp", "-DSTEPPLAN_SANITIZED"]
     flags += ["-fsanitize=address,undefined", "-fno-sanitize-recover", f"-I{RUNTIME}"]
     subprocess.run(["g++", *flags, str(SOURCE), "-o", str(program)], check=True)
     done = subprocess.run([str(program)], capture_output=True, text=True, check=False)
