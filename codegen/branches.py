@@ -17,6 +17,7 @@ from codegen.torch_ops import TORCH, Outputs
 from codegen.torch_twin import Call, unchained
 from planner.graph.chains import apart
 from planner.graph.model import Graph, Node
+from planner.solve.keep import views_of_state
 
 Decisions = dict[str, Tensor]
 """Node id -> what was decided for every element of its output."""
@@ -91,8 +92,9 @@ def _with_kinks(graph: Graph) -> Iterator[tuple[Node, list[Node]]]:
 
 
 def decisive_values(graph: Graph) -> tuple[str, ...]:
-    """What a plan must keep so that `read_decisions` finds it after a step: of a chain what it computes from."""
-    made = {v for n in graph.program["train_step"].nodes for v in n.outputs}
+    """What a plan must keep so that `read_decisions` finds it after a step: of a chain what it computes from. Views of
+    parameters are none of it; what they show is there."""
+    made = {v for n in graph.program["train_step"].nodes for v in n.outputs} - views_of_state(graph).keys()
     found: dict[str, None] = {}
     for node, parts in _with_kinks(graph):
         wanted = node.inputs if len(parts) > 1 else KINKS[node.op].decisive(node)
@@ -101,11 +103,23 @@ def decisive_values(graph: Graph) -> tuple[str, ...]:
 
 
 def read_decisions(graph: Graph, value: Callable[[str], np.ndarray[Any, Any]]) -> Decisions:
-    """A run's decisions from the values that it computed. What lies within a chain is computed again."""
+    """A run's decisions from the values that it computed, and from parameters as they were then. What lies within a
+    chain is computed again."""
     found: Decisions = {}
+    views = views_of_state(graph)
+    showing = {v: n for n in graph.program["train_step"].nodes for v in n.outputs if v in views}
+
+    def read(name: str) -> Tensor:
+        if name not in showing:
+            return torch.from_numpy(value(name))
+        node = showing[name]
+        made = TORCH[node.op](node.attrs, [read(v) for v in node.inputs])
+        assert not isinstance(made, tuple)
+        return made
+
     for node, parts in _with_kinks(graph):
         wanted = node.inputs if len(parts) > 1 else KINKS[node.op].decisive(node)
-        held = {v: torch.from_numpy(value(v)) for v in wanted}
+        held = {v: read(v) for v in wanted}
         for part in parts:
             if len(parts) > 1:
                 made = TORCH[part.op](part.attrs, [held[v] for v in part.inputs])

@@ -9,11 +9,13 @@ from codegen.cuda.profile import profile as profile_gpu
 from codegen.measure import Progress
 from codegen.pairs import profile_pairs
 from codegen.profile import profile
-from planner.costs.model import modelled_costs
+from planner.costs.model import modelled_costs, modelled_facts
 from planner.costs.table import CostTable, started
 from planner.errors import UserError
-from planner.graph.model import Graph
+from planner.graph.model import DType, Graph
+from planner.ops.base import Facts, Mode, Signature, op_named
 from planner.solve.options import PlanOptions
+from planner.target.detect import detect
 from planner.target.model import Target
 
 
@@ -59,9 +61,23 @@ def fill(
 def with_modelled(graphs: Sequence[Graph], target: Target, table: CostTable | None) -> CostTable:
     """The table with an estimate for every signature that it lacks altogether. SP1204: it is another machine's."""
     table = started(table, target)
-    facts = codegen.cuda.facts.facts if target.gpus else codegen.facts.facts
+    facts = codegen.cuda.facts.facts if target.gpus else _sizes()
     for graph in graphs:
         guessed = modelled_costs(graph, target, facts).entries
         known = {e.signature for e in table.entries}
         table = table.with_entries(e for e in guessed if e.signature not in known)
     return table
+
+
+def _sizes() -> Callable[[Signature, Mode], Facts]:
+    """What the kernel library asks for, or, of kernels in bfloat16 where this processor has no instructions for them,
+    about what it does: it describes only what it can run. An executor that needs other sizes says so (SP1605)."""
+    if detect().bfloat16:
+        return codegen.facts.facts
+
+    def about(signature: Signature, mode: Mode) -> Facts:
+        if any(t.dtype is DType.BFLOAT16 for t in (*signature.inputs, *signature.outputs)):
+            return modelled_facts(op_named(signature.op), signature, mode)
+        return codegen.facts.facts(signature, mode)
+
+    return about

@@ -118,7 +118,7 @@ class State:
         if strict:
             _require_none(found)
             self._require_same(fixed)
-        fitting = [(self.by_name[k], _in_pairs(v)) for k, v in tensors.items() if k in self.by_name]
+        fitting = [(self.by_name[k], in_pairs(v)) for k, v in tensors.items() if k in self.by_name]
         for value, data in fitting:
             if data.shape != value.type.shape or data.dtype.kind not in "fiu":
                 raise UserError(
@@ -228,7 +228,8 @@ def as_text(data: Array) -> str:
     return f"{data.dtype} {np.array2string(data, threshold=4)[:60]}"
 
 
-def _in_pairs(data: Array) -> Array:
+def in_pairs(data: Array) -> Array:
+    """Complex numbers as pairs along a last axis, in float32; any other array as it is."""
     complex_ = data.dtype.kind == "c"
     return np.ascontiguousarray(data, np.complex64)[..., None].view(np.float32) if complex_ else data
 

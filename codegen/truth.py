@@ -35,6 +35,7 @@ from codegen.branches import Decisions, Forced, Watched, kinked, read_decisions
 from codegen.cpu.tables import first_lr
 from codegen.executor import Executor
 from codegen.kinks import KINKS
+from codegen.state import in_pairs
 from codegen.steps import random_inputs
 from codegen.torch_random import Drawn
 from codegen.torch_twin import Call, Twin, optimizer_for
@@ -288,13 +289,19 @@ class _ExecutorRun:
         loss, gradients = self._executor.gradients(*batch)
         given = dict(zip(self._executor.input_names, batch, strict=True))
         value = self._executor.value
-        return loss, gradients, read_decisions(self._graph, lambda name: given[name] if name in given else value(name))
+        decisions = read_decisions(self._graph, lambda name: given[name] if name in given else value(name))
+        return loss, _all_in_pairs(gradients), decisions
 
     def update(self, batch: Sequence[Array]) -> None:
         self._executor.step(*batch)
 
     def state(self) -> Tensors:
-        return self._executor.state_dict()
+        return _all_in_pairs(self._executor.state_dict())
+
+
+def _all_in_pairs(tensors: Tensors) -> Tensors:
+    """Complex tensors as twins have them."""
+    return {name: in_pairs(array) for name, array in tensors.items()}
 
 
 class _TorchRun:

@@ -52,7 +52,7 @@ class Setting:
         """Logical processor of every lane that has a core of its own; on a GPU the numbers of the streams, one unless
         more are asked for."""
         if self.target.gpus:
-            return tuple(range(self.options.lanes or 1))
+            return self.target.streams(self.options.lanes)
         return self.target.lanes(self.options.lanes)
 
     @property

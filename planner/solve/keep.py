@@ -20,7 +20,7 @@ def kept_values(graph: Graph, wanted: Sequence[str]) -> tuple[str, ...]:
     SP1304: no node computes such a value, or it is only a view of a parameter or state, which the step changes.
     """
     made = {v for p in graph.programs for n in p.nodes for v in n.outputs}
-    changing = _views_of_state(graph)
+    changing = views_of_state(graph)
     found: set[str] = set()
     for name in wanted:
         if name in changing:
@@ -40,7 +40,7 @@ def kept_values(graph: Graph, wanted: Sequence[str]) -> tuple[str, ...]:
     return tuple(v.id for v in graph.values if v.id in found)
 
 
-def _views_of_state(graph: Graph) -> dict[str, str]:
+def views_of_state(graph: Graph) -> dict[str, str]:
     """View -> the parameter or state whose bytes it shows."""
     shown = {v.id: v.id for v in graph.values if v.role in PERSISTENT}
     for program in graph.programs:

@@ -68,9 +68,9 @@ def make_plan(
 ) -> Plan:
     """Solve the complete static schedule of every program of the graph.
 
-    SP1033: the graph is in bfloat16, which the target has no kernels for. SP1202: a node was never profiled. SP1301:
-    the plan needs more memory than the budget or the pool. SP1302: a pinned decision cannot be honoured. SP1304: a
-    value cannot be kept. `say` receives one line per pass.
+    SP1033: the graph is in bfloat16, which the target has no kernels for. SP1108: more lanes than the target has.
+    SP1202: a node was never profiled. SP1301: the plan needs more memory than the budget or the pool. SP1302: a pinned
+    decision cannot be honoured. SP1304: a value cannot be kept. `say` receives one line per pass.
     """
     require_precision(graph, target.name, target.bfloat16)
     options = options or PlanOptions()

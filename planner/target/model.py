@@ -31,6 +31,9 @@ Source = Literal["measured", "estimated", "published"]
 BFLOAT16_ISA = frozenset({"avx512_bf16", "amx_bf16"})
 """Instruction sets with products of bfloat16 numbers, as /proc/cpuinfo spells them."""
 
+MOST_STREAMS = 128
+"""Kernels that a GPU runs at the same time, at most, as CUDA's tables of compute capabilities say."""
+
 _LARGEST = 2**63 - 1  # what a TOML integer holds
 _Size = Annotated[Bytes, Field(ge=0, le=_LARGEST)]
 _Positive = Annotated[int, Field(ge=1, le=_LARGEST)]
@@ -336,6 +339,16 @@ class Target(Frozen):
                 f"ask for 1 to {len(cpus)}, or choose a larger target",
             )
         return cpus[:count]
+
+    def streams(self, count: int | None = None) -> tuple[int, ...]:
+        """The numbers of a GPU's streams, one unless more are asked for. SP1108 when they are more than can run."""
+        if count is not None and not 1 <= count <= MOST_STREAMS:
+            raise UserError(
+                "SP1108",
+                f"{count} lanes were asked of target {self.name}, whose GPU runs {MOST_STREAMS} kernels at a time",
+                f"ask for 1 to {MOST_STREAMS}",
+            )
+        return tuple(range(count or 1))
 
     def restrict(self, cores: int, affinity: Affinity = "compact") -> "Target":
         """The target with its first `cores` cores in the order of `lanes`, called NAME_coresN. SP1108 as `lanes`.

@@ -15,7 +15,7 @@ from codegen.torch_twin import Call, Twin
 from planner import zoo
 from planner.graph import layers
 from planner.graph.builder import GraphBuilder
-from planner.graph.model import Graph, Node, TensorType
+from planner.graph.model import Graph, Init, Node, TensorType
 from planner.graph.optimizer import Optimizer
 from planner.ops import all_ops
 from planner.ops.max_pool import MaxPool2d
@@ -190,6 +190,20 @@ def test_pooling_decides_like_pytorch() -> None:
 def test_values_to_keep_are_what_decisions_are_read_from() -> None:
     graph = small_net()
     assert decisive_values(graph) == ("bn1.y", "bn2.y", "maxpool.argmax")
+
+
+def test_views_of_parameters_are_read_from_these() -> None:
+    """They cannot be kept, and a step's updates write over what they show."""
+    b = GraphBuilder("net")
+    x = b.input("x", TensorType(shape=(4, 2, 3)))
+    row = layers.reshape(b, b.parameter("bias", (2,), Init(kind="zeros")), (1, 2), name="row")
+    column = layers.reshape(b, row, (2, 1), name="column")
+    y = layers.clamp(b, layers.add(b, x, column, name="sum"), 0, 1, name="clamp")
+    graph = b.finish(layers.mse(b, y, b.input("target", TensorType(shape=(4, 2, 3)))), y, Optimizer())
+    assert decisive_values(graph) == () and len(kinked(graph)) == 1
+    held = {"bias": np.array([-9.0, 9.0], np.float32), "x": np.zeros((4, 2, 3), np.float32)}
+    (decision,) = read_decisions(graph, lambda name: held[name]).values()
+    assert (decision[:, 0] == -1).all() and (decision[:, 1] == 1).all()
 
 
 def test_chains_decide_like_their_ops() -> None:

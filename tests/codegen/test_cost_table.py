@@ -2,13 +2,18 @@
 
 import pytest
 
+import codegen.facts
+from codegen import cost_table
 from codegen.cost_table import fill
 from planner.costs.table import CostTable
 from planner.errors import UserError
+from planner.graph.precision import mixed_precision
+from planner.ops.base import Facts, Mode, Signature
 from planner.ops.signature import signatures_of
 from planner.plan.check import check
 from planner.solve.options import PlanOptions
 from planner.solve.pipeline import make_plan
+from planner.target.detect import detect
 from planner.target.text import load_target
 from tests.graphs import small_net
 
@@ -21,6 +26,29 @@ def test_a_machine_that_is_not_at_hand_can_be_planned_for(name: str) -> None:
     assert saved == [table] and {e.source for e in table.entries} == {"modelled"}
     assert {e.signature for e in table.entries} == {s.text for s in signatures_of([graph])}
     assert check(graph, make_plan(graph, target, table, PlanOptions()), target) == []
+
+
+def test_a_processor_without_bfloat16_can_plan_for_one_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its library describes no such kernel; what it describes it is still asked about."""
+    graph, target = mixed_precision(small_net()), load_target("cpu16")
+    here = detect()
+    without = here.model_copy(update={"cpu": here.cpu.model_copy(update={"isa": ("avx2",)})})
+    monkeypatch.setattr(cost_table, "detect", lambda: without)
+    monkeypatch.setattr(codegen.facts, "facts", asked := Refusing())
+    table = fill([graph], target, modelled=True)
+    assert asked.count and any(e.facts for e in table.entries)
+    assert check(graph, make_plan(graph, target, table, PlanOptions(policy="sequential")), target) == []
+
+
+class Refusing:
+    """The library of a processor without instructions for bfloat16."""
+
+    count = 0
+
+    def __call__(self, signature: Signature, mode: Mode) -> Facts:
+        assert "bf16" not in signature.text
+        self.count += 1
+        return {}
 
 
 def test_estimates_fill_gaps_only() -> None:

@@ -7,10 +7,12 @@ import gc
 import os
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from codegen.branches import decisive_values
 from codegen.build import build
@@ -22,6 +24,7 @@ from codegen.steps import random_inputs
 from codegen.torch_twin import Twin
 from codegen.truth import FLOOR, Flips, Row, Verdict, compare, truth
 from planner import zoo
+from planner.capturing import capture
 from planner.graph.model import Graph
 from planner.graph.optimizer import Optimizer
 from planner.ops import all_ops
@@ -125,6 +128,27 @@ def test_memory_of_a_contender_is_given_back_before_the_next(
         gc.enable()
     # PyTorch and its float64; the executor's float64; channels-last PyTorch and its float64.
     assert alive == [0, 1, 0, 0, 1] and not any(twin() is not None for twin in made)
+
+
+class Turned(torch.nn.Module):
+    """Complex numbers times a complex parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by = torch.nn.Parameter(torch.randn(3, 5, dtype=torch.cfloat))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.view_as_real(torch.view_as_complex(x) @ self.by).sum(2)
+
+
+def test_complex_parameters_are_compared_as_pairs(tmp_path: Path) -> None:
+    captured = capture(Turned(), torch.randn(4, 3, 2), optimizer=CALM)
+    executors = make(captured.graph, tmp_path)
+    captured.write_weights(tmp_path / "weights.npz")
+    with executors(seed=SEED, pin=False) as executor:
+        assert np.iscomplexobj(executor.state_dict()["by"])
+        verdict = truth(captured.graph, executor, seed=SEED)["executor"]
+    assert {"by", "by.momentum"} <= {row.name for row in verdict.rows} and not verdict.wrong, f"seed {SEED}"
 
 
 def test_every_family_is_used() -> None:

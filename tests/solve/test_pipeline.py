@@ -98,6 +98,14 @@ def test_scratch_of_more_bytes_than_floats_count_is_told_as_too_much() -> None:
         make_plan(graph, target, costs.model_copy(update={"entries": entries}), PlanOptions(policy="sequential"))
 
 
+def test_more_streams_than_a_gpu_runs_kernels_are_refused_at_once() -> None:
+    graph, target = small_net(), load_target("h200")
+    costs = modelled_costs(graph, target)
+    for policy in ("sequential", "auto"):
+        with pytest.raises(UserError, match="SP1108"):
+            make_plan(graph, target, costs, PlanOptions.model_validate({"policy": policy, "lanes": 10**6}))
+
+
 def test_unmeasured_signature_is_named() -> None:
     graph, target = small_net(), load_target("cpu2")
     costs = modelled_costs(graph, target)

@@ -92,6 +92,15 @@ def test_a_count_that_does_not_fit_is_sp1108(count: int, smt: bool) -> None:
     assert f"1 to {8 if smt else 4}" in caught.value.fix
 
 
+def test_a_gpu_has_no_more_streams_than_kernels_run_at_a_time() -> None:
+    h200 = load_target("h200")
+    assert h200.streams() == (0,) and h200.streams(128) == tuple(range(128))
+    for count in (0, 129, 10**6):
+        with pytest.raises(UserError, match="SP1108") as caught:
+            h200.streams(count)
+        assert "1 to 128" in caught.value.fix
+
+
 def test_an_unknown_affinity_is_a_defect() -> None:
     with pytest.raises(InternalError, match="diagonal"):
         make_target().lanes(affinity="diagonal")  # type: ignore[arg-type]
