@@ -18,7 +18,6 @@ the budget.
 
 import itertools
 import math
-from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -30,6 +29,7 @@ from planner.solve.memory.enumeration import unbeaten
 from planner.solve.memory.footprints import Footprints, Found
 from planner.solve.memory.holding import Holding, decided
 from planner.solve.memory.quick import MOST_AGAIN, Glance, Quick
+from planner.solve.memory.segments import Segments
 from planner.solve.memory.shrinking import down_and_up
 from planner.solve.memory.steps import Decision, Held, Material, Step, steps
 
@@ -64,9 +64,21 @@ MOST_LOOKED = 40_000_000
 """Instances of values in all that is looked at, a microsecond each: walks up share what is left of it and stop where
 they are. Only in the largest networks does that come before their ends."""
 
-MOST_FITTED = 4_000_000
-"""What may be looked at to get what the linear program keeps below its level: where much runs again for every reader,
-the last of the way there costs most and mostly leads nowhere."""
+BEATEN = 32.0
+"""A walk down is over where it takes so many times as long as another state that needs no more bytes."""
+
+SLOW = 8.0
+"""What takes so many times as long as making everything again once, or moving it, is where no walk starts: where most
+runs again for every reader, walks take longest and lead to no step worth having."""
+
+FAR = 4.0
+"""What takes so many times as long as the best that is known at a level is no start there, ..."""
+
+LONG = 20_000
+"""... nor are so many steps for holding instances in them, which then takes minutes, where they are more than ..."""
+
+LONGEST = 6
+"""... so many times the graph's nodes."""
 
 HOLDS = 30
 """Levels up to which instances are held."""
@@ -137,13 +149,6 @@ def exactly(state: State, exact: Footprints, made: Material) -> State:
     return replace(state, peak=seen.peak, extra_ns=seen.extra_ns, least_ns=seen.again_ns, found=(listed, seen))
 
 
-def _nearest(rising: Sequence[int], at: float) -> int:
-    """The place of the number nearest to `at`; of several, the first."""
-    above = bisect_left(rising, at)
-    near = [rising[i] for i in (above - 1, above) if 0 <= i < len(rising)]
-    return bisect_left(rising, min(near, key=lambda x: abs(x - at)))
-
-
 class Search:
     def __init__(self, made: Material, exact: Footprints, quick: Quick, relaxation: Relaxation, slower: bool) -> None:
         """`slower`: whether there is a pool to move values to."""
@@ -162,11 +167,11 @@ class Search:
         theirs = self._worth(given)
         found = [start, *corners, *theirs, *self._worth(self._segmented())]
         if len(self._made.values) <= SMALL:
-            found += self._down({})
+            found += self._down({}, found)
             smallest = sorted(found, key=lambda s: (s.peak, s.extra_ns))[:1]
             products = sorted(found[1:], key=lambda s: (s.extra_ns * s.peak, s.peak))[:3]
             for state in {id(s): s for s in (*smallest, *corners[:2], *products)}.values():
-                found += self._down(state.decisions)
+                found += self._down(state.decisions, found)
         if self._combinations() > ENUMERATED:
             found += self._levels(found)
         else:
@@ -200,23 +205,34 @@ class Search:
 
     def _levels(self, known: Sequence[State]) -> list[State]:
         """The best that walks up from smaller states find at every level, from the lowest to the highest."""
+        seeds = self._worth(self._shortening())
+        most_ns = SLOW * max(self._look(self._corner(way)).extra_ns for way in ("share", "move"))
         low, high = min(s.peak for s in known), max(s.peak for s in known[:1])
         apart = int(math.log(high / low) / math.log(1 + APART))
         count = max(4, min(LEVELS, apart, EFFORT // (STARTS * max(1, len(self._made.values)))))
         found: list[State] = []
         for left, level in zip(range(count, 0, -1), map(int, np.geomspace(low, high, count + 1)[:-1]), strict=True):
-            below = cheapest(s for s in (*known, *found) if s.peak <= level)
+            below = cheapest(s for s in (*known, *found) if s.peak <= level and s.extra_ns <= most_ns)
             # The fastest that fits, and smaller ones at growing distance: the way up is longer, but another one.
-            starts = [below[len(below) * i // STARTS].decisions for i in range(min(STARTS, len(below)))]
-            fitting = (self._fitting(d, level) for d in self._hint(level))
-            starts += [d for d in fitting if d is not None]
-            share = (MOST_LOOKED - self._looked) // (left * max(1, len(starts)))
-            found += [self._up(d, level, self._looked + share) for d in starts]
+            starts = [below[len(below) * i // STARTS] for i in range(min(STARTS, len(below)))]
+            starts += [s for s in seeds if s.peak <= level][:STARTS]
+            share = (MOST_LOOKED - self._looked) // (left * (len(starts) + 2))
+            best_ns = min((s.extra_ns for s in below), default=most_ns)
+            for start in starts:
+                if start.extra_ns <= FAR * best_ns:
+                    found.append(self._up(start.decisions, level, self._looked + share))
+                    best_ns = min(best_ns, found[-1].extra_ns)
+            for hint in self._hint(level):
+                decisions = self._fitting(hint, level, best_ns, self._looked + share)
+                if decisions is not None:
+                    found.append(self._up(decisions, level, self._looked + share))
         return found
 
     def _held(self, known: Sequence[State]) -> list[State]:
         """The best that holding instances makes of some states, at levels that lie closer where it gains most, and what
         shrinking and holding in turn make of those where memory is short."""
+        longest = max(LONG, LONGEST * len(self._made.order))
+        known = [s for s in known if s.found and len(s.found[0]) <= longest]
         low, high = known[-1].peak, known[0].peak
         if low == high:
             return []
@@ -244,6 +260,8 @@ class Search:
             below = [i for i, s in enumerate(known) if s.peak <= level]
             starts = [found[x] for x in sorted(found) if x <= level][-1:]
             starts += [listed[below[i]] for i in sorted({len(below) * i // 6 for i in range(STARTS)})]
+            far = FAR * min(f.extra_ns for _, f in starts)
+            starts = [start for start in starts if start[1].extra_ns <= far]
             found[level] = min((holding.hold(start, level) for start in starts), key=lambda t: t[1].extra_ns)
         every = [f for f, _ in found.values()]
         if count >= SHORTS // 2:  # large graphs have too few levels to go from one to the next
@@ -263,11 +281,16 @@ class Search:
         ways: tuple[Decision, ...] = ("share", "own")
         return [dict.fromkeys(dropped, way) for way in ways]
 
-    def _fitting(self, start: Mapping[str, Decision], level: int) -> dict[str, Decision] | None:
-        """Further decisions until the peak is within `level`; None where these do not get there."""
-        decisions, until = dict(start), self._looked + MOST_FITTED
+    def _fitting(
+        self, start: Mapping[str, Decision], level: int, most_ns: float, until: int
+    ) -> dict[str, Decision] | None:
+        """Further decisions until the peak is within `level`; None where these do not get there, or take more than
+        `most_ns`. `until`: what may have been looked at in the end."""
+        decisions = dict(start)
         now = self._look(decisions)
         while now.peak > level:
+            if now.extra_ns > most_ns:
+                return None
             taken = self._next(decisions, now, 0.999 * level / now.peak) or self._next(decisions, now, 0.999)
             if taken is None or len(self._made.values) > SMALL or self._looked >= until:
                 return None
@@ -276,21 +299,16 @@ class Search:
         return decisions
 
     def _segmented(self) -> list[dict[str, Decision]]:
-        """Segments of about equal bytes between kept cuts; everything else is made again, a segment at a time."""
-        found: list[dict[str, Decision]] = []
+        """All but what lies between segments of about equal bytes is made again, a segment at a time."""
         share, own = self._corner("share"), self._corner("own")
-        cuts = {v: None for v in self._made.cuts if v in share}
-        names, before = list(cuts), list[int]()
-        total = 0
-        for value in self._made.values:
-            if value in cuts:
-                before.append(total)
-            total += self._exact.size(value) if value in share else 0
-        for segments in sorted({*range(2, 9), 10, 12, 16, 20, 24, 32, len(cuts)}):
-            if segments <= len(cuts):
-                kept = {names[_nearest(before, total * i / segments)] for i in range(1, segments)}
-                found += [{v: d for v, d in way.items() if v not in kept} for way in (share, own)]
-        return found
+        kept = Segments(self._made, self._exact, share).equal()
+        return [{v: d for v, d in way.items() if v not in cuts} for cuts in kept for way in (share, own)]
+
+    def _shortening(self) -> list[dict[str, Decision]]:
+        """The same between segments that get shorter."""
+        share = self._corner("share")
+        kept = Segments(self._made, self._exact, share).shortening()
+        return [{v: d for v, d in share.items() if v not in cuts} for cuts in kept]
 
     def _corner(self, way: str) -> dict[str, Decision]:
         found: dict[str, Decision] = {}
@@ -362,7 +380,9 @@ class Search:
         return not missing.size or int(missing.max()) + self._exact.size(value) <= level
 
     # -- down --------------------------------------------------------------------------------------------------
-    def _down(self, start: Mapping[str, Decision]) -> list[State]:
+    def _down(self, start: Mapping[str, Decision], known: Sequence[State]) -> list[State]:
+        """`known`: where these are smaller and far faster, the way is over: one goes on from there."""
+        best = cheapest(known)
         decisions = dict(start)
         now = self._look(decisions)
         found = [self._state(decisions, now)]
@@ -373,6 +393,8 @@ class Search:
             value, way, now = taken
             decisions[value] = way
             found.append(self._state(decisions, now))
+            if now.extra_ns > BEATEN * next((s.extra_ns for s in best if s.peak <= now.peak), math.inf):
+                return found
 
     def _next(
         self, decisions: Mapping[str, Decision], now: Glance, target: float
