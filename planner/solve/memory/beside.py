@@ -84,7 +84,7 @@ class Beside:
             if alive_bytes(self.setting, made) > self.setting.capacity:
                 continue
             if CERTAIN * unpacked_ns(self.setting, made, TRAIN) + others_ns > known_ns:
-                fitting += 1
+                fitting += 1  # in bytes; that those below are slower, too, is all the more likely
                 continue
             plan = self._fitting(made)
             if plan is not None:

@@ -223,7 +223,7 @@ class Search:
                     found.append(self._up(start.decisions, level, self._looked + share))
                     best_ns = min(best_ns, found[-1].extra_ns)
             for hint in self._hint(level):
-                decisions = self._fitting(hint, level, best_ns, self._looked + share)
+                decisions = self._fitting(hint, level, FAR * best_ns, self._looked + share)
                 if decisions is not None:
                     found.append(self._up(decisions, level, self._looked + share))
         return found
