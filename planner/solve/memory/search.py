@@ -301,14 +301,17 @@ class Search:
     def _segmented(self) -> list[dict[str, Decision]]:
         """All but what lies between segments of about equal bytes is made again, a segment at a time."""
         share, own = self._corner("share"), self._corner("own")
-        kept = Segments(self._made, self._exact, share).equal()
+        kept = self._segments(share).equal()
         return [{v: d for v, d in way.items() if v not in cuts} for cuts in kept for way in (share, own)]
 
     def _shortening(self) -> list[dict[str, Decision]]:
         """The same between segments that get shorter."""
         share = self._corner("share")
-        kept = Segments(self._made, self._exact, share).shortening()
-        return [{v: d for v, d in share.items() if v not in cuts} for cuts in kept]
+        return [{v: d for v, d in share.items() if v not in cuts} for cuts in self._segments(share).shortening()]
+
+    def _segments(self, again: Collection[str]) -> Segments:
+        sizes = {v: self._exact.size(v) for v in self._made.values if v in again}
+        return Segments(sizes, self._made.cuts)
 
     def _corner(self, way: str) -> dict[str, Decision]:
         found: dict[str, Decision] = {}

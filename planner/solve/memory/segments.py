@@ -8,11 +8,8 @@ kept is still there; every step of the backward pass after that leaves more room
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import accumulate
-
-from planner.solve.memory.footprints import Footprints
-from planner.solve.memory.steps import Decision, Material
 
 EQUAL = (*range(2, 9), 10, 12, 16, 20, 24, 32)
 """Numbers of segments of equal bytes."""
@@ -22,20 +19,15 @@ SHORTENING = (3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
 
 
 class Segments:
-    """The cuts of one program's values."""
+    """Of one program's forward pass."""
 
-    def __init__(self, made: Material, exact: Footprints, again: Mapping[str, Decision]) -> None:
-        """`again`: the values that can be made again, with a decision that does so."""
-        self._cuts: list[str] = []
-        self._before: list[int] = []
-        """For every cut, bytes of the values before it that can be made again."""
-        self._bytes = 0
-        cuts = {v for v in made.cuts if v in again}
-        for value in made.values:
-            if value in cuts:
-                self._cuts.append(value)
-                self._before.append(self._bytes)
-            self._bytes += exact.size(value) if value in again else 0
+    def __init__(self, sizes: Mapping[str, int], cuts: Collection[str]) -> None:
+        """`sizes`: bytes of the values that can be made again, in the order in which they are computed; `cuts`: those
+        of these that alone are needed of all before them."""
+        self._cuts = [v for v in sizes if v in cuts]
+        before = dict(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
+        self._before = [before[v] for v in self._cuts]
+        self._bytes = sum(sizes.values())
 
     def equal(self) -> Iterator[frozenset[str]]:
         """Cuts to keep for segments of equal bytes, from few segments to as many as there are cuts."""
