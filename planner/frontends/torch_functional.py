@@ -8,7 +8,7 @@ from operator import getitem
 from typing import Any
 
 from planner.frontends.aten import HANDLERS, packet
-from planner.frontends.torch_in_place import PLACE, is_composite, write_apart
+from planner.frontends.torch_in_place import add_node, is_composite, write_apart
 
 PLAIN = {
     *("aten.broadcast_tensors", "aten.dropout", "aten.einsum", "aten.pad", "aten.sum_to_size"),
@@ -59,14 +59,11 @@ def _expand(torch: Any, graph: Any, node: Any) -> None:
     made = {id(n.meta["val"]): n for n in node.all_input_nodes}
     alive = list[Any]()  # or another tensor might have the id of one
 
-    def append(value: Any, target: Any, *arguments: Any) -> None:
-        name = getattr(target, "overloadpacket", target).__name__
-        step = graph.create_node("call_function", target, *arguments, name=name)
-        step.meta = {"val": value} | {k: node.meta[k] for k in PLACE if k in node.meta}
-        made[id(value)] = step
+    def append(value: Any, target: Any, arguments: Any, named: Any) -> None:
+        made[id(value)] = step = add_node(node, target, arguments, named, value)
         alive.append(value)
         for i, part in enumerate(value if isinstance(value, list | tuple) else ()):
-            append(part, getitem, (step, i))
+            append(part, getitem, (step, i), {})
 
     class Recorder(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[misc]
         def __torch_dispatch__(self, target: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:

@@ -16,7 +16,7 @@ _NEW = {
     *("aten.conv_transpose2d", "aten.group_norm", "aten.layer_norm", "aten.linear", "aten.max_pool2d"),
 }
 """Composite operators whose results are new tensors. Of others, such as dropout's, the schema does not tell."""
-PLACE = ("stack_trace", "nn_module_stack")
+_PLACE = ("stack_trace", "nn_module_stack")
 """What a node's meta says of where it comes from."""
 
 
@@ -100,17 +100,22 @@ def _normalised(torch: Any, norm: Any, kept: dict[Any, Any]) -> Any:
 
 
 def _called(torch: Any, origin: Any, target: Any, *arguments: Any, **named: Any) -> Any:
-    """A new node at the place of `origin`."""
-    made = origin.graph.call_function(target, arguments, named)
-    made.meta = {"val": _value(torch, target, made)} | {k: origin.meta[k] for k in PLACE if k in origin.meta}
+    return add_node(origin, target, arguments, named, _value(torch, target, arguments, named))
+
+
+def add_node(origin: Any, target: Any, arguments: Any, named: Any, value: Any) -> Any:
+    """A call where the graph of `origin` inserts nodes, from its place in the module."""
+    name = getattr(target, "overloadpacket", target).__name__
+    made = origin.graph.create_node("call_function", target, arguments, named, name=name)
+    made.meta = {"val": value} | {k: origin.meta[k] for k in _PLACE if k in origin.meta}
     return made
 
 
-def _value(torch: Any, target: Any, node: Any) -> Any:
-    """What an operator makes of a node's arguments, without contents."""
-    arguments, named = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
+def _value(torch: Any, target: Any, arguments: Any, named: Any) -> Any:
+    """What an operator makes of nodes' values, which are without contents."""
+    held, held_named = torch.fx.node.map_arg((arguments, named), lambda n: n.meta["val"])
     with torch.no_grad():
-        return target(*arguments, **named)
+        return target(*held, **held_named)
 
 
 def _writes(node: Any) -> bool:
@@ -139,5 +144,5 @@ def _pure(torch: Any, node: Any) -> Any:
         return None
     if is_composite(torch, target) or any(r.alias_info is not None for r in other._schema.returns):
         return None
-    before, after = node.args[0].meta["val"], _value(torch, other, node)
+    before, after = node.args[0].meta["val"], _value(torch, other, node.args, node.kwargs)
     return other if (after.shape, after.dtype) == (before.shape, before.dtype) else None
