@@ -29,7 +29,7 @@ def work() -> Work:
 
 
 def test_times_steps_where_they_run_and_is_gone_when_it_is_closed(work: Work) -> None:
-    with Contender("eager NCHW", work) as made:
+    with Contender("eager NHWC", work) as made:
         assert made.settled() > 0
         times = made.timed(3)
         assert len(times) == 3 and min(times) > 0
@@ -38,7 +38,7 @@ def test_times_steps_where_they_run_and_is_gone_when_it_is_closed(work: Work) ->
 
 
 def test_tells_how_its_process_ended(work: Work) -> None:
-    with Contender("eager NHWC", work) as made:
+    with Contender("eager NCHW", work) as made:
         made._process.kill()
         with pytest.raises(Failed, match="its process ended with SIGKILL"):
             made.settled()

@@ -84,7 +84,7 @@ class Beside:
             if alive_bytes(self.setting, made) > self.setting.capacity:
                 continue
             if CERTAIN * unpacked_ns(self.setting, made, TRAIN) + others_ns > known_ns:
-                fitting += 1  # in bytes; that those below are slower, too, is all the more likely
+                fitting += 1  # it fits, and is slower than what is known: levels below most likely are, too
                 continue
             plan = self._fitting(made)
             if plan is not None:
