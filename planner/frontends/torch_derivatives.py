@@ -16,12 +16,12 @@ from typing import Any
 from planner.frontends.aten import packet
 from planner.frontends.torch_backward import backward_decompositions, operators_in_parts
 from planner.frontends.torch_buffers import is_batch_norm
+from planner.frontends.torch_in_place import PLACE
 
 Refuse = Callable[[str, Any], Exception]
 """The error for what a plan cannot have, and the exported program's node that has it, if there is one yet."""
 
 OPERATOR = "stepplan.derivatives"
-_PLACE = ("stack_trace", "nn_module_stack")
 
 
 @contextmanager
@@ -203,7 +203,7 @@ def _copied(
             raise refuse("random numbers within what torch.autograd.grad differentiates", node)
         with graph.inserting_before(node):
             made[own] = graph.node_copy(own, made.__getitem__)
-        made[own].meta = {**own.meta, **{k: node.meta[k] for k in _PLACE if k in node.meta}}
+        made[own].meta = {**own.meta, **{k: node.meta[k] for k in PLACE if k in node.meta}}
     return [made[g] for g in gradients]
 
 

@@ -16,7 +16,7 @@ _NEW = {
     *("aten.conv_transpose2d", "aten.group_norm", "aten.layer_norm", "aten.linear", "aten.max_pool2d"),
 }
 """Composite operators whose results are new tensors. Of others, such as dropout's, the schema does not tell."""
-_PLACE = ("stack_trace", "nn_module_stack")
+PLACE = ("stack_trace", "nn_module_stack")
 """What a node's meta says of where it comes from."""
 
 
@@ -107,7 +107,7 @@ def add_node(origin: Any, target: Any, arguments: Any, named: Any, value: Any) -
     """A call where the graph of `origin` inserts nodes, from its place in the module."""
     name = getattr(target, "overloadpacket", target).__name__
     made = origin.graph.create_node("call_function", target, arguments, named, name=name)
-    made.meta = {"val": value} | {k: origin.meta[k] for k in _PLACE if k in origin.meta}
+    made.meta = {"val": value} | {k: origin.meta[k] for k in PLACE if k in origin.meta}
     return made
 
 
