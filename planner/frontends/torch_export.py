@@ -96,10 +96,9 @@ def _prepared(module: Any, inputs: Any, options: CaptureOptions) -> tuple[Loweri
     torch = import_torch()
     if not isinstance(module, torch.nn.Module):
         raise UserError("SP1018", f"{type(module).__name__} is no torch.nn.Module", "pass the module itself")
-    positional, keywords = _arguments(torch, inputs)
+    positional, keywords, labels = _apart(torch, module, (*_arguments(torch, inputs), options.labels))
     _tell_modes(module)
-    labels, name = options.labels, options.name
-    loss = _resolve_loss(torch, options.loss, labels)
+    loss, name = _resolve_loss(torch, options.loss, labels), options.name
     wrapped = callable(loss) and not _is_known(torch, loss, labels)
     if wrapped:
         keywords = {"_inputs": (positional, keywords), "_labels": labels}
@@ -152,6 +151,20 @@ def _arguments(torch: Any, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]
         fix = "pass a tensor, a tuple of tensors, or a dict of tensors by name"
         raise UserError("SP1018", f"the example inputs are a {type(inputs).__name__}", fix)
     return ((), dict(inputs)) if isinstance(inputs, Mapping) else (tuple(inputs), {})
+
+
+def _apart(torch: Any, module: Any, examples: Any) -> Any:
+    """The examples, each tensor an object of its own: torch.export takes those that are the same object, as an
+    autoencoder's inputs and labels may be, for one input, and a parameter among them for itself."""
+    seen = {id(t) for t in (*module.parameters(), *module.buffers())}
+
+    def own(example: Any) -> Any:
+        if isinstance(example, torch.Tensor) and id(example) in seen:
+            return example.detach().clone().requires_grad_(example.requires_grad)
+        seen.add(id(example))
+        return example
+
+    return torch.utils._pytree.tree_map(own, examples)
 
 
 def _batch(torch: Any, inputs: Any) -> int:

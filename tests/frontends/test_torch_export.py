@@ -1,5 +1,6 @@
 """What is captured besides the computation: names, state, modes, inputs, losses."""
 
+import copy
 import json
 import subprocess
 import sys
@@ -20,7 +21,8 @@ from planner.frontends.torch_lowering import CaptureOptions
 from planner.graph.model import Role
 from planner.graph.text import graph_text, parse_graph
 from planner.ops.optimizer import AdamAttrs
-from tests.frontends.torch_agreement import STEP, agree
+from tests.frontends.torch_agreement import STEP, agree, graph_values
+from tests.interpreter import run_program
 
 
 class Shared(nn.Module):
@@ -150,6 +152,31 @@ def test_parts_in_training_mode_are_told() -> None:
     with pytest.warns(RuntimeWarning, match=r"but '1' is not"):
         graph, _ = capture_module(module, torch.randn(6, 5))
     assert "batch_norm" in {n.op for n in graph.program["train_step"].nodes} and not module[0].training
+
+
+class Apart(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(5, 5)
+        self.register_buffer("offset", torch.randn(4, 5))
+
+    def forward(self, a: Tensor, b: dict[str, list[Tensor]]) -> Tensor:
+        return self.fc(a) * self.offset - b["c"][0] / (2 + b["c"][1].square())
+
+
+def test_examples_that_are_one_tensor_are_inputs_of_their_own() -> None:
+    """As an autoencoder's, whose labels are its inputs; or one that is a tensor of the module itself."""
+    module = Apart()
+    for x in (torch.randn(4, 5), module.offset):
+        options = CaptureOptions(loss=F.mse_loss, labels=x, optimizer=STEP)
+        graph, weights = capture_module(module, (x, {"c": [x, x]}), options)
+        assert graph.program["train_step"].inputs == ("a", "b_c_0", "b_c_1", "labels")
+        values = graph_values(graph, weights)
+        given = torch.randn(4, 4, 5, dtype=torch.float64)
+        values |= zip(graph.program["train_step"].inputs, given.numpy(), strict=True)
+        y = copy.deepcopy(module).double()(given[0], {"c": [given[1], given[2]]})
+        loss = run_program(graph, "train_step", values)[graph.program["train_step"].outputs[0]]
+        assert float(loss) == pytest.approx(float(F.mse_loss(y, given[3])), rel=1e-6)
 
 
 def test_several_inputs_and_keywords() -> None:
