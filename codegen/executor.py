@@ -96,7 +96,7 @@ class Executor:
         Inputs in the order of `input_names`, or by name: NumPy arrays or anything with DLPack or the buffer protocol.
         No copy is made where the memory layout is the planned one. `lr`: the learning rate from now on.
         SP1601: an input has the wrong type, shape or place; SP1608: a label or index is out of range. After either,
-        nothing has changed.
+        nothing has changed, unless the step computed the index.
         """
         with self._lock:
             return self._train_on(inputs, named, hold=False, lr=lr)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from planner.graph.model import DType, Graph
+from planner.graph.model import DType, Graph, Node
 from planner.ops.base import Signature, op_named
 from planner.ops.signature import signature_of
 
@@ -29,23 +29,52 @@ PICKED = {
 """Op -> which operands hold indices, and of which operand's rows, or which attribute says of how many."""
 
 
+UNLIMITED = int(np.iinfo(np.int64).max)
+
+
 def index_operands(op: str) -> tuple[int, ...]:
     """Which operands hold labels or indices."""
     return (LABELS[op],) if op in LABELS else tuple(PICKED.get(op, ()))
 
 
 def reported_operands(op: str) -> tuple[int, ...]:
-    """Of these, which a step tells of if they are out of range: labels of a loss, and indices of what is read; what is
-    written anywhere else is left out."""
+    """Of these, which the op's kernel tells of if they are out of range: labels of a loss, indices of what is read."""
     if op in LABELS:
         return () if op.endswith("_backward") else (LABELS[op],)
     return tuple(i for i, rows in PICKED.get(op, {}).items() if not rows.startswith(("out", "up")))
 
 
+class Told:
+    """Which indices nodes of a program tell of."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._ends: dict[str, int] = {}
+
+    def read(self, node: Node) -> tuple[int, ...]:
+        """The operands that the node's kernel looks at."""
+        operands = reported_operands(node.op)
+        for operand in operands:
+            self._tell(node, operand)
+        return operands
+
+    def written(self, node: Node) -> tuple[int, ...]:
+        """The operand, if any, that picks rows of what the node makes and has to be looked at before its kernel runs. A
+        gradient's indices are those of what was read; entries in order were looked at when they were sorted."""
+        found = [i for i, rows in PICKED.get(node.op, {}).items() if rows.startswith("out")]
+        return () if getattr(node.attrs, "ordered", False) else tuple(i for i in found if self._tell(node, i))
+
+    def _tell(self, node: Node, operand: int) -> bool:
+        """Whether it was not told of before."""
+        end, _ = index_range(signature_of(self._graph, node), operand)
+        value = node.inputs[operand]
+        new = end < self._ends.get(value, UNLIMITED)
+        self._ends[value] = min(end, self._ends.get(value, UNLIMITED))
+        return new
+
+
 MOVES = frozenset({"concat", "convert_layout", "expand", "permute", "reshape", "slice", "split"})
 """Ops whose results are elements of their inputs."""
-
-UNLIMITED = np.iinfo(np.int64).max
 
 
 class Indices(NamedTuple):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from codegen.cpu.names import identifiers
 from codegen.cpu.view import Addresses, NodeView, scratch_expressions
-from codegen.indices import Indices, index_inputs, reported_operands
+from codegen.indices import Indices, Told, index_inputs
 from codegen.parts import Part, parts, predictions
 from planner.graph.model import Graph, Node, Program, Role, TensorType, Value
 from planner.ops.optimizer import GradientSum
@@ -159,6 +159,7 @@ def build(plan: Plan, graph: Graph, plan_text: str) -> Model:
     rate, indices = first_lr(graph), index_inputs(graph)
     for program in plan.programs:
         reported: list[str] = []
+        told = Told(graph)
         kept = _gradients_kept(graph.program[program.name], parameters)
         found = []
         for entry in program.nodes:
@@ -167,9 +168,9 @@ def build(plan: Plan, graph: Graph, plan_text: str) -> Model:
             node = graph.program[program.name].node[entry.node]
             name = names[program.name, entry.node]
             signature = signature_of(graph, node)
-            looked_at = reported_operands(node.op)
-            number = len(reported) if looked_at else -1
-            reported += (addresses.root(node.inputs[i]) for i in looked_at)
+            read, written = told.read(node), told.written(node)
+            number = len(reported)
+            reported += (addresses.root(node.inputs[i]) for i in (*read, *written))
             if entry.scratch_bytes:
                 scratch.append((name, entry.scratch_offset, entry.scratch_bytes, node.id))
             found.append(
@@ -185,7 +186,8 @@ def build(plan: Plan, graph: Graph, plan_text: str) -> Model:
                     scratch=scratch_expressions(entry, signature, name),
                     gradient_index=kept.get(node.id, -1),
                     lr_factor=_lr(node) / rate if node.phase == "update" and rate else 1.0,
-                    bad_index=number,
+                    bad_index=number if read else -1,
+                    bad_place=number + len(read) if written else -1,
                 )
             )
         views[program.name] = tuple(found)

@@ -63,6 +63,8 @@ class NodeView:
     """This node's learning rate / the executor's."""
     bad_index: int = -1
     """The number with which the node reports a label or index out of range; those of further operands follow it."""
+    bad_place: int = -1
+    """The same for indices of what it writes."""
     shapes: Any = field(default=shapes, repr=False)
 
     @property

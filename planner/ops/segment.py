@@ -29,7 +29,7 @@ class SegmentMax(_Segment):
     """y[targets[i]] = max(y[targets[i]], x[sources[i]]) over all entries i; minus infinity where a row has none, NaN
     where one is. `share`: 1 / how many elements are that, 0 where there is none. Inputs: x [.., columns],
     sources [entries], targets [entries]. Outputs: y [rows, columns], share [rows, columns]. A target outside of y is
-    left out, as is a source outside of x, which the executor reports."""
+    left out, as is a source outside of x; the executor reports both."""
 
     name = "segment_max"
     input_counts = (3,)

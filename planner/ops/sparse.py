@@ -141,7 +141,7 @@ class ByTarget(SparseOp):
 class Spmm(ByTarget):
     """y[targets[i]] += weights[i] x[sources[i]] over all entries i, in their order. Inputs: x [columns of the sparse
     matrix, columns], sources [entries], targets [entries], weights [entries, heads] or none (all 1). Output: y [rows,
-    columns]. A target outside of y is left out, as is a source outside of x, which the executor reports."""
+    columns]. A target outside of y is left out, as is a source outside of x; the executor reports both."""
 
     name = "spmm"
     attrs_type = SpmmAttrs

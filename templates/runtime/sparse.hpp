@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "indices.hpp"
 #include "slices.hpp"
 
 namespace stepplan {

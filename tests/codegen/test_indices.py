@@ -1,0 +1,83 @@
+"""Indices that a step computes: those that pick rows of a result are told of where they are out of range, as those of
+what is read are."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from codegen.executor import Executor
+from codegen.indices import Told
+from planner.capturing import Captured, capture
+from planner.errors import UserError
+from tests.codegen.cuda.plans import NULL
+from tests.codegen.cuda.plans import make as make_cuda
+from tests.codegen.cuda.plans import plan_for as plan_for_cuda
+from tests.codegen.plans import make
+
+PLACES = torch.tensor([0, 3, 1, 2, 1, 0])
+OFFSETS = torch.tensor([0, 1, 3, 6])
+NO = torch.zeros(1, dtype=torch.int64)
+
+
+class Written(nn.Module):
+    """Rows without gradients are added up, compared, and sent along edges, where inputs say; a bag has offsets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.bag = nn.Linear(3, 2), nn.EmbeddingBag(7, 3, mode="sum")
+
+    def forward(self, x: Tensor, i: Tensor, added: Tensor, compared: Tensor, sent: Tensor, offsets: Tensor) -> Tensor:
+        empty = torch.zeros(4, 3)
+        y = empty.index_add(0, i + added, x)
+        y = y + empty.index_reduce(0, i + compared, x, "amax")
+        y = y + empty.index_add(0, i + sent, x[i])
+        return self.fc(y + self.bag(i, offsets))
+
+
+@pytest.fixture(scope="module")
+def captured() -> Captured:
+    return capture(Written(), (torch.randn(6, 3), PLACES, NO, NO, NO, OFFSETS), loss="mse")
+
+
+def test_each_index_is_looked_at_once(captured: Captured) -> None:
+    """Gradients have the indices of what was read."""
+    told, found = Told(captured.graph), {}
+    for node in captured.graph.program["train_step"].nodes:
+        if both := (told.read(node), told.written(node)):
+            found[node.id] = node.op, *both
+    assert {v for v in found.values() if v[1:] != ((), ())} == {
+        ("embedding_backward", (), (1,)),
+        ("segment_max", (1,), (2,)),
+        ("spmm", (1,), (2,)),
+        ("embedding", (1,), ()),
+    }
+    assert found["bag.backward"] == ("embedding_backward", (), ())
+
+
+@pytest.fixture(params=["cpu", "cuda"])
+def executor(captured: Captured, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Executor]:
+    graph = captured.graph
+    captured.write_weights(tmp_path / "weights.npz")
+    if request.param == "cpu":
+        with make(graph, tmp_path)(pin=False) as on_cpu:
+            yield on_cpu
+    else:
+        with make_cuda(plan_for_cuda(graph), graph, tmp_path)(null_device=NULL) as on_gpu:
+            yield on_gpu
+
+
+def test_places_out_of_range_are_told(executor: Executor) -> None:
+    """By position; the next run has none."""
+    x = np.random.default_rng().standard_normal((6, 3)).astype(np.float32)
+    right = [x, *(t.numpy() for t in (PLACES, NO, NO, NO, OFFSETS))]
+    for which, shift, position in ((2, 1, 1), (3, 1, 1), (4, -1, 0), (5, 1, 0)):
+        inputs = list(right)
+        inputs[which] = np.minimum(inputs[which] + shift, 6)
+        for call in (executor.predict, lambda *given: float(executor.step(*given, np.zeros((4, 2), np.float32)))):
+            with pytest.raises(UserError, match=rf"SP1608.*at position {position}, which is out of range"):
+                call(*inputs)
+        executor.predict(*right)
