@@ -244,7 +244,10 @@ class _Step(torch.autograd.Function):  # type: ignore[misc]
         ctx.save_for_backward(*inputs)
         ctx.made = [(p.shape, p.device, p.is_floating_point()) for p in predictions]
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*(p for p in predictions if not p.is_floating_point()))
+        names = *executor.input_names[:count], *map(safe_name, planned.trained)
+        trained = {n for n, needed in zip(names, ctx.needs_input_grad[2:], strict=True) if needed}
+        made = zip(predictions, planned._sources, strict=True)
+        ctx.mark_non_differentiable(*(p for p, own in made if not p.is_floating_point() or own.isdisjoint(trained)))
         return predictions if len(predictions) > 1 else predictions[0]
 
     @staticmethod

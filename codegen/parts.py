@@ -32,7 +32,7 @@ def parts(plan: Plan, graph: Graph, program: ProgramPlan) -> tuple[Part, ...]:
     before = tuple(entries[:n] for entries, n in zip(program.lanes, first, strict=True))
     behind = tuple(entries[n:] for entries, n in zip(program.lanes, first, strict=True))
     return (
-        Part(f"{program.name}_forward", before, _inputs(plan, known, before)),
+        Part(f"{program.name}_forward", before, _inputs(plan, known, before, returned=predictions(graph))),
         Part(f"{program.name}_backward", behind, _inputs(plan, known, behind)),
     )
 
@@ -71,9 +71,11 @@ def _first_of_second(program: ProgramPlan, waiting: list[Node]) -> list[int]:
     return first
 
 
-def _inputs(plan: Plan, program: Program, lanes: tuple[tuple[Entry, ...], ...]) -> tuple[str, ...]:
-    """The program's inputs that nodes of these lanes read, also through views."""
+def _inputs(
+    plan: Plan, program: Program, lanes: tuple[tuple[Entry, ...], ...], returned: tuple[str, ...] = ()
+) -> tuple[str, ...]:
+    """The program's inputs that nodes of these lanes read, also through views, or that are returned."""
     nodes = {parse_slice(e.run)[0] for entries in lanes for e in entries}
     roots = owners(plan)
-    read = {roots.get(v, v) for n in nodes for v in program.node[n].reads}
+    read = {roots.get(v, v) for v in (*returned, *(v for n in nodes for v in program.node[n].reads))}
     return tuple(i for i in program.inputs if i in read)

@@ -53,10 +53,13 @@ def model_inputs(executor: "Executor") -> tuple[str, ...]:
 
 
 def sources(graph: Graph) -> list[frozenset[str]]:
-    """Of every prediction, in order: the inputs and parameters that it is computed from. `graph`: not expanded."""
+    """Of every prediction, in order: the inputs, parameters and states that it is computed from, other than through
+    what has no gradients in PyTorch either. `graph`: not expanded."""
     found: dict[str, frozenset[str]] = {}
     for node in graph.program["train_step"].nodes:
-        if node.phase == "forward":
+        if node.op in ("compare", "detach"):
+            found |= dict.fromkeys(node.outputs, frozenset())
+        elif node.phase == "forward":
             read = frozenset[str]().union(*(found.get(v, frozenset([v])) for v in node.inputs))
             found |= dict.fromkeys(node.outputs, read)
     return [found.get(v, frozenset([v])) for v in predictions(graph)]

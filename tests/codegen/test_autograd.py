@@ -100,6 +100,39 @@ def test_every_input_has_its_own_gradient(tmp_path: Path) -> None:
         torch.testing.assert_close(planned.eval()(*inputs), plain(*inputs), rtol=1e-4, atol=1e-5)
 
 
+WORD = torch.tensor([3, 1, 2])
+
+
+class Passed(nn.Module):
+    """Inputs that it hands on, turned and as they are, one of which it does not compute with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor, word: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        z = self.out(x)
+        return z, x, y, y.t(), word, z.detach()
+
+
+def test_results_that_are_inputs_or_have_no_gradient(tmp_path: Path) -> None:
+    captured = capture(Passed(), (torch.randn(3, 4), torch.randn(3, 4), WORD), loss="caller")
+    made = make(captured.graph, tmp_path / "passed")
+    captured.write_weights(tmp_path / "passed" / "weights.npz")
+    with made(pin=False) as executor:
+        planned = Planned(Passed(), executor)
+        for trained in (True, False):
+            x, y = torch.randn(3, 4, requires_grad=True), torch.randn(3, 4, requires_grad=trained)
+            found, expected = (call(x, y, WORD) for call in (planned, planned.module))
+            for mine, other in zip(found, expected, strict=True):
+                torch.testing.assert_close(mine, other)
+                assert mine.requires_grad == other.requires_grad
+            of = [x, y] if trained else [x]
+            torch.testing.assert_close(
+                *(torch.autograd.grad(sum(o.sin().sum() for o in results[:4]), of) for results in (found, expected))
+            )
+
+
 class Codes(nn.Module):
     """Whole numbers among the results; inputs in a list and by name, one of them never given; parameters that only one
     of the results depends on, and one that is frozen; a batch norm that the module has under two names."""
