@@ -391,7 +391,7 @@ class GraphBuilder:
         return program
 
     def _results(self, twin: "GraphBuilder", results: Sequence[str]) -> tuple[str, ...]:
-        """What another program returns, once each; its values become the graph's."""
+        """What another program returns; its values become the graph's."""
         for value in twin.values.values():
             self.values.setdefault(value.id, value)
         for result in results:
@@ -399,7 +399,7 @@ class GraphBuilder:
             self.values[result] = held.model_copy(
                 update={"role": Role.OUTPUT if held.role is Role.ACTIVATION else held.role}
             )
-        return tuple(dict.fromkeys(results))
+        return tuple(results)
 
 
 def live_nodes(nodes: Sequence[Node], wanted: set[str], updates: bool = True) -> list[Node]:
