@@ -1,4 +1,4 @@
-"""Which values the labels and indices among a graph's inputs may have.
+"""Which values labels, indices and lengths may have: those among a graph's inputs, and those that nodes tell of.
 
 An input may reach the op that indexes with it through copies: 26 columns of categories are split and looked up in 26
 tables. So positions are sent through the copies' NumPy references, and every lookup says what its positions hold.
@@ -28,13 +28,15 @@ PICKED = {
 }
 """Op -> which operands hold indices, and of which operand's rows, or which attribute says of how many."""
 
+LENGTHS = {"ctc_loss": {2: "frames", 3: "labels"}}
+"""Op -> which operands hold how many there are of what."""
 
 UNLIMITED = int(np.iinfo(np.int64).max)
 
 
 def index_operands(op: str) -> tuple[int, ...]:
-    """Which operands hold labels or indices."""
-    return (LABELS[op],) if op in LABELS else tuple(PICKED.get(op, ()))
+    """Which operands hold labels, indices or lengths."""
+    return (LABELS[op],) if op in LABELS else (*PICKED.get(op, ()), *LENGTHS.get(op, ()))
 
 
 def reported_operands(op: str) -> tuple[int, ...]:
@@ -44,33 +46,50 @@ def reported_operands(op: str) -> tuple[int, ...]:
     return tuple(i for i, rows in PICKED.get(op, {}).items() if not rows.startswith(("out", "up")))
 
 
+class Look(NamedTuple):
+    """What is looked at before a node's kernel, which takes no notice of indices out of range: an operand's indices, to
+    be less than `end`; they are told of with `number`."""
+
+    operand: int
+    end: int
+    number: int
+
+
 class Told:
-    """Which indices nodes of a program tell of."""
+    """Which indices nodes of a program tell of, where they are out of range."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._ends: dict[str, int] = {}
+        self.values: list[str] = []
+        """By number."""
 
-    def read(self, node: Node) -> tuple[int, ...]:
-        """The operands that the node's kernel looks at."""
+    def by_kernel(self, node: Node) -> int:
+        """The number of the first of the indices that the node's kernel looks at, which others follow, or -1."""
         operands = reported_operands(node.op)
+        number = len(self.values) if operands else -1
         for operand in operands:
             self._tell(node, operand)
-        return operands
+        return number
 
-    def written(self, node: Node) -> tuple[int, ...]:
-        """The operand, if any, that picks rows of what the node makes and has to be looked at before its kernel runs. A
-        gradient's indices are those of what was read; entries in order were looked at when they were sorted."""
-        found = [i for i, rows in PICKED.get(node.op, {}).items() if rows.startswith("out")]
-        return () if getattr(node.attrs, "ordered", False) else tuple(i for i in found if self._tell(node, i))
+    def before(self, node: Node) -> tuple[Look, ...]:
+        """Lengths, and what picks rows of the node's result. A gradient's indices are those of what was read; entries
+        in order were looked at when they were sorted."""
+        rows = {} if getattr(node.attrs, "ordered", False) else PICKED.get(node.op, {})
+        written = [i for i, where in rows.items() if where.startswith("out")]
+        known = self._ends.get
+        return tuple(
+            self._tell(node, i)
+            for i in (*written, *LENGTHS.get(node.op, ()))
+            if index_range(signature_of(self._graph, node), i)[0] < known(node.inputs[i], UNLIMITED)
+        )
 
-    def _tell(self, node: Node, operand: int) -> bool:
-        """Whether it was not told of before."""
+    def _tell(self, node: Node, operand: int) -> Look:
         end, _ = index_range(signature_of(self._graph, node), operand)
         value = node.inputs[operand]
-        new = end < self._ends.get(value, UNLIMITED)
         self._ends[value] = min(end, self._ends.get(value, UNLIMITED))
-        return new
+        self.values.append(value)
+        return Look(operand, end, len(self.values) - 1)
 
 
 MOVES = frozenset({"concat", "convert_layout", "expand", "permute", "reshape", "slice", "split"})
@@ -133,12 +152,15 @@ def index_inputs(graph: Graph) -> Mapping[str, Indices]:
 
 
 def index_range(signature: Signature, operand: int) -> tuple[int, int]:
-    """Of an operand with indices the last valid one + 1, and the one that is ignored (one that is valid anyway, if none
-    is)."""
+    """Of an operand with labels, indices or lengths the last valid one + 1, and the one that is ignored (one that is
+    valid anyway, if none is)."""
     attrs: Any = signature.attrs
     if signature.op in LABELS:
         classes = getattr(attrs, "classes", None) or next(t.shape[1] for t in signature.inputs if len(t.shape) == 2)
         return classes, attrs.ignore_index
+    if signature.op in LENGTHS:
+        _, frames, states = signature.inputs[0].shape
+        return {"frames": frames, "labels": states // 2}[LENGTHS[signature.op][operand]] + 1, 0
     rows = PICKED[signature.op][operand]
     if hasattr(attrs, rows):
         return int(getattr(attrs, rows)), 0

@@ -53,7 +53,8 @@ HEADERS = {
 
 
 def headers_of(view: NodeView) -> tuple[str, ...]:
-    return (*HEADERS[view.family], *(("stream.hpp",) if view.streamed else ()))
+    more = {"stream.hpp": view.streamed, "indices.hpp": bool(view.looks)}
+    return (*HEADERS[view.family], *(header for header, wanted in more.items() if wanted))
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,6 @@ def build(plan: Plan, graph: Graph, plan_text: str) -> Model:
     scratch = []
     rate, indices = first_lr(graph), index_inputs(graph)
     for program in plan.programs:
-        reported: list[str] = []
         told = Told(graph)
         kept = _gradients_kept(graph.program[program.name], parameters)
         found = []
@@ -168,9 +168,6 @@ def build(plan: Plan, graph: Graph, plan_text: str) -> Model:
             node = graph.program[program.name].node[entry.node]
             name = names[program.name, entry.node]
             signature = signature_of(graph, node)
-            read, written = told.read(node), told.written(node)
-            number = len(reported)
-            reported += (addresses.root(node.inputs[i]) for i in (*read, *written))
             if entry.scratch_bytes:
                 scratch.append((name, entry.scratch_offset, entry.scratch_bytes, node.id))
             found.append(
@@ -186,12 +183,13 @@ def build(plan: Plan, graph: Graph, plan_text: str) -> Model:
                     scratch=scratch_expressions(entry, signature, name),
                     gradient_index=kept.get(node.id, -1),
                     lr_factor=_lr(node) / rate if node.phase == "update" and rate else 1.0,
-                    bad_index=number if read else -1,
-                    bad_place=number + len(read) if written else -1,
+                    bad_index=told.by_kernel(node),
+                    looks=told.before(node),
                 )
             )
         views[program.name] = tuple(found)
         functions = {n: names[p, n] for p, n in nodes if p == program.name}
+        reported = tuple(map(addresses.root, told.values))
         runs += (_run(part, functions, inputs, reported) for part in parts(plan, graph, program))
     return Model(
         values=tuple((value_names[v.id], v, plan.placement[v.id].offset) for v in placed),
@@ -247,14 +245,14 @@ def _plan_lines(text: str) -> dict[tuple[str, str], int]:
     return found
 
 
-def _run(part: Part, names: Mapping[str, str], inputs: Sequence[str], reported: Sequence[str]) -> RunView:
+def _run(part: Part, names: Mapping[str, str], inputs: Sequence[str], reported: tuple[str, ...]) -> RunView:
     gates = _gates(part)
     return RunView(
         name=part.name,
         lanes=_lanes(part, gates, names),
         gates=len(gates),
         inputs=tuple(map(inputs.index, part.inputs)),
-        index_sources=tuple(reported),
+        index_sources=reported,
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from codegen.cpu import shapes
 from codegen.cpu.chains import Loop
+from codegen.indices import Look
 from planner.errors import InternalError, UserError
 from planner.graph.model import DType, Graph, Node, Role, TensorType
 from planner.ops.base import Mode, Op, Signature, op_named, scratch_offsets
@@ -63,8 +64,7 @@ class NodeView:
     """This node's learning rate / the executor's."""
     bad_index: int = -1
     """The number with which the node reports a label or index out of range; those of further operands follow it."""
-    bad_place: int = -1
-    """The same for indices of what it writes."""
+    looks: tuple[Look, ...] = ()
     shapes: Any = field(default=shapes, repr=False)
 
     @property

@@ -145,7 +145,7 @@ def _program(
         joins = {node for lane in lanes for nodes in lane for node in nodes[:-1]}
         event = {node: i for i, node in enumerate(n for n in order if n in waited)}
         lane_of = {parse_slice(e.run)[0]: i for i, lane in enumerate(part.lanes) for e in lane}
-        reports = any(max(view_of[node].bad_index, view_of[node].bad_place) >= 0 for node in order)
+        reports = any(view_of[node].bad_index >= 0 or view_of[node].looks for node in order)
         result, result_bytes = _result(plan, graph, program) if part is runs[-1] else (0, 0)
         yield ProgramView(
             name=part.name,

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "indices.hpp"
 #include "slices.hpp"
 
 namespace stepplan {

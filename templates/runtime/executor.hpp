@@ -244,7 +244,7 @@ class Executor {
     return {"SP1608",
             std::string("input ") + name + " has the value " + std::to_string(value) + " at position " +
                 std::to_string(row) + ", which is out of range",
-            "labels and indices count from 0 up to, not including, the number of classes or entries"};
+            "labels and indices count from 0 up to, not including, the number of classes or entries; lengths end with what there is"};
   }
 
   const ExecutorSpec& spec_;

@@ -1,18 +1,19 @@
-// Indices that pick the rows to which something is added.
+// Indices and lengths that a kernel takes no notice of where they are out of range.
 #pragma once
 
 #include <cstdint>
 
+#include "context.hpp"
+
 namespace stepplan {
 
-/// The first of some indices that is outside of so many rows, or -1.
-inline int64_t first_outside(const int64_t* indices, int64_t count, int64_t rows) {
+/// Tells of the first that is not from 0 up to, not including, `end`.
+inline void look_at(const Context& run, int number, const int64_t* indices, int64_t count, int64_t end) {
   int64_t outside = 0;
 #pragma omp simd reduction(+ : outside)
-  for (int64_t i = 0; i < count; ++i) outside += indices[i] < 0 || indices[i] >= rows;
+  for (int64_t i = 0; i < count; ++i) outside += indices[i] < 0 || indices[i] >= end;
   for (int64_t i = 0; outside != 0 && i < count; ++i)
-    if (indices[i] < 0 || indices[i] >= rows) return i;
-  return -1;
+    if (indices[i] < 0 || indices[i] >= end) return run.report_bad_index(number, i, indices[i]);
 }
 
 }  // namespace stepplan

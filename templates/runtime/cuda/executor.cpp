@@ -14,7 +14,7 @@ UserMistake out_of_range(const char* name, int64_t row, const std::string& value
   return {"SP1608",
           std::string("input ") + name + " has " + value + " at position " + std::to_string(row) +
               ", which is out of range",
-          "labels and indices count from 0 up to, not including, the number of classes or entries"};
+          "labels and indices count from 0 up to, not including, the number of classes or entries; lengths end with what there is"};
 }
 
 /// Labels and indices in the host's memory are looked at before anything runs, so that a bad one leaves everything as
