@@ -87,7 +87,7 @@ def capture(
         return model if isinstance(model, Captured) else Captured(model, {})
     if image_size is not None and (not isinstance(model, str) or ":" in model or model.endswith(".onnx")):
         raise UserError("SP1011", "only zoo networks take an image size", "choose it where the model is made")
-    optimizer = optimizer_from(optimizer, model if hasattr(model, "named_parameters") else None)
+    optimizer = optimizer_from(optimizer, model if hasattr(model, "named_parameters") else None, loss)
     given = CaptureOptions(
         loss=loss,
         labels=labels,
@@ -133,7 +133,8 @@ def explain_capture(model: object, inputs: Any = None, **options: Any) -> list[O
     if inputs is None:
         raise UserError("SP1018", "the module comes without example inputs", "pass inputs: they fix the shapes")
     chosen = CaptureOptions(**{**found, **{k: v for k, v in options.items() if v is not None}})
-    return explain_module(module, inputs, replace(chosen, optimizer=optimizer_from(chosen.optimizer, module)))
+    optimizer = optimizer_from(chosen.optimizer, module, chosen.loss)
+    return explain_module(module, inputs, replace(chosen, optimizer=optimizer))
 
 
 def _zoo(name: str, batch: int | None, image_size: int | None, inputs: Any, given: CaptureOptions) -> Captured:
@@ -163,7 +164,8 @@ def _module(module: Any, inputs: Any, batch: int | None, options: CaptureOptions
             f"{what} comes without example inputs",
             "return (module, inputs), or pass inputs: they fix the shapes",
         )
-    options = replace(options, optimizer=optimizer_from(options.optimizer, module))  # a factory may have named it
+    # A factory may have named it.
+    options = replace(options, optimizer=optimizer_from(options.optimizer, module, options.loss))
     graph, weights = capture_module(module, inputs, options)
     first = graph.value[graph.programs[0].inputs[0]].type.shape if graph.programs[0].inputs else ()
     if batch is not None and first[:1] != (batch,):

@@ -9,6 +9,14 @@ def safe_name(name: str) -> str:
     return "".join(c if c.isprintable() else "_" for c in name) or "unnamed"
 
 
+def loss_prefix(module: Any) -> str:
+    """What begins the names of a loss's parameters and buffers, and none of the module's own."""
+    prefix, own = "loss", [name for name, _ in (*module.named_parameters(), *module.named_buffers())]
+    while any(name.startswith(f"{prefix}.") for name in own):
+        prefix += "_"
+    return f"{prefix}."
+
+
 def identifier(name: str) -> str:
     """A framework's name as a node id: only letters, digits, '.' and '_', not starting with a digit or '.'."""
     clean = re.sub(r"[^A-Za-z0-9_.]", "_", name)[:150]

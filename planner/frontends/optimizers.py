@@ -3,7 +3,7 @@
 from typing import Any
 
 from planner.errors import UserError
-from planner.frontends.naming import safe_name
+from planner.frontends.naming import loss_prefix, safe_name
 from planner.graph.optimizer import Optimizer, ParameterGroup
 
 NAMED = {
@@ -17,12 +17,12 @@ NAMED = {
 OUTSIDE = "or keep any optimizer outside of the plan: capture with loss='caller'"
 
 
-def optimizer_from(given: Any, module: Any = None) -> Optimizer | None:
+def optimizer_from(given: Any, module: Any = None, loss: Any = None) -> Optimizer | None:
     """An `Optimizer`, one of the names in `NAMED`, or a `torch.optim` object of one of them; None stays None.
 
-    Of a PyTorch optimizer its hyper-parameters are read, not its state; with the module, also which of its parameters
-    it trains, group by group. SP1023: anything else, groups of parameters that are not the module's, or an option that
-    update nodes do not have.
+    Of a PyTorch optimizer its hyper-parameters are read, not its state; with the module, also which parameters it
+    trains, group by group: the module's and the loss's, if that is a module, too. SP1023: anything else, groups of
+    other parameters, or an option that update nodes do not have.
     """
     if given is None or isinstance(given, Optimizer):
         return given
@@ -38,10 +38,10 @@ def optimizer_from(given: Any, module: Any = None) -> Optimizer | None:
     if kind == "adagrad":  # PyTorch's starts all parameters alike, whatever their groups say
         alike = {"initial_accumulator_value": given.defaults["initial_accumulator_value"]}
         groups = [{**group, **alike} for group in groups]
-    return _from_torch(kind, groups, module)
+    return _from_torch(kind, groups, module, loss)
 
 
-def _from_torch(kind: str, groups: list[dict[str, Any]], module: Any) -> Optimizer:
+def _from_torch(kind: str, groups: list[dict[str, Any]], module: Any, loss: Any) -> Optimizer:
     settings = [_settings(group) for group in groups]
     kind = _adam(kind, groups) if kind in ("adam", "adamw") else kind
     first: dict[str, Any] = {"kind": kind, **settings[0]}
@@ -53,17 +53,20 @@ def _from_torch(kind: str, groups: list[dict[str, Any]], module: Any) -> Optimiz
             fix = "pass the module itself, or an optimizer with one group"
             raise UserError("SP1023", "the optimizer's parameter groups differ, and whose they are is not known", fix)
         return Optimizer.model_validate(first)
+    parts = {"": module, loss_prefix(module): loss} if hasattr(loss, "named_parameters") else {"": module}
+    trained = {id(p) for part in parts.values() for p in part.parameters() if p.requires_grad}
     names: dict[int, str] = {}
-    for name, parameter in module.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), name)
-    if any(id(p) not in names for group in groups for p in group["params"]):
+    for prefix, part in parts.items():
+        for name, parameter in part.named_parameters(remove_duplicate=False):
+            names.setdefault(id(parameter), prefix + name)
+    held = {id(p) for group in groups for p in group["params"]}
+    if not held <= names.keys():
         raise UserError(
             "SP1023",
-            "the optimizer holds parameters that are not the module's",
-            "make the optimizer from module.parameters(), after everything that replaces parameters",
+            "the optimizer holds parameters that are not the module's, nor a loss's that is a module",
+            "make the optimizer from their parameters(), after everything that replaces parameters",
         )
-    held = {id(p) for group in groups for p in group["params"]}
-    if len(groups) == 1 and all(id(p) in held or not p.requires_grad for p in module.parameters()):
+    if len(groups) == 1 and trained <= held:
         return Optimizer.model_validate(first)
     made = [
         ParameterGroup(parameters=tuple(safe_name(names[id(p)]) for p in group["params"]), **own)

@@ -37,6 +37,7 @@ from planner.frontends import (
 from planner.frontends.aten import HANDLERS, Context, Unsupported, dtype_error, packet
 from planner.frontends.aten import call as call_real
 from planner.frontends.coverage import Coverage
+from planner.frontends.naming import loss_prefix
 from planner.frontends.torch_buffers import (
     carry,
     changed_buffers,
@@ -167,8 +168,11 @@ class Lowering:
 
     # -- parameters, buffers, inputs ---------------------------------------------------------------------------
     def _plain(self, target: str) -> str:
-        """The name within the module: the wrapper that computes the loss adds `model.`."""
-        return target.removeprefix("model.") if self.wrapped else target
+        """The name within the module, or the loss: the wrapper that computes both adds `model.` and `loss.`."""
+        if not self.wrapped:
+            return target
+        part, _, name = target.partition(".")
+        return name if part == "model" else loss_prefix(self.module) + name
 
     def _placeholders(self, program: Any) -> None:
         parameters, buffers = self._tensors("named_parameters"), self._tensors("named_buffers")
@@ -202,7 +206,8 @@ class Lowering:
     def _tensors(self, method: str) -> dict[str, Any]:
         found = dict(getattr(self.module, method)(remove_duplicate=False))
         if self.loss_module is not None:
-            found.update({f"loss.{k}": t for k, t in getattr(self.loss_module, method)(remove_duplicate=False)})
+            prefix = loss_prefix(self.module)
+            found.update({f"{prefix}{k}": t for k, t in getattr(self.loss_module, method)(remove_duplicate=False)})
         return found
 
     def _parameter(self, name: str, tensor: Any) -> str:

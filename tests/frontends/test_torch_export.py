@@ -241,6 +241,33 @@ def test_a_loss_with_parameters_trains_them() -> None:
     assert "loss.temperature.update" in {n.id for n in graph.program["train_step"].nodes}
 
 
+@pytest.mark.parametrize("trained", [True, False])
+def test_an_optimizer_may_have_the_parameters_of_a_loss(trained: bool) -> None:
+    """As in PyTorch they are trained if it has them, here with another rate."""
+    module, loss = nn.Linear(5, 3), Focal()
+    groups: list[dict[str, Any]] = [{"params": [*module.parameters()]}, {"params": [*loss.parameters()], "lr": 0.5}]
+    optimizer = torch.optim.SGD(groups if trained else module.parameters(), lr=0.1)
+    labels = torch.tensor([0, 1, 2, 0])
+    graph = capture(module, torch.randn(4, 5), loss=loss, labels=labels, optimizer=optimizer).graph
+    rates = {n.id: n.attrs.lr for n in graph.program["train_step"].nodes if n.phase == "update"}
+    of_loss = {"loss.temperature.update": 0.5} if trained else {}
+    assert rates == {"weight.update": 0.1, "bias.update": 0.1, **of_loss}
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.loss = nn.Linear(5, 3), Focal()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x) * self.loss.temperature
+
+
+def test_a_loss_with_the_names_of_a_part() -> None:
+    graph = agree(Scaled(), torch.randn(4, 5), loss=Focal(), labels=torch.tensor([0, 1, 2, 0]))
+    assert {"loss.temperature", "loss_.temperature"} <= {v.name for v in graph.values}
+
+
 def test_a_module_that_returns_its_loss() -> None:
     class Own(nn.Module):
         def __init__(self) -> None:
