@@ -30,6 +30,7 @@ from torch.utils._pytree import tree_leaves
 from codegen.arguments import Call, matched
 from codegen.cuda.executor import CudaExecutor
 from codegen.executor import Executor
+from codegen.fixed_buffers import FixedBuffers
 from codegen.passes import input_gradients, model_inputs, sources, start_backward, start_forward
 from planner.errors import UserError
 from planner.frontends.naming import safe_name
@@ -68,6 +69,7 @@ class Planned(nn.Module):  # type: ignore[misc]
             held.append(places[name])
         self._places = {name: parameter.data_ptr() for name, parameter in parameters.items()}
         """Where parameters lie: in the executor's memory."""
+        self._fixed = FixedBuffers(module, {*statistics, *executor.counters_per_step()}, executor._state.fixed)
         if isinstance(executor, CudaExecutor):
             executor.before_close.append(partial(_leave, held))
 
@@ -120,6 +122,7 @@ class Planned(nn.Module):  # type: ignore[misc]
         parameters, buffers = dict(self.module.named_parameters()), dict(self.module.named_buffers())
         self._require_shared(parameters)
         self._require_trained(parameters)
+        self._fixed.look(buffers)
         tensors = self._tensors(inputs, named)
         if not self.module.training:
             read = self.executor._program("predict").inputs

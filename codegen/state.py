@@ -62,7 +62,8 @@ class State:
         self.per_step = {n: 0 for n in given if n.endswith(COUNTER)} | _batch_norms(graph)
         rest = {n: a for n, a in given.items() if n not in self.by_name and n not in self._aliases}
         self._counters = {n: int(rest.pop(n, np.int64(0))) for n in self.per_step}
-        self._fixed = rest
+        self.fixed: Mapping[str, Array] = rest
+        """What the module saves and the plan has as constants, or does not compute with."""
 
     # -- out ---------------------------------------------------------------------------------------------------
     def read_all(self) -> dict[str, Array]:
@@ -70,12 +71,12 @@ class State:
         found = {name: self.read(value) for name, value in self.by_name.items()}
         found |= {alias: found[name].copy() for alias, name in self._aliases.items()}
         counters = {n: np.asarray(c + self.steps * self.per_step[n], np.int64) for n, c in self._counters.items()}
-        return found | counters | {name: data.copy() for name, data in self._fixed.items()}
+        return found | counters | {name: data.copy() for name, data in self.fixed.items()}
 
     def module_names(self) -> list[str]:
         """Names of the framework's module: neither the optimizer's states nor what the model's code fixes."""
         own = [n for n, v in self.by_name.items() if v.id not in self.slots and not v.constant]
-        return [*own, *self._aliases, *self._counters, *self._fixed]
+        return [*own, *self._aliases, *self._counters, *self.fixed]
 
     def read(self, value: Value) -> Array:
         """A copy in the logical shape, contiguous; of bfloat16, which NumPy lacks, in float32."""
@@ -112,7 +113,7 @@ class State:
         given = {k: _told(k, v) for k, v in state.items() if not k.startswith(PREFIX)}
         counters = {k: _counted(k, v) for k, v in given.items() if k.endswith(COUNTER)}
         tensors = {k: v for k, v in given.items() if k not in counters}
-        fixed = {k: tensors.pop(k) for k in self._fixed if k in tensors}
+        fixed = {k: tensors.pop(k) for k in self.fixed if k in tensors}
         tensors = self._untied(tensors, strict)
         found = self._incompatible(tensors)
         if strict:
@@ -161,7 +162,7 @@ class State:
     def _require_same(self, fixed: Mapping[str, Array]) -> None:
         """What was folded into the plan's constants cannot change any more."""
         for name, data in fixed.items():
-            if not np.array_equal(data, self._fixed[name], equal_nan=data.dtype.kind == "f"):
+            if not np.array_equal(data, self.fixed[name], equal_nan=data.dtype.kind == "f"):
                 raise UserError(
                     "SP1611",
                     f"{name} was fixed when the model was captured and differs in the state",

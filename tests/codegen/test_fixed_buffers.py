@@ -1,0 +1,69 @@
+"""Buffers that are constants of a plan: whatever changes them is told of, once; nothing else is."""
+
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from codegen.fixed_buffers import FixedBuffers
+
+
+def module() -> nn.Module:
+    made = nn.BatchNorm1d(3)
+    made.register_buffer("factor", torch.tensor([1.0, float("nan")]))
+    made.register_buffer("short", torch.ones(2, dtype=torch.bfloat16))
+    made.register_buffer("mask", torch.tensor([True, False]), persistent=False)
+    return made
+
+
+SHARED = {"running_mean", "running_var", "num_batches_tracked"}
+
+
+def looked_at(of: nn.Module) -> FixedBuffers:
+    captured = {"factor": of.factor.numpy().copy(), "short": of.short.float().numpy()}
+    return FixedBuffers(of, SHARED, captured)
+
+
+def look(fixed: FixedBuffers, of: nn.Module) -> None:
+    fixed.look(dict(of.named_buffers()))
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("factor", lambda m: m.factor.add_(1)),
+        ("short", lambda m: setattr(m, "short", torch.zeros(2, dtype=torch.bfloat16))),
+        ("mask", lambda m: m.mask.logical_not_()),
+        ("factor", lambda m: m.load_state_dict({**m.state_dict(), "factor": torch.tensor([2.0, 2.0])})),
+    ],
+)
+def test_changes_are_told_of_once(name: str, change: Callable[[nn.Module], object]) -> None:
+    of = module()
+    fixed = looked_at(of)
+    change(of)
+    with pytest.warns(RuntimeWarning, match=f"SP1014: buffer '{name}'") as told:
+        look(fixed, of)
+    assert len(told) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        change(of)
+        look(fixed, of)
+
+
+def test_what_stays_the_same_is_not_told_of() -> None:
+    of = module()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fixed = looked_at(of)
+        of(torch.randn(4, 3))
+        of.load_state_dict(of.state_dict())
+        of.mask = of.mask.clone()
+        look(fixed, of)
+
+
+def test_contents_that_are_not_those_of_the_capture() -> None:
+    of = module()
+    with pytest.warns(RuntimeWarning, match="SP1014: buffer 'factor'"):
+        FixedBuffers(of, SHARED, {"factor": torch.zeros(2).numpy()})
