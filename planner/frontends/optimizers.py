@@ -1,5 +1,6 @@
 """What a caller may give as the optimizer: ours, a name, or a PyTorch optimizer whose hyper-parameters are taken."""
 
+import warnings
 from typing import Any
 
 from planner.errors import UserError
@@ -20,9 +21,9 @@ OUTSIDE = "or keep any optimizer outside of the plan: capture with loss='caller'
 def optimizer_from(given: Any, module: Any = None, loss: Any = None) -> Optimizer | None:
     """An `Optimizer`, one of the names in `NAMED`, or a `torch.optim` object of one of them; None stays None.
 
-    Of a PyTorch optimizer its hyper-parameters are read, not its state; with the module, also which parameters it
-    trains, group by group: the module's and the loss's, if that is a module, too. SP1023: anything else, groups of
-    other parameters, or an option that update nodes do not have.
+    Of a PyTorch optimizer its hyper-parameters are read, not its state, of which a warning tells; with the module, also
+    which parameters it trains, group by group: the module's and the loss's, if that is a module, too. SP1023: anything
+    else, groups of other parameters, or an option that update nodes do not have.
     """
     if given is None or isinstance(given, Optimizer):
         return given
@@ -38,7 +39,16 @@ def optimizer_from(given: Any, module: Any = None, loss: Any = None) -> Optimize
     if kind == "adagrad":  # PyTorch's starts all parameters alike, whatever their groups say
         alike = {"initial_accumulator_value": given.defaults["initial_accumulator_value"]}
         groups = [{**group, **alike} for group in groups]
+    if any(_has_moments(own) for own in given.state.values()):
+        problem = "the optimizer has made steps; its state is not captured, and the plan's starts anew"
+        fix = "to go on, pass it to executor.load_state_dict, by names like 'fc.weight.exp_avg' and 'stepplan.step'"
+        warnings.warn(str(UserError("SP1023", problem, fix)), RuntimeWarning, stacklevel=3)
     return _from_torch(kind, groups, module, loss)
+
+
+def _has_moments(state: dict[str, Any]) -> bool:
+    """Of a parameter: what steps have left. Adagrad's state is there before the first one, plain SGD's is empty."""
+    return float(state.get("step", 1)) > 0 and any(v is not None for k, v in state.items() if k != "step")
 
 
 def _from_torch(kind: str, groups: list[dict[str, Any]], module: Any, loss: Any) -> Optimizer:

@@ -72,6 +72,20 @@ def test_others_are_refused(given: Any, message: str) -> None:
     assert raised.value.code == "SP1023"
 
 
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.Adagrad, torch.optim.RMSprop])
+def test_state_is_told_of(kind: type[torch.optim.Optimizer]) -> None:
+    """Adagrad's is there from the beginning; plain SGD has none."""
+    weight = torch.nn.Parameter(torch.ones(2))
+    plain, optimizer = torch.optim.SGD([weight], lr=0.1), kind([weight])
+    optimizer_from(optimizer)
+    weight.square().sum().backward()
+    plain.step()
+    optimizer.step()
+    optimizer_from(plain)
+    with pytest.warns(RuntimeWarning, match=r"SP1023: the optimizer has made steps"):
+        optimizer_from(optimizer)
+
+
 def test_dampening_of_nothing() -> None:
     assert optimizer_from(torch.optim.SGD(WEIGHTS, lr=0.1, dampening=0.5)) == optimizer_from(
         torch.optim.SGD(WEIGHTS, lr=0.1)
