@@ -17,6 +17,7 @@ from planner.frontends.torch_loss import CALLERS, Loss, append_loss
 from planner.frontends.torch_lowering import CaptureOptions, Lowering
 from planner.frontends.torch_modes import draws, reads_of_mode
 from planner.frontends.torch_program import export, import_torch
+from planner.frontends.torch_sharing import require_apart
 from planner.graph.builder import GraphBuilder
 from planner.graph.entries import order_entries
 from planner.graph.model import DType, Graph, Program
@@ -106,6 +107,7 @@ def _prepared(module: Any, inputs: Any, options: CaptureOptions) -> tuple[Loweri
     whole = _with_loss(torch, module, loss) if wrapped else module
     with reads_of_mode(torch) as reads:
         program, normalised = export(torch, whole, module, positional, keywords)
+    require_apart(torch, whole, program)
     evaluated = None
     if reads or normalised or draws(torch, program) or changed_buffers(program):
         alone = _with_loss(torch, module, None) if wrapped else module  # the loss takes what training returns
