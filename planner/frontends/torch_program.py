@@ -20,7 +20,7 @@ from planner.frontends.torch_checks import unvalidated
 from planner.frontends.torch_derivatives import expand_derivatives, recorded_derivatives
 from planner.frontends.torch_functional import decomposed
 from planner.frontends.torch_functions import traced_functions
-from planner.frontends.torch_numbers import numbers, tell
+from planner.frontends.torch_numbers import numbers, of_generators, tell
 from planner.frontends.torch_stand_ins import stand_ins
 from planner.frontends.torch_transforms import traced_transforms
 from planner.frontends.torch_writes import (
@@ -108,7 +108,7 @@ def _exported(torch: Any, module: Any, original: Any, positional: Any, keywords:
                 traced_transforms(torch, _barrier(torch), _no_derivative),
                 unvalidated(torch),
                 stand_ins(torch),
-                numbers(module, original) as fixed,
+                numbers(torch, module, original) as fixed,
                 assignments(torch, module, prefix) as replaced,
             ):
                 program = torch.export.export(module, positional, keywords, strict=False)
@@ -116,7 +116,7 @@ def _exported(torch: Any, module: Any, original: Any, positional: Any, keywords:
         except Exception as error:
             refused = next((e for e in _chain(error) if isinstance(e, UserError)), None)
             raise refused or _export_error(error) from error
-    tell(fixed)
+    tell([*fixed, *of_generators(program)])
     return program
 
 

@@ -1,4 +1,4 @@
-"""What forward does with Python's own numbers is told."""
+"""What forward does with Python's own numbers is told, and where it would draw the same again and again."""
 
 import random
 import warnings
@@ -28,6 +28,11 @@ class Numbers(nn.Module):
             y = y * 0.9**self.calls
         if self.source == "torch":
             y = y * torch.rand(())
+        if self.source == "seed":
+            torch.manual_seed(0)
+            y = y * torch.rand(())
+        if self.source == "generator":
+            y = y * torch.rand((), generator=torch.Generator().manual_seed(0))
         return y
 
 
@@ -40,6 +45,21 @@ def capture(source: str) -> None:
 def test_draws(source: str, told: str) -> None:
     with pytest.warns(RuntimeWarning, match=rf"SP1014[\s\S]*draws numbers {told}[\s\S]*torch\.rand"):
         capture(source)
+
+
+@pytest.mark.parametrize(
+    ("source", "told"), [("seed", "seeds PyTorch's generator"), ("generator", "draws from a generator of its own")]
+)
+def test_seeds(source: str, told: str) -> None:
+    """The caller's own draws go on as if nothing had been captured."""
+    torch.manual_seed(5)
+    module = Numbers(source)
+    state = torch.get_rng_state()
+    inputs = torch.zeros(4, 5)
+    with pytest.warns(RuntimeWarning, match=rf"SP1014[\s\S]*{told}") as found:
+        capture_module(module, (inputs,), CaptureOptions(loss="mse"))
+    assert len({str(w.message) for w in found}) == 1, "in both modes"
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_counters() -> None:
