@@ -8,7 +8,6 @@ Everything that could differ from run to run is an argument; nothing is decided 
 """
 
 import math
-import threading
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +19,7 @@ import numpy as np
 from codegen.arguments import Call, matched
 from codegen.initial import checked_rate, checked_seed, give_back_memory, read_weights, set_initial_values
 from codegen.intact import require_intact
+from codegen.one_at_a_time import OneAtATime
 from codegen.parts import Part, parts, predictions
 from codegen.passes import input_gradients, start_backward, start_forward
 from codegen.progress import Progress
@@ -68,7 +68,7 @@ class Executor:
         SP1605: another kernel library than planned; SP1615, SP1616: not the disk.
         """
         seed = checked_seed(seed)
-        self._lock = threading.Lock()
+        self._lock = OneAtATime()
         given = self._given()
         self._handle: Any = self._native.create(pin, poison, str(spill or ""))
         self._arena: Array = self._native.arena(self._handle)
@@ -256,13 +256,14 @@ class Executor:
     def trace(self, path: Path | str | None = None, on: bool = True) -> None:
         """Record the coming runs: when each slice of each node ran. With `path`, every run rewrites that file as a
         Perfetto / Chrome trace of everything recorded, in the form of `stepplan show --trace`, so that plan and run
-        open side by side. `trace(on=False)` stops."""
+        open side by side. `trace(on=False)` stops. SP1702: the file cannot be written; after a run, too, which then
+        counts all the same."""
         with self._lock:
             self._require_open()
-            self._native.trace(self._handle, on)
-            self._recording = on
             if on:
                 self._trace = Trace(self.plan, self._graph, None if path is None else Path(path))
+            self._native.trace(self._handle, on)
+            self._recording = on
 
     def trace_events(self) -> list[list[TraceEvent]]:
         """What was recorded since `trace` was asked for last: per run, one event per slice."""
@@ -373,7 +374,9 @@ class Executor:
 
     def _train_on(self, inputs: tuple[Any, ...], named: dict[str, Any], hold: bool, lr: float | None = None) -> float:
         """Counted before the run: Ctrl-C is raised when the run is over, and what it has trained then stays counted."""
-        progress = self._progress
+        self._require_open()
+        progress, handle = self._progress, self._handle
+        runs = self._native.runs(handle)
         before = progress.lr, progress.batches, progress.steps, progress.held, self._state.steps
         if lr is not None:
             self.lr = lr
@@ -381,8 +384,9 @@ class Executor:
             arguments, moment = self._arguments("train_step", inputs, named), progress.moment(hold)
             self._trained(hold)
             return self._run(Call("train_step", arguments, moment=moment))
-        except Exception:  # refused: nothing has changed
-            progress.lr, progress.batches, progress.steps, progress.held, self._state.steps = before
+        except BaseException:
+            if self._native.runs(handle) == runs:  # refused, or interrupted before: nothing has changed
+                progress.lr, progress.batches, progress.steps, progress.held, self._state.steps = before
             raise
 
     def _trained(self, hold: bool = False) -> None:

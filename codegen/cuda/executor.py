@@ -10,7 +10,6 @@ they are if their memory layout is the planned one.
 """
 
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,6 +24,7 @@ from codegen.cuda.turns import turn
 from codegen.executor import Executor
 from codegen.initial import checked_seed, set_initial_values
 from codegen.native import native_module
+from codegen.one_at_a_time import OneAtATime
 from codegen.progress import Progress
 from codegen.state import State, from_words, logical, to_words
 from planner.errors import InternalError, UserError
@@ -90,7 +90,7 @@ class CudaExecutor(Executor):
         SP1861: there is too little pinned memory on the host.
         """
         seed = checked_seed(seed)
-        self._lock = threading.RLock()  # type: ignore[assignment]  # predict takes it twice
+        self._lock = OneAtATime()
         self._device = device
         if not null_device:
             load_nvrtc()
