@@ -8,6 +8,7 @@ Everything that could differ from run to run is an argument; nothing is decided 
 """
 
 import math
+import threading
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -17,9 +18,9 @@ from typing import Any, ClassVar, NoReturn, Self
 import numpy as np
 
 from codegen.arguments import Call, matched
+from codegen.forks import give_lock
 from codegen.initial import checked_rate, checked_seed, give_back_memory, read_weights, set_initial_values
 from codegen.intact import require_intact
-from codegen.one_at_a_time import OneAtATime
 from codegen.parts import Part, parts, predictions
 from codegen.passes import input_gradients, start_backward, start_forward
 from codegen.progress import Progress
@@ -54,6 +55,9 @@ class Executor:
     _trace: Trace | None = None
     """What was recorded since it was asked for last; `_recording`: it goes on."""
     _recording = False
+    _lock: "threading.RLock"
+    _torn = False
+    """Another thread used the executor when this process was forked off: what it was changing is half-changed here."""
     _module: Any = None
     """A weak reference to the module whose parameters lie in this executor's memory (codegen/autograd.py)."""
 
@@ -68,7 +72,7 @@ class Executor:
         SP1605: another kernel library than planned; SP1615, SP1616: not the disk.
         """
         seed = checked_seed(seed)
-        self._lock = OneAtATime()
+        give_lock(self)
         given = self._given()
         self._handle: Any = self._native.create(pin, poison, str(spill or ""))
         self._arena: Array = self._native.arena(self._handle)
@@ -336,6 +340,9 @@ class Executor:
     def _require_open(self) -> None:
         if self._handle is None:
             raise UserError("SP1607", "the executor is closed", "make a new executor")
+        if self._torn:
+            what = "this process was forked off while another thread used the executor"
+            raise UserError("SP1606", what, "make the executor in the process that runs it")
 
     @classmethod
     def _layouts(cls) -> dict[str, Stored]:

@@ -22,9 +22,9 @@ from codegen.cuda.launches import LEFT_OUT, Launch
 from codegen.cuda.toolchain import load_nvrtc
 from codegen.cuda.turns import turn
 from codegen.executor import Executor
+from codegen.forks import give_lock
 from codegen.initial import checked_seed, set_initial_values
 from codegen.native import native_module
-from codegen.one_at_a_time import OneAtATime
 from codegen.progress import Progress
 from codegen.state import State, from_words, logical, to_words
 from planner.errors import InternalError, UserError
@@ -90,7 +90,7 @@ class CudaExecutor(Executor):
         SP1861: there is too little pinned memory on the host.
         """
         seed = checked_seed(seed)
-        self._lock = OneAtATime()
+        give_lock(self)
         self._device = device
         if not null_device:
             load_nvrtc()
