@@ -32,6 +32,7 @@ from codegen.cuda.executor import CudaExecutor
 from codegen.executor import Executor
 from codegen.fixed_buffers import FixedBuffers
 from codegen.passes import input_gradients, model_inputs, sources, start_backward, start_forward
+from codegen.state import COUNTER
 from planner.errors import UserError
 from planner.frontends.naming import safe_name
 from planner.graph.model import Role, Value
@@ -67,6 +68,7 @@ class Planned(nn.Module):  # type: ignore[misc]
             owner, _, own = name.rpartition(".")
             module.get_submodule(owner)._buffers[own] = places[name]
             held.append(places[name])
+        self._planned_modes = self._modes()
         self._places = {name: parameter.data_ptr() for name, parameter in parameters.items()}
         """Where parameters lie: in the executor's memory."""
         self._fixed = FixedBuffers(module, {*statistics, *executor.counters_per_step()}, executor._state.fixed)
@@ -82,11 +84,38 @@ class Planned(nn.Module):  # type: ignore[misc]
                 raise UserError("SP1617", f"the plan's parameter {value.name} is none of the module's", fix)
 
     def _require_shared(self, parameters: dict[str, nn.Parameter]) -> None:
-        """SP1617: a parameter was moved away, so that what the optimizer changes is not what the executor reads."""
-        for name, parameter in parameters.items():
-            if parameter.data_ptr() != self._places[name]:
+        """SP1617: a parameter was moved away, so that what the optimizer changes is not what the executor reads; or it
+        is gone, or new."""
+        for name in (*parameters, *self._places):
+            if name not in parameters or name not in self._places:
+                what = f"{name} is no parameter of the module" + (" any more" if name in self._places else "'s plan")
+                raise UserError("SP1617", what, "change the module before it is captured, then plan, build and wrap it")
+            if parameters[name].data_ptr() != self._places[name]:
                 fix = "convert it before it is planned, load in place (not assign=True), give it to one executor only"
                 raise UserError("SP1617", f"{name} lies no longer in the executor's memory", fix)
+
+    def _modes(self) -> list[tuple[str, nn.Module, bool]]:
+        """(name, part, whether it is in training mode where the plan trains): batch norms, of which the plan tells, and
+        layers of dropout, which are as they were captured while the module is in training mode."""
+        executor, found = self.executor, list[tuple[str, nn.Module, bool]]()
+        counted = executor.counters_per_step()
+        for name, part in self.module.named_modules():
+            if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.track_running_stats:
+                if safe_name(f"{name}.running_mean") in executor._state.by_name:
+                    found.append((name, part, counted.get(f"{name}.{COUNTER}", 0) > 0))
+            elif isinstance(part, nn.modules.dropout._DropoutNd) and part.p and self.module.training:
+                found.append((name, part, part.training))
+        return found
+
+    def _require_modes(self) -> None:
+        """SP1617: a part is in another mode than the plan has it in, which would silently go on as planned."""
+        whole = self.module.training
+        for name, part, trains in self._planned_modes:
+            if part.training != (whole and trains):
+                told = ("evaluation", "training")
+                what = f"{name} is in {told[part.training]} mode, in the plan in {told[whole and trains]} mode"
+                fix = "set its mode" + f", or capture the module with {name} in evaluation mode" * (whole and trains)
+                raise UserError("SP1617", what, fix)
 
     def _require_trained(self, parameters: dict[str, nn.Parameter]) -> None:
         """SP1617: a parameter was frozen when the module was planned, and would silently stay so."""
@@ -123,6 +152,7 @@ class Planned(nn.Module):  # type: ignore[misc]
         self._require_shared(parameters)
         self._require_trained(parameters)
         self._fixed.look(buffers)
+        self._require_modes()
         tensors = self._tensors(inputs, named)
         if not self.module.training:
             read = self.executor._program("predict").inputs

@@ -1,5 +1,6 @@
 """The command line, building half: the commands that need a compiler, added to planner.cli's application."""
 
+import io
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -194,6 +195,8 @@ def bench(
 
 
 def main() -> None:
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # a folder's name need not be of the terminal's characters
     try:
         with friendly_errors():
             app(prog_name="stepplan")

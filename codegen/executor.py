@@ -18,6 +18,7 @@ from typing import Any, ClassVar, NoReturn, Self
 import numpy as np
 
 from codegen.arguments import Call, matched
+from codegen.forks import give_lock
 from codegen.initial import checked_rate, checked_seed, give_back_memory, read_weights, set_initial_values
 from codegen.intact import require_intact
 from codegen.parts import Part, parts, predictions
@@ -54,6 +55,9 @@ class Executor:
     _trace: Trace | None = None
     """What was recorded since it was asked for last; `_recording`: it goes on."""
     _recording = False
+    _lock: "threading.RLock"
+    _torn = False
+    """Another thread used the executor when this process was forked off: what it was changing is half-changed here."""
     _module: Any = None
     """A weak reference to the module whose parameters lie in this executor's memory (codegen/autograd.py)."""
 
@@ -68,7 +72,7 @@ class Executor:
         SP1605: another kernel library than planned; SP1615, SP1616: not the disk.
         """
         seed = checked_seed(seed)
-        self._lock = threading.Lock()
+        give_lock(self)
         given = self._given()
         self._handle: Any = self._native.create(pin, poison, str(spill or ""))
         self._arena: Array = self._native.arena(self._handle)
@@ -256,13 +260,14 @@ class Executor:
     def trace(self, path: Path | str | None = None, on: bool = True) -> None:
         """Record the coming runs: when each slice of each node ran. With `path`, every run rewrites that file as a
         Perfetto / Chrome trace of everything recorded, in the form of `stepplan show --trace`, so that plan and run
-        open side by side. `trace(on=False)` stops."""
+        open side by side. `trace(on=False)` stops. SP1702: the file cannot be written; after a run, too, which then
+        counts all the same."""
         with self._lock:
             self._require_open()
-            self._native.trace(self._handle, on)
-            self._recording = on
             if on:
                 self._trace = Trace(self.plan, self._graph, None if path is None else Path(path))
+            self._native.trace(self._handle, on)
+            self._recording = on
 
     def trace_events(self) -> list[list[TraceEvent]]:
         """What was recorded since `trace` was asked for last: per run, one event per slice."""
@@ -335,6 +340,9 @@ class Executor:
     def _require_open(self) -> None:
         if self._handle is None:
             raise UserError("SP1607", "the executor is closed", "make a new executor")
+        if self._torn:
+            what = "this process was forked off while another thread used the executor"
+            raise UserError("SP1606", what, "make the executor in the process that runs it")
 
     @classmethod
     def _layouts(cls) -> dict[str, Stored]:
@@ -373,7 +381,9 @@ class Executor:
 
     def _train_on(self, inputs: tuple[Any, ...], named: dict[str, Any], hold: bool, lr: float | None = None) -> float:
         """Counted before the run: Ctrl-C is raised when the run is over, and what it has trained then stays counted."""
-        progress = self._progress
+        self._require_open()
+        progress, handle = self._progress, self._handle
+        runs = self._native.runs(handle)
         before = progress.lr, progress.batches, progress.steps, progress.held, self._state.steps
         if lr is not None:
             self.lr = lr
@@ -381,8 +391,9 @@ class Executor:
             arguments, moment = self._arguments("train_step", inputs, named), progress.moment(hold)
             self._trained(hold)
             return self._run(Call("train_step", arguments, moment=moment))
-        except Exception:  # refused: nothing has changed
-            progress.lr, progress.batches, progress.steps, progress.held, self._state.steps = before
+        except BaseException:
+            if self._native.runs(handle) == runs:  # refused, or interrupted before: nothing has changed
+                progress.lr, progress.batches, progress.steps, progress.held, self._state.steps = before
             raise
 
     def _trained(self, hold: bool = False) -> None:

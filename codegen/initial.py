@@ -48,13 +48,17 @@ def checked_seed(seed: Any) -> int:
     return found
 
 
+LARGEST_RATE = float(np.finfo(np.float32).max)
+"""What steps compute with is float32: more would be infinite there."""
+
+
 def checked_rate(rate: Any) -> float:
     """A learning rate: a number, or an array of one. SP1610: it is no finite number from 0 on."""
     try:
         found = math.nan if isinstance(rate, str | bytes) else float(rate)
     except (TypeError, ValueError, OverflowError):
         found = math.nan
-    if not 0 <= found < math.inf:
+    if not 0 <= found <= LARGEST_RATE:
         raise UserError("SP1610", f"learning rate {rate!r} is not a finite number from 0 on", "use a number like 0.1")
     return found
 

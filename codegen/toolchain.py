@@ -9,12 +9,13 @@ import functools
 import hashlib
 import os
 import re
+import secrets
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import sysconfig
-import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -186,7 +187,9 @@ def library_versions() -> str:
 
 def run_compiler(command: Sequence[str], target: Path) -> None:
     """Compile or link into a temporary file that is then renamed, so that nobody ever sees half a result."""
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    temporary = str(target.with_name(f".{target.name}.{secrets.token_hex(6)}"))
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o777)
+    mode = stat.S_IMODE(os.fstat(handle).st_mode)  # as the user's umask has it; linkers make the file anew
     os.close(handle)
     try:
         # In English, which the functions below read.
@@ -201,7 +204,7 @@ def run_compiler(command: Sequence[str], target: Path) -> None:
             _require_resources(done.returncode, done.stderr)
             _require_architecture(done.stderr)
             raise InternalError(f"{Path(command[0]).name} failed on {target.name}:\n  {shown}")
-        os.chmod(temporary, 0o755)
+        os.chmod(temporary, mode)
         os.replace(temporary, target)
     finally:
         if os.path.exists(temporary):

@@ -25,12 +25,17 @@ class Trace:
     """The recorded runs of an executor, and the file that shows them."""
 
     def __init__(self, plan: Plan, graph: Graph, path: Path | None) -> None:
+        """SP1702: the file cannot be written, which is better known before a step than after it."""
         self._plan, self._graph, self._path = plan, graph, path
         self.runs: list[tuple[str, list[TraceEvent]]] = []
         """(program, events)"""
+        self._write()
 
     def add(self, program: str, events: list[TraceEvent]) -> None:
         self.runs.append((program, events))
+        self._write()
+
+    def _write(self) -> None:
         if self._path is not None:
             rows = {name: rows_of([run for other, run in self.runs if other == name]) for name, _ in self.runs}
             write_text(self._path, measured_trace(self._plan, self._graph, rows))

@@ -81,7 +81,8 @@ def write_text(path: Path | str, text: str) -> None:
 
 def write_bytes(path: Path | str, data: bytes) -> None:
     """As `write_text`; on any failure the old file is untouched and nothing half-written is left (SP1702). What is no
-    file, such as /dev/stdout, stays what it is and is written to; a link stays a link."""
+    file, such as /dev/stdout, stays what it is and is written to; a link stays a link. Who may read it
+    is as before, and of a new file as the user's umask says."""
     if not Path(path).name:  # the working folder, or the root
         raise UserError("SP1702", f"cannot write {str(path)!r}: it is a folder", "name a file")
     if _is_stream(path):
@@ -93,12 +94,13 @@ def write_bytes(path: Path | str, data: bytes) -> None:
     assert temporary is not None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         with os.fdopen(handle, "wb") as stream:
+            if target.exists():
+                os.fchmod(handle, stat.S_IMODE(target.stat().st_mode))
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
-        os.chmod(temporary, 0o644)
         os.replace(temporary, target)
         temporary = None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import planner.plan.check
+from codegen.build import build
 from planner.errors import InternalError
 from tests.cli import Files, everything_below, fails, run, succeeds
 
@@ -109,6 +110,21 @@ def test_links_stay_links(files: Files) -> None:
     assert link.is_symlink() and 'name = "linked"' in files.target.read_text()
 
 
+def test_who_may_read_a_file(files: Files) -> None:
+    """New files are as the user's umask has them; what replaces a file is as that was."""
+    before = os.umask(0o077)
+    try:
+        succeeds("detect", "-o", files.folder / "new.toml")
+        succeeds("emit", files.plan, "-o", files.folder / "generated")
+        module = build(files.folder / "generated")
+        files.target.chmod(0o664)
+        succeeds("detect", "-o", files.target)
+    finally:
+        os.umask(before)
+    modes = [f.stat().st_mode & 0o777 for f in (files.folder / "new.toml", module, files.target)]
+    assert modes == [0o600, 0o700, 0o664]
+
+
 def test_what_is_no_file_is_written_to(files: Files, capfd: pytest.CaptureFixture[str]) -> None:
     """A device must not become a file, as a rename by root would have it."""
     pipe = files.folder / "pipe"
@@ -130,6 +146,14 @@ def test_results_that_cannot_be_printed(command: tuple[str, ...], files: Files) 
     with open("/dev/full", "w") as full:
         done = subprocess.run(arguments, stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 2 and done.stderr.startswith("SP1702: ") and "Traceback" not in done.stderr
+
+
+def test_names_beyond_the_terminals_characters(files: Files) -> None:
+    command = [sys.executable, "-m", "codegen", "detect", "-o", str(files.folder / "t\xe4\udcff.toml")]
+    for encoding, told in (("ascii", "t\\xe4\\udcff.toml\n"), ("utf-8", "t\xe4\\udcff.toml\n")):
+        environment = os.environ | {"PYTHONIOENCODING": f"{encoding}:strict"}
+        done = subprocess.run(command, capture_output=True, env=environment)
+        assert done.returncode == 0 and done.stdout.decode().endswith(told), done.stderr
 
 
 def test_read_only_folders(files: Files) -> None:

@@ -10,7 +10,6 @@ they are if their memory layout is the planned one.
 """
 
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,6 +22,7 @@ from codegen.cuda.launches import LEFT_OUT, Launch
 from codegen.cuda.toolchain import load_nvrtc
 from codegen.cuda.turns import turn
 from codegen.executor import Executor
+from codegen.forks import give_lock
 from codegen.initial import checked_seed, set_initial_values
 from codegen.native import native_module
 from codegen.progress import Progress
@@ -90,7 +90,7 @@ class CudaExecutor(Executor):
         SP1861: there is too little pinned memory on the host.
         """
         seed = checked_seed(seed)
-        self._lock = threading.RLock()  # type: ignore[assignment]  # predict takes it twice
+        give_lock(self)
         self._device = device
         if not null_device:
             load_nvrtc()

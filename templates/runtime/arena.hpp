@@ -55,6 +55,7 @@ class Arena {
 
   std::byte* base() const { return base_; }
   size_t bytes() const { return bytes_; }
+  bool holds(const void* place) const { return place >= base_ && place < base_ + bytes_; }
 
  private:
   UserMistake no_file(const std::string& space, const std::string& folder, int reason) const {

@@ -108,6 +108,8 @@ inline FoundArray array_anywhere(const InputSpec& input, nb::handle argument, nb
     throw misfit(input,
                  name_of(found.type) + " of shape " + shape_text(found.rank, [&](int d) { return found.shape[size_t(d)]; }),
                  typed ? kFixedShapes : same ? kConvert : kOtherInput);
+  if (found.data == nullptr && input.elements() > 0)  // of a fake tensor, or one whose storage was resized
+    throw misfit(input, "an array without memory", "pass an array that still has its contents");
   return found;
 }
 

@@ -94,6 +94,15 @@ inline nb::list spans(const nb::capsule& handle, size_t program) {
   return lanes;
 }
 
+/// What lanes measure of the machine.
+template <class Result>
+Result measured(const nb::capsule& handle, Result (Executor::*measure)()) {
+  return guarded([&] {
+    const nb::gil_scoped_release released;
+    return (executor_of(handle).*measure)();
+  });
+}
+
 inline void bind(nb::module_& module) {
   module.attr("plan_hash") = executor_spec.plan_hash;
   module.attr("march") = executor_spec.march;
@@ -109,22 +118,13 @@ inline void bind(nb::module_& module) {
     context.lr = lr;
     executor_of(handle).run_entry(program, lane, entry, context);
   });
-  module.def("handoff_ns", [](const nb::capsule& handle) {
-    const nb::gil_scoped_release released;
-    return executor_of(handle).handoff_ns();
-  });
+  module.def("runs", [](const nb::capsule& handle) { return executor_of(handle).runs(); });
+  module.def("handoff_ns", [](const nb::capsule& handle) { return measured(handle, &Executor::handoff_ns); });
   module.def("crossing", [](const nb::capsule& handle) {
-    Crossing found;
-    {
-      const nb::gil_scoped_release released;
-      found = executor_of(handle).crossing();
-    }
+    const Crossing found = measured(handle, &Executor::crossing);
     return nb::make_tuple(found.fetch, found.reclaim, found.stream);
   });
-  module.def("crowding", [](const nb::capsule& handle) {
-    const nb::gil_scoped_release released;
-    return executor_of(handle).crowding();
-  });
+  module.def("crowding", [](const nb::capsule& handle) { return measured(handle, &Executor::crowding); });
   module.def("settle", fill_thread_cache);
   module.def("delays", [](const nb::capsule& handle, uint64_t seed) { executor_of(handle).team().delays(seed); });
   module.def("close", [](const nb::capsule& handle) {

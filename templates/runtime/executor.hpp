@@ -82,9 +82,7 @@ class Executor {
   /// Runs a program. `given` are the caller's arrays in the order of the program's inputs; of `run`, the scalars and
   /// gradient pointers must be set. Allocates nothing unless it fails.
   void run(size_t program_number, std::span<const GivenArray> given, Context run) {
-    if (getpid() != process_)  // before the lock, which a thread that exists no more may hold
-      throw UserMistake("SP1606", "this executor was made in another process: its threads do not exist after a fork",
-                        "make the executor in the process that runs it");
+    require_own_process();  // before the lock, which a thread that exists no more may hold
     const std::lock_guard lock(mutex_);
     if (!team_.running())
       throw UserMistake("SP1607", "the executor is closed", "make a new executor");
@@ -94,7 +92,7 @@ class Executor {
     for (size_t i = 0; i < given.size(); ++i) {
       const size_t number = static_cast<size_t>(program.inputs[i]);
       const InputSpec& input = spec_.inputs[number];
-      const bool in_place = given[i].agrees(input);
+      const bool in_place = given[i].agrees(input) && !arena_.holds(given[i].data);  // a parameter may change meanwhile
       if (!in_place) given_[number] = given[i];
       pointers_[number] = in_place ? static_cast<const void*>(given[i].data) : arena_.base() + input.offset;
       staged |= !in_place;
@@ -112,12 +110,17 @@ class Executor {
     team_.run(program.lanes, run, &gates_[program_number]);
     if (const auto& bad = bad_index_.first(); bad.node >= 0)
       throw out_of_range(program.index_sources[static_cast<size_t>(bad.node)], bad.row, bad.value);
+    ++runs_;
   }
+
+  /// How many calls of `run` have come to their end.
+  uint64_t runs() const { return runs_; }
 
   /// How long a signal takes between lanes 0 and 1, ns: some 50 where they share a cache, 200 where they do not, and
   /// thousands where they have to share a processor. 0 with one lane.
   double handoff_ns() {
     if (team_.cores() < 2) return 0;
+    require_own_process();
     const std::lock_guard lock(mutex_);
     Context run{};
     run.executor = this;
@@ -128,6 +131,7 @@ class Executor {
   /// What bytes cost that lane 0 and the last lane touch in turn, ns per KiB; nothing with one lane.
   Crossing crossing() {
     if (team_.cores() < 2) return {};
+    require_own_process();
     const std::lock_guard lock(mutex_);
     Context run{};
     run.executor = this;
@@ -142,6 +146,7 @@ class Executor {
   /// 1 where each has a core of its own, 2 where two share one. 1 with one lane.
   double crowding() {
     if (team_.cores() < 2) return 1;
+    require_own_process();
     const std::lock_guard lock(mutex_);
     Context run{};
     run.executor = this;
@@ -165,6 +170,12 @@ class Executor {
   }
 
  private:
+  void require_own_process() const {
+    if (getpid() != process_)
+      throw UserMistake("SP1606", "this executor was made in another process: its threads do not exist after a fork",
+                        "make the executor in the process that runs it");
+  }
+
   /// Copies the arrays that lie in another layout: every lane its part, or, where they are so small that they are
   /// copied sooner than the lanes wake up, the caller.
   void stage(const ProgramSpec& program, const Context& run) {
@@ -255,6 +266,7 @@ class Executor {
   std::vector<std::byte*> pools_;
   Team team_;
   std::mutex mutex_;
+  uint64_t runs_ = 0;
   BadIndex bad_index_;
   std::vector<GivenArray> given_;       // by input; no data: read where it is
   std::vector<const void*> pointers_;   // by input

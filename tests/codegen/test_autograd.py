@@ -343,6 +343,55 @@ def test_parameters_that_were_moved_away_are_noticed(executor: Executor) -> None
             planned(x)
 
 
+def test_parameters_that_are_gone_or_new(executor: Executor) -> None:
+    module, x = network(), torch.randn(2, 3, 6, 6)
+    planned, last = Planned(module, executor), module[4]  # type: ignore[index]
+    bias, last.bias = last.bias, None
+    with pytest.raises(UserError, match=r"SP1617: 4.bias is no parameter of the module any more"):
+        planned(x)
+    last.bias, last.scale = bias, nn.Parameter(torch.ones(1))
+    with pytest.raises(UserError, match=r"SP1617: 4.scale is no parameter of the module's plan"):
+        planned(x)
+    del last.scale
+    planned(x)
+
+
+def test_parts_in_another_mode_than_planned(tmp_path: Path) -> None:
+    """What is frozen by its mode trained on silently, what was captured frozen stayed so."""
+    module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.BatchNorm1d(4), nn.Dropout(0.0))
+    module[1].eval()
+    captured, x = capture(module, torch.randn(6, 3), loss="caller"), torch.randn(6, 3)
+    made = make(captured.graph, tmp_path / "net")
+    captured.write_weights(tmp_path / "net" / "weights.npz")
+
+    def refuses(told: str) -> None:
+        with pytest.raises(UserError, match=f"SP1617: {told}"):
+            planned(x)
+
+    with made(pin=False) as executor:
+        planned = Planned(module, executor)
+        planned(x)
+        planned.train()
+        refuses("1 is in training mode, in the plan in evaluation mode")
+        planned.eval()
+        planned(x)
+        module[2].train()
+        refuses("2 is in training mode, in the plan in evaluation mode")
+        planned.train()
+        module[1].eval()
+        module[3].eval()
+        refuses("3 is in evaluation mode, in the plan in training mode")
+        module[3].train()
+        module[2].eval()
+        refuses("2 is in evaluation mode, in the plan in training mode")
+        module[2].train()
+        module[0].eval()
+        module[4].eval()  # nothing depends on these
+        before = module[1].running_mean.clone(), module[3].running_mean.clone()
+        planned(x)
+        assert torch.equal(module[1].running_mean, before[0]) and not torch.equal(module[3].running_mean, before[1])
+
+
 def test_parameters_that_changed_since_the_forward_pass(executor: Executor) -> None:
     """PyTorch tells, too; statistics may move, and a pass behind the change is right again."""
     module = network()

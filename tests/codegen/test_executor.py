@@ -4,9 +4,11 @@ import copy
 import multiprocessing
 import pickle
 import random
+import signal
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,8 +18,10 @@ import pytest
 
 from codegen.executor import Executor
 from planner.errors import UserError
+from planner.graph import layers
 from planner.graph.builder import GraphBuilder
-from planner.graph.model import Graph, Layout, TensorType
+from planner.graph.model import DType, Graph, Layout, TensorType
+from planner.graph.optimizer import Optimizer
 from planner.ops.scalar import ScalarAttrs
 from tests.codegen.plans import make
 from tests.graphs import random_net, small_net
@@ -200,6 +204,26 @@ def test_tensors_that_lie_otherwise_than_they_read(small: Executor) -> None:
     for odd, told in ((negated.to("meta"), "device meta"), (negated.to_sparse(), "layout torch.sparse_coo")):
         with pytest.raises(UserError, match=f"SP1601.*an object of type Tensor, dtype torch.float32.*{told}"):
             small.predict(odd)
+    gone = torch.from_numpy(images).clone()
+    gone.untyped_storage().resize_(0)
+    with pytest.raises(UserError, match=r"SP1601.*an array without memory"):  # not what the last call left there
+        small.predict(gone)
+
+
+def test_inputs_that_are_parameters(tmp_path: Path) -> None:
+    """They change while others still read them: such inputs are copied first."""
+    b = GraphBuilder("own")
+    x, labels = b.input("x", TensorType(shape=(6, 12))), b.input("labels", TensorType(shape=(6,), dtype=DType.INT64))
+    hidden = layers.relu(b, layers.linear(b, x, 12, name="first"), name="relu")
+    logits = layers.linear(b, hidden, 6, name="second")
+    graph = b.finish(layers.cross_entropy(b, logits, labels), logits, Optimizer(lr=0.5))
+    with make(graph, tmp_path / "net")(pin=False) as executor:
+        start, given, truth = executor.state_dict(), executor.shared("second.weight"), np.arange(6)
+        executor.step(given.copy(), truth)
+        wanted = executor.state_dict()
+        executor.load_state_dict(start)
+        executor.step(given, truth)
+        assert all(array.tobytes() == wanted[name].tobytes() for name, array in executor.state_dict().items())
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
@@ -263,6 +287,8 @@ def test_an_interrupted_step_is_counted(small: Executor, monkeypatch: pytest.Mon
     small.load_state_dict(state)
 
     class Interrupted(ModuleType):
+        runs = staticmethod(small._native.runs)
+
         def run(self, *arguments: Any) -> None:
             native.run(*arguments)
             raise KeyboardInterrupt
@@ -273,6 +299,41 @@ def test_an_interrupted_step_is_counted(small: Executor, monkeypatch: pytest.Mon
         small.step(*inputs, lr=0.2)
     monkeypatch.undo()
     assert all(array.tobytes() == wanted[name].tobytes() for name, array in small.state_dict().items())
+
+
+def test_a_step_that_is_interrupted_before_it_runs_is_not_counted(
+    small: Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(call: Any) -> float:
+        raise KeyboardInterrupt
+
+    before = small.state_dict()
+    monkeypatch.setattr(small, "_run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        small.step(*batch(small_net()), lr=0.2)
+    monkeypatch.undo()
+    assert all(array.tobytes() == before[name].tobytes() for name, array in small.state_dict().items())
+
+
+def test_a_handler_of_a_signal_saves_the_state(small: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python calls it where a step has just run, in the thread that asked for the step and holds the lock."""
+    saved: list[dict[str, Array]] = []
+
+    class Signalled(ModuleType):
+        runs = staticmethod(small._native.runs)
+
+        def run(self, *arguments: Any) -> None:
+            native.run(*arguments)
+            signal.raise_signal(signal.SIGUSR1)
+
+    native, before = small._native, signal.signal(signal.SIGUSR1, lambda *_: saved.append(small.state_dict()))
+    try:
+        monkeypatch.setattr(small, "_native", Signalled("native"))
+        small.step(*batch(small_net()))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert len(saved) == 1 and saved[0]["stepplan.step"] == 1
+    assert all(array.tobytes() == saved[0][name].tobytes() for name, array in small.state_dict().items())
 
 
 def test_state_dict_takes_pytorch_states(small: Executor) -> None:
@@ -331,6 +392,20 @@ def test_trace_has_every_slice_once(small: Executor, tmp_path: Path) -> None:
     assert small.trace_events() == []
 
 
+def test_a_trace_that_cannot_be_written(small: Executor, tmp_path: Path) -> None:
+    """Told before a step; where the file is lost later, the step has been trained, and counts."""
+    with pytest.raises(UserError, match="SP1702"):
+        small.trace(tmp_path)
+    small.step(*batch(small_net()))
+    folder = tmp_path / "traces"
+    small.trace(folder / "trace.json")
+    (folder / "trace.json").unlink()
+    (folder / "trace.json").mkdir()
+    with pytest.raises(UserError, match="SP1702"):
+        small.step(*batch(small_net()))
+    assert small.steps_done == 2 and small.state_dict()["bn1.num_batches_tracked"] == 2
+
+
 def test_several_executors_and_threads(small_class: type[Executor]) -> None:
     graph = small_net()
     executors = [small_class(seed=s, pin=False) for s in (1, 2)]
@@ -379,6 +454,42 @@ def test_closed_and_forked(small: Executor) -> None:
         with pytest.raises(UserError, match="SP1607"):
             use()
     assert np.array_equal(kept, before), "an array that is still held keeps the memory"
+
+
+def test_forked_off_while_a_thread_uses_it(small: Executor) -> None:
+    """The thread does not exist in the child, which must not wait for it: not for its lock, not for its lanes."""
+    answers = multiprocessing.get_context("fork").Queue()
+    uses = (small.state_dict, small.handoff_ns, small.crossing, small.crowding)
+    for held in (False, True):
+        taken, done = threading.Event(), threading.Event()
+
+        def hold(held: bool = held, taken: threading.Event = taken, done: threading.Event = done) -> None:
+            with small._lock if held else nullcontext():
+                taken.set()
+                done.wait()
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        taken.wait()
+        process = multiprocessing.get_context("fork").Process(target=_codes_in_child, args=(uses, answers))
+        process.start()
+        found = answers.get(timeout=60)
+        process.join()
+        done.set()
+        thread.join()
+        assert found == ["SP1606" if held else "none", *["SP1606"] * 3]
+    small.step(*batch(small_net()))
+
+
+def _codes_in_child(uses: Any, answers: Any) -> None:
+    found = []
+    for use in uses:
+        try:
+            use()
+            found.append("none")
+        except UserError as error:
+            found.append(error.code)
+    answers.put(found)
 
 
 def test_closing_gives_back_the_memory_of_whoever_looked_at_results(small: Executor) -> None:
@@ -444,7 +555,7 @@ def test_scalars_are_checked(small_class: type[Executor], small: Executor) -> No
     for bad in (-1, 2**64, 1.5, "1", None):
         with pytest.raises(UserError, match="SP1610"):
             small_class(seed=bad)
-    for bad_rate in (float("nan"), float("inf"), -0.1, "0.1", None, [0.1, 0.2]):
+    for bad_rate in (float("nan"), float("inf"), 1e300, -0.1, "0.1", None, [0.1, 0.2]):
         with pytest.raises(UserError, match="SP1610"):
             small.lr = bad_rate  # type: ignore[assignment]
     with pytest.raises(UserError, match="SP1610"):
