@@ -20,6 +20,7 @@ import numpy as np
 
 from planner.plan.expand import recompute_name
 from planner.solve.memory.footprints import Footprint, Footprints, Found
+from planner.solve.memory.needless import going_ns
 from planner.solve.memory.steps import FORWARD, ON_DEMAND, Decision, Held, Material, Step, placed
 
 Bytes64 = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -149,7 +150,7 @@ class Unfolded:
         """Without the steps that may go."""
         if self._chances is None:
             gaps = self._gaps()
-            self._chances = gaps, {start: self._gain(start, those) for start, those in gaps.items()}
+            self._chances = gaps, self._gains(gaps)
         left, gains = self._chances
         while True:
             closed = False
@@ -159,11 +160,17 @@ class Unfolded:
             if not closed:
                 return bool(self._now)
             left = {start: gaps for start, gaps in left.items() if self._left[start]}
-            gains = {start: self._gain(start, gaps) for start, gaps in left.items()}
+            gains = self._gains(left)
 
-    def _gain(self, start: int, gaps: Sequence[_Gap]) -> float:
+    def _gains(self, left: Mapping[int, Sequence[_Gap]]) -> dict[int, float]:
         """ns per byte of holding instances instead of running a step that brings them back."""
-        return sum(self._ns[at] for at in self._needless(start)) / sum(gap.size for gap in gaps)
+        readers = {
+            at: {reader for value in step.outputs for reader in self._reading(value)}
+            for at, step in enumerate(self._found)
+            if self._on_demand[at] and self._left[at]
+        }
+        going = going_ns(self._ns, readers)
+        return {start: going[start] / sum(gap.size for gap in gaps) for start, gaps in left.items()}
 
     def _close(self, start: int, gaps: Sequence[_Gap], alive: Bytes64, staying: Bytes64, level: int) -> bool:
         """Holds instances instead of running a step that brings them back, if they fit."""

@@ -4,14 +4,14 @@ A *place* is a node behind the first backward one. A walk goes from place to pla
 not there, as decided, and notes what that makes and reads. A search walks thousands of times, under decisions that
 differ for a few values, and such walks differ at a few places:
 
-    place     1  2  3  4  5  6  7  8         before: x is made again in front of 3, and read there and at 5
-    now       =  =  x  x  x  =  =  =         x is kept: walked from 3 on, and behind 5 nobody asks for x any more
+    place     1  2  3  4  5  6  7  8         before: x is made again in front of 3, and read there and at 6
+    now       =  =  x  =  =  x  =  =         x is kept: 3 and 6 are passed by anew, and behind 6 nobody asks for x
 
-In front of the first place where one of these values matters, and from the one on where everything that matters later
-is there or not as it was, the notes are those of the walk before, with steps and instances numbered anew.
+Where no value matters that is decided upon otherwise, or is there now and was not, or was and is not, the notes are
+those of the walk before, with steps and instances numbered anew.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -78,6 +78,11 @@ class Walk(NamedTuple):
     ns of what is made again, bytes moved."""
 
 
+SHORT = 16
+"""Steps between two places that are passed by anew; up to so many are passed by as well, which is faster than to copy
+them."""
+
+
 class Walks:
     """Walks past the same places."""
 
@@ -88,38 +93,62 @@ class Walks:
         value."""
         self._places, self._recipes, self._sizes = places, recipes, sizes
         values, none = np.arange(len(sizes)), np.zeros(0, np.int64)
-        marks = np.array([[len(forward), len(sizes), 0, 0, 0, 0]])
-        self._nothing = Walk(bytearray(), [], values, 0 * values, none, none, none, none, forward, marks)
-        self._alike_from = max((i for i, place in enumerate(places) if place.forward), default=-1) + 1
-        """The first place from which on no original is read as such."""
+        self._originals = _Piece(values, 0 * values, none, none, none, none, forward, none.reshape(0, 6))
+        self._forward = [i for i, place in enumerate(places) if place.forward]
 
     def walk(self, way: bytearray, near: Walk | None, most: int) -> Walk | None:
         """Under some decisions; None: given up, there are more than `most` instances. `near`: a walk under others that
         differ for a few values."""
-        other = _Other(near, way) if near else None
-        first = other.first if other else 0
-        notes = _Notes(way, near or self._nothing, first)
-        for number, place in enumerate(self._places[first:], first):
+        notes = _Notes(way, self._originals)
+        if near is None:
+            for number, place in enumerate(self._places):
+                if notes.count > most:
+                    return None
+                notes.pass_by(number, place, self._recipes, self._sizes)
+            return notes.walk()
+        other, number, end = _Other(near, way, self._places, self._recipes, self._forward), 0, len(self._places)
+        while number < end:
             if notes.count > most:
                 return None
-            if other and other.alike(number, notes) and number >= self._alike_from:
-                walk = notes.followed_by(other, number)
-                return None if walk.marks[-2, 1] > most else walk
-            notes.pass_by(number, place, self._recipes, self._sizes)
-        return notes.walk()
+            following = other.following(number, notes)
+            if following == end or number == 0 < following or other.steps(number, following) > SHORT:
+                notes.copy(other, number, following)
+                number = following
+            else:
+                notes.pass_by(number, self._places[number], self._recipes, self._sizes)
+                number += 1
+        walk = notes.walk()
+        return None if end and walk.marks[-2, 1] > most else walk
+
+
+class _Piece(NamedTuple):
+    """What was noted at some places: see Walk."""
+
+    value_of: Bytes64
+    since: Bytes64
+    reading: Bytes64
+    read: Bytes64
+    writing: Bytes64
+    written: Bytes64
+    anyway: Bytes64
+    marks: np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 
 class _Notes:
-    """Of a walk from place `first` on; in front of that it is as one before."""
+    """Of a walk, as far as it has come."""
 
-    def __init__(self, way: bytearray, before: Walk, first: int) -> None:
-        self._way, self._before, self._first = way, before, first
-        self._here, self.count, self._readings, self._writings, self._ns, self._moved = before.marks[first].tolist()
-        self.settled = before.settled[: bisect_left(before.settled, (first,))]
+    def __init__(self, way: bytearray, originals: _Piece) -> None:
+        self._way = way
+        self._pieces = [originals]
+        self._here, self.count = len(originals.anyway), len(originals.value_of)
+        self._readings = self._writings = self._ns = self._moved = 0
+        self.settled: list[Settled] = []
         self.current = [-1 if decision else value for value, decision in enumerate(way)]
         """Of every value the instance to read, -1: none."""
-        for _, value, instance in self.settled:
-            self.current[value] = instance
+        self._begin()
+
+    def _begin(self) -> None:
+        """Another piece, noted place by place."""
         self._value_of: list[int] = []
         self._since: list[int] = []
         self._reading: list[int] = []
@@ -129,12 +158,29 @@ class _Notes:
         self._anyway: list[int] = []
         self._marks: list[int] = []
 
-    def _mark(self) -> None:
+    def _end(self) -> None:
+        piece = _Piece(
+            np.array(self._value_of, np.int64),
+            np.array(self._since, np.int64),
+            np.array(self._reading, np.int64),
+            np.array(self._read, np.int64),
+            np.array(self._writing, np.int64),
+            np.array(self._written, np.int64),
+            np.array(self._anyway, np.int64),
+            np.array(self._marks, np.int64).reshape(-1, 6),
+        )
+        self._pieces.append(piece)
+        self._readings += len(self._read)
+        self._writings += len(self._written)
+        self._begin()
+
+    def counts(self) -> tuple[int, int, int, int, int, int]:
+        """What a row of marks says."""
         readings, writings = self._readings + len(self._read), self._writings + len(self._written)
-        self._marks += (self._here, self.count, readings, writings, self._ns, self._moved)
+        return self._here, self.count, readings, writings, self._ns, self._moved
 
     def pass_by(self, number: int, place: Place, recipes: Sequence[Recipe], sizes: Sequence[int]) -> None:
-        self._mark()
+        self._marks += self.counts()
         forward, reads, makes, overwrites, before, during, after = place
         way, current, here, count = self._way, self.current, self._here, self.count
         value_of, since, reading, read = self._value_of, self._since, self._reading, self._read
@@ -191,101 +237,160 @@ class _Notes:
         for value in local:
             current[value] = -1
 
+    def copy(self, other: "_Other", first: int, end: int) -> None:
+        """As the other walk passed by the places from `first` up to `end`."""
+        if first == end:
+            return
+        if self._marks:
+            self._end()
+        piece, settled, counts = other.copied(first, end, self)
+        self._pieces.append(piece)
+        self.settled += settled
+        for _, value, instance in settled:
+            self.current[value] = instance
+        self._here, self.count, self._readings, self._writings, self._ns, self._moved = counts
+
     def walk(self) -> Walk:
         """Noted up to the end."""
-        return self._joined(len(self._before.marks) - 1, np.zeros(0, np.int64), [])
-
-    def followed_by(self, other: "_Other", number: int) -> Walk:
-        """From place `number` on as the other."""
-        return self._joined(number, other.renumbered(number, self), other.left())
-
-    def _joined(self, number: int, renumbered: Bytes64, settled: Sequence[Settled]) -> Walk:
-        """These notes between those of the walk before, with its instances `renumbered` and what it has `settled` from
-        place `number` on."""
-        self._mark()
-        before, marks = self._before, np.array(self._marks).reshape(-1, 6)
-        first, last = before.marks[self._first], before.marks[number]
-        shift = marks[-1] - last
-        (s, i, r, w, *_), (steps, instances, readings, writings, *_) = first.tolist(), last.tolist()
-        return Walk(
-            self._way,
-            self.settled + [(place, value, instance + int(shift[1])) for place, value, instance in settled],
-            _with(before.value_of[:i], self._value_of, before.value_of[instances:]),
-            _with(before.since[:i], self._since, before.since[instances:] + shift[0]),
-            _with(before.reading[:r], self._reading, before.reading[readings:] + shift[0]),
-            _with(before.read[:r], self._read, renumbered[before.read[readings:]]),
-            _with(before.writing[:w], self._writing, before.writing[writings:] + shift[0]),
-            _with(before.written[:w], self._written, renumbered[before.written[writings:]]),
-            _with(before.anyway[:s], self._anyway, before.anyway[steps:]),
-            np.concatenate((before.marks[: self._first], marks, before.marks[number + 1 :] + shift)),
-        )
+        self._marks += self.counts()
+        self._end()
+        return Walk(self._way, self.settled, *map(np.concatenate, zip(*self._pieces, strict=True)))
 
 
 class _Other:
     """A walk under other decisions, as far as this one has come."""
 
-    def __init__(self, walk: Walk, way: bytearray) -> None:
-        self._walk = walk
+    def __init__(
+        self, walk: Walk, way: bytearray, places: Sequence[Place], recipes: Sequence[Recipe], always: Sequence[int]
+    ) -> None:
+        """`always`: places that are never as they were."""
+        self._walk, self._way, self._places, self._recipes, self._always = walk, way, places, recipes, always
+        self._starts = np.ascontiguousarray(walk.marks[:, 0])
         self._values_read = walk.value_of[walk.read]
         self._made, self._made_at = walk.value_of[len(way) :], walk.since[len(way) :]
-        changed = (np.frombuffer(way, np.uint8) != np.frombuffer(walk.way, np.uint8)).nonzero()[0].tolist()
-        matters = [self._place(steps.min()) for v in changed if (steps := self._matters(v)).size]
-        self.first = min(matters, default=len(walk.marks) - 1)
-        """The first place where another decision matters."""
-        made = [self._place(steps.max()) for v in changed if (steps := self._made_at[self._made == v]).size]
-        self._decided = max(made, default=self.first)
-        """The last place where one may."""
-        self._matters_until: dict[int, int] = {}
-        """value -> the last place where it matters"""
-        self._known = self._known_here = bisect_left(walk.settled, (self.first,))
-        """How much is known of what the other walk, and this one, settles."""
-        self._other = {v: -1 if walk.way[v] else v for v in changed}
+        changed = np.frombuffer(way, np.uint8) != np.frombuffer(walk.way, np.uint8)
+        self._changed: list[int] = changed.nonzero()[0].tolist()
+        self._there = {v: -1 if walk.way[v] else v for v in self._changed}
         """Values that may be other instances there than here, or none -> which there"""
+        self._unlike: set[int] = set()
+        """Those of them that are in only one of the two walks, ..."""
+        self._known = self._known_here = 0
+        """... and how much is known of what the other walk, and this one, settles."""
+        self._reading: dict[int, list[int]] = {}
+        """value -> places where it is read, ..."""
+        self._making: dict[int, list[int]] = {}
+        """... or made"""
+        self._settling: dict[int, list[int]] = {}
+        """Decided otherwise: value -> places where it is made, as it was, and stays in only one of the two walks"""
+        self._numbers = np.arange(len(walk.value_of))
+        """Of its instances those that are read here in their stead."""
+        for value in self._changed:
+            self._add(value)
 
-    def _place(self, step: int) -> int:
-        return int(self._walk.marks[:, 0].searchsorted(step, side="right")) - 1
+    def _add(self, value: int) -> None:
+        self._reading[value] = self._at(self._walk.reading[self._values_read == value])
+        self._making[value] = self._at(self._made_at[self._made == value])
+        before, now = self._walk.way[value], self._way[value]
+        if before != now and {before, now} <= {SHARE, OWN, FRESH} and len(self._recipes[value].makes) == 1:
+            self._settling[value] = [
+                number
+                for number in self._making[value]
+                if _stays(value, before, self._places[number]) != _stays(value, now, self._places[number])
+            ]
 
-    def _matters(self, value: int) -> Bytes64:
-        """Steps that read or make it."""
-        return np.concatenate((self._walk.reading[self._values_read == value], self._made_at[self._made == value]))
+    def _at(self, steps: Bytes64) -> list[int]:
+        """The places."""
+        places: list[int] = (self._starts.searchsorted(steps, side="right") - 1).tolist()
+        return places
 
-    def _over_by(self, number: int, value: int) -> bool:
-        """Whether it does not matter from a place on."""
-        if value not in self._matters_until:
-            self._matters_until[value] = self._place(self._matters(value).max(initial=-1))
-        return self._matters_until[value] < number
+    def steps(self, first: int, end: int) -> int:
+        """How many there are from one place up to another."""
+        return int(self._starts[end] - self._starts[first])
 
-    def alike(self, number: int, notes: _Notes) -> bool:
-        """Whether from place `number` on both walks are the same: no decision that differs matters there, and what
-        does matter is there in both or in neither."""
-        if number <= self._decided:
-            return False
-        settled = self._walk.settled
-        for _, value, _ in notes.settled[self._known_here :]:
-            self._other.setdefault(value, -1)
+    def following(self, number: int, notes: _Notes) -> int:
+        """The place up to which, from `number` on, everything is as it was: one where a value matters that is there in
+        one of the walks alone, or behind one where that begins."""
+        self._compare(number, notes)
+        end = len(self._places)
+        for value in {*self._unlike, *self._changed}:
+            if (self._there[value] < 0) != (notes.current[value] < 0):
+                end = min(end, _next(self._reading[value], number, end), _next(self._making[value], number, end))
+            elif value in self._settling:
+                end = min(end, 1 + _next(self._settling[value], number, end))
+            else:
+                end = min(end, _next(self._making[value], number, end))
+        return _next(self._always, number, end)
+
+    def _compare(self, number: int, notes: _Notes) -> None:
+        """What both have settled in front of place `number` and not copied."""
+        changed = [value for _, value, _ in notes.settled[self._known_here :]]
         self._known_here = len(notes.settled)
+        for value in changed:
+            self._there.setdefault(value, -1)
+        settled = self._walk.settled
         while self._known < len(settled) and settled[self._known][0] < number:
-            self._other[settled[self._known][1]] = settled[self._known][2]
+            _, value, self._there[value] = settled[self._known]
+            changed.append(value)
             self._known += 1
-        return all(
-            (there < 0) == (notes.current[value] < 0) or self._over_by(number, value)
-            for value, there in self._other.items()
+        for value in changed:
+            if (self._there[value] < 0) != (notes.current[value] < 0):
+                self._unlike.add(value)
+                if value not in self._making:
+                    self._add(value)
+            else:
+                self._unlike.discard(value)
+
+    def copied(self, first: int, end: int, notes: _Notes) -> tuple[_Piece, list[Settled], list[int]]:
+        """What it has noted at the places from `first` up to `end`, and settled, in the numbers of these notes, and
+        what is counted behind them."""
+        walk, numbers = self._walk, self._numbers
+        for value, instance in self._there.items():
+            if instance >= 0:
+                numbers[instance] = notes.current[value]
+        (s, i, r, w, *_), (steps, made, readings, writings, *_) = walk.marks[[first, end]].tolist()
+        shift = notes.counts() - walk.marks[first]
+        later, more = shift[:2].tolist()
+        numbers[i:made] += more
+        settled = self._settled(end)
+        piece = _Piece(
+            walk.value_of[i:made],
+            walk.since[i:made] + later,
+            walk.reading[r:readings] + later,
+            numbers[walk.read[r:readings]],
+            walk.writing[w:writings] + later,
+            numbers[walk.written[w:writings]],
+            walk.anyway[s:steps],
+            walk.marks[first:end] + shift,
         )
+        counts: list[int] = (walk.marks[end] + shift).tolist()
+        return piece, [(place, value, instance + more) for place, value, instance in settled], counts
 
-    def renumbered(self, number: int, notes: _Notes) -> Bytes64:
-        """Of the other walk's instances those that are read in their stead from place `number` on."""
-        made = int(self._walk.marks[number, 1])
-        numbers = np.arange(len(self._walk.value_of))
-        numbers[made:] += notes.count - made
-        for value, there in self._other.items():
-            if there >= 0:
-                numbers[there] = notes.current[value]
-        return numbers
+    def _settled(self, end: int) -> list[Settled]:
+        """What is settled here where the places are as they were, with that walk's instances."""
+        walk, last = self._walk, end - 1
+        known, self._known = self._known, bisect_left(walk.settled, (end,))
+        found = walk.settled[known : self._known]
+        for _, value, instance in found:
+            if value in self._there:
+                self._there[value] = instance
+        for value, places in self._settling.items():
+            if _next(places, last, end) == last:
+                if self._there[value] >= 0:
+                    found = [settled for settled in found if settled[1] != value]
+                else:
+                    made = int(walk.marks[last, 1])
+                    instance = made + int((walk.value_of[made:] == value).argmax())
+                    insort(found, (last, value, instance), key=lambda settled: (settled[0], settled[2]))
+        self._known_here += len(found)
+        return found
 
-    def left(self) -> list[Settled]:
-        """What it settles from there on."""
-        return self._walk.settled[self._known :]
+
+def _stays(value: int, way: int, place: Place) -> bool:
+    """Whether a value that is made for a place stays."""
+    return way == SHARE or (way == OWN and value in place.reads)
 
 
-def _with(front: Bytes64, middle: Sequence[int], back: Bytes64) -> Bytes64:
-    return np.concatenate((front, np.array(middle, np.int64), back))
+def _next(rising: Sequence[int], number: int, end: int) -> int:
+    """The first of some numbers from `number` on, or `end` if that comes first."""
+    at = bisect_left(rising, number)
+    return min(rising[at], end) if at < len(rising) else end

@@ -5,6 +5,7 @@ import random
 import numpy as np
 import pytest
 
+from planner.solve.memory import walks as module
 from planner.solve.memory.walks import FRESH, KEEP, MOVE, OWN, SHARE, Place, Recipe, Walk, Walks, _Notes
 
 VALUES = 12
@@ -36,8 +37,10 @@ def same(a: Walk | None, b: Walk | None) -> bool:
     return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
 
 
+@pytest.mark.parametrize("short", (0, module.SHORT))
 @pytest.mark.parametrize("seed", range(20))
-def test_going_on_is_walking_anew(seed: int) -> None:
+def test_going_on_is_walking_anew(seed: int, short: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SHORT", short)
     rng = random.Random(seed)
     walks = drawn(rng)
     way = bytearray(VALUES)
@@ -51,19 +54,47 @@ def test_going_on_is_walking_anew(seed: int) -> None:
         near = anew or near
 
 
+class _Chain:
+    """Values of which each is made from the one before; places read them from the last to the first, two times."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        recipes = [Recipe((v - 1,) if v else (), (v,), (), 1, 0) for v in range(VALUES)]
+        places = [Place(False, (v,), (), (), 0, 0, 0) for v in (*reversed(range(VALUES)), *reversed(range(VALUES)))]
+        self._walks = Walks(np.arange(VALUES), places, recipes, [64] * VALUES)
+        self._passed: list[int] = []
+        self._near: Walk | None = None
+        self._way = bytearray(VALUES)
+        pass_by = _Notes.pass_by
+        monkeypatch.setattr(module, "SHORT", 0)
+        monkeypatch.setattr(
+            _Notes, "pass_by", lambda notes, number, *rest: self._passed.append(number) or pass_by(notes, number, *rest)
+        )
+
+    def passed(self, value: int, decision: int) -> list[int]:
+        """Places that are passed by anew where one decision is another one."""
+        self._way = bytearray(self._way)
+        self._way[value] = decision
+        anew = self._walks.walk(self._way, None, 1000)
+        del self._passed[:]
+        found = self._walks.walk(self._way, self._near, 1000)
+        assert found is not None and same(found, anew)
+        self._near = found
+        return self._passed
+
+
 def test_few_places_are_passed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A chain whose values are read from the last to the first: one that is made again matters where it is read."""
-    recipes = [Recipe((v - 1,) if v else (), (v,), (), 1, 0) for v in range(VALUES)]
-    places = [Place(False, (v,), (), (), 0, 0, 0) for v in reversed(range(VALUES))]
-    walks = Walks(np.arange(VALUES), places, recipes, [64] * VALUES)
-    kept = walks.walk(bytearray(VALUES), None, 100)
-    passed = []
-    pass_by = _Notes.pass_by
-    monkeypatch.setattr(
-        _Notes, "pass_by", lambda self, number, *rest: passed.append(number) or pass_by(self, number, *rest)
-    )
-    way = bytearray(VALUES)
-    way[4] = FRESH
-    again = walks.walk(way, kept, 100)
-    assert again is not None and again.value_of.tolist() == [*range(VALUES), 4]
-    assert passed == [VALUES - 1 - 4]
+    chain, last = _Chain(monkeypatch), VALUES - 1
+    assert chain.passed(4, KEEP) == [*range(2 * VALUES)]
+    assert chain.passed(4, FRESH) == [last - 4, VALUES + last - 4]
+    assert chain.passed(6, FRESH) == [last - 6, VALUES + last - 6]
+    assert chain.passed(5, FRESH) == [last - 6, last - 5, VALUES + last - 6, VALUES + last - 5]
+
+
+def test_what_stays_changes_no_place_before_the_next_that_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    chain, last = _Chain(monkeypatch), VALUES - 1
+    for value in (4, 5, 6):
+        chain.passed(value, FRESH)
+    # 4 is made for 6 first, then for 5, and read itself after that.
+    assert chain.passed(4, OWN) == [VALUES + last - 6, VALUES + last - 5, VALUES + last - 4]
+    assert chain.passed(4, SHARE) == [last - 5, last - 4]
+    assert chain.passed(4, FRESH) == [last - 5, last - 4, VALUES + last - 6, VALUES + last - 5, VALUES + last - 4]
