@@ -173,7 +173,7 @@ def aligned(b: GraphBuilder, x: str) -> str:
     """x (N, WIDTH), and how likely it is as frames of three states; how many of them, and of which, is drawn."""
     scores = layers.reshape(b, x, (BATCH, WIDTH // 3, 3), name="frames_of_x")
     (skips,) = b.op("ones", [], FillAttrs(shape=(BATCH, 3), value=0.0), name="no_skips")
-    (frames,) = b.op("random_whole", [], RandomWholeAttrs(low=1, high=WIDTH // 3 + 2, shape=(BATCH,)), name="lengths")
+    (frames,) = b.op("random_whole", [], RandomWholeAttrs(low=1, high=WIDTH // 3 + 1, shape=(BATCH,)), name="lengths")
     (labels,) = b.op("random_whole", [], RandomWholeAttrs(low=0, high=2, shape=(BATCH,)), name="labels")
     each = b.op("ctc_loss", [layers.log_softmax(b, scores, name="of_states"), skips, frames, labels], name="aligned")[0]
     each = layers.reshape(b, each, (BATCH, 1), name="column_of_losses")
