@@ -86,11 +86,11 @@ class Planned(nn.Module):  # type: ignore[misc]
     def _require_shared(self, parameters: dict[str, nn.Parameter]) -> None:
         """SP1617: a parameter was moved away, so that what the optimizer changes is not what the executor reads; or it
         is gone, or new."""
-        for name in (*parameters, *self._places):
-            if name not in parameters or name not in self._places:
-                what = f"{name} is no parameter of the module" + (" any more" if name in self._places else "'s plan")
-                raise UserError("SP1617", what, "change the module before it is captured, then plan, build and wrap it")
-            if parameters[name].data_ptr() != self._places[name]:
+        for name in sorted(parameters.keys() ^ self._places.keys()):
+            what = f"{name} is no parameter of the module" + (" any more" if name in self._places else "'s plan")
+            raise UserError("SP1617", what, "change the module before it is captured, then plan, build and wrap it")
+        for name, parameter in parameters.items():
+            if parameter.data_ptr() != self._places[name]:
                 fix = "convert it before it is planned, load in place (not assign=True), give it to one executor only"
                 raise UserError("SP1617", f"{name} lies no longer in the executor's memory", fix)
 

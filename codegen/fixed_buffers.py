@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from codegen.state import as_array
 from planner.errors import UserError
 from planner.frontends.naming import safe_name
 
@@ -25,10 +26,11 @@ class FixedBuffers:
     def __init__(self, module: nn.Module, shared: set[str], captured: Mapping[str, Array]) -> None:
         buffers = {name: b for name, b in module.named_buffers() if name not in shared}
         self._seen = {name: (b, _version(b)) for name, b in buffers.items()}
-        self._contents = {name: _digest(b) for name, b in buffers.items()}
+        self._contents: dict[str, bytes] = {}
         for name, buffer in buffers.items():
-            own, real = _array(buffer), buffer.is_floating_point()
-            if not np.array_equal(captured.get(safe_name(name), own), own, equal_nan=real):
+            own = as_array(buffer)
+            self._contents[name] = _digest(own)
+            if not np.array_equal(captured.get(safe_name(name), own), own, equal_nan=own.dtype.kind == "f"):
                 self._tell(name, MADE)
 
     def look(self, buffers: Mapping[str, torch.Tensor]) -> None:
@@ -38,7 +40,7 @@ class FixedBuffers:
             if buffer is known and _version(buffer) == version:
                 continue
             self._seen[name] = buffer, _version(buffer)
-            if _digest(buffer) != self._contents[name]:
+            if _digest(as_array(buffer)) != self._contents[name]:
                 self._tell(name, CALLED)
 
     def _tell(self, name: str, frames: int) -> None:
@@ -52,12 +54,5 @@ def _version(tensor: torch.Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
 
-def _array(tensor: torch.Tensor) -> Array:
-    """As a capture keeps it: NumPy has no bfloat16."""
-    plain = tensor.float() if tensor.dtype is torch.bfloat16 else tensor
-    array: Array = plain.detach().cpu().numpy()
-    return array
-
-
-def _digest(tensor: torch.Tensor) -> bytes:
-    return hashlib.blake2b(np.ascontiguousarray(_array(tensor)).tobytes()).digest()
+def _digest(array: Array) -> bytes:
+    return hashlib.blake2b(array.tobytes()).digest()

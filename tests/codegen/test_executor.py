@@ -1,14 +1,12 @@
 """Executors of small nets: numbers, determinism, state, inputs, errors."""
 
 import copy
-import multiprocessing
 import pickle
 import random
 import signal
 import subprocess
 import sys
 import threading
-from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -424,13 +422,7 @@ def test_several_executors_and_threads(small_class: type[Executor]) -> None:
         executor.close()
 
 
-def test_closed_and_forked(small: Executor) -> None:
-    context = multiprocessing.get_context("fork")
-    answers = context.Queue()
-    process = context.Process(target=_step_in_child, args=(small, answers))
-    process.start()
-    assert answers.get(timeout=60) == "SP1606"
-    process.join()
+def test_closed(small: Executor) -> None:
     kept = small.shared("fc.weight")
     assert kept is not None
     before = kept.copy()
@@ -456,42 +448,6 @@ def test_closed_and_forked(small: Executor) -> None:
     assert np.array_equal(kept, before), "an array that is still held keeps the memory"
 
 
-def test_forked_off_while_a_thread_uses_it(small: Executor) -> None:
-    """The thread does not exist in the child, which must not wait for it: not for its lock, not for its lanes."""
-    answers = multiprocessing.get_context("fork").Queue()
-    uses = (small.state_dict, small.handoff_ns, small.crossing, small.crowding)
-    for held in (False, True):
-        taken, done = threading.Event(), threading.Event()
-
-        def hold(held: bool = held, taken: threading.Event = taken, done: threading.Event = done) -> None:
-            with small._lock if held else nullcontext():
-                taken.set()
-                done.wait()
-
-        thread = threading.Thread(target=hold)
-        thread.start()
-        taken.wait()
-        process = multiprocessing.get_context("fork").Process(target=_codes_in_child, args=(uses, answers))
-        process.start()
-        found = answers.get(timeout=60)
-        process.join()
-        done.set()
-        thread.join()
-        assert found == ["SP1606" if held else "none", *["SP1606"] * 3]
-    small.step(*batch(small_net()))
-
-
-def _codes_in_child(uses: Any, answers: Any) -> None:
-    found = []
-    for use in uses:
-        try:
-            use()
-            found.append("none")
-        except UserError as error:
-            found.append(error.code)
-    answers.put(found)
-
-
 def test_closing_gives_back_the_memory_of_whoever_looked_at_results(small: Executor) -> None:
     images, labels = batch(small_net())
     small.step(images, labels)
@@ -515,33 +471,6 @@ with executor_class(sys.argv[1])(seed=0, pin=False) as executor:
 """
     done = subprocess.run([sys.executable, "-c", script, str(small_folder)], capture_output=True, text=True, timeout=60)
     assert done.stdout == "True\n", done.stderr
-
-
-def _step_in_child(executor: Executor, answers: Any) -> None:
-    try:
-        executor.step(*batch(small_net()))
-    except UserError as error:
-        answers.put(error.code)
-
-
-def test_forked_processes_end(small_class: type[Executor], small_folder: Path) -> None:
-    """A child that closes what it was forked with, or leaves through Python's own exit, waits for no thread of its
-    parent's; the parent goes on."""
-    script = """
-import os, sys
-from codegen.load import executor_class
-kept, closed = (executor_class(sys.argv[1])(seed=0) for _ in range(2))
-if not (child := os.fork()):
-    closed.close()
-    del closed
-    sys.exit(7)
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-kept.close()
-closed.close()
-"""
-    command = [sys.executable, "-c", script, str(small_folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.stdout == "7\n" and done.returncode == 0, done.stderr
 
 
 def test_no_copies(small: Executor) -> None:

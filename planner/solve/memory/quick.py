@@ -183,21 +183,22 @@ class Quick:
         walk = self._walks.walk(way, near and near.walk, len(way) + MOST_AGAIN)
         if walk is None:
             return HOPELESS
-        calls, (*_, again_ns, moved) = walk.marks[:-1, 0], walk.marks[-1].tolist()
-        since, until = walk.since.copy(), walk.since.copy()
+        noted = walk.noted
+        calls, (*_, again_ns, moved) = noted.marks[:-1, 0], noted.marks[-1].tolist()
+        since, until = noted.since.copy(), noted.since.copy()
         since[: len(way)], until[: len(way)] = self._first, self._last
         values, places = self._made_late.T
         since[values] = calls[places]
-        until[walk.read] = walk.reading  # in order: the last one counts
-        over = (until[walk.written] == walk.writing) & (since[walk.written] < walk.writing)
-        until[walk.written[over]] -= 1
-        change = np.zeros(len(walk.anyway) + 1, np.int64)
-        bytes_of = self._sizes[walk.value_of]
+        until[noted.read] = noted.reading  # in order: the last one counts
+        over = (until[noted.written] == noted.writing) & (since[noted.written] < noted.writing)
+        until[noted.written[over]] -= 1
+        change = np.zeros(len(noted.anyway) + 1, np.int64)
+        bytes_of = self._sizes[noted.value_of]
         np.add.at(change, since, bytes_of)
         np.subtract.at(change, until + 1, bytes_of)
-        alive = np.cumsum(change[:-1]) + walk.anyway
+        alive = np.cumsum(change[:-1]) + noted.anyway
         extra_ns = again_ns + 2 * moved * self._exact.copy_ns_per_byte
-        return Glance(alive, int(alive.max()), extra_ns, float(again_ns), walk.value_of, since, until, calls, walk)
+        return Glance(alive, int(alive.max()), extra_ns, float(again_ns), noted.value_of, since, until, calls, walk)
 
     def at_least(self, way: Ways8) -> tuple[Bytes64, Floats]:
         """The peaks and the extra ns that decisions have at least, without walking. `way`: for each value a column of

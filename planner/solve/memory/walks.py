@@ -53,12 +53,9 @@ Settled = tuple[int, int, int]
 """(place, value, instance): what a place brings back for all later ones."""
 
 
-class Walk(NamedTuple):
-    """What was noted. Values are numbers; so are instances: the originals have those of their values."""
+class Noted(NamedTuple):
+    """At some places, or at all. Values are numbers; so are instances: the originals have those of their values."""
 
-    way: bytearray
-    """What was decided, one of KEEP to MOVE for every value."""
-    settled: list[Settled]
     value_of: Bytes64
     """Of every instance the value, ..."""
     since: Bytes64
@@ -78,6 +75,13 @@ class Walk(NamedTuple):
     ns of what is made again, bytes moved."""
 
 
+class Walk(NamedTuple):
+    way: bytearray
+    """What was decided, one of KEEP to MOVE for every value."""
+    settled: list[Settled]
+    noted: Noted
+
+
 SHORT = 16
 """Steps between two places that are passed by anew; up to so many are passed by as well, which is faster than to copy
 them."""
@@ -93,7 +97,7 @@ class Walks:
         value."""
         self._places, self._recipes, self._sizes = places, recipes, sizes
         values, none = np.arange(len(sizes)), np.zeros(0, np.int64)
-        self._originals = _Piece(values, 0 * values, none, none, none, none, forward, none.reshape(0, 6))
+        self._originals = Noted(values, 0 * values, none, none, none, none, forward, none.reshape(0, 6))
         self._forward = [i for i, place in enumerate(places) if place.forward]
 
     def walk(self, way: bytearray, near: Walk | None, most: int) -> Walk | None:
@@ -118,26 +122,13 @@ class Walks:
                 notes.pass_by(number, self._places[number], self._recipes, self._sizes)
                 number += 1
         walk = notes.walk()
-        return None if end and walk.marks[-2, 1] > most else walk
-
-
-class _Piece(NamedTuple):
-    """What was noted at some places: see Walk."""
-
-    value_of: Bytes64
-    since: Bytes64
-    reading: Bytes64
-    read: Bytes64
-    writing: Bytes64
-    written: Bytes64
-    anyway: Bytes64
-    marks: np.ndarray[tuple[int, int], np.dtype[np.int64]]
+        return None if end and walk.noted.marks[-2, 1] > most else walk
 
 
 class _Notes:
     """Of a walk, as far as it has come."""
 
-    def __init__(self, way: bytearray, originals: _Piece) -> None:
+    def __init__(self, way: bytearray, originals: Noted) -> None:
         self._way = way
         self._pieces = [originals]
         self._here, self.count = len(originals.anyway), len(originals.value_of)
@@ -159,7 +150,7 @@ class _Notes:
         self._marks: list[int] = []
 
     def _end(self) -> None:
-        piece = _Piece(
+        piece = Noted(
             np.array(self._value_of, np.int64),
             np.array(self._since, np.int64),
             np.array(self._reading, np.int64),
@@ -254,7 +245,7 @@ class _Notes:
         """Noted up to the end."""
         self._marks += self.counts()
         self._end()
-        return Walk(self._way, self.settled, *map(np.concatenate, zip(*self._pieces, strict=True)))
+        return Walk(self._way, self.settled, Noted(*map(np.concatenate, zip(*self._pieces, strict=True))))
 
 
 class _Other:
@@ -265,9 +256,10 @@ class _Other:
     ) -> None:
         """`always`: places that are never as they were."""
         self._walk, self._way, self._places, self._recipes, self._always = walk, way, places, recipes, always
-        self._starts = np.ascontiguousarray(walk.marks[:, 0])
-        self._values_read = walk.value_of[walk.read]
-        self._made, self._made_at = walk.value_of[len(way) :], walk.since[len(way) :]
+        noted = walk.noted
+        self._starts = np.ascontiguousarray(noted.marks[:, 0])
+        self._values_read = noted.value_of[noted.read]
+        self._made, self._made_at = noted.value_of[len(way) :], noted.since[len(way) :]
         changed = np.frombuffer(way, np.uint8) != np.frombuffer(walk.way, np.uint8)
         self._changed: list[int] = changed.nonzero()[0].tolist()
         self._there = {v: -1 if walk.way[v] else v for v in self._changed}
@@ -282,13 +274,13 @@ class _Other:
         """... or made"""
         self._settling: dict[int, list[int]] = {}
         """Decided otherwise: value -> places where it is made, as it was, and stays in only one of the two walks"""
-        self._numbers = np.arange(len(walk.value_of))
+        self._numbers = np.arange(len(noted.value_of))
         """Of its instances those that are read here in their stead."""
         for value in self._changed:
             self._add(value)
 
     def _add(self, value: int) -> None:
-        self._reading[value] = self._at(self._walk.reading[self._values_read == value])
+        self._reading[value] = self._at(self._walk.noted.reading[self._values_read == value])
         self._making[value] = self._at(self._made_at[self._made == value])
         before, now = self._walk.way[value], self._way[value]
         if before != now and {before, now} <= {SHARE, OWN, FRESH} and len(self._recipes[value].makes) == 1:
@@ -340,29 +332,29 @@ class _Other:
             else:
                 self._unlike.discard(value)
 
-    def copied(self, first: int, end: int, notes: _Notes) -> tuple[_Piece, list[Settled], list[int]]:
+    def copied(self, first: int, end: int, notes: _Notes) -> tuple[Noted, list[Settled], list[int]]:
         """What it has noted at the places from `first` up to `end`, and settled, in the numbers of these notes, and
         what is counted behind them."""
-        walk, numbers = self._walk, self._numbers
+        noted, numbers = self._walk.noted, self._numbers
         for value, instance in self._there.items():
             if instance >= 0:
                 numbers[instance] = notes.current[value]
-        (s, i, r, w, *_), (steps, made, readings, writings, *_) = walk.marks[[first, end]].tolist()
-        shift = notes.counts() - walk.marks[first]
+        (s, i, r, w, *_), (steps, made, readings, writings, *_) = noted.marks[[first, end]].tolist()
+        shift = notes.counts() - noted.marks[first]
         later, more = shift[:2].tolist()
         numbers[i:made] += more
         settled = self._settled(end)
-        piece = _Piece(
-            walk.value_of[i:made],
-            walk.since[i:made] + later,
-            walk.reading[r:readings] + later,
-            numbers[walk.read[r:readings]],
-            walk.writing[w:writings] + later,
-            numbers[walk.written[w:writings]],
-            walk.anyway[s:steps],
-            walk.marks[first:end] + shift,
+        piece = Noted(
+            noted.value_of[i:made],
+            noted.since[i:made] + later,
+            noted.reading[r:readings] + later,
+            numbers[noted.read[r:readings]],
+            noted.writing[w:writings] + later,
+            numbers[noted.written[w:writings]],
+            noted.anyway[s:steps],
+            noted.marks[first:end] + shift,
         )
-        counts: list[int] = (walk.marks[end] + shift).tolist()
+        counts: list[int] = (noted.marks[end] + shift).tolist()
         return piece, [(place, value, instance + more) for place, value, instance in settled], counts
 
     def _settled(self, end: int) -> list[Settled]:
@@ -378,8 +370,8 @@ class _Other:
                 if self._there[value] >= 0:
                     found = [settled for settled in found if settled[1] != value]
                 else:
-                    made = int(walk.marks[last, 1])
-                    instance = made + int((walk.value_of[made:] == value).argmax())
+                    made = int(walk.noted.marks[last, 1])
+                    instance = made + int((walk.noted.value_of[made:] == value).argmax())
                     insort(found, (last, value, instance), key=lambda settled: (settled[0], settled[2]))
         self._known_here += len(found)
         return found

@@ -34,7 +34,8 @@ def drawn(rng: random.Random) -> Walks:
 def same(a: Walk | None, b: Walk | None) -> bool:
     if a is None or b is None:
         return a is b
-    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+    noted = zip(a.noted, b.noted, strict=True)
+    return a.way == b.way and a.settled == b.settled and all(np.array_equal(x, y) for x, y in noted)
 
 
 @pytest.mark.parametrize("short", (0, module.SHORT))
