@@ -6,15 +6,21 @@ import sys
 
 def main() -> None:
     try:
-        from codegen.cli import main as run
+        try:
+            from codegen.cli import main as run
 
-        run()
-    except KeyboardInterrupt:
+            run()
+        finally:
+            # All is done, or has said why not: what an interrupt would reach is Python on its way out.
+            _ignore_interrupts()
+    except KeyboardInterrupt:  # also one that came before they were ignored
+        _ignore_interrupts()
         print("interrupted", file=sys.stderr)
         sys.exit(130)
-    finally:
-        # All is done, or has said why not: what an interrupt would reach is Python on its way out.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _ignore_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 if __name__ == "__main__":

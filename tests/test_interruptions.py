@@ -2,13 +2,16 @@
 
 import errno
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import codegen.cli
 import planner.plan.check
+from codegen.__main__ import main
 from codegen.build import build
 from planner.errors import InternalError
 from tests.cli import Files, everything_below, fails, run, succeeds
@@ -209,3 +212,26 @@ def test_no_file_is_left_in_the_working_folder(files: Files, monkeypatch: pytest
     for command in (("check", files.plan), ("show", files.plan), ("simulate", files.plan), ("explain", "plan", "fc1")):
         succeeds(*command)
     assert set(everything_below(Path.cwd())) == before
+
+
+@pytest.mark.parametrize("ended", [SystemExit(0), KeyboardInterrupt()])
+def test_an_interrupt_when_all_is_done(
+    ended: BaseException, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Python raises it in whatever runs next, such as the call behind which interrupts are ignored."""
+    calls: list[int] = []
+
+    def run() -> None:
+        raise ended
+
+    def ignore(number: int, handler: object) -> None:
+        calls.append(number)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(codegen.cli, "main", run)
+    monkeypatch.setattr(signal, "signal", ignore)
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 130 and capsys.readouterr().err == "interrupted\n"
+    assert calls == [signal.SIGINT] * 2
