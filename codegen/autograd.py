@@ -30,7 +30,7 @@ from torch.utils._pytree import tree_leaves
 from codegen.arguments import Call, matched
 from codegen.cuda.executor import CudaExecutor
 from codegen.executor import Executor
-from codegen.fixed_buffers import FixedBuffers
+from codegen.fixed_attributes import FixedAttributes
 from codegen.passes import input_gradients, model_inputs, sources, start_backward, start_forward
 from codegen.state import COUNTER
 from planner.errors import UserError
@@ -71,7 +71,7 @@ class Planned(nn.Module):  # type: ignore[misc]
         self._planned_modes = self._modes()
         self._places = {name: parameter.data_ptr() for name, parameter in parameters.items()}
         """Where parameters lie: in the executor's memory."""
-        self._fixed = FixedBuffers(module, {*statistics, *executor.counters_per_step()}, executor._state.fixed)
+        self._fixed = FixedAttributes(module, {*statistics, *executor.counters_per_step()}, executor._state.fixed)
         if isinstance(executor, CudaExecutor):
             executor.before_close.append(partial(_leave, held))
 

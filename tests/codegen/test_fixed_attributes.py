@@ -1,4 +1,4 @@
-"""Buffers that are constants of a plan: whatever changes them is told of, once; nothing else is."""
+"""Attributes that are constants of a plan: whatever changes them is told of, once; nothing else is."""
 
 import warnings
 from collections.abc import Callable
@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from codegen.fixed_buffers import FixedBuffers
+from codegen.fixed_attributes import FixedAttributes
 
 
 def module() -> nn.Module:
@@ -15,18 +15,20 @@ def module() -> nn.Module:
     made.register_buffer("factor", torch.tensor([1.0, float("nan")]))
     made.register_buffer("short", torch.ones(2, dtype=torch.bfloat16))
     made.register_buffer("mask", torch.tensor([True, False]), persistent=False)
+    made.plain = torch.arange(3)
+    made.rate, made.way, made.drop = 0.5, "up", nn.Dropout(0.25)
     return made
 
 
 SHARED = {"running_mean", "running_var", "num_batches_tracked"}
 
 
-def looked_at(of: nn.Module) -> FixedBuffers:
+def looked_at(of: nn.Module) -> FixedAttributes:
     captured = {"factor": of.factor.numpy().copy(), "short": of.short.float().numpy()}
-    return FixedBuffers(of, SHARED, captured)
+    return FixedAttributes(of, SHARED, captured)
 
 
-def look(fixed: FixedBuffers, of: nn.Module) -> None:
+def look(fixed: FixedAttributes, of: nn.Module) -> None:
     fixed.look(dict(of.named_buffers()))
 
 
@@ -36,6 +38,11 @@ def look(fixed: FixedBuffers, of: nn.Module) -> None:
         ("factor", lambda m: m.factor.add_(1)),
         ("short", lambda m: setattr(m, "short", torch.zeros(2, dtype=torch.bfloat16))),
         ("mask", lambda m: m.mask.logical_not_()),
+        ("plain", lambda m: m.plain.mul_(2)),
+        ("plain", lambda m: setattr(m, "plain", None)),
+        ("rate", lambda m: setattr(m, "rate", m.rate / 2)),
+        ("way", lambda m: setattr(m, "way", None)),
+        ("drop.p", lambda m: setattr(m.drop, "p", m.drop.p / 2)),
         ("factor", lambda m: m.load_state_dict({**m.state_dict(), "factor": torch.tensor([2.0, 2.0])})),
     ],
 )
@@ -43,7 +50,7 @@ def test_changes_are_told_of_once(name: str, change: Callable[[nn.Module], objec
     of = module()
     fixed = looked_at(of)
     change(of)
-    with pytest.warns(RuntimeWarning, match=f"SP1014: buffer '{name}'") as told:
+    with pytest.warns(RuntimeWarning, match=f"SP1014: {name} has changed") as told:
         look(fixed, of)
     assert len(told) == 1
     with warnings.catch_warnings():
@@ -59,11 +66,13 @@ def test_what_stays_the_same_is_not_told_of() -> None:
         fixed = looked_at(of)
         of(torch.randn(4, 3))
         of.load_state_dict(of.state_dict())
-        of.mask = of.mask.clone()
+        of.mask, of.plain = of.mask.clone(), of.plain.clone()
+        of.rate, of.new = 0.25 * 2, 1
+        of.eval()
         look(fixed, of)
 
 
 def test_contents_that_are_not_those_of_the_capture() -> None:
     of = module()
-    with pytest.warns(RuntimeWarning, match="SP1014: buffer 'factor'"):
-        FixedBuffers(of, SHARED, {"factor": torch.zeros(2).numpy()})
+    with pytest.warns(RuntimeWarning, match="SP1014: factor has changed"):
+        FixedAttributes(of, SHARED, {"factor": torch.zeros(2).numpy()})

@@ -1,0 +1,83 @@
+"""Attributes that a plan has as constants: buffers that forward does not write to, other tensors, numbers and text. One
+that changes behind the capture, such as a schedule's factor, or that a checkpoint changes, changes nothing of what the
+plan computes: that is told of."""
+
+import hashlib
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from codegen.state import as_array
+from planner.errors import UserError
+from planner.frontends.naming import safe_name
+
+Array = np.ndarray[Any, Any]
+MADE, CALLED = 4, 6
+"""Frames from the warning to who makes a planned module, or calls it."""
+
+
+class FixedAttributes:
+    """`shared`: names of buffers that the executor reads where they are, or counts itself. `captured`: contents of
+    other buffers by name, as far as the module saves them."""
+
+    def __init__(self, module: nn.Module, shared: set[str], captured: Mapping[str, Array]) -> None:
+        buffers = {name: b for name, b in module.named_buffers() if name not in shared}
+        parts = [(f"{name}." if name else "", vars(part)) for name, part in module.named_modules()]
+        self._plain = [(prefix, held, found) for prefix, held in parts if (found := dict(_plain(held)))]
+        self._owners = {prefix + k: (held, k) for prefix, held in parts for k, x in held.items() if _is_tensor(x)}
+        tensors = buffers | {name: held[k] for name, (held, k) in self._owners.items()}
+        self._seen = {name: (t, _version(t)) for name, t in tensors.items()}
+        self._contents: dict[str, bytes] = {}
+        for name, tensor in tensors.items():
+            own = as_array(tensor)
+            self._contents[name] = _digest(own)
+            before = captured.get(safe_name(name), own) if name in buffers else own
+            if not np.array_equal(before, own, equal_nan=own.dtype.kind == "f"):
+                self._seen.pop(name)
+                _tell(name, MADE)
+
+    def look(self, buffers: Mapping[str, torch.Tensor]) -> None:
+        """A warning for each that has changed, once. `buffers`: the module's, as they are now."""
+        for name, (known, version) in list(self._seen.items()):
+            held, key = self._owners.get(name, (buffers, name))
+            tensor = held.get(key, known)
+            if tensor is known and _version(tensor) == version:
+                continue
+            if _is_tensor(tensor) and _digest(as_array(tensor)) == self._contents[name]:
+                self._seen[name] = tensor, _version(tensor)
+            else:
+                del self._seen[name]
+                _tell(name, CALLED)
+        for prefix, now, then in self._plain:
+            if not then.items() <= now.items():
+                for key in [k for k, x in then.items() if (k, x) not in now.items()]:
+                    del then[key]
+                    _tell(prefix + key, CALLED)
+
+
+def _tell(name: str, frames: int) -> None:
+    problem = f"{name} has changed since the module was captured: in a plan it stays what it was"
+    fix = "capture the module again, or let it be an input; if nothing depends on it, all is well"
+    warnings.warn(str(UserError("SP1014", problem, fix)), RuntimeWarning, stacklevel=frames)
+
+
+def _plain(held: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Numbers and text. A part's mode is none of its constants."""
+    yield from ((k, x) for k, x in held.items() if isinstance(x, (int, float, complex, str)) and k != "training")
+
+
+def _is_tensor(x: Any) -> bool:
+    """With contents that can be told apart."""
+    return type(x) is torch.Tensor and x.layout is torch.strided and not x.is_meta
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def _digest(array: Array) -> bytes:
+    return hashlib.blake2b(array.tobytes()).digest()
