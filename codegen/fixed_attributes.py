@@ -1,6 +1,6 @@
-"""Attributes that a plan has as constants: buffers that forward does not write to, other tensors, numbers and text. One
-that changes behind the capture, such as a schedule's factor, or that a checkpoint changes, changes nothing of what the
-plan computes: that is told of."""
+"""Attributes that a plan has as constants: buffers that forward does not write to, other tensors, numbers, text, hooks.
+One that changes behind the capture, such as a schedule's factor, or that a checkpoint changes, changes nothing of what
+the plan computes: that is told of."""
 
 import hashlib
 import warnings
@@ -16,6 +16,7 @@ from planner.errors import UserError
 from planner.frontends.naming import safe_name
 
 Array = np.ndarray[Any, Any]
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 MADE, CALLED = 4, 6
 """Frames from the warning to who makes a planned module, or calls it."""
 
@@ -27,6 +28,7 @@ class FixedAttributes:
     def __init__(self, module: nn.Module, shared: set[str], captured: Mapping[str, Array]) -> None:
         buffers = {name: b for name, b in module.named_buffers() if name not in shared}
         parts = [(f"{name}." if name else "", vars(part)) for name, part in module.named_modules()]
+        self._hooks = {name: (part, _hooks(part)) for name, part in module.named_modules()}
         self._plain = [(prefix, held, found) for prefix, held in parts if (found := dict(_plain(held)))]
         self._owners = {prefix + k: (held, k) for prefix, held in parts for k, x in held.items() if _is_tensor(x)}
         tensors = buffers | {name: held[k] for name, (held, k) in self._owners.items()}
@@ -57,17 +59,25 @@ class FixedAttributes:
                 for key in [k for k, x in then.items() if (k, x) not in now.items()]:
                     del then[key]
                     _tell(prefix + key, CALLED)
+        for name, (part, known) in list(self._hooks.items()):
+            if _hooks(part) != known:
+                del self._hooks[name]
+                _tell(f"the hooks of {name or 'the module'}", CALLED, "return what they see")
 
 
-def _tell(name: str, frames: int) -> None:
-    problem = f"{name} has changed since the module was captured: in a plan it stays what it was"
-    fix = "capture the module again, or let it be an input; if nothing depends on it, all is well"
+def _tell(what: str, frames: int, instead: str = "let it be an input") -> None:
+    problem = f"{what} changed after the module was captured: the plan has what was there before"
+    fix = f"capture the module again, or {instead}; if nothing depends on it, all is well"
     warnings.warn(str(UserError("SP1014", problem, fix)), RuntimeWarning, stacklevel=frames)
 
 
 def _plain(held: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Numbers and text. A part's mode is none of its constants."""
     yield from ((k, x) for k, x in held.items() if isinstance(x, (int, float, complex, str)) and k != "training")
+
+
+def _hooks(part: nn.Module) -> list[int]:
+    return [number for kind in HOOKS for number in vars(part)[kind]]
 
 
 def _is_tensor(x: Any) -> bool:
