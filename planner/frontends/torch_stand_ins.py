@@ -12,7 +12,8 @@ from typing import Any
 def stand_ins(torch: Any) -> Iterator[None]:
     """Within it, ctc_loss is `stepplan::ctc_loss`: PyTorch's own reads the lengths of sequences. Circular padding is
     `stepplan::circular_pad`, else copies of every border. Covariances without weights are products: PyTorch's own asks
-    whether their number is positive."""
+    whether their number is positive. Its transformers do not look at masks: whether one is causal is no more than a
+    hint, which their callers may give."""
     original, original_pad = torch.ctc_loss, torch.nn.functional.pad
     covariances = {(owner, name): getattr(owner, name) for owner in (torch, torch.Tensor) for name in _COVARIANCES}
 
@@ -33,13 +34,17 @@ def stand_ins(torch: Any) -> Iterator[None]:
             return original_pad(input, pad, mode, value)
         return _circular_pad(torch, original_pad)(input, list(pad))
 
+    transformer = torch.nn.modules.transformer
+    original_hint = transformer._detect_is_causal_mask
     torch.ctc_loss, torch.nn.functional.pad = ctc_loss, padded
+    transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: is_causal is True
     for (owner, name), function in covariances.items():
         setattr(owner, name, _COVARIANCES[name](torch, function))
     try:
         yield
     finally:
         torch.ctc_loss, torch.nn.functional.pad = original, original_pad
+        transformer._detect_is_causal_mask = original_hint
         for (owner, name), function in covariances.items():
             setattr(owner, name, function)
 
