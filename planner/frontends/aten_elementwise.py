@@ -85,7 +85,7 @@ def _size(c: Context, x: str) -> str:
 @lowers("atan2")
 def _atan2(c: Context, y: Any, x: Any) -> str:
     """The smaller of the two is divided by the larger, so that no quotient is infinite."""
-    y, x = c.val(y), c.val(x)
+    y, x = c.floating(y), c.floating(x)
     zero, one = c.fill((), 0.0), c.fill((), 1.0)
     flat = c.compare("gt", c.op("abs", x), c.op("abs", y))
     upright = c.shift(c.op("neg", flat), 1)
@@ -192,7 +192,8 @@ def _remainder(c: Context, a: Any, b: Any) -> str:
 
 @lowers("fmod")
 def _fmod(c: Context, a: Any, b: Any) -> str:
-    require(not c.whole_result(), "whole numbers")
+    if c.whole_result():
+        return str(c.whole_of("sub", a, c.whole_of("mul", divided(c, a, b, "trunc"), b)))
     return c.op("fmod", c.floating(a), c.floating(b))
 
 

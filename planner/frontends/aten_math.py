@@ -1,5 +1,7 @@
 """ATen's arithmetic, activations and reductions."""
 
+from collections.abc import Callable
+from functools import reduce
 from math import inf, log
 from typing import Any
 
@@ -10,11 +12,17 @@ from planner.ops.heads import SHUT
 from planner.ops.rectifier import EluAttrs, SoftplusAttrs
 from planner.ops.whole import Function
 
-for _name in (
-    *("relu", "sigmoid", "tanh", "silu", "exp", "expm1", "log", "log1p"),
-    *("sqrt", "abs", "square", "reciprocal", "neg"),
-):
-    lowers(_name)(lambda c, x, op=_name: c.op(op, x))
+for _name in ("sigmoid", "tanh", "silu", "exp", "expm1", "log", "log1p", "sqrt", "reciprocal"):
+    lowers(_name)(lambda c, x, op=_name: c.op(op, c.floating(x)))
+
+_WHOLE: dict[str, Callable[[Context, str], Any]] = {
+    "abs": lambda c, x: c.whole_of("maximum", x, c.whole_of("sub", 0, x)),
+    "neg": lambda c, x: c.whole_of("sub", 0, x),
+    "relu": lambda c, x: c.whole_of("maximum", x, 0),
+    "square": lambda c, x: c.whole_of("mul", x, x),
+}
+for _name, _whole in _WHOLE.items():
+    lowers(_name)(lambda c, x, op=_name, whole=_whole: whole(c, x) if c.whole_result() else c.op(op, x))
 
 
 @lowers("leaky_relu")
@@ -29,7 +37,7 @@ def _gelu(c: Context, x: str, approximate: str) -> str:
 
 @lowers("rsqrt")
 def _rsqrt(c: Context, x: str) -> str:
-    return c.op("reciprocal", c.op("sqrt", x))
+    return c.op("reciprocal", c.op("sqrt", c.floating(x)))
 
 
 @lowers("hardtanh")
@@ -202,12 +210,15 @@ def _minimum(c: Context, a: Any, b: Any) -> str:
 @lowers("pow")
 def _pow(c: Context, a: Any, b: Any) -> str:
     exponent, base = c.number(b), c.number(a)
+    if c.whole_result():
+        require(exponent is not None and 1 <= exponent < 64, "whole numbers to another power than one from 1 to 63")
+        return str(reduce(lambda power, _: c.whole_of("mul", power, a), range(1, int(exponent or 0)), a))
     if exponent is not None:
-        return c.power(a, exponent)
+        return c.power(c.floating(a), exponent)
     if base is not None:
         require(base > 0, "a power of a number that is not positive")
-        return c.op("exp", c.scale(b, log(base)))
-    return c.op("exp", c.op("mul", c.op("log", c.val(a)), c.val(b)))  # as in PyTorch, NaN below 0
+        return c.op("exp", c.scale(c.floating(b), log(base)))
+    return c.op("exp", c.op("mul", c.op("log", c.floating(a)), c.floating(b)))  # as in PyTorch, NaN below 0
 
 
 @lowers("fmax")

@@ -84,13 +84,20 @@ def _repeat_interleave(c: Context, x: str, repeats: Any, axis: int | None = None
 
 @lowers("cat", "concat")
 def _cat(c: Context, values: list[Any], axis: int) -> str:
-    kept = [c.val(v) for v in values if 0 not in c.shape_of(v)]
-    return c.concat(kept, axis)
+    return c.concat(_alike(c, [v for v in values if 0 not in c.shape_of(v)]), axis)
 
 
 @lowers("stack")
 def _stack(c: Context, values: list[Any], axis: int) -> str:
-    return c.stack([c.val(v) for v in values], axis)
+    return c.stack(_alike(c, values), axis)
+
+
+def _alike(c: Context, values: list[Any]) -> list[str]:
+    """Of one type: that of PyTorch's result, where they have several."""
+    held = [c.val(v) for v in values]
+    if len({c.b.type(v).dtype for v in held}) == 1:
+        return held
+    return [c.to_whole(v) if c.whole_result() else c.floating(v) for v in held]
 
 
 @lowers("split", "split_with_sizes", "split_copy")

@@ -114,7 +114,8 @@ class NllLossBackward(_ClassLossBackward):
 
     def reference(self, attrs: NllGradAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
         dloss, scale, labels = inputs
-        return (-dloss * scale * _targets(attrs, labels, attrs.classes),)
+        counted = _counted(attrs, labels, attrs.classes)[:, None]
+        return (np.where(counted, -dloss * scale * _targets(attrs, labels, attrs.classes), 0.0),)
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
         assert isinstance(sample.attrs, NllGradAttrs)
@@ -172,7 +173,8 @@ class CrossEntropyBackward(_ClassLossBackward):
         dloss, scale, log_probs, labels = inputs
         classes = log_probs.shape[1]
         counted = _counted(attrs, labels, classes)[:, None]
-        return ((np.exp(log_probs) * counted - _targets(attrs, labels, classes)) * dloss * scale,)
+        distance = (np.exp(log_probs) - _targets(attrs, labels, classes)) * dloss * scale
+        return (np.where(counted, distance, 0.0),)  # where none counts, the scale is infinite
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
         assert isinstance(sample.attrs, ClassLossAttrs)

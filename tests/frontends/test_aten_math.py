@@ -99,6 +99,35 @@ def test_bits_of_whole_numbers() -> None:
     agree(Hashed(), (words, torch.tensor([True, False, True, False, False, True])), "mse")
 
 
+COUNTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "negative": lambda n: -n,
+    "absolute": lambda n: n.abs(),
+    "rectified": lambda n: n.relu(),
+    "square": lambda n: n.square() + n**2,
+    "cube": lambda n: n**3,
+    "left_over": lambda n: torch.fmod(n, 3),
+    "root": lambda n: n.abs().sqrt() + n.abs() ** 0.5 + (n.abs() + 1).rsqrt(),
+    "inverse": lambda n: 1 / (n.abs() + 1) + 2.0**n,
+    "curves": lambda n: n.sigmoid() + n.tanh() + n.exp() + torch.log(n.abs() + 1) + torch.log1p(n.abs()),
+    "angle": lambda n: torch.atan2(n, n + 1),
+    "joined": lambda n: torch.cat([n[:, :3], n[:, 3:] + 0.5], 1) + torch.stack([n > 0, n]).sum(0),
+}
+
+
+class Counted(nn.Module):
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function, self.layer = function, nn.Linear(5, 6)
+
+    def forward(self, x: Tensor, n: Tensor) -> Tensor:
+        return (self.layer(x) * self.function(n)).square().sum()
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_functions_of_whole_numbers(name: str) -> None:
+    agree(Counted(COUNTS[name]), (torch.randn(4, 5), torch.randint(-4, 5, (4, 6))), loss=None)
+
+
 NUMBERS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "reductions": lambda n, row: n.sum(0) + n.mean(-1) + n.amax(0) + n.prod(0) + n.norm(3, 0) + n.logsumexp(0),
     "along": lambda n, row: grouped(n.softmax(0), n.cumsum(0), n.cumprod(-1), n.unsqueeze(0), n.unfold(0, 1, 1)),

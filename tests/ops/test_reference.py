@@ -142,3 +142,16 @@ def test_signature_text_is_unique():
 def test_dtype_of_labels():
     assert TensorType(shape=(3,), dtype=DType.INT64).bytes == 24
     assert torch.float64.is_floating_point
+
+
+@pytest.mark.filterwarnings("ignore:(divide by zero|invalid value):RuntimeWarning")
+@pytest.mark.parametrize("name", ["cross_entropy", "nll_loss"])
+def test_labels_that_are_all_ignored_have_no_gradient(name):
+    """The mean over none is NaN, as in PyTorch; nobody is to move by it."""
+    loss, backward = all_ops()[name], all_ops()[f"{name}_backward"]
+    scores, labels = np.log(np.full((2, 3), 1 / 3)), np.full(2, -100)
+    mean, *saved, scale = loss.reference(loss.samples()[0].attrs, (scores, labels))
+    attrs = next(s.attrs for s in backward.samples() if s.attrs.reduction == "mean" and s.attrs.ignore_index < 0)
+    attrs = attrs.model_copy(update={"classes": 3}) if hasattr(attrs, "classes") else attrs
+    (gradient,) = backward.reference(attrs, (np.ones(()), scale, *saved, labels))
+    assert np.isnan(mean) and gradient.shape == (2, 3) and not gradient.any()
