@@ -16,7 +16,7 @@ from planner.frontends.torch_buffers import changed_buffers
 from planner.frontends.torch_loss import CALLERS, Loss, append_loss
 from planner.frontends.torch_lowering import CaptureOptions, Lowering
 from planner.frontends.torch_modes import draws, reads_of_mode
-from planner.frontends.torch_program import export, import_torch
+from planner.frontends.torch_program import PADDED, export, import_torch
 from planner.frontends.torch_sharing import require_apart
 from planner.graph.builder import GraphBuilder
 from planner.graph.entries import order_entries
@@ -147,6 +147,11 @@ def _rest_of_state(torch: Any, module: Any, known: set[str]) -> dict[str, Array]
 
 
 def _arguments(torch: Any, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def packed(x: Any) -> bool:
+        return isinstance(x, torch.nn.utils.rnn.PackedSequence)
+
+    if any(map(packed, torch.utils._pytree.tree_leaves(inputs, is_leaf=packed))):
+        raise UserError("SP1013", "a packed sequence is among the example inputs", PADDED)
     if isinstance(inputs, torch.Tensor):
         return (inputs,), {}
     if not isinstance(inputs, Mapping | list | tuple):

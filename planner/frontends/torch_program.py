@@ -225,6 +225,7 @@ def _frames(error: BaseException) -> list[tuple[str, str]]:
     return [(f.filename, str(f.lineno)) for e in _chain(error) for f in traceback.extract_tb(e.__traceback__)]
 
 
+PADDED = "the lengths of packed sequences are data: use padded ones, and mask what lies behind their ends"
 _RECURRENT = os.path.join("torch", "nn", "modules", "rnn.py")
 _DATA_DEPENDENT = re.compile(r"data-?dependent|dynamic (shape|output)|dynamicoutput")
 
@@ -250,7 +251,7 @@ def _export_error(error: Exception) -> UserError:
     if "exporting a scriptmodule" in text:
         fix = "pass the module itself, not what torch.jit makes of it"
     if "zeros()" in text and any(file.endswith(_RECURRENT) for file, _ in _frames(error)):
-        fix = "the lengths of packed sequences are data: use padded ones, and mask what lies behind their ends"
+        fix = PADDED
     if "not a known type" in text:
         fix = "return tensors alone, in tuples, lists or dicts (of transformers' models: config.use_cache = False)"
     return UserError("SP1013", f"torch.export cannot capture the module{place}: {problem}", fix)

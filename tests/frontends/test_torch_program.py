@@ -96,6 +96,10 @@ class Packed(nn.LSTM):
 def test_what_to_use_instead() -> None:
     with pytest.raises(UserError, match=r"(?s)SP1013.*use padded ones"):
         capture_module(Packed(5, 4, batch_first=True), (torch.randn(2, 3, 5), torch.tensor([3, 2])))
+    packed = nn.utils.rnn.pack_sequence([torch.randn(4, 5), torch.randn(2, 5)])
+    for inputs in (packed, (packed,), {"x": [packed]}):
+        with pytest.raises(UserError, match=r"(?s)SP1013: a packed sequence.*use padded ones"):
+            capture_module(nn.LSTM(5, 4), inputs)
     with pytest.raises(UserError, match=r"(?s)SP1013.*pass the module itself"):
         capture_module(torch.jit.script(nn.Linear(5, 3)), torch.randn(4, 5))
 
