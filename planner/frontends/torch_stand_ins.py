@@ -13,9 +13,8 @@ def stand_ins(torch: Any) -> Iterator[None]:
     """Within it, ctc_loss is `stepplan::ctc_loss`: PyTorch's own reads the lengths of sequences. Circular padding is
     `stepplan::circular_pad`, else copies of every border. Covariances without weights are products: PyTorch's own asks
     whether their number is positive. Its transformers do not look at masks: whether one is causal is no more than a
-    hint, which their callers may give."""
+    hint, which their callers may give. Inference mode, which the exporter does not record, is `no_grad`."""
     original, original_pad = torch.ctc_loss, torch.nn.functional.pad
-    covariances = {(owner, name): getattr(owner, name) for owner in (torch, torch.Tensor) for name in _COVARIANCES}
 
     def ctc_loss(
         log_probs: Any,
@@ -34,18 +33,28 @@ def stand_ins(torch: Any) -> Iterator[None]:
             return original_pad(input, pad, mode, value)
         return _circular_pad(torch, original_pad)(input, list(pad))
 
-    transformer = torch.nn.modules.transformer
-    original_hint = transformer._detect_is_causal_mask
-    torch.ctc_loss, torch.nn.functional.pad = ctc_loss, padded
-    transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: is_causal is True
-    for (owner, name), function in covariances.items():
-        setattr(owner, name, _COVARIANCES[name](torch, function))
+    def enter(self: Any) -> None:
+        self._stand_in = torch.no_grad() if self.mode else torch.enable_grad()
+        self._stand_in.__enter__()
+
+    def leave(self: Any, *raised: Any) -> None:
+        self._stand_in.__exit__(*raised)
+
+    replaced: dict[tuple[Any, str], Any] = {
+        (torch, "ctc_loss"): ctc_loss,
+        (torch.nn.functional, "pad"): padded,
+        (torch.nn.modules.transformer, "_detect_is_causal_mask"): lambda mask, hint=None, size=None: hint is True,
+        (torch.inference_mode, "__enter__"): enter,
+        (torch.inference_mode, "__exit__"): leave,
+        **{(o, n): made(torch, getattr(o, n)) for n, made in _COVARIANCES.items() for o in (torch, torch.Tensor)},
+    }
+    originals = {place: getattr(*place) for place in replaced}
     try:
+        for (owner, name), stand_in in replaced.items():
+            setattr(owner, name, stand_in)
         yield
     finally:
-        torch.ctc_loss, torch.nn.functional.pad = original, original_pad
-        transformer._detect_is_causal_mask = original_hint
-        for (owner, name), function in covariances.items():
+        for (owner, name), function in originals.items():
             setattr(owner, name, function)
 
 

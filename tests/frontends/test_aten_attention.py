@@ -171,28 +171,3 @@ def test_a_mask_whose_gradient_the_caller_may_want(loss: str, op: str) -> None:
     inputs = (torch.randn(2, LENGTH, WIDTH), torch.randn(LENGTH, LENGTH))
     graph, _ = capture_module(Given(), inputs, CaptureOptions(loss=loss, optimizer=STEP))
     assert op in [n.op for n in graph.program[graph.programs[0].name].nodes]
-
-
-class Decoder(nn.Module):
-    """x (N, 6, 8) -> (N, 8), by PyTorch's own transformer layers, which are given masks and no hint."""
-
-    def __init__(self, given: bool) -> None:
-        super().__init__()
-        settings = {"dim_feedforward": 16, "dropout": 0.0, "batch_first": True}
-        self.encoder = nn.TransformerEncoder(
-            nn.TransformerEncoderLayer(8, 2, **settings), 2, enable_nested_tensor=False
-        )
-        self.decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, **settings), 1)
-        self.mask = None if given else nn.Transformer.generate_square_subsequent_mask(LENGTH)
-
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        mask = mask if self.mask is None else self.mask.to(x.dtype)
-        return self.decoder(x, self.encoder(x, mask), tgt_mask=mask).mean(1)
-
-
-@pytest.mark.parametrize("given", [False, True])
-def test_masks_of_transformers_need_no_hint(given: bool) -> None:
-    mask = nn.Transformer.generate_square_subsequent_mask(LENGTH)
-    graph = agree(Decoder(given), (torch.randn(2, LENGTH, 8), *([mask] * given)))
-    attend = [n.attrs for n in graph.program["train_step"].nodes if n.op == "attention"]
-    assert [getattr(a, "causal", None) for a in attend] == [not given, not given, not given, False]

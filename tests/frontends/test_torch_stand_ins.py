@@ -1,0 +1,57 @@
+"""What stands in for PyTorch's functions while a module is exported computes what they do."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.frontends.torch_agreement import agree
+
+
+class Teacher(nn.Module):
+    """Features that are not trained, computed in inference mode, but for a part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features, self.own, self.after = nn.Linear(5, 4), nn.Linear(5, 4), nn.Linear(4, 3)
+
+    @torch.inference_mode()
+    def told(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.inference_mode(False):
+            trained = self.own(x)
+        return self.features(x), trained
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.inference_mode():
+            scale = self.features(x).square().mean()
+        features, trained = self.told(x)
+        return self.after(features.clone() * trained * scale.clone())
+
+
+def test_no_gradient_passes_inference_mode() -> None:
+    agree(Teacher(), torch.randn(4, 5))
+    assert torch.inference_mode.__enter__.__module__ == "torch.autograd.grad_mode"
+
+
+class Decoder(nn.Module):
+    """x (N, 6, 8) -> (N, 8), by PyTorch's own transformer layers, which are given masks and no hint."""
+
+    def __init__(self, given: bool) -> None:
+        super().__init__()
+        settings = {"dim_feedforward": 16, "dropout": 0.0, "batch_first": True}
+        self.encoder = nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(8, 2, **settings), 2, enable_nested_tensor=False
+        )
+        self.decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, **settings), 1)
+        self.mask = None if given else nn.Transformer.generate_square_subsequent_mask(6)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        mask = mask if self.mask is None else self.mask.to(x.dtype)
+        return self.decoder(x, self.encoder(x, mask), tgt_mask=mask).mean(1)
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_masks_of_transformers_need_no_hint(given: bool) -> None:
+    mask = nn.Transformer.generate_square_subsequent_mask(6)
+    graph = agree(Decoder(given), (torch.randn(2, 6, 8), *([mask] * given)))
+    attend = [n.attrs for n in graph.program["train_step"].nodes if n.op == "attention"]
+    assert [getattr(a, "causal", None) for a in attend] == [not given, not given, not given, False]
