@@ -33,13 +33,11 @@ class FixedAttributes:
         self._owners = {prefix + k: (held, k) for prefix, held in parts for k, x in held.items() if _is_tensor(x)}
         tensors = buffers | {name: held[k] for name, (held, k) in self._owners.items()}
         self._seen = {name: (t, _version(t)) for name, t in tensors.items()}
-        self._contents: dict[str, bytes] = {}
-        for name, tensor in tensors.items():
-            own = as_array(tensor)
-            self._contents[name] = _digest(own)
-            before = captured.get(safe_name(name), own) if name in buffers else own
-            if not np.array_equal(before, own, equal_nan=own.dtype.kind == "f"):
-                self._seen.pop(name)
+        self._contents = {name: _digest(t) for name, t in tensors.items()}
+        for name, buffer in buffers.items():
+            own = as_array(buffer)
+            if not np.array_equal(captured.get(safe_name(name), own), own, equal_nan=own.dtype.kind == "f"):
+                del self._seen[name]
                 _tell(name, MADE)
 
     def look(self, buffers: Mapping[str, torch.Tensor]) -> None:
@@ -49,7 +47,7 @@ class FixedAttributes:
             tensor = held.get(key, known)
             if tensor is known and _version(tensor) == version:
                 continue
-            if _is_tensor(tensor) and _digest(as_array(tensor)) == self._contents[name]:
+            if isinstance(tensor, torch.Tensor) and _digest(tensor) == self._contents[name]:
                 self._seen[name] = tensor, _version(tensor)
             else:
                 del self._seen[name]
@@ -81,13 +79,14 @@ def _hooks(part: nn.Module) -> list[int]:
 
 
 def _is_tensor(x: Any) -> bool:
-    """With contents that can be told apart."""
-    return type(x) is torch.Tensor and x.layout is torch.strided and not x.is_meta
+    """With bytes that are its contents."""
+    return type(x) is torch.Tensor and x.layout is torch.strided and not (x.is_meta or x.is_quantized)
 
 
 def _version(tensor: torch.Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
 
-def _digest(array: Array) -> bytes:
-    return hashlib.blake2b(array.tobytes()).digest()
+def _digest(tensor: torch.Tensor) -> bytes:
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    return hashlib.blake2b(plain.view(torch.uint8).numpy()).digest()

@@ -15,7 +15,8 @@ def module() -> nn.Module:
     made.register_buffer("factor", torch.tensor([1.0, float("nan")]))
     made.register_buffer("short", torch.ones(2, dtype=torch.bfloat16))
     made.register_buffer("mask", torch.tensor([True, False]), persistent=False)
-    made.plain = torch.arange(3)
+    made.plain, made.turned = torch.arange(3), torch.tensor([1 + 2j]).conj()
+    made.short_floats = torch.ones(2).to(torch.float8_e4m3fn)
     made.rate, made.way, made.drop = 0.5, "up", nn.Dropout(0.25)
     return made
 
@@ -40,6 +41,7 @@ def look(fixed: FixedAttributes, of: nn.Module) -> None:
         ("mask", lambda m: m.mask.logical_not_()),
         ("plain", lambda m: m.plain.mul_(2)),
         ("plain", lambda m: setattr(m, "plain", None)),
+        ("turned", lambda m: setattr(m, "turned", m.turned.conj())),
         ("rate", lambda m: setattr(m, "rate", m.rate / 2)),
         ("way", lambda m: setattr(m, "way", None)),
         ("the hooks of drop", lambda m: m.drop.register_forward_hook(lambda *_: None)),
