@@ -98,6 +98,21 @@ class UnaryBackward(Elementwise):
         return tuple(Sample(s.attrs, s.inputs * 2) for s in self.forward().samples())
 
 
+class GateBackward(UnaryBackward):
+    """dx = dy where the gate is open, else 0, whatever dy is there: that of a square root at 0 is infinite."""
+
+    def is_open(self, attrs: Any, value: Array) -> Array:
+        raise NotImplementedError
+
+    def reference(self, attrs: Any, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        dy, value = inputs
+        return (np.where(self.is_open(attrs, value), dy, 0.0),)
+
+    def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
+        dy, value = super().draw(sample, rng)
+        return (np.where(self.is_open(sample.attrs, value), dy, np.inf), value)
+
+
 @register
 class Relu(Unary):
     """y = max(x, 0)."""
@@ -110,15 +125,14 @@ class Relu(Unary):
 
 
 @register
-class ReluBackward(UnaryBackward):
+class ReluBackward(GateBackward):
     """dx = dy where the forward output y > 0. Inputs: dy, y."""
 
     name = "relu_backward"
     forward = Relu
 
-    def reference(self, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        dy, y = inputs
-        return (dy * (y > 0),)
+    def is_open(self, attrs: Attrs, value: Array) -> Array:
+        return np.asarray(value > 0)
 
 
 @register
@@ -185,17 +199,16 @@ class Clamp(_Bounded):
 
 
 @register
-class ClampBackward(UnaryBackward):
+class ClampBackward(GateBackward):
     """dx = dy strictly between the bounds, as hardtanh has it. Inputs: dy, y."""
 
     name = "clamp_backward"
     attrs_type = ClampAttrs
     forward = Clamp
 
-    def reference(self, attrs: ClampAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        dy, y = inputs
-        low, high = clamp_bounds(attrs, y)
-        return (dy * ((y > low) & (y < high)),)
+    def is_open(self, attrs: ClampAttrs, value: Array) -> Array:
+        low, high = clamp_bounds(attrs, value)
+        return np.asarray((value > low) & (value < high))
 
 
 @register
@@ -207,17 +220,16 @@ class Clip(_Bounded):
 
 
 @register
-class ClipBackward(UnaryBackward):
+class ClipBackward(GateBackward):
     """dx = dy between the bounds and at them. Inputs: dy, x."""
 
     name = "clip_backward"
     attrs_type = ClampAttrs
     forward = Clip
 
-    def reference(self, attrs: ClampAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        dy, x = inputs
-        low, high = clamp_bounds(attrs, x)
-        return (dy * ((x >= low) & (x <= high)),)
+    def is_open(self, attrs: ClampAttrs, value: Array) -> Array:
+        low, high = clamp_bounds(attrs, value)
+        return np.asarray((value >= low) & (value <= high))
 
 
 def clamp_bounds(attrs: ClampAttrs, like: Array) -> tuple[Any, Any]:

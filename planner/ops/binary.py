@@ -215,8 +215,15 @@ class _ExtremumBackward(_BinaryBackward):
     def reference(self, attrs: BinaryGradAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
         dy, *operands = inputs
         own, other = operands[attrs.operand], operands[1 - attrs.operand]
-        share = np.where(own == other, 0.5, (own - other) * self.sign > 0)
-        return (dy * share,)
+        chosen = (own - other) * self.sign > 0
+        return (np.where(own == other, 0.5 * dy, np.where(chosen, dy, 0.0)),)
+
+    def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
+        """To the other operand no dy goes, be it infinite."""
+        dy, *operands = super().draw(sample, rng)
+        assert isinstance(sample.attrs, BinaryGradAttrs)
+        own, other = operands[sample.attrs.operand], operands[1 - sample.attrs.operand]
+        return (np.where((own - other) * self.sign < 0, np.inf, dy), *operands)
 
 
 @register

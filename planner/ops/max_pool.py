@@ -94,7 +94,7 @@ class MaxPool2dBackward(PoolBackward):
     def reference(self, attrs: MaxPoolGradAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
         dy, argmax = inputs
         chosen = np.arange(attrs.kernel[0] * attrs.kernel[1]) == argmax[..., None]
-        return (scatter(dy[..., None] * chosen, attrs, self.windows(attrs, attrs.shape), attrs.shape),)
+        return (scatter(np.where(chosen, dy[..., None], 0.0), attrs, self.windows(attrs, attrs.shape), attrs.shape),)
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
         attrs = sample.attrs

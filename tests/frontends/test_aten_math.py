@@ -99,6 +99,24 @@ def test_bits_of_whole_numbers() -> None:
     agree(Hashed(), (words, torch.tensor([True, False, True, False, False, True])), "mse")
 
 
+GATES: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu,
+    "clamp": lambda x: x.clamp(0, 1),
+    "relu6": F.relu6,
+    "where": lambda x: torch.where(x > 0, x, 0.0),
+    "maximum": lambda x: torch.maximum(x, torch.zeros(())),
+    "masked": lambda x: x.masked_fill(x < 0, 0),
+    "max_pool": lambda x: F.max_pool1d(x.relu(), 2),
+}
+
+
+@pytest.mark.parametrize("name", GATES)
+@pytest.mark.filterwarnings("ignore:divide by zero:RuntimeWarning")
+def test_infinite_gradients_pass_no_closed_gate(name: str) -> None:
+    """A square root's at 0."""
+    agree(Function(lambda x: GATES[name](x).sqrt().sum(-1, keepdim=True), outputs=1), torch.randn(4, 5), "mse")
+
+
 COUNTS: dict[str, Callable[[Tensor], Tensor]] = {
     "negative": lambda n: -n,
     "absolute": lambda n: n.abs(),
