@@ -27,8 +27,9 @@ class FixedAttributes:
 
     def __init__(self, module: nn.Module, shared: set[str], captured: Mapping[str, Array]) -> None:
         buffers = {name: b for name, b in module.named_buffers() if name not in shared}
-        parts = [(f"{name}." if name else "", vars(part)) for name, part in module.named_modules()]
-        self._hooks = {name: (part, _hooks(part)) for name, part in module.named_modules()}
+        named = dict(module.named_modules())
+        self._hooks = {name: (part, _hooks(part)) for name, part in named.items()}
+        parts = [(f"{name}." if name else "", vars(part)) for name, part in named.items()]
         self._plain = [(prefix, held, found) for prefix, held in parts if (found := dict(_plain(held)))]
         self._owners = {prefix + k: (held, k) for prefix, held in parts for k, x in held.items() if _is_tensor(x)}
         tensors = buffers | {name: held[k] for name, (held, k) in self._owners.items()}

@@ -164,6 +164,11 @@ def _frac(c: Context, x: str) -> str:
     return c.op("sub", x, trunc(c, x))
 
 
+def whole_abs(c: Context, x: Any) -> Any:
+    """The absolute value of whole numbers."""
+    return c.whole_of("maximum", x, c.whole_of("sub", c.torch.tensor(0), x))
+
+
 def divided(c: Context, a: Any, b: Any, rounding: str) -> str:
     """a / b, rounded down (`floor`) or towards 0 (`trunc`)."""
     if c.whole_result():
@@ -171,9 +176,8 @@ def divided(c: Context, a: Any, b: Any, rounding: str) -> str:
             return str(c.whole_of("floor_divide", a, b))
         divisor = c.number(b)
         require(divisor is not None and divisor > 0, "a quotient of whole numbers rounded to 0")
-        size = c.whole_of("maximum", a, c.whole_of("sub", c.torch.tensor(0), a))
         up = c.to_whole(c.shift(c.scale(c.compare("lt", a, 0), -2), 1))
-        return str(c.whole_of("mul", c.whole_of("floor_divide", size, b), up))
+        return str(c.whole_of("mul", c.whole_of("floor_divide", whole_abs(c, a), b), up))
     quotient = c.op("div", c.floating(a), c.floating(b))
     return floor(c, quotient) if rounding == "floor" else trunc(c, quotient)
 

@@ -6,7 +6,7 @@ from math import inf, log
 from typing import Any
 
 from planner.frontends.aten import Context, Handler, lowers, require
-from planner.frontends.aten_elementwise import divided
+from planner.frontends.aten_elementwise import divided, whole_abs
 from planner.ops.activation import GeluAttrs, LeakyReluAttrs
 from planner.ops.heads import SHUT
 from planner.ops.rectifier import EluAttrs, SoftplusAttrs
@@ -16,7 +16,7 @@ for _name in ("sigmoid", "tanh", "silu", "exp", "expm1", "log", "log1p", "sqrt",
     lowers(_name)(lambda c, x, op=_name: c.op(op, c.floating(x)))
 
 _WHOLE: dict[str, Callable[[Context, str], Any]] = {
-    "abs": lambda c, x: c.whole_of("maximum", x, c.whole_of("sub", 0, x)),
+    "abs": whole_abs,
     "neg": lambda c, x: c.whole_of("sub", 0, x),
     "relu": lambda c, x: c.whole_of("maximum", x, 0),
     "square": lambda c, x: c.whole_of("mul", x, x),

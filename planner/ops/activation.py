@@ -98,7 +98,7 @@ class UnaryBackward(Elementwise):
         return tuple(Sample(s.attrs, s.inputs * 2) for s in self.forward().samples())
 
 
-class GateBackward(UnaryBackward):
+class _GateBackward(UnaryBackward):
     """dx = dy where the gate is open, else 0, whatever dy is there: that of a square root at 0 is infinite."""
 
     def is_open(self, attrs: Any, value: Array) -> Array:
@@ -125,7 +125,7 @@ class Relu(Unary):
 
 
 @register
-class ReluBackward(GateBackward):
+class ReluBackward(_GateBackward):
     """dx = dy where the forward output y > 0. Inputs: dy, y."""
 
     name = "relu_backward"
@@ -199,7 +199,7 @@ class Clamp(_Bounded):
 
 
 @register
-class ClampBackward(GateBackward):
+class ClampBackward(_GateBackward):
     """dx = dy strictly between the bounds, as hardtanh has it. Inputs: dy, y."""
 
     name = "clamp_backward"
@@ -220,7 +220,7 @@ class Clip(_Bounded):
 
 
 @register
-class ClipBackward(GateBackward):
+class ClipBackward(_GateBackward):
     """dx = dy between the bounds and at them. Inputs: dy, x."""
 
     name = "clip_backward"
