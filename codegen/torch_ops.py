@@ -342,6 +342,7 @@ TORCH: dict[str, Call] = {
     "ones": lambda a, t: torch.full(a.shape, a.value),
     "pad": pad,
     "permute": lambda a, t: t[0].permute(a.axes),
+    "pow": lambda a, t: torch.pow(*t),
     "pow_scalar": lambda a, t: t[0] ** a.value,
     "reciprocal": lambda a, t: 1 / t[0],
     "reduce_mean": reduce_of(torch.mean),

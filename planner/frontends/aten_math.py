@@ -215,10 +215,9 @@ def _pow(c: Context, a: Any, b: Any) -> str:
         return str(reduce(lambda power, _: c.whole_of("mul", power, a), range(1, int(exponent or 0)), a))
     if exponent is not None:
         return c.power(c.floating(a), exponent)
-    if base is not None:
-        require(base > 0, "a power of a number that is not positive")
+    if base is not None and base > 0:
         return c.op("exp", c.scale(c.floating(b), log(base)))
-    return c.op("exp", c.op("mul", c.op("log", c.floating(a)), c.floating(b)))  # as in PyTorch, NaN below 0
+    return c.op("pow", c.floating(a), c.floating(b))
 
 
 @lowers("fmax")

@@ -72,7 +72,7 @@ SIMPLE = {
     "nn.relu": "relu", "sigmoid": "sigmoid", "tanh": "tanh", "exp": "exp", "log": "log", "sqrt": "sqrt", "abs": "abs",
     "negative": "neg", "nn.silu": "silu", "square": "square", "add": "add", "subtract": "sub", "multiply": "mul",
     "divide": "div", "maximum": "maximum", "minimum": "minimum", "tir.maximum": "maximum", "tir.minimum": "minimum",
-    "erf": "erf", "sin": "sin", "cos": "cos", "atan": "atan", "sign": "sign",
+    "erf": "erf", "sin": "sin", "cos": "cos", "atan": "atan", "sign": "sign", "power": "pow",
 }  # fmt: skip
 _NUMPY: dict[str, Callable[..., Any]] = {
     "isnan": np.isnan, "where": np.where, "less": np.less, "greater": np.greater, "equal": np.equal, "add": np.add,
@@ -248,8 +248,6 @@ class Lowering:
             return (
                 e.scale(right, x) if op == "multiply" else e.shift(e.op("neg", right) if op == "subtract" else right, x)
             )
-        if op == "power":
-            raise Unsupported("a power whose exponent is no constant number")
         return e.op(SIMPLE[op], self.val(a), self.val(b))
 
     def _with_bias(self, product: Any, bias: Any) -> str:

@@ -164,6 +164,23 @@ class Fmod(_Rest):
     function = np.fmod
 
 
+@register
+class Pow(_Binary):
+    """y = a ** b. NaN where a is negative and b no whole number."""
+
+    name = "pow"
+    function = np.power
+
+    def gradient(self, context: GradientContext) -> None:
+        for index in (0, 1):
+            if context.needs(index):
+                _give_computed(context, index)
+
+    def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
+        a, b = super().draw(sample, rng)
+        return (np.abs(a) + 0.25, b)
+
+
 class _BinaryBackward(Elementwise):
     """Inputs: dy, a, b, all of one shape. Output: the gradient of operand `attrs.operand`."""
 
@@ -262,6 +279,24 @@ class RemainderBackward(_RestBackward):
 class FmodBackward(_RestBackward):
     name = "fmod_backward"
     rounded = np.trunc
+
+
+@register
+class PowBackward(_BinaryBackward):
+    """da = dy b a ** (b - 1), 0 where b is; db = dy y log(a), 0 where a is 0 and b not negative."""
+
+    name = "pow_backward"
+
+    def reference(self, attrs: BinaryGradAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        dy, a, b = inputs
+        with np.errstate(divide="ignore", invalid="ignore"):
+            if attrs.operand:
+                return (np.where((a == 0) & (b >= 0), 0.0, dy * np.power(a, b) * np.log(a)),)
+            return (np.where(b == 0, 0.0, dy * b * np.power(a, b - 1)),)
+
+    def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
+        dy, a, b = super().draw(sample, rng)
+        return (dy, np.where(b > 1, 0.0, np.abs(a) + 0.25), b)
 
 
 def _away_from_zero(b: Array) -> Array:

@@ -124,7 +124,7 @@ def differentiable(op: str) -> bool:
     return (
         op in _RULES
         or isinstance(op_named(op), Unary)
-        or op in ("scale", "add_scalar", "pow_scalar", "maximum", "minimum", "compare")
+        or op in ("scale", "add_scalar", "pow", "pow_scalar", "maximum", "minimum", "compare")
     )
 
 

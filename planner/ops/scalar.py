@@ -93,7 +93,8 @@ class PowScalarBackward(PowScalar):
         raise NotImplementedError
 
     def reference(self, attrs: ScalarAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        return (inputs[0] * attrs.value * np.power(inputs[1], attrs.value - 1),)
+        dy, x = inputs
+        return (dy * attrs.value * np.power(x, attrs.value - 1) if attrs.value else np.zeros_like(dy),)
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
         shape = sample.inputs[0].shape

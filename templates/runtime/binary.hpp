@@ -9,6 +9,7 @@
 
 #include "both.hpp"
 #include "map.hpp"
+#include "power.hpp"
 #include "strides.hpp"
 
 namespace stepplan {
@@ -116,6 +117,20 @@ struct Fmod {
   }
 };
 
+// a^b. As in PyTorch, a 0 to a power that is not negative has no gradient by the power, where the logarithm is infinite, and
+// the power 0 none by a.
+struct Pow {
+  STEPPLAN_BOTH static float forward(float a, float b) { return math::power(a, b); }
+  STEPPLAN_BOTH static float grad_a(float dy, float a, float b) {
+    const float slope = dy * (b * math::power(a, b - 1.0f));
+    return b == 0.0f ? 0.0f : slope;
+  }
+  STEPPLAN_BOTH static float grad_b(float dy, float a, float b) {
+    const float slope = dy * (math::power(a, b) * math::log(a));
+    return (a == 0.0f) & (b >= 0.0f) ? 0.0f : slope;
+  }
+};
+
 // Same dense shapes. y may equal a or b.
 template <class F, class T>
 void map_binary(const T* a, const T* b, T* y, Range range) {
@@ -153,7 +168,7 @@ void broadcast_binary(const T* a, const Strides& a_strides, const T* b, const St
   map_broadcast(a, a_strides, b, b_strides, y, shape, elements, [](float u, float v) { return F::forward(u, v); });
 }
 
-// x^p; where the compiler knows p, multiples of 1/2 avoid the library's pow, which is not vectorised.
+// x^p; where the compiler knows p, the usual multiples of 1/2 take a few products and roots.
 STEPPLAN_BOTH inline float power(float x, float p) {
   const float q = p < 0.0f ? -p : p;
   const float y = q == 0.0f   ? 1.0f
@@ -163,11 +178,11 @@ STEPPLAN_BOTH inline float power(float x, float p) {
                   : q == 2.0f ? x * x
                   : q == 3.0f ? x * x * x
                   : q == 4.0f ? (x * x) * (x * x)
-                              : std::pow(x, q);
+                              : math::power(x, q);
   return p < 0.0f ? 1.0f / y : y;
 }
 
-// y = x^p. Common exponents avoid the library's pow, which is not vectorised.
+// y = x^p.
 template <class T>
 void pow_scalar_forward(const T* x, float p, T* y, Range range) {
   if (p == 2.0f) return map(y, range, [](float v) { return v * v; }, x);
@@ -177,9 +192,7 @@ void pow_scalar_forward(const T* x, float p, T* y, Range range) {
   if (p == -1.0f) return map(y, range, [](float v) { return 1.0f / v; }, x);
   if (p == 0.5f) return map(y, range, [](float v) { return std::sqrt(v); }, x);
   if (p == -0.5f) return map(y, range, [](float v) { return 1.0f / std::sqrt(v); }, x);
-  for (int64_t i = range.begin; i < range.end; ++i) {
-    y[i] = std::pow(static_cast<float>(x[i]), p);
-  }
+  map(y, range, [p](float v) { return math::power(v, p); }, x);
 }
 
 // dx = dy p x^(p-1); dx may equal dy.
@@ -190,10 +203,7 @@ void pow_scalar_backward(const T* dy, const T* x, float p, T* dx, Range range) {
   if (p == 2.0f) return map(dx, range, [](float d, float v) { return 2.0f * v * d; }, dy, x);
   if (p == 3.0f) return map(dx, range, [](float d, float v) { return 3.0f * v * v * d; }, dy, x);
   if (p == 0.5f) return map(dx, range, [](float d, float v) { return 0.5f / std::sqrt(v) * d; }, dy, x);
-  for (int64_t i = range.begin; i < range.end; ++i) {
-    const float power = std::pow(static_cast<float>(x[i]), p - 1.0f);
-    dx[i] = static_cast<float>(dy[i]) * p * power;
-  }
+  map(dx, range, [p](float d, float v) { return d * p * math::power(v, p - 1.0f); }, dy, x);
 }
 
 }  // namespace stepplan

@@ -70,6 +70,7 @@ SMOOTH = {
         "permute",
     ),
     *(
+        "pow",
         "pow_scalar",
         "reciprocal",
         "reduce_mean",

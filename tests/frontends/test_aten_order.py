@@ -84,6 +84,18 @@ def test_what_division_leaves_is_one_node(function: Callable[..., Tensor]) -> No
     assert names.count(function.__name__) == 2 and "floor" not in names and "trunc" not in names
 
 
+def test_powers_of_zeros_and_of_negative_numbers() -> None:
+    """The gradient by the exponent is 0 where the base is, not NaN; whole powers of negative numbers are numbers."""
+    exponents = torch.arange(5.0)
+
+    def powers(x: Tensor) -> Tensor:
+        own = x.flip(0).sigmoid()
+        several = (x.tanh()[..., None] ** exponents).sum(-1) + (x.tril() ** exponents) + (-2.0) ** exponents
+        return x.relu() ** (own + 1) + several + 0.0 ** (own + 1) + 3.0**own + x.triu(1) ** 0
+
+    agree(Function(powers, width=5, outputs=5), torch.randn(4, 5, generator=torch.Generator().manual_seed(3)), "mse")
+
+
 @pytest.mark.filterwarnings("ignore:index_reduce")
 @pytest.mark.parametrize("family", FUNCTIONS)
 def test_agrees(family: str) -> None:

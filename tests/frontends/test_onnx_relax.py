@@ -304,6 +304,10 @@ FORMS: dict[str, tuple[list[Any], list[int], Weights, Reference, int]] = {
         [N("Mul", ["x", "w"], ["a"]), N("Pow", ["a", "e"], ["y"])],
         [3, 4], {"w": normal(4), "e": np.array(3)}, lambda x, w: (x * w["w"]) ** 3, 17,
     ),
+    "an exponent for every element, and a number's powers": (
+        [N("Sigmoid", ["x"], ["s"]), N("Pow", ["s", "w"], ["a"]), N("Pow", ["h", "a"], ["y"])],
+        [3, 4], {"w": normal(4), "h": np.array(0.5)}, lambda x, w: 0.5 ** torch.sigmoid(x) ** w["w"], 17,
+    ),
     "axes that are padded": (
         [N("Mul", ["x", "w"], ["a"]), N("Pad", ["a", "p", "", "i"], ["y"])],
         [3, 4], {"w": normal(4), "p": ones(1, 2), "i": ones(-1)}, lambda x, w: F.pad(x * w["w"], (1, 2)), 18,

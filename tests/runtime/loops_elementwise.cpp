@@ -64,7 +64,7 @@ void binary(int64_t kind, int64_t which, const float* dy, const float* a, const 
             const int64_t* b_strides, float* out, const int64_t* shape, int64_t begin, int64_t end) {
   constexpr decltype(&binary_as<Add>) functions[] = {binary_as<Add>, binary_as<Sub>, binary_as<Mul>,
                                                      binary_as<Div>, binary_as<Max>, binary_as<Min>,
-                                                     binary_as<Remainder>, binary_as<Fmod>};
+                                                     binary_as<Remainder>, binary_as<Fmod>, binary_as<Pow>};
   functions[kind](which, dy, a, a_strides, b, b_strides, out, shape, {begin, end});
 }
 

@@ -131,7 +131,7 @@ def test_functions_that_are_nearly_x_at_zero(lib, kind):
     np.testing.assert_allclose(y, ACTIVATIONS[kind](tensor(x)).detach().numpy(), rtol=5e-7)
 
 
-@pytest.mark.parametrize("p", [0.0, 1.0, 2.0, 3.0, -1.0, 0.5, -0.5, 1.7])
+@pytest.mark.parametrize("p", [0.0, 1.0, 2.0, 3.0, -1.0, 0.5, -0.5, 1.7, -2.2])
 def test_power(lib, p):
     x, dy = (np.random.default_rng(0).random((2, 77)) + 0.1).astype(np.float32)
     tx = tensor(x)
@@ -152,7 +152,17 @@ def strides_of(array):
     return [s // array.itemsize for s in array.strides]
 
 
-BINARY = [torch.add, torch.sub, torch.mul, torch.div, torch.maximum, torch.minimum, torch.remainder, torch.fmod]
+BINARY = [
+    torch.add,
+    torch.sub,
+    torch.mul,
+    torch.div,
+    torch.maximum,
+    torch.minimum,
+    torch.remainder,
+    torch.fmod,
+    torch.pow,
+]
 BROADCASTS = [
     ((40,), (40,)),
     ((4, 5, 6), (6,)),
@@ -211,6 +221,43 @@ def exact_rest(kind, a, b) -> np.ndarray:
         rest = np.fmod(a, b)
         turned = (rest != 0) & ((rest < 0) != (b < 0)) & (kind == REST[0])
         return rest_bits(np.where(turned, rest + b, rest))
+
+
+POW = BINARY.index(torch.pow)
+
+
+def test_powers_are_rounded_once(lib):
+    """Of numbers of any size, and those next to 1, whose logarithms are tiny."""
+    rng = np.random.default_rng()
+    wide = np.exp2(rng.uniform(-126, 127, 20000)), rng.uniform(-3, 3, 20000)
+    near = 1 + rng.integers(-2000, 2000, 20000) * 2.0**-24, rng.uniform(-1e6, 1e6, 20000)
+    a, b = (np.concatenate(v).astype(np.float32) for v in zip(wide, near, strict=True))
+    y, one = poisoned(a.size), six([1], 1)
+    lib("binary", POW, 0, None, a, one, b, one, y, six([a.size], 1), 0, a.size)
+    with np.errstate(all="ignore"):
+        exact = np.power(a.astype(np.float64), b.astype(np.float64))
+        rounded = exact.astype(np.float32)
+        spacing = np.spacing(rounded).astype(np.float64)
+    finite = np.isfinite(spacing)
+    assert (np.abs(y - exact)[finite] <= 0.51 * spacing[finite]).all()
+    np.testing.assert_array_equal(y[~finite], rounded[~finite])
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_powers_of_special_numbers(lib, which):
+    """All pairs of zeros, infinities, NaN, whole and other numbers, with signs: as in PyTorch, the gradients, too."""
+    sizes = np.array([0, np.inf, np.nan, 1e-45, 1.2e-38, 0.5, 1, 2, 3, 2.5, 1e10, 16777217, 3.4e38], np.float32)
+    a, b = (np.ascontiguousarray(v).reshape(-1) for v in np.meshgrid(*[np.concatenate([sizes, -sizes])] * 2))
+    ta, tb = (torch.tensor(v, requires_grad=True) for v in (a, b))
+    y, one = poisoned(a.size), six([1], 1)
+    expected = torch.pow(ta, tb)
+    if which:
+        expected.backward(torch.ones(a.size))
+        lib("binary", POW, which, np.ones_like(a), a, None, b, None, y, None, 0, a.size)
+        expected = (ta, tb)[which - 1].grad
+    else:
+        lib("binary", POW, 0, None, a, one, b, one, y, six([a.size], 1), 0, a.size)
+    np.testing.assert_allclose(y, expected.detach(), rtol=1e-5)
 
 
 REST = [BINARY.index(torch.remainder), BINARY.index(torch.fmod)]

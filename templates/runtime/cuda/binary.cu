@@ -45,6 +45,7 @@ STEPPLAN_BINARY(Max)
 STEPPLAN_BINARY(Min)
 STEPPLAN_BINARY(Remainder)
 STEPPLAN_BINARY(Fmod)
+STEPPLAN_BINARY(Pow)
 
 template <class T>
 void scale(Queue queue, const T* x, float factor, T* y, int64_t n) {
