@@ -192,7 +192,7 @@ void pow_scalar_forward(const T* x, float p, T* y, Range range) {
   if (p == -1.0f) return map(y, range, [](float v) { return 1.0f / v; }, x);
   if (p == 0.5f) return map(y, range, [](float v) { return std::sqrt(v); }, x);
   if (p == -0.5f) return map(y, range, [](float v) { return 1.0f / std::sqrt(v); }, x);
-  map(y, range, [p](float v) { return math::power(v, p); }, x);
+  map(y, range, [e = math::unknown_exponent(p)](float v) { return math::power(v, e); }, x);
 }
 
 // dx = dy p x^(p-1); dx may equal dy.
@@ -203,7 +203,7 @@ void pow_scalar_backward(const T* dy, const T* x, float p, T* dx, Range range) {
   if (p == 2.0f) return map(dx, range, [](float d, float v) { return 2.0f * v * d; }, dy, x);
   if (p == 3.0f) return map(dx, range, [](float d, float v) { return 3.0f * v * v * d; }, dy, x);
   if (p == 0.5f) return map(dx, range, [](float d, float v) { return 0.5f / std::sqrt(v) * d; }, dy, x);
-  map(dx, range, [p](float d, float v) { return d * p * math::power(v, p - 1.0f); }, dy, x);
+  map(dx, range, [p, e = math::unknown_exponent(p - 1.0f)](float d, float v) { return d * p * math::power(v, e); }, dy, x);
 }
 
 }  // namespace stepplan

@@ -59,20 +59,42 @@ STEPPLAN_BOTH inline float power_of_two_real(double e) {
   return static_cast<float>(p * std::bit_cast<double>(bits));
 }
 
+// What follows from an exponent alone, as bits: where x is negative, the sign of the result or, all bits, NaN; where x^p is 1.
+struct Exponent {
+  double finite;
+  uint32_t sign, fraction, none;
+};
+
+STEPPLAN_BOTH inline Exponent exponent(float p) {
+  double finite = p;
+  finite = finite > beyond ? beyond : finite;
+  finite = finite < -beyond ? -beyond : finite;
+  const float half = 0.5f * p;
+  const bool whole = std::trunc(p) == p, odd = whole & (std::trunc(half) != half);
+  return {finite, odd ? 0x80000000u : 0u, whole ? 0u : ~0u, p == 0.0f ? ~0u : 0u};
+}
+
+STEPPLAN_BOTH inline float power(float x, const Exponent& p) {
+  const uint32_t size = bits_of(power_of_two_real(p.finite * log2_size(x)));
+  const uint32_t negative = (x < 0.0f) & (x >= std::numeric_limits<float>::lowest()) ? ~0u : 0u;
+  const uint32_t y = size | (bits_of(x) & p.sign) | (negative & p.fraction);
+  const uint32_t one = p.none | (x == 1.0f ? ~0u : 0u);
+  return float_of((y & ~one) | (bits_of(1.0f) & one));
+}
+
 STEPPLAN_BOTH inline float power(float x, float p) {
 #ifdef __CUDACC__
   return powf(x, p);
 #else
-  double finite = p;
-  finite = finite > beyond ? beyond : finite;
-  finite = finite < -beyond ? -beyond : finite;
-  const float size = power_of_two_real(finite * log2_size(x)), half = 0.5f * p;
-  const bool whole = std::trunc(p) == p, odd = whole & (std::trunc(half) != half);
-  float y = odd ? std::copysign(size, x) : size;
-  const bool real = whole | !((x < 0.0f) & (x >= std::numeric_limits<float>::lowest()));
-  y = real ? y : std::numeric_limits<float>::quiet_NaN();
-  return (x == 1.0f) | (p == 0.0f) ? 1.0f : y;
+  return power(x, exponent(p));
 #endif
+}
+
+// One exponent for a loop. g++ would split the loop by what it knows of the bits, and make no vector code of the parts.
+inline Exponent unknown_exponent(float p) {
+  Exponent e = exponent(p);
+  asm("" : "+r"(e.sign), "+r"(e.fraction), "+r"(e.none));
+  return e;
 }
 
 }  // namespace stepplan::math
