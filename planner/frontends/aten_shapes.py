@@ -1,5 +1,6 @@
 """ATen's shape operators: views, joins, parts."""
 
+from math import isfinite
 from typing import Any
 
 from planner.errors import UserError
@@ -209,9 +210,10 @@ def _flip(c: Context, x: str, axes: list[int]) -> str:
 
 @lowers("fill")
 def _fill(c: Context, x: str, value: Any) -> str:
-    if c.number(value) is not None:
-        return c.fill(c.shape(x), float(c.number(value) or 0.0))
-    return c.expand(c.val(value), c.shape(x))
+    number = c.number(value)
+    if number is not None and isfinite(number):
+        return c.fill(c.shape(x), float(number))
+    return c.expand(c.val(value if number is None else c.torch.tensor(number)), c.shape(x))
 
 
 @lowers("copy")

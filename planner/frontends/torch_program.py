@@ -20,6 +20,7 @@ from planner.frontends.torch_checks import unvalidated
 from planner.frontends.torch_derivatives import expand_derivatives, recorded_derivatives
 from planner.frontends.torch_functional import decomposed
 from planner.frontends.torch_functions import traced_functions
+from planner.frontends.torch_known import known_numbers
 from planner.frontends.torch_numbers import numbers, of_generators, tell
 from planner.frontends.torch_stand_ins import stand_ins
 from planner.frontends.torch_transforms import traced_transforms
@@ -108,6 +109,7 @@ def _exported(torch: Any, module: Any, original: Any, positional: Any, keywords:
                 traced_transforms(torch, _barrier(torch), _no_derivative),
                 unvalidated(torch),
                 stand_ins(torch),
+                known_numbers(torch, module, prefix),
                 numbers(torch, module, original) as fixed,
                 assignments(torch, module, prefix) as replaced,
             ):

@@ -13,8 +13,9 @@ def stand_ins(torch: Any) -> Iterator[None]:
     """Within it, ctc_loss is `stepplan::ctc_loss`: PyTorch's own reads the lengths of sequences. Circular padding is
     `stepplan::circular_pad`, else copies of every border. Covariances without weights are products: PyTorch's own asks
     whether their number is positive. Its transformers do not look at masks: whether one is causal is no more than a
-    hint, which their callers may give. Inference mode, which the exporter does not record, is `no_grad`."""
-    original, original_pad = torch.ctc_loss, torch.nn.functional.pad
+    hint, which their callers may give. Inference mode, which the exporter does not record, is `no_grad`. Diagonals are
+    filled by masks: PyTorch's own writes through strides."""
+    original, original_pad, fill_diagonal = torch.ctc_loss, torch.nn.functional.pad, torch.Tensor.fill_diagonal_
 
     def ctc_loss(
         log_probs: Any,
@@ -33,6 +34,11 @@ def stand_ins(torch: Any) -> Iterator[None]:
             return original_pad(input, pad, mode, value)
         return _circular_pad(torch, original_pad)(input, list(pad))
 
+    def filled(self: Any, fill_value: Any, wrap: bool = False) -> Any:
+        if self.dim() != 2 or (wrap and self.shape[0] > self.shape[1]):
+            return fill_diagonal(self, fill_value, wrap)
+        return self.masked_fill_(torch.eye(*self.shape, dtype=torch.bool), fill_value)
+
     def enter(self: Any) -> None:
         self._stand_in = torch.no_grad() if self.mode else torch.enable_grad()
         self._stand_in.__enter__()
@@ -43,6 +49,7 @@ def stand_ins(torch: Any) -> Iterator[None]:
     replaced: dict[tuple[Any, str], Any] = {
         (torch, "ctc_loss"): ctc_loss,
         (torch.nn.functional, "pad"): padded,
+        (torch.Tensor, "fill_diagonal_"): filled,
         (torch.nn.modules.transformer, "_detect_is_causal_mask"): lambda mask, hint=None, size=None: hint is True,
         (torch.inference_mode, "__enter__"): enter,
         (torch.inference_mode, "__exit__"): leave,

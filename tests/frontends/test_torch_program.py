@@ -107,6 +107,7 @@ def test_what_to_use_instead() -> None:
 class Cumulative(nn.BatchNorm1d):
     def forward(self, x: Tensor) -> Tensor:
         self.momentum = None
+        self.num_batches_tracked.copy_(x.sum().long())
         return super().forward(x)
 
 

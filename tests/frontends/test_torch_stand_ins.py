@@ -55,3 +55,22 @@ def test_masks_of_transformers_need_no_hint(given: bool) -> None:
     graph = agree(Decoder(given), (torch.randn(2, 6, 8), *([mask] * given)))
     attend = [n.attrs for n in graph.program["train_step"].nodes if n.op == "attention"]
     assert [getattr(a, "causal", None) for a in attend] == [not given, not given, not given, False]
+
+
+class Diagonals(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.after = nn.Linear(5, 6), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.before(x)
+        likeness = z @ z.T
+        likeness.fill_diagonal_(float("-inf"))
+        z = 2 * z
+        z.fill_diagonal_(0.5, wrap=True)
+        z[:, 1].fill_(float("-inf"))
+        return self.after(likeness.softmax(1)) + self.after(z.softmax(1)[:, :4])
+
+
+def test_diagonals_are_filled() -> None:
+    agree(Diagonals(), torch.randn(4, 5))

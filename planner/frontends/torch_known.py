@@ -1,0 +1,258 @@
+"""Numbers that are known where a module is exported: what forward computes of sizes, of buffers that it does not write
+to, and of other constants. The export knows their shapes alone, so that masks among them (`x[~torch.eye(n).bool()]`),
+Python's numbers (`int(self.count)`) and branches would be refused as dependent on data. Each is computed beside the
+export, and where PyTorch asks for numbers they are given."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from planner.errors import UserError
+from planner.frontends.torch_assignments import forward_through
+
+LARGEST = 1 << 20
+"""Elements; what is larger is not computed."""
+_NUMBERS = frozenset({
+    "item", "tolist", "numpy", "equal", "allclose", "is_nonzero",
+    "__bool__", "__int__", "__float__", "__index__", "__complex__", "__contains__",
+})  # fmt: skip
+"""They return what is Python's."""
+_SIZED = frozenset({
+    "argwhere", "bincount", "masked_select", "nonzero", "one_hot", "repeat_interleave", "unique", "unique_consecutive",
+})  # fmt: skip
+"""The sizes of what they return depend on numbers."""
+_UNSET = ("empty", "new_empty", "empty_like", "empty_strided", "resize_", "set_")
+
+
+@contextmanager
+def known_numbers(torch: Any, module: Any, prefix: str) -> Iterator[None]:
+    """Within it, `module` can be exported. `prefix`: of the module's names, which errors leave out.
+
+    SP1014: numbers of a buffer are asked for, and forward writes to it."""
+    contents = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
+
+    def watched(forward: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
+        # As they are while forward runs: the export has put others in their places.
+        standing = {name: buffer for name, buffer in module.named_buffers() if name in contents}
+        known = _Known(torch, {name.removeprefix(prefix): (b, contents[name]) for name, b in standing.items()})
+        with _mode(torch, known.call):
+            result = forward(*inputs, **named)
+        now = dict(module.named_buffers())
+        known.require_constant({n.removeprefix(prefix) for n, b in standing.items() if now.get(n) is not b})
+        return result
+
+    with forward_through(module, watched):
+        yield
+
+
+def _mode(torch: Any, call: Callable[[Any, Any, dict[str, Any]], Any]) -> Any:
+    """Within it, every function of PyTorch's is call(function, args, kwargs)."""
+
+    class Mode(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if torch.compiler.is_dynamo_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+                return function(*args, **(kwargs or {}))  # what is transformed is no tensor of one program
+            return call(function, args, kwargs or {})
+
+    return Mode()
+
+
+class _Number(NamedTuple):
+    """A tensor's numbers, and the names of the buffers that they depend on."""
+
+    tensor: Any
+    sources: frozenset[str]
+
+
+class _Known:
+    """`buffers`: name -> (the tensor that stands for it during the export, its contents)."""
+
+    def __init__(self, torch: Any, buffers: Mapping[str, tuple[Any, Any]]) -> None:
+        from torch.utils.weak import WeakIdKeyDictionary
+
+        self._torch = torch
+        self._found: Any = WeakIdKeyDictionary()
+        self._owner: dict[int, str] = {}
+        """By storage: which buffer it stands for, or what else was there before."""
+        self._asked: set[str] = set()
+        self._written: set[str] = set()
+        for name, (standing, contents) in buffers.items():
+            if contents.numel() <= LARGEST:
+                with self._aside():
+                    self._hold(standing, contents.clone(), f"buffer {name!r}")
+
+    def require_constant(self, replaced: Iterable[str]) -> None:
+        changed = self._asked & (self._written | {f"buffer {name!r}" for name in replaced})
+        if changed:
+            what = f"the module's forward asks for numbers of its {min(changed)}, and writes to it"
+            fix = "sizes, branches and Python numbers may not depend on the data: use torch.where, or tensors"
+            raise UserError("SP1014", what, fix)
+
+    def call(self, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        name = getattr(function, "__name__", "")
+        operands = self._operands((args, kwargs))
+        if operands and name == "__iter__":
+            return iter(args[0].unbind(0))
+        if operands and (name in _NUMBERS or self._sized(name, args)):
+            real = self._asked_for(operands, function, args, kwargs)
+            return real if name in _NUMBERS else self._constants(real, operands)
+        function, args, kwargs = self._picking(name, function, args, kwargs)
+        result = function(*args, **kwargs)
+        writes = _writes(name, kwargs)
+        written = self._tensors(kwargs["out"] if "out" in kwargs else args[:1]) if writes else []
+        touched = self._sharing(written)
+        self._written.update(self._owner.get(_storage(n.tensor), "") for n in touched.values())
+        sources = frozenset[str]().union(*(n.sources for n in operands or ()))
+        follows = operands is not None and name not in _UNSET and (writes or self._tensors(result))
+        if follows and self._follow(result, function, args, kwargs, sources):
+            self._found.update({t: _Number(n.tensor, n.sources | sources) for t, n in touched.items()})
+        else:
+            for tensor in touched:
+                del self._found[tensor]
+        return result
+
+    # -- what is known ---------------------------------------------------------------------------------------------
+    def _tensors(self, tree: Any) -> list[Any]:
+        return [t for t in self._torch.utils._pytree.tree_leaves(tree) if isinstance(t, self._torch.Tensor)]
+
+    def _operands(self, tree: Any) -> list[_Number] | None:
+        """The numbers of all tensors; None where some are unknown, or a generator is among them."""
+        torch = self._torch
+        leaves = torch.utils._pytree.tree_leaves(tree)
+        if any(isinstance(x, torch.Generator | torch.SymInt | torch.SymFloat) for x in leaves):
+            return None
+        found = [self._number(x) for x in leaves if isinstance(x, torch.Tensor)]
+        return None if None in found else [n for n in found if n is not None]
+
+    def _number(self, tensor: Any) -> _Number | None:
+        torch = self._torch
+        number: _Number | None = self._found.get(tensor)
+        plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided  # neither the export's nor a parameter
+        if number is None and plain and tensor.numel() <= LARGEST and not torch._is_functional_tensor(tensor):
+            with self._aside():
+                self._hold(tensor, tensor.detach().clone(), "tensor")
+            number = self._found[tensor]
+        return None if number is None or tensor.requires_grad else number
+
+    def _hold(self, standing: Any, contents: Any, owner: str) -> None:
+        self._found[standing] = _Number(contents, frozenset({owner}))
+        self._owner[_storage(contents)] = owner
+
+    def _sharing(self, tensors: list[Any]) -> dict[Any, _Number]:
+        """What is known and lies where these lie."""
+        places = {_storage(n.tensor) for t in tensors for n in [self._found.get(t)] if n is not None}
+        return {t: n for t, n in list(self._found.items()) if _storage(n.tensor) in places} if places else {}
+
+    # -- computing beside the export -------------------------------------------------------------------------------
+    @contextmanager
+    def _aside(self) -> Iterator[None]:
+        """Within it, nothing is exported."""
+        from torch.utils._python_dispatch import _disable_current_modes
+
+        with _disable_current_modes(), self._torch._C.DisableTorchFunction():
+            yield
+
+    def _asked_for(self, operands: list[_Number], function: Any, args: Any, kwargs: Any) -> Any:
+        self._asked.update(*(n.sources for n in operands))
+        with self._aside():
+            return function(*self._real(args), **self._real(kwargs))
+
+    def _real(self, tree: Any) -> Any:
+        def of(x: Any) -> Any:
+            return self._found[x].tensor if isinstance(x, self._torch.Tensor) else x
+
+        return self._torch.utils._pytree.tree_map(of, tree)
+
+    def _follow(self, result: Any, function: Any, args: Any, kwargs: Any, sources: frozenset[str]) -> bool:
+        """The same beside the export. Not if the result is too large or drawn; then nothing is known of it."""
+        made, generator = self._tensors(result), self._torch.default_generator
+        if any(not isinstance(d, int) for t in made for d in t.shape) or any(t.numel() > LARGEST for t in made):
+            return False
+        with self._aside():
+            before = generator.get_state()
+            try:
+                real = self._tensors(function(*self._real(args), **self._real(kwargs)))
+            except Exception:  # what the export has a way around
+                return False
+            if not self._torch.equal(generator.get_state(), before):
+                generator.set_state(before)
+                return False
+        if [(t.shape, t.dtype) for t in made] != [(t.shape, t.dtype) for t in real]:
+            return False
+        self._found.update({t: _Number(numbers, sources) for t, numbers in zip(made, real, strict=True)})
+        return True
+
+    def _constants(self, real: Any, operands: list[_Number]) -> Any:
+        """Tensors of these numbers, in the exported program."""
+        sources = frozenset[str]().union(*(n.sources for n in operands))
+
+        def constant(numbers: Any) -> Any:
+            if not isinstance(numbers, self._torch.Tensor):
+                return numbers
+            made = numbers.clone()
+            self._found[made] = _Number(numbers, sources)
+            return made
+
+        return self._torch.utils._pytree.tree_map(constant, real)
+
+    # -- indices ---------------------------------------------------------------------------------------------------
+    def _sized(self, name: str, args: Any) -> bool:
+        if name == "__getitem__":
+            return any(self._is_mask(i) for i in _indices(args))
+        return name in _SIZED or (name == "where" and len(args) == 1)
+
+    def _is_mask(self, index: Any) -> bool:
+        return isinstance(index, self._torch.Tensor) and index.dtype is self._torch.bool and index.dim() > 0
+
+    def _picking(self, name: str, function: Any, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
+        """The call with whole numbers in place of known masks and of tensors of one number."""
+        torch = self._torch
+        if name == "__getitem__" or (name == "__setitem__" and torch.is_tensor(args[2]) and args[2].numel() > 1):
+            found = [whole for index in _indices(args) for whole in self._whole(index)]
+            return function, (args[0], tuple(found), *args[2:]), kwargs
+        mask = self._number(args[1]) if name == "masked_select" and len(args) == 2 else None
+        if mask is not None:
+            x, wide = torch.broadcast_tensors(*args)
+            with self._aside():
+                places = _Number(mask.tensor.expand(wide.shape), mask.sources)
+            return torch.Tensor.__getitem__, (x, tuple(self._places(places))), kwargs
+        return function, args, kwargs
+
+    def _places(self, mask: _Number) -> list[Any]:
+        """Where it is true: whole numbers for every axis."""
+        self._asked.update(mask.sources)
+        with self._aside():
+            places = mask.tensor.nonzero(as_tuple=True)
+        return list(self._constants(places, [mask]))
+
+    def _whole(self, index: Any) -> list[Any]:
+        torch = self._torch
+        if isinstance(index, slice):
+            return [slice(*(self._whole(part)[0] for part in (index.start, index.stop, index.step)))]
+        if isinstance(index, list) and all(isinstance(i, bool) for i in torch.utils._pytree.tree_leaves(index)):
+            with self._aside():
+                listed = torch.tensor(index)
+            return self._places(_Number(listed, frozenset()))
+        number = self._number(index) if isinstance(index, torch.Tensor) else None
+        if number is None:
+            return [index]
+        if self._is_mask(index):
+            return self._places(number)
+        if index.dim() == 0 and not index.dtype.is_floating_point and index.dtype is not torch.bool:
+            return [self._asked_for([number], torch.Tensor.item, (index,), {})]
+        return [index]
+
+
+def _indices(args: Any) -> tuple[Any, ...]:
+    return args[1] if isinstance(args[1], tuple) else (args[1],)
+
+
+def _writes(name: str, kwargs: Mapping[str, Any]) -> bool:
+    """Whether a function of this name writes to its first argument, or to what it is given for its results."""
+    in_place = name.endswith("_") and not name.endswith("__")
+    operator = name.startswith("__i") and name not in ("__int__", "__index__", "__iter__", "__invert__")
+    return in_place or operator or name in ("__setitem__", "__set__") or kwargs.get("out") is not None
+
+
+def _storage(tensor: Any) -> int:
+    return int(tensor.untyped_storage()._cdata)
