@@ -3,6 +3,7 @@ to, and of other constants. The export knows their shapes alone, so that masks a
 Python's numbers (`int(self.count)`) and branches would be refused as dependent on data. Each is computed beside the
 export, and where PyTorch asks for numbers they are given."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -21,7 +22,10 @@ _SIZED = frozenset({
     "argwhere", "bincount", "masked_select", "nonzero", "one_hot", "repeat_interleave", "unique", "unique_consecutive",
 })  # fmt: skip
 """The sizes of what they return depend on numbers."""
-_UNSET = ("empty", "new_empty", "empty_like", "empty_strided", "resize_", "set_")
+_ALIKE = frozenset({"full_like", "new_full", "new_ones", "new_zeros", "ones_like", "zeros_like"})
+"""What they return does not depend on their first argument's numbers."""
+_UNSET = re.compile(r"empty|new_empty|new$|resize|set_|Tensor")
+"""Functions that return, or make of a tensor, what nobody wrote."""
 
 
 @contextmanager
@@ -58,10 +62,15 @@ def _mode(torch: Any, call: Callable[[Any, Any, dict[str, Any]], Any]) -> Any:
 
 
 class _Number(NamedTuple):
-    """A tensor's numbers, and the names of the buffers that they depend on."""
+    """A tensor's numbers, what they depend on of what was there before, and where they lie."""
 
     tensor: Any
     sources: frozenset[str]
+    storage: int
+
+
+def _number(tensor: Any, sources: frozenset[str] = frozenset()) -> _Number:
+    return _Number(tensor, sources, int(tensor.untyped_storage()._cdata))
 
 
 class _Known:
@@ -90,7 +99,7 @@ class _Known:
 
     def call(self, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         name = getattr(function, "__name__", "")
-        operands = self._operands((args, kwargs))
+        operands = self._operands((args[1:] if name in _ALIKE else args, kwargs))
         if operands and name == "__iter__":
             return iter(args[0].unbind(0))
         if operands and (name in _NUMBERS or self._sized(name, args)):
@@ -101,11 +110,11 @@ class _Known:
         writes = _writes(name, kwargs)
         written = self._tensors(kwargs["out"] if "out" in kwargs else args[:1]) if writes else []
         touched = self._sharing(written)
-        self._written.update(self._owner.get(_storage(n.tensor), "") for n in touched.values())
+        self._written.update(self._owner.get(n.storage, "") for n in touched.values())
         sources = frozenset[str]().union(*(n.sources for n in operands or ()))
-        follows = operands is not None and name not in _UNSET and (writes or self._tensors(result))
+        follows = operands is not None and not _UNSET.match(name) and (writes or self._tensors(result))
         if follows and self._follow(result, function, args, kwargs, sources):
-            self._found.update({t: _Number(n.tensor, n.sources | sources) for t, n in touched.items()})
+            self._found.update({t: n._replace(sources=n.sources | sources) for t, n in touched.items()})
         else:
             for tensor in touched:
                 del self._found[tensor]
@@ -121,27 +130,27 @@ class _Known:
         leaves = torch.utils._pytree.tree_leaves(tree)
         if any(isinstance(x, torch.Generator | torch.SymInt | torch.SymFloat) for x in leaves):
             return None
-        found = [self._number(x) for x in leaves if isinstance(x, torch.Tensor)]
+        found = [self._look_up(x) for x in leaves if isinstance(x, torch.Tensor)]
         return None if None in found else [n for n in found if n is not None]
 
-    def _number(self, tensor: Any) -> _Number | None:
+    def _look_up(self, tensor: Any) -> _Number | None:
         torch = self._torch
         number: _Number | None = self._found.get(tensor)
         plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided  # neither the export's nor a parameter
         if number is None and plain and tensor.numel() <= LARGEST and not torch._is_functional_tensor(tensor):
             with self._aside():
-                self._hold(tensor, tensor.detach().clone(), "tensor")
+                self._hold(tensor, tensor.detach().clone(), f"tensor of {tuple(tensor.shape)}")
             number = self._found[tensor]
         return None if number is None or tensor.requires_grad else number
 
     def _hold(self, standing: Any, contents: Any, owner: str) -> None:
-        self._found[standing] = _Number(contents, frozenset({owner}))
-        self._owner[_storage(contents)] = owner
+        self._found[standing] = held = _number(contents, frozenset({owner}))
+        self._owner[held.storage] = owner
 
     def _sharing(self, tensors: list[Any]) -> dict[Any, _Number]:
         """What is known and lies where these lie."""
-        places = {_storage(n.tensor) for t in tensors for n in [self._found.get(t)] if n is not None}
-        return {t: n for t, n in list(self._found.items()) if _storage(n.tensor) in places} if places else {}
+        places = {n.storage for t in tensors for n in [self._found.get(t)] if n is not None}
+        return {t: n for t, n in list(self._found.items()) if n.storage in places} if places else {}
 
     # -- computing beside the export -------------------------------------------------------------------------------
     @contextmanager
@@ -159,7 +168,10 @@ class _Known:
 
     def _real(self, tree: Any) -> Any:
         def of(x: Any) -> Any:
-            return self._found[x].tensor if isinstance(x, self._torch.Tensor) else x
+            if not isinstance(x, self._torch.Tensor):
+                return x
+            number = self._found.get(x)
+            return self._torch.empty(x.shape, dtype=x.dtype) if number is None else number.tensor
 
         return self._torch.utils._pytree.tree_map(of, tree)
 
@@ -179,7 +191,7 @@ class _Known:
                 return False
         if [(t.shape, t.dtype) for t in made] != [(t.shape, t.dtype) for t in real]:
             return False
-        self._found.update({t: _Number(numbers, sources) for t, numbers in zip(made, real, strict=True)})
+        self._found.update({t: _number(numbers, sources) for t, numbers in zip(made, real, strict=True)})
         return True
 
     def _constants(self, real: Any, operands: list[_Number]) -> Any:
@@ -190,7 +202,7 @@ class _Known:
             if not isinstance(numbers, self._torch.Tensor):
                 return numbers
             made = numbers.clone()
-            self._found[made] = _Number(numbers, sources)
+            self._found[made] = _number(numbers, sources)
             return made
 
         return self._torch.utils._pytree.tree_map(constant, real)
@@ -210,11 +222,11 @@ class _Known:
         if name == "__getitem__" or (name == "__setitem__" and torch.is_tensor(args[2]) and args[2].numel() > 1):
             found = [whole for index in _indices(args) for whole in self._whole(index)]
             return function, (args[0], tuple(found), *args[2:]), kwargs
-        mask = self._number(args[1]) if name == "masked_select" and len(args) == 2 else None
+        mask = self._look_up(args[1]) if name == "masked_select" and len(args) == 2 else None
         if mask is not None:
             x, wide = torch.broadcast_tensors(*args)
             with self._aside():
-                places = _Number(mask.tensor.expand(wide.shape), mask.sources)
+                places = _number(mask.tensor.expand(wide.shape), mask.sources)
             return torch.Tensor.__getitem__, (x, tuple(self._places(places))), kwargs
         return function, args, kwargs
 
@@ -232,8 +244,8 @@ class _Known:
         if isinstance(index, list) and all(isinstance(i, bool) for i in torch.utils._pytree.tree_leaves(index)):
             with self._aside():
                 listed = torch.tensor(index)
-            return self._places(_Number(listed, frozenset()))
-        number = self._number(index) if isinstance(index, torch.Tensor) else None
+            return self._places(_number(listed))
+        number = self._look_up(index) if isinstance(index, torch.Tensor) else None
         if number is None:
             return [index]
         if self._is_mask(index):
@@ -252,7 +264,3 @@ def _writes(name: str, kwargs: Mapping[str, Any]) -> bool:
     in_place = name.endswith("_") and not name.endswith("__")
     operator = name.startswith("__i") and name not in ("__int__", "__index__", "__iter__", "__invert__")
     return in_place or operator or name in ("__setitem__", "__set__") or kwargs.get("out") is not None
-
-
-def _storage(tensor: Any) -> int:
-    return int(tensor.untyped_storage()._cdata)

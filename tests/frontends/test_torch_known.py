@@ -76,6 +76,9 @@ def cropped(m: Any, w: Tensor) -> Tensor:
 FUNCTIONS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "made in forward": lambda m, w: w[~torch.eye(4, dtype=torch.bool)].view(4, 3).softmax(-1),
     "a size that follows": lambda m, w: w[torch.arange(4) % 2 == 0].view(-1, 8).softmax(-1),
+    "made alike": lambda m, w: (
+        w[torch.ones_like(w, dtype=torch.bool).triu(1)] + w[w.new_zeros(4, 4).fill_diagonal_(1) < 1][:6]
+    ),
     "a buffer": lambda m, w: w[~m.diagonal].view(4, -1).softmax(-1),
     "an attribute": lambda m, w: w[~m.own_diagonal].mean(),
     "a global": lambda m, w: w[~EYE].view(4, -1).softmax(-1),
@@ -113,6 +116,10 @@ def unwritten(m: Any, w: Tensor) -> Tensor:
     return w[mask]
 
 
+def unset(made: Callable[[Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
+    return lambda m, w: w[made(w) > 0]
+
+
 def mixed(m: Any, w: Tensor) -> Tensor:
     mask = torch.zeros(4, dtype=torch.bool)
     mask[:2] = w[0, :2] > 0
@@ -129,8 +136,14 @@ UNKNOWN: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "of data": lambda m, w: w[w > 0],
     "drawn": lambda m, w: w[torch.rand(4) > 0.5],
     "drawn in place": lambda m, w: w[torch.zeros(4).uniform_() > 0.5],
-    "nothing was written": unwritten,
+    "half of it was written": unwritten,
+    "nothing was written": unset(lambda w: torch.empty(4)),
+    "nothing was written, by size": unset(lambda w: w.new_empty(4)),
+    "nothing was written, by type": unset(lambda w: torch.Tensor(4)),
+    "nothing was written, alike": unset(lambda w: torch.empty_like(torch.zeros(4))),
+    "nothing was written, in strides": unset(lambda w: torch.empty_strided((4,), (1,))),
     "of data and constants": mixed,
+    "alike, and data": lambda m, w: w[torch.zeros_like(w) + w.sum() > 0],
     "written through a view": through_a_view,
     "a branch of data": lambda m, w: w if w.sum() > 0 else -w,
 }
