@@ -3,7 +3,7 @@
 To rounding no gradient flows, as to comparisons and conversions to whole numbers.
 """
 
-from math import inf, log, pi
+from math import copysign, inf, log, pi
 from typing import Any
 
 from planner.frontends.aten import Context, lowers, require
@@ -121,7 +121,12 @@ def sign(c: Context, x: str) -> str:
 
 @lowers("signbit")
 def _signbit(c: Context, x: str) -> str:
-    return c.compare("lt", x, 0)
+    return _negative(c, c.floating(x))
+
+
+def _negative(c: Context, x: str) -> str:
+    """1 where the sign is one, be it of a zero, whose reciprocal has it."""
+    return c.op("maximum", c.compare("lt", x, 0), c.compare("lt", c.op("reciprocal", x), 0))
 
 
 @lowers("angle")
@@ -132,9 +137,10 @@ def _angle(c: Context, x: str) -> str:
 
 @lowers("copysign")
 def _copysign(c: Context, x: Any, of: Any) -> str:
-    if c.number(of) is not None:
-        return c.scale(c.op("abs", c.val(x)), -1.0 if float(c.number(of) or 0.0) < 0 else 1.0)
-    return c.op("mul", c.op("abs", c.val(x)), _direction(c, of))
+    size, number = c.op("abs", c.floating(x)), c.number(of)
+    if number is not None:
+        return c.scale(size, copysign(1.0, number))
+    return c.op("mul", size, c.shift(c.scale(_negative(c, c.floating(of)), -2), 1))
 
 
 @lowers("trunc", "fix")

@@ -68,6 +68,8 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor], Tensor], ...]] = {
         lambda x: x.sin() + x.cos() * x.erf() + torch.atan2(x, x + 1),
         lambda x: x.tanh().mul(0.9).asin() + x.asinh() + x.abs().add(1).log2(),
         lambda x: torch.where(x.isfinite(), x, 0) + x.isnan() * x,
+        lambda x: torch.copysign(x, x.round() * 1e-3) + torch.copysign(x, -0.0) + x * (-x.round()).signbit(),
+        lambda x: torch.copysign(x.argsort(1), x) + x.argsort(1).neg().signbit() * x,
     ),
 }
 
