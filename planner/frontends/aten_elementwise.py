@@ -119,6 +119,14 @@ def sign(c: Context, x: str) -> str:
     return c.op("sign", c.floating(x))
 
 
+@lowers("sinc", "special_sinc")
+def _sinc(c: Context, x: str) -> str:
+    """sin(pi x) / (pi x), and 1 at 0, where nothing is divided: no gradient is NaN."""
+    angle, one = c.scale(c.floating(x), pi), c.fill((), 1.0)
+    none = c.compare("eq", angle, 0)
+    return c.where(none, one, c.op("div", c.op("sin", angle), c.where(none, one, angle)))
+
+
 @lowers("signbit")
 def _signbit(c: Context, x: str) -> str:
     return _negative(c, c.floating(x))

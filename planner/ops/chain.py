@@ -134,6 +134,7 @@ def _cases() -> tuple[tuple[str, tuple[TensorType, ...]], ...]:
     return (
         ("a * clamp(a + 3.0, 0.0, 6.0) * 0.16666667", (image,)),
         ("a * sigmoid(b) + c", (vector,) * 3),
+        ("a * b * (c + d + e + f + g + h + j + k) + l - m", (vector,) * MOST_INPUTS),
         ("a * round(b * 4.0) + floor(c) * b - sign(a) * c", (vector,) * 3),
         ("a * 0.5 * (tanh((a + a ** 3.0 * 0.044715) * 0.7978846) + 1.0)", (vector,)),
         ("a * b + c", (matrix, row, matrix)),

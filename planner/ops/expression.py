@@ -87,8 +87,8 @@ class Expression:
 
 
 def names(inputs: int) -> tuple[str, ...]:
-    """What the text calls its operands."""
-    return tuple(ascii_lowercase[:inputs])
+    """What the text calls its operands, and a loop over i its own."""
+    return tuple(ascii_lowercase.replace("i", "")[:inputs])
 
 
 def function_of(op: Op) -> tuple[str, ...]:

@@ -69,6 +69,7 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor], Tensor], ...]] = {
         lambda x: x.tanh().mul(0.9).asin() + x.asinh() + x.abs().add(1).log2(),
         lambda x: torch.where(x.isfinite(), x, 0) + x.isnan() * x,
         lambda x: torch.copysign(x, x.round() * 1e-3) + torch.copysign(x, -0.0) + x * (-x.round()).signbit(),
+        lambda x: torch.sinc(x) + torch.sinc(x.relu()) + torch.sinc(x.argsort(1)) * x,
         lambda x: torch.copysign(x.argsort(1), x) + x.argsort(1).neg().signbit() * x,
     ),
 }
