@@ -65,6 +65,8 @@ class Emitter(Shaping):
         """softmax or log_softmax along any axis."""
         rank = self.rank(x)
         axis %= rank
+        if axis == 1 < rank - 1 and x in self._images:
+            return self._of_pixels(self.op(op, self._pixels(x)))
         axes = (*(a for a in range(rank) if a != axis), axis)
         y = self.op(op, self.permute(x, axes))
         return self.permute(y, (axes.index(a) for a in range(rank)))

@@ -185,6 +185,8 @@ class Shaping:
         and no view of such images."""
         if (image := self._images.get(x)) is not None:
             return image if (self.shape(image), self.shape(x)) == (full, view) else None
+        if self.shape(x) == view and (pixels := self._pixels_before(x)):
+            return self.permute(self.reshape(pixels, (full[0], *full[2:], full[1])), (0, 3, 1, 2))
         if self.rank(x) > len(view):
             return None
         shape = (*(1,) * (len(view) - self.rank(x)), *self.shape(x))
@@ -197,6 +199,25 @@ class Shaping:
     def _seen_as(self, view: str, images: str) -> str:
         """Images with other channels, in the view's form."""
         return self.reshape(images, (*self.shape(images)[:2], *self.shape(view)[2:]))
+
+    def _pixels(self, view: str) -> str:
+        """A view (N, C, ...) of images with its channels behind all else, as they lie."""
+        n, channels, *extents = self.shape(view)
+        return self.reshape(self.permute(self._images[view], (0, 2, 3, 1)), (n, *extents, channels))
+
+    def _pixels_before(self, x: str) -> str | None:
+        """Of (N, C, ...) that was made so from (N, ..., C): that."""
+        whole, order = self._moved.get(x, (x, ()))
+        n, channels, *extents = self.shape(x)
+        last = len(extents) + 1
+        return whole if order == (0, last, *range(1, last)) and self.shape(whole) == (n, *extents, channels) else None
+
+    def _of_pixels(self, pixels: str) -> str:
+        """(N, ..., C) -> (N, C, ...), a view of images: of one row, or of depths by pixels."""
+        n, *extents, channels = self.shape(pixels)
+        rows = extents[0] if len(extents) > 1 else 1
+        images = self.permute(self.reshape(pixels, (n, rows, prod(extents) // rows, channels)), (0, 3, 1, 2))
+        return self.reshape(images, (n, channels, *extents))
 
     def fill(self, shape: Sequence[int], value: float) -> str:
         return self.b.op("ones", [], FillAttrs(shape=tuple(shape), value=value), name=identifier(self.name) or "fill")[
@@ -238,9 +259,8 @@ class Shaping:
         turning = order == (*range(rank - 2), rank - 1, rank - 2)
         if turning and x in self._turned:
             return self._turned[x]
-        if order == (0, 2, 1) and x in self._images:  # as the images lie
-            n, channels, length = self.shape(x)
-            return self.reshape(self.permute(self._images[x], (0, 2, 3, 1)), (n, length, channels))
+        if order == (0, *range(2, rank), 1) and x in self._images:
+            return self._pixels(x)
         if sum(d > 1 for d in self.shape(x)) > MAX_RANK:
             return self._permute_joined(x, order)
         y = self.op("permute", x, attrs=PermuteAttrs(axes=order))
@@ -290,11 +310,14 @@ class Shaping:
 
     def slice(self, x: str, axis: int, start: int, stop: int, step: int = 1) -> str:
         shape = self.shape(x)
+        axis %= len(shape)
         if (start, stop, step) == (0, shape[axis], 1):
             return x
-        if axis % len(shape) == 1 and x in self._images:  # channels of the images
-            return self._seen_as(x, self.slice(self._images[x], 1, start, stop, step))
-        return self.op("slice", x, attrs=SliceAttrs(axis=axis % self.rank(x), start=start, stop=stop, step=step))
+        if x in self._images and axis > 1:
+            return self._of_pixels(self.slice(self._pixels(x), axis - 1, start, stop, step))
+        if x in self._images:
+            return self._seen_as(x, self.slice(self._images[x], axis, start, stop, step))
+        return self.op("slice", x, attrs=SliceAttrs(axis=axis, start=start, stop=stop, step=step))
 
     def split(self, x: str, axis: int, sizes: Sequence[int]) -> list[str]:
         """The parts of an axis, which they fill: one pass over x, and one over the gradient. Whoever asks for them
@@ -303,8 +326,10 @@ class Shaping:
         axis %= self.rank(x)
         if len(sizes) == 1:
             return [x]
-        if axis == 1 and x in self._images:
-            return [self._seen_as(x, part) for part in self.split(self._images[x], 1, sizes)]
+        if x in self._images and axis > 1:
+            return [self._of_pixels(part) for part in self.split(self._pixels(x), axis - 1, sizes)]
+        if x in self._images:
+            return [self._seen_as(x, part) for part in self.split(self._images[x], axis, sizes)]
         if min(sizes) < 1 or len(sizes) > MOST_PARTS:
             ends = list(accumulate(sizes))
             return [self.slice(x, axis, end - size, end) for end, size in zip(ends, sizes, strict=True)]
@@ -348,8 +373,10 @@ class Shaping:
             return values[0]
         axis %= self.rank(values[0])
         images = [self._images[v] for v in values if v in self._images]
-        if axis == 1 and len(images) == len(values) and len({self.shape(i)[2:] for i in images}) == 1:
-            return self._seen_as(values[0], self.op("concat", *images, attrs=ConcatAttrs(axis=1)))
+        if len(images) == len(values) and axis > 1:
+            return self._of_pixels(self.concat([self._pixels(v) for v in values], axis - 1))
+        if len(images) == len(values) and len({self.shape(i)[2:] for i in images}) == 1:
+            return self._seen_as(values[0], self.op("concat", *images, attrs=ConcatAttrs(axis=axis)))
         return self.op("concat", *values, attrs=ConcatAttrs(axis=axis))
 
     def stack(self, values: Sequence[str], axis: int) -> str:
@@ -366,7 +393,9 @@ class Shaping:
             x = self.slice(x, axis, first, self.shape(x)[axis] - last)
         if not any(map(any, grown)):
             return x
-        if isfinite(value):
+        if isfinite(value) and x in self._images:
+            y = self._of_pixels(self.pad(self._pixels(x), [grown[0], *grown[2:], grown[1]], value))
+        elif isfinite(value):
             y = self.op("pad", x, attrs=PadAttrs(pads=grown, value=value))
         else:
             padded = [extent if any(p) else 1 for extent, p in zip(self.shape(x), grown, strict=True)]
