@@ -313,8 +313,9 @@ class Shaping(Values):
             return values[0]
         axis %= self.rank(values[0])
         images = [self._images[v] for v in values if v in self._images]
-        if len(images) == len(values) and axis > 1:
-            return self._of_pixels(self.concat([self._pixels(v) for v in values], axis - 1))
+        if axis > 1 and 2 * sum(prod(self.shape(i)) for i in images) > sum(prod(self.shape(v)) for v in values):
+            behind = (0, *range(2, self.rank(values[0])), 1)  # less is turned than if the images were
+            return self._of_pixels(self.concat([self.permute(v, behind) for v in values], axis - 1))
         if len(images) == len(values) and len({self.shape(i)[2:] for i in images}) == 1:
             return self._seen_as(values[0], self.op("concat", *images, attrs=ConcatAttrs(axis=axis)))
         return self.op("concat", *values, attrs=ConcatAttrs(axis=axis))
