@@ -5,6 +5,7 @@ from typing import Any
 
 from planner.frontends.aten import Context, lowers
 from planner.frontends.aten_layers import transpose_images
+from planner.frontends.aten_volumes import images_of, pixels_of, volume_of
 from planner.ops.interpolate import InterpolateAttrs
 
 
@@ -39,14 +40,14 @@ def _resized(c: Context, x: str, size: Any, factors: Any, method: str, corners: 
 
 def _volume(c: Context, x: str, size: Any, factors: Any, method: str, corners: bool) -> str:
     """The images of all depths, then depths against pixels."""
-    *lead, depth, height, width = c.shape(x)
+    n, channels, *extents = c.shape(x)
     factors = list(factors) if factors is not None else [None] * 3
-    size = size or [int(e * f) for e, f in zip((depth, height, width), factors, strict=True)]
-    y = c.reshape(x, (lead[0], lead[1] * depth, height, width))
-    y = _resized(c, y, size[1:], factors[1:], method, corners)
+    size = size or [int(e * f) for e, f in zip(extents, factors, strict=True)]
+    y = volume_of(c, _resized(c, images_of(c, pixels_of(c, x)), size[1:], factors[1:], method, corners), n)
     pixels = size[1] * size[2]
-    y = _resized(c, c.reshape(y, (*lead, depth, pixels)), [size[0], pixels], [factors[0], None], method, corners)
-    return c.reshape(y, (*lead, *size))
+    y = c.reshape(y, (n, channels, extents[0], pixels))
+    y = _resized(c, y, [size[0], pixels], [factors[0], None], method, corners)
+    return c.reshape(y, (n, channels, *size))
 
 
 def _antialiased(method: str) -> Any:

@@ -27,7 +27,7 @@ def pixels_of(c: Context, x: str) -> str:
     return c.reshape(c.permute(image, (0, 2, 3, 1)), (n, depth, height, width, channels))
 
 
-def _images(c: Context, pixels: str) -> str:
+def images_of(c: Context, pixels: str) -> str:
     """(N, D, H, W, C) -> (N D, C, H, W), channels-last."""
     n, depth, *image = c.shape(pixels)
     return c.permute(c.reshape(pixels, (n * depth, *image)), (0, 3, 1, 2))
@@ -48,7 +48,7 @@ def _planes(c: Context, pixels: str, starts: list[int], count: int, step: int, g
     parts = [c.slice(pixels, 1, start, start + (count - 1) * step + 1, step) for start in starts]
     if groups > 1:
         parts = [c.reshape(p, (n, count, height, width, groups, channels // groups)) for p in parts]
-    return _images(c, c.reshape(c.concat(parts, -1), (n, count, height, width, channels * len(parts))))
+    return images_of(c, c.reshape(c.concat(parts, -1), (n, count, height, width, channels * len(parts))))
 
 
 def _batched(c: Context, x: str) -> tuple[str, bool]:
@@ -115,7 +115,7 @@ def _by_dimension(c: Context, x: str, pool: Any) -> str:
     """`pool(images, depth)` on the images of all depths, then on (depth, pixels) with windows of one pixel."""
     x, single = _batched(c, x)
     n = c.shape(x)[0]
-    y = volume_of(c, pool(_images(c, pixels_of(c, x)), False), n)
+    y = volume_of(c, pool(images_of(c, pixels_of(c, x)), False), n)
     *lead, depth, height, width = c.shape(y)
     y = pool(c.reshape(y, (*lead, depth, height * width)), True)
     y = c.reshape(y, (*lead, c.shape(y)[2], height, width))

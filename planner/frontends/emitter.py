@@ -43,6 +43,13 @@ class Emitter(Shaping):
         if x in self._images and chosen == tuple(range(2, rank)):  # images as they lie
             y = self.op(op, self._images[x], attrs=ReduceAttrs(axes=(2, 3)))
             return self.reshape(y, (*self.shape(y), *[1] * (rank - 2) * keepdims))
+        shape = self.shape(x)
+        left = [1 if axis in chosen else extent for axis, extent in enumerate(shape)]
+        runs = self._runs(shape, [extent > 1 for extent in left])
+        if len(runs) < rank:
+            y = self.reshape(x, (prod(shape[run]) for run in runs))
+            y = self.reduce(op, y, [i for i, run in enumerate(runs) if prod(left[run]) == 1])
+            return self.reshape(y, left if keepdims else (d for axis, d in enumerate(left) if axis not in chosen))
         return self.op(op, x, attrs=ReduceAttrs(axes=chosen, keepdims=keepdims)) if rank else x
 
     def matmul(self, a: str, b: str, exact: bool = False) -> str:
@@ -65,6 +72,8 @@ class Emitter(Shaping):
         """softmax or log_softmax along any axis."""
         rank = self.rank(x)
         axis %= rank
+        if axis == 1 < rank - 1 and x in self._images:
+            return self._of_pixels(self.op(op, self._pixels(x)))
         axes = (*(a for a in range(rank) if a != axis), axis)
         y = self.op(op, self.permute(x, axes))
         return self.permute(y, (axes.index(a) for a in range(rank)))

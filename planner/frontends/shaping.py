@@ -1,24 +1,24 @@
-"""What a frontend appends, and how it is shaped: values, nodes, views, copies and padding. Views of images, transposed
-values and padding are remembered, so that what undoes them, or has them anyway, adds no node."""
+"""What a frontend appends, and how it is shaped: nodes, views, copies and padding. Views of images, transposed values
+and padding are remembered, so that what undoes them, or has them anyway, adds no node."""
 
 from collections.abc import Iterable, Sequence
-from hashlib import sha256
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from math import inf, isfinite, prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from planner.errors import UserError
-from planner.frontends.naming import fresh_id, identifier, safe_name
+from planner.frontends.naming import identifier
+from planner.frontends.values import Values
 from planner.graph.builder import GraphBuilder
-from planner.graph.model import Attrs, DType, Init, Layout, Node, Role, TensorType, Value
-from planner.ops.base import Array, op_named
+from planner.graph.model import Attrs, DType, Layout
+from planner.ops.base import op_named
+from planner.ops.broadcast import Broadcast
 from planner.ops.concat import ConcatAttrs
 from planner.ops.copy import ExpandAttrs, PermuteAttrs, SliceAttrs
-from planner.ops.heads import is_causal
 from planner.ops.pad import PadAttrs
-from planner.ops.shape import FillAttrs, ReshapeAttrs
+from planner.ops.shape import ReshapeAttrs
 from planner.ops.split import MOST_PARTS, SplitAttrs
 from planner.ops.strides import MAX_RANK
 
@@ -37,15 +37,11 @@ class _Padded(NamedTuple):
     value: float
 
 
-class Shaping:
-    """Appends nodes named `name`; `weights` collects the data of parameters, states and constants."""
+class Shaping(Values):
+    """Appends nodes named `name`."""
 
     def __init__(self, builder: GraphBuilder) -> None:
-        self.b = builder
-        self.name = ""
-        self.weights: dict[str, Array] = {}
-        self.aliases: dict[str, tuple[str, ...]] = {}
-        """Framework's name -> its other names for the same tensor."""
+        super().__init__(builder)
         self._turned: dict[str, str] = {}
         """A value whose last two dimensions are those of another one, swapped -> that one."""
         self._moved: dict[str, tuple[str, tuple[int, ...]]] = {}
@@ -53,97 +49,8 @@ class Shaping:
         self._padded: dict[str, _Padded] = {}
         self._images: dict[str, str] = {}
         """A view (N, C, ...) of channels-last images -> these."""
-        self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
-        """Type, shape and contents of constants without a name of their own -> the value."""
         self._parts: dict[tuple[str, int, tuple[int, ...]], tuple[str, ...]] = {}
         """A value, an axis and sizes -> the parts of it that there are already."""
-
-    # -- values ------------------------------------------------------------------------------------------------
-    def fresh(self, name: str) -> str:
-        """A value id made from a framework's name: `0.weight` becomes `_0.weight`."""
-        return fresh_id(name, self.b.values)
-
-    def input(self, name: str, shape: Sequence[int], dtype: DType = DType.FLOAT32) -> str:
-        """A model input; images (rank 4) are channels-last."""
-        image = len(shape) == 4 and dtype is DType.FLOAT32
-        layout = Layout.CHANNELS_LAST if image else Layout.ROW_MAJOR
-        return self.b.input(self.fresh(name), TensorType(shape=tuple(shape), dtype=dtype, layout=layout))
-
-    def stored(
-        self,
-        name: str,
-        data: Array,
-        role: Role,
-        trainable: bool = True,
-        constant: bool = False,
-        pairs: bool = False,
-    ) -> str:
-        """A parameter or state that starts from `data`, under the framework's name; `pairs`: of complex numbers.
-        SP1011: it has no element."""
-        if not data.size:
-            what = f"the model's {role.value} {name!r} has the shape {data.shape}, which no element fits"
-            raise UserError("SP1011", what, "leave out what is empty")
-        kinds = {"float32": DType.FLOAT32, "int64": DType.INT64}
-        type_ = TensorType(shape=data.shape, dtype=kinds[data.dtype.name])
-        safe = safe_name(name)
-        value = Value(
-            id=self.fresh(name),
-            type=type_,
-            role=role,
-            name=safe,
-            aliases=tuple(map(safe_name, self.aliases.get(name, ()))),
-            constant=constant,
-            pairs=pairs,
-            init=Init(kind="data"),
-        )
-        if role is Role.PARAMETER and not trainable:
-            self.b.frozen.add(value.id)
-        self.weights[safe] = data
-        return self.b.add_value(value)
-
-    def constant(self, data: Array, name: str = "", in_state: bool = False) -> str:
-        """A constant as a value: a filled tensor where all elements are equal, else a state.
-
-        name: the framework's, of a buffer; in_state: the framework saves it with the model's state. Without a name,
-        equal constants are one value.
-        """
-        if data.dtype != np.int64:
-            data = np.asarray(data, np.float32)
-            first = float(data.flat[0]) if data.size else 0.0
-            if not name and np.isfinite(first) and bool((data == data.flat[0]).all()):
-                return self.fill(data.shape, first)
-        if not name:
-            key = (data.dtype.name, data.shape, sha256(data.tobytes()).digest())
-            if key not in self._constants:
-                self._constants[key] = self._state_of(self._constant_name(), data, in_state)
-            return self._constants[key]
-        return self._state_of(name, data, in_state)
-
-    def _state_of(self, name: str, data: Array, in_state: bool) -> str:
-        value = self.stored(name, data, Role.STATE, constant=not in_state)
-        if not in_state and data.dtype == np.float32 and is_causal(data):
-            self.b.causal.add(value)
-        return value
-
-    def _constant_name(self) -> str:
-        count = sum(1 for w in self.weights if w.startswith("constant_"))
-        return f"constant_{count}"
-
-    def shape(self, value: str) -> tuple[int, ...]:
-        return self.b.shape(value)
-
-    def rank(self, value: str) -> int:
-        return len(self.b.shape(value))
-
-    def maker(self, value: str) -> Node | None:
-        """The node that the value is a result of; found from the end, as it is often one of the last."""
-        return next((n for n in reversed(self.b.nodes) if value in n.outputs), None)
-
-    def behind_views(self, value: str, *ops: str) -> str:
-        """What the value is a view of, if it is one by such ops (default: reshape)."""
-        while (maker := self.maker(value)) is not None and maker.op in (ops or ("reshape",)):
-            value = maker.inputs[0]
-        return value
 
     # -- nodes -------------------------------------------------------------------------------------------------
     def op(self, op: str, *inputs: str, attrs: Attrs | None = None, updates: Sequence[str] = ()) -> str:
@@ -164,7 +71,7 @@ class Shaping:
                 f"layer {self.name!r} computes ({op}) with integers",
                 "convert them before they enter the model",
             )
-        lifted = self._on_images(op, inputs, attrs)
+        lifted = self._on_images(op, inputs, attrs) or self._on_joined(op, inputs, attrs)
         return lifted or self.b.op(op, inputs, attrs, name=identifier(self.name) or op, updates=updates)
 
     def _on_images(self, op: str, inputs: Sequence[str], attrs: Attrs | None) -> tuple[str, ...]:
@@ -180,11 +87,40 @@ class Shaping:
         y, *more = self.b.op(op, [v for v in operands if v], attrs, name=identifier(self.name) or op)
         return (self.reshape(y, view), *more)
 
+    def _on_joined(self, op: str, inputs: Sequence[str], attrs: Attrs | None) -> tuple[str, ...]:
+        """What an op makes of operands that are broadcast to more dimensions than kernels walk, neighbours that each
+        operand has, or repeats, being one. Empty: they are not so many."""
+        shapes = [self.shape(v) for v in inputs]
+        rank = max(map(len, shapes), default=0)
+        if rank <= MAX_RANK or not isinstance(op_named(op), Broadcast):
+            return ()
+        aligned = [(*(1,) * (rank - len(shape)), *shape) for shape in shapes]
+        full = tuple(map(max, zip(*aligned, strict=True)))
+        if any(own not in (1, extent) for shape in aligned for own, extent in zip(shape, full, strict=True)):
+            return ()
+        runs = self._runs(full, list(zip(*([d > 1 for d in shape] for shape in aligned), strict=True)))
+        if len(runs) == rank:
+            return ()
+        joined = [self.reshape(v, (prod(shape[run]) for run in runs)) for v, shape in zip(inputs, aligned, strict=True)]
+        y, *more = self.b.op(op, joined, attrs, name=identifier(self.name) or op)
+        return (self.reshape(y, full), *more)
+
+    def _runs(self, shape: Sequence[int], kinds: Sequence[Any]) -> list[slice]:
+        """Where dimensions are more than kernels walk, neighbours of one kind are one run, and those of 1 are of any
+        kind; else every dimension is a run."""
+        if sum(d > 1 for d in shape) <= MAX_RANK:
+            return [slice(axis, axis + 1) for axis in range(len(shape))]
+        wide = [axis for axis, extent in enumerate(shape) if extent > 1]
+        starts = [after for before, after in pairwise(wide) if kinds[before] != kinds[after]]
+        return [slice(start, stop) for start, stop in pairwise((0, *starts, len(shape)))]
+
     def _beside_images(self, x: str, full: Sequence[int], view: Sequence[int]) -> str | None:
         """An operand of such views, as one of images of the shape `full`; None: it is no number per image and channel,
         and no view of such images."""
         if (image := self._images.get(x)) is not None:
             return image if (self.shape(image), self.shape(x)) == (full, view) else None
+        if self.shape(x) == view and (pixels := self._pixels_before(x)):
+            return self.permute(self.reshape(pixels, (full[0], *full[2:], full[1])), (0, 3, 1, 2))
         if self.rank(x) > len(view):
             return None
         shape = (*(1,) * (len(view) - self.rank(x)), *self.shape(x))
@@ -198,10 +134,24 @@ class Shaping:
         """Images with other channels, in the view's form."""
         return self.reshape(images, (*self.shape(images)[:2], *self.shape(view)[2:]))
 
-    def fill(self, shape: Sequence[int], value: float) -> str:
-        return self.b.op("ones", [], FillAttrs(shape=tuple(shape), value=value), name=identifier(self.name) or "fill")[
-            0
-        ]
+    def _pixels(self, view: str) -> str:
+        """A view (N, C, ...) of images with its channels behind all else, as they lie."""
+        n, channels, *extents = self.shape(view)
+        return self.reshape(self.permute(self._images[view], (0, 2, 3, 1)), (n, *extents, channels))
+
+    def _pixels_before(self, x: str) -> str | None:
+        """Of (N, C, ...) that was made so from (N, ..., C): that."""
+        whole, order = self._moved.get(x, (x, ()))
+        n, channels, *extents = self.shape(x)
+        last = len(extents) + 1
+        return whole if order == (0, last, *range(1, last)) and self.shape(whole) == (n, *extents, channels) else None
+
+    def _of_pixels(self, pixels: str) -> str:
+        """(N, ..., C) -> (N, C, ...), a view of images: of one row, or of depths by pixels."""
+        n, *extents, channels = self.shape(pixels)
+        rows = extents[0] if len(extents) > 1 else 1
+        images = self.permute(self.reshape(pixels, (n, rows, prod(extents) // rows, channels)), (0, 3, 1, 2))
+        return self.reshape(images, (n, channels, *extents))
 
     def where(self, mask: str, a: str, b: str) -> str:
         return self.op("where", mask, a, b)
@@ -238,9 +188,8 @@ class Shaping:
         turning = order == (*range(rank - 2), rank - 1, rank - 2)
         if turning and x in self._turned:
             return self._turned[x]
-        if order == (0, 2, 1) and x in self._images:  # as the images lie
-            n, channels, length = self.shape(x)
-            return self.reshape(self.permute(self._images[x], (0, 2, 3, 1)), (n, length, channels))
+        if order == (0, *range(2, rank), 1) and x in self._images:
+            return self._pixels(x)
         if sum(d > 1 for d in self.shape(x)) > MAX_RANK:
             return self._permute_joined(x, order)
         y = self.op("permute", x, attrs=PermuteAttrs(axes=order))
@@ -286,15 +235,29 @@ class Shaping:
         wanted, own = tuple(shape), self.shape(x)
         lead = len(wanted) - len(own)
         full = tuple(own[i - lead] if d == -1 else d for i, d in enumerate(wanted))
-        return x if full == own else self.op("expand", x, attrs=ExpandAttrs(shape=full))
+        if full == own:
+            return x
+        aligned = (*(1,) * lead, *own)
+        runs = self._runs(full, [d > 1 for d in aligned])
+        if len(runs) < len(full):
+            x = self.reshape(x, (prod(aligned[run]) for run in runs))
+        y = self.op("expand", x, attrs=ExpandAttrs(shape=tuple(prod(full[run]) for run in runs)))
+        return self.reshape(y, full)
 
     def slice(self, x: str, axis: int, start: int, stop: int, step: int = 1) -> str:
         shape = self.shape(x)
+        axis %= len(shape)
         if (start, stop, step) == (0, shape[axis], 1):
             return x
-        if axis % len(shape) == 1 and x in self._images:  # channels of the images
-            return self._seen_as(x, self.slice(self._images[x], 1, start, stop, step))
-        return self.op("slice", x, attrs=SliceAttrs(axis=axis % self.rank(x), start=start, stop=stop, step=step))
+        if x in self._images and axis > 1:
+            return self._of_pixels(self.slice(self._pixels(x), axis - 1, start, stop, step))
+        if x in self._images:
+            return self._seen_as(x, self.slice(self._images[x], axis, start, stop, step))
+        if sum(d > 1 for d in shape) > MAX_RANK:
+            before, extent, behind = shape[:axis], shape[axis], shape[axis + 1 :]
+            y = self.slice(self.reshape(x, (prod(before), extent, prod(behind))), 1, start, stop, step)
+            return self.reshape(y, (*before, self.shape(y)[1], *behind))
+        return self.op("slice", x, attrs=SliceAttrs(axis=axis, start=start, stop=stop, step=step))
 
     def split(self, x: str, axis: int, sizes: Sequence[int]) -> list[str]:
         """The parts of an axis, which they fill: one pass over x, and one over the gradient. Whoever asks for them
@@ -303,8 +266,10 @@ class Shaping:
         axis %= self.rank(x)
         if len(sizes) == 1:
             return [x]
-        if axis == 1 and x in self._images:
-            return [self._seen_as(x, part) for part in self.split(self._images[x], 1, sizes)]
+        if x in self._images and axis > 1:
+            return [self._of_pixels(part) for part in self.split(self._pixels(x), axis - 1, sizes)]
+        if x in self._images:
+            return [self._seen_as(x, part) for part in self.split(self._images[x], axis, sizes)]
         if min(sizes) < 1 or len(sizes) > MOST_PARTS:
             ends = list(accumulate(sizes))
             return [self.slice(x, axis, end - size, end) for end, size in zip(ends, sizes, strict=True)]
@@ -348,8 +313,11 @@ class Shaping:
             return values[0]
         axis %= self.rank(values[0])
         images = [self._images[v] for v in values if v in self._images]
-        if axis == 1 and len(images) == len(values) and len({self.shape(i)[2:] for i in images}) == 1:
-            return self._seen_as(values[0], self.op("concat", *images, attrs=ConcatAttrs(axis=1)))
+        if axis > 1 and 2 * sum(prod(self.shape(i)) for i in images) > sum(prod(self.shape(v)) for v in values):
+            behind = (0, *range(2, self.rank(values[0])), 1)  # less is turned than if the images were
+            return self._of_pixels(self.concat([self.permute(v, behind) for v in values], axis - 1))
+        if len(images) == len(values) and len({self.shape(i)[2:] for i in images}) == 1:
+            return self._seen_as(values[0], self.op("concat", *images, attrs=ConcatAttrs(axis=axis)))
         return self.op("concat", *values, attrs=ConcatAttrs(axis=axis))
 
     def stack(self, values: Sequence[str], axis: int) -> str:
@@ -366,7 +334,9 @@ class Shaping:
             x = self.slice(x, axis, first, self.shape(x)[axis] - last)
         if not any(map(any, grown)):
             return x
-        if isfinite(value):
+        if isfinite(value) and x in self._images:
+            y = self._of_pixels(self.pad(self._pixels(x), [grown[0], *grown[2:], grown[1]], value))
+        elif isfinite(value):
             y = self.op("pad", x, attrs=PadAttrs(pads=grown, value=value))
         else:
             padded = [extent if any(p) else 1 for extent, p in zip(self.shape(x), grown, strict=True)]

@@ -121,3 +121,33 @@ class Turned(nn.Module):
 def test_many_dimensions_change_places(rank: int) -> None:
     """More than any kernel walks."""
     agree(Turned(torch.randperm(rank).tolist()), torch.randn(2**rank))
+
+
+def enlarged(masks: Tensor, flow: Tensor) -> Tensor:
+    """Pixels as weighted sums of their neighbours, as networks of optical flow enlarge their results."""
+    n, _, h, w = flow.shape
+    around = F.unfold(flow, 3, padding=1).view(n, 2, 9, 1, 1, h, w)
+    y = (masks.view(n, 1, 9, 2, 2, h, w).softmax(2) * around).sum(2)
+    return y.permute(0, 1, 4, 2, 5, 3).reshape(n, 2, 2 * h, 2 * w).mean((2, 3))
+
+
+def chosen(masks: Tensor, flow: Tensor) -> Tensor:
+    """Choices, repeated operands and parts of an axis; sums with the dimensions and without."""
+    n, _, h, w = flow.shape
+    a, b = masks.view(n, 1, 9, 2, 2, h, w), flow.view(n, 2, 1, 1, 1, h, w)
+    y = torch.where(a > 0.1, a.expand(n, 2, 9, 2, 2, h, w), -b) + torch.maximum(a, b)[:, :, 1::2].sum(2, keepdim=True)
+    return torch.cat([y[:, 1].mean((1, 2, 3)).flatten(1), y.sum((1, 2)).flatten(1)], 1)
+
+
+class Enlarged(nn.Module):
+    def __init__(self, function: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.masks, self.flow, self.function = nn.Conv2d(3, 36, 3, padding=1), nn.Conv2d(3, 2, 1), function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self.masks(x), self.flow(x))
+
+
+@pytest.mark.parametrize("function", [enlarged, chosen])
+def test_more_dimensions_than_kernels_walk_are_joined(function: Callable[[Tensor, Tensor], Tensor]) -> None:
+    agree(Enlarged(function), torch.randn(2, 3, 4, 3))

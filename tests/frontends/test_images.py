@@ -60,6 +60,32 @@ def test_channels_of_sequences_are_those_of_images() -> None:
     assert all(name.startswith("first") for name in moved(agree(Gated(), torch.randn(4, 3, 9))))
 
 
+class Causal(nn.Module):
+    """What convolutions of sequences see of the past is cut off behind them, or added before, learned or not; tokens
+    beside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv1d(3, 6, 3, padding=4, dilation=2), nn.Conv1d(6, 6, 3, padding=2)
+        self.third, self.up, self.table = nn.Conv1d(6, 6, 2), nn.ConvTranspose1d(6, 4, 4, 2), nn.Embedding(9, 6)
+        self.start = nn.Parameter(torch.rand(1, 6, 2))
+
+    def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
+        y = F.relu(self.first(x)[:, :, :-4])
+        y = y + F.relu(self.second(y)[..., :-2])
+        y = torch.tanh(self.third(F.pad(y, (3, 0), value=0.5)[..., 2:]) + self.table(tokens).transpose(1, 2))
+        before, behind = y.split((2, 7), 2)
+        y = torch.cat([self.start.expand(4, -1, -1), y.new_zeros(4, 6, 1), behind, before], 2)
+        y = self.up(y * 2)[..., 1:-1]
+        return torch.softmax(torch.cat([y[1:], y[:1]]), 1)[..., -1]
+
+
+def test_parts_of_sequences_stay_channels_last() -> None:
+    graph = agree(Causal(), (torch.randn(4, 3, 9), torch.randint(9, (4, 9))))
+    sizes = {n.id: graph.value[n.inputs[0]].type.elements for n in graph.program["train_step"].nodes if n.inputs}
+    assert all(name.startswith("first") or sizes[name] <= 4 * 6 * 2 for name in moved(graph))  # what is put before
+
+
 class Volumes(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -96,6 +122,26 @@ def test_volumes_stay_channels_last() -> None:
     nodes = {n.id: n for n in graph.program["train_step"].nodes}
     sizes = [graph.value[nodes[name].inputs[0]].type.elements for name in moved(graph) if "last" not in name]
     assert [size for size in sizes if size not in {p.numel() for p in net.parameters()}] == [2 * 2 * 4 * 6 * 4]
+
+
+class Parts3d(nn.Module):
+    """Volumes padded and cut to the sizes of others, made larger, and compared class by class."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv3d(2, 4, (1, 3, 3), padding=(0, 1, 1))
+        self.up = nn.ConvTranspose3d(4, 4, (1, 2, 2), (1, 2, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.conv(x))
+        y = F.pad(self.up(F.max_pool3d(x, (1, 2, 2))), (0, 1, 0, 0, 0, 0))
+        z = F.interpolate(y[:, :, 1:, :, 2:], size=x.shape[2:], mode="trilinear", align_corners=True)
+        return torch.softmax(x + y * z, 1).sum((2, 3, 4))
+
+
+def test_parts_of_volumes_stay_channels_last() -> None:
+    graph = agree(Parts3d(), torch.randn(2, 2, 3, 4, 7))
+    assert [name for name in moved(graph) if not name.startswith("conv")] == []
 
 
 class Tokens(nn.Module):
