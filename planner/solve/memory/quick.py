@@ -9,6 +9,7 @@ The states that a search ends with are looked at again in footprints.py.
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -199,6 +200,12 @@ class Quick:
         alive = np.cumsum(change[:-1]) + noted.anyway
         extra_ns = again_ns + 2 * moved * self._exact.copy_ns_per_byte
         return Glance(alive, int(alive.max()), extra_ns, float(again_ns), noted.value_of, since, until, calls, walk)
+
+    @cached_property
+    def least(self) -> int:
+        """The peak that all decisions have at least."""
+        peaks, _ = self.at_least(np.full((1, len(self._size)), SHARE, np.uint8))
+        return int(peaks[0])
 
     def at_least(self, way: Ways8) -> tuple[Bytes64, Floats]:
         """The peaks and the extra ns that decisions have at least, without walking. `way`: for each value a column of
