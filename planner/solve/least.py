@@ -66,7 +66,8 @@ def told(given: Sequence[Least]) -> Infeasible | None:
     if any(one.bytes <= one.beside * capacity for one in given):
         return None
     one = lowest(given)
-    if one.choice is None:
+    # Whether the slower pool has room for what moves is not known before all of it is packed.
+    if one.choice is None or any("move" in state.decisions.values() for state in one.choice.states):
         return None
     found = infeasible(one.setting, one.schedules, one.threads, one.choice)
     return found if found.least <= one.bytes else None
