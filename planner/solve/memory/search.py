@@ -384,7 +384,7 @@ class Search:
         for value in values:
             for way in _BACK[decisions[value]]:
                 if way == "keep":
-                    if not self._room(value, now, level):
+                    if not self._room(value, now, level) or self._quick.comes_anyway(value, now):
                         continue
                     less = {v: d for v, d in decisions.items() if v != value}
                 elif value in self._made.producer and self._quick.repeated(value, now):
