@@ -17,7 +17,7 @@ from planner.costs.table import CostTable
 from planner.graph.model import Graph
 from planner.graph.precision import require_precision
 from planner.plan.schema import Plan
-from planner.solve.assemble import Say, Setting, assemble, too_small
+from planner.solve.assemble import Say, Setting, alive_bytes, assemble, draft, too_small
 from planner.solve.budget import (
     CERTAIN,
     Infeasible,
@@ -31,8 +31,10 @@ from planner.solve.budget import (
     within_budget,
 )
 from planner.solve.corunning.places import without_unused_lanes
-from planner.solve.memory.beside import Beside, small
+from planner.solve.least import Least, told
+from planner.solve.memory.beside import ABOVE, Beside, small
 from planner.solve.memory.frontier import TRAIN, Frontier, frontier
+from planner.solve.memory.search import State
 from planner.solve.options import PlanOptions
 from planner.solve.rewriting import calm
 from planner.solve.schedule import Schedule
@@ -118,11 +120,8 @@ class _Solved:
 
     def __init__(self, setting: Setting, schedules: dict[str, Schedule]) -> None:
         self.setting, self.given = setting, schedules
-        self._schedules, unused = without_unused_lanes(schedules, len(setting.cpus))
-        self._threads = tuple(setting.siblings[i] for i in unused)
-        stored = self._schedules
-        if not setting.options.plain_weights:
-            stored = stored_weights(setting.graph, self._schedules)
+        self._schedules, self._threads = _on_lanes(setting, schedules)
+        stored = _stored(setting, self._schedules)
         if setting.target.gpus:  # under a budget, too
             self._schedules = stored
         self._plan = assemble(replace(setting, unlimited=True), stored, self._threads)
@@ -151,8 +150,13 @@ class _Solved:
         if not self.every_level:
             return None
         quiet = replace(self.setting, say=lambda text: None)
-        choice = frontier(quiet, calm(quiet.graph, self._schedules), searched=False)
+        choice = frontier(quiet, calm(quiet.graph, self._schedules), given=[State({})])
         return Beside(quiet, self._schedules, self._threads, choice).plan(self.arena, 0, known_ns)
+
+    @property
+    def least(self) -> Least:
+        """What it needs whatever is decided."""
+        return Least(self.setting, self._schedules, self._threads, ABOVE if self.beside else 1.0)
 
     @property
     def _step_ns(self) -> int:
@@ -226,6 +230,28 @@ class _Slow(NamedTuple):
     setting: Setting
     schedules: dict[str, Schedule]
 
+    @property
+    def least(self) -> Least:
+        """What it needs whatever is decided."""
+        return Least(self.setting, *_on_lanes(self.setting, self.schedules))
+
+    @property
+    def alive(self) -> int:
+        """No plan of it in which nothing runs again needs fewer bytes."""
+        schedules, threads = _on_lanes(self.setting, self.schedules)
+        return alive_bytes(self.setting, draft(self.setting, _stored(self.setting, schedules), threads))
+
+
+def _on_lanes(setting: Setting, schedules: dict[str, Schedule]) -> tuple[dict[str, Schedule], tuple[int, ...]]:
+    """Without the lanes that nothing runs on; processors of those on second threads."""
+    found, unused = without_unused_lanes(schedules, len(setting.cpus))
+    return found, tuple(setting.siblings[i] for i in unused)
+
+
+def _stored(setting: Setting, schedules: dict[str, Schedule]) -> dict[str, Schedule]:
+    """With weights as kernels want them."""
+    return schedules if setting.options.plain_weights else stored_weights(setting.graph, schedules)
+
 
 def _within_budget(candidates: Sequence[_Solved], slow: Sequence[_Slow]) -> Plan:
     """The fastest candidate if it fits, or what is faster of those that are scheduled anew; else the better of the
@@ -248,6 +274,11 @@ def _within_budget(candidates: Sequence[_Solved], slow: Sequence[_Slow]) -> Plan
     plans = [min(fitting, key=lambda c: c.total_ns).plan] if fitting else []
     refused: list[Infeasible] = []
     bases = _bases(candidates)
+    least = _least(bases, slow)
+    if not plans and least and all(left.alive > left.setting.capacity for left in slow):
+        hopeless = told(least)
+        if hopeless:
+            raise _smallest([hopeless], whole)
 
     def rewrite(base: _Solved) -> None:
         try:
@@ -270,8 +301,25 @@ def _within_budget(candidates: Sequence[_Solved], slow: Sequence[_Slow]) -> Plan
         else:
             rewrite(other)
     if not plans:
-        raise min([*refused, *(c.refused for c in whole)], key=lambda error: error.least)
+        plans = [plan for one in least if one.bytes <= one.setting.capacity and (plan := one.plan)]
+    if not plans:
+        raise _smallest(refused, whole)
     return min(plans, key=_total)
+
+
+def _least(bases: Sequence[_Solved], slow: Sequence[_Slow]) -> list[Least]:
+    """What each of them needs at least; nothing where that is not known of all."""
+    settings = [base.setting for base in bases]
+    if any(TRAIN not in base.given or base.every_level for base in bases) or not all(s.same_bits for s in settings):
+        return []
+    return [*(base.least for base in bases), *(left.least for left in slow)]
+
+
+def _smallest(refused: Sequence[Infeasible], whole: Sequence[_Solved]) -> Infeasible:
+    """The error with the smallest budget that can be met."""
+    best = min(refused, key=lambda error: error.least, default=None)
+    fewest = min(whole, key=lambda c: c.arena)
+    return fewest.refused if best is None or fewest.arena < best.least else best
 
 
 def _few(graph: Graph) -> bool:
@@ -358,8 +406,7 @@ def _least_ns(setting: Setting, schedules: dict[str, Schedule]) -> float:
     if any(s.spans for s in schedules.values()):
         stages = sum(len(c.stage_ns) for s in schedules.values() for c in s.choices.values())
         return sum(s.end_ns for s in schedules.values()) - setting.costs.sync_ns * stages
-    stored = schedules if setting.options.plain_weights else stored_weights(setting.graph, schedules)
-    return CERTAIN * sum(s.end_ns for s in stored.values())
+    return CERTAIN * sum(s.end_ns for s in _stored(setting, schedules).values())
 
 
 def _told_twin(

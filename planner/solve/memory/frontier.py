@@ -5,7 +5,7 @@ least scratch, and with some between: what is worth recomputing depends on how m
 found is then a ladder of points, from its least scratch to where more helps no more (ways.py).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -91,11 +91,11 @@ def frontier(
     like: Frontier | None = None,
     slower_ns: float = 0.0,
     *,
-    searched: bool = True,
+    given: Sequence[State] = (),
 ) -> Frontier:
     """All states that no other one beats in both memory and time. `like`: those of the same nodes in other modes, to
     choose from instead of searching, without those that are beaten there; `slower_ns`: how much longer the step takes
-    than in those modes. `searched`: not only what decides nothing."""
+    than in those modes. `given`: states to choose from instead of searching."""
     graph, schedule = setting.graph, schedules[TRAIN]
     made = material(graph, graph.program[TRAIN], schedule.order, kept_values(graph, setting.options.keep))
     own = _Space(setting, schedule, made)
@@ -103,10 +103,10 @@ def frontier(
     relaxation = own.relaxed(ways.smallest()) if ways else own.relaxation
     if like is not None and like.material.order == made.order:
         found = list(like.states) if ways else [exactly(s, own.prints, made) for s in like.states]
-    elif searched:
-        found = _searched(setting, schedule, own, ways)
+    elif given:
+        found = list(given) if ways else [exactly(s, own.prints, made) for s in given]
     else:
-        found = [State({})] if ways else [exactly(State({}), own.prints, made)]
+        found = _searched(setting, schedule, own, ways)
     best = cheapest(found) if ways is None else _in_all_ways(found, own, ways)
     if like is not None:
         # The smallest stays: what states of equal peaks pack into differs.
@@ -117,6 +117,13 @@ def frontier(
     pools = (setting.target.memory.name, setting.target.slower_pool)
     others = fixed_programs(setting, schedules)
     return Frontier(made, tuple(best), base, own.again_ns, relaxation, pools, own.prints, ways, others)
+
+
+def search_of(setting: Setting, schedules: Mapping[str, Schedule]) -> Search:
+    """What searches in the modes of the schedules."""
+    graph, schedule = setting.graph, schedules[TRAIN]
+    made = material(graph, graph.program[TRAIN], schedule.order, kept_values(graph, setting.options.keep))
+    return _Space(setting, schedule, made).search()
 
 
 def _searched(setting: Setting, schedule: Schedule, own: "_Space", ways: Ways | None) -> list[State]:

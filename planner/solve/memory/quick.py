@@ -9,6 +9,7 @@ The states that a search ends with are looked at again in footprints.py.
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from planner.graph.model import Node
 from planner.solve.memory.footprints import Footprints
 from planner.solve.memory.steps import Decision, Material
-from planner.solve.memory.walks import FRESH, KEEP, MOVE, OWN, SHARE, Bytes64, Place, Recipe, Walk, Walks
+from planner.solve.memory.walks import FRESH, KEEP, MOVE, OWN, SHARE, Bytes64, Noted, Place, Recipe, Walk, Walks
 
 MOST_AGAIN = 300_000
 """Where more would run again, decisions are not looked at further: in a chain of a thousand joins "fresh" takes
@@ -200,6 +201,12 @@ class Quick:
         extra_ns = again_ns + 2 * moved * self._exact.copy_ns_per_byte
         return Glance(alive, int(alive.max()), extra_ns, float(again_ns), noted.value_of, since, until, calls, walk)
 
+    @cached_property
+    def least(self) -> int:
+        """The peak that all decisions have at least."""
+        peaks, _ = self.at_least(np.full((1, len(self._size)), SHARE, np.uint8))
+        return int(peaks[0])
+
     def at_least(self, way: Ways8) -> tuple[Bytes64, Floats]:
         """The peaks and the extra ns that decisions have at least, without walking. `way`: for each value a column of
         WAYS. What is kept is there up to its last reader, as is what is read, and what is read again is made again, or
@@ -264,3 +271,32 @@ class Quick:
     def repeated(self, value: str, seen: Glance) -> bool:
         """Whether a value is made again or comes back more than once."""
         return int(np.count_nonzero(seen.value_of == self._number[value])) > 2
+
+    def comes_anyway(self, value: str, seen: Glance) -> bool:
+        """Whether each time that a value is made again its node runs for another result, too, which is missing and read
+        at the same place: then keeping the value spares nothing."""
+        if seen.walk is None:
+            return False
+        number, count, noted, way = self._number[value], len(self._size), seen.walk.noted, seen.walk.way
+        if MOVE in way:  # what moves comes back or is made beside others, whichever is first
+            return False
+        made = count + (seen.value_of[count:] == number).nonzero()[0]
+        ends = np.append(seen.calls, len(seen.alive))
+        for instance in made.tolist():
+            step = seen.since[instance]
+            end = ends[ends.searchsorted(step, side="right")]
+            beside = count + (seen.since[count:] == step).nonzero()[0]
+            if not any(
+                self._missed(other, int(seen.value_of[other]), way, noted, end)
+                for other in beside.tolist()
+                if other != instance
+            ):
+                return False
+        return bool(made.size)
+
+    def _missed(self, instance: int, number: int, way: bytearray, noted: Noted, end: int) -> bool:
+        """Whether the place that ends at step `end` found no instance of a value before this one, and reads it."""
+        count = len(self._size)
+        first = count + int((noted.value_of[count:] == number).argmax())
+        missing = way[number] == FRESH or (way[number] in (SHARE, OWN) and first == instance)
+        return missing and bool((noted.reading[noted.read == instance] < end).any())

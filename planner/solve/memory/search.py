@@ -163,7 +163,7 @@ class Search:
         """The states that no other one beats in both memory and time. `also`: decisions to start from."""
         given = tuple(also)
         start = self._state({})
-        corners = self._worth([self._corner(way) for way in ("share", "own", "fresh", "move", "mixed")])
+        corners = self._corners()
         theirs = self._worth(given)
         found = [start, *corners, *theirs, *self._worth(self._segmented())]
         if len(self._made.values) <= SMALL:
@@ -180,6 +180,25 @@ class Search:
         sure = {id(s): s for s in (*corners, *theirs, *cheapest(found))}.values()
         exact = cheapest(exactly(s, self._exact, self._made) for s in sure)
         return cheapest([*exact, *self._held(exact)])
+
+    @property
+    def least(self) -> int:
+        """Bytes that a state needs at least; 0: no bound is known."""
+        return self._quick.least
+
+    def smallest(self) -> list[State]:
+        """A state that needs no more than that, if one is found where searches begin."""
+        found = [self._state({}), *self._corners(), *self._worth(self._segmented())]
+        if len(self._made.values) <= SMALL:
+            found += self._down(min(found, key=lambda s: (s.peak, s.extra_ns)).decisions, found)
+        best = exactly(cheapest(found)[-1], self._exact, self._made)
+        if best.found and best.peak > self.least:
+            held, _ = Holding(self._exact, self._made).hold(best.found, best.peak)
+            best = exactly(State(*decided(held, self._exact, self._made)), self._exact, self._made)
+        return [best] if best.peak <= self.least else []
+
+    def _corners(self) -> list[State]:
+        return self._worth([self._corner(way) for way in ("share", "own", "fresh", "move", "mixed")])
 
     def _worth(self, decisions: Iterable[Mapping[str, Decision]]) -> list[State]:
         """Their states, without the hopeless ones."""
@@ -365,7 +384,7 @@ class Search:
         for value in values:
             for way in _BACK[decisions[value]]:
                 if way == "keep":
-                    if not self._room(value, now, level):
+                    if not self._room(value, now, level) or self._quick.comes_anyway(value, now):
                         continue
                     less = {v: d for v, d in decisions.items() if v != value}
                 elif value in self._made.producer and self._quick.repeated(value, now):

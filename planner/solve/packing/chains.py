@@ -66,18 +66,18 @@ def _best_chain(skyline: Skyline, fitting: Ints, left: int, right: int, taste: T
     worth = (upto[upper - left] - upto[lower - left]) * tall[fitting]
     before = upper.searchsorted(lower, side="right").tolist()
     best, most = [0.0], 0.0
-    taken = []
+    taken: list[int] = []
     for value, earlier in zip(worth.tolist(), before, strict=True):
-        more = best[earlier] + value
-        taken.append(more > most)
-        most = max(more, most)
+        value += best[earlier]
+        if value > most:
+            most = value
+            taken.append(len(best))
         best.append(most)
     chain = []
-    at = len(taken)
-    while at:
-        if taken[at - 1]:
-            chain.append(int(fitting[at - 1]))
-            at = before[at - 1]
-        else:
-            at -= 1
+    at = len(best)
+    while taken:
+        last = taken.pop()
+        if last <= at:
+            chain.append(int(fitting[last - 1]))
+            at = before[last - 1]
     return chain[::-1]

@@ -57,3 +57,22 @@ def test_what_runs_again_too_often_is_not_looked_at_further(monkeypatch: pytest.
     estimate = Quick(found.prints, found.material, found.again_ns)
     assert estimate.of({v: "fresh" for v in found.material.producer if v in found.material.values}).hopeless
     assert not estimate.of({}).hopeless
+
+
+@pytest.mark.parametrize(("name", "some"), [("lstm", True), ("random", False), ("dcgan", False)])
+def test_keeping_what_comes_anyway_spares_nothing(name: str, some: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cell of an LSTM makes its next state and its gates at once."""
+    rewriter = Rewriter(graph_of(name))
+    monkeypatch.setattr("planner.solve.memory.frontier.Search.run", lambda self, given: [self._state({})])
+    found = frontier(rewriter.setting, rewriter.schedules)
+    made, rng, told = found.material, random.Random(2), 0
+    estimate = Quick(found.prints, made, found.again_ns)
+    for share in (0.3, 0.9, 1.0):
+        decisions = {v: rng.choice(ways) for v in made.values if (ways := made.ways(v, False)) and rng.random() < share}
+        seen = estimate.of(decisions)
+        for value in decisions:
+            if estimate.comes_anyway(value, seen):
+                told += 1
+                kept = estimate.of({v: d for v, d in decisions.items() if v != value}, seen)
+                assert (kept.extra_ns, kept.again_ns) == (seen.extra_ns, seen.again_ns)
+    assert told > 0 or not some
