@@ -16,7 +16,7 @@ from planner.errors import UserError
 from planner.plan.check import check
 from planner.plan.schema import Plan
 from planner.plan.text import plan_text
-from planner.solve import pipeline
+from planner.solve import candidates
 from planner.solve.options import Pins, PlanOptions
 from planner.solve.pipeline import make_plan
 from planner.target.text import load_target
@@ -190,7 +190,7 @@ def test_every_call_gives_more_memory_no_slower_plan(seed: int, slow: bool, same
 
     def at(budget: int | None) -> Plan:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(pipeline, "FEW_NODES", 0 if large else pipeline.FEW_NODES)
+            patch.setattr(candidates, "FEW_NODES", 0 if large else candidates.FEW_NODES)
             return make_plan(graph, target, costs, PlanOptions(memory_budget=budget, same_bits=same_bits))
 
     with pytest.raises(UserError, match="SP1301") as caught:
@@ -210,13 +210,13 @@ def test_every_call_gives_more_memory_no_slower_plan(seed: int, slow: bool, same
         assert times[more] <= times[less] * (1.05 if again[less] and not again[more] else 1)
 
 
-@pytest.mark.parametrize(("few", "nodes", "seed"), [(pipeline.FEW_NODES, 6, 2), (0, 4, 1)])
+@pytest.mark.parametrize(("few", "nodes", "seed"), [(candidates.FEW_NODES, 6, 2), (0, 4, 1)])
 def test_the_smallest_budget_that_is_told_may_be_that_of_a_plan_as_it_is(
     few: int, nodes: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where nodes run one after the other on all lanes, their partial sums take more than what co-runs. Also of larger
     graphs, of which that is not planned where memory is far too short."""
-    monkeypatch.setattr(pipeline, "FEW_NODES", few)
+    monkeypatch.setattr(candidates, "FEW_NODES", few)
     graph = random_net(random.Random(seed), nodes=nodes)
     target = load_target("cpu16")
     costs = modelled_costs(graph, target)
