@@ -112,7 +112,6 @@ def _index(c: Context, x: Any, indices: list[Any]) -> str:
     x = c.val(x)
     shape = c.shape(x)
     axes = [axis for axis, index in enumerate(indices) if index is not None]
-    indices = [_positions(c, i) for i in indices]
     for position in axes:
         index = indices[position]
         boolean = index.dtype is c.torch.bool if c.is_constant(index) else c.b.type(index).dtype is not DType.INT64
@@ -131,12 +130,6 @@ def _index(c: Context, x: Any, indices: list[Any]) -> str:
         flat = flat * shape[axis] + index
     merged = c.reshape(x, (*shape[: axes[0]], -1, *shape[axes[-1] + 1 :]))
     return pick(c, merged, axes[0], flat)
-
-
-def _positions(c: Context, index: Any) -> Any:
-    """A constant mask of one dimension as the numbers of what it keeps."""
-    mask = c.is_constant(index) and index.dtype is c.torch.bool and index.dim() == 1
-    return index.nonzero().reshape(-1) if mask else index
 
 
 @lowers("index_put")
