@@ -73,6 +73,10 @@ def _number(tensor: Any, sources: frozenset[str] = frozenset()) -> _Number:
     return _Number(tensor, sources, int(tensor.untyped_storage()._cdata))
 
 
+def _sources(operands: Iterable[_Number]) -> frozenset[str]:
+    return frozenset[str]().union(*(n.sources for n in operands))
+
+
 class _Known:
     """`buffers`: name -> (the tensor that stands for it during the export, its contents)."""
 
@@ -111,7 +115,7 @@ class _Known:
         written = self._tensors(kwargs["out"] if "out" in kwargs else args[:1]) if writes else []
         touched = self._sharing(written)
         self._written.update(self._owner.get(n.storage, "") for n in touched.values())
-        sources = frozenset[str]().union(*(n.sources for n in operands or ()))
+        sources = _sources(operands or ())
         follows = operands is not None and not _UNSET.match(name) and (writes or self._tensors(result))
         if follows and self._follow(result, function, args, kwargs, sources):
             self._found.update({t: n._replace(sources=n.sources | sources) for t, n in touched.items()})
@@ -162,7 +166,7 @@ class _Known:
             yield
 
     def _asked_for(self, operands: list[_Number], function: Any, args: Any, kwargs: Any) -> Any:
-        self._asked.update(*(n.sources for n in operands))
+        self._asked |= _sources(operands)
         with self._aside():
             return function(*self._real(args), **self._real(kwargs))
 
@@ -196,7 +200,7 @@ class _Known:
 
     def _constants(self, real: Any, operands: list[_Number]) -> Any:
         """Tensors of these numbers, in the exported program."""
-        sources = frozenset[str]().union(*(n.sources for n in operands))
+        sources = _sources(operands)
 
         def constant(numbers: Any) -> Any:
             if not isinstance(numbers, self._torch.Tensor):

@@ -111,7 +111,9 @@ class Div(_Binary):
         return (a, _away_from_zero(b))
 
 
-class _Extremum(_Binary):
+class _Computed(_Binary):
+    """Both gradients have an op of their own."""
+
     def gradient(self, context: GradientContext) -> None:
         for index in (0, 1):
             if context.needs(index):
@@ -119,7 +121,7 @@ class _Extremum(_Binary):
 
 
 @register
-class Maximum(_Extremum):
+class Maximum(_Computed):
     """y = max(a, b)."""
 
     name = "maximum"
@@ -127,7 +129,7 @@ class Maximum(_Extremum):
 
 
 @register
-class Minimum(_Extremum):
+class Minimum(_Computed):
     """y = min(a, b)."""
 
     name = "minimum"
@@ -165,16 +167,11 @@ class Fmod(_Rest):
 
 
 @register
-class Pow(_Binary):
+class Pow(_Computed):
     """y = a ** b. NaN where a is negative and b no whole number."""
 
     name = "pow"
     function = np.power
-
-    def gradient(self, context: GradientContext) -> None:
-        for index in (0, 1):
-            if context.needs(index):
-                _give_computed(context, index)
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
         a, b = super().draw(sample, rng)

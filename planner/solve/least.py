@@ -33,8 +33,12 @@ class Least:
     they need one after the other."""
 
     @cached_property
+    def _calmed(self) -> dict[str, Schedule]:
+        return calm(self.setting.graph, self.schedules)
+
+    @cached_property
     def _search(self) -> Search:
-        return search_of(self.setting, calm(self.setting.graph, self.schedules))
+        return search_of(self.setting, self._calmed)
 
     @property
     def bytes(self) -> int:
@@ -45,8 +49,7 @@ class Least:
     def choice(self) -> Frontier | None:
         """What needs no more than the bound; None: nothing that has been found."""
         found = self._search.smallest()
-        calmed = calm(self.setting.graph, self.schedules)
-        return frontier(self.setting, calmed, given=found) if found else None
+        return frontier(self.setting, self._calmed, given=found) if found else None
 
     @property
     def plan(self) -> Plan | None:
