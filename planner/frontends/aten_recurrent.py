@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from planner.frontends.aten import Context, lowers, require
+from planner.graph.shared_weights import steps_of_blocks
 from planner.ops.dropout import DropoutAttrs
-from planner.ops.split import MOST_PARTS, SplitAttrs
 
 Cell = Callable[[Context, str, str, list[str]], list[str]]
 """(gates of the input, gates of the hidden state, states) -> states; the first state is the output."""
@@ -37,12 +37,12 @@ def _unrolled(c: Context, x: str, states: list[str], parameters: list[Any], cell
     w_input, w_hidden, *rest = parameters
     b_input, b_hidden = rest[:2] if len(rest) > 1 else (None, None)
     projection = rest[-1] if len(rest) % 2 else None
-    gates = _linear(c, c.reshape(x, (times * batch, width)), w_input, b_input)
-    parts = [gates]
-    if 1 < times <= MOST_PARTS:
-        parts = list(c.outputs("split", gates, attrs=SplitAttrs(axis=0, sizes=(batch,) * times)))
-    elif times > 1:
-        parts = [c.slice(gates, 0, t * batch, (t + 1) * batch) for t in range(times)]
+    features = [c.shape(c.val(w)) for w in (w_input, w_hidden)]
+    blocks = steps_of_blocks(times, batch, features)
+    rows = c.split(c.reshape(x, (times * batch, width)), 0, [steps * batch for steps in blocks])
+    parts: list[str] = []
+    for block, steps in zip(rows, blocks, strict=True):
+        parts += c.split(_linear(c, block, w_input, b_input), 0, [batch] * steps)
     found: list[str] = [""] * times
     for t in reversed(range(times)) if backwards else range(times):
         states = cell(c, parts[t], _linear(c, states[0], w_hidden, b_hidden), states)
@@ -74,20 +74,14 @@ def _layers(
             states = [c.select(s, 0, at) for s in first]
             own = parameters[at * each : (at + 1) * each]
             found, states = _unrolled(c, x, states, own, cell, direction == 1)
-            outputs.append(_stacked(c, found))
+            outputs.append(c.stack(found, 0))
             for collected, state in zip(last, states, strict=True):
                 collected.append(state)
         x = c.concat(outputs, 2)
         if dropout and train and layer + 1 < layers:
             x = c.op("dropout", x, attrs=DropoutAttrs(p=float(dropout)))
     y = c.permute(x, (1, 0, 2)) if batch_first else x
-    return (y, *(_stacked(c, states) for states in last))
-
-
-def _stacked(c: Context, values: list[str]) -> str:
-    """(N, H) each -> (len, N, H)."""
-    batch, width = c.shape(values[0])
-    return c.reshape(c.concat(values, 0), (len(values), batch, width))
+    return (y, *(c.stack(states, 0) for states in last))
 
 
 @lowers("lstm")

@@ -49,8 +49,8 @@ class Shaping(Values):
         self._padded: dict[str, _Padded] = {}
         self._images: dict[str, str] = {}
         """A view (N, C, ...) of channels-last images -> these."""
-        self._parts: dict[tuple[str, int, tuple[int, ...]], tuple[str, ...]] = {}
-        """A value, an axis and sizes -> the parts of it that there are already."""
+        self._parts: dict[tuple[str, int], dict[tuple[int, ...], tuple[str, ...]]] = {}
+        """A value, an axis -> the parts of it that there are already, by their sizes; what was stacked lacks it."""
 
     # -- nodes -------------------------------------------------------------------------------------------------
     def op(self, op: str, *inputs: str, attrs: Attrs | None = None, updates: Sequence[str] = ()) -> str:
@@ -249,6 +249,11 @@ class Shaping(Values):
         axis %= len(shape)
         if (start, stop, step) == (0, shape[axis], 1):
             return x
+        if (part := self._part(x, axis, start, stop, step)) is not None:
+            return part
+        whole, across = self.before_moving(x, axis)
+        if stop - start == 1 and whole != x:
+            return self.reshape(self.slice(whole, across, start, stop), (*shape[:axis], 1, *shape[axis + 1 :]))
         if x in self._images and axis > 1:
             return self._of_pixels(self.slice(self._pixels(x), axis - 1, start, stop, step))
         if x in self._images:
@@ -258,6 +263,27 @@ class Shaping(Values):
             y = self.slice(self.reshape(x, (prod(before), extent, prod(behind))), 1, start, stop, step)
             return self.reshape(y, (*before, self.shape(y)[1], *behind))
         return self.op("slice", x, attrs=SliceAttrs(axis=axis, start=start, stop=stop, step=step))
+
+    def _part(self, x: str, axis: int, start: int, stop: int, step: int) -> str | None:
+        """A slice of one of the values that x was joined of, or that it was split into. Whoever reads the last output
+        of a recurrent layer alone leaves no gradient for all others."""
+        for sizes in self._parts.get((x, axis), {}):
+            for place, end in enumerate(accumulate(sizes)):
+                first = end - sizes[place]
+                if first <= start and stop <= end:
+                    return self.slice(self._known(x, axis, sizes)[place], axis, start - first, stop - first, step)
+        if stop - start == 1:  # of both directions
+            for along in range(self.rank(x)):
+                for sizes in self._parts.get((x, along), {}):
+                    parts = [self._part(p, axis, start, stop, step) for p in self._known(x, along, sizes)]
+                    if None not in parts:
+                        return self.concat([p for p in parts if p], along)
+        return None
+
+    def _known(self, x: str, axis: int, sizes: tuple[int, ...]) -> list[str]:
+        """The parts of these sizes, each with all of x's axes."""
+        parts = self._parts[x, axis][sizes]
+        return [p if self.rank(p) == self.rank(x) else self.unsqueeze(p, axis) for p in parts]
 
     def split(self, x: str, axis: int, sizes: Sequence[int]) -> list[str]:
         """The parts of an axis, which they fill: one pass over x, and one over the gradient. Whoever asks for them
@@ -273,10 +299,10 @@ class Shaping(Values):
         if min(sizes) < 1 or len(sizes) > MOST_PARTS:
             ends = list(accumulate(sizes))
             return [self.slice(x, axis, end - size, end) for end, size in zip(ends, sizes, strict=True)]
-        key = (x, axis, tuple(sizes))
-        if key not in self._parts:
-            self._parts[key] = self.outputs("split", x, attrs=SplitAttrs(axis=axis, sizes=key[2]))
-        return list(self._parts[key])
+        known, wanted = self._parts.setdefault((x, axis), {}), tuple(sizes)
+        if wanted not in known:
+            known[wanted] = self.outputs("split", x, attrs=SplitAttrs(axis=axis, sizes=wanted))
+        return self._known(x, axis, wanted)
 
     def select(self, x: str, axis: int, index: int) -> str:
         shape = self.shape(x)
@@ -312,6 +338,11 @@ class Shaping(Values):
         if len(values) == 1:
             return values[0]
         axis %= self.rank(values[0])
+        y = self._concat(values, axis)
+        self._parts[y, axis] = {tuple(self.shape(v)[axis] for v in values): tuple(values)}
+        return y
+
+    def _concat(self, values: Sequence[str], axis: int) -> str:
         images = [self._images[v] for v in values if v in self._images]
         if axis > 1 and 2 * sum(prod(self.shape(i)) for i in images) > sum(prod(self.shape(v)) for v in values):
             behind = (0, *range(2, self.rank(values[0])), 1)  # less is turned than if the images were
@@ -321,7 +352,11 @@ class Shaping(Values):
         return self.op("concat", *values, attrs=ConcatAttrs(axis=axis))
 
     def stack(self, values: Sequence[str], axis: int) -> str:
-        return self.concat([self.unsqueeze(v, axis) for v in values], axis)
+        if axis % (self.rank(values[0]) + 1) or not self.rank(values[0]):
+            return self.concat([self.unsqueeze(v, axis) for v in values], axis)
+        y = self.reshape(self.concat(values, 0), (len(values), *self.shape(values[0])))
+        self._parts[y, 0] = {(1,) * len(values): tuple(values)}
+        return y
 
     def pad(self, x: str, pads: Sequence[tuple[int, int]], value: float = 0.0) -> str:
         """(before, after) for every dimension; negative pads cut. What goes through windows pads by itself."""

@@ -11,6 +11,7 @@ from planner.graph import layers
 from planner.graph.builder import GraphBuilder
 from planner.graph.differentiate import append_backward
 from planner.graph.model import Init, TensorType
+from planner.graph.shared_weights import LEAST_ROWS
 from planner.ops.split import SplitAttrs
 from tests.interpreter import run_nodes
 
@@ -94,3 +95,9 @@ def test_weights_that_are_not_trained_join_nothing() -> None:
     assert (counted(b)["linear_backward_weights"], counted(b)["concat"]) == (1, 1)
     b = recurrent((1,) * 5, trained="b")
     assert counted(b)["concat"] == 2
+
+
+def test_long_sequences_are_joined_block_by_block() -> None:
+    b = recurrent((1,) * (2 * LEAST_ROWS + 1))
+    joined = [b.shape(n.inputs[0])[0] for n in b.nodes if n.op == "linear_backward_weights" and n.id != "first"]
+    assert sorted(joined)[:2] == [LEAST_ROWS, LEAST_ROWS + 1]
