@@ -31,6 +31,7 @@ from planner.graph.model import (
     TensorType,
     Value,
 )
+from planner.graph.narrow import narrow
 from planner.graph.optimizer import Optimizer, append_updates
 from planner.graph.own_gradients import OwnGradient, values_of
 from planner.graph.parts import split_slices
@@ -242,7 +243,7 @@ class GraphBuilder:
         fuse: merge slices into splits (graph/parts.py), batch norm with the relu and the addition behind it
         (graph/fuse.py), spelled-out attention (graph/attention.py), which reads repeated keys and values once
         (graph/shared_heads.py), messages along edges with the sums that they end in (graph/messages.py), and
-        element-wise nodes into chains (graph/chains.py).
+        element-wise nodes into chains (graph/chains.py); compute only what is read (graph/narrow.py).
         keep: values that stay values of the graph: what makes them is not fused with what reads them.
         gradients_of: inputs whose gradients are outputs of the step, behind the losses.
         clip_norm: what the norm of all gradients of a loss is scaled down to where it is larger (SP1023: not a number
@@ -339,6 +340,7 @@ class GraphBuilder:
         nodes = fuse_nodes(split_slices(nodes, self.values, wanted, changing), self.values, wanted)
         joined = join_attention(nodes, self.values, wanted, changing, self.causal)
         joined = join_messages(share_heads(joined, self.values), self.values, wanted)
+        joined = narrow(joined, self.values, wanted, self.unique)
         return join(joined, self.values, wanted, "forward")
 
     def finish_inference(self, prediction: str, *, fuse: bool = True) -> Graph:
