@@ -23,6 +23,7 @@ from planner.ops.layer_norm import LayerNormAttrs
 from planner.ops.matmul import MatmulAttrs
 from planner.ops.reduce import ReduceAttrs
 from planner.ops.shape import ReshapeAttrs
+from planner.ops.strides import MAX_RANK
 
 Parts = tuple[SliceAttrs | None, ...]
 """What is read of every input; None: the whole."""
@@ -50,10 +51,11 @@ def narrow(
     found: list[Node] = []
 
     def part_of(value: str, part: SliceAttrs | None, node: Node) -> str:
-        if part is None:
-            return renamed.get(value, value)
-        if value in smaller:
+        if part is not None and value in smaller:
             return smaller[value]
+        value = renamed.get(value, value)
+        if part is None:
+            return value
         if (value, part) not in slices:
             name = unique(f"{node.id}.part")
             (type_,) = op_named("slice").infer(part, [values[value].type])
@@ -74,9 +76,10 @@ def narrow(
                 values[output] = values[output].model_copy(update={"type": type_})
             found.append(node.model_copy(update={"inputs": inputs, "outputs": outputs, "attrs": attrs}))
         else:
+            inputs = tuple(renamed.get(v, v) for v in node.inputs)
             if isinstance(node.attrs, SliceAttrs) and node.op == "slice":
-                slices.setdefault((node.inputs[0], node.attrs), node.outputs[0])
-            found.append(node.model_copy(update={"inputs": tuple(renamed.get(v, v) for v in node.inputs)}))
+                slices.setdefault((inputs[0], node.attrs), node.outputs[0])
+            found.append(node.model_copy(update={"inputs": inputs}))
     return found
 
 
@@ -145,6 +148,8 @@ def _parts(node: Node, part: SliceAttrs, values: Mapping[str, Value]) -> Parts |
     """What the node reads to make this part of its result; None: everything, or that is not known."""
     y, inputs = values[node.outputs[0]].type, [values[v].type for v in node.inputs]
     if not inputs or any(t.layout is not Layout.ROW_MAJOR for t in (y, *inputs)):
+        return None
+    if any(sum(d > 1 for d in t.shape) > MAX_RANK for t in inputs):
         return None
     op = op_named(node.op)
     if isinstance(op, Broadcast):

@@ -111,6 +111,11 @@ def test_two_operands_are_not_sliced_in_place_of_their_sum() -> None:
     assert len(rows(graph, "slice")) == 1
 
 
+def test_a_slice_of_a_slice() -> None:
+    graph = captured(lambda y: y[:, 2:4].tanh()[:, 0] * y[:, 2:4].sum(1))
+    assert rows(graph, "linear")["embed"] == (2, 2, WIDTH)
+
+
 class Encoder(nn.Module):
     """What is sliced is the result itself."""
 
