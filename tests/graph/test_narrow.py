@@ -150,7 +150,7 @@ class Drawn(nn.Module):
             lambda x: x + x.mean(-1, keepdim=True),
             lambda x: x - x.sum(1, keepdim=True),
             lambda x: x.softmax(-1),
-            lambda x: x.transpose(1, 2).exp().transpose(1, 2) * 0.1,
+            lambda x: x.transpose(1, 2).cos().transpose(1, 2),
             lambda x: x.reshape(2, TOKENS, 2, WIDTH // 2).cumsum(-1).flatten(2),
             lambda x: (x @ x.transpose(1, 2)).softmax(-1) @ x,
             lambda x: x.view(2 * TOKENS, WIDTH).sigmoid().view(2, TOKENS, WIDTH),
