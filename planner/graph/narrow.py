@@ -156,14 +156,21 @@ def _parts(node: Node, part: SliceAttrs, values: Mapping[str, Value]) -> Parts |
         return tuple(_aligned(part, y, t) for t in inputs)
     if isinstance(op, Elementwise) and all(t.shape == y.shape for t in inputs):
         return (part,) * len(inputs)
+    if node.op == "attention" and isinstance(node.attrs, AttentionAttrs):
+        return _attended(node.attrs, part, y, inputs)
     rule = _RULES.get(node.op)
     axis = rule(node.attrs, part.axis, y.shape, inputs[0].shape) if rule else None
     if axis is None:
         return None
-    found: list[SliceAttrs | None] = [_along(part, axis), *(None for _ in inputs[1:])]
-    if node.op == "attention":
-        found[3:] = [_aligned(part, y, mask) for mask in inputs[3:]]
-    return tuple(found)
+    return (_along(part, axis), *(None for _ in inputs[1:]))
+
+
+def _attended(attrs: AttentionAttrs, part: SliceAttrs, y: TensorType, inputs: Sequence[TensorType]) -> Parts | None:
+    """Some queries, and their rows of a mask. Of causal attention the last query, which sees all keys."""
+    queries = y.shape[-2]
+    if part.axis != len(y.shape) - 2 or (attrs.causal and (part.start, inputs[1].shape[-2]) != (queries - 1, queries)):
+        return None
+    return (part, None, None, *(_aligned(part, y, mask) for mask in inputs[3:]))
 
 
 def _along(part: SliceAttrs, axis: int) -> SliceAttrs:
@@ -212,10 +219,6 @@ def _rows(attrs: MatmulAttrs, axis: int, y: Shape, x: Shape) -> int | None:
     return len(x) - (1 if attrs.transpose_a else 2)
 
 
-def _queries(attrs: AttentionAttrs, axis: int, y: Shape, x: Shape) -> int | None:
-    return axis if axis == len(y) - 2 and not attrs.causal else None
-
-
 _RULES: Mapping[str, Rule] = {
     "detach": lambda attrs, axis, y, x: axis,
     "linear": _same_but_last,
@@ -227,11 +230,12 @@ _RULES: Mapping[str, Rule] = {
     "reduce_sum": _reduced,
     "reduce_mean": _reduced,
     "matmul": _rows,
-    "attention": _queries,
 }
 
 
 def _attrs(node: Node, part: SliceAttrs) -> Attrs:
+    if isinstance(node.attrs, AttentionAttrs):
+        return node.attrs.model_copy(update={"causal": False})
     if not isinstance(node.attrs, ReshapeAttrs):
         return node.attrs
     shape = list(node.attrs.shape)

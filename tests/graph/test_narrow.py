@@ -75,9 +75,10 @@ def test_behind_the_last_attention_only_the_class_token_is_computed(
     assert any(shape == (2, 2, 1, WIDTH // 2) for shape in rows(graph, "attention").values())
 
 
-def test_queries_of_causal_attention_stay() -> None:
-    graph = captured(lambda y: y[:, -1], Block(nn.LayerNorm, causal=True))
-    assert set(rows(graph, "attention").values()) == {(2, 2, TOKENS, WIDTH // 2)}
+@pytest.mark.parametrize(("read", "queries"), [(lambda y: y[:, -1], 1), (lambda y: y[:, 2], TOKENS)])
+def test_of_causal_attention_the_last_query_sees_all_keys(read: Callable[[Tensor], Tensor], queries: int) -> None:
+    graph = captured(read, Block(nn.LayerNorm, causal=True))
+    assert set(rows(graph, "attention").values()) == {(2, 2, queries, WIDTH // 2)}
     assert rows(graph, "linear")["blocks.0.mlp.0"] == (2, 1, 2 * WIDTH)
 
 
