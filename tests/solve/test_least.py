@@ -50,7 +50,7 @@ def within(graph: Graph, budget: int, lanes: int) -> Plan:
 def test_the_smallest_budget_is_told_without_a_search_and_can_be_met(
     lanes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    graph = chain(24)
+    graph = chain(16)
 
     def no_search(*_: object) -> None:
         raise AssertionError("searched")
