@@ -91,8 +91,10 @@ def _cuts(nodes: Sequence[Node], values: Mapping[str, Value], wanted: Collection
             readers.setdefault(value, []).append((node, index))
     cuts: dict[str, _Cut] = {}
     for node in reversed(nodes):
+        if node.op == "slice" or node.updates or not node.outputs:
+            continue
         y, *others = node.outputs
-        if node.op == "slice" or node.updates or y in wanted or any(v in wanted or readers.get(v) for v in others):
+        if y in wanted or any(v in wanted or readers.get(v) for v in others):
             continue
         of_y = readers.get(y, [])
         asked = {_asked(reader, index, cuts) for reader, index in of_y}
@@ -114,14 +116,15 @@ def _asked(reader: Node, index: int, cuts: Mapping[str, _Cut]) -> SliceAttrs | N
 
 
 def _without_lone_sums(nodes: Sequence[Node], cuts: dict[str, _Cut]) -> dict[str, _Cut]:
-    """Where several operands would be sliced and none of them gets smaller, one slice of the result is less."""
+    """Where several operands of an element-wise node would be sliced and none of them gets smaller, one slice of the
+    result is less."""
     smaller: set[str] = set()
     kept: dict[str, _Cut] = {}
     for node in nodes:
         cut = cuts.get(node.id)
         if cut is not None:
             sliced = {v for v, p in zip(node.inputs, cut.parts, strict=True) if p is not None}
-            if len(sliced) < 2 or sliced & smaller:
+            if len(sliced) < 2 or sliced & smaller or not isinstance(op_named(node.op), Elementwise):
                 kept[node.id] = cut
                 smaller.add(node.outputs[0])
     return kept
