@@ -89,6 +89,8 @@ class Dots {
 #pragma GCC unroll 8
       for (int r = 0; r < kTileRows; ++r) left[r] = load(a[r] + k);
 #pragma GCC unroll 8
+      for (int r = 0; r < kTileRows; ++r) in_register(left[r]);
+#pragma GCC unroll 8
       for (int c = 0; c < kColumns; ++c) {
         Vector right = load(b[c] + k);
         in_register(right);
