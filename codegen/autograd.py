@@ -21,6 +21,7 @@ On a GPU the module is moved there first. Calls return before the work is done, 
 stream, and the backward pass is replayed as `step` is. Needs torch.
 """
 
+import re
 import weakref
 from functools import cached_property, partial
 from typing import Any
@@ -28,7 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_flatten_with_path, tree_leaves
 
 from codegen.arguments import Call, matched
 from codegen.cuda.executor import CudaExecutor
@@ -153,7 +154,8 @@ class Planned(nn.Module):  # type: ignore[misc]
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """What the module returns, in its own structure; what is no tensor in there is as it was captured.
 
-        Inputs as the module takes them: in order, also in lists and dicts, or by name. SP1601: not those of the plan.
+        Inputs as the module takes them: in order or by name, also in lists and dicts. In evaluation mode what `predict`
+        does not read may be left out. SP1601: not those of the plan.
         """
         parameters, buffers = dict(self.module.named_parameters()), dict(self.module.named_buffers())
         self._require_shared(parameters)
@@ -172,14 +174,18 @@ class Planned(nn.Module):  # type: ignore[misc]
         return self._results["train_step"].of(found)
 
     def _tensors(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> dict[str, torch.Tensor]:
-        """By the plan's names, in its order. None is no input, as where the module was captured."""
+        """By the plan's names, in its order. None is no input, as where the module was captured; in evaluation mode
+        those that `predict` does not read, such as labels of a loss that the module computes, may be missing."""
         wanted = model_inputs(self.executor)
-        leaves = tuple(x for x in tree_leaves(inputs) if x is not None)
-        given = matched("the module", wanted, leaves, {n: x for n, x in named.items() if x is not None})
-        for name, x in zip(wanted, given, strict=True):
+        leaves, by_name = tuple(x for x in tree_leaves(inputs) if x is not None), _by_name(named)
+        for name, x in (*zip(wanted, leaves, strict=False), *by_name.items()):
             if not isinstance(x, torch.Tensor):
                 fix = "pass tensors alone: anything else is part of the plan, as it was captured"
                 raise UserError("SP1601", f"input {name} is of type {type(x).__name__}", fix)
+        if not self.module.training:
+            read = {*self.executor._program("predict").inputs, *wanted[: len(leaves)], *by_name}
+            wanted = tuple(n for n in wanted if n in read)
+        given = matched("the module", wanted, leaves, by_name, "; a call with others needs a plan of its own")
         return dict(zip(wanted, given, strict=True))
 
     def _evaluated(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -247,6 +253,17 @@ def _hold(executor: Executor, module: nn.Module) -> None:
         fix = "make an executor for every module: executor_class(folder)()"
         raise UserError("SP1617", "another module's parameters lie in the executor's memory", fix)
     executor._module = weakref.ref(module)
+
+
+def _by_name(named: dict[str, Any]) -> dict[str, Any]:
+    """The inputs in named arguments, under the names that torch.export gives them: `state=(h, c)` is `state_0` and
+    `state_1`, and capitals are small."""
+    found = {}
+    for path, x in tree_flatten_with_path(named)[0]:
+        keys = (getattr(k, "key", getattr(k, "idx", getattr(k, "name", ""))) for k in path)
+        if x is not None:
+            found["_".join(re.sub(r"[^a-z0-9]", "_", str(key).lower()) for key in keys).removeprefix("_")] = x
+    return found
 
 
 def _leave(held: list[torch.Tensor]) -> None:

@@ -200,6 +200,7 @@ def test_is_called_like_the_module(codes: type[Executor]) -> None:
         (lambda planned, x, y, s: planned([x, y]), "takes the inputs .*, not 2"),
         (lambda planned, x, y, s: planned([x, y], scale=s, mask=s), "takes the inputs .*, not 4"),
         (lambda planned, x, y, s: planned([x, y], scale=2.0), "input scale is of type float"),
+        (lambda planned, x, y, s: planned([x, y], scale=s, verbose=True), "input verbose is of type bool"),
         (lambda planned, x, y, s: planned([x, y[:3]], scale=s), r"float32 of shape \(3, 4\)"),
     ],
 )
@@ -285,6 +286,53 @@ def test_results_in_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     captured.write_weights(tmp_path / "encoder" / "weights.npz")
     ran = subprocess.run([sys.executable, file, tmp_path / "encoder"], capture_output=True, text=True, timeout=300)
     assert ran.stdout == "the same\n", ran.stderr
+
+
+class Recurrent(nn.Module):
+    """Inputs of several tensors, and labels of a loss of its own, which evaluation mode has none of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.cell, self.out = nn.LSTMCell(6, 5), nn.Linear(5, 3)
+
+    def forward(self, X: torch.Tensor, State: dict[str, Any], labels: torch.Tensor | None = None) -> Any:
+        h, c = self.cell(X, (State["h"], State["More"][0]))
+        logits = self.out(h)
+        if not self.training:
+            return logits, {"h": h, "More": [c]}
+        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits, "state": {"h": h, "More": [c]}}
+
+
+def test_inputs_by_name_and_those_of_training_alone(tmp_path: Path) -> None:
+    def state() -> dict[str, Any]:
+        return {"h": torch.randn(4, 5), "More": [torch.randn(4, 5)]}
+
+    labels = torch.tensor([2, 0, 1, 2])
+    captured = capture(Recurrent(), (torch.randn(4, 6), state(), labels), loss="caller")
+    made = make(captured.graph, tmp_path / "recurrent")
+    captured.write_weights(tmp_path / "recurrent" / "weights.npz")
+    with made(pin=False) as executor:
+        planned, plain = Planned(Recurrent(), executor), Recurrent()
+        for step in range(3):
+            x, given = torch.randn(4, 6), state()
+            losses = []
+            for call in (planned, plain):
+                found = call(x, labels=labels, State=given) if step else call(X=x, State=given, labels=labels)
+                found = call(x, found["state"], labels) if step == 2 else found
+                (found["loss"] + found["state"]["More"][0].square().mean()).backward()
+                losses.append(found["loss"])
+            torch.testing.assert_close(*losses, rtol=1e-4, atol=1e-5)
+        for ours, theirs in zip(planned.module.parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-5)
+        with pytest.raises(UserError, match=r"SP1601: the module takes the inputs x, state_h, state_more_0, labels"):
+            planned(x, given)
+        planned.eval()
+        expected = plain.eval()(x, given)
+        for evaluated in (planned(x, given), planned(x, given, labels), planned(State=given, X=x, labels=None)):
+            torch.testing.assert_close(evaluated, expected, rtol=1e-4, atol=1e-5)
+        with pytest.raises(UserError, match=r"SP1601: .* not 1 \(0\)\n.*needs a plan of its own"):
+            planned(x)
 
 
 class Heads(nn.Module):
