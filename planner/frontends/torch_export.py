@@ -135,7 +135,8 @@ def _in_evaluation(call: Callable[..., Any], *arguments: Any) -> Any:
         return call(*arguments)
     except UserError as error:
         what = f"in evaluation mode, which predict computes: {error.problem}"
-        raise UserError(error.code, what, error.fix) from error
+        fix = f"{error.fix}; or leave what evaluation mode alone does, such as choosing boxes, to the module's caller"
+        raise UserError(error.code, what, fix) from error
 
 
 def _rest_of_state(torch: Any, module: Any, known: set[str]) -> dict[str, Array]:

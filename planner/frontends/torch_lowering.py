@@ -141,14 +141,14 @@ class Lowering:
     def _check_outputs(self, program: Any) -> None:
         evaluating = self.context.evaluating
         several = self.wrapped or evaluating or self.loss in (None, CALLERS)
-        tensors = [argument for argument, _ in user_outputs(program) if is_tensor(argument)]
-        if len(tensors) < 1 + (self.wrapped and not evaluating) or (len(tensors) > 1 and not several):
-            what = f"{len(tensors)} tensors" if tensors else "something that is no tensor"
-            raise UserError(
-                "SP1015",
-                f"the module returns {what}, not one",
-                "pass the loss as a function of all that it returns, or wrap it so that it returns the prediction only",
-            )
+        tensors = sum(is_tensor(argument) for argument, _ in user_outputs(program))
+        if self.wrapped and not evaluating:
+            tensors -= 1  # the loss
+        if tensors < 1 or (tensors > 1 and not several):
+            what = f"{tensors} tensors" if tensors else "something that is no tensor"
+            ways = "pass the loss as a function of all that it returns, or loss='caller' to keep a loop of your own"
+            fix = "return a tensor of floats" if several else f"{ways}, or let it return the prediction only"
+            raise UserError("SP1015", f"the module returns {what}, not one", fix)
         never = "change it only if self.training" if evaluating else ""
         if self.loss == CALLERS:
             never = "capture the module with its loss: buffers change at a step's end, and the caller's is not known"

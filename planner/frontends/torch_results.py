@@ -83,7 +83,8 @@ class Results:
     """Makes a structure of the tensors in it. SP1621: a class that it names is not there."""
 
     def __init__(self, torch: Any, structure: Structure, module: Any) -> None:
-        self._torch, self._own = torch, type(module).__module__
+        self._torch = torch
+        self._own = list(dict.fromkeys(type(part).__module__ for part in module.modules()))
         self._leaves: list[Any] = []
         """Of tensors their types, and constants."""
         self._spec = None if structure is None else self._part(structure)
@@ -115,9 +116,10 @@ class Results:
     def _found(self, name: str) -> Any:
         """A class; of a file that runs as a script its own one, whatever the file was called when it was captured."""
         place, _, path = name.rpartition(":")
-        near = _attribute(sys.modules.get(self._own), path)
-        if isinstance(near, type) and (near.__module__ == place or "__main__" in (near.__module__, place)):
-            return near
+        for own in self._own:
+            near = _attribute(sys.modules.get(own), path)
+            if isinstance(near, type) and (near.__module__ == place or "__main__" in (near.__module__, place)):
+                return near
         try:
             found = _attribute(import_module(place or "builtins"), path)
         except ImportError as error:

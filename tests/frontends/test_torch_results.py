@@ -150,6 +150,24 @@ def test_contexts_that_a_class_makes_json_of() -> None:
     assert Results(torch, structure, module).of([x]).size == (5, 4)
 
 
+def test_no_tensor_at_all() -> None:
+    """In a mode, or where a loss follows."""
+    x, told = torch.randn(5, 3), "SP1015: {}the module returns something that is no tensor, not one\n.*return a tensor"
+    with pytest.raises(UserError, match=told.format("in evaluation mode, which predict computes: ")):
+        capture(Returning(RESULTS["dict"], lambda y: None), x, loss="caller")
+    with pytest.raises(UserError, match=told.format("")):
+        capture(Returning(lambda y: 3), x, loss=lambda prediction, labels: labels.mean(), labels=torch.randn(5))
+    with pytest.raises(UserError, match=r"SP1015: the module returns 2 tensors, not one\n.*loss='caller'"):
+        capture(Returning(RESULTS["tuple"]), x)
+
+
+def test_a_file_that_was_captured_under_its_name() -> None:
+    """Its classes are those of the script that runs it, though the whole module is PyTorch's."""
+    module, structure = nn.Sequential(Returning(RESULTS["tensor"])), {"kind": "__main__:Output", "parts": []}
+    found = Results(torch, {**structure, "context": [[], ["logits"]]}, module).of([])
+    assert found == Output(None)  # type: ignore[arg-type]
+
+
 def local(y: Tensor) -> Any:
     class Local(NamedTuple):
         y: Tensor
