@@ -177,12 +177,14 @@ class Planned(nn.Module):  # type: ignore[misc]
         """By the plan's names, in its order. None is no input, as where the module was captured; in evaluation mode
         those that `predict` does not read, such as labels of a loss that the module computes, may be missing."""
         wanted = model_inputs(self.executor)
-        leaves, by_name = tuple(x for x in tree_leaves(inputs) if x is not None), _by_name(named)
+        places, by_name = tree_leaves(inputs), _by_name(named)
+        leaves = tuple(x for x in places if x is not None)
         for name, x in (*zip(wanted, leaves, strict=False), *by_name.items()):
             if not isinstance(x, torch.Tensor):
-                fix = "pass tensors alone: anything else is part of the plan, as it was captured"
+                fix = "pass tensors alone, leave out what else the module was captured with: that is part of the plan"
                 raise UserError("SP1601", f"input {name} is of type {type(x).__name__}", fix)
-        if not self.module.training:
+        in_order = all(x is not None for x in places[: len(leaves)])
+        if not self.module.training and in_order:  # or it is not known which ones are missing
             read = {*self.executor._program("predict").inputs, *wanted[: len(leaves)], *by_name}
             wanted = tuple(n for n in wanted if n in read)
         given = matched("the module", wanted, leaves, by_name, "; a call with others needs a plan of its own")
