@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
+from math import isfinite
 from typing import Any
 
 from planner.errors import UserError
@@ -39,7 +40,7 @@ def _leaf(argument: Any, node: Any) -> Structure:
     if is_tensor(argument):
         return str(node.meta["val"].dtype).removeprefix("torch.")
     value = getattr(argument, "value", None)
-    if isinstance(value, float) and value - value != 0:
+    if isinstance(value, float) and not isfinite(value):
         raise UserError("SP1015", f"the module returns the number {value}", "return a tensor of it")
     return {"constant": value}
 
