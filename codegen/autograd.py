@@ -9,6 +9,9 @@
         loss.backward()
         optimizer.step()
 
+What the module returns beside one tensor, a dict or a dataclass for instance, is in the captured graph, per mode
+(planner/frontends/torch_results.py).
+
 The module's parameters and running statistics become views of the executor's memory, so nothing is copied between
 them. The backward pass goes on where the forward pass ended. Of several forward passes before their backward passes
 only the last one's activations are still there: the others are computed again, from the same inputs and random numbers.
@@ -18,6 +21,7 @@ On a GPU the module is moved there first. Calls return before the work is done, 
 stream, and the backward pass is replayed as `step` is. Needs torch.
 """
 
+import re
 import weakref
 from functools import cached_property, partial
 from typing import Any
@@ -25,7 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_flatten_with_path, tree_leaves
 
 from codegen.arguments import Call, matched
 from codegen.cuda.executor import CudaExecutor
@@ -35,6 +39,7 @@ from codegen.passes import input_gradients, model_inputs, sources, start_backwar
 from codegen.state import COUNTER
 from planner.errors import UserError
 from planner.frontends.naming import safe_name
+from planner.frontends.torch_results import Results
 from planner.graph.model import Role, Value
 
 
@@ -44,7 +49,8 @@ class Planned(nn.Module):  # type: ignore[misc]
 
     def __init__(self, module: nn.Module, executor: Executor) -> None:
         """SP1617: the plan was not made for a loss of the caller, or for another module; or the module lies elsewhere
-        than the executor computes, or is of another type; or the executor has another module. Nothing has changed."""
+        than the executor computes, or is of another type; or the executor has another module. SP1621: what the module
+        returned holds a class that is not there. Nothing has changed."""
         super().__init__()
         if not executor.takes_gradients:
             fix = "capture the module with loss='caller', plan and build that"
@@ -54,6 +60,8 @@ class Planned(nn.Module):  # type: ignore[misc]
         read = executor._state.by_name
         self._frozen = {n for n, p in module.named_parameters() if not p.requires_grad and safe_name(n) in read}
         self._require_own()
+        programs = executor._graph.program
+        self._results = {n: Results(torch, programs[n].results, module) for n in ("train_step", "predict")}
         parameters = dict(module.named_parameters())
         statistics = {n: b for n, b in module.named_buffers() if n.endswith(("running_mean", "running_var"))}
         given = parameters | statistics
@@ -144,9 +152,10 @@ class Planned(nn.Module):  # type: ignore[misc]
         return shared
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        """What the module returns; several results as a tuple, in the order in which its structure lists them.
+        """What the module returns, in its own structure; what is no tensor in there is as it was captured.
 
-        Inputs as the module takes them: in order, also in lists and dicts, or by name. SP1601: not those of the plan.
+        Inputs as the module takes them: in order or by name, also in lists and dicts. In evaluation mode what `predict`
+        does not read may be left out. SP1601: not those of the plan.
         """
         parameters, buffers = dict(self.module.named_parameters()), dict(self.module.named_buffers())
         self._require_shared(parameters)
@@ -157,22 +166,28 @@ class Planned(nn.Module):  # type: ignore[misc]
         if not self.module.training:
             read = self.executor._program("predict").inputs
             found = self._evaluated(*(x.detach() for name, x in tensors.items() if name in read))
-            return found if len(found) > 1 else found[0]
-        result = _Step.apply(self, len(tensors), *tensors.values(), *(parameters[n] for n in self.trained))
+            return self._results["predict"].of(found)
+        found = _Step.apply(self, len(tensors), *tensors.values(), *(parameters[n] for n in self.trained))
         for name, times in self.executor.counters_per_step().items():
             if name in buffers:  # under one of its names
                 buffers[name] += times
-        return result
+        return self._results["train_step"].of(found)
 
     def _tensors(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> dict[str, torch.Tensor]:
-        """By the plan's names, in its order. None is no input, as where the module was captured."""
+        """By the plan's names, in its order. None is no input, as where the module was captured; in evaluation mode
+        those that `predict` does not read, such as labels of a loss that the module computes, may be missing."""
         wanted = model_inputs(self.executor)
-        leaves = tuple(x for x in tree_leaves(inputs) if x is not None)
-        given = matched("the module", wanted, leaves, {n: x for n, x in named.items() if x is not None})
-        for name, x in zip(wanted, given, strict=True):
+        places, by_name = tree_leaves(inputs), _by_name(named)
+        leaves = tuple(x for x in places if x is not None)
+        for name, x in (*zip(wanted, leaves, strict=False), *by_name.items()):
             if not isinstance(x, torch.Tensor):
-                fix = "pass tensors alone: anything else is part of the plan, as it was captured"
+                fix = "pass tensors alone, leave out what else the module was captured with: that is part of the plan"
                 raise UserError("SP1601", f"input {name} is of type {type(x).__name__}", fix)
+        in_order = all(x is not None for x in places[: len(leaves)])
+        if not self.module.training and in_order:  # or it is not known which ones are missing
+            read = {*self.executor._program("predict").inputs, *wanted[: len(leaves)], *by_name}
+            wanted = tuple(n for n in wanted if n in read)
+        given = matched("the module", wanted, leaves, by_name, "; a call with others needs a plan of its own")
         return dict(zip(wanted, given, strict=True))
 
     def _evaluated(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -242,6 +257,17 @@ def _hold(executor: Executor, module: nn.Module) -> None:
     executor._module = weakref.ref(module)
 
 
+def _by_name(named: dict[str, Any]) -> dict[str, Any]:
+    """The inputs in named arguments, under the names that torch.export gives them: `state=(h, c)` is `state_0` and
+    `state_1`, and capitals are small."""
+    found = {}
+    for path, x in tree_flatten_with_path(named)[0]:
+        keys = (getattr(k, "key", getattr(k, "idx", getattr(k, "name", ""))) for k in path)
+        if x is not None:
+            found["_".join(re.sub(r"[^a-z0-9]", "_", str(key).lower()) for key in keys).removeprefix("_")] = x
+    return found
+
+
 def _leave(held: list[torch.Tensor]) -> None:
     """Memory of their own for a module's parameters and statistics."""
     for tensor in held:
@@ -265,10 +291,10 @@ def _tensor(place: Any) -> torch.Tensor:
 
 
 class _Step(torch.autograd.Function):  # type: ignore[misc]
-    """(planned, number of inputs, inputs, parameters) -> prediction, or predictions."""
+    """(planned, number of inputs, inputs, parameters) -> predictions."""
 
     @staticmethod
-    def forward(ctx: Any, planned: Planned, count: int, *tensors: torch.Tensor) -> Any:
+    def forward(ctx: Any, planned: Planned, count: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         inputs, executor = tensors[:count], planned.executor
         with executor._lock:
             ctx.step = start_forward(executor, tuple(x.detach() for x in inputs), {})
@@ -281,7 +307,7 @@ class _Step(torch.autograd.Function):  # type: ignore[misc]
         trained = {n for n, needed in zip(names, ctx.needs_input_grad[2:], strict=True) if needed}
         made = zip(predictions, planned._sources, strict=True)
         ctx.mark_non_differentiable(*(p for p, own in made if not p.is_floating_point() or own.isdisjoint(trained)))
-        return predictions if len(predictions) > 1 else predictions[0]
+        return predictions
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:

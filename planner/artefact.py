@@ -21,12 +21,16 @@ DEEPEST = 40
 
 
 class Line(str):
-    """An entry of a list that is rendered already, canonically: for lists of hundreds of thousands."""
+    """What is rendered already, canonically: for lists of hundreds of thousands, and for fields of one line."""
 
     __slots__ = ()
 
 
 _compact = json.JSONEncoder(sort_keys=True, separators=(", ", ": "), allow_nan=False).encode
+
+
+def one_line(node: Any) -> Line:
+    return Line(_compact(node))
 
 
 def canonical_json(document: dict[str, Any]) -> str:
@@ -46,7 +50,7 @@ def digested_json(document: dict[str, Any]) -> str:
 def _render(node: Any, depth: int) -> str:
     if isinstance(node, Line):
         return node
-    if isinstance(node, dict) and depth < 6 and any(_is_long(v) for v in node.values()):
+    if isinstance(node, dict) and depth < 6 and any(_is_long(v) or isinstance(v, Line) for v in node.values()):
         return _lines({k: _render(v, depth + 1) for k, v in node.items()}, depth)
     if isinstance(node, list) and _is_long(node):
         pad = " " * (depth + 1)
@@ -65,7 +69,7 @@ def _is_long(node: Any) -> bool:
     if isinstance(node, list):
         return any(isinstance(v, dict | list | Line) for v in node)
     if isinstance(node, dict):
-        return any(_is_long(v) for v in node.values()) or len(node) > 12
+        return any(_is_long(v) or isinstance(v, Line) for v in node.values()) or len(node) > 12
     return False
 
 

@@ -32,6 +32,14 @@ def test_torch_module(arguments: tuple[str, ...], tmp_path: Path) -> None:
     assert float(done.stdout.split("same within")[1]) < 1e-3
 
 
+def test_own_loop(tmp_path: Path) -> None:
+    """It learns with a loss of its own, and the module has the weights."""
+    script = [sys.executable, str(ROOT / "examples" / "own_loop.py"), "--epochs", "4", "--width", "32", "--budget", "2"]
+    done = subprocess.run([*script, "--out", str(tmp_path)], capture_output=True, text=True, cwd=ROOT, timeout=1200)
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stdout + done.stderr
+    assert float(done.stdout.split("same within")[1]) < 1e-5
+
+
 def test_gpu_study_without_a_gpu(tmp_path: Path) -> None:
     """A dry run: the script holds together, whatever its times mean. A second call measures nothing again, and a part
     that finds no GPU says so and leaves the others alone."""

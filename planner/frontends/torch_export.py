@@ -17,6 +17,7 @@ from planner.frontends.torch_loss import CALLERS, Loss, append_loss
 from planner.frontends.torch_lowering import CaptureOptions, Lowering
 from planner.frontends.torch_modes import draws, reads_of_mode
 from planner.frontends.torch_program import PADDED, export, import_torch
+from planner.frontends.torch_results import returning
 from planner.frontends.torch_sharing import require_apart
 from planner.graph.builder import GraphBuilder
 from planner.graph.entries import order_entries
@@ -58,6 +59,8 @@ def capture_module(module: Any, inputs: Any, options: CaptureOptions | None = No
         accumulate=options.accumulate,
         evaluation=evaluation,
     )
+    if callers:
+        graph = returning(graph, torch, {"train_step": program, "predict": evaluated or program})
     kept = {v.name for v in graph.values}
     weights = {k: w for k, w in lowering.context.weights.items() if k in kept}
     graph, weights = order_entries(graph, weights)
@@ -132,7 +135,8 @@ def _in_evaluation(call: Callable[..., Any], *arguments: Any) -> Any:
         return call(*arguments)
     except UserError as error:
         what = f"in evaluation mode, which predict computes: {error.problem}"
-        raise UserError(error.code, what, error.fix) from error
+        fix = f"{error.fix}; or leave what evaluation mode alone does, such as choosing boxes, to the module's caller"
+        raise UserError(error.code, what, fix) from error
 
 
 def _rest_of_state(torch: Any, module: Any, known: set[str]) -> dict[str, Array]:

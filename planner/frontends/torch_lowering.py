@@ -48,6 +48,7 @@ from planner.frontends.torch_buffers import (
 )
 from planner.frontends.torch_loss import CALLERS, Loss
 from planner.frontends.torch_program import located_error, place_of
+from planner.frontends.torch_results import is_tensor, user_outputs
 from planner.graph.builder import GraphBuilder
 from planner.graph.model import DType, Role, unsupported
 from planner.graph.optimizer import Optimizer
@@ -115,10 +116,7 @@ class Lowering:
 
     def results(self, program: Any) -> tuple[list[str], str]:
         """(predictions, loss) of a lowered program. With loss=None, the first of several results is the loss."""
-        specs = program.graph_signature.output_specs
-        outputs = {s.arg.name for s in specs if s.kind.name == "USER_OUTPUT" and hasattr(s.arg, "name")}
-        (final,) = (n for n in program.graph.nodes if n.op == "output")
-        found = [self._result(n) for n in final.args[0] if getattr(n, "name", None) in outputs]
+        found = [self._result(node) for argument, node in user_outputs(program) if is_tensor(argument)]
         with_loss = self.wrapped and not self.context.evaluating
         if with_loss or (self.loss is None and len(found) > 1):
             return found[1:], found[0]
@@ -141,18 +139,16 @@ class Lowering:
                 self._call(node)
 
     def _check_outputs(self, program: Any) -> None:
-        specs = program.graph_signature.output_specs
-        users = [s for s in specs if s.kind.name == "USER_OUTPUT"]
         evaluating = self.context.evaluating
         several = self.wrapped or evaluating or self.loss in (None, CALLERS)
-        tensors = [s for s in users if type(s.arg).__name__ == "TensorArgument"]
-        if len(tensors) < 1 + (self.wrapped and not evaluating) or (len(tensors) > 1 and not several):
-            what = f"{len(tensors)} tensors" if tensors else "something that is no tensor"
-            raise UserError(
-                "SP1015",
-                f"the module returns {what}, not one",
-                "pass the loss as a function of all that it returns, or wrap it so that it returns the prediction only",
-            )
+        tensors = sum(is_tensor(argument) for argument, _ in user_outputs(program))
+        if self.wrapped and not evaluating:
+            tensors -= 1  # the loss
+        if tensors < 1 or (tensors > 1 and not several):
+            what = f"{tensors} tensors" if tensors else "something that is no tensor"
+            ways = "pass the loss as a function of all that it returns, or loss='caller' to keep a loop of your own"
+            fix = "return a tensor of floats" if several else f"{ways}, or let it return the prediction only"
+            raise UserError("SP1015", f"the module returns {what}, not one", fix)
         never = "change it only if self.training" if evaluating else ""
         if self.loss == CALLERS:
             never = "capture the module with its loss: buffers change at a step's end, and the caller's is not known"

@@ -229,6 +229,7 @@ def _frames(error: BaseException) -> list[tuple[str, str]]:
 
 PADDED = "the lengths of packed sequences are data: use padded ones, and mask what lies behind their ends"
 _RECURRENT = os.path.join("torch", "nn", "modules", "rnn.py")
+_UNKNOWN_RESULT = re.compile(r"Found <class '([^']+)'> in output, which is not a known type")
 _DATA_DEPENDENT = re.compile(r"data-?dependent|dynamic (shape|output)|dynamicoutput")
 
 
@@ -254,8 +255,13 @@ def _export_error(error: Exception) -> UserError:
         fix = "pass the module itself, not what torch.jit makes of it"
     if "zeros()" in text and any(file.endswith(_RECURRENT) for file, _ in _frames(error)):
         fix = PADDED
-    if "not a known type" in text:
-        fix = "return tensors alone, in tuples, lists or dicts (of transformers' models: config.use_cache = False)"
+    unknown = _UNKNOWN_RESULT.search(str(error))
+    if unknown:
+        problem = f"it returns a {unknown[1]}, of which PyTorch does not know what it holds"
+        fix = (
+            "return tensors, numbers and texts in tuples, lists, dicts and named tuples; call "
+            "torch.export.register_dataclass for a dataclass (of transformers' models: config.use_cache = False)"
+        )
     return UserError("SP1013", f"torch.export cannot capture the module{place}: {problem}", fix)
 
 

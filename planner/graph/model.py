@@ -24,6 +24,7 @@ from pydantic import (
 )
 
 from planner.errors import UserError
+from planner.graph.results import Structure, tensors
 from planner.units import Bytes
 
 ID_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,199}")
@@ -242,11 +243,20 @@ class Program(Frozen):
     nodes: tuple[Node, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    results: Structure = None
+    """What the module returns in place of its tensors alone (planner/graph/results.py); None: one, or a tuple."""
 
     @field_validator("name")
     @classmethod
     def _valid_name(cls, text: str) -> str:
         return valid_id(text)
+
+    @field_validator("results")
+    @classmethod
+    def _valid_results(cls, structure: Structure) -> Structure:
+        if structure is not None:
+            list(tensors(structure))
+        return structure
 
     @cached_property
     def node(self) -> Mapping[str, Node]:

@@ -5,10 +5,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from planner.artefact import canonical_json, read_json, sha256, write_text
+from planner.artefact import canonical_json, one_line, read_json, sha256, write_text
 from planner.errors import UserError
 from planner.graph.model import PERSISTENT, Graph, Node, Program, Value
+from planner.graph.results import tensors
 from planner.ops.base import find_op, op_named
+from planner.ops.caller_gradient import CallerGradientAttrs
 
 SCHEMA = 1
 
@@ -30,6 +32,7 @@ def graph_text(graph: Graph) -> str:
                 "inputs": list(p.inputs),
                 "outputs": list(p.outputs),
                 "nodes": [n.model_dump(mode="json", exclude_defaults=True) for n in p.nodes],
+                **({} if p.results is None else {"results": one_line(p.results)}),
             }
             for p in graph.programs
         ],
@@ -60,7 +63,7 @@ def parse_graph(document: dict[str, Any]) -> Graph:
     try:
         _known_fields(document, {"schema", "name", "values", "programs", "lr"}, "")
         for number, entry in enumerate(document["programs"]):
-            _known_fields(entry, {"name", "inputs", "outputs", "nodes"}, f"programs.{number}.")
+            _known_fields(entry, {"name", "inputs", "outputs", "nodes", "results"}, f"programs.{number}.")
         values = tuple(Value.model_validate(v) for v in document["values"])
         programs = tuple(
             Program(
@@ -68,6 +71,7 @@ def parse_graph(document: dict[str, Any]) -> Graph:
                 inputs=p["inputs"],
                 outputs=p["outputs"],
                 nodes=tuple(_parse_node(n) for n in p["nodes"]),
+                results=p.get("results"),
             )
             for p in document["programs"]
         )
@@ -187,3 +191,15 @@ def validate(graph: Graph) -> None:
         for value in (*program.inputs, *program.outputs):
             if value not in available:
                 raise UserError("SP1009", f"{program.name} names {value!r}, which nothing makes", "capture it again")
+        _validate_results(program)
+
+
+def _validate_results(program: Program) -> None:
+    """What the module returns has as many tensors as the program, in training those that the caller's loss is of."""
+    if program.results is None:
+        return
+    waiting = (n.attrs.predictions for n in program.nodes if isinstance(n.attrs, CallerGradientAttrs))
+    told, made = len([*tensors(program.results)]), next(waiting, len(program.outputs))
+    if told != made:
+        problem = f"the results of {program.name} name {told} tensors, it makes {made}"
+        raise UserError("SP1009", problem, "capture it again")

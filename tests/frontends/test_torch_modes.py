@@ -173,6 +173,7 @@ def test_what_evaluation_mode_cannot_is_told() -> None:
         if code == "SP1001":
             uses = explain_module(net, torch.randn(ROWS, COLUMNS))
             assert [u.operator for u in uses if u.kind == "unsupported"] == ["aten.poisson"]
-        with pytest.raises(UserError, match=f"{code}: in evaluation mode, which predict computes: "):
+        with pytest.raises(UserError, match=f"{code}: in evaluation mode, which predict computes: ") as raised:
             capture_module(net, torch.randn(ROWS, COLUMNS))
+        assert "leave what evaluation mode alone does" in raised.value.fix
         assert net.training and not hasattr(nn.Module, "training")

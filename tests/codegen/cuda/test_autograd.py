@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -202,3 +204,33 @@ def test_a_step_of_its_own_runs_both_passes(executor: CudaExecutor) -> None:
     torch.testing.assert_close(moved, 0.1 * gradients[0].sum(0), rtol=1e-4, atol=1e-5)
     times = executor.node_times(repetitions=1)
     assert set(times) == {n.node for n in executor.plan.program["train_step"].nodes if n.stage_ns}
+
+
+class Masked(nn.Module):
+    """A structure with a mask, another one in evaluation mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.out = nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        y = self.out(x)
+        return {"y": [y, None], "positive": y > 0} if self.training else (y > 0, "mask")
+
+
+def test_returns_what_the_module_returns(tmp_path: Path) -> None:
+    captured, x = capture(Masked(), torch.randn(5, 8), loss="caller"), torch.randn(5, 8)
+    found = make(plan_for(captured.graph, 2), captured.graph, tmp_path / "masked")
+    captured.write_weights(tmp_path / "masked" / "weights.npz")
+    with found(poison=True, null_device=True) as executor:
+        planned, plain = Planned(Masked(), executor), Masked()
+        ours, theirs = planned(x), plain(x)
+        assert list(ours) == list(theirs) and ours["y"][1] is None
+        torch.testing.assert_close(ours["y"][0], theirs["y"][0])
+        for call, results in ((planned, ours), (plain, theirs)):
+            results["y"][0][results["positive"]].square().sum().backward()
+            call.eval()
+        torch.testing.assert_close(planned.module.out.weight.grad, plain.out.weight.grad)
+        mask, text = planned(x)
+        assert torch.equal(mask, plain(x)[0]) and text == "mask"
