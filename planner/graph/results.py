@@ -13,6 +13,22 @@ Structure = Any
 """A JSON value, as described above."""
 
 PLAIN = "float32"
+ELEMENTS = frozenset(
+    {
+        PLAIN,
+        "float64",
+        "float16",
+        "bfloat16",
+        "complex64",
+        "complex128",
+        "bool",
+        "uint8",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+    }
+)
 
 
 def is_plain(structure: Structure) -> bool:
@@ -25,6 +41,8 @@ def is_plain(structure: Structure) -> bool:
 def tensors(structure: Structure) -> Iterator[str]:
     """The element types of the tensors, in order. ValueError: it is no structure."""
     if isinstance(structure, str):
+        if structure not in ELEMENTS:
+            raise ValueError(f"no element type: {structure[:80]}")
         yield structure
         return
     fields = set(structure) if isinstance(structure, dict) else None

@@ -45,6 +45,7 @@ WRONG: list[Any] = [
     *(3, ["float32"], {"constant": [1]}, {"kind": "list"}, {"kind": 1, "parts": []}),
     {"kind": "list", "parts": ["float32"], "more": 1},
     {"kind": "list", "parts": [None]},
+    {"kind": "list", "parts": ["nn"]},
 ]
 
 
