@@ -115,10 +115,11 @@ class Solved:
             raise infeasible(self.setting, self._schedules, self._threads, choice)
         known_ns = min(map(total, known), default=math.inf)
         given = self.setting, self._schedules, self._threads, choice
-        found = [Beside(*given).plan(self.arena, at_least, known_ns)] if self.beside else []
+        beside = Beside(*given)
+        found = [beside.plan(self.arena, at_least, known_ns)] if self.beside else []
         if self.every_level or not any([*found, self.beside and known]):
             known_ns = min([known_ns, *(total(plan) for plan in found if plan)])
-            found.append(fastest_within(*given, at_least, known_ns))
+            found.append(fastest_within(*given, at_least, known_ns, beside.others_ns))
         if not any([*found, *known]):
             raise infeasible(*given)
         return min((plan for plan in found if plan), key=lambda p: preference(p, at_least), default=None)
