@@ -69,7 +69,7 @@ class DType(StrEnum):
 
     @property
     def itemsize(self) -> int:
-        return {"float32": 4, "bfloat16": 2, "int64": 8, "int32": 4, "uint8": 1, "float64": 8}[self.value]
+        return _ITEMSIZE[self]
 
     @property
     def short(self) -> str:
@@ -81,6 +81,16 @@ class DType(StrEnum):
             "uint8": "u8",
             "float64": "f64",
         }[self.value]
+
+
+_ITEMSIZE: Mapping[DType, int] = {
+    DType.FLOAT32: 4,
+    DType.BFLOAT16: 2,
+    DType.INT64: 8,
+    DType.INT32: 4,
+    DType.UINT8: 1,
+    DType.FLOAT64: 8,
+}
 
 
 class Layout(StrEnum):

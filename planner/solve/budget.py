@@ -13,7 +13,17 @@ import numpy as np
 
 from planner.errors import InternalError, UserError
 from planner.plan.schema import Plan
-from planner.solve.assemble import Setting, alive_bytes, arena_of, assemble, completed, draft, too_small, unpacked_ns
+from planner.solve.assemble import (
+    Draft,
+    Setting,
+    alive_bytes,
+    arena_of,
+    assemble,
+    completed,
+    draft,
+    too_small,
+    unpacked_ns,
+)
 from planner.solve.memory.frontier import TRAIN, Frontier, fixed_programs, frontier
 from planner.solve.memory.search import State, cheapest
 from planner.solve.rewriting import calm
@@ -82,12 +92,14 @@ def fastest_within(
     choice: Frontier,
     at_least: int = 0,
     known_ns: float = math.inf,
+    others_ns: float | None = None,
 ) -> Plan | None:
     """The fastest plan that fits; None: there is none. `known_ns`: time of a plan that there is already; what certainly
-    takes longer is not looked at."""
+    takes longer is not looked at. `others_ns`: as of `certain_others_ns`, where that is known."""
     beside = any(s.spans for s in schedules.values())
     schedules = calm(setting.graph, schedules)
-    others_ns = certain_others_ns(setting, schedules, threads, choice)
+    if others_ns is None:
+        others_ns = certain_others_ns(setting, schedules, threads, choice)
     # Signals between lanes are not in the estimates; in steps of microseconds they decide.
     signals = 2 * setting.costs.sync_ns * len(schedules[TRAIN].order)
     # Modes that were chosen to run beside others may do so again.
@@ -97,7 +109,7 @@ def fastest_within(
         shortest = (choice.base_ns + state.least_ns) * sure - signals
         if state.peak > setting.capacity or shortest + others_ns > known_ns:
             continue
-        for plan in _assembled(setting, schedules, threads, choice, state, known_ns - others_ns):
+        for plan in _assembled(setting, schedules, threads, choice, state, known_ns, others_ns):
             best = min((p for p in (best, plan) if p), key=lambda p: preference(p, at_least))
         if best and _time(best) >= at_least:
             known_ns = min(known_ns, _time(best))
@@ -112,6 +124,15 @@ def certain_others_ns(
     fastest = {name: other.within(setting.target.memory.capacity) for name, other in choice.others.items()}
     made = draft(setting, {**calm(setting.graph, schedules), **fastest}, threads)
     return CERTAIN * sum(unpacked_ns(setting, made, name) for name in made.schedules if name != TRAIN)
+
+
+def longer(setting: Setting, made: Draft, others_ns: float, known_ns: float) -> bool:
+    """Whether a plan certainly takes longer than another one. `others_ns`: of its programs but the training step."""
+    if known_ns == math.inf:
+        return False
+    if CERTAIN * made.schedules[TRAIN].busiest_ns + others_ns > known_ns:  # to replay it takes far longer than this
+        return True
+    return CERTAIN * unpacked_ns(setting, made, TRAIN) + others_ns > known_ns
 
 
 def _fixed(setting: Setting, schedules: Mapping[str, Schedule], threads: tuple[int, ...]) -> Plan:
@@ -178,15 +199,15 @@ def _assembled(
     choice: Frontier,
     state: State,
     known_ns: float,
+    others_ns: float,
 ) -> list[Plan]:
-    """The state's plans that fit, without those whose training step certainly takes longer than `known_ns`: to pack
-    them would take the most time. Transfers that overlap hold more memory, and need not be faster where they wait for
-    each other."""
+    """The state's plans that fit, without those that certainly take longer than `known_ns`: to pack them would take the
+    most time. Transfers that overlap hold more memory, and need not be faster where they wait for each other."""
     rewrites, schedules = choice.rewrite(state), choice.schedules(state, schedules)
     found = []
     for overlap in (True, False) if rewrites[TRAIN].transfers else (True,):
         made = draft(setting, schedules, threads, rewrites, overlap=overlap)
-        if known_ns < math.inf and CERTAIN * unpacked_ns(setting, made, TRAIN) > known_ns:
+        if longer(setting, made, others_ns, known_ns):
             continue
         try:
             found.append(completed(setting, made))

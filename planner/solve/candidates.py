@@ -3,8 +3,8 @@ budget."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from planner.graph.model import Graph
 from planner.plan.schema import Plan
@@ -66,10 +66,17 @@ class Solved:
         choice = frontier(quiet, calm(quiet.graph, self._schedules), given=[State({})])
         return Beside(quiet, self._schedules, self._threads, choice).plan(self.arena, 0, known_ns)
 
-    @property
-    def least(self) -> Least:
-        """What it needs whatever is decided."""
+    @cached_property
+    def least(self) -> Least | None:
+        """What it needs whatever is decided; None: that is not known."""
+        if TRAIN not in self.given or self.every_level or not self.setting.same_bits:
+            return None
         return Least(self.setting, self._schedules, self._threads, ABOVE if self.beside else 1.0)
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether certainly nothing that `rewritten` looks for fits."""
+        return self.least is not None and not self.least.fits
 
     @property
     def _step_ns(self) -> int:
@@ -108,10 +115,11 @@ class Solved:
             raise infeasible(self.setting, self._schedules, self._threads, choice)
         known_ns = min(map(total, known), default=math.inf)
         given = self.setting, self._schedules, self._threads, choice
-        found = [Beside(*given).plan(self.arena, at_least, known_ns)] if self.beside else []
+        beside = Beside(*given)
+        found = [beside.plan(self.arena, at_least, known_ns)] if self.beside else []
         if self.every_level or not any([*found, self.beside and known]):
             known_ns = min([known_ns, *(total(plan) for plan in found if plan)])
-            found.append(fastest_within(*given, at_least, known_ns))
+            found.append(fastest_within(*given, at_least, known_ns, beside.others_ns))
         if not any([*found, *known]):
             raise infeasible(*given)
         return min((plan for plan in found if plan), key=lambda p: preference(p, at_least), default=None)
@@ -135,7 +143,8 @@ class Solved:
         return Beside(free, self._schedules, self._threads, self._states(first)).along(self.arena)
 
 
-class Slow(NamedTuple):
+@dataclass(frozen=True)
+class Slow:
     """One node at a time on few lanes, not planned to the end because that is slower where memory is no matter."""
 
     least_ns: float
@@ -143,16 +152,24 @@ class Slow(NamedTuple):
     setting: Setting
     schedules: dict[str, Schedule]
 
-    @property
-    def least(self) -> Least:
-        """What it needs whatever is decided."""
+    @cached_property
+    def least(self) -> Least | None:
+        """As of `Solved`."""
+        if TRAIN not in self.schedules or not self.setting.same_bits:
+            return None
         return Least(self.setting, *_on_lanes(self.setting, self.schedules))
 
-    @property
-    def alive(self) -> int:
-        """No plan of it in which nothing runs again needs fewer bytes."""
+    @cached_property
+    def alive_fits(self) -> bool:
+        """Whether a plan of it in which nothing runs again may fit: no such plan needs fewer bytes than are alive."""
         schedules, threads = _on_lanes(self.setting, self.schedules)
-        return alive_bytes(self.setting, draft(self.setting, on_stored(self.setting, schedules), threads))
+        made = draft(self.setting, on_stored(self.setting, schedules), threads)
+        return alive_bytes(self.setting, made) <= self.setting.capacity
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether certainly nothing fits."""
+        return self.least is not None and not self.least.fits and not self.alive_fits
 
 
 def _on_lanes(setting: Setting, schedules: dict[str, Schedule]) -> tuple[dict[str, Schedule], tuple[int, ...]]:

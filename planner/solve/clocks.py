@@ -5,7 +5,6 @@ slice starts. All slices of a stage are added at once, as arrays: with 68 lanes 
 work of the interpreter for the same arithmetic.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +40,8 @@ class Clocks:
         """Per lane: what is finished when its next entry starts, as far as lane order and waits say."""
         self._length = np.zeros(lanes, np.int32)
         self._stages: list[Stage] = []
+        self._where: dict[tuple[int, ...], tuple[Longs, Longs]] = {}
+        """Lanes -> the same as an array, and one of as many numbers from 0 on."""
         self._stage_of = np.zeros(64, np.int32)
         """The stage of every slice."""
         self._known = np.zeros((64, lanes), np.int32)
@@ -48,34 +49,42 @@ class Clocks:
         self._at = np.zeros((64, lanes), np.int32)
         """(position, lane): the slice that is that entry."""
 
-    def certain(self, lanes: Sequence[int]) -> list[int]:
+    def certain(self, lanes: tuple[int, ...]) -> list[int]:
         """Per lane: the entries that are certain to be finished when the next slice on any of `lanes` starts."""
-        least: list[int] = self._latest[list(lanes)].min(axis=0).tolist()
+        where, _ = self._arrays(lanes)
+        least: list[int] = np.minimum.reduce(self._latest.take(where, axis=0)).tolist()
         return least
 
-    def add(self, name: str, lanes: Sequence[int], needed: Ints | None) -> tuple[Stage, list[tuple[str, ...]]]:
+    def _arrays(self, lanes: tuple[int, ...]) -> tuple[Longs, Longs]:
+        """The lanes, and their places among them."""
+        if lanes not in self._where:
+            self._where[lanes] = np.array(lanes, np.int64), np.arange(len(lanes))
+        return self._where[lanes]
+
+    def add(self, name: str, lanes: tuple[int, ...], needed: Ints | None) -> tuple[Stage, list[tuple[str, ...]]]:
         """Append one slice to each of `lanes` (all different).
 
         `needed`: (slices, lanes), position + 1 of the last entry there that a slice needs; 0 where it needs none.
         None: no slice needs any.
         Returns the stage, and for every slice the waits that nothing implies: names of slices and of whole stages.
         """
-        where, count = np.array(lanes, np.int64), len(lanes)
-        rows = np.arange(count)
-        heard = self._latest[where]
+        (where, rows), count = self._arrays(lanes), len(lanes)
+        heard = self._latest.take(where, axis=0)
         waits: list[tuple[str, ...]] = [()] * count
         if needed is not None:
             missing = needed * (needed > heard)
             missing[rows, where] = 0  # lane order
-            if missing.any():
-                heard = self._heard(heard, missing, where)
+            latest = np.maximum.reduce(missing)
+            if latest.any():
+                heard = self._heard(heard, missing, latest, where, rows)
                 # A wait is superfluous when the knowledge that comes with another wait covers it.
                 chosen = missing > heard
                 np.maximum(heard, missing, out=heard)
                 self._name(chosen, missing, heard, waits)
         ends = self._length[where]
         first = self._stages[-1].first + len(self._stages[-1].places) if self._stages else 0
-        stage = Stage(name, where, ends + 1, tuple(zip(lanes, (ends + 1).tolist(), strict=True)), first)
+        behind_ends = ends + 1
+        stage = Stage(name, where, behind_ends, tuple(zip(lanes, behind_ends.tolist(), strict=True)), first)
         behind = first + count
         self._known, self._stage_of = _grown(self._known, behind), _grown(self._stage_of, behind)
         self._known[first:behind] = heard
@@ -87,21 +96,21 @@ class Clocks:
         self._stages.append(stage)
         return stage, waits
 
-    def _heard(self, base: Ints, missing: Ints, where: Any) -> Ints:
-        """What the slices know once everything missing has finished, without the waits' own positions."""
-        latest = missing.max(axis=0)
-        common = missing == latest[None, :]
-        common[np.arange(len(where)), where] = True
+    def _heard(self, base: Ints, missing: Ints, latest: Ints, where: Longs, rows: Longs) -> Ints:
+        """What the slices know once everything missing has finished, without the waits' own positions. `latest`: the
+        most that is missing of every lane."""
+        common = missing == latest
+        common[rows, where] = True
         if common.all():  # mostly, all slices need the same: then they come to know the same
-            lanes_of = np.flatnonzero(latest)
-            everything: Ints = np.maximum(base, self._knowledge(lanes_of, latest[lanes_of] - 1).max(axis=0)[None, :])
+            (lanes_of,) = latest.nonzero()
+            everything: Ints = np.maximum(base, np.maximum.reduce(self._knowledge(lanes_of, latest[lanes_of] - 1)))
             return everything
-        rows, at = np.nonzero(missing)
+        slices, at = missing.nonzero()
         # Slices mostly need the same others (all of an earlier stage); a distinct one is looked up once.
-        keys = at.astype(np.int64) << 32 | missing[rows, at]
+        keys = at.astype(np.int64) << 32 | missing[slices, at]
         distinct, which = np.unique(keys, return_inverse=True)
         wanted = np.zeros((len(base), len(distinct)), bool)
-        wanted[rows, which] = True
+        wanted[slices, which] = True
         known = self._knowledge(distinct >> 32, (distinct & 0xFFFFFFFF) - 1)
         heard = base.copy()
         for row in np.flatnonzero(wanted.any(axis=1)).tolist():

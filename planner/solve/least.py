@@ -45,6 +45,11 @@ class Least:
         """The bound; 0: none is known."""
         return self._search.least
 
+    @property
+    def fits(self) -> bool:
+        """Whether there may be a plan of it within the budget."""
+        return self.bytes <= self.beside * self.setting.capacity
+
     @cached_property
     def choice(self) -> Frontier | None:
         """What needs no more than the bound; None: nothing that has been found."""
@@ -65,8 +70,7 @@ def lowest(given: Sequence[Least]) -> Least:
 
 def told(given: Sequence[Least]) -> Infeasible | None:
     """SP1301 where nothing that is given fits; None: something may, or smaller plans may be found by a search."""
-    capacity = lowest(given).setting.capacity
-    if any(one.bytes <= one.beside * capacity for one in given):
+    if any(one.fits for one in given):
         return None
     one = lowest(given)
     # Whether the slower pool has room for what moves is not known before all of it is packed.

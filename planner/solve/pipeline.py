@@ -25,7 +25,6 @@ from planner.solve.budget import (
 from planner.solve.candidates import SURE, Slow, Solved, on_stored, total
 from planner.solve.least import Least, told
 from planner.solve.memory.beside import small
-from planner.solve.memory.frontier import TRAIN
 from planner.solve.options import PlanOptions
 from planner.solve.schedule import Schedule
 from planner.solve.scheduling import Scheduler, base_schedules
@@ -117,47 +116,58 @@ def _within_budget(candidates: Sequence[Solved], slow: Sequence[Slow]) -> Plan:
     whole = [c for c in candidates if c.total_ns >= fastest.total_ns]
     fitting = [c for c in whole if c.fits]
     plans = [min(fitting, key=lambda c: c.total_ns).plan] if fitting else []
-    refused: list[Infeasible] = []
+    refused: dict[int, Infeasible] = {}
+    """By the number of the candidate in the order in which they have their turns."""
     bases = _bases(candidates)
     least = _least(bases, slow)
-    if not plans and least and all(left.alive > left.setting.capacity for left in slow):
+    if not plans and least and not any(left.alive_fits for left in slow):
         hopeless = told(least)
         if hopeless:
             raise _smallest([hopeless], whole)
 
-    def rewrite(base: Solved) -> None:
+    def rewrite(number: int, base: Solved) -> None:
         try:
             plan = base.rewritten(fastest.total_ns, bases[0], plans)
         except Infeasible as error:
-            refused.append(error)
+            refused[number] = error
         else:
             plans.extend([plan] if plan else [])
 
-    for base in sorted(bases, key=lambda c: c.total_ns):
+    too_large: dict[int, Solved | Slow] = {}
+    """What certainly does not fit: how small it would be is worth a search only where nothing else fits."""
+    turns = sorted(bases, key=lambda c: c.total_ns)
+    for number, base in enumerate(turns):
         if plans and not base.every_level and base.total_ns >= min(map(total, plans)):
             continue
-        rewrite(base)
-    for least_ns, setting, schedules in sorted(slow, key=lambda left: left.least_ns):
-        if plans and least_ns >= min(map(total, plans)):
+        if base.hopeless:
+            too_large[number] = base
+        else:
+            rewrite(number, base)
+    for number, left in enumerate(sorted(slow, key=lambda left: left.least_ns), len(turns)):
+        if plans and left.least_ns >= min(map(total, plans)):
             break
-        other = Solved(setting, schedules)
+        if left.hopeless:
+            too_large[number] = left
+            continue
+        other = Solved(left.setting, left.schedules)
         if other.fits:
             plans.append(other.plan)
         else:
-            rewrite(other)
+            rewrite(number, other)
     if not plans:
         plans = [plan for one in least if one.bytes <= one.setting.capacity and (plan := one.plan)]
     if not plans:
-        raise _smallest(refused, whole)
+        for number, one in too_large.items():
+            rewrite(number, one if isinstance(one, Solved) else Solved(one.setting, one.schedules))
+        raise _smallest([refused[number] for number in sorted(refused)], whole)
     return min(plans, key=total)
 
 
 def _least(bases: Sequence[Solved], slow: Sequence[Slow]) -> list[Least]:
     """What each of them needs at least; nothing where that is not known of all."""
-    settings = [base.setting for base in bases]
-    if any(TRAIN not in base.given or base.every_level for base in bases) or not all(s.same_bits for s in settings):
-        return []
-    return [*(base.least for base in bases), *(left.least for left in slow)]
+    found = [*(base.least for base in bases), *(left.least for left in slow)]
+    known = [one for one in found if one]
+    return known if len(known) == len(found) else []
 
 
 def _smallest(refused: Sequence[Infeasible], whole: Sequence[Solved]) -> Infeasible:

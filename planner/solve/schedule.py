@@ -50,6 +50,16 @@ class Schedule:
             return float(sum(c.total_ns for c in self.choices.values()))
         return max((end for _, end in self.spans.values()), default=0.0)
 
+    @property
+    def busiest_ns(self) -> int:
+        """How long the lane that has most to do is busy: no replay without measured pairs is shorter."""
+        busy: dict[int, int] = {}
+        for node, lanes in self.lanes.items():
+            took = sum(self.choices[node].stage_ns)
+            for lane in lanes:
+                busy[lane] = busy.get(lane, 0) + took
+        return max(busy.values(), default=0)
+
 
 def one_at_a_time(program: str, order: Sequence[Node], choices: Mapping[str, Choice]) -> Schedule:
     """Slice i of every node runs on lane i: nothing co-runs, but for lanes that a node leaves idle."""

@@ -17,6 +17,7 @@ from planner.errors import UserError
 from planner.graph.model import Graph
 from planner.plan.check import check
 from planner.plan.schema import Plan
+from planner.solve.assemble import draft, unpacked_ns
 from planner.solve.budget import within_budget
 from planner.solve.memory.footprints import Footprints
 from planner.solve.memory.frontier import Frontier, frontier
@@ -166,3 +167,15 @@ def test_small_instances_are_solved_to_the_optimum(seed: int) -> None:
     for chosen in itertools.product(("keep", "share", "own", "fresh"), repeat=len(values)):
         found = exact.of(steps(made, dict(zip(values, chosen, strict=True))))
         assert min(s.extra_ns for s in choice.states if s.peak <= found.peak) <= found.extra_ns
+
+
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=20, deadline=None)
+def test_no_replay_is_shorter_than_its_busiest_lane(seed: int) -> None:
+    rng = random.Random(seed)
+    rewriter = Rewriter(
+        random_net(rng, rng.randrange(4, 16)), rng.randrange(1, 5), policy=rng.choice(["sequential", "liu"])
+    )
+    made = draft(rewriter.setting, rewriter.schedules)
+    for name, schedule in made.schedules.items():
+        assert 0 < schedule.busiest_ns <= unpacked_ns(rewriter.setting, made, name)

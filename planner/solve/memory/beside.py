@@ -11,13 +11,14 @@ The other programs run one after the other: they need less than a training step,
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import islice
 
 from planner.errors import UserError
 from planner.graph.model import Graph
 from planner.plan.schema import Plan, Slowdown
-from planner.solve.assemble import Draft, Setting, alive_bytes, completed, draft, unpacked_ns
-from planner.solve.budget import CERTAIN, certain_others_ns, preference
+from planner.solve.assemble import Draft, Setting, alive_bytes, completed, draft
+from planner.solve.budget import certain_others_ns, longer, preference
 from planner.solve.corunning.interference import Interference
 from planner.solve.keep import kept_values
 from planner.solve.memory.frontier import TRAIN, Frontier
@@ -59,6 +60,11 @@ class Beside:
     """The states worth having in the modes of `schedules`."""
     _known: dict[int, "_Ways"] = field(default_factory=dict)
 
+    @cached_property
+    def others_ns(self) -> float:
+        """What the programs besides the training step certainly take."""
+        return certain_others_ns(self.setting, self.schedules, self.threads, self.choice)
+
     def plan(self, top: int, at_least: int, known_ns: float) -> Plan | None:
         """The fastest plan that fits; None: none does, or none is faster than one that there is already. `top`: the
         highest level, bytes. `at_least`: ns below which promises are not sought. `known_ns`: time of the plan that
@@ -66,7 +72,6 @@ class Beside:
         every = small(self.setting.graph)
         # Signals between lanes are not in a schedule's times; in steps of microseconds they decide.
         signals = 2 * self.setting.costs.sync_ns * len(self.schedules[TRAIN].order)
-        others_ns = certain_others_ns(self.setting, self.schedules, self.threads, self.choice)
         best: Plan | None = None
         seen: list[Mapping[str, Schedule]] = []
         fitting = 0
@@ -77,13 +82,13 @@ class Beside:
             if fitting == FITTING and not every:
                 break
             seen.append(made.schedules)
-            if SURE * made.schedules[TRAIN].end_ns - signals + others_ns > known_ns:
+            if SURE * made.schedules[TRAIN].end_ns - signals + self.others_ns > known_ns:
                 if every:
                     continue
                 break
             if alive_bytes(self.setting, made) > self.setting.capacity:
                 continue
-            if CERTAIN * unpacked_ns(self.setting, made, TRAIN) + others_ns > known_ns:
+            if longer(self.setting, made, self.others_ns, known_ns):
                 fitting += 1  # it fits, and is slower than what is known: levels below most likely are, too
                 continue
             plan = self._fitting(made)
