@@ -1,6 +1,7 @@
-"""ATen's recurrent layers, unrolled over time: one product with the inputs of all times, then cell after cell."""
+"""ATen's recurrent layers, unrolled over time: one product with the inputs of many times, then cell after cell."""
 
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 from planner.frontends.aten import Context, lowers, require
@@ -37,18 +38,17 @@ def _unrolled(c: Context, x: str, states: list[str], parameters: list[Any], cell
     w_input, w_hidden, *rest = parameters
     b_input, b_hidden = rest[:2] if len(rest) > 1 else (None, None)
     projection = rest[-1] if len(rest) % 2 else None
-    features = [c.shape(c.val(w)) for w in (w_input, w_hidden)]
-    blocks = steps_of_blocks(times, batch, features)
-    rows = c.split(c.reshape(x, (times * batch, width)), 0, [steps * batch for steps in blocks])
-    parts: list[str] = []
-    for block, steps in zip(rows, blocks, strict=True):
-        parts += c.split(_linear(c, block, w_input, b_input), 0, [batch] * steps)
+    sizes = steps_of_blocks(times, batch, [c.shape(c.val(w)) for w in (w_input, w_hidden)])
+    rows = c.split(c.reshape(x, (times * batch, width)), 0, [steps * batch for steps in sizes])
+    blocks = [*zip(rows, sizes, accumulate(sizes), strict=True)]
     found: list[str] = [""] * times
-    for t in reversed(range(times)) if backwards else range(times):
-        states = cell(c, parts[t], _linear(c, states[0], w_hidden, b_hidden), states)
-        if projection is not None:
-            states = [_linear(c, states[0], projection, None), *states[1:]]
-        found[t] = states[0]
+    for block, steps, end in reversed(blocks) if backwards else blocks:
+        parts = c.split(_linear(c, block, w_input, b_input), 0, [batch] * steps)
+        for t in reversed(range(steps)) if backwards else range(steps):
+            states = cell(c, parts[t], _linear(c, states[0], w_hidden, b_hidden), states)
+            if projection is not None:
+                states = [_linear(c, states[0], projection, None), *states[1:]]
+            found[end - steps + t] = states[0]
     return found, states
 
 
