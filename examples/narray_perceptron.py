@@ -13,7 +13,6 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from sklearn.datasets import load_digits
 
 import codegen.dataflow
 from planner import narray as na
@@ -147,6 +146,8 @@ def initial(hidden: int) -> dict[str, np.ndarray]:
 
 def digits() -> list[tuple[np.ndarray, np.ndarray]]:
     """Batches of images (64 numbers each, 0 to 1) and one-hot rows."""
+    from sklearn.datasets import load_digits  # takes seconds, and what imports the classes above may not want it
+
     data = load_digits()
     images, classes = (data.data / 16).astype(np.float32), np.eye(10, dtype=np.float32)[data.target]
     starts = range(0, len(images) - BATCH + 1, BATCH)

@@ -12,7 +12,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 import planner
 from codegen.autograd import Planned
@@ -63,7 +63,7 @@ def main() -> int:
         made = make(captured, out=options.out, budget_s=options.budget, progress=update)
 
     digits = torch.tensor(load_digits().data, dtype=torch.float32) / 16
-    batches = DataLoader(digits, BATCH, shuffle=True, drop_last=True)  # type: ignore[arg-type, var-annotated]
+    batches = DataLoader(TensorDataset(digits), BATCH, shuffle=True, drop_last=True)
     with executor_class(made.folder)(seed=0) as executor:
         planned = Planned(module, executor)
         optimizer = torch.optim.Adam(module.parameters(), lr=3e-3)
@@ -71,7 +71,7 @@ def main() -> int:
         means = []
         for epoch in range(options.epochs):
             losses = []
-            for images in batches:
+            for (images,) in batches:
                 loss = loss_of(planned(images), images)
                 optimizer.zero_grad()
                 loss.backward()
