@@ -267,23 +267,22 @@ class Shaping(Values):
     def _part(self, x: str, axis: int, start: int, stop: int, step: int) -> str | None:
         """A slice of one of the values that x was joined of, or that it was split into. Whoever reads the last output
         of a recurrent layer alone leaves no gradient for all others."""
-        for sizes in self._parts.get((x, axis), {}):
-            for place, end in enumerate(accumulate(sizes)):
-                first = end - sizes[place]
+        for sizes, parts in self._parts.get((x, axis), {}).items():
+            for part, size, end in zip(parts, sizes, accumulate(sizes), strict=True):
+                first = end - size
                 if first <= start and stop <= end:
-                    return self.slice(self._known(x, axis, sizes)[place], axis, start - first, stop - first, step)
+                    return self.slice(self._with_axis(part, x, axis), axis, start - first, stop - first, step)
         if stop - start == 1:  # of both directions
             for along in range(self.rank(x)):
-                for sizes in self._parts.get((x, along), {}):
-                    parts = [self._part(p, axis, start, stop, step) for p in self._known(x, along, sizes)]
-                    if None not in parts:
-                        return self.concat([p for p in parts if p], along)
+                for parts in self._parts.get((x, along), {}).values():
+                    found = [self._part(self._with_axis(p, x, along), axis, start, stop, step) for p in parts]
+                    if None not in found:
+                        return self.concat([p for p in found if p], along)
         return None
 
-    def _known(self, x: str, axis: int, sizes: tuple[int, ...]) -> list[str]:
-        """The parts of these sizes, each with all of x's axes."""
-        parts = self._parts[x, axis][sizes]
-        return [p if self.rank(p) == self.rank(x) else self.unsqueeze(p, axis) for p in parts]
+    def _with_axis(self, part: str, x: str, axis: int) -> str:
+        """A known part of x with all of x's axes."""
+        return part if self.rank(part) == self.rank(x) else self.unsqueeze(part, axis)
 
     def split(self, x: str, axis: int, sizes: Sequence[int]) -> list[str]:
         """The parts of an axis, which they fill: one pass over x, and one over the gradient. Whoever asks for them
@@ -302,7 +301,7 @@ class Shaping(Values):
         known, wanted = self._parts.setdefault((x, axis), {}), tuple(sizes)
         if wanted not in known:
             known[wanted] = self.outputs("split", x, attrs=SplitAttrs(axis=axis, sizes=wanted))
-        return self._known(x, axis, wanted)
+        return [self._with_axis(part, x, axis) for part in known[wanted]]
 
     def select(self, x: str, axis: int, index: int) -> str:
         shape = self.shape(x)
