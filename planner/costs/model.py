@@ -47,8 +47,12 @@ def candidate_modes(op: Op, signature: Signature, lanes: int) -> Iterator[Mode]:
     counts = sorted({1, lanes, *(2**i for i in range(lanes.bit_length()) if 2**i <= lanes)})
     for (kernel, dim), limit in sorted(op.dims(signature).items()):
         for count in counts:
-            if count <= limit:
-                yield Mode(kernel, dim, count)
+            if count <= limit and not op.same_cut(signature, mode := Mode(kernel, dim, count)):
+                yield mode
+
+
+_PARTIAL = ("batch", "rows")
+"""Dimensions whose slices each have a partial gradient of all weights."""
 
 
 def modelled_facts(op: Op, signature: Signature, mode: Mode) -> Facts:
@@ -57,7 +61,7 @@ def modelled_facts(op: Op, signature: Signature, mode: Mode) -> Facts:
     if mode.kernel != "onednn":
         return {}
     smallest = min((t.bytes for t in (*signature.inputs, *signature.outputs) if len(t.shape) > 1), default=0)
-    wanted = {"packed": smallest, "partial": smallest if mode.dim == "batch" and mode.slices > 1 else 0}
+    wanted = {"packed": smallest, "partial": smallest if mode.dim in _PARTIAL and mode.slices > 1 else 0}
     asked = {f"{part}_bytes": size for part, size in wanted.items() if size}
     used = {part.name for part in op.scratch(signature, mode, asked)}
     return {**{f"{part}_bytes": size for part, size in wanted.items() if part in used}, "scratch_bytes": 4096}

@@ -30,6 +30,7 @@ from planner.ops.base import (
     split_channels,
     writes,
 )
+from planner.ops.conv_rows import Windows, elements_of
 from planner.ops.stored import PLAIN, stored_as
 from planner.units import Bytes, align
 
@@ -57,13 +58,15 @@ def output_size(extent: int, kernel: int, stride: int, dilation: int, pad: int) 
 
 
 class _Conv(Op):
-    """What the three directions share: packing, slicing over the batch, FLOPs."""
+    """What the three directions share: packing, slicing over the batch or over rows, FLOPs."""
 
     family = "conv"
     attrs_type: ClassVar[type[Attrs]] = ConvAttrs
 
     activations: ClassVar[tuple[int, ...]] = (0,)
     """Inputs that are activations: channels-last. Weights lie as the framework has them, in bfloat16 channels-last."""
+    by_source: ClassVar[bool] = False
+    """Whether slices divide the convolution's input, not its output."""
 
     def layouts(self, attrs: Any, inputs: Sequence[TensorType]) -> tuple[Layout | None, ...]:
         return tuple(
@@ -76,7 +79,12 @@ class _Conv(Op):
         oc, icg, kh, kw = self.weight_shape(signature)
         return 2 * n * oh * ow * oc * icg * kh * kw
 
+    def small_input(self, signature: Signature) -> TensorType:
+        """The convolution's data."""
+        return signature.inputs[0]
+
     def large_output(self, signature: Signature) -> TensorType:
+        """The convolution's result."""
         raise NotImplementedError
 
     def weight_shape(self, signature: Signature) -> tuple[int, ...]:
@@ -99,25 +107,49 @@ class _Conv(Op):
             parts.append(ScratchPart("library", Bytes(align(facts["scratch_bytes"]) * mode.slices)))
         return tuple(parts)
 
+    def windows(self, signature: Signature) -> Windows:
+        attrs: Any = signature.attrs
+        small, large = self.small_input(signature), self.large_output(signature)
+        reach = (self.weight_shape(signature)[2] - 1) * attrs.dilation[0]
+        return Windows(small.shape[2], large.shape[2], attrs.stride[0], attrs.padding[0], reach)
+
     def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
-        return {("onednn", "batch"): signature.inputs[0].shape[0]}
+        images, windows = signature.inputs[0].shape[0], self.windows(signature)
+        found = {("onednn", "batch"): images}
+        steps = windows.steps(self.by_source).per_image
+        if steps > 1 and windows.inside:
+            found["onednn", "rows"] = images * steps
+        return found
+
+    def same_cut(self, signature: Signature, mode: Mode) -> bool:
+        return mode.dim == "rows" and signature.inputs[0].shape[0] % mode.slices == 0
 
     def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
-        """Of forward and backward data: every slice maps its images of input 0 to its images of output 0."""
+        """Of forward and backward data: every slice maps its images, or rows, of input 0 to those of output 0."""
         packs = bool(facts.get("packed_bytes"))
         source, weights, result = signature.inputs[0], signature.inputs[1], signature.outputs[0]
         plain = reads("in1", 0, weights.elements)
         if packs and stage == 0:
             return (plain, writes("packed", index, index + 1))
-        n = source.shape[0]
-        lo, hi = split(n, mode.slices, index)
+        read, written = self._rows(signature, mode, index)
+        if self.by_source:
+            read, written = written, read
         return (
-            reads("in0", lo * source.elements // n, hi * source.elements // n),
+            reads("in0", *elements_of(source, read)),
             reads("packed", 0, mode.slices) if packs else plain,
             *(reads("in2", 0, bias.elements) for bias in signature.inputs[2:]),
-            writes("out0", lo * result.elements // n, hi * result.elements // n),
+            writes("out0", *elements_of(result, written)),
             *self._library(mode, index, facts),
         )
+
+    def _rows(self, signature: Signature, mode: Mode, index: int) -> tuple[Pair, Pair]:
+        """A slice's rows of all images of the convolution's input, and of its output."""
+        images, windows = signature.inputs[0].shape[0], self.windows(signature)
+        if mode.dim != "rows":
+            lo, hi = split(images, mode.slices, index)
+            return (lo * windows.source, hi * windows.source), (lo * windows.results, hi * windows.results)
+        own = windows.steps(self.by_source).part(images, mode.slices, index)
+        return (own, windows.touching(own)) if self.by_source else (windows.read(own), own)
 
     def _library(self, mode: Mode, index: int, facts: Facts) -> tuple[Access, ...]:
         return (writes("library", index, index + 1),) if facts.get("scratch_bytes") else ()
@@ -211,12 +243,16 @@ class Conv2dBackwardData(_Conv):
     input_counts = (2,)
     attrs_type: ClassVar[type[Attrs]] = ConvGradAttrs
     output_names = ("dx",)
+    by_source = True
 
     def infer(self, attrs: ConvGradAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         dy, w = inputs
         dx = TensorType(shape=attrs.shape, dtype=dy.dtype, layout=Layout.CHANNELS_LAST)
         self.check_forward(attrs, dx, w, dy)
         return (dx,)
+
+    def small_input(self, signature: Signature) -> TensorType:
+        return signature.outputs[0]
 
     def large_output(self, signature: Signature) -> TensorType:
         return signature.inputs[0]
@@ -248,8 +284,8 @@ class Conv2dBackwardData(_Conv):
 class Conv2dBackwardWeights(_Conv):
     """dw (and db) from x and dy; of bfloat16 operands dw is rounded, as a GPU's library does.
 
-    `batch`: every slice makes a partial dw, stage 1 adds them in slice order and unpacks (facts without partial_bytes:
-    one slice writes dw itself). `channels`: every slice computes its rows of dw whole."""
+    `batch` and `rows`: every slice makes partial dw, stage 1 adds them in slice order and unpacks (facts without
+    partial_bytes: one slice writes dw itself). `channels`: every slice computes its rows of dw whole."""
 
     low_precision = (0, 1)
     name = "conv2d_backward_weights"
@@ -272,7 +308,7 @@ class Conv2dBackwardWeights(_Conv):
     def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
         attrs = signature.attrs
         assert isinstance(attrs, ConvGradAttrs)
-        found = {("onednn", "batch"): signature.inputs[0].shape[0]}
+        found = dict(super().dims(signature))
         if attrs.groups == 1 and attrs.shape[0] >= 32:
             found["onednn", "channels"] = attrs.shape[0] // 16  # thinner slabs of channels starve the kernels
         return found
@@ -301,11 +337,10 @@ class Conv2dBackwardWeights(_Conv):
         if mode.dim == "channels":
             columns = Access("in1", False, (0, dy.elements // oc), (lo, hi), oc)
             return (reads("in0", 0, x.elements), columns, *library, *gradients)
-        n = x.shape[0]
-        first, last = split(n, mode.slices, index)
+        read, own = self._rows(signature, mode, index)
         return (
-            reads("in0", first * x.elements // n, last * x.elements // n),
-            reads("in1", first * dy.elements // n, last * dy.elements // n),
+            reads("in0", *elements_of(x, read)),
+            reads("in1", *elements_of(dy, own)),
             *library,
             *((writes("partial", index, index + 1),) if reduces else gradients),
         )

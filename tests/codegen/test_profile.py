@@ -299,6 +299,18 @@ def test_the_widest_vectors_are_timed_and_what_does_not_name_its_own(
     assert {mode.implementation for _, mode in script.looks} | {f.widest.implementation for f in found} == timed
 
 
+def test_rows_are_timed_where_images_do_not_come_out_even(script: Script) -> None:
+    def dims(images: int, lanes: int) -> set[str]:
+        operand = TensorType(shape=(images, 8, 8, 16))
+        conv = ConvAttrs(padding=(1, 1, 1, 1))
+        signature = Signature("conv2d", conv, (operand, TensorType(shape=(8, 8, 3, 3))), (operand,))
+        found = choose([signature], target_of(lanes), range(lanes), 0.1, lambda what, *report: None)
+        return {f.widest.dim for f in found}
+
+    assert dims(4, 2) == dims(4, 4) == {"batch"}
+    assert dims(1, 2) == dims(3, 2) == dims(4, 6) == {"batch", "rows"}
+
+
 def test_what_may_stream_is_timed_beside_the_plain_loop(script: Script) -> None:
     """cpu16 has 32 MiB of outermost cache: results of 8 MiB may be gone before they are read, parameters of 64 KiB are
     pushed out by the rest of the step."""

@@ -24,3 +24,13 @@ def test_packing_weights_and_adding_partial_sums_take_what_copying_them_takes() 
             assert abs(beside - START_NS - copied) < 0.1 and itself > 20 * copied, entry
             seen.add(packs)
     assert seen
+
+
+def test_few_images_use_all_lanes_by_their_rows() -> None:
+    b = GraphBuilder("few")
+    graph = classifier(b, conv(b, images(b, channels=CHANNELS, size=SIZE), CHANNELS, "first"))
+    batch = graph.value["first.y"].type.shape[0]
+    entries = [e for e in modelled_costs(graph, load_target("cpu16")).entries if e.signature.startswith("conv2d(")]
+    assert {e.slices for e in entries if e.dim == "batch"} == {k for k in (1, 2, 4, 8, 16) if k <= batch}
+    assert {e.slices for e in entries if e.dim == "rows"} == {k for k in (1, 2, 4, 8, 16) if batch % k}
+    assert max(e.slices for e in entries) == 16 > batch

@@ -164,7 +164,7 @@ UNSAFE: dict[str, Unsafe] = {
         ("node fc1 (linear) runs as loops/columns in 2 slices; it offers onednn/columns in up to 16, onednn/rows",),
     ),
     "another kernel of a convolution, its stages as before": Unsafe(
-        CNN, lambda d: node(d, "conv2").update(dim="rows"), "SP14", ("node conv2 (conv2d)",)
+        CNN, lambda d: node(d, "conv2").update(dim="channels"), "SP14", ("node conv2 (conv2d)",)
     ),
     "two lanes on one processor": Unsafe(
         MLP, lambda d: d["lanes"][1].update(cpu=0), "SP1427", ("lanes 0, 1 are all pinned to processor 0",)

@@ -256,6 +256,7 @@ MODES = [
     (BACKWARD_DATA, BATCH),
     (BACKWARD_DATA, ROWS),
     (BACKWARD_WEIGHTS, BATCH),
+    (BACKWARD_WEIGHTS, ROWS),
     (BACKWARD_WEIGHTS, CHANNELS),
 ]
 
@@ -264,5 +265,7 @@ def possible(shape, kind, dim, slices):
     if dim == BATCH:
         return slices <= shape.n
     if dim == ROWS:
-        return slices <= (shape.oh if kind == FORWARD else shape.ih)
+        steps = -(-(shape.ih + shape.pad_h % shape.stride_h) // shape.stride_h) if kind == BACKWARD_DATA else shape.oh
+        reach, end = (shape.kh - 1) * shape.dilation_h, (shape.oh - 1) * shape.stride_h - shape.pad_h
+        return slices <= shape.n * steps and shape.pad_h <= reach and (kind == BACKWARD_DATA or end < shape.ih)
     return shape.groups == 1 and slices <= shape.oc

@@ -1,4 +1,4 @@
-// A convolution's oneDNN descriptors, and how it is cut into slices.
+// A convolution's oneDNN descriptors.
 #pragma once
 
 #include <algorithm>
@@ -9,20 +9,11 @@
 #include <utility>
 #include <vector>
 
-#include "convolution.hpp"
 #include "common.hpp"
+#include "conv_pieces.hpp"
 #include "weight_layout.hpp"
 
 namespace stepplan {
-
-/// Shapes come from plans, and plans from anywhere: refuse what would divide by zero or index outside a tensor.
-inline void require_valid(const ConvShape& s) {
-  for (int64_t positive : {s.n, s.ic, s.ih, s.iw, s.oc, s.oh, s.ow, s.kh, s.kw, s.stride_h, s.stride_w, s.dilation_h,
-                           s.dilation_w, s.groups})
-    if (positive < 1) throw std::invalid_argument("a convolution's sizes, strides, dilations and groups are positive");
-  if (s.pad_h < 0 || s.pad_w < 0) throw std::invalid_argument("a convolution's padding is not negative");
-  if (s.ic % s.groups || s.oc % s.groups) throw std::invalid_argument("groups must divide the channels of a convolution");
-}
 
 /// How an implementation computes a convolution. The prefix of its name says which.
 enum class Method {
@@ -47,93 +38,23 @@ inline Method method_of(const ConvShape& shape, std::string_view implementation)
   return prefix == kProductPrefix ? Method::product : prefix == kGatherPrefix ? Method::gathered : Method::convolution;
 }
 
-/// Consecutive rows of every image's input and output, and the padding this part sees. A slab of one NHWC image is
-/// dense, so it is an ordinary convolution on fewer rows.
-struct Slab {
-  Range in, out;
-  int64_t pad_top, pad_bottom;
-
-  static Slab whole(const ConvShape& s) { return fit(s, {0, s.ih}, {0, s.oh}, s.pad_h); }
-
-  /// The slab that computes these output rows: its input is every row that their windows touch.
-  static Slab of_output(const ConvShape& s, Range out) {
-    const int64_t top = out.begin * s.stride_h - s.pad_h;
-    const int64_t bottom = (out.end - 1) * s.stride_h - s.pad_h + s.reach_h() + 1;
-    const Range in{std::max<int64_t>(0, top), std::min(s.ih, bottom)};
-    if (in.size() <= 0) throw std::invalid_argument("a row slice lies wholly in the padding; use fewer slices");
-    return fit(s, in, out, in.begin - top);
-  }
-
-  /// Part `i` of `parts` of the input rows, and every output row whose window touches them (backward data). Slabs
-  /// begin where a window begins: elsewhere the first window would start inside the slab, and oneDNN has no word
-  /// for that (a negative top padding).
-  static Slab of_input(const ConvShape& s, int64_t parts, int64_t i) {
-    const int64_t steps = (s.ih + s.pad_h + s.stride_h - 1) / s.stride_h;
-    const Range mine = split(steps, parts, i);
-    const Range in{std::clamp<int64_t>(mine.begin * s.stride_h - s.pad_h, 0, s.ih),
-                   std::clamp<int64_t>(mine.end * s.stride_h - s.pad_h, 0, s.ih)};
-    const int64_t first = in.begin + s.pad_h - s.reach_h();  // of the windows' tops, in padded rows
-    const Range out{first <= 0 ? 0 : (first + s.stride_h - 1) / s.stride_h,
-                    std::min(s.oh, (in.end - 1 + s.pad_h) / s.stride_h + 1)};
-    return fit(s, in, out, in.begin + s.pad_h - out.begin * s.stride_h);
-  }
-
-  std::vector<int64_t> size() const { return {in.size(), out.size(), pad_top, pad_bottom}; }
-
- private:
-  /// Windows may leave rows at the bottom unused, so the padding there is never negative.
-  static Slab fit(const ConvShape& s, Range in, Range out, int64_t pad_top) {
-    const int64_t end = (out.size() - 1) * s.stride_h + s.reach_h() + 1;
-    return {in, out, pad_top, std::max<int64_t>(0, end - pad_top - in.size())};
-  }
-};
-
-/// What one slice computes: a slab of some images. `calls` consecutive calls of `images` images each.
-struct ConvPart {
-  Range all_images;
-  int64_t images, calls;
-  Slab slab;
-
-  static ConvPart of(const ConvShape& s, Slicing slicing, int slice, bool by_input_rows) {
-    require_valid(s);
-    if (slicing.dim == SliceDim::batch) {
-      const Range images = split(s.n, slicing.slices, slice);
-      if (images.size() == 0) throw std::invalid_argument("more batch slices than images");
-      return {images, images.size(), 1, Slab::whole(s)};
-    }
-    if (slicing.dim != SliceDim::rows) throw std::invalid_argument("this convolution is sliced over batch or rows");
-    if (!by_input_rows && slicing.slices > s.oh) throw std::invalid_argument("more row slices than rows");
-    const Slab slab = by_input_rows ? Slab::of_input(s, slicing.slices, slice)
-                                    : Slab::of_output(s, split(s.oh, slicing.slices, slice));
-    // Slabs of different images are not next to each other, so each image is a call of its own.
-    return {{0, s.n}, 1, s.n, slab};
-  }
-
-  int64_t output_pixels(const ConvShape& s) const { return images * slab.out.size() * s.ow; }
-
-  std::vector<int64_t> size() const {
-    auto key = slab.size();
-    key.push_back(images);
-    return key;
-  }
-};
-
 inline dnnl::memory::dims weight_dims(const ConvShape& s) {
   if (s.groups == 1) return {s.oc, s.ic, s.kh, s.kw};
   return {s.groups, s.oc / s.groups, s.ic / s.groups, s.kh, s.kw};
 }
 
-/// The descriptors of one part. Weights, or their gradient, are in the given layout, or in oneDNN's choice if that is empty.
+/// The descriptors of one piece. Weights, or their gradient, are in the given layout, or in oneDNN's choice if that is empty.
 struct ConvDescriptors {
   dnnl::memory::desc x, y, weights, dw, bias;
   dnnl::memory::dims strides, dilations, pad_before, pad_after;
 
-  ConvDescriptors(const ConvShape& s, int64_t images, const Slab& slab, const dnnl::memory::desc& layout = {}) {
+  ConvDescriptors(const ConvShape& s, const ConvPiece& piece, const dnnl::memory::desc& layout = {}) {
     using Tag = dnnl::memory::format_tag;
     constexpr auto f32 = dnnl::memory::data_type::f32;
     const auto type = data_type_of(s.element);
-    x = {{images, s.ic, slab.in.size(), s.iw}, type, Tag::nhwc};
-    y = {{images, s.oc, slab.out.size(), s.ow}, type, Tag::nhwc};
+    const Slab& slab = piece.slab;
+    x = {{piece.images.size(), s.ic, slab.in.size(), s.iw}, type, Tag::nhwc};
+    y = {{piece.images.size(), s.oc, slab.out.size(), s.ow}, type, Tag::nhwc};
     const auto given = [&](dnnl::memory::data_type needed) { return layout.get_size() && layout.get_data_type() == needed; };
     weights = given(type) ? layout : dnnl::memory::desc(weight_dims(s), type, Tag::any);
     dw = given(f32) ? layout : dnnl::memory::desc(weight_dims(s), f32, Tag::any);

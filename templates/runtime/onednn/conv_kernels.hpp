@@ -39,12 +39,11 @@ inline Range whole_blocks(int64_t channels, int64_t block, int slices, int slice
   return {mine.begin * block, mine.end * block};
 }
 
-/// A slice's part of db: the sums of all slices, `stride` floats apart, added in their order.
-inline void reduce_bias(const float* sums, int64_t stride, int64_t channels, int slices, int slice, float* db) {
-  const Range mine = split_channels(channels, slices, slice);
-  for (int64_t c = mine.begin; c < mine.end; ++c) {
+/// db of some channels: the sums of all `parts`, `stride` floats apart, added in their order.
+inline void reduce_bias(const float* sums, int64_t stride, int parts, Range channels, float* db) {
+  for (int64_t c = channels.begin; c < channels.end; ++c) {
     db[c] = sums[c];
-    for (int part = 1; part < slices; ++part) db[c] += sums[part * stride + c];
+    for (int part = 1; part < parts; ++part) db[c] += sums[part * stride + c];
   }
 }
 

@@ -15,86 +15,72 @@
 
 namespace stepplan {
 
-static void require_sliceable(const ConvShape& shape, Slicing slicing) {
-  require_valid(shape);
-  if (slicing.dim == SliceDim::rows) throw std::invalid_argument("weight gradients are sliced over batch or channels");
-  if (slicing.dim == SliceDim::channels && shape.groups > 1)
-    throw std::invalid_argument("a grouped weight gradient can't be sliced over channels");
-}
-
 namespace {
+
+/// What one call computes: a piece of the images, or all of them for some output channels.
+struct Part {
+  ConvPiece piece;
+  Range channels;
+
+  std::vector<int64_t> size() const {
+    auto key = piece.size();
+    key.push_back(channels.size());
+    return key;
+  }
+};
+
+std::vector<Part> parts_of(const ConvShape& shape, Slicing slicing, int slice) {
+  require_valid(shape);
+  if (slicing.dim == SliceDim::channels) {
+    if (shape.groups > 1) throw std::invalid_argument("a grouped weight gradient can't be sliced over channels");
+    const Range channels = split_channels(shape.oc, slicing.slices, slice);
+    if (channels.size() == 0) throw std::invalid_argument("more weight gradient slices than channels");
+    return {{{{0, shape.n}, Slab::whole(shape)}, channels}};
+  }
+  std::vector<Part> parts;
+  for (const ConvPiece& piece : pieces_of(shape, slicing, slice, /*by_input=*/false)) parts.push_back({piece, {0, shape.oc}});
+  return parts;
+}
 
 class GradientByLibrary final : public ConvGradient {
  public:
   GradientByLibrary(const ConvShape& shape, Slicing slicing, std::string_view implementation, Stored stored)
       : shape_(shape), slicing_(slicing), method_(method_of(shape, implementation)), stored_(stored) {
     const SingleThreaded creation;
-    require_sliceable(shape, slicing);
+    require_valid(shape);
     require_storable(shape, stored);
     if (!stored.plain()) target_ = WeightLayout(stored, shape.oc, shape.ic, shape.kh, shape.kw);
-    std::map<std::vector<int64_t>, Prepared> made;  // slices of equal size share one primitive
+    std::map<std::vector<int64_t>, Prepared> made;  // parts of equal size share one primitive
     for (int slice = 0; slice < slicing.slices; ++slice) {
-      Part part{{0, shape.n}, {0, shape.oc}};
-      if (by_channels()) part.channels = split_channels(shape.oc, slicing.slices, slice);
-      if (!by_channels()) part.images = split(shape.n, slicing.slices, slice);
-      if (part.images.size() * part.channels.size() == 0)
-        throw std::invalid_argument("more weight gradient slices than there are items to divide");
-      const std::vector<int64_t> size{part.images.size(), part.channels.size()};
-      auto found = made.find(size);
-      if (found == made.end()) found = made.emplace(size, make(part, implementation)).first;
-      parts_.push_back(part);
-      layouts_.push_back(found->second.layout);
-      calls_.push_back(found->second.call.for_another_thread());
-      scratchpad_bytes_.push_back(found->second.scratchpad_bytes);
+      for (const Part& part : parts_of(shape, slicing, slice)) {
+        auto found = made.find(part.size());
+        if (found == made.end()) found = made.emplace(part.size(), make(part, implementation)).first;
+        parts_.push_back(part);
+        layouts_.push_back(found->second.layout);
+        calls_.push_back(found->second.call.for_another_thread());
+        scratchpad_bytes_.push_back(found->second.scratchpad_bytes);
+      }
+      ends_.push_back(static_cast<int>(parts_.size()));
     }
-    for (int slice = 0; slice < slicing.slices; ++slice)
-      if (!stored.plain() && !needs_reduce() && !dw_bytes(slice))
+    for (int part = 0; part < count(); ++part)
+      if (!stored.plain() && !needs_reduce() && !dw_bytes(part))
         throw std::invalid_argument("a weight gradient that is written straight away is stored plain");
   }
 
   /// Whether reduce() has work; without it, run() writes dw and db itself and needs no partials.
-  bool needs_reduce() const { return !by_channels() && !(slicing_.slices == 1 && is_dw(0)); }
-  size_t partial_bytes() const override { return needs_reduce() ? slicing_.slices * partial_stride() : 0; }
+  bool needs_reduce() const { return !by_channels() && !(count() == 1 && is_dw(0)); }
+  size_t partial_bytes() const override { return needs_reduce() ? count() * partial_stride() : 0; }
 
   size_t scratch_bytes(int slice) const override {
-    return dy_bytes(slice) + dw_bytes(slice) + gather_bytes(slice) + scratchpad_bytes_[slice];
+    size_t most = 0;
+    for (int part = begin(slice); part < ends_[slice]; ++part)
+      most = std::max(most, dy_bytes(part) + dw_bytes(part) + gather_bytes(part) + scratchpad_bytes_[part]);
+    return most;
   }
   const std::string& name() const override { return implementation_; }
 
-  void run(int slice, const void* all_x, const void* all_dy, void* partials, void* all_dw, float* db, void* scratch) const override {
-    const Part& part = parts_[slice];
-    char* free_scratch = static_cast<char*>(scratch);
-    const void* x = element_at(all_x, part.images.begin * shape_.ih * shape_.iw * shape_.ic, shape_.element);
-    const void* dy = element_at(all_dy, part.images.begin * shape_.oh * shape_.ow * shape_.oc, shape_.element);
-    void* const plain_dw = element_at(all_dw, part.channels.begin * shape_.weight_row(), shape_.element);
-    if (db) db += part.channels.begin;
-    float* dw = static_cast<float*>(plain_dw);
-
-    if (needs_reduce()) {
-      char* mine = static_cast<char*>(partials) + slice * partial_stride();
-      dw = reinterpret_cast<float*>(mine);
-      db = reinterpret_cast<float*>(mine + layouts_[0].bytes());
-    } else if (dw_bytes(slice)) {
-      dw = reinterpret_cast<float*>(free_scratch);
-      free_scratch += dw_bytes(slice);
-    }
-    if (method_ != Method::convolution) {
-      const void* channels = element_at(dy, part.channels.begin, shape_.element);
-      if (method_ == Method::product)
-        calls_[slice].run({channels, x, dw, free_scratch});
-      else
-        run_gathered(slice, x, channels, dw, free_scratch);
-      if (dw_bytes(slice)) unpack(slice, dw, plain_dw, all_dw);
-      if (shape_.bias) sum_bias(dy, part, db - part.channels.begin);
-      return;
-    }
-    if (dy_bytes(slice)) {
-      copy_channels(dy, part, free_scratch);
-      dy = free_scratch;
-      free_scratch += dy_bytes(slice);
-    }
-    calls_[slice].run({x, dy, dw, db, free_scratch});
-    if (dw_bytes(slice)) unpack(slice, dw, plain_dw, all_dw);
+  void run(int slice, const void* x, const void* dy, void* partials, void* dw, float* db, void* scratch) const override {
+    for (int part = begin(slice); part < ends_[slice]; ++part) run_part(part, x, dy, partials, dw, db, scratch);
   }
 
   void reduce(int slice, const void* partials, void* dw, float* db) const override {
@@ -102,57 +88,92 @@ class GradientByLibrary final : public ConvGradient {
     const int64_t stride = partial_stride() / sizeof(float);
     const float* first = static_cast<const float*>(partials);
     if (stored_.plain()) {
-      sum_plain(layouts_[0], slice, slicing_.slices, first, slicing_.slices, stride, dw);
+      sum_plain(layouts_[0], slice, slicing_.slices, first, count(), stride, dw);
     } else {
       const Range rows{0, shape_.oc}, columns{0, shape_.ic};
       layouts_[0].sum_into(target_, stored_.o_block ? whole_blocks(shape_.oc, stored_.o_block, slicing_.slices, slice) : rows,
-                           stored_.i_block ? whole_blocks(shape_.ic, stored_.i_block, slicing_.slices, slice) : columns, 0, first,
-                           slicing_.slices, stride, static_cast<float*>(dw));
+                           stored_.i_block ? whole_blocks(shape_.ic, stored_.i_block, slicing_.slices, slice) : columns, 0,
+                           first, count(), stride, static_cast<float*>(dw));
     }
     if (shape_.bias)
-      reduce_bias(first + layouts_[0].bytes() / sizeof(float), stride, shape_.oc, slicing_.slices, slice, db);
+      reduce_bias(first + layouts_[0].bytes() / sizeof(float), stride, count(),
+                  split_channels(shape_.oc, slicing_.slices, slice), db);
   }
 
  private:
-  struct Part {
-    Range images, channels;
-  };
   struct Prepared {
     Call call;
     WeightLayout layout;
     size_t scratchpad_bytes;
   };
 
+  int count() const { return static_cast<int>(parts_.size()); }
+  int begin(int slice) const { return slice ? ends_[slice - 1] : 0; }
   bool by_channels() const { return slicing_.dim == SliceDim::channels; }
   /// Whether what oneDNN writes is dw: its order and its type.
-  bool is_dw(int slice) const { return layouts_[slice].plain() && shape_.element == Element::float32; }
-  int64_t pixels(const Part& part) const { return part.images.size() * shape_.oh * shape_.ow; }
+  bool is_dw(int part) const { return layouts_[part].plain() && shape_.element == Element::float32; }
+  int64_t pixels(const Part& part) const { return part.piece.output_pixels(shape_); }
   size_t partial_stride() const {
     return layouts_[0].bytes() + (shape_.bias ? aligned(shape_.oc * sizeof(float)) : 0);
   }
 
-  /// Scratch for the dense copy of this slice's channels of dy.
-  size_t dy_bytes(int slice) const {
-    const bool dense = parts_[slice].channels.size() == shape_.oc;
+  /// Scratch for the dense copy of this part's channels of dy.
+  size_t dy_bytes(int part) const {
+    const bool dense = parts_[part].channels.size() == shape_.oc;
     if (dense || method_ != Method::convolution) return 0;
-    return aligned(pixels(parts_[slice]) * parts_[slice].channels.size() * bytes_of(shape_.element));
+    return aligned(pixels(parts_[part]) * parts_[part].channels.size() * bytes_of(shape_.element));
   }
 
   /// Scratch for the pixels under one kernel row.
-  size_t gather_bytes(int slice) const {
-    return method_ == Method::gathered ? aligned(pixels(parts_[slice]) * shape_.kw * shape_.ic * bytes_of(shape_.element)) : 0;
+  size_t gather_bytes(int part) const {
+    return method_ == Method::gathered ? aligned(pixels(parts_[part]) * shape_.kw * shape_.ic * bytes_of(shape_.element)) : 0;
   }
 
   /// Scratch for the gradient as oneDNN writes it, where it goes neither to dw nor to the partials.
-  size_t dw_bytes(int slice) const {
-    return needs_reduce() || is_dw(slice) ? 0 : layouts_[slice].bytes();
+  size_t dw_bytes(int part) const { return needs_reduce() || is_dw(part) ? 0 : layouts_[part].bytes(); }
+
+  void run_part(int number, const void* all_x, const void* all_dy, void* partials, void* all_dw, float* db,
+                void* scratch) const {
+    const Part& part = parts_[number];
+    char* free_scratch = static_cast<char*>(scratch);
+    const void* x = element_at(all_x, part.piece.input(shape_), shape_.element);
+    const void* dy = element_at(all_dy, part.piece.output(shape_), shape_.element);
+    void* const plain_dw = element_at(all_dw, part.channels.begin * shape_.weight_row(), shape_.element);
+    if (db) db += part.channels.begin;
+    float* dw = static_cast<float*>(plain_dw);
+
+    if (needs_reduce()) {
+      char* mine = static_cast<char*>(partials) + number * partial_stride();
+      dw = reinterpret_cast<float*>(mine);
+      db = reinterpret_cast<float*>(mine + layouts_[0].bytes());
+    } else if (dw_bytes(number)) {
+      dw = reinterpret_cast<float*>(free_scratch);
+      free_scratch += dw_bytes(number);
+    }
+    if (method_ != Method::convolution) {
+      const void* channels = element_at(dy, part.channels.begin, shape_.element);
+      if (method_ == Method::product)
+        calls_[number].run({channels, x, dw, free_scratch});
+      else
+        run_gathered(number, x, channels, dw, free_scratch);
+      if (dw_bytes(number)) unpack(number, dw, plain_dw, all_dw);
+      if (shape_.bias) sum_bias(dy, part, db - part.channels.begin);
+      return;
+    }
+    if (dy_bytes(number)) {
+      copy_channels(dy, part, free_scratch);
+      dy = free_scratch;
+      free_scratch += dy_bytes(number);
+    }
+    calls_[number].run({x, dy, dw, db, free_scratch});
+    if (dw_bytes(number)) unpack(number, dw, plain_dw, all_dw);
   }
 
-  /// This slice's channels of the gradient, from oneDNN's layout to the plan's.
-  void unpack(int slice, const float* from, void* plain_dw, void* whole_dw) const {
-    if (stored_.plain()) return sum_plain(layouts_[slice], 0, 1, from, 1, 0, plain_dw);
-    const Range mine = parts_[slice].channels;
-    layouts_[slice].sum_into(target_, mine, {0, shape_.ic}, mine.begin, from, 1, 0, static_cast<float*>(whole_dw));
+  /// This part's channels of the gradient, from oneDNN's layout to the plan's.
+  void unpack(int part, const float* from, void* plain_dw, void* whole_dw) const {
+    if (stored_.plain()) return sum_plain(layouts_[part], 0, 1, from, 1, 0, plain_dw);
+    const Range mine = parts_[part].channels;
+    layouts_[part].sum_into(target_, mine, {0, shape_.ic}, mine.begin, from, 1, 0, static_cast<float*>(whole_dw));
   }
 
   /// WeightLayout::unpack_sum, rounded to dw's type.
@@ -188,9 +209,8 @@ class GradientByLibrary final : public ConvGradient {
                                      {DNNL_ARG_SCRATCHPAD, d.scratchpad_desc()}}),
               gathered ? WeightLayout(by_rows) : plain_gradient_layout(shape), aligned(d.scratchpad_desc().get_size())};
     }
-    // Partials are added element by element, so all batch slices must use the layout that the first one chose.
-    auto choice = describe_backward_weights(
-        {shape, part.images.size(), Slab::whole(shape), by_channels() ? dnnl::memory::desc() : shared_});
+    // Partials are added element by element, so all must use the layout that the first one chose.
+    auto choice = describe_backward_weights({shape, part.piece, by_channels() ? dnnl::memory::desc() : shared_});
     select_implementation(choice, implementation);
     const auto& d = choice.descriptor;
     if (implementation_.empty()) shared_ = d.diff_weights_desc(), implementation_ = d.impl_info_str();
@@ -203,18 +223,18 @@ class GradientByLibrary final : public ConvGradient {
   }
 
   /// One product per kernel row; the gathered pixels are used while they are in the cache.
-  void run_gathered(int slice, const void* x, const void* dy, float* dw, char* scratch) const {
+  void run_gathered(int part, const void* x, const void* dy, float* dw, char* scratch) const {
+    const ConvShape piece = parts_[part].piece.shape(shape_);
     for (int64_t kernel_row = 0; kernel_row < shape_.kh; ++kernel_row) {
-      gather(static_cast<const char*>(x), parts_[slice].images.size(), kernel_row, scratch);
-      calls_[slice].run({dy, scratch, dw + kernel_row * shape_.kw * shape_.ic, scratch + gather_bytes(slice)});
+      gather(piece, static_cast<const char*>(x), kernel_row, scratch);
+      calls_[part].run({dy, scratch, dw + kernel_row * shape_.kw * shape_.ic, scratch + gather_bytes(part)});
     }
   }
 
   /// target (images, oh, ow, kw, ic) = the pixels of x that one kernel row touches at each output pixel, 0 outside.
-  void gather(const char* x, int64_t images, int64_t kernel_row, char* target) const {
-    const ConvShape& s = shape_;
+  static void gather(const ConvShape& s, const char* x, int64_t kernel_row, char* target) {
     const int64_t pixel = s.ic * bytes_of(s.element);
-    for (int64_t image = 0; image < images; ++image)
+    for (int64_t image = 0; image < s.n; ++image)
       for (int64_t oy = 0; oy < s.oh; ++oy) {
         const int64_t iy = oy * s.stride_h - s.pad_h + kernel_row * s.dilation_h;
         const char* row = x + (image * s.ih + iy) * s.iw * pixel;
@@ -243,8 +263,9 @@ class GradientByLibrary final : public ConvGradient {
   WeightLayout target_;  // of dw as a whole, where it is not stored plain
   std::string implementation_;
   dnnl::memory::desc shared_;  // the partials' layout
-  std::vector<Part> parts_;
-  std::vector<WeightLayout> layouts_;  // by slice
+  std::vector<Part> parts_;  // of all slices
+  std::vector<int> ends_;    // by slice
+  std::vector<WeightLayout> layouts_;  // by part, as all below
   std::vector<Call> calls_;
   std::vector<size_t> scratchpad_bytes_;
 };
@@ -277,16 +298,14 @@ void ConvBackwardWeights::reduce(int slice, const void* partials, void* dw, floa
 
 std::vector<std::string> backward_weights_implementations(const ConvShape& shape, Slicing slicing) {
   const SingleThreaded creation;
-  require_sliceable(shape, slicing);
-  ConvShape part = shape;  // the first slice
-  if (slicing.dim == SliceDim::channels) part.oc = split_channels(shape.oc, slicing.slices, 0).size();
-  if (slicing.dim == SliceDim::batch) part.n = split(shape.n, slicing.slices, 0).size();
-  if (part.oc * part.n == 0) throw std::invalid_argument("more weight gradient slices than items to divide");
-  const int64_t pixels = part.n * part.oh * part.ow;
-  auto names = list_implementations(part, describe_backward_weights({part, part.n, Slab::whole(part)}),
-                                    backward_weights_product(shape, pixels, part.oc));
+  const Part part = parts_of(shape, slicing, 0).front();
+  ConvShape some = shape;
+  some.oc = part.channels.size();
+  const int64_t pixels = part.piece.output_pixels(shape);
+  auto names = list_implementations(some, describe_backward_weights({some, part.piece}),
+                                    backward_weights_product(shape, pixels, some.oc));
   if (shape.groups == 1 && !shape.is_matmul())
-    list_implementations(gathered_product(shape, pixels, part.oc).describe(), std::string(kGatherPrefix) + "/", names);
+    list_implementations(gathered_product(shape, pixels, some.oc).describe(), std::string(kGatherPrefix) + "/", names);
   keep_makeable(names, [&](std::string_view name) { GradientByLibrary(shape, slicing, name, {}); });
   if (runs_as_winograd(shape, slicing)) names.emplace_back(kWinograd);
   if (runs_as_depthwise(shape, slicing)) names.emplace_back(kDepthwise);

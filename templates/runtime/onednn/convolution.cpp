@@ -20,27 +20,26 @@ namespace {
 class ForwardByLibrary final : public ConvMap {
  public:
   ForwardByLibrary(const ConvShape& shape, Slicing slicing, std::string_view implementation, Stored stored)
-      : shape_(shape), slicing_(slicing) {
+      : shape_(shape), slices_(slicing.slices), pieces_(shape, slicing, /*by_input=*/false) {
     const SingleThreaded creation;
     const bool matmul = method_of(shape, implementation) == Method::product;
     if (matmul) layout_ = plain_layout(shape);
 
-    std::map<std::vector<int64_t>, std::pair<Call, size_t>> made;  // parts of equal size share one primitive
-    dnnl::memory::desc weights;                                    // the layout that the first part chose
-    for (int slice = 0; slice < slicing.slices; ++slice) {
-      const ConvPart part = ConvPart::of(shape, slicing, slice, /*by_input_rows=*/false);
-      auto found = made.find(part.size());
+    std::map<std::vector<int64_t>, std::pair<Call, size_t>> made;  // pieces of equal size share one primitive
+    dnnl::memory::desc weights;                                    // the layout that the first piece chose
+    for (int number = 0; number < pieces_.count(); ++number) {
+      const ConvPiece& piece = pieces_[number];
+      auto found = made.find(piece.size());
       if (found == made.end() && matmul) {
-        const auto d = forward_product(shape, part.output_pixels(shape)).describe(implementation);
-        found = made.emplace(part.size(), prepare(d, dnnl::matmul(d))).first;
+        const auto d = forward_product(shape, piece.output_pixels(shape)).describe(implementation);
+        found = made.emplace(piece.size(), prepare(d, dnnl::matmul(d))).first;
         implementation_ = std::string(kProductPrefix) + "/" + d.impl_info_str();
       } else if (found == made.end()) {
-        auto d = describe_forward({shape, part.images, part.slab, weights});
+        auto d = describe_forward({shape, piece, weights});
         select_implementation(d, implementation);
         if (made.empty()) layout_ = WeightLayout(weights = d.weights_desc()), implementation_ = d.impl_info_str();
-        found = made.emplace(part.size(), prepare(d, dnnl::convolution_forward(d))).first;
+        found = made.emplace(piece.size(), prepare(d, dnnl::convolution_forward(d))).first;
       }
-      parts_.push_back(part);
       calls_.push_back(found->second.first.for_another_thread());
       scratch_bytes_.push_back(found->second.second);
     }
@@ -49,21 +48,18 @@ class ForwardByLibrary final : public ConvMap {
 
   size_t packed_bytes() const override { return packing_.bytes(); }
   Stored wanted() const override { return packing_.wanted(shape_); }
-  size_t scratch_bytes(int slice) const override { return scratch_bytes_[slice]; }
+  size_t scratch_bytes(int slice) const override { return pieces_.most(slice, scratch_bytes_); }
   const std::string& name() const override { return implementation_; }
 
   void pack(int slice, const void* weights, void* packed) const override {
-    packing_.run(slice, slicing_.slices, weights, packed);
+    packing_.run(slice, slices_, weights, packed);
   }
 
   void run(int slice, const void* x, const void* weights, const float* bias, void* y, void* scratch) const override {
-    const ConvPart& part = parts_[slice];
-    for (int64_t call = 0; call < part.calls; ++call) {
-      const int64_t image = part.all_images.begin + call * part.images;
-      const int64_t from = (image * shape_.ih + part.slab.in.begin) * shape_.iw * shape_.ic;
-      const int64_t to = (image * shape_.oh + part.slab.out.begin) * shape_.ow * shape_.oc;
-      calls_[slice].run({element_at(x, from, shape_.element), weights, bias, element_at(y, to, shape_.element), scratch});
-    }
+    const Range mine = pieces_.of(slice);
+    for (int64_t piece = mine.begin; piece < mine.end; ++piece)
+      calls_[piece].run({element_at(x, pieces_[piece].input(shape_), shape_.element), weights, bias,
+                         element_at(y, pieces_[piece].output(shape_), shape_.element), scratch});
   }
 
  private:
@@ -78,13 +74,13 @@ class ForwardByLibrary final : public ConvMap {
   }
 
   ConvShape shape_;
-  Slicing slicing_;
+  int slices_;
+  ConvPieces pieces_;
   WeightLayout layout_;
   Packing packing_;
   std::string implementation_;
-  std::vector<ConvPart> parts_;
-  std::vector<Call> calls_;
-  std::vector<size_t> scratch_bytes_;
+  std::vector<Call> calls_;             // by piece
+  std::vector<size_t> scratch_bytes_;  // by piece
 };
 
 std::unique_ptr<const ConvMap> made_forward(const ConvShape& shape, Slicing slicing, std::string_view name, Stored stored) {
@@ -113,9 +109,9 @@ void ConvForward::run(int slice, const void* x, const void* weights, const float
 
 std::vector<std::string> forward_implementations(const ConvShape& shape, Slicing slicing) {
   const SingleThreaded creation;
-  const ConvPart part = ConvPart::of(shape, slicing, 0, false);
-  auto names = list_implementations(shape, describe_forward({shape, part.images, part.slab}),
-                                    forward_product(shape, part.output_pixels(shape)));
+  const ConvPiece piece = pieces_of(shape, slicing, 0, false).front();
+  auto names = list_implementations(shape, describe_forward({shape, piece}),
+                                    forward_product(shape, piece.output_pixels(shape)));
   keep_makeable(names, [&](std::string_view name) { ForwardByLibrary(shape, slicing, name, {}); });
   if (runs_as_winograd(shape, slicing)) names.emplace_back(kWinograd);
   if (runs_as_depthwise(shape, slicing)) names.emplace_back(kDepthwise);
@@ -128,34 +124,33 @@ namespace {
 class BackwardDataByLibrary final : public ConvMap {
  public:
   BackwardDataByLibrary(const ConvShape& shape, Slicing slicing, std::string_view implementation, Stored stored)
-      : shape_(shape), slicing_(slicing) {
+      : shape_(shape), slices_(slicing.slices), pieces_(shape, slicing, /*by_input=*/true) {
     const SingleThreaded creation;
     const bool matmul = method_of(shape, implementation) == Method::product;
     if (matmul) layout_ = plain_layout(shape);
 
     std::map<std::vector<int64_t>, std::pair<Call, size_t>> made;
     dnnl::memory::desc weights;
-    for (int slice = 0; slice < slicing.slices; ++slice) {
-      const ConvPart part = ConvPart::of(shape, slicing, slice, /*by_input_rows=*/true);
-      parts_.push_back(part);
+    for (int number = 0; number < pieces_.count(); ++number) {
+      const ConvPiece& piece = pieces_[number];
       call_of_.push_back(static_cast<int>(calls_.size()));
       scratch_bytes_.push_back(0);
-      if (part.slab.in.size() == 0 || part.slab.out.size() <= 0) {  // rows that no window touches have no call
+      if (!piece.slab.touched()) {  // rows that no window touches have no call
         call_of_.back() = kUntouched;
         continue;
       }
-      auto found = made.find(part.size());
+      auto found = made.find(piece.size());
       if (found == made.end() && matmul) {
-        const auto d = backward_data_product(shape, part.output_pixels(shape)).describe(implementation);
-        found = made.emplace(part.size(), prepare(d, dnnl::matmul(d), d.src_desc(), DNNL_ARG_SRC, d.dst_desc(),
+        const auto d = backward_data_product(shape, piece.output_pixels(shape)).describe(implementation);
+        found = made.emplace(piece.size(), prepare(d, dnnl::matmul(d), d.src_desc(), DNNL_ARG_SRC, d.dst_desc(),
                                                   DNNL_ARG_DST)).first;
         implementation_ = std::string(kProductPrefix) + "/" + d.impl_info_str();
       } else if (found == made.end()) {
-        auto choice = describe_backward_data({shape, part.images, part.slab, weights});
+        auto choice = describe_backward_data({shape, piece, weights});
         select_implementation(choice, implementation);
         const auto& d = choice.descriptor;
         if (made.empty()) layout_ = WeightLayout(weights = d.weights_desc()), implementation_ = d.impl_info_str();
-        found = made.emplace(part.size(), prepare(d, dnnl::convolution_backward_data(d), d.diff_dst_desc(),
+        found = made.emplace(piece.size(), prepare(d, dnnl::convolution_backward_data(d), d.diff_dst_desc(),
                                                   DNNL_ARG_DIFF_DST, d.diff_src_desc(), DNNL_ARG_DIFF_SRC)).first;
       }
       calls_.push_back(found->second.first.for_another_thread());
@@ -166,24 +161,22 @@ class BackwardDataByLibrary final : public ConvMap {
 
   size_t packed_bytes() const override { return packing_.bytes(); }
   Stored wanted() const override { return packing_.wanted(shape_); }
-  size_t scratch_bytes(int slice) const override { return scratch_bytes_[slice]; }
+  size_t scratch_bytes(int slice) const override { return pieces_.most(slice, scratch_bytes_); }
   const std::string& name() const override { return implementation_; }
 
   void pack(int slice, const void* weights, void* packed) const override {
-    packing_.run(slice, slicing_.slices, weights, packed);
+    packing_.run(slice, slices_, weights, packed);
   }
 
   void run(int slice, const void* dy, const void* weights, const float*, void* dx, void* scratch) const override {
-    const ConvPart& part = parts_[slice];
-    for (int64_t call = 0; call < part.calls; ++call) {
-      const int64_t image = part.all_images.begin + call * part.images;
-      const int64_t row = shape_.iw * shape_.ic;
-      const int64_t from = (image * shape_.oh + part.slab.out.begin) * shape_.ow * shape_.oc;
-      void* target = element_at(dx, (image * shape_.ih + part.slab.in.begin) * row, shape_.element);
-      if (call_of_[slice] == kUntouched)
-        std::memset(target, 0, size_t(part.slab.in.size() * row * bytes_of(shape_.element)));
+    const Range mine = pieces_.of(slice);
+    for (int64_t number = mine.begin; number < mine.end; ++number) {
+      const ConvPiece& piece = pieces_[number];
+      void* target = element_at(dx, piece.input(shape_), shape_.element);
+      if (call_of_[number] == kUntouched)
+        std::memset(target, 0, size_t(piece.input_size(shape_) * bytes_of(shape_.element)));
       else
-        calls_[call_of_[slice]].run({element_at(dy, from, shape_.element), weights, target, scratch});
+        calls_[call_of_[number]].run({element_at(dy, piece.output(shape_), shape_.element), weights, target, scratch});
     }
   }
 
@@ -202,14 +195,14 @@ class BackwardDataByLibrary final : public ConvMap {
   }
 
   ConvShape shape_;
-  Slicing slicing_;
+  int slices_;
+  ConvPieces pieces_;
   WeightLayout layout_;
   Packing packing_;
   std::string implementation_;
-  std::vector<ConvPart> parts_;
   std::vector<Call> calls_;
-  std::vector<int> call_of_;  // by slice: index into calls_, or kUntouched
-  std::vector<size_t> scratch_bytes_;
+  std::vector<int> call_of_;           // by piece: index into calls_, or kUntouched
+  std::vector<size_t> scratch_bytes_;  // by piece
 };
 
 std::unique_ptr<const ConvMap> made_backward_data(const ConvShape& shape, Slicing slicing, std::string_view name,
@@ -241,9 +234,9 @@ void ConvBackwardData::run(int slice, const void* dy, const void* weights, void*
 
 std::vector<std::string> backward_data_implementations(const ConvShape& shape, Slicing slicing) {
   const SingleThreaded creation;
-  const ConvPart part = ConvPart::of(shape, slicing, 0, true);
-  auto names = list_implementations(shape, describe_backward_data({shape, part.images, part.slab}),
-                                    backward_data_product(shape, part.output_pixels(shape)));
+  const ConvPiece piece = pieces_of(shape, slicing, 0, true).front();
+  auto names = list_implementations(shape, describe_backward_data({shape, piece}),
+                                    backward_data_product(shape, piece.output_pixels(shape)));
   keep_makeable(names, [&](std::string_view name) { BackwardDataByLibrary(shape, slicing, name, {}); });
   if (runs_as_winograd(shape, slicing)) names.emplace_back(kWinograd);
   if (runs_as_depthwise(shape, slicing)) names.emplace_back(kDepthwise);

@@ -8,11 +8,11 @@ namespace stepplan {
 static void require_fit(const ConvShape& shape, Slicing slicing, Stored stored) {
   require_valid(shape);
   if (!runs_as_depthwise(shape, slicing) || !stored.plain())
-    throw std::invalid_argument("convolutions with a filter per channel, 3, 5 or 7 wide, run as depthwise, over batch");
+    throw std::invalid_argument("convolutions with a filter per channel, 3, 5 or 7 wide, run as depthwise, over batch or rows");
 }
 
 bool runs_as_depthwise(const ConvShape& shape, Slicing slicing) {
-  return slicing.dim == SliceDim::batch && depthwise::fits(shape);
+  return slicing.dim != SliceDim::channels && depthwise::fits(shape);
 }
 
 std::unique_ptr<const ConvMap> depthwise_map(const ConvShape& shape, Slicing slicing, Stored stored, bool turned) {

@@ -7,11 +7,11 @@ namespace stepplan {
 
 static void require_pointwise(const ConvShape& shape, Slicing slicing) {
   if (!runs_as_pointwise(shape, slicing))
-    throw std::invalid_argument("float32 convolutions of 1x1 on channels in sixteens run as pointwise, over batch");
+    throw std::invalid_argument("float32 convolutions of 1x1 on channels in sixteens run as pointwise, over batch or rows");
 }
 
 bool runs_as_pointwise(const ConvShape& shape, Slicing slicing) {
-  return slicing.dim == SliceDim::batch && pointwise::fits(shape);
+  return slicing.dim != SliceDim::channels && pointwise::fits(shape);
 }
 
 std::unique_ptr<const ConvMap> pointwise_map(const ConvShape& shape, Slicing slicing, Stored stored, bool turned) {

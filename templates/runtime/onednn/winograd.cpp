@@ -9,10 +9,11 @@ namespace stepplan {
 static void require_fit(const ConvShape& shape, Slicing slicing) {
   if (!runs_as_winograd(shape, slicing))
     throw std::invalid_argument("float32 convolutions on channels in sixteens, 3x3 of stride 1, or 3x3 or 4x4 of stride 2 "
-                                "padded by 1 and not dilated, run as winograd, over batch");
+                                "padded by 1 and not dilated, run as winograd, those of stride 1 also over rows");
 }
 
 bool runs_as_winograd(const ConvShape& shape, Slicing slicing) {
+  if (slicing.dim == SliceDim::rows) return winograd::fits(shape);
   return slicing.dim == SliceDim::batch && (winograd::fits(shape) || winograd::strided::fits(shape));
 }
 

@@ -93,13 +93,13 @@ def test_more_memory_is_never_slower(seed: int, slow: bool) -> None:
 
 def test_auto_co_runs_within_a_budget_where_it_co_runs_without_one() -> None:
     graph, target = random_net(random.Random(3), nodes=16), load_target("cpu16")
-    costs = modelled_costs(graph, target, lanes=16)
-    free = make_plan(graph, target, costs, PlanOptions(lanes=16))
+    costs = modelled_costs(graph, target, lanes=4)
+    free = make_plan(graph, target, costs, PlanOptions(lanes=4))
     assert 3 in free.strategies
     budget = round(0.85 * free.pools[0].arena)
     times = {}
     for policy in ("auto", "sequential"):
-        options = PlanOptions.model_validate({"policy": policy, "lanes": 16, "memory_budget": budget})
+        options = PlanOptions.model_validate({"policy": policy, "lanes": 4, "memory_budget": budget})
         plan = make_plan(graph, target, costs, options)
         assert plan.pools[0].arena <= budget and check(graph, plan, target) == []
         times[policy] = plan.program[TRAIN].predicted_ns
