@@ -30,7 +30,7 @@ from planner.ops.base import (
     split_channels,
     writes,
 )
-from planner.ops.conv_rows import Windows, elements_of
+from planner.ops.conv_rows import Range, Windows, elements_of, windows_of
 from planner.ops.stored import PLAIN, stored_as
 from planner.units import Bytes, align
 
@@ -75,15 +75,15 @@ class _Conv(Op):
         )
 
     def flops(self, signature: Signature) -> int:
-        n, _, oh, ow = self.large_output(signature).shape
+        n, _, oh, ow = self.forward_output(signature).shape
         oc, icg, kh, kw = self.weight_shape(signature)
         return 2 * n * oh * ow * oc * icg * kh * kw
 
-    def small_input(self, signature: Signature) -> TensorType:
+    def forward_input(self, signature: Signature) -> TensorType:
         """The convolution's data."""
         return signature.inputs[0]
 
-    def large_output(self, signature: Signature) -> TensorType:
+    def forward_output(self, signature: Signature) -> TensorType:
         """The convolution's result."""
         raise NotImplementedError
 
@@ -108,10 +108,8 @@ class _Conv(Op):
         return tuple(parts)
 
     def windows(self, signature: Signature) -> Windows:
-        attrs: Any = signature.attrs
-        small, large = self.small_input(signature), self.large_output(signature)
-        reach = (self.weight_shape(signature)[2] - 1) * attrs.dilation[0]
-        return Windows(small.shape[2], large.shape[2], attrs.stride[0], attrs.padding[0], reach)
+        data, result = self.forward_input(signature), self.forward_output(signature)
+        return windows_of(data, self.weight_shape(signature), result, signature.attrs)
 
     def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
         images, windows = signature.inputs[0].shape[0], self.windows(signature)
@@ -127,29 +125,32 @@ class _Conv(Op):
     def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
         """Of forward and backward data: every slice maps its images, or rows, of input 0 to those of output 0."""
         packs = bool(facts.get("packed_bytes"))
-        source, weights, result = signature.inputs[0], signature.inputs[1], signature.outputs[0]
-        plain = reads("in1", 0, weights.elements)
+        plain = reads("in1", 0, signature.inputs[1].elements)
         if packs and stage == 0:
             return (plain, writes("packed", index, index + 1))
-        read, written = self._rows(signature, mode, index)
-        if self.by_source:
-            read, written = written, read
+        data, result = self._elements(signature, mode, index)
+        read, written = (result, data) if self.by_source else (data, result)
         return (
-            reads("in0", *elements_of(source, read)),
+            reads("in0", *read),
             reads("packed", 0, mode.slices) if packs else plain,
             *(reads("in2", 0, bias.elements) for bias in signature.inputs[2:]),
-            writes("out0", *elements_of(result, written)),
+            writes("out0", *written),
             *self._library(mode, index, facts),
         )
 
-    def _rows(self, signature: Signature, mode: Mode, index: int) -> tuple[Pair, Pair]:
-        """A slice's rows of all images of the convolution's input, and of its output."""
+    def _elements(self, signature: Signature, mode: Mode, index: int) -> tuple[Range, Range]:
+        """A slice's elements of the forward input and output."""
         images, windows = signature.inputs[0].shape[0], self.windows(signature)
-        if mode.dim != "rows":
+        if mode.dim == "rows":
+            own = windows.steps(self.by_source).part(images, mode.slices, index)
+            data, result = (own, windows.touching(own)) if self.by_source else (windows.read(own), own)
+        else:
             lo, hi = split(images, mode.slices, index)
-            return (lo * windows.source, hi * windows.source), (lo * windows.results, hi * windows.results)
-        own = windows.steps(self.by_source).part(images, mode.slices, index)
-        return (own, windows.touching(own)) if self.by_source else (windows.read(own), own)
+            data, result = (lo * windows.source, hi * windows.source), (lo * windows.results, hi * windows.results)
+        return (
+            elements_of(self.forward_input(signature), windows.source, data),
+            elements_of(self.forward_output(signature), windows.results, result),
+        )
 
     def _library(self, mode: Mode, index: int, facts: Facts) -> tuple[Access, ...]:
         return (writes("library", index, index + 1),) if facts.get("scratch_bytes") else ()
@@ -176,11 +177,8 @@ class Conv2d(_Conv):
                 "weights are (out channels, in channels / groups, height, width)",
             )
         if w.shape[0] % attrs.groups:
-            raise UserError(
-                "SP1002",
-                f"{w.shape[0]} output channels do not divide into {attrs.groups} groups",
-                "fix groups",
-            )
+            problem = f"{w.shape[0]} output channels do not divide into {attrs.groups} groups"
+            raise UserError("SP1002", problem, "fix groups")
         top, bottom, left, right = attrs.padding
         oh = output_size(x.shape[2], w.shape[2], attrs.stride[0], attrs.dilation[0], top + bottom)
         ow = output_size(x.shape[3], w.shape[3], attrs.stride[1], attrs.dilation[1], left + right)
@@ -203,7 +201,7 @@ class Conv2d(_Conv):
             (dx,) = context.emit("conv2d_backward_data", [context.grad, w], data_attrs, "backward_data", of=0)
             context.give(0, dx)
 
-    def large_output(self, signature: Signature) -> TensorType:
+    def forward_output(self, signature: Signature) -> TensorType:
         return signature.outputs[0]
 
     def weight_shape(self, signature: Signature) -> tuple[int, ...]:
@@ -231,6 +229,7 @@ class Conv2d(_Conv):
             case((3, 16, 7, 6), (32, 16, 4, 4), True, padding=(1, 1, 1, 1), stride=(2, 2)),
             case((3, 16, 7, 6), (16, 16, 3, 3), padding=(1, 1, 1, 1), stride=(2, 2)),
             case((3, 24, 9, 6), (24, 1, 5, 5), True, groups=24, padding=(2, 1, 2, 2), stride=(2, 1)),
+            case((2, 16, 1, 19), (16, 16, 1, 3), True, padding=(0, 0, 4, 0), dilation=(1, 2)),
         )
 
 
@@ -251,10 +250,10 @@ class Conv2dBackwardData(_Conv):
         self.check_forward(attrs, dx, w, dy)
         return (dx,)
 
-    def small_input(self, signature: Signature) -> TensorType:
+    def forward_input(self, signature: Signature) -> TensorType:
         return signature.outputs[0]
 
-    def large_output(self, signature: Signature) -> TensorType:
+    def forward_output(self, signature: Signature) -> TensorType:
         return signature.inputs[0]
 
     def weight_shape(self, signature: Signature) -> tuple[int, ...]:
@@ -299,7 +298,7 @@ class Conv2dBackwardWeights(_Conv):
         self.check_forward(attrs, inputs[0], dw, inputs[1])
         return (dw, TensorType(shape=attrs.shape[:1], dtype=accumulated(dw.dtype))) if attrs.bias else (dw,)
 
-    def large_output(self, signature: Signature) -> TensorType:
+    def forward_output(self, signature: Signature) -> TensorType:
         return signature.inputs[1]
 
     def weight_shape(self, signature: Signature) -> tuple[int, ...]:
@@ -337,10 +336,10 @@ class Conv2dBackwardWeights(_Conv):
         if mode.dim == "channels":
             columns = Access("in1", False, (0, dy.elements // oc), (lo, hi), oc)
             return (reads("in0", 0, x.elements), columns, *library, *gradients)
-        read, own = self._rows(signature, mode, index)
+        read, own = self._elements(signature, mode, index)
         return (
-            reads("in0", *elements_of(x, read)),
-            reads("in1", *elements_of(dy, own)),
+            reads("in0", *read),
+            reads("in1", *own),
             *library,
             *((writes("partial", index, index + 1),) if reduces else gradients),
         )

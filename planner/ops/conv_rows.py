@@ -1,11 +1,13 @@
 """Convolutions sliced over rows: of all images together, so that a slice may end within one image and begin within
 another. The same rule as runtime/onednn/conv_pieces.hpp.
 
-Sliced over the batch, a convolution of 16 images runs on 16 cores, and 20 images take as long as 32. NHWC rows lie next
-to each other, so that some rows of an image are an image, with less padding.
+Sliced over the batch, a convolution of 16 images runs on 16 cores, and 20 images take as long as 32. Rows of a
+channels-last image lie next to each other, so that some of them are an image, with less padding. Where images have one
+row (sequences), its pixels are what others' rows are.
 """
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from planner.graph.model import TensorType
 from planner.ops.base import split
@@ -67,7 +69,14 @@ class Windows(NamedTuple):
         return begin, max(begin, last * self.results + min(self.results, (bottom + self.pad) // self.stride + 1))
 
 
-def elements_of(images: TensorType, rows: Range) -> Range:
-    """Rows of all images (N, C, H, W; channels-last) -> elements."""
-    row = images.shape[1] * images.shape[3]
+def windows_of(source: TensorType, weight: Sequence[int], result: TensorType, attrs: Any) -> Windows:
+    """Of images (N, C, H, W), weights (O, I, KH, KW) and a convolution's attributes."""
+    axis = 1 if source.shape[2] == result.shape[2] == 1 else 0
+    reach = (weight[2 + axis] - 1) * attrs.dilation[axis]
+    return Windows(source.shape[2 + axis], result.shape[2 + axis], attrs.stride[axis], attrs.padding[2 * axis], reach)
+
+
+def elements_of(images: TensorType, extent: int, rows: Range) -> Range:
+    """Rows of all images, `extent` of each -> elements."""
+    row = images.elements // (images.shape[0] * extent)
     return rows[0] * row, rows[1] * row

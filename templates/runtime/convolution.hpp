@@ -25,6 +25,7 @@ struct ConvShape {
 
   int64_t weight_row() const { return ic / groups * kh * kw; }  // elements per output channel
   int64_t reach_h() const { return (kh - 1) * dilation_h; }     // rows from a window's first tap to its last
+  int64_t reach_w() const { return (kw - 1) * dilation_w; }
 
   /// A convolution that multiplies each pixel's channels by one matrix.
   bool is_matmul() const {

@@ -65,10 +65,10 @@ def test_every_row_that_a_window_needs_is_read(seed):
                 )
 
 
-def conv(images: int, height: int, pad: int = 1) -> Signature:
+def conv(images: int, height: int, width: int = 8, pad: int = 1) -> Signature:
     attrs = ConvAttrs(padding=(pad, pad, 1, 1))
     inputs = (
-        TensorType(shape=(images, 16, height, 8), layout=Layout.CHANNELS_LAST),
+        TensorType(shape=(images, 16, height, width), layout=Layout.CHANNELS_LAST),
         TensorType(shape=(16, 16, 3, 3)),
     )
     return Signature("conv2d", attrs, inputs, Conv2d().infer(attrs, inputs))
@@ -76,7 +76,8 @@ def conv(images: int, height: int, pad: int = 1) -> Signature:
 
 def test_rows_are_offered_where_every_window_reads_some():
     assert Conv2d().dims(conv(2, 5)) == {("onednn", "batch"): 2, ("onednn", "rows"): 10}
-    assert Conv2d().dims(conv(2, 1)) == {("onednn", "batch"): 2}, "images of one row"
+    assert Conv2d().dims(conv(2, 1)) == {("onednn", "batch"): 2, ("onednn", "rows"): 16}, "pixels of the only row"
+    assert Conv2d().dims(conv(2, 1, 1)) == {("onednn", "batch"): 2}, "images of one pixel"
     assert Conv2d().dims(conv(2, 5, pad=3)) == {("onednn", "batch"): 2}, "windows that lie in the padding"
 
 

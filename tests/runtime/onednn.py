@@ -1,7 +1,7 @@
 """oneDNN's kernels as C functions: shapes, calls, and what PyTorch says in float64."""
 
 import ctypes
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 
 import pytest
 import torch
@@ -249,6 +249,10 @@ NAMED = {
     "one_image": conv(1, 16, (28, 28), 32, (5, 5), 1, 2, bias=1),
     "four_stride": conv(1, 8, (40, 40), 16, (4, 4), 4, 0, bias=1),
     "big_stride": conv(2, 8, (23, 23), 16, (2, 2), 3, 1),
+    "sequence": replace(conv(2, 32, (1, 38), 48, (1, 3), dilation=2, bias=1), pad_w=2, ow=38),
+    "strided_sequence": replace(conv(3, 16, (1, 21), 16, (1, 4), 2), stride_h=1, pad_w=1, ow=10),
+    "one_row": conv(2, 16, (1, 12), 32, (3, 3), 1, 1),
+    "depthwise_sequence": replace(conv(2, 24, (1, 30), 24, (1, 5), groups=24, bias=1), pad_w=2, ow=30),
 }
 MODES = [
     (FORWARD, BATCH),
@@ -265,7 +269,11 @@ def possible(shape, kind, dim, slices):
     if dim == BATCH:
         return slices <= shape.n
     if dim == ROWS:
-        steps = -(-(shape.ih + shape.pad_h % shape.stride_h) // shape.stride_h) if kind == BACKWARD_DATA else shape.oh
-        reach, end = (shape.kh - 1) * shape.dilation_h, (shape.oh - 1) * shape.stride_h - shape.pad_h
-        return slices <= shape.n * steps and shape.pad_h <= reach and (kind == BACKWARD_DATA or end < shape.ih)
+        s, sequence = shape, shape.ih == shape.oh == 1
+        source, results = (s.iw, s.ow) if sequence else (s.ih, s.oh)
+        stride, pad = (s.stride_w, s.pad_w) if sequence else (s.stride_h, s.pad_h)
+        reach = (s.kw - 1) * s.dilation_w if sequence else (s.kh - 1) * s.dilation_h
+        steps = -(-(source + pad % stride) // stride) if kind == BACKWARD_DATA else results
+        inside = kind == BACKWARD_DATA or (results - 1) * stride - pad < source
+        return slices <= s.n * steps and pad <= reach and inside
     return shape.groups == 1 and slices <= shape.oc

@@ -43,27 +43,27 @@ inline dnnl::memory::dims weight_dims(const ConvShape& s) {
   return {s.groups, s.oc / s.groups, s.ic / s.groups, s.kh, s.kw};
 }
 
-/// The descriptors of one piece. Weights, or their gradient, are in the given layout, or in oneDNN's choice if that is empty.
+/// A convolution's descriptors. Weights, or their gradient, are in the given layout, or in oneDNN's choice if that is empty.
 struct ConvDescriptors {
   dnnl::memory::desc x, y, weights, dw, bias;
   dnnl::memory::dims strides, dilations, pad_before, pad_after;
 
-  ConvDescriptors(const ConvShape& s, const ConvPiece& piece, const dnnl::memory::desc& layout = {}) {
+  explicit ConvDescriptors(const ConvShape& s, const dnnl::memory::desc& layout = {}) {
     using Tag = dnnl::memory::format_tag;
     constexpr auto f32 = dnnl::memory::data_type::f32;
     const auto type = data_type_of(s.element);
-    const Slab& slab = piece.slab;
-    x = {{piece.images.size(), s.ic, slab.in.size(), s.iw}, type, Tag::nhwc};
-    y = {{piece.images.size(), s.oc, slab.out.size(), s.ow}, type, Tag::nhwc};
+    x = {{s.n, s.ic, s.ih, s.iw}, type, Tag::nhwc};
+    y = {{s.n, s.oc, s.oh, s.ow}, type, Tag::nhwc};
     const auto given = [&](dnnl::memory::data_type needed) { return layout.get_size() && layout.get_data_type() == needed; };
     weights = given(type) ? layout : dnnl::memory::desc(weight_dims(s), type, Tag::any);
     dw = given(f32) ? layout : dnnl::memory::desc(weight_dims(s), f32, Tag::any);
     if (s.bias) bias = {{s.oc}, f32, Tag::x};
     strides = {s.stride_h, s.stride_w};
     dilations = {s.dilation_h - 1, s.dilation_w - 1};  // oneDNN counts the gaps
-    const int64_t end = (s.ow - 1) * s.stride_w + (s.kw - 1) * s.dilation_w + 1;
-    pad_before = {slab.pad_top, s.pad_w};
-    pad_after = {slab.pad_bottom, std::max<int64_t>(0, end - s.pad_w - s.iw)};
+    pad_before = {s.pad_h, s.pad_w};
+    // Windows may leave pixels at the end unused, so the padding there is never negative.
+    pad_after = {std::max<int64_t>(0, (s.oh - 1) * s.stride_h + s.reach_h() + 1 - s.pad_h - s.ih),
+                 std::max<int64_t>(0, (s.ow - 1) * s.stride_w + s.reach_w() + 1 - s.pad_w - s.iw)};
   }
 };
 

@@ -20,53 +20,59 @@ inline void require_valid(const ConvShape& s) {
   if (s.ic % s.groups || s.oc % s.groups) throw std::invalid_argument("groups must divide the channels of a convolution");
 }
 
-/// Consecutive rows of every image's input and output, and the padding this part sees. A slab of one NHWC image is
-/// dense, so it is an ordinary convolution on fewer rows.
+/// How windows go along the axis that images are cut across: their rows, or, of images of one row (sequences), its pixels. What
+/// lies between two cuts of a channels-last image is dense, so it is an image.
+struct Axis {
+  bool of_pixels;
+  int64_t in, out;  // extents
+  int64_t stride, pad;
+  int64_t reach;                      // from a window's first tap to its last
+  int64_t in_elements, out_elements;  // from one row, or pixel, to the next
+
+  explicit Axis(const ConvShape& s)
+      : of_pixels(s.ih == 1 && s.oh == 1), in(of_pixels ? s.iw : s.ih), out(of_pixels ? s.ow : s.oh),
+        stride(of_pixels ? s.stride_w : s.stride_h), pad(of_pixels ? s.pad_w : s.pad_h),
+        reach(of_pixels ? s.reach_w() : s.reach_h()), in_elements((of_pixels ? 1 : s.iw) * s.ic),
+        out_elements((of_pixels ? 1 : s.ow) * s.oc) {}
+};
+
+/// Consecutive rows of an image's input and output, and the padding before them.
 struct Slab {
   Range in, out;
-  int64_t pad_top, pad_bottom;
+  int64_t pad;
 
-  static Slab whole(const ConvShape& s) { return fit(s, {0, s.ih}, {0, s.oh}, s.pad_h); }
+  static Slab whole(const Axis& a) { return {{0, a.in}, {0, a.out}, a.pad}; }
 
   /// The slab that computes these output rows: its input is every row that their windows touch.
-  static Slab of_output(const ConvShape& s, Range out) {
-    const int64_t top = out.begin * s.stride_h - s.pad_h;
-    const int64_t bottom = (out.end - 1) * s.stride_h - s.pad_h + s.reach_h() + 1;
-    const Range in{std::max<int64_t>(0, top), std::min(s.ih, bottom)};
+  static Slab of_output(const Axis& a, Range out) {
+    const int64_t top = out.begin * a.stride - a.pad, bottom = (out.end - 1) * a.stride - a.pad + a.reach + 1;
+    const Range in{std::max<int64_t>(0, top), std::min(a.in, bottom)};
     if (in.size() <= 0) throw std::invalid_argument("a row slice lies wholly in the padding; slice over batch");
-    return fit(s, in, out, in.begin - top);
+    return {in, out, in.begin - top};
   }
 
   /// The slab that computes the gradient of these input rows: its output is every row whose window touches them, none
   /// where no window does. Where the slab begins, a window begins, or the image: see RowSteps.
-  static Slab of_input(const ConvShape& s, Range in) {
-    const int64_t first = in.begin + s.pad_h - s.reach_h();  // of the windows' tops, in padded rows
-    const Range out{first <= 0 ? 0 : (first + s.stride_h - 1) / s.stride_h,
-                    std::min(s.oh, (in.end - 1 + s.pad_h) / s.stride_h + 1)};
-    const int64_t pad_top = in.begin + s.pad_h - out.begin * s.stride_h;
-    if (pad_top < 0) throw std::invalid_argument("rows of windows that lie in the padding; slice over batch");
-    return fit(s, in, out, pad_top);
+  static Slab of_input(const Axis& a, Range in) {
+    const int64_t first = in.begin + a.pad - a.reach;  // of the windows' tops, in padded rows
+    const Range out{first <= 0 ? 0 : (first + a.stride - 1) / a.stride, std::min(a.out, (in.end - 1 + a.pad) / a.stride + 1)};
+    const int64_t pad = in.begin + a.pad - out.begin * a.stride;
+    if (pad < 0) throw std::invalid_argument("rows of windows that lie in the padding; slice over batch");
+    return {in, out, pad};
   }
 
   bool touched() const { return out.size() > 0; }
-  std::vector<int64_t> size() const { return {in.size(), out.size(), pad_top, pad_bottom}; }
-
- private:
-  /// Windows may leave rows at the bottom unused, so the padding there is never negative.
-  static Slab fit(const ConvShape& s, Range in, Range out, int64_t pad_top) {
-    const int64_t end = (out.size() - 1) * s.stride_h + s.reach_h() + 1;
-    return {in, out, pad_top, std::max<int64_t>(0, end - pad_top - in.size())};
-  }
+  std::vector<int64_t> size() const { return {in.size(), out.size(), pad}; }
 };
 
 /// The rows of one image's result in steps at which slabs may begin. For the gradient of the input, steps begin where
-/// windows begin: elsewhere the first window would start inside the slab, and oneDNN has no word for that (a negative top
+/// windows begin: elsewhere the first window would start inside the slab, and oneDNN has no word for that (a negative
 /// padding).
 struct RowSteps {
   int64_t rows, step, offset;  // step j: rows from j step - offset on
 
-  RowSteps(const ConvShape& s, bool by_input)
-      : rows(by_input ? s.ih : s.oh), step(by_input ? s.stride_h : 1), offset(by_input ? s.pad_h % s.stride_h : 0) {}
+  RowSteps(const Axis& a, bool by_input)
+      : rows(by_input ? a.in : a.out), step(by_input ? a.stride : 1), offset(by_input ? a.pad % a.stride : 0) {}
   int64_t count() const { return (rows + offset + step - 1) / step; }
   int64_t row(int64_t at) const { return std::clamp<int64_t>(at * step - offset, 0, rows); }
 };
@@ -82,30 +88,36 @@ struct ConvPiece {
     key.push_back(images.size());
     return key;
   }
-  int64_t output_pixels(const ConvShape& s) const { return images.size() * slab.out.size() * s.ow; }
-  /// The first element of the piece's input and of its output.
-  int64_t input(const ConvShape& s) const { return (images.begin * s.ih + slab.in.begin) * s.iw * s.ic; }
-  int64_t output(const ConvShape& s) const { return (images.begin * s.oh + slab.out.begin) * s.ow * s.oc; }
-  int64_t input_size(const ConvShape& s) const { return images.size() * slab.in.size() * s.iw * s.ic; }
 
-  /// The piece as a convolution of its own.
+  /// The piece as a convolution of its own. Its last window says what padding is behind it.
   ConvShape shape(ConvShape s) const {
-    s.n = images.size(), s.ih = slab.in.size(), s.oh = slab.out.size(), s.pad_h = slab.pad_top;
+    const bool of_pixels = Axis(s).of_pixels;
+    s.n = images.size();
+    (of_pixels ? s.iw : s.ih) = slab.in.size();
+    (of_pixels ? s.ow : s.oh) = slab.out.size();
+    (of_pixels ? s.pad_w : s.pad_h) = slab.pad;
     return s;
   }
+
+  int64_t output_pixels(const ConvShape& s) const { return images.size() * slab.out.size() * Axis(s).out_elements / s.oc; }
+  /// The first element of the piece's input and of its output.
+  int64_t input(const ConvShape& s) const { return (images.begin * Axis(s).in + slab.in.begin) * Axis(s).in_elements; }
+  int64_t output(const ConvShape& s) const { return (images.begin * Axis(s).out + slab.out.begin) * Axis(s).out_elements; }
+  int64_t input_size(const ConvShape& s) const { return images.size() * slab.in.size() * Axis(s).in_elements; }
 };
 
 /// A slice's pieces in order. Of a batch, images are divided. Of rows, the steps of all images: a slice may begin within
 /// one image and end within another, with whole ones between.
 inline std::vector<ConvPiece> pieces_of(const ConvShape& s, Slicing slicing, int slice, bool by_input) {
   require_valid(s);
+  const Axis axis(s);
   if (slicing.dim == SliceDim::batch) {
     const Range images = split(s.n, slicing.slices, slice);
     if (images.size() == 0) throw std::invalid_argument("more batch slices than images");
-    return {{images, Slab::whole(s)}};
+    return {{images, Slab::whole(axis)}};
   }
   if (slicing.dim != SliceDim::rows) throw std::invalid_argument("this convolution is sliced over batch or rows");
-  const RowSteps steps(s, by_input);
+  const RowSteps steps(axis, by_input);
   const int64_t count = steps.count();
   if (slicing.slices > s.n * count) throw std::invalid_argument("more row slices than rows");
   Range left = split(s.n * count, slicing.slices, slice);
@@ -114,13 +126,13 @@ inline std::vector<ConvPiece> pieces_of(const ConvShape& s, Slicing slicing, int
     const int64_t image = left.begin / count, first = left.begin % count;
     if (first == 0 && left.size() >= count) {
       const Range images{image, image + left.size() / count};
-      pieces.push_back({images, Slab::whole(s)});
+      pieces.push_back({images, Slab::whole(axis)});
       left.begin += images.size() * count;
       continue;
     }
     const int64_t last = std::min(count, first + left.size());
     const Range rows{steps.row(first), steps.row(last)};
-    pieces.push_back({{image, image + 1}, by_input ? Slab::of_input(s, rows) : Slab::of_output(s, rows)});
+    pieces.push_back({{image, image + 1}, by_input ? Slab::of_input(axis, rows) : Slab::of_output(axis, rows)});
     left.begin += last - first;
   }
   return pieces;

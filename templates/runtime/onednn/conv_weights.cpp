@@ -35,7 +35,7 @@ std::vector<Part> parts_of(const ConvShape& shape, Slicing slicing, int slice) {
     if (shape.groups > 1) throw std::invalid_argument("a grouped weight gradient can't be sliced over channels");
     const Range channels = split_channels(shape.oc, slicing.slices, slice);
     if (channels.size() == 0) throw std::invalid_argument("more weight gradient slices than channels");
-    return {{{{0, shape.n}, Slab::whole(shape)}, channels}};
+    return {{{{0, shape.n}, Slab::whole(Axis(shape))}, channels}};
   }
   std::vector<Part> parts;
   for (const ConvPiece& piece : pieces_of(shape, slicing, slice, /*by_input=*/false)) parts.push_back({piece, {0, shape.oc}});
@@ -210,7 +210,8 @@ class GradientByLibrary final : public ConvGradient {
               gathered ? WeightLayout(by_rows) : plain_gradient_layout(shape), aligned(d.scratchpad_desc().get_size())};
     }
     // Partials are added element by element, so all must use the layout that the first one chose.
-    auto choice = describe_backward_weights({shape, part.piece, by_channels() ? dnnl::memory::desc() : shared_});
+    auto choice = describe_backward_weights(
+        ConvDescriptors(part.piece.shape(shape), by_channels() ? dnnl::memory::desc() : shared_));
     select_implementation(choice, implementation);
     const auto& d = choice.descriptor;
     if (implementation_.empty()) shared_ = d.diff_weights_desc(), implementation_ = d.impl_info_str();
@@ -302,7 +303,7 @@ std::vector<std::string> backward_weights_implementations(const ConvShape& shape
   ConvShape some = shape;
   some.oc = part.channels.size();
   const int64_t pixels = part.piece.output_pixels(shape);
-  auto names = list_implementations(some, describe_backward_weights({some, part.piece}),
+  auto names = list_implementations(some, describe_backward_weights(ConvDescriptors(part.piece.shape(some))),
                                     backward_weights_product(shape, pixels, some.oc));
   if (shape.groups == 1 && !shape.is_matmul())
     list_implementations(gathered_product(shape, pixels, some.oc).describe(), std::string(kGatherPrefix) + "/", names);

@@ -35,7 +35,7 @@ class ForwardByLibrary final : public ConvMap {
         found = made.emplace(piece.size(), prepare(d, dnnl::matmul(d))).first;
         implementation_ = std::string(kProductPrefix) + "/" + d.impl_info_str();
       } else if (found == made.end()) {
-        auto d = describe_forward({shape, piece, weights});
+        auto d = describe_forward(ConvDescriptors(piece.shape(shape), weights));
         select_implementation(d, implementation);
         if (made.empty()) layout_ = WeightLayout(weights = d.weights_desc()), implementation_ = d.impl_info_str();
         found = made.emplace(piece.size(), prepare(d, dnnl::convolution_forward(d))).first;
@@ -110,7 +110,7 @@ void ConvForward::run(int slice, const void* x, const void* weights, const float
 std::vector<std::string> forward_implementations(const ConvShape& shape, Slicing slicing) {
   const SingleThreaded creation;
   const ConvPiece piece = pieces_of(shape, slicing, 0, false).front();
-  auto names = list_implementations(shape, describe_forward({shape, piece}),
+  auto names = list_implementations(shape, describe_forward(ConvDescriptors(piece.shape(shape))),
                                     forward_product(shape, piece.output_pixels(shape)));
   keep_makeable(names, [&](std::string_view name) { ForwardByLibrary(shape, slicing, name, {}); });
   if (runs_as_winograd(shape, slicing)) names.emplace_back(kWinograd);
@@ -146,7 +146,7 @@ class BackwardDataByLibrary final : public ConvMap {
                                                   DNNL_ARG_DST)).first;
         implementation_ = std::string(kProductPrefix) + "/" + d.impl_info_str();
       } else if (found == made.end()) {
-        auto choice = describe_backward_data({shape, piece, weights});
+        auto choice = describe_backward_data(ConvDescriptors(piece.shape(shape), weights));
         select_implementation(choice, implementation);
         const auto& d = choice.descriptor;
         if (made.empty()) layout_ = WeightLayout(weights = d.weights_desc()), implementation_ = d.impl_info_str();
@@ -235,7 +235,7 @@ void ConvBackwardData::run(int slice, const void* dy, const void* weights, void*
 std::vector<std::string> backward_data_implementations(const ConvShape& shape, Slicing slicing) {
   const SingleThreaded creation;
   const ConvPiece piece = pieces_of(shape, slicing, 0, true).front();
-  auto names = list_implementations(shape, describe_backward_data({shape, piece}),
+  auto names = list_implementations(shape, describe_backward_data(ConvDescriptors(piece.shape(shape))),
                                     backward_data_product(shape, piece.output_pixels(shape)));
   keep_makeable(names, [&](std::string_view name) { BackwardDataByLibrary(shape, slicing, name, {}); });
   if (runs_as_winograd(shape, slicing)) names.emplace_back(kWinograd);
