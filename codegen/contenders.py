@@ -58,7 +58,7 @@ def choose(
     for signature in todo:
         for (kernel, dim), limit in sorted(op_named(signature.op).dims(signature).items()):
             mode = Mode(kernel, dim, min(limit, len(cpus)))
-            if op_named(signature.op).same_cut(signature, mode):
+            if op_named(signature.op).redundant(signature, mode):
                 continue
             names: Sequence[str] = usable(implementations(signature, mode), target)
             if kernel != "loops":

@@ -47,7 +47,7 @@ def candidate_modes(op: Op, signature: Signature, lanes: int) -> Iterator[Mode]:
     counts = sorted({1, lanes, *(2**i for i in range(lanes.bit_length()) if 2**i <= lanes)})
     for (kernel, dim), limit in sorted(op.dims(signature).items()):
         for count in counts:
-            if count <= limit and not op.same_cut(signature, mode := Mode(kernel, dim, count)):
+            if count <= limit and not op.redundant(signature, mode := Mode(kernel, dim, count)):
                 yield mode
 
 

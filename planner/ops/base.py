@@ -318,8 +318,8 @@ class Op(ABC):
         """(kernel, dim) -> the largest useful number of slices. Must not be empty; every count up to it is valid."""
         raise NotImplementedError
 
-    def same_cut(self, signature: Signature, mode: Mode) -> bool:
-        """Whether another dimension cuts the node in the same places, so that there is no need to time this mode."""
+    def redundant(self, signature: Signature, mode: Mode) -> bool:
+        """Whether another dimension surely serves as well, so that there is no need to time this mode."""
         return False
 
     def schedules(self, signature: Signature) -> Sequence[str]:

@@ -119,7 +119,7 @@ class _Conv(Op):
             found["onednn", "rows"] = images * steps
         return found
 
-    def same_cut(self, signature: Signature, mode: Mode) -> bool:
+    def redundant(self, signature: Signature, mode: Mode) -> bool:
         return mode.dim == "rows" and signature.inputs[0].shape[0] % mode.slices == 0
 
     def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:

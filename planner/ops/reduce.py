@@ -1,4 +1,8 @@
-"""Sums and means over axes. Slices cut the elements of the result, so every one has one order of additions."""
+"""Sums and means over axes.
+
+Slices cut the elements of the result, so every one has one order of additions; or, where these are few, the terms that
+are added: each slice has partial sums in double, which a second stage adds in the order of the slices.
+"""
 
 from collections.abc import Mapping, Sequence
 from math import prod
@@ -8,8 +12,28 @@ import numpy as np
 
 from planner.graph.gradient import GradientContext
 from planner.graph.model import Attrs, Layout, TensorType
-from planner.ops.base import Access, Array, Facts, Mode, Op, Sample, Signature, misfit, reads, register, split, writes
-from planner.ops.strides import check_rank
+from planner.ops.base import (
+    Access,
+    Array,
+    Facts,
+    Mode,
+    Op,
+    Sample,
+    ScratchPart,
+    Signature,
+    misfit,
+    reads,
+    register,
+    split,
+    writes,
+)
+from planner.ops.strides import check_rank, memory_order
+from planner.units import Bytes, align
+
+LEAST_TERMS = 1024
+"""Elements that are worth a slice of their own."""
+WIDE = 64
+"""Results that one pass over the data adds up together (runtime/reduce.hpp)."""
 
 
 class ReduceAttrs(Attrs):
@@ -50,11 +74,41 @@ class _Reduce(Op):
         return signature.inputs[0].elements
 
     def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
-        return {("loops", "elements"): max(1, signature.outputs[0].elements // 16)}
+        elements, outputs = signature.inputs[0].elements, signature.outputs[0].elements
+        found = {("loops", "elements"): max(1, outputs // 16)}
+        most = min(elements // outputs, elements // LEAST_TERMS)
+        if most > 1:
+            found["loops", "terms"] = most
+        return found
+
+    def redundant(self, signature: Signature, mode: Mode) -> bool:
+        return mode.dim == "terms" and signature.outputs[0].elements >= WIDE * mode.slices
+
+    def stage_count(self, signature: Signature, mode: Mode, facts: Facts) -> int:
+        return 2 if mode.dim == "terms" else 1
+
+    def scratch(self, signature: Signature, mode: Mode, facts: Facts) -> tuple[ScratchPart, ...]:
+        if mode.dim != "terms":
+            return ()
+        return (ScratchPart("partial", Bytes(align(8 * signature.outputs[0].elements) * mode.slices)),)
 
     def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
-        lo, hi = split(signature.outputs[0].elements, mode.slices, index)
-        return (reads("in0", 0, signature.inputs[0].elements), writes("out0", lo, hi))
+        x, outputs = signature.inputs[0], signature.outputs[0].elements
+        lo, hi = split(outputs, mode.slices, index)
+        if mode.dim != "terms":
+            return (reads("in0", 0, x.elements), writes("out0", lo, hi))
+        if stage == 1:
+            return (reads("partial", 0, mode.slices), writes("out0", lo, hi))
+        first, last = split(x.elements // outputs, mode.slices, index)
+        outer = self._outermost(signature)
+        read = (first * outputs, last * outputs) if outer else (0, x.elements)
+        return (reads("in0", *read), writes("partial", index, index + 1))
+
+    def _outermost(self, signature: Signature) -> bool:
+        """Whether the reduced axes are the outermost in memory: then some of the terms are a part of the data."""
+        x, reduced = signature.inputs[0], set(self.reduced_axes(signature))
+        longer = [a in reduced for a in memory_order(x) if x.shape[a] > 1]
+        return longer == sorted(longer, reverse=True)
 
     def _spread(self, context: GradientContext, gradient: str) -> None:
         """Deliver the gradient, repeated over the reduced axes."""
@@ -80,6 +134,9 @@ class _Reduce(Op):
             Sample(ReduceAttrs(axes=(2, 3), keepdims=True), (image,)),
             Sample(ReduceAttrs(axes=(1,)), (image,)),
             Sample(ReduceAttrs(axes=(0, 1)), (TensorType(shape=(4, 5)),)),
+            Sample(ReduceAttrs(axes=(0, 1)), (TensorType(shape=(90, 61)),)),
+            Sample(ReduceAttrs(axes=(0, 2)), (TensorType(shape=(13, 18, 40)),)),
+            Sample(ReduceAttrs(axes=(0, 2)), (TensorType(shape=(60, 3, 40)),)),
         )
 
 
@@ -160,6 +217,7 @@ class SumTo(_Reduce):
             Sample(SumToAttrs(shape=(1, 40, 1, 1)), (image,)),
             Sample(SumToAttrs(shape=(40, 1, 7)), (image,)),
             Sample(SumToAttrs(shape=()), (TensorType(shape=(5, 3)),)),
+            Sample(SumToAttrs(shape=(1, 21, 1, 1)), (TensorType(shape=(5, 21, 13, 7), layout=Layout.CHANNELS_LAST),)),
         )
 
 

@@ -1,7 +1,8 @@
 // Sums and means over any axes of a strided tensor of up to 6 dimensions.
 //
-// The planner sorts the axes into kept ones (the dense output, in order) and reduced ones. Slices cut the kept
-// elements, so that every output has one fixed order of additions, whatever the number of slices.
+// The planner sorts the axes into kept ones (the dense output, in order) and reduced ones. Slices cut the kept elements, so
+// that every output has one fixed order of additions, whatever the number of slices; or, where there are few outputs, the
+// terms of all of them: partial sums, which a second stage adds in the order of the slices.
 #pragma once
 
 #include <algorithm>
@@ -18,56 +19,78 @@ struct Reduction {
   Strides reduced_strides;   // their input strides
 };
 
-// Up to 64 neighbouring outputs whose inputs are contiguous: reduced elements stream past them.
+// Some terms of up to 64 neighbouring outputs whose inputs are contiguous: reduced elements stream past them.
 template <class T>
-void sum_columns(const T* x, const Reduction& a, int64_t width, float scale, T* y) {
-  const int64_t extent = a.reduced[max_rank - 1], stride = a.reduced_strides[max_rank - 1];
-  const int64_t rows = count_elements(a.reduced) / extent;
-  double total[64] = {};
-  RowCursor<1> cursor(a.reduced, {a.reduced_strides}, 0);
-  for (int64_t r = 0; r < rows; ++r, cursor.next_row()) {
+void sum_columns(const T* x, const Reduction& a, Range terms, int64_t width, double* total) {
+  const int64_t stride = a.reduced_strides[max_rank - 1];
+  visit_row_runs<1>(a.reduced, {a.reduced_strides}, terms,
+                    [&](const RowCursor<1>& cursor, int64_t, int64_t column, int64_t length) {
     const T* xr = x + cursor.offset(0);
-    add_rows({0, extent}, width, total, [=](int64_t i, int64_t c) { return static_cast<float>(xr[i * stride + c]); });
-  }
-  for (int64_t c = 0; c < width; ++c) y[c] = static_cast<T>(total[c] * scale);
+    add_rows({column, column + length}, width, total, [=](int64_t i, int64_t c) { return static_cast<float>(xr[i * stride + c]); });
+  });
 }
 
-// One output.
+// Some terms of one output.
 template <class T>
-double sum_element(const T* x, const Reduction& a) {
-  const int64_t extent = a.reduced[max_rank - 1], stride = a.reduced_strides[max_rank - 1];
-  const int64_t rows = count_elements(a.reduced) / extent;
+double sum_element(const T* x, const Reduction& a, Range terms) {
+  const int64_t stride = a.reduced_strides[max_rank - 1];
   double total = 0.0;
-  RowCursor<1> cursor(a.reduced, {a.reduced_strides}, 0);
-  for (int64_t r = 0; r < rows; ++r, cursor.next_row()) {
+  visit_row_runs<1>(a.reduced, {a.reduced_strides}, terms,
+                    [&](const RowCursor<1>& cursor, int64_t, int64_t column, int64_t length) {
     const T* xr = x + cursor.offset(0);
+    const Range run{column, column + length};
     if (stride == 1) {
-      total += blocked_sum({0, extent}, [=](int64_t i) { return static_cast<float>(xr[i]); });
+      total += blocked_sum(run, [=](int64_t i) { return static_cast<float>(xr[i]); });
     } else {
-      for (int64_t i = 0; i < extent; ++i) total += static_cast<float>(xr[i * stride]);
+      for (int64_t i = run.begin; i < run.end; ++i) total += static_cast<float>(xr[i * stride]);
     }
-  }
+  });
   return total;
 }
 
-// y = scale * sum, for a range of the output's elements. Mean: scale = 1 / number of reduced elements.
-template <class T>
-void sum_reduce(const T* x, const Reduction& a, float scale, T* y, Range outputs) {
+// put(output, sum of some terms) for a range of the output's elements.
+template <class T, class Put>
+void each_sum(const T* x, const Reduction& a, Range outputs, Range terms, const Put& put) {
   const int64_t stride = a.kept_strides[max_rank - 1];
   const bool columns = stride == 1 && a.kept[max_rank - 1] > 1;
   visit_row_runs<1>(a.kept, {a.kept_strides}, outputs,
                     [&](const RowCursor<1>& cursor, int64_t first, int64_t column, int64_t length) {
     const T* xr = x + cursor.offset(0) + column * stride;
     if (columns) {
-      for (int64_t c = 0; c < length; c += 64) {
-        sum_columns(xr + c, a, std::min<int64_t>(64, length - c), scale, y + first + c);
-      }
+      each_portion({0, length}, 64, [&](Range some) {
+        double total[64] = {};
+        sum_columns(xr + some.begin, a, terms, some.size(), total);
+        for (int64_t c = 0; c < some.size(); ++c) put(first + some.begin + c, total[c]);
+      });
     } else {
-      for (int64_t c = 0; c < length; ++c) {
-        y[first + c] = static_cast<T>(sum_element(xr + c * stride, a) * scale);
-      }
+      for (int64_t c = 0; c < length; ++c) put(first + c, sum_element(xr + c * stride, a, terms));
     }
   });
+}
+
+// y = scale * sum, for a range of the output's elements. Mean: scale = 1 / number of reduced elements.
+template <class T>
+void sum_reduce(const T* x, const Reduction& a, float scale, T* y, Range outputs) {
+  each_sum(x, a, outputs, {0, count_elements(a.reduced)}, [=](int64_t i, double total) { y[i] = static_cast<T>(total * scale); });
+}
+
+// Doubles from one slice's partial sums to the next: whole cache lines.
+constexpr int64_t partial_stride(int64_t outputs) { return (outputs + 7) / 8 * 8; }
+
+// A slice's terms of all outputs.
+template <class T>
+void sum_terms(const T* x, const Reduction& a, Range terms, double* partial) {
+  each_sum(x, a, {0, count_elements(a.kept)}, terms, [=](int64_t i, double total) { partial[i] = total; });
+}
+
+// The partial sums of all slices, for a range of the output's elements.
+template <class T>
+void add_terms(const double* partials, int64_t slices, int64_t outputs, float scale, T* y, Range mine) {
+  for (int64_t i = mine.begin; i < mine.end; ++i) {
+    double total = 0.0;
+    for (int64_t slice = 0; slice < slices; ++slice) total += partials[slice * partial_stride(outputs) + i];
+    y[i] = static_cast<T>(total * scale);
+  }
 }
 
 }  // namespace stepplan

@@ -83,5 +83,5 @@ def test_rows_are_offered_where_every_window_reads_some():
 
 def test_rows_cut_as_images_do_where_these_come_out_even():
     for slices, same in ((1, True), (2, True), (3, False), (4, True), (8, False)):
-        assert Conv2d().same_cut(conv(4, 5), Mode("onednn", "rows", slices)) is same
-    assert not Conv2d().same_cut(conv(4, 5), Mode("onednn", "batch", 4))
+        assert Conv2d().redundant(conv(4, 5), Mode("onednn", "rows", slices)) is same
+    assert not Conv2d().redundant(conv(4, 5), Mode("onednn", "batch", 4))
