@@ -240,7 +240,8 @@ def cnn(batch: int = 6) -> Made:
 
 
 def transformer(batch: int = 4) -> Made:
-    return Transformer(), (torch.randint(0, 23, (batch, 6)),), {"optimizer": Optimizer(kind="adam", lr=3e-3, eps=1e-5)}
+    # The keys' bias has a gradient of 0, so that Adam would divide rounding errors by eps.
+    return Transformer(), (torch.randint(0, 23, (batch, 6)),), {"optimizer": Optimizer(kind="adam", lr=3e-3, eps=1e-4)}
 
 
 def bag(batch: int = 6) -> Made:
