@@ -9,6 +9,9 @@ from planner.graph.gradient import GradientContext
 from planner.graph.model import Attrs, Layout, Node, TensorType
 from planner.ops.base import EVERY, Access, Array, Facts, Mode, Op, Sample, Signature, register, split, writes
 
+LEAST_LINES = 16
+"""Lines that are worth a slice: as many as are turned at once."""
+
 
 class ConvertLayoutAttrs(Attrs):
     layout: Layout
@@ -25,7 +28,8 @@ class FillAttrs(Attrs):
 
 @register
 class ConvertLayout(Op):
-    """The same logical tensor with its elements in another memory order. Sliced over the batch."""
+    """The same logical tensor with its elements in another memory order. Sliced over the batch, or over lines: rows of
+    the matrices that images are, as the result has them (pixels of channels, or channels of pixels)."""
 
     name = "convert_layout"
     family = "shape"
@@ -54,14 +58,32 @@ class ConvertLayout(Op):
     def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
         if self.alias(signature):
             return {("alias", "whole"): 1}
-        return {("loops", "batch"): signature.inputs[0].shape[0]}
+        images = signature.inputs[0].shape[0]
+        found = {("loops", "batch"): images}
+        if (most := images * self._lines(signature) // LEAST_LINES) > 1:
+            found["loops", "lines"] = most
+        return found
+
+    def redundant(self, signature: Signature, mode: Mode) -> bool:
+        return mode.dim == "lines" and signature.inputs[0].shape[0] % mode.slices == 0
 
     def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
         if self.alias(signature):
             return ()
-        x = signature.inputs[0]
-        lo, hi = (b * (x.elements // x.shape[0]) for b in split(x.shape[0], mode.slices, index))
-        return (Access("in0", False, (lo, hi)), writes("out0", lo, hi))
+        x, lines = signature.inputs[0], self._lines(signature)
+        image = x.elements // x.shape[0]
+        if mode.dim == "lines":
+            lo, hi = split(x.shape[0] * lines, mode.slices, index)
+        else:
+            lo, hi = (b * lines for b in split(x.shape[0], mode.slices, index))
+        line = image // lines
+        read = (lo // lines * image, -(-hi // lines) * image)  # of every image that it has lines of, some of each line
+        return (Access("in0", False, read), writes("out0", lo * line, hi * line))
+
+    def _lines(self, signature: Signature) -> int:
+        """Of one image, in the result's memory."""
+        _, c, h, w = signature.inputs[0].shape
+        return h * w if signature.outputs[0].layout is Layout.CHANNELS_LAST else c
 
     def reference(self, attrs: ConvertLayoutAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
         return (inputs[0],)
