@@ -105,7 +105,9 @@ def test_whole_steps_keep_order_lanes_and_bytes(seed: int, lanes: int, share: fl
     # What takes over other bytes in place than in the lean order may need some of its own; else the limit holds.
     live, planned = liveness(graph, {**quiet, TRAIN: found}), liveness(graph, quiet)
     others = [v for v, source in planned.shares.items() if live.shares.get(v) != source]
-    assert most_alive(live.blocks) <= limit + sum(graph.value[v].type.bytes for v in others)
+    # The other program, which has no limit here, may need more than the step.
+    within_limit = limit + sum(graph.value[v].type.bytes for v in others)
+    assert most_alive(live.blocks) <= max(within_limit, most_alive(planned.blocks))
 
 
 def test_more_bytes_than_the_lean_order_needs_are_never_needed() -> None:
