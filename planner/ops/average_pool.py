@@ -53,6 +53,8 @@ class AvgPool2d(PoolForward):
             case((3, 70, 8, 8), kernel=(2, 2), stride=(2, 2)),
             case((1, 5, 10, 7), kernel=(3, 2), stride=(2, 3), padding=(1, 1, 1, 1), ceil_mode=True),
             case((1, 5, 10, 7), kernel=(3, 2), stride=(2, 3), padding=(1, 0, 0, 1), count_include_pad=False),
+            case((1, 5, 1, 19), kernel=(1, 3), stride=(1, 2), padding=(0, 0, 1, 1)),
+            case((2, 66, 1, 19), kernel=(1, 3), stride=(1, 4), padding=(0, 0, 0, 1), count_include_pad=False),
         )
 
 
@@ -103,7 +105,8 @@ class AdaptiveAvgPool2d(PoolForward):
     def samples(self) -> Sequence[Sample]:
         x = TensorType(shape=(2, 70, 7, 9), layout=Layout.CHANNELS_LAST)
         small = TensorType(shape=(3, 5, 2, 3), layout=Layout.CHANNELS_LAST)
-        cases = ((x, (1, 1)), (x, (3, 4)), (small, (5, 3)))
+        line = TensorType(shape=(2, 5, 1, 19), layout=Layout.CHANNELS_LAST)
+        cases = ((x, (1, 1)), (x, (3, 4)), (small, (5, 3)), (line, (1, 7)), (line, (1, 1)))
         return tuple(Sample(AdaptivePoolAttrs(output=output), (t,)) for t, output in cases)
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from planner.graph.model import TensorType
 from planner.ops.base import split
+from planner.ops.image_rows import sliced_axis
 
 Range = tuple[int, int]
 
@@ -71,7 +72,7 @@ class Windows(NamedTuple):
 
 def windows_of(source: TensorType, weight: Sequence[int], result: TensorType, attrs: Any) -> Windows:
     """Of images (N, C, H, W), weights (O, I, KH, KW) and a convolution's attributes."""
-    axis = 1 if source.shape[2] == result.shape[2] == 1 else 0
+    axis = sliced_axis(source, result)
     reach = (weight[2 + axis] - 1) * attrs.dilation[axis]
     return Windows(source.shape[2 + axis], result.shape[2 + axis], attrs.stride[axis], attrs.padding[2 * axis], reach)
 

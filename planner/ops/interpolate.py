@@ -4,7 +4,8 @@ Both directions gather, over output rows forward and input rows backward, so tha
 taps are computed where they are used, by the same rule here and in runtime/interpolate.hpp.
 """
 
-from collections.abc import Container, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Container, Sequence
 from functools import lru_cache
 from math import floor
 from typing import Literal
@@ -13,20 +14,8 @@ import numpy as np
 
 from planner.graph.gradient import GradientContext
 from planner.graph.model import Attrs, Layout, TensorType
-from planner.ops.base import (
-    Access,
-    Array,
-    Facts,
-    Mode,
-    Op,
-    Sample,
-    Signature,
-    misfit,
-    reads,
-    register,
-    split,
-    writes,
-)
+from planner.ops.base import Array, Sample, Signature, misfit, register
+from planner.ops.image_rows import ImageRows
 
 Method = Literal["nearest", "nearest_exact", "linear", "cubic"]
 Tap = tuple[int, float]
@@ -99,9 +88,8 @@ def _matrix(taps: Sequence[Sequence[Tap]], extent: int) -> Array:
     return matrix
 
 
-class _Interpolate(Op):
+class _Interpolate(ImageRows):
     family = "interpolate"
-    input_layout = Layout.CHANNELS_LAST
 
     def taps(self, attrs: InterpolateAttrs, x: Sequence[int], axis: int) -> tuple[tuple[Tap, ...], ...]:
         return axis_taps(x[2 + axis], attrs.size[axis], attrs.method, attrs.scales[axis], attrs.corners)
@@ -121,10 +109,6 @@ class _Interpolate(Op):
         assert isinstance(attrs, InterpolateAttrs)
         each = {"nearest": 1, "nearest_exact": 1, "linear": 8, "cubic": 32}[attrs.method]
         return each * max(signature.inputs[0].elements, signature.outputs[0].elements)
-
-    def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
-        y = signature.outputs[0]
-        return {("loops", "rows"): y.shape[0] * y.shape[2]}
 
     def matrices(self, attrs: InterpolateAttrs, x: Sequence[int]) -> tuple[Array, Array]:
         rows, columns = (_matrix(self.taps(attrs, x, axis), x[2 + axis]) for axis in (0, 1))
@@ -149,16 +133,10 @@ class Interpolate(_Interpolate):
         attrs = InterpolateGradAttrs(**context.attrs.model_dump(), shape=shape)
         context.give(0, context.emit("interpolate_backward", [context.grad], attrs)[0])
 
-    def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
-        attrs = signature.attrs
-        assert isinstance(attrs, InterpolateAttrs)
-        x, y = signature.inputs[0], signature.outputs[0]
-        taps = self.taps(attrs, x.shape, 0)
-        lo, hi = split(y.shape[0] * y.shape[2], mode.slices, index)
-        first = lo // y.shape[2] * x.shape[2] + taps[lo % y.shape[2]][0][0]
-        last = (hi - 1) // y.shape[2] * x.shape[2] + taps[(hi - 1) % y.shape[2]][-1][0] + 1
-        line, out_line = x.shape[1] * x.shape[3], y.shape[1] * y.shape[3]
-        return (reads("in0", first * line, max(first, last) * line), writes("out0", lo * out_line, hi * out_line))
+    def touched(self, signature: Signature, axis: int, place: int) -> tuple[int, int]:
+        assert isinstance(signature.attrs, InterpolateAttrs)
+        taps = self.taps(signature.attrs, signature.inputs[0].shape, axis)[place]
+        return (taps[0][0], taps[-1][0] + 1)
 
     def reference(self, attrs: InterpolateAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
         rows, columns = self.matrices(attrs, inputs[0].shape)
@@ -167,6 +145,7 @@ class Interpolate(_Interpolate):
     def samples(self) -> Sequence[Sample]:
         x = TensorType(shape=(2, 20, 5, 7), layout=Layout.CHANNELS_LAST)
         wide = TensorType(shape=(3, 5, 1, 9), layout=Layout.CHANNELS_LAST)
+        line = TensorType(shape=(1, 20, 1, 19), layout=Layout.CHANNELS_LAST)
 
         def case(type_: TensorType, size: tuple[int, int], method: Method, corners: bool = False) -> Sample:
             extents = type_.shape[2:]
@@ -189,6 +168,10 @@ class Interpolate(_Interpolate):
             case(wide, (1, 20), "linear"),
             case(x, (9, 16), "cubic"),
             case(x, (3, 8), "cubic", True),
+            case(line, (1, 38), "nearest"),
+            case(line, (1, 7), "nearest"),
+            case(line, (1, 8), "linear"),
+            case(line, (1, 30), "cubic"),
         )
 
 
@@ -207,16 +190,12 @@ class InterpolateBackward(_Interpolate):
             raise misfit(f"gradient {inputs[0].text()} does not fit data {dx.text()}", f"use {expected.text()}")
         return (dx,)
 
-    def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
-        attrs = signature.attrs
-        assert isinstance(attrs, InterpolateGradAttrs)
-        dy, dx = signature.inputs[0], signature.outputs[0]
-        taps = self.taps(attrs, attrs.shape, 0)
-        lo, hi = split(dx.shape[0] * dx.shape[2], mode.slices, index)
-        first = lo // dx.shape[2] * dy.shape[2] + _readers(taps, lo % dx.shape[2])[0]
-        last = (hi - 1) // dx.shape[2] * dy.shape[2] + _readers(taps, (hi - 1) % dx.shape[2])[1]
-        line, out_line = dy.shape[1] * dy.shape[3], dx.shape[1] * dx.shape[3]
-        return (reads("in0", first * line, max(first, last) * line), writes("out0", lo * out_line, hi * out_line))
+    def touched(self, signature: Signature, axis: int, place: int) -> tuple[int, int]:
+        """The outputs from the first whose last tap reaches `place` to the last whose first tap does not pass it."""
+        assert isinstance(signature.attrs, InterpolateGradAttrs)
+        taps = self.taps(signature.attrs, signature.attrs.shape, axis)
+        first = bisect_left(taps, place, key=lambda output: output[-1][0])
+        return (first, max(first, bisect_right(taps, place, key=lambda output: output[0][0])))
 
     def reference(self, attrs: InterpolateGradAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
         rows, columns = self.matrices(attrs, attrs.shape)
@@ -228,10 +207,3 @@ class InterpolateBackward(_Interpolate):
             attrs = InterpolateGradAttrs(**s.attrs.model_dump(), shape=s.inputs[0].shape)
             found.append(Sample(attrs, Interpolate().infer(attrs, s.inputs)))
         return tuple(found)
-
-
-def _readers(taps: Sequence[Sequence[Tap]], place: int) -> tuple[int, int]:
-    """The outputs from the first whose last tap reaches `place` to the last whose first tap does not pass it."""
-    first = sum(row[-1][0] < place for row in taps)
-    last = sum(row[0][0] <= place for row in taps)
-    return (first, max(first, last))

@@ -62,6 +62,8 @@ class MaxPool2d(PoolForward):
             case((2, 4, 12, 9), kernel=(3, 3), stride=(1, 2), padding=(1, 1, 1, 1), dilation=(2, 1)),
             case((2, 4, 9, 9), kernel=(2, 2), stride=(3, 3)),
             case((2, 5, 1, 23), kernel=(1, 8), stride=(1, 3), ceil_mode=True),
+            case((1, 5, 1, 19), kernel=(1, 3), stride=(1, 2), padding=(0, 0, 1, 1)),
+            case((2, 66, 1, 19), kernel=(3, 3), stride=(1, 1), padding=(1, 1, 1, 1), dilation=(1, 2)),
             case((6, 1, 90, 1), kernel=(40, 1), stride=(41, 1), ceil_mode=True),
         )
 

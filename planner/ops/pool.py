@@ -5,13 +5,14 @@ input element is gathered from the windows that hold it, so slices never race. A
 windows touch, as one contiguous span.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from planner.graph.model import Attrs, DType, Layout, TensorType
-from planner.ops.base import EVERY, Access, Array, Facts, Mode, Op, Signature, misfit, reads, split, writes
+from planner.ops.base import EVERY, Array, Signature, misfit
+from planner.ops.image_rows import ImageRows
 
 Pair = tuple[int, int]
 
@@ -100,9 +101,8 @@ def pooled_size(extent: int, kernel: int, stride: int, pads: Pair, dilation: int
     return out - 1 if ceil_mode and (out - 1) * stride >= extent + pads[0] else out
 
 
-class _Pool(Op):
+class _Pool(ImageRows):
     family = "pool"
-    input_layout = Layout.CHANNELS_LAST
 
     def windows(self, attrs: Any, x: Sequence[int]) -> tuple[Windows, Windows]:
         """Vertical and horizontal windows over an input of shape x (N, C, H, W)."""
@@ -145,19 +145,8 @@ class PoolForward(_Pool):
         if any(2 * p > attrs.kernel[i // 2] for i, p in enumerate(attrs.padding)):
             raise misfit(f"padding {attrs.padding} exceeds half of the window {attrs.kernel}", "pad less")
 
-    def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
-        y = signature.outputs[0]
-        return {("loops", "rows"): y.shape[0] * y.shape[2]}
-
-    def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
-        x, y = signature.inputs[0], signature.outputs[0]
-        high, _ = self.windows(signature.attrs, x.shape)
-        lo, hi = split(y.shape[0] * y.shape[2], mode.slices, index)
-        first = lo // high.out * high.extent + high.inputs(lo % high.out)[0]
-        last = (hi - 1) // high.out * high.extent + high.inputs((hi - 1) % high.out)[1]
-        line, out_line = x.shape[1] * x.shape[3], y.shape[1] * y.shape[3]
-        results = (writes(f"out{i}", lo * out_line, hi * out_line) for i in range(len(signature.outputs)))
-        return (reads("in0", first * line, max(first, last) * line), *results)
+    def touched(self, signature: Signature, axis: int, place: int) -> Pair:
+        return self.windows(signature.attrs, signature.inputs[0].shape)[axis].inputs(place)
 
 
 class PoolBackward(_Pool):
@@ -173,20 +162,8 @@ class PoolBackward(_Pool):
             raise misfit(f"gradient {inputs[0].text()} does not fit data {dx.text()}", f"use {expected.text()}")
         return (dx,)
 
-    def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
-        dx = signature.outputs[0]
-        return {("loops", "rows"): dx.shape[0] * dx.shape[2]}
-
-    def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
-        dy, dx = signature.inputs[0], signature.outputs[0]
-        high, _ = self.windows(signature.attrs, dx.shape)
-        lo, hi = split(dx.shape[0] * dx.shape[2], mode.slices, index)
-        first = lo // high.extent * high.out + high.outputs(lo % high.extent)[0]
-        last = (hi - 1) // high.extent * high.out + high.outputs((hi - 1) % high.extent)[1]
-        line, out_line = dy.shape[1] * dy.shape[3], dx.shape[1] * dx.shape[3]
-        span = (first * line, max(first, last) * line)
-        sources = (reads(f"in{i}", *span) for i in range(len(signature.inputs)))
-        return (*sources, writes("out0", lo * out_line, hi * out_line))
+    def touched(self, signature: Signature, axis: int, place: int) -> Pair:
+        return self.windows(signature.attrs, signature.outputs[0].shape)[axis].outputs(place)
 
 
 def _padded(attrs: Any, windows: tuple[Windows, Windows]) -> tuple[Pair, Pair]:

@@ -8,8 +8,8 @@
 #include <cstdint>
 
 #include "both.hpp"
+#include "image_rows.hpp"
 #include "max_pool.hpp"
-#include "slices.hpp"
 
 namespace stepplan {
 
@@ -58,11 +58,11 @@ inline void add_scaled(const T* x, float scale, int64_t width, float* sum) {
 template <class Windows, class T>
 STEPPLAN_INLINE void average_windows_forward(const T* x, T* y, int64_t channels, Windows high, Windows wide, Range out_rows) {
   constexpr int64_t panel = pool_panel;
-  for (int64_t row = out_rows.begin; row < out_rows.end; ++row) {
+  for_rows(out_rows, wide.out, high.in == 1 && high.out == 1, [&](int64_t row, Range columns) STEPPLAN_INLINE_LAMBDA {
     const T* image = x + row / high.out * high.in * wide.in * channels;
     const int64_t oh = row % high.out;
     const Range ih = high.inputs(oh);
-    for (int64_t ow = 0; ow < wide.out; ++ow) {
+    for (int64_t ow = columns.begin; ow < columns.end; ++ow) {
       const Range iw = wide.inputs(ow);
       const float scale = 1.0f / static_cast<float>(high.divisor(oh) * wide.divisor(ow));
       for (int64_t first = 0; first < channels; first += panel) {
@@ -84,16 +84,16 @@ STEPPLAN_INLINE void average_windows_forward(const T* x, T* y, int64_t channels,
         for (int64_t c = 0; c < width; ++c) out[c] = static_cast<float>(total[c]) * scale;
       }
     }
-  }
+  });
 }
 
 template <class Windows, class T>
 STEPPLAN_INLINE void average_windows_backward(const T* dy, T* dx, int64_t channels, Windows high, Windows wide, Range in_rows) {
   constexpr int64_t panel = pool_panel;
-  for (int64_t row = in_rows.begin; row < in_rows.end; ++row) {
+  for_rows(in_rows, wide.in, high.in == 1 && high.out == 1, [&](int64_t row, Range columns) STEPPLAN_INLINE_LAMBDA {
     const int64_t n = row / high.in;
     const Range oh = high.outputs(row % high.in);
-    for (int64_t iw = 0; iw < wide.in; ++iw) {
+    for (int64_t iw = columns.begin; iw < columns.end; ++iw) {
       const Range ow = wide.outputs(iw);
       for (int64_t first = 0; first < channels; first += panel) {
         const int64_t width = std::min(panel, channels - first);
@@ -110,7 +110,7 @@ STEPPLAN_INLINE void average_windows_backward(const T* dy, T* dx, int64_t channe
         for (int64_t c = 0; c < width; ++c) out[c] = sum[c];
       }
     }
-  }
+  });
 }
 
 inline FixedWindows high_windows(const Pool2d& p, bool count_pad) {
@@ -120,14 +120,14 @@ inline FixedWindows wide_windows(const Pool2d& p, bool count_pad) {
   return {p.width, p.out_width, p.kernel_w, p.stride_w, p.pad_w, count_pad};
 }
 
-// Slices: a range of the batch * out_height output rows.
+// Slices: a range of the batch * out_height output rows (or pixels: image_rows.hpp).
 template <class T>
 STEPPLAN_INLINE void average_pool_forward(const T* x, T* y, const Pool2d& p, bool count_include_pad, Range out_rows) {
   average_windows_forward(x, y, p.channels, high_windows(p, count_include_pad), wide_windows(p, count_include_pad),
                           out_rows);
 }
 
-// Slices: a range of the batch * height input rows.
+// Slices: a range of the batch * height input rows (or pixels: image_rows.hpp).
 template <class T>
 STEPPLAN_INLINE void average_pool_backward(const T* dy, T* dx, const Pool2d& p, bool count_include_pad, Range in_rows) {
   average_windows_backward(dy, dx, p.channels, high_windows(p, count_include_pad),

@@ -89,6 +89,12 @@ struct InterpolationAxis {
     return {first, past < first ? first : past};
   }
 
+  // The outputs that may read some inputs.
+  STEPPLAN_BOTH Range readers(Range inputs) const {
+    if (inputs.size() == in) return {0, out};  // the usual case, and the other one searches
+    return {readers(inputs.begin).begin, readers(inputs.end - 1).end};
+  }
+
  private:
   STEPPLAN_BOTH static double near(double x) { return (1.25 * x - 2.25) * x * x + 1.0; }
   STEPPLAN_BOTH static double far(double x) { return ((-0.75 * x + 3.75) * x - 6.0) * x + 3.0; }

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "slices.hpp"
+#include "image_rows.hpp"
 
 namespace stepplan {
 
@@ -18,6 +18,8 @@ struct Pool2d {
   int64_t stride_h, stride_w;
   int64_t pad_h, pad_w;                       // before the first row and column
   int64_t dilation_h = 1, dilation_w = 1;     // max pooling only
+
+  STEPPLAN_INLINE bool of_sequences() const { return height == 1 && out_height == 1; }
 };
 
 constexpr int64_t pool_panel = 64;  // channels whose running results stay in the first-level cache
@@ -115,16 +117,16 @@ void max_lines_backward(const T* dy, const uint8_t* argmax, T* dx, const Pool2d&
   }
 }
 
-// Slices: a range of the batch * out_height output rows.
+// Slices: a range of the batch * out_height output rows (or pixels: image_rows.hpp).
 // As in PyTorch the first maximum of the scan wins, and NaN wins over everything.
 template <class T>
 STEPPLAN_INLINE void max_pool_forward(const T* x, T* y, uint8_t* argmax, const Pool2d& p, Range out_rows) {
   if (is_lines(p)) return max_lines_forward(x, y, argmax, p, out_rows);
   constexpr int64_t panel = pool_panel;
-  for (int64_t row = out_rows.begin; row < out_rows.end; ++row) {
+  for_rows(out_rows, p.out_width, p.of_sequences(), [&](int64_t row, Range columns) STEPPLAN_INLINE_LAMBDA {
     const T* image = x + row / p.out_height * p.height * p.width * p.channels;
     const int64_t top = row % p.out_height * p.stride_h - p.pad_h;
-    for (int64_t ow = 0; ow < p.out_width; ++ow) {
+    for (int64_t ow = columns.begin; ow < columns.end; ++ow) {
       const int64_t left = ow * p.stride_w - p.pad_w;
       const int64_t out = (row * p.out_width + ow) * p.channels;
       for (int64_t first = 0; first < p.channels; first += panel) {
@@ -144,17 +146,17 @@ STEPPLAN_INLINE void max_pool_forward(const T* x, T* y, uint8_t* argmax, const P
         for (int64_t c = 0; c < width; ++c) argmax[out + first + c] = static_cast<uint8_t>(chosen[c]);
       }
     }
-  }
+  });
 }
 
 // Evaluation needs no argmax.
 template <class T>
 STEPPLAN_INLINE void max_pool_evaluate(const T* x, T* y, const Pool2d& p, Range out_rows) {
   if (is_lines(p)) return max_lines_forward<T>(x, y, nullptr, p, out_rows);
-  for (int64_t row = out_rows.begin; row < out_rows.end; ++row) {
+  for_rows(out_rows, p.out_width, p.of_sequences(), [&](int64_t row, Range columns) STEPPLAN_INLINE_LAMBDA {
     const T* image = x + row / p.out_height * p.height * p.width * p.channels;
     const int64_t top = row % p.out_height * p.stride_h - p.pad_h;
-    for (int64_t ow = 0; ow < p.out_width; ++ow) {
+    for (int64_t ow = columns.begin; ow < columns.end; ++ow) {
       const int64_t left = ow * p.stride_w - p.pad_w;
       T* yo = y + (row * p.out_width + ow) * p.channels;
       for (int64_t first = 0; first < p.channels; first += pool_panel) {
@@ -172,7 +174,7 @@ STEPPLAN_INLINE void max_pool_evaluate(const T* x, T* y, const Pool2d& p, Range 
         for (int64_t c = 0; c < width; ++c) yo[first + c] = best[c];
       }
     }
-  }
+  });
 }
 
 // The positions at which windows along one axis hold an element, `place` elements behind where the first one begins:
@@ -188,14 +190,14 @@ STEPPLAN_INLINE void for_positions(int64_t place, int64_t kernel, int64_t stride
   }
 }
 
-// Slices: a range of the batch * height input rows. dx must not overlap dy.
+// Slices: a range of the batch * height input rows (or pixels: image_rows.hpp). dx must not overlap dy.
 template <class T>
 STEPPLAN_INLINE void max_pool_backward(const T* dy, const uint8_t* argmax, T* dx, const Pool2d& p, Range in_rows) {
   if (is_lines(p)) return max_lines_backward(dy, argmax, dx, p, in_rows);
   constexpr int64_t panel = pool_panel;
-  for (int64_t row = in_rows.begin; row < in_rows.end; ++row) {
+  for_rows(in_rows, p.width, p.of_sequences(), [&](int64_t row, Range columns) STEPPLAN_INLINE_LAMBDA {
     const int64_t n = row / p.height, ih = row % p.height;
-    for (int64_t iw = 0; iw < p.width; ++iw) {
+    for (int64_t iw = columns.begin; iw < columns.end; ++iw) {
       for (int64_t first = 0; first < p.channels; first += panel) {
         const int64_t width = std::min(panel, p.channels - first);
         alignas(64) float sum[panel] = {};
@@ -211,7 +213,7 @@ STEPPLAN_INLINE void max_pool_backward(const T* dy, const uint8_t* argmax, T* dx
         for (int64_t c = 0; c < width; ++c) out[c] = sum[c];
       }
     }
-  }
+  });
 }
 
 }  // namespace stepplan

@@ -6,6 +6,8 @@
 /// Of a kernel whose loops end at small constants of its node, which becomes part of the node's function, and of what
 /// kernels are written with. No other function is copied for the constants of a call (codegen/build.py: FAST).
 #define STEPPLAN_INLINE __attribute__((always_inline)) inline
+/// The same of a lambda.
+#define STEPPLAN_INLINE_LAMBDA __attribute__((always_inline))
 
 namespace stepplan {
 
