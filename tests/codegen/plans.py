@@ -205,9 +205,8 @@ def low_samples(op: Op) -> list[Sample]:
         to, back = (CastAttrs.model_validate({"dtype": d}) for d in ("bfloat16", "float32"))
         wide = TensorType(shape=(4, 33))
         return [Sample(to, (wide,)), Sample(back, (wide.model_copy(update={"dtype": DType.BFLOAT16}),))]
-    if op.low_precision is None:
-        return []
-    return [in_bfloat16(op, s) for s in op.samples() if any(t.dtype is DType.FLOAT32 for t in s.inputs)]
+    wide = [s for s in op.samples() if any(t.dtype is DType.FLOAT32 for t in s.inputs)]
+    return [in_bfloat16(op, s) for s in wide if op.low_inputs(s.attrs) is not None]
 
 
 EVERY_SHAPE = (
