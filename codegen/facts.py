@@ -20,7 +20,7 @@ from planner.ops.base import Facts, Mode, Signature, op_named
 from planner.ops.signature import signatures_of
 from planner.target.model import Target
 
-_DIMS = {"batch": 0, "rows": 1, "channels": 2}
+_DIMS = {"batch": 0, "rows": 1, "channels": 2, "tiles": 3, "depth": 4}
 _TEXT = 8192
 
 

@@ -1,25 +1,22 @@
 """Matrix products: fully connected layers with their gradients, and general (batched) products.
 
-Every op here is one product c[b] = a[b] (m x k) * b[b] (k x n) of strided matrices, so that transposed operands need
-no copies. `product` describes it in the words of MatMulShape (runtime/matmul.hpp), `slice_dim` says which of the
-product's dimensions a mode cuts, and the accesses follow from the two.
+Every op here is one product of strided matrices (ops/product.py), so that transposed operands need no copies.
 """
 
 from collections.abc import Container, Mapping, Sequence
 from math import prod
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 
 from planner.graph.gradient import GradientContext
-from planner.graph.model import Attrs, Layout, TensorType
+from planner.graph.model import Attrs, TensorType
 from planner.ops.base import (
     EVERY,
     Access,
     Array,
     Facts,
     Mode,
-    Op,
     Sample,
     ScratchPart,
     Signature,
@@ -28,34 +25,16 @@ from planner.ops.base import (
     reads,
     register,
     split,
-    split_channels,
     writes,
 )
+from planner.ops.product import Matrix, Product, ProductOp
+from planner.ops.tiles import most_tiles
 from planner.units import Bytes, align
 
-Span = tuple[int, int]
-
-
-class Matrix(NamedTuple):
-    """One dense operand of a product: strides count elements, a batch stride of 0 repeats the same matrix."""
-
-    operand: str
-    batch_stride: int
-    row_stride: int
-    column_stride: int
-
-
-class Product(NamedTuple):
-    """c[b] = a[b] (m x k) * b[b] (k x n), plus bias[n] where `bias` names an operand."""
-
-    batch: int
-    m: int
-    n: int
-    k: int
-    a: Matrix
-    b: Matrix
-    c: Matrix
-    bias: str = ""
+LEAST_DEPTH = 64
+"""Rows of the operands that are worth a partial sum of all weights."""
+LEAST_FEATURES = 16
+"""Output features with which a slice has enough to do."""
 
 
 class LinearGradAttrs(Attrs):
@@ -74,88 +53,6 @@ class MatmulAttrs(Attrs):
     exact: bool = False
 
 
-class _Product(Op):
-    family = "matmul"
-    input_layout = Layout.ROW_MAJOR
-
-    def product(self, signature: Signature) -> Product:
-        raise NotImplementedError
-
-    def slice_dim(self, mode: Mode) -> str:
-        """The dimension of the product that the mode cuts, as SliceDim spells it: batch, rows (of c), channels
-        (columns of c)."""
-        return "channels" if mode.dim == "columns" else mode.dim
-
-    def flops(self, signature: Signature) -> int:
-        p = self.product(signature)
-        return 2 * p.batch * p.m * p.n * p.k
-
-    def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
-        p = self.product(signature)
-        found = {("onednn", "rows"): p.m}
-        if p.batch > 1:
-            found["onednn", "batch"] = p.batch
-        if p.n >= 32:
-            found["onednn", "columns"] = p.n // 16
-        return found
-
-    def stage_count(self, signature: Signature, mode: Mode, facts: Facts) -> int:
-        return 2 if facts.get("packed_bytes") else 1
-
-    def scratch(self, signature: Signature, mode: Mode, facts: Facts) -> tuple[ScratchPart, ...]:
-        parts = []
-        if facts.get("packed_bytes"):
-            parts.append(ScratchPart("packed", Bytes(facts["packed_bytes"])))
-        if facts.get("scratch_bytes"):
-            parts.append(ScratchPart("library", Bytes(align(facts["scratch_bytes"]) * mode.slices)))
-        return tuple(parts)
-
-    def parts(self, signature: Signature, mode: Mode, index: int) -> tuple[Span, Span, Span]:
-        """The batches, rows and columns of c that a slice computes."""
-        p = self.product(signature)
-        batches, rows, columns = (0, p.batch), (0, p.m), (0, p.n)
-        cut = self.slice_dim(mode)
-        if cut == "batch":
-            batches = split(p.batch, mode.slices, index)
-        elif cut == "rows":
-            rows = split(p.m, mode.slices, index)
-        else:
-            columns = split_channels(p.n, mode.slices, index)
-        return batches, rows, columns
-
-    def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
-        p = self.product(signature)
-        packs = bool(facts.get("packed_bytes"))
-        if packs and stage == 0:
-            elements = signature.inputs[int(p.b.operand[2:])].elements
-            return (reads(p.b.operand, 0, elements), writes("packed", index, index + 1))
-        batches, rows, columns = self.parts(signature, mode, index)
-        packed = reads("packed", 0, mode.slices)
-        found = [
-            _box(p.a, False, (p.m, p.k), batches, rows, (0, p.k)),
-            packed if packs else _box(p.b, False, (p.k, p.n), batches, (0, p.k), columns),
-            _box(p.c, True, (p.m, p.n), batches, rows, columns),
-        ]
-        if p.bias:
-            found.append(reads(p.bias, *columns))
-        if facts.get("scratch_bytes"):
-            found.append(writes("library", index, index + 1))
-        return tuple(found)
-
-
-def _box(matrix: Matrix, write: bool, shape: Span, batches: Span, rows: Span, columns: Span) -> Access:
-    """Part of a batch of dense matrices; at most one of the three ranges is not the whole."""
-    (lines, width), line, column = shape, rows, columns
-    if matrix.row_stride == 1 and matrix.column_stride != 1:
-        (lines, width), line, column = (width, lines), columns, rows
-    first, last = batches if matrix.batch_stride else (0, 1)
-    if column != (0, width):
-        return Access(matrix.operand, write, (first * lines, last * lines), column, width)
-    if line != (0, lines):
-        return Access(matrix.operand, write, (first, last), (line[0] * width, line[1] * width), lines * width)
-    return Access(matrix.operand, write, (first * lines * width, last * lines * width))
-
-
 def _rows(type_: TensorType) -> int:
     return type_.elements // type_.shape[-1]
 
@@ -165,7 +62,7 @@ def _samples_of(shapes: Sequence[tuple[tuple[int, ...], ...]]) -> tuple[tuple[Te
 
 
 @register
-class Linear(_Product):
+class Linear(ProductOp):
     """y[..., o] = b[o] + sum over i of x[..., i] w[o, i]. Inputs: x [..., in], w [out, in], [b [out]]."""
 
     low_precision = EVERY
@@ -218,7 +115,7 @@ class Linear(_Product):
 
 
 @register
-class LinearBackwardData(_Product):
+class LinearBackwardData(ProductOp):
     """dx = dy w. Inputs: dy [..., out], w [out, in]. Output: dx [..., in]."""
 
     low_precision = EVERY
@@ -246,11 +143,12 @@ class LinearBackwardData(_Product):
 
 
 @register
-class LinearBackwardWeights(_Product):
+class LinearBackwardWeights(ProductOp):
     """dw[o, i] = sum over rows of dy[., o] x[., i], db[o] = sum over rows of dy[., o].
 
-    Inputs: x [..., in], dy [..., out]. Outputs: dw [out, in], [db [out]]. A slice computes some output features:
-    columns of dy, rows of dw.
+    Inputs: x [..., in], dy [..., out]. Outputs: dw [out, in], [db [out]]. A slice computes some output features,
+    columns of dy, rows of dw, or a tile of dw; those at the left compute db. Or, by `depth`, a partial dw and db of
+    some rows, which a second stage adds in the order of the slices: where features are few, tiles all read much.
     """
 
     low_precision = EVERY
@@ -273,17 +171,58 @@ class LinearBackwardWeights(_Product):
         return Product(1, m, n, _rows(x), Matrix("in1", 0, 1, m), Matrix("in0", 0, n, 1), Matrix("out0", 0, n, 1))
 
     def slice_dim(self, mode: Mode) -> str:
-        return "rows"
+        return "rows" if mode.dim == "columns" else mode.dim
 
     def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
-        return {("onednn", "columns"): signature.inputs[1].shape[-1]}
+        p = self.product(signature)
+        found = {("onednn", "columns"): p.m, ("onednn", "tiles"): most_tiles(p.m, p.n)}
+        # Partial sums are not to be larger than what is read.
+        most = min(p.k // LEAST_DEPTH, p.k * (p.m + p.n) // (p.m * p.n))
+        if most > 1:
+            found["onednn", "depth"] = most
+        return found
+
+    def redundant(self, signature: Signature, mode: Mode) -> bool:
+        p = self.product(signature)
+        if mode.dim == "depth":
+            return p.m >= LEAST_FEATURES * mode.slices
+        few = mode.slices > p.m  # columns of dw are not cut otherwise
+        return not few and super().redundant(signature, mode)
+
+    def stage_count(self, signature: Signature, mode: Mode, facts: Facts) -> int:
+        return 2 if mode.dim == "depth" else super().stage_count(signature, mode, facts)
+
+    def partial_floats(self, signature: Signature) -> int:
+        """From one slice's partial dw and db to the next slice's."""
+        return align(4 * sum(t.elements for t in signature.outputs)) // 4
+
+    def scratch(self, signature: Signature, mode: Mode, facts: Facts) -> tuple[ScratchPart, ...]:
+        if mode.dim != "depth":
+            return super().scratch(signature, mode, facts)
+        found = [ScratchPart("partial", Bytes(4 * self.partial_floats(signature) * mode.slices))]
+        if facts.get("scratch_bytes"):
+            found.append(ScratchPart("library", Bytes(align(facts["scratch_bytes"]) * mode.slices)))
+        return tuple(found)
 
     def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
+        if mode.dim == "depth":
+            return self._by_depth(signature, mode, stage, index, facts)
         found = super().accesses(signature, mode, stage, index, facts)
         last = stage == self.stage_count(signature, mode, facts) - 1
-        if len(signature.outputs) < 2 or not last:
+        _, rows, columns = self.parts(signature, mode, index)
+        if len(signature.outputs) < 2 or not last or columns[0] > 0:
             return found
-        return (*found, writes("out1", *split(signature.outputs[1].elements, mode.slices, index)))
+        return (*found, writes("out1", *rows))
+
+    def _by_depth(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
+        if stage == 1:
+            results = (split(t.elements, mode.slices, index) for t in signature.outputs)
+            return (reads("partial", 0, mode.slices), *(writes(f"out{i}", *span) for i, span in enumerate(results)))
+        p = self.product(signature)
+        lo, hi = split(p.k, mode.slices, index)
+        library = (writes("library", index, index + 1),) if facts.get("scratch_bytes") else ()
+        own = writes("partial", index, index + 1)
+        return (reads("in0", lo * p.n, hi * p.n), reads("in1", lo * p.m, hi * p.m), own, *library)
 
     def flops(self, signature: Signature) -> int:
         return super().flops(signature) + (signature.inputs[1].elements if len(signature.outputs) > 1 else 0)
@@ -293,12 +232,13 @@ class LinearBackwardWeights(_Product):
         return (dy.T @ x, dy.sum(0)) if attrs.bias else (dy.T @ x,)
 
     def samples(self) -> Sequence[Sample]:
-        cases = (((5, 7), (5, 3)), ((33, 40), (33, 48)), ((2, 3, 9), (2, 3, 65)), ((1, 64), (1, 100)))
+        cases = (((5, 7), (5, 3)), ((33, 40), (33, 48)), ((2, 3, 9), (2, 3, 65)), ((1, 64), (1, 100)),
+                 ((400, 5), (400, 7)), ((330, 9), (330, 12)))  # fmt: skip
         return tuple(Sample(LinearGradAttrs(bias=i % 2 == 1), t) for i, t in enumerate(_samples_of(cases)))
 
 
 @register
-class Matmul(_Product):
+class Matmul(ProductOp):
     """y = op(a) op(b) over the last two dimensions; the leading ones are equal, or one operand is repeated over the
     other's (all its leading dimensions are 1 or missing)."""
 

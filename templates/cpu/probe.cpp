@@ -39,7 +39,8 @@ MatMulShape matmul_shape(const int64_t* v) {
 }
 
 Slicing slicing_of(int dim, int slices) {
-  if (dim < 0 || dim > 2) throw std::invalid_argument("a slice dimension is 0 (batch), 1 (rows) or 2 (channels)");
+  if (dim < 0 || dim > 4)
+    throw std::invalid_argument("a slice dimension is 0 (batch), 1 (rows), 2 (channels), 3 (tiles) or 4 (depth)");
   if (slices < 1) throw std::invalid_argument("a node has at least one slice");
   return {static_cast<SliceDim>(dim), slices};
 }

@@ -12,7 +12,7 @@ constexpr size_t kAlignment = 64;
 /// `bytes` rounded up so that whatever follows is aligned again.
 constexpr size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-enum class SliceDim { batch, rows, channels };
+enum class SliceDim { batch, rows, channels, tiles, depth };
 
 /// How a node is divided: along which dimension, into how many slices.
 struct Slicing {

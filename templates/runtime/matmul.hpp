@@ -4,6 +4,7 @@
 #include "bfloat16.hpp"
 #include "library.hpp"
 #include "slices.hpp"
+#include "sums.hpp"
 
 namespace stepplan {
 
@@ -27,7 +28,28 @@ struct MatMulShape {
   }
 };
 
-/// `dim` of the slicing: batch, rows (of c) or channels (columns of c). Slices need no copies: a slice of an
+/// A matrix in `down` x `across` tiles, numbered row by row.
+struct TileGrid {
+  int64_t down, across;
+
+  Range rows(int64_t m, int64_t tile) const { return split(m, down, tile / across); }
+  Range columns(int64_t n, int64_t tile) const { return split_channels(n, across, tile % across); }
+};
+
+/// As many tiles of c (m x n) as there are slices, of which each reads as little of a and b as may be: down n + across m is
+/// least. Columns go in sixteens, at least. The same rule as tile_grid in planner/ops/tiles.py.
+constexpr TileGrid tile_grid(int64_t m, int64_t n, int64_t slices) {
+  TileGrid best{0, 0};
+  for (int64_t down = 1; down <= slices && down <= m; ++down) {
+    const int64_t across = slices / down;
+    if (down * across != slices || across > (n < 32 ? 1 : n / 16)) continue;
+    if (!best.down || down * n + across * m < best.down * n + best.across * m) best = {down, across};
+  }
+  return best;
+}
+
+/// `dim` of the slicing: batch, rows (of c), channels (columns of c), tiles (of a single c), or depth: part of the k products of
+/// every element of a single c, which `run` then gets from each slice alone, to be added up. Slices need no copies: a slice of an
 /// operand is a view with the same strides.
 class MatMul {
  public:

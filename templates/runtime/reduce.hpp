@@ -86,11 +86,7 @@ void sum_terms(const T* x, const Reduction& a, Range terms, double* partial) {
 // The partial sums of all slices, for a range of the output's elements.
 template <class T>
 void add_terms(const double* partials, int64_t slices, int64_t outputs, float scale, T* y, Range mine) {
-  for (int64_t i = mine.begin; i < mine.end; ++i) {
-    double total = 0.0;
-    for (int64_t slice = 0; slice < slices; ++slice) total += partials[slice * partial_stride(outputs) + i];
-    y[i] = static_cast<T>(total * scale);
-  }
+  add_parts(partials, slices, partial_stride(outputs), mine, [=](int64_t i, double total) { y[i] = static_cast<T>(total * scale); });
 }
 
 }  // namespace stepplan

@@ -45,4 +45,15 @@ void add_rows(Range rows, int64_t width, double* total, Term term) {
   }
 }
 
+// put(i, sum of the i-th numbers of all parts, which lie `stride` apart), for some of them. The order of additions depends only
+// on the number of parts.
+template <class Number, class Put>
+void add_parts(const Number* parts, int64_t count, int64_t stride, Range some, const Put& put) {
+  each_portion(some, 64, [&](Range mine) {
+    double total[64] = {};
+    add_rows({0, count}, mine.size(), total, [=](int64_t part, int64_t i) { return parts[part * stride + mine.begin + i]; });
+    for (int64_t i = 0; i < mine.size(); ++i) put(mine.begin + i, total[i]);
+  });
+}
+
 }  // namespace stepplan

@@ -10,7 +10,7 @@ from planner.target.detect import detect
 
 needs_bfloat16 = pytest.mark.skipif(not detect().bfloat16, reason="this processor has no instructions for bfloat16")
 
-BATCH, ROWS, CHANNELS = 0, 1, 2
+BATCH, ROWS, CHANNELS, TILES, DEPTH = 0, 1, 2, 3, 4
 FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS = 0, 1, 2
 IMPOSSIBLE, ONEDNN_REFUSED = 1, 2
 

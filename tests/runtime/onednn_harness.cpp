@@ -119,6 +119,16 @@ int harness_matmul(const int64_t* shape, int dim, int slices, const char* implem
   });
 }
 
+/// One slice alone.
+int harness_matmul_slice(const int64_t* shape, int dim, int slices, const char* implementation, const void* a, const void* b,
+                         const void* bias, void* c, int slice, char* text, int length) {
+  return guarded(text, length, [&] {
+    const MatMul kernel(matmul_shape(shape), slicing_of(dim, slices), implementation);
+    const Poisoned scratch(kernel.scratch_bytes(slice));
+    kernel.run(slice, a, b, bias, c, scratch.data());
+  });
+}
+
 void harness_bias_gradient(const float* dy, int64_t rows, int64_t columns, int slices, float* gradient) {
   on_lanes(slices, 1, [&](int s) { bias_gradient(dy, rows, columns, split_channels(columns, slices, s), gradient); });
 }

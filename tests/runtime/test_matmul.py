@@ -9,7 +9,9 @@ import torch
 from tests.runtime.onednn import (
     BATCH,
     CHANNELS,
+    DEPTH,
     ROWS,
+    TILES,
     assert_as_good_as_torch,
     assert_rounded_once,
     integers,
@@ -17,6 +19,13 @@ from tests.runtime.onednn import (
     needs_bfloat16,
     pointer,
 )
+
+
+def counts(dim, batch, m, n, most=5):
+    """Numbers of slices to try; of tiles those that may have several rows and columns."""
+    if dim == TILES:
+        return [k for k in (2, 4, 6, 12)[: most - 1] if batch == 1 and k <= m]
+    return range(1, min(most, {BATCH: batch, ROWS: m, CHANNELS: n}[dim]) + 1)
 
 
 def strides(tensor):
@@ -41,8 +50,8 @@ def test_matrix_products_match_float64(library, batch, m, n, k, transposed_a, tr
     if bias:
         truth, torchs = truth + bias_values.double(), torchs + bias_values
     ours = [b"blocks", b"dots"] if batch == 1 and transposed_b and not transposed_a else [b"blocks"]
-    for (dim, extent), implementation in itertools.product(((BATCH, batch), (ROWS, m), (CHANNELS, n)), [b"", *ours]):
-        for slices in range(1, min(5, extent) + 1):
+    for dim, implementation in itertools.product((BATCH, ROWS, CHANNELS, TILES), [b"", *ours]):
+        for slices in counts(dim, batch, m, n):
             c = nan(batch, m, n + pads)
             shape = [batch, m, n, k, *strides(a), *strides(b), c.stride(0), c.stride(1), 1, bias, 0, 0, 0]
             text, seconds = ctypes.create_string_buffer(512), (ctypes.c_double * 1)()
@@ -83,8 +92,8 @@ def test_every_bfloat16_product_rounds_once(library, batch, m, n, k, transposed_
     shape = integers([batch, m, n, k, *strides(a), *strides(b), m * n, n, 1, bias, 1, int(result == torch.bfloat16)])
     text, seconds = ctypes.create_string_buffer(512), (ctypes.c_double * 1)()
     operands = (pointer(a), pointer(b), pointer(added if bias else None))
-    for dim, extent in ((BATCH, batch), (ROWS, m), (CHANNELS, n)):
-        for slices in range(1, min(3, extent) + 1):
+    for dim in (BATCH, ROWS, CHANNELS, TILES):
+        for slices in counts(dim, batch, m, n, most=3):
             assert library.stepplan_matmul_implementations(shape, dim, slices, text, 512) == 0
             names = text.value.split()
             assert not {b"dots", b"blocks"}.intersection(names)
@@ -103,7 +112,13 @@ def test_our_products_have_the_same_bits_in_any_slices(library, m, n, k):
     text, seconds = ctypes.create_string_buffer(512), (ctypes.c_double * 1)()
     for name in (b"dots", b"blocks"):
         results = []
-        for dim, slices in ((ROWS, 1), (ROWS, min(3, m)), (CHANNELS, 2), (CHANNELS, 5)):
+        for dim, slices in (
+            (ROWS, 1),
+            (ROWS, min(3, m)),
+            (CHANNELS, 2),
+            (CHANNELS, 5),
+            *((TILES, k) for k in (4, 6) if k <= m),
+        ):
             c, operands = nan(m, n), (pointer(a), pointer(b), pointer(bias))
             assert library.harness_matmul(shape, dim, slices, name, *operands, pointer(c), 1, seconds, text, 512) == 0
             results.append(c)
@@ -120,7 +135,7 @@ def test_blocks_of_every_side_match_float64(library, m, n, k, transposed_a, tran
     b = torch.randn(n, k, generator=numbers).T if transposed_b else torch.randn(k, n, generator=numbers)
     shape = integers([1, m, n, k, *strides(a), *strides(b), 0, n + 2, 1, 0, 0, 0])
     text, seconds = ctypes.create_string_buffer(512), (ctypes.c_double * 1)()
-    for dim, slices in ((ROWS, 1), (ROWS, 3), (CHANNELS, 2)):
+    for dim, slices in ((ROWS, 1), (ROWS, 3), (CHANNELS, 2), *((TILES, k) for k in (6, 15) if k <= m)):
         c = nan(m, n + 2)
         operands = (pointer(a), pointer(b), pointer(None), pointer(c))
         assert library.harness_matmul(shape, dim, slices, b"blocks", *operands, 1, seconds, text, 512) == 0
@@ -144,3 +159,26 @@ def test_bias_gradient_of_bfloat16_is_nearly_exact(library, rows, columns, slice
     library.harness_bias_gradient_bfloat16(pointer(dy), *sizes, slices, pointer(gradient))
     exact = dy.double().sum(0)
     assert (gradient.double() - exact).norm() <= 4e-8 * exact.norm()
+
+
+@pytest.mark.parametrize("m,n,k", [(7, 5, 130), (64, 64, 1000), (16, 33, 300)])
+def test_sums_of_slices_in_depth_match_float64(library, m, n, k):
+    """Every slice alone gives its part of the sums, wherever it writes; ours and oneDNN's."""
+    numbers = torch.Generator().manual_seed(k)
+    a, b = torch.randn(k, m, generator=numbers).T, torch.randn(k, n, generator=numbers)
+    shape = integers([1, m, n, k, *strides(a), *strides(b), 0, n, 1, 0, 0, 0])
+    text, seconds = ctypes.create_string_buffer(512), (ctypes.c_double * 1)()
+    assert library.stepplan_matmul_implementations(shape, DEPTH, 3, text, 512) == 0
+    for name in text.value.split():
+        total = torch.zeros(m, n)
+        for index in range(3):
+            c, operands = nan(m, n), (pointer(a), pointer(b), pointer(None))
+            run = library.harness_matmul_slice
+            assert run(shape, DEPTH, 3, name, *operands, pointer(c), index, text, 512) == 0, text.value
+            lo, hi = k * index // 3, k * (index + 1) // 3
+            assert_as_good_as_torch(c, a[:, lo:hi].double() @ b[lo:hi].double(), a[:, lo:hi] @ b[lo:hi])
+            total += c
+        assert_as_good_as_torch(total, a.double() @ b.double(), a @ b)
+    biased = integers([1, m, n, k, *strides(a), *strides(b), 0, n, 1, 1, 0, 0])
+    assert library.harness_matmul(biased, DEPTH, 2, b"", *operands, pointer(c), 1, seconds, text, 512) != 0
+    assert b"not cut in its depth" in text.value

@@ -7,6 +7,7 @@
 
 #include "convolution.hpp"
 #include "slices.hpp"
+#include "sums.hpp"
 
 namespace stepplan {
 
@@ -41,10 +42,7 @@ inline Range whole_blocks(int64_t channels, int64_t block, int slices, int slice
 
 /// db of some channels: the sums of all `parts`, `stride` floats apart, added in their order.
 inline void reduce_bias(const float* sums, int64_t stride, int parts, Range channels, float* db) {
-  for (int64_t c = channels.begin; c < channels.end; ++c) {
-    db[c] = sums[c];
-    for (int part = 1; part < parts; ++part) db[c] += sums[part * stride + c];
-  }
+  add_parts(sums, parts, stride, channels, [=](int64_t c, double total) { db[c] = static_cast<float>(total); });
 }
 
 /// By winograd.hpp; `turned`: the gradient of the input.

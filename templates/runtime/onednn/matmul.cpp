@@ -28,30 +28,24 @@ class MatMul::Made {
     if (blocks_ && !Blocks::fits(shape)) throw std::invalid_argument("only float32 products of dense matrices run in blocks");
     std::map<std::vector<int64_t>, std::pair<Descriptor, dnnl::matmul>> made;  // slices of equal size share one
     for (int slice = 0; slice < slicing.slices; ++slice) {
-      Range images{0, shape.batch}, rows{0, shape.m}, columns{0, shape.n};
-      switch (slicing.dim) {
-        case SliceDim::batch: images = split(shape.batch, slicing.slices, slice); break;
-        case SliceDim::rows: rows = split(shape.m, slicing.slices, slice); break;
-        case SliceDim::channels: columns = split_channels(shape.n, slicing.slices, slice); break;
-      }
-      if (images.size() * rows.size() * columns.size() == 0)
-        throw std::invalid_argument("more matmul slices than there are items to divide");
+      const auto [images, rows, columns, depth] = part_of(shape, slicing, slice);
       if (dots_ || blocks_) {
         implementation_ = implementation;
-        scratch_bytes_.push_back(blocks_ ? aligned(Blocks::scratch_bytes(shape, rows, columns)) : 0);
-        parts_.push_back({images, rows, columns});
+        scratch_bytes_.push_back(blocks_ ? aligned(Blocks::scratch_bytes(deep(depth.size()), rows, columns)) : 0);
+        parts_.push_back({images, rows, columns, depth});
         continue;
       }
-      const std::vector<int64_t> size{images.size(), rows.size(), columns.size()};
+      const std::vector<int64_t> size{images.size(), rows.size(), columns.size(), depth.size()};
       auto found = made.find(size);
       if (found == made.end()) {
-        const Descriptor chosen = describe(images.size(), rows.size(), columns.size(), implementation);
+        const Descriptor chosen = Made(deep(depth.size())).describe(images.size(), rows.size(), columns.size(), implementation);
         found = made.emplace(size, std::pair{chosen, dnnl::matmul(chosen)}).first;
       }
       const auto& [descriptor, primitive] = found->second;
       implementation_ = descriptor.impl_info_str();
       scratch_bytes_.push_back(aligned(descriptor.scratchpad_desc().get_size()));
-      corners_.push_back({offset(shape.a, images.begin, rows.begin, 0), offset(shape.b, images.begin, 0, columns.begin),
+      corners_.push_back({offset(shape.a, images.begin, rows.begin, depth.begin),
+                          offset(shape.b, images.begin, depth.begin, columns.begin),
                           offset(shape.c, images.begin, rows.begin, columns.begin), columns.begin});
       calls_.emplace_back(primitive, Call::Arguments{{DNNL_ARG_SRC, descriptor.src_desc()},
                                                               {DNNL_ARG_WEIGHTS, descriptor.weights_desc()},
@@ -67,22 +61,23 @@ class MatMul::Made {
   void run(int slice, const void* a, const void* b, const void* bias, void* c, void* scratch) const {
     if (dots_) {
       const MatMulShape& s = shape_;
-      const Dots::Operands operands{static_cast<const float*>(a),
-                                    static_cast<const float*>(b),
+      const Part& part = parts_[slice];
+      const Dots::Operands operands{static_cast<const float*>(a) + part.depth.begin,
+                                    static_cast<const float*>(b) + part.depth.begin,
                                     s.bias ? static_cast<const float*>(bias) : nullptr,
                                     static_cast<float*>(c),
                                     s.a.row_stride,
                                     s.b.column_stride,
                                     s.c.row_stride,
-                                    s.k};
-      return Dots::run(operands, parts_[slice].rows, parts_[slice].columns);
+                                    part.depth.size()};
+      return Dots::run(operands, part.rows, part.columns);
     }
     if (blocks_) {
-      const MatMulShape& s = shape_;
       const Part& part = parts_[slice];
+      const MatMulShape s = deep(part.depth.size());
       for (int64_t image = part.images.begin; image < part.images.end; ++image)
-        Blocks::run(s, part.rows, part.columns, static_cast<const float*>(a) + image * s.a.batch_stride,
-                    static_cast<const float*>(b) + image * s.b.batch_stride, static_cast<const float*>(bias),
+        Blocks::run(s, part.rows, part.columns, static_cast<const float*>(a) + offset(s.a, image, 0, part.depth.begin),
+                    static_cast<const float*>(b) + offset(s.b, image, part.depth.begin, 0), static_cast<const float*>(bias),
                     static_cast<float*>(c) + image * s.c.batch_stride, static_cast<float*>(scratch));
       return;
     }
@@ -95,10 +90,9 @@ class MatMul::Made {
 
   static std::vector<std::string> implementations(const MatMulShape& shape, Slicing slicing) {
     const SingleThreaded creation;
-    MatMulShape part = shape;  // the first slice
-    if (slicing.dim == SliceDim::batch) part.batch = std::max<int64_t>(1, split(part.batch, slicing.slices, 0).size());
-    if (slicing.dim == SliceDim::rows) part.m = split(part.m, slicing.slices, 0).size();
-    if (slicing.dim == SliceDim::channels) part.n = split_channels(part.n, slicing.slices, 0).size();
+    const Part first = part_of(shape, slicing, 0);
+    MatMulShape part = shape;
+    part.batch = first.images.size(), part.m = first.rows.size(), part.n = first.columns.size(), part.k = first.depth.size();
     std::vector<std::string> names;
     Descriptor descriptor = Made(part).describe(part.batch, part.m, part.n, "");
     do names.push_back(descriptor.impl_info_str());
@@ -115,7 +109,39 @@ class MatMul::Made {
     int64_t a, b, c, bias;  // where the slice begins in each operand, in elements
   };
 
+  struct Part {
+    Range images, rows, columns, depth;
+  };
+
   explicit Made(const MatMulShape& shape) : shape_(shape) {}
+
+  static Part part_of(const MatMulShape& shape, Slicing slicing, int slice) {
+    if (shape.batch < 1 || shape.m < 1 || shape.n < 1 || shape.k < 1)
+      throw std::invalid_argument("a matmul's sizes are positive");
+    Part part{{0, shape.batch}, {0, shape.m}, {0, shape.n}, {0, shape.k}};
+    const TileGrid grid = tile_grid(shape.m, shape.n, slicing.slices);
+    if (slicing.dim == SliceDim::tiles && (shape.batch > 1 || !grid.down))
+      throw std::invalid_argument("a batch of matrices, or one of so few rows and columns, is not cut into so many tiles");
+    if (slicing.dim == SliceDim::depth && (shape.batch > 1 || shape.bias))
+      throw std::invalid_argument("a batch of products, or one with a bias, is not cut in its depth");
+    switch (slicing.dim) {
+      case SliceDim::batch: part.images = split(shape.batch, slicing.slices, slice); break;
+      case SliceDim::rows: part.rows = split(shape.m, slicing.slices, slice); break;
+      case SliceDim::channels: part.columns = split_channels(shape.n, slicing.slices, slice); break;
+      case SliceDim::tiles: part.rows = grid.rows(shape.m, slice), part.columns = grid.columns(shape.n, slice); break;
+      case SliceDim::depth: part.depth = split(shape.k, slicing.slices, slice); break;
+    }
+    if (part.images.size() * part.rows.size() * part.columns.size() * part.depth.size() == 0)
+      throw std::invalid_argument("more matmul slices than there are items to divide");
+    return part;
+  }
+
+  /// The same operands' product of so many columns of a, rows of b.
+  MatMulShape deep(int64_t k) const {
+    MatMulShape part = shape_;
+    part.k = k;
+    return part;
+  }
 
   static int64_t offset(const MatrixLayout& layout, int64_t image, int64_t row, int64_t column) {
     return image * layout.batch_stride + row * layout.row_stride + column * layout.column_stride;
@@ -133,7 +159,6 @@ class MatMul::Made {
   }
 
   Descriptor describe(int64_t images, int64_t m, int64_t n, std::string_view implementation) const {
-    if (images < 1 || m < 1 || n < 1 || shape_.k < 1) throw std::invalid_argument("a matmul's sizes are positive");
     const auto a = matrix(shape_.operands, images, m, shape_.k, shape_.a);
     const auto b = matrix(shape_.operands, images, shape_.k, n, shape_.b);
     const auto c = matrix(shape_.result, images, m, n, shape_.c);
@@ -144,10 +169,6 @@ class MatMul::Made {
     select_implementation(descriptor, implementation);
     return descriptor;
   }
-
-  struct Part {
-    Range images, rows, columns;
-  };
 
   MatMulShape shape_;
   std::string implementation_;
