@@ -31,8 +31,9 @@ from planner.ops.base import (
     writes,
 )
 from planner.ops.conv_rows import Range, Windows, elements_of, windows_of
+from planner.ops.library import library_access, library_part, packed_part, packs
 from planner.ops.stored import PLAIN, stored_as
-from planner.units import Bytes, align
+from planner.units import Bytes
 
 Pair = tuple[int, int]
 
@@ -97,15 +98,10 @@ class _Conv(Op):
             raise misfit(f"the gradient {y.text()} does not fit {x.text()} and {w.text()}", f"use {expected.text()}")
 
     def stage_count(self, signature: Signature, mode: Mode, facts: Facts) -> int:
-        return 2 if facts.get("packed_bytes") else 1
+        return 2 if packs(facts) else 1
 
     def scratch(self, signature: Signature, mode: Mode, facts: Facts) -> tuple[ScratchPart, ...]:
-        parts = []
-        if facts.get("packed_bytes"):
-            parts.append(ScratchPart("packed", Bytes(facts["packed_bytes"])))
-        if facts.get("scratch_bytes"):
-            parts.append(ScratchPart("library", Bytes(align(facts["scratch_bytes"]) * mode.slices)))
-        return tuple(parts)
+        return (*packed_part(facts), *library_part(mode, facts))
 
     def windows(self, signature: Signature) -> Windows:
         data, result = self.forward_input(signature), self.forward_output(signature)
@@ -124,18 +120,17 @@ class _Conv(Op):
 
     def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
         """Of forward and backward data: every slice maps its images, or rows, of input 0 to those of output 0."""
-        packs = bool(facts.get("packed_bytes"))
         plain = reads("in1", 0, signature.inputs[1].elements)
-        if packs and stage == 0:
+        if packs(facts) and stage == 0:
             return (plain, writes("packed", index, index + 1))
         data, result = self._elements(signature, mode, index)
         read, written = (result, data) if self.by_source else (data, result)
         return (
             reads("in0", *read),
-            reads("packed", 0, mode.slices) if packs else plain,
+            reads("packed", 0, mode.slices) if packs(facts) else plain,
             *(reads("in2", 0, bias.elements) for bias in signature.inputs[2:]),
             writes("out0", *written),
-            *self._library(mode, index, facts),
+            *library_access(index, facts),
         )
 
     def _elements(self, signature: Signature, mode: Mode, index: int) -> tuple[Range, Range]:
@@ -151,9 +146,6 @@ class _Conv(Op):
             elements_of(self.forward_input(signature), windows.source, data),
             elements_of(self.forward_output(signature), windows.results, result),
         )
-
-    def _library(self, mode: Mode, index: int, facts: Facts) -> tuple[Access, ...]:
-        return (writes("library", index, index + 1),) if facts.get("scratch_bytes") else ()
 
 
 @register
@@ -316,10 +308,9 @@ class Conv2dBackwardWeights(_Conv):
         return 2 if facts.get("partial_bytes") else 1
 
     def scratch(self, signature: Signature, mode: Mode, facts: Facts) -> tuple[ScratchPart, ...]:
-        parts = [ScratchPart("partial", Bytes(facts["partial_bytes"]))] if facts.get("partial_bytes") else []
-        if facts.get("scratch_bytes"):
-            parts.append(ScratchPart("library", Bytes(align(facts["scratch_bytes"]) * mode.slices)))
-        return tuple(parts)
+        size = facts.get("partial_bytes")
+        partial = (ScratchPart("partial", Bytes(size)),) if size else ()
+        return (*partial, *library_part(mode, facts))
 
     def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
         x, dy = signature.inputs
@@ -332,7 +323,7 @@ class Conv2dBackwardWeights(_Conv):
         reduces = bool(facts.get("partial_bytes"))
         if reduces and stage == 1:
             return (reads("partial", 0, mode.slices), *gradients)
-        library = self._library(mode, index, facts)
+        library = library_access(index, facts)
         if mode.dim == "channels":
             columns = Access("in1", False, (0, dy.elements // oc), (lo, hi), oc)
             return (reads("in0", 0, x.elements), columns, *library, *gradients)

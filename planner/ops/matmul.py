@@ -27,6 +27,7 @@ from planner.ops.base import (
     split,
     writes,
 )
+from planner.ops.library import library_access, library_part
 from planner.ops.product import Matrix, Product, ProductOp
 from planner.ops.tiles import most_tiles
 from planner.units import Bytes, align
@@ -199,10 +200,8 @@ class LinearBackwardWeights(ProductOp):
     def scratch(self, signature: Signature, mode: Mode, facts: Facts) -> tuple[ScratchPart, ...]:
         if mode.dim != "depth":
             return super().scratch(signature, mode, facts)
-        found = [ScratchPart("partial", Bytes(4 * self.partial_floats(signature) * mode.slices))]
-        if facts.get("scratch_bytes"):
-            found.append(ScratchPart("library", Bytes(align(facts["scratch_bytes"]) * mode.slices)))
-        return tuple(found)
+        partial = ScratchPart("partial", Bytes(4 * self.partial_floats(signature) * mode.slices))
+        return (partial, *library_part(mode, facts))
 
     def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
         if mode.dim == "depth":
@@ -220,9 +219,8 @@ class LinearBackwardWeights(ProductOp):
             return (reads("partial", 0, mode.slices), *(writes(f"out{i}", *span) for i, span in enumerate(results)))
         p = self.product(signature)
         lo, hi = split(p.k, mode.slices, index)
-        library = (writes("library", index, index + 1),) if facts.get("scratch_bytes") else ()
-        own = writes("partial", index, index + 1)
-        return (reads("in0", lo * p.n, hi * p.n), reads("in1", lo * p.m, hi * p.m), own, *library)
+        operands = reads("in0", lo * p.n, hi * p.n), reads("in1", lo * p.m, hi * p.m)
+        return (*operands, writes("partial", index, index + 1), *library_access(index, facts))
 
     def flops(self, signature: Signature) -> int:
         return super().flops(signature) + (signature.inputs[1].elements if len(signature.outputs) > 1 else 0)

@@ -20,8 +20,8 @@ from planner.ops.base import (
     split_channels,
     writes,
 )
+from planner.ops.library import library_access, library_part, packed_part, packs
 from planner.ops.tiles import Span, TileGrid, most_tiles, tile_grid
-from planner.units import Bytes, align
 
 
 class Matrix(NamedTuple):
@@ -81,15 +81,10 @@ class ProductOp(Op):
         return tile_grid(p.m, p.n, mode.slices)
 
     def stage_count(self, signature: Signature, mode: Mode, facts: Facts) -> int:
-        return 2 if facts.get("packed_bytes") else 1
+        return 2 if packs(facts) else 1
 
     def scratch(self, signature: Signature, mode: Mode, facts: Facts) -> tuple[ScratchPart, ...]:
-        parts = []
-        if facts.get("packed_bytes"):
-            parts.append(ScratchPart("packed", Bytes(facts["packed_bytes"])))
-        if facts.get("scratch_bytes"):
-            parts.append(ScratchPart("library", Bytes(align(facts["scratch_bytes"]) * mode.slices)))
-        return tuple(parts)
+        return (*packed_part(facts), *library_part(mode, facts))
 
     def parts(self, signature: Signature, mode: Mode, index: int) -> tuple[Span, Span, Span]:
         """The batches, rows and columns of c that a slice computes."""
@@ -109,22 +104,18 @@ class ProductOp(Op):
 
     def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
         p = self.product(signature)
-        packs = bool(facts.get("packed_bytes"))
-        if packs and stage == 0:
+        if packs(facts) and stage == 0:
             elements = signature.inputs[int(p.b.operand[2:])].elements
             return (reads(p.b.operand, 0, elements), writes("packed", index, index + 1))
         batches, rows, columns = self.parts(signature, mode, index)
-        packed = reads("packed", 0, mode.slices)
-        found = [
+        plain = _box(p.b, False, (p.k, p.n), batches, (0, p.k), columns)
+        return (
             _box(p.a, False, (p.m, p.k), batches, rows, (0, p.k)),
-            packed if packs else _box(p.b, False, (p.k, p.n), batches, (0, p.k), columns),
+            reads("packed", 0, mode.slices) if packs(facts) else plain,
             _box(p.c, True, (p.m, p.n), batches, rows, columns),
-        ]
-        if p.bias:
-            found.append(reads(p.bias, *columns))
-        if facts.get("scratch_bytes"):
-            found.append(writes("library", index, index + 1))
-        return tuple(found)
+            *((reads(p.bias, *columns),) if p.bias else ()),
+            *library_access(index, facts),
+        )
 
 
 def _box(matrix: Matrix, write: bool, shape: Span, batches: Span, rows: Span, columns: Span) -> Access:
