@@ -38,6 +38,11 @@ from planner.units import Bytes
 Pair = tuple[int, int]
 
 
+ROWS = ("onednn", "rows")
+MOST_PARTIAL = 4
+"""How many times as large as what is read the partial gradients of weights of all slices of rows may be."""
+
+
 class ConvAttrs(Attrs):
     """Padding is (top, bottom, left, right), so that asymmetric padding needs no pad node."""
 
@@ -112,7 +117,7 @@ class _Conv(Op):
         found = {("onednn", "batch"): images}
         steps = windows.steps(self.by_source).per_image
         if steps > 1 and windows.inside:
-            found["onednn", "rows"] = images * steps
+            found[ROWS] = images * steps
         return found
 
     def redundant(self, signature: Signature, mode: Mode) -> bool:
@@ -300,6 +305,12 @@ class Conv2dBackwardWeights(_Conv):
         attrs = signature.attrs
         assert isinstance(attrs, ConvGradAttrs)
         found = dict(super().dims(signature))
+        read, dw = sum(t.bytes for t in signature.inputs), signature.outputs[0].bytes
+        most = min(found.get(ROWS, 0), MOST_PARTIAL * read // dw)
+        if most > found["onednn", "batch"]:
+            found[ROWS] = most
+        else:
+            found.pop(ROWS, None)
         if attrs.groups == 1 and attrs.shape[0] >= 32:
             found["onednn", "channels"] = attrs.shape[0] // 16  # thinner slabs of channels starve the kernels
         return found

@@ -7,7 +7,7 @@ import pytest
 
 from planner.graph.model import Layout, TensorType
 from planner.ops.base import Mode, Signature
-from planner.ops.conv import Conv2d, ConvAttrs
+from planner.ops.conv import Conv2d, Conv2dBackwardWeights, ConvAttrs, ConvGradAttrs
 from planner.ops.conv_rows import RowSteps, Windows
 
 
@@ -85,3 +85,17 @@ def test_rows_cut_as_images_do_where_these_come_out_even():
     for slices, same in ((1, True), (2, True), (3, False), (4, True), (8, False)):
         assert Conv2d().redundant(conv(4, 5), Mode("onednn", "rows", slices)) is same
     assert not Conv2d().redundant(conv(4, 5), Mode("onednn", "batch", 4))
+
+
+def test_partial_gradients_are_not_much_larger_than_what_is_read():
+    """Large weights of small images are not summed by rows; their slices are images or output channels."""
+    op = Conv2dBackwardWeights()
+
+    def offered(pixels: int, channels: int) -> int | None:
+        images = TensorType(shape=(2, channels, pixels, pixels), layout=Layout.CHANNELS_LAST)
+        dw = TensorType(shape=(channels, channels, 3, 3))
+        attrs = ConvGradAttrs(padding=(1, 1, 1, 1), shape=dw.shape)
+        return op.dims(Signature(op.name, attrs, (images, images), (dw,))).get(("onednn", "rows"))
+
+    # 4 x 2 x 2 x 16 x 56 x 56 numbers are read, of 16 x 16 x 9; and 4 x 2 x 2 x 256 x 7 x 7, of 256 x 256 x 9.
+    assert (offered(56, 16), offered(7, 256)) == (112, None)
