@@ -19,14 +19,23 @@ struct Reduction {
   Strides reduced_strides;   // their input strides
 };
 
+// visit(offset of a row, columns) for some of the terms, rows of the reduced axes counted through. Mostly there is one row.
+template <class Visit>
+STEPPLAN_INLINE void each_run(const Reduction& a, Range terms, Visit visit) {
+  if (terms.end <= a.reduced[max_rank - 1]) return visit(0, terms);
+  visit_row_runs<1>(a.reduced, {a.reduced_strides}, terms,
+                    [&](const RowCursor<1>& cursor, int64_t, int64_t column, int64_t length) {
+    visit(cursor.offset(0), Range{column, column + length});
+  });
+}
+
 // Some terms of up to 64 neighbouring outputs whose inputs are contiguous: reduced elements stream past them.
 template <class T>
 void sum_columns(const T* x, const Reduction& a, Range terms, int64_t width, double* total) {
   const int64_t stride = a.reduced_strides[max_rank - 1];
-  visit_row_runs<1>(a.reduced, {a.reduced_strides}, terms,
-                    [&](const RowCursor<1>& cursor, int64_t, int64_t column, int64_t length) {
-    const T* xr = x + cursor.offset(0);
-    add_rows({column, column + length}, width, total, [=](int64_t i, int64_t c) { return static_cast<float>(xr[i * stride + c]); });
+  each_run(a, terms, [&](int64_t offset, Range run) {
+    const T* xr = x + offset;
+    add_rows(run, width, total, [=](int64_t i, int64_t c) { return static_cast<float>(xr[i * stride + c]); });
   });
 }
 
@@ -35,10 +44,8 @@ template <class T>
 double sum_element(const T* x, const Reduction& a, Range terms) {
   const int64_t stride = a.reduced_strides[max_rank - 1];
   double total = 0.0;
-  visit_row_runs<1>(a.reduced, {a.reduced_strides}, terms,
-                    [&](const RowCursor<1>& cursor, int64_t, int64_t column, int64_t length) {
-    const T* xr = x + cursor.offset(0);
-    const Range run{column, column + length};
+  each_run(a, terms, [&](int64_t offset, Range run) {
+    const T* xr = x + offset;
     if (stride == 1) {
       total += blocked_sum(run, [=](int64_t i) { return static_cast<float>(xr[i]); });
     } else {
