@@ -15,6 +15,7 @@ from planner.ops.device import running
 from planner.ops.streaming import STREAMED_FAMILIES, block_of
 from planner.plan.lifetimes import owners
 from planner.plan.schema import NodePlan, Plan
+from planner.units import align
 
 CTYPES = {
     DType.FLOAT32: "float",
@@ -117,6 +118,13 @@ class NodeView:
         choice = self.op.family == "choice" and self.plan.kernel == "loops" and self.inputs[0].ctype == "float"
         streams = self.streamed and self.op.family in STREAMED_FAMILIES
         return "chain" if choice or streams else self.op.family
+
+    @property
+    def library(self) -> str:
+        """A slice's own scratch for the kernel library."""
+        if "library" not in self.scratch:
+            return "nullptr"
+        return f"run.at<char>({self.scratch['library']}) + slice * {align(self.facts['scratch_bytes'])}"
 
     @property
     def uses_library(self) -> bool:

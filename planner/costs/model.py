@@ -20,6 +20,9 @@ START_NS = 300.0
 LOW_SPEED = 2
 """Products of bfloat16 numbers that a core makes in the time of one of float32 numbers, at least."""
 
+PARTIAL = ("batch", "rows")
+"""Dimensions whose slices each have a partial gradient of all weights."""
+
 FactsOf = Callable[[Signature, Mode], Facts]
 
 
@@ -51,17 +54,13 @@ def candidate_modes(op: Op, signature: Signature, lanes: int) -> Iterator[Mode]:
                 yield mode
 
 
-_PARTIAL = ("batch", "rows")
-"""Dimensions whose slices each have a partial gradient of all weights."""
-
-
 def modelled_facts(op: Op, signature: Signature, mode: Mode) -> Facts:
     """Sizes that the kernel library would ask for, roughly: one packed copy of the weights, or one partial of them
     where sums over the batch are split."""
     if mode.kernel != "onednn":
         return {}
     smallest = min((t.bytes for t in (*signature.inputs, *signature.outputs) if len(t.shape) > 1), default=0)
-    wanted = {"packed": smallest, "partial": smallest if mode.dim in _PARTIAL and mode.slices > 1 else 0}
+    wanted = {"packed": smallest, "partial": smallest if mode.dim in PARTIAL and mode.slices > 1 else 0}
     asked = {f"{part}_bytes": size for part, size in wanted.items() if size}
     used = {part.name for part in op.scratch(signature, mode, asked)}
     return {**{f"{part}_bytes": size for part, size in wanted.items() if part in used}, "scratch_bytes": 4096}

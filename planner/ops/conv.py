@@ -30,13 +30,12 @@ from planner.ops.base import (
     split_channels,
     writes,
 )
-from planner.ops.conv_rows import Range, Windows, elements_of, windows_of
+from planner.ops.conv_rows import Windows, elements_of, windows_of
 from planner.ops.library import library_access, library_part, packed_part, packs
 from planner.ops.stored import PLAIN, stored_as
 from planner.units import Bytes
 
 Pair = tuple[int, int]
-
 
 ROWS = ("onednn", "rows")
 MOST_PARTIAL = 4
@@ -138,7 +137,7 @@ class _Conv(Op):
             *library_access(index, facts),
         )
 
-    def _elements(self, signature: Signature, mode: Mode, index: int) -> tuple[Range, Range]:
+    def _elements(self, signature: Signature, mode: Mode, index: int) -> tuple[Pair, Pair]:
         """A slice's elements of the forward input and output."""
         images, windows = signature.inputs[0].shape[0], self.windows(signature)
         if mode.dim == "rows":

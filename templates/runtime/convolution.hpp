@@ -36,7 +36,7 @@ struct ConvShape {
 class ConvMap;       // onednn/conv_kernels.hpp
 class ConvGradient;
 
-/// y = conv(x, weights) (+ bias), over batch or output rows.
+/// y = conv(x, weights) (+ bias), over batch or output rows (of images of one row: pixels).
 class ConvForward {
  public:
   ConvForward(const ConvShape& shape, Slicing slicing, const char* implementation = "", Stored stored = {});
@@ -60,7 +60,7 @@ class ConvForward {
   const ConvMap* made_;
 };
 
-/// dx = the gradient of conv(x, weights) by x, given dy; over batch or input rows.
+/// dx = the gradient of conv(x, weights) by x, given dy; over batch or input rows (pixels).
 class ConvBackwardData {
  public:
   ConvBackwardData(const ConvShape& shape, Slicing slicing, const char* implementation = "", Stored stored = {});
@@ -84,7 +84,8 @@ class ConvBackwardData {
 
 /// dw and db of conv(x, weights) + bias, given dy. Two ways to divide the work:
 ///   batch      each slice sums over its images into a partial gradient of its own, in float32; after a barrier, reduce()
-///              adds the partials in the order of the slices and writes them as the plan stores them;
+///   or rows    adds the partials in the order of the slices and writes them as the plan stores them. Rows of several images
+///              have several partials;
 ///   channels   each slice computes its output channels over all images. There are no partials, but oneDNN is slow on
 ///              a view of dy's channels, so each slice first copies its channels into a dense slab in its scratch.
 ///              Needs groups == 1. Implementations with a prefix (Method in onednn/conv_descriptors.hpp) read the view

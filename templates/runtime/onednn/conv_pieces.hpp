@@ -138,20 +138,19 @@ inline std::vector<ConvPiece> pieces_of(const ConvShape& s, Slicing slicing, int
   return pieces;
 }
 
-/// The pieces of all slices, numbered through.
-class ConvPieces {
+/// What all slices consist of, numbered through.
+template <class Piece>
+class OfSlices {
  public:
-  ConvPieces() = default;
-  ConvPieces(const ConvShape& s, Slicing slicing, bool by_input) {
-    for (int slice = 0; slice < slicing.slices; ++slice) {
-      const auto pieces = pieces_of(s, slicing, slice, by_input);
-      all_.insert(all_.end(), pieces.begin(), pieces.end());
-      ends_.push_back(static_cast<int>(all_.size()));
-    }
+  void add_slice(const std::vector<Piece>& pieces) {
+    all_.insert(all_.end(), pieces.begin(), pieces.end());
+    ends_.push_back(count());
   }
 
   int count() const { return static_cast<int>(all_.size()); }
-  const ConvPiece& operator[](int piece) const { return all_[piece]; }
+  const Piece& operator[](int64_t piece) const { return all_[piece]; }
+  auto begin() const { return all_.begin(); }
+  auto end() const { return all_.end(); }
   /// The numbers of a slice's pieces.
   Range of(int slice) const { return {slice ? ends_[slice - 1] : 0, ends_[slice]}; }
   /// The most that any of a slice's pieces has of `sizes`, which are by piece.
@@ -161,8 +160,16 @@ class ConvPieces {
   }
 
  private:
-  std::vector<ConvPiece> all_;
+  std::vector<Piece> all_;
   std::vector<int> ends_;  // by slice
 };
+
+using ConvPieces = OfSlices<ConvPiece>;
+
+inline ConvPieces all_pieces(const ConvShape& s, Slicing slicing, bool by_input) {
+  ConvPieces found;
+  for (int slice = 0; slice < slicing.slices; ++slice) found.add_slice(pieces_of(s, slicing, slice, by_input));
+  return found;
+}
 
 }  // namespace stepplan

@@ -51,16 +51,13 @@ class GradientByLibrary final : public ConvGradient {
     require_storable(shape, stored);
     if (!stored.plain()) target_ = WeightLayout(stored, shape.oc, shape.ic, shape.kh, shape.kw);
     std::map<std::vector<int64_t>, Prepared> made;  // parts of equal size share one primitive
-    for (int slice = 0; slice < slicing.slices; ++slice) {
-      for (const Part& part : parts_of(shape, slicing, slice)) {
-        auto found = made.find(part.size());
-        if (found == made.end()) found = made.emplace(part.size(), make(part, implementation)).first;
-        parts_.push_back(part);
-        layouts_.push_back(found->second.layout);
-        calls_.push_back(found->second.call.for_another_thread());
-        scratchpad_bytes_.push_back(found->second.scratchpad_bytes);
-      }
-      ends_.push_back(static_cast<int>(parts_.size()));
+    for (int slice = 0; slice < slicing.slices; ++slice) parts_.add_slice(parts_of(shape, slicing, slice));
+    for (const Part& part : parts_) {
+      auto found = made.find(part.size());
+      if (found == made.end()) found = made.emplace(part.size(), make(part, implementation)).first;
+      layouts_.push_back(found->second.layout);
+      calls_.push_back(found->second.call.for_another_thread());
+      scratchpad_bytes_.push_back(found->second.scratchpad_bytes);
     }
     for (int part = 0; part < count(); ++part)
       if (!stored.plain() && !needs_reduce() && !dw_bytes(part))
@@ -73,14 +70,16 @@ class GradientByLibrary final : public ConvGradient {
 
   size_t scratch_bytes(int slice) const override {
     size_t most = 0;
-    for (int part = begin(slice); part < ends_[slice]; ++part)
+    const Range mine = parts_.of(slice);
+    for (int64_t part = mine.begin; part < mine.end; ++part)
       most = std::max(most, dy_bytes(part) + dw_bytes(part) + gather_bytes(part) + scratchpad_bytes_[part]);
     return most;
   }
   const std::string& name() const override { return implementation_; }
 
   void run(int slice, const void* x, const void* dy, void* partials, void* dw, float* db, void* scratch) const override {
-    for (int part = begin(slice); part < ends_[slice]; ++part) run_part(part, x, dy, partials, dw, db, scratch);
+    const Range mine = parts_.of(slice);
+    for (int64_t part = mine.begin; part < mine.end; ++part) run_part(part, x, dy, partials, dw, db, scratch);
   }
 
   void reduce(int slice, const void* partials, void* dw, float* db) const override {
@@ -107,32 +106,31 @@ class GradientByLibrary final : public ConvGradient {
     size_t scratchpad_bytes;
   };
 
-  int count() const { return static_cast<int>(parts_.size()); }
-  int begin(int slice) const { return slice ? ends_[slice - 1] : 0; }
+  int count() const { return parts_.count(); }
   bool by_channels() const { return slicing_.dim == SliceDim::channels; }
   /// Whether what oneDNN writes is dw: its order and its type.
-  bool is_dw(int part) const { return layouts_[part].plain() && shape_.element == Element::float32; }
+  bool is_dw(int64_t part) const { return layouts_[part].plain() && shape_.element == Element::float32; }
   int64_t pixels(const Part& part) const { return part.piece.output_pixels(shape_); }
   size_t partial_stride() const {
     return layouts_[0].bytes() + (shape_.bias ? aligned(shape_.oc * sizeof(float)) : 0);
   }
 
   /// Scratch for the dense copy of this part's channels of dy.
-  size_t dy_bytes(int part) const {
+  size_t dy_bytes(int64_t part) const {
     const bool dense = parts_[part].channels.size() == shape_.oc;
     if (dense || method_ != Method::convolution) return 0;
     return aligned(pixels(parts_[part]) * parts_[part].channels.size() * bytes_of(shape_.element));
   }
 
   /// Scratch for the pixels under one kernel row.
-  size_t gather_bytes(int part) const {
+  size_t gather_bytes(int64_t part) const {
     return method_ == Method::gathered ? aligned(pixels(parts_[part]) * shape_.kw * shape_.ic * bytes_of(shape_.element)) : 0;
   }
 
   /// Scratch for the gradient as oneDNN writes it, where it goes neither to dw nor to the partials.
-  size_t dw_bytes(int part) const { return needs_reduce() || is_dw(part) ? 0 : layouts_[part].bytes(); }
+  size_t dw_bytes(int64_t part) const { return needs_reduce() || is_dw(part) ? 0 : layouts_[part].bytes(); }
 
-  void run_part(int number, const void* all_x, const void* all_dy, void* partials, void* all_dw, float* db,
+  void run_part(int64_t number, const void* all_x, const void* all_dy, void* partials, void* all_dw, float* db,
                 void* scratch) const {
     const Part& part = parts_[number];
     char* free_scratch = static_cast<char*>(scratch);
@@ -170,7 +168,7 @@ class GradientByLibrary final : public ConvGradient {
   }
 
   /// This part's channels of the gradient, from oneDNN's layout to the plan's.
-  void unpack(int part, const float* from, void* plain_dw, void* whole_dw) const {
+  void unpack(int64_t part, const float* from, void* plain_dw, void* whole_dw) const {
     if (stored_.plain()) return sum_plain(layouts_[part], 0, 1, from, 1, 0, plain_dw);
     const Range mine = parts_[part].channels;
     layouts_[part].sum_into(target_, mine, {0, shape_.ic}, mine.begin, from, 1, 0, static_cast<float*>(whole_dw));
@@ -224,7 +222,7 @@ class GradientByLibrary final : public ConvGradient {
   }
 
   /// One product per kernel row; the gathered pixels are used while they are in the cache.
-  void run_gathered(int part, const void* x, const void* dy, float* dw, char* scratch) const {
+  void run_gathered(int64_t part, const void* x, const void* dy, float* dw, char* scratch) const {
     const ConvShape piece = parts_[part].piece.shape(shape_);
     for (int64_t kernel_row = 0; kernel_row < shape_.kh; ++kernel_row) {
       gather(piece, static_cast<const char*>(x), kernel_row, scratch);
@@ -264,8 +262,7 @@ class GradientByLibrary final : public ConvGradient {
   WeightLayout target_;  // of dw as a whole, where it is not stored plain
   std::string implementation_;
   dnnl::memory::desc shared_;  // the partials' layout
-  std::vector<Part> parts_;  // of all slices
-  std::vector<int> ends_;    // by slice
+  OfSlices<Part> parts_;
   std::vector<WeightLayout> layouts_;  // by part, as all below
   std::vector<Call> calls_;
   std::vector<size_t> scratchpad_bytes_;

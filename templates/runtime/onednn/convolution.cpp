@@ -20,15 +20,14 @@ namespace {
 class ForwardByLibrary final : public ConvMap {
  public:
   ForwardByLibrary(const ConvShape& shape, Slicing slicing, std::string_view implementation, Stored stored)
-      : shape_(shape), slices_(slicing.slices), pieces_(shape, slicing, /*by_input=*/false) {
+      : shape_(shape), slices_(slicing.slices), pieces_(all_pieces(shape, slicing, /*by_input=*/false)) {
     const SingleThreaded creation;
     const bool matmul = method_of(shape, implementation) == Method::product;
     if (matmul) layout_ = plain_layout(shape);
 
     std::map<std::vector<int64_t>, std::pair<Call, size_t>> made;  // pieces of equal size share one primitive
     dnnl::memory::desc weights;                                    // the layout that the first piece chose
-    for (int number = 0; number < pieces_.count(); ++number) {
-      const ConvPiece& piece = pieces_[number];
+    for (const ConvPiece& piece : pieces_) {
       auto found = made.find(piece.size());
       if (found == made.end() && matmul) {
         const auto d = forward_product(shape, piece.output_pixels(shape)).describe(implementation);
@@ -124,15 +123,14 @@ namespace {
 class BackwardDataByLibrary final : public ConvMap {
  public:
   BackwardDataByLibrary(const ConvShape& shape, Slicing slicing, std::string_view implementation, Stored stored)
-      : shape_(shape), slices_(slicing.slices), pieces_(shape, slicing, /*by_input=*/true) {
+      : shape_(shape), slices_(slicing.slices), pieces_(all_pieces(shape, slicing, /*by_input=*/true)) {
     const SingleThreaded creation;
     const bool matmul = method_of(shape, implementation) == Method::product;
     if (matmul) layout_ = plain_layout(shape);
 
     std::map<std::vector<int64_t>, std::pair<Call, size_t>> made;
     dnnl::memory::desc weights;
-    for (int number = 0; number < pieces_.count(); ++number) {
-      const ConvPiece& piece = pieces_[number];
+    for (const ConvPiece& piece : pieces_) {
       call_of_.push_back(static_cast<int>(calls_.size()));
       scratch_bytes_.push_back(0);
       if (!piece.slab.touched()) {  // rows that no window touches have no call

@@ -24,11 +24,11 @@ class PieceKernels {
   template <class Make>
   PieceKernels(const ConvShape& shape, const ConvPieces& pieces, const Make& make) {
     std::map<std::vector<int64_t>, int> made;
-    for (int piece = 0; piece < pieces.count(); ++piece) {
-      const auto [place, is_new] = made.emplace(pieces[piece].slab.size(), static_cast<int>(kernels_.size()));
-      if (is_new) kernels_.push_back(make(pieces[piece].shape(shape)));
+    for (const ConvPiece& piece : pieces) {
+      const auto [place, is_new] = made.emplace(piece.slab.size(), static_cast<int>(kernels_.size()));
+      if (is_new) kernels_.push_back(make(piece.shape(shape)));
       kernel_of_.push_back(place->second);
-      scratch_bytes_.push_back(kernels_[place->second].scratch_bytes({0, pieces[piece].images.size()}));
+      scratch_bytes_.push_back(kernels_[place->second].scratch_bytes({0, piece.images.size()}));
     }
   }
 
@@ -47,7 +47,7 @@ template <class Kernel, class T>
 class OwnMap final : public ConvMap {
  public:
   OwnMap(std::string_view name, const ConvShape& shape, Slicing slicing, Stored stored, bool turned)
-      : name_(name), shape_(shape), slices_(slicing.slices), stored_(stored), turned_(turned), pieces_(shape, slicing, turned),
+      : name_(name), shape_(shape), slices_(slicing.slices), stored_(stored), turned_(turned), pieces_(all_pieces(shape, slicing, turned)),
         kernels_(shape, pieces_, [&](const ConvShape& piece) { return Kernel(piece, turned); }) {}
 
   size_t packed_bytes() const override { return kernels_.first().packed_bytes(); }
@@ -86,7 +86,7 @@ template <class Kernel, class T>
 class OwnGradient final : public ConvGradient {
  public:
   OwnGradient(std::string_view name, const ConvShape& shape, Slicing slicing, Stored stored)
-      : name_(name), shape_(shape), slices_(slicing.slices), stored_(stored), pieces_(shape, slicing, false),
+      : name_(name), shape_(shape), slices_(slicing.slices), stored_(stored), pieces_(all_pieces(shape, slicing, false)),
         kernels_(shape, pieces_, [](const ConvShape& piece) { return Kernel(piece); }) {}
 
   size_t partial_bytes() const override { return pieces_.count() * stride(); }
