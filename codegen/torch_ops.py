@@ -31,6 +31,40 @@ def conv_transpose2d(a: Any, t: Sequence[Tensor]) -> Tensor:
     return y[:, :, top : y.shape[2] - bottom, left : y.shape[3] - right]
 
 
+def _volumes(images: Tensor, depths: int) -> Tensor:
+    """(N D, C, H, W) -> (N, C, D, H, W)."""
+    return images.unflatten(0, (-1, depths)).transpose(1, 2)
+
+
+def _images(volumes: Tensor) -> Tensor:
+    return volumes.transpose(1, 2).flatten(0, 1)
+
+
+def _deep(w: Tensor, a: Any) -> Tensor:
+    return w.unflatten(2, (a.kernel_depth, -1))
+
+
+def conv3d(a: Any, t: Sequence[Tensor]) -> Tensor:
+    top, bottom, left, right = a.padding
+    x, sides = _volumes(t[0], a.depth), (a.depth_padding, (top, bottom), (left, right))
+    padding = tuple(before for before, _ in sides)
+    if any(before != behind for before, behind in sides):
+        x, padding = F.pad(x, (left, right, top, bottom, *a.depth_padding)), (0, 0, 0)
+    steps = {"stride": (a.depth_stride, *a.stride), "dilation": (a.depth_dilation, *a.dilation), "groups": a.groups}
+    return _images(F.conv3d(x, _deep(t[1], a), *t[2:], padding=padding, **steps))
+
+
+def conv_transpose3d(a: Any, t: Sequence[Tensor]) -> Tensor:
+    """What PyTorch would pad in front is cut off, and what is missing behind has no weights."""
+    top, bottom, left, right = a.padding
+    front, _ = a.depth_padding
+    steps = {"stride": (a.depth_stride, *a.stride), "dilation": (a.depth_dilation, *a.dilation), "groups": a.groups}
+    y = F.conv_transpose3d(_volumes(t[0], a.results), _deep(t[1], a), **steps)
+    down, across = a.output_padding
+    y = F.pad(y, (0, across, 0, down, 0, max(0, front + a.depth - y.shape[2])))
+    return _images(y[:, :, front : front + a.depth, top : y.shape[3] - bottom, left : y.shape[4] - right])
+
+
 def lstm_cell(a: Any, t: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     i, f, g, o = (t[0] + t[1]).chunk(4, 1)
     c = f.sigmoid() * t[2] + i.sigmoid() * g.tanh()
@@ -300,7 +334,9 @@ TORCH: dict[str, Call] = {
     "chain": chain,
     "concat": lambda a, t: torch.cat(list(t), a.axis),
     "conv2d": conv2d,
+    "conv3d": conv3d,
     "conv_transpose2d": conv_transpose2d,
+    "conv_transpose3d": conv_transpose3d,
     "convert_layout": lambda a, t: t[0] * 1,
     "cast": lambda a, t: t[0].to(getattr(torch, a.dtype)),
     "compare": lambda a, t: getattr(torch, a.relation)(*t).to(torch.get_default_dtype()),

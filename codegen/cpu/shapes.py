@@ -6,15 +6,23 @@ from typing import Any
 from planner.errors import InternalError
 from planner.graph.model import DType, TensorType
 from planner.ops.base import Mode, Signature, op_named
+from planner.ops.conv3d import Conv3dAttrs
 from planner.ops.strides import MAX_RANK, Strides, broadcast_strides, merge
 
-CONV_KINDS = {"conv2d": 0, "conv2d_backward_data": 1, "conv_transpose2d": 1, "conv2d_backward_weights": 2}
+CONV_KINDS = {
+    **{"conv2d": 0, "conv2d_backward_data": 1, "conv_transpose2d": 1, "conv2d_backward_weights": 2},
+    **{"conv3d": 0, "conv3d_backward_data": 1, "conv_transpose3d": 1, "conv3d_backward_weights": 2},
+}
+
+ONE_DEEP = (1, 1, 1, 1, 0, 1)
+"""The fields of Depth (runtime/convolution.hpp) of images."""
 
 
 def conv_shape(signature: Signature) -> tuple[int, ...]:
-    """The 18 fields of ConvShape (runtime/convolution.hpp); bias is 0 or 1, the element as _element."""
+    """The fields of ConvShape (runtime/convolution.hpp): 16, bias as 0 or 1, the element as _element,
+    and the 6 of Depth."""
     attrs: Any = signature.attrs
-    if signature.op == "conv2d":
+    if CONV_KINDS[signature.op] == 0:
         x, w, y = signature.inputs[0].shape, signature.inputs[1].shape, signature.outputs[0].shape
         bias = len(signature.inputs) > 2
     elif CONV_KINDS[signature.op] == 1:
@@ -22,11 +30,16 @@ def conv_shape(signature: Signature) -> tuple[int, ...]:
     else:
         x, w, y, bias = signature.inputs[0].shape, attrs.shape, signature.inputs[1].shape, attrs.bias
     n, ic, ih, iw = x
+    depth = _depth(attrs) if isinstance(attrs, Conv3dAttrs) else ONE_DEEP
     return (
-        *(n, ic, ih, iw, w[0], y[2], y[3], w[2], w[3]),
+        *(n // depth[0], ic, ih, iw, w[0], y[2], y[3], w[2] // depth[2], w[3]),
         *(*attrs.stride, attrs.padding[0], attrs.padding[2], *attrs.dilation, attrs.groups),
-        *(int(bias), _element(signature.inputs[0])),
+        *(int(bias), _element(signature.inputs[0]), *depth),
     )
+
+
+def _depth(a: Conv3dAttrs) -> tuple[int, ...]:
+    return (a.depth, a.results, a.kernel_depth, a.depth_stride, a.depth_padding[0], a.depth_dilation)
 
 
 def matmul_shape(signature: Signature) -> tuple[int, ...]:

@@ -2,15 +2,16 @@
 
 Between layers a volume is a view of a channels-last image (N, C, D, H W), whose bytes are those of all depths' images:
 nothing is turned. Pooling goes dimension by dimension: first every depth's image, then depths against pixels. A
-convolution becomes one over images whose channels are the depths that the kernel covers; where its depth is 1, nothing
-is copied for it.
+convolution whose kernel has one depth is one over images; others are ops of their own (ops/conv3d.py).
 """
 
 from math import prod
 from typing import Any
 
 from planner.frontends.aten import Context, lowers, require
-from planner.frontends.aten_layers import average_pool, convolve_images, max_pool_images, transpose_images
+from planner.frontends.aten_layers import average_pool, max_pool_images
+from planner.ops.conv import ConvAttrs
+from planner.ops.conv3d import Conv3dAttrs, Conv3dTransposeAttrs
 from planner.ops.pool import AdaptivePoolAttrs
 
 
@@ -42,67 +43,76 @@ def volume_of(c: Context, images: str, n: int) -> str:
 
 
 # -- convolution -----------------------------------------------------------------------------------------------
-def _planes(c: Context, pixels: str, starts: list[int], count: int, step: int, groups: int) -> str:
-    """(N, D, H, W, C) -> (N count, len(starts) C, H, W): image i holds, group by group, the depths start + i step."""
-    n, _, height, width, channels = c.shape(pixels)
-    parts = [c.slice(pixels, 1, start, start + (count - 1) * step + 1, step) for start in starts]
-    if groups > 1:
-        parts = [c.reshape(p, (n, count, height, width, groups, channels // groups)) for p in parts]
-    return images_of(c, c.reshape(c.concat(parts, -1), (n, count, height, width, channels * len(parts))))
-
-
 def _batched(c: Context, x: str) -> tuple[str, bool]:
     """(C, D, H, W) as a batch of one, and whether it was one."""
     return (c.unsqueeze(x, 0), True) if c.rank(x) == 4 else (x, False)
+
+
+def _flat(c: Context, w: str) -> str:
+    """Weights (O, I, KD, KH, KW) with a kernel's depths below each other, (O, I, KD KH, KW)."""
+    outputs, inputs, *_, width = c.shape(w)
+    return c.reshape(w, (outputs, inputs, -1, width))
 
 
 @lowers("conv3d")
 def conv3d(c: Context, x: Any, w: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> str:
     x, single = _batched(c, c.val(x))
     w = c.val(w)
-    outputs, _, depth, height, width = c.shape(w)
     stride, dilation = _three(stride), _three(dilation)
     if isinstance(padding, str):
         total = [d * (k - 1) for d, k in zip(dilation, c.shape(w)[2:], strict=True)]
         sides = [(0, 0)] * 3 if padding == "valid" else [(t // 2, t - t // 2) for t in total]
     else:
         sides = [(p, p) for p in _three(padding)]
-    n = c.shape(x)[0]
-    pixels = c.pad(pixels_of(c, x), [(0, 0), sides[0], (0, 0), (0, 0), (0, 0)])
-    count = (c.shape(pixels)[1] - dilation[0] * (depth - 1) - 1) // stride[0] + 1
-    require(count > 0, "a kernel deeper than the data")
-    images = _planes(c, pixels, [k * dilation[0] for k in range(depth)], count, stride[0], groups)
-    flat = c.reshape(c.permute(w, (0, 2, 1, 3, 4)) if depth > 1 else w, (outputs, -1, height, width))
-    y = convolve_images(c, images, flat, bias, stride[1:], (*sides[1], *sides[2]), dilation[1:], groups)
+    n, _, depth = c.shape(x)[:3]
+    pixels, kernel = pixels_of(c, x), c.shape(w)[2]
+    common = {"padding": (*sides[1], *sides[2]), "groups": groups}
+    images = {"stride": tuple(stride[1:]), "dilation": tuple(dilation[1:]), **common}
+    if kernel == 1 and sides[0] == (0, 0):
+        taken = pixels if stride[0] == 1 else c.slice(pixels, 1, 0, depth, stride[0])
+        y = c.op("conv2d", images_of(c, taken), _flat(c, w), *_given(c, bias), attrs=ConvAttrs.model_validate(images))
+    else:
+        deep = _deep(depth, kernel, stride[0], sides[0], dilation[0])
+        attrs = Conv3dAttrs.model_validate(images | deep)
+        require(attrs.results > 0, "a kernel deeper than the data")
+        y = c.op("conv3d", images_of(c, pixels), _flat(c, w), *_given(c, bias), attrs=attrs)
     y = volume_of(c, y, n)
     return c.select(y, 0, 0) if single else y
+
+
+def _given(c: Context, bias: Any) -> list[str]:
+    return [] if bias is None else [c.val(bias)]
+
+
+def _deep(depth: int, kernel: int, stride: int, sides: tuple[int, int], dilation: int) -> dict[str, Any]:
+    """How a kernel goes through the depths of volumes that are convolved."""
+    steps = {"depth_stride": stride, "depth_padding": sides, "depth_dilation": dilation}
+    return {"depth": depth, "kernel_depth": kernel, **steps}
 
 
 def conv_transpose3d(
     c: Context, x: Any, w: Any, bias: Any, stride: Any, padding: Any, output_padding: Any, groups: int, dilation: Any
 ) -> str:
-    """Along the depth, a convolution of the data with zeros between the depths by the kernel backwards."""
+    """The result's depths are those that a convolution by the same kernel would make the data's of."""
     x, single = _batched(c, c.val(x))
     w = c.val(w)
-    inputs, per_group, kernel, height, width = c.shape(w)
     stride, padding, dilation = _three(stride), _three(padding), _three(dilation)
     more = _three(output_padding)
-    n, _, depth, *image = c.shape(x)
-    pixels = pixels_of(c, x)
-    if stride[0] > 1:
-        apart = c.pad(c.unsqueeze(pixels, 2), [(0, 0), (0, 0), (0, stride[0] - 1), (0, 0), (0, 0), (0, 0)])
-        apart = c.reshape(apart, (n, depth * stride[0], *image, inputs))
-        pixels = c.slice(apart, 1, 0, (depth - 1) * stride[0] + 1)
-    reach = dilation[0] * (kernel - 1)
-    beside = (reach - padding[0], reach - padding[0] + more[0])
-    pixels = c.pad(pixels, [(0, 0), beside, (0, 0), (0, 0), (0, 0)])
-    count = c.shape(pixels)[1] - reach
-    require(count > 0, "padding beyond the data")
-    images = _planes(c, pixels, [reach - k * dilation[0] for k in range(kernel)], count, 1, groups)
-    flat = c.reshape(w, (groups, inputs // groups, per_group, kernel, height, width))
-    flat = c.permute(flat, (0, 3, 1, 2, 4, 5)) if kernel > 1 else flat
-    flat = c.reshape(flat, (inputs * kernel, per_group, height, width))
-    y = transpose_images(c, images, flat, bias, stride[1:], padding[1:], more[1:], groups, dilation[1:])
+    require(all(o < s for o, s in zip(more, stride, strict=True)), "an output_padding of a stride or more")
+    n, _, before = c.shape(x)[:3]
+    kernel = c.shape(w)[2]
+    depth = (before - 1) * stride[0] + dilation[0] * (kernel - 1) + 1 + more[0] - 2 * padding[0]
+    require(depth > 0, "padding beyond the data")
+    attrs = Conv3dTransposeAttrs(
+        stride=(stride[1], stride[2]),
+        padding=(padding[1], padding[1], padding[2], padding[2]),
+        dilation=(dilation[1], dilation[2]),
+        groups=groups,
+        output_padding=(more[1], more[2]),
+        **_deep(depth, kernel, stride[0], (padding[0], padding[0]), dilation[0]),
+    )
+    y = c.op("conv_transpose3d", images_of(c, pixels_of(c, x)), _flat(c, w), attrs=attrs)
+    y = c.op("add", y, c.reshape(c.val(bias), (c.shape(y)[1], 1, 1))) if bias is not None else y
     y = volume_of(c, y, n)
     return c.select(y, 0, 0) if single else y
 

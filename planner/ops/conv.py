@@ -62,7 +62,7 @@ def output_size(extent: int, kernel: int, stride: int, dilation: int, pad: int) 
     return (extent + pad - dilation * (kernel - 1) - 1) // stride + 1
 
 
-class _Conv(Op):
+class Convolution(Op):
     """What the three directions share: packing, slicing over the batch or over rows, FLOPs."""
 
     family = "conv"
@@ -95,9 +95,17 @@ class _Conv(Op):
     def weight_shape(self, signature: Signature) -> tuple[int, ...]:
         raise NotImplementedError
 
-    def check_forward(self, attrs: ConvAttrs, x: TensorType, w: TensorType, y: TensorType) -> None:
+    def count(self, signature: Signature) -> int:
+        """Images of the batch."""
+        return self.forward_input(signature).shape[0]
+
+    def result_of(self, attrs: Any, x: TensorType, w: TensorType) -> TensorType:
+        """What a convolution makes of x and w."""
+        return Conv2d().infer(attrs, (x, w))[0]
+
+    def check_forward(self, attrs: Any, x: TensorType, w: TensorType, y: TensorType) -> None:
         """SP1002 unless x and w make y."""
-        (expected,) = Conv2d().infer(attrs, (x, w))
+        expected = self.result_of(attrs, x, w)
         if expected.shape != y.shape:
             raise misfit(f"the gradient {y.text()} does not fit {x.text()} and {w.text()}", f"use {expected.text()}")
 
@@ -112,7 +120,7 @@ class _Conv(Op):
         return windows_of(data, self.weight_shape(signature), result, signature.attrs)
 
     def dims(self, signature: Signature) -> Mapping[tuple[str, str], int]:
-        images, windows = signature.inputs[0].shape[0], self.windows(signature)
+        images, windows = self.count(signature), self.windows(signature)
         found = {("onednn", "batch"): images}
         steps = windows.steps(self.by_source).per_image
         if steps > 1 and windows.inside:
@@ -120,7 +128,7 @@ class _Conv(Op):
         return found
 
     def redundant(self, signature: Signature, mode: Mode) -> bool:
-        return mode.dim == "rows" and signature.inputs[0].shape[0] % mode.slices == 0
+        return mode.dim == "rows" and self.count(signature) % mode.slices == 0
 
     def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
         """Of forward and backward data: every slice maps its images, or rows, of input 0 to those of output 0."""
@@ -139,7 +147,7 @@ class _Conv(Op):
 
     def _elements(self, signature: Signature, mode: Mode, index: int) -> tuple[Pair, Pair]:
         """A slice's elements of the forward input and output."""
-        images, windows = signature.inputs[0].shape[0], self.windows(signature)
+        images, windows = self.count(signature), self.windows(signature)
         if mode.dim == "rows":
             own = windows.steps(self.by_source).part(images, mode.slices, index)
             data, result = (own, windows.touching(own)) if self.by_source else (windows.read(own), own)
@@ -147,18 +155,19 @@ class _Conv(Op):
             lo, hi = split(images, mode.slices, index)
             data, result = (lo * windows.source, hi * windows.source), (lo * windows.results, hi * windows.results)
         return (
-            elements_of(self.forward_input(signature), windows.source, data),
-            elements_of(self.forward_output(signature), windows.results, result),
+            elements_of(self.forward_input(signature), images * windows.source, data),
+            elements_of(self.forward_output(signature), images * windows.results, result),
         )
 
 
 @register
-class Conv2d(_Conv):
+class Conv2d(Convolution):
     """y[n,o,p,q] = b[o] + sum over i,r,s of w[o,i,r,s] x[n,i,p*stride+r*dilation-pad,...]. Inputs: x, w, [b]."""
 
     low_precision = (0, 1)
     name = "conv2d"
     input_counts = (2, 3)
+    grad_attrs: ClassVar[type[ConvGradAttrs]] = ConvGradAttrs
 
     def infer(self, attrs: ConvAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         x, w = inputs[0], inputs[1]
@@ -188,13 +197,14 @@ class Conv2d(_Conv):
         x, w, *bias = context.node.inputs
         common = attrs.model_dump()
         if context.needs(1) or (bias and context.needs(2)):
-            grad_attrs = ConvGradAttrs(**common, shape=context.type(w).shape, bias=bool(bias))
-            results = context.emit("conv2d_backward_weights", [x, context.grad], grad_attrs, "backward_weights", of=1)
+            grad_attrs = self.grad_attrs(**common, shape=context.type(w).shape, bias=bool(bias))
+            inputs = [x, context.grad]
+            results = context.emit(f"{self.name}_backward_weights", inputs, grad_attrs, "backward_weights", of=1)
             for index, gradient in enumerate(results, start=1):
                 context.give(index, gradient)
         if context.needs(0):
-            data_attrs = ConvGradAttrs(**common, shape=context.type(x).shape)
-            (dx,) = context.emit("conv2d_backward_data", [context.grad, w], data_attrs, "backward_data", of=0)
+            data_attrs = self.grad_attrs(**common, shape=context.type(x).shape)
+            (dx,) = context.emit(f"{self.name}_backward_data", [context.grad, w], data_attrs, "backward_data", of=0)
             context.give(0, dx)
 
     def forward_output(self, signature: Signature) -> TensorType:
@@ -230,7 +240,7 @@ class Conv2d(_Conv):
 
 
 @register
-class Conv2dBackwardData(_Conv):
+class Conv2dBackwardData(Convolution):
     """dx from dy and w. Inputs: dy, w. Output: dx with the forward input's shape."""
 
     low_precision = (0, 1)
@@ -272,11 +282,11 @@ class Conv2dBackwardData(_Conv):
         return (dx[:, :, top : top + h, left : left + width],)
 
     def samples(self) -> Sequence[Sample]:
-        return tuple(_backward_samples(data=True))
+        return backward_samples(Conv2d(), ConvGradAttrs, data=True)
 
 
 @register
-class Conv2dBackwardWeights(_Conv):
+class Conv2dBackwardWeights(Convolution):
     """dw (and db) from x and dy; of bfloat16 operands dw is rounded, as a GPU's library does.
 
     `batch` and `rows`: every slice makes partial dw, stage 1 adds them in slice order and unpacks (facts without
@@ -285,7 +295,7 @@ class Conv2dBackwardWeights(_Conv):
     low_precision = (0, 1)
     name = "conv2d_backward_weights"
     input_counts = (2,)
-    attrs_type = ConvGradAttrs
+    attrs_type: ClassVar[type[Attrs]] = ConvGradAttrs
     output_names = ("dw", "db")
     activations = (0, 1)
 
@@ -355,7 +365,7 @@ class Conv2dBackwardWeights(_Conv):
         return (dw, dy.sum((0, 2, 3))) if attrs.bias else (dw,)
 
     def samples(self) -> Sequence[Sample]:
-        return tuple(_backward_samples(data=False))
+        return backward_samples(Conv2d(), ConvGradAttrs, data=False)
 
 
 def _gradient(dw: TensorType, channels: Pair, mode: Mode, index: int, facts: Facts) -> Access:
@@ -383,18 +393,17 @@ def _windows(x: Array, attrs: ConvAttrs, weight_shape: Sequence[int]) -> Array:
     return view.transpose(0, 1, 4, 5, 2, 3)
 
 
-def _backward_samples(data: bool) -> list[Sample]:
+def backward_samples(forward: Conv2d, grad_attrs: type[ConvGradAttrs], data: bool) -> tuple[Sample, ...]:
     """The forward samples turned around: dy (and w, or x) with the shapes that the gradient rule would pass."""
-    forward = Conv2d()
     found = []
     for sample in forward.samples():
         attrs = sample.attrs
         assert isinstance(attrs, ConvAttrs)
         (dy,) = forward.infer(attrs, sample.inputs)
         x, w = sample.inputs[:2]
+        common = attrs.model_dump()
         if data:
-            found.append(Sample(ConvGradAttrs(**attrs.model_dump(), shape=x.shape), (dy, w)))
+            found.append(Sample(grad_attrs(**common, shape=x.shape), (dy, w)))
         else:
-            bias = len(sample.inputs) > 2
-            found.append(Sample(ConvGradAttrs(**attrs.model_dump(), shape=w.shape, bias=bias), (x, dy)))
-    return found
+            found.append(Sample(grad_attrs(**common, shape=w.shape, bias=len(sample.inputs) > 2), (x, dy)))
+    return tuple(found)

@@ -77,7 +77,7 @@ def windows_of(source: TensorType, weight: Sequence[int], result: TensorType, at
     return Windows(source.shape[2 + axis], result.shape[2 + axis], attrs.stride[axis], attrs.padding[2 * axis], reach)
 
 
-def elements_of(images: TensorType, extent: int, rows: Range) -> Range:
-    """Rows of all images, `extent` of each -> elements."""
-    row = images.elements // (images.shape[0] * extent)
+def elements_of(images: TensorType, count: int, rows: Range) -> Range:
+    """Some of the `count` rows of all images -> elements."""
+    row = images.elements // count
     return rows[0] * row, rows[1] * row

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from planner.graph.gradient import GradientContext
 from planner.graph.model import Attrs, Layout, TensorType
 from planner.ops.base import Array, Sample, misfit, register
-from planner.ops.conv import Conv2dBackwardData, ConvAttrs, ConvGradAttrs, Pair
+from planner.ops.conv import Conv2d, Conv2dBackwardData, ConvAttrs, ConvGradAttrs, Pair
 
 
 class ConvTransposeAttrs(ConvAttrs):
@@ -30,6 +30,8 @@ class ConvTranspose2d(Conv2dBackwardData):
     name = "conv_transpose2d"
     attrs_type: ClassVar[type[Attrs]] = ConvTransposeAttrs
     output_names = ("y",)
+    convolution: ClassVar[type[Conv2d]] = Conv2d
+    """What this one transposes."""
 
     def infer(self, attrs: Any, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         assert isinstance(attrs, ConvTransposeAttrs)
@@ -63,13 +65,13 @@ class ConvTranspose2d(Conv2dBackwardData):
         attrs = context.attrs
         assert isinstance(attrs, ConvTransposeAttrs)
         x, w = context.node.inputs
-        common = attrs.forward()
+        common, convolution = attrs.forward(), self.convolution
         if context.needs(1):
-            grad_attrs = ConvGradAttrs(**common.model_dump(), shape=context.type(w).shape)
-            inputs = [context.grad, x]
-            context.give(1, context.emit("conv2d_backward_weights", inputs, grad_attrs, "backward_weights", of=1)[0])
+            grad_attrs = convolution.grad_attrs(**common.model_dump(), shape=context.type(w).shape)
+            op, inputs = f"{convolution.name}_backward_weights", [context.grad, x]
+            context.give(1, context.emit(op, inputs, grad_attrs, "backward_weights", of=1)[0])
         if context.needs(0):
-            context.give(0, context.emit("conv2d", [context.grad, w], common, "backward_data")[0])
+            context.give(0, context.emit(convolution.name, [context.grad, w], common, "backward_data")[0])
 
     def reference(self, attrs: Any, inputs: Sequence[Array]) -> tuple[Array, ...]:
         assert isinstance(attrs, ConvTransposeAttrs)

@@ -35,6 +35,7 @@ THREAD_SAFE = frozenset(
         *("sgd_update", "adam_update", "rmsprop_update", "adagrad_update"),
         *("linear", "linear_backward_data", "linear_backward_weights", "matmul"),
         *("conv2d", "conv2d_backward_data", "conv2d_backward_weights", "conv_transpose2d"),
+        *("conv3d", "conv3d_backward_data", "conv3d_backward_weights", "conv_transpose3d"),
         *("max_pool2d", "max_pool2d_backward", "avg_pool2d", "avg_pool2d_backward"),
     }
 )

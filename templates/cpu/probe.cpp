@@ -28,8 +28,8 @@ Element element(int64_t number) {
 
 /// In the order of the fields of ConvShape.
 ConvShape conv_shape(const int64_t* v) {
-  return {v[0], v[1],  v[2],  v[3],  v[4],  v[5],  v[6],  v[7],       v[8],      v[9],
-          v[10], v[11], v[12], v[13], v[14], v[15], v[16] != 0, element(v[17])};
+  return {v[0],  v[1],  v[2],  v[3],  v[4],  v[5],  v[6],       v[7],           v[8],
+          v[9],  v[10], v[11], v[12], v[13], v[14], v[15], v[16] != 0, element(v[17]), {v[18], v[19], v[20], v[21], v[22], v[23]}};
 }
 
 /// In the order of the fields of MatMulShape.
@@ -93,7 +93,7 @@ std::string join(const std::vector<std::string>& names) {
 
 extern "C" {
 
-/// kind: 0 forward, 1 backward data, 2 backward weights. shape: the 18 fields of ConvShape. implementation: a name
+/// kind: 0 forward, 1 backward data, 2 backward weights. shape: the 24 fields of ConvShape. implementation: a name
 /// from stepplan_conv_implementations, or "". facts: packed bytes, scratch bytes of the largest slice, bytes of all
 /// partials, and what would have to be stored for there to be no packing: blocks of output or of input channels. text: the implementation that was chosen.
 int stepplan_conv_facts(int kind, const int64_t* shape, int dim, int slices, const char* implementation, int64_t* facts,

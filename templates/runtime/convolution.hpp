@@ -14,29 +14,42 @@
 
 namespace stepplan {
 
+/// How windows go through the depths of volumes, which lie one behind the other as images do: 3-D convolutions. `pad` is in
+/// front; what is behind follows from `out`.
+struct Depth {
+  int64_t in = 1, out = 1, kernel = 1, stride = 1, pad = 0, dilation = 1;
+
+  bool is_one() const { return in * out * kernel == 1; }
+  int64_t reach() const { return (kernel - 1) * dilation; }  // depths from a window's first tap to its last
+};
+
 /// Activations are dense NHWC, weights (O, I / groups, kh, kw); in bfloat16 weights lie as (O, kh, kw, I / groups), but
 /// gradients of weights as those of float32. `pad_h` and `pad_w` are the top and left padding; bottom and right follow from
-/// the output size. A dilation of 1 means none.
+/// the output size. A dilation of 1 means none. Of volumes, NDHWC, `n` counts volumes, and weights are (O, I / groups, kd,
+/// kh, kw), or (O, kd, kh, kw, I / groups).
 struct ConvShape {
   int64_t n, ic, ih, iw, oc, oh, ow, kh, kw;
   int64_t stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, groups;
   bool bias;
   Element element = Element::float32;
+  Depth depth = {};
 
-  int64_t weight_row() const { return ic / groups * kh * kw; }  // elements per output channel
+  int64_t tap_rows() const { return depth.kernel * kh; }
+  int64_t weight_row() const { return ic / groups * tap_rows() * kw; }  // elements per output channel
   int64_t reach_h() const { return (kh - 1) * dilation_h; }     // rows from a window's first tap to its last
   int64_t reach_w() const { return (kw - 1) * dilation_w; }
 
   /// A convolution that multiplies each pixel's channels by one matrix.
   bool is_matmul() const {
-    return kh * kw * groups * stride_h * stride_w == 1 && pad_h == 0 && pad_w == 0 && ih == oh && iw == ow;
+    return depth.is_one() && kh * kw * groups * stride_h * stride_w == 1 && pad_h == 0 && pad_w == 0 && ih == oh && iw == ow;
   }
 };
 
 class ConvMap;       // onednn/conv_kernels.hpp
 class ConvGradient;
 
-/// y = conv(x, weights) (+ bias), over batch or output rows (of images of one row: pixels).
+/// y = conv(x, weights) (+ bias), over batch or output rows (of images of one row: pixels; of
+/// volumes: depths).
 class ConvForward {
  public:
   ConvForward(const ConvShape& shape, Slicing slicing, const char* implementation = "", Stored stored = {});
@@ -60,7 +73,7 @@ class ConvForward {
   const ConvMap* made_;
 };
 
-/// dx = the gradient of conv(x, weights) by x, given dy; over batch or input rows (pixels).
+/// dx = the gradient of conv(x, weights) by x, given dy; over batch or input rows (pixels, depths).
 class ConvBackwardData {
  public:
   ConvBackwardData(const ConvShape& shape, Slicing slicing, const char* implementation = "", Stored stored = {});

@@ -37,12 +37,42 @@ class Conv:
     groups: int = 1
     bias: int = 0
     element: int = 0
+    depth_in: int = 1
+    depth_out: int = 1
+    depth_kernel: int = 1
+    depth_stride: int = 1
+    depth_pad: int = 0
+    depth_dilation: int = 1
 
-    def torch_arguments(self):
-        return dict(
-            stride=(self.stride_h, self.stride_w),
-            padding=(self.pad_h, self.pad_w),
-            dilation=(self.dilation_h, self.dilation_w),
+    @property
+    def of_volumes(self):
+        return (self.depth_in, self.depth_out, self.depth_kernel) != (1, 1, 1)
+
+    def extents(self, deep, high, wide):
+        """Those that images have, or volumes."""
+        return (deep, high, wide) if self.of_volumes else (high, wide)
+
+    @property
+    def x(self):
+        return (self.n, self.ic, *self.extents(self.depth_in, self.ih, self.iw))
+
+    @property
+    def y(self):
+        return (self.n, self.oc, *self.extents(self.depth_out, self.oh, self.ow))
+
+    @property
+    def w(self):
+        return (self.oc, self.ic // self.groups, *self.extents(self.depth_kernel, self.kh, self.kw))
+
+    def in_torch(self, x, w, bias):
+        convolve = torch.nn.functional.conv3d if self.of_volumes else torch.nn.functional.conv2d
+        return convolve(
+            x,
+            w,
+            bias,
+            stride=self.extents(self.depth_stride, self.stride_h, self.stride_w),
+            padding=self.extents(self.depth_pad, self.pad_h, self.pad_w),
+            dilation=self.extents(self.depth_dilation, self.dilation_h, self.dilation_w),
             groups=self.groups,
         )
 
@@ -51,6 +81,15 @@ def conv(n, ic, size, oc, kernel, stride=1, pad=0, dilation=1, groups=1, bias=0)
     (ih, iw), (kh, kw) = size, kernel
     oh, ow = ((i + 2 * pad - (k - 1) * dilation - 1) // stride + 1 for i, k in ((ih, kh), (iw, kw)))
     return Conv(n, ic, ih, iw, oc, oh, ow, kh, kw, stride, stride, pad, pad, dilation, dilation, groups, bias)
+
+
+def volume(shape, depth, kernel, stride=1, pad=0, dilation=1):
+    """The same convolution of images, over volumes of so many depths."""
+    out = (depth + 2 * pad - (kernel - 1) * dilation - 1) // stride + 1
+    return replace(shape, **dict(zip(DEPTHS, (depth, out, kernel, stride, pad, dilation), strict=True)))
+
+
+DEPTHS = ("depth_in", "depth_out", "depth_kernel", "depth_stride", "depth_pad", "depth_dilation")
 
 
 class KernelError(Exception):
@@ -119,8 +158,12 @@ def implementations(library, kind, shape, dim, slices):
     return [name for name in text.value.decode().split("\n") if "ref" not in name]
 
 
-def nhwc(tensor, dtype=torch.float32):
-    return tensor.to(dtype).permute(0, 2, 3, 1).contiguous()
+def channels_last(tensor, dtype=torch.float32):
+    return tensor.to(dtype).movedim(1, -1).contiguous()
+
+
+def channels_last_nan(shape, dtype=torch.float32):
+    return nan(shape[0], *shape[2:], shape[1], dtype=dtype)
 
 
 def nan(*shape, dtype=torch.float32):
@@ -149,30 +192,30 @@ def check_conv(library, shape, kind, dim, slices, implementation="", seed=0):
         return torch.randn(*size, generator=random_numbers, dtype=torch.float64).float().double()
 
     s = shape
-    x, w = draw(s.n, s.ic, s.ih, s.iw), draw(s.oc, s.ic // s.groups, s.kh, s.kw)
+    x, w = draw(*s.x), draw(*s.w)
     bias = draw(s.oc) if s.bias else None
-    dy = draw(s.n, s.oc, s.oh, s.ow)
+    dy = draw(*s.y)
 
     def expected(dtype):
         xs, ws = x.to(dtype, copy=True).requires_grad_(), w.to(dtype, copy=True).requires_grad_()
         bs = bias.to(dtype, copy=True).requires_grad_() if s.bias else None
-        y = torch.nn.functional.conv2d(xs, ws, bs, **s.torch_arguments())
+        y = s.in_torch(xs, ws, bs)
         y.backward(dy.to(dtype))
         return y.detach(), xs.grad, ws.grad, bs.grad if s.bias else None
 
     truth, torchs = expected(torch.float64), expected(torch.float32)
     b32 = bias.float() if s.bias else None
     if kind == FORWARD:
-        y = nan(s.n, s.oh, s.ow, s.oc)
-        run_conv(library, kind, s, dim, slices, implementation, nhwc(x), w.float(), b32, y)
-        assert_as_good_as_torch(y.permute(0, 3, 1, 2), truth[0], torchs[0])
+        y = channels_last_nan(s.y)
+        run_conv(library, kind, s, dim, slices, implementation, channels_last(x), w.float(), b32, y)
+        assert_as_good_as_torch(y.movedim(-1, 1), truth[0], torchs[0])
     elif kind == BACKWARD_DATA:
-        dx = nan(s.n, s.ih, s.iw, s.ic)
-        run_conv(library, kind, s, dim, slices, implementation, nhwc(dy), w.float(), None, dx)
-        assert_as_good_as_torch(dx.permute(0, 3, 1, 2), truth[1], torchs[1])
+        dx = channels_last_nan(s.x)
+        run_conv(library, kind, s, dim, slices, implementation, channels_last(dy), w.float(), None, dx)
+        assert_as_good_as_torch(dx.movedim(-1, 1), truth[1], torchs[1])
     else:
         dw, db = nan(*w.shape), nan(s.oc)
-        run_conv(library, kind, s, dim, slices, implementation, nhwc(x), nhwc(dy), None, dw, db)
+        run_conv(library, kind, s, dim, slices, implementation, channels_last(x), channels_last(dy), None, dw, db)
         assert_as_good_as_torch(dw, truth[2], torchs[2])
         if s.bias:
             assert_as_good_as_torch(db, truth[3], torchs[3])
@@ -186,20 +229,20 @@ def check_low_conv(library, shape, kind, dim, slices, implementation, seed):
         return torch.randn(*size, generator=random_numbers).to(dtype).double()
 
     s, low = shape, torch.bfloat16
-    x, w = draw(s.n, s.ic, s.ih, s.iw), draw(s.oc, s.ic // s.groups, s.kh, s.kw)
+    x, w = draw(*s.x), draw(*s.w)
     bias = draw(s.oc, dtype=torch.float32) if s.bias else None
-    dy = draw(s.n, s.oc, s.oh, s.ow)
+    dy = draw(*s.y)
 
     def expected(x, w, bias, dy):
         x, w = x.clone().requires_grad_(), w.clone().requires_grad_()
-        y = torch.nn.functional.conv2d(x, w, bias, **s.torch_arguments())
+        y = s.in_torch(x, w, bias)
         y.backward(dy)
         return y.detach(), x.grad, w.grad
 
     truth = expected(x, w, bias, dy)
     magnitudes = expected(x.abs(), w.abs(), bias.abs() if s.bias else None, dy.abs())
     if kind == FORWARD:
-        y = nan(s.n, s.oh, s.ow, s.oc, dtype=low)
+        y = channels_last_nan(s.y, dtype=low)
         run_conv(
             library,
             kind,
@@ -207,22 +250,24 @@ def check_low_conv(library, shape, kind, dim, slices, implementation, seed):
             dim,
             slices,
             implementation,
-            nhwc(x, low),
-            nhwc(w, low),
+            channels_last(x, low),
+            channels_last(w, low),
             None if bias is None else bias.float(),
             y,
         )
-        assert_rounded_once(y.permute(0, 3, 1, 2), truth[0], magnitudes[0])
+        assert_rounded_once(y.movedim(-1, 1), truth[0], magnitudes[0])
     elif kind == BACKWARD_DATA:
-        dx = nan(s.n, s.ih, s.iw, s.ic, dtype=low)
-        run_conv(library, kind, s, dim, slices, implementation, nhwc(dy, low), nhwc(w, low), None, dx)
-        assert_rounded_once(dx.permute(0, 3, 1, 2), truth[1], magnitudes[1])
+        dx = channels_last_nan(s.x, dtype=low)
+        run_conv(library, kind, s, dim, slices, implementation, channels_last(dy, low), channels_last(w, low), None, dx)
+        assert_rounded_once(dx.movedim(-1, 1), truth[1], magnitudes[1])
     else:
         dw, db = nan(*w.shape, dtype=low), nan(s.oc)
-        run_conv(library, kind, s, dim, slices, implementation, nhwc(x, low), nhwc(dy, low), None, dw, db)
+        run_conv(
+            library, kind, s, dim, slices, implementation, channels_last(x, low), channels_last(dy, low), None, dw, db
+        )
         assert_rounded_once(dw, truth[2], magnitudes[2])
         if s.bias:
-            assert_rounded_once(db, dy.sum((0, 2, 3)), dy.abs().sum((0, 2, 3)))
+            assert_rounded_once(db, dy.transpose(0, 1).flatten(1).sum(1), dy.abs().transpose(0, 1).flatten(1).sum(1))
 
 
 NAMED = {
@@ -252,6 +297,16 @@ NAMED = {
     "sequence": replace(conv(2, 32, (1, 38), 48, (1, 3), dilation=2, bias=1), pad_w=2, ow=38),
     "strided_sequence": replace(conv(3, 16, (1, 21), 16, (1, 4), 2), stride_h=1, pad_w=1, ow=10),
     "one_row": conv(2, 16, (1, 12), 32, (3, 3), 1, 1),
+    "volume": volume(conv(2, 32, (7, 6), 16, (3, 3), 1, 1, bias=1), 5, 3, pad=1),
+    "one_channel_volume": volume(conv(1, 1, (9, 8), 16, (3, 3), 1, 1, bias=1), 6, 3, pad=1),
+    "deep_taps": volume(conv(2, 80, (5, 6), 48, (3, 3), 1, 2), 7, 2, pad=1),
+    "shallow_volume": volume(conv(3, 16, (6, 5), 32, (3, 3), 1, 1), 1, 3, pad=1),
+    "dilated_volume": volume(conv(1, 16, (8, 9), 16, (3, 3), 1, 2, dilation=2, bias=1), 9, 3, pad=2, dilation=2),
+    "strided_volume": volume(conv(2, 16, (6, 8), 24, (2, 2), 2), 8, 2, stride=2),
+    "strided_depths": volume(conv(1, 16, (6, 7), 16, (3, 3), 1, 1), 9, 3, stride=2, pad=1),
+    "deep_columns": volume(conv(2, 32, (5, 4), 16, (1, 1), bias=1), 6, 3, pad=1),
+    "grouped_volume": volume(conv(2, 12, (5, 6), 24, (3, 3), 1, 1, groups=3, bias=1), 4, 3, pad=1),
+    "depthwise_volume": volume(conv(2, 24, (6, 5), 24, (3, 3), 1, 1, groups=24), 5, 3, pad=1),
     "depthwise_sequence": replace(conv(2, 24, (1, 30), 24, (1, 5), groups=24, bias=1), pad_w=2, ow=30),
 }
 MODES = [
@@ -269,10 +324,14 @@ def possible(shape, kind, dim, slices):
     if dim == BATCH:
         return slices <= shape.n
     if dim == ROWS:
-        s, sequence = shape, shape.ih == shape.oh == 1
-        source, results = (s.iw, s.ow) if sequence else (s.ih, s.oh)
-        stride, pad = (s.stride_w, s.pad_w) if sequence else (s.stride_h, s.pad_h)
-        reach = (s.kw - 1) * s.dilation_w if sequence else (s.kh - 1) * s.dilation_h
+        s = shape
+        if s.of_volumes:
+            source, results, kernel, stride, pad, dilation = (getattr(s, name) for name in DEPTHS)
+        elif s.ih == s.oh == 1:
+            source, results, kernel, stride, pad, dilation = s.iw, s.ow, s.kw, s.stride_w, s.pad_w, s.dilation_w
+        else:
+            source, results, kernel, stride, pad, dilation = s.ih, s.oh, s.kh, s.stride_h, s.pad_h, s.dilation_h
+        reach = (kernel - 1) * dilation
         steps = -(-(source + pad % stride) // stride) if kind == BACKWARD_DATA else results
         inside = kind == BACKWARD_DATA or (results - 1) * stride - pad < source
         return slices <= s.n * steps and pad <= reach and inside

@@ -69,7 +69,7 @@ def test_random_convolutions_match_float64(library, seed):
     [
         *("pointwise", "plain3x3", "strided3x3", "odd_wide", "depthwise", "strided1x1", "dilated", "leftover"),
         *("tiles", "unpadded_tiles", "overpadded_tiles", "strided_tiles", "depthwise_strided", "depthwise_wide"),
-        *("pointwise_portions", "first", "last", "odd"),
+        *("pointwise_portions", "first", "last", "odd", "volume", "deep_taps", "strided_depths"),
     ],
 )
 def test_every_implementation_matches_float64(library, name, kind, dim):

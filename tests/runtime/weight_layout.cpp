@@ -26,20 +26,20 @@ void layout_reorder(const int64_t* dims, int64_t tag, float* plain, float* packe
 }
 
 void layout_pack(const int64_t* dims, int64_t tag, int64_t slices, const float* plain, float* packed) {
-  const stepplan::WeightLayout layout(described(dims, tag));
+  const stepplan::WeightLayout layout(described(dims, tag), false);
   for (int slice = 0; slice < slices; ++slice) layout.pack(slice, int(slices), plain, packed);
 }
 
 void layout_unpack_sum(const int64_t* dims, int64_t tag, int64_t slices, const float* packed, int64_t count,
                        int64_t stride, float* plain) {
-  const stepplan::WeightLayout layout(described(dims, tag));
+  const stepplan::WeightLayout layout(described(dims, tag), false);
   for (int slice = 0; slice < slices; ++slice) layout.unpack_sum(slice, int(slices), packed, int(count), stride, plain);
 }
 
 /// The sum, rounded.
 void layout_unpack_sum_bfloat16(const int64_t* dims, int64_t tag, int64_t slices, const float* packed, int64_t count,
                                 int64_t stride, stepplan::bfloat16* plain) {
-  const stepplan::WeightLayout layout(described(dims, tag));
+  const stepplan::WeightLayout layout(described(dims, tag), false);
   for (int slice = 0; slice < slices; ++slice) layout.unpack_sum(slice, int(slices), packed, int(count), stride, plain);
 }
 
@@ -52,7 +52,7 @@ void bfloat16_reorder(const int64_t* dims, int64_t tag, void* from, void* packed
 
 void bfloat16_pack(const int64_t* dims, int64_t tag, int64_t slices, const stepplan::bfloat16* from,
                    stepplan::bfloat16* packed) {
-  const stepplan::Bfloat16Packing packing{stepplan::WeightLayout(in_pairs(dims, tag))};
+  const stepplan::Bfloat16Packing packing{stepplan::WeightLayout(in_pairs(dims, tag), false)};
   for (int slice = 0; slice < slices; ++slice) packing.run(slice, int(slices), from, packed);
 }
 

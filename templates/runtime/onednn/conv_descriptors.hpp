@@ -31,16 +31,29 @@ inline Method method_of(const ConvShape& shape, std::string_view implementation)
   const std::string_view prefix = implementation.substr(0, implementation.find('/'));
   if (prefix == kProductPrefix && !shape.is_matmul())
     throw std::invalid_argument("only dense 1x1 convolutions run as matmul");
-  if (prefix == kGatherPrefix && shape.groups > 1) throw std::invalid_argument("grouped convolutions can't gather");
+  if (prefix == kGatherPrefix && (shape.groups > 1 || !shape.depth.is_one()))
+    throw std::invalid_argument("grouped convolutions, and those of volumes, can't gather");
   if (prefix == kWinograd) return Method::winograd;
   if (prefix == kDepthwise) return Method::depthwise;
   if (prefix == kPointwise) return Method::pointwise;
   return prefix == kProductPrefix ? Method::product : prefix == kGatherPrefix ? Method::gathered : Method::convolution;
 }
 
+/// Dimensions behind those of channels, outermost first: three of volumes, two of images.
+inline dnnl::memory::dims with_extents(dnnl::memory::dims dims, const ConvShape& s, int64_t deep, int64_t high, int64_t wide) {
+  if (!s.depth.is_one()) dims.push_back(deep);
+  dims.insert(dims.end(), {high, wide});
+  return dims;
+}
+
 inline dnnl::memory::dims weight_dims(const ConvShape& s) {
-  if (s.groups == 1) return {s.oc, s.ic, s.kh, s.kw};
-  return {s.groups, s.oc / s.groups, s.ic / s.groups, s.kh, s.kw};
+  const dnnl::memory::dims grouped{s.groups, s.oc / s.groups, s.ic / s.groups};
+  return with_extents(s.groups == 1 ? dnnl::memory::dims{s.oc, s.ic} : grouped, s, s.depth.kernel, s.kh, s.kw);
+}
+
+/// The layout of weights that oneDNN chose.
+inline WeightLayout layout_of(const ConvShape& s, const dnnl::memory::desc& descriptor) {
+  return WeightLayout(descriptor, s.groups > 1);
 }
 
 /// A convolution's descriptors. Weights, or their gradient, are in the given layout, or in oneDNN's choice if that is empty.
@@ -52,18 +65,24 @@ struct ConvDescriptors {
     using Tag = dnnl::memory::format_tag;
     constexpr auto f32 = dnnl::memory::data_type::f32;
     const auto type = data_type_of(s.element);
-    x = {{s.n, s.ic, s.ih, s.iw}, type, Tag::nhwc};
-    y = {{s.n, s.oc, s.oh, s.ow}, type, Tag::nhwc};
+    const Tag channels_last = s.depth.is_one() ? Tag::nhwc : Tag::ndhwc;
+    x = {with_extents({s.n, s.ic}, s, s.depth.in, s.ih, s.iw), type, channels_last};
+    y = {with_extents({s.n, s.oc}, s, s.depth.out, s.oh, s.ow), type, channels_last};
     const auto given = [&](dnnl::memory::data_type needed) { return layout.get_size() && layout.get_data_type() == needed; };
     weights = given(type) ? layout : dnnl::memory::desc(weight_dims(s), type, Tag::any);
     dw = given(f32) ? layout : dnnl::memory::desc(weight_dims(s), f32, Tag::any);
     if (s.bias) bias = {{s.oc}, f32, Tag::x};
-    strides = {s.stride_h, s.stride_w};
-    dilations = {s.dilation_h - 1, s.dilation_w - 1};  // oneDNN counts the gaps
-    pad_before = {s.pad_h, s.pad_w};
+    const Depth& d = s.depth;
+    strides = with_extents({}, s, d.stride, s.stride_h, s.stride_w);
+    dilations = with_extents({}, s, d.dilation - 1, s.dilation_h - 1, s.dilation_w - 1);  // oneDNN counts the gaps
+    pad_before = with_extents({}, s, d.pad, s.pad_h, s.pad_w);
     // Windows may leave pixels at the end unused, so the padding there is never negative.
-    pad_after = {std::max<int64_t>(0, (s.oh - 1) * s.stride_h + s.reach_h() + 1 - s.pad_h - s.ih),
-                 std::max<int64_t>(0, (s.ow - 1) * s.stride_w + s.reach_w() + 1 - s.pad_w - s.iw)};
+    const auto behind = [](int64_t out, int64_t stride, int64_t reach, int64_t pad, int64_t in) {
+      return std::max<int64_t>(0, (out - 1) * stride + reach + 1 - pad - in);
+    };
+    pad_after = with_extents({}, s, behind(d.out, d.stride, d.reach(), d.pad, d.in),
+                             behind(s.oh, s.stride_h, s.reach_h(), s.pad_h, s.ih),
+                             behind(s.ow, s.stride_w, s.reach_w(), s.pad_w, s.iw));
   }
 };
 
@@ -142,11 +161,12 @@ inline Product gathered_product(const ConvShape& s, int64_t pixels, int64_t chan
 inline WeightLayout plain_layout(const ConvShape& s) {
   using Tag = dnnl::memory::format_tag;
   const bool low = s.element == Element::bfloat16, grouped = s.groups > 1;
-  return WeightLayout({weight_dims(s), data_type_of(s.element),
-                       low ? (grouped ? Tag::gohwi : Tag::ohwi) : (grouped ? Tag::goihw : Tag::oihw)});
+  const Tag tag = s.depth.is_one() ? (low ? (grouped ? Tag::gohwi : Tag::ohwi) : (grouped ? Tag::goihw : Tag::oihw))
+                                   : (low ? (grouped ? Tag::godhwi : Tag::odhwi) : (grouped ? Tag::goidhw : Tag::oidhw));
+  return layout_of(s, {weight_dims(s), data_type_of(s.element), tag});
 }
 inline WeightLayout plain_gradient_layout(const ConvShape& s) {
-  return WeightLayout({{s.oc, s.ic / s.groups, s.kh, s.kw}, dnnl::memory::data_type::f32, dnnl::memory::format_tag::oihw});
+  return WeightLayout({{s.oc, s.ic / s.groups, s.kh, s.kw}, dnnl::memory::data_type::f32, dnnl::memory::format_tag::oihw}, false);
 }
 
 /// Adds every implementation name of a descriptor, in oneDNN's order. A name that occurs twice means the first.

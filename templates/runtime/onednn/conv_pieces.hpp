@@ -16,24 +16,41 @@ inline void require_valid(const ConvShape& s) {
   for (int64_t positive : {s.n, s.ic, s.ih, s.iw, s.oc, s.oh, s.ow, s.kh, s.kw, s.stride_h, s.stride_w, s.dilation_h,
                            s.dilation_w, s.groups})
     if (positive < 1) throw std::invalid_argument("a convolution's sizes, strides, dilations and groups are positive");
-  if (s.pad_h < 0 || s.pad_w < 0) throw std::invalid_argument("a convolution's padding is not negative");
+  for (int64_t positive : {s.depth.in, s.depth.out, s.depth.kernel, s.depth.stride, s.depth.dilation})
+    if (positive < 1) throw std::invalid_argument("a convolution's depths, and steps between them, are positive");
+  if (s.pad_h < 0 || s.pad_w < 0 || s.depth.pad < 0) throw std::invalid_argument("a convolution's padding is not negative");
   if (s.ic % s.groups || s.oc % s.groups) throw std::invalid_argument("groups must divide the channels of a convolution");
 }
 
-/// How windows go along the axis that images are cut across: their rows, or, of images of one row (sequences), its pixels. What
-/// lies between two cuts of a channels-last image is dense, so it is an image.
+/// How windows go along the axis that images are cut across: their rows, or, of images of one row (sequences), its pixels; of
+/// volumes, their depths. What lies between two cuts of a channels-last image is dense, so it is an image.
 struct Axis {
-  bool of_pixels;
+  enum class Of { depths, rows, pixels };
+  Of of;
   int64_t in, out;  // extents
   int64_t stride, pad;
   int64_t reach;                      // from a window's first tap to its last
   int64_t in_elements, out_elements;  // from one row, or pixel, to the next
 
-  explicit Axis(const ConvShape& s)
-      : of_pixels(s.ih == 1 && s.oh == 1), in(of_pixels ? s.iw : s.ih), out(of_pixels ? s.ow : s.oh),
-        stride(of_pixels ? s.stride_w : s.stride_h), pad(of_pixels ? s.pad_w : s.pad_h),
-        reach(of_pixels ? s.reach_w() : s.reach_h()), in_elements((of_pixels ? 1 : s.iw) * s.ic),
-        out_elements((of_pixels ? 1 : s.ow) * s.oc) {}
+  explicit Axis(const ConvShape& s) : of(of_shape(s)) {
+    switch (of) {
+      case Of::depths:
+        in = s.depth.in, out = s.depth.out, stride = s.depth.stride, pad = s.depth.pad, reach = s.depth.reach();
+        in_elements = s.ih * s.iw * s.ic, out_elements = s.oh * s.ow * s.oc;
+        break;
+      case Of::rows:
+        in = s.ih, out = s.oh, stride = s.stride_h, pad = s.pad_h, reach = s.reach_h();
+        in_elements = s.iw * s.ic, out_elements = s.ow * s.oc;
+        break;
+      case Of::pixels:
+        in = s.iw, out = s.ow, stride = s.stride_w, pad = s.pad_w, reach = s.reach_w();
+        in_elements = s.ic, out_elements = s.oc;
+    }
+  }
+
+  static Of of_shape(const ConvShape& s) {
+    return !s.depth.is_one() ? Of::depths : s.ih == 1 && s.oh == 1 ? Of::pixels : Of::rows;
+  }
 };
 
 /// Consecutive rows of an image's input and output, and the padding before them.
@@ -91,11 +108,15 @@ struct ConvPiece {
 
   /// The piece as a convolution of its own. Its last window says what padding is behind it.
   ConvShape shape(ConvShape s) const {
-    const bool of_pixels = Axis(s).of_pixels;
+    const Axis::Of of = Axis::of_shape(s);
+    const auto cut = [this](int64_t& in, int64_t& out, int64_t& pad) { in = slab.in.size(), out = slab.out.size(), pad = slab.pad; };
     s.n = images.size();
-    (of_pixels ? s.iw : s.ih) = slab.in.size();
-    (of_pixels ? s.ow : s.oh) = slab.out.size();
-    (of_pixels ? s.pad_w : s.pad_h) = slab.pad;
+    if (of == Axis::Of::depths)
+      cut(s.depth.in, s.depth.out, s.depth.pad);
+    else if (of == Axis::Of::pixels)
+      cut(s.iw, s.ow, s.pad_w);
+    else
+      cut(s.ih, s.oh, s.pad_h);
     return s;
   }
 

@@ -49,7 +49,7 @@ class GradientByLibrary final : public ConvGradient {
     const SingleThreaded creation;
     require_valid(shape);
     require_storable(shape, stored);
-    if (!stored.plain()) target_ = WeightLayout(stored, shape.oc, shape.ic, shape.kh, shape.kw);
+    if (!stored.plain()) target_ = WeightLayout(stored, shape.oc, shape.ic, shape.tap_rows(), shape.kw);
     std::map<std::vector<int64_t>, Prepared> made;  // parts of equal size share one primitive
     for (int slice = 0; slice < slicing.slices; ++slice) parts_.add_slice(parts_of(shape, slicing, slice));
     for (const Part& part : parts_) {
@@ -205,7 +205,7 @@ class GradientByLibrary final : public ConvGradient {
                                      {DNNL_ARG_WEIGHTS, d.weights_desc()},
                                      {DNNL_ARG_DST, d.dst_desc()},
                                      {DNNL_ARG_SCRATCHPAD, d.scratchpad_desc()}}),
-              gathered ? WeightLayout(by_rows) : plain_gradient_layout(shape), aligned(d.scratchpad_desc().get_size())};
+              gathered ? WeightLayout(by_rows, false) : plain_gradient_layout(shape), aligned(d.scratchpad_desc().get_size())};
     }
     // Partials are added element by element, so all must use the layout that the first one chose.
     auto choice = describe_backward_weights(
@@ -218,7 +218,7 @@ class GradientByLibrary final : public ConvGradient {
                                                          {DNNL_ARG_DIFF_WEIGHTS, d.diff_weights_desc()},
                                                          {DNNL_ARG_DIFF_BIAS, d.diff_bias_desc()},
                                                          {DNNL_ARG_SCRATCHPAD, d.scratchpad_desc()}}),
-            WeightLayout(d.diff_weights_desc()), aligned(d.scratchpad_desc().get_size())};
+            layout_of(shape, d.diff_weights_desc()), aligned(d.scratchpad_desc().get_size())};
   }
 
   /// One product per kernel row; the gathered pixels are used while they are in the cache.
@@ -302,7 +302,7 @@ std::vector<std::string> backward_weights_implementations(const ConvShape& shape
   const int64_t pixels = part.piece.output_pixels(shape);
   auto names = list_implementations(some, describe_backward_weights(ConvDescriptors(part.piece.shape(some))),
                                     backward_weights_product(shape, pixels, some.oc));
-  if (shape.groups == 1 && !shape.is_matmul())
+  if (shape.groups == 1 && shape.depth.is_one() && !shape.is_matmul())
     list_implementations(gathered_product(shape, pixels, some.oc).describe(), std::string(kGatherPrefix) + "/", names);
   keep_makeable(names, [&](std::string_view name) { GradientByLibrary(shape, slicing, name, {}); });
   if (runs_as_winograd(shape, slicing)) names.emplace_back(kWinograd);

@@ -36,7 +36,7 @@ class ForwardByLibrary final : public ConvMap {
       } else if (found == made.end()) {
         auto d = describe_forward(ConvDescriptors(piece.shape(shape), weights));
         select_implementation(d, implementation);
-        if (made.empty()) layout_ = WeightLayout(weights = d.weights_desc()), implementation_ = d.impl_info_str();
+        if (made.empty()) layout_ = layout_of(shape, weights = d.weights_desc()), implementation_ = d.impl_info_str();
         found = made.emplace(piece.size(), prepare(d, dnnl::convolution_forward(d))).first;
       }
       calls_.push_back(found->second.first.for_another_thread());
@@ -147,7 +147,7 @@ class BackwardDataByLibrary final : public ConvMap {
         auto choice = describe_backward_data(ConvDescriptors(piece.shape(shape), weights));
         select_implementation(choice, implementation);
         const auto& d = choice.descriptor;
-        if (made.empty()) layout_ = WeightLayout(weights = d.weights_desc()), implementation_ = d.impl_info_str();
+        if (made.empty()) layout_ = layout_of(shape, weights = d.weights_desc()), implementation_ = d.impl_info_str();
         found = made.emplace(piece.size(), prepare(d, dnnl::convolution_backward_data(d), d.diff_dst_desc(),
                                                   DNNL_ARG_DIFF_DST, d.diff_src_desc(), DNNL_ARG_DIFF_SRC)).first;
       }

@@ -28,7 +28,7 @@ constexpr int64_t kChannels = 16;
 inline bool fits(const ConvShape& s) {
   const bool dense = s.dilation_h == 1 && s.dilation_w == 1;
   const int64_t most = dense ? 2 : 1;
-  return s.groups == s.ic && s.ic == s.oc && s.ic >= kChannels && (s.kw == 3 || s.kw == 5 || s.kw == 7) &&
+  return s.depth.is_one() && s.groups == s.ic && s.ic == s.oc && s.ic >= kChannels && (s.kw == 3 || s.kw == 5 || s.kw == 7) &&
          s.stride_h <= most && s.stride_w <= most && s.pad_h <= (s.kh - 1) * s.dilation_h &&
          s.pad_w <= (s.kw - 1) * s.dilation_w;
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 
 #include "convolution.hpp"
 #include "slices.hpp"
@@ -110,5 +111,39 @@ void write_filters(const ConvShape& s, const Stored& stored, const Filters<taps>
     }
   }
 }
+
+/// One of a kernel's depths of plain weights (O, I, kd, kh, kw): 16 x 16 filters brought together, as those of images lie.
+template <int64_t taps>
+struct DepthOfFilters {
+  const ConvShape& s;
+  int64_t depth, o, i;  // the first channels
+
+  void read(const float* weights, bool turned, Filters<taps>& filters) const {
+    float together[kChannels * kChannels * taps];
+    each({o, o + kChannels}, [&](int64_t at, int64_t place) { std::memcpy(together + place, weights + at, taps * sizeof(float)); });
+    read_filters(alone(), {}, together, 0, 0, turned, filters);
+  }
+
+  void write(const Filters<taps>& filters, Range own, float* weights) const {
+    float together[kChannels * kChannels * taps];
+    write_filters(alone(), {}, filters, 0, 0, {0, kChannels}, together);
+    each(own, [&](int64_t at, int64_t place) { std::memcpy(weights + at, together + place, taps * sizeof(float)); });
+  }
+
+ private:
+  ConvShape alone() const {
+    ConvShape shape = s;
+    shape.ic = shape.oc = kChannels;
+    return shape;
+  }
+
+  /// visit(where the weights have a filter, where it is among those together), of output channels in `own`.
+  template <class Visit>
+  void each(Range own, const Visit& visit) const {
+    for (int64_t n = std::max<int64_t>(0, own.begin - o); n < std::min(kChannels, own.end - o); ++n)
+      for (int64_t k = 0; k < kChannels; ++k)
+        visit((((o + n) * s.ic + i + k) * s.depth.kernel + depth) * taps, (n * kChannels + k) * taps);
+  }
+};
 
 }  // namespace stepplan::filters

@@ -23,7 +23,7 @@ class Packing {
       : wanted_(wanted), stored_(!stored.plain()), low_(s.element == Element::bfloat16) {
     require_storable(s, stored);
     if (low_) from_bfloat16_ = Bfloat16Packing(wanted);
-    if (stored_) from_ = WeightLayout(stored, s.oc, s.ic, s.kh, s.kw);
+    if (stored_) from_ = WeightLayout(stored, s.oc, s.ic, s.tap_rows(), s.kw);
     needed_ = !((stored_ ? from_ : plain_layout(s)) == wanted_);
   }
 
@@ -32,7 +32,7 @@ class Packing {
   /// How weights would have to be stored for there to be no packing; plain if no plan stores them so.
   Stored wanted(const ConvShape& s) const {
     const bool never = s.groups > 1 || s.element == Element::bfloat16;
-    return never || wanted_.plain() ? Stored{} : wanted_.as_stored(s.oc, s.ic, s.kh, s.kw);
+    return never || wanted_.plain() ? Stored{} : wanted_.as_stored(s.oc, s.ic, s.tap_rows(), s.kw);
   }
 
   void run(int slice, int slices, const void* weights, void* packed) const {

@@ -17,7 +17,7 @@ using namespace products;
 
 /// Channels in sixteens, any stride.
 inline bool fits(const ConvShape& s) {
-  return s.kh == 1 && s.kw == 1 && s.pad_h == 0 && s.pad_w == 0 && fits_besides_size(s);
+  return s.depth.is_one() && s.kh == 1 && s.kw == 1 && s.pad_h == 0 && s.pad_w == 0 && fits_besides_size(s);
 }
 
 /// Pixels that are under way at once. 6 and 16 times 252 floats are no multiple of 4 KiB.

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <dnnl.hpp>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "common.hpp"
@@ -18,20 +19,21 @@ namespace stepplan {
 ///
 ///     packed[row_offset[g, o] + column_offset[i] + tap_offset[h, w]] == plain[g, o, i, h, w]
 ///
+/// (of volumes tap_offset[d, h, w]).
+///
 /// Channel counts are padded up to whole blocks; oneDNN requires zeros there.
 class WeightLayout {
  public:
   WeightLayout() = default;
 
-  /// `descriptor` has the dimensions (O, I, H, W), or (G, O, I, H, W) with groups.
-  explicit WeightLayout(const dnnl::memory::desc& descriptor) : bytes_(aligned(descriptor.get_size())) {
+  /// `descriptor` has the dimensions (O, I, H, W), or (O, I, D, H, W) of volumes, and G before them if `has_groups`.
+  WeightLayout(const dnnl::memory::desc& descriptor, bool has_groups) : bytes_(aligned(descriptor.get_size())) {
     if (descriptor.get_format_kind() != dnnl::memory::format_kind::blocked)
       throw std::invalid_argument("these weights have a layout that only oneDNN understands");
     const auto dims = descriptor.get_dims();
-    const int grouped = dims.size() == 5 ? 1 : 0;
+    const int grouped = has_groups ? 1 : 0;
     const auto padded = descriptor.get_padded_dims();
     const auto o = offsets_along(descriptor, grouped), i = offsets_along(descriptor, grouped + 1);
-    const auto h = offsets_along(descriptor, grouped + 2), w = offsets_along(descriptor, grouped + 3);
     const auto g = grouped ? offsets_along(descriptor, 0) : std::vector<int64_t>{0};
     const int64_t groups = grouped ? dims[0] : 1;
 
@@ -44,8 +46,13 @@ class WeightLayout {
       }
     column_offset_ = i;
     columns_ = dims[grouped + 1];
-    for (int64_t y : h)
-      for (int64_t x : w) tap_offset_.push_back(y + x);
+    tap_offset_ = {0};
+    for (int d = grouped + 2; d < static_cast<int>(dims.size()); ++d) {
+      std::vector<int64_t> inner;
+      for (int64_t outer : tap_offset_)
+        for (int64_t offset : offsets_along(descriptor, d)) inner.push_back(outer + offset);
+      tap_offset_ = std::move(inner);
+    }
     plain_ = is_plain();
   }
 

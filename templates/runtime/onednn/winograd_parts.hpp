@@ -24,6 +24,17 @@ struct Image {
   int64_t floats() const { return height * width * channels; }
 };
 
+/// Which image of volumes lies under an image of a result by one of a kernel's depths: the one `shift` depths behind it.
+struct Under {
+  int64_t in = 1, out = 1, shift = 0;
+
+  static constexpr int64_t kNone = -1;
+  int64_t operator()(int64_t result) const {
+    const int64_t depth = result % out + shift;
+    return depth < 0 || depth >= in ? kNone : result / out * in + depth;
+  }
+};
+
 /// Tiles of edge x edge results; a tile's number counts through rows of all images. Results of a tile are `down_apart` and
 /// `across_apart` pixels apart, the dilation: tiles of so many neighbours then lie within each other, and the last ones may
 /// lie beside the image.

@@ -11,6 +11,8 @@
 // A', B' and G only add, subtract and halve, and a sum has a ninth of the terms of a direct one.
 #pragma once
 
+#include <algorithm>
+
 #include "winograd_parts.hpp"
 
 namespace stepplan::winograd {
@@ -19,23 +21,29 @@ constexpr int64_t kPoints = 16;  // of a transformed tile
 constexpr int64_t kTaps = 9;
 
 inline bool fits(const ConvShape& s) {
-  return s.kh == 3 && s.kw == 3 && s.stride_h == 1 && s.stride_w == 1 && s.pad_h <= 2 * s.dilation_h &&
-         s.pad_w <= 2 * s.dilation_w && fits_besides_size(s);
+  return s.kh == 3 && s.kw == 3 && s.stride_h == 1 && s.stride_w == 1 && s.depth.stride == 1 && s.pad_h <= 2 * s.dilation_h &&
+         s.pad_w <= 2 * s.dilation_w && s.depth.pad <= s.depth.reach() && fits_besides_size(s);
 }
 
 // -- tiles ---------------------------------------------------------------------------------------------------------------
 
-/// V[p][tile][channel] of tiles whose first result is at `y`, `x` of `source` padded by `pad_h`, `pad_w`; zeros outside.
-inline void transform_tiles(const Image& source, const Tiling& tiling, Range tiles, int64_t pad_h, int64_t pad_w,
-                            const float* images, float* v) {
-  const int64_t c = source.channels, stride = plane(tiles.size(), c);
+/// V[p][tile][channel] of tiles whose first result is at `y`, `x` of `source` padded by `pad_h`, `pad_w`; zeros outside. From
+/// a tile to the next are `row_floats`: the channels of all depths of a kernel.
+inline void transform_tiles(const Image& source, const Tiling& tiling, Range tiles, int64_t pad_h, int64_t pad_w, const Under& under,
+                            const float* images, float* v, int64_t row_floats) {
+  const int64_t c = source.channels, stride = plane(tiles.size(), row_floats);
   for (int64_t tile = tiles.begin; tile < tiles.end; ++tile) {
     const Tiling::At at = tiling.at(tile);
     const int64_t top = at.y - pad_h, left = at.x - pad_w;
-    const float* image = images + at.image * source.floats();
+    const int64_t number = under(at.image);
+    float* to = v + (tile - tiles.begin) * row_floats;
+    if (number == Under::kNone) {
+      for (int p = 0; p < kPoints; ++p) std::fill_n(to + p * stride, c, 0.0f);
+      continue;
+    }
+    const float* image = images + number * source.floats();
     const bool inside = top >= 0 && left >= 0 && top + 3 * tiling.down_apart < source.height &&
                         left + 3 * tiling.across_apart < source.width;
-    float* to = v + (tile - tiles.begin) * c;
     for (int64_t channel = 0; channel < c; channel += kVector, to += kVector) {
       Vector d[4][4];
       for (int64_t i = 0; i < 4; ++i)
