@@ -2,7 +2,7 @@
 //
 //     dw[ky][kx] = sum over images and results of dy[oy][ox] x[oy stride - pad + ky][ox stride - pad + kx]
 //
-// where, dilated, ky and kx count in steps of the dilation.
+// where, dilated, ky and kx count in steps of the dilation. Of volumes, every depth of the kernel is such a sum by itself.
 //
 // The sums of some rows of taps stay in registers while a row of dy goes by.
 #pragma once
@@ -96,7 +96,7 @@ class Gradient {
   }
 
  private:
-  int64_t taps() const { return shape_.kh * shape_.kw; }
+  int64_t taps() const { return shape_.tap_rows() * shape_.kw; }
 
   template <int width>
   void add_images(Range images, const T* x, const T* dy, float* sums) const {
@@ -104,19 +104,32 @@ class Gradient {
     std::fill_n(sums, vectors_.count() * taps() * kVector, 0.0f);
     const int64_t x_row = s.iw * s.ic, x_bytes = x_row * int64_t(sizeof(T));
     const int64_t dy_row = s.ow * s.ic, dy_bytes = dy_row * int64_t(sizeof(T));
-    const int64_t reach = s.reach_h() + 1, block = rows_of_block(s.oh, s.stride_h * x_bytes + dy_bytes, reach * x_bytes);
-    each_row(images, s.oh, block, vectors_.count(), [&](const At& at) {
+    const Depth& d = s.depth;
+    const int64_t reach = s.reach_h() + 1;
+    const int64_t block = rows_of_block(s.oh, d.kernel * s.stride_h * x_bytes + dy_bytes, d.kernel * reach * x_bytes);
+    int64_t met = -1, front = 0;  // the image of dy, and where the image of x lies that its first tap meets
+    Range depths{};
+    each_row({images.begin * d.out, images.end * d.out}, s.oh, block, vectors_.count(), [&](const At& at) {
+      if (at.image != met) {
+        const int64_t in_volume = at.image % d.out * d.stride - d.pad;
+        met = at.image, front = at.image / d.out * d.in + in_volume;
+        depths = rows_inside(in_volume, d.kernel, d.dilation, d.in);
+      }
       const int64_t top = at.row * s.stride_h - s.pad_h, start = vectors_.start(at.vector);
       const Range rows = rows_inside(top, s.kh, s.dilation_h, s.ih);
-      const int64_t next_x = at.image * s.ih + (at.end - 1) * s.stride_h - s.pad_h + reach;
+      const int64_t last = front + (depths.end - 1) * d.dilation;
+      const int64_t next_x = last * s.ih + (at.end - 1) * s.stride_h - s.pad_h + reach;
       const int64_t next_dy = at.image * s.oh + at.end;
-      const MetRows<T> r{x + (at.image * s.ih + top + rows.begin * s.dilation_h) * x_row + start,
-                         dy + (at.image * s.oh + at.row) * dy_row + start,
-                         x_row * s.dilation_h, s.ic, s.ow, {s.iw, s.stride_w, s.pad_w, s.dilation_w},
-                         Ahead(x, next_x * x_bytes, block * s.stride_h * x_bytes, at, s.ow),
-                         Ahead(dy, next_dy * dy_bytes, block * dy_bytes, at, s.ow)};
-      float* const total = sums + (at.vector * taps() + rows.begin * width) * kVector;
-      add_rows<width>(r, rows.size(), total, std::make_integer_sequence<int, kMostRows<width> - 1>());
+      for (int64_t tap = depths.begin; tap < depths.end; ++tap) {
+        const int64_t image = front + tap * d.dilation;
+        const MetRows<T> r{x + (image * s.ih + top + rows.begin * s.dilation_h) * x_row + start,
+                           dy + (at.image * s.oh + at.row) * dy_row + start,
+                           x_row * s.dilation_h, s.ic, s.ow, {s.iw, s.stride_w, s.pad_w, s.dilation_w},
+                           Ahead(x, next_x * x_bytes, block * s.stride_h * x_bytes, at, s.ow),
+                           Ahead(dy, next_dy * dy_bytes, block * dy_bytes, at, s.ow)};
+        float* const total = sums + (at.vector * taps() + (tap * s.kh + rows.begin) * width) * kVector;
+        add_rows<width>(r, rows.size(), total, std::make_integer_sequence<int, kMostRows<width> - 1>());
+      }
     });
   }
 

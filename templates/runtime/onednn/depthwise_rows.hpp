@@ -26,11 +26,11 @@ constexpr int64_t kBlockBytes = 192 * 1024;
 constexpr int64_t kChannels = 16;
 
 inline bool fits(const ConvShape& s) {
-  const bool dense = s.dilation_h == 1 && s.dilation_w == 1;
+  const bool dense = s.dilation_h == 1 && s.dilation_w == 1 && s.depth.dilation == 1;
   const int64_t most = dense ? 2 : 1;
-  return s.depth.is_one() && s.groups == s.ic && s.ic == s.oc && s.ic >= kChannels && (s.kw == 3 || s.kw == 5 || s.kw == 7) &&
-         s.stride_h <= most && s.stride_w <= most && s.pad_h <= (s.kh - 1) * s.dilation_h &&
-         s.pad_w <= (s.kw - 1) * s.dilation_w;
+  return s.groups == s.ic && s.ic == s.oc && s.ic >= kChannels && (s.kw == 3 || s.kw == 5 || s.kw == 7) &&
+         s.stride_h <= most && s.stride_w <= most && s.depth.stride <= most && s.pad_h <= s.reach_h() &&
+         s.pad_w <= s.reach_w() && s.depth.pad <= s.depth.reach();
 }
 
 // -- channels ------------------------------------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ inline int64_t rows_of_block(int64_t rows, int64_t bytes, int64_t first_bytes) {
 
 /// One row of results, of one vector of channels.
 struct At {
-  int64_t image, row, vector;
+  int64_t image, row, vector;  // images of volumes are their depths
   int64_t end;            // the row behind its block
   int64_t share, shares;  // its number among all of its block
 };
@@ -112,7 +112,7 @@ class Ahead {
 
 // -- taps ----------------------------------------------------------------------------------------------------------------
 
-/// Of rows from `top` on, `dilation` apart, those that lie in an image of so many.
+/// Of rows, or depths, from `top` on, `dilation` apart, those that lie in an image, or volume, of so many.
 inline Range rows_inside(int64_t top, int64_t taps, int64_t dilation, int64_t height) {
   const int64_t first = std::clamp<int64_t>((dilation - 1 - top) / dilation, 0, taps);
   return {first, std::clamp((height - top + dilation - 1) / dilation, first, taps)};
