@@ -65,6 +65,16 @@ struct Left {
   Left from(int64_t row) const { return {start + row * (dense_rows ? step : 1), step}; }
 };
 
+/// The same with rows, or columns, wherever `places` says, which may overlap.
+template <bool dense_rows>
+struct Scattered {
+  const float* start;
+  const int64_t* places;
+
+  float at(int64_t row, int64_t k) const { return dense_rows ? start[places[row] + k] : start[places[k] + row]; }
+  Scattered from(int64_t row) const { return dense_rows ? Scattered{start, places + row} : Scattered{start + row, places}; }
+};
+
 /// The same copied into tiles of kRows rows, one behind the other, in each of them kRows words for every step of the depth.
 template <class Word = float>
 struct Tiles {

@@ -8,7 +8,7 @@ namespace stepplan {
 static void require_fit(const ConvShape& shape, Slicing slicing, Stored stored) {
   require_valid(shape);
   if (!runs_as_depthwise(shape, slicing) || !stored.plain())
-    throw std::invalid_argument("convolutions with a filter per channel, 3, 5 or 7 wide, run as depthwise, over batch or rows");
+    throw std::invalid_argument("convolutions with a filter per channel, 1, 3, 5 or 7 wide, run as depthwise, over batch or rows");
 }
 
 bool runs_as_depthwise(const ConvShape& shape, Slicing slicing) {

@@ -76,6 +76,7 @@ class Gradient {
   /// sums[vector of channels][tap][channel] of some images.
   void run(Range images, const T* x, const T* dy, float* sums, void*) const {
     switch (shape_.kw) {
+      case 1: return add_images<1>(images, x, dy, sums);
       case 3: return add_images<3>(images, x, dy, sums);
       case 5: return add_images<5>(images, x, dy, sums);
       default: return add_images<7>(images, x, dy, sums);

@@ -124,6 +124,7 @@ template <class T>
 void compute_row(int64_t taps, const ReadRows<T>& r, const float* weights, Vector bias) {
   if (r.window.dilation > 1) {
     switch (taps) {
+      case 1: return compute_row<1, kDilated>(r, weights, bias);
       case 3: return compute_row<3, kDilated>(r, weights, bias);
       case 5: return compute_row<5, kDilated>(r, weights, bias);
       default: return compute_row<7, kDilated>(r, weights, bias);

@@ -28,7 +28,8 @@ constexpr int64_t kChannels = 16;
 inline bool fits(const ConvShape& s) {
   const bool dense = s.dilation_h == 1 && s.dilation_w == 1 && s.depth.dilation == 1;
   const int64_t most = dense ? 2 : 1;
-  return s.groups == s.ic && s.ic == s.oc && s.ic >= kChannels && (s.kw == 3 || s.kw == 5 || s.kw == 7) &&
+  const bool column = s.kw == 1 && s.stride_w == 1 && s.tap_rows() > 1;
+  return s.groups == s.ic && s.ic == s.oc && s.ic >= kChannels && (column || s.kw == 3 || s.kw == 5 || s.kw == 7) &&
          s.stride_h <= most && s.stride_w <= most && s.depth.stride <= most && s.pad_h <= s.reach_h() &&
          s.pad_w <= s.reach_w() && s.depth.pad <= s.depth.reach();
 }

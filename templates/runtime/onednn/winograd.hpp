@@ -5,26 +5,47 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "products.hpp"
 #include "winograd_transforms.hpp"
 
 namespace stepplan::winograd {
 
-/// Scratch for so many tiles, each of `from` channels summed over and `to` of results.
-inline size_t bytes_of_planes(int64_t tiles, int64_t from, int64_t to) {
-  return aligned(size_t(kPoints * (plane(tiles, from) + plane(tiles, to))) * sizeof(float));
-}
+/// How sums go through the depths of volumes. Tiles at one place of all depths, zeros for the padding before them, lie behind each
+/// other, so that the ones under a kernel are a row of a product as they lie: its rows overlap. An image is one tile deep.
+class Depths {
+ public:
+  Depths(const Depth& d, int64_t in, int64_t out, int64_t pad, int64_t channels, int64_t most_tiles)
+      : kernel(d.kernel), in(in), out(out), pad(pad), slots(out + d.kernel - 1), summed(d.kernel * channels),
+        most_places(std::max<int64_t>(1, most_tiles / out)) {
+    for (int64_t place = 0; kernel > 1 && place < most_places; ++place)
+      for (int64_t depth = 0; depth < out; ++depth) rows_.push_back((place * slots + depth) * channels);
+  }
 
-/// The tiles of so many images, or volumes, whose results have so many depths.
-inline Range tiles_of(const Tiling& tiling, Range images, int64_t depths) {
-  return tiling.of({images.begin * depths, images.end * depths});
-}
+  const int64_t kernel, in, out, pad;
+  const int64_t slots;        // tiles of the source at a place
+  const int64_t summed;       // channels of all depths of a kernel
+  const int64_t most_places;  // that are under way at once
 
-/// Of one of a kernel's depths, a dilation apart, behind `pad` depths of padding.
-inline Under under_tap(const Depth& depth, int64_t in, int64_t out, int64_t tap, int64_t pad) {
-  return {in, out, tap * depth.dilation - pad};
-}
+  PaddedDepths source() const { return {in, pad}; }
+
+  /// f(tiles as rows, or, unless `dense_rows`, as columns): from `v` on, which has so many channels.
+  template <bool dense_rows, class F>
+  void side(const float* v, int64_t channels, const F& f) const {
+    if (kernel > 1) f(Scattered<dense_rows>{v, rows_.data()});
+    else f(Left<dense_rows>{v, channels});
+  }
+
+  /// Scratch for the tiles at so many places, from so many channels to so many.
+  size_t bytes(int64_t places, int64_t from, int64_t to) const {
+    places = std::min(places, most_places);
+    return aligned(size_t(kPoints * (plane(places * slots, from) + plane(places * out, to))) * sizeof(float));
+  }
+
+ private:
+  std::vector<int64_t> rows_;  // floats to the first tile of every row
+};
 
 /// 16 x 16 filters of one of a kernel's depths.
 inline void read_depth(const ConvShape& s, const Stored& stored, const float* weights, int64_t depth, int64_t o, int64_t i,
@@ -43,60 +64,57 @@ class Map {
   Map(const ConvShape& s, bool turned)
       : shape_(s), turned_(turned), source_(turned ? Image{s.oh, s.ow, s.oc} : Image{s.ih, s.iw, s.ic}),
         result_(turned ? Image{s.ih, s.iw, s.ic} : Image{s.oh, s.ow, s.oc}),
-        depths_in_(turned ? s.depth.out : s.depth.in), depths_out_(turned ? s.depth.in : s.depth.out),
-        summed_(source_.channels * s.depth.kernel), tiling_(result_, 2, s.dilation_h, s.dilation_w),
-        most_tiles_(tiles_at_once(s, 4)) {}
+        depths_(s.depth, turned ? s.depth.out : s.depth.in, turned ? s.depth.in : s.depth.out,
+                padding(s.depth.pad, s.depth.reach()), source_.channels, tiles_at_once(s, 4)),
+        tiling_(result_, 2, s.dilation_h, s.dilation_w, depths_.out) {}
 
   size_t packed_bytes() const { return aligned(size_t(kPoints * filter_plane()) * sizeof(float)); }
   size_t scratch_bytes(Range images) const {
-    const int64_t tiles = std::min(most_tiles_, tiles_of(tiling_, images, depths_out_).size());
-    return bytes_of_planes(tiles, summed_, result_.channels);
+    return depths_.bytes(tiling_.places(images).size(), source_.channels, result_.channels);
   }
 
   /// Part `slice` of `slices` of U: panels of result channels, in each of them all summed channels.
   void pack(int slice, int slices, const Stored& stored, const float* weights, float* u) const {
-    const int64_t results = result_.channels;
+    const int64_t summed = depths_.summed, results = result_.channels;
     const Range blocks = split(results / kChannels, slices, slice);
     for (int64_t k = blocks.begin * kChannels; k < blocks.end * kChannels; k += kChannels)
-      for (int64_t at = 0; at < summed_; at += kChannels) {
+      for (int64_t at = 0; at < summed; at += kChannels) {
         const int64_t tap = at / source_.channels, c = at % source_.channels;
         Filters<kTaps> filters;
-        read_depth(shape_, stored, weights, turned_ ? shape_.depth.kernel - 1 - tap : tap, turned_ ? c : k, turned_ ? k : c,
-                   turned_, filters);
+        read_depth(shape_, stored, weights, turned_ ? depths_.kernel - 1 - tap : tap, turned_ ? c : k, turned_ ? k : c, turned_,
+                   filters);
         const int64_t first = k / kPanel * kPanel, width = std::min(kPanel, results - first);
-        transform_filters(filters, u + first * summed_ + at * width + (k - first), filter_plane(), width);
+        transform_filters(filters, u + first * summed + at * width + (k - first), filter_plane(), width);
       }
   }
 
   void run(Range images, const float* from, const float* u, const float* bias, float* to, void* scratch) const {
-    const int64_t k = result_.channels;
-    const auto padding = [this](int64_t pad, int64_t reach) { return turned_ ? reach - pad : pad; };
+    const int64_t c = source_.channels, k = result_.channels;
     const int64_t pad_h = padding(shape_.pad_h, shape_.reach_h()), pad_w = padding(shape_.pad_w, shape_.reach_w());
-    const int64_t pad_d = padding(shape_.depth.pad, shape_.depth.reach());
-    each_portion(tiles_of(tiling_, images, depths_out_), most_tiles_, [&](Range tiles) {
-      const int64_t v_plane = plane(tiles.size(), summed_), m_plane = plane(tiles.size(), k);
+    const Tiling read = tiling_.with_depths(depths_.slots);
+    each_portion(tiling_.places(images), depths_.most_places, [&](Range places) {
+      const Range tiles = tiling_.at_places(places), sources = read.at_places(places);
+      const int64_t v_plane = plane(sources.size(), c), m_plane = plane(tiles.size(), k);
       float* v = static_cast<float*>(scratch);
       float* m = v + kPoints * v_plane;
-      for (int64_t tap = 0; tap < shape_.depth.kernel; ++tap)
-        transform_tiles(source_, tiling_, tiles, pad_h, pad_w, under_tap(shape_.depth, depths_in_, depths_out_, tap, pad_d), from,
-                        v + tap * source_.channels, summed_);
+      transform_tiles(source_, read, sources, pad_h, pad_w, depths_.source(), from, v);
       for (int64_t p = 0; p < kPoints; ++p)
-        multiply(tiles.size(), k, {0, summed_}, Left<true>{v + p * v_plane, summed_}, Panels{u + p * filter_plane(), summed_},
-                 m + p * m_plane, k);
+        depths_.side<true>(v + p * v_plane, c, [&](const auto& rows) {
+          multiply(tiles.size(), k, {0, depths_.summed}, rows, Panels{u + p * filter_plane(), depths_.summed}, m + p * m_plane, k);
+        });
       finish_tiles(result_, tiling_, tiles, m, bias, to);
     });
   }
 
  private:
-  int64_t filter_plane() const { return plane(summed_, result_.channels); }
+  int64_t filter_plane() const { return plane(depths_.summed, result_.channels); }
+  int64_t padding(int64_t pad, int64_t reach) const { return turned_ ? reach - pad : pad; }
 
   ConvShape shape_;
   bool turned_;
   Image source_, result_;
-  int64_t depths_in_, depths_out_;  // of the source and of the result
-  int64_t summed_;                  // channels of all depths of a kernel
+  Depths depths_;
   Tiling tiling_;
-  int64_t most_tiles_;
 };
 
 /// dw = G' (sum over tiles of V (A dy A')) G: every slice adds up its images' tiles, the sums of all are added and turned
@@ -104,30 +122,30 @@ class Map {
 class Gradient {
  public:
   explicit Gradient(const ConvShape& s)
-      : shape_(s), x_{s.ih, s.iw, s.ic}, y_{s.oh, s.ow, s.oc}, rows_(s.ic * s.depth.kernel),
-        tiling_(y_, 2, s.dilation_h, s.dilation_w), most_tiles_(tiles_at_once(s, 1)) {}
+      : shape_(s), x_{s.ih, s.iw, s.ic}, y_{s.oh, s.ow, s.oc},
+        depths_(s.depth, s.depth.in, s.depth.out, s.depth.pad, s.ic, tiles_at_once(s, 1)),
+        tiling_(y_, 2, s.dilation_h, s.dilation_w, depths_.out) {}
 
   size_t partial_bytes() const { return aligned(size_t(kPoints * sums_plane()) * sizeof(float)); }
-  size_t scratch_bytes(Range images) const {
-    return bytes_of_planes(std::min(most_tiles_, tiles_of(tiling_, images, shape_.depth.out).size()), rows_, shape_.oc);
-  }
+  size_t scratch_bytes(Range images) const { return depths_.bytes(tiling_.places(images).size(), shape_.ic, shape_.oc); }
 
   /// sums[p][depth of the kernel][input channel][output channel] of the tiles of some images.
   void run(Range images, const float* x, const float* dy, float* sums, void* scratch) const {
-    const int64_t k = shape_.oc;
-    const Depth& depth = shape_.depth;
-    const Range all = tiles_of(tiling_, images, depth.out);
-    each_portion(all, most_tiles_, [&](Range tiles) {
-      const int64_t v_plane = plane(tiles.size(), rows_), m_plane = plane(tiles.size(), k);
+    const int64_t c = shape_.ic, k = shape_.oc;
+    const Tiling read = tiling_.with_depths(depths_.slots);
+    const Range all = tiling_.places(images);
+    each_portion(all, depths_.most_places, [&](Range places) {
+      const Range tiles = tiling_.at_places(places), sources = read.at_places(places);
+      const int64_t v_plane = plane(sources.size(), c), m_plane = plane(tiles.size(), k);
       float* v = static_cast<float*>(scratch);
       float* m = v + kPoints * v_plane;
-      for (int64_t tap = 0; tap < depth.kernel; ++tap)
-        transform_tiles(x_, tiling_, tiles, shape_.pad_h, shape_.pad_w, under_tap(depth, depth.in, depth.out, tap, depth.pad), x,
-                        v + tap * shape_.ic, rows_);
+      transform_tiles(x_, read, sources, shape_.pad_h, shape_.pad_w, depths_.source(), x, v);
       spread_tiles(y_, tiling_, tiles, dy, m);
       for (int64_t p = 0; p < kPoints; ++p)
-        multiply(rows_, k, {0, tiles.size()}, Left<false>{v + p * v_plane, rows_}, Panels{m + p * m_plane, tiles.size()},
-                 sums + p * sums_plane(), k, tiles.begin > all.begin);
+        depths_.side<false>(v + p * v_plane, c, [&](const auto& columns) {
+          multiply(depths_.summed, k, {0, tiles.size()}, columns, Panels{m + p * m_plane, tiles.size()}, sums + p * sums_plane(), k,
+                   places.begin > all.begin);
+        });
     });
   }
 
@@ -149,7 +167,7 @@ class Gradient {
   }
 
  private:
-  int64_t sums_plane() const { return plane(rows_, shape_.oc); }
+  int64_t sums_plane() const { return plane(depths_.summed, shape_.oc); }
 
   /// G' S G of the sums of one row and some output channels; taps are kChannels x kChannels floats apart.
   void turn_back(const float* partials, int slices, int64_t stride, int64_t i, int64_t o, float* taps) const {
@@ -175,9 +193,8 @@ class Gradient {
 
   ConvShape shape_;
   Image x_, y_;
-  int64_t rows_;  // input channels of all depths of a kernel
+  Depths depths_;
   Tiling tiling_;
-  int64_t most_tiles_;
 };
 
 }  // namespace stepplan::winograd

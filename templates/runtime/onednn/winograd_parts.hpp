@@ -24,40 +24,48 @@ struct Image {
   int64_t floats() const { return height * width * channels; }
 };
 
-/// Which image of volumes lies under an image of a result by one of a kernel's depths: the one `shift` depths behind it.
-struct Under {
-  int64_t in = 1, out = 1, shift = 0;
-
-  static constexpr int64_t kNone = -1;
-  int64_t operator()(int64_t result) const {
-    const int64_t depth = result % out + shift;
-    return depth < 0 || depth >= in ? kNone : result / out * in + depth;
-  }
-};
-
 /// Tiles of edge x edge results; a tile's number counts through rows of all images. Results of a tile are `down_apart` and
 /// `across_apart` pixels apart, the dilation: tiles of so many neighbours then lie within each other, and the last ones may
-/// lie beside the image.
+/// lie beside the image. Tiles at one place of all depths of a volume follow each other; an image is a volume of one depth.
 struct Tiling {
-  int64_t edge, down_apart, across_apart, down, across;
+  int64_t edge, down_apart, across_apart, down, across, depths;
 
-  explicit Tiling(const Image& result, int64_t edge = 2, int64_t down_apart = 1, int64_t across_apart = 1)
+  explicit Tiling(const Image& result, int64_t edge = 2, int64_t down_apart = 1, int64_t across_apart = 1, int64_t depths = 1)
       : edge(edge), down_apart(down_apart), across_apart(across_apart), down(along(result.height, down_apart)),
-        across(along(result.width, across_apart)) {}
+        across(along(result.width, across_apart)), depths(depths) {}
+  Tiling with_depths(int64_t count) const {
+    Tiling other = *this;
+    other.depths = count;
+    return other;
+  }
   int64_t of_image() const { return down * across; }
-  Range of(Range images) const { return {images.begin * of_image(), images.end * of_image()}; }
+  /// The places of tiles in some images, or volumes, and the tiles at some places.
+  Range places(Range images) const { return {images.begin * of_image(), images.end * of_image()}; }
+  Range at_places(Range places) const { return {places.begin * depths, places.end * depths}; }
 
   struct At {
-    int64_t image, y, x;  // of the tile's first result
+    int64_t volume, depth, y, x;  // of the tile's first result
   };
   At at(int64_t tile) const {
-    const int64_t rest = tile % of_image();
-    return {tile / of_image(), place(rest / across, down_apart), place(rest % across, across_apart)};
+    const int64_t number = depths == 1 ? tile : tile / depths, rest = number % of_image();
+    return {number / of_image(), depths == 1 ? 0 : tile % depths, place(rest / across, down_apart), place(rest % across, across_apart)};
   }
+  int64_t image(const At& at) const { return at.volume * depths + at.depth; }
 
  private:
   int64_t along(int64_t extent, int64_t apart) const { return (extent + edge * apart - 1) / (edge * apart) * apart; }
   int64_t place(int64_t number, int64_t apart) const { return number / apart * edge * apart + number % apart; }
+};
+
+/// The images of volumes, and how many depths of zeros are in front of them.
+struct PaddedDepths {
+  int64_t in = 1, pad = 0;
+
+  static constexpr int64_t kNone = -1;
+  int64_t image(const Tiling::At& at) const {
+    const int64_t depth = at.depth - pad;
+    return depth < 0 || depth >= in ? kNone : at.volume * in + depth;
+  }
 };
 
 /// Floats from one plane of tiles x channels to the next.

@@ -76,7 +76,7 @@ inline void transform_windows(const ConvShape& s, const Image& source, const Til
                  small = transform_window<2, 2>;
   for (int64_t tile = tiles.begin; tile < tiles.end; ++tile) {
     const Tiling::At at = tiling.at(tile);
-    const Pixels pixels{source, images + at.image * source.floats()};
+    const Pixels pixels{source, images + at.volume * source.floats()};
     float* to = v + (tile - tiles.begin) * row;
     for (int64_t phase = 0; phase < kPhases; ++phase, to += source.channels) {
       const bool one_row = s.kh == 3 && phase / 2, one_column = s.kw == 3 && phase % 2;
@@ -91,7 +91,7 @@ inline void spread_results(const Image& result, const Tiling& tiling, Range tile
   const int64_t k = result.channels, stride = plane(tiles.size(), k);
   for (int64_t tile = tiles.begin; tile < tiles.end; ++tile) {
     const Tiling::At at = tiling.at(tile);
-    const Pixels pixels{result, dy + at.image * result.floats()};
+    const Pixels pixels{result, dy + at.volume * result.floats()};
     for (int64_t channel = 0; channel < k; channel += kVector) {
       const int64_t first = channel / kPanel * kPanel, width = std::min(kPanel, k - first);
       float* to = gradient + first * tiles.size() + (tile - tiles.begin) * width + channel - first;
@@ -116,7 +116,7 @@ inline void transform_shared(const Image& source, const Tiling& tiling, Range ti
   const int64_t c = source.channels, stride = plane(tiles.size(), c);
   for (int64_t tile = tiles.begin; tile < tiles.end; ++tile) {
     const Tiling::At at = tiling.at(tile);
-    const Pixels pixels{source, images + at.image * source.floats()};
+    const Pixels pixels{source, images + at.volume * source.floats()};
     float* to = v + (tile - tiles.begin) * c;
     for (int64_t channel = 0; channel < c; channel += kVector, to += kVector) {
       Vector d[4][4];
@@ -147,7 +147,7 @@ inline void finish_tiles(const Image& result, const Tiling& tiling, Range tiles,
     const int64_t y = at.y + row, x = at.x + column;
     if (y >= result.height || x >= result.width) continue;
     const bool lower = y + apart < result.height, right = x + apart < result.width;
-    float* to = images + at.image * result.floats() + (y * result.width + x) * k;
+    float* to = images + at.volume * result.floats() + (y * result.width + x) * k;
     const float* from = m + (tile - tiles.begin) * k;
     for (int64_t channel = 0; channel < k; channel += kVector, from += kVector, to += kVector) {
       Vector sums[2][3];
@@ -218,7 +218,7 @@ class Map {
 
   size_t packed_bytes() const { return aligned(size_t((turned_ ? kPhases : 1) * kPoints * filter_plane()) * sizeof(float)); }
   size_t scratch_bytes(Range images) const {
-    const int64_t tiles = std::min(most_tiles(), tiling_.of(images).size());
+    const int64_t tiles = std::min(most_tiles(), tiling_.places(images).size());
     const int64_t floats = turned_ ? kShared * plane(tiles, y_.channels) + kPoints * plane(tiles, x_.channels)
                                    : kPoints * (plane(tiles, kPhases * x_.channels) + plane(tiles, y_.channels));
     return aligned(size_t(floats) * sizeof(float));
@@ -244,7 +244,7 @@ class Map {
   }
 
   void run(Range images, const float* from, const float* u, const float* bias, float* to, void* scratch) const {
-    each_portion(tiling_.of(images), most_tiles(), [&](Range tiles) {
+    each_portion(tiling_.places(images), most_tiles(), [&](Range tiles) {
       float* space = static_cast<float*>(scratch);
       turned_ ? run_turned(tiles, from, u, bias, to, space) : run_forward(tiles, from, u, bias, to, space);
     });
@@ -302,7 +302,7 @@ class Gradient {
 
   size_t partial_bytes() const { return aligned(size_t(kPoints * sums_plane()) * sizeof(float)); }
   size_t scratch_bytes(Range images) const {
-    const int64_t tiles = std::min(most_tiles(), tiling_.of(images).size());
+    const int64_t tiles = std::min(most_tiles(), tiling_.places(images).size());
     return aligned(size_t(kPoints * (plane(tiles, kPhases * shape_.ic) + plane(tiles, shape_.oc))) * sizeof(float));
   }
 
@@ -310,7 +310,7 @@ class Gradient {
   /// are, for they belong to taps that are not.
   void run(Range images, const float* x, const float* dy, float* sums, void* scratch) const {
     const int64_t c = kPhases * shape_.ic, k = shape_.oc;
-    const Range all = tiling_.of(images);
+    const Range all = tiling_.places(images);
     each_portion(all, most_tiles(), [&](Range tiles) {
       const int64_t v_plane = plane(tiles.size(), c), m_plane = plane(tiles.size(), k);
       float* v = static_cast<float*>(scratch);

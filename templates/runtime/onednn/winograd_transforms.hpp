@@ -22,22 +22,22 @@ constexpr int64_t kTaps = 9;
 
 inline bool fits(const ConvShape& s) {
   return s.kh == 3 && s.kw == 3 && s.stride_h == 1 && s.stride_w == 1 && s.depth.stride == 1 && s.pad_h <= 2 * s.dilation_h &&
-         s.pad_w <= 2 * s.dilation_w && s.depth.pad <= s.depth.reach() && fits_besides_size(s);
+         s.pad_w <= 2 * s.dilation_w && s.depth.dilation == 1 && s.depth.pad <= s.depth.reach() && fits_besides_size(s);
 }
 
 // -- tiles ---------------------------------------------------------------------------------------------------------------
 
-/// V[p][tile][channel] of tiles whose first result is at `y`, `x` of `source` padded by `pad_h`, `pad_w`; zeros outside. From
-/// a tile to the next are `row_floats`: the channels of all depths of a kernel.
-inline void transform_tiles(const Image& source, const Tiling& tiling, Range tiles, int64_t pad_h, int64_t pad_w, const Under& under,
-                            const float* images, float* v, int64_t row_floats) {
-  const int64_t c = source.channels, stride = plane(tiles.size(), row_floats);
+/// V[p][tile][channel] of tiles whose first result is at `y`, `x` of `source` padded by `pad_h`, `pad_w`; zeros outside. Volumes
+/// of `depths.in` images are padded by `depths.pad` images in front.
+inline void transform_tiles(const Image& source, const Tiling& tiling, Range tiles, int64_t pad_h, int64_t pad_w,
+                            const PaddedDepths& depths, const float* images, float* v) {
+  const int64_t c = source.channels, stride = plane(tiles.size(), c);
   for (int64_t tile = tiles.begin; tile < tiles.end; ++tile) {
     const Tiling::At at = tiling.at(tile);
     const int64_t top = at.y - pad_h, left = at.x - pad_w;
-    const int64_t number = under(at.image);
-    float* to = v + (tile - tiles.begin) * row_floats;
-    if (number == Under::kNone) {
+    const int64_t number = depths.image(at);
+    float* to = v + (tile - tiles.begin) * c;
+    if (number == PaddedDepths::kNone) {
       for (int p = 0; p < kPoints; ++p) std::fill_n(to + p * stride, c, 0.0f);
       continue;
     }
@@ -70,7 +70,7 @@ inline void finish_tiles(const Image& result, const Tiling& tiling, Range tiles,
   for (int64_t tile = tiles.begin; tile < tiles.end; ++tile) {
     const Tiling::At at = tiling.at(tile);
     if (at.y >= result.height || at.x >= result.width) continue;
-    float* to = images + at.image * result.floats() + (at.y * result.width + at.x) * k;
+    float* to = images + tiling.image(at) * result.floats() + (at.y * result.width + at.x) * k;
     const float* from = m + (tile - tiles.begin) * k;
     const int64_t below = tiling.down_apart * result.width * k, beside = tiling.across_apart * k;
     const bool lower = at.y + tiling.down_apart < result.height, right = at.x + tiling.across_apart < result.width;
@@ -122,7 +122,7 @@ inline void spread_tiles(const Image& result, const Tiling& tiling, Range tiles,
   const int64_t k = result.channels, stride = plane(tiles.size(), k);
   for (int64_t tile = tiles.begin; tile < tiles.end; ++tile) {
     const Tiling::At at = tiling.at(tile);
-    const float* from = dy + at.image * result.floats() + (at.y * result.width + at.x) * k;
+    const float* from = dy + tiling.image(at) * result.floats() + (at.y * result.width + at.x) * k;
     const int64_t below = tiling.down_apart * result.width * k, beside = tiling.across_apart * k;
     const bool upper = at.y < result.height, lower = at.y + tiling.down_apart < result.height;
     const bool left = at.x < result.width, right = at.x + tiling.across_apart < result.width;
