@@ -49,7 +49,8 @@ struct ByAlgorithm : Convolution::Prepared {
   ByAlgorithm(Libraries::Handles& handles, ConvKind kind) : handles(handles), kind(kind) {}
   /// By way of the other constructor, so that what was made goes where something fails.
   ByAlgorithm(Libraries::Handles& handles, ConvKind kind, const Conv& s, bool tf32) : ByAlgorithm(handles, kind) {
-    if (!s.depth.is_one()) throw other_library("cuDNN's algorithms with names are asked for convolutions of images, not of volumes");
+    if (!s.depth.is_one())
+      throw other_library("cuDNN's algorithms with names are asked for convolutions of images, not of volumes");
     if (!pads_alike(s)) throw other_library("cuDNN's algorithms with names pad alike on both sides, not as this convolution");
     const auto i = [](int64_t n) { return static_cast<int>(n); };
     const bool low = s.element == Element::bfloat16;
@@ -161,9 +162,10 @@ cudnnStatus_t run_with_bias(const Convolution::Prepared& prepared, Queue queue, 
   return status;
 }
 
-/// The convolution of the first image, or volume, computed without the library. Every way that may ask the library for one whose two
-/// sides are padded otherwise, as over cells of pixels, is compared with it: cuDNN 9.19 offers for such gradients of weights
-/// the same engines as for others, also those that it leaves out in the other directions, and of one results were wrong.
+/// The convolution of the first image, or volume, computed without the library. Every way that may ask the library for one
+/// whose two sides are padded otherwise, as over cells of pixels, is compared with it: cuDNN 9.19 offers for such gradients of
+/// weights the same engines as for others, also those that it leaves out in the other directions, and of one results were
+/// wrong.
 class FirstImage {
  public:
   FirstImage(Libraries::Handles& handles, ConvKind kind, const Conv& shape, const void* a, const void* b, const Bias& bias,

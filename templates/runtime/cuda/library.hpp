@@ -43,8 +43,8 @@ struct Conv {
 
   int64_t group_channels() const { return ic / groups; }
   int64_t taps() const { return depth.kernel * kh * kw; }
-  int64_t pixels() const { return n * depth.in * ih * iw; }     // of x
-  int64_t results() const { return n * depth.out * oh * ow; }   // pixels of y
+  int64_t pixels() const { return n * depth.in * ih * iw; }    // of x
+  int64_t results() const { return n * depth.out * oh * ow; }  // pixels of y
   int64_t weights() const { return oc * taps() * group_channels(); }
 };
 

@@ -361,6 +361,9 @@ const char* workspace(int64_t kind, const int64_t* fields, const char* name) {
   });
 }
 
+/// Whether the library is asked for volumes.
+int64_t of_volumes(const int64_t* fields) { return axes_of(shape_of(fields)).size() == 3; }
+
 /// The names of what would be timed, one per line; of all the older interface's algorithms.
 const char* candidates(int64_t kind, const int64_t* fields, int64_t tf32) {
   return listed([&](Libraries& libraries) {

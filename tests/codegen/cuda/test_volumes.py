@@ -1,6 +1,7 @@
 """Convolutions of volumes: what is asked of cuDNN, computed and refused as its headers and documentation say; and a
 network that trains on the null device, and is compiled for a GPU."""
 
+import ctypes
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 
 from codegen.build import build
+from codegen.cpu.shapes import CONV_KINDS
 from codegen.cuda import toolchain
 from codegen.cuda.facts import facts, has_bias
 from codegen.cuda.profile import profile
@@ -176,6 +178,18 @@ def test_depths_that_no_window_reaches(library: Library) -> None:
         assert Asked(library, FORWARD, sample).of_volumes
         for op, each in directions(sample):
             by_every_way(library, op, each)
+
+
+@needs_toolkit
+def test_one_depth_is_an_image(library: Library) -> None:
+    """The library has more engines for those; but not where windows are on padding alone."""
+    images: list[tuple[Op, Sample]] = [(op, s) for op in map(op_named, CONV_KINDS) for s in op.samples()]
+    alone = conv(2, 4, (1, 5, 4), 4, (1, 3, 3))
+    padded = conv(2, 4, (1, 5, 4), 4, (1, 3, 3), depth_stride=3, depth_padding=(1, 1))
+    for op, sample in (*images, (FORWARD, alone), (FORWARD, padded)):
+        asked = Asked(library, op, sample)
+        deep = "3d" in op.name and sample is not alone
+        assert library("of_volumes", asked.fields, result=ctypes.c_int64) == asked.of_volumes == deep
 
 
 @needs_toolkit
