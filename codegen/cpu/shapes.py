@@ -15,7 +15,7 @@ CONV_KINDS = {
 }
 
 ONE_DEEP = (1, 1, 1, 1, 0, 1)
-"""The fields of Depth (runtime/convolution.hpp) of images."""
+"""The fields of Depth (runtime/depth.hpp) of images."""
 
 
 def conv_shape(signature: Signature) -> tuple[int, ...]:

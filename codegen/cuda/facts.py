@@ -12,7 +12,7 @@ from planner.ops.base import Facts, Mode, Op, Signature, op_named
 from planner.ops.heads import Heads
 from planner.ops.matrices import OfMatrices
 from planner.ops.sparse import ByTarget, ByTargetAttrs
-from planner.ops.stored import FILTERS, PLAIN, WEIGHTS, stored_as, unpacked, weights_of
+from planner.ops.stored import FILTERS, PLAIN, PLAIN_WEIGHTS, WEIGHTS, stored_as, unpacked, weights_of
 
 BLOCKS = 132 * 4
 """Blocks of 256 threads that keep the GPUs at hand busy: each adds up one chunk of rows for some channels."""
@@ -31,17 +31,21 @@ GROUP_NORMS = ("group_norm", "group_norm_backward")
 NORMS = ("batch_norm", "batch_norm_backward", *GROUP_NORMS)
 """Of channels."""
 
+CONV_GRADIENTS = ("conv2d_backward_weights", "conv3d_backward_weights")
+"""Of weights, and of a bias."""
+
 PRODUCTS_WORKSPACE = 2**22 + WORKSPACE_SLACK
 """Of the products within an attention, whose algorithms are the library's first choice."""
 
 
 def facts(signature: Signature, mode: Mode) -> Facts:
-    """Of plain weights: packed_bytes (a copy in the kernels' order), packs_o (ops/stored.py); and partial_bytes. The
+    """Of plain weights: packed_bytes (a copy in the kernels' order), packs_o where they may be stored in that order
+    (ops/stored.py); and partial_bytes. The
     workspace of a library's algorithm is measured on the GPU and stands in the cost table."""
     op = op_named(signature.op)
     if op.family == "attention":
         return {"scratch_bytes": PRODUCTS_WORKSPACE, "partial_bytes": _score_bytes(op, signature)}
-    packed = _packed(signature) if signature.op in WEIGHTS else {}
+    packed = _packed(signature) if signature.op in WEIGHTS or signature.op in PLAIN_WEIGHTS else {}
     size = _partial_bytes(op, signature)
     return {**packed, "partial_bytes": size} if size else packed
 
@@ -72,18 +76,18 @@ def chunks_of(signature: Signature, partial_bytes: int) -> int:
 
 def has_bias(signature: Signature) -> bool:
     """Whether a convolution adds one to its result."""
-    return signature.op == "conv2d" and len(signature.inputs) > 2
+    return signature.op in ("conv2d", "conv3d") and len(signature.inputs) > 2
 
 
 def _packed(signature: Signature) -> Facts:
     """Weights, or their gradients, change their order, unless the two orders are one. In bfloat16 convolutions get
     weights as they want them, and round a bias."""
     weights = weights_of(signature)
-    if weights.dtype is DType.BFLOAT16 and signature.op != "conv2d_backward_weights":
+    if weights.dtype is DType.BFLOAT16 and signature.op not in CONV_GRADIENTS:
         return {"packed_bytes": DType.BFLOAT16.itemsize * signature.inputs[2].elements} if has_bias(signature) else {}
     if len(weights.shape) != 4 or weights.shape[1] == 1 or weights.shape[2:] == (1, 1):
         return {}
-    order = {"packs_o": FILTERS.o_block}
+    order = {"packs_o": FILTERS.o_block} if signature.op in WEIGHTS else {}
     return order if signature.op == "round_weights" else {"packed_bytes": weights.bytes, **order}
 
 
@@ -140,5 +144,5 @@ def _sums_per_chunk(op: Op, signature: Signature) -> int:
         return 2 * _columns(signature)
     if name in ("mse_loss", "bce_with_logits"):
         return 1
-    biased = name in ("linear_backward_weights", "conv2d_backward_weights") and len(signature.outputs) > 1
+    biased = name in ("linear_backward_weights", *CONV_GRADIENTS) and len(signature.outputs) > 1
     return _columns(signature) if biased else 0

@@ -41,7 +41,7 @@ def algorithms(
     tf32 = tf32 and not is_exact(signature)
     module, turns = probe(arch, null_device), str(turns_file(device))
     if signature.op in CONV_KINDS:
-        shape, kind = conv_shape(signature)[:16], KINDS[CONV_KINDS[signature.op]]
+        shape, kind = conv_fields(signature), KINDS[CONV_KINDS[signature.op]]
         low = signature.inputs[0].dtype is DType.BFLOAT16
         found: Sequence[Any] = module.convolution(
             device, kind, shape, tf32, low, has_bias(signature), WORKSPACE, brief, turns
@@ -56,6 +56,12 @@ def algorithms(
     if not found:
         raise InternalError(f"the GPU's library computes no {signature.text}")
     return tuple(Algorithm(*each) for each in found)
+
+
+def conv_fields(signature: Signature) -> tuple[int, ...]:
+    """The fields of Conv (runtime/cuda/library.hpp) that are numbers: 16 and the 6 of Depth."""
+    fields = conv_shape(signature)
+    return (*fields[:16], *fields[18:])
 
 
 def is_exact(signature: Signature) -> bool:

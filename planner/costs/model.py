@@ -112,6 +112,7 @@ DEVICE_ALGORITHMS: Mapping[str, str] = {
     "conv2d_backward_data": "algo_1",
     "conv_transpose2d": "algo_1",
     "conv2d_backward_weights": "algo_1",
+    # Of volumes the library has engines alone, which are named for a shape and a GPU: this one computes any, slowly.
     **dict.fromkeys(("conv3d", "conv3d_backward_data", "conv_transpose3d", "conv3d_backward_weights"), "plain"),
 }
 """Op -> the algorithm of the GPU's library that is assumed where none was measured."""

@@ -29,6 +29,7 @@ from planner.graph.model import Attrs, DType, Graph, Node, Program, Role, Tensor
 from planner.graph.text import validate
 from planner.ops.base import Op, op_named
 from planner.ops.conv import Conv2dBackwardWeights
+from planner.ops.conv3d import Conv3dBackwardWeights
 from planner.ops.masks import CastAttrs
 
 LIBRARY_FAMILIES = frozenset({"conv", "matmul"})
@@ -99,7 +100,8 @@ def _fixed(graph: Graph) -> set[str]:
 
 def _weight_gradients(graph: Graph) -> set[str]:
     """What convolutions' libraries round."""
-    return {n.outputs[0] for p in graph.programs for n in p.nodes if n.op == Conv2dBackwardWeights.name}
+    rounding = (Conv2dBackwardWeights.name, Conv3dBackwardWeights.name)
+    return {n.outputs[0] for p in graph.programs for n in p.nodes if n.op in rounding}
 
 
 def _added_up(graph: Graph) -> set[str]:

@@ -31,6 +31,15 @@ WEIGHTS = {
 }
 """Op -> the operand that may be stored so. In the order in which their wishes count."""
 
+PLAIN_WEIGHTS = {
+    "conv3d": "in1",
+    "conv3d_backward_data": "in1",
+    "conv_transpose3d": "in1",
+    "conv3d_backward_weights": "out0",
+}
+"""Op -> the operand that kernels want in another order, too, but plans store plain: a kernel's depths are brought below
+each other by a reshape, which takes a parameter's bytes as they are."""
+
 ELEMENTWISE = frozenset({"gradient_sum", "sgd_update", "adam_update", "rmsprop_update", "adagrad_update"})
 """Ops that do not care, as long as all their operands are stored alike."""
 
@@ -74,8 +83,8 @@ def parse_stored(text: str) -> Stored | None:
 
 
 def weights_of(signature: Signature) -> TensorType:
-    """The operand that may be stored so, of an op that has one."""
-    operand = WEIGHTS[signature.op]
+    """The operand that kernels want so, of an op that has one."""
+    operand = {**WEIGHTS, **PLAIN_WEIGHTS}[signature.op]
     return (signature.outputs if operand.startswith("out") else signature.inputs)[int(operand[-1])]
 
 

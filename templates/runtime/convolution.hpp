@@ -10,18 +10,10 @@
 #pragma once
 
 #include "bfloat16.hpp"
+#include "depth.hpp"
 #include "library.hpp"
 
 namespace stepplan {
-
-/// How windows go through the depths of volumes, which lie one behind the other as images do: 3-D convolutions. `pad` is in
-/// front; what is behind follows from `out`.
-struct Depth {
-  int64_t in = 1, out = 1, kernel = 1, stride = 1, pad = 0, dilation = 1;
-
-  bool is_one() const { return in * out * kernel == 1; }
-  int64_t reach() const { return (kernel - 1) * dilation; }  // depths from a window's first tap to its last
-};
 
 /// Activations are dense NHWC, weights (O, I / groups, kh, kw); in bfloat16 weights lie as (O, kh, kw, I / groups), but
 /// gradients of weights as those of float32. `pad_h` and `pad_w` are the top and left padding; bottom and right follow from

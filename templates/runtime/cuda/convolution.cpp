@@ -34,8 +34,8 @@ int number_of(ConvKind kind, const std::string& name) {
 
 /// What the older interface has. It does not ask whether results have the size that follows: they would be wrong.
 bool pads_alike(const Conv& s) {
-  return padded_alike(s.ih, s.oh, s.kh, s.stride_h, s.dilation_h, s.pad_h) &&
-         padded_alike(s.iw, s.ow, s.kw, s.stride_w, s.dilation_w, s.pad_w);
+  const std::vector<Axis> axes = axes_of(s);
+  return std::all_of(axes.begin(), axes.end(), padded_alike);
 }
 
 struct ByAlgorithm : Convolution::Prepared {
@@ -49,6 +49,8 @@ struct ByAlgorithm : Convolution::Prepared {
   ByAlgorithm(Libraries::Handles& handles, ConvKind kind) : handles(handles), kind(kind) {}
   /// By way of the other constructor, so that what was made goes where something fails.
   ByAlgorithm(Libraries::Handles& handles, ConvKind kind, const Conv& s, bool tf32) : ByAlgorithm(handles, kind) {
+    if (!s.depth.is_one())
+      throw other_library("cuDNN's algorithms with names are asked for convolutions of images, not of volumes");
     if (!pads_alike(s)) throw other_library("cuDNN's algorithms with names pad alike on both sides, not as this convolution");
     const auto i = [](int64_t n) { return static_cast<int>(n); };
     const bool low = s.element == Element::bfloat16;
@@ -142,7 +144,7 @@ std::vector<std::string> candidates(Libraries::Handles& handles, ConvKind kind, 
     add(without);
   }
   const bool exact = shape.element == Element::float32 && !tf32;
-  if (!pads_alike(shape)) return found;
+  if (!pads_alike(shape) || !shape.depth.is_one()) return found;
   for (const std::string& name : names_of(kind))
     if (repeatable(kind, number_of(kind, name)) && (precise(name) || !exact)) found.push_back(name);
   return found;
@@ -155,15 +157,15 @@ cudnnStatus_t run_with_bias(const Convolution::Prepared& prepared, Queue queue, 
   const void* added = low ? static_cast<const void*>(bias.rounded) : bias.values;
   const cudnnStatus_t status = prepared.run(queue.stream, a, b, added, out, space, bytes);
   if (status != CUDNN_STATUS_SUCCESS || bias.values == nullptr || prepared.adds_bias()) return status;
-  const int64_t rows = shape.n * shape.oh * shape.ow;
-  if (low) add_bias(queue, bias.values, static_cast<bfloat16*>(out), rows, shape.oc);
-  else add_bias(queue, bias.values, static_cast<float*>(out), rows, shape.oc);
+  if (low) add_bias(queue, bias.values, static_cast<bfloat16*>(out), shape.results(), shape.oc);
+  else add_bias(queue, bias.values, static_cast<float*>(out), shape.results(), shape.oc);
   return status;
 }
 
-/// The convolution of the first image, computed without the library. Every way that may ask the library for one whose two
-/// sides are padded otherwise, as over cells of pixels, is compared with it: cuDNN 9.19 offers for such gradients of weights
-/// the same engines as for others, also those that it leaves out in the other directions, and of one results were wrong.
+/// The convolution of the first image, or volume, computed without the library. Every way that may ask the library for one
+/// whose two sides are padded otherwise, as over cells of pixels, is compared with it: cuDNN 9.19 offers for such gradients of
+/// weights the same engines as for others, also those that it leaves out in the other directions, and of one results were
+/// wrong.
 class FirstImage {
  public:
   FirstImage(Libraries::Handles& handles, ConvKind kind, const Conv& shape, const void* a, const void* b, const Bias& bias,
@@ -193,9 +195,9 @@ class FirstImage {
 
   size_t count() const {
     const Conv& s = shape_;
-    return static_cast<size_t>(kind_ == ConvKind::forward         ? s.oh * s.ow * s.oc
-                               : kind_ == ConvKind::backward_data ? s.ih * s.iw * s.ic
-                                                                  : s.oc * s.taps() * s.group_channels());
+    return static_cast<size_t>(kind_ == ConvKind::forward         ? s.results() * s.oc
+                               : kind_ == ConvKind::backward_data ? s.pixels() * s.ic
+                                                                  : s.weights());
   }
 
   std::vector<double> results() const {

@@ -20,10 +20,22 @@ struct Convolution::Prepared {
                             size_t bytes) const = 0;
 };
 
-/// Whether so many results follow from `padding` zeros on both sides of a row or column.
-inline bool padded_alike(int64_t in, int64_t out, int64_t taps, int64_t stride, int64_t dilation, int64_t padding) {
-  const int64_t room = in + 2 * padding - (taps - 1) * dilation - 1;
-  return room >= 0 && room / stride + 1 == out;
+/// How windows go through rows, columns or depths.
+using Axis = Depth;
+
+/// Outermost first: rows and columns; of volumes depths, rows and columns.
+inline std::vector<Axis> axes_of(const Conv& s) {
+  std::vector<Axis> found;
+  if (!s.depth.is_one()) found.push_back(s.depth);
+  found.push_back({s.ih, s.oh, s.kh, s.stride_h, s.pad_h, s.dilation_h});
+  found.push_back({s.iw, s.ow, s.kw, s.stride_w, s.pad_w, s.dilation_w});
+  return found;
+}
+
+/// Whether so many results follow from padding by as many zeros behind as in front.
+inline bool padded_alike(const Axis& a) {
+  const int64_t room = a.in + 2 * a.pad - a.reach() - 1;
+  return room >= 0 && room / a.stride + 1 == a.out;
 }
 
 /// `engine_12.2_1.5_3`: engine 12 with knob 2 set to 1 and knob 5 to 3; `biased_engine_...`: of the convolution with its

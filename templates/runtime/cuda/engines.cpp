@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <functional>
 #include <optional>
 #include <utility>
 
@@ -36,9 +37,8 @@ class Descriptor {
   void set(cudnnBackendAttributeName_t name, const Descriptor& value) {
     set(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, &value.made_);
   }
-  template <size_t count>
-  void set(cudnnBackendAttributeName_t name, const std::array<int64_t, count>& values) {
-    set(name, CUDNN_TYPE_INT64, values.data(), count);
+  void set(cudnnBackendAttributeName_t name, const std::vector<int64_t>& values) {
+    set(name, CUDNN_TYPE_INT64, values.data(), values.size());
   }
 
   cudnnStatus_t try_finalize() { return cudnnBackendFinalize(made_); }
@@ -75,14 +75,30 @@ class Descriptor {
   cudnnBackendDescriptor_t made_ = nullptr;
 };
 
-/// Logical dimensions are N, C, H, W; the strides say that they lie channels-last.
+/// Of one number per axis of images or volumes.
+using Numbers = std::vector<int64_t>;
+
+template <class Number>
+Numbers of_each(const Conv& s, Number number) {
+  Numbers found;
+  for (const Axis& axis : axes_of(s)) found.push_back(std::invoke(number, axis));
+  return found;
+}
+
+/// Logical dimensions are N, C and those of the axes; the strides say that they lie channels-last.
 /// `kept`: not one that only lies between two operations.
-Descriptor tensor(int64_t id, Element element, int64_t n, int64_t c, int64_t h, int64_t w, bool kept = true) {
+Descriptor tensor(int64_t id, Element element, int64_t n, int64_t c, const Numbers& sizes, bool kept = true) {
+  Numbers dimensions{n, c}, strides(sizes.size() + 2);
+  dimensions.insert(dimensions.end(), sizes.begin(), sizes.end());
+  strides[1] = 1;
+  int64_t stride = c;
+  for (size_t i = dimensions.size(); i-- > 2; stride *= dimensions[i]) strides[i] = stride;
+  strides[0] = stride;
   Descriptor made(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
   const cudnnDataType_t type = element == Element::bfloat16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
   made.set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, &type);
-  made.set(CUDNN_ATTR_TENSOR_DIMENSIONS, std::array<int64_t, 4>{n, c, h, w});
-  made.set(CUDNN_ATTR_TENSOR_STRIDES, std::array<int64_t, 4>{h * w * c, 1, w * c, c});
+  made.set(CUDNN_ATTR_TENSOR_DIMENSIONS, dimensions);
+  made.set(CUDNN_ATTR_TENSOR_STRIDES, strides);
   made.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, id);
   made.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, 16);  // plans place at multiples of 64
   const bool passing = !kept;
@@ -91,10 +107,10 @@ Descriptor tensor(int64_t id, Element element, int64_t n, int64_t c, int64_t h, 
   return made;
 }
 
-/// Zeros behind the last row or column, where `before` are in front of the first; none where windows leave out the last.
-int64_t padding_behind(int64_t in, int64_t out, int64_t taps, int64_t stride, int64_t dilation, int64_t before) {
-  if (padded_alike(in, out, taps, stride, dilation, before)) return before;
-  return std::max<int64_t>(0, (out - 1) * stride + (taps - 1) * dilation + 1 - in - before);
+/// Zeros behind the last element, where `pad` are in front of the first; none where windows leave out the last.
+int64_t padding_behind(const Axis& a) {
+  if (padded_alike(a)) return a.pad;
+  return std::max<int64_t>(0, (a.out - 1) * a.stride + a.reach() + 1 - a.in - a.pad);
 }
 
 constexpr int64_t kX = 'x', kW = 'w', kY = 'y', kBias = 'b', kSum = 's';
@@ -118,7 +134,8 @@ struct BiasOperation {
   Descriptor values, sum, mode, operation;
 
   BiasOperation(const Conv& s, const Descriptor& result)
-      : values(tensor(kBias, s.element, 1, s.oc, 1, 1)), sum(tensor(kSum, Element::float32, s.n, s.oc, s.oh, s.ow, false)),
+      : values(tensor(kBias, s.element, 1, s.oc, Numbers(axes_of(s).size(), 1))),
+        sum(tensor(kSum, Element::float32, s.n, s.oc, of_each(s, &Axis::out), false)),
         mode(CUDNN_BACKEND_POINTWISE_DESCRIPTOR), operation(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR) {
     const cudnnPointwiseMode_t add = CUDNN_POINTWISE_ADD;
     const cudnnDataType_t compute = CUDNN_DATA_FLOAT;
@@ -139,8 +156,9 @@ struct Graph {
   std::optional<BiasOperation> bias;
 
   Graph(const Whose& gpu, ConvKind kind, const Conv& s)
-      : x(tensor(kX, s.element, s.n, s.ic, s.ih, s.iw)), w(tensor(kW, s.element, s.oc, s.group_channels(), s.kh, s.kw)),
-        y(tensor(kY, s.element, s.n, s.oc, s.oh, s.ow)), conv(CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR),
+      : x(tensor(kX, s.element, s.n, s.ic, of_each(s, &Axis::in))),
+        w(tensor(kW, s.element, s.oc, s.group_channels(), of_each(s, &Axis::kernel))),
+        y(tensor(kY, s.element, s.n, s.oc, of_each(s, &Axis::out))), conv(CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR),
         operation(kind == ConvKind::forward         ? CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR
                   : kind == ConvKind::backward_data ? CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR
                                                     : CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR),
@@ -182,16 +200,13 @@ struct Graph {
   void describe(const Conv& s) {
     const cudnnDataType_t compute = CUDNN_DATA_FLOAT;
     const cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
-    using Pair = std::array<int64_t, 2>;
     conv.set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, &compute);
     conv.set(CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, &mode);
-    conv.set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, 2);
-    conv.set(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, Pair{s.pad_h, s.pad_w});
-    conv.set(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS,
-             Pair{padding_behind(s.ih, s.oh, s.kh, s.stride_h, s.dilation_h, s.pad_h),
-                  padding_behind(s.iw, s.ow, s.kw, s.stride_w, s.dilation_w, s.pad_w)});
-    conv.set(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, Pair{s.stride_h, s.stride_w});
-    conv.set(CUDNN_ATTR_CONVOLUTION_DILATIONS, Pair{s.dilation_h, s.dilation_w});
+    conv.set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, static_cast<int64_t>(axes_of(s).size()));
+    conv.set(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, of_each(s, &Axis::pad));
+    conv.set(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, of_each(s, padding_behind));
+    conv.set(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, of_each(s, &Axis::stride));
+    conv.set(CUDNN_ATTR_CONVOLUTION_DILATIONS, of_each(s, &Axis::dilation));
     conv.finalize("a convolution");
   }
 };

@@ -1,7 +1,8 @@
 // Convolutions over so few channels that the matrix units take none of them, images' three above all: over copies within
 // the workspace that have more. `wide8_...`: zeros beside the channels, 8 in all. `fold16_...`, where windows are two
 // pixels apart: cells of 2 x 2 pixels in the place of pixels, whose 12 channels, and 4 zeros, windows of half the size
-// visit one by one. A 7 x 7 convolution of three channels becomes a 4 x 4 one of 16: 16 taps where there were 49.
+// visit one by one. A 7 x 7 convolution of three channels becomes a 4 x 4 one of 16: 16 taps where there were 49. Of images
+// only: for volumes of few channels the library has engines on matrix units.
 #include <charconv>
 
 #include "convolution.hpp"
@@ -76,7 +77,7 @@ struct Folded : Convolution::Prepared {
 /// Channels that the matrix units load at once; 0: they are not used, or there are as many.
 int64_t unit(const Conv& shape, bool tf32) {
   const int64_t found = shape.element == Element::bfloat16 ? 8 : tf32 ? 4 : 0;
-  return shape.groups == 1 && shape.ic < found ? found : 0;
+  return shape.groups == 1 && shape.depth.is_one() && shape.ic < found ? found : 0;
 }
 
 bool folds(const Conv& s) {
@@ -95,7 +96,7 @@ std::shared_ptr<const Convolution::Prepared> folded_named(Libraries::Handles& ha
   const auto [behind, error] = std::from_chars(name.data() + kWide.size(), end, channels);
   const bool read = error == std::errc() && behind != end && *behind == '_' && !names_folded({behind + 1, end});
   const int64_t pack = 16 / bytes_of(shape.element);
-  if (!read || shape.groups != 1 || channels < side * side * shape.ic || channels == shape.ic ||
+  if (!read || shape.groups != 1 || !shape.depth.is_one() || channels < side * side * shape.ic || channels == shape.ic ||
       channels % pack != 0 || (side == 2 && !folds(shape)))
     throw other_library("cuDNN does not compute this convolution by " + name);
   const Cells cells(shape, side, channels);

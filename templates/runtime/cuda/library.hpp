@@ -10,6 +10,7 @@
 
 #include "attention.hpp"
 #include "bfloat16.hpp"
+#include "depth.hpp"
 #include "queue.hpp"
 
 namespace stepplan::gpu {
@@ -31,15 +32,20 @@ class Libraries {
 enum class ConvKind { forward, backward_data, backward_weights };
 
 /// Shapes of one convolution, whichever way it is computed: x [n, ih, iw, ic], y [n, oh, ow, oc], weights [oc, kh, kw,
-/// ic / groups]. `pad_h`, `pad_w`: before the first row and column.
+/// ic / groups]. `pad_h`, `pad_w`: before the first row and column. Of volumes, whose depths lie in front of their rows, `n`
+/// counts volumes.
 struct Conv {
   int64_t n, ic, ih, iw, oc, oh, ow, kh, kw;
   int64_t stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, groups;
   Element element = Element::float32;  // of all three; products are added in float
   bool bias = false;                   // of forward alone: a number per channel of the result
+  Depth depth = {};
 
   int64_t group_channels() const { return ic / groups; }
-  int64_t taps() const { return kh * kw; }
+  int64_t taps() const { return depth.kernel * kh * kw; }
+  int64_t pixels() const { return n * depth.in * ih * iw; }    // of x
+  int64_t results() const { return n * depth.out * oh * ow; }  // pixels of y
+  int64_t weights() const { return oc * taps() * group_channels(); }
 };
 
 /// What a convolution adds to each channel of its result; null: nothing. The library adds it in the operands' type, so
@@ -189,7 +195,7 @@ void fold_cells(Queue queue, const Fold& fold, const T* from, T* to);
 template <class T>
 void unfold_cells(Queue queue, const Fold& fold, const T* from, T* to);
 
-/// Weights between PyTorch's order [oc, ic / groups, kh, kw] and the kernels' [oc, kh, kw, ic / groups].
+/// Weights between PyTorch's order [oc, ic / groups, taps] and the kernels' [oc, taps, ic / groups].
 void pack_weights(Queue queue, const Conv& shape, const float* plain, float* packed);
 template <class T>
 void unpack_weights(Queue queue, const Conv& shape, const T* packed, T* plain);

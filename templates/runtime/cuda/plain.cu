@@ -13,19 +13,24 @@ namespace {
 
 template <class T>
 void plain_forward(Queue queue, const Conv& s, const T* x, const T* w, const float* bias, T* y) {
-  elements(queue, s.n * s.oh * s.ow * s.oc, [=] STEPPLAN_KERNEL(int64_t i) {
-    const int64_t o = i % s.oc, q = i / s.oc % s.ow, p = i / (s.oc * s.ow) % s.oh, n = i / (s.oc * s.ow * s.oh);
+  elements(queue, s.results() * s.oc, [=] STEPPLAN_KERNEL(int64_t i) {
+    const Depth& deep = s.depth;
+    const int64_t o = i % s.oc, q = i / s.oc % s.ow, p = i / (s.oc * s.ow) % s.oh, image = i / (s.oc * s.ow * s.oh);
     const int64_t icg = s.ic / s.groups, first = o / (s.oc / s.groups) * icg;
     double sum = bias != nullptr ? bias[o] : 0.0;
-    for (int64_t r = 0; r < s.kh; ++r) {
-      const int64_t h = p * s.stride_h - s.pad_h + r * s.dilation_h;
-      if (h < 0 || h >= s.ih) continue;
-      for (int64_t t = 0; t < s.kw; ++t) {
-        const int64_t v = q * s.stride_w - s.pad_w + t * s.dilation_w;
-        if (v < 0 || v >= s.iw) continue;
-        const T* xi = x + ((n * s.ih + h) * s.iw + v) * s.ic + first;
-        const T* wi = w + ((o * s.kh + r) * s.kw + t) * icg;
-        for (int64_t c = 0; c < icg; ++c) sum += static_cast<double>(float(xi[c])) * wi[c];
+    for (int64_t k = 0; k < deep.kernel; ++k) {
+      const int64_t z = image % deep.out * deep.stride - deep.pad + k * deep.dilation;
+      if (z < 0 || z >= deep.in) continue;
+      for (int64_t r = 0; r < s.kh; ++r) {
+        const int64_t h = p * s.stride_h - s.pad_h + r * s.dilation_h;
+        if (h < 0 || h >= s.ih) continue;
+        for (int64_t t = 0; t < s.kw; ++t) {
+          const int64_t v = q * s.stride_w - s.pad_w + t * s.dilation_w;
+          if (v < 0 || v >= s.iw) continue;
+          const T* xi = x + (((image / deep.out * deep.in + z) * s.ih + h) * s.iw + v) * s.ic + first;
+          const T* wi = w + (((o * deep.kernel + k) * s.kh + r) * s.kw + t) * icg;
+          for (int64_t c = 0; c < icg; ++c) sum += static_cast<double>(float(xi[c])) * wi[c];
+        }
       }
     }
     y[i] = static_cast<float>(sum);
@@ -34,19 +39,25 @@ void plain_forward(Queue queue, const Conv& s, const T* x, const T* w, const flo
 
 template <class T>
 void plain_backward_data(Queue queue, const Conv& s, const T* dy, const T* w, T* dx) {
-  elements(queue, s.n * s.ih * s.iw * s.ic, [=] STEPPLAN_KERNEL(int64_t i) {
-    const int64_t c = i % s.ic, v = i / s.ic % s.iw, h = i / (s.ic * s.iw) % s.ih, n = i / (s.ic * s.iw * s.ih);
+  elements(queue, s.pixels() * s.ic, [=] STEPPLAN_KERNEL(int64_t i) {
+    const Depth& deep = s.depth;
+    const int64_t c = i % s.ic, v = i / s.ic % s.iw, h = i / (s.ic * s.iw) % s.ih, image = i / (s.ic * s.iw * s.ih);
     const int64_t icg = s.ic / s.groups, ocg = s.oc / s.groups, group = c / icg;
     double sum = 0.0;
-    for (int64_t r = 0; r < s.kh; ++r) {
-      const int64_t high = h + s.pad_h - r * s.dilation_h;
-      if (high < 0 || high % s.stride_h != 0 || high / s.stride_h >= s.oh) continue;
-      for (int64_t t = 0; t < s.kw; ++t) {
-        const int64_t wide = v + s.pad_w - t * s.dilation_w;
-        if (wide < 0 || wide % s.stride_w != 0 || wide / s.stride_w >= s.ow) continue;
-        const T* d = dy + ((n * s.oh + high / s.stride_h) * s.ow + wide / s.stride_w) * s.oc;
-        for (int64_t o = group * ocg; o < (group + 1) * ocg; ++o)
-          sum += static_cast<double>(float(d[o])) * w[((o * s.kh + r) * s.kw + t) * icg + c % icg];
+    for (int64_t k = 0; k < deep.kernel; ++k) {
+      const int64_t z = image % deep.in + deep.pad - k * deep.dilation;
+      if (z < 0 || z % deep.stride != 0 || z / deep.stride >= deep.out) continue;
+      for (int64_t r = 0; r < s.kh; ++r) {
+        const int64_t high = h + s.pad_h - r * s.dilation_h;
+        if (high < 0 || high % s.stride_h != 0 || high / s.stride_h >= s.oh) continue;
+        for (int64_t t = 0; t < s.kw; ++t) {
+          const int64_t wide = v + s.pad_w - t * s.dilation_w;
+          if (wide < 0 || wide % s.stride_w != 0 || wide / s.stride_w >= s.ow) continue;
+          const int64_t from = image / deep.in * deep.out + z / deep.stride;
+          const T* d = dy + ((from * s.oh + high / s.stride_h) * s.ow + wide / s.stride_w) * s.oc;
+          for (int64_t o = group * ocg; o < (group + 1) * ocg; ++o)
+            sum += static_cast<double>(float(d[o])) * w[(((o * deep.kernel + k) * s.kh + r) * s.kw + t) * icg + c % icg];
+        }
       }
     }
     dx[i] = static_cast<float>(sum);
@@ -55,20 +66,23 @@ void plain_backward_data(Queue queue, const Conv& s, const T* dy, const T* w, T*
 
 template <class T>
 void plain_backward_weights(Queue queue, const Conv& s, const T* x, const T* dy, T* dw) {
-  const int64_t icg = s.ic / s.groups;
-  elements(queue, s.oc * s.kh * s.kw * icg, [=] STEPPLAN_KERNEL(int64_t i) {
-    const int64_t c = i % icg, t = i / icg % s.kw, r = i / (icg * s.kw) % s.kh, o = i / (icg * s.kw * s.kh);
-    const int64_t channel = o / (s.oc / s.groups) * icg + c;
+  const int64_t icg = s.group_channels();
+  elements(queue, s.weights(), [=] STEPPLAN_KERNEL(int64_t i) {
+    const Depth& deep = s.depth;
+    const int64_t c = i % icg, t = i / icg % s.kw, r = i / (icg * s.kw) % s.kh, k = i / (icg * s.kw * s.kh) % deep.kernel;
+    const int64_t o = i / (icg * s.kw * s.kh * deep.kernel), channel = o / (s.oc / s.groups) * icg + c;
     double sum = 0.0;
-    for (int64_t n = 0; n < s.n; ++n) {
+    for (int64_t image = 0; image < s.n * deep.out; ++image) {
+      const int64_t z = image % deep.out * deep.stride - deep.pad + k * deep.dilation;
+      if (z < 0 || z >= deep.in) continue;
       for (int64_t p = 0; p < s.oh; ++p) {
         const int64_t h = p * s.stride_h - s.pad_h + r * s.dilation_h;
         if (h < 0 || h >= s.ih) continue;
         for (int64_t q = 0; q < s.ow; ++q) {
           const int64_t v = q * s.stride_w - s.pad_w + t * s.dilation_w;
           if (v < 0 || v >= s.iw) continue;
-          sum += static_cast<double>(x[((n * s.ih + h) * s.iw + v) * s.ic + channel]) *
-                 dy[((n * s.oh + p) * s.ow + q) * s.oc + o];
+          sum += static_cast<double>(x[(((image / deep.out * deep.in + z) * s.ih + h) * s.iw + v) * s.ic + channel]) *
+                 dy[((image * s.oh + p) * s.ow + q) * s.oc + o];
         }
       }
     }

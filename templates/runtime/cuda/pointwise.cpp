@@ -13,7 +13,7 @@ const std::string kProduct = "product_";
 constexpr int kMostTimed = 8;
 
 bool of_one_tap(const Conv& s) {
-  return s.taps() == 1 && s.groups == 1 && s.pad_h == 0 && s.pad_w == 0 && (s.oh - 1) * s.stride_h < s.ih &&
+  return s.taps() == 1 && s.groups == 1 && s.depth.is_one() && s.pad_h == 0 && s.pad_w == 0 && (s.oh - 1) * s.stride_h < s.ih &&
          (s.ow - 1) * s.stride_w < s.iw;
 }
 

@@ -96,9 +96,13 @@ nb::dict describe(int device) {
   return told;
 }
 
-Conv conv_of(const std::array<int64_t, 16>& s, bool low, bool bias) {
+/// The fields of Conv that are numbers: 16 and those of its depth.
+using ConvFields = std::array<int64_t, 22>;
+
+Conv conv_of(const ConvFields& s, bool low, bool bias) {
   return {s[0], s[1], s[2],  s[3],  s[4],  s[5],  s[6],  s[7],
-          s[8], s[9], s[10], s[11], s[12], s[13], s[14], s[15], low ? Element::bfloat16 : Element::float32, bias};
+          s[8], s[9], s[10], s[11], s[12], s[13], s[14], s[15], low ? Element::bfloat16 : Element::float32,
+          bias, {s[16], s[17], s[18], s[19], s[20], s[21]}};
 }
 
 ConvKind kind_of(const std::string& kind) {
@@ -106,8 +110,7 @@ ConvKind kind_of(const std::string& kind) {
 }
 
 /// (name, workspace, 0) of the engines that would be timed on a GPU that cuDNN's JSON describes.
-nb::list offers(const std::string& described, const std::string& kind, const std::array<int64_t, 16>& s, bool tf32, bool low,
-                bool bias) {
+nb::list offers(const std::string& described, const std::string& kind, const ConvFields& s, bool tf32, bool low, bool bias) {
   return guarded([&] { return told(Convolution::offers(described, kind_of(kind), conv_of(s, low, bias), tf32)); });
 }
 
@@ -122,9 +125,9 @@ auto apart(const Body& body) {
 
 Effort effort_of(bool brief) { return brief ? Effort::brief() : Effort::whole(); }
 
-/// (name, workspace, ns) of every algorithm of a convolution, the fastest first. `s`: the fields of Conv; `low`: on
-/// bfloat16; `turns`: the file of those who time something on this GPU.
-nb::list convolution(int device, const std::string& kind, const std::array<int64_t, 16>& s, bool tf32, bool low, bool bias,
+/// (name, workspace, ns) of every algorithm of a convolution, the fastest first. `low`: on bfloat16; `turns`: the
+/// file of those who time something on this GPU.
+nb::list convolution(int device, const std::string& kind, const ConvFields& s, bool tf32, bool low, bool bias,
                      size_t workspace, bool brief, const std::string& turns) {
   return told(apart([&] {
     const Conv shape = conv_of(s, low, bias);
@@ -133,8 +136,7 @@ nb::list convolution(int device, const std::string& kind, const std::array<int64
     Session session(device);
     const auto ways = Convolution::ways(session.libraries, kind_of(kind), shape, tf32, workspace, effort);
     const Turn turn(turns);
-    const int64_t x = shape.n * shape.ih * shape.iw * shape.ic, y = shape.n * shape.oh * shape.ow * shape.oc;
-    const int64_t w = shape.oc * shape.taps() * shape.group_channels();
+    const int64_t x = shape.pixels() * shape.ic, y = shape.results() * shape.oc, w = shape.weights();
     const bool forward = kind == "forward", data = kind == "backward_data";
     const int64_t first = data ? y : x, second = forward || data ? w : y, result = forward ? y : data ? x : w;
     const Buffer a(session.device, size_t(first * bytes_of(element))), b(session.device, size_t(second * bytes_of(element)));

@@ -25,6 +25,7 @@ namespace {
 using Operand = mocks::Tensor;
 
 struct Geometry : mocks::Geometry {
+  bool set = false;
   int groups = 1;
   cudnnMathType_t math = CUDNN_DEFAULT_MATH;
 };
@@ -33,7 +34,8 @@ cudnnStatus_t set(Operand& t, cudnnTensorFormat_t format, cudnnDataType_t type, 
   if (std::min({n, c, h, w}) < 1) return bad("a dimension");
   if (type != CUDNN_DATA_FLOAT && type != CUDNN_DATA_BFLOAT16) return unsupported("a type of numbers");
   const bool low = type == CUDNN_DATA_BFLOAT16, last = format == CUDNN_TENSOR_NHWC;
-  t = {{n, c, h, w}, last ? mocks::Four{h * w * c, 1, w * c, c} : mocks::Four{c * h * w, h * w, w, 1}, low, low ? 2 : 4};
+  using Numbers = std::vector<int64_t>;
+  t = Operand::of({n, c, h, w}, last ? Numbers{h * w * c, 1, w * c, c} : Numbers{c * h * w, h * w, w, 1}, low, low ? 2 : 4);
   return CUDNN_STATUS_SUCCESS;
 }
 
@@ -68,12 +70,12 @@ struct Call {
     if (mocks::known(handle) == nullptr) return bad("a handle that is not there");
     const mocks::Convolved c = convolved();
     const Geometry& g = of<Geometry>(conv);
-    if (std::min({c.x.dims[0], c.w.dims[0], c.y.dims[0], g.stride[0]}) < 1) return bad("a descriptor that is not set");
+    if (std::min({c.x.dims[0], c.w.dims[0], c.y.dims[0]}) < 1 || !g.set) return bad("a descriptor that is not set");
     if (c.w.dims[1] * g.groups != c.x.dims[1]) return bad("groups");
     if (const std::string wrong = mocks::misfit(c.x, c.w, c.y, g); !wrong.empty() && wrong != mocks::kOtherSize)
       return bad(wrong);
     if (c.y.low != c.x.low) return unsupported("operands of two types");
-    const bool plain = std::max({g.stride[0], g.stride[1], g.dilation[0], g.dilation[1]}) == 1;
+    const bool plain = std::max({g.stride[1], g.stride[2], g.dilation[1], g.dilation[2]}) == 1;
     if (!implemented(kind, algorithm) || (transforms(kind, algorithm) && !plain)) return unsupported("an algorithm");
     *bytes = static_cast<size_t>(500 * algorithm);
     return CUDNN_STATUS_SUCCESS;
@@ -95,8 +97,8 @@ struct Call {
     if (mocks::misfit(c.x, c.w, c.y, of<Geometry>(conv)) == mocks::kOtherSize)  // which cuDNN does not ask
       std::fill(sums.begin(), sums.end(), std::nan(""));
     const float by = *static_cast<const float*>(alpha), kept = *static_cast<const float*>(beta);
-    result.each([&](int64_t n, int64_t k, int64_t h, int64_t w) {
-      const int64_t at = result.offset(n, k, h, w);
+    result.each([&](const mocks::Five& place) {
+      const int64_t at = result.offset(place);
       const double before = kept == 0.0f ? 0.0 : kept * mocks::number(out, result.low, at);
       mocks::put(out, result.low, at, by * sums[static_cast<size_t>(at)] + before);
     });
@@ -151,10 +153,10 @@ cudnnStatus_t cudnnSetConvolution2dDescriptor(cudnnConvolutionDescriptor_t made,
   if (std::min(pad_h, pad_w) < 0 || std::min({stride_h, stride_w, dilation_h, dilation_w}) < 1)
     return bad("a padding, stride or dilation");
   if (compute != CUDNN_DATA_FLOAT) return unsupported("sums not in float");
-  const mocks::Two pads{pad_h, pad_w};
+  const mocks::Three pads{0, pad_h, pad_w};
   static_cast<mocks::Geometry&>(of<Geometry>(made)) = {
-      pads, pads, {stride_h, stride_w}, {dilation_h, dilation_w}, mode == CUDNN_CONVOLUTION};
-  return CUDNN_STATUS_SUCCESS;
+      pads, pads, {1, stride_h, stride_w}, {1, dilation_h, dilation_w}, mode == CUDNN_CONVOLUTION};
+  return of<Geometry>(made).set = true, CUDNN_STATUS_SUCCESS;
 }
 cudnnStatus_t cudnnSetConvolutionGroupCount(cudnnConvolutionDescriptor_t made, int groups) {
   if (groups < 1) return bad("groups");
@@ -213,17 +215,19 @@ namespace stepplan::gpu {
 void hold(Queue, int64_t) {}
 void plain_convolution(Queue, ConvKind kind, const Conv& s, const void* a, const void* b, const float* bias, void* out) {
   const bool low = s.element == Element::bfloat16;
-  const auto tensor = [&](int64_t n, int64_t c, int64_t h, int64_t w) {
-    return mocks::Tensor{{n, c, h, w}, {h * w * c, 1, w * c, c}, low};
+  const auto tensor = [&](int64_t n, int64_t c, int64_t d, int64_t h, int64_t w) {
+    return mocks::Tensor::of({n, c, d, h, w}, {d * h * w * c, 1, h * w * c, w * c, c}, low);
   };
-  const mocks::Geometry geometry{{s.pad_h, s.pad_w}, {}, {s.stride_h, s.stride_w}, {s.dilation_h, s.dilation_w}};
-  const mocks::Convolved c{kind, tensor(s.n, s.ic, s.ih, s.iw), tensor(s.oc, s.group_channels(), s.kh, s.kw),
-                           tensor(s.n, s.oc, s.oh, s.ow), geometry};
+  const mocks::Geometry geometry{{s.depth.pad, s.pad_h, s.pad_w}, {}, {s.depth.stride, s.stride_h, s.stride_w},
+                                 {s.depth.dilation, s.dilation_h, s.dilation_w}};
+  const mocks::Convolved c{kind, tensor(s.n, s.ic, s.depth.in, s.ih, s.iw),
+                           tensor(s.oc, s.group_channels(), s.depth.kernel, s.kh, s.kw),
+                           tensor(s.n, s.oc, s.depth.out, s.oh, s.ow), geometry};
   const bool forward = kind == ConvKind::forward, data = kind == ConvKind::backward_data;
   const auto sums = c.sums({data ? out : a, forward || data ? b : out, forward ? out : data ? a : b});
-  c.result().each([&](int64_t n, int64_t k, int64_t h, int64_t w) {
-    const int64_t at = c.result().offset(n, k, h, w);
-    mocks::put(out, low, at, sums[static_cast<size_t>(at)] + (bias != nullptr ? bias[k] : 0.0f));
+  c.result().each([&](const mocks::Five& place) {
+    const int64_t at = c.result().offset(place);
+    mocks::put(out, low, at, sums[static_cast<size_t>(at)] + (bias != nullptr ? bias[place[1]] : 0.0f));
   });
   mocks::now += 16.0f;
 }
@@ -296,6 +300,7 @@ Conv shape_of(const int64_t* fields) {
                               &shape.dilation_w, &shape.groups};
   for (int64_t* number : numbers) *number = *fields++;
   shape.bias = fields[0] == 1, shape.element = static_cast<Element>(fields[1]);
+  shape.depth = {fields[2], fields[3], fields[4], fields[5], fields[6], fields[7]};
   return shape;
 }
 
@@ -355,6 +360,9 @@ const char* workspace(int64_t kind, const int64_t* fields, const char* name) {
     lines = std::to_string(Convolution(libraries, static_cast<ConvKind>(kind), shape_of(fields), name).workspace_bytes());
   });
 }
+
+/// Whether the library is asked for volumes.
+int64_t of_volumes(const int64_t* fields) { return axes_of(shape_of(fields)).size() == 3; }
 
 /// The names of what would be timed, one per line; of all the older interface's algorithms.
 const char* candidates(int64_t kind, const int64_t* fields, int64_t tf32) {

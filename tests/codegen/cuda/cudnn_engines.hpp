@@ -185,17 +185,17 @@ inline cudnnStatus_t execute(Handle& handle, const Made& plan, const Made& pack)
   const Tensor sum = c.result(), bias = work.adds != nullptr ? tensor_of(work.bias()) : Tensor{};
   const Tensor kept = work.adds != nullptr ? tensor_of(work.y()) : sum;
   void* const out = memory[id(work.adds != nullptr ? work.y() : work.sum())];
-  sum.each([&](int64_t n, int64_t k, int64_t h, int64_t w) {
-    double value = share * alpha * sums[static_cast<size_t>(sum.offset(n, k, h, w))];
-    if (beta != 0.0) value += beta * number(out, sum.low, sum.offset(n, k, h, w));
+  sum.each([&](const Five& place) {
+    double value = share * alpha * sums[static_cast<size_t>(sum.offset(place))];
+    if (beta != 0.0) value += beta * number(out, sum.low, sum.offset(place));
     if (work.adds != nullptr) {
       uint32_t between = 0;  // as it is stored
       put(&between, sum.low, 0, value);
-      const auto [ns, ks, hs, ws] = bias.dims;
-      value = number(&between, sum.low, 0) +
-              number(memory[id(work.bias())], bias.low, bias.offset(n % ns, k % ks, h % hs, w % ws));
+      Five repeated = place;
+      for (size_t i = 0; i < repeated.size(); ++i) repeated[i] %= bias.dims[i];
+      value = number(&between, sum.low, 0) + number(memory[id(work.bias())], bias.low, bias.offset(repeated));
     }
-    put(out, kept.low, kept.offset(n, k, h, w), value);
+    put(out, kept.low, kept.offset(place), value);
   });
   ran_on = handle.stream;
   mocks::work(engine_of(config).milliseconds);

@@ -174,20 +174,19 @@ inline bool passing(const Made& tensor) { return tensor.one<bool>(CUDNN_ATTR_TEN
 inline int64_t id(const Made& tensor) { return tensor.integer(CUDNN_ATTR_TENSOR_UNIQUE_ID); }
 
 inline Tensor tensor_of(const Made& d) {
-  Tensor t{{}, {}, low(d), d.integer(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT)};
   const auto dims = d.list<int64_t>(CUDNN_ATTR_TENSOR_DIMENSIONS), strides = d.list<int64_t>(CUDNN_ATTR_TENSOR_STRIDES);
-  for (size_t i = 0; i < 4; ++i) t.dims[i] = dims[i], t.strides[i] = strides[i];
-  return t;
+  return Tensor::of(dims, strides, low(d), d.integer(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT));
 }
 
 inline Convolved convolved(const Made& d, const Names& names) {
   const Made& conv = d.part(names.conv);
-  const auto pair = [&](cudnnBackendAttributeName_t name) {
-    const auto found = conv.list<int64_t>(name);
-    return Two{found[0], found[1]};
+  const auto each = [&](cudnnBackendAttributeName_t name, int64_t of_images) {
+    auto found = conv.list<int64_t>(name);
+    if (found.size() == 2) found.insert(found.begin(), of_images);
+    return Three{found.at(0), found.at(1), found.at(2)};
   };
-  const Geometry geometry{pair(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS), pair(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS),
-                          pair(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES), pair(CUDNN_ATTR_CONVOLUTION_DILATIONS),
+  const Geometry geometry{each(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, 0), each(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, 0),
+                          each(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, 1), each(CUDNN_ATTR_CONVOLUTION_DILATIONS, 1),
                           conv.one<cudnnConvolutionMode_t>(CUDNN_ATTR_CONVOLUTION_CONV_MODE) == CUDNN_CONVOLUTION};
   return {names.kind, tensor_of(d.part(names.x)), tensor_of(d.part(names.w)), tensor_of(d.part(names.y)), geometry};
 }
@@ -235,11 +234,11 @@ inline cudnnStatus_t check_tensor(const Made& d) {
   const auto below_one = [](int64_t n) { return n < 1; };
   if (type != CUDNN_DATA_FLOAT && type != CUDNN_DATA_BFLOAT16) return unsupported("a type of numbers");
   if (dims.size() != strides.size()) return bad("dimensions and strides");
-  if (dims.size() != 4) return unsupported("other than four dimensions");
+  if (dims.size() != 4 && dims.size() != 5) return unsupported("other than images or volumes");
   if (std::any_of(dims.begin(), dims.end(), below_one) || std::any_of(strides.begin(), strides.end(), below_one))
     return bad("a dimension or stride");
   std::map<int64_t, int64_t> by_stride;  // from the innermost dimension on
-  for (size_t i = 0; i < 4; ++i)
+  for (size_t i = 0; i < dims.size(); ++i)
     if (dims[i] > 1 && !by_stride.emplace(strides[i], dims[i]).second) return bad("elements in one place");
   for (int64_t reach = 1; const auto& [stride, count] : by_stride) {
     if (stride < reach) return bad("elements in one place");
@@ -260,15 +259,16 @@ inline cudnnStatus_t check_convolution(const Made& d) {
       if (value < least) return bad("a padding, stride or dilation");
   }
   if (d.one<cudnnDataType_t>(CUDNN_ATTR_CONVOLUTION_COMP_TYPE) != CUDNN_DATA_FLOAT) return unsupported("sums not in float");
-  return spatial == 2 ? CUDNN_STATUS_SUCCESS : unsupported("other than two spatial dimensions");
+  return spatial == 2 || spatial == 3 ? CUDNN_STATUS_SUCCESS : unsupported("other than images or volumes");
 }
 
 inline cudnnStatus_t check_operation(const Made& d, const Names& names) {
   const Convolved c = convolved(d, names);
   const std::string wrong = misfit(c.x, c.w, c.y, c.geometry);
   if (!wrong.empty()) return bad(wrong);
-  const auto [k, n, r, s] = c.w.dims;
-  return c.w.reach() == k * n * r * s ? CUDNN_STATUS_SUCCESS : unsupported("weights with gaps");
+  if ((d.part(names.conv).integer(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS) == 2) != c.x.of_images) return bad("images and volumes");
+  const auto [k, n, z, r, s] = c.w.dims;
+  return c.w.reach() == k * n * z * r * s ? CUDNN_STATUS_SUCCESS : unsupported("weights with gaps");
 }
 
 inline cudnnStatus_t check_addition(const Made& d) {
@@ -277,9 +277,12 @@ inline cudnnStatus_t check_addition(const Made& d) {
       mode.one<cudnnDataType_t>(CUDNN_ATTR_POINTWISE_MATH_PREC) != CUDNN_DATA_FLOAT)
     return unsupported("other than additions in float");
   const Tensor y = tensor_of(d.part(CUDNN_ATTR_OPERATION_POINTWISE_YDESC));
-  for (auto name : {CUDNN_ATTR_OPERATION_POINTWISE_XDESC, CUDNN_ATTR_OPERATION_POINTWISE_BDESC})
-    for (size_t i = 0; i < 4; ++i)
-      if (const int64_t n = tensor_of(d.part(name)).dims[i]; n != 1 && n != y.dims[i]) return bad("operands of other sizes");
+  for (auto name : {CUDNN_ATTR_OPERATION_POINTWISE_XDESC, CUDNN_ATTR_OPERATION_POINTWISE_BDESC}) {
+    const Tensor operand = tensor_of(d.part(name));
+    if (operand.of_images != y.of_images) return bad("images and volumes");
+    for (size_t i = 0; i < y.dims.size(); ++i)
+      if (operand.dims[i] != 1 && operand.dims[i] != y.dims[i]) return bad("operands of other sizes");
+  }
   return CUDNN_STATUS_SUCCESS;
 }
 

@@ -41,24 +41,43 @@ inline bool may_touch(const void* start, int64_t bytes) {
   return std::any_of(allocated.begin(), allocated.end(), [&](const auto& m) { return m.first <= from && to <= m.second; });
 }
 
-using Four = std::array<int64_t, 4>;  // images, channels, rows, columns; of weights: results, operands of each, taps
-using Two = std::array<int64_t, 2>;
+using Five = std::array<int64_t, 5>;  // volumes, channels, depths, rows, columns; of weights: results, operands of each, taps
+using Three = std::array<int64_t, 3>;
 
+/// Images are volumes of one depth, `of_images`.
 struct Tensor {
-  Four dims{}, strides{};
+  Five dims{}, strides{};
   bool low = false;
   int64_t alignment = 4;
+  bool of_images = true;
 
-  int64_t offset(int64_t n, int64_t c, int64_t h, int64_t w) const {
-    return n * strides[0] + c * strides[1] + h * strides[2] + w * strides[3];
+  /// As a library is told: dimensions of images, or of volumes.
+  static Tensor of(const std::vector<int64_t>& dims, const std::vector<int64_t>& strides, bool low, int64_t alignment = 4) {
+    const bool flat = dims.size() == 4;
+    const auto five = [flat](std::vector<int64_t> four, int64_t of_depths) {
+      if (flat) four.insert(four.begin() + 2, of_depths);
+      return Five{four.at(0), four.at(1), four.at(2), four.at(3), four.at(4)};
+    };
+    return {five(dims, 1), five(strides, dims.at(0) * strides.at(0)), low, alignment, flat};
   }
-  int64_t reach() const { return offset(dims[0] - 1, dims[1] - 1, dims[2] - 1, dims[3] - 1) + 1; }
+
+  int64_t offset(const Five& at) const {
+    int64_t found = 0;
+    for (size_t i = 0; i < at.size(); ++i) found += at[i] * strides[i];
+    return found;
+  }
+  int64_t reach() const {
+    Five last = dims;
+    for (int64_t& n : last) --n;
+    return offset(last) + 1;
+  }
   template <class Visit>
   void each(Visit visit) const {
     for (int64_t n = 0; n < dims[0]; ++n)
       for (int64_t c = 0; c < dims[1]; ++c)
-        for (int64_t h = 0; h < dims[2]; ++h)
-          for (int64_t w = 0; w < dims[3]; ++w) visit(n, c, h, w);
+        for (int64_t d = 0; d < dims[2]; ++d)
+          for (int64_t h = 0; h < dims[3]; ++h)
+            for (int64_t w = 0; w < dims[4]; ++w) visit(Five{n, c, d, h, w});
   }
 };
 
@@ -80,8 +99,8 @@ inline cudnnStatus_t usable(void* space, int64_t needed) {
 }
 
 struct Geometry {
-  Two before{}, behind{}, stride{}, dilation{};
-  bool flipped = false;  // CUDNN_CONVOLUTION, not CUDNN_CROSS_CORRELATION
+  Three before{}, behind{}, stride{1, 1, 1}, dilation{1, 1, 1};  // of depths, rows, columns
+  bool flipped = false;                                           // CUDNN_CONVOLUTION, not CUDNN_CROSS_CORRELATION
 };
 
 const std::string kOtherSize = "a result of another size";
@@ -89,9 +108,10 @@ const std::string kOtherSize = "a result of another size";
 /// What does not fit; nothing where all does.
 inline std::string misfit(const Tensor& x, const Tensor& w, const Tensor& y, const Geometry& g) {
   if (x.low != w.low) return "data and weights of two types";
+  if (x.of_images != w.of_images || x.of_images != y.of_images) return "images and volumes";
   if (x.dims[1] % w.dims[1] != 0 || w.dims[0] % (x.dims[1] / w.dims[1]) != 0) return "channels that make no groups";
   if (y.dims[0] != x.dims[0] || y.dims[1] != w.dims[0]) return "a result of other images or channels";
-  for (size_t i = 0; i < 2; ++i) {
+  for (size_t i = 0; i < 3; ++i) {
     const int64_t room = x.dims[2 + i] + g.before[i] + g.behind[i] - (w.dims[2 + i] - 1) * g.dilation[i] - 1;
     if (room < 0 || y.dims[2 + i] != room / g.stride[i] + 1) return kOtherSize;
   }
@@ -112,21 +132,28 @@ struct Convolved {
     const std::vector<double> xs = values(x, memory[0]), ws = values(w, memory[1]), ys = values(y, memory[2]);
     std::vector<double> found(static_cast<size_t>(result().reach()));
     const int64_t groups = x.dims[1] / w.dims[1], thick = w.dims[0] / groups;
-    const auto& [before, behind, stride, dilation, flipped] = geometry;
-    y.each([&](int64_t n, int64_t k, int64_t p, int64_t q) {
-      for (int64_t r = 0; r < w.dims[2]; ++r)
-        for (int64_t s = 0; s < w.dims[3]; ++s) {
-          const int64_t h = p * stride[0] - before[0] + (flipped ? w.dims[2] - 1 - r : r) * dilation[0];
-          const int64_t i = q * stride[1] - before[1] + (flipped ? w.dims[3] - 1 - s : s) * dilation[1];
-          if (h < 0 || h >= x.dims[2] || i < 0 || i >= x.dims[3]) continue;
-          for (int64_t c = 0; c < w.dims[1]; ++c) {
-            const auto at_x = static_cast<size_t>(x.offset(n, k / thick * w.dims[1] + c, h, i));
-            const auto at_w = static_cast<size_t>(w.offset(k, c, r, s)), at_y = static_cast<size_t>(y.offset(n, k, p, q));
-            if (kind == ConvKind::forward) found[at_y] += xs[at_x] * ws[at_w];
-            else if (kind == ConvKind::backward_data) found[at_x] += ws[at_w] * ys[at_y];
-            else found[at_w] += xs[at_x] * ys[at_y];
-          }
+    y.each([&](const Five& at) {
+      const auto at_y = static_cast<size_t>(y.offset(at));
+      const int64_t k = at[1];
+      for (int64_t tap = 0; tap < w.dims[2] * w.dims[3] * w.dims[4]; ++tap) {
+        const Three taps{tap / w.dims[4] / w.dims[3], tap / w.dims[4] % w.dims[3], tap % w.dims[4]};
+        Five from{at[0], 0, 0, 0, 0};
+        bool inside = true;
+        for (size_t i = 0; i < 3; ++i) {
+          const int64_t own = geometry.flipped ? w.dims[2 + i] - 1 - taps[i] : taps[i];
+          from[2 + i] = at[2 + i] * geometry.stride[i] - geometry.before[i] + own * geometry.dilation[i];
+          inside = inside && from[2 + i] >= 0 && from[2 + i] < x.dims[2 + i];
         }
+        if (!inside) continue;
+        for (int64_t c = 0; c < w.dims[1]; ++c) {
+          from[1] = k / thick * w.dims[1] + c;
+          const auto at_x = static_cast<size_t>(x.offset(from));
+          const auto at_w = static_cast<size_t>(w.offset({k, c, taps[0], taps[1], taps[2]}));
+          if (kind == ConvKind::forward) found[at_y] += xs[at_x] * ws[at_w];
+          else if (kind == ConvKind::backward_data) found[at_x] += ws[at_w] * ys[at_y];
+          else found[at_w] += xs[at_x] * ys[at_y];
+        }
+      }
     });
     return found;
   }

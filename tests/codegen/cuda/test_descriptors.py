@@ -5,6 +5,7 @@ import contextlib
 import ctypes
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +34,15 @@ NUMBERS: dict[str, type] = {
 """Of attribute types; the others are enumerations."""
 
 
-def tensor(number: int, n: int, c: int, h: int, w: int, virtual: bool = False) -> Part:
+def tensor(number: int, n: int, c: int, *sizes: int, virtual: bool = False) -> Part:
+    """Channels-last: of images, whose sizes are rows and columns, or of volumes."""
+    inner = [c * prod(sizes[i + 1 :]) for i in range(len(sizes))]
     return (
         "TENSOR",
         {
             "TENSOR_DATA_TYPE": ("DATA_TYPE", ["DATA_FLOAT"]),
-            "TENSOR_DIMENSIONS": ("INT64", [n, c, h, w]),
-            "TENSOR_STRIDES": ("INT64", [h * w * c, 1, w * c, c]),
+            "TENSOR_DIMENSIONS": ("INT64", [n, c, *sizes]),
+            "TENSOR_STRIDES": ("INT64", [c * prod(sizes), 1, *inner]),
             "TENSOR_UNIQUE_ID": ("INT64", [number]),
             "TENSOR_BYTE_ALIGNMENT": ("INT64", [16]),
             "TENSOR_IS_VIRTUAL": ("BOOLEAN", [virtual]),

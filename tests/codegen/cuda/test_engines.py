@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from codegen.cpu.shapes import CONV_KINDS, conv_shape
-from codegen.cuda.probe import KINDS, probe
+from codegen.cpu.shapes import CONV_KINDS, ONE_DEEP
+from codegen.cuda.probe import KINDS, conv_fields, probe
 from planner.graph.model import DType
 from planner.graph.precision import mixed_precision
 from planner.ops.signature import signatures_of
@@ -52,8 +52,8 @@ def test_every_offer_is_planned_again_by_its_name(precision: str, hopper: bool) 
     for signature in signatures_of([graph]):
         if signature.op in CONV_KINDS:
             kind, low = KINDS[CONV_KINDS[signature.op]], signature.inputs[0].dtype is DType.BFLOAT16
-            shape = conv_shape(signature)[:16]
-            shape = (32, 64, 56, 56, 64, 56, 56, 3, 3, 1, 1, 1, 1, 1, 1, 1) if shape[7] == 3 else shape
+            shape = conv_fields(signature)
+            shape = (32, 64, 56, 56, 64, 56, 56, 3, 3, 1, 1, 1, 1, 1, 1, 1, *ONE_DEEP) if shape[7] == 3 else shape
             # With a bias, engines that add it: in bfloat16 a sum would be rounded twice otherwise.
             biased = kind == "forward" and shape[7] == 3
             found = probe("sm_90", False).offers(H200, kind, shape, precision == "tf32", low, biased)
@@ -69,6 +69,33 @@ def test_every_offer_is_planned_again_by_its_name(precision: str, hopper: bool) 
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_that_no_window_reaches(kind: str) -> None:
     """Padded by 1 in front alone, with windows of 3 by strides of 3: the last two rows and columns are left out."""
-    assert probe("sm_90", False).offers(
-        H200, kind, (32, 64, 55, 55, 64, 18, 18, 3, 3, 3, 3, 1, 1, 1, 1, 1), False, False, False
-    )
+    shape = (32, 64, 55, 55, 64, 18, 18, 3, 3, 3, 3, 1, 1, 1, 1, 1, *ONE_DEEP)
+    assert probe("sm_90", False).offers(H200, kind, shape, False, False, False)
+
+
+VOLUMES = {
+    "cubes": ((4, 64, 56, 56, 64, 56, 56, 3, 3, 1, 1, 1, 1, 1, 1, 1), (16, 16, 3, 1, 1, 1)),
+    "one channel": ((2, 1, 64, 64, 16, 64, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1), (32, 32, 3, 1, 1, 1)),
+    "few channels": ((2, 6, 9, 10, 10, 9, 10, 3, 3, 1, 1, 1, 1, 1, 1, 1), (8, 8, 3, 1, 1, 1)),
+    "strides": ((4, 64, 56, 56, 128, 28, 28, 2, 2, 2, 2, 0, 0, 1, 1, 1), (16, 8, 2, 2, 0, 1)),
+    "dilation": ((4, 32, 32, 32, 32, 32, 32, 3, 3, 1, 1, 2, 2, 2, 2, 1), (16, 16, 3, 1, 2, 2)),
+    "depthwise": ((4, 64, 56, 56, 64, 56, 56, 3, 3, 1, 1, 1, 1, 1, 1, 64), (16, 16, 3, 1, 1, 1)),
+    "depths alone": ((4, 64, 28, 28, 64, 28, 28, 1, 1, 1, 1, 0, 0, 1, 1, 1), (16, 16, 3, 1, 1, 1)),
+    "padded in front": ((4, 64, 28, 28, 64, 28, 28, 3, 3, 1, 1, 1, 1, 1, 1, 1), (16, 15, 3, 1, 1, 1)),
+}
+"""Conv's fields: those of images, and Depth's."""
+
+
+@needs_toolkit
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", VOLUMES)
+def test_volumes(name: str, kind: str) -> None:
+    """In every precision there are engines; with a bias, those that add it."""
+    fields, depth = VOLUMES[name]
+    for precision in ("float32", "tf32", "bf16"):
+        for biased in (False, True) if kind == "forward" else (False,):
+            given = ((*fields, *depth), precision == "tf32", precision == "bf16", biased)
+            found = probe("sm_90", False).offers(H200, kind, *given)
+            assert found, precision
+            assert all(re.fullmatch(r"(biased_)?engine_\d+(\.\d+_-?\d+)*", name) for name, _, _ in found)
+            assert all(name.startswith("biased_") == biased for name, _, _ in found)
