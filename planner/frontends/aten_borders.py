@@ -7,7 +7,7 @@ Pixels are rows of a table, and every result names the one that it is: one pass,
 from typing import Any
 
 from planner.frontends.aten import Context, lowers
-from planner.frontends.aten_volumes import pixels_of, volume_of
+from planner.frontends.volumes import pixels_of, volume_of
 from planner.ops.embedding import EmbeddingAttrs
 
 

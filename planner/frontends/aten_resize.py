@@ -5,7 +5,7 @@ from typing import Any
 
 from planner.frontends.aten import Context, lowers
 from planner.frontends.aten_layers import transpose_images
-from planner.frontends.aten_volumes import images_of, pixels_of, volume_of
+from planner.frontends.volumes import images_of, pixels_of, volume_of
 from planner.ops.interpolate import InterpolateAttrs
 
 

@@ -1,17 +1,12 @@
-"""ATen's layers over volumes (N, C, D, H, W), as layers over images.
+"""ATen's layers over volumes (N, C, D, H, W): see volumes.py."""
 
-Between layers a volume is a view of a channels-last image (N, C, D, H W), whose bytes are those of all depths' images:
-nothing is turned. Pooling goes dimension by dimension: first every depth's image, then depths against pixels. A
-convolution whose kernel has one depth is one over images; others are ops of their own (ops/conv3d.py).
-"""
-
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
 from planner.frontends.aten import Context, lowers, require
 from planner.frontends.aten_layers import average_pool, max_pool_images
-from planner.ops.conv import ConvAttrs
-from planner.ops.conv3d import Conv3dAttrs, Conv3dTransposeAttrs
+from planner.frontends.volumes import by_dimension, convolve, transpose, volume_of
 from planner.ops.pool import AdaptivePoolAttrs
 
 
@@ -20,100 +15,40 @@ def _three(value: Any) -> list[int]:
     return given * 3 if len(given) == 1 else given
 
 
-# -- pixels ----------------------------------------------------------------------------------------------------
-def pixels_of(c: Context, x: str) -> str:
-    """(N, C, D, H, W) -> (N, D, H, W, C)."""
-    n, channels, depth, height, width = c.shape(x)
-    image = c.reshape(x, (n, channels, depth, height * width))
-    return c.reshape(c.permute(image, (0, 2, 3, 1)), (n, depth, height, width, channels))
-
-
-def images_of(c: Context, pixels: str) -> str:
-    """(N, D, H, W, C) -> (N D, C, H, W), channels-last."""
-    n, depth, *image = c.shape(pixels)
-    return c.permute(c.reshape(pixels, (n * depth, *image)), (0, 3, 1, 2))
-
-
-def volume_of(c: Context, images: str, n: int) -> str:
-    """(N D, C, H, W) -> (N, C, D, H, W)."""
-    total, channels, height, width = c.shape(images)
-    depth = total // n
-    y = c.reshape(c.permute(images, (0, 2, 3, 1)), (n, depth, height * width, channels))
-    return c.reshape(c.permute(y, (0, 3, 1, 2)), (n, channels, depth, height, width))
-
-
 # -- convolution -----------------------------------------------------------------------------------------------
 def _batched(c: Context, x: str) -> tuple[str, bool]:
     """(C, D, H, W) as a batch of one, and whether it was one."""
     return (c.unsqueeze(x, 0), True) if c.rank(x) == 4 else (x, False)
 
 
-def _flat(c: Context, w: str) -> str:
-    """Weights (O, I, KD, KH, KW) with a kernel's depths below each other, (O, I, KD KH, KW)."""
-    outputs, inputs, *_, width = c.shape(w)
-    return c.reshape(w, (outputs, inputs, -1, width))
-
-
 @lowers("conv3d")
 def conv3d(c: Context, x: Any, w: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> str:
     x, single = _batched(c, c.val(x))
-    w = c.val(w)
-    stride, dilation = _three(stride), _three(dilation)
+    w, dilation = c.val(w), _three(dilation)
     if isinstance(padding, str):
         total = [d * (k - 1) for d, k in zip(dilation, c.shape(w)[2:], strict=True)]
         sides = [(0, 0)] * 3 if padding == "valid" else [(t // 2, t - t // 2) for t in total]
     else:
         sides = [(p, p) for p in _three(padding)]
-    n, _, depth = c.shape(x)[:3]
-    pixels, kernel = pixels_of(c, x), c.shape(w)[2]
-    common = {"padding": (*sides[1], *sides[2]), "groups": groups}
-    images = {"stride": tuple(stride[1:]), "dilation": tuple(dilation[1:]), **common}
-    if kernel == 1 and sides[0] == (0, 0):
-        taken = pixels if stride[0] == 1 else c.slice(pixels, 1, 0, depth, stride[0])
-        y = c.op("conv2d", images_of(c, taken), _flat(c, w), *_given(c, bias), attrs=ConvAttrs.model_validate(images))
-    else:
-        deep = _deep(depth, kernel, stride[0], sides[0], dilation[0])
-        attrs = Conv3dAttrs.model_validate(images | deep)
-        require(attrs.results > 0, "a kernel deeper than the data")
-        y = c.op("conv3d", images_of(c, pixels), _flat(c, w), *_given(c, bias), attrs=attrs)
-    y = volume_of(c, y, n)
+    y = convolve(c, x, w, None if bias is None else c.val(bias), _three(stride), sides, dilation, groups)
+    require(y is not None, "a kernel deeper than the data")
+    assert y is not None
     return c.select(y, 0, 0) if single else y
-
-
-def _given(c: Context, bias: Any) -> list[str]:
-    return [] if bias is None else [c.val(bias)]
-
-
-def _deep(depth: int, kernel: int, stride: int, sides: tuple[int, int], dilation: int) -> dict[str, Any]:
-    """How a kernel goes through the depths of volumes that are convolved."""
-    steps = {"depth_stride": stride, "depth_padding": sides, "depth_dilation": dilation}
-    return {"depth": depth, "kernel_depth": kernel, **steps}
 
 
 def conv_transpose3d(
     c: Context, x: Any, w: Any, bias: Any, stride: Any, padding: Any, output_padding: Any, groups: int, dilation: Any
 ) -> str:
-    """The result's depths are those that a convolution by the same kernel would make the data's of."""
     x, single = _batched(c, c.val(x))
-    w = c.val(w)
-    stride, padding, dilation = _three(stride), _three(padding), _three(dilation)
-    more = _three(output_padding)
+    stride, more = _three(stride), _three(output_padding)
     require(all(o < s for o, s in zip(more, stride, strict=True)), "an output_padding of a stride or more")
-    n, _, before = c.shape(x)[:3]
-    kernel = c.shape(w)[2]
-    depth = (before - 1) * stride[0] + dilation[0] * (kernel - 1) + 1 + more[0] - 2 * padding[0]
-    require(depth > 0, "padding beyond the data")
-    attrs = Conv3dTransposeAttrs(
-        stride=(stride[1], stride[2]),
-        padding=(padding[1], padding[1], padding[2], padding[2]),
-        dilation=(dilation[1], dilation[2]),
-        groups=groups,
-        output_padding=(more[1], more[2]),
-        **_deep(depth, kernel, stride[0], (padding[0], padding[0]), dilation[0]),
-    )
-    y = c.op("conv_transpose3d", images_of(c, pixels_of(c, x)), _flat(c, w), attrs=attrs)
-    y = c.op("add", y, c.reshape(c.val(bias), (c.shape(y)[1], 1, 1))) if bias is not None else y
-    y = volume_of(c, y, n)
+    sides = [(p, p) for p in _three(padding)]
+    images = transpose(c, x, c.val(w), stride, sides, _three(dilation), groups, more)
+    require(images is not None, "padding beyond the data")
+    assert images is not None
+    if bias is not None:
+        images = c.op("add", images, c.reshape(c.val(bias), (c.shape(images)[1], 1, 1)))
+    y = volume_of(c, images, c.shape(x)[0])
     return c.select(y, 0, 0) if single else y
 
 
@@ -121,14 +56,9 @@ lowers("conv_transpose3d")(conv_transpose3d)
 
 
 # -- pooling ---------------------------------------------------------------------------------------------------
-def _by_dimension(c: Context, x: str, pool: Any) -> str:
-    """`pool(images, depth)` on the images of all depths, then on (depth, pixels) with windows of one pixel."""
+def _by_dimension(c: Context, x: str, pool: Callable[[str, bool], str]) -> str:
     x, single = _batched(c, x)
-    n = c.shape(x)[0]
-    y = volume_of(c, pool(images_of(c, pixels_of(c, x)), False), n)
-    *lead, depth, height, width = c.shape(y)
-    y = pool(c.reshape(y, (*lead, depth, height * width)), True)
-    y = c.reshape(y, (*lead, c.shape(y)[2], height, width))
+    y = by_dimension(c, x, pool)
     return c.select(y, 0, 0) if single else y
 
 

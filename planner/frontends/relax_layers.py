@@ -1,11 +1,12 @@
 """Relax operators whose lowering takes more than a line, and those of ONNX that arrive whole (`onnx.*`)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from planner.frontends import volumes
 from planner.frontends.emitter import LARGEST_WINDOW
 from planner.frontends.relax_ops import Call, Lowering, Ref, Unsupported, lowers, references
 from planner.graph.model import DType, Role
@@ -53,6 +54,21 @@ def _conv1d(s: Lowering, call: Call) -> str:
     return e.squeeze(e.op("conv2d", x, w, attrs=attrs), [-2])
 
 
+@lowers("nn.conv3d")
+def _conv3d(s: Lowering, call: Call) -> str:
+    a = call.attrs
+    steps = (a["strides"], _ends(a["padding"]), a["dilation"], a["groups"])
+    y = volumes.convolve(s.e, s.val(call.args[0]), s.val(call.args[1]), None, *steps)
+    if y is None:
+        raise Unsupported("a kernel deeper than the data")
+    return y
+
+
+def _ends(padding: list[int]) -> list[tuple[int, int]]:
+    """Relax lists those before all dimensions first."""
+    return list(zip(padding[: len(padding) // 2], padding[len(padding) // 2 :], strict=True))
+
+
 @lowers("nn.conv2d_transpose")
 def _conv2d_transpose(s: Lowering, call: Call) -> str:
     a = call.attrs
@@ -64,6 +80,16 @@ def _conv2d_transpose(s: Lowering, call: Call) -> str:
         output_padding=a["output_padding"],
     )
     return s.e.op("conv_transpose2d", s.val(call.args[0]), s.val(call.args[1]), attrs=attrs)
+
+
+@lowers("nn.conv3d_transpose")
+def _conv3d_transpose(s: Lowering, call: Call) -> str:
+    a, x = call.attrs, s.val(call.args[0])
+    steps = (a["strides"], _ends(a["padding"]), a["dilation"], a["groups"], a["output_padding"])
+    images = volumes.transpose(s.e, x, s.val(call.args[1]), *steps)
+    if images is None:
+        raise Unsupported("padding beyond the data")
+    return volumes.volume_of(s.e, images, s.e.shape(x)[0])
 
 
 @lowers("matmul")
@@ -124,48 +150,60 @@ def _dropout(s: Lowering, call: Call) -> Any:
 
 
 # -- pooling ---------------------------------------------------------------------------------------------------
-@lowers("nn.max_pool2d", "nn.max_pool1d")
+@lowers("nn.max_pool3d", "nn.max_pool2d", "nn.max_pool1d")
 def _max_pool(s: Lowering, call: Call) -> str:
-    a = _flat(call)
-    attrs = MaxPoolAttrs(
-        kernel=a["pool_size"],
-        stride=a["strides"],
-        padding=_sides(a["padding"]),
-        dilation=a["dilation"],
-        ceil_mode=bool(a["ceil_mode"]),
-    )
-    return _pooled(s, call, "max_pool2d", attrs)
+    def pool(images: str, a: Mapping[str, Any]) -> str:
+        attrs = MaxPoolAttrs(
+            kernel=a["pool_size"],
+            stride=a["strides"],
+            padding=_sides(a["padding"]),
+            dilation=a["dilation"],
+            ceil_mode=bool(a["ceil_mode"]),
+        )
+        return s.e.op("max_pool2d", images, attrs=attrs)
+
+    return _pooled(s, call, pool)
 
 
-@lowers("nn.avg_pool2d", "nn.avg_pool1d")
+@lowers("nn.avg_pool3d", "nn.avg_pool2d", "nn.avg_pool1d")
 def _avg_pool(s: Lowering, call: Call) -> str:
-    a = _flat(call)
-    if any(d != 1 for d in a["dilation"]):
+    if any(d != 1 for d in call.attrs["dilation"]):
         raise Unsupported("an average over a dilated window")
-    attrs = AvgPoolAttrs(
-        kernel=a["pool_size"],
-        stride=a["strides"],
-        padding=_sides(a["padding"]),
-        ceil_mode=bool(a["ceil_mode"]),
-        count_include_pad=bool(a["count_include_pad"]),
-    )
-    return _pooled(s, call, "avg_pool2d", attrs)
+
+    def pool(images: str, a: Mapping[str, Any]) -> str:
+        attrs = AvgPoolAttrs(
+            kernel=a["pool_size"],
+            stride=a["strides"],
+            padding=_sides(a["padding"]),
+            ceil_mode=bool(a["ceil_mode"]),
+            count_include_pad=bool(a["count_include_pad"]),
+        )
+        return s.e.op("avg_pool2d", images, attrs=attrs)
+
+    return _pooled(s, call, pool)
 
 
-def _flat(call: Call) -> dict[str, Any]:
-    """The attributes of a pooling, of one dimension as for images of one row."""
-    if not call.op.endswith("1d"):
-        return call.attrs
-    wide: dict[str, Any] = {k: [1, *call.attrs[k]] for k in ("pool_size", "strides", "dilation")}
-    before, after = call.attrs["padding"]
-    return {**call.attrs, **wide, "padding": [0, before, 0, after]}
-
-
-def _pooled(s: Lowering, call: Call, op: str, attrs: Any) -> str:
-    x = s.val(call.args[0])
+def _pooled(s: Lowering, call: Call, pool: Callable[[str, Mapping[str, Any]], str]) -> str:
+    """`pool(images, attributes)`: of sequences, as images of one row; of volumes, dimension by dimension."""
+    x, a = s.val(call.args[0]), call.attrs
     if call.op.endswith("2d"):
-        return s.e.op(op, x, attrs=attrs)
-    return s.e.squeeze(s.e.op(op, s.e.unsqueeze(x, -2), attrs=attrs), [-2])
+        return pool(x, a)
+    ends = _ends(a["padding"])
+    if call.op.endswith("1d"):
+        flat = {k: [1, *a[k]] for k in _WINDOW} | {"padding": [0, ends[0][0], 0, ends[0][1]]}
+        return s.e.squeeze(pool(s.e.unsqueeze(x, -2), a | flat), [-2])
+
+    def part(images: str, deep: bool) -> str:
+        (before, behind), *others = ends
+        sizes = {k: [a[k][0], 1] if deep else a[k][1:] for k in _WINDOW}
+        sides = [before, 0, behind, 0] if deep else [others[0][0], others[1][0], others[0][1], others[1][1]]
+        return pool(images, a | sizes | {"padding": sides})
+
+    return volumes.by_dimension(s.e, x, part)
+
+
+_WINDOW = ("pool_size", "strides", "dilation")
+"""Attributes with a number per dimension."""
 
 
 # -- reductions ------------------------------------------------------------------------------------------------

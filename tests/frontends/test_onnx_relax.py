@@ -211,6 +211,31 @@ def test_residual_blocks(tmp_path: Path) -> None:
     )
 
 
+def test_volumes(tmp_path: Path) -> None:
+    nodes = [
+        N("Conv", ["x", "w1", "b1"], ["a"], pads=[1, 0, 1, 1, 2, 0], strides=[1, 2, 1]),
+        N("BatchNormalization", ["a", "g", "b", "m", "v"], ["n"], epsilon=1e-5),
+        N("Relu", ["n"], ["r"]),
+        N("MaxPool", ["r"], ["p"], kernel_shape=[2, 3, 2], strides=[2, 1, 1], pads=[0, 1, 0, 0, 1, 1]),
+        N("ConvTranspose", ["p", "w2"], ["t"], strides=[2, 1, 2], pads=[0, 1, 0, 0, 0, 0]),
+        N("AveragePool", ["t"], ["q"], kernel_shape=[2, 2, 3], strides=[2, 2, 2]),
+        N("GlobalAveragePool", ["q"], ["e"]),
+        N("Flatten", ["e"], ["y"]),
+    ]
+    statistics = {"g": normal(4), "b": normal(4), "m": normal(4), "v": np.abs(normal(4))}
+    weights: Weights = {"w1": normal(4, 2, 3, 3, 2), "b1": normal(4), "w2": normal(4, 3, 2, 2, 3), **statistics}
+
+    def reference(x: Tensor, w: dict[str, Tensor]) -> Tensor:
+        a = F.conv3d(F.pad(x, (1, 0, 0, 2, 1, 1)), w["w1"], w["b1"], stride=(1, 2, 1))
+        r = torch.relu(F.batch_norm(a, None, None, w["g"], w["b"], True))
+        p = F.max_pool3d(F.pad(r, (0, 1, 1, 1)), (2, 3, 2), (2, 1, 1))
+        t = F.conv_transpose3d(p, w["w2"], stride=(2, 1, 2))[:, :, :, 1:]
+        return F.avg_pool3d(t, (2, 2, 3), 2).mean((2, 3, 4))
+
+    captured = open_model(save(tmp_path / "net.onnx", nodes, [2, 2, 4, 8, 6], weights))
+    agree(captured, normal(2, 2, 4, 8, 6), reference, "cross_entropy")
+
+
 def ones(*shape: int) -> np.ndarray:
     return np.array(shape)
 
