@@ -60,8 +60,8 @@ def convolve(
     sides: Sides,
     dilation: Sequence[int],
     groups: int,
-) -> str | None:
-    """None: the kernel is deeper than the data."""
+) -> str:
+    """Of (N, C, D, H, W) and weights (O, I / groups, KD, KH, KW). SP1002: the kernel is larger than the padded data."""
     n, _, depth = e.shape(x)[:3]
     pixels, kernel = pixels_of(e, x), e.shape(w)[2]
     images = {
@@ -74,11 +74,10 @@ def convolve(
     if kernel == 1 and sides[0] == (0, 0):
         taken = pixels if stride[0] == 1 else e.slice(pixels, 1, 0, depth, stride[0])
         y = e.op("conv2d", images_of(e, taken), _flat(e, w), *more, attrs=ConvAttrs.model_validate(images))
-        return volume_of(e, y, n)
-    attrs = Conv3dAttrs.model_validate(images | _deep(depth, kernel, stride[0], sides[0], dilation[0]))
-    if attrs.results < 1:
-        return None
-    return volume_of(e, e.op("conv3d", images_of(e, pixels), _flat(e, w), *more, attrs=attrs), n)
+    else:
+        attrs = Conv3dAttrs.model_validate(images | _deep(depth, kernel, stride[0], sides[0], dilation[0]))
+        y = e.op("conv3d", images_of(e, pixels), _flat(e, w), *more, attrs=attrs)
+    return volume_of(e, y, n)
 
 
 def transpose(
@@ -90,13 +89,11 @@ def transpose(
     dilation: Sequence[int],
     groups: int,
     output_padding: Sequence[int],
-) -> str | None:
-    """A transposed convolution, as images (N D, C, H, W); None: all is padded away. The result's depths are those that
-    a convolution by the same kernel would make the data's of."""
+) -> str:
+    """A transposed convolution, as images (N D, C, H, W). The result's depths are those that a convolution by the same
+    kernel would make the data's of. SP1002: all is padded away."""
     before, kernel = e.shape(x)[2], e.shape(w)[2]
     depth = (before - 1) * stride[0] + dilation[0] * (kernel - 1) + 1 + output_padding[0] - sum(sides[0])
-    if depth < 1:
-        return None
     attrs = Conv3dTransposeAttrs(
         stride=(stride[1], stride[2]),
         padding=(*sides[1], *sides[2]),

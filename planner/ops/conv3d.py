@@ -70,24 +70,25 @@ def _plane(w: TensorType, attrs: Conv3dAttrs) -> TensorType:
     return w.model_copy(update={"shape": (o, i, rows // attrs.kernel_depth, columns)})
 
 
-def _volumes(attrs: Conv3dAttrs, x: TensorType, w: TensorType, y: TensorType | None = None) -> int:
-    """How many there are. SP1002: depths do not fit."""
+def _require_possible(attrs: Conv3dAttrs, x: TensorType, w: TensorType) -> None:
+    """SP1002: sizes and steps that no kernel has."""
     steps = (attrs.depth, attrs.kernel_depth, attrs.depth_stride, attrs.depth_dilation)
-    if min(steps) < 1 or min(attrs.depth_padding) < 0 or len(x.shape) != 4 or len(w.shape) != 4:
+    if min(steps) < 1 or min(attrs.depth_padding) < 0:
         raise misfit(f"a 3-D convolution has impossible attributes {attrs.text()}", "depths and steps count from 1")
-    if x.shape[0] % attrs.depth or w.shape[2] % attrs.kernel_depth:
-        problem = f"{x.text()} and {w.text()} are not whole volumes of {attrs.depth} and {attrs.kernel_depth} depths"
+    if len(x.shape) != 4 or len(w.shape) != 4 or w.shape[2] % attrs.kernel_depth:
+        problem = f"{x.text()} and weights {w.text()} are no volumes and kernels of {attrs.kernel_depth} depths"
         raise misfit(problem, "data are (volumes x depths, channels, height, width)")
     if attrs.results < 1:
         problem = f"a kernel of {attrs.kernel_depth} depths is larger than {attrs.depth} padded ones"
         raise UserError("SP1002", problem, "pad more")
-    return x.shape[0] // attrs.depth
 
 
 def _result(attrs: Conv3dAttrs, x: TensorType, w: TensorType, *bias: TensorType) -> TensorType:
-    volumes = _volumes(attrs, x, w)
+    _require_possible(attrs, x, w)
+    if x.shape[0] % attrs.depth:
+        raise misfit(f"{x.text()} is not whole volumes of {attrs.depth} depths", "they lie one behind the other")
     (y,) = Conv2d().infer(attrs, (x, _plane(w, attrs), *bias))
-    return y.model_copy(update={"shape": (volumes * attrs.results, *y.shape[1:])})
+    return y.model_copy(update={"shape": (x.shape[0] // attrs.depth * attrs.results, *y.shape[1:])})
 
 
 # -- arrays ----------------------------------------------------------------------------------------------------
@@ -237,9 +238,12 @@ class ConvTranspose3d(_Volumes, ConvTranspose2d):
     def infer(self, attrs: Any, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         assert isinstance(attrs, Conv3dTransposeAttrs)
         x, w = inputs
-        if len(x.shape) != 4 or len(w.shape) != 4 or attrs.results < 1 or x.shape[0] % attrs.results:
-            problem = f"conv_transpose3d makes no volumes of {attrs.depth} depths of {x.text()} and {w.text()}"
-            raise misfit(problem, "data are (volumes x depths, channels, height, width)")
+        _require_possible(attrs, x, w)
+        if x.shape[0] % attrs.results:
+            problem = (
+                f"volumes of {attrs.depth} depths are convolved into {attrs.results}, of which {x.text()} has no whole"
+            )
+            raise misfit(problem, "`depth` is the result's")
         (plane,) = ConvTranspose2d().infer(attrs, (x, _plane(w, attrs)))
         y = plane.model_copy(update={"shape": (x.shape[0] // attrs.results * attrs.depth, *plane.shape[1:])})
         self.check_forward(attrs.forward(), y, w, x)

@@ -36,7 +36,9 @@ SMOOTH = {
         "concat",
         "cos",
         "conv2d",
+        "conv3d",
         "conv_transpose2d",
+        "conv_transpose3d",
     ),
     *(
         "convert_layout",

@@ -8,6 +8,7 @@ from planner.graph.model import DType, Init, Layout, TensorType
 from planner.ops.activation import LeakyReluAttrs
 from planner.ops.concat import ConcatAttrs
 from planner.ops.conv import ConvAttrs
+from planner.ops.conv3d import Conv3dAttrs, Conv3dTransposeAttrs
 from planner.ops.copy import ExpandAttrs, PermuteAttrs, SliceAttrs
 from planner.ops.dropout import DropoutAttrs
 from planner.ops.entries import SortEntriesAttrs
@@ -28,6 +29,21 @@ IMAGE = (2, 8, 5, 7)
 CASES = {
     "conv groups": ("conv2d", [IMAGE, (6, 3, 3, 3)], ConvAttrs(groups=2)),
     "conv kernel": ("conv2d", [IMAGE, (6, 8, 9, 3)], ConvAttrs()),
+    "conv3d kernel": ("conv3d", [IMAGE, (6, 8, 9, 3)], Conv3dAttrs(depth=2, kernel_depth=3)),
+    "conv3d volumes": ("conv3d", [IMAGE, (6, 8, 6, 3)], Conv3dAttrs(depth=3, kernel_depth=2)),
+    "conv3d depths": ("conv3d", [IMAGE, (6, 8, 7, 3)], Conv3dAttrs(depth=2, kernel_depth=2)),
+    "conv3d stride": ("conv3d", [IMAGE, (6, 8, 6, 3)], Conv3dAttrs(depth=2, kernel_depth=2, depth_stride=0)),
+    "conv3d bias": ("conv3d", [IMAGE, (6, 8, 6, 3), (5,)], Conv3dAttrs(depth=2, kernel_depth=2)),
+    "conv_transpose3d depths": (
+        "conv_transpose3d",
+        [(3, 8, 5, 7), (8, 6, 4, 2)],
+        Conv3dTransposeAttrs(depth=4, kernel_depth=2, depth_stride=2),
+    ),
+    "conv_transpose3d stride": (
+        "conv_transpose3d",
+        [IMAGE, (8, 6, 4, 2)],
+        Conv3dTransposeAttrs(depth=4, kernel_depth=2, depth_stride=0),
+    ),
     "linear": ("linear", [(4, 5), (3, 6)], None),
     "linear bias": ("linear", [(4, 5), (3, 5), (4,)], None),
     "matmul": ("matmul", [(4, 5), (4, 5)], None),

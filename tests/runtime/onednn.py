@@ -305,6 +305,7 @@ NAMED = {
     "strided_volume": volume(conv(2, 16, (6, 8), 24, (2, 2), 2), 8, 2, stride=2),
     "strided_depths": volume(conv(1, 16, (6, 7), 16, (3, 3), 1, 1), 9, 3, stride=2, pad=1),
     "deep_columns": volume(conv(2, 32, (5, 4), 16, (1, 1), bias=1), 6, 3, pad=1),
+    "long_columns": volume(conv(2, 48, (9, 15), 80, (1, 1), bias=1), 7, 5, pad=3, dilation=2),
     "grouped_volume": volume(conv(2, 12, (5, 6), 24, (3, 3), 1, 1, groups=3, bias=1), 4, 3, pad=1),
     "depthwise_volume": volume(conv(2, 24, (6, 5), 24, (3, 3), 1, 1, groups=24, bias=1), 5, 3, pad=1),
     "depthwise_strided_volume": volume(conv(2, 40, (7, 9), 40, (5, 5), 2, 2, groups=40), 7, 3, stride=2, pad=1),

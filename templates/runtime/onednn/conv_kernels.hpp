@@ -60,5 +60,6 @@ bool runs_as_depthwise(const ConvShape& shape, Slicing slicing);
 std::unique_ptr<const ConvMap> pointwise_map(const ConvShape& shape, Slicing slicing, Stored stored, bool turned);
 std::unique_ptr<const ConvGradient> pointwise_gradient(const ConvShape& shape, Slicing slicing, Stored stored);
 bool runs_as_pointwise(const ConvShape& shape, Slicing slicing);
+bool gradient_runs_as_pointwise(const ConvShape& shape, Slicing slicing);
 
 }  // namespace stepplan

@@ -307,7 +307,7 @@ std::vector<std::string> backward_weights_implementations(const ConvShape& shape
   keep_makeable(names, [&](std::string_view name) { GradientByLibrary(shape, slicing, name, {}); });
   if (runs_as_winograd(shape, slicing)) names.emplace_back(kWinograd);
   if (runs_as_depthwise(shape, slicing)) names.emplace_back(kDepthwise);
-  if (runs_as_pointwise(shape, slicing)) names.emplace_back(kPointwise);
+  if (gradient_runs_as_pointwise(shape, slicing)) names.emplace_back(kPointwise);
   return names;
 }
 

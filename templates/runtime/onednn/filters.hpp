@@ -146,4 +146,20 @@ struct DepthOfFilters {
   }
 };
 
+/// read_filters of one of a kernel's depths.
+template <int64_t taps>
+void read_depth(const ConvShape& s, const Stored& stored, const float* weights, int64_t depth, int64_t o, int64_t i, bool turned,
+                Filters<taps>& filters) {
+  if (s.depth.kernel == 1) read_filters(s, stored, weights, o, i, turned, filters);
+  else DepthOfFilters<taps>{s, depth, o, i}.read(weights, turned, filters);
+}
+
+/// write_filters of one of a kernel's depths.
+template <int64_t taps>
+void write_depth(const ConvShape& s, const Stored& stored, const Filters<taps>& filters, int64_t depth, int64_t o, int64_t i,
+                 Range own, float* weights) {
+  if (s.depth.kernel == 1) write_filters(s, stored, filters, o, i, own, weights);
+  else DepthOfFilters<taps>{s, depth, o, i}.write(filters, own, weights);
+}
+
 }  // namespace stepplan::filters

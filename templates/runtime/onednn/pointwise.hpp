@@ -89,45 +89,64 @@ class Map {
   int64_t summed_, results_;
 };
 
-/// dw = dy' x, summed over pixels: every slice adds up its images' pixels.
+/// Also over volumes, without strides: oneDNN has little else there where kernels are of one pixel, and deep.
+inline bool gradient_fits(const ConvShape& s) {
+  const bool dense = s.stride_h == 1 && s.stride_w == 1 && s.depth.stride == 1 && s.kh == 1 && s.kw == 1 && s.pad_h == 0 && s.pad_w == 0;
+  return fits(s) || (dense && fits_besides_size(s));
+}
+
+/// dw = dy' x, summed over pixels: every slice adds up its images' pixels. Of volumes, every depth of a kernel is such a sum by
+/// itself, over the depths that it lies on.
 class Gradient {
  public:
   explicit Gradient(const ConvShape& s) : shape_(s) {}
 
-  size_t partial_bytes() const { return aligned(size_t(shape_.ic * shape_.oc) * sizeof(float)); }
+  size_t partial_bytes() const { return aligned(size_t(shape_.depth.kernel * depth_floats()) * sizeof(float)); }
   size_t scratch_bytes(Range) const { return left_bytes() + aligned(size_t(shape_.oc * kPixels) * sizeof(float)); }
 
-  /// sums[input channel][output channel] of some images.
+  /// sums[depth of the kernel][input channel][output channel] of some images.
   void run(Range images, const float* x, const float* dy, float* sums, void* scratch) const {
     float* left = static_cast<float*>(scratch);
     float* right = reinterpret_cast<float*>(static_cast<char*>(scratch) + left_bytes());
+    const Depth& d = shape_.depth;
+    const bool volumes = !d.is_one();
     const int64_t of_image = results_of_image(shape_);
-    const Range all{images.begin * of_image, images.end * of_image};
-    each_portion(all, kPixels, [&](Range pixels) {
-      copy_left(pixels, x, left);
-      copy_panels(dy + pixels.begin * shape_.oc, shape_.oc, pixels.size(), shape_.oc, right);
-      multiply(shape_.ic, shape_.oc, {0, pixels.size()}, Tiles<>{left, pixels.size()}, Panels<>{right, pixels.size()}, sums,
-               shape_.oc, pixels.begin > all.begin);
-    });
+    const Range all{images.begin * d.out * of_image, images.end * d.out * of_image};
+    const int64_t alike = volumes ? of_image : all.size();  // pixels that the same depths of a kernel lie on
+    if (volumes) std::fill_n(sums, d.kernel * depth_floats(), 0.0f);
+    for (int64_t first = all.begin; first < all.end; first += alike)
+      each_portion({first, first + alike}, kPixels, [&](Range pixels) {
+        copy_panels(dy + pixels.begin * shape_.oc, shape_.oc, pixels.size(), shape_.oc, right);
+        for (int64_t tap = 0; tap < d.kernel; ++tap) {
+          const int64_t result = first / of_image, depth = result % d.out + tap * d.dilation - d.pad;
+          if (volumes && (depth < 0 || depth >= d.in)) continue;
+          const int64_t behind = volumes ? result / d.out * d.in + depth - result : 0;  // images from dy's to x's
+          copy_left(pixels, x + behind * of_image * shape_.ic, left);
+          multiply(shape_.ic, shape_.oc, {0, pixels.size()}, Tiles<>{left, pixels.size()}, Panels<>{right, pixels.size()},
+                   sums + tap * depth_floats(), shape_.oc, volumes || pixels.begin > all.begin);
+        }
+      });
   }
 
   /// dw of some output channels, and of input channels in sixteens: see winograd.hpp.
   void reduce(Range o, Range i, int slices, int64_t stride, const Stored& stored, const float* partials, float* dw) const {
-    for (int64_t column = i.begin; column < i.end; column += kChannels)
-      for (int64_t row = o.begin / kChannels * kChannels; row < o.end; row += kChannels) {
-        Filters<1> filters;
-        for (int64_t n = 0; n < kChannels; ++n)
-          for (int64_t at = 0; at < kChannels; at += kVector) {
-            const float* from = partials + (column + n) * shape_.oc + row + at;
-            Vector sum = load(from);
-            for (int part = 1; part < slices; ++part) sum += load(from + part * stride);
-            store(&filters[0][n][at], sum);
-          }
-        write_filters<1>(shape_, stored, filters, row, column, o, dw);
-      }
+    for (int64_t tap = 0; tap < shape_.depth.kernel; ++tap, partials += depth_floats())
+      for (int64_t column = i.begin; column < i.end; column += kChannels)
+        for (int64_t row = o.begin / kChannels * kChannels; row < o.end; row += kChannels) {
+          Filters<1> filters;
+          for (int64_t n = 0; n < kChannels; ++n)
+            for (int64_t at = 0; at < kChannels; at += kVector) {
+              const float* from = partials + (column + n) * shape_.oc + row + at;
+              Vector sum = load(from);
+              for (int part = 1; part < slices; ++part) sum += load(from + part * stride);
+              store(&filters[0][n][at], sum);
+            }
+          write_depth(shape_, stored, filters, tap, row, column, o, dw);
+        }
   }
 
  private:
+  int64_t depth_floats() const { return shape_.ic * shape_.oc; }
   size_t left_bytes() const { return aligned(size_t((shape_.ic + kRows - 1) / kRows * kRows * kPixels) * sizeof(float)); }
 
   void copy_left(Range pixels, const float* x, float* left) const {

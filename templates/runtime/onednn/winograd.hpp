@@ -47,15 +47,6 @@ class Depths {
   std::vector<int64_t> rows_;  // floats to the first tile of every row
 };
 
-/// 16 x 16 filters of one of a kernel's depths.
-inline void read_depth(const ConvShape& s, const Stored& stored, const float* weights, int64_t depth, int64_t o, int64_t i,
-                       bool turned, Filters<kTaps>& filters) {
-  if (s.depth.kernel == 1)
-    read_filters(s, stored, weights, o, i, turned, filters);
-  else
-    DepthOfFilters<kTaps>{s, depth, o, i}.read(weights, turned, filters);
-}
-
 // -- convolutions --------------------------------------------------------------------------------------------------------
 
 /// From images to images: a convolution, or the gradient of its input, which is the convolution of dy with turned filters.
@@ -159,10 +150,7 @@ class Gradient {
           for (int64_t n = 0; n < kChannels; ++n)
             for (int64_t at = 0; at < kChannels; at += kVector)
               turn_back(partials, slices, stride, tap * shape_.ic + column + n, row + at, &filters[0][n][at]);
-          if (shape_.depth.kernel == 1)
-            write_filters(shape_, stored, filters, row, column, o, dw);
-          else
-            DepthOfFilters<kTaps>{shape_, tap, row, column}.write(filters, o, dw);
+          write_depth(shape_, stored, filters, tap, row, column, o, dw);
         }
   }
 
