@@ -25,6 +25,7 @@ struct ConvShape {
   bool bias;
   Element element = Element::float32;
   Depth depth = {};
+  bool of_volumes = !depth.is_one();  // also a part of one that is one depth thick
 
   int64_t tap_rows() const { return depth.kernel * kh; }
   int64_t weight_row() const { return ic / groups * tap_rows() * kw; }  // elements per output channel
@@ -33,7 +34,7 @@ struct ConvShape {
 
   /// A convolution that multiplies each pixel's channels by one matrix.
   bool is_matmul() const {
-    return depth.is_one() && kh * kw * groups * stride_h * stride_w == 1 && pad_h == 0 && pad_w == 0 && ih == oh && iw == ow;
+    return !of_volumes && kh * kw * groups * stride_h * stride_w == 1 && pad_h == 0 && pad_w == 0 && ih == oh && iw == ow;
   }
 };
 

@@ -170,10 +170,11 @@ def nan(*shape, dtype=torch.float32):
     return torch.full(shape, float("nan"), dtype=dtype)
 
 
-def assert_as_good_as_torch(ours, truth, torchs):
-    """Float32 PyTorch's own error, times a factor for other orders of addition, is what we may differ by."""
+def assert_as_good_as_torch(ours, truth, torchs, share=2e-6):
+    """Float32 PyTorch's own error, times a factor for other orders of addition, is what we may differ by, and a share
+    of what numbers are in the mean."""
     scale = truth.abs().mean().item() + 1e-30
-    allowed = 4 * (torchs.double() - truth).abs().max().item() + 2e-6 * scale
+    allowed = 4 * (torchs.double() - truth).abs().max().item() + share * scale
     assert (ours.double() - truth).abs().max().item() <= allowed
 
 
@@ -203,22 +204,23 @@ def check_conv(library, shape, kind, dim, slices, implementation="", seed=0):
         y.backward(dy.to(dtype))
         return y.detach(), xs.grad, ws.grad, bs.grad if s.bias else None
 
+    share = 8e-6 if s.of_volumes else 2e-6  # chains of three times as many terms; PyTorch's products add up in blocks
     truth, torchs = expected(torch.float64), expected(torch.float32)
     b32 = bias.float() if s.bias else None
     if kind == FORWARD:
         y = channels_last_nan(s.y)
         run_conv(library, kind, s, dim, slices, implementation, channels_last(x), w.float(), b32, y)
-        assert_as_good_as_torch(y.movedim(-1, 1), truth[0], torchs[0])
+        assert_as_good_as_torch(y.movedim(-1, 1), truth[0], torchs[0], share)
     elif kind == BACKWARD_DATA:
         dx = channels_last_nan(s.x)
         run_conv(library, kind, s, dim, slices, implementation, channels_last(dy), w.float(), None, dx)
-        assert_as_good_as_torch(dx.movedim(-1, 1), truth[1], torchs[1])
+        assert_as_good_as_torch(dx.movedim(-1, 1), truth[1], torchs[1], share)
     else:
         dw, db = nan(*w.shape), nan(s.oc)
         run_conv(library, kind, s, dim, slices, implementation, channels_last(x), channels_last(dy), None, dw, db)
-        assert_as_good_as_torch(dw, truth[2], torchs[2])
+        assert_as_good_as_torch(dw, truth[2], torchs[2], share)
         if s.bias:
-            assert_as_good_as_torch(db, truth[3], torchs[3])
+            assert_as_good_as_torch(db, truth[3], torchs[3], share)
 
 
 def check_low_conv(library, shape, kind, dim, slices, implementation, seed):

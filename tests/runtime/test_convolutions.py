@@ -22,6 +22,7 @@ from tests.runtime.onednn import (
     needs_bfloat16,
     possible,
     run_conv,
+    volume,
 )
 
 
@@ -58,6 +59,64 @@ def test_random_convolutions_match_float64(library, seed):
     shape = random_shape(choose)
     for kind, dim in MODES:
         slices = choose.choice([k for k in range(1, 6) if possible(shape, kind, dim, k)] or [0])
+        if slices:
+            for implementation in implementations(library, kind, shape, dim, slices):
+                check_conv(library, shape, kind, dim, slices, implementation, seed=seed)
+
+
+def random_volume(choose):
+    """Half of them for kernels of our own: channels in sixteens, or each by itself."""
+    while True:
+        ours, groups = choose.random() < 0.5, choose.choice([1, 1, 2])
+        channels = [16 * choose.randint(1, 3) if ours else groups * choose.randint(1, 12) for _ in range(2)]
+        if choose.random() < 0.25:
+            groups = channels[0] = channels[1] = choose.randint(16, 40)
+        kernel = choose.choice([(3, 3), (3, 3), (1, 1), (choose.randint(1, 3), choose.choice([1, 3, 5]))])
+        size, stride, dilation = (
+            (choose.randint(3, 9), choose.randint(3, 9)),
+            choose.choice([1, 1, 2]),
+            choose.choice([1, 1, 2]),
+        )
+        shape = conv(
+            choose.randint(1, 3),
+            channels[0],
+            size,
+            channels[1],
+            kernel,
+            stride,
+            choose.randint(0, min(kernel) - 1),
+            dilation,
+            groups,
+            choose.randint(0, 1),
+        )
+        deep, dilated = choose.randint(1, 4), choose.choice([1, 1, 1, 2])
+        pad = choose.randint(
+            0, (deep - 1) // 2 * dilated
+        )  # with more, PyTorch's own float32 gradients corrupt its heap
+        shape = volume(shape, choose.randint(1, 7), deep, choose.choice([1, 1, 2]), pad, dilated)
+        whole = all(c % shape.groups == 0 for c in channels)
+        if whole and min(shape.oh, shape.ow, shape.depth_out) > 0 and shape.of_volumes:
+            return shape
+
+
+@pytest.mark.parametrize("element", [0, pytest.param(1, marks=needs_bfloat16)])
+@pytest.mark.parametrize("depth,kernel,pad", [(6, 4, 2), (2, 3, 1), (3, 5, 2)])
+def test_gradients_that_the_library_gets_wrong_are_refused(library, depth, kernel, pad, element):
+    """Windows that lie on padding with half of their depths, or on that of both sides."""
+    shape = replace(volume(conv(2, 8, (6, 5), 24, (3, 3), 1, 1), depth, kernel, pad=pad), element=element)
+    one = torch.zeros(1)
+    assert not [n for n in implementations(library, BACKWARD_WEIGHTS, shape, BATCH, 1) if n.startswith("jit")]
+    for wrong in ("jit:avx512_core", "jit_bf16:avx512_core_bf16"):
+        with pytest.raises(KernelError, match="no implementation named"):
+            run_conv(library, BACKWARD_WEIGHTS, shape, BATCH, 1, wrong, one, one, None, one)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_volumes_match_float64(library, seed):
+    choose = random.Random(seed)
+    shape = random_volume(choose)
+    for kind, dim in MODES:
+        slices = choose.choice([k for k in range(1, 8) if possible(shape, kind, dim, k)] or [0])
         if slices:
             for implementation in implementations(library, kind, shape, dim, slices):
                 check_conv(library, shape, kind, dim, slices, implementation, seed=seed)

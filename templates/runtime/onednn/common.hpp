@@ -67,12 +67,19 @@ inline dnnl::primitive_attr kernel_attributes() {
 /// oneDNN 3.2's convolution of one tap on AMX: of 45 pixels in bfloat16 it writes 60. There are others on AMX.
 inline bool writes_outside(std::string_view name) { return name == "jit_1x1:avx512_core_amx"; }
 
-/// Moves `descriptor` on to the implementation of this name; an empty name accepts the library's first choice.
-template <class Descriptor>
-void select_implementation(Descriptor& descriptor, std::string_view name) {
-  while (writes_outside(descriptor.impl_info_str()) || (!name.empty() && name != descriptor.impl_info_str()))
+/// Moves `descriptor` on to the implementation of this name; an empty name accepts the library's first choice. None is taken
+/// that is `wrong`, given its name.
+template <class Descriptor, class Wrong>
+void select_implementation(Descriptor& descriptor, std::string_view name, const Wrong& wrong) {
+  const auto other = [&](std::string_view found) { return wrong(found) || (!name.empty() && name != found); };
+  while (other(descriptor.impl_info_str()))
     if (!descriptor.next_impl())
       throw std::invalid_argument("oneDNN has no implementation named '" + std::string(name) + "' for this shape");
+}
+
+template <class Descriptor>
+void select_implementation(Descriptor& descriptor, std::string_view name) {
+  select_implementation(descriptor, name, writes_outside);
 }
 
 /// Takes away the names of which `make(name)` makes nothing: they were read off the first slice, and the library may have

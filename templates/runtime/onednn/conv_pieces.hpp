@@ -49,7 +49,7 @@ struct Axis {
   }
 
   static Of of_shape(const ConvShape& s) {
-    return !s.depth.is_one() ? Of::depths : s.ih == 1 && s.oh == 1 ? Of::pixels : Of::rows;
+    return s.of_volumes ? Of::depths : s.ih == 1 && s.oh == 1 ? Of::pixels : Of::rows;
   }
 };
 

@@ -208,9 +208,10 @@ class GradientByLibrary final : public ConvGradient {
               gathered ? WeightLayout(by_rows, false) : plain_gradient_layout(shape), aligned(d.scratchpad_desc().get_size())};
     }
     // Partials are added element by element, so all must use the layout that the first one chose.
-    auto choice = describe_backward_weights(
-        ConvDescriptors(part.piece.shape(shape), by_channels() ? dnnl::memory::desc() : shared_));
-    select_implementation(choice, implementation);
+    const ConvShape own = part.piece.shape(shape);
+    auto choice = describe_backward_weights(ConvDescriptors(own, by_channels() ? dnnl::memory::desc() : shared_));
+    select_implementation(choice, implementation,
+                          [&](std::string_view name) { return writes_outside(name) || miscounts_depths(own, name); });
     const auto& d = choice.descriptor;
     if (implementation_.empty()) shared_ = d.diff_weights_desc(), implementation_ = d.impl_info_str();
     return {Call(dnnl::convolution_backward_weights(d), {{DNNL_ARG_SRC, d.src_desc()},
@@ -302,7 +303,7 @@ std::vector<std::string> backward_weights_implementations(const ConvShape& shape
   const int64_t pixels = part.piece.output_pixels(shape);
   auto names = list_implementations(some, describe_backward_weights(ConvDescriptors(part.piece.shape(some))),
                                     backward_weights_product(shape, pixels, some.oc));
-  if (shape.groups == 1 && shape.depth.is_one() && !shape.is_matmul())
+  if (shape.groups == 1 && !shape.of_volumes && !shape.is_matmul())
     list_implementations(gathered_product(shape, pixels, some.oc).describe(), std::string(kGatherPrefix) + "/", names);
   keep_makeable(names, [&](std::string_view name) { GradientByLibrary(shape, slicing, name, {}); });
   if (runs_as_winograd(shape, slicing)) names.emplace_back(kWinograd);

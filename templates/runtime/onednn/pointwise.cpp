@@ -25,7 +25,7 @@ std::unique_ptr<const ConvMap> pointwise_map(const ConvShape& shape, Slicing sli
 }
 
 std::unique_ptr<const ConvGradient> pointwise_gradient(const ConvShape& shape, Slicing slicing, Stored stored) {
-  require_pointwise(gradient_runs_as_pointwise(shape, slicing) && (shape.depth.is_one() || stored.plain()));
+  require_pointwise(gradient_runs_as_pointwise(shape, slicing) && (!shape.of_volumes || stored.plain()));
   return std::make_unique<OwnGradient<pointwise::Gradient, float>>(kPointwise, shape, slicing, stored);
 }
 

@@ -17,7 +17,7 @@ using namespace products;
 
 /// Channels in sixteens, any stride.
 inline bool fits(const ConvShape& s) {
-  return s.depth.is_one() && s.kh == 1 && s.kw == 1 && s.pad_h == 0 && s.pad_w == 0 && fits_besides_size(s);
+  return !s.of_volumes && s.kh == 1 && s.kw == 1 && s.pad_h == 0 && s.pad_w == 0 && fits_besides_size(s);
 }
 
 /// Pixels that are under way at once. 6 and 16 times 252 floats are no multiple of 4 KiB.
@@ -109,7 +109,7 @@ class Gradient {
     float* left = static_cast<float*>(scratch);
     float* right = reinterpret_cast<float*>(static_cast<char*>(scratch) + left_bytes());
     const Depth& d = shape_.depth;
-    const bool volumes = !d.is_one();
+    const bool volumes = shape_.of_volumes;
     const int64_t of_image = results_of_image(shape_);
     const Range all{images.begin * d.out * of_image, images.end * d.out * of_image};
     const int64_t alike = volumes ? of_image : all.size();  // pixels that the same depths of a kernel lie on

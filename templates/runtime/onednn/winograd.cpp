@@ -7,7 +7,7 @@
 namespace stepplan {
 
 static void require_winograd(const ConvShape& shape, Slicing slicing, Stored stored) {
-  if (!shape.depth.is_one() && !stored.plain()) throw std::invalid_argument("weights of volumes are stored plain");
+  if (shape.of_volumes && !stored.plain()) throw std::invalid_argument("weights of volumes are stored plain");
   if (!runs_as_winograd(shape, slicing))
     throw std::invalid_argument("float32 convolutions on channels in sixteens, 3x3 of stride 1, or 3x3 or 4x4 of stride 2 "
                                 "padded by 1 and not dilated, run as winograd, those of stride 1 also over rows");

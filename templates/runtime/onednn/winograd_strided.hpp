@@ -20,7 +20,7 @@ constexpr int64_t kShared = 25;  // of one of dy, whose phases have points in co
 constexpr int64_t kChain = 128;  // terms that are added up in one go: sums are of four phases' channels, and round as such
 
 inline bool fits(const ConvShape& s) {
-  return s.depth.is_one() && (s.kh == 3 || s.kh == 4) && s.kw == s.kh && s.stride_h == 2 && s.stride_w == 2 && s.pad_h == 1 && s.pad_w == 1 &&
+  return !s.of_volumes && (s.kh == 3 || s.kh == 4) && s.kw == s.kh && s.stride_h == 2 && s.stride_w == 2 && s.pad_h == 1 && s.pad_w == 1 &&
          s.dilation_h == 1 && s.dilation_w == 1 && fits_besides_size(s);
 }
 
