@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -10,10 +9,10 @@ from torch.nn import functional as F
 
 from codegen.build import build
 from codegen.cpu.emit import emit
-from codegen.load import executor_class
 from planner.capturing import Captured, capture
 from tests.codegen.plans import plan_for
 from tests.codegen.quick import quick
+from tests.codegen.test_few_images import assert_gradients
 from tests.codegen.test_lanes import no_races, sanitizer
 
 __all__ = ["sanitizer"]
@@ -59,19 +58,8 @@ def test_gradients_of_volumes(tmp_path: Path, volumes: int, lanes: int) -> None:
     captured.write_weights(tmp_path / "weights.npz")
     build(tmp_path, flags=quick(target))
     x, labels = torch.randn(volumes, 2, 6, 8, 6), torch.randint(0, 3, (volumes,))
-    exact = F.cross_entropy(module.double()(x.double()), labels)
-    exact.backward()
-    with executor_class(tmp_path)(pin=False, poison=True) as executor:
-        for delay in (0, 1, 2):
-            executor.delays(delay)
-            loss, gradients = executor.gradients(x, labels)
-            assert loss == pytest.approx(exact.item(), rel=1e-5)
-            for name, parameter in module.named_parameters():
-                assert parameter.grad is not None
-                want, scale = parameter.grad.numpy(), float(parameter.grad.norm())
-                if name == "first.bias":  # vanishes before a batch norm
-                    scale = float(module.norm.bias.grad.norm())  # type: ignore[union-attr]
-                assert np.linalg.norm(gradients[name] - want) <= 2e-5 * scale, name
+    vanishing = {"first.bias": "norm.bias"}  # before a batch norm
+    assert_gradients(tmp_path, module, x, labels, share=2e-5, scales=vanishing)
 
 
 class Images(nn.Module):

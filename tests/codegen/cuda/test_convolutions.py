@@ -1,6 +1,7 @@
 """What engines.cpp and convolution.cpp ask of cuDNN, computed as its headers and documentation say: by every engine and
 algorithm, with biases; what is offered, and what is refused."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -103,14 +104,17 @@ def conv(x: tuple[int, ...], w: tuple[int, ...], bias: bool = False, low: bool =
     return in_bfloat16(FORWARD, sample) if low else sample
 
 
-def directions(sample: Sample) -> list[tuple[Op, Sample]]:
+def directions(
+    sample: Sample, ops: Sequence[Op] = (FORWARD, DATA, WEIGHTS), gradient: type[ConvGradAttrs] = ConvGradAttrs
+) -> list[tuple[Op, Sample]]:
     """A convolution and its two gradients."""
-    (x, w), (y,) = sample.inputs[:2], FORWARD.infer(sample.attrs, sample.inputs)
+    forward, data, weights = ops
+    (x, w), (y,) = sample.inputs[:2], forward.infer(sample.attrs, sample.inputs)
     common = sample.attrs.model_dump()
     return [
-        (FORWARD, sample),
-        (DATA, Sample(ConvGradAttrs(**common, shape=x.shape), (y, w))),
-        (WEIGHTS, Sample(ConvGradAttrs(**common, shape=w.shape), (x, y))),
+        (forward, sample),
+        (data, Sample(gradient(**common, shape=x.shape), (y, w))),
+        (weights, Sample(gradient(**common, shape=w.shape), (x, y))),
     ]
 
 

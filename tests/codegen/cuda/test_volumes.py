@@ -31,6 +31,7 @@ from planner.ops.signature import signature_of
 from tests.codegen.cuda.mocks import compile_mock, read
 from tests.codegen.cuda.plans import NULL, gpu, make, plan_for
 from tests.codegen.cuda.test_convolutions import FILES, Asked, by_every_way
+from tests.codegen.cuda.test_convolutions import directions as directions_of
 from tests.codegen.cuda.test_descriptors import GRAPH, Cudnn, Part, changed, integers, mocked, tensor
 from tests.codegen.cuda.test_devices import needs_toolkit
 from tests.codegen.cuda.test_null_device import assert_steps_agree, batch
@@ -70,14 +71,7 @@ def conv(
 
 
 def directions(sample: Sample) -> list[tuple[Op, Sample]]:
-    """A convolution and its two gradients."""
-    (x, w), (y,) = sample.inputs[:2], FORWARD.infer(sample.attrs, sample.inputs)
-    common = sample.attrs.model_dump()
-    return [
-        (FORWARD, sample),
-        (DATA, Sample(Conv3dGradAttrs(**common, shape=x.shape), (y, w))),
-        (WEIGHTS, Sample(Conv3dGradAttrs(**common, shape=w.shape), (x, y))),
-    ]
+    return directions_of(sample, (FORWARD, DATA, WEIGHTS), Conv3dGradAttrs)
 
 
 def cubes(**more: Any) -> Sample:
