@@ -80,7 +80,8 @@ class Shaping(Values):
         views = [v for v in inputs if v in self._images]
         if not views or op_named(op).family not in ELEMENTWISE:
             return ()
-        full, view = self.shape(self._images[views[0]]), self.shape(views[0])
+        widest = max(views, key=lambda v: prod(self.shape(v)))
+        full, view = self.shape(self._images[widest]), self.shape(widest)
         operands = [self._beside_images(v, full, view) for v in inputs]
         if not all(operands):
             return ()
@@ -116,9 +117,11 @@ class Shaping(Values):
 
     def _beside_images(self, x: str, full: Sequence[int], view: Sequence[int]) -> str | None:
         """An operand of such views, as one of images of the shape `full`; None: it is no number per image and channel,
-        and no view of such images."""
+        and no view of such images, nor of ones with a single channel."""
         if (image := self._images.get(x)) is not None:
-            return image if (self.shape(image), self.shape(x)) == (full, view) else None
+            given = (self.shape(image), self.shape(x))
+            single = tuple((shape[0], 1, *shape[2:]) for shape in (full, view))
+            return image if given in ((full, view), single) else None
         if self.shape(x) == view and (pixels := self._pixels_before(x)):
             return self.permute(self.reshape(pixels, (full[0], *full[2:], full[1])), (0, 3, 1, 2))
         if self.rank(x) > len(view):

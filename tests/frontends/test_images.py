@@ -124,6 +124,28 @@ def test_volumes_stay_channels_last() -> None:
     assert [size for size in sizes if size not in {p.numel() for p in net.parameters()}] == [2 * 2 * 4 * 6 * 4]
 
 
+class Gates3d(nn.Module):
+    """Volumes weighted by one number per pixel, beside what they were: an attention gate, on either side."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.gate = nn.Conv3d(2, 4, 3, padding=1), nn.Conv3d(4, 1, 1)
+        self.norm, self.last = nn.BatchNorm3d(1), nn.Conv3d(8, 3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.conv(x))
+        gate = torch.sigmoid(self.norm(self.gate(x)))
+        return self.last(torch.cat([x * gate, gate - x], 1)).sum((2, 3, 4))
+
+
+def test_gates_of_volumes_stay_channels_last() -> None:
+    graph = agree(Gates3d(), torch.randn(2, 2, 4, 5, 4))
+    sizes = [
+        graph.value[n.inputs[0]].type.elements for n in graph.program["train_step"].nodes if n.op == "convert_layout"
+    ]
+    assert [size for size in sizes if size > 2 * 2 * 4 * 5 * 4] == []
+
+
 class Parts3d(nn.Module):
     """Volumes padded and cut to the sizes of others, made larger, and compared class by class."""
 
