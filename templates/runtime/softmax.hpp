@@ -45,9 +45,95 @@ inline float log_sum_exp(const float* x, int64_t columns, float shift) {
   return static_cast<float>(std::log1p(others + (largest - 1.0)));
 }
 
+// -- short rows ----------------------------------------------------------------------------------------------------------
+
+// Rows too short for a vector lie in its lanes side by side: 16 rows of two columns take what one took.
+constexpr int64_t short_row = 16, rows_side_by_side = 64;
+
+// f(first row, count) for every such group of rows.
+template <class F>
+void for_short_rows(Range rows, F f) {
+  for (int64_t r = rows.begin; r < rows.end; r += rows_side_by_side) f(r, std::min(rows_side_by_side, rows.end - r));
+}
+
+template <class T>
+void max_of_short(const T* x, int64_t columns, int64_t rows, float* best) {
+  std::fill_n(best, rows, -std::numeric_limits<float>::infinity());
+  for (int64_t c = 0; c < columns; ++c)
+#pragma omp simd
+    for (int64_t r = 0; r < rows; ++r) {
+      const float v = static_cast<float>(x[r * columns + c]);
+      best[r] = v > best[r] ? v : best[r];
+    }
+}
+
+template <class T>
+void softmax_of_short(const T* x, T* y, int64_t columns, int64_t rows) {
+  float shift[rows_side_by_side], sum[rows_side_by_side] = {};
+  max_of_short(x, columns, rows, shift);
+  for (int64_t c = 0; c < columns; ++c)
+#pragma omp simd
+    for (int64_t r = 0; r < rows; ++r) sum[r] += math::exp_below(static_cast<float>(x[r * columns + c]) - shift[r]);
+#pragma omp simd
+  for (int64_t r = 0; r < rows; ++r) sum[r] = 1.0f / sum[r];
+  for (int64_t c = 0; c < columns; ++c)
+#pragma omp simd
+    for (int64_t r = 0; r < rows; ++r)
+      y[r * columns + c] = static_cast<T>(math::exp_below(static_cast<float>(x[r * columns + c]) - shift[r]) * sum[r]);
+}
+
+template <class T>
+void softmax_backward_of_short(const T* dy, const T* y, T* dx, int64_t columns, int64_t rows) {
+  float dot[rows_side_by_side] = {};
+  for (int64_t c = 0; c < columns; ++c)
+#pragma omp simd
+    for (int64_t r = 0; r < rows; ++r) dot[r] += static_cast<float>(dy[r * columns + c]) * static_cast<float>(y[r * columns + c]);
+  for (int64_t c = 0; c < columns; ++c)
+#pragma omp simd
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t i = r * columns + c;
+      dx[i] = static_cast<T>(static_cast<float>(y[i]) * (static_cast<float>(dy[i]) - dot[r]));
+    }
+}
+
+inline void log_softmax_of_short(const float* x, float* y, int64_t columns, int64_t rows) {
+  float shift[rows_side_by_side], others[rows_side_by_side] = {}, largest[rows_side_by_side] = {};
+  max_of_short(x, columns, rows, shift);
+  for (int64_t c = 0; c < columns; ++c)  // as log_sum_exp
+#pragma omp simd
+    for (int64_t r = 0; r < rows; ++r) {
+      const float below = x[r * columns + c] - shift[r];
+      const float term = math::exp(below);
+      others[r] += select_if(below == 0.0f) ? 0.0f : term;
+      largest[r] += select_if(below == 0.0f) ? 1.0f : 0.0f;
+    }
+#pragma omp simd
+  for (int64_t r = 0; r < rows; ++r) others[r] = math::log1p(others[r] + (largest[r] - 1.0f));
+  for (int64_t c = 0; c < columns; ++c)
+#pragma omp simd
+    for (int64_t r = 0; r < rows; ++r) y[r * columns + c] = (x[r * columns + c] - shift[r]) - others[r];
+}
+
+inline void log_softmax_backward_of_short(const float* dy, const float* y, float* dx, int64_t columns, int64_t rows) {
+  float sum[rows_side_by_side] = {};
+  for (int64_t c = 0; c < columns; ++c)
+#pragma omp simd
+    for (int64_t r = 0; r < rows; ++r) sum[r] += dy[r * columns + c];
+  for (int64_t c = 0; c < columns; ++c)
+#pragma omp simd
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t i = r * columns + c;
+      dx[i] = dy[i] - math::exp(y[i]) * sum[r];
+    }
+}
+
+// -- rows ----------------------------------------------------------------------------------------------------------------
+
 // y may equal x.
 template <class T>
 void softmax_forward(const T* x, T* y, int64_t columns, Range rows) {
+  if (columns < short_row)
+    return for_short_rows(rows, [=](int64_t r, int64_t n) { softmax_of_short(x + r * columns, y + r * columns, columns, n); });
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     const T* xr = x + r * columns;
     const float shift = row_max(xr, columns);
@@ -60,6 +146,10 @@ void softmax_forward(const T* x, T* y, int64_t columns, Range rows) {
 // dx = y (dy - sum dy y); dx may equal dy or y.
 template <class T>
 void softmax_backward(const T* dy, const T* y, T* dx, int64_t columns, Range rows) {
+  if (columns < short_row)
+    return for_short_rows(rows, [=](int64_t r, int64_t n) {
+      softmax_backward_of_short(dy + r * columns, y + r * columns, dx + r * columns, columns, n);
+    });
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     const T *d = dy + r * columns, *yr = y + r * columns;
     const float dot = static_cast<float>(sum_row(columns, [](int64_t, float dv, float yv) { return dv * yv; }, d, yr));
@@ -69,6 +159,8 @@ void softmax_backward(const T* dy, const T* y, T* dx, int64_t columns, Range row
 
 // y may equal x.
 inline void log_softmax_forward(const float* x, float* y, int64_t columns, Range rows) {
+  if (columns < short_row)
+    return for_short_rows(rows, [=](int64_t r, int64_t n) { log_softmax_of_short(x + r * columns, y + r * columns, columns, n); });
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     const float* xr = x + r * columns;
     const float shift = row_max(xr, columns);
@@ -79,6 +171,10 @@ inline void log_softmax_forward(const float* x, float* y, int64_t columns, Range
 
 // dx = dy - exp(y) sum dy; dx may equal dy or y.
 inline void log_softmax_backward(const float* dy, const float* y, float* dx, int64_t columns, Range rows) {
+  if (columns < short_row)
+    return for_short_rows(rows, [=](int64_t r, int64_t n) {
+      log_softmax_backward_of_short(dy + r * columns, y + r * columns, dx + r * columns, columns, n);
+    });
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     const float *d = dy + r * columns, *yr = y + r * columns;
     const float sum = static_cast<float>(sum_row(columns, [](int64_t, float dv) { return dv; }, d));

@@ -22,7 +22,7 @@ def tensor(array):
 
 @pytest.mark.parametrize("slices", SLICES)
 @pytest.mark.parametrize("logarithm", [0, 1])
-@pytest.mark.parametrize("rows,columns", [(1, 1000), (7, 3), (11, 2049)])
+@pytest.mark.parametrize("rows,columns", [(1, 1000), (7, 3), (11, 2049), (261, 2), (131, 15), (70, 16), (65, 1)])
 def test_softmax(lib, rows, columns, logarithm, slices):
     rng = np.random.default_rng(0)
     x, dy = rng.standard_normal((2, rows, columns)).astype(np.float32)
