@@ -6,6 +6,7 @@ the plan: more chunks occupy more of a GPU and are added up more slowly.
 
 from math import prod
 
+from codegen.cpu.shapes import CONV_KINDS
 from planner.errors import InternalError
 from planner.graph.model import DType
 from planner.ops.base import Facts, Mode, Op, Signature, op_named
@@ -31,7 +32,7 @@ GROUP_NORMS = ("group_norm", "group_norm_backward")
 NORMS = ("batch_norm", "batch_norm_backward", *GROUP_NORMS)
 """Of channels."""
 
-CONV_GRADIENTS = ("conv2d_backward_weights", "conv3d_backward_weights")
+CONV_GRADIENTS = tuple(op for op, kind in CONV_KINDS.items() if kind == 2)
 """Of weights, and of a bias."""
 
 PRODUCTS_WORKSPACE = 2**22 + WORKSPACE_SLACK
@@ -40,8 +41,8 @@ PRODUCTS_WORKSPACE = 2**22 + WORKSPACE_SLACK
 
 def facts(signature: Signature, mode: Mode) -> Facts:
     """Of plain weights: packed_bytes (a copy in the kernels' order), packs_o where they may be stored in that order
-    (ops/stored.py); and partial_bytes. The
-    workspace of a library's algorithm is measured on the GPU and stands in the cost table."""
+    (ops/stored.py); and partial_bytes. The workspace of a library's algorithm is measured on the GPU and stands in the
+    cost table."""
     op = op_named(signature.op)
     if op.family == "attention":
         return {"scratch_bytes": PRODUCTS_WORKSPACE, "partial_bytes": _score_bytes(op, signature)}
@@ -76,7 +77,7 @@ def chunks_of(signature: Signature, partial_bytes: int) -> int:
 
 def has_bias(signature: Signature) -> bool:
     """Whether a convolution adds one to its result."""
-    return signature.op in ("conv2d", "conv3d") and len(signature.inputs) > 2
+    return CONV_KINDS.get(signature.op) == 0 and len(signature.inputs) > 2
 
 
 def _packed(signature: Signature) -> Facts:

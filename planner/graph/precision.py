@@ -29,7 +29,6 @@ from planner.graph.model import Attrs, DType, Graph, Node, Program, Role, Tensor
 from planner.graph.text import validate
 from planner.ops.base import Op, op_named
 from planner.ops.conv import Conv2dBackwardWeights
-from planner.ops.conv3d import Conv3dBackwardWeights
 from planner.ops.masks import CastAttrs
 
 LIBRARY_FAMILIES = frozenset({"conv", "matmul"})
@@ -100,8 +99,8 @@ def _fixed(graph: Graph) -> set[str]:
 
 def _weight_gradients(graph: Graph) -> set[str]:
     """What convolutions' libraries round."""
-    rounding = (Conv2dBackwardWeights.name, Conv3dBackwardWeights.name)
-    return {n.outputs[0] for p in graph.programs for n in p.nodes if n.op in rounding}
+    nodes = (n for p in graph.programs for n in p.nodes)
+    return {n.outputs[0] for n in nodes if isinstance(op_named(n.op), Conv2dBackwardWeights)}
 
 
 def _added_up(graph: Graph) -> set[str]:

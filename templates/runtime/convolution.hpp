@@ -41,8 +41,7 @@ struct ConvShape {
 class ConvMap;       // onednn/conv_kernels.hpp
 class ConvGradient;
 
-/// y = conv(x, weights) (+ bias), over batch or output rows (of images of one row: pixels; of
-/// volumes: depths).
+/// y = conv(x, weights) (+ bias), over batch or output rows (of images of one row: pixels; of volumes: depths).
 class ConvForward {
  public:
   ConvForward(const ConvShape& shape, Slicing slicing, const char* implementation = "", Stored stored = {});

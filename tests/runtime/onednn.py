@@ -314,6 +314,8 @@ NAMED = {
     "depthwise_dilated_volume": volume(
         conv(1, 20, (9, 8), 20, (3, 3), 1, 2, dilation=2, groups=20), 8, 3, pad=2, dilation=2
     ),
+    "depthwise_column": replace(conv(3, 24, (13, 7), 24, (5, 1), groups=24, bias=1), pad_h=2, oh=13),
+    "dilated_column": replace(conv(2, 20, (11, 6), 20, (3, 1), dilation=2, groups=20), pad_h=2, oh=11),
     "depthwise_sequence": replace(conv(2, 24, (1, 30), 24, (1, 5), groups=24, bias=1), pad_w=2, ow=30),
 }
 MODES = [

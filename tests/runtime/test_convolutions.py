@@ -128,7 +128,7 @@ def test_random_volumes_match_float64(library, seed):
         *("pointwise", "plain3x3", "strided3x3", "odd_wide", "depthwise", "strided1x1", "dilated", "leftover"),
         *("tiles", "unpadded_tiles", "overpadded_tiles", "strided_tiles", "depthwise_strided", "depthwise_wide"),
         *("pointwise_portions", "first", "last", "odd", "volume", "deep_taps", "strided_depths"),
-        *("deep_columns", "long_columns"),
+        *("deep_columns", "long_columns", "depthwise_column", "dilated_column"),
         *("depthwise_volume", "depthwise_strided_volume", "depthwise_dilated_volume"),
     ],
 )

@@ -93,7 +93,7 @@ STEPPLAN_INLINE void compute_results(const ReadRows<T>& r, int64_t first, const 
   const int64_t left = r.window.first(first);
   const T* row = r.source + left * r.pixel;
   int64_t rows = r.rows, depths = rows > 0 ? r.depths : 0;
-  while (depths > 0) {  // one loop over the rows of all depths: of images, two within each other took 5 % longer
+  while (depths > 0) {  // one loop over the rows of all depths: of images, two within each other took a tenth longer
     add_row<all, count, taps, stride>(r, left, row, weights, sums);
     row += r.row, weights += taps * kVector;
     if (--rows > 0) continue;

@@ -15,9 +15,18 @@ namespace stepplan::pointwise {
 using namespace filters;
 using namespace products;
 
-/// Channels in sixteens, any stride.
-inline bool fits(const ConvShape& s) {
-  return !s.of_volumes && s.kh == 1 && s.kw == 1 && s.pad_h == 0 && s.pad_w == 0 && fits_besides_size(s);
+/// Filters of one pixel on channels in sixteens.
+inline bool of_one_pixel(const ConvShape& s) {
+  return s.kh == 1 && s.kw == 1 && s.pad_h == 0 && s.pad_w == 0 && fits_besides_size(s);
+}
+
+/// With any stride.
+inline bool fits(const ConvShape& s) { return !s.of_volumes && of_one_pixel(s); }
+
+/// Also over volumes, without strides: oneDNN has little else there where kernels are of one pixel, and deep.
+inline bool gradient_fits(const ConvShape& s) {
+  const bool dense = s.stride_h == 1 && s.stride_w == 1 && s.depth.stride == 1;
+  return of_one_pixel(s) && (dense || !s.of_volumes);
 }
 
 /// Pixels that are under way at once. 6 and 16 times 252 floats are no multiple of 4 KiB.
@@ -88,12 +97,6 @@ class Map {
   bool turned_;
   int64_t summed_, results_;
 };
-
-/// Also over volumes, without strides: oneDNN has little else there where kernels are of one pixel, and deep.
-inline bool gradient_fits(const ConvShape& s) {
-  const bool dense = s.stride_h == 1 && s.stride_w == 1 && s.depth.stride == 1 && s.kh == 1 && s.kw == 1 && s.pad_h == 0 && s.pad_w == 0;
-  return fits(s) || (dense && fits_besides_size(s));
-}
 
 /// dw = dy' x, summed over pixels: every slice adds up its images' pixels. Of volumes, every depth of a kernel is such a sum by
 /// itself, over the depths that it lies on.
