@@ -13,6 +13,7 @@ checkpointing). Parameters, optimizer state, running statistics and inputs come 
 """
 
 import argparse
+import functools
 import hashlib
 import json
 import re
@@ -102,7 +103,8 @@ def of_torch(graph: Graph, share: float) -> tuple[int, int]:
 
 def study(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     work = Path(arguments.work)
-    graph = capture(arguments.model, batch=arguments.batch).graph
+    captured = capture(arguments.model, batch=arguments.batch)
+    graph = captured.graph
     target = load_target(arguments.target)
     if arguments.disk or arguments.host:
         speed = 1_000_000_000 if arguments.disk else 10_000_000_000
@@ -154,6 +156,7 @@ def study(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         if not arguments.plan_only:
             folder = work / f"budget_{hashlib.sha256(f'{arguments.model}{name}'.encode()).hexdigest()[:8]}"
             emit(plan, graph, target, folder)
+            captured.write_weights(folder / "weights.npz")
             build(folder)
             spill = str(work) if arguments.disk and len(plan.pools) > 1 else ""
             command = [sys.executable, "-c", RUN, str(folder), spill, str(STEPS), str(arguments.repetitions)]
@@ -177,7 +180,8 @@ def costs_of(arguments: argparse.Namespace, graph: Graph, target: Target, work: 
         return modelled_costs(graph, target, facts)
     file = Path(arguments.costs) if arguments.costs else work / "costs.json"
     known = read_costs(file) if file.exists() else None
-    table = profile([graph], target, known, save=lambda t: write_costs(t, file))
+    save = functools.partial(write_costs, path=file)
+    table = profile([graph], target, known, budget_s=arguments.profile_seconds, save=save)
     write_costs(table, file)
     return table
 
@@ -215,6 +219,7 @@ def main() -> None:
     parser.add_argument("--of-torch", type=float, default=0.0)
     parser.add_argument("--work", default="/tmp/budget_study")
     parser.add_argument("--costs", default="")
+    parser.add_argument("--profile-seconds", type=float, help="spend no longer on profiling")
     parser.add_argument("--modelled", action="store_true")
     slower = parser.add_mutually_exclusive_group()
     slower.add_argument("--disk", action="store_true")

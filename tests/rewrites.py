@@ -17,19 +17,34 @@ from tests.codegen.plans import target_of
 SLOW = 2_000_000_000
 
 
-def with_pool(target: Target, kind: str = "dram", capacity: int = 2**34) -> Target:
-    """A second pool behind the first: other memory, or a disk."""
-    pool = Pool.model_validate(
-        {"name": "slow", "kind": kind, "capacity": capacity, "bandwidth": 2 * SLOW, "link_in": SLOW, "link_out": SLOW}
-    )
-    return Target.model_validate(target.model_dump() | {"pools": (*target.pools, pool)})
+NOWHERE: tuple[None, None] = (None, None)
+
+
+def with_pool(
+    target: Target,
+    kind: str = "dram",
+    capacity: int = 2**34,
+    nodes: tuple[tuple[int, ...] | None, tuple[int, ...] | None] = NOWHERE,
+) -> Target:
+    """A second pool behind the first: other memory, or a disk. `nodes`: the NUMA nodes of both."""
+    fields = {"name": "slow", "kind": kind, "capacity": capacity, "bandwidth": 2 * SLOW}
+    pool = Pool.model_validate(fields | {"link_in": SLOW, "link_out": SLOW, "nodes": nodes[1]})
+    first = target.pools[0].model_copy(update={"nodes": nodes[0]})
+    return Target.model_validate(target.model_dump() | {"pools": (first, *target.pools[1:], pool)})
 
 
 class Rewriter:
     """Plans one graph under any decisions about its training step."""
 
-    def __init__(self, graph: Graph, lanes: int = 2, kind: str = "dram", policy: str = "sequential") -> None:
-        self.graph, self.target = graph, with_pool(target_of(lanes), kind)
+    def __init__(
+        self,
+        graph: Graph,
+        lanes: int = 2,
+        kind: str = "dram",
+        policy: str = "sequential",
+        nodes: tuple[tuple[int, ...] | None, tuple[int, ...] | None] = NOWHERE,
+    ) -> None:
+        self.graph, self.target = graph, with_pool(target_of(lanes), kind, nodes=nodes)
         costs = modelled_costs(graph, self.target, facts)
         options = PlanOptions.model_validate({"policy": policy})
         self.setting = Setting(graph, self.target, costs, options, lambda text: None)

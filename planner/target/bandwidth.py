@@ -8,33 +8,35 @@ from time import perf_counter
 
 import numpy as np
 
+from planner.target.numa import buffer
+
 _ROUNDS = 3
 _SECONDS = 0.1
 """Each of the two measurements takes the best of three rounds this long: other programs only slow copies down."""
 _ROUNDING = 100_000_000
 
 
-def measure_bandwidth(cpus: Sequence[int], l3: int, memory: int) -> tuple[int, int]:
+def measure_bandwidth(cpus: Sequence[int], l3: int, memory: int, nodes: Sequence[int] = ()) -> tuple[int, int]:
     """(one thread's, all threads') bytes per second read plus written, rounded to 0.1 GB/s.
 
     `cpus`: one logical processor per core, to pin threads to. The buffers exceed `l3` (bytes) four times but take at
-    most an eighth of `memory` (bytes) together.
+    most an eighth of `memory` (bytes) together. `nodes`: the NUMA nodes whose memory it is; none: every thread's own.
     """
     wanted = max(4 * l3, 64 << 20)
     total = min(wanted, memory // 16)  # source and destination
-    alone = _copy(cpus[:1], max(total, 1 << 16))
-    together = _copy(cpus, max(total // len(cpus), 1 << 16)) if len(cpus) > 1 else alone
+    alone = _copy(cpus[:1], max(total, 1 << 16), nodes)
+    together = _copy(cpus, max(total // len(cpus), 1 << 16), nodes) if len(cpus) > 1 else alone
     # Two runs on a noisy machine can contradict each other; a target may not.
     return alone, max(alone, together)
 
 
-def _copy(cpus: Sequence[int], size: int) -> int:
+def _copy(cpus: Sequence[int], size: int, nodes: Sequence[int]) -> int:
     barrier = Barrier(len(cpus))
     rates = [[0.0] * len(cpus) for _ in range(_ROUNDS)]
 
     # Allocated here, so that a lack of memory is raised in the caller; touched by the thread, so that the pages are
-    # near its core.
-    buffers = [(np.empty(size, np.uint8), np.empty(size, np.uint8)) for _ in cpus]
+    # near its core, unless they are to lie elsewhere.
+    buffers = [(buffer(size, nodes), buffer(size, nodes)) for _ in cpus]
 
     def work(index: int) -> None:
         with suppress(OSError, AttributeError):  # without pinning the figure is only less exact

@@ -9,11 +9,14 @@ below /sys/fs/cgroup. Virtual machines and containers often hide some of these, 
     an L2 cache's sharing               no sharing
     an L3 cache's sharing               shared by the socket
     a cache's size                      0 (unknown)
-    NUMA nodes                          one
+    NUMA nodes                          one, and no pool names any
     frequency                           "cpu MHz" or the model name's "@ 2.10GHz", else 3 GHz
     memory                              4 GiB
 
-GPUs and high-bandwidth memory are not detected: add them by hand, or start from a checked-in target.
+Where there are several NUMA nodes with memory and this process may choose among them, the pool of the processors is
+that of the nodes they belong to. Nodes without processors are a second pool, found only where bandwidths are measured,
+as nothing else says whether it is the faster one (memory on the package) or the slower one (behind CXL). Where it is
+the faster one, nodes run in it. GPUs are not detected: add them by hand, or start from a checked-in target.
 """
 
 import os
@@ -24,8 +27,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from planner.target.bandwidth import measure_bandwidth
-from planner.target.model import Caches, Cpu, Pool, Source, Target
+from planner.target.memories import memories
+from planner.target.model import Caches, Cpu, Source, Target
 from planner.target.system import Files, cpu_list, cpu_quota, memory_limit, parse_size
 from planner.target.text import target_error
 from planner.target.topology import Core, lane_order
@@ -81,15 +84,10 @@ def detect(
     flags = _common_flags(info, [cpu for core in cores for cpu in core.cpus])
     march = _march(flags)
     sockets = len({_place(files, info, c.cpus[0]).socket for c in cores})
-    thread_bandwidth = _THREAD_BANDWIDTH
-    memory_bandwidth = min(len(cores) * _THREAD_BANDWIDTH, sockets * _SOCKET_BANDWIDTH)
-    how: Source = "estimated"
     caches = _caches(files, [c.cpus[0] for c in cores])
-    capacity = _memory(files)
-    if measure:
-        lanes = [c.cpus[0] for c in cores]
-        thread_bandwidth, memory_bandwidth = measure_bandwidth(lanes, caches.l3, capacity)
-        how = "measured"
+    estimate = (_THREAD_BANDWIDTH, min(len(cores) * _THREAD_BANDWIDTH, sockets * _SOCKET_BANDWIDTH))
+    found = memories(files, cores, _memory(files), estimate, caches.l3 if measure else None)
+    how: Source = "measured" if measure else "estimated"
     try:
         return Target(
             name=name or _default_name(len(cores), march),
@@ -99,16 +97,16 @@ def detect(
                 model=_model_name(info),
                 march=march,
                 isa=tuple(sorted(flags & _ISA)),
-                memory="dram",
+                memory=found[0].pool.name,
                 flops_per_core=_flops(flags, _frequency(files, info, cores)),
                 flops_source="estimated",
-                memory_bandwidth=memory_bandwidth,
-                thread_bandwidth=thread_bandwidth,
+                memory_bandwidth=found[0].pool.bandwidth,
+                thread_bandwidth=found[0].thread_bandwidth,
                 bandwidth_source=how,
                 caches=caches,
                 cores=cores,
             ),
-            pools=(Pool(name="dram", kind="dram", capacity=capacity, bandwidth=memory_bandwidth),),
+            pools=tuple(m.pool for m in found),
         )
     except ValidationError as error:
         raise target_error("the detected target", error) from error

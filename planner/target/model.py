@@ -178,8 +178,19 @@ class Pool(Frozen):
     link_in: _Positive | None = None
     """Bytes per second of copies into the pool, where that is a link of its own (a disk's writes)."""
     link_out: _Positive | None = None
+    nodes: Annotated[tuple[Annotated[int, Field(ge=0, lt=1024)], ...], Field(min_length=1)] | None = None
+    """The NUMA nodes whose memory it is: an executor takes its pages from them in turn. None: from wherever the system
+    takes them, as on machines with one node."""
 
     _check_name = field_validator("name")(_name)
+
+    @model_validator(mode="after")
+    def _check_nodes(self) -> Self:
+        if self.nodes and self.kind not in ("dram", "hbm"):
+            raise _wrong("SP1106", "a pool of kind {kind} has no NUMA nodes", "remove its nodes", kind=self.kind)
+        if self.nodes and sorted(set(self.nodes)) != list(self.nodes):
+            raise _wrong("SP1106", "a pool's NUMA nodes are not in order", "list each node once, the lowest first")
+        return self
 
 
 class Gpu(Frozen):

@@ -10,23 +10,27 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <span>
 #include <string>
 
 #include "mistake.hpp"
+#include "numa.hpp"
 
 namespace stepplan {
 
 /// Zeroed memory for everything the plan places, asked for in huge pages.
 class Arena {
  public:
-  /// `poison` fills it with NaNs, so that a value that is read before it is written shows.
-  Arena(size_t bytes, bool poison) : bytes_(bytes == 0 ? 1 : bytes) {
+  /// `poison` fills it with NaNs, so that a value that is read before it is written shows. `nodes`: the NUMA nodes whose
+  /// memory it takes; none: wherever the system takes it from.
+  Arena(size_t bytes, bool poison, std::span<const int> nodes) : bytes_(bytes == 0 ? 1 : bytes) {
     void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
       throw UserMistake("SP1604", "cannot allocate the plan's arena of " + std::to_string(bytes_) + " bytes",
                         "free memory, raise the process's limit (ulimit -v), or plan with a smaller --memory-budget");
     base_ = static_cast<std::byte*>(memory);
     madvise(memory, bytes_, MADV_HUGEPAGE);  // only a wish: kernels without huge pages refuse it
+    if (!nodes.empty()) take_from(nodes, memory, bytes_);
     if (poison) std::memset(base_, 0xff, bytes_);
   }
 

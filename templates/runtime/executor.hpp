@@ -46,14 +46,14 @@ class Executor {
       : spec_(executor_spec),
         process_(getpid()),
         kernels_(planned_kernels(), drop_kernels),
-        arena_(spec_.arena_bytes, poison),
+        arena_(spec_.arena_bytes, poison, spec_.nodes),
         team_(spec_.cpus, pin),
         given_(spec_.inputs.size()),
         pointers_(spec_.inputs.size(), nullptr) {
     for (const ProgramSpec& program : spec_.programs) gates_.emplace_back(program.gates);
     for (const PoolSpec& space : spec_.pools) {
       slower_.push_back(space.file ? std::make_unique<Arena>(space.bytes, poison, space.name, spill)
-                                  : std::make_unique<Arena>(space.bytes, poison));
+                                  : std::make_unique<Arena>(space.bytes, poison, space.nodes));
       pools_.push_back(slower_.back()->base());
     }
   }

@@ -21,7 +21,8 @@ struct ProgramSpec {
 struct PoolSpec {
   const char* name;
   size_t bytes;
-  bool file;  // on a disk
+  bool file;                       // on a disk
+  std::span<const int> nodes = {};  // NUMA nodes whose memory it is; none: any
 };
 
 /// Everything that the generated code says about its plan.
@@ -33,6 +34,7 @@ struct ExecutorSpec {
   std::span<const InputSpec> inputs;
   std::span<const ProgramSpec> programs;
   std::span<const PoolSpec> pools = {};  // behind the first
+  std::span<const int> nodes = {};       // of the first pool
 };
 
 /// Generated: the plan's constants, and its library calls. `make_kernels` checks that the library asks for the sizes

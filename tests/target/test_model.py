@@ -317,3 +317,13 @@ def test_a_restricted_target_is_valid_and_has_the_same_first_lanes(
     assert Target.model_validate(small.model_dump()) == small
     assert small.lanes() == target.lanes(count)
     assert small.memory_bandwidth <= target.memory_bandwidth
+
+
+@pytest.mark.parametrize(
+    ("kind", "nodes", "problem"),
+    [("disk", (0,), "has no NUMA nodes"), ("dram", (1, 0), "not in order"), ("hbm", (1, 1), "not in order")],
+)
+def test_numa_nodes_of_pools(kind: str, nodes: tuple[int, ...], problem: str) -> None:
+    with pytest.raises(ValidationError, match=problem) as caught:
+        Pool.model_validate({"name": "far", "kind": kind, "capacity": 1000, "bandwidth": 40, "nodes": nodes})
+    assert code_of(caught.value) == "SP1106"

@@ -190,16 +190,18 @@ def targets(draw: st.DrawFn) -> Target:
     names = draw(st.lists(NAMES, min_size=2, max_size=4, unique=True))
     kinds = st.sampled_from(["dram", "hbm", "disk", "pinned"])
     links = st.none() | SIZES
+    nodes = st.none() | st.sets(st.integers(0, 70), min_size=1, max_size=3).map(lambda s: tuple(sorted(s)))
     pools = [
         Pool(
             name=n,
-            kind=draw(kinds),
+            kind=kind,
             capacity=draw(SIZES),
             bandwidth=draw(SIZES),
             link_in=draw(links),
             link_out=draw(links),
+            nodes=draw(nodes) if kind in ("dram", "hbm") else None,
         )
-        for n in names[1:]
+        for n, kind in ((n, draw(kinds)) for n in names[1:])
     ]
     gpus: list[Gpu] = []
     if draw(st.booleans()):
