@@ -25,7 +25,7 @@ from planner.solve.assemble import (
     unpacked_ns,
 )
 from planner.solve.memory.frontier import TRAIN, Frontier, fixed_programs, frontier
-from planner.solve.memory.search import State, cheapest
+from planner.solve.memory.states import State, cheapest
 from planner.solve.rewriting import calm
 from planner.solve.schedule import Schedule
 from planner.units import format_bytes

@@ -14,7 +14,7 @@ from planner.solve.corunning.places import without_unused_lanes
 from planner.solve.least import Least
 from planner.solve.memory.beside import ABOVE, Beside, small
 from planner.solve.memory.frontier import TRAIN, Frontier, frontier
-from planner.solve.memory.search import State
+from planner.solve.memory.states import State
 from planner.solve.rewriting import calm
 from planner.solve.schedule import Schedule
 from planner.solve.stored import stored_weights

@@ -23,8 +23,8 @@ from planner.solve.corunning.interference import Interference
 from planner.solve.keep import kept_values
 from planner.solve.memory.frontier import TRAIN, Frontier
 from planner.solve.memory.room import lifetimes
-from planner.solve.memory.search import State
 from planner.solve.memory.side_by_side import Within, Work, side_by_side
+from planner.solve.memory.states import State
 from planner.solve.rewriting import calm
 from planner.solve.schedule import Schedule
 

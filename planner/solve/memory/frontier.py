@@ -16,7 +16,8 @@ from planner.solve.memory.budget_bound import Relaxation
 from planner.solve.memory.footprints import Footprint, Footprints
 from planner.solve.memory.published import published
 from planner.solve.memory.quick import Quick
-from planner.solve.memory.search import Search, State, cheapest, exactly, unfolded
+from planner.solve.memory.search import Search
+from planner.solve.memory.states import State, cheapest, exactly, unfolded
 from planner.solve.memory.steps import Decision, Material, Step, material, rewrite_of, steps
 from planner.solve.memory.ways import Ways
 from planner.solve.rewriting import again_ns, copies_of

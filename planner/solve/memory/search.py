@@ -19,7 +19,6 @@ the budget.
 import itertools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -29,9 +28,10 @@ from planner.solve.memory.enumeration import unbeaten
 from planner.solve.memory.footprints import Footprints, Found
 from planner.solve.memory.holding import Holding, decided
 from planner.solve.memory.quick import MOST_AGAIN, Glance, Quick
-from planner.solve.memory.segments import Segments
 from planner.solve.memory.shrinking import down_and_up
-from planner.solve.memory.steps import Decision, Held, Material, Step, steps
+from planner.solve.memory.starts import Starts
+from planner.solve.memory.states import State, cheapest, exactly
+from planner.solve.memory.steps import Decision, Material
 
 TARGET = 0.96
 """A link of a walk down aims at this share of the present peak: everything above counts."""
@@ -113,47 +113,12 @@ _ON: Mapping[Decision, tuple[Decision, ...]] = {
 }
 
 
-@dataclass(frozen=True)
-class State:
-    """Decisions, and what is estimated of them."""
-
-    decisions: Mapping[str, Decision]
-    held: Held = frozenset()
-    peak: int = 0
-    """Bytes of the first pool."""
-    extra_ns: float = 0.0
-    least_ns: float = 0.0
-    """The same, if all copies cost nothing because they run beside the nodes."""
-    found: Found | None = field(default=None, compare=False, repr=False)
-    """What runs, where that has been looked at."""
-
-
-def cheapest(states: Iterable[State]) -> list[State]:
-    """From the fastest to the smallest, without those that another one beats in both."""
-    best: list[State] = []
-    for state in sorted(states, key=lambda s: (s.extra_ns, s.peak)):
-        if not best or state.peak < best[-1].peak:
-            best.append(state)
-    return best
-
-
-def unfolded(state: State, made: Material) -> list[Step]:
-    """What runs."""
-    return state.found[0] if state.found else steps(made, state.decisions, state.held)
-
-
-def exactly(state: State, exact: Footprints, made: Material) -> State:
-    """The state with what it needs and costs in the modes of `exact`."""
-    listed = unfolded(state, made)
-    seen = exact.of(listed)
-    return replace(state, peak=seen.peak, extra_ns=seen.extra_ns, least_ns=seen.again_ns, found=(listed, seen))
-
-
 class Search:
     def __init__(self, made: Material, exact: Footprints, quick: Quick, relaxation: Relaxation, slower: bool) -> None:
         """`slower`: whether there is a pool to move values to."""
         self._made, self._exact, self._quick, self._slower = made, exact, quick, slower
         self._relaxation = relaxation
+        self._starts = Starts(made, {v: exact.size(v) for v in made.values}, slower)
         self._known: dict[tuple[str, Decision], float] = {}
         """(value, decision) -> ns per byte when it was last tried"""
         self._looked = 0
@@ -163,9 +128,9 @@ class Search:
         """The states that no other one beats in both memory and time. `also`: decisions to start from."""
         given = tuple(also)
         start = self._state({})
-        corners = self._corners()
+        corners = self._worth(self._starts.corners())
         theirs = self._worth(given)
-        found = [start, *corners, *theirs, *self._worth(self._segmented())]
+        found = [start, *corners, *theirs, *self._worth(self._starts.segmented())]
         if len(self._made.values) <= SMALL:
             found += self._down({}, found)
             smallest = sorted(found, key=lambda s: (s.peak, s.extra_ns))[:1]
@@ -188,7 +153,7 @@ class Search:
 
     def smallest(self) -> list[State]:
         """A state that needs no more than that, if one is found where searches begin."""
-        found = [self._state({}), *self._corners(), *self._worth(self._segmented())]
+        found = [self._state({}), *self._worth(self._starts.corners()), *self._worth(self._starts.segmented())]
         if len(self._made.values) <= SMALL:
             found += self._down(min(found, key=lambda s: (s.peak, s.extra_ns)).decisions, found)
         best = exactly(cheapest(found)[-1], self._exact, self._made)
@@ -196,9 +161,6 @@ class Search:
             held, _ = Holding(self._exact, self._made).hold(best.found, best.peak)
             best = exactly(State(*decided(held, self._exact, self._made)), self._exact, self._made)
         return [best] if best.peak <= self.least else []
-
-    def _corners(self) -> list[State]:
-        return self._worth([self._corner(way) for way in ("share", "own", "fresh", "move", "mixed")])
 
     def _worth(self, decisions: Iterable[Mapping[str, Decision]]) -> list[State]:
         """Their states, without the hopeless ones."""
@@ -224,8 +186,8 @@ class Search:
 
     def _levels(self, known: Sequence[State]) -> list[State]:
         """The best that walks up from smaller states find at every level, from the lowest to the highest."""
-        seeds = self._worth(self._shortening())
-        most_ns = SLOW * max(self._look(self._corner(way)).extra_ns for way in ("share", "move"))
+        seeds = self._worth(self._starts.shortening())
+        most_ns = SLOW * max(self._look(self._starts.corner(way)).extra_ns for way in ("share", "move"))
         low, high = min(s.peak for s in known), max(s.peak for s in known[:1])
         apart = int(math.log(high / low) / math.log(1 + APART))
         count = max(4, min(LEVELS, apart, EFFORT // (STARTS * max(1, len(self._made.values)))))
@@ -316,33 +278,6 @@ class Search:
             value, way, now = taken
             decisions[value] = way
         return decisions
-
-    def _segmented(self) -> list[dict[str, Decision]]:
-        """All but what lies between segments of about equal bytes is made again, a segment at a time."""
-        share, own = self._corner("share"), self._corner("own")
-        kept = self._segments(share).equal()
-        return [{v: d for v, d in way.items() if v not in cuts} for cuts in kept for way in (share, own)]
-
-    def _shortening(self) -> list[dict[str, Decision]]:
-        """The same between segments that get shorter."""
-        share = self._corner("share")
-        return [{v: d for v, d in share.items() if v not in cuts} for cuts in self._segments(share).shortening()]
-
-    def _segments(self, again: Collection[str]) -> Segments:
-        sizes = {v: self._exact.size(v) for v in self._made.values if v in again}
-        return Segments(sizes, self._made.cuts)
-
-    def _corner(self, way: str) -> dict[str, Decision]:
-        found: dict[str, Decision] = {}
-        for value in self._made.values:
-            ways = self._made.ways(value, self._slower)
-            if way == "mixed":  # whatever is there late is moved, the rest is made again
-                found[value] = "move" if "move" in ways else "fresh"
-            elif way in ways:
-                found[value] = way
-            if found.get(value) not in ways:
-                found.pop(value, None)
-        return found
 
     def _state(self, decisions: Mapping[str, Decision], seen: Glance | None = None) -> State:
         seen = seen or self._look(decisions)
