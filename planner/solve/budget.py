@@ -43,9 +43,10 @@ CERTAIN = 0.998
 class Infeasible(UserError):
     """SP1301 with the bytes of the smallest plan that there is."""
 
-    def __init__(self, problem: str, least: int) -> None:
+    def __init__(self, problem: str, least: int, besides: str = "") -> None:
+        """`besides`: what is to be said of somewhat larger budgets."""
         fix = f"the smallest budget that this solver can meet is {least} bytes ({format_bytes(least)})"
-        super().__init__("SP1301", problem, fix)
+        super().__init__("SP1301", problem, f"{fix}; {besides}" if besides else fix)
         self.least = least
 
 

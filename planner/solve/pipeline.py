@@ -23,13 +23,13 @@ from planner.solve.budget import (
     undominated,
 )
 from planner.solve.candidates import SURE, Slow, Solved, on_stored, total
-from planner.solve.least import Least, told
+from planner.solve.least import Least, lowest, told
 from planner.solve.memory.beside import small
 from planner.solve.options import PlanOptions
 from planner.solve.schedule import Schedule
 from planner.solve.scheduling import Scheduler, base_schedules
 from planner.target.model import Target
-from planner.units import format_ns
+from planner.units import format_bytes, format_ns
 
 SMALL_GRAPH = 2000
 """Nodes of a graph of which `auto` plans everything that runs nodes side by side to the end,"""
@@ -41,6 +41,13 @@ MANY_OBJECTS = 100_000
 WORTH = 0.97
 """What runs the nodes of a graph that is not small side by side is rewritten for a budget only where it takes no more
 than this share of the time without one: smaller gains are lost, because what runs again does so on all lanes."""
+
+
+LITTLE = 1.05
+"""Times the smallest budget that are worth mentioning, ..."""
+FASTER = 0.7
+"""... where plans take no more than this share of the time: the smallest may be one on a single lane, whose scratch is
+that of one lane."""
 
 
 def make_plan(
@@ -123,7 +130,9 @@ def _within_budget(candidates: Sequence[Solved], slow: Sequence[Slow]) -> Plan:
     if not plans and least and not any(left.alive_fits for left in slow):
         hopeless = told(least)
         if hopeless:
-            raise _smallest([hopeless], whole)
+            times = (*(base.total_ns for base in bases), *(left.least_ns for left in slow))
+            needs = [(one.bytes, ns) for one, ns in zip(least, times, strict=True)]
+            raise _smallest([(hopeless, dict(needs)[lowest(least).bytes])], whole, needs)
 
     def rewrite(number: int, base: Solved) -> None:
         try:
@@ -159,7 +168,8 @@ def _within_budget(candidates: Sequence[Solved], slow: Sequence[Slow]) -> Plan:
     if not plans:
         for number, one in too_large.items():
             rewrite(number, one if isinstance(one, Solved) else Solved(one.setting, one.schedules))
-        raise _smallest([refused[number] for number in sorted(refused)], whole)
+        times = (*(base.total_ns for base in turns), *sorted(left.least_ns for left in slow))
+        raise _smallest([(refused[number], times[number]) for number in sorted(refused)], whole)
     return min(plans, key=total)
 
 
@@ -170,11 +180,23 @@ def _least(bases: Sequence[Solved], slow: Sequence[Slow]) -> list[Least]:
     return known if len(known) == len(found) else []
 
 
-def _smallest(refused: Sequence[Infeasible], whole: Sequence[Solved]) -> Infeasible:
-    """The error with the smallest budget that can be met."""
-    best = min(refused, key=lambda error: error.least, default=None)
+def _smallest(
+    refused: Sequence[tuple[Infeasible, float]], whole: Sequence[Solved], needs: Sequence[tuple[int, float]] = ()
+) -> Infeasible:
+    """The error with the smallest budget that can be met. `refused`: with the time of a step without a budget, ns;
+    `needs`: bytes that others need at least, with theirs."""
     fewest = min(whole, key=lambda c: c.arena)
-    return fewest.refused if best is None or fewest.arena < best.least else best
+    found = [*refused, (fewest.refused, fewest.total_ns)]
+    best, best_ns = min(found, key=lambda f: f[0].least)
+    near = [
+        (ns, size) for size, ns in (*((error.least, ns) for error, ns in found), *needs) if size <= LITTLE * best.least
+    ]
+    ns, size = min(near)
+    if ns > FASTER * best_ns:
+        return best
+    faster = f"plans that take about {ns / best_ns:.0%} of its time where memory is no matter"
+    besides = f"{faster} need {size} bytes ({format_bytes(size)}) or little more"
+    return Infeasible(best.problem, best.least, besides)
 
 
 def _bases(candidates: Sequence[Solved]) -> list[Solved]:

@@ -21,7 +21,7 @@ from planner.solve.memory.frontier import footprints, search_of
 from planner.solve.memory.search import Search
 from planner.solve.memory.steps import steps
 from planner.solve.options import PlanOptions
-from planner.solve.pipeline import make_plan
+from planner.solve.pipeline import FASTER, LITTLE, make_plan
 from planner.target.text import load_target
 from tests.graphs import random_net, small_net
 from tests.rewrites import Rewriter
@@ -84,3 +84,18 @@ def test_what_needs_no_more_than_the_bound_is_a_plan() -> None:
     plan = least.plan
     assert plan is not None and plan.pools[0].arena >= least.bytes
     assert check(rewriter.graph, plan, rewriter.target) == []
+
+
+@pytest.mark.parametrize(("graph", "lanes"), [(chain(30), 3), (random_net(random.Random(30), nodes=8), 4)])
+def test_somewhat_larger_budgets_are_told_where_plans_are_far_faster(graph: Graph, lanes: int) -> None:
+    """The smallest plan may be one on fewer lanes, whose scratch is smaller. The first graph's smallest budget is told
+    without a search, the other's after one."""
+    with pytest.raises(UserError, match=r"SP1301.* most is alive at node") as caught:
+        within(graph, 1000, lanes)
+    told = re.search(r"can meet is (\d+) bytes .*; plans that take about (\d+)% .* need (\d+) bytes", caught.value.fix)
+    assert told, caught.value.fix
+    least, share, more = map(int, told.groups())
+    assert least < more <= LITTLE * least and share <= 100 * FASTER
+    slow, fast = within(graph, least, lanes), within(graph, round(1.02 * more), lanes)
+    assert slow.pools[0].arena == least
+    assert fast.program["train_step"].predicted_ns < FASTER * slow.program["train_step"].predicted_ns
