@@ -71,7 +71,7 @@ class Solved:
         """What it needs whatever is decided; None: that is not known."""
         if TRAIN not in self.given or self.every_level or not self.setting.same_bits:
             return None
-        return Least(self.setting, self._schedules, self._threads, ABOVE if self.beside else 1.0)
+        return Least(self.setting, self._schedules, self._threads, self.total_ns, ABOVE if self.beside else 1.0)
 
     @property
     def hopeless(self) -> bool:
@@ -157,7 +157,7 @@ class Slow:
         """As of `Solved`."""
         if TRAIN not in self.schedules or not self.setting.same_bits:
             return None
-        return Least(self.setting, *_on_lanes(self.setting, self.schedules))
+        return Least(self.setting, *_on_lanes(self.setting, self.schedules), self.least_ns)
 
     @cached_property
     def alive_fits(self) -> bool:

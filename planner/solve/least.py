@@ -28,6 +28,8 @@ class Least:
     """In which modes are fixed (`same_bits`)."""
     schedules: Mapping[str, Schedule]
     threads: tuple[int, ...] = ()
+    step_ns: float = 0.0
+    """What its programs take without a budget."""
     beside: float = 1.0
     """Where its nodes run side by side: no plan is looked for within a budget that is so many times smaller than what
     they need one after the other."""

@@ -123,22 +123,21 @@ def _within_budget(candidates: Sequence[Solved], slow: Sequence[Slow]) -> Plan:
     whole = [c for c in candidates if c.total_ns >= fastest.total_ns]
     fitting = [c for c in whole if c.fits]
     plans = [min(fitting, key=lambda c: c.total_ns).plan] if fitting else []
-    refused: dict[int, Infeasible] = {}
-    """By the number of the candidate in the order in which they have their turns."""
+    refused: dict[int, tuple[Infeasible, float]] = {}
+    """By the candidate's number in the order in which they have their turns, with its time without a budget, ns."""
     bases = _bases(candidates)
     least = _least(bases, slow)
     if not plans and least and not any(left.alive_fits for left in slow):
         hopeless = told(least)
         if hopeless:
-            times = (*(base.total_ns for base in bases), *(left.least_ns for left in slow))
-            needs = [(one.bytes, ns) for one, ns in zip(least, times, strict=True)]
-            raise _smallest([(hopeless, dict(needs)[lowest(least).bytes])], whole, needs)
+            needs = [(one.bytes, one.step_ns) for one in least]
+            raise _smallest([(hopeless, lowest(least).step_ns)], whole, needs)
 
     def rewrite(number: int, base: Solved) -> None:
         try:
             plan = base.rewritten(fastest.total_ns, bases[0], plans)
         except Infeasible as error:
-            refused[number] = error
+            refused[number] = error, base.total_ns
         else:
             plans.extend([plan] if plan else [])
 
@@ -168,8 +167,7 @@ def _within_budget(candidates: Sequence[Solved], slow: Sequence[Slow]) -> Plan:
     if not plans:
         for number, one in too_large.items():
             rewrite(number, one if isinstance(one, Solved) else Solved(one.setting, one.schedules))
-        times = (*(base.total_ns for base in turns), *sorted(left.least_ns for left in slow))
-        raise _smallest([(refused[number], times[number]) for number in sorted(refused)], whole)
+        raise _smallest([refused[number] for number in sorted(refused)], whole)
     return min(plans, key=total)
 
 
@@ -188,10 +186,8 @@ def _smallest(
     fewest = min(whole, key=lambda c: c.arena)
     found = [*refused, (fewest.refused, fewest.total_ns)]
     best, best_ns = min(found, key=lambda f: f[0].least)
-    near = [
-        (ns, size) for size, ns in (*((error.least, ns) for error, ns in found), *needs) if size <= LITTLE * best.least
-    ]
-    ns, size = min(near)
+    sizes = [*((error.least, ns) for error, ns in found), *needs]
+    ns, size = min((ns, max(size, best.least)) for size, ns in sizes if size <= LITTLE * best.least)
     if ns > FASTER * best_ns:
         return best
     faster = f"plans that take about {ns / best_ns:.0%} of its time where memory is no matter"
