@@ -41,8 +41,6 @@ MANY_OBJECTS = 100_000
 WORTH = 0.97
 """What runs the nodes of a graph that is not small side by side is rewritten for a budget only where it takes no more
 than this share of the time without one: smaller gains are lost, because what runs again does so on all lanes."""
-
-
 LITTLE = 1.05
 """Times the smallest budget that are worth mentioning, ..."""
 FASTER = 0.7
@@ -184,9 +182,10 @@ def _smallest(
     """The error with the smallest budget that can be met. `refused`: with the time of a step without a budget, ns;
     `needs`: bytes that others need at least, with theirs."""
     fewest = min(whole, key=lambda c: c.arena)
-    found = [*refused, (fewest.refused, fewest.total_ns)]
-    best, best_ns = min(found, key=lambda f: f[0].least)
-    sizes = [*((error.least, ns) for error, ns in found), *needs]
+    if all(fewest.arena < error.least for error, _ in refused):
+        refused = [(fewest.refused, fewest.total_ns)]
+    best, best_ns = min(refused, key=lambda r: r[0].least)
+    sizes = [*((error.least, ns) for error, ns in refused), *((c.arena, c.total_ns) for c in whole), *needs]
     ns, size = min((ns, max(size, best.least)) for size, ns in sizes if size <= LITTLE * best.least)
     if ns > FASTER * best_ns:
         return best

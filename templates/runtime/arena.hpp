@@ -30,7 +30,12 @@ class Arena {
                         "free memory, raise the process's limit (ulimit -v), or plan with a smaller --memory-budget");
     base_ = static_cast<std::byte*>(memory);
     madvise(memory, bytes_, MADV_HUGEPAGE);  // only a wish: kernels without huge pages refuse it
-    if (!nodes.empty()) take_from(nodes, memory, bytes_);
+    try {
+      if (!nodes.empty()) take_from(nodes, memory, bytes_);
+    } catch (...) {
+      munmap(memory, bytes_);  // no destructor runs
+      throw;
+    }
     if (poison) std::memset(base_, 0xff, bytes_);
   }
 
