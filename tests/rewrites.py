@@ -17,14 +17,15 @@ from tests.codegen.plans import target_of
 SLOW = 2_000_000_000
 
 
-NOWHERE: tuple[None, None] = (None, None)
+Nodes = tuple[int, ...] | None
+"""Of a pool: NUMA nodes, or wherever the system takes its pages from."""
 
 
 def with_pool(
     target: Target,
     kind: str = "dram",
     capacity: int = 2**34,
-    nodes: tuple[tuple[int, ...] | None, tuple[int, ...] | None] = NOWHERE,
+    nodes: tuple[Nodes, Nodes] = (None, None),
 ) -> Target:
     """A second pool behind the first: other memory, or a disk. `nodes`: the NUMA nodes of both."""
     fields = {"name": "slow", "kind": kind, "capacity": capacity, "bandwidth": 2 * SLOW}
@@ -42,7 +43,7 @@ class Rewriter:
         lanes: int = 2,
         kind: str = "dram",
         policy: str = "sequential",
-        nodes: tuple[tuple[int, ...] | None, tuple[int, ...] | None] = NOWHERE,
+        nodes: tuple[Nodes, Nodes] = (None, None),
     ) -> None:
         self.graph, self.target = graph, with_pool(target_of(lanes), kind, nodes=nodes)
         costs = modelled_costs(graph, self.target, facts)

@@ -15,8 +15,8 @@ below /sys/fs/cgroup. Virtual machines and containers often hide some of these, 
 
 Where there are several NUMA nodes with memory and this process may choose among them, the pool of the processors is
 that of the nodes they belong to. Nodes without processors are a second pool, found only where bandwidths are measured,
-as nothing else says whether it is the faster one (memory on the package) or the slower one (behind CXL). Where it is
-the faster one, nodes run in it. GPUs are not detected: add them by hand, or start from a checked-in target.
+as nothing else says whether it is the faster one (memory on the package) or the slower one (behind CXL). The faster one
+comes first: plans compute in it. GPUs are not detected: add them by hand, or start from a checked-in target.
 """
 
 import os
@@ -199,7 +199,7 @@ def _place(files: Files, info: Mapping[int, Mapping[str, str]], cpu: int) -> _Pl
 
 def _numa(files: Files, cpu: int) -> int:
     for node in files.nodes():
-        if cpu in cpu_list(files.node(f"node{node}/cpulist")):
+        if cpu in files.cpus_of_node(node):
             return node
     return 0
 

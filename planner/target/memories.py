@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from planner.target.bandwidth import measure_bandwidth
 from planner.target.model import Pool
-from planner.target.numa import may_choose, memory_of_nodes, without_processors
+from planner.target.numa import may_choose, memory_of_nodes
 from planner.target.system import Files
 from planner.target.topology import Core
 from planner.units import Bytes
@@ -27,7 +27,7 @@ def memories(
     instead of measuring them; `l3`: bytes of a cache that buffers must exceed where they are measured, else None."""
     sizes = memory_of_nodes(files)
     near = sorted({c.numa for c in cores} & sizes.keys())
-    far = [node for node in sizes if without_processors(files, node)]
+    far = [node for node in sizes if not files.cpus_of_node(node)]
     known = len(sizes) > 1 and bool(near) and may_choose(near)
 
     def memory(name: str, nodes: Sequence[int]) -> Memory:

@@ -35,10 +35,6 @@ def memory_of_nodes(files: Files) -> dict[int, Bytes]:
     return found
 
 
-def without_processors(files: Files, node: int) -> bool:
-    return not cpu_list(files.node(f"node{node}/cpulist"))
-
-
 def buffer(size: int, nodes: Sequence[int] = ()) -> "np.ndarray[Any, np.dtype[np.uint8]]":
     """Untouched bytes of these nodes' memory, page by page in turn; without nodes, wherever they are touched from.
 

@@ -28,6 +28,9 @@ class Files:
         names = (p.name for p in folder.glob("node*"))
         return sorted(int(n[4:]) for n in names if n[4:].isdigit())
 
+    def cpus_of_node(self, node: int) -> list[int]:
+        return cpu_list(self.node(f"node{node}/cpulist"))
+
     def cgroup(self, controller: str, name: str) -> list[str]:
         """A limit file's text in the process's group and in each of its ancestors, where there is one.
 
