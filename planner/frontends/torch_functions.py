@@ -5,9 +5,7 @@ through operators of our own (aten_functions.py).
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
-from inspect import signature
-from types import FunctionType
+from functools import cache, wraps
 from typing import Any
 
 Refuse = Callable[[str], Exception]
@@ -18,37 +16,97 @@ Refuse = Callable[[str], Exception]
 def traced_functions(torch: Any, refuse: Refuse) -> Iterator[None]:
     """Within it, every `torch.autograd.Function` that is applied is traced with its gradient, and what a checkpoint
     would compute again is traced as it is. PyTorch's other ones, such as torch.cond's, are left alone."""
-    module = torch.autograd.function
-    apply = torch.autograd.Function.apply.__func__
-    code = apply.__code__
-    original = FunctionType(code, apply.__globals__, apply.__name__, apply.__defaults__, apply.__closure__)
+    meta, applied = torch.autograd.function.FunctionMeta, _Applied(torch, refuse)
 
-    def route(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        if (function.__module__, function.__name__) == ("torch.utils.checkpoint", "CheckpointFunction"):
-            run, _, *given = arguments
-            return _checkpointed(torch, run, given)
-        if function.__module__.startswith("torch."):
-            return original(function, *arguments, **keywords)
-        if torch._C._functorch.peek_interpreter_stack() is not None:
-            raise refuse(f"the custom autograd function {function.__name__}, within a transformed function")
-        return _traced(torch, function, _bound(torch, function, arguments, keywords), refuse)
+    def lookup(function: Any, name: str) -> Any:
+        found = type.__getattribute__(function, name)
+        return applied.instead(function, name, found) if name in _Applied.LOOKED_UP else found
 
-    # Not the method, but its code: many hold the bound method, `round = Round.apply`, since they were imported.
-    module.stepplan_route = route
-    apply.__code__ = _Routed.apply.__code__
+    # Not `apply`: many hold the bound method, `round = Round.apply`, since they were imported, and it may be compiled.
+    # But it asks the class for all that it calls.
+    meta.__getattribute__ = lookup
     try:
         yield
     finally:
-        apply.__code__ = code
-        del module.stepplan_route
+        del meta.__getattribute__
 
 
-class _Routed:
-    """Only for the code of its method, which runs as that of `torch.autograd.Function.apply`."""
+class _Applied:
+    """What `apply` is given when it asks a function's class for what to call: first for the class of the context, then
+    for `forward`, which it calls without gradients, and for `setup_context`, if the function has its own. What PyTorch
+    would call to differentiate the results tells that it cannot."""
 
-    def apply(cls: Any, *arguments: Any, **keywords: Any) -> Any:
-        __class__  # type: ignore[name-defined]  # noqa: B018  (its closure has this cell, too)
-        return stepplan_route(cls, arguments, keywords)  # type: ignore[name-defined]  # noqa: F821
+    LOOKED_UP = frozenset({"_backward_cls", "forward", "setup_context", "backward", "vjp"})
+
+    def __init__(self, torch: Any, refuse: Refuse) -> None:
+        self.torch, self.refuse = torch, refuse
+        self._next: Any = None
+        """The function that has been applied, but not yet called."""
+        self._with_gradients = True
+        """Whether there are gradients where it was applied."""
+        self._constant: list[Any] = []
+        """The last results that have no gradient."""
+
+    def instead(self, function: Any, name: str, found: Any) -> Any:
+        checkpointed = (function.__module__, function.__name__) == ("torch.utils.checkpoint", "CheckpointFunction")
+        if function.__module__.startswith("torch.") and not checkpointed:
+            return found
+        if self.torch._C._functorch.peek_interpreter_stack() is not None:
+            raise self.refuse(f"the custom autograd function {function.__name__}, within a transformed function")
+        if name == "_backward_cls":
+            self._next, self._with_gradients = function, self.torch.is_grad_enabled()
+            return found
+        if name in ("backward", "vjp"):
+            return found if found is _own(self.torch.autograd.Function, name) else _never_by_pytorch(found)
+        by_itself = _own(function, "setup_context") is not _own(self.torch.autograd.Function, "setup_context")
+        if name == "setup_context":
+            return (lambda context, given, made: self._mark(context)) if by_itself else found
+
+        @wraps(found)
+        def forward(*given: Any, **keywords: Any) -> Any:
+            if self._next is not function:  # called by its name, not applied
+                return found(*given, **keywords)
+            self._next = None
+            arguments = given if by_itself else given[1:]
+            with _mode(self.torch, self._with_gradients):
+                if checkpointed:
+                    return _checkpointed(self.torch, arguments[0], arguments[2:])
+                returned, self._constant = _traced(self.torch, function, arguments, self.refuse)
+            if not by_itself:
+                self._mark(given[0])
+            return returned
+
+        return forward
+
+    def _mark(self, context: Any) -> None:
+        context.mark_non_differentiable(*self._constant)
+
+
+def _never_by_pytorch(backward: Any) -> Any:
+    @wraps(backward)
+    def called(context: Any, *gradients: Any) -> Any:
+        if isinstance(context, _Context):  # by its name, from another function's
+            return backward(context, *gradients)
+        return _differentiated_elsewhere(context)
+
+    return called
+
+
+def _own(function: Any, name: str) -> Any:
+    return type.__getattribute__(function, name)
+
+
+@contextmanager
+def _mode(torch: Any, gradients: bool) -> Iterator[None]:
+    """With or without gradients; not noted in the exported program, as `apply`'s own change of the mode is not."""
+    before = torch.is_grad_enabled()
+    with torch._C.DisableTorchFunction():
+        torch._C._set_grad_enabled(gradients)
+    try:
+        yield
+    finally:
+        with torch._C.DisableTorchFunction():
+            torch._C._set_grad_enabled(before)
 
 
 class _Context:
@@ -78,18 +136,7 @@ class _Context:
         return id(result) in self._constant
 
 
-def _bound(torch: Any, function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, ...]:
-    """All arguments by position, as PyTorch gives them to `setup_context`."""
-    if function.setup_context is not torch.autograd.Function.setup_context:
-        bound = signature(function.forward).bind(*arguments, **keywords)
-        bound.apply_defaults()
-        return bound.args
-    if keywords:
-        raise TypeError(f"{function.__name__}.apply takes no keyword arguments")
-    return arguments
-
-
-def _checkpointed(torch: Any, run: Callable[..., Any], given: list[Any]) -> Any:
+def _checkpointed(torch: Any, run: Callable[..., Any], given: tuple[Any, ...]) -> Any:
     """What a checkpoint with use_reentrant=True computes: what is computed again, the plan decides. As in PyTorch, the
     result has no gradient where no argument has one."""
     moving = any(isinstance(x, torch.Tensor) and x.requires_grad for x in given)
@@ -97,7 +144,9 @@ def _checkpointed(torch: Any, run: Callable[..., Any], given: list[Any]) -> Any:
         return run(*given)
 
 
-def _traced(torch: Any, function: Any, arguments: tuple[Any, ...], refuse: Refuse) -> Any:
+def _traced(torch: Any, function: Any, arguments: tuple[Any, ...], refuse: Refuse) -> tuple[Any, list[Any]]:
+    """What it returns, and the tensors in there that have no gradient though they could."""
+
     def why(what: str) -> Exception:
         return refuse(f"the custom autograd function {function.__name__}, {what}")
 
@@ -105,20 +154,23 @@ def _traced(torch: Any, function: Any, arguments: tuple[Any, ...], refuse: Refus
         return isinstance(x, torch.Tensor) and bool(x.is_floating_point())
 
     base, context = torch.autograd.Function, _Context(tuple(map(is_float, arguments)), why)
-    if function.setup_context is base.setup_context:
-        returned = function.forward(context, *arguments)
+    forward, set_up = _own(function, "forward"), _own(function, "setup_context")
+    if set_up is _own(base, "setup_context"):
+        returned = forward(context, *arguments)
     else:
-        returned = function.forward(*arguments)
-        function.setup_context(context, arguments, returned)
+        returned = forward(*arguments)
+        set_up(context, arguments, returned)
     if not torch.is_grad_enabled():
-        return returned
+        return returned, []
     results = list(returned) if isinstance(returned, tuple | list) else [returned]
     moving = [i for i, r in enumerate(results) if is_float(r) and not context.is_constant(r)]
     stand_in, bound = _operators(torch)
     arriving = [torch.zeros_like(r) if isinstance(r, torch.Tensor) else None for r in results]
     for i in moving:
         arriving[i] = stand_in(results[i]).detach()
-    backward = function.backward if function.backward is not base.backward else function.vjp
+    backward = _own(function, "backward")
+    if backward is _own(base, "backward"):
+        backward = _own(function, "vjp")
     gradients = backward(context, *arriving)
     gradients = list(gradients) if isinstance(gradients, tuple | list) else [gradients]
     if len(gradients) < len(arguments) or any(g is not None for g in gradients[len(arguments) :]):
@@ -128,8 +180,11 @@ def _traced(torch: Any, function: Any, arguments: tuple[Any, ...], refuse: Refus
     outputs = bound([results[i] for i in moving], [arriving[i] for i in moving], sources, given) if moving else []
     for i, output in zip(moving, outputs, strict=True):
         results[i] = output
-    results = [r.detach() if is_float(r) and i not in moving else r for i, r in enumerate(results)]
-    return type(returned)(results) if isinstance(returned, tuple | list) else results[0]
+    constant = [i for i, r in enumerate(results) if is_float(r) and i not in moving]
+    for i in constant:
+        results[i] = results[i].detach()
+    whole = type(returned)(results) if isinstance(returned, tuple | list) else results[0]
+    return whole, [results[i] for i in constant]
 
 
 @cache
