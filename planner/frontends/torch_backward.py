@@ -21,6 +21,7 @@ def backward_decompositions(torch: Any) -> dict[Any, Callable[..., Any]]:
     return found | {
         aten.convolution_backward.default: own.convolution,
         aten.avg_pool2d_backward.default: own.average,
+        aten.max_pool2d_with_indices_backward.default: own.maximum,
         aten.upsample_nearest2d_backward.default: own.nearest,
     }
 
@@ -101,6 +102,11 @@ class _Backward:
         for axis, extent in enumerate(w.shape[2:], 2):
             made = made.narrow(axis, 0, extent)  # strides leave a rest of the image out
         return made
+
+    def maximum(self, dy: Any, x: Any, *windows_and_indices: Any) -> Any:
+        """Every window's maximum gets its gradient: `indices` count within an image."""
+        flat, indices = x.flatten(-2), windows_and_indices[-1].flatten(-2)
+        return self.torch.zeros_like(flat).scatter_add(-1, indices, dy.flatten(-2)).view(x.shape)
 
     def average(
         self,

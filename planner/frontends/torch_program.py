@@ -24,6 +24,7 @@ from planner.frontends.torch_known import known_numbers
 from planner.frontends.torch_numbers import numbers, of_generators, tell
 from planner.frontends.torch_stand_ins import stand_ins
 from planner.frontends.torch_transforms import traced_transforms
+from planner.frontends.torch_versions import mended, require_version
 from planner.frontends.torch_writes import (
     NO_GRAD,
     buffers_without_gradient,
@@ -41,11 +42,12 @@ _CONSTANT = {"aten.arange", "aten.eye", "aten.full", "aten.ones", "aten.scalar_t
 
 
 def import_torch() -> Any:
-    """SP1012 when PyTorch is missing: it is an optional dependency."""
+    """SP1012 when PyTorch is missing, as it is an optional dependency, or too old."""
     try:
         import torch
     except ImportError as error:
         raise UserError("SP1012", "capturing a PyTorch module needs PyTorch", "pip install torch==2.13.0") from error
+    require_version(torch)
     return torch
 
 
@@ -59,6 +61,13 @@ def export(
     torch: Any, module: Any, original: Any, positional: Any, keywords: dict[str, Any], training: bool = True
 ) -> Exported:
     """A functional program whose operators all have handlers, as far as PyTorch can decompose them."""
+    with mended(torch):
+        return _functional(torch, module, original, positional, keywords, training)
+
+
+def _functional(
+    torch: Any, module: Any, original: Any, positional: Any, keywords: dict[str, Any], training: bool
+) -> Exported:
     program = _exported(torch, module, original, positional, keywords, training)
     with warnings.catch_warnings(), _mode(original, training), _quiet():
         warnings.simplefilter("ignore")

@@ -54,7 +54,8 @@ def _part(tree: Any, spec: Any, leaves: Iterator[Structure]) -> Structure:
     context = None if named else _plain_context(tree, kind, spec.context)
     if context is not None:
         found["context"] = context
-    return {**found, "parts": [_part(tree, child, leaves) for child in spec.children()]}
+    children = spec.children() if hasattr(spec, "children") else spec.children_specs  # before PyTorch 2.10
+    return {**found, "parts": [_part(tree, child, leaves) for child in children]}
 
 
 def _name_of(kind: type) -> str:
