@@ -36,6 +36,7 @@ from codegen.cuda.executor import CudaExecutor
 from codegen.executor import Executor
 from codegen.fixed_attributes import FixedAttributes
 from codegen.passes import input_gradients, model_inputs, sources, start_backward, start_forward
+from codegen.replacement import Replacement
 from codegen.state import COUNTER
 from planner.errors import UserError
 from planner.frontends.naming import safe_name
@@ -43,19 +44,28 @@ from planner.frontends.torch_results import Results
 from planner.graph.model import Role, Value
 
 
-class Planned(nn.Module):  # type: ignore[misc]
-    """`module`, computed by an executor of its plan. `planned.module` is the module itself, with the same parameters:
-    its state_dict is the executor's. In evaluation mode calls run the `predict` program, without gradients."""
+class Planned(Replacement):
+    """`module`, computed by an executor of its plan. `planned.module` is the module itself, with the same parameters
+    under the same names: its state_dict is the executor's. In evaluation mode calls run the `predict` program, without
+    gradients."""
+
+    executor: Executor
+    trained: list[str]
+    _frozen: set[str]
+    _results: dict[str, Results]
+    _planned_modes: list[tuple[str, nn.Module, bool]]
+    _places: dict[str, int]
+    _fixed: FixedAttributes
 
     def __init__(self, module: nn.Module, executor: Executor) -> None:
         """SP1617: the plan was not made for a loss of the caller, or for another module; or the module lies elsewhere
         than the executor computes, or is of another type; or the executor has another module. SP1621: what the module
         returned holds a class that is not there. Nothing has changed."""
-        super().__init__()
+        super().__init__(module)
         if not executor.takes_gradients:
             fix = "capture the module with loss='caller', plan and build that"
             raise UserError("SP1617", "the plan has a loss of its own, not the caller's", fix)
-        self.module, self.executor = module, executor
+        self.executor = executor
         self.trained = [n for n, p in module.named_parameters() if p.requires_grad]
         read = executor._state.by_name
         self._frozen = {n for n, p in module.named_parameters() if not p.requires_grad and safe_name(n) in read}

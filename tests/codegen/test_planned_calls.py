@@ -58,7 +58,7 @@ if __name__ == "__main__":
             (latent.mean[latent.wide].sum() + latent.sample.square().sum() + found["aux"][0].sum()).backward()
             gradients.append({n: p.grad for n, p in call.named_parameters()})
         for name, gradient in gradients[1].items():
-            torch.testing.assert_close(gradients[0]["module." + name], gradient, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(gradients[0][name], gradient, rtol=1e-4, atol=1e-5)
         evaluated, expected = planned.eval()(x), plain.eval()(x)
         assert type(evaluated) is Latent and evaluated.name == "latent"
         torch.testing.assert_close(evaluated[:3], expected[:3])
