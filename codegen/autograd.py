@@ -21,7 +21,6 @@ On a GPU the module is moved there first. Calls return before the work is done, 
 stream, and the backward pass is replayed as `step` is. Needs torch.
 """
 
-import re
 import weakref
 from functools import cached_property, partial
 from typing import Any
@@ -29,13 +28,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.utils._pytree import tree_flatten_with_path, tree_leaves
 
-from codegen.arguments import Call, matched
+from codegen.arguments import Call
 from codegen.cuda.executor import CudaExecutor
 from codegen.executor import Executor
 from codegen.fixed_attributes import FixedAttributes
 from codegen.passes import input_gradients, model_inputs, sources, start_backward, start_forward
+from codegen.planned_arguments import PlannedArguments
 from codegen.replacement import Replacement
 from codegen.state import COUNTER
 from planner.errors import UserError
@@ -53,6 +52,7 @@ class Planned(Replacement):
     trained: list[str]
     _frozen: set[str]
     _results: dict[str, Results]
+    _arguments: dict[str, PlannedArguments]
     _planned_modes: list[tuple[str, nn.Module, bool]]
     _places: dict[str, int]
     _fixed: FixedAttributes
@@ -67,11 +67,14 @@ class Planned(Replacement):
             raise UserError("SP1617", "the plan has a loss of its own, not the caller's", fix)
         self.executor = executor
         self.trained = [n for n, p in module.named_parameters() if p.requires_grad]
-        read = executor._state.by_name
-        self._frozen = {n for n, p in module.named_parameters() if not p.requires_grad and safe_name(n) in read}
+        known = executor._state.by_name
+        self._frozen = {n for n, p in module.named_parameters() if not p.requires_grad and safe_name(n) in known}
         self._require_own()
         programs = executor._graph.program
         self._results = {n: Results(torch, programs[n].results, module) for n in ("train_step", "predict")}
+        taken = model_inputs(executor)
+        read = {n: p.inputs if n == "predict" else taken for n, p in programs.items()}
+        self._arguments = {n: PlannedArguments(module, p, taken, read[n]) for n, p in programs.items()}
         parameters = dict(module.named_parameters())
         statistics = {n: b for n, b in module.named_buffers() if n.endswith(("running_mean", "running_var"))}
         given = parameters | statistics
@@ -172,7 +175,7 @@ class Planned(Replacement):
         self._require_trained(parameters)
         self._fixed.look(buffers)
         self._require_modes()
-        tensors = self._tensors(inputs, named)
+        tensors = self._arguments["train_step" if self.module.training else "predict"].tensors(inputs, named)
         if not self.module.training:
             read = self.executor._program("predict").inputs
             found = self._evaluated(*(x.detach() for name, x in tensors.items() if name in read))
@@ -182,23 +185,6 @@ class Planned(Replacement):
             if name in buffers:  # under one of its names
                 buffers[name] += times
         return self._results["train_step"].of(found)
-
-    def _tensors(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> dict[str, torch.Tensor]:
-        """By the plan's names, in its order. None is no input, as where the module was captured; in evaluation mode
-        those that `predict` does not read, such as labels of a loss that the module computes, may be missing."""
-        wanted = model_inputs(self.executor)
-        places, by_name = tree_leaves(inputs), _by_name(named)
-        leaves = tuple(x for x in places if x is not None)
-        for name, x in (*zip(wanted, leaves, strict=False), *by_name.items()):
-            if not isinstance(x, torch.Tensor):
-                fix = "pass tensors alone, leave out what else the module was captured with: that is part of the plan"
-                raise UserError("SP1601", f"input {name} is of type {type(x).__name__}", fix)
-        in_order = all(x is not None for x in places[: len(leaves)])
-        if not self.module.training and in_order:  # or it is not known which ones are missing
-            read = {*self.executor._program("predict").inputs, *wanted[: len(leaves)], *by_name}
-            wanted = tuple(n for n in wanted if n in read)
-        given = matched("the module", wanted, leaves, by_name, "; a call with others needs a plan of its own")
-        return dict(zip(wanted, given, strict=True))
 
     def _evaluated(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         executor = self.executor
@@ -265,17 +251,6 @@ def _hold(executor: Executor, module: nn.Module) -> None:
         fix = "make an executor for every module: executor_class(folder)()"
         raise UserError("SP1617", "another module's parameters lie in the executor's memory", fix)
     executor._module = weakref.ref(module)
-
-
-def _by_name(named: dict[str, Any]) -> dict[str, Any]:
-    """The inputs in named arguments, under the names that torch.export gives them: `state=(h, c)` is `state_0` and
-    `state_1`, and capitals are small."""
-    found = {}
-    for path, x in tree_flatten_with_path(named)[0]:
-        keys = (getattr(k, "key", getattr(k, "idx", getattr(k, "name", ""))) for k in path)
-        if x is not None:
-            found["_".join(re.sub(r"[^a-z0-9]", "_", str(key).lower()) for key in keys).removeprefix("_")] = x
-    return found
 
 
 def _leave(held: list[torch.Tensor]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from planner.errors import UserError
 from planner.frontends.coverage import OpUse
 from planner.frontends.naming import identifier, safe_name
+from planner.frontends.torch_arguments import by_parameter, called_with
 from planner.frontends.torch_buffers import changed_buffers
 from planner.frontends.torch_loss import CALLERS, Loss, append_loss
 from planner.frontends.torch_lowering import CaptureOptions, Lowering
@@ -61,6 +62,8 @@ def capture_module(module: Any, inputs: Any, options: CaptureOptions | None = No
     )
     if callers:
         graph = returning(graph, torch, {"train_step": program, "predict": evaluated or program})
+        arguments = by_parameter(module, *_arguments(torch, inputs))
+        graph = called_with(graph, torch, dict.fromkeys(("train_step", "predict"), arguments))
     kept = {v.name for v in graph.values}
     weights = {k: w for k, w in lowering.context.weights.items() if k in kept}
     graph, weights = order_entries(graph, weights)

@@ -196,8 +196,14 @@ def test_is_called_like_the_module(codes: type[Executor]) -> None:
     [
         (lambda planned, x, y, s: planned([x, y]), "takes the inputs .*, not 2"),
         (lambda planned, x, y, s: planned([x, y], scale=s, mask=s), "takes the inputs .*, not 4"),
-        (lambda planned, x, y, s: planned([x, y], scale=2.0), "input scale is of type float"),
-        (lambda planned, x, y, s: planned([x, y], scale=s, verbose=True), "input verbose is of type bool"),
+        (
+            lambda planned, x, y, s: planned([x, y], scale=2.0),
+            "input scale is of type float, in the plan it is a tensor",
+        ),
+        (
+            lambda planned, x, y, s: planned([x, y], scale=s, verbose=True),
+            "argument verbose is True, the module was captured without it",
+        ),
         (lambda planned, x, y, s: planned([x, y[:3]], scale=s), r"float32 of shape \(3, 4\)"),
     ],
 )

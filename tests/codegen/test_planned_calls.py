@@ -123,5 +123,7 @@ def test_inputs_by_name_and_those_of_training_alone(tmp_path: Path) -> None:
             torch.testing.assert_close(evaluated, expected, rtol=1e-4, atol=1e-5)
         with pytest.raises(UserError, match=r"SP1601: .* not 1 \(0\)\n.*needs a plan of its own"):
             planned(x)
-        with pytest.raises(UserError, match=r"SP1601: .* not 3 \(0, 1, 2\)"):
+        with pytest.raises(UserError, match=r"SP1601: .* not 2 \(0, 1\)"):
+            planned(x, None, torch.randn(4, 5))
+        with pytest.raises(UserError, match=r"SP1601: .* too many positional arguments"):
             planned(x, None, *torch.randn(2, 4, 5))
