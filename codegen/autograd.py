@@ -42,6 +42,8 @@ from planner.frontends.naming import safe_name
 from planner.frontends.torch_results import Results
 from planner.graph.model import Role, Value
 
+STATISTICS = ("running_mean", "running_var")
+
 
 class Planned(Replacement):
     """`module`, computed by an executor of its plan. `planned.module` is the module itself, with the same parameters
@@ -76,7 +78,7 @@ class Planned(Replacement):
         read = {n: p.inputs if n == "predict" else taken for n, p in programs.items()}
         self._arguments = {n: PlannedArguments(module, p, taken, read[n]) for n, p in programs.items()}
         parameters = dict(module.named_parameters())
-        statistics = {n: b for n, b in module.named_buffers() if n.endswith(("running_mean", "running_var"))}
+        statistics = {n: b for n, b in module.named_buffers() if n.endswith(STATISTICS)}
         given = parameters | statistics
         places = {n: self._shared(n, t.data) for n, t in given.items()}  # all are looked at before one is moved
         _hold(executor, module)
@@ -90,8 +92,8 @@ class Planned(Replacement):
             module.get_submodule(owner)._buffers[own] = places[name]
             held.append(places[name])
         self._planned_modes = self._modes()
-        self._places = {name: parameter.data_ptr() for name, parameter in parameters.items()}
-        """Where parameters lie: in the executor's memory."""
+        self._places = {name: places[name].data_ptr() for name in given}
+        """Where parameters and statistics lie: in the executor's memory."""
         self._fixed = FixedAttributes(module, {*statistics, *executor.counters_per_step()}, executor._state.fixed)
         if isinstance(executor, CudaExecutor):
             executor.before_close.append(partial(_leave, held))
@@ -104,14 +106,15 @@ class Planned(Replacement):
                 fix = "make the executor from this module's plan"
                 raise UserError("SP1617", f"the plan's parameter {value.name} is none of the module's", fix)
 
-    def _require_shared(self, parameters: dict[str, nn.Parameter]) -> None:
-        """SP1617: a parameter was moved away, so that what the optimizer changes is not what the executor reads; or it
-        is gone, or new."""
-        for name in sorted(parameters.keys() ^ self._places.keys()):
-            what = f"{name} is no parameter of the module" + (" any more" if name in self._places else "'s plan")
+    def _require_shared(self, tensors: dict[str, torch.Tensor]) -> None:
+        """SP1617: a parameter, or running statistics, were moved away, so that what the optimizer or the module changes
+        is not what the executor reads and writes; or they are gone, or new."""
+        for name in sorted(tensors.keys() ^ self._places.keys()):
+            kind = "buffer" if name.endswith(STATISTICS) else "parameter"
+            what = f"{name} is no {kind} of the module" + (" any more" if name in self._places else "'s plan")
             raise UserError("SP1617", what, "change the module before it is captured, then plan, build and wrap it")
-        for name, parameter in parameters.items():
-            if parameter.data_ptr() != self._places[name]:
+        for name, tensor in tensors.items():
+            if tensor.data_ptr() != self._places[name]:
                 fix = "convert it before it is planned, load in place (not assign=True), give it to one executor only"
                 raise UserError("SP1617", f"{name} lies no longer in the executor's memory", fix)
 
@@ -171,7 +174,7 @@ class Planned(Replacement):
         does not read may be left out. SP1601: not those of the plan.
         """
         parameters, buffers = dict(self.module.named_parameters()), dict(self.module.named_buffers())
-        self._require_shared(parameters)
+        self._require_shared(parameters | {n: b for n, b in buffers.items() if n in self._places})
         self._require_trained(parameters)
         self._fixed.look(buffers)
         self._require_modes()

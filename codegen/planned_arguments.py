@@ -35,6 +35,9 @@ class PlannedArguments:
         places = [x for x in parts if x is None or isinstance(x, torch.Tensor)]
         given = tuple(x for x in places if x is not None)
         by_name = {_exported(path): x for path, x in leaves(torch, named) if isinstance(x, torch.Tensor)}
+        for name in sorted(by_name.keys() - set(self._taken)):
+            what = f"argument {name} is a tensor, the module was captured without it"
+            raise UserError("SP1601", what, f"leave it out, or capture the module with an example of it{OTHERS}")
         wanted = self._taken
         if all(x is not None for x in places[: len(given)]):  # or it is not known which ones are missing
             used = {*self._read, *wanted[: len(given)], *by_name}

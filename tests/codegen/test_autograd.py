@@ -195,7 +195,7 @@ def test_is_called_like_the_module(codes: type[Executor]) -> None:
     ("call", "told"),
     [
         (lambda planned, x, y, s: planned([x, y]), "takes the inputs .*, not 2"),
-        (lambda planned, x, y, s: planned([x, y], scale=s, mask=s), "takes the inputs .*, not 4"),
+        (lambda planned, x, y, s: planned([x, y], scale=s, mask=s), "argument mask is a tensor, .* captured without"),
         (
             lambda planned, x, y, s: planned([x, y], scale=2.0),
             "input scale is of type float, in the plan it is a tensor",
@@ -348,6 +348,22 @@ def test_parameters_that_were_moved_away_are_noticed(executor: Executor) -> None
         planned.module.train(training)
         with pytest.raises(UserError, match=r"SP1617.*0.weight lies no longer"):
             planned(x)
+
+
+def test_statistics_that_were_moved_away_are_noticed(executor: Executor) -> None:
+    """What is reset by assignment would not be what the executor goes on from."""
+    module, x = network(), torch.randn(2, 3, 6, 6)
+    planned, norm = Planned(module, executor), module[1]  # type: ignore[index]
+    norm.reset_running_stats()
+    planned(x)
+    kept, norm.running_mean = norm.running_mean, torch.zeros(4)
+    with pytest.raises(UserError, match=r"SP1617: 1\.running_mean lies no longer in the executor's memory"):
+        planned(x)
+    norm.running_mean = None
+    with pytest.raises(UserError, match=r"SP1617: 1\.running_mean is no buffer of the module any more"):
+        planned.eval()(x)
+    norm.running_mean = kept
+    planned(x)
 
 
 def test_parameters_that_are_gone_or_new(executor: Executor) -> None:

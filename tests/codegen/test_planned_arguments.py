@@ -104,6 +104,7 @@ OTHERS: list[tuple[Callable[..., Any], str]] = [
         r"argument options\.more\.0 is missing, in the plan it is None",
     ),
     (lambda call: call(X, labels=LABELS, hidden=True), "argument hidden is True, the module was captured without it"),
+    (lambda call: call(X, labels=LABELS, count=X), "argument count is a tensor, the module was captured without it"),
     (lambda call: call(X, labels=3), "input labels is of type int, in the plan it is a tensor"),
     (lambda call: call(X.numpy(), labels=LABELS), "input x is of type ndarray, in the plan it is a tensor"),
     (lambda call: call(X, True, LABELS, "more"), "the module takes other arguments: too many positional arguments"),
