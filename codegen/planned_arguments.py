@@ -14,80 +14,91 @@ from planner.errors import UserError
 from planner.frontends.torch_arguments import by_parameter, constant, constants, leaves
 from planner.graph.model import Program
 
-OTHERS = "; a call with others needs a plan of its own"
+OTHERS = {
+    "train_step": "; a call with others needs a plan of its own",
+    "predict": "; if evaluation mode has others than training, such as no labels, capture it with evaluation=...",
+}
 
 
 class PlannedArguments:
-    """Of one program. `taken`: names of the tensors that the module takes, in order; `read`: those that the program
-    computes with."""
+    """Of one program. `taken`: names of the tensors that the module takes in training, in order; `read`: those that the
+    program computes with."""
 
     def __init__(self, module: nn.Module, program: Program, taken: tuple[str, ...], read: Collection[str]) -> None:
-        self._module, self._captured = module, program.arguments
-        self._taken, self._read = taken, frozenset(read)
+        self._signature, self._captured = inspect.signature(module.forward), program.arguments
+        self._taken, self._read, self._others = taken, frozenset(read), OTHERS[program.name]
+        self._plan = "the plan" if program.name == "train_step" else "the plan of evaluation mode"
 
     def tensors(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         """By the plan's names, in its order. None is no input, as where the module was captured; what the program does
         not read, such as labels of a loss that the module computes in training, may be missing. SP1601: not those of
         the plan."""
+        self._require_captured(inputs, named)
         parts = [leaf for _, leaf in leaves(torch, {"": inputs})]
-        if not all(isinstance(x, torch.Tensor) for x in (*parts, *named.values())):
-            self._require_captured(inputs, named)
         places = [x for x in parts if x is None or isinstance(x, torch.Tensor)]
         given = tuple(x for x in places if x is not None)
         by_name = {_exported(path): x for path, x in leaves(torch, named) if isinstance(x, torch.Tensor)}
         for name in sorted(by_name.keys() - set(self._taken)):
-            what = f"argument {name} is a tensor, the module was captured without it"
-            raise UserError("SP1601", what, f"leave it out, or capture the module with an example of it{OTHERS}")
+            raise self._unknown(name, "a tensor")
         wanted = self._taken
         if all(x is not None for x in places[: len(given)]):  # or it is not known which ones are missing
             used = {*self._read, *wanted[: len(given)], *by_name}
             wanted = tuple(n for n in wanted if n in used)
-        found = matched("the module", wanted, given, by_name, OTHERS)
+        found = matched("the module", wanted, given, by_name, self._others)
         return dict(zip(wanted, found, strict=True))
 
     def _require_captured(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> None:
-        """SP1601: an argument is another constant than when the module was captured, or no tensor where one was."""
+        """SP1601: an argument is another constant than when the module was captured, or no tensor where one was, or one
+        where none was."""
         try:
-            arguments = by_parameter(self._module, inputs, named)
+            arguments = by_parameter(self._signature, inputs, named)
         except TypeError as error:
-            raise UserError(
-                "SP1601", f"the module takes other arguments: {error}", "pass those that it takes"
-            ) from error
-        given = {path: x for path, x in leaves(torch, arguments) if not isinstance(x, torch.Tensor)}
-        for path, x in given.items():
-            place = ".".join(path)
-            if x is None and place not in self._constants:
-                continue
-            if _exported(path) in self._taken and x is not None:
-                what = f"input {place} is of type {type(x).__name__}, in the plan it is a tensor"
-                raise UserError("SP1601", what, "pass a tensor, such as torch.as_tensor makes")
-            if self._captured is None:
-                fix = "leave it out, or capture the module again"
-                raise UserError("SP1601", f"argument {place} is no tensor, of which this plan does not tell", fix)
-            if place not in self._constants:
-                what = f"argument {place} is {_shown(x)}, the module was captured without it"
-                raise UserError("SP1601", what, f"leave it out, or capture the module with it{OTHERS}")
-            _require_same(place, constant(x), self._constants[place])
-        passed = {".".join(path) for path, _ in leaves(torch, arguments)}
-        for place, known in (self._captured or {}).items():
-            if place.split(".")[0] in arguments and place not in passed:
-                what = f"argument {place} is missing, in the plan it is {_shown(known)}"
-                raise UserError("SP1601", what, f"pass all of {place.split('.')[0]}, or nothing of it")
+            what = f"the module takes other arguments: {error}"
+            raise UserError("SP1601", what, "pass those that it takes") from error
+        captured = self._captured or {}
+        passed = {".".join(path): (_exported(path), x) for path, x in leaves(torch, arguments)}
+        for place, (name, x) in passed.items():
+            if isinstance(x, torch.Tensor):
+                if place in captured:
+                    raise self._another(place, "a tensor")
+            elif x is not None or place in self._constants:
+                self._require_same(place, name, x)
+        for place, known in captured.items():
+            whole = place.split(".")[0]
+            if whole in arguments and place not in passed and known is not None:
+                what = f"argument {place} is missing, in {self._plan} it is {_shown(known)}"
+                raise UserError("SP1601", what, f"pass all of {whole}, or nothing of it")
+
+    def _require_same(self, place: str, name: str, x: Any) -> None:
+        if x is not None and name in self._taken and place not in (self._captured or {}):
+            what = f"input {place} is of type {type(x).__name__}, in {self._plan} it is a tensor"
+            raise UserError("SP1601", what, "pass a tensor, such as torch.as_tensor makes")
+        if x is not None and self._captured is None:
+            fix = "leave it out, or capture the module again"
+            raise UserError("SP1601", f"argument {place} is no tensor, of which this plan does not tell", fix)
+        given = constant(x)
+        if place not in self._constants:
+            raise self._unknown(place, _shown(given))
+        known = self._constants[place]
+        if (type(given), given) != (type(known), known):
+            raise self._another(place, _shown(given))
+
+    def _another(self, place: str, given: str) -> UserError:
+        what = f"argument {place} is {given}, in {self._plan} it is {_shown(self._constants[place])}"
+        return UserError("SP1601", what, f"pass that, or leave it out{self._others}")
+
+    def _unknown(self, place: str, given: str) -> UserError:
+        what = f"argument {place} is {given}, the module was captured without it"
+        return UserError("SP1601", what, f"leave it out, or capture the module with it{self._others}")
 
     @cached_property
     def _constants(self) -> Mapping[str, Any]:
         """Those that the module was captured with, and what the others are if nobody passes them."""
         captured = self._captured or {}
-        parameters = inspect.signature(self._module.forward).parameters.values()
+        parameters = self._signature.parameters.values()
         defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
         passed = {place.split(".")[0] for place in captured}
         return constants(torch, {n: x for n, x in defaults.items() if n not in passed}) | dict(captured)
-
-
-def _require_same(place: str, given: Any, known: Any) -> None:
-    if (type(given), given) != (type(known), known):
-        what = f"argument {place} is {_shown(given)}, in the plan it is {_shown(known)}"
-        raise UserError("SP1601", what, f"pass that, or leave it out{OTHERS}")
 
 
 def _shown(x: Any) -> str:

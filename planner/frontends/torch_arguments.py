@@ -13,9 +13,9 @@ from planner.graph.model import Graph
 PLAIN = (bool, int, float, str, type(None))
 
 
-def by_parameter(module: Any, positional: Any, keywords: Mapping[str, Any]) -> dict[str, Any]:
+def by_parameter(signature: inspect.Signature, positional: Any, keywords: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments by the names of the parameters of `forward`; further ones by their own. TypeError: too many."""
-    return {**inspect.signature(module.forward).bind_partial(*positional).arguments, **keywords}
+    return {**signature.bind_partial(*positional).arguments, **keywords}
 
 
 def leaves(torch: Any, arguments: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -35,8 +35,12 @@ def constants(torch: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {path: constant(leaf) for path, leaf in found if not isinstance(leaf, torch.Tensor)}
 
 
-def called_with(graph: Graph, torch: Any, programs: Mapping[str, Mapping[str, Any]]) -> Graph:
-    """The graph, whose programs tell their modules' arguments."""
-    told = {name: constants(torch, arguments) for name, arguments in programs.items()}
+def called_with(graph: Graph, torch: Any, training: Mapping[str, Any], evaluation: Mapping[str, Any]) -> Graph:
+    """The graph, whose programs tell their modules' arguments. Tensors of training that evaluation mode is called
+    without are None there."""
+    given = {".".join(path) for path, _ in leaves(torch, evaluation)}
+    tensors = (".".join(path) for path, leaf in leaves(torch, training) if isinstance(leaf, torch.Tensor))
+    without = {place: None for place in tensors if place not in given}
+    told = {"train_step": constants(torch, training), "predict": without | constants(torch, evaluation)}
     changed = [p.model_copy(update={"arguments": told[p.name]}) if p.name in told else p for p in graph.programs]
     return graph.model_copy(update={"programs": tuple(changed)})

@@ -98,10 +98,10 @@ OTHERS: list[tuple[Callable[..., Any], str]] = [
         r"argument sizes\.2 is 3, the module was captured without it",
     ),
     (lambda call: call(X, labels=LABELS, options={"scale": 2.5}), r"argument options\.scale is 2\.5, in the plan"),
-    (lambda call: call(X, labels=LABELS, options={"scale": 2.0}), r"argument options\.more\.0 is missing"),
+    (lambda call: call(X, labels=LABELS, options={"scale": 2.0}), r"argument options\.more\.1 is missing"),
     (
         lambda call: call(X, labels=LABELS, options=None),
-        r"argument options\.more\.0 is missing, in the plan it is None",
+        r"argument options\.more\.1 is missing, in the plan it is inf",
     ),
     (lambda call: call(X, labels=LABELS, hidden=True), "argument hidden is True, the module was captured without it"),
     (lambda call: call(X, labels=LABELS, count=X), "argument count is a tensor, the module was captured without it"),
@@ -135,3 +135,26 @@ def test_plans_that_do_not_tell(model: Model) -> None:
     assert list(given.tensors((X,), {})) == ["x"]
     with pytest.raises(UserError, match="SP1601: argument return_dict is no tensor, of which this plan does not tell"):
         given.tensors((X, False), {})
+
+
+def test_evaluation_mode_with_others(model: Model) -> None:
+    """Without labels, and with a switch of its own; not what training has is told, but what this mode has."""
+    graph = capture(
+        model,
+        {"x": X, "labels": LABELS, "return_dict": True},
+        loss="caller",
+        evaluation={"x": X, "use_cache": True},
+    ).graph
+    predict = graph.program["predict"]
+    assert predict.inputs == ("x",) and predict.arguments == {"labels": None, "use_cache": True}
+    given = PlannedArguments(model, predict, ("x", "labels"), predict.inputs)
+    for named in ({}, {"use_cache": True, "labels": None, "return_dict": False}):
+        assert list(given.tensors((X,), named)) == ["x"]
+    for named, told in (
+        ({"labels": LABELS}, "labels is a tensor, in the plan of evaluation mode it is None"),
+        ({"use_cache": False}, "use_cache is False, in the plan of evaluation mode it is True"),
+        ({"return_dict": True}, "return_dict is True, in the plan of evaluation mode it is False"),
+    ):
+        with pytest.raises(UserError, match=f"SP1601: argument {told}") as raised:
+            given.tensors((X,), named)
+        assert "capture it with evaluation=" in raised.value.fix

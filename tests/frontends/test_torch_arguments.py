@@ -1,6 +1,7 @@
 """What a module is called with beside tensors, as a capture tells it."""
 
 from enum import Enum
+from inspect import signature
 from math import inf
 from typing import Any
 
@@ -23,7 +24,7 @@ class Several(nn.Module):
 
 def test_by_the_names_of_parameters() -> None:
     x = torch.zeros(1)
-    found = by_parameter(Several(), (x, 2, [x, None]), {"more": {"way": Way.SUM, "far": (inf, 0.5)}})
+    found = by_parameter(signature(Several().forward), (x, 2, [x, None]), {"more": {"way": Way.SUM, "far": (inf, 0.5)}})
     assert [".".join(path) for path, _ in leaves(torch, found)] == [
         *("x", "rest.0", "rest.1.0", "rest.1.1", "more.way", "more.far.0", "more.far.1")
     ]
@@ -31,7 +32,7 @@ def test_by_the_names_of_parameters() -> None:
     assert told.pop("more.way") == {"text": "<Way.SUM: 1>"} and told.pop("more.far.0") == {"text": "inf"}
     assert told == {"rest.0": 2, "rest.1.1": None, "more.far.1": 0.5}
     with pytest.raises(TypeError, match="too many"):
-        by_parameter(nn.ReLU(), (x, x), {})
+        by_parameter(signature(nn.ReLU().forward), (x, x), {})
 
 
 def test_only_where_the_loss_is_the_callers() -> None:
