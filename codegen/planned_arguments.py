@@ -54,7 +54,7 @@ class PlannedArguments:
             arguments = by_parameter(self._signature, inputs, named)
         except TypeError as error:
             what = f"the module takes other arguments: {error}"
-            raise UserError("SP1601", what, "pass those that it takes") from error
+            raise UserError("SP1601", what, "call it as the module is called") from error
         captured = self._captured or {}
         passed = {".".join(path): (_exported(path), x) for path, x in leaves(torch, arguments)}
         for place, (name, x) in passed.items():

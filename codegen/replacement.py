@@ -1,6 +1,7 @@
 """A torch.nn.Module in another one's place, as far as optimizers, checkpoints and training frameworks can tell: names
 of parameters and buffers, modes, attributes and what `forward` takes are the other one's. Needs torch."""
 
+import copy
 import inspect
 from collections.abc import Iterator
 from typing import Any, NoReturn, Self
@@ -89,14 +90,27 @@ class Replacement(nn.Module):  # type: ignore[misc]
         """Where this is a part of what is loaded."""
         self.module._load_from_state_dict(*arguments)
 
-    def __deepcopy__(self, memo: Any) -> NoReturn:
-        self.__reduce_ex__(4)
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Copied":
+        """What averages of weights are kept in, on their own or with the module that this is a part of."""
+        return Copied(copy.deepcopy(self.module, memo))
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        """SP1619: a copy would need another executor."""
-        what = "a planned module cannot be copied, pickled or saved as a whole"
-        fix = "take planned.module, a plain module with the same parameters: copy.deepcopy(planned.module), "
-        raise UserError("SP1619", what, fix + "AveragedModel(planned.module); save planned.state_dict()")
+        """SP1619: whoever loads it would need an executor."""
+        what = "a planned module cannot be pickled or saved as a whole, nor copied in parts"
+        fix = "save planned.state_dict(), or planned.module, a plain module with the same parameters"
+        raise UserError("SP1619", what, fix)
+
+
+class Copied(Replacement):
+    """The weights of a module in whose place another one was, under the same names, without what computes it."""
+
+    def forward(self, *inputs: Any, **named: Any) -> NoReturn:
+        """SP1619: PyTorch would compute it, which should be said."""
+        what = "a copy of a planned module has its weights, and no executor"
+        fix = (
+            "planned.load_state_dict(copied.state_dict()) to compute with them, or call copied.module, as PyTorch does"
+        )
+        raise UserError("SP1619", what, fix)
 
 
 def _declared(kind: type) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.optim.swa_utils import AveragedModel
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from codegen.replacement import Replacement
 from planner.errors import UserError
@@ -68,6 +68,9 @@ class Whole(nn.Module):
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
         self.net, self.last = net, nn.Linear(7, 1)
+
+    def forward(self, ids: torch.Tensor) -> Any:
+        return self.last(self.net(ids))
 
 
 def test_names_are_the_modules() -> None:
@@ -161,14 +164,31 @@ def test_hooks_of_its_own_see_its_calls() -> None:
     assert seen == ["before", "backward", "gradient"] or seen == ["before", "gradient", "backward"]
 
 
-@pytest.mark.parametrize(
-    "use", [copy.deepcopy, copy.copy, pickle.dumps, AveragedModel, lambda made: torch.save(made, io.BytesIO())]
-)
-def test_no_copies(use: Any) -> None:
-    made = Doubled(Pretrained())
-    with pytest.raises(UserError, match=r"SP1619.*planned module") as raised:
-        use(made)
-    assert "AveragedModel(planned.module)" in raised.value.fix
-    average = AveragedModel(made.module)
-    average.update_parameters(made)
-    assert list(average.module.state_dict()) == list(made.state_dict())
+@pytest.mark.parametrize("use", [copy.copy, pickle.dumps, lambda made: torch.save(made, io.BytesIO())])
+def test_what_would_need_another_executor(use: Any) -> None:
+    with pytest.raises(UserError, match=r"SP1619: a planned module cannot be pickled"):
+        use(Doubled(Pretrained()))
+
+
+def test_copies_are_weights() -> None:
+    """Frameworks average them: of the module alone, or of what it is a part of."""
+    net, ids = Pretrained(), torch.arange(6).reshape(2, 3)
+    for made in (Doubled(net), Whole(Doubled(net))):
+        plain = copy.deepcopy(net)
+        averages = [AveragedModel(m, multi_avg_fn=get_ema_multi_avg_fn(0.9)) for m in (made, plain)]
+        with torch.no_grad():
+            net.inner.weight += 1
+        for average, model in zip(averages, (made, net), strict=True):
+            average.update_parameters(model)
+            average.update_parameters(model)
+        copied = averages[0].module if isinstance(made, Doubled) else averages[0].module.net
+        assert isinstance(copied, Pretrained) and type(copied) is not Pretrained
+        assert list(averages[0].module.state_dict()) == list(made.state_dict())
+        assert torch.equal(copied.inner.weight, averages[1].module.inner.weight)
+        assert copied.head.weight is copied.inner.weight and copied.inner.weight is not net.inner.weight
+        with pytest.raises(UserError, match="SP1619: a copy of a planned module has its weights, and no executor"):
+            averages[0](ids)
+        copied.module(ids)
+        made.load_state_dict(averages[0].module.state_dict())
+        assert torch.equal(net.inner.weight, copied.inner.weight)
+        assert torch.equal(copy.deepcopy(copied).inner.weight, copied.inner.weight)
