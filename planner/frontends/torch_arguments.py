@@ -20,8 +20,12 @@ def by_parameter(signature: inspect.Signature, positional: Any, keywords: Mappin
 
 def leaves(torch: Any, arguments: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Where each lies in structures of arguments, and what it is."""
-    for path, leaf in torch.utils._pytree.tree_flatten_with_path(dict(arguments))[0]:
-        yield tuple(str(getattr(k, "key", getattr(k, "idx", getattr(k, "name", "")))) for k in path), leaf
+    for name, argument in arguments.items():
+        if type(argument) in PLAIN or isinstance(argument, torch.Tensor):  # which takes PyTorch longer to find out
+            yield (name,), argument
+            continue
+        for path, leaf in torch.utils._pytree.tree_flatten_with_path(argument)[0]:
+            yield (name, *(str(getattr(k, "key", getattr(k, "idx", getattr(k, "name", "")))) for k in path)), leaf
 
 
 def constant(leaf: Any) -> Any:
