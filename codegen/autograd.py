@@ -115,7 +115,7 @@ class Planned(Replacement):
             raise UserError("SP1617", what, "change the module before it is captured, then plan, build and wrap it")
         for name, tensor in tensors.items():
             if tensor.data_ptr() != self._places[name]:
-                fix = "convert it before it is planned, load in place (not assign=True), give it to one executor only"
+                fix = "convert it before it is planned, write in place (copy_, no assign=True), give it one executor"
                 raise UserError("SP1617", f"{name} lies no longer in the executor's memory", fix)
 
     def _modes(self) -> list[tuple[str, nn.Module, bool]]:
