@@ -94,9 +94,17 @@ class Planned(Replacement):
         self._planned_modes = self._modes()
         self._places = {name: places[name].data_ptr() for name in given}
         """Where parameters and statistics lie: in the executor's memory."""
-        self._fixed = FixedAttributes(module, {*statistics, *executor.counters_per_step()}, executor._state.fixed)
+        shared = {*statistics, *executor.counters_per_step()}
+        self._fixed = FixedAttributes(module, shared, {**executor._state.fixed, **self._constants(shared)})
         if isinstance(executor, CudaExecutor):
             executor.before_close.append(partial(_leave, held))
+
+    def _constants(self, shared: set[str]) -> dict[str, np.ndarray[Any, Any]]:
+        """What the executor has of the module's other buffers: what they held when the module was captured."""
+        executor, known = self.executor, self.executor._state.by_name
+        names = [safe_name(n) for n, _ in self.module.named_buffers() if n not in shared]
+        with executor._lock:
+            return {n: executor._copy(known[n]) for n in names if n in known}
 
     def _require_own(self) -> None:
         """SP1617: the plan has a parameter that the module lacks."""

@@ -1,6 +1,7 @@
 """A planned module inside autograd: the user's own loss and optimizer, against the module in PyTorch."""
 
 import copy
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -380,6 +381,33 @@ def test_statistics_that_were_moved_away_are_noticed(executor: Executor) -> None
         planned.eval()(x)
     norm.running_mean = kept
     planned(x)
+
+
+class Scaled(nn.Module):
+    """A buffer that a plan reads, of which a checkpoint may have another."""
+
+    def __init__(self, scale: float = 2.0) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.out = nn.Linear(4, 4)
+        self.register_buffer("scale", torch.full((4,), scale))
+        self.register_buffer("mask", torch.tensor([True, False, True, True]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(x) * self.scale * self.mask
+
+
+def test_buffers_that_are_not_those_of_the_capture(tmp_path: Path) -> None:
+    """A module with others would be computed with what the plan has."""
+    captured = capture(Scaled(), torch.randn(2, 4), loss="caller")
+    made = make(captured.graph, tmp_path / "scaled")
+    captured.write_weights(tmp_path / "scaled" / "weights.npz")
+    for module, told in ((Scaled(), []), (Scaled(3.0), ["scale"])):
+        with made(pin=False) as executor, warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            Planned(module, executor)
+        assert [str(w.message).split()[1] for w in found if "SP1014" in str(w.message)] == told
+        assert all(w.filename == __file__ for w in found)
 
 
 def test_parameters_that_are_gone_or_new(executor: Executor) -> None:
