@@ -21,7 +21,6 @@ On a GPU the module is moved there first. Calls return before the work is done, 
 stream, and the backward pass is replayed as `step` is. Needs torch.
 """
 
-import re
 import weakref
 from functools import cached_property, partial
 from typing import Any
@@ -29,41 +28,57 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.utils._pytree import tree_flatten_with_path, tree_leaves
 
-from codegen.arguments import Call, matched
+from codegen.arguments import Call
 from codegen.cuda.executor import CudaExecutor
 from codegen.executor import Executor
 from codegen.fixed_attributes import FixedAttributes
 from codegen.passes import input_gradients, model_inputs, sources, start_backward, start_forward
+from codegen.planned_arguments import PlannedArguments
+from codegen.replacement import Replacement
 from codegen.state import COUNTER
 from planner.errors import UserError
 from planner.frontends.naming import safe_name
 from planner.frontends.torch_results import Results
 from planner.graph.model import Role, Value
 
+STATISTICS = ("running_mean", "running_var")
 
-class Planned(nn.Module):  # type: ignore[misc]
-    """`module`, computed by an executor of its plan. `planned.module` is the module itself, with the same parameters:
-    its state_dict is the executor's. In evaluation mode calls run the `predict` program, without gradients."""
+
+class Planned(Replacement):
+    """`module`, computed by an executor of its plan. `planned.module` is the module itself, with the same parameters
+    under the same names: its state_dict is the executor's. In evaluation mode calls run the `predict` program, without
+    gradients."""
+
+    executor: Executor
+    trained: list[str]
+    _frozen: set[str]
+    _results: dict[str, Results]
+    _arguments: dict[str, PlannedArguments]
+    _planned_modes: list[tuple[str, nn.Module, bool]]
+    _places: dict[str, int]
+    _fixed: FixedAttributes
 
     def __init__(self, module: nn.Module, executor: Executor) -> None:
         """SP1617: the plan was not made for a loss of the caller, or for another module; or the module lies elsewhere
         than the executor computes, or is of another type; or the executor has another module. SP1621: what the module
         returned holds a class that is not there. Nothing has changed."""
-        super().__init__()
+        super().__init__(module)
         if not executor.takes_gradients:
             fix = "capture the module with loss='caller', plan and build that"
             raise UserError("SP1617", "the plan has a loss of its own, not the caller's", fix)
-        self.module, self.executor = module, executor
+        self.executor = executor
         self.trained = [n for n, p in module.named_parameters() if p.requires_grad]
-        read = executor._state.by_name
-        self._frozen = {n for n, p in module.named_parameters() if not p.requires_grad and safe_name(n) in read}
+        known = executor._state.by_name
+        self._frozen = {n for n, p in module.named_parameters() if not p.requires_grad and safe_name(n) in known}
         self._require_own()
         programs = executor._graph.program
         self._results = {n: Results(torch, programs[n].results, module) for n in ("train_step", "predict")}
+        taken = model_inputs(executor)
+        read = {n: p.inputs if n == "predict" else taken for n, p in programs.items()}
+        self._arguments = {n: PlannedArguments(module, p, taken, read[n]) for n, p in programs.items()}
         parameters = dict(module.named_parameters())
-        statistics = {n: b for n, b in module.named_buffers() if n.endswith(("running_mean", "running_var"))}
+        statistics = {n: b for n, b in module.named_buffers() if n.endswith(STATISTICS)}
         given = parameters | statistics
         places = {n: self._shared(n, t.data) for n, t in given.items()}  # all are looked at before one is moved
         _hold(executor, module)
@@ -77,11 +92,19 @@ class Planned(nn.Module):  # type: ignore[misc]
             module.get_submodule(owner)._buffers[own] = places[name]
             held.append(places[name])
         self._planned_modes = self._modes()
-        self._places = {name: parameter.data_ptr() for name, parameter in parameters.items()}
-        """Where parameters lie: in the executor's memory."""
-        self._fixed = FixedAttributes(module, {*statistics, *executor.counters_per_step()}, executor._state.fixed)
+        self._places = {name: places[name].data_ptr() for name in given}
+        """Where parameters and statistics lie: in the executor's memory."""
+        shared = {*statistics, *executor.counters_per_step()}
+        self._fixed = FixedAttributes(module, shared, {**executor._state.fixed, **self._constants(shared)})
         if isinstance(executor, CudaExecutor):
             executor.before_close.append(partial(_leave, held))
+
+    def _constants(self, shared: set[str]) -> dict[str, np.ndarray[Any, Any]]:
+        """What the executor has of the module's other buffers: what they held when the module was captured."""
+        executor, known = self.executor, self.executor._state.by_name
+        names = [safe_name(n) for n, _ in self.module.named_buffers() if n not in shared]
+        with executor._lock:
+            return {n: executor._copy(known[n]) for n in names if n in known}
 
     def _require_own(self) -> None:
         """SP1617: the plan has a parameter that the module lacks."""
@@ -91,15 +114,16 @@ class Planned(nn.Module):  # type: ignore[misc]
                 fix = "make the executor from this module's plan"
                 raise UserError("SP1617", f"the plan's parameter {value.name} is none of the module's", fix)
 
-    def _require_shared(self, parameters: dict[str, nn.Parameter]) -> None:
-        """SP1617: a parameter was moved away, so that what the optimizer changes is not what the executor reads; or it
-        is gone, or new."""
-        for name in sorted(parameters.keys() ^ self._places.keys()):
-            what = f"{name} is no parameter of the module" + (" any more" if name in self._places else "'s plan")
+    def _require_shared(self, tensors: dict[str, torch.Tensor]) -> None:
+        """SP1617: a parameter, or running statistics, were moved away, so that what the optimizer or the module changes
+        is not what the executor reads and writes; or they are gone, or new."""
+        for name in sorted(tensors.keys() ^ self._places.keys()):
+            kind = "buffer" if name.endswith(STATISTICS) else "parameter"
+            what = f"{name} is no {kind} of the module" + (" any more" if name in self._places else "'s plan")
             raise UserError("SP1617", what, "change the module before it is captured, then plan, build and wrap it")
-        for name, parameter in parameters.items():
-            if parameter.data_ptr() != self._places[name]:
-                fix = "convert it before it is planned, load in place (not assign=True), give it to one executor only"
+        for name, tensor in tensors.items():
+            if tensor.data_ptr() != self._places[name]:
+                fix = "convert it before it is planned, write in place (copy_, no assign=True), give it one executor"
                 raise UserError("SP1617", f"{name} lies no longer in the executor's memory", fix)
 
     def _modes(self) -> list[tuple[str, nn.Module, bool]]:
@@ -158,11 +182,11 @@ class Planned(nn.Module):  # type: ignore[misc]
         does not read may be left out. SP1601: not those of the plan.
         """
         parameters, buffers = dict(self.module.named_parameters()), dict(self.module.named_buffers())
-        self._require_shared(parameters)
+        self._require_shared(parameters | {n: b for n, b in buffers.items() if n in self._places})
         self._require_trained(parameters)
         self._fixed.look(buffers)
         self._require_modes()
-        tensors = self._tensors(inputs, named)
+        tensors = self._arguments["train_step" if self.module.training else "predict"].tensors(inputs, named)
         if not self.module.training:
             read = self.executor._program("predict").inputs
             found = self._evaluated(*(x.detach() for name, x in tensors.items() if name in read))
@@ -172,23 +196,6 @@ class Planned(nn.Module):  # type: ignore[misc]
             if name in buffers:  # under one of its names
                 buffers[name] += times
         return self._results["train_step"].of(found)
-
-    def _tensors(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> dict[str, torch.Tensor]:
-        """By the plan's names, in its order. None is no input, as where the module was captured; in evaluation mode
-        those that `predict` does not read, such as labels of a loss that the module computes, may be missing."""
-        wanted = model_inputs(self.executor)
-        places, by_name = tree_leaves(inputs), _by_name(named)
-        leaves = tuple(x for x in places if x is not None)
-        for name, x in (*zip(wanted, leaves, strict=False), *by_name.items()):
-            if not isinstance(x, torch.Tensor):
-                fix = "pass tensors alone, leave out what else the module was captured with: that is part of the plan"
-                raise UserError("SP1601", f"input {name} is of type {type(x).__name__}", fix)
-        in_order = all(x is not None for x in places[: len(leaves)])
-        if not self.module.training and in_order:  # or it is not known which ones are missing
-            read = {*self.executor._program("predict").inputs, *wanted[: len(leaves)], *by_name}
-            wanted = tuple(n for n in wanted if n in read)
-        given = matched("the module", wanted, leaves, by_name, "; a call with others needs a plan of its own")
-        return dict(zip(wanted, given, strict=True))
 
     def _evaluated(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         executor = self.executor
@@ -255,17 +262,6 @@ def _hold(executor: Executor, module: nn.Module) -> None:
         fix = "make an executor for every module: executor_class(folder)()"
         raise UserError("SP1617", "another module's parameters lie in the executor's memory", fix)
     executor._module = weakref.ref(module)
-
-
-def _by_name(named: dict[str, Any]) -> dict[str, Any]:
-    """The inputs in named arguments, under the names that torch.export gives them: `state=(h, c)` is `state_0` and
-    `state_1`, and capitals are small."""
-    found = {}
-    for path, x in tree_flatten_with_path(named)[0]:
-        keys = (getattr(k, "key", getattr(k, "idx", getattr(k, "name", ""))) for k in path)
-        if x is not None:
-            found["_".join(re.sub(r"[^a-z0-9]", "_", str(key).lower()) for key in keys).removeprefix("_")] = x
-    return found
 
 
 def _leave(held: list[torch.Tensor]) -> None:

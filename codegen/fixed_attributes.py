@@ -17,7 +17,7 @@ from planner.frontends.naming import safe_name
 
 Array = np.ndarray[Any, Any]
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-MADE, CALLED = 4, 6
+MADE, CALLED = 4, 7
 """Frames from the warning to who makes a planned module, or calls it."""
 
 

@@ -65,22 +65,24 @@ def capture(
     keep: Sequence[str] = (),
     clip_norm: float | None = None,
     accumulate: bool = False,
+    evaluation: Any = None,
 ) -> Captured:
     """The training graph of `model` and its initial weights.
 
     inputs: a module's example arguments, which fix the shapes. batch: the batch size of a zoo network or an ONNX
     model, or passed to a factory that takes it. image_size: of a zoo network. optimizer: an `Optimizer`, "sgd",
     "adam", "adamw", "rmsprop", "adagrad", or a torch.optim one of these, of which only the hyper-parameters are read.
-    loss, labels, name, fuse, keep, clip_norm, accumulate: as in `CaptureOptions`; a zoo network has its own loss. A
-    factory returns a module, (module, inputs), or (module, inputs, options), where the options are these keywords;
-    arguments given here go before them. Errors: SP1010 and SP1018 (not a model), SP1011 (bad batch), SP1023 (not an
-    optimizer), those of the frontends.
+    loss, labels, name, fuse, keep, clip_norm, accumulate, evaluation: as in `CaptureOptions`; a zoo network has its own
+    loss. A factory returns a module, (module, inputs), or (module, inputs, options), where the options are these
+    keywords; arguments given here go before them. Errors: SP1010 and SP1018 (not a model), SP1011 (bad batch), SP1023
+    (not an optimizer), those of the frontends.
     """
     if batch is not None and batch < 1:
         raise UserError("SP1011", f"the batch is {batch}", "use a number of at least 1")
     if isinstance(model, Captured | Graph):
         given_late = {"inputs": inputs, "batch": batch, "image_size": image_size, "labels": labels}
         given_late |= {"optimizer": optimizer, "clip_norm": clip_norm, "accumulate": accumulate or None}
+        given_late["evaluation"] = evaluation
         late = [name for name, option in given_late.items() if option is not None]
         if late:
             raise UserError("SP1018", f"too late for a captured graph: {', '.join(late)}", "capture the model with it")
@@ -97,17 +99,19 @@ def capture(
         keep=tuple(keep),
         clip_norm=clip_norm,
         accumulate=accumulate,
+        evaluation=evaluation,
     )
     if isinstance(model, Path) or (isinstance(model, str) and model.endswith(".onnx")):
         from planner.frontends.onnx_relax import capture_onnx
 
         if callable(loss) or loss is None or labels is not None:
             raise UserError("SP1016", "an ONNX model takes 'cross_entropy' or 'mse'", "name one of them")
-        if inputs is not None:
+        if inputs is not None or evaluation is not None:
             raise UserError(
                 "SP1011", "an ONNX model has the shapes of its inputs", "choose another batch with batch=..."
             )
-        own: dict[str, Any] = {f.name: getattr(given, f.name) for f in fields(given) if f.name != "labels"}
+        apart = ("labels", "evaluation")
+        own: dict[str, Any] = {f.name: getattr(given, f.name) for f in fields(given) if f.name not in apart}
         return Captured(*capture_onnx(model, batch=batch, **own))
     if isinstance(model, str) and ":" in model:
         module, inputs, options = _call_factory(model, inputs, batch)
@@ -140,7 +144,8 @@ def explain_capture(model: object, inputs: Any = None, **options: Any) -> list[O
 def _zoo(name: str, batch: int | None, image_size: int | None, inputs: Any, given: CaptureOptions) -> Captured:
     from planner.zoo import build
 
-    if inputs is not None or given.labels is not None or given.loss != "cross_entropy":
+    others = (inputs, given.labels, given.evaluation)
+    if any(x is not None for x in others) or given.loss != "cross_entropy":
         fix = "choose the batch with batch=..., or name a module of your own as package.module:factory"
         raise UserError("SP1018", f"{name!r} names a zoo network, which has inputs and a loss of its own", fix)
     own = {option: getattr(given, option) for option in ("optimizer", "fuse", "keep", "clip_norm", "accumulate")}

@@ -5,6 +5,7 @@ every ATen operator is lowered by the tables of the modules aten_*. Operators wi
 handler are decomposed by PyTorch's own tables where those know them. Parameters and buffers keep their names.
 """
 
+import inspect
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from planner.errors import UserError
 from planner.frontends.coverage import OpUse
 from planner.frontends.naming import identifier, safe_name
+from planner.frontends.torch_arguments import by_parameter, called_with
 from planner.frontends.torch_buffers import changed_buffers
 from planner.frontends.torch_loss import CALLERS, Loss, append_loss
 from planner.frontends.torch_lowering import CaptureOptions, Lowering
@@ -61,6 +63,9 @@ def capture_module(module: Any, inputs: Any, options: CaptureOptions | None = No
     )
     if callers:
         graph = returning(graph, torch, {"train_step": program, "predict": evaluated or program})
+        examples = inputs, inputs if options.evaluation is None else options.evaluation
+        signature = inspect.signature(module.forward)
+        graph = called_with(graph, torch, *(by_parameter(signature, *_arguments(torch, e)) for e in examples))
     kept = {v.name for v in graph.values}
     weights = {k: w for k, w in lowering.context.weights.items() if k in kept}
     graph, weights = order_entries(graph, weights)
@@ -112,7 +117,11 @@ def _prepared(module: Any, inputs: Any, options: CaptureOptions) -> tuple[Loweri
         program, normalised = export(torch, whole, module, positional, keywords)
     require_apart(torch, whole, program)
     evaluated = None
-    if reads or normalised or draws(torch, program) or changed_buffers(program):
+    if options.evaluation is not None:
+        positional, keywords = _apart(torch, module, _arguments(torch, options.evaluation))
+        if wrapped:
+            positional, keywords = (), {"_inputs": (positional, keywords), "_labels": labels}
+    if reads or normalised or draws(torch, program) or changed_buffers(program) or options.evaluation is not None:
         alone = _with_loss(torch, module, None) if wrapped else module  # the loss takes what training returns
         evaluated = _in_evaluation(export, torch, alone, module, positional, keywords, False).program
     builder = GraphBuilder(identifier(name or f"{type(module).__name__.lower()}_b{_batch(torch, inputs)}"))

@@ -70,7 +70,8 @@ class CaptureOptions:
     optimizer: None is SGD with momentum 0.9 and the learning rate 0.1. name: of the graph; None: the module's.
     fuse: merge neighbouring nodes. keep: values that stay values of the graph (GraphBuilder.finish). clip_norm: what
     the norm of all gradients is scaled down to where it is larger, as torch.nn.utils.clip_grad_norm_ does.
-    accumulate: gradients of several batches may be added up before a step (GraphBuilder.finish).
+    accumulate: gradients of several batches may be added up before a step (GraphBuilder.finish). evaluation: example
+    arguments in evaluation mode, where the module is called with others there: without labels of its own loss.
     """
 
     loss: Loss = "cross_entropy"
@@ -81,6 +82,7 @@ class CaptureOptions:
     keep: tuple[str, ...] = ()
     clip_norm: float | None = None
     accumulate: bool = False
+    evaluation: Any = None
 
 
 class Lowering:
@@ -235,9 +237,13 @@ class Lowering:
         if 0 in value.shape:
             what = f"the example input {name!r} has the shape {tuple(value.shape)}"
             raise UserError("SP1011", what, "pass one of at least one element: shapes are part of a plan")
-        if node.name not in self._inputs:
+        if node.name not in self._inputs and not self.context.evaluating:
             self._inputs[node.name] = self.context.input(name, value.shape, kinds[value.dtype])
-        given = self._inputs[node.name]
+        given = self._inputs.get(node.name, "")
+        known = self.context.b.type(given) if given else None
+        if known is None or (known.shape, known.dtype) != (tuple(value.shape), kinds[value.dtype]):
+            fix = "give evaluation mode some of the tensors that training has, or all, in the same shapes and types"
+            raise UserError("SP1018", f"training has no input {name!r} of the shape {tuple(value.shape)}", fix)
         if value.dtype is not torch.bool:
             return given
         self.context.name = name

@@ -10,6 +10,7 @@ import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from enum import Enum
 from typing import Any, NamedTuple
 
 from planner.errors import UserError
@@ -264,14 +265,22 @@ def _export_error(error: Exception) -> UserError:
         fix = "pass the module itself, not what torch.jit makes of it"
     if "zeros()" in text and any(file.endswith(_RECURRENT) for file, _ in _frames(error)):
         fix = PADDED
-    unknown = _UNKNOWN_RESULT.search(str(error))
+    unknown = _unknown_result(error)
     if unknown:
-        problem = f"it returns a {unknown[1]}, of which PyTorch does not know what it holds"
+        problem = f"it returns a {unknown}, of which PyTorch does not know what it holds"
         fix = (
             "return tensors, numbers and texts in tuples, lists, dicts and named tuples; call "
             "torch.export.register_dataclass for a dataclass (of transformers' models: config.use_cache = False)"
         )
     return UserError("SP1013", f"torch.export cannot capture the module{place}: {problem}", fix)
+
+
+def _unknown_result(error: Exception) -> str:
+    """The class that PyTorch does not know; it takes an Enum, which it does know as an argument, for a node."""
+    told = _UNKNOWN_RESULT.search(str(error))
+    if isinstance(error, AttributeError) and error.name == "meta" and isinstance(error.obj, Enum):
+        return type(error.obj).__name__
+    return told[1] if told else ""
 
 
 def _dropout_in_place(torch: Any, program: Any) -> None:

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from enum import Enum
 from importlib import import_module
 from math import isfinite
 from typing import Any
@@ -42,6 +43,8 @@ def _leaf(argument: Any, node: Any) -> Structure:
     value = getattr(argument, "value", None)
     if isinstance(value, float) and not isfinite(value):
         raise UserError("SP1015", f"the module returns the number {value}", "return a tensor of it")
+    if isinstance(value, Enum):  # of numbers or texts, as which it would come back
+        raise UserError("SP1015", f"the module returns {value}, a member of an Enum", "return its value")
     return {"constant": value}
 
 

@@ -246,6 +246,10 @@ class Node(Frozen):
         return self.outputs + self.updates
 
 
+Constant = bool | int | float | str | dict[Literal["text"], str] | None
+"""An argument that is no tensor; as text what JSON has no name for."""
+
+
 class Program(Frozen):
     """One runnable sequence over the graph's values: `train_step` or `predict`."""
 
@@ -255,6 +259,8 @@ class Program(Frozen):
     outputs: tuple[str, ...]
     results: Structure = None
     """What the module returns in place of its tensors alone (planner/graph/results.py); None: one, or a tuple."""
+    arguments: Mapping[str, Constant] | None = None
+    """What the module was called with beside tensors (planner/frontends/torch_arguments.py); None: it is not told."""
 
     @field_validator("name")
     @classmethod

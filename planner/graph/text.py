@@ -33,6 +33,7 @@ def graph_text(graph: Graph) -> str:
                 "outputs": list(p.outputs),
                 "nodes": [n.model_dump(mode="json", exclude_defaults=True) for n in p.nodes],
                 **({} if p.results is None else {"results": one_line(p.results)}),
+                **({} if p.arguments is None else {"arguments": one_line(dict(p.arguments))}),
             }
             for p in graph.programs
         ],
@@ -63,7 +64,7 @@ def parse_graph(document: dict[str, Any]) -> Graph:
     try:
         _known_fields(document, {"schema", "name", "values", "programs", "lr"}, "")
         for number, entry in enumerate(document["programs"]):
-            _known_fields(entry, {"name", "inputs", "outputs", "nodes", "results"}, f"programs.{number}.")
+            _known_fields(entry, {"name", "inputs", "outputs", "nodes", "results", "arguments"}, f"programs.{number}.")
         values = tuple(Value.model_validate(v) for v in document["values"])
         programs = tuple(
             Program(
@@ -72,6 +73,7 @@ def parse_graph(document: dict[str, Any]) -> Graph:
                 outputs=p["outputs"],
                 nodes=tuple(_parse_node(n) for n in p["nodes"]),
                 results=p.get("results"),
+                arguments=p.get("arguments"),
             )
             for p in document["programs"]
         )

@@ -1,6 +1,7 @@
 """A planned module inside autograd: the user's own loss and optimizer, against the module in PyTorch."""
 
 import copy
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -195,9 +196,18 @@ def test_is_called_like_the_module(codes: type[Executor]) -> None:
     ("call", "told"),
     [
         (lambda planned, x, y, s: planned([x, y]), "takes the inputs .*, not 2"),
-        (lambda planned, x, y, s: planned([x, y], scale=s, mask=s), "takes the inputs .*, not 4"),
-        (lambda planned, x, y, s: planned([x, y], scale=2.0), "input scale is of type float"),
-        (lambda planned, x, y, s: planned([x, y], scale=s, verbose=True), "input verbose is of type bool"),
+        (
+            lambda planned, x, y, s: planned([x, y], scale=s, mask=s),
+            "argument mask is a tensor, in the plan it is None",
+        ),
+        (
+            lambda planned, x, y, s: planned([x, y], scale=2.0),
+            "input scale is of type float, in the plan it is a tensor",
+        ),
+        (
+            lambda planned, x, y, s: planned([x, y], scale=s, verbose=True),
+            "argument verbose is True, the module was captured without it",
+        ),
         (lambda planned, x, y, s: planned([x, y[:3]], scale=s), r"float32 of shape \(3, 4\)"),
     ],
 )
@@ -211,15 +221,15 @@ def test_other_arguments_change_nothing(codes: type[Executor], call: Any, told: 
 
 def test_a_parameter_that_is_no_longer_frozen(codes: type[Executor]) -> None:
     """It would have no gradient, as if it still were."""
-    inputs = [torch.randn(4, 2), torch.randn(4, 4)], torch.randn(4, 1)
+    parts, scale = [torch.randn(4, 2), torch.randn(4, 4)], torch.randn(4, 1)
     with codes(pin=False) as executor:
         planned = Planned(Codes(), executor)
         planned.module.a.weight.requires_grad_(False)
-        planned(*inputs)["a"].sum().backward()
+        planned(parts, scale=scale)["a"].sum().backward()
         assert planned.module.a.weight.grad is None
         planned.module.b.bias.requires_grad_(True)
         with pytest.raises(UserError, match=r"SP1617: b\.bias was frozen"):
-            planned(*inputs)
+            planned(parts, scale=scale)
 
 
 class Heads(nn.Module):
@@ -332,6 +342,19 @@ def test_memory_is_shared(executor: Executor) -> None:
     assert (executor.state_dict()["4.bias"] == 3).all()
 
 
+def test_copies_have_memory_of_their_own(executor: Executor) -> None:
+    planned, x = Planned(network(), executor), torch.randn(2, 3, 6, 6)
+    average = copy.deepcopy(planned)
+    with torch.no_grad():
+        average.module[4].bias.fill_(3.0)  # type: ignore[index, operator]
+    planned(x).sum().backward()
+    assert not (executor.state_dict()["4.bias"] == 3).any()
+    assert not torch.equal(average.state_dict()["1.running_mean"], planned.state_dict()["1.running_mean"])
+    planned.load_state_dict(average.state_dict())
+    assert (executor.state_dict()["4.bias"] == 3).all()
+    torch.testing.assert_close(planned.eval()(x), average.module.eval()(x), rtol=1e-4, atol=1e-5)
+
+
 def test_parameters_that_were_moved_away_are_noticed(executor: Executor) -> None:
     """What the optimizer changes from then on would not be what the executor reads."""
     planned, x = Planned(network(), executor), torch.randn(2, 3, 6, 6)
@@ -342,6 +365,49 @@ def test_parameters_that_were_moved_away_are_noticed(executor: Executor) -> None
         planned.module.train(training)
         with pytest.raises(UserError, match=r"SP1617.*0.weight lies no longer"):
             planned(x)
+
+
+def test_statistics_that_were_moved_away_are_noticed(executor: Executor) -> None:
+    """What is reset by assignment would not be what the executor goes on from."""
+    module, x = network(), torch.randn(2, 3, 6, 6)
+    planned, norm = Planned(module, executor), module[1]  # type: ignore[index]
+    norm.reset_running_stats()
+    planned(x)
+    kept, norm.running_mean = norm.running_mean, torch.zeros(4)
+    with pytest.raises(UserError, match=r"SP1617: 1\.running_mean lies no longer in the executor's memory"):
+        planned(x)
+    norm.running_mean = None
+    with pytest.raises(UserError, match=r"SP1617: 1\.running_mean is no buffer of the module any more"):
+        planned.eval()(x)
+    norm.running_mean = kept
+    planned(x)
+
+
+class Scaled(nn.Module):
+    """A buffer that a plan reads, of which a checkpoint may have another."""
+
+    def __init__(self, scale: float = 2.0) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.out = nn.Linear(4, 4)
+        self.register_buffer("scale", torch.full((4,), scale))
+        self.register_buffer("mask", torch.tensor([True, False, True, True]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(x) * self.scale * self.mask
+
+
+def test_buffers_that_are_not_those_of_the_capture(tmp_path: Path) -> None:
+    """A module with others would be computed with what the plan has."""
+    captured = capture(Scaled(), torch.randn(2, 4), loss="caller")
+    made = make(captured.graph, tmp_path / "scaled")
+    captured.write_weights(tmp_path / "scaled" / "weights.npz")
+    for module, told in ((Scaled(), []), (Scaled(3.0), ["scale"])):
+        with made(pin=False) as executor, warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            Planned(module, executor)
+        assert [str(w.message).split()[1] for w in found if "SP1014" in str(w.message)] == told
+        assert all(w.filename == __file__ for w in found)
 
 
 def test_parameters_that_are_gone_or_new(executor: Executor) -> None:

@@ -1,5 +1,6 @@
 """What a planned module takes and returns: its inputs by name and in structures, its results as the module's."""
 
+import copy
 import importlib
 import subprocess
 import sys
@@ -58,7 +59,7 @@ if __name__ == "__main__":
             (latent.mean[latent.wide].sum() + latent.sample.square().sum() + found["aux"][0].sum()).backward()
             gradients.append({n: p.grad for n, p in call.named_parameters()})
         for name, gradient in gradients[1].items():
-            torch.testing.assert_close(gradients[0]["module." + name], gradient, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(gradients[0][name], gradient, rtol=1e-4, atol=1e-5)
         evaluated, expected = planned.eval()(x), plain.eval()(x)
         assert type(evaluated) is Latent and evaluated.name == "latent"
         torch.testing.assert_close(evaluated[:3], expected[:3])
@@ -121,7 +122,69 @@ def test_inputs_by_name_and_those_of_training_alone(tmp_path: Path) -> None:
         expected = plain.eval()(x, given)
         for evaluated in (planned(x, given), planned(x, given, labels), planned(State=given, X=x, labels=None)):
             torch.testing.assert_close(evaluated, expected, rtol=1e-4, atol=1e-5)
-        with pytest.raises(UserError, match=r"SP1601: .* not 1 \(0\)\n.*needs a plan of its own"):
+        with pytest.raises(UserError, match=r"SP1601: .* not 1 \(0\)\n.*capture it with evaluation="):
             planned(x)
-        with pytest.raises(UserError, match=r"SP1601: .* not 3 \(0, 1, 2\)"):
+        with pytest.raises(UserError, match=r"SP1601: .* not 2 \(0, 1\)"):
+            planned(x, None, torch.randn(4, 5))
+        with pytest.raises(UserError, match=r"SP1601: .* too many positional arguments"):
             planned(x, None, *torch.randn(2, 4, 5))
+
+
+class OwnLoss(nn.Module):
+    """As transformers' models: a loss where there are labels, switches, statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.norm, self.out = nn.BatchNorm1d(6), nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None, *, use_cache: bool = True) -> Any:
+        found = {"logits": self.out(self.norm(x))}
+        if labels is not None:
+            found = {"loss": nn.functional.cross_entropy(found["logits"], labels), **found}
+        return {**found, "cache": found["logits"].exp()} if use_cache else found
+
+
+def test_trained_saved_and_resumed_as_a_framework_does(tmp_path: Path) -> None:
+    """Accumulated and clipped gradients, a scheduler, evaluation without labels in between; on from a checkpoint of the
+    module in another executor, with the same bits."""
+    torch.manual_seed(1)
+    batches = [{"x": torch.randn(4, 6), "labels": torch.randint(0, 3, (4,))} for _ in range(8)]
+    alone = {"x": batches[0]["x"]}
+    captured = capture(OwnLoss(), {**batches[0], "use_cache": False}, loss="caller", evaluation=alone)
+    made = make(captured.graph, tmp_path / "own")
+    captured.write_weights(tmp_path / "own" / "weights.npz")
+
+    def train(model: Any, rounds: list[int], state: Any = None) -> tuple[list[float], Any]:
+        optimizer = torch.optim.AdamW(model.named_parameters(), lr=0.1)
+        scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, 4)
+        if state is not None:
+            for part, held in zip((model, optimizer, scheduler), state, strict=True):
+                part.load_state_dict(held)
+        found = []
+        for number in rounds:
+            for batch in batches[2 * number : 2 * number + 2]:
+                loss = model(**batch, use_cache=False)["loss"] / 2
+                loss.backward()
+                found.append(loss.item())
+            nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+            model.eval()
+            evaluated = model(**alone)
+            found.append((evaluated["cache"] + evaluated["logits"]).sum().item())
+            model.train()
+        return found, copy.deepcopy([part.state_dict() for part in (model, optimizer, scheduler)])
+
+    expected, expected_state = train(OwnLoss(), [0, 1, 2, 3])
+    with made(pin=False) as executor, made(pin=False) as other:
+        planned = Planned(OwnLoss(), executor)
+        first, held = train(planned, [0, 1])
+        torch.save(held, tmp_path / "checkpoint.pt")
+        on, state = train(planned, [2, 3], held)
+        resumed = train(Planned(OwnLoss(), other), [2, 3], torch.load(tmp_path / "checkpoint.pt"))
+        assert on == resumed[0] and all(torch.equal(x, resumed[1][0][n]) for n, x in state[0].items())
+    assert [*first, *on] == pytest.approx(expected, rel=1e-4)
+    assert state[1]["param_groups"] == expected_state[1]["param_groups"] and list(state[0]) == list(expected_state[0])
+    torch.testing.assert_close(state[0], expected_state[0], rtol=1e-3, atol=1e-5)

@@ -151,6 +151,37 @@ def test_other_results_in_evaluation_mode(loss: Any) -> None:
     np.testing.assert_allclose(found, net.eval()(x).detach(), rtol=1e-5, atol=1e-6)
 
 
+class OwnLoss(nn.Module):
+    """A loss where it is given labels, as transformers' models compute it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(COLUMNS, 3)
+
+    def forward(self, x: Tensor, labels: Tensor | None = None, scale: float = 1.0) -> Any:
+        y = self.out(x) * scale
+        return y if labels is None else (F.cross_entropy(y, labels), y)
+
+
+@pytest.mark.parametrize("loss", ["caller", None])
+def test_other_arguments_in_evaluation_mode(loss: Any) -> None:
+    net, x = OwnLoss(), torch.randn(ROWS, COLUMNS)
+    examples = {"x": x, "labels": torch.zeros(ROWS, dtype=torch.int64)}
+    graph, weights = capture_module(net, examples, CaptureOptions(loss=loss, evaluation={"x": x, "scale": 2.0}))
+    (found,) = predicted(graph, weights, x)
+    np.testing.assert_allclose(found, 2 * net.out(x).detach(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("more", "told"), [({"x": torch.zeros(1, COLUMNS)}, "'x'"), ({"scale": torch.ones(1)}, "'scale'")]
+)
+def test_evaluation_mode_has_no_more_than_training(more: dict[str, Tensor], told: str) -> None:
+    x = torch.randn(ROWS, COLUMNS)
+    examples = {"x": x, "labels": torch.zeros(ROWS, dtype=torch.int64)}
+    with pytest.raises(UserError, match=f"SP1018: in evaluation mode, .*training has no input {told} of the shape"):
+        capture_module(OwnLoss(), examples, CaptureOptions(loss="caller", evaluation={"x": x, **more}))
+
+
 def test_modules_of_pytorchs_layers_are_exported_once() -> None:
     plain = nn.Sequential(nn.Conv1d(4, 4, 3), nn.BatchNorm1d(4), nn.Dropout(0.3))
     attention = nn.TransformerEncoderLayer(6, 2, 8, dropout=0.2, batch_first=True)

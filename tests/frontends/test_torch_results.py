@@ -3,6 +3,7 @@
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, NamedTuple
 
 import pytest
@@ -46,6 +47,14 @@ class Fields(OrderedDict[str, Any]):
 tree.register_pytree_node(
     Fields, lambda x: (list(x.values()), list(x)), lambda parts, names: Fields(zip(names, parts, strict=True))
 )
+
+
+class Kind(Enum):
+    A = 1
+
+
+class Name(str, Enum):  # noqa: UP042
+    A = "a"
 
 
 class Sized:
@@ -182,6 +191,8 @@ def local(y: Tensor) -> Any:
         (lambda y: Opaque([y]), "SP1015: the module returns a Opaque with what is no JSON"),
         (lambda y: {(1, 2): y}, r"SP1015: the module returns a dict with what is no JSON: \[\(1, 2\)\]"),
         (lambda y: (y, float("inf")), "SP1015: the module returns the number inf"),
+        (lambda y: (y, Kind.A), "SP1013: .* it returns a Kind, of which PyTorch does not know what it holds"),
+        (lambda y: (y, Name.A), r"SP1015: the module returns Name\.A, a member of an Enum\n.*return its value"),
         (lambda y: Unknown(y), r"(?s)SP1013.* it returns a \S*test_torch_results.Unknown.*register_dataclass"),
     ],
 )

@@ -41,6 +41,26 @@ def test_one_line_of_graph_json() -> None:
     assert parse_graph(json.loads(plain)).program["predict"].results is None
 
 
+def test_arguments_of_graph_json() -> None:
+    arguments = {"use_cache": False, "sizes.0": 1, "rate": 1.0, "way": {"text": "<Way.SUM: 1>"}, "mask": None}
+    graph = small_net()
+    programs = tuple(p.model_copy(update={"arguments": arguments}) for p in graph.programs)
+    text = graph_text(graph.model_copy(update={"programs": programs}))
+    read = parse_graph(json.loads(text))
+    assert graph_text(read) == text
+    assert [line for line in text.splitlines() if "arguments" in line and "use_cache" in line]
+    found = read.program["predict"].arguments
+    assert (
+        found == arguments
+        and found is not None
+        and [type(x) for x in found.values()] == [type(arguments[k]) for k in found]
+    )
+    document = json.loads(text)
+    document["programs"][0]["arguments"] = {"sizes": [1]}
+    with pytest.raises(UserError, match="SP1008: the graph is malformed at arguments"):
+        parse_graph(document)
+
+
 WRONG: list[Any] = [
     *(3, ["float32"], {"constant": [1]}, {"kind": "list"}, {"kind": 1, "parts": []}),
     {"kind": "list", "parts": ["float32"], "more": 1},
