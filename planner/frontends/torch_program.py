@@ -108,7 +108,7 @@ def _exported(torch: Any, module: Any, original: Any, positional: Any, keywords:
                 recorded_derivatives(torch, _no_derivative),
                 traced_transforms(torch, _barrier(torch), _no_derivative),
                 unvalidated(torch),
-                stand_ins(torch),
+                stand_ins(torch, module, _calling_line),
                 known_numbers(torch, module, prefix),
                 numbers(torch, module, original) as fixed,
                 assignments(torch, module, prefix) as replaced,

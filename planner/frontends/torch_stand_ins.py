@@ -2,19 +2,28 @@
 in its place that does not: an operator that has a handler of its own (aten_ctc.py, aten_borders.py) and runs as the
 function does, or what it computes."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
+from planner.errors import UserError
+
+LOWER = "leave autocast, half() and the like out of the module: the precision is the plan's (--precision bf16)"
+"""What to do about operators of fewer bits."""
+
 
 @contextmanager
-def stand_ins(torch: Any) -> Iterator[None]:
+def stand_ins(torch: Any, module: Any, line: Callable[[], str]) -> Iterator[None]:
     """Within it, ctc_loss is `stepplan::ctc_loss`: PyTorch's own reads the lengths of sequences. Circular padding is
     `stepplan::circular_pad`, else copies of every border. Covariances without weights are products: PyTorch's own asks
     whether their number is positive. Its transformers do not look at masks: whether one is causal is no more than a
     hint, which their callers may give. Inference mode, which the exporter does not record, is `no_grad`. Diagonals are
-    filled by masks: PyTorch's own writes through strides."""
+    filled by masks: PyTorch's own writes through strides. Autocast that changes nothing, as where it is not enabled, is
+    not recorded: within its blocks the exporter would forget what is detached, and where gradients are off.
+
+
+    SP1001: `module` computes under autocast that rounds. `line`: the one that runs, of the module's."""
     original, original_pad, fill_diagonal = torch.ctc_loss, torch.nn.functional.pad, torch.Tensor.fill_diagonal_
 
     def ctc_loss(
@@ -46,6 +55,15 @@ def stand_ins(torch: Any) -> Iterator[None]:
     def leave(self: Any, *raised: Any) -> None:
         self._stand_in.__exit__(*raised)
 
+    devices = {t.device.type for t in (*module.parameters(), *module.buffers())} or {"cpu"}
+
+    def enter_autocast(self: Any) -> Any:
+        if self._enabled and self.device in devices:
+            place = line()
+            what = f"the module computes in {self.fast_dtype} under torch.autocast" + (f" ({place})" if place else "")
+            raise UserError("SP1001", what, LOWER)
+        return self
+
     replaced: dict[tuple[Any, str], Any] = {
         (torch, "ctc_loss"): ctc_loss,
         (torch.nn.functional, "pad"): padded,
@@ -53,6 +71,8 @@ def stand_ins(torch: Any) -> Iterator[None]:
         (torch.nn.modules.transformer, "_detect_is_causal_mask"): lambda mask, hint=None, size=None: hint is True,
         (torch.inference_mode, "__enter__"): enter,
         (torch.inference_mode, "__exit__"): leave,
+        (torch.autocast, "__enter__"): enter_autocast,
+        (torch.autocast, "__exit__"): lambda self, *raised: None,
         **{(o, n): made(torch, getattr(o, n)) for n, made in _COVARIANCES.items() for o in (torch, torch.Tensor)},
     }
     originals = {place: getattr(*place) for place in replaced}

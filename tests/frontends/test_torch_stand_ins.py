@@ -74,3 +74,38 @@ class Diagonals(nn.Module):
 
 def test_diagonals_are_filled() -> None:
     agree(Diagonals(), torch.randn(4, 5))
+
+
+class Autocast(nn.Module):
+    """Blocks of autocast that change nothing, in which something is detached, something has no gradient, and a buffer
+    moves; one within another, one for another device, and a function's."""
+
+    moved: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.after = nn.Linear(5, 4), nn.Linear(4, 3)
+        self.register_buffer("moved", torch.ones(4))
+
+    @torch.autocast("cpu", enabled=False)
+    def rounded(self, z: Tensor) -> Tensor:
+        with torch.no_grad():
+            scale = z.square().mean()
+        return z + (z.round() - z).detach() * scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.rounded(self.before(x))
+        with torch.autocast("cpu", enabled=False):
+            if self.training:
+                with torch.no_grad():
+                    self.moved.mul_(0.9).add_(z.mean(0))
+            with torch.autocast("cuda", torch.float16):
+                z = z * self.moved + z.detach().tanh()
+            z = z * z.detach().exp()
+        return self.after(z)
+
+
+@pytest.mark.filterwarnings("ignore:.*CUDA is not available")
+def test_autocast_that_changes_nothing() -> None:
+    agree(Autocast(), torch.randn(4, 5))
+    assert torch.autocast.__enter__.__module__ == "torch.amp.autocast_mode"
