@@ -17,6 +17,7 @@ from planner.frontends.aten import HANDLERS, packet
 from planner.frontends.torch_assignments import assignments, require_kept
 from planner.frontends.torch_buffers import join_buffers
 from planner.frontends.torch_checks import unvalidated
+from planner.frontends.torch_data import detached_data
 from planner.frontends.torch_derivatives import expand_derivatives, recorded_derivatives
 from planner.frontends.torch_functional import decomposed
 from planner.frontends.torch_functions import traced_functions
@@ -109,6 +110,7 @@ def _exported(torch: Any, module: Any, original: Any, positional: Any, keywords:
                 traced_transforms(torch, _barrier(torch), _no_derivative),
                 unvalidated(torch),
                 stand_ins(torch, module, _calling_line),
+                detached_data(torch, module, _calling_line),
                 known_numbers(torch, module, prefix),
                 numbers(torch, module, original) as fixed,
                 assignments(torch, module, prefix) as replaced,
@@ -290,7 +292,7 @@ def _keep_buffers(program: Any) -> None:
     """A detached buffer is the buffer: it has no gradient, and whoever reads it is to see later changes."""
     for node in views_of_buffers(program):
         node.replace_all_uses_with(node.args[0])
-        program.graph.erase_node(node)
+        node.graph.erase_node(node)
 
 
 def _keep_detached(torch: Any, program: Any) -> None:

@@ -20,7 +20,8 @@ def stand_ins(torch: Any, module: Any, line: Callable[[], str]) -> Iterator[None
     whether their number is positive. Its transformers do not look at masks: whether one is causal is no more than a
     hint, which their callers may give. Inference mode, which the exporter does not record, is `no_grad`. Diagonals are
     filled by masks: PyTorch's own writes through strides. Autocast that changes nothing, as where it is not enabled, is
-    not recorded: within its blocks the exporter would forget what is detached, and where gradients are off.
+    not recorded: within its blocks the exporter would forget what is detached, and where gradients are off. Neither is
+    what moves a part of a module to where it is, whose parameters the exporter could not replace.
 
 
     SP1001: `module` computes under autocast that rounds. `line`: the one that runs, of the module's."""
@@ -64,7 +65,17 @@ def stand_ins(torch: Any, module: Any, line: Callable[[], str]) -> Iterator[None
             raise UserError("SP1001", what, LOWER)
         return self
 
+    part = torch.nn.Module
+    apply = part._apply
+
+    def moved(self: Any, fn: Any, recurse: bool = True) -> Any:
+        held = (*self.parameters(), *self.buffers())
+        with torch.utils._python_dispatch._disable_current_modes(), torch._C.DisableTorchFunction():
+            same = all(_is_like(fn(torch.empty(0, dtype=t.dtype, device=t.device)), t) for t in held)
+        return self if same else apply(self, fn, recurse)
+
     replaced: dict[tuple[Any, str], Any] = {
+        (part, "_apply"): moved,
         (torch, "ctc_loss"): ctc_loss,
         (torch.nn.functional, "pad"): padded,
         (torch.Tensor, "fill_diagonal_"): filled,
@@ -83,6 +94,10 @@ def stand_ins(torch: Any, module: Any, line: Callable[[], str]) -> Iterator[None
     finally:
         for (owner, name), function in originals.items():
             setattr(owner, name, function)
+
+
+def _is_like(moved: Any, tensor: Any) -> bool:
+    return bool(moved.dtype is tensor.dtype and moved.device == tensor.device)
 
 
 def _covariance(torch: Any, original: Any) -> Any:

@@ -67,9 +67,17 @@ def buffers_without_gradient(program: Any) -> set[Any]:
 
 
 def views_of_buffers(program: Any) -> list[Any]:
-    """The nodes that detach such buffers."""
-    found = buffers_without_gradient(program)
-    return [n for n in program.graph.nodes if _detaches(n) and n in found]
+    """The nodes that detach such buffers; and those in blocks without gradients, which detach nothing."""
+    found, root = buffers_without_gradient(program), program.graph_module
+    blocks = [n for part in root.modules() if hasattr(part, "graph") for n in _blocks(part)]
+    return [n for n in (*filter(found.__contains__, root.graph.nodes), *blocks) if _detaches(n)]
+
+
+def _blocks(part: Any) -> Iterator[Any]:
+    """The nodes of the blocks without gradients that are called in a graph."""
+    for node in part.graph.nodes:
+        if str(node.target) == NO_GRAD and node.args[0] is False:
+            yield from part.get_submodule(node.args[1].target).graph.nodes
 
 
 def written_arguments(graph: Any) -> set[Any]:

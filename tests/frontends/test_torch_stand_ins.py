@@ -4,6 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from planner.errors import UserError
+from planner.frontends.torch_export import capture_module
+from planner.frontends.torch_lowering import CaptureOptions
 from tests.frontends.torch_agreement import agree
 
 
@@ -109,3 +112,29 @@ class Autocast(nn.Module):
 def test_autocast_that_changes_nothing() -> None:
     agree(Autocast(), torch.randn(4, 5))
     assert torch.autocast.__enter__.__module__ == "torch.amp.autocast_mode"
+
+
+class Moving(nn.Module):
+    """Parts that are moved to where they are, in a forward pass that does not know where that is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.after = nn.Linear(5, 4), nn.Linear(4, 3)
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.norm.to(x.device)(self.before.to(x)(x))
+        return self.after.cpu().to(x.dtype, non_blocking=True)(z)
+
+
+def test_parts_that_are_where_they_should_be() -> None:
+    agree(Moving(), torch.randn(4, 5))
+
+
+def test_parts_that_are_converted_are_refused() -> None:
+    class Half(Moving):
+        def forward(self, x: Tensor) -> Tensor:
+            return self.after(self.before(x).half()) if self.after.half() else x
+
+    with pytest.raises(UserError, match="SP1013"):
+        capture_module(Half(), torch.randn(4, 5), CaptureOptions())
