@@ -8,7 +8,7 @@ passes it) is left alone.
 """
 
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from planner.errors import UserError
@@ -90,6 +90,26 @@ def written_arguments(graph: Any) -> set[Any]:
                 found |= {roots[argument]} if written else set()
                 roots |= {node: roots[argument]} if returned else {}
     return found
+
+
+def is_changed(nodes: Iterable[Any]) -> bool:
+    """Whether one of these tensors, or a view of one, is written to."""
+    seen, open_ = set[Any](), list(nodes)
+    while open_:
+        node = open_.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        for user in node.users:
+            for argument, returned, written in _aliases(user):
+                if argument is node and written:
+                    return True
+                open_ += [user] if argument is node and returned else []
+            if user.target is operator.getitem:
+                open_.append(user)
+            if node in _moved(user):
+                return True
+    return False
 
 
 class _Walk:

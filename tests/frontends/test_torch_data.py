@@ -30,6 +30,7 @@ class Averaged(nn.Module):
             with torch.no_grad():
                 self.mean.data.lerp_(z.mean(0), 0.1)
             self.rows.data[0].mul_(0.5).add_(z.data.mean(0))
+        self.after.weight.data = self.after.weight.data.to(x.device)
         return self.after(z * z.data.exp() * self.mean + self.rows[0] * self.before.bias.data * self.scale.data)
 
 

@@ -93,6 +93,10 @@ FUNCTIONS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "branches": lambda m, w: w.sin() if m.diagonal.any() and torch.eye(3).sum() > 2 else w.cos(),
     "sizes": lambda m, w: torch.cat(w[: int(m.many) + 1].split(m.some.tolist())[::-1]),
     "factors": lambda m, w: w * float(m.factor) + w.sin() * m.factor.item() + m.own_factor.numpy().item(),
+    "legacy constructors": lambda m, w: (
+        w[torch.LongTensor([1, 0, 2, 3])] * torch.FloatTensor([0.5]).to(w.device) + torch.Tensor([2.0])
+    ),
+    "equal tensors": lambda m, w: w if torch.equal((w * 2).exp(), (w * 2).exp()) and not w[:2].equal(w) else -w,
     "written masks": written_masks,
     "partners": partners,
     "filled": filled,
@@ -132,6 +136,12 @@ def through_a_view(m: Any, w: Tensor) -> Tensor:
     return w[:2, :2][mask > 0]
 
 
+def written_copies(m: Any, w: Tensor) -> Tensor:
+    one, other = w.clone(), w.clone()
+    one.view(-1)[:2].add_(1)
+    return w if torch.equal(one * 2, other * 2) else -w
+
+
 UNKNOWN: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "of data": lambda m, w: w[w > 0],
     "drawn": lambda m, w: w[torch.rand(4) > 0.5],
@@ -145,6 +155,10 @@ UNKNOWN: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "of data and constants": mixed,
     "alike, and data": lambda m, w: w[torch.zeros_like(w) + w.sum() > 0],
     "written through a view": through_a_view,
+    "equal tensors, of which a view is written to": written_copies,
+    "equal draws": lambda m, w: w if torch.equal(w * torch.rand(4), w * torch.rand(4)) else -w,
+    "equal factors": lambda m, w: w if torch.equal(w * 2, w * 3) else -w,
+    "equal tensors of others": lambda m, w: w if torch.equal(w, w.t()) else -w,
     "a branch of data": lambda m, w: w if w.sum() > 0 else -w,
 }
 
