@@ -21,7 +21,9 @@ def stand_ins(torch: Any, module: Any, line: Callable[[], str]) -> Iterator[None
     hint, which their callers may give. Inference mode, which the exporter does not record, is `no_grad`. Diagonals are
     filled by masks: PyTorch's own writes through strides. Autocast that changes nothing, as where it is not enabled, is
     not recorded: within its blocks the exporter would forget what is detached, and where gradients are off. Neither is
-    what moves a part of a module to where it is, whose parameters the exporter could not replace.
+    what moves a part of a module to where it is, whose parameters the exporter could not replace. A part whose call
+    raises, and is called otherwise then, is left behind. Cholesky factors that are asked whether there are any are
+    there: as of `linalg.cholesky`, what has none is NaN in a step.
 
 
     SP1001: `module` computes under autocast that rounds. `line`: the one that runs, of the module's."""
@@ -74,7 +76,26 @@ def stand_ins(torch: Any, module: Any, line: Callable[[], str]) -> Iterator[None
             same = all(_is_like(fn(torch.empty(0, dtype=t.dtype, device=t.device)), t) for t in held)
         return self if same else apply(self, fn, recurse)
 
+    called, factored = torch.fx.Tracer.call_module, torch.linalg.cholesky_ex
+
+    def call_module(self: Any, *call: Any) -> Any:
+        stack = dict(self.module_stack)
+        try:
+            return called(self, *call)
+        except Exception:
+            self.module_stack.clear()
+            self.module_stack.update(stack)
+            raise
+
+    def cholesky_ex(A: Any, *, upper: bool = False, check_errors: bool = False, out: Any = None) -> Any:
+        if out is not None:
+            return factored(A, upper=upper, check_errors=check_errors, out=out)
+        factor, fine = torch.linalg.cholesky(A, upper=upper), torch.zeros(A.shape[:-2], dtype=torch.int32)
+        return torch.return_types.linalg_cholesky_ex((factor, fine))
+
     replaced: dict[tuple[Any, str], Any] = {
+        (torch.fx.Tracer, "call_module"): call_module,
+        (torch.linalg, "cholesky_ex"): cholesky_ex,
         (part, "_apply"): moved,
         (torch, "ctc_loss"): ctc_loss,
         (torch.nn.functional, "pad"): padded,

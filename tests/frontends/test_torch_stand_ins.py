@@ -138,3 +138,53 @@ def test_parts_that_are_converted_are_refused() -> None:
 
     with pytest.raises(UserError, match="SP1013"):
         capture_module(Half(), torch.randn(4, 5), CaptureOptions())
+
+
+class Tried(nn.Module):
+    """Its parts are called with an argument that one of them does not know."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList([Told(), nn.Linear(5, 3)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for part in self.parts:
+            try:
+                x = part(x, scale=2.0)
+            except TypeError:
+                x = part(x)
+        return x
+
+
+class Told(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(5, 5)
+
+    def forward(self, x: Tensor, scale: float = 1.0) -> Tensor:
+        return super().forward(x) * scale
+
+
+def test_parts_that_are_called_again() -> None:
+    agree(Tried(), torch.randn(4, 5))
+
+
+class Likelihood(nn.Module):
+    """Of a Gaussian process, whose matrix gets more on its diagonal until it has a factor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.noise = nn.Linear(5, 2), nn.Parameter(torch.tensor(0.3))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        z = self.before(x)
+        covariance = torch.exp(-torch.cdist(z, z).square()) + self.noise * torch.eye(len(z), dtype=z.dtype)
+        factor, info = torch.linalg.cholesky_ex(covariance)
+        while torch.any(info):
+            covariance = covariance + 1e-3 * torch.eye(len(z), dtype=z.dtype)
+            factor, info = torch.linalg.cholesky_ex(covariance)
+        solved = torch.linalg.solve_triangular(factor, y[:, None], upper=False)
+        return solved.square().sum() / 2 + factor.diagonal().log().sum()
+
+
+def test_factors_are_there() -> None:
+    agree(Likelihood(), (torch.randn(4, 5), torch.randn(4)), loss=None)
