@@ -32,8 +32,10 @@ def equal(torch: Any, a: Any, b: Any) -> bool | None:
 
 def _operands(torch: Any, m: Any, n: Any) -> list[tuple[Any, Any]] | None:
     """The nodes that two calls are made of, where they are alike otherwise."""
-    if m.op != "call_function" or (m.op, m.target) != (n.op, n.target):
+    if (m.op, m.target) != (n.op, n.target):
         return None
+    if m.op == "get_attr":
+        return []
     if torch.Tag.nondeterministic_seeded in getattr(m.target, "tags", ()):
         return None
     (left, form), (right, other) = (torch.utils._pytree.tree_flatten((x.args, x.kwargs)) for x in (m, n))

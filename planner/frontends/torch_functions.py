@@ -15,9 +15,10 @@ Refuse = Callable[[str], Exception]
 
 
 @contextmanager
-def traced_functions(torch: Any, refuse: Refuse) -> Iterator[None]:
+def traced_functions(torch: Any, refuse: Refuse, of_inputs: bool = False) -> Iterator[None]:
     """Within it, every `torch.autograd.Function` that is applied is traced with its gradient, and what a checkpoint
-    would compute again is traced as it is. PyTorch's other ones, such as torch.cond's, are left alone."""
+    would compute again is traced as it is. PyTorch's other ones, such as torch.cond's, are left alone. `of_inputs`:
+    gradients are wanted of the module's inputs, too, which do not say so."""
     module = torch.autograd.function
     apply = torch.autograd.Function.apply.__func__
     code = apply.__code__
@@ -31,7 +32,7 @@ def traced_functions(torch: Any, refuse: Refuse) -> Iterator[None]:
             return original(function, *arguments, **keywords)
         if torch._C._functorch.peek_interpreter_stack() is not None:
             raise refuse(f"the custom autograd function {function.__name__}, within a transformed function")
-        return _traced(torch, function, _bound(torch, function, arguments, keywords), refuse)
+        return _traced(torch, function, _bound(torch, function, arguments, keywords), refuse, of_inputs)
 
     # Not the method, but its code: many hold the bound method, `round = Round.apply`, since they were imported.
     module.stepplan_route = route
@@ -97,14 +98,15 @@ def _checkpointed(torch: Any, run: Callable[..., Any], given: list[Any]) -> Any:
         return run(*given)
 
 
-def _traced(torch: Any, function: Any, arguments: tuple[Any, ...], refuse: Refuse) -> Any:
+def _traced(torch: Any, function: Any, arguments: tuple[Any, ...], refuse: Refuse, of_inputs: bool) -> Any:
     def why(what: str) -> Exception:
         return refuse(f"the custom autograd function {function.__name__}, {what}")
 
     def is_float(x: Any) -> bool:
         return isinstance(x, torch.Tensor) and bool(x.is_floating_point())
 
-    base, context = torch.autograd.Function, _Context(tuple(map(is_float, arguments)), why)
+    needs = tuple(is_float(x) and (of_inputs or x.requires_grad) for x in arguments)
+    base, context = torch.autograd.Function, _Context(needs, why)
     if function.setup_context is base.setup_context:
         returned = function.forward(context, *arguments)
     else:

@@ -21,6 +21,7 @@ from planner.frontends.torch_data import detached_data
 from planner.frontends.torch_derivatives import expand_derivatives, recorded_derivatives
 from planner.frontends.torch_functional import decomposed
 from planner.frontends.torch_functions import traced_functions
+from planner.frontends.torch_in_place import dropout_apart
 from planner.frontends.torch_known import known_numbers
 from planner.frontends.torch_numbers import numbers, of_generators, tell
 from planner.frontends.torch_stand_ins import stand_ins
@@ -57,10 +58,17 @@ class Exported(NamedTuple):
 
 
 def export(
-    torch: Any, module: Any, original: Any, positional: Any, keywords: dict[str, Any], training: bool = True
+    torch: Any,
+    module: Any,
+    original: Any,
+    positional: Any,
+    keywords: dict[str, Any],
+    training: bool = True,
+    of_inputs: bool = False,
 ) -> Exported:
-    """A functional program whose operators all have handlers, as far as PyTorch can decompose them."""
-    program = _exported(torch, module, original, positional, keywords, training)
+    """A functional program whose operators all have handlers, as far as PyTorch can decompose them. `of_inputs`:
+    whether their gradients are wanted, too."""
+    program = _exported(torch, module, original, positional, keywords, training, of_inputs)
     with warnings.catch_warnings(), _mode(original, training), _quiet():
         warnings.simplefilter("ignore")
         _refuse_dynamic(program)
@@ -70,7 +78,7 @@ def export(
         if hidden is not None:
             raise located_error(*hidden)
         _keep_detached(torch, program)
-        _dropout_in_place(torch, program)
+        dropout_apart(torch, program)
         program = _decomposed(torch, program, _decompositions(torch, program))
         of_norms = expand_derivatives(torch, program, _barrier(torch), _no_derivative)
         if of_norms:
@@ -95,7 +103,15 @@ def _decompositions(torch: Any, program: Any) -> dict[Any, Any]:
     return {target: known[target] for target in missing if target in known}
 
 
-def _exported(torch: Any, module: Any, original: Any, positional: Any, keywords: dict[str, Any], training: bool) -> Any:
+def _exported(
+    torch: Any,
+    module: Any,
+    original: Any,
+    positional: Any,
+    keywords: dict[str, Any],
+    training: bool,
+    of_inputs: bool,
+) -> Any:
     """What torch.export makes of the module in one of its modes."""
     _refuse_hooks(original)
     with warnings.catch_warnings(), _mode(original, training), _quiet():
@@ -105,7 +121,7 @@ def _exported(torch: Any, module: Any, original: Any, positional: Any, keywords:
             prefix = "model." if module is not original else ""
             with (
                 _hooks_refused(torch),
-                traced_functions(torch, lambda what: _own_gradient(what, _calling_line())),
+                traced_functions(torch, lambda what: _own_gradient(what, _calling_line()), of_inputs),
                 recorded_derivatives(torch, _no_derivative),
                 traced_transforms(torch, _barrier(torch), _no_derivative),
                 unvalidated(torch),
@@ -265,16 +281,6 @@ def _export_error(error: Exception) -> UserError:
             "torch.export.register_dataclass for a dataclass (of transformers' models: config.use_cache = False)"
         )
     return UserError("SP1013", f"torch.export cannot capture the module{place}: {problem}", fix)
-
-
-def _dropout_in_place(torch: Any, program: Any) -> None:
-    """Dropout in place, where nobody reads what it overwrites, is dropout: left alone it would become a comparison of
-    random numbers."""
-    later: set[Any] = set()
-    for node in reversed(list(program.graph.nodes)):
-        if node.target is torch.ops.aten.dropout_.default and node.args[0] not in later:
-            node.target = torch.ops.aten.dropout.default
-        later.update(node.all_input_nodes)
 
 
 def _refuse_dynamic(program: Any) -> None:

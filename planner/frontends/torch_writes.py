@@ -100,6 +100,8 @@ def is_changed(nodes: Iterable[Any]) -> bool:
         if node in seen:
             continue
         seen.add(node)
+        if node.op == "get_attr":  # one tensor has a node wherever it is read
+            open_ += [n for n in node.graph.nodes if (n.op, n.target) == (node.op, node.target)]
         for user in node.users:
             for argument, returned, written in _aliases(user):
                 if argument is node and written:

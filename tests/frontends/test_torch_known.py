@@ -96,6 +96,7 @@ FUNCTIONS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "legacy constructors": lambda m, w: (
         w[torch.LongTensor([1, 0, 2, 3])] * torch.FloatTensor([0.5]).to(w.device) + torch.Tensor([2.0])
     ),
+    "equal constants": lambda m, w: w if torch.equal(m.own_factor * w, m.own_factor * w) else -w,
     "equal tensors": lambda m, w: w if torch.equal((w * 2).exp(), (w * 2).exp()) and not w[:2].equal(w) else -w,
     "written masks": written_masks,
     "partners": partners,
@@ -136,6 +137,13 @@ def through_a_view(m: Any, w: Tensor) -> Tensor:
     return w[:2, :2][mask > 0]
 
 
+def written_constants(m: Any, w: Tensor) -> Tensor:
+    held = torch.ones(4)
+    one = held * w
+    held.add_(1)
+    return w if torch.equal(one, held * w) else -w
+
+
 def written_copies(m: Any, w: Tensor) -> Tensor:
     one, other = w.clone(), w.clone()
     one.view(-1)[:2].add_(1)
@@ -156,6 +164,7 @@ UNKNOWN: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "alike, and data": lambda m, w: w[torch.zeros_like(w) + w.sum() > 0],
     "written through a view": through_a_view,
     "equal tensors, of which a view is written to": written_copies,
+    "equal constants, of which one is written to": written_constants,
     "equal draws": lambda m, w: w if torch.equal(w * torch.rand(4), w * torch.rand(4)) else -w,
     "equal factors": lambda m, w: w if torch.equal(w * 2, w * 3) else -w,
     "equal tensors of others": lambda m, w: w if torch.equal(w, w.t()) else -w,
