@@ -21,6 +21,7 @@ from planner.frontends.torch_data import detached_data
 from planner.frontends.torch_derivatives import expand_derivatives, recorded_derivatives
 from planner.frontends.torch_functional import decomposed
 from planner.frontends.torch_functions import traced_functions
+from planner.frontends.torch_held import held_again
 from planner.frontends.torch_in_place import dropout_apart
 from planner.frontends.torch_known import known_numbers
 from planner.frontends.torch_numbers import numbers, of_generators, tell
@@ -130,6 +131,7 @@ def _exported(
                 known_numbers(torch, module, prefix),
                 numbers(torch, module, original) as fixed,
                 assignments(torch, module, prefix) as replaced,
+                held_again(torch, module),
             ):
                 program = torch.export.export(module, positional, keywords, strict=False)
                 require_kept(program, replaced, prefix)
