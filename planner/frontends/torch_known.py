@@ -194,6 +194,8 @@ class _Known:
             before = generator.get_state()
             try:
                 real = self._tensors(function(*self._real(args), **self._real(kwargs)))
+                if not self._tensors((args, kwargs)):  # an array's memory is the program's constant's as well
+                    real = [numbers.clone() for numbers in real]
             except Exception:  # what the export has a way around
                 return False
             if not self._torch.equal(generator.get_state(), before):
@@ -211,8 +213,10 @@ class _Known:
         def constant(numbers: Any) -> Any:
             if not isinstance(numbers, self._torch.Tensor):
                 return numbers
+            with self._aside():
+                own = numbers.clone()  # forward may write to it; the numbers themselves are the program's constant
             made = numbers.clone()
-            self._found[made] = _number(numbers, sources)
+            self._found[made] = _number(own, sources)
             return made
 
         return self._torch.utils._pytree.tree_map(constant, real)
