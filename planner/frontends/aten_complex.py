@@ -316,6 +316,18 @@ def _exp(c: Context, z: Any) -> Complex:
     return _turned(c, c.op("exp", found.re), found.im)
 
 
+@of_complex("tanh")
+def _tanh(c: Context, z: Any) -> Complex:
+    """(t + i (1 - t^2) uv) / (u^2 + t^2 v^2), where t is tanh of the real part, u and v cos and sin of the other's."""
+    found = values(c, parts(c, z))
+    u, v = (HANDLERS[f"aten.{name}"](c, found.im) for name in ("cos", "sin"))
+    t = c.op("tanh", found.re)
+    square = c.op("square", t)
+    below = c.op("add", c.op("square", u), c.op("mul", square, c.op("square", v)))
+    im = c.op("mul", c.shift(c.op("neg", square), 1.0), c.op("mul", u, v))
+    return Complex(c.op("div", t, below), c.op("div", im, below))
+
+
 @of_complex("_to_copy", "to")
 def _to(c: Context, x: Any, *rest: Any) -> Any:
     """Of complex numbers that become real the imaginary parts are dropped."""

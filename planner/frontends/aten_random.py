@@ -2,12 +2,12 @@
 
 Every operator is a node, and so a stream, of its own. Masks of one probability are dropout's.
 
-Other distributions (Poisson, multinomial, Cauchy) are SP1001 (aten.call).
+Other distributions (Poisson, Cauchy) are SP1001 (aten.call).
 """
 
 from typing import Any
 
-from planner.frontends.aten import Context, dtype_error, lowers, require
+from planner.frontends.aten import HANDLERS, Context, dtype_error, lowers, require
 from planner.frontends.aten_order import argsort
 from planner.graph.model import Layout
 from planner.ops.dropout import DropoutAttrs
@@ -126,6 +126,21 @@ def _randperm(c: Context, count: int, *_: Any) -> str:
     """Where numbers that are drawn come in their order. Equal ones keep theirs: one permutation in n^2 / 2^25."""
     drawn = c.op("random", attrs=RandomAttrs(distribution="uniform", shape=(count,)))
     return str(argsort(c, drawn, 0, False))
+
+
+@lowers("multinomial")
+def _multinomial(c: Context, weights: Any, count: int, replacement: bool = False, *_: Any) -> str:
+    """The places of the largest quotients of weights and exponential numbers, as PyTorch has it: `count` of them, or,
+    where one may come again, as often the largest one, of (..., count, classes) numbers."""
+    weights = _fixed(c, weights)
+    shape, several = c.shape(weights), replacement and count > 1
+    if several:
+        weights = c.expand(c.unsqueeze(weights, len(shape) - 1), shape := (*shape[:-1], count, shape[-1]))
+    drawn = c.op("random", attrs=RandomAttrs(distribution="exponential", shape=shape))
+    quotients = c.op("div", weights, drawn)
+    if several:
+        return str(HANDLERS["aten.argmax"](c, quotients, len(shape) - 1, False))
+    return str(HANDLERS["aten.topk"](c, quotients, count, len(shape) - 1, True, True)[1])
 
 
 # -- masks and slopes ------------------------------------------------------------------------------------------

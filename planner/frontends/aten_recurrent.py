@@ -53,10 +53,11 @@ def _unrolled(c: Context, x: str, states: list[str], parameters: list[Any], cell
 
 
 def _layers(
-    c: Context, cell: Cell, x: str, first: list[str], parameters: list[Any], biases: bool, layers: int, dropout: float,
+    c: Context, cell: Cell, x: Any, first: list[Any], parameters: list[Any], biases: bool, layers: int, dropout: float,
     train: bool, both: bool, batch_first: bool,
 ) -> tuple[str, ...]:  # fmt: skip
     """Layer upon layer, in one or both directions. first: states (layers * directions, N, H) each."""
+    x, first = c.val(x), [c.val(s) for s in first]
     if c.rank(x) == 2:
         alone = _layers(
             c, cell, c.unsqueeze(x, 1), [c.unsqueeze(s, 1) for s in first], parameters, biases, layers, dropout, train,

@@ -6,6 +6,7 @@ from typing import Any
 from planner.errors import UserError
 from planner.frontends.aten import Context, lowers, require
 from planner.frontends.aten_picks import pick
+from planner.frontends.torch_stand_ins import LOWER
 from planner.graph.model import DType
 from planner.ops.masks import CastAttrs
 
@@ -333,7 +334,6 @@ def _to(c: Context, x: str, *rest: Any) -> str:
     if wanted is torch.float32:
         return c.floating(x)
     if wanted in (torch.bfloat16, torch.float16):
-        fix = "leave autocast, half() and the like out of the module: the precision is the plan's (--precision bf16)"
-        raise UserError("SP1001", f"{c.name!r} converts to {wanted}", fix)
+        raise UserError("SP1001", f"{c.name!r} converts to {wanted}", LOWER)
     require(wanted in (torch.int64, torch.int32), f"conversion to {wanted}")
     return x if held is DType.INT64 else c.op("cast", x, attrs=CastAttrs(dtype="int64"))

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from planner.errors import UserError
+from planner.frontends.torch_alike import node_of
 from planner.frontends.torch_writes import reads_contents
 
 
@@ -136,14 +137,6 @@ def _require_constant(torch: Any, module: Any, made: dict[str, Any], inputs: Any
     step, where a plan would have it anew. Tables that are made once may stay."""
     if not made:
         return
-    from torch._subclasses.functional_tensor import FunctionalTensor
-    from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
-
-    def node_of(tensor: Any) -> Any:
-        plain = tensor.from_functional() if isinstance(tensor, FunctionalTensor) else tensor
-        slot = get_proxy_slot(plain, get_proxy_mode().tracer, None)
-        return slot.proxy.node if slot is not None else None
-
     given = [t for t in (*torch.utils._pytree.tree_leaves(inputs), *module.parameters()) if torch.is_tensor(t)]
     varying = {node_of(t) for t in given} - {None}
     for name, tensor in made.items():

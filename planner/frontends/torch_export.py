@@ -114,7 +114,7 @@ def _prepared(module: Any, inputs: Any, options: CaptureOptions) -> tuple[Loweri
         positional = ()
     whole = _with_loss(torch, module, loss) if wrapped else module
     with reads_of_mode(torch) as reads:
-        program, normalised = export(torch, whole, module, positional, keywords)
+        program, normalised = export(torch, whole, module, positional, keywords, of_inputs=options.loss == CALLERS)
     require_apart(torch, whole, program)
     evaluated = None
     if options.evaluation is not None:

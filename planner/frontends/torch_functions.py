@@ -13,10 +13,11 @@ Refuse = Callable[[str], Exception]
 
 
 @contextmanager
-def traced_functions(torch: Any, refuse: Refuse) -> Iterator[None]:
+def traced_functions(torch: Any, refuse: Refuse, of_inputs: bool = False) -> Iterator[None]:
     """Within it, every `torch.autograd.Function` that is applied is traced with its gradient, and what a checkpoint
-    would compute again is traced as it is. PyTorch's other ones, such as torch.cond's, are left alone."""
-    meta, applied = torch.autograd.function.FunctionMeta, _Applied(torch, refuse)
+    would compute again is traced as it is. PyTorch's other ones, such as torch.cond's, are left alone. `of_inputs`:
+    gradients are wanted of the module's inputs, too, which do not say so."""
+    meta, applied = torch.autograd.function.FunctionMeta, _Applied(torch, refuse, of_inputs)
 
     def lookup(function: Any, name: str) -> Any:
         found = type.__getattribute__(function, name)
@@ -38,8 +39,8 @@ class _Applied:
 
     LOOKED_UP = frozenset({"_backward_cls", "forward", "setup_context", "backward", "vjp"})
 
-    def __init__(self, torch: Any, refuse: Refuse) -> None:
-        self.torch, self.refuse = torch, refuse
+    def __init__(self, torch: Any, refuse: Refuse, of_inputs: bool) -> None:
+        self.torch, self.refuse, self.of_inputs = torch, refuse, of_inputs
         self._next: Any = None
         """The function that has been applied, but not yet called."""
         self._with_gradients = True
@@ -71,7 +72,7 @@ class _Applied:
             with _mode(self.torch, self._with_gradients):
                 if checkpointed:
                     return _checkpointed(self.torch, arguments[0], arguments[2:])
-                returned, self._constant = _traced(self.torch, function, arguments, self.refuse)
+                returned, self._constant = _traced(self.torch, function, arguments, self.refuse, self.of_inputs)
             if not by_itself:
                 self._mark(given[0])
             return returned
@@ -144,7 +145,9 @@ def _checkpointed(torch: Any, run: Callable[..., Any], given: tuple[Any, ...]) -
         return run(*given)
 
 
-def _traced(torch: Any, function: Any, arguments: tuple[Any, ...], refuse: Refuse) -> tuple[Any, list[Any]]:
+def _traced(
+    torch: Any, function: Any, arguments: tuple[Any, ...], refuse: Refuse, of_inputs: bool
+) -> tuple[Any, list[Any]]:
     """What it returns, and the tensors in there that have no gradient though they could."""
 
     def why(what: str) -> Exception:
@@ -153,7 +156,8 @@ def _traced(torch: Any, function: Any, arguments: tuple[Any, ...], refuse: Refus
     def is_float(x: Any) -> bool:
         return isinstance(x, torch.Tensor) and bool(x.is_floating_point())
 
-    base, context = torch.autograd.Function, _Context(tuple(map(is_float, arguments)), why)
+    needs = tuple(is_float(x) and (of_inputs or x.requires_grad) for x in arguments)
+    base, context = torch.autograd.Function, _Context(needs, why)
     forward, set_up = _own(function, "forward"), _own(function, "setup_context")
     if set_up is _own(base, "setup_context"):
         returned = forward(context, *arguments)

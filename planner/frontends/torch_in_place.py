@@ -51,6 +51,16 @@ def write_apart(torch: Any, program: Any) -> None:
     program.graph_signature.output_specs[:0] = specs
 
 
+def dropout_apart(torch: Any, program: Any) -> None:
+    """Dropout in place, where nobody reads what it overwrites, is dropout: left alone it would become a comparison of
+    random numbers."""
+    later: set[Any] = set()
+    for node in reversed(list(program.graph.nodes)):
+        if node.target is torch.ops.aten.dropout_.default and node.args[0] not in later:
+            node.target = torch.ops.aten.dropout.default
+        later.update(node.all_input_nodes)
+
+
 def _is_known(torch: Any, graph: Any, buffers: Mapping[str, str]) -> bool:
     """Whether there is something to do, and all that is written are counters and statistics of one batch norm each, and
     new tensors of which no view is made before the last write."""

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from planner.errors import UserError
+from planner.frontends.torch_alike import equal
 from planner.frontends.torch_assignments import forward_through
 
 LARGEST = 1 << 20
@@ -54,8 +55,10 @@ def _mode(torch: Any, call: Callable[[Any, Any, dict[str, Any]], Any]) -> Any:
 
     class Mode(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if torch.compiler.is_dynamo_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
-                return function(*args, **(kwargs or {}))  # what is transformed is no tensor of one program
+            # What is transformed is no tensor of one program, nor is what tells a result's shape to the export.
+            transformed = torch._C._functorch.peek_interpreter_stack() is not None
+            if torch.compiler.is_dynamo_compiling() or transformed or torch._C._meta_in_tls_dispatch_include():
+                return function(*args, **(kwargs or {}))
             return call(function, args, kwargs or {})
 
     return Mode()
@@ -109,6 +112,9 @@ class _Known:
         if operands and (name in _NUMBERS or self._sized(name, args)):
             real = self._asked_for(operands, function, args, kwargs)
             return real if name in _NUMBERS else self._constants(real, operands)
+        told = equal(self._torch, *args[:2]) if name == "equal" else None
+        if told is not None:
+            return told
         function, args, kwargs = self._picking(name, function, args, kwargs)
         result = function(*args, **kwargs)
         writes = _writes(name, kwargs)
@@ -188,6 +194,8 @@ class _Known:
             before = generator.get_state()
             try:
                 real = self._tensors(function(*self._real(args), **self._real(kwargs)))
+                if not self._tensors((args, kwargs)):  # an array's memory is the program's constant's as well
+                    real = [numbers.clone() for numbers in real]
             except Exception:  # what the export has a way around
                 return False
             if not self._torch.equal(generator.get_state(), before):
@@ -205,8 +213,10 @@ class _Known:
         def constant(numbers: Any) -> Any:
             if not isinstance(numbers, self._torch.Tensor):
                 return numbers
+            with self._aside():
+                own = numbers.clone()  # forward may write to it; the numbers themselves are the program's constant
             made = numbers.clone()
-            self._found[made] = _number(numbers, sources)
+            self._found[made] = _number(own, sources)
             return made
 
         return self._torch.utils._pytree.tree_map(constant, real)

@@ -18,9 +18,12 @@ from planner.frontends.aten import HANDLERS, packet
 from planner.frontends.torch_assignments import assignments, require_kept
 from planner.frontends.torch_buffers import join_buffers
 from planner.frontends.torch_checks import unvalidated
+from planner.frontends.torch_data import detached_data
 from planner.frontends.torch_derivatives import expand_derivatives, recorded_derivatives
 from planner.frontends.torch_functional import decomposed
 from planner.frontends.torch_functions import traced_functions
+from planner.frontends.torch_held import held_again
+from planner.frontends.torch_in_place import dropout_apart
 from planner.frontends.torch_known import known_numbers
 from planner.frontends.torch_numbers import numbers, of_generators, tell
 from planner.frontends.torch_stand_ins import stand_ins
@@ -59,18 +62,19 @@ class Exported(NamedTuple):
 
 
 def export(
-    torch: Any, module: Any, original: Any, positional: Any, keywords: dict[str, Any], training: bool = True
+    torch: Any,
+    module: Any,
+    original: Any,
+    positional: Any,
+    keywords: dict[str, Any],
+    training: bool = True,
+    of_inputs: bool = False,
 ) -> Exported:
-    """A functional program whose operators all have handlers, as far as PyTorch can decompose them."""
+    """A functional program whose operators all have handlers, as far as PyTorch can decompose them. `of_inputs`:
+    whether their gradients are wanted, too."""
     with mended(torch):
-        return _functional(torch, module, original, positional, keywords, training)
-
-
-def _functional(
-    torch: Any, module: Any, original: Any, positional: Any, keywords: dict[str, Any], training: bool
-) -> Exported:
-    program = _exported(torch, module, original, positional, keywords, training)
-    with warnings.catch_warnings(), _mode(original, training), _quiet():
+        program = _exported(torch, module, original, positional, keywords, training, of_inputs)
+    with mended(torch), warnings.catch_warnings(), _mode(original, training), _quiet():
         warnings.simplefilter("ignore")
         _refuse_dynamic(program)
         join_buffers(program)
@@ -79,7 +83,7 @@ def _functional(
         if hidden is not None:
             raise located_error(*hidden)
         _keep_detached(torch, program)
-        _dropout_in_place(torch, program)
+        dropout_apart(torch, program)
         program = _decomposed(torch, program, _decompositions(torch, program))
         of_norms = expand_derivatives(torch, program, _barrier(torch), _no_derivative)
         if of_norms:
@@ -104,7 +108,15 @@ def _decompositions(torch: Any, program: Any) -> dict[Any, Any]:
     return {target: known[target] for target in missing if target in known}
 
 
-def _exported(torch: Any, module: Any, original: Any, positional: Any, keywords: dict[str, Any], training: bool) -> Any:
+def _exported(
+    torch: Any,
+    module: Any,
+    original: Any,
+    positional: Any,
+    keywords: dict[str, Any],
+    training: bool,
+    of_inputs: bool,
+) -> Any:
     """What torch.export makes of the module in one of its modes."""
     _refuse_hooks(original)
     with warnings.catch_warnings(), _mode(original, training), _quiet():
@@ -114,14 +126,16 @@ def _exported(torch: Any, module: Any, original: Any, positional: Any, keywords:
             prefix = "model." if module is not original else ""
             with (
                 _hooks_refused(torch),
-                traced_functions(torch, lambda what: _own_gradient(what, _calling_line())),
+                traced_functions(torch, lambda what: _own_gradient(what, _calling_line()), of_inputs),
                 recorded_derivatives(torch, _no_derivative),
                 traced_transforms(torch, _barrier(torch), _no_derivative),
                 unvalidated(torch),
-                stand_ins(torch),
+                stand_ins(torch, module, _calling_line),
+                detached_data(torch, module, _calling_line),
                 known_numbers(torch, module, prefix),
                 numbers(torch, module, original) as fixed,
                 assignments(torch, module, prefix) as replaced,
+                held_again(torch, module),
             ):
                 program = torch.export.export(module, positional, keywords, strict=False)
                 require_kept(program, replaced, prefix)
@@ -283,16 +297,6 @@ def _unknown_result(error: Exception) -> str:
     return told[1] if told else ""
 
 
-def _dropout_in_place(torch: Any, program: Any) -> None:
-    """Dropout in place, where nobody reads what it overwrites, is dropout: left alone it would become a comparison of
-    random numbers."""
-    later: set[Any] = set()
-    for node in reversed(list(program.graph.nodes)):
-        if node.target is torch.ops.aten.dropout_.default and node.args[0] not in later:
-            node.target = torch.ops.aten.dropout.default
-        later.update(node.all_input_nodes)
-
-
 def _refuse_dynamic(program: Any) -> None:
     for node in program.graph.nodes:
         shape = getattr(node.meta.get("val"), "shape", ())
@@ -308,7 +312,7 @@ def _keep_buffers(program: Any) -> None:
     """A detached buffer is the buffer: it has no gradient, and whoever reads it is to see later changes."""
     for node in views_of_buffers(program):
         node.replace_all_uses_with(node.args[0])
-        program.graph.erase_node(node)
+        node.graph.erase_node(node)
 
 
 def _keep_detached(torch: Any, program: Any) -> None:

@@ -8,7 +8,7 @@ passes it) is left alone.
 """
 
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from planner.errors import UserError
@@ -67,9 +67,17 @@ def buffers_without_gradient(program: Any) -> set[Any]:
 
 
 def views_of_buffers(program: Any) -> list[Any]:
-    """The nodes that detach such buffers."""
-    found = buffers_without_gradient(program)
-    return [n for n in program.graph.nodes if _detaches(n) and n in found]
+    """The nodes that detach such buffers; and those in blocks without gradients, which detach nothing."""
+    found, root = buffers_without_gradient(program), program.graph_module
+    blocks = [n for part in root.modules() if hasattr(part, "graph") for n in _blocks(part)]
+    return [n for n in (*filter(found.__contains__, root.graph.nodes), *blocks) if _detaches(n)]
+
+
+def _blocks(part: Any) -> Iterator[Any]:
+    """The nodes of the blocks without gradients that are called in a graph."""
+    for node in part.graph.nodes:
+        if str(node.target) == NO_GRAD and node.args[0] is False:
+            yield from part.get_submodule(node.args[1].target).graph.nodes
 
 
 def written_arguments(graph: Any) -> set[Any]:
@@ -82,6 +90,28 @@ def written_arguments(graph: Any) -> set[Any]:
                 found |= {roots[argument]} if written else set()
                 roots |= {node: roots[argument]} if returned else {}
     return found
+
+
+def is_changed(nodes: Iterable[Any]) -> bool:
+    """Whether one of these tensors, or a view of one, is written to."""
+    seen, open_ = set[Any](), list(nodes)
+    while open_:
+        node = open_.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node.op == "get_attr":  # one tensor has a node wherever it is read
+            open_ += [n for n in node.graph.nodes if (n.op, n.target) == (node.op, node.target)]
+        for user in node.users:
+            for argument, returned, written in _aliases(user):
+                if argument is node and written:
+                    return True
+                open_ += [user] if argument is node and returned else []
+            if user.target is operator.getitem:
+                open_.append(user)
+            if node in _moved(user):
+                return True
+    return False
 
 
 class _Walk:

@@ -125,6 +125,8 @@ FUNCTIONS: list[tuple[str, Callable[[Tensor], Tensor]]] = [
     ("size and angle", lambda x: torch.cat([pairs(x).abs(), pairs(x).angle()], 1)),
     ("of size and angle", lambda x: flat(torch.polar(x[:, :6].square(), x[:, 6:]))),
     ("exponential", lambda x: flat(torch.exp(pairs(x) * 0.3))),
+    ("tangent", lambda x: flat(torch.tanh(pairs(x) * 0.7))),
+    ("tangent of large ones", lambda x: flat(torch.tanh(pairs(x) * 50))),
     ("parts", lambda x: torch.cat([pairs(x).real, pairs(x * 2).imag], 1)),
     ("joined", lambda x: flat(torch.complex(x[:, :6], x[:, 6:].sin()))),
     ("moved", lambda x: flat(torch.cat([pairs(x)[:, None, 3:], pairs(x)[:, None, :3] * 2], 1).permute(0, 2, 1))),
@@ -227,8 +229,8 @@ def test_few_frequencies_are_little_work() -> None:
 
 
 def test_an_operator_that_is_not_known_of_complex_numbers() -> None:
-    with pytest.raises(UserError, match=r"SP1017.*aten\.tanh.*complex numbers"):
-        capture_module(Function(lambda x: flat(torch.tanh(pairs(x))), width=12, outputs=12), torch.randn(4, 5))
+    with pytest.raises(UserError, match=r"SP1017.*aten\.sigmoid.*complex numbers"):
+        capture_module(Function(lambda x: flat(torch.sigmoid(pairs(x))), width=12, outputs=12), torch.randn(4, 5))
 
 
 def test_a_module_that_returns_complex_numbers() -> None:

@@ -70,6 +70,11 @@ DRAWS: dict[str, Callable[[Tensor], Tensor]] = {
     "bernoulli_": lambda x: torch.empty_like(x).bernoulli_(torch.sigmoid(x)),
     "gumbel": lambda x: F.gumbel_softmax(x.reshape(-1, 5), tau=0.7),
     "gumbel, hard": lambda x: F.gumbel_softmax(x.reshape(-1, 5), hard=True),
+    "multinomial": lambda x: torch.multinomial(torch.linspace(0, 1, 8).expand(10000, 8), 1),
+    "multinomial of one row": lambda x: torch.multinomial(torch.arange(1.0, 6.0), 10000, replacement=True),
+    "multinomial of rows": lambda x: torch.multinomial(1 + x[:, :5].square(), COLUMNS, replacement=True),
+    "multinomial, each once": lambda x: torch.multinomial(torch.arange(1.0, 8.0).expand(4000, 7), 3),
+    "categories": lambda x: torch.distributions.Categorical(logits=x[:, :6]).sample((COLUMNS,)),
     "images": lambda x: torch.randn(ROWS, 5, 5, 10) + x.reshape(ROWS, 5, 5, 10),
 }
 
@@ -246,7 +251,6 @@ def test_layers_of_noise_do_nothing_in_evaluation_mode() -> None:
 
 REFUSED: dict[str, tuple[str, Callable[[Tensor], Any], str]] = {
     "poisson": ("SP1001", lambda x: torch.poisson(x.abs()), "draws random numbers (aten.poisson)"),
-    "multinomial": ("SP1001", lambda x: torch.multinomial(x.abs(), 3), "draws random numbers (aten.multinomial)"),
     "cauchy": ("SP1001", lambda x: torch.empty_like(x).cauchy_(), "draws random numbers (aten.cauchy)"),
     "many whole numbers": ("SP1002", lambda x: torch.randint(0, 2**40, (3,)), "cannot draw from 0 up to 1099511627776"),
     "double": ("SP1017", lambda x: torch.randn(3, dtype=torch.float64).float(), "torch.float64"),

@@ -86,3 +86,22 @@ def test_long_sequences_are_joined_block_by_block(both: bool) -> None:
 )
 def test_steps_of_blocks(steps: int, rows: int, features: list[tuple[int, int]], blocks: tuple[int, ...]) -> None:
     assert steps_of_blocks(steps, rows, features) == blocks
+
+
+class Pooled(nn.Module):
+    """Set2Set's: the first step is asked of nothing but zeros."""
+
+    def __init__(self, kind: type[nn.RNNBase]) -> None:
+        super().__init__()
+        self.asking = kind(6, 5)
+        self.out = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        asked, state = self.asking(torch.zeros(1, 4, 6, dtype=x.dtype))
+        asked, _ = self.asking(x[None] * asked.mean(), state)
+        return self.out(asked[0])
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_constants_are_sequences(kind: type[nn.RNNBase]) -> None:
+    agree(Pooled(kind), torch.randn(4, 6))

@@ -158,3 +158,36 @@ def test_functions_run_as_ever_afterwards() -> None:
     assert type(y.grad_fn).__name__ == "RoundBackward"
     y.sum().backward()
     assert x.grad is not None and x.grad.eq(1).all()
+
+
+class Kernel(Function):
+    """As Gaussian processes have it: it cannot be differentiated by what it is given, and is told what is wanted."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, length: Tensor) -> Tensor:
+        if ctx.needs_input_grad[0]:
+            raise RuntimeError("no gradient of x")
+        y = torch.exp(-x / length)
+        ctx.save_for_backward(y * x / length.square())
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[None, Tensor | None]:
+        return None, (dy * ctx.saved_tensors[0]).sum() if ctx.needs_input_grad[1] else None
+
+
+class OfInputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.length, self.fixed = nn.Parameter(torch.tensor(2.0)), nn.Parameter(torch.tensor(3.0), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return Kernel.apply(x, self.length) + Kernel.apply(x, self.fixed)
+
+
+def test_functions_are_told_which_gradients_are_wanted() -> None:
+    """With the caller's loss, those of the inputs as well."""
+    module = OfInputs()
+    agree(module, torch.randn(4, 3), "mse", torch.randn(4, 3))
+    with pytest.raises(UserError, match="no gradient of x"):
+        capture_module(module, torch.randn(4, 3), CaptureOptions(loss="caller"))

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -36,6 +37,19 @@ class Held(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.function(self, self.weight * x).square().sum()
+
+
+def written_constants(m: Any, w: Tensor) -> Tensor:
+    """What is made of constants, and of an array, is written to once."""
+    held, places = torch.cat([torch.ones(2), torch.zeros(2)]), m.kept.nonzero()[:, 0]
+    held[m.kept] -= 0.5
+    places -= 2
+    array = torch.as_tensor(np.arange(1.0, 5.0, dtype=np.float32))
+    array *= 3
+    kinds = torch.unique(m.twice)
+    kinds[0] = 1
+    kinds *= 2
+    return w * held * array + w[places].sum(0) * kinds.sum()
 
 
 def written_masks(m: Any, w: Tensor) -> Tensor:
@@ -93,6 +107,12 @@ FUNCTIONS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "branches": lambda m, w: w.sin() if m.diagonal.any() and torch.eye(3).sum() > 2 else w.cos(),
     "sizes": lambda m, w: torch.cat(w[: int(m.many) + 1].split(m.some.tolist())[::-1]),
     "factors": lambda m, w: w * float(m.factor) + w.sin() * m.factor.item() + m.own_factor.numpy().item(),
+    "legacy constructors": lambda m, w: (
+        w[torch.LongTensor([1, 0, 2, 3])] * torch.FloatTensor([0.5]).to(w.device) + torch.Tensor([2.0])
+    ),
+    "equal constants": lambda m, w: w if torch.equal(m.own_factor * w, m.own_factor * w) else -w,
+    "equal tensors": lambda m, w: w if torch.equal((w * 2).exp(), (w * 2).exp()) and not w[:2].equal(w) else -w,
+    "written constants": written_constants,
     "written masks": written_masks,
     "partners": partners,
     "filled": filled,
@@ -132,6 +152,19 @@ def through_a_view(m: Any, w: Tensor) -> Tensor:
     return w[:2, :2][mask > 0]
 
 
+def constants_apart(m: Any, w: Tensor) -> Tensor:
+    held = torch.ones(4)
+    one = held * w
+    held.add_(1)
+    return w if torch.equal(one, held * w) else -w
+
+
+def written_copies(m: Any, w: Tensor) -> Tensor:
+    one, other = w.clone(), w.clone()
+    one.view(-1)[:2].add_(1)
+    return w if torch.equal(one * 2, other * 2) else -w
+
+
 UNKNOWN: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "of data": lambda m, w: w[w > 0],
     "drawn": lambda m, w: w[torch.rand(4) > 0.5],
@@ -145,6 +178,11 @@ UNKNOWN: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "of data and constants": mixed,
     "alike, and data": lambda m, w: w[torch.zeros_like(w) + w.sum() > 0],
     "written through a view": through_a_view,
+    "equal tensors, of which a view is written to": written_copies,
+    "equal constants, of which one is written to": constants_apart,
+    "equal draws": lambda m, w: w if torch.equal(w * torch.rand(4), w * torch.rand(4)) else -w,
+    "equal factors": lambda m, w: w if torch.equal(w * 2, w * 3) else -w,
+    "equal tensors of others": lambda m, w: w if torch.equal(w, w.t()) else -w,
     "a branch of data": lambda m, w: w if w.sum() > 0 else -w,
 }
 

@@ -4,6 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from planner.errors import UserError
+from planner.frontends.torch_export import capture_module
+from planner.frontends.torch_lowering import CaptureOptions
 from tests.frontends.torch_agreement import agree
 
 
@@ -74,3 +77,114 @@ class Diagonals(nn.Module):
 
 def test_diagonals_are_filled() -> None:
     agree(Diagonals(), torch.randn(4, 5))
+
+
+class Autocast(nn.Module):
+    """Blocks of autocast that change nothing, in which something is detached, something has no gradient, and a buffer
+    moves; one within another, one for another device, and a function's."""
+
+    moved: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.after = nn.Linear(5, 4), nn.Linear(4, 3)
+        self.register_buffer("moved", torch.ones(4))
+
+    @torch.autocast("cpu", enabled=False)
+    def rounded(self, z: Tensor) -> Tensor:
+        with torch.no_grad():
+            scale = z.square().mean()
+        return z + (z.round() - z).detach() * scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.rounded(self.before(x))
+        with torch.autocast("cpu", enabled=False):
+            if self.training:
+                with torch.no_grad():
+                    self.moved.mul_(0.9).add_(z.mean(0))
+            with torch.autocast("cuda", torch.float16):
+                z = z * self.moved + z.detach().tanh()
+            z = z * z.detach().exp()
+        return self.after(z)
+
+
+@pytest.mark.filterwarnings("ignore:.*CUDA is not available")
+def test_autocast_that_changes_nothing() -> None:
+    agree(Autocast(), torch.randn(4, 5))
+    assert torch.autocast.__enter__.__module__ == "torch.amp.autocast_mode"
+
+
+class Moving(nn.Module):
+    """Parts that are moved to where they are, in a forward pass that does not know where that is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.after = nn.Linear(5, 4), nn.Linear(4, 3)
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.norm.to(x.device)(self.before.to(x)(x))
+        return self.after.cpu().to(x.dtype, non_blocking=True)(z)
+
+
+def test_parts_that_are_where_they_should_be() -> None:
+    agree(Moving(), torch.randn(4, 5))
+
+
+def test_parts_that_are_converted_are_refused() -> None:
+    class Half(Moving):
+        def forward(self, x: Tensor) -> Tensor:
+            return self.after(self.before(x).half()) if self.after.half() else x
+
+    with pytest.raises(UserError, match="SP1013"):
+        capture_module(Half(), torch.randn(4, 5), CaptureOptions())
+
+
+class Tried(nn.Module):
+    """Its parts are called with an argument that one of them does not know."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList([Told(), nn.Linear(5, 3)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for part in self.parts:
+            try:
+                x = part(x, scale=2.0)
+            except TypeError:
+                x = part(x)
+        return x
+
+
+class Told(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(5, 5)
+
+    def forward(self, x: Tensor, scale: float = 1.0) -> Tensor:
+        return super().forward(x) * scale
+
+
+def test_parts_that_are_called_again() -> None:
+    agree(Tried(), torch.randn(4, 5))
+
+
+class Likelihood(nn.Module):
+    """Of a Gaussian process, whose matrix gets more on its diagonal until it has a factor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.noise = nn.Linear(5, 2), nn.Parameter(torch.tensor(0.3))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        z = self.before(x)
+        covariance = torch.exp(-torch.cdist(z, z).square()) + self.noise * torch.eye(len(z), dtype=z.dtype)
+        factor, info = torch.linalg.cholesky_ex(covariance)
+        while torch.any(info):
+            covariance = covariance + 1e-3 * torch.eye(len(z), dtype=z.dtype)
+            factor, info = torch.linalg.cholesky_ex(covariance)
+        solved = torch.linalg.solve_triangular(factor, y[:, None], upper=False)
+        return solved.square().sum() / 2 + factor.diagonal().log().sum()
+
+
+def test_factors_are_there() -> None:
+    agree(Likelihood(), (torch.randn(4, 5), torch.randn(4)), loss=None)

@@ -1,0 +1,55 @@
+"""Whether two tensors of a module that is being exported have the same numbers, as far as that follows from how they
+are made. Kernels of Gaussian processes ask (`torch.equal(x1, x2)`), of what is one tensor mostly."""
+
+from typing import Any
+
+from planner.frontends.torch_writes import is_changed
+
+
+def equal(torch: Any, a: Any, b: Any) -> bool | None:
+    """What torch.equal says of numbers (of NaN it says otherwise): no for other shapes, yes where the same operators
+    make both of the same operands, of which none is written to. None where only the numbers tell."""
+    if a is b:
+        return True
+    if a.shape != b.shape:
+        return False
+    first, second = node_of(a), node_of(b)
+    if first is None or second is None:
+        return None
+    seen, open_ = set[tuple[Any, Any]](), [(first, second)]
+    while open_:
+        m, n = pair = open_.pop()
+        if pair in seen:
+            continue
+        seen.add(pair)
+        if m is not n:
+            inner = _operands(torch, m, n)
+            if inner is None:
+                return None
+            open_ += inner
+    return None if is_changed({node for pair in seen for node in pair}) else True
+
+
+def _operands(torch: Any, m: Any, n: Any) -> list[tuple[Any, Any]] | None:
+    """The nodes that two calls are made of, where they are alike otherwise."""
+    if (m.op, m.target) != (n.op, n.target):
+        return None
+    if m.op == "get_attr":
+        return []
+    if torch.Tag.nondeterministic_seeded in getattr(m.target, "tags", ()):
+        return None
+    (left, form), (right, other) = (torch.utils._pytree.tree_flatten((x.args, x.kwargs)) for x in (m, n))
+    pairs = list(zip(left, right, strict=False))
+    nodes = [(p, q) for p, q in pairs if isinstance(p, torch.fx.Node) and isinstance(q, torch.fx.Node)]
+    same = all(type(p) is type(q) and (isinstance(p, torch.fx.Node) or p == q) for p, q in pairs)
+    return nodes if form == other and same else None
+
+
+def node_of(tensor: Any) -> Any:
+    """The node of the program that is being recorded; None for what is none of its tensors."""
+    from torch._subclasses.functional_tensor import FunctionalTensor
+    from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
+
+    plain, mode = tensor.from_functional() if isinstance(tensor, FunctionalTensor) else tensor, get_proxy_mode()
+    slot = get_proxy_slot(plain, mode.tracer, None) if mode is not None else None
+    return slot.proxy.node if slot is not None else None
