@@ -71,14 +71,18 @@ def within_budget(
 
 
 def chain(
-    setting: Setting, schedules: Mapping[str, Schedule], like: Frontier | None = None, slower_ns: float = 0.0
+    setting: Setting,
+    schedules: Mapping[str, Schedule],
+    like: Frontier | None = None,
+    slower_ns: float = 0.0,
+    most: float = math.inf,
 ) -> Frontier:
     """The states worth having, the same for every budget. `like`: those of another schedule, to look at in this one's
-    modes instead of searching; `slower_ns`: how much longer the step takes than there.
+    modes instead of searching; `slower_ns`: how much longer the step takes than there; `most`: as of `Search.run`.
 
     Where memory is nearly enough there are dozens, a hair's breadth apart, and each that might be the fastest is
     planned to the end: of those that are so close, the smallest stays."""
-    found = frontier(setting, calm(setting.graph, schedules), like, slower_ns)
+    found = frontier(setting, calm(setting.graph, schedules), like, slower_ns, most=most)
     kept = [*found.states[-1:]]
     for state in found.states[-2::-1]:
         if state.extra_ns <= kept[-1].extra_ns - APART * found.base_ns or state is found.states[0]:

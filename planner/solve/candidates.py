@@ -128,8 +128,10 @@ class Solved:
         """The states worth having under some budget: searched for, or those of the first schedule."""
         if self._choice is None:
             searched = first is self or (_few(self.setting.graph) and not self.beside)
-            given = () if searched else (first._states(first), self._step_ns - first._step_ns)
-            self._choice = chain(self.setting, self._schedules, *given)
+            like, slower_ns = (None, 0) if searched else (first._states(first), self._step_ns - first._step_ns)
+            # Of a small graph everything is compared, whatever the budget is (beside.py).
+            most = math.inf if small(self.setting.graph) else ABOVE * self.setting.capacity
+            self._choice = chain(self.setting, self._schedules, like, slower_ns, most)
         return self._choice
 
     def pareto(self) -> list[Plan]:
