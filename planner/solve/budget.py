@@ -238,24 +238,25 @@ def infeasible(
     """SP1301 with the node that binds, and the smallest budget that can be met. States that would not fit into the
     slower pool are none."""
     schedules, free = calm(setting.graph, schedules), replace(setting, unlimited=True)
-    found: list[tuple[int, State]] = []
+    found: list[tuple[int, Draft]] = []
+    smallest = 0
     for state in reversed(choice.states):
-        if found and state.peak > found[0][1].peak * CLOSE:
+        if found and state.peak > smallest * CLOSE:
             break
         made = draft(free, choice.schedules(state, schedules), threads, choice.rewrite(state), overlap=False)
         # On a GPU another order may be packed.
-        if found and not setting.target.gpus and alive_bytes(free, made) >= min(size for size, _ in found):
+        if found and not setting.target.gpus and alive_bytes(made) >= min(size for size, _ in found):
             continue
         try:
-            found.append((arena_of(free, made), state))
+            found.append((arena_of(free, made), made))
+            smallest = smallest or state.peak
         except UserError as error:
             if error.code != "SP1301":
                 raise
-    least, state = min(found, key=lambda f: f[0])
+    least, made = min(found, key=lambda f: f[0])
     if least <= setting.capacity:
         raise InternalError("a state that fits was not tried")
-    modes = choice.schedules(state, schedules)
-    return Infeasible(too_small(setting, modes, threads, least, choice.rewrite(state), overlap=False).problem, least)
+    return Infeasible(too_small(setting, made, least).problem, least)
 
 
 def _spread(states: Sequence[State], count: int) -> list[State]:

@@ -99,7 +99,8 @@ class Solved:
     @property
     def refused(self) -> Infeasible:
         """What is wrong with it as it is, where it does not fit."""
-        return Infeasible(too_small(self.setting, self._schedules, self._threads, self.arena).problem, self.arena)
+        made = draft(self.setting, self._schedules, self._threads)
+        return Infeasible(too_small(self.setting, made, self.arena).problem, self.arena)
 
     def rewritten(self, at_least: int, first: "Solved", known: Sequence[Plan]) -> Plan | None:
         """The fastest plan within the budget; None: nothing that fits is faster than those known. `first`: what a
@@ -166,7 +167,7 @@ class Slow:
         """Whether a plan of it in which nothing runs again may fit: no such plan needs fewer bytes than are alive."""
         schedules, threads = _on_lanes(self.setting, self.schedules)
         made = draft(self.setting, on_stored(self.setting, schedules), threads)
-        return alive_bytes(self.setting, made) <= self.setting.capacity
+        return alive_bytes(made) <= self.setting.capacity
 
     @property
     def hopeless(self) -> bool:

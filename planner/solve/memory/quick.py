@@ -192,6 +192,16 @@ class Quick:
         way = bytearray(len(self._size))
         for name, decision in decisions.items():
             way[self._number[name]] = WAYS[decision]
+        return self._of(way, near)
+
+    def with_one(self, seen: Glance, value: str, decision: Decision) -> Glance:
+        """The same where one value is decided upon otherwise than what was seen."""
+        assert seen.walk is not None
+        way = bytearray(seen.walk.way)
+        way[self._number[value]] = WAYS[decision]
+        return self._of(way, seen)
+
+    def _of(self, way: bytearray, near: Glance | None) -> Glance:
         key = bytes(way)
         seen = self._seen.get(key)
         if seen is None:

@@ -173,7 +173,15 @@ class Search:
 
     def _look(self, decisions: Mapping[str, Decision], near: Glance | None = None) -> Glance:
         """`near`: what was seen of decisions that differ little."""
-        seen = self._quick.of(decisions, None if near is None or near.hopeless else near)
+        return self._counted(self._quick.of(decisions, None if near is None or near.hopeless else near))
+
+    def _look_otherwise(self, decisions: Mapping[str, Decision], now: Glance, value: str, way: Decision) -> Glance:
+        """`decisions`, of which `now` is what was seen, but for one value."""
+        if now.hopeless:
+            return self._look({**decisions, value: way})
+        return self._counted(self._quick.with_one(now, value, way))
+
+    def _counted(self, seen: Glance) -> Glance:
         self._looked += MOST_AGAIN if seen.hopeless else len(seen.value_of)
         return seen
 
@@ -337,14 +345,11 @@ class Search:
                 if way == "keep":
                     if not self._room(value, now, level) or self._quick.comes_anyway(value, now):
                         continue
-                    less = {v: d for v, d in decisions.items() if v != value}
-                elif value in self._made.producer and self._quick.repeated(value, now):
-                    less = {**decisions, value: way}
-                else:
+                elif value not in self._made.producer or not self._quick.repeated(value, now):
                     continue
-                after = self._look(less, now)
+                after = self._look_otherwise(decisions, now, value, way)
                 if after.peak <= level and after.extra_ns < now.extra_ns:
-                    return less, after
+                    return {v: d for v, d in (decisions | {value: way}).items() if d != "keep"}, after
         return decisions, now
 
     def _room(self, value: str, now: Glance, level: int) -> bool:
@@ -391,7 +396,7 @@ class Search:
             if chances.none(value, way):
                 self._known.pop((value, way), None)
                 continue
-            after = self._look({**decisions, value: way}, now)
+            after = self._look_otherwise(decisions, now, value, way)
             gain, cost = before - after.above(level), after.extra_ns - now.extra_ns
             if gain <= 0 or after.peak > now.peak:
                 self._known.pop((value, way), None)
