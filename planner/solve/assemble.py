@@ -1,7 +1,8 @@
 """From schedules to a plan: lifetimes, byte offsets, waits, and the time that a replay of the result takes."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate
 
 from planner.costs.table import CostTable, costs_hash
@@ -115,6 +116,13 @@ class Draft:
     cpus: tuple[int, ...]
     """Of the lanes with a processor of their own."""
     copies: Copies
+    keep: tuple[str, ...] = ()
+    """Values that stay until their program ends."""
+
+    @cached_property
+    def live(self) -> Liveness:
+        """Lifetimes in the order of the schedules."""
+        return liveness(self.graph, self.schedules, frozenset(self.keep))
 
     @property
     def pools(self) -> dict[str, str]:
@@ -140,7 +148,8 @@ def draft(
         for name, s in schedules.items()
         if name in wanted
     }
-    return Draft(larger, {**schedules, **changed}, wanted, cpus, copies)
+    keep = kept_values(graph, setting.options.keep)
+    return Draft(larger, {**schedules, **changed}, wanted, cpus, copies, keep)
 
 
 def assemble(
@@ -164,10 +173,10 @@ def assemble(
 def completed(setting: Setting, drafted: Draft) -> Plan:
     """As `assemble`, of a draft."""
     graph, target, options = setting.graph, setting.target, setting.options
-    keep = kept_values(graph, options.keep)
     layouts = layouts_of(graph, drafted.schedules)
     setting.say(f"stored: {len(layouts)} values as kernels want them")
-    made, live, placed, pools = _fitting(setting, drafted, keep)
+    made, placed, pools = _fitting(setting, drafted)
+    live = made.live
     sharing = setting.sharing(made.cpus)
     return Plan(
         name=graph.name,
@@ -177,7 +186,7 @@ def completed(setting: Setting, drafted: Draft) -> Plan:
         graph_hash=graph_hash(graph),
         target_hash=target_hash(target),
         costs_hash=costs_hash(setting.costs),
-        keep=keep,
+        keep=made.keep,
         pools=pools,
         lanes=(
             *_lanes(target, made.cpus),
@@ -192,68 +201,49 @@ def completed(setting: Setting, drafted: Draft) -> Plan:
 def arena_of(setting: Setting, made: Draft) -> int:
     """Bytes of the first pool in what comes of `completed`, without the waits and times that take the longest to find
     out. SP1301, SP1304: as there."""
-    _, _, _, pools = _fitting(setting, made, kept_values(setting.graph, setting.options.keep))
+    _, _, pools = _fitting(setting, made)
     return pools[0].arena
 
 
-def alive_bytes(setting: Setting, made: Draft) -> int:
+def alive_bytes(made: Draft) -> int:
     """Most bytes of the first pool alive at once, in the order of the schedules: told much quicker than what packing
     comes to, which is no less."""
-    live = liveness(made.graph, made.schedules, frozenset(kept_values(setting.graph, setting.options.keep)))
-    return most_alive([b for b in live.blocks if b.id not in made.pools])
+    pools = made.pools
+    return most_alive([b for b in made.live.blocks if b.id not in pools])
 
 
 def unpacked_ns(setting: Setting, made: Draft, name: str) -> int:
     """How long a program of a draft takes where no value takes over another one's bytes: nothing waits for those to be
     free, and no cache has them. Much quicker to tell than what comes of packing."""
-    live = liveness(made.graph, made.schedules, frozenset(kept_values(setting.graph, setting.options.keep)))
+    live = made.live
     sharing = setting.sharing(made.cpus).model_copy(update={"fetch_ns": 0.0, "reclaim_ns": 0.0})
     quiet = replace(setting, say=lambda text: None)
     return _program(quiet, made, name, live, unshared(live.blocks), sharing).predicted_ns
 
 
-def _fitting(
-    setting: Setting, drafted: Draft, keep: Collection[str]
-) -> tuple[Draft, Liveness, Arenas, tuple[PoolUse, ...]]:
-    """The draft in the order in which it will run, with lifetimes and offsets, and what that takes of every pool.
-    SP1301."""
-    made, live, placed = _packed(setting, drafted, keep)
+def _fitting(setting: Setting, drafted: Draft) -> tuple[Draft, Arenas, tuple[PoolUse, ...]]:
+    """The draft in the order in which it will run, with offsets, and what that takes of every pool. SP1301."""
+    made, placed = _packed(setting, drafted)
+    live = made.live
     setting.say(f"liveness: {len(live.blocks)} blocks, {len(live.shares)} values in place")
     first = placed.packing[setting.target.memory.name]
     setting.say(f"offsets: {format_bytes(first.height)}, lower bound {format_bytes(first.lower_bound)}")
     if first.height > setting.capacity:
-        raise _too_small(made, live, first.height, setting.capacity)
-    return made, live, placed, _pools(setting, placed)
+        raise too_small(setting, made, first.height)
+    return made, placed, _pools(setting, placed)
 
 
-def _packed(setting: Setting, made: Draft, keep: Collection[str]) -> tuple[Draft, Liveness, Arenas]:
-    """The draft in the order in which it will run, with lifetimes and offsets."""
-    first = setting.target.memory.name
-    live = liveness(made.graph, made.schedules, frozenset(keep))
-    placed = arenas(live.blocks, made.pools, first)
+def _packed(setting: Setting, made: Draft) -> tuple[Draft, Arenas]:
+    """The draft in the order in which it will run, with offsets."""
+    first, keep = setting.target.memory.name, frozenset(made.keep)
+    placed = arenas(made.live.blocks, made.pools, first)
     # No more bytes alive at once may still be harder to pack, and launches are not worth memory.
     for share in SHARES if setting.target.gpus else ():
-        joint = replace(made, schedules=together(made.graph, made.schedules, frozenset(keep), made.pools, share))
-        joint_live = liveness(joint.graph, joint.schedules, frozenset(keep))
-        found = arenas(joint_live.blocks, made.pools, first, capacity=placed.packing[first].height, effort=GLANCE)
+        joint = replace(made, schedules=together(made.graph, made.schedules, keep, made.pools, share))
+        found = arenas(joint.live.blocks, made.pools, first, capacity=placed.packing[first].height, effort=GLANCE)
         if found.packing[first].height <= placed.packing[first].height:
-            return joint, joint_live, found
-    return made, live, placed
-
-
-def too_small(
-    setting: Setting,
-    schedules: Mapping[str, Schedule],
-    threads: tuple[int, ...],
-    height: int,
-    rewrites: Mapping[str, Rewrite] | None = None,
-    *,
-    overlap: bool = True,
-) -> UserError:
-    """SP1301 of what `assemble` packs into `height` bytes, without packing it again."""
-    made = draft(setting, schedules, threads, rewrites, overlap=overlap)
-    live = liveness(made.graph, made.schedules, frozenset(kept_values(setting.graph, setting.options.keep)))
-    return _too_small(made, live, height, setting.capacity)
+            return joint, found
+    return made, placed
 
 
 def _lanes(target: Target, cpus: tuple[int, ...]) -> tuple[Lane, ...]:
@@ -374,14 +364,14 @@ def _placements(graph: Graph, live: Liveness, placed: Arenas, layouts: Mapping[s
     )
 
 
-def _too_small(made: Draft, live: Liveness, height: int, capacity: int) -> UserError:
-    """SP1301, naming the node at which most bytes are alive."""
+def too_small(setting: Setting, made: Draft, height: int) -> UserError:
+    """SP1301 of what packs into `height` bytes, naming the node at which most are alive."""
     names: list[str] = []
     """By position; what lies between two programs' nodes has none."""
     for name, schedule in made.schedules.items():
         names += [*(f"{node.id} ({name})" for node in schedule.order), ""]
     change, elsewhere = [0] * (len(names) + 1), made.pools
-    for block in live.blocks:
+    for block in made.live.blocks:
         if block.id not in elsewhere:
             change[min(block.lower, len(names))] += block.size
             change[min(block.upper, len(names))] -= block.size
@@ -390,7 +380,7 @@ def _too_small(made: Draft, live: Liveness, height: int, capacity: int) -> UserE
     binding = names[-at]
     return UserError(
         "SP1301",
-        f"the plan needs {height} bytes but the budget is {capacity}; "
+        f"the plan needs {height} bytes but the budget is {setting.capacity}; "
         f"most is alive at node {binding}: {format_bytes(most)}",
         f"the smallest budget that this policy can meet is {height} bytes ({format_bytes(height)})",
     )

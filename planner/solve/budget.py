@@ -71,14 +71,18 @@ def within_budget(
 
 
 def chain(
-    setting: Setting, schedules: Mapping[str, Schedule], like: Frontier | None = None, slower_ns: float = 0.0
+    setting: Setting,
+    schedules: Mapping[str, Schedule],
+    like: Frontier | None = None,
+    slower_ns: float = 0.0,
+    most: float = math.inf,
 ) -> Frontier:
     """The states worth having, the same for every budget. `like`: those of another schedule, to look at in this one's
-    modes instead of searching; `slower_ns`: how much longer the step takes than there.
+    modes instead of searching; `slower_ns`: how much longer the step takes than there; `most`: as of `Search.run`.
 
     Where memory is nearly enough there are dozens, a hair's breadth apart, and each that might be the fastest is
     planned to the end: of those that are so close, the smallest stays."""
-    found = frontier(setting, calm(setting.graph, schedules), like, slower_ns)
+    found = frontier(setting, calm(setting.graph, schedules), like, slower_ns, most=most)
     kept = [*found.states[-1:]]
     for state in found.states[-2::-1]:
         if state.extra_ns <= kept[-1].extra_ns - APART * found.base_ns or state is found.states[0]:
@@ -234,24 +238,25 @@ def infeasible(
     """SP1301 with the node that binds, and the smallest budget that can be met. States that would not fit into the
     slower pool are none."""
     schedules, free = calm(setting.graph, schedules), replace(setting, unlimited=True)
-    found: list[tuple[int, State]] = []
+    found: list[tuple[int, Draft]] = []
+    smallest = 0
     for state in reversed(choice.states):
-        if found and state.peak > found[0][1].peak * CLOSE:
+        if found and state.peak > smallest * CLOSE:
             break
         made = draft(free, choice.schedules(state, schedules), threads, choice.rewrite(state), overlap=False)
         # On a GPU another order may be packed.
-        if found and not setting.target.gpus and alive_bytes(free, made) >= min(size for size, _ in found):
+        if found and not setting.target.gpus and alive_bytes(made) >= min(size for size, _ in found):
             continue
         try:
-            found.append((arena_of(free, made), state))
+            found.append((arena_of(free, made), made))
+            smallest = smallest or state.peak
         except UserError as error:
             if error.code != "SP1301":
                 raise
-    least, state = min(found, key=lambda f: f[0])
+    least, made = min(found, key=lambda f: f[0])
     if least <= setting.capacity:
         raise InternalError("a state that fits was not tried")
-    modes = choice.schedules(state, schedules)
-    return Infeasible(too_small(setting, modes, threads, least, choice.rewrite(state), overlap=False).problem, least)
+    return Infeasible(too_small(setting, made, least).problem, least)
 
 
 def _spread(states: Sequence[State], count: int) -> list[State]:

@@ -99,7 +99,8 @@ class Solved:
     @property
     def refused(self) -> Infeasible:
         """What is wrong with it as it is, where it does not fit."""
-        return Infeasible(too_small(self.setting, self._schedules, self._threads, self.arena).problem, self.arena)
+        made = draft(self.setting, self._schedules, self._threads)
+        return Infeasible(too_small(self.setting, made, self.arena).problem, self.arena)
 
     def rewritten(self, at_least: int, first: "Solved", known: Sequence[Plan]) -> Plan | None:
         """The fastest plan within the budget; None: nothing that fits is faster than those known. `first`: what a
@@ -128,8 +129,10 @@ class Solved:
         """The states worth having under some budget: searched for, or those of the first schedule."""
         if self._choice is None:
             searched = first is self or (_few(self.setting.graph) and not self.beside)
-            given = () if searched else (first._states(first), self._step_ns - first._step_ns)
-            self._choice = chain(self.setting, self._schedules, *given)
+            like, slower_ns = (None, 0) if searched else (first._states(first), self._step_ns - first._step_ns)
+            # Of a small graph everything is compared, whatever the budget is (beside.py).
+            most = math.inf if small(self.setting.graph) else ABOVE * self.setting.capacity
+            self._choice = chain(self.setting, self._schedules, like, slower_ns, most)
         return self._choice
 
     def pareto(self) -> list[Plan]:
@@ -164,7 +167,7 @@ class Slow:
         """Whether a plan of it in which nothing runs again may fit: no such plan needs fewer bytes than are alive."""
         schedules, threads = _on_lanes(self.setting, self.schedules)
         made = draft(self.setting, on_stored(self.setting, schedules), threads)
-        return alive_bytes(self.setting, made) <= self.setting.capacity
+        return alive_bytes(made) <= self.setting.capacity
 
     @property
     def hopeless(self) -> bool:

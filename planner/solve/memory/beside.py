@@ -86,7 +86,7 @@ class Beside:
                 if every:
                     continue
                 break
-            if alive_bytes(self.setting, made) > self.setting.capacity:
+            if alive_bytes(made) > self.setting.capacity:
                 continue
             if longer(self.setting, made, self.others_ns, known_ns):
                 fitting += 1  # it fits, and is slower than what is known: levels below most likely are, too

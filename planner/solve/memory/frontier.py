@@ -5,6 +5,7 @@ least scratch, and with some between: what is worth recomputing depends on how m
 found is then a ladder of points, from its least scratch to where more helps no more (ways.py).
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -93,10 +94,11 @@ def frontier(
     slower_ns: float = 0.0,
     *,
     given: Sequence[State] = (),
+    most: float = math.inf,
 ) -> Frontier:
     """All states that no other one beats in both memory and time. `like`: those of the same nodes in other modes, to
     choose from instead of searching, without those that are beaten there; `slower_ns`: how much longer the step takes
-    than in those modes. `given`: states to choose from instead of searching."""
+    than in those modes. `given`: states to choose from instead of searching. `most`: as of `Search.run`."""
     graph, schedule = setting.graph, schedules[TRAIN]
     made = material(graph, graph.program[TRAIN], schedule.order, kept_values(graph, setting.options.keep))
     own = _Space(setting, schedule, made)
@@ -107,7 +109,7 @@ def frontier(
     elif given:
         found = list(given) if ways else [exactly(s, own.prints, made) for s in given]
     else:
-        found = _searched(setting, schedule, own, ways)
+        found = _searched(setting, schedule, own, ways, most)
     best = cheapest(found) if ways is None else _in_all_ways(found, own, ways)
     if like is not None:
         # The smallest stays: what states of equal peaks pack into differs.
@@ -127,10 +129,10 @@ def search_of(setting: Setting, schedules: Mapping[str, Schedule]) -> Search:
     return _Space(setting, schedule, made).search()
 
 
-def _searched(setting: Setting, schedule: Schedule, own: "_Space", ways: Ways | None) -> list[State]:
+def _searched(setting: Setting, schedule: Schedule, own: "_Space", ways: Ways | None, most: float) -> list[State]:
     given = tuple(published(setting.graph, setting.graph.program[TRAIN], own.made).values())
     if ways is None:
-        return own.search().run(given)
+        return own.search().run(given, most)
     everything = own.search().all_decisions(FEW)
     if everything is not None:
         return [State(d) for d in everything]

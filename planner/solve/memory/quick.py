@@ -50,9 +50,9 @@ class Glance(NamedTuple):
     walk: Walk | None
     """What has been found; another may go on from there."""
 
-    def above(self, level: float) -> float:
+    def above(self, level: int) -> int:
         """Bytes above `level`, added up over the steps."""
-        return float(np.maximum(self.alive - level, 0).sum())
+        return int(np.maximum(self.alive - level, 0).sum())
 
     @property
     def hopeless(self) -> bool:
@@ -94,6 +94,28 @@ class Quick:
         self._seen: dict[bytes, Glance] = {}
         """The last that was looked at: walks come past the same decisions again."""
         self._room = MOST_SEEN
+
+    @property
+    def count(self) -> int:
+        """Of values; instances that are made again or come back are numbered from there on."""
+        return len(self._size)
+
+    @property
+    def several_losses(self) -> bool:
+        return bool(len(self._made_late))
+
+    def number(self, value: str) -> int:
+        return self._number[value]
+
+    def size(self, number: int) -> int:
+        return self._size[number]
+
+    def last(self, number: int) -> int:
+        """The last step of the forward pass at which a value is in memory because of that."""
+        return int(self._last[number])
+
+    def recipe(self, number: int) -> Recipe:
+        return self._recipe_of[number]
 
     def _numbers(self, values: tuple[str, ...]) -> tuple[int, ...]:
         return tuple(dict.fromkeys(self._number[self._root[v]] for v in values if v in self._root))
@@ -170,6 +192,16 @@ class Quick:
         way = bytearray(len(self._size))
         for name, decision in decisions.items():
             way[self._number[name]] = WAYS[decision]
+        return self._of(way, near)
+
+    def with_one(self, seen: Glance, value: str, decision: Decision) -> Glance:
+        """The same where one value is decided upon otherwise than what was seen."""
+        assert seen.walk is not None
+        way = bytearray(seen.walk.way)
+        way[self._number[value]] = WAYS[decision]
+        return self._of(way, seen)
+
+    def _of(self, way: bytearray, near: Glance | None) -> Glance:
         key = bytes(way)
         seen = self._seen.get(key)
         if seen is None:

@@ -24,6 +24,7 @@ from itertools import pairwise
 import numpy as np
 
 from planner.solve.memory.budget_bound import Relaxation
+from planner.solve.memory.chances import Chances
 from planner.solve.memory.enumeration import unbeaten
 from planner.solve.memory.footprints import Footprints, Found
 from planner.solve.memory.holding import Holding, decided
@@ -89,6 +90,9 @@ SHORT = 1.42
 SHORTS = 16
 """Levels up to there."""
 
+NEAREST = 1.02
+"""Times the smallest footprint up to which states may be those that pack into the fewest bytes."""
+
 NEAR = 0.002
 """Levels closer to each other than this share of the smallest are one."""
 
@@ -124,8 +128,9 @@ class Search:
         self._looked = 0
         """Instances of values in all that was looked at."""
 
-    def run(self, also: Iterable[Mapping[str, Decision]] = ()) -> list[State]:
-        """The states that no other one beats in both memory and time. `also`: decisions to start from."""
+    def run(self, also: Iterable[Mapping[str, Decision]] = (), most: float = math.inf) -> list[State]:
+        """The states that no other one beats in both memory and time. `also`: decisions to start from. `most`: bytes;
+        where nothing can need so few, only the smallest states are looked for."""
         given = tuple(also)
         start = self._state({})
         corners = self._worth(self._starts.corners())
@@ -138,13 +143,13 @@ class Search:
             for state in {id(s): s for s in (*smallest, *corners[:2], *products)}.values():
                 found += self._down(state.decisions, found)
         if self._combinations() > ENUMERATED:
-            found += self._levels(found)
+            found += self._levels(found, most)
         else:
             found += [self._state(d, seen) for d, seen in unbeaten(self._all_ways(), self._quick)]
         # The quick estimates are not always exact: what the search started from is looked at again in any case.
         sure = {id(s): s for s in (*corners, *theirs, *cheapest(found))}.values()
         exact = cheapest(exactly(s, self._exact, self._made) for s in sure)
-        return cheapest([*exact, *self._held(exact)])
+        return cheapest([*exact, *self._held(exact, most)])
 
     @property
     def least(self) -> int:
@@ -168,7 +173,15 @@ class Search:
 
     def _look(self, decisions: Mapping[str, Decision], near: Glance | None = None) -> Glance:
         """`near`: what was seen of decisions that differ little."""
-        seen = self._quick.of(decisions, None if near is None or near.hopeless else near)
+        return self._counted(self._quick.of(decisions, None if near is None or near.hopeless else near))
+
+    def _look_otherwise(self, decisions: Mapping[str, Decision], now: Glance, value: str, way: Decision) -> Glance:
+        """`decisions`, of which `now` is what was seen, but for one value."""
+        if now.hopeless:
+            return self._look({**decisions, value: way})
+        return self._counted(self._quick.with_one(now, value, way))
+
+    def _counted(self, seen: Glance) -> Glance:
         self._looked += MOST_AGAIN if seen.hopeless else len(seen.value_of)
         return seen
 
@@ -184,7 +197,11 @@ class Search:
     def _all_ways(self) -> list[tuple[Decision, ...]]:
         return [("keep", *self._made.ways(value, self._slower)) for value in self._made.values]
 
-    def _levels(self, known: Sequence[State]) -> list[State]:
+    def _highest(self, low: int, most: float) -> float:
+        """Up to where levels are looked at, which begin at `low` bytes."""
+        return NEAREST * low if most < self.least else math.inf
+
+    def _levels(self, known: Sequence[State], most: float) -> list[State]:
         """The best that walks up from smaller states find at every level, from the lowest to the highest."""
         seeds = self._worth(self._starts.shortening())
         most_ns = SLOW * max(self._look(self._starts.corner(way)).extra_ns for way in ("share", "move"))
@@ -192,7 +209,10 @@ class Search:
         apart = int(math.log(high / low) / math.log(1 + APART))
         count = max(4, min(LEVELS, apart, EFFORT // (STARTS * max(1, len(self._made.values)))))
         found: list[State] = []
+        highest = self._highest(low, most)
         for left, level in zip(range(count, 0, -1), map(int, np.geomspace(low, high, count + 1)[:-1]), strict=True):
+            if level > highest:
+                break
             below = cheapest(s for s in (*known, *found) if s.peak <= level and s.extra_ns <= most_ns)
             # The fastest that fits, and smaller ones at growing distance: the way up is longer, but another one.
             starts = [below[len(below) * i // STARTS] for i in range(min(STARTS, len(below)))]
@@ -209,7 +229,7 @@ class Search:
                     found.append(self._up(decisions, level, self._looked + share))
         return found
 
-    def _held(self, known: Sequence[State]) -> list[State]:
+    def _held(self, known: Sequence[State], most: float) -> list[State]:
         """The best that holding instances makes of some states, at levels that lie closer where it gains most, and what
         shrinking and holding in turn make of those where memory is short."""
         longest = max(LONG, LONGEST * len(self._made.order))
@@ -218,11 +238,15 @@ class Search:
         if low == high:
             return []
         count = max(2, min(HOLDS, HELD // len(self._made.order)))
-        edge = min(high, int(SHORT * low))
+        edge, many = min(high, int(SHORT * low)), count >= SHORTS // 2
         # Large graphs have few levels; those with more memory are not to go without.
         # Beyond 2^53 bytes floats are not exact: below the lowest there is no state.
         short = sorted({max(low, int(x)) for x in np.geomspace(low, edge, max(2, SHORTS * count // HOLDS))})
         levels = short + [int(x) for x in np.geomspace(edge, high, count // 6 + 2)[1:-1]]
+        highest = self._highest(low, most)
+        if highest < math.inf:
+            levels = short = [level for level in short if level <= highest]
+            count = len(levels)
         holding = Holding(self._exact, self._made)
         listed = [s.found for s in known if s.found]
         found: dict[int, Found] = {}
@@ -245,7 +269,7 @@ class Search:
             starts = [start for start in starts if start[1].extra_ns <= far]
             found[level] = min((holding.hold(start, level) for start in starts), key=lambda t: t[1].extra_ns)
         every = [f for f, _ in found.values()]
-        if count >= SHORTS // 2:  # large graphs have too few levels to go from one to the next
+        if many:  # large graphs have too few levels to go from one to the next
             listed = [*found.values(), *listed]
             given = {
                 level: min((f for f in listed if f[1].peak <= level), key=lambda f: f[1].extra_ns) for level in short
@@ -321,14 +345,11 @@ class Search:
                 if way == "keep":
                     if not self._room(value, now, level) or self._quick.comes_anyway(value, now):
                         continue
-                    less = {v: d for v, d in decisions.items() if v != value}
-                elif value in self._made.producer and self._quick.repeated(value, now):
-                    less = {**decisions, value: way}
-                else:
+                elif value not in self._made.producer or not self._quick.repeated(value, now):
                     continue
-                after = self._look(less, now)
+                after = self._look_otherwise(decisions, now, value, way)
                 if after.peak <= level and after.extra_ns < now.extra_ns:
-                    return less, after
+                    return {v: d for v, d in (decisions | {value: way}).items() if d != "keep"}, after
         return decisions, now
 
     def _room(self, value: str, now: Glance, level: int) -> bool:
@@ -357,8 +378,8 @@ class Search:
         self, decisions: Mapping[str, Decision], now: Glance, target: float
     ) -> tuple[str, Decision, Glance] | None:
         """The best of the candidates that are in memory at the peak."""
-        level = now.peak * target
-        before = now.above(level)
+        level = int(now.peak * target)
+        before, chances = now.above(level), Chances(self._quick, now, level)
         there = self._quick.at_peak(now)
         candidates = sorted(
             (self._known.get((v, way), self._exact.guess(v, way)), v, way)
@@ -371,9 +392,12 @@ class Search:
         for guess, value, way in candidates:
             if best and (tried >= LOOKED_AT or guess >= best[0]):
                 break
-            after = self._look({**decisions, value: way}, now)
-            gain, cost = before - after.above(level), after.extra_ns - now.extra_ns
             tried += 1
+            if chances.none(value, way):
+                self._known.pop((value, way), None)
+                continue
+            after = self._look_otherwise(decisions, now, value, way)
+            gain, cost = before - after.above(level), after.extra_ns - now.extra_ns
             if gain <= 0 or after.peak > now.peak:
                 self._known.pop((value, way), None)
                 continue

@@ -134,7 +134,8 @@ class _Notes:
         self._here, self.count = len(originals.anyway), len(originals.value_of)
         self._readings = self._writings = self._ns = self._moved = 0
         self.settled: list[Settled] = []
-        self.current = [-1 if decision else value for value, decision in enumerate(way)]
+        kept = np.frombuffer(way, np.uint8) == KEEP
+        self.current: list[int] = np.where(kept, np.arange(len(way)), -1).tolist()
         """Of every value the instance to read, -1: none."""
         self._begin()
 

@@ -34,7 +34,7 @@ def pareto(seen: list[tuple[dict[str, Decision], Glance]]) -> list[tuple[float, 
 )
 def test_nothing_better_is_left_out(graph: Graph, pools: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rewriter = (one_pool if pools == 1 else Rewriter)(graph)
-    monkeypatch.setattr("planner.solve.memory.frontier.Search.run", lambda self, given: [self._state({})])
+    monkeypatch.setattr("planner.solve.memory.frontier.Search.run", lambda self, *given: [self._state({})])
     found = frontier(rewriter.setting, rewriter.schedules)
     quick = Quick(found.prints, found.material, found.again_ns)
     # A few values at random may be dropped, the others are kept.

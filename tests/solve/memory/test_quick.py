@@ -26,7 +26,7 @@ def graph_of(name: str) -> Graph:
 @pytest.mark.parametrize("pools", [1, 2])
 def test_estimates_are_exact(name: str, pools: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rewriter = (one_pool if pools == 1 else Rewriter)(graph_of(name))
-    monkeypatch.setattr("planner.solve.memory.frontier.Search.run", lambda self, given: [self._state({})])
+    monkeypatch.setattr("planner.solve.memory.frontier.Search.run", lambda self, *given: [self._state({})])
     found = frontier(rewriter.setting, rewriter.schedules)
     made, prints, rng = found.material, found.prints, random.Random(1)
     estimate = Quick(prints, made, found.again_ns)
@@ -63,7 +63,7 @@ def test_what_runs_again_too_often_is_not_looked_at_further(monkeypatch: pytest.
 def test_keeping_what_comes_anyway_spares_nothing(name: str, some: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cell of an LSTM makes its next state and its gates at once."""
     rewriter = Rewriter(graph_of(name))
-    monkeypatch.setattr("planner.solve.memory.frontier.Search.run", lambda self, given: [self._state({})])
+    monkeypatch.setattr("planner.solve.memory.frontier.Search.run", lambda self, *given: [self._state({})])
     found = frontier(rewriter.setting, rewriter.schedules)
     made, rng, told = found.material, random.Random(2), 0
     estimate = Quick(found.prints, made, found.again_ns)
