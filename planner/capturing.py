@@ -240,7 +240,7 @@ def _told(when: str) -> Iterator[None]:
     except (UserError, _Missing):
         raise
     except Exception as error:
-        from planner.frontends.torch_program import raised_at
+        from planner.frontends.torch_places import raised_at
 
         line = raised_at(error)
         what = f"{type(error).__name__}{f' at {line}' if line else ''} when {when}: {error}"

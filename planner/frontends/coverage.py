@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from planner.errors import UserError
-from planner.frontends.torch_program import source_line
+from planner.frontends.torch_places import source_line
 from planner.graph.model import Frozen, Graph, Node
 from planner.ops import op_named
 from planner.ops.signature import signature_of

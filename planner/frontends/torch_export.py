@@ -18,7 +18,8 @@ from planner.frontends.torch_buffers import changed_buffers
 from planner.frontends.torch_loss import CALLERS, Loss, append_loss
 from planner.frontends.torch_lowering import CaptureOptions, Lowering
 from planner.frontends.torch_modes import draws, reads_of_mode
-from planner.frontends.torch_program import PADDED, export, import_torch
+from planner.frontends.torch_program import export, import_torch
+from planner.frontends.torch_refusals import PADDED
 from planner.frontends.torch_results import returning
 from planner.frontends.torch_sharing import require_apart
 from planner.graph.builder import GraphBuilder

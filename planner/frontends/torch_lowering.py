@@ -47,7 +47,7 @@ from planner.frontends.torch_buffers import (
     require_changeable,
 )
 from planner.frontends.torch_loss import CALLERS, Loss
-from planner.frontends.torch_program import located_error, place_of
+from planner.frontends.torch_places import located_error, place_of
 from planner.frontends.torch_results import is_tensor, user_outputs
 from planner.graph.builder import GraphBuilder
 from planner.graph.model import DType, Role, unsupported

@@ -2,15 +2,9 @@
 made pure, decomposed until every operator has a handler, as far as PyTorch's own tables go."""
 
 import io
-import os
-import re
-import sys
-import sysconfig
-import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from enum import Enum
 from typing import Any, NamedTuple
 
 from planner.errors import UserError
@@ -26,6 +20,8 @@ from planner.frontends.torch_held import held_again
 from planner.frontends.torch_in_place import dropout_apart
 from planner.frontends.torch_known import known_numbers
 from planner.frontends.torch_numbers import numbers, of_generators, tell
+from planner.frontends.torch_places import calling_line, causes, in_brackets, located_error, place_of
+from planner.frontends.torch_refusals import export_error, no_derivative, own_gradient
 from planner.frontends.torch_stand_ins import stand_ins
 from planner.frontends.torch_transforms import traced_transforms
 from planner.frontends.torch_versions import mended, require_version
@@ -39,8 +35,6 @@ from planner.frontends.torch_writes import (
 )
 from planner.graph.model import unsupported
 
-OURS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
-"""The package's folder."""
 _CONSTANT = {"aten.arange", "aten.eye", "aten.full", "aten.ones", "aten.scalar_tensor", "aten.zeros"}
 """Made of Python's numbers alone: computed when they are lowered, to the same bits as what they would be made of."""
 
@@ -85,7 +79,7 @@ def export(
         _keep_detached(torch, program)
         dropout_apart(torch, program)
         program = _decomposed(torch, program, _decompositions(torch, program))
-        of_norms = expand_derivatives(torch, program, _barrier(torch), _no_derivative)
+        of_norms = expand_derivatives(torch, program, _barrier(torch), no_derivative)
         if of_norms:
             program = _decomposed(torch, program, _decompositions(torch, program))
         for _ in range(8):  # a decomposition may use operators that need another one
@@ -126,12 +120,12 @@ def _exported(
             prefix = "model." if module is not original else ""
             with (
                 _hooks_refused(torch),
-                traced_functions(torch, lambda what: _own_gradient(what, _calling_line()), of_inputs),
-                recorded_derivatives(torch, _no_derivative),
-                traced_transforms(torch, _barrier(torch), _no_derivative),
+                traced_functions(torch, lambda what: own_gradient(what, calling_line()), of_inputs),
+                recorded_derivatives(torch, no_derivative),
+                traced_transforms(torch, _barrier(torch), no_derivative),
                 unvalidated(torch),
-                stand_ins(torch, module, _calling_line),
-                detached_data(torch, module, _calling_line),
+                stand_ins(torch, module, calling_line),
+                detached_data(torch, module, calling_line),
                 known_numbers(torch, module, prefix),
                 numbers(torch, module, original) as fixed,
                 assignments(torch, module, prefix) as replaced,
@@ -140,8 +134,8 @@ def _exported(
                 program = torch.export.export(module, positional, keywords, strict=False)
                 require_kept(program, replaced, prefix)
         except Exception as error:
-            refused = next((e for e in _chain(error) if isinstance(e, UserError)), None)
-            raise refused or _export_error(error) from error
+            refused = next((e for e in causes(error) if isinstance(e, UserError)), None)
+            raise refused or export_error(error) from error
     tell([*fixed, *of_generators(program)])
     return program
 
@@ -150,7 +144,7 @@ def _decomposed(torch: Any, program: Any, table: Any) -> Any:
     try:
         return decomposed(torch, program, table)
     except Exception as error:  # of whatever PyTorch meets there
-        raise _export_error(error) from error
+        raise export_error(error) from error
 
 
 @contextmanager
@@ -186,7 +180,7 @@ def _hooks_refused(torch: Any) -> Iterator[None]:
     """Within it, hooks on gradients are errors (SP1024): an exported program would be differentiated without them."""
 
     def refused(*arguments: Any) -> None:
-        raise _own_gradient("a hook on a tensor's gradient", _calling_line())
+        raise own_gradient("a hook on a tensor's gradient", calling_line())
 
     tensor = torch.Tensor
     kept = tensor.register_hook
@@ -201,10 +195,10 @@ def _refuse_hooks(module: Any) -> None:
     """Hooks that were registered before would not run, either."""
     for path, part in module.named_modules():
         if part._backward_hooks or part._backward_pre_hooks:
-            raise _own_gradient(f"a backward hook of module {path or 'itself'!r}", "")
+            raise own_gradient(f"a backward hook of module {path or 'itself'!r}", "")
     for name, parameter in module.named_parameters():
         if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
-            raise _own_gradient(f"a hook on the gradient of parameter {name!r}", "")
+            raise own_gradient(f"a hook on the gradient of parameter {name!r}", "")
 
 
 def _refuse_cumulative(torch: Any, module: Any) -> None:
@@ -216,94 +210,13 @@ def _refuse_cumulative(torch: Any, module: Any) -> None:
             raise UserError("SP1020", problem, "give it a momentum, such as 0.1")
 
 
-def _own_gradient(what: str, line: str) -> UserError:
-    place = f" ({line})" if line else ""
-    fix = "put what changes gradients into a torch.autograd.Function that returns new tensors, or into the loss"
-    return UserError("SP1024", f"the module has gradients of its own: {what}{place}", fix)
-
-
-def _no_derivative(what: str, node: Any) -> UserError:
-    place = _calling_line() if node is None else place_of(node)
-    where = f" ({place})" if place else ""
-    fix = "use torch.autograd.grad, of operators of PyTorch's that draw no numbers"
-    return UserError("SP1025", f"the module computes a derivative that a plan cannot have: {what}{where}", fix)
-
-
-def _calling_line() -> str:
-    """The innermost line of the running code that is neither PyTorch's nor ours."""
-    frames = [(f.filename, f.lineno) for f in traceback.extract_stack()]
-    return _line_of([(file, str(line)) for file, line in frames if not file.startswith(OURS)])
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
-
-
-def raised_at(error: BaseException) -> str:
-    """The user's innermost line that an error comes from; empty where there is none, as in a loss of PyTorch's."""
-    return _line_of([f for f in _frames(error) if _is_own(f[0])])
-
-
-def _frames(error: BaseException) -> list[tuple[str, str]]:
-    """(file, line) of all that an error comes from."""
-    return [(f.filename, str(f.lineno)) for e in _chain(error) for f in traceback.extract_tb(e.__traceback__)]
-
-
-PADDED = "the lengths of packed sequences are data: use padded ones, and mask what lies behind their ends"
-_RECURRENT = os.path.join("torch", "nn", "modules", "rnn.py")
-_UNKNOWN_RESULT = re.compile(r"Found <class '([^']+)'> in output, which is not a known type")
-_DATA_DEPENDENT = re.compile(r"data-?dependent|dynamic (shape|output)|dynamicoutput")
-
-
-def _told(error: BaseException) -> str:
-    return f"{type(error).__name__} {error}".lower()
-
-
-def _export_error(error: Exception) -> UserError:
-    line = raised_at(error)
-    place = f" at {line}" if line else ""
-    # What PyTorch wanted to add to its message may fail in its turn.
-    of_data = next((e for e in _chain(error) if _DATA_DEPENDENT.search(_told(e))), None)
-    lines = [line.strip() for line in str(of_data or error).splitlines() if line.strip()]
-    problem = lines[0] if lines else type(error).__name__
-    text = _told(error)
-    if of_data:
-        fix = "sizes and branches may not depend on the data: use fixed shapes, and masks instead of indexing"
-        return UserError("SP1014", f"the module has shapes or branches that depend on the data{place}: {problem}", fix)
-    fix = "check that module(*inputs), and the loss behind it, run; see PyTorch's documentation of torch.export"
-    if "fake tensor in the exported program constant" in text:
-        fix = "of `.data`, PyTorch's export knows nothing: use detach(), and write to nothing through it"
-    if "exporting a scriptmodule" in text:
-        fix = "pass the module itself, not what torch.jit makes of it"
-    if "zeros()" in text and any(file.endswith(_RECURRENT) for file, _ in _frames(error)):
-        fix = PADDED
-    unknown = _unknown_result(error)
-    if unknown:
-        problem = f"it returns a {unknown}, of which PyTorch does not know what it holds"
-        fix = (
-            "return tensors, numbers and texts in tuples, lists, dicts and named tuples; call "
-            "torch.export.register_dataclass for a dataclass (of transformers' models: config.use_cache = False)"
-        )
-    return UserError("SP1013", f"torch.export cannot capture the module{place}: {problem}", fix)
-
-
-def _unknown_result(error: Exception) -> str:
-    """The class that PyTorch does not know; it takes an Enum, which it does know as an argument, for a node."""
-    told = _UNKNOWN_RESULT.search(str(error))
-    if isinstance(error, AttributeError) and error.name == "meta" and isinstance(error.obj, Enum):
-        return type(error.obj).__name__
-    return told[1] if told else ""
-
-
 def _refuse_dynamic(program: Any) -> None:
     for node in program.graph.nodes:
         shape = getattr(node.meta.get("val"), "shape", ())
         if not all(isinstance(d, int) for d in shape):
             raise UserError(
                 "SP1014",
-                f"node {node.name!r}{_place(node)} has the dynamic shape ({', '.join(map(str, shape))})",
+                f"node {node.name!r}{in_brackets(node)} has the dynamic shape ({', '.join(map(str, shape))})",
                 "stepplan plans fixed shapes: index with masks of fixed size",
             )
 
@@ -370,48 +283,3 @@ def _barrier(torch: Any) -> Any:
 
 def _calls(program: Any) -> list[Any]:
     return [n for n in program.graph.nodes if n.op == "call_function" and str(n.target).startswith("aten.") and n.users]
-
-
-def source_line(node: Any) -> str:
-    """`models/net.py:12`: the user's innermost line, relative to where it is imported from; empty where all lines are
-    PyTorch's, as within nn.Sequential."""
-    frames = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
-    return _line_of([f for f in frames if _is_own(f[0])])
-
-
-def _is_own(file: str) -> bool:
-    """Neither PyTorch's, nor Python's, nor ours, nor made up while running."""
-    if f"{os.sep}torch{os.sep}" in file or file.startswith(("<", OURS)):
-        return False
-    packages = "site-packages" in file  # which may lie within the library's folder
-    return packages or os.path.join(sysconfig.get_path("stdlib"), "") not in file
-
-
-def place_of(node: Any) -> str:
-    """The user's line, or the layer's path, or that it is the loss, whose lines PyTorch does not note where it is a
-    function; empty where nothing is known."""
-    stack = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
-    path = re.sub(r"@\d+", "", stack[-1]) if stack else ""
-    called_by_us = OURS in (node.meta.get("stack_trace") or "")
-    return source_line(node) or (f"layer {path}" if path else "the loss" if called_by_us else "")
-
-
-def _line_of(frames: Sequence[tuple[str, str]]) -> str:
-    """The innermost frame that is not PyTorch's."""
-    own = [(f, line) for f, line in frames if f"{os.sep}torch{os.sep}" not in f] or frames
-    if not own:
-        return ""
-    file, line = own[-1]
-    roots = [os.path.join(os.path.abspath(root), "") for root in (*sys.path, os.getcwd())]
-    root = max((r for r in roots if file.startswith(r)), key=len, default=os.path.join(os.path.dirname(file), ""))
-    return f"{file.removeprefix(root)}:{line}"
-
-
-def located_error(error: UserError, node: Any) -> UserError:
-    """The same error with the source line of the operator that caused it."""
-    return UserError(error.code, f"{error.problem}{_place(node)}", error.fix)
-
-
-def _place(node: Any) -> str:
-    place = place_of(node)
-    return f" ({place})" if place else ""
