@@ -106,7 +106,7 @@ class Results:
         if isinstance(structure, str) or "constant" in structure:
             leaf = getattr(self._torch, structure) if isinstance(structure, str) else structure["constant"]
             self._leaves.append(leaf)
-            return tree.treespec_leaf()
+            return tree.tree_structure(0)  # treespec_leaf() is newer than PyTorch 2.9
         kind, context = self._found(structure["kind"]), structure.get("context")
         parts = [self._part(part) for part in structure["parts"]]
         if kind not in tree.SUPPORTED_NODES:
