@@ -6,7 +6,7 @@ from typing import Any
 from planner.errors import UserError
 from planner.frontends.aten import Context, lowers, require
 from planner.frontends.aten_picks import pick
-from planner.frontends.torch_stand_ins import LOWER
+from planner.frontends.torch_surroundings import LOWER
 from planner.graph.model import DType
 from planner.ops.masks import CastAttrs
 

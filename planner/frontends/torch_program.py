@@ -23,6 +23,7 @@ from planner.frontends.torch_numbers import numbers, of_generators, tell
 from planner.frontends.torch_places import calling_line, causes, in_brackets, located_error, place_of
 from planner.frontends.torch_refusals import export_error, no_derivative, own_gradient
 from planner.frontends.torch_stand_ins import stand_ins
+from planner.frontends.torch_surroundings import surroundings
 from planner.frontends.torch_transforms import traced_transforms
 from planner.frontends.torch_versions import mended, require_version
 from planner.frontends.torch_writes import (
@@ -124,7 +125,8 @@ def _exported(
                 recorded_derivatives(torch, no_derivative),
                 traced_transforms(torch, _barrier(torch), no_derivative),
                 unvalidated(torch),
-                stand_ins(torch, module, calling_line),
+                stand_ins(torch),
+                surroundings(torch, module, calling_line),
                 detached_data(torch, module, calling_line),
                 known_numbers(torch, module, prefix),
                 numbers(torch, module, original) as fixed,

@@ -2,32 +2,21 @@
 in its place that does not: an operator that has a handler of its own (aten_ctc.py, aten_borders.py) and runs as the
 function does, or what it computes."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-from planner.errors import UserError
-
-LOWER = "leave autocast, half() and the like out of the module: the precision is the plan's (--precision bf16)"
-"""What to do about operators of fewer bits."""
-
 
 @contextmanager
-def stand_ins(torch: Any, module: Any, line: Callable[[], str]) -> Iterator[None]:
+def stand_ins(torch: Any) -> Iterator[None]:
     """Within it, ctc_loss is `stepplan::ctc_loss`: PyTorch's own reads the lengths of sequences. Circular padding is
     `stepplan::circular_pad`, else copies of every border. Covariances without weights are products: PyTorch's own asks
     whether their number is positive. Its transformers do not look at masks: whether one is causal is no more than a
-    hint, which their callers may give. Inference mode, which the exporter does not record, is `no_grad`. Diagonals are
-    filled by masks: PyTorch's own writes through strides. Autocast that changes nothing, as where it is not enabled, is
-    not recorded: within its blocks the exporter would forget what is detached, and where gradients are off. Neither is
-    what moves a part of a module to where it is, whose parameters the exporter could not replace. A part whose call
-    raises, and is called otherwise then, is left behind. Cholesky factors that are asked whether there are any are
-    there: as of `linalg.cholesky`, what has none is NaN in a step.
-
-
-    SP1001: `module` computes under autocast that rounds. `line`: the one that runs, of the module's."""
+    hint, which their callers may give. Diagonals are filled by masks: PyTorch's own writes through strides. Cholesky
+    factors that are asked whether there are any are there: as of `linalg.cholesky`, what has none is NaN in a step."""
     original, original_pad, fill_diagonal = torch.ctc_loss, torch.nn.functional.pad, torch.Tensor.fill_diagonal_
+    factored = torch.linalg.cholesky_ex
 
     def ctc_loss(
         log_probs: Any,
@@ -51,42 +40,6 @@ def stand_ins(torch: Any, module: Any, line: Callable[[], str]) -> Iterator[None
             return fill_diagonal(self, fill_value, wrap)
         return self.masked_fill_(torch.eye(*self.shape, dtype=torch.bool), fill_value)
 
-    def enter(self: Any) -> None:
-        self._stand_in = torch.no_grad() if self.mode else torch.enable_grad()
-        self._stand_in.__enter__()
-
-    def leave(self: Any, *raised: Any) -> None:
-        self._stand_in.__exit__(*raised)
-
-    devices = {t.device.type for t in (*module.parameters(), *module.buffers())} or {"cpu"}
-
-    def enter_autocast(self: Any) -> Any:
-        if self._enabled and self.device in devices:
-            place = line()
-            what = f"the module computes in {self.fast_dtype} under torch.autocast" + (f" ({place})" if place else "")
-            raise UserError("SP1001", what, LOWER)
-        return self
-
-    part = torch.nn.Module
-    apply = part._apply
-
-    def moved(self: Any, fn: Any, recurse: bool = True) -> Any:
-        held = (*self.parameters(), *self.buffers())
-        with torch.utils._python_dispatch._disable_current_modes(), torch._C.DisableTorchFunction():
-            same = all(_is_like(fn(torch.empty(0, dtype=t.dtype, device=t.device)), t) for t in held)
-        return self if same else apply(self, fn, recurse)
-
-    called, factored = torch.fx.Tracer.call_module, torch.linalg.cholesky_ex
-
-    def call_module(self: Any, *call: Any) -> Any:
-        stack = dict(self.module_stack)
-        try:
-            return called(self, *call)
-        except Exception:
-            self.module_stack.clear()
-            self.module_stack.update(stack)
-            raise
-
     def cholesky_ex(A: Any, *, upper: bool = False, check_errors: bool = False, out: Any = None) -> Any:
         if out is not None:
             return factored(A, upper=upper, check_errors=check_errors, out=out)
@@ -94,19 +47,20 @@ def stand_ins(torch: Any, module: Any, line: Callable[[], str]) -> Iterator[None
         return torch.return_types.linalg_cholesky_ex((factor, fine))
 
     replaced: dict[tuple[Any, str], Any] = {
-        (torch.fx.Tracer, "call_module"): call_module,
         (torch.linalg, "cholesky_ex"): cholesky_ex,
-        (part, "_apply"): moved,
         (torch, "ctc_loss"): ctc_loss,
         (torch.nn.functional, "pad"): padded,
         (torch.Tensor, "fill_diagonal_"): filled,
         (torch.nn.modules.transformer, "_detect_is_causal_mask"): lambda mask, hint=None, size=None: hint is True,
-        (torch.inference_mode, "__enter__"): enter,
-        (torch.inference_mode, "__exit__"): leave,
-        (torch.autocast, "__enter__"): enter_autocast,
-        (torch.autocast, "__exit__"): lambda self, *raised: None,
         **{(o, n): made(torch, getattr(o, n)) for n, made in _COVARIANCES.items() for o in (torch, torch.Tensor)},
     }
+    with in_place_of(replaced):
+        yield
+
+
+@contextmanager
+def in_place_of(replaced: Mapping[tuple[Any, str], Any]) -> Iterator[None]:
+    """Within it, owners have other attributes of these names."""
     originals = {place: getattr(*place) for place in replaced}
     try:
         for (owner, name), stand_in in replaced.items():
@@ -115,10 +69,6 @@ def stand_ins(torch: Any, module: Any, line: Callable[[], str]) -> Iterator[None
     finally:
         for (owner, name), function in originals.items():
             setattr(owner, name, function)
-
-
-def _is_like(moved: Any, tensor: Any) -> bool:
-    return bool(moved.dtype is tensor.dtype and moved.device == tensor.device)
 
 
 def _covariance(torch: Any, original: Any) -> Any:
