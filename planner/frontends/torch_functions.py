@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from functools import cache, wraps
 from typing import Any
 
+from planner.frontends.torch_picked import Picked
+
 Refuse = Callable[[str], Exception]
 """The error for what a function does that a plan cannot."""
 
@@ -69,6 +71,9 @@ class _Applied:
                 return found(*given, **keywords)
             self._next = None
             arguments = given if by_itself else given[1:]
+            for x in arguments:
+                if isinstance(x, Picked):
+                    raise x.refuse(f"the custom autograd function {function.__name__}")
             with _mode(self.torch, self._with_gradients):
                 if checkpointed:
                     return _checkpointed(self.torch, arguments[0], arguments[2:])

@@ -20,6 +20,7 @@ from planner.frontends.torch_held import held_again
 from planner.frontends.torch_in_place import dropout_apart
 from planner.frontends.torch_known import known_numbers
 from planner.frontends.torch_numbers import numbers, of_generators, tell
+from planner.frontends.torch_picked import picked_rows
 from planner.frontends.torch_places import calling_line, causes, in_brackets, located_error, place_of
 from planner.frontends.torch_refusals import export_error, no_derivative, own_gradient
 from planner.frontends.torch_stand_ins import stand_ins
@@ -129,6 +130,7 @@ def _exported(
                 surroundings(torch, module, calling_line),
                 detached_data(torch, module, calling_line),
                 known_numbers(torch, module, prefix),
+                picked_rows(torch, module, calling_line),
                 numbers(torch, module, original) as fixed,
                 assignments(torch, module, prefix) as replaced,
                 held_again(torch, module),

@@ -1,0 +1,121 @@
+"""Rows that a mask of data picks: PyTorch's numbers and gradients, whatever the mask."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from planner.errors import UserError
+from planner.frontends.torch_export import capture_module
+from planner.frontends.torch_lowering import CaptureOptions
+from tests.frontends.torch_agreement import agree
+from tests.torch_functions import Spike
+
+
+class Net(nn.Module):
+    def __init__(self, body: Callable[["Net", Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.first, self.last, self.body = nn.Linear(5, 6), nn.Linear(6, 3), body
+
+    def forward(self, x: Tensor, kinds: Tensor) -> Tensor:
+        return self.body(self, self.first(x), kinds)
+
+
+def put(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    out, mask = y.new_zeros(4, 7, 3), labels > 1
+    out[mask] = net.last(y[mask])
+    out[~mask] = -y[~mask][:, :3]
+    return out.pow(2).mean()
+
+
+def experts(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    out = torch.zeros_like(y)
+    for i in range(3):
+        chosen = labels == i
+        out[chosen] += torch.tanh(y[chosen]) * (i + 1)
+    return out.square().sum()
+
+
+BODIES: dict[str, Callable[[Net, Tensor, Tensor], Tensor]] = {
+    "mean": lambda net, y, labels: y[labels > 1].mean(),
+    "mean of an axis": lambda net, y, labels: y[labels > 1].mean(0).square().sum(),
+    "sum": lambda net, y, labels: (y[labels > 1] ** 2).sum(),
+    "sum of an axis": lambda net, y, labels: y[labels > 1].sum(0).square().sum(),
+    "of rows": lambda net, y, labels: y[labels > 1].softmax(-1).amax(1).log().mean(),
+    "of elements": lambda net, y, labels: y[y > 0].sqrt().mean(),
+    "logarithms of what is picked": lambda net, y, labels: -torch.log(y[y > 0]).sum(),
+    "masked_select": lambda net, y, labels: torch.masked_select(y, y > 0).mean(),
+    "two": lambda net, y, labels: F.mse_loss(y[labels > 1][:, 0], labels[labels > 1].float()),
+    "losses": lambda net, y, labels: F.l1_loss(y[labels > 0], y.detach()[labels > 0] + 1, reduction="sum"),
+    "classes": lambda net, y, labels: F.cross_entropy(net.last(y[labels > 0]), labels[labels > 0]),
+    "smooth classes": lambda net, y, labels: F.cross_entropy(
+        net.last(y[labels > 0]), labels[labels > 0], label_smoothing=0.1, reduction="sum"
+    ),
+    "weighted classes": lambda net, y, labels: F.cross_entropy(
+        net.last(y[labels > 0]), labels[labels > 0], weight=y.new_tensor([0.5, 1.0, 2.0])
+    ),
+    "classes of each": lambda net, y, labels: (
+        F.cross_entropy(net.last(y[labels > 0]), labels[labels > 0], reduction="none").square().mean()
+    ),
+    "a layer": lambda net, y, labels: net.last(y[labels > 1]).abs().mean(),
+    "flat": lambda net, y, labels: y[labels > 1].view(-1).square().mean(),
+    "by its own size": lambda net, y, labels: y[labels > 1].view(-1, 2, 3).sum(2).pow(2).sum() / y.shape[-1],
+    "broadcast": lambda net, y, labels: (2 - y[labels > 1] * y[0, 0]).square().mean(),
+    "largest": lambda net, y, labels: y[labels > 1].max() - y[labels > 1].amin(),
+    "whole axes": lambda net, y, labels: y.view(4, 7, 2, 3)[labels > 1, :, :].square().sum((1, 2)).mean(),
+    "kept axes": lambda net, y, labels: (y[labels > 1].sum(0, True) * y[labels > 1].mean(0, keepdim=True)).sum(),
+    "the larger": lambda net, y, labels: torch.max(y[labels > 1], y[labels > 1] * 2).mean(),
+    "within bounds": lambda net, y, labels: y[labels > 1].clamp(min=y.new_zeros(6)).to(y.dtype).mean(),
+    "both": lambda net, y, labels: nn.BCEWithLogitsLoss(pos_weight=y.new_ones(6) * 2)(
+        y[labels > 1], (y[labels > 1] > 0).to(y.dtype)
+    ),
+    "pixels": lambda net, y, labels: F.cross_entropy(
+        y.view(4, 7, 3, 2)[labels > 0], torch.stack([labels, 2 - labels], -1)[labels > 0]
+    ),
+    "truths": lambda net, y, labels: (y[(y > 0)] * (y > 1)[y > 0]).sum() * (labels[labels > 1] == 2).all(),
+    "put": put,
+    "experts": experts,
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_agrees(name: str) -> None:
+    agree(Net(BODIES[name]), (torch.randn(4, 7, 5), torch.randint(0, 3, (4, 7))), None)
+
+
+@pytest.mark.parametrize("name", ["sum", "put", "experts", "losses"])
+@pytest.mark.parametrize("label", [0, 2])
+def test_nothing_or_all(name: str, label: int) -> None:
+    agree(Net(BODIES[name]), (torch.randn(4, 7, 5), torch.full((4, 7), label)), None)
+
+
+def written(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    mask = labels > 1
+    first = y[mask]
+    mask[0] = False
+    return (first + y[mask]).sum()
+
+
+REFUSED: dict[str, tuple[Callable[[Net, Tensor, Tensor], Tensor], str]] = {
+    "their number": (lambda net, y, labels: y[labels > 1].sum() / y[labels > 1].shape[0], "their number is asked for"),
+    "one of them": (lambda net, y, labels: y[labels > 1][0].sum(), "some of them"),
+    "other masks": (lambda net, y, labels: (y[labels > 1] + y[labels > 0]).sum(), "different masks"),
+    "sorted": (lambda net, y, labels: y[labels > 1].sort(0)[0].sum(), "sort of them"),
+    "running": (lambda net, y, labels: y[labels > 1].cumsum(0).sum(), "cumsum across"),
+    "returned": (lambda net, y, labels: y[labels > 1], "forward returns them"),
+    "custom functions": (lambda net, y, labels: Spike.apply(y[labels > 1]).sum(), "autograd function Spike"),
+    "joined": (lambda net, y, labels: torch.cat([y[labels > 1], y[labels > 0]]).sum(), "cat of several"),
+    "normed": (lambda net, y, labels: nn.BatchNorm1d(6)(y[labels > 1]).square().sum(), "batch_norm"),
+    "branches": (lambda net, y, labels: y.sum() if y[labels > 1].sum(0)[0] > 0 else -y.sum(), ""),
+    "written to": (written, "different masks"),
+    "all rows": (lambda net, y, labels: (y[labels > 1] + y.flatten(0, 1)).sum(), r"tensor of shape \(28, 6\)"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name: str) -> None:
+    body, what = REFUSED[name]
+    with pytest.raises(UserError, match=f"SP1014.*{what}.*test_torch_picked.py"):
+        capture_module(Net(body), (torch.randn(4, 7, 5), torch.randint(0, 3, (4, 7))), CaptureOptions(loss=None))
