@@ -34,7 +34,11 @@ ERRORS: dict[str, tuple[str, Callable[[nn.Linear, Tensor], Any], str]] = {
     "argument": ("SP1001", lambda fc, x: F.avg_pool2d(fc(x)[None], 2, None, 0, True, True, 3), "divisor_override"),
     "tuple": ("SP1015", lambda fc, x: (fc(x), x), "2 tensors"),
     "nothing": ("SP1015", lambda fc, x: None, "no"),
-    "selection": ("SP1014", lambda fc, x: fc(x)[x[:, 0] > 0], "dynamic shape"),
+    "selection": (
+        "SP1014",
+        lambda fc, x: fc(x)[x[:, 0] > 0],
+        "forward returns them (tests/frontends/test_torch_program.py:",
+    ),
     "branch": ("SP1014", lambda fc, x: fc(x) if x.sum() > 0 else fc(2 * x), "data"),
     "loop": ("SP1014", lambda fc, x: halved(fc(x)), "data at tests/frontends/test_torch_program.py:"),
     "item": ("SP1014", lambda fc, x: fc(x) * x.mean().item(), "(tests/frontends/test_torch_program.py:"),
