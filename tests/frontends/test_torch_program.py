@@ -37,7 +37,7 @@ ERRORS: dict[str, tuple[str, Callable[[nn.Linear, Tensor], Any], str]] = {
     "selection": (
         "SP1014",
         lambda fc, x: fc(x)[x[:, 0] > 0],
-        "forward returns them (tests/frontends/test_torch_program.py:",
+        "returns them (tests/frontends/test_torch_program.py:",
     ),
     "branch": ("SP1014", lambda fc, x: fc(x) if x.sum() > 0 else fc(2 * x), "data"),
     "loop": ("SP1014", lambda fc, x: halved(fc(x)), "data at tests/frontends/test_torch_program.py:"),
