@@ -112,7 +112,8 @@ class _Known:
         if operands and (name in _NUMBERS or self._sized(name, args)):
             real = self._asked_for(operands, function, args, kwargs)
             return real if name in _NUMBERS else self._constants(real, operands)
-        told = equal(self._torch, *args[:2]) if name == "equal" else None
+        both = name == "equal" and all(isinstance(x, self._torch.Tensor) for x in args[:2])
+        told = equal(self._torch, *args[:2]) if both else None
         if told is not None:
             return told
         function, args, kwargs = self._picking(name, function, args, kwargs)

@@ -1,6 +1,7 @@
 """Rows that a mask of data picks: PyTorch's numbers and gradients, whatever the mask."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -91,6 +92,18 @@ def test_nothing_or_all(name: str, label: int) -> None:
     agree(Net(BODIES[name]), (torch.randn(4, 7, 5), torch.full((4, 7), label)), None)
 
 
+def weighted(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    loss: Any = F.mse_loss  # its stub has no weights
+    found: Tensor = loss(y[labels > 1], y[labels > 1] + 1, weight=y[labels > 1])
+    return found
+
+
+def put_across(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    out = torch.zeros_like(y)
+    out[labels > 1] = y[labels > 1].sum(1)
+    return out.sum()
+
+
 def written(net: Net, y: Tensor, labels: Tensor) -> Tensor:
     mask = labels > 1
     first = y[mask]
@@ -103,6 +116,9 @@ REFUSED: dict[str, tuple[Callable[[Net, Tensor, Tensor], Tensor], str]] = {
     "one of them": (lambda net, y, labels: y[labels > 1][0].sum(), "some of them"),
     "other masks": (lambda net, y, labels: (y[labels > 1] + y[labels > 0]).sum(), "different masks"),
     "sorted": (lambda net, y, labels: y[labels > 1].sort(0)[0].sum(), "sort of them"),
+    "compared": (lambda net, y, labels: y.sum() if torch.equal(y[labels > 1], y[labels > 0]) else y, "equal of them"),
+    "weights of each": (weighted, "mse_loss with weights"),
+    "axes that are not there": (put_across, "other axes"),
     "running": (lambda net, y, labels: y[labels > 1].cumsum(0).sum(), "cumsum across"),
     "returned": (lambda net, y, labels: y[labels > 1], "forward returns them"),
     "custom functions": (lambda net, y, labels: Spike.apply(y[labels > 1]).sum(), "autograd function Spike"),
