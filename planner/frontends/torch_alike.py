@@ -1,5 +1,5 @@
-"""Whether two tensors of a module that is being exported have the same numbers, as far as that follows from how they
-are made. Kernels of Gaussian processes ask (`torch.equal(x1, x2)`), of what is one tensor mostly."""
+"""What is known of tensors of a module that is being exported from how they are made, and whether two have the same
+numbers, as far as that follows. Kernels of Gaussian processes ask (`torch.equal(x1, x2)`), of what is one tensor mostly."""
 
 from typing import Any
 
@@ -43,6 +43,14 @@ def _operands(torch: Any, m: Any, n: Any) -> list[tuple[Any, Any]] | None:
     nodes = [(p, q) for p, q in pairs if isinstance(p, torch.fx.Node) and isinstance(q, torch.fx.Node)]
     same = all(type(p) is type(q) and (isinstance(p, torch.fx.Node) or p == q) for p, q in pairs)
     return nodes if form == other and same else None
+
+
+def is_recorded(torch: Any) -> bool:
+    """Whether what is called now is of the program: what is transformed is no tensor of one, nor is what tells a
+    result's shape to the export."""
+    transformed = torch._C._functorch.peek_interpreter_stack() is not None
+    apart = torch.compiler.is_dynamo_compiling() or torch._C._meta_in_tls_dispatch_include()
+    return not (transformed or apart)
 
 
 def node_of(tensor: Any) -> Any:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from planner.errors import UserError
-from planner.frontends.torch_alike import equal
+from planner.frontends.torch_alike import equal, is_recorded
 from planner.frontends.torch_assignments import forward_through
 
 LARGEST = 1 << 20
@@ -55,9 +55,7 @@ def _mode(torch: Any, call: Callable[[Any, Any, dict[str, Any]], Any]) -> Any:
 
     class Mode(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            # What is transformed is no tensor of one program, nor is what tells a result's shape to the export.
-            transformed = torch._C._functorch.peek_interpreter_stack() is not None
-            if torch.compiler.is_dynamo_compiling() or transformed or torch._C._meta_in_tls_dispatch_include():
+            if not is_recorded(torch):
                 return function(*args, **(kwargs or {}))
             return call(function, args, kwargs or {})
 

@@ -16,7 +16,7 @@ from math import prod
 from typing import Any
 
 from planner.errors import UserError
-from planner.frontends.torch_alike import equal, node_of
+from planner.frontends.torch_alike import equal, is_recorded, node_of
 from planner.frontends.torch_assignments import forward_through
 from planner.frontends.torch_writes import is_changed
 
@@ -79,7 +79,7 @@ def _mode(torch: Any, line: Callable[[], str]) -> Any:
     class Mode(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name, kwargs = getattr(function, "__name__", ""), kwargs or {}
-            if torch._C._functorch.peek_interpreter_stack() is not None:
+            if not is_recorded(torch):
                 return function(*args, **kwargs)
             if name == "masked_select" and len(args) == 2 and args[0].shape == args[1].shape:
                 return Picked(torch, line, *args)
