@@ -1,5 +1,5 @@
-"""What is known of tensors of a module that is being exported from how they are made: whether two have the same numbers,
-as far as that follows. Kernels of Gaussian processes ask (`torch.equal(x1, x2)`), of what is one tensor mostly."""
+"""What is known of tensors of a module that is being exported from how they are made: whether two have the same
+numbers, as far as that follows. Kernels of Gaussian processes ask (`torch.equal(x1, x2)`), of one tensor mostly."""
 
 from typing import Any
 
