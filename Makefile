@@ -20,7 +20,7 @@ torch:
 	.venv-torch/bin/python -m pip install --quiet --no-compile torch==$(TORCH)
 	.venv-torch/bin/python -m pytest -n 2 --dist loadfile tests/frontends tests/test_torch_training.py \
 		tests/codegen/test_autograd.py tests/codegen/test_planned_arguments.py tests/codegen/test_planned_calls.py \
-		tests/codegen/test_replacement.py
+		tests/codegen/test_planned_memory.py tests/codegen/test_replacement.py
 
 lint: .venv/.test
 	$(BIN)/ruff check .

@@ -7,13 +7,12 @@ from typing import Any
 
 from planner.errors import UserError
 from planner.frontends.torch_assignments import forward_through
+from planner.frontends.torch_places import here
 
 
 @contextmanager
-def detached_data(torch: Any, module: Any, line: Callable[[], str]) -> Iterator[None]:
-    """Within it, `module` can be exported. `line`: the one that runs, of the module's.
-
-    SP1020: forward assigns to the data of a tensor something else than these data."""
+def detached_data(torch: Any, module: Any) -> Iterator[None]:
+    """Within it, `module` can be exported. SP1020: forward assigns to the data of a tensor others than these."""
     from torch.utils.weak import WeakIdKeyDictionary
 
     getter, setter, whole = torch.Tensor.data.__get__, torch.Tensor.data.__set__, WeakIdKeyDictionary()
@@ -25,10 +24,8 @@ def detached_data(torch: Any, module: Any, line: Callable[[], str]) -> Iterator[
             if function == setter:
                 if whole.get(args[1]) is whole.get(args[0], args[0]):
                     return None
-                place = line()
-                what = "the module assigns to .data of a tensor" + (f" ({place})" if place else "")
                 fix = "write to a buffer, buffer.copy_(new) under torch.no_grad(), or make a new tensor"
-                raise UserError("SP1020", what, fix)
+                raise UserError("SP1020", f"the module assigns to .data of a tensor{here()}", fix)
             result = function(*args, **(kwargs or {}))
             if function in (torch.Tensor.detach, torch.Tensor.to) and result.dtype is args[0].dtype:
                 whole[result] = whole.get(args[0], args[0])  # what it shows all of

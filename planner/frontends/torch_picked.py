@@ -18,6 +18,7 @@ from typing import Any
 from planner.errors import UserError
 from planner.frontends.torch_alike import equal, is_recorded, node_of
 from planner.frontends.torch_assignments import forward_through
+from planner.frontends.torch_places import bracketed, calling_line
 from planner.frontends.torch_writes import is_changed
 
 _ELEMENTS = frozenset({
@@ -59,12 +60,12 @@ _FIX = (
 
 
 @contextmanager
-def picked_rows(torch: Any, module: Any, line: Callable[[], str]) -> Iterator[None]:
-    """Within it, `module` can be exported. `line`: the one that runs, of the module's. SP1014: more is done with what a
-    mask picks than is known here, or forward returns it."""
+def picked_rows(torch: Any, module: Any) -> Iterator[None]:
+    """Within it, `module` can be exported. SP1014: more is done with what a mask picks than is known here, or forward
+    returns it."""
 
     def watched(forward: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
-        with _mode(torch, line):
+        with _mode(torch):
             result = forward(*inputs, **named)
         for part in torch.utils._pytree.tree_leaves(result):
             if isinstance(part, Picked):
@@ -75,19 +76,19 @@ def picked_rows(torch: Any, module: Any, line: Callable[[], str]) -> Iterator[No
         yield
 
 
-def _mode(torch: Any, line: Callable[[], str]) -> Any:
+def _mode(torch: Any) -> Any:
     class Mode(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name, kwargs = getattr(function, "__name__", ""), kwargs or {}
             if not is_recorded(torch):
                 return function(*args, **kwargs)
             if name == "masked_select" and len(args) == 2 and args[0].shape == args[1].shape:
-                return Picked(torch, line, *args)
+                return Picked(torch, *args)
             mask = _mask(torch, args[1]) if name in ("__getitem__", "__setitem__") else None
             if mask is None or not isinstance(args[0], torch.Tensor):
                 return function(*args, **kwargs)
             if name == "__getitem__":
-                return Picked(torch, line, args[0], mask)
+                return Picked(torch, args[0], mask)
             return args[2].put_into(args[0], mask) if isinstance(args[2], Picked) else function(*args, **kwargs)
 
     return Mode()
@@ -107,8 +108,8 @@ def _is_whole(index: Any) -> bool:
 class Picked:
     """In the place of a tensor (picked rows, ...). `rows`: all rows, flat; `mask`: which of them are picked."""
 
-    def __init__(self, torch: Any, line: Callable[[], str], x: Any, mask: Any) -> None:
-        self._torch, self._line, self._origin, self.made_at = torch, line, mask, line()
+    def __init__(self, torch: Any, x: Any, mask: Any) -> None:
+        self._torch, self._origin, self.made_at = torch, mask, calling_line()
         axes = mask.dim()
         if tuple(x.shape[:axes]) != tuple(mask.shape):
             what = f"The shape of the mask {list(mask.shape)} does not match that of the tensor {list(x.shape)}"
@@ -175,8 +176,7 @@ class Picked:
         return leaves[0]._call(function, args, kwargs or {})
 
     def refuse(self, what: str, place: str = "") -> UserError:
-        place = place or self._line()
-        where = f" ({place})" if place else ""
+        where = bracketed(place or calling_line())
         return UserError("SP1014", f"a mask of data picks rows, whose number depends on the data: {what}{where}", _FIX)
 
     # -- functions -------------------------------------------------------------------------------------------------
@@ -258,8 +258,9 @@ class Picked:
         place = _ROWS[name]
         given = dict(kwargs)
         axis = given.pop("dim", given.pop("axis", args[place] if len(args) > place else _ALONG_LAST.get(name)))
-        if any(isinstance(x, Picked) for x in kwargs.values()):
-            raise self.refuse(f"{name} with rows by name")
+        by_name = [*kwargs.values()]
+        if any(isinstance(x, Picked) for x in by_name) or any(map(self._torch.is_tensor, (*args, *by_name))):
+            raise self.refuse(f"{name} with rows by name, or with a tensor that is none")
         rows, rank = self._elements(name, [x for x in args if isinstance(x, Picked)]), self.rows.dim()
         axes = axis if isinstance(axis, tuple | list) else (axis,)
         if axis is None or any(a % (rank + (name == "unsqueeze")) == 0 for a in axes):

@@ -77,5 +77,13 @@ def located_error(error: UserError, node: Any) -> UserError:
 
 
 def in_brackets(node: Any) -> str:
-    place = place_of(node)
+    return bracketed(place_of(node))
+
+
+def bracketed(place: str) -> str:
     return f" ({place})" if place else ""
+
+
+def here() -> str:
+    """The line that runs, in brackets."""
+    return bracketed(calling_line())

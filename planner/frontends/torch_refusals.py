@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Any
 
 from planner.errors import UserError
-from planner.frontends.torch_places import calling_line, causes, frames_of, place_of, raised_at
+from planner.frontends.torch_places import bracketed, calling_line, causes, frames_of, place_of, raised_at
 
 PADDED = "the lengths of packed sequences are data: use padded ones, and mask what lies behind their ends"
 _RECURRENT = os.path.join("torch", "nn", "modules", "rnn.py")
@@ -55,13 +55,13 @@ def _unknown_result(error: Exception) -> str:
 
 
 def own_gradient(what: str, line: str) -> UserError:
-    place = f" ({line})" if line else ""
     fix = "put what changes gradients into a torch.autograd.Function that returns new tensors, or into the loss"
-    return UserError("SP1024", f"the module has gradients of its own: {what}{place}", fix)
+    return UserError("SP1024", f"the module has gradients of its own: {what}{bracketed(line)}", fix)
 
 
 def no_derivative(what: str, node: Any) -> UserError:
     place = calling_line() if node is None else place_of(node)
-    where = f" ({place})" if place else ""
     fix = "use torch.autograd.grad, of operators of PyTorch's that draw no numbers"
-    return UserError("SP1025", f"the module computes a derivative that a plan cannot have: {what}{where}", fix)
+    return UserError(
+        "SP1025", f"the module computes a derivative that a plan cannot have: {what}{bracketed(place)}", fix
+    )

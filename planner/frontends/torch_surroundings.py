@@ -1,10 +1,11 @@
 """What surrounds operators while they are exported, which the exporter does not note, or takes for more than it is."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from planner.errors import UserError
+from planner.frontends.torch_places import here
 from planner.frontends.torch_stand_ins import in_place_of
 
 LOWER = "leave autocast, half() and the like out of the module: the precision is the plan's (--precision bf16)"
@@ -12,13 +13,13 @@ LOWER = "leave autocast, half() and the like out of the module: the precision is
 
 
 @contextmanager
-def surroundings(torch: Any, module: Any, line: Callable[[], str]) -> Iterator[None]:
+def surroundings(torch: Any, module: Any) -> Iterator[None]:
     """Within it, inference mode is `no_grad`, which is noted. Autocast that changes nothing, as where it is not
     enabled, is not: within its blocks the exporter would forget what is detached, and where gradients are off. Neither
     is what moves a part of a module to where it is, whose parameters the exporter could not replace. A part whose call
     raises, and is called otherwise then, is left behind.
 
-    SP1001: `module` computes under autocast that rounds. `line`: the one that runs, of the module's."""
+    SP1001: `module` computes under autocast that rounds."""
     devices = {t.device.type for t in (*module.parameters(), *module.buffers())} or {"cpu"}
     apply, called = torch.nn.Module._apply, torch.fx.Tracer.call_module
 
@@ -31,9 +32,7 @@ def surroundings(torch: Any, module: Any, line: Callable[[], str]) -> Iterator[N
 
     def enter_autocast(self: Any) -> Any:
         if self._enabled and self.device in devices:
-            place = line()
-            what = f"the module computes in {self.fast_dtype} under torch.autocast" + (f" ({place})" if place else "")
-            raise UserError("SP1001", what, LOWER)
+            raise UserError("SP1001", f"the module computes in {self.fast_dtype} under torch.autocast{here()}", LOWER)
         return self
 
     def moved(self: Any, fn: Any, recurse: bool = True) -> Any:

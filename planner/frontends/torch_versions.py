@@ -20,8 +20,8 @@ def require_version(torch: Any) -> None:
 
 @contextmanager
 def mended(torch: Any) -> Iterator[None]:
-    """Within it, PyTorch knows the shapes of an LSTM's last states: before 2.13 it removes the dimension of sequences
-    from them, which only goes if there is one, instead of that of times."""
+    """Within it, PyTorch knows the shapes of an LSTM's last states: 2.11 and older remove the dimension of
+    sequences from them, which only goes if there is one, instead of that of times, as 2.13 does."""
     owner = torch._decomp.decompositions
     layer = owner.one_layer_lstm
 

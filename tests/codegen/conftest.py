@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from codegen.executor import Executor
+from planner.capturing import capture
 from tests.codegen.plans import make
 from tests.graphs import small_net
 
@@ -19,6 +20,19 @@ def small_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small_class(small_folder: Path) -> type[Executor]:
     """The executor class of tests.graphs.small_net on two lanes."""
     return make(small_net(), small_folder)
+
+
+@pytest.fixture(scope="session")
+def network_class(tmp_path_factory: pytest.TempPathFactory) -> type[Executor]:
+    """Of tests.codegen.planned.network, on batches of two, with gradients of its inputs."""
+    torch = pytest.importorskip("torch")
+    from tests.codegen.planned import network
+
+    captured = capture(network(), torch.randn(2, 3, 6, 6), loss="caller")
+    folder = tmp_path_factory.mktemp("planned") / "net"
+    made = make(captured.graph, folder)
+    captured.write_weights(folder / "weights.npz")
+    return made
 
 
 @pytest.fixture

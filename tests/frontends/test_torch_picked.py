@@ -61,6 +61,9 @@ BODIES: dict[str, Callable[[Net, Tensor, Tensor], Tensor]] = {
         F.cross_entropy(net.last(y[labels > 0]), labels[labels > 0], reduction="none").square().mean()
     ),
     "a layer": lambda net, y, labels: net.last(y[labels > 1]).abs().mean(),
+    "a norm": lambda net, y, labels: F.layer_norm(y[labels > 1], (6,), y[0, 0]).square().mean(),
+    "looked up": lambda net, y, labels: F.embedding(labels[labels > 0], net.last.weight).square().mean(),
+    "picked by labels": lambda net, y, labels: y[labels > 0].gather(1, labels[labels > 0][:, None]).mean(),
     "flat": lambda net, y, labels: y[labels > 1].view(-1).square().mean(),
     "by its own size": lambda net, y, labels: y[labels > 1].view(-1, 2, 3).sum(2).pow(2).sum() / y.shape[-1],
     "broadcast": lambda net, y, labels: (2 - y[labels > 1] * y[0, 0]).square().mean(),
@@ -122,6 +125,7 @@ REFUSED: dict[str, tuple[Callable[[Net, Tensor, Tensor], Tensor], str]] = {
     "running": (lambda net, y, labels: y[labels > 1].cumsum(0).sum(), "cumsum across"),
     "returned": (lambda net, y, labels: y[labels > 1], "forward returns them"),
     "custom functions": (lambda net, y, labels: Spike.apply(y[labels > 1]).sum(), "autograd function Spike"),
+    "picked by others": (lambda net, y, labels: y[labels > 1].gather(1, labels[:1, :1]).sum(), "gather with rows"),
     "joined": (lambda net, y, labels: torch.cat([y[labels > 1], y[labels > 0]]).sum(), "cat of several"),
     "normed": (lambda net, y, labels: nn.BatchNorm1d(6)(y[labels > 1]).square().sum(), "batch_norm"),
     "branches": (lambda net, y, labels: y.sum() if y[labels > 1].sum(0)[0] > 0 else -y.sum(), ""),
