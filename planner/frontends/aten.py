@@ -177,6 +177,13 @@ class Context(Emitter):
         """Whole numbers that were computed in float32, as int64."""
         return x if self.b.type(x).dtype is DType.INT64 else self.op("cast", x, attrs=CastAttrs(dtype="int64"))
 
+    def held(self, x: Any, position: int) -> str:
+        """An argument, by its position in the schema, as the operator's result holds it: what is written into a tensor
+        becomes of the tensor's type."""
+        if self.node.meta["val"].dtype is self.torch.bool:
+            return self.truth(x, position)
+        return self.to_whole(self.val(x)) if self.whole_result() else self.floating(x)
+
     def wanted(self, result: int) -> bool:
         """Whether anybody reads that one of the operator's results."""
         return any(user.target is getitem and user.args[1] == result and user.users for user in self.node.users)

@@ -148,15 +148,18 @@ def _slice(c: Context, x: str, axis: int = 0, start: Any = None, stop: Any = Non
 def _slice_scatter(
     c: Context, x: Any, source: Any, axis: int = 0, start: Any = None, stop: Any = None, step: int = 1
 ) -> str:
-    x = c.val(x)
+    return _written(c, c.val(x), c.held(source, 1), axis, (start, stop, step))
+
+
+def _written(c: Context, x: str, source: str, axis: int, places: tuple[Any, Any, int]) -> str:
     axis %= c.rank(x)
     extent = c.shape(x)[axis]
-    first, last, _ = slice(start, stop).indices(extent)
+    first, last, step = *slice(*places[:2]).indices(extent)[:2], places[2]
     if step != 1:
-        return _every(c, x, c.val(source), axis, range(first, last, step))
+        return _every(c, x, source, axis, range(first, last, step))
     before = [c.slice(x, axis, 0, first)] if first > 0 else []
     behind = [c.slice(x, axis, last, extent)] if last < extent else []
-    return c.concat([*before, c.val(source), *behind], axis)
+    return c.concat([*before, source, *behind], axis)
 
 
 def _every(c: Context, x: str, source: str, axis: int, places: range) -> str:
@@ -168,14 +171,15 @@ def _every(c: Context, x: str, source: str, axis: int, places: range) -> str:
     sides = [(0, 0)] * axis + [(places.start, extent - places.start - count * places.step)] + behind
     mask = c.torch.zeros(extent)
     mask[list(places)] = 1
-    return c.where(c.val(mask.reshape(-1, *([1] * (rank - 1 - axis)))), c.pad(wide, sides), x)
+    chosen = c.val(mask.reshape(-1, *([1] * (rank - 1 - axis))))
+    return (c.chosen_whole if c.whole_result() else c.where)(chosen, c.pad(wide, sides), x)
 
 
 @lowers("select_scatter")
 def _select_scatter(c: Context, x: Any, source: Any, axis: int, index: int) -> str:
     x = c.val(x)
     index %= c.shape(x)[axis]
-    return _slice_scatter(c, x, c.unsqueeze(c.val(source), axis % c.rank(x)), axis, index, index + 1)
+    return _written(c, x, c.unsqueeze(c.held(source, 1), axis % c.rank(x)), axis, (index, index + 1, 1))
 
 
 @lowers("constant_pad_nd")
@@ -219,7 +223,7 @@ def _fill(c: Context, x: str, value: Any) -> str:
 
 @lowers("copy")
 def _copy(c: Context, x: Any, source: Any, *_: Any) -> str:
-    return c.expand(c.val(source), c.shape_of(x))
+    return c.expand(c.held(source, 1), c.shape_of(x))
 
 
 @lowers("zeros_like", "new_zeros", "empty_like", "new_empty", "zero")

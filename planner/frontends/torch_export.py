@@ -18,7 +18,7 @@ from planner.frontends.torch_buffers import changed_buffers
 from planner.frontends.torch_loss import CALLERS, Loss, append_loss
 from planner.frontends.torch_lowering import CaptureOptions, Lowering
 from planner.frontends.torch_modes import draws, reads_of_mode
-from planner.frontends.torch_program import export, import_torch
+from planner.frontends.torch_program import Exported, export, import_torch
 from planner.frontends.torch_refusals import PADDED
 from planner.frontends.torch_results import returning
 from planner.frontends.torch_sharing import require_apart
@@ -35,13 +35,13 @@ def capture_module(module: Any, inputs: Any, options: CaptureOptions | None = No
     inputs: example arguments (a tensor, a tuple, or a dict of keyword arguments); their shapes are the graph's.
     """
     options = options or CaptureOptions()
-    lowering, program, evaluated = _prepared(module, inputs, options)
+    lowering, trained, evaluated = _prepared(module, inputs, options)
     torch, builder = lowering.torch, lowering.context.b
-    predictions, value = lowering.run(program)
+    predictions, value = lowering.run(trained.program)
     evaluation = None
     if evaluated is not None:
         other = lowering.evaluation()
-        evaluation = other.context.b, _in_evaluation(other.run, evaluated)[0]
+        evaluation = other.context.b, _in_evaluation(other.run, evaluated.program)[0]
     callers = options.loss == CALLERS
     if callers and options.clip_norm is not None:
         fix = "call torch.nn.utils.clip_grad_norm_ before the optimizer's step"
@@ -63,7 +63,8 @@ def capture_module(module: Any, inputs: Any, options: CaptureOptions | None = No
         evaluation=evaluation,
     )
     if callers:
-        graph = returning(graph, torch, {"train_step": program, "predict": evaluated or program})
+        exported = {"train_step": trained, "predict": evaluated or trained}
+        graph = returning(graph, torch, {name: (made.program, made.numbers) for name, made in exported.items()})
         examples = inputs, inputs if options.evaluation is None else options.evaluation
         signature = inspect.signature(module.forward)
         graph = called_with(graph, torch, *(by_parameter(signature, *_arguments(torch, e)) for e in examples))
@@ -77,9 +78,9 @@ def explain_module(module: Any, inputs: Any, options: CaptureOptions | None = No
     """What `capture_module` with these arguments would do with every operator, unsupported ones included. The only
     errors are those of a module that cannot be exported at all."""
     options = options or CaptureOptions()
-    lowering, program, evaluated = _prepared(module, inputs, options)
-    uses = _uses(lowering, program)
-    beside = [] if evaluated is None else _uses(lowering.evaluation(), evaluated)
+    lowering, trained, evaluated = _prepared(module, inputs, options)
+    program, uses = trained.program, _uses(lowering, trained.program)
+    beside = [] if evaluated is None else _uses(lowering.evaluation(), evaluated.program)
     missing = [use for use in beside if use.kind == "unsupported"]
     if missing or lowering.coverage.missing:
         return uses + missing
@@ -100,7 +101,7 @@ def _uses(lowering: Lowering, program: Any) -> list[OpUse]:
     return lowering.coverage.uses(Graph(name="lowered", values=values, programs=(lowered,)), appended)
 
 
-def _prepared(module: Any, inputs: Any, options: CaptureOptions) -> tuple[Lowering, Any, Any]:
+def _prepared(module: Any, inputs: Any, options: CaptureOptions) -> tuple[Lowering, Exported, Exported | None]:
     """A lowering into a fresh builder, and the exported programs: in training mode, and in evaluation mode if it may
     compute something else there."""
     torch = import_torch()
@@ -115,18 +116,25 @@ def _prepared(module: Any, inputs: Any, options: CaptureOptions) -> tuple[Loweri
         positional = ()
     whole = _with_loss(torch, module, loss) if wrapped else module
     with reads_of_mode(torch) as reads:
-        program, normalised = export(torch, whole, module, positional, keywords, of_inputs=options.loss == CALLERS)
+        trained = export(torch, whole, module, positional, keywords, of_inputs=options.loss == CALLERS)
+    program = trained.program
     require_apart(torch, whole, program)
     evaluated = None
     if options.evaluation is not None:
         positional, keywords = _apart(torch, module, _arguments(torch, options.evaluation))
         if wrapped:
             positional, keywords = (), {"_inputs": (positional, keywords), "_labels": labels}
-    if reads or normalised or draws(torch, program) or changed_buffers(program) or options.evaluation is not None:
+    if (
+        reads
+        or trained.normalised
+        or draws(torch, program)
+        or changed_buffers(program)
+        or options.evaluation is not None
+    ):
         alone = _with_loss(torch, module, None) if wrapped else module  # the loss takes what training returns
-        evaluated = _in_evaluation(export, torch, alone, module, positional, keywords, False).program
+        evaluated = _in_evaluation(export, torch, alone, module, positional, keywords, False)
     builder = GraphBuilder(identifier(name or f"{type(module).__name__.lower()}_b{_batch(torch, inputs)}"))
-    return Lowering(torch, builder, module, loss, wrapped), program, evaluated
+    return Lowering(torch, builder, module, loss, wrapped), trained, evaluated
 
 
 def _tell_modes(module: Any) -> None:

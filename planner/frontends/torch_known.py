@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from planner.errors import UserError
 from planner.frontends.torch_alike import equal, is_recorded
 from planner.frontends.torch_assignments import forward_through
+from planner.frontends.torch_figures import Figure
 
 LARGEST = 1 << 20
 """Elements; what is larger is not computed."""
@@ -137,7 +138,7 @@ class _Known:
         """The numbers of all tensors; None where some are unknown, or a generator is among them."""
         torch = self._torch
         leaves = torch.utils._pytree.tree_leaves(tree)
-        if any(isinstance(x, torch.Generator | torch.SymInt | torch.SymFloat) for x in leaves):
+        if any(isinstance(x, torch.Generator | torch.SymInt | torch.SymFloat | Figure) for x in leaves):
             return None
         found = [self._look_up(x) for x in leaves if isinstance(x, torch.Tensor)]
         return None if None in found else [n for n in found if n is not None]

@@ -11,6 +11,7 @@ import numpy as np
 
 from planner.errors import UserError
 from planner.frontends.torch_assignments import forward_through
+from planner.frontends.torch_figures import Figure
 
 SEED = 0x5EED_0F_7E5741
 """One that no forward chooses."""
@@ -78,5 +79,5 @@ def _numbers(module: Any) -> dict[str, str]:
         f"{path}.{name}".lstrip("."): repr(held)
         for path, part in module.named_modules()
         for name, held in vars(part).items()
-        if isinstance(held, int | float) and not isinstance(held, bool)
+        if isinstance(held, int | float | Figure) and not isinstance(held, bool)
     }

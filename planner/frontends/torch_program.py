@@ -14,6 +14,7 @@ from planner.frontends.torch_buffers import join_buffers
 from planner.frontends.torch_checks import unvalidated
 from planner.frontends.torch_data import detached_data
 from planner.frontends.torch_derivatives import expand_derivatives, recorded_derivatives
+from planner.frontends.torch_figures import figures
 from planner.frontends.torch_functional import decomposed
 from planner.frontends.torch_functions import traced_functions
 from planner.frontends.torch_held import held_again
@@ -55,6 +56,8 @@ class Exported(NamedTuple):
     program: Any
     normalised: bool
     """Whether it has derivatives of batch norms, whose operators no longer say in which mode they are."""
+    numbers: frozenset[int]
+    """Which of the tensors and constants that it returns are Python's numbers to who calls the module."""
 
 
 def export(
@@ -69,7 +72,7 @@ def export(
     """A functional program whose operators all have handlers, as far as PyTorch can decompose them. `of_inputs`:
     whether their gradients are wanted, too."""
     with mended(torch):
-        program = _exported(torch, module, original, positional, keywords, training, of_inputs)
+        program, returned = _exported(torch, module, original, positional, keywords, training, of_inputs)
     with mended(torch), warnings.catch_warnings(), _mode(original, training), _quiet():
         warnings.simplefilter("ignore")
         _refuse_dynamic(program)
@@ -89,7 +92,7 @@ def export(
             if not table:
                 break
             program = _decomposed(torch, program, table)
-    return Exported(program, any(of_norms))
+    return Exported(program, any(of_norms), frozenset(returned))
 
 
 def _decompositions(torch: Any, program: Any) -> dict[Any, Any]:
@@ -130,6 +133,7 @@ def _exported(
                 surroundings(torch, module),
                 detached_data(torch, module),
                 known_numbers(torch, module, prefix),
+                figures(torch, module) as asked,
                 picked_rows(torch, module),
                 numbers(torch, module, original) as fixed,
                 assignments(torch, module, prefix) as replaced,
@@ -140,8 +144,8 @@ def _exported(
         except Exception as error:
             refused = next((e for e in causes(error) if isinstance(e, UserError)), None)
             raise refused or export_error(error) from error
-    tell([*fixed, *of_generators(program)])
-    return program
+    tell([*fixed, *asked.told(), *of_generators(program)])
+    return program, asked.returned
 
 
 def _decomposed(torch: Any, program: Any, table: Any) -> Any:

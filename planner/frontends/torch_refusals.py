@@ -24,7 +24,7 @@ def export_error(error: Exception) -> UserError:
     # What PyTorch wanted to add to its message may fail in its turn.
     of_data = next((e for e in causes(error) if _DATA_DEPENDENT.search(_told(e))), None)
     lines = [line.strip() for line in str(of_data or error).splitlines() if line.strip()]
-    problem = lines[0] if lines else type(error).__name__
+    problem = re.sub(r" \(unhinted:.*", "", lines[0]) if lines else type(error).__name__
     text = _told(error)
     if of_data:
         fix = "sizes and branches may not depend on the data: use fixed shapes, and masks instead of indexing"

@@ -24,17 +24,19 @@ def is_tensor(argument: Any) -> bool:
     return type(argument).__name__ == "TensorArgument"
 
 
-def returning(graph: Graph, torch: Any, programs: dict[str, Any]) -> Graph:
-    """The graph with what its programs return, by their names those exported. SP1015: none could make that again."""
-    described = {name: _described(torch, program) for name, program in programs.items()}
+def returning(graph: Graph, torch: Any, programs: dict[str, tuple[Any, frozenset[int]]]) -> Graph:
+    """The graph with what its programs return, by their names those exported, and which of what they return are
+    Python's numbers. SP1015: none could make that again."""
+    described = {name: _described(torch, *exported) for name, exported in programs.items()}
     results = {name: None if is_plain(found) else found for name, found in described.items()}
     changed = [p.model_copy(update={"results": results[p.name]}) if p.name in results else p for p in graph.programs]
     return graph.model_copy(update={"programs": tuple(changed)})
 
 
-def _described(torch: Any, program: Any) -> Structure:
-    leaves = iter([_leaf(argument, node) for argument, node in user_outputs(program)])
-    return _part(torch.utils._pytree, program.call_spec.out_spec, leaves)
+def _described(torch: Any, program: Any, numbers: frozenset[int]) -> Structure:
+    leaves = [_leaf(argument, node) for argument, node in user_outputs(program)]
+    told = [{"number": leaf} if place in numbers else leaf for place, leaf in enumerate(leaves)]
+    return _part(torch.utils._pytree, program.call_spec.out_spec, iter(told))
 
 
 def _leaf(argument: Any, node: Any) -> Structure:
@@ -90,22 +92,21 @@ class Results:
     def __init__(self, torch: Any, structure: Structure, module: Any) -> None:
         self._torch = torch
         self._own = list(dict.fromkeys(type(part).__module__ for part in module.modules()))
-        self._leaves: list[Any] = []
-        """Of tensors their types, and constants."""
+        self._leaves: list[tuple[bool, Any]] = []
+        """(True, what makes it of a tensor), or (False, a constant)."""
         self._spec = None if structure is None else self._part(structure)
 
     def of(self, tensors: Sequence[Any]) -> Any:
         if self._spec is None:
             return tensors[0] if len(tensors) == 1 else tuple(tensors)
-        given, dtype = iter(tensors), self._torch.dtype
-        leaves = [next(given).to(leaf) if isinstance(leaf, dtype) else leaf for leaf in self._leaves]
+        given = iter(tensors)
+        leaves = [made(next(given)) if tensor else made for tensor, made in self._leaves]
         return self._torch.utils._pytree.tree_unflatten(leaves, self._spec)
 
     def _part(self, structure: Structure) -> Any:
         tree = self._torch.utils._pytree
-        if isinstance(structure, str) or "constant" in structure:
-            leaf = getattr(self._torch, structure) if isinstance(structure, str) else structure["constant"]
-            self._leaves.append(leaf)
+        if isinstance(structure, str) or "kind" not in structure:
+            self._leaves.append(self._leaf(structure))
             return tree.tree_structure(0)  # treespec_leaf() is newer than PyTorch 2.9
         kind, context = self._found(structure["kind"]), structure.get("context")
         parts = [self._part(part) for part in structure["parts"]]
@@ -117,6 +118,13 @@ class Results:
         if known and known.from_dumpable_context:
             context = known.from_dumpable_context(context)
         return tree.TreeSpec(kind, context, parts)
+
+    def _leaf(self, structure: Structure) -> tuple[bool, Any]:
+        if isinstance(structure, dict) and "constant" in structure:
+            return False, structure["constant"]
+        number = isinstance(structure, dict)
+        dtype = getattr(self._torch, structure["number"] if number else structure)
+        return True, lambda tensor: tensor.to(dtype).item() if number else tensor.to(dtype)
 
     def _found(self, name: str) -> Any:
         """A class; of a file that runs as a script its own one, whatever the file was called when it was captured."""

@@ -1,7 +1,8 @@
 """What a captured module returns, where that is neither one tensor of floats nor a tuple of several: its structure, in
 JSON, which `codegen.autograd.Planned` makes again.
 
-A structure is a tensor, of which its element type is told ("float32", "bool"), a constant ({"constant": 3}), or what
+A structure is a tensor, of which its element type is told ("float32", "bool"), a number that a tensor holds
+({"number": "int64"}), a constant ({"constant": 3}), or what
 `torch.utils._pytree` takes apart: {"kind": "dict", "context": ["a", "b"], "parts": [...]}. A kind is a builtin, or a
 class as `module:qualified.name`; its context is what PyTorch needs besides the parts, and left out where it is null.
 """
@@ -46,10 +47,13 @@ def tensors(structure: Structure) -> Iterator[str]:
         yield structure
         return
     fields = set(structure) if isinstance(structure, dict) else None
+    if fields == {"number"}:
+        yield from tensors(str(structure["number"]))
+        return
     if fields == {"constant"} and not isinstance(structure["constant"], dict | list):
         return
     if fields is None or not {"kind", "parts"} <= fields <= {"kind", "parts", "context"}:
-        raise ValueError(f"no tensor, constant or {{kind, parts}}: {str(structure)[:80]}")
+        raise ValueError(f"no tensor, number, constant or {{kind, parts}}: {str(structure)[:80]}")
     if not isinstance(structure["kind"], str) or not isinstance(structure["parts"], list):
         raise ValueError(f"kind is a text and parts are a list: {str(structure)[:80]}")
     for part in structure["parts"]:

@@ -40,7 +40,8 @@ class Encoder(nn.Module):
     def forward(self, x: Tensor) -> Any:
         y = torch.tanh(self.body(x))
         latent = Latent(y.exp(), y, y > 0, "latent")
-        return {"latent": latent, "aux": [self.aux(y), None]} if self.training else latent
+        share = (y > 0).float().mean().item()
+        return {"latent": latent, "aux": [self.aux(y), None], "share": share} if self.training else latent
 
 
 if __name__ == "__main__":
@@ -50,7 +51,7 @@ if __name__ == "__main__":
     module, plain, x = Encoder(), Encoder(), torch.randn(3, 6)
     with executor_class(sys.argv[1])(pin=False) as executor:
         planned = Planned(module, executor)
-        gradients = []
+        gradients, shares = [], []
         for call in (planned, plain):
             found = call(x)
             latent = found["latent"]
@@ -58,6 +59,8 @@ if __name__ == "__main__":
             assert latent.wide.dtype is torch.bool and found["aux"][1] is None
             (latent.mean[latent.wide].sum() + latent.sample.square().sum() + found["aux"][0].sum()).backward()
             gradients.append({n: p.grad for n, p in call.named_parameters()})
+            shares.append(found["share"])
+        assert type(shares[0]) is float and shares[0] == shares[1]
         for name, gradient in gradients[1].items():
             torch.testing.assert_close(gradients[0][name], gradient, rtol=1e-4, atol=1e-5)
         evaluated, expected = planned.eval()(x), plain.eval()(x)

@@ -16,6 +16,13 @@ def many_dimensions(x: Tensor) -> Tensor:
     return (apart.reshape(4, 6, 8) * torch.arange(8)).sum(2)
 
 
+def written(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """x with columns of others, of whatever type, which become of its own."""
+    x = x.clone()
+    x[:, 0], x[:, 1:3], x[:, 3::2] = a[:, 0], b[:, 1:3], b[:, 3::2]
+    return x
+
+
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "in_place": lambda x: x.clone().mul_(2).add_(1).relu_().mul(3),
     "in_place_view": lambda x: (x.view(-1)[2:5].mul_(3), x)[1],
@@ -54,6 +61,9 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "max_whole": lambda x: torch.cat([x, x])[x.argsort(1).max(1)[0]],
     "put_whole": lambda x: x[torch.zeros(8, dtype=torch.int64).index_put((x[:, 0].argsort(),), torch.arange(len(x)))],
     "scatter_add_whole": lambda x: x + torch.zeros_like(x.argsort(1)).scatter_add(1, x.argsort(1), x.argsort(1)),
+    "written_whole": lambda x: written(x, x.argsort(1), x.argsort(1)),
+    "written_into_whole": lambda x: x * written(x.argsort(1), 3 * x, 3 * x),
+    "written_into_masks": lambda x: x * written(x > 0, x.argsort(1), 2 * x.relu()),
     "constants": lambda x: x * torch.linspace(0, 1, 6) + torch.tensor(2.0) - torch.tensor([[1.0] * 6]),
     "scalar_types": lambda x: x * True + x * 2 + x.float() + x.to(x.dtype),
 }  # fmt: skip
