@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 
 from planner.errors import UserError
 from planner.frontends.aten import HANDLERS, packet
+from planner.frontends.torch_asked import asked_numbers
 from planner.frontends.torch_assignments import assignments, require_kept
 from planner.frontends.torch_buffers import join_buffers
 from planner.frontends.torch_checks import unvalidated
 from planner.frontends.torch_data import detached_data
 from planner.frontends.torch_derivatives import expand_derivatives, recorded_derivatives
-from planner.frontends.torch_figures import figures
+from planner.frontends.torch_figures import NumberAsked
 from planner.frontends.torch_functional import decomposed
 from planner.frontends.torch_functions import traced_functions
 from planner.frontends.torch_held import held_again
@@ -116,7 +117,28 @@ def _exported(
     training: bool,
     of_inputs: bool,
 ) -> Any:
-    """What torch.export makes of the module in one of its modes."""
+    """What torch.export makes of the module in one of its modes, and which of its results are Python's numbers. Where
+    code asks for Python's number of data, once more: with its float() and int() replaced."""
+    among = list[dict[str, Any]]()
+    while True:
+        try:
+            return _once(torch, module, original, positional, keywords, training, of_inputs, among)
+        except NumberAsked as error:
+            if error.names is None or any(names is error.names for names in among):
+                raise
+            among.append(error.names)
+
+
+def _once(
+    torch: Any,
+    module: Any,
+    original: Any,
+    positional: Any,
+    keywords: dict[str, Any],
+    training: bool,
+    of_inputs: bool,
+    among: list[dict[str, Any]],
+) -> Any:
     _refuse_hooks(original)
     with warnings.catch_warnings(), _mode(original, training), _quiet():
         warnings.simplefilter("ignore")
@@ -133,7 +155,7 @@ def _exported(
                 surroundings(torch, module),
                 detached_data(torch, module),
                 known_numbers(torch, module, prefix),
-                figures(torch, module) as asked,
+                asked_numbers(torch, module, among) as asked,
                 picked_rows(torch, module),
                 numbers(torch, module, original) as fixed,
                 assignments(torch, module, prefix) as replaced,
