@@ -1,6 +1,6 @@
 """Python's numbers of data, `mask.sum().item()`: a Figure stands for each while a module is exported, and computes as
 Python's would, in tensors without axes or gradients. What is divided by it, compared with it or returned is in the
-program then. Branches cannot be; those that only check go on as if all were well (torch_branches.py)."""
+program then. Branches cannot be; those that only check go on as if all were well (torch_checked.py)."""
 
 import operator
 import sys
@@ -9,7 +9,7 @@ from numbers import Real
 from typing import Any
 
 from planner.errors import UserError
-from planner.frontends.torch_branches import asking, unchecked
+from planner.frontends.torch_checked import asking, unchecked
 from planner.frontends.torch_places import calling_line, here, is_own
 
 _FILLED = frozenset({"full", "full_like", "new_full"})

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from planner.errors import UserError
 from planner.frontends.torch_export import capture_module
 from planner.frontends.torch_lowering import CaptureOptions
-from tests.frontends import branches
+from tests.frontends import checked
 from tests.frontends.torch_agreement import agree
 
 Body = Callable[["Net", Tensor, Tensor], Any]
@@ -128,12 +128,12 @@ def test_a_captured_program_follows_the_numbers(kinds: list[int]) -> None:
 def test_checks_are_left_out_and_told() -> None:
     with pytest.warns(RuntimeWarning) as warned:
         agree(
-            Net(lambda net, y, kinds: branches.checked(y, kinds)),
+            Net(lambda net, y, kinds: checked.checked(y, kinds)),
             (torch.randn(4, 5), torch.randint(0, 3, (4,))),
             loss=None,
         )
     lines = {str(w.message).split("(")[1].split(")")[0] for w in warned}
-    first = branches.checked.__code__.co_firstlineno
+    first = checked.checked.__code__.co_firstlineno
     assert {int(line.rpartition(":")[2]) - first for line in lines} == {2, 3, 5, 6}
     assert all("SP1014: the module's forward checks numbers of data" in str(w.message) for w in warned)
 

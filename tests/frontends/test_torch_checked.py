@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from planner.frontends.torch_branches import unchecked
-from tests.frontends import branches
+from planner.frontends.torch_checked import unchecked
+from tests.frontends import checked
 
 
 class NoCheck(Exception):
@@ -27,12 +27,12 @@ class Asked:
         return self
 
 
-@pytest.mark.parametrize("check", branches.CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", checked.CHECKS, ids=lambda check: check.__name__)
 def test_forward_goes_on_past_a_check(check: Callable[[Any], None]) -> None:
     check(Asked())
 
 
-@pytest.mark.parametrize("branch", branches.OTHERS, ids=lambda branch: branch.__name__)
+@pytest.mark.parametrize("branch", checked.OTHERS, ids=lambda branch: branch.__name__)
 def test_other_branches_are_left_alone(branch: Callable[[Any], Any]) -> None:
     with pytest.raises(NoCheck):
         branch(Asked())
