@@ -20,6 +20,7 @@ from typing import Any
 from planner.errors import UserError
 from planner.frontends.torch_alike import is_recorded
 from planner.frontends.torch_assignments import forward_through
+from planner.frontends.torch_branches import Branches
 from planner.frontends.torch_picked_across import across, batch_norm
 from planner.frontends.torch_picked_functions import (
     ADDING,
@@ -43,7 +44,7 @@ _MANY = 7919
 
 
 @contextmanager
-def picked_rows(torch: Any, module: Any) -> Iterator[None]:
+def picked_rows(torch: Any, module: Any, asked: Branches) -> Iterator[None]:
     """Within it, `module` can be exported. SP1014: more is done with what a mask picks than is known here, or forward
     returns it."""
 
@@ -51,7 +52,7 @@ def picked_rows(torch: Any, module: Any) -> Iterator[None]:
         return Picked(torch, mask, rows, axis)
 
     def watched(forward: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
-        with _mode(torch), in_place_of(factories(torch, made) | of_python(torch)):
+        with _mode(torch, asked), in_place_of(factories(torch, made) | of_python(torch)):
             result = forward(*inputs, **named)
         for part in torch.utils._pytree.tree_leaves(result):
             if isinstance(part, Picked):
@@ -64,7 +65,7 @@ def picked_rows(torch: Any, module: Any) -> Iterator[None]:
         yield
 
 
-def _mode(torch: Any) -> Any:
+def _mode(torch: Any, asked: Branches) -> Any:
     class Mode(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = kwargs or {}
@@ -74,6 +75,9 @@ def _mode(torch: Any) -> Any:
             picks = [x for x in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(x, Picked)]
             if not (args and isinstance(args[0], torch.Tensor)):
                 return picks[0].call(function, args, kwargs) if picks else function(*args, **kwargs)
+            told = asked.taken(args[0]) if name == "__bool__" else None
+            if told is not None:
+                return told
             if name == "masked_select" and len(args) == 2 and not picks:
                 x, mask = torch.broadcast_tensors(*args)
                 return Picked.of(Mask(torch, mask), x.reshape(-1), 0)
@@ -355,12 +359,13 @@ class Picked(Rows):
             accumulate = kwargs.get("accumulate", args[3] if len(args) > 3 else False)
             if not accumulate or len(args) < 3:
                 raise self.refuse(f"{name} of them")
-            total = added(Picked, args[0], [*args[1], *[slice(None)] * (args[0].dim() - len(args[1]))], args[2])[0]
+            rest = [slice(None)] * (args[0].dim() - len(args[1]))
+            total = added(Picked, args[0], list(args[1]) + rest, args[2])[0]
             return args[0].add_(total) if in_place else args[0] + total
         named = [kwargs[k] for k in ("dim", "index", "source", "src") if k in kwargs]
         if len(args) + len(named) != 4:
             raise self.refuse(f"{name} with other arguments")
-        out, axis, index, source = [*args, *named]
+        out, axis, index, source = list(args) + named
         if not isinstance(index, Picked) or not isinstance(source, Picked):
             raise self.refuse(f"{name} of rows and of others")
         index._require_same(source, name)

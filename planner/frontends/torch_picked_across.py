@@ -75,7 +75,9 @@ def _mean(p: "Picked", name: str, axes: tuple[int, ...], keep: bool, named: Any)
     rows = p.rows if named.get("dtype") is None else p.rows.to(named["dtype"])
     if not rows.is_floating_point():
         raise p.refuse("mean of whole numbers among them")
-    return p.mask.filled(rows, p.axis, 0).sum(_all(p, axes), keepdim=keep) / _number(p, axes)
+    total, number = p.mask.filled(rows, p.axis, 0).sum(_all(p, axes), keepdim=keep), _number(p, axes)
+    none = p.torch.full((), float("nan"), dtype=rows.dtype)
+    return p.torch.where(number > 0, total / number.clamp(min=1), none)  # no gradient of nothing is NaN
 
 
 def _variance(p: "Picked", name: str, axes: tuple[int, ...], keep: bool, named: Any) -> Any:

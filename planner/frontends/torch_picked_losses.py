@@ -42,8 +42,12 @@ def loss(first: "Picked", function: Any, name: str, args: Any, kwargs: dict[str,
     if args[0].axis or target.axis or not args[0].mask.same(target.mask):
         raise first.refuse(f"{name} of rows that different masks pick")
     ignored = kwargs.get("ignore_index", -100)
-    labels = target.mask.filled(target.rows, 0, ignored)
+    counted = target.mask.flat if reduction == "sum" else target.mask.flat | ~target.mask.any
+    labels = target.torch.where(counted.reshape(target.mask.wide(target.dim(), 0).shape), target.rows, ignored)
     rest = {k: x for k, x in kwargs.items() if k != "target"}
     if any(isinstance(x, picked) for x in (*args[2:], *rest.values())):
         raise first.refuse(f"{name} with weights that are such rows")
-    return function(args[0].rows, labels, *args[2:], **rest)
+    found = function(args[0].rows, labels, *args[2:], **rest)
+    if reduction == "sum":
+        return found
+    return target.torch.where(target.mask.any, found, target.torch.full((), float("nan"), dtype=found.dtype))

@@ -120,7 +120,10 @@ class Count:
     def _asked(self, *_: Any) -> Any:
         raise refused("their number is asked for")
 
-    __bool__ = __int__ = __index__ = __float__ = __format__ = __str__ = __repr__ = _asked
+    def __bool__(self) -> bool:
+        return bool(self.value != 0)
+
+    __int__ = __index__ = __float__ = __format__ = __str__ = __repr__ = _asked
 
 
 def _plain(x: Any) -> Any:

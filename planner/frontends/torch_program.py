@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from planner.errors import UserError
 from planner.frontends.aten import HANDLERS, packet
 from planner.frontends.torch_assignments import assignments, require_kept
+from planner.frontends.torch_branches import branches
 from planner.frontends.torch_buffers import join_buffers
 from planner.frontends.torch_checks import unvalidated
 from planner.frontends.torch_data import detached_data
@@ -129,8 +130,9 @@ def _exported(
                 stand_ins(torch),
                 surroundings(torch, module),
                 detached_data(torch, module),
+                branches(torch, module) as asked,
                 known_numbers(torch, module, prefix),
-                picked_rows(torch, module),
+                picked_rows(torch, module, asked),
                 numbers(torch, module, original) as fixed,
                 assignments(torch, module, prefix) as replaced,
                 held_again(torch, module),

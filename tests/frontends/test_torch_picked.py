@@ -42,6 +42,12 @@ def put_at(net: Net, y: Tensor, labels: Tensor) -> Tensor:
     return F.binary_cross_entropy_with_logits(net.last(y), out.sigmoid())
 
 
+def put_into_zeros(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    out = torch.zeros(4, 7, dtype=y.dtype)
+    out[labels > 0] = 0.5
+    return (out[..., None] * y).sum()
+
+
 def sent(net: Net, y: Tensor, labels: Tensor) -> Tensor:
     """A mixture of experts that picks tokens by their places."""
     flat, out = y.flatten(0, 1), torch.zeros(28, 3, dtype=y.dtype)
@@ -162,6 +168,7 @@ BODIES: dict[str, Callable[[Net, Tensor, Tensor], Tensor]] = {
     "sorted": sorted_rows,
     "by their number": by_number,
     "normed": normed,
+    "put into zeros": put_into_zeros,
     "put": put,
     "experts": experts,
 }
@@ -208,7 +215,7 @@ def queries(net: Net, y: Tensor, labels: Tensor) -> Tensor:
 
 REFUSED: dict[str, tuple[Callable[[Net, Tensor, Tensor], Tensor], str]] = {
     "their number": (lambda net, y, labels: y.sum() * float(y[labels > 1].shape[0]), "their number is asked for"),
-    "a branch": (lambda net, y, labels: y.sum() if len(y[labels > 1]) else -y.sum(), "their number is asked for"),
+    "a branch": (lambda net, y, labels: y.sum() if len(y[labels > 1]) else -y.sum(), "depend on the data"),
     "some by place": (first_of, "some of them"),
     "pairs": (lambda net, y, labels: (y[labels > 1] @ y[labels > 1].T).sum(), "matmul across"),
     "largest of several": (lambda net, y, labels: y[labels > 1].topk(2, 0)[0].sum(), "topk across"),
