@@ -133,8 +133,9 @@ def _index(c: Context, x: Any, indices: list[Any]) -> str:
 
 
 @lowers("index_put")
-def _index_put(c: Context, x: str, indices: list[Any], values: Any, accumulate: bool = False) -> str:
+def _index_put(c: Context, x: Any, indices: list[Any], values: Any, accumulate: bool = False) -> str:
     """x[mask] = what is the same for all that the mask chooses, which may depend on the data, or x[i, j] = values."""
+    x = c.val(x)
     if indices and all(is_whole(c, i) for i in indices if i is not None):
         return put(c, c.floating(x), indices, values, accumulate)
     require(len(indices) == 1 and indices[0] is not None, "several indices")

@@ -1,16 +1,19 @@
 """What forward asks of tensors of data while a module is exported: numbers, whose place figures take, and whether a
 check of them holds, which a plan cannot know."""
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 from planner.errors import UserError
 from planner.frontends.torch_alike import is_recorded
 from planner.frontends.torch_assignments import forward_through
+from planner.frontends.torch_branches import Branches
 from planner.frontends.torch_builtins import functions_of_figures
-from planner.frontends.torch_figures import PLAIN, Figure, NumberAsked
-from planner.frontends.torch_places import bracketed, calling_line
+from planner.frontends.torch_checked import asking, unchecked
+from planner.frontends.torch_figures import PLAIN, BranchAsked, Figure, NumberAsked
+from planner.frontends.torch_places import bracketed, calling_line, here
 
 LISTED = 1024
 """Elements; of what is larger no list is made."""
@@ -18,12 +21,13 @@ _CHECKS = frozenset({"_assert", "_check", "_check_is_size", "_check_tensor_all",
 _MADE = frozenset({"as_tensor", "new_tensor", "scalar_tensor", "tensor"})
 
 
-class Asked(NamedTuple):
+class Asked:
     """What forward asked of numbers of data. `checks`: its lines that do so to check; `returned`: which leaves of its
     result are Python's numbers."""
 
-    checks: list[str]
-    returned: set[int]
+    def __init__(self, torch: Any, branches: Branches) -> None:
+        self.checks, self.returned = list[str](), set[int]()
+        self._torch, self._branches = torch, branches
 
     def told(self) -> Iterator[UserError]:
         for line in dict.fromkeys(self.checks):
@@ -32,16 +36,51 @@ class Asked(NamedTuple):
             )
             yield UserError("SP1014", problem, "check the inputs before a step, or the loss behind it")
 
+    def truth(self, x: Any) -> bool:
+        """What Python is told of a tensor of one number. SP1014: nothing can be."""
+        frame = asking(sys._getframe())
+        well = unchecked(frame)
+        if well is not None:
+            self.checks.append(calling_line())
+            return well
+        taken = self._branches.taken(x, frame)
+        if taken is None:
+            fix = "compute both sides and choose by torch.where, or by max and min; or leave it to the caller"
+            raise BranchAsked("SP1014", f"a branch depends on numbers of data{here()}", fix)
+        return taken
+
+    # -- functions that ask: NotImplemented where PyTorch is to say what it thinks of them -------------------------
+    def of(self, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
+        x = args[0]
+        if name == "allclose":
+            return Figure(self._torch, self._torch.isclose(*args, **kwargs).all())
+        if name == "__contains__":
+            return Figure(self._torch, (x == args[1]).any())
+        if name == "tolist":
+            return NotImplemented if x.numel() > LISTED else self._list(x)
+        if x.numel() != 1 or (x.dim() and name == "__format__"):
+            return NotImplemented
+        if name == "__bool__":
+            return self.truth(x)
+        figure = Figure(self._torch, x)
+        return str(figure) if name == "__format__" else figure
+
+    def _list(self, x: Any) -> Any:
+        return [self._list(part) for part in x.unbind(0)] if x.dim() else Figure(self._torch, x)
+
+
+_ASKING = frozenset({"__bool__", "__contains__", "__format__", "allclose", "is_nonzero", "item", "tolist"})
+
 
 @contextmanager
-def asked_numbers(torch: Any, module: Any, among: Sequence[dict[str, Any]] = ()) -> Iterator[Asked]:
+def asked_numbers(torch: Any, module: Any, branches: Branches, among: Sequence[dict[str, Any]]) -> Iterator[Asked]:
     """Within it, `module` can be exported. `among`: global names in which float and int are to know figures.
 
-    SP1014: a branch that is no check depends on data, or a size does."""
-    asked = Asked([], set())
+    SP1014: a branch depends on data that neither checks nor only writes, or a size does."""
+    asked = Asked(torch, branches)
 
     def watched(forward: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
-        with _mode(torch, asked.checks), functions_of_figures(torch, among):
+        with _mode(torch, asked), functions_of_figures(torch, among):
             result = forward(*inputs, **named)
         leaves, structure = torch.utils._pytree.tree_flatten(result)
         asked.returned.clear()
@@ -53,20 +92,19 @@ def asked_numbers(torch: Any, module: Any, among: Sequence[dict[str, Any]] = ())
         yield asked
 
 
-def _mode(torch: Any, checks: list[str]) -> Any:
+def _mode(torch: Any, asked: Asked) -> Any:
     class Mode(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name, kwargs = getattr(function, "__name__", ""), kwargs or {}
             if not is_recorded(torch):
                 return function(*args, **kwargs)
             if name in _CHECKS and args and isinstance(args[0], Figure | torch.Tensor):
-                checks.append(calling_line())
+                asked.checks.append(calling_line())
                 return None
             if args and isinstance(args[0], torch.Tensor) and not args[0].is_complex():
-                asks = _ASKING.get(name)
-                if asks is not None:
-                    found = asks(torch, checks, *args, **kwargs)
-                    return function(*args, **kwargs) if found is NotImplemented else found
+                found = asked.of(name, args, kwargs) if name in _ASKING else NotImplemented
+                if found is not NotImplemented:
+                    return found
                 if name in PLAIN:
                     return _plain(name, function, args, kwargs)
             if name in _MADE and any(isinstance(x, Figure) for x in torch.utils._pytree.tree_leaves(args)):
@@ -74,43 +112,6 @@ def _mode(torch: Any, checks: list[str]) -> Any:
             return function(*args, **kwargs)
 
     return Mode()
-
-
-def _item(torch: Any, checks: list[str], x: Any) -> Any:
-    return Figure(torch, checks, x) if x.numel() == 1 else NotImplemented
-
-
-def _list(torch: Any, checks: list[str], x: Any) -> Any:
-    if x.numel() > LISTED:
-        return NotImplemented
-    return [_list(torch, checks, part) for part in x.unbind(0)] if x.dim() else Figure(torch, checks, x)
-
-
-def _truth(torch: Any, checks: list[str], x: Any) -> Any:
-    return bool(Figure(torch, checks, x)) if x.numel() == 1 else NotImplemented
-
-
-def _text(torch: Any, checks: list[str], x: Any, form: str) -> Any:
-    return NotImplemented if x.dim() else format(Figure(torch, checks, x), form)
-
-
-def _contained(torch: Any, checks: list[str], x: Any, element: Any) -> Any:
-    return Figure(torch, checks, (x == element).any())
-
-
-def _close(torch: Any, checks: list[str], *args: Any, **kwargs: Any) -> Any:
-    return Figure(torch, checks, torch.isclose(*args, **kwargs).all())
-
-
-_ASKING: dict[str, Callable[..., Any]] = {
-    "item": _item,
-    "tolist": _list,
-    "is_nonzero": _item,
-    "__bool__": _truth,
-    "__format__": _text,
-    "__contains__": _contained,
-    "allclose": _close,
-}
 
 
 def _plain(name: str, function: Any, args: Any, kwargs: Any) -> Any:

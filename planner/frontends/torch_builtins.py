@@ -10,22 +10,9 @@ from typing import Any
 
 from planner.frontends.torch_figures import BranchAsked, Figure
 
-_MATH = (
-    "cos",
-    "exp",
-    "expm1",
-    "isfinite",
-    "isinf",
-    "isnan",
-    "log",
-    "log10",
-    "log1p",
-    "log2",
-    "sin",
-    "sqrt",
-    "tan",
-    "tanh",
-)
+_MATH = frozenset({
+    "cos", "exp", "expm1", "isfinite", "isinf", "isnan", "log", "log10", "log1p", "log2", "sin", "sqrt", "tan", "tanh",
+})  # fmt: skip
 
 
 @contextmanager
@@ -35,7 +22,7 @@ def functions_of_figures(torch: Any, among: Sequence[dict[str, Any]]) -> Iterato
     as some asks whether a type is Python's."""
     chosen = {"max": _choosing(torch, max, operator.gt), "min": _choosing(torch, min, operator.lt)}
     of_math = {name: _of_math(torch, name) for name in _MATH}
-    classes = {"float": _class(torch, float, Figure.as_float), "int": _class(torch, int, Figure.as_int)}
+    classes = {"float": _class(torch, float, lambda x: x.as_float()), "int": _class(torch, int, lambda x: x.as_int())}
     given: list[tuple[dict[str, Any], dict[str, Any]]] = [
         (vars(builtins), chosen),
         (vars(math), of_math),

@@ -40,23 +40,26 @@ def _hands_on(frame: FrameType) -> bool:
 def unchecked(frame: FrameType | None) -> bool | None:
     """The truth of what is asked at a frame with which forward goes on past a check; None where it is no check, or
     there is no source."""
-    asked = None if frame is None else _asked(frame)
+    asked = expression_of(frame)
     if frame is None or asked is None:
         return None
     for test, wanted in _checks(frame.f_code.co_filename):
-        if _within(asked.span, test):
+        if within(asked.span, test):
             return _wanted(test, wanted, asked)
     return None
 
 
-class _Asked(NamedTuple):
+class Expression(NamedTuple):
     """An expression. `by_call`: whether its truth is not asked, but that of an argument of the call that it is."""
 
     span: Span
     by_call: bool
 
 
-def _asked(frame: FrameType) -> _Asked | None:
+def expression_of(frame: FrameType | None) -> Expression | None:
+    """The one whose truth is asked at a frame; None where its source does not say."""
+    if frame is None:
+        return None
     before = [i for i in dis.get_instructions(frame.f_code) if i.offset <= frame.f_lasti]
     # A branch has its statement's span, or none of its own: what computed the expression has the expression's.
     asked = next((i for i in reversed(before) if "JUMP" not in i.opname and i.opname not in _ON_TRUTH), None)
@@ -64,19 +67,24 @@ def _asked(frame: FrameType) -> _Asked | None:
     if asked is None or at is None or None in at:
         return None
     first, last, column, end = (int(part or 0) for part in at)
-    return _Asked((first, column, last, end), asked is before[-1] and asked.opname.startswith("CALL"))
+    return Expression((first, column, last, end), asked is before[-1] and asked.opname.startswith("CALL"))
+
+
+@cache
+def tree_of(file: str) -> ast.Module | None:
+    try:
+        with open(file, "rb") as opened:
+            return ast.parse(opened.read())
+    except (OSError, SyntaxError, ValueError):
+        return None
 
 
 @cache
 def _checks(file: str) -> tuple[tuple[ast.expr, bool], ...]:
     """(test, what it is where all is well) of all checks in a file."""
-    try:
-        with open(file, "rb") as opened:
-            tree = ast.parse(opened.read())
-    except (OSError, SyntaxError, ValueError):
-        return ()
+    tree = tree_of(file)
     found: list[tuple[ast.expr, bool]] = []
-    for node in ast.walk(tree):
+    for node in () if tree is None else ast.walk(tree):
         if isinstance(node, ast.Assert):
             found.append((node.test, True))
         elif isinstance(node, ast.If) and _only_tells(node.body):
@@ -98,23 +106,23 @@ def _tells(expression: ast.expr) -> bool:
     return name in _TELLING
 
 
-def _span_of(node: ast.expr) -> Span:
+def span_of(node: ast.expr) -> Span:
     return node.lineno, node.col_offset, node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
 
 
-def _within(span: Span, node: ast.expr) -> bool:
-    outer = _span_of(node)
+def within(span: Span, node: ast.expr) -> bool:
+    outer = span_of(node)
     return outer[:2] <= span[:2] and span[2:] <= outer[2:]
 
 
-def _wanted(node: ast.expr, wanted: bool, asked: _Asked) -> bool | None:
+def _wanted(node: ast.expr, wanted: bool, asked: Expression) -> bool | None:
     """What the asked part of a test is to be for the whole to be `wanted`."""
-    whole = _span_of(node) == asked.span
+    whole = span_of(node) == asked.span
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not) and not whole:
         return _wanted(node.operand, not wanted, asked)
     through = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _THROUGH
     if whole:
         return wanted if through or not asked.by_call else None
     parts = node.values if isinstance(node, ast.BoolOp) else node.args if isinstance(node, ast.Call) and through else ()
-    part = next((p for p in parts if _within(asked.span, p)), None)
+    part = next((p for p in parts if within(asked.span, p)), None)
     return None if part is None else _wanted(part, wanted, asked)

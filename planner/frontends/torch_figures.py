@@ -1,6 +1,6 @@
 """Python's numbers of data, `mask.sum().item()`: a Figure stands for each while a module is exported, and computes as
 Python's would, in tensors without axes or gradients. What is divided by it, compared with it or returned is in the
-program then. Branches cannot be; those that only check go on as if all were well (torch_checked.py)."""
+program then. What its truth is, is asked of its tensor (torch_asked.py)."""
 
 import operator
 import sys
@@ -9,8 +9,8 @@ from numbers import Real
 from typing import Any
 
 from planner.errors import UserError
-from planner.frontends.torch_checked import asking, unchecked
-from planner.frontends.torch_places import calling_line, here, is_own
+from planner.frontends.torch_checked import asking
+from planner.frontends.torch_places import here, is_own
 
 _FILLED = frozenset({"full", "full_like", "new_full"})
 PLAIN = {"__float__": "float()", "__int__": "int()", "__index__": "a size, an index or a range", "numpy": "numpy()"}
@@ -34,19 +34,18 @@ class NumberAsked(UserError):
 
 
 class Figure:
-    """In the place of a Python number. `tensor`: without axes, of bool, int64 or float32. `checks`: where the lines
-    are noted that only check it."""
+    """In the place of a Python number. `tensor`: without axes, of bool, int64 or float32."""
 
-    __hash__ = None  # type: ignore[assignment]
     __array_ufunc__ = None
+    """NumPy's arrays have no arithmetic with it."""
 
-    def __init__(self, torch: Any, checks: list[str], x: Any) -> None:
+    def __init__(self, torch: Any, x: Any) -> None:
         kind = x.dtype if x.dtype is torch.bool else torch.float32 if x.is_floating_point() else torch.int64
-        self._torch, self._checks, self.tensor = torch, checks, x.detach().reshape(()).to(kind)
+        self.torch, self.tensor = torch, x.detach().reshape(()).to(kind)
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        torch = next(x for x in _leaves(args, kwargs) if isinstance(x, Figure))._torch
+        torch = next(x for x in _leaves(args, kwargs) if isinstance(x, Figure)).torch
         name, given = getattr(function, "__name__", ""), dict(kwargs or {})
         if name in _FILLED:
             return _filled(torch, name, args, given)
@@ -56,11 +55,11 @@ class Figure:
         return function(*plain[0], **plain[1])
 
     def like(self, x: Any) -> "Figure":
-        return Figure(self._torch, self._checks, x)
+        return Figure(self.torch, x)
 
     def _with(self, function: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
         other = right if left is self else left
-        if isinstance(other, self._torch.Tensor):
+        if isinstance(other, self.torch.Tensor):
             return function(*(x._number() if x is self else x for x in (left, right)))
         if not isinstance(other, Real | Figure):
             return NotImplemented
@@ -71,10 +70,19 @@ class Figure:
 
     def _number(self) -> Any:
         """Its tensor; Python's truths are whole numbers."""
-        return self.tensor.long() if self.tensor.dtype is self._torch.bool else self.tensor
+        return self.tensor.long() if self.tensor.dtype is self.torch.bool else self.tensor
 
     def of(self, function: Callable[[Any], Any]) -> "Figure":
         return self.like(function(self._number()))
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __mul__(self, other: Any) -> Any:
+        return self._with(operator.mul, self, other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return self._with(operator.mul, other, self)
 
     def __neg__(self) -> "Figure":
         return self.of(operator.neg)
@@ -99,12 +107,7 @@ class Figure:
         return rounded if digits is not None else rounded.as_int()
 
     def __bool__(self) -> bool:
-        found = unchecked(asking(sys._getframe()))
-        if found is None:
-            fix = "compute both sides and choose by torch.where, or by max and min; or leave it to the caller"
-            raise BranchAsked("SP1014", f"a branch depends on numbers of data{here()}", fix)
-        self._checks.append(calling_line())
-        return found
+        return bool(self.tensor)  # which is asked as of any tensor
 
     def __format__(self, form: str) -> str:
         return str(self)
@@ -124,7 +127,7 @@ class Figure:
 
 def _operators() -> None:
     """Gives figures the operators of numbers, also as right operands."""
-    reflected = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
+    reflected = ("add", "sub", "truediv", "floordiv", "mod", "pow")
     for name in (*reflected, "eq", "ne", "lt", "le", "gt", "ge"):
         function = getattr(operator, name)
         setattr(Figure, f"__{name}__", lambda self, other, f=function: self._with(f, self, other))

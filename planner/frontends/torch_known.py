@@ -117,12 +117,12 @@ class _Known:
             return told
         function, args, kwargs = self._picking(name, function, args, kwargs)
         result = function(*args, **kwargs)
-        writes = _writes(name, kwargs)
-        written = self._tensors(kwargs["out"] if "out" in kwargs else args[:1]) if writes else []
+        written_to = writes(name, kwargs)
+        written = self._tensors(kwargs["out"] if "out" in kwargs else args[:1]) if written_to else []
         touched = self._sharing(written)
         self._written.update(self._owner.get(n.storage, "") for n in touched.values())
         sources = _sources(operands or ())
-        follows = operands is not None and not _UNSET.match(name) and (writes or self._tensors(result))
+        follows = operands is not None and not _UNSET.match(name) and (written_to or self._tensors(result))
         if follows and self._follow(result, function, args, kwargs, sources):
             self._found.update({t: n._replace(sources=n.sources | sources) for t, n in touched.items()})
         else:
@@ -273,7 +273,7 @@ def _indices(args: Any) -> tuple[Any, ...]:
     return args[1] if isinstance(args[1], tuple) else (args[1],)
 
 
-def _writes(name: str, kwargs: Mapping[str, Any]) -> bool:
+def writes(name: str, kwargs: Mapping[str, Any]) -> bool:
     """Whether a function of this name writes to its first argument, or to what it is given for its results."""
     in_place = name.endswith("_") and not name.endswith("__")
     operator = name.startswith("__i") and name not in ("__int__", "__index__", "__iter__", "__invert__")

@@ -11,6 +11,7 @@ from planner.errors import UserError
 from planner.frontends.aten import HANDLERS, packet
 from planner.frontends.torch_asked import asked_numbers
 from planner.frontends.torch_assignments import assignments, require_kept
+from planner.frontends.torch_branches import branches
 from planner.frontends.torch_buffers import join_buffers
 from planner.frontends.torch_checks import unvalidated
 from planner.frontends.torch_data import detached_data
@@ -154,8 +155,9 @@ def _once(
                 stand_ins(torch),
                 surroundings(torch, module),
                 detached_data(torch, module),
+                branches(torch, module) as written,
                 known_numbers(torch, module, prefix),
-                asked_numbers(torch, module, among) as asked,
+                asked_numbers(torch, module, written, among) as asked,
                 picked_rows(torch, module),
                 numbers(torch, module, original) as fixed,
                 assignments(torch, module, prefix) as replaced,

@@ -31,6 +31,71 @@ def put(net: Net, y: Tensor, labels: Tensor) -> Tensor:
     return out.pow(2).mean()
 
 
+def put_at(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    """One-hot targets by places, as detectors write them."""
+    mask = labels > 1
+    out = torch.zeros(4, 7, 3, dtype=y.dtype)
+    where = mask.nonzero(as_tuple=True)
+    out[where[0], where[1], labels[mask]] = 1.0
+    out[mask, 0] = y[mask].mean(1)
+    out[:, labels[0] > 1] *= 2.0
+    return F.binary_cross_entropy_with_logits(net.last(y), out.sigmoid())
+
+
+def put_into_zeros(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    out = torch.zeros(4, 7, dtype=y.dtype)
+    out[labels > 0] = 0.5
+    return (out[..., None] * y).sum()
+
+
+def sent(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    """A mixture of experts that picks tokens by their places."""
+    flat, out = y.flatten(0, 1), torch.zeros(28, 3, dtype=y.dtype)
+    for i in range(3):
+        places = torch.where(labels.flatten() == i)[0]
+        out.index_add_(0, places, net.last(flat[places]) * (i + 1))
+    return out.square().mean()
+
+
+def changed(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    """Writing to rows, and to views of them."""
+    rows = y[labels > 1]
+    view = rows[:, 0]
+    view += 1
+    rows[:, 1:3] *= 2
+    rows[rows[:, 3] > 0, 4] = 3.0
+    rows[torch.arange(rows.shape[0]), labels[labels > 1]] = -1.0
+    return rows.square().mean()
+
+
+def within(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    rows = y[labels > 0]
+    inner = rows[:, 0] > 0
+    places = inner.nonzero().squeeze(1)
+    return rows[inner].mean() + rows[places].exp().sum() + rows[rows > 0].mean() + (inner.sum() * rows).sum()
+
+
+def sorted_rows(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    """In order, as the Lovasz loss has them: errors, and the labels that belong to them."""
+    errors, truths = (y[labels > 0] - 1).abs()[:, 0], (labels[labels > 0] == 2).to(y.dtype)
+    ordered, places = torch.sort(errors, 0, descending=True)
+    there = truths[places]
+    union = there.sum() + (1 - there).cumsum(0)
+    return torch.dot(ordered, 1 - (there.sum() - there.cumsum(0)) / union)
+
+
+def by_number(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    rows = y[labels > 1]
+    zeros = torch.zeros(int(rows.shape[0]), 3, dtype=y.dtype)
+    wide = rows.view(rows.size(0), 2, 3) + net.last.bias.expand(len(rows), -1)[:, None]
+    return (wide.sum(1) - zeros).square().sum() / max(rows.shape[0], 1) + rows.sum() / rows.numel() / float(len(rows))
+
+
+def normed(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    rows = F.batch_norm(y[labels > 1], None, None, net.last.weight[0], net.last.weight[1], training=True)
+    return rows.pow(3).mean() + y[labels > 1].var(0).sum() + y[labels > 1].std(0, False).prod()
+
+
 def experts(net: Net, y: Tensor, labels: Tensor) -> Tensor:
     out = torch.zeros_like(y)
     for i in range(3):
@@ -79,6 +144,31 @@ BODIES: dict[str, Callable[[Net, Tensor, Tensor], Tensor]] = {
         y.view(4, 7, 3, 2)[labels > 0], torch.stack([labels, 2 - labels], -1)[labels > 0]
     ),
     "truths": lambda net, y, labels: (y[(y > 0)] * (y > 1)[y > 0]).sum() * (labels[labels > 1] == 2).all(),
+    "other places of the mask": lambda net, y, labels: (
+        y[:, labels[0] > 0].square().mean() + y[labels > 0, 1:3].mean() + y[1, labels[1] > 0, 2].sum()
+    ),
+    "beside other indices": lambda net, y, labels: (
+        y[labels > 0, labels[labels > 0]].square().mean() + y[labels > 0][:, [0, 2]].mean()
+    ),
+    "joined": lambda net, y, labels: torch.cat([y[labels > 1], y[:, 0] * 3, y[labels == 0] * 2]).square().mean(),
+    "side by side": lambda net, y, labels: torch.cat([y[labels > 1], y[labels > 1].exp()], 1).square().mean(),
+    "turned": lambda net, y, labels: (
+        (y[labels > 1].T @ y[labels > 1]).square().mean() + torch.einsum("nd,ne->", y[labels > 1], y[labels > 1])
+    ),
+    "softmax of all": lambda net, y, labels: (y[labels > 1].softmax(0) * y[labels > 1]).sum(),
+    "norms": lambda net, y, labels: y[labels > 1].norm() + y[labels > 1].norm(1, 0).prod() + y[labels > 1].std(),
+    "places of the largest": lambda net, y, labels: (
+        y[labels > 1].max(0)[0].sum() * y[labels > 1].argmax(0).sum() + y[labels > 1].median()
+    ),
+    "the type of another": lambda net, y, labels: (labels[labels > 1].type_as(y) * y[labels > 1][:, 0]).sum(),
+    "put at places": put_at,
+    "written to": changed,
+    "sent": sent,
+    "masks of rows": within,
+    "sorted": sorted_rows,
+    "by their number": by_number,
+    "normed": normed,
+    "put into zeros": put_into_zeros,
     "put": put,
     "experts": experts,
 }
@@ -89,7 +179,7 @@ def test_agrees(name: str) -> None:
     agree(Net(BODIES[name]), (torch.randn(4, 7, 5), torch.randint(0, 3, (4, 7))), None)
 
 
-@pytest.mark.parametrize("name", ["sum", "put", "experts", "losses"])
+@pytest.mark.parametrize("name", ["sum", "put", "experts", "losses", "sent", "put at places", "written to"])
 @pytest.mark.parametrize("label", [0, 2])
 def test_nothing_or_all(name: str, label: int) -> None:
     agree(Net(BODIES[name]), (torch.randn(4, 7, 5), torch.full((4, 7), label)), None)
@@ -114,20 +204,34 @@ def written(net: Net, y: Tensor, labels: Tensor) -> Tensor:
     return (first + y[mask]).sum()
 
 
+def first_of(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    return y[labels > 1][torch.arange(3)].sum()
+
+
+def queries(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    rows = y[labels > 1]
+    return F.scaled_dot_product_attention(rows, rows, rows).sum()
+
+
 REFUSED: dict[str, tuple[Callable[[Net, Tensor, Tensor], Tensor], str]] = {
-    "their number": (lambda net, y, labels: y[labels > 1].sum() / y[labels > 1].shape[0], "their number is asked for"),
+    "their number": (
+        lambda net, y, labels: y[[*range(len(y[labels > 1]))]].sum(),
+        "a range is made of numbers of data",
+    ),
+    "a branch": (lambda net, y, labels: y.sum() if len(y[labels > 1]) else -y.sum(), "depends on numbers of data"),
+    "some by place": (first_of, "some of them"),
+    "pairs": (lambda net, y, labels: (y[labels > 1] @ y[labels > 1].T).sum(), "matmul across"),
+    "largest of several": (lambda net, y, labels: y[labels > 1].topk(2, 0)[0].sum(), "topk across"),
+    "attention among them": (queries, "scaled_dot_product_attention of them"),
+    "a view of some": (lambda net, y, labels: y[labels > 1][:2].sum(), "some of them"),
     "one of them": (lambda net, y, labels: y[labels > 1][0].sum(), "some of them"),
     "other masks": (lambda net, y, labels: (y[labels > 1] + y[labels > 0]).sum(), "different masks"),
-    "sorted": (lambda net, y, labels: y[labels > 1].sort(0)[0].sum(), "sort of them"),
     "compared": (lambda net, y, labels: y.sum() if torch.equal(y[labels > 1], y[labels > 0]) else y, "equal of them"),
     "weights of each": (weighted, "mse_loss with weights"),
     "axes that are not there": (put_across, "other axes"),
-    "running": (lambda net, y, labels: y[labels > 1].cumsum(0).sum(), "cumsum across"),
     "returned": (lambda net, y, labels: y[labels > 1], "forward returns them"),
     "custom functions": (lambda net, y, labels: Spike.apply(y[labels > 1]).sum(), "autograd function Spike"),
-    "picked by others": (lambda net, y, labels: y[labels > 1].gather(1, labels[:1, :1]).sum(), "gather with rows"),
-    "joined": (lambda net, y, labels: torch.cat([y[labels > 1], y[labels > 0]]).sum(), "cat of several"),
-    "normed": (lambda net, y, labels: nn.BatchNorm1d(6)(y[labels > 1]).square().sum(), "batch_norm"),
+    "picked by others": (lambda net, y, labels: y[labels > 1].gather(1, labels[:1, :1]).sum(), "gather across"),
     "branches": (lambda net, y, labels: y.sum() if y[labels > 1].sum(0)[0] > 0 else -y.sum(), ""),
     "written to": (written, "different masks"),
     "all rows": (lambda net, y, labels: (y[labels > 1] + y.flatten(0, 1)).sum(), r"tensor of shape \(28, 6\)"),

@@ -152,12 +152,14 @@ def test_modes_with_results_of_their_own() -> None:
 
 
 def test_numbers_of_data_come_back_as_pythons() -> None:
-    module = Returning(lambda y: [y.mean().item(), {"hits": (y > 0).sum().item()}, (y > 9).any().item(), y, 2.5])
+    module = Returning(
+        lambda y: [y.mean().item(), {"hits": (y > 0).sum().item()}, (y > 9).any().item(), y, len(y[y > 0]), 2.5]
+    )
     graph = capture(module, torch.randn(5, 3), loss="caller").graph
     structure = graph.program["train_step"].results
-    assert list(tensors(structure)) == ["float32", "int64", "bool", "float32"]
-    found = Results(torch, structure, module).of([torch.tensor(n) for n in (0.5, 3, 1.0, 4.0)])
-    assert found == [0.5, {"hits": 3}, True, torch.tensor(4.0), 2.5]
+    assert list(tensors(structure)) == ["float32", "int64", "bool", "float32", "int64"]
+    found = Results(torch, structure, module).of([torch.tensor(n) for n in (0.5, 3, 1.0, 4.0, 3)])
+    assert found == [0.5, {"hits": 3}, True, torch.tensor(4.0), 3, 2.5]
     assert [type(n) for n in (found[0], found[1]["hits"], found[2])] == [float, int, bool]
 
 

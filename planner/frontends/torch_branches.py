@@ -1,0 +1,196 @@
+"""Branches that depend on data and do no more than write to tensors, as `if mask.any(): out[mask] = f(x[mask])`, or
+
+    if places.numel() == 0:
+        continue
+
+in front of the rest of a loop. They are taken, and what is written within them stays as it was where the condition
+does not hold: exactly what the module does, whatever is computed meanwhile. That a branch does no more is read from its
+source: it assigns to parts of tensors, adds to them, calls their methods that end in `_`, and gives names to what
+nothing else reads. (What functions that it calls leave in lists of Python's is not looked at.)"""
+
+import ast
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, NamedTuple
+
+from planner.errors import UserError
+from planner.frontends.torch_alike import is_recorded
+from planner.frontends.torch_assignments import forward_through
+from planner.frontends.torch_checked import Span, expression_of, span_of, tree_of
+from planner.frontends.torch_known import writes
+from planner.frontends.torch_places import here
+
+_MOVING = ("batch_norm", "instance_norm")
+"""They write to statistics, of which their names say nothing."""
+
+
+@contextmanager
+def branches(torch: Any, module: Any) -> "Iterator[Branches]":
+    """Within it, `module` can be exported. Yields who is asked for branches."""
+    asked = Branches(torch)
+
+    def watched(forward: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
+        with _mode(torch, asked):
+            return forward(*inputs, **named)
+
+    with forward_through(module, watched):
+        yield asked
+
+
+def _mode(torch: Any, asked: "Branches") -> Any:
+    class Mode(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            condition = asked.condition() if asked.open and is_recorded(torch) else None
+            if condition is None:
+                return function(*args, **(kwargs or {}))
+            return asked.within(condition, function, args, kwargs or {})
+
+    return Mode()
+
+
+class _Open(NamedTuple):
+    """Lines of a function that is running, and whether what they write to is written to."""
+
+    frame: Any
+    first: int
+    last: int
+    condition: Any
+
+
+class Branches:
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self.open: dict[tuple[int, int], _Open] = {}
+        """By frame and first line."""
+
+    def taken(self, condition: Any, frame: FrameType | None) -> bool | None:
+        """What Python is told of a condition that depends on data; None where the branch does more than write."""
+        asked = expression_of(frame)
+        found = None if frame is None or asked is None or asked.by_call else _branch(frame, asked.span)
+        if frame is None or found is None:
+            return None
+        negated = isinstance(found.test, ast.UnaryOp) and isinstance(found.test.op, ast.Not)
+        skips = isinstance(found.body[0], ast.Continue)
+        block = found.behind if skips else found.body
+        if not block or block[0].lineno <= (found.test.end_lineno or 0):
+            return None
+        tensors = {name for name, held in frame.f_locals.items() if _is_tensor(self._torch, held)}
+        if not _only_writes(block, tensors, found.function):
+            return None
+        holds = (condition != 0).reshape(())
+        first, last = block[0].lineno, block[-1].end_lineno or block[-1].lineno
+        within = holds.logical_not() if negated != skips else holds
+        self.open[id(frame), first] = _Open(frame, first, last, within)
+        return negated == skips
+
+    def condition(self) -> Any:
+        """That of the branches that the running line is in; None outside of all."""
+        found, frame = None, sys._getframe(1)
+        while frame is not None:
+            for region in self.open.values():
+                if region.frame is frame and region.first <= frame.f_lineno <= region.last:
+                    found = region.condition if found is None else found & region.condition
+            frame = frame.f_back  # type: ignore[assignment]
+        return found
+
+    def within(self, condition: Any, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        name = getattr(function, "__name__", "")
+        moves = name in _MOVING and any(isinstance(x, self._torch.Tensor) for x in args[1:3])
+        if moves or kwargs.get("out") is not None or name == "__set__":
+            what = f"a branch depends on the data, and {name} within it changes more than its first operand{here()}"
+            raise UserError("SP1014", what, "compute both and choose with torch.where")
+        if not writes(name, kwargs) or not isinstance(args[0], self._torch.Tensor):
+            return function(*args, **kwargs)
+        before = args[0].clone()
+        result = function(*args, **kwargs)
+        args[0].copy_(self._torch.where(condition, args[0], before))
+        return result
+
+
+class _Branch(NamedTuple):
+    """An `if` without `else`. `behind`: what follows it in the loop that it stands in."""
+
+    test: ast.expr
+    body: list[ast.stmt]
+    behind: list[ast.stmt]
+    function: ast.FunctionDef
+
+
+def _branch(frame: FrameType, span: Span) -> _Branch | None:
+    """That whose condition is the expression at `span`, negated or not."""
+    tree, found = tree_of(frame.f_code.co_filename), None
+    for node in () if tree is None else ast.walk(tree):  # inner functions come behind outer ones
+        if isinstance(node, ast.FunctionDef) and node.name == frame.f_code.co_name:
+            found = _branch_of(node, span) or found
+    return found
+
+
+def _branch_of(function: ast.FunctionDef, span: Span) -> _Branch | None:
+    behind: dict[int, list[ast.stmt]] = {}
+    for node in ast.walk(function):
+        if isinstance(node, ast.For):
+            behind |= {id(s): node.body[place + 1 :] for place, s in enumerate(node.body)}
+        if isinstance(node, ast.If) and not node.orelse:
+            negated = isinstance(node.test, ast.UnaryOp) and isinstance(node.test.op, ast.Not)
+            if span_of(node.test.operand if isinstance(node.test, ast.UnaryOp) and negated else node.test) == span:
+                return _Branch(node.test, node.body, behind.get(id(node), []), function)
+    return None
+
+
+def _only_writes(block: Sequence[ast.stmt], tensors: set[str], function: ast.AST) -> bool:
+    """Whether statements write to tensors, which these names have, and else only name what is read behind that alone,
+    and not elsewhere in the function."""
+    own = dict[str, int]()
+    for place, statement in enumerate(block):
+        names = _written(statement, tensors | own.keys(), function)
+        if names is None or names & _read(block[: place + 1]) - own.keys():
+            return False
+        own |= {name: place for name in names - own.keys()}
+    if any(isinstance(n, ast.NamedExpr | ast.Yield | ast.Await) for s in block for n in ast.walk(s)):
+        return False
+    inner = {id(n) for s in block for n in ast.walk(s)}
+    return not own.keys() & {n.id for n in _names(function) if id(n) not in inner}
+
+
+def _names(node: ast.AST) -> list[ast.Name]:
+    """Those that are read."""
+    return [n for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
+
+
+def _read(statements: Sequence[ast.stmt]) -> set[str]:
+    return {n.id for s in statements for n in _names(s)}
+
+
+def _is_tensor(torch: Any, held: Any) -> bool:
+    return isinstance(held, torch.Tensor) or hasattr(held, "numbered")
+
+
+def _written(node: ast.stmt, tensors: set[str], function: ast.AST) -> set[str] | None:
+    """The names that a statement gives; None if it does more than that and write to tensors."""
+
+    def part(x: ast.expr) -> bool:
+        return isinstance(x, ast.Name) and x.id in tensors
+
+    def inner(*blocks: list[ast.stmt]) -> set[str] | None:
+        return set() if all(_only_writes(b, tensors, function) for b in blocks) else None
+
+    match node:
+        case ast.Assign():
+            flat = [e for t in node.targets for e in (t.elts if isinstance(t, ast.Tuple | ast.List) else [t])]
+            names = {t.id for t in flat if isinstance(t, ast.Name)}
+            parts = [t for t in flat if not isinstance(t, ast.Name)]
+            return names if all(isinstance(t, ast.Subscript) and part(t.value) for t in parts) else None
+        case ast.AugAssign(target=ast.Subscript(value=target) | (ast.Name() as target)) if part(target):
+            return set()
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=target, attr=name))):
+            return set() if name.endswith("_") and not name.endswith("__") and part(target) else None
+        case ast.If():
+            return inner(node.body, node.orelse)
+        case ast.With():
+            return inner(node.body)
+        case ast.Pass() | ast.Assert() | ast.Raise() | ast.Expr(value=ast.Constant()):
+            return set()
+        case _:
+            return None

@@ -1,0 +1,53 @@
+"""Losses of rows that a mask of data picks: of each row, then summed, or divided by their number."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from planner.frontends.torch_picked import Picked
+
+_CLASSES = frozenset({"cross_entropy", "nll_loss"})
+_WITH_WEIGHTS = _CLASSES | {"binary_cross_entropy", "binary_cross_entropy_with_logits"}
+"""Losses that take weights as their third argument. Others divide by the sum of theirs."""
+_OF_THREE = frozenset({"cosine_embedding_loss", "margin_ranking_loss", "triplet_margin_loss"})
+LOSSES = (
+    _WITH_WEIGHTS
+    | _OF_THREE
+    | {
+        "gaussian_nll_loss", "hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss", "mse_loss",
+        "multi_margin_loss", "multilabel_margin_loss", "multilabel_soft_margin_loss", "poisson_nll_loss",
+        "smooth_l1_loss", "soft_margin_loss",
+    }
+)  # fmt: skip
+
+
+def loss(first: "Picked", function: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
+    picked = type(first)
+    most = 3 if name in _WITH_WEIGHTS | _OF_THREE else 2
+    if kwargs.get("size_average") is not None or kwargs.get("reduce") is not None or len(args) > most:
+        raise first.refuse(f"{name} with more arguments in order, or reduce")
+    if kwargs.get("weight") is not None and name not in _WITH_WEIGHTS:
+        raise first.refuse(f"{name} with weights")
+    target = args[1] if len(args) > 1 else kwargs.get("target")
+    if not isinstance(target, picked) or not isinstance(args[0], picked):
+        raise first.refuse(f"{name} of them and of other rows")
+    reduction = kwargs.get("reduction", "mean")
+    whole = name in _CLASSES and not target.rows.is_floating_point() and reduction != "none"
+    if not whole:
+        found = first.apply(function, name, args, kwargs | {"reduction": "none"})
+        if reduction == "none":
+            return found
+        if reduction == "batchmean":
+            return found.sum() / first.mask.count
+        return found.sum() if reduction == "sum" else found.mean()
+    if args[0].axis or target.axis or not args[0].mask.same(target.mask):
+        raise first.refuse(f"{name} of rows that different masks pick")
+    ignored = kwargs.get("ignore_index", -100)
+    counted = target.mask.flat if reduction == "sum" else target.mask.flat | ~target.mask.any
+    labels = target.torch.where(counted.reshape(target.mask.wide(target.dim(), 0).shape), target.rows, ignored)
+    rest = {k: x for k, x in kwargs.items() if k != "target"}
+    if any(isinstance(x, picked) for x in (*args[2:], *rest.values())):
+        raise first.refuse(f"{name} with weights that are such rows")
+    found = function(args[0].rows, labels, *args[2:], **rest)
+    if reduction == "sum":
+        return found
+    return target.torch.where(target.mask.any, found, target.torch.full((), float("nan"), dtype=found.dtype))

@@ -1,0 +1,183 @@
+"""Branches that depend on data: those that only write to tensors, whether the condition holds or not."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from planner.errors import UserError
+from planner.frontends.torch_export import capture_module
+from planner.frontends.torch_lowering import CaptureOptions
+from tests.frontends.test_torch_picked import Net
+from tests.frontends.torch_agreement import agree
+
+Body = Callable[[Any, Tensor, Tensor], Tensor]
+
+
+def experts(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    out = y.new_zeros(4, 7, 3)
+    for i in range(3):
+        mask = labels == i
+        if mask.any():
+            out[mask] = net.last(y[mask]) * (i + 1)
+    return out.square().mean()
+
+
+def skipped(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    flat, out = y.flatten(0, 1), y.new_zeros(28, 3)
+    for i in range(3):
+        places = torch.where(labels.flatten() == i)[0]
+        if places.numel() == 0:
+            continue
+        chosen = net.last(flat[places])
+        out.index_add_(0, places, chosen * (i + 1))
+    return out.square().mean()
+
+
+def losses(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    """Means of nothing have no gradient that is NaN."""
+    found, mask = y.new_zeros(2), labels > 0
+    assert (labels >= 0).all()
+    if (labels > 5).any():
+        raise ValueError("there are five classes")
+    if mask.sum():
+        rows = y[mask]
+        found[0] = rows.square().mean() + F.cross_entropy(net.last(rows), labels[mask])
+        found[1] += F.mse_loss(rows, rows.detach() * 2)
+    return found.sum() + y.mean()
+
+
+def nested(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    found = y.new_zeros(3)
+    for i in range(3):
+        mask = labels == i
+        if not mask.any():
+            continue
+        rows = y[mask]
+        if (rows > 0.5).any():
+            found[i] += rows[rows > 0.5].mean()
+    return found.square().sum() + y.mean()
+
+
+def written(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    out, has = y.clone(), torch.zeros(7, dtype=torch.bool)
+    if not (labels > 0).any():
+        out.mul_(2)
+        out[0] = 3.0
+        has[2:] = True
+    if labels[0, 0] > 0:
+        out[1] = out[1] * 4
+    return out.square().mean() + y[:, has].sum()
+
+
+TAKEN: dict[str, Body] = {
+    "experts": experts,
+    "the rest of a loop": skipped,
+    "losses": losses,
+    "nested": nested,
+    "written": written,
+}
+
+
+@pytest.mark.parametrize("labels", ["mixed", "0", "2"])
+@pytest.mark.parametrize("name", TAKEN)
+def test_agrees(name: str, labels: str) -> None:
+    chosen = torch.randint(0, 3, (4, 7)) if labels == "mixed" else torch.full((4, 7), int(labels))
+    agree(Net(TAKEN[name]), (torch.randn(4, 7, 5), chosen), None)
+
+
+def named(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    total = y.sum()
+    if (labels > 0).any():
+        total = total + y[labels > 0].mean()
+    return total
+
+
+def carried(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    running, found = y.new_zeros(()), y.new_zeros(3)
+    for i in range(3):
+        mask = labels == i
+        if mask.any():
+            running = running + y[mask].sum()
+            found[i] = running
+    return found.sum()
+
+
+def listed(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    found = [y.sum()]
+    if (labels > 0).any():
+        found.append(y.mean())
+    return torch.stack(found).sum()
+
+
+def counted(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    found, number = y.new_zeros(1), 0
+    if (labels > 0).any():
+        number += 1
+        found[0] = 2.0
+    return found.sum() * number + y.sum()
+
+
+def otherwise(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    found = y.new_zeros(1)
+    if (labels > 0).any():
+        found[0] = 1.0
+    else:
+        found[0] = 2.0
+    return (found * y).sum()
+
+
+def returned(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    if (labels > 0).any():
+        return y.sum()
+    return -y.sum()
+
+
+def either(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    found = y.new_zeros(1)
+    if (labels > 0).any() or (labels < 0).any():
+        found[0] = 1.0
+    return (found * y).sum()
+
+
+class Moving(Net):
+    """A batch norm within a branch moves its statistics or not."""
+
+    def __init__(self) -> None:
+        super().__init__(Moving.branch)
+        self.norm = nn.BatchNorm1d(6)
+
+    def branch(self: Any, y: Tensor, labels: Tensor) -> Tensor:
+        found = y.clone()
+        if (labels > 0).any():
+            found[:] = self.norm(y.flatten(0, 1)).view(4, 7, 6)
+        return found.square().sum()
+
+
+REFUSED: dict[str, Body] = {
+    "named": named,
+    "carried": carried,
+    "listed": listed,
+    "counted": counted,
+    "otherwise": otherwise,
+    "returned": returned,
+    "either": either,
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name: str) -> None:
+    with pytest.raises(UserError, match=r"SP1014.*test_torch_branches.py"):
+        capture_module(Net(REFUSED[name]), inputs(), CaptureOptions(loss=None))
+
+
+def test_statistics_are_refused() -> None:
+    with pytest.raises(UserError, match=r"SP1014.*batch_norm within it changes more"):
+        capture_module(Moving(), inputs(), CaptureOptions(loss=None))
+
+
+def inputs() -> tuple[Tensor, Tensor]:
+    return torch.randn(4, 7, 5), torch.randint(0, 3, (4, 7))
