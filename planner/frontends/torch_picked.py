@@ -33,7 +33,7 @@ from planner.frontends.torch_picked_functions import (
     PRODUCTS,
     USUAL_AXIS,
 )
-from planner.frontends.torch_picked_indices import Indices, added, coordinates, is_mask, is_whole
+from planner.frontends.torch_picked_indices import Indices, added, coordinates, is_cut, is_mask, is_whole, top
 from planner.frontends.torch_picked_losses import LOSSES, loss
 from planner.frontends.torch_picked_masks import Count, Mask, Rows, factories, lengths, refused
 from planner.frontends.torch_places import calling_line
@@ -78,14 +78,15 @@ def _mode(torch: Any) -> Any:
                 return Picked.of(Mask(torch, mask), x.reshape(-1), 0)
             if not picks and (name in ("nonzero", "argwhere") or (name == "where" and len(args) == 1)):
                 return _nonzero(torch, args[0], name == "where" or kwargs.get("as_tuple", False))
+            if name == "topk" and not picks and isinstance((*args[1:2], kwargs.get("k"))[0], Figure):
+                return top(Picked, torch, *args, **kwargs)
             if name in ("__getitem__", "__setitem__"):
                 listed = args[1] if isinstance(args[1], tuple) else (args[1],)
-                masks = [i for i in listed if is_mask(torch, i)]
+                masks, cut = [i for i in listed if is_mask(torch, i)], any(is_cut(torch, i) for i in listed)
                 alone = bool(masks) and all(i is masks[0] or is_whole(i) for i in listed)
-                if masks or picks:
-                    known = name == "__setitem__" and not picks and alone
-                    if not known:
-                        return _indexed(torch, name, function, args)
+                known = name == "__setitem__" and not picks and alone
+                if (masks or picks or cut) and not known:
+                    return _indexed(torch, name, function, args)
                 return function(*args, **kwargs)
             return picks[0].call(function, args, kwargs) if picks else function(*args, **kwargs)
 

@@ -1,9 +1,10 @@
 """Indices of which some are masks of data, or rows that such a mask picks: x[:, mask], x[mask, labels[mask]],
-x[mask.nonzero()], rows[rows > 0], and the same on the left side."""
+x[mask.nonzero()], rows[rows > 0], and the same on the left side. So are slices that end at numbers of data, x[:n]."""
 
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from planner.frontends.torch_figures import Figure
 from planner.frontends.torch_picked_masks import Mask, refused
 
 if TYPE_CHECKING:
@@ -14,6 +15,37 @@ _WHOLE = slice(None)
 
 def is_mask(torch: Any, x: Any) -> bool:
     return isinstance(x, torch.Tensor) and x.dtype is torch.bool and x.dim() > 0
+
+
+def is_cut(torch: Any, x: Any) -> bool:
+    """Whether it is a slice from or to a number of data."""
+    return isinstance(x, slice) and any(isinstance(bound, Figure | torch.Tensor) for bound in (x.start, x.stop))
+
+
+def _within(torch: Any, cut: slice, size: int) -> Any:
+    """[size], whether a slice has them."""
+    if cut.step not in (None, 1):
+        raise refused("slices of every other row to a number of data")
+    places = torch.arange(size)
+
+    def bound(x: Any) -> Any:
+        at = torch.as_tensor(x.tensor if isinstance(x, Figure) else x)
+        return torch.where(at < 0, at + size, at)
+
+    behind = torch.ones(size, dtype=torch.bool) if cut.start is None else places >= bound(cut.start)
+    return behind if cut.stop is None else behind & (places < bound(cut.stop))
+
+
+class Top(NamedTuple):
+    values: Any
+    indices: Any
+
+
+def top(picked: "type[Picked]", torch: Any, x: Any, k: Any, dim: int = -1, largest: bool = True, *_: Any) -> Top:
+    """torch.topk of a number of data."""
+    axis = dim % x.dim()
+    mask = Mask(torch, _within(torch, slice(None, k), x.shape[axis]))
+    return Top(*(picked.of(mask, part, axis) for part in torch.sort(x, axis, descending=largest)))
 
 
 def is_basic(index: Any) -> bool:
@@ -36,6 +68,13 @@ class Indices:
         dots = next((n for n, i in enumerate(given) if i is Ellipsis), None)
         entries = [*given, *rest] if dots is None else [*given[:dots], *rest, *given[dots + 1 :]]
         self.entries = [torch.tensor(i) if isinstance(i, list) and i else i for i in entries]
+        axis = 0
+        for place, entry in enumerate(self.entries):
+            if is_cut(torch, entry):
+                if not isinstance(x, torch.Tensor):
+                    raise x.refuse("some of them are looked at")
+                self.entries[place] = _within(torch, entry, x.shape[axis])
+            axis += self._width(entry)
 
     def _width(self, index: Any) -> int:
         if isinstance(index, self._picked):
