@@ -226,6 +226,13 @@ def _quotient(c: Context, x: Complex, y: Complex) -> Complex:
     return Complex(*(HANDLERS["aten.div"](c, c.val(part), over) for part in (z.re, z.im)))
 
 
+@of_complex("addcmul", "addcdiv")
+def _add_product(c: Context, x: Any, a: Any, b: Any, value: Any = 1) -> Complex:
+    join = product if packet(c.node.target) == "aten.addcmul" else _quotient
+    z, y = parts(c, x), _scaled(c, join(c, parts(c, a), parts(c, b)), value)
+    return _whole(c, Complex(_joined(c, "add", z.re, y.re), _joined(c, "add", z.im, y.im)))
+
+
 @of_complex("reciprocal")
 def _reciprocal(c: Context, z: Any) -> Complex:
     return _quotient(c, Complex(1.0), parts(c, z))

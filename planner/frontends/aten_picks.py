@@ -136,6 +136,8 @@ def _index(c: Context, x: Any, indices: list[Any]) -> str:
 def _index_put(c: Context, x: Any, indices: list[Any], values: Any, accumulate: bool = False) -> str:
     """x[mask] = what is the same for all that the mask chooses, which may depend on the data, or x[i, j] = values."""
     x = c.val(x)
+    if any(i is not None and 0 in c.shape_of(i) for i in indices):
+        return c.val(x)
     if indices and all(is_whole(c, i) for i in indices if i is not None):
         return put(c, c.floating(x), indices, values, accumulate)
     require(len(indices) == 1 and indices[0] is not None, "several indices")

@@ -32,6 +32,8 @@ def _index_reduce(c: Context, x: Any, axis: int, index: Any, source: Any, reduce
 
 @lowers("index_add")
 def _index_add(c: Context, x: Any, axis: int, index: Any, source: Any, alpha: float = 1) -> str:
+    if 0 in c.shape_of(index):
+        return c.val(x)
     return _index_reduce(c, x, axis, index, c.scale(c.val(source), float(alpha)), "sum")
 
 

@@ -14,7 +14,6 @@ PyTorch says that there is none. Whatever else is computed of such rows is refus
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from math import prod
 from typing import Any
 
 from planner.errors import UserError
@@ -36,6 +35,7 @@ from planner.frontends.torch_picked_functions import (
 from planner.frontends.torch_picked_indices import Indices, added, coordinates, is_cut, is_mask, is_whole, top
 from planner.frontends.torch_picked_losses import LOSSES, loss
 from planner.frontends.torch_picked_masks import Count, Mask, Rows, factories, lengths, refused
+from planner.frontends.torch_picked_shapes import reshaped
 from planner.frontends.torch_places import calling_line
 from planner.frontends.torch_stand_ins import in_place_of
 
@@ -190,10 +190,12 @@ class Picked(Rows):
             return self._added(function, plain, in_place, args, kwargs)
         if plain in ("index_select", "gather") and not isinstance(args[0], Picked):
             return self._looked_up(plain, *args, **kwargs)
+        if plain.startswith("new_"):
+            return function(args[0].rows if isinstance(args[0], Picked) else args[0], *args[1:], **kwargs)
         if plain in ("cat", "concat", "concatenate"):
             return self._joined(function, args, kwargs)
         if plain in ("view", "reshape", "flatten", "ravel") and not kwargs:
-            return self._reshaped(args[1:], plain)
+            return reshaped(self, args[1:], plain)
         if plain in LOSSES:
             return loss(self, function, plain, args, kwargs)
         if plain == "batch_norm" and isinstance(args[0], Picked) and args[0].axis != 1:
@@ -295,31 +297,6 @@ class Picked(Rows):
         if not self.mask.same(other.mask):
             raise self.refuse(f"{name} of rows that different masks pick")
 
-    def _reshaped(self, to: Any, name: str) -> "Picked":
-        shape, own, axis = tuple(self.rows.shape), tuple(self.shape), self.axis
-        to = tuple(to[0]) if len(to) == 1 and isinstance(to[0], tuple | list) else tuple(to)
-        if name == "ravel":
-            to = (-1,)
-        if name == "flatten":
-            first, last = ((*to, 0, -1)[:2] if len(to) < 2 else to) if to[:1] else (0, -1)
-            first, last = first % len(shape), last % len(shape)
-            merged = -1 if first <= axis <= last else prod(shape[first : last + 1])
-            to = (*own[:first], merged, *own[last + 1 :])
-        before, behind = shape[:axis], shape[axis + 1 :]
-        for place, size in enumerate(to):
-            rest = to[place + 1 :]
-            if not (size == -1 if type(size) is int else isinstance(size, Count)):
-                continue
-            if any(type(d) is not int or d < 0 for d in (*to[:place], *rest)) or prod(to[:place]) != prod(before):
-                continue
-            each, odd = divmod(prod(behind), prod(rest))
-            whole = type(size) is int or (self.mask.same(size.mask) and size.each == each)
-            if odd or not each or not whole or (each > 1 and place != axis):
-                continue
-            made = self.rows.reshape(*to[:place], -1, *rest)
-            return self.like(made, place, self.mask.times(each) if each > 1 else self.mask)
-        raise self.refuse(f"{name} to {tuple('their number' if isinstance(d, Count) else d for d in to)}")
-
     def _nonzero(self, as_tuple: bool) -> Any:
         """Places among the picked rows."""
         if self.rows.dim() != 1:
@@ -364,6 +341,10 @@ class Picked(Rows):
         if len(args) + len(named) != 4:
             raise self.refuse(f"{name} with other arguments")
         out, axis, index, source = list(args) + named
+        if name == "index_copy":
+            made = out if in_place else out.clone()
+            made[(slice(None),) * (axis % out.dim()) + (index,)] = source
+            return made
         if not isinstance(index, Picked) or not isinstance(source, Picked):
             raise self.refuse(f"{name} of rows and of others")
         index._require_same(source, name)

@@ -29,7 +29,7 @@ USUAL_AXIS = {"normalize": 1, "cosine_similarity": 1, "sort": -1, "argsort": -1,
                "unbind": 0, "glu": -1, "diff": -1}  # fmt: skip
 """The axis that these have if none is given; of the others it is all axes."""
 MOVED = frozenset({"permute", "transpose", "swapaxes", "movedim", "unsqueeze", "squeeze", "expand", "one_hot",
-                    "unflatten", "expand_as", "broadcast_to", "stack"})  # fmt: skip
+                    "unflatten", "expand_as", "broadcast_to", "stack", "repeat"})  # fmt: skip
 """Axes that are turned, made or left out."""
 PRODUCTS = frozenset({"matmul", "rmatmul", "mm", "mv", "bmm", "dot", "einsum", "linear", "bilinear", "cdist",
                        "pairwise_distance", "baddbmm", "addmm", "outer"})  # fmt: skip
@@ -40,7 +40,7 @@ LAYERS = frozenset({
     "scaled_dot_product_attention",
 })  # fmt: skip
 """Of each row of a batch alone."""
-ADDING = frozenset({"index_add", "scatter_add", "index_put"})
+ADDING = frozenset({"index_add", "index_copy", "scatter_add", "index_put"})
 PLAIN = ("dtype", "device", "layout", "is_floating_point", "is_complex", "requires_grad", "is_cuda", "dim",
           "ndimension", "ndim", "is_sparse", "is_contiguous")  # fmt: skip
 """What is asked of rows and does not depend on how many there are."""

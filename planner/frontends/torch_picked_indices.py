@@ -209,7 +209,7 @@ def added(picked: "type[Picked]", out: Any, entries: list[Any], value: Any) -> t
     if any(isinstance(e, slice) for e in entries[:count]) or not all(map(is_whole, entries[count:])):
         raise refused("rows are put at indices behind slices")
     flat: Any = 0
-    for index, extent in zip(entries, out.shape, strict=False):
+    for index, extent in zip(entries[:count], out.shape, strict=False):
         own = rows.whole_of(index, 1, "indexing")
         own = torch.where(own < 0, own + extent, own) if torch.is_tensor(own) else own % extent
         flat = flat * extent + own

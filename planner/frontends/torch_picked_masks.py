@@ -27,6 +27,8 @@ class Mask:
 
     def __init__(self, torch: Any, mask: Any) -> None:
         self.torch, self.flat = torch, mask.reshape(-1).clone()
+        self.of: tuple[Mask, int] | None = None
+        """That of rows of which these are the parts, and how many each has."""
 
     @property
     def size(self) -> int:
@@ -63,7 +65,11 @@ class Mask:
     def times(self, each: int) -> "Mask":
         """That of `each` rows in the place of one."""
         wide = self.flat[:, None].expand(self.size, each)
-        return self if each == 1 else Mask(self.torch, wide)
+        if each == 1:
+            return self
+        made = Mask(self.torch, wide)
+        made.of = self, each
+        return made
 
     def wide(self, rank: int, axis: int) -> Any:
         """In the shape of so many axes, of which one is that of rows."""

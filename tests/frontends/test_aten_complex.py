@@ -121,6 +121,8 @@ FUNCTIONS: list[tuple[str, Callable[[Tensor], Tensor]]] = [
     ("reversed difference", lambda x: flat(torch.rsub(pairs(x), pairs(x).roll(1, 1), alpha=0.5))),
     ("product", lambda x: flat(pairs(x) * pairs(x).conj().roll(2, 1) * (0.5 - 1j) * x[:, :6])),
     ("quotient", lambda x: flat(pairs(x) / (pairs(x).roll(1, 1) + 3) / (x[:, :6].square() + 1))),
+    ("product added", lambda x: flat(torch.addcmul(pairs(x), pairs(x), pairs(x).roll(1, 1), value=0.5))),
+    ("quotient added", lambda x: flat(torch.addcdiv(pairs(x), pairs(x).roll(1, 1), pairs(x) + 3, value=2))),
     ("one over", lambda x: flat(1 / (pairs(x) + 3))),
     ("size and angle", lambda x: torch.cat([pairs(x).abs(), pairs(x).angle()], 1)),
     ("of size and angle", lambda x: flat(torch.polar(x[:, :6].square(), x[:, 6:]))),

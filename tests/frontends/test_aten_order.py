@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from tests.frontends.torch_agreement import Function, agree
 
+NOWHERE = torch.zeros(0, dtype=torch.long)
 PLACES = torch.tensor([[5, 1, 2, 3, 4, 0]] * 4)
 SAME = torch.tensor([[0, 0, 2, 2, 4, 5]] * 4)
 
@@ -54,6 +55,7 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor], Tensor], ...]] = {
         lambda x: torch.zeros_like(x).scatter(1, PLACES, x),
         lambda x: torch.ones_like(x).scatter_add(1, SAME, x),
         lambda x: x.new_zeros(3, 6).index_add(0, torch.tensor([0, 1, 1, 2]), x)[torch.tensor([0, 1, 2, 0])],
+        lambda x: x.index_add(0, NOWHERE, x[:0]).index_put((NOWHERE,), x[:0]) * 2,
         lambda x: x.new_zeros(3, 6).index_reduce(0, torch.tensor([0, 1, 1, 2]), x, "amax")[torch.tensor([0, 1, 2, 0])],
         lambda x: torch.ones_like(x).scatter_reduce(1, SAME, x.clamp(-0.5, 0.5), "amin", include_self=False),
         lambda x: x[torch.arange(4), x.argmax(1)][:, None] + x,

@@ -48,6 +48,15 @@ def put_into_zeros(net: Net, y: Tensor, labels: Tensor) -> Tensor:
     return (out[..., None] * y).sum()
 
 
+def scattered(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    """As graph networks add up messages along edges that a mask keeps; and one row that is put elsewhere."""
+    rows, ends = y[labels > 0], labels[labels > 0]
+    sums = rows.new_zeros((3, 6)).scatter_add_(0, ends.view(-1, 1).expand_as(rows), rows)
+    first = (labels.flatten().cumsum(0) == 1) & (labels.flatten() == 1)
+    copied = y.flatten(0, 1).index_copy(0, first.nonzero()[:, 0], y.flatten(0, 1)[first] * 3)
+    return sums.square().sum() + copied.square().mean()
+
+
 def sent(net: Net, y: Tensor, labels: Tensor) -> Tensor:
     """A mixture of experts that picks tokens by their places."""
     flat, out = y.flatten(0, 1), torch.zeros(28, 3, dtype=y.dtype)
@@ -180,6 +189,13 @@ BODIES: dict[str, Callable[[Net, Tensor, Tensor], Tensor]] = {
     "sorted": sorted_rows,
     "by their number": by_number,
     "normed": normed,
+    "scattered": scattered,
+    "parts and back": lambda net, y, labels: (
+        (F.log_softmax(y[labels > 1].view(-1, 3), 1).gather(1, labels[labels > 1].view(-1, 1).repeat(1, 2).view(-1, 1)))
+        .view(y[labels > 1].shape[0], 2)
+        .prod(1)
+        .mean()
+    ),
     "put into zeros": put_into_zeros,
     "put": put,
     "experts": experts,
