@@ -40,10 +40,7 @@ def test_by_hand() -> None:
     ]
     assert found.total_ns == 200
     assert found.busy_ns.tolist() == [130, 60]
-    assert found.waiting_ns.tolist() == [70, 100]
     assert found.waits == 3
-    assert found.critical_slices() == ["a/0#0", "b/0#0", "b/1#0"]
-    assert found.utilisation == pytest.approx(190 / 400)
 
 
 def test_a_wait_within_one_lane_costs_no_signal() -> None:
@@ -58,7 +55,7 @@ def test_other_stage_times_replace_the_plan_s() -> None:
 
 def test_an_empty_program_takes_no_time() -> None:
     found = simulate(program({}, [[], []]))
-    assert (found.total_ns, found.lanes, found.utilisation, found.critical_slices()) == (0.0, 2, 0.0, [])
+    assert (found.total_ns, found.lanes, found.busy_ns.tolist()) == (0.0, 2, [0.0, 0.0])
 
 
 @pytest.mark.parametrize(
@@ -133,10 +130,6 @@ def test_equals_brute_force(seed: int, nodes: int, lanes: int, sync: int) -> Non
     found = simulate(plan, sync_ns=sync)
     assert {name: (start, end) for name, _, start, end in found.rows()} == brute_force(plan, sync)
     assert found.total_ns >= found.busy_ns.max()
-    assert (found.busy_ns + found.waiting_ns <= found.total_ns).all()
-    chain = found.critical_slices()
-    assert found.start_ns[found.index[chain[0]]] == 0
-    assert found.end_ns[found.index[chain[-1]]] == found.total_ns
 
 
 def test_noise_is_fixed_by_its_seed() -> None:
