@@ -21,7 +21,8 @@ def test_placements() -> None:
     missing = PLAN.model_copy(update={"placements": tuple(p for p in PLAN.placements if p.value != "bn1.y")})
     twice = PLAN.model_copy(update={"placements": (*PLAN.placements, PLAN.placements[0])})
     stranger = PLAN.placements[0].model_copy(update={"value": "stranger"})
-    for plan in (missing, twice, PLAN.model_copy(update={"placements": (*PLAN.placements, stranger)})):
+    kept = PLAN.model_copy(update={"keep": ("stranger",)})
+    for plan in (missing, twice, kept, PLAN.model_copy(update={"placements": (*PLAN.placements, stranger)})):
         assert codes(check(GRAPH, plan)) == {"SP1417"}
 
 
@@ -30,6 +31,9 @@ def test_alignment_and_size() -> None:
     assert codes(check(GRAPH, edit_value(ROOMY, "bn1.y", offset=at.offset + 4))) == {"SP1418"}
     for wrong in (at.bytes - 4, at.bytes + 4):  # an executor takes all that is placed for the value
         assert codes(check(GRAPH, edit_value(ROOMY, "bn1.y", bytes=wrong))) == {"SP1418"}
+    for offset in (-64, -4096):  # aligned, but in front of the arena
+        assert "SP1418" in codes(check(GRAPH, edit_value(ROOMY, "bn1.y", offset=offset)))
+        assert "SP1418" in codes(check(GRAPH, edit_node(ROOMY, STEP, "bn1", scratch_offset=offset)))
     scratch = ROOMY.program[STEP].node["bn1"].scratch_offset
     assert codes(check(GRAPH, edit_node(ROOMY, STEP, "bn1", scratch_offset=scratch + 8))) == {"SP1418"}
 
