@@ -83,6 +83,20 @@ def test_parameters_states_and_inputs_keep_their_bytes(over: str) -> None:
     assert "SP1422" in codes(found_scratch)
 
 
+def test_parameters_do_not_lie_over_each_other() -> None:
+    weight, bias = (ROOMY.placement[name] for name in ("fc.weight", "fc.bias"))
+    assert weight.bytes > bias.bytes
+    for above, below in ((weight, bias), (bias, weight)):
+        found = check(GRAPH, edit_value(ROOMY, above.value, offset=below.offset))
+        assert any(f.code == "SP1422" and above.value in f.message and below.value in f.message for f in found)
+    # And what lies over the longer one's end is found as well.
+    assert weight.bytes > 64
+    plan = edit_value(ROOMY, "fc.bias", offset=weight.offset)
+    plan = edit_value(plan, "predict.fc.y", offset=weight.offset + 64)
+    told = [f.message for f in check(GRAPH, plan) if f.code == "SP1422"]
+    assert any("predict.fc.y lies over value fc.weight" in message for message in told)
+
+
 def test_two_values_alive_together() -> None:
     spot = ROOMY.placement["bn1.y"].offset
     found = check(GRAPH, edit_value(ROOMY, "bn2.y", offset=spot))
