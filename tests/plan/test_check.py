@@ -103,7 +103,9 @@ def test_nodes() -> None:
         assert codes(check(GRAPH, edit_program(PLAN, STEP, nodes=damaged))) == {"SP1406"}
 
 
-@pytest.mark.parametrize("change", [{"kernel": "magic"}, {"dim": "moon"}, {"slices": 5}, {"slices": 10**40}])
+@pytest.mark.parametrize(
+    "change", [{"kernel": "magic"}, {"dim": "moon"}, {"dim": "moon", "slices": 1}, {"slices": 5}, {"slices": 10**40}]
+)
 def test_modes(change: dict[str, object]) -> None:
     (found,) = check(GRAPH, edit_node(PLAN, STEP, "conv1", **change))
     assert found.code == "SP1407"
