@@ -1,13 +1,15 @@
 """The replay of lane programs, against arithmetic by hand and a brute-force event simulation."""
 
 import random
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import UserError
-from planner.plan.schema import Bounds, Entry, NodePlan, ProgramPlan, slice_name
+from planner.plan.contention import contention_of
+from planner.plan.schema import Bounds, Entry, NodePlan, ProgramPlan, Sharing, slice_name
 from planner.plan.simulate import simulate
 
 NO_BOUNDS = Bounds(critical_path_ns=0, work_ns=0, bandwidth_ns=0)
@@ -130,6 +132,30 @@ def test_equals_brute_force(seed: int, nodes: int, lanes: int, sync: int) -> Non
     found = simulate(plan, sync_ns=sync)
     assert {name: (start, end) for name, _, start, end in found.rows()} == brute_force(plan, sync)
     assert found.total_ns >= found.busy_ns.max()
+
+
+def waiting(plan: ProgramPlan, how: Callable[[str], tuple[str, ...]]) -> ProgramPlan:
+    """Every wait for a slice becomes `how` of its stage, `node/stage`."""
+    lanes = tuple(
+        tuple(
+            Entry(run=e.run, wait=tuple(dict.fromkeys(w for s in e.wait for w in how(s.split("#")[0])))) for e in lane
+        )
+        for lane in plan.lanes
+    )
+    return plan.model_copy(update={"lanes": lanes})
+
+
+@given(st.integers(0, 10**6), st.integers(1, 12), st.integers(1, 4), st.sampled_from([0, 1, 200]), st.booleans())
+def test_a_whole_stage_is_all_of_its_slices(seed: int, nodes: int, lanes: int, sync: int, contended: bool) -> None:
+    plan = random_program(seed, nodes, lanes)
+    count = {n.node: n.slices for n in plan.nodes}
+    listed = waiting(plan, lambda s: tuple(f"{s}#{i}" for i in range(count[s.split("/")[0]])))
+    whole = waiting(plan, lambda s: (f"{s}#*",))
+    contention = contention_of(Sharing(cores=tuple(lane // 2 for lane in range(lanes))), plan) if contended else None
+    found = simulate(whole, sync_ns=sync, contention=contention)
+    assert found.rows() == simulate(listed, sync_ns=sync, contention=contention).rows()
+    if not contended:
+        assert {name: (start, end) for name, _, start, end in found.rows()} == brute_force(listed, sync)
 
 
 def test_noise_is_fixed_by_its_seed() -> None:
