@@ -48,7 +48,7 @@ class Gates:
             if last[1] != lane:
                 self._other[gate] = last[0]
             self._last[gate] = (end, lane)
-        elif lane != last[1] and end > self._other[gate]:
+        elif end > self._other[gate]:  # on another lane: the ends on one lane only grow
             self._other[gate] = end
         self._left[gate] -= 1
         return self.total + gate if not self._left[gate] else -1

@@ -45,6 +45,17 @@ def test_by_hand() -> None:
     assert found.waits == 3
 
 
+def test_a_stage_that_ends_on_the_waiting_lane() -> None:
+    """Lane 2 sees its own slice of s end at 110, and lane 1's, of 105, at 125; lane 0's, of 100, does not count."""
+    plan = program(
+        {"s": (100,), "before": (10,), "early": (5,), "after": (1,)},
+        [[("s/0#0",)], [("early/0#0",), ("s/0#1",)], [("before/0#0",), ("s/0#2",), ("after/0#0", "s/0#*")]],
+    )
+    nodes = tuple(n.model_copy(update={"slices": 3}) if n.node == "s" else n for n in plan.nodes)
+    found = simulate(plan.model_copy(update={"nodes": nodes}), sync_ns=20)
+    assert found.rows()[-1] == ("after/0#0", 2, 125.0, 126.0)
+
+
 def test_a_wait_within_one_lane_costs_no_signal() -> None:
     plan = program({"a": (5,), "b": (5,)}, [[("a/0#0",), ("b/0#0", "a/0#0")]])
     assert simulate(plan, sync_ns=1000).total_ns == 10
