@@ -31,7 +31,7 @@ from planner.ops.base import (
 from planner.units import Bytes
 
 PARTIAL_BYTES = 64
-"""What a slice leaves: loss, items, first bad label; a cache line (loss_scratch_bytes of runtime/losses.hpp)."""
+"""What a slice leaves: loss, items, first bad label; a cache line (runtime/losses.hpp)."""
 
 
 class LossAttrs(Attrs):

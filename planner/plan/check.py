@@ -16,7 +16,8 @@ The plan is safe when, under every timing,
   expanded program (plan/expand.py).
 
 Each part is a module: check_structure, check_memory, check_order, check_touches, check_dependencies, check_races,
-check_peak, check_storage, check_rewrites. Later parts run only where the earlier ones found nothing to stumble over.
+check_peak, check_storage, check_rewrites, check_parallel. Later parts run only where the earlier ones found nothing
+to stumble over.
 Plans come from strangers: whatever a parsed plan holds, the outcome is a list of findings.
 """
 

@@ -12,6 +12,7 @@ from typing import TypeVar
 from planner.graph.model import Graph, Node, Program
 from planner.ops.base import Op, ScratchPart, Signature, op_named, scratch_bytes
 from planner.ops.device import dims_of, running
+from planner.ops.signature import signature_of
 from planner.plan.findings import Report, shown, shown_number
 from planner.plan.schema import NodePlan, Plan, ProgramPlan, slice_name, stage_name
 
@@ -40,8 +41,9 @@ class PlannedNode:
     scratch: tuple[ScratchPart, ...]
     first: int
 
-    def slice(self, stage: int, index: int) -> int:
-        return self.first + stage * self.plan.slices + index
+    def slices_of(self, stage: int) -> range:
+        """The numbers of a stage's slices."""
+        return range(self.first + stage * self.plan.slices, self.first + (stage + 1) * self.plan.slices)
 
 
 @dataclass(frozen=True)
@@ -139,13 +141,6 @@ def _planned_nodes(graph: Graph, program: Program, plan: ProgramPlan, report: Re
                 found.append(PlannedNode(position[node.id], node, planned, op, signature, stages, scratch, first))
                 first += stages * planned.slices
     return tuple(found)
-
-
-def signature_of(graph: Graph, node: Node) -> Signature:
-    """The op with its attributes and the types of its operands."""
-    return Signature(
-        node.op, node.attrs, graph.types(node.inputs), graph.types(node.outputs), graph.types(node.updates)
-    )
 
 
 def _check_mode(
@@ -254,11 +249,7 @@ class _Gates:
     """Numbers the stages that are waited for as a whole, from `total` on."""
 
     def __init__(self, nodes: tuple[PlannedNode, ...], total: int) -> None:
-        self._stages = {
-            stage_name(p.node.id, stage): range(p.slice(stage, 0), p.slice(stage, 0) + p.plan.slices)
-            for p in nodes
-            for stage in range(p.stages)
-        }
+        self._stages = {stage_name(p.node.id, stage): p.slices_of(stage) for p in nodes for stage in range(p.stages)}
         self._total = total
         self._number: dict[str, int] = {}
         self.found: list[range] = []

@@ -191,7 +191,7 @@ def _bind(
     kept = tensor >= 0
     lo, hi, width, col_lo, col_hi = (span * itemsize for span in spans)
     columns = (
-        index + planned.slice(stage, 0),
+        index + planned.slices_of(stage).start,
         tensor,
         write,
         lo,

@@ -48,15 +48,6 @@ def prefetch_names(value: str, number: int = 1) -> tuple[str, str]:
     return f"{value}.prefetch{ending}", f"{value}.back{ending}"
 
 
-def recompute_of(node: Node, number: int = 1) -> Recompute:
-    """The node's `number`-th recomputation under its usual names. ValueError: its op cannot make it again."""
-    again = op_named(node.op).again(node)
-    if again is None:
-        raise ValueError(f"{node.op} cannot run again")
-    makes = tuple(recompute_name(v, number) for v in node.outputs[: again.results])
-    return Recompute(node=recompute_name(node.id, number), of=node.id, makes=makes)
-
-
 def expanded(graph: Graph, plan: Plan) -> Graph:
     """The graph whose nodes `plan` runs; `graph` itself where nothing is rewritten. SP1434 as `expand`."""
     return expand(graph, {p.name: p.rewrite for p in plan.programs if p.rewrite})

@@ -18,9 +18,9 @@ class Gates:
         """slice -> its gate"""
         self._number: dict[str, int] = {}
         self._left: list[int] = []
-        self._last: list[tuple[float, int, int]] = []
-        """Per gate (end, lane, slice) of the last slice; `_other`: of the last one on another lane than that."""
-        self._other: list[tuple[float, int, int]] = []
+        self._last: list[tuple[float, int]] = []
+        """Per gate (end, lane) of the last slice; `_other`: the end of the last one on another lane than that."""
+        self._other: list[float] = []
 
     def known(self, wait: str) -> int:
         """The number of a gate that was asked for before; -1."""
@@ -34,8 +34,8 @@ class Gates:
             self.members.append(rows)
             self.of.update(dict.fromkeys(rows, gate))
             self._left.append(len(rows))
-            self._last.append((-1.0, -1, -1))
-            self._other.append((-1.0, -1, -1))
+            self._last.append((-1.0, -1))
+            self._other.append(-1.0)
         return self.total + self._number[wait]
 
     def arrive(self, row: int, lane: int, end: float) -> int:
@@ -46,23 +46,23 @@ class Gates:
         last = self._last[gate]
         if end >= last[0]:
             if last[1] != lane:
-                self._other[gate] = last
-            self._last[gate] = (end, lane, row)
-        elif lane != last[1] and end > self._other[gate][0]:
-            self._other[gate] = (end, lane, row)
+                self._other[gate] = last[0]
+            self._last[gate] = (end, lane)
+        elif end > self._other[gate]:  # on another lane: the ends on one lane only grow
+            self._other[gate] = end
         self._left[gate] -= 1
         return self.total + gate if not self._left[gate] else -1
 
-    def seen(self, wait: int, lane: int, sync_ns: float) -> tuple[float, int]:
-        """(when the lane sees the gate open, the slice that opened it); (-1, -1) while it is closed."""
+    def seen(self, wait: int, lane: int, sync_ns: float) -> float:
+        """When the lane sees the gate open; -1 while it is closed."""
         gate = wait - self.total
         if self._left[gate]:
-            return -1.0, -1
-        end, where, row = self._last[gate]
+            return -1.0
+        end, where = self._last[gate]
         if where != lane:
-            return end + sync_ns, row
-        other, _, other_row = self._other[gate]
-        return (other + sync_ns, other_row) if other >= 0 and other + sync_ns > end else (end, row)
+            return end + sync_ns
+        other = self._other[gate]
+        return max(end, other + sync_ns) if other >= 0 else end
 
     def unfinished(self, wait: int, end: Sequence[float]) -> int:
         """A slice that a wait (for a slice or a gate) still lacks; -1 when there is none."""

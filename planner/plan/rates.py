@@ -32,7 +32,7 @@ class _Group:
 
 
 class Replay:
-    """One run of `replay`; its outcome is in `start`, `end` and `held_by`."""
+    """One run of `replay`; its outcome is in `start` and `end`."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Replay:
         contention: Contention,
     ) -> None:
         total, lanes = len(waits), len(lengths)
-        self.start, self.end, self.held_by = [0.0] * total, [-1.0] * total, [-1] * total
+        self.start, self.end = [0.0] * total, [-1.0] * total
         self.at: list[int] = []
         self.stop: list[int] = []
         position = 0
@@ -126,11 +126,10 @@ class Replay:
         row = self.at[lane]
         if row == self.stop[lane]:
             return
-        begin, holder = self._free[lane], -1
+        begin = self._free[lane]
         for other in self._waits[row]:
-            by = other
             if other >= self._gates.total:
-                finished, by = self._gates.seen(other, lane, self._sync)
+                finished = self._gates.seen(other, lane, self._sync)
             else:
                 finished = self.end[other]
                 if finished >= 0 and self._lane_of[other] != lane:
@@ -139,8 +138,7 @@ class Replay:
                 self._sleeping.setdefault(other, []).append(lane)
                 return
             if finished > begin:
-                begin, holder = finished, by
-        self.held_by[row] = holder
+                begin = finished
         heapq.heappush(self._starts, (begin, lane))
 
     def _begin(self, lane: int) -> None:

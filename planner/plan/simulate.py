@@ -39,14 +39,9 @@ class Timeline:
     lane: Indices
     start_ns: Times
     end_ns: Times
-    held_by: Indices
-    """Index of the waited slice whose signal arrived last and later than the lane was free; -1 where the lane
-    itself, or nothing, held the slice up."""
     lanes: int
     busy_ns: Times
     """Per lane: time inside slices."""
-    waiting_ns: Times
-    """Per lane: time between being free and starting the next slice."""
     waits: int
     """How many waits the lane programs list."""
 
@@ -59,28 +54,10 @@ class Timeline:
         """Slice name -> its row in the arrays."""
         return {name: row for row, name in enumerate(self.slices)}
 
-    @property
-    def utilisation(self) -> float:
-        """Busy time over all lanes / (lanes x total), 0..1."""
-        total = self.total_ns * self.lanes
-        return float(self.busy_ns.sum()) / total if total else 0.0
-
     def rows(self) -> list[tuple[str, int, float, float]]:
         """(slice, lane, start_ns, end_ns) of every slice: the form that measured traces have as well."""
         columns = (self.lane.tolist(), self.start_ns.tolist(), self.end_ns.tolist())
         return list(zip(self.slices, *columns, strict=True))
-
-    def critical_slices(self) -> list[str]:
-        """The chain of slices that makes the total: from the last slice to end back to one that nothing held."""
-        if not self.slices:
-            return []
-        first_of_lane = {int(lane): row for row, lane in reversed(list(enumerate(self.lane.tolist())))}
-        row, chain = int(self.end_ns.argmax()), []
-        while row >= 0:
-            chain.append(self.slices[row])
-            held = int(self.held_by[row])
-            row = held if held >= 0 else (row - 1 if row > first_of_lane[int(self.lane[row])] else -1)
-        return chain[::-1]
 
 
 def simulate(
@@ -119,27 +96,22 @@ def simulate(
         took = [time * draw.lognormvariate(0.0, noise) for time in took]
     lane_of = [lane for lane, entries in enumerate(program.lanes) for _ in entries]
     if contention is None:
-        start, end, held_by = _replay(program, names, waits, gates, took, lane_of, float(sync_ns))
+        start, end = _replay(program, names, waits, gates, took, lane_of, float(sync_ns))
     else:
-        start, end, held_by = _replay_rates(program, names, waits, gates, took, lane_of, float(sync_ns), contention)
+        start, end = _replay_rates(program, names, waits, gates, took, lane_of, float(sync_ns), contention)
 
     lanes = np.array(lane_of, dtype=np.int64)
     starts, ends = np.array(start, dtype=np.float64), np.array(end, dtype=np.float64)
-    count = len(program.lanes)
-    busy, last = np.zeros(count), np.zeros(count)
+    busy = np.zeros(len(program.lanes))
     np.add.at(busy, lanes, ends - starts)
-    np.maximum.at(last, lanes, ends)
     return Timeline(
         program=program.name,
         slices=tuple(names),
         lane=lanes,
         start_ns=starts,
         end_ns=ends,
-        held_by=np.array(held_by, dtype=np.int64),
-        lanes=count,
+        lanes=len(busy),
         busy_ns=busy,
-        # Rounding may leave a lane that never waited a hair below zero.
-        waiting_ns=np.maximum(last - busy, 0.0),
         waits=sum(map(len, waits)),
     )
 
@@ -157,11 +129,11 @@ def _replay(
     took: Sequence[float],
     lane_of: Sequence[int],
     sync_ns: float,
-) -> tuple[list[float], list[float], list[int]]:
-    """Start, end and holder of every slice. Each lane runs until it meets a wait that is not finished and is
+) -> tuple[list[float], list[float]]:
+    """Start and end of every slice. Each lane runs until it meets a wait that is not finished and is
     queued again when that slice ends: every slice is looked at once per wait, whatever the number of lanes."""
     total = len(names)
-    start, end, held_by = [0.0] * total, [-1.0] * total, [-1] * total
+    start, end = [0.0] * total, [-1.0] * total
     at, stop = [], []
     position = 0
     for entries in program.lanes:
@@ -177,12 +149,10 @@ def _replay(
         lane = runnable.pop()
         row = at[lane]
         while row < stop[lane]:
-            begin, holder = free[lane], -1
-            blocked = -1
+            begin, blocked = free[lane], -1
             for other in waits[row]:
-                by = other
                 if other >= total:
-                    finished, by = gates.seen(other, lane, sync_ns)
+                    finished = gates.seen(other, lane, sync_ns)
                 else:
                     finished = end[other]
                     if lane_of[other] != lane and finished >= 0:
@@ -191,11 +161,11 @@ def _replay(
                     blocked = other
                     break
                 if finished > begin:
-                    begin, holder = finished, by
+                    begin = finished
             if blocked >= 0:
                 sleeping.setdefault(blocked, []).append(lane)
                 break
-            start[row], held_by[row] = begin, holder
+            start[row] = begin
             end[row] = free[lane] = begin + took[row]
             done += 1
             if row in sleeping:
@@ -206,7 +176,7 @@ def _replay(
         at[lane] = row
     if done < total:
         raise _stuck(program, _circle(names, waits, gates, at, stop, end, lane_of))
-    return start, end, held_by
+    return start, end
 
 
 def _replay_rates(
@@ -218,7 +188,7 @@ def _replay_rates(
     lane_of: Sequence[int],
     sync_ns: float,
     contention: Contention,
-) -> tuple[list[float], list[float], list[int]]:
+) -> tuple[list[float], list[float]]:
     nodes = [n.node for n in program.nodes]
     number = {node: i for i, node in enumerate(nodes)}
     node_of = [number[name.rpartition("/")[0]] for name in names]
@@ -227,7 +197,7 @@ def _replay_rates(
     run.run()
     if run.done < len(names):
         raise _stuck(program, _circle(names, waits, gates, run.at, run.stop, run.end, lane_of))
-    return run.start, run.end, run.held_by
+    return run.start, run.end
 
 
 def _rows(

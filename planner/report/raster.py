@@ -9,7 +9,7 @@ import numpy as np
 
 Colour = tuple[int, int, int]
 
-WHITE, BLACK, GREY, BLUE = (255, 255, 255), (0, 0, 0), (215, 215, 215), (30, 90, 180)
+BLACK, GREY, BLUE = (0, 0, 0), (215, 215, 215), (30, 90, 180)
 
 _CHARACTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ.%-+:"
 _ROWS = (

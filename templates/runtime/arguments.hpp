@@ -9,6 +9,7 @@
 #include <string>
 #include <tuple>
 
+#include "gil.hpp"
 #include "mistake.hpp"
 #include "staging.hpp"
 #include "torch_tensor.hpp"

@@ -5,9 +5,9 @@
 // Training forward and backward have two stages with a barrier between them; the rows are cut over slices.
 //   stage 0  each slice writes its per-channel partial sums to scratch
 //   stage 1  each slice adds all partial sums, in slice order, and finishes its own rows
-// scratch (both directions): batch_norm_scratch_bytes(C, slices)
-//   = slices * round_up(16 C, 64)   two double sums per channel and slice
-//   + round_up(4 C, 64)             the pivot of each channel (forward)
+// scratch, in bytes:
+//   slices * round_up(16 C, 64)   two double sums per channel and slice
+//   + 4 C                         forward only: the pivot of each channel
 //
 // Where activations come from memory, bytes count more than arithmetic. Rows pass through in panels of channels whose
 // coefficients stay in the first-level cache; see channel_panels.hpp. Sums over rows stay in registers (row_lanes.hpp):
@@ -25,10 +25,6 @@
 #include "slices.hpp"
 
 namespace stepplan {
-
-constexpr int64_t batch_norm_scratch_bytes(int64_t channels, int64_t slices) {
-  return partials_bytes(2 * channels, slices) + round_up_64(4 * channels);
-}
 
 template <class T>
 struct BatchNormForward {

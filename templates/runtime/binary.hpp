@@ -162,12 +162,6 @@ void map_broadcast(const T* a, const Strides& a_strides, const T* b, const Strid
   });
 }
 
-template <class F, class T>
-void broadcast_binary(const T* a, const Strides& a_strides, const T* b, const Strides& b_strides, T* y,
-                      const Shape& shape, Range elements) {
-  map_broadcast(a, a_strides, b, b_strides, y, shape, elements, [](float u, float v) { return F::forward(u, v); });
-}
-
 // x^p; where the compiler knows p, the usual multiples of 1/2 take a few products and roots.
 STEPPLAN_BOTH inline float power(float x, float p) {
   const float q = p < 0.0f ? -p : p;

@@ -21,7 +21,7 @@ inline nb::capsule create(bool pin, bool poison, const std::string& spill) {
   return guarded([&] {
     Executor* executor;
     {
-      const nb::gil_scoped_release released;
+      const WithoutGil released;
       executor = new Executor(pin, poison, spill);
     }
     return nb::capsule(executor, "stepplan", [](void* made) noexcept { delete static_cast<Executor*>(made); });
@@ -54,13 +54,13 @@ inline void run(const nb::capsule& handle, size_t program, const nb::tuple& argu
       context.apply_updates = false;
       context.gradients = targets.data();
     }
-    const nb::gil_scoped_release released;
+    const WithoutGil released;
     executor.run(program, {array, count}, context);
   });
 }
 
 inline void run_shifted(const nb::capsule& handle, size_t program, int64_t shift) {
-  const nb::gil_scoped_release released;
+  const WithoutGil released;
   executor_of(handle).run_shifted(program, shift, Context{});
 }
 
@@ -98,7 +98,7 @@ inline nb::list spans(const nb::capsule& handle, size_t program) {
 template <class Result>
 Result measured(const nb::capsule& handle, Result (Executor::*measure)()) {
   return guarded([&] {
-    const nb::gil_scoped_release released;
+    const WithoutGil released;
     return (executor_of(handle).*measure)();
   });
 }
@@ -128,7 +128,7 @@ inline void bind(nb::module_& module) {
   module.def("settle", fill_thread_cache);
   module.def("delays", [](const nb::capsule& handle, uint64_t seed) { executor_of(handle).team().delays(seed); });
   module.def("close", [](const nb::capsule& handle) {
-    const nb::gil_scoped_release released;
+    const WithoutGil released;
     executor_of(handle).team().stop();
   });
 }

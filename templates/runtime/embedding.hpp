@@ -11,8 +11,6 @@
 
 namespace stepplan {
 
-constexpr int64_t no_padding_index = -1;
-
 // y[i] = table[ids[i]] for a range of positions. Returns the first position whose id is out of range, or -1: the
 // executor keeps one such result per slice.
 template <class T>

@@ -4,7 +4,7 @@
 //   backward   one stage over rows for dx; then, if gamma or beta have gradients,
 //     stage 0  layer_norm_backward also adds dgamma and dbeta of its rows to its partial sums in scratch
 //     stage 1  layer_norm_reduce adds the partial sums in slice order, over a range of columns
-// scratch: layer_norm_scratch_bytes(D, slices) = slices * round_up(16 D, 64)
+// scratch, in bytes: slices * round_up(16 D, 64)
 #pragma once
 
 #include <algorithm>
@@ -16,10 +16,6 @@
 #include "sums.hpp"
 
 namespace stepplan {
-
-constexpr int64_t layer_norm_scratch_bytes(int64_t columns, int64_t slices) {
-  return partials_bytes(2 * columns, slices);
-}
 
 // gamma and beta may be null. y may equal x if backward does not read x.
 template <class T>

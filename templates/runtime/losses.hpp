@@ -1,7 +1,7 @@
 // Scalar losses. Forward has two stages:
 //   stage 0  each slice writes the loss and the weight of its items to scratch
 //   stage 1  loss_reduce, run by one slice, adds them in slice order
-// scratch: loss_scratch_bytes(slices) = 64 * slices
+// scratch, in bytes: 64 * slices
 //
 // The loss is a float; `saved_scale` (one float) is 1 / items for the mean and 1 for the sum, and is read by the
 // backward kernels together with the gradient of the loss, dloss (one float, usually 1).
@@ -20,8 +20,6 @@
 namespace stepplan {
 
 enum class LossReduction { mean, sum };
-
-constexpr int64_t loss_scratch_bytes(int64_t slices) { return partials_bytes(3, slices); }
 
 // What one slice leaves in scratch. Counts are exact in double.
 inline void write_loss_partial(void* scratch, int64_t slice, double loss, double items, int64_t bad_row = -1) {

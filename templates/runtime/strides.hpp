@@ -23,17 +23,6 @@ constexpr int64_t count_elements(const Shape& shape) {
   return n;
 }
 
-// Strides of a dense row-major tensor.
-constexpr Strides dense_strides(const Shape& shape) {
-  Strides strides{};
-  int64_t stride = 1;
-  for (int d = max_rank - 1; d >= 0; --d) {
-    strides[d] = stride;
-    stride *= shape[d];
-  }
-  return strides;
-}
-
 // Position over all dimensions but the last, with the element offset of each operand.
 template <int operands>
 class RowCursor {

@@ -1,9 +1,12 @@
 """How warm operands are, by hand."""
 
-from planner.costs.residency import Places, cold_fractions, gone_before_read
+from collections.abc import Sequence
+
+from planner.costs.residency import Places, cold_fractions, gone_before_read, stage_times
+from planner.costs.table import CostEntry
 from planner.graph import layers
 from planner.graph.builder import GraphBuilder
-from planner.graph.model import DType, Graph, TensorType
+from planner.graph.model import DType, Graph, Node, TensorType
 from planner.graph.optimizer import Optimizer
 
 ROWS, COLUMNS, IDS = 10_000, 16, 8
@@ -91,3 +94,32 @@ def test_results_that_nothing_reads_from_the_cache() -> None:
     assert gone_before_read(graph, order, cold, 2**15) == frozenset()
     # Who reads it finds everything in the cache: then it is there, too.
     assert gone_before_read(graph, order, {**cold, "predict.sum": 0.0}, 2**14) == frozenset()
+
+
+def test_the_next_step_reads_what_a_step_leaves() -> None:
+    """Between an update and the next first reader lie the nodes behind the update and those before the reader."""
+    b = GraphBuilder("layer")
+    x = layers.unary(b, "square", b.input("x", TensorType(shape=(32, 32))), name="far")
+    y = layers.linear(b, x, 32, name="fc")
+    graph = b.finish(layers.mse(b, y, b.input("target", b.type(y))), y, Optimizer(lr=0.1))
+    order = graph.program["train_step"].nodes
+    names = [n.id for n in order]
+    update, reader = names.index("fc.weight.update"), names.index("fc")
+    assert 0 < reader < update
+
+    def touched(nodes: Sequence[Node]) -> int:
+        return sum(graph.value[v].type.bytes for n in nodes for v in {*n.reads, *n.writes})
+
+    reach = graph.value["fc.weight"].type.bytes + touched(order[update + 1 :]) + touched(order[:reader])
+    cold = {n.id: 0.5 for n in order}
+    assert "fc.weight.update" in gone_before_read(graph, order, cold, reach)
+    assert "fc.weight.update" not in gone_before_read(graph, order, cold, reach + 1)
+    assert "fc.weight.update" not in gone_before_read(graph, order, {**cold, "fc": 0.0}, reach)
+
+
+def test_times_lie_between_warm_and_cold_ones() -> None:
+    """A stage whose cold time came out shorter keeps the warm one; none takes no time."""
+    entry = CostEntry(signature="s", kernel="loops", dim="rows", slices=1, warm_ns=(100, 50, 0), cold_ns=(300, 40, 0))
+    assert stage_times(entry, 0.0) == (100, 50, 1)
+    assert stage_times(entry, 0.25) == (150, 50, 1)
+    assert stage_times(entry, 1.0) == (300, 50, 1)

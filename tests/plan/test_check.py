@@ -80,6 +80,8 @@ def test_two_programs_of_one_name_in_the_graph() -> None:
 
 def test_another_target() -> None:
     assert codes(check(GRAPH, PLAN, load_target("cpu2"))) == {"SP1404"}
+    (found,) = check(GRAPH, PLAN, load_target("cpu2"))
+    assert "not cpu2" in found.message
     other_hash = on_target(PLAN).model_copy(update={"target_hash": "0" * 16})
     assert codes(check(GRAPH, other_hash, load_target("cpu2"))) == {"SP1404"}
 
@@ -101,7 +103,9 @@ def test_nodes() -> None:
         assert codes(check(GRAPH, edit_program(PLAN, STEP, nodes=damaged))) == {"SP1406"}
 
 
-@pytest.mark.parametrize("change", [{"kernel": "magic"}, {"dim": "moon"}, {"slices": 5}, {"slices": 10**40}])
+@pytest.mark.parametrize(
+    "change", [{"kernel": "magic"}, {"dim": "moon"}, {"dim": "moon", "slices": 1}, {"slices": 5}, {"slices": 10**40}]
+)
 def test_modes(change: dict[str, object]) -> None:
     (found,) = check(GRAPH, edit_node(PLAN, STEP, "conv1", **change))
     assert found.code == "SP1407"
@@ -180,6 +184,15 @@ def test_processors() -> None:
     absent = on_target(PLAN.model_copy(update={"lanes": (Lane(id=0, cpu=0), Lane(id=1, cpu=7))}))
     assert codes(check(GRAPH, absent)) == set()
     assert codes(check(GRAPH, absent, load_target("cpu2"))) == {"SP1427"}
+
+
+def test_one_mistake_hides_no_other() -> None:
+    """Values on each other's bytes are found in a plan whose lanes share a processor."""
+    overlap = edit_value(PLAN, "bn1.y", offset=PLAN.placement["conv1.y"].offset, shares="")
+    lanes = (Lane(id=0, cpu=1), Lane(id=1, cpu=1))
+    alone = codes(check(GRAPH, overlap))
+    assert "SP1423" in alone
+    assert codes(check(GRAPH, overlap.model_copy(update={"lanes": lanes}))) == alone | {"SP1427"}
 
 
 def test_pools() -> None:

@@ -21,7 +21,8 @@ def test_placements() -> None:
     missing = PLAN.model_copy(update={"placements": tuple(p for p in PLAN.placements if p.value != "bn1.y")})
     twice = PLAN.model_copy(update={"placements": (*PLAN.placements, PLAN.placements[0])})
     stranger = PLAN.placements[0].model_copy(update={"value": "stranger"})
-    for plan in (missing, twice, PLAN.model_copy(update={"placements": (*PLAN.placements, stranger)})):
+    kept = PLAN.model_copy(update={"keep": ("stranger",)})
+    for plan in (missing, twice, kept, PLAN.model_copy(update={"placements": (*PLAN.placements, stranger)})):
         assert codes(check(GRAPH, plan)) == {"SP1417"}
 
 
@@ -30,6 +31,9 @@ def test_alignment_and_size() -> None:
     assert codes(check(GRAPH, edit_value(ROOMY, "bn1.y", offset=at.offset + 4))) == {"SP1418"}
     for wrong in (at.bytes - 4, at.bytes + 4):  # an executor takes all that is placed for the value
         assert codes(check(GRAPH, edit_value(ROOMY, "bn1.y", bytes=wrong))) == {"SP1418"}
+    for offset in (-64, -4096):  # aligned, but in front of the arena
+        assert "SP1418" in codes(check(GRAPH, edit_value(ROOMY, "bn1.y", offset=offset)))
+        assert "SP1418" in codes(check(GRAPH, edit_node(ROOMY, STEP, "bn1", scratch_offset=offset)))
     scratch = ROOMY.program[STEP].node["bn1"].scratch_offset
     assert codes(check(GRAPH, edit_node(ROOMY, STEP, "bn1", scratch_offset=scratch + 8))) == {"SP1418"}
 
@@ -77,6 +81,20 @@ def test_parameters_states_and_inputs_keep_their_bytes(over: str) -> None:
     assert over in found.message
     found_scratch = check(GRAPH, edit_node(ROOMY, STEP, "bn1", scratch_offset=spot))
     assert "SP1422" in codes(found_scratch)
+
+
+def test_parameters_do_not_lie_over_each_other() -> None:
+    weight, bias = (ROOMY.placement[name] for name in ("fc.weight", "fc.bias"))
+    assert weight.bytes > bias.bytes
+    for above, below in ((weight, bias), (bias, weight)):
+        found = check(GRAPH, edit_value(ROOMY, above.value, offset=below.offset))
+        assert any(f.code == "SP1422" and above.value in f.message and below.value in f.message for f in found)
+    # And what lies over the longer one's end is found as well.
+    assert weight.bytes > 64
+    plan = edit_value(ROOMY, "fc.bias", offset=weight.offset)
+    plan = edit_value(plan, "predict.fc.y", offset=weight.offset + 64)
+    told = [f.message for f in check(GRAPH, plan) if f.code == "SP1422"]
+    assert any("predict.fc.y lies over value fc.weight" in message for message in told)
 
 
 def test_two_values_alive_together() -> None:

@@ -74,6 +74,30 @@ def test_stages_of_one_node_meet() -> None:
     assert "scratch part partial of node bn1" in found[0].message
 
 
+def test_waits_for_whole_stages() -> None:
+    """As good as waits for what is needed of the stages, of three lanes each; without them something is missed."""
+    plan = make(GRAPH, Choices(lanes=3))
+    waiting = [e for lane in plan.program[STEP].lanes for e in lane if len({w.split("#")[0] for w in e.wait}) == 1]
+    assert len(waiting) > 30
+    for entry in waiting[::6]:
+        stage = entry.wait[0].split("#")[0]
+        assert check(GRAPH, rewait(plan, entry.run, (f"{stage}#*",))) == []
+        assert check(GRAPH, rewait(plan, entry.run, ()))
+        assert check(GRAPH, rewait(plan, entry.run, ("conv1/0#*",))) or stage == "conv1/0"
+
+
+def test_whole_stages_that_are_not_there() -> None:
+    last = lanes_of(PLAN, STEP)[0][-1]
+    for stage in ("conv1/7#*", "nobody/0#*", "flat/0#*"):
+        assert codes(check(GRAPH, rewait(PLAN, last.run, (*last.wait, stage)))) == {"SP1412"}
+
+
+def test_a_deadlock_of_a_whole_stage() -> None:
+    (found,) = check(GRAPH, rewait(PLAN, "conv1/0#0", ("conv1/1#*",)))
+    assert found.code == "SP1413"
+    assert "conv1/0#0 waits for conv1/1#" in found.message
+
+
 # -- tensors that come in an order of their own ------------------------------------------------------------------------
 def patchwork(a_waits: tuple[str, ...]) -> tuple[Graph, Plan]:
     """z's second half lies where first x and then a lie, and z's first half is written before a is.

@@ -12,7 +12,12 @@ from planner.graph import layers
 from planner.graph.builder import GraphBuilder
 from planner.graph.model import Graph, Init, TensorType
 from planner.graph.optimizer import Optimizer
+from planner.ops.conv import ConvAttrs
+from planner.ops.normalization import BatchNormAttrs
 from planner.plan.check import check
+from planner.plan.check_rewrites import check_meaning
+from planner.plan.expand import expanded
+from planner.plan.findings import Report
 from planner.plan.schema import Entry, Lane, Plan, PoolUse, Read, Rewrite
 from planner.solve.options import PlanOptions
 from planner.solve.pipeline import make_plan
@@ -103,21 +108,75 @@ def flat_net() -> Graph:
 )
 def test_a_parameter_that_was_updated_before(rewriter: Rewriter, changed: str, again: str) -> None:
     """The graph's own order puts an update between the first run and the second: the copy would read new weights."""
-    from planner.plan.check_rewrites import check_meaning
-    from planner.plan.expand import expanded
-    from planner.plan.findings import Report
-
     graph, plan = rewriter.graph, rewriter.plan(rewriter.everything("fresh"))
     larger = expanded(graph, plan)
     nodes = list(larger.program[STEP].nodes)
     update = next(n for n in nodes if n.id == f"{changed}.update")
     nodes.remove(update)
     nodes.insert(next(i for i, n in enumerate(nodes) if n.id == again), update)
+    found = meant(graph, edit_graph(larger, nodes=tuple(nodes)), plan)
+    assert any("after 1 updates instead of 0" in message for message in found)
+
+
+def edit_graph(graph: Graph, **changes: Any) -> Graph:
+    """Another program STEP."""
+    changed = graph.program[STEP].model_copy(update=changes)
+    return graph.model_copy(update={"programs": tuple(changed if p.name == STEP else p for p in graph.programs)})
+
+
+def meant(graph: Graph, larger: Graph, plan: Plan) -> list[str]:
+    """What is told of an expanded graph that no plan's rewrite can make, but a mistake in plan/expand.py could."""
     report = Report()
-    moved = larger.program[STEP].model_copy(update={"nodes": tuple(nodes)})
-    programs = tuple(moved if p.name == STEP else p for p in larger.programs)
-    check_meaning(graph, larger.model_copy(update={"programs": programs}), plan.program[STEP], report)
-    assert any("after 1 updates instead of 0" in f.message for f in report.findings())
+    check_meaning(graph, larger, plan.program[STEP], report)
+    assert {f.code for f in report.findings()} <= {"SP1435"}
+    return [f.message for f in report.findings()]
+
+
+@pytest.mark.parametrize(
+    ("plan", "node", "change", "told"),
+    [
+        (AGAIN, "bn1", {"attrs": BatchNormAttrs(eps=0.5)}, "bn1 is not the graph's node"),
+        (AGAIN, "conv1.recompute", {"op": "linear"}, "it runs linear for conv2d"),
+        (AGAIN, "conv1.recompute", {"attrs": ConvAttrs(stride=(2, 2))}, "is not conv1 once more"),
+        (AGAIN, "conv1.recompute", {"inputs": ("images",)}, "reads 1 values instead of 2"),
+        (AGAIN, "conv1.recompute", {"id": "stranger"}, "stranger is neither a node of the graph nor one"),
+        (MOVED, "conv1.y.prefetch", {"op": "offload"}, "conv1.y.prefetch is neither a node of the graph nor one"),
+        (MOVED, "conv2", {}, "node conv2 of the graph does not run"),
+    ],
+)
+def test_a_wrong_expansion(plan: Plan, node: str, change: dict[str, Any], told: str) -> None:
+    larger = expanded(GRAPH, plan)
+    assert meant(GRAPH, larger, plan) == []
+    nodes = larger.program[STEP].nodes
+    damaged = [n.model_copy(update=change) if n.id == node else n for n in nodes if change or n.id != node]
+    assert any(told in message for message in meant(GRAPH, edit_graph(larger, nodes=tuple(damaged)), plan))
+
+
+def test_other_outputs() -> None:
+    larger = edit_graph(expanded(GRAPH, AGAIN), outputs=())
+    assert meant(GRAPH, larger, AGAIN) == ["the program's inputs and outputs changed"]
+
+
+def test_what_the_graph_itself_reads_after_an_update() -> None:
+    """is read after it by the expanded program, too."""
+    nodes = list(GRAPH.program[STEP].nodes)
+    nodes.insert(0, nodes.pop(next(i for i, n in enumerate(nodes) if n.id == "conv2.weight.update")))
+    updated = edit_graph(GRAPH, nodes=tuple(nodes))
+    plain = edit_program(AGAIN, STEP, rewrite=Rewrite())
+    assert meant(updated, updated, plain) == []
+    assert any("after 0 updates instead of 1" in message for message in meant(updated, GRAPH, plain))
+
+
+def test_a_rewrite_of_no_program() -> None:
+    assert "SP1405" in codes(GRAPH, edit_program(AGAIN, STEP, name="other"))
+
+
+def test_an_op_that_stumbles_over_a_rewrite(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stumble(*_: object) -> Graph:
+        raise IndexError
+
+    monkeypatch.setattr("planner.plan.check.expanded", stumble)
+    assert codes(GRAPH, AGAIN) == {"SP1434"}
 
 
 def test_an_update_that_does_not_wait_for_a_recomputation() -> None:

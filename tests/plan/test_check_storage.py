@@ -5,11 +5,13 @@ import random
 import numpy as np
 import pytest
 
-from planner.graph.model import Graph, TensorType
+from planner.graph.model import DType, Graph, TensorType
 from planner.ops.base import Mode, Signature
 from planner.ops.conv import ConvAttrs, ConvGradAttrs
 from planner.ops.stored import BLOCKS, FILTERS, PLAIN, Stored, from_stored, parse_stored, takes, to_stored
 from planner.plan.check import check
+from planner.plan.check_storage import check_storage
+from planner.plan.findings import Report
 from planner.plan.schema import Plan
 from planner.target.text import load_target
 from tests.plan.mutations import edit_node, edit_value
@@ -40,11 +42,60 @@ def test_only_weights_of_convolutions_are_stored_in_blocks(value: str) -> None:
     assert "SP1438" in codes(edit_value(PLAN, value, layout="ohwi16o"))
 
 
+def told(graph: Graph, plan: Plan = PLAN) -> list[str]:
+    """Of placements alone, whatever nodes know of them."""
+    report = Report()
+    check_storage(graph, plan, (), report)
+    return [f.message for f in report.findings()]
+
+
+def test_what_callers_see_is_stored_plainly() -> None:
+    assert told(GRAPH) == []
+    train, *others = GRAPH.programs
+    plain = f"value {PARAMETER} is stored as ohwi32o, but its caller takes it plain"
+    for change in ({"inputs": (*train.inputs, PARAMETER)}, {"outputs": (*train.outputs, PARAMETER)}):
+        assert told(GRAPH.model_copy(update={"programs": (train.model_copy(update=change), *others)})) == [plain]
+    whole = GRAPH.value[PARAMETER].type.model_copy(update={"dtype": DType.INT64})
+    values = tuple(v.model_copy(update={"type": whole}) if v.id == PARAMETER else v for v in GRAPH.values)
+    assert told(GRAPH.model_copy(update={"values": values})) == [plain]
+    assert told(GRAPH, edit_value(PLAN, PARAMETER, pool="elsewhere")) == [plain]
+
+
+def test_a_module_that_holds_the_parameters_has_them_plain() -> None:
+    train, *others = GRAPH.programs
+    nodes = (*train.nodes, train.nodes[0].model_copy(update={"op": "caller_gradient"}))
+    (found,) = told(GRAPH.model_copy(update={"programs": (train.model_copy(update={"nodes": nodes}), *others)}))
+    assert "the caller holds them" in found
+
+
 @pytest.mark.parametrize("node", ["c1", "c1.backward_data", "c1.backward_weights"])
 @pytest.mark.parametrize("facts", [{"stored_o": 16}, {"stored_i": 32}, {"stored_o": 32, "stored_i": 32}, {}])
 def test_nodes_know_how_their_weights_are_stored(node: str, facts: dict[str, int]) -> None:
     own = {k: v for k, v in PLAN.program["train_step"].node[node].facts.items() if not k.startswith("stored")}
     assert codes(edit_node(PLAN, "train_step", node, facts={**own, **facts})) & {"SP1438", "SP1408", "SP1409"}
+
+
+def test_a_slice_that_would_make_half_a_block() -> None:
+    """All that touches the weights agrees on blocks of 64, but each slice of their gradient makes 32 filters."""
+    plan = PLAN
+    for value in (PARAMETER, GRADIENT, MOMENTUM):
+        plan = edit_value(plan, value, layout="ohwi64o")
+    for program, names in (
+        ("train_step", ("c1", "c1.backward_data", "c1.backward_weights")),
+        ("predict", ("predict.c1",)),
+    ):
+        for name in names:
+            plan = edit_node(plan, program, name, facts={**plan.program[program].node[name].facts, "stored_o": 64})
+    (found,) = check(GRAPH, plan, load_target(TARGET))
+    assert (found.code, found.program) == ("SP1438", "train_step")
+    assert found.message == "node c1.backward_weights in its mode cannot use weights stored as ohwi64o"
+
+
+def test_only_element_wise_ops_may_not_care(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operands that are all stored alike are not enough."""
+    monkeypatch.setattr("planner.plan.check_storage.ELEMENTWISE", frozenset())
+    found = check(GRAPH, PLAN, load_target(TARGET))
+    assert any("c1.weight.update (sgd_update) uses values whose layouts it does not know" in f.message for f in found)
 
 
 def test_random_damage_to_layouts_is_noticed() -> None:

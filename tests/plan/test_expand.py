@@ -5,9 +5,12 @@ import pytest
 from planner.errors import UserError
 from planner.graph.model import Graph
 from planner.graph.text import validate
-from planner.plan.expand import expand, offload_names, prefetch_names, recompute_of
+from planner.plan.expand import expand, offload_names, prefetch_names
 from planner.plan.schema import Read, Recompute, Rewrite, Transfer
 from tests.graphs import small_net
+
+AGAIN = Recompute(node="bn1.recompute", of="bn1", makes=("bn1.y.recompute",))
+CONV_AGAIN = Recompute(node="conv1.recompute", of="conv1", makes=("conv1.y.recompute",))
 
 
 def nodes(graph: Graph) -> list[str]:
@@ -30,10 +33,8 @@ def test_nothing_to_rewrite_is_the_graph_itself() -> None:
 
 def test_a_recomputation_comes_before_its_first_reader() -> None:
     graph = small_net()
-    again = recompute_of(graph.program["train_step"].node["bn1"])
-    assert again == Recompute(node="bn1.recompute", of="bn1", makes=("bn1.y.recompute",))
     rewrite = Rewrite(
-        recomputes=(again,), reads=(Read(node="conv2.backward_weights", value="bn1.y", instance="bn1.y.recompute"),)
+        recomputes=(AGAIN,), reads=(Read(node="conv2.backward_weights", value="bn1.y", instance="bn1.y.recompute"),)
     )
     larger = expand(graph, {"train_step": rewrite})
     validate(larger)
@@ -62,9 +63,8 @@ def test_an_offload_follows_its_value_and_a_prefetch_comes_before_its_reader() -
 
 def test_a_chain_reads_its_own_instances() -> None:
     graph = small_net()
-    known = graph.program["train_step"].node
     rewrite = Rewrite(
-        recomputes=(recompute_of(known["bn1"]), recompute_of(known["conv1"])),
+        recomputes=(AGAIN, CONV_AGAIN),
         reads=(
             Read(node="bn1.recompute", value="conv1.y", instance="conv1.y.recompute"),
             Read(node="conv2.backward_weights", value="bn1.y", instance="bn1.y.recompute"),
@@ -85,14 +85,11 @@ def test_what_reads_a_parameter_comes_before_its_update() -> None:
     late = train.node["bn1.backward"]
     graph = graph.model_copy(update={"programs": (train.model_copy(update={"nodes": (*nodes_, late)}),)})
     rewrite = Rewrite(
-        recomputes=(recompute_of(train.node["conv1"]),),
+        recomputes=(CONV_AGAIN,),
         reads=(Read(node="bn1.backward", value="conv1.y", instance="conv1.y.recompute"),),
     )
     order = nodes(expand(graph, {"train_step": rewrite}))
     assert order.index("conv1.recompute") == order.index("conv1.weight.update") - 1
-
-
-AGAIN = Recompute(node="bn1.recompute", of="bn1", makes=("bn1.y.recompute",))
 
 
 @pytest.mark.parametrize(

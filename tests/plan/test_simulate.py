@@ -1,13 +1,15 @@
 """The replay of lane programs, against arithmetic by hand and a brute-force event simulation."""
 
 import random
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import UserError
-from planner.plan.schema import Bounds, Entry, NodePlan, ProgramPlan, slice_name
+from planner.plan.contention import contention_of
+from planner.plan.schema import Bounds, Entry, NodePlan, ProgramPlan, Sharing, slice_name
 from planner.plan.simulate import simulate
 
 NO_BOUNDS = Bounds(critical_path_ns=0, work_ns=0, bandwidth_ns=0)
@@ -40,10 +42,18 @@ def test_by_hand() -> None:
     ]
     assert found.total_ns == 200
     assert found.busy_ns.tolist() == [130, 60]
-    assert found.waiting_ns.tolist() == [70, 100]
     assert found.waits == 3
-    assert found.critical_slices() == ["a/0#0", "b/0#0", "b/1#0"]
-    assert found.utilisation == pytest.approx(190 / 400)
+
+
+def test_a_stage_that_ends_on_the_waiting_lane() -> None:
+    """Lane 2 sees its own slice of s end at 110, and lane 1's, of 105, at 125; lane 0's, of 100, does not count."""
+    plan = program(
+        {"s": (100,), "before": (10,), "early": (5,), "after": (1,)},
+        [[("s/0#0",)], [("early/0#0",), ("s/0#1",)], [("before/0#0",), ("s/0#2",), ("after/0#0", "s/0#*")]],
+    )
+    nodes = tuple(n.model_copy(update={"slices": 3}) if n.node == "s" else n for n in plan.nodes)
+    found = simulate(plan.model_copy(update={"nodes": nodes}), sync_ns=20)
+    assert found.rows()[-1] == ("after/0#0", 2, 125.0, 126.0)
 
 
 def test_a_wait_within_one_lane_costs_no_signal() -> None:
@@ -58,7 +68,7 @@ def test_other_stage_times_replace_the_plan_s() -> None:
 
 def test_an_empty_program_takes_no_time() -> None:
     found = simulate(program({}, [[], []]))
-    assert (found.total_ns, found.lanes, found.utilisation, found.critical_slices()) == (0.0, 2, 0.0, [])
+    assert (found.total_ns, found.lanes, found.busy_ns.tolist()) == (0.0, 2, [0.0, 0.0])
 
 
 @pytest.mark.parametrize(
@@ -133,10 +143,30 @@ def test_equals_brute_force(seed: int, nodes: int, lanes: int, sync: int) -> Non
     found = simulate(plan, sync_ns=sync)
     assert {name: (start, end) for name, _, start, end in found.rows()} == brute_force(plan, sync)
     assert found.total_ns >= found.busy_ns.max()
-    assert (found.busy_ns + found.waiting_ns <= found.total_ns).all()
-    chain = found.critical_slices()
-    assert found.start_ns[found.index[chain[0]]] == 0
-    assert found.end_ns[found.index[chain[-1]]] == found.total_ns
+
+
+def waiting(plan: ProgramPlan, how: Callable[[str], tuple[str, ...]]) -> ProgramPlan:
+    """Every wait for a slice becomes `how` of its stage, `node/stage`."""
+    lanes = tuple(
+        tuple(
+            Entry(run=e.run, wait=tuple(dict.fromkeys(w for s in e.wait for w in how(s.split("#")[0])))) for e in lane
+        )
+        for lane in plan.lanes
+    )
+    return plan.model_copy(update={"lanes": lanes})
+
+
+@given(st.integers(0, 10**6), st.integers(1, 12), st.integers(1, 4), st.sampled_from([0, 1, 200]), st.booleans())
+def test_a_whole_stage_is_all_of_its_slices(seed: int, nodes: int, lanes: int, sync: int, contended: bool) -> None:
+    plan = random_program(seed, nodes, lanes)
+    count = {n.node: n.slices for n in plan.nodes}
+    listed = waiting(plan, lambda s: tuple(f"{s}#{i}" for i in range(count[s.split("/")[0]])))
+    whole = waiting(plan, lambda s: (f"{s}#*",))
+    contention = contention_of(Sharing(cores=tuple(lane // 2 for lane in range(lanes))), plan) if contended else None
+    found = simulate(whole, sync_ns=sync, contention=contention)
+    assert found.rows() == simulate(listed, sync_ns=sync, contention=contention).rows()
+    if not contended:
+        assert {name: (start, end) for name, _, start, end in found.rows()} == brute_force(listed, sync)
 
 
 def test_noise_is_fixed_by_its_seed() -> None:

@@ -1,6 +1,11 @@
 """What the tests of the loop kernels share: poisoned outputs, slices in shuffled order, comparison."""
 
+from collections.abc import Sequence
+
 import numpy as np
+
+from planner.graph.model import TensorType
+from planner.ops.base import Attrs, Mode, Signature, op_named, scratch_bytes
 
 SLICES = [1, 2, 3, 5]
 
@@ -9,8 +14,12 @@ def poisoned(*shape) -> np.ndarray:
     return np.full(shape, np.nan, np.float32)
 
 
-def scratch(size: int) -> np.ndarray:
-    """`size` bytes of NaN, aligned to 64 bytes, with a guard behind them that check_guard looks at."""
+def scratch(op: str, attrs: Attrs, shapes: Sequence[tuple[int, ...]], slices: int) -> np.ndarray:
+    """As many bytes as a plan reserves for a node with inputs of these shapes: NaN, aligned to 64 bytes, with a guard
+    behind them that check_guard looks at."""
+    known, inputs = op_named(op), tuple(TensorType(shape=shape) for shape in shapes)
+    signature = Signature(op, attrs, inputs, known.infer(attrs, inputs))
+    size = scratch_bytes(known.scratch(signature, Mode("loops", "rows", slices), {}))
     raw = np.full(size + 128, 0xFF, np.uint8)
     start = -raw.ctypes.data % 64
     return raw[start : start + size + 64]

@@ -19,8 +19,6 @@ void with_fusion(int64_t fusion, Call call) {
 
 extern "C" {
 
-int64_t bn_scratch(int64_t channels, int64_t slices) { return batch_norm_scratch_bytes(channels, slices); }
-
 // stage 2 is evaluation.
 void bn_forward(int64_t stage, int64_t fusion, int64_t rows, int64_t channels, const float* x, const float* residual,
                 float* y, const float* gamma, const float* beta, float* mean, float* inv_std, float* running_mean,
@@ -48,8 +46,6 @@ void bn_backward(int64_t stage, int64_t fusion, int64_t rows, int64_t channels, 
     if (stage == 1) batch_norm_backward_apply<f>(a, slice, slices, scratch);
   });
 }
-
-int64_t ln_scratch(int64_t columns, int64_t slices) { return layer_norm_scratch_bytes(columns, slices); }
 
 void ln_forward(const float* x, const float* gamma, const float* beta, float* y, float* mean, float* inv_std,
                 int64_t rows, int64_t columns, int64_t slice, int64_t slices) {

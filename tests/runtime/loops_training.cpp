@@ -18,8 +18,6 @@ void softmax(int64_t logarithm, const float* dy, const float* in, float* out, in
   else softmax_forward(in, out, columns, rows);
 }
 
-int64_t loss_scratch(int64_t slices) { return loss_scratch_bytes(slices); }
-
 void reduce_loss(const void* scratch, int64_t slices, int64_t sum, float* loss, float* scale, int64_t* bad_row) {
   loss_reduce(scratch, slices, sum ? LossReduction::sum : LossReduction::mean, loss, scale, bad_row);
 }

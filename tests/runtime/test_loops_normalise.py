@@ -1,6 +1,5 @@
 """Batch, layer and local response normalisation against PyTorch in float64."""
 
-import ctypes
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +8,9 @@ import torch
 import torch.nn.functional as F
 from build import compile_library
 from loops_cases import SLICES, assert_close, check_guard, poisoned, run_slices, scratch
+
+from planner.ops.layer_norm import LayerNormAttrs
+from planner.ops.normalization import BatchNormAttrs, BatchNormGradAttrs
 
 SHAPES = [(7, 3), (300, 10), (1030, 3), (260, 64), (37, 100), (530, 256), (33, 700), (10, 2048), (2000, 33)]
 
@@ -74,7 +76,7 @@ def test_batch_norm(lib, rows, channels, fusion, slices, in_place):
     source = residual.copy()
     if in_place and fusion >= 2:
         y = source
-    block = scratch(lib("bn_scratch", channels, slices, result=ctypes.c_int64))
+    block = scratch("batch_norm", BatchNormAttrs(), [x.shape, *[(channels,)] * 2], slices)
     stages = [
         lambda s, k=k: lib(
             "bn_forward",
@@ -112,7 +114,7 @@ def test_batch_norm(lib, rows, channels, fusion, slices, in_place):
     elif in_place:
         dx = gradient
     dgamma, dbeta = (poisoned(channels), poisoned(channels)) if affine else (None, None)
-    block = scratch(lib("bn_scratch", channels, slices, result=ctypes.c_int64))
+    block = scratch("batch_norm_backward", BatchNormGradAttrs(), [*[x.shape] * 2, *[(channels,)] * 4], slices)
     stages = [
         lambda s, k=k: lib(
             "bn_backward",
@@ -151,7 +153,7 @@ def test_batch_norm_far_from_zero(lib):
     """The pivot keeps the variance when the mean is a thousand times the deviation."""
     x = (1000 + np.random.default_rng(0).standard_normal((5000, 16))).astype(np.float32)
     y, mean, inv_std = poisoned(5000, 16), poisoned(16), poisoned(16)
-    block = scratch(lib("bn_scratch", 16, 2, result=ctypes.c_int64))
+    block = scratch("batch_norm", BatchNormAttrs(), [x.shape, (16,), (16,)], 2)
     run_slices(
         2,
         *[
@@ -173,7 +175,7 @@ def test_batch_norm_same_bits_when_repeated_and_in_place(lib):
         source = x.copy()
         y = source if in_place else poisoned(999, 48)
         mean, inv_std = poisoned(48), poisoned(48)
-        block = scratch(lib("bn_scratch", 48, 3, result=ctypes.c_int64))
+        block = scratch("batch_norm", BatchNormAttrs(), [x.shape, (48,), (48,)], 3)
         run_slices(
             3,
             *[
@@ -203,7 +205,8 @@ def test_layer_norm(lib, rows, columns, slices):
     assert_close(y, expected, 1e-6)
     expected.backward(tensor(dy).detach())
     dx, dgamma, dbeta = dy.copy(), poisoned(columns), poisoned(columns)
-    block = scratch(lib("ln_scratch", columns, slices, result=ctypes.c_int64)) if affine else None
+    shapes = [*[x.shape] * 2, (rows,), (rows,), (columns,)]
+    block = scratch("layer_norm_backward", LayerNormAttrs(), shapes, slices) if affine else None
     stages = [
         lambda s, k=k: lib(
             "ln_backward", k, dx, x, gamma, mean, inv_std, dx, dgamma, dbeta, rows, columns, s, slices, block

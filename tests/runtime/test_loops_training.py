@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from build import compile_library
 from loops_cases import SLICES, assert_close, check_guard, cut, poisoned, run_slices, scratch
 
+from planner.ops.loss import LossAttrs
+
 
 @pytest.fixture(scope="module")
 def lib():
@@ -38,7 +40,7 @@ def test_softmax(lib, rows, columns, logarithm, slices):
 
 
 def run_loss(lib, slices, stage, reduction):
-    block = scratch(lib("loss_scratch", slices, result=ctypes.c_int64))
+    block = scratch("mse_loss", LossAttrs(), [(4,), (4,)], slices)
     loss, scale, bad_row = poisoned(1), poisoned(1), np.zeros(1, np.int64)
     run_slices(slices, lambda s: stage(s, block))
     lib("reduce_loss", block, slices, int(reduction == "sum"), loss, scale, bad_row)

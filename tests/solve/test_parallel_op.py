@@ -253,6 +253,9 @@ def test_check_reads_what_a_plan_claims() -> None:
         {"op": "relu"},
     ):
         assert codes(group.model_copy(update=wrong)) == {"SP1440"}
+    cut = next(n.node for n in program.nodes if n.slices > 1)
+    whole = {"op": graph.program["predict"].node[cut].op, "nodes": (cut,)}
+    assert codes(group, group.model_copy(update=whole)) == {"SP1440"}
     with pytest.raises(UserError, match="SP1003"):
         from planner.cli.planning import parallel_options
 

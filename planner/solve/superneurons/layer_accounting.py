@@ -50,16 +50,6 @@ class Profile:
         return max(self.steps, key=lambda s: s.bytes)
 
 
-@dataclass(frozen=True)
-class InOut:
-    """The sets of section 3.2: tensors alive before and after a step."""
-
-    step: int
-    layer: str
-    before: tuple[str, ...]
-    after: tuple[str, ...]
-
-
 def profile(
     found: Layers, stage: Stage, strategy: Strategy = "cost", leaving: Collection[Kind] = (Kind.CONV,)
 ) -> Profile:
@@ -76,18 +66,6 @@ def profile(
     if stage in ("offload", "recompute"):
         lives.update(_offloaded(found, steps, uses, leaving))
     return Profile(stage, _by_layer(steps, lives, sizes), sum(len(r.tasks) for r in again))
-
-
-def in_out(found: Layers) -> tuple[InOut, ...]:
-    """In and out sets of every step under liveness alone."""
-    steps = profile(found, "liveness").steps
-    result = []
-    for index, step in enumerate(steps):
-        before = set(steps[index - 1].live) if index else set()
-        after = set(steps[index + 1].live) if index + 1 < len(steps) else set()
-        live = set(step.live)
-        result.append(InOut(step.step, step.layer, tuple(sorted(before & live)), tuple(sorted(live & after))))
-    return tuple(result)
 
 
 def offload_bytes(found: Layers) -> int:

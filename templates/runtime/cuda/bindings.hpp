@@ -22,7 +22,7 @@ inline nb::capsule create(int device, bool poison, bool record) {
   return guarded([&] {
     Executor* executor;
     {
-      const nb::gil_scoped_release released;
+      const WithoutGil released;
       executor = new Executor(device, poison, record);
     }
     return nb::capsule(executor, "stepplan", [](void* made) noexcept { delete static_cast<Executor*>(made); });
@@ -66,7 +66,7 @@ inline Ticket submit(const nb::capsule& handle, size_t program, const nb::tuple&
         targets.places.push_back(place_of(gradient, lasting));
     gpu::Scalars now;
     std::tie(now.seed, now.lr, now.step, now.update, now.held, now.hold) = moment;
-    const nb::gil_scoped_release released;
+    const WithoutGil released;
     return executor.submit(program, given, now, gradients.is_none() ? nullptr : &targets, {stream, shares});
   });
 }
@@ -75,7 +75,7 @@ inline nb::bytes wait(const nb::capsule& handle, Ticket ticket) {
   return guarded([&] {
     std::array<std::byte, 8> result;
     {
-      const nb::gil_scoped_release released;
+      const WithoutGil released;
       result = executor_of(handle).wait(ticket);
     }
     return nb::bytes(result.data(), result.size());
@@ -133,7 +133,7 @@ inline void bind(nb::module_& module) {
   module.def("wait", wait);
   module.def("synchronize", [](const nb::capsule& handle) {
     guarded([&] {
-      const nb::gil_scoped_release released;
+      const WithoutGil released;
       executor_of(handle).synchronize();
     });
   });

@@ -118,7 +118,7 @@ nb::list offers(const std::string& described, const std::string& kind, const Con
 template <class Body>
 auto apart(const Body& body) {
   return guarded([&] {
-    const nb::gil_scoped_release released;
+    const WithoutGil released;
     return body();
   });
 }

@@ -8,7 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.solve.memory.room import Lifetimes, Room
+from planner.solve.liveness import liveness
+from planner.solve.memory.room import Lifetimes, Room, lifetimes
+from planner.units import align
+from tests.graphs import small_net
+from tests.rewrites import Rewriter
 
 
 def lives(touches: dict[str, tuple[str, ...]], size: dict[str, int], always: int = 0) -> Lifetimes:
@@ -51,6 +55,25 @@ def test_bytes_are_free_when_the_last_that_needs_them_ends() -> None:
     assert room.free_at("c", 3.0, 16) == 15.0
     assert room.free_at("c", 16.0, 16) == 16.0
     assert room.free_at("c", 3.0, 8) == inf
+
+
+@pytest.mark.parametrize("keep", [(), ("conv1.y",)])
+def test_lifetimes_are_those_of_blocks(keep: tuple[str, ...]) -> None:
+    rewriter = Rewriter(small_net(), 1)
+    graph, schedules = rewriter.graph, rewriter.schedules
+    blocks = liveness(graph, schedules, keep).blocks
+    first = 0
+    for program in graph.programs:
+        nodes = schedules[program.name].order
+        for elsewhere in (set[str](), {"bn1.y"}, {b.id for b in blocks}):
+            counted = [b for b in blocks if b.id not in elsewhere]
+            expected = [
+                sum(align(b.size) for b in counted if b.lower <= first + at < b.upper) for at in range(len(nodes) + 1)
+            ]
+            found = lifetimes(graph, schedules, program.name, keep, elsewhere)
+            assert found.alive.tolist() == expected
+            assert found.peak == max(expected)
+        first += len(nodes) + 1
 
 
 @given(seed=st.integers(0, 10**6))

@@ -11,7 +11,6 @@ from planner.solve.superneurons.layer_accounting import (
     STAGES,
     Profile,
     Stage,
-    in_out,
     offload_bytes,
     profile,
     published_offload_bytes,
@@ -108,19 +107,30 @@ def fan() -> Layers:
 
 
 def test_in_and_out_sets_by_hand() -> None:
-    sets = {s.layer: s for s in in_out(fan())}
-    assert sets["conv"].before == () and sets["conv"].after == ("conv",)
+    """Section 3.2: what is alive before a step and after it, of what is alive in it."""
+    live = {s.layer: set(s.live) for s in profile(fan(), "liveness").steps}
+    layers = list(live)
+
+    def before(layer: str) -> set[str]:
+        at = layers.index(layer)
+        return live[layers[at - 1]] & live[layer] if at else set()
+
+    def after(layer: str) -> set[str]:
+        at = layers.index(layer)
+        return live[layer] & live[layers[at + 1]] if at + 1 < len(layers) else set()
+
+    assert before("conv") == set() and after("conv") == {"conv"}
     # The convolution's output serves the fork only; the softmax's is overwritten by its gradient.
-    assert sets["fork"].after == ("fork",)
-    assert sets["join"].before == ("fork", "left", "right")
-    assert sets["softmax"].after == ("fork", "join", "left", "right", "softmax")
-    assert sets["fc.backward"].after == ("fork", "gradient:join", "left", "right")
+    assert after("fork") == {"fork"}
+    assert before("join") == {"fork", "left", "right"}
+    assert after("softmax") == {"fork", "join", "left", "right", "softmax"}
+    assert after("fc.backward") == {"fork", "gradient:join", "left", "right"}
     # The join passes its gradient on to both activations: only the last one to read it may write over it.
-    assert sets["join.backward"].after == ("fork", "gradient:join", "left", "right")
-    assert sets["right.backward"].after == ("fork", "gradient:fork@right", "gradient:join", "left")
-    assert sets["left.backward"].after == ("gradient:fork@right", "gradient:join")
-    assert sets["fork.backward"].after == ("gradient:fork@right",)
-    assert sets["conv.backward"].after == ()
+    assert after("join.backward") == {"fork", "gradient:join", "left", "right"}
+    assert after("right.backward") == {"fork", "gradient:fork@right", "gradient:join", "left"}
+    assert after("left.backward") == {"gradient:fork@right", "gradient:join"}
+    assert after("fork.backward") == {"gradient:fork@right"}
+    assert after("conv.backward") == set()
 
 
 def test_a_route_enters_a_join_last() -> None:
