@@ -149,6 +149,13 @@ def test_both_visits_share_a_budget(script: Script) -> None:
     assert script.budgets == pytest.approx([profiling.VISIT_S / profiling.MEASUREMENTS] * len(script.budgets))
 
 
+@pytest.mark.parametrize("cores", [4, 16])
+def test_a_budget_is_kept_on_many_lanes(script: Script, cores: int) -> None:
+    """Sixteen cores have five counts to try, in two orders of lanes. Each visit takes its time warm and cold."""
+    profiled(cores, budget_s=48.0)
+    assert 0.1 * 48.0 < 2 * sum(script.budgets) <= 48.0
+
+
 class Interrupted(Exception):
     pass
 
