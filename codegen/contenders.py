@@ -8,11 +8,12 @@ disturbance adds are looked at once more, together with the winners, after all o
 import math
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
-from codegen.facts import facts, implementations
+from codegen.facts import Refused, facts, implementations
 from codegen.instructions import usable, width
 from codegen.measure import Bench, Progress
 from codegen.profile_cases import Case
@@ -76,8 +77,21 @@ def choose(
         bench.close()
     for cases, took in zip(contests, times, strict=True):
         finalists += [Finalist(cases[i].signature, cases[i].mode) for i in _winners(cases, took)]
+    finalists += [f for s in todo if (f := _on_one_lane(s, [f for f in finalists if f.signature == s], target))]
     place = {signature.text: number for number, signature in enumerate(todo)}
     return sorted(finalists, key=lambda f: place[f.signature.text])
+
+
+def _on_one_lane(signature: Signature, finalists: Sequence[Finalist], target: Target) -> Finalist | None:
+    """The library's favourite for the whole of it, where it has none of the finalists but for parts: plans for one
+    lane, and those that give a node one, need a time."""
+    for finalist in finalists:
+        with suppress(Refused):
+            facts(signature, finalist.at(1))
+            return None
+    alone = finalists[0].at(1)._replace(implementation="")
+    names = _worth_timing(usable(implementations(signature, alone), target))
+    return Finalist(signature, alone._replace(implementation=names[0]))
 
 
 def _times(contests: Sequence[Sequence[Case]], bench: Bench, budget_s: float, progress: Progress) -> list[list[float]]:

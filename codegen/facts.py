@@ -24,10 +24,13 @@ _DIMS = {"batch": 0, "rows": 1, "channels": 2, "tiles": 3, "depth": 4}
 _TEXT = 8192
 
 
+class Refused(InternalError):
+    """The library has no such kernel. Of a mode without an implementation's name: the op should not offer it."""
+
+
 def facts(signature: Signature, mode: Mode) -> Facts:
     """packed_bytes, scratch_bytes (largest slice), partial_bytes (all slices), and into which blocks weights are packed
-    (ops/stored.py), without zeros; {} for ops that no library computes. InternalError: the library refuses the mode,
-    which the op then should not offer."""
+    (ops/stored.py), without zeros; {} for ops that no library computes. Refused: the library has no such kernel."""
     if mode.kernel != "onednn":
         return {}
     sizes = (ctypes.c_int64 * 5)()
@@ -75,7 +78,7 @@ def _ask(signature: Signature, mode: Mode, what: str, *more: object) -> str:
     code = function(*head, _integers(shape), ctypes.c_int(dim), ctypes.c_int(mode.slices), *more, text, _TEXT)
     answer = text.value.decode(errors="replace")
     if code:
-        raise InternalError(f"{mode.text()} of {signature.text}: {answer}")
+        raise Refused(f"{mode.text()} of {signature.text}: {answer}")
     return answer
 
 

@@ -23,7 +23,7 @@ from codegen.load import require_processor
 from codegen.measure import Progress
 from codegen.smt import smt_gain
 from codegen.visits import visit_twice
-from planner.costs.hill_climb import default_interval, hill_climb
+from planner.costs.hill_climb import counts_to_try, default_interval, hill_climb
 from planner.costs.table import CostTable, started
 from planner.graph.model import Graph
 from planner.graph.precision import is_mixed
@@ -35,7 +35,9 @@ VISITS = 2
 VISIT_S = 1.0
 """Seconds for a visit of a signature where no budget is given."""
 MEASUREMENTS = 12
-"""Among which a signature's time is divided: a few modes and slice counts, warm and cold."""
+"""Among which a signature's time is divided: a few modes at FEW_COUNTS slice counts each, warm and cold."""
+FEW_COUNTS = 2
+"""Where lanes are more, or have two orders, so are measurements, and a budget is divided among those."""
 
 
 def profile(
@@ -66,11 +68,15 @@ def profile(
     if not unfinished:
         save(table)
         return table
-    seconds = (budget_s or VISITS * VISIT_S * len(unfinished)) / len(unfinished) / VISITS / MEASUREMENTS
-    finalists = choose(todo, target, cpus, seconds, progress)
     steps = 1 if every_count else interval or default_interval(len(cpus))
+    affinities = list(_affinities(target, cpus))
+    seconds = VISIT_S / MEASUREMENTS
+    if budget_s:
+        climbs = len(affinities) * len(counts_to_try(len(cpus), len(cpus), steps)) / FEW_COUNTS
+        seconds = budget_s / len(unfinished) / VISITS / MEASUREMENTS / max(1, climbs)
+    finalists = choose(todo, target, cpus, seconds, progress)
     search = _everything if every_count else hill_climb
-    for affinity, order in _affinities(target, cpus):
+    for affinity, order in affinities:
         table = visit_twice(
             finalists, unfinished, target, order, affinity, steps, search, seconds, table, progress, save
         )

@@ -21,7 +21,9 @@ from planner.plan.schema import (
     PoolUse,
     ProgramPlan,
     slice_name,
+    stage_name,
 )
+from planner.solve.clocks import COMPACT
 from planner.target.model import Target
 from planner.target.text import target_hash
 from planner.units import align
@@ -125,10 +127,13 @@ def case_node(name: str, case: Case, memory: Memory, phase: str = "forward") -> 
 
 
 def stage_entries(planned: NodePlan) -> list[list[Entry]]:
-    """What each slice's lane runs, stage after stage; between two stages everybody waits for everybody."""
+    """What each slice's lane runs, stage after stage; between two stages everybody waits for everybody, as plans write
+    it: for as many slices as on a large machine, lists of them would take compilers minutes."""
 
     def wait(stage: int, own: int) -> tuple[str, ...]:
         others = [i for i in range(planned.slices) if i != own]
+        if stage and len(others) >= COMPACT:
+            return (stage_name(planned.node, stage - 1),)
         return tuple(slice_name(planned.node, stage - 1, i) for i in others) if stage else ()
 
     stages = range(planned.stages)

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 
 from codegen.contenders import Finalist
-from codegen.facts import facts
+from codegen.facts import Refused, facts
 from codegen.measure import Bench, Progress, Sampled, quicker
 from codegen.profile_cases import Case
 from planner.costs.hill_climb import counts_to_try, interpolate
@@ -42,20 +42,21 @@ def visit_twice(
 ) -> CostTable:
     """The table with the finalists' times on these lanes, and with second visits to whatever of the `signatures` an
     interrupted profile visited once. Finalists of a signature follow each other. `budget_s`: for one measurement."""
-    facts_of = functools.cache(facts)
     first = _left_over(table, signatures, affinity, len(cpus), finalists)
-    counts = {f: counts_to_try(f.widest.slices, len(cpus), interval) for f in (*first, *finalists)}
-    counts |= {f: tuple(sorted({*counts[f], *sampled})) for f, sampled in first.items()}
+    tried = {f: counts_to_try(f.widest.slices, len(cpus), interval) for f in (*first, *finalists)}
+    tried |= {f: tuple(sorted({*tried[f], *sampled})) for f, sampled in first.items()}
+    counts = {f: tuple(c for c in t if _facts(f.signature, f.at(c)) is not None) for f, t in tried.items()}
     index: dict[tuple[str, Mode], int] = {}
     cases: list[Case] = []
-    for finalist, tried in counts.items():
-        for count in tried:
+    for finalist, offered in counts.items():
+        for count in offered:
             mode = finalist.at(count)
             index[finalist.signature.text, mode] = len(cases)
-            cases.append(Case(finalist.signature, mode, facts_of(finalist.signature, mode)))
+            cases.append(Case(finalist.signature, mode, _facts(finalist.signature, mode) or {}))
     with tempfile.TemporaryDirectory(prefix="stepplan-profile-") as folder:
         bench = Bench(cases, target, cpus, Path(folder) / "round2")
         last_save, handoffs, crossings = time.monotonic(), list[float](), list[Crossing]()
+        found: list[CostEntry] = []
         visits = [(f, False) for f in finalists] + [(f, True) for f in counts]
         for number, (finalist, again) in enumerate(visits):
             signature = finalist.signature
@@ -66,13 +67,14 @@ def visit_twice(
             case_of = {count: index[signature.text, finalist.at(count)] for count in counts[finalist]}
             sampled = _visit(bench, case_of, search, budget_s, first[finalist] if again else {})
             first[finalist] = sampled
-            table = table.with_entries(_entries(finalist, sampled, facts_of, affinity, provisional=not again))
+            found += _entries(finalist, sampled, affinity, provisional=not again)
             # A signature of which a part was saved would pass for a measured one when profiling goes on.
             whole = number + 1 == len(visits) or visits[number + 1][0].signature != signature
             if whole and time.monotonic() - last_save > SAVE_EVERY_S:
-                save(table)
+                save(table.with_entries(found))
                 last_save = time.monotonic()
         bench.close()
+    table = table.with_entries(found)
     # Where no two stages were seen: in a tight loop.
     signals: list[float] = [*bench.sync_ns] or [h for h in handoffs if h > 0]
     if signals:
@@ -101,6 +103,17 @@ def _left_over(
     return {Finalist(known[text], m._replace(slices=max(v))): v for (text, m), v in visited.items()}
 
 
+@functools.cache
+def _facts(signature: Signature, mode: Mode) -> Facts | None:
+    """None: the library has this implementation for slices of other sizes only. Asked again for every affinity."""
+    try:
+        return facts(signature, mode)
+    except Refused:
+        if not mode.implementation:
+            raise
+        return None
+
+
 def _visit(
     bench: Bench, case_of: Mapping[int, int], search: Search, budget_s: float, earlier: Mapping[int, Sampled]
 ) -> dict[int, Sampled]:
@@ -122,27 +135,24 @@ def _visit(
 
 
 def _entries(
-    finalist: Finalist,
-    sampled: Mapping[int, Sampled],
-    facts_of: Callable[[Signature, Mode], Facts],
-    affinity: str,
-    provisional: bool,
+    finalist: Finalist, sampled: Mapping[int, Sampled], affinity: str, provisional: bool
 ) -> Iterator[CostEntry]:
-    """The measured counts, and linear interpolations for those between them."""
+    """The measured counts, and linear interpolations for those between them, of as many stages: one slice needs no
+    reduction, and others more pieces. Counts that no kernel offers, or that lie beyond those of as many stages, are
+    left out."""
     signature = finalist.signature
-    for count in range(1, max(sampled) + 1):
+    for count in range(min(sampled), max(sampled) + 1):
         mode = finalist.at(count)
-        measured = sampled.get(count)
-        near = measured or sampled[max(c for c in sampled if c < count)]
-        sizes = facts_of(signature, mode)
-        if measured:
-            warm, cold = measured.warm_ns, measured.cold_ns
-        else:
-            stages = range(len(near.warm_ns))
-            warm = tuple(interpolate({c: s.warm_ns[i] for c, s in sampled.items()}, count) for i in stages)
-            cold = tuple(interpolate({c: s.cold_ns[i] for c, s in sampled.items()}, count) for i in stages)
-        if len(warm) != op_named(signature.op).stage_count(signature, mode, sizes):
-            continue  # one slice needs no reduction, so its stages cannot be interpolated with the others'
+        measured, sizes = sampled.get(count), _facts(signature, mode)
+        if sizes is None:
+            continue
+        stages = range(op_named(signature.op).stage_count(signature, mode, sizes))
+        alike = {c: s for c, s in sampled.items() if len(s.warm_ns) == len(stages)}
+        if not alike or not min(alike) <= count <= max(alike):
+            continue
+        near = alike[max(c for c in alike if c <= count)]
+        warm = tuple(interpolate({c: s.warm_ns[i] for c, s in alike.items()}, count) for i in stages)
+        cold = tuple(interpolate({c: s.cold_ns[i] for c, s in alike.items()}, count) for i in stages)
         yield CostEntry(
             signature=signature.text,
             kernel=mode.kernel,

@@ -8,7 +8,7 @@ stage: one counter instead of as many waits as there are lanes.
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
@@ -56,6 +56,10 @@ class Placement(Frozen):
     """How a convolution's weights lie there, where kernels are to find them packed (ops/stored.py); empty: plainly."""
 
 
+MOST_STRAINED: Final = 1e6
+"""No kernel is slower on bytes out of the caches than so many plain loops."""
+
+
 class Crossed(Frozen):
     """Bytes of a slice that lie in another lane's caches (solve/crossing.py)."""
 
@@ -63,7 +67,7 @@ class Crossed(Frozen):
     """Read or written over, and written by another lane last."""
     reclaimed: Natural
     """Written over, and read by another lane since they were written."""
-    factor: Annotated[float, Field(ge=1, le=1e6)] = 1.0
+    factor: Annotated[float, Field(ge=1, le=MOST_STRAINED)] = 1.0
     """How many times as much a byte out of the caches costs this kernel as a plain loop."""
 
 

@@ -29,7 +29,7 @@ from planner.graph.model import Graph, Node
 from planner.ops.base import op_named
 from planner.ops.signature import signature_of
 from planner.plan.crossing import Crossing
-from planner.plan.schema import Crossed
+from planner.plan.schema import MOST_STRAINED, Crossed
 from planner.solve.liveness import Liveness, scratch_id
 from planner.solve.schedule import Schedule
 from planner.solve.touched import Part, touches_of
@@ -193,7 +193,8 @@ class _Walk:
         for stage, crossed in enumerate(stages):
             size = max((sum(map(_count, (*t.reads, *t.writes))) for t in self.touches(stage)), default=0) * LINE
             more = (entry.cold_ns[stage] - entry.warm_ns[stage]) / max(1, size) * 1024
-            found.append(crossed.model_copy(update={"factor": round(max(1.0, more / costs.stream_ns), 2)}))
+            factor = min(max(1.0, more / costs.stream_ns), MOST_STRAINED)
+            found.append(crossed.model_copy(update={"factor": round(factor, 2)}))
         return tuple(found)
 
     def _lines(self, part: Part, row: int) -> Lines:

@@ -1,19 +1,22 @@
 """What is timed is what steps do: rows all over a table, and two threads of one core."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from codegen import smt
+from codegen import measure, smt
 from codegen.facts import facts
 from codegen.measure import AWAKE_NS, Bench, handovers
-from codegen.profile_cases import Case
+from codegen.native import native_module
+from codegen.profile_cases import Case, case_programs
 from planner.costs.table import CostEntry, CostTable
 from planner.graph.model import DType, TensorType
 from planner.ops.base import Mode, Signature, op_named
 from planner.target.detect import detect
 from planner.target.model import Core
+from tests.codegen.plans import target_of
 
 
 def whole_numbers(name: str, dim: str, inputs: tuple[TensorType, ...], folder: Path) -> tuple[int, list[np.ndarray]]:
@@ -69,6 +72,41 @@ def test_only_lanes_that_are_awake_tell_what_a_signal_takes() -> None:
     assert handovers([slept, second]) == []
     assert handovers([slept, second, [(late + 300, late + 310), (late + 360, late + 370)]]) == [200]
     assert handovers([first]) == []
+
+
+class Unpinned:
+    """An executor of more lanes than this machine has processors."""
+
+    def __init__(self, native: Any) -> None:
+        self.native = native
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.native, name)
+
+    def create(self, pin: bool, poison: bool) -> Any:
+        return self.native.create(False, poison)
+
+
+def test_stages_of_many_slices_follow_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits for all of a stage are one, as in plans: lists of them are what a compiler takes minutes for."""
+    monkeypatch.setattr(measure, "native_module", lambda folder: Unpinned(native_module(folder)))
+    op, lanes = op_named("linear_backward_weights"), 7
+    shapes = TensorType(shape=(700, 8)), TensorType(shape=(700, 8))
+    signature = Signature(op.name, op.attrs_type(), shapes, op.infer(op.attrs_type(), shapes))
+    modes = [Mode("onednn", "depth", slices) for slices in (2, lanes)]
+    cases = [Case(signature, mode, facts(signature, mode)) for mode in modes]
+    target = target_of(lanes)
+    _, plan = case_programs(cases, target, target.lanes()).plan(2**20)
+    waits = [[e.wait for e in p.lanes[0]] for p in plan.programs]
+    assert waits == [[(), ("case0/0#1",)], [(), ("case1/0#*",)]]
+    bench = Bench(cases, target, target.lanes(), tmp_path)
+    try:
+        for _ in range(20):
+            assert len(bench._run(1, 0)) == 2
+            first, second = zip(*(lane for lane in bench._native.spans(bench._handle, 1) if lane), strict=True)
+            assert len(first) == lanes and max(end for _, end in first) <= min(start for start, _ in second)
+    finally:
+        bench.close()
 
 
 def test_gain_of_second_threads() -> None:

@@ -11,14 +11,15 @@ import pytest
 from codegen import contenders, visits
 from codegen import profile as profiling
 from codegen.contenders import Finalist, choose
+from codegen.facts import Refused
 from codegen.measure import Sampled, quicker
 from codegen.profile_cases import Case
 from codegen.visits import visit_twice
 from planner.costs.hill_climb import hill_climb
 from planner.costs.table import CostTable, read_costs, write_costs
-from planner.graph.model import Attrs, DType, TensorType
-from planner.ops.base import Mode, Signature, op_named
-from planner.ops.conv import ConvAttrs
+from planner.graph.model import Attrs, DType, Layout, TensorType
+from planner.ops.base import Facts, Mode, Signature, op_named
+from planner.ops.conv import ConvAttrs, ConvGradAttrs
 from planner.ops.optimizer import SgdAttrs
 from planner.ops.signature import signatures_of
 from planner.ops.streaming import STREAMS, UPDATE_STREAMS
@@ -148,6 +149,13 @@ def test_both_visits_share_a_budget(script: Script) -> None:
     assert script.budgets == pytest.approx([profiling.VISIT_S / profiling.MEASUREMENTS] * len(script.budgets))
 
 
+@pytest.mark.parametrize("cores", [4, 16])
+def test_a_budget_is_kept_on_many_lanes(script: Script, cores: int) -> None:
+    """Sixteen cores have five counts to try, in two orders of lanes. Each visit takes its time warm and cold."""
+    profiled(cores, budget_s=48.0)
+    assert 0.1 * 48.0 < 2 * sum(script.budgets) <= 48.0
+
+
 class Interrupted(Exception):
     pass
 
@@ -232,6 +240,89 @@ def test_a_climb_that_a_disturbance_ended_goes_on(script: Script) -> None:
     script.begin(lambda case, before: 3.0 if case.mode.slices < 3 and before == 0 else 1.0 + (case.mode.slices == 4))
     climbed()
     assert {mode.slices: count for (_, mode), count in script.visits.items()} == {1: 2, 2: 2, 3: 2, 4: 2, 8: 2}
+
+
+def backward_weights(images: int) -> Signature:
+    """Of a convolution of one tap, whose slices of the batch each have a partial sum."""
+    x, dy = (TensorType(shape=(images, c, 7, 7), layout=Layout.CHANNELS_LAST) for c in (64, 32))
+    attrs = ConvGradAttrs(shape=(32, 64, 1, 1))
+    outputs = op_named("conv2d_backward_weights").infer(attrs, (x, dy))
+    return Signature("conv2d_backward_weights", attrs, (x, dy), outputs)
+
+
+def visited(finalists: list[Finalist], lanes: int, interval: int) -> CostTable:
+    target, signatures = target_of(lanes), list(dict.fromkeys(f.signature for f in finalists))
+    return visit_twice(
+        finalists,
+        signatures,
+        target,
+        target.lanes(lanes),
+        "compact",
+        interval,
+        hill_climb,
+        0.1,
+        CostTable(target=target.name, fingerprint=""),
+        lambda what, done, total: None,
+        lambda table: None,
+    )
+
+
+def test_counts_between_those_of_as_many_stages_are_interpolated(script: Script) -> None:
+    """One slice adds no partial sums up. On eight lanes 1, 5 and 8 slices are timed: what lies between 1 and 5 is not
+    known, between 5 and 8 it is."""
+    mode = Mode("onednn", "batch", 8, "matmul/gemm:jit:f32")
+    found = {e.slices: e for e in visited([Finalist(backward_weights(8), mode)], 8, 4).entries}
+    assert {c: e.source for c, e in found.items()} == {
+        1: "measured",
+        5: "measured",
+        6: "interpolated",
+        7: "interpolated",
+        8: "measured",
+    }
+    assert [len(found[c].cold_ns) for c in found] == [1, 2, 2, 2, 2]
+    first, last = (found[c].cold_ns[1] for c in (5, 8))
+    assert found[6].cold_ns[1] == pytest.approx(first + (last - first) / 3)
+
+
+def test_counts_of_which_the_library_has_no_such_kernel_are_left_out(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has depends on how large the slices are."""
+
+    def some(signature: Signature, mode: Mode) -> Facts:
+        if mode.slices in (5, 10):
+            raise Refused(mode.text())
+        return {}
+
+    monkeypatch.setattr(visits, "facts", some)
+    table = visited([Finalist(embedding(), Mode("onednn", "positions", 16, "some"))], 16, 4)
+    assert [e.slices for e in table.entries if e.source == "measured"] == [1, 9, 13, 16]
+    assert [e.slices for e in table.entries] == [c for c in range(1, 17) if c not in (5, 10)]
+
+
+def test_something_runs_on_one_lane(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    def some(signature: Signature, mode: Mode) -> Facts:
+        if mode.implementation == "parts" and mode.slices == 1:
+            raise Refused(mode.text())
+        return {}
+
+    monkeypatch.setattr(contenders, "facts", some)
+    monkeypatch.setattr(contenders, "implementations", lambda s, mode: ("parts",) if mode.slices > 1 else ("whole",))
+    found = choose([backward_weights(8)], target_of(8), range(8), 0.1, lambda what, *report: None)
+    assert [f.widest for f in found if f.widest.slices == 1] == [Mode("onednn", "batch", 1, "whole")]
+    monkeypatch.setattr(contenders, "facts", lambda signature, mode: {})
+    found = choose([backward_weights(8)], target_of(8), range(8), 0.1, lambda what, *report: None)
+    assert {f.widest.implementation for f in found} == {"parts"}
+
+
+def test_entries_are_sorted_into_the_table_when_it_is_saved(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not after every visit: on many lanes a table is long, and so is the list of visits."""
+    sorted_in = []
+    with_entries = CostTable.with_entries
+    monkeypatch.setattr(visits, "SAVE_EVERY_S", 3600.0)
+    monkeypatch.setattr(CostTable, "with_entries", lambda *given: sorted_in.append(1) or with_entries(*given))
+    profiled(8)
+    assert script.visits.total() > 50 and len(sorted_in) <= 2
 
 
 NAMES = ("one", "two", "three", "four", "five")
