@@ -236,6 +236,7 @@ HOSTILE = (
     "a" * 300,
     "д",
     "$(true)",
+    'a"""\nimport os\n"""',
 )
 
 
@@ -251,6 +252,15 @@ def test_hostile_names_in_graphs(where: str, name: str, files: Files) -> None:
         (document["values"] if where == "value" else document["programs"][0]["nodes"])[0]["id"] = name
     files.graph.write_text(json.dumps(document))
     fails("SP1008", *plan_arguments(files))
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_names_of_plans(name: str, files: Files) -> None:
+    plan = files.plan / "plan.json"
+    document = json.loads(plan.read_text())
+    document["name"] = name
+    plan.write_text(json.dumps(document))
+    fails("SP1401", "check", "--accept-edits", files.plan)
 
 
 @pytest.mark.parametrize("name", [n for n in HOSTILE if n])
