@@ -194,7 +194,9 @@ def test_bad_options(files: Files) -> None:
     pins.write_text(f'[slices]\n"{"fc1" * 2000}" = 1\n')
     fails("SP1302", *plan_arguments(files, "--pins", pins))
     pins.write_text('[threads]\n"fc1" = 1\n')
-    fails("SP1303", *plan_arguments(files, "--pins", pins))
+    told = fails("SP1303", *plan_arguments(files, "--pins", pins))
+    assert "pins.toml: threads: Extra inputs are not permitted\n  fix:" in told
+    assert "nowhere.toml: No such file" in fails("SP1303", *plan_arguments(files, "--pins", "nowhere.toml"))
     assert not (files.folder / "out").exists()
 
 
