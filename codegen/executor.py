@@ -226,10 +226,21 @@ class Executor:
             everything = self._state.read_all()
             return {name: torch.from_numpy(everything[name]) for name in self._state.module_names()}
 
+    def loss_state_dict(self) -> dict[str, Any]:
+        """What the `load_state_dict` of a loss that is a module takes, strictly: its parameters, trained or not, and
+        buffers. Empty where it has none. Needs PyTorch (SP1012)."""
+        from planner.frontends.torch_program import import_torch
+
+        torch = import_torch()
+        with self._lock:
+            self._require_open()
+            everything = self._state.read_all()
+            return {name: torch.from_numpy(everything[n]) for name, n in self._state.loss_names().items()}
+
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> IncompatibleKeys:
         """Take over parameters and states: from `state_dict` of this or another executor (training goes on with the
-        same bits), or from a PyTorch module (optimizer state then stays as it is). Returns the names that
-        did not fit, as PyTorch does: none but with `strict=False`.
+        same bits), or from a PyTorch module (what the optimizer or a loss keeps then stays as it is). Returns the names
+        that did not fit, as PyTorch does: none but with `strict=False`.
 
         SP1611: names are missing or unknown (only with `strict`), or a shape or type differs. SP1610: its seed or
         learning rate is none. Nothing has changed then.

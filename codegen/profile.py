@@ -64,7 +64,7 @@ def profile(
     cpus = target.lanes(lanes)
     table = _with_wishes(started(table, target), signatures_of(graphs))
     todo = [s for s in signatures_of(graphs) if not _complete(table, s, len(cpus))]
-    unfinished = [s for s in signatures_of(graphs) if s in todo or _visited_once(table, s, len(cpus))]
+    unfinished = to_visit(graphs, table, len(cpus))
     if not unfinished:
         save(table)
         return table
@@ -83,6 +83,11 @@ def profile(
     table = _with_peaks(table, unfinished)
     gain = smt_gain(target, table, unfinished)
     return table if gain is None else table.model_copy(update={"smt_gain": round(gain, 3)})
+
+
+def to_visit(graphs: Sequence[Graph], table: CostTable, lanes: int) -> list[Signature]:
+    """Signatures of the graphs that the table lacks, or that an interrupted profile visited once."""
+    return [s for s in signatures_of(graphs) if not _complete(table, s, lanes) or _visited_once(table, s, lanes)]
 
 
 def _with_wishes(table: CostTable, signatures: Sequence[Signature]) -> CostTable:

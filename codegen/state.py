@@ -27,7 +27,7 @@ class IncompatibleKeys(NamedTuple):
     """What of a state was not taken over, as PyTorch tells it."""
 
     missing_keys: list[str]
-    """Of the plan; optimizer state only where the state has some."""
+    """Of the plan; what the optimizer or a loss keeps only where the state has some of it."""
     unexpected_keys: list[str]
 
 
@@ -44,7 +44,7 @@ class State:
         store: Callable[[Value, Array], None] | None = None,
         layouts: Mapping[str, Stored] = NO_LAYOUTS,
     ) -> None:
-        self._view, self._store, self._layouts = view, store, layouts
+        self._view, self._store, self._layouts, self._loss = view, store, layouts, graph.loss_prefix
         self.values = tuple(v for v in graph.values if v.role in PERSISTENT)
         self.by_name = {v.name or v.id: v for v in self.values}
         self.trained = {v: graph.value[v].name or v for v in trained_parameters(graph)}
@@ -74,9 +74,18 @@ class State:
         return found | counters | {name: data.copy() for name, data in self.fixed.items()}
 
     def module_names(self) -> list[str]:
-        """Names of the framework's module: neither the optimizer's states nor what the model's code fixes."""
+        """Names of the framework's module: neither the optimizer's states, nor what the model's code fixes, nor the
+        loss's."""
         own = [n for n, v in self.by_name.items() if v.id not in self.slots and not v.constant]
-        return [*own, *self._aliases, *self._counters, *self.fixed]
+        return [n for n in (*own, *self._aliases, *self._counters, *self.fixed) if not self._of_loss(n)]
+
+    def loss_names(self) -> dict[str, str]:
+        """Name within the loss -> name here, of all that a loss saves."""
+        found = (*(n for n, v in self.by_name.items() if v.id not in self.slots), *self._aliases, *self._counters)
+        return {n.removeprefix(self._loss): n for n in (*found, *self.fixed) if self._of_loss(n)}
+
+    def _of_loss(self, name: str) -> bool:
+        return bool(self._loss) and name.startswith(self._loss)
 
     def read(self, value: Value) -> Array:
         """A copy in the logical shape, contiguous; of bfloat16, which NumPy lacks, in float32."""
@@ -151,9 +160,9 @@ class State:
 
     def _incompatible(self, tensors: Mapping[str, Array]) -> IncompatibleKeys:
         unknown = sorted(k for k in tensors if k not in self.by_name)
-        missing = sorted(
-            n for n, v in self.by_name.items() if n not in tensors and v.id not in self.slots and not v.constant
-        )
+        with_loss = any(map(self._of_loss, tensors))
+        needed = (n for n, v in self.by_name.items() if v.id not in self.slots and not v.constant)
+        missing = sorted(n for n in needed if n not in tensors and (with_loss or not self._of_loss(n)))
         slots = {n for n, v in self.by_name.items() if v.id in self.slots}
         if slots & tensors.keys():
             missing += sorted(slots - tensors.keys())

@@ -150,7 +150,8 @@ def read_json(path: Path | str, what: str) -> dict[str, Any]:
             data.decode(), parse_constant=_refuse, parse_float=_finite, object_pairs_hook=_different_keys
         )
     except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, numbers of thousands of digits
-        raise UserError("SP1701", f"{what} {file} is not complete JSON: {error}", fix) from error
+        corrected = f"correct what is named, or make the {what} again with stepplan"
+        raise UserError("SP1701", f"{what} {file} is not valid JSON: {error}", corrected) from error
     if not isinstance(document, dict):
         raise UserError("SP1701", f"{what} {file} is not a JSON object", fix)
     _require_shallow(document, f"{what} {file}", fix)

@@ -194,7 +194,9 @@ def test_bad_options(files: Files) -> None:
     pins.write_text(f'[slices]\n"{"fc1" * 2000}" = 1\n')
     fails("SP1302", *plan_arguments(files, "--pins", pins))
     pins.write_text('[threads]\n"fc1" = 1\n')
-    fails("SP1303", *plan_arguments(files, "--pins", pins))
+    told = fails("SP1303", *plan_arguments(files, "--pins", pins))
+    assert "pins.toml: threads: Extra inputs are not permitted\n  fix:" in told
+    assert "nowhere.toml: No such file" in fails("SP1303", *plan_arguments(files, "--pins", "nowhere.toml"))
     assert not (files.folder / "out").exists()
 
 
@@ -236,6 +238,7 @@ HOSTILE = (
     "a" * 300,
     "д",
     "$(true)",
+    'a"""\nimport os\n"""',
 )
 
 
@@ -251,6 +254,15 @@ def test_hostile_names_in_graphs(where: str, name: str, files: Files) -> None:
         (document["values"] if where == "value" else document["programs"][0]["nodes"])[0]["id"] = name
     files.graph.write_text(json.dumps(document))
     fails("SP1008", *plan_arguments(files))
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_names_of_plans(name: str, files: Files) -> None:
+    plan = files.plan / "plan.json"
+    document = json.loads(plan.read_text())
+    document["name"] = name
+    plan.write_text(json.dumps(document))
+    fails("SP1401", "check", "--accept-edits", files.plan)
 
 
 @pytest.mark.parametrize("name", [n for n in HOSTILE if n])

@@ -12,7 +12,7 @@ from typing import Any
 
 from planner.errors import UserError
 from planner.frontends.coverage import OpUse
-from planner.frontends.naming import identifier, safe_name
+from planner.frontends.naming import identifier, loss_prefix, safe_name
 from planner.frontends.torch_arguments import by_parameter, called_with
 from planner.frontends.torch_buffers import changed_buffers
 from planner.frontends.torch_loss import CALLERS, Loss, append_loss
@@ -71,7 +71,13 @@ def capture_module(module: Any, inputs: Any, options: CaptureOptions | None = No
     kept = {v.name for v in graph.values}
     weights = {k: w for k, w in lowering.context.weights.items() if k in kept}
     graph, weights = order_entries(graph, weights)
-    return graph, weights | _rest_of_state(torch, module, kept | {a for v in graph.values for a in v.aliases})
+    known = kept | {a for v in graph.values for a in v.aliases}
+    weights |= _rest_of_state(torch, module, known)
+    if lowering.loss_module is not None and lowering.loss_module.state_dict():
+        prefix = loss_prefix(module)
+        weights |= _rest_of_state(torch, lowering.loss_module, known, prefix)
+        graph = graph.model_copy(update={"loss_prefix": prefix})
+    return graph, weights
 
 
 def explain_module(module: Any, inputs: Any, options: CaptureOptions | None = None) -> list[OpUse]:
@@ -157,11 +163,11 @@ def _in_evaluation(call: Callable[..., Any], *arguments: Any) -> Any:
         raise UserError(error.code, what, fix) from error
 
 
-def _rest_of_state(torch: Any, module: Any, known: set[str]) -> dict[str, Array]:
+def _rest_of_state(torch: Any, module: Any, known: set[str], prefix: str = "") -> dict[str, Array]:
     """What the module saves and the graph does not compute with: counters of batches, buffers that were folded into
     constants. It travels with the weights, so that an executor's state is the module's."""
     found: dict[str, Array] = {}
-    for name, tensor in module.state_dict().items():
+    for name, tensor in module.state_dict(prefix=prefix).items():
         if safe_name(name) not in known and isinstance(tensor, torch.Tensor):
             plain = tensor.float() if tensor.dtype is torch.bfloat16 else tensor
             found[safe_name(name)] = plain.detach().cpu().numpy().copy()

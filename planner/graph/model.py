@@ -285,6 +285,8 @@ class Graph(Frozen):
     programs: tuple[Program, ...]
     lr: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """The optimizer's learning rate, to which those of all updates are in proportion; None: the first update's."""
+    loss_prefix: str = ""
+    """What begins the framework's names of a loss's parameters and buffers, and no others; empty: it has none."""
 
     @field_validator("name")
     @classmethod

@@ -40,6 +40,8 @@ def graph_text(graph: Graph) -> str:
     }
     if graph.lr is not None:
         document["lr"] = graph.lr
+    if graph.loss_prefix:
+        document["loss_prefix"] = graph.loss_prefix
     return canonical_json(document)
 
 
@@ -62,7 +64,7 @@ def parse_graph(document: dict[str, Any]) -> Graph:
     if document.get("schema") != SCHEMA:
         raise UserError("SP1007", f"graph schema {document.get('schema')!r} is not {SCHEMA}", "capture the model again")
     try:
-        _known_fields(document, {"schema", "name", "values", "programs", "lr"}, "")
+        _known_fields(document, {"schema", "name", "values", "programs", "lr", "loss_prefix"}, "")
         for number, entry in enumerate(document["programs"]):
             _known_fields(entry, {"name", "inputs", "outputs", "nodes", "results", "arguments"}, f"programs.{number}.")
         values = tuple(Value.model_validate(v) for v in document["values"])
@@ -77,7 +79,10 @@ def parse_graph(document: dict[str, Any]) -> Graph:
             )
             for p in document["programs"]
         )
-        graph = Graph(name=document["name"], values=values, programs=programs, lr=document.get("lr"))
+        prefix = document.get("loss_prefix", "")
+        graph = Graph(
+            name=document["name"], values=values, programs=programs, lr=document.get("lr"), loss_prefix=prefix
+        )
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

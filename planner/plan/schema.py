@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Final, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from planner.graph.model import Frozen
+from planner.graph.model import Frozen, valid_id
 from planner.ops.base import Mode
 
 SCHEMA = 1
@@ -260,6 +260,7 @@ class ProgramPlan(Frozen):
 
 class Plan(Frozen):
     name: str
+    """The graph's. It stands in comments of emitted code, and plans come from strangers."""
     policy: str
     strategies: tuple[int, ...] = ()
     target: str
@@ -274,6 +275,11 @@ class Plan(Frozen):
     placements: tuple[Placement, ...]
     programs: tuple[ProgramPlan, ...]
     sharing: Sharing = Sharing()
+
+    @field_validator("name")
+    @classmethod
+    def _valid_name(cls, text: str) -> str:
+        return valid_id(text)
 
     @cached_property
     def placement(self) -> Mapping[str, Placement]:

@@ -4,7 +4,7 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from planner.errors import UserError
 from planner.graph.model import Frozen, Settings
@@ -101,7 +101,10 @@ def read_pins(path: Path | str) -> Pins:
     """Read pins.toml: `[slices]` maps node ids to counts."""
     try:
         return Pins.model_validate(tomllib.loads(Path(path).read_text(encoding="utf-8")))
-    except (OSError, ValueError, RecursionError) as error:  # ValidationError is a ValueError
-        raise UserError(
-            "SP1303", f"cannot use pins {path}: {error}", 'write lines like "conv1" = 1 under [slices]'
-        ) from error
+    except (OSError, ValueError, RecursionError) as error:
+        if isinstance(error, ValidationError):
+            told = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_url=False))
+        else:
+            told = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        fix = 'write lines like "conv1" = 1 under [slices]'
+        raise UserError("SP1303", f"cannot use pins {path}: {told}", fix) from error

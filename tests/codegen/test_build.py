@@ -15,6 +15,7 @@ from codegen import toolchain
 from codegen.build import bfloat16_flags, build
 from codegen.cpu.emit import NODES, TABLES
 from codegen.cpu.tables import HEADERS
+from codegen.emit import rendered
 from codegen.executor import Executor
 from codegen.facts import facts, implementations
 from codegen.initial import draw
@@ -140,6 +141,15 @@ def test_what_a_killed_compiler_leaves_is_dropped(tmp_path: Path, monkeypatch: p
 def test_a_folder_without_a_plan(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="SP1510"):
         build(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["backward.cpp", "values.hpp"])
+def test_sources_of_two_plans(name: str, copy: Path) -> None:
+    """They compile, as when emitting another plan stopped on the way; what they compute is nobody's."""
+    plan, target = plan_for(small_net(), 1)
+    (copy / name).write_text(rendered(plan, small_net(), target)[name])
+    with pytest.raises(UserError, match=rf"SP1511: copy/{name} was made from another plan than plan\.json"):
+        build(copy, flags=QUICK)
 
 
 def test_compiler_errors_are_shown(copy: Path) -> None:

@@ -1,5 +1,7 @@
 """One way to a cost table per kind of target; estimates where nothing can run."""
 
+import os
+
 import pytest
 
 import codegen.facts
@@ -15,6 +17,7 @@ from planner.solve.options import PlanOptions
 from planner.solve.pipeline import make_plan
 from planner.target.detect import detect
 from planner.target.text import load_target
+from tests.codegen.plans import target_of
 from tests.graphs import small_net
 
 
@@ -57,6 +60,18 @@ def test_estimates_fill_gaps_only() -> None:
     known = whole.entries[0].model_copy(update={"source": "measured", "warm_ns": (7.0,), "cold_ns": (7.0,)})
     table = fill([graph], target, whole.model_copy(update={"entries": (known,)}), modelled=True)
     assert known in table.entries and len(table.entries) == len(whole.entries)
+
+
+def test_processors_that_are_not_there_are_told_before_anything_is_timed() -> None:
+    target = target_of(2)
+    core = target.cpu.cores[1].model_copy(update={"cpus": (1_000_000,)})
+    cpu = target.cpu.model_copy(update={"cores": (target.cpu.cores[0], core)})
+    larger = target.model_copy(update={"cpu": cpu})
+    allowed = os.sched_getaffinity(0)
+    with pytest.raises(UserError, match=r"SP1603: .* may not use: 1000000\n.*--modelled"):
+        fill([small_net()], larger)
+    assert os.sched_getaffinity(0) == allowed
+    assert fill([small_net()], larger, modelled=True).entries
 
 
 def test_what_cannot_be() -> None:

@@ -301,4 +301,4 @@ def test_cut(folder: Folder) -> None:
     plan = folder(MLP, lambda d: None)
     data = (plan / "plan.json").read_text()
     (plan / "plan.json").write_text(data[: len(data) // 2])
-    assert "is not complete JSON" in fails("SP1701", "check", "--accept-edits", plan)
+    assert "is not valid JSON" in fails("SP1701", "check", "--accept-edits", plan)
