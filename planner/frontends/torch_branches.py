@@ -10,7 +10,10 @@ nothing else reads. (What functions that it calls leave in lists of Python's is 
 raises an error is not taken, and assertions hold, as for other checks of numbers (torch_checks.py)."""
 
 import ast
+import builtins
+import functools
 import linecache
+import operator
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +24,8 @@ from planner.errors import UserError
 from planner.frontends.torch_alike import is_recorded
 from planner.frontends.torch_assignments import forward_through
 from planner.frontends.torch_known import writes
-from planner.frontends.torch_places import here, is_own
+from planner.frontends.torch_places import OURS, here, is_own
+from planner.frontends.torch_stand_ins import in_place_of
 
 _MOVING = ("batch_norm", "instance_norm")
 """They write to statistics, of which their names say nothing."""
@@ -30,10 +34,15 @@ _MOVING = ("batch_norm", "instance_norm")
 @contextmanager
 def branches(torch: Any, module: Any) -> "Iterator[Branches]":
     """Within it, `module` can be exported. Yields who is asked for branches."""
-    asked = Branches(torch)
+    asked, assigned, parts = Branches(torch), torch.nn.Module.__setattr__, set(module.modules())
+
+    def assign(self: Any, name: str, value: Any) -> None:
+        if isinstance(value, torch.Tensor) and self in parts and asked.regions():
+            raise _more(f"the attribute {name!r} is assigned within it")
+        assigned(self, name, value)
 
     def watched(forward: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
-        with _mode(torch, asked):
+        with _mode(torch, asked), in_place_of({(torch.nn.Module, "__setattr__"): assign}):
             return forward(*inputs, **named)
 
     with forward_through(module, watched):
@@ -43,10 +52,10 @@ def branches(torch: Any, module: Any) -> "Iterator[Branches]":
 def _mode(torch: Any, asked: "Branches") -> Any:
     class Mode(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            condition = asked.condition() if asked.open and is_recorded(torch) else None
-            if condition is None:
+            regions = asked.regions() if is_recorded(torch) else []
+            if not regions:
                 return function(*args, **(kwargs or {}))
-            return asked.within(condition, function, args, kwargs or {})
+            return asked.within(regions, function, args, kwargs or {})
 
     return Mode()
 
@@ -84,7 +93,7 @@ class Branches:
             return negated
         skips = isinstance(statement.body[0], ast.Continue)
         block = behind if skips else statement.body
-        plain = not statement.orelse and not any(isinstance(p, ast.BoolOp) for p in parts)
+        plain = not statement.orelse and all(map(_asks_once, parts))
         if not plain or not block or block[0].lineno <= (test.end_lineno or 0):
             return None
         tensors = {name for name, held in frame.f_locals.items() if _is_tensor(self._torch, held)}
@@ -96,35 +105,47 @@ class Branches:
         self.open[id(frame), first] = _Open(frame, first, last, within)
         return negated == skips
 
-    def condition(self) -> Any:
-        """That of the branches that the running line is in; None outside of all."""
-        found, frame = None, sys._getframe(1)
+    def regions(self) -> list[_Open]:
+        """The branches that the running line is in."""
+        found, frame = list[_Open](), sys._getframe(1) if self.open else None
         while frame is not None:
-            for region in self.open.values():
-                if region.frame is frame and region.first <= frame.f_lineno <= region.last:
-                    found = region.condition if found is None else found & region.condition
-            frame = frame.f_back  # type: ignore[assignment]
+            found += [r for r in self.open.values() if r.frame is frame and r.first <= frame.f_lineno <= r.last]
+            frame = frame.f_back
         return found
 
-    def within(self, condition: Any, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    def within(self, regions: list[_Open], function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         name = getattr(function, "__name__", "")
         moves = name in _MOVING and any(isinstance(x, self._torch.Tensor) for x in args[1:3])
         if moves or kwargs.get("out") is not None or name == "__set__":
-            what = f"a branch depends on the data, and {name} within it changes more than its first operand{here()}"
-            raise UserError("SP1014", what, "compute both and choose with torch.where")
+            raise _more(f"{name} within it changes more than its first operand")
         if not writes(name, kwargs) or not isinstance(args[0], self._torch.Tensor):
             return function(*args, **kwargs)
         before = args[0].clone()
         result = function(*args, **kwargs)
+        condition = functools.reduce(operator.and_, (r.condition for r in regions))
         args[0].copy_(self._torch.where(condition, args[0], before))
         return result
 
 
+def _more(what: str) -> UserError:
+    fix = "compute both and choose with torch.where"
+    return UserError("SP1014", f"a branch depends on the data, and {what}{here()}", fix)
+
+
 def _users_frame() -> Any:
+    """The one that asks, if it is the user's."""
     frame: Any = sys._getframe(1)
-    while frame is not None and not is_own(frame.f_code.co_filename):
+    while frame is not None and frame.f_code.co_filename.startswith(OURS):
         frame = frame.f_back
-    return frame
+    return frame if frame is not None and is_own(frame.f_code.co_filename) else None
+
+
+def _asks_once(part: ast.AST) -> bool:
+    """Whether a part of a condition leaves it to Python to ask for the truth of the whole."""
+    if isinstance(part, ast.Compare):
+        return len(part.ops) == 1 and not isinstance(part.ops[0], ast.In | ast.NotIn | ast.Is | ast.IsNot)
+    called = part.func.id if isinstance(part, ast.Call) and isinstance(part.func, ast.Name) else "len"
+    return not isinstance(part, ast.BoolOp) and (called == "len" or not hasattr(builtins, called))
 
 
 @cache
