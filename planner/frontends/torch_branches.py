@@ -9,6 +9,8 @@ source: it assigns to parts of tensors, adds to them, calls their methods that e
 nothing else reads. (What functions that it calls leave in lists of Python's is not looked at.)"""
 
 import ast
+import functools
+import operator
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +22,8 @@ from planner.frontends.torch_alike import is_recorded
 from planner.frontends.torch_assignments import forward_through
 from planner.frontends.torch_checked import Span, expression_of, span_of, tree_of
 from planner.frontends.torch_known import writes
-from planner.frontends.torch_places import here
+from planner.frontends.torch_places import here, is_own
+from planner.frontends.torch_stand_ins import in_place_of
 
 _MOVING = ("batch_norm", "instance_norm")
 """They write to statistics, of which their names say nothing."""
@@ -29,10 +32,15 @@ _MOVING = ("batch_norm", "instance_norm")
 @contextmanager
 def branches(torch: Any, module: Any) -> "Iterator[Branches]":
     """Within it, `module` can be exported. Yields who is asked for branches."""
-    asked = Branches(torch)
+    asked, assigned, parts = Branches(torch), torch.nn.Module.__setattr__, set(module.modules())
+
+    def assign(self: Any, name: str, value: Any) -> None:
+        if isinstance(value, torch.Tensor) and self in parts and asked.regions():
+            raise _more(f"the attribute {name!r} is assigned within it")
+        assigned(self, name, value)
 
     def watched(forward: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
-        with _mode(torch, asked):
+        with _mode(torch, asked), in_place_of({(torch.nn.Module, "__setattr__"): assign}):
             return forward(*inputs, **named)
 
     with forward_through(module, watched):
@@ -42,10 +50,10 @@ def branches(torch: Any, module: Any) -> "Iterator[Branches]":
 def _mode(torch: Any, asked: "Branches") -> Any:
     class Mode(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            condition = asked.condition() if asked.open and is_recorded(torch) else None
-            if condition is None:
+            regions = asked.regions() if is_recorded(torch) else []
+            if not regions:
                 return function(*args, **(kwargs or {}))
-            return asked.within(condition, function, args, kwargs or {})
+            return asked.within(regions, function, args, kwargs or {})
 
     return Mode()
 
@@ -69,7 +77,7 @@ class Branches:
         """What Python is told of a condition that depends on data; None where the branch does more than write."""
         asked = expression_of(frame)
         found = None if frame is None or asked is None or asked.by_call else _branch(frame, asked.span)
-        if frame is None or found is None:
+        if frame is None or found is None or not is_own(frame.f_code.co_filename):
             return None
         negated = isinstance(found.test, ast.UnaryOp) and isinstance(found.test.op, ast.Not)
         skips = isinstance(found.body[0], ast.Continue)
@@ -85,28 +93,31 @@ class Branches:
         self.open[id(frame), first] = _Open(frame, first, last, within)
         return negated == skips
 
-    def condition(self) -> Any:
-        """That of the branches that the running line is in; None outside of all."""
-        found, frame = None, sys._getframe(1)
+    def regions(self) -> list[_Open]:
+        """The branches that the running line is in."""
+        found, frame = list[_Open](), sys._getframe(1) if self.open else None
         while frame is not None:
-            for region in self.open.values():
-                if region.frame is frame and region.first <= frame.f_lineno <= region.last:
-                    found = region.condition if found is None else found & region.condition
-            frame = frame.f_back  # type: ignore[assignment]
+            found += [r for r in self.open.values() if r.frame is frame and r.first <= frame.f_lineno <= r.last]
+            frame = frame.f_back
         return found
 
-    def within(self, condition: Any, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    def within(self, regions: list[_Open], function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         name = getattr(function, "__name__", "")
         moves = name in _MOVING and any(isinstance(x, self._torch.Tensor) for x in args[1:3])
         if moves or kwargs.get("out") is not None or name == "__set__":
-            what = f"a branch depends on the data, and {name} within it changes more than its first operand{here()}"
-            raise UserError("SP1014", what, "compute both and choose with torch.where")
+            raise _more(f"{name} within it changes more than its first operand")
         if not writes(name, kwargs) or not isinstance(args[0], self._torch.Tensor):
             return function(*args, **kwargs)
         before = args[0].clone()
         result = function(*args, **kwargs)
+        condition = functools.reduce(operator.and_, (r.condition for r in regions))
         args[0].copy_(self._torch.where(condition, args[0], before))
         return result
+
+
+def _more(what: str) -> UserError:
+    fix = "compute both and choose with torch.where"
+    return UserError("SP1014", f"a branch depends on the data, and {what}{here()}", fix)
 
 
 class _Branch(NamedTuple):
@@ -134,9 +145,16 @@ def _branch_of(function: ast.FunctionDef, span: Span) -> _Branch | None:
             behind |= {id(s): node.body[place + 1 :] for place, s in enumerate(node.body)}
         if isinstance(node, ast.If) and not node.orelse:
             negated = isinstance(node.test, ast.UnaryOp) and isinstance(node.test.op, ast.Not)
-            if span_of(node.test.operand if isinstance(node.test, ast.UnaryOp) and negated else node.test) == span:
+            condition = node.test.operand if isinstance(node.test, ast.UnaryOp) and negated else node.test
+            if span_of(condition) == span and _asks_once(condition):
                 return _Branch(node.test, node.body, behind.get(id(node), []), function)
     return None
+
+
+def _asks_once(condition: ast.expr) -> bool:
+    """Whether Python asks for the truth of the whole, and of that alone."""
+    several = isinstance(condition, ast.Compare) and len(condition.ops) > 1
+    return not several and not (isinstance(condition, ast.Compare) and isinstance(condition.ops[0], ast.In | ast.NotIn))
 
 
 def _only_writes(block: Sequence[ast.stmt], tensors: set[str], function: ast.AST) -> bool:

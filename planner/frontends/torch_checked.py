@@ -122,7 +122,8 @@ def _wanted(node: ast.expr, wanted: bool, asked: Expression) -> bool | None:
         return _wanted(node.operand, not wanted, asked)
     through = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _THROUGH
     if whole:
-        return wanted if through or not asked.by_call else None
+        denied = isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.NotIn)  # `in` is asked, then denied
+        return wanted is not denied if through or not asked.by_call else None
     parts = node.values if isinstance(node, ast.BoolOp) else node.args if isinstance(node, ast.Call) and through else ()
     part = next((p for p in parts if within(asked.span, p)), None)
     return None if part is None else _wanted(part, wanted, asked)

@@ -209,6 +209,7 @@ class Picked(Rows):
             return self._along(function, plain, args, kwargs)
         if in_place and plain in ELEMENTS | IN_PLACE and isinstance(args[0], Picked):
             args[0].apply(function, plain, args, kwargs)
+            args[0].is_every = False
             return args[0]
         free = two or plain in ELEMENTS | MOVED | PRODUCTS
         if not in_place and (free or (plain in LAYERS and self._is_batch(plain, args, kwargs))):

@@ -165,7 +165,7 @@ class Indices:
 
     def put_picked(self, function: Any, value: Any) -> None:
         x, torch, position = self._x, self._torch, self._own()
-        own = self.entries[position]
+        own, x.is_every = self.entries[position], False
         if is_whole(own):
             x.apply(function, "indexing", (x, tuple(self.entries), value), {})
         elif not isinstance(own, self._picked):

@@ -29,6 +29,12 @@ def asserted_bool(x: Any) -> None:
     assert not bool(x) and not any([x, x])
 
 
+def asserted_absent(x: Any) -> None:
+    assert 1 not in x
+    if 1 in x:
+        raise ValueError
+
+
 def raised(x: Any) -> None:
     if x.any():
         text = "made of several"
@@ -72,6 +78,7 @@ CHECKS = [
     asserted_not,
     asserted_of_several,
     asserted_bool,
+    asserted_absent,
     raised,
     raised_otherwise,
     raised_within,

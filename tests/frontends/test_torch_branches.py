@@ -143,6 +143,38 @@ def either(net: Net, y: Tensor, labels: Tensor) -> Tensor:
     return (found * y).sum()
 
 
+def chained(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    found = y.new_zeros(1)
+    if 0 < labels.sum() < 5:
+        found[0] = 1.0
+    return (found * y).sum()
+
+
+def asked_twice(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    found = y.new_zeros(1)
+    if bool((labels > 0).any()) == (y is None):
+        found[0] = 1.0
+    return (found * y).sum()
+
+
+class Keeping(Net):
+    """What a module keeps within a branch."""
+
+    def __init__(self) -> None:
+        super().__init__(Keeping.branch)
+        self.register_buffer("kept", torch.zeros(()))
+
+    def branch(self: Any, y: Tensor, labels: Tensor) -> Tensor:
+        found = y.clone()
+        if (labels > 0).any():
+            found[0] = self.keep(y)
+        return found.square().sum() * self.kept
+
+    def keep(self: Any, y: Tensor) -> Tensor:
+        self.kept = y.mean().detach()
+        return y[1] * 2
+
+
 class Moving(Net):
     """A batch norm within a branch moves its statistics or not."""
 
@@ -165,6 +197,8 @@ REFUSED: dict[str, Body] = {
     "otherwise": otherwise,
     "returned": returned,
     "either": either,
+    "chained": chained,
+    "asked twice": asked_twice,
 }
 
 
@@ -177,6 +211,11 @@ def test_refused(name: str) -> None:
 def test_statistics_are_refused() -> None:
     with pytest.raises(UserError, match=r"SP1014.*batch_norm within it changes more"):
         capture_module(Moving(), inputs(), CaptureOptions(loss=None))
+
+
+def test_what_is_kept_is_refused() -> None:
+    with pytest.raises(UserError, match=r"SP1014.*'kept' is assigned within it"):
+        capture_module(Keeping(), inputs(), CaptureOptions(loss=None))
 
 
 def inputs() -> tuple[Tensor, Tensor]:

@@ -23,6 +23,9 @@ class Asked:
             raise NoCheck
         return found
 
+    def __contains__(self, x: int) -> "Asked":  # type: ignore[override]
+        return self
+
     def any(self) -> "Asked":
         return self
 
