@@ -12,7 +12,7 @@ from planner.frontends.torch_assignments import forward_through
 from planner.frontends.torch_branches import Branches
 from planner.frontends.torch_builtins import functions_of_figures
 from planner.frontends.torch_checked import asking, unchecked
-from planner.frontends.torch_figures import PLAIN, BranchAsked, Figure, NumberAsked
+from planner.frontends.torch_figures import ASKED, PLAIN, BranchAsked, Figure, NumberAsked
 from planner.frontends.torch_places import bracketed, calling_line, here
 
 LISTED = 1024
@@ -80,8 +80,12 @@ def asked_numbers(torch: Any, module: Any, branches: Branches, among: Sequence[d
     asked = Asked(torch, branches)
 
     def watched(forward: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
-        with _mode(torch, asked), functions_of_figures(torch, among):
-            result = forward(*inputs, **named)
+        before = ASKED.set(asked.truth)
+        try:
+            with _mode(torch, asked), functions_of_figures(torch, among):
+                result = forward(*inputs, **named)
+        finally:
+            ASKED.reset(before)
         leaves, structure = torch.utils._pytree.tree_flatten(result)
         asked.returned.clear()
         asked.returned.update(place for place, leaf in enumerate(leaves) if isinstance(leaf, Figure))

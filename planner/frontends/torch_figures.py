@@ -5,6 +5,7 @@ program then. What its truth is, is asked of its tensor (torch_asked.py)."""
 import operator
 import sys
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from numbers import Real
 from typing import Any
 
@@ -16,6 +17,10 @@ _FILLED = frozenset({"full", "full_like", "new_full"})
 PLAIN = {"__float__": "float()", "__int__": "int()", "__index__": "a size, an index or a range", "numpy": "numpy()"}
 """What Python's or NumPy's numbers are made by, and nothing can stand for."""
 _FIX = "leave it a tensor, or call item(), of which a plan has the arithmetic, max and min; sizes are fixed"
+
+
+ASKED: ContextVar[Callable[[Any], bool]] = ContextVar("ASKED")
+"""What Python is told of a tensor of one number, or BranchAsked: of what is exported now."""
 
 
 class BranchAsked(UserError):
@@ -107,7 +112,7 @@ class Figure:
         return rounded if digits is not None else rounded.as_int()
 
     def __bool__(self) -> bool:
-        return bool(self.tensor)  # which is asked as of any tensor
+        return ASKED.get()(self.tensor)
 
     def __format__(self, form: str) -> str:
         return str(self)

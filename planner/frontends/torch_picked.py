@@ -52,6 +52,8 @@ def picked_rows(torch: Any, module: Any) -> Iterator[None]:
         return Picked(torch, mask, rows, axis)
 
     def watched(forward: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
+        import torch._decomp.decompositions_for_jvp  # it compiles calls of what gets stand-ins here
+
         with _mode(torch), in_place_of(factories(torch, made) | lengths()):
             result = forward(*inputs, **named)
         for part in torch.utils._pytree.tree_leaves(result):

@@ -1,7 +1,6 @@
 """Which rows a mask of data picks, and how many: where a module is exported that is a tensor, no number of Python's."""
 
 import builtins
-import functools
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
@@ -129,7 +128,6 @@ def factories(torch: Any, made: Callable[[Any, Mask, int], Any]) -> dict[tuple[A
     def of(owner: Any, name: str) -> Any:
         function, bound = getattr(owner, name), owner is torch.Tensor
 
-        @functools.wraps(function)
         def stand_in(*args: Any, **kwargs: Any) -> Any:
             own, given = args[:bound], args[bound:]
             listed = bool(given) and isinstance(given[0], tuple | list)
@@ -148,6 +146,7 @@ def factories(torch: Any, made: Callable[[Any, Mask, int], Any]) -> dict[tuple[A
             whole = (*sizes[:axis], mask.size, *sizes[axis + 1 :])
             return made(function(*own, *((whole, *given[1:]) if listed else whole), **kwargs), mask, axis)
 
+        stand_in.__name__ = name  # no more: PyTorch looks for the source of what is wrapped
         return stand_in
 
     places = [(torch, n) for n in ("arange", "empty", "full", "ones", "rand", "randn", "zeros")]

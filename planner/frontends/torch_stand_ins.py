@@ -4,7 +4,7 @@ function does, or what it computes."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache, wraps
+from functools import cache
 from typing import Any
 
 
@@ -30,11 +30,12 @@ def stand_ins(torch: Any) -> Iterator[None]:
         frames, labels = (torch.as_tensor(x, dtype=torch.int64) for x in (input_lengths, target_lengths))
         return _ctc_loss(torch, original)(log_probs, targets, frames, labels, blank, reduction, zero_infinity)
 
-    @wraps(original_pad)
     def padded(input: Any, pad: Any, mode: str = "constant", value: Any = None) -> Any:
         if mode != "circular":
             return original_pad(input, pad, mode, value)
         return _circular_pad(torch, original_pad)(input, list(pad))
+
+    padded.__name__ = "pad"
 
     def filled(self: Any, fill_value: Any, wrap: bool = False) -> Any:
         if self.dim() != 2 or (wrap and self.shape[0] > self.shape[1]):
