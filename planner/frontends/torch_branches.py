@@ -6,7 +6,10 @@
 in front of the rest of a loop. They are taken, and what is written within them stays as it was where the condition
 does not hold: exactly what the module does, whatever is computed meanwhile. That a branch does no more is read from its
 source: it assigns to parts of tensors, adds to them, calls their methods that end in `_`, and gives names to what
-nothing else reads. (What functions that it calls leave in lists of Python's is not looked at.)"""
+nothing else reads. (What functions that it calls leave in lists of Python's is not looked at.)
+
+Where the condition does not hold, functions that may be infinite or NaN then, as a division by the number of what was
+found, are zero, and their operands have no gradient: what is not chosen would be NaN in what goes back otherwise."""
 
 import ast
 import functools
@@ -27,6 +30,19 @@ from planner.frontends.torch_stand_ins import in_place_of
 
 _MOVING = ("batch_norm", "instance_norm")
 """They write to statistics, of which their names say nothing."""
+_FINITE = frozenset({
+    "abs", "add", "bmm", "cat", "clamp", "clone", "contiguous", "conv1d", "conv2d", "conv3d", "cumsum", "detach",
+    "dropout", "embedding", "expand", "flatten", "gather", "gelu", "getitem", "index_select", "layer_norm", "linear",
+    "log_softmax", "matmul", "maximum", "minimum", "mm", "mul", "narrow", "neg", "permute", "radd", "relu", "reshape",
+    "rmul", "rsub", "select", "sigmoid", "silu", "softmax", "square", "squeeze", "stack", "sub", "sum", "tanh", "to",
+    "transpose", "unsqueeze", "view", "where",
+})  # fmt: skip
+"""Functions that are finite where their operands are, and have finite derivatives there."""
+_PUTS = frozenset({
+    "add", "clamp", "copy", "fill", "iadd", "imul", "index_add", "index_copy", "index_fill", "index_put", "isub",
+    "masked_fill", "mul", "scatter", "scatter_add", "setitem", "sub", "zero",
+})  # fmt: skip
+"""Functions that write, of which the same holds."""
 
 
 @contextmanager
@@ -94,25 +110,45 @@ class Branches:
         return negated == skips
 
     def regions(self) -> list[_Open]:
-        """The branches that the running line is in."""
-        found, frame = list[_Open](), sys._getframe(1) if self.open else None
+        """The branches that the running line is in. Others are over: whoever comes there again asks again."""
+        frame = sys._getframe(1) if self.open else None
+        lines = dict[FrameType, int]()
         while frame is not None:
-            found += [r for r in self.open.values() if r.frame is frame and r.first <= frame.f_lineno <= r.last]
-            frame = frame.f_back
-        return found
+            lines[frame], frame = frame.f_lineno, frame.f_back
+        self.open = {key: r for key, r in self.open.items() if r.first <= lines.get(r.frame, -1) <= r.last}
+        return list(self.open.values())
 
     def within(self, regions: list[_Open], function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         name = getattr(function, "__name__", "")
         moves = name in _MOVING and any(isinstance(x, self._torch.Tensor) for x in args[1:3])
         if moves or kwargs.get("out") is not None or name == "__set__":
             raise _more(f"{name} within it changes more than its first operand")
-        if not writes(name, kwargs) or not isinstance(args[0], self._torch.Tensor):
+        writing, plain = writes(name, kwargs), name.strip("_")
+        if plain in _FINITE and not writing:
             return function(*args, **kwargs)
+        condition = functools.reduce(operator.and_, (r.condition for r in regions))
+        if not writing:
+            return self._where(condition, function, args, kwargs)
+        if not isinstance(args[0], self._torch.Tensor) or (args[0].is_floating_point() and plain not in _PUTS):
+            raise _more(f"{name} within it writes to picked rows, or what may be infinite")
         before = args[0].clone()
         result = function(*args, **kwargs)
-        condition = functools.reduce(operator.and_, (r.condition for r in regions))
         args[0].copy_(self._torch.where(condition, args[0], before))
         return result
+
+    def _where(self, condition: Any, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """What a function returns where the condition holds, else zeros, for which its operands have no gradient."""
+        where, tree_map = self._torch.where, self._torch.utils._pytree.tree_map
+
+        def operand(x: Any) -> Any:
+            return where(condition, x, x.detach()) if self._is_floating(x) and x.requires_grad else x
+
+        given = tree_map(operand, (args, kwargs))
+        found = function(*given[0], **given[1])
+        return tree_map(lambda x: where(condition, x, 0.0) if self._is_floating(x) else x, found)
+
+    def _is_floating(self, x: Any) -> bool:
+        return _is_tensor(self._torch, x) and x.is_floating_point()
 
 
 def _more(what: str) -> UserError:

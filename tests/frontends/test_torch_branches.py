@@ -73,7 +73,39 @@ def written(net: Net, y: Tensor, labels: Tensor) -> Tensor:
     return out.square().mean() + y[:, has].sum()
 
 
+def divided(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    """By nothing where the condition does not hold: neither that nor its gradient goes on."""
+    found, mask = y.new_zeros(3), labels > 1
+    number, squares = mask.sum(), (y.square() * mask[..., None]).sum()
+    if number > 0:
+        found[0] = squares / number * net.last.weight.mean()
+        found[1] = squares.sqrt() + F.normalize(y * mask[..., None], dim=-1, eps=0.0)[mask].sum()
+        found[2] = (y[mask].mean() * net.last.bias.sum()).exp() + number.item() ** -0.5 * y.sum()
+    return found.sum() + y.mean()
+
+
+def again(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    """A condition of data, then one of Python's at the same place."""
+    out = y.new_zeros(2)
+    for i, at in enumerate([labels[0, 0], torch.tensor(1)]):
+        if at > 5 * (1 - i):
+            out[i] = y.mean() + 1
+    return out.sum() + y.sum()
+
+
+def written_rows(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    rows = y[labels > 0]
+    if labels[0, 0] > 0:
+        rows += 1
+    if (labels > 0).any():
+        rows[:, 1] *= 2
+    return rows.sum() + rows[:, 1].square().sum()
+
+
 TAKEN: dict[str, Body] = {
+    "written rows": written_rows,
+    "divided": divided,
+    "again": again,
     "experts": experts,
     "the rest of a loop": skipped,
     "losses": losses,
@@ -189,7 +221,15 @@ class Moving(Net):
         return found.square().sum()
 
 
+def divided_in_place(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    y = y.clone()
+    if labels.sum() > 0:
+        y /= labels.sum()
+    return y.sum()
+
+
 REFUSED: dict[str, Body] = {
+    "divided in place": divided_in_place,
     "named": named,
     "carried": carried,
     "listed": listed,
