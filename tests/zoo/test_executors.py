@@ -60,8 +60,8 @@ def test_two_steps_against_numpy(name: str, classes: dict[str, type[Executor]]) 
         for key, true in held.items():
             moved = np.linalg.norm(true - before[key])
             error = found[key] - true
-            # Adam's first step is +-lr wherever a gradient is not zero, so signs of gradients near zero decide.
-            turned = np.isclose(np.abs(error), 2 * executor.lr, rtol=1e-2) & (name == "dcgan")
+            # Adam's first step is nearly +-lr wherever a gradient is not zero: signs of gradients near zero decide.
+            turned = (np.abs(error) > executor.lr) & (np.abs(error) < 2.01 * executor.lr) & (name == "dcgan")
             assert turned.sum() <= max(2, 1e-3 * true.size), key
             assert np.linalg.norm(error[~turned]) <= bar * moved + 1e-6 * np.linalg.norm(true), key
 
