@@ -3,7 +3,7 @@ made pure, decomposed until every operator has a handler, as far as PyTorch's ow
 
 import io
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any, NamedTuple
 
@@ -74,7 +74,8 @@ def export(
     """A functional program whose operators all have handlers, as far as PyTorch can decompose them. `of_inputs`:
     whether their gradients are wanted, too."""
     with mended(torch):
-        program, returned = _exported(torch, module, original, positional, keywords, training, of_inputs)
+        given = torch, module, original, positional, keywords, training, of_inputs
+        program, returned = _asked_again(lambda among: _exported(*given, among))
     with mended(torch), warnings.catch_warnings(), _mode(original, training), _quiet():
         warnings.simplefilter("ignore")
         _refuse_dynamic(program)
@@ -109,28 +110,20 @@ def _decompositions(torch: Any, program: Any) -> dict[Any, Any]:
     return {target: known[target] for target in missing if target in known}
 
 
-def _exported(
-    torch: Any,
-    module: Any,
-    original: Any,
-    positional: Any,
-    keywords: dict[str, Any],
-    training: bool,
-    of_inputs: bool,
-) -> Any:
-    """What torch.export makes of the module in one of its modes, and which of its results are Python's numbers. Where
-    code asks for Python's number of data, once more: with its float() and int() replaced."""
+def _asked_again(exported: Callable[[list[dict[str, Any]]], Any]) -> Any:
+    """What it returns. Where code asks for Python's number of data, it is called once more, with the global names of
+    that code, whose float() and int() are to be replaced."""
     among = list[dict[str, Any]]()
     while True:
         try:
-            return _once(torch, module, original, positional, keywords, training, of_inputs, among)
+            return exported(among)
         except NumberAsked as error:
             if error.names is None or any(names is error.names for names in among):
                 raise
             among.append(error.names)
 
 
-def _once(
+def _exported(
     torch: Any,
     module: Any,
     original: Any,
@@ -140,6 +133,7 @@ def _once(
     of_inputs: bool,
     among: list[dict[str, Any]],
 ) -> Any:
+    """What torch.export makes of the module in one of its modes, and which of its results are Python's numbers."""
     _refuse_hooks(original)
     with warnings.catch_warnings(), _mode(original, training), _quiet():
         warnings.simplefilter("ignore")
