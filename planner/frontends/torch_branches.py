@@ -189,8 +189,9 @@ def _branch_of(function: ast.FunctionDef, span: Span) -> _Branch | None:
 
 def _asks_once(condition: ast.expr) -> bool:
     """Whether Python asks for the truth of the whole, and of that alone."""
-    several = isinstance(condition, ast.Compare) and len(condition.ops) > 1
-    return not several and not (isinstance(condition, ast.Compare) and isinstance(condition.ops[0], ast.In | ast.NotIn))
+    if not isinstance(condition, ast.Compare):
+        return True
+    return len(condition.ops) == 1 and not isinstance(condition.ops[0], ast.In | ast.NotIn)
 
 
 def _only_writes(block: Sequence[ast.stmt], tensors: set[str], function: ast.AST) -> bool:

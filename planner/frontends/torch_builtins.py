@@ -9,6 +9,7 @@ from functools import reduce
 from typing import Any
 
 from planner.frontends.torch_figures import BranchAsked, Figure
+from planner.frontends.torch_stand_ins import in_place_of
 
 _MATH = frozenset({
     "cos", "exp", "expm1", "isfinite", "isinf", "isnan", "log", "log10", "log1p", "log2", "sin", "sqrt", "tan", "tanh",
@@ -20,24 +21,21 @@ def functions_of_figures(torch: Any, among: Sequence[dict[str, Any]]) -> Iterato
     """Within it, max and min choose between numbers of data by torch.where, the first of equal ones; functions of
     `math` are PyTorch's of them; and so are float() and int() for code whose global names are in `among`: not for all,
     as some asks whether a type is Python's."""
-    chosen = {"max": _choosing(torch, max, operator.gt), "min": _choosing(torch, min, operator.lt)}
-    of_math = {name: _of_math(torch, name) for name in _MATH}
+    replaced = {(math, name): _of_math(torch, name) for name in _MATH}
+    replaced[builtins, "max"] = _choosing(torch, max, operator.gt)
+    replaced[builtins, "min"] = _choosing(torch, min, operator.lt)
     classes = {"float": _class(torch, float, lambda x: x.as_float()), "int": _class(torch, int, lambda x: x.as_int())}
-    given: list[tuple[dict[str, Any], dict[str, Any]]] = [
-        (vars(builtins), chosen),
-        (vars(math), of_math),
-        *((names, classes) for names in among),
-    ]
-    kept = [(names, {name: names[name] for name in new if name in names}) for names, new in given]
-    for names, new in given:
-        names.update(new)
+    kept = [{name: names[name] for name in classes.keys() & names.keys()} for names in among]
+    for names in among:
+        names.update(classes)
     try:
-        yield
+        with in_place_of(replaced):
+            yield
     finally:
-        for (names, new), (_, old) in zip(given, kept, strict=True):
-            for name in new:
+        for names, own in zip(among, kept, strict=True):
+            for name in classes:
                 del names[name]
-            names.update(old)
+            names.update(own)
 
 
 def _figure(torch: Any, x: Any) -> Any:

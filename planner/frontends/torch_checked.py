@@ -3,7 +3,6 @@ side only checks (an assertion, a branch that raises, or that prints), forward g
 
 import ast
 import dis
-import os
 from collections.abc import Sequence
 from functools import cache
 from types import FrameType
@@ -20,21 +19,16 @@ _THROUGH = frozenset({"all", "any", "bool"})
 """Builtins that ask their arguments what they are asked."""
 _ON_TRUTH = frozenset({"CACHE", "COPY", "SWAP", "TO_BOOL", "UNARY_NOT"})
 """Instructions between what computes an expression and what branches on its truth, besides jumps."""
-_DISPATCH = os.path.join("torch", "overrides.py")
 
 Span = tuple[int, int, int, int]
 """First line and column, last line and column."""
 
 
 def asking(frame: FrameType | None) -> FrameType | None:
-    """The innermost of these frames that is neither ours nor how PyTorch hands on a call."""
-    while frame is not None and (frame.f_code.co_filename.startswith(OURS) or _hands_on(frame)):
+    """The innermost of these frames that is not ours."""
+    while frame is not None and frame.f_code.co_filename.startswith(OURS):
         frame = frame.f_back
     return frame
-
-
-def _hands_on(frame: FrameType) -> bool:
-    return frame.f_code.co_filename.endswith(_DISPATCH)
 
 
 def unchecked(frame: FrameType | None) -> bool | None:

@@ -5,7 +5,7 @@ PyTorch refuses them. Here all rows go on, and what was not picked counts nothin
     functions of single rows   the same of all rows; so nothing is computed of numbers that were not to be looked at,
                                such as the logarithm of zero, and no gradient of it is infinite
     sums, means, losses        of the picked rows; means are divided by their number (torch_picked_across.py)
-    len, shape                 a tensor that says how many there are (torch_picked_masks.py)
+    len, shape                 a number of data, how many there are (torch_picked_masks.py)
     indices                    places among the picked rows, masks of them (torch_picked_indices.py)
     out[mask] = rows           the picked rows, and what is there elsewhere
 

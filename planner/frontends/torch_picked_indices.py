@@ -2,7 +2,7 @@
 x[mask.nonzero()], rows[rows > 0], and the same on the left side. So are slices that end at numbers of data, x[:n]."""
 
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from planner.frontends.torch_figures import Figure
 from planner.frontends.torch_picked_masks import Mask, refused
@@ -36,16 +36,14 @@ def _within(torch: Any, cut: slice, size: int) -> Any:
     return behind if cut.stop is None else behind & (places < bound(cut.stop))
 
 
-class Top(NamedTuple):
-    values: Any
-    indices: Any
-
-
-def top(picked: "type[Picked]", torch: Any, x: Any, k: Any, dim: int = -1, largest: bool = True, *_: Any) -> Top:
-    """torch.topk of a number of data."""
+def top(
+    picked: "type[Picked]", torch: Any, x: Any, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> Any:
+    """torch.topk of a number of data, in order in any case."""
     axis = dim % x.dim()
     mask = Mask(torch, _within(torch, slice(None, k), x.shape[axis]))
-    return Top(*(picked.of(mask, part, axis) for part in torch.sort(x, axis, descending=largest)))
+    parts = torch.sort(x, axis, descending=largest)
+    return torch.return_types.topk(tuple(picked.of(mask, part, axis) for part in parts))
 
 
 def is_basic(index: Any) -> bool:
@@ -91,13 +89,18 @@ class Indices:
         axis = sum(e is None or isinstance(e, slice) for e in before)
         return tuple([*before, *mask, *self.entries[position + 1 :]]), axis
 
+    def _mask_alone(self) -> tuple[Any, Any, int] | None:
+        """The one mask beside basic indices, these with whole axes in its place, its axis; None if there is more."""
+        masks = [i for i, e in enumerate(self.entries) if is_mask(self._torch, e)]
+        if len(masks) != 1 or not self._alone(masks[0]):
+            return None
+        return self.entries[masks[0]], *self._around(masks[0])
+
     # -- of tensors ------------------------------------------------------------------------------------------------
     def get(self, function: Any) -> Any:
-        torch, x = self._torch, self._x
-        masks = [i for i, e in enumerate(self.entries) if is_mask(torch, e)]
-        if len(masks) == 1 and self._alone(masks[0]):
-            mask = self.entries[masks[0]]
-            basic, axis = self._around(masks[0])
+        torch, x, alone = self._torch, self._x, self._mask_alone()
+        if alone is not None:
+            mask, basic, axis = alone
             view = function(x, basic)
             self._require_shape(mask, view, axis)
             flat = view.reshape(*view.shape[:axis], mask.numel(), *view.shape[axis + mask.dim() :])
@@ -107,11 +110,9 @@ class Indices:
         return rows.apply(function, "indexing", (x, tuple(entries)), {})
 
     def put(self, value: Any) -> None:
-        torch, x = self._torch, self._x
-        masks = [i for i, e in enumerate(self.entries) if is_mask(torch, e)]
-        if len(masks) == 1 and self._alone(masks[0]):
-            mask = self.entries[masks[0]]
-            basic, axis = self._around(masks[0])
+        torch, x, alone = self._torch, self._x, self._mask_alone()
+        if alone is not None:
+            mask, basic, axis = alone
             view = x[basic] if not all(map(is_whole, basic)) else x
             self._require_shape(mask, view, axis)
             _put_where(self._picked, view, Mask(torch, mask), tuple(mask.shape), axis, value)

@@ -1,4 +1,4 @@
-"""Which rows a mask of data picks, and how many: where a module is exported that is a tensor, no number of Python's."""
+"""Which rows a mask of data picks, and how many: where a module is exported that is a number of data."""
 
 import builtins
 from collections.abc import Callable

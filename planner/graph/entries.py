@@ -34,7 +34,7 @@ def order_entries(graph: Graph, data: Mapping[str, Array]) -> tuple[Graph, dict[
     values = tuple(v for v in ordered.values.values() if v.id not in gone)
     names = {graph.value[v].name for v in gone}
     kept = {name: contents for name, contents in ordered.data.items() if name not in names}
-    return Graph(name=graph.name, values=values, programs=programs, lr=graph.lr, loss_prefix=graph.loss_prefix), kept
+    return graph.model_copy(update={"values": values, "programs": programs}), kept
 
 
 class _Order(NamedTuple):

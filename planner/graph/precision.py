@@ -47,9 +47,7 @@ def mixed_precision(graph: Graph) -> Graph:
     programs = tuple(pass_.program(p) for p in graph.programs)
     made = {v for p in programs for n in p.nodes for v in (*n.reads, *n.writes)} | set(graph.value)
     values = tuple(v for v in pass_.values.values() if v.id in made)
-    mixed = Graph(
-        name=f"{graph.name}_bf16", values=values, programs=programs, lr=graph.lr, loss_prefix=graph.loss_prefix
-    )
+    mixed = graph.model_copy(update={"name": f"{graph.name}_bf16", "values": values, "programs": programs})
     validate(mixed)
     return mixed
 
@@ -89,13 +87,8 @@ def full_precision(graph: Graph) -> Graph:
         for v in graph.values
         if v.id not in renamed
     )
-    full = Graph(
-        name=graph.name.removesuffix("_bf16"),
-        values=values,
-        programs=programs,
-        lr=graph.lr,
-        loss_prefix=graph.loss_prefix,
-    )
+    name = graph.name.removesuffix("_bf16")
+    full = graph.model_copy(update={"name": name, "values": values, "programs": programs})
     validate(full)
     return full
 

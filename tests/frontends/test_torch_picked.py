@@ -105,7 +105,7 @@ def hardest(net: Net, y: Tensor, labels: Tensor) -> Tensor:
     errors, found = y.square().mean(-1).flatten(), (labels > 1).sum()
     number = min(3 * found, labels.numel() - found)
     first, last = errors.sort(descending=True)[0][:number], errors.sort()[0][-(number // 2 + 1) :]
-    most, places = errors.topk(min(int(number) + 1, 28))
+    most, places = errors.topk(min(int(number) + 1, 28), sorted=False)
     rows = y.flatten(0, 1).clone()
     rows[: int(number)] = rows[: int(number)] * 2
     return first.mean() + last.sum() + most.mean() + errors[places].sum() + rows.mean() + y[:, : number + 1].mean()
