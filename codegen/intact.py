@@ -25,23 +25,31 @@ def require_intact(graph: Graph, plan: Plan, program: str | None, value: str) ->
         raise UserError("SP1614", f"value {value} is an input, which may be read where the caller has it", "keep yours")
     if program is None:
         raise UserError("SP1614", f"value {value} has not been computed yet", "run a step first")
-    placed, wide = plan.placement[value], expanded(graph, plan)
+    placed, wide, source = plan.placement[value], expanded(graph, plan), _source(graph, program, value)
     spans = [
         (node, span)
         for node, stage in _started(plan.program[program])
         for span in _written(wide, plan, wide.program[program].node[node], plan.program[program].node[node], stage)
     ]
-    makers = [place for place, (_, span) in enumerate(spans) if span.name in (root, value)]
+    makers = [place for place, (_, span) in enumerate(spans) if span.name == source]
     if not makers and graph.value[root].role not in PERSISTENT:
         raise UserError("SP1614", f"{program}, which ran last, does not compute value {value}", "run what computes it")
     for node, span in spans[max(makers, default=-1) + 1 :]:
         apart = span.offset >= placed.offset + placed.bytes or placed.offset >= span.offset + span.bytes
-        if span.pool == placed.pool and not apart and span.name not in (root, value):
+        if span.pool == placed.pool and not apart:
             raise UserError(
                 "SP1614",
                 f"value {value} shares its bytes with {span.name or 'its scratch'} of node {node}, which wrote over it",
                 f"plan with --keep {value} (PlanOptions.keep), or run a program that computes it last",
             )
+
+
+def _source(graph: Graph, program: str, value: str) -> str:
+    """What a view shows: whose bytes these are says less, for they may have been taken over in place before."""
+    makers = {v: node for node in graph.program[program].nodes for v in node.outputs}
+    while (node := makers.get(value)) and (view := op_named(node.op).alias(signature_of(graph, node))):
+        value = node.inputs[view[1]]
+    return value
 
 
 class _Span(NamedTuple):

@@ -10,7 +10,9 @@ import pytest
 from codegen.executor import Executor
 from codegen.intact import require_intact
 from planner.errors import UserError
-from planner.graph.model import Graph
+from planner.graph.builder import GraphBuilder
+from planner.graph.model import Graph, TensorType
+from planner.ops.shape import ReshapeAttrs
 from planner.plan.check import check
 from planner.plan.schema import Plan
 from planner.solve.options import PlanOptions
@@ -20,6 +22,7 @@ from tests.graphs import random_net, small_net
 from tests.interpreter import run_program
 from tests.plan.mutations import edit_program
 from tests.plan.plans import GRAPH, PLAN, STEP
+from tests.plan.reference import make as made_by_reference
 
 KEEP = PlanOptions(policy="sequential", keep=("*",))
 
@@ -114,3 +117,19 @@ def test_lanes_say_what_was_overwritten_not_the_order_of_the_list_of_nodes() -> 
     assert check(GRAPH, moved) == []
     assert intact(moved) == intact(backwards) == intact(PLAN)
     assert 0 < len(intact(PLAN)) < sum(len(n.outputs) for n in GRAPH.program[STEP].nodes)
+
+
+def test_a_view_shows_what_took_over_its_bytes() -> None:
+    """As in a module that views the result of an in-place division: nothing wrote over that."""
+    b = GraphBuilder("viewed")
+    (x,) = b.op("exp", [b.input("x", TensorType(shape=(4, 6)))], name="first")
+    (y,) = b.op("relu", [x], name="second")
+    (y,) = b.op("reshape", [y], ReshapeAttrs(shape=(2, 12)), name="wide")
+    (y,) = b.op("reshape", [y], ReshapeAttrs(shape=(24,)), name="flat")
+    graph = b.finish_inference(b.op("mul", [y, y], name="last")[0], fuse=False)
+    plan = made_by_reference(graph)
+    assert plan.placement["predict.second.y"].shares == "predict.first.y"
+    for name in ("second", "wide", "flat"):
+        require_intact(graph, plan, "predict", f"predict.{name}.y")
+    with pytest.raises(UserError, match=r"predict\.second, which wrote over it"):
+        require_intact(graph, plan, "predict", "predict.first.y")
