@@ -137,7 +137,20 @@ def _cannot_write(file: Path, error: Exception) -> UserError:
 
 def read_json(path: Path | str, what: str) -> dict[str, Any]:
     """Read an artefact's JSON object; a missing, truncated or malformed file is SP1701."""
-    file = Path(path)
+    return _read(Path(path), what)[1]
+
+
+def read_digested(path: Path | str, what: str) -> tuple[dict[str, Any], bool]:
+    """As `read_json`, without the digest, and whether it is the content's."""
+    text, document = _read(Path(path), what)
+    digest = document.pop("digest", None)
+    # As it was written it need not be rendered again, which takes longer than to read it.
+    as_written = text.replace(f'\n "digest": {_compact(digest)},\n', "\n", 1)
+    return document, digest == sha256(as_written) or digest == sha256(canonical_json(document))
+
+
+def _read(file: Path, what: str) -> tuple[str, dict[str, Any]]:
+    """Its text, and the object that it is."""
     fix = f"name an existing {what} file, or make it again with stepplan"
     try:
         data = file.read_bytes()
@@ -146,16 +159,15 @@ def read_json(path: Path | str, what: str) -> dict[str, Any]:
     if not data.strip():
         raise UserError("SP1701", f"{what} {file} is empty", fix)
     try:
-        document = json.loads(
-            data.decode(), parse_constant=_refuse, parse_float=_finite, object_pairs_hook=_different_keys
-        )
+        text = data.decode()
+        document = json.loads(text, parse_constant=_refuse, parse_float=_finite, object_pairs_hook=_different_keys)
     except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, numbers of thousands of digits
         corrected = f"correct what is named, or make the {what} again with stepplan"
         raise UserError("SP1701", f"{what} {file} is not valid JSON: {error}", corrected) from error
     if not isinstance(document, dict):
         raise UserError("SP1701", f"{what} {file} is not a JSON object", fix)
     _require_shallow(document, f"{what} {file}", fix)
-    return document
+    return text, document
 
 
 def _reason(error: Exception) -> str:

@@ -110,6 +110,8 @@ def edit_costs(files: Files, edit: Callable[[dict[str, Any]], object]) -> None:
         {"cold_ns": []},
         {"cold_ns": [1e300]},
         {"cold_ns": ["fast"]},
+        {"slices": "1"},
+        {"provisional": "yes"},
         {"cold_ns": [1.0] * 7},
         {"slices": 0},
         {"slices": 2**70},
@@ -189,6 +191,8 @@ def test_bad_options(files: Files) -> None:
     pins = files.folder / "pins.toml"
     pins.write_text('[slices]\n"fc" = 1\n')
     assert "the nearest is" in fails("SP1302", *plan_arguments(files, "--pins", pins))
+    pins.write_text('[slices]\n"fc1" = "1"\n')
+    assert "slices.fc1" in fails("SP1303", *plan_arguments(files, "--pins", pins))
     pins.write_text('[slices]\n"fc1" = 999\n')
     fails("SP1302", *plan_arguments(files, "--pins", pins))
     pins.write_text(f'[slices]\n"{"fc1" * 2000}" = 1\n')

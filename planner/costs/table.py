@@ -5,6 +5,7 @@ Keyed by signature, not by model: profiling a second model reuses what the first
 node inside a step lies between (costs/residency.py).
 """
 
+import json
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -205,7 +206,8 @@ def read_costs(path: Path | str) -> CostTable:
         what = f"has schema {schema!r}" if schema != SCHEMA else "names no machine"
         raise UserError("SP1201", f"{Path(path).name} is no cost table of schema {SCHEMA}: it {what}", fix)
     try:
-        table = CostTable.model_validate(document)
+        # Through JSON and strict, as targets are: "64" for 64 is a mistake, a list for a tuple is none.
+        table = CostTable.model_validate_json(json.dumps(document), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

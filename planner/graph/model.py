@@ -283,7 +283,7 @@ class Graph(Frozen):
     name: str
     values: tuple[Value, ...]
     programs: tuple[Program, ...]
-    lr: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    lr: float | None = Field(default=None, gt=0, allow_inf_nan=False, strict=True)
     """The optimizer's learning rate, to which those of all updates are in proportion; None: the first update's."""
     loss_prefix: str = ""
     """What begins the framework's names of a loss's parameters and buffers, and no others; empty: it has none."""

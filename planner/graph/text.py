@@ -1,9 +1,10 @@
 """graph.json: reading and writing the training graph as canonical text."""
 
+import json
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from planner.artefact import canonical_json, one_line, read_json, sha256, write_text
 from planner.errors import UserError
@@ -19,6 +20,8 @@ LARGEST = 2**60
 
 CYCLE_SHOWN = 12
 """Nodes of a dependency cycle that an error spells out."""
+
+_VALUES = TypeAdapter(tuple[Value, ...])
 
 
 def graph_text(graph: Graph) -> str:
@@ -67,7 +70,8 @@ def parse_graph(document: dict[str, Any]) -> Graph:
         _known_fields(document, {"schema", "name", "values", "programs", "lr", "loss_prefix"}, "")
         for number, entry in enumerate(document["programs"]):
             _known_fields(entry, {"name", "inputs", "outputs", "nodes", "results", "arguments"}, f"programs.{number}.")
-        values = tuple(Value.model_validate(v) for v in document["values"])
+        # Through JSON, as targets are: "64" for 64 is a mistake, a list for a tuple is none.
+        values = _VALUES.validate_json(json.dumps(document["values"]), strict=True)
         programs = tuple(
             Program(
                 name=p["name"],
@@ -105,7 +109,7 @@ def _known_fields(entry: dict[str, Any], known: set[str], where: str) -> None:
 def _parse_node(entry: dict[str, Any]) -> Node:
     if find_op(entry["op"]) is None:
         op_named(entry["op"])
-    attrs = op_named(entry["op"]).attrs_type.model_validate(entry.get("attrs", {}))
+    attrs = op_named(entry["op"]).attrs_type.model_validate_json(json.dumps(entry.get("attrs", {})), strict=True)
     return Node.model_validate({**entry, "attrs": attrs})
 
 

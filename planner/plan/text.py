@@ -4,6 +4,7 @@ A digest of the content is part of the file: a truncated or hand-edited plan is 
 confirmed with `stepplan check --accept-edits`, which checks it from scratch and writes a new digest.
 """
 
+import json
 from collections.abc import Sequence
 from json.encoder import encode_basestring_ascii as quoted
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from planner import __version__
-from planner.artefact import Line, canonical_json, digested_json, read_json, sha256, write_text
+from planner.artefact import Line, digested_json, read_digested, sha256, write_text
 from planner.errors import UserError
 from planner.plan.findings import shown
 from planner.plan.schema import SCHEMA, Entry, Plan
@@ -68,15 +69,14 @@ def write_plan(plan: Plan, path: Path | str) -> None:
 
 def read_plan(path: Path | str, *, accept_edits: bool = False) -> Plan:
     """Read plan.json. SP1401: not a plan; SP1402: its content does not match its digest (edited or truncated)."""
-    document = read_json(path, "plan")
+    document, intact = read_digested(path, "plan")
     if "lanes" not in document and "placements" not in document:
         raise UserError("SP1401", f"{Path(path).name} is not a plan", "name a plan.json, or its folder")
     if document.get("schema") != SCHEMA:
         raise UserError(
             "SP1401", f"plan schema {document.get('schema')!r} is not {SCHEMA}, which this stepplan reads", "plan again"
         )
-    digest = document.pop("digest", None)
-    if not accept_edits and digest != sha256(canonical_json(document)):
+    if not accept_edits and not intact:
         raise UserError(
             "SP1402",
             f"{Path(path).name} was edited or cut: its content does not match its digest",
@@ -85,7 +85,8 @@ def read_plan(path: Path | str, *, accept_edits: bool = False) -> Plan:
     document.pop("schema")
     document.pop("tool", None)
     try:
-        return Plan.model_validate(document)
+        # Through JSON and strict, as targets are: "64" for 64 is a mistake, a list for a tuple is none.
+        return Plan.model_validate_json(json.dumps(document), strict=True)
     except ValidationError as error:
         told = [f"{_place(document, e['loc'])}: {e['msg']}" for e in error.errors(include_url=False)[:TOLD]]
         problem = "the plan is malformed at " + "; at ".join(told)

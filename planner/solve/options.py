@@ -100,7 +100,7 @@ class PlanOptions(Settings):
 def read_pins(path: Path | str) -> Pins:
     """Read pins.toml: `[slices]` maps node ids to counts."""
     try:
-        return Pins.model_validate(tomllib.loads(Path(path).read_text(encoding="utf-8")))
+        return Pins.model_validate(tomllib.loads(Path(path).read_text(encoding="utf-8")), strict=True)
     except (OSError, ValueError, RecursionError) as error:
         if isinstance(error, ValidationError):
             told = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_url=False))

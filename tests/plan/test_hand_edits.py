@@ -282,6 +282,7 @@ MALFORMED: dict[str, tuple[Callable[[Document], object], tuple[str, ...]]] = {
         ("programs[train_step].lanes[1][fc3/0#1].wait",),
     ),
     "a word for a number": (lambda d: place(d, "fc1.y").update(bytes="two"), ("placements[fc1.y].bytes", "integer")),
+    "a number in quotes": (lambda d: place(d, "fc1.y").update(offset="64"), ("placements[fc1.y].offset", "integer")),
     "a negative offset": (lambda d: place(d, "fc1.y").update(offset=-64), ("placements[fc1.y].offset",)),
     "another name's control characters": (
         lambda d: place(d, "fc1.y").update(value="\x1b[2J", offset=-64),
