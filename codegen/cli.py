@@ -116,6 +116,12 @@ def how_to_import(folder: Path) -> str:
     return f"from codegen.load import executor_class\nExecutor = executor_class({str(folder)!r})"
 
 
+REPLACED = (
+    "it replaced a package of another graph; models whose classes have the same name are told apart by "
+    '{"name": ...} among the options that a factory returns, or by -o'
+)
+
+
 @command
 def make(
     model: ModelArgument,
@@ -168,9 +174,11 @@ def make(
         *summary_lines(made.plan),
         "",
         f"the package is {made.folder}; stepplan show {made.folder} prints its plan",
+        *([REPLACED] if made.replaced else []),
         how_to_import(made.folder),
     ]
-    emit_result(as_json, {**summary(made.plan), "folder": str(made.folder)}, "\n".join(lines))
+    result = {**summary(made.plan), "folder": str(made.folder), "replaced": made.replaced}
+    emit_result(as_json, result, "\n".join(lines))
 
 
 @command

@@ -11,6 +11,7 @@ from planner.capturing import capture
 from planner.costs.table import read_costs, write_costs
 from planner.graph.model import Graph
 from planner.graph.precision import require_precision
+from planner.graph.text import graph_text
 from planner.plan.schema import Plan
 from planner.solve.options import PlanOptions
 from planner.solve.pipeline import make_plan
@@ -24,6 +25,9 @@ class Made(NamedTuple):
     plan: Plan
     graph: Graph
     target: Target
+    replaced: bool
+    """The folder held an executor of another graph: of this model before it was changed, or of another model of the
+    same name and batch."""
 
 
 def make(
@@ -47,6 +51,7 @@ def make(
     The cost table lies in `out/costs/<target>.json`, where it can be reviewed, and is shared by all models of that
     target: only new signatures are measured. What `options.keep` names is not fused with its readers. `precision`: see
     Captured.in_precision. `clip_norm`, `accumulate`: as in `capture`. `modelled`, `tf32`: see codegen.cost_table.fill.
+    A folder that is there is replaced.
     """
     hardware = target if isinstance(target, Target) else load_target(target) if target else detect(measure=True)
     kept = options.keep if options else ()
@@ -68,8 +73,10 @@ def make(
     progress("planning", 0, 1)
     plan = make_plan(captured.graph, hardware, table, options)
     folder = Path(out) / f"{captured.graph.name}_{hardware.name}"
+    before = folder / "graph.json"
+    replaced = before.is_file() and before.read_bytes() != graph_text(captured.graph).encode()
     emit(plan, captured.graph, hardware, folder)
     captured.write_weights(folder / "weights.npz")
     progress("planning", 1, 1)
     build(folder, progress=lambda done, total, what: progress("compiling", done, total))
-    return Made(folder, plan, captured.graph, hardware)
+    return Made(folder, plan, captured.graph, hardware, replaced)

@@ -166,6 +166,23 @@ def test_make(own: Own) -> None:
     require_trains(own.folder, "sequential_b8_here")
 
 
+def test_make_says_what_it_replaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two models of one class and batch, and the second once more."""
+    monkeypatch.setattr("codegen.make.build", lambda folder, progress: None)
+    (tmp_path / "two_nets.py").write_text(
+        "import torch\n"
+        "def small(batch=2): return torch.nn.Linear(3, 2), (torch.zeros(batch, 3),)\n"
+        "def large(batch=2): return torch.nn.Linear(9, 2), (torch.zeros(batch, 9),)\n"
+    )
+    with working_in(tmp_path):
+        made = [
+            json.loads(succeeds("make", f"two_nets:{name}", "--batch", 2, "--target", "cpu2", "--modelled", "--json"))
+            for name in ("small", "large", "large")
+        ]
+    assert [m["replaced"] for m in made] == [False, True, False]
+    assert {m["folder"] for m in made} == {"generated/linear_b2_cpu2"}
+
+
 @pytest.mark.parametrize(("model", "words"), [("own_net:mke", "mke"), ("own_nat:make", "own_nat")])
 def test_a_misspelt_model(own: Own, model: str, words: str) -> None:
     with working_in(own.folder):
