@@ -81,6 +81,15 @@ class _Open(NamedTuple):
     first: int
     last: int
     condition: Any
+    asked: dict[str, Any]
+    """What the frame's names held that its condition reads, and that loops around it give."""
+
+    def runs(self, lines: dict[FrameType, int]) -> bool:
+        if not self.first <= lines.get(self.frame, -1) <= self.last:
+            return False
+        # In another turn of a loop the condition may be Python's alone, which asks nobody.
+        held = self.frame.f_locals
+        return all(held.get(name) is what for name, what in self.asked.items())
 
 
 class Branches:
@@ -103,10 +112,13 @@ class Branches:
         tensors = {name for name, held in frame.f_locals.items() if _is_tensor(self._torch, held)}
         if not _only_writes(block, tensors, found.function):
             return None
+        held = {name: frame.f_locals[name] for name in (_turn(found) - _given(*block)) & frame.f_locals.keys()}
+        if any(isinstance(loop, ast.While) for loop in found.loops) and not all(map(self._stays, held.values())):
+            return None
         holds = (condition != 0).reshape(())
         first, last = block[0].lineno, block[-1].end_lineno or block[-1].lineno
         within = holds.logical_not() if negated != skips else holds
-        self.open[id(frame), first] = _Open(frame, first, last, within)
+        self.open[id(frame), first] = _Open(frame, first, last, within, held)
         return negated == skips
 
     def regions(self) -> list[_Open]:
@@ -115,7 +127,7 @@ class Branches:
         lines = dict[FrameType, int]()
         while frame is not None:
             lines[frame], frame = frame.f_lineno, frame.f_back
-        self.open = {key: r for key, r in self.open.items() if r.first <= lines.get(r.frame, -1) <= r.last}
+        self.open = {key: r for key, r in self.open.items() if r.runs(lines)}
         return list(self.open.values())
 
     def within(self, regions: list[_Open], function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -147,6 +159,10 @@ class Branches:
         found = function(*given[0], **given[1])
         return tree_map(lambda x: where(condition, x, 0.0) if self._is_floating(x) else x, found)
 
+    def _stays(self, x: Any) -> bool:
+        """Whether it says the same in every turn of a loop, until its name is given to something else."""
+        return _is_tensor(self._torch, x) or isinstance(x, int | float | str | self._torch.nn.Module)
+
     def _is_floating(self, x: Any) -> bool:
         return _is_tensor(self._torch, x) and x.is_floating_point()
 
@@ -157,12 +173,13 @@ def _more(what: str) -> UserError:
 
 
 class _Branch(NamedTuple):
-    """An `if` without `else`. `behind`: what follows it in the loop that it stands in."""
+    """An `if` without `else`. `behind`: what follows it in the loop that it stands in; `loops`: all around it."""
 
     test: ast.expr
     body: list[ast.stmt]
     behind: list[ast.stmt]
     function: ast.FunctionDef
+    loops: list[ast.For | ast.While]
 
 
 def _branch(frame: FrameType, span: Span) -> _Branch | None:
@@ -183,8 +200,15 @@ def _branch_of(function: ast.FunctionDef, span: Span) -> _Branch | None:
             negated = isinstance(node.test, ast.UnaryOp) and isinstance(node.test.op, ast.Not)
             condition = node.test.operand if isinstance(node.test, ast.UnaryOp) and negated else node.test
             if span_of(condition) == span and _asks_once(condition):
-                return _Branch(node.test, node.body, behind.get(id(node), []), function)
+                loops = [n for n in ast.walk(function) if isinstance(n, ast.For | ast.While) and node in ast.walk(n)]
+                return _Branch(node.test, node.body, behind.get(id(node), []), function, loops)
     return None
+
+
+def _turn(branch: _Branch) -> set[str]:
+    """Names that say which turn of its loops a branch is in: what its condition reads, and what the loops give."""
+    given = _given(*(loop.target for loop in branch.loops if isinstance(loop, ast.For)))
+    return given | {n.id for n in _names(branch.test)}
 
 
 def _asks_once(condition: ast.expr) -> bool:
@@ -207,6 +231,10 @@ def _only_writes(block: Sequence[ast.stmt], tensors: set[str], function: ast.AST
         return False
     inner = {id(n) for s in block for n in ast.walk(s)}
     return not own.keys() & {n.id for n in _names(function) if id(n) not in inner}
+
+
+def _given(*nodes: ast.AST) -> set[str]:
+    return {n.id for node in nodes for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
 
 
 def _names(node: ast.AST) -> list[ast.Name]:

@@ -93,6 +93,25 @@ def again(net: Net, y: Tensor, labels: Tensor) -> Tensor:
     return out.sum() + y.sum()
 
 
+def again_of_python(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    """As before, with no call of PyTorch's in between."""
+    out = y.new_zeros(4)
+    for i, at in enumerate([labels[0, 0], 1, labels[1, 1], 0]):
+        if at > 5 * ((i + 1) % 2):
+            out[i] = 7.0
+    return (out * y[0, 0, 0]).sum() + y.sum()
+
+
+def again_while(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    out, at = y.new_zeros(2), labels[0, 0]
+    while True:
+        if at > 5:
+            out[0] = 7.0
+        if isinstance(at, int):
+            return (out * y[0, 0, :2]).sum() + y.sum()
+        at = 6
+
+
 def written_rows(net: Net, y: Tensor, labels: Tensor) -> Tensor:
     rows = y[labels > 0]
     if labels[0, 0] > 0:
@@ -106,6 +125,8 @@ TAKEN: dict[str, Body] = {
     "written rows": written_rows,
     "divided": divided,
     "again": again,
+    "again, of Python's": again_of_python,
+    "again, while": again_while,
     "experts": experts,
     "the rest of a loop": skipped,
     "losses": losses,
@@ -228,7 +249,17 @@ def divided_in_place(net: Net, y: Tensor, labels: Tensor) -> Tensor:
     return y.sum()
 
 
+def taken_out(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    """Of what the names hold in the second turn, nothing tells that it is one."""
+    found, left = y.new_zeros(1), [True, labels[0, 0]]
+    while left:
+        if left.pop():
+            found[0] = 1.0
+    return (found * y).sum()
+
+
 REFUSED: dict[str, Body] = {
+    "taken out": taken_out,
     "divided in place": divided_in_place,
     "named": named,
     "carried": carried,
