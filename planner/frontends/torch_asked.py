@@ -126,9 +126,10 @@ def _plain(name: str, function: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _made(torch: Any, data: Any, **kwargs: Any) -> Any:
-    """A tensor of numbers and figures, as PyTorch makes one of numbers."""
+    """A tensor of numbers and figures, as PyTorch makes one of numbers: of its own, which may be written to."""
     if isinstance(data, list | tuple):
         made = torch.stack([_made(torch, part) for part in data])
     else:
         made = data.tensor if isinstance(data, Figure) else torch.tensor(data)
-    return made.to(kwargs.get("dtype") or made.dtype)
+    made = made.to(kwargs.get("dtype") or made.dtype, copy=True)
+    return made.requires_grad_() if kwargs.get("requires_grad") else made

@@ -49,6 +49,17 @@ def filled(net: Net, y: Tensor, kinds: Tensor) -> Tensor:
     return (z * w).clamp(max=n).mean() + torch.where(y > a, a, y).sum()
 
 
+def made(net: Net, y: Tensor, kinds: Tensor) -> Tensor:
+    """Tensors of their own: written to, and differentiated by."""
+    n, a = kinds.sum().item(), y.detach().mean().item()
+    more, twice = torch.tensor(n), torch.as_tensor(n)
+    more += 5
+    twice.mul_(2)
+    by = torch.tensor([a, 2.0], requires_grad=True)
+    (slope,) = torch.autograd.grad((y[0, :2] * by.sin()).sum(), by, create_graph=True)
+    return y.sum() * n + more * twice + slope.sum() * a
+
+
 def counted(net: Net, y: Tensor, kinds: Tensor) -> Tensor:
     n = (kinds > 0).sum().item()
     parts = [n // 2, n % 3, n / 4, 7 % (n + 1), 2**n, n**2, (n + 1) ** -1, -n, abs(-n), +n, 3 - n, 5 // (n + 1)]
@@ -95,7 +106,7 @@ def by_math(net: Net, y: Tensor, kinds: Tensor) -> Tensor:
     return y.sum() / math.sqrt(total) + (y * math.log(kinds.sum() + 1) * math.exp(-total)).sum() * math.sqrt(2.0)
 
 
-BODIES: list[Body] = [converted, by_math, per_match, quantised, filled, counted, compared, listed, kept, told]
+BODIES: list[Body] = [converted, by_math, per_match, quantised, filled, made, counted, compared, listed, kept, told]
 
 
 @pytest.mark.parametrize("seed", [0, 1])
