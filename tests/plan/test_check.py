@@ -1,6 +1,7 @@
 """`check` accepts sound plans and names what is wrong with others: identity, completeness, numbers, reports."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from planner.graph.model import Graph, TensorType
 from planner.graph.text import graph_hash
 from planner.ops.base import Access, op_named, reads
 from planner.ops.conv import Conv2d
+from planner.ops.normalization import BatchNorm
 from planner.ops.streaming import STREAMED_FAMILIES, STREAMS
 from planner.plan.check import check, require_safe
 from planner.plan.findings import FIXES
@@ -23,7 +25,7 @@ from tests.plan.mutations import (
     edit_value,
     lanes_of,
 )
-from tests.plan.plans import GRAPH, PLAN, STEP, bare, codes, on_target, rewait
+from tests.plan.plans import GRAPH, PLAN, STEP, bare, codes, on_target, rewait, without
 from tests.plan.reference import Choices, make
 
 
@@ -253,11 +255,36 @@ def test_an_op_that_reaches_beyond_its_operand(monkeypatch: pytest.MonkeyPatch) 
     assert codes(check(GRAPH, PLAN)) == {"SP1432"}
 
 
+def test_scratch_that_a_slice_only_reads_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the shares of a part lie is the op's business: what a slice reads there, another may not be done with."""
+    declared = BatchNorm.accesses
+
+    def read_alone(self: BatchNorm, signature: Any, mode: Any, stage: int, index: int, facts: Any) -> Any:
+        found = declared(self, signature, mode, stage, index, facts)
+        return tuple(a._replace(write=a.write and not (index and a.operand == "partial")) for a in found)
+
+    early = without(PLAN, "bn2/0#1", "conv2/1#0")  # which uses scratch on the same bytes
+    for accesses in (declared, read_alone):
+        monkeypatch.setattr(BatchNorm, "accesses", accesses)
+        assert codes(check(GRAPH, PLAN)) == set()
+        assert codes(check(GRAPH, early)) == {"SP1414", "SP1423"}
+
+
 def test_too_many_lanes() -> None:
     lanes = tuple(Lane(id=i, cpu=i) for i in range(5000))
     assert "SP1433" in codes(check(GRAPH, PLAN.model_copy(update={"lanes": lanes})))
     many = edit_program(PLAN, STEP, lanes=(*PLAN.program[STEP].lanes, *((),) * 5000))
     assert "SP1433" in codes(check(GRAPH, many))
+
+
+def test_too_many_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clocks of the larger program have as many entries as it has slices times lanes."""
+    slices = max(sum(n.slices * n.stages for n in p.nodes) for p in PLAN.programs)
+    monkeypatch.setattr("planner.plan.check_order.CLOCK_ENTRIES", slices * len(PLAN.lanes))
+    assert check(GRAPH, PLAN) == []
+    monkeypatch.setattr("planner.plan.check_order.CLOCK_ENTRIES", slices * len(PLAN.lanes) - 1)
+    (found,) = check(GRAPH, PLAN)
+    assert found.code == "SP1433" and f"{slices} slices on {len(PLAN.lanes)} lanes" in found.message
 
 
 # -- reports ---------------------------------------------------------------------------------------------------------
