@@ -1,11 +1,14 @@
 """Lower bounds: arithmetic by hand, and never above what a valid plan is predicted to take."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.costs.table import CostEntry, CostTable
-from planner.graph.model import Graph, Init, Node, Program, Role, TensorType, Value
+from planner.graph.model import Graph, Init, Layout, Node, Program, Role, TensorType, Value
+from planner.ops.conv import ConvAttrs
 from planner.ops.optimizer import SgdAttrs
+from planner.ops.shape import ReshapeAttrs
 from planner.ops.signature import signature_of
 from planner.plan.bounds import bounds, least_traffic
 from planner.plan.simulate import simulate
@@ -98,6 +101,108 @@ def test_a_first_stage_need_not_wait_for_inputs_that_it_does_not_read() -> None:
     packing = min(int(e.warm_ns[0]) for e in measured.modes(signature_of(graph, conv2).text))
     # predict is a chain but for the layout conversions of the weights, and every product packs its weights first.
     assert bounds(graph, "predict", measured, 2, 0).critical_path_ns <= by_node - packing
+
+
+IMAGE = TensorType(shape=(2, 4, 8, 8), layout=Layout.CHANNELS_LAST)
+
+
+def stages_of(graph: Graph, op: str, slices: int, times: tuple[float, ...], facts: dict[str, int]) -> CostEntry:
+    node = next(n for n in graph.programs[0].nodes if n.op == op)
+    kernel, dim = ("onednn", "batch") if op == "conv2d" else ("loops", "elements")
+    text = signature_of(graph, node).text
+    return CostEntry(signature=text, kernel=kernel, dim=dim, slices=slices, warm_ns=times, cold_ns=times, facts=facts)
+
+
+def of_nodes(*nodes: Node, outputs: tuple[str, ...], **types: TensorType) -> Graph:
+    """Values whose names begin with w are parameters, those that nobody writes are inputs."""
+    made = {v for n in nodes for v in n.outputs}
+    values = []
+    for name, type_ in types.items():
+        kept = name.startswith("w")
+        role = Role.PARAMETER if kept else Role.ACTIVATION if name in made else Role.INPUT
+        extra = {"name": name, "init": Init(kind="ones")} if kept else {}
+        values.append(Value(id=name, type=type_, role=role, **extra))
+    inputs = tuple(v.id for v in values if v.role is Role.INPUT)
+    program = Program(name="train_step", nodes=nodes, inputs=inputs, outputs=outputs)
+    return Graph(name="by_hand", values=tuple(values), programs=(program,))
+
+
+def updated(name: str, gradient: str, value: str) -> Node:
+    return Node(
+        id=name, op="sgd_update", inputs=(gradient,), outputs=(), updates=(value,), attrs=SgdAttrs(lr=1), phase="update"
+    )
+
+
+def relu(name: str, source: str, result: str) -> Node:
+    return Node(id=name, op="relu", inputs=(source,), outputs=(result,))
+
+
+@pytest.mark.parametrize(("update_ns", "end"), [(60, 150), (200, 280)])
+@pytest.mark.parametrize("whole_ns", [None, 140])
+def test_stages_take_their_operands_one_by_one(update_ns: int, end: int, whole_ns: int | None) -> None:
+    """Weights are packed (80 ns) while the image is made (100 ns), then it is convolved (50 ns). They may be updated
+    when they are packed. That another mode would read them to the end (140 ns) postpones nothing."""
+    graph = of_nodes(
+        relu("image", "x", "v"),
+        Node(id="conv", op="conv2d", inputs=("v", "w"), outputs=("y",), attrs=ConvAttrs(padding=(1, 1, 1, 1))),
+        updated("update", "g", "w"),
+        outputs=("y",),
+        x=IMAGE,
+        v=IMAGE,
+        y=IMAGE,
+        w=TensorType(shape=(4, 4, 3, 3)),
+        g=TensorType(shape=(4, 4, 3, 3)),
+    )
+    entries = [
+        stages_of(graph, "relu", 1, (100,), {}),
+        stages_of(graph, "conv2d", 2, (80, 50), {"packed_bytes": 576, "scratch_bytes": 64}),
+        stages_of(graph, "sgd_update", 1, (update_ns,), {}),
+    ]
+    if whole_ns:
+        entries.append(stages_of(graph, "conv2d", 1, (whole_ns,), {"packed_bytes": 0, "scratch_bytes": 64}))
+    measured = CostTable(target="t", fingerprint="f", entries=tuple(entries))
+    assert bounds(graph, "train_step", measured, 2, 0).critical_path_ns == end
+
+
+def test_updates_wait_for_each_other_and_for_who_reads_what_they_replace() -> None:
+    """50 ns, then a read of 100 ns, then twice 50 ns; what was read is over when the last one starts."""
+    graph = of_nodes(
+        updated("first", "g", "w"),
+        relu("read", "w", "y"),
+        Node(id="shown", op="reshape", inputs=("y",), outputs=("z",), attrs=ReshapeAttrs(shape=(2, 128))),
+        updated("second", "g", "w"),
+        updated("third", "g", "w"),
+        outputs=("z",),
+        w=VECTOR,
+        g=VECTOR,
+        y=VECTOR,
+        z=TensorType(shape=(2, 128)),
+    )
+    measured = table(graph, {"relu": {1: 100}, "sgd_update": {1: 50}, "reshape": {}})
+    assert bounds(graph, "train_step", measured, 2, 0).critical_path_ns == 50 + 100 + 50 + 50
+
+
+def test_a_view_is_there_when_its_values_are() -> None:
+    """And what it shows is written over no earlier; who reads two values waits for the later one."""
+    graph = of_nodes(
+        relu("short", "x", "a"),
+        relu("long", "a", "b"),
+        Node(id="shown", op="reshape", inputs=("b",), outputs=("z",), attrs=ReshapeAttrs(shape=(2, 128))),
+        Node(id="both", op="add", inputs=("z", "early"), outputs=("y",)),
+        Node(id="of_state", op="reshape", inputs=("w",), outputs=("seen",), attrs=ReshapeAttrs(shape=(2, 128))),
+        updated("update", "b", "w"),
+        outputs=("y", "seen"),
+        x=VECTOR,
+        a=VECTOR,
+        b=VECTOR,
+        w=VECTOR,
+        z=TensorType(shape=(2, 128)),
+        early=TensorType(shape=(2, 128)),
+        y=TensorType(shape=(2, 128)),
+        seen=TensorType(shape=(2, 128)),
+    )
+    measured = table(graph, {"relu": {1: 100}, "add": {1: 30}, "sgd_update": {1: 20}, "reshape": {}})
+    assert bounds(graph, "train_step", measured, 2, 0).critical_path_ns == 100 + 100 + 30
 
 
 @settings(deadline=None, max_examples=25)
