@@ -1,5 +1,6 @@
 """The module of a built folder, loaded once it is known to be whole."""
 
+import ctypes
 import importlib.machinery
 import importlib.util
 import struct
@@ -11,7 +12,8 @@ from planner.errors import UserError
 
 
 def native_module(folder: Path, null_device: bool = False) -> ModuleType:
-    """Load the built module (SP1512)."""
+    """Load the built module (SP1512). SP1623: in a subinterpreter."""
+    require_main_interpreter()
     module = folder / module_name(source_digest(folder), null_device)
     if not module.is_file():
         others = list(folder.glob(module_name("*", null_device)))
@@ -37,6 +39,16 @@ def native_module(folder: Path, null_device: bool = False) -> ModuleType:
         problem = f"{folder.name}: the built module is another plan's"
         raise UserError("SP1512", problem, f"run stepplan build {folder} again")
     return native
+
+
+def require_main_interpreter() -> None:
+    """SP1623 in another one: bindings ask for the GIL by PyGILState_Ensure, which waits there for ever."""
+    api = ctypes.pythonapi
+    current, main = api.PyInterpreterState_Get, api.PyInterpreterState_Main
+    current.restype = main.restype = ctypes.c_void_p
+    if current() != main():
+        problem = "executors run in Python's main interpreter only, and this is a subinterpreter"
+        raise UserError("SP1623", problem, "use a thread, or a process of its own (for WSGI: one interpreter)")
 
 
 def _complete_elf(data: bytes) -> bool:
