@@ -1,14 +1,14 @@
 """Convolutions sliced over rows: which rows a slice reads, against windows that are looked at one by one."""
 
 import random
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 
 from planner.graph.model import Layout, TensorType
 from planner.ops.base import Mode, Signature
 from planner.ops.conv import Conv2d, Conv2dBackwardWeights, ConvAttrs, ConvGradAttrs
-from planner.ops.conv_rows import RowSteps, Windows
+from planner.ops.conv_rows import RowSteps, Windows, elements_of, windows_of
 
 
 def test_slices_end_within_images():
@@ -45,6 +45,13 @@ def test_every_row_that_a_window_needs_is_read(seed):
         for at in (row * stride - pad + tap * dilation for tap in range(kernel))
         if 0 <= at < source
     }
+    touched = {
+        (image * results + row, image * source + at)
+        for image in range(images)
+        for row in range(results)
+        for at in range(row * stride - pad, row * stride - pad + reach + 1)
+        if 0 <= at < source
+    }
     for by_source in (False, True):
         steps = windows.steps(by_source)
         for slices in {1, images * steps.per_image, choose.randint(1, images * steps.per_image)}:
@@ -56,13 +63,34 @@ def test_every_row_that_a_window_needs_is_read(seed):
                 read = windows.touching(own) if by_source else windows.read(own)
                 needed = {t[not by_source] for t in taps if own[0] <= t[by_source] < own[1]}
                 assert own[0] < own[1]
-                assert 0 <= read[0] <= read[1] <= images * (results if by_source else source)
                 assert all(read[0] <= row < read[1] for row in needed)
-                # No more than the images that it has rows of.
-                size, mine = (results, source) if by_source else (source, results)
-                assert read[0] == read[1] or (
-                    own[0] // mine == read[0] // size and (own[1] - 1) // mine == (read[1] - 1) // size
-                )
+                # No more than from the first to the last, with the rows between the taps of a window.
+                within = [t[not by_source] for t in touched if own[0] <= t[by_source] < own[1]]
+                assert read == (min(within), max(within) + 1) if within else read[0] == read[1]
+
+
+def test_windows_are_inside_where_each_has_a_row():
+    for source, results, stride, pad, reach in product(range(1, 5), range(1, 5), range(1, 4), range(4), range(4)):
+        begins = [row * stride - pad for row in range(results)]
+        inside = all(any(0 <= at < source for at in range(b, b + reach + 1)) for b in begins)
+        # A window that ends before the first row is the first one; rows behind the last are told by where it begins.
+        assert Windows(source, results, stride, pad, reach).inside == inside
+
+
+@pytest.mark.parametrize(("height", "width", "along"), [(9, 8, 0), (1, 12, 1)])
+def test_windows_go_along_the_axis_that_is_sliced(height: int, width: int, along: int):
+    attrs = ConvAttrs(padding=(2, 2, 3, 3), stride=(2, 3), dilation=(1, 2))
+    source = TensorType(shape=(2, 16, height, width), layout=Layout.CHANNELS_LAST)
+    kernel = (5, 3)
+    (result,) = Conv2d().infer(attrs, (source, TensorType(shape=(16, 16, *kernel))))
+    found = windows_of(source, (16, 16, *kernel), result, attrs)
+    sizes = (height, width)[along], result.shape[2 + along]
+    assert found == Windows(*sizes, *((2, 2, 4), (3, 3, 4))[along])
+
+
+def test_rows_of_all_images_are_their_elements():
+    images = TensorType(shape=(2, 4, 6, 5), layout=Layout.CHANNELS_LAST)
+    assert elements_of(images, 12, (3, 7)) == (3 * 20, 7 * 20)
 
 
 def conv(images: int, height: int, width: int = 8, pad: int = 1) -> Signature:

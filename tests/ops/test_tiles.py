@@ -22,6 +22,18 @@ def test_every_count_has_a_grid_that_covers_all_results_once(m: int, n: int) -> 
         assert len(covered) == len(set(covered)) == m * n
 
 
+@pytest.mark.parametrize("m,n", [(1, 32), (3, 31), (2, 33), (1, 272), (4, 64), (30, 48), (24, 24)])
+def test_no_grid_reads_less(m: int, n: int) -> None:
+    """Of those whose tiles have a row and sixteen columns, where there are as many, at least."""
+    counts = {down * across for down in range(1, m + 1) for across in range(1, max(1, n // 16) + 1)}
+    assert most_tiles(m, n) == max(m, n // 16)
+    for slices in counts & set(range(1, most_tiles(m, n) + 1)):
+        downs = [d for d in range(1, m + 1) if slices % d == 0 and slices // d <= max(1, n // 16)]
+        grid = tile_grid(m, n, slices)
+        assert grid.down in downs and grid.across == slices // grid.down
+        assert grid.down * n + grid.across * m == min(d * n + slices // d * m for d in downs)
+
+
 def test_tiles_are_as_square_as_sixteen_columns_allow() -> None:
     """768 x 3072 on 64 lanes: down n + across m is least with tiles of 192 x 192; 64 x 64 has four columns of 16."""
     assert tile_grid(768, 3072, 64) == TileGrid(4, 16)
