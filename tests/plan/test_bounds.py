@@ -82,6 +82,20 @@ def test_what_was_never_measured_counts_no_time() -> None:
     assert (found.critical_path_ns, found.work_ns) == (300, 150)
 
 
+def test_what_was_never_measured_waits_all_the_same() -> None:
+    """For all that it reads, which nobody may write over before."""
+    graph = of_nodes(
+        relu("short", "x", "a"),
+        relu("long", "a", "b"),
+        Node(id="sum", op="add", inputs=("b", "w"), outputs=("y",)),
+        updated("update", "x", "w"),
+        outputs=("y",),
+        **dict.fromkeys("xabwy", VECTOR),
+    )
+    found = bounds(graph, "train_step", table(graph, {"relu": {1: 100}, "add": {}, "sgd_update": {1: 50}}), 1, 0)
+    assert (found.critical_path_ns, found.work_ns) == (100 + 100 + 50, 100 + 100 + 50)
+
+
 def test_gathered_rows_count_only_what_the_op_moves() -> None:
     graph = chain(1)
     # The update says that it moves 100 bytes of its 1024: w counts 100 read and 100 written; x 1024, v0 1024.
@@ -137,31 +151,46 @@ def relu(name: str, source: str, result: str) -> Node:
     return Node(id=name, op="relu", inputs=(source,), outputs=(result,))
 
 
-@pytest.mark.parametrize(("update_ns", "end"), [(60, 150), (200, 280)])
-@pytest.mark.parametrize("whole_ns", [None, 140])
-def test_stages_take_their_operands_one_by_one(update_ns: int, end: int, whole_ns: int | None) -> None:
-    """Weights are packed (80 ns) while the image is made (100 ns), then it is convolved (50 ns). They may be updated
-    when they are packed. That another mode would read them to the end (140 ns) postpones nothing."""
+def convolved(times: list[tuple[float, ...]], update_ns: int, after_ns: int) -> int:
+    """The critical path of an image that is made in 100 ns and convolved, in modes of such stages (two pack weights
+    first), while its weights are updated; what is convolved is read."""
     graph = of_nodes(
         relu("image", "x", "v"),
         Node(id="conv", op="conv2d", inputs=("v", "w"), outputs=("y",), attrs=ConvAttrs(padding=(1, 1, 1, 1))),
+        Node(id="after", op="sigmoid", inputs=("y",), outputs=("z",)),
         updated("update", "g", "w"),
-        outputs=("y",),
+        outputs=("z",),
         x=IMAGE,
         v=IMAGE,
         y=IMAGE,
+        z=IMAGE,
         w=TensorType(shape=(4, 4, 3, 3)),
         g=TensorType(shape=(4, 4, 3, 3)),
     )
     entries = [
         stages_of(graph, "relu", 1, (100,), {}),
-        stages_of(graph, "conv2d", 2, (80, 50), {"packed_bytes": 576, "scratch_bytes": 64}),
+        stages_of(graph, "sigmoid", 1, (after_ns,), {}),
         stages_of(graph, "sgd_update", 1, (update_ns,), {}),
     ]
-    if whole_ns:
-        entries.append(stages_of(graph, "conv2d", 1, (whole_ns,), {"packed_bytes": 0, "scratch_bytes": 64}))
+    for number, stages in enumerate(times):
+        facts = {"packed_bytes": 576 * (len(stages) - 1), "scratch_bytes": 64 + number}
+        entries.append(stages_of(graph, "conv2d", 2, stages, facts))
     measured = CostTable(target="t", fingerprint="f", entries=tuple(entries))
-    assert bounds(graph, "train_step", measured, 2, 0).critical_path_ns == end
+    return bounds(graph, "train_step", measured, 2, 0).critical_path_ns
+
+
+@pytest.mark.parametrize("other", [[], [(140,)], [(120,)], [(80, 50)], [(90, 60)]])
+def test_stages_take_their_operands_one_by_one(other: list[tuple[float, ...]]) -> None:
+    """Weights are packed (80 ns) while the image is made (100 ns), then it is convolved (50 ns). They may be updated
+    when they are packed. That another mode would read them to the end postpones nothing."""
+    assert convolved([(80, 50), *other], update_ns=60, after_ns=70) == 100 + 50 + 70
+    assert convolved([(80, 50), *other], update_ns=200, after_ns=70) == 80 + 200
+
+
+def test_each_end_is_that_of_the_mode_in_which_it_comes_first() -> None:
+    """One has convolved sooner, another is done with the weights sooner."""
+    assert convolved([(100, 20), (10, 120)], update_ns=200, after_ns=70) == 10 + 200
+    assert convolved([(100, 20), (10, 120)], update_ns=60, after_ns=70) == 100 + 20 + 70
 
 
 def test_updates_wait_for_each_other_and_for_who_reads_what_they_replace() -> None:
