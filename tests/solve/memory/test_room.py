@@ -88,10 +88,11 @@ def test_like_counting_from_nothing(seed: int) -> None:
     lean = lives(touches, size, always=rng.randint(0, 5))
     room, started = Room(lean), list[str]()
 
-    def fits(node: str, limit: int) -> bool:
-        """Run the rest in the lean order and add up at every node what has been made and is still needed."""
+    def least(node: str) -> int:
+        """Run the rest in the lean order and add up at every node what has been made and is still needed; where that is
+        no more than before, it is no objection."""
         done = {*started, node}
-        rest = [n for n in nodes if n not in done]
+        rest, found = [n for n in nodes if n not in done], 0
         before = [n for n in nodes if n not in started]
         head, at = nodes.index(before[0]), nodes.index(node)
         for number, other in enumerate(rest):
@@ -102,10 +103,20 @@ def test_like_counting_from_nothing(seed: int) -> None:
             had = {b for n in (*started, *before[: before.index(other) + 1]) for b in touches[n]}
             wanted = {b for n in before[before.index(other) :] for b in touches[n]}
             bytes_, now = (lean.always + sum(size[b] for b in both) for both in (needed & seen, had & wanted))
-            if bytes_ > max(limit, now):
-                return False
-        return True
+            found = max(found, bytes_ if bytes_ > now else 0)
+        return found
 
+    def free(node: str, start: float, limit: int) -> float:
+        """Try the start and every end behind it: what others are still to need is there, and what still runs."""
+        wanted = {b for n in nodes if n not in started for b in touches[n]}
+        until = {b: max(ends[n] for n in started if b in touches[n]) for b in {b for n in started for b in touches[n]}}
+        for when in sorted({start, *(end for end in until.values() if end > start)}):
+            there = {b for b, end in until.items() if b in wanted or end > when} | set(touches[node])
+            if lean.always + sum(size[b] for b in there) <= limit:
+                return when
+        return inf
+
+    ends, now = dict[str, float](), 0.0
     while len(started) < len(nodes):
         # What a block's first node makes cannot be touched before.
         ready = [
@@ -113,12 +124,44 @@ def test_like_counting_from_nothing(seed: int) -> None:
             {x for s in started for x in touches[s]} for b in touches[n])
         ]  # fmt: skip
         node = rng.choice(ready)
-        limit = rng.randint(0, 2 * lean.peak)
-        assert room.leaves_enough(node, limit) == fits(node, limit)
-        room.take(node, float(len(started)))
+        enough = least(node)
+        assert room.leaves_enough(node, enough) and (not enough or not room.leaves_enough(node, enough - 1))
+        start = now + rng.randint(0, 3)
+        for limit in range(lean.always, sum(size.values(), lean.always) + 1):
+            assert room.free_at(node, start, limit) == free(node, start, limit)
+        ends[node] = start + rng.randint(0, 5)
+        room.take(node, ends[node])
         started.append(node)
+        if rng.random() < 0.3:
+            now = start
+            room.forget(now)
         rest = [n for n in nodes if n not in started]
         assert room.head == (nodes.index(rest[0]) if rest else len(nodes))
+
+
+@given(seed=st.integers(0, 10**6))
+def test_answers_are_the_same_between_the_limits_that_are_told(seed: int) -> None:
+    rng = random.Random(seed)
+    nodes, size = [f"n{i}" for i in range(8)], {f"b{i}": rng.randint(1, 20) for i in range(6)}
+    lean = lives({n: tuple(b for b in size if rng.random() < 0.4) for n in nodes} | {"all": tuple(size)}, size)
+    order = rng.sample(nodes, 5)
+
+    def answers(limit: int) -> tuple[list[tuple[bool, float]], Room]:
+        room, found = Room(lean), []
+        for at, node in enumerate(order):
+            found.append((room.leaves_enough(node, limit), room.free_at(node, float(at), limit)))
+            room.take(node, at + 2.5)
+        return found, room
+
+    limit = rng.randint(1, lean.peak)
+    expected, room = answers(limit)
+    assert room.least <= limit < room.below
+    for other in range(room.least, int(min(room.below, lean.peak + 1))):
+        assert answers(other)[0] == expected
+    if room.least:
+        assert answers(room.least - 1)[1].below == room.least
+    if room.below < inf:
+        assert answers(int(room.below))[1].least == room.below
 
 
 def test_a_peak_is_told() -> None:
