@@ -11,7 +11,7 @@ from codegen.cpu.emit import emit
 from codegen.executor import Executor
 from codegen.load import executor_class
 from planner.graph.model import DType
-from planner.ops.base import Access, round_bfloat16
+from planner.ops.base import Access, round_bfloat16, scratch_offsets
 from planner.ops.signature import signature_of
 from planner.plan.schema import slice_name
 from tests.codegen.plans import Case, every_case, graph_of, plan_of, target_of
@@ -110,7 +110,8 @@ def test_slices_touch_only_what_their_ops_declare(
     executor: Executor, cases: list[Case], state: dict[str, Array]
 ) -> None:
     """Slices run one by one. Whatever a slice has not declared to read is NaN meanwhile, and whatever it has not
-    declared to write must keep its bytes: plans are only as safe as these declarations."""
+    declared to write must keep its bytes: plans are only as safe as these declarations. Of scratch, parts of which it
+    declares nothing: how others are shared is the op's business."""
     load(executor, state)
     graph, plan = executor._graph, executor.plan
     where = {e.run: (lane, i) for lane, entries in enumerate(plan.programs[0].lanes) for i, e in enumerate(entries)}
@@ -121,6 +122,11 @@ def test_slices_touch_only_what_their_ops_declare(
         operands |= {f"out{i}": v for i, v in enumerate(case.outputs)}
         operands |= {f"up{i}": v for i, v in enumerate(case.updates)}
         arrays = {o: executor._view(graph.value[v]).reshape(-1) for o, v in operands.items()}
+        parts = case.op.scratch(signature, node.mode, node.facts)
+        for part, offset in scratch_offsets(parts).items():
+            begin = node.scratch_offset + offset
+            size = next(p.bytes for p in parts if p.name == part)
+            arrays[part] = executor._arena[begin : begin + size // 4 * 4].view(np.float32)
         for stage in range(node.stages):
             for index in range(node.slices):
                 declared = case.op.accesses(signature, node.mode, stage, index, node.facts)
@@ -128,7 +134,7 @@ def test_slices_touch_only_what_their_ops_declare(
                 for operand, array in arrays.items():
                     mask = np.ones(array.size, bool)
                     for access in (a for a in declared if a.operand == operand):
-                        mask[elements(access)] = False
+                        mask[elements(access) if operand in operands else ...] = False
                     hidden[operand], kept[operand] = mask, array[mask].copy()
                     array[mask] = HIDDEN.get(array.dtype.name, array[mask])
                 before = {o: a.copy() for o, a in arrays.items()}
@@ -137,7 +143,7 @@ def test_slices_touch_only_what_their_ops_declare(
                     touched = np.flatnonzero(array.view(np.uint8) != before[operand].view(np.uint8))
                     writable = np.zeros(array.size, bool)
                     for access in (a for a in declared if a.operand == operand and a.write):
-                        writable[elements(access)] = True
+                        writable[elements(access) if operand in operands else ...] = True
                     if not writable[touched // array.itemsize].all():
                         wrong.append(f"{case.label} stage {stage} slice {index} writes more of {operand} than it says")
                     array[hidden[operand]] = kept[operand]
