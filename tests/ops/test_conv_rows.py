@@ -79,7 +79,7 @@ def test_windows_are_inside_where_each_has_a_row():
 
 @pytest.mark.parametrize(("height", "width", "along"), [(9, 8, 0), (1, 12, 1)])
 def test_windows_go_along_the_axis_that_is_sliced(height: int, width: int, along: int):
-    attrs = ConvAttrs(padding=(2, 2, 3, 3), stride=(2, 3), dilation=(1, 2))
+    attrs = ConvAttrs(padding=(2, 2, 3, 1), stride=(2, 3), dilation=(1, 2))
     source = TensorType(shape=(2, 16, height, width), layout=Layout.CHANNELS_LAST)
     kernel = (5, 3)
     (result,) = Conv2d().infer(attrs, (source, TensorType(shape=(16, 16, *kernel))))

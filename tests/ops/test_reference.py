@@ -22,6 +22,7 @@ def signature_of(op: Op, sample: Sample) -> Signature:
     return Signature(op.name, sample.attrs, sample.inputs[:inputs], outputs, sample.inputs[inputs:])
 
 
+SHARED_BY_SOME = {"group_norm": "slices read the sums of those that have the same images"}
 INFINITE = {"ctc_loss": "states that no path reaches", "segment_max": "entries without rows"}
 
 
@@ -85,6 +86,9 @@ def check_mode(op, signature, mode, facts, elements):
                 assert access.operand in elements or access.operand in parts, access
                 assert 0 <= lo <= hi <= elements.get(access.operand, mode.slices), access
                 assert not (access.write and access.operand.startswith("in")), access
+                # Of scratch its own share, all shares, or the only one that there is: whoever reads less races.
+                some = access.operand in elements or op.name in SHARED_BY_SOME
+                assert some or (lo, hi) in {(index, index + 1), (0, mode.slices), (0, 1)}, access
                 others = [a for i, other in enumerate(boxes) if i != index for a in other]
                 if access.write:
                     # Nobody else of the stage may touch what a slice writes.
