@@ -121,16 +121,16 @@ class Room:
         """Whether everything else can still run, one after the other in the lean order, within `limit` bytes, or with
         no more than it needs anyway."""
         head, at = self.head, self._lives.place[node]
-        changes = [change for change in self._changes(node) if change[0] < at] if at > head else []
-        if all(more <= 0 for _, _, more in changes):
+        changes = self._changes(node) if at > head else []
+        if all(more <= 0 for _, more in changes):
             return True
         now = self._alive[head:at]
-        if all(first == head and end >= at for first, end, _ in changes):
-            everywhere = sum(more for _, _, more in changes)
+        if all(first == head for first, _ in changes):
+            everywhere = sum(more for _, more in changes)
             return everywhere <= 0 or self._within(int(now.max()) + everywhere, limit)
         then = now.copy()
-        for first, end, more in changes:
-            then[first - head : end - head] += more
+        for first, more in changes:
+            then[first - head :] += more
         return self._within(int(then[then > now].max(initial=0)), limit)
 
     def free_at(self, node: str, start: float, limit: int) -> float:
@@ -161,8 +161,8 @@ class Room:
     def take(self, node: str, end: float) -> None:
         """The node has been started, and ends at `end`, ns."""
         at, until = self._lives.place[node], self._until
-        for first, last, more in self._changes(node):
-            self._alive[first:last] += more
+        for first, more in self._changes(node):
+            self._alive[first:at] += more
         for block, size in self._lives.sized[node]:
             left = self._left[block]
             if block not in until:
@@ -184,17 +184,17 @@ class Room:
         if self._going and self._going[0][0] <= before:
             del self._going[: bisect_right(self._going, (before, inf))]
 
-    def _changes(self, node: str) -> list[tuple[int, int, int]]:
+    def _changes(self, node: str) -> list[tuple[int, int]]:
         """How many bytes more are in use once the node has run: from one place of the lean order up to, but without,
-        another one, leaving out the node's own."""
-        at, head, found = self._lives.place[node], self.head, list[tuple[int, int, int]]()
+        the node's own. What it touches first of all it makes: so it does in the lean order."""
+        at, head, found = self._lives.place[node], self.head, list[tuple[int, int]]()
         for block, size in self._lives.sized[node]:
             left = self._left[block]
             if block in self._until:
                 if len(left) == 1:
-                    found.append((head, at, -size))
-            elif len(left) > 1 and left[0] > head:
-                found.append((head, left[0], size))
-            if len(left) > 1 and left[-1] == at:
-                found.append((left[-2] + 1, at, -size))
+                    found.append((head, -size))
+            elif len(left) > 1:
+                found.append((head, size))
+            if len(left) > 1 and left[-2] + 1 < left[-1] == at:
+                found.append((left[-2] + 1, -size))
         return found
