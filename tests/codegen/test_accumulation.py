@@ -19,8 +19,8 @@ from planner.ops.base import op_named
 from planner.solve.options import PlanOptions
 from tests.codegen.cuda.plans import NULL, plan_for
 from tests.codegen.cuda.plans import make as make_cuda
+from tests.codegen.following import batch
 from tests.codegen.plans import make
-from tests.codegen.test_executor import batch
 from tests.graphs import classifier, conv, deep_net, images, small_net
 
 CO_RUN = PlanOptions(policy="liu", strategies=(1, 2, 3))

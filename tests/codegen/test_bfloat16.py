@@ -16,9 +16,9 @@ from planner.graph.precision import full_precision, mixed_precision
 from planner.solve.options import PlanOptions
 from planner.target.detect import detect
 from planner.zoo import build as build_network
+from tests.codegen.following import batch, reference_state
 from tests.codegen.plans import make, plan_for
 from tests.codegen.quick import STRICT
-from tests.codegen.test_executor import batch, reference_state
 from tests.codegen.test_rewrites import assert_same, run
 from tests.graphs import gated_net
 from tests.interpreter import run_program

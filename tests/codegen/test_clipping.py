@@ -14,8 +14,8 @@ from planner.ops.base import op_named
 from planner.solve.options import PlanOptions
 from tests.codegen.cuda.plans import NULL, plan_for
 from tests.codegen.cuda.plans import make as make_cuda
+from tests.codegen.following import batch, reference_state
 from tests.codegen.plans import make
-from tests.codegen.test_executor import batch, reference_state
 from tests.graphs import deep_net, small_net
 from tests.interpreter import run_program
 

@@ -16,9 +16,9 @@ from planner.plan.simulate import replay
 from planner.solve.options import PlanOptions
 from planner.solve.pipeline import make_plan
 from tests.cli import fails, succeeds
+from tests.codegen.following import assert_follows_reference, batch
 from tests.codegen.plans import plan_for, runnable
 from tests.codegen.quick import quick
-from tests.codegen.test_executor import assert_follows_reference, batch
 from tests.codegen.test_lanes import no_races, sanitizer
 from tests.graphs import random_net, small_net
 from tests.solve.test_smt import with_siblings

@@ -18,9 +18,9 @@ from planner.costs.table import CostEntry, CostTable
 from planner.graph.builder import GraphBuilder
 from planner.graph.model import Graph
 from planner.plan.schema import ProgramPlan
+from tests.codegen.following import assert_follows_reference
 from tests.codegen.plans import plan_for, target_of
 from tests.codegen.quick import quick
-from tests.codegen.test_executor import assert_follows_reference
 from tests.codegen.test_lanes import no_races, sanitizer
 from tests.graphs import batch_norm, classifier, conv, images, small_net
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from codegen.executor import Executor
 from planner.errors import UserError
-from tests.codegen.test_executor import batch
+from tests.codegen.following import batch
 from tests.graphs import small_net
 
 

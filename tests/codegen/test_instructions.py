@@ -15,8 +15,8 @@ from planner import zoo
 from planner.solve.pipeline import make_plan
 from planner.target.detect import detect
 from planner.target.model import Target
+from tests.codegen.following import batch
 from tests.codegen.plans import make
-from tests.codegen.test_executor import batch
 
 
 def test_instructions_for_bfloat16() -> None:

@@ -16,8 +16,8 @@ from planner.ops.shape import ReshapeAttrs
 from planner.plan.check import check
 from planner.plan.schema import Plan
 from planner.solve.options import PlanOptions
+from tests.codegen.following import batch, reference_state
 from tests.codegen.plans import make
-from tests.codegen.test_executor import batch, reference_state
 from tests.graphs import random_net, small_net
 from tests.interpreter import run_program
 from tests.plan.mutations import edit_program

@@ -16,9 +16,9 @@ from planner.solve.options import PlanOptions
 from planner.target.model import Target
 from planner.target.text import load_target
 from planner.target.topology import Core
+from tests.codegen.following import assert_follows_reference
 from tests.codegen.plans import plan_for, runnable
 from tests.codegen.quick import quick
-from tests.codegen.test_executor import assert_follows_reference
 from tests.codegen.test_rewrites import assert_same, run
 from tests.graphs import small_net
 

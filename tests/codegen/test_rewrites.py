@@ -20,8 +20,8 @@ from planner.solve.budget import within_budget
 from planner.solve.memory.frontier import frontier
 from planner.solve.options import PlanOptions
 from planner.solve.pipeline import make_plan
+from tests.codegen.following import batch
 from tests.codegen.quick import quick
-from tests.codegen.test_executor import batch
 from tests.graphs import random_net, small_net
 from tests.rewrites import Rewriter
 

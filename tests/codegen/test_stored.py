@@ -13,8 +13,8 @@ from planner.graph.model import Graph
 from planner.graph.optimizer import Optimizer
 from planner.plan.schema import Plan
 from planner.solve.options import PlanOptions
+from tests.codegen.following import batch
 from tests.codegen.plans import make, plan_for
-from tests.codegen.test_executor import batch
 from tests.codegen.test_lanes import no_races, sanitizer
 from tests.graphs import batch_norm, classifier, conv, images
 
