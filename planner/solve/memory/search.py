@@ -10,7 +10,7 @@ the least time per byte by which it lowers the peak and what is nearly as high, 
 that is smaller than it must be, decisions are taken back, those that cost most per byte first, as long as the peak
 stays below a level. Up finds the better states, down those to start from; so do corners of the space (everything
 share: the speed-centric strategy, everything fresh: the memory-centric one), segments between kept values, and what a
-linear relaxation keeps (budget_bound.py). In the end instances are held where there is room (holding.py).
+linear relaxation keeps (budget_bound.py). In the end instances are held where there is room (levels.py).
 
 Levels lie between the smallest and the largest footprint, closer together where memory is short, and do not depend on
 the budget.
@@ -19,17 +19,16 @@ the budget.
 import itertools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import pairwise
 
 import numpy as np
 
 from planner.solve.memory.budget_bound import Relaxation
 from planner.solve.memory.chances import Chances
 from planner.solve.memory.enumeration import unbeaten
-from planner.solve.memory.footprints import Footprints, Found
+from planner.solve.memory.footprints import Footprints
 from planner.solve.memory.holding import Holding, decided
+from planner.solve.memory.levels import FAR, held
 from planner.solve.memory.quick import MOST_AGAIN, Glance, Quick
-from planner.solve.memory.shrinking import down_and_up
 from planner.solve.memory.starts import Starts
 from planner.solve.memory.states import State, cheapest, exactly
 from planner.solve.memory.steps import Decision, Material
@@ -72,32 +71,8 @@ SLOW = 8.0
 """What takes so many times as long as making everything again once, or moving it, is where no walk starts: where most
 runs again for every reader, walks take longest and lead to no step worth having."""
 
-FAR = 4.0
-"""What takes so many times as long as the best that is known at a level is no start there, ..."""
-
-LONG = 20_000
-"""... nor are so many steps for holding instances in them, which then takes minutes, where they are more than ..."""
-
-LONGEST = 6
-"""... so many times the graph's nodes."""
-
-HOLDS = 30
-"""Levels up to which instances are held."""
-
-SHORT = 1.42
-"""Times the smallest footprint up to which memory is so short that there is more to be found than what is held."""
-
-SHORTS = 16
-"""Levels up to there."""
-
 NEAREST = 1.02
 """Times the smallest footprint up to which states may be those that pack into the fewest bytes."""
-
-NEAR = 0.002
-"""Levels closer to each other than this share of the smallest are one."""
-
-HELD = 18_000
-"""Nodes times levels: fewer levels for large graphs."""
 
 _BACK: Mapping[Decision, tuple[Decision, ...]] = {
     "keep": (),
@@ -149,7 +124,7 @@ class Search:
         # The quick estimates are not always exact: what the search started from is looked at again in any case.
         sure = {id(s): s for s in (*corners, *theirs, *cheapest(found))}.values()
         exact = cheapest(exactly(s, self._exact, self._made) for s in sure)
-        return cheapest([*exact, *self._held(exact, most)])
+        return cheapest([*exact, *held(exact, self._reach(most), self._exact, self._made)])
 
     @property
     def least(self) -> int:
@@ -163,8 +138,8 @@ class Search:
             found += self._down(min(found, key=lambda s: (s.peak, s.extra_ns)).decisions, found)
         best = exactly(cheapest(found)[-1], self._exact, self._made)
         if best.found and best.peak > self.least:
-            held, _ = Holding(self._exact, self._made).hold(best.found, best.peak)
-            best = exactly(State(*decided(held, self._exact, self._made)), self._exact, self._made)
+            less, _ = Holding(self._exact, self._made).hold(best.found, best.peak)
+            best = exactly(State(*decided(less, self._exact, self._made)), self._exact, self._made)
         return [best] if best.peak <= self.least else []
 
     def _worth(self, decisions: Iterable[Mapping[str, Decision]]) -> list[State]:
@@ -197,9 +172,9 @@ class Search:
     def _all_ways(self) -> list[tuple[Decision, ...]]:
         return [("keep", *self._made.ways(value, self._slower)) for value in self._made.values]
 
-    def _highest(self, low: int, most: float) -> float:
-        """Up to where levels are looked at, which begin at `low` bytes."""
-        return NEAREST * low if most < self.least else math.inf
+    def _reach(self, most: float) -> float:
+        """Times the smallest footprint up to which levels are looked at."""
+        return NEAREST if most < self.least else math.inf
 
     def _levels(self, known: Sequence[State], most: float) -> list[State]:
         """The best that walks up from smaller states find at every level, from the lowest to the highest."""
@@ -209,7 +184,7 @@ class Search:
         apart = int(math.log(high / low) / math.log(1 + APART))
         count = max(4, min(LEVELS, apart, EFFORT // (STARTS * max(1, len(self._made.values)))))
         found: list[State] = []
-        highest = self._highest(low, most)
+        highest = self._reach(most) * low
         for left, level in zip(range(count, 0, -1), map(int, np.geomspace(low, high, count + 1)[:-1]), strict=True):
             if level > highest:
                 break
@@ -228,54 +203,6 @@ class Search:
                 if decisions is not None:
                     found.append(self._up(decisions, level, self._looked + share))
         return found
-
-    def _held(self, known: Sequence[State], most: float) -> list[State]:
-        """The best that holding instances makes of some states, at levels that lie closer where it gains most, and what
-        shrinking and holding in turn make of those where memory is short."""
-        longest = max(LONG, LONGEST * len(self._made.order))
-        known = [s for s in known if s.found and len(s.found[0]) <= longest]
-        low, high = known[-1].peak, known[0].peak
-        if low == high:
-            return []
-        count = max(2, min(HOLDS, HELD // len(self._made.order)))
-        edge, many = min(high, int(SHORT * low)), count >= SHORTS // 2
-        # Large graphs have few levels; those with more memory are not to go without.
-        # Beyond 2^53 bytes floats are not exact: below the lowest there is no state.
-        short = sorted({max(low, int(x)) for x in np.geomspace(low, edge, max(2, SHORTS * count // HOLDS))})
-        levels = short + [int(x) for x in np.geomspace(edge, high, count // 6 + 2)[1:-1]]
-        highest = self._highest(low, most)
-        if highest < math.inf:
-            levels = short = [level for level in short if level <= highest]
-            count = len(levels)
-        holding = Holding(self._exact, self._made)
-        listed = [s.found for s in known if s.found]
-        found: dict[int, Found] = {}
-        while len(found) < count:
-            if not levels:  # where a little more memory would save most
-                edges = sorted(found)
-                gains = [
-                    ((found[a][1].extra_ns - found[b][1].extra_ns) * (b - a), -a, (a + b) // 2)
-                    for a, b in pairwise(edges)
-                    if b - a > NEAR * low and a >= short[-1]
-                ]
-                if not gains:
-                    break
-                levels = [max(gains)[-1]]
-            level = levels.pop(0)
-            below = [i for i, s in enumerate(known) if s.peak <= level]
-            starts = [found[x] for x in sorted(found) if x <= level][-1:]
-            starts += [listed[below[i]] for i in sorted({len(below) * i // 6 for i in range(STARTS)})]
-            far = FAR * min(f.extra_ns for _, f in starts)
-            starts = [start for start in starts if start[1].extra_ns <= far]
-            found[level] = min((holding.hold(start, level) for start in starts), key=lambda t: t[1].extra_ns)
-        every = [f for f, _ in found.values()]
-        if many:  # large graphs have too few levels to go from one to the next
-            listed = [*found.values(), *listed]
-            given = {
-                level: min((f for f in listed if f[1].peak <= level), key=lambda f: f[1].extra_ns) for level in short
-            }
-            every += down_and_up(given, holding, self._exact, self._made)
-        return [exactly(State(*decided(f, self._exact, self._made)), self._exact, self._made) for f in every]
 
     def _hint(self, level: int) -> list[dict[str, Decision]]:
         """What the linear program keeps there; the rest is made again."""
