@@ -13,8 +13,8 @@ tensor's root mean square.
 
 Some tensors vanish in truth: the gradient of a bias in front of a batch norm is exactly zero. Where float64 shows
 nothing but rounding (norm below VANISHING times that of its layer, per element), the error is taken relative to the
-layer's tensor of the largest root mean square instead. A layer is what shares the name up to the last dot
-(of optimizer state, one slot of what shares the parameter's name so far).
+layer's tensor of the largest root mean square instead. A layer is what shares the name up to the last dot, or up to
+PyTorch's parametrizations (of optimizer state, one slot of what shares the parameter's name so far).
 
 Dropout multiplies by the executor's masks, and random numbers are the executor's, computed by the ops' NumPy
 references. Needs torch.
@@ -270,9 +270,11 @@ def _scales(truths: Tensors) -> dict[str, float]:
 
 
 def _layer(name: str) -> str:
-    """What the tensors of a layer have in common; of its optimizer state, those of one slot."""
+    """What the tensors of a layer have in common; of its optimizer state, those of one slot. Parametrizations are
+    parts of their layer."""
     owner, _, last = name.rpartition(".")
-    return f"{owner.rpartition('.')[0]}/{last}" if last in SLOTS.values() else owner
+    slot = f"/{last}" if last in SLOTS.values() else ""
+    return (owner.rpartition(".")[0] if slot else owner).partition(".parametrizations.")[0] + slot
 
 
 class _ExecutorRun:

@@ -164,6 +164,10 @@ def test_wrong_and_missing_tensors_are_told() -> None:
     fine, wrong = compare(good, true), compare(bad, true)
     assert fine == pytest.approx({"a.weight": 5e-7, "a.bias": 5e-8, "b": 0.0}), "the bias relative to the weight"
     assert wrong["a.weight"] == pytest.approx(0.05) and wrong["b"] == float("inf")
+    normed = {"a.parametrizations.weight.original": np.full(4, 2.0), "a.bias": np.full(2, 1e-17)}
+    slots = {f"{name}.momentum": tensor for name, tensor in normed.items()}
+    for tensors, name in ((normed, "a.bias"), (slots, "a.bias.momentum")):
+        assert compare({name: np.full(2, 1e-7)}, tensors)[name] == pytest.approx(5e-8), "as of a plain weight"
     assert not any(Row("gradient", name, error, fine[name]).ok for name, error in wrong.items())
     assert Row("loss", "x", 0.0, 1e-7).allowed == FLOOR
     assert Row("loss", "x", 3e-5, 2e-5).ok and not Row("loss", "x", 5e-5, 2e-5).ok
