@@ -17,12 +17,15 @@ from codegen.cpu.names import identifiers, require_valid_id
 from codegen.load import executor_class
 from planner.errors import UserError
 from planner.graph.builder import GraphBuilder
-from planner.graph.model import Graph, TensorType
+from planner.graph.model import Graph, Role, TensorType
 from planner.graph.text import graph_hash
 from planner.ops.scalar import ScalarAttrs
+from planner.plan.text import plan_text
 from planner.target.text import load_target
 from tests.codegen.plans import NO_BOUNDS, plan_for, target_of
 from tests.codegen.quick import QUICK
+from tests.graphs import small_net
+from tests.plan.reference import make as made_by_reference
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = Path(__file__).parent / "golden"
@@ -169,3 +172,27 @@ def test_emitting_again_drops_what_the_plan_no_longer_has(tmp_path: Path) -> Non
     assert {f.name for f in files} == {f.name for f in tmp_path.iterdir()} - {"notes.txt"}
     assert not (tmp_path / "update.cpp").exists() and (tmp_path / "notes.txt").read_text() == "mine"
     assert all(f.parent == tmp_path for f in files)
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_every_trained_parameter_has_one_update_and_one_gradient(accumulate: bool) -> None:
+    """With its rate in proportion to the executor's; sums of gradients hand these out in the updates' place."""
+    graph = small_net(accumulate=accumulate)
+    program = graph.program["train_step"]
+    updates = [n for n in program.nodes if n.phase == "update" and graph.value[n.updates[0]].role is Role.PARAMETER]
+    slow = updates[1].model_copy(update={"attrs": updates[1].attrs.model_copy(update={"lr": 0.025})})
+    nodes = tuple(slow if n is updates[1] else n for n in program.nodes)
+    edited = [p.model_copy(update={"nodes": nodes}) if p is program else p for p in graph.programs]
+    graph = graph.model_copy(update={"programs": tuple(edited), "lr": 0.1})
+    plan = made_by_reference(graph)
+    model = tables.build(plan, graph, plan_text(plan))
+    trained = [v.id for v in graph.values if any(n.updates[0] == v.id for n in updates)]
+    assert [p for _, p in model.parameters] == trained and len(trained) == len(updates) > 5
+    views = {v.node.id: v for v in model.views["train_step"]}
+    assert [views[n.id].lr_factor for n in updates] == [0.25 if n is updates[1] else 1.0 for n in updates]
+    assert all(v.lr_factor == 1.0 for v in model.all_views if v.node.phase != "update")
+    sums = {n.updates[0]: n.id for n in program.nodes if n.op == "gradient_sum"}
+    assert bool(sums) == accumulate
+    kept = {views[sums.get(n.inputs[0], n.id)].gradient_index: n.updates[0] for n in updates}
+    assert [kept[i] for i in range(len(trained))] == trained
+    assert sum(v.gradient_index >= 0 for v in model.all_views) == len(trained)
