@@ -203,12 +203,12 @@ def build(plan: Plan, graph: Graph, plan_text: str) -> Model:
 
 def identifiers_of_pairs(nodes: list[tuple[str, str]]) -> list[str]:
     """One identifier per (program, node), even where two programs use one id."""
-    taken: set[str] = set()
-    unique = []
+    unique: dict[str, None] = {}
     for program, node in nodes:
-        unique.append(node if node not in taken else f"{program}.{node}")
-        taken.add(unique[-1])
-    names = identifiers(unique, "node")
+        while node in unique:
+            node = f"{program}.{node}"
+        unique[node] = None
+    names = identifiers(list(unique), "node")
     return [names[u] for u in unique]
 
 

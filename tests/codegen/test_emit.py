@@ -116,6 +116,11 @@ def test_identifiers_are_unique_and_harmless() -> None:
             require_valid_id(bad)
 
 
+def test_one_id_in_two_programs_is_two_names() -> None:
+    twice = [("train_step", "fc"), ("train_step", "predict.fc"), ("predict", "fc")]
+    assert tables.identifiers_of_pairs(twice) == ["fc", "predict_fc", "predict_predict_fc"]
+
+
 def test_awkward_names_build_and_run(tmp_path: Path) -> None:
     names = ["double", "split", "map", "a.b", "a_b", "EOF", "errno", "std", "stepplan", "nodes", "run", "x", "Range"]
     graph = chain(*names)
