@@ -21,6 +21,7 @@ from planner.graph.model import Graph, Role, TensorType
 from planner.graph.text import graph_hash
 from planner.ops.scalar import ScalarAttrs
 from planner.plan.text import plan_text
+from planner.solve.options import PlanOptions
 from planner.target.text import load_target
 from tests.codegen.plans import NO_BOUNDS, plan_for, target_of
 from tests.codegen.quick import QUICK
@@ -201,3 +202,27 @@ def test_every_trained_parameter_has_one_update_and_one_gradient(accumulate: boo
     kept = {views[sums.get(n.inputs[0], n.id)].gradient_index: n.updates[0] for n in updates}
     assert [kept[i] for i in range(len(trained))] == trained
     assert sum(v.gradient_index >= 0 for v in model.all_views) == len(trained)
+
+
+def test_lanes_run_and_wait_for_what_the_plan_says() -> None:
+    """A gate stands for a stage: all its slices raise it, nobody else does, and so many it waits for."""
+    graph = small_net()
+    plan, _ = plan_for(graph, 4, PlanOptions(policy="liu", strategies=(1, 2)))
+    model = tables.build(plan, graph, plan_text(plan))
+    kinds = set()
+    for run, program in zip(model.runs, plan.programs, strict=True):
+        assert [[t.run for t in lane] for lane in run.lanes] == [[e.run for e in lane] for lane in program.lanes]
+        tasks = {t.run: t for lane in run.lanes for t in lane}
+        for entry in (e for lane in program.lanes for e in lane):
+            assert tuple(w.run for w in tasks[entry.run].waits) == entry.wait
+            for wait in tasks[entry.run].waits:
+                kinds.add(wait.gate >= 0)
+                if wait.gate < 0:
+                    assert run.lanes[wait.lane][wait.position - 1].run == wait.run
+                    continue
+                stage = wait.run.removesuffix("*")
+                raising = [t for t in tasks.values() if t.gate == wait.gate]
+                assert {t.run for t in raising} == {name for name in tasks if name.startswith(stage)}
+                assert {t.gate_slices for t in raising} == {len(raising)} == {wait.slices}
+        assert {t.gate for t in tasks.values()} | {-1} == {-1, *range(run.gates)}
+    assert kinds == {True, False}
