@@ -71,8 +71,7 @@ def happens_before(slices: Slices, report: Report) -> Order | None:
     # While building, a row says what is finished when the slice has ended: its own entry counts too.
     clock = np.zeros((count + len(slices.gates), lanes), np.int32)
     rank = np.zeros(count, np.int64)
-    ready = [number for number, blocked in enumerate(blockers) if not blocked]
-    heapq.heapify(ready)
+    ready = [number for number, blocked in enumerate(blockers) if not blocked]  # in order: a heap
     done = 0
     while ready:
         number = heapq.heappop(ready)

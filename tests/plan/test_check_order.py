@@ -42,6 +42,15 @@ def test_a_slice_that_waits_for_itself_or_a_later_one_of_its_lane() -> None:
         assert codes(check(GRAPH, rewait(PLAN, lanes[0][0].run, (late,)))) == {"SP1413"}
 
 
+@pytest.mark.parametrize("at", [0, -1])
+def test_a_slice_that_waits_for_itself(at: int) -> None:
+    """Also where it is the only one that never starts, and where it is the first of all."""
+    for lane in lanes_of(PLAN, STEP):
+        run = lane[at].run
+        (found,) = check(GRAPH, rewait(PLAN, run, (*lane[at].wait, run)))
+        assert found.code == "SP1413" and found.message == f"deadlock: {run} waits for {run}"
+
+
 def test_reading_before_it_is_written() -> None:
     lanes = lanes_of(ROOMY, STEP)
     i, j = find(lanes, "maxpool/0#1")
