@@ -260,15 +260,17 @@ def _scatter(c: Context, x: Any, axis: int, index: Any, source: Any, reduce: Any
     count = _scattered(c, axis, index, c.fill(c.shape_of(index), 1.0), shape)
     touched = c.compare("gt", count, 0)
     if c.number(source) is not None:
-        return c.where(touched, c.fill((), float(c.number(source) or 0.0)), c.floating(x))
+        return c.where(touched, c.floating(source), c.floating(x))
     total = _scattered(c, axis, index, c.floating(source), shape)
     return c.where(touched, _mean(c, total, count), c.floating(x))
 
 
 def _mean(c: Context, total: str, count: str) -> str:
-    """Of the elements that were written to one place. As in PyTorch, each of them has the place's whole gradient."""
+    """Of the elements that were written to one place. As in PyTorch, each of them has the place's whole gradient. One
+    alone is left as it is: it may be infinite."""
     mean = c.op("div", total, c.clamp(count, 1.0, None))
-    return c.op("add", total, c.op("detach", c.op("sub", mean, total)))
+    shared = c.op("add", total, c.op("detach", c.op("sub", mean, total)))
+    return c.where(c.compare("gt", count, 1), shared, total)
 
 
 def put(c: Context, x: str, indices: list[Any], values: Any, accumulate: bool) -> str:
@@ -280,12 +282,14 @@ def put(c: Context, x: str, indices: list[Any], values: Any, accumulate: bool) -
     count = len(indices)
     places = places_of(c, indices, list(shape[:count]))
     rest, entries = shape[count:], prod(shape[:count])
+    times = added(c, places, c.fill((*c.shape_of(places), 1), 1.0), entries, 1)
+    times = c.reshape(times, (*shape[:count], *([1] * len(rest))))
+    if c.number(values) is not None and not accumulate:
+        return c.where(c.compare("gt", times, 0), c.floating(values), x)
     rows = c.expand(c.floating(values), (*c.shape_of(places), *rest))
     total = c.reshape(added(c, places, rows, entries, prod(rest)), shape)
     if accumulate:
         return c.op("add", x, total)
-    times = added(c, places, c.fill((*c.shape_of(places), 1), 1.0), entries, 1)
-    times = c.reshape(times, (*shape[:count], *([1] * len(rest))))
     return c.where(c.compare("gt", times, 0), _mean(c, total, times), x)
 
 

@@ -17,13 +17,16 @@ from planner.errors import UserError
 from planner.frontends.torch_alike import node_of
 from planner.frontends.torch_writes import reads_contents
 
+REGISTERED = ("_parameters", "_buffers", "_modules")
+"""The attributes in which a module has what it knows by name."""
+
 
 @contextmanager
 def assignments(torch: Any, module: Any, prefix: str) -> Iterator[dict[str, Any]]:
     """Within it, `module` can be exported. Yields what forward replaced in attributes, and in buffers that are not
     saved: name -> the tensor before. `prefix`: of the module's names, which errors leave out.
 
-    SP1020: a buffer changes its shape or comes into being, or something else stays for the next step.
+    SP1020: a buffer changes its shape, something comes into being, or something else stays for the next step.
     """
     replaced = dict[str, Any]()
 
@@ -39,15 +42,14 @@ def assignments(torch: Any, module: Any, prefix: str) -> Iterator[dict[str, Any]
                 for name, old in buffers.items()
                 if part._buffers.get(name) is not old
             ]
+            now = _Held(torch, module)
+            _refuse_made(held, now, prefix)
             replaced.update({name: old for name, old, _, passing in assigned if passing and old is not None})
             written = [(n.removeprefix(prefix), old, new) for n, old, new, passing in assigned if not passing]
-            now = _Held(torch, module).tensors
-            made = {n.removeprefix(prefix): t for n, t in now.items() if n.partition("[")[0] in missed}
+            made = {n.removeprefix(prefix): t for n, t in now.tensors.items() if n.partition("[")[0] in missed}
             _require_constant(torch, module, made, (inputs, named))
-            replaced.update({n: t for n, t in held.tensors.items() if now.get(n) is not t})
+            replaced.update({n: t for n, t in held.tensors.items() if now.tensors.get(n) is not t})
         finally:
-            for (_, part), buffers in before.items():
-                part._buffers.update(buffers)
             held.restore()
         contents = [_contents(*buffer) for buffer in written]  # all before any changes: buffers may change places
         for (_, old, _), new in zip(written, contents, strict=True):
@@ -105,12 +107,14 @@ def _contents(name: str, old: Any, new: Any) -> Any:
 
 @contextmanager
 def _missed(torch: Any, module: Any) -> Iterator[set[str]]:
-    """Yields the names of ordinary attributes that are None, and are read before they are anything else; without those
-    for which the class has a default. The export may put other objects before the parts, but with the same attributes.
+    """Yields the names of ordinary attributes that are None or missing, and are read, or asked for by hasattr(), before
+    they are anything else; without those for which the class has a default. The export may put other objects before
+    the parts, but with the same attributes.
     """
     kind, found = torch.nn.Module, set[str]()
     original, ordinary = kind.__getattr__, vars(kind()).keys()
     name_of: dict[tuple[int, str], str] = {}
+    paths = {id(vars(part)): path for path, part in module.named_modules()}
     parts = [(path, part) for path, part in module.named_modules() if type(part).__getattr__ is original]
     for path, part in parts:
         empty = [n for n, held in vars(part).items() if held is None and n not in ordinary]
@@ -120,10 +124,14 @@ def _missed(torch: Any, module: Any) -> Iterator[set[str]]:
 
     def looked_up(part: Any, name: str) -> Any:
         key = id(vars(part)), name
-        if key not in name_of:
+        if key in name_of:
+            found.add(name_of[key])
+            return None
+        try:
             return original(part, name)
-        found.add(name_of[key])
-        return None
+        except AttributeError:
+            found.add(f"{paths.get(key[0], '')}.{name}".lstrip("."))
+            raise
 
     kind.__getattr__ = looked_up
     try:
@@ -150,25 +158,38 @@ def _require_constant(torch: Any, module: Any, made: dict[str, Any], inputs: Any
                 open_ += node.all_input_nodes
 
 
+def _refuse_made(held: "_Held", now: "_Held", prefix: str) -> None:
+    """SP1020: parameters, buffers or parts that forward has made: a plan's are there before the first step."""
+    for path, names in held.registered.items():
+        for name in sorted(now.registered.get(path, names) - names):
+            what = f"{path}.{name}".lstrip(".").removeprefix(prefix)
+            problem = f"the module makes {what!r}, which it did not have before, in its first forward pass"
+            raise UserError("SP1020", problem, "make it in __init__, or call the module once before it is captured")
+
+
 def _kept(name: str) -> UserError:
     what = f"the module keeps a tensor from one step for the next in {name!r}"
     return UserError("SP1020", what, "register it as a buffer, with its first contents: register_buffer(name, tensor)")
 
 
 class _Held:
-    """What the ordinary attributes of all parts of a module hold."""
+    """What all parts of a module hold, in ordinary attributes and registered."""
 
     def __init__(self, torch: Any, module: Any) -> None:
         self._torch = torch
         self.tensors: dict[str, Any] = {}
-        """Those in lists and dicts as well, by name."""
+        """Those in attributes, and in lists and dicts there, by name."""
+        self.registered: dict[str, set[str]] = {}
+        """The names of parameters, buffers and parts, by the path of the part that has them."""
         self._contents: list[tuple[Any, Any]] = []
         """(list or dict, a copy of it)"""
         for path, part in module.named_modules():
             attributes = vars(part)
-            self._contents.append((attributes, dict(attributes)))
+            own = [attributes[kind] for kind in REGISTERED]
+            self.registered[path] = {name for held in own for name in held}
+            self._contents += [(held, dict(held)) for held in (attributes, *own)]
             for name, held in attributes.items():
-                if name not in ("_parameters", "_buffers", "_modules"):
+                if name not in REGISTERED:
                     self._look(f"{path}.{name}".lstrip("."), held)
 
     def _look(self, name: str, held: Any) -> None:

@@ -14,7 +14,7 @@ _TELLING = frozenset({
     "breakpoint", "critical", "debug", "error", "exception", "exit", "info", "log", "print", "set_trace", "warn",
     "warn_once", "warning", "warning_once",
 })  # fmt: skip
-"""Functions and methods that compute nothing."""
+"""Functions and methods that compute nothing, as those do whose names end in _warn or _warning (rank_zero_warn)."""
 _THROUGH = frozenset({"all", "any", "bool"})
 """Builtins that ask their arguments what they are asked."""
 _ON_TRUTH = frozenset({"CACHE", "COPY", "SWAP", "TO_BOOL", "UNARY_NOT"})
@@ -97,7 +97,7 @@ def _only_tells(body: Sequence[ast.stmt]) -> bool:
 def _tells(expression: ast.expr) -> bool:
     called = expression.func if isinstance(expression, ast.Call) else None
     name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
-    return name in _TELLING
+    return name in _TELLING or name.endswith(("_warn", "_warning"))
 
 
 def span_of(node: ast.expr) -> Span:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from planner.frontends.torch_assignments import forward_through
+from planner.frontends.torch_assignments import REGISTERED, forward_through
 
 
 @contextmanager
@@ -29,7 +29,7 @@ def held_again(torch: Any, module: Any) -> Iterator[None]:
         standing, before = dict(_tensors(module)), []
         for part in module.modules():
             for name, held in list(vars(part).items()):
-                if name not in ("_parameters", "_buffers", "_modules"):
+                if name not in REGISTERED:
                     made = exchanged(held, standing)
                     if made is not held:
                         before.append((vars(part), name, held))

@@ -144,11 +144,23 @@ def is_composite(torch: Any, target: Any) -> bool:
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), "CompositeImplicitAutograd"))
 
 
+def _without_writing(torch: Any, target: Any) -> Any:
+    """The operator with the same arguments that makes a new tensor; None where there is none. Names of overloads do not
+    tell: what pow_.Scalar takes, pow.Tensor_Scalar does, and pow.Scalar something else."""
+    operator = getattr(torch.ops.aten, target._opname.removesuffix("_"), None)
+    overloads = () if operator is None else (getattr(operator, name) for name in operator.overloads())
+    return next((o for o in overloads if _takes(o) == _takes(target)), None)
+
+
+def _takes(overload: Any) -> list[tuple[str, str]]:
+    return [(a.name, str(a.type)) for a in overload._schema.arguments]
+
+
 def _pure(torch: Any, node: Any) -> Any:
     """What makes a new tensor with the contents that a function of one element leaves in its first argument; None where
     there is none, or the node is no such function."""
     target, tags = node.target, torch.Tag
-    other = getattr(getattr(torch.ops.aten, target._opname.removesuffix("_"), None), target._overloadname, None)
+    other = _without_writing(torch, target)
     by_element = tags.pointwise in target.tags or packet(target) == "aten.hardswish_"
     if other in (None, target) or not by_element or tags.nondeterministic_seeded in target.tags:
         return None

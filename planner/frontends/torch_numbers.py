@@ -20,8 +20,8 @@ SEED = 0x5EED_0F_7E5741
 @contextmanager
 def numbers(torch: Any, module: Any, original: Any) -> Iterator[list[UserError]]:
     """Within it, `module` can be exported, which is `original` or has it as a part. Yields what is to be told behind
-    it, SP1014: that forward draws from Python's or NumPy's generator, changes a number in an attribute, or seeds
-    PyTorch's generator. Whether what it computes depends on that, nothing here can tell."""
+    it, SP1014: that forward draws from Python's or NumPy's generator, changes a number or a flag in an attribute, or
+    seeds PyTorch's generator. Whether what it computes depends on that, nothing here can tell."""
     found, own = list[UserError](), torch.default_generator
 
     def watched(forward: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
@@ -33,11 +33,17 @@ def numbers(torch: Any, module: Any, original: Any) -> Iterator[list[UserError]]
         finally:
             own.set_state(state)
         sources = [name for name, state in _generators().items() if state != drawn[name]]
-        counted = [name for name, number in _numbers(original).items() if before.get(name, number) != number]
+        now = _numbers(original)
+        changed = [name for name, number in now.items() if before.get(name, number) != number]
+        flags = [name for name in changed if now[name] in ("True", "False")]
+        counted = [name for name in changed if name not in flags]
         if sources:
             found.append(_fixed(f"draws numbers from {' and '.join(sources)}", "draw them with torch.rand"))
         if counted:
             found.append(_fixed(f"changes the number in its attribute {counted[0]!r}", "hold it in a buffer"))
+        if flags:
+            once = "call the module once before it is captured"
+            found.append(_fixed(f"changes the flag in its attribute {flags[0]!r}", once))
         if seeded:
             found.append(_drawn_anew("seeds PyTorch's generator"))
         return result
@@ -74,10 +80,10 @@ def _generators() -> dict[str, Any]:
 
 
 def _numbers(module: Any) -> dict[str, str]:
-    """By name, as text: NaN is what it was."""
+    """Those and flags by name, as text: NaN is what it was. Not the mode, which is set again behind the export."""
     return {
         f"{path}.{name}".lstrip("."): repr(held)
         for path, part in module.named_modules()
         for name, held in vars(part).items()
-        if isinstance(held, int | float | Figure) and not isinstance(held, bool)
+        if isinstance(held, int | float | Figure) and name != "training"
     }

@@ -204,6 +204,11 @@ class Picked(Rows):
             return batch_norm(*args, **kwargs)
         if plain == "nonzero" or (plain == "where" and len(args) == 1):
             return self._nonzero(plain == "where" or kwargs.get("as_tuple", False))
+        if plain == "cpu":
+            return args[0]
+        if plain == "type":
+            kind = self.torch.empty(0).type(*args[1:], **kwargs)
+            return args[0].to(kind.dtype) if (*args[1:], *kwargs.values()) else self.rows.type()
         if plain in ("type_as", "to") and len(args) > 1 and hasattr(args[1], "dtype"):
             return args[0].to(args[1].dtype)
         two = plain in ("max", "min") and len(args) > 1 and not isinstance(args[1], int | tuple | list)
@@ -279,6 +284,8 @@ class Picked(Rows):
                 return _MANY
             if isinstance(x, Figure):
                 return torch.empty((), dtype=x.tensor.dtype, device="meta")
+            if isinstance(x, torch.device) or (isinstance(x, str) and x == "cpu"):
+                return "meta"
             return torch.empty(x.shape, dtype=x.dtype, device="meta") if torch.is_tensor(x) else x
 
         try:

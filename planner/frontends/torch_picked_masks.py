@@ -7,7 +7,7 @@ from typing import Any
 
 from planner.errors import UserError
 from planner.frontends.torch_alike import equal
-from planner.frontends.torch_figures import Figure
+from planner.frontends.torch_figures import Figure, NumberAsked
 from planner.frontends.torch_places import bracketed, calling_line
 
 _FIX = (
@@ -133,6 +133,8 @@ def factories(torch: Any, made: Callable[[Any, Mask, int], Any]) -> dict[tuple[A
             listed = bool(given) and isinstance(given[0], tuple | list)
             sizes = tuple(given[0]) if listed else given
             found = [i for i, size in enumerate(sizes) if isinstance(size, Count)]
+            if not found and any(isinstance(size, Figure) for size in sizes):
+                raise NumberAsked("__index__")
             if not found:
                 return function(*args, **kwargs)
             if len(found) > 1 or (name == "arange" and len(given) > 1):

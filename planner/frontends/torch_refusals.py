@@ -25,6 +25,8 @@ def export_error(error: Exception) -> UserError:
     of_data = next((e for e in causes(error) if _DATA_DEPENDENT.search(_told(e))), None)
     lines = [line.strip() for line in str(of_data or error).splitlines() if line.strip()]
     problem = re.sub(r" \(unhinted:.*", "", lines[0]) if lines else type(error).__name__
+    if isinstance(error, KeyError):  # which says no more than the key
+        problem = f"KeyError: {problem}"
     text = _told(error)
     if of_data:
         fix = "sizes and branches may not depend on the data: use fixed shapes, and masks instead of indexing"

@@ -63,6 +63,7 @@ def printed(x: Any) -> None:
     if x:
         print("a text")
         sys.stderr.warning("a text")  # type: ignore[attr-defined]
+        sys.rank_zero_warn("a text")  # type: ignore[attr-defined]
 
 
 def stopped(x: Any) -> None:

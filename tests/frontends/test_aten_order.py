@@ -21,6 +21,12 @@ def moved(x: Tensor) -> Tensor:
     return y
 
 
+def left_out(x: Tensor) -> Tensor:
+    y = x.clone()
+    y[torch.arange(4), x.argmax(1)] = -torch.inf
+    return y.softmax(1)
+
+
 def detached(x: Tensor) -> Tensor:
     with torch.no_grad():
         means = x.mean(1, keepdim=True)
@@ -61,6 +67,9 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor], Tensor], ...]] = {
         lambda x: x[torch.arange(4), x.argmax(1)][:, None] + x,
         lambda x: x[:, (x.argmax(1) + 7) % 6].repeat(1, 2)[:, :6],
         moved,
+        left_out,
+        lambda x: x.scatter(1, SAME[:, :3], -torch.inf).softmax(1),
+        lambda x: x.scatter(1, PLACES, x.masked_fill(x < x.mean(1, keepdim=True), -torch.inf)).softmax(1),
         lambda x: x.unfold(1, 3, 1).sum(-1).repeat(1, 2)[:, :6] + torch.diag_embed(x).diagonal(0, 1, 2),
     ),
     "rounded": (

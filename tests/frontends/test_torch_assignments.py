@@ -98,14 +98,18 @@ def reshaped(module: Any, y: Tensor) -> None:
         (listed, r"keeps a tensor from one step for the next in 'listed\[0\]'"),
         (made, "buffer 'none' is None before or after"),
         (reshaped, r"buffer 'kept' is float32 \[6\], and becomes float32 \[1, 6\]"),
+        (lambda module, y: module.register_buffer("fresh", torch.ones(6)), "makes 'fresh', which it did not have"),
+        (lambda module, y: setattr(module, "weight", nn.Parameter(torch.ones(6))), "makes 'weight'"),
+        (lambda module, y: module.fc.add_module("part", nn.Linear(6, 6)), "makes 'fc.part'"),
     ],
 )
 def test_refused(assign: Callable[[Any, Tensor], Any], told: str) -> None:
     module = Assigning(assign)
-    held = module.kept
+    held, state, parts = module.kept, list(module.state_dict()), list(module.modules())
     with pytest.raises(UserError, match=f"SP1020.*{told}"):
         capture_module(module, torch.randn(4, 5))
     assert module.none is None and module.kept is held
+    assert list(module.state_dict()) == state and list(module.modules()) == parts
 
 
 def test_what_is_only_shown_may_be_assigned() -> None:
@@ -160,17 +164,20 @@ def test_a_buffer_that_is_not_saved_may_not_outlive_a_step() -> None:
 
 
 class Lazy(nn.Module):
-    """Makes something in its first step and finds it in the next: `make(module, y)`."""
+    """Makes something in its first step and finds it in the next: `make(module, y)`. `missing`: it has no attribute for
+    it before."""
 
-    def __init__(self, make: Callable[[Any, Tensor], Any]) -> None:
+    def __init__(self, make: Callable[[Any, Tensor], Any], missing: bool) -> None:
         super().__init__()
         self.make, self.fc, self.rate = make, nn.Linear(5, 6), 0.5
         self.found: Any = None
+        if missing:
+            del self.found
         self.register_buffer("steps", torch.rand(6))
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.fc(x)
-        if self.found is None:
+        if not hasattr(self, "found") or self.found is None:
             self.found = self.make(self, y)
         found = self.found[0] if isinstance(self.found, tuple) else self.found
         return y + found * self.rate
@@ -188,21 +195,23 @@ MADE_ONCE: list[Callable[[Any, Tensor], Any]] = [
 ]
 
 
+@pytest.mark.parametrize("missing", [False, True])
 @pytest.mark.parametrize("make", REMEMBERED)
-def test_what_the_next_step_would_find(make: Callable[[Any, Tensor], Any]) -> None:
-    module = Lazy(make)
+def test_what_the_next_step_would_find(make: Callable[[Any, Tensor], Any], missing: bool) -> None:
+    module = Lazy(make, missing)
     with pytest.raises(UserError, match=r"SP1020.*for the next in '0\.found"):
         capture_module(nn.Sequential(module), torch.randn(4, 5))
     options = CaptureOptions(loss=lambda p, labels: (p - labels).square().mean(), labels=torch.zeros(4, 6))
     with pytest.raises(UserError, match=r"SP1020.*for the next in 'found"):
         capture_module(module, torch.randn(4, 5), options)
-    assert module.found is None
+    assert getattr(module, "found", None) is None
 
 
+@pytest.mark.parametrize("missing", [False, True])
 @pytest.mark.parametrize("make", MADE_ONCE)
-def test_tables_are_made_once(make: Callable[[Any, Tensor], Any]) -> None:
+def test_tables_are_made_once(make: Callable[[Any, Tensor], Any], missing: bool) -> None:
     torch.manual_seed(9)
-    agree(Lazy(make), torch.randn(4, 5))
+    agree(Lazy(make, missing), torch.randn(4, 5))
 
 
 class Defaults(nn.Module):

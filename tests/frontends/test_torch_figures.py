@@ -156,6 +156,7 @@ REFUSED: dict[str, Body] = {
     r"float\(\) is made of numbers of data": lambda net, y, kinds: y * np.float32(y.mean().item()),
     r"int\(\) is made of numbers of data": lambda net, y, kinds: y * operator.methodcaller("__int__")(y.mean().item()),
     r"a size, an index or a range is made": lambda net, y, kinds: sum(y[i] for i in range(kinds[0].item())),
+    r"a size, an index or a range is made of": lambda net, y, kinds: y.sum() + torch.zeros(int(kinds[0]) + 1, 3).sum(),
     r"numpy\(\) is made of numbers of data": lambda net, y, kinds: y * y.detach().numpy().max(),
 }
 

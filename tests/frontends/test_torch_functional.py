@@ -76,6 +76,7 @@ WRITING: dict[str, Callable[..., Any]] = {
     "residual": lambda x, conv, norm, frozen: conv(y := conv(x).relu_()).add_(y).clamp_(0, 6).flatten(1),
     "old_and_new": lambda x, conv, norm, frozen: (y := x.sin(), y.cos(), y.exp_(), y * 2)[1:],
     "of_itself": lambda x, conv, norm, frozen: (y := conv(x)).mul_(y),
+    "powers": lambda x, conv, norm, frozen: conv(x).pow_(2).pow_(x),
     "of_parts": lambda x, conv, norm, frozen: norm(conv(x)).max(1)[0].tanh_(),
 }
 

@@ -15,7 +15,7 @@ class Numbers(nn.Module):
     def __init__(self, source: str) -> None:
         super().__init__()
         self.fc, self.source = nn.Linear(5, 3), source
-        self.calls, self.rate, self.scale = 0, float("nan"), torch.tensor(2.0)
+        self.calls, self.rate, self.scale, self.is_new = 0, float("nan"), torch.tensor(2.0), True
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.fc(x)
@@ -26,6 +26,9 @@ class Numbers(nn.Module):
         if self.source == "calls":
             self.calls += 1
             y = y * 0.9**self.calls
+        if self.source == "flag" and self.is_new:
+            self.kept, self.is_new = y.detach(), False
+            y = y * self.kept
         if self.source == "torch":
             y = y * torch.rand(())
         if self.source == "seed":
@@ -65,6 +68,11 @@ def test_seeds(source: str, told: str) -> None:
 def test_counters() -> None:
     with pytest.warns(RuntimeWarning, match=r"SP1014[\s\S]*its attribute 'calls'[\s\S]*buffer"):
         capture("calls")
+
+
+def test_flags() -> None:
+    with pytest.warns(RuntimeWarning, match=r"SP1014[\s\S]*flag in its attribute 'is_new'[\s\S]*call the module once"):
+        capture("flag")
 
 
 @pytest.mark.parametrize("source", ["nothing", "torch"])

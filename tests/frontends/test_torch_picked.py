@@ -182,6 +182,9 @@ BODIES: dict[str, Callable[[Net, Tensor, Tensor], Tensor]] = {
         y[labels > 1].max(0)[0].sum() * y[labels > 1].argmax(0).sum() + y[labels > 1].median()
     ),
     "the type of another": lambda net, y, labels: (labels[labels > 1].type_as(y) * y[labels > 1][:, 0]).sum(),
+    "types and devices": lambda net, y, labels: (
+        labels[labels > 1].cpu().to(y.device, y.dtype) * y[labels > 1][:, 0].type(y[labels > 1].type())
+    ).sum(),
     "put at places": put_at,
     "written to": changed,
     "sent": sent,

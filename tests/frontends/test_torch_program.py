@@ -52,6 +52,7 @@ ERRORS: dict[str, tuple[str, Callable[[nn.Linear, Tensor], Any], str]] = {
     "parameter": ("SP1020", lambda fc, x: normed(fc)(x), "parameter 'fc.weight'"),
     "input": ("SP1020", lambda fc, x: fc(x.add_(1)), "'x'"),
     "broken": ("SP1013", lambda fc, x: fc(x.T), "reduction dim"),
+    "no such key": ("SP1013", lambda fc, x: {"y": fc(x)}["z"], "KeyError: 'z'"),
     "half": ("SP1001", lambda fc, x: fc(x).half(), "float16 (tests/f"),
     "autocast": ("SP1001", lambda fc, x: lower(fc, x), "--precision bf16"),
 }
