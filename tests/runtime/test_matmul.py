@@ -75,8 +75,8 @@ def test_matrix_products_match_float64(library, batch, m, n, k, transposed_a, tr
 
 
 @needs_bfloat16
-@pytest.mark.parametrize("result", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("transposed_a,transposed_b,bias", list(itertools.product([0, 1], [0, 1], [0, 1])))
+@pytest.mark.parametrize("result,bias", [(torch.bfloat16, 1), (torch.float32, 0)])  # all four take twice as long
+@pytest.mark.parametrize("transposed_a,transposed_b", list(itertools.product([0, 1], [0, 1])))
 @pytest.mark.parametrize("batch,m,n,k", [(1, 37, 50, 29), (1, 64, 128, 256), (6, 33, 17, 40), (1, 5, 1, 7)])
 def test_every_bfloat16_product_rounds_once(library, batch, m, n, k, transposed_a, transposed_b, bias, result):
     numbers = torch.Generator().manual_seed(m)
