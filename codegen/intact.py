@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from planner.errors import UserError
+from planner.graph.dependencies import view_roots
 from planner.graph.model import PERSISTENT, Graph, Node, Role
 from planner.ops.base import op_named
 from planner.ops.device import running
@@ -25,7 +26,9 @@ def require_intact(graph: Graph, plan: Plan, program: str | None, value: str) ->
         raise UserError("SP1614", f"value {value} is an input, which may be read where the caller has it", "keep yours")
     if program is None:
         raise UserError("SP1614", f"value {value} has not been computed yet", "run a step first")
-    placed, wide, source = plan.placement[value], expanded(graph, plan), _source(graph, program, value)
+    placed, wide = plan.placement[value], expanded(graph, plan)
+    # Whose bytes these are says less than what a view shows: they may have been taken over in place before.
+    source = view_roots(graph, graph.program[program]).get(value, value)
     spans = [
         (node, span)
         for node, stage in _started(plan.program[program])
@@ -42,14 +45,6 @@ def require_intact(graph: Graph, plan: Plan, program: str | None, value: str) ->
                 f"value {value} shares its bytes with {span.name or 'its scratch'} of node {node}, which wrote over it",
                 f"plan with --keep {value} (PlanOptions.keep), or run a program that computes it last",
             )
-
-
-def _source(graph: Graph, program: str, value: str) -> str:
-    """What a view shows: whose bytes these are says less, for they may have been taken over in place before."""
-    makers = {v: node for node in graph.program[program].nodes for v in node.outputs}
-    while (node := makers.get(value)) and (view := op_named(node.op).alias(signature_of(graph, node))):
-        value = node.inputs[view[1]]
-    return value
 
 
 class _Span(NamedTuple):

@@ -7,11 +7,11 @@ from codegen.build import build
 from codegen.cost_table import fill
 from codegen.emit import emit
 from codegen.measure import Progress
+from planner.artefact import sha256
 from planner.capturing import capture
 from planner.costs.table import read_costs, write_costs
 from planner.graph.model import Graph
 from planner.graph.precision import require_precision
-from planner.graph.text import graph_text
 from planner.plan.schema import Plan
 from planner.solve.options import PlanOptions
 from planner.solve.pipeline import make_plan
@@ -74,7 +74,7 @@ def make(
     plan = make_plan(captured.graph, hardware, table, options)
     folder = Path(out) / f"{captured.graph.name}_{hardware.name}"
     before = folder / "graph.json"
-    replaced = before.is_file() and before.read_bytes() != graph_text(captured.graph).encode()
+    replaced = before.is_file() and sha256(before.read_text(errors="replace")) != plan.graph_hash
     emit(plan, captured.graph, hardware, folder)
     captured.write_weights(folder / "weights.npz")
     progress("planning", 1, 1)

@@ -12,9 +12,13 @@ import secrets
 import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
+
+from pydantic import BaseModel
 
 from planner.errors import UserError
+
+Model = TypeVar("Model", bound=BaseModel)
 
 DEEPEST = 40
 """Levels of nesting in an artefact; ours have fewer than ten."""
@@ -147,6 +151,12 @@ def read_digested(path: Path | str, what: str) -> tuple[dict[str, Any], bool]:
     # As it was written it need not be rendered again, which takes longer than to read it.
     as_written = text.replace(f'\n "digest": {_compact(digest)},\n', "\n", 1)
     return document, digest == sha256(as_written) or digest == sha256(canonical_json(document))
+
+
+def strictly(kind: type[Model], document: Any) -> Model:
+    """The model that a JSON value is, or pydantic's ValidationError: "64" for 64 is a mistake. Through JSON, because
+    strict validation of Python objects would refuse lists for tuples."""
+    return kind.model_validate_json(json.dumps(document, default=str), strict=True)
 
 
 def _read(file: Path, what: str) -> tuple[str, dict[str, Any]]:

@@ -5,7 +5,6 @@ Keyed by signature, not by model: profiling a second model reuses what the first
 node inside a step lies between (costs/residency.py).
 """
 
-import json
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from planner.artefact import canonical_json, read_json, sha256, write_text
+from planner.artefact import canonical_json, read_json, sha256, strictly, write_text
 from planner.errors import UserError
 from planner.graph.model import Frozen
 from planner.ops.base import Mode
@@ -206,8 +205,7 @@ def read_costs(path: Path | str) -> CostTable:
         what = f"has schema {schema!r}" if schema != SCHEMA else "names no machine"
         raise UserError("SP1201", f"{Path(path).name} is no cost table of schema {SCHEMA}: it {what}", fix)
     try:
-        # Through JSON and strict, as targets are: "64" for 64 is a mistake, a list for a tuple is none.
-        table = CostTable.model_validate_json(json.dumps(document), strict=True)
+        table = strictly(CostTable, document)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

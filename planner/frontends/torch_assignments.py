@@ -3,9 +3,9 @@
 A buffer that is assigned anew keeps its tensor during the export and gets the new contents at the end of forward, as if
 they had been written into it: torch.export would drop what submodules assign, and take one buffer for another where
 some are None. A tensor in an ordinary attribute that one step leaves for the next is refused: to an exported program it
-is a constant, or made anew in every step where the first one finds None. A buffer that is not saved, and not read
-before it is assigned anew, as potentials of membranes are, is no more than a variable of forward, and may change its
-shape. What the export itself leaves in the module is taken out again.
+is a constant, or made anew in every step where the first one finds None, or no such attribute. A buffer that is not
+saved, and not read before it is assigned anew, as potentials of membranes are, is no more than a variable of forward,
+and may change its shape. What the export itself leaves in the module is taken out again.
 """
 
 import functools
@@ -113,25 +113,25 @@ def _missed(torch: Any, module: Any) -> Iterator[set[str]]:
     """
     kind, found = torch.nn.Module, set[str]()
     original, ordinary = kind.__getattr__, vars(kind()).keys()
-    name_of: dict[tuple[int, str], str] = {}
+    emptied: set[tuple[int, str]] = set()
     paths = {id(vars(part)): path for path, part in module.named_modules()}
-    parts = [(path, part) for path, part in module.named_modules() if type(part).__getattr__ is original]
-    for path, part in parts:
+    parts = [part for part in module.modules() if type(part).__getattr__ is original]
+    for part in parts:
         empty = [n for n, held in vars(part).items() if held is None and n not in ordinary]
         for name in [n for n in empty if not hasattr(type(part), n)]:
-            name_of[id(vars(part)), name] = f"{path}.{name}".lstrip(".")
+            emptied.add((id(vars(part)), name))
             del vars(part)[name]  # what neither it nor its class has goes through __getattr__
 
     def looked_up(part: Any, name: str) -> Any:
-        key = id(vars(part)), name
-        if key in name_of:
-            found.add(name_of[key])
-            return None
+        own = id(vars(part))
         try:
-            return original(part, name)
+            if (own, name) not in emptied:
+                return original(part, name)
         except AttributeError:
-            found.add(f"{paths.get(key[0], '')}.{name}".lstrip("."))
+            found.add(f"{paths.get(own, '')}.{name}".lstrip("."))
             raise
+        found.add(f"{paths[own]}.{name}".lstrip("."))
+        return None
 
     kind.__getattr__ = looked_up
     try:
@@ -141,8 +141,8 @@ def _missed(torch: Any, module: Any) -> Iterator[set[str]]:
 
 
 def _require_constant(torch: Any, module: Any, made: dict[str, Any], inputs: Any) -> None:
-    """SP1020: what was made where there was None depends on inputs or parameters, so that it is another thing in every
-    step, where a plan would have it anew. Tables that are made once may stay."""
+    """SP1020: what was made where there was None, or nothing, depends on inputs or parameters, so that it is another
+    thing in every step, where a plan would have it anew. Tables that are made once may stay."""
     if not made:
         return
     given = [t for t in (*torch.utils._pytree.tree_leaves(inputs), *module.parameters()) if torch.is_tensor(t)]

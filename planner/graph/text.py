@@ -1,12 +1,11 @@
 """graph.json: reading and writing the training graph as canonical text."""
 
-import json
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import RootModel, ValidationError
 
-from planner.artefact import canonical_json, one_line, read_json, sha256, write_text
+from planner.artefact import canonical_json, one_line, read_json, sha256, strictly, write_text
 from planner.errors import UserError
 from planner.graph.model import PERSISTENT, Graph, Node, Program, Value
 from planner.graph.results import tensors
@@ -21,7 +20,9 @@ LARGEST = 2**60
 CYCLE_SHOWN = 12
 """Nodes of a dependency cycle that an error spells out."""
 
-_VALUES = TypeAdapter(tuple[Value, ...])
+
+class _Values(RootModel[tuple[Value, ...]]):
+    """All of them at once, so that an error says which one it is in."""
 
 
 def graph_text(graph: Graph) -> str:
@@ -70,8 +71,7 @@ def parse_graph(document: dict[str, Any]) -> Graph:
         _known_fields(document, {"schema", "name", "values", "programs", "lr", "loss_prefix"}, "")
         for number, entry in enumerate(document["programs"]):
             _known_fields(entry, {"name", "inputs", "outputs", "nodes", "results", "arguments"}, f"programs.{number}.")
-        # Through JSON, as targets are: "64" for 64 is a mistake, a list for a tuple is none.
-        values = _VALUES.validate_json(json.dumps(document["values"]), strict=True)
+        values = strictly(_Values, document["values"]).root
         programs = tuple(
             Program(
                 name=p["name"],
@@ -109,7 +109,7 @@ def _known_fields(entry: dict[str, Any], known: set[str], where: str) -> None:
 def _parse_node(entry: dict[str, Any]) -> Node:
     if find_op(entry["op"]) is None:
         op_named(entry["op"])
-    attrs = op_named(entry["op"]).attrs_type.model_validate_json(json.dumps(entry.get("attrs", {})), strict=True)
+    attrs = strictly(op_named(entry["op"]).attrs_type, entry.get("attrs", {}))
     return Node.model_validate({**entry, "attrs": attrs})
 
 

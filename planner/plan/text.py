@@ -4,7 +4,6 @@ A digest of the content is part of the file: a truncated or hand-edited plan is 
 confirmed with `stepplan check --accept-edits`, which checks it from scratch and writes a new digest.
 """
 
-import json
 from collections.abc import Sequence
 from json.encoder import encode_basestring_ascii as quoted
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from planner import __version__
-from planner.artefact import Line, digested_json, read_digested, sha256, write_text
+from planner.artefact import Line, digested_json, read_digested, sha256, strictly, write_text
 from planner.errors import UserError
 from planner.plan.findings import shown
 from planner.plan.schema import SCHEMA, Entry, Plan
@@ -85,8 +84,7 @@ def read_plan(path: Path | str, *, accept_edits: bool = False) -> Plan:
     document.pop("schema")
     document.pop("tool", None)
     try:
-        # Through JSON and strict, as targets are: "64" for 64 is a mistake, a list for a tuple is none.
-        return Plan.model_validate_json(json.dumps(document), strict=True)
+        return strictly(Plan, document)
     except ValidationError as error:
         told = [f"{_place(document, e['loc'])}: {e['msg']}" for e in error.errors(include_url=False)[:TOLD]]
         problem = "the plan is malformed at " + "; at ".join(told)

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from planner.artefact import sha256, write_text
+from planner.artefact import sha256, strictly, write_text
 from planner.errors import UserError
 from planner.target.model import NAME, SCHEMA, Caches, Cpu, Gpu, Pool, Target
 from planner.target.topology import Core
@@ -123,9 +123,7 @@ def parse_target(text: str, what: str = "target") -> Target:
             f"start the file with schema_version = {SCHEMA}, or make it again with stepplan detect",
         )
     try:
-        # Through JSON, because strict validation of Python objects would refuse lists for tuples; strict, because
-        # "16" cores or 1.0 cores are mistakes.
-        return Target.model_validate_json(json.dumps(document, default=str), strict=True)
+        return strictly(Target, document)
     except ValidationError as error:
         raise target_error(what, error) from error
     except (ValueError, RecursionError) as error:  # numbers of thousands of digits, tables thousands deep
