@@ -27,6 +27,10 @@ WARM_REPETITIONS, COLD_REPETITIONS = (5, 60), (3, 30)
 LONG_S = 0.4
 """Kernels so slow that fewer repetitions take this long need no more: what disturbs them is short beside them."""
 MOST_ARENA = 2 * 2**30
+MOST_OVERWRITTEN = 64 * 2**20
+"""Bytes that are written before cold runs. Caches forget a case's operands when twice what they hold was
+written; where that is more than this, as on servers (the L3 that a virtual machine is told of may be 300 MiB), the
+operands' lines are flushed too, which takes a tenth of the time and leaves the caches full of the same."""
 AWAKE_NS = 20_000
 """Less than a lane looks for a signal before it sleeps, where it has a processor of its own (runtime/lanes.hpp)."""
 
@@ -95,6 +99,9 @@ class Bench:
         self._halves = (self._noise.view(np.uint32) >> 16).astype(np.uint16)
         """The same as bfloat16."""
         self._small = rng.integers(0, 4, 2**16, dtype=np.uint8)
+        self._flushes = self._evict > MOST_OVERWRITTEN and self._native.flush(self._handle, 0, 0)
+        if self._flushes:
+            self._evict = MOST_OVERWRITTEN
         self._filled: tuple[Footprint, int] | None = None
         self._native.trace(self._handle, True)
 
@@ -120,13 +127,16 @@ class Bench:
         footprint = self._footprints[case]
         if footprint.bytes <= self._outermost:  # what no cache holds is never warm
             turns = max(1, min(self._replicas(footprint), -(-self._inner // max(1, footprint.bytes))))
+            for replica in range(turns):
+                self._run(case, footprint.bytes * replica)
             warm = self._runs(case, footprint.bytes, turns, budget_s, WARM_REPETITIONS)
         totals = sorted(sum(run) for run in cold)
         spread = (totals[3 * len(totals) // 4] - totals[len(totals) // 4]) / max(1.0, median(totals))
         return Sampled(self._medians(warm), self._medians(cold), spread)
 
     def _replicas(self, footprint: Footprint) -> int:
-        """Enough copies that the caches have forgotten the first when the last has run, within reason."""
+        """Enough copies that the caches have forgotten the first when the last has run, within reason. Where lines are
+        flushed, they need not be so many."""
         wanted = min(COLD_REPETITIONS[1], -(-self._evict // max(1, footprint.bytes)) + 1)
         return max(1, min(wanted, MOST_ARENA // max(1, footprint.bytes)))
 
@@ -134,10 +144,16 @@ class Bench:
         footprint = self._footprints[case]
         replicas = self._replicas(footprint)
         self._fill(footprint, replicas)
-        # Touching other memory evicts the copies; small ones would otherwise still lie in the cache.
-        if footprint.bytes * replicas < self._evict:
+        used = footprint.bytes * replicas
+
+        if self._flushes or used < self._evict:  # else copies push each other out of the caches
             self._arena[-self._evict :].fill(0)
-        return self._runs(case, footprint.bytes, replicas, budget_s, COLD_REPETITIONS, replicas, hopeless_ns)
+
+        def forget() -> None:
+            if self._flushes:
+                self._native.flush(self._handle, 0, used)
+
+        return self._runs(case, footprint.bytes, replicas, budget_s, COLD_REPETITIONS, forget, hopeless_ns)
 
     def _fill(self, footprint: Footprint, replicas: int) -> None:
         """Random positive numbers in floats, random valid labels and indices (other ones in every copy), 0 to 3 in
@@ -170,20 +186,20 @@ class Bench:
         replicas: int,
         budget_s: float,
         bounds: tuple[int, int],
-        once: int = 0,
+        before_round: Callable[[], None] = lambda: None,
         hopeless_ns: float = math.inf,
     ) -> list[tuple[float, ...]]:
-        """Stage times of every repetition. Warm runs begin with one round over the copies that does not count."""
+        """Stage times of every repetition; one round is one run of every copy."""
         least, most = bounds
         runs: list[tuple[float, ...]] = []
-        for replica in range(0 if once else replicas):
-            self._run(case, stride * replica)
-        begun = time.perf_counter()
-        # Small cold cases run once per copy: a copy that has run is warm.
-        limit = once if once and stride * replicas < self._evict else most
-        while len(runs) < limit:
-            runs.append(self._run(case, stride * (len(runs) % replicas)))
-            spent = time.perf_counter() - begun
+        spent = 0.0
+        while len(runs) < most:
+            replica = len(runs) % replicas
+            if replica == 0:
+                before_round()
+            begun = time.perf_counter()
+            runs.append(self._run(case, stride * replica))
+            spent += time.perf_counter() - begun
             enough = spent > budget_s and (len(runs) >= least or spent > LONG_S)
             if enough or sum(runs[-1]) > hopeless_ns:
                 break

@@ -12,6 +12,7 @@
 
 #include "arguments.hpp"
 #include "executor.hpp"
+#include "flush.hpp"
 
 namespace stepplan {
 
@@ -71,6 +72,11 @@ inline nb::ndarray<nb::numpy, uint8_t> arena(const nb::capsule& handle) {
   return nb::ndarray<nb::numpy, uint8_t>(executor.arena(), 1, &bytes, handle);
 }
 
+/// Drives a part of the arena out of the caches, where the processor can.
+inline bool flush_arena(const nb::capsule& handle, size_t begin, size_t bytes) {
+  return flush(executor_of(handle).arena() + begin, bytes);
+}
+
 /// Records the following runs, or stops recording.
 inline void trace(const nb::capsule& handle, bool on) {
   Executor& executor = executor_of(handle);
@@ -111,6 +117,7 @@ inline void bind(nb::module_& module) {
              nb::arg("gradients").none());
   module.def("run_shifted", run_shifted, nb::arg("handle"), nb::arg("program"), nb::arg("shift"));
   module.def("arena", arena);
+  module.def("flush", flush_arena, nb::arg("handle"), nb::arg("begin"), nb::arg("bytes"));
   module.def("trace", trace);
   module.def("spans", spans);
   module.def("run_entry", [](const nb::capsule& handle, size_t program, size_t lane, size_t entry, float lr) {

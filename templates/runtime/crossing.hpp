@@ -8,6 +8,7 @@
 #include <ranges>
 #include <vector>
 
+#include "flush.hpp"
 #include "signal.hpp"
 
 namespace stepplan {
@@ -35,7 +36,7 @@ class CrossingProbe {
     for (int round = 0; round < kRounds; ++round)
       for (size_t between = 0; between < kKinds; ++between) {
         write(1.0f);
-        if (between == kFlushed) flush();
+        if (between == kFlushed) flushes_ = flush(reinterpret_cast<const std::byte*>(bytes_.data()), kBytes);
         there_.publish(++turn);
         back_.wait_for(turn, kSpins);
         const auto start = std::chrono::steady_clock::now();
@@ -65,7 +66,7 @@ class CrossingProbe {
       ns[kind] = static_cast<double>(times[kRounds / 2]) / (kBytes / 1024);
     }
     for (double& more : ns | std::views::drop(1)) more = std::max(0.0, more - ns[kNothing]);
-    return {ns[kWrites], ns[kReads], kFlushes ? ns[kFlushed] : 0};
+    return {ns[kWrites], ns[kReads], flushes_ ? ns[kFlushed] : 0};
   }
 
  private:
@@ -74,18 +75,6 @@ class CrossingProbe {
   static constexpr int64_t kBytes = 4 << 20;
   static constexpr int kRounds = 7, kSpins = 20'000;
   static constexpr size_t kNothing = 0, kWrites = 1, kReads = 2, kFlushed = 3, kKinds = 4;
-#if defined(__x86_64__)
-  static constexpr bool kFlushes = true;
-#else
-  static constexpr bool kFlushes = false;
-#endif
-
-  void flush() {
-#if defined(__x86_64__)
-    for (size_t i = 0; i < bytes_.size(); i += 16) __builtin_ia32_clflush(&bytes_[i]);
-    __builtin_ia32_mfence();
-#endif
-  }
 
   void write(float value) {
     float* bytes = bytes_.data();
@@ -105,6 +94,7 @@ class CrossingProbe {
 
   std::vector<float> bytes_;
   volatile float read_ = 0;
+  bool flushes_ = false;
   std::array<std::array<int64_t, kRounds>, kKinds> times_{};
   Signal there_, back_;
 };

@@ -74,6 +74,55 @@ def test_only_lanes_that_are_awake_tell_what_a_signal_takes() -> None:
     assert handovers([first]) == []
 
 
+class Flushing:
+    """An executor that tells what it flushes; `able`: as a processor without such an instruction."""
+
+    def __init__(self, native: Any, able: bool) -> None:
+        self.native, self.able = native, able
+        self.flushed: list[tuple[int, int]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.native, name)
+
+    def flush(self, handle: Any, begin: int, size: int) -> bool:
+        self.flushed.append((begin, size))
+        return self.able and self.native.flush(handle, begin, size)
+
+
+@pytest.mark.parametrize("l3, able", [(2**27, True), (2**27, False), (2**20, True)])
+def test_cold_operands_are_flushed_from_large_caches(
+    l3: int, able: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before every round over the copies, all of them; what a case computes stays what it is. Without the instruction,
+    and where the caches are small, as much is written as makes them forget."""
+    found: list[Flushing] = []
+    monkeypatch.setattr(measure, "native_module", lambda f: found.append(Flushing(native_module(f), able)) or found[-1])
+    x = TensorType(shape=(2**21,))
+    signature = Signature("relu", op_named("relu").attrs_type(), (x,), (x,))
+    mode = Mode("loops", next(iter(op_named("relu").dims(signature)))[1], 1)
+    target = detect()
+    sizes = target.cpu.caches.model_copy(update={"l3": l3})
+    target = target.model_copy(update={"cpu": target.cpu.model_copy(update={"caches": sizes})})
+    bench = Bench([Case(signature, mode, facts(signature, mode))], target, target.lanes(1), tmp_path)
+    try:
+        runs = bench._cold_runs(0, 10.0)
+        (footprint,) = bench._footprints
+        copies = bench._replicas(footprint)
+        flushed = found[0].flushed[1:]
+        if l3 > 2**20 and able and found[0].native.flush(bench._handle, 0, 0):
+            assert copies == 5  # 16 MiB each: those that 64 MiB hold, and one
+            assert flushed == [(0, copies * footprint.bytes)] * -(-len(runs) // copies)
+        else:
+            assert not flushed
+            assert copies == (2 if able else 17)
+        source, result = (r.offset for r in footprint.tensors)
+        values = bench._arena[: copies * footprint.bytes].reshape(copies, -1).view(np.float32)
+        n = x.elements
+        np.testing.assert_array_equal(values[:, result // 4 :][:, :n], values[:, source // 4 :][:, :n])
+    finally:
+        bench.close()
+
+
 class Unpinned:
     """An executor of more lanes than this machine has processors."""
 
