@@ -22,6 +22,8 @@ from planner.plan.crossing import Crossing
 from planner.target.model import Target
 
 SAVE_EVERY_S = 5
+MOST_PROBES = 24
+"""Of what lanes cost each other, about so many, or half as many as visits: each takes longer than small kernels do."""
 
 Search = Callable[[Sequence[int], Callable[[int], float]], object]
 """Asks for the times (ns) of as many of the counts as it likes; hill_climb is one."""
@@ -61,7 +63,7 @@ def visit_twice(
         for number, (finalist, again) in enumerate(visits):
             signature = finalist.signature
             progress(f"timing {signature.op}{' again' if again else ''}", number, len(visits))
-            if number % 2 == 0:  # takes longer than small kernels do, and half as many are plenty
+            if number % max(2, len(visits) // MOST_PROBES) == 0:
                 handoffs.append(bench.handoff_ns())
                 crossings.append(bench.crossing())
             case_of = {count: index[signature.text, finalist.at(count)] for count in counts[finalist]}

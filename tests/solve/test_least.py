@@ -29,13 +29,13 @@ from tests.rewrites import Rewriter
 TARGET = load_target("cpu16")
 
 
-def chain(depth: int) -> Graph:
+def chain(depth: int, batch: int = 64, width: int = 32) -> Graph:
     """Too many nodes for the plans of every level to be compared."""
     b = GraphBuilder("chain")
-    x = b.input("x", TensorType(shape=(64, 32)))
-    labels = b.input("labels", TensorType(shape=(64,), dtype=DType.INT64))
+    x = b.input("x", TensorType(shape=(batch, width)))
+    labels = b.input("labels", TensorType(shape=(batch,), dtype=DType.INT64))
     for layer in range(depth):
-        (y,) = b.op("tanh", [layers.linear(b, x, 32, name=f"fc{layer}")], name=f"act{layer}")
+        (y,) = b.op("tanh", [layers.linear(b, x, width, name=f"fc{layer}")], name=f"act{layer}")
         x = layers.add(b, y, x, name=f"add{layer}")
     logits = layers.linear(b, x, 10, name="fc")
     return b.finish(layers.cross_entropy(b, logits, labels), logits, Optimizer(lr=0.1))
@@ -86,7 +86,10 @@ def test_what_needs_no_more_than_the_bound_is_a_plan() -> None:
     assert check(rewriter.graph, plan, rewriter.target) == []
 
 
-@pytest.mark.parametrize(("graph", "lanes"), [(chain(30), 3), (random_net(random.Random(30), nodes=8), 4)])
+GRAPHS = [(chain(16, batch=256, width=64), 2), (random_net(random.Random(30), nodes=8), 4)]
+
+
+@pytest.mark.parametrize(("graph", "lanes"), GRAPHS)
 def test_somewhat_larger_budgets_are_told_where_plans_are_far_faster(graph: Graph, lanes: int) -> None:
     """The smallest plan may be one on fewer lanes, whose scratch is smaller. The first graph's smallest budget is told
     without a search, the other's after one."""
