@@ -127,8 +127,8 @@ class Bench:
         footprint = self._footprints[case]
         if footprint.bytes <= self._outermost:  # what no cache holds is never warm
             turns = max(1, min(self._replicas(footprint), -(-self._inner // max(1, footprint.bytes))))
-            for replica in range(turns):
-                self._run(case, footprint.bytes * replica)
+            for turn in range(turns):
+                self._run(case, footprint.bytes * turn)
             warm = self._runs(case, footprint.bytes, turns, budget_s, WARM_REPETITIONS)
         totals = sorted(sum(run) for run in cold)
         spread = (totals[3 * len(totals) // 4] - totals[len(totals) // 4]) / max(1.0, median(totals))
@@ -144,16 +144,21 @@ class Bench:
         footprint = self._footprints[case]
         replicas = self._replicas(footprint)
         self._fill(footprint, replicas)
-        used = footprint.bytes * replicas
+        if self._flushes:  # what caches hold then has to be written back, as in a step
+            self._overwrite()
+        return self._runs(case, footprint.bytes, replicas, budget_s, COLD_REPETITIONS, True, hopeless_ns)
 
-        if self._flushes or used < self._evict:  # else copies push each other out of the caches
-            self._arena[-self._evict :].fill(0)
-
-        def forget() -> None:
+    def _place(self, number: int, stride: int, replicas: int, cold: bool) -> int:
+        """Where the run of that number finds its copy. `cold`: in no cache, if no other runs than these touch it."""
+        if cold and number % replicas == 0:
             if self._flushes:
-                self._native.flush(self._handle, 0, used)
+                self._native.flush(self._handle, 0, stride * replicas)
+            elif stride * replicas < self._evict:  # else copies push each other out
+                self._overwrite()
+        return stride * (number % replicas)
 
-        return self._runs(case, footprint.bytes, replicas, budget_s, COLD_REPETITIONS, forget, hopeless_ns)
+    def _overwrite(self) -> None:
+        self._arena[-self._evict :].fill(0)
 
     def _fill(self, footprint: Footprint, replicas: int) -> None:
         """Random positive numbers in floats, random valid labels and indices (other ones in every copy), 0 to 3 in
@@ -186,19 +191,17 @@ class Bench:
         replicas: int,
         budget_s: float,
         bounds: tuple[int, int],
-        before_round: Callable[[], None] = lambda: None,
+        cold: bool = False,
         hopeless_ns: float = math.inf,
     ) -> list[tuple[float, ...]]:
-        """Stage times of every repetition; one round is one run of every copy."""
+        """Stage times of every repetition."""
         least, most = bounds
         runs: list[tuple[float, ...]] = []
         spent = 0.0
         while len(runs) < most:
-            replica = len(runs) % replicas
-            if replica == 0:
-                before_round()
+            place = self._place(len(runs), stride, replicas, cold)
             begun = time.perf_counter()
-            runs.append(self._run(case, stride * replica))
+            runs.append(self._run(case, place))
             spent += time.perf_counter() - begun
             enough = spent > budget_s and (len(runs) >= least or spent > LONG_S)
             if enough or sum(runs[-1]) > hopeless_ns:

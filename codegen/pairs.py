@@ -217,12 +217,12 @@ class PairBench(Bench):
         beside: tuple[list[float], list[float]] = ([], [])
         overlaps: list[float] = []
         for repetition in range(REPETITIONS[1]):
-            # Every run finds memory that no other one has just touched.
-            shifts = [footprint.bytes * ((3 * repetition + turn) % replicas) for turn in range(3)]
             for which in (0, 1):
-                begin, end = self._span(3 * number + which, shifts[which], slice(None))
+                place = self._place(3 * repetition + which, footprint.bytes, replicas, cold=True)
+                begin, end = self._span(3 * number + which, place, slice(None))
                 alone[which].append(end - begin)
-            self._native.run_shifted(self._handle, 3 * number + 2, shifts[2])
+            place = self._place(3 * repetition + 2, footprint.bytes, replicas, cold=True)
+            self._native.run_shifted(self._handle, 3 * number + 2, place)
             one = self._last_span(3 * number + 2, slice(0, split))
             other = self._last_span(3 * number + 2, slice(split, None))
             beside[0].append(one[1] - one[0])

@@ -6,16 +6,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from codegen import measure, smt
+from codegen import measure, pairs, smt
 from codegen.facts import facts
 from codegen.measure import AWAKE_NS, Bench, handovers
 from codegen.native import native_module
+from codegen.pairs import Pair, PairBench
 from codegen.profile_cases import Case, case_programs
 from planner.costs.table import CostEntry, CostTable
 from planner.graph.model import DType, TensorType
 from planner.ops.base import Mode, Signature, op_named
 from planner.target.detect import detect
-from planner.target.model import Core
+from planner.target.model import Core, Target
 from tests.codegen.plans import target_of
 
 
@@ -84,9 +85,23 @@ class Flushing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.native, name)
 
+    def create(self, pin: bool, poison: bool) -> Any:
+        return self.native.create(False, poison)
+
     def flush(self, handle: Any, begin: int, size: int) -> bool:
         self.flushed.append((begin, size))
         return self.able and self.native.flush(handle, begin, size)
+
+
+def relu(x: TensorType) -> Case:
+    signature = Signature("relu", op_named("relu").attrs_type(), (x,), (x,))
+    mode = Mode("loops", next(iter(op_named("relu").dims(signature)))[1], 1)
+    return Case(signature, mode, facts(signature, mode))
+
+
+def with_l3(target: Target, l3: int) -> Target:
+    sizes = target.cpu.caches.model_copy(update={"l3": l3})
+    return target.model_copy(update={"cpu": target.cpu.model_copy(update={"caches": sizes})})
 
 
 @pytest.mark.parametrize("l3, able", [(2**27, True), (2**27, False), (2**20, True)])
@@ -98,12 +113,8 @@ def test_cold_operands_are_flushed_from_large_caches(
     found: list[Flushing] = []
     monkeypatch.setattr(measure, "native_module", lambda f: found.append(Flushing(native_module(f), able)) or found[-1])
     x = TensorType(shape=(2**21,))
-    signature = Signature("relu", op_named("relu").attrs_type(), (x,), (x,))
-    mode = Mode("loops", next(iter(op_named("relu").dims(signature)))[1], 1)
-    target = detect()
-    sizes = target.cpu.caches.model_copy(update={"l3": l3})
-    target = target.model_copy(update={"cpu": target.cpu.model_copy(update={"caches": sizes})})
-    bench = Bench([Case(signature, mode, facts(signature, mode))], target, target.lanes(1), tmp_path)
+    case, target = relu(x), with_l3(detect(), l3)
+    bench = Bench([case], target, target.lanes(1), tmp_path)
     try:
         runs = bench._cold_runs(0, 10.0)
         (footprint,) = bench._footprints
@@ -119,6 +130,23 @@ def test_cold_operands_are_flushed_from_large_caches(
         values = bench._arena[: copies * footprint.bytes].reshape(copies, -1).view(np.float32)
         n = x.elements
         np.testing.assert_array_equal(values[:, result // 4 :][:, :n], values[:, source // 4 :][:, :n])
+    finally:
+        bench.close()
+
+
+def test_so_are_those_of_nodes_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[Flushing] = []
+    monkeypatch.setattr(measure, "native_module", lambda f: found.append(Flushing(native_module(f), True)) or found[-1])
+    case, target = relu(TensorType(shape=(2**20,))), with_l3(target_of(2), 2**27)
+    bench = PairBench([Pair(case, case, (1, 1))], target, target.lanes(), tmp_path)
+    try:
+        if not found[0].native.flush(bench._handle, 0, 0):
+            pytest.skip("this processor cannot flush lines together")
+        bench.visit(0)
+        footprint = bench._footprints[2]
+        copies, runs = bench._replicas(footprint), 3 * pairs.REPETITIONS[1]
+        assert 1 < copies < runs
+        assert found[0].flushed[1:] == [(0, copies * footprint.bytes)] * -(-runs // copies)
     finally:
         bench.close()
 
