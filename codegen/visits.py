@@ -1,7 +1,8 @@
 """Times finalists at the slice counts that hill climbing asks for, warm and cold: all of them, then all of them again.
 
 Of the two visits of a mode the quicker one stays; why, see codegen/profile.py. What was visited once is saved as
-provisional, so that a profile that goes on from there makes up for the second visit.
+provisional, so that a profile that goes on from there makes up for the second visit. Where the runs of the quicker visit
+still differ from each other, something ran beside some of them: that is visited again.
 """
 
 import functools
@@ -22,6 +23,12 @@ from planner.plan.crossing import Crossing
 from planner.target.model import Target
 
 SAVE_EVERY_S = 5
+RESTLESS, RESTLESS_NS = 0.15, 30_000
+"""The interquartile range / median of cold runs from which on they were disturbed, if they take this long; shorter ones
+vary by themselves. On two slices 6 of 131 kernels of ResNet-18 were above while little else ran, 79 of 222 of ResNet-50
+in a restless hour; one of these then took 2.4 times as long as in the best of 25 steps."""
+MORE_VISITS = 3
+"""At most, of what was disturbed."""
 MOST_PROBES = 24
 """Of what lanes cost each other, about so many, or half as many as visits: each takes longer than small kernels do."""
 
@@ -59,8 +66,8 @@ def visit_twice(
         bench = Bench(cases, target, cpus, Path(folder) / "round2")
         last_save, handoffs, crossings = time.monotonic(), list[float](), list[Crossing]()
         found: list[CostEntry] = []
-        visits = [(f, False) for f in finalists] + [(f, True) for f in counts]
-        for number, (finalist, again) in enumerate(visits):
+        for visits, number in _visits(finalists, tuple(counts), first):
+            finalist, again = visits[number]
             signature = finalist.signature
             progress(f"timing {signature.op}{' again' if again else ''}", number, len(visits))
             if number % max(2, len(visits) // MOST_PROBES) == 0:
@@ -88,6 +95,23 @@ def visit_twice(
         table = table.model_copy(update={k: round(float(v), 1) for k, v in latencies.items()})
     save(table)
     return table
+
+
+def _visits(
+    finalists: Sequence[Finalist], again: Sequence[Finalist], sampled: Mapping[Finalist, Mapping[int, Sampled]]
+) -> Iterator[tuple[Sequence[tuple[Finalist, bool]], int]]:
+    """(a round of visits, the number of one of them): (finalist, whether it is visited again). `sampled`: what was
+    found so far."""
+    rounds = [[(f, False) for f in finalists] + [(f, True) for f in again]]
+    for visits in rounds:
+        yield from ((visits, number) for number in range(len(visits)))
+        disturbed = [f for f in again if any(map(_is_disturbed, sampled[f].values()))]
+        if len(rounds) <= MORE_VISITS and disturbed:
+            rounds.append([(f, True) for f in disturbed])
+
+
+def _is_disturbed(sampled: Sampled) -> bool:
+    return sampled.spread > RESTLESS and sum(sampled.cold_ns) > RESTLESS_NS
 
 
 def _left_over(

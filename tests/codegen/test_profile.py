@@ -112,6 +112,17 @@ def test_a_disturbed_visit_leaves_no_trace(script: Script) -> None:
         assert profiled() == quiet
 
 
+@pytest.mark.parametrize("disturbed", [1, 2, 4, 5])
+def test_visits_whose_runs_differ_are_not_the_last(disturbed: int, script: Script) -> None:
+    """A host that runs both processors on one core in the first so many visits."""
+    quiet = profiled()
+    assert set(script.visits.values()) == {2}
+    script.begin(lambda case, before: 2.0 if before < disturbed and case.mode.slices == 2 else 1.0)
+    assert (profiled() == quiet) is (disturbed < 5)
+    once = {count for (_, mode), count in script.visits.items() if mode.slices == 2}
+    assert once == {max(2, min(disturbed + 1, 2 + visits.MORE_VISITS))}
+
+
 def test_signals_in_a_tight_loop_count_where_no_others_were_seen(script: Script) -> None:
     assert (profiled().sync_ns, profiled().launch_ns) == (100, 1000)
     script.signals = []
@@ -210,7 +221,7 @@ def embedding() -> Signature:
     return Signature("embedding", attrs, operands, op.infer(attrs, operands))
 
 
-def test_a_climb_that_a_disturbance_ended_goes_on(script: Script) -> None:
+def test_a_climb_that_a_disturbance_ended_goes_on(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     signature, target = embedding(), target_of(8)
     finalist = Finalist(signature, Mode("loops", "positions", 8))
 
@@ -237,6 +248,7 @@ def test_a_climb_that_a_disturbance_ended_goes_on(script: Script) -> None:
     visited = {mode.slices: count for (_, mode), count in script.visits.items()}
     assert visited == {1: 2, 2: 2, 3: 2, 4: 1, 5: 1, 6: 1, 7: 1, 8: 2}
     # A climb that the second visit ends earlier: what was visited before is visited again all the same.
+    monkeypatch.setattr(visits, "MORE_VISITS", 0)
     script.begin(lambda case, before: 3.0 if case.mode.slices < 3 and before == 0 else 1.0 + (case.mode.slices == 4))
     climbed()
     assert {mode.slices: count for (_, mode), count in script.visits.items()} == {1: 2, 2: 2, 3: 2, 4: 2, 8: 2}
