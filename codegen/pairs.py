@@ -4,9 +4,10 @@ For every pair three programs run in turn, on cold memory and on the lanes that 
 and both together, the shorter one several times in a row so that both last about as long. What a pair loses is
 recorded whether the planner likes it or not; what loses is not run side by side again.
 
-Pairs that slow each other down are visited again after all others, for the reason in codegen/profile.py: taking turns
-does not help where a host runs two virtual processors on one core, which a node on one lane does not feel and two nodes
-on two lanes do. The visit that took less time counts, with all of its runs: a factor is never from two visits.
+Pairs that slow each other down are visited again after all others, up to three times, for the reason in
+codegen/profile.py: taking turns does not help where a host runs two virtual processors on one core, which a node on one
+lane does not feel and two nodes on two lanes do. The visit that took least time counts, with all of its runs: a factor
+is never from two visits.
 """
 
 import tempfile
@@ -46,6 +47,7 @@ LEAST_OVERLAP = 0.3
 """Of the shorter one's time: below, a pair was not really side by side."""
 HARMLESS = 1.1
 """Pairs whose factors are below need no second visit: a disturbance hits two lanes more than one, so it would show."""
+MORE_VISITS = 3
 
 Key = tuple[str, Mode]
 
@@ -247,10 +249,11 @@ def visit_pairs(bench: PairBench, count: int, progress: Progress = lambda what, 
     for number in range(count):
         progress("timing pairs", number, count)
         times.append(bench.visit(number))
-    again = [number for number, first in enumerate(times) if max(first.factors) >= HARMLESS]
-    for done, number in enumerate(again, count):
-        progress("timing pairs again", done, count + len(again))
-        times[number] = min(times[number], bench.visit(number), key=lambda visit: visit.total)
+    for _ in range(MORE_VISITS):
+        again = [number for number, best in enumerate(times) if max(best.factors) >= HARMLESS]
+        for done, number in enumerate(again):
+            progress("timing pairs again", done, len(again))
+            times[number] = min(times[number], bench.visit(number), key=lambda visit: visit.total)
     return times
 
 

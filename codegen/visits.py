@@ -1,8 +1,9 @@
 """Times finalists at the slice counts that hill climbing asks for, warm and cold: all of them, then all of them again.
 
 Of the two visits of a mode the quicker one stays; why, see codegen/profile.py. What was visited once is saved as
-provisional, so that a profile that goes on from there makes up for the second visit. Where the runs of the quicker visit
-still differ from each other, something ran beside some of them: that is visited again.
+provisional, so that a profile that goes on from there makes up for the second visit. Where the runs of the quicker
+visit still differ from each other, something ran beside some of them, and where two slices take as long as one, they
+may have run on one core: that is visited again.
 """
 
 import functools
@@ -27,6 +28,10 @@ RESTLESS, RESTLESS_NS = 0.15, 30_000
 """The interquartile range / median of cold runs from which on they were disturbed, if they take this long; shorter ones
 vary by themselves. On two slices 6 of 131 kernels of ResNet-18 were above while little else ran, 79 of 222 of ResNet-50
 in a restless hour; one of these then took 2.4 times as long as in the best of 25 steps."""
+CROWDED, CROWDED_NS = 0.9, 300_000
+"""The share of the time of one slice from which on the next larger number of slices ran on too few cores, if one slice
+takes this long. On two virtual processors 36 of 204 kernels of ResNet-50 were above after two visits, 30 of them with
+hardly any spread; of ResNet-18's, in a quiet hour, 1 of 105."""
 MORE_VISITS = 3
 """At most, of what was disturbed."""
 MOST_PROBES = 24
@@ -105,13 +110,17 @@ def _visits(
     rounds = [[(f, False) for f in finalists] + [(f, True) for f in again]]
     for visits in rounds:
         yield from ((visits, number) for number in range(len(visits)))
-        disturbed = [f for f in again if any(map(_is_disturbed, sampled[f].values()))]
+        disturbed = [f for f in again if _is_disturbed(sampled[f])]
         if len(rounds) <= MORE_VISITS and disturbed:
             rounds.append([(f, True) for f in disturbed])
 
 
-def _is_disturbed(sampled: Sampled) -> bool:
-    return sampled.spread > RESTLESS and sum(sampled.cold_ns) > RESTLESS_NS
+def _is_disturbed(sampled: Mapping[int, Sampled]) -> bool:
+    took = {count: sum(times.cold_ns) for count, times in sorted(sampled.items())}
+    if any(sampled[count].spread > RESTLESS and ns > RESTLESS_NS for count, ns in took.items()):
+        return True
+    fewest, more = [*took.values(), 0.0, 0.0][:2]
+    return min(took) == 1 and fewest > CROWDED_NS and more > CROWDED * fewest
 
 
 def _left_over(

@@ -36,6 +36,7 @@ class Script:
     """What a ScriptedBench answers, and what it was asked."""
 
     def __init__(self) -> None:
+        self.spread = 0.125
         self.begin()
 
     def begin(self, disturbance: Disturbance = lambda case, before: 1.0) -> None:
@@ -82,7 +83,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
             script.budgets.append(budget_s)
             longer = script.disturbance(self.cases[case], script.visits[key] - 1)
             warm, cold, _ = undisturbed(self.cases[case])
-            return Sampled(tuple(t * longer for t in warm), tuple(t * longer for t in cold), 0.125 * longer)
+            return Sampled(tuple(t * longer for t in warm), tuple(t * longer for t in cold), script.spread * longer)
 
         def close(self) -> None:
             pass
@@ -112,12 +113,15 @@ def test_a_disturbed_visit_leaves_no_trace(script: Script) -> None:
         assert profiled() == quiet
 
 
+@pytest.mark.parametrize("restless", [True, False])
 @pytest.mark.parametrize("disturbed", [1, 2, 4, 5])
-def test_visits_whose_runs_differ_are_not_the_last(disturbed: int, script: Script) -> None:
-    """A host that runs both processors on one core in the first so many visits."""
+def test_disturbed_visits_are_not_the_last(disturbed: int, restless: bool, script: Script) -> None:
+    """A host that runs both processors on one core in the first so many visits, or in parts of each."""
+    script.spread = 0.125 if restless else 0.01
     quiet = profiled()
     assert set(script.visits.values()) == {2}
-    script.begin(lambda case, before: 2.0 if before < disturbed and case.mode.slices == 2 else 1.0)
+    longer = 1.5 if restless else 2.0
+    script.begin(lambda case, before: longer if before < disturbed and case.mode.slices == 2 else 1.0)
     assert (profiled() == quiet) is (disturbed < 5)
     once = {count for (_, mode), count in script.visits.items() if mode.slices == 2}
     assert once == {max(2, min(disturbed + 1, 2 + visits.MORE_VISITS))}
