@@ -11,8 +11,9 @@ seconds to a minute, so they cover all repetitions of a kernel, which take some 
 these can tell. Measured: two profiles of ResNet-50 minutes apart on two idle virtual processors differ by more than
 30 % in 33 of 186 entries for two slices, some by a factor of two, and that decides what co-runs. Disturbances only
 lengthen times. So the quicker of two visits is the better one; between them lies everything else, which in large graphs
-takes minutes (a small one's second visits may meet the same episode, but cost next to nothing). A visit is kept with
-all its stages: those of two never ran together.
+takes minutes (a small one's second visits may meet the same episode, but cost next to nothing). Where an episode was as
+long, what it leaves looks strange, and is visited further times (visits.py). A visit is kept with all its stages: those
+of two never ran together.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +23,7 @@ from codegen.facts import facts
 from codegen.load import require_processor
 from codegen.measure import Progress
 from codegen.smt import smt_gain
-from codegen.visits import visit_twice
+from codegen.visits import visit_all
 from planner.costs.hill_climb import counts_to_try, default_interval, hill_climb
 from planner.costs.table import CostTable, started
 from planner.graph.model import Graph
@@ -77,9 +78,7 @@ def profile(
     finalists = choose(todo, target, cpus, seconds, progress)
     search = _everything if every_count else hill_climb
     for affinity, order in affinities:
-        table = visit_twice(
-            finalists, unfinished, target, order, affinity, steps, search, seconds, table, progress, save
-        )
+        table = visit_all(finalists, unfinished, target, order, affinity, steps, search, seconds, table, progress, save)
     table = _with_peaks(table, unfinished)
     gain = smt_gain(target, table, unfinished)
     return table if gain is None else table.model_copy(update={"smt_gain": round(gain, 3)})

@@ -41,7 +41,7 @@ Search = Callable[[Sequence[int], Callable[[int], float]], object]
 """Asks for the times (ns) of as many of the counts as it likes; hill_climb is one."""
 
 
-def visit_twice(
+def visit_all(
     finalists: Sequence[Finalist],
     signatures: Sequence[Signature],
     target: Target,

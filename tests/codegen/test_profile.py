@@ -14,7 +14,7 @@ from codegen.contenders import Finalist, choose
 from codegen.facts import Refused
 from codegen.measure import Sampled, quicker
 from codegen.profile_cases import Case
-from codegen.visits import visit_twice
+from codegen.visits import visit_all
 from planner.costs.hill_climb import hill_climb
 from planner.costs.table import CostTable, read_costs, write_costs
 from planner.graph.model import Attrs, DType, Layout, TensorType
@@ -231,7 +231,7 @@ def test_a_climb_that_a_disturbance_ended_goes_on(script: Script, monkeypatch: p
 
     def climbed() -> CostTable:
         empty = CostTable(target=target.name, fingerprint="")
-        return visit_twice(
+        return visit_all(
             [finalist],
             [signature],
             target,
@@ -268,7 +268,7 @@ def backward_weights(images: int) -> Signature:
 
 def visited(finalists: list[Finalist], lanes: int, interval: int) -> CostTable:
     target, signatures = target_of(lanes), list(dict.fromkeys(f.signature for f in finalists))
-    return visit_twice(
+    return visit_all(
         finalists,
         signatures,
         target,
