@@ -138,32 +138,57 @@ def _exported(
     with warnings.catch_warnings(), _mode(original, training), _quiet():
         warnings.simplefilter("ignore")
         _refuse_cumulative(torch, original)
-        try:
-            prefix = "model." if module is not original else ""
-            with (
-                _hooks_refused(torch),
-                traced_functions(torch, lambda what: own_gradient(what, calling_line()), of_inputs),
-                recorded_derivatives(torch, no_derivative),
-                traced_transforms(torch, _barrier(torch), no_derivative),
-                unvalidated(torch),
-                stand_ins(torch),
-                surroundings(torch, module),
-                detached_data(torch, module),
-                branches(torch, module) as written,
-                known_numbers(torch, module, prefix),
-                asked_numbers(torch, module, written, among) as asked,
-                picked_rows(torch, module),
-                numbers(torch, module, original) as fixed,
-                assignments(torch, module, prefix) as replaced,
-                held_again(torch, module),
-            ):
-                program = torch.export.export(module, positional, keywords, strict=False)
-                require_kept(program, replaced, prefix)
-        except Exception as error:
-            refused = next((e for e in causes(error) if isinstance(e, UserError)), None)
-            raise refused or export_error(error) from error
-    tell([*fixed, *asked.told(), *of_generators(program)])
-    return program, asked.returned
+        given = torch, module, original, positional, keywords, of_inputs, among
+        program, returned, left, found = _recorded(*given)
+        if left.left:
+            found.append(left.told())
+            with left.found():
+                try:
+                    again, *_ = _recorded(*given)
+                except NumberAsked:
+                    raise
+                except Exception as error:
+                    raise left.differs() from error
+            left.require_same(program, again)
+    tell([*found, *of_generators(program)])
+    return program, returned
+
+
+def _recorded(
+    torch: Any,
+    module: Any,
+    original: Any,
+    positional: Any,
+    keywords: dict[str, Any],
+    of_inputs: bool,
+    among: list[dict[str, Any]],
+) -> tuple[Any, Any, Any, list[UserError]]:
+    """The program of one pass, which of its results are Python's numbers, what it leaves, and what is to be told."""
+    try:
+        prefix = "model." if module is not original else ""
+        with (
+            _hooks_refused(torch),
+            traced_functions(torch, lambda what: own_gradient(what, calling_line()), of_inputs),
+            recorded_derivatives(torch, no_derivative),
+            traced_transforms(torch, _barrier(torch), no_derivative),
+            unvalidated(torch),
+            stand_ins(torch),
+            surroundings(torch, module),
+            detached_data(torch, module),
+            branches(torch, module) as written,
+            known_numbers(torch, module, prefix),
+            asked_numbers(torch, module, written, among) as asked,
+            picked_rows(torch, module),
+            numbers(torch, module, original) as fixed,
+            assignments(torch, module, prefix) as assigned,
+            held_again(torch, module),
+        ):
+            program = torch.export.export(module, positional, keywords, strict=False)
+            require_kept(program, assigned.replaced, prefix)
+    except Exception as error:
+        refused = next((e for e in causes(error) if isinstance(e, UserError)), None)
+        raise refused or export_error(error) from error
+    return program, asked.returned, assigned.left, [*fixed, *asked.told()]
 
 
 def _decomposed(torch: Any, program: Any, table: Any) -> Any:

@@ -94,6 +94,11 @@ def written_arguments(graph: Any) -> set[Any]:
 
 def is_changed(nodes: Iterable[Any]) -> bool:
     """Whether one of these tensors, or a view of one, is written to."""
+    return any(True for _ in changing(nodes))
+
+
+def changing(nodes: Iterable[Any]) -> Iterator[Any]:
+    """What writes to these tensors, or to views of them."""
     seen, open_ = set[Any](), list(nodes)
     while open_:
         node = open_.pop()
@@ -105,13 +110,12 @@ def is_changed(nodes: Iterable[Any]) -> bool:
         for user in node.users:
             for argument, returned, written in _aliases(user):
                 if argument is node and written:
-                    return True
+                    yield user
                 open_ += [user] if argument is node and returned else []
             if user.target is operator.getitem:
                 open_.append(user)
             if node in _moved(user):
-                return True
-    return False
+                yield user
 
 
 class _Walk:
