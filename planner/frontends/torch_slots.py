@@ -22,7 +22,7 @@ MOST = 50_000
 _Keeping: Any = type(cache(int))
 _AROUND = MethodType | partial | property | staticmethod | classmethod | cached_property | _Keeping
 """What stands around functions, which are in one of"""
-_WITHIN = ("__func__", "__wrapped__", "fget", "fset", "func", "__self__", "args", "keywords")
+WITHIN = ("__func__", "__wrapped__", "fget", "fset", "func", "__self__", "args", "keywords")
 _UNCALLED = frozenset({"__init__", "__new__", "__del__", "__init_subclass__", "__repr__"})
 
 _BASES: tuple[Any, ...] = (OrderedDict, dict, list, set, deque)
@@ -123,6 +123,13 @@ class Slots:
         for holder, contents in self.held.values():
             put(holder, contents)
 
+    def changed(self) -> bool:
+        """Whether something else is held by now."""
+        return any(
+            list(old) != list(now := contents_of(holder)) or any(now[k] is not x for k, x in old.items())
+            for holder, old in self.held.values()
+        )
+
     def _part(self, path: str, part: Any, prefix: str) -> None:
         attributes = vars(part)
         own = [attributes[kind] for kind in REGISTERED]
@@ -151,7 +158,7 @@ class Slots:
             if isinstance(held, _Keeping):
                 self.caches.append(held)
                 self.cached += [(f"{name}()", tensor) for tensor in self._results(held)]
-            self._open += [(name, getattr(held, inner, None)) for inner in _WITHIN]
+            self._open += [(name, getattr(held, inner, None)) for inner in WITHIN]
         elif len(self.held) > MOST:
             return
         elif isinstance(held, (tuple, *_BASES)):

@@ -1,0 +1,241 @@
+"""Code with both sides of a branch, one behind the other, by its source. Of
+
+    if CONDITION:
+        y = f(x)
+    else:
+        y = g(x)
+
+and of `y = f(x) if CONDITION else g(x)` becomes `y = f(x)`, then `y = g(x)` with all names as they were before, then
+what CONDITION chooses. A side that ends in `return` has the rest of the function as its other side. That is the same
+where sides do no more than compute and give names: they write to tensors (which torch_branches.py looks after), to
+lists and dicts that they have made, and call functions."""
+
+import ast
+import copy
+from collections.abc import Iterator, Sequence, Set
+from types import CodeType, FunctionType
+
+from planner.frontends.torch_checked import Span, span_of, tree_of
+
+SIDES = "_stepplan_sides"
+"""The global name of what is asked for which sides to run."""
+_RESULT = "_stepplan_result"
+_CHANGING = frozenset({
+    "append", "appendleft", "clear", "extend", "insert", "pop", "popitem", "popleft", "remove", "setdefault", "update",
+})  # fmt: skip
+"""Methods that change lists and dicts."""
+_MADE = ast.List | ast.Dict | ast.ListComp | ast.DictComp
+_UNKNOWN = ast.NamedExpr | ast.Yield | ast.YieldFrom | ast.Await | ast.Lambda | ast.Try
+
+Function = ast.FunctionDef
+Block = list[ast.stmt]
+
+
+class Refused(Exception):
+    """There is more in a side than can be run and not chosen."""
+
+
+def with_both_sides(function: FunctionType, spans: frozenset[Span], changeable: Set[str]) -> CodeType:
+    """The code of a function that runs both sides of the branches whose conditions are there. `changeable`: names of
+    tensors and numbers. Refused: there is no such code."""
+    original = function.__code__
+    tree = copy.deepcopy(tree_of(original.co_filename))
+    if tree is None:
+        raise Refused
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, Function)
+            and node.name == original.co_name
+            and _first_line(node) == original.co_firstlineno
+        ):
+            node.body = _Writer(node, spans, changeable).block(node.body, True)
+            break
+    else:
+        raise Refused
+    made = compile(ast.fix_missing_locations(tree), original.co_filename, "exec", dont_inherit=True)
+    for code in _codes(made):
+        if (code.co_qualname, code.co_firstlineno) == (original.co_qualname, original.co_firstlineno):
+            if code.co_freevars != original.co_freevars:
+                raise Refused
+            return code
+    raise Refused
+
+
+def _first_line(node: Function) -> int:
+    return min([node.lineno, *(d.lineno for d in node.decorator_list)])
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _codes(inner)
+
+
+class _Writer:
+    def __init__(self, function: Function, spans: frozenset[Span], changeable: Set[str]) -> None:
+        self._spans, self._changeable = spans, changeable
+        shared = [n for n in ast.walk(function) if isinstance(n, ast.Global | ast.Nonlocal)]
+        self._shared = {name for n in shared for name in n.names}
+
+    def block(self, block: Block, last: bool) -> Block:
+        """`last`: whether the function ends behind it."""
+        written: Block = []
+        for place, statement in enumerate(block):
+            rest = block[place + 1 :]
+            chosen = self._expression(statement)
+            if chosen:
+                written += chosen
+                continue
+            asked = _asked(statement) if isinstance(statement, ast.If) else None
+            if isinstance(statement, ast.If) and asked is not None and span_of(asked) in self._spans:
+                body, orelse = statement.body, statement.orelse
+                returns = _returns(body) or _returns(orelse)
+                if returns:
+                    if not last or not (_ends(body) or _ends(orelse)):
+                        raise Refused
+                    body = body if _ends(body) else body + rest
+                    orelse = orelse if _ends(orelse) else orelse + rest
+                    body, orelse = (_settled(self.block(side, True)) for side in (body, orelse))
+                else:
+                    body, orelse = self.block(body, False), self.block(orelse, False)
+                written += self._choice(statement, asked, body, orelse)
+                if returns:
+                    written.append(ast.copy_location(ast.Return(ast.Name(_RESULT, ast.Load())), statement.test))
+                    return written
+                continue
+            for name in ("body", "orelse", "finalbody"):
+                if isinstance(inner := getattr(statement, name, None), list) and not isinstance(statement, Function):
+                    setattr(statement, name, self.block(inner, last and not rest and isinstance(statement, ast.If)))
+            written.append(statement)
+        return written
+
+    def _expression(self, statement: ast.stmt) -> Block:
+        """Of `y = a if CONDITION else b`, and of what returns that."""
+        value = statement.value if isinstance(statement, ast.Assign | ast.Return) else None
+        if not isinstance(value, ast.IfExp) or span_of(_asked(value)) not in self._spans:
+            return []
+        if isinstance(statement, ast.Return):
+            made = ast.copy_location(ast.Assign([ast.Name(_RESULT, ast.Store())], value), statement)
+            return [*self._expression(made), ast.copy_location(ast.Return(ast.Name(_RESULT, ast.Load())), statement)]
+        assert isinstance(statement, ast.Assign)
+        sides = [ast.copy_location(ast.Assign(statement.targets, x), x) for x in (value.body, value.orelse)]
+        branch = ast.copy_location(ast.If(value.test, [sides[0]], [sides[1]]), statement)
+        return self._choice(branch, _asked(value), *(self.block([side], False) for side in sides))
+
+    def _choice(self, statement: ast.If, asked: ast.expr, body: Block, orelse: Block) -> Block:
+        for side in (body, orelse):
+            self._require_plain(side, set(), set())
+        names = sorted({n for n in _given(*body, *orelse) if not n.startswith(SIDES)})
+        if self._shared & set(names):
+            raise Refused
+        sides, negated = f"{SIDES}_{statement.lineno}_{statement.col_offset}", asked is not statement.test
+        (call,) = _parsed(f"{sides} = {SIDES}(None, {negated}, locals())", asked)
+        assert isinstance(call, ast.Assign) and isinstance(call.value, ast.Call)
+        call.value.args[0] = asked
+        given = "\n".join(f"if {n!r} in {sides}: {n} = {sides}[{n!r}]" for n in names)
+        written: Block = [call]
+        for number, block in enumerate((body, orelse)):
+            (run,) = _parsed(f"if {sides}.runs({number}):\n pass", statement.test)
+            assert isinstance(run, ast.If)
+            run.body = block or run.body
+            written += [run, *_parsed(f"{sides}.leave(locals())\n{given}", statement.test)]
+        return written
+
+    def _require_plain(self, block: Block, made: set[str], own: set[str]) -> None:
+        """`made`: names of lists and dicts that are made within the side; `own`: all that it gives."""
+        for node in block:
+            for n in ast.walk(node):
+                called = n.func if isinstance(n, ast.Call) else None
+                changes = isinstance(called, ast.Attribute) and called.attr in _CHANGING
+                if isinstance(n, _UNKNOWN) or (isinstance(called, ast.Name) and called.id == "next"):
+                    raise Refused
+                if isinstance(called, ast.Attribute) and changes and not _is_named(called.value, made):
+                    raise Refused
+            self._require_plain_statement(node, made, own)
+            own |= _given(node)
+
+    def _require_plain_statement(self, node: ast.stmt, made: set[str], own: set[str]) -> None:
+        def changed(target: ast.expr) -> bool:
+            """Whether it is what the side may write to, or a part of that."""
+            inner = target.value if isinstance(target, ast.Subscript) else target
+            return _is_named(inner, made | own | self._changeable)
+
+        match node:
+            case ast.Assign(targets=targets, value=value):
+                flat = [e for t in targets for e in (t.elts if isinstance(t, ast.Tuple | ast.List) else [t])]
+                if not all(isinstance(t, ast.Name) or (isinstance(t, ast.Subscript) and changed(t)) for t in flat):
+                    raise Refused
+                named = {t.id for t in flat if isinstance(t, ast.Name)}
+                made -= named
+                made |= named if isinstance(value, _MADE) else set()
+            case ast.AnnAssign(target=ast.Name()):
+                pass
+            case ast.AugAssign(target=target) if changed(target):
+                pass
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name)))) if name.startswith(SIDES):
+                pass  # of a branch within the side
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=target, attr=method))):
+                in_place = method.endswith("_") and not method.endswith("__") and changed(target)
+                if not in_place and method not in _CHANGING:  # of what is made within the side
+                    raise Refused
+            case ast.If(body=body, orelse=orelse) | ast.For(body=body, orelse=orelse):
+                self._require_plain(body, made, own)
+                self._require_plain(orelse, made, own)
+            case ast.With(body=body):
+                self._require_plain(body, made, own)
+            case ast.Pass() | ast.Assert() | ast.Raise() | ast.Expr(value=ast.Constant()):
+                pass
+            case _:
+                raise Refused
+
+
+def _parsed(text: str, at: ast.expr) -> Block:
+    """Statements that are at a node's place."""
+    made = ast.parse(text).body
+    for statement in made:
+        for node in ast.walk(statement):
+            ast.copy_location(node, at)
+    return made
+
+
+def _asked(statement: ast.If | ast.IfExp) -> ast.expr:
+    """The condition, or what it denies."""
+    test = statement.test
+    return test.operand if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) else test
+
+
+def _returns(block: Sequence[ast.stmt]) -> bool:
+    return any(isinstance(n, ast.Return) for s in block for n in ast.walk(s))
+
+
+def _ends(block: Sequence[ast.stmt]) -> bool:
+    """Whether it always ends in `return`."""
+    end = block[-1] if block else None
+    return isinstance(end, ast.Return) or (isinstance(end, ast.If) and _ends(end.body) and _ends(end.orelse))
+
+
+def _settled(block: Block) -> Block:
+    """With an assignment in the place of every `return`, and nothing behind it."""
+    for place, statement in enumerate(block):
+        rest = block[place + 1 :]
+        if isinstance(statement, ast.Return):
+            value = statement.value or ast.Constant(None)
+            made = ast.Assign([ast.Name(_RESULT, ast.Store())], value)
+            return [*block[:place], ast.copy_location(made, statement)]
+        if _returns([statement]):
+            if not isinstance(statement, ast.If) or not (_ends(statement.body) or _ends(statement.orelse)):
+                raise Refused
+            body = statement.body if _ends(statement.body) else statement.body + rest
+            orelse = statement.orelse if _ends(statement.orelse) else statement.orelse + rest
+            made_of = ast.If(statement.test, _settled(body), _settled(orelse))
+            return [*block[:place], ast.copy_location(made_of, statement)]
+    raise Refused  # it ends without one
+
+
+def _given(*nodes: ast.AST) -> set[str]:
+    return {n.id for node in nodes for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+
+
+def _is_named(node: ast.expr, names: Set[str]) -> bool:
+    return isinstance(node, ast.Name) and node.id in names
