@@ -25,6 +25,7 @@ _CHANGING = frozenset({
 })  # fmt: skip
 """Methods that change lists and dicts."""
 _MADE = ast.List | ast.Dict | ast.ListComp | ast.DictComp
+_LOOP = ast.For | ast.While
 _UNKNOWN = ast.NamedExpr | ast.Yield | ast.YieldFrom | ast.Await | ast.Lambda | ast.Try
 
 Function = ast.FunctionDef
@@ -48,7 +49,7 @@ def with_both_sides(function: FunctionType, spans: frozenset[Span], changeable: 
             and node.name == original.co_name
             and _first_line(node) == original.co_firstlineno
         ):
-            node.body = _Writer(node, spans, changeable).block(node.body, True)
+            node.body = _Writer(node, spans, changeable).block(node.body, True, False)
             break
     else:
         raise Refused
@@ -77,13 +78,16 @@ class _Writer:
         self._spans, self._changeable = spans, changeable
         shared = [n for n in ast.walk(function) if isinstance(n, ast.Global | ast.Nonlocal)]
         self._shared = {name for n in shared for name in n.names}
+        loaded = [n for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
+        self._read = {id(n): n.id for n in loaded}
+        """By the ids of the nodes that read them."""
 
-    def block(self, block: Block, last: bool) -> Block:
-        """`last`: whether the function ends behind it."""
+    def block(self, block: Block, last: bool, looped: bool) -> Block:
+        """`last`: whether the function ends behind it; `looped`: whether it is in a loop."""
         written: Block = []
         for place, statement in enumerate(block):
             rest = block[place + 1 :]
-            chosen = self._expression(statement)
+            chosen = self._expression(statement, looped)
             if chosen:
                 written += chosen
                 continue
@@ -96,50 +100,59 @@ class _Writer:
                         raise Refused
                     body = body if _ends(body) else body + rest
                     orelse = orelse if _ends(orelse) else orelse + rest
-                    body, orelse = (_settled(self.block(side, True)) for side in (body, orelse))
+                    body, orelse = (_settled(self.block(side, True, looped)) for side in (body, orelse))
                 else:
-                    body, orelse = self.block(body, False), self.block(orelse, False)
-                written += self._choice(statement, asked, body, orelse)
+                    body, orelse = (self.block(side, False, looped) for side in (body, orelse))
+                written += self._choice(statement, asked, body, orelse, looped)
                 if returns:
                     written.append(ast.copy_location(ast.Return(ast.Name(_RESULT, ast.Load())), statement.test))
                     return written
                 continue
             for name in ("body", "orelse", "finalbody"):
                 if isinstance(inner := getattr(statement, name, None), list) and not isinstance(statement, Function):
-                    setattr(statement, name, self.block(inner, last and not rest and isinstance(statement, ast.If)))
+                    ends = last and not rest and isinstance(statement, ast.If)
+                    setattr(statement, name, self.block(inner, ends, looped or isinstance(statement, _LOOP)))
             written.append(statement)
         return written
 
-    def _expression(self, statement: ast.stmt) -> Block:
+    def _expression(self, statement: ast.stmt, looped: bool) -> Block:
         """Of `y = a if CONDITION else b`, and of what returns that."""
         value = statement.value if isinstance(statement, ast.Assign | ast.Return) else None
         if not isinstance(value, ast.IfExp) or span_of(_asked(value)) not in self._spans:
             return []
         if isinstance(statement, ast.Return):
             made = ast.copy_location(ast.Assign([ast.Name(_RESULT, ast.Store())], value), statement)
-            return [*self._expression(made), ast.copy_location(ast.Return(ast.Name(_RESULT, ast.Load())), statement)]
+            return [
+                *self._expression(made, looped),
+                ast.copy_location(ast.Return(ast.Name(_RESULT, ast.Load())), statement),
+            ]
         assert isinstance(statement, ast.Assign)
         sides = [ast.copy_location(ast.Assign(statement.targets, x), x) for x in (value.body, value.orelse)]
         branch = ast.copy_location(ast.If(value.test, [sides[0]], [sides[1]]), statement)
-        return self._choice(branch, _asked(value), *(self.block([side], False) for side in sides))
+        body, orelse = (self.block([side], False, looped) for side in sides)
+        return self._choice(branch, _asked(value), body, orelse, looped)
 
-    def _choice(self, statement: ast.If, asked: ast.expr, body: Block, orelse: Block) -> Block:
+    def _choice(self, statement: ast.If, asked: ast.expr, body: Block, orelse: Block, looped: bool) -> Block:
         for side in (body, orelse):
             self._require_plain(side, set(), set())
         names = sorted({n for n in _given(*body, *orelse) if not n.startswith(SIDES)})
-        if self._shared & set(names):
+        if self._shared & set(names) or any(
+            n.startswith("__") for n in names
+        ):  # which may have another name in classes
             raise Refused
+        inner = {id(n) for s in (*body, *orelse) for n in ast.walk(s)}
+        read = {n for node, n in self._read.items() if looped or node not in inner} | {_RESULT}
         sides, negated = f"{SIDES}_{statement.lineno}_{statement.col_offset}", asked is not statement.test
         (call,) = _parsed(f"{sides} = {SIDES}(None, {negated}, locals())", asked)
         assert isinstance(call, ast.Assign) and isinstance(call.value, ast.Call)
         call.value.args[0] = asked
-        given = "\n".join(f"if {n!r} in {sides}: {n} = {sides}[{n!r}]" for n in names)
         written: Block = [call]
         for number, block in enumerate((body, orelse)):
             (run,) = _parsed(f"if {sides}.runs({number}):\n pass", statement.test)
             assert isinstance(run, ast.If)
             run.body = block or run.body
-            written += [run, *_parsed(f"{sides}.leave(locals())\n{given}", statement.test)]
+            given = [f"if {n!r} in {sides}: {n} = {sides}[{n!r}]" for n in names if number == 0 or n in read]
+            written += [run, *_parsed("\n".join([f"{sides}.leave(locals())", *given]), statement.test)]
         return written
 
     def _require_plain(self, block: Block, made: set[str], own: set[str]) -> None:

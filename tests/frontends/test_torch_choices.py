@@ -20,8 +20,12 @@ Body = Callable[[Any, Tensor, Tensor], Tensor]
 def named(net: Net, y: Tensor, labels: Tensor) -> Tensor:
     total, factor = y.sum(), 1
     if (labels > 0).any():
-        total = total + y[labels > 0].mean()
+        rows = y[labels > 0]
+        total = total + rows.mean()
         factor += 2
+    else:
+        rows = y[0]
+        total = rows.sum()
     if labels.float().mean() > 0.5:
         y = torch.clamp(y, -0.5, 0.5)
     y += total  # what it was before, nobody reads
