@@ -62,9 +62,6 @@ class Choices:
         """Within it, `module` can be exported."""
         chosen = list[tuple[str, Any]]()
 
-        def sides(asked: Any, negated: bool, held: dict[str, Any]) -> "_Sides":
-            return _Sides(torch, module, branches, chosen, asked, negated, held)
-
         def watched(forward: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
             chosen.clear()
             result = forward(*inputs, **named)
@@ -77,7 +74,7 @@ class Choices:
         originals = [(function, function.__code__) for function, *_ in self._found.values()]
         try:
             for function, spans, changeable in self._found.values():
-                function.__globals__[SIDES] = sides
+                function.__globals__[SIDES] = _Asking(torch, module, branches, chosen)
                 function.__code__ = with_both_sides(function, spans, changeable)
             with forward_through(module, watched):
                 yield
@@ -121,42 +118,72 @@ def _place(code: CodeType) -> tuple[str, str, int]:
     return code.co_filename, code.co_qualname, code.co_firstlineno
 
 
+class _Asking:
+    """What code with both sides calls, with the condition and the names there. `chosen`: to which is added what is
+    chosen: its name and its node."""
+
+    def __init__(self, torch: Any, module: Any, branches: Branches, chosen: list[tuple[str, Any]]) -> None:
+        self.torch, self.module, self.branches, self.chosen = torch, module, branches, chosen
+
+    def __call__(self, asked: Any, held: dict[str, Any]) -> "_Sides":
+        return _Sides(self, sys._getframe(1), asked, held)
+
+    def truth(self, asked: Any) -> Any:
+        """Python's, or of data, as a tensor."""
+        try:
+            return bool(asked)
+        except BranchAsked:
+            return ((asked.tensor if isinstance(asked, Figure) else asked) != 0).reshape(())
+
+    def nor(self, part: Callable[[], Any]) -> Any:
+        told = self.truth(part())
+        return not told if isinstance(told, bool) else Figure(self.torch, told.logical_not())
+
+    def any(self, *parts: Callable[[], Any]) -> Any:
+        return self._joined(sys._getframe(1), parts, True)
+
+    def all(self, *parts: Callable[[], Any]) -> Any:
+        return self._joined(sys._getframe(1), parts, False)
+
+    def _joined(self, frame: FrameType, parts: Sequence[Callable[[], Any]], ending: bool) -> Any:
+        """`ending`: the truth of a part behind which Python asks no further."""
+        found: Any = None
+        for part in parts:
+            if found is not None:
+                self.branches.begin(frame, found.logical_not() if ending else found)
+            told = self.truth(part())
+            if found is not None:
+                self.branches.end(frame)
+            if told is ending:
+                return ending
+            if not isinstance(told, bool):
+                found = told if found is None else found | told if ending else found & told
+        return not ending if found is None else Figure(self.torch, found)
+
+
 class _Sides:
     """What a branch asks: which of its sides are run, and what its names are behind them."""
 
-    def __init__(
-        self,
-        torch: Any,
-        module: Any,
-        branches: Branches,
-        chosen: list[tuple[str, Any]],
-        asked: Any,
-        negated: bool,
-        held: dict[str, Any],
-    ) -> None:
-        """`chosen`: to which is added what is chosen: its name and its node."""
-        self._torch, self._module, self._branches, self._found = torch, module, branches, chosen
-        self._frame, self._condition, self._left = sys._getframe(2), None, list[dict[str, Any]]()
-        try:
-            self._plain = bool(asked) is not negated
-        except BranchAsked:
-            holds = (asked.tensor if isinstance(asked, Figure) else asked) != 0
-            self._condition = holds.reshape(()).logical_not() if negated else holds.reshape(())
-            self._before = dict(held)
+    def __init__(self, asking: _Asking, frame: FrameType, asked: Any, held: dict[str, Any]) -> None:
+        self._torch, self._asking, self._frame = asking.torch, asking, frame
+        self._left, self._before = list[dict[str, Any]](), dict(held)
+        told = asking.truth(asked)
+        self._plain: bool | None = told if isinstance(told, bool) else None
+        self._condition: Any = told if self._plain is None else None
 
     def runs(self, number: int) -> bool:
         """Whether the first (0) or the other one (1) does."""
         if self._condition is None:
             return self._plain is (number == 0)
-        self._slots = Slots(self._torch, self._module)
-        self._branches.begin(self._frame, self._condition.logical_not() if number else self._condition)
+        self._slots = Slots(self._torch, self._asking.module)
+        self._asking.branches.begin(self._frame, self._condition.logical_not() if number else self._condition)
         return True
 
     def leave(self, held: dict[str, Any]) -> None:
         """Behind each of them, with the names there."""
         if self._condition is None:
             return
-        self._branches.end(self._frame)
+        self._asking.branches.end(self._frame)
         if self._slots.changed():
             raise not_only_writes("more than tensors is changed within it")
         self._left.append(dict(held))
@@ -206,7 +233,7 @@ class _Sides:
         chosen = torch.where(self._condition, *(x.to(tensors[0].dtype) if tensors else x for x in made))
         if not tensors:
             return Figure(torch, chosen)
-        self._found.append((name, node_of(chosen)))
+        self._asking.chosen.append((name, node_of(chosen)))
         return chosen
 
     def _differs(self, name: str) -> UserError:

@@ -14,6 +14,7 @@ import ast
 import copy
 from collections.abc import Iterator, Sequence, Set
 from types import CodeType, FunctionType
+from typing import TypeGuard
 
 from planner.frontends.torch_checked import Span, span_of, tree_of
 
@@ -81,6 +82,8 @@ class _Writer:
         loaded = [n for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
         self._read = {id(n): n.id for n in loaded}
         """By the ids of the nodes that read them."""
+        self._lambdas: dict[int, ast.Lambda] = {}
+        """Those that are made here, by id."""
 
     def block(self, block: Block, last: bool, looped: bool) -> Block:
         """`last`: whether the function ends behind it; `looped`: whether it is in a loop."""
@@ -91,8 +94,7 @@ class _Writer:
             if chosen:
                 written += chosen
                 continue
-            asked = _asked(statement) if isinstance(statement, ast.If) else None
-            if isinstance(statement, ast.If) and asked is not None and span_of(asked) in self._spans:
+            if isinstance(statement, ast.If) and self._is_asked(statement.test):
                 body, orelse = statement.body, statement.orelse
                 returns = _returns(body) or _returns(orelse)
                 if returns:
@@ -103,7 +105,7 @@ class _Writer:
                     body, orelse = (_settled(self.block(side, True, looped)) for side in (body, orelse))
                 else:
                     body, orelse = (self.block(side, False, looped) for side in (body, orelse))
-                written += self._choice(statement, asked, body, orelse, looped)
+                written += self._choice(statement, body, orelse, looped)
                 if returns:
                     written.append(ast.copy_location(ast.Return(ast.Name(_RESULT, ast.Load())), statement.test))
                     return written
@@ -118,7 +120,7 @@ class _Writer:
     def _expression(self, statement: ast.stmt, looped: bool) -> Block:
         """Of `y = a if CONDITION else b`, and of what returns that."""
         value = statement.value if isinstance(statement, ast.Assign | ast.Return) else None
-        if not isinstance(value, ast.IfExp) or span_of(_asked(value)) not in self._spans:
+        if not isinstance(value, ast.IfExp) or not self._is_asked(value.test):
             return []
         if isinstance(statement, ast.Return):
             made = ast.copy_location(ast.Assign([ast.Name(_RESULT, ast.Store())], value), statement)
@@ -130,9 +132,13 @@ class _Writer:
         sides = [ast.copy_location(ast.Assign(statement.targets, x), x) for x in (value.body, value.orelse)]
         branch = ast.copy_location(ast.If(value.test, [sides[0]], [sides[1]]), statement)
         body, orelse = (self.block([side], False, looped) for side in sides)
-        return self._choice(branch, _asked(value), body, orelse, looped)
+        return self._choice(branch, body, orelse, looped)
 
-    def _choice(self, statement: ast.If, asked: ast.expr, body: Block, orelse: Block, looped: bool) -> Block:
+    def _is_asked(self, test: ast.expr) -> bool:
+        parts = [n for n in ast.walk(test) if isinstance(n, ast.expr)]
+        return any(span_of(n) in self._spans for n in parts if _asks(test, n))
+
+    def _choice(self, statement: ast.If, body: Block, orelse: Block, looped: bool) -> Block:
         for side in (body, orelse):
             self._require_plain(side, set(), set())
         names = sorted({n for n in _given(*body, *orelse) if not n.startswith(SIDES)})
@@ -142,10 +148,11 @@ class _Writer:
             raise Refused
         inner = {id(n) for s in (*body, *orelse) for n in ast.walk(s)}
         read = {n for node, n in self._read.items() if looped or node not in inner} | {_RESULT}
-        sides, negated = f"{SIDES}_{statement.lineno}_{statement.col_offset}", asked is not statement.test
-        (call,) = _parsed(f"{sides} = {SIDES}(None, {negated}, locals())", asked)
+        sides = f"{SIDES}_{statement.lineno}_{statement.col_offset}"
+        (call,) = _parsed(f"{sides} = {SIDES}(None, locals())", statement.test)
         assert isinstance(call, ast.Assign) and isinstance(call.value, ast.Call)
-        call.value.args[0] = asked
+        self._require_no_effects(statement.test, set())
+        call.value.args[0] = self._condition(statement.test)
         written: Block = [call]
         for number, block in enumerate((body, orelse)):
             (run,) = _parsed(f"if {sides}.runs({number}):\n pass", statement.test)
@@ -155,18 +162,44 @@ class _Writer:
             written += [run, *_parsed("\n".join([f"{sides}.leave(locals())", *given]), statement.test)]
         return written
 
+    def _condition(self, test: ast.expr) -> ast.expr:
+        """With a call for what would ask parts of it."""
+        if isinstance(test, ast.Compare) and len(test.ops) > 1:
+            ends = [test.left, *test.comparators]
+            if not all(isinstance(n, ast.Name | ast.Constant) for n in ends[1:-1]):
+                raise Refused
+            pairs = zip(ends, test.ops, ends[1:], strict=False)
+            parts: list[ast.expr] = [ast.Compare(left, [op], [right]) for left, op, right in pairs]
+            test = ast.copy_location(ast.BoolOp(ast.And(), [ast.copy_location(p, test) for p in parts]), test)
+        inner = test.values if isinstance(test, ast.BoolOp) else [test.operand] if _is_not(test) else []
+        if not inner:
+            return test
+        name = "nor" if _is_not(test) else "any" if isinstance(test.op, ast.Or) else "all"  # type: ignore[attr-defined]
+        (call,) = _parsed(f"{SIDES}.{name}({', '.join('lambda: 0' for _ in inner)})", test)
+        assert isinstance(call, ast.Expr) and isinstance(call.value, ast.Call)
+        for part, made in zip(inner, call.value.args, strict=True):
+            assert isinstance(made, ast.Lambda)
+            self._lambdas[id(made)] = made
+            made.body = self._condition(part)
+        return call.value
+
     def _require_plain(self, block: Block, made: set[str], own: set[str]) -> None:
         """`made`: names of lists and dicts that are made within the side; `own`: all that it gives."""
         for node in block:
-            for n in ast.walk(node):
-                called = n.func if isinstance(n, ast.Call) else None
-                changes = isinstance(called, ast.Attribute) and called.attr in _CHANGING
-                if isinstance(n, _UNKNOWN) or (isinstance(called, ast.Name) and called.id == "next"):
-                    raise Refused
-                if isinstance(called, ast.Attribute) and changes and not _is_named(called.value, made):
-                    raise Refused
+            self._require_no_effects(node, made)
             self._require_plain_statement(node, made, own)
             own |= _given(node)
+
+    def _require_no_effects(self, node: ast.AST, made: set[str]) -> None:
+        for n in ast.walk(node):
+            called = n.func if isinstance(n, ast.Call) else None
+            changes = isinstance(called, ast.Attribute) and called.attr in _CHANGING
+            if (isinstance(n, _UNKNOWN) and id(n) not in self._lambdas) or (
+                isinstance(called, ast.Name) and called.id == "next"
+            ):
+                raise Refused
+            if isinstance(called, ast.Attribute) and changes and not _is_named(called.value, made):
+                raise Refused
 
     def _require_plain_statement(self, node: ast.stmt, made: set[str], own: set[str]) -> None:
         def changed(target: ast.expr) -> bool:
@@ -212,10 +245,14 @@ def _parsed(text: str, at: ast.expr) -> Block:
     return made
 
 
-def _asked(statement: ast.If | ast.IfExp) -> ast.expr:
-    """The condition, or what it denies."""
-    test = statement.test
-    return test.operand if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) else test
+def _asks(test: ast.expr, part: ast.expr) -> bool:
+    """Whether the truth of the whole is asked of this part."""
+    inner = test.values if isinstance(test, ast.BoolOp) else [test.operand] if _is_not(test) else []
+    return part is test if not inner else any(_asks(n, part) for n in inner)
+
+
+def _is_not(node: ast.expr) -> TypeGuard[ast.UnaryOp]:
+    return isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
 
 
 def _returns(block: Sequence[ast.stmt]) -> bool:

@@ -149,13 +149,6 @@ def listed(net: Net, y: Tensor, labels: Tensor) -> Tensor:
     return torch.stack(found).sum()
 
 
-def either(net: Net, y: Tensor, labels: Tensor) -> Tensor:
-    found = y.new_zeros(1)
-    if (labels > 0).any() or (labels < 0).any():
-        found[0] = 1.0
-    return (found * y).sum()
-
-
 def chained(net: Net, y: Tensor, labels: Tensor) -> Tensor:
     found = y.new_zeros(1)
     if 0 < labels.sum() < 5:
@@ -222,7 +215,6 @@ REFUSED: dict[str, Body] = {
     "left": left,
     "divided in place": divided_in_place,
     "listed": listed,
-    "either": either,
     "chained": chained,
     "asked twice": asked_twice,
 }
