@@ -80,7 +80,7 @@ class _Writer:
         shared = [n for n in ast.walk(function) if isinstance(n, ast.Global | ast.Nonlocal)]
         self._shared = {name for n in shared for name in n.names}
         loaded = [n for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
-        self._read = {id(n): n.id for n in loaded}
+        self._read = {id(n): n for n in loaded}
         """By the ids of the nodes that read them."""
         self._lambdas: dict[int, ast.Lambda] = {}
         """Those that are made here, by id."""
@@ -110,6 +110,8 @@ class _Writer:
                     written.append(ast.copy_location(ast.Return(ast.Name(_RESULT, ast.Load())), statement.test))
                     return written
                 continue
+            if isinstance(statement, _LOOP) and any(self._skips(n) for n in ast.walk(statement)):
+                statement.body = _turn(statement.body)
             for name in ("body", "orelse", "finalbody"):
                 if isinstance(inner := getattr(statement, name, None), list) and not isinstance(statement, Function):
                     ends = last and not rest and isinstance(statement, ast.If)
@@ -134,6 +136,10 @@ class _Writer:
         body, orelse = (self.block([side], False, looped) for side in sides)
         return self._choice(branch, body, orelse, looped)
 
+    def _skips(self, node: ast.AST) -> bool:
+        """Whether it is a branch with both sides of which one goes on to the next turn."""
+        return isinstance(node, ast.If) and self._is_asked(node.test) and _goes_on([node])
+
     def _is_asked(self, test: ast.expr) -> bool:
         parts = [n for n in ast.walk(test) if isinstance(n, ast.expr)]
         return any(span_of(n) in self._spans for n in parts if _asks(test, n))
@@ -147,7 +153,7 @@ class _Writer:
         ):  # which may have another name in classes
             raise Refused
         inner = {id(n) for s in (*body, *orelse) for n in ast.walk(s)}
-        read = {n for node, n in self._read.items() if looped or node not in inner} | {_RESULT}
+        read = {n.id for key, n in self._read.items() if looped or key not in inner} | {_RESULT}
         sides = f"{SIDES}_{statement.lineno}_{statement.col_offset}"
         (call,) = _parsed(f"{sides} = {SIDES}(None, locals())", statement.test)
         assert isinstance(call, ast.Assign) and isinstance(call.value, ast.Call)
@@ -257,6 +263,32 @@ def _is_not(node: ast.expr) -> TypeGuard[ast.UnaryOp]:
 
 def _returns(block: Sequence[ast.stmt]) -> bool:
     return any(isinstance(n, ast.Return) for s in block for n in ast.walk(s))
+
+
+def _goes_on(block: Sequence[ast.stmt]) -> bool:
+    """Whether there is a `continue` of the loop that it stands in."""
+    return any(
+        isinstance(s, ast.Continue)
+        or (
+            not isinstance(s, _LOOP) and any(_goes_on(getattr(s, name, [])) for name in ("body", "orelse", "finalbody"))
+        )
+        for s in block
+    )
+
+
+def _turn(block: Block) -> Block:
+    """The same turn of a loop without `continue`: what it skips is the other side."""
+    for place, statement in enumerate(block):
+        if isinstance(statement, ast.Continue):
+            return block[:place]
+        if _goes_on([statement]):
+            if not isinstance(statement, ast.If):
+                raise Refused
+            rest = block[place + 1 :]
+            body, orelse = _turn(statement.body + rest), _turn(statement.orelse + copy.deepcopy(rest))
+            made = ast.If(statement.test, body or [ast.Pass()], orelse)
+            return [*block[:place], ast.copy_location(made, statement)]
+    return block
 
 
 def _ends(block: Sequence[ast.stmt]) -> bool:
