@@ -39,6 +39,8 @@ _FINITE = frozenset({
     "transpose", "unsqueeze", "view", "where",
 })  # fmt: skip
 """Functions that are finite where their operands are, and have finite derivatives there."""
+_DIVIDES = frozenset({"div", "divide", "itruediv", "truediv", "true_divide"})
+"""They are where they divide by a number."""
 _PUTS = frozenset({
     "add", "clamp", "copy", "fill", "iadd", "imul", "index_add", "index_copy", "index_fill", "index_put", "isub",
     "masked_fill", "mul", "scatter", "scatter_add", "setitem", "sub", "zero",
@@ -162,7 +164,8 @@ class Branches:
         if moves or kwargs.get("out") is not None or name == "__set__":
             raise not_only_writes(f"{name} within it changes more than its first operand")
         writing, plain = writes(name, kwargs), name.strip("_")
-        if plain in _FINITE - _INDEXED and not writing:
+        scaled = plain in _DIVIDES and len(args) > 1 and type(args[1]) in (int, float) and args[1] != 0
+        if (plain in _FINITE - _INDEXED or scaled) and not writing:
             return function(*args, **kwargs)
         condition = functools.reduce(operator.and_, (r.condition for r in regions))
         if plain in _INDEXED:
@@ -173,7 +176,9 @@ class Branches:
         if not writing:
             finite = plain in _FINITE
             return function(*args, **kwargs) if finite else self._where(condition, function, args, kwargs)
-        if not isinstance(args[0], self._torch.Tensor) or (args[0].is_floating_point() and plain not in _PUTS):
+        if not isinstance(args[0], self._torch.Tensor) or (
+            args[0].is_floating_point() and plain not in _PUTS and not scaled
+        ):
             raise not_only_writes(f"{name} within it writes to picked rows, or what may be infinite")
         before = args[0].clone()
         result = function(*args, **kwargs)

@@ -22,10 +22,13 @@ from planner.frontends.torch_sides import SIDES, Refused, with_both_sides
 from planner.frontends.torch_slots import WITHIN, Slots
 from planner.frontends.torch_writes import is_torn
 
+_ANEW: Any = int | float | str | tuple | None | Figure
+"""Of which `+=` makes another one."""
+
 
 class Choice(NamedTuple):
     """Where a branch asked that could be chosen from: the functions of that code, its condition's place, and names of
-    tensors and numbers there."""
+    tensors there, and of what `+=` makes anew."""
 
     functions: tuple[FunctionType, ...]
     span: Span
@@ -96,10 +99,8 @@ def _choice_of(frame: FrameType | None, known: Sequence[FunctionType]) -> Choice
     ]
     if not functions or "<locals>" in code.co_qualname:  # made anew whenever what it lies in runs
         return None
-    numbers = {
-        n for n, held in frame.f_locals.items() if hasattr(held, "dim") or isinstance(held, int | float | Figure)
-    }
-    return Choice(tuple(dict.fromkeys(functions)), asked.span, frozenset(numbers))
+    alike = {n for n, held in frame.f_locals.items() if hasattr(type(held), "dim") or isinstance(held, _ANEW)}
+    return Choice(tuple(dict.fromkeys(functions)), asked.span, frozenset(alike))
 
 
 def _named(names: dict[str, Any], path: str) -> list[Any]:
@@ -195,10 +196,16 @@ class _Sides:
         first, second = self._left
         return name in first and name in second and first[name] is not second[name]
 
-    def __getitem__(self, name: str) -> Any:
+    def given(self, name: str, whole: bool) -> Any:
+        """That value. `whole`: whether it is used for more than its parts."""
         if len(self._left) < 2:
             return self._before[name]
-        return self._chosen(name, *(left[name] for left in self._left))
+        try:
+            return self._chosen(name, *(left[name] for left in self._left))
+        except UserError as error:
+            if whole:
+                raise
+            return _Unchosen(error)
 
     def _chosen(self, name: str, first: Any, second: Any) -> Any:
         kinds, alike = [_kind(self._torch, x) for x in (first, second)], type(first) is type(second)
@@ -239,6 +246,19 @@ class _Sides:
     def _differs(self, name: str) -> UserError:
         what = "what it returns" if name.startswith("_stepplan") else repr(name)
         return not_only_writes(f"{what} is not of one shape and type behind both of its sides")
+
+
+class _Unchosen:
+    """What cannot be chosen, for who asks for no part of it."""
+
+    def __init__(self, error: UserError) -> None:
+        self._error = error
+
+    def __getitem__(self, place: Any) -> Any:
+        raise self._error
+
+    def __getattr__(self, name: str) -> Any:
+        raise self._error
 
 
 def _kind(torch: Any, x: Any) -> type | None:

@@ -39,7 +39,7 @@ class Refused(Exception):
 
 def with_both_sides(function: FunctionType, spans: frozenset[Span], changeable: Set[str]) -> CodeType:
     """The code of a function that runs both sides of the branches whose conditions are there. `changeable`: names of
-    tensors and numbers. Refused: there is no such code."""
+    tensors, and of what `+=` makes anew. Refused: there is no such code."""
     original = function.__code__
     tree = copy.deepcopy(tree_of(original.co_filename))
     if tree is None:
@@ -82,6 +82,9 @@ class _Writer:
         loaded = [n for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
         self._read = {id(n): n for n in loaded}
         """By the ids of the nodes that read them."""
+        owners = [n.value for n in ast.walk(function) if isinstance(n, ast.Subscript | ast.Attribute)]
+        self._of_parts = {id(n) for n in owners}
+        """Those that read no more than a part of what a name holds."""
         self._lambdas: dict[int, ast.Lambda] = {}
         """Those that are made here, by id."""
 
@@ -153,7 +156,8 @@ class _Writer:
         ):  # which may have another name in classes
             raise Refused
         inner = {id(n) for s in (*body, *orelse) for n in ast.walk(s)}
-        read = {n.id for key, n in self._read.items() if looped or key not in inner} | {_RESULT}
+        behind = [n for key, n in self._read.items() if looped or key not in inner]
+        read, whole = ({n.id for n in found} | {_RESULT} for found in (behind, self._whole(behind)))
         sides = f"{SIDES}_{statement.lineno}_{statement.col_offset}"
         (call,) = _parsed(f"{sides} = {SIDES}(None, locals())", statement.test)
         assert isinstance(call, ast.Assign) and isinstance(call.value, ast.Call)
@@ -164,7 +168,11 @@ class _Writer:
             (run,) = _parsed(f"if {sides}.runs({number}):\n pass", statement.test)
             assert isinstance(run, ast.If)
             run.body = block or run.body
-            given = [f"if {n!r} in {sides}: {n} = {sides}[{n!r}]" for n in names if number == 0 or n in read]
+            given = [
+                f"if {n!r} in {sides}: {n} = {sides}.given({n!r}, {number == 0 or n in whole})"
+                for n in names
+                if number == 0 or n in read
+            ]
             written += [run, *_parsed("\n".join([f"{sides}.leave(locals())", *given]), statement.test)]
         return written
 
@@ -188,6 +196,9 @@ class _Writer:
             self._lambdas[id(made)] = made
             made.body = self._condition(part)
         return call.value
+
+    def _whole(self, names: Sequence[ast.Name]) -> list[ast.Name]:
+        return [n for n in names if id(n) not in self._of_parts]
 
     def _require_plain(self, block: Block, made: set[str], own: set[str]) -> None:
         """`made`: names of lists and dicts that are made within the side; `own`: all that it gives."""
