@@ -32,11 +32,13 @@ from planner.frontends.torch_stand_ins import in_place_of
 _MOVING = ("batch_norm", "instance_norm")
 """They write to statistics, of which their names say nothing."""
 _FINITE = frozenset({
-    "abs", "add", "bmm", "cat", "clamp", "clone", "contiguous", "conv1d", "conv2d", "conv3d", "cumsum", "detach",
-    "dropout", "embedding", "expand", "flatten", "gather", "gelu", "getitem", "index_select", "layer_norm", "linear",
-    "log_softmax", "matmul", "maximum", "minimum", "mm", "mul", "narrow", "neg", "permute", "radd", "relu", "reshape",
-    "rmul", "rsub", "select", "sigmoid", "silu", "softmax", "square", "squeeze", "stack", "sub", "sum", "tanh", "to",
-    "transpose", "unsqueeze", "view", "where",
+    "abs", "add", "bmm", "cat", "chunk", "clamp", "clone", "contiguous", "conv1d", "conv2d", "conv3d", "cumsum",
+    "detach", "diagonal", "dropout", "embedding", "expand", "expand_as", "flatten", "flip", "gather", "gelu", "get",
+    "getitem", "imag", "index_select", "layer_norm", "linear", "log_softmax", "matmul", "maximum", "minimum", "mm",
+    "moveaxis", "movedim", "mul", "narrow", "neg", "permute", "radd", "ravel", "real", "relu", "repeat", "reshape",
+    "reshape_as", "rmul", "roll", "rsub", "select", "sigmoid", "silu", "softmax", "split", "split_with_sizes",
+    "square", "squeeze", "stack", "sub", "sum", "swapaxes", "swapdims", "t", "tanh", "tensor_split", "to", "transpose",
+    "unbind", "unflatten", "unfold", "unsqueeze", "view", "view_as", "where",
 })  # fmt: skip
 """Functions that are finite where their operands are, and have finite derivatives there."""
 _DIVIDES = frozenset({"div", "divide", "itruediv", "truediv", "true_divide"})

@@ -176,7 +176,7 @@ class _Sides:
         """Whether the first (0) or the other one (1) does."""
         if self._condition is None:
             return self._plain is (number == 0)
-        self._slots = Slots(self._torch, self._asking.module)
+        self._slots = Slots(self._torch, self._asking.module, others=self._before)
         self._asking.branches.begin(self._frame, self._condition.logical_not() if number else self._condition)
         return True
 

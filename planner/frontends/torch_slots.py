@@ -5,7 +5,7 @@ names, variables of outer functions, and defaults of arguments."""
 import gc
 import sys
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache, cached_property, partial
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
@@ -88,7 +88,8 @@ def _variable(cell: CellType) -> tuple[Any, ...]:
 class Slots:
     """What is held where, at one time."""
 
-    def __init__(self, torch: Any, module: Any, prefix: str = "") -> None:
+    def __init__(self, torch: Any, module: Any, prefix: str = "", others: Mapping[str, Any] | None = None) -> None:
+        """`others`: by name, what forward may reach besides."""
         self.tensors: dict[str, Any] = {}
         """All but parameters and buffers, and figures, by name. `prefix`: of the module's names, which are without."""
         self.cached: list[tuple[str, Any]] = []
@@ -114,6 +115,7 @@ class Slots:
         self._packages = {_package(c) for part in module.modules() for c in type(part).__mro__}
         for path, part in module.named_modules():
             self._part(path, part, prefix)
+        self._open += (others or {}).items()
         while self._open:
             while self._open:
                 self._look(*self._open.popleft())

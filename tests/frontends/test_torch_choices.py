@@ -164,6 +164,18 @@ def count(net: Any) -> int:
     return 2
 
 
+def stored(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    found = list[Tensor]()
+
+    def store(x: Tensor) -> Tensor:
+        found.append(x)
+        return x * 2
+
+    if (labels > 0).any():
+        y = store(y)
+    return y.sum() * len(found)
+
+
 def popped(net: Net, y: Tensor, labels: Tensor) -> Tensor:
     found = [1.0, 2.0]
     factor = 3.0
@@ -212,6 +224,7 @@ def in_a_loop(net: Net, y: Tensor, labels: Tensor) -> Tensor:
         (nothing, "'found' is not of one shape and type behind both"),
         (part_of_nothing, "'found' is not of one shape and type behind both"),
         (counting, "more than tensors is changed within it"),
+        (stored, "more than tensors is changed within it"),
         (popped, "numbers of data"),
         (one_list, "'found' is not of one shape"),
         (written, "'z', which it chooses, is written to"),
