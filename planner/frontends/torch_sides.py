@@ -50,17 +50,22 @@ def with_both_sides(function: FunctionType, spans: frozenset[Span], changeable: 
             and node.name == original.co_name
             and _first_line(node) == original.co_firstlineno
         ):
+            # Assertions may have been rewritten by who runs tests.
+            if not any(isinstance(n, ast.Assert) for n in ast.walk(node)) and _compiled(tree, original) != original:
+                raise Refused  # the file is another one by now
             node.body = _Writer(node, spans, changeable).block(node.body, True, False)
-            break
-    else:
-        raise Refused
-    made = compile(ast.fix_missing_locations(tree), original.co_filename, "exec", dont_inherit=True)
-    for code in _codes(made):
-        if (code.co_qualname, code.co_firstlineno) == (original.co_qualname, original.co_firstlineno):
-            if code.co_freevars != original.co_freevars:
+            made = _compiled(ast.fix_missing_locations(tree), original)
+            if made is None or made.co_freevars != original.co_freevars:
                 raise Refused
-            return code
+            return made
     raise Refused
+
+
+def _compiled(tree: ast.Module, like: CodeType) -> CodeType | None:
+    """The code in a file that has the name and place of another."""
+    made = compile(tree, like.co_filename, "exec", dont_inherit=True)
+    same = [c for c in _codes(made) if (c.co_qualname, c.co_firstlineno) == (like.co_qualname, like.co_firstlineno)]
+    return same[0] if same else None
 
 
 def _first_line(node: Function) -> int:
