@@ -61,3 +61,16 @@ def node_of(tensor: Any) -> Any:
     plain, mode = tensor.from_functional() if isinstance(tensor, FunctionalTensor) else tensor, get_proxy_mode()
     slot = get_proxy_slot(plain, mode.tracer, None) if mode is not None else None
     return slot.proxy.node if slot is not None else None
+
+
+def is_of_data(tensor: Any) -> bool:
+    """Whether a tensor of the program that is being recorded depends on what the program is given."""
+    seen, open_ = set[Any](), [node_of(tensor)]
+    while open_:
+        node = open_.pop()
+        if node is not None and node not in seen:
+            if node.op == "placeholder":
+                return True
+            seen.add(node)
+            open_ += node.all_input_nodes
+    return False

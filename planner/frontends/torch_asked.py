@@ -46,7 +46,9 @@ class Asked:
         taken = self._branches.taken(x, frame)
         if taken is None:
             fix = "compute both sides and choose by torch.where, or by max and min; or leave it to the caller"
-            raise BranchAsked("SP1014", f"a branch depends on numbers of data{here()}", fix)
+            error = BranchAsked("SP1014", f"a branch depends on numbers of data{here()}", fix)
+            error.frame = frame
+            raise error
         return taken
 
     # -- functions that ask: NotImplemented where PyTorch is to say what it thinks of them -------------------------

@@ -9,7 +9,8 @@ source: it assigns to parts of tensors, adds to them, calls their methods that e
 nothing else reads. (What functions that it calls leave in lists of Python's is not looked at.)
 
 Where the condition does not hold, functions that may be infinite or NaN then, as a division by the number of what was
-found, are zero, and their operands have no gradient: what is not chosen would be NaN in what goes back otherwise."""
+found, are zero, and their operands have no gradient: what is not chosen would be NaN in what goes back otherwise. And
+indices of data are zero there, as they may be out of bounds."""
 
 import ast
 import functools
@@ -21,7 +22,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from planner.errors import UserError
-from planner.frontends.torch_alike import is_recorded
+from planner.frontends.torch_alike import is_of_data, is_recorded
 from planner.frontends.torch_assignments import forward_through
 from planner.frontends.torch_checked import Span, expression_of, span_of, tree_of
 from planner.frontends.torch_known import writes
@@ -31,18 +32,29 @@ from planner.frontends.torch_stand_ins import in_place_of
 _MOVING = ("batch_norm", "instance_norm")
 """They write to statistics, of which their names say nothing."""
 _FINITE = frozenset({
-    "abs", "add", "bmm", "cat", "clamp", "clone", "contiguous", "conv1d", "conv2d", "conv3d", "cumsum", "detach",
-    "dropout", "embedding", "expand", "flatten", "gather", "gelu", "getitem", "index_select", "layer_norm", "linear",
-    "log_softmax", "matmul", "maximum", "minimum", "mm", "mul", "narrow", "neg", "permute", "radd", "relu", "reshape",
-    "rmul", "rsub", "select", "sigmoid", "silu", "softmax", "square", "squeeze", "stack", "sub", "sum", "tanh", "to",
-    "transpose", "unsqueeze", "view", "where",
+    "abs", "add", "bmm", "cat", "chunk", "clamp", "clone", "contiguous", "conv1d", "conv2d", "conv3d", "cumsum",
+    "detach", "diagonal", "dropout", "embedding", "expand", "expand_as", "flatten", "flip", "gather", "gelu", "get",
+    "getitem", "imag", "index_select", "layer_norm", "linear", "log_softmax", "matmul", "maximum", "minimum", "mm",
+    "moveaxis", "movedim", "mul", "narrow", "neg", "permute", "radd", "ravel", "real", "relu", "repeat", "reshape",
+    "reshape_as", "rmul", "roll", "rsub", "select", "sigmoid", "silu", "softmax", "split", "split_with_sizes",
+    "square", "squeeze", "stack", "sub", "sum", "swapaxes", "swapdims", "t", "tanh", "tensor_split", "to", "transpose",
+    "unbind", "unflatten", "unfold", "unsqueeze", "view", "view_as", "where",
 })  # fmt: skip
 """Functions that are finite where their operands are, and have finite derivatives there."""
+_DIVIDES = frozenset({"div", "divide", "itruediv", "truediv", "true_divide"})
+"""They are where they divide by a number."""
 _PUTS = frozenset({
     "add", "clamp", "copy", "fill", "iadd", "imul", "index_add", "index_copy", "index_fill", "index_put", "isub",
     "masked_fill", "mul", "scatter", "scatter_add", "setitem", "sub", "zero",
 })  # fmt: skip
 """Functions that write, of which the same holds."""
+
+
+_INDEXED = frozenset({
+    "cross_entropy", "embedding", "gather", "getitem", "index_add", "index_copy", "index_fill", "index_put",
+    "index_select", "nll_loss", "one_hot", "scatter", "scatter_add", "setitem", "take", "take_along_dim",
+})  # fmt: skip
+"""Functions that ask for indices within bounds."""
 
 
 @contextmanager
@@ -52,7 +64,7 @@ def branches(torch: Any, module: Any) -> "Iterator[Branches]":
 
     def assign(self: Any, name: str, value: Any) -> None:
         if isinstance(value, torch.Tensor) and self in parts and asked.regions():
-            raise _more(f"the attribute {name!r} is assigned within it")
+            raise not_only_writes(f"the attribute {name!r} is assigned within it")
         assigned(self, name, value)
 
     def watched(forward: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
@@ -92,11 +104,19 @@ class _Open(NamedTuple):
         return all(held.get(name) is what for name, what in self.asked.items())
 
 
+class _Side(NamedTuple):
+    """What a running function does within a side of a branch that is computed to be chosen from (torch_choices.py)."""
+
+    frame: FrameType
+    condition: Any
+
+
 class Branches:
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self.open: dict[tuple[int, int], _Open] = {}
         """By frame and first line."""
+        self._sides: list[_Side] = []
 
     def taken(self, condition: Any, frame: FrameType | None) -> bool | None:
         """What Python is told of a condition that depends on data; None where the branch does more than write."""
@@ -121,28 +141,47 @@ class Branches:
         self.open[id(frame), first] = _Open(frame, first, last, within, held)
         return negated == skips
 
-    def regions(self) -> list[_Open]:
+    def regions(self) -> "list[_Open | _Side]":
         """The branches that the running line is in. Others are over: whoever comes there again asks again."""
-        frame = sys._getframe(1) if self.open else None
+        frame = sys._getframe(1) if self.open or self._sides else None
         lines = dict[FrameType, int]()
         while frame is not None:
             lines[frame], frame = frame.f_lineno, frame.f_back
         self.open = {key: r for key, r in self.open.items() if r.runs(lines)}
-        return list(self.open.values())
+        self._sides = [s for s in self._sides if s.frame in lines]
+        return [*self.open.values(), *self._sides]
 
-    def within(self, regions: list[_Open], function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    def begin(self, frame: FrameType, condition: Any) -> None:
+        """What a running function does from here on is within a branch, whatever its lines."""
+        self._sides.append(_Side(frame, condition))
+
+    def end(self, frame: FrameType) -> None:
+        """The end of what has begun last."""
+        place = max(i for i, side in enumerate(self._sides) if side.frame is frame)
+        del self._sides[place]
+
+    def within(self, regions: list[_Open | _Side], function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         name = getattr(function, "__name__", "")
         moves = name in _MOVING and any(isinstance(x, self._torch.Tensor) for x in args[1:3])
         if moves or kwargs.get("out") is not None or name == "__set__":
-            raise _more(f"{name} within it changes more than its first operand")
+            raise not_only_writes(f"{name} within it changes more than its first operand")
         writing, plain = writes(name, kwargs), name.strip("_")
-        if plain in _FINITE and not writing:
+        scaled = plain in _DIVIDES and len(args) > 1 and type(args[1]) in (int, float) and args[1] != 0
+        if (plain in _FINITE - _INDEXED or scaled) and not writing:
             return function(*args, **kwargs)
         condition = functools.reduce(operator.and_, (r.condition for r in regions))
+        if plain in _INDEXED:
+            rest, kwargs = self._torch.utils._pytree.tree_map(
+                lambda x: self._torch.where(condition, x, 0) if self._is_index(x) else x, (args[writing:], kwargs)
+            )
+            args = (*args[:writing], *rest)
         if not writing:
-            return self._where(condition, function, args, kwargs)
-        if not isinstance(args[0], self._torch.Tensor) or (args[0].is_floating_point() and plain not in _PUTS):
-            raise _more(f"{name} within it writes to picked rows, or what may be infinite")
+            finite = plain in _FINITE
+            return function(*args, **kwargs) if finite else self._where(condition, function, args, kwargs)
+        if not isinstance(args[0], self._torch.Tensor) or (
+            args[0].is_floating_point() and plain not in _PUTS and not scaled
+        ):
+            raise not_only_writes(f"{name} within it writes to picked rows, or what may be infinite")
         before = args[0].clone()
         result = function(*args, **kwargs)
         args[0].copy_(self._torch.where(condition, args[0], before))
@@ -163,11 +202,16 @@ class Branches:
         """Whether it says the same in every turn of a loop, until its name is given to something else."""
         return _is_tensor(self._torch, x) or isinstance(x, int | float | str | self._torch.nn.Module)
 
+    def _is_index(self, x: Any) -> bool:
+        """Whether it is one of data: where the condition does not hold, it may be out of bounds."""
+        whole = isinstance(x, self._torch.Tensor) and x.dtype in (self._torch.int64, self._torch.int32)
+        return whole and is_of_data(x)
+
     def _is_floating(self, x: Any) -> bool:
         return _is_tensor(self._torch, x) and x.is_floating_point()
 
 
-def _more(what: str) -> UserError:
+def not_only_writes(what: str) -> UserError:
     fix = "compute both and choose with torch.where"
     return UserError("SP1014", f"a branch depends on the data, and {what}{here()}", fix)
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from numbers import Real
+from types import FrameType
 from typing import Any
 
 from planner.errors import UserError
@@ -24,7 +25,9 @@ ASKED: ContextVar[Callable[[Any], bool]] = ContextVar("ASKED")
 
 
 class BranchAsked(UserError):
-    """SP1014 where the truth of a number is asked."""
+    """SP1014 where the truth of a number is asked. `frame`: where."""
+
+    frame: FrameType | None = None
 
 
 class NumberAsked(UserError):

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from planner.frontends.torch_assignments import REGISTERED, forward_through
+from planner.frontends.torch_assignments import forward_through
+from planner.frontends.torch_slots import REGISTERED
 
 
 @contextmanager

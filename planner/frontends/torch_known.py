@@ -12,6 +12,7 @@ from planner.errors import UserError
 from planner.frontends.torch_alike import equal, is_recorded
 from planner.frontends.torch_assignments import forward_through
 from planner.frontends.torch_figures import Figure
+from planner.frontends.torch_left import is_left
 
 LARGEST = 1 << 20
 """Elements; what is larger is not computed."""
@@ -147,6 +148,7 @@ class _Known:
         torch = self._torch
         number: _Number | None = self._found.get(tensor)
         plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided  # neither the export's nor a parameter
+        plain = plain and not is_left(tensor)
         if number is None and plain and tensor.numel() <= LARGEST and not torch._is_functional_tensor(tensor):
             with self._aside():
                 self._hold(tensor, tensor.detach().clone(), f"tensor of {tuple(tensor.shape)}")

@@ -14,9 +14,10 @@ from planner.frontends.torch_assignments import assignments, require_kept
 from planner.frontends.torch_branches import branches
 from planner.frontends.torch_buffers import join_buffers
 from planner.frontends.torch_checks import unvalidated
+from planner.frontends.torch_choices import Choices
 from planner.frontends.torch_data import detached_data
 from planner.frontends.torch_derivatives import expand_derivatives, recorded_derivatives
-from planner.frontends.torch_figures import NumberAsked
+from planner.frontends.torch_figures import BranchAsked, NumberAsked
 from planner.frontends.torch_functional import decomposed
 from planner.frontends.torch_functions import traced_functions
 from planner.frontends.torch_held import held_again
@@ -75,7 +76,7 @@ def export(
     whether their gradients are wanted, too."""
     with mended(torch):
         given = torch, module, original, positional, keywords, training, of_inputs
-        program, returned = _asked_again(lambda among: _exported(*given, among))
+        program, returned = _asked_again(lambda again: _exported(*given, again))
     with mended(torch), warnings.catch_warnings(), _mode(original, training), _quiet():
         warnings.simplefilter("ignore")
         _refuse_dynamic(program)
@@ -110,17 +111,39 @@ def _decompositions(torch: Any, program: Any) -> dict[Any, Any]:
     return {target: known[target] for target in missing if target in known}
 
 
-def _asked_again(exported: Callable[[list[dict[str, Any]]], Any]) -> Any:
-    """What it returns. Where code asks for Python's number of data, it is called once more, with the global names of
-    that code, whose float() and int() are to be replaced."""
-    among = list[dict[str, Any]]()
+class _Anew(Exception):
+    """Forward is to be begun anew."""
+
+
+class _Again:
+    """What forward has asked for, so that it is begun anew. `among`: global names of code that asks for Python's
+    numbers of data, whose float() and int() are replaced; `choices`: branches of which both sides are computed."""
+
+    def __init__(self) -> None:
+        self.among, self.choices = list[dict[str, Any]](), Choices()
+
+    def helps(self, error: Exception) -> bool:
+        """Whether it will not ask that again."""
+        if isinstance(error, BranchAsked):
+            return self.choices.add(error)
+        names = error.names if isinstance(error, NumberAsked) else None
+        if names is None or any(names is known for known in self.among):
+            return False
+        self.among.append(names)
+        return True
+
+
+def _asked_again(exported: Callable[[_Again], Any]) -> Any:
+    """What it returns, at last."""
+    again = _Again()
     while True:
         try:
-            return exported(among)
-        except NumberAsked as error:
-            if error.names is None or any(names is error.names for names in among):
+            return exported(again)
+        except _Anew:
+            continue
+        except (NumberAsked, BranchAsked) as error:
+            if not again.helps(error):
                 raise
-            among.append(error.names)
 
 
 def _exported(
@@ -131,39 +154,63 @@ def _exported(
     keywords: dict[str, Any],
     training: bool,
     of_inputs: bool,
-    among: list[dict[str, Any]],
+    again: _Again,
 ) -> Any:
     """What torch.export makes of the module in one of its modes, and which of its results are Python's numbers."""
     _refuse_hooks(original)
     with warnings.catch_warnings(), _mode(original, training), _quiet():
         warnings.simplefilter("ignore")
         _refuse_cumulative(torch, original)
-        try:
-            prefix = "model." if module is not original else ""
-            with (
-                _hooks_refused(torch),
-                traced_functions(torch, lambda what: own_gradient(what, calling_line()), of_inputs),
-                recorded_derivatives(torch, no_derivative),
-                traced_transforms(torch, _barrier(torch), no_derivative),
-                unvalidated(torch),
-                stand_ins(torch),
-                surroundings(torch, module),
-                detached_data(torch, module),
-                branches(torch, module) as written,
-                known_numbers(torch, module, prefix),
-                asked_numbers(torch, module, written, among) as asked,
-                picked_rows(torch, module),
-                numbers(torch, module, original) as fixed,
-                assignments(torch, module, prefix) as replaced,
-                held_again(torch, module),
-            ):
-                program = torch.export.export(module, positional, keywords, strict=False)
-                require_kept(program, replaced, prefix)
-        except Exception as error:
-            refused = next((e for e in causes(error) if isinstance(e, UserError)), None)
-            raise refused or export_error(error) from error
-    tell([*fixed, *asked.told(), *of_generators(program)])
-    return program, asked.returned
+        given = torch, module, original, positional, keywords, of_inputs, again
+        program, returned, left, found = _recorded(*given)
+        if left.left:
+            found.append(left.told())
+            with left.found():
+                try:
+                    second, *_ = _recorded(*given)
+                except Exception as error:
+                    raise (_Anew() if again.helps(error) else left.differs()) from error
+            left.require_same(program, second)
+    tell([*found, *of_generators(program)])
+    return program, returned
+
+
+def _recorded(
+    torch: Any,
+    module: Any,
+    original: Any,
+    positional: Any,
+    keywords: dict[str, Any],
+    of_inputs: bool,
+    again: _Again,
+) -> tuple[Any, Any, Any, list[UserError]]:
+    """The program of one pass, which of its results are Python's numbers, what it leaves, and what is to be told."""
+    try:
+        prefix = "model." if module is not original else ""
+        with (
+            _hooks_refused(torch),
+            traced_functions(torch, lambda what: own_gradient(what, calling_line()), of_inputs),
+            recorded_derivatives(torch, no_derivative),
+            traced_transforms(torch, _barrier(torch), no_derivative),
+            unvalidated(torch),
+            stand_ins(torch),
+            surroundings(torch, module),
+            detached_data(torch, module),
+            branches(torch, module) as written,
+            again.choices.computed(torch, module, written),
+            known_numbers(torch, module, prefix),
+            asked_numbers(torch, module, written, again.among) as asked,
+            picked_rows(torch, module),
+            numbers(torch, module, original) as fixed,
+            assignments(torch, module, prefix) as assigned,
+            held_again(torch, module),
+        ):
+            program = torch.export.export(module, positional, keywords, strict=False)
+            require_kept(program, assigned.replaced, prefix)
+    except Exception as error:
+        refused = next((e for e in causes(error) if isinstance(e, UserError)), None)
+        raise refused or export_error(error) from error
+    return program, asked.returned, assigned.left, [*fixed, *asked.told()]
 
 
 def _decomposed(torch: Any, program: Any, table: Any) -> Any:

@@ -94,6 +94,11 @@ def written_arguments(graph: Any) -> set[Any]:
 
 def is_changed(nodes: Iterable[Any]) -> bool:
     """Whether one of these tensors, or a view of one, is written to."""
+    return any(True for _ in changing(nodes))
+
+
+def changing(nodes: Iterable[Any]) -> Iterator[Any]:
+    """What writes to these tensors, or to views of them."""
     seen, open_ = set[Any](), list(nodes)
     while open_:
         node = open_.pop()
@@ -105,13 +110,47 @@ def is_changed(nodes: Iterable[Any]) -> bool:
         for user in node.users:
             for argument, returned, written in _aliases(user):
                 if argument is node and written:
-                    return True
+                    yield user
                 open_ += [user] if argument is node and returned else []
             if user.target is operator.getitem:
                 open_.append(user)
             if node in _moved(user):
-                return True
+                yield user
+
+
+def is_torn(choice: Any) -> bool:
+    """Whether it matters that a choice (`where`) is a tensor of its own, and not one of those that it is chosen from:
+    one is written to, and the other read later, or what a module or its caller holds is written to."""
+    place = {node: i for i, node in enumerate(choice.graph.nodes)}
+    own, later = _alike(choice), [place[n] for n in changing([choice]) if place[n] > place[choice]]
+
+    def read(nodes: set[Any], behind: int) -> bool:
+        return any(place[user] > behind for node in nodes for user in node.users)
+
+    for source in choice.args[1:3]:
+        alike = _alike(source)
+        held = any(n.op in ("placeholder", "get_attr") for n in alike)
+        if later and (held or read(alike, min(later))):
+            return True
+        written = [place[n] for n in changing(alike) if place[n] > place[choice]]
+        if written and read(own, min(written)):
+            return True
     return False
+
+
+def _alike(node: Any) -> set[Any]:
+    """What lies where it does."""
+    seen, open_ = set[Any](), [node]
+    while open_:
+        node = open_.pop()
+        if node not in seen:
+            seen.add(node)
+            open_ += [argument for argument, returned, _ in _aliases(node) if returned]
+            open_ += [node.args[0]] if node.target is operator.getitem else []
+            for user in node.users:
+                returned = any(argument is node and returned for argument, returned, _ in _aliases(user))
+                open_ += [user] if returned or user.target is operator.getitem else []
+    return seen
 
 
 class _Walk:

@@ -120,7 +120,8 @@ def test_what_is_only_shown_may_be_assigned() -> None:
     torch.manual_seed(8)
     module: Any = Assigning(show)
     module.history, seen = [], module.seen
-    agree(module, torch.randn(4, 5))
+    with pytest.warns(RuntimeWarning, match="SP1020.*'fresh', where a plan's steps leave none"):
+        agree(module, torch.randn(4, 5))
     assert module.seen is seen and module.history == [] and not hasattr(module, "fresh")
 
 

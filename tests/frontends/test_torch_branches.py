@@ -142,58 +142,11 @@ def test_agrees(name: str, labels: str) -> None:
     agree(Net(TAKEN[name]), (torch.randn(4, 7, 5), chosen), None)
 
 
-def named(net: Net, y: Tensor, labels: Tensor) -> Tensor:
-    total = y.sum()
-    if (labels > 0).any():
-        total = total + y[labels > 0].mean()
-    return total
-
-
-def carried(net: Net, y: Tensor, labels: Tensor) -> Tensor:
-    running, found = y.new_zeros(()), y.new_zeros(3)
-    for i in range(3):
-        mask = labels == i
-        if mask.any():
-            running = running + y[mask].sum()
-            found[i] = running
-    return found.sum()
-
-
 def listed(net: Net, y: Tensor, labels: Tensor) -> Tensor:
     found = [y.sum()]
     if (labels > 0).any():
         found.append(y.mean())
     return torch.stack(found).sum()
-
-
-def counted(net: Net, y: Tensor, labels: Tensor) -> Tensor:
-    found, number = y.new_zeros(1), 0
-    if (labels > 0).any():
-        number += 1
-        found[0] = 2.0
-    return found.sum() * number + y.sum()
-
-
-def otherwise(net: Net, y: Tensor, labels: Tensor) -> Tensor:
-    found = y.new_zeros(1)
-    if (labels > 0).any():
-        found[0] = 1.0
-    else:
-        found[0] = 2.0
-    return (found * y).sum()
-
-
-def returned(net: Net, y: Tensor, labels: Tensor) -> Tensor:
-    if (labels > 0).any():
-        return y.sum()
-    return -y.sum()
-
-
-def either(net: Net, y: Tensor, labels: Tensor) -> Tensor:
-    found = y.new_zeros(1)
-    if (labels > 0).any() or (labels < 0).any():
-        found[0] = 1.0
-    return (found * y).sum()
 
 
 def chained(net: Net, y: Tensor, labels: Tensor) -> Tensor:
@@ -242,6 +195,15 @@ class Moving(Net):
         return found.square().sum()
 
 
+def left(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    found = y.sum()
+    for i in range(3):
+        if (labels == i).all():
+            break
+        found = found * 2
+    return found
+
+
 def divided_in_place(net: Net, y: Tensor, labels: Tensor) -> Tensor:
     y = y.clone()
     if labels.sum() > 0:
@@ -249,25 +211,10 @@ def divided_in_place(net: Net, y: Tensor, labels: Tensor) -> Tensor:
     return y.sum()
 
 
-def taken_out(net: Net, y: Tensor, labels: Tensor) -> Tensor:
-    """Of what the names hold in the second turn, nothing tells that it is one."""
-    found, left = y.new_zeros(1), [True, labels[0, 0]]
-    while left:
-        if left.pop():
-            found[0] = 1.0
-    return (found * y).sum()
-
-
 REFUSED: dict[str, Body] = {
-    "taken out": taken_out,
+    "left": left,
     "divided in place": divided_in_place,
-    "named": named,
-    "carried": carried,
     "listed": listed,
-    "counted": counted,
-    "otherwise": otherwise,
-    "returned": returned,
-    "either": either,
     "chained": chained,
     "asked twice": asked_twice,
 }

@@ -1,7 +1,7 @@
 """Captured modules against PyTorch in float64: the loss, the prediction, every gradient, every buffer that is saved."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,13 +43,28 @@ def agree(
     loss: str | Callable[..., Tensor] | None = "cross_entropy",
     labels: Tensor | None = None,
     fuse: bool = True,
+    others: Sequence[Any] = (),
 ) -> Graph:
-    """Capture, run the training step and `predict` with the ops' NumPy references, compare with the module."""
+    """Capture, run the training step and `predict` with the ops' NumPy references, compare with the module: on these
+    inputs, and on others of their shapes."""
     graph, weights = capture_module(
         module, inputs, CaptureOptions(loss=loss, labels=labels, optimizer=STEP, name="net", fuse=fuse)
     )
     validate(graph)
     assert all(weights[v.name].dtype in (np.float32, np.int64) for v in graph.values if v.name in weights)
+    for given in (inputs, *others):
+        _compare(graph, weights, module, given, loss, labels)
+    return graph
+
+
+def _compare(
+    graph: Graph,
+    weights: dict[str, np.ndarray],
+    module: nn.Module,
+    inputs: Any,
+    loss: str | Callable[..., Tensor] | None,
+    labels: Tensor | None,
+) -> None:
     values = graph_values(graph, weights)
     reference = in_dtype(copy.deepcopy(module), torch.float64)
     if not module.training:
@@ -96,7 +111,6 @@ def agree(
     statistics = {i: results[i] for i in states.values()}
     predicted = run_program(graph, "predict", {**values, **statistics, **feed})[graph.program["predict"].outputs[0]]
     np.testing.assert_allclose(predicted, evaluated.detach().numpy(), rtol=1e-5, atol=1e-7)
-    return graph
 
 
 class Function(nn.Module):
