@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.nn import functional as F
 
+from planner.frontends.torch_versions import closes_at_bounds
 from planner.ops.average_pool import AvgPool2d
 from planner.ops.expression import parse
 from planner.ops.max_pool import MaxPool2d
@@ -21,6 +22,14 @@ def conv2d(a: Any, t: Sequence[Tensor]) -> Tensor:
     top, bottom, left, right = a.padding
     padded = F.pad(t[0], (left, right, top, bottom))
     return F.conv2d(padded, *t[1:], stride=a.stride, dilation=a.dilation, groups=a.groups)
+
+
+def clip(a: Any, t: Sequence[Tensor]) -> Tensor:
+    """With a gradient at the bounds, which PyTorch's own has before 2.14."""
+    low, high = -inf if a.low is None else a.low, inf if a.high is None else a.high
+    if not closes_at_bounds(torch):
+        return t[0].clamp(low, high)
+    return torch.where((t[0] < low) | (t[0] > high), t[0].detach().clamp(low, high), t[0])
 
 
 def conv_transpose2d(a: Any, t: Sequence[Tensor]) -> Tensor:
@@ -359,7 +368,7 @@ TORCH: dict[str, Call] = {
     "interpolate": interpolate,
     "layer_norm": layer_norm,
     "clamp": lambda a, t: F.hardtanh(t[0], -inf if a.low is None else a.low, inf if a.high is None else a.high),
-    "clip": lambda a, t: t[0].clamp(-inf if a.low is None else a.low, inf if a.high is None else a.high),
+    "clip": clip,
     "leaky_relu": lambda a, t: F.leaky_relu(t[0], a.slope),
     "linear": lambda a, t: F.linear(*t),
     "log": lambda a, t: t[0].log(),

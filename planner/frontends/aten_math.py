@@ -7,6 +7,7 @@ from typing import Any
 
 from planner.frontends.aten import Context, Handler, lowers, require
 from planner.frontends.aten_elementwise import divided, whole_abs
+from planner.frontends.torch_versions import closes_at_bounds
 from planner.ops.activation import GeluAttrs, LeakyReluAttrs
 from planner.ops.heads import SHUT
 from planner.ops.rectifier import EluAttrs, SoftplusAttrs
@@ -50,11 +51,28 @@ def _clamp(c: Context, x: str, low: Any, high: Any) -> str:
     if c.whole_result():
         x = x if low is None else c.larger(x, low)
         return x if high is None else c.larger(x, high, -1)
-    if all(b is None or c.number(b) is not None for b in (low, high)):
-        return c.clip(x, None if low is None else c.number(low), None if high is None else c.number(high))
+    closes, bounds = closes_at_bounds(c.torch), [b for b in (low, high) if b is not None]
+    if all(c.number(b) is not None and not (closes and c.is_constant(b)) for b in bounds):
+        bounded = c.clamp if closes else c.clip
+        return bounded(x, *(None if b is None else c.number(b) for b in (low, high)))
+    if not closes:
+        return _between(c, x, low, high)
+    y = x if low is None else c.larger(x, low)
+    y = y if high is None else c.larger(y, high, -1)
+    if len(bounds) < 2 or (not any(isinstance(b, str) for b in bounds) and _are_apart(c, low, high)):
+        return y
+    return c.where(c.compare("lt", low, high), y, _between(c, x, low, high))
+
+
+def _between(c: Context, x: str, low: Any, high: Any) -> str:
+    """Its gradient passes at the bounds."""
     x = c.floating(x)
     x = x if low is None else c.where(c.compare("lt", x, low), c.floating(low), x)
     return x if high is None else c.where(c.compare("gt", x, high), c.floating(high), x)
+
+
+def _are_apart(c: Context, low: Any, high: Any) -> bool:
+    return bool((c.torch.as_tensor(low) < c.torch.as_tensor(high)).all())
 
 
 @lowers("clamp_min")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 from planner.errors import UserError
@@ -16,6 +17,16 @@ def require_version(torch: Any) -> None:
         oldest = ".".join(map(str, OLDEST))
         what = f"PyTorch {torch.__version__} is too old to capture modules with: it takes {oldest} or newer"
         raise UserError("SP1012", what, f"pip install 'torch>={oldest}'")
+
+
+@cache
+def closes_at_bounds(torch: Any) -> bool:
+    """Whether clamp has no gradient where its input is at a bound, as hardtanh, and half of it where that bound is a
+    tensor, as maximum: from 2.14 on. Before, it has all of it."""
+    with torch.enable_grad():
+        x = torch.zeros((), requires_grad=True)
+        (gradient,) = torch.autograd.grad(x.clamp(min=0), x)
+    return bool(gradient == 0)
 
 
 @contextmanager

@@ -169,6 +169,25 @@ def test_numbers_and_rows(name: str) -> None:
     agree(Of(NUMBERS[name], torch.tensor([0.3, -0.5, 1.7, 0.9, 2.2, -0.4])), torch.randn(()), loss=None)
 
 
+BOUNDS: dict[str, Callable[[Tensor, Tensor], list[Tensor]]] = {
+    "numbers": lambda x, b: [x.clamp(0, 1), x.clamp(min=1), x.clamp(max=0), x.clamp(2, 0), x.clip(-1, 2)],
+    "one_tensor": lambda x, b: [x.clamp(min=b), x.clamp(max=b), x.clamp(min=torch.tensor(0.0))],
+    "two_tensors": lambda x, b: [x.clamp(b, b + 1), x.clamp(b - 1, b), x.clamp(b, b), x.clamp(b + 1, b)],
+    "constants": lambda x, b: [x.clamp(torch.zeros(4), torch.ones(4)), x.clamp(torch.ones(4), torch.eye(4)[0])],
+}
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_gradients_at_bounds(name: str) -> None:
+    """As the PyTorch that is installed has them."""
+
+    def weighted(n: Tensor, row: Tensor) -> Tensor:
+        clamped = torch.stack(BOUNDS[name](*row.split(4)))
+        return (clamped * torch.arange(1.0, clamped.numel() + 1).reshape(clamped.shape)).sum()
+
+    agree(Of(weighted, torch.tensor([-1.0, 0.0, 1.0, 2.0, -1.0, 0.0, 0.0, 2.0])), torch.randn(()), loss=None)
+
+
 def test_padding_counts_from_the_end() -> None:
     def bags(n: Tensor, row: Tensor) -> Tensor:
         ids, offsets = torch.tensor([4, 1, 1, 0, 4, 4]), torch.tensor([0, 3])

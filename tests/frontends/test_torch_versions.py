@@ -7,7 +7,7 @@ import torch
 from torch.torch_version import TorchVersion
 
 from planner.errors import UserError
-from planner.frontends.torch_versions import mended, require_version
+from planner.frontends.torch_versions import closes_at_bounds, mended, require_version
 
 
 @pytest.mark.parametrize("version", ["1.13.1", "2.8.0+cu128"])
@@ -41,3 +41,8 @@ def test_last_states_of_lstms(version: str, mends: bool, batch: int) -> None:
     if mends:
         assert all(s.equal(x[-1]) for s in states)
     assert old.one_layer_lstm is layer
+
+
+def test_clamp_is_asked_what_it_does_at_bounds() -> None:
+    with torch.no_grad():
+        assert closes_at_bounds(torch) == (TorchVersion(torch.__version__) >= (2, 14))
