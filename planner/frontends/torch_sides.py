@@ -12,11 +12,12 @@ lists and dicts that they have made, and call functions."""
 
 import ast
 import copy
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Sequence, Set
 from types import CodeType, FunctionType
 from typing import TypeGuard
 
 from planner.frontends.torch_checked import Span, span_of, tree_of
+from planner.frontends.torch_slots import codes_of
 
 SIDES = "_stepplan_sides"
 """The global name of what is asked for which sides to run."""
@@ -64,19 +65,12 @@ def with_both_sides(function: FunctionType, spans: frozenset[Span], changeable: 
 def _compiled(tree: ast.Module, like: CodeType) -> CodeType | None:
     """The code in a file that has the name and place of another."""
     made = compile(tree, like.co_filename, "exec", dont_inherit=True)
-    same = [c for c in _codes(made) if (c.co_qualname, c.co_firstlineno) == (like.co_qualname, like.co_firstlineno)]
+    same = [c for c in codes_of(made) if (c.co_qualname, c.co_firstlineno) == (like.co_qualname, like.co_firstlineno)]
     return same[0] if same else None
 
 
 def _first_line(node: Function) -> int:
     return min([node.lineno, *(d.lineno for d in node.decorator_list)])
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            yield from _codes(inner)
 
 
 class _Writer:

@@ -198,7 +198,7 @@ class Slots:
         code = function.__code__
         if not self._is_walked(code.co_filename, str(function.__globals__.get("__name__", "")).split(".")[0]):
             return
-        names = {name for c in _codes(code) for name in c.co_names}
+        names = {name for c in codes_of(code) for name in c.co_names}
         self._names |= names
         self._name(function.__globals__, names)
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
@@ -241,11 +241,12 @@ class Slots:
             self._open.append((f"{path}.{name}", held))
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
+def codes_of(code: CodeType) -> Iterator[CodeType]:
+    """It, and that of functions within it."""
     yield code
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
-            yield from _codes(inner)
+            yield from codes_of(inner)
 
 
 def _package(kind: type) -> str:
