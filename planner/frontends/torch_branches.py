@@ -6,7 +6,7 @@
 in front of the rest of a loop. They are taken, and what is written within them stays as it was where the condition
 does not hold: exactly what the module does, whatever is computed meanwhile. That a branch does no more is read from its
 source: it assigns to parts of tensors, adds to them, calls their methods that end in `_`, and gives names to what
-nothing else reads. (What functions that it calls leave in lists of Python's is not looked at.)
+nothing else reads. What functions that it calls leave in lists or objects is looked for with every write.
 
 Where the condition does not hold, functions that may be infinite or NaN then, as a division by the number of what was
 found, are zero, and their operands have no gradient: what is not chosen would be NaN in what goes back otherwise. And
@@ -27,6 +27,7 @@ from planner.frontends.torch_assignments import forward_through
 from planner.frontends.torch_checked import Span, expression_of, span_of, tree_of
 from planner.frontends.torch_known import writes
 from planner.frontends.torch_places import here, is_own
+from planner.frontends.torch_slots import Slots
 from planner.frontends.torch_stand_ins import in_place_of
 
 _MOVING = ("batch_norm", "instance_norm")
@@ -60,7 +61,7 @@ _INDEXED = frozenset({
 @contextmanager
 def branches(torch: Any, module: Any) -> "Iterator[Branches]":
     """Within it, `module` can be exported. Yields who is asked for branches."""
-    asked, assigned, parts = Branches(torch), torch.nn.Module.__setattr__, set(module.modules())
+    asked, assigned, parts = Branches(torch, module), torch.nn.Module.__setattr__, set(module.modules())
 
     def assign(self: Any, name: str, value: Any) -> None:
         if isinstance(value, torch.Tensor) and self in parts and asked.regions():
@@ -95,6 +96,8 @@ class _Open(NamedTuple):
     condition: Any
     asked: dict[str, Any]
     """What the frame's names held that its condition reads, and that loops around it give."""
+    slots: Slots
+    """What Python holds when it begins."""
 
     def runs(self, lines: dict[FrameType, int]) -> bool:
         if not self.first <= lines.get(self.frame, -1) <= self.last:
@@ -112,8 +115,8 @@ class _Side(NamedTuple):
 
 
 class Branches:
-    def __init__(self, torch: Any) -> None:
-        self._torch = torch
+    def __init__(self, torch: Any, module: Any) -> None:
+        self._torch, self._module = torch, module
         self.open: dict[tuple[int, int], _Open] = {}
         """By frame and first line."""
         self._sides: list[_Side] = []
@@ -138,7 +141,8 @@ class Branches:
         holds = (condition != 0).reshape(())
         first, last = block[0].lineno, block[-1].end_lineno or block[-1].lineno
         within = holds.logical_not() if negated != skips else holds
-        self.open[id(frame), first] = _Open(frame, first, last, within, held)
+        slots = Slots(self._torch, self._module, others=frame.f_locals)
+        self.open[id(frame), first] = _Open(frame, first, last, within, held, slots)
         return negated == skips
 
     def regions(self) -> "list[_Open | _Side]":
@@ -182,6 +186,8 @@ class Branches:
             args[0].is_floating_point() and plain not in _PUTS and not scaled
         ):
             raise not_only_writes(f"{name} within it writes to picked rows, or what may be infinite")
+        if any(r.slots.exchanged() for r in regions if isinstance(r, _Open)):
+            raise not_only_writes("more than tensors is changed within it")
         before = args[0].clone()
         result = function(*args, **kwargs)
         args[0].copy_(self._torch.where(condition, args[0], before))

@@ -10,6 +10,7 @@ from functools import cache, cached_property, partial
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
+from planner.frontends.torch_alike import is_of_data
 from planner.frontends.torch_figures import Figure
 from planner.frontends.torch_places import is_own
 
@@ -131,6 +132,23 @@ class Slots:
             list(old) != list(now := contents_of(holder)) or any(now[k] is not x for k, x in old.items())
             for holder, old in self.held.values()
         )
+
+    def exchanged(self) -> bool:
+        """Whether a tensor of data is held by now that was not, or no more. Parameters, buffers and parts apart."""
+        for holder, old in (held for key, held in self.held.items() if key not in self.of_registered):
+            now = contents_of(holder)
+            for name in now.keys() | old.keys():
+                before, after = old.get(name), now.get(name)
+                if before is not after and (self._has_data(before) or self._has_data(after)):
+                    return True
+        return False
+
+    def _has_data(self, held: Any, depth: int = 9) -> bool:
+        if isinstance(held, self._torch.Tensor | Figure):
+            return is_of_data(held.tensor if isinstance(held, Figure) else held)
+        if isinstance(held, tuple | list | dict | set) and depth:
+            return any(self._has_data(x, depth - 1) for x in (held.values() if isinstance(held, dict) else held))
+        return False
 
     def _part(self, path: str, part: Any, prefix: str) -> None:
         attributes = vars(part)

@@ -121,9 +121,25 @@ def written_rows(net: Net, y: Tensor, labels: Tensor) -> Tensor:
     return rows.sum() + rows[:, 1].square().sum()
 
 
+def counted(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    """Who is called within a branch may count, and look things up."""
+    found, tables, calls = y.clone(), {6: torch.arange(6.0)}, list[int]()
+
+    def table(n: int) -> Tensor:
+        calls.append(n)
+        return tables[n]
+
+    if (labels > 0).any():
+        found[0] = y[1] * table(6)
+    if (labels > 1).any():
+        found[1] = y[2] * table(6)
+    return found.square().sum()
+
+
 TAKEN: dict[str, Body] = {
     "written rows": written_rows,
     "divided": divided,
+    "counted": counted,
     "again": again,
     "again, of Python's": again_of_python,
     "again, while": again_while,
@@ -211,7 +227,37 @@ def divided_in_place(net: Net, y: Tensor, labels: Tensor) -> Tensor:
     return y.sum()
 
 
+def noted(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    found, notes = y.clone(), list[Tensor]()
+
+    def noting(rows: Tensor) -> Tensor:
+        notes.append(rows.square().mean())
+        return rows * 2
+
+    for i in range(2):
+        if not (labels == i).any():
+            continue
+        found[labels == i] = noting(y[labels == i])
+    return found.square().sum() + sum(notes)
+
+
+def tabled(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    """What is made within a branch is zero where that is not taken, and the other one would find it."""
+    found, tables = y.clone(), dict[int, Tensor]()
+
+    def table(n: int) -> Tensor:
+        return tables.setdefault(n, torch.arange(float(n)))
+
+    if (labels > 0).any():
+        found[0] = y[1] * table(6)
+    if (labels > 1).any():
+        found[1] = y[2] * table(6)
+    return found.square().sum()
+
+
 REFUSED: dict[str, Body] = {
+    "noted": noted,
+    "tabled": tabled,
     "left": left,
     "divided in place": divided_in_place,
     "listed": listed,
