@@ -30,7 +30,7 @@ MOST_ARENA = 2 * 2**30
 MOST_OVERWRITTEN = 64 * 2**20
 """Bytes that are written before cold runs. Caches forget a case's operands when twice what they hold was
 written; where that is more than this, as on servers (the L3 that a virtual machine is told of may be 300 MiB), the
-operands' lines are flushed too, which takes a tenth of the time and leaves the caches full of the same."""
+operands' lines are flushed too, which takes some sixth of the time there and leaves the caches full of the same."""
 AWAKE_NS = 20_000
 """Less than a lane looks for a signal before it sleeps, where it has a processor of its own (runtime/lanes.hpp)."""
 

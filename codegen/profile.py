@@ -7,13 +7,13 @@ resumes.
 
 Both come back when they have been everywhere. On a virtual machine there are minutes when the host runs two virtual
 processors on one core, or something else beside them: two slices then take as long as one. Such episodes last from
-seconds to a minute, so they cover all repetitions of a kernel, which take some tenth of a second, and no statistic of
-these can tell. Measured: two profiles of ResNet-50 minutes apart on two idle virtual processors differ by more than
-30 % in 33 of 186 entries for two slices, some by a factor of two, and that decides what co-runs. Disturbances only
-lengthen times. So the quicker of two visits is the better one; between them lies everything else, which in large graphs
-takes minutes (a small one's second visits may meet the same episode, but cost next to nothing). Where an episode was as
-long, what it leaves looks strange, and is visited further times (visits.py). A visit is kept with all its stages: those
-of two never ran together.
+seconds to a minute, so they may cover all repetitions of a kernel, which take some tenth of a second, and then no
+statistic of these can tell. Measured: two profiles of ResNet-50 minutes apart on two idle virtual processors differ by
+more than 30 % in 33 of 186 entries for two slices, some by a factor of two, and that decides what co-runs. Disturbances
+only lengthen times. So the quicker of two visits is the better one; between them lies everything else, which in large
+graphs takes minutes (a small one's second visits may meet the same episode, but cost next to nothing). Where an episode
+was as long, what it leaves looks strange, and is visited further times (visits.py). A visit is kept with all its
+stages: those of two never ran together.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from planner.errors import UserError
 from planner.frontends.torch_alike import is_of_data, is_recorded
 from planner.frontends.torch_assignments import forward_through
-from planner.frontends.torch_checked import Span, expression_of, span_of, tree_of
+from planner.frontends.torch_checked import Span, expression_of, given_names, span_of, tree_of
 from planner.frontends.torch_known import writes
 from planner.frontends.torch_places import here, is_own
 from planner.frontends.torch_slots import Slots
@@ -135,7 +135,7 @@ class Branches:
         tensors = {name for name, held in frame.f_locals.items() if _is_tensor(self._torch, held)}
         if not _only_writes(block, tensors, found.function):
             return None
-        held = {name: frame.f_locals[name] for name in (_turn(found) - _given(*block)) & frame.f_locals.keys()}
+        held = {name: frame.f_locals[name] for name in (_turn(found) - given_names(*block)) & frame.f_locals.keys()}
         if any(isinstance(loop, ast.While) for loop in found.loops) and not all(map(self._stays, held.values())):
             return None
         holds = (condition != 0).reshape(())
@@ -257,7 +257,7 @@ def _branch_of(function: ast.FunctionDef, span: Span) -> _Branch | None:
 
 def _turn(branch: _Branch) -> set[str]:
     """Names that say which turn of its loops a branch is in: what its condition reads, and what the loops give."""
-    given = _given(*(loop.target for loop in branch.loops if isinstance(loop, ast.For)))
+    given = given_names(*(loop.target for loop in branch.loops if isinstance(loop, ast.For)))
     return given | {n.id for n in _names(branch.test)}
 
 
@@ -281,10 +281,6 @@ def _only_writes(block: Sequence[ast.stmt], tensors: set[str], function: ast.AST
         return False
     inner = {id(n) for s in block for n in ast.walk(s)}
     return not own.keys() & {n.id for n in _names(function) if id(n) not in inner}
-
-
-def _given(*nodes: ast.AST) -> set[str]:
-    return {n.id for node in nodes for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
 
 
 def _names(node: ast.AST) -> list[ast.Name]:

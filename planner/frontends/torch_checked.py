@@ -100,6 +100,11 @@ def _tells(expression: ast.expr) -> bool:
     return name in _TELLING or name.endswith(("_warn", "_warning"))
 
 
+def given_names(*nodes: ast.AST) -> set[str]:
+    """Those to which something is assigned there."""
+    return {n.id for node in nodes for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+
+
 def span_of(node: ast.expr) -> Span:
     return node.lineno, node.col_offset, node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
 

@@ -17,7 +17,7 @@ import numpy as np
 from planner.errors import UserError
 from planner.frontends.torch_alike import node_of
 from planner.frontends.torch_figures import Figure
-from planner.frontends.torch_slots import Slots, contents_of, put
+from planner.frontends.torch_slots import Slots, are_same, contents_of, put
 from planner.frontends.torch_writes import changing, is_changed, reads_contents
 
 
@@ -83,8 +83,7 @@ class Left:
 
     def _leave(self, key: int, holder: Any, found: dict[Any, Any]) -> None:
         _, old = self._before.held.get(key, (None, {}))
-        same = list(found) == list(old) and all(old[k] is x for k, x in found.items())
-        if same or key in self._before.of_registered:
+        if are_same(found, old) or key in self._before.of_registered:
             return
         if key not in self._before.held or not isinstance(holder, dict | type | tuple):
             put(holder, {k: self._marked(x) for k, x in found.items()})

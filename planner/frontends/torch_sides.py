@@ -16,7 +16,7 @@ from collections.abc import Sequence, Set
 from types import CodeType, FunctionType
 from typing import TypeGuard
 
-from planner.frontends.torch_checked import Span, span_of, tree_of
+from planner.frontends.torch_checked import Span, given_names, span_of, tree_of
 from planner.frontends.torch_slots import codes_of
 
 SIDES = "_stepplan_sides"
@@ -149,7 +149,7 @@ class _Writer:
     def _choice(self, statement: ast.If, body: Block, orelse: Block, looped: bool) -> Block:
         for side in (body, orelse):
             self._require_plain(side, set(), set())
-        names = sorted({n for n in _given(*body, *orelse) if not n.startswith(SIDES)})
+        names = sorted({n for n in given_names(*body, *orelse) if not n.startswith(SIDES)})
         if self._shared & set(names) or any(
             n.startswith("__") for n in names
         ):  # which may have another name in classes
@@ -204,7 +204,7 @@ class _Writer:
         for node in block:
             self._require_no_effects(node, made)
             self._require_plain_statement(node, made, own)
-            own |= _given(node)
+            own |= given_names(node)
 
     def _require_no_effects(self, node: ast.AST, made: set[str]) -> None:
         for n in ast.walk(node):
@@ -323,10 +323,6 @@ def _settled(block: Block) -> Block:
             made_of = ast.If(statement.test, _settled(body), _settled(orelse))
             return [*block[:place], ast.copy_location(made_of, statement)]
     raise Refused  # it ends without one
-
-
-def _given(*nodes: ast.AST) -> set[str]:
-    return {n.id for node in nodes for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
 
 
 def _is_named(node: ast.expr, names: Set[str]) -> bool:

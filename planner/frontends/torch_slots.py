@@ -49,10 +49,15 @@ def contents_of(holder: Holder) -> dict[Any, Any]:
             return dict(enumerate(_base(holder).__iter__(holder)))
 
 
+def are_same(first: dict[Any, Any], second: dict[Any, Any]) -> bool:
+    """Whether the same is held under the same names, in the same order."""
+    return list(first) == list(second) and all(second[k] is x for k, x in first.items())
+
+
 def put(holder: Holder, contents: dict[Any, Any]) -> None:
     """So that contents_of returns them."""
     held = contents_of(holder)
-    if list(held) == list(contents) and all(held[k] is x for k, x in contents.items()):
+    if are_same(held, contents):
         return
     match holder:
         case type() | tuple():
@@ -128,10 +133,7 @@ class Slots:
 
     def changed(self) -> bool:
         """Whether something else is held by now."""
-        return any(
-            list(old) != list(now := contents_of(holder)) or any(now[k] is not x for k, x in old.items())
-            for holder, old in self.held.values()
-        )
+        return not all(are_same(old, contents_of(holder)) for holder, old in self.held.values())
 
     def exchanged(self) -> bool:
         """Whether a tensor of data is held by now that was not, or no more. Parameters, buffers and parts apart."""
