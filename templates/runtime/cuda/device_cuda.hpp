@@ -134,11 +134,18 @@ class Device {
     if (graph != nullptr) (void)cudaGraphDestroy(graph);
     (void)cudaGetLastError();
   }
+  /// In any stream, behind what is in it and behind the same graph's last run, whichever stream that was in.
   void replay(const Recorded& recorded, Stream stream) const {
     check(cudaGraphLaunch(recorded.graph, stream), "cudaGraphLaunch");
   }
 
-  // What the null device is told in order to verify it.
+  /// The stream of the caller's own work, by its name; 0: the legacy default stream.
+  Stream callers_stream(uintptr_t named) const {
+    return named == 0 ? cudaStreamLegacy : reinterpret_cast<Stream>(named);
+  }
+
+  // What the null device is told in order to verify it, and so that its caller finds what it waits for.
+  void hand_over() const {}
   void set_arena(int, std::byte*, size_t) const {}
   void written(int, int, int64_t, int64_t) const {}
   void begin_node(Stream, const char*, std::span<const Touch>) const {}
@@ -179,19 +186,6 @@ class Device {
   uint64_t seed_ = 0;
   Draws random_{0};
 };
-
-/// The caller's own work, on the stream that it names (0: the legacy default stream), comes before, or after, what a
-/// stream of the executor is asked for.
-inline Stream callers_stream(uintptr_t named) {
-  return named == 0 ? cudaStreamLegacy : reinterpret_cast<Stream>(named);
-}
-inline void after_callers_work(Device& device, Stream stream, Event event, uintptr_t caller) {
-  device.record(event, callers_stream(caller));
-  device.wait(stream, event);
-}
-inline void before_callers_work(Device& device, Event event, uintptr_t caller) {
-  device.wait(callers_stream(caller), event);
-}
 
 Found find_device(int device);  // find_device.cu: whether there is code for it can only be asked of a kernel
 

@@ -49,16 +49,16 @@ struct Work {
   enum class Kind { run, node, end, record, wait };
   Kind kind;
   Stream stream;
-  std::function<void()> body;  // of run and node
+  std::function<void(NullStream&)> body;  // of run, node and end
   Event event = nullptr;       // of record and wait
-  uint64_t ticket = 0;         // of wait: how many records of the event must have run
+  uint64_t ticket = 0;         // of record and wait: which record of the event; 0: none
   std::string text;
 };
 
 struct NullEvent {
   int number;
-  uint64_t asked = 0, done = 0;  // records that were enqueued, that have run
-  Clock clock;
+  uint64_t asked = 0;               // records that were enqueued
+  std::map<uint64_t, Clock> ran{};  // those that have run: a later one may be the first, in another stream
 };
 
 struct NullStream {
@@ -73,6 +73,8 @@ struct NullStream {
 
 struct Recorded {
   std::shared_ptr<std::vector<Work>> work;
+  Stream first = nullptr;  // that was recorded; replaying puts another in its place
+  Event ran = nullptr;
   std::map<std::string, int> kinds = {};
 };
 
@@ -108,7 +110,7 @@ class Device {
     return streams_.back().get();
   }
   Event make_event(bool = false) {
-    events_.push_back(std::make_unique<NullEvent>(NullEvent{static_cast<int>(events_.size()), 0, 0, {}}));
+    events_.push_back(std::make_unique<NullEvent>(NullEvent{static_cast<int>(events_.size())}));
     return events_.back().get();
   }
   void release(Stream) const noexcept {}
@@ -128,23 +130,23 @@ class Device {
     run(stream, "fill " + std::to_string(bytes), [=] { std::memset(to, byte, bytes); });
   }
   void run(Stream stream, std::string text, std::function<void()> body) {
-    enqueue({Work::Kind::run, stream, std::move(body), nullptr, 0, std::move(text)});
+    enqueue({Work::Kind::run, stream, [body = std::move(body)](NullStream&) { body(); }, nullptr, 0, std::move(text)});
   }
 
   /// Says that a node begins: what it touches is verified when its turn comes, and that it touches nothing else.
   void begin_node(Stream stream, const char* name, std::span<const Touch> touches) {
     if (failing() == name || (captured_ && unrecordable() == name)) throw DeviceFailure("told to fail");
     enqueue({Work::Kind::node, stream,
-             [this, stream, name, touches] {
-               const std::string wrong = shadow_.touch(name, touches, stream->number, stream->clock);
+             [this, name, touches](NullStream& own) {
+               const std::string wrong = shadow_.touch(name, touches, own.number, own.clock);
                if (!wrong.empty()) throw DeviceFailure(wrong);
-               stream->node = name;
-               stream->touched.insert(stream->touched.end(), touches.begin(), touches.end());
+               own.node = name;
+               own.touched.insert(own.touched.end(), touches.begin(), touches.end());
              },
              nullptr, 0, name});
   }
   void end_nodes(Stream stream) {
-    enqueue({Work::Kind::end, stream, [stream] { stream->touched.clear(); }, nullptr, 0, ""});
+    enqueue({Work::Kind::end, stream, [](NullStream& own) { own.touched.clear(); }, nullptr, 0, ""});
   }
 
   /// Bytes that the host wrote while nothing ran.
@@ -155,19 +157,35 @@ class Device {
     arenas_[static_cast<size_t>(pool)] = {base, static_cast<int64_t>(bytes)};
   }
 
-  void synchronize(Stream) { drain(); }
-  void synchronize(Event) { drain(); }
+  void synchronize(Stream stream) { run_all(), tell_all(stream->clock); }
+  void synchronize(Event event) { run_all(), tell_all(event->ran[event->asked]); }
   float milliseconds(Event, Event) const { return 0.0f; }
 
   void begin_capture(Stream) { captured_ = std::make_shared<std::vector<Work>>(); }
-  Recorded end_capture(Stream) {
+  Recorded end_capture(Stream stream) {
     const int count = static_cast<int>(captured_->size());
-    return {std::exchange(captured_, nullptr), {{"work", count}}};
+    return {std::exchange(captured_, nullptr), stream, make_event(), {{"work", count}}};
   }
   void abandon_capture(Stream) noexcept { captured_ = nullptr; }
-  void replay(const Recorded& recorded, Stream) {
-    for (const Work& work : *recorded.work) enqueue(work);
+  /// As on a GPU, in any stream, and behind the same graph's last run.
+  void replay(const Recorded& recorded, Stream stream) {
+    wait(stream, recorded.ran);
+    for (Work work : *recorded.work) {
+      if (work.stream == recorded.first) work.stream = stream;
+      enqueue(std::move(work));
+    }
+    record(recorded.ran, stream);
   }
+
+  /// The stream of the caller's own work, by its name.
+  Stream callers_stream(uintptr_t named) {
+    Stream& found = callers_[named];
+    if (found == nullptr) found = make_stream();
+    return found;
+  }
+  /// The caller's stream has waited. Here the caller is the host: all that was asked for is done when it goes on. Streams
+  /// know no more of each other for that.
+  void hand_over() { run_all(); }
 
   size_t free_bytes() const { return pretended().free_bytes; }
 
@@ -220,11 +238,15 @@ class Device {
   static bool ready(const NullStream& stream) {
     if (stream.idle()) return false;
     const Work& work = stream.queue[stream.next];
-    return work.kind != Work::Kind::wait || work.event->done >= work.ticket;
+    return work.kind != Work::Kind::wait || work.ticket == 0 || work.event->ran.contains(work.ticket);
   }
 
-  /// Runs everything, then lets all streams know of everything: whoever waited may rely on it.
-  void drain() {
+  /// What the host has waited for, all that it asks for later comes behind.
+  void tell_all(Clock known) {
+    for (const auto& stream : streams_) stream->clock.merge(known);
+  }
+
+  void run_all() {
     try {
       for (NullStream* stream = pick(); stream != nullptr; stream = pick()) step(*stream);
     } catch (...) {
@@ -237,14 +259,11 @@ class Device {
         throw DeviceFailure("deadlock: stream " + std::to_string(stream->number) + " waits for an event that never comes");
       }
     clear();
-    Clock all;
-    for (const auto& stream : streams_) all.merge(stream->clock);
-    for (const auto& stream : streams_) stream->clock = all;
   }
 
   void clear() {
     for (const auto& stream : streams_) stream->queue.clear(), stream->next = 0;
-    for (const auto& event : events_) event->done = event->asked;
+    for (const auto& event : events_) event->ran = {{event->asked, event->ran[event->asked]}};
   }
 
   NullStream* pick() {
@@ -262,19 +281,18 @@ class Device {
     stream.clock.tick(stream.number);
     switch (work.kind) {
       case Work::Kind::record:
-        work.event->clock = stream.clock;
-        work.event->done = work.ticket;
+        work.event->ran[work.ticket] = stream.clock;
         break;
-      case Work::Kind::wait: stream.clock.merge(work.event->clock); break;
+      case Work::Kind::wait: stream.clock.merge(work.event->ran[work.ticket]); break;
       case Work::Kind::run: run_hiding(stream, work); break;
-      default: work.body();
+      default: work.body(stream);
     }
     ++stream.next;
   }
 
-  void run_hiding(const NullStream& stream, const Work& work) const {
+  void run_hiding(NullStream& stream, const Work& work) const {
     const Fringe hidden(arenas_, stream.touched);
-    work.body();
+    work.body(stream);
     const std::string where = hidden.written();
     if (!where.empty())
       throw DeviceFailure(std::string("node ") + stream.node + " writes " + where + ", which it is not to touch (" + work.text + ")");
@@ -282,6 +300,7 @@ class Device {
 
   int number_;
   std::vector<std::unique_ptr<NullStream>> streams_;
+  std::map<uintptr_t, Stream> callers_;
   std::vector<std::unique_ptr<NullEvent>> events_;
   std::shared_ptr<std::vector<Work>> captured_;
   Shadow shadow_;
@@ -291,11 +310,6 @@ class Device {
   bool logging_ = false;
   std::vector<std::string> lines_;
 };
-
-inline void after_callers_work(Device& device, Stream stream, Event, uintptr_t) {
-  device.run(stream, "after the caller's work", [] {});
-}
-inline void before_callers_work(Device& device, Event event, uintptr_t) { device.synchronize(event); }
 
 inline Found find_device(int device) {
   Found found = Device::pretended();

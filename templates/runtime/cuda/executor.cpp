@@ -85,6 +85,7 @@ void Executor::close() noexcept {
   std::optional<gpu::Current> current;
   try {
     current.emplace(device_.number());
+    if (newest_.graph != nullptr) device_.synchronize(newest_.done);
     for (gpu::Stream stream : streams_) device_.synchronize(stream);
   } catch (...) {  // whatever failed there has been reported or goes with the executor
   }
@@ -142,21 +143,33 @@ void Executor::choose_addresses(const ProgramSpec& program, std::span<const Argu
     const std::byte* data = given[i].array.data;
     const bool usable = given[i].on_device && given[i].array.agrees(spec_.inputs[number]) &&
                         reinterpret_cast<uintptr_t>(data) % kInputAlignment == 0;
-    pointers_[number] = usable ? data : arena_ + spec_.inputs[number].offset;
+    pointers_[number] = usable ? data : planned_place(program.inputs[i]);
   }
   if (!record_ || graphs_.size() < kMostGraphs || graphs_.contains(key_of(program, run))) return;
-  for (int number : program.inputs)
-    pointers_[static_cast<size_t>(number)] = arena_ + spec_.inputs[static_cast<size_t>(number)].offset;
+  for (int number : program.inputs) pointers_[static_cast<size_t>(number)] = planned_place(number);
 }
 
-/// Asks the first lane to copy an input that nodes look for in the arena.
+std::byte* Executor::planned_place(int input) const { return arena_ + spec_.inputs[static_cast<size_t>(input)].offset; }
+
+/// Whether nodes find an input where the caller has it.
+bool Executor::lies_in_place(int input) const { return pointers_[static_cast<size_t>(input)] != planned_place(input); }
+
+/// What nodes are said to read of an input is its place in the arena, also where they find it with the caller.
+template <class Work>
+void Executor::as_input(int input, const Work& work) {
+  const size_t number = static_cast<size_t>(input);
+  device_.begin_node(streams_[0], spec_.inputs[number].name, spec_.input_touches.subspan(number, 1));
+  work();
+  device_.end_nodes(streams_[0]);
+}
+
+/// Asks the first lane to copy an input into the arena.
 void Executor::place_input(int number, const Argument& given) {
   const InputSpec& input = spec_.inputs[static_cast<size_t>(number)];
-  std::byte* planned = arena_ + input.offset;
+  std::byte* planned = planned_place(number);
   if (!given.on_device)
     return device_.copy(streams_[0], planned, staging_[static_cast<size_t>(number)],
                         static_cast<size_t>(input.elements()) * input.type.bits / 8);
-  if (pointers_[static_cast<size_t>(number)] != planned) return;
   Shape shape;
   Strides from{}, to{};
   shape.fill(1);
@@ -165,12 +178,23 @@ void Executor::place_input(int number, const Argument& given) {
     shape[at] = input.shape[own], from[at] = given.array.strides[own], to[at] = input.strides[own];
   }
   const auto move = [&]<class T>(T) {
-    gpu::copy_strided(queue(0), reinterpret_cast<const T*>(given.array.data), from, reinterpret_cast<T*>(planned), to, shape);
+    const T* data = reinterpret_cast<const T*>(given.array.data);
+    gpu::copy_strided(queue(0), data, from, reinterpret_cast<T*>(planned), to, shape);
   };
   if (input.type.bits == 8) return move(uint8_t{});
   if (input.type.bits == 16) return move(uint16_t{});
   if (input.type.bits == 32) return move(uint32_t{});
   move(uint64_t{});
+}
+
+void Executor::place_inputs(const ProgramSpec& program, std::span<const Argument> given) {
+  bool staged = false;
+  for (size_t i = 0; i < given.size(); ++i) {
+    const int input = program.inputs[i];
+    if (!lies_in_place(input)) as_input(input, [&] { place_input(input, given[i]); });
+    staged = staged || !given[i].on_device;
+  }
+  if (staged) device_.record(staged_, streams_[0]);
 }
 
 Run Executor::prepare(const Targets* targets, bool hold) {
@@ -189,6 +213,8 @@ Run Executor::prepare(const Targets* targets, bool hold) {
 
 void Executor::enqueue(const ProgramSpec& program, const Run& run) {
   gpu::take_scalars(queue(0), exchange_, reinterpret_cast<gpu::Scalars*>(small_));
+  for (int input : program.inputs)
+    if (lies_in_place(input)) as_input(input, [] {});
   device_.record(start_, streams_[0]);
   for (size_t lane = 1; lane < streams_.size(); ++lane) device_.wait(streams_[lane], start_);
   gpu::Joint joint;
@@ -224,16 +250,14 @@ void Executor::enqueue(const ProgramSpec& program, const Run& run) {
 /// be recorded, as a library's kernel that wants to know something of the GPU meanwhile, can still be asked for.
 void Executor::launch(size_t number, const Run& run) {
   const ProgramSpec& program = spec_.programs[number];
-  const bool again = run.apply_updates || run.lasting;
   const size_t updates = run.lasting ? 2 : run.hold ? 1 : 0;
-  if (!record_ || !again || runs_[3 * number + updates]++ == 0) return enqueue(program, run);
-  const GraphKey key = key_of(program, run);
-  auto found = graphs_.find(key);
-  if (found == graphs_.end()) {
+  if (!may_record(run) || runs_[3 * number + updates]++ == 0) return enqueue(program, run);
+  const gpu::Recorded* graph = recorded_run(program, run);
+  if (graph == nullptr) {
     device_.begin_capture(streams_[0]);
     try {
       enqueue(program, run);
-      found = graphs_.emplace(key, device_.end_capture(streams_[0])).first;
+      graph = &graphs_.emplace(key_of(program, run), device_.end_capture(streams_[0])).first->second;
     } catch (const gpu::DeviceFailure& failure) {
       device_.abandon_capture(streams_[0]);
       enqueue(program, run);
@@ -242,7 +266,20 @@ void Executor::launch(size_t number, const Run& run) {
       return;
     }
   }
-  device_.replay(found->second, streams_[0]);
+  device_.replay(*graph, streams_[0]);
+}
+
+/// A launch that ends in an error of which the user is told leaves no step of which there is a ticket, though the GPU
+/// may have counted it.
+void Executor::launch_or_undo(size_t number, const Run& run) {
+  try {
+    launch(number, run);
+  } catch (const UserMistake&) {
+    const int64_t before = static_cast<int64_t>(next_) - 1;
+    device_.copy(streams_[0], exchange_.steps, &before, sizeof before);
+    device_.synchronize(streams_[0]);
+    throw;
+  }
 }
 
 Ticket Executor::submit(size_t number, std::span<const Argument> given, const gpu::Scalars& now, const Targets* targets,
@@ -257,34 +294,57 @@ Ticket Executor::ask(size_t number, std::span<const Argument> given, const gpu::
   collect(slot);
   const auto on_device = [](const Argument& a) { return a.on_device; };
   const bool foreign = caller.shares || std::any_of(given.begin(), given.end(), on_device);
-  const bool staged = !std::all_of(given.begin(), given.end(), on_device);
-  if (staged) device_.synchronize(staged_);  // the pinned copies of the last inputs have left
-  for (size_t i = 0; i < given.size(); ++i)
-    if (!given[i].on_device) stage(program.inputs[i], given[i]);
+  if (!std::all_of(given.begin(), given.end(), on_device)) {
+    device_.synchronize(staged_);  // the pinned copies of the last inputs have left
+    for (size_t i = 0; i < given.size(); ++i)
+      if (!given[i].on_device) stage(program.inputs[i], given[i]);
+  }
   const Run run = prepare(targets, now.hold);
   choose_addresses(program, given, run);
-  if (foreign) gpu::after_callers_work(device_, streams_[0], start_, caller.stream);
-  for (size_t i = 0; i < given.size(); ++i) {
-    const size_t input = static_cast<size_t>(program.inputs[i]);
-    device_.begin_node(streams_[0], spec_.inputs[input].name, spec_.input_touches.subspan(input, 1));
-    place_input(program.inputs[i], given[i]);
-    device_.end_nodes(streams_[0]);
-  }
-  if (staged) device_.record(staged_, streams_[0]);
   std::memcpy(part_of(slot), &now, sizeof now);
-  try {
-    launch(number, run);
-  } catch (const UserMistake&) {  // no step of which there is a ticket, though the GPU may have counted it
-    const int64_t before = static_cast<int64_t>(next_) - 1;
-    device_.copy(streams_[0], exchange_.steps, &before, sizeof before);
-    device_.synchronize(streams_[0]);
-    throw;
-  }
-  device_.record(slot.done, streams_[0]);
-  if (foreign) gpu::before_callers_work(device_, slot.done, caller.stream);
+  const bool in_place = std::ranges::all_of(program.inputs, [&](int input) { return lies_in_place(input); });
+  const gpu::Recorded* graph = foreign && in_place ? recorded_run(program, run) : nullptr;
+  std::optional<gpu::Stream> callers;
+  if (foreign) callers = device_.callers_stream(caller.stream);
+  if (graph) run_in_callers_stream(*graph, *callers, slot.done);
+  else run_in_lanes(number, given, run, callers, slot.done);
+  newest_ = {slot.done, graph};
+  if (foreign) device_.hand_over();
   slot.ticket = ++next_;
   slot.program = number;
   return slot.ticket;
+}
+
+/// A run that is nothing but a graph comes behind the caller's work, and before what follows that, where it is asked for.
+void Executor::run_in_callers_stream(const gpu::Recorded& graph, gpu::Stream callers, gpu::Event done) {
+  const bool follows = newest_.graph == &graph;  // as the runs of one graph do, whatever streams they are in
+  if (!follows && newest_.done != gpu::Event{}) device_.wait(callers, newest_.done);
+  device_.replay(graph, callers);
+  device_.record(done, callers);
+}
+
+void Executor::run_in_lanes(size_t number, std::span<const Argument> given, const Run& run,
+                            std::optional<gpu::Stream> callers, gpu::Event done) {
+  follow_newest();
+  if (callers) device_.record(start_, *callers), device_.wait(streams_[0], start_);
+  place_inputs(spec_.programs[number], given);
+  launch_or_undo(number, run);
+  device_.record(done, streams_[0]);
+  if (callers) device_.wait(*callers, done);
+}
+
+/// The graph of a run that was recorded, or null.
+const gpu::Recorded* Executor::recorded_run(const ProgramSpec& program, const Run& run) const {
+  if (!may_record(run)) return nullptr;
+  const auto found = graphs_.find(key_of(program, run));
+  return found == graphs_.end() ? nullptr : &found->second;
+}
+
+/// What the first lane is asked for comes behind the newest run, also where that is in a stream of the caller's.
+void Executor::follow_newest() {
+  if (newest_.graph == nullptr) return;
+  device_.wait(streams_[0], newest_.done);
+  newest_.graph = nullptr;
 }
 
 /// Waits for the step that has the slot, if any, and reports what it found.
@@ -315,6 +375,7 @@ std::array<std::byte, 8> Executor::wait(Ticket ticket) {
 
 void Executor::synchronize() {
   closing([&] {
+    follow_newest();
     device_.synchronize(streams_[0]);
     for (Slot& slot : slots_) collect(slot);
   });
@@ -322,6 +383,7 @@ void Executor::synchronize() {
 
 void Executor::read(int64_t offset, void* to, size_t bytes) {
   closing([&] {
+    follow_newest();
     device_.copy(streams_[0], to, arena_ + offset, bytes);
     device_.synchronize(streams_[0]);
   });
@@ -329,6 +391,7 @@ void Executor::read(int64_t offset, void* to, size_t bytes) {
 
 void Executor::write(int64_t offset, const void* from, size_t bytes) {
   closing([&] {
+    follow_newest();
     device_.copy(streams_[0], arena_ + offset, from, bytes);
     device_.synchronize(streams_[0]);
   });

@@ -3,7 +3,8 @@
 // Lanes are streams. One thread asks all of them for their nodes, in an order in which every event is recorded before
 // it is waited for; the second run of a program is recorded into a graph, and later runs replay that. What changes from
 // step to step (learning rate, step, seed) a step takes from pinned memory, where it leaves its result. Inputs lie in the
-// planned arena, or in the caller's device memory, in which case there is a graph per set of addresses.
+// planned arena, or in the caller's device memory, in which case there is a graph per set of addresses. Such a graph is
+// replayed in the caller's own stream, where nothing has to wait for anything.
 #pragma once
 
 #include <algorithm>
@@ -89,6 +90,11 @@ class Executor {
   std::array<double, 5> time_pair(size_t program, std::array<size_t, 2> tasks, std::array<int, 2> copies, int repetitions);
 
  private:
+  /// The run that was asked for last.
+  struct Newest {
+    gpu::Event done{};
+    const gpu::Recorded* graph = nullptr;  // where all of it is one, in a stream of the caller's
+  };
   /// Results of a step on their way to the host: as many steps may be under way.
   struct Slot {
     gpu::Event done{};
@@ -105,12 +111,24 @@ class Executor {
              Caller caller);
   void stage(int number, const Argument& given);
   void choose_addresses(const ProgramSpec& program, std::span<const Argument> given, const Run& run);
+  std::byte* planned_place(int input) const;
+  bool lies_in_place(int input) const;
+  template <class Work>
+  void as_input(int input, const Work& work);
+  void place_inputs(const ProgramSpec& program, std::span<const Argument> given);
   void place_input(int number, const Argument& given);
   GraphKey key_of(const ProgramSpec& program, const Run& run) const;
   template <class Body>
   auto closing(const Body& body);
   void enqueue(const ProgramSpec& program, const Run& run);
   void launch(size_t number, const Run& run);
+  void launch_or_undo(size_t number, const Run& run);
+  void run_in_callers_stream(const gpu::Recorded& graph, gpu::Stream callers, gpu::Event done);
+  void run_in_lanes(size_t number, std::span<const Argument> given, const Run& run, std::optional<gpu::Stream> callers,
+                    gpu::Event done);
+  bool may_record(const Run& run) const { return record_ && (run.apply_updates || run.lasting); }
+  const gpu::Recorded* recorded_run(const ProgramSpec& program, const Run& run) const;
+  void follow_newest();
   Run prepare(const Targets* targets, bool hold);
   Run run_in_place(const ProgramSpec& program);
   void share_launches(const ProgramSpec& program, const Run& run, int repetitions, std::vector<double>& found);
@@ -140,6 +158,7 @@ class Executor {
   std::vector<const void*> pointers_;  // by input
   std::vector<int> runs_;              // by program and what its updates do: how often it ran
   std::map<GraphKey, gpu::Recorded> graphs_;
+  Newest newest_;
   Ticket next_ = 0;
   std::mutex mutex_;
 };

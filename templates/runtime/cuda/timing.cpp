@@ -30,10 +30,10 @@ double median_ns(gpu::Stopwatch& watch, int repetitions, const Work& work, int c
 
 /// For measurements: nodes work on whatever the arena holds.
 Run Executor::run_in_place(const ProgramSpec& program) {
-  for (int input : program.inputs)
-    pointers_[static_cast<size_t>(input)] = arena_ + spec_.inputs[static_cast<size_t>(input)].offset;
+  for (int input : program.inputs) pointers_[static_cast<size_t>(input)] = planned_place(input);
   const Run run = prepare(nullptr, false);
   const gpu::Scalars none;
+  follow_newest();
   device_.copy(streams_[0], small_, &none, sizeof none);
   device_.synchronize(streams_[0]);
   return run;

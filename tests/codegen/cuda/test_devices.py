@@ -1,6 +1,5 @@
 """What can be wrong with a GPU, its libraries or its toolchain: one error each, and nothing left behind."""
 
-import ctypes
 import importlib.util
 import os
 import subprocess
@@ -10,7 +9,6 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from torch import nn
 
@@ -31,6 +29,7 @@ from planner.graph.optimizer import Optimizer
 from planner.plan.check import check
 from planner.plan.schema import Plan
 from planner.zoo import Sizes
+from tests.codegen.cuda.elsewhere import Elsewhere
 from tests.codegen.cuda.plans import asks_the_null_device, gpu, make, plan_for
 from tests.codegen.cuda.test_null_device import batch
 from tests.graphs import small_net
@@ -163,48 +162,12 @@ def test_devices_count_from_0(small_class: type[CudaExecutor]) -> None:
         small_class(device=3, null_device=True)
 
 
-class Elsewhere:
-    """An array that claims to lie in the memory of another GPU."""
-
-    def __init__(self, data: np.ndarray[Any, Any], device: int) -> None:
-        self._data, self._device = data, device
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return (2, self._device)
-
-    def __dlpack__(self, **options: Any) -> Any:
-        capsule = self._data.__dlpack__()
-        pointer = ctypes.pythonapi.PyCapsule_GetPointer
-        pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-        # DLTensor: a pointer, then the device's kind and number.
-        kind = ctypes.cast(pointer(capsule, b"dltensor") + 8, ctypes.POINTER(ctypes.c_int32))
-        kind[0], kind[1] = self.__dlpack_device__()
-        return capsule
-
-
 def test_arrays_on_another_gpu(small_class: type[CudaExecutor]) -> None:
     with small_class(null_device=True) as executor:
         images, labels = batch(executor._graph)
         with pytest.raises(UserError, match="SP1856"):
             executor.step(Elsewhere(images, 1), labels)
         assert float(executor.step(images, labels)) > 0
-
-
-def test_arrays_on_the_gpu_itself(small_class: type[CudaExecutor]) -> None:
-    """They are read behind the caller's work, where they lie; at addresses that never come back they are copied,
-    and so are those that lie otherwise than planned. The losses are those of arrays on the host."""
-    lines: list[str] = []
-    with small_class(null_device=True) as executor, small_class(null_device=True) as host:
-        images, labels = batch(executor._graph)
-        executor._native.log(executor._handle, True)
-        for number in range(8):
-            copy = images.copy() if number != 6 else np.ascontiguousarray(images[::-1])[::-1]
-            loss = float(executor.step(Elsewhere(copy, 0), Elsewhere(labels.copy(), 0)))
-            assert loss == float(host.step(images, labels)), number
-        lines = executor._native.lines(executor._handle)
-    behind = [i for i, line in enumerate(lines) if "caller" in line]
-    read = [i for i, line in enumerate(lines) if line.startswith("s0 elements") or line.endswith(" conv1")]
-    assert len(behind) == 8 and min(read) > behind[0]
 
 
 def test_wrong_shapes(small_class: type[CudaExecutor]) -> None:
