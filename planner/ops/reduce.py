@@ -133,6 +133,8 @@ class _Reduce(Op):
             Sample(ReduceAttrs(axes=(0, 2, 3)), (image,)),
             Sample(ReduceAttrs(axes=(2, 3), keepdims=True), (image,)),
             Sample(ReduceAttrs(axes=(1,)), (image,)),
+            Sample(ReduceAttrs(axes=(3,)), (image,)),
+            Sample(ReduceAttrs(axes=(2,)), (TensorType(shape=(2, 70, 9, 3), layout=Layout.CHANNELS_LAST),)),
             Sample(ReduceAttrs(axes=(0, 1)), (TensorType(shape=(4, 5)),)),
             Sample(ReduceAttrs(axes=(0, 1)), (TensorType(shape=(90, 61)),)),
             Sample(ReduceAttrs(axes=(0, 2)), (TensorType(shape=(13, 18, 40)),)),

@@ -55,9 +55,50 @@ double sum_element(const T* x, const Reduction& a, Range terms) {
   return total;
 }
 
+// The kept axis along which inputs are contiguous, if neither the last one is nor the terms are; else -1.
+inline int contiguous_axis(const Reduction& a) {
+  if (a.kept_strides[max_rank - 1] == 1 || (a.reduced_strides[max_rank - 1] == 1 && a.reduced[max_rank - 1] > 1)) return -1;
+  for (int d = max_rank - 2; d >= 0; --d)
+    if (a.kept_strides[d] == 1 && a.kept[d] > 1) return d;
+  return -1;
+}
+
+// The same as each_sum, in blocks along such an axis: outputs that lie apart, of contiguous inputs.
+template <class T, class Put>
+void each_sum_across(const T* x, const Reduction& a, int axis, Range outputs, Range terms, const Put& put) {
+  Shape outer = a.kept, inner = a.kept;  // up to the axis, and behind it
+  for (int d = 0; d < max_rank; ++d) (d <= axis ? inner : outer)[static_cast<size_t>(d)] = 1;
+  const int64_t behind = count_elements(inner), along = a.kept[static_cast<size_t>(axis)];
+  const int64_t stride = a.kept_strides[max_rank - 1];
+  constexpr int64_t most = 512;
+  double total[most];
+  const auto block = [&](Range rows, Range columns) {
+    for (int64_t row = rows.begin; row < rows.end;) {
+      const int64_t width = std::min({most, along - row % along, rows.end - row});
+      const T* xr = x + element_offset(outer, a.kept_strides, row);
+      visit_row_runs<1>(inner, {a.kept_strides}, columns,
+                        [&](const RowCursor<1>& cursor, int64_t first, int64_t column, int64_t length) {
+        for (int64_t c = 0; c < length; ++c) {
+          std::fill_n(total, width, 0.0);
+          sum_columns(xr + cursor.offset(0) + (column + c) * stride, a, terms, width, total);
+          for (int64_t k = 0; k < width; ++k) put((row + k) * behind + first + c, total[k]);
+        }
+      });
+      row += width;
+    }
+  };
+  const int64_t first = outputs.begin / behind, last = outputs.end / behind;
+  const int64_t before = outputs.begin % behind, after = outputs.end % behind;
+  if (first == last) return block({first, first + 1}, {before, after});
+  if (before > 0) block({first, first + 1}, {before, behind});
+  block({first + (before > 0), last}, {0, behind});
+  if (after > 0) block({last, last + 1}, {0, after});
+}
+
 // put(output, sum of some terms) for a range of the output's elements.
 template <class T, class Put>
 void each_sum(const T* x, const Reduction& a, Range outputs, Range terms, const Put& put) {
+  if (const int axis = contiguous_axis(a); axis >= 0) return each_sum_across(x, a, axis, outputs, terms, put);
   const int64_t stride = a.kept_strides[max_rank - 1];
   const bool columns = stride == 1 && a.kept[max_rank - 1] > 1;
   visit_row_runs<1>(a.kept, {a.kept_strides}, outputs,

@@ -23,6 +23,13 @@ constexpr int64_t count_elements(const Shape& shape) {
   return n;
 }
 
+// Where the element of that number lies, counted in row-major order.
+inline int64_t element_offset(const Shape& shape, const Strides& strides, int64_t number) {
+  int64_t offset = 0;
+  for (int d = max_rank - 1; d >= 0; number /= shape[d--]) offset += number % shape[d] * strides[d];
+  return offset;
+}
+
 // Position over all dimensions but the last, with the element offset of each operand.
 template <int operands>
 class RowCursor {

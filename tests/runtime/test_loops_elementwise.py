@@ -292,29 +292,25 @@ def test_what_division_leaves_of_special_numbers(lib, kind):
 
 @pytest.mark.parametrize("slices", SLICES)
 @pytest.mark.parametrize("axes", [(0,), (1,), (2,), (3,), (0, 1, 2), (1, 2), (2, 3), (0, 3), (0, 1, 2, 3)])
-@pytest.mark.parametrize("shape", [(5, 6, 7, 70), (2, 300, 3, 4)])
-def test_reduce(lib, axes, shape, slices):
-    x = (np.random.default_rng(0).random(shape)).astype(np.float32)
+@pytest.mark.parametrize("shape", [(5, 6, 7, 70), (2, 300, 3, 4), (2, 530, 3, 5)])
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 3, 1), (3, 0, 2, 1)])
+def test_reduce(lib, axes, shape, order, slices):
+    """In any order of the dimensions in memory. Slices change no bits."""
+    memory = np.random.default_rng().random([shape[d] for d in order], np.float32)
+    x = memory.transpose(np.argsort(order))
     strides, kept = strides_of(x), [d for d in range(4) if d not in axes]
     pick = lambda dims, values, fill: six([values[d] for d in dims], fill)
     n = math.prod(shape[d] for d in kept)
-    count = x.size // n
-    y = poisoned(n)
-    run_slices(
-        slices,
-        lambda s: lib(
-            "reduce",
-            x,
-            pick(kept, shape, 1),
-            pick(kept, strides, 0),
-            pick(axes, shape, 1),
-            pick(axes, strides, 0),
-            1.0 / count,
-            y,
-            *cut(n, slices, s),
-        ),
-    )
+    extents = pick(kept, shape, 1), pick(kept, strides, 0), pick(axes, shape, 1), pick(axes, strides, 0)
+
+    def means(slices):
+        y = poisoned(n)
+        run_slices(slices, lambda s: lib("reduce", memory, *extents, n / x.size, y, *cut(n, slices, s)))
+        return y
+
+    y = means(slices)
     assert_close(y, x.astype(np.float64).mean(axes), 2e-7)
+    assert np.array_equal(y, means(1))
 
 
 def bits(dtype, *shape) -> np.ndarray:
