@@ -24,6 +24,7 @@ HEADERS = {
     "conv": ("convolution.hpp",),
     "copy": ("copy.hpp",),
     "ctc": ("ctc.hpp",),
+    "distances": ("distances.hpp",),
     "dropout": ("dropout.hpp",),
     "elementwise": ("activations.hpp", "binary.hpp"),
     "embedding": ("embedding.hpp",),

@@ -27,6 +27,7 @@ KERNELS: tuple[Group, ...] = (
     ("attention.cu",),
     ("indexed.cu",),
     ("ctc.cu",),
+    ("distances.cu",),
     ("grouped.cu",),
     ("lrn.cu",),
     ("matrices.cu",),

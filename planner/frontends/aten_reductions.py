@@ -3,6 +3,8 @@
 from math import inf, prod
 from typing import Any
 
+import numpy as np
+
 from planner.frontends.aten import Context, lowers, require
 from planner.frontends.aten_order import evenly
 from planner.frontends.aten_picks import pick
@@ -58,8 +60,22 @@ def _var_mean(c: Context, x: str, axes: Any = None, correction: Any = None, keep
 def _cdist(c: Context, a: Any, b: Any, order: float, mode: Any) -> str:
     """Distances of all rows of a from all rows of b."""
     a, b = c.val(a), c.val(b)
+    if order == 2:
+        return c.root(_squared_distances(c, a, b))
     apart = c.op("sub", c.unsqueeze(a, c.rank(a) - 1), c.unsqueeze(b, c.rank(b) - 2))
     return _norm(c, apart, order, [-1], False, None)
+
+
+def _squared_distances(c: Context, a: str, b: str) -> str:
+    """Of stacks, where one matrix meets all of a stack, that is one matrix."""
+    (n, features), m = c.shape(a)[-2:], c.shape(b)[-2]
+    batch = np.broadcast_shapes(c.shape(a)[:-2], c.shape(b)[:-2])
+    if prod(c.shape(b)[:-2]) == 1:
+        found = c.op("distances", c.reshape(a, (-1, features)), c.reshape(b, (m, features)))
+    else:
+        sides = (c.expand(x, (*batch, *c.shape(x)[-2:])) for x in (a, b))
+        found = c.op("distances", *(c.reshape(x, (prod(batch), *c.shape(x)[-2:])) for x in sides))
+    return c.reshape(found, (*batch, n, m))
 
 
 @lowers("_pdist_forward")

@@ -17,6 +17,7 @@ from planner.errors import InternalError, UserError
 from planner.graph.attention import join_attention
 from planner.graph.chains import join
 from planner.graph.differentiate import append_backward, changing_with, trainable_parameters
+from planner.graph.distances import join_distances
 from planner.graph.fuse import fuse as fuse_nodes
 from planner.graph.messages import join_messages
 from planner.graph.model import (
@@ -242,8 +243,9 @@ class GraphBuilder:
         parameters: what this loss trains; None: every parameter that no other objective trains.
         fuse: merge slices into splits (graph/parts.py), batch norm with the relu and the addition behind it
         (graph/fuse.py), spelled-out attention (graph/attention.py), which reads repeated keys and values once
-        (graph/shared_heads.py), messages along edges with the sums that they end in (graph/messages.py), and
-        element-wise nodes into chains (graph/chains.py); compute only what is read (graph/narrow.py).
+        (graph/shared_heads.py), messages along edges with the sums that they end in (graph/messages.py), distances
+        of rows (graph/distances.py), and element-wise nodes into chains (graph/chains.py); compute only what is read
+        (graph/narrow.py).
         keep: values that stay values of the graph: what makes them is not fused with what reads them.
         gradients_of: inputs whose gradients are outputs of the step, behind the losses.
         clip_norm: what the norm of all gradients of a loss is scaled down to where it is larger (SP1023: not a number
@@ -340,6 +342,7 @@ class GraphBuilder:
         nodes = fuse_nodes(split_slices(nodes, self.values, wanted, changing), self.values, wanted)
         joined = join_attention(nodes, self.values, wanted, changing, self.causal)
         joined = join_messages(share_heads(joined, self.values), self.values, wanted)
+        joined = join_distances(joined, self.values, wanted)
         joined = narrow(joined, self.values, wanted, self.unique)
         return join(joined, self.values, wanted, "forward")
 

@@ -159,11 +159,16 @@ def sent(b: GraphBuilder, x: str) -> str:
 
 
 def ordered(b: GraphBuilder, x: str) -> str:
-    """x (N, WIDTH) summed up along its rows, and one row of a table, which one is drawn."""
+    """x (N, WIDTH) summed up along its rows, rows of a table that are near, and one of which is drawn which."""
     (found,) = b.op("cumsum", [x], CumsumAttrs(axis=1), name="so_far")
     (drawn,) = b.op("random", [], RandomAttrs(distribution="uniform", shape=(5,)), name="scores")
     (best,) = b.op("argsort", [drawn], ArgsortAttrs(count=1, descending=True), name="best")
     rows = b.parameter("rows", (5, WIDTH), Init(kind="uniform", value=0.5))
+    (apart,) = b.op("distances", [x, rows], name="apart")
+    (close,) = b.op("scale", [apart], ScalarAttrs(value=-1 / WIDTH), name="close")
+    (near,) = b.op("softmax", [close], name="near")
+    (nearest,) = b.op("matmul", [near, rows], MatmulAttrs(), name="nearest")
+    x = layers.add(b, x, nearest, name="with_nearest")
     (row,) = b.op("embedding", [rows, best], EmbeddingAttrs(), name="best_row")
     (found,) = b.op("scale", [found], ScalarAttrs(value=1 / WIDTH), name="part_so_far")
     return layers.add(b, layers.add(b, x, row, name="with_best"), found, name="with_sums")

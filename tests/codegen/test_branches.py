@@ -87,7 +87,7 @@ SMOOTH = {
     ),
     *("softmax", "sqrt", "square", "sub", "sum_to", "tanh", "trigamma"),
     *("cholesky", "inverse", "log_determinant"),
-    *("cast", "ctc_loss", "cumsum", "embedding_backward"),
+    *("cast", "ctc_loss", "cumsum", "distances", "embedding_backward"),
     *("grouped_matmul", "grouped_outer", "gru_cell", "interpolate", "sddmm", "spmm", "where"),
 }
 

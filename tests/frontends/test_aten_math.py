@@ -65,6 +65,38 @@ def test_function(name: str) -> None:
     agree(Function(FUNCTIONS[name]), torch.randn(4, 5))
 
 
+class OfRows(nn.Module):
+    """The mean of a function of (8, 3) rows and (6, 3) others."""
+
+    def __init__(self, function: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.first, self.second, self.function = nn.Linear(5, 3), nn.Linear(4, 3), function
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        found = self.function(self.first(x), self.second(y))
+        return (found * torch.arange(found.numel()).view(found.shape).cos()).mean()
+
+
+DISTANCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "rows": torch.cdist,
+    "by products": lambda a, b: torch.cdist(a, b, compute_mode="use_mm_for_euclid_dist"),
+    "of one matrix": lambda a, b: torch.cdist(a, a) + b.sum(),  # from themselves: 0, with the gradient 0
+    "stacks": lambda a, b: torch.cdist(a.view(2, 4, 3), b.view(2, 3, 3)),
+    "a stack and a matrix": lambda a, b: torch.cdist(a.view(2, 4, 3), b),
+    "a stack and one matrix": lambda a, b: torch.cdist(a.view(2, 1, 4, 3), b[None, None]),
+    "a matrix and a stack": lambda a, b: torch.cdist(a, b.view(2, 3, 3)),
+    "all stacks": lambda a, b: torch.cdist(a.view(2, 1, 4, 3), b.view(1, 2, 3, 3)),
+    "sums of sizes": lambda a, b: torch.cdist(a, b, p=1.0),
+    "largest sizes": lambda a, b: torch.cdist(a, b, p=inf),
+    "cubes": lambda a, b: torch.cdist(a, b, p=3.0),
+}
+
+
+@pytest.mark.parametrize("name", DISTANCES)
+def test_distances(name: str) -> None:
+    agree(OfRows(DISTANCES[name]), (torch.randn(8, 5), torch.randn(6, 4)), loss=None)
+
+
 class Of(nn.Module):
     """A function of a number and a row that are parameters."""
 

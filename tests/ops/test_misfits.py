@@ -10,6 +10,7 @@ from planner.ops.concat import ConcatAttrs
 from planner.ops.conv import ConvAttrs
 from planner.ops.conv3d import Conv3dAttrs, Conv3dTransposeAttrs
 from planner.ops.copy import ExpandAttrs, PermuteAttrs, SliceAttrs
+from planner.ops.distances import DistancesBackwardAttrs
 from planner.ops.dropout import DropoutAttrs
 from planner.ops.entries import SortEntriesAttrs
 from planner.ops.group_norm import GroupNormAttrs
@@ -88,6 +89,11 @@ CASES = {
     "cross_entropy": ("cross_entropy", [(4, 5), (4,)], None),
     "smoothing": ("cross_entropy", [(4, 5), "labels"], ClassLossAttrs(label_smoothing=2.0)),
     "mse": ("mse_loss", [(4, 5), (4, 1)], None),
+    "distances features": ("distances", [(4, 5), (4, 6)], None),
+    "distances stacks": ("distances", [(2, 4, 5), (3, 4, 5)], None),
+    "distances rank": ("distances", [(5,), (4, 5)], None),
+    "distances_backward": ("distances_backward", [(4, 3), (4, 5), (4, 5)], DistancesBackwardAttrs()),
+    "distances_backward turned": ("distances_backward", [(4, 3), (4, 5), (3, 5)], DistancesBackwardAttrs(turned=True)),
     "embedding": ("embedding", [(4, 5), (3,)], None),
     "spmm matrix": ("spmm", [(4, 5, 1), "labels", "labels"], SpmmAttrs(rows=3)),
     "spmm entries": ("spmm", [(4, 5), "labels", "more labels"], SpmmAttrs(rows=3)),

@@ -11,6 +11,7 @@
 #include "bfloat16.hpp"
 #include "binary.hpp"
 #include "ctc.hpp"
+#include "distances.hpp"
 #include "fusion.hpp"
 #include "grouped.hpp"
 #include "interpolation_axis.hpp"
@@ -338,6 +339,11 @@ void ctc_loss(Queue queue, const ctc::Batch& batch, int64_t sequences, float* lo
 /// `room`: two rows of states for every sequence.
 void ctc_loss_backward(Queue queue, const ctc::Batch& batch, int64_t sequences, const float* dloss, const float* forward,
                        float* dx, float* room);
+
+// -- distances.cu: as runtime/distances.hpp --------------------------------------------------------------------------------
+void squared_distances(Queue queue, const Distances& sizes, const float* a, const float* b, float* y);
+void squared_distances_backward(Queue queue, const Distances& sizes, const float* dy, const float* x, const float* other,
+                                bool turned, float* dx);
 
 // -- matrices.cu: as runtime/matrices.hpp; `room` for all of them ------------------------------------------------------------
 void inverses(Queue queue, const float* x, float* y, double* room, int64_t n, int64_t matrices);
