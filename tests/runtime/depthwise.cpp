@@ -1,4 +1,5 @@
 // Depthwise convolutions, whole ones and in slices, without the library.
+#include "onednn/depthwise_few.hpp"
 #include "onednn/depthwise_gradient.hpp"
 #include "onednn/depthwise_map.hpp"
 
@@ -27,6 +28,19 @@ extern "C" void depthwise_map(const int64_t* shape, int64_t slices, int64_t turn
   for (int slice = 0; slice < slices; ++slice) map.run(split(s.n, slices, slice), from, packed.data(), bias, to, nullptr);
 }
 
+/// The same of fewer channels than a vector has lanes.
+extern "C" void depthwise_few(const int64_t* shape, int64_t slices, int64_t turned, const float* from, const float* weights,
+                              const float* bias, float* to) {
+  const ConvShape s = shape_of(shape);
+  const depthwise::FewMap map(s, turned != 0);
+  Space packed = space(map.packed_bytes()), scratch = space(map.scratch_bytes({}));
+  for (int slice = 0; slice < slices; ++slice) map.pack(slice, int(slices), {}, weights, packed.data());
+  for (int slice = 0; slice < slices; ++slice)
+    map.run(split(s.n, slices, slice), from, packed.data(), bias, to, scratch.data());
+}
+
+extern "C" int64_t fits_few(const int64_t* shape) { return depthwise::fits_few(shape_of(shape)); }
+
 extern "C" void depthwise_gradient(const int64_t* shape, int64_t slices, const float* x, const float* dy, float* dw) {
   const ConvShape s = shape_of(shape);
   const depthwise::Gradient<float> gradient(s);
@@ -54,6 +68,16 @@ int main() {
         depthwise_map(shape, 2, 1, y.data(), w.data(), nullptr, x.data());
         depthwise_gradient(shape, 2, x.data(), y.data(), w.data());
       }
+  for (int64_t channels = 1; channels < 16; ++channels)
+    for (int64_t size = 2; size < 20; ++size) {
+      const int64_t kernel = 2 + size % 9, dilation = 1 + size % 2, reach = (kernel - 1) * dilation + 1, pad = size % reach;
+      const int64_t out = size + 2 * pad - reach + 1, n = 2;
+      if (out < 1) continue;
+      const int64_t shape[] = {n, channels, size, size, out, out, kernel, kernel, 1, 1, pad, pad, dilation, dilation};
+      std::vector<float> x(n * size * size * channels), y(n * out * out * channels), w(channels * kernel * kernel);
+      depthwise_few(shape, 2, 0, x.data(), w.data(), nullptr, y.data());
+      depthwise_few(shape, 2, 1, y.data(), w.data(), nullptr, x.data());
+    }
   std::puts("clean");
 }
 #endif

@@ -1,6 +1,7 @@
 """Depthwise convolutions against PyTorch in float64, as compiled for processors with and without AVX-512, and what they
 touch."""
 
+import ctypes
 import subprocess
 from pathlib import Path
 
@@ -35,9 +36,43 @@ def draw(seed: int) -> tuple[np.random.Generator, np.ndarray]:
             return numbers, np.array([n, channels, *size, *out, *kernel, *strides, *padding, *dilation], np.int64)
 
 
+def draw_few(seed: int) -> tuple[np.random.Generator, np.ndarray]:
+    """Fewer channels than a vector has lanes, kernels of all sizes, no strides."""
+    numbers = np.random.default_rng(seed)
+    while True:
+        kernel, dilation = numbers.integers(1, 12, size=2), numbers.integers(1, 4, size=2)
+        reach = (kernel - 1) * dilation + 1
+        padding, size = numbers.integers(0, reach), numbers.integers(1, 40, size=2)
+        out = size + 2 * padding - reach + 1
+        if (out >= 1).all() and kernel.prod() > 1:
+            n, channels = numbers.integers(1, 5), 1 + seed % 15
+            return numbers, np.array([n, channels, *size, *out, *kernel, 1, 1, *padding, *dilation], np.int64)
+
+
 def error(found: np.ndarray, truth: torch.Tensor) -> float:
     wanted = truth.detach().numpy()
     return float(np.linalg.norm(found - wanted) / max(1e-3, np.linalg.norm(wanted)))
+
+
+@pytest.mark.parametrize("seed", range(45))
+def test_few_channels_match_float64_in_any_slices(library: Library, seed: int) -> None:
+    numbers, shape = draw_few(seed)
+    n, c, ih, iw, oh, ow, kh, kw, *rest = (int(e) for e in shape)
+    x, dy = (numbers.standard_normal(s).astype(np.float32) for s in ((n, ih, iw, c), (n, oh, ow, c)))
+    weights, bias = (numbers.standard_normal(s).astype(np.float32) for s in ((c, 1, kh, kw), (c,)))
+    xs, ws, bs = (torch.tensor(a, dtype=torch.float64, requires_grad=True) for a in (x, weights, bias))
+    options = {"padding": rest[2:4], "dilation": rest[4:], "groups": c}
+    truth = torch.nn.functional.conv2d(xs.permute(0, 3, 1, 2), ws, bs, **options).permute(0, 2, 3, 1)
+    truth.backward(torch.tensor(dy, dtype=torch.float64))
+    assert library("fits_few", shape, result=ctypes.c_int64) == 1 and xs.grad is not None
+    bits = set()
+    for slices in range(1, n + 1):
+        y, dx = (np.full(s, np.nan, np.float32) for s in (dy.shape, x.shape))
+        library("depthwise_few", shape, slices, False, x, weights, bias, y)
+        library("depthwise_few", shape, slices, True, dy, weights, None, dx)
+        assert max(error(y, truth), error(dx, xs.grad)) < 1e-6
+        bits.add((y.tobytes(), dx.tobytes()))
+    assert len(bits) == 1
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -51,10 +51,11 @@ std::unique_ptr<const ConvGradient> winograd_gradient(const ConvShape& shape, Sl
 /// Whether a convolution may be computed so.
 bool runs_as_winograd(const ConvShape& shape, Slicing slicing);
 
-/// The same by depthwise_map.hpp and depthwise_gradient.hpp.
+/// The same by depthwise_map.hpp, depthwise_few.hpp and depthwise_gradient.hpp.
 std::unique_ptr<const ConvMap> depthwise_map(const ConvShape& shape, Slicing slicing, Stored stored, bool turned);
 std::unique_ptr<const ConvGradient> depthwise_gradient(const ConvShape& shape, Slicing slicing, Stored stored);
 bool runs_as_depthwise(const ConvShape& shape, Slicing slicing);
+bool gradient_runs_as_depthwise(const ConvShape& shape, Slicing slicing);
 
 /// By pointwise.hpp.
 std::unique_ptr<const ConvMap> pointwise_map(const ConvShape& shape, Slicing slicing, Stored stored, bool turned);

@@ -307,7 +307,7 @@ std::vector<std::string> backward_weights_implementations(const ConvShape& shape
     list_implementations(gathered_product(shape, pixels, some.oc).describe(), std::string(kGatherPrefix) + "/", names);
   keep_makeable(names, [&](std::string_view name) { GradientByLibrary(shape, slicing, name, {}); });
   if (runs_as_winograd(shape, slicing)) names.emplace_back(kWinograd);
-  if (runs_as_depthwise(shape, slicing)) names.emplace_back(kDepthwise);
+  if (gradient_runs_as_depthwise(shape, slicing)) names.emplace_back(kDepthwise);
   if (gradient_runs_as_pointwise(shape, slicing)) names.emplace_back(kPointwise);
   return names;
 }
