@@ -1,5 +1,6 @@
 """ATen's operators that order or accumulate along an axis: extremes, sorting, running sums."""
 
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -8,7 +9,9 @@ from planner.frontends.aten_picks import gather, read
 from planner.ops.order import ArgsortAttrs, CumsumAttrs
 
 _MOST_FACTORS = 64
-"""Of a running product, which goes step by step."""
+"""Of a running product that goes step by step; longer ones meet those twice as far before them in every round."""
+_LARGEST = 3.4028234663852886e38
+"""What is larger is infinite."""
 
 
 # -- extremes --------------------------------------------------------------------------------------------------
@@ -171,8 +174,10 @@ def _masked_scatter(c: Context, x: Any, mask: Any, source: Any) -> str:
 
 @lowers("cumprod")
 def _cumprod(c: Context, x: str, axis: int, *_: Any) -> str:
+    axis %= c.rank(x)
     extent = c.shape(x)[axis]
-    require(extent <= _MOST_FACTORS, f"more than {_MOST_FACTORS} factors")
+    if extent > _MOST_FACTORS:
+        return _so_far(c, x, axis, lambda before, own: c.op("mul", before, own))
     found = [c.slice(x, axis, 0, 1)]
     for i in range(1, extent):
         found.append(c.op("mul", found[-1], c.slice(x, axis, i, i + 1)))
@@ -212,16 +217,29 @@ def _doubling(extent: int) -> list[int]:
     return [1 << i for i in range((extent - 1).bit_length())]
 
 
-@lowers("logcumsumexp")
-def _logcumsumexp(c: Context, x: str, axis: int) -> str:
-    axis %= c.rank(x)
+def _so_far(c: Context, x: str, axis: int, join: Callable[[str, str], str]) -> str:
+    """What every element and those before it are joined to."""
     extent = c.shape(x)[axis]
     for apart in _doubling(extent):
         first, own = c.slice(x, axis, 0, apart), c.slice(x, axis, apart, extent)
-        before = c.slice(x, axis, 0, extent - apart)
-        both = c.stack([own, before], c.rank(x))
-        x = c.concat([first, logsumexp(c, both, -1)], axis)
+        x = c.concat([first, join(c.slice(x, axis, 0, extent - apart), own)], axis)
     return x
+
+
+@lowers("logcumsumexp")
+def _logcumsumexp(c: Context, x: str, axis: int) -> str:
+    def join(before: str, own: str) -> str:
+        largest = _taken_off(c, c.op("maximum", before, own))
+        parts = (c.op("exp", c.op("sub", part, largest)) for part in (before, own))
+        return c.op("add", c.op("log", c.op("add", *parts)), largest)
+
+    return _so_far(c, x, axis % c.rank(x), join)
+
+
+def _taken_off(c: Context, largest: str) -> str:
+    """What is taken off exponents: their largest, which has no gradient of its own; nothing where that is infinite."""
+    fixed = c.op("detach", largest)
+    return c.where(c.compare("gt", c.op("abs", fixed), _LARGEST), c.fill((), 0.0), fixed)
 
 
 @lowers("prod")
@@ -240,12 +258,12 @@ def _prod(c: Context, x: str, *rest: Any) -> str:
 
 @lowers("logsumexp")
 def logsumexp(c: Context, x: str, axes: Any, keepdim: bool = False) -> str:
-    """log(sum(exp(x - m))) + m with the largest element m, which has no gradient of its own."""
+    """log(sum(exp(x - m))) + m with the largest element m."""
     axes = [axes] if isinstance(axes, int) else list(axes)
     best = x
     for axis in axes:
         best = c.maximum_over(best, axis)
-    fixed = c.op("detach", best)
-    total = c.reduce("reduce_sum", c.op("exp", c.op("sub", x, fixed)), axes, True)
-    y = c.op("add", c.op("log", total), fixed)
+    largest = _taken_off(c, best)
+    total = c.reduce("reduce_sum", c.op("exp", c.op("sub", x, largest)), axes, True)
+    y = c.op("add", c.op("log", total), largest)
     return y if keepdim else c.squeeze(y, axes)
