@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from planner.graph.joining import with_joined
 from planner.graph.model import Attrs, Node, Role, TensorType, Value
 from planner.ops.attention import AttentionAttrs, AttentionForward
 from planner.ops.attention_mask import AttentionMaskBackward
@@ -59,14 +60,7 @@ def join_attention(
     a gradient. `causal`: constant masks that ops/heads.py calls so. Adds what the backward pass reads of it to
     `values`."""
     finder = _Finder(nodes, values, wanted, changing, causal)
-    gone: set[str] = set()
-    joined: dict[str, list[Node]] = {}
-    for last in nodes:
-        found = finder.attention(last)
-        if found is not None:
-            gone |= {n.id for n in found.members}
-            joined[last.id] = _joined(last, found, values)
-    return [n for node in nodes if node.id not in gone for n in joined.get(node.id, [node])]
+    return with_joined(nodes, finder.attention, lambda last, found: _joined(last, found, values))
 
 
 def _joined(last: Node, found: _Found, values: MutableMapping[str, Value]) -> list[Node]:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from math import prod
 from typing import NamedTuple
 
+from planner.graph.joining import with_joined
 from planner.graph.model import Attrs, DType, Layout, Node, Role, TensorType, Value
 from planner.ops.reduce import ReduceAttrs
 from planner.ops.scalar import ScalarAttrs
@@ -29,14 +30,7 @@ def join_distances(nodes: Sequence[Node], values: MutableMapping[str, Value], wa
     """The forward nodes with distances between rows as one node each. `wanted`: values that must stay. Adds views to
     `values`."""
     finder = _Finder(nodes, values, wanted)
-    gone: set[str] = set()
-    joined: dict[str, list[Node]] = {}
-    for last in nodes:
-        found = finder.distances(last)
-        if found is not None:
-            gone |= {n.id for n in found.members}
-            joined[last.id] = _joined(last, found, values)
-    return [n for node in nodes if node.id not in gone for n in joined.get(node.id, [node])]
+    return with_joined(nodes, finder.distances, lambda last, found: _joined(last, found, values))
 
 
 class _Finder:

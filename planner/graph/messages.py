@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from math import prod
 from typing import NamedTuple
 
+from planner.graph.joining import with_joined
 from planner.graph.model import Node, Role, TensorType, Value
 from planner.ops.embedding import EmbeddingAttrs, EmbeddingGradAttrs
 from planner.ops.reduce import ReduceAttrs
@@ -52,14 +53,7 @@ def join_messages(nodes: Sequence[Node], values: MutableMapping[str, Value], wan
             readers[value] = readers.get(value, 0) + 1
     own = {v: n for n in nodes for v in n.outputs if readers.get(v) == 1 and v not in wanted}
     finder = _Finder(values, own)
-    gone: set[str] = set()
-    joined: dict[str, list[Node]] = {}
-    for last in nodes:
-        found = finder.sum(last) or finder.dots(last)
-        if found is not None:
-            gone |= {n.id for n in found.members}
-            joined[last.id] = _joined(last, found, values)
-    return [n for node in nodes if node.id not in gone for n in joined.get(node.id, [node])]
+    return with_joined(nodes, lambda last: finder.sum(last) or finder.dots(last), lambda last, found: _joined(last, found, values))
 
 
 class _Finder:
