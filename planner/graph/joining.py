@@ -18,7 +18,7 @@ Found = TypeVar("Found", bound=Joinable)
 def with_joined(
     nodes: Sequence[Node], find: Callable[[Node], Found | None], made: Callable[[Node, Found], list[Node]]
 ) -> list[Node]:
-    """The nodes with what is made of each that `find` knows for a last one, and without the members of what it found."""
+    """The nodes with what is made of those for which `find` knows something, and without the members of that."""
     gone: set[str] = set()
     joined: dict[str, list[Node]] = {}
     for last in nodes:

@@ -53,13 +53,17 @@ def join_messages(nodes: Sequence[Node], values: MutableMapping[str, Value], wan
             readers[value] = readers.get(value, 0) + 1
     own = {v: n for n in nodes for v in n.outputs if readers.get(v) == 1 and v not in wanted}
     finder = _Finder(values, own)
-    return with_joined(nodes, lambda last: finder.sum(last) or finder.dots(last), lambda last, found: _joined(last, found, values))
+    return with_joined(nodes, finder.product, lambda last, found: _joined(last, found, values))
 
 
 class _Finder:
     def __init__(self, values: Mapping[str, Value], own: Mapping[str, Node]) -> None:
         self._values, self._own = values, own
         """`own`: who made a value that nobody else reads."""
+
+    def product(self, last: Node) -> _Product | None:
+        """What the node ends, if that is a product of a sparse matrix."""
+        return self.sum(last) or self.dots(last)
 
     def sum(self, last: Node) -> _Product | None:
         """What the node adds up, if these are rows of other nodes."""
