@@ -257,7 +257,7 @@ def _prod(c: Context, x: str, *rest: Any) -> str:
 
 
 @lowers("logsumexp")
-def logsumexp(c: Context, x: str, axes: Any, keepdim: bool = False) -> str:
+def _logsumexp(c: Context, x: str, axes: Any, keepdim: bool = False) -> str:
     """log(sum(exp(x - m))) + m with the largest element m."""
     axes = [axes] if isinstance(axes, int) else list(axes)
     best = x

@@ -23,16 +23,6 @@ void each_matrix(int64_t rows_of_each, Range rows, const F& f) {
   }
 }
 
-/// f(constant, i) for every tile of up to `most` rows that begins at row i.
-template <int most, class F>
-void each_tile(Range rows, const F& f) {
-  int64_t i = rows.begin;
-  for (; i + most <= rows.end; i += most) f(std::integral_constant<int, most>(), i);
-  [&]<int... left>(std::integer_sequence<int, left...>) {
-    ((rows.end - i == left + 1 ? f(std::integral_constant<int, left + 1>(), i) : void()), ...);
-  }(std::make_integer_sequence<int, most - 1>());
-}
-
 /// Some rows of y, for the rows of b in a panel. `a` and y begin at the first row.
 template <int rows, int vectors>
 void distance_tile(const float* a, const float* panel, int64_t features, float* y, int64_t y_step, int64_t columns) {
@@ -136,8 +126,8 @@ void squared_distances(const Distances& d, const float* a, const float* b, float
       };
       switch (padded(columns.size()) / kVector) {
         case 1: return by(std::integral_constant<int, 1>());
-        case 2: return by(std::integral_constant<int, std::min<int>(2, kMostVectors)>());
-        case 3: return by(std::integral_constant<int, std::min<int>(3, kMostVectors)>());
+        case 2: return by(std::integral_constant<int, 2>());
+        case 3: return by(std::integral_constant<int, 3>());
         default: return by(std::integral_constant<int, kMostVectors>());
       }
     });

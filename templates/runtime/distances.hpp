@@ -1,7 +1,7 @@
 // Squared distances of the rows of one matrix from those of another, and their gradients (planner/ops/distances.py).
 //
 // Differences are squared in registers, feature by feature. Sums are of floats, of at most 512 terms in a row, which are
-// then added up; their order depends on neither slices nor the other matrix's rows.
+// then added up; their order does not depend on slices.
 #pragma once
 
 #include <algorithm>

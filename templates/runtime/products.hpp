@@ -9,6 +9,7 @@
 #include <cstring>
 #include <limits>
 #include <type_traits>
+#include <utility>
 #if defined(__AVX512BF16__)
 #include <immintrin.h>
 #endif
@@ -92,6 +93,16 @@ struct Panels {
   int64_t rows;
 };
 
+/// f(constant, i) for every tile of up to `most` rows that begins at row i.
+template <int most, class F>
+void each_tile(Range rows, const F& f) {
+  int64_t i = rows.begin;
+  for (; i + most <= rows.end; i += most) f(std::integral_constant<int, most>(), i);
+  [&]<int... left>(std::integer_sequence<int, left...>) {
+    ((rows.end - i == left + 1 ? f(std::integral_constant<int, left + 1>(), i) : void()), ...);
+  }(std::make_integer_sequence<int, most - 1>());
+}
+
 /// c = a b for some rows and one panel of b, summed over its rows in `depth`; c's rows are `c_step` floats apart. `adds`:
 /// to what is there.
 template <int rows, int vectors, class A, class Word>
@@ -119,19 +130,9 @@ void multiply_tile(const A& a, const Word* b, Range depth, float* c, int64_t c_s
 
 template <int vectors, class A, class Word>
 void multiply_panel(int64_t rows, const A& a, const Word* b, Range depth, float* c, int64_t c_step, bool adds) {
-  const auto tile = [&]<int count>(std::integral_constant<int, count>, int64_t row) {
+  each_tile<kRows>({0, rows}, [&]<int count>(std::integral_constant<int, count>, int64_t row) {
     multiply_tile<count, vectors>(a.from(row), b, depth, c + row * c_step, c_step, adds);
-  };
-  int64_t row = 0;
-  for (; row + kRows <= rows; row += kRows) tile(std::integral_constant<int, kRows>(), row);
-  switch (rows - row) {
-    case 1: return tile(std::integral_constant<int, 1>(), row);
-    case 2: return tile(std::integral_constant<int, 2>(), row);
-    case 3: return tile(std::integral_constant<int, 3>(), row);
-    case 4: return tile(std::integral_constant<int, 4>(), row);
-    case 5: return tile(std::integral_constant<int, 5>(), row);
-    default: return;
-  }
+  });
 }
 
 /// c (rows x columns) = a b, summed over `depth`. Columns are a multiple of kVector, and end where a panel does. Sums of

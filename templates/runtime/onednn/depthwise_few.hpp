@@ -89,16 +89,10 @@ class FewMap {
         std::copy_n(part, std::min(kVector, numbers - place), to + place);
       }
     };
-    for (int64_t phase = 0; phase < std::min(apart, vectors); ++phase) {
-      int64_t v = phase;
-      for (int64_t left = (vectors - phase + apart - 1) / apart; left > 0;) {
-        const int64_t some = std::min<int64_t>(left, kLines);
-        [&]<int... before>(std::integer_sequence<int, before...>) {
-          ((some == before + 1 ? compute(std::integral_constant<int, before + 1>(), v) : void()), ...);
-        }(std::make_integer_sequence<int, kLines>());
-        v += some * apart, left -= some;
-      }
-    }
+    for (int64_t phase = 0; phase < std::min(apart, vectors); ++phase)
+      products::each_tile<kLines>({0, (vectors - phase + apart - 1) / apart}, [&](auto count, int64_t i) {
+        compute(count, phase + i * apart);
+      });
   }
 
   int64_t channels_, kernel_h_, kernel_w_, source_h_, source_w_, result_h_, result_w_, pad_h_, pad_w_, dilation_h_, dilation_w_,
