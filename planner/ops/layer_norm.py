@@ -129,6 +129,7 @@ class LayerNorm(_LayerNorm):
             case((6, 10), shift=False),
             case((4, 1, 9), scale=False, shift=False),
             case((3, 600), scale=False),
+            case((5, 4100)),
         )
 
 

@@ -9,6 +9,7 @@
 #include "pairs.hpp"
 #include "panels.hpp"
 #include "products.hpp"
+#include "row_blocks.hpp"
 #include "softmax.hpp"
 
 namespace stepplan {
@@ -63,35 +64,31 @@ F* masks_of(const AttentionMask& m, F* mask, int64_t head) {
   return mask == nullptr ? nullptr : mask + head / m.heads * m.batch_step + head % m.heads * m.head_step;
 }
 
-/// A row of products becomes scores, but for a factor, which is left to what reads them. It ends with a whole vector, whose
-/// exponentials are 0 behind `count`; the new count.
-struct Row {
-  float factor;
-  int64_t count;
+/// Scores are products times this factor, which is left to what reads them.
+float factor_of(const Attention& a, const float* mask) { return mask == nullptr && a.scale > 0.0f ? a.scale : 1.0f; }
 
-  Row(const Attention& a, float* scores, const float* mask, int64_t count) : factor(a.scale), count(padded(count)) {
-    if (mask != nullptr) {
+/// A row of products becomes scores but for that factor: their largest is then the largest score. It ends with a whole
+/// vector, whose exponentials are 0 behind `count`.
+void complete(const Attention& a, float* scores, const float* mask, int64_t count) {
+  if (mask != nullptr) {
 #pragma omp simd
-      for (int64_t i = 0; i < count; ++i) scores[i] = a.scale * scores[i] + mask[i];
-      factor = 1.0f;
-    } else if (!(a.scale > 0.0f)) {  // the largest score is that of the smallest product
+    for (int64_t i = 0; i < count; ++i) scores[i] = a.scale * scores[i] + mask[i];
+  } else if (!(a.scale > 0.0f)) {
 #pragma omp simd
-      for (int64_t i = 0; i < count; ++i) scores[i] *= a.scale;
-      factor = 1.0f;
-    }
-    std::fill(scores + count, scores + padded(count), -std::numeric_limits<float>::infinity());
+    for (int64_t i = 0; i < count; ++i) scores[i] *= a.scale;
   }
-};
+  std::fill(scores + count, scores + padded(count), -std::numeric_limits<float>::infinity());
+}
 
 /// Scores become exponentials; their sum.
-float exponentials(const Row& row, float* scores, float shift) {
+float exponentials(float factor, int64_t count, float* scores, float shift) {
   double total = 0.0;
-  for (int64_t first = 0; first < row.count; first += sum_block) {
-    const int64_t last = std::min(first + sum_block, row.count);
+  for (int64_t first = 0; first < count; first += sum_block) {
+    const int64_t last = std::min(first + sum_block, count);
     float sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
     for (int64_t i = first; i < last; ++i) {
-      const float e = math::exp_below(row.factor * scores[i] - shift);
+      const float e = math::exp_below(factor * scores[i] - shift);
       scores[i] = e;
       sum += e;
     }
@@ -112,22 +109,22 @@ void drop(const Attention& a, const DropoutDraw& draw, int64_t first, int64_t co
 }
 
 /// Scores become weights p, and `products` = dy v' become the gradient of the scores, p (dy v' - dy y').
-void score_gradients(const Row& row, float* scores, float* products, float largest, float inv_sum, float dot) {
+void score_gradients(float factor, int64_t count, float* scores, float* products, float largest, float inv_sum, float dot) {
 #pragma omp simd
-  for (int64_t i = 0; i < row.count; ++i) {
-    const float p = math::exp_below(row.factor * scores[i] - largest) * inv_sum;
+  for (int64_t i = 0; i < count; ++i) {
+    const float p = math::exp_below(factor * scores[i] - largest) * inv_sum;
     scores[i] = p;
     products[i] = p * (products[i] - dot);
   }
 }
-/// The same where weights were multiplied by factors: scores become factor p, products p (factor dy v' - dy y').
-void score_gradients(const Row& row, const float* factors, float* scores, float* products, float largest, float inv_sum,
-                     float dot) {
+/// The same where dropout kept some weights, by its factors: scores become kept p, products p (kept dy v' - dy y').
+void score_gradients(float factor, int64_t count, const float* kept, float* scores, float* products, float largest,
+                     float inv_sum, float dot) {
 #pragma omp simd
-  for (int64_t i = 0; i < row.count; ++i) {
-    const float p = math::exp_below(row.factor * scores[i] - largest) * inv_sum;
-    scores[i] = factors[i] * p;
-    products[i] = p * (factors[i] * products[i] - dot);
+  for (int64_t i = 0; i < count; ++i) {
+    const float p = math::exp_below(factor * scores[i] - largest) * inv_sum;
+    scores[i] = kept[i] * p;
+    products[i] = p * (kept[i] * products[i] - dot);
   }
 }
 
@@ -304,6 +301,7 @@ void attention_forward(const Attention& a, const T* q, const T* k, const T* v, c
   float* sums = parts.take(most * values);
   float* scores = parts.take(most * step);
   W* weights = parts.take<W>(narrowed<T>(most * step));
+  const float factor = factor_of(a, mask);
 
   for (int64_t unit = units.begin; unit < units.end; ++unit) {
     turn_panels(k + unit * a.keys * a.width, a.width, a.keys, a.width, turned_keys);
@@ -314,17 +312,22 @@ void attention_forward(const Attention& a, const T* q, const T* k, const T* v, c
         const int64_t count = std::min(most, queries.end - first), query = head * a.queries + first;
         const Seen<W> seen{a.causal, count, a.keys, first};
         multiply_keys(seen, width, left_of(q + query * a.width, count, a.width, room), turned_keys, scores, step);
-        for (int64_t r = 0; r < count; ++r) {
-          float* s = scores + r * step;
-          const Row row(a, s, masks == nullptr ? nullptr : masks + (first + r) * a.mask.row_step, seen.by(r));
-          const float most_of_all = row_max(s, row.count);
-          const float shift = most_of_all == -std::numeric_limits<float>::infinity() ? 0.0f : row.factor * most_of_all;
-          const float sum = exponentials(row, s, shift);
-          if (a.dropout != 0.0f) drop(a, draw, (query + r) * a.keys, row.count, s);
-          hide(seen, r, s);
-          largest[query + r] = shift;
-          inv_sum[query + r] = sum == 0.0f ? 0.0f : 1.0f / sum;  // where nothing is let through, the result is 0
-        }
+        each_turn({0, count}, step, [&](Range turn) {
+          for (int64_t r = turn.begin; r < turn.end; ++r)
+            complete(a, scores + r * step, masks == nullptr ? nullptr : masks + (first + r) * a.mask.row_step, seen.by(r));
+          for (int64_t r = turn.begin; r < turn.end; ++r) {
+            const float most_of_all = row_max(scores + r * step, padded(seen.by(r)));
+            largest[query + r] = most_of_all == -std::numeric_limits<float>::infinity() ? 0.0f : factor * most_of_all;
+          }
+          for (int64_t r = turn.begin; r < turn.end; ++r) {
+            float* s = scores + r * step;
+            const int64_t read = padded(seen.by(r));
+            const float sum = exponentials(factor, read, s, largest[query + r]);
+            if (a.dropout != 0.0f) drop(a, draw, (query + r) * a.keys, read, s);
+            hide(seen, r, s);
+            inv_sum[query + r] = sum == 0.0f ? 0.0f : 1.0f / sum;  // where nothing is let through, the result is 0
+          }
+        });
         sum_keys<T>(seen, values, by_keys(seen, scores, step, weights), key_step, value_panels, sums, false);
         for (int64_t r = 0; r < count; ++r)
           write_rows(sums + r * values, 1, a.value_width, inv_sum[query + r], y + (query + r) * a.value_width);
@@ -358,6 +361,7 @@ void attention_backward(const Attention& a, const T* dy, const T* q, const T* k,
   float* products = parts.take(kQueries * step);
   W* room = parts.take<W>(narrowed<T>(kQueries * step));
   W* room_by_queries = parts.take<W>(narrowed<T>(kQueries * step));
+  const float factor = factor_of(a, mask);
 
   for (int64_t unit = units.begin; unit < units.end; ++unit) {
     if (dq != nullptr) std::fill_n(dq_sums, rows * columns, 0.0f);
@@ -385,21 +389,27 @@ void attention_backward(const Attention& a, const T* dy, const T* q, const T* k,
           const T *own_q = q + query * a.width, *own_dy = dy + query * a.value_width;
           multiply_keys(seen, width, left_of(own_q, count, a.width, room_q), turned_keys, scores, step);
           multiply_keys(seen, value_width, left_of(own_dy, count, a.value_width, room_dy), turned_values, products, step);
-          for (int64_t r = 0; r < count; ++r) {
-            float *s = scores + r * step, *p = products + r * step;
-            const float* masks_here = masks == nullptr ? nullptr : masks + (first + r) * a.mask.row_step + key;
-            const Row row(a, s, masks_here, seen.by(r));
-            if (a.dropout == 0.0f) {
-              score_gradients(row, s, p, largest[query + r], inv_sum[query + r], dots[own + r]);
-            } else {
-              alignas(64) float factors[kKeys];
-              dropout_factors(draw, a.dropout, (query + r) * a.keys + key, row.count, factors);
-              score_gradients(row, factors, s, p, largest[query + r], inv_sum[query + r], dots[own + r]);
+          each_turn({0, count}, 2 * step, [&](Range turn) {
+            for (int64_t r = turn.begin; r < turn.end; ++r) {
+              const float* mask_of_row = masks == nullptr ? nullptr : masks + (first + r) * a.mask.row_step + key;
+              complete(a, scores + r * step, mask_of_row, seen.by(r));
             }
-            if (dmasks != nullptr) add_row(p, seen.by(r), dmasks + (first + r) * a.mask.row_step + key);
-            hide(seen, r, s);
-            hide(seen, r, p);
-          }
+            for (int64_t r = turn.begin; r < turn.end; ++r) {
+              float *s = scores + r * step, *p = products + r * step;
+              const int64_t read = padded(seen.by(r));
+              if (a.dropout == 0.0f) {
+                score_gradients(factor, read, s, p, largest[query + r], inv_sum[query + r], dots[own + r]);
+              } else {
+                alignas(64) float kept[kKeys];
+                dropout_factors(draw, a.dropout, (query + r) * a.keys + key, read, kept);
+                score_gradients(factor, read, kept, s, p, largest[query + r], inv_sum[query + r], dots[own + r]);
+              }
+              hide(seen, r, s);
+              hide(seen, r, p);
+            }
+            for (int64_t r = turn.begin; dmasks != nullptr && r < turn.end; ++r)
+              add_row(products + r * step, seen.by(r), dmasks + (first + r) * a.mask.row_step + key);
+          });
           if (dk != nullptr) {
             dv_sums->add(seen, own_dy, by_queries(seen, scores, step, room_by_queries), step);
             dk_sums->add(seen, own_q, by_queries(seen, products, step, room_by_queries), step);

@@ -22,18 +22,24 @@ template <class T>
 void layer_norm_forward(const T* x, const float* gamma, const float* beta, float eps, T* y, float* saved_mean,
                         float* saved_inv_std, int64_t columns, Range rows) {
   const double n = static_cast<double>(columns);
-  for (int64_t r = rows.begin; r < rows.end; ++r) {
-    const T* xr = x + r * columns;
-    const float mean = static_cast<float>(sum_row(columns, [](int64_t, float v) { return v; }, xr) / n);
-    const double squares = sum_row(columns, [=](int64_t, float v) { return (v - mean) * (v - mean); }, xr);
-    const float inv_std = static_cast<float>(1.0 / std::sqrt(squares / n + eps));
-    const auto scaled = [=](int64_t c, float v) {
-      return (v - mean) * inv_std * (gamma ? gamma[c] : 1.0f) + (beta ? beta[c] : 0.0f);
+  each_turn(rows, columns, [=](Range some) {
+    float *means = saved_mean + some.begin, *inv_stds = saved_inv_std + some.begin;
+    const auto normalise = [=](const auto* numbers) {
+      for (int64_t r = 0; r < some.size(); ++r)
+        means[r] = static_cast<float>(sum_row(columns, [](int64_t, float v) { return v; }, numbers + r * columns) / n);
+      for (int64_t r = 0; r < some.size(); ++r) {
+        const auto square = [mean = means[r]](int64_t, float v) { return (v - mean) * (v - mean); };
+        inv_stds[r] = static_cast<float>(1.0 / std::sqrt(sum_row(columns, square, numbers + r * columns) / n + eps));
+      }
+      for (int64_t r = 0; r < some.size(); ++r) {
+        const auto scaled = [=, mean = means[r], inv_std = inv_stds[r]](int64_t c, float v) {
+          return (v - mean) * inv_std * (gamma ? gamma[c] : 1.0f) + (beta ? beta[c] : 0.0f);
+        };
+        map_row(columns, y + (some.begin + r) * columns, scaled, numbers + r * columns);
+      }
     };
-    map_row(columns, y + r * columns, scaled, xr);
-    saved_mean[r] = mean;
-    saved_inv_std[r] = inv_std;
-  }
+    with_floats(some.size() * columns, normalise, x + some.begin * columns);
+  });
 }
 
 struct LayerNormSums {
@@ -70,35 +76,36 @@ void layer_norm_backward(const T* dy, const T* x, const float* gamma, const floa
   const Range rows = split(total_rows, slices, slice);
   double* sums = scratch ? partials(scratch, 2 * columns, slice) : nullptr;
   if (sums) std::fill_n(sums, 2 * columns, 0.0);
-  for (int64_t first_row = rows.begin; first_row < rows.end; first_row += block) {
-    const int64_t last_row = std::min(first_row + block, rows.end);
-    // The parameters' sums come first, because dx may overwrite dy.
-    for (int64_t first = 0; sums && first < columns; first += sum_block) {
-      const int64_t width = std::min(sum_block, columns - first);
-      const int64_t offset = first_row * columns + first;
-      const LayerNormSums of{sums + first, sums + columns + first};
-      if (last_row - first_row == block) {
-        layer_norm_add_rows<block>(dy + offset, x + offset, saved_mean + first_row, saved_inv_std + first_row, columns,
-                                   width, of);
-        continue;
+  each_portion(rows, block, [=](Range some) {
+    const float *means = saved_mean + some.begin, *inv_stds = saved_inv_std + some.begin;
+    const auto rows_of = [=](const auto* d, const auto* v) {
+      // The parameters' sums come first, because dx may overwrite dy.
+      for (int64_t first = 0; sums && first < columns; first += sum_block) {
+        const int64_t width = std::min(sum_block, columns - first);
+        const LayerNormSums of{sums + first, sums + columns + first};
+        if (some.size() == block) {
+          layer_norm_add_rows<block>(d + first, v + first, means, inv_stds, columns, width, of);
+          continue;
+        }
+        for (int64_t r = 0; r < some.size(); ++r)
+          layer_norm_add_rows<1>(d + r * columns + first, v + r * columns + first, means + r, inv_stds + r, columns, width, of);
       }
-      for (int64_t r = first_row; r < last_row; ++r) {
-        const int64_t row = r * columns + first;
-        layer_norm_add_rows<1>(dy + row, x + row, saved_mean + r, saved_inv_std + r, columns, width, of);
-      }
-    }
-    for (int64_t r = first_row; r < last_row; ++r) {
-      const T *dyr = dy + r * columns, *xr = x + r * columns;
-      const float mean = saved_mean[r], inv_std = saved_inv_std[r];
       const auto g = [=](int64_t c, float d) { return d * (gamma ? gamma[c] : 1.0f); };
-      const auto xhat = [=](float v) { return (v - mean) * inv_std; };
-      const float mean_g = static_cast<float>(sum_row(columns, g, dyr) / columns);
-      const auto gx = [=](int64_t c, float d, float v) { return g(c, d) * xhat(v); };
-      const float mean_gx = static_cast<float>(sum_row(columns, gx, dyr, xr) / columns);
-      const auto slope = [=](int64_t c, float d, float v) { return inv_std * (g(c, d) - mean_g - xhat(v) * mean_gx); };
-      map_row(columns, dx + r * columns, slope, dyr, xr);
-    }
-  }
+      for (int64_t r = 0; r < some.size(); ++r) {
+        const auto *own = d + r * columns, *values = v + r * columns;
+        const float mean = means[r], inv_std = inv_stds[r];
+        const auto xhat = [=](float value) { return (value - mean) * inv_std; };
+        const float mean_g = static_cast<float>(sum_row(columns, g, own) / columns);
+        const auto gx = [=](int64_t c, float gradient, float value) { return g(c, gradient) * xhat(value); };
+        const float mean_gx = static_cast<float>(sum_row(columns, gx, own, values) / columns);
+        const auto slope = [=](int64_t c, float gradient, float value) {
+          return inv_std * (g(c, gradient) - mean_g - xhat(value) * mean_gx);
+        };
+        map_row(columns, dx + (some.begin + r) * columns, slope, own, values);
+      }
+    };
+    with_floats(some.size() * columns, rows_of, dy + some.begin * columns, x + some.begin * columns);
+  });
 }
 
 // Stage 1 over columns. dgamma or dbeta may be null.

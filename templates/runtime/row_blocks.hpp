@@ -41,6 +41,31 @@ STEPPLAN_INLINE FloatRows as_float_rows(const T* from, int64_t count, int64_t st
   }
 }
 
+/// Floats of which a first-level cache has room for twice as many.
+constexpr int64_t cached_floats = 4096;
+
+/// f(some) for some rows at a time, so that what is done to one of them is done to all of them before what comes next:
+/// steps of a short row, as a sum and what is divided by it, each wait for the one before, but not for other rows.
+template <class F>
+STEPPLAN_INLINE void each_turn(Range rows, int64_t columns, F f) {
+  each_portion(rows, std::clamp<int64_t>(cached_floats / columns, 1, 16), f);
+}
+
+/// f(numbers...) of what is read more than once: as floats, if so many have room.
+template <class F, class... T>
+STEPPLAN_INLINE void with_floats(int64_t count, F f, const T*... numbers) {
+  if constexpr ((std::is_same_v<T, float> && ...)) {
+    f(numbers...);
+  } else if (count > cached_floats) {
+    f(numbers...);
+  } else {
+    alignas(64) float buffers[sizeof...(T)][cached_floats];
+    [&]<size_t... k>(std::index_sequence<k...>) {
+      f(as_floats(numbers, count, buffers[k])...);
+    }(std::index_sequence_for<T...>());
+  }
+}
+
 /// visit(first, count, floats...) for every block of the rows.
 template <class Visit, class... T>
 STEPPLAN_INLINE void for_blocks(int64_t columns, Visit visit, const T*... rows) {
