@@ -7,7 +7,7 @@ give the same bytes. Only validated ids, numbers and escaped comment text reach 
 from collections.abc import Mapping
 from pathlib import Path
 
-from codegen.cpu import tables
+from codegen.cpu import sharing, tables
 from codegen.cpu.render import environment, render_node
 from codegen.cpu.view import NodeView
 from planner.artefact import write_text
@@ -81,11 +81,12 @@ def sources(plan: Plan, captured: Graph, target: Target) -> dict[str, str]:
 
     files = {"plan.json": text, "graph.json": graph_text(captured), "target.toml": target_text(target)}
     files["values.hpp"] = fill("values.hpp.j2")
-    files["nodes.hpp"] = fill("nodes.hpp.j2")
-    for phase, views in by_phase(model.views).items():
-        bodies = [(view, render_node(env, view)) for view in views]
-        headers = sorted({h for view in views for h in tables.headers_of(view)})
-        files[f"{phase}.cpp"] = fill("phase.cpp.j2", phase=phase, bodies=bodies, headers=headers)
+    phases = by_phase(model.views)
+    found = sharing.files(env, phases)
+    files["nodes.hpp"] = fill("nodes.hpp.j2", shared=[f for file in found.values() for f in file.shared])
+    for phase, file in found.items():
+        headers = sorted({h for view in phases[phase] for h in tables.headers_of(view)})
+        files[f"{phase}.cpp"] = fill("phase.cpp.j2", phase=phase, file=file, headers=headers)
     library = [view for view in model.all_views if view.uses_library]
     made = [(view, render_node(env, view, "kernel")) for view in library]
     headers = sorted({h for view in library for h in tables.headers_of(view)})

@@ -22,7 +22,7 @@ short signed sizeof static static_assert static_cast struct switch template this
 typeid typename union unsigned using virtual void volatile wchar_t while xor xor_eq final override import module
 """
 _MACROS = "assert errno linux unix i386 stdin stdout stderr major minor makedev signbit isnan isinf isfinite"
-_OURS = "main run stage slice value input scratch parameter nodes"
+_OURS = "main run stage slice value input scratch parameter nodes shared"
 
 
 @cache

@@ -161,7 +161,10 @@ def build(plan: Plan, graph: Graph, plan_text: str) -> Model:
     rate, indices = first_lr(graph), index_inputs(graph)
     for program in plan.programs:
         told = Told(graph)
-        kept = _gradients_kept(graph.program[program.name], parameters)
+        kept = {
+            node: f"parameter::{parameter_names[parameter]}"
+            for node, parameter in _gradients_kept(graph.program[program.name], parameters).items()
+        }
         found = []
         for entry in program.nodes:
             if not entry.stage_ns:
@@ -181,8 +184,9 @@ def build(plan: Plan, graph: Graph, plan_text: str) -> Model:
                     inputs=tuple(addresses.operand(v) for v in node.inputs),
                     outputs=tuple(addresses.operand(v, True) for v in node.outputs),
                     updates=tuple(addresses.operand(v, True) for v in node.updates),
-                    scratch=scratch_expressions(entry, signature, name),
-                    gradient_index=kept.get(node.id, -1),
+                    scratch=scratch_expressions(entry, signature, f"scratch::{name}"),
+                    scratch_place=f"scratch::{name}",
+                    parameter=kept.get(node.id, ""),
                     lr_factor=_lr(node) / rate if node.phase == "update" and rate else 1.0,
                     bad_index=told.by_kernel(node),
                     looks=told.before(node),
@@ -213,12 +217,12 @@ def identifiers_of_pairs(nodes: list[tuple[str, str]]) -> list[str]:
     return [names[u] for u in unique]
 
 
-def _gradients_kept(program: Program, parameters: tuple[str, ...]) -> dict[str, int]:
-    """Node -> number of the parameter whose gradient it hands out when only gradients are wanted: that of the update,
-    or of what adds up what the update reads. A state has no gradient."""
+def _gradients_kept(program: Program, parameters: tuple[str, ...]) -> dict[str, str]:
+    """Node -> the parameter whose gradient it hands out when only gradients are wanted: that of the update, or of what
+    adds up what the update reads. A state has no gradient."""
     sums = {n.updates[0]: n.id for n in program.nodes if n.op == GradientSum.name}
     updates = [n for n in program.nodes if n.phase == "update" and n.updates[0] in parameters]
-    return {sums.get(n.inputs[0], n.id): parameters.index(n.updates[0]) for n in updates}
+    return {sums.get(n.inputs[0], n.id): n.updates[0] for n in updates}
 
 
 def _lr(node: Node) -> float:

@@ -1,7 +1,7 @@
 """What templates see of a node: its operands as C++ expressions, its mode, its scratch, its names."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -34,9 +34,15 @@ class Operand:
     id: str
     type: TensorType
     expression: str
+    place: str = ""
+    """The constant in it that says where in the arena; none for the caller's arrays."""
 
     def __str__(self) -> str:
         return self.expression
+
+    def at(self, place: str) -> "Operand":
+        """The same value somewhere else."""
+        return replace(self, expression=self.expression.replace(self.place, place), place=place)
 
     @property
     def ctype(self) -> str:
@@ -59,8 +65,10 @@ class NodeView:
     updates: tuple[Operand, ...]
     scratch: Mapping[str, str]
     """Scratch part -> the expression of its byte offset in the arena."""
-    gradient_index: int = -1
-    """The parameter's number, for nodes that update one."""
+    scratch_place: str = ""
+    """The constant in these expressions."""
+    parameter: str = ""
+    """Its number, for nodes that hand out its gradient when only gradients are wanted."""
     lr_factor: float = 1.0
     """This node's learning rate / the executor's."""
     bad_index: int = -1
@@ -153,12 +161,12 @@ class Addresses:
     def operand(self, value: str, written: bool = False) -> Operand:
         type_ = self._graph.value[value].type
         root = self.root(value)
-        ctype = CTYPES[type_.dtype]
+        ctype, place = CTYPES[type_.dtype], f"value::{self._values[value]}"
         pool = self._pools[self._plan.placement[root].pool]
         if pool:
-            return Operand(value, type_, f"run.at<{ctype}>(value::{self._values[value]}, {pool})")
+            return Operand(value, type_, f"run.at<{ctype}>({place}, {pool})", place)
         if self._graph.value[root].role is not Role.INPUT:
-            return Operand(value, type_, f"run.at<{ctype}>(value::{self._values[value]})")
+            return Operand(value, type_, f"run.at<{ctype}>({place})", place)
         if written:
             raise UserError(
                 "SP1505",
@@ -168,10 +176,7 @@ class Addresses:
         return Operand(value, type_, f"run.input<{ctype}>(input::{self._inputs[root]})")
 
 
-def scratch_expressions(plan: NodePlan, signature: Signature, constant: str) -> dict[str, str]:
-    """Scratch part -> its offset as an expression."""
+def scratch_expressions(plan: NodePlan, signature: Signature, place: str) -> dict[str, str]:
+    """Scratch part -> its offset as an expression. `place`: where the node's scratch begins."""
     parts = running(op_named(signature.op), plan.mode).scratch(signature, plan.mode, plan.facts)
-    return {
-        name: f"scratch::{constant}" + (f" + {offset}" if offset else "")
-        for name, offset in scratch_offsets(parts).items()
-    }
+    return {name: place + (f" + {offset}" if offset else "") for name, offset in scratch_offsets(parts).items()}

@@ -13,7 +13,7 @@ void fc_weight_update(const Context& run, int, int slice) {
   const float* gradient = run.at<float>(value::fc_backward_weights_dw);
   float* weight = run.at<float>(value::fc_weight);
   const Range range = split(2560, 1, slice);
-  if (!run.apply_updates) return run.keep_gradient(9, gradient, range);
+  if (!run.apply_updates) return run.keep_gradient(parameter::fc_weight, gradient, range);
   const SgdOptions options{.momentum = 0.9f, .weight_decay = 1e-04f, .nesterov = false};
   sgd_update(weight, gradient, run.at<float>(value::fc_weight_momentum), run.lr, options, range);
 }
@@ -24,7 +24,7 @@ void fc_bias_update(const Context& run, int, int slice) {
   const float* gradient = run.at<float>(value::fc_backward_weights_db);
   float* weight = run.at<float>(value::fc_bias);
   const Range range = split(10, 1, slice);
-  if (!run.apply_updates) return run.keep_gradient(10, gradient, range);
+  if (!run.apply_updates) return run.keep_gradient(parameter::fc_bias, gradient, range);
   const SgdOptions options{.momentum = 0.9f, .weight_decay = 1e-04f, .nesterov = false};
   sgd_update(weight, gradient, run.at<float>(value::fc_bias_momentum), run.lr, options, range);
 }
@@ -35,7 +35,7 @@ void bn3_bias_update(const Context& run, int, int slice) {
   const float* gradient = run.at<float>(value::bn3_backward_dbeta);
   float* weight = run.at<float>(value::bn3_bias);
   const Range range = split(64, 1, slice);
-  if (!run.apply_updates) return run.keep_gradient(8, gradient, range);
+  if (!run.apply_updates) return run.keep_gradient(parameter::bn3_bias, gradient, range);
   const SgdOptions options{.momentum = 0.9f, .weight_decay = 1e-04f, .nesterov = false};
   sgd_update(weight, gradient, run.at<float>(value::bn3_bias_momentum), run.lr, options, range);
 }
@@ -46,7 +46,7 @@ void bn3_weight_update(const Context& run, int, int slice) {
   const float* gradient = run.at<float>(value::bn3_backward_dgamma);
   float* weight = run.at<float>(value::bn3_weight);
   const Range range = split(64, 1, slice);
-  if (!run.apply_updates) return run.keep_gradient(7, gradient, range);
+  if (!run.apply_updates) return run.keep_gradient(parameter::bn3_weight, gradient, range);
   const SgdOptions options{.momentum = 0.9f, .weight_decay = 1e-04f, .nesterov = false};
   sgd_update(weight, gradient, run.at<float>(value::bn3_weight_momentum), run.lr, options, range);
 }
@@ -58,7 +58,7 @@ void conv3_weight_update(const Context& run, int, int slice) {
   const float* gradient = run.at<float>(value::conv3_backward_weights_dw);
   float* weight = run.at<float>(value::conv3_weight);
   const Range range = split(36864, 1, slice);
-  if (!run.apply_updates) return run.keep_gradient(6, gradient, range);
+  if (!run.apply_updates) return run.keep_gradient(parameter::conv3_weight, gradient, range);
   const SgdOptions options{.momentum = 0.9f, .weight_decay = 1e-04f, .nesterov = false};
   sgd_update(weight, gradient, run.at<float>(value::conv3_weight_momentum), run.lr, options, range);
 }
@@ -70,7 +70,7 @@ void conv2_weight_update(const Context& run, int, int slice) {
   const float* gradient = run.at<float>(value::conv2_backward_weights_dw);
   float* weight = run.at<float>(value::conv2_weight);
   const Range range = split(18432, 1, slice);
-  if (!run.apply_updates) return run.keep_gradient(3, gradient, range);
+  if (!run.apply_updates) return run.keep_gradient(parameter::conv2_weight, gradient, range);
   const SgdOptions options{.momentum = 0.9f, .weight_decay = 1e-04f, .nesterov = false};
   sgd_update(weight, gradient, run.at<float>(value::conv2_weight_momentum), run.lr, options, range);
 }
@@ -81,7 +81,7 @@ void bn2_bias_update(const Context& run, int, int slice) {
   const float* gradient = run.at<float>(value::bn2_backward_dbeta);
   float* weight = run.at<float>(value::bn2_bias);
   const Range range = split(64, 1, slice);
-  if (!run.apply_updates) return run.keep_gradient(5, gradient, range);
+  if (!run.apply_updates) return run.keep_gradient(parameter::bn2_bias, gradient, range);
   const SgdOptions options{.momentum = 0.9f, .weight_decay = 1e-04f, .nesterov = false};
   sgd_update(weight, gradient, run.at<float>(value::bn2_bias_momentum), run.lr, options, range);
 }
@@ -92,7 +92,7 @@ void bn2_weight_update(const Context& run, int, int slice) {
   const float* gradient = run.at<float>(value::bn2_backward_dgamma);
   float* weight = run.at<float>(value::bn2_weight);
   const Range range = split(64, 1, slice);
-  if (!run.apply_updates) return run.keep_gradient(4, gradient, range);
+  if (!run.apply_updates) return run.keep_gradient(parameter::bn2_weight, gradient, range);
   const SgdOptions options{.momentum = 0.9f, .weight_decay = 1e-04f, .nesterov = false};
   sgd_update(weight, gradient, run.at<float>(value::bn2_weight_momentum), run.lr, options, range);
 }
@@ -104,7 +104,7 @@ void conv1_weight_update(const Context& run, int, int slice) {
   const float* gradient = run.at<float>(value::conv1_backward_weights_dw);
   float* weight = run.at<float>(value::conv1_weight);
   const Range range = split(288, 1, slice);
-  if (!run.apply_updates) return run.keep_gradient(0, gradient, range);
+  if (!run.apply_updates) return run.keep_gradient(parameter::conv1_weight, gradient, range);
   const SgdOptions options{.momentum = 0.9f, .weight_decay = 1e-04f, .nesterov = false};
   sgd_update(weight, gradient, run.at<float>(value::conv1_weight_momentum), run.lr, options, range);
 }
@@ -115,7 +115,7 @@ void bn1_bias_update(const Context& run, int, int slice) {
   const float* gradient = run.at<float>(value::bn1_backward_dbeta);
   float* weight = run.at<float>(value::bn1_bias);
   const Range range = split(32, 1, slice);
-  if (!run.apply_updates) return run.keep_gradient(2, gradient, range);
+  if (!run.apply_updates) return run.keep_gradient(parameter::bn1_bias, gradient, range);
   const SgdOptions options{.momentum = 0.9f, .weight_decay = 1e-04f, .nesterov = false};
   sgd_update(weight, gradient, run.at<float>(value::bn1_bias_momentum), run.lr, options, range);
 }
@@ -126,7 +126,7 @@ void bn1_weight_update(const Context& run, int, int slice) {
   const float* gradient = run.at<float>(value::bn1_backward_dgamma);
   float* weight = run.at<float>(value::bn1_weight);
   const Range range = split(32, 1, slice);
-  if (!run.apply_updates) return run.keep_gradient(1, gradient, range);
+  if (!run.apply_updates) return run.keep_gradient(parameter::bn1_weight, gradient, range);
   const SgdOptions options{.momentum = 0.9f, .weight_decay = 1e-04f, .nesterov = false};
   sgd_update(weight, gradient, run.at<float>(value::bn1_weight_momentum), run.lr, options, range);
 }

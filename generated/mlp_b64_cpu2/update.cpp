@@ -12,7 +12,7 @@ void fc1_weight_update(const Context& run, int, int slice) {
   const float* gradient = run.at<float>(value::fc1_backward_weights_dw);
   float* weight = run.at<float>(value::fc1_weight);
   const Range range = split(200704, 1, slice);
-  if (!run.apply_updates) return run.keep_gradient(0, gradient, range);
+  if (!run.apply_updates) return run.keep_gradient(parameter::fc1_weight, gradient, range);
   const SgdOptions options{.momentum = 0.0f, .weight_decay = 0.0f, .nesterov = false};
   sgd_update(weight, gradient, nullptr, run.lr, options, range);
 }
@@ -23,7 +23,7 @@ void fc2_weight_update(const Context& run, int, int slice) {
   const float* gradient = run.at<float>(value::fc2_backward_weights_dw);
   float* weight = run.at<float>(value::fc2_weight);
   const Range range = split(65536, 1, slice);
-  if (!run.apply_updates) return run.keep_gradient(2, gradient, range);
+  if (!run.apply_updates) return run.keep_gradient(parameter::fc2_weight, gradient, range);
   const SgdOptions options{.momentum = 0.0f, .weight_decay = 0.0f, .nesterov = false};
   sgd_update(weight, gradient, nullptr, run.lr, options, range);
 }
@@ -34,7 +34,7 @@ void fc3_weight_update(const Context& run, int, int slice) {
   const float* gradient = run.at<float>(value::fc3_backward_weights_dw);
   float* weight = run.at<float>(value::fc3_weight);
   const Range range = split(2560, 1, slice);
-  if (!run.apply_updates) return run.keep_gradient(4, gradient, range);
+  if (!run.apply_updates) return run.keep_gradient(parameter::fc3_weight, gradient, range);
   const SgdOptions options{.momentum = 0.0f, .weight_decay = 0.0f, .nesterov = false};
   sgd_update(weight, gradient, nullptr, run.lr, options, range);
 }
@@ -45,7 +45,7 @@ void fc2_bias_update(const Context& run, int, int slice) {
   const float* gradient = run.at<float>(value::fc2_backward_weights_db);
   float* weight = run.at<float>(value::fc2_bias);
   const Range range = split(256, 1, slice);
-  if (!run.apply_updates) return run.keep_gradient(3, gradient, range);
+  if (!run.apply_updates) return run.keep_gradient(parameter::fc2_bias, gradient, range);
   const SgdOptions options{.momentum = 0.0f, .weight_decay = 0.0f, .nesterov = false};
   sgd_update(weight, gradient, nullptr, run.lr, options, range);
 }
@@ -56,7 +56,7 @@ void fc1_bias_update(const Context& run, int, int slice) {
   const float* gradient = run.at<float>(value::fc1_backward_weights_db);
   float* weight = run.at<float>(value::fc1_bias);
   const Range range = split(256, 1, slice);
-  if (!run.apply_updates) return run.keep_gradient(1, gradient, range);
+  if (!run.apply_updates) return run.keep_gradient(parameter::fc1_bias, gradient, range);
   const SgdOptions options{.momentum = 0.0f, .weight_decay = 0.0f, .nesterov = false};
   sgd_update(weight, gradient, nullptr, run.lr, options, range);
 }
@@ -67,7 +67,7 @@ void fc3_bias_update(const Context& run, int, int slice) {
   const float* gradient = run.at<float>(value::fc3_backward_weights_db);
   float* weight = run.at<float>(value::fc3_bias);
   const Range range = split(10, 1, slice);
-  if (!run.apply_updates) return run.keep_gradient(5, gradient, range);
+  if (!run.apply_updates) return run.keep_gradient(parameter::fc3_bias, gradient, range);
   const SgdOptions options{.momentum = 0.0f, .weight_decay = 0.0f, .nesterov = false};
   sgd_update(weight, gradient, nullptr, run.lr, options, range);
 }

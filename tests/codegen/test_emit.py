@@ -199,9 +199,9 @@ def test_every_trained_parameter_has_one_update_and_one_gradient(accumulate: boo
     assert all(v.lr_factor == 1.0 for v in model.all_views if v.node.phase != "update")
     sums = {n.updates[0]: n.id for n in program.nodes if n.op == "gradient_sum"}
     assert bool(sums) == accumulate
-    kept = {views[sums.get(n.inputs[0], n.id)].gradient_index: n.updates[0] for n in updates}
-    assert [kept[i] for i in range(len(trained))] == trained
-    assert sum(v.gradient_index >= 0 for v in model.all_views) == len(trained)
+    kept = {views[sums.get(n.inputs[0], n.id)].parameter: n.updates[0] for n in updates}
+    assert [kept[f"parameter::{name}"] for name, _ in model.parameters] == trained
+    assert sum(bool(v.parameter) for v in model.all_views) == len(trained)
 
 
 def test_lanes_run_and_wait_for_what_the_plan_says() -> None:
