@@ -63,7 +63,7 @@ class _Rows(Op):
         return tuple((0, i) for i in range(len(signature.inputs)))
 
     def types(self) -> tuple[TensorType, ...]:
-        return tuple(TensorType(shape=s) for s in ((6, 10), (3, 2, 33), (1, 1000), (2, 3, 4, 5)))
+        return tuple(TensorType(shape=s) for s in ((6, 10), (3, 11, 33), (1, 1000), (2, 3, 4, 5), (3, 5000)))
 
     def samples(self) -> Sequence[Sample]:
         return tuple(Sample(Attrs(), (t,)) for t in self.types())

@@ -43,12 +43,13 @@ STEPPLAN_INLINE FloatRows as_float_rows(const T* from, int64_t count, int64_t st
 
 /// Floats of which a first-level cache has room for twice as many.
 constexpr int64_t cached_floats = 4096;
+constexpr int64_t most_in_turn = 16;
 
 /// f(some) for some rows at a time, so that what is done to one of them is done to all of them before what comes next:
 /// steps of a short row, as a sum and what is divided by it, each wait for the one before, but not for other rows.
 template <class F>
 STEPPLAN_INLINE void each_turn(Range rows, int64_t columns, F f) {
-  each_portion(rows, std::clamp<int64_t>(cached_floats / columns, 1, 16), f);
+  each_portion(rows, std::clamp<int64_t>(cached_floats / columns, 1, most_in_turn), f);
 }
 
 /// f(numbers...) of what is read more than once: as floats, if so many have room.

@@ -129,18 +129,40 @@ inline void log_softmax_backward_of_short(const float* dy, const float* y, float
 
 // -- rows ----------------------------------------------------------------------------------------------------------------
 
+// Of up to `most_in_turn` rows, with their exponentials in `e` meanwhile, which may be x or y.
+template <class T>
+void softmax_in_turn(const float* x, float* e, T* y, int64_t columns, int64_t rows) {
+  float shifts[most_in_turn], scales[most_in_turn];
+  for (int64_t r = 0; r < rows; ++r) shifts[r] = row_max(x + r * columns, columns);
+  for (int64_t r = 0; r < rows; ++r) {
+    const auto kept = [own = e + r * columns, shift = shifts[r]](int64_t c, float v) { return own[c] = math::exp_below(v - shift); };
+    scales[r] = static_cast<float>(1.0 / sum_row(columns, kept, x + r * columns));
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    const auto weight = [scale = scales[r]](int64_t, float exponential) { return exponential * scale; };
+    map_row(columns, y + r * columns, weight, e + r * columns);
+  }
+}
+
 // y may equal x.
 template <class T>
 void softmax_forward(const T* x, T* y, int64_t columns, Range rows) {
   if (columns < short_row)
     return for_short_rows(rows, [=](int64_t r, int64_t n) { softmax_of_short(x + r * columns, y + r * columns, columns, n); });
-  for (int64_t r = rows.begin; r < rows.end; ++r) {
-    const T* xr = x + r * columns;
-    const float shift = row_max(xr, columns);
-    const double sum = sum_row(columns, [=](int64_t, float v) { return math::exp_below(v - shift); }, xr);
-    const float scale = static_cast<float>(1.0 / sum);
-    map_row(columns, y + r * columns, [=](int64_t, float v) { return math::exp_below(v - shift) * scale; }, xr);
-  }
+  each_turn(rows, columns, [=](Range some) {
+    const T* from = x + some.begin * columns;
+    T* to = y + some.begin * columns;
+    if constexpr (std::is_same_v<T, float>) {
+      softmax_in_turn(from, to, to, columns, some.size());
+    } else if (columns <= cached_floats) {
+      alignas(64) float wide[cached_floats];
+      softmax_in_turn(as_floats(from, some.size() * columns, wide), wide, to, columns, some.size());
+    } else {  // a row whose exponentials have no room as floats
+      const float shift = row_max(from, columns);
+      const float scale = static_cast<float>(1.0 / sum_row(columns, [=](int64_t, float v) { return math::exp_below(v - shift); }, from));
+      map_row(columns, to, [=](int64_t, float v) { return math::exp_below(v - shift) * scale; }, from);
+    }
+  });
 }
 
 // dx = y (dy - sum dy y); dx may equal dy or y.
